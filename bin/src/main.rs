@@ -1,0 +1,3 @@
+//! The `fatpath` program: the daemon and its command line.
+
+fn main() {}

@@ -1,0 +1,118 @@
+//! Counters under the names that `nstat` and `/proc/net/xfrm_stat` give them.
+
+use std::fmt;
+
+macro_rules! mib {
+    ($($name:ident)*) => {
+        /// A counter of the SNMP, extended-IP or XFRM groups, by its Linux name.
+        #[allow(missing_docs, reason = "the names are Linux's, and documented there")]
+        #[derive(Clone, Copy, Debug, Eq, PartialEq)]
+        #[repr(u8)]
+        pub enum Mib { $($name,)* }
+
+        impl Mib {
+            /// Every counter, in the order in which they are shown.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// Linux's name.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+mib! {
+    IpInReceives IpInHdrErrors IpInAddrErrors IpForwDatagrams IpInUnknownProtos IpInDiscards IpInDelivers
+    IpOutRequests IpOutDiscards IpOutNoRoutes IpReasmTimeout IpReasmReqds IpReasmOKs IpReasmFails IpFragOKs
+    IpFragFails IpFragCreates IpExtInNoRoutes IpExtInTruncatedPkts IpExtInCsumErrors
+    IcmpInMsgs IcmpInErrors IcmpInCsumErrors IcmpInDestUnreachs IcmpInTimeExcds IcmpInEchos IcmpInEchoReps
+    IcmpOutMsgs IcmpOutRateLimitHost IcmpOutDestUnreachs IcmpOutTimeExcds IcmpOutEchos IcmpOutEchoReps
+    Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos
+    Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards
+    Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates
+    Icmp6InMsgs Icmp6InErrors Icmp6InCsumErrors Icmp6InDestUnreachs Icmp6InPktTooBigs Icmp6InTimeExcds
+    Icmp6InEchos Icmp6InEchoReplies Icmp6InNeighborSolicits Icmp6InNeighborAdvertisements
+    Icmp6OutMsgs Icmp6OutRateLimitHost Icmp6OutDestUnreachs Icmp6OutPktTooBigs Icmp6OutTimeExcds
+    Icmp6OutEchoReplies Icmp6OutNeighborSolicits Icmp6OutNeighborAdvertisements
+    UdpInDatagrams UdpNoPorts UdpInErrors UdpInCsumErrors Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6InCsumErrors
+    XfrmInError XfrmInBufferError XfrmInHdrError XfrmInNoStates XfrmInStateProtoError XfrmInStateModeError
+    XfrmInStateSeqError XfrmInStateExpired XfrmInStateMismatch XfrmInStateInvalid XfrmInTmplMismatch XfrmInNoPols
+    XfrmInPolBlock XfrmInPolError XfrmOutError XfrmOutBundleGenError XfrmOutBundleCheckError XfrmOutNoStates
+    XfrmOutStateProtoError XfrmOutStateModeError XfrmOutStateSeqError XfrmOutStateExpired XfrmOutPolBlock
+    XfrmOutPolDead XfrmOutPolError XfrmFwdHdrError XfrmOutStateInvalid XfrmAcquireError XfrmOutStateDirError
+    XfrmInStateDirError XfrmInIptfsError XfrmOutNoQueueSpace
+}
+
+impl Mib {
+    /// How many counters there are.
+    pub const COUNT: usize = Self::ALL.len();
+}
+
+/// One node's counters. Compared as a whole in tests: what a test does not name must have stayed still.
+#[derive(Clone, Eq, PartialEq)]
+pub struct Counters {
+    values: [u64; Mib::COUNT],
+}
+
+impl Counters {
+    /// Nothing has happened yet.
+    pub const ZERO: Self = Self { values: [0; Mib::COUNT] };
+
+    /// Counts one event.
+    pub fn count(&mut self, which: Mib) {
+        self.add(which, 1);
+    }
+
+    /// Counts `n` events at once, as for the segments of a fat packet.
+    pub fn add(&mut self, which: Mib, n: u64) {
+        let value = &mut self.values[which as usize];
+        *value = value.wrapping_add(n);
+    }
+
+    /// The value of one counter.
+    pub fn get(&self, which: Mib) -> u64 {
+        self.values[which as usize]
+    }
+
+    /// The same counters with one of them set, for the expectations of tests.
+    #[must_use]
+    pub fn with(mut self, which: Mib, value: u64) -> Self {
+        self.values[which as usize] = value;
+        self
+    }
+
+    /// Every counter with its value, in the order of [`Mib::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (Mib, u64)> + '_ {
+        Mib::ALL.iter().map(|&which| (which, self.get(which)))
+    }
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
+impl fmt::Debug for Counters {
+    /// Only what is not zero, so that a failed comparison can be read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map()
+            .entries(self.iter().filter(|&(_, value)| value != 0).map(|(which, value)| (which.name(), value)))
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_moves_alone() {
+        let mut counters = Counters::ZERO;
+        counters.add(Mib::IpInReceives, 44);
+        counters.count(Mib::IpInReceives);
+        assert_eq!(counters, Counters::ZERO.with(Mib::IpInReceives, 45));
+        assert_eq!(format!("{counters:?}"), r#"{"IpInReceives": 45}"#);
+    }
+}

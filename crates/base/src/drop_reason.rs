@@ -1,0 +1,110 @@
+//! Why a packet went no further.
+
+macro_rules! drop_reasons {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// The rule that a dropped packet broke. Each drop is counted under one of these, by link.
+        #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+        #[repr(u8)]
+        pub enum DropReason { $($(#[$doc])* $name,)* }
+
+        impl DropReason {
+            /// Every reason, in the order of their counters.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// The variant's own name, as `fatpath show drops` prints it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => stringify!($name),)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The Ethernet header is cut short.
+    EthTruncated,
+    /// A link-layer protocol that this node does not speak, or a frame for another station.
+    EthNotForUs,
+    /// A virtio-net header that contradicts its frame, or asks for what was not negotiated.
+    VirtioHeader,
+    /// An ARP packet that is malformed or of another address family (RFC 826).
+    ArpMalformed,
+    /// The IPv4 header is short, lies about its length, or has a wrong checksum (RFC 791 §3.1).
+    Ipv4Header,
+    /// An IPv4 option runs past its header (RFC 791 §3.1).
+    Ipv4Options,
+    /// The packet is shorter than its IP header says (`IpInTruncatedPkts`).
+    IpTruncated,
+    /// The IPv6 header or its chain of extension headers is malformed (RFC 8200 §4).
+    Ipv6Header,
+    /// A source address that nobody may send from (multicast, broadcast, loopback from outside: RFC 1122 §3.2.1.3).
+    IpSourceInvalid,
+    /// TTL or hop limit ran out on the way (RFC 1812 §5.3.1, RFC 8200 §3).
+    TtlExceeded,
+    /// Larger than the next link takes, and may not be fragmented (RFC 1191, RFC 8201).
+    PacketTooBig,
+    /// No route leads to the destination.
+    NoRoute,
+    /// A blackhole route.
+    RouteBlackhole,
+    /// An unreachable route.
+    RouteUnreachable,
+    /// A prohibit route (RFC 1812 §5.2.7.1).
+    RouteProhibit,
+    /// The next hop did not answer ARP or neighbour discovery (RFC 4861 §7.3.3).
+    NeighbourFailed,
+    /// Too many packets waited for the next hop's link-layer address.
+    NeighbourQueueFull,
+    /// A neighbour discovery message that RFC 4861 §7.1 or §8.1 says to ignore.
+    NeighbourMalformed,
+    /// For this node, but of a protocol that nobody here listens to.
+    ProtocolUnknown,
+    /// For this node's UDP, but no one has that port.
+    UdpNoPort,
+    /// A transport header that is short, or lies about its length.
+    TransportHeader,
+    /// A checksum that does not match.
+    ChecksumWrong,
+    /// An ICMP or ICMPv6 message that is malformed or that nothing here asked for.
+    IcmpIgnored,
+    /// An ICMP error that the rate limit held back.
+    IcmpRateLimited,
+    /// A fragment for this node, which does not reassemble yet.
+    FragmentNotReassembled,
+    /// A packet that cannot be cut or fragmented as its link demands.
+    CannotSegment,
+    /// The link is down or gone.
+    LinkDown,
+    /// The link took no more, and its queue was full.
+    TxQueueFull,
+    /// The system refused the packet.
+    TxError,
+    /// No buffer was free.
+    NoMemory,
+    /// Shorter than an ESP header, or than header, IV and ICV (RFC 4303 §2).
+    EspTruncated,
+    /// No SA has that SPI and destination (RFC 4301 §4.1).
+    EspNoState,
+    /// Sequence number seen before, or left of the window (RFC 4303 §3.4.3).
+    EspReplay,
+    /// The integrity check failed (RFC 4303 §3.4.4.1).
+    EspIcv,
+    /// Padding, next header or inner length cannot be right (RFC 4303 §2.4).
+    EspFormat,
+    /// A dummy packet, next header 59 (RFC 4303 §2.6).
+    EspDummy,
+    /// The encapsulation or mode is not the SA's.
+    EspMismatch,
+    /// The sequence number would wrap (RFC 4303 §3.3.3).
+    EspSequenceOverflow,
+    /// A policy says block.
+    PolicyBlock,
+    /// What protected the packet is not what the policy asks for, or it came in clear (RFC 4301 §5.2).
+    PolicyMismatch,
+    /// The policy asks for an SA that is not there.
+    PolicyNoState,
+}
+
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::ALL.len();
+}

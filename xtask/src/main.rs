@@ -1,0 +1,3 @@
+//! Chores of this repository: `cargo xtask test`, `cargo xtask check`.
+
+fn main() {}
