@@ -1,4 +1,4 @@
-//! What every room of fatpath shares: identifiers, time, counters and the reasons for a drop.
+//! What every room of fatpath shares: identifiers, prefixes, time, counters and the reasons for a drop.
 //!
 //! Nothing here knows a protocol. A core takes [`Instant`] as a parameter and never reads a clock; it counts into
 //! [`Counters`], which its owner holds; and each packet that goes no further does so for one [`DropReason`].
@@ -7,9 +7,11 @@
 mod counters;
 mod drop_reason;
 mod id;
+mod prefix;
 mod time;
 
 pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
 pub use id::{LinkId, SaId, TableId};
+pub use prefix::{IfAddr, Prefix, PrefixError};
 pub use time::Instant;
