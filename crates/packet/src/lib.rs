@@ -1,1 +1,33 @@
-//! Part of fatpath.
+//! Packets: a linear head, page slots, children, and the pages they point into.
+//!
+//! This crate decides how bytes are held and who may write them. It knows no protocol.
+//!
+//! - A [`Packet`] is head, slots ([`MAX_FRAGS`] at most) and children, with [`Meta`] beside the bytes.
+//! - A [`Buf`] is a stretch of one page. Whether it may be written is asked of the buffer and cannot be forgotten by a
+//!   transform: exclusive stretches of one page do not overlap, a shared one is written by nobody, and a foreign one
+//!   (a guest's memory) never, wherever it went.
+//! - [`Memory`] is what a worker allocates from: pools of small and large pages, last in first out, and the ledger of
+//!   copied bytes, each with its [`CopyReason`].
+//! - [`Meta::cut`] says whether a packet is whole, fat or a fragment. It is one value: a fragment cannot be fat.
+//!
+//! Every operation that may fail leaves the packet's bytes as they were. `geometry` (a feature, for tests) makes every
+//! shape of the same bytes. The model is Linux's `sk_buff` and `skb_shared_info`.
+
+mod buf;
+mod copies;
+mod csum;
+mod ends;
+#[cfg(feature = "geometry")]
+pub mod geometry;
+mod linear;
+mod meta;
+mod packet;
+mod page;
+mod pool;
+
+pub use buf::Buf;
+pub use copies::{Copies, CopyReason};
+pub use ends::SlotsFull;
+pub use meta::{Csum, Cut, Gso, GsoKind, Meta, SecPath};
+pub use packet::{MAX_FRAGS, Packet, SHELL};
+pub use pool::{Memory, Pool, PoolDry};

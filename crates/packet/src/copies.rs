@@ -1,0 +1,97 @@
+//! The ledger of copies: each has a named reason.
+//!
+//! Copied bytes per forwarded byte is this project's first figure of merit. The cipher's own pass over the payload is
+//! not a copy, and neither is what the kernel does.
+
+use std::cell::Cell;
+
+/// Why bytes of a packet were copied.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u8)]
+pub enum CopyReason {
+    /// Everything was brought into the head for someone who cannot take pieces.
+    Linearize,
+    /// Bytes were brought into the head so that a header can be read there.
+    Pull,
+    /// The head had no room left for one more header, or the last buffer none for a trailer.
+    Expand,
+    /// Bytes that others may see were copied before they were changed.
+    Writable,
+    /// A small packet was joined to the tailroom of the one before it.
+    Coalesce,
+    /// The headers were repeated for each segment.
+    SegmentHeader,
+    /// Payload was copied into a segment, for a device that takes no page slots.
+    SegmentPayload,
+    /// Payload was copied into a fragment.
+    Fragment,
+    /// Plaintext was copied into the wire frame in which it is then encrypted in place.
+    WireFrame,
+    /// Someone looks on: a capture, or the quotation in an ICMP error.
+    Tap,
+    /// A copy that its caller asked for by name.
+    Copy,
+}
+
+impl CopyReason {
+    /// Every reason, in the order of its counter.
+    pub const ALL: [Self; 11] = [
+        Self::Linearize,
+        Self::Pull,
+        Self::Expand,
+        Self::Writable,
+        Self::Coalesce,
+        Self::SegmentHeader,
+        Self::SegmentPayload,
+        Self::Fragment,
+        Self::WireFrame,
+        Self::Tap,
+        Self::Copy,
+    ];
+
+    /// The name that the figures show.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Linearize => "linearize",
+            Self::Pull => "pull",
+            Self::Expand => "expand",
+            Self::Writable => "writable",
+            Self::Coalesce => "coalesce",
+            Self::SegmentHeader => "segment-header",
+            Self::SegmentPayload => "segment-payload",
+            Self::Fragment => "fragment",
+            Self::WireFrame => "wire-frame",
+            Self::Tap => "tap",
+            Self::Copy => "copy",
+        }
+    }
+}
+
+/// Bytes copied so far, by reason.
+#[derive(Debug, Default)]
+pub struct Copies {
+    bytes: [Cell<u64>; CopyReason::ALL.len()],
+}
+
+impl Copies {
+    /// Notes a copy of `bytes` bytes.
+    pub fn add(&self, reason: CopyReason, bytes: usize) {
+        let cell = &self.bytes[reason as usize];
+        cell.set(cell.get().wrapping_add(bytes as u64));
+    }
+
+    /// Bytes copied for `reason`.
+    pub fn get(&self, reason: CopyReason) -> u64 {
+        self.bytes[reason as usize].get()
+    }
+
+    /// Bytes copied for whatever reason.
+    pub fn total(&self) -> u64 {
+        self.bytes.iter().map(Cell::get).sum()
+    }
+
+    /// Every reason with its bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (CopyReason, u64)> + '_ {
+        CopyReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
+    }
+}

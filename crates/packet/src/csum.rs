@@ -1,0 +1,31 @@
+//! Keeping the sum of a packet's bytes true while its ends move (RFC 1071 §2).
+
+/// The sum without its first `n` bytes, which `chunks` start with.
+pub(crate) fn without_front<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>, n: usize) -> u16 {
+    let rest = subtract(sum, of_range(chunks, 0, n));
+    // What was at an odd offset is now at an even one: its sum has its bytes the other way round (RFC 1071 §2B).
+    if n % 2 == 1 { rest.swap_bytes() } else { rest }
+}
+
+/// The sum without what comes after the first `len` bytes.
+pub(crate) fn without_back<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>, len: usize) -> u16 {
+    subtract(sum, of_range(chunks, len, usize::MAX))
+}
+
+/// The folded sum of bytes `from..to`, each weighed by whether its offset is even.
+fn of_range<'a>(chunks: impl Iterator<Item = &'a [u8]>, from: usize, to: usize) -> u16 {
+    let bytes = chunks.flatten().copied().enumerate().take(to).skip(from);
+    let sum: u64 = bytes.map(|(at, byte)| if at % 2 == 0 { u64::from(byte) << 8 } else { u64::from(byte) }).sum();
+    fold(sum)
+}
+
+fn subtract(sum: u16, part: u16) -> u16 {
+    fold(u64::from(sum) + u64::from(!part))
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}

@@ -1,0 +1,234 @@
+//! Growing and shrinking a packet at its ends: push and pull, put and trim, and cutting pieces off the front.
+//!
+//! A pull or an expansion may move the head: what a caller knows about it by position is then void, which the borrow of
+//! the packet enforces.
+
+use crate::buf::Buf;
+use crate::copies::CopyReason;
+use crate::csum;
+use crate::meta::Csum;
+use crate::packet::{MAX_FRAGS, Packet};
+use crate::pool::{Memory, PoolDry};
+
+impl Packet {
+    /// Grows the data by `n` bytes at the front and returns them, for the caller to fill in. The head moves to a page
+    /// of its own when it has no room, or when others may see it.
+    ///
+    /// # Errors
+    /// [`PoolDry`], and the packet is as it was.
+    pub fn push(&mut self, mem: &Memory, n: usize) -> Result<&mut [u8], PoolDry> {
+        if n > self.headroom() || !self.head.is_writable() {
+            self.expand_head(mem, n)?;
+        }
+        self.meta.csum = match self.meta.csum {
+            Csum::Partial { start, offset } => match u16::try_from(n).ok().and_then(|n| start.checked_add(n)) {
+                Some(start) => Csum::Partial { start, offset },
+                None => return Err(PoolDry),
+            },
+            Csum::Complete(_) => Csum::None,
+            other => other,
+        };
+        Ok(self.head.push(n).expect("the head has that much headroom now"))
+    }
+
+    /// Takes `n` bytes off the front, wherever they lie.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn pull(&mut self, n: usize) {
+        assert!(n <= self.len(), "pull of {n} from {self:?}");
+        self.meta.csum = match self.meta.csum {
+            Csum::Partial { start, offset } => match usize::from(start).checked_sub(n) {
+                Some(start) => Csum::Partial { start: start as u16, offset },
+                None => Csum::None,
+            },
+            Csum::Complete(sum) => Csum::Complete(csum::without_front(sum, self.chunks(), n)),
+            other => other,
+        };
+        let from_head = n.min(self.headlen());
+        self.head.pull(from_head);
+        self.drop_front_of_rest(n - from_head);
+    }
+
+    /// Cuts the data down to `len` bytes; pieces that are left empty go back to their pools.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn trim(&mut self, len: usize) {
+        let old = self.len();
+        assert!(len <= old, "trim to {len} of {self:?}");
+        if len == old {
+            return;
+        }
+        if let Csum::Complete(sum) = self.meta.csum {
+            self.meta.csum = Csum::Complete(csum::without_back(sum, self.chunks(), len));
+        }
+        let mut left = len;
+        let mut keep = |buf: &mut Buf| {
+            let here = left.min(buf.len());
+            left -= here;
+            buf.trim(here);
+        };
+        keep(&mut self.head);
+        self.frags.0.iter_mut().for_each(&mut keep);
+        for child in &mut self.frag_list.0 {
+            keep(&mut child.head);
+            child.frags.0.iter_mut().for_each(&mut keep);
+            child.frags.0.retain(|buf| !buf.is_empty());
+            child.data_len = child.frags.iter().map(Buf::len).sum();
+        }
+        self.frags.0.retain(|buf| !buf.is_empty());
+        self.frag_list.0.retain(|child| !child.is_empty());
+        self.data_len = len - self.headlen();
+    }
+
+    /// Grows the data by `n` bytes at the back of a linear packet and returns them; `None` when there is no tailroom.
+    pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
+        if n > self.tailroom() {
+            return None;
+        }
+        if let Csum::Complete(_) = self.meta.csum {
+            self.meta.csum = Csum::None;
+        }
+        self.head.put(n)
+    }
+
+    /// Makes sure that the first `n` bytes lie in the head, so that a header can be read there.
+    ///
+    /// Returns whether the packet has that many. The bytes copied are counted; the packet stays as it was otherwise.
+    ///
+    /// # Errors
+    /// [`PoolDry`], and the packet is as it was.
+    pub fn may_pull(&mut self, mem: &Memory, n: usize) -> Result<bool, PoolDry> {
+        if n <= self.headlen() {
+            return Ok(true);
+        }
+        if n > self.len() {
+            return Ok(false);
+        }
+        let missing = n - self.headlen();
+        let copied = if missing <= self.head.tailroom() && self.head.is_writable() {
+            let to = self.head.put(missing).ok_or(PoolDry)?;
+            read_rest(&self.frags.0, &self.frag_list.0, to);
+            missing
+        } else {
+            let mut head = mem.take(self.headroom().max(Memory::HEADROOM), n)?;
+            let (front, rest) = head.put(n).ok_or(PoolDry)?.split_at_mut(self.headlen());
+            front.copy_from_slice(self.head.bytes());
+            read_rest(&self.frags.0, &self.frag_list.0, rest);
+            self.head = head;
+            n
+        };
+        self.drop_front_of_rest(missing);
+        mem.copied(CopyReason::Pull, copied);
+        Ok(true)
+    }
+
+    /// Moves the first `n` bytes to the back of `into`, by reference: its slots share their pages with what is left
+    /// here, and are as writable as they were.
+    ///
+    /// # Errors
+    /// [`SlotsFull`] when `into` lacks the slots, or has children; both packets are as they were.
+    ///
+    /// # Panics
+    /// When there are fewer bytes.
+    pub fn move_front(&mut self, n: usize, into: &mut Self) -> Result<(), SlotsFull> {
+        assert!(n <= self.len(), "move of {n} from {self:?}");
+        if into.frags.0.len() + self.pieces(n) > MAX_FRAGS || !into.frag_list.0.is_empty() {
+            return Err(SlotsFull);
+        }
+        self.meta.csum = Csum::None;
+        let mut left = n;
+        left -= split_front(&mut self.head, left, into);
+        let whole =
+            self.frags.0.iter().scan(left, |left, buf| Some(take(left, buf.len()))).take_while(|&all| all).count();
+        for buf in self.frags.0.drain(..whole) {
+            left -= buf.len();
+            self.data_len -= buf.len();
+            into.push_frag(buf).map_err(|_| SlotsFull)?;
+        }
+        if left > 0
+            && let Some(first) = self.frags.0.first_mut()
+        {
+            let moved = split_front(first, left, into);
+            left -= moved;
+            self.data_len -= moved;
+        }
+        while left > 0 {
+            let child = &mut self.frag_list.0[0];
+            let step = left.min(child.len());
+            child.move_front(step, into)?;
+            if child.is_empty() {
+                self.frag_list.0.remove(0);
+            }
+            left -= step;
+            self.data_len -= step;
+        }
+        Ok(())
+    }
+
+    /// How many pieces the first `n` bytes lie in.
+    fn pieces(&self, n: usize) -> usize {
+        let bufs = self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs));
+        bufs.scan(n, |left, buf| {
+            let here = *left;
+            *left = left.saturating_sub(buf.len());
+            (here > 0).then_some(usize::from(!buf.is_empty()))
+        })
+        .sum()
+    }
+
+    /// Takes the first `n` bytes off what lies outside the head.
+    fn drop_front_of_rest(&mut self, n: usize) {
+        self.data_len -= n;
+        let mut left = n;
+        let whole = self.frags.0.iter().take_while(|buf| take(&mut left, buf.len())).count();
+        self.frags.0.drain(..whole);
+        if let Some(first) = self.frags.0.first_mut() {
+            first.pull(left);
+            return;
+        }
+        while left > 0 {
+            let child = &mut self.frag_list.0[0];
+            let step = left.min(child.len());
+            child.pull(step);
+            if child.is_empty() {
+                self.frag_list.0.remove(0);
+            }
+            left -= step;
+        }
+    }
+}
+
+/// The other packet has no slot left, or has children already.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SlotsFull;
+
+/// Subtracts `len` from `left` if it goes in, and says whether it did.
+fn take(left: &mut usize, len: usize) -> bool {
+    let fits = len <= *left;
+    if fits {
+        *left -= len;
+    }
+    fits
+}
+
+/// Moves up to `n` bytes from the front of `buf` to the back of `into`, which has a free slot. Returns how many.
+fn split_front(buf: &mut Buf, n: usize, into: &mut Packet) -> usize {
+    let n = n.min(buf.len());
+    if n > 0 {
+        let front = buf.split_to(n);
+        into.push_frag(front).expect("a free slot, counted before");
+    }
+    n
+}
+
+/// Copies the first bytes of slots and children to `to`.
+fn read_rest(frags: &[Buf], frag_list: &[Packet], mut to: &mut [u8]) {
+    let bufs = frags.iter().chain(frag_list.iter().flat_map(Packet::own_bufs));
+    for bytes in bufs.map(Buf::bytes) {
+        let n = bytes.len().min(to.len());
+        to[..n].copy_from_slice(&bytes[..n]);
+        to = &mut to[n..];
+    }
+}

@@ -1,0 +1,151 @@
+//! Copies that somebody may need: a linear packet, a writable one, a second one.
+
+use crate::buf::Buf;
+use crate::copies::CopyReason;
+use crate::meta::Meta;
+use crate::packet::{FragList, Frags, MAX_FRAGS, Packet, SHELL};
+use crate::pool::{Memory, PoolDry};
+
+/// Room left behind a buffer that had to grow, as in Linux's `skb_cow_data`.
+const TAIL_SPARE: usize = 128;
+
+impl Packet {
+    /// Brings all data into the head.
+    ///
+    /// # Errors
+    /// [`PoolDry`] when no page holds it all, and the packet is as it was.
+    pub fn linearize(&mut self, mem: &Memory) -> Result<(), PoolDry> {
+        if self.is_linear() {
+            return Ok(());
+        }
+        self.head = self.gather(mem, CopyReason::Linearize)?;
+        self.frags = Frags::new();
+        self.frag_list = FragList::new();
+        self.data_len = 0;
+        Ok(())
+    }
+
+    /// Makes every byte writable and leaves `tail` bytes of room behind the last one, copying only the buffers that
+    /// others may see and the last one if it lacks the room. Linux's `skb_cow_data`, which brings all slots into the
+    /// head where we copy only what is not ours.
+    ///
+    /// Returns how many pieces the packet lies in.
+    ///
+    /// # Errors
+    /// [`PoolDry`]; the bytes are as they were, in pieces as they were.
+    pub fn make_writable(&mut self, mem: &Memory, tail: usize) -> Result<usize, PoolDry> {
+        let mut pieces = 0;
+        let mut bufs = self.bufs_mut().peekable();
+        while let Some(buf) = bufs.next() {
+            let is_last = bufs.peek().is_none();
+            pieces += 1;
+            let (reason, spare) = match (buf.is_writable(), is_last) {
+                (true, true) if buf.tailroom() < tail => (CopyReason::Expand, tail + TAIL_SPARE),
+                (true, _) => continue,
+                (false, true) => (CopyReason::Writable, tail),
+                (false, false) => (CopyReason::Writable, 0),
+            };
+            let mut fresh = mem.take(Memory::HEADROOM.min(buf.headroom()), buf.len() + spare)?;
+            fresh.put(buf.len()).ok_or(PoolDry)?.copy_from_slice(buf.bytes());
+            mem.copied(reason, buf.len());
+            *buf = fresh;
+        }
+        Ok(pieces)
+    }
+
+    /// A second packet over the same bytes. Neither may write them in place as long as both are there.
+    #[must_use]
+    pub fn clone_shared(&mut self) -> Self {
+        let mut frags = Frags::new();
+        for buf in &mut self.frags.0 {
+            frags.push(buf.share());
+        }
+        let mut frag_list = FragList::new();
+        for child in &mut self.frag_list.0 {
+            frag_list.push(child.clone_shared());
+        }
+        Self { head: self.head.share(), frags, frag_list, data_len: self.data_len, meta: self.meta.clone() }
+    }
+
+    /// A linear packet with a copy of the bytes.
+    ///
+    /// # Errors
+    /// [`PoolDry`] when no page holds it all.
+    pub fn copy(&self, mem: &Memory, reason: CopyReason) -> Result<Self, PoolDry> {
+        let mut copy = Self::from_buf(self.gather(mem, reason)?);
+        copy.meta = Meta { ..self.meta.clone() };
+        Ok(copy)
+    }
+
+    /// Joins `from` to the end of this packet if that leaves it without children: copied when it fits the tailroom,
+    /// else by reference. Linux's `skb_try_coalesce`, but for the rule on pool kinds: a page knows its way home.
+    ///
+    /// Returns by how much this packet's truesize grew; the rest of `from`'s went with its shell.
+    ///
+    /// # Errors
+    /// `from` itself, when it cannot be joined.
+    pub fn try_coalesce(&mut self, mem: &Memory, from: Self) -> Result<usize, Self> {
+        if !self.head.is_writable() && !self.head.is_foreign() {
+            return Err(from);
+        }
+        let len = from.len();
+        if len <= self.tailroom() {
+            let to = self.head.put(len).expect("tailroom, just checked");
+            from.read_at(0, to);
+            mem.copied(CopyReason::Coalesce, len);
+            return Ok(0);
+        }
+        let slots = from.frags.0.len() + usize::from(from.headlen() != 0);
+        let children = !self.frag_list.0.is_empty() || !from.frag_list.0.is_empty();
+        if children || self.frags.0.len() + slots > MAX_FRAGS {
+            return Err(from);
+        }
+        Ok(self.take_slots(from))
+    }
+
+    /// Joins `from` to the end of this packet without copying: as slots while there are some, else as a child.
+    pub fn append(&mut self, from: Self) {
+        let slots = from.frags.0.len() + usize::from(from.headlen() != 0);
+        let children = !self.frag_list.0.is_empty() || !from.frag_list.0.is_empty();
+        if children || self.frags.0.len() + slots > MAX_FRAGS {
+            self.push_child(from);
+        } else {
+            self.take_slots(from);
+        }
+    }
+
+    /// Moves head and slots of `from`, which has no children and fits, to the slots here. Returns the truesize gained.
+    fn take_slots(&mut self, from: Self) -> usize {
+        let truesize = from.truesize() - SHELL;
+        let lost = if from.headlen() == 0 { from.head.truesize() } else { 0 };
+        let Self { head, mut frags, .. } = from;
+        let heads = (!head.is_empty()).then_some(head);
+        for buf in heads.into_iter().chain(frags.0.drain(..)) {
+            self.push_frag(buf).expect("a free slot, counted before");
+        }
+        truesize - lost
+    }
+
+    /// Gives the head a page of its own with room for `n` more bytes in front.
+    pub(crate) fn expand_head(&mut self, mem: &Memory, n: usize) -> Result<(), PoolDry> {
+        let reason = if self.head.is_writable() { CopyReason::Expand } else { CopyReason::Writable };
+        let mut head = mem.take(n.max(Memory::HEADROOM), self.headlen() + self.tailroom())?;
+        head.put(self.headlen()).ok_or(PoolDry)?.copy_from_slice(self.head.bytes());
+        mem.copied(reason, self.headlen());
+        self.head = head;
+        Ok(())
+    }
+
+    /// A buffer with a copy of all bytes.
+    fn gather(&self, mem: &Memory, reason: CopyReason) -> Result<Buf, PoolDry> {
+        let mut buf = mem.take(Memory::HEADROOM, self.len())?;
+        let mut to = buf.put(self.len()).ok_or(PoolDry)?;
+        for chunk in self.chunks() {
+            let (here, rest) = to.split_at_mut(chunk.len());
+            here.copy_from_slice(chunk);
+            to = rest;
+        }
+        mem.copied(reason, self.len());
+        Ok(buf)
+    }
+}

@@ -1,0 +1,95 @@
+//! What travels with a packet's bytes.
+
+use arrayvec::ArrayVec;
+use base::{LinkId, SaId};
+
+/// What is known about a packet besides its bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Meta {
+    /// The link it came in by; [`LinkId::NONE`] for a packet of this node's own.
+    pub link: LinkId,
+    /// What is known about its transport checksum.
+    pub csum: Csum,
+    /// Whether it is to be cut, or has been.
+    pub cut: Cut,
+    /// The tag control information of an 802.1Q tag that is not in the bytes (IEEE 802.1Q §9.6).
+    pub vlan: Option<u16>,
+    /// The SAs that protected it on its way in, outermost first.
+    pub sec_path: SecPath,
+}
+
+/// The SAs that a packet came through, outermost first. Linux accepts six at most (`XFRM_MAX_DEPTH`).
+pub type SecPath = ArrayVec<SaId, 6>;
+
+/// What is known about a packet's transport checksum. Linux's `ip_summed`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Csum {
+    /// Nothing: whoever needs it verifies it.
+    #[default]
+    None,
+    /// Somebody trusted has verified it.
+    Unnecessary,
+    /// The sum of all data bytes, folded but not inverted, counted from the first one.
+    Complete(u16),
+    /// Still to be made: the sum from `start` to the end goes to `start + offset`, where the pseudo-header's sum is.
+    /// `start` counts from the first data byte.
+    Partial {
+        /// Where the transport header starts.
+        start: u16,
+        /// Where in it the checksum field lies.
+        offset: u16,
+    },
+}
+
+/// A packet is whole, or fat (still to be cut to wire size), or a fragment; never two of these.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Cut {
+    /// An ordinary packet.
+    #[default]
+    Whole,
+    /// Still to be cut into segments.
+    Gso(Gso),
+    /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5).
+    Fragment,
+}
+
+/// How a fat packet is to be cut.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Gso {
+    /// What repeats in front of each segment.
+    pub kind: GsoKind,
+    /// Payload bytes of each segment but the last, which may be shorter; never 0. Linux's `gso_size`.
+    pub size: u16,
+    /// How many segments there will be. Linux's `gso_segs`.
+    pub segs: u16,
+    /// TCP's CWR flag is set and belongs to the first segment alone (RFC 3168 §6.1.2).
+    pub ecn: bool,
+    /// Every segment has the same IPv4 identification, as they came (`SKB_GSO_TCP_FIXEDID`).
+    pub fixed_id: bool,
+}
+
+/// The protocol that a fat packet is cut by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum GsoKind {
+    /// TCP over IPv4.
+    TcpV4,
+    /// TCP over IPv6.
+    TcpV6,
+    /// UDP over either, each segment a datagram of its own (`SKB_GSO_UDP_L4`).
+    Udp,
+}
+
+impl Cut {
+    /// How to cut it, if it is fat.
+    pub fn gso(&self) -> Option<&Gso> {
+        match self {
+            Self::Gso(gso) => Some(gso),
+            Self::Whole | Self::Fragment => None,
+        }
+    }
+
+    /// How many packets it will be on the wire.
+    pub fn segs(&self) -> u64 {
+        self.gso().map_or(1, |gso| u64::from(gso.segs.max(1)))
+    }
+}

@@ -1,0 +1,300 @@
+//! A packet: head, page slots, children.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use crate::buf::Buf;
+use crate::meta::Meta;
+use crate::pool::{Memory, PoolDry};
+
+/// Page slots a packet may have: 64 KiB cut at 1366 bytes (TCP with time stamps over IPv6 in an ESP tunnel over a
+/// 1500-byte wire) still fits, with one slot left for a trailer.
+pub const MAX_FRAGS: usize = 48;
+
+/// Memory charged for a packet itself, apart from the pages it holds.
+pub const SHELL: usize = size_of::<Packet>();
+
+/// A packet: a linear head, then page slots, then child packets, in the order of its bytes. Linux's `sk_buff`.
+///
+/// Children have no children of their own. Slots and child lists keep their storage for the next packet, so that in a
+/// steady state none is allocated.
+pub struct Packet {
+    pub(crate) head: Buf,
+    pub(crate) frags: Frags,
+    pub(crate) frag_list: FragList,
+    /// Bytes outside the head.
+    pub(crate) data_len: usize,
+    /// What is known about the packet besides its bytes.
+    pub meta: Meta,
+}
+
+impl Packet {
+    /// An empty packet with `headroom` bytes before its data and at least `room` behind.
+    ///
+    /// # Errors
+    /// [`PoolDry`] when there is no such page.
+    pub fn new(mem: &Memory, headroom: usize, room: usize) -> Result<Self, PoolDry> {
+        Ok(Self::from_buf(mem.take(headroom, room)?))
+    }
+
+    /// A linear packet with `data`, and the usual headroom. For packets that this node makes, and for tests.
+    ///
+    /// # Errors
+    /// [`PoolDry`] when there is no such page.
+    pub fn with_data(mem: &Memory, data: &[u8]) -> Result<Self, PoolDry> {
+        let mut buf = mem.take(Memory::HEADROOM, data.len())?;
+        buf.put(data.len()).ok_or(PoolDry)?.copy_from_slice(data);
+        Ok(Self::from_buf(buf))
+    }
+
+    /// A linear packet over the data of `head`.
+    pub fn from_buf(head: Buf) -> Self {
+        Self { head, frags: Frags::new(), frag_list: FragList::new(), data_len: 0, meta: Meta::default() }
+    }
+
+    /// All bytes of data.
+    pub fn len(&self) -> usize {
+        self.head.len() + self.data_len
+    }
+
+    /// Tells whether there is no data.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of data outside the head.
+    pub fn data_len(&self) -> usize {
+        self.data_len
+    }
+
+    /// Bytes of data in the head.
+    pub fn headlen(&self) -> usize {
+        self.head.len()
+    }
+
+    /// Tells whether all data is in the head.
+    pub fn is_linear(&self) -> bool {
+        self.data_len == 0
+    }
+
+    /// Room before the data.
+    pub fn headroom(&self) -> usize {
+        self.head.headroom()
+    }
+
+    /// Room behind the data that [`put`](Self::put) can take: none as soon as there is data outside the head.
+    pub fn tailroom(&self) -> usize {
+        if self.is_linear() { self.head.tailroom() } else { 0 }
+    }
+
+    /// Memory that this packet pins: itself, its pages, its children.
+    pub fn truesize(&self) -> usize {
+        let frags: usize = self.frags.iter().map(Buf::truesize).sum();
+        let children: usize = self.frag_list.iter().map(Self::truesize).sum();
+        SHELL + self.head.truesize() + frags + children
+    }
+
+    /// The data in the head.
+    pub fn head(&self) -> &[u8] {
+        self.head.bytes()
+    }
+
+    /// The data in the head for writing; `None` when somebody else may see it.
+    pub fn head_mut(&mut self) -> Option<&mut [u8]> {
+        self.head.bytes_mut()
+    }
+
+    /// The page slots.
+    pub fn frags(&self) -> &[Buf] {
+        &self.frags.0
+    }
+
+    /// The children.
+    pub fn frag_list(&self) -> &[Self] {
+        &self.frag_list.0
+    }
+
+    /// All data, piece by piece, in order; no piece is empty.
+    pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let children = self.frag_list.iter().flat_map(Self::own_bufs);
+        self.own_bufs().chain(children).map(Buf::bytes).filter(|bytes| !bytes.is_empty())
+    }
+
+    /// Copies the `to.len()` bytes from `offset` on to `to`. The caller accounts for it.
+    ///
+    /// Returns whether there are that many.
+    pub fn read_at(&self, offset: usize, mut to: &mut [u8]) -> bool {
+        let mut skip = offset;
+        for chunk in self.chunks() {
+            let rest = chunk.get(skip..).unwrap_or_default();
+            skip = skip.saturating_sub(chunk.len());
+            let n = rest.len().min(to.len());
+            to[..n].copy_from_slice(&rest[..n]);
+            to = &mut to[n..];
+            if to.is_empty() {
+                return true;
+            }
+        }
+        to.is_empty() && skip == 0
+    }
+
+    /// A copy of all data, for tests and captures.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.chunks().flatten().copied().collect()
+    }
+
+    /// Appends `buf` as a page slot, or gives it back when all slots are taken or there are children already.
+    ///
+    /// # Errors
+    /// `buf` itself.
+    pub fn push_frag(&mut self, buf: Buf) -> Result<(), Buf> {
+        if !self.frag_list.0.is_empty() {
+            return Err(buf);
+        }
+        let len = buf.len();
+        let buf = match self.frags.0.last_mut() {
+            Some(last) => match last.join(buf) {
+                Ok(()) => {
+                    self.data_len += len;
+                    return Ok(());
+                }
+                Err(buf) => buf,
+            },
+            None => buf,
+        };
+        if self.frags.0.len() == MAX_FRAGS {
+            return Err(buf);
+        }
+        self.frags.push(buf);
+        self.data_len += len;
+        Ok(())
+    }
+
+    /// Appends `child`, and its own children behind it.
+    pub fn push_child(&mut self, mut child: Self) {
+        let grandchildren = std::mem::replace(&mut child.frag_list, FragList::new());
+        child.data_len -= grandchildren.iter().map(Self::len).sum::<usize>();
+        self.data_len += child.len();
+        self.frag_list.push(child);
+        self.frag_list.take_from(grandchildren, &mut self.data_len);
+    }
+
+    /// Takes the packet apart: its head, its slots in order, and its children.
+    pub fn into_parts(mut self) -> (Buf, impl Iterator<Item = Buf>, impl Iterator<Item = Self>) {
+        let frags = std::mem::replace(&mut self.frags, Frags::new());
+        let children = std::mem::replace(&mut self.frag_list, FragList::new());
+        (self.head, frags.into_iter(), children.into_iter())
+    }
+
+    /// Head and slots, without the children's.
+    pub(crate) fn own_bufs(&self) -> impl Iterator<Item = &Buf> {
+        std::iter::once(&self.head).chain(self.frags.iter())
+    }
+
+    /// Head, slots, and those of the children.
+    pub(crate) fn bufs_mut(&mut self) -> impl Iterator<Item = &mut Buf> {
+        let children = self.frag_list.0.iter_mut();
+        let theirs = children.flat_map(|child| std::iter::once(&mut child.head).chain(child.frags.0.iter_mut()));
+        std::iter::once(&mut self.head).chain(self.frags.0.iter_mut()).chain(theirs)
+    }
+
+    /// Panics unless the lengths agree with the pieces. For tests.
+    pub fn check_invariants(&self) {
+        let frags: usize = self.frags.iter().map(Buf::len).sum();
+        let children: usize = self.frag_list.iter().map(Self::len).sum();
+        assert_eq!(self.data_len, frags + children, "{self:?}");
+        assert!(self.frags.0.len() <= MAX_FRAGS, "{self:?}");
+        for child in self.frag_list.iter() {
+            assert!(child.frag_list.0.is_empty(), "a grandchild: {self:?}");
+            child.check_invariants();
+        }
+    }
+}
+
+impl fmt::Debug for Packet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { head, frags, frag_list, data_len, meta } = self;
+        f.debug_struct("Packet")
+            .field("len", &(head.len() + data_len))
+            .field("head", head)
+            .field("frags", &frags.0)
+            .field("frag_list", &frag_list.0)
+            .field("meta", meta)
+            .finish()
+    }
+}
+
+/// How many emptied lists a thread keeps for the next packets.
+const SPARE_LISTS: usize = 1024;
+
+macro_rules! recycled_list {
+    ($(#[$doc:meta])* $name:ident of $item:ty, $spare:ident) => {
+        thread_local! {
+            static $spare: RefCell<Vec<Vec<$item>>> = const { RefCell::new(Vec::new()) };
+        }
+
+        $(#[$doc])*
+        #[derive(Debug)]
+        pub(crate) struct $name(pub(crate) Vec<$item>);
+
+        impl $name {
+            pub(crate) const fn new() -> Self {
+                Self(Vec::new())
+            }
+
+            pub(crate) fn iter(&self) -> std::slice::Iter<'_, $item> {
+                self.0.iter()
+            }
+
+            pub(crate) fn push(&mut self, item: $item) {
+                if self.0.capacity() == 0 {
+                    let spare = $spare.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+                    self.0 = spare.unwrap_or_else(|| Vec::with_capacity(MAX_FRAGS));
+                }
+                self.0.push(item);
+            }
+
+            /// The items, in order; the storage goes back when they are through.
+            pub(crate) fn into_iter(mut self) -> impl Iterator<Item = $item> {
+                self.0.reverse();
+                std::iter::from_fn(move || self.0.pop())
+            }
+        }
+
+        impl Drop for $name {
+            fn drop(&mut self) {
+                if self.0.capacity() != 0 {
+                    let mut list = std::mem::take(&mut self.0);
+                    list.clear();
+                    // A thread that is about to end has no spare lists any more: this one is freed.
+                    let _ = $spare.try_with(|spare| {
+                        let mut spare = spare.borrow_mut();
+                        if spare.len() < SPARE_LISTS {
+                            spare.push(list);
+                        }
+                    });
+                }
+            }
+        }
+    };
+}
+
+recycled_list! {
+    /// A packet's page slots.
+    Frags of Buf, SPARE_FRAGS
+}
+
+recycled_list! {
+    /// A packet's children.
+    FragList of Packet, SPARE_CHILDREN
+}
+
+impl FragList {
+    /// Appends the children of `other`, whose bytes `data_len` gains.
+    pub(crate) fn take_from(&mut self, other: Self, data_len: &mut usize) {
+        for child in other.into_iter() {
+            *data_len += child.len();
+            self.push(child);
+        }
+    }
+}

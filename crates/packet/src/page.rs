@@ -1,0 +1,138 @@
+//! A page: memory that packets point into, counted by its users and given back to its pool by the last one.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::pool::Shared;
+
+/// Where every page starts: a cache line, so that headers laid out from a page's start do not straddle two.
+const ALIGN: usize = 64;
+
+/// A counted reference to one page.
+///
+/// Invariant 1: bytes are written only through a `Buf` that alone covers them (invariant 2 in `buf.rs`).
+pub(crate) struct Page(ManuallyDrop<Arc<PageMem>>);
+
+/// The page itself.
+pub(crate) struct PageMem {
+    start: NonNull<u8>,
+    len: u32,
+    pub(crate) storage: Storage,
+}
+
+/// Whose memory a page is.
+pub(crate) enum Storage {
+    /// Ours, from this pool; `live` while it is out of the free list.
+    Pool { home: Arc<Shared>, live: bool },
+    /// Somebody else's: a guest's, a page cache's. Never written.
+    Foreign(#[expect(dead_code, reason = "keeps the memory alive")] Box<dyn AsRef<[u8]> + Send + Sync>),
+}
+
+// SAFETY: the memory is plain bytes, reached only through `Buf`, whose invariant keeps writers and readers apart.
+unsafe impl Send for PageMem {}
+// SAFETY: as above; `PageMem` itself has no interior mutability beyond those bytes.
+unsafe impl Sync for PageMem {}
+
+impl PageMem {
+    /// Fresh zeroed memory of `len` bytes for the pool `home`.
+    pub(crate) fn for_pool(home: Arc<Shared>, len: usize) -> Arc<Self> {
+        let layout = Self::layout(len);
+        // SAFETY: `layout` has a size above zero, asserted in `Self::layout`.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Arc::new(Self { start, len: len as u32, storage: Storage::Pool { home, live: false } })
+    }
+
+    fn layout(len: usize) -> Layout {
+        assert!((1..=1 << 30).contains(&len), "a page of {len} bytes");
+        Layout::from_size_align(len, ALIGN).expect("size and alignment are small")
+    }
+}
+
+impl Drop for PageMem {
+    fn drop(&mut self) {
+        if let Storage::Pool { home, live } = &self.storage {
+            home.forget(*live);
+            // SAFETY: `for_pool` allocated exactly this, and nobody refers to it any more.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
+        }
+    }
+}
+
+impl Page {
+    pub(crate) fn new(mem: Arc<PageMem>) -> Self {
+        Self(ManuallyDrop::new(mem))
+    }
+
+    /// A page over memory that is not ours, which stays readable as long as the page lives.
+    pub(crate) fn foreign(owner: Box<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+        let bytes: &[u8] = (*owner).as_ref();
+        let start = NonNull::from(bytes).cast();
+        let len = u32::try_from(bytes.len()).expect("foreign memory below 4 GiB");
+        Self::new(Arc::new(PageMem { start, len, storage: Storage::Foreign(owner) }))
+    }
+
+    pub(crate) fn len(&self) -> u32 {
+        self.0.len
+    }
+
+    /// Tells whether this is the only reference. What others did with the page before they let go has then happened.
+    pub(crate) fn is_sole(&mut self) -> bool {
+        Arc::get_mut(&mut self.0).is_some()
+    }
+
+    pub(crate) fn same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Bytes `from..to`, which the caller's `Buf` covers.
+    pub(crate) fn bytes(&self, from: u32, to: u32) -> &[u8] {
+        assert!(from <= to && to <= self.0.len, "{from}..{to} of a page of {} bytes", self.0.len);
+        // SAFETY: inside the page, just checked.
+        let start = unsafe { self.0.start.add(from as usize) };
+        // SAFETY: inside the page and initialised (zeroed at birth); by invariant 1 nobody writes these bytes now.
+        unsafe { std::slice::from_raw_parts(start.as_ptr(), (to - from) as usize) }
+    }
+
+    /// Bytes `from..to` for writing.
+    ///
+    /// # Safety
+    /// The page comes from a pool, and the caller holds the only `Buf` that covers these bytes.
+    pub(crate) unsafe fn bytes_mut(&mut self, from: u32, to: u32) -> &mut [u8] {
+        assert!(from <= to && to <= self.0.len, "{from}..{to} of a page of {} bytes", self.0.len);
+        // SAFETY: inside the page, just checked.
+        let start = unsafe { self.0.start.add(from as usize) };
+        // SAFETY: inside the page and initialised; the caller promises that nobody else reads or writes them.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (to - from) as usize) }
+    }
+}
+
+impl Clone for Page {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: `self.0` is not used again, this being its drop.
+        let mut mem = unsafe { ManuallyDrop::take(&mut self.0) };
+        let home = match Arc::get_mut(&mut mem).map(|mem| &mut mem.storage) {
+            Some(Storage::Pool { home, live }) => {
+                *live = false;
+                Arc::clone(home)
+            }
+            _ => return,
+        };
+        home.put(mem);
+    }
+}
+
+impl fmt::Debug for Page {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Page({} bytes, {} users)", self.0.len, Arc::strong_count(&self.0))
+    }
+}

@@ -1,0 +1,212 @@
+//! Pools of pages, and the memory that a worker hands to each operation that may need some.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::buf::Buf;
+use crate::copies::{Copies, CopyReason};
+use crate::page::{Page, PageMem, Storage};
+
+/// No page was free, or none is large enough.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PoolDry;
+
+impl fmt::Display for PoolDry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no page is free")
+    }
+}
+
+impl std::error::Error for PoolDry {}
+
+impl From<PoolDry> for base::DropReason {
+    fn from(_: PoolDry) -> Self {
+        Self::NoMemory
+    }
+}
+
+/// Pages of one size, last in first out, so that the page handed out is the one still in the cache.
+///
+/// A bounded pool stands for the frames of a device ring: once all are out it is dry, and counts that.
+pub struct Pool {
+    shared: Arc<Shared>,
+}
+
+/// What a pool and its pages share. A page may be dropped on another thread than the pool's.
+pub(crate) struct Shared {
+    page_size: usize,
+    limit: usize,
+    /// Pages that nobody uses. `None` once the pool is gone: pages that come home later are freed.
+    free: Mutex<Option<Vec<Arc<PageMem>>>>,
+    made: AtomicUsize,
+    in_use: AtomicUsize,
+    dry: AtomicU64,
+}
+
+impl Pool {
+    /// A pool that takes pages of `page_size` bytes from the heap as it needs them, and keeps them.
+    pub fn heap(page_size: usize) -> Self {
+        Self::bounded(page_size, usize::MAX)
+    }
+
+    /// A pool of at most `limit` pages of `page_size` bytes.
+    pub fn bounded(page_size: usize, limit: usize) -> Self {
+        let shared = Shared {
+            page_size,
+            limit,
+            free: Mutex::new(Some(Vec::new())),
+            made: AtomicUsize::new(0),
+            in_use: AtomicUsize::new(0),
+            dry: AtomicU64::new(0),
+        };
+        Self { shared: Arc::new(shared) }
+    }
+
+    /// A whole page as an empty buffer, with `headroom` bytes before its data and the rest behind it.
+    ///
+    /// # Errors
+    /// [`PoolDry`] when the limit is reached, which is counted, or when the headroom alone is more than a page.
+    pub fn take(&self, headroom: usize) -> Result<Buf, PoolDry> {
+        if headroom > self.shared.page_size {
+            return Err(PoolDry);
+        }
+        let mut mem = self.shared.take()?;
+        if let Some(Storage::Pool { live, .. }) = Arc::get_mut(&mut mem).map(|mem| &mut mem.storage) {
+            *live = true;
+        }
+        Ok(Buf::whole(Page::new(mem), headroom as u32))
+    }
+
+    /// Bytes a page has.
+    pub fn page_size(&self) -> usize {
+        self.shared.page_size
+    }
+
+    /// Pages that packets hold now.
+    pub fn in_use(&self) -> usize {
+        self.shared.in_use.load(Relaxed)
+    }
+
+    /// How often the pool was asked while its limit was reached (`rx_drops_no_frags` on a device ring).
+    pub fn dry(&self) -> u64 {
+        self.shared.dry.load(Relaxed)
+    }
+}
+
+impl Shared {
+    fn take(self: &Arc<Self>) -> Result<Arc<PageMem>, PoolDry> {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
+        let mem = match free {
+            Some(mem) => mem,
+            None if self.made.load(Relaxed) < self.limit => {
+                self.made.fetch_add(1, Relaxed);
+                PageMem::for_pool(Arc::clone(self), self.page_size)
+            }
+            None => {
+                self.dry.fetch_add(1, Relaxed);
+                return Err(PoolDry);
+            }
+        };
+        self.in_use.fetch_add(1, Relaxed);
+        Ok(mem)
+    }
+
+    /// Takes back a page that nobody refers to any more.
+    pub(crate) fn put(&self, mem: Arc<PageMem>) {
+        self.in_use.fetch_sub(1, Relaxed);
+        let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            Some(free) => {
+                free.push(mem);
+                None
+            }
+            None => Some(mem),
+        };
+        drop(unwanted);
+    }
+
+    /// Notes that a page's memory is gone: the pool's end, or two threads that let go of a page at the same time.
+    pub(crate) fn forget(&self, live: bool) {
+        self.made.fetch_sub(1, Relaxed);
+        if live {
+            self.in_use.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(free);
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({} of {} bytes in use)", self.in_use(), self.shared.page_size)
+    }
+}
+
+/// A worker's memory: a pool of small pages for single packets, one of large pages for fat ones, and the ledger of
+/// the bytes that were copied into them.
+#[derive(Debug)]
+pub struct Memory {
+    small: Pool,
+    large: Pool,
+    copies: Copies,
+}
+
+impl Memory {
+    /// Bytes of a small page: a 1500-byte packet with its room.
+    pub const SMALL: usize = 2048;
+    /// Bytes of a large page: 64 KiB with room before and behind.
+    pub const LARGE: usize = 66 * 1024;
+    /// Room that receivers leave before a packet, for the headers that it may get on its way out.
+    pub const HEADROOM: usize = 128;
+
+    /// Memory from the heap, without a limit.
+    pub fn heap() -> Self {
+        Self::new(Pool::heap(Self::SMALL), Pool::heap(Self::LARGE))
+    }
+
+    /// Memory from these pools.
+    pub fn new(small: Pool, large: Pool) -> Self {
+        Self { small, large, copies: Copies::default() }
+    }
+
+    /// An empty buffer with `headroom` bytes before its data and at least `room` behind, in the smallest page that
+    /// has both.
+    ///
+    /// # Errors
+    /// [`PoolDry`] when no page is free or none is large enough.
+    pub fn take(&self, headroom: usize, room: usize) -> Result<Buf, PoolDry> {
+        let need = headroom.saturating_add(room);
+        if need <= self.small.page_size() {
+            self.small.take(headroom)
+        } else if need <= self.large.page_size() {
+            self.large.take(headroom)
+        } else {
+            Err(PoolDry)
+        }
+    }
+
+    /// The pool of small pages.
+    pub fn small(&self) -> &Pool {
+        &self.small
+    }
+
+    /// The pool of large pages.
+    pub fn large(&self) -> &Pool {
+        &self.large
+    }
+
+    /// The ledger of copied bytes.
+    pub fn copies(&self) -> &Copies {
+        &self.copies
+    }
+
+    /// Notes that `bytes` were copied.
+    pub fn copied(&self, reason: CopyReason, bytes: usize) {
+        self.copies.add(reason, bytes);
+    }
+}
