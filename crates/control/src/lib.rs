@@ -1,1 +1,16 @@
-//! Part of fatpath.
+//! What the control plane can say: the typed model of a node, the file that describes one, the requests of the
+//! control socket with their replies, and the text that shows them.
+//!
+//! Nothing here does I/O. `bin` reads the file and serves the socket; a later version speaks netlink in place of the
+//! socket's JSON, with the same model behind it.
+#![forbid(unsafe_code)]
+
+mod as_text;
+mod key;
+pub mod model;
+pub mod request;
+pub mod state;
+
+pub use model::Config;
+pub use request::{Reply, Request, Shown, What};
+pub use state::Snapshot;

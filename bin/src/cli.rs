@@ -1,0 +1,187 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+use control::What;
+
+/// A Linux-style network data path in user space that keeps packets fat
+///
+/// fatpath is an IPsec gateway and a router that moves packets of up to 64 KiB and cuts them to the wire's size as its
+/// last step. `fatpath run` starts one from a file; `fatpath show` asks a running one what it does; `fatpath demo`
+/// measures, in network namespaces of its own, what keeping packets fat is worth on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "fatpath", version, max_term_width = 100, disable_help_subcommand = true)]
+pub(crate) struct Cli {
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a gateway until SIGTERM or SIGINT
+    Run(RunArgs),
+    /// Check a configuration file and change nothing
+    Check(CheckArgs),
+    /// Show what a running gateway is and has done
+    Show(ShowArgs),
+    /// Measure plain veth against fatpath thin and fat, end to end
+    Demo(DemoArgs),
+    /// Write a link's packets to a pcapng file
+    Capture(CaptureArgs),
+    /// Print a completion script for a shell
+    Completions(CompletionsArgs),
+    /// Write the man pages into a directory
+    Man(ManArgs),
+}
+
+/// Run a gateway until SIGTERM or SIGINT
+///
+/// SIGHUP reads the file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
+/// all. Security associations that are in both keep their sequence numbers.
+///
+/// Log lines go to standard error; the environment variable FATPATH_LOG chooses which, as in FATPATH_LOG=debug.
+#[derive(Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The configuration; without one the gateway starts empty
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    /// This gateway's name, which is that of its control socket
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+}
+
+/// Check a configuration file and change nothing
+///
+/// The exit code is 0 if the file would be accepted and 2 if not; then one line names the file, the line, the key and
+/// what would be right. Devices and privileges are not looked at.
+#[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+}
+
+/// Show what a running gateway is and has done
+#[derive(Args, Debug)]
+pub(crate) struct ShowArgs {
+    /// What to show
+    #[arg(value_name = "WHAT")]
+    pub(crate) what: ShowWhat,
+    /// Print JSON
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// Print counters that are zero as well
+    #[arg(short, long)]
+    pub(crate) all: bool,
+    /// Which gateway
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+}
+
+/// What `fatpath show` can show.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum ShowWhat {
+    /// Links, their offloads (on, off, and why), what they moved
+    Links,
+    /// Routes of every table
+    Routes,
+    /// Neighbours by ARP and neighbour discovery
+    Neighbours,
+    /// Security associations; their keys are not shown
+    Sa,
+    /// Security policies
+    Policies,
+    /// Counters by their Linux names, and copied bytes by reason
+    Counters,
+    /// Dropped packets by link and reason
+    Drops,
+}
+
+impl From<ShowWhat> for What {
+    fn from(what: ShowWhat) -> Self {
+        match what {
+            ShowWhat::Links => Self::Links,
+            ShowWhat::Routes => Self::Routes,
+            ShowWhat::Neighbours => Self::Neighbours,
+            ShowWhat::Sa => Self::Sa,
+            ShowWhat::Policies => Self::Policies,
+            ShowWhat::Counters => Self::Counters,
+            ShowWhat::Drops => Self::Drops,
+        }
+    }
+}
+
+/// Measure plain veth against fatpath thin and fat, end to end
+///
+/// Two network namespaces are joined by a 1500-byte veth wire and a gateway is started in each, with AES-256-GCM ESP
+/// between them. One kernel TCP stream is then measured three ways in alternating rounds: over plain veth, through
+/// fatpath with every offload off (thin), and through fatpath as it is (fat). Everything is cleaned up afterwards.
+///
+/// Needs root and /dev/net/tun.
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// Print the result as JSON
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// How long each measurement lasts
+    #[arg(long, value_name = "SECONDS", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub(crate) seconds: u32,
+    /// How often each case is measured
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// Four namespaces: host, gateway, gateway, host; the gateways own their links and speak raw ESP
+    #[arg(long)]
+    pub(crate) router: bool,
+    /// Measure with iperf3 instead of the built-in sender and receiver
+    #[arg(long)]
+    pub(crate) iperf3: bool,
+}
+
+/// Write a link's packets to a pcapng file
+///
+/// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as in
+/// `fatpath capture wan | tcpdump -r -`.
+#[derive(Args, Debug)]
+pub(crate) struct CaptureArgs {
+    /// The link
+    #[arg(value_name = "LINK")]
+    pub(crate) link: String,
+    /// Where to write; standard output if not given
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) write: Option<PathBuf>,
+    /// Capture the fat packets: after GRO on the way in, before segmentation on the way out
+    #[arg(long)]
+    pub(crate) after_gro: bool,
+    /// Which gateway
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+}
+
+/// Print a completion script for a shell
+#[derive(Args, Debug)]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    #[arg(value_name = "SHELL")]
+    pub(crate) shell: Shell,
+}
+
+/// Write the man pages into a directory
+#[derive(Args, Debug)]
+pub(crate) struct ManArgs {
+    /// The directory, which must exist
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: PathBuf,
+}
+
+/// An instance's name becomes a file name: letters, digits, `-`, `_` and `.`, at most 64, the first no dot.
+fn instance(name: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    if name.is_empty() || name.len() > 64 || name.starts_with('.') || !name.bytes().all(allowed) {
+        return Err("use 1 to 64 letters, digits, '-', '_' and '.', beginning with no dot".to_owned());
+    }
+    Ok(name.to_owned())
+}

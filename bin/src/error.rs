@@ -1,0 +1,45 @@
+//! How the program fails: one line on standard error and an exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+/// A failure of a command. Shown as `Error: <message>`, in one line.
+#[derive(Debug)]
+pub(crate) struct CliError {
+    /// What went wrong and, where there is something, what to do about it.
+    pub(crate) message: String,
+    /// The exit code.
+    pub(crate) exit_code: u8,
+}
+
+impl CliError {
+    /// The command line is wrong, or the command failed: exit code 1.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), exit_code: 1 }
+    }
+
+    /// The configuration is bad and nothing was changed: exit code 2.
+    pub(crate) fn bad_config(message: impl Into<String>) -> Self {
+        Self { message: message.into(), exit_code: 2 }
+    }
+
+    /// The exit code as the process returns it.
+    pub(crate) fn code(&self) -> ExitCode {
+        ExitCode::from(self.exit_code)
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Error: ")?;
+        for part in self.message.split_inclusive(['\n', '\r']) {
+            f.write_str(part.trim_end_matches(['\n', '\r']))?;
+            if part.ends_with(['\n', '\r']) {
+                f.write_str(" ")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for CliError {}

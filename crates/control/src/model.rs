@@ -1,0 +1,336 @@
+//! The typed model: what a node can be told to be.
+//!
+//! A [`Config`] is plain data in the standard library's types. Whoever builds one ([`Config::from_toml`] today)
+//! checks it as a whole, so whoever applies one need not: names are unique, routes lead to links that exist, keys
+//! have their algorithm's length.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+
+use base::{IfAddr, Prefix, TableId};
+use serde::{Deserialize, Serialize};
+
+pub use crate::key::GcmKey;
+
+/// Everything a node is configured with. The empty one is a node without links.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Config {
+    /// The links, in the order of their numbers.
+    pub links: Vec<LinkConfig>,
+    /// Routes beyond those that the links' own addresses make.
+    pub routes: Vec<RouteConfig>,
+    /// Security associations, of both directions.
+    pub sas: Vec<SaConfig>,
+    /// Security policies.
+    pub policies: Vec<PolicyConfig>,
+}
+
+/// A link of the node.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct LinkConfig {
+    /// Its name: 1 to 15 bytes, as Linux's `IFNAMSIZ` allows.
+    pub name: String,
+    /// What moves its bytes.
+    pub kind: LinkKind,
+    /// Its layer-3 MTU in bytes; `None` is the kind's own: the interface's for `packet`, 1500 for the others.
+    pub mtu: Option<u16>,
+    /// This node's own addresses on the link. That of a UDP link is where it is bound, and is not repeated here.
+    pub addresses: Vec<IfAddr>,
+    /// False switches every offload off, and sends and receives one packet at a time.
+    pub offloads: bool,
+}
+
+/// What moves a link's bytes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum LinkKind {
+    /// A TUN device of this host: IP packets to and from its stack.
+    Tun {
+        /// How many queues it has, 1 to 256.
+        queues: u16,
+    },
+    /// A TAP device of this host: Ethernet frames to and from its stack.
+    Tap {
+        /// How many queues it has, 1 to 256.
+        queues: u16,
+    },
+    /// A UDP socket of this host, for ESP in UDP (RFC 3948).
+    Udp {
+        /// The address and port that it is bound to.
+        bind: SocketAddr,
+    },
+    /// A network interface of this host, by a packet socket.
+    Packet {
+        /// The interface's name.
+        interface: String,
+    },
+}
+
+/// A static route.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct RouteConfig {
+    /// The destinations.
+    pub to: Prefix,
+    /// What becomes of their packets.
+    pub action: RouteAction,
+    /// The smallest wins among routes to one prefix.
+    pub metric: u32,
+    /// The table that it stands in.
+    pub table: TableId,
+}
+
+/// What a route does with a packet: Linux's `RTN_*` types.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum RouteAction {
+    /// Send it on.
+    Unicast {
+        /// To this neighbour; to the destination itself if `None`.
+        via: Option<IpAddr>,
+        /// By the link of this name.
+        dev: String,
+    },
+    /// Drop it silently.
+    Blackhole,
+    /// Drop it and answer *host unreachable*.
+    Unreachable,
+    /// Drop it and answer *administratively prohibited*.
+    Prohibit,
+}
+
+/// A static ESP security association (RFC 4301 §4.4.2), for one direction.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct SaConfig {
+    /// The outer source.
+    pub src: IpAddr,
+    /// The outer destination, of the same family.
+    pub dst: IpAddr,
+    /// The security parameters index, in host byte order; not 0.
+    pub spi: u32,
+    /// What is protected: whole packets or their payload.
+    pub mode: Mode,
+    /// Ties the SA to the templates with the same number; 0 ties it to none in particular.
+    pub reqid: u32,
+    /// How it protects.
+    pub algorithm: Algorithm,
+    /// Width of the anti-replay window in packets; 0 checks nothing. At most 4096.
+    pub replay_window: u32,
+    /// Options that are off unless named.
+    pub flags: SaFlags,
+    /// The UDP header around ESP, if there is one.
+    pub encap: Option<Encap>,
+    /// Which inner packets may use it; `None` lets any.
+    pub selector: Option<Selector>,
+}
+
+/// RFC 4301's modes.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The payload of the packet is protected; its own IP header stays outside.
+    Transport,
+    /// The whole packet is protected, inside a new IP header.
+    Tunnel,
+}
+
+/// How an SA protects.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Algorithm {
+    /// `rfc4106(gcm(aes))` (RFC 4106).
+    GcmAes {
+        /// The AES key and the salt.
+        key: GcmKey,
+        /// Length of the integrity check value in bits: 64, 96 or 128.
+        icv_bits: u16,
+    },
+    /// `ecb(cipher_null)` without integrity (RFC 2410), for measuring.
+    Null,
+}
+
+impl Algorithm {
+    /// Linux's name, as `ip xfrm state` gives it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::GcmAes { .. } => "rfc4106(gcm(aes))",
+            Self::Null => "ecb(cipher_null)",
+        }
+    }
+}
+
+macro_rules! sa_flags {
+    ($($(#[$doc:meta])* $field:ident $name:literal,)*) => {
+        /// Options of an SA, by the names that `ip xfrm state … flag` gives them.
+        #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+        pub struct SaFlags { $($(#[$doc])* pub $field: bool,)* }
+
+        impl SaFlags {
+            /// Every name, in iproute2's order.
+            pub const NAMES: &'static [&'static str] = &[$($name,)*];
+
+            /// Switches the flag of that name on. False if there is none.
+            pub fn set(&mut self, name: &str) -> bool {
+                match name {
+                    $($name => self.$field = true,)*
+                    _ => return false,
+                }
+                true
+            }
+
+            /// The names of the flags that are on.
+            pub fn names(self) -> impl Iterator<Item = &'static str> {
+                [$(self.$field.then_some($name),)*].into_iter().flatten()
+            }
+        }
+    };
+}
+
+sa_flags! {
+    /// Congestion marks are not carried between the outer and the inner header (RFC 6040).
+    noecn "noecn",
+    /// The outer DSCP is copied to the inner header on the way in.
+    decap_dscp "decap-dscp",
+    /// The outer IPv4 header does not carry Don't Fragment.
+    nopmtudisc "nopmtudisc",
+    /// 64-bit sequence numbers (RFC 4303 §2.2.1).
+    esn "esn",
+    /// The inner DSCP is not copied to the outer header on the way out.
+    dont_encap_dscp "dont-encap-dscp",
+    /// 32-bit sequence numbers may start over instead of ending the SA.
+    oseq_may_wrap "oseq-may-wrap",
+}
+
+/// A UDP header around ESP (RFC 3948): `espinudp`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Encap {
+    /// The source port.
+    pub sport: u16,
+    /// The destination port.
+    pub dport: u16,
+}
+
+/// Which packets a policy or an SA is for (RFC 4301 §4.4.1.1).
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+pub struct Selector {
+    /// Their sources.
+    #[serde(with = "crate::as_text")]
+    pub src: Prefix,
+    /// Their destinations, of the same family.
+    #[serde(with = "crate::as_text")]
+    pub dst: Prefix,
+    /// Their IP protocol; any if `None`.
+    pub proto: Option<u8>,
+    /// Their source port; any if `None`. Only with a protocol that has ports.
+    pub sport: Option<u16>,
+    /// Their destination port.
+    pub dport: Option<u16>,
+}
+
+/// A security policy (RFC 4301 §4.4.1).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PolicyConfig {
+    /// Which way the packets go.
+    pub dir: Dir,
+    /// Which packets it is for.
+    pub selector: Selector,
+    /// The smallest wins.
+    pub priority: u32,
+    /// What becomes of them.
+    pub action: PolicyAction,
+    /// The SAs that they need, the innermost first. None: they pass in clear.
+    pub templates: Vec<Template>,
+}
+
+/// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, Hash, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dir {
+    /// To this node.
+    In,
+    /// Out of this node, forwarded or its own.
+    Out,
+    /// Through this node, judged as they came in.
+    Fwd,
+}
+
+/// What a policy says of its packets.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PolicyAction {
+    /// They pass, protected as the templates say.
+    Allow,
+    /// They are dropped.
+    Block,
+}
+
+/// One ESP SA that a policy asks for.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Template {
+    /// The outer source. `None`, in transport mode: the packet's own.
+    pub src: Option<IpAddr>,
+    /// The outer destination. `None`, in transport mode: the packet's own.
+    pub dst: Option<IpAddr>,
+    /// The SA's mode.
+    pub mode: Mode,
+    /// The SA's `reqid`; 0 is any.
+    pub reqid: u32,
+    /// Whether packets may go without.
+    pub level: Level,
+}
+
+/// Whether a template's SA has to be there.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Without it the packet is dropped.
+    Required,
+    /// Without it the packet passes.
+    Use,
+}
+
+macro_rules! words {
+    ($($type:ident { $($variant:ident $word:literal,)* })*) => {$(
+        impl $type {
+            /// Every value, by iproute2's word for it.
+            pub const WORDS: &'static [(&'static str, Self)] = &[$(($word, Self::$variant),)*];
+
+            /// iproute2's word.
+            pub const fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.word())
+            }
+        }
+    )*};
+}
+
+words! {
+    Mode { Transport "transport", Tunnel "tunnel", }
+    Dir { In "in", Out "out", Fwd "fwd", }
+    PolicyAction { Allow "allow", Block "block", }
+    Level { Required "required", Use "use", }
+}
+
+impl LinkKind {
+    /// The word for it in a configuration and in `fatpath show links`.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::Tun { .. } => "tun",
+            Self::Tap { .. } => "tap",
+            Self::Udp { .. } => "udp",
+            Self::Packet { .. } => "packet",
+        }
+    }
+}
+
+impl LinkConfig {
+    /// The node's own addresses on this link, that of a UDP link's socket among them.
+    pub fn own_addresses(&self) -> impl Iterator<Item = IfAddr> + '_ {
+        let bound = match self.kind {
+            LinkKind::Udp { bind } => Some(IfAddr::host(bind.ip())),
+            _ => None,
+        };
+        bound.into_iter().chain(self.addresses.iter().copied())
+    }
+}

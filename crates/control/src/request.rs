@@ -1,0 +1,211 @@
+//! The control socket's protocol: one JSON request per line, one JSON reply per line, on a Unix stream socket.
+//!
+//! A client may send any number of `ping` and `show` requests on one connection. After a `capture` that was answered
+//! with [`Reply::Capturing`] the connection carries one pcapng file from the daemon to the client and nothing else;
+//! it ends when either side closes.
+
+use serde::{Deserialize, Serialize};
+
+use crate::state::{CountersState, DropState, LinkState, NeighbourState, PolicyState, RouteState, SaState, Snapshot};
+
+/// The longest line that either side has to accept, in bytes without the newline, of a request.
+pub const MAX_REQUEST_LEN: usize = 4096;
+
+/// What a client asks.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Is anyone there?
+    Ping,
+    /// Show one kind of thing.
+    Show {
+        /// Which.
+        what: What,
+    },
+    /// Send a copy of each packet of a link, as pcapng.
+    Capture {
+        /// The link's name.
+        link: String,
+        /// After GRO and before segmentation: fat packets, instead of what the wire sees.
+        after_gro: bool,
+    },
+}
+
+/// What can be shown.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum What {
+    /// Links with their offloads and statistics.
+    Links,
+    /// The routing tables.
+    Routes,
+    /// Neighbours on Ethernet links.
+    Neighbours,
+    /// Security associations.
+    Sa,
+    /// Security policies.
+    Policies,
+    /// Counters.
+    Counters,
+    /// Dropped packets.
+    Drops,
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(tag = "reply", rename_all = "kebab-case")]
+pub enum Reply {
+    /// To `ping`.
+    Pong {
+        /// The daemon's version.
+        version: String,
+        /// Its process id.
+        pid: u32,
+    },
+    /// To `show`.
+    Show {
+        /// What was asked for.
+        shown: Shown,
+    },
+    /// To `capture`: a pcapng file follows.
+    Capturing,
+    /// The request was refused.
+    Error {
+        /// Why, in one line.
+        message: String,
+    },
+}
+
+/// One kind of thing out of a [`Snapshot`].
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Shown {
+    /// Links.
+    Links(Vec<LinkState>),
+    /// Routes.
+    Routes(Vec<RouteState>),
+    /// Neighbours.
+    Neighbours(Vec<NeighbourState>),
+    /// Security associations.
+    Sa(Vec<SaState>),
+    /// Policies.
+    Policies(Vec<PolicyState>),
+    /// Counters.
+    Counters(CountersState),
+    /// Drops.
+    Drops(Vec<DropState>),
+}
+
+impl Snapshot {
+    /// The part of it that `what` names.
+    pub fn pick(self, what: What) -> Shown {
+        match what {
+            What::Links => Shown::Links(self.links),
+            What::Routes => Shown::Routes(self.routes),
+            What::Neighbours => Shown::Neighbours(self.neighbours),
+            What::Sa => Shown::Sa(self.sas),
+            What::Policies => Shown::Policies(self.policies),
+            What::Counters => Shown::Counters(self.counters),
+            What::Drops => Shown::Drops(self.drops),
+        }
+    }
+}
+
+impl Request {
+    /// Reads one line.
+    ///
+    /// # Errors
+    /// A line that says what the daemon does not understand; send it back as [`Reply::Error`].
+    pub fn from_line(line: &str) -> Result<Self, String> {
+        if line.len() > MAX_REQUEST_LEN {
+            return Err(format!("a request has at most {MAX_REQUEST_LEN} bytes"));
+        }
+        serde_json::from_str(line).map_err(|err| format!("request not understood: {err}"))
+    }
+
+    /// The request as one line, with its newline.
+    pub fn to_line(&self) -> String {
+        line(self)
+    }
+}
+
+impl Reply {
+    /// Reads one line.
+    ///
+    /// # Errors
+    /// If it is no reply of this version.
+    pub fn from_line(line: &str) -> Result<Self, String> {
+        serde_json::from_str(line).map_err(|err| format!("reply not understood: {err}"))
+    }
+
+    /// The reply as one line, with its newline.
+    pub fn to_line(&self) -> String {
+        line(self)
+    }
+}
+
+impl Shown {
+    /// The same without the name around it, for `--json`.
+    pub fn to_json(&self) -> String {
+        match self {
+            Self::Links(it) => json(it),
+            Self::Routes(it) => json(it),
+            Self::Neighbours(it) => json(it),
+            Self::Sa(it) => json(it),
+            Self::Policies(it) => json(it),
+            Self::Counters(it) => json(it),
+            Self::Drops(it) => json(it),
+        }
+    }
+}
+
+fn line(value: &impl Serialize) -> String {
+    json(value) + "\n"
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("plain values with text keys always serialise")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_one_line_of_json() {
+        let cases = [
+            (Request::Ping, r#"{"request":"ping"}"#),
+            (Request::Show { what: What::Neighbours }, r#"{"request":"show","what":"neighbours"}"#),
+            (
+                Request::Capture { link: "wan".to_owned(), after_gro: true },
+                r#"{"request":"capture","link":"wan","after_gro":true}"#,
+            ),
+        ];
+        for (request, line) in cases {
+            assert_eq!(request.to_line(), format!("{line}\n"));
+            assert_eq!(Request::from_line(line), Ok(request));
+        }
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_with_a_reason() {
+        let long = format!(r#"{{"request":"ping"}}{}"#, " ".repeat(MAX_REQUEST_LEN));
+        for line in ["", "ping", "{}", r#"{"request":"show"}"#, r#"{"request":"show","what":"all"}"#, "[[[[", &long] {
+            let err = Request::from_line(line).unwrap_err();
+            assert!(!err.is_empty() && !err.contains('\n'), "{line}: {err}");
+        }
+    }
+
+    #[test]
+    fn a_reply_comes_back_equal() {
+        let drops = vec![DropState { link: Some("wan".to_owned()), reason: "EspReplay".to_owned(), count: 3 }];
+        let snapshot = Snapshot { drops, ..Snapshot::default() };
+        let reply = Reply::Show { shown: snapshot.pick(What::Drops) };
+        let line = reply.to_line();
+        assert_eq!(
+            line,
+            "{\"reply\":\"show\",\"shown\":{\"drops\":[{\"link\":\"wan\",\"reason\":\"EspReplay\",\"count\":3}]}}\n"
+        );
+        assert_eq!(Reply::from_line(&line), Ok(reply));
+    }
+}

@@ -1,0 +1,236 @@
+//! What a running node shows of itself: plain values, taken at one moment, that go through JSON and come back equal.
+
+use std::net::IpAddr;
+
+use base::{IfAddr, Prefix};
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Dir, Encap, Mode, PolicyAction, Selector, Template};
+
+/// Everything there is to show, of one moment.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct Snapshot {
+    /// `fatpath show links`.
+    pub links: Vec<LinkState>,
+    /// `fatpath show routes`.
+    pub routes: Vec<RouteState>,
+    /// `fatpath show neighbours`.
+    pub neighbours: Vec<NeighbourState>,
+    /// `fatpath show sa`.
+    pub sas: Vec<SaState>,
+    /// `fatpath show policies`.
+    pub policies: Vec<PolicyState>,
+    /// `fatpath show counters`.
+    pub counters: CountersState,
+    /// `fatpath show drops`.
+    pub drops: Vec<DropState>,
+}
+
+/// A link.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LinkState {
+    /// Its number, from 1.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// `tun`, `tap`, `udp` or `packet`.
+    pub kind: String,
+    /// What it stands on, if that has a name of its own: a socket's address, an interface.
+    pub on: Option<String>,
+    /// Its layer-3 MTU in bytes.
+    pub mtu: u32,
+    /// Whether it carries packets.
+    pub up: bool,
+    /// Why it does not, if that is known.
+    pub why_down: Option<String>,
+    /// Its link-layer address, if it has one.
+    pub lladdr: Option<String>,
+    /// This node's own addresses on it.
+    #[serde(with = "crate::as_text::list")]
+    pub addresses: Vec<IfAddr>,
+    /// Each offload that its kind can have.
+    pub offloads: Vec<OffloadState>,
+    /// What it has moved.
+    pub stats: LinkStats,
+}
+
+/// One offload of a link.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct OffloadState {
+    /// Its name, such as `tso4`.
+    pub name: String,
+    /// Whether it is in use.
+    pub on: bool,
+    /// Why not, or how it was found to work.
+    pub why: Option<String>,
+}
+
+/// What a link has moved. A *packet* is what fatpath handles, up to 64 KiB; a *wire packet* is what it stands for on
+/// the wire: a segment of it.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct LinkStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// The wire packets in them.
+    pub rx_wire_packets: u64,
+    /// System calls that brought at least one.
+    pub rx_calls: u64,
+    /// Packets that were received and dropped.
+    pub rx_dropped: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// The wire packets in them.
+    pub tx_wire_packets: u64,
+    /// System calls that took at least one.
+    pub tx_calls: u64,
+    /// Packets that could not be sent.
+    pub tx_dropped: u64,
+}
+
+/// A route, connected or static.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RouteState {
+    /// `unicast`, `local`, `blackhole`, `unreachable` or `prohibit`.
+    pub kind: String,
+    /// The destinations.
+    #[serde(with = "crate::as_text")]
+    pub to: Prefix,
+    /// The next hop.
+    pub via: Option<IpAddr>,
+    /// The link.
+    pub dev: Option<String>,
+    /// The metric.
+    pub metric: u32,
+    /// The table's number.
+    pub table: u32,
+}
+
+/// A neighbour on an Ethernet link.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NeighbourState {
+    /// Its address.
+    pub to: IpAddr,
+    /// The link.
+    pub dev: String,
+    /// Its link-layer address, once known.
+    pub lladdr: Option<String>,
+    /// Linux's word for its state, such as `REACHABLE`.
+    pub state: String,
+    /// How many packets wait for its link-layer address.
+    pub queued: u32,
+}
+
+/// A security association. Its key is never among this.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SaState {
+    /// The outer source.
+    pub src: IpAddr,
+    /// The outer destination.
+    pub dst: IpAddr,
+    /// The security parameters index.
+    pub spi: u32,
+    /// Tunnel or transport.
+    pub mode: Mode,
+    /// The number that ties it to templates.
+    pub reqid: u32,
+    /// Linux's name of the algorithm.
+    pub algorithm: String,
+    /// Length of the cipher's key in bits; 0 if it has none.
+    pub key_bits: u16,
+    /// Length of the integrity check value in bits; 0 if there is none.
+    pub icv_bits: u16,
+    /// Width of the anti-replay window in packets.
+    pub replay_window: u32,
+    /// The flags that are on, by iproute2's names.
+    pub flags: Vec<String>,
+    /// The UDP header around ESP.
+    pub encap: Option<Encap>,
+    /// Which packets it may carry.
+    pub selector: Option<Selector>,
+    /// The last sequence number sent, all 64 bits of it.
+    pub oseq: u64,
+    /// The highest sequence number authenticated.
+    pub seq: u64,
+    /// The window in words of 32 bits, the word of the lowest numbers first.
+    pub bitmap: Vec<u32>,
+    /// What went through it.
+    pub stats: SaStats,
+}
+
+/// What went through an SA, and what did not.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct SaStats {
+    /// ESP packets.
+    pub packets: u64,
+    /// Their protected bytes.
+    pub bytes: u64,
+    /// Dropped for a sequence number seen before.
+    pub replay: u64,
+    /// Dropped for a sequence number left of the window.
+    pub replay_window: u64,
+    /// Dropped for a wrong integrity check value.
+    pub integrity_failed: u64,
+}
+
+/// A security policy.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PolicyState {
+    /// Which way the packets go.
+    pub dir: Dir,
+    /// Which packets.
+    pub selector: Selector,
+    /// The smallest wins.
+    pub priority: u32,
+    /// Pass or drop.
+    pub action: PolicyAction,
+    /// The SAs they need.
+    pub templates: Vec<Template>,
+}
+
+/// What was counted. Every counter is here, those at zero too.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CountersState {
+    /// Linux's counters.
+    pub counters: Vec<CounterState>,
+    /// What packets cost in copies. The cipher's own pass and the kernel's copies are not among them.
+    pub copies: Vec<CopyState>,
+    /// Packets that went from one link to another, as this node handled them.
+    pub forwarded_packets: u64,
+    /// Their bytes; `copies` are judged against these.
+    pub forwarded_bytes: u64,
+}
+
+/// One counter.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CounterState {
+    /// Linux's name, such as `IpForwDatagrams`.
+    pub name: String,
+    /// Its value.
+    pub value: u64,
+}
+
+/// How much was copied for one reason.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct CopyState {
+    /// The reason's name.
+    pub reason: String,
+    /// How often.
+    pub copies: u64,
+    /// How many bytes.
+    pub bytes: u64,
+}
+
+/// Packets of one link that were dropped for one reason.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct DropState {
+    /// The link they came in by; `None`: the node made them itself.
+    pub link: Option<String>,
+    /// The reason's name.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+}
