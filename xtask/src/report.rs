@@ -1,0 +1,192 @@
+//! Runs one command after the other and adds up the tests they report.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::ops::AddAssign;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+/// Tests counted from the `test result:` lines of libtest and its look-alikes.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Tally {
+    pub(crate) passed: u64,
+    pub(crate) failed: u64,
+    pub(crate) skipped: u64,
+}
+
+impl Tally {
+    /// Reads `test result: ok. 4 passed; 0 failed; 2 ignored; …`; any other line is `None`.
+    pub(crate) fn from_line(line: &str) -> Option<Self> {
+        let (_, counts) = line.strip_prefix("test result: ")?.split_once(". ")?;
+        let mut tally = Self::default();
+        for count in counts.split("; ") {
+            let (number, what) = count.split_once(' ')?;
+            match what {
+                "passed" => tally.passed = number.parse().ok()?,
+                "failed" => tally.failed = number.parse().ok()?,
+                "ignored" => tally.skipped = number.parse().ok()?,
+                _ => {}
+            }
+        }
+        Some(tally)
+    }
+}
+
+impl AddAssign for Tally {
+    fn add_assign(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.skipped += other.skipped;
+    }
+}
+
+/// How one stage went.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Outcome {
+    Ok,
+    Failed,
+    Skipped(String),
+}
+
+/// What the stages of one run came to.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    tally: Tally,
+    stages: Vec<(String, Outcome, Duration)>,
+}
+
+impl Report {
+    /// Runs `command` as the stage `name`, its standard output shown and counted as it comes. Tells whether it
+    /// succeeded. A stage that fails without a failed test of its own counts as one.
+    pub(crate) fn run(&mut self, name: &str, command: &mut Command) -> bool {
+        let started = begin(name);
+        let (mut tally, succeeded) = match stream(command) {
+            Ok(result) => result,
+            Err(error) => {
+                println!("{name}: {}: {error}", command.get_program().display());
+                (Tally::default(), false)
+            }
+        };
+        if !succeeded && tally.failed == 0 {
+            tally.failed = 1;
+        }
+        self.tally += tally;
+        self.end(name, if succeeded { Outcome::Ok } else { Outcome::Failed }, started.elapsed());
+        succeeded
+    }
+
+    /// Runs `command` as the stage `name`, unless its error output holds `sign` of a need that this machine lacks:
+    /// then the stage is skipped for `reason`.
+    pub(crate) fn run_unless(&mut self, name: &str, command: &mut Command, sign: &str, reason: &str) {
+        let started = begin(name);
+        let output = match command.output() {
+            Ok(output) => output,
+            Err(error) => return self.fail(name, &error.to_string(), started),
+        };
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            self.end(name, Outcome::Ok, started.elapsed());
+        } else if errors.contains(sign) {
+            self.tally.skipped += 1;
+            self.end(name, Outcome::Skipped(reason.to_owned()), started.elapsed());
+        } else {
+            self.fail(name, &errors, started);
+        }
+    }
+
+    /// Prints the stages and, as the last line, the count of tests.
+    pub(crate) fn finish(self) -> ExitCode {
+        println!("\nstages:");
+        for (name, outcome, time) in &self.stages {
+            println!("  {:>6.1} s  {name}: {}", time.as_secs_f64(), outcome.describe());
+        }
+        let Tally { passed, failed, skipped } = self.tally;
+        println!("fatpath: {passed} passed, {failed} failed, {skipped} skipped");
+        if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    fn fail(&mut self, name: &str, why: &str, started: Instant) {
+        println!("{why}");
+        self.tally.failed += 1;
+        self.end(name, Outcome::Failed, started.elapsed());
+    }
+
+    fn end(&mut self, name: &str, outcome: Outcome, time: Duration) {
+        println!("== {name}: {} in {:.1} s", outcome.describe(), time.as_secs_f64());
+        self.stages.push((name.to_owned(), outcome, time));
+    }
+}
+
+impl Outcome {
+    fn describe(&self) -> String {
+        match self {
+            Self::Ok => "ok".to_owned(),
+            Self::Failed => "FAILED".to_owned(),
+            Self::Skipped(reason) => format!("skipped ({reason})"),
+        }
+    }
+}
+
+fn begin(name: &str) -> Instant {
+    println!("\n== {name}");
+    Instant::now()
+}
+
+/// Runs `command` to its end, passing its standard output on line by line. Tells what it counted and whether it
+/// succeeded.
+fn stream(command: &mut Command) -> io::Result<(Tally, bool)> {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
+    let mut tally = Tally::default();
+    let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
+    let mut line = Vec::new();
+    while lines.read_until(b'\n', &mut line)? > 0 {
+        io::stdout().write_all(&line)?;
+        if let Some(counted) = Tally::from_line(String::from_utf8_lossy(&line).trim_end()) {
+            tally += counted;
+        }
+        line.clear();
+    }
+    Ok((tally, child.wait()?.success()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_line_is_counted_and_no_other() {
+        let lines = [
+            (
+                "test result: ok. 4 passed; 0 failed; 2 ignored; 0 measured; 7 filtered out; finished in 0.00s",
+                Some(Tally { passed: 4, failed: 0, skipped: 2 }),
+            ),
+            (
+                "test result: FAILED. 12 passed; 3 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s",
+                Some(Tally { passed: 12, failed: 3, skipped: 0 }),
+            ),
+            ("test a_result_line ... ok", None),
+            ("test result: ok", None),
+            ("test result: ok. many passed; 0 failed", None),
+            ("", None),
+        ];
+        for (line, want) in lines {
+            assert_eq!(Tally::from_line(line), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_stage_that_fails_without_a_test_counts_as_one_failure() {
+        let mut report = Report::default();
+        assert!(!report.run("false", &mut Command::new("false")));
+        assert_eq!(report.tally, Tally { passed: 0, failed: 1, skipped: 0 });
+    }
+
+    #[test]
+    fn a_stage_is_skipped_only_for_the_sign_it_names() {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo 'no network' >&2; exit 1"]);
+        let mut report = Report::default();
+        report.run_unless("lucky", &mut shell, "no network", "needs a network");
+        report.run_unless("broken", &mut shell, "no disk", "needs a disk");
+        assert_eq!(report.tally, Tally { passed: 0, failed: 1, skipped: 1 });
+    }
+}

@@ -1,0 +1,112 @@
+//! The stages of each chore, in the order they run.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::report::Report;
+
+/// The test crates that need root, namespaces and Debian packages; each says what it lacks.
+const PRIVILEGED: [&str; 2] = ["fatpath-system-tests", "fatpath-interop-tests"];
+
+/// What libFuzzer needs of the compiler: coverage counters and AddressSanitizer, both behind unstable flags.
+const FUZZ_RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1";
+
+/// The target the fuzz programs are built for; naming it keeps the sanitizer out of build scripts.
+const FUZZ_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Formatting, lints, documentation and the tests that need no privilege.
+pub(crate) fn check(report: &mut Report) {
+    report.run("fmt", &mut cargo("fmt --all --check"));
+    report.run("clippy", &mut cargo("clippy --locked --workspace --all-targets -- -D warnings"));
+    report.run("doc", cargo("doc --locked --workspace --no-deps").env("RUSTDOCFLAGS", "-D warnings"));
+    let mut tests = cargo("test --locked --workspace --no-fail-fast");
+    for package in PRIVILEGED {
+        tests.args(["--exclude", package]);
+    }
+    report.run("unit, property and simulation tests", &mut tests);
+}
+
+/// Everything: `check`, each benchmark once, the tests against real kernels, the fuzz targets and the dependencies.
+pub(crate) fn test(report: &mut Report) {
+    check(report);
+    report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
+    if report.run("release build", &mut cargo("build --locked --release -p fatpath")) {
+        let mut tests = cargo("test --locked --no-fail-fast");
+        for package in PRIVILEGED {
+            tests.args(["--package", package]);
+        }
+        report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
+    }
+    report.run("fuzz targets", &mut fuzz_cargo("check --locked --target-dir target"));
+    report.run("cargo deny", &mut cargo("deny --log-level error check licenses bans sources"));
+    report.run_unless(
+        "cargo deny advisories",
+        &mut cargo("deny check advisories"),
+        "failed to fetch advisory database",
+        "the advisory database at github.com is out of reach",
+    );
+}
+
+/// Runs each fuzz target for `seconds`. Findings are kept in `fuzz/artifacts`.
+pub(crate) fn fuzz(report: &mut Report, seconds: u32) {
+    let mut build = fuzz_cargo("build --locked --release --target-dir target");
+    build.args(["--target", FUZZ_TARGET]).env("RUSTFLAGS", FUZZ_RUSTFLAGS);
+    if !report.run("fuzz build", &mut build) {
+        return;
+    }
+    for target in fuzz_targets() {
+        let corpus = fuzz_dir().join("corpus").join(&target);
+        let artifacts = fuzz_dir().join("artifacts").join(&target);
+        for directory in [&corpus, &artifacts] {
+            fs::create_dir_all(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        }
+        let program = fuzz_dir().join("target").join(FUZZ_TARGET).join("release").join(&target);
+        let mut command = Command::new(program);
+        command
+            .arg(format!("-max_total_time={seconds}"))
+            .arg(format!("-artifact_prefix={}/", artifacts.display()))
+            .arg(corpus);
+        report.run(&format!("fuzz {target}"), &mut command);
+    }
+}
+
+/// The names of the fuzz programs, in order.
+fn fuzz_targets() -> Vec<String> {
+    let sources = fuzz_dir().join("fuzz_targets");
+    let entries = fs::read_dir(&sources).unwrap_or_else(|error| panic!("{}: {error}", sources.display()));
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned)).collect();
+    names.sort();
+    names
+}
+
+fn cargo(words: &str) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root()).args(words.split_whitespace());
+    command
+}
+
+/// Cargo in the fuzz crate, a workspace of its own; its dependencies use unstable flags of the pinned compiler.
+fn fuzz_cargo(words: &str) -> Command {
+    let mut command = cargo(words);
+    command.current_dir(fuzz_dir()).env("RUSTC_BOOTSTRAP", "1");
+    command
+}
+
+fn fuzz_dir() -> PathBuf {
+    root().join("fuzz")
+}
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
+}
+
+/// Where cargo builds: this program lies there, in `debug/`.
+fn target_dir() -> PathBuf {
+    let program = env::current_exe().expect("the running program has a path");
+    program.ancestors().nth(2).expect("the program lies in target/debug").to_owned()
+}
