@@ -67,31 +67,41 @@ impl CopyReason {
     }
 }
 
-/// Bytes copied so far, by reason.
+/// Copies so far, by reason.
 #[derive(Debug, Default)]
 pub struct Copies {
-    bytes: [Cell<u64>; CopyReason::ALL.len()],
+    cells: [Cell<Copied>; CopyReason::ALL.len()],
+}
+
+/// What was copied for one reason.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Copied {
+    /// How often.
+    pub copies: u64,
+    /// How many bytes in all.
+    pub bytes: u64,
 }
 
 impl Copies {
     /// Notes a copy of `bytes` bytes.
     pub fn add(&self, reason: CopyReason, bytes: usize) {
-        let cell = &self.bytes[reason as usize];
-        cell.set(cell.get().wrapping_add(bytes as u64));
+        let cell = &self.cells[reason as usize];
+        let Copied { copies, bytes: before } = cell.get();
+        cell.set(Copied { copies: copies + 1, bytes: before + bytes as u64 });
     }
 
-    /// Bytes copied for `reason`.
-    pub fn get(&self, reason: CopyReason) -> u64 {
-        self.bytes[reason as usize].get()
+    /// What was copied for `reason`.
+    pub fn get(&self, reason: CopyReason) -> Copied {
+        self.cells[reason as usize].get()
     }
 
     /// Bytes copied for whatever reason.
-    pub fn total(&self) -> u64 {
-        self.bytes.iter().map(Cell::get).sum()
+    pub fn total_bytes(&self) -> u64 {
+        self.cells.iter().map(|cell| cell.get().bytes).sum()
     }
 
-    /// Every reason with its bytes.
-    pub fn iter(&self) -> impl Iterator<Item = (CopyReason, u64)> + '_ {
+    /// Every reason with what was copied for it.
+    pub fn iter(&self) -> impl Iterator<Item = (CopyReason, Copied)> + '_ {
         CopyReason::ALL.into_iter().map(|reason| (reason, self.get(reason)))
     }
 }

@@ -26,7 +26,7 @@ mod page;
 mod pool;
 
 pub use buf::Buf;
-pub use copies::{Copies, CopyReason};
+pub use copies::{Copied, Copies, CopyReason};
 pub use ends::SlotsFull;
 pub use meta::{Csum, Cut, Gso, GsoKind, Meta, SecPath};
 pub use packet::{MAX_FRAGS, Packet, SHELL};
