@@ -1,0 +1,69 @@
+//! What can end a demo early, and how it is said in one line.
+
+use std::fmt;
+
+/// How many of a child's last lines go into the one line of a failure.
+const TAIL_LINES: usize = 3;
+
+/// Why the demo ended without a report.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// SIGINT, SIGTERM or SIGHUP arrived.
+    Interrupted,
+    /// Something that the demo needs is not on this machine.
+    Missing {
+        /// What is needed, and for what.
+        what: String,
+        /// How to get it.
+        how: &'static str,
+    },
+    /// A step failed.
+    Step {
+        /// The step, as an operator would name it.
+        doing: String,
+        /// What went wrong.
+        why: String,
+    },
+}
+
+impl Failure {
+    /// The failure of one step, from any error that can be shown.
+    pub(super) fn step(doing: impl Into<String>, why: impl fmt::Display) -> Self {
+        Self::Step { doing: doing.into(), why: why.to_string() }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Interrupted => f.write_str("demo interrupted; its namespaces and processes are gone"),
+            Self::Missing { what, how } => write!(f, "demo needs {what}: {how}"),
+            Self::Step { doing, why } => write!(f, "{doing}: {why}"),
+        }
+    }
+}
+
+/// The last lines of what a child wrote to its standard error, as one line. Terminal escapes become blanks.
+pub(super) fn tail(stderr: &str) -> String {
+    let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let start = lines.len().saturating_sub(TAIL_LINES);
+    lines[start..].join(" | ").chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tail_is_the_last_lines_in_one() {
+        let cases = [
+            ("", ""),
+            ("one\n", "one"),
+            ("a\nb\n\nc\n  d  \n", "b | c | d"),
+            ("Error: \u{1b}[31mred\u{1b}[0m\n", "Error:  [31mred [0m"),
+        ];
+        for (stderr, want) in cases {
+            assert_eq!(tail(stderr), want, "{stderr:?}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What is read from a gateway before and after a load, and the figures that follow.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use control::state::{CountersState, LinkStats};
+use rustix::param::clock_ticks_per_second;
+use serde::Serialize;
+
+use super::failure::Failure;
+use super::gateway::Gateway;
+use super::stream::Stream;
+
+const KIB_PER_MIB: f64 = 1024.0;
+const BYTES_PER_GB: f64 = 1e9;
+
+/// A gateway at one moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reading {
+    /// Processor time of the process so far, user and system, in seconds.
+    cpu_seconds: f64,
+    memory: Memory,
+    /// The link towards the wire.
+    wan: LinkStats,
+    counters: CountersState,
+}
+
+/// Resident memory of a process, in KiB.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Memory {
+    now: u64,
+    peak: u64,
+}
+
+impl Reading {
+    /// Reads a running gateway.
+    pub(super) fn take(gateway: &Gateway) -> Result<Self, Failure> {
+        let ticks = read_proc(gateway.pid(), "stat", cpu_ticks)?;
+        let memory = read_proc(gateway.pid(), "status", memory)?;
+        let wan = gateway.links()?.into_iter().find(|link| link.name == "wan");
+        let wan = wan.ok_or_else(|| Failure::step(gateway.name(), "no link wan among its links"))?.stats;
+        let cpu_seconds = ticks as f64 / clock_ticks_per_second() as f64;
+        Ok(Self { cpu_seconds, memory, wan, counters: gateway.counters()? })
+    }
+}
+
+/// Reads one file of a process in `/proc`.
+fn read_proc<T>(pid: u32, file: &str, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, Failure> {
+    let path = format!("/proc/{pid}/{file}");
+    let text = fs::read_to_string(&path).map_err(|err| Failure::step(&path, err))?;
+    parse(&text).ok_or_else(|| Failure::step(&path, "not understood"))
+}
+
+/// utime and stime out of `/proc/PID/stat` (proc_pid_stat(5), fields 14 and 15). The command's name, field 2, may hold
+/// blanks and parentheses.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_ascii_whitespace().skip(11);
+    let utime: u64 = fields.next()?.parse().ok()?;
+    let stime: u64 = fields.next()?.parse().ok()?;
+    utime.checked_add(stime)
+}
+
+/// VmRSS and VmHWM out of `/proc/PID/status`.
+fn memory(status: &str) -> Option<Memory> {
+    let kib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    Some(Memory { now: kib("VmRSS")?, peak: kib("VmHWM")? })
+}
+
+/// What a load cost the gateways.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct GatewayFigures {
+    /// Processor time of both gateways for 10⁹ bytes of payload.
+    pub(super) cpu_s_per_gb: f64,
+    /// Wire packets per system call that sends, at the sender's gateway.
+    pub(super) tx_packets_per_call: f64,
+    /// Wire packets per system call that receives, at the receiver's gateway.
+    pub(super) rx_packets_per_call: f64,
+    /// Bytes copied per byte forwarded, at the sender's gateway.
+    pub(super) tx_copied_bytes_per_byte: f64,
+    /// The same at the receiver's gateway.
+    pub(super) rx_copied_bytes_per_byte: f64,
+    /// The same by gateway and reason, as in `tx/wire-frame`; what was never copied for is left out.
+    pub(super) copies: BTreeMap<String, f64>,
+    /// Resident memory before the load, of the larger gateway.
+    pub(super) rss_idle_mib: f64,
+    /// The most that was resident until the end of the load, of the larger gateway.
+    pub(super) rss_peak_mib: f64,
+}
+
+impl GatewayFigures {
+    /// The figures of one load. The readings are those of the sender's gateway, then of the receiver's.
+    pub(super) fn between(before: &[Reading; 2], after: &[Reading; 2], stream: Stream) -> Self {
+        let [tx_before, rx_before] = before;
+        let [tx_after, rx_after] = after;
+        let cpu: f64 = after.iter().zip(before).map(|(after, before)| after.cpu_seconds - before.cpu_seconds).sum();
+        let tx_copies = copies_per_byte(&tx_before.counters, &tx_after.counters);
+        let rx_copies = copies_per_byte(&rx_before.counters, &rx_after.counters);
+        let memory = |of: fn(&Memory) -> u64, at: &[Reading; 2]| {
+            at.iter().map(|reading| of(&reading.memory)).max().unwrap_or(0) as f64 / KIB_PER_MIB
+        };
+        Self {
+            cpu_s_per_gb: per(cpu, stream.bytes as f64 / BYTES_PER_GB),
+            tx_packets_per_call: per(
+                grown(tx_before.wan.tx_wire_packets, tx_after.wan.tx_wire_packets),
+                grown(tx_before.wan.tx_calls, tx_after.wan.tx_calls),
+            ),
+            rx_packets_per_call: per(
+                grown(rx_before.wan.rx_wire_packets, rx_after.wan.rx_wire_packets),
+                grown(rx_before.wan.rx_calls, rx_after.wan.rx_calls),
+            ),
+            tx_copied_bytes_per_byte: tx_copies.values().sum(),
+            rx_copied_bytes_per_byte: rx_copies.values().sum(),
+            copies: named("tx", tx_copies).chain(named("rx", rx_copies)).collect(),
+            rss_idle_mib: memory(|memory| memory.now, before),
+            rss_peak_mib: memory(|memory| memory.peak, after),
+        }
+    }
+}
+
+/// Copied bytes by reason, per forwarded byte.
+fn copies_per_byte(before: &CountersState, after: &CountersState) -> BTreeMap<String, f64> {
+    let forwarded = grown(before.forwarded_bytes, after.forwarded_bytes);
+    let was = |reason: &str| before.copies.iter().find(|copy| copy.reason == reason).map_or(0, |copy| copy.bytes);
+    let copied = after.copies.iter().map(|copy| (copy.reason.clone(), grown(was(&copy.reason), copy.bytes)));
+    copied.filter(|&(_, bytes)| bytes > 0.0).map(|(reason, bytes)| (reason, per(bytes, forwarded))).collect()
+}
+
+fn named(side: &'static str, copies: BTreeMap<String, f64>) -> impl Iterator<Item = (String, f64)> {
+    copies.into_iter().map(move |(reason, value)| (format!("{side}/{reason}"), value))
+}
+
+fn grown(before: u64, after: u64) -> f64 {
+    after.wrapping_sub(before) as f64
+}
+
+/// A quotient whose denominator may be nothing at all.
+fn per(value: f64, unit: f64) -> f64 {
+    if unit > 0.0 { value / unit } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use control::state::CopyState;
+
+    #[test]
+    fn processor_time_is_read_past_any_command_name() {
+        let rest = "S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0";
+        for name in ["fatpath", "a b", "x) R 9 9 9 9 9 9 9 9 9 9 9 9 ("] {
+            assert_eq!(cpu_ticks(&format!("42 ({name}) {rest}")), Some(300), "{name}");
+        }
+        for bad in ["", "42 (fatpath) S 1 2", "42 fatpath S 1 2 3 4 5 6 7 8 9 10 250 50"] {
+            assert_eq!(cpu_ticks(bad), None, "{bad}");
+        }
+        assert!(read_proc(std::process::id(), "stat", cpu_ticks).is_ok());
+    }
+
+    #[test]
+    fn memory_is_read_by_name() {
+        let status = "Name:\tVmRSS:\nVmHWM:\t   20480 kB\nVmRSS:\t   10240 kB\n";
+        assert_eq!(memory(status), Some(Memory { now: 10240, peak: 20480 }));
+        assert_eq!(memory("VmRSS:\t10 kB\n"), None);
+        assert!(read_proc(std::process::id(), "status", memory).unwrap().now > 0);
+    }
+
+    fn counters(forwarded_bytes: u64, copies: &[(&str, u64)]) -> CountersState {
+        let copies = copies.iter().map(|&(reason, bytes)| CopyState { reason: reason.to_owned(), copies: 1, bytes });
+        CountersState { copies: copies.collect(), forwarded_bytes, ..CountersState::default() }
+    }
+
+    #[test]
+    fn a_load_is_judged_by_what_changed_during_it() {
+        let tx_before = Reading {
+            cpu_seconds: 1.0,
+            memory: Memory { now: 8 * 1024, peak: 9 * 1024 },
+            wan: LinkStats { tx_wire_packets: 10, tx_calls: 10, ..LinkStats::default() },
+            counters: counters(100, &[("wire-frame", 100)]),
+        };
+        let tx_after = Reading {
+            cpu_seconds: 2.5,
+            memory: Memory { now: 30 * 1024, peak: 32 * 1024 },
+            wan: LinkStats { tx_wire_packets: 410, tx_calls: 20, ..LinkStats::default() },
+            counters: counters(1100, &[("wire-frame", 1110), ("pull", 0)]),
+        };
+        let rx_before = Reading { memory: Memory { now: 10 * 1024, peak: 10 * 1024 }, ..Reading::default() };
+        let rx_after = Reading {
+            cpu_seconds: 0.5,
+            memory: Memory { now: 16 * 1024, peak: 16 * 1024 },
+            wan: LinkStats { rx_wire_packets: 90, rx_calls: 3, tx_calls: 7, ..LinkStats::default() },
+            counters: counters(2000, &[("pull", 20), ("coalesce", 40)]),
+        };
+        let stream = Stream { bytes: 2_000_000_000, seconds: 2.0 };
+        let want = GatewayFigures {
+            cpu_s_per_gb: 1.0,
+            tx_packets_per_call: 40.0,
+            rx_packets_per_call: 30.0,
+            tx_copied_bytes_per_byte: 1.01,
+            rx_copied_bytes_per_byte: 0.03,
+            copies: [("tx/wire-frame", 1.01), ("rx/pull", 0.01), ("rx/coalesce", 0.02)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+            rss_idle_mib: 10.0,
+            rss_peak_mib: 32.0,
+        };
+        assert_eq!(GatewayFigures::between(&[tx_before, rx_before], &[tx_after, rx_after], stream), want);
+    }
+
+    #[test]
+    fn a_gateway_that_carried_nothing_has_figures_of_nothing() {
+        let none = [Reading::default(), Reading::default()];
+        let figures = GatewayFigures::between(&none, &none, Stream { bytes: 0, seconds: 0.0 });
+        assert_eq!(figures, GatewayFigures::default());
+    }
+}

@@ -1,0 +1,193 @@
+//! `fatpath demo`: what keeping packets fat is worth on this machine, end to end, with the kernel's own TCP.
+//!
+//! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
+//! off, and through the same with packets kept fat. Each measurement has gateways of its own, so that memory and
+//! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
+
+mod config;
+mod failure;
+mod gateway;
+mod machine;
+mod meter;
+mod netns;
+mod ping;
+mod process;
+mod progress;
+mod report;
+mod stop;
+mod stream;
+mod topology;
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use config::Keys;
+use failure::Failure;
+use gateway::Gateway;
+use meter::{GatewayFigures, Reading};
+use process::Scratch;
+use progress::Progress;
+use report::{Case, Report, Round, Sample};
+use stop::Stop;
+use stream::{Ends, Stream};
+use topology::{Deployment, Side, Topology};
+
+use crate::cli::DemoArgs;
+use crate::error::CliError;
+
+/// What a measurement takes besides its stream: two gateways to start, ping and end.
+const OVERHEAD_SECONDS: f64 = 0.4;
+const BITS_PER_GBIT: f64 = 1e9;
+
+/// Runs the demo and prints its report.
+///
+/// # Errors
+/// If something is missing, a step fails, or a signal ends it. By then everything has been removed.
+pub(crate) fn main(args: &DemoArgs) -> Result<(), CliError> {
+    let plan = Plan::from(args);
+    let report = plan.run().map_err(|failure| CliError::failed(failure.to_string()))?;
+    let text = if args.json { report.to_json() } else { report.to_string() };
+    writeln!(io::stdout(), "{text}").map_err(|err| CliError::failed(format!("standard output: {err}")))
+}
+
+/// What is going to be measured.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    deployment: Deployment,
+    rounds: u32,
+    length: Duration,
+    iperf3: bool,
+}
+
+impl From<&DemoArgs> for Plan {
+    fn from(args: &DemoArgs) -> Self {
+        Self {
+            deployment: if args.router { Deployment::Router } else { Deployment::Tunnel },
+            rounds: args.rounds,
+            length: Duration::from_secs(args.seconds.into()),
+            iperf3: args.iperf3,
+        }
+    }
+}
+
+impl Plan {
+    fn run(self) -> Result<Report, Failure> {
+        machine::check(self.deployment, self.iperf3)?;
+        let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
+        let progress = Progress::on_stderr();
+        progress.announce(&self.announcement());
+        let name = format!("fatpath-demo-{}", std::process::id());
+        let scratch = Scratch::create(&name)?;
+        let topology = Topology::build(self.deployment, &name, &stop)?;
+        let bench = Bench { plan: self, topology, scratch, progress, stop };
+        let rounds = (1..=self.rounds).map(|number| bench.round(number)).collect::<Result<Vec<Round>, Failure>>()?;
+        Ok(Report::new(&rounds))
+    }
+
+    fn announcement(self) -> String {
+        let streams = f64::from(self.rounds) * Case::ALL.len() as f64;
+        let seconds = streams * (self.length.as_secs_f64() + OVERHEAD_SECONDS);
+        let (rounds, length) = (self.rounds, self.length.as_secs());
+        format!("fatpath demo: {rounds} x 3 streams of {length} s, about {seconds:.0} s in all")
+    }
+}
+
+/// Everything that stands while rounds are measured.
+#[derive(Debug)]
+struct Bench {
+    plan: Plan,
+    progress: Progress,
+    topology: Topology,
+    scratch: Scratch,
+    stop: Stop,
+}
+
+impl Bench {
+    /// Measures each case once.
+    fn round(&self, number: u32) -> Result<Round, Failure> {
+        let mut last = String::new();
+        let mut measure = |case: Case| {
+            self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
+            let sample = match case {
+                Case::Veth => self.veth(),
+                Case::Thin => self.tunnel(false),
+                Case::Fat => self.tunnel(true),
+            }?;
+            last = format!(" (before it, {}: {:.2} Gb/s)", case.name(), sample.gbps);
+            Ok(sample)
+        };
+        let [first, second, third] = Case::ALL;
+        Ok([measure(first)?, measure(second)?, measure(third)?])
+    }
+
+    /// The ceiling: no gateway runs.
+    fn veth(&self) -> Result<Sample, Failure> {
+        let stream = self.stream(self.topology.plain_address())?;
+        Ok(Sample { gbps: gbps(stream), gateways: None })
+    }
+
+    /// Through the tunnel, with gateways of its own.
+    fn tunnel(&self, fat: bool) -> Result<Sample, Failure> {
+        let keys = Keys::random()?;
+        let start = |side| Gateway::start(&self.topology, &self.scratch, side, fat, &keys, &self.stop);
+        let mut gateways = [start(Side::A)?, start(Side::B)?];
+        let host = self.topology.host(Side::A);
+        let pinged = ping::ping(host, Side::B.host(), &self.stop);
+        pinged.map_err(|failure| explain(failure, &mut gateways))?;
+        let before = readings(&gateways)?;
+        let streamed = self.stream(Side::B.host());
+        let stream = streamed.map_err(|failure| explain(failure, &mut gateways))?;
+        let after = readings(&gateways)?;
+        let figures = GatewayFigures::between(&before, &after, stream);
+        Ok(Sample { gbps: gbps(stream), gateways: Some(figures) })
+    }
+
+    /// One stream from host A to an address of host B.
+    fn stream(&self, address: std::net::Ipv4Addr) -> Result<Stream, Failure> {
+        let (sender, receiver) = (self.topology.host(Side::A), self.topology.host(Side::B));
+        let ends = Ends { sender, receiver, address };
+        let run = if self.plan.iperf3 { stream::iperf3 } else { stream::builtin };
+        run(ends, self.plan.length, &self.stop)
+    }
+}
+
+fn readings(gateways: &[Gateway; 2]) -> Result<[Reading; 2], Failure> {
+    let [a, b] = gateways;
+    Ok([Reading::take(a)?, Reading::take(b)?])
+}
+
+/// Adds to a stream or ping that failed what its gateways have to say: their end, or what they dropped.
+fn explain(failure: Failure, gateways: &mut [Gateway; 2]) -> Failure {
+    if matches!(failure, Failure::Interrupted) {
+        return failure;
+    }
+    let mut said = Vec::new();
+    for gateway in gateways {
+        match gateway.check().and_then(|()| gateway.drops()) {
+            Ok(drops) => said.push(drops),
+            Err(ended) => said.push(ended.to_string()),
+        }
+    }
+    Failure::step(failure.to_string(), said.join("; "))
+}
+
+fn gbps(stream: Stream) -> f64 {
+    if stream.seconds > 0.0 { stream.bytes as f64 * 8.0 / stream.seconds / BITS_PER_GBIT } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_announced_in_advance() {
+        let plan = Plan { deployment: Deployment::Tunnel, rounds: 5, length: Duration::from_secs(2), iperf3: false };
+        assert_eq!(plan.announcement(), "fatpath demo: 5 x 3 streams of 2 s, about 36 s in all");
+    }
+
+    #[test]
+    fn goodput_is_in_units_of_a_billion_bits() {
+        assert_eq!(gbps(Stream { bytes: 2_500_000_000, seconds: 2.0 }), 10.0);
+        assert_eq!(gbps(Stream { bytes: 0, seconds: 0.0 }), 0.0);
+    }
+}

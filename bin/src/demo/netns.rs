@@ -1,0 +1,78 @@
+//! Network namespaces by `ip netns`, and code that runs inside one.
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::panic;
+use std::path::Path;
+use std::thread;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::failure::Failure;
+use super::process::tool;
+use super::stop::Stop;
+
+/// Where iproute2 binds its namespaces.
+const NETNS_RUN_DIR: &str = "/var/run/netns";
+
+/// A named network namespace, removed on drop. Its devices go with it.
+#[derive(Debug)]
+pub(super) struct Namespace {
+    name: Name,
+    file: File,
+}
+
+/// The name alone: from here on there is something to remove.
+#[derive(Debug)]
+struct Name(String);
+
+impl Namespace {
+    /// Makes the namespace and sets its loopback up.
+    pub(super) fn create(name: String) -> Result<Self, Failure> {
+        let name = Name(name);
+        // Not interruptible: half a namespace is harder to remove than a whole one.
+        tool("ip", &["netns", "add", &name.0], &Stop::never())?;
+        let path = Path::new(NETNS_RUN_DIR).join(&name.0);
+        let file = File::open(&path).map_err(|err| Failure::step(format!("open {}", path.display()), err))?;
+        let namespace = Self { name, file };
+        namespace.ip("link set lo up", &Stop::never())?;
+        Ok(namespace)
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name.0
+    }
+
+    /// Runs `ip -n NAME` with the words of `args`.
+    pub(super) fn ip(&self, args: &str, stop: &Stop) -> Result<(), Failure> {
+        let mut words = vec!["-n", self.name()];
+        words.extend(args.split_whitespace());
+        tool("ip", &words, stop).map(drop)
+    }
+
+    /// Runs `inside` on a thread of its own that has entered the namespace (setns(2) moves a thread, not a process).
+    /// Sockets opened and processes started there stay in it.
+    pub(super) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+        let result = thread::scope(|scope| {
+            let entered = scope.spawn(|| {
+                move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))
+                    .map_err(|err| Failure::step(format!("setns {}", self.name()), err))?;
+                inside()
+            });
+            entered.join()
+        });
+        result.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+    }
+}
+
+impl Drop for Name {
+    fn drop(&mut self) {
+        if !Path::new(NETNS_RUN_DIR).join(&self.0).exists() {
+            return;
+        }
+        if let Err(err) = tool("ip", &["netns", "del", &self.0], &Stop::never()) {
+            tracing::warn!(%err, "namespace not removed");
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Child processes that end in bounded time, and the directory for their files.
+
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::failure::{Failure, tail};
+use super::stop::Stop;
+
+/// How long a set-up tool may take.
+const TOOL_LIMIT: Duration = Duration::from_secs(10);
+
+/// A command in a process group of its own: Ctrl-C on the terminal reaches the demo alone, which then ends its
+/// children in order.
+pub(super) fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).process_group(0);
+    command
+}
+
+/// Runs a set-up tool such as `ip` with its arguments, and returns what it printed.
+pub(super) fn tool(program: &str, args: &[&str], stop: &Stop) -> Result<String, Failure> {
+    let doing = format!("{program} {}", args.join(" "));
+    let child = command(program)
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|err| Failure::step(&doing, err))?;
+    finish(child, &doing, TOOL_LIMIT, stop)
+}
+
+/// Waits for a child whose standard output and error are pipes, and returns its output. After `limit`, or on a signal,
+/// the child is killed.
+pub(super) fn finish(mut child: Child, doing: &str, limit: Duration, stop: &Stop) -> Result<String, Failure> {
+    let stdout = child.stdout.take().map(drain);
+    let stderr = child.stderr.take().map(drain);
+    let status = stop.wait(doing, limit, || child.try_wait().map_err(|err| Failure::step(doing, err)));
+    if status.is_err() {
+        end(&mut child);
+    }
+    let collect = |pipe: Option<JoinHandle<String>>| pipe.and_then(|pipe| pipe.join().ok()).unwrap_or_default();
+    let (stdout, stderr) = (collect(stdout), collect(stderr));
+    let status = status?;
+    if status.success() {
+        return Ok(stdout);
+    }
+    let said = tail(if stderr.trim().is_empty() { &stdout } else { &stderr });
+    Err(Failure::step(doing, if said.is_empty() { status.to_string() } else { said }))
+}
+
+/// Kills a child that has had its chance, and reaps it.
+pub(super) fn end(child: &mut Child) {
+    if let Err(err) = child.kill().and_then(|()| child.wait().map(drop)) {
+        tracing::warn!(pid = child.id(), %err, "child not ended");
+    }
+}
+
+/// Reads a pipe to its end on a thread, so that a child never blocks on a full one.
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        // What came before an error is still worth showing.
+        let _ = pipe.read_to_end(&mut bytes);
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// A directory for configurations with keys, control sockets and logs, readable by its owner alone and gone on drop.
+#[derive(Debug)]
+pub(super) struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes the directory, which must not exist: nobody can have laid a trap in it.
+    pub(super) fn create(name: &str) -> Result<Self, Failure> {
+        let path = std::env::temp_dir().join(name);
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|err| Failure::step(format!("mkdir {}", path.display()), err))?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Writes a file anew that only its owner can read, and returns its path.
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.0.join(name);
+        let write = || -> io::Result<()> {
+            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+            file.write_all(text.as_bytes())
+        };
+        write().map_err(|err| Failure::step(format!("write {}", path.display()), err))?;
+        Ok(path)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(err) = fs::remove_dir_all(&self.0) {
+            tracing::warn!(dir = %self.0.display(), %err, "directory not removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Instant;
+
+    #[test]
+    fn a_tool_gives_its_output_or_its_last_words() {
+        let stop = Stop::never();
+        assert_eq!(tool("sh", &["-c", "echo out; echo err >&2"], &stop).unwrap(), "out\n");
+        let failed = tool("sh", &["-c", "echo out; echo why >&2; exit 3"], &stop).unwrap_err();
+        assert_eq!(failed.to_string(), "sh -c echo out; echo why >&2; exit 3: why");
+        let silent = tool("false", &[], &stop).unwrap_err();
+        assert_eq!(silent.to_string(), "false : exit status: 1");
+    }
+
+    #[test]
+    fn a_child_that_hangs_is_killed_at_its_limit() {
+        let child = command("sleep").arg("600").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let start = Instant::now();
+        let failed = finish(child, "sleep", Duration::from_millis(20), &Stop::never()).unwrap_err();
+        assert_eq!(failed.to_string(), "sleep: nothing after 0.0 s");
+        assert!(start.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn scratch_files_are_private_and_go_with_their_directory() {
+        use std::os::unix::fs::MetadataExt;
+        let scratch = Scratch::create(&format!("fatpath-scratch-test-{}", std::process::id())).unwrap();
+        let file = scratch.write("a.toml", "key").unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(scratch.path()).unwrap().mode() & 0o777, 0o700);
+        assert!(Scratch::create(scratch.path().file_name().unwrap().to_str().unwrap()).is_err());
+        let dir = scratch.path().to_owned();
+        drop(scratch);
+        assert!(!dir.exists());
+    }
+}
