@@ -1,0 +1,126 @@
+//! What a device takes off our hands: the set that `ethtool -k` shows.
+
+use packet::{Gso, GsoKind};
+
+/// What a device can do with a packet it is given. Whatever it cannot is done in software.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Features {
+    /// Takes packets in pieces: head and page slots (`NETIF_F_SG`).
+    pub sg: bool,
+    /// Takes packets with children too (`NETIF_F_FRAGLIST`). Means nothing without `sg`.
+    pub frag_list: bool,
+    /// Which checksums it completes.
+    pub csum: CsumOffload,
+    /// Cuts TCP over IPv4 (`NETIF_F_TSO`), where it also completes the checksums.
+    pub tso4: bool,
+    /// Cuts TCP over IPv6 (`NETIF_F_TSO6`), where it also completes the checksums.
+    pub tso6: bool,
+    /// Cuts UDP trains (`NETIF_F_GSO_UDP_L4`), where it also completes the checksums.
+    pub uso: bool,
+    /// Keeps CWR on the first segment alone when it cuts TCP (`NETIF_F_TSO_ECN`).
+    pub tso_ecn: bool,
+    /// A fat packet must be shorter than this, in bytes with all headers.
+    pub gso_max_size: usize,
+    /// A fat packet may have this many segments.
+    pub gso_max_segs: usize,
+}
+
+/// Which transport checksums a device completes from [`Csum::Partial`](packet::Csum::Partial).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum CsumOffload {
+    /// None.
+    None,
+    /// TCP and UDP over IPv4 (`NETIF_F_IP_CSUM`).
+    Ipv4,
+    /// TCP and UDP over IPv6 without extension headers (`NETIF_F_IPV6_CSUM`).
+    Ipv6,
+    /// Those of both families, by protocol.
+    Both,
+    /// Any that start and offset describe (`NETIF_F_HW_CSUM`), as a virtio-net header does.
+    Any,
+}
+
+impl Features {
+    /// A device that takes plain, linear, finished packets: the thin way.
+    pub const NONE: Self = Self {
+        sg: false,
+        frag_list: false,
+        csum: CsumOffload::None,
+        tso4: false,
+        tso6: false,
+        uso: false,
+        tso_ecn: false,
+        gso_max_size: 65_536,
+        gso_max_segs: 65_535,
+    };
+
+    /// A device that takes everything as it is.
+    pub const ALL: Self = Self {
+        sg: true,
+        frag_list: true,
+        csum: CsumOffload::Any,
+        tso4: true,
+        tso6: true,
+        uso: true,
+        tso_ecn: true,
+        ..Self::NONE
+    };
+
+    /// Tells whether the device cuts a packet of `len` bytes, headers included, as `gso` says.
+    ///
+    /// Linux's `gso_features_check` and `skb_gso_ok`; a cutter that cannot make checksums is none
+    /// (`netdev_fix_features`).
+    pub fn cuts(&self, gso: &Gso, len: usize) -> bool {
+        let kind = match gso.kind {
+            GsoKind::TcpV4 => self.tso4 && self.csum.completes_v4(),
+            GsoKind::TcpV6 => self.tso6 && self.csum.completes_v6(),
+            GsoKind::Udp => self.uso && self.csum.completes_v4() && self.csum.completes_v6(),
+        };
+        let ecn = self.tso_ecn || !gso.ecn;
+        kind && ecn && len < self.gso_max_size && usize::from(gso.segs) <= self.gso_max_segs
+    }
+}
+
+impl CsumOffload {
+    /// Tells whether checksums of TCP and UDP over IPv4 are completed.
+    pub const fn completes_v4(self) -> bool {
+        matches!(self, Self::Ipv4 | Self::Both | Self::Any)
+    }
+
+    /// Tells whether checksums of TCP and UDP over IPv6 without extension headers are completed.
+    pub const fn completes_v6(self) -> bool {
+        matches!(self, Self::Ipv6 | Self::Both | Self::Any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAT: Gso = Gso { kind: GsoKind::TcpV4, size: 1448, segs: 45, ecn: false, fixed_id: false };
+
+    #[test]
+    fn a_device_cuts_what_it_names_within_its_limits() {
+        let all = Features::ALL;
+        let cases = [
+            (all, FAT, 65_535, true),
+            (all, FAT, 65_536, false),
+            (Features { gso_max_segs: 45, ..all }, FAT, 65_000, true),
+            (Features { gso_max_segs: 44, ..all }, FAT, 65_000, false),
+            (Features { tso4: false, ..all }, FAT, 65_000, false),
+            (Features { tso6: false, uso: false, ..all }, FAT, 65_000, true),
+            (all, Gso { ecn: true, ..FAT }, 65_000, true),
+            (Features { tso_ecn: false, ..all }, Gso { ecn: true, ..FAT }, 65_000, false),
+            (Features { tso6: false, ..all }, Gso { kind: GsoKind::TcpV6, ..FAT }, 65_000, false),
+            (Features { uso: false, ..all }, Gso { kind: GsoKind::Udp, ..FAT }, 65_000, false),
+            (Features { csum: CsumOffload::Ipv6, ..all }, FAT, 65_000, false),
+            (Features { csum: CsumOffload::Ipv4, ..all }, FAT, 65_000, true),
+            (Features { csum: CsumOffload::Ipv6, ..all }, Gso { kind: GsoKind::TcpV6, ..FAT }, 65_000, true),
+            (Features { csum: CsumOffload::Ipv4, ..all }, Gso { kind: GsoKind::Udp, ..FAT }, 65_000, false),
+            (Features::NONE, FAT, 65_000, false),
+        ];
+        for (features, gso, len, want) in cases {
+            assert_eq!(features.cuts(&gso, len), want, "{features:?} {gso:?} {len}");
+        }
+    }
+}
