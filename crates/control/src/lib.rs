@@ -6,11 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod as_text;
+mod file;
 mod key;
 pub mod model;
 pub mod request;
 pub mod state;
 
+pub use file::ConfigError;
 pub use model::Config;
 pub use request::{Reply, Request, Shown, What};
 pub use state::Snapshot;

@@ -1,0 +1,307 @@
+//! `[[sa]]` and `[[policy]]`: what `ip xfrm state add` and `ip xfrm policy add` say.
+
+use std::net::IpAddr;
+
+use base::Prefix;
+use zeroize::Zeroizing;
+
+use super::reader::{Result, Table, Value, one_of, quoted};
+use crate::model::{
+    Algorithm, Config, Dir, Encap, GcmKey, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaFlags,
+    Selector, Template,
+};
+
+pub(super) const SA_KEYS: &[&str] =
+    &["src", "dst", "proto", "spi", "mode", "reqid", "aead", "enc", "replay-window", "flags", "encap", "sel"];
+pub(super) const POLICY_KEYS: &[&str] = &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl"];
+const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
+
+/// Linux's `XFRMA_REPLAY_ESN_MAX` in bits: the widest window.
+const MAX_REPLAY_WINDOW: u32 = 4096;
+/// Linux's `XFRM_MAX_DEPTH`: templates in a policy.
+const MAX_TEMPLATES: usize = 6;
+
+/// Reads one SA. `config` holds every link and the SAs before it.
+pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
+    esp_alone(table)?;
+    let (src, dst) = (table.need("src", "use the outer source")?, table.need("dst", "use the outer destination")?);
+    let (src_addr, dst_addr) = (address(&src)?, address(&dst)?);
+    same_family(src_addr, dst_addr, &dst)?;
+    let spi_value = table.need("spi", "use a number, such as 0x1000")?;
+    let spi = spi_value.number(1..=u32::MAX)?; // 0 never goes on the wire: RFC 4303 §2.1.
+    if let Some(n) = config.sas.iter().position(|other| (other.dst, other.spi) == (dst_addr, spi)) {
+        let what = format!("{spi:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
+        return Err(spi_value.error(what));
+    }
+    let mode = table.get("mode").map_or(Ok(Mode::Transport), |value| value.word(Mode::WORDS))?;
+    let reqid = table.get("reqid").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
+    let algorithm = algorithm(table)?;
+    let flags = table.get("flags").map_or(Ok(SaFlags::default()), |value| sa_flags(&value))?;
+    let replay_window = replay_window(table, flags)?;
+    let encap = table.get("encap").map(|value| encap(&value)).transpose()?;
+    check_udp_link(table, config, (src_addr, dst_addr), encap)?;
+    let selector = table.get("sel").map(|value| sa_selector(&value, mode, src_addr)).transpose()?;
+    Ok(SaConfig { src: src_addr, dst: dst_addr, spi, mode, reqid, algorithm, replay_window, flags, encap, selector })
+}
+
+/// Reads one policy. `config` holds every SA and the policies before it.
+pub(super) fn read_policy(table: &Table<'_>, config: &Config) -> Result<PolicyConfig> {
+    let dir_value = table.need("dir", "use in, out or fwd")?;
+    let dir = dir_value.word(Dir::WORDS)?;
+    let selector = selector(table)?;
+    if let Some(n) = config.policies.iter().position(|other| (other.dir, other.selector) == (dir, selector)) {
+        let what = format!("policy[{n}] has the same direction and selector; take one of them out");
+        return Err(dir_value.error(what));
+    }
+    let priority = table.get("priority").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
+    let action = table.get("action").map_or(Ok(PolicyAction::Allow), |value| value.word(PolicyAction::WORDS))?;
+    let mut templates = Vec::new();
+    if let Some(value) = table.get("tmpl") {
+        let items = value.list()?;
+        if action == PolicyAction::Block && !items.is_empty() {
+            return Err(value.error("a policy that blocks needs no SA; take the templates out"));
+        }
+        if items.len() > MAX_TEMPLATES {
+            return Err(value.error(format!("{} templates are too many; use at most {MAX_TEMPLATES}", items.len())));
+        }
+        for item in items {
+            templates.push(template(&item, selector, config)?);
+        }
+    }
+    Ok(PolicyConfig { dir, selector, priority, action, templates })
+}
+
+fn address(value: &Value<'_>) -> Result<IpAddr> {
+    let text = value.str()?;
+    match text.parse::<IpAddr>() {
+        Ok(addr) if !addr.is_unspecified() => Ok(addr),
+        _ => Err(value.error(format!("{} is no address of a host; use one such as \"192.0.2.1\"", quoted(text)))),
+    }
+}
+
+/// Refuses `second`, whose value `value` is, unless both are IPv4 or both IPv6.
+fn same_family(first: IpAddr, second: IpAddr, value: &Value<'_>) -> Result<()> {
+    if first.is_ipv4() == second.is_ipv4() {
+        return Ok(());
+    }
+    let family = if first.is_ipv4() { "IPv4" } else { "IPv6" };
+    Err(value.error(format!("{second} is of another family than {first}; use an {family} address")))
+}
+
+/// `proto` may be said, as iproute2 wants it, but it is always ESP.
+fn esp_alone(table: &Table<'_>) -> Result<()> {
+    table.get("proto").map_or(Ok(()), |value| value.word(&[("esp", ())]))
+}
+
+/// One of `aead` and `enc`.
+fn algorithm(table: &Table<'_>) -> Result<Algorithm> {
+    match (table.get("aead"), table.get("enc")) {
+        (Some(aead), None) => gcm(&aead),
+        (None, Some(enc)) => enc.word(&[("ecb(cipher_null)", ())]).map(|()| Algorithm::Null),
+        (Some(_), Some(enc)) => Err(enc.error("an SA has one algorithm; take aead or enc out")),
+        (None, None) => Err(table.missing("aead", "use { name = \"rfc4106(gcm(aes))\", key = \"0x…\", icv = 128 }")),
+    }
+}
+
+fn gcm(value: &Value<'_>) -> Result<Algorithm> {
+    let table = value.table(&["name", "key", "icv"])?;
+    table.need("name", "use \"rfc4106(gcm(aes))\"")?.word(&[("rfc4106(gcm(aes))", ())])?;
+    let key_value = table.need("key", KEY_HINT)?;
+    let bytes = key_bytes(&key_value)?;
+    let len = bytes.len();
+    let Some(key) = GcmKey::new(bytes) else {
+        let what = format!("{len} bytes are no AES key with its 4 bytes of salt; use 20, 28 or 36 bytes");
+        return Err(key_value.error(what));
+    };
+    let icv = table.need("icv", "use 64, 96 or 128")?;
+    let icv_bits = icv.number(0..=u16::MAX)?;
+    if !matches!(icv_bits, 64 | 96 | 128) {
+        return Err(icv.error(format!("{icv_bits} is not an ICV length; use 64, 96 or 128")));
+    }
+    Ok(Algorithm::GcmAes { key, icv_bits })
+}
+
+const KEY_HINT: &str = "use 0x and the AES key with its 4 bytes of salt in hexadecimal";
+
+/// Hexadecimal after `0x`, else the text's own bytes, as iproute2's `xfrm_algo_parse` takes it.
+fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
+    let text = value.str()?;
+    let Some(digits) = text.strip_prefix("0x") else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
+    if digits.len() % 2 == 1 {
+        return Err(value.error("a hexadecimal key has two digits for each byte; a digit is missing or too many"));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
+    for pair in digits.as_bytes().chunks_exact(2) {
+        let nibble = |digit: u8| char::from(digit).to_digit(16);
+        let (Some(high), Some(low)) = (nibble(pair[0]), nibble(pair[1])) else {
+            return Err(value.error("what follows 0x is not hexadecimal; use the digits 0 to 9 and a to f"));
+        };
+        bytes.push((high << 4 | low) as u8);
+    }
+    Ok(bytes)
+}
+
+fn sa_flags(value: &Value<'_>) -> Result<SaFlags> {
+    let mut flags = SaFlags::default();
+    for item in value.list()? {
+        let name = item.str()?;
+        if !flags.set(name) {
+            let names = one_of(SaFlags::NAMES.iter().copied());
+            return Err(item.error(format!("{} is not a flag; use {names}", quoted(name))));
+        }
+    }
+    Ok(flags)
+}
+
+fn replay_window(table: &Table<'_>, flags: SaFlags) -> Result<u32> {
+    let window = match table.get("replay-window") {
+        Some(value) => {
+            let window = value.number(0..=MAX_REPLAY_WINDOW)?;
+            if window == 0 && flags.esn {
+                return Err(value.error("ESN replay window must be > 0; use 1 to 4096"));
+            }
+            window
+        }
+        None if flags.esn => return Err(table.missing("replay-window", "the flag esn needs one; use 1 to 4096")),
+        None => 0,
+    };
+    Ok(window)
+}
+
+fn encap(value: &Value<'_>) -> Result<Encap> {
+    let table = value.table(&["type", "sport", "dport"])?;
+    table.need("type", "use \"espinudp\"")?.word(&[("espinudp", ())])?;
+    let port = |key| table.need(key, "use a UDP port, such as 4500")?.number(1..=u16::MAX);
+    Ok(Encap { sport: port("sport")?, dport: port("dport")? })
+}
+
+/// A UDP link carries ESP in UDP alone, with the port it is bound to. An address that another kind of link has too
+/// can be reached by that one, with or without UDP.
+fn check_udp_link(table: &Table<'_>, config: &Config, ends: (IpAddr, IpAddr), encap: Option<Encap>) -> Result<()> {
+    let on_other = |addr| config.links.iter().any(|link| link.addresses.iter().any(|own| own.addr() == addr));
+    let bound = |addr: IpAddr| {
+        config.links.iter().filter_map(move |link| match link.kind {
+            LinkKind::Udp { bind } if bind.ip() == addr => Some((bind.port(), link.name.as_str())),
+            _ => None,
+        })
+    };
+    for (addr, port_key, port) in
+        [(ends.0, "sport", encap.map(|encap| encap.sport)), (ends.1, "dport", encap.map(|encap| encap.dport))]
+    {
+        let Some((bound_port, name)) = bound(addr).next() else { continue };
+        if on_other(addr) {
+            continue;
+        }
+        match (table.get("encap"), port) {
+            (Some(value), Some(port)) if !bound(addr).any(|(bound_port, _)| bound_port == port) => {
+                return Err(
+                    value.error(format!("link {name} is bound to port {bound_port}; use {port_key} = {bound_port}"))
+                );
+            }
+            (Some(_), Some(_)) => {}
+            _ => {
+                let hint = format!("{addr} is the address of the udp link {name}, which carries ESP in UDP alone");
+                return Err(table.missing("encap", &hint));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The selector of an SA. In transport mode it speaks of the outer addresses, so it has their family.
+fn sa_selector(value: &Value<'_>, mode: Mode, outer: IpAddr) -> Result<Selector> {
+    let selector = selector(&value.table(SELECTOR_KEYS)?)?;
+    if mode == Mode::Transport && selector.src.is_ipv4() != outer.is_ipv4() {
+        return Err(value.error("in transport mode the selector has the family of src and dst; use theirs"));
+    }
+    Ok(selector)
+}
+
+/// IP protocols with ports, by number.
+const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
+/// IP protocols by name.
+const PROTOCOLS: &[(&str, u8)] = &[
+    ("icmp", 1),
+    ("tcp", 6),
+    ("udp", 17),
+    ("dccp", 33),
+    ("gre", 47),
+    ("ipv6-icmp", 58),
+    ("sctp", 132),
+    ("udplite", 136),
+];
+
+fn selector(table: &Table<'_>) -> Result<Selector> {
+    let prefix = |key| table.get(key).map(|value| Ok((value.prefix(PREFIX_HINT)?, value))).transpose();
+    let (src, dst) = match (prefix("src")?, prefix("dst")?) {
+        (Some((src, _)), Some((dst, value))) => {
+            same_family(src.addr(), dst.addr(), &value)?;
+            (src, dst)
+        }
+        (Some((src, _)), None) => (src, any_like(src)),
+        (None, Some((dst, _))) => (any_like(dst), dst),
+        (None, None) => return Err(table.missing("src", &format!("use {PREFIX_HINT}"))),
+    };
+    let proto = table.get("proto").map(|value| proto(&value)).transpose()?;
+    let port = |key| {
+        let Some(value) = table.get(key) else { return Ok(None) };
+        if !proto.is_some_and(|proto| WITH_PORTS.contains(&proto)) {
+            return Err(value.error("a port needs a protocol that has ports; use proto = \"tcp\", \"udp\" or \"sctp\""));
+        }
+        value.number(1..=u16::MAX).map(Some)
+    };
+    Ok(Selector { src, dst, proto, sport: port("sport")?, dport: port("dport")? })
+}
+
+const PREFIX_HINT: &str = "a prefix such as \"10.1.0.0/24\"";
+
+fn any_like(other: Prefix) -> Prefix {
+    if other.is_ipv4() { Prefix::ANY_V4 } else { Prefix::ANY_V6 }
+}
+
+fn proto(value: &Value<'_>) -> Result<u8> {
+    if value.is_number() { value.number(1..=u8::MAX) } else { value.word(PROTOCOLS) }
+}
+
+fn template(value: &Value<'_>, selector: Selector, config: &Config) -> Result<Template> {
+    let table = value.table(&["src", "dst", "proto", "mode", "reqid", "level"])?;
+    esp_alone(&table)?;
+    let mode = table.get("mode").map_or(Ok(Mode::Transport), |value| value.word(Mode::WORDS))?;
+    let src = table.get("src").map(|value| address(&value)).transpose()?;
+    let dst = table.get("dst").map(|value| address(&value)).transpose()?;
+    if mode == Mode::Tunnel {
+        table.need("src", "a tunnel has an outer source")?;
+        table.need("dst", "a tunnel has an outer destination")?;
+    }
+    if let (Some(src), Some(dst), Some(dst_value)) = (src, dst, table.get("dst")) {
+        same_family(src, dst, &dst_value)?;
+    }
+    if let (Mode::Transport, Some(outer)) = (mode, src.or(dst))
+        && outer.is_ipv4() != selector.src.is_ipv4()
+    {
+        return Err(value.error("in transport mode a template has the family of the policy's selector; use that"));
+    }
+    let reqid = table.get("reqid").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
+    let level = table.get("level").map_or(Ok(Level::Required), |value| value.word(Level::WORDS))?;
+    let template = Template { src, dst, mode, reqid, level };
+    if let Some(n) = other_mode(template, &config.sas) {
+        let (mode, other) = (template.mode, config.sas[n].mode);
+        return Err(value.error(format!("asks for mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));
+    }
+    Ok(template)
+}
+
+/// The SA that would serve the template but for its mode, if there is none that does.
+fn other_mode(template: Template, sas: &[SaConfig]) -> Option<usize> {
+    if template.reqid == 0 && template.src.is_none() && template.dst.is_none() {
+        return None;
+    }
+    let fits = |sa: &SaConfig| {
+        (template.reqid == 0 || template.reqid == sa.reqid)
+            && template.src.is_none_or(|src| src == sa.src)
+            && template.dst.is_none_or(|dst| dst == sa.dst)
+    };
+    let mut candidates = sas.iter().enumerate().filter(|(_, sa)| fits(sa)).peekable();
+    let first = candidates.peek()?.0;
+    candidates.all(|(_, sa)| sa.mode != template.mode).then_some(first)
+}

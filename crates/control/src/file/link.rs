@@ -1,0 +1,134 @@
+//! `[[link]]`: a link of the node.
+
+use std::net::{IpAddr, SocketAddr};
+
+use base::IfAddr;
+
+use super::reader::{Result, Table, Value, quoted};
+use crate::model::{LinkConfig, LinkKind};
+
+pub(super) const KEYS: &[&str] = &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface"];
+
+/// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
+const MAX_NAME_LEN: usize = 15;
+/// The smallest MTU over which IPv4 works (RFC 791 §3.2).
+const MIN_MTU: u16 = 68;
+/// The smallest MTU over which IPv6 works (RFC 8200 §5).
+const MIN_MTU_V6: u16 = 1280;
+/// Linux's `MAX_TAP_QUEUES`.
+const MAX_QUEUES: u16 = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Tun,
+    Tap,
+    Udp,
+    Packet,
+}
+
+const KINDS: &[(&str, Kind)] = &[("tun", Kind::Tun), ("tap", Kind::Tap), ("udp", Kind::Udp), ("packet", Kind::Packet)];
+
+/// Reads one link. `others` are those before it.
+pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
+    let name_value = table.need("name", "every link has a name, such as \"tun0\"")?;
+    let name = link_name(&name_value)?;
+    if let Some(n) = others.iter().position(|other| other.name == name) {
+        return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
+    }
+    let kind_word = table.need("kind", "use tun, tap, udp or packet")?.word(KINDS)?;
+    belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
+    belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
+    belongs(table, "interface", kind_word == Kind::Packet, "packet")?;
+    let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=MAX_QUEUES))?;
+    let kind = match kind_word {
+        Kind::Tun => LinkKind::Tun { queues },
+        Kind::Tap => LinkKind::Tap { queues },
+        Kind::Udp => LinkKind::Udp { bind: bind(table, others)? },
+        Kind::Packet => LinkKind::Packet { interface: interface(table, others)? },
+    };
+    let addresses = addresses(table, kind_word)?;
+    let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
+    let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
+    Ok(LinkConfig { name, kind, mtu, addresses, offloads })
+}
+
+/// Refuses `key` unless it is for this kind of link.
+fn belongs(table: &Table<'_>, key: &str, fits: bool, kinds: &str) -> Result<()> {
+    match table.get(key) {
+        Some(value) if !fits => Err(value.error(format!("is only for links of kind {kinds}; take it out"))),
+        _ => Ok(()),
+    }
+}
+
+/// A name that Linux takes for a device: `dev_valid_name`.
+fn link_name(value: &Value<'_>) -> Result<String> {
+    let name = value.str()?;
+    let wrong = |what: &str| Err(value.error(format!("{} is no name of a link; {what}", quoted(name))));
+    if name.is_empty() || name.len() > MAX_NAME_LEN {
+        return wrong("use 1 to 15 bytes");
+    }
+    if matches!(name, "." | "..")
+        || name.contains(|c: char| matches!(c, '/' | ':' | '%') || c.is_whitespace() || c.is_control())
+    {
+        return wrong("use no '/', ':', '%' or white space");
+    }
+    Ok(name.to_owned())
+}
+
+fn bind(table: &Table<'_>, others: &[LinkConfig]) -> Result<SocketAddr> {
+    let hint = "an address of this host and a port, such as \"192.0.2.1:4500\"";
+    let value = table.need("bind", &format!("use {hint}"))?;
+    let Ok(addr) = value.str()?.parse::<SocketAddr>() else {
+        return Err(value.error(format!("{} is no address with port; use {hint}", quoted(value.str()?))));
+    };
+    if addr.ip().is_unspecified() || addr.ip().is_multicast() {
+        return Err(value.error(format!("{} is no address of one host; use {hint}", addr.ip())));
+    }
+    if addr.port() == 0 {
+        return Err(value.error("port 0 is no port; use 1 to 65535"));
+    }
+    let same = |other: &&LinkConfig| matches!(other.kind, LinkKind::Udp { bind } if bind == addr);
+    match others.iter().find(same) {
+        Some(other) => Err(value.error(format!("{addr} is already bound by link {}; use another", other.name))),
+        None => Ok(addr),
+    }
+}
+
+fn interface(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
+    let value = table.need("interface", "use the name of a network interface of this host")?;
+    let name = link_name(&value)?;
+    let same = |other: &&LinkConfig| matches!(&other.kind, LinkKind::Packet { interface } if *interface == name);
+    match others.iter().find(same) {
+        Some(other) => Err(value.error(format!("{name} already belongs to link {}; use another", other.name))),
+        None => Ok(name),
+    }
+}
+
+fn addresses(table: &Table<'_>, kind: Kind) -> Result<Vec<IfAddr>> {
+    let Some(value) = table.get("addresses") else { return Ok(Vec::new()) };
+    if kind == Kind::Udp {
+        return Err(value.error("a udp link has the address that it is bound to; take it out"));
+    }
+    let mut addresses = Vec::new();
+    for item in value.list()? {
+        let address = item.if_addr("an address with its prefix length, such as \"10.1.0.254/24\"")?;
+        let addr = address.addr();
+        if addr.is_unspecified() || addr.is_multicast() || addr == IpAddr::from([255; 4]) {
+            return Err(item.error(format!("{addr} is no address of one host; use a unicast address")));
+        }
+        if addresses.iter().any(|other: &IfAddr| other.addr() == addr) {
+            return Err(item.error(format!("{addr} is given twice; take one out")));
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
+}
+
+fn mtu(value: &Value<'_>, kind: &LinkKind, addresses: &[IfAddr]) -> Result<u16> {
+    let mtu = value.number(MIN_MTU..=u16::MAX)?;
+    let bound_to_v6 = matches!(kind, LinkKind::Udp { bind } if bind.is_ipv6());
+    if mtu < MIN_MTU_V6 && (bound_to_v6 || addresses.iter().any(|address| address.addr().is_ipv6())) {
+        return Err(value.error(format!("{mtu} is too small for the link's IPv6 address; use at least {MIN_MTU_V6}")));
+    }
+    Ok(mtu)
+}

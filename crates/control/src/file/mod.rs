@@ -1,0 +1,44 @@
+//! The configuration file: TOML with iproute2's words.
+//!
+//! Everything is checked before anything is returned, in the order links, routes, SAs, policies, and the first thing
+//! that is wrong is the error. What a file may say, table by table, is in the modules below.
+
+mod ipsec;
+mod link;
+mod reader;
+mod route;
+
+pub use reader::ConfigError;
+use reader::{Result, Source};
+
+use crate::model::Config;
+
+impl Config {
+    /// Reads and checks a whole file. `file` is its name, for errors alone.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn from_toml(text: &str, file: &str) -> Result<Self> {
+        let source = Source::new(file, text);
+        let document = source.parse()?;
+        let root = source.root(&document, &["link", "route", "sa", "policy"])?;
+        let mut config = Self::default();
+        for table in root.tables("link", link::KEYS)? {
+            let link = link::read(&table, &config.links)?;
+            config.links.push(link);
+        }
+        for table in root.tables("route", route::KEYS)? {
+            let route = route::read(&table, &config)?;
+            config.routes.push(route);
+        }
+        for table in root.tables("sa", ipsec::SA_KEYS)? {
+            let sa = ipsec::read_sa(&table, &config)?;
+            config.sas.push(sa);
+        }
+        for table in root.tables("policy", ipsec::POLICY_KEYS)? {
+            let policy = ipsec::read_policy(&table, &config)?;
+            config.policies.push(policy);
+        }
+        Ok(config)
+    }
+}

@@ -1,0 +1,328 @@
+//! A cursor over a TOML document that knows where it is: each value carries its key's path and its line, so that each
+//! refusal can name both.
+
+use std::fmt;
+use std::ops::{Range, RangeInclusive};
+
+use base::{IfAddr, Prefix, PrefixError};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// What is wrong with a configuration file, and what would be right. Displayed in one line:
+/// `gw.toml:14: sa[0].aead.icv: 80 is not an ICV length; use 64, 96 or 128.`
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct ConfigError {
+    /// The file's name, as it was given.
+    pub file: String,
+    /// The line, from 1.
+    pub line: usize,
+    /// The path of the key; empty when the file is not TOML.
+    pub key: String,
+    /// A sentence without its full stop. No key material is ever in it.
+    pub text: String,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: ", self.file, self.line)?;
+        if !self.key.is_empty() {
+            write!(f, "{}: ", self.key)?;
+        }
+        for c in self.text.chars() {
+            if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
+        }
+        f.write_str(".")
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// The text that spans point into, and its name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+/// A table and the path to it.
+#[derive(Clone, Debug)]
+pub(super) struct Table<'a> {
+    source: Source<'a>,
+    path: String,
+    span: Range<usize>,
+    entries: &'a DeTable<'a>,
+}
+
+/// A value and the path to it.
+#[derive(Clone, Debug)]
+pub(super) struct Value<'a> {
+    source: Source<'a>,
+    path: String,
+    item: &'a Spanned<DeValue<'a>>,
+}
+
+pub(super) type Result<T> = std::result::Result<T, ConfigError>;
+
+impl<'a> Source<'a> {
+    pub(super) fn new(file: &'a str, text: &'a str) -> Self {
+        Self { file, text }
+    }
+
+    /// The document itself.
+    pub(super) fn parse(self) -> Result<Spanned<DeTable<'a>>> {
+        DeTable::parse(self.text).map_err(|err| {
+            let span = err.span().unwrap_or_default();
+            match (err.message(), self.text.get(span.clone())) {
+                ("duplicate key", Some(key)) if is_short(key) => {
+                    self.error(span.start, key, "given twice; take one out".to_owned())
+                }
+                (message, _) => self.error(span.start, "", message.to_owned()),
+            }
+        })
+    }
+
+    /// The outermost table, in which only the keys `known` may stand.
+    pub(super) fn root(self, document: &'a Spanned<DeTable<'a>>, known: &[&str]) -> Result<Table<'a>> {
+        let table = Table { source: self, path: String::new(), span: document.span(), entries: document.get_ref() };
+        table.check_keys(known)?;
+        Ok(table)
+    }
+
+    fn error(self, at: usize, key: &str, text: String) -> ConfigError {
+        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
+        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+        ConfigError { file: self.file.to_owned(), line, key: key.to_owned(), text }
+    }
+}
+
+impl<'a> Table<'a> {
+    /// The value of `key`, if it is there.
+    pub(super) fn get(&self, key: &str) -> Option<Value<'a>> {
+        let item = self.entries.get(key)?;
+        Some(Value { source: self.source, path: self.path_of(key), item })
+    }
+
+    /// The value of `key`; if it is missing, `hint` says what it would be.
+    pub(super) fn need(&self, key: &str, hint: &str) -> Result<Value<'a>> {
+        self.get(key).ok_or_else(|| self.missing(key, hint))
+    }
+
+    /// That `key` is missing, at the line where the table begins.
+    pub(super) fn missing(&self, key: &str, hint: &str) -> ConfigError {
+        self.source.error(self.span.start, &self.path_of(key), format!("missing; {hint}"))
+    }
+
+    /// The tables of the array `key`; none if it is missing.
+    pub(super) fn tables(&self, key: &str, known: &[&str]) -> Result<Vec<Table<'a>>> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        if value.item.get_ref().is_table() && self.path.is_empty() {
+            return Err(value.error(format!("is a single table; begin each {key} with [[{key}]]")));
+        }
+        value.list()?.iter().map(|item| item.table(known)).collect()
+    }
+
+    fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
+    }
+
+    fn check_keys(&self, known: &[&str]) -> Result<()> {
+        let first_unknown = self.entries.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
+        let Some(key) = first_unknown.min_by_key(|key| key.span().start) else { return Ok(()) };
+        let name = key.get_ref().as_ref();
+        let text = match nearest(name, known) {
+            Some(near) => format!("unknown key; use {near}"),
+            None => format!("unknown key; use {}", one_of(known.iter().copied())),
+        };
+        let shown: String = name.chars().take(MAX_QUOTED).collect();
+        let path = self.path_of(&shown.escape_default().to_string());
+        Err(self.source.error(key.span().start, &path, text))
+    }
+}
+
+/// How much of a wrong value an error repeats, in bytes.
+const MAX_QUOTED: usize = 48;
+
+impl<'a> Value<'a> {
+    /// Refuses the value with a sentence.
+    pub(super) fn error(&self, text: impl Into<String>) -> ConfigError {
+        self.source.error(self.item.span().start, &self.path, text.into())
+    }
+
+    /// The value as a table in which only the keys `known` may stand.
+    pub(super) fn table(&self, known: &[&str]) -> Result<Table<'a>> {
+        let Some(entries) = self.item.get_ref().as_table() else { return Err(self.wrong_type("a table")) };
+        let table = Table { source: self.source, path: self.path.clone(), span: self.item.span(), entries };
+        table.check_keys(known)?;
+        Ok(table)
+    }
+
+    /// The values of an array.
+    pub(super) fn list(&self) -> Result<Vec<Value<'a>>> {
+        let Some(items) = self.item.get_ref().as_array() else { return Err(self.wrong_type("a list in brackets")) };
+        let value = |(n, item)| Value { source: self.source, path: format!("{}[{n}]", self.path), item };
+        Ok(items.iter().enumerate().map(value).collect())
+    }
+
+    /// The value as a text.
+    pub(super) fn str(&self) -> Result<&'a str> {
+        self.item.get_ref().as_str().ok_or_else(|| self.wrong_type("a text in quotes"))
+    }
+
+    /// The value as a truth value.
+    pub(super) fn bool(&self) -> Result<bool> {
+        self.item.get_ref().as_bool().ok_or_else(|| self.wrong_type("true or false"))
+    }
+
+    /// The value as a whole number inside `range`.
+    pub(super) fn number<T: Copy + Into<u64> + TryFrom<u64>>(&self, range: RangeInclusive<T>) -> Result<T> {
+        let DeValue::Integer(digits) = self.item.get_ref() else { return Err(self.wrong_type("a whole number")) };
+        let number = u64::from_str_radix(digits.as_str(), digits.radix()).ok();
+        let (low, high): (u64, u64) = ((*range.start()).into(), (*range.end()).into());
+        number.filter(|number| (low..=high).contains(number)).and_then(|number| T::try_from(number).ok()).ok_or_else(
+            || {
+                let given = Some(digits.to_string()).filter(|digits| is_short(digits));
+                let given = given.as_deref().unwrap_or("this number");
+                self.error(format!("{given} is out of range; use {low} to {high}"))
+            },
+        )
+    }
+
+    /// The value as a prefix; `hint` says how one looks.
+    pub(super) fn prefix(&self, hint: &str) -> Result<Prefix> {
+        let text = self.str()?;
+        text.parse().map_err(|err: PrefixError| match text.parse::<IfAddr>() {
+            Ok(addr) => self.error(format!("{err}; use {}", addr.prefix())),
+            Err(_) => self.prefix_error(&err, hint),
+        })
+    }
+
+    /// The value as an address with its prefix length; `hint` says how one looks.
+    pub(super) fn if_addr(&self, hint: &str) -> Result<IfAddr> {
+        self.str()?.parse().map_err(|err| self.prefix_error(&err, hint))
+    }
+
+    fn prefix_error(&self, err: &PrefixError, hint: &str) -> ConfigError {
+        match self.str() {
+            Ok(text) if is_short(text) => self.error(format!("{err}; use {hint}")),
+            _ => self.error(format!("is no prefix; use {hint}")),
+        }
+    }
+
+    /// The value as one of the `words`.
+    pub(super) fn word<T: Copy>(&self, words: &[(&str, T)]) -> Result<T> {
+        let text = self.str()?;
+        let found = words.iter().find(|(word, _)| *word == text);
+        found.map(|&(_, value)| value).ok_or_else(|| {
+            self.error(format!(
+                "{} is not known here; use {}",
+                quoted(text),
+                one_of(words.iter().map(|&(word, _)| word))
+            ))
+        })
+    }
+
+    /// Whether the value is a whole number, for keys that take a number or a word.
+    pub(super) fn is_number(&self) -> bool {
+        self.item.get_ref().is_integer()
+    }
+
+    /// That the value has the wrong TOML type. Says which it has, but not what it is: it may be a key.
+    fn wrong_type(&self, want: &str) -> ConfigError {
+        let has = match self.item.get_ref() {
+            DeValue::String(_) => "a text",
+            DeValue::Integer(_) => "a whole number",
+            DeValue::Float(_) => "a fraction",
+            DeValue::Boolean(_) => "a truth value",
+            DeValue::Datetime(_) => "a date",
+            DeValue::Array(_) => "a list",
+            DeValue::Table(_) => "a table",
+        };
+        self.error(format!("is {has}; use {want}"))
+    }
+}
+
+/// A wrong value as an error repeats it: not if it is long, and then perhaps a key that stands in the wrong place.
+pub(super) fn quoted(text: &str) -> String {
+    match text {
+        _ if !is_short(text) => "this text".to_owned(),
+        _ if text.is_empty() || text.contains(char::is_whitespace) => format!("\"{text}\""),
+        _ => text.to_owned(),
+    }
+}
+
+/// Whether an error may repeat `text`. The shortest key of AES-GCM has 20 bytes, that is 42 characters in hexadecimal;
+/// the longest prefix has 43 characters, and colons.
+fn is_short(text: &str) -> bool {
+    text.len() < 20 || (text.len() <= MAX_QUOTED && text.contains([':', '.', '(']))
+}
+
+/// `a`, `a or b`, `a, b or c`.
+pub(super) fn one_of<'s>(words: impl Iterator<Item = &'s str>) -> String {
+    let words: Vec<&str> = words.collect();
+    match words.as_slice() {
+        [rest @ .., last] if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
+        words => words.concat(),
+    }
+}
+
+/// The known word that `name` is most likely a slip of.
+fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    if name.len() > MAX_QUOTED {
+        return None;
+    }
+    let closest = known.iter().map(|word| (edit_distance(name, word), *word)).min()?;
+    (closest.0 <= 1 + closest.1.len() / 4).then_some(closest.1)
+}
+
+/// Levenshtein's distance, with the exchange of two neighbours counted as one step.
+fn edit_distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let change = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = change.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(best);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_is_recognised() {
+        let known = ["name", "kind", "mtu", "addresses", "replay-window"];
+        let cases = [
+            ("mut", Some("mtu")),
+            ("nmae", Some("name")),
+            ("address", Some("addresses")),
+            ("replay_window", Some("replay-window")),
+            ("colour", None),
+            ("", None),
+        ];
+        for (name, want) in cases {
+            assert_eq!(nearest(name, &known), want, "{name}");
+        }
+    }
+
+    #[test]
+    fn words_are_listed_as_a_sentence_does() {
+        assert_eq!(one_of(["in"].into_iter()), "in");
+        assert_eq!(one_of(["in", "out"].into_iter()), "in or out");
+        assert_eq!(one_of(["in", "out", "fwd"].into_iter()), "in, out or fwd");
+    }
+
+    #[test]
+    fn an_error_is_one_line_whatever_is_in_it() {
+        let error = ConfigError { file: "f".into(), line: 1, key: "k".into(), text: "a\nb\u{1b}[0m".into() };
+        assert_eq!(error.to_string(), "f:1: k: a\\nb\\u{1b}[0m.");
+    }
+}

@@ -1,0 +1,183 @@
+//! The configuration file: what it says when it is right, and what is said of it when it is wrong.
+
+use std::net::IpAddr;
+
+use base::{Prefix, TableId};
+use control::Config;
+use control::model::*;
+
+const GOOD: &str = include_str!("gw.toml");
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_file_becomes_the_model_that_it_describes() {
+    let config = Config::from_toml(GOOD, "gw.toml").unwrap();
+    let link =
+        |name: &str, kind| LinkConfig { name: name.to_owned(), kind, mtu: None, addresses: Vec::new(), offloads: true };
+    let links = vec![
+        LinkConfig {
+            mtu: Some(1438),
+            addresses: vec!["10.1.0.254/24".parse().unwrap(), "fd00:1::fe/64".parse().unwrap()],
+            ..link("tun0", LinkKind::Tun { queues: 2 })
+        },
+        LinkConfig { offloads: false, ..link("wan", LinkKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }) },
+        LinkConfig {
+            addresses: vec!["198.51.100.1/24".parse().unwrap()],
+            ..link("eth1", LinkKind::Packet { interface: "eth1".to_owned() })
+        },
+    ];
+    assert_eq!(config.links, links);
+    let routes = vec![
+        RouteConfig {
+            to: prefix("10.2.0.0/24"),
+            action: RouteAction::Unicast { via: None, dev: "wan".to_owned() },
+            metric: 0,
+            table: TableId::MAIN,
+        },
+        RouteConfig {
+            to: Prefix::ANY_V4,
+            action: RouteAction::Unicast { via: Some(ip("198.51.100.254")), dev: "eth1".to_owned() },
+            metric: 0,
+            table: TableId::MAIN,
+        },
+        RouteConfig { to: prefix("fd00::/16"), action: RouteAction::Blackhole, metric: 1024, table: TableId(100) },
+    ];
+    assert_eq!(config.routes, routes);
+    let key = (0..16).chain(0xa0..0xa4).collect::<Vec<u8>>().into();
+    let sas = vec![
+        SaConfig {
+            src: ip("192.0.2.1"),
+            dst: ip("192.0.2.2"),
+            spi: 0x1000,
+            mode: Mode::Tunnel,
+            reqid: 1,
+            algorithm: Algorithm::GcmAes { key: GcmKey::new(key).unwrap(), icv_bits: 128 },
+            replay_window: 1024,
+            flags: SaFlags { esn: true, ..SaFlags::default() },
+            encap: Some(Encap { sport: 4500, dport: 4500 }),
+            selector: None,
+        },
+        SaConfig {
+            src: ip("198.51.100.7"),
+            dst: ip("198.51.100.1"),
+            spi: 0x1001,
+            mode: Mode::Transport,
+            reqid: 0,
+            algorithm: Algorithm::Null,
+            replay_window: 0,
+            flags: SaFlags::default(),
+            encap: None,
+            selector: Some(Selector {
+                src: prefix("198.51.100.7/32"),
+                dst: Prefix::ANY_V4,
+                proto: Some(17),
+                sport: None,
+                dport: Some(53),
+            }),
+        },
+    ];
+    assert_eq!(config.sas, sas);
+    let any = |src, dst| Selector { src, dst, proto: None, sport: None, dport: None };
+    let policies = vec![
+        PolicyConfig {
+            dir: Dir::Out,
+            selector: any(prefix("10.1.0.0/24"), prefix("10.2.0.0/24")),
+            priority: 0,
+            action: PolicyAction::Allow,
+            templates: vec![Template {
+                src: Some(ip("192.0.2.1")),
+                dst: Some(ip("192.0.2.2")),
+                mode: Mode::Tunnel,
+                reqid: 1,
+                level: Level::Required,
+            }],
+        },
+        PolicyConfig {
+            dir: Dir::In,
+            selector: any(prefix("198.51.100.7/32"), Prefix::ANY_V4),
+            priority: 7,
+            action: PolicyAction::Block,
+            templates: Vec::new(),
+        },
+    ];
+    assert_eq!(config.policies, policies);
+}
+
+#[test]
+fn an_empty_file_is_a_node_without_links() {
+    assert_eq!(Config::from_toml("", "f"), Ok(Config::default()));
+}
+
+#[test]
+fn a_key_in_the_model_is_not_shown() {
+    let shown = format!("{:?}", Config::from_toml(GOOD, "gw.toml").unwrap());
+    assert!(shown.contains("<hidden>") && !shown.contains("160, 161") && !shown.contains("a0a1"), "{shown}");
+}
+
+#[test]
+fn a_key_text_without_0x_stands_for_its_own_bytes() {
+    let text = GOOD.replace("0x000102030405060708090a0b0c0d0e0fa0a1a2a3", "sixteen byte keysalt");
+    let config = Config::from_toml(&text, "f").unwrap();
+    let Algorithm::GcmAes { key, .. } = &config.sas[0].algorithm else { panic!("{:?}", config.sas[0]) };
+    assert_eq!((key.aes(), key.salt()), (&b"sixteen byte key"[..], *b"salt"));
+}
+
+/// One case of `refused.txt`: its lines that begin with `mark`, without it.
+fn part(case: &str, mark: &str) -> String {
+    let lines: Vec<&str> = case.lines().filter_map(|line| line.strip_prefix(mark)).collect();
+    lines.join("\n")
+}
+
+#[test]
+fn every_mistake_is_named_by_line_key_and_remedy() {
+    let cases = include_str!("refused.txt").split("\n\n").skip(1);
+    let mut wrong = Vec::new();
+    for case in cases {
+        let (old, new, want) = (part(case, "- "), part(case, "+ "), part(case, "! "));
+        assert!(!old.is_empty() && GOOD.contains(&old), "gw.toml has no {old:?}");
+        let got = match Config::from_toml(&GOOD.replacen(&old, &new, 1), "gw.toml") {
+            Ok(_) => "accepted".to_owned(),
+            Err(err) => err.to_string(),
+        };
+        if got != want {
+            wrong.push(format!("{old:?} -> {new:?}\n   want {want}\n   got  {got}"));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_single_table_where_many_may_stand_is_explained() {
+    let err = Config::from_toml("[link]\nname = \"tun0\"\n", "f").unwrap_err();
+    assert_eq!(err.to_string(), "f:1: link: is a single table; begin each link with [[link]].");
+}
+
+#[test]
+fn no_error_shows_key_material() {
+    let key = "000102030405060708090a0b0c0d0e0fa0a1a2a3";
+    let misplaced = [
+        ("name = \"rfc4106(gcm(aes))\", key", "key = \"x\", name"),
+        ("icv = 128", "icv = \"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("a3\", icv", "a\", icv"),
+        ("a3\", icv", "zz\", icv"),
+        ("a3\", icv", "a3a4\", icv"),
+        ("src = \"192.0.2.1\"", "src = \"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("[\"esn\"]", "[\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\"]"),
+        ("\"10.2.0.0/24\"", "\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("\"10.1.0.254/24\"", "\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\"", "0x000102030405060708090a0b0c0d0e0fa0a1a2a3"),
+        ("icv = 128", "icv = 0x000102030405060708090a0b0c0d0e0fa0a1a2a3"),
+        ("a3\", icv", "a3, icv"),
+    ];
+    for (old, new) in misplaced {
+        let err = Config::from_toml(&GOOD.replacen(old, new, 1), "gw.toml").expect_err(new).to_string();
+        assert!(!err.contains(&key[..12]), "{err}");
+    }
+}
