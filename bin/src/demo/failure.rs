@@ -1,6 +1,7 @@
 //! What can end a demo early, and how it is said in one line.
 
 use std::fmt;
+use std::io::{self, Write};
 
 /// How many of a child's last lines go into the one line of a failure.
 const TAIL_LINES: usize = 3;
@@ -41,6 +42,11 @@ impl fmt::Display for Failure {
             Self::Step { doing, why } => write!(f, "{doing}: {why}"),
         }
     }
+}
+
+/// Tells of something that could not be removed. Standard error may be gone as well, which changes nothing.
+pub(super) fn warn(what: impl fmt::Display) {
+    let _ = writeln!(io::stderr(), "Warning: {what}");
 }
 
 /// The last lines of what a child wrote to its standard error, as one line. Terminal escapes become blanks.

@@ -50,6 +50,9 @@ impl Gateway {
         let config = gateway_toml(topology.deployment(), side, fat, keys);
         let config = scratch.write(&format!("{instance}.toml"), &config)?;
         let log = scratch.write(&format!("{instance}.log"), "")?;
+        // The one before may have been killed and have left its socket behind.
+        let socket = scratch.path().join(format!("{instance}.sock"));
+        let _ = fs::remove_file(&socket);
         let spawn = || -> io::Result<Child> {
             let stderr = File::options().append(true).open(&log)?;
             // What runs is this very program, even if its file has been replaced meanwhile.
@@ -60,7 +63,6 @@ impl Gateway {
         };
         let inside = topology.gateway(side);
         let child = inside.enter(|| spawn().map_err(|err| Failure::step(format!("start {name}"), err)))?;
-        let socket = scratch.path().join(format!("{instance}.sock"));
         let mut gateway = Self { name, child, socket, log };
         stop.wait(&format!("{} to answer", gateway.name), START_LIMIT, || gateway.answers())
             .map_err(|failure| gateway.explain(failure))?;

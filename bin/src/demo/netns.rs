@@ -8,7 +8,7 @@ use std::thread;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use super::failure::Failure;
+use super::failure::{Failure, warn};
 use super::process::tool;
 use super::stop::Stop;
 
@@ -71,8 +71,8 @@ impl Drop for Name {
         if !Path::new(NETNS_RUN_DIR).join(&self.0).exists() {
             return;
         }
-        if let Err(err) = tool("ip", &["netns", "del", &self.0], &Stop::never()) {
-            tracing::warn!(%err, "namespace not removed");
+        if let Err(failure) = tool("ip", &["netns", "del", &self.0], &Stop::never()) {
+            warn(failure);
         }
     }
 }

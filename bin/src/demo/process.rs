@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::failure::{Failure, tail};
+use super::failure::{Failure, tail, warn};
 use super::stop::Stop;
 
 /// How long a set-up tool may take.
@@ -57,7 +57,37 @@ pub(super) fn finish(mut child: Child, doing: &str, limit: Duration, stop: &Stop
 /// Kills a child that has had its chance, and reaps it.
 pub(super) fn end(child: &mut Child) {
     if let Err(err) = child.kill().and_then(|()| child.wait().map(drop)) {
-        tracing::warn!(pid = child.id(), %err, "child not ended");
+        warn(format!("process {} not ended: {err}", child.id()));
+    }
+}
+
+/// A child that serves until it is no longer needed: killed on drop, if it has not ended by itself.
+#[derive(Debug)]
+pub(super) struct Helper(Child);
+
+impl Helper {
+    /// Takes charge of a child whose standard error is a pipe.
+    pub(super) fn new(child: Child) -> Self {
+        Self(child)
+    }
+
+    /// Fails, with its last words, if it has ended.
+    pub(super) fn check(&mut self, doing: &str) -> Result<(), Failure> {
+        let Some(status) = self.0.try_wait().map_err(|err| Failure::step(doing, err))? else { return Ok(()) };
+        let mut said = String::new();
+        if let Some(mut stderr) = self.0.stderr.take() {
+            // What came before an error is still worth showing.
+            let _ = stderr.read_to_string(&mut said);
+        }
+        Err(Failure::step(format!("{doing} ended ({status})"), tail(&said)))
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        if !matches!(self.0.try_wait(), Ok(Some(_))) {
+            end(&mut self.0);
+        }
     }
 }
 
@@ -104,7 +134,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if let Err(err) = fs::remove_dir_all(&self.0) {
-            tracing::warn!(dir = %self.0.display(), %err, "directory not removed");
+            warn(format!("{} not removed: {err}", self.0.display()));
         }
     }
 }
@@ -131,6 +161,21 @@ mod tests {
         let failed = finish(child, "sleep", Duration::from_millis(20), &Stop::never()).unwrap_err();
         assert_eq!(failed.to_string(), "sleep: nothing after 0.0 s");
         assert!(start.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_helper_is_gone_with_its_owner_and_tells_why_it_ended() {
+        let sleep = command("sleep").arg("600").spawn().unwrap();
+        let proc_entry = PathBuf::from(format!("/proc/{}", sleep.id()));
+        let mut helper = Helper::new(sleep);
+        assert!(helper.check("sleep").is_ok() && proc_entry.exists());
+        drop(helper);
+        assert!(!proc_entry.exists());
+
+        let failing = command("sh").args(["-c", "echo why >&2; exit 3"]).stderr(Stdio::piped()).spawn().unwrap();
+        let mut helper = Helper::new(failing);
+        let wait = Stop::never().wait("its end", Duration::from_secs(60), || helper.check("sh").map(|()| None::<()>));
+        assert_eq!(wait.unwrap_err().to_string(), "sh ended (exit status: 3): why");
     }
 
     #[test]

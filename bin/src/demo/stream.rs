@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::failure::Failure;
 use super::netns::Namespace;
-use super::process::{command, finish};
+use super::process::{Helper, command, finish};
 use super::stop::Stop;
 
 /// What one read or write moves at most.
@@ -138,33 +138,30 @@ fn stalled(moved: Instant, bytes: u64) -> io::Result<()> {
 
 /// The same by iperf3 at both ends.
 pub(super) fn iperf3(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<Stream, Failure> {
-    let limit = length + CONNECT_LIMIT + DRAIN_LIMIT;
-    let spawn = |namespace: &Namespace, args: &[&str]| {
+    let spawn = |namespace: &Namespace, args: &[&str], stdout: fn() -> Stdio| {
         namespace.enter(|| {
             let mut command = command("iperf3");
-            command.args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.args(args).stdout(stdout()).stderr(Stdio::piped());
             command.spawn().map_err(|err| Failure::step("iperf3", err))
         })
     };
     let address = ends.address.to_string();
-    let server_args = ["-s", "-1", "-J", "-p", IPERF3_PORT, "-B", &address];
-    let seconds = length.as_secs_f64().ceil().max(1.0).to_string();
+    let seconds = length.as_secs_f64().ceil().to_string();
+    let server_args = ["-s", "-1", "-p", IPERF3_PORT, "-B", &address];
     let client_args = ["-c", &address, "-p", IPERF3_PORT, "-t", &seconds, "-i", "0", "-J"];
-    thread::scope(|scope| {
-        let server = spawn(ends.receiver, &server_args)?;
-        let server = scope.spawn(|| finish(server, "iperf3 -s", limit, stop));
-        // The server says nothing when it listens, so the client asks until it does.
-        let ran = stop.wait("iperf3", CONNECT_LIMIT, || {
-            let client = spawn(ends.sender, &client_args)?;
-            match finish(client, "iperf3 -c", limit, stop) {
-                Ok(json) => Ok(Some(json)),
-                Err(failed) if !server.is_finished() && failed.to_string().contains("Connection refused") => Ok(None),
-                Err(failed) => Err(failed),
+    let mut server = Helper::new(spawn(ends.receiver, &server_args, Stdio::null)?);
+    // The server says nothing when it listens, so the client asks until it does.
+    let json = stop.wait("iperf3", CONNECT_LIMIT, || {
+        let client = spawn(ends.sender, &client_args, Stdio::piped)?;
+        match finish(client, "iperf3 -c", length + CONNECT_LIMIT + DRAIN_LIMIT, stop) {
+            Ok(json) => Ok(Some(json)),
+            Err(refused) if refused.to_string().contains("Connection refused") => {
+                server.check("iperf3 -s").map(|()| None)
             }
-        });
-        let served = server.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
-        served.and(ran).and_then(|json| iperf3_sum(&json))
-    })
+            Err(failed) => Err(failed),
+        }
+    })?;
+    iperf3_sum(&json)
 }
 
 /// The receiver's sum of an `iperf3 -J` report.
