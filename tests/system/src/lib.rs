@@ -1,1 +1,31 @@
-//! What the system tests share.
+//! What tests against real kernels share: namespaces, processes, captures and gateways that tidy up after themselves,
+//! and needs that a machine may not meet.
+//!
+//! Everything here ends with the value that stands for it: a [`Netns`] is deleted, a [`Process`] killed, a [`Scratch`]
+//! directory removed when it is dropped, also when a test panics. What a killed run left behind is removed by the next.
+//!
+//! A test says what it needs ([`Need`]) and is reported as ignored, with the reason, where that is missing; with
+//! `CI=true` in the environment it fails instead.
+
+#![forbid(unsafe_code)]
+
+mod capture;
+mod esp;
+mod gateway;
+mod needs;
+mod netns;
+mod process;
+mod scratch;
+mod traffic;
+
+pub use capture::{Capture, wire_checksums};
+pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6};
+pub use gateway::{Gateway, fatpath};
+pub use needs::{Need, not_yet, trial};
+pub use netns::{Netns, veth};
+pub use process::{Process, kill_group, run, wait_until};
+pub use scratch::Scratch;
+pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, ping_script, transfer};
+
+/// What a test or one of its steps comes to; any error that can be displayed becomes its failure.
+pub type Outcome<T = ()> = Result<T, libtest_mimic::Failed>;

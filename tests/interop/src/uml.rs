@@ -1,0 +1,154 @@
+//! Drives one User Mode Linux kernel: boots it, runs scripts in it, ends it.
+//!
+//! The kernel's root is the host's file system, read-only, so every program of the host is there. Its interfaces are
+//! TAP devices in a namespace of the host. Scripts and their output pass through a directory that both share; the
+//! kernel's console says which script to run and when it has ended (see `guest-init`).
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use system::{Netns, Outcome, Scratch};
+
+/// How long booting or one script may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A running kernel, killed when dropped.
+#[derive(Debug)]
+pub struct Uml {
+    child: Child,
+    console: ChildStdin,
+    lines: Receiver<String>,
+    share: Scratch,
+    scripts: u32,
+}
+
+impl Uml {
+    /// Boots a kernel with one interface for each of `taps`, named `eth0`, `eth1` and so on. The TAP devices are made
+    /// in `netns`, set up, and lie there under the given names.
+    ///
+    /// # Errors
+    /// It does not boot; the message holds its console.
+    pub fn boot(netns: &Netns, taps: &[&str]) -> Outcome<Self> {
+        let share = Scratch::new()?;
+        let mut command = netns.command("linux.uml");
+        command.args(["mem=192M", "root=98:0", "rootfstype=hostfs", "rootflags=/", "ro", "loglevel=1", "noreboot"]);
+        command.args(["con0=fd:0,fd:1", "con=null", "ssl=null", "umid=peer"]);
+        command.arg(format!("uml_dir={}", share.path().display()));
+        let mut name = String::new();
+        for (index, tap) in taps.iter().enumerate() {
+            netns.sh(&format!("ip tuntap add {tap} mode tap vnet_hdr; ip link set {tap} up"))?;
+            // vec=0: one frame per system call. A batched queue that the host stops reading panics this kernel.
+            command.arg(format!("vec{index}:transport=tap,ifname={tap},gro=1,vec=0"));
+            name += &format!("ip link set vec{index} name eth{index} up\n");
+        }
+        let init = concat!(env!("CARGO_MANIFEST_DIR"), "/guest-init");
+        command.args(["init=/bin/sh", "--", init]).arg(share.path());
+        // A group of its own: the guest's processes are processes of the host, and end with it.
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|error| format!("linux.uml: {error}"))?;
+        let (Some(console), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err("linux.uml has no console".into());
+        };
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                    break;
+                }
+            }
+        });
+        let mut uml = Self { child, console, lines, share, scripts: 0 };
+        uml.await_done("boot")?;
+        uml.sh(&name)?;
+        Ok(uml)
+    }
+
+    /// Runs a shell script, up to the first command that fails, in a directory that [`Self::put`] can write to.
+    /// Returns what it printed.
+    ///
+    /// # Errors
+    /// It fails or does not end, or the kernel does; the message holds what was printed.
+    pub fn sh(&mut self, script: &str) -> Outcome<String> {
+        self.start(script)?.wait()
+    }
+
+    /// Starts a shell script; [`Script::wait`] waits for it. One runs at a time.
+    ///
+    /// # Errors
+    /// The kernel has ended.
+    pub fn start<'a>(&'a mut self, script: &'a str) -> Outcome<Script<'a>> {
+        let name = format!("script-{}", self.scripts);
+        self.scripts += 1;
+        self.put(&name, script.as_bytes())?;
+        writeln!(self.console, "{name}")?;
+        Ok(Script { uml: self, name, text: script })
+    }
+
+    /// Writes the file `name` in the directory where scripts run.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn put(&self, name: &str, content: &[u8]) -> Outcome {
+        Ok(fs::write(self.share.file(name), content)?)
+    }
+
+    /// Waits until the console says that `name` is done and returns its status.
+    fn await_done(&mut self, name: &str) -> Outcome<i32> {
+        let mut console = String::new();
+        let sign = format!("done {name} ");
+        loop {
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => {
+                    if let Some(status) = line.strip_prefix(&sign) {
+                        return Ok(status.parse()?);
+                    }
+                    console += &line;
+                    console.push('\n');
+                }
+                Err(error) => return Err(format!("the Linux peer, {name}: {error}; its console:\n{console}").into()),
+            }
+        }
+    }
+}
+
+/// A script that runs in a kernel.
+#[derive(Debug)]
+pub struct Script<'a> {
+    uml: &'a mut Uml,
+    name: String,
+    text: &'a str,
+}
+
+impl Script<'_> {
+    /// Waits for its end and returns what it printed.
+    ///
+    /// # Errors
+    /// As [`Uml::sh`].
+    pub fn wait(self) -> Outcome<String> {
+        let status = self.uml.await_done(&self.name)?;
+        let output = fs::read(self.uml.share.file(&format!("{}.out", self.name)))?;
+        let output = String::from_utf8_lossy(&output).into_owned();
+        if status == 0 {
+            Ok(output)
+        } else {
+            Err(format!("status {status} in the Linux peer of:\n{}\nwhich printed:\n{output}", self.text).into())
+        }
+    }
+}
+
+impl Drop for Uml {
+    fn drop(&mut self) {
+        // A kernel that does not power off by itself, or has ended already, cannot be helped by an error here.
+        let _ = writeln!(self.console, "poweroff");
+        let ended = || matches!(self.child.try_wait(), Ok(Some(_)));
+        if system::wait_until("the kernel powers off", Duration::from_secs(2), ended).is_err() {
+            let _ = system::kill_group(&self.child);
+            let _ = self.child.wait();
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The program under test.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::{Netns, Outcome, Process, Scratch, run};
+
+/// How long a gateway may take to start, to reload and to end.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The path of the `fatpath` program: `FATPATH_BIN`, or the one built, now, in this test's own profile.
+///
+/// # Panics
+/// It cannot be built.
+#[must_use]
+pub fn fatpath() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| env::var_os("FATPATH_BIN").map_or_else(build, PathBuf::from))
+}
+
+/// Builds the program where this test was built, and returns its path.
+fn build() -> PathBuf {
+    let this = env::current_exe().expect("the running test has a path");
+    let profile_dir = this.ancestors().nth(2).expect("a test lies in target/debug/deps");
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--package", "fatpath", "--target-dir"]);
+    cargo.arg(profile_dir.parent().expect("a profile lies in the target directory"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    if let Err(failed) = run(&mut cargo) {
+        panic!("{}", failed.message().unwrap_or_default());
+    }
+    profile_dir.join("fatpath")
+}
+
+/// A running `fatpath run`, killed when dropped.
+#[derive(Debug)]
+pub struct Gateway {
+    process: Process,
+    instance: String,
+    config: PathBuf,
+    rundir: PathBuf,
+}
+
+impl Gateway {
+    /// Starts one in `netns` with the configuration `toml` and waits until it answers. `instance` names it.
+    ///
+    /// # Errors
+    /// It ends at once or does not answer; the message holds what it printed.
+    pub fn start(netns: &Netns, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
+        let config = scratch.file(&format!("{instance}.toml"));
+        fs::write(&config, toml)?;
+        let rundir = scratch.path().to_owned();
+        let mut command = netns.command(fatpath());
+        command.args(["run", "--instance", instance, "-c"]).arg(&config).env("FATPATH_RUNDIR", &rundir);
+        let process = Process::spawn(&mut command, scratch)?;
+        let mut gateway = Self { process, instance: instance.to_owned(), config, rundir };
+        gateway.wait_until("the gateway answers `fatpath show`", |gateway| {
+            !gateway.process.is_running() || gateway.show("links").is_ok()
+        })?;
+        if gateway.process.is_running() {
+            Ok(gateway)
+        } else {
+            Err(format!("fatpath ended at once:\n{}\nof:\n{toml}", gateway.log()).into())
+        }
+    }
+
+    /// What `fatpath show WHAT` prints about it; `what` may hold options.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn show(&self, what: &str) -> Outcome<String> {
+        let mut command = Command::new(fatpath());
+        command.arg("show").args(what.split_whitespace()).args(["--instance", &self.instance]);
+        run(command.env("FATPATH_RUNDIR", &self.rundir))
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.output()
+    }
+
+    /// Writes `toml` to its configuration file and has it read again (SIGHUP).
+    ///
+    /// # Errors
+    /// The file cannot be written, or the gateway has ended.
+    pub fn reload(&self, toml: &str) -> Outcome {
+        fs::write(&self.config, toml)?;
+        self.process.signal(Signal::HUP)
+    }
+
+    /// Waits until `condition` holds for it.
+    ///
+    /// # Errors
+    /// It does not soon; the message says `what` and what the gateway has logged.
+    pub fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&mut Self) -> bool) -> Outcome {
+        crate::wait_until(what, PATIENCE, || condition(self))
+            .map_err(|failed| format!("{}; it logged:\n{}", failed.message().unwrap_or_default(), self.log()).into())
+    }
+
+    /// Ends it with SIGTERM and returns its status.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn terminate(&mut self) -> Outcome<ExitStatus> {
+        self.process.signal(Signal::TERM)?;
+        self.process.wait(PATIENCE)
+    }
+
+    /// The socket by which it is asked.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        self.rundir.join(format!("{}.sock", self.instance))
+    }
+}

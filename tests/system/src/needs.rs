@@ -1,0 +1,83 @@
+//! What a test needs of the machine, and what happens where that is missing.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::process::{Command, Stdio};
+
+use libtest_mimic::{Completion, Trial};
+
+use crate::Outcome;
+
+/// Something a test cannot run without.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Need {
+    /// Leave to make network namespaces, which takes root.
+    Namespaces,
+    /// The TUN/TAP driver, `/dev/net/tun`.
+    Tun,
+    /// A program on the path.
+    Program {
+        /// Its name.
+        name: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+}
+
+impl Need {
+    /// `ping` of iputils.
+    pub const PING: Self = Self::Program { name: "ping", package: "iputils-ping" };
+    /// `tcpdump`.
+    pub const TCPDUMP: Self = Self::Program { name: "tcpdump", package: "tcpdump" };
+    /// `tshark`.
+    pub const TSHARK: Self = Self::Program { name: "tshark", package: "tshark" };
+    /// `ethtool`.
+    pub const ETHTOOL: Self = Self::Program { name: "ethtool", package: "ethtool" };
+    /// A Linux kernel that runs as a process.
+    pub const UML: Self = Self::Program { name: "linux.uml", package: "user-mode-linux" };
+    /// `modprobe`, with which that kernel loads its modules.
+    pub const MODPROBE: Self = Self::Program { name: "modprobe", package: "kmod" };
+
+    /// What is missing and how to get it, if it is missing.
+    fn lack(self) -> Option<String> {
+        match self {
+            Self::Namespaces => {
+                let mut probe = Command::new("unshare");
+                probe.args(["--net", "--mount", "ip", "link"]).stdout(Stdio::null()).stderr(Stdio::null());
+                let works = probe.status().is_ok_and(|status| status.success());
+                (!works).then(|| "needs network namespaces: root, and Debian package iproute2".to_owned())
+            }
+            Self::Tun => {
+                let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
+                device.err().map(|error| format!("needs /dev/net/tun ({error}): root, and the kernel's tun module"))
+            }
+            Self::Program { name, package } => {
+                let path = env::var_os("PATH").unwrap_or_default();
+                let found = env::split_paths(&path).any(|directory| directory.join(name).is_file());
+                (!found).then(|| format!("needs {name}: Debian package {package}"))
+            }
+        }
+    }
+}
+
+/// The test `name`, ignored with a reason where one of `needs` is missing; in continuous integration that is a failure.
+pub fn trial(
+    name: impl Into<String>,
+    needs: &'static [Need],
+    test: impl FnOnce() -> Outcome + Send + 'static,
+) -> Trial {
+    Trial::ignorable_test(name, move || match needs.iter().find_map(|need| need.lack()) {
+        None => test().map(|()| Completion::Completed),
+        Some(lack) if in_ci() => Err(lack.into()),
+        Some(lack) => Ok(Completion::ignored_with(lack)),
+    })
+}
+
+/// The test `name` of something that fatpath does not do yet, always reported as ignored because of `what`.
+pub fn not_yet(name: impl Into<String>, what: &'static str) -> Trial {
+    Trial::ignorable_test(name, move || Ok(Completion::ignored_with(what)))
+}
+
+fn in_ci() -> bool {
+    env::var_os("CI").is_some_and(|value| value == "true")
+}

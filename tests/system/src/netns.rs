@@ -1,0 +1,115 @@
+//! Network namespaces by name, as `ip netns` keeps them.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::{self, Command};
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::{Outcome, run};
+
+/// What every name begins with; the process that made the namespace follows.
+const PREFIX: &str = "fpt-";
+
+/// A network namespace of its own, deleted when dropped.
+#[derive(Debug)]
+pub struct Netns {
+    name: String,
+}
+
+impl Netns {
+    /// Makes one whose loopback is up and whose IPv6 addresses can be used at once. `role` ends its name.
+    ///
+    /// # Errors
+    /// What `ip` says.
+    pub fn new(role: &str) -> Outcome<Self> {
+        static TIDY: Once = Once::new();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        TIDY.call_once(remove_leftovers);
+        let name = format!("{PREFIX}{}-{}-{role}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        run(Command::new("ip").args(["netns", "add", &name]))?;
+        let netns = Self { name };
+        netns.sh("ip link set lo up
+            for scope in all default; do
+                echo 0 >/proc/sys/net/ipv6/conf/$scope/accept_dad
+                echo 0 >/proc/sys/net/ipv6/conf/$scope/accept_ra
+            done")?;
+        Ok(netns)
+    }
+
+    /// The command `program`, to run in it.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name]).arg(program.as_ref());
+        command
+    }
+
+    /// Runs a shell script in it, up to the first command that fails, and returns its standard output.
+    ///
+    /// # Errors
+    /// The script fails; the message holds everything it printed.
+    pub fn sh(&self, script: &str) -> Outcome<String> {
+        run(self.command("sh").args(["-ec", script]))
+    }
+
+    /// Runs `action` on a thread in it. Sockets made there stay in it for good.
+    ///
+    /// # Panics
+    /// `action` does, or the namespace cannot be entered.
+    pub fn enter<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
+        let path = Path::new("/run/netns").join(&self.name);
+        let inside = || {
+            let file = File::open(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            action()
+        };
+        thread::scope(|scope| match scope.spawn(inside).join() {
+            Ok(value) => value,
+            Err(panic) => std::panic::resume_unwind(panic),
+        })
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        delete(&self.name);
+    }
+}
+
+/// Joins two namespaces by a virtual cable of MTU 1500, both ends up.
+///
+/// # Errors
+/// What `ip` says.
+pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome {
+    a.sh(&format!("ip link add {a_name} type veth peer name {b_name} netns {}; ip link set {a_name} up", b.name))?;
+    b.sh(&format!("ip link set {b_name} up"))?;
+    Ok(())
+}
+
+/// Deletes a namespace; one that is gone already is as good.
+fn delete(name: &str) {
+    let _ = run(Command::new("ip").args(["netns", "del", name]));
+}
+
+/// Removes the namespaces, and the programs in them, of test runs that were killed.
+fn remove_leftovers() {
+    let list = run(Command::new("ip").args(["netns", "list"])).unwrap_or_default();
+    for name in list.lines().filter_map(|line| line.split_whitespace().next()) {
+        let Some(owner) = name.strip_prefix(PREFIX).and_then(|rest| rest.split('-').next()) else { continue };
+        if fs::exists(format!("/proc/{owner}")).unwrap_or(true) {
+            continue;
+        }
+        let inside = run(Command::new("ip").args(["netns", "pids", name])).unwrap_or_default();
+        for pid in inside.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+        delete(name);
+    }
+}

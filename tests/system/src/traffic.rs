@@ -1,0 +1,177 @@
+//! Pings of many sizes and streams with a checksum.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use ring::digest::{Context, SHA256};
+
+use crate::{Netns, Outcome};
+
+/// Payload sizes from nothing to many fragments, dense around what fits an Ethernet packet with and without ESP.
+pub const PING_SIZES: &[u16] = &[
+    0, 1, 7, 8, 9, 56, 64, 255, 512, 1000, 1280, 1390, 1400, 1405, 1406, 1407, 1408, 1409, 1410, 1411, 1412, 1416,
+    1420, 1430, 1438, 1444, 1450, 1452, 1453, 1460, 1464, 1471, 1472, 1473, 2000, 2900, 4000, 8000, 9000, 12000, 16000,
+    20000,
+];
+
+/// How long a stream may stand still.
+const STALL: Duration = Duration::from_secs(10);
+
+/// A shell script that pings `to` once with each of `sizes` payload bytes and fails if an answer is missing or altered.
+#[must_use]
+pub fn ping_script(to: IpAddr, sizes: &[u16]) -> String {
+    let sizes: Vec<String> = sizes.iter().map(u16::to_string).collect();
+    format!(
+        "status=0
+        for size in {}; do
+            said=$(ping -n -c 1 -W 2 -s $size {to} 2>&1) || {{ status=1; echo \"size $size: $said\"; }}
+            case $said in *wrong*) status=1; echo \"size $size: $said\";; esac
+        done
+        exit $status",
+        sizes.join(" ")
+    )
+}
+
+/// A SHA-256 sum, written as `sha256sum` does.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Digest(String);
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The sum of `data`.
+#[must_use]
+pub fn digest(data: &[u8]) -> Digest {
+    let mut context = Context::new(&SHA256);
+    context.update(data);
+    Digest(context.finish().as_ref().iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// `len` bytes that look random and are the same each time (a xorshift generator).
+#[must_use]
+pub fn blob(len: usize) -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(len);
+    bytes
+}
+
+/// A listening TCP socket in a namespace, for one connection.
+#[derive(Debug)]
+pub struct Endpoint(TcpListener);
+
+impl Endpoint {
+    /// Listens at `address`; port 0 takes a free one.
+    ///
+    /// # Errors
+    /// The address is not to be had.
+    pub fn listen(netns: &Netns, address: SocketAddr) -> Outcome<Self> {
+        let listener = netns.enter(|| TcpListener::bind(address)).map_err(|error| format!("{address}: {error}"))?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// The kernel does not say.
+    pub fn address(&self) -> Outcome<SocketAddr> {
+        Ok(self.0.local_addr()?)
+    }
+
+    /// Takes one connection and reads all that comes by it.
+    ///
+    /// # Errors
+    /// Nobody connects, or the stream breaks off or stands still.
+    pub fn receive(&self) -> Outcome<Vec<u8>> {
+        let mut data = Vec::new();
+        self.accept()?.read_to_end(&mut data).map_err(|error| format!("after {} bytes: {error}", data.len()))?;
+        Ok(data)
+    }
+
+    /// Takes one connection and writes `data` to it.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub fn send(&self, data: &[u8]) -> Outcome {
+        self.accept()?.write_all(data)?;
+        Ok(())
+    }
+
+    fn accept(&self) -> Outcome<TcpStream> {
+        let deadline = Instant::now() + STALL;
+        let stream = loop {
+            match self.0.accept() {
+                Ok((stream, _)) => break stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                Err(error) => return Err(format!("no connection: {error}").into()),
+            }
+        };
+        stream.set_nonblocking(false)?;
+        with_timeouts(stream)
+    }
+}
+
+/// Sends `len` bytes over TCP from one namespace to `address` in another and compares what arrives.
+///
+/// # Errors
+/// No connection, a stalled stream, or a sum that differs.
+pub fn transfer(from: &Netns, (to, address): (&Netns, IpAddr), len: usize) -> Outcome {
+    let endpoint = Endpoint::listen(to, SocketAddr::new(address, 0))?;
+    let target = endpoint.address()?;
+    let data = blob(len);
+    let received = thread::scope(|scope| {
+        let receiver = scope.spawn(|| endpoint.receive());
+        let sent = from.enter(|| -> Outcome {
+            with_timeouts(TcpStream::connect_timeout(&target, STALL)?)?.write_all(&data)?;
+            Ok(())
+        });
+        let received = receiver.join().unwrap_or_else(|_| Err("the receiver panicked".into()));
+        sent.and(received)
+    })?;
+    if digest(&received) == digest(&data) {
+        Ok(())
+    } else {
+        Err(format!("{len} bytes sent to {address}, {} others arrived", received.len()).into())
+    }
+}
+
+fn with_timeouts(stream: TcpStream) -> Outcome<TcpStream> {
+    stream.set_read_timeout(Some(STALL))?;
+    stream.set_write_timeout(Some(STALL))?;
+    Ok(stream)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_reads_as_sha256sum_prints_it() {
+        // FIPS 180-2, appendix B.1.
+        let want = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(digest(b"abc").to_string(), want);
+    }
+
+    #[test]
+    fn a_blob_has_the_length_asked_for_and_repeats() {
+        for len in [0, 1, 7, 8, 9, 4096] {
+            assert_eq!(blob(len).len(), len);
+        }
+        assert_eq!(blob(100)[..50], blob(50));
+    }
+}
