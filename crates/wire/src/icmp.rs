@@ -1,0 +1,236 @@
+//! ICMP for IPv4 (RFC 792, RFC 1122 §3.2.2, RFC 1191).
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{Malformed, checksum};
+
+/// How long an error may be with its IP header, so that it passes everywhere (RFC 1812 §4.3.2.3).
+pub const MAX_ERROR_LEN: usize = 576;
+
+/// Why a destination cannot be reached: the code of type 3.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Unreachable(pub u8);
+
+impl Unreachable {
+    /// No route to the network.
+    pub const NET: Self = Self(0);
+    /// The last hop does not find the host.
+    pub const HOST: Self = Self(1);
+    /// The host does not know the protocol.
+    pub const PROTOCOL: Self = Self(2);
+    /// No one has the port.
+    pub const PORT: Self = Self(3);
+    /// A source route failed.
+    pub const SOURCE_ROUTE: Self = Self(5);
+    /// The network is administratively prohibited (RFC 1122).
+    pub const NET_PROHIBITED: Self = Self(9);
+    /// The host is administratively prohibited (RFC 1122).
+    pub const HOST_PROHIBITED: Self = Self(10);
+    /// Communication is administratively prohibited: what a prohibit route answers (RFC 1812 §5.2.7.1).
+    pub const PROHIBITED: Self = Self(13);
+}
+
+/// The code of type 3 for a packet that is too big and may not be fragmented (RFC 1191 §4).
+const FRAG_NEEDED: u8 = 4;
+
+/// What ran out: the code of type 11.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Exceeded(pub u8);
+
+impl Exceeded {
+    /// The TTL, on the way.
+    pub const TTL: Self = Self(0);
+    /// The time to reassemble.
+    pub const REASSEMBLY: Self = Self(1);
+}
+
+/// The messages that a node sends and understands, without what follows their eight bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Message {
+    /// Ping.
+    EchoRequest {
+        /// Which ping.
+        id: u16,
+        /// Which of its packets.
+        seq: u16,
+    },
+    /// The answer to a ping.
+    EchoReply {
+        /// Which ping.
+        id: u16,
+        /// Which of its packets.
+        seq: u16,
+    },
+    /// The packet quoted behind cannot reach its destination.
+    Unreachable(Unreachable),
+    /// It is too big for a link of this MTU; 0 from a router older than RFC 1191.
+    FragNeeded {
+        /// The next link's MTU.
+        mtu: u16,
+    },
+    /// Its time ran out.
+    TimeExceeded(Exceeded),
+    /// Its header is wrong.
+    ParamProblem {
+        /// 0 for the byte at `pointer`, 1 for a missing option, 2 for a bad length.
+        code: u8,
+        /// Where in the quoted packet.
+        pointer: u8,
+    },
+}
+
+/// Type, code, checksum, and four bytes whose meaning depends on the type.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    kind: u8,
+    code: u8,
+    check: U16,
+    rest: [U16; 2],
+}
+
+header!(Header, 8, Malformed::IcmpShort);
+
+impl Header {
+    /// The header of a message; its checksum comes last, by [`fill_check`].
+    pub const fn new(message: Message) -> Self {
+        let (kind, code, rest) = match message {
+            Message::EchoReply { id, seq } => (0, 0, [id, seq]),
+            Message::Unreachable(code) => (3, code.0, [0, 0]),
+            Message::FragNeeded { mtu } => (3, FRAG_NEEDED, [0, mtu]),
+            Message::EchoRequest { id, seq } => (8, 0, [id, seq]),
+            Message::TimeExceeded(code) => (11, code.0, [0, 0]),
+            Message::ParamProblem { code, pointer } => (12, code, [(pointer as u16) << 8, 0]),
+        };
+        Self { kind, code, check: U16::ZERO, rest: [U16::new(rest[0]), U16::new(rest[1])] }
+    }
+
+    /// The type.
+    #[inline]
+    pub const fn kind(&self) -> u8 {
+        self.kind
+    }
+
+    /// The code.
+    #[inline]
+    pub const fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// The checksum as stored.
+    pub const fn check(&self) -> u16 {
+        self.check.get()
+    }
+
+    /// Changes the checksum.
+    pub const fn set_check(&mut self, check: u16) {
+        self.check = U16::new(check);
+    }
+
+    /// Tells an error, about which no error is sent (RFC 1122 §3.2.2). Source quench and redirect are among them.
+    pub const fn is_error(&self) -> bool {
+        matches!(self.kind, 3 | 4 | 5 | 11 | 12)
+    }
+
+    /// What the message says; `None` if that is of no concern to a node like this one.
+    pub const fn message(&self) -> Option<Message> {
+        let [a, b] = [self.rest[0].get(), self.rest[1].get()];
+        Some(match (self.kind, self.code) {
+            (0, 0) => Message::EchoReply { id: a, seq: b },
+            (3, FRAG_NEEDED) => Message::FragNeeded { mtu: b },
+            (3, code) => Message::Unreachable(Unreachable(code)),
+            (8, 0) => Message::EchoRequest { id: a, seq: b },
+            (11, code) => Message::TimeExceeded(Exceeded(code)),
+            (12, code) => Message::ParamProblem { code, pointer: (a >> 8) as u8 },
+            _ => return None,
+        })
+    }
+}
+
+/// Computes the checksum over `message`, from the ICMP header to the end.
+///
+/// # Errors
+/// [`Malformed::IcmpShort`].
+pub fn fill_check(message: &mut [u8]) -> Result<(), Malformed> {
+    Header::mut_from(message)?.check = U16::ZERO;
+    let check = checksum::finish(checksum::sum(message));
+    Header::mut_from(message)?.check = U16::new(check);
+    Ok(())
+}
+
+/// A message: its header and what follows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Icmp<'a> {
+    header: &'a Header,
+    bytes: &'a [u8],
+}
+
+impl<'a> Icmp<'a> {
+    /// Looks at the payload of an IP packet, or the part of it that the head holds.
+    ///
+    /// # Errors
+    /// [`Malformed::IcmpShort`].
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        Ok(Self { header: Header::ref_from(bytes)?, bytes })
+    }
+
+    /// The header.
+    pub const fn header(&self) -> &'a Header {
+        self.header
+    }
+
+    /// What follows the header: an echo's data, or the packet that an error quotes.
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[Header::LEN..]
+    }
+
+    /// Tells whether the checksum is right. Only for a message that is all in the head.
+    pub fn check_ok(&self) -> bool {
+        checksum::sum(self.bytes) == 0xffff
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_on_the_wire_as_rfc_792_and_1191_have_them() {
+        let cases = [
+            (Message::EchoReply { id: 0x0102, seq: 0x0304 }, [0, 0, 0, 0, 1, 2, 3, 4]),
+            (Message::EchoRequest { id: 0x0102, seq: 0x0304 }, [8, 0, 0, 0, 1, 2, 3, 4]),
+            (Message::Unreachable(Unreachable::PORT), [3, 3, 0, 0, 0, 0, 0, 0]),
+            (Message::FragNeeded { mtu: 1438 }, [3, 4, 0, 0, 0, 0, 0x05, 0x9e]),
+            (Message::TimeExceeded(Exceeded::REASSEMBLY), [11, 1, 0, 0, 0, 0, 0, 0]),
+            (Message::ParamProblem { code: 0, pointer: 20 }, [12, 0, 0, 0, 20, 0, 0, 0]),
+        ];
+        for (message, bytes) in cases {
+            assert_eq!(Header::new(message).as_bytes(), bytes, "{message:?}");
+            assert_eq!(Header::ref_from(&bytes).unwrap().message(), Some(message));
+        }
+    }
+
+    #[test]
+    fn no_error_is_sent_about_an_error() {
+        for kind in 0..=u8::MAX {
+            let header = [kind, 0, 0, 0, 0, 0, 0, 0];
+            let is_error = Header::ref_from(&header).unwrap().is_error();
+            assert_eq!(is_error, [3, 4, 5, 11, 12].contains(&kind), "type {kind}");
+        }
+        assert_eq!(Header::ref_from(&[5, 0, 0, 0, 0, 0, 0, 0]).unwrap().message(), None);
+        assert_eq!(Header::ref_from(&[8, 1, 0, 0, 0, 0, 0, 0]).unwrap().message(), None, "an echo with a code");
+    }
+
+    #[test]
+    fn a_checksum_covers_the_whole_message() {
+        let mut bytes = Header::new(Message::EchoRequest { id: 1, seq: 2 }).as_bytes().to_vec();
+        bytes.extend([1, 2, 3]);
+        fill_check(&mut bytes).unwrap();
+        assert!(Icmp::parse(&bytes).unwrap().check_ok());
+        assert_eq!(Icmp::parse(&bytes).unwrap().payload(), [1, 2, 3]);
+        bytes[10] ^= 1;
+        assert!(!Icmp::parse(&bytes).unwrap().check_ok());
+        assert_eq!(fill_check(&mut bytes[..7]), Err(Malformed::IcmpShort));
+    }
+}

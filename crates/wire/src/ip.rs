@@ -1,0 +1,226 @@
+//! What the data path needs to know of an IP packet, found in one pass.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use crate::ipv4::{self, Ipv4};
+use crate::ipv6::{self, Ipv6};
+use crate::{FragInfo, Malformed, Protocol};
+
+/// IPv4 or IPv6.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Version {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Version {
+    /// The version of the packet that begins with `head`.
+    ///
+    /// # Errors
+    /// [`Malformed::IpVersion`] for other versions and for nothing.
+    #[inline]
+    pub fn of(head: &[u8]) -> Result<Self, Malformed> {
+        match head.first().map(|byte| byte >> 4) {
+            Some(4) => Ok(Self::V4),
+            Some(6) => Ok(Self::V6),
+            _ => Err(Malformed::IpVersion),
+        }
+    }
+
+    /// The version that `addr` is of.
+    pub const fn of_addr(addr: IpAddr) -> Self {
+        match addr {
+            IpAddr::V4(_) => Self::V4,
+            IpAddr::V6(_) => Self::V6,
+        }
+    }
+
+    /// Bytes of its header without options or extension headers.
+    pub const fn header_len(self) -> usize {
+        match self {
+            Self::V4 => ipv4::Header::LEN,
+            Self::V6 => ipv6::Header::LEN,
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// Explicit congestion notification, the lower two bits of TOS and traffic class (RFC 3168 §5).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The transport does not take part.
+    NotEct = 0,
+    /// It does, ECT(1).
+    Ect1 = 1,
+    /// It does, ECT(0).
+    Ect0 = 2,
+    /// Congestion was met on the way.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// The lower two bits of `tos`.
+    pub const fn from_tos(tos: u8) -> Self {
+        match tos & 3 {
+            0 => Self::NotEct,
+            1 => Self::Ect1,
+            2 => Self::Ect0,
+            _ => Self::Ce,
+        }
+    }
+
+    /// `tos` with these as its lower two bits.
+    pub const fn in_tos(self, tos: u8) -> u8 {
+        tos & !3 | self as u8
+    }
+}
+
+/// A summary of one IP packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Info {
+    /// Where it comes from.
+    pub src: IpAddr,
+    /// Where it goes.
+    pub dst: IpAddr,
+    /// What comes behind `header_len` bytes of headers. In a fragment after the first, what the first has there.
+    pub protocol: Protocol,
+    /// TTL or hop limit.
+    pub ttl: u8,
+    /// TOS or traffic class.
+    pub tos: u8,
+    /// DF. An IPv6 packet is never fragmented on the way, so it counts as set.
+    pub dont_fragment: bool,
+    /// Whether the header is the 20 or 40 fixed bytes alone, without options or extension headers.
+    pub plain: bool,
+    /// Bytes of IP headers, options and extension headers included: where the upper layer begins.
+    pub header_len: usize,
+    /// Where the byte is that names `protocol`.
+    pub next_header_at: usize,
+    /// Bytes of the packet as its header says; at most as many as there are.
+    pub total_len: usize,
+    /// Which part of a datagram it is, if it is one. In IPv6 also when it is atomic.
+    pub fragment: Option<FragInfo>,
+    /// IPv4's identification, 0 in IPv6.
+    pub id: u16,
+    /// The IPv6 flow label, 0 in IPv4.
+    pub flow_label: u32,
+}
+
+impl Info {
+    /// Looks at a packet of `packet_len` bytes, of which `head` holds at least the headers. Checks version, lengths,
+    /// the IPv4 header checksum (RFC 1812 §5.2.2) and the chain of IPv6 extension headers.
+    ///
+    /// # Errors
+    /// The first rule that is broken; [`Malformed::OutsideHead`] if `head` does not hold all headers.
+    #[inline]
+    pub fn parse(head: &[u8], packet_len: usize) -> Result<Self, Malformed> {
+        match Version::of(head)? {
+            Version::V4 => Self::parse_v4(head, packet_len),
+            Version::V6 => Self::parse_v6(head, packet_len),
+        }
+    }
+
+    #[inline]
+    fn parse_v4(head: &[u8], packet_len: usize) -> Result<Self, Malformed> {
+        let packet = Ipv4::parse_head(head, packet_len).map_err(|why| outside(why, head, packet_len))?;
+        if !packet.check_ok() {
+            return Err(Malformed::Ipv4Checksum);
+        }
+        let header = packet.header();
+        Ok(Self {
+            src: IpAddr::V4(header.src()),
+            dst: IpAddr::V4(header.dst()),
+            protocol: header.protocol(),
+            ttl: header.ttl(),
+            tos: header.tos(),
+            dont_fragment: header.dont_fragment(),
+            plain: packet.header_len() == ipv4::Header::LEN,
+            header_len: packet.header_len(),
+            next_header_at: ipv4::PROTOCOL_AT,
+            total_len: packet.total_len(),
+            fragment: header.fragment(),
+            id: header.id(),
+            flow_label: 0,
+        })
+    }
+
+    #[inline]
+    fn parse_v6(head: &[u8], packet_len: usize) -> Result<Self, Malformed> {
+        let packet = Ipv6::parse_head(head, packet_len).map_err(|why| outside(why, head, packet_len))?;
+        let chain = packet.chain()?;
+        let header = packet.header();
+        Ok(Self {
+            src: IpAddr::V6(header.src()),
+            dst: IpAddr::V6(header.dst()),
+            protocol: chain.protocol,
+            ttl: header.hop_limit(),
+            tos: header.traffic_class(),
+            dont_fragment: true,
+            plain: chain.offset == ipv6::Header::LEN,
+            header_len: chain.offset,
+            next_header_at: chain.next_header_at,
+            total_len: packet.total_len(),
+            fragment: chain.fragment.map(|fragment| fragment.info),
+            id: 0,
+            flow_label: header.flow_label(),
+        })
+    }
+
+    /// IPv4 or IPv6.
+    #[inline]
+    pub const fn version(&self) -> Version {
+        Version::of_addr(self.src)
+    }
+
+    /// DSCP, 6 bits (RFC 2474).
+    pub const fn dscp(&self) -> u8 {
+        self.tos >> 2
+    }
+
+    /// ECN.
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_tos(self.tos)
+    }
+
+    /// Bytes behind the IP headers.
+    #[inline]
+    pub const fn payload_len(&self) -> usize {
+        self.total_len - self.header_len
+    }
+
+    /// Tells whether the upper-layer header is in this packet: not in a fragment after the first.
+    #[inline]
+    pub const fn has_transport(&self) -> bool {
+        match self.fragment {
+            Some(fragment) => fragment.is_first(),
+            None => true,
+        }
+    }
+
+    /// What `head`, of which this is the summary, holds of the upper layer.
+    #[inline]
+    pub fn payload<'a>(&self, head: &'a [u8]) -> &'a [u8] {
+        head.get(self.header_len..self.total_len.min(head.len())).unwrap_or_default()
+    }
+}
+
+/// A header that is cut short by the head alone can still be pulled into it.
+#[cold]
+fn outside(why: Malformed, head: &[u8], packet_len: usize) -> Malformed {
+    match why {
+        Malformed::Ipv4Short | Malformed::Ipv6Short if head.len() < packet_len => Malformed::OutsideHead,
+        why => why,
+    }
+}

@@ -1,0 +1,439 @@
+//! The IPv4 header and its options (RFC 791 §3.1, RFC 1122 §3.2.1, RFC 6864).
+
+use std::net::Ipv4Addr;
+
+use zerocopy::network_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{Ecn, FragInfo, FragOffset, Malformed, Protocol, checksum};
+
+/// The most bytes that IHL can say: 15 words, of which 40 bytes are options.
+pub const MAX_HEADER_LEN: usize = 60;
+
+/// Where the protocol field is.
+pub const PROTOCOL_AT: usize = 9;
+
+const DONT_FRAGMENT: u16 = 0x4000;
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+/// The 20 bytes that every IPv4 packet begins with.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    version_ihl: u8,
+    tos: u8,
+    total_len: U16,
+    id: U16,
+    flags_offset: U16,
+    ttl: u8,
+    protocol: Protocol,
+    check: U16,
+    src: [u8; 4],
+    dst: [u8; 4],
+}
+
+header!(Header, 20, Malformed::Ipv4Short);
+
+impl Header {
+    /// A header without options, with TTL 64 and everything else zero. [`Header::fill_check`] comes last.
+    pub const fn new(src: Ipv4Addr, dst: Ipv4Addr, protocol: Protocol, total_len: u16) -> Self {
+        Self {
+            version_ihl: 0x45,
+            tos: 0,
+            total_len: U16::new(total_len),
+            id: U16::ZERO,
+            flags_offset: U16::ZERO,
+            ttl: 64,
+            protocol,
+            check: U16::ZERO,
+            src: src.octets(),
+            dst: dst.octets(),
+        }
+    }
+
+    /// The version field, which is 4 after a `parse`.
+    #[inline]
+    pub const fn version(&self) -> u8 {
+        self.version_ihl >> 4
+    }
+
+    /// The header's length in bytes with its options, as IHL says: 0 to 60, and 20 to 60 after a `parse`.
+    #[inline]
+    pub const fn header_len(&self) -> usize {
+        (self.version_ihl & 0x0f) as usize * 4
+    }
+
+    /// Sets IHL from a length in bytes with options, of which a last broken word does not count.
+    ///
+    /// # Panics
+    /// If `len` is not within 20 to 60.
+    pub const fn set_header_len(&mut self, len: usize) {
+        assert!(len >= Self::LEN && len <= MAX_HEADER_LEN, "no IPv4 header has this length");
+        self.version_ihl = 0x40 | (len / 4) as u8;
+    }
+
+    /// DSCP and ECN in one byte.
+    #[inline]
+    pub const fn tos(&self) -> u8 {
+        self.tos
+    }
+
+    /// DSCP, 6 bits (RFC 2474).
+    pub const fn dscp(&self) -> u8 {
+        self.tos >> 2
+    }
+
+    /// ECN, 2 bits (RFC 3168).
+    pub const fn ecn(&self) -> Ecn {
+        Ecn::from_tos(self.tos)
+    }
+
+    /// Changes DSCP and ECN, and leaves the checksum as it was.
+    pub const fn set_tos(&mut self, tos: u8) {
+        self.tos = tos;
+    }
+
+    /// Changes DSCP and ECN and the checksum with them (RFC 1624).
+    pub const fn replace_tos(&mut self, tos: u8) {
+        let word = (self.version_ihl as u16) << 8;
+        self.check = U16::new(checksum::replace2(self.check.get(), word | self.tos as u16, word | tos as u16));
+        self.tos = tos;
+    }
+
+    /// Bytes of header and payload, as the header says.
+    #[inline]
+    pub const fn total_len(&self) -> usize {
+        self.total_len.get() as usize
+    }
+
+    /// Changes the total length.
+    pub const fn set_total_len(&mut self, len: u16) {
+        self.total_len = U16::new(len);
+    }
+
+    /// Identification, which matters in fragments alone (RFC 6864).
+    #[inline]
+    pub const fn id(&self) -> u16 {
+        self.id.get()
+    }
+
+    /// Changes the identification.
+    pub const fn set_id(&mut self, id: u16) {
+        self.id = U16::new(id);
+    }
+
+    /// DF: may not be fragmented on the way.
+    #[inline]
+    pub const fn dont_fragment(&self) -> bool {
+        self.flags_offset.get() & DONT_FRAGMENT != 0
+    }
+
+    /// Changes DF.
+    pub const fn set_dont_fragment(&mut self, on: bool) {
+        let rest = self.flags_offset.get() & !DONT_FRAGMENT;
+        self.flags_offset = U16::new(if on { rest | DONT_FRAGMENT } else { rest });
+    }
+
+    /// MF: a fragment that is not the last.
+    pub const fn more_fragments(&self) -> bool {
+        self.flags_offset.get() & MORE_FRAGMENTS != 0
+    }
+
+    /// Where the payload lies in its datagram.
+    pub const fn frag_offset(&self) -> FragOffset {
+        FragOffset::from_low_bits(self.flags_offset.get())
+    }
+
+    /// Changes offset and MF, and keeps DF.
+    pub const fn set_fragment(&mut self, offset: FragOffset, more: bool) {
+        let flags = self.flags_offset.get() & DONT_FRAGMENT | if more { MORE_FRAGMENTS } else { 0 };
+        self.flags_offset = U16::new(flags | offset.blocks());
+    }
+
+    /// Which part of its datagram this is; `None` for a whole one.
+    #[inline]
+    pub const fn fragment(&self) -> Option<FragInfo> {
+        if self.flags_offset.get() & (MORE_FRAGMENTS | FragOffset::MAX.blocks()) == 0 {
+            return None;
+        }
+        Some(FragInfo { offset: self.frag_offset(), more: self.more_fragments(), id: self.id.get() as u32 })
+    }
+
+    /// Time to live.
+    #[inline]
+    pub const fn ttl(&self) -> u8 {
+        self.ttl
+    }
+
+    /// Changes the TTL, and leaves the checksum as it was.
+    pub const fn set_ttl(&mut self, ttl: u8) {
+        self.ttl = ttl;
+    }
+
+    /// Takes one from the TTL and changes the checksum with it (RFC 1141, RFC 1624; Linux `ip_decrease_ttl`). Gives
+    /// what is left; a TTL of zero stays zero.
+    #[inline]
+    pub const fn decrement_ttl(&mut self) -> u8 {
+        if let Some(ttl) = self.ttl.checked_sub(1) {
+            let low = self.protocol.0 as u16;
+            let (old, new) = ((self.ttl as u16) << 8 | low, (ttl as u16) << 8 | low);
+            self.check = U16::new(checksum::replace2(self.check.get(), old, new));
+            self.ttl = ttl;
+        }
+        self.ttl
+    }
+
+    /// What the payload is.
+    #[inline]
+    pub const fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    /// Changes what the payload is.
+    pub const fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+    }
+
+    /// The header checksum as stored.
+    pub const fn check(&self) -> u16 {
+        self.check.get()
+    }
+
+    /// Computes the checksum of a header without options. One with options takes [`fill_check`].
+    #[inline]
+    pub fn fill_check(&mut self) {
+        self.check = U16::ZERO;
+        self.check = U16::new(checksum::finish(checksum::sum(self.as_bytes())));
+    }
+
+    /// Where the packet comes from.
+    #[inline]
+    pub const fn src(&self) -> Ipv4Addr {
+        let [a, b, c, d] = self.src;
+        Ipv4Addr::new(a, b, c, d)
+    }
+
+    /// Where the packet goes.
+    #[inline]
+    pub const fn dst(&self) -> Ipv4Addr {
+        let [a, b, c, d] = self.dst;
+        Ipv4Addr::new(a, b, c, d)
+    }
+
+    /// Changes the source, and leaves checksums as they were.
+    pub const fn set_src(&mut self, src: Ipv4Addr) {
+        self.src = src.octets();
+    }
+
+    /// Changes the destination, and leaves checksums as they were.
+    pub const fn set_dst(&mut self, dst: Ipv4Addr) {
+        self.dst = dst.octets();
+    }
+}
+
+/// Computes the checksum of the header at the front of `packet`, options included.
+///
+/// # Errors
+/// The header is not all there, or its IHL is below five words.
+pub fn fill_check(packet: &mut [u8]) -> Result<(), Malformed> {
+    let len = Header::ref_from(packet)?.header_len();
+    if len < Header::LEN {
+        return Err(Malformed::Ipv4HeaderLen);
+    }
+    let whole = packet.get_mut(..len).ok_or(Malformed::Ipv4Short)?;
+    Header::mut_from(whole)?.check = U16::ZERO;
+    let check = checksum::finish(checksum::sum(whole));
+    Header::mut_from(whole)?.check = U16::new(check);
+    Ok(())
+}
+
+/// An IPv4 packet whose version and lengths are right. Its checksum is checked on request.
+#[derive(Clone, Copy, Debug)]
+pub struct Ipv4<'a> {
+    header: &'a Header,
+    whole_header: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Ipv4<'a> {
+    /// Looks at a packet that is all in `packet`; bytes beyond its total length are not part of it.
+    ///
+    /// # Errors
+    /// What is wrong with version or lengths.
+    #[inline]
+    pub fn parse(packet: &'a [u8]) -> Result<Self, Malformed> {
+        Self::parse_head(packet, packet.len())
+    }
+
+    /// Looks at a packet of `packet_len` bytes, of which `head` holds the first. For a packet that is quoted in an
+    /// ICMP error, which has lost its tail, `packet_len` is `usize::MAX`.
+    ///
+    /// # Errors
+    /// What is wrong with version or lengths.
+    #[inline]
+    pub fn parse_head(head: &'a [u8], packet_len: usize) -> Result<Self, Malformed> {
+        let header = Header::ref_from(head)?;
+        if header.version() != 4 {
+            return Err(Malformed::Ipv4Version);
+        }
+        let (header_len, total_len) = (header.header_len(), header.total_len());
+        if header_len < Header::LEN {
+            return Err(Malformed::Ipv4HeaderLen);
+        }
+        if total_len < header_len {
+            return Err(Malformed::Ipv4TotalLen);
+        }
+        if total_len > packet_len {
+            return Err(Malformed::IpTruncated);
+        }
+        let (whole_header, rest) = head.split_at_checked(header_len).ok_or(Malformed::OutsideHead)?;
+        let payload = &rest[..rest.len().min(total_len - header_len)];
+        Ok(Self { header, whole_header, payload })
+    }
+
+    /// The fixed part of the header.
+    #[inline]
+    pub const fn header(&self) -> &'a Header {
+        self.header
+    }
+
+    /// The header's length with options, 20 to 60 bytes.
+    #[inline]
+    pub const fn header_len(&self) -> usize {
+        self.whole_header.len()
+    }
+
+    /// Bytes of header and payload.
+    #[inline]
+    pub const fn total_len(&self) -> usize {
+        self.header.total_len()
+    }
+
+    /// Bytes of payload in the packet, in the head or not.
+    #[inline]
+    pub const fn payload_len(&self) -> usize {
+        self.total_len() - self.header_len()
+    }
+
+    /// What the head holds of the payload.
+    #[inline]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The options as bytes, 0 to 40.
+    #[inline]
+    pub fn option_bytes(&self) -> &'a [u8] {
+        &self.whole_header[Header::LEN..]
+    }
+
+    /// The options one by one.
+    pub fn options(&self) -> Options<'a> {
+        Options { rest: self.option_bytes() }
+    }
+
+    /// Tells whether the header checksum is right (RFC 1122 §3.2.1.2).
+    #[inline]
+    pub fn check_ok(&self) -> bool {
+        checksum::sum(self.whole_header) == 0xffff
+    }
+
+    /// Tells whether the checksum of a transport that has a pseudo-header (TCP, UDP) is right. Only for a packet that
+    /// is all in the head.
+    pub fn transport_check_ok(&self) -> bool {
+        let header = self.header;
+        let pseudo = checksum::pseudo_v4(header.src(), header.dst(), header.protocol(), self.payload_len());
+        checksum::fold(checksum::add(pseudo, checksum::sum(self.payload))) == 0xffff
+    }
+}
+
+/// An option's type byte and what follows its length byte.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Opt<'a> {
+    /// The type byte: copy bit, class and number.
+    pub kind: u8,
+    /// What follows the length byte.
+    pub data: &'a [u8],
+}
+
+impl Opt<'_> {
+    /// End of the option list.
+    pub const END: u8 = 0;
+    /// One byte of padding.
+    pub const NOP: u8 = 1;
+    /// Record route.
+    pub const RECORD_ROUTE: u8 = 7;
+    /// Timestamps.
+    pub const TIMESTAMP: u8 = 68;
+    /// Loose source route.
+    pub const LOOSE_SOURCE_ROUTE: u8 = 131;
+    /// Strict source route.
+    pub const STRICT_SOURCE_ROUTE: u8 = 137;
+    /// Router alert (RFC 2113).
+    pub const ROUTER_ALERT: u8 = 148;
+
+    /// Tells whether every fragment carries this option, not only the first.
+    pub const fn copied(self) -> bool {
+        self.kind & 0x80 != 0
+    }
+}
+
+/// The options up to the end of the list, without padding. Ends after an error.
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Options<'a> {
+    /// The options in `bytes`, which follow the fixed header.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = Result<Opt<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (&kind, behind) = self.rest.split_first()?;
+            match kind {
+                Opt::END => self.rest = &[],
+                Opt::NOP => self.rest = behind,
+                _ => {
+                    let len = behind.first().map_or(0, |&len| usize::from(len));
+                    let Some((option, rest)) = self.rest.split_at_checked(len).filter(|_| len >= 2) else {
+                        self.rest = &[];
+                        return Some(Err(Malformed::Ipv4Option));
+                    };
+                    self.rest = rest;
+                    return Some(Ok(Opt { kind, data: &option[2..] }));
+                }
+            }
+        }
+    }
+}
+
+/// Turns the options that only the first fragment carries into padding, in place, for the fragments after it
+/// (RFC 791 §3.2; Linux `ip_options_fragment`).
+///
+/// # Errors
+/// [`Malformed::Ipv4Option`]; what was walked until then is changed.
+pub fn blank_uncopied_options(mut options: &mut [u8]) -> Result<(), Malformed> {
+    while let Some(&kind) = options.first() {
+        let len = match kind {
+            Opt::END => return Ok(()),
+            Opt::NOP => 1,
+            _ => options.get(1).map_or(0, |&len| usize::from(len)).max(1),
+        };
+        if kind != Opt::NOP && len < 2 {
+            return Err(Malformed::Ipv4Option);
+        }
+        let (option, rest) = options.split_at_mut_checked(len).ok_or(Malformed::Ipv4Option)?;
+        if kind & 0x80 == 0 {
+            option.fill(Opt::NOP);
+        }
+        options = rest;
+    }
+    Ok(())
+}

@@ -1,0 +1,320 @@
+//! Neighbour discovery (RFC 4861 §4): solicitations and advertisements of neighbours and routers, and their options.
+//!
+//! A message is believed only if it is as RFC 4861 §6.1 and §7.1 ask, of which the IP header decides a part; so
+//! [`Nd::parse`] takes that too. The checksum is the business of [`crate::icmpv6::Icmpv6::check_ok`].
+
+use std::net::Ipv6Addr;
+
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::{MacAddr, Malformed, icmpv6};
+
+/// The hop limit that every message has, which no router lets pass (RFC 4861 §3.1, §7.1).
+pub const HOP_LIMIT: u8 = 255;
+
+/// `ff02::1`: every node of the link.
+pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// `ff02::2`: every router of the link.
+pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+
+const ROUTER_SOLICIT: u8 = 133;
+const ROUTER_ADVERT: u8 = 134;
+const NEIGHBOUR_SOLICIT: u8 = 135;
+const NEIGHBOUR_ADVERT: u8 = 136;
+
+/// The group in which the owner of `addr` listens for solicitations (RFC 4291 §2.7.1).
+pub const fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {
+    let [.., a, b] = addr.segments();
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | a & 0xff, b)
+}
+
+/// What an advertisement says of its sender.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct AdvertFlags {
+    /// It is a router.
+    pub router: bool,
+    /// It answers a solicitation.
+    pub solicited: bool,
+    /// Its link-layer address replaces what was known.
+    pub overriding: bool,
+}
+
+impl AdvertFlags {
+    const fn from_bits(bits: u32) -> Self {
+        Self { router: bits >> 31 == 1, solicited: bits >> 30 & 1 == 1, overriding: bits >> 29 & 1 == 1 }
+    }
+
+    const fn bits(self) -> u32 {
+        (self.router as u32) << 31 | (self.solicited as u32) << 30 | (self.overriding as u32) << 29
+    }
+}
+
+/// A neighbour solicitation or advertisement without its options.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct Neighbour {
+    kind: u8,
+    code: u8,
+    check: U16,
+    flags: U32,
+    target: [u8; 16],
+}
+
+header!(Neighbour, 24, Malformed::NdShort);
+
+impl Neighbour {
+    /// "Who has `target`?" The checksum comes last, by [`icmpv6::fill_check`].
+    pub const fn solicit(target: Ipv6Addr) -> Self {
+        let target = target.octets();
+        Self { kind: NEIGHBOUR_SOLICIT, code: 0, check: U16::ZERO, flags: U32::ZERO, target }
+    }
+
+    /// "`target` is here." The checksum comes last, by [`icmpv6::fill_check`].
+    pub const fn advert(target: Ipv6Addr, flags: AdvertFlags) -> Self {
+        let target = target.octets();
+        Self { kind: NEIGHBOUR_ADVERT, code: 0, check: U16::ZERO, flags: U32::new(flags.bits()), target }
+    }
+
+    /// The address in question.
+    pub fn target(&self) -> Ipv6Addr {
+        self.target.into()
+    }
+
+    /// The flags, which mean something in an advertisement alone.
+    pub const fn flags(&self) -> AdvertFlags {
+        AdvertFlags::from_bits(self.flags.get())
+    }
+}
+
+/// A router advertisement without its options. Durations are 0 when the router does not say.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct RouterAdvert {
+    kind: u8,
+    code: u8,
+    check: U16,
+    hop_limit: u8,
+    flags: u8,
+    lifetime_secs: U16,
+    reachable_ms: U32,
+    retrans_ms: U32,
+}
+
+header!(RouterAdvert, 16, Malformed::NdShort);
+
+impl RouterAdvert {
+    /// The hop limit to send with; 0 when the router does not say.
+    pub const fn hop_limit(&self) -> u8 {
+        self.hop_limit
+    }
+
+    /// How long it is a default router, in seconds; 0 if it is none.
+    pub const fn lifetime_secs(&self) -> u16 {
+        self.lifetime_secs.get()
+    }
+
+    /// How long a neighbour counts as reachable, in milliseconds.
+    pub const fn reachable_ms(&self) -> u32 {
+        self.reachable_ms.get()
+    }
+
+    /// How long to wait between solicitations, in milliseconds.
+    pub const fn retrans_ms(&self) -> u32 {
+        self.retrans_ms.get()
+    }
+}
+
+/// A router solicitation without its options. The checksum comes last, by [`icmpv6::fill_check`].
+pub const fn router_solicit() -> [u8; 8] {
+    [ROUTER_SOLICIT, 0, 0, 0, 0, 0, 0, 0]
+}
+
+/// A source or target link-layer address option of an Ethernet (RFC 4861 §4.6.1, RFC 2464 §6).
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct LinkAddr {
+    kind: u8,
+    len_blocks: u8,
+    addr: MacAddr,
+}
+
+header!(LinkAddr, 8, Malformed::NdOption);
+
+impl LinkAddr {
+    /// The sender's own address, in solicitations and router advertisements.
+    pub const fn source(addr: MacAddr) -> Self {
+        Self { kind: Opt::SOURCE, len_blocks: 1, addr }
+    }
+
+    /// The target's address, in advertisements.
+    pub const fn target(addr: MacAddr) -> Self {
+        Self { kind: Opt::TARGET, len_blocks: 1, addr }
+    }
+}
+
+/// An option.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Opt<'a> {
+    /// The sender's link-layer address.
+    SourceLinkAddr(MacAddr),
+    /// The target's link-layer address.
+    TargetLinkAddr(MacAddr),
+    /// The link's MTU.
+    Mtu(u32),
+    /// Any other, or one of these in another length than Ethernet's, with what follows its length byte.
+    Other {
+        /// The type byte.
+        kind: u8,
+        /// What follows the length byte.
+        data: &'a [u8],
+    },
+}
+
+impl Opt<'_> {
+    const SOURCE: u8 = 1;
+    const TARGET: u8 = 2;
+    const MTU: u8 = 5;
+}
+
+/// The options of a message, whose lengths were checked.
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Options<'a> {
+    /// Looks at the options in `bytes`.
+    ///
+    /// # Errors
+    /// [`Malformed::NdOption`] if one has length zero or runs past the end.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            rest = split_option(rest).ok_or(Malformed::NdOption)?.1;
+        }
+        Ok(Self { rest: bytes })
+    }
+
+    /// The sender's link-layer address, if it says so.
+    pub fn source_link_addr(&self) -> Option<MacAddr> {
+        self.clone().find_map(|option| match option {
+            Opt::SourceLinkAddr(addr) => Some(addr),
+            _ => None,
+        })
+    }
+
+    /// The target's link-layer address, if the sender says so.
+    pub fn target_link_addr(&self) -> Option<MacAddr> {
+        self.clone().find_map(|option| match option {
+            Opt::TargetLinkAddr(addr) => Some(addr),
+            _ => None,
+        })
+    }
+}
+
+fn split_option(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let len = usize::from(*bytes.get(1)?) * 8;
+    if len == 0 { None } else { bytes.split_at_checked(len) }
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = Opt<'a>;
+
+    fn next(&mut self) -> Option<Opt<'a>> {
+        let (option, rest) = split_option(self.rest)?;
+        self.rest = rest;
+        let (kind, data) = (option[0], &option[2..]);
+        Some(match (kind, data.as_array::<6>()) {
+            (Opt::SOURCE, Some(addr)) => Opt::SourceLinkAddr(MacAddr(*addr)),
+            (Opt::TARGET, Some(addr)) => Opt::TargetLinkAddr(MacAddr(*addr)),
+            (Opt::MTU, Some(&[_, _, a, b, c, d])) => Opt::Mtu(u32::from_be_bytes([a, b, c, d])),
+            _ => Opt::Other { kind, data },
+        })
+    }
+}
+
+/// A message that is as RFC 4861 asks.
+#[derive(Clone, Debug)]
+pub enum Nd<'a> {
+    /// "Is there a router?"
+    RouterSolicit {
+        /// Its options.
+        options: Options<'a>,
+    },
+    /// "I am a router."
+    RouterAdvert {
+        /// What it says.
+        header: &'a RouterAdvert,
+        /// Its options.
+        options: Options<'a>,
+    },
+    /// "Who has this address?"
+    NeighbourSolicit {
+        /// The address.
+        target: Ipv6Addr,
+        /// Its options.
+        options: Options<'a>,
+    },
+    /// "I have this address."
+    NeighbourAdvert {
+        /// The address.
+        target: Ipv6Addr,
+        /// Who says so, and why.
+        flags: AdvertFlags,
+        /// Its options.
+        options: Options<'a>,
+    },
+}
+
+impl<'a> Nd<'a> {
+    /// Looks at an ICMPv6 message, from its ICMPv6 header on, that came from `src` to `dst` with `hop_limit`. Gives
+    /// `None` for a message of another type.
+    ///
+    /// # Errors
+    /// [`Malformed::NdShort`], [`Malformed::NdOption`], or [`Malformed::NdInvalid`] for what RFC 4861 §6.1 and §7.1
+    /// say to discard.
+    pub fn parse(message: &'a [u8], src: Ipv6Addr, dst: Ipv6Addr, hop_limit: u8) -> Result<Option<Self>, Malformed> {
+        let header = icmpv6::Header::ref_from(message)?;
+        if !matches!(header.kind(), ROUTER_SOLICIT..=NEIGHBOUR_ADVERT) {
+            return Ok(None);
+        }
+        if hop_limit != HOP_LIMIT || header.code() != 0 {
+            return Err(Malformed::NdInvalid);
+        }
+        let nd = match header.kind() {
+            ROUTER_SOLICIT => Self::RouterSolicit { options: Options::parse(&message[icmpv6::Header::LEN..])? },
+            ROUTER_ADVERT => {
+                let (header, options) = RouterAdvert::split_from(message)?;
+                Self::RouterAdvert { header, options: Options::parse(options)? }
+            }
+            kind => {
+                let (header, options) = Neighbour::split_from(message)?;
+                let (target, options) = (header.target(), Options::parse(options)?);
+                if kind == NEIGHBOUR_SOLICIT {
+                    Self::NeighbourSolicit { target, options }
+                } else {
+                    Self::NeighbourAdvert { target, flags: header.flags(), options }
+                }
+            }
+        };
+        if nd.is_valid(src, dst) { Ok(Some(nd)) } else { Err(Malformed::NdInvalid) }
+    }
+
+    /// The rules that take the IP header's addresses.
+    fn is_valid(&self, src: Ipv6Addr, dst: Ipv6Addr) -> bool {
+        match self {
+            Self::RouterSolicit { options } => !src.is_unspecified() || options.source_link_addr().is_none(),
+            Self::RouterAdvert { .. } => src.is_unicast_link_local(),
+            Self::NeighbourSolicit { target, options } => {
+                // An unspecified source is duplicate address detection (RFC 4862 §5.4).
+                let probe = options.source_link_addr().is_none() && dst == solicited_node(*target);
+                !target.is_multicast() && (!src.is_unspecified() || probe)
+            }
+            Self::NeighbourAdvert { target, flags, .. } => {
+                let solicited_by_all = dst.is_multicast() && flags.solicited;
+                !target.is_multicast() && !solicited_by_all
+            }
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! TCP segments and their options (RFC 9293 §3.1, RFC 7323, RFC 2018).
+
+use std::fmt;
+use std::ops::{BitAnd, BitOr, Not};
+
+use zerocopy::network_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::Malformed;
+
+/// Where the checksum is: `csum_offset` of a partial checksum.
+pub const CHECK_AT: usize = 16;
+
+/// The most bytes that the data offset can say: 15 words.
+pub const MAX_HEADER_LEN: usize = 60;
+
+/// The twelve bits behind the data offset, reserved ones included so that nothing is lost in a rewrite.
+#[derive(Clone, Copy, Default, Eq, Hash, PartialEq)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// None of them.
+    pub const NONE: Self = Self(0);
+    /// No more data from the sender.
+    pub const FIN: Self = Self(0x001);
+    /// Synchronise sequence numbers.
+    pub const SYN: Self = Self(0x002);
+    /// Reset the connection.
+    pub const RST: Self = Self(0x004);
+    /// Push.
+    pub const PSH: Self = Self(0x008);
+    /// The acknowledgment field counts.
+    pub const ACK: Self = Self(0x010);
+    /// The urgent pointer counts.
+    pub const URG: Self = Self(0x020);
+    /// ECN echo (RFC 3168).
+    pub const ECE: Self = Self(0x040);
+    /// Congestion window reduced (RFC 3168).
+    pub const CWR: Self = Self(0x080);
+    /// Accurate ECN.
+    pub const AE: Self = Self(0x100);
+
+    /// The flags of the lower twelve bits of `bits`.
+    pub const fn from_bits(bits: u16) -> Self {
+        Self(bits & 0x0fff)
+    }
+
+    /// Twelve bits as on the wire.
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// Tells whether all of `other` are set.
+    #[inline]
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Tells whether any of `other` is set.
+    #[inline]
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+
+    fn bitor(self, rhs: Self) -> Self {
+        Self(self.0 | rhs.0)
+    }
+}
+
+impl BitAnd for Flags {
+    type Output = Self;
+
+    fn bitand(self, rhs: Self) -> Self {
+        Self(self.0 & rhs.0)
+    }
+}
+
+impl Not for Flags {
+    type Output = Self;
+
+    fn not(self) -> Self {
+        Self::from_bits(!self.0)
+    }
+}
+
+impl fmt::Debug for Flags {
+    /// As tcpdump does: `[P.]`, an unnamed bit as its number.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[")?;
+        for (bit, letter) in "FSRP.UEWe".chars().enumerate() {
+            if self.0 >> bit & 1 == 1 {
+                write!(f, "{letter}")?;
+            }
+        }
+        match self.0 & 0xe00 {
+            0 => f.write_str("]"),
+            reserved => write!(f, "+{reserved:#x}]"),
+        }
+    }
+}
+
+/// The 20 bytes that every segment begins with.
+#[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
+#[repr(C)]
+pub struct Header {
+    sport: U16,
+    dport: U16,
+    seq: U32,
+    ack: U32,
+    offset_flags: U16,
+    window: U16,
+    check: U16,
+    urgent: U16,
+}
+
+header!(Header, 20, Malformed::TcpShort);
+
+impl Header {
+    /// A header without options, flags or checksum.
+    pub const fn new(sport: u16, dport: u16, seq: u32, ack: u32) -> Self {
+        Self {
+            sport: U16::new(sport),
+            dport: U16::new(dport),
+            seq: U32::new(seq),
+            ack: U32::new(ack),
+            offset_flags: U16::new(5 << 12),
+            window: U16::new(u16::MAX),
+            check: U16::ZERO,
+            urgent: U16::ZERO,
+        }
+    }
+
+    /// Source port.
+    #[inline]
+    pub const fn sport(&self) -> u16 {
+        self.sport.get()
+    }
+
+    /// Destination port.
+    #[inline]
+    pub const fn dport(&self) -> u16 {
+        self.dport.get()
+    }
+
+    /// Sequence number of the first byte of payload.
+    #[inline]
+    pub const fn seq(&self) -> u32 {
+        self.seq.get()
+    }
+
+    /// Changes the sequence number.
+    pub const fn set_seq(&mut self, seq: u32) {
+        self.seq = U32::new(seq);
+    }
+
+    /// Acknowledgment number.
+    #[inline]
+    pub const fn ack(&self) -> u32 {
+        self.ack.get()
+    }
+
+    /// Changes the acknowledgment number.
+    pub const fn set_ack(&mut self, ack: u32) {
+        self.ack = U32::new(ack);
+    }
+
+    /// The header's length in bytes with options, as the data offset says: 0 to 60, and 20 to 60 after a `parse`.
+    #[inline]
+    pub const fn header_len(&self) -> usize {
+        (self.offset_flags.get() >> 12) as usize * 4
+    }
+
+    /// Sets the data offset from a length in bytes with options, of which a last broken word does not count.
+    ///
+    /// # Panics
+    /// If `len` is not within 20 to 60.
+    pub const fn set_header_len(&mut self, len: usize) {
+        assert!(len >= Self::LEN && len <= MAX_HEADER_LEN, "no TCP header has this length");
+        self.offset_flags = U16::new(self.offset_flags.get() & 0x0fff | ((len / 4) as u16) << 12);
+    }
+
+    /// The flags.
+    #[inline]
+    pub const fn flags(&self) -> Flags {
+        Flags::from_bits(self.offset_flags.get())
+    }
+
+    /// Changes the flags.
+    pub const fn set_flags(&mut self, flags: Flags) {
+        self.offset_flags = U16::new(self.offset_flags.get() & 0xf000 | flags.0);
+    }
+
+    /// Window, not yet scaled.
+    pub const fn window(&self) -> u16 {
+        self.window.get()
+    }
+
+    /// Changes the window.
+    pub const fn set_window(&mut self, window: u16) {
+        self.window = U16::new(window);
+    }
+
+    /// The checksum as stored.
+    pub const fn check(&self) -> u16 {
+        self.check.get()
+    }
+
+    /// Changes the checksum.
+    pub const fn set_check(&mut self, check: u16) {
+        self.check = U16::new(check);
+    }
+
+    /// The urgent pointer.
+    pub const fn urgent(&self) -> u16 {
+        self.urgent.get()
+    }
+
+    /// Changes the urgent pointer.
+    pub const fn set_urgent(&mut self, urgent: u16) {
+        self.urgent = U16::new(urgent);
+    }
+}
+
+/// A segment whose data offset is right.
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp<'a> {
+    header: &'a Header,
+    whole_header: &'a [u8],
+    payload: &'a [u8],
+    len: usize,
+}
+
+impl<'a> Tcp<'a> {
+    /// Looks at a segment that is all in `bytes`.
+    ///
+    /// # Errors
+    /// [`Malformed::TcpShort`], [`Malformed::TcpDataOffset`].
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        Self::parse_head(bytes, bytes.len())
+    }
+
+    /// Looks at a segment of `len` bytes, the whole IP payload, of which `head` holds the first.
+    ///
+    /// # Errors
+    /// As [`Tcp::parse`]; [`Malformed::OutsideHead`] if the segment has all of its header and `head` does not.
+    #[inline]
+    pub fn parse_head(head: &'a [u8], len: usize) -> Result<Self, Malformed> {
+        let head = &head[..head.len().min(len)];
+        let short = if head.len() < len { Malformed::OutsideHead } else { Malformed::TcpShort };
+        let header = Header::ref_from(head).map_err(|_| short)?;
+        let header_len = header.header_len();
+        if header_len < Header::LEN {
+            return Err(Malformed::TcpDataOffset);
+        }
+        if header_len > len {
+            return Err(Malformed::TcpShort);
+        }
+        let (whole_header, payload) = head.split_at_checked(header_len).ok_or(Malformed::OutsideHead)?;
+        Ok(Self { header, whole_header, payload, len })
+    }
+
+    /// The fixed part of the header.
+    #[inline]
+    pub const fn header(&self) -> &'a Header {
+        self.header
+    }
+
+    /// The header's length with options, 20 to 60 bytes.
+    #[inline]
+    pub const fn header_len(&self) -> usize {
+        self.whole_header.len()
+    }
+
+    /// What the head holds of the payload.
+    #[inline]
+    pub const fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// Bytes of payload, in the head or not.
+    #[inline]
+    pub const fn payload_len(&self) -> usize {
+        self.len - self.whole_header.len()
+    }
+
+    /// The options as bytes, 0 to 40.
+    #[inline]
+    pub fn option_bytes(&self) -> &'a [u8] {
+        &self.whole_header[Header::LEN..]
+    }
+
+    /// The options one by one.
+    pub fn options(&self) -> Options<'a> {
+        Options { rest: self.option_bytes() }
+    }
+}
+
+/// A TCP option.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Opt<'a> {
+    /// The largest segment that the sender takes (RFC 9293 §3.7.1).
+    Mss(u16),
+    /// How far the window is shifted, 0 to 14 (RFC 7323 §2); a larger value stands as it came.
+    WindowScale(u8),
+    /// Selective acknowledgments are welcome (RFC 2018 §2).
+    SackPermitted,
+    /// Selective acknowledgments: pairs of 32-bit edges (RFC 2018 §3).
+    Sack(&'a [u8]),
+    /// Timestamp and its echo (RFC 7323 §3).
+    Timestamps {
+        /// The sender's clock.
+        value: u32,
+        /// What it saw last of ours.
+        echo: u32,
+    },
+    /// Any other, with what follows its length byte.
+    Other {
+        /// The kind byte.
+        kind: u8,
+        /// What follows the length byte.
+        data: &'a [u8],
+    },
+}
+
+/// The options up to the end of the list, without padding. Ends after an error.
+#[derive(Clone, Debug)]
+pub struct Options<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Options<'a> {
+    /// The options in `bytes`, which follow the fixed header.
+    pub const fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+}
+
+impl<'a> Iterator for Options<'a> {
+    type Item = Result<Opt<'a>, Malformed>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let (&kind, behind) = self.rest.split_first()?;
+            match kind {
+                0 => self.rest = &[],
+                1 => self.rest = behind,
+                _ => {
+                    let len = behind.first().map_or(0, |&len| usize::from(len));
+                    let option = self.rest.split_at_checked(len).filter(|_| len >= 2);
+                    self.rest = option.map_or(&[], |(_, rest)| rest);
+                    let option = option.and_then(|(option, _)| typed(kind, &option[2..]));
+                    if option.is_none() {
+                        self.rest = &[];
+                    }
+                    return Some(option.ok_or(Malformed::TcpOption));
+                }
+            }
+        }
+    }
+}
+
+/// `None` if a kind that we know does not have its length.
+fn typed(kind: u8, data: &[u8]) -> Option<Opt<'_>> {
+    let word = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes);
+    Some(match kind {
+        2 => Opt::Mss(u16::from_be_bytes(*data.as_array()?)),
+        3 => {
+            let &[shift] = data.as_array()?;
+            Opt::WindowScale(shift)
+        }
+        4 if data.is_empty() => Opt::SackPermitted,
+        5 if !data.is_empty() && data.len().is_multiple_of(8) => Opt::Sack(data),
+        4 | 5 => return None,
+        8 => {
+            let (value, echo) = data.split_at_checked(4)?;
+            Opt::Timestamps { value: word(value.as_array()?), echo: word(echo.as_array()?) }
+        }
+        _ => Opt::Other { kind, data },
+    })
+}
