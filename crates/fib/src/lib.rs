@@ -1,1 +1,27 @@
-//! Part of fatpath.
+//! Where a packet goes: routes, and the neighbours that they lead to.
+//!
+//! - [`Fib`] finds the longest matching prefix in numbered tables, the local one first, and says what becomes of a
+//!   destination ([`Decision`]). It is built from the links' addresses and the static routes, and replaced as a whole;
+//!   [`Fib::generation`] tells whoever keeps a decision when to ask again.
+//! - [`Neighbours`] knows the link-layer addresses of next hops, keeps packets for a while until it does, and tells its
+//!   caller what to send and what to give up ([`Action`]). It is a core: it sends nothing itself and reads no clock.
+//! - [`arp`] and [`nd`] build and judge the messages (RFC 826, RFC 5227; RFC 4861 §4.3, §4.4, §7).
+//!
+//! Left to others: policy rules and VRFs, which will choose the tables (a table can be asked by its number already);
+//! router discovery, redirects and duplicate address detection (RFC 4862 §5.4: addresses are used as configured, but
+//! who else probes for one is answered); multicast routing; multipath. Next hops are not resolved through other routes.
+#![forbid(unsafe_code)]
+
+pub mod arp;
+pub mod nd;
+
+mod fib;
+mod neigh;
+mod route;
+mod station;
+mod table;
+
+pub use fib::Fib;
+pub use neigh::{Action, Heard, Limits, Neighbour, Neighbours, Resolution};
+pub use route::{Decision, Route, RouteExists, RouteKind};
+pub use station::Station;

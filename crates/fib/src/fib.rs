@@ -1,0 +1,203 @@
+//! The forwarding information base: every table, and the order in which they are asked.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use base::{IfAddr, LinkId, Prefix, TableId};
+
+use crate::route::{Decision, Route, RouteExists, RouteKind};
+use crate::table::Table;
+
+/// The tables that a lookup asks, in order: Linux's rules 0 and 32766. The first that has any match decides.
+const ORDER: [TableId; 2] = [TableId::LOCAL, TableId::MAIN];
+
+/// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`). A connected IPv4 route has 0.
+const METRIC_V6_CONNECTED: u32 = 256;
+/// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
+const METRIC_V6_DEFAULT: u32 = 1024;
+
+/// Routing tables by number, and the addresses of the links, from which connected and local routes come.
+#[derive(Clone, Default)]
+pub struct Fib {
+    /// The two that every lookup asks.
+    local: Table,
+    main: Table,
+    others: BTreeMap<TableId, Table>,
+    addresses: Vec<(LinkId, IfAddr)>,
+    generation: u64,
+}
+
+impl Fib {
+    /// A number that changes with every change. What was looked up under another one has to be looked up again.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Takes over everything that `with` holds, under a generation of its own.
+    pub fn replace(&mut self, with: Self) {
+        let generation = self.generation;
+        *self = with;
+        self.generation = generation;
+        self.changed();
+    }
+
+    /// Gives `dev` the address `addr`: a local route to it, a connected one to its subnet, and an IPv4 broadcast one to
+    /// the subnet's last address if it has hosts (Linux's `fib_add_ifaddr`, `addrconf_prefix_route`). Subnets that
+    /// several links share are allowed; the first link has them.
+    pub fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
+        let local = Route { prefix: Prefix::host(addr.addr()), kind: RouteKind::Local { dev }, metric: 0 };
+        self.append(TableId::LOCAL, local);
+        if let Some(last) = subnet_broadcast(addr) {
+            let prefix = Prefix::host(last.into());
+            self.append(TableId::LOCAL, Route { prefix, kind: RouteKind::Broadcast { dev }, metric: 0 });
+        }
+        let prefix = addr.prefix();
+        if !prefix.is_host() {
+            let metric = if prefix.is_ipv4() { 0 } else { METRIC_V6_CONNECTED };
+            self.append(TableId::MAIN, Route { prefix, kind: RouteKind::Unicast { via: None, dev }, metric });
+        }
+        if !self.addresses.contains(&(dev, addr)) {
+            self.addresses.push((dev, addr));
+        }
+        self.changed();
+    }
+
+    /// Adds a route to a table, as `ip route add` does. An IPv6 route of metric 0 gets Linux's default, 1024.
+    ///
+    /// # Errors
+    /// [`RouteExists`] if the table has one to the same prefix with the same metric; nothing is changed.
+    pub fn add(&mut self, table: TableId, mut route: Route) -> Result<(), RouteExists> {
+        if route.metric == 0 && !route.prefix.is_ipv4() {
+            route.metric = METRIC_V6_DEFAULT;
+        }
+        let Route { prefix, metric, .. } = route;
+        let there = self.table(table).map(|routes| routes.exact(prefix)).unwrap_or_default();
+        if there.iter().any(|other| other.metric == metric) {
+            return Err(RouteExists { prefix, metric, table });
+        }
+        self.table_mut(table).insert(route);
+        self.changed();
+        Ok(())
+    }
+
+    /// Forgets the addresses of `dev` and every route by it, as when it goes down (Linux's `fib_disable_ip`).
+    pub fn remove_dev(&mut self, dev: LinkId) {
+        self.addresses.retain(|&(link, _)| link != dev);
+        for table in [&mut self.local, &mut self.main].into_iter().chain(self.others.values_mut()) {
+            table.remove_dev(dev);
+        }
+        self.others.retain(|_, table| table.iter().next().is_some());
+        self.changed();
+    }
+
+    /// The route to `dst`: of the longest prefix, and there of the smallest metric, in the first table that has one.
+    /// With `oif`, only routes by that link and those that need none.
+    pub fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+        ORDER.into_iter().find_map(|table| self.lookup_in(table, dst, oif))
+    }
+
+    /// As [`lookup`](Self::lookup), in one table alone.
+    pub fn lookup_in(&self, table: TableId, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+        self.table(table)?.lookup(dst, oif)
+    }
+
+    /// What becomes of packets to `dst`.
+    pub fn decide(&self, dst: IpAddr, oif: Option<LinkId>) -> Decision {
+        if dst.is_multicast() {
+            Decision::Multicast
+        } else if dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            Decision::Broadcast { dev: None }
+        } else {
+            Decision::of(self.lookup(dst, oif), dst)
+        }
+    }
+
+    /// Tells whether this node has the address, on whatever link.
+    pub fn is_local(&self, addr: IpAddr) -> bool {
+        matches!(self.decide(addr, None), Decision::Local { .. })
+    }
+
+    /// Tells whether `dev` itself has the address.
+    pub fn has_address(&self, dev: LinkId, addr: IpAddr) -> bool {
+        self.addresses(dev).any(|own| own.addr() == addr)
+    }
+
+    /// The addresses of `dev`, in the order they were added.
+    pub fn addresses(&self, dev: LinkId) -> impl Iterator<Item = IfAddr> + '_ {
+        self.addresses.iter().filter(move |&&(link, _)| link == dev).map(|&(_, addr)| addr)
+    }
+
+    /// The address that this node's own packets to `dst` by `dev` come from: of that link if it has one of the family,
+    /// else of another; in the destination's own subnet if possible. An IPv6 link-local address is for link-local
+    /// destinations, and never taken from another link (Linux's `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
+    pub fn source(&self, dev: LinkId, dst: IpAddr) -> Option<IpAddr> {
+        let usable = |&&(link, own): &&(LinkId, IfAddr)| {
+            own.addr().is_ipv4() == dst.is_ipv4() && (link == dev || !is_link_local(own.addr()))
+        };
+        let rank = |&&(link, own): &&(LinkId, IfAddr)| {
+            let same_scope = is_link_local(own.addr()) == is_link_local(dst);
+            (link == dev && same_scope, same_scope, own.prefix().contains(dst), link == dev)
+        };
+        // `max_by_key` gives the last of equals, hence from the back: the first one added wins.
+        self.addresses.iter().filter(usable).rev().max_by_key(rank).map(|&(_, own)| own.addr())
+    }
+
+    /// Every route with its table, the local table first, then the main one, then by number.
+    pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
+        let local = self.local.iter().map(|route| (TableId::LOCAL, route));
+        let main = self.main.iter().map(|route| (TableId::MAIN, route));
+        let others = self.others.iter().flat_map(|(&id, table)| table.iter().map(move |route| (id, route)));
+        local.chain(main).chain(others)
+    }
+
+    /// Adds a route of a link's own, behind what is there already.
+    fn append(&mut self, table: TableId, route: Route) {
+        let table = self.table_mut(table);
+        if !table.exact(route.prefix).contains(&route) {
+            table.insert(route);
+        }
+    }
+
+    fn table(&self, id: TableId) -> Option<&Table> {
+        match id {
+            TableId::LOCAL => Some(&self.local),
+            TableId::MAIN => Some(&self.main),
+            other => self.others.get(&other),
+        }
+    }
+
+    fn table_mut(&mut self, id: TableId) -> &mut Table {
+        match id {
+            TableId::LOCAL => &mut self.local,
+            TableId::MAIN => &mut self.main,
+            other => self.others.entry(other).or_default(),
+        }
+    }
+
+    fn changed(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+    }
+}
+
+impl fmt::Debug for Fib {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.routes()).finish()
+    }
+}
+
+/// The broadcast address of an IPv4 subnet; a /31 (RFC 3021) and a single address have none.
+fn subnet_broadcast(addr: IfAddr) -> Option<Ipv4Addr> {
+    let prefix = addr.prefix();
+    match prefix.addr() {
+        IpAddr::V4(first) if prefix.len() < 31 => Some(Ipv4Addr::from_bits(first.to_bits() | u32::MAX >> prefix.len())),
+        _ => None,
+    }
+}
+
+fn is_link_local(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(addr) => addr.is_unicast_link_local(),
+    }
+}

@@ -1,0 +1,158 @@
+//! Neighbour discovery as a node speaks it: solicitations and advertisements of neighbours (RFC 4861 §7.2; Linux's
+//! `ndisc_recv_ns`, `ndisc_recv_na`).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use base::{DropReason, Instant};
+use packet::{Memory, Packet, PoolDry};
+use wire::icmpv6::{self, Icmpv6};
+use wire::ipv6::{self, Ipv6};
+use wire::nd::{self, AdvertFlags, LinkAddr, Nd};
+use wire::{EtherType, MacAddr, Protocol};
+
+use crate::neigh::{Action, Heard, Neighbours, Resolution};
+use crate::station::{Station, frame};
+
+/// Bytes of a solicitation or advertisement with its one option.
+const MESSAGE_LEN: usize = nd::Neighbour::LEN + LinkAddr::LEN;
+
+/// The frame that asks who has `target`: a solicitation to its group, or to the neighbour itself. `source` is one of
+/// our addresses on the link.
+///
+/// # Errors
+/// [`PoolDry`].
+pub fn solicit(
+    mem: &Memory,
+    here: Station,
+    source: Ipv6Addr,
+    target: Ipv6Addr,
+    unicast_to: Option<MacAddr>,
+) -> Result<Packet, PoolDry> {
+    let group = nd::solicited_node(target);
+    let (dst, to) = unicast_to.map_or((group, MacAddr::multicast_v6(group)), |mac| (target, mac));
+    let packet = message(mem, nd::Neighbour::solicit(target), LinkAddr::source(here.mac), source, dst)?;
+    frame(mem, packet, here.mac, to, EtherType::IPV6)
+}
+
+/// Takes in a solicitation or advertisement that came from `here.link`, from its IPv6 header on and all in `bytes`:
+/// learns, and answers if it asks for an address that `is_own` claims. Router discovery is left alone.
+///
+/// # Errors
+/// [`DropReason::NeighbourMalformed`] for what RFC 4861 §7.1 says to discard, a fragment among it (RFC 6980 §5), and for
+/// link-layer addresses that no single other station can have; [`DropReason::ChecksumWrong`];
+/// [`DropReason::IcmpIgnored`] for messages of other types; [`DropReason::NoMemory`] when there is no page for the
+/// answer; whatever is wrong with the headers.
+pub fn handle(
+    neighbours: &mut Neighbours,
+    now: Instant,
+    mem: &Memory,
+    here: Station,
+    is_own: impl Fn(Ipv6Addr) -> bool,
+    bytes: &[u8],
+    actions: &mut Vec<Action>,
+) -> Result<(), DropReason> {
+    let packet = Ipv6::parse(bytes)?;
+    let (header, chain) = (packet.header(), packet.chain()?);
+    if chain.protocol != Protocol::ICMPV6 {
+        return Err(DropReason::IcmpIgnored);
+    }
+    if chain.fragment.is_some() {
+        return Err(DropReason::NeighbourMalformed);
+    }
+    let message = bytes.get(chain.offset..packet.total_len()).unwrap_or_default();
+    let (src, dst) = (header.src(), header.dst());
+    if !Icmpv6::parse(message)?.check_ok(src, dst) {
+        return Err(DropReason::ChecksumWrong);
+    }
+    if src.is_multicast() {
+        return Err(DropReason::IpSourceInvalid);
+    }
+    let nd = Nd::parse(message, src, dst, header.hop_limit())?.ok_or(DropReason::IcmpIgnored)?;
+    let conflict = |addr: Ipv6Addr, station| Action::Conflict { link: here.link, addr: addr.into(), station };
+    match nd {
+        Nd::NeighbourSolicit { target, options } => {
+            let mac = options.source_link_addr();
+            if mac == Some(here.mac) {
+                return Ok(()); // our own, come back
+            }
+            check_station(mac)?;
+            if let Some(station) = mac.filter(|_| is_own(src)) {
+                actions.push(conflict(src, station));
+            } else if is_own(target) && !is_own(src) {
+                if let Some(mac) = mac {
+                    neighbours.learn(now, here.link, IpAddr::V6(src), Heard::Asked(mac), actions);
+                }
+                advertise(neighbours, now, mem, here, target, src, actions)?;
+            }
+        }
+        Nd::NeighbourAdvert { target, flags, options } => {
+            let mac = options.target_link_addr();
+            if mac == Some(here.mac) {
+                return Ok(());
+            }
+            check_station(mac)?;
+            if is_own(target) {
+                actions.extend(mac.map(|station| conflict(target, station)));
+            } else {
+                let AdvertFlags { solicited, overriding: overrides, .. } = flags;
+                let heard = Heard::Advertised { mac, solicited, overrides };
+                neighbours.learn(now, here.link, IpAddr::V6(target), heard, actions);
+            }
+        }
+        Nd::RouterSolicit { .. } | Nd::RouterAdvert { .. } => return Err(DropReason::IcmpIgnored),
+    }
+    Ok(())
+}
+
+/// Refuses a link-layer address that is a group's or nobody's.
+fn check_station(mac: Option<MacAddr>) -> Result<(), DropReason> {
+    match mac {
+        Some(mac) if !mac.is_unicast() => Err(DropReason::NeighbourMalformed),
+        _ => Ok(()),
+    }
+}
+
+/// Says to `asker` that `target` is here (RFC 4861 §7.2.4). Whoever asks without an address is checking whether it may
+/// have ours, and then everybody is told.
+fn advertise(
+    neighbours: &mut Neighbours,
+    now: Instant,
+    mem: &Memory,
+    here: Station,
+    target: Ipv6Addr,
+    asker: Ipv6Addr,
+    actions: &mut Vec<Action>,
+) -> Result<(), PoolDry> {
+    let solicited = !asker.is_unspecified();
+    let dst = if solicited { asker } else { nd::ALL_NODES };
+    let flags = AdvertFlags { router: true, solicited, overriding: true };
+    let packet = message(mem, nd::Neighbour::advert(target, flags), LinkAddr::target(here.mac), target, dst)?;
+    match neighbours.resolve(now, here.link, IpAddr::V6(dst), packet, actions) {
+        Resolution::Send(to, packet) => {
+            let frame = frame(mem, packet, here.mac, to, EtherType::IPV6)?;
+            actions.push(Action::Answer { link: here.link, frame });
+        }
+        Resolution::Queued => {}
+        Resolution::Dropped(packet, reason) => actions.push(Action::Drop { link: here.link, packet, reason }),
+    }
+    Ok(())
+}
+
+/// An IPv6 packet with a neighbour discovery message.
+fn message(
+    mem: &Memory,
+    body: nd::Neighbour,
+    option: LinkAddr,
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
+) -> Result<Packet, PoolDry> {
+    let mut bytes = [0; ipv6::Header::LEN + MESSAGE_LEN];
+    let (front, message) = bytes.split_at_mut(ipv6::Header::LEN);
+    let mut header = ipv6::Header::new(src, dst, Protocol::ICMPV6, MESSAGE_LEN as u16);
+    header.set_hop_limit(nd::HOP_LIMIT);
+    front.copy_from_slice(header.as_bytes());
+    message[..nd::Neighbour::LEN].copy_from_slice(body.as_bytes());
+    message[nd::Neighbour::LEN..].copy_from_slice(option.as_bytes());
+    icmpv6::fill_check(message, src, dst).expect("a whole message");
+    Packet::with_data(mem, &bytes)
+}

@@ -1,0 +1,136 @@
+//! A route, and what a lookup makes of it.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId, Prefix, TableId};
+
+/// A route: what becomes of packets to a prefix.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Route {
+    /// The destinations.
+    pub prefix: Prefix,
+    /// What becomes of their packets.
+    pub kind: RouteKind,
+    /// Among routes to one prefix the smallest wins.
+    pub metric: u32,
+}
+
+/// What a route does with a packet: Linux's `RTN_*` types.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum RouteKind {
+    /// Sends it on by `dev`.
+    Unicast {
+        /// To this neighbour; to the destination itself if `None`.
+        via: Option<IpAddr>,
+        /// The link that leads there.
+        dev: LinkId,
+    },
+    /// It has arrived: an address of this node's own.
+    Local {
+        /// The link that has the address.
+        dev: LinkId,
+    },
+    /// It is for everybody on `dev` (RFC 919).
+    Broadcast {
+        /// The link with that subnet.
+        dev: LinkId,
+    },
+    /// Drops it silently.
+    Blackhole,
+    /// Drops it and has *host unreachable* answered.
+    Unreachable,
+    /// Drops it and has *communication administratively prohibited* answered (RFC 1812 §5.2.7.1).
+    Prohibit,
+}
+
+impl RouteKind {
+    /// The link that it needs, if it needs one.
+    pub const fn dev(self) -> Option<LinkId> {
+        match self {
+            Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } => Some(dev),
+            Self::Blackhole | Self::Unreachable | Self::Prohibit => None,
+        }
+    }
+
+    /// The next hop that it names, if it names one.
+    pub const fn via(self) -> Option<IpAddr> {
+        match self {
+            Self::Unicast { via, .. } => via,
+            _ => None,
+        }
+    }
+
+    /// iproute2's word.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Unicast { .. } => "unicast",
+            Self::Local { .. } => "local",
+            Self::Broadcast { .. } => "broadcast",
+            Self::Blackhole => "blackhole",
+            Self::Unreachable => "unreachable",
+            Self::Prohibit => "prohibit",
+        }
+    }
+}
+
+/// What becomes of a destination.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Decision {
+    /// This node has the address, on `dev`.
+    Local {
+        /// The link that has the address.
+        dev: LinkId,
+    },
+    /// Everybody on a link has it; `None` is the limited broadcast address, which is of every link (RFC 919 §7).
+    Broadcast {
+        /// The link whose subnet it is.
+        dev: Option<LinkId>,
+    },
+    /// A group: no route is asked.
+    Multicast,
+    /// A packet to it goes to `next_hop` on `dev`.
+    Forward {
+        /// The link.
+        dev: LinkId,
+        /// The neighbour there: the route's, or the destination itself.
+        next_hop: IpAddr,
+    },
+    /// Nobody gets it.
+    Drop(DropReason),
+}
+
+impl Decision {
+    /// What `route`, found for `dst`, says of it.
+    pub(crate) fn of(route: Option<&Route>, dst: IpAddr) -> Self {
+        let Some(route) = route else { return Self::Drop(DropReason::NoRoute) };
+        match route.kind {
+            RouteKind::Unicast { via, dev } => Self::Forward { dev, next_hop: via.unwrap_or(dst) },
+            RouteKind::Local { dev } => Self::Local { dev },
+            RouteKind::Broadcast { dev } => Self::Broadcast { dev: Some(dev) },
+            RouteKind::Blackhole => Self::Drop(DropReason::RouteBlackhole),
+            RouteKind::Unreachable => Self::Drop(DropReason::RouteUnreachable),
+            RouteKind::Prohibit => Self::Drop(DropReason::RouteProhibit),
+        }
+    }
+}
+
+/// There is a route to that prefix with that metric already.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct RouteExists {
+    /// The prefix.
+    pub prefix: Prefix,
+    /// The metric.
+    pub metric: u32,
+    /// The table.
+    pub table: TableId,
+}
+
+impl fmt::Display for RouteExists {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { prefix, metric, table } = self;
+        write!(f, "Route to {prefix} metric {metric} exists in table {table}")
+    }
+}
+
+impl std::error::Error for RouteExists {}

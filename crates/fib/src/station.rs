@@ -1,0 +1,27 @@
+//! This node as it stands on an Ethernet link.
+
+use base::LinkId;
+use packet::{Memory, Packet, PoolDry};
+use wire::{EtherType, MacAddr, eth};
+
+/// A link, and this node's own link-layer address on it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Station {
+    /// The link.
+    pub link: LinkId,
+    /// Our address there.
+    pub mac: MacAddr,
+}
+
+/// Puts an Ethernet header before `packet`.
+pub(crate) fn frame(
+    mem: &Memory,
+    mut packet: Packet,
+    from: MacAddr,
+    to: MacAddr,
+    ethertype: EtherType,
+) -> Result<Packet, PoolDry> {
+    let header = eth::Header::new(to, from, ethertype);
+    packet.push(mem, eth::Header::LEN)?.copy_from_slice(header.as_bytes());
+    Ok(packet)
+}

@@ -1,0 +1,68 @@
+//! One routing table: a prefix trie per address family.
+
+use std::net::IpAddr;
+
+use base::{LinkId, Prefix};
+use prefix_trie::PrefixMap;
+
+use crate::route::{Route, RouteKind};
+
+/// Routes by prefix. Those to the same prefix stand in order: the smallest metric first, then the eldest.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    v4: PrefixMap<(u32, u8), Vec<Route>>,
+    v6: PrefixMap<(u128, u8), Vec<Route>>,
+}
+
+impl Table {
+    /// The best route to the longest prefix that holds `dst`. With `oif` only routes by that link count, and those
+    /// that need no link (Linux's `fib_table_lookup` and `fib_lookup_good_nhc`).
+    pub(crate) fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+        match (dst, oif) {
+            (IpAddr::V4(dst), None) => self.v4.get_lpm(&(dst.to_bits(), 32))?.1.first(),
+            (IpAddr::V6(dst), None) => self.v6.get_lpm(&(dst.to_bits(), 128))?.1.first(),
+            (IpAddr::V4(dst), Some(oif)) => longest_by(self.v4.cover_values(&(dst.to_bits(), 32)), oif),
+            (IpAddr::V6(dst), Some(oif)) => longest_by(self.v6.cover_values(&(dst.to_bits(), 128)), oif),
+        }
+    }
+
+    /// The routes to exactly this prefix.
+    pub(crate) fn exact(&self, prefix: Prefix) -> &[Route] {
+        let routes = match prefix.addr() {
+            IpAddr::V4(addr) => self.v4.get(&(addr.to_bits(), prefix.len())),
+            IpAddr::V6(addr) => self.v6.get(&(addr.to_bits(), prefix.len())),
+        };
+        routes.map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Adds a route behind those of its prefix that are as good or better.
+    pub(crate) fn insert(&mut self, route: Route) {
+        let len = route.prefix.len();
+        let routes = match route.prefix.addr() {
+            IpAddr::V4(addr) => self.v4.entry((addr.to_bits(), len)).or_default(),
+            IpAddr::V6(addr) => self.v6.entry((addr.to_bits(), len)).or_default(),
+        };
+        let at = routes.partition_point(|other| other.metric <= route.metric);
+        routes.insert(at, route);
+    }
+
+    /// Removes the routes by that link.
+    pub(crate) fn remove_dev(&mut self, dev: LinkId) {
+        for routes in self.v4.values_mut().chain(self.v6.values_mut()) {
+            routes.retain(|route| route.kind.dev() != Some(dev));
+        }
+        self.v4.retain(|_, routes| !routes.is_empty());
+        self.v6.retain(|_, routes| !routes.is_empty());
+    }
+
+    /// Every route, IPv4 first, by prefix.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.v4.values().flatten().chain(self.v6.values().flatten())
+    }
+}
+
+/// The route by `oif` that stands last in `covering`, whose prefixes grow longer.
+fn longest_by<'a>(covering: impl Iterator<Item = &'a Vec<Route>>, oif: LinkId) -> Option<&'a Route> {
+    let by_oif = |kind: RouteKind| kind.dev().is_none_or(|dev| dev == oif);
+    covering.filter_map(|routes| routes.iter().find(|route| by_oif(route.kind))).last()
+}
