@@ -9,10 +9,13 @@ mod as_text;
 mod file;
 mod key;
 pub mod model;
+pub mod reload;
 pub mod request;
 pub mod state;
+mod text;
 
 pub use file::ConfigError;
 pub use model::Config;
+pub use reload::Change;
 pub use request::{Reply, Request, Shown, What};
 pub use state::Snapshot;

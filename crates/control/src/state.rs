@@ -155,7 +155,7 @@ pub struct SaState {
     pub oseq: u64,
     /// The highest sequence number authenticated.
     pub seq: u64,
-    /// The window in words of 32 bits, the word of the lowest numbers first.
+    /// The anti-replay window in words of 32 bits: bit `n`, counted from the first word's lowest, stands for `seq - n`.
     pub bitmap: Vec<u32>,
     /// What went through it.
     pub stats: SaStats,

@@ -220,7 +220,7 @@ fn sa_selector(value: &Value<'_>, mode: Mode, outer: IpAddr) -> Result<Selector>
 /// IP protocols with ports, by number.
 const WITH_PORTS: [u8; 5] = [6, 17, 33, 132, 136];
 /// IP protocols by name.
-const PROTOCOLS: &[(&str, u8)] = &[
+pub(crate) const PROTOCOLS: &[(&str, u8)] = &[
     ("icmp", 1),
     ("tcp", 6),
     ("udp", 17),

@@ -8,6 +8,7 @@ mod link;
 mod reader;
 mod route;
 
+pub(crate) use ipsec::PROTOCOLS;
 pub use reader::ConfigError;
 use reader::{Result, Source};
 

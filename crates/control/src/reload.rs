@@ -1,0 +1,191 @@
+//! What changes between one configuration and the next.
+//!
+//! A running node keeps what stays the same: a link its device and its counters, an SA above all its sequence numbers
+//! and its replay window. Starting a key of AES-GCM again at sequence number 1 could use a nonce twice (RFC 4106 §3.1),
+//! so an SA is kept if its key and its identity are the same, whatever else about it changes: whoever applies such a
+//! change carries the last sequence number that was sent over to the changed SA.
+
+use crate::model::{Config, LinkConfig, SaConfig};
+
+/// The steps from one configuration to the next. Positions are those in the two configurations' lists.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Change {
+    /// The links.
+    pub links: ListChange,
+    /// The security associations.
+    pub sas: ListChange,
+    /// Whether the static routes differ, which are then replaced as a whole.
+    pub routes: bool,
+    /// Whether the policies differ, which are then replaced as a whole: among equals in priority the first one wins.
+    pub policies: bool,
+}
+
+/// What becomes of a list's items.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct ListChange {
+    /// Positions in the old list of what goes.
+    pub removed: Vec<usize>,
+    /// Positions in the new list of what comes.
+    pub added: Vec<usize>,
+    /// What stays with all it has become at run time.
+    pub kept: Vec<Kept>,
+}
+
+/// An item that is in both lists.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Kept {
+    /// Its position in the old list.
+    pub old: usize,
+    /// Its position in the new list.
+    pub new: usize,
+    /// Whether something about it is different that can be changed in place.
+    pub changed: bool,
+}
+
+impl Change {
+    /// The steps from `old` to `new`.
+    pub fn between(old: &Config, new: &Config) -> Self {
+        Self {
+            links: ListChange::between(&old.links, &new.links, same_link),
+            sas: ListChange::between(&old.sas, &new.sas, same_sa),
+            routes: old.routes != new.routes,
+            policies: old.policies != new.policies,
+        }
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty() && self.sas.is_empty() && !self.routes && !self.policies
+    }
+}
+
+impl ListChange {
+    /// Pairs the items of `old` and `new` that are `same`. What is configured is unique, so each has one at most.
+    fn between<T: PartialEq>(old: &[T], new: &[T], same: fn(&T, &T) -> bool) -> Self {
+        let mut change = Self::default();
+        for (n, item) in new.iter().enumerate() {
+            match old.iter().position(|other| same(other, item)) {
+                Some(o) => change.kept.push(Kept { old: o, new: n, changed: old[o] != *item }),
+                None => change.added.push(n),
+            }
+        }
+        change.removed = (0..old.len()).filter(|&o| change.kept.iter().all(|kept| kept.old != o)).collect();
+        change
+    }
+
+    /// Whether every item stays as it is. Where it stands in the list does not matter.
+    pub fn is_empty(&self) -> bool {
+        self.removed.is_empty() && self.added.is_empty() && self.kept.iter().all(|kept| !kept.changed)
+    }
+}
+
+/// The same device or socket. Its MTU and its addresses can change while it is open; its offloads and queues cannot.
+fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
+    old.name == new.name && old.kind == new.kind && old.offloads == new.offloads
+}
+
+/// The same SA in the SAD (RFC 4301 §4.4.2), with the same key. What else is different is changed in place.
+fn same_sa(old: &SaConfig, new: &SaConfig) -> bool {
+    (old.src, old.dst, old.spi) == (new.src, new.dst, new.spi) && old.algorithm == new.algorithm
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{LinkKind, RouteAction};
+
+    fn config() -> Config {
+        Config::from_toml(include_str!("../tests/gw.toml"), "gw.toml").unwrap()
+    }
+
+    fn kept(old: usize, new: usize, changed: bool) -> Kept {
+        Kept { old, new, changed }
+    }
+
+    #[test]
+    fn the_same_file_changes_nothing() {
+        let change = Change::between(&config(), &config());
+        assert!(change.is_empty(), "{change:?}");
+        assert_eq!(change.sas.kept, [kept(0, 0, false), kept(1, 1, false)]);
+    }
+
+    #[test]
+    fn the_order_of_links_and_sas_does_not_matter() {
+        let mut new = config();
+        new.sas.reverse();
+        new.links.swap(0, 2);
+        let change = Change::between(&config(), &new);
+        assert!(change.is_empty(), "{change:?}");
+        assert_eq!(change.sas.kept, [kept(1, 0, false), kept(0, 1, false)]);
+    }
+
+    #[test]
+    fn everything_comes_at_the_start_and_goes_at_the_end() {
+        let start = Change::between(&Config::default(), &config());
+        assert_eq!((start.links.added, start.sas.added), (vec![0, 1, 2], vec![0, 1]));
+        assert!(start.routes && start.policies && start.links.removed.is_empty());
+        let end = Change::between(&config(), &Config::default());
+        assert_eq!((end.links.removed, end.sas.removed), (vec![0, 1, 2], vec![0, 1]));
+        assert!(end.routes && end.policies && end.links.added.is_empty());
+    }
+
+    #[test]
+    fn an_sa_is_kept_unless_its_key_or_its_identity_changes() {
+        let cases: &[(&str, &str, bool)] = &[
+            ("mode = \"tunnel\"\nreqid = 1\n", "reqid = 2\n", true),
+            ("replay-window = 1024", "replay-window = 64", true),
+            ("sport = 4500", "sport = 4501", true),
+            ("spi = 0x1000", "spi = 0x2000", false),
+            ("a0a1a2a3", "a0a1a2a4", false),
+            ("icv = 128", "icv = 96", false),
+        ];
+        let alone = |text: &str| {
+            let mut config = Config::default();
+            let start = text.find("[[sa]]").unwrap();
+            let end = start + 1 + text[start + 1..].find("[[sa]]").unwrap();
+            config.sas = Config::from_toml(&text[start..end], "f").unwrap().sas;
+            config
+        };
+        let text = include_str!("../tests/gw.toml");
+        for (from, to, stays) in cases {
+            let change = Change::between(&alone(text), &alone(&text.replacen(from, to, 1))).sas;
+            let want = match stays {
+                true => ListChange { kept: vec![kept(0, 0, true)], ..ListChange::default() },
+                false => ListChange { removed: vec![0], added: vec![0], kept: Vec::new() },
+            };
+            assert_eq!(change, want, "{from} to {to}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_opened_anew_unless_only_its_mtu_or_addresses_change() {
+        type Edit = fn(&mut LinkConfig);
+        let cases: [(Edit, bool); 5] = [
+            (|link| link.mtu = Some(1400), true),
+            (|link| link.addresses.clear(), true),
+            (|link| link.kind = LinkKind::Tun { queues: 1 }, false),
+            (|link| link.offloads = false, false),
+            (|link| link.name = "tun9".to_owned(), false),
+        ];
+        for (n, (change, stays)) in cases.into_iter().enumerate() {
+            let mut new = config();
+            change(&mut new.links[0]);
+            let links = Change::between(&config(), &new).links;
+            let moved = if stays { vec![] } else { vec![0] };
+            assert_eq!((&links.removed, &links.added), (&moved, &moved), "case {n}");
+            assert_eq!(links.kept[0], if stays { kept(0, 0, true) } else { kept(1, 1, false) }, "case {n}");
+        }
+    }
+
+    #[test]
+    fn routes_and_policies_are_replaced_as_a_whole() {
+        let mut new = config();
+        new.routes[0].action = RouteAction::Prohibit;
+        let change = Change::between(&config(), &new);
+        assert!(change.routes && !change.policies && change.links.is_empty() && change.sas.is_empty());
+        let mut new = config();
+        new.policies.swap(0, 1);
+        let change = Change::between(&config(), &new);
+        assert!(change.policies && !change.routes && change.links.is_empty() && change.sas.is_empty());
+    }
+}

@@ -1,0 +1,238 @@
+//! What `fatpath show` prints: the states in the layout of the tools that people know them from. Links, routes and
+//! neighbours read as from `ip`, SAs and policies as from `ip -s xfrm`, counters as from `nstat` and
+//! `/proc/net/xfrm_stat`.
+
+use std::fmt::{self, Display, Formatter, Write as _};
+use std::net::IpAddr;
+
+use base::{Prefix, TableId};
+
+use crate::file::PROTOCOLS;
+use crate::model::{Level, PolicyAction, Selector};
+use crate::request::Shown;
+use crate::state::{CountersState, DropState, LinkState, LinkStats, NeighbourState, PolicyState, RouteState, SaState};
+
+impl Shown {
+    /// The text for a terminal, in whole lines. Counters at zero are left out unless `all`.
+    pub fn to_text(&self, all: bool) -> String {
+        match self {
+            Self::Links(links) => whole(links),
+            Self::Routes(routes) => whole(routes),
+            Self::Neighbours(neighbours) => whole(neighbours),
+            Self::Sa(sas) => whole(sas),
+            Self::Policies(policies) => whole(policies),
+            Self::Counters(counters) => counters.to_text(all),
+            Self::Drops(drops) => whole(drops),
+        }
+    }
+}
+
+fn whole<T: Display>(items: &[T]) -> String {
+    items.iter().map(ToString::to_string).collect()
+}
+
+/// ` word value`, or nothing.
+fn optional<T: Display>(f: &mut Formatter<'_>, word: &str, value: Option<T>) -> fmt::Result {
+    value.map_or(Ok(()), |value| write!(f, " {word} {value}"))
+}
+
+impl Display for LinkState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let flags = if self.up { "UP" } else { "DOWN" };
+        write!(f, "{}: {}: <{flags}> mtu {} kind {}", self.index, self.name, self.mtu, self.kind)?;
+        optional(f, "on", self.on.as_deref())?;
+        writeln!(f)?;
+        if let Some(why) = &self.why_down {
+            writeln!(f, "    down ({why})")?;
+        }
+        if let Some(lladdr) = &self.lladdr {
+            writeln!(f, "    link/ether {lladdr}")?;
+        }
+        for address in &self.addresses {
+            writeln!(f, "    {} {address}", if address.addr().is_ipv4() { "inet" } else { "inet6" })?;
+        }
+        for offload in &self.offloads {
+            write!(f, "    {} {}", offload.name, if offload.on { "on" } else { "off" })?;
+            match &offload.why {
+                Some(why) => writeln!(f, " ({why})")?,
+                None => writeln!(f)?,
+            }
+        }
+        self.stats.fmt(f)
+    }
+}
+
+impl Display for LinkStats {
+    /// Two blocks of a heading and a line of numbers under it, as `ip -s link` has them.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let rx = [self.rx_bytes, self.rx_packets, self.rx_wire_packets, self.rx_calls, self.rx_dropped];
+        let tx = [self.tx_bytes, self.tx_packets, self.tx_wire_packets, self.tx_calls, self.tx_dropped];
+        let names = ["bytes", "packets", "wire-packets", "calls", "dropped"];
+        for (way, values) in [("RX:", rx), ("TX:", tx)] {
+            let (mut heading, mut line) = (format!("    {way}"), "       ".to_owned());
+            for (n, (name, value)) in names.iter().zip(rx.iter().zip(tx)).enumerate() {
+                let width = name.len().max(value.0.to_string().len()).max(value.1.to_string().len());
+                write!(heading, " {name:>width$}")?;
+                write!(line, " {:>width$}", values[n])?;
+            }
+            writeln!(f, "{heading}\n{line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A destination as `ip route` prints it: `default`, an address alone, or a prefix.
+fn destination(to: Prefix) -> String {
+    match to {
+        _ if to.len() == 0 => "default".to_owned(),
+        _ if to.is_host() => to.addr().to_string(),
+        _ => to.to_string(),
+    }
+}
+
+impl Display for RouteState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.kind != "unicast" {
+            write!(f, "{} ", self.kind)?;
+        }
+        write!(f, "{}", destination(self.to))?;
+        optional(f, "via", self.via)?;
+        optional(f, "dev", self.dev.as_deref())?;
+        optional(f, "table", Some(TableId(self.table)).filter(|&table| table != TableId::MAIN))?;
+        writeln!(f, " metric {}", self.metric)
+    }
+}
+
+impl Display for NeighbourState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{} dev {}", self.to, self.dev)?;
+        optional(f, "lladdr", self.lladdr.as_deref())?;
+        optional(f, "queued", Some(self.queued).filter(|&queued| queued != 0))?;
+        writeln!(f, " {}", self.state)
+    }
+}
+
+impl Display for Selector {
+    /// With a blank at its end, as iproute2's `xfrm_selector_print` leaves it.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "src {} dst {} ", self.src, self.dst)?;
+        if let Some(proto) = self.proto {
+            match PROTOCOLS.iter().find(|&&(_, number)| number == proto) {
+                Some((name, _)) => write!(f, "proto {name} ")?,
+                None => write!(f, "proto {proto} ")?,
+            }
+        }
+        for (word, port) in [("sport", self.sport), ("dport", self.dport)] {
+            if let Some(port) = port {
+                write!(f, "{word} {port} ")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Flags that iproute2 calls extra, and prints after a word of their own.
+const EXTRA_FLAGS: [&str; 2] = ["dont-encap-dscp", "oseq-may-wrap"];
+
+/// The widest window that Linux keeps in its first form of replay state, `xfrm_replay_state`.
+const MAX_LEGACY_WINDOW: u32 = 32;
+
+impl Display for SaState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "src {} dst {}", self.src, self.dst)?;
+        writeln!(f, "\tproto esp spi {:#010x} reqid {} mode {}", self.spi, self.reqid, self.mode)?;
+        let (extra, flags): (Vec<&str>, Vec<&str>) =
+            self.flags.iter().map(String::as_str).partition(|flag| EXTRA_FLAGS.contains(flag));
+        write!(f, "\treplay-window {}", self.replay_window)?;
+        optional(f, "flag", Some(flags.join(" ")).filter(|flags| !flags.is_empty()))?;
+        optional(f, "extra_flag", Some(extra.join(" ")).filter(|flags| !flags.is_empty()))?;
+        writeln!(f)?;
+        match (self.key_bits, self.icv_bits) {
+            (0, _) => writeln!(f, "\tenc {} ", self.algorithm)?,
+            (key, icv) => writeln!(f, "\taead {} <<Keys hidden>> {icv} ({key}-bit key)", self.algorithm)?,
+        }
+        if let Some(encap) = self.encap {
+            let any = if self.dst.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
+            writeln!(f, "\tencap type espinudp sport {} dport {} addr {any}", encap.sport, encap.dport)?;
+        }
+        self.anti_replay(f)?;
+        if let Some(selector) = &self.selector {
+            writeln!(f, "\tsel {selector}")?;
+        }
+        let stats = &self.stats;
+        writeln!(f, "\tlifetime current:\n\t  {}(bytes), {}(packets)", stats.bytes, stats.packets)?;
+        write!(f, "\tstats:\n\t  replay-window {} replay {}", stats.replay_window, stats.replay)?;
+        writeln!(f, " failed {}", stats.integrity_failed)
+    }
+}
+
+impl SaState {
+    /// The replay state in the form that Linux keeps it: the wide one for ESN and for windows above 32.
+    fn anti_replay(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (seq, oseq) = (self.seq, self.oseq);
+        if self.replay_window <= MAX_LEGACY_WINDOW && !self.flags.iter().any(|flag| flag == "esn") {
+            let bitmap = self.bitmap.first().copied().unwrap_or(0);
+            let (seq, oseq) = (seq as u32, oseq as u32);
+            return writeln!(f, "\tanti-replay context: seq {seq:#x}, oseq {oseq:#x}, bitmap {bitmap:#010x}");
+        }
+        writeln!(f, "\tanti-replay esn context:")?;
+        write!(f, "\t seq-hi {:#x}, seq {:#x}", seq >> 32, seq as u32)?;
+        writeln!(f, ", oseq-hi {:#x}, oseq {:#x}", oseq >> 32, oseq as u32)?;
+        writeln!(f, "\t replay_window {}, bitmap-length {}", self.replay_window, self.bitmap.len())?;
+        let words: Vec<String> = self.bitmap.iter().rev().map(|word| format!("{word:08x} ")).collect();
+        words.chunks(8).try_for_each(|line| writeln!(f, "\t {}", line.concat()))
+    }
+}
+
+impl Display for PolicyState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n\tdir {} ", self.selector, self.dir)?;
+        if self.action == PolicyAction::Block {
+            write!(f, "action block ")?;
+        }
+        writeln!(f, "priority {} ", self.priority)?;
+        for template in &self.templates {
+            let any = if self.selector.src.is_ipv4() { Prefix::ANY_V4 } else { Prefix::ANY_V6 }.addr();
+            let (src, dst) = (template.src.unwrap_or(any), template.dst.unwrap_or(any));
+            writeln!(f, "\ttmpl src {src} dst {dst}\n\t\tproto esp reqid {} mode {}", template.reqid, template.mode)?;
+            if template.level == Level::Use {
+                writeln!(f, "\t\tlevel use")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Display for DropState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<32}{}", self.reason, self.count)?;
+        optional(f, "dev", self.link.as_deref())?;
+        writeln!(f)
+    }
+}
+
+impl CountersState {
+    fn to_text(&self, all: bool) -> String {
+        let mut text = String::new();
+        for counter in self.counters.iter().filter(|counter| all || counter.value != 0) {
+            text += &match counter.name.starts_with("Xfrm") {
+                true => format!("{:<24}\t{}\n", counter.name, counter.value),
+                false => format!("{:<32}{}\n", counter.name, counter.value),
+            };
+        }
+        for copy in self.copies.iter().filter(|copy| all || copy.copies != 0) {
+            let name = format!("copied {}", copy.reason);
+            text += &format!("{name:<32}{} bytes, {} times\n", copy.bytes, copy.copies);
+        }
+        if all || self.forwarded_packets != 0 {
+            let (bytes, packets) = (self.forwarded_bytes, self.forwarded_packets);
+            text += &format!("{:<32}{bytes} bytes, {packets} packets\n", "forwarded");
+        }
+        if self.forwarded_bytes != 0 {
+            let copied = self.copies.iter().fold(0_u64, |sum, copy| sum.saturating_add(copy.bytes));
+            let ratio = copied as f64 / self.forwarded_bytes as f64;
+            text += &format!("{:<32}{ratio:.3}\n", "copied bytes per forwarded byte");
+        }
+        text
+    }
+}

@@ -1,0 +1,301 @@
+//! What `fatpath show` prints, to the last blank, and that its JSON comes back equal.
+
+use control::model::{Dir, Encap, Level, Mode, PolicyAction, Selector, Template};
+use control::state::*;
+use control::{Reply, Shown};
+
+fn selector(src: &str, dst: &str) -> Selector {
+    Selector { src: src.parse().unwrap(), dst: dst.parse().unwrap(), proto: None, sport: None, dport: None }
+}
+
+fn links() -> Shown {
+    let offload =
+        |name: &str, on, why: Option<&str>| OffloadState { name: name.to_owned(), on, why: why.map(str::to_owned) };
+    let tun0 = LinkState {
+        index: 1,
+        name: "tun0".to_owned(),
+        kind: "tun".to_owned(),
+        on: None,
+        mtu: 1438,
+        up: true,
+        why_down: None,
+        lladdr: None,
+        addresses: vec!["10.1.0.254/24".parse().unwrap(), "fd00:1::fe/64".parse().unwrap()],
+        offloads: vec![
+            offload("tso4", true, None),
+            offload("uso", false, Some("kernel refused TUNSETOFFLOAD: EINVAL")),
+        ],
+        stats: LinkStats {
+            rx_packets: 10,
+            rx_bytes: 655_350_000,
+            rx_wire_packets: 440,
+            rx_calls: 9,
+            rx_dropped: 1,
+            tx_packets: 3,
+            tx_bytes: 120,
+            tx_wire_packets: 3,
+            tx_calls: 2,
+            tx_dropped: 0,
+        },
+    };
+    let eth1 = LinkState {
+        index: 2,
+        name: "eth1".to_owned(),
+        kind: "packet".to_owned(),
+        on: Some("ens4".to_owned()),
+        mtu: 1500,
+        up: false,
+        why_down: Some("ens4 is gone".to_owned()),
+        lladdr: Some("52:54:00:12:34:56".to_owned()),
+        addresses: Vec::new(),
+        offloads: Vec::new(),
+        stats: LinkStats::default(),
+    };
+    Shown::Links(vec![tun0, eth1])
+}
+
+fn routes() -> Shown {
+    let route = |kind: &str, to: &str, via: Option<&str>, dev: Option<&str>, metric, table| RouteState {
+        kind: kind.to_owned(),
+        to: to.parse().unwrap(),
+        via: via.map(|via| via.parse().unwrap()),
+        dev: dev.map(str::to_owned),
+        metric,
+        table,
+    };
+    Shown::Routes(vec![
+        route("unicast", "0.0.0.0/0", Some("198.51.100.254"), Some("eth1"), 0, 254),
+        route("unicast", "10.2.0.0/24", None, Some("wan"), 0, 254),
+        route("local", "192.0.2.1", None, Some("wan"), 0, 255),
+        route("blackhole", "fd00::/16", None, None, 1024, 100),
+    ])
+}
+
+fn neighbours() -> Shown {
+    let neighbour = |lladdr: Option<&str>, state: &str, queued| NeighbourState {
+        to: "198.51.100.254".parse().unwrap(),
+        dev: "eth1".to_owned(),
+        lladdr: lladdr.map(str::to_owned),
+        state: state.to_owned(),
+        queued,
+    };
+    Shown::Neighbours(vec![neighbour(Some("52:54:00:00:00:01"), "REACHABLE", 0), neighbour(None, "INCOMPLETE", 3)])
+}
+
+fn sas() -> Shown {
+    let esn = SaState {
+        src: "192.0.2.1".parse().unwrap(),
+        dst: "192.0.2.2".parse().unwrap(),
+        spi: 0x1000,
+        mode: Mode::Tunnel,
+        reqid: 1,
+        algorithm: "rfc4106(gcm(aes))".to_owned(),
+        key_bits: 256,
+        icv_bits: 128,
+        replay_window: 288,
+        flags: vec!["esn".to_owned(), "dont-encap-dscp".to_owned()],
+        encap: Some(Encap { sport: 4500, dport: 4501 }),
+        selector: None,
+        oseq: 0x1_0000_0002,
+        seq: 0x2a,
+        bitmap: vec![0xffff_ffff, 0x3ff, 0, 0, 0, 0, 0, 0, 0],
+        stats: SaStats { packets: 3, bytes: 4200, replay: 1, replay_window: 2, integrity_failed: 4 },
+    };
+    let null = SaState {
+        spi: 0xdead_beef,
+        mode: Mode::Transport,
+        reqid: 0,
+        algorithm: "ecb(cipher_null)".to_owned(),
+        key_bits: 0,
+        icv_bits: 0,
+        replay_window: 32,
+        flags: Vec::new(),
+        encap: None,
+        selector: Some(Selector { proto: Some(17), dport: Some(53), ..selector("198.51.100.7/32", "0.0.0.0/0") }),
+        oseq: 0,
+        seq: 2,
+        bitmap: vec![3],
+        stats: SaStats::default(),
+        ..esn.clone()
+    };
+    Shown::Sa(vec![esn, null])
+}
+
+fn policies() -> Shown {
+    let template = Template {
+        src: Some("192.0.2.1".parse().unwrap()),
+        dst: Some("192.0.2.2".parse().unwrap()),
+        mode: Mode::Tunnel,
+        reqid: 1,
+        level: Level::Required,
+    };
+    let out = PolicyState {
+        dir: Dir::Out,
+        selector: selector("10.1.0.0/24", "10.2.0.0/24"),
+        priority: 0,
+        action: PolicyAction::Allow,
+        templates: vec![template],
+    };
+    let transport = Template { src: None, dst: None, mode: Mode::Transport, reqid: 2, level: Level::Use };
+    let dir_in = PolicyState {
+        dir: Dir::In,
+        selector: Selector { proto: Some(89), ..selector("fd00:1::/64", "::/0") },
+        priority: 7,
+        templates: vec![transport],
+        ..out.clone()
+    };
+    let block = PolicyState { action: PolicyAction::Block, templates: Vec::new(), ..dir_in.clone() };
+    Shown::Policies(vec![out, dir_in, block])
+}
+
+fn counters() -> CountersState {
+    let counter = |name: &str, value| CounterState { name: name.to_owned(), value };
+    let copy = |reason: &str, copies, bytes| CopyState { reason: reason.to_owned(), copies, bytes };
+    CountersState {
+        counters: vec![counter("IpInReceives", 123), counter("IpInHdrErrors", 0), counter("XfrmInNoStates", 7)],
+        copies: vec![copy("Linearize", 0, 0), copy("WireFrame", 10, 640_000)],
+        forwarded_packets: 20,
+        forwarded_bytes: 1_280_000,
+    }
+}
+
+fn drops() -> Shown {
+    let drop = |link: Option<&str>, reason: &str, count| DropState {
+        link: link.map(str::to_owned),
+        reason: reason.to_owned(),
+        count,
+    };
+    Shown::Drops(vec![drop(Some("wan"), "EspReplay", 3), drop(None, "NoRoute", 1)])
+}
+
+#[test]
+fn links_show_offloads_with_reasons_and_what_they_moved() {
+    let want = "\
+1: tun0: <UP> mtu 1438 kind tun
+    inet 10.1.0.254/24
+    inet6 fd00:1::fe/64
+    tso4 on
+    uso off (kernel refused TUNSETOFFLOAD: EINVAL)
+    RX:     bytes packets wire-packets calls dropped
+        655350000      10          440     9       1
+    TX:     bytes packets wire-packets calls dropped
+              120       3            3     2       0
+2: eth1: <DOWN> mtu 1500 kind packet on ens4
+    down (ens4 is gone)
+    link/ether 52:54:00:12:34:56
+    RX: bytes packets wire-packets calls dropped
+            0       0            0     0       0
+    TX: bytes packets wire-packets calls dropped
+            0       0            0     0       0
+";
+    assert_eq!(links().to_text(false), want);
+}
+
+#[test]
+fn routes_and_neighbours_read_as_from_ip() {
+    let want = "\
+default via 198.51.100.254 dev eth1 metric 0
+10.2.0.0/24 dev wan metric 0
+local 192.0.2.1 dev wan table local metric 0
+blackhole fd00::/16 table 100 metric 1024
+";
+    assert_eq!(routes().to_text(false), want);
+    let want = "\
+198.51.100.254 dev eth1 lladdr 52:54:00:00:00:01 REACHABLE
+198.51.100.254 dev eth1 queued 3 INCOMPLETE
+";
+    assert_eq!(neighbours().to_text(false), want);
+}
+
+#[test]
+fn sas_read_as_from_ip_xfrm_state_without_their_keys() {
+    let want = "\
+src 192.0.2.1 dst 192.0.2.2
+\tproto esp spi 0x00001000 reqid 1 mode tunnel
+\treplay-window 288 flag esn extra_flag dont-encap-dscp
+\taead rfc4106(gcm(aes)) <<Keys hidden>> 128 (256-bit key)
+\tencap type espinudp sport 4500 dport 4501 addr 0.0.0.0
+\tanti-replay esn context:
+\t seq-hi 0x0, seq 0x2a, oseq-hi 0x1, oseq 0x2
+\t replay_window 288, bitmap-length 9
+\t 00000000 00000000 00000000 00000000 00000000 00000000 00000000 000003ff\x20
+\t ffffffff\x20
+\tlifetime current:
+\t  4200(bytes), 3(packets)
+\tstats:
+\t  replay-window 2 replay 1 failed 4
+src 192.0.2.1 dst 192.0.2.2
+\tproto esp spi 0xdeadbeef reqid 0 mode transport
+\treplay-window 32
+\tenc ecb(cipher_null)\x20
+\tanti-replay context: seq 0x2, oseq 0x0, bitmap 0x00000003
+\tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20
+\tlifetime current:
+\t  0(bytes), 0(packets)
+\tstats:
+\t  replay-window 0 replay 0 failed 0
+";
+    assert_eq!(sas().to_text(false), want);
+}
+
+#[test]
+fn policies_read_as_from_ip_xfrm_policy() {
+    let want = "\
+src 10.1.0.0/24 dst 10.2.0.0/24\x20
+\tdir out priority 0\x20
+\ttmpl src 192.0.2.1 dst 192.0.2.2
+\t\tproto esp reqid 1 mode tunnel
+src fd00:1::/64 dst ::/0 proto 89\x20
+\tdir in priority 7\x20
+\ttmpl src :: dst ::
+\t\tproto esp reqid 2 mode transport
+\t\tlevel use
+src fd00:1::/64 dst ::/0 proto 89\x20
+\tdir in action block priority 7\x20
+";
+    assert_eq!(policies().to_text(false), want);
+}
+
+#[test]
+fn counters_at_zero_are_left_out_unless_asked_for() {
+    let want = "\
+IpInReceives                    123
+XfrmInNoStates          \t7
+copied WireFrame                640000 bytes, 10 times
+forwarded                       1280000 bytes, 20 packets
+copied bytes per forwarded byte 0.500
+";
+    assert_eq!(Shown::Counters(counters()).to_text(false), want);
+    let all = Shown::Counters(counters()).to_text(true);
+    assert!(all.contains("IpInHdrErrors                   0\n") && all.contains("copied Linearize"), "{all}");
+    assert_eq!(Shown::Counters(CountersState::default()).to_text(false), "");
+}
+
+#[test]
+fn drops_name_their_link_unless_the_node_made_the_packet() {
+    let want = "\
+EspReplay                       3 dev wan
+NoRoute                         1
+";
+    assert_eq!(drops().to_text(false), want);
+}
+
+#[test]
+fn every_reply_comes_back_equal_through_json() {
+    for shown in [links(), routes(), neighbours(), sas(), policies(), Shown::Counters(counters()), drops()] {
+        let reply = Reply::Show { shown: shown.clone() };
+        assert_eq!(Reply::from_line(reply.to_line().trim_end()), Ok(reply));
+        assert!(shown.to_json().starts_with(['[', '{']), "{}", shown.to_json());
+    }
+}
+
+#[test]
+fn json_names_are_the_words_of_the_text() {
+    let want = concat!(
+        r#"[{"kind":"unicast","to":"0.0.0.0/0","via":"198.51.100.254","dev":"eth1","metric":0,"table":254},"#,
+        r#"{"kind":"unicast","to":"10.2.0.0/24","via":null,"dev":"wan","metric":0,"table":254},"#,
+        r#"{"kind":"local","to":"192.0.2.1/32","via":null,"dev":"wan","metric":0,"table":255},"#,
+        r#"{"kind":"blackhole","to":"fd00::/16","via":null,"dev":null,"metric":1024,"table":100}]"#,
+    );
+    assert_eq!(routes().to_json(), want);
+}
