@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, socket_with};
-use wire::checksum;
+use wire::Malformed;
+use wire::icmp::{self, Header, Icmp, Message};
+use wire::ipv4::Ipv4;
 
 use super::failure::Failure;
 use super::netns::Namespace;
@@ -17,9 +19,7 @@ const LIMIT: Duration = Duration::from_secs(4);
 const INTERVAL: Duration = Duration::from_millis(200);
 /// Payload, all zero.
 const PAYLOAD_LEN: usize = 56;
-const HEADER_LEN: usize = 8;
-const ECHO_REPLY: u8 = 0;
-const ECHO_REQUEST: u8 = 8;
+const MESSAGE_LEN: usize = Header::LEN + PAYLOAD_LEN;
 
 /// Asks until `to` answers.
 pub(super) fn ping(from: &Namespace, to: Ipv4Addr, stop: &Stop) -> Result<(), Failure> {
@@ -30,7 +30,8 @@ pub(super) fn ping(from: &Namespace, to: Ipv4Addr, stop: &Stop) -> Result<(), Fa
     let mut seq = 0;
     stop.wait(&doing, LIMIT, || {
         seq += 1;
-        match socket.send(&request(id, seq)) {
+        let request = request(id, seq).map_err(|err| Failure::step(&doing, err))?;
+        match socket.send(&request) {
             Ok(_) => answered(&socket, id).map_err(fail),
             // An ICMP error for an earlier request, such as a host that does not answer ARP yet.
             Err(err) if is_passing(&err) => Ok(None),
@@ -49,14 +50,11 @@ fn open(to: Ipv4Addr) -> io::Result<UdpSocket> {
 }
 
 /// An echo request with its checksum.
-fn request(id: u16, seq: u16) -> [u8; HEADER_LEN + PAYLOAD_LEN] {
-    let mut message = [0; HEADER_LEN + PAYLOAD_LEN];
-    message[0] = ECHO_REQUEST;
-    message[4..6].copy_from_slice(&id.to_be_bytes());
-    message[6..8].copy_from_slice(&seq.to_be_bytes());
-    let checksum = checksum::finish(checksum::sum(&message));
-    message[2..4].copy_from_slice(&checksum.to_be_bytes());
-    message
+fn request(id: u16, seq: u16) -> Result<[u8; MESSAGE_LEN], Malformed> {
+    let mut message = [0; MESSAGE_LEN];
+    Header::new(Message::EchoRequest { id, seq }).write(&mut message)?;
+    icmp::fill_check(&mut message)?;
+    Ok(message)
 }
 
 /// Waits for an answer to any of our requests.
@@ -74,9 +72,9 @@ fn answered(socket: &UdpSocket, id: u16) -> io::Result<Option<()>> {
 
 /// Whether an IPv4 packet, as a raw socket gives it, is an echo reply to `id`.
 fn is_reply(packet: &[u8], id: u16) -> bool {
-    let Some(&first) = packet.first() else { return false };
-    let icmp = packet.get(usize::from(first & 0xf) * 4..).unwrap_or_default();
-    icmp.first() == Some(&ECHO_REPLY) && icmp.get(4..6) == Some(&id.to_be_bytes())
+    let message = Ipv4::parse(packet).and_then(|packet| Icmp::parse(packet.payload()));
+    let message = message.ok().and_then(|icmp| icmp.header().message());
+    matches!(message, Some(Message::EchoReply { id: to, .. }) if to == id)
 }
 
 /// Whether the next request may fare better.
@@ -89,27 +87,31 @@ fn is_passing(err: &io::Error) -> bool {
 mod tests {
     use super::*;
 
+    /// An IPv4 packet without options around an ICMP message.
+    fn packet(message: Message) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 28, 0, 0, 0, 0, 64, 1, 0, 0, 10, 2, 0, 1, 10, 1, 0, 1];
+        packet.extend(Header::new(message).as_bytes());
+        packet
+    }
+
     #[test]
-    fn a_request_carries_a_right_checksum() {
-        let message = request(0x1234, 7);
-        assert_eq!(message[..2], [ECHO_REQUEST, 0]);
-        assert_eq!(message[4..8], [0x12, 0x34, 0, 7]);
-        // The one's complement sum over a message with its checksum is all ones (RFC 1071 §1).
-        assert_eq!(checksum::fold(checksum::sum(&message)), 0xffff);
+    fn a_request_carries_its_number_and_a_right_checksum() {
+        let message = request(0x1234, 7).unwrap();
+        let icmp = Icmp::parse(&message).unwrap();
+        assert_eq!(icmp.header().message(), Some(Message::EchoRequest { id: 0x1234, seq: 7 }));
+        assert!(icmp.check_ok());
+        assert_eq!(icmp.payload().len(), PAYLOAD_LEN);
     }
 
     #[test]
     fn only_an_answer_to_us_is_an_answer() {
-        let mut reply = vec![0x45; 20];
-        reply.extend([ECHO_REPLY, 0, 0, 0, 0x12, 0x34, 0, 1]);
-        assert!(is_reply(&reply, 0x1234));
-        assert!(!is_reply(&reply, 0x1235), "another's");
-        assert!(!is_reply(&reply[..25], 0x1234), "cut short");
-        assert!(!is_reply(&[], 0x1234), "nothing");
-        reply[0] = 0x4f;
-        assert!(!is_reply(&reply, 0x1234), "options up to the end");
-        reply[0] = 0x45;
-        reply[20] = ECHO_REQUEST;
-        assert!(!is_reply(&reply, 0x1234), "a question");
+        let (id, seq) = (0x1234, 1);
+        let reply = packet(Message::EchoReply { id, seq });
+        assert!(is_reply(&reply, id));
+        assert!(!is_reply(&reply, id + 1), "another's");
+        assert!(!is_reply(&reply[..27], id), "cut short");
+        assert!(!is_reply(&[], id), "nothing");
+        assert!(!is_reply(&packet(Message::EchoRequest { id, seq }), id), "a question");
+        assert!(!is_reply(&packet(Message::FragNeeded { mtu: id }), id), "an error");
     }
 }
