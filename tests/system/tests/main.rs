@@ -1,7 +1,12 @@
-//! Tests of the program with the host's kernel on either side.
+//! Tests of the program as a whole: real processes, real interfaces, the host's kernel at either end.
+
+mod daemon;
+mod router;
+mod tunnel;
 
 use libtest_mimic::Arguments;
 
 fn main() {
-    libtest_mimic::run(&Arguments::from_args(), vec![]).exit();
+    let trials = [tunnel::trials(), router::trials(), daemon::trials()].into_iter().flatten().collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -1,0 +1,130 @@
+//! What is tried: the kinds of ESP connection, and the traffic that each has to carry.
+
+use std::net::{IpAddr, SocketAddr};
+
+use system::{Endpoint, Esp, Mode, OUTER_V4, OUTER_V6, Outcome, PING_SIZES, blob, digest, ping_script};
+
+use crate::site::{INNER_V4, INNER_V6, Inner, Near, Site};
+
+/// Bytes of each TCP transfer.
+const STREAM_LEN: usize = 4 << 20;
+
+/// The largest ping that crosses a 1500-byte link in one ESP packet in transport mode: what is left of the MTU after
+/// IP header, ESP header, IV (8) and ICV (16), rounded down to 4 bytes, less pad length, next header and ICMP header.
+const UNFRAGMENTED: (u16, u16) = ((1500 - 20 - 32) / 4 * 4 - 2 - 8, (1500 - 40 - 32) / 4 * 4 - 2 - 8);
+
+/// One kind of connection.
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    mode: Mode,
+    outer: [&'static str; 2],
+    inner: Inner,
+    icv_bits: u16,
+    esn: bool,
+    udp: bool,
+}
+
+const TUNNEL: Scenario = Scenario {
+    name: "tunnel_v4",
+    mode: Mode::Tunnel,
+    outer: OUTER_V4,
+    inner: INNER_V4,
+    icv_bits: 128,
+    esn: false,
+    udp: false,
+};
+
+const TRANSPORT: Scenario =
+    Scenario { name: "transport_v4", mode: Mode::Transport, inner: Inner::hosts(OUTER_V4), ..TUNNEL };
+
+/// All of them.
+pub(crate) static SCENARIOS: &[Scenario] = &[
+    TUNNEL,
+    Scenario { name: "tunnel_v6", outer: OUTER_V6, inner: INNER_V6, ..TUNNEL },
+    Scenario { name: "tunnel_v4_in_v6", outer: OUTER_V6, ..TUNNEL },
+    Scenario { name: "tunnel_v6_in_v4", inner: INNER_V6, ..TUNNEL },
+    Scenario { name: "tunnel_v4_icv_96", icv_bits: 96, ..TUNNEL },
+    Scenario { name: "tunnel_v4_esn", esn: true, ..TUNNEL },
+    Scenario { name: "tunnel_v4_in_udp", udp: true, ..TUNNEL },
+    Scenario { name: "tunnel_v6_in_udp_esn", udp: true, esn: true, inner: INNER_V6, ..TUNNEL },
+    TRANSPORT,
+    Scenario { name: "transport_v6", outer: OUTER_V6, inner: Inner::hosts(OUTER_V6), ..TRANSPORT },
+    Scenario { name: "transport_v4_esn", esn: true, ..TRANSPORT },
+];
+
+impl Scenario {
+    /// Builds the site and carries traffic over it.
+    pub(crate) fn run(&self, near: Near) -> Outcome {
+        let esp = Esp {
+            icv_bits: self.icv_bits,
+            esn: self.esn,
+            udp: self.udp,
+            ..Esp::new(self.mode, self.outer, &[(self.inner.near_net, self.inner.peer_net)])
+        };
+        let mut site = Site::new(near, &esp)?;
+        match self.mode {
+            Mode::Tunnel => tunnel_traffic(&mut site, &self.inner),
+            Mode::Transport => transport_traffic(&mut site, near, &self.inner),
+        }
+        .map_err(|failed| format!("{}{}", failed.message().unwrap_or_default(), site.evidence()))?;
+        site.peer_errors()
+    }
+}
+
+/// Traffic between a host behind the near end and the peer itself.
+fn tunnel_traffic(site: &mut Site, inner: &Inner) -> Outcome {
+    let (host, peer) = (inner.near.parse()?, inner.peer.parse()?);
+    // The first packet that fills the link teaches the host the tunnel's MTU, and may be lost by that (RFC 1191).
+    let _ = site.host.sh(&ping_script(peer, &[1472]));
+    site.host.sh(&ping_script(peer, PING_SIZES))?;
+    site.peer.sh(&ping_script(host, PING_SIZES))?;
+    stream_to_host(site, host)?;
+    stream_to_peer(site, host)
+}
+
+/// Pings between the ends of the connection; fatpath's own end answers and asks nothing.
+fn transport_traffic(site: &mut Site, near: Near, inner: &Inner) -> Outcome {
+    let (own, peer): (IpAddr, IpAddr) = (inner.near.parse()?, inner.peer.parse()?);
+    match near {
+        Near::Linux => {
+            site.peer.sh(&ping_script(own, PING_SIZES))?;
+            site.near_linux()?.sh(&ping_script(peer, PING_SIZES))?;
+        }
+        Near::Fatpath => {
+            let limit = if own.is_ipv4() { UNFRAGMENTED.0 } else { UNFRAGMENTED.1 };
+            let mut sizes: Vec<u16> = PING_SIZES.iter().copied().filter(|&size| size < limit).collect();
+            sizes.push(limit);
+            site.peer.sh(&ping_script(own, &sizes))?;
+        }
+    }
+    Ok(())
+}
+
+/// A TCP stream from the peer to a host behind the near end.
+fn stream_to_host(site: &mut Site, host: IpAddr) -> Outcome {
+    let data = blob(STREAM_LEN);
+    let endpoint = Endpoint::listen(&site.host, SocketAddr::new(host, 0))?;
+    site.peer.put("stream", &data)?;
+    let script = format!("exec timeout 20 bash -c 'cat stream >/dev/tcp/{host}/{}'", endpoint.address()?.port());
+    let sending = site.peer.start(&script)?;
+    let received = endpoint.receive();
+    sending.wait()?;
+    compare(&digest(&received?).to_string(), &data)
+}
+
+/// A TCP stream from a host behind the near end to the peer.
+fn stream_to_peer(site: &mut Site, host: IpAddr) -> Outcome {
+    let data = blob(STREAM_LEN);
+    let endpoint = Endpoint::listen(&site.host, SocketAddr::new(host, 0))?;
+    let script = format!("exec timeout 20 bash -c 'sha256sum </dev/tcp/{host}/{}'", endpoint.address()?.port());
+    let receiving = site.peer.start(&script)?;
+    let sent = endpoint.send(&data);
+    let sum = receiving.wait()?;
+    sent?;
+    compare(sum.split_whitespace().next().unwrap_or_default(), &data)
+}
+
+fn compare(sum: &str, data: &[u8]) -> Outcome {
+    let want = digest(data).to_string();
+    if sum == want { Ok(()) } else { Err(format!("the stream's SHA-256 is {sum}, {want} was sent").into()) }
+}

@@ -1,0 +1,126 @@
+//! The program as its operator meets it: signals, configuration files, missing privileges, lost links.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use libtest_mimic::Trial;
+use system::{Need, Outcome, Scratch, fatpath, ping_script, trial};
+
+use crate::{router, tunnel};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("daemon/sigterm_ends_it_cleanly", NEEDS, sigterm_ends_it_cleanly),
+        trial("daemon/sighup_applies_a_new_file", NEEDS, sighup_applies_a_new_file),
+        trial("daemon/sighup_with_a_bad_file_changes_nothing", NEEDS, sighup_with_a_bad_file_changes_nothing),
+        trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
+        trial("cli/check_accepts_a_good_file", &[], check_accepts_a_good_file),
+        trial("cli/check_names_what_is_wrong_in_one_line_and_exits_2", &[], check_names_what_is_wrong),
+        trial("cli/a_missing_privilege_is_named_with_its_remedy", NEEDS, a_missing_privilege_is_named),
+    ]
+}
+
+fn sigterm_ends_it_cleanly() -> Outcome {
+    let mut site = tunnel::Site::new()?;
+    let status = site.gateway_a.terminate()?;
+    assert!(status.success(), "{status}: {}", site.gateway_a.log());
+    assert!(!site.gateway_a.socket().exists(), "its socket is left");
+    assert!(site.a.sh("ip link show tun0").is_err(), "its TUN device is left");
+    Ok(())
+}
+
+fn sighup_applies_a_new_file() -> Outcome {
+    let mut site = router::PlainSite::new(true)?;
+    let route = "[[route]]\nto = \"10.99.0.0/16\"\ntype = \"blackhole\"\n";
+    site.gateway.reload(&(router::PlainSite::config(true) + route))?;
+    site.gateway.wait_until("the new route is there", |gateway| {
+        gateway.show("routes").is_ok_and(|routes| routes.contains("10.99.0.0/16"))
+    })?;
+    site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[56]))?;
+    Ok(())
+}
+
+fn sighup_with_a_bad_file_changes_nothing() -> Outcome {
+    let mut site = router::PlainSite::new(true)?;
+    let (routes, logged) = (site.gateway.show("routes")?, site.gateway.log().len());
+    // The first addition is right; it must not be applied without the second.
+    let additions =
+        "[[route]]\nto = \"10.99.0.0/16\"\ntype = \"blackhole\"\n[[route]]\nto = \"10.98.0.0/16\"\ndev = \"no\"\n";
+    site.gateway.reload(&(router::PlainSite::config(true) + additions))?;
+    site.gateway.wait_until("it says what is wrong", |gateway| gateway.log()[logged..].contains("plain.toml"))?;
+    assert_eq!(site.gateway.show("routes")?, routes);
+    site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[56]))?;
+    Ok(())
+}
+
+fn a_lost_link_leaves_the_others_running() -> Outcome {
+    let mut site = router::PlainSite::new(true)?;
+    for link in ["spare", "tun9"] {
+        site.gateway_ns.sh(&format!("ip link del {link}"))?;
+        site.gateway.wait_until(&format!("it says that {link} is down"), |gateway| {
+            gateway.show("links").is_ok_and(|links| {
+                links.lines().any(|line| line.contains(link) && line.to_lowercase().contains("down"))
+            })
+        })?;
+        site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[0, 56, 4000]))?;
+    }
+    Ok(())
+}
+
+fn check_accepts_a_good_file() -> Outcome {
+    let scratch = Scratch::new()?;
+    let output = check(&scratch, &router::PlainSite::config(true))?;
+    assert!(output.status.success(), "{output:?}");
+    Ok(())
+}
+
+fn check_names_what_is_wrong() -> Outcome {
+    let scratch = Scratch::new()?;
+    // A file, the line to be blamed and the word to be named.
+    let files = [
+        ("[[link]]\nname = \"tun0\"\nkind = \"tun\"\nmtoo = 1400\n", 4, "mtoo"),
+        ("[[link]]\nname = \"tun0\"\nkind = \"tunnel\"\n", 3, "kind"),
+        ("[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.300/24\"]\n", 4, "addresses"),
+        ("[[route]]\nto = \"10.0.0.0/8\"\ndev = \"nowhere\"\n", 3, "dev"),
+        ("[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0\n", 4, "spi"),
+        ("[[link]\n", 1, "link"),
+    ];
+    for (toml, line, word) in files {
+        let output = check(&scratch, toml)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{toml}{said}");
+        assert_eq!(said.lines().count(), 1, "{toml}{said}");
+        assert!(said.contains(&format!("checked.toml:{line}")), "{toml}{said}");
+        assert!(said.contains(word), "{toml}{said}");
+    }
+    Ok(())
+}
+
+fn check(scratch: &Scratch, toml: &str) -> Outcome<Output> {
+    let file = scratch.file("checked.toml");
+    fs::write(&file, toml)?;
+    Ok(Command::new(fatpath()).args(["check", "-c"]).arg(file).output()?)
+}
+
+fn a_missing_privilege_is_named() -> Outcome {
+    // Somebody else can neither enter the build directory nor read this user's files.
+    let scratch = Scratch::new()?;
+    let (program, file) = (scratch.file("fatpath"), scratch.file("nobody.toml"));
+    fs::copy(fatpath(), &program)?;
+    fs::write(&file, "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n")?;
+    for (path, mode) in [(scratch.path(), 0o777), (&program, 0o755), (&file, 0o644)] {
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+    }
+    let mut command = Command::new("timeout");
+    command.args(["5", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+    command.args(["run", "-c"]).arg(&file).env("FATPATH_RUNDIR", scratch.path());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("tun0"), "the link is not named: {said}");
+    assert!(said.contains("CAP_NET_ADMIN"), "the privilege is not named: {said}");
+    Ok(())
+}

@@ -1,0 +1,188 @@
+//! The router deployment: gateways that own their interfaces by AF_PACKET.
+//!
+//! ```text
+//!  host a ── gateway ══ raw ESP ══ gateway ── host b       host a ── gateway ── host b
+//! ```
+
+use std::net::IpAddr;
+
+use libtest_mimic::Trial;
+use system::{
+    Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, PING_SIZES, Scratch, ping_script, transfer, trial,
+    veth,
+};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::PING];
+const CAPTURE_NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::ETHTOOL, Need::TCPDUMP, Need::TSHARK];
+
+const A_V4: &str = "10.1.0.2";
+const B_V4: &str = "10.2.0.2";
+const A_V6: &str = "fd01::2";
+const B_V6: &str = "fd02::2";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("router/pings_of_every_size_cross_both_ways_in_esp", NEEDS, || {
+            let site = EspSite::new()?;
+            for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
+                ping_both_ways(&site.a, b.parse()?, &site.b, a.parse()?)?;
+            }
+            Ok(())
+        }),
+        trial("router/tcp_streams_arrive_unchanged_both_ways_in_esp", NEEDS, || {
+            let site = EspSite::new()?;
+            for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
+                transfer(&site.a, (&site.b, b.parse()?), 16 << 20)?;
+                transfer(&site.b, (&site.a, a.parse()?), 16 << 20)?;
+            }
+            Ok(())
+        }),
+        trial("router/tshark_decrypts_and_accepts_what_is_sent", CAPTURE_NEEDS, || {
+            let site = EspSite::new()?;
+            let capture = Capture::start(&site.gateway_ns, "wan0", "esp", &site.scratch)?;
+            site.a.sh(&ping_script(B_V4.parse()?, &[56, 4000]))?;
+            transfer(&site.a, (&site.b, B_V4.parse()?), 1 << 20)?;
+            transfer(&site.b, (&site.a, A_V6.parse()?), 1 << 20)?;
+            let inside = site.esp.decrypt(&capture.finish()?)?;
+            for want in ["ip:icmp", "ip:tcp", "ipv6:tcp"] {
+                assert!(inside.iter().any(|stack| stack.starts_with(want)), "no {want} in {inside:?}");
+            }
+            Ok(())
+        }),
+        trial("router/forwarded_tcp_has_right_checksums_on_the_wire", CAPTURE_NEEDS, || forwarded_checksums(true)),
+        trial("router/forwarded_tcp_has_right_checksums_without_offloads", CAPTURE_NEEDS, || {
+            forwarded_checksums(false)
+        }),
+    ]
+}
+
+/// Sends TCP through a gateway and has tcpdump judge each packet where it leaves the gateway.
+fn forwarded_checksums(offloads: bool) -> Outcome {
+    let site = PlainSite::new(offloads)?;
+    // The host's kernel finishes what the gateway leaves to the device, as a card would, before tcpdump looks.
+    site.gateway_ns.sh("ethtool -K right tx off tso off >/dev/null")?;
+    let capture = Capture::start(&site.gateway_ns, "right", "src 10.1.0.2 or src fd01::2", &site.scratch)?;
+    for b in [B_V4, B_V6] {
+        site.a.sh(&ping_script(b.parse()?, &[56, 4000]))?;
+        transfer(&site.a, (&site.b, b.parse()?), 4 << 20)?;
+    }
+    let packets = system::wire_checksums(&capture.finish()?)?;
+    assert!(packets > (8 << 20) / 1500, "only {packets} packets were captured");
+    Ok(())
+}
+
+/// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that teaches each the path's MTU.
+fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -> Outcome {
+    for (from, to) in [(a, to_b), (b, to_a)] {
+        // Lost where the gateway answers it with Packet Too Big.
+        let _ = from.sh(&ping_script(to, &[1452]));
+        from.sh(&ping_script(to, PING_SIZES))?;
+    }
+    Ok(())
+}
+
+/// Two hosts behind two gateways, raw ESP in between; programs end before their namespaces.
+struct EspSite {
+    _gateways: [Gateway; 2],
+    a: Netns,
+    b: Netns,
+    gateway_ns: Netns,
+    _other_gateway_ns: Netns,
+    esp: Esp,
+    scratch: Scratch,
+}
+
+impl EspSite {
+    fn new() -> Outcome<Self> {
+        let scratch = Scratch::new()?;
+        let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+        let (left, right) = (gateway_netns("left")?, gateway_netns("right")?);
+        veth((&left, "wan0"), (&right, "wan0"))?;
+        let inner = [("10.1.0.0/24", "10.2.0.0/24"), ("fd01::/64", "fd02::/64")];
+        let esp = Esp::new(Mode::Tunnel, OUTER_V4, &inner);
+        host(&a, &left, "lan0", 1)?;
+        host(&b, &right, "lan0", 2)?;
+        let gateways = [
+            Gateway::start(&left, &scratch, "left", &esp_config(&esp, 1))?,
+            Gateway::start(&right, &scratch, "right", &esp_config(&esp.reversed(), 2))?,
+        ];
+        Ok(Self { _gateways: gateways, a, b, gateway_ns: left, _other_gateway_ns: right, esp, scratch })
+    }
+}
+
+/// Two hosts and one gateway that only forwards, with two interfaces more than it needs.
+pub(crate) struct PlainSite {
+    pub(crate) gateway: Gateway,
+    pub(crate) a: Netns,
+    b: Netns,
+    pub(crate) gateway_ns: Netns,
+    scratch: Scratch,
+}
+
+impl PlainSite {
+    /// An address that answers by way of the gateway.
+    pub(crate) const FAR: &str = B_V4;
+
+    pub(crate) fn new(offloads: bool) -> Outcome<Self> {
+        let scratch = Scratch::new()?;
+        let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+        let gateway_ns = gateway_netns("gateway")?;
+        host(&a, &gateway_ns, "left", 1)?;
+        host(&b, &gateway_ns, "right", 2)?;
+        veth((&gateway_ns, "spare"), (&b, "spare"))?;
+        let gateway = Gateway::start(&gateway_ns, &scratch, "plain", &Self::config(offloads))?;
+        Ok(Self { gateway, a, b, gateway_ns, scratch })
+    }
+
+    /// Its configuration.
+    pub(crate) fn config(offloads: bool) -> String {
+        let link = |name: &str, number: u8| {
+            format!(
+                "{}addresses = [\"10.{number}.0.1/24\", \"fd0{number}::1/64\"]\noffloads = {offloads}\n\n",
+                packet(name)
+            )
+        };
+        [link("left", 1), link("right", 2), link("spare", 3), "[[link]]\nname = \"tun9\"\nkind = \"tun\"\n".into()]
+            .concat()
+    }
+}
+
+/// A namespace whose kernel leaves its interfaces to a gateway.
+fn gateway_netns(role: &str) -> Outcome<Netns> {
+    let netns = Netns::new(role)?;
+    netns.sh("for scope in all default; do echo 1 >/proc/sys/net/ipv6/conf/$scope/disable_ipv6; done")?;
+    Ok(netns)
+}
+
+/// Connects `netns` to `interface` of a gateway and gives it the addresses of network `number`.
+fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) -> Outcome {
+    veth((netns, "eth0"), (gateway, interface))?;
+    netns.sh(&format!(
+        "ip addr add 10.{number}.0.2/24 dev eth0
+        ip addr add fd0{number}::2/64 dev eth0
+        ip route add default via 10.{number}.0.1
+        ip route add default via fd0{number}::1"
+    ))?;
+    Ok(())
+}
+
+/// The configuration of the gateway of network `own`.
+fn esp_config(esp: &Esp, own: u8) -> String {
+    let peer = 3 - own;
+    format!(
+        "{}addresses = [\"10.{own}.0.1/24\", \"fd0{own}::1/64\"]\n\n\
+         {}addresses = [\"{}/24\"]\n\n\
+         [[route]]\nto = \"10.{peer}.0.0/24\"\nvia = \"{}\"\n\n\
+         [[route]]\nto = \"fd0{peer}::/64\"\ndev = \"wan0\"\n\n{}",
+        packet("lan0"),
+        packet("wan0"),
+        esp.own,
+        esp.peer,
+        esp.to_toml()
+    )
+}
+
+/// The head of a link on the interface of the same name.
+fn packet(name: &str) -> String {
+    format!("[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\n")
+}
