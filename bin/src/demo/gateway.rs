@@ -1,8 +1,7 @@
 //! A gateway process: started from a file in its namespace, asked over its control socket, ended with the measurement.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -18,18 +17,18 @@ use super::failure::{Failure, tail};
 use super::process::{Scratch, command, end};
 use super::stop::Stop;
 use super::topology::{Side, Topology};
+use crate::client::Client;
 
 /// How long a gateway may take until it answers.
 const START_LIMIT: Duration = Duration::from_secs(5);
 /// How long it may take to end after SIGTERM, before it is killed.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// How long one answer may take, under load as well.
-const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// A running gateway, ended on drop.
 #[derive(Debug)]
 pub(super) struct Gateway {
     name: String,
+    instance: String,
     child: Child,
     socket: PathBuf,
     log: PathBuf,
@@ -63,7 +62,7 @@ impl Gateway {
         };
         let inside = topology.gateway(side);
         let child = inside.enter(|| spawn().map_err(|err| Failure::step(format!("start {name}"), err)))?;
-        let mut gateway = Self { name, child, socket, log };
+        let mut gateway = Self { name, instance, child, socket, log };
         stop.wait(&format!("{} to answer", gateway.name), START_LIMIT, || gateway.answers())
             .map_err(|failure| gateway.explain(failure))?;
         topology.attach(side, fat, stop).map_err(|failure| gateway.explain(failure))?;
@@ -121,13 +120,18 @@ impl Gateway {
 
     fn answers(&mut self) -> Result<Option<()>, Failure> {
         self.check()?;
-        Ok(ask(&self.socket, &Request::Ping).ok().map(drop))
+        Ok(self.ask(&Request::Ping).ok().map(drop))
+    }
+
+    /// One question on a connection of its own.
+    fn ask(&self, request: &Request) -> Result<Reply, Failure> {
+        let answer = Client::connect_at(&self.instance, self.socket.clone()).and_then(|mut client| client.ask(request));
+        answer.map_err(|err| Failure::step(&self.name, err.message))
     }
 
     fn show(&self, what: What) -> Result<Shown, Failure> {
-        match ask(&self.socket, &Request::Show { what }).map_err(|err| Failure::step(&self.name, err))? {
+        match self.ask(&Request::Show { what })? {
             Reply::Show { shown } => Ok(shown),
-            Reply::Error { message } => Err(Failure::step(&self.name, message)),
             other => Err(self.confused(&other)),
         }
     }
@@ -153,17 +157,6 @@ impl Gateway {
     fn last_words(&self) -> String {
         tail(&fs::read_to_string(&self.log).unwrap_or_default())
     }
-}
-
-/// One question on a connection of its own.
-fn ask(socket: &PathBuf, request: &Request) -> io::Result<Reply> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(ANSWER_LIMIT))?;
-    stream.set_write_timeout(Some(ANSWER_LIMIT))?;
-    stream.write_all(request.to_line().as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    Reply::from_line(&line).map_err(io::Error::other)
 }
 
 impl Drop for Gateway {

@@ -18,7 +18,6 @@ mod stop;
 mod stream;
 mod topology;
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use config::Keys;
@@ -34,6 +33,7 @@ use topology::{Deployment, Side, Topology};
 
 use crate::cli::DemoArgs;
 use crate::error::CliError;
+use crate::output::print;
 
 /// What a measurement takes besides its stream: two gateways to start, ping and end.
 const OVERHEAD_SECONDS: f64 = 0.4;
@@ -47,7 +47,7 @@ pub(crate) fn main(args: &DemoArgs) -> Result<(), CliError> {
     let plan = Plan::from(args);
     let report = plan.run().map_err(|failure| CliError::failed(failure.to_string()))?;
     let text = if args.json { report.to_json() } else { report.to_string() };
-    writeln!(io::stdout(), "{text}").map_err(|err| CliError::failed(format!("standard output: {err}")))
+    print((text + "\n").as_bytes())
 }
 
 /// What is going to be measured.
