@@ -1,0 +1,266 @@
+//! Routes: what links' addresses make, what a lookup finds, and that it is what a linear scan would find.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use base::{DropReason, IfAddr, LinkId, Prefix, TableId};
+use fib::{Decision, Fib, Route, RouteExists, RouteKind};
+use proptest::prelude::*;
+
+const LAN: LinkId = LinkId(1);
+const WAN: LinkId = LinkId(2);
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn via(to: &str, gateway: &str, dev: LinkId, metric: u32) -> Route {
+    Route { prefix: prefix(to), kind: RouteKind::Unicast { via: Some(ip(gateway)), dev }, metric }
+}
+
+fn special(to: &str, kind: RouteKind) -> Route {
+    Route { prefix: prefix(to), kind, metric: 0 }
+}
+
+/// A gateway between a LAN and a WAN, of both families.
+fn gateway() -> Fib {
+    let mut fib = Fib::default();
+    for (dev, addr) in [
+        (LAN, "10.1.0.254/24"),
+        (LAN, "fd00:1::1/64"),
+        (LAN, "fe80::1/64"),
+        (WAN, "192.0.2.1/31"),
+        (WAN, "198.51.100.7/32"),
+        (WAN, "fd00:2::1/128"),
+        (WAN, "fe80::2/64"),
+    ] {
+        fib.add_address(dev, addr.parse::<IfAddr>().unwrap());
+    }
+    for route in [
+        via("0.0.0.0/0", "192.0.2.0", WAN, 0),
+        via("0.0.0.0/0", "10.1.0.1", LAN, 100),
+        via("::/0", "fe80::99", WAN, 0),
+        via("10.2.0.0/16", "192.0.2.0", WAN, 0),
+        special("10.2.3.0/24", RouteKind::Unreachable),
+        special("10.2.4.0/24", RouteKind::Blackhole),
+        special("10.2.5.0/24", RouteKind::Prohibit),
+    ] {
+        fib.add(TableId::MAIN, route).unwrap();
+    }
+    fib
+}
+
+#[test]
+fn the_addresses_of_links_become_local_connected_and_broadcast_routes() {
+    let shown: Vec<_> = gateway()
+        .routes()
+        .filter(|(_, route)| route.kind.via().is_none() && route.kind.dev().is_some())
+        .map(|(table, route)| {
+            let dev = route.kind.dev().unwrap().0;
+            format!("{} {} dev {dev} table {table} metric {}", route.kind.word(), route.prefix, route.metric)
+        })
+        .collect();
+    let want = [
+        "local 10.1.0.254/32 dev 1 table local metric 0",
+        "broadcast 10.1.0.255/32 dev 1 table local metric 0",
+        "local 192.0.2.1/32 dev 2 table local metric 0",
+        "local 198.51.100.7/32 dev 2 table local metric 0",
+        "local fd00:1::1/128 dev 1 table local metric 0",
+        "local fd00:2::1/128 dev 2 table local metric 0",
+        "local fe80::1/128 dev 1 table local metric 0",
+        "local fe80::2/128 dev 2 table local metric 0",
+        "unicast 10.1.0.0/24 dev 1 table main metric 0",
+        "unicast 192.0.2.0/31 dev 2 table main metric 0",
+        "unicast fd00:1::/64 dev 1 table main metric 256",
+        "unicast fe80::/64 dev 1 table main metric 256",
+        "unicast fe80::/64 dev 2 table main metric 256",
+    ];
+    assert_eq!(shown, want);
+}
+
+#[test]
+fn a_destination_is_decided_as_its_longest_prefix_says() {
+    let forward = |dev, next_hop| Decision::Forward { dev, next_hop: ip(next_hop) };
+    let cases = [
+        ("10.1.0.254", None, Decision::Local { dev: LAN }),
+        ("10.1.0.255", None, Decision::Broadcast { dev: Some(LAN) }),
+        ("255.255.255.255", None, Decision::Broadcast { dev: None }),
+        ("224.0.0.1", None, Decision::Multicast),
+        ("239.255.255.255", None, Decision::Multicast),
+        ("ff02::1", None, Decision::Multicast),
+        ("10.1.0.7", None, forward(LAN, "10.1.0.7")),
+        ("10.1.0.0", None, forward(LAN, "10.1.0.0")),
+        ("192.0.2.0", None, forward(WAN, "192.0.2.0")),
+        ("10.2.0.1", None, forward(WAN, "192.0.2.0")),
+        ("10.2.3.1", None, Decision::Drop(DropReason::RouteUnreachable)),
+        ("10.2.4.1", None, Decision::Drop(DropReason::RouteBlackhole)),
+        ("10.2.5.1", None, Decision::Drop(DropReason::RouteProhibit)),
+        ("8.8.8.8", None, forward(WAN, "192.0.2.0")),
+        ("8.8.8.8", Some(LAN), forward(LAN, "10.1.0.1")),
+        ("8.8.8.8", Some(LinkId(9)), Decision::Drop(DropReason::NoRoute)),
+        ("10.2.3.1", Some(LAN), Decision::Drop(DropReason::RouteUnreachable)),
+        ("10.2.0.1", Some(LAN), forward(LAN, "10.1.0.1")),
+        ("10.1.0.254", Some(WAN), forward(WAN, "192.0.2.0")),
+        ("fd00:1::1", None, Decision::Local { dev: LAN }),
+        ("fd00:1::2", None, forward(LAN, "fd00:1::2")),
+        ("fd00:3::1", None, forward(WAN, "fe80::99")),
+        ("fe80::77", Some(WAN), forward(WAN, "fe80::77")),
+        ("fe80::77", Some(LAN), forward(LAN, "fe80::77")),
+    ];
+    let fib = gateway();
+    for (dst, oif, want) in cases {
+        assert_eq!(fib.decide(ip(dst), oif), want, "{dst} by {oif:?}");
+    }
+    assert_eq!(Fib::default().decide(ip("10.0.0.1"), None), Decision::Drop(DropReason::NoRoute));
+}
+
+#[test]
+fn an_address_of_our_own_wins_over_every_route() {
+    let mut fib = gateway();
+    fib.add(TableId::MAIN, via("10.1.0.254/32", "192.0.2.0", WAN, 0)).unwrap();
+    assert!(fib.is_local(ip("10.1.0.254")));
+    assert!(!fib.is_local(ip("10.1.0.253")));
+    assert!(fib.has_address(LAN, ip("10.1.0.254")) && !fib.has_address(WAN, ip("10.1.0.254")));
+}
+
+#[test]
+fn among_routes_to_one_prefix_the_smallest_metric_wins_and_the_others_are_kept() {
+    let mut fib = Fib::default();
+    for (gateway, dev, metric) in [("10.0.0.1", LAN, 50), ("10.0.0.2", WAN, 10), ("10.0.0.3", LAN, 100)] {
+        fib.add(TableId::MAIN, via("10.9.0.0/16", gateway, dev, metric)).unwrap();
+    }
+    let next_hop = |fib: &Fib| fib.lookup(ip("10.9.1.1"), None).and_then(|route| route.kind.via());
+    assert_eq!(next_hop(&fib), Some(ip("10.0.0.2")));
+    fib.remove_dev(WAN);
+    assert_eq!(next_hop(&fib), Some(ip("10.0.0.1")));
+    fib.remove_dev(LAN);
+    assert_eq!(next_hop(&fib), None);
+    assert_eq!(fib.routes().count(), 0);
+}
+
+#[test]
+fn a_second_route_with_the_same_prefix_and_metric_is_refused_and_changes_nothing() {
+    let mut fib = gateway();
+    let before = fib.generation();
+    let refused = fib.add(TableId::MAIN, via("10.1.0.0/24", "192.0.2.0", WAN, 0));
+    let want = RouteExists { prefix: prefix("10.1.0.0/24"), metric: 0, table: TableId::MAIN };
+    assert_eq!(refused, Err(want));
+    assert_eq!(want.to_string(), "Route to 10.1.0.0/24 metric 0 exists in table main");
+    assert_eq!(fib.generation(), before);
+    // IPv6 has metrics of its own: 256 for connected routes, 1024 by default.
+    assert_eq!(fib.add(TableId::MAIN, via("fd00:1::/64", "fe80::99", WAN, 0)), Ok(()));
+    assert_eq!(fib.decide(ip("fd00:1::2"), None), Decision::Forward { dev: LAN, next_hop: ip("fd00:1::2") });
+    assert!(fib.add(TableId::MAIN, via("fd00:1::/64", "fe80::98", WAN, 1024)).is_err());
+}
+
+#[test]
+fn a_table_without_a_name_is_asked_by_its_number_alone() {
+    let mut fib = Fib::default();
+    fib.add(TableId(10), via("10.0.0.0/8", "192.0.2.9", WAN, 0)).unwrap();
+    assert_eq!(fib.lookup(ip("10.0.0.1"), None), None);
+    let found = fib.lookup_in(TableId(10), ip("10.0.0.1"), None).and_then(|route| route.kind.via());
+    assert_eq!(found, Some(ip("192.0.2.9")));
+    assert_eq!(fib.lookup_in(TableId(11), ip("10.0.0.1"), None), None);
+}
+
+#[test]
+fn every_change_has_a_generation_of_its_own() {
+    let mut fib = Fib::default();
+    let mut seen = vec![fib.generation()];
+    let mut note = |fib: &Fib| {
+        assert!(!seen.contains(&fib.generation()), "{seen:?}");
+        seen.push(fib.generation());
+    };
+    fib.add_address(LAN, "10.0.0.1/8".parse().unwrap());
+    note(&fib);
+    fib.add(TableId::MAIN, via("0.0.0.0/0", "10.0.0.2", LAN, 0)).unwrap();
+    note(&fib);
+    fib.replace(gateway());
+    note(&fib);
+    fib.replace(Fib::default());
+    note(&fib);
+    fib.remove_dev(LAN);
+    note(&fib);
+    assert_eq!(fib.decide(ip("10.1.0.7"), None), Decision::Drop(DropReason::NoRoute));
+}
+
+#[test]
+fn our_own_packets_come_from_the_address_that_suits_the_destination() {
+    let mut fib = gateway();
+    fib.add_address(LAN, "172.16.0.1/12".parse().unwrap());
+    let cases = [
+        (LAN, "10.1.0.7", Some("10.1.0.254")),
+        (LAN, "172.16.5.5", Some("172.16.0.1")),
+        (LAN, "8.8.8.8", Some("10.1.0.254")),
+        (WAN, "192.0.2.0", Some("192.0.2.1")),
+        (WAN, "10.1.0.7", Some("192.0.2.1")),
+        (LinkId(3), "10.1.0.7", Some("10.1.0.254")),
+        (LAN, "fe80::77", Some("fe80::1")),
+        (WAN, "fe80::77", Some("fe80::2")),
+        (WAN, "fd00:9::1", Some("fd00:2::1")),
+        (LinkId(3), "fd00:9::1", Some("fd00:1::1")),
+        (LinkId(3), "fe80::77", Some("fd00:1::1")),
+    ];
+    for (dev, dst, want) in cases {
+        assert_eq!(fib.source(dev, ip(dst)), want.map(ip), "{dst} by {dev:?}");
+    }
+    assert_eq!(Fib::default().source(LAN, ip("10.0.0.1")), None);
+}
+
+/// Addresses and prefixes that often share their first bits.
+fn any_addr() -> impl Strategy<Value = IpAddr> {
+    let v4 = (0u32..64, 0u32..4).prop_map(|(high, low)| IpAddr::V4(Ipv4Addr::from_bits(high << 26 | low)));
+    let v6 = (0u128..64, 0u128..4).prop_map(|(high, low)| IpAddr::V6(Ipv6Addr::from_bits(high << 122 | low)));
+    prop_oneof![v4, v6]
+}
+
+fn any_prefix() -> impl Strategy<Value = Prefix> {
+    let len = prop_oneof![0u8..=8, Just(30), Just(31), Just(32), Just(127), Just(128)];
+    (any_addr(), len).prop_map(|(addr, len)| {
+        let len = if addr.is_ipv4() { len.min(32) } else { len };
+        Prefix::containing(addr, len).unwrap()
+    })
+}
+
+fn any_route() -> impl Strategy<Value = Route> {
+    let kind = prop_oneof![
+        (1u32..4, any_addr()).prop_map(|(dev, via)| RouteKind::Unicast { via: Some(via), dev: LinkId(dev) }),
+        Just(RouteKind::Blackhole),
+    ];
+    (any_prefix(), kind, 1u32..4).prop_map(|(prefix, kind, metric)| Route { prefix, kind, metric })
+}
+
+proptest! {
+    #[test]
+    fn a_lookup_finds_what_a_linear_scan_finds(
+        routes in prop::collection::vec(any_route(), 0..60),
+        dsts in prop::collection::vec(any_addr(), 1..40),
+        gone in prop::option::of(1u32..4),
+    ) {
+        let mut fib = Fib::default();
+        let mut kept: Vec<Route> = Vec::new();
+        for route in routes {
+            if fib.add(TableId::MAIN, route).is_ok() {
+                kept.push(route);
+            } else {
+                prop_assert!(kept.iter().any(|old| (old.prefix, old.metric) == (route.prefix, route.metric)));
+            }
+        }
+        if let Some(gone) = gone {
+            fib.remove_dev(LinkId(gone));
+            kept.retain(|route| route.kind.dev() != Some(LinkId(gone)));
+        }
+        prop_assert_eq!(fib.routes().count(), kept.len());
+        for dst in dsts {
+            for oif in [None, Some(LinkId(1)), Some(LinkId(2))] {
+                let fits = |route: &&Route| oif.is_none() || route.kind.dev().is_none() || route.kind.dev() == oif;
+                let matching = kept.iter().filter(fits).filter(|route| route.prefix.contains(dst));
+                let want = matching.max_by_key(|route| (route.prefix.len(), u32::MAX - route.metric));
+                prop_assert_eq!(fib.lookup(dst, oif), want, "{} by {:?}", dst, oif);
+            }
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! The state machine of neighbours: one row for each transition, and the bounds.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::{DropReason, Instant, LinkId};
+use fib::{Action, Heard, Limits, Neighbours, Resolution};
+use packet::{Memory, Packet};
+use wire::MacAddr;
+
+const LINK: LinkId = LinkId(1);
+const A: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xa]);
+const B: MacAddr = MacAddr([2, 0, 0, 0, 0, 0xb]);
+const OUR_HOP: &str = "10.0.0.2";
+
+struct World {
+    mem: Memory,
+    now: Instant,
+    neighbours: Neighbours,
+    actions: Vec<Action>,
+}
+
+impl World {
+    fn new() -> Self {
+        Self::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> Self {
+        let (mem, neighbours) = (Memory::heap(), Neighbours::new(limits));
+        Self { mem, now: Instant::from_nanos(1_000), neighbours, actions: Vec::new() }
+    }
+
+    fn send(&mut self, hop: IpAddr, data: &[u8]) -> Resolution {
+        let packet = Packet::with_data(&self.mem, data).unwrap();
+        self.neighbours.resolve(self.now, LINK, hop, packet, &mut self.actions)
+    }
+
+    /// Sends to the usual next hop, and says what became of it.
+    fn try_send(&mut self, data: &[u8]) -> String {
+        show_resolution(self.send(hop(), data))
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        self.neighbours.learn(self.now, LINK, hop(), heard, &mut self.actions);
+    }
+
+    /// Lets time pass, with the time-outs on the way at their own instants.
+    fn pass(&mut self, secs: f64) {
+        let until = self.now + Duration::from_secs_f64(secs);
+        while let Some(at) = self.neighbours.poll_timeout().filter(|&at| at <= until) {
+            assert!(at >= self.now, "a time-out in the past");
+            self.now = at;
+            self.neighbours.handle_timeout(at, &mut self.actions);
+        }
+        self.now = until;
+    }
+
+    fn state(&self) -> &'static str {
+        self.neighbours.iter().find(|entry| entry.addr == hop()).map_or("none", |entry| entry.state)
+    }
+
+    /// What there was to do since the last time, in short.
+    fn done(&mut self) -> Vec<String> {
+        self.actions.drain(..).map(show).collect()
+    }
+}
+
+fn hop() -> IpAddr {
+    OUR_HOP.parse().unwrap()
+}
+
+fn show_resolution(resolution: Resolution) -> String {
+    match resolution {
+        Resolution::Send(to, _) => format!("send {to}"),
+        Resolution::Queued => "queued".to_owned(),
+        Resolution::Dropped(_, reason) => reason.name().to_owned(),
+    }
+}
+
+fn show(action: Action) -> String {
+    let text = |packet: Packet| String::from_utf8_lossy(&packet.to_vec()).into_owned();
+    match action {
+        Action::Solicit { target, unicast_to: None, .. } => format!("who has {target}?"),
+        Action::Solicit { target, unicast_to: Some(mac), .. } => format!("{mac}, have you {target}?"),
+        Action::Send { to, packet, .. } => format!("send {:?} to {to}", text(packet)),
+        Action::Answer { frame, .. } => format!("answer of {} bytes", frame.len()),
+        Action::Drop { packet, reason, .. } => format!("drop {:?}: {}", text(packet), reason.name()),
+        Action::Conflict { addr, station, .. } => format!("{station} uses our {addr}"),
+    }
+}
+
+fn advertised(mac: impl Into<Option<MacAddr>>, solicited: bool, overrides: bool) -> Heard {
+    Heard::Advertised { mac: mac.into(), solicited, overrides }
+}
+
+/// A world in which the neighbour is in that state, with link-layer address A where there is one.
+fn in_state(state: &str) -> World {
+    let mut world = World::new();
+    match state {
+        "none" => {}
+        "INCOMPLETE" => drop(world.send(hop(), b"waits")),
+        "FAILED" => {
+            world.send(hop(), b"lost");
+            world.pass(3.0);
+        }
+        "REACHABLE" => {
+            world.hear(Heard::Asked(A));
+            world.hear(advertised(A, true, true));
+        }
+        "STALE" => world.hear(Heard::Asked(A)),
+        "DELAY" | "PROBE" => {
+            world.hear(Heard::Asked(A));
+            world.send(hop(), b"probes");
+            world.pass(if state == "PROBE" { 5.5 } else { 0.5 });
+        }
+        other => panic!("no state {other}"),
+    }
+    assert_eq!(world.state(), state);
+    world.actions.clear();
+    world
+}
+
+#[test]
+fn an_unknown_neighbour_is_asked_three_times_a_second_apart_and_then_fails_with_its_packets() {
+    let mut world = World::new();
+    assert_eq!(world.try_send(b"one"), "queued");
+    assert_eq!(world.try_send(b"two"), "queued");
+    assert_eq!(world.done(), ["who has 10.0.0.2?"]);
+    world.pass(0.999);
+    assert_eq!(world.done(), [""; 0]);
+    world.pass(0.001);
+    assert_eq!(world.done(), ["who has 10.0.0.2?"]);
+    world.pass(1.0);
+    assert_eq!(world.done(), ["who has 10.0.0.2?"]);
+    assert_eq!(world.state(), "INCOMPLETE");
+    world.pass(1.0);
+    assert_eq!(world.done(), [r#"drop "one": NeighbourFailed"#, r#"drop "two": NeighbourFailed"#]);
+    assert_eq!(world.state(), "FAILED");
+    // A new packet begins anew; without one it is forgotten.
+    assert_eq!(world.try_send(b"three"), "queued");
+    assert_eq!(world.done(), ["who has 10.0.0.2?"]);
+    assert_eq!(world.state(), "INCOMPLETE");
+    world.pass(3.0 + 59.9);
+    assert_eq!(world.state(), "FAILED");
+    world.pass(0.2);
+    assert_eq!(world.state(), "none");
+    assert_eq!(world.neighbours.poll_timeout(), None);
+}
+
+#[test]
+fn the_packets_that_waited_go_out_in_order_when_the_answer_comes() {
+    let mut world = World::new();
+    for data in ["1", "2", "3"] {
+        assert_eq!(world.try_send(data.as_bytes()), "queued");
+    }
+    world.pass(1.5);
+    world.hear(advertised(A, true, false));
+    let want = [
+        "who has 10.0.0.2?",
+        "who has 10.0.0.2?",
+        r#"send "1" to 02:00:00:00:00:0a"#,
+        r#"send "2" to 02:00:00:00:00:0a"#,
+        r#"send "3" to 02:00:00:00:00:0a"#,
+    ];
+    assert_eq!(world.done(), want);
+    assert_eq!(world.state(), "REACHABLE");
+    assert_eq!(world.try_send(b"4"), "send 02:00:00:00:00:0a");
+    assert_eq!(world.mem.small().in_use(), 0);
+}
+
+#[test]
+fn a_reachable_neighbour_goes_stale_and_is_probed_only_when_it_is_used_again() {
+    let mut world = in_state("REACHABLE");
+    world.pass(29.9);
+    assert_eq!(world.state(), "REACHABLE");
+    world.pass(0.2);
+    assert_eq!(world.state(), "STALE");
+    world.pass(1000.0);
+    assert_eq!(world.state(), "STALE");
+    assert_eq!(world.done(), [""; 0]);
+    assert_eq!(world.try_send(b"again"), "send 02:00:00:00:00:0a");
+    assert_eq!(world.state(), "DELAY");
+    world.pass(4.9);
+    assert_eq!(world.try_send(b"again"), "send 02:00:00:00:00:0a");
+    assert_eq!((world.state(), world.done()), ("DELAY", vec![]));
+    world.pass(0.1);
+    assert_eq!(world.state(), "PROBE");
+    assert_eq!(world.done(), ["02:00:00:00:00:0a, have you 10.0.0.2?"]);
+    assert_eq!(world.try_send(b"still"), "send 02:00:00:00:00:0a");
+    world.pass(2.0);
+    assert_eq!(world.done(), ["02:00:00:00:00:0a, have you 10.0.0.2?"; 2]);
+    assert_eq!(world.state(), "PROBE");
+    world.pass(1.0);
+    assert_eq!((world.state(), world.done()), ("FAILED", vec![]));
+}
+
+#[test]
+fn what_is_heard_moves_each_state_as_rfc_4861_appendix_c_says() {
+    #[rustfmt::skip]
+    let rows = [
+        // from, heard, to, link-layer address afterwards
+        ("none", Heard::Asked(A), "STALE", Some(A)),
+        ("none", advertised(A, true, true), "none", None),
+        ("none", advertised(A, false, true), "none", None),
+        ("INCOMPLETE", Heard::Asked(B), "STALE", Some(B)),
+        ("INCOMPLETE", advertised(None, true, true), "INCOMPLETE", None),
+        ("INCOMPLETE", advertised(B, true, false), "REACHABLE", Some(B)),
+        ("INCOMPLETE", advertised(B, true, true), "REACHABLE", Some(B)),
+        ("INCOMPLETE", advertised(B, false, false), "STALE", Some(B)),
+        ("INCOMPLETE", advertised(B, false, true), "STALE", Some(B)),
+        ("FAILED", Heard::Asked(B), "STALE", Some(B)),
+        ("FAILED", advertised(B, true, true), "REACHABLE", Some(B)),
+        ("FAILED", advertised(None, true, true), "FAILED", None),
+        ("REACHABLE", Heard::Asked(A), "REACHABLE", Some(A)),
+        ("REACHABLE", Heard::Asked(B), "STALE", Some(B)),
+        ("REACHABLE", advertised(A, true, false), "REACHABLE", Some(A)),
+        ("REACHABLE", advertised(A, false, true), "REACHABLE", Some(A)),
+        ("REACHABLE", advertised(None, false, true), "REACHABLE", Some(A)),
+        ("REACHABLE", advertised(B, true, false), "STALE", Some(A)),
+        ("REACHABLE", advertised(B, false, false), "STALE", Some(A)),
+        ("REACHABLE", advertised(B, true, true), "REACHABLE", Some(B)),
+        ("REACHABLE", advertised(B, false, true), "STALE", Some(B)),
+        ("STALE", Heard::Asked(A), "STALE", Some(A)),
+        ("STALE", Heard::Asked(B), "STALE", Some(B)),
+        ("STALE", advertised(A, true, false), "REACHABLE", Some(A)),
+        ("STALE", advertised(None, true, false), "REACHABLE", Some(A)),
+        ("STALE", advertised(A, false, true), "STALE", Some(A)),
+        ("STALE", advertised(B, true, false), "STALE", Some(A)),
+        ("STALE", advertised(B, true, true), "REACHABLE", Some(B)),
+        ("STALE", advertised(B, false, true), "STALE", Some(B)),
+        ("DELAY", Heard::Asked(A), "DELAY", Some(A)),
+        ("DELAY", Heard::Asked(B), "STALE", Some(B)),
+        ("DELAY", advertised(A, true, false), "REACHABLE", Some(A)),
+        ("DELAY", advertised(A, false, false), "DELAY", Some(A)),
+        ("DELAY", advertised(B, true, false), "DELAY", Some(A)),
+        ("DELAY", advertised(B, false, true), "STALE", Some(B)),
+        ("PROBE", Heard::Asked(A), "PROBE", Some(A)),
+        ("PROBE", Heard::Asked(B), "STALE", Some(B)),
+        ("PROBE", advertised(None, true, true), "REACHABLE", Some(A)),
+        ("PROBE", advertised(A, false, true), "PROBE", Some(A)),
+        ("PROBE", advertised(B, true, false), "PROBE", Some(A)),
+        ("PROBE", advertised(B, true, true), "REACHABLE", Some(B)),
+        ("PROBE", advertised(B, false, true), "STALE", Some(B)),
+    ];
+    for (from, heard, to, mac) in rows {
+        let mut world = in_state(from);
+        world.hear(heard);
+        let now = world.neighbours.iter().next();
+        assert_eq!((world.state(), now.and_then(|entry| entry.mac)), (to, mac), "{from} on {heard:?}");
+        // Whoever has an address has nobody waiting, and only what ends by itself has a time-out.
+        let sent = world.done();
+        let want = usize::from(from == "INCOMPLETE" && mac.is_some());
+        assert_eq!(sent.iter().filter(|line| line.starts_with("send \"waits\"")).count(), want, "{from} on {heard:?}");
+        assert_eq!(sent.len(), want, "{from} on {heard:?}");
+        let timed = !matches!(to, "STALE" | "none");
+        assert_eq!(world.neighbours.poll_timeout().is_some(), timed, "{from} on {heard:?}");
+    }
+}
+
+#[test]
+fn a_confirmation_begins_the_reachable_time_again() {
+    let mut world = in_state("REACHABLE");
+    world.pass(20.0);
+    world.hear(advertised(A, true, true));
+    world.pass(20.0);
+    assert_eq!(world.state(), "REACHABLE");
+    world.pass(10.0);
+    assert_eq!(world.state(), "STALE");
+}
+
+#[test]
+fn the_eldest_packet_yields_when_too_many_wait_for_one_neighbour() {
+    let mut world = World::with(Limits { waiting_packets: 3, ..Limits::default() });
+    for data in ["1", "2", "3", "4", "5"] {
+        assert_eq!(world.try_send(data.as_bytes()), "queued");
+    }
+    let want = ["who has 10.0.0.2?", r#"drop "1": NeighbourQueueFull"#, r#"drop "2": NeighbourQueueFull"#];
+    assert_eq!(world.done(), want);
+    assert_eq!(world.neighbours.iter().map(|entry| entry.queued).collect::<Vec<_>>(), [3]);
+    assert_eq!(world.mem.small().in_use(), 3);
+}
+
+#[test]
+fn packets_that_wait_are_bounded_by_their_memory_not_their_length() {
+    let small = Packet::with_data(&Memory::heap(), b"small").unwrap().truesize();
+    let mut world = World::with(Limits { waiting_bytes: 2 * small, ..Limits::default() });
+    for data in ["1", "2", "3"] {
+        assert_eq!(world.try_send(data.as_bytes()), "queued");
+    }
+    assert_eq!(world.done()[1..], [r#"drop "1": NeighbourQueueFull"#]);
+    // One packet always may wait, however large.
+    let mut world = World::with(Limits { waiting_bytes: 1, ..Limits::default() });
+    assert_eq!(world.try_send(b"large"), "queued");
+}
+
+#[test]
+fn packets_for_many_neighbours_are_bounded_together() {
+    let small = Packet::with_data(&Memory::heap(), b"small").unwrap().truesize();
+    let mut world = World::with(Limits { waiting_bytes_total: 3 * small, ..Limits::default() });
+    let outcomes: Vec<_> =
+        (0..5u8).map(|n| show_resolution(world.send(IpAddr::from([10, 0, 0, n]), b"scan"))).collect();
+    let full = DropReason::NeighbourQueueFull.name();
+    assert_eq!(outcomes, ["queued", "queued", "queued", full, full]);
+    // They are all asked for nevertheless, and what one gives back another may use.
+    assert_eq!(world.done().len(), 5);
+    world.neighbours.learn(world.now, LINK, IpAddr::from([10, 0, 0, 0]), Heard::Asked(A), &mut world.actions);
+    assert_eq!(show_resolution(world.send(IpAddr::from([10, 0, 0, 4]), b"scan")), "queued");
+    world.pass(3.0);
+    assert_eq!(world.done().iter().filter(|line| line.starts_with("drop")).count(), 3);
+    assert_eq!(world.mem.small().in_use(), 0);
+}
+
+#[test]
+fn a_scan_does_not_push_out_who_is_known() {
+    let limits = Limits { entries: 64, ..Limits::default() };
+    let mut world = in_state("REACHABLE");
+    world.neighbours = Neighbours::new(limits);
+    world.hear(Heard::Asked(A));
+    world.hear(advertised(A, true, true));
+    let stale: IpAddr = "10.0.0.3".parse().unwrap();
+    world.neighbours.learn(world.now, LINK, stale, Heard::Asked(B), &mut world.actions);
+    for n in 0..10_000u32 {
+        let target = IpAddr::from((0x0a01_0000 + n).to_be_bytes());
+        assert!(matches!(world.send(target, b"scan"), Resolution::Queued), "{target}");
+        assert!(world.neighbours.len() <= 64);
+        if n % 100 == 0 {
+            world.pass(0.1);
+        }
+    }
+    assert_eq!(world.state(), "REACHABLE");
+    assert!(world.neighbours.iter().any(|entry| entry.addr == stale && entry.state == "STALE"));
+    // Whatever was pushed out is accounted for, and the one asked for last is still being looked for.
+    let last = IpAddr::from((0x0a01_0000u32 + 9_999).to_be_bytes());
+    assert!(world.neighbours.iter().any(|entry| entry.addr == last && entry.queued == 1));
+    let dropped = world.done().iter().filter(|line| line.contains("NeighbourFailed")).count();
+    let waiting: usize = world.neighbours.iter().map(|entry| entry.queued).sum();
+    assert_eq!(dropped + waiting, 10_000);
+    assert_eq!(world.mem.small().in_use(), waiting);
+}
+
+#[test]
+fn a_table_full_of_reachable_neighbours_gives_up_one_at_a_time() {
+    let mut world = World::with(Limits { entries: 16, ..Limits::default() });
+    for n in 0..20u8 {
+        world.now = world.now + Duration::from_millis(1);
+        let addr = IpAddr::from([10, 0, 1, n]);
+        world.neighbours.learn(world.now, LINK, addr, Heard::Asked(A), &mut world.actions);
+        world.neighbours.learn(world.now, LINK, addr, advertised(A, true, true), &mut world.actions);
+        assert_eq!(world.neighbours.len(), usize::from(n + 1).min(16));
+    }
+    let mut left: Vec<_> = world.neighbours.iter().map(|entry| entry.addr).collect();
+    left.sort();
+    assert_eq!(left[0], IpAddr::from([10, 0, 1, 4]), "the eldest went");
+}
+
+#[test]
+fn groups_need_no_neighbour() {
+    let mut world = World::new();
+    let cases = [("224.0.0.251", "send 01:00:5e:00:00:fb"), ("ff02::1:ff00:7", "send 33:33:ff:00:00:07")];
+    for (group, want) in cases {
+        assert_eq!(show_resolution(world.send(group.parse().unwrap(), b"all")), want);
+    }
+    assert!(world.neighbours.is_empty() && world.actions.is_empty());
+}
+
+#[test]
+fn the_same_address_on_two_links_is_two_neighbours_and_a_link_that_goes_takes_its_own() {
+    let mut world = in_state("INCOMPLETE");
+    let other = LinkId(2);
+    world.neighbours.learn(world.now, other, hop(), Heard::Asked(B), &mut world.actions);
+    assert_eq!(world.neighbours.len(), 2);
+    world.neighbours.remove_link(LINK, &mut world.actions);
+    assert_eq!(world.done(), [r#"drop "waits": NeighbourFailed"#]);
+    let left: Vec<_> = world.neighbours.iter().map(|entry| (entry.link, entry.mac)).collect();
+    assert_eq!(left, [(other, Some(B))]);
+    assert_eq!(world.neighbours.poll_timeout(), None);
+}
