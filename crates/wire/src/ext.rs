@@ -232,3 +232,162 @@ impl<'a> Iterator for Options<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::*;
+    use crate::FragOffset;
+
+    const HBH: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const DEST: u8 = 60;
+    const TCP: u8 = 6;
+
+    /// An IPv6 packet whose next headers are `kinds`, each of eight bytes but the last, which has none.
+    fn packet(kinds: &[u8]) -> Vec<u8> {
+        let (&first, rest) = kinds.split_first().unwrap();
+        let payload_len = rest.len() as u16 * 8;
+        let (src, dst) = (Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST);
+        let mut bytes = ipv6::Header::new(src, dst, Protocol(first), payload_len).as_bytes().to_vec();
+        for &next in rest {
+            bytes.extend([next, 0, 0, 0, 0, 0, 0, 0]);
+        }
+        bytes
+    }
+
+    fn walk(bytes: &[u8]) -> Result<Chain, Malformed> {
+        Chain::walk(bytes, bytes.len())
+    }
+
+    #[test]
+    fn esp_and_fragment_headers_go_behind_what_routers_read() {
+        // The chain, where ESP goes, and which byte names it then (RFC 4303 §3.1.1, RFC 8200 §4.5).
+        let cases: [(&[u8], usize, usize); 8] = [
+            (&[TCP], 40, 6),
+            (&[HBH, TCP], 48, 40),
+            (&[ROUTING, TCP], 48, 40),
+            (&[DEST, TCP], 40, 6),
+            (&[HBH, DEST, TCP], 48, 40),
+            (&[DEST, ROUTING, TCP], 56, 48),
+            (&[HBH, DEST, ROUTING, DEST, TCP], 64, 56),
+            (&[HBH, ROUTING, FRAGMENT, DEST, TCP], 56, 48),
+        ];
+        for (kinds, offset, next_header_at) in cases {
+            let chain = walk(&packet(kinds)).unwrap();
+            assert_eq!(chain.per_fragment_end, Place { offset, next_header_at }, "{kinds:?}");
+            assert_eq!((chain.protocol, chain.offset), (Protocol::TCP, 40 + 8 * (kinds.len() - 1)), "{kinds:?}");
+            let named_at = if kinds.len() == 1 { 6 } else { chain.offset - 8 };
+            assert_eq!(chain.next_header_at, named_at, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn the_walk_stops_in_front_of_what_it_cannot_read() {
+        let cases: [(&[u8], u8, usize); 6] = [
+            (&[59], 59, 40),
+            (&[50], 50, 40),
+            (&[DEST, 51, TCP], 51, 48),
+            (&[DEST, HBH, TCP], HBH, 48),
+            (&[HBH, HBH, TCP], HBH, 48),
+            (&[FRAGMENT, FRAGMENT, TCP], FRAGMENT, 48),
+        ];
+        for (kinds, protocol, offset) in cases {
+            let chain = walk(&packet(kinds)).unwrap();
+            assert_eq!((chain.protocol, chain.offset), (Protocol(protocol), offset), "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn a_fragment_header_is_found_with_what_names_it() {
+        let mut bytes = packet(&[HBH, FRAGMENT, DEST, TCP]);
+        let info = FragInfo { offset: FragOffset::ZERO, more: true, id: 9 };
+        frag::Header::new(Protocol::DEST_OPTS, info).write(&mut bytes[48..]).unwrap();
+        let chain = walk(&bytes).unwrap();
+        let place = Place { offset: 48, next_header_at: 40 };
+        assert_eq!(chain.fragment, Some(Fragment { place, info }));
+        assert_eq!((chain.protocol, chain.offset), (Protocol::TCP, 64));
+
+        let info = FragInfo { offset: FragOffset::from_bytes(8).unwrap(), ..info };
+        frag::Header::new(Protocol::DEST_OPTS, info).write(&mut bytes[48..]).unwrap();
+        let chain = walk(&bytes).unwrap();
+        assert_eq!((chain.protocol, chain.offset), (Protocol::DEST_OPTS, 56), "what follows is payload");
+    }
+
+    #[test]
+    fn a_chain_of_eight_is_walked_and_one_of_nine_is_not() {
+        let mut kinds = vec![DEST; MAX_EXTENSIONS];
+        kinds.push(TCP);
+        assert_eq!(walk(&packet(&kinds)).map(|chain| chain.offset), Ok(40 + 8 * MAX_EXTENSIONS));
+        kinds.insert(0, DEST);
+        assert_eq!(walk(&packet(&kinds)), Err(Malformed::Ipv6ExtensionCount));
+    }
+
+    #[test]
+    fn a_header_may_end_with_the_packet_and_not_behind_it() {
+        let mut bytes = packet(&[HBH, DEST, 59]);
+        bytes[49] = 1;
+        bytes.extend([0; 8]);
+        // (bytes in the head, bytes in the packet)
+        let cases = [
+            (64, 64, Ok(64)),
+            (64, 63, Err(Malformed::Ipv6Extension)),
+            (63, 64, Err(Malformed::OutsideHead)),
+            (55, 64, Err(Malformed::OutsideHead)),
+            (56, 56, Err(Malformed::Ipv6Extension)),
+            (40, 64, Err(Malformed::OutsideHead)),
+            (40, 40, Err(Malformed::Ipv6Extension)),
+            (39, 64, Err(Malformed::Ipv6Short)),
+        ];
+        for (head_len, packet_len, want) in cases {
+            let got = Chain::walk(&bytes[..head_len], packet_len).map(|chain| chain.offset);
+            assert_eq!(got, want, "{head_len} of {packet_len} bytes there");
+        }
+        let cut = packet(&[FRAGMENT, TCP]);
+        assert_eq!(walk(&cut[..47]), Err(Malformed::Ipv6Extension));
+    }
+
+    #[test]
+    fn an_extension_header_is_8_to_2048_bytes_in_blocks_of_8() {
+        for (len, want) in [(0, None), (8, Some(0)), (12, None), (2048, Some(255)), (2056, None)] {
+            let header = Header::new(Protocol::TCP, len);
+            assert_eq!(header.map(|header| header.as_bytes()[1]), want, "{len}");
+            assert!(header.is_none_or(|header| header.header_len() == len));
+        }
+    }
+
+    #[test]
+    fn options_say_what_to_do_with_them_if_unknown() {
+        let bytes = [TCP, 1, 0, 1, 1, 0, 0x1e, 0, 0x5e, 1, 9, 0x9e, 0, 0xde, 1, 7];
+        let seen: Vec<_> = Options::parse(&bytes).unwrap().map(Result::unwrap).collect();
+        let want = [
+            (0x1e, 6, &[][..], Unrecognised::Skip),
+            (0x5e, 8, &[9], Unrecognised::Drop),
+            (0x9e, 11, &[], Unrecognised::Report),
+            (0xde, 13, &[7], Unrecognised::ReportUnicast),
+        ];
+        assert_eq!(seen.len(), want.len());
+        for (option, (kind, at, data, action)) in seen.into_iter().zip(want) {
+            assert_eq!((option, option.if_unrecognised()), (Opt { kind, at, data }, action));
+        }
+    }
+
+    #[test]
+    fn an_option_stays_within_its_header() {
+        let bad = Some(Err(Malformed::Ipv6Option));
+        let cases: [(&[u8; 8], _); 4] = [
+            (&[TCP, 0, 5, 4, 0, 0, 0, 0], Some(Ok(Opt { kind: 5, at: 2, data: &[0; 4] }))),
+            (&[TCP, 0, 5, 5, 0, 0, 0, 0], bad),
+            (&[TCP, 0, 0, 0, 0, 0, 0, 5], bad),
+            (&[TCP, 0, 1, 4, 0, 0, 0, 0], None),
+        ];
+        for (bytes, want) in cases {
+            let mut options = Options::parse(bytes).unwrap();
+            assert_eq!(options.next(), want, "{bytes:?}");
+            assert_eq!(options.next(), None, "{bytes:?}");
+        }
+        assert_eq!(Options::parse(&[TCP, 1, 0, 0, 0, 0, 0, 0]).err(), Some(Malformed::Ipv6Extension));
+    }
+}

@@ -65,3 +65,60 @@ fn ports(protocol: Protocol, transport: &[u8]) -> (u16, u16) {
         _ => (0, 0),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::{FragOffset, ipv4};
+
+    const HERE: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 2);
+    const THERE: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 2);
+
+    fn packet(protocol: Protocol, offset_bytes: usize, transport: &[u8]) -> Vec<u8> {
+        let mut header = ipv4::Header::new(HERE, THERE, protocol, 20 + transport.len() as u16);
+        header.set_fragment(FragOffset::from_bytes(offset_bytes).unwrap(), offset_bytes == 0);
+        header.fill_check();
+        [header.as_bytes(), transport].concat()
+    }
+
+    #[test]
+    fn ports_come_from_where_the_protocol_has_them() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+        let cases = [
+            (Protocol::TCP, 0, &bytes[..], (0x0102, 0x0304)),
+            (Protocol::UDP, 0, &bytes[..], (0x0102, 0x0304)),
+            (Protocol::UDP, 0, &bytes[..4], (0x0102, 0x0304)),
+            (Protocol::UDP, 0, &bytes[..3], (0, 0)),
+            (Protocol::ICMP, 0, &bytes[..], (1, 2)),
+            (Protocol::ICMPV6, 0, &bytes[..2], (1, 2)),
+            (Protocol::ICMP, 0, &bytes[..1], (0, 0)),
+            (Protocol::ESP, 0, &bytes[..], (0, 0)),
+            (Protocol::TCP, 8, &bytes[..], (0, 0)),
+            (Protocol::ICMP, 8, &bytes[..], (0, 0)),
+        ];
+        for (protocol, offset, transport, (sport, dport)) in cases {
+            let bytes = packet(protocol, offset, transport);
+            let want = FlowKey { src: HERE.into(), dst: THERE.into(), protocol, sport, dport };
+            assert_eq!(FlowKey::parse(&bytes, bytes.len()), Ok(want), "{protocol} at {offset}");
+        }
+    }
+
+    #[test]
+    fn an_answer_exchanges_ports_but_not_type_and_code() {
+        let ping = FlowKey { src: HERE.into(), dst: THERE.into(), protocol: Protocol::ICMP, sport: 8, dport: 0 };
+        let back = FlowKey { src: THERE.into(), dst: HERE.into(), ..ping };
+        assert_eq!(ping.reversed(), back);
+        let udp = FlowKey { protocol: Protocol::UDP, sport: 53, dport: 1024, ..ping };
+        assert_eq!(udp.reversed(), FlowKey { protocol: Protocol::UDP, sport: 1024, dport: 53, ..back });
+    }
+
+    #[test]
+    fn ports_behind_the_packet_are_not_read() {
+        let mut bytes = packet(Protocol::UDP, 0, &[1, 2]);
+        let len = bytes.len();
+        bytes.extend([3, 4]);
+        assert_eq!(FlowKey::parse(&bytes, len).map(|flow| (flow.sport, flow.dport)), Ok((0, 0)));
+    }
+}

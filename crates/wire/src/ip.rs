@@ -197,7 +197,7 @@ impl Info {
     /// Bytes behind the IP headers.
     #[inline]
     pub const fn payload_len(&self) -> usize {
-        self.total_len - self.header_len
+        self.total_len.saturating_sub(self.header_len)
     }
 
     /// Tells whether the upper-layer header is in this packet: not in a fragment after the first.
@@ -222,5 +222,127 @@ fn outside(why: Malformed, head: &[u8], packet_len: usize) -> Malformed {
     match why {
         Malformed::Ipv4Short | Malformed::Ipv6Short if head.len() < packet_len => Malformed::OutsideHead,
         why => why,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+    use crate::{FragOffset, ext, frag};
+
+    const V4: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 2, 0, 2));
+    const V6: (Ipv6Addr, Ipv6Addr) = (Ipv6Addr::LOCALHOST, Ipv6Addr::UNSPECIFIED);
+
+    #[test]
+    fn an_ipv4_packet_is_summed_up() {
+        let mut header = ipv4::Header::new(V4.0, V4.1, Protocol::TCP, 65_535);
+        header.set_tos(0xb9);
+        header.set_id(0x1234);
+        header.set_dont_fragment(true);
+        header.fill_check();
+        let want = Info {
+            src: IpAddr::V4(V4.0),
+            dst: IpAddr::V4(V4.1),
+            protocol: Protocol::TCP,
+            ttl: 64,
+            tos: 0xb9,
+            dont_fragment: true,
+            plain: true,
+            header_len: 20,
+            next_header_at: 9,
+            total_len: 65_535,
+            fragment: None,
+            id: 0x1234,
+            flow_label: 0,
+        };
+        assert_eq!(Info::parse(header.as_bytes(), 65_535), Ok(want));
+        assert_eq!((want.version(), want.dscp(), want.ecn(), want.payload_len()), (Version::V4, 46, Ecn::Ect1, 65_515));
+    }
+
+    #[test]
+    fn an_ipv6_packet_is_summed_up() {
+        let mut header = ipv6::Header::new(V6.0, V6.1, Protocol::DEST_OPTS, 65_535);
+        header.set_traffic_class(3);
+        header.set_flow_label(0xabcde);
+        header.set_hop_limit(1);
+        let info = FragInfo { offset: FragOffset::from_bytes(1232).unwrap(), more: false, id: 0xdead_beef };
+        let dest_opts = [44, 0, 1, 4, 0, 0, 0, 0];
+        let head = [header.as_bytes(), &dest_opts, frag::Header::new(Protocol::UDP, info).as_bytes()].concat();
+        let want = Info {
+            src: IpAddr::V6(V6.0),
+            dst: IpAddr::V6(V6.1),
+            protocol: Protocol::UDP,
+            ttl: 1,
+            tos: 3,
+            dont_fragment: true,
+            plain: false,
+            header_len: 56,
+            next_header_at: 48,
+            total_len: 65_575,
+            fragment: Some(info),
+            id: 0,
+            flow_label: 0xabcde,
+        };
+        assert_eq!(Info::parse(&head, 65_575), Ok(want));
+        assert_eq!((want.version(), want.ecn(), want.has_transport()), (Version::V6, Ecn::Ce, false));
+    }
+
+    #[test]
+    fn a_header_outside_the_head_is_told_from_one_that_is_missing() {
+        let mut v4 = ipv4::Header::new(V4.0, V4.1, Protocol::TCP, 24);
+        v4.set_header_len(24);
+        let mut v4 = [v4.as_bytes(), &[1, 1, 1, 0]].concat();
+        ipv4::fill_check(&mut v4).unwrap();
+        let ext = [ext::Header::new(Protocol::NO_NEXT, 8).unwrap().as_bytes(), &[0; 6]].concat();
+        let v6 = [ipv6::Header::new(V6.0, V6.1, Protocol::DEST_OPTS, 8).as_bytes(), &ext].concat();
+        let cases = [
+            (&v4, 24, 24, Ok(24)),
+            (&v4, 23, 24, Err(Malformed::OutsideHead)),
+            (&v4, 19, 24, Err(Malformed::OutsideHead)),
+            (&v4, 19, 19, Err(Malformed::Ipv4Short)),
+            (&v4, 0, 24, Err(Malformed::IpVersion)),
+            (&v6, 48, 48, Ok(48)),
+            (&v6, 47, 48, Err(Malformed::OutsideHead)),
+            (&v6, 39, 48, Err(Malformed::OutsideHead)),
+            (&v6, 39, 39, Err(Malformed::Ipv6Short)),
+            (&v6, 47, 47, Err(Malformed::IpTruncated)),
+        ];
+        for (bytes, head_len, packet_len, want) in cases {
+            let got = Info::parse(&bytes[..head_len], packet_len).map(|info| info.header_len);
+            assert_eq!(got, want, "{head_len} of {packet_len} bytes there");
+        }
+    }
+
+    #[test]
+    fn a_wrong_header_checksum_is_refused() {
+        let mut header = ipv4::Header::new(V4.0, V4.1, Protocol::TCP, 20);
+        header.fill_check();
+        assert!(Info::parse(header.as_bytes(), 20).is_ok());
+        header.set_ttl(63);
+        assert_eq!(Info::parse(header.as_bytes(), 20), Err(Malformed::Ipv4Checksum));
+    }
+
+    #[test]
+    fn only_versions_4_and_6_are_ip() {
+        for version in 0..16u8 {
+            let want = match version {
+                4 => Ok(Version::V4),
+                6 => Ok(Version::V6),
+                _ => Err(Malformed::IpVersion),
+            };
+            assert_eq!(Version::of(&[version << 4]), want, "{version}");
+        }
+    }
+
+    #[test]
+    fn ecn_keeps_out_of_dscp() {
+        for tos in 0..=u8::MAX {
+            for ecn in [Ecn::NotEct, Ecn::Ect1, Ecn::Ect0, Ecn::Ce] {
+                let got = ecn.in_tos(tos);
+                assert_eq!((got >> 2, Ecn::from_tos(got)), (tos >> 2, ecn));
+            }
+        }
     }
 }

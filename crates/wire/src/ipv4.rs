@@ -5,6 +5,10 @@ use std::net::Ipv4Addr;
 use zerocopy::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+mod options;
+
+pub use options::{Opt, Options, blank_uncopied_options};
+
 use crate::{Ecn, FragInfo, FragOffset, Malformed, Protocol, checksum};
 
 /// The most bytes that IHL can say: 15 words, of which 40 bytes are options.
@@ -329,7 +333,7 @@ impl<'a> Ipv4<'a> {
 
     /// The options one by one.
     pub fn options(&self) -> Options<'a> {
-        Options { rest: self.option_bytes() }
+        Options::new(self.option_bytes())
     }
 
     /// Tells whether the header checksum is right (RFC 1122 §3.2.1.2).
@@ -347,93 +351,124 @@ impl<'a> Ipv4<'a> {
     }
 }
 
-/// An option's type byte and what follows its length byte.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Opt<'a> {
-    /// The type byte: copy bit, class and number.
-    pub kind: u8,
-    /// What follows the length byte.
-    pub data: &'a [u8],
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl Opt<'_> {
-    /// End of the option list.
-    pub const END: u8 = 0;
-    /// One byte of padding.
-    pub const NOP: u8 = 1;
-    /// Record route.
-    pub const RECORD_ROUTE: u8 = 7;
-    /// Timestamps.
-    pub const TIMESTAMP: u8 = 68;
-    /// Loose source route.
-    pub const LOOSE_SOURCE_ROUTE: u8 = 131;
-    /// Strict source route.
-    pub const STRICT_SOURCE_ROUTE: u8 = 137;
-    /// Router alert (RFC 2113).
-    pub const ROUTER_ALERT: u8 = 148;
+    const HERE: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 1);
+    const THERE: Ipv4Addr = Ipv4Addr::new(192, 168, 0, 199);
 
-    /// Tells whether every fragment carries this option, not only the first.
-    pub const fn copied(self) -> bool {
-        self.kind & 0x80 != 0
+    /// A header whose checksum is known to be 0xb861.
+    const KNOWN: [u8; 20] =
+        [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7];
+
+    #[test]
+    fn a_built_header_is_the_known_one() {
+        let mut header = Header::new(HERE, THERE, Protocol::UDP, 0x73);
+        header.set_dont_fragment(true);
+        header.fill_check();
+        assert_eq!(header.as_bytes(), KNOWN);
+        let packet = Ipv4::parse_head(&KNOWN, 0x73).unwrap();
+        assert!(packet.check_ok());
+        assert_eq!((packet.header().src(), packet.header().dst(), packet.payload_len()), (HERE, THERE, 0x73 - 20));
     }
-}
 
-/// The options up to the end of the list, without padding. Ends after an error.
-#[derive(Clone, Debug)]
-pub struct Options<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Options<'a> {
-    /// The options in `bytes`, which follow the fixed header.
-    pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
-    }
-}
-
-impl<'a> Iterator for Options<'a> {
-    type Item = Result<Opt<'a>, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let (&kind, behind) = self.rest.split_first()?;
-            match kind {
-                Opt::END => self.rest = &[],
-                Opt::NOP => self.rest = behind,
-                _ => {
-                    let len = behind.first().map_or(0, |&len| usize::from(len));
-                    let Some((option, rest)) = self.rest.split_at_checked(len).filter(|_| len >= 2) else {
-                        self.rest = &[];
-                        return Some(Err(Malformed::Ipv4Option));
-                    };
-                    self.rest = rest;
-                    return Some(Ok(Opt { kind, data: &option[2..] }));
-                }
-            }
+    #[test]
+    fn version_and_lengths_are_checked_on_both_sides_of_each_boundary() {
+        // (first byte, total length, bytes in the head, bytes in the packet)
+        let cases = [
+            (0x45, 20, 20, 20, Ok((20, 0))),
+            (0x45, 20, 19, 19, Err(Malformed::Ipv4Short)),
+            (0x45, 19, 20, 20, Err(Malformed::Ipv4TotalLen)),
+            (0x45, 21, 20, 20, Err(Malformed::IpTruncated)),
+            (0x45, 21, 20, 21, Ok((20, 1))),
+            (0x45, 20, 46, 46, Ok((20, 0))), // an Ethernet frame's padding
+            (0x44, 20, 20, 20, Err(Malformed::Ipv4HeaderLen)),
+            (0x46, 24, 24, 24, Ok((24, 0))),
+            (0x46, 23, 24, 24, Err(Malformed::Ipv4TotalLen)),
+            (0x46, 24, 23, 24, Err(Malformed::OutsideHead)),
+            (0x4f, 60, 60, 60, Ok((60, 0))),
+            (0x55, 20, 20, 20, Err(Malformed::Ipv4Version)),
+            (0x35, 20, 20, 20, Err(Malformed::Ipv4Version)),
+            (0x45, 65_535, 60, 65_535, Ok((20, 65_515))),
+            (0x45, 65_535, 60, 65_534, Err(Malformed::IpTruncated)),
+            (0x45, 65_535, 28, usize::MAX, Ok((20, 65_515))), // quoted by an ICMP error
+        ];
+        for (first, total_len, head_len, packet_len, want) in cases {
+            let mut head = [0; 60];
+            Header::new(HERE, THERE, Protocol::UDP, total_len).write(&mut head).unwrap();
+            head[0] = first;
+            let got = Ipv4::parse_head(&head[..head_len], packet_len).map(|ip| (ip.header_len(), ip.payload_len()));
+            assert_eq!(got, want, "{first:#x}, {total_len} bytes, {head_len} of {packet_len} there");
         }
     }
-}
 
-/// Turns the options that only the first fragment carries into padding, in place, for the fragments after it
-/// (RFC 791 §3.2; Linux `ip_options_fragment`).
-///
-/// # Errors
-/// [`Malformed::Ipv4Option`]; what was walked until then is changed.
-pub fn blank_uncopied_options(mut options: &mut [u8]) -> Result<(), Malformed> {
-    while let Some(&kind) = options.first() {
-        let len = match kind {
-            Opt::END => return Ok(()),
-            Opt::NOP => 1,
-            _ => options.get(1).map_or(0, |&len| usize::from(len)).max(1),
-        };
-        if kind != Opt::NOP && len < 2 {
-            return Err(Malformed::Ipv4Option);
-        }
-        let (option, rest) = options.split_at_mut_checked(len).ok_or(Malformed::Ipv4Option)?;
-        if kind & 0x80 == 0 {
-            option.fill(Opt::NOP);
-        }
-        options = rest;
+    #[test]
+    fn a_payload_ends_where_the_header_says() {
+        let mut bytes = Header::new(HERE, THERE, Protocol::UDP, 22).as_bytes().to_vec();
+        bytes.extend([1, 2, 3]);
+        assert_eq!(Ipv4::parse(&bytes).unwrap().payload(), [1, 2]);
+        assert_eq!(Ipv4::parse_head(&bytes[..21], 22).unwrap().payload(), [1]);
     }
-    Ok(())
+
+    #[test]
+    fn the_checksum_follows_ttl_and_tos_through_every_value() {
+        for value in 0..=u8::MAX {
+            let mut header = Header::new(HERE, THERE, Protocol(value.wrapping_mul(7)), 20);
+            header.set_ttl(value);
+            header.fill_check();
+            assert_eq!(header.decrement_ttl(), value.saturating_sub(1));
+            header.replace_tos(value);
+            let mut afresh = header;
+            afresh.fill_check();
+            assert_eq!(header, afresh, "{value}");
+        }
+    }
+
+    #[test]
+    fn fragments_are_told_from_whole_packets() {
+        let mut header = Header::new(HERE, THERE, Protocol::UDP, 20);
+        header.set_id(7);
+        header.set_dont_fragment(true);
+        assert_eq!(header.fragment(), None);
+        let cases = [(0, true), (8, false), (65_528, true), (0, false)];
+        for (bytes, more) in cases {
+            let offset = FragOffset::from_bytes(bytes).unwrap();
+            header.set_fragment(offset, more);
+            let want = (bytes != 0 || more).then_some(FragInfo { offset, more, id: 7 });
+            assert_eq!(header.fragment(), want, "offset {bytes}, more {more}");
+            assert!(header.dont_fragment());
+        }
+        header.set_dont_fragment(false);
+        assert!(!header.dont_fragment());
+    }
+
+    #[test]
+    fn options_are_under_the_checksum() {
+        let mut header = Header::new(HERE, THERE, Protocol::UDP, 24);
+        header.set_header_len(24);
+        let mut bytes = [header.as_bytes(), &[148, 4, 0, 0]].concat();
+        fill_check(&mut bytes).unwrap();
+        let packet = Ipv4::parse(&bytes).unwrap();
+        assert!(packet.check_ok());
+        assert_eq!(packet.options().collect::<Vec<_>>(), [Ok(Opt { kind: Opt::ROUTER_ALERT, data: &[0, 0] })]);
+        bytes[23] = 1;
+        assert!(!Ipv4::parse(&bytes).unwrap().check_ok());
+        assert_eq!(fill_check(&mut bytes[..23]), Err(Malformed::Ipv4Short));
+        bytes[0] = 0x44;
+        assert_eq!(fill_check(&mut bytes), Err(Malformed::Ipv4HeaderLen));
+    }
+
+    #[test]
+    fn a_transport_checksum_is_checked_with_its_pseudo_header() {
+        // A DNS answer's length and ports, with a checksum computed by hand from its words.
+        let mut bytes = Header::new(HERE, THERE, Protocol::UDP, 29).as_bytes().to_vec();
+        bytes.extend([0, 53, 4, 0, 0, 9, 0, 0, 0xab]);
+        let words = 0xc0a8 + 0x0001 + 0xc0a8 + 0x00c7 + 17 + 9 + 0x35 + 0x400 + 9 + 0xab00u32;
+        let check = !((words & 0xffff) + (words >> 16)) as u16;
+        bytes[26..28].copy_from_slice(&check.to_be_bytes());
+        assert!(Ipv4::parse(&bytes).unwrap().transport_check_ok());
+        bytes[28] ^= 1;
+        assert!(!Ipv4::parse(&bytes).unwrap().transport_check_ok());
+    }
 }

@@ -318,3 +318,135 @@ impl<'a> Nd<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+    const HERE: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+    const GLOBAL: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0x12, 0x3456);
+    const NOBODY: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
+
+    fn with_option(message: &[u8], option: &[u8]) -> Vec<u8> {
+        [message, option].concat()
+    }
+
+    #[test]
+    fn a_solicitation_carries_the_senders_address() {
+        let bytes = with_option(Neighbour::solicit(GLOBAL).as_bytes(), LinkAddr::source(MAC).as_bytes());
+        assert_eq!(bytes[..8], [135, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(bytes[24..], [1, 1, 2, 0, 0, 0, 0, 1]);
+        match Nd::parse(&bytes, HERE, solicited_node(GLOBAL), 255) {
+            Ok(Some(Nd::NeighbourSolicit { target, options })) => {
+                assert_eq!((target, options.source_link_addr()), (GLOBAL, Some(MAC)));
+                assert_eq!(options.target_link_addr(), None);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_advertisement_says_who_answers_and_why() {
+        for bits in 0..8u8 {
+            let want = AdvertFlags { router: bits & 4 != 0, solicited: bits & 2 != 0, overriding: bits & 1 != 0 };
+            let bytes = with_option(Neighbour::advert(GLOBAL, want).as_bytes(), LinkAddr::target(MAC).as_bytes());
+            assert_eq!(bytes[..8], [136, 0, 0, 0, bits << 5, 0, 0, 0]);
+            match Nd::parse(&bytes, GLOBAL, HERE, 255) {
+                Ok(Some(Nd::NeighbourAdvert { target, flags, options })) => {
+                    assert_eq!((target, flags, options.target_link_addr()), (GLOBAL, want, Some(MAC)));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_is_believed_only_as_rfc_4861_asks() {
+        let group = solicited_node(GLOBAL);
+        let multicast = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 5);
+        let solicit = Neighbour::solicit(GLOBAL).as_bytes().to_vec();
+        let solicit_lladdr = with_option(&solicit, LinkAddr::source(MAC).as_bytes());
+        let mut coded = solicit.clone();
+        coded[1] = 1;
+        let unasked = Neighbour::advert(GLOBAL, AdvertFlags::default()).as_bytes().to_vec();
+        let answer = AdvertFlags { solicited: true, ..AdvertFlags::default() };
+        let answer = Neighbour::advert(GLOBAL, answer).as_bytes().to_vec();
+        let of_group = Neighbour::solicit(multicast).as_bytes().to_vec();
+        let advert_of_group = Neighbour::advert(multicast, AdvertFlags::default()).as_bytes().to_vec();
+        let router = [ROUTER_ADVERT, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 1, 0, 0, 0, 2].to_vec();
+        let ask = router_solicit().to_vec();
+        let ask_lladdr = with_option(&ask, LinkAddr::source(MAC).as_bytes());
+
+        let (invalid, ok) = (Some(Malformed::NdInvalid), None);
+        let cases = [
+            (&solicit, HERE, group, 255, ok),
+            (&solicit, HERE, group, 254, invalid), // came through a router
+            (&coded, HERE, group, 255, invalid),
+            (&solicit, HERE, GLOBAL, 255, ok),
+            (&solicit, NOBODY, group, 255, ok), // duplicate address detection
+            (&solicit, NOBODY, GLOBAL, 255, invalid),
+            (&solicit_lladdr, NOBODY, group, 255, invalid),
+            (&of_group, HERE, group, 255, invalid),
+            (&unasked, GLOBAL, ALL_NODES, 255, ok),
+            (&answer, GLOBAL, HERE, 255, ok),
+            (&answer, GLOBAL, ALL_NODES, 255, invalid),
+            (&advert_of_group, GLOBAL, HERE, 255, invalid),
+            (&router, HERE, ALL_NODES, 255, ok),
+            (&router, GLOBAL, ALL_NODES, 255, invalid), // not from a link-local address
+            (&ask, HERE, ALL_ROUTERS, 255, ok),
+            (&ask, NOBODY, ALL_ROUTERS, 255, ok),
+            (&ask_lladdr, NOBODY, ALL_ROUTERS, 255, invalid),
+            (&ask_lladdr, HERE, ALL_ROUTERS, 255, ok),
+        ];
+        for (message, src, dst, hop_limit, want) in cases {
+            let got = Nd::parse(message, src, dst, hop_limit);
+            assert_eq!(got.as_ref().err(), want.as_ref(), "{message:02x?} from {src} to {dst}, hop limit {hop_limit}");
+            assert!(want.is_some() || got.unwrap().is_some());
+        }
+    }
+
+    #[test]
+    fn a_message_has_its_length_and_whole_options() {
+        let solicit = Neighbour::solicit(GLOBAL);
+        let parse = |bytes: &[u8]| Nd::parse(bytes, HERE, GLOBAL, 255).err();
+        assert_eq!(parse(&solicit.as_bytes()[..7]), Some(Malformed::Icmpv6Short));
+        assert_eq!(parse(&solicit.as_bytes()[..23]), Some(Malformed::NdShort));
+        assert_eq!(parse(&[134, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]), Some(Malformed::NdShort));
+        let options: [(&[u8], _); 6] = [
+            (&[14, 1, 0, 0, 0, 0, 0, 0], None),
+            (&[1], Some(Malformed::NdOption)),
+            (&[1, 0, 0, 0, 0, 0, 0, 0], Some(Malformed::NdOption)),
+            (&[1, 1, 2, 0, 0, 0, 0], Some(Malformed::NdOption)),
+            (&[1, 2, 2, 0, 0, 0, 0, 1], Some(Malformed::NdOption)),
+            (&[14, 1, 0, 0, 0, 0, 0, 0, 1], Some(Malformed::NdOption)),
+        ];
+        for (option, want) in options {
+            assert_eq!(parse(&with_option(solicit.as_bytes(), option)), want, "{option:?}");
+        }
+        assert!(matches!(Nd::parse(&[128, 0, 0, 0, 0, 0, 0, 0], HERE, GLOBAL, 1), Ok(None)));
+    }
+
+    #[test]
+    fn an_option_of_another_length_is_not_an_ethernet_address() {
+        let bytes = [[1, 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [0; 2], [5, 1], [0, 0], [0, 0], [5, 0xdc]];
+        let bytes = bytes.as_flattened();
+        let options = Options::parse(bytes).unwrap();
+        assert_eq!(options.source_link_addr(), None);
+        assert_eq!(options.collect::<Vec<_>>(), [Opt::Other { kind: 1, data: &[0; 14] }, Opt::Mtu(1500)]);
+    }
+
+    #[test]
+    fn a_router_says_how_to_send() {
+        let bytes = [ROUTER_ADVERT, 0, 0, 0, 64, 0, 0x07, 0x08, 0, 0, 0, 1, 0, 0, 0, 2];
+        let advert = RouterAdvert::ref_from(&bytes).unwrap();
+        let seen = (advert.hop_limit(), advert.lifetime_secs(), advert.reachable_ms(), advert.retrans_ms());
+        assert_eq!(seen, (64, 1800, 1, 2));
+    }
+
+    #[test]
+    fn the_owner_of_an_address_listens_in_its_group() {
+        let group = solicited_node("2001:db8::12:3456".parse().unwrap());
+        assert_eq!(group, "ff02::1:ff12:3456".parse::<Ipv6Addr>().unwrap());
+    }
+}

@@ -8,6 +8,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Malformed;
 
+mod options;
+
+pub use options::{Opt, Options};
+
 /// Where the checksum is: `csum_offset` of a partial checksum.
 pub const CHECK_AT: usize = 16;
 
@@ -296,90 +300,67 @@ impl<'a> Tcp<'a> {
 
     /// The options one by one.
     pub fn options(&self) -> Options<'a> {
-        Options { rest: self.option_bytes() }
+        Options::new(self.option_bytes())
     }
 }
 
-/// A TCP option.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Opt<'a> {
-    /// The largest segment that the sender takes (RFC 9293 §3.7.1).
-    Mss(u16),
-    /// How far the window is shifted, 0 to 14 (RFC 7323 §2); a larger value stands as it came.
-    WindowScale(u8),
-    /// Selective acknowledgments are welcome (RFC 2018 §2).
-    SackPermitted,
-    /// Selective acknowledgments: pairs of 32-bit edges (RFC 2018 §3).
-    Sack(&'a [u8]),
-    /// Timestamp and its echo (RFC 7323 §3).
-    Timestamps {
-        /// The sender's clock.
-        value: u32,
-        /// What it saw last of ours.
-        echo: u32,
-    },
-    /// Any other, with what follows its length byte.
-    Other {
-        /// The kind byte.
-        kind: u8,
-        /// What follows the length byte.
-        data: &'a [u8],
-    },
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// The options up to the end of the list, without padding. Ends after an error.
-#[derive(Clone, Debug)]
-pub struct Options<'a> {
-    rest: &'a [u8],
-}
-
-impl<'a> Options<'a> {
-    /// The options in `bytes`, which follow the fixed header.
-    pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+    #[test]
+    fn a_header_is_as_rfc_9293_lays_it_out() {
+        let mut header = Header::new(0x0102, 0x0304, 0x0506_0708, 0x090a_0b0c);
+        header.set_header_len(24);
+        header.set_flags(Flags::SYN | Flags::ACK | Flags::ECE);
+        header.set_window(0x0d0e);
+        header.set_check(0x0f10);
+        header.set_urgent(0x1112);
+        assert_eq!(header.as_bytes(), [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x60, 0x52, 13, 14, 15, 16, 17, 18]);
+        assert_eq!((header.header_len(), header.flags()), (24, Flags::SYN | Flags::ACK | Flags::ECE));
+        assert_eq!(header.as_bytes()[CHECK_AT..][..2], [15, 16]);
     }
-}
 
-impl<'a> Iterator for Options<'a> {
-    type Item = Result<Opt<'a>, Malformed>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let (&kind, behind) = self.rest.split_first()?;
-            match kind {
-                0 => self.rest = &[],
-                1 => self.rest = behind,
-                _ => {
-                    let len = behind.first().map_or(0, |&len| usize::from(len));
-                    let option = self.rest.split_at_checked(len).filter(|_| len >= 2);
-                    self.rest = option.map_or(&[], |(_, rest)| rest);
-                    let option = option.and_then(|(option, _)| typed(kind, &option[2..]));
-                    if option.is_none() {
-                        self.rest = &[];
-                    }
-                    return Some(option.ok_or(Malformed::TcpOption));
-                }
-            }
+    #[test]
+    fn a_data_offset_covers_the_header_and_stays_within_the_segment() {
+        // (data offset in words, bytes in the head, bytes in the segment)
+        let cases = [
+            (5, 20, 20, Ok((20, 0))),
+            (5, 19, 19, Err(Malformed::TcpShort)),
+            (5, 19, 20, Err(Malformed::OutsideHead)),
+            (4, 20, 20, Err(Malformed::TcpDataOffset)),
+            (0, 20, 20, Err(Malformed::TcpDataOffset)),
+            (6, 24, 24, Ok((24, 0))),
+            (6, 23, 23, Err(Malformed::TcpShort)),
+            (6, 23, 24, Err(Malformed::OutsideHead)),
+            (15, 60, 61, Ok((60, 1))),
+            (15, 60, 59, Err(Malformed::TcpShort)),
+            (8, 64, 65_515, Ok((32, 65_483))),
+        ];
+        for (words, head_len, len, want) in cases {
+            let mut head = [0; 64];
+            head[12] = words << 4;
+            let got = Tcp::parse_head(&head[..head_len], len).map(|tcp| (tcp.header_len(), tcp.payload_len()));
+            assert_eq!(got, want, "{words} words, {head_len} of {len} bytes there");
         }
     }
-}
 
-/// `None` if a kind that we know does not have its length.
-fn typed(kind: u8, data: &[u8]) -> Option<Opt<'_>> {
-    let word = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes);
-    Some(match kind {
-        2 => Opt::Mss(u16::from_be_bytes(*data.as_array()?)),
-        3 => {
-            let &[shift] = data.as_array()?;
-            Opt::WindowScale(shift)
-        }
-        4 if data.is_empty() => Opt::SackPermitted,
-        5 if !data.is_empty() && data.len().is_multiple_of(8) => Opt::Sack(data),
-        4 | 5 => return None,
-        8 => {
-            let (value, echo) = data.split_at_checked(4)?;
-            Opt::Timestamps { value: word(value.as_array()?), echo: word(echo.as_array()?) }
-        }
-        _ => Opt::Other { kind, data },
-    })
+    #[test]
+    fn flags_keep_reserved_bits_and_the_data_offset_keeps_out() {
+        let mut bytes = [0; 20];
+        bytes[12..14].copy_from_slice(&[0x5f, 0x18]);
+        let header = Header::mut_from(&mut bytes).unwrap();
+        let flags = header.flags();
+        assert!(flags.contains(Flags::PSH | Flags::ACK | Flags::AE) && !flags.intersects(Flags::SYN | Flags::FIN));
+        header.set_flags(flags & !Flags::PSH);
+        assert_eq!(bytes[12..14], [0x5f, 0x10]);
+        assert_eq!(format!("{:?} {:?}", Flags::PSH | Flags::ACK, flags), "[P.] [P.e+0xe00]");
+        assert_eq!(Flags::from_bits(0xf012).bits(), 0x012);
+    }
+
+    #[test]
+    fn bytes_behind_the_segment_are_not_its_payload() {
+        let bytes = [Header::new(1, 2, 3, 4).as_bytes(), &[9, 8, 7]].concat();
+        assert_eq!(Tcp::parse_head(&bytes, 22).unwrap().payload(), [9, 8]);
+    }
 }

@@ -92,10 +92,11 @@ impl<'a> Udp<'a> {
     /// Looks at a datagram of which `head` holds the first bytes, in an IP payload of `ip_payload_len` bytes.
     ///
     /// # Errors
-    /// As [`Udp::parse`].
+    /// As [`Udp::parse`]; [`Malformed::OutsideHead`] if the datagram has all of its header and `head` does not.
     #[inline]
     pub fn parse_head(head: &'a [u8], ip_payload_len: usize) -> Result<Self, Malformed> {
-        let (header, rest) = Header::split_from(head)?;
+        let short = if head.len() < ip_payload_len { Malformed::OutsideHead } else { Malformed::UdpShort };
+        let (header, rest) = Header::split_from(head).map_err(|_| short)?;
         if header.len() < Header::LEN || header.len() > ip_payload_len {
             return Err(Malformed::UdpLength);
         }
@@ -143,6 +144,7 @@ mod tests {
             assert_eq!(got, want, "length {len} in {ip_payload_len}");
         }
         assert_eq!(Udp::parse(&[0; 7]).err(), Some(Malformed::UdpShort));
+        assert_eq!(Udp::parse_head(&[0; 7], 8).err(), Some(Malformed::OutsideHead));
     }
 
     #[test]
