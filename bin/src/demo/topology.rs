@@ -6,6 +6,7 @@
 //! sees, for the ceiling.
 
 use std::net::Ipv4Addr;
+use std::path::Path;
 
 use super::failure::Failure;
 use super::netns::Namespace;
@@ -125,8 +126,9 @@ impl Topology {
             let (host, gateway) = (&hosts[side as usize], &gateways[side as usize]);
             veth((host, "eth0"), (gateway, "lan"), stop)?;
             // No address and no link-local one either: here the kernel only lends its devices.
+            let unaddressed = if kernel_has_ipv6() { "addrgenmode none" } else { "" };
             for device in ["lan", "wan"] {
-                gateway.ip(&format!("link set {device} addrgenmode none up"), stop)?;
+                gateway.ip(&format!("link set {device} {unaddressed} up"), stop)?;
             }
             host.ip(&format!("addr add {}/24 dev eth0", side.host()), stop)?;
             host.ip("link set eth0 up", stop)?;
@@ -179,6 +181,11 @@ impl Topology {
             }
         }
     }
+}
+
+/// Whether IPv6 is there, and not switched off at boot.
+fn kernel_has_ipv6() -> bool {
+    Path::new("/proc/self/net/if_inet6").exists()
 }
 
 /// A veth pair of 1500-byte devices between two namespaces.
