@@ -1,5 +1,6 @@
 //! Runs one command after the other and adds up the tests they report.
 
+use std::env;
 use std::io::{self, BufRead, BufReader, Write};
 use std::ops::AddAssign;
 use std::process::{Command, ExitCode, Stdio};
@@ -86,10 +87,19 @@ impl Report {
         if output.status.success() {
             self.end(name, Outcome::Ok, started.elapsed());
         } else if errors.contains(sign) {
-            self.tally.skipped += 1;
-            self.end(name, Outcome::Skipped(reason.to_owned()), started.elapsed());
+            self.skip(name, reason, started);
         } else {
             self.fail(name, &errors, started);
+        }
+    }
+
+    /// Records that the stage `name` cannot run because `what` is missing: skipped, or in continuous integration failed.
+    pub(crate) fn missing(&mut self, name: &str, what: &str) {
+        let started = begin(name);
+        if env::var_os("CI").is_some_and(|value| value == "true") {
+            self.fail(name, what, started);
+        } else {
+            self.skip(name, what, started);
         }
     }
 
@@ -102,6 +112,11 @@ impl Report {
         let Tally { passed, failed, skipped } = self.tally;
         println!("fatpath: {passed} passed, {failed} failed, {skipped} skipped");
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    fn skip(&mut self, name: &str, reason: &str, started: Instant) {
+        self.tally.skipped += 1;
+        self.end(name, Outcome::Skipped(reason.to_owned()), started.elapsed());
     }
 
     fn fail(&mut self, name: &str, why: &str, started: Instant) {

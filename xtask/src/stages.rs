@@ -42,6 +42,14 @@ pub(crate) fn test(report: &mut Report) {
         report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
     }
     report.run("fuzz targets", &mut fuzz_cargo("check --locked --target-dir target"));
+    deny(report);
+}
+
+/// Licences, sources and known flaws of the dependencies. The flaws are listed in a database that has to be fetched.
+fn deny(report: &mut Report) {
+    if !cargo("deny --version").output().is_ok_and(|output| output.status.success()) {
+        return report.missing("cargo deny", "needs cargo-deny: cargo install --locked cargo-deny");
+    }
     report.run("cargo deny", &mut cargo("deny --log-level error check licenses bans sources"));
     report.run_unless(
         "cargo deny advisories",
