@@ -44,7 +44,7 @@ fn look_at(head: &[u8], packet_len: usize) {
                 assert_eq!(head[fragment.place.next_header_at], Protocol::FRAGMENT.0);
                 assert!(chain.per_fragment_end.offset <= fragment.place.offset);
             }
-            if info.header_len > ipv6::Header::LEN {
+            if matches!(packet.header().next_header(), Protocol::HOP_BY_HOP | Protocol::DEST_OPTS) {
                 let options = ext::Options::parse(packet.payload()).map(Iterator::count);
                 assert!(options.is_ok_and(|count| count <= 2048), "the walk found the header whole");
             }
