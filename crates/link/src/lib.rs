@@ -1,1 +1,39 @@
-//! Part of fatpath.
+//! Links: where packets come from and go to. TUN, TAP, UDP sockets, packet sockets, memory; and capture files.
+//!
+//! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without waiting. This crate decides how: which system call,
+//! how many packets in one, which of the kernel's offloads are used. It leaves to others what the packets mean, what a
+//! link cannot do ([`Link::features`] says; the caller fits packets to it), when to poll, and what to do about a link
+//! that fails.
+//!
+//! - [`open`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
+//!   the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat in
+//!   both directions where the kernel can.
+//! - [`memory::pair`] makes two ends of a wire in this process, for tests and measurements.
+//! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
+//!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
+//! - [`virtio`] reads virtio-net headers, from guests as hostile as they like.
+//! - [`pcap`] and [`pcapng`] read and write capture files.
+//!
+//! Limits: a packet has at most 1024 pieces when it is sent (`UIO_MAXIOV`). The kernel interfaces are Linux's, from 4.18
+//! (UDP GSO) on; USO through TUN needs 6.2.
+//!
+//! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7).
+
+mod af_packet;
+mod error;
+mod link;
+mod offloads;
+mod open;
+mod pieces;
+mod posted;
+mod stats;
+mod sys;
+mod tun;
+mod udp;
+pub mod virtio;
+
+pub use error::OpenError;
+pub use link::{Kind, Layer, Link, Sent};
+pub use offloads::Offload;
+pub use open::{Config, ConfigKind, open};
+pub use stats::LinkStats;

@@ -1,0 +1,315 @@
+//! Packet sockets (packet(7)): whole frames of an interface of this host, with virtio-net headers.
+//!
+//! The kernel delivers what the interface received, glued by its GRO or never cut (veth), and cuts what we send if the
+//! interface does not. The host's own stack sees the same frames: an interface that fatpath owns has no addresses there.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use arrayvec::ArrayVec;
+use base::DropReason;
+use offload::Features;
+use packet::{Memory, Packet};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use wire::{eth, vlan};
+
+use crate::error::failed;
+use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
+use crate::open::Config;
+use crate::pieces::{tagged, vlan_tag};
+use crate::posted::Posted;
+use crate::stats::LinkStats;
+use crate::sys::cmsg::{self, CONTROL_LEN};
+use crate::sys::errno;
+use crate::sys::ifreq::Interface;
+use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
+use crate::sys::sockaddr::link_layer;
+use crate::sys::socket::{bind, set_buffer, set_option};
+use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
+use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+
+/// Frames received in one system call.
+const RECV_MESSAGES: usize = 8;
+
+/// Frames that one call of [`Link::recv`] brings at most, but for the rest of a system call.
+const BURST_PACKETS: usize = 64;
+
+/// Bytes after which a burst ends, but for the rest of a system call.
+const BURST_BYTES: usize = 256 << 10;
+
+/// A frame at its longest.
+const LONGEST: usize = 65_575 + eth::Header::LEN + 2 * vlan::Header::LEN;
+
+/// Bytes that the kernel may hold for us in either direction.
+const SOCKET_BUFFER: i32 = 8 << 20;
+
+/// A packet socket on one interface.
+#[derive(Debug)]
+pub(crate) struct PacketLink {
+    name: String,
+    mtu: usize,
+    layer: Layer,
+    socket: OwnedFd,
+    /// Frames in one call when sending, 1 in the thin way.
+    width: usize,
+    offloads: Offloads,
+    features: Features,
+    stats: LinkStats,
+    slots: Vec<Slot>,
+}
+
+/// Where one frame is received to.
+#[derive(Debug)]
+struct Slot {
+    posted: Posted,
+    header: [u8; HEADER_LEN],
+    control: [u8; CONTROL_LEN],
+}
+
+impl PacketLink {
+    /// Opens a socket and binds it to the interface.
+    pub(crate) fn open(config: &Config, interface: &str) -> Result<Self, OpenError> {
+        let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
+        let asked = Interface::new(interface).map_err(failed("socket"))?;
+        let index = asked.index().map_err(|err| {
+            failed("SIOCGIFINDEX")(err).with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
+        })?;
+        let mac = asked.mac().map_err(failed("SIOCGIFHWADDR"))?;
+        let mac = mac
+            .ok_or(io::ErrorKind::Unsupported)
+            .map_err(|kind| failed("SIOCGIFHWADDR")(io::Error::new(kind, "not an Ethernet interface")))?;
+        let limit = asked.mtu().map_err(failed("SIOCGIFMTU"))?;
+        let mtu = config.mtu.map_or(limit, usize::from);
+        if mtu > limit {
+            let text = format!("{mtu} is more than the interface's {limit}");
+            return Err(failed("mtu")(io::Error::new(io::ErrorKind::InvalidInput, text)));
+        }
+
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
+            failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
+        })?;
+        let fd = socket.as_fd();
+        let option = |name, call| set_option(fd, libc::SOL_PACKET, name, 1).map_err(failed(call));
+        option(libc::PACKET_VNET_HDR, "PACKET_VNET_HDR")?;
+        option(libc::PACKET_AUXDATA, "PACKET_AUXDATA")?;
+        option(libc::PACKET_IGNORE_OUTGOING, "PACKET_IGNORE_OUTGOING")?;
+        set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER).map_err(failed("SO_RCVBUF"))?;
+        set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
+        bind(fd, &link_layer(index)).map_err(failed("bind"))?;
+
+        let mut offloads = Offloads::new();
+        // What the interface delivers cannot be refused here, so this is always understood.
+        offloads.add("rx-super-packets", Ok(Some("as the interface delivers them".to_owned())));
+        for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
+            offloads.add(name, if config.offloads { Ok(None) } else { Err(BY_CONFIGURATION.to_owned()) });
+        }
+        let (features, send, recv) = match config.offloads {
+            true => (offloads.features(), MAX_MESSAGES, RECV_MESSAGES),
+            false => (Features::NONE, 1, 1),
+        };
+        let slot = || Slot { posted: Posted::new(), header: [0; HEADER_LEN], control: [0; CONTROL_LEN] };
+        Ok(Self {
+            name: config.name.clone(),
+            mtu,
+            layer: Layer::Ethernet(mac),
+            socket,
+            width: send,
+            offloads,
+            features,
+            stats: LinkStats::ZERO,
+            slots: std::iter::repeat_with(slot).take(recv).collect(),
+        })
+    }
+
+    /// One system call. Tells how many frames it brought, and their bytes.
+    fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
+        let mut batch = RecvBatch::new();
+        for slot in &mut self.slots {
+            let Ok(room) = slot.posted.room(mem, Memory::HEADROOM, LONGEST) else { break };
+            batch.push(&mut [], &mut slot.control, &mut slot.header, room);
+        }
+        if batch.is_empty() {
+            return Ok((0, 0));
+        }
+        let received = match batch.recv(self.socket.as_fd()) {
+            Ok(received) => received,
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
+            // A frame whose offload the kernel has no virtio-net header for; it is gone.
+            Err(err) if errno(&err) == libc::EINVAL => {
+                self.stats.rx_drop(DropReason::VirtioHeader);
+                return Ok((0, 0));
+            }
+            Err(err) => return Err(failed(&self.name, "recvmmsg", &err)),
+        };
+        self.stats.rx_calls += u64::from(!received.is_empty());
+        let mut bytes = 0;
+        for (slot, received) in self.slots.iter_mut().zip(&received) {
+            match slot.received(received) {
+                Ok(packet) => {
+                    bytes += packet.len();
+                    self.stats.received(&packet);
+                    out.push(packet);
+                }
+                Err(reason) => self.stats.rx_drop(reason),
+            }
+        }
+        Ok((received.len(), bytes))
+    }
+
+    /// Sends as many frames as go into one system call, and tells how many went.
+    fn send_batch(&self, packets: &[Packet]) -> io::Result<usize> {
+        let prepare = |packet: &Packet| {
+            let tag = vlan_tag(packet);
+            let header = encode(packet, tag.map_or(0, |tag| tag.len() as u16))?;
+            Some((header.to_bytes(), tag))
+        };
+        let prepared: ArrayVec<_, MAX_MESSAGES> = packets.iter().take(self.width).map_while(prepare).collect();
+        let mut batch = SendBatch::new();
+        for ((header, tag), packet) in prepared.iter().zip(packets) {
+            let frame = std::iter::once(&header[..]).chain(tagged(packet, tag.as_ref()));
+            match batch.push(&[], &[], frame) {
+                Ok(()) => {}
+                Err(NoRoom::Batch) => break,
+                Err(NoRoom::Packet) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        if batch.is_empty() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        batch.send(self.socket.as_fd())
+    }
+
+    /// What becomes of the packet at the front, which the kernel did not take. `None`: it was dropped, go on.
+    #[cold]
+    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
+        let reason = match errno(err) {
+            libc::EAGAIN => return Ok(Some(Sent::Busy)),
+            libc::EINVAL | libc::EIO => {
+                if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
+                    self.features = self.offloads.features();
+                    return Ok(Some(Sent::Refit));
+                }
+                DropReason::TxError
+            }
+            libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF => {
+                return Err(failed(&self.name, "sendmmsg", err));
+            }
+            libc::EMSGSIZE => DropReason::PacketTooBig,
+            libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
+            _ => DropReason::TxError,
+        };
+        self.stats.tx_drop(reason);
+        Ok(None)
+    }
+}
+
+impl Slot {
+    /// The frame that was received here.
+    fn received(&mut self, received: &Received) -> Result<Packet, DropReason> {
+        let len = received.len.saturating_sub(HEADER_LEN);
+        let mut packet = Packet::from_buf(self.posted.take(len, Memory::HEADROOM, LONGEST));
+        if received.truncated || received.len < HEADER_LEN {
+            return Err(DropReason::IpTruncated);
+        }
+        let header = Header::from_bytes(self.header);
+        decode(&header, Framing::Ethernet, packet.head(), len)?.apply(&mut packet);
+        let messages = cmsg::iter(self.control.get(..received.control_len).unwrap_or_default());
+        for (_, _, data) in
+            messages.filter(|&(level, kind, _)| (level, kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA))
+        {
+            packet.meta.vlan = tag_of(data);
+        }
+        Ok(packet)
+    }
+}
+
+/// The VLAN tag in `struct tpacket_auxdata`, which the kernel took out of the frame.
+fn tag_of(auxdata: &[u8]) -> Option<u16> {
+    let status = u32::from_ne_bytes(*auxdata.first_chunk()?);
+    // Behind status, len, snaplen, mac and net.
+    let tci = u16::from_ne_bytes(*auxdata.get(16..)?.first_chunk()?);
+    (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(tci)
+}
+
+impl Link for PacketLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Packet
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn offloads(&self) -> &[Offload] {
+        self.offloads.all()
+    }
+
+    fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.as_fd()]
+    }
+
+    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        let (mut packets, mut bytes) = (0, 0);
+        while packets < BURST_PACKETS && bytes < BURST_BYTES {
+            let (more, more_bytes) = self.recv_batch(mem, out)?;
+            (packets, bytes) = (packets + more, bytes + more_bytes);
+            if more < self.slots.len() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
+        let mut gone = 0;
+        let outcome = loop {
+            let Some(first) = burst.get(gone) else { break Ok(Sent::All) };
+            match self.send_batch(&burst[gone..]) {
+                Ok(count) => {
+                    self.stats.tx_calls += 1;
+                    burst[gone..gone + count].iter().for_each(|packet| self.stats.sent(packet));
+                    gone += count;
+                }
+                Err(err) => match self.refused(first, &err) {
+                    Ok(None) => gone += 1,
+                    Ok(Some(stop)) => break Ok(stop),
+                    Err(err) => break Err(err),
+                },
+            }
+        };
+        burst.drain(..gone);
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_counts_if_the_kernel_says_so() {
+        let mut auxdata = [0; 20];
+        auxdata[16..18].copy_from_slice(&0x2007_u16.to_ne_bytes());
+        assert_eq!(tag_of(&auxdata), None);
+        auxdata[..4].copy_from_slice(&libc::TP_STATUS_VLAN_VALID.to_ne_bytes());
+        assert_eq!(tag_of(&auxdata), Some(0x2007));
+        assert_eq!(tag_of(&auxdata[..17]), None);
+    }
+}

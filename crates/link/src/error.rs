@@ -1,0 +1,84 @@
+//! Errors of the system, with the device and the call.
+
+use std::fmt;
+use std::io;
+
+/// A link could not be opened.
+#[derive(Debug)]
+pub struct OpenError {
+    /// The link, or the device it stands on.
+    pub device: String,
+    /// The call that failed.
+    pub call: &'static str,
+    /// What the system said.
+    pub source: io::Error,
+    /// What to do about it, if that is known.
+    pub hint: Option<&'static str>,
+}
+
+impl OpenError {
+    pub(crate) fn new(device: &str, call: &'static str, source: io::Error) -> Self {
+        let hint = match source.raw_os_error() {
+            Some(libc::EPERM) => Some("needs CAP_NET_ADMIN; run as root or grant it"),
+            _ => None,
+        };
+        Self { device: device.to_owned(), call, source, hint }
+    }
+
+    pub(crate) fn with_hint(self, errno: i32, hint: &'static str) -> Self {
+        if self.source.raw_os_error() == Some(errno) { Self { hint: Some(hint), ..self } } else { self }
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.device, self.call, text(&self.source))?;
+        match self.hint {
+            Some(hint) => write!(f, " ({hint})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}
+
+/// What the system said, without the number that std appends.
+pub(crate) fn text(err: &io::Error) -> String {
+    let text = err.to_string();
+    match err.raw_os_error() {
+        Some(number) => text.trim_end_matches(&format!(" (os error {number})")).to_owned(),
+        None => text,
+    }
+}
+
+/// An error of a link that was working, with the device and the call.
+#[cold]
+pub(crate) fn failed(device: &str, call: &'static str, source: &io::Error) -> io::Error {
+    io::Error::new(source.kind(), format!("{device}: {call}: {}", text(source)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_device_call_and_remedy() {
+        let err = OpenError::new("tun0", "TUNSETIFF", io::Error::from_raw_os_error(libc::EPERM));
+        let want = "tun0: TUNSETIFF: Operation not permitted (needs CAP_NET_ADMIN; run as root or grant it)";
+        assert_eq!(err.to_string(), want);
+        let err = OpenError::new("tun0", "TUNSETIFF", io::Error::from_raw_os_error(libc::EBUSY));
+        assert_eq!(
+            err.with_hint(libc::EBUSY, "in use").to_string(),
+            "tun0: TUNSETIFF: Device or resource busy (in use)"
+        );
+        let err = failed("eth1", "recvmmsg", &io::Error::from_raw_os_error(libc::ENETDOWN));
+        assert_eq!(
+            (err.to_string().as_str(), err.kind()),
+            ("eth1: recvmmsg: Network is down", io::ErrorKind::NetworkDown)
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! What every link can do.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use offload::Features;
+use packet::{Memory, Packet};
+use wire::eth::MacAddr;
+
+use crate::{LinkStats, Offload};
+
+/// A link: packets come in and go out in bursts, and no call waits.
+///
+/// A link that goes down or away says so as an error of [`recv`](Self::recv) or [`send`](Self::send), with the device
+/// and the call in its text. One that only went down works again once it is up.
+pub trait Link: fmt::Debug + Send {
+    /// Its name in this node.
+    fn name(&self) -> &str;
+
+    /// What moves its bytes.
+    fn kind(&self) -> Kind;
+
+    /// The layer-3 MTU in bytes.
+    fn mtu(&self) -> usize;
+
+    /// What its packets begin with.
+    fn layer(&self) -> Layer;
+
+    /// What it takes over of the work on packets that are sent. Only [`Sent::Refit`] changes it.
+    fn features(&self) -> Features;
+
+    /// Each offload that it can have, and whether it has.
+    fn offloads(&self) -> &[Offload];
+
+    /// What it has moved and dropped.
+    fn stats(&self) -> &LinkStats;
+
+    /// Each descriptor to wait for: readable when there is something to receive, writable again after
+    /// [`Sent::Busy`]. None for a link in memory.
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Appends a burst of what has come in, possibly nothing. What is malformed or too long is dropped and counted.
+    ///
+    /// The packets' [`Meta::link`](packet::Meta::link) is left to the caller.
+    ///
+    /// # Errors
+    /// The link is down or gone. Packets appended before are good.
+    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()>;
+
+    /// Sends packets from the front of `burst` and removes them. What the system refuses for another reason than an
+    /// offload is dropped and counted.
+    ///
+    /// # Errors
+    /// The link is down or gone. What was not sent is still in `burst`.
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent>;
+}
+
+/// How far [`Link::send`] came.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[must_use]
+pub enum Sent {
+    /// Everything is gone.
+    All,
+    /// The link takes no more at present; the rest is still in the burst.
+    Busy,
+    /// The first packet that is left was refused for an offload, which is now off: fit the rest again to
+    /// [`Link::features`].
+    Refit,
+}
+
+/// What a link's packets begin with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Layer {
+    /// An Ethernet header; this is our own address.
+    Ethernet(MacAddr),
+    /// An IP header.
+    Ip,
+}
+
+/// What moves a link's bytes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Kind {
+    /// A TUN device.
+    Tun,
+    /// A TAP device.
+    Tap,
+    /// A UDP socket.
+    Udp,
+    /// A packet socket on an interface.
+    Packet,
+    /// A queue in this process.
+    Memory,
+}
+
+impl Kind {
+    /// The word for it in a configuration and in `fatpath show links`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Tun => "tun",
+            Self::Tap => "tap",
+            Self::Udp => "udp",
+            Self::Packet => "packet",
+            Self::Memory => "memory",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}

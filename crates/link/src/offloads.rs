@@ -1,0 +1,118 @@
+//! Which offloads a link has, and why not the others.
+
+use offload::{CsumOffload, Features};
+use packet::{Csum, GsoKind, Packet};
+
+/// One offload of a link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Offload {
+    /// Its name: `rx-` for what we receive unfinished, `tx-` for what we send so.
+    pub name: &'static str,
+    /// Whether it is in use.
+    pub on: bool,
+    /// Why not, or how it was found to work.
+    pub why: Option<String>,
+}
+
+/// The offloads of a link, in the order in which they are shown.
+#[derive(Debug)]
+pub(crate) struct Offloads(Vec<Offload>);
+
+pub(crate) const TX_CSUM: &str = "tx-checksum";
+pub(crate) const TX_TSO4: &str = "tx-tso4";
+pub(crate) const TX_TSO6: &str = "tx-tso6";
+pub(crate) const TX_USO: &str = "tx-uso";
+
+/// What a link without offloads says of each.
+pub(crate) const BY_CONFIGURATION: &str = "offloads = false";
+
+impl Offloads {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(crate) fn add(&mut self, name: &'static str, answer: Result<Option<String>, String>) {
+        let (on, why) = match answer {
+            Ok(how) => (true, how),
+            Err(why) => (false, Some(why)),
+        };
+        self.0.push(Offload { name, on, why });
+    }
+
+    pub(crate) fn all(&self) -> &[Offload] {
+        &self.0
+    }
+
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.0.iter().any(|offload| offload.name == name && offload.on)
+    }
+
+    /// What the link does for packets that are sent, by the `tx-` offloads that are on.
+    pub(crate) fn features(&self) -> Features {
+        let csum = if self.is_on(TX_CSUM) { CsumOffload::Any } else { CsumOffload::None };
+        let (tso4, tso6, uso) = (self.is_on(TX_TSO4), self.is_on(TX_TSO6), self.is_on(TX_USO));
+        Features { sg: true, frag_list: true, csum, tso4, tso6, uso, tso_ecn: tso4 || tso6, ..Features::NONE }
+    }
+
+    /// Gives up the offload that `packet` was refused for, if it asked for one that is on. Tells whether it did.
+    #[cold]
+    pub(crate) fn give_up(&mut self, packet: &Packet, why: &str) -> bool {
+        let asked = match (packet.meta.cut.gso(), packet.meta.csum) {
+            (Some(gso), _) => match gso.kind {
+                GsoKind::TcpV4 => TX_TSO4,
+                GsoKind::TcpV6 => TX_TSO6,
+                GsoKind::Udp => TX_USO,
+            },
+            (None, Csum::Partial { .. }) => TX_CSUM,
+            (None, _) => return false,
+        };
+        let mut gave_up = false;
+        // Who makes no checksums does not cut either.
+        let all = asked == TX_CSUM;
+        for offload in &mut self.0 {
+            if offload.on && (offload.name == asked || all && [TX_TSO4, TX_TSO6, TX_USO].contains(&offload.name)) {
+                (offload.on, offload.why) = (false, Some(why.to_owned()));
+                gave_up = true;
+            }
+        }
+        gave_up
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::{Cut, Gso, Memory};
+
+    use super::*;
+
+    fn all_on() -> Offloads {
+        let mut offloads = Offloads::new();
+        for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
+            offloads.add(name, Ok(None));
+        }
+        offloads
+    }
+
+    #[test]
+    fn a_refused_packet_costs_the_offload_that_it_asked_for() {
+        let mem = Memory::heap();
+        let gso = |kind| Cut::Gso(Gso { kind, size: 1000, segs: 2, ecn: false, fixed_id: false });
+        let partial = Csum::Partial { start: 20, offset: 16 };
+        let cases = [
+            (gso(GsoKind::TcpV4), partial, &[TX_TSO4][..]),
+            (gso(GsoKind::TcpV6), partial, &[TX_TSO6]),
+            (gso(GsoKind::Udp), partial, &[TX_USO]),
+            (Cut::Whole, partial, &[TX_CSUM, TX_TSO4, TX_TSO6, TX_USO]),
+            (Cut::Whole, Csum::None, &[]),
+        ];
+        for (cut, csum, want) in cases {
+            let mut packet = Packet::with_data(&mem, &[0; 100]).unwrap();
+            (packet.meta.cut, packet.meta.csum) = (cut, csum);
+            let mut offloads = all_on();
+            assert_eq!(offloads.give_up(&packet, "EIO"), !want.is_empty());
+            let off: Vec<_> = offloads.all().iter().filter(|offload| !offload.on).map(|offload| offload.name).collect();
+            assert_eq!(off, want);
+            assert!(!offloads.give_up(&packet, "EIO"), "what is off already is no reason to fit again");
+        }
+    }
+}

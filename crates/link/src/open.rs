@@ -1,0 +1,62 @@
+//! Links of the host, from what an operator wrote.
+
+use std::net::SocketAddr;
+
+use crate::af_packet::PacketLink;
+use crate::tun::TunLink;
+use crate::udp::UdpLink;
+use crate::{Layer, Link, OpenError};
+
+/// A link to be opened.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Config {
+    /// Its name. That of a TUN or TAP device is the host's too.
+    pub name: String,
+    /// What moves its bytes.
+    pub kind: ConfigKind,
+    /// Its layer-3 MTU in bytes; `None` is the interface's own for a packet socket, and 1500 for the others.
+    pub mtu: Option<u16>,
+    /// False switches every offload off, and moves one packet in a system call.
+    pub offloads: bool,
+}
+
+/// What moves a link's bytes.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum ConfigKind {
+    /// A TUN device of this name with so many queues, at least 1.
+    Tun {
+        /// Queues.
+        queues: u16,
+    },
+    /// A TAP device of this name.
+    Tap {
+        /// Queues.
+        queues: u16,
+    },
+    /// A UDP socket.
+    Udp {
+        /// Where it is bound.
+        bind: SocketAddr,
+    },
+    /// A packet socket.
+    Packet {
+        /// The interface that it is bound to.
+        interface: String,
+    },
+}
+
+/// The MTU of a link that has none of its own.
+pub(crate) const DEFAULT_MTU: usize = 1500;
+
+/// Opens a link in the calling thread's network namespace. TUN and TAP devices are made, and brought up.
+///
+/// # Errors
+/// What is missing or refused, by device and call, and what to do about it where that is known.
+pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
+    Ok(match &config.kind {
+        ConfigKind::Tun { queues } => Box::new(TunLink::open(config, Layer::Ip, *queues)?),
+        ConfigKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
+        ConfigKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
+        ConfigKind::Packet { interface } => Box::new(PacketLink::open(config, interface)?),
+    })
+}

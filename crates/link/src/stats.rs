@@ -1,0 +1,89 @@
+//! What a link has moved.
+
+use base::DropReason;
+use packet::Packet;
+
+/// A link's counters. A *packet* is what this program handles, up to 64 KiB; a *wire packet* is a segment of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct LinkStats {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// The wire packets in them.
+    pub rx_wire_packets: u64,
+    /// Their bytes, with all headers that the link carries.
+    pub rx_bytes: u64,
+    /// System calls that brought at least one packet.
+    pub rx_calls: u64,
+    /// Packets that came and were dropped here, or before us because we were too slow.
+    pub rx_dropped: u64,
+    /// Packets sent.
+    pub tx_packets: u64,
+    /// The wire packets in them.
+    pub tx_wire_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// System calls that took at least one packet.
+    pub tx_calls: u64,
+    /// Packets that could not be sent.
+    pub tx_dropped: u64,
+    /// Errors that the network reported to the socket (ICMP unreachable and the like), which cost no packet here.
+    pub soft_errors: u64,
+    drops: [u64; DropReason::COUNT],
+}
+
+impl LinkStats {
+    /// Nothing has happened yet.
+    pub const ZERO: Self = Self {
+        rx_packets: 0,
+        rx_wire_packets: 0,
+        rx_bytes: 0,
+        rx_calls: 0,
+        rx_dropped: 0,
+        tx_packets: 0,
+        tx_wire_packets: 0,
+        tx_bytes: 0,
+        tx_calls: 0,
+        tx_dropped: 0,
+        soft_errors: 0,
+        drops: [0; DropReason::COUNT],
+    };
+
+    /// Packets that the link itself dropped for `reason`, in either direction.
+    pub fn dropped_for(&self, reason: DropReason) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Every reason for which packets were dropped, with their number.
+    pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        let all = DropReason::ALL.iter().map(|&reason| (reason, self.dropped_for(reason)));
+        all.filter(|&(_, count)| count > 0)
+    }
+
+    pub(crate) fn received(&mut self, packet: &Packet) {
+        self.rx_packets += 1;
+        self.rx_wire_packets += packet.meta.cut.segs();
+        self.rx_bytes += packet.len() as u64;
+    }
+
+    pub(crate) fn sent(&mut self, packet: &Packet) {
+        self.tx_packets += 1;
+        self.tx_wire_packets += packet.meta.cut.segs();
+        self.tx_bytes += packet.len() as u64;
+    }
+
+    pub(crate) fn rx_drop(&mut self, reason: DropReason) {
+        self.rx_dropped += 1;
+        self.drops[reason as usize] += 1;
+    }
+
+    pub(crate) fn tx_drop(&mut self, reason: DropReason) {
+        self.tx_dropped += 1;
+        self.drops[reason as usize] += 1;
+    }
+}
+
+impl Default for LinkStats {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}

@@ -1,0 +1,127 @@
+//! `struct ifreq`: what is asked of interfaces and of `/dev/net/tun` by ioctl (netdevice(7)).
+
+use std::ffi::{c_int, c_ulong};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use wire::eth::MacAddr;
+
+use super::check;
+
+/// `struct ifreq` as bytes: a name and a union.
+#[repr(C, align(8))]
+struct IfReq {
+    name: [u8; libc::IFNAMSIZ],
+    value: [u8; 24],
+}
+
+const _: () = assert!(size_of::<IfReq>() == size_of::<libc::ifreq>());
+
+impl IfReq {
+    fn new(name: &str) -> io::Result<Self> {
+        let mut req = Self { name: [0; libc::IFNAMSIZ], value: [0; 24] };
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.contains('\0') {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "an interface name has 1 to 15 bytes"));
+        }
+        req.name[..name.len()].copy_from_slice(name.as_bytes());
+        Ok(req)
+    }
+
+    fn call(&mut self, fd: BorrowedFd<'_>, request: c_ulong) -> io::Result<()> {
+        // SAFETY: every request this module passes takes a `struct ifreq`, which `self` is laid out as; the kernel
+        // keeps no pointer to it.
+        check(unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, std::ptr::from_mut(self)) })?;
+        Ok(())
+    }
+
+    fn value<const N: usize>(&self) -> [u8; N] {
+        *self.value.first_chunk().expect("the union has 24 bytes")
+    }
+
+    fn set_value(&mut self, bytes: &[u8]) {
+        self.value[..bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+/// An interface of the network namespace in which this was made, asked by name.
+#[derive(Debug)]
+pub(crate) struct Interface {
+    name: String,
+    control: OwnedFd,
+}
+
+impl Interface {
+    pub(crate) fn new(name: &str) -> io::Result<Self> {
+        let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Self { name: name.to_owned(), control })
+    }
+
+    fn get<const N: usize>(&self, request: c_ulong) -> io::Result<[u8; N]> {
+        let mut req = IfReq::new(&self.name)?;
+        req.call(self.control.as_fd(), request)?;
+        Ok(req.value())
+    }
+
+    fn set(&self, request: c_ulong, value: &[u8]) -> io::Result<()> {
+        let mut req = IfReq::new(&self.name)?;
+        req.set_value(value);
+        req.call(self.control.as_fd(), request)
+    }
+
+    pub(crate) fn index(&self) -> io::Result<i32> {
+        Ok(c_int::from_ne_bytes(self.get(libc::SIOCGIFINDEX)?))
+    }
+
+    pub(crate) fn mtu(&self) -> io::Result<usize> {
+        Ok(usize::try_from(c_int::from_ne_bytes(self.get(libc::SIOCGIFMTU)?)).unwrap_or(0))
+    }
+
+    pub(crate) fn set_mtu(&self, mtu: usize) -> io::Result<()> {
+        let mtu = c_int::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
+        self.set(libc::SIOCSIFMTU, &mtu.to_ne_bytes())
+    }
+
+    /// The link-layer address, if it is an Ethernet one.
+    pub(crate) fn mac(&self) -> io::Result<Option<MacAddr>> {
+        // `struct sockaddr`: the type of link, then the address.
+        let [family_0, family_1, address @ ..]: [u8; 8] = self.get(libc::SIOCGIFHWADDR)?;
+        let ethernet = u16::from_ne_bytes([family_0, family_1]) == libc::ARPHRD_ETHER;
+        Ok(ethernet.then_some(MacAddr(address)))
+    }
+
+    pub(crate) fn is_up(&self) -> io::Result<bool> {
+        Ok(i32::from(self.flags()?) & libc::IFF_UP != 0)
+    }
+
+    pub(crate) fn set_up(&self) -> io::Result<()> {
+        let flags = i32::from(self.flags()?) | libc::IFF_UP;
+        self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
+    }
+
+    fn flags(&self) -> io::Result<i16> {
+        Ok(i16::from_ne_bytes(self.get(libc::SIOCGIFFLAGS)?))
+    }
+}
+
+/// Attaches a queue of `/dev/net/tun` to the device of that name, which is made if it is not there (`TUNSETIFF`).
+pub(crate) fn tun_attach(fd: BorrowedFd<'_>, name: &str, flags: c_int) -> io::Result<()> {
+    let mut req = IfReq::new(name)?;
+    req.set_value(&(flags as i16).to_ne_bytes());
+    req.call(fd, libc::TUNSETIFF as c_ulong)
+}
+
+/// Sets how many bytes the virtio-net header has (`TUNSETVNETHDRSZ`).
+pub(crate) fn tun_set_header_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    let len = c_int::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: this request reads one `int` at the address, and keeps no pointer to it.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, std::ptr::from_ref(&len)) })?;
+    Ok(())
+}
+
+/// Says which offloads the reader understands (`TUNSETOFFLOAD`).
+pub(crate) fn tun_set_offload(fd: BorrowedFd<'_>, offloads: u32) -> io::Result<()> {
+    // SAFETY: this request's argument is a number.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETOFFLOAD, c_ulong::from(offloads)) })?;
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! System calls with a safe face. All `unsafe` of this crate is here.
+
+pub(crate) mod cmsg;
+pub(crate) mod ifreq;
+pub(crate) mod mmsg;
+pub(crate) mod sockaddr;
+pub(crate) mod socket;
+
+use std::ffi::c_int;
+use std::io;
+
+/// What a system call said, as a result.
+fn check(answer: c_int) -> io::Result<c_int> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+/// Asks again as long as a signal came in between.
+pub(crate) fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            answer => return answer,
+        }
+    }
+}
+
+/// The error's number, 0 if it has none.
+pub(crate) fn errno(err: &io::Error) -> i32 {
+    err.raw_os_error().unwrap_or(0)
+}

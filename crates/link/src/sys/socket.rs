@@ -1,0 +1,33 @@
+//! Socket options, and binding to addresses that rustix does not know.
+
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use super::check;
+
+/// Sets an option whose value is an `int`.
+pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    set_bytes(fd, level, name, &value.to_ne_bytes())
+}
+
+/// Sets an option whose value is this structure.
+pub(crate) fn set_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    let (start, len) = (value.as_ptr().cast::<c_void>(), value.len() as libc::socklen_t);
+    // SAFETY: the kernel reads at most `len` bytes from `start`, which `value` has.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, start, len) })?;
+    Ok(())
+}
+
+/// Sets a buffer's size in bytes: above the administrator's limit if we may, else as near to it as we get.
+pub(crate) fn set_buffer(fd: BorrowedFd<'_>, force: c_int, plain: c_int, bytes: c_int) -> io::Result<()> {
+    set_option(fd, libc::SOL_SOCKET, force, bytes).or_else(|_| set_option(fd, libc::SOL_SOCKET, plain, bytes))
+}
+
+/// Binds to an address given as its bytes.
+pub(crate) fn bind(fd: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
+    let (start, len) = (address.as_ptr().cast::<libc::sockaddr>(), address.len() as libc::socklen_t);
+    // SAFETY: the kernel reads `len` bytes from `start`, which `address` has, and copies them: alignment is no matter.
+    check(unsafe { libc::bind(fd.as_raw_fd(), start, len) })?;
+    Ok(())
+}

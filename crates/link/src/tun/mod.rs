@@ -1,0 +1,228 @@
+//! TUN and TAP devices (tun(4)): packets or frames to and from this host's own stack.
+//!
+//! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: the kernel leaves TCP and
+//! UDP uncut and without checksums, and takes them so from us. Without, every read and write is one plain packet.
+
+mod open;
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use arrayvec::ArrayVec;
+use base::DropReason;
+use offload::Features;
+use packet::{Memory, Packet};
+use wire::{FlowKey, MacAddr, eth};
+
+use crate::error::failed;
+use crate::offloads::Offloads;
+use crate::pieces::{tagged, vlan_tag};
+use crate::posted::Posted;
+use crate::stats::LinkStats;
+use crate::sys::ifreq::Interface;
+use crate::sys::mmsg::MAX_PIECES;
+use crate::sys::{errno, uninterrupted};
+use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
+use crate::{Kind, Layer, Link, Offload, Sent};
+
+/// Packets that one call of [`Link::recv`] brings at most.
+const BURST_PACKETS: usize = 64;
+
+/// Bytes after which a burst ends: what is read has to be in the cache still when it is sent on.
+const BURST_BYTES: usize = 256 << 10;
+
+/// A TUN or TAP device.
+#[derive(Debug)]
+pub(crate) struct TunLink {
+    name: String,
+    mtu: usize,
+    layer: Layer,
+    queues: Vec<OwnedFd>,
+    /// The queue to be read next.
+    next: usize,
+    /// Whether virtio-net headers are spoken.
+    virtio: bool,
+    /// The longest packet that can be read.
+    longest: usize,
+    offloads: Offloads,
+    features: Features,
+    stats: LinkStats,
+    posted: Posted,
+    interface: Interface,
+}
+
+impl TunLink {
+    /// The layer of a TAP device, before its own address is known.
+    pub(crate) const TAP: Layer = Layer::Ethernet(MacAddr::ZERO);
+
+    /// Reads one packet from queue `at`. `None` when there is none, or no page for it.
+    fn read_one(&mut self, at: usize, mem: &Memory) -> io::Result<Option<Read>> {
+        let Ok(room) = self.posted.room(mem, Memory::HEADROOM, self.longest) else { return Ok(None) };
+        let mut header = [0; HEADER_LEN];
+        let front = if self.virtio { HEADER_LEN } else { 0 };
+        let queue = self.queues[at].as_fd();
+        let mut slices = [IoSliceMut::new(&mut header[..front]), IoSliceMut::new(room)];
+        let read = uninterrupted(|| Ok(rustix::io::readv(queue, &mut slices)?));
+        let len = match read {
+            Ok(len) => len.saturating_sub(front),
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(err) => return Err(failed(&self.name, "readv", &err)),
+        };
+        let mut packet = Packet::from_buf(self.posted.take(len, Memory::HEADROOM, self.longest));
+        if !self.virtio {
+            return Ok(Some(Read::Packet(packet)));
+        }
+        let framing = if self.layer == Layer::Ip { Framing::Ip } else { Framing::Ethernet };
+        match decode(&Header::from_bytes(header), framing, packet.head(), len) {
+            Ok(decoded) => {
+                decoded.apply(&mut packet);
+                Ok(Some(Read::Packet(packet)))
+            }
+            Err(bad) => Ok(Some(Read::Bad(bad.into()))),
+        }
+    }
+
+    /// Writes one packet.
+    fn write_one(&self, packet: &Packet) -> io::Result<()> {
+        let tag = vlan_tag(packet);
+        let tag_len = tag.map_or(0, |tag| tag.len() as u16);
+        let header = encode(packet, tag_len).ok_or(io::ErrorKind::InvalidData)?;
+        let bytes = header.to_bytes();
+        let mut pieces: ArrayVec<IoSlice<'_>, MAX_PIECES> = ArrayVec::new();
+        if self.virtio {
+            pieces.push(IoSlice::new(&bytes));
+        } else if header != Header::default() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        for piece in tagged(packet, tag.as_ref()) {
+            pieces.try_push(IoSlice::new(piece)).map_err(|_| io::ErrorKind::InvalidData)?;
+        }
+        let queue = self.queues[self.queue_of(packet)].as_fd();
+        uninterrupted(|| Ok(rustix::io::writev(queue, &pieces)?))?;
+        Ok(())
+    }
+
+    /// Each flow is written to one queue, so that it stays in order; the kernel then reads it there too.
+    fn queue_of(&self, packet: &Packet) -> usize {
+        if self.queues.len() == 1 {
+            return 0;
+        }
+        let l3 = if self.layer == Layer::Ip { 0 } else { eth::Header::LEN };
+        let head = packet.head().get(l3..).unwrap_or_default();
+        let Ok(flow) = FlowKey::parse(head, packet.len().saturating_sub(l3)) else { return 0 };
+        let mut hasher = DefaultHasher::new();
+        flow.hash(&mut hasher);
+        (hasher.finish() % self.queues.len() as u64) as usize
+    }
+
+    /// What becomes of a packet that the kernel did not take. `None`: it was dropped, go on.
+    #[cold]
+    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
+        let reason = match errno(err) {
+            libc::EAGAIN => return Ok(Some(Sent::Busy)),
+            libc::EIO if !self.interface.is_up().unwrap_or(false) => {
+                return Err(failed(&self.name, "writev", &io::Error::from_raw_os_error(libc::ENETDOWN)));
+            }
+            libc::EINVAL | libc::EIO => {
+                if self.offloads.give_up(packet, &failed(&self.name, "writev", err).to_string()) {
+                    self.features = self.offloads.features();
+                    return Ok(Some(Sent::Refit));
+                }
+                DropReason::TxError
+            }
+            libc::EBADFD | libc::EBADF | libc::ENODEV => return Err(failed(&self.name, "writev", err)),
+            libc::EMSGSIZE => DropReason::PacketTooBig,
+            libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
+            _ => DropReason::TxError,
+        };
+        self.stats.tx_drop(reason);
+        Ok(None)
+    }
+}
+
+/// What a read brought.
+enum Read {
+    Packet(Packet),
+    Bad(DropReason),
+}
+
+impl Link for TunLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> Kind {
+        if self.layer == Layer::Ip { Kind::Tun } else { Kind::Tap }
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn offloads(&self) -> &[Offload] {
+        self.offloads.all()
+    }
+
+    fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.queues.iter().map(AsFd::as_fd).collect()
+    }
+
+    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        let (mut packets, mut bytes, mut empty) = (0, 0, 0);
+        while packets < BURST_PACKETS && bytes < BURST_BYTES && empty < self.queues.len() {
+            match self.read_one(self.next, mem)? {
+                Some(read) => {
+                    packets += 1;
+                    self.stats.rx_calls += 1;
+                    match read {
+                        Read::Packet(packet) => {
+                            bytes += packet.len();
+                            self.stats.received(&packet);
+                            out.push(packet);
+                        }
+                        Read::Bad(reason) => self.stats.rx_drop(reason),
+                    }
+                }
+                None => {
+                    empty += 1;
+                    self.next = (self.next + 1) % self.queues.len();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
+        let mut gone = 0;
+        let outcome = loop {
+            let Some(packet) = burst.get(gone) else { break Ok(Sent::All) };
+            match self.write_one(packet) {
+                Ok(()) => {
+                    self.stats.tx_calls += 1;
+                    self.stats.sent(packet);
+                }
+                Err(err) => match self.refused(packet, &err) {
+                    Ok(None) => {}
+                    Ok(Some(stop)) => break Ok(stop),
+                    Err(err) => break Err(err),
+                },
+            }
+            gone += 1;
+        };
+        burst.drain(..gone);
+        outcome
+    }
+}

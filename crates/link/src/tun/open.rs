@@ -1,0 +1,146 @@
+//! Making a device, and finding out which offloads it has.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use offload::Features;
+use rustix::fs::{Mode, OFlags};
+use wire::{MacAddr, eth, vlan};
+
+use super::TunLink;
+use crate::error::text;
+use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
+use crate::open::Config;
+use crate::posted::Posted;
+use crate::stats::LinkStats;
+use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_offload};
+use crate::virtio::HEADER_LEN;
+use crate::{Layer, OpenError};
+
+/// Where devices are made.
+const CLONE_DEVICE: &str = "/dev/net/tun";
+
+/// An IP packet at its longest.
+const LONGEST_PACKET: usize = 65_575;
+
+/// What `TUNSETOFFLOAD` is asked for, one after the other; each needs those before it.
+const RX_OFFLOADS: [(&str, u32); 5] = [
+    ("rx-checksum", libc::TUN_F_CSUM),
+    ("rx-tso4", libc::TUN_F_TSO4),
+    ("rx-tso6", libc::TUN_F_TSO6),
+    ("rx-tso-ecn", libc::TUN_F_TSO_ECN),
+    ("rx-uso", libc::TUN_F_USO4 | libc::TUN_F_USO6),
+];
+
+impl TunLink {
+    /// Makes the device, or attaches to one that is there, and brings it up.
+    pub(crate) fn open(config: &Config, layer: Layer, queues: u16) -> Result<Self, OpenError> {
+        let name = &config.name;
+        let failed = |call| move |err| OpenError::new(name, call, err);
+        let mut flags = libc::IFF_NO_PI | if layer == Layer::Ip { libc::IFF_TUN } else { libc::IFF_TAP };
+        if config.offloads {
+            flags |= libc::IFF_VNET_HDR;
+        }
+        if queues > 1 {
+            flags |= libc::IFF_MULTI_QUEUE;
+        }
+        let queues = (0..queues.max(1)).map(|_| attach(name, flags)).collect::<Result<Vec<_>, _>>()?;
+        let mut offloads = Offloads::new();
+        if config.offloads {
+            tun_set_header_len(queues[0].as_fd(), HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))?;
+        } else {
+            // A device that was there already may have some on.
+            tun_set_offload(queues[0].as_fd(), 0).map_err(failed("TUNSETOFFLOAD"))?;
+        }
+        probe(queues[0].as_fd(), config.offloads, &mut offloads);
+
+        let interface = Interface::new(name).map_err(failed("socket"))?;
+        let mut mtu = interface.mtu().map_err(failed("SIOCGIFMTU"))?;
+        if let Some(wanted) = config.mtu.map(usize::from)
+            && wanted != mtu
+        {
+            interface.set_mtu(wanted).map_err(failed("SIOCSIFMTU"))?;
+            mtu = wanted;
+        }
+        if !interface.is_up().map_err(failed("SIOCGIFFLAGS"))? {
+            interface.set_up().map_err(failed("SIOCSIFFLAGS"))?;
+        }
+        let layer = match layer {
+            Layer::Ip => Layer::Ip,
+            Layer::Ethernet(_) => {
+                let host = interface.mac().map_err(failed("SIOCGIFHWADDR"))?.unwrap_or_default();
+                Layer::Ethernet(other_station(host))
+            }
+        };
+        let longest = if config.offloads { LONGEST_PACKET } else { mtu };
+        let framing = if layer == Layer::Ip { 0 } else { eth::Header::LEN + 2 * vlan::Header::LEN };
+        Ok(Self {
+            name: name.clone(),
+            mtu,
+            layer,
+            queues,
+            next: 0,
+            virtio: config.offloads,
+            longest: longest + framing,
+            features: if config.offloads { offloads.features() } else { Features::NONE },
+            offloads,
+            stats: LinkStats::ZERO,
+            posted: Posted::new(),
+            interface,
+        })
+    }
+}
+
+/// A descriptor of one queue.
+fn attach(name: &str, flags: i32) -> Result<OwnedFd, OpenError> {
+    let modes = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let queue = rustix::fs::open(CLONE_DEVICE, modes, Mode::empty()).map_err(|err| {
+        OpenError::new(name, "open /dev/net/tun", err.into())
+            .with_hint(
+                libc::ENOENT,
+                "make it: mkdir -p /dev/net && mknod /dev/net/tun c 10 200; in docker: --device /dev/net/tun",
+            )
+            .with_hint(libc::ENODEV, "the kernel lacks TUN: modprobe tun")
+            .with_hint(libc::ENXIO, "the kernel lacks TUN: modprobe tun")
+            .with_hint(libc::EACCES, "needs access to it; run as root or grant it")
+            .with_hint(libc::EPERM, "the container may not use it; in docker: --device /dev/net/tun")
+    })?;
+    tun_attach(queue.as_fd(), name, flags).map_err(|err| {
+        OpenError::new(name, "TUNSETIFF", err).with_hint(libc::EBUSY, "another program has it").with_hint(
+            libc::EINVAL,
+            "an interface of that name is there already, of another kind or with other options",
+        )
+    })?;
+    Ok(queue)
+}
+
+/// Asks for each offload and notes the answers.
+fn probe(queue: BorrowedFd<'_>, wanted: bool, offloads: &mut Offloads) {
+    let mut granted = 0;
+    let mut ask = |bits| {
+        if !wanted {
+            return Err(BY_CONFIGURATION.to_owned());
+        }
+        tun_set_offload(queue, granted | bits).map_err(|err| format!("TUNSETOFFLOAD: {}", text(&err)))?;
+        granted |= bits;
+        Ok(None)
+    };
+    for (name, bits) in RX_OFFLOADS {
+        offloads.add(name, ask(bits));
+    }
+    // What the kernel takes from us is not negotiated: it understands every header that it knows itself. USO came both
+    // ways at once (Linux 6.2).
+    for name in [TX_CSUM, TX_TSO4, TX_TSO6, TX_USO] {
+        let answer = match name {
+            _ if !wanted => Err(BY_CONFIGURATION.to_owned()),
+            TX_USO if !offloads.is_on("rx-uso") => Err("the kernel is older than 6.2".to_owned()),
+            _ => Ok(None),
+        };
+        offloads.add(name, answer);
+    }
+}
+
+/// The address of the station at our end of the cable, made from that of the host at the other.
+fn other_station(host: MacAddr) -> MacAddr {
+    let MacAddr([a, b, c, d, e, f]) = host;
+    MacAddr([(a | 2) & !1, b, c, d, e, f ^ 1])
+}

@@ -1,0 +1,399 @@
+//! UDP sockets (udp(7)) as links of IP packets: the way to the world of a node that owns no interface.
+//!
+//! The kernel strips IP and UDP headers from what it delivers and makes them for what we send. This link puts them back
+//! ([`synthetic`]), so that nobody else has to know that it is a socket. Trains of datagrams go through the kernel as
+//! one buffer in both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call.
+
+mod probe;
+mod synthetic;
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use arrayvec::ArrayVec;
+use base::DropReason;
+use offload::Features;
+use packet::{Memory, Packet};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::error::failed;
+use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
+use crate::open::{Config, DEFAULT_MTU};
+use crate::pieces::skipping;
+use crate::posted::Posted;
+use crate::stats::LinkStats;
+use crate::sys::cmsg::{self, CONTROL_LEN, Control};
+use crate::sys::errno;
+use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
+use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
+use crate::sys::socket::{set_buffer, set_option};
+use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
+
+/// Datagrams or trains received in one system call: as many 64 KiB pages as the second-level cache holds.
+const RECV_MESSAGES: usize = 8;
+
+/// Packets that one call of [`Link::recv`] brings at most, but for the rest of a system call.
+const BURST_PACKETS: usize = 64;
+
+/// Bytes after which a burst ends, but for the rest of a system call.
+const BURST_BYTES: usize = 256 << 10;
+
+/// The longest payload: that of a datagram as of a train.
+const LONGEST: usize = 65_535;
+
+/// Segments of a train that every kernel with `UDP_SEGMENT` takes (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
+const MAX_SEGMENTS: usize = 64;
+
+/// Bytes that the kernel may hold for us in either direction.
+const SOCKET_BUFFER: i32 = 8 << 20;
+
+const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
+
+/// A UDP socket.
+#[derive(Debug)]
+pub(crate) struct UdpLink {
+    name: String,
+    mtu: usize,
+    socket: std::net::UdpSocket,
+    local: SocketAddr,
+    /// Messages in one call, 1 in the thin way.
+    width: usize,
+    offloads: Offloads,
+    features: Features,
+    stats: LinkStats,
+    slots: Vec<Slot>,
+    /// What `SO_RXQ_OVFL` said last.
+    overflows: u32,
+}
+
+/// Where one message is received to.
+#[derive(Debug)]
+struct Slot {
+    posted: Posted,
+    name: [u8; SOCKADDR_LEN],
+    control: [u8; CONTROL_LEN],
+}
+
+impl UdpLink {
+    /// Binds a socket, and finds out what the kernel does for it.
+    pub(crate) fn open(config: &Config, bind: SocketAddr) -> Result<Self, OpenError> {
+        let name = &config.name;
+        let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
+        let (family, level) = match bind {
+            SocketAddr::V4(_) => (AddressFamily::INET, libc::IPPROTO_IP),
+            SocketAddr::V6(_) => (AddressFamily::INET6, libc::IPPROTO_IPV6),
+        };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::DGRAM, flags, None).map_err(|err| failed("socket")(err.into()))?;
+        let fd = socket.as_fd();
+        let option = |name, value, call| set_option(fd, level, name, value).map_err(failed(call));
+        match bind {
+            SocketAddr::V4(_) => {
+                option(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO, "IP_MTU_DISCOVER")?;
+                option(libc::IP_RECVTOS, 1, "IP_RECVTOS")?;
+                option(libc::IP_PKTINFO, bind.ip().is_unspecified().into(), "IP_PKTINFO")?;
+            }
+            SocketAddr::V6(_) => {
+                option(libc::IPV6_V6ONLY, 1, "IPV6_V6ONLY")?;
+                option(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO, "IPV6_MTU_DISCOVER")?;
+                option(libc::IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS")?;
+                option(libc::IPV6_RECVPKTINFO, bind.ip().is_unspecified().into(), "IPV6_RECVPKTINFO")?;
+            }
+        }
+        set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(failed("SO_RXQ_OVFL"))?;
+        set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER).map_err(failed("SO_RCVBUF"))?;
+        set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
+        rustix::net::bind(fd, &bind).map_err(|err| {
+            OpenError::new(name, "bind", err.into())
+                .with_hint(libc::EADDRINUSE, "another socket has this address and port")
+                .with_hint(libc::EADDRNOTAVAIL, "the host has no such address")
+                .with_hint(libc::EACCES, "needs CAP_NET_BIND_SERVICE; run as root or grant it")
+        })?;
+
+        let mut offloads = Offloads::new();
+        let (gro, uso) = if config.offloads {
+            let found = probe::probe(bind);
+            let gro = found.gro.and_then(|how| match set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1) {
+                Ok(()) => Ok(how),
+                Err(err) => Err(format!("UDP_GRO: {}", crate::error::text(&err))),
+            });
+            (gro, found.uso)
+        } else {
+            (Err(BY_CONFIGURATION.to_owned()), Err(BY_CONFIGURATION.to_owned()))
+        };
+        offloads.add("rx-gro", gro);
+        offloads.add(TX_CSUM, Ok(Some("the socket makes it".to_owned())));
+        offloads.add(TX_USO, uso);
+
+        let socket = std::net::UdpSocket::from(socket);
+        let local = socket.local_addr().map_err(failed("getsockname"))?;
+        let width = if config.offloads { RECV_MESSAGES } else { 1 };
+        let slot = || Slot { posted: Posted::new(), name: [0; SOCKADDR_LEN], control: [0; CONTROL_LEN] };
+        Ok(Self {
+            name: name.clone(),
+            mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
+            socket,
+            local,
+            width: if config.offloads { MAX_MESSAGES } else { 1 },
+            features: features(&offloads, config.offloads),
+            offloads,
+            stats: LinkStats::ZERO,
+            slots: std::iter::repeat_with(slot).take(width).collect(),
+            overflows: 0,
+        })
+    }
+
+    /// One system call. Tells how many messages it brought, and their bytes.
+    fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
+        let mut batch = RecvBatch::new();
+        for slot in &mut self.slots {
+            let Ok(room) = slot.posted.room(mem, Memory::HEADROOM, LONGEST) else { break };
+            batch.push(&mut slot.name, &mut slot.control, &mut [], room);
+        }
+        if batch.is_empty() {
+            return Ok((0, 0));
+        }
+        let received = match batch.recv(self.socket.as_fd()) {
+            Ok(received) => received,
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
+            Err(err) if is_soft(errno(&err)) => {
+                self.stats.soft_errors += 1;
+                return Ok((0, 0));
+            }
+            Err(err) => return Err(failed(&self.name, "recvmmsg", &err)),
+        };
+        self.stats.rx_calls += u64::from(!received.is_empty());
+        let mut bytes = 0;
+        for (at, received) in received.iter().enumerate() {
+            match self.received(at, received) {
+                Ok(packet) => {
+                    bytes += packet.len();
+                    self.stats.received(&packet);
+                    out.push(packet);
+                }
+                Err(reason) => self.stats.rx_drop(reason),
+            }
+        }
+        Ok((received.len(), bytes))
+    }
+
+    /// The packet in slot `at`.
+    fn received(&mut self, at: usize, received: &Received) -> Result<Packet, DropReason> {
+        let slot = &mut self.slots[at];
+        let payload = slot.posted.take(received.len, Memory::HEADROOM, LONGEST);
+        if received.truncated {
+            return Err(DropReason::IpTruncated);
+        }
+        let name = slot.name.get(..received.name_len).and_then(sockaddr::parse);
+        let mut ends = Ends { src: name.ok_or(DropReason::IpSourceInvalid)?, dst: self.local, tos: 0 };
+        let mut size = None;
+        for (level, kind, data) in cmsg::iter(slot.control.get(..received.control_len).unwrap_or_default()) {
+            match (level, kind) {
+                (libc::SOL_UDP, libc::UDP_GRO) => size = cmsg::int(data).and_then(|size| u16::try_from(size).ok()),
+                (libc::IPPROTO_IP, libc::IP_TOS) => ends.tos = data.first().copied().unwrap_or(0),
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => ends.tos = cmsg::int(data).unwrap_or(0) as u8,
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) => set_ip(&mut ends.dst, sockaddr::local_of_pktinfo_v4(data)),
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => set_ip(&mut ends.dst, sockaddr::local_of_pktinfo_v6(data)),
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    let overflows = cmsg::int(data).unwrap_or(0) as u32;
+                    self.stats.rx_dropped += u64::from(overflows.wrapping_sub(self.overflows));
+                    self.overflows = overflows;
+                }
+                _ => {}
+            }
+        }
+        let size = size.filter(|&size| size > 0);
+        wrap(payload, &ends, size)?.ok_or(DropReason::TransportHeader)
+    }
+
+    /// Whether the socket can send this, and how.
+    fn prepare(&self, packet: &Packet) -> Result<Message, Unsendable> {
+        let Unwrapped { ends: Ends { src, mut dst, tos }, header_len } = unwrap(packet)?;
+        let anywhere = self.local.ip().is_unspecified();
+        if src.port() != self.local.port() || (!anywhere && src.ip() != self.local.ip()) {
+            return Err(Unsendable);
+        }
+        if let (SocketAddr::V6(dst), SocketAddr::V6(local)) = (&mut dst, &self.local)
+            && dst.ip().is_unicast_link_local()
+        {
+            dst.set_scope_id(local.scope_id());
+        }
+        let mut control = Control::EMPTY;
+        if let Some(gso) = packet.meta.cut.gso() {
+            control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &gso.size.to_ne_bytes());
+        }
+        match src.ip() {
+            IpAddr::V4(src) => {
+                if tos != 0 {
+                    control.push(libc::IPPROTO_IP, libc::IP_TOS, &i32::from(tos).to_ne_bytes());
+                }
+                if anywhere {
+                    control.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &sockaddr::pktinfo_v4(src));
+                }
+            }
+            IpAddr::V6(src) => {
+                if tos != 0 {
+                    control.push(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &i32::from(tos).to_ne_bytes());
+                }
+                if anywhere {
+                    control.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &sockaddr::pktinfo_v6(src));
+                }
+            }
+        }
+        Ok(Message { name: SockAddr::new(dst), control, header_len })
+    }
+
+    /// Sends as many packets as go into one system call, and tells how many went.
+    fn send_batch(&self, packets: &[Packet]) -> io::Result<usize> {
+        let prepared: ArrayVec<Message, MAX_MESSAGES> =
+            packets.iter().take(self.width).map_while(|packet| self.prepare(packet).ok()).collect();
+        let mut batch = SendBatch::new();
+        for (message, packet) in prepared.iter().zip(packets) {
+            let payload = skipping(packet, message.header_len);
+            match batch.push(message.name.bytes(), message.control.bytes(), payload) {
+                Ok(()) => {}
+                Err(NoRoom::Batch) => break,
+                Err(NoRoom::Packet) => return Err(io::ErrorKind::InvalidData.into()),
+            }
+        }
+        if batch.is_empty() {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        batch.send(self.socket.as_fd())
+    }
+
+    /// What becomes of the packet at the front, which the kernel did not take. `None`: it was dropped, go on.
+    #[cold]
+    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
+        let reason = match errno(err) {
+            libc::EAGAIN => return Ok(Some(Sent::Busy)),
+            libc::EINVAL | libc::EIO if packet.meta.cut.gso().is_some() => {
+                if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
+                    self.features.uso = false;
+                    return Ok(Some(Sent::Refit));
+                }
+                DropReason::TxError
+            }
+            libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.name, "sendmmsg", err)),
+            libc::EMSGSIZE => DropReason::PacketTooBig,
+            libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
+            libc::ENETUNREACH | libc::EHOSTUNREACH => DropReason::NoRoute,
+            _ => DropReason::TxError,
+        };
+        self.stats.tx_drop(reason);
+        Ok(None)
+    }
+}
+
+/// A packet as the socket sends it.
+struct Message {
+    name: SockAddr,
+    control: Control,
+    header_len: usize,
+}
+
+/// What the socket takes over.
+fn features(offloads: &Offloads, fat: bool) -> Features {
+    let features = Features { gso_max_segs: MAX_SEGMENTS, ..offloads.features() };
+    if fat { features } else { Features { csum: features.csum, ..Features::NONE } }
+}
+
+/// Tells an error that the network reported about an earlier packet (ip(7)): it is over once it was read.
+fn is_soft(errno: i32) -> bool {
+    [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENETDOWN,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
+        libc::EPROTO,
+        libc::EACCES,
+        libc::EMSGSIZE,
+    ]
+    .contains(&errno)
+}
+
+fn set_ip(addr: &mut SocketAddr, ip: Option<IpAddr>) {
+    if let Some(ip) = ip {
+        addr.set_ip(ip);
+    }
+}
+
+impl Link for UdpLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Udp
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn layer(&self) -> Layer {
+        Layer::Ip
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn offloads(&self) -> &[Offload] {
+        self.offloads.all()
+    }
+
+    fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.as_fd()]
+    }
+
+    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        let (mut packets, mut bytes) = (0, 0);
+        while packets < BURST_PACKETS && bytes < BURST_BYTES {
+            let (more, more_bytes) = self.recv_batch(mem, out)?;
+            (packets, bytes) = (packets + more, bytes + more_bytes);
+            if more < self.slots.len() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
+        let mut gone = 0;
+        let mut retried = false;
+        let outcome = loop {
+            let Some(first) = burst.get(gone) else { break Ok(Sent::All) };
+            match self.send_batch(&burst[gone..]) {
+                Ok(count) => {
+                    self.stats.tx_calls += 1;
+                    burst[gone..gone + count].iter().for_each(|packet| self.stats.sent(packet));
+                    gone += count;
+                    retried = false;
+                }
+                // It may be about an earlier packet: then this one goes the second time.
+                Err(err) if !retried && is_soft(errno(&err)) && errno(&err) != libc::EMSGSIZE => {
+                    self.stats.soft_errors += 1;
+                    retried = true;
+                }
+                Err(err) => match self.refused(first, &err) {
+                    Ok(None) => (gone, retried) = (gone + 1, false),
+                    Ok(Some(stop)) => break Ok(stop),
+                    Err(err) => break Err(err),
+                },
+            }
+        };
+        burst.drain(..gone);
+        outcome
+    }
+}

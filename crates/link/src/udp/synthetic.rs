@@ -1,0 +1,152 @@
+//! The IP and UDP header that a socket keeps to itself: written in front of what it received, taken off what it sends.
+//!
+//! TTL and identification are invented, the checksum is left out: the kernel has verified it, and the packet is
+//! addressed to this node.
+
+use std::net::{IpAddr, SocketAddr};
+
+use packet::{Buf, Csum, Cut, Gso, GsoKind, Packet, PoolDry};
+use wire::{Malformed, Protocol, ip, ipv4, ipv6, udp};
+
+/// IP and UDP headers at their longest.
+pub(crate) const MAX_HEADERS: usize = ipv6::Header::LEN + udp::Header::LEN;
+
+/// Where a train comes from and goes to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Ends {
+    pub(crate) src: SocketAddr,
+    pub(crate) dst: SocketAddr,
+    pub(crate) tos: u8,
+}
+
+/// A packet around the payload of one or more datagrams, each of `size` bytes but the last.
+///
+/// `None` when the addresses are of two families, or the payload is longer than a datagram may be.
+pub(crate) fn wrap(mut payload: Buf, ends: &Ends, size: Option<u16>) -> Result<Option<Packet>, PoolDry> {
+    let udp_len = payload.len() + udp::Header::LEN;
+    let Ok(wire_udp_len) = u16::try_from(udp_len) else { return Ok(None) };
+    let segs = size.map_or(1, |size| payload.len().div_ceil(usize::from(size.max(1))));
+    let header = udp::Header::new(ends.src.port(), ends.dst.port(), wire_udp_len);
+    payload.push(udp::Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
+    match (ends.src.ip(), ends.dst.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let Ok(total_len) = u16::try_from(ipv4::Header::LEN + udp_len) else { return Ok(None) };
+            let mut header = ipv4::Header::new(src, dst, Protocol::UDP, total_len);
+            header.set_dont_fragment(true);
+            header.set_tos(ends.tos);
+            header.fill_check();
+            payload.push(ipv4::Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let mut header = ipv6::Header::new(src, dst, Protocol::UDP, wire_udp_len);
+            header.set_traffic_class(ends.tos);
+            payload.push(ipv6::Header::LEN).ok_or(PoolDry)?.copy_from_slice(header.as_bytes());
+        }
+        _ => return Ok(None),
+    }
+    let mut packet = Packet::from_buf(payload);
+    packet.meta.csum = Csum::Unnecessary;
+    if let (Some(size), Ok(segs @ 2..)) = (size, u16::try_from(segs)) {
+        packet.meta.cut = Cut::Gso(Gso { kind: GsoKind::Udp, size, segs, ecn: false, fixed_id: false });
+    }
+    Ok(Some(packet))
+}
+
+/// What a socket has to know of a packet to be sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Unwrapped {
+    pub(crate) ends: Ends,
+    /// Bytes of headers in front of the payload.
+    pub(crate) header_len: usize,
+}
+
+/// Where a packet goes, if it is one that a socket can send: a UDP datagram, or a train of them, all of it.
+pub(crate) fn unwrap(packet: &Packet) -> Result<Unwrapped, Unsendable> {
+    let info = ip::Info::parse(packet.head(), packet.len())?;
+    if info.protocol != Protocol::UDP || info.fragment.is_some() || info.total_len != packet.len() {
+        return Err(Unsendable);
+    }
+    let datagram = udp::Header::ref_from(info.payload(packet.head()))?;
+    Ok(Unwrapped {
+        ends: Ends {
+            src: SocketAddr::new(info.src, datagram.sport()),
+            dst: SocketAddr::new(info.dst, datagram.dport()),
+            tos: info.tos,
+        },
+        header_len: info.header_len + udp::Header::LEN,
+    })
+}
+
+/// The packet is nothing that a UDP socket sends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Unsendable;
+
+impl From<Malformed> for Unsendable {
+    fn from(_: Malformed) -> Self {
+        Self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::Memory;
+
+    use super::*;
+
+    fn payload(mem: &Memory, len: usize) -> Buf {
+        let mut buf = mem.take(Memory::HEADROOM, len).unwrap();
+        buf.put(len).unwrap().fill(9);
+        buf
+    }
+
+    fn ends(src: &str, dst: &str) -> Ends {
+        Ends { src: src.parse().unwrap(), dst: dst.parse().unwrap(), tos: 0xb9 }
+    }
+
+    #[test]
+    fn what_is_wrapped_unwraps_to_the_same_ends() {
+        let mem = Memory::heap();
+        for (ends, header_len) in
+            [(ends("192.0.2.1:4500", "192.0.2.2:4501"), 28), (ends("[2001:db8::1]:4500", "[2001:db8::2]:4501"), 48)]
+        {
+            for (len, size, segs) in [(0, None, 1), (1, None, 1), (2801, Some(1400), 3), (1400, Some(1400), 1)] {
+                let packet = wrap(payload(&mem, len), &ends, size).unwrap().unwrap();
+                assert_eq!((packet.len(), packet.meta.cut.segs()), (header_len + len, segs));
+                assert_eq!(unwrap(&packet), Ok(Unwrapped { ends, header_len }));
+                assert_eq!(&packet.head()[header_len..], vec![9; len]);
+            }
+        }
+    }
+
+    #[test]
+    fn what_ip_cannot_carry_is_not_wrapped() {
+        let mem = Memory::heap();
+        let v4 = ends("192.0.2.1:4500", "192.0.2.2:4501");
+        let v6 = ends("[2001:db8::1]:4500", "[2001:db8::2]:4501");
+        assert!(wrap(payload(&mem, 65_507), &v4, None).unwrap().is_some());
+        assert!(wrap(payload(&mem, 65_508), &v4, None).unwrap().is_none());
+        assert!(wrap(payload(&mem, 65_527), &v6, None).unwrap().is_some());
+        assert!(wrap(payload(&mem, 65_528), &v6, None).unwrap().is_none());
+        assert!(wrap(payload(&mem, 1), &Ends { dst: v6.dst, ..v4 }, None).unwrap().is_none());
+    }
+
+    #[test]
+    fn only_whole_datagrams_are_sent() {
+        let mem = Memory::heap();
+        let ends = ends("192.0.2.1:4500", "192.0.2.2:4501");
+        let good = || wrap(payload(&mem, 100), &ends, None).unwrap().unwrap();
+        for (what, at, byte) in [("tcp", 9, 6), ("more fragments", 6, 0x20), ("version", 0, 0x65)] {
+            let mut packet = good();
+            packet.head_mut().unwrap()[at] = byte;
+            let head = packet.head_mut().unwrap();
+            let _ = ipv4::fill_check(&mut head[..20]);
+            assert_eq!(unwrap(&packet), Err(Unsendable), "{what}");
+        }
+        let mut packet = good();
+        packet.trim(127);
+        assert_eq!(unwrap(&packet), Err(Unsendable));
+        let mut packet = good();
+        packet.put(1).unwrap()[0] = 0;
+        assert_eq!(unwrap(&packet), Err(Unsendable), "with something behind its end");
+    }
+}

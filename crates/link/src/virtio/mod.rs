@@ -1,0 +1,108 @@
+//! The virtio-net header (virtio 1.2 §5.1.6): what it says of a frame, as [`Meta`](packet::Meta) and back.
+//!
+//! The header of a received frame comes from whoever sent it, a guest for example. [`decode`] trusts none of it: every
+//! offset is compared with the frame's own headers, because the checksum that somebody completes later is *written*
+//! where the header says. A frame could otherwise change its own destination after it was judged.
+
+mod decode;
+mod encode;
+
+use packet::{Csum, Cut, Packet};
+
+pub use decode::{BadHeader, decode};
+pub use encode::encode;
+
+/// Bytes of the header as TUN, TAP and packet sockets use it: without `num_buffers`.
+pub const HEADER_LEN: usize = 10;
+
+/// `VIRTIO_NET_HDR_F_NEEDS_CSUM`.
+const NEEDS_CSUM: u8 = 1;
+/// `VIRTIO_NET_HDR_F_DATA_VALID`.
+const DATA_VALID: u8 = 2;
+
+/// `VIRTIO_NET_HDR_GSO_NONE`.
+const GSO_NONE: u8 = 0;
+/// `VIRTIO_NET_HDR_GSO_TCPV4`.
+const GSO_TCPV4: u8 = 1;
+/// `VIRTIO_NET_HDR_GSO_TCPV6`.
+const GSO_TCPV6: u8 = 4;
+/// `VIRTIO_NET_HDR_GSO_UDP_L4`.
+const GSO_UDP_L4: u8 = 5;
+/// `VIRTIO_NET_HDR_GSO_ECN`, beside one of TCP's.
+const GSO_ECN: u8 = 0x80;
+
+/// `struct virtio_net_hdr`. In the byte order of this machine, as TUN and packet sockets have it.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Header {
+    /// `VIRTIO_NET_HDR_F_*`.
+    pub flags: u8,
+    /// `VIRTIO_NET_HDR_GSO_*`.
+    pub gso_type: u8,
+    /// Bytes of all headers: a hint for the receiver's layout.
+    pub hdr_len: u16,
+    /// Payload bytes of each segment.
+    pub gso_size: u16,
+    /// Where the sum starts, from the frame's first byte.
+    pub csum_start: u16,
+    /// Where it goes, from there.
+    pub csum_offset: u16,
+}
+
+impl Header {
+    /// Reads a header.
+    pub fn from_bytes(bytes: [u8; HEADER_LEN]) -> Self {
+        let [flags, gso_type, a, b, c, d, e, f, g, h] = bytes;
+        let word = |first, second| u16::from_ne_bytes([first, second]);
+        Self {
+            flags,
+            gso_type,
+            hdr_len: word(a, b),
+            gso_size: word(c, d),
+            csum_start: word(e, f),
+            csum_offset: word(g, h),
+        }
+    }
+
+    /// Writes a header.
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let [a, b] = self.hdr_len.to_ne_bytes();
+        let [c, d] = self.gso_size.to_ne_bytes();
+        let [e, f] = self.csum_start.to_ne_bytes();
+        let [g, h] = self.csum_offset.to_ne_bytes();
+        [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
+    }
+}
+
+/// What a received frame's header came to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Decoded {
+    /// What is known of the checksum.
+    pub csum: Csum,
+    /// Whether it is fat.
+    pub cut: Cut,
+    /// The frame is fat but its checksum field holds a finished sum, as a card leaves it that glued the segments
+    /// itself. Writing these bytes at this offset makes it the partial one that `csum` says it is.
+    pub seed: Option<(usize, [u8; 2])>,
+}
+
+impl Decoded {
+    /// Notes it with a packet that was just received: linear, and in a page of its own.
+    pub(crate) fn apply(&self, packet: &mut Packet) {
+        if let Some((at, seed)) = self.seed
+            && let Some(field) = packet.head_mut().and_then(|head| head.get_mut(at..at + 2))
+        {
+            field.copy_from_slice(&seed);
+        }
+        packet.meta.csum = self.csum;
+        packet.meta.cut = self.cut;
+    }
+}
+
+/// What a frame begins with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Framing {
+    /// An Ethernet header.
+    Ethernet,
+    /// An IP header.
+    Ip,
+}
