@@ -23,14 +23,36 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a gateway until SIGTERM or SIGINT
+    ///
+    /// SIGHUP reads the file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
+    /// all. Security associations that are in both keep their sequence numbers.
+    ///
+    /// Log lines go to standard error; the environment variable FATPATH_LOG chooses which, as in FATPATH_LOG=debug.
     Run(RunArgs),
     /// Check a configuration file and change nothing
+    ///
+    /// The exit code is 0 if the file would be accepted and 2 if not; then one line names the file, the line, the key
+    /// and what would be right. Devices and privileges are not looked at.
     Check(CheckArgs),
     /// Show what a running gateway is and has done
+    ///
+    /// Links, routes and neighbours read as from ip, security associations and policies as from `ip -s xfrm`, counters
+    /// as from nstat. A gateway is asked over the socket /run/fatpath/NAME.sock; the environment variable
+    /// FATPATH_RUNDIR names another directory.
     Show(ShowArgs),
     /// Measure plain veth against fatpath thin and fat, end to end
+    ///
+    /// Two network namespaces are joined by a 1500-byte veth wire and a gateway is started in each, with AES-256-GCM
+    /// ESP between them. One kernel TCP stream is then measured three ways in alternating rounds: over plain veth,
+    /// through fatpath with every offload off (thin), and through fatpath as it is (fat). Everything is cleaned up
+    /// afterwards.
+    ///
+    /// Needs root and /dev/net/tun.
     Demo(DemoArgs),
     /// Write a link's packets to a pcapng file
+    ///
+    /// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as
+    /// in `fatpath capture wan | tcpdump -r -`.
     Capture(CaptureArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
@@ -38,12 +60,7 @@ pub(crate) enum Command {
     Man(ManArgs),
 }
 
-/// Run a gateway until SIGTERM or SIGINT
-///
-/// SIGHUP reads the file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
-/// all. Security associations that are in both keep their sequence numbers.
-///
-/// Log lines go to standard error; the environment variable FATPATH_LOG chooses which, as in FATPATH_LOG=debug.
+/// What `run` is told.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
     /// The configuration; without one the gateway starts empty
@@ -54,10 +71,7 @@ pub(crate) struct RunArgs {
     pub(crate) instance: String,
 }
 
-/// Check a configuration file and change nothing
-///
-/// The exit code is 0 if the file would be accepted and 2 if not; then one line names the file, the line, the key and
-/// what would be right. Devices and privileges are not looked at.
+/// What `check` is told.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
     /// The configuration
@@ -65,7 +79,7 @@ pub(crate) struct CheckArgs {
     pub(crate) config: PathBuf,
 }
 
-/// Show what a running gateway is and has done
+/// What `show` is told.
 #[derive(Args, Debug)]
 pub(crate) struct ShowArgs {
     /// What to show
@@ -115,13 +129,7 @@ impl From<ShowWhat> for What {
     }
 }
 
-/// Measure plain veth against fatpath thin and fat, end to end
-///
-/// Two network namespaces are joined by a 1500-byte veth wire and a gateway is started in each, with AES-256-GCM ESP
-/// between them. One kernel TCP stream is then measured three ways in alternating rounds: over plain veth, through
-/// fatpath with every offload off (thin), and through fatpath as it is (fat). Everything is cleaned up afterwards.
-///
-/// Needs root and /dev/net/tun.
+/// What `demo` is told.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
     /// Print the result as JSON
@@ -141,10 +149,7 @@ pub(crate) struct DemoArgs {
     pub(crate) iperf3: bool,
 }
 
-/// Write a link's packets to a pcapng file
-///
-/// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as in
-/// `fatpath capture wan | tcpdump -r -`.
+/// What `capture` is told.
 #[derive(Args, Debug)]
 pub(crate) struct CaptureArgs {
     /// The link
@@ -161,7 +166,7 @@ pub(crate) struct CaptureArgs {
     pub(crate) instance: String,
 }
 
-/// Print a completion script for a shell
+/// What `completions` is told.
 #[derive(Args, Debug)]
 pub(crate) struct CompletionsArgs {
     /// The shell
@@ -169,7 +174,7 @@ pub(crate) struct CompletionsArgs {
     pub(crate) shell: Shell,
 }
 
-/// Write the man pages into a directory
+/// What `man` is told.
 #[derive(Args, Debug)]
 pub(crate) struct ManArgs {
     /// The directory, which must exist

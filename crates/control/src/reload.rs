@@ -1,9 +1,9 @@
 //! What changes between one configuration and the next.
 //!
 //! A running node keeps what stays the same: a link its device and its counters, an SA above all its sequence numbers
-//! and its replay window. Starting a key of AES-GCM again at sequence number 1 could use a nonce twice (RFC 4106 §3.1),
-//! so an SA is kept if its key and its identity are the same, whatever else about it changes: whoever applies such a
-//! change carries the last sequence number that was sent over to the changed SA.
+//! and its replay window. Starting a key of AES-GCM again at sequence number 1 could use a nonce twice, which RFC 4106
+//! §3.1 forbids, so an SA is kept if its key and its identity are the same, whatever else about it changes: whoever
+//! applies such a change carries the last sequence number that was sent over to the changed SA.
 
 use crate::model::{Config, LinkConfig, SaConfig};
 

@@ -18,8 +18,8 @@ const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
 
 /// Linux's `XFRMA_REPLAY_ESN_MAX` in bits: the widest window.
 const MAX_REPLAY_WINDOW: u32 = 4096;
-/// Linux's `XFRM_MAX_DEPTH`: templates in a policy.
-const MAX_TEMPLATES: usize = 6;
+/// Templates in a policy. Linux takes one more (`XFRM_MAX_DEPTH`), but never finds such a policy satisfied.
+const MAX_TEMPLATES: usize = 5;
 
 /// Reads one SA. `config` holds every link and the SAs before it.
 pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
@@ -65,7 +65,7 @@ pub(super) fn read_policy(table: &Table<'_>, config: &Config) -> Result<PolicyCo
             return Err(value.error(format!("{} templates are too many; use at most {MAX_TEMPLATES}", items.len())));
         }
         for item in items {
-            templates.push(template(&item, selector, config)?);
+            templates.push(template(&item, dir, selector, config)?);
         }
     }
     Ok(PolicyConfig { dir, selector, priority, action, templates })
@@ -263,7 +263,7 @@ fn proto(value: &Value<'_>) -> Result<u8> {
     if value.is_number() { value.number(1..=u8::MAX) } else { value.word(PROTOCOLS) }
 }
 
-fn template(value: &Value<'_>, selector: Selector, config: &Config) -> Result<Template> {
+fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config) -> Result<Template> {
     let table = value.table(&["src", "dst", "proto", "mode", "reqid", "level"])?;
     esp_alone(&table)?;
     let mode = table.get("mode").map_or(Ok(Mode::Transport), |value| value.word(Mode::WORDS))?;
@@ -283,6 +283,9 @@ fn template(value: &Value<'_>, selector: Selector, config: &Config) -> Result<Te
     }
     let reqid = table.get("reqid").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
     let level = table.get("level").map_or(Ok(Level::Required), |value| value.word(Level::WORDS))?;
+    if let (Dir::Out, Mode::Tunnel, Level::Use, Some(value)) = (dir, mode, level, table.get("level")) {
+        return Err(value.error("without its tunnel a packet would go out in clear; use required"));
+    }
     let template = Template { src, dst, mode, reqid, level };
     if let Some(n) = other_mode(template, &config.sas) {
         let (mode, other) = (template.mode, config.sas[n].mode);

@@ -1,0 +1,21 @@
+//! `fatpath show`: what a running gateway is and has done.
+
+use control::{Reply, Request};
+
+use crate::cli::ShowArgs;
+use crate::client::Client;
+use crate::error::CliError;
+use crate::output::print;
+
+/// Asks the gateway and prints its answer.
+///
+/// # Errors
+/// If no gateway of that name answers.
+pub(crate) fn main(args: &ShowArgs) -> Result<(), CliError> {
+    let mut client = Client::connect(&args.instance)?;
+    let Reply::Show { shown } = client.ask(&Request::Show { what: args.what.into() })? else {
+        return Err(client.confused());
+    };
+    let text = if args.json { shown.to_json() + "\n" } else { shown.to_text(args.all) };
+    print(text.as_bytes())
+}

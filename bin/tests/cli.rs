@@ -1,0 +1,266 @@
+//! The command line as a shell sees it: what it prints, where, and the exit code.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread::{self, JoinHandle};
+
+use control::state::{CounterState, CountersState, DropState, Snapshot};
+use control::{Reply, Request, What};
+
+const GOOD: &str = r#"
+[[link]]
+name = "tun0"
+kind = "tun"
+
+[[link]]
+name = "wan"
+kind = "udp"
+bind = "192.0.2.1:4500"
+
+[[route]]
+to = "10.2.0.0/24"
+dev = "wan"
+"#;
+
+/// A directory of its own, removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        // Not in the target directory: a socket's path has at most 107 bytes.
+        let dir = std::env::temp_dir().join(format!("fatpath-cli-{}-{name}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        Self(dir)
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> String {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path.display().to_string()
+    }
+
+    fn fatpath(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+        command.args(args).env("FATPATH_RUNDIR", &self.0).output().unwrap()
+    }
+
+    /// A gateway that answers each request of one client with the next of `replies`.
+    fn gateway(&self, instance: &str, replies: Vec<Vec<u8>>) -> JoinHandle<Vec<Request>> {
+        let listener = UnixListener::bind(self.0.join(format!("{instance}.sock"))).unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut lines = BufReader::new(stream.try_clone().unwrap());
+            let mut requests = Vec::new();
+            for reply in replies {
+                let mut line = String::new();
+                lines.read_line(&mut line).unwrap();
+                requests.push(Request::from_line(line.trim_end()).unwrap());
+                stream.write_all(&reply).unwrap();
+            }
+            requests
+        })
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Exit code, standard output and standard error as they must be.
+#[track_caller]
+fn assert_output(output: &Output, code: i32, stdout: &str, stderr: &str) {
+    let got = (output.status.code(), String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(got, (Some(code), stdout.into(), stderr.into()));
+}
+
+#[test]
+fn check_counts_what_is_in_a_good_file() {
+    let dir = Dir::new("check");
+    let file = dir.file("gw.toml", GOOD);
+    let want = format!("{file}: 2 links, 1 route, 0 SAs, 0 policies: ok\n");
+    assert_output(&dir.fatpath(&["check", "-c", &file]), 0, &want, "");
+}
+
+#[test]
+fn a_bad_configuration_is_one_line_and_exit_code_2() {
+    let dir = Dir::new("bad");
+    let cases: [(&[u8], &str); 4] = [
+        (b"[[link]]\nname = \"a\"\nkind = \"tun\"\nmtu = 7\n", ":4: link[0].mtu: 7 is out of range; use 68 to 65535."),
+        (b"[[link]]\nname = \"a\nkind = \"tun\"\n", ":2: invalid basic string, expected `\"`."),
+        (
+            b"[[route]]\nto = \"10.0.0.1/8\"\n",
+            ":2: route[0].to: Invalid prefix 10.0.0.1/8: host bits set; use 10.0.0.0/8.",
+        ),
+        (b"# \xe4\n# \n", ":1: not UTF-8 text; use a TOML file."),
+    ];
+    for (text, want) in cases {
+        let file = dir.file("gw.toml", text);
+        let want = format!("Error: {file}{want}\n");
+        for command in ["check", "run"] {
+            assert_output(&dir.fatpath(&[command, "-c", &file]), 2, "", &want);
+        }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_exit_code_1() {
+    let dir = Dir::new("unreadable");
+    let output = dir.fatpath(&["check", "-c", "/nowhere/gw.toml"]);
+    assert_output(&output, 1, "", "Error: /nowhere/gw.toml: No such file or directory (os error 2)\n");
+}
+
+#[test]
+fn a_wrong_command_line_is_one_line_and_exit_code_1() {
+    let dir = Dir::new("usage");
+    let cases: &[(&[&str], &str)] = &[
+        (&["frobnicate"], "Error: unrecognized subcommand 'frobnicate'; try --help.\n"),
+        (
+            &["show", "linkz"],
+            "Error: invalid value 'linkz' for '<WHAT>' [possible values: links, routes, neighbours, sa, policies, \
+             counters, drops] tip: a similar value exists: 'links'; try --help.\n",
+        ),
+        (&["check"], "Error: the following required arguments were not provided: --config <FILE>; try --help.\n"),
+        (
+            &["show", "links", "--instance", "../x"],
+            "Error: invalid value '../x' for '--instance <NAME>': use 1 to 64 letters, digits, '-', '_' and '.', \
+             beginning with no dot; try --help.\n",
+        ),
+        (
+            &["demo", "--seconds", "0"],
+            "Error: invalid value '0' for '--seconds <SECONDS>': 0 is not in 1..=3600; try --help.\n",
+        ),
+    ];
+    for (args, want) in cases {
+        assert_output(&dir.fatpath(args), 1, "", want);
+    }
+}
+
+#[test]
+fn help_is_printed_on_request_and_where_a_command_is_missing() {
+    let dir = Dir::new("help");
+    let help = dir.fatpath(&["--help"]);
+    assert_eq!(help.status.code(), Some(0));
+    for word in ["run", "check", "show", "demo", "capture", "completions", "man"] {
+        assert!(String::from_utf8_lossy(&help.stdout).contains(&format!("\n  {word} ")), "{word}: {help:?}");
+    }
+    let nothing = dir.fatpath(&[]);
+    assert_eq!(nothing.status.code(), Some(1));
+    assert!(nothing.stdout.is_empty() && String::from_utf8_lossy(&nothing.stderr).contains("Usage: fatpath"));
+    assert_output(&dir.fatpath(&["--version"]), 0, concat!("fatpath ", env!("CARGO_PKG_VERSION"), "\n"), "");
+}
+
+#[test]
+fn show_without_a_gateway_names_its_socket_and_how_to_start_one() {
+    let dir = Dir::new("nobody");
+    let socket = dir.0.join("site1.sock");
+    let want = format!(
+        "Error: {}: no gateway named site1 is running; start one with `fatpath run -c FILE --instance site1`.\n",
+        socket.display()
+    );
+    assert_output(&dir.fatpath(&["show", "links", "--instance", "site1"]), 1, "", &want);
+    // A socket that a killed gateway left behind.
+    drop(UnixListener::bind(&socket).unwrap());
+    assert_output(&dir.fatpath(&["show", "links", "--instance", "site1"]), 1, "", &want);
+}
+
+#[test]
+fn show_prints_text_or_json() {
+    let dir = Dir::new("show");
+    let counter = |name: &str, value| CounterState { name: name.to_owned(), value };
+    let counters = vec![counter("IpInReceives", 7), counter("IpInHdrErrors", 0)];
+    let snapshot = Snapshot {
+        counters: CountersState { counters, ..CountersState::default() },
+        drops: vec![DropState { link: None, reason: "NoRoute".to_owned(), count: 2 }],
+        ..Snapshot::default()
+    };
+    let cases: &[(&[&str], What, &str)] = &[
+        (&["show", "counters"], What::Counters, "IpInReceives                    7\n"),
+        (&["show", "drops", "--json"], What::Drops, "[{\"link\":null,\"reason\":\"NoRoute\",\"count\":2}]\n"),
+        (&["show", "drops"], What::Drops, "NoRoute                         2\n"),
+        (&["show", "links"], What::Links, ""),
+    ];
+    for (n, (args, what, want)) in cases.iter().enumerate() {
+        let instance = format!("i{n}");
+        let reply = Reply::Show { shown: snapshot.clone().pick(*what) };
+        let gateway = dir.gateway(&instance, vec![reply.to_line().into_bytes()]);
+        let args = [args, &["--instance", instance.as_str()][..]].concat();
+        assert_output(&dir.fatpath(&args), 0, want, "");
+        assert_eq!(gateway.join().unwrap(), [Request::Show { what: *what }]);
+    }
+}
+
+#[test]
+fn what_the_gateway_says_is_wrong_is_told_in_its_words() {
+    let dir = Dir::new("refused");
+    let refused = Reply::Error { message: "no link is named lan; links are tun0, wan".to_owned() };
+    let cases = [
+        (refused.to_line(), "Error: no link is named lan; links are tun0, wan\n".to_owned()),
+        (String::new(), format!("Error: {}/i1.sock: the gateway ended before it answered\n", dir.0.display())),
+        (
+            Reply::Pong { version: "9".to_owned(), pid: 1 }.to_line(),
+            format!(
+                "Error: {}/i2.sock: the answer is to another question; are both of the same version?\n",
+                dir.0.display()
+            ),
+        ),
+    ];
+    for (n, (reply, want)) in cases.into_iter().enumerate() {
+        let instance = format!("i{n}");
+        let gateway = dir.gateway(&instance, vec![reply.into_bytes()]);
+        assert_output(&dir.fatpath(&["capture", "lan", "--instance", &instance]), 1, "", &want);
+        assert_eq!(gateway.join().unwrap(), [Request::Capture { link: "lan".to_owned(), after_gro: false }]);
+    }
+}
+
+/// A pcapng block of `kind` with an empty body but for `body`.
+fn block(kind: u32, body: &[u8]) -> Vec<u8> {
+    let len = (12 + body.len() as u32).to_le_bytes();
+    [&kind.to_le_bytes()[..], &len, body, &len].concat()
+}
+
+#[test]
+fn a_capture_goes_to_a_file_or_to_a_pipe_by_whole_blocks() {
+    let dir = Dir::new("capture");
+    let section = block(0x0a0d_0d0a, &[0x4d, 0x3c, 0x2b, 0x1a, 1, 0, 0, 0, 255, 255, 255, 255, 255, 255, 255, 255]);
+    let whole = [section, block(1, &[0; 8]), block(6, &[1; 40])].concat();
+    let cut = &block(6, &[2; 40])[..20];
+    let stream = [Reply::Capturing.to_line().as_bytes(), &whole, cut].concat();
+    let file = dir.0.join("wan.pcapng").display().to_string();
+    for (instance, args) in [("file", &["-w", file.as_str(), "--after-gro"][..]), ("pipe", &[])] {
+        let gateway = dir.gateway(instance, vec![stream.clone()]);
+        let output = dir.fatpath(&[&["capture", "wan", "--instance", instance], args].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "1 packet captured\n");
+        let written = if instance == "file" { fs::read(Path::new(&file)).unwrap() } else { output.stdout };
+        assert_eq!(written, whole);
+        let after_gro = instance == "file";
+        assert_eq!(gateway.join().unwrap(), [Request::Capture { link: "wan".to_owned(), after_gro }]);
+    }
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    let dir = Dir::new("completions");
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let output = dir.fatpath(&["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && script.contains("fatpath") && script.contains("capture"), "{shell}");
+    }
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let dir = Dir::new("man");
+    assert_output(&dir.fatpath(&["man", &dir.0.display().to_string()]), 0, "", "");
+    for page in ["fatpath", "fatpath-run", "fatpath-check", "fatpath-show", "fatpath-demo", "fatpath-capture"] {
+        let text = fs::read_to_string(dir.0.join(format!("{page}.1"))).unwrap();
+        assert!(text.contains(".SH SYNOPSIS"), "{page}");
+    }
+    let output = dir.fatpath(&["man", "/nowhere"]);
+    assert_output(&output, 1, "", "Error: /nowhere: No such file or directory (os error 2)\n");
+}
