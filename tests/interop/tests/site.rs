@@ -41,24 +41,29 @@ const HOST: &str = "
     ip route add default via 10.1.0.1
     ip route add default via fd01::1";
 
+/// One `ip` for all of it: to start a program takes a guest longer than to run it.
 const PEER: &str = "
-    ip addr add 192.0.2.2/24 dev eth0
-    ip addr add 2001:db8::2/64 dev eth0
-    ip addr add 10.2.0.1/32 dev lo
-    ip addr add fd02::1/128 dev lo
-    ip route add 10.1.0.0/24 via 192.0.2.1 src 10.2.0.1
-    ip route add fd01::/64 via 2001:db8::1 src fd02::1
+ip -batch - <<END
+addr add 192.0.2.2/24 dev eth0
+addr add 2001:db8::2/64 dev eth0
+addr add 10.2.0.1/32 dev lo
+addr add fd02::1/128 dev lo
+route add 10.1.0.0/24 via 192.0.2.1 src 10.2.0.1
+route add fd01::/64 via 2001:db8::1 src fd02::1
+END
 ";
 
 const NEAR_LINUX: &str = "
-    ip addr add 192.0.2.1/24 dev eth0
-    ip addr add 2001:db8::1/64 dev eth0
-    ip addr add 10.1.0.1/24 dev eth1
-    ip addr add fd01::1/64 dev eth1
-    ip route add 10.2.0.0/24 via 192.0.2.2
-    ip route add fd02::/64 via 2001:db8::2
-    echo 1 >/proc/sys/net/ipv4/ip_forward
-    echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
+ip -batch - <<END
+addr add 192.0.2.1/24 dev eth0
+addr add 2001:db8::1/64 dev eth0
+addr add 10.1.0.1/24 dev eth1
+addr add fd01::1/64 dev eth1
+route add 10.2.0.0/24 via 192.0.2.2
+route add fd02::/64 via 2001:db8::2
+END
+echo 1 >/proc/sys/net/ipv4/ip_forward
+echo 1 >/proc/sys/net/ipv6/conf/all/forwarding
 ";
 
 /// Linux takes ESP in UDP from a socket that some process has marked: UDP_ENCAP (100) is UDP_ENCAP_ESPINUDP (2).

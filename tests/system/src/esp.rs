@@ -119,16 +119,16 @@ impl Esp {
         toml
     }
 
-    /// The same for Linux: a script of `ip xfrm` commands.
+    /// The same for Linux: a shell script that has one `ip` do it all.
     #[must_use]
     pub fn to_ip_xfrm(&self) -> String {
         let mode = self.mode.name();
-        let mut script = String::new();
+        let mut script = "ip -batch - <<END\n".to_owned();
         for (src, dst, spi) in self.states() {
             let _ = writeln!(
                 script,
-                "ip xfrm state add src {src} dst {dst} proto esp spi {spi:#x} reqid 1 mode {mode} {} \
-                 aead 'rfc4106(gcm(aes))' {} {} {} {}",
+                "xfrm state add src {src} dst {dst} proto esp spi {spi:#x} reqid 1 mode {mode} {} \
+                 aead rfc4106(gcm(aes)) {} {} {} {}",
                 if self.esn { "replay-window 1024 flag esn" } else { "replay-window 32" },
                 Self::key(spi),
                 self.icv_bits,
@@ -139,11 +139,11 @@ impl Esp {
         for (dir, src, dst, tunnel_src, tunnel_dst) in self.policies() {
             let _ = writeln!(
                 script,
-                "ip xfrm policy add dir {dir} src {src} dst {dst} \
+                "xfrm policy add dir {dir} src {src} dst {dst} \
                  tmpl src {tunnel_src} dst {tunnel_dst} proto esp reqid 1 mode {mode}",
             );
         }
-        script
+        script + "END\n"
     }
 
     /// Source, destination and SPI of both directions.
