@@ -102,6 +102,9 @@ drop_reasons! {
     PolicyMismatch,
     /// The policy asks for an SA that is not there.
     PolicyNoState,
+    /// More SAs than a packet may go through: by the policy's templates, or by the packet's own nesting
+    /// (`XFRM_MAX_DEPTH`).
+    PolicyDepth,
 }
 
 impl DropReason {

@@ -1,1 +1,48 @@
-//! Part of fatpath.
+//! IPsec: security associations, policies, and ESP for fat packets.
+//!
+//! [`Ipsec`] decides what becomes of a flow ([`lookup`](Ipsec::lookup), [`check`](Ipsec::check)) and does it
+//! ([`seal`](Ipsec::seal), [`open`](Ipsec::open)). It leaves to its caller where packets come from and go to, the inner
+//! MTU's enforcement ([`Sa::inner_mtu`]), fragmentation and reassembly, and gluing what it opened.
+//!
+//! - **Out**: one policy look-up and one reservation of sequence numbers per fat packet. Its segments are cut straight
+//!   into the wire frames of a large page, each byte of payload copied once, and encrypted where they then lie. The
+//!   result is a UDP train ([`Train::Udp`]) or single packets that share the page ([`Train::None`]).
+//! - **In**: packets of a train are split by reference and decrypted where they were received. Payload is copied only
+//!   when others may see it or when it lies in pieces, and every such copy is counted.
+//! - **Replay**: checked before the ICV and marked after it, so a forgery never moves the window.
+//! - **Initialisation vectors** come from [`sequence`] alone. Debug builds keep a register of every pair of key and
+//!   nonce per thread and panic when one repeats.
+//!
+//! Implements RFC 4301 (policies), 4303 (ESP with extended sequence numbers), 4106 (AES-GCM), 2410 (NULL), 3948 (ESP in
+//! UDP). Counters and corner cases are those of Linux's XFRM. Limits: static SAs; no AH, IPComp, TFC padding, lifetimes.
+#![deny(unsafe_code)]
+
+pub mod config;
+#[expect(unsafe_code, reason = "zeroes the key schedules that ring leaves behind")]
+pub mod engine;
+mod flow_cache;
+mod gateway;
+mod input;
+mod inside;
+pub mod mtu;
+#[cfg(debug_assertions)]
+mod nonces;
+mod outer;
+mod output;
+mod pieces;
+mod policy;
+pub mod replay;
+mod sa;
+pub mod sad;
+pub mod sequence;
+pub mod spd;
+
+pub use config::{
+    Action, ConfigError, Dir, EspInUdp, Level, Mode, PolicyConfig, PortMask, SaConfig, SaFlags, Selector, Template,
+};
+pub use engine::{Algorithm, AlgorithmError};
+pub use gateway::Ipsec;
+pub use input::Opened;
+pub use output::Train;
+pub use policy::{Bundle, Decision};
+pub use sa::{Sa, SaStats};

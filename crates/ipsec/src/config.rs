@@ -1,0 +1,303 @@
+//! What an SA and a policy are made from: plain values, checked when they are added.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use base::Prefix;
+use wire::{FlowKey, Protocol, Spi, Version};
+
+use crate::engine::{Algorithm, AlgorithmError};
+use crate::replay::MAX_WINDOW;
+
+/// RFC 4301's modes.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Mode {
+    /// The payload of the packet is protected; its own IP header stays outside.
+    Transport,
+    /// The whole packet is protected, inside a new IP header.
+    Tunnel,
+}
+
+/// An ESP security association (RFC 4301 §4.4.2), for one direction.
+#[derive(Clone, Debug)]
+pub struct SaConfig {
+    /// The outer source; unspecified for any.
+    pub src: IpAddr,
+    /// The outer destination, of the same family.
+    pub dst: IpAddr,
+    /// The security parameters index.
+    pub spi: Spi,
+    /// What is protected: whole packets or their payload.
+    pub mode: Mode,
+    /// Ties the SA to the templates with the same number.
+    pub reqid: u32,
+    /// How it protects.
+    pub algorithm: Algorithm,
+    /// How many packets the anti-replay window spans; 0 checks nothing. At most [`MAX_WINDOW`].
+    pub replay_window: u32,
+    /// Options that are off unless named.
+    pub flags: SaFlags,
+    /// The UDP header around ESP, if there is one.
+    pub encap: Option<EspInUdp>,
+    /// Which inner packets may use it; `None` lets any.
+    pub selector: Option<Selector>,
+    /// The last sequence number sent (`replay-oseq`); 0 for a new SA.
+    pub oseq: u64,
+    /// The highest sequence number received (`replay-seq`); 0 for a new SA.
+    pub seq: u64,
+}
+
+/// Options of an SA, by the names that `ip xfrm state … flag` and `extra-flag` give them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SaFlags {
+    /// Congestion marks are not carried between the outer and the inner header (RFC 6040).
+    pub noecn: bool,
+    /// The outer DSCP is copied to the inner header on the way in.
+    pub decap_dscp: bool,
+    /// The outer IPv4 header does not carry Don't Fragment.
+    pub nopmtudisc: bool,
+    /// 64-bit sequence numbers (RFC 4303 §2.2.1).
+    pub esn: bool,
+    /// The inner DSCP is not copied to the outer header on the way out.
+    pub dont_encap_dscp: bool,
+    /// 32-bit sequence numbers may start over instead of ending the SA.
+    pub oseq_may_wrap: bool,
+}
+
+/// A UDP header around ESP (RFC 3948): `espinudp`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EspInUdp {
+    /// The source port.
+    pub sport: u16,
+    /// The destination port.
+    pub dport: u16,
+}
+
+/// Which packets a policy or an SA is for (RFC 4301 §4.4.1.1).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Selector {
+    /// Their sources.
+    pub src: Prefix,
+    /// Their destinations, of the same family.
+    pub dst: Prefix,
+    /// Their upper-layer protocol; any if `None`.
+    pub protocol: Option<Protocol>,
+    /// Their source port, or ICMP type.
+    pub sport: PortMask,
+    /// Their destination port, or ICMP code.
+    pub dport: PortMask,
+}
+
+/// A port under a mask, as XFRM selectors have it.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct PortMask {
+    /// The bits that a port must have.
+    pub port: u16,
+    /// Which bits are looked at; 0 for any port, `0xffff` for exactly one.
+    pub mask: u16,
+}
+
+/// A security policy (RFC 4301 §4.4.1).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PolicyConfig {
+    /// Which way the packets go.
+    pub dir: Dir,
+    /// Which packets it is for.
+    pub selector: Selector,
+    /// The smallest wins.
+    pub priority: u32,
+    /// What becomes of them.
+    pub action: Action,
+    /// The SAs that they need, the innermost first. None: they pass in clear.
+    pub templates: Vec<Template>,
+}
+
+/// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum Dir {
+    /// To this node.
+    In,
+    /// Out of this node, forwarded or its own.
+    Out,
+    /// Through this node, judged as they came in.
+    Fwd,
+}
+
+/// What a policy says of its packets.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Action {
+    /// They pass, protected as the templates say.
+    #[default]
+    Allow,
+    /// They are dropped.
+    Block,
+}
+
+/// One ESP SA that a policy asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Template {
+    /// The outer source; `None` for any. In transport mode it is the packet's own.
+    pub src: Option<IpAddr>,
+    /// The outer destination, which tunnel mode must have. In transport mode it is the packet's own.
+    pub dst: Option<IpAddr>,
+    /// The SA's SPI; `None` for any.
+    pub spi: Option<Spi>,
+    /// The SA's mode.
+    pub mode: Mode,
+    /// The SA's `reqid`.
+    pub reqid: u32,
+    /// Whether packets may go without.
+    pub level: Level,
+}
+
+/// Whether a template's SA has to be there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Level {
+    /// Without it the packet is dropped.
+    Required,
+    /// Without it the packet passes.
+    Use,
+}
+
+/// Most templates that a policy may have (`XFRM_MAX_DEPTH`). One with so many is never satisfied: it can be added, but
+/// there must be one fewer for it to be of use.
+pub const MAX_TEMPLATES: usize = 6;
+
+/// Why an SA or a policy was refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConfigError {
+    /// The algorithm, its key or its integrity check value.
+    Algorithm(AlgorithmError),
+    /// Addresses that must be of one family are not.
+    Family(IpAddr, IpAddr),
+    /// SPI 0, which no SA has (RFC 4303 §2.1).
+    SpiZero,
+    /// A replay window above [`MAX_WINDOW`].
+    ReplayWindow(u32),
+    /// Extended sequence numbers without a replay window.
+    EsnWithoutWindow,
+    /// There is such an SA or policy already.
+    Exists,
+    /// There are [`MAX_SAS`](crate::sad::MAX_SAS) SAs.
+    TooMany,
+    /// The destination of an SA or a tunnel template is unspecified.
+    NoDestination,
+    /// More than [`MAX_TEMPLATES`] templates.
+    Templates(usize),
+    /// A tunnel that may be absent in a policy of direction out: packets would leave in clear.
+    OptionalTunnel,
+    /// Source and destination of a selector are not of one family.
+    SelectorFamily,
+}
+
+impl Selector {
+    /// Tells whether `flow` is one of its packets.
+    #[inline]
+    pub fn matches(&self, flow: &FlowKey) -> bool {
+        self.src.contains(flow.src)
+            && self.dst.contains(flow.dst)
+            && self.protocol.is_none_or(|protocol| protocol == flow.protocol)
+            && self.sport.matches(flow.sport)
+            && self.dport.matches(flow.dport)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let families = (Version::of_addr(self.src.addr()), Version::of_addr(self.dst.addr()));
+        if families.0 == families.1 { Ok(()) } else { Err(ConfigError::SelectorFamily) }
+    }
+}
+
+impl PortMask {
+    /// Any port.
+    pub const ANY: Self = Self { port: 0, mask: 0 };
+
+    /// This port alone.
+    pub const fn exactly(port: u16) -> Self {
+        Self { port, mask: u16::MAX }
+    }
+
+    const fn matches(self, port: u16) -> bool {
+        (self.port ^ port) & self.mask == 0
+    }
+}
+
+impl SaConfig {
+    /// Checks what can be told without the other SAs.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        same_family(self.src, self.dst)?;
+        if self.dst.is_unspecified() {
+            return Err(ConfigError::NoDestination);
+        }
+        if self.spi.0 == 0 {
+            return Err(ConfigError::SpiZero);
+        }
+        if self.replay_window > MAX_WINDOW {
+            return Err(ConfigError::ReplayWindow(self.replay_window));
+        }
+        if self.flags.esn && self.replay_window == 0 {
+            return Err(ConfigError::EsnWithoutWindow);
+        }
+        self.selector.as_ref().map_or(Ok(()), Selector::check)
+    }
+}
+
+impl PolicyConfig {
+    /// Checks what can be told without the other policies.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        self.selector.check()?;
+        if self.templates.len() > MAX_TEMPLATES {
+            return Err(ConfigError::Templates(self.templates.len()));
+        }
+        for template in &self.templates {
+            if let (Some(src), Some(dst)) = (template.src, template.dst) {
+                same_family(src, dst)?;
+            }
+            if template.mode == Mode::Tunnel {
+                if template.dst.is_none_or(|dst| dst.is_unspecified()) {
+                    return Err(ConfigError::NoDestination);
+                }
+                if template.level == Level::Use && self.dir == Dir::Out {
+                    return Err(ConfigError::OptionalTunnel);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same_family(a: IpAddr, b: IpAddr) -> Result<(), ConfigError> {
+    if a.is_ipv4() == b.is_ipv4() { Ok(()) } else { Err(ConfigError::Family(a, b)) }
+}
+
+impl From<AlgorithmError> for ConfigError {
+    fn from(err: AlgorithmError) -> Self {
+        Self::Algorithm(err)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Algorithm(err) => err.fmt(f),
+            Self::Family(a, b) => write!(f, "{a} and {b} are of different families"),
+            Self::SpiZero => f.write_str("an SPI is not 0"),
+            Self::ReplayWindow(size) => write!(f, "replay-window {size} is above {MAX_WINDOW}"),
+            Self::EsnWithoutWindow => f.write_str("esn needs a replay-window above 0"),
+            Self::Exists => f.write_str("it exists already"),
+            Self::TooMany => write!(f, "there are {} SAs already", crate::sad::MAX_SAS),
+            Self::NoDestination => f.write_str("a destination address is missing"),
+            Self::Templates(n) => write!(f, "{n} templates are more than {MAX_TEMPLATES}"),
+            Self::OptionalTunnel => f.write_str("in direction out only a transport template can be of level use"),
+            Self::SelectorFamily => f.write_str("source and destination of a selector are of different families"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

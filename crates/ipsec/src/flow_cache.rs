@@ -1,0 +1,46 @@
+//! What was found for a flow, so that a steady flow costs one hash and one comparison.
+
+use std::hash::BuildHasher;
+
+use wire::FlowKey;
+
+use crate::config::Dir;
+
+/// How many flows are remembered. A flow that falls on another's place takes it, so the memory is bounded whoever
+/// sends.
+const PLACES: usize = 2048;
+
+/// Answers by direction and flow, which are void as soon as the generation changes.
+pub(crate) struct FlowCache<V> {
+    places: Box<[Option<Entry<V>>]>,
+    hasher: foldhash::fast::RandomState,
+}
+
+struct Entry<V> {
+    generation: u64,
+    key: (Dir, FlowKey),
+    value: V,
+}
+
+impl<V: Clone> FlowCache<V> {
+    pub(crate) fn new() -> Self {
+        Self { places: (0..PLACES).map(|_| None).collect(), hasher: foldhash::fast::RandomState::default() }
+    }
+
+    /// The answer for `flow`, from memory or from `find`.
+    #[inline]
+    pub(crate) fn get_or(&mut self, generation: u64, dir: Dir, flow: &FlowKey, find: impl FnOnce() -> V) -> V {
+        let key = (dir, *flow);
+        let place = &mut self.places[self.hasher.hash_one(key) as usize % PLACES];
+        match place {
+            Some(entry) if entry.generation == generation && entry.key == key => entry.value.clone(),
+            _ => place.insert(Entry { generation, key, value: find() }).value.clone(),
+        }
+    }
+}
+
+impl<V> std::fmt::Debug for FlowCache<V> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "FlowCache({PLACES} places)")
+    }
+}

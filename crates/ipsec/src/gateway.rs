@@ -1,0 +1,120 @@
+//! A node's IPsec: its SAs, its policies, and what it remembers of flows.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use base::SaId;
+use packet::Buf;
+use wire::Spi;
+
+use crate::config::{Action, ConfigError, Dir, PolicyConfig, SaConfig, Selector};
+use crate::flow_cache::FlowCache;
+use crate::policy::Verdict;
+use crate::sa::Sa;
+use crate::sad::Sad;
+use crate::spd::{Policy, Position, Spd};
+
+/// The IPsec of one node.
+#[derive(Debug)]
+pub struct Ipsec {
+    pub(crate) sad: Sad,
+    pub(crate) spd: Spd,
+    /// Counts changes of SAs and policies: what was remembered under another number is void.
+    pub(crate) generation: u64,
+    pub(crate) outbound: FlowCache<Verdict>,
+    pub(crate) inbound: FlowCache<Option<Position>>,
+    /// For ciphers that need room beside the packet.
+    pub(crate) scratch: Vec<u8>,
+    /// The pieces of a packet that did not arrive in one. Kept for its storage.
+    pub(crate) pieces: VecDeque<Buf>,
+    /// The outer headers of the packet at hand. Kept for its storage.
+    pub(crate) headers: Vec<u8>,
+}
+
+impl Default for Ipsec {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ipsec {
+    /// Without SAs and policies: everything passes in clear.
+    pub fn new() -> Self {
+        Self {
+            sad: Sad::default(),
+            spd: Spd::default(),
+            generation: 0,
+            outbound: FlowCache::new(),
+            inbound: FlowCache::new(),
+            scratch: Vec::new(),
+            pieces: VecDeque::new(),
+            headers: Vec::new(),
+        }
+    }
+
+    /// Adds an SA. `mask` is a random number of its own, so that SAs with one key make different initialisation
+    /// vectors.
+    ///
+    /// # Errors
+    /// See [`Sad::add`].
+    pub fn add_sa(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
+        self.generation += 1;
+        self.sad.add(config, mask)
+    }
+
+    /// Takes an SA out; `None` when there is none with that SPI.
+    pub fn remove_sa(&mut self, dst: IpAddr, spi: Spi) -> Option<Box<Sa>> {
+        self.generation += 1;
+        self.sad.remove(dst, spi)
+    }
+
+    /// Adds a policy.
+    ///
+    /// # Errors
+    /// See [`Spd::add`].
+    pub fn add_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
+        self.generation += 1;
+        self.spd.add(config)
+    }
+
+    /// Replaces or adds a policy.
+    ///
+    /// # Errors
+    /// See [`Spd::update`].
+    pub fn update_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
+        self.generation += 1;
+        self.spd.update(config)
+    }
+
+    /// Takes a policy out; `None` when there is none.
+    pub fn remove_policy(&mut self, dir: Dir, selector: &Selector) -> Option<Policy> {
+        self.generation += 1;
+        self.spd.remove(dir, selector)
+    }
+
+    /// Says what becomes of packets that no policy is for.
+    pub fn set_default_policy(&mut self, dir: Dir, action: Action) {
+        self.generation += 1;
+        self.spd.set_default(dir, action);
+    }
+
+    /// The SA of that number, if it is still there.
+    pub fn sa(&self, id: SaId) -> Option<&Sa> {
+        self.sad.get(id)
+    }
+
+    /// The SAs.
+    pub const fn sad(&self) -> &Sad {
+        &self.sad
+    }
+
+    /// The policies.
+    pub const fn spd(&self) -> &Spd {
+        &self.spd
+    }
+
+    /// Tells whether there is nothing to do: no SA, no policy, nothing blocked. Such a node need not ask.
+    pub fn is_idle(&self) -> bool {
+        self.sad.is_empty() && self.spd.is_empty()
+    }
+}

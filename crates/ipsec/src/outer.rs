@@ -1,0 +1,182 @@
+//! What stands in front of ESP: a new IP header (tunnel) or the packet's own (transport), and UDP's if there is one.
+
+use std::net::IpAddr;
+
+use base::DropReason;
+use wire::ip::Info;
+use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
+
+use crate::config::EspInUdp;
+use crate::sa::Sa;
+
+/// The headers in front of ESP, of which lengths, identification and checksums are filled in for each packet.
+#[derive(Debug)]
+pub(crate) struct Outer<'a> {
+    ip: OuterIp<'a>,
+    encap: Option<EspInUdp>,
+    /// Bytes of IP headers.
+    ip_len: usize,
+}
+
+#[derive(Debug)]
+enum OuterIp<'a> {
+    V4(ipv4::Header),
+    V6(ipv6::Header),
+    /// The packet's own headers up to where ESP goes, with the byte that says what follows them.
+    Own {
+        headers: &'a [u8],
+        next_header_at: usize,
+        version: Version,
+        fixed_id: bool,
+    },
+}
+
+impl<'a> Outer<'a> {
+    /// The header of a tunnel for inner packets like the one of `info`, which are `len` bytes long when cut; `id` is
+    /// the IPv4 identification of the first. DSCP, ECN, DF and flow label follow the inner header as in Linux's
+    /// `xfrm4_tunnel_encap_add` and `xfrm6_tunnel_encap_add` (RFC 4301 §5.1.2, RFC 6040).
+    ///
+    /// # Errors
+    /// [`DropReason::EspMismatch`] when the SA has no source address to send from.
+    pub(crate) fn tunnel(sa: &Sa, info: &Info, len: usize, id: u16) -> Result<Self, DropReason> {
+        let dscp = if sa.flags.dont_encap_dscp { 0 } else { info.tos };
+        let ecn = match info.ecn() {
+            _ if sa.flags.noecn => Ecn::NotEct,
+            Ecn::Ce => Ecn::Ect0,
+            other => other,
+        };
+        let tos = ecn.in_tos(dscp);
+        if sa.src.is_unspecified() {
+            return Err(DropReason::EspMismatch);
+        }
+        let ip = match (sa.src, sa.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let mut header = ipv4::Header::new(src, dst, below(sa.encap), 0);
+                let small_v6 = info.version() == Version::V6 && len <= ipv6::MIN_MTU;
+                header.set_tos(tos);
+                header.set_id(id);
+                header.set_dont_fragment(info.dont_fragment && !sa.flags.nopmtudisc && !small_v6);
+                OuterIp::V4(header)
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let mut header = ipv6::Header::new(src, dst, below(sa.encap), 0);
+                header.set_traffic_class(tos);
+                header.set_flow_label(info.flow_label);
+                OuterIp::V6(header)
+            }
+            _ => return Err(DropReason::EspMismatch),
+        };
+        Ok(Self { ip, encap: sa.encap, ip_len: Version::of_addr(sa.dst).header_len() })
+    }
+
+    /// The packet's own `headers`, behind which ESP goes (RFC 4303 §3.1.1). With `fixed_id` all segments have the IPv4
+    /// identification that is there.
+    pub(crate) const fn own(
+        sa: &Sa,
+        version: Version,
+        headers: &'a [u8],
+        next_header_at: usize,
+        fixed_id: bool,
+    ) -> Self {
+        let ip = OuterIp::Own { headers, next_header_at, version, fixed_id };
+        Self { ip, encap: sa.encap, ip_len: headers.len() }
+    }
+
+    /// Bytes in front of ESP.
+    pub(crate) const fn len(&self) -> usize {
+        self.ip_len + if self.encap.is_some() { udp::Header::LEN } else { 0 }
+    }
+
+    /// Where the UDP header is, if its checksum is left to be completed: IPv6 demands one (RFC 8200 §8.1), IPv4 gets
+    /// none (RFC 3948 §2.1).
+    pub(crate) fn udp_check_at(&self) -> Option<usize> {
+        (self.encap.is_some() && self.version() == Version::V6).then_some(self.ip_len)
+    }
+
+    /// The most bytes of ESP that can stand behind these headers.
+    pub(crate) fn max_esp_len(&self) -> usize {
+        let ip_max = match self.version() {
+            Version::V4 => 65_535,
+            Version::V6 => 65_535 + ipv6::Header::LEN,
+        };
+        ip_max - self.len()
+    }
+
+    /// Writes the headers in front of `esp_len` bytes of ESP to `to`, which is [`len`](Self::len) bytes. `index` is
+    /// added to the IPv4 identification. The caller keeps within [`max_esp_len`](Self::max_esp_len).
+    pub(crate) fn write(&self, to: &mut [u8], esp_len: usize, index: u16) {
+        let (ip, rest) = to.split_at_mut(self.ip_len);
+        let total = self.len() + esp_len;
+        match &self.ip {
+            OuterIp::V4(header) => {
+                let mut header = *header;
+                header.set_total_len(total as u16);
+                header.set_id(header.id().wrapping_add(index));
+                header.fill_check();
+                ip.copy_from_slice(header.as_bytes());
+            }
+            OuterIp::V6(header) => {
+                let mut header = *header;
+                header.set_payload_len((total - ipv6::Header::LEN) as u16);
+                ip.copy_from_slice(header.as_bytes());
+            }
+            OuterIp::Own { headers, next_header_at, version, fixed_id } => {
+                ip.copy_from_slice(headers);
+                let index = if *fixed_id { 0 } else { index };
+                patch_own(ip, *version, *next_header_at, below(self.encap), total, index);
+            }
+        }
+        if let Some(EspInUdp { sport, dport }) = self.encap {
+            let len = udp::Header::LEN + esp_len;
+            let mut header = udp::Header::new(sport, dport, len as u16);
+            if self.version() == Version::V6 {
+                header.set_check(checksum::fold(pseudo_v6(ip, len)));
+            }
+            rest.copy_from_slice(header.as_bytes());
+        }
+    }
+
+    fn version(&self) -> Version {
+        match &self.ip {
+            OuterIp::V4(_) => Version::V4,
+            OuterIp::V6(_) => Version::V6,
+            OuterIp::Own { version, .. } => *version,
+        }
+    }
+}
+
+/// Makes a packet's own IP headers, whose lengths were checked before, those of a packet of `total` bytes with
+/// `protocol` inside. `next_header_at` is where what they carry is named.
+pub(crate) fn patch_own(
+    headers: &mut [u8],
+    version: Version,
+    next_header_at: usize,
+    protocol: Protocol,
+    total: usize,
+    index: u16,
+) {
+    headers[next_header_at] = protocol.0;
+    match version {
+        Version::V4 => {
+            let header = ipv4::Header::mut_from(headers).expect("an IPv4 header, parsed before");
+            header.set_total_len(total as u16);
+            header.set_id(header.id().wrapping_add(index));
+            ipv4::fill_check(headers).expect("an IPv4 header, parsed before");
+        }
+        Version::V6 => {
+            let header = ipv6::Header::mut_from(headers).expect("an IPv6 header, parsed before");
+            header.set_payload_len((total - ipv6::Header::LEN) as u16);
+        }
+    }
+}
+
+/// What the outer IP header carries.
+const fn below(encap: Option<EspInUdp>) -> Protocol {
+    if encap.is_some() { Protocol::UDP } else { Protocol::ESP }
+}
+
+/// The partial sum of UDP's pseudo-header behind the IPv6 headers `ip`.
+fn pseudo_v6(ip: &[u8], len: usize) -> u32 {
+    let header = ipv6::Header::ref_from(ip).expect("an IPv6 header, just written");
+    checksum::pseudo_v6(header.src(), header.dst(), Protocol::UDP, len)
+}

@@ -1,0 +1,342 @@
+//! ESP on the way out: from a packet, fat or not, to sealed frames.
+//!
+//! All sizes are known before a byte is written: segments are cut by a [`Cutting`], the headers in front come from an
+//! [`Outer`], and every frame has its place in a large page, at the stride of the wire.
+
+use base::{Counters, DropReason, Instant, Mib, SaId};
+use packet::{CopyReason, Csum, Cut, Gso, GsoKind, Memory, Meta, Packet};
+use wire::ip::Info;
+use wire::ipv6::Chain;
+use wire::{Protocol, Version, esp, ipv4, udp};
+
+use crate::config::Mode;
+use crate::gateway::Ipsec;
+use crate::inside::{Cutting, ip_headers};
+use crate::outer::Outer;
+use crate::sa::Sa;
+use crate::sequence::{Overflow, Sequence};
+
+/// Room in front of a frame that is a packet of its own, for the link's header.
+const FRAME_HEADROOM: usize = 32;
+
+/// Most datagrams in a train, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
+const MAX_TRAIN: usize = 64;
+
+/// What becomes of the segments of a packet whose SA has ESP in UDP.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Train {
+    /// They stay one fat UDP packet, for a link that cuts it.
+    Udp,
+    /// Each is a packet of its own.
+    None,
+}
+
+impl Ipsec {
+    /// Protects `pkt`, which begins with its IP header, by an SA that [`lookup`](Self::lookup) named, and appends what
+    /// goes on the wire to `out`. It is the last step: only a link's header can still come.
+    ///
+    /// # Errors
+    /// Why not; `out` is then as it was. The counter is counted.
+    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    pub fn seal(
+        &mut self,
+        mem: &Memory,
+        now: Instant,
+        sa: SaId,
+        pkt: Packet,
+        train: Train,
+        out: &mut Vec<Packet>,
+        counters: &mut Counters,
+    ) -> Result<(), DropReason> {
+        let Some(sa) = self.sad.get_mut(sa) else {
+            counters.count(Mib::XfrmOutNoStates);
+            return Err(DropReason::PolicyNoState);
+        };
+        let before = out.len();
+        seal(sa, mem, now, pkt, train, out).inspect_err(|&reason| {
+            out.truncate(before);
+            counters.count(match reason {
+                DropReason::EspSequenceOverflow => Mib::XfrmOutStateSeqError,
+                DropReason::EspMismatch => Mib::XfrmOutStateModeError,
+                _ => Mib::XfrmOutError,
+            });
+        })
+    }
+}
+
+fn seal(
+    sa: &mut Sa,
+    mem: &Memory,
+    now: Instant,
+    mut pkt: Packet,
+    train: Train,
+    out: &mut Vec<Packet>,
+) -> Result<(), DropReason> {
+    let info = ip_headers(mem, &mut pkt)?;
+    let cutting = Cutting::new(mem, &mut pkt, &info)?;
+    let Cutting { segs, headers, payload, .. } = cutting;
+    let (outer, outside, next_header) = match sa.mode {
+        Mode::Tunnel => {
+            let outer = Outer::tunnel(sa, &info, headers + cutting.payload_of(0), sa.ip_id)?;
+            let next_header = match info.version() {
+                Version::V4 => Protocol::IPIP,
+                Version::V6 => Protocol::IPV6,
+            };
+            (outer, 0, next_header)
+        }
+        Mode::Transport => own_headers(sa, &pkt, &info, cutting.fixed_id)?,
+    };
+    // What stays outside of ESP is not part of a whole packet's payload.
+    let skip = headers.max(outside);
+    let frames = Frames {
+        head: &pkt.head()[outside..skip],
+        outside,
+        first_payload: skip - headers,
+        next_header,
+        outer,
+        cutting: &cutting,
+    };
+    if frames.esp_len(sa, 0) > frames.outer.max_esp_len() {
+        return Err(DropReason::PacketTooBig);
+    }
+    let sequence = sa.out.reserve(segs as u32).map_err(|Overflow| DropReason::EspSequenceOverflow)?;
+    sa.ip_id = sa.ip_id.wrapping_add(segs as u16);
+    let meta = Meta { link: pkt.meta.link, ..Meta::default() };
+    let mut source = Source { chunks: pkt.chunks(), now: &[] };
+    source.skip(skip);
+    let as_train = train == Train::Udp && sa.encap.is_some();
+    let full = frames.esp_len(sa, 0);
+    let at_once = if as_train {
+        (frames.outer.max_esp_len() / full).min(MAX_TRAIN)
+    } else {
+        (mem.large().page_size() / (FRAME_HEADROOM + frames.outer.len() + full)).max(1)
+    };
+    let mut first = 0;
+    while first < segs {
+        let run = first..segs.min(first + at_once);
+        first = run.end;
+        let number = |index: usize| sequence.get(index as u32);
+        if as_train {
+            out.push(frames.train(sa, mem, &mut source, run, number, &meta)?);
+        } else {
+            frames.single(sa, mem, &mut source, run, number, &meta, out)?;
+        }
+    }
+    mem.copied(CopyReason::WireFrame, payload - frames.first_payload);
+    if headers > 0 {
+        mem.copied(CopyReason::SegmentHeader, segs * frames.head.len());
+    }
+    sa.used(now, segs as u64, (segs * frames.head.len() + payload - frames.first_payload) as u64);
+    Ok(())
+}
+
+/// A packet's own headers as the outer ones, how many bytes they are, and what ESP then carries.
+fn own_headers<'a>(
+    sa: &Sa,
+    pkt: &'a Packet,
+    info: &Info,
+    fixed_id: bool,
+) -> Result<(Outer<'a>, usize, Protocol), DropReason> {
+    let version = info.version();
+    // A fragment has no payload of its own to protect (RFC 4303 §3.3.4), and an SA one family.
+    if info.fragment.is_some() || version != Version::of_addr(sa.dst) {
+        return Err(DropReason::EspMismatch);
+    }
+    let (len, next_header_at) = match version {
+        Version::V4 => (info.header_len, ipv4::PROTOCOL_AT),
+        Version::V6 => {
+            let place = Chain::walk(pkt.head(), pkt.len())?.per_fragment_end;
+            (place.offset, place.next_header_at)
+        }
+    };
+    let headers = &pkt.head()[..len];
+    let next_header = Protocol(headers[next_header_at]);
+    Ok((Outer::own(sa, version, headers, next_header_at, fixed_id), len, next_header))
+}
+
+/// What all frames of one packet have in common.
+struct Frames<'a> {
+    outer: Outer<'a>,
+    cutting: &'a Cutting,
+    /// The headers that are repeated inside of ESP.
+    head: &'a [u8],
+    /// How many bytes of the packet stay outside of ESP.
+    outside: usize,
+    /// How much of the first segment's payload that is: of a whole packet, which counts its headers as payload.
+    first_payload: usize,
+    next_header: Protocol,
+}
+
+impl Frames<'_> {
+    /// Bytes inside of ESP in segment `index`.
+    fn text_len(&self, index: usize) -> usize {
+        self.head.len() + self.cutting.payload_of(index) - self.first_payload
+    }
+
+    /// Bytes from the SPI to the end of the ICV in segment `index`.
+    fn esp_len(&self, sa: &Sa, index: usize) -> usize {
+        let text = self.text_len(index);
+        esp::Header::LEN + sa.aead.iv_len() + text + esp::trailer_len(text, sa.aead.align()) + sa.aead.icv_len()
+    }
+
+    /// Seals the segments of `run` as one fat UDP packet.
+    fn train<'a>(
+        &self,
+        sa: &Sa,
+        mem: &Memory,
+        source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        run: std::ops::Range<usize>,
+        number: impl Fn(usize) -> Sequence,
+        meta: &Meta,
+    ) -> Result<Packet, DropReason> {
+        let (full, last) = (self.esp_len(sa, run.start), self.esp_len(sa, run.end - 1));
+        let esp_len = full * (run.len() - 1) + last;
+        let mut buf = mem.take(Memory::HEADROOM, self.outer.len() + esp_len)?;
+        let (outer, mut rest) =
+            buf.put(self.outer.len() + esp_len).ok_or(DropReason::NoMemory)?.split_at_mut(self.outer.len());
+        self.outer.write(outer, esp_len, run.start as u16);
+        for index in run.clone() {
+            let (frame, behind) = rest.split_at_mut(self.esp_len(sa, index));
+            self.seal_one(sa, source, frame, index, number(index));
+            rest = behind;
+        }
+        mem.copied(CopyReason::SegmentHeader, self.outer.len());
+        let mut pkt = self.packet(buf, meta);
+        if run.len() > 1 {
+            let (size, segs) = (full as u16, run.len() as u16);
+            pkt.meta.cut = Cut::Gso(Gso { size, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });
+        }
+        Ok(pkt)
+    }
+
+    /// Seals the segments of `run` as packets of their own, which share a page.
+    #[allow(clippy::too_many_arguments, reason = "as for seal")]
+    fn single<'a>(
+        &self,
+        sa: &Sa,
+        mem: &Memory,
+        source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        run: std::ops::Range<usize>,
+        number: impl Fn(usize) -> Sequence,
+        meta: &Meta,
+        out: &mut Vec<Packet>,
+    ) -> Result<(), DropReason> {
+        let len = |index| self.outer.len() + self.esp_len(sa, index);
+        let total = (run.len() - 1) * (FRAME_HEADROOM + len(run.start)) + len(run.end - 1);
+        let mut buf = mem.take(FRAME_HEADROOM, total)?;
+        let mut rest = buf.put(total).ok_or(DropReason::NoMemory)?;
+        for index in run.clone() {
+            let (frame, behind) = rest.split_at_mut(len(index));
+            let (outer, esp) = frame.split_at_mut(self.outer.len());
+            self.outer.write(outer, esp.len(), index as u16);
+            self.seal_one(sa, source, esp, index, number(index));
+            rest = behind.get_mut(FRAME_HEADROOM..).unwrap_or_default();
+        }
+        mem.copied(CopyReason::SegmentHeader, run.len() * self.outer.len());
+        out.reserve(run.len());
+        for index in run.start..run.end - 1 {
+            let frame = buf.split_to(len(index));
+            buf.pull(FRAME_HEADROOM);
+            out.push(self.packet(frame, meta));
+        }
+        out.push(self.packet(buf, meta));
+        Ok(())
+    }
+
+    fn packet(&self, buf: packet::Buf, meta: &Meta) -> Packet {
+        let mut pkt = Packet::from_buf(buf);
+        pkt.meta = meta.clone();
+        if let Some(start) = self.outer.udp_check_at() {
+            pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
+        }
+        pkt
+    }
+
+    /// Fills `frame` with segment `index`: header, initialisation vector, the segment, trailer, ICV.
+    #[inline]
+    fn seal_one<'a>(
+        &self,
+        sa: &Sa,
+        source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        frame: &mut [u8],
+        index: usize,
+        sequence: Sequence,
+    ) {
+        let aead = &sa.aead;
+        let (header, rest) = frame.split_at_mut(esp::Header::LEN);
+        let (iv, rest) = rest.split_at_mut(aead.iv_len());
+        let (text, icv) = rest.split_at_mut(rest.len() - aead.icv_len());
+        let (inside, trailer) = text.split_at_mut(self.text_len(index));
+        header.copy_from_slice(esp::Header::new(sa.spi, sequence.low).as_bytes());
+        iv.copy_from_slice(&sequence.iv[..iv.len()]);
+        let (head, payload) = inside.split_at_mut(self.head.len());
+        head.copy_from_slice(self.head);
+        source.copy_to(payload);
+        self.cutting.patch(inside, self.outside, index);
+        esp::write_trailer(trailer, self.next_header);
+        #[cfg(debug_assertions)]
+        aead.register(sequence.iv);
+        aead.seal(sequence.iv, Aad::new(sa, sequence.low, sequence.high).bytes(), text, icv);
+    }
+}
+
+/// What is authenticated beside the encrypted bytes (RFC 4106 §5): SPI and sequence number, all of it with ESN.
+pub(crate) struct Aad {
+    bytes: [u8; 12],
+    len: usize,
+}
+
+impl Aad {
+    pub(crate) fn new(sa: &Sa, low: u32, high: u32) -> Self {
+        let mut bytes = [0; 12];
+        let (front, rest) = bytes.split_at_mut(4);
+        front.copy_from_slice(&sa.spi.0.to_be_bytes());
+        if sa.flags.esn {
+            rest[..4].copy_from_slice(&high.to_be_bytes());
+            rest[4..].copy_from_slice(&low.to_be_bytes());
+        } else {
+            rest[..4].copy_from_slice(&low.to_be_bytes());
+        }
+        Self { bytes, len: if sa.flags.esn { 12 } else { 8 } }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// A packet's bytes from front to back, whatever pieces they lie in.
+struct Source<'a, I> {
+    chunks: I,
+    now: &'a [u8],
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Source<'a, I> {
+    /// Fills `to`. The caller asks for no more than there is.
+    #[inline]
+    fn copy_to(&mut self, mut to: &mut [u8]) {
+        loop {
+            let n = to.len().min(self.now.len());
+            let (here, rest) = self.now.split_at(n);
+            to[..n].copy_from_slice(here);
+            self.now = rest;
+            to = &mut to[n..];
+            if to.is_empty() {
+                return;
+            }
+            self.now = self.chunks.next().expect("as many bytes as the packet says");
+        }
+    }
+
+    fn skip(&mut self, mut n: usize) {
+        loop {
+            let step = n.min(self.now.len());
+            self.now = &self.now[step..];
+            n -= step;
+            if n == 0 {
+                return;
+            }
+            self.now = self.chunks.next().expect("as many bytes as the packet says");
+        }
+    }
+}

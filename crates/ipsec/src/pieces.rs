@@ -1,0 +1,137 @@
+//! A received train as a line of buffers, from whose front packets are taken by reference.
+
+use std::collections::VecDeque;
+
+use base::DropReason;
+use packet::{Buf, CopyReason, Memory, Packet};
+
+/// Room in front of a packet that had to be copied.
+const HEADROOM: usize = Memory::HEADROOM;
+
+/// What is left of a packet: a buffer in front, and those behind it.
+#[derive(Debug)]
+pub(crate) struct Pieces<'a> {
+    front: Buf,
+    rest: &'a mut VecDeque<Buf>,
+}
+
+impl<'a> Pieces<'a> {
+    /// All bytes of `pkt`. `rest` lends its storage.
+    pub(crate) fn new(pkt: Packet, rest: &'a mut VecDeque<Buf>) -> Self {
+        rest.clear();
+        let is_linear = pkt.is_linear();
+        let (front, frags, children) = pkt.into_parts();
+        if !is_linear {
+            rest.extend(frags);
+            for child in children {
+                let (head, frags, _) = child.into_parts();
+                rest.push_back(head);
+                rest.extend(frags);
+            }
+        }
+        Self { front, rest }
+    }
+
+    /// Copies the first bytes to `to`; what is not there stays as it was.
+    #[inline]
+    pub(crate) fn peek(&self, to: &mut [u8]) {
+        if let Some(front) = self.front.bytes().get(..to.len()) {
+            to.copy_from_slice(front);
+            return;
+        }
+        let mut to = to;
+        for buf in std::iter::once(&self.front).chain(self.rest.iter()) {
+            let n = buf.len().min(to.len());
+            to[..n].copy_from_slice(&buf.bytes()[..n]);
+            to = &mut to[n..];
+        }
+    }
+
+    /// The first `n` bytes in one piece, for writing. They are copied when they are not in one, or not ours to change.
+    ///
+    /// # Errors
+    /// [`DropReason::NoMemory`]; [`DropReason::IpTruncated`] when there are fewer.
+    #[inline]
+    pub(crate) fn writable(&mut self, mem: &Memory, n: usize) -> Result<&mut [u8], DropReason> {
+        if self.front.len() < n {
+            self.join_front(mem, n)?;
+        }
+        if !self.front.is_writable() {
+            let mut copy = mem.take(HEADROOM, n)?;
+            copy.put(n).ok_or(DropReason::NoMemory)?.copy_from_slice(&self.front.bytes()[..n]);
+            mem.copied(CopyReason::Writable, n);
+            self.front.pull(n);
+            self.rest.push_front(std::mem::replace(&mut self.front, copy));
+        }
+        self.front.bytes_mut().and_then(|bytes| bytes.get_mut(..n)).ok_or(DropReason::NoMemory)
+    }
+
+    /// Takes the first `n` bytes, which [`writable`](Self::writable) gave, and drops those up to `end` behind them;
+    /// these become room in front of what follows.
+    #[inline]
+    pub(crate) fn take(&mut self, n: usize, end: usize) -> Buf {
+        let taken = self.front.split_to(n);
+        self.front.pull(end - n);
+        taken
+    }
+
+    /// Drops the first `n` bytes, of which there may be fewer.
+    pub(crate) fn skip(&mut self, mut n: usize) {
+        loop {
+            let step = n.min(self.front.len());
+            self.front.pull(step);
+            n -= step;
+            if n == 0 {
+                return;
+            }
+            match self.rest.pop_front() {
+                Some(next) => self.front = next,
+                None => return,
+            }
+        }
+    }
+
+    /// Brings the first `n` bytes into one buffer: by reference where they follow each other in one page.
+    fn join_front(&mut self, mem: &Memory, n: usize) -> Result<(), DropReason> {
+        while self.front.len() < n {
+            let next = self.rest.pop_front().ok_or(DropReason::IpTruncated)?;
+            if self.front.is_empty() {
+                self.front = next;
+            } else if let Err(next) = self.front.join(next) {
+                self.rest.push_front(next);
+                return self.gather(mem, n);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the first `n` bytes into one buffer.
+    fn gather(&mut self, mem: &Memory, n: usize) -> Result<(), DropReason> {
+        let mut whole = mem.take(HEADROOM, n)?;
+        let mut to = whole.put(n).ok_or(DropReason::NoMemory)?;
+        while !to.is_empty() {
+            let step = self.front.len().min(to.len());
+            let (here, behind) = to.split_at_mut(step);
+            here.copy_from_slice(&self.front.bytes()[..step]);
+            to = behind;
+            self.front.pull(step);
+            if self.front.is_empty()
+                && let Some(next) = self.rest.pop_front()
+            {
+                self.front = next;
+            } else if !to.is_empty() {
+                return Err(DropReason::IpTruncated);
+            }
+        }
+        mem.copied(CopyReason::Linearize, n);
+        self.rest.push_front(std::mem::replace(&mut self.front, whole));
+        Ok(())
+    }
+}
+
+impl Drop for Pieces<'_> {
+    /// Lets go of what was not taken.
+    fn drop(&mut self) {
+        self.rest.clear();
+    }
+}

@@ -1,0 +1,161 @@
+//! A security association: what it does, what it has seen.
+
+use std::net::IpAddr;
+
+use base::{Instant, SaId};
+use wire::{Spi, Version};
+
+use crate::config::{ConfigError, EspInUdp, Mode, SaConfig, SaFlags, Selector};
+use crate::engine::Aead;
+use crate::mtu::Overhead;
+use crate::replay::ReplayWindow;
+use crate::sequence::OutSequence;
+
+/// A security association (RFC 4301 §4.4.2). One that sends draws from [`OutSequence`], one that receives keeps a
+/// [`ReplayWindow`]; which it is, is told by its use alone, as in Linux.
+#[derive(Debug)]
+pub struct Sa {
+    id: SaId,
+    pub(crate) src: IpAddr,
+    pub(crate) dst: IpAddr,
+    pub(crate) spi: Spi,
+    pub(crate) mode: Mode,
+    pub(crate) reqid: u32,
+    pub(crate) flags: SaFlags,
+    pub(crate) encap: Option<EspInUdp>,
+    pub(crate) selector: Option<Selector>,
+    pub(crate) aead: Aead,
+    pub(crate) out: OutSequence,
+    pub(crate) replay: ReplayWindow,
+    /// The next outer IPv4 identification (RFC 6864: of use to fragments alone).
+    pub(crate) ip_id: u16,
+    pub(crate) stats: SaStats,
+}
+
+/// What an SA has counted: `ip -s xfrm state`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SaStats {
+    /// Bytes protected: inner packets in tunnel mode, what follows the IP header in transport mode.
+    pub bytes: u64,
+    /// Packets protected, as many as were on the wire.
+    pub packets: u64,
+    /// Packets that were left of the replay window.
+    pub replay_window: u64,
+    /// Packets that had been received before.
+    pub replay: u64,
+    /// Packets whose integrity check failed.
+    pub failed: u64,
+    /// When it was last used.
+    pub last_used: Option<Instant>,
+}
+
+impl Sa {
+    /// The SA of `config`, in slot `id`. `mask` is a random number of its own (see [`OutSequence`]).
+    ///
+    /// # Errors
+    /// What is wrong with `config`.
+    pub(crate) fn new(id: SaId, config: &SaConfig, mask: u64) -> Result<Self, ConfigError> {
+        config.check()?;
+        let SaFlags { esn, oseq_may_wrap, .. } = config.flags;
+        Ok(Self {
+            id,
+            src: config.src,
+            dst: config.dst,
+            spi: config.spi,
+            mode: config.mode,
+            reqid: config.reqid,
+            flags: config.flags,
+            encap: config.encap,
+            selector: config.selector,
+            aead: Aead::new(&config.algorithm)?,
+            out: OutSequence::new(config.oseq, esn, oseq_may_wrap, mask),
+            replay: ReplayWindow::new(config.replay_window, esn, config.seq),
+            ip_id: mask as u16,
+            stats: SaStats::default(),
+        })
+    }
+
+    /// Its number on this node.
+    pub const fn id(&self) -> SaId {
+        self.id
+    }
+
+    /// The outer source; unspecified for any.
+    pub const fn src(&self) -> IpAddr {
+        self.src
+    }
+
+    /// The outer destination.
+    pub const fn dst(&self) -> IpAddr {
+        self.dst
+    }
+
+    /// The security parameters index.
+    pub const fn spi(&self) -> Spi {
+        self.spi
+    }
+
+    /// What it protects.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// The number that ties it to templates.
+    pub const fn reqid(&self) -> u32 {
+        self.reqid
+    }
+
+    /// Its options.
+    pub const fn flags(&self) -> SaFlags {
+        self.flags
+    }
+
+    /// The UDP header around ESP.
+    pub const fn encap(&self) -> Option<EspInUdp> {
+        self.encap
+    }
+
+    /// Which inner packets may use it.
+    pub const fn selector(&self) -> Option<Selector> {
+        self.selector
+    }
+
+    /// The last sequence number sent.
+    pub const fn oseq(&self) -> u64 {
+        self.out.last()
+    }
+
+    /// The replay window.
+    pub const fn replay(&self) -> &ReplayWindow {
+        &self.replay
+    }
+
+    /// What it has counted.
+    pub const fn stats(&self) -> SaStats {
+        self.stats
+    }
+
+    /// What it adds to a packet.
+    pub const fn overhead(&self) -> Overhead {
+        Overhead {
+            mode: self.mode,
+            outer: Version::of_addr(self.dst),
+            udp: self.encap.is_some(),
+            iv_len: self.aead.iv_len(),
+            icv_len: self.aead.icv_len(),
+            align: self.aead.align(),
+        }
+    }
+
+    /// The largest inner packet that leaves over a link of `mtu` bytes.
+    pub const fn inner_mtu(&self, mtu: usize) -> usize {
+        self.overhead().inner_mtu(mtu)
+    }
+
+    /// Notes `packets` packets with `bytes` bytes of protected payload.
+    pub(crate) const fn used(&mut self, now: Instant, packets: u64, bytes: u64) {
+        self.stats.packets = self.stats.packets.wrapping_add(packets);
+        self.stats.bytes = self.stats.bytes.wrapping_add(bytes);
+        self.stats.last_used = Some(now);
+    }
+}
