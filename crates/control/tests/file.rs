@@ -181,3 +181,23 @@ fn no_error_shows_key_material() {
         assert!(!err.contains(&key[..12]), "{err}");
     }
 }
+
+#[test]
+fn a_file_that_is_cut_or_garbled_anywhere_is_read_or_refused_in_one_line() {
+    let mut refused = 0;
+    let mut read = |text: &str| {
+        if let Err(err) = Config::from_toml(text, "gw.toml") {
+            let line = err.to_string();
+            assert!(line.starts_with("gw.toml:") && !line.contains('\n') && !line.contains("0c0d0e0f"), "{line}");
+            assert!(err.line >= 1 && err.line <= text.lines().count() + 1, "{line}");
+            refused += 1;
+        }
+    };
+    for at in 0..GOOD.len() {
+        read(&GOOD[..at]);
+        for garbage in ["\"", "\n", "[", "=", "9", "\u{feff}", "\0"] {
+            read(&[&GOOD[..at], garbage, &GOOD[at + 1..]].concat());
+        }
+    }
+    assert!(refused > GOOD.len(), "{refused}");
+}
