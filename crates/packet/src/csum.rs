@@ -1,5 +1,21 @@
 //! Keeping the sum of a packet's bytes true while its ends move (RFC 1071 §2).
 
+use crate::meta::Csum;
+
+/// What is known of a packet and another one joined to its end, when the first has `len` bytes. Two sums add up, what
+/// is still to be made will cover both, and otherwise only what is known of both is known.
+pub(crate) fn joined((first, len): (Csum, usize), second: Csum) -> Csum {
+    match (first, second) {
+        (Csum::Partial { .. }, _) => first,
+        (Csum::Complete(sum), Csum::Complete(more)) => {
+            let more = if len % 2 == 1 { more.swap_bytes() } else { more };
+            Csum::Complete(fold(u64::from(sum) + u64::from(more)))
+        }
+        (Csum::Unnecessary, Csum::Unnecessary) => Csum::Unnecessary,
+        _ => Csum::None,
+    }
+}
+
 /// The sum without its first `n` bytes, which `chunks` start with.
 pub(crate) fn without_front<'a>(sum: u16, chunks: impl Iterator<Item = &'a [u8]>, n: usize) -> u16 {
     let rest = subtract(sum, of_range(chunks, 0, n));

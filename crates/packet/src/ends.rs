@@ -17,7 +17,7 @@ impl Packet {
     /// # Errors
     /// [`PoolDry`], and the packet is as it was.
     pub fn push(&mut self, mem: &Memory, n: usize) -> Result<&mut [u8], PoolDry> {
-        if n > self.headroom() || !self.head.is_writable() {
+        if !self.head.is_writable() || n > self.headroom() {
             self.expand_head(mem, n)?;
         }
         self.meta.csum = match self.meta.csum {
@@ -64,18 +64,15 @@ impl Packet {
             self.meta.csum = Csum::Complete(csum::without_back(sum, self.chunks(), len));
         }
         let mut left = len;
-        let mut keep = |buf: &mut Buf| {
+        for buf in std::iter::once(&mut self.head).chain(self.frags.0.iter_mut()) {
             let here = left.min(buf.len());
             left -= here;
             buf.trim(here);
-        };
-        keep(&mut self.head);
-        self.frags.0.iter_mut().for_each(&mut keep);
+        }
         for child in &mut self.frag_list.0 {
-            keep(&mut child.head);
-            child.frags.0.iter_mut().for_each(&mut keep);
-            child.frags.0.retain(|buf| !buf.is_empty());
-            child.data_len = child.frags.iter().map(Buf::len).sum();
+            let here = left.min(child.len());
+            left -= here;
+            child.trim(here);
         }
         self.frags.0.retain(|buf| !buf.is_empty());
         self.frag_list.0.retain(|child| !child.is_empty());
@@ -84,12 +81,10 @@ impl Packet {
 
     /// Grows the data by `n` bytes at the back of a linear packet and returns them; `None` when there is no tailroom.
     pub fn put(&mut self, n: usize) -> Option<&mut [u8]> {
-        if n > self.tailroom() {
+        if !self.is_linear() || !self.head.is_writable() || n > self.head.tailroom() {
             return None;
         }
-        if let Csum::Complete(_) = self.meta.csum {
-            self.meta.csum = Csum::None;
-        }
+        self.meta.csum.data_changed();
         self.head.put(n)
     }
 
@@ -107,12 +102,12 @@ impl Packet {
             return Ok(false);
         }
         let missing = n - self.headlen();
-        let copied = if missing <= self.head.tailroom() && self.head.is_writable() {
+        let copied = if self.head.is_writable() && missing <= self.head.tailroom() {
             let to = self.head.put(missing).ok_or(PoolDry)?;
             read_rest(&self.frags.0, &self.frag_list.0, to);
             missing
         } else {
-            let mut head = mem.take(self.headroom().max(Memory::HEADROOM), n)?;
+            let mut head = mem.take(Memory::HEADROOM, n)?;
             let (front, rest) = head.put(n).ok_or(PoolDry)?.split_at_mut(self.headlen());
             front.copy_from_slice(self.head.bytes());
             read_rest(&self.frags.0, &self.frag_list.0, rest);
@@ -154,15 +149,17 @@ impl Packet {
             left -= moved;
             self.data_len -= moved;
         }
-        while left > 0 {
-            let child = &mut self.frag_list.0[0];
-            let step = left.min(child.len());
-            child.move_front(step, into)?;
-            if child.is_empty() {
-                self.frag_list.0.remove(0);
-            }
-            left -= step;
-            self.data_len -= step;
+        let whole = self.frag_list.iter().take_while(|child| take(&mut left, child.len())).count();
+        for child in self.frag_list.0.drain(..whole) {
+            self.data_len -= child.len();
+            let (head, frags, _) = child.into_parts();
+            std::iter::once(head).chain(frags).try_for_each(|buf| into.push_frag(buf)).map_err(|_| SlotsFull)?;
+        }
+        if left > 0
+            && let Some(child) = self.frag_list.0.first_mut()
+        {
+            child.move_front(left, into)?;
+            self.data_len -= left;
         }
         Ok(())
     }
@@ -188,14 +185,10 @@ impl Packet {
             first.pull(left);
             return;
         }
-        while left > 0 {
-            let child = &mut self.frag_list.0[0];
-            let step = left.min(child.len());
-            child.pull(step);
-            if child.is_empty() {
-                self.frag_list.0.remove(0);
-            }
-            left -= step;
+        let whole = self.frag_list.iter().take_while(|child| take(&mut left, child.len())).count();
+        self.frag_list.0.drain(..whole);
+        if let Some(first) = self.frag_list.0.first_mut() {
+            first.pull(left);
         }
     }
 }

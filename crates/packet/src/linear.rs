@@ -2,7 +2,7 @@
 
 use crate::buf::Buf;
 use crate::copies::CopyReason;
-use crate::meta::Meta;
+use crate::csum;
 use crate::packet::{FragList, Frags, MAX_FRAGS, Packet, SHELL};
 use crate::pool::{Memory, PoolDry};
 
@@ -73,7 +73,7 @@ impl Packet {
     /// [`PoolDry`] when no page holds it all.
     pub fn copy(&self, mem: &Memory, reason: CopyReason) -> Result<Self, PoolDry> {
         let mut copy = Self::from_buf(self.gather(mem, reason)?);
-        copy.meta = Meta { ..self.meta.clone() };
+        copy.meta = self.meta.clone();
         Ok(copy)
     }
 
@@ -90,6 +90,7 @@ impl Packet {
         }
         let len = from.len();
         if len <= self.tailroom() {
+            self.meta.csum = csum::joined((self.meta.csum, self.len()), from.meta.csum);
             let to = self.head.put(len).expect("tailroom, just checked");
             from.read_at(0, to);
             mem.copied(CopyReason::Coalesce, len);
@@ -118,18 +119,20 @@ impl Packet {
     fn take_slots(&mut self, from: Self) -> usize {
         let truesize = from.truesize() - SHELL;
         let lost = if from.headlen() == 0 { from.head.truesize() } else { 0 };
+        let csum = csum::joined((self.meta.csum, self.len()), from.meta.csum);
         let Self { head, mut frags, .. } = from;
-        let heads = (!head.is_empty()).then_some(head);
-        for buf in heads.into_iter().chain(frags.0.drain(..)) {
+        for buf in std::iter::once(head).chain(frags.0.drain(..)) {
             self.push_frag(buf).expect("a free slot, counted before");
         }
+        self.meta.csum = csum;
         truesize - lost
     }
 
     /// Gives the head a page of its own with room for `n` more bytes in front.
     pub(crate) fn expand_head(&mut self, mem: &Memory, n: usize) -> Result<(), PoolDry> {
         let reason = if self.head.is_writable() { CopyReason::Expand } else { CopyReason::Writable };
-        let mut head = mem.take(n.max(Memory::HEADROOM), self.headlen() + self.tailroom())?;
+        let room = self.headlen() + self.tailroom().min(TAIL_SPARE);
+        let mut head = mem.take(n.max(Memory::HEADROOM), room)?;
         head.put(self.headlen()).ok_or(PoolDry)?.copy_from_slice(self.head.bytes());
         mem.copied(reason, self.headlen());
         self.head = head;

@@ -79,6 +79,15 @@ pub enum GsoKind {
     Udp,
 }
 
+impl Csum {
+    /// Keeps it true when bytes come or go at the back that nobody has summed.
+    pub(crate) fn data_changed(&mut self) {
+        if let Self::Complete(_) = self {
+            *self = Self::None;
+        }
+    }
+}
+
 impl Cut {
     /// How to cut it, if it is fat.
     pub fn gso(&self) -> Option<&Gso> {

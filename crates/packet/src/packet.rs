@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use crate::buf::Buf;
+use crate::csum;
 use crate::meta::Meta;
 use crate::pool::{Memory, PoolDry};
 
@@ -124,6 +125,7 @@ impl Packet {
     ///
     /// Returns whether there are that many.
     pub fn read_at(&self, offset: usize, mut to: &mut [u8]) -> bool {
+        let has_all = offset.checked_add(to.len()).is_some_and(|end| end <= self.len());
         let mut skip = offset;
         for chunk in self.chunks() {
             let rest = chunk.get(skip..).unwrap_or_default();
@@ -132,10 +134,10 @@ impl Packet {
             to[..n].copy_from_slice(&rest[..n]);
             to = &mut to[n..];
             if to.is_empty() {
-                return true;
+                break;
             }
         }
-        to.is_empty() && skip == 0
+        has_all
     }
 
     /// A copy of all data, for tests and captures.
@@ -143,11 +145,15 @@ impl Packet {
         self.chunks().flatten().copied().collect()
     }
 
-    /// Appends `buf` as a page slot, or gives it back when all slots are taken or there are children already.
+    /// Appends `buf` as a page slot, or gives it back when all slots are taken or there are children already. Without
+    /// data it takes no slot, and its page goes home.
     ///
     /// # Errors
     /// `buf` itself.
     pub fn push_frag(&mut self, buf: Buf) -> Result<(), Buf> {
+        if buf.is_empty() {
+            return Ok(());
+        }
         if !self.frag_list.0.is_empty() {
             return Err(buf);
         }
@@ -156,6 +162,7 @@ impl Packet {
             Some(last) => match last.join(buf) {
                 Ok(()) => {
                     self.data_len += len;
+                    self.meta.csum.data_changed();
                     return Ok(());
                 }
                 Err(buf) => buf,
@@ -167,15 +174,25 @@ impl Packet {
         }
         self.frags.push(buf);
         self.data_len += len;
+        self.meta.csum.data_changed();
         Ok(())
     }
 
-    /// Appends `child`, and its own children behind it.
+    /// Appends `child`, and its own children behind it. One without data is dropped.
     pub fn push_child(&mut self, mut child: Self) {
+        if child.is_empty() {
+            return;
+        }
+        self.meta.csum = csum::joined((self.meta.csum, self.len()), child.meta.csum);
         let grandchildren = std::mem::replace(&mut child.frag_list, FragList::new());
-        child.data_len -= grandchildren.iter().map(Self::len).sum::<usize>();
-        self.data_len += child.len();
-        self.frag_list.push(child);
+        if !grandchildren.0.is_empty() {
+            child.data_len -= grandchildren.iter().map(Self::len).sum::<usize>();
+            child.meta.csum.data_changed();
+        }
+        if !child.is_empty() {
+            self.data_len += child.len();
+            self.frag_list.push(child);
+        }
         self.frag_list.take_from(grandchildren, &mut self.data_len);
     }
 
@@ -266,10 +283,10 @@ macro_rules! recycled_list {
                 if self.0.capacity() != 0 {
                     let mut list = std::mem::take(&mut self.0);
                     list.clear();
-                    // A thread that is about to end has no spare lists any more: this one is freed.
+                    // A thread that is about to end has no spare lists any more: this one is freed. So is one that grew.
                     let _ = $spare.try_with(|spare| {
                         let mut spare = spare.borrow_mut();
-                        if spare.len() < SPARE_LISTS {
+                        if spare.len() < SPARE_LISTS && list.capacity() <= MAX_FRAGS {
                             spare.push(list);
                         }
                     });

@@ -1,0 +1,16 @@
+//! Random sequences of operations against plain bytes.
+
+mod model;
+
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn any_sequence_of_operations_does_to_a_packet_what_it_does_to_plain_bytes(
+        steps in prop::collection::vec((0..model::KINDS, any::<u8>(), any::<u16>()), 0..60),
+        small_pages in 0u8..40,
+        large_pages in 0u8..8,
+    ) {
+        model::run(small_pages, large_pages, &steps);
+    }
+}
