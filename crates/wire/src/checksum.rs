@@ -23,12 +23,16 @@ pub fn sum(bytes: &[u8]) -> u32 {
         let word = u64::from_ne_bytes(chunk);
         acc += (word & 0xffff_ffff) + (word >> 32);
     }
-    if !rest.is_empty() {
-        let mut last = [0; 8];
-        last[..rest.len()].copy_from_slice(rest);
-        let word = u64::from_ne_bytes(last);
-        acc += (word & 0xffff_ffff) + (word >> 32);
+    let (words, rest) = rest.as_chunks::<4>();
+    if let [word] = words {
+        acc += u64::from(u32::from_ne_bytes(*word));
     }
+    acc += u64::from(match *rest {
+        [a, b, c] => u32::from_ne_bytes([a, b, c, 0]),
+        [a, b] => u32::from_ne_bytes([a, b, 0, 0]),
+        [a] => u32::from_ne_bytes([a, 0, 0, 0]),
+        _ => 0,
+    });
     let acc = (acc & 0xffff_ffff) + (acc >> 32);
     let acc = (acc & 0xffff_ffff) + (acc >> 32);
     u32::from(fold(acc as u32).to_be())

@@ -265,8 +265,9 @@ mod tests {
     #[test]
     fn esp_and_fragment_headers_go_behind_what_routers_read() {
         // The chain, where ESP goes, and which byte names it then (RFC 4303 §3.1.1, RFC 8200 §4.5).
-        let cases: [(&[u8], usize, usize); 8] = [
+        let cases: [(&[u8], usize, usize); 9] = [
             (&[TCP], 40, 6),
+            (&[FRAGMENT, ROUTING, TCP], 40, 6),
             (&[HBH, TCP], 48, 40),
             (&[ROUTING, TCP], 48, 40),
             (&[DEST, TCP], 40, 6),
