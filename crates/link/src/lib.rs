@@ -20,10 +20,14 @@
 //! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7).
 
 mod af_packet;
+pub mod capture;
 mod error;
 mod link;
+pub mod memory;
 mod offloads;
 mod open;
+pub mod pcap;
+pub mod pcapng;
 mod pieces;
 mod posted;
 mod stats;

@@ -1,0 +1,264 @@
+//! Two ends of a wire in this process, for tests and measurements. Nothing is copied: a packet that is sent is the one
+//! that is received, with what both sides of a virtio-net device would know of it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::DropReason;
+use offload::{CsumOffload, Features};
+use packet::{Csum, Cut, Memory, Meta, Packet, SecPath};
+
+use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
+use crate::stats::LinkStats;
+use crate::{Kind, Layer, Link, Offload, Sent};
+
+/// Packets that one call of [`Link::recv`] brings at most.
+const BURST_PACKETS: usize = 64;
+
+/// What one end of a wire is like.
+#[derive(Clone, Debug)]
+pub struct End {
+    /// Its name.
+    pub name: String,
+    /// What its packets begin with.
+    pub layer: Layer,
+    /// Its layer-3 MTU in bytes.
+    pub mtu: usize,
+    /// What it does with packets that are sent.
+    pub features: Features,
+    /// Packets that may be on their way from here; the link is busy while there are as many.
+    pub queue: usize,
+}
+
+impl End {
+    /// An end that carries fat IP packets, without a limit.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned(), layer: Layer::Ip, mtu: 1500, features: Features::ALL, queue: usize::MAX }
+    }
+}
+
+/// One end of a wire in memory.
+#[derive(Debug)]
+pub struct MemoryLink {
+    end: End,
+    offloads: Offloads,
+    features: Features,
+    stats: LinkStats,
+    out: Arc<Queue>,
+    into: Arc<Queue>,
+    refuses: Option<String>,
+}
+
+/// Packets on their way.
+#[derive(Debug, Default)]
+struct Queue(Mutex<VecDeque<Packet>>);
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Packet>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A wire with these two ends.
+pub fn pair(a: End, b: End) -> (MemoryLink, MemoryLink) {
+    let (forth, back) = (Arc::new(Queue::default()), Arc::new(Queue::default()));
+    (MemoryLink::new(a, forth.clone(), back.clone()), MemoryLink::new(b, back, forth))
+}
+
+impl MemoryLink {
+    fn new(end: End, out: Arc<Queue>, into: Arc<Queue>) -> Self {
+        let mut offloads = Offloads::new();
+        let of = &end.features;
+        let has = [(TX_CSUM, of.csum != CsumOffload::None), (TX_TSO4, of.tso4), (TX_TSO6, of.tso6), (TX_USO, of.uso)];
+        for (name, on) in has {
+            offloads.add(name, if on { Ok(None) } else { Err("not among its features".to_owned()) });
+        }
+        Self { features: end.features, end, offloads, stats: LinkStats::ZERO, out, into, refuses: None }
+    }
+
+    /// From now on refuses the next packet that asks for an offload, once for each, as a kernel that had promised it.
+    pub fn refuse_offloads(&mut self, why: &str) {
+        self.refuses = Some(why.to_owned());
+    }
+
+    /// Packets that were sent from here and not yet received.
+    pub fn in_flight(&self) -> usize {
+        self.out.lock().len()
+    }
+
+    /// Tells whether the link was told that it could be given this packet.
+    fn takes(&self, packet: &Packet) -> bool {
+        let csum = !matches!(packet.meta.csum, Csum::Partial { .. }) || self.features.csum != CsumOffload::None;
+        let cut = packet.meta.cut.gso().is_none_or(|gso| self.features.cuts(gso, packet.len()));
+        let pieces = self.features.sg || packet.is_linear();
+        let children = self.features.frag_list || packet.frag_list().is_empty();
+        csum && cut && pieces && children
+    }
+
+    /// Leaves of a packet's knowledge what the other side can know.
+    fn as_received(mut packet: Packet) -> Packet {
+        let csum = match packet.meta.csum {
+            partial @ Csum::Partial { .. } => partial,
+            _ => Csum::None,
+        };
+        let cut = match packet.meta.cut {
+            Cut::Gso(gso) => Cut::Gso(gso),
+            Cut::Whole | Cut::Fragment => Cut::Whole,
+        };
+        packet.meta = Meta { csum, cut, vlan: packet.meta.vlan, sec_path: SecPath::new(), ..Meta::default() };
+        packet
+    }
+}
+
+impl Link for MemoryLink {
+    fn name(&self) -> &str {
+        &self.end.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Memory
+    }
+
+    fn mtu(&self) -> usize {
+        self.end.mtu
+    }
+
+    fn layer(&self) -> Layer {
+        self.end.layer
+    }
+
+    fn features(&self) -> Features {
+        self.features
+    }
+
+    fn offloads(&self) -> &[Offload] {
+        self.offloads.all()
+    }
+
+    fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn recv(&mut self, _: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        let mut queue = self.into.lock();
+        let count = queue.len().min(BURST_PACKETS);
+        for packet in queue.drain(..count) {
+            self.stats.received(&packet);
+            out.push(packet);
+        }
+        self.stats.rx_calls += u64::from(count > 0);
+        Ok(())
+    }
+
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
+        let out = Arc::clone(&self.out);
+        let mut queue = out.lock();
+        let room = self.end.queue.saturating_sub(queue.len()).min(burst.len());
+        let refused = self.refuses.as_ref().and_then(|_| {
+            burst[..room]
+                .iter()
+                .position(|packet| packet.meta.cut.gso().is_some() || matches!(packet.meta.csum, Csum::Partial { .. }))
+        });
+        let count = refused.unwrap_or(room);
+        self.stats.tx_calls += u64::from(count > 0);
+        for packet in burst.drain(..count) {
+            if self.takes(&packet) {
+                self.stats.sent(&packet);
+                queue.push_back(Self::as_received(packet));
+            } else {
+                self.stats.tx_drop(DropReason::TxError);
+            }
+        }
+        if let (Some(_), Some(why), Some(first)) = (refused, &self.refuses, burst.first())
+            && self.offloads.give_up(first, why)
+        {
+            let kept = self.offloads.features();
+            let Features { csum, tso4, tso6, uso, .. } = kept;
+            self.features = Features { csum, tso4, tso6, uso, ..self.features };
+            return Ok(Sent::Refit);
+        }
+        Ok(if burst.is_empty() { Sent::All } else { Sent::Busy })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::{Gso, GsoKind};
+
+    use super::*;
+
+    fn packets(mem: &Memory, count: u8) -> Vec<Packet> {
+        (0..count).map(|byte| Packet::with_data(mem, &[byte; 40]).unwrap()).collect()
+    }
+
+    fn fat(mem: &Memory) -> Packet {
+        let mut packet = Packet::with_data(mem, &[7; 4000]).unwrap();
+        packet.meta.csum = Csum::Partial { start: 20, offset: 16 };
+        packet.meta.cut = Cut::Gso(Gso { kind: GsoKind::TcpV4, size: 1400, segs: 3, ecn: false, fixed_id: false });
+        packet
+    }
+
+    #[test]
+    fn what_is_sent_is_received_in_order() {
+        let mem = Memory::heap();
+        let (mut a, mut b) = pair(End::new("a"), End::new("b"));
+        let (mut burst, mut got) = (packets(&mem, 3), Vec::new());
+        burst.push(fat(&mem));
+        assert_eq!(a.send(&mut burst).unwrap(), Sent::All);
+        b.recv(&mem, &mut got).unwrap();
+        assert_eq!(got.iter().map(|packet| packet.head()[0]).collect::<Vec<_>>(), [0, 1, 2, 7]);
+        assert_eq!(got[3].meta.cut.segs(), 3);
+        assert_eq!((b.stats().rx_packets, b.stats().rx_wire_packets, b.stats().rx_calls), (4, 6, 1));
+        assert_eq!((a.stats().tx_packets, a.stats().tx_wire_packets, a.stats().tx_bytes), (4, 6, 4120));
+    }
+
+    #[test]
+    fn a_full_queue_is_busy_and_keeps_the_rest() {
+        let mem = Memory::heap();
+        let (mut a, mut b) = pair(End { queue: 2, ..End::new("a") }, End::new("b"));
+        let (mut burst, mut got) = (packets(&mem, 5), Vec::new());
+        for left in [3, 1, 0] {
+            let want = if left > 0 { Sent::Busy } else { Sent::All };
+            assert_eq!((a.send(&mut burst).unwrap(), burst.len()), (want, left));
+            b.recv(&mem, &mut got).unwrap();
+        }
+        assert_eq!(got.iter().map(|packet| packet.head()[0]).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_refused_offload_loses_no_packet() {
+        let mem = Memory::heap();
+        let (mut a, mut b) = pair(End::new("a"), End::new("b"));
+        a.refuse_offloads("told to");
+        let mut burst = packets(&mem, 2);
+        burst.push(fat(&mem));
+        assert_eq!((a.send(&mut burst).unwrap(), burst.len()), (Sent::Refit, 1));
+        assert!(!a.features().tso4 && a.features().tso6);
+        assert_eq!(a.offloads()[1].why.as_deref(), Some("told to"));
+        // Cut in software by the caller.
+        let mut burst = packets(&mem, 3);
+        assert_eq!(a.send(&mut burst).unwrap(), Sent::All);
+        let mut got = Vec::new();
+        b.recv(&mem, &mut got).unwrap();
+        assert_eq!((got.len(), a.stats().tx_dropped), (5, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_the_features_is_dropped_and_counted() {
+        let mem = Memory::heap();
+        let (mut a, _b) = pair(End { features: Features::NONE, ..End::new("a") }, End::new("b"));
+        let mut in_pieces = packets(&mem, 1).remove(0);
+        in_pieces.append(packets(&mem, 1).remove(0));
+        let mut partial = packets(&mem, 1).remove(0);
+        partial.meta.csum = Csum::Partial { start: 20, offset: 16 };
+        let mut burst = vec![fat(&mem), in_pieces, partial];
+        assert_eq!(a.send(&mut burst).unwrap(), Sent::All);
+        assert_eq!((a.stats().dropped_for(DropReason::TxError), a.in_flight()), (3, 0));
+    }
+}
