@@ -69,6 +69,12 @@ impl Process {
         Ok(Self { child, log })
     }
 
+    /// Its process number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// What it has printed up to now.
     #[must_use]
     pub fn output(&self) -> String {

@@ -86,7 +86,7 @@ fn check_names_what_is_wrong() -> Outcome {
         ("[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.300/24\"]\n", 4, "addresses"),
         ("[[route]]\nto = \"10.0.0.0/8\"\ndev = \"nowhere\"\n", 3, "dev"),
         ("[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0\n", 4, "spi"),
-        ("[[link]\n", 1, "link"),
+        ("[[link]\n", 1, "]"),
     ];
     for (toml, line, word) in files {
         let output = check(&scratch, toml)?;

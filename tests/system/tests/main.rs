@@ -1,12 +1,13 @@
 //! Tests of the program as a whole: real processes, real interfaces, the host's kernel at either end.
 
 mod daemon;
+mod demo;
 mod router;
 mod tunnel;
 
 use libtest_mimic::Arguments;
 
 fn main() {
-    let trials = [tunnel::trials(), router::trials(), daemon::trials()].into_iter().flatten().collect();
+    let trials = [tunnel::trials(), router::trials(), daemon::trials(), demo::trials()].into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

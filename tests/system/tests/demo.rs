@@ -1,0 +1,62 @@
+//! `fatpath demo`: its figures, and what it leaves behind.
+
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rustix::process::Signal;
+use serde_json::Value;
+use system::{Need, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
+
+/// How long one short demo may take.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures(&[])),
+        trial("demo/the_router_is_measured_three_ways", NEEDS, || measures(&["--router"])),
+        trial("demo/an_interrupt_leaves_nothing_behind", NEEDS, an_interrupt_leaves_nothing_behind),
+    ]
+}
+
+fn measures(options: &[&str]) -> Outcome {
+    let text = run(Command::new("timeout")
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(fatpath())
+        .args(["demo", "--json", "--seconds", "1", "--rounds", "1"])
+        .args(options))?;
+    let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    assert_eq!((&figures["bench"], &figures["rounds"]), (&"demo".into(), &1.into()), "{text}");
+    for name in ["veth", "aes-gcm-256/thin", "aes-gcm-256/fat"] {
+        let case = entry(&figures["cases"], |case| case["name"] == name);
+        assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
+    }
+    for of in ["fat/thin", "fat/veth"] {
+        let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == "aes-gcm-256" && ratio["of"] == of);
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+    }
+    Ok(())
+}
+
+/// The entry of a list that is meant.
+fn entry(list: &Value, meant: impl Fn(&Value) -> bool) -> Option<&Value> {
+    list.as_array()?.iter().find(|entry| meant(entry))
+}
+
+fn an_interrupt_leaves_nothing_behind() -> Outcome {
+    let scratch = Scratch::new()?;
+    let mut demo = Process::spawn(Command::new(fatpath()).args(["demo", "--seconds", "30"]), &scratch)?;
+    let own = format!("fatpath-demo-{}", demo.id());
+    let namespaces = || run(Command::new("ip").args(["netns", "list"])).unwrap_or_default();
+    wait_until("the demo has namespaces", Duration::from_secs(5), || namespaces().contains(&own))?;
+    // By now it may be anywhere in its set-up or its first measurement.
+    thread::sleep(Duration::from_secs(1));
+    demo.signal(Signal::INT)?;
+    let status = demo.wait(Duration::from_secs(10))?;
+    assert!(!status.success(), "{status}: {}", demo.output());
+    assert!(!namespaces().contains(&own), "{}", namespaces());
+    Ok(())
+}
