@@ -86,6 +86,11 @@ fn round_trip(loopback: IpAddr, gro: bool, uso: bool) -> io::Result<Seen> {
     to.set_read_timeout(Some(PATIENCE))?;
     let payload: Vec<u8> = (0..TRAIN as u8).collect();
     let name = SockAddr::new(to.local_addr()?);
+    let mut wait = [0];
+    from.send_to(&[0], to.local_addr()?)?;
+    if to.recv(&mut wait).is_err() {
+        return Err(io::Error::new(io::ErrorKind::TimedOut, "it carries nothing, perhaps it is down"));
+    }
     let mut control = Control::EMPTY;
     if uso {
         control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &(SEGMENT as u16).to_ne_bytes());
@@ -103,7 +108,6 @@ fn round_trip(loopback: IpAddr, gro: bool, uso: bool) -> io::Result<Seen> {
     }
     let (mut got, mut sizes, mut glued) = (Vec::new(), Vec::new(), false);
     while got.len() < TRAIN {
-        let mut wait = [0];
         if to.peek(&mut wait).is_err() {
             break;
         }

@@ -1,0 +1,22 @@
+//! Links against the host's own kernel, in namespaces of their own: its TCP and UDP at either end, its devices between.
+
+mod bridge;
+mod packet_socket;
+mod train;
+mod tun;
+mod udp;
+
+use libtest_mimic::Arguments;
+use link::{Config, ConfigKind, Link};
+use system::Netns;
+
+fn main() {
+    let trials = [tun::trials(), udp::trials(), packet_socket::trials()].into_iter().flatten().collect();
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// Opens a link in a namespace.
+fn open(netns: &Netns, name: &str, kind: ConfigKind, offloads: bool) -> system::Outcome<Box<dyn Link>> {
+    let config = Config { name: name.to_owned(), kind, mtu: None, offloads };
+    netns.enter(|| link::open(&config)).map_err(|err| err.to_string().into())
+}

@@ -1,0 +1,188 @@
+//! Packet sockets on virtual cables: two hosts, and a cable between them that runs through us.
+
+use base::DropReason;
+use libtest_mimic::Trial;
+use link::{ConfigKind, Layer, Link, Sent};
+use packet::{Memory, Packet};
+use system::{Need, Netns, Outcome, trial, veth, wait_until};
+
+use crate::bridge::{transfer, with_cable};
+use crate::open;
+
+const NEEDS: &[Need] = &[Need::Namespaces];
+const NEEDS_ETHTOOL: &[Need] = &[Need::Namespaces, Need::ETHTOOL];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("packet/kernel_tcp_stays_fat_from_interface_to_interface", NEEDS, fat),
+        trial("packet/an_interface_without_offloads_is_sent_finished_frames", NEEDS_ETHTOOL, kernel_cuts),
+        trial("packet/tags_travel_beside_their_frames", NEEDS, vlan),
+        trial("packet/a_refused_offload_loses_no_packet", NEEDS, refused),
+        trial("packet/an_interface_that_is_down_says_so_and_comes_back", NEEDS, down),
+        trial("packet/an_interface_that_is_gone_says_so", NEEDS, gone),
+        trial("packet/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
+        trial("packet/a_missing_interface_is_an_error_that_says_so", NEEDS, missing),
+    ]
+}
+
+/// Host a, us in the middle, host b.
+struct Street {
+    a: Netns,
+    middle: Netns,
+    b: Netns,
+}
+
+fn street() -> Outcome<Street> {
+    let (a, middle, b) = (Netns::new("a")?, Netns::new("m")?, Netns::new("b")?);
+    veth((&a, "host"), (&middle, "left"))?;
+    veth((&b, "host"), (&middle, "right"))?;
+    for (netns, host) in [(&a, 1), (&b, 2)] {
+        netns.sh(&format!("ip addr add 192.0.2.{host}/24 dev host; ip addr add 2001:db8::{host}/64 dev host nodad"))?;
+    }
+    Ok(Street { a, middle, b })
+}
+
+fn socket(netns: &Netns, interface: &str) -> Outcome<Box<dyn Link>> {
+    open(netns, interface, ConfigKind::Packet { interface: interface.to_owned() }, true)
+}
+
+fn fat() -> Outcome {
+    let street = street()?;
+    let (mut left, mut right) = (socket(&street.middle, "left")?, socket(&street.middle, "right")?);
+    let mac = street.middle.sh("cat /sys/class/net/left/address")?;
+    assert_eq!((left.layer(), left.mtu()), (Layer::Ethernet(mac.trim().parse().map_err(|_| "no address")?), 1500));
+    let seen = with_cable(left.as_mut(), right.as_mut(), || {
+        transfer(&street.a, &street.b, "192.0.2.2".parse()?, 8 << 20)?;
+        transfer(&street.a, &street.b, "2001:db8::2".parse()?, 8 << 20)
+    })?;
+    assert!(seen.wrong.is_empty(), "{:#?}", seen.wrong);
+    assert!(seen.fat_v4 > 50 && seen.fat_v6 > 50 && seen.longest > 60_000 && seen.partial > 100, "{seen:?}");
+    for link in [&left, &right] {
+        assert_eq!((link.stats().rx_dropped, link.stats().tx_dropped), (0, 0), "{:?}", link.stats());
+        assert!(link.offloads().iter().all(|offload| offload.on));
+    }
+    Ok(())
+}
+
+/// The kernel cuts and sums in software what its interface does not.
+fn kernel_cuts() -> Outcome {
+    let street = street()?;
+    street.middle.sh("ethtool -K right tso off gso off tx off sg off")?;
+    let (mut left, mut right) = (socket(&street.middle, "left")?, socket(&street.middle, "right")?);
+    let before = received_packets(&street.b)?;
+    let seen = with_cable(left.as_mut(), right.as_mut(), || {
+        transfer(&street.a, &street.b, "192.0.2.2".parse()?, 8 << 20)?;
+        transfer(&street.a, &street.b, "2001:db8::2".parse()?, 8 << 20)
+    })?;
+    assert!(seen.wrong.is_empty() && seen.fat_v4 > 50 && seen.fat_v6 > 50, "{seen:?}");
+    let received = received_packets(&street.b)? - before;
+    assert!(received > (16 << 20) / 1448, "cut to {received} frames");
+    Ok(())
+}
+
+fn received_packets(netns: &Netns) -> Outcome<u64> {
+    Ok(netns.sh("cat /sys/class/net/host/statistics/rx_packets")?.trim().parse()?)
+}
+
+fn vlan() -> Outcome {
+    let street = street()?;
+    let (mut host, mut left) = (socket(&street.a, "host")?, socket(&street.middle, "left")?);
+    let mem = Memory::heap();
+    let payload: Vec<u8> = (0..5000_u32).map(|at| (at % 251) as u8).collect();
+    for (size, segs) in [(1000, 5), (5001, 1)] {
+        let payload = &payload[..if segs > 1 { 5000 } else { 1000 }];
+        let mut tagged = frame(&mem, payload, size);
+        tagged.meta.vlan = Some(0x2007);
+        let (sent, meta) = (tagged.to_vec(), tagged.meta.clone());
+        assert_eq!(host.send(&mut vec![tagged])?, Sent::All);
+        let mut got = Vec::new();
+        wait_until("the tagged frame arrives", std::time::Duration::from_secs(5), || {
+            left.recv(&mem, &mut got).is_err() || got.iter().any(|packet| packet.meta.vlan.is_some())
+        })?;
+        let packet = got.iter().find(|packet| packet.meta.vlan.is_some()).ok_or("the link failed")?;
+        assert_eq!((packet.meta.vlan, packet.meta.csum), (Some(0x2007), meta.csum));
+        assert_eq!((packet.meta.cut, packet.meta.cut.segs(), packet.to_vec()), (meta.cut, segs, sent));
+    }
+    Ok(())
+}
+
+/// An Ethernet frame of host b's that carries a UDP train.
+fn frame(mem: &Memory, payload: &[u8], size: u16) -> Packet {
+    let mut packet =
+        crate::train::train(mem, "192.0.2.2:1".parse().unwrap(), "192.0.2.1:2".parse().unwrap(), 0, payload, size);
+    let header = wire::eth::Header::new(wire::MacAddr::BROADCAST, wire::MacAddr::ZERO, wire::EtherType::IPV4);
+    packet.push(mem, 14).unwrap().copy_from_slice(header.as_bytes());
+    packet
+}
+
+fn refused() -> Outcome {
+    let street = street()?;
+    let mut left = socket(&street.middle, "left")?;
+    let mem = Memory::heap();
+    // More segments than any kernel takes.
+    let mut burst = vec![frame(&mem, &[1; 100], 1000), frame(&mem, &[2; 3000], 10), frame(&mem, &[3; 100], 1000)];
+    assert_eq!((left.send(&mut burst)?, burst.len(), left.stats().tx_packets), (Sent::Refit, 2, 1));
+    let uso = left.offloads().iter().find(|offload| offload.name == "tx-uso").expect("it is listed");
+    assert_eq!((uso.on, uso.why.as_deref()), (false, Some("left: sendmmsg: Invalid argument")));
+    assert!(!left.features().uso && left.features().tso4);
+    burst.remove(0);
+    assert_eq!((left.send(&mut burst)?, left.stats().tx_dropped), (Sent::All, 0));
+    Ok(())
+}
+
+fn down() -> Outcome {
+    let street = street()?;
+    let mut left = socket(&street.middle, "left")?;
+    let (mem, mut got) = (Memory::heap(), Vec::new());
+    street.middle.sh("ip link set left down")?;
+    let mut said = None;
+    wait_until("the link says that it is down", std::time::Duration::from_secs(5), || {
+        said = left.recv(&mem, &mut got).err();
+        said.is_some()
+    })?;
+    assert_eq!(said.map(|err| err.to_string()).as_deref(), Some("left: recvmmsg: Network is down"));
+    let mut burst = vec![frame(&mem, &[1; 100], 1000)];
+    let err = left.send(&mut burst).expect_err("the interface is down");
+    assert_eq!((err.to_string().as_str(), burst.len()), ("left: sendmmsg: Network is down", 1));
+    left.recv(&mem, &mut got)?;
+    street.middle.sh("ip link set left up")?;
+    assert_eq!(left.send(&mut burst)?, Sent::All);
+    got.clear();
+    street.a.sh("ping -c 1 -W 1 192.0.2.77 || true")?;
+    left.recv(&mem, &mut got)?;
+    assert!(!got.is_empty(), "an ARP request");
+    Ok(())
+}
+
+fn gone() -> Outcome {
+    let street = street()?;
+    let mut left = socket(&street.middle, "left")?;
+    let mem = Memory::heap();
+    street.middle.sh("ip link del left")?;
+    let err = left.recv(&mem, &mut Vec::new()).expect_err("the interface is gone");
+    assert_eq!(err.to_string(), "left: recvmmsg: Network is down");
+    let mut burst = vec![frame(&mem, &[1; 100], 1000)];
+    let err = left.send(&mut burst).expect_err("the interface is gone");
+    assert_eq!((err.to_string().as_str(), burst.len()), ("left: sendmmsg: No such device or address", 1));
+    Ok(())
+}
+
+fn too_big() -> Outcome {
+    let street = street()?;
+    let mut left = socket(&street.middle, "left")?;
+    let mem = Memory::heap();
+    let mut burst = vec![frame(&mem, &[1; 1500], 2000), frame(&mem, &[1; 1472], 2000)];
+    assert_eq!(left.send(&mut burst)?, Sent::All);
+    assert_eq!((left.stats().tx_packets, left.stats().dropped_for(DropReason::PacketTooBig)), (1, 1));
+    Ok(())
+}
+
+fn missing() -> Outcome {
+    let netns = Netns::new("a")?;
+    let err = socket(&netns, "eth7").expect_err("there is none");
+    let want = "eth7: SIOCGIFINDEX: No such device (no such interface; `ip link` lists those there are)";
+    assert_eq!(err.message(), Some(want));
+    let err = socket(&netns, "lo").expect_err("it is no Ethernet interface");
+    assert_eq!(err.message(), Some("lo: SIOCGIFHWADDR: not an Ethernet interface"));
+    Ok(())
+}
