@@ -5,7 +5,6 @@
 //! and payload in one go, and their checksums completed: behind the cipher nobody can do it any more.
 
 use base::DropReason;
-use offload::checksum::sum;
 use offload::gso::MAX_SEGMENTS;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::ip::Info;
@@ -47,20 +46,49 @@ pub(crate) struct Cutting {
     pub(crate) size: usize,
     /// Whether all segments have one IPv4 identification.
     pub(crate) fixed_id: bool,
-    check: Check,
-    version: Version,
+    checks: Checks,
 }
 
-/// What is to be done about the transport's checksum, and with it about the transport's header.
+/// What is to be done about checksums, and with them about the headers that they cover.
 #[derive(Debug)]
-enum Check {
-    /// It is there already.
+enum Checks {
+    /// They are there already.
     Done,
     /// A whole packet's: the sum from `start` goes to `at`.
     Complete { start: usize, at: usize },
-    /// Segments' whose transport header begins at `l4`. `pseudo` is the pseudo-header's sum without the length.
-    Segments { l4: usize, tcp: bool, pseudo: u32, none: bool },
+    /// Each segment's, made from what all have in common and what one has for itself.
+    Segments { ip: IpTemplate, l4: usize, transport: TransportTemplate },
 }
+
+/// What is changed in each segment's IP header.
+#[derive(Debug)]
+enum IpTemplate {
+    /// `rest` is the header's sum without length and identification.
+    V4 {
+        id: u16,
+        rest: u32,
+    },
+    V6,
+}
+
+/// What is changed in each segment's transport header; `rest` is the sum of the pseudo-header and of the header without
+/// what is changed.
+#[derive(Debug)]
+enum TransportTemplate {
+    Tcp {
+        seq: u32,
+        flags: Flags,
+        rest: u32,
+    },
+    Udp {
+        rest: u32,
+    },
+    /// UDP over IPv4 that was sent without a check.
+    Unchecked,
+}
+
+/// Where IPv4's checksum is.
+const IPV4_CHECK_AT: usize = 10;
 
 impl Cutting {
     /// Decides how `pkt`, whose IP headers are `info`, is cut, and brings all headers that repeat into its head.
@@ -75,43 +103,32 @@ impl Cutting {
     }
 
     fn whole(pkt: &Packet, info: &Info) -> Result<Self, DropReason> {
-        let check = match pkt.meta.csum {
+        let checks = match pkt.meta.csum {
             Csum::Partial { start, offset } => {
                 let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
                 if start < info.header_len || at + 2 > pkt.len() {
                     return Err(DropReason::TransportHeader);
                 }
-                Check::Complete { start, at }
+                Checks::Complete { start, at }
             }
-            Csum::None | Csum::Unnecessary | Csum::Complete(_) => Check::Done,
+            Csum::None | Csum::Unnecessary | Csum::Complete(_) => Checks::Done,
         };
         let payload = pkt.len();
-        Ok(Self { segs: 1, headers: 0, payload, size: payload, check, version: info.version(), fixed_id: true })
+        Ok(Self { segs: 1, headers: 0, payload, size: payload, fixed_id: true, checks })
     }
 
     fn fat(mem: &Memory, pkt: &mut Packet, info: &Info, gso: Gso) -> Result<Self, DropReason> {
         let (l4, size) = (info.header_len, usize::from(gso.size));
-        let (version, protocol) = match gso.kind {
-            GsoKind::TcpV4 => (Version::V4, Protocol::TCP),
-            GsoKind::TcpV6 => (Version::V6, Protocol::TCP),
-            GsoKind::Udp => (info.version(), Protocol::UDP),
+        let kind_ok = match gso.kind {
+            GsoKind::TcpV4 => (info.version(), info.protocol) == (Version::V4, Protocol::TCP),
+            GsoKind::TcpV6 => (info.version(), info.protocol) == (Version::V6, Protocol::TCP),
+            GsoKind::Udp => info.protocol == Protocol::UDP,
         };
-        if (version, protocol) != (info.version(), info.protocol) || info.fragment.is_some() || size == 0 {
+        if !kind_ok || info.fragment.is_some() || size == 0 {
             return Err(DropReason::CannotSegment);
         }
-        let tcp = protocol == Protocol::TCP;
-        if !pkt.may_pull(mem, l4 + if tcp { tcp::Header::LEN } else { udp::Header::LEN })? {
-            return Err(DropReason::TransportHeader);
-        }
-        let transport = &pkt.head()[l4..];
-        let (len, check) = if tcp {
-            let header = tcp::Header::ref_from(transport)?;
-            (header.header_len(), header.check())
-        } else {
-            (udp::Header::LEN, udp::Header::ref_from(transport)?.check())
-        };
-        let headers = l4 + len;
-        if tcp && len < tcp::Header::LEN || !pkt.may_pull(mem, headers)? {
+        let headers = l4 + transport_header_len(mem, pkt, info)?;
+        if !pkt.may_pull(mem, headers)? {
             return Err(DropReason::TransportHeader);
         }
         let payload = pkt.len() - headers;
@@ -119,16 +136,11 @@ impl Cutting {
         if segs > MAX_SEGMENTS {
             return Err(DropReason::CannotSegment);
         }
+        let (ip, transport) = pkt.head()[..headers].split_at(l4);
         let partial = matches!(pkt.meta.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
-        let pseudo = if partial {
-            // The sender knows the address that the check is made with, also when a routing header hides it.
-            checksum::sub(u32::from(check), (len + payload) as u32)
-        } else {
-            pseudo(info)
-        };
-        let none = !tcp && !partial && check == 0 && version == Version::V4;
-        let check = Check::Segments { l4, tcp, pseudo, none };
-        Ok(Self { segs, headers, payload, size, check, version, fixed_id: gso.fixed_id })
+        let transport = TransportTemplate::new(transport, info, partial)?;
+        let checks = Checks::Segments { ip: IpTemplate::new(ip)?, l4, transport };
+        Ok(Self { segs, headers, payload, size, fixed_id: gso.fixed_id, checks })
     }
 
     /// Bytes of payload in segment `index`.
@@ -137,78 +149,146 @@ impl Cutting {
         if index + 1 < self.segs { self.size } else { self.payload - (self.segs - 1) * self.size }
     }
 
-    /// Makes `inside`, the packet's headers and a segment's payload without the first `skipped` bytes, which stay
-    /// outside of ESP, the segment `index`.
+    /// Whether each segment gets a checksum of its own, so that its payload has to be summed.
     #[inline]
-    pub(crate) fn patch(&self, inside: &mut [u8], skipped: usize, index: usize) {
-        match self.check {
-            Check::Done => {}
-            Check::Complete { start, at } => {
+    pub(crate) const fn sums_payload(&self) -> bool {
+        use TransportTemplate::{Tcp, Udp};
+        matches!(self.checks, Checks::Segments { transport: Tcp { .. } | Udp { .. }, .. })
+    }
+
+    /// Makes `inside`, the packet's headers and a segment's payload without the first `skipped` bytes, which stay
+    /// outside of ESP, the segment `index`. `sum` is the partial sum of its payload.
+    #[inline]
+    pub(crate) fn patch(&self, inside: &mut [u8], skipped: usize, index: usize, sum: u32) {
+        match &self.checks {
+            Checks::Done => {}
+            Checks::Complete { start, at } => {
                 let (start, at) = (start - skipped, at - skipped);
-                let total = sum(&inside[start..]);
+                let total = offload::checksum::sum(&inside[start..]);
                 let check =
                     if at - start == udp::CHECK_AT { checksum::finish_udp(total) } else { checksum::finish(total) };
-                inside[at..at + 2].copy_from_slice(&check.to_be_bytes());
+                put_check(inside, at, check);
             }
-            Check::Segments { l4, tcp, pseudo, none } => {
+            Checks::Segments { ip, l4, transport } => {
                 if skipped == 0 {
-                    self.patch_ip(inside, index);
+                    ip.patch(inside, if self.fixed_id { 0 } else { index as u16 });
                 }
-                let transport = &mut inside[l4 - skipped..];
-                let pseudo = checksum::add(pseudo, transport.len() as u32);
-                if tcp {
-                    self.patch_tcp(transport, index, pseudo);
-                } else {
-                    patch_udp(transport, pseudo, none);
+                let len = inside.len() + skipped - l4;
+                let sum = checksum::add(sum, len as u32);
+                match transport {
+                    TransportTemplate::Tcp { seq, flags, rest } => {
+                        let seq = seq.wrapping_add((index * self.size) as u32);
+                        let flags = self.flags(*flags, index);
+                        let sum = checksum::add(checksum::add(sum, *rest), checksum::add(seq, u32::from(flags.bits())));
+                        patch_tcp(&mut inside[l4 - skipped..], seq, flags, checksum::finish(sum));
+                    }
+                    TransportTemplate::Udp { rest } => {
+                        let sum = checksum::add(checksum::add(sum, *rest), len as u32);
+                        patch_udp(&mut inside[l4 - skipped..], len, checksum::finish_udp(sum));
+                    }
+                    TransportTemplate::Unchecked => patch_udp(&mut inside[l4 - skipped..], len, 0),
                 }
             }
         }
     }
 
-    fn patch_ip(&self, packet: &mut [u8], index: usize) {
-        let len = packet.len();
-        match self.version {
-            Version::V4 => {
-                let header = ipv4::Header::mut_from(packet).expect("an IPv4 header, parsed before");
-                header.set_total_len(len as u16);
-                if !self.fixed_id {
-                    header.set_id(header.id().wrapping_add(index as u16));
-                }
-                ipv4::fill_check(packet).expect("an IPv4 header, parsed before");
-            }
-            Version::V6 => {
-                let header = ipv6::Header::mut_from(packet).expect("an IPv6 header, parsed before");
-                header.set_payload_len((len - ipv6::Header::LEN) as u16);
-            }
-        }
-    }
-
-    fn patch_tcp(&self, transport: &mut [u8], index: usize, pseudo: u32) {
-        let header = tcp::Header::mut_from(transport).expect("a TCP header, parsed before");
-        header.set_seq(header.seq().wrapping_add((index * self.size) as u32));
-        let mut flags = header.flags();
+    /// The TCP flags of segment `index`: CWR belongs to the first, FIN and PSH to the last.
+    fn flags(&self, mut flags: Flags, index: usize) -> Flags {
         if index > 0 {
             flags = flags & !Flags::CWR;
         }
         if index + 1 < self.segs {
             flags = flags & !(Flags::FIN | Flags::PSH);
         }
-        header.set_flags(flags);
-        header.set_check(0);
-        let check = checksum::finish(checksum::add(pseudo, sum(transport)));
-        transport[tcp::CHECK_AT..tcp::CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+        flags
     }
 }
 
-fn patch_udp(transport: &mut [u8], pseudo: u32, none: bool) {
-    let len = transport.len();
+/// Bytes of a fat packet's transport header, of which the fixed part is brought into the head.
+fn transport_header_len(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReason> {
+    if info.protocol == Protocol::UDP {
+        return Ok(udp::Header::LEN);
+    }
+    if !pkt.may_pull(mem, info.header_len + tcp::Header::LEN)? {
+        return Err(DropReason::TransportHeader);
+    }
+    match tcp::Header::ref_from(&pkt.head()[info.header_len..])?.header_len() {
+        len if len < tcp::Header::LEN => Err(DropReason::TransportHeader),
+        len => Ok(len),
+    }
+}
+
+impl IpTemplate {
+    fn new(headers: &[u8]) -> Result<Self, DropReason> {
+        if Version::of(headers)? == Version::V6 {
+            return Ok(Self::V6);
+        }
+        let header = ipv4::Header::ref_from(headers)?;
+        let changed = [header.total_len() as u16, header.id(), header.check()].map(u32::from);
+        let rest = changed.into_iter().fold(checksum::sum(headers), checksum::sub);
+        Ok(Self::V4 { id: header.id(), rest })
+    }
+
+    fn patch(&self, packet: &mut [u8], index: u16) {
+        let len = packet.len();
+        match self {
+            Self::V4 { id, rest } => {
+                let header = ipv4::Header::mut_from(packet).expect("an IPv4 header, parsed before");
+                let id = id.wrapping_add(index);
+                header.set_total_len(len as u16);
+                header.set_id(id);
+                let sum = checksum::add(*rest, len as u32 + u32::from(id));
+                put_check(packet, IPV4_CHECK_AT, checksum::finish(sum));
+            }
+            Self::V6 => {
+                let header = ipv6::Header::mut_from(packet).expect("an IPv6 header, parsed before");
+                header.set_payload_len((len - ipv6::Header::LEN) as u16);
+            }
+        }
+    }
+}
+
+impl TransportTemplate {
+    /// `partial` tells that the check is the pseudo-header's sum: the sender knows the address that it is made with,
+    /// also when a routing header hides it.
+    fn new(header: &[u8], info: &Info, partial: bool) -> Result<Self, DropReason> {
+        let without = |pseudo, changed: &[u32]| {
+            let all = checksum::add(pseudo, checksum::sum(header));
+            changed.iter().copied().fold(all, checksum::sub)
+        };
+        let pseudo = |check| {
+            let len = info.payload_len() as u32;
+            if partial { checksum::sub(u32::from(check), len) } else { pseudo(info) }
+        };
+        if info.protocol == Protocol::TCP {
+            let tcp = tcp::Header::ref_from(header)?;
+            let (seq, flags, check) = (tcp.seq(), tcp.flags(), tcp.check());
+            let rest = without(pseudo(check), &[seq, u32::from(flags.bits()), u32::from(check)]);
+            return Ok(Self::Tcp { seq, flags, rest });
+        }
+        let udp = udp::Header::ref_from(header)?;
+        if !partial && udp.check() == 0 && info.version() == Version::V4 {
+            return Ok(Self::Unchecked);
+        }
+        Ok(Self::Udp { rest: without(pseudo(udp.check()), &[udp.len() as u32, u32::from(udp.check())]) })
+    }
+}
+
+fn patch_tcp(transport: &mut [u8], seq: u32, flags: Flags, check: u16) {
+    let header = tcp::Header::mut_from(transport).expect("a TCP header, parsed before");
+    header.set_seq(seq);
+    header.set_flags(flags);
+    header.set_check(check);
+}
+
+fn patch_udp(transport: &mut [u8], len: usize, check: u16) {
     let header = udp::Header::mut_from(transport).expect("a UDP header, parsed before");
     header.set_len(len as u16);
-    header.set_check(0);
-    if !none {
-        let check = checksum::finish_udp(checksum::add(pseudo, sum(transport)));
-        transport[udp::CHECK_AT..udp::CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
-    }
+    header.set_check(check);
+}
+
+fn put_check(bytes: &mut [u8], at: usize, check: u16) {
+    bytes[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
 /// The pseudo-header's partial sum without the length.

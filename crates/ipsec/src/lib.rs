@@ -18,6 +18,7 @@
 #![deny(unsafe_code)]
 
 pub mod config;
+mod copy_sum;
 #[expect(unsafe_code, reason = "zeroes the key schedules that ring leaves behind")]
 pub mod engine;
 mod flow_cache;

@@ -10,6 +10,7 @@ use wire::ipv6::Chain;
 use wire::{Protocol, Version, esp, ipv4, udp};
 
 use crate::config::Mode;
+use crate::copy_sum::Source;
 use crate::gateway::Ipsec;
 use crate::inside::{Cutting, ip_headers};
 use crate::outer::Outer;
@@ -102,8 +103,7 @@ fn seal(
     let sequence = sa.out.reserve(segs as u32).map_err(|Overflow| DropReason::EspSequenceOverflow)?;
     sa.ip_id = sa.ip_id.wrapping_add(segs as u16);
     let meta = Meta { link: pkt.meta.link, ..Meta::default() };
-    let mut source = Source { chunks: pkt.chunks(), now: &[] };
-    source.skip(skip);
+    let mut source = Source::new(pkt.chunks(), skip);
     let as_train = train == Train::Udp && sa.encap.is_some();
     let full = frames.esp_len(sa, 0);
     let at_once = if as_train {
@@ -271,8 +271,13 @@ impl Frames<'_> {
         iv.copy_from_slice(&sequence.iv[..iv.len()]);
         let (head, payload) = inside.split_at_mut(self.head.len());
         head.copy_from_slice(self.head);
-        source.copy_to(payload);
-        self.cutting.patch(inside, self.outside, index);
+        let sum = if self.cutting.sums_payload() {
+            source.copy_and_sum(payload)
+        } else {
+            source.copy_to(payload);
+            0
+        };
+        self.cutting.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
         #[cfg(debug_assertions)]
         aead.register(sequence.iv);
@@ -302,41 +307,5 @@ impl Aad {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
-    }
-}
-
-/// A packet's bytes from front to back, whatever pieces they lie in.
-struct Source<'a, I> {
-    chunks: I,
-    now: &'a [u8],
-}
-
-impl<'a, I: Iterator<Item = &'a [u8]>> Source<'a, I> {
-    /// Fills `to`. The caller asks for no more than there is.
-    #[inline]
-    fn copy_to(&mut self, mut to: &mut [u8]) {
-        loop {
-            let n = to.len().min(self.now.len());
-            let (here, rest) = self.now.split_at(n);
-            to[..n].copy_from_slice(here);
-            self.now = rest;
-            to = &mut to[n..];
-            if to.is_empty() {
-                return;
-            }
-            self.now = self.chunks.next().expect("as many bytes as the packet says");
-        }
-    }
-
-    fn skip(&mut self, mut n: usize) {
-        loop {
-            let step = n.min(self.now.len());
-            self.now = &self.now[step..];
-            n -= step;
-            if n == 0 {
-                return;
-            }
-            self.now = self.chunks.next().expect("as many bytes as the packet says");
-        }
     }
 }
