@@ -1,0 +1,19 @@
+//! A capture file of either format: records or an error, and never more memory than one packet takes.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use link::capture::MAX_PACKET;
+use link::{pcap, pcapng};
+
+fuzz_target!(|file: &[u8]| {
+    if let Ok(mut reader) = pcap::Reader::new(file) {
+        while let Ok(Some(record)) = reader.read() {
+            assert!(record.bytes.len() <= MAX_PACKET);
+        }
+    }
+    if let Ok(mut reader) = pcapng::Reader::new(file) {
+        while let Ok(Some(record)) = reader.read() {
+            assert!(record.bytes.len() <= MAX_PACKET);
+        }
+    }
+});
