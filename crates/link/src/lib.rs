@@ -14,8 +14,8 @@
 //! - [`virtio`] reads virtio-net headers, from guests as hostile as they like.
 //! - [`pcap`] and [`pcapng`] read and write capture files.
 //!
-//! Limits: a packet has at most 1024 pieces when it is sent (`UIO_MAXIOV`). The kernel interfaces are Linux's, from 4.18
-//! (UDP GSO) on; USO through TUN needs 6.2.
+//! Limits: a packet has at most 1024 pieces when it is sent (`UIO_MAXIOV`). The kernel interfaces are Linux's, from 4.20
+//! (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, USO through TUN 6.2.
 //!
 //! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7).
 

@@ -179,8 +179,9 @@ impl Link for MemoryLink {
             && self.offloads.give_up(first, why)
         {
             let kept = self.offloads.features();
-            let Features { csum, tso4, tso6, uso, .. } = kept;
-            self.features = Features { csum, tso4, tso6, uso, ..self.features };
+            let Features { csum, tso4, tso6, uso, gso_max_segs, .. } = kept;
+            let gso_max_segs = gso_max_segs.min(self.features.gso_max_segs);
+            self.features = Features { csum, tso4, tso6, uso, gso_max_segs, ..self.features };
             return Ok(Sent::Refit);
         }
         Ok(if burst.is_empty() { Sent::All } else { Sent::Busy })

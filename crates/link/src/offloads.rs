@@ -14,21 +14,33 @@ pub struct Offload {
     pub why: Option<String>,
 }
 
-/// The offloads of a link, in the order in which they are shown.
+/// The offloads of a link.
 #[derive(Debug)]
-pub(crate) struct Offloads(Vec<Offload>);
+pub(crate) struct Offloads {
+    /// In the order in which they are shown.
+    all: Vec<Offload>,
+    max_segs: usize,
+}
 
 pub(crate) const TX_CSUM: &str = "tx-checksum";
 pub(crate) const TX_TSO4: &str = "tx-tso4";
 pub(crate) const TX_TSO6: &str = "tx-tso6";
 pub(crate) const TX_USO: &str = "tx-uso";
 
+/// Segments of a UDP train that every kernel takes which takes trains (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
+pub(crate) const SAFE_UDP_SEGS: usize = 64;
+
 /// What a link without offloads says of each.
 pub(crate) const BY_CONFIGURATION: &str = "offloads = false";
 
 impl Offloads {
     pub(crate) const fn new() -> Self {
-        Self(Vec::new())
+        Self { all: Vec::new(), max_segs: Features::NONE.gso_max_segs }
+    }
+
+    /// Those of a link that takes no longer trains, whoever asks.
+    pub(crate) const fn with_safe_trains() -> Self {
+        Self { all: Vec::new(), max_segs: SAFE_UDP_SEGS }
     }
 
     pub(crate) fn add(&mut self, name: &'static str, answer: Result<Option<String>, String>) {
@@ -36,25 +48,27 @@ impl Offloads {
             Ok(how) => (true, how),
             Err(why) => (false, Some(why)),
         };
-        self.0.push(Offload { name, on, why });
+        self.all.push(Offload { name, on, why });
     }
 
     pub(crate) fn all(&self) -> &[Offload] {
-        &self.0
+        &self.all
     }
 
     pub(crate) fn is_on(&self, name: &str) -> bool {
-        self.0.iter().any(|offload| offload.name == name && offload.on)
+        self.all.iter().any(|offload| offload.name == name && offload.on)
     }
 
     /// What the link does for packets that are sent, by the `tx-` offloads that are on.
     pub(crate) fn features(&self) -> Features {
         let csum = if self.is_on(TX_CSUM) { CsumOffload::Any } else { CsumOffload::None };
         let (tso4, tso6, uso) = (self.is_on(TX_TSO4), self.is_on(TX_TSO6), self.is_on(TX_USO));
-        Features { sg: true, frag_list: true, csum, tso4, tso6, uso, tso_ecn: tso4 || tso6, ..Features::NONE }
+        let (tso_ecn, gso_max_segs) = (tso4 || tso6, self.max_segs);
+        Features { sg: true, frag_list: true, csum, tso4, tso6, uso, tso_ecn, gso_max_segs, ..Features::NONE }
     }
 
-    /// Gives up the offload that `packet` was refused for, if it asked for one that is on. Tells whether it did.
+    /// Gives up the offload that `packet` was refused for, if it asked for one that is on, or the length of trains if
+    /// that may be it: one long train must not cost all others theirs. Tells whether it did.
     #[cold]
     pub(crate) fn give_up(&mut self, packet: &Packet, why: &str) -> bool {
         let asked = match (packet.meta.cut.gso(), packet.meta.csum) {
@@ -66,10 +80,18 @@ impl Offloads {
             (None, Csum::Partial { .. }) => TX_CSUM,
             (None, _) => return false,
         };
+        let too_long = packet.meta.cut.segs() > SAFE_UDP_SEGS as u64 && self.max_segs > SAFE_UDP_SEGS;
+        if asked == TX_USO && too_long {
+            self.max_segs = SAFE_UDP_SEGS;
+            if let Some(offload) = self.all.iter_mut().find(|offload| offload.name == TX_USO && offload.on) {
+                offload.why = Some(format!("at most {SAFE_UDP_SEGS} segments: {why}"));
+                return true;
+            }
+        }
         let mut gave_up = false;
         // Who makes no checksums does not cut either.
         let all = asked == TX_CSUM;
-        for offload in &mut self.0 {
+        for offload in &mut self.all {
             if offload.on && (offload.name == asked || all && [TX_TSO4, TX_TSO6, TX_USO].contains(&offload.name)) {
                 (offload.on, offload.why) = (false, Some(why.to_owned()));
                 gave_up = true;
@@ -91,6 +113,20 @@ mod tests {
             offloads.add(name, Ok(None));
         }
         offloads
+    }
+
+    #[test]
+    fn a_long_train_that_is_refused_costs_the_length_first() {
+        let mem = Memory::heap();
+        let mut packet = Packet::with_data(&mem, &[0; 1000]).unwrap();
+        packet.meta.cut = Cut::Gso(Gso { kind: GsoKind::Udp, size: 10, segs: 65, ecn: false, fixed_id: false });
+        let mut offloads = all_on();
+        assert!(offloads.give_up(&packet, "EINVAL"));
+        let features = offloads.features();
+        assert_eq!((features.uso, features.gso_max_segs), (true, 64));
+        assert_eq!(offloads.all()[3].why.as_deref(), Some("at most 64 segments: EINVAL"));
+        assert!(offloads.give_up(&packet, "EINVAL"));
+        assert!(!offloads.features().uso);
     }
 
     #[test]

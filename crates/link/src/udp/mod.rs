@@ -43,9 +43,6 @@ const BURST_BYTES: usize = 256 << 10;
 /// The longest payload: that of a datagram as of a train.
 const LONGEST: usize = 65_535;
 
-/// Segments of a train that every kernel with `UDP_SEGMENT` takes (`UDP_MAX_SEGMENTS`; 128 since Linux 6.9).
-const MAX_SEGMENTS: usize = 64;
-
 /// Bytes that the kernel may hold for us in either direction.
 const SOCKET_BUFFER: i32 = 8 << 20;
 
@@ -112,7 +109,7 @@ impl UdpLink {
                 .with_hint(libc::EACCES, "needs CAP_NET_BIND_SERVICE; run as root or grant it")
         })?;
 
-        let mut offloads = Offloads::new();
+        let mut offloads = Offloads::with_safe_trains();
         let (gro, uso) = if config.offloads {
             let found = probe::probe(bind);
             let gro = found.gro.and_then(|how| match set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1) {
@@ -271,7 +268,7 @@ impl UdpLink {
             libc::EAGAIN => return Ok(Some(Sent::Busy)),
             libc::EINVAL | libc::EIO if packet.meta.cut.gso().is_some() => {
                 if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
-                    self.features.uso = false;
+                    self.features = self.offloads.features();
                     return Ok(Some(Sent::Refit));
                 }
                 DropReason::TxError
@@ -296,7 +293,7 @@ struct Message {
 
 /// What the socket takes over.
 fn features(offloads: &Offloads, fat: bool) -> Features {
-    let features = Features { gso_max_segs: MAX_SEGMENTS, ..offloads.features() };
+    let features = offloads.features();
     if fat { features } else { Features { csum: features.csum, ..Features::NONE } }
 }
 

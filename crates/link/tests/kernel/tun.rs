@@ -107,14 +107,19 @@ fn refused() -> Outcome {
     let netns = Netns::new("a")?;
     let mut link = open(&netns, "fat0", TUN, true)?;
     let mem = Memory::heap();
-    // More segments than any kernel takes.
-    let train = || train(&mem, "10.9.0.2:1".parse().unwrap(), "10.9.0.1:2".parse().unwrap(), 0, &[7; 3000], 10);
-    let plain = || Packet::with_data(&mem, &train().to_vec()[..1000]).unwrap();
-    let mut burst = vec![plain(), train(), plain()];
-    assert_eq!((link.send(&mut burst)?, burst.len()), (Sent::Refit, 2));
-    let uso = link.offloads().iter().find(|offload| offload.name == "tx-uso").expect("it is listed");
-    assert_eq!((uso.on, uso.why.as_deref()), (false, Some("fat0: writev: Invalid argument")));
-    assert!(!link.features().uso && link.features().tso4);
+    // More segments than any kernel takes; the second time for one that takes none at all.
+    let train = |len| train(&mem, "10.9.0.2:1".parse().unwrap(), "10.9.0.1:2".parse().unwrap(), 0, &vec![7; len], 10);
+    let plain = || Packet::with_data(&mem, &train(3000).to_vec()[..1000]).unwrap();
+    let mut burst = vec![plain(), train(3000), plain()];
+    for (uso, left, why) in
+        [(true, 2, "at most 64 segments: fat0: writev: Invalid argument"), (false, 2, "fat0: writev: Invalid argument")]
+    {
+        assert_eq!((link.send(&mut burst)?, burst.len()), (Sent::Refit, left));
+        let offload = link.offloads().iter().find(|offload| offload.name == "tx-uso").expect("it is listed");
+        assert_eq!((offload.on, offload.why.as_deref()), (uso, Some(why)));
+        let features = link.features();
+        assert_eq!((features.uso, features.gso_max_segs, features.tso4), (uso, 64, true));
+    }
     burst.remove(0);
     assert_eq!((link.send(&mut burst)?, link.stats().tx_packets, link.stats().tx_dropped), (Sent::All, 2, 0));
     Ok(())
