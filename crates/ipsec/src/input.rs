@@ -43,6 +43,8 @@ struct Outer<'a> {
     headers: &'a [u8],
     is_udp: bool,
     meta: &'a Meta,
+    /// By how much the IPv4 identification of the packet at hand is above that of the headers.
+    id_offset: u16,
 }
 
 /// What a packet of a train is.
@@ -67,7 +69,10 @@ impl Ipsec {
         };
         let is_udp = info.protocol == Protocol::UDP;
         let len = pkt.len() - payload_at;
-        let size = pkt.meta.cut.gso().map_or(len, |gso| usize::from(gso.size).max(1));
+        let (size, id_step) = match pkt.meta.cut.gso() {
+            Some(gso) => (usize::from(gso.size).max(1), u16::from(!gso.fixed_id)),
+            None => (len, 0),
+        };
         if is_udp && size >= len {
             let mut front = [0; Header::LEN + 1];
             let front = &mut front[..len.min(Header::LEN + 1)];
@@ -83,7 +88,7 @@ impl Ipsec {
         let meta = Meta { link: pkt.meta.link, sec_path: pkt.meta.sec_path.clone(), ..Meta::default() };
         pkt.pull(payload_at);
         let Self { sad, scratch, pieces, headers, .. } = self;
-        let outer = Outer { info: &info, headers, is_udp, meta: &meta };
+        let outer = Outer { info: &info, headers, is_udp, meta: &meta, id_offset: 0 };
         let mut opener = Opener { sad, scratch, mem, now, outer, last: None, counters };
         let mut pieces = Pieces::new(pkt, pieces);
         let mut left = len;
@@ -91,6 +96,7 @@ impl Ipsec {
             let n = left.min(size);
             left -= n;
             opener.next(&mut pieces, n, opened);
+            opener.outer.id_offset = opener.outer.id_offset.wrapping_add(id_step);
         }
         if len == 0 {
             opener.next(&mut pieces, 0, opened);

@@ -3,19 +3,22 @@
 //! All sizes are known before a byte is written: segments are cut by a [`Cutting`], the headers in front come from an
 //! [`Outer`], and every frame has its place in a large page, at the stride of the wire.
 
+use std::ops::Range;
+
 use base::{Counters, DropReason, Instant, Mib, SaId};
-use packet::{CopyReason, Csum, Cut, Gso, GsoKind, Memory, Meta, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Gso, GsoKind, Memory, Meta, Packet};
 use wire::ip::Info;
 use wire::ipv6::Chain;
 use wire::{Protocol, Version, esp, ipv4, udp};
 
 use crate::config::Mode;
 use crate::copy_sum::Source;
+use crate::engine::Aead;
 use crate::gateway::Ipsec;
 use crate::inside::{Cutting, ip_headers};
 use crate::outer::Outer;
 use crate::sa::Sa;
-use crate::sequence::{Overflow, Sequence};
+use crate::sequence::{Overflow, Reserved};
 
 /// Room in front of a frame that is a packet of its own, for the link's header.
 const FRAME_HEADROOM: usize = 32;
@@ -87,47 +90,48 @@ fn seal(
         }
         Mode::Transport => own_headers(sa, &pkt, &info, cutting.fixed_id)?,
     };
-    // What stays outside of ESP is not part of a whole packet's payload.
+    // Where the headers end that repeat, inside of ESP or outside. A whole packet counts its headers as payload.
     let skip = headers.max(outside);
-    let frames = Frames {
-        head: &pkt.head()[outside..skip],
-        outside,
-        first_payload: skip - headers,
-        next_header,
-        outer,
-        cutting: &cutting,
-    };
-    if frames.esp_len(sa, 0) > frames.outer.max_esp_len() {
+    let first_payload = skip - headers;
+    let full = esp_len(&sa.aead, skip - outside + cutting.payload_of(0) - first_payload);
+    if full > outer.max_esp_len() {
         return Err(DropReason::PacketTooBig);
     }
     let sequence = sa.out.reserve(segs as u32).map_err(|Overflow| DropReason::EspSequenceOverflow)?;
     sa.ip_id = sa.ip_id.wrapping_add(segs as u16);
-    let meta = Meta { link: pkt.meta.link, ..Meta::default() };
-    let mut source = Source::new(pkt.chunks(), skip);
     let as_train = train == Train::Udp && sa.encap.is_some();
-    let full = frames.esp_len(sa, 0);
     let at_once = if as_train {
-        (frames.outer.max_esp_len() / full).min(MAX_TRAIN)
+        (outer.max_esp_len() / full).min(MAX_TRAIN)
     } else {
-        (mem.large().page_size() / (FRAME_HEADROOM + frames.outer.len() + full)).max(1)
+        (mem.large().page_size() / (FRAME_HEADROOM + outer.len() + full)).max(1)
     };
-    let mut first = 0;
-    while first < segs {
+    let head = &pkt.head()[outside..skip];
+    let meta = Meta { link: pkt.meta.link, ..Meta::default() };
+    let frames =
+        Frames { sa, mem, outer, cutting: &cutting, head, outside, first_payload, next_header, sequence, meta };
+    let mut source = Source::new(pkt.chunks(), skip);
+    for first in (0..segs).step_by(at_once) {
         let run = first..segs.min(first + at_once);
-        first = run.end;
-        let number = |index: usize| sequence.get(index as u32);
         if as_train {
-            out.push(frames.train(sa, mem, &mut source, run, number, &meta)?);
+            out.push(frames.train(&mut source, run)?);
         } else {
-            frames.single(sa, mem, &mut source, run, number, &meta, out)?;
+            frames.single(&mut source, run, out)?;
         }
     }
-    mem.copied(CopyReason::WireFrame, payload - frames.first_payload);
-    if headers > 0 {
-        mem.copied(CopyReason::SegmentHeader, segs * frames.head.len());
+    let payload = payload - first_payload;
+    let copied_headers = segs * head.len() + outside * if as_train { segs.div_ceil(at_once) } else { segs };
+    mem.copied(CopyReason::WireFrame, payload);
+    if copied_headers > 0 {
+        mem.copied(CopyReason::SegmentHeader, copied_headers);
     }
-    sa.used(now, segs as u64, (segs * frames.head.len() + payload - frames.first_payload) as u64);
+    let protected = segs * head.len() + payload;
+    sa.used(now, segs as u64, protected as u64);
     Ok(())
+}
+
+/// Bytes from the SPI to the end of the ICV around `text_len` bytes.
+fn esp_len(aead: &Aead, text_len: usize) -> usize {
+    esp::Header::LEN + aead.iv_len() + text_len + esp::trailer_len(text_len, aead.align()) + aead.icv_len()
 }
 
 /// A packet's own headers as the outer ones, how many bytes they are, and what ESP then carries.
@@ -156,6 +160,8 @@ fn own_headers<'a>(
 
 /// What all frames of one packet have in common.
 struct Frames<'a> {
+    sa: &'a Sa,
+    mem: &'a Memory,
     outer: Outer<'a>,
     cutting: &'a Cutting,
     /// The headers that are repeated inside of ESP.
@@ -165,6 +171,8 @@ struct Frames<'a> {
     /// How much of the first segment's payload that is: of a whole packet, which counts its headers as payload.
     first_payload: usize,
     next_header: Protocol,
+    sequence: Reserved,
+    meta: Meta,
 }
 
 impl Frames<'_> {
@@ -174,34 +182,28 @@ impl Frames<'_> {
     }
 
     /// Bytes from the SPI to the end of the ICV in segment `index`.
-    fn esp_len(&self, sa: &Sa, index: usize) -> usize {
-        let text = self.text_len(index);
-        esp::Header::LEN + sa.aead.iv_len() + text + esp::trailer_len(text, sa.aead.align()) + sa.aead.icv_len()
+    fn esp_len(&self, index: usize) -> usize {
+        esp_len(&self.sa.aead, self.text_len(index))
     }
 
     /// Seals the segments of `run` as one fat UDP packet.
     fn train<'a>(
         &self,
-        sa: &Sa,
-        mem: &Memory,
         source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
-        run: std::ops::Range<usize>,
-        number: impl Fn(usize) -> Sequence,
-        meta: &Meta,
+        run: Range<usize>,
     ) -> Result<Packet, DropReason> {
-        let (full, last) = (self.esp_len(sa, run.start), self.esp_len(sa, run.end - 1));
+        let (full, last) = (self.esp_len(run.start), self.esp_len(run.end - 1));
         let esp_len = full * (run.len() - 1) + last;
-        let mut buf = mem.take(Memory::HEADROOM, self.outer.len() + esp_len)?;
-        let (outer, mut rest) =
-            buf.put(self.outer.len() + esp_len).ok_or(DropReason::NoMemory)?.split_at_mut(self.outer.len());
+        let total = self.outer.len() + esp_len;
+        let mut buf = self.mem.take(Memory::HEADROOM, total)?;
+        let (outer, mut rest) = buf.put(total).ok_or(DropReason::NoMemory)?.split_at_mut(self.outer.len());
         self.outer.write(outer, esp_len, run.start as u16);
         for index in run.clone() {
-            let (frame, behind) = rest.split_at_mut(self.esp_len(sa, index));
-            self.seal_one(sa, source, frame, index, number(index));
+            let (frame, behind) = rest.split_at_mut(self.esp_len(index));
+            self.seal_one(source, frame, index);
             rest = behind;
         }
-        mem.copied(CopyReason::SegmentHeader, self.outer.len());
-        let mut pkt = self.packet(buf, meta);
+        let mut pkt = self.packet(buf);
         if run.len() > 1 {
             let (size, segs) = (full as u16, run.len() as u16);
             pkt.meta.cut = Cut::Gso(Gso { size, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });
@@ -210,42 +212,36 @@ impl Frames<'_> {
     }
 
     /// Seals the segments of `run` as packets of their own, which share a page.
-    #[allow(clippy::too_many_arguments, reason = "as for seal")]
     fn single<'a>(
         &self,
-        sa: &Sa,
-        mem: &Memory,
         source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
-        run: std::ops::Range<usize>,
-        number: impl Fn(usize) -> Sequence,
-        meta: &Meta,
+        run: Range<usize>,
         out: &mut Vec<Packet>,
     ) -> Result<(), DropReason> {
-        let len = |index| self.outer.len() + self.esp_len(sa, index);
+        let len = |index| self.outer.len() + self.esp_len(index);
         let total = (run.len() - 1) * (FRAME_HEADROOM + len(run.start)) + len(run.end - 1);
-        let mut buf = mem.take(FRAME_HEADROOM, total)?;
+        let mut buf = self.mem.take(FRAME_HEADROOM, total)?;
         let mut rest = buf.put(total).ok_or(DropReason::NoMemory)?;
         for index in run.clone() {
             let (frame, behind) = rest.split_at_mut(len(index));
             let (outer, esp) = frame.split_at_mut(self.outer.len());
             self.outer.write(outer, esp.len(), index as u16);
-            self.seal_one(sa, source, esp, index, number(index));
+            self.seal_one(source, esp, index);
             rest = behind.get_mut(FRAME_HEADROOM..).unwrap_or_default();
         }
-        mem.copied(CopyReason::SegmentHeader, run.len() * self.outer.len());
         out.reserve(run.len());
         for index in run.start..run.end - 1 {
             let frame = buf.split_to(len(index));
             buf.pull(FRAME_HEADROOM);
-            out.push(self.packet(frame, meta));
+            out.push(self.packet(frame));
         }
-        out.push(self.packet(buf, meta));
+        out.push(self.packet(buf));
         Ok(())
     }
 
-    fn packet(&self, buf: packet::Buf, meta: &Meta) -> Packet {
+    fn packet(&self, buf: Buf) -> Packet {
         let mut pkt = Packet::from_buf(buf);
-        pkt.meta = meta.clone();
+        pkt.meta = self.meta.clone();
         if let Some(start) = self.outer.udp_check_at() {
             pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
         }
@@ -254,34 +250,28 @@ impl Frames<'_> {
 
     /// Fills `frame` with segment `index`: header, initialisation vector, the segment, trailer, ICV.
     #[inline]
-    fn seal_one<'a>(
-        &self,
-        sa: &Sa,
-        source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
-        frame: &mut [u8],
-        index: usize,
-        sequence: Sequence,
-    ) {
-        let aead = &sa.aead;
+    fn seal_one<'a>(&self, source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>, frame: &mut [u8], index: usize) {
+        let Self { sa, cutting, .. } = self;
+        let (aead, number) = (&sa.aead, self.sequence.get(index as u32));
         let (header, rest) = frame.split_at_mut(esp::Header::LEN);
         let (iv, rest) = rest.split_at_mut(aead.iv_len());
         let (text, icv) = rest.split_at_mut(rest.len() - aead.icv_len());
         let (inside, trailer) = text.split_at_mut(self.text_len(index));
-        header.copy_from_slice(esp::Header::new(sa.spi, sequence.low).as_bytes());
-        iv.copy_from_slice(&sequence.iv[..iv.len()]);
+        header.copy_from_slice(esp::Header::new(sa.spi, number.low).as_bytes());
+        iv.copy_from_slice(&number.iv[..iv.len()]);
         let (head, payload) = inside.split_at_mut(self.head.len());
         head.copy_from_slice(self.head);
-        let sum = if self.cutting.sums_payload() {
+        let sum = if cutting.sums_payload() {
             source.copy_and_sum(payload)
         } else {
             source.copy_to(payload);
             0
         };
-        self.cutting.patch(inside, self.outside, index, sum);
+        cutting.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
         #[cfg(debug_assertions)]
-        aead.register(sequence.iv);
-        aead.seal(sequence.iv, Aad::new(sa, sequence.low, sequence.high).bytes(), text, icv);
+        aead.register(number.iv);
+        aead.seal(number.iv, Aad::new(sa, number.low, number.high).bytes(), text, icv);
     }
 }
 

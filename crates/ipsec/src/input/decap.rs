@@ -98,7 +98,7 @@ impl Outer<'_> {
 
     fn restore(&self, to: &mut [u8], next_header: Protocol, total: usize) {
         to.copy_from_slice(&self.headers[..self.info.header_len]);
-        patch_own(to, self.info.version(), self.info.next_header_at, next_header, total, 0);
+        patch_own(to, self.info.version(), self.info.next_header_at, next_header, total, self.id_offset);
     }
 
     /// The first `n` bytes of `pieces` as a UDP packet of their own, out of a train that carries more than ESP.
@@ -111,7 +111,7 @@ impl Outer<'_> {
         pieces.peek(payload);
         pieces.skip(n);
         let (ip, udp) = headers.split_at_mut(self.info.header_len);
-        patch_own(ip, self.info.version(), self.info.next_header_at, Protocol::UDP, total, 0);
+        patch_own(ip, self.info.version(), self.info.next_header_at, Protocol::UDP, total, self.id_offset);
         udp::Header::mut_from(udp)?.set_len((udp::Header::LEN + n) as u16);
         mem.copied(CopyReason::SegmentPayload, n);
         pkt.meta = Meta { csum: Csum::Unnecessary, ..self.meta.clone() };
