@@ -8,9 +8,9 @@ use std::net::Ipv4Addr;
 use base::{Counters, Instant, SaId};
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use ipsec::engine::{Aead, Library};
 use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, Opened, SaConfig, SaFlags, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use wire::{Protocol, Spi, ipv4, tcp};
 
 const SEGMENTS: usize = 46;
@@ -124,20 +124,17 @@ fn memcpy(bencher: Bencher<'_, '_>, train: Train) {
 }
 
 /// The cipher alone, over as many bytes in as many places.
-#[divan::bench]
-fn cipher(bencher: Bencher<'_, '_>) {
-    let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &[7; 32]).unwrap());
+#[divan::bench(args = [Library::Ring, Library::AwsLc])]
+fn cipher(bencher: Bencher<'_, '_>, library: Library) {
+    let aead = Aead::with_library(&sa(false).algorithm, library).unwrap();
     let text = (HEADERS + PAYLOAD + 2).next_multiple_of(4);
     let mut bytes = vec![0; SEGMENTS * (text + 32)];
     let mut number = 0u64;
     bencher.counter(ItemsCount::new(SEGMENTS)).bench_local(|| {
         for segment in bytes.chunks_mut(text + 32) {
             number += 1;
-            let mut nonce = [0; 12];
-            nonce[4..].copy_from_slice(&number.to_be_bytes());
-            let nonce = Nonce::assume_unique_for_key(nonce);
-            let tag = key.seal_in_place_separate_tag(nonce, Aad::from([0; 8]), &mut segment[16..16 + text]).unwrap();
-            segment[16 + text..].copy_from_slice(tag.as_ref());
+            let (text, icv) = segment[16..].split_at_mut(text);
+            aead.seal(number.to_be_bytes(), &[0; 8], text, icv);
         }
     });
 }

@@ -1,16 +1,13 @@
 //! Ciphers: what seals and opens the inside of one ESP packet, in place.
 //!
-//! The primitives come from kept libraries: AES-GCM with 128 and 256 bits from `ring`, with 192 bits (which `ring` has
-//! not) from RustCrypto's `aes-gcm`, three times slower. No other module of this crate is `unsafe`, and this one only
-//! to zero key schedules that their library leaves behind.
+//! The primitives come from two kept libraries, of which the faster one on this processor is taken ([`Library`]). No
+//! other module of this crate is `unsafe`, and this one only to zero key schedules that `ring` leaves behind.
 
 use std::fmt;
 use std::mem::MaybeUninit;
 
-use aes_gcm::aead::{AeadInOut, KeyInit};
-use aes_gcm::aes::Aes192;
-use aes_gcm::aes::cipher::consts::U12;
-use ring::aead::{AES_128_GCM, AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::aead as aws_lc;
+use ring::aead as ring;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
@@ -19,9 +16,6 @@ const SALT_LEN: usize = 4;
 
 /// Bytes of the integrity check value that AES-GCM makes; fewer may be sent.
 const FULL_ICV: usize = 16;
-
-/// The longest integrity check value of any algorithm here.
-pub const MAX_ICV: usize = FULL_ICV;
 
 /// How an SA protects, with its key.
 #[derive(Clone)]
@@ -62,16 +56,49 @@ pub struct Aead {
 
 enum Cipher {
     Null,
-    Ring(Secret<LessSafeKey>),
-    Aes192(Box<aes_gcm::AesGcm<Aes192, U12>>),
+    Ring(Secret<ring::LessSafeKey>),
+    /// Zeroed by the library when it is freed.
+    AwsLc(aws_lc::LessSafeKey),
+}
+
+/// Whose AES-GCM is used.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Library {
+    /// `ring`, ahead where vectors have 256 bits. It has no 192-bit keys.
+    Ring,
+    /// AWS-LC, ahead where they have 512.
+    AwsLc,
+}
+
+impl Library {
+    /// The faster one on this processor.
+    pub fn fastest() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("vaes")
+            && is_x86_feature_detected!("vpclmulqdq")
+        {
+            return Self::AwsLc;
+        }
+        Self::Ring
+    }
 }
 
 impl Aead {
-    /// The cipher of `algorithm`.
+    /// The cipher of `algorithm`, by the fastest library.
     ///
     /// # Errors
     /// A length that the algorithm does not have.
     pub fn new(algorithm: &Algorithm) -> Result<Self, AlgorithmError> {
+        Self::with_library(algorithm, Library::fastest())
+    }
+
+    /// The cipher of `algorithm`, by `library` if it has it.
+    ///
+    /// # Errors
+    /// A length that the algorithm does not have.
+    pub fn with_library(algorithm: &Algorithm, library: Library) -> Result<Self, AlgorithmError> {
         let (key, icv_len) = match algorithm {
             Algorithm::GcmAes { icv_len, .. } if !matches!(*icv_len, 8 | 12 | FULL_ICV) => {
                 return Err(AlgorithmError::IcvLen(*icv_len));
@@ -81,16 +108,9 @@ impl Aead {
         };
         let wrong = AlgorithmError::KeyLen(key.len());
         let (aes, &salt) = key.split_last_chunk().ok_or(wrong)?;
-        let ring = |algorithm| {
-            let key = UnboundKey::new(algorithm, aes).map_err(|_| wrong)?;
-            Ok(Cipher::Ring(Secret::new(LessSafeKey::new(key))))
-        };
-        let cipher = match (algorithm, aes.len()) {
-            (Algorithm::Null, _) => Cipher::Null,
-            (_, 16) => ring(&AES_128_GCM)?,
-            (_, 24) => Cipher::Aes192(Box::new(KeyInit::new_from_slice(aes).map_err(|_| wrong)?)),
-            (_, 32) => ring(&AES_256_GCM)?,
-            _ => return Err(wrong),
+        let cipher = match algorithm {
+            Algorithm::Null => Cipher::Null,
+            Algorithm::GcmAes { .. } => Cipher::gcm(aes, library).ok_or(wrong)?,
         };
         Ok(Self {
             cipher,
@@ -128,42 +148,33 @@ impl Aead {
         }
     }
 
-    /// Decrypts `text` in place if `icv` is right.
+    /// Decrypts in place what `sealed` begins with, if the integrity check value at its end is right, and gives it.
     ///
     /// A shortened value costs a second pass and a copy to `scratch`: no library compares less than it computes, so
     /// the value is computed anew from the ciphertext and its front compared.
     ///
     /// # Errors
-    /// [`IcvWrong`]; what is in `text` is then of no use, and not the plaintext.
+    /// [`IcvWrong`]; what is in `sealed` is then of no use, and not the plaintext.
     #[inline]
-    pub fn open(
+    pub fn open<'a>(
         &self,
         iv: [u8; 8],
         aad: &[u8],
-        text: &mut [u8],
-        icv: &[u8],
+        sealed: &'a mut [u8],
         scratch: &mut Vec<u8>,
-    ) -> Result<(), IcvWrong> {
+    ) -> Result<&'a mut [u8], IcvWrong> {
         let nonce = self.nonce(iv);
-        if icv.len() != self.icv_len {
-            return Err(IcvWrong);
-        }
-        match (&self.cipher, <[u8; FULL_ICV]>::try_from(icv)) {
-            (Cipher::Null, _) => Ok(()),
-            (Cipher::Ring(key), Ok(full)) => {
-                let opened = key.get().open_in_place_separate_tag(
-                    Nonce::assume_unique_for_key(nonce),
-                    Aad::from(aad),
-                    full.into(),
-                    text,
-                    0..,
-                );
-                opened.map(drop).map_err(|_| IcvWrong)
+        match &self.cipher {
+            Cipher::Null => Ok(sealed),
+            cipher if self.icv_len < FULL_ICV => cipher.open_short(nonce, aad, sealed, self.icv_len, scratch),
+            Cipher::Ring(key) => {
+                let nonce = ring::Nonce::assume_unique_for_key(nonce);
+                key.get().open_in_place(nonce, ring::Aad::from(aad), sealed).map_err(|_| IcvWrong)
             }
-            (Cipher::Aes192(key), Ok(full)) => {
-                key.decrypt_inout_detached(&nonce.into(), aad, text.into(), &full.into()).map_err(|_| IcvWrong)
+            Cipher::AwsLc(key) => {
+                let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
+                key.open_in_place(nonce, aws_lc::Aad::from(aad), sealed).map_err(|_| IcvWrong)
             }
-            (cipher, Err(_)) => cipher.open_short(nonce, aad, text, icv, scratch),
         }
     }
 
@@ -185,20 +196,40 @@ impl Aead {
 }
 
 impl Cipher {
+    /// AES-GCM with `key`; `None` for a length that AES does not have.
+    fn gcm(key: &[u8], library: Library) -> Option<Self> {
+        let ring = |algorithm| {
+            let key = ring::LessSafeKey::new(ring::UnboundKey::new(algorithm, key).ok()?);
+            Some(Self::Ring(Secret::new(key)))
+        };
+        let aws_lc = |algorithm| {
+            let key = aws_lc::LessSafeKey::new(aws_lc::UnboundKey::new(algorithm, key).ok()?);
+            Some(Self::AwsLc(key))
+        };
+        match (key.len(), library) {
+            (16, Library::Ring) => ring(&ring::AES_128_GCM),
+            (32, Library::Ring) => ring(&ring::AES_256_GCM),
+            (16, Library::AwsLc) => aws_lc(&aws_lc::AES_128_GCM),
+            (24, _) => aws_lc(&aws_lc::AES_192_GCM),
+            (32, Library::AwsLc) => aws_lc(&aws_lc::AES_256_GCM),
+            _ => None,
+        }
+    }
+
     /// Encrypts in place and gives the whole integrity check value; `None` when there is none.
     #[inline]
     fn seal(&self, nonce: [u8; 12], aad: &[u8], text: &mut [u8]) -> Option<[u8; FULL_ICV]> {
         match self {
             Self::Null => None,
             Self::Ring(key) => {
-                let nonce = Nonce::assume_unique_for_key(nonce);
-                let tag = key.get().seal_in_place_separate_tag(nonce, Aad::from(aad), text);
-                let tag = tag.expect("AES-GCM takes 64 GiB");
-                Some(*tag.as_ref().first_chunk().expect("a tag of 16 bytes"))
+                let nonce = ring::Nonce::assume_unique_for_key(nonce);
+                let tag = key.get().seal_in_place_separate_tag(nonce, ring::Aad::from(aad), text);
+                tag.expect("AES-GCM takes 64 GiB").as_ref().first_chunk().copied()
             }
-            Self::Aes192(key) => {
-                let tag = key.encrypt_inout_detached(&nonce.into(), aad, text.into());
-                Some(tag.expect("AES-GCM takes 64 GiB").into())
+            Self::AwsLc(key) => {
+                let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
+                let tag = key.seal_in_place_separate_tag(nonce, aws_lc::Aad::from(aad), text);
+                tag.expect("AES-GCM takes 64 GiB").as_ref().first_chunk().copied()
             }
         }
     }
@@ -206,21 +237,22 @@ impl Cipher {
     /// Opens a packet whose integrity check value is the front of the whole one. GCM encrypts by a key stream
     /// (NIST SP 800-38D §7), so sealing the ciphertext gives the plaintext, and sealing that gives the ciphertext
     /// again, together with the value that it should have come with.
-    fn open_short(
+    fn open_short<'a>(
         &self,
         nonce: [u8; 12],
         aad: &[u8],
-        text: &mut [u8],
-        icv: &[u8],
+        sealed: &'a mut [u8],
+        icv_len: usize,
         scratch: &mut Vec<u8>,
-    ) -> Result<(), IcvWrong> {
+    ) -> Result<&'a mut [u8], IcvWrong> {
+        let at = sealed.len().checked_sub(icv_len).ok_or(IcvWrong)?;
+        let (text, icv) = sealed.split_at_mut(at);
         self.seal(nonce, aad, text);
         scratch.clear();
         scratch.extend_from_slice(text);
         let full = self.seal(nonce, aad, scratch).ok_or(IcvWrong)?;
-        let front = full.get(..icv.len()).ok_or(IcvWrong)?;
-        if bool::from(front.ct_eq(icv)) {
-            return Ok(());
+        if bool::from(full[..icv_len].ct_eq(icv)) {
+            return Ok(text);
         }
         text.copy_from_slice(scratch);
         Err(IcvWrong)
@@ -256,7 +288,7 @@ impl fmt::Debug for Aead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match &self.cipher {
             Cipher::Null => "ecb(cipher_null)",
-            Cipher::Ring(_) | Cipher::Aes192(_) => "rfc4106(gcm(aes))",
+            Cipher::Ring(_) | Cipher::AwsLc(_) => "rfc4106(gcm(aes))",
         };
         write!(f, "Aead({name} <hidden>, icv of {} bytes)", self.icv_len)
     }

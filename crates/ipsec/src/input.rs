@@ -13,7 +13,6 @@ use wire::ip::Info;
 use wire::{Protocol, Spi, udp};
 
 use crate::config::Mode;
-use crate::engine::{IcvWrong, MAX_ICV};
 use crate::gateway::Ipsec;
 use crate::inside::ip_headers;
 use crate::output::Aad;
@@ -259,17 +258,13 @@ fn decrypt(
     text_at: usize,
     scratch: &mut Vec<u8>,
 ) -> Result<(usize, Protocol), Refused> {
-    let (clear, rest) = bytes.split_at_mut(text_at);
-    let (text, icv_bytes) = rest.split_at_mut(rest.len() - sa.aead.icv_len());
-    let mut icv = [0; MAX_ICV];
-    let icv = &mut icv[..icv_bytes.len()];
-    icv.copy_from_slice(icv_bytes);
+    let (clear, sealed) = bytes.split_at_mut(text_at);
     let iv = clear.last_chunk().copied().unwrap_or_default();
     let aad = Aad::new(sa, seq as u32, (seq >> 32) as u32);
-    if let Err(IcvWrong) = sa.aead.open(iv, aad.bytes(), text, icv, scratch) {
+    let Ok(text) = sa.aead.open(iv, aad.bytes(), sealed, scratch) else {
         sa.stats.failed += 1;
         return Err((Mib::XfrmInStateProtoError, DropReason::EspIcv));
-    }
+    };
     let trailer = Trailer::parse(text).map_err(|why| (Mib::XfrmInStateProtoError, why.into()))?;
     match text.len().checked_sub(trailer.trailer_len()) {
         None | Some(0) => Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),

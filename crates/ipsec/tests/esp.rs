@@ -36,8 +36,11 @@ fn inner_versions(config: &SaConfig) -> Vec<Version> {
     }
 }
 
-/// The packets to send: their bytes, their marks, and what must come out.
-fn packets(mem: &Memory, version: Version) -> Vec<(Vec<u8>, Csum, Cut, Vec<Vec<u8>>)> {
+/// A packet to send, its marks, and what must come out.
+type Sent = (Vec<u8>, Csum, Cut, Vec<Vec<u8>>);
+
+/// The packets to send.
+fn packets(mem: &Memory, version: Version) -> Vec<Sent> {
     let mut all = Vec::new();
     for len in [0, 1, 2, 3, 4, 1300] {
         let bytes = udp_packet(version, len);

@@ -42,14 +42,14 @@ fn dscp_and_ecn_on_the_way_out() {
     let hidden = SaFlags { dont_encap_dscp: true, ..plain };
     // (flags, inner TOS, outer TOS)
     let cases = [
-        (plain, 0b101110_00, 0b101110_00),
-        (plain, 0b101110_01, 0b101110_01),
-        (plain, 0b101110_10, 0b101110_10),
-        (plain, 0b101110_11, 0b101110_10), // CE goes out as ECT(0)
-        (noecn, 0b101110_11, 0b101110_00),
-        (noecn, 0b101110_01, 0b101110_00),
-        (hidden, 0b101110_01, 0b000000_01),
-        (hidden, 0b101110_11, 0b000000_10),
+        (plain, 46 << 2, 46 << 2),
+        (plain, 46 << 2 | 1, 46 << 2 | 1),
+        (plain, 46 << 2 | 2, 46 << 2 | 2),
+        (plain, 46 << 2 | 3, 46 << 2 | 2), // CE goes out as ECT(0)
+        (noecn, 46 << 2 | 3, 46 << 2),
+        (noecn, 46 << 2 | 1, 46 << 2),
+        (hidden, 46 << 2 | 1, 1),
+        (hidden, 46 << 2 | 3, 2),
     ];
     for (outer, inner) in mixes() {
         for (flags, inside, want) in cases {
@@ -72,14 +72,14 @@ fn dscp_and_ecn_on_the_way_in() {
                     let flags = SaFlags { noecn, decap_dscp, ..SaFlags::default() };
                     let mut pair = Pair::new(&config(outer, flags));
                     let mut bytes = udp_packet(inner, 10);
-                    set_tos(&mut bytes, 0b001010_00 | inside);
+                    set_tos(&mut bytes, (10 << 2) | inside);
                     let mut wire = seal(&mut pair, &bytes);
-                    set_tos(&mut wire, 0b101110_00 | outside);
+                    set_tos(&mut wire, (46 << 2) | outside);
                     let pkt = Packet::with_data(&pair.mem, &wire).unwrap();
                     let got = pair.open(pkt).remove(0).to_vec();
                     let marked = outside == ce && !noecn && matches!(inside, 1 | 2);
                     let ecn = if marked { ce } else { inside };
-                    let dscp = if decap_dscp { 0b101110_00 } else { 0b001010_00 };
+                    let dscp = if decap_dscp { 46 << 2 } else { 10 << 2 };
                     set_tos(&mut bytes, dscp | ecn);
                     assert_eq!(got, bytes, "outer {outside} inner {inside} {flags:?}");
                 }
