@@ -1,6 +1,9 @@
 //! What a device takes off our hands: the set that `ethtool -k` shows.
 
 use packet::{Gso, GsoKind};
+use wire::{Protocol, Version};
+
+use crate::headers::Headers;
 
 /// What a device can do with a packet it is given. Whatever it cannot is done in software.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -90,6 +93,16 @@ impl CsumOffload {
     /// Tells whether checksums of TCP and UDP over IPv6 without extension headers are completed.
     pub const fn completes_v6(self) -> bool {
         matches!(self, Self::Ipv6 | Self::Both | Self::Any)
+    }
+
+    /// Tells whether the device completes the check of a packet with these headers (Linux `skb_csum_hwoffload_help`).
+    pub(crate) fn completes(self, headers: &Headers) -> bool {
+        let known = matches!(headers.protocol, Protocol::TCP | Protocol::UDP);
+        match headers.version {
+            _ if self == Self::Any => true,
+            Version::V4 => known && self.completes_v4(),
+            Version::V6 => known && self.completes_v6() && headers.plain(),
+        }
     }
 }
 

@@ -1,6 +1,11 @@
 //! Part of fatpath.
 #![forbid(unsafe_code)]
 
+pub mod checksum;
 mod features;
+mod fit;
+pub mod gso;
+mod headers;
 
 pub use features::{CsumOffload, Features};
+pub use fit::fit;

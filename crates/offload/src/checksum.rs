@@ -1,0 +1,157 @@
+//! The Internet checksum over packets (RFC 1071): fast over bytes, right over pieces, and what a packet's checksum
+//! state asks for.
+//!
+//! Arithmetic on sums is `wire::checksum`'s; here they are made from bytes. [`sum`] is written for the compiler to
+//! vectorise with what every x86-64 has: 22 ns for 1480 bytes and 0.84 µs for 64 KiB on Zen 5, as fast as a hand-made
+//! AVX2 loop, where `wire`'s plain sum takes 35 ns and 2.1 µs.
+
+use std::net::IpAddr;
+
+use base::DropReason;
+use packet::{Buf, Csum, Memory, Packet, PoolDry};
+use wire::ip::Info;
+use wire::{Protocol, Version, checksum as sums, udp};
+
+/// The partial sum of `bytes`, at most 0xffff; zero only if every byte is.
+///
+/// Each lane adds up whole 64-bit words modulo 2^64, and their upper halves beside them. The lower halves' sum is the
+/// difference of the two, exact as long as there are fewer than 2^32 words: three vector operations for 16 bytes.
+#[inline]
+pub fn sum(bytes: &[u8]) -> u32 {
+    const LANES: usize = 8;
+    let (blocks, rest) = bytes.as_chunks::<{ 8 * LANES }>();
+    let mut acc = 0u64;
+    if !blocks.is_empty() {
+        let (mut all, mut upper) = ([0u64; LANES], [0u64; LANES]);
+        for block in blocks {
+            let (words, _) = block.as_chunks::<8>();
+            for lane in 0..LANES {
+                let word = u64::from_le_bytes(words[lane]);
+                all[lane] = all[lane].wrapping_add(word);
+                upper[lane] = upper[lane].wrapping_add(word >> 32);
+            }
+        }
+        for lane in 0..LANES {
+            let lower = all[lane].wrapping_sub(upper[lane] << 32);
+            acc += halves(lower) + halves(upper[lane]);
+        }
+    }
+    let (words, tail) = rest.as_chunks::<8>();
+    for &word in words {
+        acc += halves(u64::from_le_bytes(word));
+    }
+    acc += halves(tail_word(bytes, tail));
+    let acc = halves(halves(acc));
+    let folded = sums::fold(sums::add(acc as u32, (acc >> 32) as u32));
+    // The words were summed in little-endian order; exchanging the bytes of the sum exchanges theirs (RFC 1071 §2B).
+    u32::from(folded.swap_bytes())
+}
+
+/// A word's two 32-bit halves added.
+const fn halves(word: u64) -> u64 {
+    (word & 0xffff_ffff) + (word >> 32)
+}
+
+/// The last up to seven bytes as a little-endian word.
+#[inline]
+fn tail_word(bytes: &[u8], tail: &[u8]) -> u64 {
+    match (tail.len(), bytes.last_chunk::<8>()) {
+        (0, _) => 0,
+        // One load of the last eight bytes, and those summed before shifted out.
+        (n, Some(&last)) => u64::from_le_bytes(last) >> (64 - 8 * n as u32),
+        (_, None) => tail.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
+    }
+}
+
+/// The partial sum of a packet's bytes `from..to`, whatever pieces they lie in. What the packet does not have counts
+/// as nothing.
+pub fn sum_of(pkt: &Packet, from: usize, to: usize) -> u32 {
+    if let Some(bytes) = pkt.head().get(from..to) {
+        return sum(bytes);
+    }
+    let (mut at, mut acc) = (0, 0);
+    for chunk in pkt.chunks() {
+        let (lo, hi) = (from.saturating_sub(at).min(chunk.len()), to.saturating_sub(at).min(chunk.len()));
+        if lo < hi {
+            acc = sums::block_add(acc, sum(&chunk[lo..hi]), at + lo - from);
+        }
+        at += chunk.len();
+    }
+    acc
+}
+
+/// The check of a transport that has a pseudo-header (TCP, UDP, ICMPv6), over the bytes as they are: what to store if
+/// its field is zero, and zero if it is right. `pkt` begins with the IP header of which `info` is the summary.
+pub fn transport_check(pkt: &Packet, info: &Info) -> u16 {
+    let len = info.payload_len();
+    let pseudo = match (info.src, info.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => sums::pseudo_v4(src, dst, info.protocol, len),
+        (IpAddr::V6(src), IpAddr::V6(dst)) => sums::pseudo_v6(src, dst, info.protocol, len),
+        _ => unreachable!("both addresses are of one header"),
+    };
+    sums::finish(sums::add(pseudo, sum_of(pkt, info.header_len, info.total_len)))
+}
+
+/// Tells whether the check of a packet's TCP, UDP or ICMPv6 is right, or somebody trusted said so. The packet begins
+/// with the IP header of which `info` is the summary, and is no fragment. Other protocols have no such check.
+///
+/// A UDP check of zero means "none" over IPv4 (RFC 768), and is wrong over IPv6 (RFC 8200 §8.1).
+pub fn verify(pkt: &Packet, info: &Info) -> bool {
+    match pkt.meta.csum {
+        Csum::Unnecessary | Csum::Partial { .. } => return true,
+        Csum::None | Csum::Complete(_) => {}
+    }
+    match info.protocol {
+        Protocol::UDP => {
+            let mut check = [0; 2];
+            if !pkt.read_at(info.header_len + udp::CHECK_AT, &mut check) {
+                return false;
+            }
+            if check == [0; 2] {
+                return info.version() == Version::V4;
+            }
+        }
+        Protocol::TCP | Protocol::ICMPV6 => {}
+        _ => return true,
+    }
+    transport_check(pkt, info) == 0
+}
+
+/// Turns a partial checksum into bytes (Linux `skb_checksum_help`), and leaves any other state alone. Only a check at
+/// UDP's place is sent as 0xffff when it comes out as zero.
+///
+/// # Errors
+/// [`DropReason::CannotSegment`] for a fat packet, whose segments have one each; [`DropReason::TransportHeader`] when
+/// the field lies beyond the packet; [`DropReason::NoMemory`].
+pub fn complete(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
+    let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(()) };
+    if pkt.meta.cut.gso().is_some() {
+        return Err(DropReason::CannotSegment);
+    }
+    let (start, at) = (usize::from(start), usize::from(start) + usize::from(offset));
+    if !pkt.may_pull(mem, at + 2)? {
+        return Err(DropReason::TransportHeader);
+    }
+    // Whoever else owns bytes can change them after they were summed.
+    if !pkt.is_linear() && pieces(pkt).any(Buf::is_foreign) {
+        pkt.linearize(mem)?;
+    }
+    let total = sum_of(pkt, start, pkt.len());
+    let check = if usize::from(offset) == udp::CHECK_AT { sums::finish_udp(total) } else { sums::finish(total) };
+    let head = writable_head(mem, pkt)?;
+    head[at..at + 2].copy_from_slice(&check.to_be_bytes());
+    pkt.meta.csum = Csum::Unnecessary;
+    Ok(())
+}
+
+/// A packet's slots and those of its children, and the children's heads.
+fn pieces(pkt: &Packet) -> impl Iterator<Item = &Buf> {
+    let children = pkt.frag_list().iter().flat_map(|child| child.frags());
+    pkt.frags().iter().chain(children)
+}
+
+/// The head for writing, moved to a page of its own if others may see it.
+pub(crate) fn writable_head<'a>(mem: &Memory, pkt: &'a mut Packet) -> Result<&'a mut [u8], PoolDry> {
+    pkt.push(mem, 0)?;
+    pkt.head_mut().ok_or(PoolDry)
+}

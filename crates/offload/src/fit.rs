@@ -1,0 +1,107 @@
+//! Fitting a packet to the device that is to send it: keep, cut, linearize, complete the checksum.
+//!
+//! Follows Linux's `validate_xmit_skb` with one difference: a fat packet that the device could cut but not take in its
+//! geometry is linearized rather than cut, so that it stays fat.
+
+use base::DropReason;
+use packet::{Csum, Cut, Gso, Memory, Packet};
+use wire::{EtherType, checksum as sums, eth, vlan};
+
+use crate::features::{CsumOffload, Features};
+use crate::headers::Headers;
+use crate::{checksum, gso};
+
+/// Where the tag goes in an Ethernet header: behind both addresses.
+const TAG_AT: usize = 12;
+
+/// Makes of `pkt`, whose IP header begins at `l3`, what a device with these features sends, and appends it to `out`:
+/// one packet, or the segments of one. Packets that are not IP pass too, with `l3` where their payload begins.
+///
+/// In order: the VLAN tag in the metadata goes into the bytes, which takes an Ethernet header in front of `l3` (a
+/// layer-3 device has no tags); a fat packet is cut unless the device does it; pieces become one for a device that
+/// takes no pieces; and a partial checksum is completed unless the device does it.
+///
+/// # Errors
+/// As [`gso::segment`] and [`checksum::complete`]; the packet is gone, and `out` as it was.
+pub fn fit(
+    mem: &Memory,
+    features: &Features,
+    mut pkt: Packet,
+    l3: usize,
+    out: &mut Vec<Packet>,
+) -> Result<(), DropReason> {
+    let l3 = insert_tag(mem, &mut pkt, l3)?;
+    match pkt.meta.cut {
+        Cut::Gso(gso) => {
+            if !features.cuts(&gso, pkt.len()) || flatten(mem, features, &mut pkt).is_err() {
+                return gso::segment(mem, features, pkt, l3, out);
+            }
+            harmonise(mem, &mut pkt, l3, &gso)?;
+        }
+        Cut::Whole | Cut::Fragment => {
+            flatten(mem, features, &mut pkt)?;
+            if !completes(mem, features.csum, &mut pkt, l3) {
+                checksum::complete(mem, &mut pkt)?;
+            }
+        }
+    }
+    out.push(pkt);
+    Ok(())
+}
+
+/// Brings the packet into a geometry that the device takes.
+fn flatten(mem: &Memory, features: &Features, pkt: &mut Packet) -> Result<(), DropReason> {
+    if features.sg && (features.frag_list || pkt.frag_list().is_empty()) {
+        return Ok(());
+    }
+    Ok(pkt.linearize(mem)?)
+}
+
+/// Tells whether the device completes the packet's checksum, or nothing is left to complete.
+fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> bool {
+    match (pkt.meta.csum, csum) {
+        (Csum::None | Csum::Unnecessary | Csum::Complete(_), _) | (_, CsumOffload::Any) => true,
+        (Csum::Partial { .. }, CsumOffload::None) => false,
+        (Csum::Partial { start, offset }, _) => Headers::find(mem, pkt, l3).is_ok_and(|headers| {
+            // The device looks for the transport header itself: it has to find the one that is meant.
+            let same = usize::from(start) == headers.l4 && usize::from(offset) == headers.check_at();
+            same && csum.completes(&headers)
+        }),
+    }
+}
+
+/// A device that cuts expects the pseudo-header's sum in the check field.
+fn harmonise(mem: &Memory, pkt: &mut Packet, l3: usize, gso: &Gso) -> Result<(), DropReason> {
+    if matches!(pkt.meta.csum, Csum::Partial { .. }) {
+        return Ok(());
+    }
+    let headers = Headers::find(mem, pkt, l3)?;
+    let start = u16::try_from(headers.l4).map_err(|_| DropReason::CannotSegment)?;
+    if !headers.is(gso.kind) {
+        return Err(DropReason::CannotSegment);
+    }
+    let pseudo = headers.pseudo(pkt.head(), pkt.len() - headers.l4);
+    let (at, offset) = (headers.l4 + headers.check_at(), headers.check_at() as u16);
+    let head = checksum::writable_head(mem, pkt)?;
+    head[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
+    pkt.meta.csum = Csum::Partial { start, offset };
+    Ok(())
+}
+
+/// Moves the tag from the metadata into the bytes. Returns where the IP header is now.
+fn insert_tag(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<usize, DropReason> {
+    let Some(tci) = pkt.meta.vlan.take() else { return Ok(l3) };
+    if l3 < eth::Header::LEN {
+        return Ok(l3);
+    }
+    if !pkt.may_pull(mem, TAG_AT)? {
+        return Err(DropReason::EthTruncated);
+    }
+    pkt.push(mem, vlan::Header::LEN)?;
+    let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
+    head.copy_within(vlan::Header::LEN..vlan::Header::LEN + TAG_AT, 0);
+    // The tag is the type of the frame, then what a tag has in front of the type that the frame had.
+    head[TAG_AT..TAG_AT + 2].copy_from_slice(&EtherType::VLAN.0.to_be_bytes());
+    head[TAG_AT + 2..TAG_AT + 4].copy_from_slice(&tci.to_be_bytes());
+    Ok(l3 + vlan::Header::LEN)
+}

@@ -1,0 +1,147 @@
+//! Where a packet's headers are, found in its bytes.
+//!
+//! A guest or a TUN device also says where it believes them to be; that is never trusted. Lengths are the packet's own:
+//! what the IP header of a fat packet says about them is rewritten for each segment.
+
+use base::DropReason;
+use packet::{GsoKind, Memory, Packet};
+use wire::ipv6::Chain;
+use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, tcp, udp};
+
+/// The layout of a packet's headers, all of which lie in its head.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Headers {
+    pub(crate) version: Version,
+    /// What comes behind the IP headers.
+    pub(crate) protocol: Protocol,
+    /// Whether the packet is a fragment; then there may be no transport header.
+    pub(crate) fragment: bool,
+    /// Where the IP header begins.
+    pub(crate) l3: usize,
+    /// Where the transport header begins, behind IPv4 options and IPv6 extension headers.
+    pub(crate) l4: usize,
+    /// Where the payload begins.
+    pub(crate) end: usize,
+}
+
+impl Headers {
+    /// Finds the headers of a packet whose IP header begins at `l3`, and brings them into the head.
+    pub(crate) fn find(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<Self, DropReason> {
+        loop {
+            match Self::parse(pkt.head(), pkt.len(), l3) {
+                Ok(headers) => return Ok(headers),
+                Err(Malformed::OutsideHead) => {
+                    // Each turn brings in more, up to all there is.
+                    let more = (2 * pkt.headlen()).max(l3.saturating_add(128)).min(pkt.len());
+                    if more == pkt.headlen() || !pkt.may_pull(mem, more)? {
+                        return Err(Malformed::OutsideHead.into());
+                    }
+                }
+                Err(why) => return Err(why.into()),
+            }
+        }
+    }
+
+    /// Looks at a packet of `len` bytes of which `head` holds the first.
+    fn parse(head: &[u8], len: usize, l3: usize) -> Result<Self, Malformed> {
+        let outside = |why| if head.len() < len { Malformed::OutsideHead } else { why };
+        let ip = head.get(l3..).unwrap_or_default();
+        let version = Version::of(ip).map_err(|why| if ip.is_empty() { outside(why) } else { why })?;
+        let (ip_header_len, protocol, fragment) = match version {
+            Version::V4 => {
+                let header = ipv4::Header::ref_from(ip).map_err(outside)?;
+                if header.header_len() < ipv4::Header::LEN {
+                    return Err(Malformed::Ipv4HeaderLen);
+                }
+                (header.header_len(), header.protocol(), header.fragment().is_some())
+            }
+            Version::V6 => {
+                let chain = Chain::walk(ip, len - l3).map_err(|why| match why {
+                    Malformed::Ipv6Short => outside(why),
+                    why => why,
+                })?;
+                (chain.offset, chain.protocol, chain.fragment.is_some())
+            }
+        };
+        let l4 = l3 + ip_header_len;
+        let transport = head.get(l4..).unwrap_or_default();
+        let transport_len = match protocol {
+            _ if fragment => 0,
+            Protocol::TCP => {
+                let header = tcp::Header::ref_from(transport).map_err(outside)?;
+                if header.header_len() < tcp::Header::LEN {
+                    return Err(Malformed::TcpDataOffset);
+                }
+                header.header_len()
+            }
+            Protocol::UDP => udp::Header::ref_from(transport).map_err(outside).map(|_| udp::Header::LEN)?,
+            _ => 0,
+        };
+        let end = l4 + transport_len;
+        if end > head.len() {
+            return Err(outside(if end > l4 { Malformed::TcpShort } else { Malformed::Ipv4Short }));
+        }
+        Ok(Self { version, protocol, fragment, l3, l4, end })
+    }
+
+    /// Whether the IP header has no extension headers (nor, in IPv4, options).
+    pub(crate) fn plain(&self) -> bool {
+        self.l4 - self.l3 == self.version.header_len()
+    }
+
+    /// Whether a fat packet of this kind can have these headers.
+    pub(crate) fn is(&self, kind: GsoKind) -> bool {
+        let (version, protocol) = match kind {
+            GsoKind::TcpV4 => (Version::V4, Protocol::TCP),
+            GsoKind::TcpV6 => (Version::V6, Protocol::TCP),
+            GsoKind::Udp => (self.version, Protocol::UDP),
+        };
+        (self.version, self.protocol, self.fragment) == (version, protocol, false)
+    }
+
+    /// Where in the transport header the check is.
+    pub(crate) fn check_at(&self) -> usize {
+        if self.protocol == Protocol::UDP { udp::CHECK_AT } else { tcp::CHECK_AT }
+    }
+
+    /// The partial sum of the pseudo-header of `len` bytes of transport header and payload, from `head`'s addresses.
+    pub(crate) fn pseudo(&self, head: &[u8], len: usize) -> u32 {
+        let addresses = match self.version {
+            Version::V4 => self.l3 + 12..self.l3 + 20,
+            Version::V6 => self.l3 + 8..self.l3 + 40,
+        };
+        sums::add(sums::sum(&head[addresses]), u32::from(self.protocol.0) + len as u32)
+    }
+
+    /// Writes lengths for `len` bytes of packet, IPv4's checksum, and the pseudo-header's sum as the transport check.
+    /// Linux leaves a packet so when something behind it is to complete the check.
+    pub(crate) fn fill(&self, head: &mut [u8], len: usize, pseudo: u32) {
+        let ip = &mut head[self.l3..];
+        let ip_len = len - self.l3;
+        match self.version {
+            Version::V4 => {
+                ipv4::Header::mut_from(ip).expect("found before").set_total_len(ip_len as u16);
+                ipv4::fill_check(ip).expect("found before");
+            }
+            Version::V6 => {
+                let header = ipv6::Header::mut_from(ip).expect("found before");
+                header.set_payload_len((ip_len - ipv6::Header::LEN) as u16);
+            }
+        }
+        let transport = &mut head[self.l4..];
+        if self.protocol == Protocol::UDP {
+            udp::Header::mut_from(transport).expect("found before").set_len((len - self.l4) as u16);
+        }
+        let at = self.check_at();
+        transport[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
+    }
+
+    /// The longest packet, from its first byte, that the length fields of these headers can say.
+    pub(crate) fn max_len(&self) -> usize {
+        match self.version {
+            Version::V4 => self.l3 + 65_535,
+            Version::V6 if self.protocol == Protocol::UDP => self.l4 + 65_535,
+            Version::V6 => self.l3 + ipv6::Header::LEN + 65_535,
+        }
+    }
+}
