@@ -1,0 +1,51 @@
+//! The register of nonces: what it lets through and what it does not. Release builds have none.
+#![cfg(debug_assertions)]
+
+mod common;
+
+use base::{Counters, Instant};
+use common::{NAT_T, Pair, fat, mask, sa, udp_packet};
+use ipsec::{Ipsec, SaConfig, Train};
+use packet::{Memory, Packet};
+use wire::{Spi, Version};
+
+fn seal_one(node: &mut Ipsec, sa: base::SaId, mem: &Memory) {
+    let pkt = Packet::with_data(mem, &udp_packet(Version::V4, 9)).unwrap();
+    let mut counters = Counters::ZERO;
+    node.seal(mem, Instant::ZERO, sa, pkt, Train::None, &mut Vec::new(), &mut counters).unwrap();
+}
+
+#[test]
+fn one_key_in_both_directions_never_repeats_a_nonce() {
+    let config = SaConfig { encap: NAT_T, ..sa() };
+    let (mut there, mut back) = (Pair::new(&config), Pair::new(&config));
+    for round in 0..50 {
+        for pair in [&mut there, &mut back] {
+            let (bytes, csum, cut) = fat(Version::V4, round % 2 == 0, 500, 500 * (1 + round % 7));
+            let mut pkt = Packet::with_data(&pair.mem, &bytes).unwrap();
+            (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
+            let train = if round % 3 == 0 { Train::None } else { Train::Udp };
+            for wire in pair.seal(pkt, train) {
+                assert!(!pair.open(wire).is_empty());
+            }
+            seal_one(&mut pair.sender, pair.out_sa, &pair.mem);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "used twice with one key")]
+fn two_sas_with_one_key_and_one_mask_are_found_out() {
+    let (mut node, mem, mask) = (Ipsec::new(), Memory::heap(), mask());
+    let first = node.add_sa(&sa(), mask).unwrap();
+    let second = node.add_sa(&SaConfig { spi: Spi(9), ..sa() }, mask).unwrap();
+    seal_one(&mut node, first, &mem);
+    seal_one(&mut node, second, &mem);
+}
+
+#[test]
+fn a_node_can_move_to_another_thread() {
+    let (mut node, mem) = (Ipsec::new(), Memory::heap());
+    let id = node.add_sa(&sa(), mask()).unwrap();
+    std::thread::scope(|scope| scope.spawn(move || seal_one(&mut node, id, &mem)).join()).unwrap();
+}
