@@ -47,6 +47,14 @@ pub fn sum(bytes: &[u8]) -> u32 {
     u32::from(folded.swap_bytes())
 }
 
+/// The partial sum of a header of a few whole 32-bit words: what is behind the last whole one does not count.
+#[inline]
+pub(crate) fn sum_words(header: &[u8]) -> u32 {
+    let (words, _) = header.as_chunks::<4>();
+    let acc: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
+    sums::fold(sums::add(acc as u32, (acc >> 32) as u32)).into()
+}
+
 /// A word's two 32-bit halves added.
 const fn halves(word: u64) -> u64 {
     (word & 0xffff_ffff) + (word >> 32)
@@ -146,7 +154,7 @@ pub fn complete(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
 
 /// A packet's slots and those of its children, and the children's heads.
 fn pieces(pkt: &Packet) -> impl Iterator<Item = &Buf> {
-    let children = pkt.frag_list().iter().flat_map(|child| child.frags());
+    let children = pkt.frag_list().iter().flat_map(Packet::frags);
     pkt.frags().iter().chain(children)
 }
 

@@ -42,6 +42,11 @@ impl Headers {
         }
     }
 
+    /// The headers that somebody has already read, of a packet that begins with its IP header and is no fragment.
+    pub(crate) fn of_parts(version: Version, protocol: Protocol, l4: usize, end: usize) -> Self {
+        Self { version, protocol, fragment: false, l3: 0, l4, end }
+    }
+
     /// Looks at a packet of `len` bytes of which `head` holds the first.
     fn parse(head: &[u8], len: usize, l3: usize) -> Result<Self, Malformed> {
         let outside = |why| if head.len() < len { Malformed::OutsideHead } else { why };

@@ -1,0 +1,291 @@
+//! What GRO reads of a packet that arrives: once, and only what it compares.
+
+use base::LinkId;
+use packet::{Csum, Memory, Packet};
+use wire::ipv6::Chain;
+use wire::tcp::{self, Flags};
+use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, udp};
+
+use crate::checksum;
+use crate::headers::Headers;
+
+/// What tells flows apart. Two packets that differ here have nothing to do with each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Flow {
+    /// Source, then destination; IPv4's two in the first.
+    addresses: [u64; 4],
+    ports: u32,
+    /// IP version, upper-layer protocol and IPv6 flow label.
+    kind: u32,
+    link: LinkId,
+    vlan: Option<u16>,
+}
+
+/// A packet that may have to do with a held one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) flow: Flow,
+    pub(super) version: Version,
+    pub(super) protocol: Protocol,
+    /// Where the transport header begins.
+    pub(super) l4: u16,
+    /// Where the payload begins.
+    pub(super) end: u16,
+    /// Bytes of payload.
+    pub(super) payload: u32,
+    /// Header fields of the same flow that have to stay as they are: TTL, TOS, DF, and in TCP the header's length,
+    /// window, acknowledgment, urgent pointer and all flags but CWR, PSH and FIN.
+    pub(super) constant: [u64; 2],
+    /// IPv4's identification.
+    pub(super) id: u16,
+    pub(super) dont_fragment: bool,
+    /// TCP's sequence number.
+    pub(super) seq: u32,
+    pub(super) flags: Flags,
+}
+
+/// What GRO has to do with a packet.
+#[derive(Debug)]
+pub(super) enum Class {
+    /// It is of a flow that may be held.
+    Segment(Arrival),
+    /// It is of such a flow, but never merged; it only must not overtake.
+    Odd,
+    /// Nothing.
+    Other,
+}
+
+/// Flags of which the last segment's are kept.
+pub(super) const LAST: Flags = Flags::from_bits(Flags::FIN.bits() | Flags::PSH.bits());
+
+/// Flags after which a flow is not held any longer (Linux `tcp_gro_receive`).
+const ENDING: Flags = Flags::from_bits(LAST.bits() | Flags::URG.bits() | Flags::RST.bits() | Flags::SYN.bits());
+
+/// Flags that two packets may differ in and yet be looked at further.
+const VARYING: Flags = Flags::from_bits(LAST.bits() | Flags::CWR.bits());
+
+impl Class {
+    /// Looks at a packet that begins with its IP header, after bringing the headers into its head if need be.
+    #[inline]
+    pub(super) fn of(mem: &Memory, pkt: &mut Packet, with_udp: bool) -> Self {
+        match Self::parse(pkt, with_udp) {
+            Ok(class) => class,
+            Err(Malformed::OutsideHead) => Self::of_pieces(mem, pkt, with_udp),
+            Err(_) => Self::Odd,
+        }
+    }
+
+    #[cold]
+    fn of_pieces(mem: &Memory, pkt: &mut Packet, with_udp: bool) -> Self {
+        let found = Headers::find(mem, pkt, 0);
+        found.ok().and_then(|_| Self::parse(pkt, with_udp).ok()).unwrap_or(Self::Odd)
+    }
+
+    #[inline]
+    fn parse(pkt: &Packet, with_udp: bool) -> Result<Self, Malformed> {
+        let head = pkt.head();
+        match Version::of(head) {
+            Ok(Version::V4) => parse_v4(pkt, head, with_udp),
+            Ok(Version::V6) => parse_v6(pkt, head, with_udp),
+            Err(_) if head.len() < pkt.len() && head.is_empty() => Err(Malformed::OutsideHead),
+            Err(_) => Ok(Self::Other),
+        }
+    }
+}
+
+fn wanted(protocol: Protocol, with_udp: bool) -> bool {
+    protocol == Protocol::TCP || (with_udp && protocol == Protocol::UDP)
+}
+
+/// What is missing is in the packet's other pieces, or nowhere.
+#[cold]
+fn outside(pkt: &Packet, head: &[u8], why: Malformed) -> Malformed {
+    if head.len() < pkt.len() { Malformed::OutsideHead } else { why }
+}
+
+#[inline]
+fn parse_v4(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malformed> {
+    let header = ipv4::Header::ref_from(head).map_err(|why| outside(pkt, head, why))?;
+    if !wanted(header.protocol(), with_udp) {
+        return Ok(Class::Other);
+    }
+    // Only a header without options, not a fragment, with a right checksum, of just as many bytes as arrived.
+    let reserved_bit = header.as_bytes()[6] & 0x80 != 0;
+    let plain = header.header_len() == ipv4::Header::LEN && header.fragment().is_none() && !reserved_bit;
+    if !plain || header.total_len() != pkt.len() || checksum::sum_words(header.as_bytes()) != 0xffff {
+        return Ok(Class::Odd);
+    }
+    let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
+    let flow = Flow {
+        addresses: [u64::from(src) << 32 | u64::from(dst), 0, 0, 0],
+        ports: 0,
+        kind: 4 << 28 | u32::from(header.protocol().0) << 20,
+        link: pkt.meta.link,
+        vlan: pkt.meta.vlan,
+    };
+    let dont_fragment = header.dont_fragment();
+    let arrival = Arrival {
+        flow,
+        version: Version::V4,
+        protocol: header.protocol(),
+        l4: ipv4::Header::LEN as u16,
+        end: 0,
+        payload: 0,
+        constant: [of_ip(header.ttl(), header.tos(), dont_fragment), 0],
+        id: header.id(),
+        dont_fragment,
+        seq: 0,
+        flags: Flags::NONE,
+    };
+    arrival.with_transport(pkt, head)
+}
+
+#[inline]
+fn parse_v6(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malformed> {
+    let header = ipv6::Header::ref_from(head).map_err(|why| outside(pkt, head, why))?;
+    let (protocol, l4) = match header.next_header() {
+        direct @ (Protocol::TCP | Protocol::UDP) => (direct, ipv6::Header::LEN),
+        _ => match behind_options(head, pkt.len())? {
+            Some(found) => found,
+            None => return Ok(Class::Odd),
+        },
+    };
+    if !wanted(protocol, with_udp) {
+        return Ok(Class::Other);
+    }
+    if ipv6::Header::LEN + header.payload_len() != pkt.len() {
+        return Ok(Class::Odd);
+    }
+    let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
+    let flow = Flow {
+        addresses: [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64],
+        ports: 0,
+        kind: 6 << 28 | u32::from(protocol.0) << 20 | header.flow_label(),
+        link: pkt.meta.link,
+        vlan: pkt.meta.vlan,
+    };
+    let arrival = Arrival {
+        flow,
+        version: Version::V6,
+        protocol,
+        l4: l4 as u16,
+        end: 0,
+        payload: 0,
+        constant: [of_ip(header.hop_limit(), header.traffic_class(), true), 0],
+        id: 0,
+        dont_fragment: true,
+        seq: 0,
+        flags: Flags::NONE,
+    };
+    arrival.with_transport(pkt, head)
+}
+
+/// The upper layer behind hop-by-hop and destination options, or another protocol. `None` for fragments, and behind a
+/// routing header, where the check is made with an address that is not the header's.
+#[cold]
+fn behind_options(head: &[u8], len: usize) -> Result<Option<(Protocol, usize)>, Malformed> {
+    let chain = Chain::walk(head, len)?;
+    let mut next = ipv6::Header::ref_from(head)?.next_header();
+    let mut at = ipv6::Header::LEN;
+    while at < chain.offset {
+        if !matches!(next, Protocol::HOP_BY_HOP | Protocol::DEST_OPTS) {
+            return Ok(None);
+        }
+        let header = wire::ext::Header::ref_from(&head[at..])?;
+        (next, at) = (header.next_header(), at + header.header_len());
+    }
+    Ok(Some((chain.protocol, chain.offset)))
+}
+
+/// TTL, TOS and DF, in the bits that [`Arrival::constant`] has them.
+fn of_ip(ttl: u8, tos: u8, dont_fragment: bool) -> u64 {
+    u64::from(ttl) << 56 | u64::from(tos) << 48 | u64::from(dont_fragment) << 40
+}
+
+impl Arrival {
+    #[inline]
+    fn with_transport(mut self, pkt: &Packet, head: &[u8]) -> Result<Class, Malformed> {
+        let transport = &head[usize::from(self.l4)..];
+        let len = pkt.len() - usize::from(self.l4);
+        if self.protocol == Protocol::UDP {
+            let header = udp::Header::ref_from(transport).map_err(|why| outside(pkt, head, why))?;
+            self.flow.ports = u32::from(header.sport()) << 16 | u32::from(header.dport());
+            self.end = self.l4 + udp::Header::LEN as u16;
+            if header.len() != len || header.check() == 0 {
+                return Ok(Class::Odd);
+            }
+        } else {
+            let header = tcp::Header::ref_from(transport).map_err(|why| outside(pkt, head, why))?;
+            let header_len = header.header_len();
+            if header_len < tcp::Header::LEN || header_len > len {
+                return Ok(Class::Odd);
+            }
+            if header_len > transport.len() {
+                return Err(Malformed::OutsideHead);
+            }
+            self.flow.ports = u32::from(header.sport()) << 16 | u32::from(header.dport());
+            self.end = self.l4 + header_len as u16;
+            (self.seq, self.flags) = (header.seq(), header.flags());
+            let flags = self.flags & !VARYING;
+            self.constant[0] |= (header_len as u64) << 32 | u64::from(flags.bits()) << 16 | u64::from(header.window());
+            self.constant[1] = u64::from(header.ack()) << 16 | u64::from(header.urgent());
+        }
+        self.payload = (pkt.len() - usize::from(self.end)) as u32;
+        Ok(Class::Segment(self))
+    }
+
+    /// The bucket that the flow is held in.
+    #[inline]
+    pub(super) fn bucket(&self, buckets: usize) -> usize {
+        let Flow { addresses: [a, b, c, d], ports, .. } = self.flow;
+        let mixed = a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ u64::from(ports);
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % buckets
+    }
+
+    /// Tells whether a flow may begin to be held with this packet.
+    #[inline]
+    pub(super) fn may_be_first(&self) -> bool {
+        self.payload > 0 && !self.flags.intersects(ENDING)
+    }
+
+    /// Tells whether a flow may be held further after this packet.
+    #[inline]
+    pub(super) fn ends_flow(&self) -> bool {
+        self.flags.intersects(ENDING)
+    }
+
+    /// Tells whether the transport check is right, by what is known of it or by the bytes.
+    #[inline]
+    pub(super) fn check_ok(&self, pkt: &Packet) -> bool {
+        let l4 = usize::from(self.l4);
+        let transport = match pkt.meta.csum {
+            Csum::Unnecessary | Csum::Partial { .. } => return true,
+            Csum::None => checksum::sum_of(pkt, l4, pkt.len()),
+            Csum::Complete(all) => sums::sub(u32::from(all), sums::sum(&pkt.head()[..l4])),
+        };
+        let addresses = match self.version {
+            Version::V4 => checksum::sum_words(&pkt.head()[12..20]),
+            Version::V6 => checksum::sum_words(&pkt.head()[8..40]),
+        };
+        let pseudo = sums::add(addresses, u32::from(self.protocol.0) + (pkt.len() - l4) as u32);
+        sums::fold(sums::add(pseudo, transport)) == 0xffff
+    }
+}
+
+impl Flow {
+    /// Tells whether source and destination of the IP packet that begins with `head` are this flow's.
+    pub(super) fn has_addresses_of(&self, head: &[u8]) -> bool {
+        let addresses = match Version::of(head) {
+            Ok(Version::V4) => head.first_chunk::<20>().map(|ip| {
+                let (_, both) = ip.split_at(12);
+                [both.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte)), 0, 0, 0]
+            }),
+            Ok(Version::V6) => ipv6::Header::ref_from(head).ok().map(|header| {
+                let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
+                [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64]
+            }),
+            Err(_) => None,
+        };
+        addresses == Some(self.addresses)
+    }
+}
