@@ -1,0 +1,375 @@
+//! ICMP and ICMPv6: the answer to a ping, and the errors that a router owes to senders.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use base::DropReason;
+use offload::checksum;
+use packet::{CopyReason, Csum, Cut, Memory, Meta, Packet};
+use wire::ip::{Info, Version};
+use wire::{Protocol, icmp, icmpv6, ipv4, ipv6};
+
+/// Bytes of the fixed header of ICMP and ICMPv6.
+const HEADER_LEN: usize = icmp::Header::LEN;
+
+/// What is wrong with a packet, in the terms of both protocols.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Problem {
+    /// No route leads there.
+    NoRoute,
+    /// The last hop does not answer, or a route says *unreachable*.
+    HostUnreachable,
+    /// A route or a policy forbids it.
+    Prohibited,
+    /// Nobody here speaks its protocol.
+    ProtocolUnknown {
+        /// Where in the packet it is named.
+        at: usize,
+    },
+    /// Nobody here has its port.
+    PortUnreachable,
+    /// It does not fit, and may not be fragmented.
+    TooBig {
+        /// What would fit, in bytes of IP packet.
+        mtu: usize,
+    },
+    /// TTL or hop limit ran out.
+    TtlExceeded,
+}
+
+impl Problem {
+    /// Tells whether path MTU discovery waits for the message: then it is not rate-limited (Linux's
+    /// `icmpv4_mask_allow`, `icmpv6_mask_allow`).
+    pub const fn is_unlimited(self) -> bool {
+        matches!(self, Self::TooBig { .. })
+    }
+
+    const fn v4(self) -> icmp::Message {
+        match self {
+            Self::NoRoute => icmp::Message::Unreachable(icmp::Unreachable::NET),
+            Self::HostUnreachable => icmp::Message::Unreachable(icmp::Unreachable::HOST),
+            Self::Prohibited => icmp::Message::Unreachable(icmp::Unreachable::PROHIBITED),
+            Self::ProtocolUnknown { .. } => icmp::Message::Unreachable(icmp::Unreachable::PROTOCOL),
+            Self::PortUnreachable => icmp::Message::Unreachable(icmp::Unreachable::PORT),
+            Self::TooBig { mtu } => icmp::Message::FragNeeded { mtu: mtu as u16 },
+            Self::TtlExceeded => icmp::Message::TimeExceeded(icmp::Exceeded::TTL),
+        }
+    }
+
+    const fn v6(self) -> icmpv6::Message {
+        match self {
+            Self::NoRoute => icmpv6::Message::Unreachable(icmpv6::Unreachable::NO_ROUTE),
+            Self::HostUnreachable => icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS),
+            Self::Prohibited => icmpv6::Message::Unreachable(icmpv6::Unreachable::PROHIBITED),
+            Self::ProtocolUnknown { at } => {
+                icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer: at as u32 }
+            }
+            Self::PortUnreachable => icmpv6::Message::Unreachable(icmpv6::Unreachable::PORT),
+            Self::TooBig { mtu } => icmpv6::Message::PacketTooBig { mtu: mtu as u32 },
+            Self::TtlExceeded => icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT),
+        }
+    }
+}
+
+/// Tells whether anybody may be told about a packet's problem: not about an error message, a later fragment, or what
+/// did not come from one host to one host (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
+pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
+    let one_source = match info.src {
+        IpAddr::V4(src) => !(src.is_unspecified() || src.is_multicast() || src.is_loopback() || src.is_broadcast()),
+        IpAddr::V6(src) => !(src.is_unspecified() || src.is_multicast() || src.is_loopback()),
+    };
+    let one_destination = match info.dst {
+        IpAddr::V4(dst) => !(dst.is_multicast() || dst.is_broadcast()),
+        IpAddr::V6(dst) => !dst.is_multicast() || matches!(problem, Problem::TooBig { .. }),
+    };
+    let mut kind = [0; HEADER_LEN];
+    let is_error = match info.protocol {
+        Protocol::ICMP | Protocol::ICMPV6 if info.has_transport() => {
+            // A message too short to be told from an error is treated as one.
+            !packet.read_at(info.header_len, &mut kind)
+                || match info.version() {
+                    Version::V4 => icmp::Header::ref_from(&kind).map_or(true, icmp::Header::is_error),
+                    Version::V6 => icmpv6::Header::ref_from(&kind).map_or(true, icmpv6::Header::is_error),
+                }
+        }
+        _ => false,
+    };
+    one_source && one_destination && info.has_transport() && !is_error
+}
+
+/// The error message about `packet`, whose summary `info` is, from `src`, which is of the same family. It quotes as much
+/// of the packet as fits 576 bytes (RFC 1812 §4.3.2.3) or 1280 (RFC 4443 §2.4 (c)).
+///
+/// # Errors
+/// [`DropReason::NoMemory`].
+pub fn error(mem: &Memory, packet: &Packet, info: &Info, problem: Problem, src: IpAddr) -> Result<Packet, DropReason> {
+    let longest = match info.version() {
+        Version::V4 => icmp::MAX_ERROR_LEN,
+        Version::V6 => icmpv6::MAX_ERROR_LEN,
+    };
+    let front = info.version().header_len() + HEADER_LEN;
+    let quote = packet.len().min(longest - front);
+    let mut error = Packet::new(mem, Memory::HEADROOM + front, quote)?;
+    packet.read_at(0, error.put(quote).ok_or(DropReason::NoMemory)?);
+    mem.copied(CopyReason::Tap, quote);
+    let mut header = [0; HEADER_LEN];
+    match info.version() {
+        Version::V4 => icmp::Header::new(problem.v4()).write(&mut header)?,
+        Version::V6 => icmpv6::Header::new(problem.v6()).write(&mut header)?,
+    };
+    error.push(mem, HEADER_LEN)?.copy_from_slice(&header);
+    finish(mem, error, src, info.src, 0xc0)
+}
+
+/// The answer to the echo request `packet`, whose summary `info` is: the same data, turned around (RFC 792, RFC 4443
+/// §4.2). IP options and extension headers are not returned.
+///
+/// # Errors
+/// It is dropped: a wrong checksum, no echo request after all, no memory.
+pub fn echo_reply(mem: &Memory, mut packet: Packet, info: &Info) -> Result<Packet, DropReason> {
+    if !check_ok(&packet, info) {
+        return Err(DropReason::ChecksumWrong);
+    }
+    packet.pull(info.header_len);
+    if !packet.may_pull(mem, HEADER_LEN)? {
+        return Err(DropReason::IcmpIgnored);
+    }
+    packet.make_writable(mem, 0)?;
+    let head = packet.head_mut().ok_or(DropReason::NoMemory)?;
+    match info.version() {
+        Version::V4 => match icmp::Header::ref_from(head)?.message() {
+            Some(icmp::Message::EchoRequest { id, seq }) => {
+                icmp::Header::new(icmp::Message::EchoReply { id, seq }).write(head)?;
+            }
+            _ => return Err(DropReason::IcmpIgnored),
+        },
+        Version::V6 => match icmpv6::Header::ref_from(head)?.message() {
+            Some(icmpv6::Message::EchoRequest { id, seq }) => {
+                icmpv6::Header::new(icmpv6::Message::EchoReply { id, seq }).write(head)?;
+            }
+            _ => return Err(DropReason::IcmpIgnored),
+        },
+    }
+    packet.meta = Meta::default();
+    // The DSCP of a request is its answer's; an answer does not take part in ECN (RFC 3168 §6.1.1).
+    finish(mem, packet, info.dst, info.src, info.tos & !3)
+}
+
+/// Tells whether the checksum of an ICMP or ICMPv6 message is right.
+pub fn check_ok(packet: &Packet, info: &Info) -> bool {
+    match info.protocol {
+        Protocol::ICMP => {
+            matches!(packet.meta.csum, Csum::Unnecessary | Csum::Partial { .. })
+                || wire::checksum::finish(checksum::sum_of(packet, info.header_len, info.total_len)) == 0
+        }
+        _ => checksum::verify(packet, info),
+    }
+}
+
+/// Fills in the checksum of the message that `packet` begins with, and puts an IP header in front.
+fn finish(mem: &Memory, mut packet: Packet, src: IpAddr, dst: IpAddr, tos: u8) -> Result<Packet, DropReason> {
+    let len = packet.len();
+    let total = u16::try_from(len).map_err(|_| DropReason::PacketTooBig)?;
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            set_check(&mut packet, 0)?;
+            let total = total.checked_add(ipv4::Header::LEN as u16).ok_or(DropReason::PacketTooBig)?;
+            push_v4(mem, &mut packet, src, dst, total, tos)?;
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            set_check(&mut packet, wire::checksum::pseudo_v6(src, dst, Protocol::ICMPV6, len))?;
+            push_v6(mem, &mut packet, src, dst, total, tos)?;
+        }
+        _ => return Err(DropReason::NoRoute),
+    }
+    (packet.meta.csum, packet.meta.cut) = (Csum::None, Cut::Whole);
+    Ok(packet)
+}
+
+fn set_check(packet: &mut Packet, pseudo: u32) -> Result<(), DropReason> {
+    const CHECK: std::ops::Range<usize> = 2..4;
+    let field = |packet: &mut Packet, value: u16| {
+        let head = packet.head_mut().and_then(|head| head.get_mut(CHECK)).ok_or(DropReason::IcmpIgnored)?;
+        head.copy_from_slice(&value.to_be_bytes());
+        Ok::<(), DropReason>(())
+    };
+    field(packet, 0)?;
+    let sum = wire::checksum::add(pseudo, checksum::sum_of(packet, 0, packet.len()));
+    field(packet, wire::checksum::finish(sum))
+}
+
+fn push_v4(
+    mem: &Memory,
+    packet: &mut Packet,
+    src: Ipv4Addr,
+    dst: Ipv4Addr,
+    total: u16,
+    tos: u8,
+) -> Result<(), DropReason> {
+    let mut header = ipv4::Header::new(src, dst, Protocol::ICMP, total);
+    header.set_tos(tos);
+    header.fill_check();
+    header.write(packet.push(mem, ipv4::Header::LEN)?)?;
+    Ok(())
+}
+
+fn push_v6(
+    mem: &Memory,
+    packet: &mut Packet,
+    src: Ipv6Addr,
+    dst: Ipv6Addr,
+    len: u16,
+    tos: u8,
+) -> Result<(), DropReason> {
+    let mut header = ipv6::Header::new(src, dst, Protocol::ICMPV6, len);
+    header.set_traffic_class(tos);
+    header.write(packet.push(mem, ipv6::Header::LEN)?)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::geometry;
+    use wire::ipv4::Ipv4;
+    use wire::ipv6::Ipv6;
+
+    use super::*;
+
+    /// An IP packet of `protocol` from .1 to .2 with `payload`.
+    fn ip(version: Version, protocol: Protocol, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; version.header_len()];
+        match version {
+            Version::V4 => {
+                let (src, dst) = (Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2));
+                let mut header = ipv4::Header::new(src, dst, protocol, (20 + payload.len()) as u16);
+                header.fill_check();
+                header.write(&mut bytes).unwrap();
+            }
+            Version::V6 => {
+                let (src, dst) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+                ipv6::Header::new(src, dst, protocol, payload.len() as u16).write(&mut bytes).unwrap();
+            }
+        }
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    fn echo(version: Version, len: usize) -> Vec<u8> {
+        let mut message = vec![0; 8 + len];
+        message[8..].iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        match version {
+            Version::V4 => {
+                icmp::Header::new(icmp::Message::EchoRequest { id: 7, seq: 9 }).write(&mut message).unwrap();
+                icmp::fill_check(&mut message).unwrap();
+                ip(version, Protocol::ICMP, &message)
+            }
+            Version::V6 => {
+                icmpv6::Header::new(icmpv6::Message::EchoRequest { id: 7, seq: 9 }).write(&mut message).unwrap();
+                let (src, dst) = ("2001:db8::1".parse().unwrap(), "2001:db8::2".parse().unwrap());
+                icmpv6::fill_check(&mut message, src, dst).unwrap();
+                ip(version, Protocol::ICMPV6, &message)
+            }
+        }
+    }
+
+    #[test]
+    fn a_ping_comes_back_with_its_data_in_every_geometry() {
+        let mem = Memory::heap();
+        for version in [Version::V4, Version::V6] {
+            for len in [0, 1, 56, 1473, 20_000] {
+                let bytes = echo(version, len);
+                let info = Info::parse(&bytes, bytes.len()).unwrap();
+                for (shape, packet) in geometry::all(&mem, &bytes, &[20, 28, 40, 48]) {
+                    let reply = echo_reply(&mem, packet, &info).unwrap().to_vec();
+                    let seen = Info::parse(&reply, reply.len()).unwrap();
+                    assert_eq!((seen.src, seen.dst), (info.dst, info.src), "{version} {len} {shape}");
+                    assert_eq!(seen.payload(&reply)[4..], info.payload(&bytes)[4..], "{version} {len} {shape}");
+                    let reply = Packet::with_data(&mem, &reply).unwrap();
+                    assert!(check_ok(&reply, &seen), "{version} {len} {shape}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_ping_with_a_wrong_bit_is_dropped() {
+        let mem = Memory::heap();
+        for version in [Version::V4, Version::V6] {
+            let mut bytes = echo(version, 100);
+            bytes[90] ^= 4;
+            let info = Info::parse(&bytes, bytes.len()).unwrap();
+            let packet = Packet::with_data(&mem, &bytes).unwrap();
+            assert_eq!(echo_reply(&mem, packet, &info).unwrap_err(), DropReason::ChecksumWrong);
+        }
+    }
+
+    #[test]
+    fn an_error_quotes_what_fits_and_its_checksums_are_right() {
+        let mem = Memory::heap();
+        let udp = |len| vec![0x55; len];
+        for (version, len, want) in [(Version::V4, 100, 148), (Version::V4, 3000, 576), (Version::V6, 3000, 1280)] {
+            let bytes = ip(version, Protocol::UDP, &udp(len));
+            let info = Info::parse(&bytes, bytes.len()).unwrap();
+            let packet = Packet::with_data(&mem, &bytes).unwrap();
+            let problem = Problem::TooBig { mtu: 1438 };
+            assert!(may_answer(&packet, &info, problem));
+            let made = error(&mem, &packet, &info, problem, info.dst).unwrap().to_vec();
+            assert_eq!(made.len(), want);
+            let seen = Info::parse(&made, made.len()).unwrap();
+            assert_eq!(seen.payload(&made)[8..], bytes[..want - version.header_len() - 8]);
+            let message = seen.payload(&made);
+            match version {
+                Version::V4 => {
+                    assert_eq!(
+                        icmp::Header::ref_from(message).unwrap().message(),
+                        Some(icmp::Message::FragNeeded { mtu: 1438 })
+                    );
+                    assert!(Ipv4::parse(&made).unwrap().check_ok());
+                }
+                Version::V6 => {
+                    assert_eq!(
+                        icmpv6::Header::ref_from(message).unwrap().message(),
+                        Some(icmpv6::Message::PacketTooBig { mtu: 1438 })
+                    );
+                    Ipv6::parse(&made).unwrap();
+                }
+            }
+            assert!(check_ok(&Packet::with_data(&mem, &made).unwrap(), &seen));
+        }
+    }
+
+    #[test]
+    fn nobody_is_told_where_a_storm_could_come_of_it() {
+        let mem = Memory::heap();
+        let unreachable = Problem::HostUnreachable;
+        let answered = |bytes: &[u8], problem| {
+            let info = Info::parse(bytes, bytes.len()).unwrap();
+            may_answer(&Packet::with_data(&mem, bytes).unwrap(), &info, problem)
+        };
+        let with_v4 = |edit: &dyn Fn(&mut ipv4::Header), protocol, payload: &[u8]| {
+            let mut bytes = ip(Version::V4, protocol, payload);
+            let header = ipv4::Header::mut_from(&mut bytes).unwrap();
+            edit(header);
+            header.fill_check();
+            bytes
+        };
+        let plain = with_v4(&|_| {}, Protocol::UDP, &[0; 20]);
+        assert!(answered(&plain, unreachable));
+        assert!(answered(&echo(Version::V4, 8), unreachable));
+        for src in [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST, Ipv4Addr::LOCALHOST, Ipv4Addr::new(224, 0, 0, 1)] {
+            assert!(!answered(&with_v4(&|it| it.set_src(src), Protocol::UDP, &[0; 20]), unreachable), "from {src}");
+        }
+        for dst in [Ipv4Addr::BROADCAST, Ipv4Addr::new(224, 0, 0, 1)] {
+            assert!(!answered(&with_v4(&|it| it.set_dst(dst), Protocol::UDP, &[0; 20]), unreachable), "to {dst}");
+        }
+        let later = wire::FragOffset::from_bytes(64).unwrap();
+        assert!(!answered(&with_v4(&|it| it.set_fragment(later, false), Protocol::UDP, &[0; 20]), unreachable));
+        let mut error = [0; 16];
+        icmp::Header::new(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)).write(&mut error).unwrap();
+        assert!(!answered(&with_v4(&|_| {}, Protocol::ICMP, &error), unreachable));
+        assert!(!answered(&with_v4(&|_| {}, Protocol::ICMP, &error[..3]), unreachable));
+        let mut group = ip(Version::V6, Protocol::UDP, &[0; 20]);
+        ipv6::Header::mut_from(&mut group).unwrap().set_dst("ff02::1".parse().unwrap());
+        assert!(!answered(&group, unreachable));
+        assert!(answered(&group, Problem::TooBig { mtu: 1280 }), "RFC 4443 §2.4 (e.3): path MTU discovery for groups");
+    }
+}

@@ -1,0 +1,128 @@
+//! How many ICMP messages this node sends: Linux's `icmp_msgs_per_sec` for all together and `icmp_ratelimit` for each
+//! destination (RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f)).
+
+use std::net::IpAddr;
+
+use base::Instant;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+
+/// Messages a second to all destinations together, and how many of them may come at once.
+const ALL: Rate = Rate { interval_ns: 1_000_000, burst: 50 };
+
+/// Messages to one destination: one a second, six at once (`XRLIM_BURST_FACTOR`).
+const EACH: Rate = Rate { interval_ns: 1_000_000_000, burst: 6 };
+
+/// Destinations that are remembered. With more, the ones that could send again anyway are forgotten; if none could, the
+/// limit for all together has to do.
+const MAX_DESTINATIONS: usize = 1024;
+
+#[derive(Clone, Copy, Debug)]
+struct Rate {
+    interval_ns: u64,
+    burst: u64,
+}
+
+/// The tokens of one bucket, as the time at which it was last empty.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    empty_at_ns: u64,
+}
+
+/// Both limits.
+#[derive(Debug)]
+pub struct RateLimit {
+    all: Bucket,
+    each: HashMap<IpAddr, Bucket, RandomState>,
+}
+
+impl Bucket {
+    /// A full bucket.
+    const FULL: Self = Self { empty_at_ns: 0 };
+
+    fn take(&mut self, rate: Rate, now_ns: u64) -> bool {
+        // Time starts at zero: shifted by a full bucket, so that one is there from the start.
+        let now_ns = now_ns.saturating_add(rate.interval_ns * rate.burst);
+        let empty_at = self.empty_at_ns.max(now_ns - rate.interval_ns * rate.burst);
+        let may = now_ns - empty_at >= rate.interval_ns;
+        if may {
+            self.empty_at_ns = empty_at + rate.interval_ns;
+        }
+        may
+    }
+
+    fn is_full(self, now_ns: u64) -> bool {
+        self.empty_at_ns <= now_ns
+    }
+}
+
+impl Default for RateLimit {
+    fn default() -> Self {
+        Self { all: Bucket::FULL, each: HashMap::with_hasher(RandomState::default()) }
+    }
+}
+
+impl RateLimit {
+    /// Tells whether one more message may go to `to` now, and notes that it does.
+    pub fn allow(&mut self, now: Instant, to: IpAddr) -> bool {
+        let now_ns = now.as_nanos();
+        if self.each.len() >= MAX_DESTINATIONS && !self.each.contains_key(&to) {
+            self.each.retain(|_, bucket| !bucket.is_full(now_ns));
+            if self.each.len() >= MAX_DESTINATIONS {
+                return self.all.take(ALL, now_ns);
+            }
+        }
+        let each = self.each.entry(to).or_insert(Bucket::FULL);
+        let mut trial = *each;
+        if !trial.take(EACH, now_ns) || !self.all.take(ALL, now_ns) {
+            return false;
+        }
+        *each = trial;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn to(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    #[test]
+    fn a_destination_gets_six_at_once_and_one_a_second() {
+        let mut limit = RateLimit::default();
+        let allowed = |limit: &mut RateLimit, at: Instant| (0..20).filter(|_| limit.allow(at, to(1))).count();
+        assert_eq!(allowed(&mut limit, Instant::ZERO), 6);
+        assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_millis(999)), 0);
+        assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(1)), 1);
+        assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(3)), 2);
+        assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(300)), 6);
+    }
+
+    #[test]
+    fn all_destinations_together_get_fifty_at_once_and_a_thousand_a_second() {
+        let mut limit = RateLimit::default();
+        let mut flood = |at: Instant| {
+            (0..=255_u8)
+                .flat_map(|a| (0..40).map(move |b| IpAddr::from([10, 0, b, a])))
+                .filter(|&to| limit.allow(at, to))
+                .count()
+        };
+        assert_eq!(flood(Instant::ZERO), 50);
+        assert_eq!(flood(Instant::ZERO + Duration::from_millis(20)), 20);
+        assert_eq!(flood(Instant::ZERO + Duration::from_secs(60)), 50);
+    }
+
+    #[test]
+    fn destinations_are_forgotten_rather_than_piled_up() {
+        let mut limit = RateLimit::default();
+        for n in 0..100_000_u32 {
+            limit.allow(Instant::from_nanos(u64::from(n) * 1_000_000), IpAddr::from(n.to_be_bytes()));
+        }
+        assert!(limit.each.len() <= MAX_DESTINATIONS, "{} destinations", limit.each.len());
+    }
+}
