@@ -179,6 +179,11 @@ pub enum ConfigError {
     EsnWithoutWindow,
     /// There is such an SA or policy already.
     Exists,
+    /// There is no such SA.
+    NotFound,
+    /// Extended sequence numbers cannot be switched on or off under a key that is in use: either end would take the
+    /// other's numbers for others.
+    EsnChanged,
     /// There are [`MAX_SAS`](crate::sad::MAX_SAS) SAs.
     TooMany,
     /// The destination of an SA or a tunnel template is unspecified.
@@ -291,6 +296,8 @@ impl fmt::Display for ConfigError {
             Self::ReplayWindow(size) => write!(f, "replay-window {size} is above {MAX_WINDOW}"),
             Self::EsnWithoutWindow => f.write_str("esn needs a replay-window above 0"),
             Self::Exists => f.write_str("it exists already"),
+            Self::NotFound => f.write_str("it does not exist"),
+            Self::EsnChanged => f.write_str("esn cannot change under a key that is in use; give it a new SPI and key"),
             Self::TooMany => write!(f, "there are {} SAs already", crate::sad::MAX_SAS),
             Self::NoDestination => f.write_str("a destination address is missing"),
             Self::Templates(n) => write!(f, "{n} templates are more than {MAX_TEMPLATES}"),

@@ -62,6 +62,15 @@ impl Ipsec {
         self.sad.add(config, mask)
     }
 
+    /// Changes an SA under its key.
+    ///
+    /// # Errors
+    /// See [`Sad::update`].
+    pub fn update_sa(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
+        self.generation += 1;
+        self.sad.update(config)
+    }
+
     /// Takes an SA out; `None` when there is none with that SPI.
     pub fn remove_sa(&mut self, dst: IpAddr, spi: Spi) -> Option<Box<Sa>> {
         self.generation += 1;

@@ -46,6 +46,25 @@ impl ReplayWindow {
         window
     }
 
+    /// The same for `size` packets: what was seen stays seen as far as both windows reach.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn resized(&self, size: u32) -> Self {
+        let mut window = Self::new(size, self.esn, self.top);
+        for seq in self.seen().take_while(|seq| self.top - seq < u64::from(size)) {
+            window.set(seq);
+        }
+        window
+    }
+
+    /// The numbers in the window that were authenticated, from the highest down.
+    pub fn seen(&self) -> impl Iterator<Item = u64> + '_ {
+        let bottom = self.top.saturating_sub(u64::from(self.size).saturating_sub(1)).max(1);
+        (bottom..=self.top).rev().filter(|&seq| self.is_set(seq))
+    }
+
     /// The highest authenticated number.
     pub const fn top(&self) -> u64 {
         self.top
@@ -171,6 +190,24 @@ mod tests {
                 assert_eq!(window.mark(seq), Ok(()));
             }
         }
+    }
+
+    #[test]
+    fn a_resized_window_remembers_what_both_reach() {
+        for esn in [false, true] {
+            let mut window = ReplayWindow::new(64, esn, 0);
+            let marked = [1, 30, 70, 99, 100];
+            marked.map(|seq| window.mark(seq).unwrap());
+            for (size, want) in [(32, vec![100, 99, 70]), (64, vec![100, 99, 70]), (4096, vec![100, 99, 70])] {
+                let resized = window.resized(size);
+                assert_eq!(resized.seen().collect::<Vec<_>>(), want, "{size}");
+                assert_eq!((resized.size(), resized.top(), resized.esn()), (size, 100, esn));
+                assert_eq!(resized.check(99), Err(Seen));
+            }
+            assert_eq!(window.resized(2).seen().collect::<Vec<_>>(), [100, 99]);
+        }
+        assert_eq!(ReplayWindow::new(0, false, 0).resized(32).check(1), Ok(1));
+        assert_eq!(ReplayWindow::new(32, false, 7).resized(0).seen().collect::<Vec<_>>(), [7]);
     }
 
     #[test]

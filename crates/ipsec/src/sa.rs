@@ -75,6 +75,27 @@ impl Sa {
         })
     }
 
+    /// Takes over what `config`, which was checked, says beside identity and key. What was sent and seen stays so.
+    ///
+    /// # Errors
+    /// [`ConfigError::EsnChanged`].
+    pub(crate) fn update(&mut self, config: &SaConfig) -> Result<(), ConfigError> {
+        if config.flags.esn != self.flags.esn {
+            return Err(ConfigError::EsnChanged);
+        }
+        self.src = config.src;
+        self.mode = config.mode;
+        self.reqid = config.reqid;
+        self.flags = config.flags;
+        self.encap = config.encap;
+        self.selector = config.selector;
+        self.out.set_may_wrap(config.flags.oseq_may_wrap);
+        if config.replay_window != self.replay.size() {
+            self.replay = self.replay.resized(config.replay_window);
+        }
+        Ok(())
+    }
+
     /// Its number on this node.
     pub const fn id(&self) -> SaId {
         self.id

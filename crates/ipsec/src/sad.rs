@@ -22,13 +22,24 @@ pub struct Sad {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_spi: HashMap<(IpAddr, Spi), SaId, foldhash::fast::RandomState>,
-    by_template: HashMap<(IpAddr, u32, Mode), Vec<SaId>, foldhash::fast::RandomState>,
+    by_template: HashMap<TemplateKey, Vec<SaId>, foldhash::fast::RandomState>,
+    /// How many SAs expect ESP in UDP at an address and port.
+    encap_ports: HashMap<(IpAddr, u16), usize, foldhash::fast::RandomState>,
 }
+
+/// What a template asks for: destination, `reqid` and mode.
+type TemplateKey = (IpAddr, u32, Mode);
 
 #[derive(Debug)]
 struct Slot {
     uses: u32,
     sa: Option<Box<Sa>>,
+}
+
+impl Sa {
+    const fn template_key(&self) -> TemplateKey {
+        (self.dst, self.reqid, self.mode)
+    }
 }
 
 impl Sad {
@@ -53,7 +64,36 @@ impl Sad {
         }
         self.slots[slot as usize].sa = Some(sa);
         self.by_spi.insert(key, id);
+        if let Some(encap) = config.encap {
+            self.expect_port((config.dst, encap.dport));
+        }
         self.by_template.entry((config.dst, config.reqid, config.mode)).or_default().push(id);
+        Ok(id)
+    }
+
+    /// Gives the SA with that destination and SPI another configuration, but for its key: its sequence numbers go on and
+    /// its replay window remembers, so that neither a vector nor a packet is taken twice (Linux `xfrm_state_update`).
+    ///
+    /// # Errors
+    /// What is wrong with `config`, [`ConfigError::NotFound`] when there is no such SA, [`ConfigError::EsnChanged`]. It
+    /// then stays as it was.
+    pub fn update(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
+        config.check()?;
+        let id = self.by_spi(config.dst, config.spi).ok_or(ConfigError::NotFound)?;
+        let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
+        let (old, old_encap) = (sa.template_key(), sa.encap);
+        sa.update(config)?;
+        let new = sa.template_key();
+        if let Some(encap) = config.encap {
+            self.expect_port((config.dst, encap.dport));
+        }
+        if let Some(encap) = old_encap {
+            self.forget_port((config.dst, encap.dport));
+        }
+        if old != new {
+            self.forget_template(old, id);
+            self.by_template.entry(new).or_default().push(id);
+        }
         Ok(id)
     }
 
@@ -64,14 +104,33 @@ impl Sad {
         let sa = slot.sa.take()?;
         slot.uses = slot.uses.wrapping_add(1) & (u32::MAX >> SLOT_BITS);
         self.free.push(slot_of(id) as u32);
-        let key = (sa.dst, sa.reqid, sa.mode);
+        self.forget_template(sa.template_key(), id);
+        if let Some(encap) = sa.encap {
+            self.forget_port((dst, encap.dport));
+        }
+        Some(sa)
+    }
+
+    fn expect_port(&mut self, key: (IpAddr, u16)) {
+        *self.encap_ports.entry(key).or_default() += 1;
+    }
+
+    fn forget_port(&mut self, key: (IpAddr, u16)) {
+        if let Some(users) = self.encap_ports.get_mut(&key) {
+            *users -= 1;
+            if *users == 0 {
+                self.encap_ports.remove(&key);
+            }
+        }
+    }
+
+    fn forget_template(&mut self, key: TemplateKey, id: SaId) {
         if let Some(ids) = self.by_template.get_mut(&key) {
             ids.retain(|&other| other != id);
             if ids.is_empty() {
                 self.by_template.remove(&key);
             }
         }
-        Some(sa)
     }
 
     /// The SA of that number, if it is still there.
@@ -90,6 +149,12 @@ impl Sad {
     #[inline]
     pub fn by_spi(&self, dst: IpAddr, spi: Spi) -> Option<SaId> {
         self.by_spi.get(&(dst, spi)).copied()
+    }
+
+    /// Tells whether an SA expects ESP in UDP that is sent to this port of `dst`.
+    #[inline]
+    pub fn is_encap_port(&self, dst: IpAddr, port: u16) -> bool {
+        self.encap_ports.contains_key(&(dst, port))
     }
 
     /// The SA to send `flow` by as `template` asks, from `src` to `dst`: the newest that fits (Linux

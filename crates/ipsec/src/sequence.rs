@@ -42,6 +42,11 @@ impl OutSequence {
         Self { last, esn, may_wrap, mask }
     }
 
+    /// From now on 32-bit numbers may start over, or may not. The run of vectors goes on.
+    pub const fn set_may_wrap(&mut self, may_wrap: bool) {
+        self.may_wrap = may_wrap;
+    }
+
     /// Takes the next `n` numbers at once, or none.
     ///
     /// # Errors
