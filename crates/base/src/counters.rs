@@ -26,14 +26,14 @@ mib! {
     IpInReceives IpInHdrErrors IpInAddrErrors IpForwDatagrams IpInUnknownProtos IpInDiscards IpInDelivers
     IpOutRequests IpOutDiscards IpOutNoRoutes IpReasmTimeout IpReasmReqds IpReasmOKs IpReasmFails IpFragOKs
     IpFragFails IpFragCreates IpExtInNoRoutes IpExtInTruncatedPkts IpExtInCsumErrors
-    IcmpInMsgs IcmpInErrors IcmpInCsumErrors IcmpInDestUnreachs IcmpInTimeExcds IcmpInEchos IcmpInEchoReps
+    IcmpInMsgs IcmpInErrors IcmpInCsumErrors IcmpInDestUnreachs IcmpInTimeExcds IcmpInParmProbs IcmpInEchos IcmpInEchoReps
     IcmpOutMsgs IcmpOutRateLimitHost IcmpOutDestUnreachs IcmpOutTimeExcds IcmpOutEchos IcmpOutEchoReps
     Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos
     Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards
     Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates
-    Icmp6InMsgs Icmp6InErrors Icmp6InCsumErrors Icmp6InDestUnreachs Icmp6InPktTooBigs Icmp6InTimeExcds
+    Icmp6InMsgs Icmp6InErrors Icmp6InCsumErrors Icmp6InDestUnreachs Icmp6InPktTooBigs Icmp6InTimeExcds Icmp6InParmProblems
     Icmp6InEchos Icmp6InEchoReplies Icmp6InNeighborSolicits Icmp6InNeighborAdvertisements
-    Icmp6OutMsgs Icmp6OutRateLimitHost Icmp6OutDestUnreachs Icmp6OutPktTooBigs Icmp6OutTimeExcds
+    Icmp6OutMsgs Icmp6OutRateLimitHost Icmp6OutDestUnreachs Icmp6OutPktTooBigs Icmp6OutTimeExcds Icmp6OutParmProblems
     Icmp6OutEchoReplies Icmp6OutNeighborSolicits Icmp6OutNeighborAdvertisements
     UdpInDatagrams UdpNoPorts UdpInErrors UdpInCsumErrors Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6InCsumErrors
     XfrmInError XfrmInBufferError XfrmInHdrError XfrmInNoStates XfrmInStateProtoError XfrmInStateModeError

@@ -38,6 +38,8 @@ drop_reasons! {
     Ipv6Header,
     /// A source address that nobody may send from (multicast, broadcast, loopback from outside: RFC 1122 §3.2.1.3).
     IpSourceInvalid,
+    /// A destination that nobody may send to (loopback and this network from outside: RFC 1122 §3.2.1.3).
+    IpDestinationInvalid,
     /// TTL or hop limit ran out on the way (RFC 1812 §5.3.1, RFC 8200 §3).
     TtlExceeded,
     /// Larger than the next link takes, and may not be fragmented (RFC 1191, RFC 8201).

@@ -7,6 +7,7 @@
 mod decap;
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
+use offload::ip_headers;
 use packet::{Cut, Memory, Meta, Packet, SecPath};
 use wire::esp::{Header, TRAILER_LEN, Trailer};
 use wire::ip::Info;
@@ -14,7 +15,6 @@ use wire::{Protocol, Spi, udp};
 
 use crate::config::Mode;
 use crate::gateway::Ipsec;
-use crate::inside::ip_headers;
 use crate::output::Aad;
 use crate::pieces::Pieces;
 use crate::replay::Replay;

@@ -9,30 +9,7 @@ use offload::gso::MAX_SEGMENTS;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::ip::Info;
 use wire::tcp::{self, Flags};
-use wire::{Malformed, Protocol, Version, checksum, ipv4, ipv6, udp};
-
-/// The IP headers of a packet, which are brought into its head; bytes beyond the length that they say are cut off.
-///
-/// # Errors
-/// What is wrong with them, or [`DropReason::NoMemory`].
-pub(crate) fn ip_headers(mem: &Memory, pkt: &mut Packet) -> Result<Info, DropReason> {
-    loop {
-        match Info::parse(pkt.head(), pkt.len()) {
-            Ok(info) => {
-                if info.total_len < pkt.len() {
-                    pkt.trim(info.total_len);
-                }
-                return Ok(info);
-            }
-            Err(Malformed::OutsideHead | Malformed::IpVersion) if pkt.headlen() < pkt.len() => {
-                // Each turn brings in more, up to all there is.
-                let more = (2 * pkt.headlen()).max(128).min(pkt.len());
-                pkt.may_pull(mem, more)?;
-            }
-            Err(why) => return Err(why.into()),
-        }
-    }
-}
+use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
 
 /// How a packet is cut.
 #[derive(Debug)]

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
+use offload::ip_headers;
 use packet::{Buf, CopyReason, Csum, Cut, Gso, GsoKind, Memory, Meta, Packet};
 use wire::ip::Info;
 use wire::ipv6::Chain;
@@ -15,7 +16,7 @@ use crate::config::Mode;
 use crate::copy_sum::Source;
 use crate::engine::Aead;
 use crate::gateway::Ipsec;
-use crate::inside::{Cutting, ip_headers};
+use crate::inside::Cutting;
 use crate::outer::Outer;
 use crate::sa::Sa;
 use crate::sequence::{Overflow, Reserved};

@@ -31,6 +31,15 @@ impl Packet {
         Ok(self.head.push(n).expect("the head has that much headroom now"))
     }
 
+    /// The data in the head for writing: moved to a page of its own if others may see it.
+    ///
+    /// # Errors
+    /// [`PoolDry`], and the packet is as it was.
+    pub fn writable_head(&mut self, mem: &Memory) -> Result<&mut [u8], PoolDry> {
+        self.push(mem, 0)?;
+        self.head_mut().ok_or(PoolDry)
+    }
+
     /// Takes `n` bytes off the front, wherever they lie.
     ///
     /// # Panics

@@ -1,1 +1,206 @@
-//! Part of fatpath.
+//! The way of a packet through the node: ingress, local delivery or forwarding, egress. Read the files in that order.
+//!
+//! This crate composes and owns no protocol: each step is a call into the crate that knows it. It does no I/O either:
+//! [`Path::handle_rx`] takes what a link received, and what is to be sent waits in the port of its link until the
+//! caller takes it with [`Path::take_tx`].
+//!
+//! ```text
+//!  handle_rx ─▶ tap ─▶ link layer ─▶ ESP: open ─▶ GRO ─▶ tap ─▶ IP input ─▶ FIB ─┬▶ local ──┐
+//!                                                                               └▶ forward ┴▶ output
+//!  output ─▶ policy ─┬▶ (MTU) ───────────────▶ tap ─▶ neighbour ─▶ fit the device ─▶ tap ─▶ tx
+//!                    └▶ (inner MTU) ─▶ ESP: seal ──▲
+//! ```
+//!
+//! Every packet ends as delivered, sent, held (by a neighbour that has yet to answer) or dropped for a
+//! [`DropReason`], counted by the link that it came in by; Linux's own counters count beside that.
+#![forbid(unsafe_code)]
+
+mod egress;
+mod forward;
+mod ingress;
+mod local;
+mod neighbour;
+mod ports;
+mod reply;
+
+use base::{Counters, DropReason, Instant, LinkId};
+use fib::{Action, Fib, Neighbours};
+use host::RateLimit;
+use ipsec::{Ipsec, Opened};
+use offload::{Features, Gro, gro};
+use packet::{Memory, Packet};
+use wire::FlowKey;
+use wire::ip::Info;
+
+pub use ports::{Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
+
+/// One shard of the node: all that a packet meets between two links.
+#[derive(Debug)]
+pub struct Path {
+    /// The ports and their drops.
+    pub ports: Ports,
+    /// The routes.
+    pub fib: Fib,
+    /// The link-layer addresses of others.
+    pub neighbours: Neighbours,
+    /// The SAs and policies.
+    pub ipsec: Ipsec,
+    /// Linux's counters.
+    pub counters: Counters,
+    /// What went from one link to another.
+    pub forwarded: Forwarded,
+    gro: Gro,
+    icmp_limit: RateLimit,
+    /// When the operator was last told that another station has our address.
+    conflict_told: Option<Instant>,
+    /// Kept for their storage; empty between two calls.
+    scratch: Scratch,
+    /// What the neighbours asked for and is yet to be done.
+    actions: Vec<Action>,
+}
+
+/// Lists that are empty between two calls, and kept so that a burst allocates none.
+#[derive(Debug, Default)]
+struct Scratch {
+    glued: Vec<Packet>,
+    opened: Opened,
+    pieces: Vec<Packet>,
+    sealed: Vec<Packet>,
+    actions: Vec<Action>,
+}
+
+/// What went through the node, as it came in: a fat packet is one.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Forwarded {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes, from the inner IP header on.
+    pub bytes: u64,
+}
+
+/// What every step of a turn is handed: the time, and the memory to work in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn<'m> {
+    pub(crate) now: Instant,
+    pub(crate) mem: &'m Memory,
+}
+
+/// A packet that begins with its IP header, with what its headers say.
+#[derive(Debug)]
+pub(crate) struct IpPacket {
+    pub(crate) pkt: Packet,
+    pub(crate) info: Info,
+    pub(crate) flow: FlowKey,
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Path {
+    /// A node without links, routes, SAs or policies.
+    pub fn new() -> Self {
+        Self {
+            ports: Ports::default(),
+            fib: Fib::default(),
+            neighbours: Neighbours::default(),
+            ipsec: Ipsec::new(),
+            counters: Counters::ZERO,
+            forwarded: Forwarded::default(),
+            gro: Gro::new(gro::Config { udp: true, frag_list: false }),
+            icmp_limit: RateLimit::default(),
+            conflict_told: None,
+            scratch: Scratch::default(),
+            actions: Vec::new(),
+        }
+    }
+
+    /// Adds a port, or gives the one that is there another configuration.
+    pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
+        self.ports.set(id, config);
+    }
+
+    /// Takes a port away, with what waits in it or for its neighbours. Routes by it are the caller's to remove.
+    pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
+        self.drop_tx(id, DropReason::LinkDown);
+        self.ports.remove(id);
+        self.forget_neighbours(Turn { now, mem }, id);
+    }
+
+    /// Says whether a port's link is up. While it is down, nothing is queued for it, and its neighbours are unknown.
+    pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
+        if let Some(port) = self.ports.get_mut(id) {
+            port.up = up;
+        }
+        if !up {
+            self.drop_tx(id, DropReason::LinkDown);
+            self.forget_neighbours(Turn { now, mem }, id);
+        }
+    }
+
+    /// Says which of a port's packets are copied for a capture.
+    pub fn set_tap(&mut self, id: LinkId, tap: TapPoints) {
+        if let Some(port) = self.ports.get_mut(id) {
+            port.tap = tap;
+        }
+    }
+
+    /// What was captured since this was last called.
+    pub fn take_tapped(&mut self) -> std::vec::Drain<'_, Tapped> {
+        self.ports.take_tapped()
+    }
+
+    /// Runs what `link` received, in order, through to the ports that it leaves by. Empties `burst`.
+    pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
+        let turn = Turn { now, mem };
+        for mut pkt in burst.drain(..) {
+            pkt.meta.link = link;
+            self.receive(turn, link, pkt);
+        }
+        self.flush(turn);
+        self.act(turn);
+    }
+
+    /// Does what time asks for.
+    pub fn handle_timeout(&mut self, now: Instant, mem: &Memory) {
+        if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
+            self.neighbours.handle_timeout(now, &mut self.actions);
+            self.act(Turn { now, mem });
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.neighbours.poll_timeout()
+    }
+
+    /// What waits to be sent on a link, in order; the caller takes from the front what is gone.
+    pub fn take_tx(&mut self, id: LinkId) -> Option<&mut Vec<Packet>> {
+        self.ports.get_mut(id).map(Port::take_tx)
+    }
+
+    /// Drops what waits to be sent on a link.
+    pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
+        let Some(port) = self.ports.get_mut(id) else { return };
+        for pkt in std::mem::take(port.take_tx()) {
+            self.ports.drop(pkt.meta.link, reason);
+        }
+    }
+
+    /// Makes what waits to be sent on a link fit its features, which have become fewer.
+    pub fn refit(&mut self, mem: &Memory, id: LinkId, features: Features) {
+        let Some(port) = self.ports.get_mut(id) else { return };
+        port.config.features = features;
+        let l3 = port.l3();
+        for pkt in std::mem::take(port.take_tx()) {
+            self.enqueue(mem, id, pkt, l3);
+        }
+    }
+
+    /// Ends a packet: counts why, by the link that it came in by.
+    pub(crate) fn drop(&mut self, pkt: &Packet, reason: DropReason) {
+        self.ports.drop(pkt.meta.link, reason);
+    }
+}

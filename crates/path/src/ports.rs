@@ -2,8 +2,8 @@
 
 use base::{DropReason, IfAddr, LinkId};
 use offload::Features;
-use packet::Packet;
-use wire::eth::MacAddr;
+use packet::{CopyReason, Memory, Packet};
+use wire::eth::{self, MacAddr};
 
 /// Memory that packets may pin in front of a link that takes no more, as counted by their truesize.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
@@ -31,9 +31,49 @@ pub struct Port {
     /// Whether packets may go out by it.
     pub up: bool,
     /// Packets that fit the link, in the order in which they leave.
-    pub(crate) tx: Vec<Packet>,
+    tx: Vec<Packet>,
+    /// Their truesize in all; `None` when it has to be added up anew, because somebody took from them.
+    tx_bytes: Option<usize>,
     /// Where captured packets are copied from.
     pub(crate) tap: TapPoints,
+}
+
+impl Port {
+    fn new(config: PortConfig) -> Self {
+        Self { config, up: true, tx: Vec::new(), tx_bytes: None, tap: TapPoints::default() }
+    }
+
+    /// Where the IP header begins in what this port sends.
+    pub(crate) fn l3(&self) -> usize {
+        if self.config.mac.is_some() { eth::Header::LEN } else { 0 }
+    }
+
+    /// What waits to be sent, for somebody who takes from it.
+    pub(crate) fn take_tx(&mut self) -> &mut Vec<Packet> {
+        self.tx_bytes = None;
+        &mut self.tx
+    }
+
+    /// Makes `pkt`, whose IP header begins at `l3`, fit the link, and lets it wait to be sent.
+    ///
+    /// # Errors
+    /// As [`offload::fit`]; [`DropReason::TxQueueFull`] when too much waits already.
+    pub(crate) fn enqueue(&mut self, mem: &Memory, pkt: Packet, l3: usize) -> Result<&[Packet], DropReason> {
+        let before = self.tx.len();
+        let waiting = match self.tx_bytes {
+            Some(bytes) => bytes,
+            None => self.tx.iter().map(Packet::truesize).sum(),
+        };
+        offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
+        let more: usize = self.tx[before..].iter().map(Packet::truesize).sum();
+        if waiting + more > TX_QUEUE_BYTES {
+            self.tx.truncate(before);
+            self.tx_bytes = Some(waiting);
+            return Err(DropReason::TxQueueFull);
+        }
+        self.tx_bytes = Some(waiting + more);
+        Ok(&self.tx[before..])
+    }
 }
 
 /// Which captures are on at a port.
@@ -58,11 +98,15 @@ pub struct Tapped {
     pub bytes: Vec<u8>,
 }
 
+/// Packets that may wait for whoever captures; what comes while they do is lost to the capture alone.
+const MAX_TAPPED: usize = 4096;
+
 /// The ports by their number, and the drops of each.
 #[derive(Debug, Default)]
 pub struct Ports {
     ports: Vec<Option<Port>>,
     drops: Vec<[u64; DropReason::COUNT]>,
+    tapped: Vec<Tapped>,
 }
 
 impl Ports {
@@ -84,7 +128,7 @@ impl Ports {
         }
         match &mut self.ports[at] {
             Some(port) => port.config = config,
-            empty => *empty = Some(Port { config, up: true, tx: Vec::new(), tap: TapPoints::default() }),
+            empty => *empty = Some(Port::new(config)),
         }
     }
 
@@ -96,6 +140,36 @@ impl Ports {
     /// Every port with its number.
     pub fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
         self.ports.iter().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_ref()?)))
+    }
+
+    /// Copies a packet for a capture, if one is on at that place.
+    #[inline]
+    pub(crate) fn tap(&mut self, mem: &Memory, link: LinkId, fat: bool, outbound: bool, pkt: &Packet) {
+        let Some(port) = self.get(link) else { return };
+        if (if fat { port.tap.fat } else { port.tap.wire }) && self.tapped.len() < MAX_TAPPED {
+            mem.copied(CopyReason::Tap, pkt.len());
+            self.tapped.push(Tapped { link, fat, outbound, bytes: pkt.to_vec() });
+        }
+    }
+
+    /// As `Port::enqueue`, with a copy for a capture of what the wire will see.
+    pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
+        let Self { ports, tapped, .. } = self;
+        let port = ports.get_mut(link.0 as usize).and_then(Option::as_mut).ok_or(DropReason::LinkDown)?;
+        let tap = port.tap.wire;
+        let queued = port.enqueue(mem, pkt, l3)?;
+        if tap {
+            for pkt in queued.iter().take(MAX_TAPPED - tapped.len().min(MAX_TAPPED)) {
+                mem.copied(CopyReason::Tap, pkt.len());
+                tapped.push(Tapped { link, fat: false, outbound: true, bytes: pkt.to_vec() });
+            }
+        }
+        Ok(())
+    }
+
+    /// What was captured.
+    pub(crate) fn take_tapped(&mut self) -> std::vec::Drain<'_, Tapped> {
+        self.tapped.drain(..)
     }
 
     /// Counts a packet of `link` that was dropped.

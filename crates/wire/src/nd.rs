@@ -20,8 +20,16 @@ pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
 const ROUTER_SOLICIT: u8 = 133;
 const ROUTER_ADVERT: u8 = 134;
-const NEIGHBOUR_SOLICIT: u8 = 135;
-const NEIGHBOUR_ADVERT: u8 = 136;
+/// The ICMPv6 type of a solicitation.
+pub const NEIGHBOUR_SOLICIT: u8 = 135;
+/// The ICMPv6 type of an advertisement.
+pub const NEIGHBOUR_ADVERT: u8 = 136;
+const REDIRECT: u8 = 137;
+
+/// Tells whether ICMPv6 messages of this type are neighbour or router discovery (RFC 4861 §4).
+pub const fn is_discovery(kind: u8) -> bool {
+    matches!(kind, ROUTER_SOLICIT..=REDIRECT)
+}
 
 /// The group in which the owner of `addr` listens for solicitations (RFC 4291 §2.7.1).
 pub const fn solicited_node(addr: Ipv6Addr) -> Ipv6Addr {

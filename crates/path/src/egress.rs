@@ -1,0 +1,206 @@
+//! From a decision to the link: policy, MTU, ESP, neighbour, fitting the device (Linux `ip_output`, `xfrm_output`).
+
+use base::{DropReason, LinkId, Mib};
+use fib::{Decision, Resolution};
+use host::icmp::Problem;
+use ipsec::{Bundle, Decision as Policy, Mode, Train};
+use offload::{Features, checksum, gso};
+use packet::{Cut, GsoKind, Memory, Packet};
+use wire::ip::Info;
+use wire::{Version, tcp, udp};
+
+use crate::forward::Hop;
+use crate::{IpPacket, Path, Turn};
+
+/// The smallest MTU that IPv6 knows (RFC 8200 §5). A packet that fits it is never told to be smaller.
+const IPV6_MIN_MTU: usize = 1280;
+
+/// How packets are cut before they are fragmented or sealed: by reference, with their checksums complete.
+const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
+
+impl Path {
+    /// Sends an IP packet, fat or not, by `hop`; through IPsec if a policy says so.
+    pub(crate) fn output(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
+        if self.ipsec.is_idle() {
+            return self.output_clear(turn, ip, hop);
+        }
+        match self.ipsec.lookup(&ip.flow, &mut self.counters) {
+            Policy::Bypass => self.output_clear(turn, ip, hop),
+            Policy::Protect(bundle) => self.output_esp(turn, ip, &bundle, hop),
+            Policy::Drop(reason) => self.drop(&ip.pkt, reason),
+        }
+    }
+
+    fn output_clear(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
+        let Some(mtu) = self.mtu_of(hop.dev) else { return self.drop(&ip.pkt, DropReason::LinkDown) };
+        if wire_len(&ip.pkt, &ip.info) <= mtu {
+            return self.emit(turn, ip.pkt, hop);
+        }
+        if ip.info.dont_fragment {
+            return self.too_big(turn, &ip, mtu);
+        }
+        let mut pieces = std::mem::take(&mut self.scratch.pieces);
+        self.fragment(turn, ip.pkt, mtu, &mut pieces);
+        for piece in pieces.drain(..) {
+            self.emit(turn, piece, hop);
+        }
+        self.scratch.pieces = pieces;
+    }
+
+    /// Protects a packet by the SAs of `bundle`, the innermost first, and sends what comes of it to the end of the
+    /// outermost tunnel.
+    fn output_esp(&mut self, turn: Turn<'_>, ip: IpPacket, bundle: &Bundle, mut hop: Hop) {
+        let sas = || bundle.iter().filter_map(|&id| self.ipsec.sa(id));
+        if let Some(tunnel) = sas().filter(|sa| sa.mode() == Mode::Tunnel).next_back() {
+            match self.fib.decide(tunnel.dst(), None) {
+                Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
+                decision => {
+                    let v4 = tunnel.dst().is_ipv4();
+                    self.counters.count(if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes });
+                    let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
+                    return self.drop(&ip.pkt, reason);
+                }
+            }
+        }
+        let Some(port) = self.ports.get(hop.dev).filter(|port| port.up) else {
+            return self.drop(&ip.pkt, DropReason::LinkDown);
+        };
+        let train = if port.config.features.uso { Train::Udp } else { Train::None };
+        let outer_mtu = port.config.mtu;
+        let mtu = sas().rev().fold(outer_mtu, |mtu, sa| sa.inner_mtu(mtu));
+        let v4 = ip.info.version() == Version::V4;
+        // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): what is too long is cut afterwards.
+        let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
+        let mtu = if v4 { mtu } else { mtu.max(IPV6_MIN_MTU) };
+        let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
+        if !fits && ip.info.dont_fragment {
+            return self.too_big(turn, &ip, mtu);
+        }
+        let mut pieces = std::mem::take(&mut self.scratch.pieces);
+        if fits || whole {
+            pieces.push(ip.pkt);
+        } else {
+            // Before ESP, so that the peer has nothing to reassemble (RFC 4301 §7).
+            self.fragment(turn, ip.pkt, mtu, &mut pieces);
+        }
+        self.seal(turn, bundle, train, &mut pieces);
+        for piece in pieces.drain(..) {
+            self.counters.count(if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+            self.emit_sealed(turn, piece, outer_mtu, hop);
+        }
+        self.scratch.pieces = pieces;
+    }
+
+    /// Runs packets through the SAs of a bundle.
+    fn seal(&mut self, turn: Turn<'_>, bundle: &Bundle, train: Train, packets: &mut Vec<Packet>) {
+        let mut sealed = std::mem::take(&mut self.scratch.sealed);
+        for (at, &sa) in bundle.iter().enumerate() {
+            let train = if at + 1 == bundle.len() { train } else { Train::None };
+            for pkt in packets.drain(..) {
+                let link = pkt.meta.link;
+                let result = self.ipsec.seal(turn.mem, turn.now, sa, pkt, train, &mut sealed, &mut self.counters);
+                if let Err(reason) = result {
+                    self.ports.drop(link, reason);
+                }
+            }
+            std::mem::swap(packets, &mut sealed);
+        }
+        self.scratch.sealed = sealed;
+    }
+
+    /// Sends a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
+    fn emit_sealed(&mut self, turn: Turn<'_>, pkt: Packet, mtu: usize, hop: Hop) {
+        if pkt.len() <= mtu || pkt.meta.cut.gso().is_some() {
+            return self.emit(turn, pkt, hop);
+        }
+        let mut fragments = std::mem::take(&mut self.scratch.sealed);
+        self.fragment(turn, pkt, mtu, &mut fragments);
+        for fragment in fragments.drain(..) {
+            self.emit(turn, fragment, hop);
+        }
+        self.scratch.sealed = fragments;
+    }
+
+    /// Cuts a packet to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
+    fn fragment(&mut self, turn: Turn<'_>, mut pkt: Packet, mtu: usize, out: &mut Vec<Packet>) {
+        let link = pkt.meta.link;
+        let before = out.len();
+        let result = match Version::of(pkt.head()) {
+            Ok(Version::V6) | Err(_) => Err(DropReason::PacketTooBig),
+            Ok(Version::V4) if pkt.meta.cut.gso().is_some() => {
+                let mut segments = Vec::new();
+                gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut segments).map(|()| {
+                    for segment in segments {
+                        self.fragment(turn, segment, mtu, out);
+                    }
+                })
+            }
+            Ok(Version::V4) => checksum::complete(turn.mem, &mut pkt)
+                .and_then(|()| reassembly::fragment(turn.mem, pkt, mtu, out))
+                .inspect(|()| {
+                    self.counters.count(Mib::IpFragOKs);
+                    self.counters.add(Mib::IpFragCreates, (out.len() - before) as u64);
+                }),
+        };
+        if let Err(reason) = result {
+            self.counters.count(Mib::IpFragFails);
+            self.ports.drop(link, reason);
+        }
+    }
+
+    /// Drops a packet that does not fit, and says what would.
+    fn too_big(&mut self, turn: Turn<'_>, ip: &IpPacket, mtu: usize) {
+        if ip.info.version() == Version::V4 {
+            self.counters.count(Mib::IpFragFails);
+        } else {
+            self.counters.count(Mib::Ip6InTooBigErrors);
+            self.counters.count(Mib::Ip6FragFails);
+        }
+        self.reject(turn, ip, DropReason::PacketTooBig, Problem::TooBig { mtu });
+    }
+
+    fn mtu_of(&self, link: LinkId) -> Option<usize> {
+        self.ports.get(link).filter(|port| port.up).map(|port| port.config.mtu)
+    }
+
+    /// Sends an IP packet that fits, in the segments it says, to its next hop.
+    fn emit(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
+        let Hop { dev, next_hop } = hop;
+        let Some(port) = self.ports.get(dev).filter(|port| port.up) else {
+            return self.drop(&pkt, DropReason::LinkDown);
+        };
+        let bare = port.config.mac.is_none();
+        self.ports.tap(turn.mem, dev, true, true, &pkt);
+        if bare {
+            return self.enqueue(turn.mem, dev, pkt, 0);
+        }
+        match self.neighbours.resolve(turn.now, dev, next_hop, pkt, &mut self.actions) {
+            Resolution::Send(to, pkt) => self.frame(turn, dev, to, pkt),
+            Resolution::Queued => {}
+            Resolution::Dropped(pkt, reason) => self.give_up(turn, pkt, reason),
+        }
+    }
+
+    /// Makes a packet, whose IP header begins at `l3`, fit its link and lets it wait to be sent.
+    pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) {
+        let from = pkt.meta.link;
+        if let Err(reason) = self.ports.enqueue(mem, link, pkt, l3) {
+            self.ports.drop(from, reason);
+        }
+    }
+}
+
+/// How long a packet's longest segment is on the wire, in bytes with its IP header: what an MTU is about (Linux
+/// `skb_gso_network_seglen`).
+fn wire_len(pkt: &Packet, info: &Info) -> usize {
+    let Cut::Gso(gso) = pkt.meta.cut else { return pkt.len() };
+    let transport = match gso.kind {
+        GsoKind::Udp => udp::Header::LEN,
+        GsoKind::TcpV4 | GsoKind::TcpV6 => {
+            let mut header = [0; tcp::Header::LEN];
+            pkt.read_at(info.header_len, &mut header);
+            tcp::Header::ref_from(&header).map_or(tcp::Header::LEN, tcp::Header::header_len)
+        }
+    };
+    pkt.len().min(info.header_len + transport + usize::from(gso.size))
+}

@@ -1,0 +1,92 @@
+//! Packets for others: policy, TTL, and out again (Linux `ip_forward`, `ip6_forward`).
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId, Mib};
+use host::icmp::Problem;
+use ipsec::Dir;
+use wire::{Version, ipv4, ipv6};
+
+use crate::{IpPacket, Path, Turn};
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    /// The link.
+    pub(crate) dev: LinkId,
+    /// The neighbour on it.
+    pub(crate) next_hop: IpAddr,
+}
+
+impl Path {
+    /// Sends on what came for somebody else.
+    pub(crate) fn forward(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop) {
+        let v4 = ip.info.version() == Version::V4;
+        if let Err(reason) = self.check_policy(Dir::Fwd, &ip) {
+            return self.drop(&ip.pkt, reason);
+        }
+        if !v4 && has_link_scope(&ip) {
+            self.counters.count(Mib::Ip6InAddrErrors);
+            return self.drop(&ip.pkt, DropReason::IpSourceInvalid);
+        }
+        if ip.info.ttl <= 1 {
+            self.counters.count(if v4 { Mib::IpInHdrErrors } else { Mib::Ip6InHdrErrors });
+            return self.reject(turn, &ip, DropReason::TtlExceeded, Problem::TtlExceeded);
+        }
+        if self.ports.get(hop.dev).is_none_or(|port| !port.up) {
+            return self.reject(turn, &ip, DropReason::LinkDown, Problem::HostUnreachable);
+        }
+        let head = match ip.pkt.writable_head(turn.mem) {
+            Ok(head) => head,
+            Err(dry) => return self.drop(&ip.pkt, dry.into()),
+        };
+        if v4 {
+            ipv4::Header::mut_from(head).expect("a header that was parsed").decrement_ttl();
+        } else {
+            ipv6::Header::mut_from(head).expect("a header that was parsed").decrement_hop_limit();
+        }
+        ip.info.ttl -= 1;
+        self.counters.count(if v4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams });
+        self.forwarded.packets += 1;
+        self.forwarded.bytes += ip.pkt.len() as u64;
+        self.output(turn, ip, hop);
+    }
+
+    /// Asks the policies, if there are any, whether a packet may go on as it came.
+    #[inline]
+    pub(crate) fn check_policy(&mut self, dir: Dir, ip: &IpPacket) -> Result<(), DropReason> {
+        if self.ipsec.is_idle() && ip.pkt.meta.sec_path.is_empty() {
+            return Ok(());
+        }
+        self.ipsec.check(dir, &ip.flow, &ip.pkt.meta.sec_path, &mut self.counters)
+    }
+
+    /// A packet to which no route leads, or one that says so.
+    pub(crate) fn unroutable(&mut self, turn: Turn<'_>, ip: &IpPacket, reason: DropReason) {
+        let v4 = ip.info.version() == Version::V4;
+        let problem = match reason {
+            DropReason::NoRoute => Problem::NoRoute,
+            // Over IPv6 Linux says "no route" here too (`ip6_pkt_discard`).
+            DropReason::RouteUnreachable => {
+                if v4 {
+                    Problem::HostUnreachable
+                } else {
+                    Problem::NoRoute
+                }
+            }
+            DropReason::RouteProhibit => Problem::Prohibited,
+            _ => return self.drop(&ip.pkt, reason),
+        };
+        match (v4, reason) {
+            (true, DropReason::NoRoute) => self.counters.count(Mib::IpExtInNoRoutes),
+            (true, _) => {}
+            (false, _) => self.counters.count(Mib::Ip6InNoRoutes),
+        }
+        self.reject(turn, ip, reason, problem);
+    }
+}
+
+/// Tells whether one of a packet's addresses means something on its own link alone (RFC 4291 §2.5.6).
+fn has_link_scope(ip: &IpPacket) -> bool {
+    [ip.info.src, ip.info.dst].iter().any(|addr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local()))
+}

@@ -1,0 +1,227 @@
+//! From a link's packet to a decision: link layer, ESP, GRO, IP input, FIB.
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId, Mib};
+use fib::{Decision, Station, arp};
+use offload::ip_headers;
+use packet::{Cut, Packet};
+use wire::eth::{self, EtherType};
+use wire::ip::Info;
+use wire::ipv4::{Ipv4, Opt};
+use wire::{FlowKey, MacAddr, Protocol, Version, udp};
+
+use crate::forward::Hop;
+use crate::{IpPacket, Path, Turn};
+
+/// Bytes in which a transport header has its ports, and the whole header of ICMP.
+const PORTS_LEN: usize = 8;
+
+impl Path {
+    /// Takes in one packet as the link had it. What is inside waits in GRO until [`flush`](Self::flush).
+    pub(crate) fn receive(&mut self, turn: Turn<'_>, link: LinkId, mut pkt: Packet) {
+        self.ports.tap(turn.mem, link, false, false, &pkt);
+        match self.link_layer(turn, link, &mut pkt) {
+            Ok(true) => self.open(turn, pkt),
+            Ok(false) => {}
+            Err(reason) => self.drop(&pkt, reason),
+        }
+    }
+
+    /// Takes off the link-layer header. Returns whether an IP packet is left; ARP ends here.
+    fn link_layer(&mut self, turn: Turn<'_>, link: LinkId, pkt: &mut Packet) -> Result<bool, DropReason> {
+        let port = self.ports.get(link).ok_or(DropReason::LinkDown)?;
+        let Some(mac) = port.config.mac else { return Ok(true) };
+        if !pkt.may_pull(turn.mem, eth::Header::LEN)? {
+            return Err(DropReason::EthTruncated);
+        }
+        let header = eth::Header::ref_from(pkt.head())?;
+        let (dst, ethertype) = (header.dst(), header.ethertype());
+        let for_all = dst.is_multicast();
+        if !(for_all || dst == mac) || pkt.meta.vlan.is_some() {
+            return Err(DropReason::EthNotForUs);
+        }
+        pkt.pull(eth::Header::LEN);
+        match ethertype {
+            EtherType::ARP => self.arp(turn, Station { link, mac }, pkt).map(|()| false),
+            EtherType::IPV4 | EtherType::IPV6 => {
+                let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, ethertype))?;
+                let version = if ethertype == EtherType::IPV4 { Version::V4 } else { Version::V6 };
+                let forwarded = || matches!(self.fib.decide(info.dst, None), Decision::Forward { .. });
+                // What everybody got is not for us to send on (RFC 1122 §3.3.6, Linux `ip_forward`).
+                if info.version() != version || for_all && forwarded() {
+                    return Err(DropReason::EthNotForUs);
+                }
+                Ok(true)
+            }
+            _ => Err(DropReason::EthNotForUs),
+        }
+    }
+
+    fn arp(&mut self, turn: Turn<'_>, here: Station, pkt: &mut Packet) -> Result<(), DropReason> {
+        pkt.linearize(turn.mem)?;
+        let Self { fib, neighbours, actions, .. } = self;
+        let is_own = |addr| fib.is_local(IpAddr::V4(addr));
+        arp::handle(neighbours, turn.now, turn.mem, here, is_own, pkt.head(), actions)?;
+        self.act(turn);
+        Ok(())
+    }
+
+    /// Opens ESP as long as there is some, and gives what is left to GRO.
+    fn open(&mut self, turn: Turn<'_>, mut pkt: Packet) {
+        let info = match ip_headers(turn.mem, &mut pkt) {
+            Ok(info) => info,
+            Err(reason) => {
+                self.count_malformed(reason, EtherType::IPV4);
+                return self.drop(&pkt, reason);
+            }
+        };
+        if !self.is_our_esp(&pkt, &info) {
+            return self.gro.receive(turn.mem, pkt, &mut self.scratch.glued);
+        }
+        let link = pkt.meta.link;
+        let v4 = info.version() == Version::V4;
+        self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
+        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        let mut opened = std::mem::take(&mut self.scratch.opened);
+        self.ipsec.open(turn.mem, turn.now, pkt, &mut opened, &mut self.counters);
+        for reason in opened.drops.drain(..) {
+            self.ports.drop(link, reason);
+        }
+        opened.keepalives = 0;
+        self.scratch.glued.append(&mut opened.not_esp);
+        // A packet has at most as many layers as a security path has room for.
+        for inner in opened.packets.drain(..) {
+            self.open(turn, inner);
+        }
+        self.scratch.opened = opened;
+    }
+
+    /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here. A fragment has to be reassembled first.
+    #[inline]
+    fn is_our_esp(&self, pkt: &Packet, info: &Info) -> bool {
+        let is_esp = match info.protocol {
+            _ if info.fragment.is_some() => false,
+            Protocol::ESP => true,
+            Protocol::UDP => {
+                let mut header = [0; udp::Header::LEN];
+                pkt.read_at(info.header_len, &mut header)
+                    && udp::Header::ref_from(&header)
+                        .is_ok_and(|udp| self.ipsec.sad().is_encap_port(info.dst, udp.dport()))
+            }
+            _ => false,
+        };
+        is_esp && self.fib.is_local(info.dst)
+    }
+
+    /// Ends a burst: what GRO holds goes on, in order.
+    pub(crate) fn flush(&mut self, turn: Turn<'_>) {
+        let mut glued = std::mem::take(&mut self.scratch.glued);
+        self.gro.flush(&mut glued);
+        for pkt in glued.drain(..) {
+            self.input(turn, pkt);
+        }
+        self.scratch.glued = glued;
+    }
+
+    /// IP input (Linux `ip_rcv`, `ip6_rcv`): from here on a packet may be fat.
+    fn input(&mut self, turn: Turn<'_>, mut pkt: Packet) {
+        let link = pkt.meta.link;
+        self.ports.tap(turn.mem, link, true, false, &pkt);
+        let ip = match self.classify(turn, &mut pkt) {
+            Ok((info, flow)) => IpPacket { pkt, info, flow },
+            Err(reason) => return self.drop(&pkt, reason),
+        };
+        let dst = ip.info.dst;
+        // A link-local address means something on its link alone (RFC 4291 §2.5.6).
+        let oif = is_link_local(dst).then_some(link);
+        match self.fib.decide(dst, oif) {
+            Decision::Local { .. } => self.deliver(turn, ip, false),
+            Decision::Broadcast { .. } | Decision::Multicast => self.deliver(turn, ip, true),
+            _ if oif.is_some() && self.own_link_local(link) == Some(dst) => self.deliver(turn, ip, false),
+            Decision::Forward { dev, next_hop } => self.forward(turn, ip, Hop { dev, next_hop }),
+            Decision::Drop(reason) => self.unroutable(turn, &ip, reason),
+        }
+    }
+
+    /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
+    fn classify(&mut self, turn: Turn<'_>, pkt: &mut Packet) -> Result<(Info, FlowKey), DropReason> {
+        let info = ip_headers(turn.mem, pkt)?;
+        let v4 = info.version() == Version::V4;
+        self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
+        if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
+            pkt.meta.cut = Cut::Fragment;
+        }
+        let addresses = match (info.src, info.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let nobody = |octet| octet == 0 || octet == 127;
+                let asks = src.is_unspecified() && dst.is_broadcast();
+                if src.is_multicast() || src.is_broadcast() || nobody(src.octets()[0]) && !asks {
+                    Err(DropReason::IpSourceInvalid)
+                } else if nobody(dst.octets()[0]) {
+                    Err(DropReason::IpDestinationInvalid)
+                } else {
+                    Ok(())
+                }
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                // Who has no address yet speaks to groups alone.
+                if src.is_multicast() || src.is_loopback() || src.is_unspecified() && !dst.is_multicast() {
+                    Err(DropReason::IpSourceInvalid)
+                } else if dst.is_loopback() || dst.is_unspecified() {
+                    Err(DropReason::IpDestinationInvalid)
+                } else {
+                    Ok(())
+                }
+            }
+            _ => unreachable!("both addresses are of one header"),
+        };
+        addresses.inspect_err(|_| {
+            self.counters.count(if v4 { Mib::IpInAddrErrors } else { Mib::Ip6InAddrErrors });
+        })?;
+        if v4 && !info.plain {
+            check_options(pkt).inspect_err(|_| self.counters.count(Mib::IpInHdrErrors))?;
+        }
+        Ok((info, flow_of(turn, pkt, &info)?))
+    }
+
+    /// Linux's counter for a packet whose IP headers are wrong.
+    fn count_malformed(&mut self, reason: DropReason, ethertype: EtherType) {
+        self.counters.count(match reason {
+            DropReason::Ipv4Header | DropReason::Ipv4Options => Mib::IpInHdrErrors,
+            DropReason::Ipv6Header => Mib::Ip6InHdrErrors,
+            DropReason::IpTruncated if ethertype == EtherType::IPV6 => Mib::Ip6InTruncatedPkts,
+            DropReason::IpTruncated => Mib::IpExtInTruncatedPkts,
+            _ => Mib::IpInDiscards,
+        });
+    }
+
+    /// The address that every Ethernet link has by itself (RFC 4291 App. A).
+    pub(crate) fn own_link_local(&self, link: LinkId) -> Option<IpAddr> {
+        self.ports.get(link)?.config.mac.map(MacAddr::link_local).map(IpAddr::V6)
+    }
+}
+
+/// The flow of a packet; its ports are brought into the head, so that none can be hidden.
+pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowKey, DropReason> {
+    if info.has_transport()
+        && matches!(info.protocol, Protocol::TCP | Protocol::UDP | Protocol::ICMP | Protocol::ICMPV6)
+    {
+        pkt.may_pull(turn.mem, info.total_len.min(info.header_len + PORTS_LEN))?;
+    }
+    Ok(FlowKey::new(info, pkt.head()))
+}
+
+/// Walks the options of an IPv4 header. A source route is not followed (Linux's `accept_source_route=0`).
+fn check_options(pkt: &Packet) -> Result<(), DropReason> {
+    for option in Ipv4::parse_head(pkt.head(), pkt.len())?.options() {
+        if matches!(option?.kind, Opt::LOOSE_SOURCE_ROUTE | Opt::STRICT_SOURCE_ROUTE) {
+            return Err(DropReason::Ipv4Options);
+        }
+    }
+    Ok(())
+}
+
+fn is_link_local(addr: IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
+}

@@ -1,0 +1,139 @@
+//! Packets for this node (Linux `ip_local_deliver`, `ip6_input`).
+
+use std::net::IpAddr;
+
+use base::{DropReason, Mib};
+use fib::{Station, nd};
+use host::icmp::{self, Problem};
+use ipsec::Dir;
+use offload::checksum;
+use packet::Cut;
+use wire::{Protocol, Version, icmp as icmpv4, icmpv6};
+
+use crate::{IpPacket, Path, Turn};
+
+impl Path {
+    /// Takes in what is for this node alone, or for a group (`for_all`) that it may belong to.
+    pub(crate) fn deliver(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
+        let v4 = ip.info.version() == Version::V4;
+        if ip.pkt.meta.cut == Cut::Fragment {
+            self.counters.count(if v4 { Mib::IpReasmReqds } else { Mib::Ip6ReasmReqds });
+            self.counters.count(if v4 { Mib::IpReasmFails } else { Mib::Ip6ReasmFails });
+            return self.drop(&ip.pkt, DropReason::FragmentNotReassembled);
+        }
+        // Neighbour discovery is what policies depend on: like ARP, it is before them.
+        if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
+            return self.discover(turn, ip);
+        }
+        if let Err(reason) = self.check_policy(Dir::In, &ip) {
+            return self.drop(&ip.pkt, reason);
+        }
+        match ip.info.protocol {
+            Protocol::ICMP if v4 => self.icmp(turn, ip, for_all),
+            Protocol::ICMPV6 if !v4 => self.icmp(turn, ip, for_all),
+            Protocol::UDP => self.udp(turn, &ip, for_all),
+            _ => {
+                self.counters.count(if v4 { Mib::IpInUnknownProtos } else { Mib::Ip6InUnknownProtos });
+                let problem = Problem::ProtocolUnknown { at: ip.info.next_header_at };
+                self.refuse(turn, &ip, for_all, DropReason::ProtocolUnknown, problem);
+            }
+        }
+    }
+
+    /// Drops a packet that this node does not want, and says so to its sender if it was sent to us alone.
+    fn refuse(&mut self, turn: Turn<'_>, ip: &IpPacket, for_all: bool, reason: DropReason, problem: Problem) {
+        if for_all { self.drop(&ip.pkt, reason) } else { self.reject(turn, ip, reason, problem) }
+    }
+
+    /// Neighbour discovery, which is for the link itself.
+    fn discover(&mut self, turn: Turn<'_>, mut ip: IpPacket) {
+        let link = ip.pkt.meta.link;
+        self.counters.count(Mib::Ip6InDelivers);
+        self.counters.count(Mib::Icmp6InMsgs);
+        match ip.flow.sport as u8 {
+            wire::nd::NEIGHBOUR_SOLICIT => self.counters.count(Mib::Icmp6InNeighborSolicits),
+            wire::nd::NEIGHBOUR_ADVERT => self.counters.count(Mib::Icmp6InNeighborAdvertisements),
+            _ => {}
+        }
+        let mac = self.ports.get(link).and_then(|port| port.config.mac);
+        let Some(mac) = mac.filter(|_| ip.pkt.meta.sec_path.is_empty()) else {
+            return self.drop(&ip.pkt, DropReason::IcmpIgnored);
+        };
+        if let Err(dry) = ip.pkt.linearize(turn.mem) {
+            return self.drop(&ip.pkt, dry.into());
+        }
+        let Self { fib, neighbours, actions, .. } = self;
+        let is_own = |addr| addr == mac.link_local() || fib.has_address(link, IpAddr::V6(addr));
+        let heard = nd::handle(neighbours, turn.now, turn.mem, Station { link, mac }, is_own, ip.pkt.head(), actions);
+        if let Err(reason) = heard {
+            self.counters.count(Mib::Icmp6InErrors);
+            self.drop(&ip.pkt, reason);
+        }
+        self.act(turn);
+    }
+
+    /// ICMP and ICMPv6: a ping is answered, all else ends here.
+    fn icmp(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
+        let v4 = ip.info.version() == Version::V4;
+        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        self.counters.count(if v4 { Mib::IcmpInMsgs } else { Mib::Icmp6InMsgs });
+        if !icmp::check_ok(&ip.pkt, &ip.info) {
+            self.counters.count(if v4 { Mib::IcmpInCsumErrors } else { Mib::Icmp6InCsumErrors });
+            self.counters.count(if v4 { Mib::IcmpInErrors } else { Mib::Icmp6InErrors });
+            return self.drop(&ip.pkt, DropReason::ChecksumWrong);
+        }
+        let kind = counter_of(&ip);
+        if let Some(mib) = kind {
+            self.counters.count(mib);
+        }
+        // A ping to everybody is not answered (Linux's `icmp_echo_ignore_broadcasts`).
+        if for_all || !matches!(kind, Some(Mib::IcmpInEchos | Mib::Icmp6InEchos)) {
+            return self.drop(&ip.pkt, DropReason::IcmpIgnored);
+        }
+        let link = ip.pkt.meta.link;
+        match icmp::echo_reply(turn.mem, ip.pkt, &ip.info) {
+            Ok(reply) => {
+                self.counters.count(if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs });
+                self.counters.count(if v4 { Mib::IcmpOutEchoReps } else { Mib::Icmp6OutEchoReplies });
+                self.send_own(turn, reply, link);
+            }
+            Err(reason) => self.ports.drop(link, reason),
+        }
+    }
+
+    /// UDP: no port has a listener.
+    fn udp(&mut self, turn: Turn<'_>, ip: &IpPacket, for_all: bool) {
+        let v4 = ip.info.version() == Version::V4;
+        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        let fat = ip.pkt.meta.cut.gso().is_some();
+        if !fat && !checksum::verify(&ip.pkt, &ip.info) {
+            self.counters.count(if v4 { Mib::UdpInCsumErrors } else { Mib::Udp6InCsumErrors });
+            self.counters.count(if v4 { Mib::UdpInErrors } else { Mib::Udp6InErrors });
+            return self.drop(&ip.pkt, DropReason::ChecksumWrong);
+        }
+        self.counters.count(if v4 { Mib::UdpNoPorts } else { Mib::Udp6NoPorts });
+        self.refuse(turn, ip, for_all, DropReason::UdpNoPort, Problem::PortUnreachable);
+    }
+}
+
+/// What an ICMP or ICMPv6 message is, as its counter tells; a ping is [`Mib::IcmpInEchos`] or [`Mib::Icmp6InEchos`].
+fn counter_of(ip: &IpPacket) -> Option<Mib> {
+    let message = ip.info.payload(ip.pkt.head());
+    Some(match ip.info.version() {
+        Version::V4 => match icmpv4::Header::ref_from(message).ok()?.message()? {
+            icmpv4::Message::EchoReply { .. } => Mib::IcmpInEchoReps,
+            icmpv4::Message::EchoRequest { .. } => Mib::IcmpInEchos,
+            icmpv4::Message::Unreachable(_) | icmpv4::Message::FragNeeded { .. } => Mib::IcmpInDestUnreachs,
+            icmpv4::Message::TimeExceeded(_) => Mib::IcmpInTimeExcds,
+            icmpv4::Message::ParamProblem { .. } => Mib::IcmpInParmProbs,
+        },
+        Version::V6 => match icmpv6::Header::ref_from(message).ok()?.message()? {
+            icmpv6::Message::EchoReply { .. } => Mib::Icmp6InEchoReplies,
+            icmpv6::Message::EchoRequest { .. } => Mib::Icmp6InEchos,
+            icmpv6::Message::Unreachable(_) => Mib::Icmp6InDestUnreachs,
+            icmpv6::Message::PacketTooBig { .. } => Mib::Icmp6InPktTooBigs,
+            icmpv6::Message::TimeExceeded(_) => Mib::Icmp6InTimeExcds,
+            icmpv6::Message::ParamProblem { .. } => Mib::Icmp6InParmProblems,
+        },
+    })
+}

@@ -1,0 +1,118 @@
+//! What neighbours ask of the path: to solicit them, to send what waited, to give it up.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use base::{DropReason, LinkId, Mib};
+use fib::{Action, Station, arp, nd};
+use host::icmp::Problem;
+use offload::ip_headers;
+use packet::Packet;
+use wire::MacAddr;
+use wire::Version;
+use wire::eth::{self, EtherType};
+
+use crate::ingress::flow_of;
+use crate::{IpPacket, Path, Turn};
+
+/// How often the operator is told at most that another station has one of our addresses.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+impl Path {
+    /// Does what the neighbours asked for, until they ask for no more.
+    pub(crate) fn act(&mut self, turn: Turn<'_>) {
+        while !self.actions.is_empty() {
+            let mut actions = std::mem::replace(&mut self.actions, std::mem::take(&mut self.scratch.actions));
+            for action in actions.drain(..) {
+                self.act_one(turn, action);
+            }
+            self.scratch.actions = actions;
+        }
+    }
+
+    fn act_one(&mut self, turn: Turn<'_>, action: Action) {
+        match action {
+            Action::Solicit { link, target, unicast_to } => match self.solicitation(turn, link, target, unicast_to) {
+                Ok(frame) => self.enqueue(turn.mem, link, frame, eth::Header::LEN),
+                Err(reason) => self.ports.drop(LinkId::NONE, reason),
+            },
+            Action::Send { link, to, packet } => self.frame(turn, link, to, packet),
+            Action::Answer { link, frame } => {
+                if eth::Header::ref_from(frame.head()).is_ok_and(|header| header.ethertype() == EtherType::IPV6) {
+                    self.counters.count(Mib::Icmp6OutMsgs);
+                    self.counters.count(Mib::Icmp6OutNeighborAdvertisements);
+                }
+                self.enqueue(turn.mem, link, frame, eth::Header::LEN);
+            }
+            Action::Drop { packet, reason, .. } => self.give_up(turn, packet, reason),
+            Action::Conflict { link, addr, station } => {
+                if self.conflict_told.is_none_or(|told| told + TELL_EVERY <= turn.now) {
+                    self.conflict_told = Some(turn.now);
+                    let name = self.ports.get(link).map_or("?", |port| &port.config.name);
+                    tracing::warn!("{name}: {station} uses our address {addr}");
+                }
+            }
+        }
+    }
+
+    /// The frame that asks on `link` who has `target`.
+    fn solicitation(
+        &mut self,
+        turn: Turn<'_>,
+        link: LinkId,
+        target: IpAddr,
+        unicast_to: Option<MacAddr>,
+    ) -> Result<Packet, DropReason> {
+        let mac = self.ports.get(link).and_then(|port| port.config.mac).ok_or(DropReason::LinkDown)?;
+        let here = Station { link, mac };
+        let source = self.fib.source(link, target);
+        Ok(match target {
+            IpAddr::V4(target) => {
+                let source = if let Some(IpAddr::V4(source)) = source { source } else { Ipv4Addr::UNSPECIFIED };
+                arp::solicit(turn.mem, here, source, target, unicast_to)?
+            }
+            IpAddr::V6(target) => {
+                let source = if let Some(IpAddr::V6(source)) = source { source } else { mac.link_local() };
+                self.counters.count(Mib::Icmp6OutMsgs);
+                self.counters.count(Mib::Icmp6OutNeighborSolicits);
+                nd::solicit(turn.mem, here, source, target, unicast_to)?
+            }
+        })
+    }
+
+    /// Puts an Ethernet header in front of an IP packet and lets it wait to be sent.
+    pub(crate) fn frame(&mut self, turn: Turn<'_>, link: LinkId, to: MacAddr, mut pkt: Packet) {
+        let Some(mac) = self.ports.get(link).and_then(|port| port.config.mac) else {
+            return self.drop(&pkt, DropReason::LinkDown);
+        };
+        let ethertype = match Version::of(pkt.head()) {
+            Ok(Version::V4) => EtherType::IPV4,
+            Ok(Version::V6) => EtherType::IPV6,
+            Err(why) => return self.drop(&pkt, why.into()),
+        };
+        let header = eth::Header::new(to, mac, ethertype);
+        match pkt.push(turn.mem, eth::Header::LEN) {
+            Ok(front) => front.copy_from_slice(header.as_bytes()),
+            Err(dry) => return self.drop(&pkt, dry.into()),
+        }
+        self.enqueue(turn.mem, link, pkt, eth::Header::LEN);
+    }
+
+    /// Drops a packet that waited in vain for its next hop. Its sender is told if that did not answer.
+    pub(crate) fn give_up(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason) {
+        if reason != DropReason::NeighbourFailed {
+            return self.drop(&pkt, reason);
+        }
+        let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
+        match parsed {
+            Ok((info, flow)) => self.reject(turn, &IpPacket { pkt, info, flow }, reason, Problem::HostUnreachable),
+            Err(_) => self.drop(&pkt, reason),
+        }
+    }
+
+    /// Forgets who was known on a link, and drops what waited for them.
+    pub(crate) fn forget_neighbours(&mut self, turn: Turn<'_>, link: LinkId) {
+        self.neighbours.remove_link(link, &mut self.actions);
+        self.act(turn);
+    }
+}

@@ -1,0 +1,80 @@
+//! What this node sends of its own accord: answers, and errors to the senders of packets that it drops.
+
+use base::{DropReason, LinkId, Mib};
+use fib::Decision;
+use host::icmp::{self, Problem};
+use offload::ip_headers;
+use packet::Packet;
+use wire::Version;
+
+use crate::forward::Hop;
+use crate::ingress::flow_of;
+use crate::{IpPacket, Path, Turn};
+
+impl Path {
+    /// Drops a packet and tells its sender why, as far as rules and rate limits let it.
+    pub(crate) fn reject(&mut self, turn: Turn<'_>, ip: &IpPacket, reason: DropReason, problem: Problem) {
+        self.drop(&ip.pkt, reason);
+        // Our own packets have nobody to tell.
+        if ip.pkt.meta.link == LinkId::NONE || !icmp::may_answer(&ip.pkt, &ip.info, problem) {
+            return;
+        }
+        let v4 = ip.info.version() == Version::V4;
+        if !problem.is_unlimited() && !self.icmp_limit.allow(turn.now, ip.info.src) {
+            self.counters.count(if v4 { Mib::IcmpOutRateLimitHost } else { Mib::Icmp6OutRateLimitHost });
+            return self.ports.drop(LinkId::NONE, DropReason::IcmpRateLimited);
+        }
+        let Some(src) = self.source_for(ip) else { return };
+        let error = match icmp::error(turn.mem, &ip.pkt, &ip.info, problem, src) {
+            Ok(error) => error,
+            Err(reason) => return self.ports.drop(LinkId::NONE, reason),
+        };
+        self.counters.count(if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs });
+        self.counters.count(match (v4, problem) {
+            (true, Problem::TtlExceeded) => Mib::IcmpOutTimeExcds,
+            (true, _) => Mib::IcmpOutDestUnreachs,
+            (false, Problem::TtlExceeded) => Mib::Icmp6OutTimeExcds,
+            (false, Problem::TooBig { .. }) => Mib::Icmp6OutPktTooBigs,
+            (false, Problem::ProtocolUnknown { .. }) => Mib::Icmp6OutParmProblems,
+            (false, _) => Mib::Icmp6OutDestUnreachs,
+        });
+        self.send_own(turn, error, ip.pkt.meta.link);
+    }
+
+    /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
+    /// that leads back (RFC 1812 §4.3.2.4, RFC 4443 §2.2).
+    fn source_for(&self, ip: &IpPacket) -> Option<std::net::IpAddr> {
+        let link = ip.pkt.meta.link;
+        if self.fib.is_local(ip.info.dst) || self.own_link_local(link) == Some(ip.info.dst) {
+            return Some(ip.info.dst);
+        }
+        let dev = match self.fib.decide(ip.info.src, None) {
+            Decision::Forward { dev, .. } => dev,
+            _ => link,
+        };
+        self.fib.source(dev, ip.info.src)
+    }
+
+    /// Sends a packet of our own that begins with its IP header. `link` is where a link-local destination is.
+    pub(crate) fn send_own(&mut self, turn: Turn<'_>, mut pkt: Packet, link: LinkId) {
+        pkt.meta.link = LinkId::NONE;
+        let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
+        let (info, flow) = match parsed {
+            Ok(parsed) => parsed,
+            Err(reason) => return self.drop(&pkt, reason),
+        };
+        let v4 = info.version() == Version::V4;
+        let link_local = matches!(info.dst, std::net::IpAddr::V6(dst) if dst.is_unicast_link_local());
+        self.counters.count(if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+        let hop = match self.fib.decide(info.dst, link_local.then_some(link)) {
+            Decision::Forward { dev, next_hop } => Hop { dev, next_hop },
+            _ if link_local => Hop { dev: link, next_hop: info.dst },
+            decision => {
+                self.counters.count(if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes });
+                let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
+                return self.drop(&pkt, reason);
+            }
+        };
+        self.output(turn, IpPacket { pkt, info, flow }, hop);
+    }
+}
