@@ -1,0 +1,189 @@
+//! `fatpath run`: the daemon.
+//!
+//! Three kinds of threads: the worker, which alone touches packets; one per control client; and this one, which waits
+//! for signals. What the node is to become is planned here, where it may fail and take its time, and handed to the
+//! worker as a whole.
+
+mod capture;
+mod command;
+mod node;
+mod poller;
+mod server;
+mod snapshot;
+mod worker;
+mod xfrm;
+
+use std::any::Any;
+use std::convert::Infallible;
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use control::Config;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle as SignalsHandle, Signals};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::RunArgs;
+use crate::client::socket_path;
+use crate::config_file;
+use crate::error::CliError;
+use command::{Command, Handle};
+use node::{Node, Plan};
+use server::Server;
+use worker::Worker;
+
+/// How long the worker may take to end.
+const END_LIMIT: Duration = Duration::from_millis(1500);
+
+/// Which log lines are wanted.
+const LOG_VARIABLE: &str = "FATPATH_LOG";
+
+/// Runs a gateway until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If the configuration is wrong, something that it needs is missing, or the worker fails.
+pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
+    start_log()?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| failed("catch signals", &err))?;
+    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), config_file::load)?;
+    let socket = socket_path(&args.instance);
+    server::check_vacant(&socket)?;
+
+    let (node, plan) = Node::default().plan(config)?;
+    let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
+    worker.apply(plan).map_err(CliError::failed)?;
+    let mut daemon = Daemon { file: args.config.clone(), node, worker };
+    let _server = Server::start(&socket, &daemon.worker.handle)?;
+    tracing::info!("{}: running with {}", args.instance, daemon.links());
+    for signal in signals.forever() {
+        if signal != SIGHUP {
+            tracing::info!("{}: ending", args.instance);
+            return daemon.worker.stop();
+        }
+        match daemon.reload() {
+            Ok(()) => tracing::info!("{}: reloaded, running with {}", args.instance, daemon.links()),
+            Err(why) => tracing::error!("not reloaded, nothing has changed: {why}"),
+        }
+    }
+    // Only the end of the worker ends the signals.
+    Err(daemon.worker.failure())
+}
+
+/// Log lines go to standard error.
+fn start_log() -> Result<(), CliError> {
+    let filter = match std::env::var(LOG_VARIABLE) {
+        Ok(wanted) => EnvFilter::try_new(&wanted).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))?,
+        Err(_) => EnvFilter::new("info"),
+    };
+    let ansi = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
+    Ok(())
+}
+
+fn failed(what: &str, err: &io::Error) -> CliError {
+    CliError::failed(format!("{what}: {err}"))
+}
+
+/// A gateway that runs.
+struct Daemon {
+    file: Option<PathBuf>,
+    node: Node,
+    worker: Running,
+}
+
+impl Daemon {
+    /// Becomes what the file says now, or stays what it is and says why.
+    fn reload(&mut self) -> Result<(), String> {
+        let file = self.file.as_ref().ok_or("it was started without a file")?;
+        let config = config_file::load(file).map_err(|err| err.message)?;
+        let named = |why: String| format!("{}: {why}", file.display());
+        let (node, plan) = self.node.plan(config).map_err(|err| named(err.message))?;
+        self.worker.apply(plan).map_err(named)?;
+        self.node = node;
+        Ok(())
+    }
+
+    /// `2 links: tun0, wan`.
+    fn links(&self) -> String {
+        let names: Vec<&str> = self.node.config().links.iter().map(|link| link.name.as_str()).collect();
+        match names.len() {
+            0 => "no links".to_owned(),
+            1 => format!("1 link: {}", names[0]),
+            n => format!("{n} links: {}", names.join(", ")),
+        }
+    }
+}
+
+/// The worker's thread.
+struct Running {
+    handle: Handle,
+    thread: JoinHandle<io::Result<()>>,
+    /// Nothing comes here; it is closed when the worker has ended.
+    ended: Receiver<Infallible>,
+}
+
+/// Tells everybody that the worker has ended, also when it panicked.
+struct Ending {
+    signals: SignalsHandle,
+    _ended: Sender<Infallible>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.signals.close();
+    }
+}
+
+impl Running {
+    fn start(signals: SignalsHandle) -> io::Result<Self> {
+        let (handle, inbox) = command::channel()?;
+        let worker = Worker::new(inbox)?;
+        let (sender, ended) = channel();
+        let ending = Ending { signals, _ended: sender };
+        let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            let _ending = ending;
+            worker.run()
+        })?;
+        Ok(Self { handle, thread, ended })
+    }
+
+    /// Has the worker become what `plan` says.
+    fn apply(&self, plan: Plan) -> Result<(), String> {
+        let answer = self.handle.ask(|reply| Command::Apply(Box::new(plan), reply));
+        answer.map_err(|gone| gone.to_string()).and_then(|answer| answer)
+    }
+
+    /// Ends the worker.
+    fn stop(self) -> Result<(), CliError> {
+        // If it does not take the command it has ended, and says why below.
+        let _ = self.handle.send(Command::Stop);
+        match self.ended.recv_timeout(END_LIMIT) {
+            Err(RecvTimeoutError::Timeout) => {
+                Err(CliError::failed(format!("the worker did not end within {} ms", END_LIMIT.as_millis())))
+            }
+            Err(RecvTimeoutError::Disconnected) => match self.thread.join() {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(err)) => Err(failed("the worker ended", &err)),
+                Err(panic) => Err(panicked(&*panic)),
+            },
+            Ok(never) => match never {},
+        }
+    }
+
+    /// Why the worker ended although nobody told it to.
+    fn failure(self) -> CliError {
+        match self.thread.join() {
+            Ok(Ok(())) => CliError::failed("the worker ended"),
+            Ok(Err(err)) => failed("the worker ended", &err),
+            Err(panic) => panicked(&*panic),
+        }
+    }
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> CliError {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    CliError::failed(format!("the worker panicked: {}", text.unwrap_or("without a message")))
+}

@@ -1,0 +1,259 @@
+//! From a configuration to a plan that the worker only has to carry out: whatever can fail is done or tried here.
+
+use std::net::SocketAddr;
+
+use base::{IfAddr, LinkId, Prefix};
+use control::Change;
+use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig};
+use fib::{Fib, Route, RouteKind};
+use link::{ConfigKind, Link};
+
+use super::xfrm::Steps;
+use crate::error::CliError;
+
+/// What the worker was last told to be.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Node {
+    config: Config,
+    /// The number of each link of `config`. One is never given twice, as in Linux.
+    ids: Vec<LinkId>,
+    last_id: u32,
+}
+
+/// What the worker has to do to become the next configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// The whole of it, to be shown.
+    pub(crate) config: Config,
+    /// Links that go.
+    pub(crate) removed: Vec<LinkId>,
+    /// Links that come.
+    pub(crate) opened: Vec<(LinkId, Box<dyn Link>)>,
+    /// Links that stay and get another MTU.
+    pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
+    /// The own addresses of the links that come and of those that have changed.
+    pub(crate) addresses: Vec<(LinkId, Vec<IfAddr>)>,
+    /// Every route, if any of them changes.
+    pub(crate) fib: Option<Fib>,
+    /// What changes of SAs and policies.
+    pub(crate) ipsec: Steps,
+}
+
+impl Node {
+    /// What it was last told.
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// How to become `new`, and the node as it will then be. Links that come are opened.
+    ///
+    /// # Errors
+    /// What cannot be: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened. Nothing has
+    /// changed then.
+    pub(crate) fn plan(&self, new: Config) -> Result<(Self, Plan), CliError> {
+        let change = Change::between(&self.config, &new);
+        let mut last_id = self.last_id;
+        let mut ids = vec![LinkId::NONE; new.links.len()];
+        change.links.kept.iter().for_each(|kept| ids[kept.new] = self.ids[kept.old]);
+        for &at in &change.links.added {
+            last_id += 1;
+            ids[at] = LinkId(last_id);
+        }
+        let mut plan = Plan {
+            ipsec: Steps::between(&self.config, &new, &change, random)?,
+            removed: change.links.removed.iter().map(|&at| self.ids[at]).collect(),
+            ..Plan::default()
+        };
+        if !change.links.is_empty() || change.routes {
+            plan.fib = Some(fib(&new, &ids)?);
+        }
+        for kept in change.links.kept.iter().filter(|kept| kept.changed) {
+            let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);
+            if old.mtu != new.mtu {
+                plan.mtus.push((ids[kept.new], new.mtu));
+            }
+            plan.addresses.push((ids[kept.new], new.own_addresses().collect()));
+        }
+        for &at in &change.links.added {
+            let config = &new.links[at];
+            let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
+            refuse_one_that_leaves(config, leaving)?;
+            plan.opened.push((ids[at], open(config)?));
+            plan.addresses.push((ids[at], config.own_addresses().collect()));
+        }
+        plan.config = new.clone();
+        Ok((Self { config: new, ids, last_id }, plan))
+    }
+}
+
+/// A number for an SA, from the kernel.
+fn random() -> Result<u64, CliError> {
+    let mut bytes = [0; 8];
+    // As few bytes as these are given at once or not at all (getrandom(2)).
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|err| CliError::failed(format!("getrandom: {err}")))?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Links are opened before the old ones go, so that nothing is lost if one cannot be: what only one can have at a time
+/// cannot pass from one to the other.
+fn refuse_one_that_leaves<'a>(
+    link: &LinkConfig,
+    mut leaving: impl Iterator<Item = &'a LinkConfig>,
+) -> Result<(), CliError> {
+    match leaving.find(|old| only_once(old).is_some() && only_once(old) == only_once(link)) {
+        None => Ok(()),
+        Some(old) => Err(CliError::failed(format!(
+            "{}: link {} is open with other settings; only its MTU and addresses can change while it is. \
+             Restart the gateway, or take the link out first.",
+            link.name, old.name
+        ))),
+    }
+}
+
+/// What a link has for itself.
+#[derive(Debug, Eq, PartialEq)]
+enum OnlyOnce<'a> {
+    Device(&'a str),
+    Port(SocketAddr),
+}
+
+fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
+    match link.kind {
+        LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
+        LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
+        LinkKind::Packet { .. } => None,
+    }
+}
+
+fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
+    let kind = match &config.kind {
+        LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
+        LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
+        LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },
+        LinkKind::Packet { interface } => ConfigKind::Packet { interface: interface.clone() },
+    };
+    let opened =
+        link::open(&link::Config { name: config.name.clone(), kind, mtu: config.mtu, offloads: config.offloads });
+    opened.map_err(|err| {
+        let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
+        CliError::failed(format!("{on}{err}"))
+    })
+}
+
+/// Every route: those that the links' addresses make, and the static ones.
+fn fib(config: &Config, ids: &[LinkId]) -> Result<Fib, CliError> {
+    let mut fib = Fib::default();
+    for (link, &id) in config.links.iter().zip(ids) {
+        link.own_addresses().for_each(|address| fib.add_address(id, address));
+    }
+    for route in &config.routes {
+        let kind = route_kind(route, config, ids)?;
+        let RouteConfig { to, metric, table, .. } = *route;
+        fib.add(table, Route { prefix: to, kind, metric })
+            .map_err(|err| CliError::bad_config(format!("{err}; use another metric.")))?;
+    }
+    Ok(fib)
+}
+
+fn route_kind(route: &RouteConfig, config: &Config, ids: &[LinkId]) -> Result<RouteKind, CliError> {
+    Ok(match &route.action {
+        RouteAction::Unicast { via, dev } => {
+            let at = config.links.iter().position(|link| link.name == *dev);
+            let missing = |to: Prefix| CliError::bad_config(format!("Route to {to}: no link is named {dev}."));
+            RouteKind::Unicast { via: *via, dev: ids[at.ok_or_else(|| missing(route.to))?] }
+        }
+        RouteAction::Blackhole => RouteKind::Blackhole,
+        RouteAction::Unreachable => RouteKind::Unreachable,
+        RouteAction::Prohibit => RouteKind::Prohibit,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use fib::Decision;
+
+    use super::*;
+
+    /// A node that has become `config`.
+    fn running(config: Config) -> (Node, Plan) {
+        Node::default().plan(config).unwrap()
+    }
+
+    fn udp(name: &str, port: u16) -> LinkConfig {
+        LinkConfig {
+            name: name.to_owned(),
+            kind: LinkKind::Udp { bind: ([127, 0, 0, 1], port).into() },
+            mtu: None,
+            addresses: Vec::new(),
+            offloads: false,
+        }
+    }
+
+    /// Port 0 is whichever is free.
+    fn config(links: &[LinkConfig], routes: &str) -> Config {
+        let mut config = Config::from_toml(routes, "test.toml").unwrap();
+        config.links = links.to_vec();
+        config
+    }
+
+    fn free_port() -> u16 {
+        UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn a_node_starts_with_everything() {
+        let mut new = config(&[udp("wan", 0)], "[[route]]\nto = \"10.0.0.0/8\"\ntype = \"blackhole\"\n");
+        let action = RouteAction::Unicast { via: None, dev: "wan".to_owned() };
+        let to = "10.1.0.0/16".parse().unwrap();
+        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN });
+        let (node, plan) = running(new.clone());
+        assert_eq!((node.config(), &plan.config), (&new, &new));
+        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(1), "wan"));
+        assert_eq!(plan.addresses, [(LinkId(1), vec!["127.0.0.1/32".parse().unwrap()])]);
+        let fib = plan.fib.unwrap();
+        let cases = [
+            ("127.0.0.1", Decision::Local { dev: LinkId(1) }),
+            ("10.1.2.3", Decision::Forward { dev: LinkId(1), next_hop: "10.1.2.3".parse().unwrap() }),
+            ("10.2.0.1", Decision::Drop(base::DropReason::RouteBlackhole)),
+        ];
+        for (dst, want) in cases {
+            assert_eq!(fib.decide(dst.parse().unwrap(), None), want, "{dst}");
+        }
+    }
+
+    #[test]
+    fn what_stays_keeps_its_number_and_is_not_opened_again() {
+        let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
+        let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
+        assert_eq!((plan.removed, plan.opened.len(), plan.addresses.len()), (vec![LinkId(1)], 0, 0));
+        let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
+        assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.fib.is_none());
+        let smaller = LinkConfig { mtu: Some(1400), ..udp("b", 0) };
+        let (_, plan) = node.plan(config(&[udp("c", free_port()), smaller], "")).unwrap();
+        assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(LinkId(2), Some(1400))], LinkId(3)));
+        assert_eq!(plan.addresses.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(2), LinkId(3)]);
+    }
+
+    #[test]
+    fn a_link_that_cannot_be_opened_is_named_and_nothing_is_left_open() {
+        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let free = free_port();
+        let links = [udp("first", free), udp("second", taken.local_addr().unwrap().port())];
+        let err = Node::default().plan(config(&links, "")).unwrap_err();
+        assert_eq!(err.exit_code, 1);
+        assert!(err.message.starts_with("second: bind: Address already in use"), "{err}");
+        UdpSocket::bind(("127.0.0.1", free)).unwrap();
+    }
+
+    #[test]
+    fn a_link_that_is_open_cannot_become_another_on_the_same_port() {
+        let port = free_port();
+        let (node, plan) = running(config(&[udp("wan", port)], ""));
+        let err = node.plan(config(&[LinkConfig { offloads: true, ..udp("wan", port) }], "")).unwrap_err();
+        assert!(err.message.starts_with("wan: link wan is open with other settings"), "{err}");
+        assert_eq!(plan.opened.len(), 1);
+    }
+}

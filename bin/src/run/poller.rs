@@ -1,0 +1,141 @@
+//! What the worker waits for: its links and its inbox, by epoll.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use base::LinkId;
+use link::Link;
+use rustix::event::{Timespec, epoll};
+
+/// The token of the inbox. A link's is its number, and no link has number 0.
+const INBOX: u64 = 0;
+
+/// What one wait finds at most; the rest is found by the next.
+const MAX_READY: usize = 64;
+
+/// What is ready.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Ready {
+    /// A command has come.
+    Inbox,
+    /// A link has packets or an error (`input`), or takes more after it did not (`room`).
+    Link { id: LinkId, input: bool, room: bool },
+}
+
+impl From<epoll::Event> for Ready {
+    fn from(epoll::Event { flags, data }: epoll::Event) -> Self {
+        let error = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
+        match data.u64() {
+            INBOX => Self::Inbox,
+            id => Self::Link {
+                id: LinkId(id as u32),
+                input: flags.intersects(epoll::EventFlags::IN | error),
+                room: flags.intersects(epoll::EventFlags::OUT | error),
+            },
+        }
+    }
+}
+
+/// An epoll instance.
+#[derive(Debug)]
+pub(crate) struct Poller {
+    epoll: OwnedFd,
+    /// What the last wait found.
+    ready: Vec<Ready>,
+}
+
+impl Poller {
+    /// One that waits for `inbox`.
+    pub(crate) fn new(inbox: impl AsFd) -> io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, inbox, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
+        Ok(Self { epoll, ready: Vec::with_capacity(MAX_READY) })
+    }
+
+    /// Waits until something is ready, at most for `limit`. A signal may end the wait earlier.
+    pub(crate) fn wait(&mut self, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.map(|limit| Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let mut events = [const { MaybeUninit::uninit() }; MAX_READY];
+        let found = match epoll::wait(&self.epoll, &mut events[..], limit.as_ref()) {
+            Ok((found, _)) => found,
+            Err(rustix::io::Errno::INTR) => &mut [],
+            Err(err) => return Err(err.into()),
+        };
+        self.ready.clear();
+        self.ready.extend(found.iter().map(|event| Ready::from(*event)));
+        Ok(())
+    }
+
+    /// What the last wait found.
+    pub(crate) fn ready(&self) -> impl Iterator<Item = Ready> + '_ {
+        self.ready.iter().copied()
+    }
+
+    /// Waits for a link too.
+    pub(crate) fn add(&self, id: LinkId, link: &dyn Link) {
+        let data = epoll::EventData::new_u64(id.0.into());
+        for fd in link.poll_fds() {
+            told(link, epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN));
+        }
+    }
+
+    /// Says whether to wait until the link takes more.
+    pub(crate) fn want_room(&self, id: LinkId, link: &dyn Link, wanted: bool) {
+        let data = epoll::EventData::new_u64(id.0.into());
+        let flags = if wanted { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        for fd in link.poll_fds() {
+            told(link, epoll::modify(&self.epoll, fd, data, flags));
+        }
+    }
+
+    /// Waits for the link no longer.
+    pub(crate) fn remove(&self, link: &dyn Link) {
+        for fd in link.poll_fds() {
+            told(link, epoll::delete(&self.epoll, fd));
+        }
+    }
+}
+
+/// The system refuses this only for want of memory; the link is then silent, and its operator knows why.
+fn told(link: &dyn Link, result: rustix::io::Result<()>) {
+    if let Err(err) = result {
+        tracing::error!("{}: epoll: {err}", link.name());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+
+    #[test]
+    fn a_link_is_waited_for_until_it_is_removed() {
+        let inbox = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut poller = Poller::new(&inbox).unwrap();
+        let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let kind = link::ConfigKind::Udp { bind: port };
+        let config = link::Config { name: "wan".to_owned(), kind, mtu: None, offloads: false };
+        let wan = link::open(&config).unwrap();
+        let found = |poller: &mut Poller| {
+            poller.wait(Some(Duration::from_millis(20))).unwrap();
+            poller.ready().collect::<Vec<_>>()
+        };
+        poller.add(LinkId(7), &*wan);
+        assert_eq!(found(&mut poller), []);
+        UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", port).unwrap();
+        assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: false }]);
+        poller.want_room(LinkId(7), &*wan, true);
+        assert_eq!(found(&mut poller), [Ready::Link { id: LinkId(7), input: true, room: true }]);
+        poller.want_room(LinkId(7), &*wan, false);
+        poller.remove(&*wan);
+        assert_eq!(found(&mut poller), []);
+        rustix::io::write(&inbox, &1_u64.to_ne_bytes()).unwrap();
+        assert_eq!(found(&mut poller), [Ready::Inbox]);
+    }
+}

@@ -1,0 +1,151 @@
+//! The control socket: one thread per client, which asks the worker and writes the answer.
+//!
+//! A client can neither delay the worker (it answers between two bursts) nor fill memory: requests have a longest line,
+//! clients a largest number, and a capture that is read too slowly loses packets instead of holding them.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use control::request::MAX_REQUEST_LEN;
+use control::{Reply, Request};
+use rustix::fs::Mode;
+
+use super::capture::stream_capture;
+use super::command::Handle;
+use crate::error::CliError;
+
+/// Clients at a time; another one is told to come back.
+const MAX_CLIENTS: usize = 32;
+
+/// How long a client may take to read what it asked for.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The listening socket. Its file goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    path: PathBuf,
+}
+
+/// Says who has the socket at `path`, if somebody has.
+///
+/// # Errors
+/// An instance of this name answers there.
+pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
+    match UnixStream::connect(path) {
+        Err(_) => Ok(()),
+        Ok(_) => Err(CliError::failed(format!(
+            "{}: an instance of this name is running; stop it or choose another --instance",
+            path.display()
+        ))),
+    }
+}
+
+impl Server {
+    /// Listens at `path`, which only this user may connect to, and serves clients in the background.
+    ///
+    /// # Errors
+    /// What cannot be made there.
+    pub(crate) fn start(path: &Path, worker: &Handle) -> Result<Self, CliError> {
+        let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
+        if let Some(dir) = path.parent() {
+            std::fs::create_dir_all(dir)
+                .map_err(|err| failed("cannot make its directory (FATPATH_RUNDIR names another)", err))?;
+        }
+        check_vacant(path)?;
+        match std::fs::remove_file(path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(failed("cannot replace it", err)),
+            _ => {}
+        }
+        let listener = private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
+        let server = Self { path: path.to_owned() };
+        let worker = worker.clone();
+        thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept(&listener, &worker))
+            .map_err(|err| failed("cannot start a thread", err))?;
+        Ok(server)
+    }
+}
+
+/// Has `make` make a file that only this user can use, from its first moment on.
+fn private<T>(make: impl FnOnce() -> T) -> T {
+    let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    let made = make();
+    rustix::process::umask(before);
+    made
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Err(err) = std::fs::remove_file(&self.path) {
+            tracing::warn!("{}: {err}", self.path.display());
+        }
+    }
+}
+
+fn accept(listener: &UnixListener, worker: &Handle) {
+    let clients = Arc::new(AtomicUsize::new(0));
+    for stream in listener.incoming() {
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(err) => {
+                tracing::warn!("control socket: accept: {err}");
+                thread::sleep(Duration::from_millis(100));
+                continue;
+            }
+        };
+        if clients.fetch_add(1, Ordering::Relaxed) >= MAX_CLIENTS {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            let message = format!("{MAX_CLIENTS} clients are connected already");
+            let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
+            continue;
+        }
+        let (worker, clients) = (worker.clone(), Arc::clone(&clients));
+        let spawned = thread::Builder::new().name("client".to_owned()).spawn({
+            let clients = Arc::clone(&clients);
+            move || {
+                if let Err(err) = serve(&stream, &worker) {
+                    tracing::debug!("a control client went: {err}");
+                }
+                clients.fetch_sub(1, Ordering::Relaxed);
+            }
+        });
+        if let Err(err) = spawned {
+            clients.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("control socket: cannot start a thread: {err}");
+        }
+    }
+}
+
+/// Answers one client until it goes.
+fn serve(stream: &UnixStream, worker: &Handle) -> io::Result<()> {
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
+    let mut lines = BufReader::new(stream);
+    let mut line = String::new();
+    loop {
+        line.clear();
+        if (&mut lines).take(MAX_REQUEST_LEN as u64 + 2).read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        let reply = match Request::from_line(line.trim_end()) {
+            Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
+            Ok(Request::Show { what }) => match worker.show(what) {
+                Ok(shown) => Reply::Show { shown },
+                Err(err) => Reply::Error { message: err.to_string() },
+            },
+            Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
+            Err(message) => Reply::Error { message },
+        };
+        let bad = matches!(reply, Reply::Error { .. });
+        (&mut &*stream).write_all(reply.to_line().as_bytes())?;
+        if bad && !line.ends_with('\n') {
+            // The rest of a line that was too long would be taken for requests.
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! The worker: waits for links, runs each burst through the path to completion, and sends what comes out.
+//!
+//! It is the only thread that touches packets, so nothing on their way is locked. Commands are taken between bursts. A
+//! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
+
+use std::io;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::{Duration, SystemTime};
+
+use base::{Instant, LinkId};
+use link::{Layer, Link, Sent};
+use packet::{Memory, Packet};
+use path::{Path, PortConfig, TapPoints};
+
+use super::command::{CaptureLink, Command, Frame, Inbox};
+use super::node::Plan;
+use super::poller::{Poller, Ready};
+use super::snapshot::show;
+
+/// Bursts that are taken from each ready link before epoll is asked about the others again.
+const TURNS: usize = 4;
+
+/// How long a link that failed stays unread before it is tried again.
+const RETRY_DOWN: Duration = Duration::from_secs(1);
+
+/// A link with what the worker knows of it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) link: Box<dyn Link>,
+    /// Why it is not read and written, if it is not.
+    pub(crate) down: Option<Down>,
+    /// Whether it took no more, and epoll will tell when it does.
+    full: bool,
+}
+
+/// That a link failed.
+#[derive(Debug)]
+pub(crate) struct Down {
+    pub(crate) why: String,
+    retry_at: Instant,
+}
+
+/// A capture that is on.
+#[derive(Debug)]
+struct Capture {
+    link: LinkId,
+    fat: bool,
+    sink: SyncSender<Frame>,
+}
+
+/// The clock that every core's `now` comes from.
+#[derive(Debug)]
+struct Clock {
+    start: std::time::Instant,
+    /// When that was, since the Unix epoch.
+    epoch: Duration,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { start: std::time::Instant::now(), epoch }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
+    }
+}
+
+/// The worker's state.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) path: Path,
+    /// The links, by their numbers.
+    pub(crate) slots: Vec<Option<Slot>>,
+    pub(crate) mem: Memory,
+    /// What all this was made from.
+    pub(crate) config: control::Config,
+    clock: Clock,
+    poller: Poller,
+    inbox: Inbox,
+    captures: Vec<Capture>,
+    /// Links to be read. Kept for its storage, as is the next one.
+    ready: Vec<LinkId>,
+    burst: Vec<Packet>,
+}
+
+impl Worker {
+    /// A worker without links.
+    pub(crate) fn new(inbox: Inbox) -> io::Result<Self> {
+        Ok(Self {
+            path: Path::new(),
+            slots: Vec::new(),
+            mem: Memory::heap(),
+            config: control::Config::default(),
+            clock: Clock::start(),
+            poller: Poller::new(inbox.wake_fd())?,
+            inbox,
+            captures: Vec::new(),
+            ready: Vec::new(),
+            burst: Vec::new(),
+        })
+    }
+
+    /// Works until it is told to stop.
+    pub(crate) fn run(mut self) -> io::Result<()> {
+        loop {
+            let limit = self.limit();
+            self.poller.wait(limit)?;
+            let now = self.clock.now();
+            self.path.handle_timeout(now, &self.mem);
+            if self.look_what_is_ready() && !self.obey() {
+                return Ok(());
+            }
+            self.serve_ready();
+            let now = self.clock.now();
+            self.retry_links(now);
+            self.send_all(now);
+            self.deliver_captures();
+        }
+    }
+
+    /// How long nothing needs doing, as far as is known.
+    fn limit(&self) -> Option<Duration> {
+        let down = self.slots.iter().flatten().filter_map(|slot| slot.down.as_ref().map(|down| down.retry_at));
+        let at = down.chain(self.path.poll_timeout()).min()?;
+        Some(at.since(self.clock.now()))
+    }
+
+    /// Notes which links have packets and which take packets again. Tells whether there are commands.
+    fn look_what_is_ready(&mut self) -> bool {
+        let Self { poller, slots, ready, .. } = self;
+        let mut commands = false;
+        for found in poller.ready() {
+            match found {
+                Ready::Inbox => commands = true,
+                Ready::Link { id, input, room } => {
+                    let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { continue };
+                    if room && slot.full {
+                        slot.full = false;
+                        poller.want_room(id, &*slot.link, false);
+                    }
+                    // One with several queues is found several times.
+                    if input && !ready.contains(&id) {
+                        ready.push(id);
+                    }
+                }
+            }
+        }
+        commands
+    }
+
+    /// Takes the commands that have come. False: stop.
+    fn obey(&mut self) -> bool {
+        while let Some(command) = self.inbox.next() {
+            // Whoever asked may have lost patience; then nobody wants the answer.
+            match command {
+                Command::Stop => return false,
+                Command::Show(what, reply) => drop(reply.send(show(self, what))),
+                Command::Apply(plan, reply) => drop(reply.send(self.apply(*plan))),
+                Command::Capture { link, after_gro, sink, reply } => {
+                    drop(reply.send(self.start_capture(&link, after_gro, sink)));
+                }
+            }
+        }
+        true
+    }
+
+    /// Becomes what `plan` says. The MTUs come first: they alone may be refused.
+    fn apply(&mut self, plan: Plan) -> Result<(), String> {
+        self.set_mtus(&plan.mtus)?;
+        let now = self.clock.now();
+        for id in plan.removed {
+            self.path.remove_port(now, &self.mem, id);
+            self.captures.retain(|capture| capture.link != id);
+            if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
+                && slot.down.is_none()
+            {
+                self.poller.remove(&*slot.link);
+            }
+        }
+        for (id, link) in plan.opened {
+            let at = id.0 as usize;
+            if self.slots.len() <= at {
+                self.slots.resize_with(at + 1, || None);
+            }
+            self.poller.add(id, &*link);
+            self.slots[at] = Some(Slot { link, down: None, full: false });
+        }
+        for (id, addresses) in plan.addresses {
+            let Some(Some(Slot { link, .. })) = self.slots.get(id.0 as usize) else { continue };
+            let mac = match link.layer() {
+                Layer::Ethernet(mac) => Some(mac),
+                Layer::Ip => None,
+            };
+            let (name, mtu, features) = (link.name().to_owned(), link.mtu(), link.features());
+            self.path.set_port(id, PortConfig { name, mac, mtu, addresses, features });
+        }
+        if let Some(fib) = plan.fib {
+            self.path.fib.replace(fib);
+        }
+        plan.ipsec.apply(&mut self.path.ipsec);
+        self.config = plan.config;
+        Ok(())
+    }
+
+    /// Gives links another MTU: all of them, or none and why.
+    fn set_mtus(&mut self, mtus: &[(LinkId, Option<u16>)]) -> Result<(), String> {
+        let mut before = Vec::new();
+        for &(id, mtu) in mtus {
+            let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
+            let old = u16::try_from(link.mtu()).ok();
+            match link.set_mtu(mtu) {
+                Ok(()) => before.push((id, old)),
+                Err(refused) => {
+                    for (id, mtu) in before {
+                        let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
+                        if let Err(err) = link.set_mtu(mtu) {
+                            tracing::error!("{}: cannot have its former MTU back: {err}", link.name());
+                        }
+                    }
+                    return Err(refused.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a burst from each ready link in turn, until they are empty or others may be ready too.
+    fn serve_ready(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        for _ in 0..TURNS {
+            if ready.is_empty() {
+                break;
+            }
+            let now = self.clock.now();
+            ready.retain(|&id| self.serve(now, id));
+        }
+        ready.clear();
+        self.ready = ready;
+    }
+
+    /// Receives one burst from a link and runs it through the path. Tells whether there may be more.
+    fn serve(&mut self, now: Instant, id: LinkId) -> bool {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
+        if slot.down.is_some() {
+            return false;
+        }
+        let received = slot.link.recv(&self.mem, &mut self.burst);
+        let more = !self.burst.is_empty();
+        if more {
+            self.path.handle_rx(now, &self.mem, id, &mut self.burst);
+            self.send_all(now);
+        }
+        match received {
+            Ok(()) => more,
+            Err(err) => {
+                self.link_failed(now, id, &err);
+                false
+            }
+        }
+    }
+
+    /// Sends what waits in the ports.
+    fn send_all(&mut self, now: Instant) {
+        for at in 0..self.slots.len() {
+            self.send(now, LinkId(at as u32));
+        }
+    }
+
+    fn send(&mut self, now: Instant, id: LinkId) {
+        let Self { slots, path, mem, poller, .. } = self;
+        let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
+        if slot.full || slot.down.is_some() {
+            return;
+        }
+        loop {
+            let Some(waiting) = path.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
+            match slot.link.send(waiting) {
+                Ok(Sent::All) => return,
+                Ok(Sent::Busy) => {
+                    slot.full = true;
+                    poller.want_room(id, &*slot.link, true);
+                    return;
+                }
+                Ok(Sent::Refit) => path.refit(mem, id, slot.link.features()),
+                Err(err) => return self.link_failed(now, id, &err),
+            }
+        }
+    }
+
+    /// Sets a link aside that failed; the others go on.
+    #[cold]
+    fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        tracing::error!("{err}; the link is down, the others go on");
+        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN });
+        slot.full = false;
+        self.poller.remove(&*slot.link);
+        self.path.set_up(now, &self.mem, id, false);
+    }
+
+    /// Reads links that failed a while ago again.
+    fn retry_links(&mut self, now: Instant) {
+        for at in 0..self.slots.len() {
+            let Some(slot) = &mut self.slots[at] else { continue };
+            let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
+            let id = LinkId(at as u32);
+            match slot.link.recv(&self.mem, &mut self.burst) {
+                Err(err) => {
+                    down.why = err.to_string();
+                    down.retry_at = now + RETRY_DOWN;
+                }
+                Ok(()) => {
+                    tracing::info!("{}: the link is up again", slot.link.name());
+                    slot.down = None;
+                    self.poller.add(id, &*slot.link);
+                    self.path.set_up(now, &self.mem, id, true);
+                }
+            }
+            self.path.handle_rx(now, &self.mem, id, &mut self.burst);
+        }
+    }
+
+    fn start_capture(&mut self, name: &str, fat: bool, sink: SyncSender<Frame>) -> Result<CaptureLink, String> {
+        let found = self.path.ports.iter().find(|(_, port)| port.config.name == name);
+        let Some((id, ethernet)) = found.map(|(id, port)| (id, port.config.mac.is_some())) else {
+            let names: Vec<&str> = self.path.ports.iter().map(|(_, port)| port.config.name.as_str()).collect();
+            return Err(format!("no link is named {name}; links are {}", names.join(", ")));
+        };
+        self.captures.push(Capture { link: id, fat, sink });
+        self.set_taps();
+        Ok(CaptureLink { ethernet, epoch: self.clock.epoch })
+    }
+
+    /// Switches the path's taps on where a capture is, and off elsewhere.
+    fn set_taps(&mut self) {
+        for at in 0..self.slots.len() {
+            let id = LinkId(at as u32);
+            let on = |fat| self.captures.iter().any(|capture| capture.link == id && capture.fat == fat);
+            let points = TapPoints { wire: on(false), fat: on(true) };
+            self.path.set_tap(id, points);
+        }
+    }
+
+    /// Hands captured packets to whoever asked. A slow reader loses some; one that is gone ends its capture.
+    fn deliver_captures(&mut self) {
+        if self.captures.is_empty() {
+            return;
+        }
+        let at = self.clock.now();
+        let before = self.captures.len();
+        for tapped in self.path.take_tapped() {
+            self.captures.retain(|capture| {
+                if (capture.link, capture.fat) != (tapped.link, tapped.fat) {
+                    return true;
+                }
+                let frame = Frame { at, outbound: tapped.outbound, bytes: tapped.bytes.clone() };
+                !matches!(capture.sink.try_send(frame), Err(TrySendError::Disconnected(_)))
+            });
+        }
+        if self.captures.len() != before {
+            self.set_taps();
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! From one configuration to the next: what changes of SAs and policies, in the terms of the `ipsec` crate.
+
+use std::net::IpAddr;
+
+use base::Prefix;
+use control::Change;
+use control::model::{self, Config};
+use ipsec::{
+    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, SaFlags,
+    Selector, Template,
+};
+use wire::{Protocol, Spi};
+use zeroize::Zeroizing;
+
+use crate::error::CliError;
+
+/// One step of a change.
+#[derive(Clone, Debug)]
+enum Step {
+    RemoveSa(IpAddr, Spi),
+    AddSa(SaConfig, u64),
+    UpdateSa(SaConfig),
+    RemovePolicy(Dir, Selector),
+    AddPolicy(PolicyConfig),
+}
+
+/// What changes, as steps that were found to be right.
+#[derive(Debug, Default)]
+pub(crate) struct Steps(Vec<Step>);
+
+impl Steps {
+    /// The steps from `old` to `new`, between which `change` lies. `random` gives each new SA a number of its own.
+    ///
+    /// # Errors
+    /// What is wrong with an SA or a policy of `new`.
+    pub(crate) fn between(
+        old: &Config,
+        new: &Config,
+        change: &Change,
+        mut random: impl FnMut() -> Result<u64, CliError>,
+    ) -> Result<Self, CliError> {
+        check(old, new, change)?;
+        let mut steps = Vec::new();
+        steps.extend(change.sas.removed.iter().map(|&at| Step::RemoveSa(old.sas[at].dst, Spi(old.sas[at].spi))));
+        for kept in change.sas.kept.iter().filter(|kept| kept.changed) {
+            steps.push(Step::UpdateSa(sa(&new.sas[kept.new])));
+        }
+        for &at in &change.sas.added {
+            steps.push(Step::AddSa(sa(&new.sas[at]), random()?));
+        }
+        if change.policies {
+            let gone = old.policies.iter().map(|it| Step::RemovePolicy(dir(it.dir), selector(&it.selector)));
+            steps.extend(gone.chain(new.policies.iter().map(|it| Step::AddPolicy(policy(it)))));
+        }
+        Ok(Self(steps))
+    }
+
+    /// Takes the steps.
+    ///
+    /// # Panics
+    /// If `ipsec` is not what the steps begin at.
+    pub(crate) fn apply(self, ipsec: &mut Ipsec) {
+        for step in self.0 {
+            if let Err(err) = step.take(ipsec) {
+                panic!("a step that was found to be right: {err}");
+            }
+        }
+    }
+}
+
+impl Step {
+    fn take(self, ipsec: &mut Ipsec) -> Result<(), ConfigError> {
+        match self {
+            Self::RemoveSa(dst, spi) => ipsec.remove_sa(dst, spi).map(drop).ok_or(ConfigError::NotFound),
+            Self::AddSa(config, mask) => ipsec.add_sa(&config, mask).map(drop),
+            Self::UpdateSa(config) => ipsec.update_sa(&config).map(drop),
+            Self::RemovePolicy(dir, selector) => {
+                ipsec.remove_policy(dir, &selector).map(drop).ok_or(ConfigError::NotFound)
+            }
+            Self::AddPolicy(config) => ipsec.add_policy(config),
+        }
+    }
+}
+
+/// Tries the whole of `new` out: as a node that begins with it, and the SAs that stay as changed ones.
+fn check(old: &Config, new: &Config, change: &Change) -> Result<(), CliError> {
+    let bad_sa = |it: &model::SaConfig, err: ConfigError| {
+        CliError::bad_config(format!("SA with destination {} and SPI {:#x}: {err}.", it.dst, it.spi))
+    };
+    let mut node = Ipsec::new();
+    for kept in change.sas.kept.iter().filter(|kept| kept.changed) {
+        let (old, new) = (&old.sas[kept.old], &new.sas[kept.new]);
+        // No packet is sealed here, so any number will do.
+        node.add_sa(&sa(old), 0).and_then(|_| node.update_sa(&sa(new))).map_err(|err| bad_sa(new, err))?;
+    }
+    let mut node = Ipsec::new();
+    for it in &new.sas {
+        node.add_sa(&sa(it), 0).map_err(|err| bad_sa(it, err))?;
+    }
+    for it in &new.policies {
+        node.add_policy(policy(it)).map_err(|err| {
+            CliError::bad_config(format!("policy {} from {} to {}: {err}.", it.dir, it.selector.src, it.selector.dst))
+        })?;
+    }
+    Ok(())
+}
+
+fn sa(config: &model::SaConfig) -> SaConfig {
+    SaConfig {
+        src: config.src,
+        dst: config.dst,
+        spi: Spi(config.spi),
+        mode: mode(config.mode),
+        reqid: config.reqid,
+        algorithm: algorithm(&config.algorithm),
+        replay_window: config.replay_window,
+        flags: flags(config.flags),
+        encap: config.encap.map(|encap| EspInUdp { sport: encap.sport, dport: encap.dport }),
+        selector: config.selector.as_ref().map(selector),
+        oseq: 0,
+        seq: 0,
+    }
+}
+
+fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
+    match algorithm {
+        model::Algorithm::GcmAes { key, icv_bits } => {
+            // Reserved as a whole: a vector that grows leaves pieces of the key behind.
+            let mut bytes = Zeroizing::new(Vec::with_capacity(key.aes().len() + key.salt().len()));
+            bytes.extend_from_slice(key.aes());
+            bytes.extend_from_slice(&key.salt());
+            Algorithm::GcmAes { key: bytes, icv_len: usize::from(icv_bits / 8) }
+        }
+        model::Algorithm::Null => Algorithm::Null,
+    }
+}
+
+fn flags(flags: model::SaFlags) -> SaFlags {
+    let model::SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap } = flags;
+    SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap }
+}
+
+fn mode(mode: model::Mode) -> Mode {
+    match mode {
+        model::Mode::Transport => Mode::Transport,
+        model::Mode::Tunnel => Mode::Tunnel,
+    }
+}
+
+fn selector(selector: &model::Selector) -> Selector {
+    let port = |port: Option<u16>| port.map_or(PortMask::ANY, PortMask::exactly);
+    let (src, dst): (Prefix, Prefix) = (selector.src, selector.dst);
+    let protocol = selector.proto.map(Protocol);
+    Selector { src, dst, protocol, sport: port(selector.sport), dport: port(selector.dport) }
+}
+
+fn dir(dir: model::Dir) -> Dir {
+    match dir {
+        model::Dir::In => Dir::In,
+        model::Dir::Out => Dir::Out,
+        model::Dir::Fwd => Dir::Fwd,
+    }
+}
+
+fn policy(config: &model::PolicyConfig) -> PolicyConfig {
+    PolicyConfig {
+        dir: dir(config.dir),
+        selector: selector(&config.selector),
+        priority: config.priority,
+        action: match config.action {
+            model::PolicyAction::Allow => Action::Allow,
+            model::PolicyAction::Block => Action::Block,
+        },
+        templates: config.templates.iter().map(template).collect(),
+    }
+}
+
+fn template(template: &model::Template) -> Template {
+    Template {
+        src: template.src,
+        dst: template.dst,
+        spi: None,
+        mode: mode(template.mode),
+        reqid: template.reqid,
+        level: match template.level {
+            model::Level::Required => Level::Required,
+            model::Level::Use => Level::Use,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SA: &str = r#"
+        [[sa]]
+        src = "192.0.2.1"
+        dst = "192.0.2.2"
+        spi = 0x1000
+        mode = "tunnel"
+        reqid = 1
+        aead = { name = "rfc4106(gcm(aes))", key = "0x000102030405060708090a0b0c0d0e0fa0a1a2a3", icv = 128 }
+        replay-window = 64
+    "#;
+    const POLICIES: &str = r#"
+        [[policy]]
+        dir = "out"
+        src = "10.1.0.0/24"
+        dst = "10.2.0.0/24"
+        proto = "udp"
+        dport = 53
+        priority = 7
+        tmpl = [{ src = "192.0.2.1", dst = "192.0.2.2", mode = "tunnel", reqid = 1 }]
+        [[policy]]
+        dir = "in"
+        src = "10.2.0.0/24"
+        dst = "10.1.0.0/24"
+        action = "block"
+    "#;
+
+    fn config(text: &str) -> Config {
+        Config::from_toml(text, "test.toml").unwrap()
+    }
+
+    /// Becomes `new` from `old`, as the daemon does.
+    fn change(ipsec: &mut Ipsec, old: &Config, new: &Config) -> Result<usize, CliError> {
+        let mut mask = 0;
+        let random = || {
+            mask += 1 << 40;
+            Ok(mask)
+        };
+        let steps = Steps::between(old, new, &Change::between(old, new), random)?;
+        let n = steps.0.len();
+        steps.apply(ipsec);
+        Ok(n)
+    }
+
+    #[test]
+    fn what_is_configured_arrives() {
+        let (mut ipsec, new) = (Ipsec::new(), config(&[SA, POLICIES].concat()));
+        change(&mut ipsec, &Config::default(), &new).unwrap();
+        let sa = ipsec.sad().iter().next().unwrap();
+        assert_eq!((sa.spi(), sa.mode(), sa.reqid(), sa.replay().size()), (Spi(0x1000), Mode::Tunnel, 1, 64));
+        let policies: Vec<&PolicyConfig> = ipsec.spd().iter().map(|policy| &policy.config).collect();
+        assert_eq!((policies.len(), policies[0].dir, policies[0].action), (2, Dir::In, Action::Block));
+        assert_eq!((policies[1].dir, policies[1].priority, policies[1].templates.len()), (Dir::Out, 7, 1));
+        let selector = policies[1].selector;
+        assert_eq!((selector.protocol, selector.dport), (Some(Protocol::UDP), PortMask::exactly(53)));
+        assert_eq!(selector.sport, PortMask::ANY);
+        change(&mut ipsec, &new, &Config::default()).unwrap();
+        assert!(ipsec.is_idle());
+    }
+
+    #[test]
+    fn what_stays_is_not_touched() {
+        let (mut ipsec, old) = (Ipsec::new(), config(&[SA, POLICIES].concat()));
+        change(&mut ipsec, &Config::default(), &old).unwrap();
+        let before = ipsec.sad().iter().next().unwrap().id();
+        assert_eq!(change(&mut ipsec, &old, &old).unwrap(), 0);
+        let other = config(&[SA, &SA.replace("0x1000", "0x2000"), POLICIES].concat());
+        assert_eq!(change(&mut ipsec, &old, &other).unwrap(), 1);
+        let wider = config(&[&SA.replace("= 64", "= 128"), POLICIES].concat());
+        assert_eq!(change(&mut ipsec, &other, &wider).unwrap(), 2);
+        let sas: Vec<_> = ipsec.sad().iter().map(|sa| (sa.id(), sa.replay().size())).collect();
+        assert_eq!(sas, [(before, 128)]);
+    }
+
+    #[test]
+    fn what_cannot_be_is_said_before_anything_is_done() {
+        let (mut ipsec, old) = (Ipsec::new(), config(SA));
+        change(&mut ipsec, &Config::default(), &old).unwrap();
+        let esn = config(&SA.replace("replay-window = 64", "replay-window = 64\nflags = [\"esn\"]"));
+        let err = change(&mut ipsec, &old, &esn).unwrap_err();
+        assert_eq!((err.exit_code, err.message.contains("0x1000: esn cannot change")), (2, true), "{err}");
+        assert!(!ipsec.sad().iter().next().unwrap().flags().esn);
+    }
+}
