@@ -3,7 +3,7 @@
 //! Follows Linux's `skb_segment`, `tcp_gso_segment` and `__udp_gso_segment`.
 
 use base::DropReason;
-use packet::{CopyReason, Csum, Cut, Gso, Memory, Meta, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Gso, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
 use wire::{Protocol, Version, checksum as sums, ipv4, udp};
 
@@ -53,9 +53,10 @@ struct Plan {
     /// UDP over IPv4 that was sent without a check.
     no_check: bool,
     by_reference: bool,
+    /// What the checks are left as: for the device to complete them, or as they are before we do.
+    csum: Csum,
     /// Whether the device completes the checks.
     partial: bool,
-    meta: Meta,
 }
 
 impl Plan {
@@ -74,7 +75,8 @@ impl Plan {
         let transport_len = pkt.len() - headers.l4;
         let field_at = headers.l4 + headers.check_at();
         let field = u16::from_be_bytes([pkt.head()[field_at], pkt.head()[field_at + 1]]);
-        let is_partial = matches!(pkt.meta.csum, Csum::Partial { start, .. } if usize::from(start) == headers.l4);
+        let csum = headers.partial_csum().ok_or(DropReason::CannotSegment)?;
+        let is_partial = pkt.meta.csum == csum;
         let pseudo = if is_partial {
             // The sender knows the address that the check is made with, also when a routing header hides it.
             sums::sub(u32::from(field), sums::add(0, transport_len as u32))
@@ -83,27 +85,37 @@ impl Plan {
         };
         let no_check = !is_partial && field == 0 && headers.protocol == Protocol::UDP && headers.version == Version::V4;
         let partial = features.csum.completes(&headers);
-        let meta = Meta { csum: Csum::None, cut: Cut::Whole, ..pkt.meta.clone() };
-        Ok(Self { headers, size, segs, fixed_id, pseudo, no_check, by_reference: features.sg, partial, meta })
+        Ok(Self { headers, size, segs, fixed_id, pseudo, no_check, by_reference: features.sg, csum, partial })
     }
 
-    fn cut(self, mem: &Memory, mut pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
+    fn cut(self, mem: &Memory, pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
         if self.segs <= 1 {
             return self.keep(mem, pkt, out);
         }
         out.reserve(self.segs);
         let end = self.headers.end;
-        let mut template = mem.take(Memory::HEADROOM, end)?;
-        template.put(end).ok_or(DropReason::NoMemory)?.copy_from_slice(&pkt.head()[..end]);
-        mem.copied(CopyReason::SegmentHeader, end);
-        pkt.pull(end);
+        let mut left = pkt.len() - end;
+        let meta = Meta { csum: Csum::None, cut: Cut::Whole, ..pkt.meta.clone() };
+        let (mut head, frags, children) = pkt.into_parts();
+        let template = head.split_to(end);
+        let mut payload = Payload { front: Some(head), rest: frags.chain(children.flat_map(pieces)) };
         for index in 0..self.segs {
-            let size = self.size.min(pkt.len());
-            let mut seg = self.take_payload(mem, template.bytes(), &mut pkt, size)?;
-            let head = seg.head_mut().ok_or(DropReason::NoMemory)?;
-            self.patch(head, index, end + size);
-            self.finish(mem, &mut seg)?;
-            out.push(seg);
+            let size = self.size.min(left);
+            left -= size;
+            let room = if self.by_reference { end } else { end + size };
+            // Made where it stays: a packet is large to move.
+            let seg = out.push_mut(Packet::new(mem, Memory::HEADROOM, room)?);
+            let headers = seg.put(end).ok_or(DropReason::NoMemory)?;
+            headers.copy_from_slice(template.bytes());
+            self.patch(headers, index, end + size);
+            mem.copied(CopyReason::SegmentHeader, end);
+            if self.by_reference {
+                payload.move_to(size, mem, seg)?;
+            } else {
+                payload.copy_to(size, mem, seg)?;
+            }
+            seg.meta = meta.clone();
+            self.finish(mem, seg)?;
         }
         Ok(())
     }
@@ -119,30 +131,6 @@ impl Plan {
         self.finish(mem, &mut pkt)?;
         out.push(pkt);
         Ok(())
-    }
-
-    /// A packet of the headers and the next `size` bytes of payload.
-    fn take_payload(&self, mem: &Memory, template: &[u8], pkt: &mut Packet, size: usize) -> Result<Packet, DropReason> {
-        let end = template.len();
-        let room = if self.by_reference { end } else { end + size };
-        let mut head = mem.take(Memory::HEADROOM, room)?;
-        head.put(end).ok_or(DropReason::NoMemory)?.copy_from_slice(template);
-        mem.copied(CopyReason::SegmentHeader, end);
-        let mut seg = Packet::from_buf(head);
-        seg.meta = self.meta.clone();
-        if self.by_reference && pkt.move_front(size, &mut seg).is_ok() {
-            return Ok(seg);
-        }
-        if self.by_reference {
-            // Too many pieces for its slots.
-            seg = Packet::from_buf(mem.take(Memory::HEADROOM, end + size)?);
-            seg.put(end).ok_or(DropReason::NoMemory)?.copy_from_slice(template);
-            seg.meta = self.meta.clone();
-        }
-        pkt.read_at(0, seg.put(size).ok_or(DropReason::NoMemory)?);
-        mem.copied(CopyReason::SegmentPayload, size);
-        pkt.pull(size);
-        Ok(seg)
     }
 
     /// Makes the headers at the front of `head` those of segment `index`, which is `len` bytes long in all.
@@ -176,9 +164,66 @@ impl Plan {
             seg.meta.csum = Csum::None;
             return Ok(());
         }
-        let offset = self.headers.check_at() as u16;
-        let start = u16::try_from(self.headers.l4).map_err(|_| DropReason::CannotSegment)?;
-        seg.meta.csum = Csum::Partial { start, offset };
+        seg.meta.csum = self.csum;
         if self.partial { Ok(()) } else { checksum::complete(mem, seg) }
+    }
+}
+
+/// A child's head and slots.
+fn pieces(child: Packet) -> impl Iterator<Item = Buf> {
+    let (head, frags, _) = child.into_parts();
+    std::iter::once(head).chain(frags)
+}
+
+/// What is left of the payload, taken from the front.
+struct Payload<I> {
+    front: Option<Buf>,
+    rest: I,
+}
+
+impl<I: Iterator<Item = Buf>> Payload<I> {
+    /// The next up to `n` bytes that lie in one piece.
+    #[inline]
+    fn next(&mut self, n: usize) -> Option<Buf> {
+        loop {
+            match self.front.as_mut()?.len() {
+                len if len > n => return self.front.as_mut().map(|front| front.split_to(n)),
+                0 => self.front = self.rest.next(),
+                _ => return std::mem::replace(&mut self.front, self.rest.next()),
+            }
+        }
+    }
+
+    /// Moves the next `n` bytes to the slots of `seg`, or copies them if they lie in too many pieces.
+    fn move_to(&mut self, n: usize, mem: &Memory, seg: &mut Packet) -> Result<(), DropReason> {
+        let end = seg.len() + n;
+        while seg.len() < end {
+            if seg.frags().len() == MAX_FRAGS {
+                let mut flat = Packet::new(mem, Memory::HEADROOM, end)?;
+                let moved = seg.data_len();
+                for chunk in seg.chunks() {
+                    flat.put(chunk.len()).ok_or(DropReason::NoMemory)?.copy_from_slice(chunk);
+                }
+                mem.copied(CopyReason::SegmentPayload, moved);
+                *seg = flat;
+                return self.copy_to(n - moved, mem, seg);
+            }
+            let piece = self.next(end - seg.len()).ok_or(DropReason::CannotSegment)?;
+            seg.push_frag(piece).map_err(|_| DropReason::CannotSegment)?;
+        }
+        Ok(())
+    }
+
+    /// Copies the next `n` bytes to the end of `seg`, which has room for them.
+    fn copy_to(&mut self, n: usize, mem: &Memory, seg: &mut Packet) -> Result<(), DropReason> {
+        let mut to = seg.put(n).ok_or(DropReason::NoMemory)?;
+        mem.copied(CopyReason::SegmentPayload, n);
+        while !to.is_empty() {
+            let piece = self.next(to.len()).ok_or(DropReason::CannotSegment)?;
+            let (here, rest) = to.split_at_mut(piece.len());
+            here.copy_from_slice(piece.bytes());
+            to = rest;
+        }
+        Ok(())
     }
 }

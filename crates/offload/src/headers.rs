@@ -4,7 +4,7 @@
 //! what the IP header of a fat packet says about them is rewritten for each segment.
 
 use base::DropReason;
-use packet::{GsoKind, Memory, Packet};
+use packet::{Csum, GsoKind, Memory, Packet};
 use wire::ipv6::Chain;
 use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, tcp, udp};
 
@@ -107,6 +107,13 @@ impl Headers {
     /// Where in the transport header the check is.
     pub(crate) fn check_at(&self) -> usize {
         if self.protocol == Protocol::UDP { udp::CHECK_AT } else { tcp::CHECK_AT }
+    }
+
+    /// What a packet with these headers has as its checksum's state while its check is still to be made; `None` if it
+    /// begins too far behind to be said.
+    pub(crate) fn partial_csum(&self) -> Option<Csum> {
+        let start = u16::try_from(self.l4).ok()?;
+        Some(Csum::Partial { start, offset: self.check_at() as u16 })
     }
 
     /// The partial sum of the pseudo-header of `len` bytes of transport header and payload, from `head`'s addresses.
