@@ -33,20 +33,34 @@ pub fn fit(
     let l3 = insert_tag(mem, &mut pkt, l3)?;
     match pkt.meta.cut {
         Cut::Gso(gso) => {
+            let headers = Headers::find(mem, &mut pkt, l3)?;
+            let gso = counted(&gso, &headers, pkt.len())?;
             if !features.cuts(&gso, pkt.len()) || flatten(mem, features, &mut pkt).is_err() {
                 return gso::segment(mem, features, pkt, l3, out);
             }
-            harmonise(mem, &mut pkt, l3, &gso)?;
+            pkt.meta.cut = Cut::Gso(gso);
+            harmonise(mem, &mut pkt, &headers)?;
         }
         Cut::Whole | Cut::Fragment => {
             flatten(mem, features, &mut pkt)?;
-            if !completes(mem, features.csum, &mut pkt, l3) {
+            if !completes(mem, features.csum, &mut pkt, l3)? {
                 checksum::complete(mem, &mut pkt)?;
             }
         }
     }
     out.push(pkt);
     Ok(())
+}
+
+/// What a fat packet of `len` bytes says about itself, with the segments that it will really be: a device that is asked
+/// for what cannot be refuses, and what is asked of it comes from guests too.
+fn counted(gso: &Gso, headers: &Headers, len: usize) -> Result<Gso, DropReason> {
+    if !headers.is(gso.kind) || gso.size == 0 {
+        return Err(DropReason::CannotSegment);
+    }
+    let segs = (len - headers.end).div_ceil(gso.size.into());
+    let segs = u16::try_from(segs).map_err(|_| DropReason::CannotSegment)?;
+    Ok(Gso { segs, ..*gso })
 }
 
 /// Brings the packet into a geometry that the device takes.
@@ -57,34 +71,33 @@ fn flatten(mem: &Memory, features: &Features, pkt: &mut Packet) -> Result<(), Dr
     Ok(pkt.linearize(mem)?)
 }
 
-/// Tells whether the device completes the packet's checksum, or nothing is left to complete.
-fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> bool {
-    match (pkt.meta.csum, csum) {
-        (Csum::None | Csum::Unnecessary | Csum::Complete(_), _) | (_, CsumOffload::Any) => true,
-        (Csum::Partial { .. }, CsumOffload::None) => false,
-        (Csum::Partial { start, offset }, _) => Headers::find(mem, pkt, l3).is_ok_and(|headers| {
-            // The device looks for the transport header itself: it has to find the one that is meant.
-            let same = usize::from(start) == headers.l4 && usize::from(offset) == headers.check_at();
-            same && csum.completes(&headers)
-        }),
+/// Tells whether the device completes the packet's checksum, or nothing is left to complete. A field beyond the packet
+/// is one that nobody can fill.
+fn completes(mem: &Memory, csum: CsumOffload, pkt: &mut Packet, l3: usize) -> Result<bool, DropReason> {
+    let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(true) };
+    if usize::from(start) + usize::from(offset) + 2 > pkt.len() {
+        return Err(DropReason::TransportHeader);
     }
+    Ok(match csum {
+        CsumOffload::Any => true,
+        CsumOffload::None => false,
+        // The device looks for the transport header itself: it has to find the one that is meant.
+        _ => Headers::find(mem, pkt, l3)
+            .is_ok_and(|headers| headers.partial_csum() == Some(pkt.meta.csum) && csum.completes(&headers)),
+    })
 }
 
 /// A device that cuts expects the pseudo-header's sum in the check field.
-fn harmonise(mem: &Memory, pkt: &mut Packet, l3: usize, gso: &Gso) -> Result<(), DropReason> {
-    if matches!(pkt.meta.csum, Csum::Partial { .. }) {
+fn harmonise(mem: &Memory, pkt: &mut Packet, headers: &Headers) -> Result<(), DropReason> {
+    let csum = headers.partial_csum().ok_or(DropReason::CannotSegment)?;
+    if pkt.meta.csum == csum {
         return Ok(());
     }
-    let headers = Headers::find(mem, pkt, l3)?;
-    let start = u16::try_from(headers.l4).map_err(|_| DropReason::CannotSegment)?;
-    if !headers.is(gso.kind) {
-        return Err(DropReason::CannotSegment);
-    }
     let pseudo = headers.pseudo(pkt.head(), pkt.len() - headers.l4);
-    let (at, offset) = (headers.l4 + headers.check_at(), headers.check_at() as u16);
+    let at = headers.l4 + headers.check_at();
     let head = checksum::writable_head(mem, pkt)?;
     head[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
-    pkt.meta.csum = Csum::Partial { start, offset };
+    pkt.meta.csum = csum;
     Ok(())
 }
 

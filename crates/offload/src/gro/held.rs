@@ -69,10 +69,13 @@ impl Held {
         }
     }
 
+    /// Tells whether the payload of `pkt` goes into the slots. The first packet's own payload takes one more if its
+    /// headers have to be copied.
     #[inline]
     fn has_slots_for(&self, pkt: &Packet, arrival: &Arrival) -> bool {
         let slots = pkt.frags().len() + usize::from(pkt.headlen() > usize::from(arrival.end));
-        pkt.frag_list().is_empty() && self.packet.frags().len() + slots <= MAX_SLOTS
+        let children = !pkt.frag_list().is_empty() || !self.packet.frag_list().is_empty();
+        !children && self.packet.frags().len() + slots + usize::from(self.count == 1) <= MAX_SLOTS
     }
 
     /// Tells whether IPv6 extension headers and TCP options are the same bytes. The fixed headers' lengths agree.

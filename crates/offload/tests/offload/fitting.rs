@@ -253,8 +253,33 @@ fn what_cannot_be_fitted_is_dropped_for_its_reason() {
         assert_eq!(fit(&mem, &features, packet, 0, &mut out), Err(DropReason::CannotSegment));
         let mut packet = received(&mem, &frame);
         packet.meta.csum = Csum::Partial { start: 2000, offset: 16 };
-        let result = fit(&mem, &features, packet, 0, &mut out);
-        let want = if features == Features::ALL { Ok(()) } else { Err(DropReason::TransportHeader) };
-        assert_eq!(result, want, "a device that completes any check is handed this one as it is");
+        assert_eq!(fit(&mem, &features, packet, 0, &mut out), Err(DropReason::TransportHeader));
+        let mut packet = received(&mem, &frame);
+        packet.meta.cut = Cut::Gso(Gso { kind: GsoKind::TcpV4, size: 0, segs: 10, ecn: false, fixed_id: false });
+        assert_eq!(fit(&mem, &features, packet, 0, &mut out), Err(DropReason::CannotSegment));
+        assert!(out.is_empty());
+    }
+}
+
+#[test]
+fn a_device_is_asked_for_what_is_in_the_bytes_whatever_a_guest_says() {
+    let mem = Memory::heap();
+    let frame = tcp4(1, 1, 1000);
+    let states =
+        [Csum::None, Csum::Complete(7), Csum::Partial { start: 0, offset: 9 }, Csum::Partial { start: 20, offset: 6 }];
+    for (csum, segs) in states.into_iter().flat_map(|csum| [0, 1, 10, u16::MAX].map(|segs| (csum, segs))) {
+        for (features, want) in [(Features::ALL, 1), (Features { gso_max_segs: 9, ..Features::ALL }, 10)] {
+            let mut packet = received(&mem, &frame.bytes());
+            packet.meta.csum = csum;
+            packet.meta.cut = Cut::Gso(Gso { segs, ..gso(&frame) });
+            let mut out = Vec::new();
+            fit(&mem, &features, packet, 0, &mut out).unwrap();
+            assert_eq!(out.len(), want, "{csum:?} {segs}");
+            for packet in out {
+                assert_eq!(packet.meta.csum, Csum::Partial { start: 20, offset: 16 }, "{csum:?} {segs}");
+                assert_eq!(packet.meta.cut.segs(), 10 / want as u64);
+                check_on_wire(&completed(&packet));
+            }
+        }
     }
 }

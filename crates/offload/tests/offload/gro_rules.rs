@@ -80,6 +80,8 @@ fn what_somebody_verified_is_not_summed_again() {
         [
             (Csum::Unnecessary, true),
             (Csum::Partial { start: l4, offset: 16 }, true),
+            (Csum::Partial { start: l4, offset: 6 }, false),
+            (Csum::Partial { start: 0, offset: l4 + 16 }, false),
             (Csum::Complete(plain_sum(&bytes)), true),
             (Csum::Complete(plain_sum(&bytes) ^ 1), false),
             (Csum::None, true),
@@ -139,16 +141,53 @@ fn truesize_is_kept_but_for_the_shells() {
 
 #[test]
 fn every_geometry_merges_to_the_same_bytes() {
-    let mem = Memory::heap();
-    let (first, second) = (tcp4(1, 1, 300), tcp4(301, 2, 200));
-    let [glued] = glue(&mem, MERGE, vec![received(&mem, &first.bytes()), received(&mem, &second.bytes())])
-        .try_into()
-        .expect("one packet");
-    let cuts = [1, 19, 20, 33, 40, 51, 52, 53];
-    let shapes = |frame: &Frame| geometry::all(&mem, &frame.bytes(), &cuts);
-    for ((name, first), (_, second)) in shapes(&first).into_iter().zip(shapes(&second)) {
-        let [packet] = glue(&mem, MERGE, vec![first, second]).try_into().expect(&name);
-        assert_eq!((packet.to_vec(), packet.meta.cut), (glued.to_vec(), glued.meta.cut), "{name}");
+    let dest_opts = vec![TCP, 0, 1, 4, 0, 0, 0, 0];
+    let pairs = [
+        [tcp4(1, 1, 300), tcp4(301, 2, 200)],
+        [tcp6(1, 300), tcp6(301, 200)],
+        [tcp6(1, 300), tcp6(301, 200)].map(|frame| Frame { dest_opts: dest_opts.clone(), ..frame }),
+        [udp4(1, 300), udp4(2, 200)],
+        [udp6(1, 300), udp6(2, 200)],
+    ];
+    for pair in pairs {
+        let mem = Memory::heap();
+        let plain = pair.iter().map(|frame| received(&mem, &frame.bytes())).collect();
+        let [glued] = glue(&mem, MERGE, plain).try_into().expect("one packet");
+        let end = pair[0].header_len();
+        let cuts = [1, 19, 20, 33, 40, 44, 48, 51, end - 1, end, end + 1];
+        let [first, second] = pair.each_ref().map(|frame| geometry::all(&mem, &frame.bytes(), &cuts));
+        for ((name, first), (_, second)) in first.into_iter().zip(second) {
+            let [packet] = glue(&mem, MERGE, vec![first, second]).try_into().expect(&name);
+            assert_eq!((packet.to_vec(), packet.meta.cut), (glued.to_vec(), glued.meta.cut), "{name} {:?}", pair[0]);
+        }
+    }
+}
+
+#[test]
+fn without_children_one_slot_is_left_whatever_comes() {
+    let frames: Vec<_> = (0..60).map(|n| tcp4(1 + n * 1000, n as u16, 1000)).collect();
+    // The first head belongs to somebody else, its payload lies in many slots, and so does every other packet's.
+    for (foreign, pieces) in [(false, 1), (true, 1), (false, 10), (true, 10), (true, 46), (true, 47), (true, 60)] {
+        let mem = Memory::heap();
+        let build = |(index, frame): (usize, &Frame)| {
+            let data = frame.bytes();
+            let (headers, payload) = data.split_at(frame.header_len() + 10);
+            let mut packet =
+                if foreign { Packet::from_buf(Buf::foreign(headers.to_vec())) } else { received(&mem, headers) };
+            packet.meta.link = LinkId(7);
+            let pieces = if index % 3 == 0 { pieces } else { 1 };
+            for piece in payload.chunks(payload.len().div_ceil(pieces)) {
+                packet.append(Packet::with_data(&mem, piece).unwrap());
+            }
+            packet
+        };
+        let out = glue(&mem, SLOTS_ONLY, frames.iter().enumerate().map(build).collect());
+        for packet in out.iter().filter(|packet| packet.meta.cut.gso().is_some()) {
+            assert!(packet.frag_list().is_empty(), "{foreign} {pieces}");
+            assert!(packet.frags().len() < MAX_FRAGS, "{foreign} {pieces}");
+        }
+        let back: Vec<_> = out.into_iter().flat_map(|pkt| cut(&mem, &SG, pkt, 0)).map(|pkt| pkt.to_vec()).collect();
+        assert_eq!(back, frames.iter().map(Frame::bytes).collect::<Vec<_>>());
     }
 }
 
