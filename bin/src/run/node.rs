@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use base::{IfAddr, LinkId, Prefix};
+use base::{LinkId, Prefix};
 use control::Change;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig};
 use fib::{Fib, Route, RouteKind};
@@ -31,8 +31,8 @@ pub(crate) struct Plan {
     pub(crate) opened: Vec<(LinkId, Box<dyn Link>)>,
     /// Links that stay and get another MTU.
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
-    /// The own addresses of the links that come and of those that have changed.
-    pub(crate) addresses: Vec<(LinkId, Vec<IfAddr>)>,
+    /// The links that come and those that have changed, and whether what they receive is glued.
+    pub(crate) ports: Vec<(LinkId, bool)>,
     /// Every route, if any of them changes.
     pub(crate) fib: Option<Fib>,
     /// What changes of SAs and policies.
@@ -72,14 +72,14 @@ impl Node {
             if old.mtu != new.mtu {
                 plan.mtus.push((ids[kept.new], new.mtu));
             }
-            plan.addresses.push((ids[kept.new], new.own_addresses().collect()));
+            plan.ports.push((ids[kept.new], new.offloads));
         }
         for &at in &change.links.added {
             let config = &new.links[at];
             let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
             refuse_one_that_leaves(config, leaving)?;
             plan.opened.push((ids[at], open(config)?));
-            plan.addresses.push((ids[at], config.own_addresses().collect()));
+            plan.ports.push((ids[at], config.offloads));
         }
         plan.config = new.clone();
         Ok((Self { config: new, ids, last_id }, plan))
@@ -212,7 +212,7 @@ mod tests {
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(1), "wan"));
-        assert_eq!(plan.addresses, [(LinkId(1), vec!["127.0.0.1/32".parse().unwrap()])]);
+        assert_eq!(plan.ports, [(LinkId(1), false)]);
         let fib = plan.fib.unwrap();
         let cases = [
             ("127.0.0.1", Decision::Local { dev: LinkId(1) }),
@@ -228,13 +228,13 @@ mod tests {
     fn what_stays_keeps_its_number_and_is_not_opened_again() {
         let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
-        assert_eq!((plan.removed, plan.opened.len(), plan.addresses.len()), (vec![LinkId(1)], 0, 0));
+        assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(1)], 0, 0));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
         assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.fib.is_none());
         let smaller = LinkConfig { mtu: Some(1400), ..udp("b", 0) };
         let (_, plan) = node.plan(config(&[udp("c", free_port()), smaller], "")).unwrap();
         assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(LinkId(2), Some(1400))], LinkId(3)));
-        assert_eq!(plan.addresses.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(2), LinkId(3)]);
+        assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(2), LinkId(3)]);
     }
 
     #[test]

@@ -64,7 +64,7 @@ fn link(id: LinkId, port: &Port, slot: &Slot, config: &LinkConfig) -> LinkState 
             Layer::Ethernet(mac) => Some(mac.to_string()),
             Layer::Ip => None,
         },
-        addresses: port.config.addresses.clone(),
+        addresses: config.own_addresses().collect(),
         offloads: offloads.collect(),
         stats: link_stats(slot.link.stats()),
     }

@@ -187,14 +187,14 @@ impl Worker {
             self.poller.add(id, &*link);
             self.slots[at] = Some(Slot { link, down: None, full: false });
         }
-        for (id, addresses) in plan.addresses {
+        for (id, gro) in plan.ports {
             let Some(Some(Slot { link, .. })) = self.slots.get(id.0 as usize) else { continue };
             let mac = match link.layer() {
                 Layer::Ethernet(mac) => Some(mac),
                 Layer::Ip => None,
             };
             let (name, mtu, features) = (link.name().to_owned(), link.mtu(), link.features());
-            self.path.set_port(id, PortConfig { name, mac, mtu, addresses, features });
+            self.path.set_port(id, PortConfig { name, mac, mtu, features, gro });
         }
         if let Some(fib) = plan.fib {
             self.path.fib.replace(fib);
@@ -330,7 +330,8 @@ impl Worker {
         };
         self.captures.push(Capture { link: id, fat, sink });
         self.set_taps();
-        Ok(CaptureLink { ethernet, epoch: self.clock.epoch })
+        // Behind GRO a packet has no link-layer header any more.
+        Ok(CaptureLink { ethernet: ethernet && !fat, epoch: self.clock.epoch })
     }
 
     /// Switches the path's taps on where a capture is, and off elsewhere.

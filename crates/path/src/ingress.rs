@@ -77,7 +77,11 @@ impl Path {
             }
         };
         if !self.is_our_esp(&pkt, &info) {
-            return self.gro.receive(turn.mem, pkt, &mut self.scratch.glued);
+            let glued = &mut self.scratch.glued;
+            return match self.ports.get(pkt.meta.link) {
+                Some(port) if port.config.gro => self.gro.receive(turn.mem, pkt, glued),
+                _ => glued.push(pkt),
+            };
         }
         let link = pkt.meta.link;
         let v4 = info.version() == Version::V4;

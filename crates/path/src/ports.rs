@@ -1,6 +1,6 @@
 //! The node's ports: what the path has to know of each link, and what waits to be sent on it.
 
-use base::{DropReason, IfAddr, LinkId};
+use base::{DropReason, LinkId};
 use offload::Features;
 use packet::{CopyReason, Memory, Packet};
 use wire::eth::{self, MacAddr};
@@ -17,10 +17,10 @@ pub struct PortConfig {
     pub mac: Option<MacAddr>,
     /// The layer-3 MTU in bytes.
     pub mtu: usize,
-    /// This node's own addresses on the link.
-    pub addresses: Vec<IfAddr>,
     /// What the link takes over from us.
     pub features: Features,
+    /// Whether what it receives, and what was inside of that, is glued (`ethtool -K … gro`).
+    pub gro: bool,
 }
 
 /// One link as the path sees it.
