@@ -1,4 +1,4 @@
-# The two commands of this repository. Each does its own set-up (scripts/setup).
+# The two commands of this repository, and a short one. Each does its own set-up (scripts/setup).
 .PHONY: help demo test check
 
 help:
@@ -7,13 +7,10 @@ help:
 	@echo "make check   fmt, clippy, doc and the tests that need no privilege"
 
 demo:
-	@scripts/setup demo
-	cargo build --locked --release -p fatpath
-	$${CARGO_TARGET_DIR:-target}/release/fatpath demo
+	@scripts/setup demo cargo run --locked --release -p fatpath -- demo
 
 test:
-	@scripts/setup test
-	@cargo xtask test
+	@scripts/setup test cargo xtask test
 
 check:
-	@cargo xtask check
+	@scripts/setup build cargo xtask check
