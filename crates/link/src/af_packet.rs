@@ -56,6 +56,11 @@ pub(crate) struct PacketLink {
     features: Features,
     stats: LinkStats,
     slots: Vec<Slot>,
+    interface: Interface,
+    /// Its number when the socket was bound to it.
+    index: i32,
+    /// Whether the last call found the interface down.
+    down: bool,
 }
 
 /// Where one frame is received to.
@@ -78,12 +83,7 @@ impl PacketLink {
         let mac = mac
             .ok_or(io::ErrorKind::Unsupported)
             .map_err(|kind| failed("SIOCGIFHWADDR")(io::Error::new(kind, "not an Ethernet interface")))?;
-        let limit = asked.mtu().map_err(failed("SIOCGIFMTU"))?;
-        let mtu = config.mtu.map_or(limit, usize::from);
-        if mtu > limit {
-            let text = format!("{mtu} is more than the interface's {limit}");
-            return Err(failed("mtu")(io::Error::new(io::ErrorKind::InvalidInput, text)));
-        }
+        let mtu = mtu_of(&asked, interface, config.mtu)?;
 
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
@@ -119,7 +119,28 @@ impl PacketLink {
             features,
             stats: LinkStats::ZERO,
             slots: std::iter::repeat_with(slot).take(recv).collect(),
+            interface: asked,
+            index,
+            down: false,
         })
+    }
+
+    /// Looks whether the interface is up again. The socket itself tells of its end once, and is silent from then on;
+    /// another interface of the same name is not the one that it is bound to.
+    #[cold]
+    fn see_if_back(&mut self) -> io::Result<()> {
+        let index = self.interface.index().map_err(|err| failed(&self.name, "SIOCGIFINDEX", &err))?;
+        let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err))?;
+        if index != self.index || !up {
+            return Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)));
+        }
+        self.down = false;
+        Ok(())
+    }
+
+    fn went_down(&mut self, call: &'static str, err: &io::Error) -> io::Error {
+        self.down = true;
+        failed(&self.name, call, err)
     }
 
     /// One system call. Tells how many frames it brought, and their bytes.
@@ -140,7 +161,7 @@ impl PacketLink {
                 self.stats.rx_drop(DropReason::VirtioHeader);
                 return Ok((0, 0));
             }
-            Err(err) => return Err(failed(&self.name, "recvmmsg", &err)),
+            Err(err) => return Err(self.went_down("recvmmsg", &err)),
         };
         self.stats.rx_calls += u64::from(!received.is_empty());
         let mut bytes = 0;
@@ -193,7 +214,7 @@ impl PacketLink {
                 DropReason::TxError
             }
             libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF => {
-                return Err(failed(&self.name, "sendmmsg", err));
+                return Err(self.went_down("sendmmsg", err));
             }
             libc::EMSGSIZE => DropReason::PacketTooBig,
             libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
@@ -224,6 +245,17 @@ impl Slot {
     }
 }
 
+/// The MTU that is wanted, or the interface's own.
+fn mtu_of(interface: &Interface, name: &str, wanted: Option<u16>) -> Result<usize, OpenError> {
+    let limit = interface.mtu().map_err(|err| OpenError::new(name, "SIOCGIFMTU", err))?;
+    let mtu = wanted.map_or(limit, usize::from);
+    if mtu > limit {
+        let text = format!("{mtu} is more than the interface's {limit}");
+        return Err(OpenError::new(name, "mtu", io::Error::new(io::ErrorKind::InvalidInput, text)));
+    }
+    Ok(mtu)
+}
+
 /// The VLAN tag in `struct tpacket_auxdata`, which the kernel took out of the frame.
 fn tag_of(auxdata: &[u8]) -> Option<u16> {
     let status = u32::from_ne_bytes(*auxdata.first_chunk()?);
@@ -243,6 +275,11 @@ impl Link for PacketLink {
 
     fn mtu(&self) -> usize {
         self.mtu
+    }
+
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.mtu = mtu_of(&self.interface, self.interface.name(), mtu)?;
+        Ok(())
     }
 
     fn layer(&self) -> Layer {
@@ -266,6 +303,9 @@ impl Link for PacketLink {
     }
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        if self.down {
+            self.see_if_back()?;
+        }
         let (mut packets, mut bytes) = (0, 0);
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
             let (more, more_bytes) = self.recv_batch(mem, out)?;

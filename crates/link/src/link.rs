@@ -8,12 +8,12 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
-use crate::{LinkStats, Offload};
+use crate::{LinkStats, Offload, OpenError};
 
 /// A link: packets come in and go out in bursts, and no call waits.
 ///
 /// A link that goes down or away says so as an error of [`recv`](Self::recv) or [`send`](Self::send), with the device
-/// and the call in its text. One that only went down works again once it is up.
+/// and the call in its text. From then on `recv` says so until it is up again; a device that is gone does not come back.
 pub trait Link: fmt::Debug + Send {
     /// Its name in this node.
     fn name(&self) -> &str;
@@ -23,6 +23,12 @@ pub trait Link: fmt::Debug + Send {
 
     /// The layer-3 MTU in bytes.
     fn mtu(&self) -> usize;
+
+    /// Gives it another MTU while it is open; `None` as in [`Config::mtu`](crate::Config::mtu).
+    ///
+    /// # Errors
+    /// The system does not allow it; the MTU is as it was.
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError>;
 
     /// What its packets begin with.
     fn layer(&self) -> Layer;

@@ -11,8 +11,9 @@ use offload::{CsumOffload, Features};
 use packet::{Csum, Cut, Memory, Meta, Packet, SecPath};
 
 use crate::offloads::{Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
+use crate::open::DEFAULT_MTU;
 use crate::stats::LinkStats;
-use crate::{Kind, Layer, Link, Offload, Sent};
+use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
 /// Packets that one call of [`Link::recv`] brings at most.
 const BURST_PACKETS: usize = 64;
@@ -35,7 +36,7 @@ pub struct End {
 impl End {
     /// An end that carries fat IP packets, without a limit.
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), layer: Layer::Ip, mtu: 1500, features: Features::ALL, queue: usize::MAX }
+        Self { name: name.to_owned(), layer: Layer::Ip, mtu: DEFAULT_MTU, features: Features::ALL, queue: usize::MAX }
     }
 }
 
@@ -123,6 +124,11 @@ impl Link for MemoryLink {
 
     fn mtu(&self) -> usize {
         self.end.mtu
+    }
+
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.end.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
+        Ok(())
     }
 
     fn layer(&self) -> Layer {

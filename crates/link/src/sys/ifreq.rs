@@ -57,6 +57,10 @@ impl Interface {
         Ok(Self { name: name.to_owned(), control })
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     fn get<const N: usize>(&self, request: c_ulong) -> io::Result<[u8; N]> {
         let mut req = IfReq::new(&self.name)?;
         req.call(self.control.as_fd(), request)?;

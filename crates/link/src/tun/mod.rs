@@ -13,10 +13,11 @@ use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
 use packet::{Memory, Packet};
-use wire::{FlowKey, MacAddr, eth};
+use wire::{FlowKey, MacAddr, eth, vlan};
 
 use crate::error::failed;
 use crate::offloads::Offloads;
+use crate::open::DEFAULT_MTU;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
@@ -24,7 +25,7 @@ use crate::sys::ifreq::Interface;
 use crate::sys::mmsg::MAX_PIECES;
 use crate::sys::{errno, uninterrupted};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
-use crate::{Kind, Layer, Link, Offload, Sent};
+use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
 /// Packets that one call of [`Link::recv`] brings at most.
 const BURST_PACKETS: usize = 64;
@@ -50,6 +51,8 @@ pub(crate) struct TunLink {
     stats: LinkStats,
     posted: Posted,
     interface: Interface,
+    /// Whether the last call found the device down.
+    down: bool,
 }
 
 impl TunLink {
@@ -122,6 +125,7 @@ impl TunLink {
         let reason = match errno(err) {
             libc::EAGAIN => return Ok(Some(Sent::Busy)),
             libc::EIO if !self.interface.is_up().unwrap_or(false) => {
+                self.down = true;
                 return Err(failed(&self.name, "writev", &io::Error::from_raw_os_error(libc::ENETDOWN)));
             }
             libc::EINVAL | libc::EIO => {
@@ -141,6 +145,15 @@ impl TunLink {
     }
 }
 
+/// An IP packet at its longest.
+const LONGEST_PACKET: usize = 65_575;
+
+/// The longest packet that can be read from a device of that MTU.
+fn longest(virtio: bool, mtu: usize, layer: Layer) -> usize {
+    let framing = if layer == Layer::Ip { 0 } else { eth::Header::LEN + 2 * vlan::Header::LEN };
+    framing + if virtio { LONGEST_PACKET } else { mtu }
+}
+
 /// What a read brought.
 enum Read {
     Packet(Packet),
@@ -158,6 +171,14 @@ impl Link for TunLink {
 
     fn mtu(&self) -> usize {
         self.mtu
+    }
+
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        let mtu = mtu.map_or(DEFAULT_MTU, usize::from);
+        self.interface.set_mtu(mtu).map_err(|err| OpenError::new(&self.name, "SIOCSIFMTU", err))?;
+        self.mtu = mtu;
+        self.longest = longest(self.virtio, mtu, self.layer);
+        Ok(())
     }
 
     fn layer(&self) -> Layer {
@@ -181,6 +202,14 @@ impl Link for TunLink {
     }
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        if self.down {
+            // Reading does not tell.
+            let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err))?;
+            if !up {
+                return Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)));
+            }
+            self.down = false;
+        }
         let (mut packets, mut bytes, mut empty) = (0, 0, 0);
         while packets < BURST_PACKETS && bytes < BURST_BYTES && empty < self.queues.len() {
             match self.read_one(self.next, mem)? {

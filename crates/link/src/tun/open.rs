@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use offload::Features;
 use rustix::fs::{Mode, OFlags};
-use wire::{MacAddr, eth, vlan};
+use wire::MacAddr;
 
-use super::TunLink;
+use super::{TunLink, longest};
 use crate::error::text;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::open::Config;
@@ -18,9 +18,6 @@ use crate::{Layer, OpenError};
 
 /// Where devices are made.
 const CLONE_DEVICE: &str = "/dev/net/tun";
-
-/// An IP packet at its longest.
-const LONGEST_PACKET: usize = 65_575;
 
 /// What `TUNSETOFFLOAD` is asked for, one after the other; each needs those before it.
 const RX_OFFLOADS: [(&str, u32); 5] = [
@@ -71,8 +68,6 @@ impl TunLink {
                 Layer::Ethernet(other_station(host))
             }
         };
-        let longest = if config.offloads { LONGEST_PACKET } else { mtu };
-        let framing = if layer == Layer::Ip { 0 } else { eth::Header::LEN + 2 * vlan::Header::LEN };
         Ok(Self {
             name: name.clone(),
             mtu,
@@ -80,12 +75,13 @@ impl TunLink {
             queues,
             next: 0,
             virtio: config.offloads,
-            longest: longest + framing,
+            longest: longest(config.offloads, mtu, layer),
             features: if config.offloads { offloads.features() } else { Features::NONE },
             offloads,
             stats: LinkStats::ZERO,
             posted: Posted::new(),
             interface,
+            down: false,
         })
     }
 }
@@ -101,7 +97,7 @@ fn attach(name: &str, flags: i32) -> Result<OwnedFd, OpenError> {
             )
             .with_hint(libc::ENODEV, "the kernel lacks TUN: modprobe tun")
             .with_hint(libc::ENXIO, "the kernel lacks TUN: modprobe tun")
-            .with_hint(libc::EACCES, "needs access to it; run as root or grant it")
+            .with_hint(libc::EACCES, "needs access to it and CAP_NET_ADMIN; run as root or grant them")
             .with_hint(libc::EPERM, "the container may not use it; in docker: --device /dev/net/tun")
     })?;
     tun_attach(queue.as_fd(), name, flags).map_err(|err| {

@@ -334,6 +334,11 @@ impl Link for UdpLink {
         self.mtu
     }
 
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.mtu = mtu.map_or(DEFAULT_MTU, usize::from);
+        Ok(())
+    }
+
     fn layer(&self) -> Layer {
         Layer::Ip
     }

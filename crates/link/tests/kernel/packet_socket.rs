@@ -147,8 +147,10 @@ fn down() -> Outcome {
     let mut burst = vec![frame(&mem, &[1; 100], 1000)];
     let err = left.send(&mut burst).expect_err("the interface is down");
     assert_eq!((err.to_string().as_str(), burst.len()), ("left: sendmmsg: Network is down", 1));
-    left.recv(&mem, &mut got)?;
+    let err = left.recv(&mem, &mut got).expect_err("the interface is still down");
+    assert_eq!(err.to_string(), "left: SIOCGIFFLAGS: Network is down");
     street.middle.sh("ip link set left up")?;
+    left.recv(&mem, &mut got)?;
     assert_eq!(left.send(&mut burst)?, Sent::All);
     got.clear();
     street.a.sh("ping -c 1 -W 1 192.0.2.77 || true")?;
@@ -165,6 +167,10 @@ fn gone() -> Outcome {
     let err = left.recv(&mem, &mut Vec::new()).expect_err("the interface is gone");
     assert_eq!(err.to_string(), "left: recvmmsg: Network is down");
     let mut burst = vec![frame(&mem, &[1; 100], 1000)];
+    let err = left.recv(&mem, &mut Vec::new()).expect_err("the interface is still gone");
+    assert_eq!(err.to_string(), "left: SIOCGIFINDEX: No such device");
+    street.middle.sh("ip link add left type veth peer name other; ip link set left up")?;
+    left.recv(&mem, &mut Vec::new()).expect_err("another interface of the same name");
     let err = left.send(&mut burst).expect_err("the interface is gone");
     assert_eq!((err.to_string().as_str(), burst.len()), ("left: sendmmsg: No such device or address", 1));
     Ok(())

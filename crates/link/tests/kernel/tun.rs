@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tun/a_refused_offload_loses_no_packet", NEEDS, refused),
         trial("tun/a_device_that_is_down_says_so_and_comes_back", NEEDS, down),
         trial("tun/a_device_that_is_gone_says_so", NEEDS, gone),
+        trial("tun/another_mtu_is_that_of_the_device", NEEDS, another_mtu),
         trial("tun/a_name_in_use_is_an_error_that_says_so", NEEDS, in_use),
     ]
 }
@@ -134,8 +135,26 @@ fn down() -> Outcome {
     let mut burst = vec![packet];
     let err = link.send(&mut burst).expect_err("the device is down");
     assert_eq!((err.to_string().as_str(), burst.len()), ("fat0: writev: Network is down", 1));
+    let err = link.recv(&mem, &mut Vec::new()).expect_err("the device is still down");
+    assert_eq!(err.to_string(), "fat0: SIOCGIFFLAGS: Network is down");
     netns.sh("ip link set fat0 up")?;
+    link.recv(&mem, &mut Vec::new())?;
     assert_eq!(link.send(&mut burst)?, Sent::All);
+    Ok(())
+}
+
+fn another_mtu() -> Outcome {
+    let netns = Netns::new("a")?;
+    for offloads in [true, false] {
+        let mut link = open(&netns, "fat0", TUN, offloads)?;
+        let seen = || netns.sh("cat /sys/class/net/fat0/mtu");
+        for (wanted, mtu) in [(Some(9000), 9000), (Some(1400), 1400), (None, 1500)] {
+            link.set_mtu(wanted).map_err(|err| err.to_string())?;
+            assert_eq!((link.mtu(), seen()?.trim()), (mtu, mtu.to_string().as_str()));
+        }
+        let err = link.set_mtu(Some(1)).expect_err("an MTU that IP does not have");
+        assert_eq!((err.to_string().as_str(), link.mtu()), ("fat0: SIOCSIFMTU: Invalid argument", 1500));
+    }
     Ok(())
 }
 
