@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread::{self, JoinHandle};
 
-use control::state::{CounterState, CountersState, DropState, Snapshot};
-use control::{Reply, Request, What};
+use control::state::{CounterState, CountersState, DropState};
+use control::{Reply, Request, Shown, What};
 
 const GOOD: &str = r#"
 [[link]]
@@ -173,20 +173,18 @@ fn show_prints_text_or_json() {
     let dir = Dir::new("show");
     let counter = |name: &str, value| CounterState { name: name.to_owned(), value };
     let counters = vec![counter("IpInReceives", 7), counter("IpInHdrErrors", 0)];
-    let snapshot = Snapshot {
-        counters: CountersState { counters, ..CountersState::default() },
-        drops: vec![DropState { link: None, reason: "NoRoute".to_owned(), count: 2 }],
-        ..Snapshot::default()
-    };
-    let cases: &[(&[&str], What, &str)] = &[
-        (&["show", "counters"], What::Counters, "IpInReceives                    7\n"),
-        (&["show", "drops", "--json"], What::Drops, "[{\"link\":null,\"reason\":\"NoRoute\",\"count\":2}]\n"),
-        (&["show", "drops"], What::Drops, "NoRoute                         2\n"),
-        (&["show", "links"], What::Links, ""),
+    let counters = Shown::Counters(CountersState { counters, ..CountersState::default() });
+    let drops = Shown::Drops(vec![DropState { link: None, reason: "NoRoute".to_owned(), count: 2 }]);
+    let none = Shown::Links(Vec::new());
+    let cases: &[(&[&str], What, &Shown, &str)] = &[
+        (&["show", "counters"], What::Counters, &counters, "IpInReceives                    7\n"),
+        (&["show", "drops", "--json"], What::Drops, &drops, "[{\"link\":null,\"reason\":\"NoRoute\",\"count\":2}]\n"),
+        (&["show", "drops"], What::Drops, &drops, "NoRoute                         2\n"),
+        (&["show", "links"], What::Links, &none, ""),
     ];
-    for (n, (args, what, want)) in cases.iter().enumerate() {
+    for (n, (args, what, shown, want)) in cases.iter().enumerate() {
         let instance = format!("i{n}");
-        let reply = Reply::Show { shown: snapshot.clone().pick(*what) };
+        let reply = Reply::Show { shown: (*shown).clone() };
         let gateway = dir.gateway(&instance, vec![reply.to_line().into_bytes()]);
         let args = [args, &["--instance", instance.as_str()][..]].concat();
         assert_output(&dir.fatpath(&args), 0, want, "");

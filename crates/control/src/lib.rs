@@ -18,4 +18,3 @@ pub use file::ConfigError;
 pub use model::Config;
 pub use reload::Change;
 pub use request::{Reply, Request, Shown, What};
-pub use state::Snapshot;

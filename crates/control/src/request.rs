@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::{CountersState, DropState, LinkState, NeighbourState, PolicyState, RouteState, SaState, Snapshot};
+use crate::state::{CountersState, DropState, LinkState, NeighbourState, PolicyState, RouteState, SaState};
 
 /// The longest line that either side has to accept, in bytes without the newline, of a request.
 pub const MAX_REQUEST_LEN: usize = 4096;
@@ -76,7 +76,7 @@ pub enum Reply {
     },
 }
 
-/// One kind of thing out of a [`Snapshot`].
+/// One kind of thing, as it was at one moment.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Shown {
@@ -94,21 +94,6 @@ pub enum Shown {
     Counters(CountersState),
     /// Drops.
     Drops(Vec<DropState>),
-}
-
-impl Snapshot {
-    /// The part of it that `what` names.
-    pub fn pick(self, what: What) -> Shown {
-        match what {
-            What::Links => Shown::Links(self.links),
-            What::Routes => Shown::Routes(self.routes),
-            What::Neighbours => Shown::Neighbours(self.neighbours),
-            What::Sa => Shown::Sa(self.sas),
-            What::Policies => Shown::Policies(self.policies),
-            What::Counters => Shown::Counters(self.counters),
-            What::Drops => Shown::Drops(self.drops),
-        }
-    }
 }
 
 impl Request {
@@ -199,8 +184,7 @@ mod tests {
     #[test]
     fn a_reply_comes_back_equal() {
         let drops = vec![DropState { link: Some("wan".to_owned()), reason: "EspReplay".to_owned(), count: 3 }];
-        let snapshot = Snapshot { drops, ..Snapshot::default() };
-        let reply = Reply::Show { shown: snapshot.pick(What::Drops) };
+        let reply = Reply::Show { shown: Shown::Drops(drops) };
         let line = reply.to_line();
         assert_eq!(
             line,

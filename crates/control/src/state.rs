@@ -7,25 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{Dir, Encap, Mode, PolicyAction, Selector, Template};
 
-/// Everything there is to show, of one moment.
-#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-pub struct Snapshot {
-    /// `fatpath show links`.
-    pub links: Vec<LinkState>,
-    /// `fatpath show routes`.
-    pub routes: Vec<RouteState>,
-    /// `fatpath show neighbours`.
-    pub neighbours: Vec<NeighbourState>,
-    /// `fatpath show sa`.
-    pub sas: Vec<SaState>,
-    /// `fatpath show policies`.
-    pub policies: Vec<PolicyState>,
-    /// `fatpath show counters`.
-    pub counters: CountersState,
-    /// `fatpath show drops`.
-    pub drops: Vec<DropState>,
-}
-
 /// A link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct LinkState {
