@@ -46,7 +46,8 @@ impl Capture {
 /// A checksum is wrong; the message shows the packet.
 pub fn wire_checksums(file: &Path) -> Outcome<usize> {
     let text = run(Command::new("tcpdump").args(["-nvvr"]).arg(file))?;
-    for sign in ["bad ", "incorrect", "wrong"] {
+    // Not "bad " alone: a checksum may be written 0x0bad.
+    for sign in ["bad cksum", "[bad ", "incorrect", "wrong"] {
         if let Some(at) = text.find(sign) {
             let start = text[..at].rfind('\n').map_or(0, |end| end + 1);
             return Err(format!("{}: {}", file.display(), text[start..].lines().next().unwrap_or_default()).into());
