@@ -51,7 +51,7 @@ impl Path {
     /// outermost tunnel.
     fn output_esp(&mut self, turn: Turn<'_>, ip: IpPacket, bundle: &Bundle, mut hop: Hop) {
         let sas = || bundle.iter().filter_map(|&id| self.ipsec.sa(id));
-        if let Some(tunnel) = sas().filter(|sa| sa.mode() == Mode::Tunnel).next_back() {
+        if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
             match self.fib.decide(tunnel.dst(), None) {
                 Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
                 decision => {
