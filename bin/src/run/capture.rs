@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use control::Reply;
+use link::pcapng::{LinkType, Writer};
 use rustix::net::{RecvFlags, recv};
 
-use super::command::{CaptureLink, Command, Handle};
+use super::command::{CaptureLink, Command, Frame, Handle};
 
 /// Packets that may wait for a slow reader; what comes while they do is lost to the capture alone.
 const QUEUE: usize = 1024;
@@ -30,23 +31,31 @@ pub(crate) fn stream_capture(
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
     };
     stream.write_all(Reply::Capturing.to_line().as_bytes())?;
-    let link_type = if ethernet { link::pcapng::LinkType::Ethernet } else { link::pcapng::LinkType::Raw };
-    let mut file = link::pcapng::Writer::new(io::BufWriter::with_capacity(1 << 18, stream), &link, link_type)?;
+    let link_type = if ethernet { LinkType::Ethernet } else { LinkType::Raw };
+    let mut file = Writer::new(io::BufWriter::with_capacity(1 << 18, stream), &link, link_type)?;
+    file.flush()?;
+    while let Some(frame) = next_frame(&frames, &mut file, stream)? {
+        file.write(epoch + frame.at.since(base::Instant::ZERO), frame.outbound, &frame.bytes)?;
+    }
+    Ok(())
+}
+
+/// The next packet; what was written before is passed on before waiting for one. `None` once either side is gone.
+fn next_frame<W: Write>(
+    frames: &Receiver<Frame>,
+    file: &mut Writer<W>,
+    stream: &UnixStream,
+) -> io::Result<Option<Frame>> {
+    if let Ok(frame) = frames.try_recv() {
+        return Ok(Some(frame));
+    }
     file.flush()?;
     loop {
-        match frames.try_recv() {
-            Ok(frame) => file.write(epoch + frame.at.since(base::Instant::ZERO), frame.outbound, &frame.bytes)?,
-            Err(_) => {
-                file.flush()?;
-                match frames.recv_timeout(LOOK_EVERY) {
-                    Ok(frame) => {
-                        file.write(epoch + frame.at.since(base::Instant::ZERO), frame.outbound, &frame.bytes)?
-                    }
-                    Err(RecvTimeoutError::Timeout) if is_gone(stream) => return Ok(()),
-                    Err(RecvTimeoutError::Timeout) => {}
-                    Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                }
-            }
+        match frames.recv_timeout(LOOK_EVERY) {
+            Ok(frame) => return Ok(Some(frame)),
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) if is_gone(stream) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => {}
         }
     }
 }
