@@ -197,7 +197,7 @@ mod tests {
         for esn in [false, true] {
             let mut window = ReplayWindow::new(64, esn, 0);
             let marked = [1, 30, 70, 99, 100];
-            marked.map(|seq| window.mark(seq).unwrap());
+            marked.iter().for_each(|&seq| window.mark(seq).unwrap());
             for (size, want) in [(32, vec![100, 99, 70]), (64, vec![100, 99, 70]), (4096, vec![100, 99, 70])] {
                 let resized = window.resized(size);
                 assert_eq!(resized.seen().collect::<Vec<_>>(), want, "{size}");
