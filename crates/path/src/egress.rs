@@ -92,7 +92,7 @@ impl Path {
     }
 
     /// Runs packets through the SAs of a bundle.
-    fn seal(&mut self, turn: Turn<'_>, bundle: &Bundle, train: Train, packets: &mut Vec<Packet>) {
+    pub(crate) fn seal(&mut self, turn: Turn<'_>, bundle: &Bundle, train: Train, packets: &mut Vec<Packet>) {
         let mut sealed = std::mem::take(&mut self.scratch.sealed);
         for (at, &sa) in bundle.iter().enumerate() {
             let train = if at + 1 == bundle.len() { train } else { Train::None };

@@ -83,9 +83,14 @@ impl Path {
                 _ => glued.push(pkt),
             };
         }
-        let link = pkt.meta.link;
         let v4 = info.version() == Version::V4;
         self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
+        self.decrypt(turn, pkt, v4);
+    }
+
+    /// Opens a packet or a train of ESP that is for us.
+    pub(crate) fn decrypt(&mut self, turn: Turn<'_>, pkt: Packet, v4: bool) {
+        let link = pkt.meta.link;
         self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
         let mut opened = std::mem::take(&mut self.scratch.opened);
         self.ipsec.open(turn.mem, turn.now, pkt, &mut opened, &mut self.counters);
@@ -103,7 +108,7 @@ impl Path {
 
     /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here. A fragment has to be reassembled first.
     #[inline]
-    fn is_our_esp(&self, pkt: &Packet, info: &Info) -> bool {
+    pub(crate) fn is_our_esp(&self, pkt: &Packet, info: &Info) -> bool {
         let is_esp = match info.protocol {
             _ if info.fragment.is_some() => false,
             Protocol::ESP => true,
@@ -118,14 +123,23 @@ impl Path {
         is_esp && self.fib.is_local(info.dst)
     }
 
-    /// Ends a burst: what GRO holds goes on, in order.
+    /// Ends a burst: what GRO holds goes on, in order, and then what was inside of what was reassembled.
     pub(crate) fn flush(&mut self, turn: Turn<'_>) {
-        let mut glued = std::mem::take(&mut self.scratch.glued);
-        self.gro.flush(&mut glued);
-        for pkt in glued.drain(..) {
-            self.input(turn, pkt);
+        loop {
+            let mut glued = std::mem::take(&mut self.scratch.glued);
+            self.gro.flush(&mut glued);
+            if glued.is_empty() {
+                self.scratch.glued = glued;
+                return;
+            }
+            for pkt in glued.drain(..) {
+                self.input(turn, pkt);
+            }
+            // Its storage goes back unless something has come in meanwhile.
+            if self.scratch.glued.is_empty() {
+                self.scratch.glued = glued;
+            }
         }
-        self.scratch.glued = glued;
     }
 
     /// IP input (Linux `ip_rcv`, `ip6_rcv`): from here on a packet may be fat.

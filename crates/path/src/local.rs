@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use base::{DropReason, Mib};
 use fib::{Station, nd};
 use host::icmp::{self, Problem};
-use ipsec::Dir;
+use ipsec::{Dir, Mode};
 use offload::checksum;
 use packet::Cut;
 use wire::{Protocol, Version, icmp as icmpv4, icmpv6};
@@ -56,7 +56,9 @@ impl Path {
             _ => {}
         }
         let mac = self.ports.get(link).and_then(|port| port.config.mac);
-        let Some(mac) = mac.filter(|_| ip.pkt.meta.sec_path.is_empty()) else {
+        // What came through a tunnel was said on another link.
+        let through_tunnel = |&id| self.ipsec.sa(id).is_none_or(|sa| sa.mode() == Mode::Tunnel);
+        let Some(mac) = mac.filter(|_| !ip.pkt.meta.sec_path.iter().any(through_tunnel)) else {
             return self.drop(&ip.pkt, DropReason::IcmpIgnored);
         };
         if let Err(dry) = ip.pkt.linearize(turn.mem) {

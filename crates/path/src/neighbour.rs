@@ -6,11 +6,11 @@ use std::time::Duration;
 use base::{DropReason, LinkId, Mib};
 use fib::{Action, Station, arp, nd};
 use host::icmp::Problem;
+use ipsec::{Decision as Policy, Mode, Train};
 use offload::ip_headers;
 use packet::Packet;
-use wire::MacAddr;
-use wire::Version;
 use wire::eth::{self, EtherType};
+use wire::{FlowKey, MacAddr, Version};
 
 use crate::ingress::flow_of;
 use crate::{IpPacket, Path, Turn};
@@ -33,7 +33,7 @@ impl Path {
     fn act_one(&mut self, turn: Turn<'_>, action: Action) {
         match action {
             Action::Solicit { link, target, unicast_to } => match self.solicitation(turn, link, target, unicast_to) {
-                Ok(frame) => self.enqueue(turn.mem, link, frame, eth::Header::LEN),
+                Ok(frame) => self.say(turn, link, frame),
                 Err(reason) => self.ports.drop(LinkId::NONE, reason),
             },
             Action::Send { link, to, packet } => self.frame(turn, link, to, packet),
@@ -42,7 +42,7 @@ impl Path {
                     self.counters.count(Mib::Icmp6OutMsgs);
                     self.counters.count(Mib::Icmp6OutNeighborAdvertisements);
                 }
-                self.enqueue(turn.mem, link, frame, eth::Header::LEN);
+                self.say(turn, link, frame);
             }
             Action::Drop { packet, reason, .. } => self.give_up(turn, packet, reason),
             Action::Conflict { link, addr, station } => {
@@ -53,6 +53,26 @@ impl Path {
                 }
             }
         }
+    }
+
+    /// Sends a frame of ARP or neighbour discovery. A policy for a transport between neighbours is for what they say of
+    /// themselves too (Linux `icmp6_dst_alloc`); one for a tunnel is not, because the link does not lead through it.
+    fn say(&mut self, turn: Turn<'_>, link: LinkId, mut frame: Packet) {
+        let header = eth::Header::ref_from(frame.head()).copied();
+        let (Ok(header), false) = (header, self.ipsec.is_idle()) else {
+            return self.enqueue(turn.mem, link, frame, eth::Header::LEN);
+        };
+        if header.ethertype() == EtherType::IPV6
+            && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
+            && let Policy::Protect(bundle) = self.ipsec.lookup(&flow, &mut self.counters)
+            && bundle.iter().all(|&id| self.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
+        {
+            frame.pull(eth::Header::LEN);
+            let mut sealed = vec![frame];
+            self.seal(turn, &bundle, Train::None, &mut sealed);
+            return sealed.into_iter().for_each(|pkt| self.frame(turn, link, header.dst(), pkt));
+        }
+        self.enqueue(turn.mem, link, frame, eth::Header::LEN);
     }
 
     /// The frame that asks on `link` who has `target`.
