@@ -1,6 +1,6 @@
 //! What a device takes off our hands: the set that `ethtool -k` shows.
 
-use packet::{Gso, GsoKind};
+use packet::{Gso, GsoKind, Packet};
 use wire::{Protocol, Version};
 
 use crate::headers::Headers;
@@ -81,6 +81,11 @@ impl Features {
         };
         let ecn = self.tso_ecn || !gso.ecn;
         kind && ecn && len < self.gso_max_size && usize::from(gso.segs) <= self.gso_max_segs
+    }
+
+    /// Tells whether the device takes a packet in this one's pieces.
+    pub(crate) fn takes_pieces_of(&self, pkt: &Packet) -> bool {
+        pkt.is_linear() || (self.sg && (self.frag_list || pkt.frag_list().is_empty()))
     }
 }
 

@@ -65,10 +65,7 @@ fn counted(gso: &Gso, headers: &Headers, len: usize) -> Result<Gso, DropReason> 
 
 /// Brings the packet into a geometry that the device takes.
 fn flatten(mem: &Memory, features: &Features, pkt: &mut Packet) -> Result<(), DropReason> {
-    if features.sg && (features.frag_list || pkt.frag_list().is_empty()) {
-        return Ok(());
-    }
-    Ok(pkt.linearize(mem)?)
+    if features.takes_pieces_of(pkt) { Ok(()) } else { Ok(pkt.linearize(mem)?) }
 }
 
 /// Tells whether the device completes the packet's checksum, or nothing is left to complete. A field beyond the packet

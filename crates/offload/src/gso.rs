@@ -34,7 +34,7 @@ pub fn segment(
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
     let before = out.len();
-    let result = Plan::new(mem, features, &mut pkt, l3).and_then(|plan| plan.cut(mem, pkt, out));
+    let result = Plan::new(mem, features, &mut pkt, l3).and_then(|plan| plan.cut(mem, features, pkt, out));
     if result.is_err() {
         out.truncate(before);
     }
@@ -52,7 +52,6 @@ struct Plan {
     pseudo: u32,
     /// UDP over IPv4 that was sent without a check.
     no_check: bool,
-    by_reference: bool,
     /// What the checks are left as: for the device to complete them, or as they are before we do.
     csum: Csum,
     /// Whether the device completes the checks.
@@ -85,12 +84,12 @@ impl Plan {
         };
         let no_check = !is_partial && field == 0 && headers.protocol == Protocol::UDP && headers.version == Version::V4;
         let partial = features.csum.completes(&headers);
-        Ok(Self { headers, size, segs, fixed_id, pseudo, no_check, by_reference: features.sg, csum, partial })
+        Ok(Self { headers, size, segs, fixed_id, pseudo, no_check, csum, partial })
     }
 
-    fn cut(self, mem: &Memory, pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
+    fn cut(self, mem: &Memory, features: &Features, pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
         if self.segs <= 1 {
-            return self.keep(mem, pkt, out);
+            return self.keep(mem, features, pkt, out);
         }
         out.reserve(self.segs);
         let end = self.headers.end;
@@ -102,14 +101,14 @@ impl Plan {
         for index in 0..self.segs {
             let size = self.size.min(left);
             left -= size;
-            let room = if self.by_reference { end } else { end + size };
+            let room = if features.sg { end } else { end + size };
             // Made where it stays: a packet is large to move.
             let seg = out.push_mut(Packet::new(mem, Memory::HEADROOM, room)?);
             let headers = seg.put(end).ok_or(DropReason::NoMemory)?;
             headers.copy_from_slice(template.bytes());
             self.patch(headers, index, end + size);
             mem.copied(CopyReason::SegmentHeader, end);
-            if self.by_reference {
+            if features.sg {
                 payload.move_to(size, mem, seg)?;
             } else {
                 payload.copy_to(size, mem, seg)?;
@@ -121,9 +120,9 @@ impl Plan {
     }
 
     /// The packet is one segment: only its lengths and its check may be missing.
-    fn keep(self, mem: &Memory, mut pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
+    fn keep(self, mem: &Memory, features: &Features, mut pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
         pkt.meta.cut = Cut::Whole;
-        if !self.by_reference {
+        if !features.takes_pieces_of(&pkt) {
             pkt.linearize(mem)?;
         }
         let len = pkt.len();

@@ -1,10 +1,13 @@
 //! What a peer, a device and the stack can see of checksums, segmentation and GRO.
 
+mod any;
 mod checksums;
 mod fitting;
 mod foreign;
 mod frames;
 mod gro_groups;
 mod gro_rules;
+#[path = "../model/mod.rs"]
+mod model;
 mod round_trip;
 mod segmentation;

@@ -1,0 +1,151 @@
+//! Bursts of packets: whatever comes is held, merged or passed, and cut again it is what came.
+
+use std::collections::BTreeMap;
+
+use base::LinkId;
+use offload::gro::Config;
+use offload::{CsumOffload, Features, Gro, gso};
+use packet::{Csum, Memory, Packet};
+use wire::ipv6::Chain;
+use wire::{Protocol, checksum as sums};
+
+use super::{fill_checks, fill_lengths, headers, on_wire, shaped};
+
+/// One packet: of which flow, what it does, how much payload, and a number for what it does.
+pub(crate) type Step = (u8, u8, u16, u16);
+
+/// Where each flow is: the next sequence number and identification, and how far the latter goes on.
+#[derive(Clone, Copy, Default)]
+struct Flow {
+    seq: u32,
+    id: u16,
+    id_step: u16,
+}
+
+/// What belongs together and has to stay in order: link, tag, and the fields that tell flows apart.
+type Key = (LinkId, Option<u16>, u8, u8, u32, Vec<u8>, Vec<u8>);
+
+/// Runs the packets through GRO, in bursts that some of the steps end.
+pub(crate) fn run(options: u8, steps: &[Step]) {
+    let mem = Memory::heap();
+    let mut gro = Gro::new(Config { udp: options & 1 != 0, frag_list: options & 2 != 0 });
+    let mut flows = [Flow { id_step: 1, ..Flow::default() }; 256];
+    let (mut came, mut out) = (BTreeMap::new(), Vec::new());
+    let mut bytes_in = 0;
+    for &step in steps {
+        let packet = arrival(&mem, &mut flows[usize::from(step.0)], step);
+        bytes_in += packet.len();
+        add(&mut came, &packet, on_wire(&packet));
+        gro.receive(&mem, packet, &mut out);
+        assert!(gro.held() <= 64, "{} held", gro.held());
+        if step.1 % 64 == 63 {
+            gro.flush(&mut out);
+            assert_eq!(gro.held(), 0);
+        }
+    }
+    gro.flush(&mut out);
+    let mut segments = Vec::new();
+    let csum = if options & 4 != 0 { CsumOffload::Any } else { CsumOffload::None };
+    let features = Features { sg: options & 8 != 0, frag_list: true, csum, ..Features::NONE };
+    for packet in out {
+        packet.check_invariants();
+        let want = packet.meta.cut.segs() as usize;
+        let before = segments.len();
+        if packet.meta.cut.gso().is_some() {
+            gso::segment(&mem, &features, packet, 0, &mut segments).expect("merged packets can be cut");
+        } else {
+            segments.push(packet);
+        }
+        assert_eq!(segments.len() - before, want);
+    }
+    assert_eq!(segments.iter().map(Packet::len).sum::<usize>(), bytes_in, "bytes that came and went");
+    let mut went = BTreeMap::new();
+    for packet in segments {
+        packet.check_invariants();
+        add(&mut went, &packet, on_wire(&packet));
+    }
+    assert_eq!(went, came);
+    assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0), "pages that did not come home");
+}
+
+/// Files the bytes of a packet with those that it must not overtake.
+fn add(flows: &mut BTreeMap<Key, Vec<Vec<u8>>>, packet: &Packet, mut bytes: Vec<u8>) {
+    let part = |from: usize, to: usize| bytes.get(from..to).unwrap_or_default().to_vec();
+    let version = bytes.first().map_or(0, |byte| byte >> 4);
+    let (protocol, label, addresses, l4) = match version {
+        4 if bytes.len() >= 20 => (Protocol(bytes[9]), 0, part(12, 20), 20),
+        6 if bytes.len() >= 40 => {
+            let (protocol, l4) =
+                Chain::walk(&bytes, bytes.len()).map_or((Protocol(255), 40), |chain| (chain.protocol, chain.offset));
+            (protocol, u32::from_be_bytes([0, bytes[1] & 15, bytes[2], bytes[3]]), part(8, 40), l4)
+        }
+        _ => (Protocol(255), 0, Vec::new(), 0),
+    };
+    let key = (packet.meta.link, packet.meta.vlan, version, protocol.0, label, addresses, part(l4, l4 + 4));
+    // Two numbers mean zero in one's complement: a receiver takes either, and a sender says 0, but for UDP.
+    if version == 4 {
+        zero(&mut bytes, 10);
+    }
+    if protocol == Protocol::TCP {
+        zero(&mut bytes, l4 + 16);
+    }
+    flows.entry(key).or_default().push(bytes);
+}
+
+fn zero(bytes: &mut [u8], at: usize) {
+    if let Some(check) = bytes.get_mut(at..at + 2)
+        && *check == [0xff, 0xff]
+    {
+        check.fill(0);
+    }
+}
+
+/// The next packet of a flow, and what is different about it.
+fn arrival(mem: &Memory, flow: &mut Flow, (number, action, len, n): Step) -> Packet {
+    let (mut bytes, l4) = headers(number);
+    let end = bytes.len();
+    let len = usize::from(len % 9000);
+    bytes.extend((0..len).map(|at| (at as u16 ^ n) as u8));
+    let is_tcp = number % 6 < 4;
+    let at = usize::from(n) % end;
+    if is_tcp {
+        bytes[l4 + 4..l4 + 8].copy_from_slice(&flow.seq.to_be_bytes());
+    }
+    if bytes[0] >> 4 == 4 {
+        bytes[4..6].copy_from_slice(&flow.id.to_be_bytes());
+    }
+    flow.seq = flow.seq.wrapping_add(len as u32);
+    flow.id = flow.id.wrapping_add(flow.id_step);
+    fill_lengths(number, l4, &mut bytes);
+    // What is changed before the checks are made is another packet; what is changed after is a broken one.
+    match action % 16 {
+        0 => bytes[at] ^= (n >> 8) as u8,
+        1 if is_tcp => bytes[l4 + 13] ^= n as u8,
+        2 if is_tcp => bytes[l4 + 12] ^= n as u8 & 0x0f,
+        3 => flow.seq = flow.seq.wrapping_add(u32::from(n)),
+        4 => flow.id_step = n % 3,
+        5 => bytes[1] ^= n as u8 & 3,
+        _ => {}
+    }
+    let to_be_made = action % 16 == 6;
+    fill_checks(number, l4, &mut bytes, to_be_made);
+    let mut csum = match action % 16 {
+        6 if is_tcp => Csum::Partial { start: l4 as u16, offset: 16 },
+        6 => Csum::Partial { start: l4 as u16, offset: 6 },
+        7 => Csum::Unnecessary,
+        _ => Csum::None,
+    };
+    match action % 16 {
+        8 => bytes[at] ^= (n >> 8) as u8,
+        9 => bytes.extend(vec![0; usize::from(n % 20)]),
+        10 => bytes.truncate(usize::from(n) % (bytes.len() + 1)),
+        11 => csum = Csum::Complete(sums::fold(sums::sum(&bytes))),
+        12 if usize::from(n % 80) != l4 => csum = Csum::Partial { start: n % 80, offset: n >> 8 },
+        _ => {}
+    }
+    let mut packet = shaped(mem, &bytes, action >> 4, usize::from(n) % (end + 8));
+    packet.meta.csum = csum;
+    packet.meta.link = LinkId(u32::from(action % 16 == 13));
+    packet.meta.vlan = (action % 16 == 14).then_some(n % 4096);
+    packet
+}
