@@ -1,4 +1,5 @@
 //! Chores of this repository, run as `cargo xtask CHORE`.
+#![forbid(unsafe_code)]
 
 mod report;
 mod stages;

@@ -1,0 +1,32 @@
+//! The files in `examples/` and what the README quotes of them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+}
+
+#[test]
+fn every_example_is_accepted() {
+    let entries = fs::read_dir(root().join("examples")).unwrap();
+    let files: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let output = Command::new(env!("CARGO_BIN_EXE_fatpath")).args(["check", "-c"]).arg(&file).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn the_readme_quotes_the_left_end_of_the_tunnel_word_by_word() {
+    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+    let example = fs::read_to_string(root().join("examples/tunnel-left.toml")).unwrap();
+    let quotes: Vec<&str> =
+        readme.split("```toml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
+    assert!(quotes.len() >= 4, "{quotes:?}");
+    for quote in quotes {
+        assert!(example.contains(quote), "not in examples/tunnel-left.toml:\n{quote}");
+    }
+}

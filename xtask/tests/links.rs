@@ -1,0 +1,42 @@
+//! The documentation's links.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Every Markdown file below `directory` that is the repository's own.
+fn documents(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap_or_default();
+        if name == "target" || name.starts_with('.') {
+            continue;
+        }
+        if path.is_dir() {
+            documents(&path, found);
+        } else if name.ends_with(".md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn every_relative_link_in_the_documentation_leads_to_a_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let (mut files, mut links, mut broken) = (Vec::new(), 0, Vec::new());
+    documents(root, &mut files);
+    for file in files {
+        let text = fs::read_to_string(&file).unwrap();
+        for target in text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
+            let path = target.split('#').next().unwrap_or_default();
+            if path.is_empty() || path.contains("://") {
+                continue;
+            }
+            links += 1;
+            if !file.with_file_name(path).exists() {
+                broken.push(format!("{}: {target}", file.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{broken:#?}");
+    assert!(links > 20, "only {links} links were found");
+}
