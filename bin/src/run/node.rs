@@ -104,7 +104,7 @@ fn refuse_one_that_leaves<'a>(
     match leaving.find(|old| only_once(old).is_some() && only_once(old) == only_once(link)) {
         None => Ok(()),
         Some(old) => Err(CliError::failed(format!(
-            "{}: link {} is open with other settings; only its MTU and addresses can change while it is. \
+            "link {}: link {} is open with other settings, and only its MTU and addresses can change while it is. \
              Restart the gateway, or take the link out first.",
             link.name, old.name
         ))),
@@ -253,7 +253,7 @@ mod tests {
         let port = free_port();
         let (node, plan) = running(config(&[udp("wan", port)], ""));
         let err = node.plan(config(&[LinkConfig { offloads: true, ..udp("wan", port) }], "")).unwrap_err();
-        assert!(err.message.starts_with("wan: link wan is open with other settings"), "{err}");
+        assert!(err.message.starts_with("link wan: link wan is open with other settings"), "{err}");
         assert_eq!(plan.opened.len(), 1);
     }
 }
