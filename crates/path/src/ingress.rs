@@ -17,21 +17,35 @@ use crate::{IpPacket, Path, Turn};
 /// Bytes in which a transport header has its ports, and the whole header of ICMP.
 const PORTS_LEN: usize = 8;
 
+/// What a link-layer header says of the IP packet behind it.
+#[derive(Clone, Copy, Debug)]
+struct Framing {
+    /// Its version; `None` where there is no such header.
+    version: Option<Version>,
+    /// Whether everybody on the link got it.
+    for_all: bool,
+}
+
+impl Framing {
+    /// Of a packet without a link-layer header.
+    const NONE: Self = Self { version: None, for_all: false };
+}
+
 impl Path {
     /// Takes in one packet as the link had it. What is inside waits in GRO until [`flush`](Self::flush).
     pub(crate) fn receive(&mut self, turn: Turn<'_>, link: LinkId, mut pkt: Packet) {
         self.ports.tap(turn.mem, link, false, false, &pkt);
         match self.link_layer(turn, link, &mut pkt) {
-            Ok(true) => self.open(turn, pkt),
-            Ok(false) => {}
+            Ok(Some(framing)) => self.open(turn, pkt, framing),
+            Ok(None) => {}
             Err(reason) => self.drop(&pkt, reason),
         }
     }
 
-    /// Takes off the link-layer header. Returns whether an IP packet is left; ARP ends here.
-    fn link_layer(&mut self, turn: Turn<'_>, link: LinkId, pkt: &mut Packet) -> Result<bool, DropReason> {
+    /// Takes off the link-layer header, and says what it said if an IP packet is left. ARP ends here.
+    fn link_layer(&mut self, turn: Turn<'_>, link: LinkId, pkt: &mut Packet) -> Result<Option<Framing>, DropReason> {
         let port = self.ports.get(link).ok_or(DropReason::LinkDown)?;
-        let Some(mac) = port.config.mac else { return Ok(true) };
+        let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
         if !pkt.may_pull(turn.mem, eth::Header::LEN)? {
             return Err(DropReason::EthTruncated);
         }
@@ -43,17 +57,9 @@ impl Path {
         }
         pkt.pull(eth::Header::LEN);
         match ethertype {
-            EtherType::ARP => self.arp(turn, Station { link, mac }, pkt).map(|()| false),
-            EtherType::IPV4 | EtherType::IPV6 => {
-                let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, ethertype))?;
-                let version = if ethertype == EtherType::IPV4 { Version::V4 } else { Version::V6 };
-                let forwarded = || matches!(self.fib.decide(info.dst, None), Decision::Forward { .. });
-                // What everybody got is not for us to send on (RFC 1122 §3.3.6, Linux `ip_forward`).
-                if info.version() != version || for_all && forwarded() {
-                    return Err(DropReason::EthNotForUs);
-                }
-                Ok(true)
-            }
+            EtherType::ARP => self.arp(turn, Station { link, mac }, pkt).map(|()| None),
+            EtherType::IPV4 => Ok(Some(Framing { version: Some(Version::V4), for_all })),
+            EtherType::IPV6 => Ok(Some(Framing { version: Some(Version::V6), for_all })),
             _ => Err(DropReason::EthNotForUs),
         }
     }
@@ -68,13 +74,10 @@ impl Path {
     }
 
     /// Opens ESP as long as there is some, and gives what is left to GRO.
-    fn open(&mut self, turn: Turn<'_>, mut pkt: Packet) {
-        let info = match ip_headers(turn.mem, &mut pkt) {
+    fn open(&mut self, turn: Turn<'_>, mut pkt: Packet, framing: Framing) {
+        let info = match self.headers(turn, &mut pkt, framing) {
             Ok(info) => info,
-            Err(reason) => {
-                self.count_malformed(reason, EtherType::IPV4);
-                return self.drop(&pkt, reason);
-            }
+            Err(reason) => return self.drop(&pkt, reason),
         };
         if !self.is_our_esp(&pkt, &info) {
             let glued = &mut self.scratch.glued;
@@ -86,6 +89,18 @@ impl Path {
         let v4 = info.version() == Version::V4;
         self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
         self.decrypt(turn, pkt, v4);
+    }
+
+    /// The IP headers, which have to be what the link layer said.
+    fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
+        let v4 = Version::of(pkt.head()) != Ok(Version::V6);
+        let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, v4))?;
+        let forwarded = || matches!(self.fib.decide(info.dst, None), Decision::Forward { .. });
+        // What everybody got is not for us to send on (RFC 1122 §3.3.6, Linux `ip_forward`).
+        if framing.version.is_some_and(|version| version != info.version()) || framing.for_all && forwarded() {
+            return Err(DropReason::EthNotForUs);
+        }
+        Ok(info)
     }
 
     /// Opens a packet or a train of ESP that is for us.
@@ -101,7 +116,7 @@ impl Path {
         self.scratch.glued.append(&mut opened.not_esp);
         // A packet has at most as many layers as a security path has room for.
         for inner in opened.packets.drain(..) {
-            self.open(turn, inner);
+            self.open(turn, inner, Framing::NONE);
         }
         self.scratch.opened = opened;
     }
@@ -204,13 +219,14 @@ impl Path {
     }
 
     /// Linux's counter for a packet whose IP headers are wrong.
-    fn count_malformed(&mut self, reason: DropReason, ethertype: EtherType) {
+    fn count_malformed(&mut self, reason: DropReason, v4: bool) {
         self.counters.count(match reason {
             DropReason::Ipv4Header | DropReason::Ipv4Options => Mib::IpInHdrErrors,
             DropReason::Ipv6Header => Mib::Ip6InHdrErrors,
-            DropReason::IpTruncated if ethertype == EtherType::IPV6 => Mib::Ip6InTruncatedPkts,
-            DropReason::IpTruncated => Mib::IpExtInTruncatedPkts,
-            _ => Mib::IpInDiscards,
+            DropReason::IpTruncated if v4 => Mib::IpExtInTruncatedPkts,
+            DropReason::IpTruncated => Mib::Ip6InTruncatedPkts,
+            _ if v4 => Mib::IpInDiscards,
+            _ => Mib::Ip6InDiscards,
         });
     }
 
