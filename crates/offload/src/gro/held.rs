@@ -128,9 +128,15 @@ impl Held {
         if self.count == 1 {
             self.fixed_id = arrival.version == Version::V4 && arrival.id == self.first.id;
         }
-        pkt.meta.csum = Csum::Unnecessary;
-        pkt.pull(usize::from(arrival.end));
-        self.packet.append(pkt);
+        if pkt.is_linear() && self.packet.frags().len() < MAX_FRAGS && self.packet.frag_list().is_empty() {
+            let (mut payload, _, _) = pkt.into_parts();
+            payload.pull(arrival.end.into());
+            self.packet.push_frag(payload).expect("a free slot, just seen");
+        } else {
+            pkt.meta.csum = Csum::Unnecessary;
+            pkt.pull(arrival.end.into());
+            self.packet.append(pkt);
+        }
         self.count += 1;
         self.next_seq = self.next_seq.wrapping_add(arrival.payload);
         self.last_flags = arrival.flags & LAST;
