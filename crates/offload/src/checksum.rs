@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 
 use base::DropReason;
-use packet::{Buf, Csum, Memory, Packet, PoolDry};
+use packet::{Buf, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Protocol, Version, checksum as sums, udp};
 
@@ -150,7 +150,7 @@ pub fn complete(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
     if !pkt.is_linear() && pieces(pkt).any(Buf::is_foreign) {
         pkt.linearize(mem)?;
     }
-    writable_head(mem, pkt)?;
+    pkt.writable_head(mem)?;
     let total = sum_of(pkt, start, pkt.len());
     let check = if usize::from(offset) == udp::CHECK_AT { sums::finish_udp(total) } else { sums::finish(total) };
     let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
@@ -163,10 +163,4 @@ pub fn complete(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
 fn pieces(pkt: &Packet) -> impl Iterator<Item = &Buf> {
     let children = pkt.frag_list().iter().flat_map(Packet::frags);
     pkt.frags().iter().chain(children)
-}
-
-/// The head for writing, moved to a page of its own if others may see it.
-pub(crate) fn writable_head<'a>(mem: &Memory, pkt: &'a mut Packet) -> Result<&'a mut [u8], PoolDry> {
-    pkt.push(mem, 0)?;
-    pkt.head_mut().ok_or(PoolDry)
 }

@@ -92,7 +92,7 @@ fn harmonise(mem: &Memory, pkt: &mut Packet, headers: &Headers) -> Result<(), Dr
     }
     let pseudo = headers.pseudo(pkt.head(), pkt.len() - headers.l4);
     let at = headers.l4 + headers.check_at();
-    let head = checksum::writable_head(mem, pkt)?;
+    let head = pkt.writable_head(mem)?;
     head[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
     pkt.meta.csum = csum;
     Ok(())

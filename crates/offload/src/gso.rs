@@ -126,7 +126,7 @@ impl Plan {
             pkt.linearize(mem)?;
         }
         let len = pkt.len();
-        self.patch(checksum::writable_head(mem, &mut pkt)?, 0, len);
+        self.patch(pkt.writable_head(mem)?, 0, len);
         self.finish(mem, &mut pkt)?;
         out.push(pkt);
         Ok(())

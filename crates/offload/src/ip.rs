@@ -20,7 +20,11 @@ pub fn ip_headers(mem: &Memory, pkt: &mut Packet) -> Result<Info, DropReason> {
                 }
                 return Ok(info);
             }
-            Err(Malformed::OutsideHead | Malformed::IpVersion) if pkt.headlen() < pkt.len() => {
+            // An empty head has no version; another version does not get better with more bytes.
+            Err(why)
+                if pkt.headlen() < pkt.len()
+                    && (why == Malformed::OutsideHead || (why == Malformed::IpVersion && pkt.headlen() == 0)) =>
+            {
                 // Each turn brings in more, up to all there is.
                 let more = (2 * pkt.headlen()).max(128).min(pkt.len());
                 pkt.may_pull(mem, more)?;

@@ -7,6 +7,7 @@
 //!   merges, `gso` cuts into the same bytes.
 //! - [`Features`] and [`fit`]: what a device takes off our hands, and making of a packet what that device takes
 //!   (Linux `validate_xmit_skb`).
+//! - [`ip_headers`]: a packet's IP headers in one look, wherever its bytes lie.
 //!
 //! Payload is moved by reference; where it has to be copied, the ledger in [`packet::Memory`] says why. Memory that is
 //! somebody else's is never written. A header is believed only after it was found in the bytes: what a guest says

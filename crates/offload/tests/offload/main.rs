@@ -7,6 +7,7 @@ mod foreign;
 mod frames;
 mod gro_groups;
 mod gro_rules;
+mod ip;
 #[path = "../model/mod.rs"]
 mod model;
 mod round_trip;
