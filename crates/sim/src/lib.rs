@@ -1,1 +1,28 @@
-//! Part of fatpath.
+//! A simulation of nodes and what lies between them: for tests, and repeatable to the last bit.
+//!
+//! A [`World`] holds [`Node`]s, which are a [`path::Path`] and its memory, and [`Host`]s, which are everybody else. Their
+//! ends are joined by [`Wire`]s that lose, reorder, duplicate and delay frames, or take none for a while. Time is
+//! virtual: [`World::run_until`] goes from event to event, and every chance comes from one seed, which is printed when
+//! a test fails.
+//!
+//! A wire is also the device at its ends. It checks that what it is given is what its features allow, cuts fat packets
+//! and completes checksums as hardware does, and checks that nothing longer than its MTU crosses it ([`Medium`]).
+//!
+//! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte tells its place in the stream.
+#![forbid(unsafe_code)]
+
+mod config;
+mod device;
+mod flow;
+mod host;
+mod node;
+mod rng;
+mod world;
+
+pub use config::{esp, link_pair, policy, template};
+pub use device::{Medium, Wire, WireStats};
+pub use flow::{Flow, stream_byte};
+pub use host::Host;
+pub use node::{Node, PortOptions};
+pub use rng::Rng;
+pub use world::{End, World};

@@ -1,0 +1,71 @@
+//! Short forms of what an IPsec node is told.
+
+use std::net::IpAddr;
+
+use ipsec::{
+    Action, Algorithm, Dir, EspInUdp, Level, Mode, PolicyConfig, PortMask, SaConfig, SaFlags, Selector, Template,
+};
+use wire::Spi;
+
+use crate::Node;
+
+/// An SA from `src` to `dst` with AES-GCM-128, a window of 1024 and the SPI as its `reqid`; ESP in UDP from port 4500 to
+/// port 4500 if `udp`.
+///
+/// # Panics
+/// When these are no addresses.
+pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
+    SaConfig {
+        src: src.parse().expect("an address"),
+        dst: dst.parse().expect("an address"),
+        spi: Spi(spi),
+        mode,
+        reqid: spi,
+        algorithm: Algorithm::GcmAes { key: (0..20).map(|at| at ^ spi as u8).collect::<Vec<u8>>().into(), icv_len: 16 },
+        replay_window: 1024,
+        flags: SaFlags::default(),
+        encap: udp.then_some(EspInUdp { sport: 4500, dport: 4500 }),
+        selector: None,
+        oseq: 0,
+        seq: 0,
+    }
+}
+
+/// What asks for that SA.
+pub const fn template(sa: &SaConfig) -> Template {
+    let (src, dst): (Option<IpAddr>, Option<IpAddr>) = (Some(sa.src), Some(sa.dst));
+    Template { src, dst, spi: None, mode: sa.mode, reqid: sa.reqid, level: Level::Required }
+}
+
+/// A policy that packets from `src` to `dst` need these SAs, the innermost first.
+///
+/// # Panics
+/// When these are no prefixes.
+pub fn policy(dir: Dir, src: &str, dst: &str, sas: &[SaConfig]) -> PolicyConfig {
+    let selector = Selector {
+        src: src.parse().expect("a prefix"),
+        dst: dst.parse().expect("a prefix"),
+        protocol: None,
+        sport: PortMask::ANY,
+        dport: PortMask::ANY,
+    };
+    PolicyConfig { dir, selector, priority: 0, action: Action::Allow, templates: sas.iter().map(template).collect() }
+}
+
+/// Has `near` protect what goes from `src` to `dst` by these SAs, the innermost first, and `far` demand it, of what it
+/// forwards and of what is for itself.
+///
+/// # Panics
+/// When an SA or a policy is refused.
+pub fn link_pair(near: &mut Node, far: &mut Node, (src, dst): (&str, &str), sas: &[SaConfig]) {
+    for (at, sa) in sas.iter().enumerate() {
+        for (side, node) in [&mut *near, &mut *far].into_iter().enumerate() {
+            let mask = (u64::from(sa.spi.0) << 8 | (at as u64) << 1 | side as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            node.path.ipsec.add_sa(sa, mask).expect("a good SA");
+        }
+    }
+    near.path.ipsec.add_policy(policy(Dir::Out, src, dst, sas)).expect("a good policy");
+    for dir in [Dir::In, Dir::Fwd] {
+        far.path.ipsec.add_policy(policy(dir, src, dst, sas)).expect("a good policy");
+    }
+}

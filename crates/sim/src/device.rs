@@ -1,0 +1,120 @@
+//! A wire, and the devices at its ends.
+
+use std::time::Duration;
+
+use offload::{CsumOffload, Features, Gro, fit, gro};
+use packet::{Csum, Cut, Memory, Packet};
+
+/// What crosses a wire.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Medium {
+    /// A device shared with a guest, such as TUN: packets pass fat, with their marks.
+    Guest,
+    /// A cable: the device cuts fat packets and makes checksums, and the other end receives plain packets.
+    Cable,
+    /// A UDP socket at both ends with the kernel's GSO and GRO: as a cable, but the datagrams that arrive together
+    /// are received as trains in one piece.
+    UdpSocket,
+}
+
+/// What lies between two ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire {
+    /// What crosses it.
+    pub medium: Medium,
+    /// The longest packet, in bytes from its IP header on. A guest's device has none.
+    pub mtu: usize,
+    /// How long a frame takes.
+    pub delay: Duration,
+    /// How much longer a frame takes that is overtaken.
+    pub late_by: Duration,
+    /// How many frames in a thousand are overtaken.
+    pub late: u16,
+    /// How many frames in a thousand are lost.
+    pub loss: u16,
+    /// How many frames in a thousand arrive twice.
+    pub twice: u16,
+    /// How often in a thousand the device is busy when it is handed frames: it takes some, and none for a while.
+    pub busy: u16,
+}
+
+/// What happened on a wire, both ways together.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct WireStats {
+    /// Frames that were put on it.
+    pub frames: u64,
+    /// Those that were lost.
+    pub lost: u64,
+    /// Those that arrived twice.
+    pub twice: u64,
+    /// Times the device was busy.
+    pub busy: u64,
+}
+
+impl Wire {
+    /// A wire that does nothing wrong and takes 10 µs.
+    pub const fn new(medium: Medium, mtu: usize) -> Self {
+        let (delay, late_by) = (Duration::from_micros(10), Duration::from_micros(500));
+        Self { medium, mtu, delay, late_by, late: 0, loss: 0, twice: 0, busy: 0 }
+    }
+
+    /// The same wire on a bad day.
+    #[must_use]
+    pub const fn troubled(self, loss: u16, late: u16, twice: u16, busy: u16) -> Self {
+        Self { loss, late, twice, busy, ..self }
+    }
+
+    /// What goes on the wire of a packet that a device with these features was handed.
+    ///
+    /// # Panics
+    /// When the device does not take such a packet, or what goes on the wire is longer than its MTU.
+    pub(crate) fn cut(&self, mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) {
+        pkt.check_invariants();
+        check_taken(features, &pkt);
+        if self.medium == Medium::Guest {
+            out.push(pkt);
+            return;
+        }
+        fit(mem, &Features::NONE, pkt, l3, out).expect("a packet that the device can cut");
+        for frame in out {
+            assert!(frame.len() - l3 <= self.mtu, "{} bytes on a wire of {}", frame.len() - l3, self.mtu);
+        }
+    }
+
+    /// What the other end receives of frames that arrived together, in its own memory.
+    ///
+    /// # Panics
+    /// When there is no memory.
+    pub(crate) fn arrive(&self, mem: &Memory, frames: Vec<Packet>) -> Vec<Packet> {
+        let received = frames.iter().map(|frame| {
+            let mut pkt = Packet::with_data(mem, &frame.to_vec()).expect("memory");
+            if self.medium == Medium::Guest {
+                (pkt.meta.csum, pkt.meta.cut) = (frame.meta.csum, frame.meta.cut);
+            }
+            pkt
+        });
+        if self.medium != Medium::UdpSocket {
+            return received.collect();
+        }
+        let mut gro = Gro::new(gro::Config { udp: true, frag_list: false });
+        let mut trains = Vec::new();
+        received.for_each(|pkt| gro.receive(mem, pkt, &mut trains));
+        gro.flush(&mut trains);
+        for train in &mut trains {
+            train.linearize(mem).expect("memory");
+            train.meta.csum = Csum::Unnecessary;
+        }
+        trains
+    }
+}
+
+/// Checks that a packet is one that a device with these features takes.
+fn check_taken(features: &Features, pkt: &Packet) {
+    if let Cut::Gso(gso) = pkt.meta.cut {
+        assert!(features.cuts(&gso, pkt.len()), "{features:?} was handed {gso:?}");
+    }
+    let is_partial = matches!(pkt.meta.csum, Csum::Partial { .. });
+    assert!(!is_partial || features.csum != CsumOffload::None, "a checksum left to {features:?}");
+    assert!(pkt.is_linear() || features.sg, "pieces for {features:?}");
+    assert!(pkt.frag_list().is_empty() || features.frag_list, "children for {features:?}");
+}

@@ -1,0 +1,136 @@
+//! A node: a path and the memory that it works in.
+
+use base::{DropReason, IfAddr, Instant, LinkId, TableId};
+use fib::{Route, RouteKind};
+use offload::Features;
+use packet::{Memory, Packet};
+use path::{Path, PortConfig};
+use wire::MacAddr;
+
+/// A node under test.
+#[derive(Debug)]
+pub struct Node {
+    /// What it does.
+    pub path: Path,
+    /// Its memory.
+    pub mem: Memory,
+}
+
+/// What a port is like, apart from its number and addresses.
+#[derive(Clone, Copy, Debug)]
+pub struct PortOptions {
+    /// The station address of an Ethernet port.
+    pub mac: Option<MacAddr>,
+    /// The layer-3 MTU.
+    pub mtu: usize,
+    /// What the device does.
+    pub features: Features,
+}
+
+impl PortOptions {
+    /// A device for bare IP packets that takes everything as it is.
+    pub const BARE: Self = Self { mac: None, mtu: 1500, features: Features::ALL };
+
+    /// An Ethernet device that takes plain packets alone.
+    pub const fn ethernet(last: u8) -> Self {
+        Self { mac: Some(MacAddr([2, 0, 0, 0, 0, last])), mtu: 1500, features: Features::NONE }
+    }
+
+    /// The same with another MTU.
+    #[must_use]
+    pub const fn mtu(self, mtu: usize) -> Self {
+        Self { mtu, ..self }
+    }
+
+    /// The same with other features.
+    #[must_use]
+    pub const fn features(self, features: Features) -> Self {
+        Self { features, ..self }
+    }
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Node {
+    /// A node without ports.
+    pub fn new() -> Self {
+        Self { path: Path::new(), mem: Memory::heap() }
+    }
+
+    /// Adds port `id` with these addresses, such as `10.1.0.254/24`.
+    ///
+    /// # Panics
+    /// When one of them is none.
+    pub fn port(&mut self, id: u32, options: PortOptions, addresses: &[&str]) -> LinkId {
+        let id = LinkId(id);
+        for addr in addresses {
+            self.path.fib.add_address(id, addr.parse::<IfAddr>().expect("an address"));
+        }
+        let PortOptions { mac, mtu, features } = options;
+        self.path.set_port(id, PortConfig { name: format!("port{}", id.0), mac, mtu, features, gro: true });
+        id
+    }
+
+    /// Adds a route to `to` by `dev`, over the gateway `via` if there is one.
+    ///
+    /// # Panics
+    /// When these are no prefix and no address, or there is such a route.
+    pub fn route(&mut self, to: &str, via: Option<&str>, dev: LinkId) {
+        let via = via.map(|via| via.parse().expect("an address"));
+        self.route_of(to, RouteKind::Unicast { via, dev });
+    }
+
+    /// Adds a route of any kind.
+    ///
+    /// # Panics
+    /// As [`route`](Self::route).
+    pub fn route_of(&mut self, to: &str, kind: RouteKind) {
+        let route = Route { prefix: to.parse().expect("a prefix"), kind, metric: 0 };
+        self.path.fib.add(TableId::MAIN, route).expect("a new route");
+    }
+
+    /// Takes in packets in one burst.
+    pub fn rx(&mut self, now: Instant, link: LinkId, packets: Vec<Packet>) {
+        let mut burst = packets;
+        self.path.handle_rx(now, &self.mem, link, &mut burst);
+        assert!(burst.is_empty(), "a burst is taken whole");
+    }
+
+    /// Takes in one plain packet.
+    ///
+    /// # Panics
+    /// When there is no memory.
+    pub fn rx_bytes(&mut self, now: Instant, link: LinkId, bytes: &[u8]) {
+        let pkt = Packet::with_data(&self.mem, bytes).expect("memory");
+        self.rx(now, link, vec![pkt]);
+    }
+
+    /// Takes what waits to be sent.
+    pub fn tx(&mut self, link: LinkId) -> Vec<Packet> {
+        self.path.take_tx(link).map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Does what time asks for.
+    pub fn timeout(&mut self, now: Instant) {
+        self.path.handle_timeout(now, &self.mem);
+    }
+
+    /// Every drop so far: by link, why, how many.
+    pub fn drops(&self) -> Vec<(u32, DropReason, u64)> {
+        self.path.ports.drop_counts().map(|(link, reason, n)| (link.0, reason, n)).collect()
+    }
+
+    /// Packets that wait for a neighbour to answer.
+    pub fn waiting(&self) -> usize {
+        self.path.neighbours.iter().map(|neighbour| neighbour.queued).sum()
+    }
+
+    /// Pages that packets hold.
+    pub fn pages_in_use(&self) -> usize {
+        self.mem.small().in_use() + self.mem.large().in_use()
+    }
+}

@@ -1,0 +1,238 @@
+//! Everything at once, and the clock that drives it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use base::{Instant, LinkId};
+use offload::Features;
+use packet::Packet;
+use wire::eth;
+
+use crate::{Host, Node, Rng, Wire, WireStats};
+
+/// Frames that a device hands over at once.
+const BURST: usize = 64;
+
+/// Where a wire ends.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum End {
+    /// At a port of the node with that number.
+    Port(usize, LinkId),
+    /// At the host with that number.
+    Host(usize),
+}
+
+/// Nodes, hosts, and the wires between them.
+#[derive(Debug)]
+pub struct World {
+    /// The nodes, in the order in which they were added.
+    pub nodes: Vec<Node>,
+    /// The hosts, in the order in which they were added.
+    pub hosts: Vec<Host>,
+    /// What happened on each wire.
+    pub stats: Vec<WireStats>,
+    now: Instant,
+    rng: Rng,
+    _seed: PrintSeed,
+    wires: Vec<Strung>,
+    /// What is on its way: when it arrives, which came first, and what.
+    coming: BTreeMap<(Instant, u64), Coming>,
+    last: u64,
+}
+
+/// A wire with its ends.
+#[derive(Debug)]
+struct Strung {
+    wire: Wire,
+    ends: [End; 2],
+    /// Until when the device at each end takes nothing.
+    busy_until: [Instant; 2],
+}
+
+#[derive(Debug)]
+enum Coming {
+    /// A frame reaches an end of a wire.
+    Frame { wire: usize, end: usize, frame: Packet },
+    /// A device is no longer busy.
+    Ready,
+}
+
+impl World {
+    /// An empty world whose chances are those of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            nodes: Vec::new(),
+            hosts: Vec::new(),
+            stats: Vec::new(),
+            now: Instant::ZERO,
+            rng: Rng::new(seed),
+            _seed: PrintSeed(seed),
+            wires: Vec::new(),
+            coming: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    /// Adds a node and returns its number.
+    pub fn add_node(&mut self, node: Node) -> usize {
+        self.nodes.push(node);
+        self.nodes.len() - 1
+    }
+
+    /// Adds a host and returns its number.
+    pub fn add_host(&mut self, host: Host) -> usize {
+        self.hosts.push(host);
+        self.hosts.len() - 1
+    }
+
+    /// Joins two ends.
+    pub fn join(&mut self, wire: Wire, a: End, b: End) -> usize {
+        self.wires.push(Strung { wire, ends: [a, b], busy_until: [Instant::ZERO; 2] });
+        self.stats.push(WireStats::default());
+        self.wires.len() - 1
+    }
+
+    /// What time it is.
+    pub const fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Changes what a wire does from now on.
+    pub fn set_wire(&mut self, at: usize, wire: Wire) {
+        self.wires[at].wire = wire;
+    }
+
+    /// Lets `how_long` pass.
+    pub fn run(&mut self, how_long: Duration) {
+        self.run_until(self.now + how_long);
+    }
+
+    /// Goes from event to event until it is `end`.
+    pub fn run_until(&mut self, end: Instant) {
+        self.send_all();
+        while let Some(next) = self.next_event().filter(|&next| next <= end) {
+            self.now = self.now.max(next);
+            self.receive_due();
+            for node in &mut self.nodes {
+                node.timeout(self.now);
+            }
+            self.send_all();
+        }
+        self.now = self.now.max(end);
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let coming = self.coming.first_key_value().map(|(&(at, _), _)| at);
+        let timers = self.nodes.iter().filter_map(|node| node.path.poll_timeout());
+        timers.chain(coming).min()
+    }
+
+    /// Hands over what has arrived, in bursts of what came to one end in a row.
+    fn receive_due(&mut self) {
+        let due = |(at, _): &(Instant, u64), now| *at <= now;
+        while let Some(first) = self.coming.first_entry().filter(|first| due(first.key(), self.now)) {
+            let Coming::Frame { wire, end, frame } = first.remove() else { continue };
+            let mut burst = vec![frame];
+            while let Some(next) = self.coming.first_entry().filter(|next| due(next.key(), self.now)) {
+                let same = matches!(next.get(), Coming::Frame { wire: w, end: e, .. } if (*w, *e) == (wire, end));
+                if !same || burst.len() == BURST {
+                    break;
+                }
+                if let Coming::Frame { frame, .. } = next.remove() {
+                    burst.push(frame);
+                }
+            }
+            let Strung { wire, ends, .. } = &self.wires[wire];
+            match ends[end] {
+                End::Port(at, link) => {
+                    let node = &mut self.nodes[at];
+                    let burst = wire.arrive(&node.mem, burst);
+                    node.rx(self.now, link, burst);
+                }
+                End::Host(at) => {
+                    let host = &mut self.hosts[at];
+                    wire.arrive(&host.mem, burst).into_iter().for_each(|pkt| host.receive(pkt));
+                }
+            }
+        }
+    }
+
+    /// Puts on the wires what waits at their ends.
+    fn send_all(&mut self) {
+        for wire in 0..self.wires.len() {
+            for end in 0..2 {
+                self.send(wire, end);
+            }
+        }
+    }
+
+    fn send(&mut self, at: usize, from: usize) {
+        let Strung { wire, ends, busy_until } = &mut self.wires[at];
+        if busy_until[from] > self.now {
+            return;
+        }
+        let (waiting, mem, features, l3) = match ends[from] {
+            End::Port(node, link) => {
+                let Node { path, mem } = &mut self.nodes[node];
+                let Some(port) = path.ports.get(link) else { return };
+                let l3 = if port.config.mac.is_some() { eth::Header::LEN } else { 0 };
+                let features = port.config.features;
+                let Some(waiting) = path.take_tx(link) else { return };
+                (waiting, &*mem, features, l3)
+            }
+            End::Host(host) => {
+                let Host { outbox, mem, mac, .. } = &mut self.hosts[host];
+                (outbox, &*mem, Features::ALL, if mac.is_some() { eth::Header::LEN } else { 0 })
+            }
+        };
+        let mut taken = waiting.len();
+        if taken > 0 && self.rng.happens(wire.busy) {
+            taken = self.rng.below(taken);
+            busy_until[from] = self.now + Duration::from_micros(1) + self.rng.duration(Duration::from_millis(1));
+            self.stats[at].busy += 1;
+            self.last += 1;
+            self.coming.insert((busy_until[from], self.last), Coming::Ready);
+        }
+        let mut frames = Vec::new();
+        for pkt in waiting.drain(..taken) {
+            let mut cut = Vec::new();
+            wire.cut(mem, &features, pkt, l3, &mut cut);
+            frames.append(&mut cut);
+        }
+        for frame in frames {
+            self.put_on_wire(at, 1 - from, frame);
+        }
+    }
+
+    fn put_on_wire(&mut self, at: usize, end: usize, frame: Packet) {
+        let (wire, stats) = (self.wires[at].wire, &mut self.stats[at]);
+        stats.frames += 1;
+        if self.rng.happens(wire.loss) {
+            stats.lost += 1;
+            return;
+        }
+        let mut frames = vec![frame];
+        if self.rng.happens(wire.twice) {
+            stats.twice += 1;
+            let again = frames[0].clone_shared();
+            frames.push(again);
+        }
+        for frame in frames {
+            let late = if self.rng.happens(wire.late) { self.rng.duration(wire.late_by) } else { Duration::ZERO };
+            self.last += 1;
+            self.coming.insert((self.now + wire.delay + late, self.last), Coming::Frame { wire: at, end, frame });
+        }
+    }
+}
+
+/// Says which seed it was if a test fails while the world is there.
+#[derive(Debug)]
+struct PrintSeed(u64);
+
+impl Drop for PrintSeed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("the seed of this world is {}", self.0);
+        }
+    }
+}
