@@ -1,0 +1,103 @@
+//! A router between two bare links, and what can be read off what it sends.
+
+use base::{Counters, Instant, LinkId, Mib};
+use packet::Packet;
+use sim::{Flow, Node, PortOptions};
+use wire::ip::Info;
+use wire::ipv4::Ipv4;
+use wire::{MacAddr, Protocol, Version, icmp, icmpv6};
+
+pub(crate) const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+/// The inner and the outer link of [`router`].
+pub(crate) const INSIDE: LinkId = LinkId(1);
+pub(crate) const OUTSIDE: LinkId = LinkId(2);
+
+/// A router between 10.1.0.0/24 with fd00:1::/64, of MTU 9000, and 10.2.0.0/24 with fd00:2::/64, of MTU 1500.
+pub(crate) fn router() -> Node {
+    router_with(PortOptions::BARE.mtu(9000), PortOptions::BARE)
+}
+
+pub(crate) fn router_with(inside: PortOptions, outside: PortOptions) -> Node {
+    let mut node = Node::new();
+    node.port(INSIDE.0, inside, &["10.1.0.254/24", "fd00:1::254/64"]);
+    node.port(OUTSIDE.0, outside, &["10.2.0.254/24", "fd00:2::254/64"]);
+    node
+}
+
+/// Flows through that router, one for each family.
+pub(crate) fn flows() -> [Flow; 2] {
+    [Flow::new("10.1.0.1", "10.2.0.1"), Flow::new("fd00:1::1", "fd00:2::1")]
+}
+
+/// The MAC address that ends in `last`.
+pub(crate) const fn mac(last: u8) -> MacAddr {
+    MacAddr([2, 0, 0, 0, 0, last])
+}
+
+/// These counters and no others.
+pub(crate) fn counters<const N: usize>(counts: [(Mib, u64); N]) -> Counters {
+    counts.into_iter().fold(Counters::ZERO, |counters, (mib, n)| counters.with(mib, n))
+}
+
+/// The headers of a packet; IPv4's checksum is checked.
+pub(crate) fn info(pkt: &Packet) -> Info {
+    info_of(&pkt.to_vec())
+}
+
+pub(crate) fn info_of(bytes: &[u8]) -> Info {
+    let info = Info::parse(bytes, bytes.len()).unwrap();
+    assert_eq!(info.total_len, bytes.len());
+    if info.version() == Version::V4 {
+        assert!(Ipv4::parse(bytes).unwrap().check_ok(), "{bytes:02x?}");
+    }
+    info
+}
+
+/// An ICMP or ICMPv6 message, and what it is about.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Told {
+    pub(crate) src: String,
+    pub(crate) dst: String,
+    pub(crate) message: Message,
+    pub(crate) quote: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Message {
+    V4(icmp::Message),
+    V6(icmpv6::Message),
+}
+
+/// Reads an ICMP or ICMPv6 message, whose checksum must be right.
+pub(crate) fn told(pkt: &Packet) -> Told {
+    let bytes = pkt.to_vec();
+    let info = info_of(&bytes);
+    let body = info.payload(&bytes);
+    let message = match info.protocol {
+        Protocol::ICMP => {
+            assert!(icmp::Icmp::parse(body).unwrap().check_ok());
+            Message::V4(icmp::Header::ref_from(body).unwrap().message().unwrap())
+        }
+        Protocol::ICMPV6 => {
+            assert!(host::icmp::check_ok(pkt, &info));
+            Message::V6(icmpv6::Header::ref_from(body).unwrap().message().unwrap())
+        }
+        other => panic!("{other} is no ICMP"),
+    };
+    Told { src: info.src.to_string(), dst: info.dst.to_string(), message, quote: body[8..].to_vec() }
+}
+
+/// The one packet of a list.
+pub(crate) fn only(mut packets: Vec<Packet>) -> Packet {
+    assert_eq!(packets.len(), 1, "{packets:#?}");
+    packets.remove(0)
+}
+
+/// `bytes` with an IPv4 header changed, and its checksum made anew.
+pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Header)) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    edit(wire::ipv4::Header::mut_from(&mut bytes).unwrap());
+    wire::ipv4::fill_check(&mut bytes).unwrap();
+    bytes
+}

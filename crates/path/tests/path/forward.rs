@@ -1,0 +1,288 @@
+//! Packets for others: hops, MTU, fragments, fat ones, links that are down or slow.
+
+use base::{DropReason, LinkId, Mib};
+use offload::Features;
+use packet::{Csum, Cut, Memory, Packet, geometry};
+use path::{Forwarded, TX_QUEUE_BYTES};
+use sim::{Flow, Node, PortOptions};
+use wire::{Version, icmp, icmpv6};
+
+use crate::common::*;
+
+/// The counters of one received packet, and of one sent on.
+fn received(flow: &Flow) -> Mib {
+    if flow.version() == Version::V4 { Mib::IpInReceives } else { Mib::Ip6InReceives }
+}
+
+fn sent_on(flow: &Flow) -> Mib {
+    if flow.version() == Version::V4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams }
+}
+
+#[test]
+fn a_packet_goes_on_with_one_hop_less_in_every_geometry() {
+    for flow in flows() {
+        let bytes = flow.udp(1000);
+        let want = Flow { ttl: 63, ..flow }.udp(1000);
+        let mem = Memory::heap();
+        for (shape, pkt) in geometry::all(&mem, &bytes, &[1, 20, 28, 40, 48]) {
+            let mut node = router();
+            node.rx(NOW, INSIDE, vec![pkt]);
+            let sent = only(node.tx(OUTSIDE));
+            assert!(sent.to_vec() == want, "{shape}: {sent:?}");
+            assert_eq!(node.path.counters, counters([(received(&flow), 1), (sent_on(&flow), 1)]), "{shape}");
+            assert_eq!(node.path.forwarded, Forwarded { packets: 1, bytes: bytes.len() as u64 }, "{shape}");
+            assert!(node.drops().is_empty() && node.tx(INSIDE).is_empty(), "{shape}");
+        }
+    }
+}
+
+#[test]
+fn the_last_hop_ends_here_and_its_sender_is_told() {
+    for flow in flows() {
+        let bytes = Flow { ttl: 1, ..flow }.udp(10);
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &bytes);
+        let want = match flow.version() {
+            Version::V4 => Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
+            Version::V6 => Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
+        };
+        let told = told(&only(node.tx(INSIDE)));
+        assert_eq!((told.message, told.quote), (want, bytes));
+        assert_eq!(told.dst, flow.src.to_string());
+        assert_eq!(told.src, if flow.version() == Version::V4 { "10.1.0.254" } else { "fd00:1::254" });
+        assert_eq!(node.drops(), [(1, DropReason::TtlExceeded, 1)]);
+        assert_eq!(
+            node.path.counters,
+            match flow.version() {
+                Version::V4 => counters([
+                    (Mib::IpInReceives, 1),
+                    (Mib::IpInHdrErrors, 1),
+                    (Mib::IcmpOutMsgs, 1),
+                    (Mib::IcmpOutTimeExcds, 1),
+                    (Mib::IpOutRequests, 1),
+                ]),
+                Version::V6 => counters([
+                    (Mib::Ip6InReceives, 1),
+                    (Mib::Ip6InHdrErrors, 1),
+                    (Mib::Icmp6OutMsgs, 1),
+                    (Mib::Icmp6OutTimeExcds, 1),
+                    (Mib::Ip6OutRequests, 1),
+                ]),
+            }
+        );
+        assert!(node.tx(OUTSIDE).is_empty());
+    }
+}
+
+/// What is to become of a packet that meets an MTU.
+#[derive(Debug)]
+enum Want {
+    /// It leaves as one packet, as fat as it came.
+    Whole,
+    /// It is dropped, and its sender is told this MTU.
+    Told(u16),
+    /// It leaves in so many fragments.
+    Fragments(usize),
+}
+
+#[test]
+fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
+    use Want::{Fragments, Told, Whole};
+    let [v4, v6] = flows();
+    let cut = Flow { dont_fragment: false, ..v4 };
+    let mem = Memory::heap();
+    let plain = |bytes: Vec<u8>| Packet::with_data(&mem, &bytes).unwrap();
+    // The headers of TCP are 52 bytes with IPv4 and 72 with IPv6.
+    let cases = [
+        ("UDP of the MTU", plain(v4.udp(1472)), Whole),
+        ("UDP of a byte more", plain(v4.udp(1473)), Told(1500)),
+        ("UDP of a byte more that may be fragmented", plain(cut.udp(1473)), Fragments(2)),
+        ("UDP of 9000 bytes that may be fragmented", plain(cut.udp(8972)), Fragments(7)),
+        ("IPv6 of the MTU", plain(v6.udp(1452)), Whole),
+        ("IPv6 of a byte more", plain(v6.udp(1453)), Told(1500)),
+        ("64 KiB of TCP in segments of the MTU", v4.fat_tcp(&mem, 1, 65_160, 1448), Whole),
+        ("64 KiB of TCP over IPv6 in segments of the MTU", v6.fat_tcp(&mem, 1, 64_260, 1428), Whole),
+        ("64 KiB of TCP in segments of a byte more", v4.fat_tcp(&mem, 1, 65_205, 1449), Told(1500)),
+        ("64 KiB of TCP over IPv6 in segments of a byte more", v6.fat_tcp(&mem, 1, 64_305, 1429), Told(1500)),
+        ("TCP in two segments, the first a byte too long", v4.fat_tcp(&mem, 1, 1450, 1449), Told(1500)),
+        ("a TCP segment that is as fat as it is long", v4.fat_tcp(&mem, 1, 1448, 8000), Whole),
+        ("a train of datagrams of the MTU", v4.fat_udp(&mem, 44 * 1472, 1472), Whole),
+        ("a train of datagrams of a byte more", v4.fat_udp(&mem, 44 * 1473, 1473), Told(1500)),
+        ("TCP in segments of a byte more that may be fragmented", cut.fat_tcp(&mem, 1, 4 * 1449, 1449), Fragments(8)),
+        ("a train of datagrams of 3000 bytes that may be fragmented", cut.fat_udp(&mem, 9000, 3000), Fragments(9)),
+    ];
+    for (name, pkt, want) in cases {
+        let (bytes, meta) = (pkt.to_vec(), pkt.meta.clone());
+        let before = info_of(&bytes);
+        let mut node = router();
+        node.rx(NOW, INSIDE, vec![pkt]);
+        let mut sent = node.tx(OUTSIDE);
+        let answers = node.tx(INSIDE);
+        match want {
+            Whole => {
+                let sent = only(std::mem::take(&mut sent));
+                assert_eq!(sent.meta.cut, meta.cut, "{name}");
+                let is_unfinished = |csum| matches!(csum, Csum::Partial { .. });
+                assert_eq!(is_unfinished(sent.meta.csum), is_unfinished(meta.csum), "{name}");
+                assert_eq!(info(&sent).ttl, 63, "{name}");
+                assert!(sent.to_vec()[before.header_len..] == bytes[before.header_len..], "{name}");
+                assert_eq!((answers.len(), node.drops()), (0, vec![]), "{name}");
+            }
+            Told(mtu) => {
+                let told = told(&only(answers));
+                let want = match before.version() {
+                    Version::V4 => Message::V4(icmp::Message::FragNeeded { mtu }),
+                    Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: mtu.into() }),
+                };
+                assert_eq!((told.message, sent.len()), (want, 0), "{name}");
+                assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 1)], "{name}");
+            }
+            Fragments(n) => {
+                assert_eq!(sent.len(), n, "{name}: {sent:?}");
+                for fragment in &sent {
+                    let header = info(fragment);
+                    assert!(fragment.len() <= 1500 && header.fragment.is_some(), "{name}");
+                    assert_eq!((fragment.meta.cut, fragment.meta.csum), (Cut::Fragment, Csum::None), "{name}");
+                }
+                assert_eq!((answers.len(), node.drops()), (0, vec![]), "{name}");
+                let (oks, made) = (Mib::IpFragOKs, Mib::IpFragCreates);
+                let segments = meta.cut.gso().map_or(1, |gso| u64::from(gso.segs));
+                assert_eq!((node.path.counters.get(oks), node.path.counters.get(made)), (segments, n as u64), "{name}");
+            }
+        }
+        drop(sent);
+        assert_eq!(node.pages_in_use(), 0, "{name}");
+    }
+}
+
+#[test]
+fn fragments_of_a_fat_packet_are_those_of_its_segments() {
+    let [flow, _] = flows();
+    let flow = Flow { dont_fragment: false, ..flow };
+    let mut node = router();
+    let pkt = flow.fat_tcp(&node.mem, 77, 3 * 2000, 2000);
+    node.rx(NOW, INSIDE, vec![pkt]);
+    let fragments: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::to_vec).collect();
+    assert_eq!(fragments.len(), 6);
+    for (at, pair) in fragments.chunks(2).enumerate() {
+        let joined = [&pair[0][20..], &pair[1][20..]].concat();
+        let whole = flow.tcp(77 + 2000 * at as u32, 2000);
+        assert!(joined == whole[20..], "segment {at}");
+        let id = |bytes: &[u8]| u16::from_be_bytes([bytes[4], bytes[5]]);
+        assert_eq!([id(&pair[0]), id(&pair[1])], [0x1234 + at as u16; 2]);
+    }
+}
+
+#[test]
+fn a_device_without_offloads_gets_the_segments_and_they_are_finished() {
+    for flow in flows() {
+        let mut node = router_with(PortOptions::BARE, PortOptions::BARE.features(Features::NONE));
+        let pkt = flow.fat_tcp(&node.mem, 5, 4500, 1400);
+        node.rx(NOW, INSIDE, vec![pkt]);
+        let sent = node.tx(OUTSIDE);
+        let want = [(5, 1400), (1405, 1400), (2805, 1400), (4205, 300)];
+        assert_eq!(sent.len(), want.len());
+        for (at, (pkt, (seq, len))) in sent.iter().zip(want).enumerate() {
+            let mut bytes = Flow { ttl: 63, ..flow }.tcp(seq, len);
+            if flow.version() == Version::V4 {
+                bytes = edit_v4(&bytes, |header| header.set_id(0x1234 + at as u16));
+            }
+            assert!(pkt.to_vec() == bytes && pkt.is_linear(), "segment {at}");
+        }
+        assert_eq!(node.path.forwarded.packets, 1, "a fat packet is looked up once");
+    }
+}
+
+#[test]
+fn segments_that_come_in_a_burst_leave_as_one_packet() {
+    for flow in flows() {
+        let mut node = router();
+        let burst = (0..40).map(|at| Packet::with_data(&node.mem, &flow.tcp(1 + at * 1400, 1400)).unwrap()).collect();
+        node.rx(NOW, INSIDE, burst);
+        let sent = only(node.tx(OUTSIDE));
+        assert_eq!(sent.meta.cut.gso().map(|gso| (gso.size, gso.segs)), Some((1400, 40)));
+        assert_eq!(node.path.forwarded.packets, 1);
+    }
+}
+
+#[test]
+fn a_link_that_is_down_gets_nothing_and_its_packets_are_answered() {
+    for flow in flows() {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+        node.path.set_up(NOW, &node.mem, OUTSIDE, false);
+        assert_eq!(node.drops(), [(1, DropReason::LinkDown, 1)], "what waited is counted");
+        assert!(node.tx(OUTSIDE).is_empty());
+        node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+        let want = match flow.version() {
+            Version::V4 => Message::V4(icmp::Message::Unreachable(icmp::Unreachable::HOST)),
+            Version::V6 => Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)),
+        };
+        assert_eq!(told(&only(node.tx(INSIDE))).message, want);
+        assert_eq!(node.drops(), [(1, DropReason::LinkDown, 2)]);
+        node.path.set_up(NOW, &node.mem, OUTSIDE, true);
+        node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+        only(node.tx(OUTSIDE));
+    }
+}
+
+#[test]
+fn a_port_that_is_removed_counts_what_waited_in_it() {
+    let [flow, _] = flows();
+    let mut node = router();
+    for _ in 0..3 {
+        node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+    }
+    node.path.remove_port(NOW, &node.mem, OUTSIDE);
+    assert_eq!(node.drops(), [(1, DropReason::LinkDown, 3)]);
+    assert!(node.path.take_tx(OUTSIDE).is_none());
+    assert_eq!(node.pages_in_use(), 0);
+}
+
+#[test]
+fn what_waits_for_a_slow_link_is_bounded() {
+    let [flow, _] = flows();
+    let mut node = router();
+    let each = flow.fat_tcp(&node.mem, 1, 60_000, 1400).truesize();
+    let room = TX_QUEUE_BYTES / each;
+    for at in 0..room + 10 {
+        let pkt = flow.fat_tcp(&node.mem, 60_000 * at as u32, 60_000, 1400);
+        node.rx(NOW, INSIDE, vec![pkt]);
+    }
+    assert_eq!(node.drops(), [(1, DropReason::TxQueueFull, 10)]);
+    let waiting = node.path.take_tx(OUTSIDE).unwrap();
+    assert_eq!(waiting.len(), room);
+    waiting.drain(..3);
+    for at in 0..5 {
+        let pkt = flow.fat_tcp(&node.mem, 60_000 * at, 60_000, 1400);
+        node.rx(NOW, INSIDE, vec![pkt]);
+    }
+    assert_eq!(node.drops(), [(1, DropReason::TxQueueFull, 12)], "what was taken makes room");
+    drop(node.tx(OUTSIDE));
+    assert_eq!(node.pages_in_use(), 0);
+}
+
+#[test]
+fn what_waits_is_fitted_anew_when_a_link_loses_an_offload() {
+    let [flow, _] = flows();
+    let mut node = router();
+    let fat = flow.fat_tcp(&node.mem, 1, 4200, 1400);
+    node.rx_bytes(NOW, INSIDE, &flow.udp(100));
+    node.rx(NOW, INSIDE, vec![fat]);
+    node.rx_bytes(NOW, INSIDE, &flow.udp(200));
+    node.path.refit(&node.mem, OUTSIDE, Features::NONE);
+    let lens: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::len).collect();
+    assert_eq!(lens, [128, 1452, 1452, 1452, 228]);
+    let fat = flow.fat_tcp(&node.mem, 1, 4200, 1400);
+    node.rx(NOW, INSIDE, vec![fat]);
+    assert_eq!(node.tx(OUTSIDE).len(), 3, "and so is what comes later");
+}
+
+#[test]
+fn a_packet_may_leave_by_the_link_that_it_came_by() {
+    let mut node = Node::new();
+    let link = node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
+    node.route("10.2.0.0/16", Some("10.1.0.9"), link);
+    node.rx_bytes(NOW, LinkId(1), &Flow::new("10.1.0.1", "10.2.0.1").udp(10));
+    assert_eq!(info(&only(node.tx(link))).ttl, 63);
+}

@@ -1,0 +1,5 @@
+//! What a node does with packets, as its links see it: forwarding, local delivery, neighbours, IPsec, captures.
+
+mod common;
+mod forward;
+mod refused;

@@ -1,0 +1,243 @@
+//! Packets that go no further: where routes say so, and what may not be sent at all.
+
+use std::time::Duration;
+
+use base::{DropReason, Mib};
+use fib::RouteKind;
+use sim::{Flow, Node, PortOptions};
+use wire::{EtherType, FragOffset, MacAddr, Protocol, eth, icmp, icmpv6};
+
+use crate::common::*;
+
+#[test]
+fn each_kind_of_route_has_its_answer() {
+    use icmp::{Message::Unreachable as V4, Unreachable as Code4};
+    use icmpv6::{Message::Unreachable as V6, Unreachable as Code6};
+    let cases = [
+        (None, DropReason::NoRoute, Some(V4(Code4::NET)), Some(V6(Code6::NO_ROUTE))),
+        (Some(RouteKind::Blackhole), DropReason::RouteBlackhole, None, None),
+        (Some(RouteKind::Unreachable), DropReason::RouteUnreachable, Some(V4(Code4::HOST)), Some(V6(Code6::NO_ROUTE))),
+        (
+            Some(RouteKind::Prohibit),
+            DropReason::RouteProhibit,
+            Some(V4(Code4::PROHIBITED)),
+            Some(V6(Code6::PROHIBITED)),
+        ),
+    ];
+    for (kind, reason, v4, v6) in cases {
+        let wants = [v4.map(Message::V4), v6.map(Message::V6)];
+        let to = [("10.9.0.1", "10.9.0.0/16"), ("fd00:9::1", "fd00:9::/32")];
+        for ((flow, (dst, prefix)), want) in flows().into_iter().zip(to).zip(wants) {
+            let mut node = router();
+            if let Some(kind) = kind {
+                node.route_of(prefix, kind);
+            }
+            let flow = Flow::new(&flow.src.to_string(), dst);
+            node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+            assert_eq!(node.drops(), [(1, reason, 1)]);
+            let answer = node.tx(INSIDE).first().map(|pkt| told(pkt).message);
+            assert_eq!(answer, want, "{reason:?} {dst}");
+            assert!(node.tx(OUTSIDE).is_empty());
+        }
+    }
+}
+
+#[test]
+fn errors_to_one_sender_are_limited_and_those_of_path_mtu_discovery_are_not() {
+    for flow in flows() {
+        let mut node = router();
+        for _ in 0..20 {
+            node.rx_bytes(NOW, INSIDE, &Flow { ttl: 1, ..flow }.udp(10));
+        }
+        assert_eq!(node.tx(INSIDE).len(), 6);
+        assert_eq!(node.drops(), [(0, DropReason::IcmpRateLimited, 14), (1, DropReason::TtlExceeded, 20)]);
+        let v4 = flow.src.is_ipv4();
+        let limited = if v4 { Mib::IcmpOutRateLimitHost } else { Mib::Icmp6OutRateLimitHost };
+        assert_eq!(node.path.counters.get(limited), 14);
+        for _ in 0..20 {
+            node.rx_bytes(NOW, INSIDE, &flow.udp(1600));
+        }
+        assert_eq!(node.tx(INSIDE).len(), 20);
+        node.rx_bytes(NOW + Duration::from_secs(1), INSIDE, &Flow { ttl: 1, ..flow }.udp(10));
+        assert_eq!(node.tx(INSIDE).len(), 1, "one more each second");
+    }
+}
+
+#[test]
+fn nobody_is_told_about_errors_fragments_and_groups() {
+    let [v4, v6] = flows();
+    let ended = |flow: Flow| Flow { ttl: 1, ..flow };
+    let mut error = [0; 16];
+    icmp::Header::new(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)).write(&mut error).unwrap();
+    let mut error_v6 = [0; 16];
+    let too_big = icmpv6::Message::PacketTooBig { mtu: 1280 };
+    icmpv6::Header::new(too_big).write(&mut error_v6).unwrap();
+    let later = |header: &mut wire::ipv4::Header| header.set_fragment(FragOffset::from_bytes(80).unwrap(), false);
+    let cases = [
+        ("an ICMP error", ended(v4).raw(Protocol::ICMP, &error), DropReason::TtlExceeded),
+        ("an ICMPv6 error", ended(v6).raw(Protocol::ICMPV6, &error_v6), DropReason::TtlExceeded),
+        ("a later fragment", edit_v4(&ended(v4).udp(100), later), DropReason::TtlExceeded),
+        ("a subnet's broadcast", Flow::new("10.1.0.1", "10.1.0.255").udp(10), DropReason::UdpNoPort),
+        ("everybody", Flow::new("10.1.0.1", "255.255.255.255").udp(10), DropReason::UdpNoPort),
+        ("a group", Flow::new("10.1.0.1", "224.0.0.5").udp(10), DropReason::UdpNoPort),
+        ("an IPv6 group", Flow::new("fd00:1::1", "ff02::5").udp(10), DropReason::UdpNoPort),
+    ];
+    for (name, bytes, reason) in cases {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &bytes);
+        assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
+        assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn addresses_that_nobody_sends_from_or_to_go_no_further() {
+    let cases = [
+        ("224.0.0.1", "10.2.0.1", DropReason::IpSourceInvalid),
+        ("255.255.255.255", "10.2.0.1", DropReason::IpSourceInvalid),
+        ("127.0.0.1", "10.2.0.1", DropReason::IpSourceInvalid),
+        ("0.0.0.0", "10.2.0.1", DropReason::IpSourceInvalid),
+        ("0.1.2.3", "255.255.255.255", DropReason::IpSourceInvalid),
+        ("10.1.0.1", "127.0.0.1", DropReason::IpDestinationInvalid),
+        ("10.1.0.1", "0.0.0.0", DropReason::IpDestinationInvalid),
+        ("ff02::1", "fd00:2::1", DropReason::IpSourceInvalid),
+        ("::1", "fd00:2::1", DropReason::IpSourceInvalid),
+        ("::", "fd00:2::1", DropReason::IpSourceInvalid),
+        ("fd00:1::1", "::1", DropReason::IpDestinationInvalid),
+        ("fd00:1::1", "::", DropReason::IpDestinationInvalid),
+        ("fe80::1", "fd00:2::1", DropReason::IpSourceInvalid),
+    ];
+    for (src, dst, reason) in cases {
+        let flow = Flow::new(src, dst);
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+        let v4 = flow.src.is_ipv4();
+        let want = match v4 {
+            true => counters([(Mib::IpInReceives, 1), (Mib::IpInAddrErrors, 1)]),
+            false => counters([(Mib::Ip6InReceives, 1), (Mib::Ip6InAddrErrors, 1)]),
+        };
+        assert_eq!((node.drops(), &node.path.counters), (vec![(1, reason, 1)], &want), "{src} to {dst}");
+        assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{src} to {dst}");
+    }
+}
+
+#[test]
+fn a_link_local_destination_is_on_its_own_link_alone() {
+    let mut node = router();
+    node.route("fe80::/64", None, OUTSIDE);
+    node.rx_bytes(NOW, INSIDE, &Flow::new("fd00:1::1", "fe80::9").udp(10));
+    assert!(node.tx(OUTSIDE).is_empty());
+    assert_eq!(node.drops().len(), 1);
+}
+
+/// An IPv4 packet with options in its header.
+fn with_options(flow: &Flow, options: &[u8]) -> Vec<u8> {
+    let bytes = flow.udp(100);
+    let mut longer = [&bytes[..20], options, &bytes[20..]].concat();
+    let header = wire::ipv4::Header::mut_from(&mut longer).unwrap();
+    header.set_header_len(20 + options.len());
+    header.set_total_len((bytes.len() + options.len()) as u16);
+    wire::ipv4::fill_check(&mut longer).unwrap();
+    longer
+}
+
+#[test]
+fn a_source_route_is_not_followed_and_other_options_are_kept() {
+    let [flow, _] = flows();
+    let cases: [(&[u8], bool); 6] = [
+        (&[131, 7, 4, 10, 9, 9, 9, 0], false), // loose source route
+        (&[137, 7, 4, 10, 9, 9, 9, 0], false), // strict source route
+        (&[1, 131, 3, 4], false),
+        (&[7, 9, 0, 0], false),            // longer than the header
+        (&[148, 4, 0, 0], true),           // router alert
+        (&[7, 7, 4, 0, 0, 0, 0, 0], true), // record route
+    ];
+    for (options, passes) in cases {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &with_options(&flow, options));
+        let sent = node.tx(OUTSIDE);
+        assert_eq!(sent.len(), usize::from(passes), "{options:?}");
+        if let Some(sent) = sent.first() {
+            assert_eq!(info(sent).header_len, 20 + options.len());
+            assert_eq!(sent.to_vec()[20..20 + options.len()], *options);
+            assert!(node.drops().is_empty(), "{options:?}");
+        } else {
+            assert_eq!(node.drops(), [(1, DropReason::Ipv4Options, 1)], "{options:?}");
+            assert_eq!(node.path.counters, counters([(Mib::IpInReceives, 1), (Mib::IpInHdrErrors, 1)]), "{options:?}");
+        }
+    }
+}
+
+#[test]
+fn malformed_packets_are_counted_as_linux_does() {
+    let [v4, v6] = flows();
+    let (v4, v6) = (v4.udp(100), v6.udp(100));
+    let with = |bytes: &[u8], at: usize, value: u8| {
+        let mut bytes = bytes.to_vec();
+        bytes[at] = value;
+        bytes
+    };
+    let cases = [
+        ("a wrong IPv4 checksum", with(&v4, 10, 0), DropReason::Ipv4Header, Mib::IpInHdrErrors),
+        ("a header of 16 bytes", with(&v4, 0, 0x44), DropReason::Ipv4Header, Mib::IpInHdrErrors),
+        ("cut short", v4[..100].to_vec(), DropReason::IpTruncated, Mib::IpExtInTruncatedPkts),
+        ("IPv6 cut short", v6[..100].to_vec(), DropReason::IpTruncated, Mib::Ip6InTruncatedPkts),
+    ];
+    for (name, bytes, reason, mib) in cases {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &bytes);
+        assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
+        assert_eq!(node.path.counters.get(mib), 1, "{name}: {:?}", node.path.counters);
+        assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{name}");
+    }
+}
+
+fn frame(to: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
+    [eth::Header::new(to, mac(9), ethertype).as_bytes(), packet].concat()
+}
+
+#[test]
+fn frames_for_everybody_are_not_sent_on_and_those_of_others_not_looked_at() {
+    let [v4, v6] = flows();
+    let (v4, v6, ping) = (v4.udp(10), v6.udp(10), Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8));
+    let not_for_us = Some(DropReason::EthNotForUs);
+    let cases = [
+        ("for us", frame(mac(1), EtherType::IPV4, &v4), None),
+        ("IPv6 for us", frame(mac(1), EtherType::IPV6, &v6), None),
+        ("for everybody", frame(MacAddr::BROADCAST, EtherType::IPV4, &v4), not_for_us),
+        ("for a group", frame(MacAddr::multicast_v4([224, 0, 0, 1].into()), EtherType::IPV4, &v4), not_for_us),
+        ("IPv6 for a group", frame(MacAddr([0x33, 0x33, 0, 0, 0, 1]), EtherType::IPV6, &v6), not_for_us),
+        ("for another", frame(mac(7), EtherType::IPV4, &v4), not_for_us),
+        ("IPv6 that says it is IPv4", frame(mac(1), EtherType::IPV4, &v6), not_for_us),
+        ("another protocol", frame(mac(1), EtherType(0x88cc), &v4), not_for_us),
+        ("tagged", frame(mac(1), EtherType::VLAN, &v4), not_for_us),
+        ("short", frame(mac(1), EtherType::IPV4, &[])[..13].to_vec(), Some(DropReason::EthTruncated)),
+        ("our address, sent to everybody", frame(MacAddr::BROADCAST, EtherType::IPV4, &ping), None),
+    ];
+    for (name, bytes, want) in cases {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
+        node.rx_bytes(NOW, INSIDE, &bytes);
+        let drops: Vec<_> = want.into_iter().map(|reason| (1, reason, 1)).collect();
+        assert_eq!(node.drops(), drops, "{name}");
+        let sent = node.tx(OUTSIDE).len() + node.tx(INSIDE).len();
+        assert_eq!(sent > 0, want.is_none(), "{name}");
+    }
+}
+
+#[test]
+fn padding_behind_a_short_packet_does_not_go_on() {
+    let [flow, _] = flows();
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
+    let mut bytes = frame(mac(1), EtherType::IPV4, &flow.udp(1));
+    bytes.resize(60, 0xaa);
+    node.rx_bytes(NOW, INSIDE, &bytes);
+    assert_eq!(only(node.tx(OUTSIDE)).to_vec(), Flow { ttl: 63, ..flow }.udp(1));
+}
+
+#[test]
+fn a_packet_by_a_link_that_is_not_there_is_dropped() {
+    let [flow, _] = flows();
+    let mut node = Node::new();
+    node.rx_bytes(NOW, INSIDE, &flow.udp(1));
+    assert_eq!(node.drops(), [(1, DropReason::LinkDown, 1)]);
+}
