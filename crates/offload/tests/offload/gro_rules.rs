@@ -166,8 +166,10 @@ fn every_geometry_merges_to_the_same_bytes() {
 #[test]
 fn without_children_one_slot_is_left_whatever_comes() {
     let frames: Vec<_> = (0..60).map(|n| tcp4(1 + n * 1000, n as u16, 1000)).collect();
-    // The first head belongs to somebody else, its payload lies in many slots, and so does every other packet's.
-    for (foreign, pieces) in [(false, 1), (true, 1), (false, 10), (true, 10), (true, 46), (true, 47), (true, 60)] {
+    // Every head belongs to somebody else, and every third payload lies in many slots, or in a child.
+    for (foreign, pieces) in
+        [(false, 1), (true, 1), (false, 10), (true, 10), (true, 46), (true, 47), (true, 60), (false, 0)]
+    {
         let mem = Memory::heap();
         let build = |(index, frame): (usize, &Frame)| {
             let data = frame.bytes();
@@ -176,6 +178,10 @@ fn without_children_one_slot_is_left_whatever_comes() {
                 if foreign { Packet::from_buf(Buf::foreign(headers.to_vec())) } else { received(&mem, headers) };
             packet.meta.link = LinkId(7);
             let pieces = if index % 3 == 0 { pieces } else { 1 };
+            if pieces == 0 {
+                packet.push_child(Packet::with_data(&mem, payload).unwrap());
+                return packet;
+            }
             for piece in payload.chunks(payload.len().div_ceil(pieces)) {
                 packet.append(Packet::with_data(&mem, piece).unwrap());
             }
