@@ -141,11 +141,19 @@ impl Running {
     fn start(signals: SignalsHandle) -> io::Result<Self> {
         let (handle, inbox) = command::channel()?;
         let worker = Worker::new(inbox)?;
+        Self::spawn(handle, signals, || worker.run())
+    }
+
+    fn spawn(
+        handle: Handle,
+        signals: SignalsHandle,
+        work: impl FnOnce() -> io::Result<()> + Send + 'static,
+    ) -> io::Result<Self> {
         let (sender, ended) = channel();
         let ending = Ending { signals, _ended: sender };
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let _ending = ending;
-            worker.run()
+            work()
         })?;
         Ok(Self { handle, thread, ended })
     }
@@ -186,4 +194,37 @@ impl Running {
 fn panicked(panic: &(dyn Any + Send)) -> CliError {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     CliError::failed(format!("the worker panicked: {}", text.unwrap_or("without a message")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of a worker that does `work` and is not told to stop.
+    fn said_of(work: fn() -> io::Result<()>) -> String {
+        let mut signals = Signals::new([SIGHUP]).unwrap();
+        let (handle, _inbox) = command::channel().unwrap();
+        let worker = Running::spawn(handle, signals.handle(), work).unwrap();
+        assert_eq!(signals.forever().next(), None);
+        worker.failure().message
+    }
+
+    #[test]
+    fn a_worker_that_ends_ends_the_wait_and_says_why() {
+        assert_eq!(said_of(|| Ok(())), "the worker ended");
+        assert_eq!(said_of(|| Err(io::Error::other("epoll: no"))), "the worker ended: epoll: no");
+        assert_eq!(said_of(|| panic!("7 is not 8")), "the worker panicked: 7 is not 8");
+        assert_eq!(said_of(|| panic!("{} is not 8", 6 + 1)), "the worker panicked: 7 is not 8");
+    }
+
+    #[test]
+    fn a_worker_stops_when_it_is_told_and_answers_nobody_after() {
+        let signals = Signals::new([SIGHUP]).unwrap();
+        let worker = Running::start(signals.handle()).unwrap();
+        let handle = worker.handle.clone();
+        let shown = handle.show(control::What::Links).map_err(|gone| gone.to_string());
+        assert_eq!(shown, Ok(control::Shown::Links(Vec::new())));
+        assert_eq!(worker.stop().map_err(|err| err.message), Ok(()));
+        assert!(handle.show(control::What::Links).is_err());
+    }
 }
