@@ -2,4 +2,6 @@
 
 mod common;
 mod forward;
+mod local;
+mod neighbours;
 mod refused;
