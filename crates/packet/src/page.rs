@@ -25,8 +25,8 @@ pub(crate) struct PageMem {
 
 /// Whose memory a page is.
 pub(crate) enum Storage {
-    /// Ours, from this pool; `live` while it is out of the free list.
-    Pool { home: Arc<Shared>, live: bool },
+    /// Ours, from this pool.
+    Pool(Arc<Shared>),
     /// Somebody else's: a guest's, a page cache's. Never written.
     Foreign(#[expect(dead_code, reason = "keeps the memory alive")] Box<dyn AsRef<[u8]> + Send + Sync>),
 }
@@ -43,7 +43,7 @@ impl PageMem {
         // SAFETY: `layout` has a size above zero, asserted in `Self::layout`.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Arc::new(Self { start, len: len as u32, storage: Storage::Pool { home, live: false } })
+        Arc::new(Self { start, len: len as u32, storage: Storage::Pool(home) })
     }
 
     fn layout(len: usize) -> Layout {
@@ -54,8 +54,8 @@ impl PageMem {
 
 impl Drop for PageMem {
     fn drop(&mut self) {
-        if let Storage::Pool { home, live } = &self.storage {
-            home.forget(*live);
+        if let Storage::Pool(home) = &self.storage {
+            home.forget();
             // SAFETY: `for_pool` allocated exactly this, and nobody refers to it any more.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
         }
@@ -120,11 +120,13 @@ impl Drop for Page {
     fn drop(&mut self) {
         // SAFETY: `self.0` is not used again, this being its drop.
         let mut mem = unsafe { ManuallyDrop::take(&mut self.0) };
-        let home = match Arc::get_mut(&mut mem).map(|mem| &mut mem.storage) {
-            Some(Storage::Pool { home, live }) => {
-                *live = false;
-                Arc::clone(home)
-            }
+        // Of two threads that let go at the same time neither may be the last: then the memory is freed.
+        if Arc::strong_count(&mem) > 1 {
+            return;
+        }
+        // What others did with the page has happened once it is known to be ours alone.
+        let home = match Arc::get_mut(&mut mem).map(|mem| &mem.storage) {
+            Some(Storage::Pool(home)) => Arc::clone(home),
             _ => return,
         };
         home.put(mem);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buf::Buf;
 use crate::copies::{Copies, CopyReason};
-use crate::page::{Page, PageMem, Storage};
+use crate::page::{Page, PageMem};
 
 /// No page was free, or none is large enough.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,8 +39,8 @@ pub(crate) struct Shared {
     limit: usize,
     /// Pages that nobody uses. `None` once the pool is gone: pages that come home later are freed.
     free: Mutex<Option<Vec<Arc<PageMem>>>>,
+    /// Pages there are, free ones included.
     made: AtomicUsize,
-    in_use: AtomicUsize,
     dry: AtomicU64,
 }
 
@@ -57,7 +57,6 @@ impl Pool {
             limit,
             free: Mutex::new(Some(Vec::new())),
             made: AtomicUsize::new(0),
-            in_use: AtomicUsize::new(0),
             dry: AtomicU64::new(0),
         };
         Self { shared: Arc::new(shared) }
@@ -71,11 +70,7 @@ impl Pool {
         if headroom > self.shared.page_size {
             return Err(PoolDry);
         }
-        let mut mem = self.shared.take()?;
-        if let Some(Storage::Pool { live, .. }) = Arc::get_mut(&mut mem).map(|mem| &mut mem.storage) {
-            *live = true;
-        }
-        Ok(Buf::whole(Page::new(mem), headroom as u32))
+        Ok(Buf::whole(Page::new(self.shared.take()?), headroom as u32))
     }
 
     /// Bytes a page has.
@@ -85,7 +80,8 @@ impl Pool {
 
     /// Pages that packets hold now.
     pub fn in_use(&self) -> usize {
-        self.shared.in_use.load(Relaxed)
+        let free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
+        self.shared.made.load(Relaxed) - free.as_ref().map_or(0, Vec::len)
     }
 
     /// How often the pool was asked while its limit was reached (`rx_drops_no_frags` on a device ring).
@@ -97,24 +93,21 @@ impl Pool {
 impl Shared {
     fn take(self: &Arc<Self>) -> Result<Arc<PageMem>, PoolDry> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
-        let mem = match free {
-            Some(mem) => mem,
+        match free {
+            Some(mem) => Ok(mem),
             None if self.made.load(Relaxed) < self.limit => {
                 self.made.fetch_add(1, Relaxed);
-                PageMem::for_pool(Arc::clone(self), self.page_size)
+                Ok(PageMem::for_pool(Arc::clone(self), self.page_size))
             }
             None => {
                 self.dry.fetch_add(1, Relaxed);
-                return Err(PoolDry);
+                Err(PoolDry)
             }
-        };
-        self.in_use.fetch_add(1, Relaxed);
-        Ok(mem)
+        }
     }
 
     /// Takes back a page that nobody refers to any more.
     pub(crate) fn put(&self, mem: Arc<PageMem>) {
-        self.in_use.fetch_sub(1, Relaxed);
         let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(free) => {
                 free.push(mem);
@@ -126,11 +119,8 @@ impl Shared {
     }
 
     /// Notes that a page's memory is gone: the pool's end, or two threads that let go of a page at the same time.
-    pub(crate) fn forget(&self, live: bool) {
+    pub(crate) fn forget(&self) {
         self.made.fetch_sub(1, Relaxed);
-        if live {
-            self.in_use.fetch_sub(1, Relaxed);
-        }
     }
 }
 
