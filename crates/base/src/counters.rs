@@ -25,7 +25,7 @@ macro_rules! mib {
 mib! {
     IpInReceives IpInHdrErrors IpInAddrErrors IpForwDatagrams IpInUnknownProtos IpInDiscards IpInDelivers
     IpOutRequests IpOutDiscards IpOutNoRoutes IpReasmTimeout IpReasmReqds IpReasmOKs IpReasmFails IpFragOKs
-    IpFragFails IpFragCreates IpExtInNoRoutes IpExtInTruncatedPkts IpExtInCsumErrors
+    IpFragFails IpFragCreates IpExtInNoRoutes IpExtInTruncatedPkts IpExtInCsumErrors IpExtReasmOverlaps
     IcmpInMsgs IcmpInErrors IcmpInCsumErrors IcmpInDestUnreachs IcmpInTimeExcds IcmpInParmProbs IcmpInEchos IcmpInEchoReps
     IcmpOutMsgs IcmpOutRateLimitHost IcmpOutDestUnreachs IcmpOutTimeExcds IcmpOutEchos IcmpOutEchoReps
     Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos

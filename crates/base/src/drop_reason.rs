@@ -72,6 +72,31 @@ drop_reasons! {
     IcmpRateLimited,
     /// A fragment for this node, which does not reassemble yet.
     FragmentNotReassembled,
+    /// A fragment whose bytes have all come before; the first copy counts (RFC 5722 §4 with erratum 3089).
+    FragmentDuplicate,
+    /// Fragments that overlap: the whole datagram is dropped (RFC 5722 §4, RFC 8200 §4.5).
+    FragmentOverlap,
+    /// Fragments that disagree about where their datagram ends (RFC 815 §3).
+    FragmentEnd,
+    /// A fragment without data, or whose data is less than the 8 bytes that one before others must have.
+    FragmentEmpty,
+    /// A fragment before others whose length is not a multiple of 8 (RFC 8200 §4.5).
+    FragmentLength,
+    /// A datagram that would be longer than 65 535 bytes (RFC 791 §3.1, RFC 8200 §4.5).
+    FragmentTooLong,
+    /// A first fragment that does not reach to its upper-layer header (RFC 7112 §5).
+    FragmentHeaderChain,
+    /// A fragment header in a packet that has been put together from fragments already.
+    FragmentNested,
+    /// Fragments of which some take part in ECN and others do not (RFC 3168 §5.3).
+    FragmentEcn,
+    /// So many fragments have come from a source that an old one of this identification is of another datagram
+    /// (Linux's `ipfrag_max_dist`).
+    FragmentDistance,
+    /// Fragments that wait hold all the memory that they may (Linux's `ipfrag_high_thresh`).
+    FragmentMemory,
+    /// The other fragments did not come in time (RFC 791 §3.2, RFC 8200 §4.5).
+    FragmentTimeout,
     /// A packet that cannot be cut or fragmented as its link demands.
     CannotSegment,
     /// The link is down or gone.

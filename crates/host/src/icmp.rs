@@ -34,6 +34,15 @@ pub enum Problem {
     },
     /// TTL or hop limit ran out.
     TtlExceeded,
+    /// It is a first fragment, and the others did not come in time.
+    ReassemblyTimeExceeded,
+    /// Its headers are wrong.
+    Parameter {
+        /// How, in the words of ICMPv6; over IPv4 there is one code for all.
+        code: icmpv6::Problem,
+        /// Where.
+        at: usize,
+    },
 }
 
 impl Problem {
@@ -52,6 +61,8 @@ impl Problem {
             Self::PortUnreachable => icmp::Message::Unreachable(icmp::Unreachable::PORT),
             Self::TooBig { mtu } => icmp::Message::FragNeeded { mtu: mtu as u16 },
             Self::TtlExceeded => icmp::Message::TimeExceeded(icmp::Exceeded::TTL),
+            Self::ReassemblyTimeExceeded => icmp::Message::TimeExceeded(icmp::Exceeded::REASSEMBLY),
+            Self::Parameter { at, .. } => icmp::Message::ParamProblem { code: 0, pointer: at as u8 },
         }
     }
 
@@ -66,12 +77,14 @@ impl Problem {
             Self::PortUnreachable => icmpv6::Message::Unreachable(icmpv6::Unreachable::PORT),
             Self::TooBig { mtu } => icmpv6::Message::PacketTooBig { mtu: mtu as u32 },
             Self::TtlExceeded => icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT),
+            Self::ReassemblyTimeExceeded => icmpv6::Message::TimeExceeded(icmpv6::Exceeded::REASSEMBLY),
+            Self::Parameter { code, at } => icmpv6::Message::ParamProblem { code, pointer: at as u32 },
         }
     }
 }
 
-/// Tells whether anybody may be told about a packet's problem: not about an error message, a later fragment, or what
-/// did not come from one host to one host (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
+/// Tells whether anybody may be told about a packet's problem: not about an error message, a later fragment (but for an
+/// IPv6 one whose headers are wrong), or what did not come from one host to one host (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
 pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
     let one_source = match info.src {
         IpAddr::V4(src) => !(src.is_unspecified() || src.is_multicast() || src.is_loopback() || src.is_broadcast()),
@@ -93,7 +106,10 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
         }
         _ => false,
     };
-    one_source && one_destination && info.has_transport() && !is_error
+    // A router of IPv6 does not fragment: only the source itself can have made a later fragment wrong.
+    let one_message =
+        info.has_transport() || info.version() == Version::V6 && matches!(problem, Problem::Parameter { .. });
+    one_source && one_destination && one_message && !is_error
 }
 
 /// The error message about `packet`, whose summary `info` is, from `src`, which is of the same family. It quotes as much
@@ -334,6 +350,33 @@ mod tests {
                 }
             }
             assert!(check_ok(&Packet::with_data(&mem, &made).unwrap(), &seen));
+        }
+    }
+
+    #[test]
+    fn a_fragment_that_is_wrong_or_waited_in_vain_is_answered_with_its_own_code() {
+        let mem = Memory::heap();
+        let at = 42;
+        let wrong = Problem::Parameter { code: icmpv6::Problem::FIELD, at };
+        let exceeded = Problem::ReassemblyTimeExceeded;
+        let cases = [
+            (Version::V4, exceeded, [11, 1, 0, 0, 0, 0]),
+            (Version::V6, exceeded, [3, 1, 0, 0, 0, 0]),
+            (Version::V4, wrong, [12, 0, 42, 0, 0, 0]),
+            (Version::V6, wrong, [4, 0, 0, 0, 0, 42]),
+        ];
+        for (version, problem, want) in cases {
+            let bytes = ip(version, Protocol::UDP, &[0; 100]);
+            let mut info = Info::parse(&bytes, bytes.len()).unwrap();
+            let packet = Packet::with_data(&mem, &bytes).unwrap();
+            let made = error(&mem, &packet, &info, problem, info.dst).unwrap().to_vec();
+            let message = &made[version.header_len()..];
+            assert_eq!([&message[..2], &message[4..8]].concat(), want, "{version} {problem:?}");
+            assert!(may_answer(&packet, &info, problem) && !problem.is_unlimited());
+            let offset = wire::FragOffset::from_bytes(64).unwrap();
+            info.fragment = Some(wire::FragInfo { offset, more: false, id: 1 });
+            let answered = version == Version::V6 && problem == wrong;
+            assert_eq!(may_answer(&packet, &info, problem), answered, "a later fragment of {version}: {problem:?}");
         }
     }
 

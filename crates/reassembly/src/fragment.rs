@@ -6,7 +6,7 @@ use wire::ipv4::{self, Ipv4};
 use wire::{FragOffset, Malformed};
 
 /// Fragments begin at multiples of this many bytes (RFC 791 §3.1).
-const BLOCK: usize = 8;
+pub(crate) const BLOCK: usize = 8;
 
 /// Cuts `packet`, which starts with its IPv4 header and may itself be a fragment, into fragments of at most `mtu`
 /// bytes. Whether it may be cut (DF) is the caller's to know. A packet that fits goes out as it is.
@@ -60,26 +60,32 @@ pub fn fragment(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Pack
     Ok(())
 }
 
-/// One fragment with the first `len` bytes of `payload`, which it takes.
+/// One IPv4 fragment with the first `len` bytes of `payload`, which it takes.
 fn one(
     mem: &Memory,
-    header: &[u8],
+    header: &mut [u8],
     payload: &mut Packet,
     len: usize,
     offset: FragOffset,
     more: bool,
 ) -> Result<Packet, DropReason> {
-    let mut fragment = Packet::new(mem, Memory::HEADROOM, header.len())?;
-    let front = fragment.put(header.len()).ok_or(DropReason::NoMemory)?;
-    front.copy_from_slice(header);
-    let fields = ipv4::Header::mut_from(front)?;
-    fields.set_total_len((header.len() + len) as u16);
+    let total_len = u16::try_from(header.len() + len).map_err(|_| DropReason::CannotSegment)?;
+    let fields = ipv4::Header::mut_from(header)?;
+    fields.set_total_len(total_len);
     fields.set_fragment(offset, more);
-    ipv4::fill_check(front)?;
+    ipv4::fill_check(header)?;
+    behind(mem, header, payload, len)
+}
+
+/// A fragment that begins with `header`, and goes on with the first `len` bytes of `payload`, which it takes. They are
+/// copied if they lie in more pieces than a packet has slots.
+pub(crate) fn behind(mem: &Memory, header: &[u8], payload: &mut Packet, len: usize) -> Result<Packet, DropReason> {
+    let mut fragment = Packet::new(mem, Memory::HEADROOM, header.len())?;
+    fragment.put(header.len()).ok_or(DropReason::NoMemory)?.copy_from_slice(header);
     mem.copied(CopyReason::Fragment, header.len());
     if payload.move_front(len, &mut fragment).is_err() {
         let mut linear = Packet::new(mem, Memory::HEADROOM, header.len() + len)?;
-        linear.put(header.len()).ok_or(DropReason::NoMemory)?.copy_from_slice(fragment.head());
+        linear.put(header.len()).ok_or(DropReason::NoMemory)?.copy_from_slice(header);
         payload.read_at(0, linear.put(len).ok_or(DropReason::NoMemory)?);
         payload.pull(len);
         mem.copied(CopyReason::Fragment, len);

@@ -1,0 +1,153 @@
+//! Which part of its datagram a fragment is, and whose.
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId};
+use packet::{Packet, SecPath};
+use wire::ip::Info;
+use wire::ipv6::{self, Ipv6};
+use wire::{FragInfo, Malformed, Protocol, frag, icmpv6, tcp, udp};
+
+/// What the fragments of one datagram have in common (RFC 791 §3.2, RFC 8200 §4.5). A family is told by the addresses.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct Key {
+    pub(crate) src: IpAddr,
+    dst: IpAddr,
+    id: u32,
+    /// IPv4 counts identifications by protocol. In IPv6 the next header of later fragments is ignored.
+    protocol: Protocol,
+    /// Where a group or a link-local address means something: on one link.
+    link: LinkId,
+    /// What the fragments were protected by.
+    sec_path: SecPath,
+}
+
+/// Where a fragment lies in its datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) info: Info,
+    /// Where its payload begins and ends in the datagram's, in bytes.
+    pub(crate) offset: usize,
+    pub(crate) end: usize,
+    /// Whether others follow it.
+    pub(crate) more: bool,
+    /// Bytes before its payload, an IPv6 fragment header included.
+    pub(crate) header_len: usize,
+    /// Where the byte is that names the IPv6 fragment header.
+    pub(crate) next_header_at: usize,
+}
+
+/// An ICMPv6 parameter problem (RFC 8200 §4.5, RFC 7112 §5).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ParameterProblem {
+    pub(crate) reason: DropReason,
+    pub(crate) code: icmpv6::Problem,
+    pub(crate) pointer: usize,
+}
+
+impl Key {
+    /// The key of a fragment whose headers are `info`.
+    pub(crate) fn new(pkt: &Packet, info: &Info, fragment: FragInfo) -> Self {
+        let (protocol, on_link) = match info.dst {
+            IpAddr::V4(_) => (info.protocol, false),
+            IpAddr::V6(dst) => (Protocol::FRAGMENT, dst.is_multicast() || dst.is_unicast_link_local()),
+        };
+        let link = if on_link { pkt.meta.link } else { LinkId::NONE };
+        Self { src: info.src, dst: info.dst, id: fragment.id, protocol, link, sec_path: pkt.meta.sec_path.clone() }
+    }
+}
+
+impl Part {
+    /// The part that an IPv4 fragment is. What exceeds a multiple of 8 in one before others does not count (Linux).
+    pub(crate) fn v4(info: &Info, fragment: FragInfo) -> Self {
+        let len = info.payload_len();
+        let len = if fragment.more { len / 8 * 8 } else { len };
+        let offset = fragment.offset.bytes();
+        Self {
+            info: *info,
+            offset,
+            end: offset + len,
+            more: fragment.more,
+            header_len: info.header_len,
+            next_header_at: info.next_header_at,
+        }
+    }
+
+    /// The part that an IPv6 fragment is. Its headers lie in the packet's head.
+    ///
+    /// # Errors
+    /// A chain of headers without a fragment header.
+    pub(crate) fn v6(pkt: &Packet, info: &Info) -> Result<Self, Malformed> {
+        let chain = Ipv6::parse_head(pkt.head(), pkt.len())?.chain()?;
+        let found = chain.fragment.ok_or(Malformed::FragShort)?;
+        let header_len = found.place.offset + frag::Header::LEN;
+        let len = info.total_len.checked_sub(header_len).ok_or(Malformed::Ipv6Extension)?;
+        let offset = found.info.offset.bytes();
+        Ok(Self {
+            info: *info,
+            offset,
+            end: offset + len,
+            more: found.info.more,
+            header_len,
+            next_header_at: found.place.next_header_at,
+        })
+    }
+
+    /// Bytes of the fragment itself, headers included, as far as they count.
+    pub(crate) fn len(&self) -> usize {
+        self.header_len + self.end - self.offset
+    }
+
+    /// Whether another fragment header follows in what is fragmented.
+    pub(crate) fn is_nested(&self) -> bool {
+        self.info.protocol == Protocol::FRAGMENT && self.info.has_transport()
+    }
+
+    /// Tells a first fragment that does not hold its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
+    pub(crate) fn check_header_chain(&self) -> Result<(), ParameterProblem> {
+        if self.offset > 0 || self.info.payload_len() >= upper_len(self.info.protocol) {
+            return Ok(());
+        }
+        let (reason, code) = (DropReason::FragmentHeaderChain, icmpv6::Problem::HEADER_CHAIN);
+        Err(ParameterProblem { reason, code, pointer: 0 })
+    }
+
+    /// Checks the lengths that RFC 8200 §4.5 answers with a parameter problem.
+    pub(crate) fn check_lengths(&self) -> Result<(), ParameterProblem> {
+        /// Where the payload length is in an IPv6 header.
+        const PAYLOAD_LEN_AT: usize = 4;
+        /// Where the offset is in a fragment header.
+        const OFFSET_AT: usize = 2;
+        let code = icmpv6::Problem::FIELD;
+        if self.end > usize::from(u16::MAX) {
+            let pointer = self.header_len - frag::Header::LEN + OFFSET_AT;
+            return Err(ParameterProblem { reason: DropReason::FragmentTooLong, code, pointer });
+        }
+        if self.more && !self.end.is_multiple_of(8) {
+            return Err(ParameterProblem { reason: DropReason::FragmentLength, code, pointer: PAYLOAD_LEN_AT });
+        }
+        Ok(())
+    }
+
+    /// The length field of the whole datagram, whose payload is `payload` bytes and whose first fragment this is.
+    ///
+    /// # Errors
+    /// [`DropReason::FragmentTooLong`] if it has no room for that.
+    pub(crate) fn whole_len(&self, payload: usize) -> Result<u16, DropReason> {
+        let headers = match self.info.src {
+            IpAddr::V4(_) => self.header_len,
+            IpAddr::V6(_) => self.header_len - frag::Header::LEN - ipv6::Header::LEN,
+        };
+        u16::try_from(headers + payload).map_err(|_| DropReason::FragmentTooLong)
+    }
+}
+
+/// Bytes of the upper-layer header that a first fragment must hold (Linux's `ipv6frag_thdr_truncated`).
+pub(crate) const fn upper_len(protocol: Protocol) -> usize {
+    match protocol {
+        Protocol::TCP => tcp::Header::LEN,
+        Protocol::UDP => udp::Header::LEN,
+        Protocol::ICMPV6 => icmpv6::Header::LEN,
+        _ => 1,
+    }
+}

@@ -1,0 +1,68 @@
+//! Fragments that follow one another without a hole.
+
+use packet::{Memory, Packet};
+
+/// A stretch of a datagram that is all there, in one packet or several.
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// Where in the datagram's payload it ends.
+    pub(crate) end: usize,
+    first: Packet,
+    /// What could not be joined to the one before, in order.
+    more: Vec<Packet>,
+}
+
+impl Run {
+    /// A run of one fragment, which ends at `end`.
+    pub(crate) fn new(pkt: Packet, end: usize) -> Self {
+        Self { end, first: pkt, more: Vec::new() }
+    }
+
+    /// Appends `pkt`, and returns by how much the memory grew that the run pins.
+    ///
+    /// Only the last packet is ever added to, so bytes stay in order. A small packet in a page of its own does not take
+    /// one of the last packet's slots, but stays a packet, into whose page those behind it are copied.
+    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet) -> usize {
+        let last = self.more.last_mut().unwrap_or(&mut self.first);
+        let dense = pkt.truesize() <= 4 * pkt.len();
+        let pkt = if dense || pkt.len() <= last.tailroom() {
+            match last.try_coalesce(mem, pkt) {
+                Ok(growth) => return growth,
+                Err(pkt) => pkt,
+            }
+        } else {
+            pkt
+        };
+        let growth = pkt.truesize();
+        self.more.push(pkt);
+        growth
+    }
+
+    /// Appends all of `next`, which follows.
+    pub(crate) fn join(&mut self, mem: &Memory, next: Self) {
+        self.end = next.end;
+        self.append(mem, next.first);
+        for pkt in next.more {
+            self.append(mem, pkt);
+        }
+    }
+
+    /// All of it in one packet, by reference: in slots as long as there are some, then as children.
+    pub(crate) fn into_packet(self) -> Packet {
+        let mut whole = self.first;
+        for pkt in self.more {
+            whole.append(pkt);
+        }
+        whole
+    }
+
+    /// What the run begins with.
+    pub(crate) fn into_first(self) -> Packet {
+        self.first
+    }
+
+    /// The memory that it pins.
+    pub(crate) fn truesize(&self) -> usize {
+        self.first.truesize() + self.more.iter().map(Packet::truesize).sum::<usize>()
+    }
+}
