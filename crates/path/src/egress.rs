@@ -85,7 +85,8 @@ impl Path {
         }
         self.seal(turn, bundle, train, &mut pieces);
         for piece in pieces.drain(..) {
-            self.counters.count(if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+            let outside = Version::of(piece.head());
+            self.counters.count(if outside == Ok(Version::V4) { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
             self.emit_sealed(turn, piece, outer_mtu, hop);
         }
         self.scratch.pieces = pieces;
