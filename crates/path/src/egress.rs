@@ -111,7 +111,11 @@ impl Path {
 
     /// Sends a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
     fn emit_sealed(&mut self, turn: Turn<'_>, pkt: Packet, mtu: usize, hop: Hop) {
-        if pkt.len() <= mtu || pkt.meta.cut.gso().is_some() {
+        let fits = match pkt.meta.cut {
+            Cut::Gso(_) => Info::parse(pkt.head(), pkt.len()).is_ok_and(|info| wire_len(&pkt, &info) <= mtu),
+            Cut::Whole | Cut::Fragment => pkt.len() <= mtu,
+        };
+        if fits {
             return self.emit(turn, pkt, hop);
         }
         let mut fragments = std::mem::take(&mut self.scratch.sealed);
