@@ -1,13 +1,14 @@
 //! Short forms of what an IPsec node is told.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ipsec::{
     Action, Algorithm, Dir, EspInUdp, Level, Mode, PolicyConfig, PortMask, SaConfig, SaFlags, Selector, Template,
 };
 use wire::Spi;
 
-use crate::Node;
+use crate::{Node, Rng};
 
 /// An SA from `src` to `dst` with AES-GCM-128, a window of 1024 and the SPI as its `reqid`; ESP in UDP from port 4500 to
 /// port 4500 if `udp`.
@@ -58,14 +59,20 @@ pub fn policy(dir: Dir, src: &str, dst: &str, sas: &[SaConfig]) -> PolicyConfig 
 /// # Panics
 /// When an SA or a policy is refused.
 pub fn link_pair(near: &mut Node, far: &mut Node, (src, dst): (&str, &str), sas: &[SaConfig]) {
-    for (at, sa) in sas.iter().enumerate() {
-        for (side, node) in [&mut *near, &mut *far].into_iter().enumerate() {
-            let mask = (u64::from(sa.spi.0) << 8 | (at as u64) << 1 | side as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            node.path.ipsec.add_sa(sa, mask).expect("a good SA");
+    for sa in sas {
+        for node in [&mut *near, &mut *far] {
+            node.path.ipsec.add_sa(sa, unique_mask()).expect("a good SA");
         }
     }
     near.path.ipsec.add_policy(policy(Dir::Out, src, dst, sas)).expect("a good policy");
     for dir in [Dir::In, Dir::Fwd] {
         far.path.ipsec.add_policy(policy(dir, src, dst, sas)).expect("a good policy");
     }
+}
+
+/// What makes the initialisation vectors of one SA others than those of all the rest: the worlds of one test share
+/// keys, and IPsec's register of nonces sees them all.
+pub fn unique_mask() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    Rng::new(NEXT.fetch_add(1, Relaxed)).bits()
 }

@@ -19,7 +19,7 @@ mod node;
 mod rng;
 mod world;
 
-pub use config::{esp, link_pair, policy, template};
+pub use config::{esp, link_pair, policy, template, unique_mask};
 pub use device::{Medium, Wire, WireStats};
 pub use flow::{Flow, stream_byte};
 pub use host::Host;

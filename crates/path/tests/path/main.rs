@@ -2,6 +2,10 @@
 
 mod common;
 mod forward;
+mod gateways;
+mod ipsec_refused;
+mod ipsec_tunnel;
+mod ipsec_wire;
 mod local;
 mod neighbours;
 mod refused;

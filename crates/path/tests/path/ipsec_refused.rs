@@ -1,0 +1,189 @@
+//! What IPsec refuses at a gateway, with the counters that say why.
+
+use base::{Counters, DropReason, Mib};
+use ipsec::{Action, Dir, Mode};
+use packet::Packet;
+use sim::{Flow, Node, esp, policy};
+use wire::Protocol;
+
+use crate::common::*;
+use crate::gateways::*;
+
+/// Runs a packet through the receiving gateway and says how it was dropped, with the counters that moved.
+fn refused(node: &mut Node, link: base::LinkId, bytes: &[u8]) -> (Vec<(u32, DropReason, u64)>, Counters) {
+    node.rx_bytes(NOW, link, bytes);
+    assert!(node.tx(INSIDE).is_empty(), "nothing goes on");
+    (node.drops(), node.path.counters.clone())
+}
+
+/// What the near gateway of a tunnel makes of one datagram.
+fn sealed(tunnel: Tunnel, flow: &Flow) -> Vec<u8> {
+    let mut world = tunnelled(tunnel, 1);
+    world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
+    only(world.nodes[0].tx(OUTSIDE)).to_vec()
+}
+
+#[test]
+fn what_comes_in_clear_where_esp_is_demanded_is_dropped() {
+    let [through, _] = flows();
+    let to_us = Flow { dst: "10.2.0.254".parse().unwrap(), ..through };
+    for (flow, delivered) in [(through, 0), (to_us, 0)] {
+        let mut world = tunnelled(TUNNELS[0], 1);
+        let got = refused(&mut world.nodes[1], OUTSIDE, &flow.udp(10));
+        let want = counters([(Mib::IpInReceives, 1), (Mib::XfrmInTmplMismatch, 1), (Mib::IpInDelivers, delivered)]);
+        assert_eq!(got, (vec![(2, DropReason::PolicyMismatch, 1)], want));
+        assert!(world.nodes[1].tx(OUTSIDE).is_empty());
+    }
+}
+
+#[test]
+fn what_comes_out_of_a_tunnel_needs_a_policy_that_lets_it_in() {
+    let [flow, _] = flows();
+    let esp = sealed(TUNNELS[0], &flow);
+    let mut world = tunnelled(TUNNELS[0], 1);
+    let selector = policy(Dir::Fwd, "10.1.0.0/16", "10.2.0.0/16", &[]).selector;
+    world.nodes[1].path.ipsec.remove_policy(Dir::Fwd, &selector).unwrap();
+    let got = refused(&mut world.nodes[1], OUTSIDE, &esp);
+    let want = counters([(Mib::IpInReceives, 2), (Mib::IpInDelivers, 1), (Mib::XfrmInNoPols, 1)]);
+    assert_eq!(got, (vec![(2, DropReason::PolicyMismatch, 1)], want));
+}
+
+#[test]
+fn a_blocked_packet_neither_leaves_nor_comes_in() {
+    let [flow, _] = flows();
+    for (dir, mib) in [(Dir::Out, Mib::XfrmOutPolBlock), (Dir::Fwd, Mib::XfrmInPolBlock)] {
+        let mut node = router();
+        let mut block = policy(dir, "10.1.0.0/16", "10.2.0.0/16", &[]);
+        block.action = Action::Block;
+        node.path.ipsec.add_policy(block).unwrap();
+        let (drops, counted) = refused(&mut node, INSIDE, &flow.udp(10));
+        let mut want = counters([(Mib::IpInReceives, 1), (mib, 1)]);
+        if dir == Dir::Out {
+            want = want.with(Mib::IpForwDatagrams, 1);
+        }
+        assert_eq!((drops, counted), (vec![(1, DropReason::PolicyBlock, 1)], want));
+        assert!(node.tx(OUTSIDE).is_empty());
+    }
+}
+
+#[test]
+fn a_policy_without_its_sa_lets_nothing_leave() {
+    let [flow, _] = flows();
+    let mut node = router();
+    let sa = esp("10.2.0.254", "10.2.0.9", 0x1000, Mode::Tunnel, false);
+    node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &[sa])).unwrap();
+    let got = refused(&mut node, INSIDE, &flow.udp(10));
+    let want = counters([(Mib::IpInReceives, 1), (Mib::IpForwDatagrams, 1), (Mib::XfrmOutNoStates, 1)]);
+    assert_eq!(got, (vec![(1, DropReason::PolicyNoState, 1)], want));
+    assert!(node.tx(OUTSIDE).is_empty());
+}
+
+#[test]
+fn a_tunnel_whose_end_no_route_leads_to_sends_nothing() {
+    for (dst, mib) in [("198.51.100.1", Mib::IpOutNoRoutes), ("2001:db8:9::1", Mib::Ip6OutNoRoutes)] {
+        let [flow, _] = flows();
+        let mut node = router();
+        let src = if dst.contains(':') { "fd00:2::254" } else { "10.2.0.254" };
+        let sa = [esp(src, dst, 0x1000, Mode::Tunnel, false)];
+        node.path.ipsec.add_sa(&sa[0], 1).unwrap();
+        node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sa)).unwrap();
+        let got = refused(&mut node, INSIDE, &flow.udp(10));
+        let want = counters([(Mib::IpInReceives, 1), (Mib::IpForwDatagrams, 1), (mib, 1)]);
+        assert_eq!(got, (vec![(1, DropReason::NoRoute, 1)], want), "{dst}");
+    }
+}
+
+#[test]
+fn esp_that_is_forged_replayed_or_unknown_is_counted_for_what_it_is() {
+    let [flow, _] = flows();
+    for tunnel in TUNNELS {
+        let good = sealed(tunnel, &flow);
+        let front = if tunnel.v6 { 40 } else { 20 } + if tunnel.udp { 8 } else { 0 };
+        let changed = |at: usize| {
+            let mut bytes = good.clone();
+            bytes[at] ^= 1;
+            bytes
+        };
+        let cases = [
+            ("another SPI", changed(front + 3), DropReason::EspNoState, Mib::XfrmInNoStates),
+            ("another sequence number", changed(front + 6), DropReason::EspIcv, Mib::XfrmInStateProtoError),
+            ("another payload", changed(front + 40), DropReason::EspIcv, Mib::XfrmInStateProtoError),
+            ("another ICV", changed(good.len() - 1), DropReason::EspIcv, Mib::XfrmInStateProtoError),
+        ];
+        let [receives, delivers] =
+            if tunnel.v6 { [Mib::Ip6InReceives, Mib::Ip6InDelivers] } else { [Mib::IpInReceives, Mib::IpInDelivers] };
+        for (name, bytes, reason, mib) in cases {
+            let mut world = tunnelled(tunnel, 1);
+            let got = refused(&mut world.nodes[1], OUTSIDE, &bytes);
+            let want = counters([(receives, 1), (delivers, 1), (mib, 1)]);
+            assert_eq!(got, (vec![(2, reason, 1)], want), "{name} {tunnel:?}");
+        }
+        let mut world = tunnelled(tunnel, 1);
+        world.nodes[1].rx_bytes(NOW, OUTSIDE, &good);
+        only(world.nodes[1].tx(INSIDE));
+        let (drops, counted) = refused(&mut world.nodes[1], OUTSIDE, &good);
+        assert_eq!((drops, counted.get(Mib::XfrmInStateSeqError)), (vec![(2, DropReason::EspReplay, 1)], 1));
+    }
+}
+
+#[test]
+fn a_forged_segment_costs_its_train_nothing_but_itself() {
+    let [flow, _] = flows();
+    let tunnel = TUNNELS[1];
+    let mut world = tunnelled(tunnel, 1);
+    let fat = flow.fat_tcp(&world.nodes[0].mem, 0, 20 * 1000, 1000);
+    world.nodes[0].rx(NOW, INSIDE, vec![fat]);
+    let train = only(world.nodes[0].tx(OUTSIDE));
+    let (mut bytes, gso) = (train.to_vec(), train.meta.cut.gso().copied().unwrap());
+    bytes[28 + 7 * usize::from(gso.size) + 100] ^= 1;
+    let mut pkt = Packet::with_data(&world.nodes[1].mem, &bytes).unwrap();
+    pkt.meta.cut = train.meta.cut;
+    world.nodes[1].rx(NOW, OUTSIDE, vec![pkt]);
+    let mut received = Received::default();
+    let got = world.nodes[1].tx(INSIDE);
+    assert_eq!(got.len(), 2, "what is before it and what is behind");
+    got.iter().for_each(|pkt| received.take(&flow, pkt));
+    assert_eq!(received.bytes, 19 * 1000);
+    assert_eq!(world.nodes[1].drops(), [(2, DropReason::EspIcv, 1)]);
+    assert_eq!(world.nodes[1].path.counters.get(Mib::XfrmInStateProtoError), 1);
+}
+
+#[test]
+fn fragments_of_esp_wait_for_nobody() {
+    let [flow, _] = flows();
+    let first = |header: &mut wire::ipv4::Header| header.set_fragment(wire::FragOffset::from_bytes(0).unwrap(), true);
+    for tunnel in [TUNNELS[0], TUNNELS[1]] {
+        let bytes = edit_v4(&sealed(tunnel, &flow), first);
+        let mut world = tunnelled(tunnel, 1);
+        let got = refused(&mut world.nodes[1], OUTSIDE, &bytes);
+        let want = counters([(Mib::IpInReceives, 1), (Mib::IpReasmReqds, 1), (Mib::IpReasmFails, 1)]);
+        assert_eq!(got, (vec![(2, DropReason::FragmentNotReassembled, 1)], want), "{tunnel:?}");
+    }
+}
+
+#[test]
+fn esp_for_somebody_else_is_forwarded_unopened() {
+    let mut node = router();
+    let sa = esp("10.1.0.1", "10.1.0.254", 0x1000, Mode::Tunnel, false);
+    node.path.ipsec.add_sa(&sa, 1).unwrap();
+    let [flow, _] = flows();
+    node.rx_bytes(NOW, INSIDE, &flow.raw(Protocol::ESP, &[0; 64]));
+    assert_eq!(info(&only(node.tx(OUTSIDE))).protocol, Protocol::ESP);
+    assert_eq!(node.drops(), []);
+}
+
+#[test]
+fn what_else_comes_to_the_port_of_esp_in_udp_is_not_esp() {
+    let flow = Flow { sport: 4500, dport: 4500, ..Flow::new(ENDS[0][0], ENDS[0][1]) };
+    let datagram = |payload: &[u8]| {
+        let udp = wire::udp::Header::new(4500, 4500, (8 + payload.len()) as u16);
+        flow.raw(Protocol::UDP, &[udp.as_bytes(), payload].concat())
+    };
+    let mut world = tunnelled(TUNNELS[1], 1);
+    let node = &mut world.nodes[1];
+    node.rx_bytes(NOW, OUTSIDE, &datagram(&[0xff]));
+    assert_eq!((node.drops(), node.tx(OUTSIDE).len()), (vec![], 0), "a keepalive is for nobody");
+    node.rx_bytes(NOW, OUTSIDE, &datagram(&[0, 0, 0, 0, 1, 2, 3, 4, 5]));
+    assert_eq!(node.drops(), [(2, DropReason::UdpNoPort, 1)], "nobody speaks IKE here");
+    only(node.tx(OUTSIDE));
+}
