@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
 use offload::ip_headers;
-use packet::{Cut, Packet};
+use packet::{Csum, Cut, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
 use wire::ipv4::{Ipv4, Opt};
-use wire::{FlowKey, MacAddr, Protocol, Version, udp};
+use wire::{FlowKey, MacAddr, Protocol, Version, tcp, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Turn};
@@ -99,6 +99,10 @@ impl Path {
         // What everybody got is not for us to send on (RFC 1122 §3.3.6, Linux `ip_forward`).
         if framing.version.is_some_and(|version| version != info.version()) || framing.for_all && forwarded() {
             return Err(DropReason::EthNotForUs);
+        }
+        // Completed on the way out, a checksum anywhere else would change what was decided about.
+        if matches!(pkt.meta.csum, Csum::Partial { .. }) && !is_transport_check(pkt.meta.csum, &info) {
+            return Err(DropReason::VirtioHeader);
         }
         Ok(info)
     }
@@ -244,6 +248,16 @@ pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<F
         pkt.may_pull(turn.mem, info.total_len.min(info.header_len + PORTS_LEN))?;
     }
     Ok(FlowKey::new(info, pkt.head()))
+}
+
+/// Tells whether an unfinished checksum is that of the packet's own TCP or UDP.
+fn is_transport_check(csum: Csum, info: &Info) -> bool {
+    let check_at = match info.protocol {
+        Protocol::TCP => tcp::CHECK_AT,
+        Protocol::UDP => udp::CHECK_AT,
+        _ => return false,
+    };
+    info.fragment.is_none() && csum == Csum::Partial { start: info.header_len as u16, offset: check_at as u16 }
 }
 
 /// Walks the options of an IPv4 header. A source route is not followed (Linux's `accept_source_route=0`).
