@@ -68,7 +68,7 @@ impl Wire {
     ///
     /// # Panics
     /// When the device does not take such a packet, or what goes on the wire is longer than its MTU.
-    pub(crate) fn cut(&self, mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) {
+    pub fn cut(&self, mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) {
         pkt.check_invariants();
         check_taken(features, &pkt);
         if self.medium == Medium::Guest {

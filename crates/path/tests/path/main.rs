@@ -1,8 +1,10 @@
 //! What a node does with packets, as its links see it: forwarding, local delivery, neighbours, IPsec, captures.
 
+mod capture;
 mod common;
 mod forward;
 mod gateways;
+mod hostile;
 mod ipsec_refused;
 mod ipsec_tunnel;
 mod ipsec_wire;

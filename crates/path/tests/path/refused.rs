@@ -241,3 +241,28 @@ fn a_packet_by_a_link_that_is_not_there_is_dropped() {
     node.rx_bytes(NOW, INSIDE, &flow.udp(1));
     assert_eq!(node.drops(), [(1, DropReason::LinkDown, 1)]);
 }
+
+#[test]
+fn a_checksum_that_would_be_written_into_what_was_decided_about_is_refused() {
+    for flow in flows() {
+        let l4 = flow.version().header_len() as u16;
+        let cases = [
+            (l4, 6, true),
+            (l4, 16, false),    // TCP's, in UDP
+            (l4, 2, false),     // the destination port
+            (l4 - 4, 2, false), // the destination address
+            (0, l4 + 6, false),
+            (l4 + 2, 4, false),
+            (l4, u16::MAX, false),
+        ];
+        for (start, offset, passes) in cases {
+            let mut node = router();
+            let mut pkt = packet::Packet::with_data(&node.mem, &flow.udp(100)).unwrap();
+            pkt.meta.csum = packet::Csum::Partial { start, offset };
+            node.rx(NOW, INSIDE, vec![pkt]);
+            assert_eq!(node.tx(OUTSIDE).len(), usize::from(passes), "{start} and {offset}");
+            let drops = if passes { vec![] } else { vec![(1, DropReason::VirtioHeader, 1)] };
+            assert_eq!(node.drops(), drops, "{start} and {offset}");
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! A node with one of everything, for packets that mean no good.
+
+use std::time::Duration;
+
+use base::{Instant, LinkId, Mib};
+use fib::RouteKind;
+use ipsec::{Algorithm, Dir, Mode, PolicyConfig, SaConfig};
+use packet::{Cut, Packet};
+use wire::ip::Info;
+use wire::{EtherType, Protocol, eth, udp};
+
+use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
+
+/// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind that
+/// protect nothing (ESP with NULL, so that whoever forges packets gets inside), and policies.
+///
+/// Whatever it is handed must end somewhere: sent, held, taken in or counted as dropped. [`rx`](Self::rx) checks that,
+/// and that what is sent is what the links take.
+#[derive(Debug)]
+pub struct Maze {
+    /// The node.
+    pub node: Node,
+    now: Instant,
+}
+
+impl Maze {
+    /// The ports: a guest's, an Ethernet one without offloads, a UDP socket's, an Ethernet one with all.
+    pub const PORTS: [LinkId; 4] = [LinkId(1), LinkId(2), LinkId(3), LinkId(4)];
+
+    /// Of each port: its options and addresses.
+    fn ports() -> [(PortOptions, [&'static str; 2]); 4] {
+        [
+            (PortOptions::BARE.mtu(9000), ["10.1.0.254/24", "fd00:1::254/64"]),
+            (PortOptions::ethernet(2), ["10.2.0.254/24", "fd00:2::254/64"]),
+            (PortOptions::BARE, ["192.0.2.2/24", "2001:db8::2/64"]),
+            (PortOptions::ethernet(4).mtu(1280).features(offload::Features::ALL), ["10.4.0.254/24", "fd00:4::254/64"]),
+        ]
+    }
+
+    /// SPIs 1 to 8: into this node from 192.0.2.1 or 2001:db8::1, tunnel or transport, raw or in UDP.
+    pub fn sas() -> Vec<SaConfig> {
+        let kinds = (0..8_u32).map(|bits| {
+            let ends = if bits & 1 == 0 { ["192.0.2.1", "192.0.2.2"] } else { ["2001:db8::1", "2001:db8::2"] };
+            let mode = if bits & 2 == 0 { Mode::Tunnel } else { Mode::Transport };
+            SaConfig { algorithm: Algorithm::Null, ..esp(ends[0], ends[1], bits + 1, mode, bits & 4 != 0) }
+        });
+        kinds.collect()
+    }
+
+    fn policies() -> Vec<PolicyConfig> {
+        let out = [esp("192.0.2.2", "192.0.2.1", 0x100, Mode::Tunnel, true)];
+        let out_v6 = [esp("2001:db8::2", "2001:db8::1", 0x101, Mode::Tunnel, false)];
+        let fwd = &Self::sas()[..1];
+        vec![
+            policy(Dir::Out, "10.0.0.0/8", "10.5.0.0/16", &out),
+            policy(Dir::Out, "fd00::/16", "fd00:5::/32", &out_v6),
+            policy(Dir::Fwd, "10.5.0.0/16", "0.0.0.0/0", fwd),
+            PolicyConfig { action: ipsec::Action::Block, ..policy(Dir::Fwd, "10.6.0.0/16", "0.0.0.0/0", &[]) },
+        ]
+    }
+
+    /// The node, on which nothing has happened yet.
+    ///
+    /// # Panics
+    /// Never: its configuration is good.
+    pub fn new() -> Self {
+        let mut node = Node::new();
+        for (id, (options, addresses)) in Self::PORTS.into_iter().zip(Self::ports()) {
+            node.port(id.0, options, &addresses);
+        }
+        let [_, ethernet, socket, small] = Self::PORTS;
+        node.route("10.5.0.0/16", Some("192.0.2.1"), socket);
+        node.route("fd00:5::/32", Some("2001:db8::1"), socket);
+        node.route("10.3.0.0/16", Some("10.2.0.1"), ethernet);
+        node.route("fd00:3::/32", Some("fd00:4::1"), small);
+        node.route_of("10.7.0.0/16", RouteKind::Blackhole);
+        node.route_of("10.8.0.0/16", RouteKind::Unreachable);
+        node.route_of("fd00:8::/32", RouteKind::Prohibit);
+        let ipsec = &mut node.path.ipsec;
+        let out = Self::policies().into_iter().filter(|policy| policy.dir == Dir::Out);
+        for template in out.flat_map(|policy| policy.templates) {
+            let [src, dst] = [template.src, template.dst].map(|addr| addr.expect("a tunnel has ends").to_string());
+            let sa = esp(&src, &dst, template.reqid, Mode::Tunnel, template.reqid == 0x100);
+            ipsec.add_sa(&sa, unique_mask()).expect("a good SA");
+        }
+        for sa in Self::sas() {
+            ipsec.add_sa(&sa, unique_mask()).expect("a good SA");
+        }
+        for policy in Self::policies() {
+            ipsec.add_policy(policy).expect("a good policy");
+        }
+        Self { node, now: Instant::ZERO + Duration::from_secs(1) }
+    }
+
+    /// Lets time pass.
+    pub fn pass(&mut self, how_long: Duration) {
+        self.now = self.now + how_long;
+        self.node.timeout(self.now);
+    }
+
+    /// Sets a link up or down.
+    pub fn set_up(&mut self, link: LinkId, up: bool) {
+        self.node.path.set_up(self.now, &self.node.mem, link, up);
+    }
+
+    /// Takes in one packet, and checks that it ended somewhere.
+    ///
+    /// # Panics
+    /// When it did not.
+    pub fn rx(&mut self, link: LinkId, pkt: Packet) {
+        let told = format!("{pkt:?} by {link:?}: {:02x?}", &pkt.to_vec()[..pkt.len().min(120)]);
+        let plain = pkt.meta.cut == Cut::Whole;
+        let quiet = self.ends_quietly(link, &pkt);
+        let before = self.ends(link);
+        self.node.rx(self.now, link, vec![pkt]);
+        let after = self.ends(link);
+        assert!(after.all() > before.all() || quiet, "lost: {told}");
+        if plain && before.held == 0 && self.node.path.counters.get(Mib::IpFragCreates) == 0 {
+            let dropped = after.dropped_of_link - before.dropped_of_link;
+            assert!(dropped <= 1, "dropped {dropped} times: {told}");
+        }
+    }
+
+    /// Sends what waits at a port, and checks it.
+    ///
+    /// # Panics
+    /// When the device does not take it, or it is too long or malformed.
+    pub fn send(&mut self, link: LinkId) -> usize {
+        let port = self.node.path.ports.get(link).expect("a port");
+        let (features, l3) = (port.config.features, if port.config.mac.is_some() { eth::Header::LEN } else { 0 });
+        let wire = Wire::new(Medium::Cable, port.config.mtu);
+        let sent = self.node.tx(link);
+        let n = sent.len();
+        let mut frames = Vec::new();
+        sent.into_iter().for_each(|pkt| wire.cut(&self.node.mem, &features, pkt, l3, &mut frames));
+        for frame in &frames {
+            let bytes = frame.to_vec();
+            let is_arp = l3 > 0 && eth::Header::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP);
+            let info = Info::parse(&bytes[l3..], bytes.len() - l3);
+            assert!(is_arp || info.is_ok_and(|info| info.total_len == bytes.len() - l3), "sent {bytes:02x?}");
+        }
+        n
+    }
+
+    /// Ends everything: no page is held any more.
+    ///
+    /// # Panics
+    /// When one is.
+    pub fn finish(mut self) {
+        // What waits for neighbours is answered when they are forgotten, which may wait for neighbours again.
+        for _ in 0..2 {
+            for link in Self::PORTS {
+                self.send(link);
+                self.set_up(link, false);
+            }
+        }
+        for link in Self::PORTS {
+            self.node.path.remove_port(self.now, &self.node.mem, link);
+        }
+        let Node { path, mem } = self.node;
+        drop(path);
+        assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0));
+    }
+
+    fn ends(&mut self, link: LinkId) -> Ends {
+        let path = &mut self.node.path;
+        let sent =
+            Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, |waiting| waiting.len() as u64)).sum();
+        let drops = |of_link: Option<LinkId>| {
+            let drops = path.ports.drop_counts().filter(|&(by, ..)| of_link.is_none_or(|link| by == link));
+            drops.map(|(.., n)| n).sum()
+        };
+        let taken_in = [
+            Mib::IcmpOutEchoReps,
+            Mib::Icmp6OutEchoReplies,
+            Mib::Icmp6InNeighborSolicits,
+            Mib::Icmp6InNeighborAdvertisements,
+            Mib::IpReasmReqds,
+            Mib::Ip6ReasmReqds,
+        ];
+        Ends {
+            dropped: drops(None),
+            dropped_of_link: drops(Some(link)),
+            sent,
+            held: self.node.waiting() as u64,
+            taken_in: taken_in.into_iter().map(|mib| self.node.path.counters.get(mib)).sum(),
+        }
+    }
+
+    /// Whether a packet may end without a trace: ARP, and the keepalives of ESP in UDP (RFC 3948 §2.3).
+    fn ends_quietly(&self, link: LinkId, pkt: &Packet) -> bool {
+        let bytes = pkt.to_vec();
+        let ethernet = self.node.path.ports.get(link).is_some_and(|port| port.config.mac.is_some());
+        let l3 = if ethernet { eth::Header::LEN } else { 0 };
+        if ethernet && eth::Header::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP) {
+            return true;
+        }
+        let Some(ip) = bytes.get(l3..) else { return false };
+        Info::parse(ip, ip.len()).is_ok_and(|info| {
+            let payload = &ip[info.header_len..info.total_len];
+            info.protocol == Protocol::UDP && payload.get(udp::Header::LEN) == Some(&0xff)
+        })
+    }
+}
+
+impl Default for Maze {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where packets ended so far.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    dropped: u64,
+    dropped_of_link: u64,
+    sent: u64,
+    held: u64,
+    taken_in: u64,
+}
+
+impl Ends {
+    fn all(self) -> u64 {
+        self.dropped + self.sent + self.held + self.taken_in
+    }
+}
