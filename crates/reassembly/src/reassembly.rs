@@ -234,18 +234,22 @@ impl Reassembly {
 
     /// Makes one packet of a queue that has all fragments.
     fn complete(&mut self, id: QueueId, mem: &Memory, counters: &mut Counters) -> Verdict {
+        let mibs = Mibs::of(self.table.version(id));
         let queue = self.close(id);
         let packets = queue.fragments();
         match queue.into_whole(mem) {
             Ok((pkt, first)) => {
-                counters.count(Mibs::of(first.info.version()).oks);
+                counters.count(mibs.oks);
                 if first.is_nested() {
                     let pointer = first.info.header_len - wire::frag::Header::LEN;
                     return refuse(pkt, nested(pointer), counters);
                 }
                 Verdict::Whole(pkt)
             }
-            Err(reason) => Verdict::Drop { reason, packets },
+            Err(reason) => {
+                counters.count(mibs.fails);
+                Verdict::Drop { reason, packets }
+            }
         }
     }
 

@@ -1,0 +1,212 @@
+//! A second algorithm: the list of holes of RFC 815, and who sent each byte. Any sequence of fragments has to end there
+//! as it does in the real one.
+
+use packet::{Buf, Memory, Packet};
+use reassembly::Limits;
+use wire::Version;
+use wire::ip::Info;
+
+pub(crate) mod world;
+
+use world::{BOTH, Piece, World, byte_at};
+
+/// One fragment or a jump in time: what kind, of which datagram, where, how long.
+pub(crate) type Step = (u8, u8, u8, u8);
+
+/// Datagrams at once, of each family.
+const DATAGRAMS: usize = 4;
+
+/// Bytes of the longest datagram.
+const MAX_LEN: usize = 8 * 24;
+
+/// What becomes of a fragment.
+#[derive(Clone, Debug, Eq, PartialEq)]
+enum Outcome {
+    Held,
+    /// It alone is dropped or refused.
+    Dropped,
+    /// All fragments are dropped.
+    Killed,
+    /// Put together to these bytes.
+    Whole(Vec<u8>),
+}
+
+/// What is known of one datagram.
+struct Holes {
+    /// Ranges that nobody has filled, each `from..to`.
+    holes: Vec<(usize, usize)>,
+    end: Option<usize>,
+    highest: usize,
+    /// The run that each byte came in, where there is one.
+    runs: Vec<Option<u32>>,
+    bytes: Vec<u8>,
+    fragments: u64,
+}
+
+impl Holes {
+    fn new() -> Self {
+        Self {
+            holes: vec![(0, usize::MAX)],
+            end: None,
+            highest: 0,
+            runs: vec![None; MAX_LEN],
+            bytes: vec![0; MAX_LEN],
+            fragments: 0,
+        }
+    }
+
+    fn add(&mut self, version: Version, piece: Piece) -> Outcome {
+        let (at, mut end) = (piece.at, piece.at + piece.len);
+        if piece.more && end % 8 != 0 {
+            match version {
+                Version::V4 => end -= end % 8,
+                Version::V6 => return Outcome::Dropped,
+            }
+        }
+        let wrong_end = match (piece.more, self.end) {
+            (true, known) => known.is_some_and(|known| end > known),
+            (false, known) => end < self.highest || known.is_some_and(|known| end != known),
+        };
+        if wrong_end {
+            return Outcome::Killed;
+        }
+        let before = self.highest;
+        self.highest = self.highest.max(end);
+        if !piece.more {
+            self.end = Some(end);
+            self.holes.retain_mut(|hole| {
+                hole.1 = hole.1.min(end);
+                hole.0 < hole.1
+            });
+        }
+        if at == end {
+            return Outcome::Killed;
+        }
+        if let Some(which) = self.holes.iter().position(|&(from, to)| from <= at && end <= to) {
+            let (from, to) = self.holes.remove(which);
+            self.holes.extend([(from, at), (end, to)].into_iter().filter(|(from, to)| from < to));
+            // Only behind all else is a run continued.
+            let behind = at > 0 && at == before;
+            let run = if behind { self.runs[at - 1] } else { Some(at as u32) };
+            self.runs[at..end].fill(run);
+            for (n, byte) in self.bytes[at..end].iter_mut().enumerate() {
+                *byte = byte_at(at + n).wrapping_add(piece.change);
+            }
+            self.fragments += 1;
+            return if self.holes.is_empty() {
+                Outcome::Whole(self.bytes[..self.highest].to_vec())
+            } else {
+                Outcome::Held
+            };
+        }
+        let all_of_one_run = self.runs[at].is_some() && self.runs[at..end].iter().all(|&run| run == self.runs[at]);
+        if all_of_one_run { Outcome::Dropped } else { Outcome::Killed }
+    }
+}
+
+/// Sends fragments of a few datagrams, and compares each outcome.
+pub(crate) fn run(steps: &[Step]) {
+    let mut worlds = BOTH.map(|version| {
+        // The model does not count how far apart fragments are.
+        World::with_limits(version, Limits { max_distance: 0, ..Limits::default() })
+    });
+    let mut known = [(); 2].map(|()| [(); DATAGRAMS].map(|()| Holes::new()));
+    for &(kind, who, at, len) in steps {
+        let family = usize::from(kind & 1);
+        let (world, datagrams) = (&mut worlds[family], &mut known[family]);
+        if kind >> 2 == 63 {
+            world.drain();
+            *datagrams = [(); DATAGRAMS].map(|()| Holes::new());
+            continue;
+        }
+        let odd = if len >= 128 { usize::from(len) % 8 } else { 0 };
+        let at = usize::from(at) % 20 * 8;
+        let len = (usize::from(len) % 5 * 8 + odd).min(MAX_LEN - at);
+        let which = usize::from(who) % DATAGRAMS;
+        let more = kind & 2 != 0;
+        let piece = Piece { id: which as u32, change: who, more, ..world::part(at, len) };
+        // Those are not of any datagram: an atomic fragment, and a first one that does not reach to its ports.
+        let whole = at == 0 && !more;
+        if whole && world.version == Version::V4 || world.version == Version::V6 && at == 0 && (whole || len < 8) {
+            continue;
+        }
+        let outcome = step(world, piece, kind >> 2);
+        let holes = &mut datagrams[which];
+        let want = holes.add(world.version, piece);
+        assert_eq!(outcome, want, "{piece:?}, {}", world.version);
+        if let Outcome::Killed | Outcome::Whole(_) = want {
+            *holes = Holes::new();
+        }
+    }
+    for world in &mut worlds {
+        world.drain();
+        world.assert_pages_came_home();
+    }
+}
+
+/// Sends one fragment in some shape, and tells what became of it.
+fn step(world: &mut World, piece: Piece, shape: u8) -> Outcome {
+    let bytes = piece.bytes(world.version);
+    let (dropped, refused) = (world.dropped.len(), world.refused.len());
+    let queues = world.reassembly.queues();
+    let pkt = shaped(&world.mem, &bytes, shape);
+    world.send_packet(pkt, &bytes);
+    if let Some(whole) = world.delivered.pop() {
+        let headers = world.version.header_len();
+        return Outcome::Whole(whole.to_vec().split_off(headers));
+    }
+    match world.dropped.get(dropped) {
+        Some(&(base::DropReason::FragmentDuplicate, 1)) => Outcome::Dropped,
+        Some(_) => {
+            assert!(world.reassembly.queues() <= queues, "a queue is left of what was dropped");
+            Outcome::Killed
+        }
+        None if world.refused.len() > refused => Outcome::Dropped,
+        None => Outcome::Held,
+    }
+}
+
+/// A packet of `bytes` in one of a few shapes.
+fn shaped(mem: &Memory, bytes: &[u8], shape: u8) -> Packet {
+    let linear = |bytes: &[u8]| Packet::with_data(mem, bytes).expect("memory for a test");
+    let cut = bytes.len().min(usize::from(shape) % 61);
+    match shape % 5 {
+        0 => linear(bytes),
+        1 => {
+            let mut front = linear(&bytes[..cut]);
+            front.append(linear(&bytes[cut..]));
+            front
+        }
+        2 => {
+            let mut front = linear(&bytes[..cut]);
+            front.push_child(linear(&bytes[cut..]));
+            front
+        }
+        3 => Packet::from_buf(Buf::foreign(bytes.to_vec())),
+        _ => {
+            // Two bytes to a page of its own each, and no room behind.
+            let mut pkt = Packet::new(mem, 0, 0).expect("memory for a test");
+            bytes.chunks(2).for_each(|two| pkt.append(linear(two)));
+            pkt
+        }
+    }
+}
+
+/// Sends whatever looks like an IP packet, and checks that memory is charged for what is there.
+pub(crate) fn hostile(packets: &[Vec<u8>]) {
+    let mut world = World::with_limits(Version::V6, Limits { high_thresh: 100_000, ..Limits::default() });
+    for bytes in packets {
+        let Ok(info) = Info::parse(bytes, bytes.len()) else { continue };
+        let bytes = &bytes[..info.total_len];
+        let pkt = shaped(&world.mem, bytes, bytes.len() as u8);
+        world.send_packet(pkt, bytes);
+        for whole in world.delivered.drain(..) {
+            let bytes = whole.to_vec();
+            // Whatever the headers say now, they do not say that it is a fragment.
+            let fragment = Info::parse(&bytes, bytes.len()).ok().and_then(|info| info.fragment);
+            assert_eq!(fragment, None, "{whole:?}");
+        }
+    }
+    world.drain();
+    world.assert_pages_came_home();
+}

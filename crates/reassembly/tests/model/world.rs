@@ -1,0 +1,258 @@
+//! A receiver whose every outcome is noted, and the fragments to send it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use base::{Counters, DropReason, Instant, LinkId, Mib};
+use packet::{Cut, Memory, Packet};
+use reassembly::{Limits, Reassembly, Verdict};
+use wire::ip::Info;
+use wire::{FragInfo, FragOffset, Protocol, Version, frag, icmpv6, ipv4, ipv6};
+
+pub(crate) const BOTH: [Version; 2] = [Version::V4, Version::V6];
+
+/// The link by which everything comes unless a test says otherwise.
+pub(crate) const LINK: LinkId = LinkId(3);
+
+/// One fragment to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    pub(crate) more: bool,
+    pub(crate) id: u32,
+    /// Added to every byte of payload.
+    pub(crate) change: u8,
+    pub(crate) tos: u8,
+    pub(crate) dont_fragment: bool,
+    pub(crate) protocol: Protocol,
+    /// The reserved byte of an IPv6 fragment header.
+    pub(crate) reserved: u8,
+    /// The last byte of the source address, and of the destination.
+    pub(crate) src: u8,
+    pub(crate) dst: u8,
+}
+
+/// Bytes `at..at + len` of the datagram; others follow.
+pub(crate) fn part(at: usize, len: usize) -> Piece {
+    Piece {
+        at,
+        len,
+        more: true,
+        id: 0x1234,
+        change: 0,
+        tos: 0,
+        dont_fragment: false,
+        protocol: Protocol::UDP,
+        reserved: 0,
+        src: 1,
+        dst: 2,
+    }
+}
+
+/// Bytes `at..at + len` of the datagram, and its end.
+pub(crate) fn last(at: usize, len: usize) -> Piece {
+    Piece { more: false, ..part(at, len) }
+}
+
+/// The byte at `at` of every datagram's payload.
+pub(crate) fn byte_at(at: usize) -> u8 {
+    (at % 251) as u8 ^ (at >> 8) as u8
+}
+
+pub(crate) fn payload(at: usize, len: usize) -> impl Iterator<Item = u8> {
+    (at..at + len).map(byte_at)
+}
+
+fn addresses(version: Version, src: u8, dst: u8) -> (IpAddr, IpAddr) {
+    let of = |last: u8| match version {
+        Version::V4 => IpAddr::V4(Ipv4Addr::new(192, 0, 2, last)),
+        Version::V6 => IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into())),
+    };
+    (of(src), of(dst))
+}
+
+impl Piece {
+    /// The fragment as it is on the wire.
+    pub(crate) fn bytes(self, version: Version) -> Vec<u8> {
+        let mut bytes = match addresses(version, self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let mut header = ipv4::Header::new(src, dst, self.protocol, (20 + self.len) as u16);
+                header.set_tos(self.tos);
+                header.set_id(self.id as u16);
+                header.set_fragment(FragOffset::from_bytes(self.at).unwrap(), self.more);
+                header.set_dont_fragment(self.dont_fragment);
+                header.fill_check();
+                header.as_bytes().to_vec()
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let mut header = ipv6::Header::new(src, dst, Protocol::FRAGMENT, (8 + self.len) as u16);
+                header.set_traffic_class(self.tos);
+                let offset = FragOffset::from_bytes(self.at).unwrap();
+                let fragment = frag::Header::new(self.protocol, FragInfo { offset, more: self.more, id: self.id });
+                let mut bytes = [header.as_bytes(), fragment.as_bytes()].concat();
+                bytes[41] = self.reserved;
+                bytes
+            }
+            _ => unreachable!("both addresses are of one family"),
+        };
+        bytes.extend(payload(self.at, self.len).map(|byte| byte.wrapping_add(self.change)));
+        bytes
+    }
+
+    /// The datagram of `len` bytes of payload that this is the first fragment of.
+    pub(crate) fn whole(self, version: Version, len: usize) -> Vec<u8> {
+        let mut bytes = match addresses(version, self.src, self.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                let mut header = ipv4::Header::new(src, dst, self.protocol, (20 + len) as u16);
+                header.set_tos(self.tos);
+                header.set_id(self.id as u16);
+                header.set_dont_fragment(self.dont_fragment);
+                header.fill_check();
+                header.as_bytes().to_vec()
+            }
+            (IpAddr::V6(src), IpAddr::V6(dst)) => {
+                let mut header = ipv6::Header::new(src, dst, self.protocol, len as u16);
+                header.set_traffic_class(self.tos);
+                header.as_bytes().to_vec()
+            }
+            _ => unreachable!("both addresses are of one family"),
+        };
+        bytes.extend(payload(0, len));
+        bytes
+    }
+}
+
+/// How far the counters moved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Moved {
+    pub(crate) requests: u64,
+    pub(crate) oks: u64,
+    pub(crate) fails: u64,
+    pub(crate) timeouts: u64,
+    /// Shown for IPv4 only.
+    pub(crate) overlaps: u64,
+    /// IPv6 only.
+    pub(crate) header_errors: u64,
+}
+
+impl Moved {
+    pub(crate) fn counters(self, version: Version) -> Counters {
+        match version {
+            Version::V4 => Counters::ZERO
+                .with(Mib::IpReasmReqds, self.requests)
+                .with(Mib::IpReasmOKs, self.oks)
+                .with(Mib::IpReasmFails, self.fails)
+                .with(Mib::IpReasmTimeout, self.timeouts)
+                .with(Mib::IpExtReasmOverlaps, self.overlaps),
+            Version::V6 => Counters::ZERO
+                .with(Mib::Ip6ReasmReqds, self.requests)
+                .with(Mib::Ip6ReasmOKs, self.oks)
+                .with(Mib::Ip6ReasmFails, self.fails)
+                .with(Mib::Ip6ReasmTimeout, self.timeouts)
+                .with(Mib::Ip6InHdrErrors, self.header_errors),
+        }
+    }
+}
+
+/// An ICMPv6 parameter problem: why, its code, its pointer.
+pub(crate) type Refused = (DropReason, icmpv6::Problem, usize);
+
+pub(crate) struct World {
+    pub(crate) version: Version,
+    pub(crate) mem: Memory,
+    pub(crate) reassembly: Reassembly,
+    pub(crate) counters: Counters,
+    pub(crate) now: Instant,
+    pub(crate) link: LinkId,
+    pub(crate) delivered: Vec<Packet>,
+    pub(crate) refused: Vec<Refused>,
+    /// Packets dropped, by reason, in the order in which they were.
+    pub(crate) dropped: Vec<(DropReason, u64)>,
+    /// Packets that went in.
+    pub(crate) sent: u64,
+}
+
+impl World {
+    pub(crate) fn new(version: Version) -> Self {
+        Self::with_limits(version, Limits::default())
+    }
+
+    pub(crate) fn with_limits(version: Version, limits: Limits) -> Self {
+        Self {
+            version,
+            mem: Memory::heap(),
+            reassembly: Reassembly::new(limits),
+            counters: Counters::ZERO,
+            now: Instant::ZERO,
+            link: LINK,
+            delivered: Vec::new(),
+            refused: Vec::new(),
+            dropped: Vec::new(),
+            sent: 0,
+        }
+    }
+
+    pub(crate) fn send(&mut self, piece: Piece) {
+        let bytes = piece.bytes(self.version);
+        let pkt = Packet::with_data(&self.mem, &bytes).unwrap();
+        self.send_packet(pkt, &bytes);
+    }
+
+    pub(crate) fn send_all(&mut self, pieces: &[Piece]) {
+        pieces.iter().for_each(|&piece| self.send(piece));
+    }
+
+    /// Sends a packet in whatever shape, whose bytes are `bytes`.
+    pub(crate) fn send_packet(&mut self, mut pkt: Packet, bytes: &[u8]) {
+        let info = Info::parse(bytes, bytes.len()).unwrap();
+        pkt.meta.link = self.link;
+        pkt.meta.cut = if info.fragment.is_some() { Cut::Fragment } else { Cut::Whole };
+        self.sent += 1;
+        match self.reassembly.handle_fragment(self.now, &self.mem, pkt, &info, &mut self.counters) {
+            Verdict::Whole(pkt) => {
+                pkt.check_invariants();
+                assert_eq!(pkt.meta.cut, Cut::Whole);
+                self.delivered.push(pkt);
+            }
+            Verdict::Held => {}
+            Verdict::Restarted { packets } => self.dropped.push((DropReason::FragmentDistance, packets)),
+            Verdict::Drop { reason, packets } => self.dropped.push((reason, packets)),
+            Verdict::Refuse { pkt, reason, code, pointer } => {
+                if reason != DropReason::FragmentNested {
+                    assert_eq!(pkt.to_vec(), bytes, "what is quoted is the fragment as it came");
+                }
+                self.refused.push((reason, code, pointer));
+            }
+        }
+        self.reassembly.check_invariants();
+    }
+
+    /// Lets all queues time out. Returns what is quoted in the time exceeded messages, with its summary.
+    pub(crate) fn drain(&mut self) -> Vec<(Vec<u8>, Info)> {
+        let mut expired = Vec::new();
+        while let Some(deadline) = self.reassembly.poll_timeout() {
+            self.now = deadline;
+            self.reassembly.handle_timeout(self.now, &mut self.counters, &mut expired);
+            self.reassembly.check_invariants();
+        }
+        assert_eq!((self.reassembly.queues(), self.reassembly.memory()), (0, 0));
+        let mut quoted = Vec::new();
+        for it in expired {
+            self.dropped.push((DropReason::FragmentTimeout, it.packets));
+            assert_eq!(it.link, self.link);
+            quoted.extend(it.first.map(|(pkt, info)| (pkt.to_vec(), info)));
+        }
+        quoted
+    }
+
+    /// The bytes of what was delivered.
+    pub(crate) fn bytes(&self) -> Vec<Vec<u8>> {
+        self.delivered.iter().map(Packet::to_vec).collect()
+    }
+
+    /// No page is held but by what was delivered.
+    pub(crate) fn assert_pages_came_home(&mut self) {
+        self.delivered.clear();
+        assert_eq!((self.mem.small().in_use(), self.mem.large().in_use()), (0, 0));
+    }
+}

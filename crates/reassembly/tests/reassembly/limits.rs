@@ -1,0 +1,275 @@
+//! Memory, time, distance, and what is kept apart.
+
+use std::time::Duration;
+
+use base::{DropReason, Instant, LinkId, SaId};
+use packet::{Memory, Packet, Pool};
+use reassembly::Limits;
+use wire::Version;
+
+use crate::world::{BOTH, Moved, Piece, World, last, part};
+
+/// The memory that one queue with one small piece takes.
+fn memory_of_one(version: Version) -> usize {
+    let mut world = World::new(version);
+    world.send(part(0, 104));
+    world.reassembly.memory()
+}
+
+#[test]
+fn a_full_table_refuses_everything_and_keeps_what_it_has() {
+    for version in BOTH {
+        let one = memory_of_one(version);
+        let high_thresh = 19 * one + one / 2;
+        let mut world = World::with_limits(version, Limits { high_thresh, max_distance: 0, ..Limits::default() });
+        for id in 0..40 {
+            world.send(Piece { id, ..part(0, 104) });
+        }
+        assert_eq!((world.reassembly.queues(), world.reassembly.memory()), (20, 20 * one));
+        let moved = Moved { requests: 40, fails: 20, ..Moved::default() };
+        assert_eq!(world.counters, moved.counters(version));
+        world.send_all(&[part(0, 104), last(104, 8)]);
+        let moved = Moved { requests: 42, fails: 22, ..moved };
+        assert_eq!(world.counters, moved.counters(version));
+        assert_eq!(world.dropped, vec![(DropReason::FragmentMemory, 1); 22]);
+        // Not even what would complete a datagram gets in; time alone makes room.
+        world.send(Piece { id: 7, ..last(104, 8) });
+        assert!(world.delivered.is_empty());
+        world.drain();
+        world.send_all(&[part(0, 104), last(104, 8)]);
+        assert_eq!(world.bytes(), [part(0, 0).whole(version, 112)]);
+        assert_eq!(world.reassembly.memory(), 0);
+    }
+}
+
+#[test]
+fn memory_may_pass_the_limit_by_one_piece() {
+    let one = memory_of_one(Version::V4);
+    let mut world = World::with_limits(Version::V4, Limits { high_thresh: one, ..Limits::default() });
+    for id in 0..3 {
+        world.send(Piece { id, ..part(0, 104) });
+    }
+    assert_eq!(world.reassembly.memory(), 2 * one, "the second came when just as much was used as may be");
+}
+
+#[test]
+fn a_limit_of_zero_refuses_all() {
+    for version in BOTH {
+        let mut world = World::with_limits(version, Limits { high_thresh: 0, ..Limits::default() });
+        world.send_all(&[part(0, 104), last(104, 8)]);
+        let moved = Moved { requests: 2, fails: 2, ..Moved::default() };
+        assert_eq!(world.counters, moved.counters(version));
+        assert_eq!((world.reassembly.queues(), world.reassembly.memory()), (0, 0));
+    }
+}
+
+#[test]
+fn the_time_runs_from_the_piece_that_came_first() {
+    for (version, secs) in [(Version::V4, 30), (Version::V6, 60)] {
+        let mut world = World::new(version);
+        assert_eq!(world.reassembly.poll_timeout(), None);
+        world.send(part(0, 104));
+        let deadline = Instant::ZERO + Duration::from_secs(secs);
+        world.now = Instant::ZERO + Duration::from_secs(secs - 1);
+        world.send(part(104, 8));
+        assert_eq!(world.reassembly.poll_timeout(), Some(deadline));
+        let mut expired = Vec::new();
+        let before = Instant::from_nanos(deadline.as_nanos() - 1);
+        world.reassembly.handle_timeout(before, &mut world.counters, &mut expired);
+        assert_eq!((expired.len(), world.reassembly.queues()), (0, 1));
+        world.reassembly.handle_timeout(deadline, &mut world.counters, &mut expired);
+        assert_eq!((expired.len(), world.reassembly.queues()), (1, 0));
+        assert_eq!((expired[0].packets, world.reassembly.poll_timeout()), (2, None));
+    }
+}
+
+#[test]
+fn datagrams_time_out_in_the_order_of_their_deadlines() {
+    let mut world = World::with_limits(Version::V4, Limits { max_distance: 0, ..Limits::default() });
+    for id in 0..5 {
+        world.now = Instant::from_nanos(id.into());
+        world.send(Piece { id, ..part(0, 104) });
+    }
+    world.send(Piece { id: 2, ..last(104, 8) });
+    assert_eq!(world.delivered.len(), 1, "one leaves from the middle");
+    world.send(Piece { id: 0, ..last(104, 8) });
+    world.send(Piece { id: 4, ..last(104, 8) });
+    let mut expired = Vec::new();
+    let mut left = Vec::new();
+    while let Some(deadline) = world.reassembly.poll_timeout() {
+        world.reassembly.handle_timeout(deadline, &mut world.counters, &mut expired);
+        left.push((deadline.since(Instant::ZERO + Duration::from_secs(30)).as_nanos(), world.reassembly.queues()));
+    }
+    assert_eq!(left, [(1, 1), (3, 0)]);
+    let ids: Vec<_> = expired.iter().map(|it| it.first.as_ref().map(|(_, info)| info.id)).collect();
+    assert_eq!(ids, [Some(1), Some(3)]);
+}
+
+#[test]
+fn a_queue_is_emptied_when_its_source_has_sent_more_than_64_pieces_since() {
+    let others = |world: &mut World, count: u32| (0..count).for_each(|n| world.send(Piece { id: n, ..part(0, 104) }));
+    let (first, end) = (part(0, 104), last(104, 8));
+    for (count, far) in [(63, false), (64, true), (80, true)] {
+        let mut world = World::new(Version::V4);
+        world.send(first);
+        others(&mut world, count);
+        world.send(end);
+        let moved = Moved { requests: u64::from(count) + 2, ..Moved::default() };
+        if far {
+            assert_eq!(world.counters, Moved { fails: 1, ..moved }.counters(Version::V4), "{count} others");
+            assert_eq!(world.dropped, [(DropReason::FragmentDistance, 1)]);
+            assert!(world.delivered.is_empty());
+            world.send(first);
+        } else {
+            assert_eq!(world.counters, Moved { oks: 1, ..moved }.counters(Version::V4), "{count} others");
+        }
+        assert_eq!(world.bytes(), [first.whole(Version::V4, 112)], "{count} others");
+    }
+}
+
+#[test]
+fn the_distance_is_each_ipv4_sources_own_and_may_be_without_limit() {
+    let cases = [
+        (Version::V4, 64, 9, true),
+        (Version::V4, 0, 1, true),
+        (Version::V4, 64, 1, false),
+        (Version::V6, 64, 1, true),
+    ];
+    for (version, max_distance, other_src, delivered) in cases {
+        let mut world = World::with_limits(version, Limits { max_distance, ..Limits::default() });
+        world.send(part(0, 104));
+        (0..80).for_each(|id| world.send(Piece { id, src: other_src, ..part(0, 104) }));
+        world.send(last(104, 8));
+        assert_eq!(
+            world.delivered.len(),
+            usize::from(delivered),
+            "{version}, at most {max_distance}, from {other_src}"
+        );
+    }
+}
+
+#[test]
+fn a_restarted_queue_has_its_whole_time_again() {
+    let mut world = World::new(Version::V4);
+    world.send(part(0, 104));
+    world.now = Instant::ZERO + Duration::from_secs(10);
+    (0..80).for_each(|id| world.send(Piece { id, ..part(0, 104) }));
+    world.now = Instant::ZERO + Duration::from_secs(20);
+    world.send(part(104, 8));
+    let mut expired = Vec::new();
+    world.reassembly.handle_timeout(Instant::ZERO + Duration::from_secs(49), &mut world.counters, &mut expired);
+    assert_eq!((expired.len(), world.reassembly.queues()), (80, 1));
+    assert_eq!(world.reassembly.poll_timeout(), Some(Instant::ZERO + Duration::from_secs(50)));
+}
+
+#[test]
+fn datagrams_that_differ_in_their_key_are_kept_apart() {
+    type Change = fn(&mut Piece);
+    let changes: [(&str, Change, bool); 5] = [
+        ("nothing", |_| {}, true),
+        ("source", |piece| piece.src = 9, false),
+        ("destination", |piece| piece.dst = 9, false),
+        ("identification", |piece| piece.id ^= 0x100, false),
+        ("protocol", |piece| piece.protocol = wire::Protocol::TCP, false),
+    ];
+    for version in BOTH {
+        for (name, change, joins) in changes {
+            let mut end = last(104, 96);
+            change(&mut end);
+            let mut world = World::new(version);
+            world.send_all(&[part(0, 104), end]);
+            // The next header of a later IPv6 fragment is not in the key.
+            let joins = joins || version == Version::V6 && name == "protocol";
+            assert_eq!(world.delivered.len(), usize::from(joins), "{name}, {version}");
+        }
+    }
+}
+
+#[test]
+fn ipv6_identifications_have_32_bits() {
+    let mut world = World::new(Version::V6);
+    world.send_all(&[part(0, 104), Piece { id: 0x0001_1234, ..last(104, 96) }]);
+    assert_eq!(world.reassembly.queues(), 2);
+}
+
+#[test]
+fn pieces_from_two_links_join_unless_their_destination_is_of_one_link() {
+    let cases = [
+        ("192.0.2.2", true),
+        ("2001:db8::2", true),
+        ("fd00::2", true),
+        ("fe80::2", false),
+        ("ff02::1", false),
+        ("ff0e::1", false),
+    ];
+    for (dst, joins) in cases {
+        let dst: std::net::IpAddr = dst.parse().unwrap();
+        let mut world = World::new(Version::of_addr(dst));
+        for (piece, link) in [(part(0, 104), 3), (last(104, 96), 4)] {
+            let mut bytes = piece.bytes(world.version);
+            match dst {
+                std::net::IpAddr::V4(dst) => bytes[16..20].copy_from_slice(&dst.octets()),
+                std::net::IpAddr::V6(dst) => bytes[24..40].copy_from_slice(&dst.octets()),
+            }
+            world.link = LinkId(link);
+            let pkt = Packet::with_data(&world.mem, &bytes).unwrap();
+            world.send_packet(pkt, &bytes);
+        }
+        assert_eq!(world.delivered.len(), usize::from(joins), "{dst}");
+        assert!(world.delivered.iter().all(|pkt| pkt.meta.link == LinkId(3)), "the first piece's link");
+    }
+}
+
+#[test]
+fn what_came_through_an_sa_is_not_mixed_with_what_did_not() {
+    for version in BOTH {
+        let mut world = World::new(version);
+        let send = |world: &mut World, piece: Piece, path: &[u32]| {
+            let bytes = piece.bytes(version);
+            let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
+            pkt.meta.sec_path.extend(path.iter().map(|&id| SaId(id)));
+            world.send_packet(pkt, &bytes);
+        };
+        send(&mut world, part(0, 104), &[5]);
+        send(&mut world, last(104, 96), &[]);
+        send(&mut world, Piece { change: 1, ..part(96, 16) }, &[]);
+        send(&mut world, last(104, 96), &[6]);
+        send(&mut world, last(104, 96), &[5, 6]);
+        assert!(world.delivered.is_empty());
+        send(&mut world, last(104, 96), &[5]);
+        assert_eq!(world.bytes(), [part(0, 0).whole(version, 200)]);
+        assert_eq!(world.delivered[0].meta.sec_path[..], [SaId(5)]);
+    }
+}
+
+#[test]
+fn without_a_page_for_the_header_a_datagram_is_dropped_and_nothing_is_left() {
+    for version in BOTH {
+        let mut world = World::new(version);
+        world.mem = Memory::new(Pool::bounded(Memory::SMALL, 2), Pool::heap(Memory::LARGE));
+        let bytes = part(0, 104).bytes(version);
+        let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
+        let onlooker = pkt.clone_shared();
+        world.send_packet(pkt, &bytes);
+        world.send(last(104, 96));
+        let moved = Moved { requests: 2, fails: 1, ..Moved::default() };
+        assert_eq!(world.counters, moved.counters(version));
+        assert_eq!(world.dropped, [(DropReason::NoMemory, 2)]);
+        assert_eq!(world.reassembly.memory(), 0);
+        assert_eq!(onlooker.to_vec(), bytes);
+    }
+}
+
+#[test]
+fn a_packet_that_is_no_fragment_is_whole_and_not_counted() {
+    for version in BOTH {
+        let mut world = World::new(version);
+        let bytes = part(0, 0).whole(version, 100);
+        let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
+        pkt.meta.link = world.link;
+        let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
+        let verdict = world.reassembly.handle_fragment(world.now, &world.mem, pkt, &info, &mut world.counters);
+        assert!(matches!(verdict, reassembly::Verdict::Whole(pkt) if pkt.to_vec() == bytes));
+        assert_eq!(world.counters, base::Counters::ZERO);
+    }
+}

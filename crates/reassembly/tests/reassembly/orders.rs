@@ -1,0 +1,218 @@
+//! Fragments of every size, in every order.
+
+use std::time::{Duration, Instant as Clock};
+
+use base::{Counters, Instant};
+use packet::{Buf, Memory, Packet};
+use proptest::prelude::*;
+use reassembly::{Limits, Reassembly, Verdict};
+use wire::Version;
+use wire::ip::Info;
+
+use crate::model;
+use crate::world::{BOTH, Moved, Piece, World, last, part};
+
+/// As much as it takes.
+fn no_limits() -> Limits {
+    Limits { high_thresh: usize::MAX, max_distance: 0, ..Limits::default() }
+}
+
+/// The fragments of a datagram of `len` bytes, cut at random: each of one to `most` blocks, the last of `tail` bytes.
+fn cut_at(lens: &[u8], most: u8, tail: usize) -> (Vec<Piece>, usize) {
+    let mut at = 0;
+    let mut pieces = Vec::new();
+    for &len in lens {
+        let len = 8 * (1 + usize::from(len % most));
+        pieces.push(part(at, len));
+        at += len;
+    }
+    pieces.push(last(at, tail));
+    (pieces, at + tail)
+}
+
+/// Steps that are often those of whole datagrams.
+fn steps() -> impl Strategy<Value = Vec<model::Step>> {
+    let any_step = any::<model::Step>();
+    // The pieces of one datagram, in some order.
+    let datagram = (any::<u8>(), 0_u8..4, 1_u8..5).prop_flat_map(|(kind, who, blocks)| {
+        let pieces: Vec<model::Step> = (0..20_u8.div_ceil(blocks))
+            .map(|n| {
+                let more = if n + 1 < 20_u8.div_ceil(blocks) { 2 } else { 0 };
+                (kind & 0x7d | more, who, n * blocks, blocks)
+            })
+            .collect();
+        Just(pieces).prop_shuffle()
+    });
+    let datagrams = prop::collection::vec(datagram, 1..4).prop_map(|all| all.concat());
+    (datagrams.clone(), datagrams, prop::collection::vec((any::<prop::sample::Index>(), any_step), 0..6)).prop_map(
+        |(mut first, second, disturbances)| {
+            first.extend(second);
+            for (at, step) in disturbances {
+                first.insert(at.index(first.len()), step);
+            }
+            first
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_sequence_of_fragments_ends_as_the_list_of_holes_says(steps in steps()) {
+        model::run(&steps);
+    }
+
+    #[test]
+    fn any_steps_at_all_end_as_the_list_of_holes_says(steps in prop::collection::vec(any::<model::Step>(), 0..150)) {
+        model::run(&steps);
+    }
+
+    #[test]
+    fn bytes_are_in_order_whatever_the_sizes_and_the_order(
+        lens in prop::collection::vec(any::<u8>(), 1..120),
+        most in 1_u8..=185,
+        tail in prop_oneof![Just(1_usize), 1_usize..1400],
+        seed in any::<u64>(),
+    ) {
+        for version in BOTH {
+            let (mut pieces, len) = cut_at(&lens[..lens.len().min(40 * 186 / usize::from(most))], most, tail);
+            shuffle(&mut pieces, seed);
+            let mut world = World::with_limits(version, no_limits());
+            world.send_all(&pieces);
+            prop_assert!(world.bytes() == [part(0, 0).whole(version, len)]);
+            let moved = Moved { requests: pieces.len() as u64, oks: 1, ..Moved::default() };
+            prop_assert_eq!(&world.counters, &moved.counters(version));
+            prop_assert_eq!(world.reassembly.memory(), 0);
+            world.assert_pages_came_home();
+        }
+    }
+
+    #[test]
+    fn a_damaged_train_leaves_no_memory_behind(
+        lens in prop::collection::vec(any::<u8>(), 1..20),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0_u8..8), 1..4),
+        seed in any::<u64>(),
+    ) {
+        let packets = damaged(&lens, &damage, seed);
+        model::hostile(&packets);
+    }
+}
+
+/// The packets of a few datagrams with single bits changed.
+fn damaged(lens: &[u8], damage: &[(prop::sample::Index, prop::sample::Index, u8)], seed: u64) -> Vec<Vec<u8>> {
+    let (mut pieces, _) = cut_at(lens, 40, 33);
+    shuffle(&mut pieces, seed);
+    let mut packets: Vec<_> = BOTH.iter().flat_map(|&version| pieces.iter().map(move |it| it.bytes(version))).collect();
+    for (which, at, bit) in damage {
+        let bytes = which.get(&packets).clone();
+        let at = at.index(bytes.len().min(60));
+        let which = which.index(packets.len());
+        packets[which][at] ^= 1 << bit;
+        // Header checksums are not what is tried here.
+        let _ = wire::ipv4::fill_check(&mut packets[which]);
+    }
+    packets
+}
+
+/// Fisher and Yates, with a generator of 64 bits (xorshift).
+fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut state = seed | 1;
+    for at in (1..items.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        items.swap(at, (state % (at as u64 + 1)) as usize);
+    }
+}
+
+/// A datagram in fragments of 8 bytes, as they lie in one page when they were received: `count` of them.
+fn tiny(version: Version, count: usize) -> Vec<(Vec<u8>, Info)> {
+    let pieces = (0..count).map(|n| if n + 1 < count { part(8 * n, 8) } else { last(8 * n, 1) });
+    pieces
+        .map(|piece| {
+            let bytes = piece.bytes(version);
+            let info = Info::parse(&bytes, bytes.len()).unwrap();
+            (bytes, info)
+        })
+        .collect()
+}
+
+/// How long a train takes, at best.
+fn best_time(version: Version, train: &[(Vec<u8>, Info)]) -> Duration {
+    let once = || {
+        let mem = Memory::heap();
+        let mut pages = train.chunks(500).flat_map(|chunk| {
+            let mut page = mem.take(0, chunk.len() * 64).unwrap();
+            page.put(chunk.len() * 64).unwrap();
+            let slots: Vec<Buf> = chunk
+                .iter()
+                .map(|(bytes, _)| {
+                    let mut slot = page.split_to(64);
+                    slot.bytes_mut().unwrap()[..bytes.len()].copy_from_slice(bytes);
+                    slot.trim(bytes.len());
+                    slot
+                })
+                .collect();
+            slots
+        });
+        let packets: Vec<_> = train.iter().map(|(_, info)| (Packet::from_buf(pages.next().unwrap()), info)).collect();
+        let mut reassembly = Reassembly::new(no_limits());
+        let mut counters = Counters::ZERO;
+        let mut whole = 0;
+        let start = Clock::now();
+        for (pkt, info) in packets {
+            if let Verdict::Whole(pkt) = reassembly.handle_fragment(Instant::ZERO, &mem, pkt, info, &mut counters) {
+                whole += pkt.len();
+            }
+        }
+        let took = start.elapsed();
+        assert_eq!(whole, version.header_len() + 8 * train.len() - 7);
+        took
+    };
+    (0..7).map(|_| once()).min().expect("seven of them")
+}
+
+#[test]
+fn sixty_four_kib_in_pieces_of_8_bytes_take_linear_time_in_any_order() {
+    type Order = fn(&mut [(Vec<u8>, Info)]);
+    let orders: [(&str, Order); 4] = [
+        ("in order", |_| {}),
+        ("reversed", |train| train.reverse()),
+        ("shuffled", |train| shuffle(train, 42)),
+        ("odd before even", |train| train.sort_by_key(|(_, info)| info.fragment.unwrap().offset.blocks() % 2)),
+    ];
+    for version in BOTH {
+        for (name, order) in orders {
+            let time = |count| {
+                let mut train = tiny(version, count);
+                order(&mut train);
+                best_time(version, &train)
+            };
+            let (short, long) = (time(1000), time(8000));
+            // Eight times as many; in quadratic time it would be 64.
+            assert!(long < 24 * short, "{version} {name}: {short:?} for 1000, {long:?} for 8000");
+        }
+    }
+}
+
+#[test]
+fn small_fragments_are_gathered_in_few_pages() {
+    for version in BOTH {
+        let count = 8180;
+        let mut world = World::with_limits(version, no_limits());
+        for n in 0..count {
+            let pkt = Packet::with_data(&world.mem, &part(8 * n, 8).bytes(version)).unwrap();
+            let bytes = part(8 * n, 8).bytes(version);
+            let info = Info::parse(&bytes, bytes.len()).unwrap();
+            let verdict = world.reassembly.handle_fragment(world.now, &world.mem, pkt, &info, &mut world.counters);
+            assert!(matches!(verdict, Verdict::Held));
+        }
+        let pages = world.mem.small().in_use();
+        assert!(pages <= 8 * count / 1700, "{pages} pages for {} bytes", 8 * count);
+        assert!(world.reassembly.memory() < 2 * 8 * count, "{} bytes", world.reassembly.memory());
+        world.send(last(8 * count, 1));
+        assert!(world.bytes() == [part(0, 0).whole(version, 8 * count + 1)]);
+        assert!(world.delivered[0].frag_list().is_empty(), "slots are enough for them");
+    }
+}
