@@ -1,4 +1,5 @@
 //! The `fatpath` program: the daemon and its command line.
+#![forbid(unsafe_code)]
 
 mod capture;
 mod check;

@@ -27,7 +27,7 @@ mib! {
     IpOutRequests IpOutDiscards IpOutNoRoutes IpReasmTimeout IpReasmReqds IpReasmOKs IpReasmFails IpFragOKs
     IpFragFails IpFragCreates IpExtInNoRoutes IpExtInTruncatedPkts IpExtInCsumErrors IpExtReasmOverlaps
     IcmpInMsgs IcmpInErrors IcmpInCsumErrors IcmpInDestUnreachs IcmpInTimeExcds IcmpInParmProbs IcmpInEchos IcmpInEchoReps
-    IcmpOutMsgs IcmpOutRateLimitHost IcmpOutDestUnreachs IcmpOutTimeExcds IcmpOutEchos IcmpOutEchoReps
+    IcmpOutMsgs IcmpOutRateLimitHost IcmpOutDestUnreachs IcmpOutTimeExcds IcmpOutParmProbs IcmpOutEchos IcmpOutEchoReps
     Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos
     Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards
     Ip6OutNoRoutes Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates

@@ -70,7 +70,7 @@ drop_reasons! {
     IcmpIgnored,
     /// An ICMP error that the rate limit held back.
     IcmpRateLimited,
-    /// A fragment for this node, which does not reassemble yet.
+    /// A fragment where a whole packet is needed.
     FragmentNotReassembled,
     /// A fragment whose bytes have all come before; the first copy counts (RFC 5722 §4 with erratum 3089).
     FragmentDuplicate,

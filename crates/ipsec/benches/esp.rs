@@ -4,6 +4,7 @@
 //! packet per iteration; `items` counts segments.
 
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use base::{Counters, Instant, SaId};
 use divan::Bencher;
@@ -64,8 +65,10 @@ struct Node {
 
 impl Node {
     fn new(udp: bool) -> Self {
+        /// No two nodes may use a nonce twice.
+        static NODES: AtomicU64 = AtomicU64::new(1);
         let mut ipsec = Ipsec::new();
-        let sa = ipsec.add_sa(&sa(udp), 0x1234_5678_9abc_def0).unwrap();
+        let sa = ipsec.add_sa(&sa(udp), NODES.fetch_add(1, Relaxed) << 40).unwrap();
         Self { ipsec, sa, mem: Memory::heap(), counters: Counters::ZERO }
     }
 

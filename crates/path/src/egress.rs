@@ -7,7 +7,7 @@ use ipsec::{Bundle, Decision as Policy, Mode, Train};
 use offload::{Features, checksum, gso};
 use packet::{Cut, GsoKind, Memory, Packet};
 use wire::ip::Info;
-use wire::{Version, tcp, udp};
+use wire::{Version, ipv4, tcp, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Turn};
@@ -36,7 +36,7 @@ impl Path {
         if wire_len(&ip.pkt, &ip.info) <= mtu {
             return self.emit(turn, ip.pkt, hop);
         }
-        if ip.info.dont_fragment {
+        if !may_fragment(&ip) {
             return self.too_big(turn, &ip, mtu);
         }
         let mut pieces = std::mem::take(&mut self.scratch.pieces);
@@ -73,7 +73,7 @@ impl Path {
         let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
         let mtu = if v4 { mtu } else { mtu.max(IPV6_MIN_MTU) };
         let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
-        if !fits && ip.info.dont_fragment {
+        if !fits && !may_fragment(&ip) {
             return self.too_big(turn, &ip, mtu);
         }
         let mut pieces = std::mem::take(&mut self.scratch.pieces);
@@ -130,27 +130,46 @@ impl Path {
     fn fragment(&mut self, turn: Turn<'_>, mut pkt: Packet, mtu: usize, out: &mut Vec<Packet>) {
         let link = pkt.meta.link;
         let before = out.len();
-        let result = match Version::of(pkt.head()) {
-            Ok(Version::V6) | Err(_) => Err(DropReason::PacketTooBig),
-            Ok(Version::V4) if pkt.meta.cut.gso().is_some() => {
-                let mut segments = Vec::new();
-                gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut segments).map(|()| {
-                    for segment in segments {
-                        self.fragment(turn, segment, mtu, out);
-                    }
+        let v4 = Version::of(pkt.head()) == Ok(Version::V4);
+        let result = if pkt.meta.cut.gso().is_some() {
+            let mut segments = Vec::new();
+            gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut segments).map(|()| {
+                for segment in segments {
+                    self.fragment(turn, segment, mtu, out);
+                }
+            })
+        } else {
+            checksum::complete(turn.mem, &mut pkt)
+                .and_then(|()| match v4 {
+                    true => self.fragment_v4(turn, pkt, mtu, out),
+                    false => reassembly::fragment_v6(turn.mem, pkt, mtu, self.fragment_ids.next(), out),
                 })
-            }
-            Ok(Version::V4) => checksum::complete(turn.mem, &mut pkt)
-                .and_then(|()| reassembly::fragment(turn.mem, pkt, mtu, out))
                 .inspect(|()| {
-                    self.counters.count(Mib::IpFragOKs);
-                    self.counters.add(Mib::IpFragCreates, (out.len() - before) as u64);
-                }),
+                    self.counters.count(if v4 { Mib::IpFragOKs } else { Mib::Ip6FragOKs });
+                    let made = (out.len() - before) as u64;
+                    self.counters.add(if v4 { Mib::IpFragCreates } else { Mib::Ip6FragCreates }, made);
+                })
         };
         if let Err(reason) = result {
-            self.counters.count(Mib::IpFragFails);
+            self.counters.count(if v4 { Mib::IpFragFails } else { Mib::Ip6FragFails });
             self.ports.drop(link, reason);
         }
+    }
+
+    /// An IPv4 packet of our own gets its identification when it needs one (RFC 6864 §4).
+    fn fragment_v4(
+        &mut self,
+        turn: Turn<'_>,
+        mut pkt: Packet,
+        mtu: usize,
+        out: &mut Vec<Packet>,
+    ) -> Result<(), DropReason> {
+        if pkt.meta.link == LinkId::NONE {
+            let header = ipv4::Header::mut_from(pkt.writable_head(turn.mem)?)?;
+            header.set_id(self.fragment_ids.next() as u16);
+            ipv4::fill_check(pkt.writable_head(turn.mem)?)?;
+        }
+        reassembly::fragment(turn.mem, pkt, mtu, out)
     }
 
     /// Drops a packet that does not fit, and says what would.
@@ -193,6 +212,11 @@ impl Path {
             self.ports.drop(from, reason);
         }
     }
+}
+
+/// Tells whether a packet may be cut to fit: it says so, or this node itself is its source (RFC 8200 §4.5).
+fn may_fragment(ip: &IpPacket) -> bool {
+    !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.link == LinkId::NONE
 }
 
 /// How long a packet's longest segment is on the wire, in bytes with its IP header: what an MTU is about (Linux

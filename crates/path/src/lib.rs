@@ -21,6 +21,7 @@ mod ingress;
 mod local;
 mod neighbour;
 mod ports;
+mod reassemble;
 mod reply;
 
 use base::{Counters, DropReason, Instant, LinkId};
@@ -29,8 +30,11 @@ use host::RateLimit;
 use ipsec::{Ipsec, Opened};
 use offload::{Features, Gro, gro};
 use packet::{Memory, Packet};
+use reassembly::{Expired, Reassembly};
 use wire::FlowKey;
 use wire::ip::Info;
+
+use reassemble::FragmentIds;
 
 pub use ports::{Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
 
@@ -50,6 +54,8 @@ pub struct Path {
     /// What went from one link to another.
     pub forwarded: Forwarded,
     gro: Gro,
+    reassembly: Reassembly,
+    fragment_ids: FragmentIds,
     icmp_limit: RateLimit,
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
@@ -67,6 +73,7 @@ struct Scratch {
     pieces: Vec<Packet>,
     sealed: Vec<Packet>,
     actions: Vec<Action>,
+    expired: Vec<Expired>,
 }
 
 /// What went through the node, as it came in: a fat packet is one.
@@ -110,6 +117,8 @@ impl Path {
             counters: Counters::ZERO,
             forwarded: Forwarded::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
+            reassembly: Reassembly::default(),
+            fragment_ids: FragmentIds::default(),
             icmp_limit: RateLimit::default(),
             conflict_told: None,
             scratch: Scratch::default(),
@@ -169,11 +178,14 @@ impl Path {
             self.neighbours.handle_timeout(now, &mut self.actions);
             self.act(Turn { now, mem });
         }
+        if self.reassembly.poll_timeout().is_some_and(|at| at <= now) {
+            self.expire(Turn { now, mem });
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.neighbours.poll_timeout()
+        self.neighbours.poll_timeout().into_iter().chain(self.reassembly.poll_timeout()).min()
     }
 
     /// What waits to be sent on a link, in order; the caller takes from the front what is gone.

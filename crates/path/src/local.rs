@@ -17,9 +17,7 @@ impl Path {
     pub(crate) fn deliver(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
         let v4 = ip.info.version() == Version::V4;
         if ip.pkt.meta.cut == Cut::Fragment {
-            self.counters.count(if v4 { Mib::IpReasmReqds } else { Mib::Ip6ReasmReqds });
-            self.counters.count(if v4 { Mib::IpReasmFails } else { Mib::Ip6ReasmFails });
-            return self.drop(&ip.pkt, DropReason::FragmentNotReassembled);
+            return self.reassemble(turn, ip, for_all);
         }
         // Neighbour discovery is what policies depend on: like ARP, it is before them.
         if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {

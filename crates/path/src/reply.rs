@@ -1,11 +1,14 @@
 //! What this node sends of its own accord: answers, and errors to the senders of packets that it drops.
 
+use std::net::IpAddr;
+
 use base::{DropReason, LinkId, Mib};
 use fib::Decision;
 use host::icmp::{self, Problem};
 use offload::ip_headers;
 use packet::Packet;
 use wire::Version;
+use wire::ip::Info;
 
 use crate::forward::Hop;
 use crate::ingress::flow_of;
@@ -15,44 +18,49 @@ impl Path {
     /// Drops a packet and tells its sender why, as far as rules and rate limits let it.
     pub(crate) fn reject(&mut self, turn: Turn<'_>, ip: &IpPacket, reason: DropReason, problem: Problem) {
         self.drop(&ip.pkt, reason);
+        self.tell(turn, &ip.pkt, &ip.info, problem);
+    }
+
+    /// Tells a packet's sender what is wrong with it, as far as rules and rate limits let it.
+    pub(crate) fn tell(&mut self, turn: Turn<'_>, pkt: &Packet, info: &Info, problem: Problem) {
         // Our own packets have nobody to tell.
-        if ip.pkt.meta.link == LinkId::NONE || !icmp::may_answer(&ip.pkt, &ip.info, problem) {
+        if pkt.meta.link == LinkId::NONE || !icmp::may_answer(pkt, info, problem) {
             return;
         }
-        let v4 = ip.info.version() == Version::V4;
-        if !problem.is_unlimited() && !self.icmp_limit.allow(turn.now, ip.info.src) {
+        let v4 = info.version() == Version::V4;
+        if !problem.is_unlimited() && !self.icmp_limit.allow(turn.now, info.src) {
             self.counters.count(if v4 { Mib::IcmpOutRateLimitHost } else { Mib::Icmp6OutRateLimitHost });
             return self.ports.drop(LinkId::NONE, DropReason::IcmpRateLimited);
         }
-        let Some(src) = self.source_for(ip) else { return };
-        let error = match icmp::error(turn.mem, &ip.pkt, &ip.info, problem, src) {
+        let Some(src) = self.source_for(pkt.meta.link, info) else { return };
+        let error = match icmp::error(turn.mem, pkt, info, problem, src) {
             Ok(error) => error,
             Err(reason) => return self.ports.drop(LinkId::NONE, reason),
         };
         self.counters.count(if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs });
         self.counters.count(match (v4, problem) {
-            (true, Problem::TtlExceeded) => Mib::IcmpOutTimeExcds,
+            (true, Problem::TtlExceeded | Problem::ReassemblyTimeExceeded) => Mib::IcmpOutTimeExcds,
+            (true, Problem::Parameter { .. }) => Mib::IcmpOutParmProbs,
             (true, _) => Mib::IcmpOutDestUnreachs,
-            (false, Problem::TtlExceeded) => Mib::Icmp6OutTimeExcds,
+            (false, Problem::TtlExceeded | Problem::ReassemblyTimeExceeded) => Mib::Icmp6OutTimeExcds,
             (false, Problem::TooBig { .. }) => Mib::Icmp6OutPktTooBigs,
-            (false, Problem::ProtocolUnknown { .. }) => Mib::Icmp6OutParmProblems,
+            (false, Problem::ProtocolUnknown { .. } | Problem::Parameter { .. }) => Mib::Icmp6OutParmProblems,
             (false, _) => Mib::Icmp6OutDestUnreachs,
         });
-        self.send_own(turn, error, ip.pkt.meta.link);
+        self.send_own(turn, error, pkt.meta.link);
     }
 
     /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
     /// that leads back (RFC 1812 §4.3.2.4, RFC 4443 §2.2).
-    fn source_for(&self, ip: &IpPacket) -> Option<std::net::IpAddr> {
-        let link = ip.pkt.meta.link;
-        if self.fib.is_local(ip.info.dst) || self.own_link_local(link) == Some(ip.info.dst) {
-            return Some(ip.info.dst);
+    fn source_for(&self, link: LinkId, info: &Info) -> Option<IpAddr> {
+        if self.fib.is_local(info.dst) || self.own_link_local(link) == Some(info.dst) {
+            return Some(info.dst);
         }
-        let dev = match self.fib.decide(ip.info.src, None) {
+        let dev = match self.fib.decide(info.src, None) {
             Decision::Forward { dev, .. } => dev,
             _ => link,
         };
-        self.fib.source(dev, ip.info.src)
+        self.fib.source(dev, info.src)
     }
 
     /// Sends a packet of our own that begins with its IP header. `link` is where a link-local destination is.
@@ -64,7 +72,7 @@ impl Path {
             Err(reason) => return self.drop(&pkt, reason),
         };
         let v4 = info.version() == Version::V4;
-        let link_local = matches!(info.dst, std::net::IpAddr::V6(dst) if dst.is_unicast_link_local());
+        let link_local = matches!(info.dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
         self.counters.count(if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
         let hop = match self.fib.decide(info.dst, link_local.then_some(link)) {
             Decision::Forward { dev, next_hop } => Hop { dev, next_hop },

@@ -77,7 +77,7 @@ impl Uml {
         self.start(script)?.wait()
     }
 
-    /// Starts a shell script; [`Script::wait`] waits for it. One runs at a time.
+    /// Starts a shell script; `Script::wait` waits for it. One runs at a time.
     ///
     /// # Errors
     /// The kernel has ended.

@@ -149,19 +149,6 @@ fn a_forged_segment_costs_its_train_nothing_but_itself() {
 }
 
 #[test]
-fn fragments_of_esp_wait_for_nobody() {
-    let [flow, _] = flows();
-    let first = |header: &mut wire::ipv4::Header| header.set_fragment(wire::FragOffset::from_bytes(0).unwrap(), true);
-    for tunnel in [TUNNELS[0], TUNNELS[1]] {
-        let bytes = edit_v4(&sealed(tunnel, &flow), first);
-        let mut world = tunnelled(tunnel, 1);
-        let got = refused(&mut world.nodes[1], OUTSIDE, &bytes);
-        let want = counters([(Mib::IpInReceives, 1), (Mib::IpReasmReqds, 1), (Mib::IpReasmFails, 1)]);
-        assert_eq!(got, (vec![(2, DropReason::FragmentNotReassembled, 1)], want), "{tunnel:?}");
-    }
-}
-
-#[test]
 fn esp_for_somebody_else_is_forwarded_unopened() {
     let mut node = router();
     let sa = esp("10.1.0.1", "10.1.0.254", 0x1000, Mode::Tunnel, false);

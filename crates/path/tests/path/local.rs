@@ -1,9 +1,9 @@
 //! Packets for the node itself: pings are answered, all else ends here with its reason.
 
 use base::{DropReason, Mib};
-use packet::{Cut, Memory, Packet, geometry};
+use packet::{Memory, Packet, geometry};
 use sim::Flow;
-use wire::{FragOffset, Protocol, Version, icmp, icmpv6};
+use wire::{Protocol, Version, icmp, icmpv6};
 
 use crate::common::*;
 
@@ -164,26 +164,4 @@ fn a_datagram_with_a_wrong_checksum_is_not_answered() {
         };
         assert_eq!((node.path.counters.get(errors), node.path.counters.get(csum)), (1, 1));
     }
-}
-
-#[test]
-fn fragments_for_us_are_counted_and_dropped_and_those_for_others_go_on() {
-    let fragment = |flow: Flow, at, more| {
-        edit_v4(&flow.udp(800), |header| header.set_fragment(FragOffset::from_bytes(at).unwrap(), more))
-    };
-    let [to_us, _] = to_us();
-    let [through, _] = flows();
-    let mut node = router();
-    for (at, more) in [(0, true), (808, true), (1616, false)] {
-        node.rx_bytes(NOW, INSIDE, &fragment(to_us, at, more));
-        node.rx_bytes(NOW, INSIDE, &fragment(through, at, more));
-    }
-    assert_eq!(node.drops(), [(1, DropReason::FragmentNotReassembled, 3)]);
-    assert_eq!(
-        node.path.counters,
-        counters([(Mib::IpInReceives, 6), (Mib::IpForwDatagrams, 3), (Mib::IpReasmReqds, 3), (Mib::IpReasmFails, 3),])
-    );
-    let sent = node.tx(OUTSIDE);
-    assert_eq!(sent.len(), 3);
-    assert!(sent.iter().all(|pkt| pkt.meta.cut == Cut::Fragment && info(pkt).fragment.is_some()));
 }

@@ -3,6 +3,7 @@
 mod capture;
 mod common;
 mod forward;
+mod fragments;
 mod gateways;
 mod hostile;
 mod ipsec_refused;

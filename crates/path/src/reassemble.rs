@@ -1,0 +1,72 @@
+//! Fragments for this node, and the identifications of those that it makes.
+
+use std::hash::{BuildHasher, RandomState};
+
+use base::DropReason;
+use host::icmp::Problem;
+use offload::ip_headers;
+use packet::Packet;
+use reassembly::Verdict;
+use wire::Version;
+
+use crate::ingress::flow_of;
+use crate::{IpPacket, Path, Turn};
+
+/// Identifications for fragments that this node makes, which nobody else can foresee (RFC 7739).
+#[derive(Debug, Default)]
+pub(crate) struct FragmentIds {
+    key: RandomState,
+    used: u64,
+}
+
+impl FragmentIds {
+    /// One that was not used lately.
+    pub(crate) fn next(&mut self) -> u32 {
+        self.used = self.used.wrapping_add(1);
+        self.key.hash_one(self.used) as u32
+    }
+}
+
+impl Path {
+    /// Keeps a fragment for this node until its datagram is whole, and delivers that.
+    pub(crate) fn reassemble(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
+        let link = ip.pkt.meta.link;
+        match self.reassembly.handle_fragment(turn.now, turn.mem, ip.pkt, &ip.info, &mut self.counters) {
+            Verdict::Held => {}
+            Verdict::Whole(pkt) => self.deliver_whole(turn, pkt, for_all),
+            Verdict::Restarted { packets } => self.ports.drops(link, DropReason::FragmentDistance, packets),
+            Verdict::Drop { reason, packets } => self.ports.drops(link, reason, packets),
+            Verdict::Refuse { mut pkt, reason, code, pointer } => {
+                self.drop(&pkt, reason);
+                if let Ok(info) = ip_headers(turn.mem, &mut pkt) {
+                    self.tell(turn, &pkt, &info, Problem::Parameter { code, at: pointer });
+                }
+            }
+        }
+    }
+
+    /// Delivers what was put together: ESP is opened now, and what is inside begins anew.
+    fn deliver_whole(&mut self, turn: Turn<'_>, mut pkt: Packet, for_all: bool) {
+        let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
+        match parsed {
+            Ok((info, _)) if self.is_our_esp(&pkt, &info) => self.decrypt(turn, pkt, info.version() == Version::V4),
+            Ok((info, flow)) => self.deliver(turn, IpPacket { pkt, info, flow }, for_all),
+            Err(reason) => self.drop(&pkt, reason),
+        }
+    }
+
+    /// Gives up the datagrams that were not whole in time, and says so to whoever sent a first fragment (RFC 792,
+    /// RFC 8200 §4.5).
+    pub(crate) fn expire(&mut self, turn: Turn<'_>) {
+        let mut expired = std::mem::take(&mut self.scratch.expired);
+        self.reassembly.handle_timeout(turn.now, &mut self.counters, &mut expired);
+        for gone in expired.drain(..) {
+            self.ports.drops(gone.link, DropReason::FragmentTimeout, gone.packets);
+            if let Some((pkt, info)) = gone.first {
+                self.tell(turn, &pkt, &info, Problem::ReassemblyTimeExceeded);
+            }
+        }
+        self.scratch.expired = expired;
+        self.act(turn);
+    }
+}

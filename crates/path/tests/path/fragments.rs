@@ -1,0 +1,154 @@
+//! Fragments for the node itself: ESP of a peer that encrypts first and fragments then, and pings of any size.
+
+use std::time::Duration;
+
+use base::{DropReason, LinkId, Mib};
+use packet::{Cut, Memory, Packet};
+use sim::{Flow, Node};
+use wire::{FragOffset, Version, icmp, icmpv6};
+
+use crate::common::*;
+use crate::gateways::*;
+
+/// The packet that begins with `bytes`' header, in fragments of at most `mtu` bytes, the last one first.
+fn fragments(mem: &Memory, bytes: &[u8], mtu: usize) -> Vec<Packet> {
+    let packet = Packet::with_data(mem, bytes).unwrap();
+    let mut out = Vec::new();
+    match info_of(bytes).version() {
+        Version::V4 => reassembly::fragment(mem, packet, mtu, &mut out).unwrap(),
+        Version::V6 => reassembly::fragment_v6(mem, packet, mtu, 7, &mut out).unwrap(),
+    }
+    out.reverse();
+    out
+}
+
+/// What is said by fragments that a node sent, put together by another one.
+fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
+    let (mem, mut counters) = (Memory::heap(), base::Counters::ZERO);
+    let mut reassembly = reassembly::Reassembly::default();
+    for pkt in sent {
+        assert!(pkt.len() <= mtu && pkt.meta.cut == Cut::Fragment, "{pkt:?}");
+        let info = info(&pkt);
+        if let reassembly::Verdict::Whole(pkt) = reassembly.handle_fragment(NOW, &mem, pkt, &info, &mut counters) {
+            return pkt.to_vec();
+        }
+    }
+    panic!("not whole: {counters:?}");
+}
+
+fn rx(node: &mut Node, link: LinkId, packets: Vec<Packet>) {
+    node.rx(NOW, link, packets);
+    assert_eq!(node.drops(), []);
+}
+
+#[test]
+fn esp_that_was_fragmented_outside_is_opened() {
+    let [flow, _] = flows();
+    let flow = Flow { dont_fragment: false, ..flow };
+    for tunnel in TUNNELS {
+        let mut world = tunnelled(tunnel, 1);
+        let bytes = flow.udp(1000);
+        rx(&mut world.nodes[0], INSIDE, vec![Packet::with_data(&Memory::heap(), &bytes).unwrap()]);
+        let sealed = only(world.nodes[0].tx(OUTSIDE)).to_vec();
+        let mem = Memory::heap();
+        rx(&mut world.nodes[1], OUTSIDE, fragments(&mem, &sealed, 600));
+        // Forwarded twice, once by each gateway.
+        let mut want = flow;
+        want.ttl -= 2;
+        assert_eq!(only(world.nodes[1].tx(INSIDE)).to_vec(), want.udp(1000), "{tunnel:?}");
+        let moved = &world.nodes[1].path.counters;
+        let mibs = match tunnel.v6 {
+            false => [Mib::IpReasmReqds, Mib::IpReasmOKs, Mib::IpInDelivers],
+            true => [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6InDelivers],
+        };
+        assert_eq!(mibs.map(|mib| moved.get(mib)), [2, 1, 1], "{tunnel:?} {moved:?}");
+    }
+}
+
+#[test]
+fn a_ping_in_fragments_is_answered_in_fragments() {
+    for flow in [Flow::new("10.2.0.1", "10.2.0.254"), Flow::new("fd00:2::1", "fd00:2::254")] {
+        for len in [1473, 20_000, 65_000] {
+            let mut node = router();
+            let (mem, bytes) = (Memory::heap(), flow.ping(3, len));
+            rx(&mut node, OUTSIDE, fragments(&mem, &bytes, 1500));
+            let reply = Packet::with_data(&mem, &whole(node.tx(OUTSIDE), 1500)).unwrap();
+            let Told { src, message, quote, .. } = told(&reply);
+            let (id, seq) = (flow.sport, 3);
+            let want = match flow.version() {
+                Version::V4 => Message::V4(icmp::Message::EchoReply { id, seq }),
+                Version::V6 => Message::V6(icmpv6::Message::EchoReply { id, seq }),
+            };
+            assert_eq!((src, message), (flow.dst.to_string(), want));
+            assert!(quote == bytes[flow.version().header_len() + 8..], "{len}");
+        }
+    }
+}
+
+#[test]
+fn answers_in_fragments_have_identifications_of_their_own() {
+    let flow = Flow::new("10.2.0.1", "10.2.0.254");
+    let (mem, mut node) = (Memory::heap(), router());
+    let ids: Vec<u16> = (0..8)
+        .map(|seq| {
+            rx(&mut node, OUTSIDE, fragments(&mem, &flow.ping(seq, 3000), 1500));
+            let sent = node.tx(OUTSIDE);
+            assert!(sent.iter().all(|pkt| info(pkt).id == info(&sent[0]).id));
+            info(&sent[0]).id
+        })
+        .collect();
+    assert!(ids.windows(2).any(|pair| pair[0] != pair[1]), "{ids:?}");
+}
+
+#[test]
+fn what_is_not_whole_in_time_is_dropped_and_its_sender_told_and_what_is_for_others_goes_on() {
+    let fragment = |flow: Flow, at, more| {
+        edit_v4(&flow.udp(800), |header| header.set_fragment(FragOffset::from_bytes(at).unwrap(), more))
+    };
+    let to_us = Flow::new("10.1.0.1", "10.1.0.254");
+    let [through, _] = flows();
+    let mut node = router();
+    for at in [0, 808] {
+        node.rx_bytes(NOW, INSIDE, &fragment(to_us, at, true));
+        node.rx_bytes(NOW, INSIDE, &fragment(through, at, true));
+    }
+    let sent = node.tx(OUTSIDE);
+    assert_eq!((sent.len(), node.drops()), (2, vec![]));
+    assert!(sent.iter().all(|pkt| pkt.meta.cut == Cut::Fragment && info(pkt).fragment.is_some()));
+    drop(sent);
+    assert_eq!(node.path.poll_timeout(), Some(NOW + Duration::from_secs(30)));
+    node.timeout(NOW + Duration::from_secs(30));
+    assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 2)]);
+    let Told { message, .. } = told(&only(node.tx(INSIDE)));
+    assert_eq!(message, Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::REASSEMBLY)));
+    assert_eq!(
+        node.path.counters,
+        counters([
+            (Mib::IpInReceives, 4),
+            (Mib::IpForwDatagrams, 2),
+            (Mib::IpReasmReqds, 2),
+            (Mib::IpReasmFails, 1),
+            (Mib::IpReasmTimeout, 1),
+            (Mib::IcmpOutMsgs, 1),
+            (Mib::IcmpOutTimeExcds, 1),
+            (Mib::IpOutRequests, 1),
+        ])
+    );
+    assert_eq!((node.path.poll_timeout(), node.pages_in_use()), (None, 0));
+}
+
+#[test]
+fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
+    let flow = Flow::new("fd00:1::1", "fd00:1::254");
+    let mut node = router();
+    let mem = Memory::heap();
+    // The first one, 103 bytes of payload, which is no multiple of 8 (RFC 8200 §4.5).
+    let mut bytes = fragments(&mem, &flow.udp(400), 152).pop().unwrap().to_vec();
+    bytes.truncate(40 + 8 + 103);
+    bytes[4..6].copy_from_slice(&111_u16.to_be_bytes());
+    node.rx_bytes(NOW, INSIDE, &bytes);
+    assert_eq!(node.drops(), [(1, DropReason::FragmentLength, 1)]);
+    let Told { message, .. } = told(&only(node.tx(INSIDE)));
+    let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::FIELD, pointer: 4 };
+    assert_eq!(message, Message::V6(want));
+}
