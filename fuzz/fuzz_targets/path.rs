@@ -1,0 +1,115 @@
+//! A node with one of everything, as a list of operations: packets of the fuzzer's into its ports, whole or in pieces,
+//! with marks that may be lies; time that passes; links that go down, come back, lose an offload or take what waits.
+//! Whatever came in has ended somewhere after each of them, what is sent is what the link takes, and in the end all
+//! memory has come back.
+#![no_main]
+
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use offload::Features;
+use packet::{Buf, Csum, Cut, Gso, GsoKind, Memory, Packet};
+use sim::{Flow, Maze};
+use wire::{EtherType, MacAddr, Protocol, eth};
+
+const ADDRESSES: [&str; 8] =
+    ["10.1.0.1", "10.2.0.254", "10.2.0.1", "10.5.0.1", "192.0.2.1", "192.0.2.2", "10.8.0.1", "255.255.255.255"];
+const ADDRESSES_V6: [&str; 8] =
+    ["fd00:1::1", "fd00:2::254", "fd00:2::1", "fd00:5::1", "2001:db8::1", "2001:db8::2", "fe80::1", "ff02::1"];
+
+/// Reads the fuzzer's bytes; zeros when there are no more.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_be_bytes([self.byte(), self.byte()])
+    }
+
+    fn bytes(&mut self, n: usize) -> &'a [u8] {
+        let (front, rest) = self.0.split_at(n.min(self.0.len()));
+        self.0 = rest;
+        front
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let mut input = Input(input);
+    let mut maze = Maze::new();
+    for _ in 0..256 {
+        if input.0.is_empty() {
+            break;
+        }
+        let op = input.byte();
+        let at = usize::from(op & 3);
+        let port = Maze::PORTS[at];
+        match op >> 2 {
+            0 => maze.pass(Duration::from_millis(20 * u64::from(input.byte()))),
+            1 => maze.set_up(port, input.byte() & 1 == 0),
+            2 => {
+                maze.send(port);
+            }
+            3 => maze.node.path.refit(&maze.node.mem, port, Features::NONE),
+            _ => {
+                let pkt = packet(&mut input, &maze.node.mem, at);
+                maze.rx(port, pkt);
+            }
+        }
+    }
+    maze.finish();
+});
+
+/// A packet: with a good header of the fuzzer's choice around its bytes, or without.
+fn packet(input: &mut Input<'_>, mem: &Memory, port: usize) -> Packet {
+    let form = input.byte();
+    let len = usize::from(input.word() % 2048);
+    let mut bytes = if form & 3 == 0 {
+        input.bytes(len).to_vec()
+    } else {
+        let family = if form & 1 == 0 { &ADDRESSES } else { &ADDRESSES_V6 };
+        let ends = input.byte();
+        let mut flow = Flow::new(family[usize::from(ends & 7)], family[usize::from(ends >> 4 & 7)]);
+        flow.dont_fragment = form & 4 == 0;
+        flow.ttl = if ends & 8 == 0 { 64 } else { 255 };
+        let protocol =
+            [Protocol::ESP, Protocol::UDP, Protocol::TCP, Protocol(input.byte())][usize::from(form >> 3 & 3)];
+        flow.raw(protocol, input.bytes(len))
+    };
+    if port & 1 == 1 && form & 3 != 3 {
+        let ethertype =
+            if bytes.first().is_some_and(|first| first >> 4 == 6) { EtherType::IPV6 } else { EtherType::IPV4 };
+        let to = MacAddr([2, 0, 0, 0, 0, if port == 1 { 2 } else { 4 }]);
+        bytes = [eth::Header::new(to, MacAddr([2, 0, 0, 0, 0, 9]), ethertype).as_bytes(), &bytes].concat();
+    }
+    let cut = usize::from(input.byte()).min(bytes.len());
+    let mut pkt = match form >> 5 {
+        1 => Packet::from_buf(Buf::foreign(bytes)),
+        2 | 3 => {
+            let mut pkt = Packet::with_data(mem, &bytes[..cut]).expect("memory");
+            let mut rest = mem.take(0, bytes.len() - cut).expect("memory");
+            rest.put(bytes.len() - cut).expect("room").copy_from_slice(&bytes[cut..]);
+            if form >> 5 == 2 {
+                pkt.push_frag(rest).expect("a free slot");
+            } else {
+                pkt.push_child(Packet::from_buf(rest));
+            }
+            pkt
+        }
+        _ => Packet::with_data(mem, &bytes).expect("memory"),
+    };
+    let marks = input.byte();
+    if marks & 1 != 0 {
+        pkt.meta.csum = Csum::Partial { start: u16::from(input.byte()), offset: u16::from(input.byte()) };
+    }
+    if marks & 2 != 0 {
+        let kind = [GsoKind::TcpV4, GsoKind::TcpV6, GsoKind::Udp][usize::from(marks >> 2) % 3];
+        let (size, segs) = (input.word().max(1), u16::from(input.byte()));
+        pkt.meta.cut = Cut::Gso(Gso { size, kind, segs, ecn: marks & 64 != 0, fixed_id: marks & 128 != 0 });
+    }
+    pkt
+}
