@@ -1,0 +1,174 @@
+//! Nanoseconds per packet through a node: `cargo bench -p fatpath-path`. `64K` is one fat packet of TCP, in as many
+//! segments as `items` counts; `64` is a burst of 64 small ones, of a flow each.
+//!
+//! The memory that a device fills is filled before the clock starts, packet by packet, as it is in life.
+
+use base::{Instant, LinkId};
+use divan::counter::{BytesCount, ItemsCount};
+use divan::{Bencher, black_box};
+use ipsec::{Algorithm, Mode, SaConfig};
+use packet::{Cut, Memory, Meta, Packet};
+use sim::{Flow, Node, PortOptions, esp, link_pair};
+
+fn main() {
+    divan::main();
+}
+
+const INSIDE: LinkId = LinkId(1);
+const OUTSIDE: LinkId = LinkId(2);
+const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
+
+const SEGMENTS: usize = 46;
+const PAYLOAD: usize = 1386;
+
+/// Two gateways; with an SA from the first to the second they speak ESP, with AES-GCM-256 and a replay window.
+fn gateways(sa: Option<SaConfig>) -> [Node; 2] {
+    let mut nodes = [0, 1].map(|at| {
+        let mut node = Node::new();
+        node.port(1, PortOptions::BARE.mtu(9000), &[&format!("10.{}.0.254/16", at + 1)]);
+        node.port(2, PortOptions::BARE, &[&format!("{}/24", ENDS[at])]);
+        node.route(NETS[1 - at], Some(ENDS[1 - at]), OUTSIDE);
+        node
+    });
+    if let Some(sa) = sa {
+        let [near, far] = &mut nodes;
+        link_pair(near, far, (NETS[0], NETS[1]), &[sa]);
+    }
+    nodes
+}
+
+fn sa(udp: bool) -> SaConfig {
+    let algorithm = Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 };
+    SaConfig { algorithm, ..esp(ENDS[0], ENDS[1], 0x1000, Mode::Tunnel, udp) }
+}
+
+/// A packet as a device hands it over, again and again.
+struct Template {
+    mem: Memory,
+    bytes: Vec<u8>,
+    meta: Meta,
+}
+
+impl Template {
+    fn fat() -> Self {
+        let mem = Memory::heap();
+        let pkt = Flow::new("10.1.0.1", "10.2.0.1").fat_tcp(&mem, 1, SEGMENTS * PAYLOAD, PAYLOAD as u16);
+        Self { bytes: pkt.to_vec(), meta: pkt.meta.clone(), mem }
+    }
+
+    fn make(&self) -> Packet {
+        let mut pkt = Packet::with_data(&self.mem, &self.bytes).unwrap();
+        pkt.meta = self.meta.clone();
+        pkt
+    }
+}
+
+/// One turn of a node, and how many packets it sent.
+fn turn(node: &mut Node, from: LinkId, to: LinkId, burst: &mut Vec<Packet>) -> usize {
+    node.path.handle_rx(Instant::ZERO, &node.mem, from, burst);
+    let sent = node.path.take_tx(to).expect("a port");
+    let n = black_box(&*sent).len();
+    sent.clear();
+    n
+}
+
+mod forward {
+    use super::*;
+
+    #[divan::bench(name = "64K", sample_size = 1, sample_count = 2000)]
+    fn fat(bencher: Bencher<'_, '_>) {
+        let [mut node, _] = gateways(None);
+        let template = Template::fat();
+        bencher
+            .counter(ItemsCount::new(SEGMENTS))
+            .counter(BytesCount::new(template.bytes.len()))
+            .with_inputs(|| vec![template.make()])
+            .bench_local_refs(|burst| assert_eq!(turn(&mut node, INSIDE, OUTSIDE, burst), 1));
+    }
+
+    #[divan::bench(name = "64", sample_size = 1, sample_count = 2000)]
+    fn small(bencher: Bencher<'_, '_>) {
+        let [mut node, _] = gateways(None);
+        let flow = |sport| Flow { sport, ..Flow::new("10.1.0.1", "10.2.0.1") };
+        let mem = Memory::heap();
+        let bytes: Vec<_> = (0..64).map(|sport| flow(sport).udp(36)).collect();
+        bencher
+            .counter(ItemsCount::new(64_usize))
+            .counter(BytesCount::new(64_usize * 64))
+            .with_inputs(|| bytes.iter().map(|bytes| Packet::with_data(&mem, bytes).unwrap()).collect::<Vec<_>>())
+            .bench_local_refs(|burst| assert_eq!(turn(&mut node, INSIDE, OUTSIDE, burst), 64));
+    }
+}
+
+/// Seals a fat packet; `packets` is how many leave.
+fn tx(bencher: Bencher<'_, '_>, udp: bool, packets: usize) {
+    let [mut node, _] = gateways(Some(sa(udp)));
+    let template = Template::fat();
+    bencher
+        .counter(ItemsCount::new(SEGMENTS))
+        .counter(BytesCount::new(template.bytes.len()))
+        .with_inputs(|| vec![template.make()])
+        .bench_local_refs(|burst| assert_eq!(turn(&mut node, INSIDE, OUTSIDE, burst), packets));
+}
+
+/// Opens what a fat packet became, and glues it again.
+fn rx(bencher: Bencher<'_, '_>, udp: bool) {
+    let [mut near, mut far] = gateways(Some(sa(udp)));
+    let template = Template::fat();
+    let rings = Memory::heap();
+    let mut frames = Vec::new();
+    bencher
+        .counter(ItemsCount::new(SEGMENTS))
+        .counter(BytesCount::new(template.bytes.len()))
+        .with_inputs(|| {
+            let mut burst = vec![template.make()];
+            near.path.handle_rx(Instant::ZERO, &near.mem, INSIDE, &mut burst);
+            frames.append(near.path.take_tx(OUTSIDE).expect("a port"));
+            burst.extend(frames.drain(..).map(|frame| received(&rings, &frame)));
+            burst
+        })
+        .bench_local_refs(|burst| assert_eq!(turn(&mut far, OUTSIDE, INSIDE, burst), 1));
+}
+
+/// What a device receives of a frame, which may be a train.
+fn received(mem: &Memory, frame: &Packet) -> Packet {
+    let mut buf = mem.take(Memory::HEADROOM, frame.len()).unwrap();
+    buf.put(frame.len()).unwrap().copy_from_slice(frame.head());
+    let mut pkt = Packet::from_buf(buf);
+    pkt.meta.cut = frame.meta.cut;
+    if frame.meta.cut != Cut::Whole {
+        pkt.meta.csum = packet::Csum::Unnecessary;
+    }
+    pkt
+}
+
+#[divan::bench_group(name = "esp-udp")]
+mod esp_udp {
+    use super::*;
+
+    #[divan::bench(name = "tx/64K", sample_size = 1, sample_count = 2000)]
+    fn seal(bencher: Bencher<'_, '_>) {
+        tx(bencher, true, 2);
+    }
+
+    #[divan::bench(name = "rx/64K", sample_size = 1, sample_count = 2000)]
+    fn open(bencher: Bencher<'_, '_>) {
+        rx(bencher, true);
+    }
+}
+
+#[divan::bench_group(name = "esp-raw")]
+mod esp_raw {
+    use super::*;
+
+    #[divan::bench(name = "tx/64K", sample_size = 1, sample_count = 2000)]
+    fn seal(bencher: Bencher<'_, '_>) {
+        tx(bencher, false, SEGMENTS);
+    }
+
+    #[divan::bench(name = "rx/64K", sample_size = 1, sample_count = 2000)]
+    fn open(bencher: Bencher<'_, '_>) {
+        rx(bencher, false);
+    }
+}
