@@ -5,7 +5,7 @@ mod scenario;
 mod site;
 
 use libtest_mimic::Arguments;
-use system::{Need, not_yet, trial};
+use system::{Need, trial};
 
 use scenario::SCENARIOS;
 use site::Near;
@@ -17,9 +17,6 @@ fn main() {
     for scenario in SCENARIOS {
         trials.push(trial(format!("linux/{}", scenario.name), NEEDS, || scenario.run(Near::Linux)));
         trials.push(trial(format!("fatpath/{}", scenario.name), NEEDS, || scenario.run(Near::Fatpath)));
-    }
-    for name in ["transport_v4", "transport_v6"] {
-        trials.push(not_yet(format!("fatpath/{name}_fragmented"), "fatpath does not reassemble for itself yet"));
     }
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

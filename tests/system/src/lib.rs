@@ -21,7 +21,7 @@ mod traffic;
 pub use capture::{Capture, wire_checksums};
 pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6};
 pub use gateway::{Gateway, fatpath};
-pub use needs::{Need, not_yet, trial};
+pub use needs::{Need, trial};
 pub use netns::{Netns, veth};
 pub use process::{Process, kill_group, run, wait_until};
 pub use scratch::Scratch;

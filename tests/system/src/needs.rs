@@ -73,11 +73,6 @@ pub fn trial(
     })
 }
 
-/// The test `name` of something that fatpath does not do yet, always reported as ignored because of `what`.
-pub fn not_yet(name: impl Into<String>, what: &'static str) -> Trial {
-    Trial::ignorable_test(name, move || Ok(Completion::ignored_with(what)))
-}
-
 fn in_ci() -> bool {
     env::var_os("CI").is_some_and(|value| value == "true")
 }
