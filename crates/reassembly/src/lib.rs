@@ -3,7 +3,7 @@
 //! [`fragment`] cuts an IPv4 packet to an MTU (RFC 791 §3.2, Linux's `ip_do_fragment`), and [`fragment_v6`] an IPv6
 //! packet, which its source alone may do (RFC 8200 §4.5). [`Reassembly`] holds the fragments that are for this node
 //! until a datagram is whole (RFC 791 §3.2, RFC 8200 §4.5, RFC 5722, RFC 6946; Linux's `ip_defrag` and
-//! `ipv6_frag_rcv`), and does as Linux 6.18 does, which `tests/kernel_table.rs` lists case by case.
+//! `ipv6_frag_rcv`), and does as Linux 6.18 does, which `tests/reassembly/kernel_table.rs` lists case by case.
 //!
 //! Payload is moved by reference; what is small enough to fit behind the fragment before it is copied there, so that
 //! its page goes home at once. What leaves is one packet in pieces.

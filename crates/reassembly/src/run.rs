@@ -1,6 +1,9 @@
 //! Fragments that follow one another without a hole.
 
-use packet::{Memory, Packet};
+use packet::{CopyReason, Memory, Packet};
+
+/// Bytes behind a small packet that make it worth keeping for those that follow; no more is copied to get them.
+const ROOM: usize = Memory::SMALL / 4;
 
 /// A stretch of a datagram that is all there, in one packet or several.
 #[derive(Debug)]
@@ -20,18 +23,18 @@ impl Run {
 
     /// Appends `pkt`, and returns by how much the memory grew that the run pins.
     ///
-    /// Only the last packet is ever added to, so bytes stay in order. A small packet in a page of its own does not take
-    /// one of the last packet's slots, but stays a packet, into whose page those behind it are copied.
+    /// Only the last packet is ever added to, so bytes stay in order. A small packet does not take one of its slots, but
+    /// stays a packet with room behind, to which those that follow are copied.
     pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet) -> usize {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
-        let dense = pkt.truesize() <= 4 * pkt.len();
-        let pkt = if dense || pkt.len() <= last.tailroom() {
+        let is_small = pkt.truesize() > 4 * pkt.len();
+        let pkt = if is_small && pkt.len() > last.tailroom() {
+            with_room(mem, pkt)
+        } else {
             match last.try_coalesce(mem, pkt) {
                 Ok(growth) => return growth,
                 Err(pkt) => pkt,
             }
-        } else {
-            pkt
         };
         let growth = pkt.truesize();
         self.more.push(pkt);
@@ -65,4 +68,13 @@ impl Run {
     pub(crate) fn truesize(&self) -> usize {
         self.first.truesize() + self.more.iter().map(Packet::truesize).sum::<usize>()
     }
+}
+
+/// A small packet with room behind it, in a page of its own if need be. Thousands of them could share a large page that
+/// none lets go of, and would leave as as many children.
+fn with_room(mem: &Memory, pkt: Packet) -> Packet {
+    if pkt.len() > ROOM || pkt.tailroom() >= ROOM {
+        return pkt;
+    }
+    pkt.copy(mem, CopyReason::Coalesce).unwrap_or(pkt)
 }
