@@ -97,12 +97,14 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
     let mut kind = [0; HEADER_LEN];
     let is_error = match info.protocol {
         Protocol::ICMP | Protocol::ICMPV6 if info.has_transport() => {
-            // A message too short to be told from an error is treated as one.
-            !packet.read_at(info.header_len, &mut kind)
-                || match info.version() {
-                    Version::V4 => icmp::Header::ref_from(&kind).map_or(true, icmp::Header::is_error),
-                    Version::V6 => icmpv6::Header::ref_from(&kind).map_or(true, icmpv6::Header::is_error),
-                }
+            let has_all = packet.read_at(info.header_len, &mut kind);
+            match info.version() {
+                // A message too short to be told from an error is treated as one.
+                Version::V4 => !has_all || icmp::Header::ref_from(&kind).map_or(true, icmp::Header::is_error),
+                // But for a first fragment without a byte of it (Linux's `is_ineligible`).
+                Version::V6 if info.payload_len() == 0 => info.fragment.is_none(),
+                Version::V6 => icmpv6::Header::ref_from(&kind).map_or(true, icmpv6::Header::is_error),
+            }
         }
         _ => false,
     };
@@ -377,6 +379,26 @@ mod tests {
             info.fragment = Some(wire::FragInfo { offset, more: false, id: 1 });
             let answered = version == Version::V6 && problem == wrong;
             assert_eq!(may_answer(&packet, &info, problem), answered, "a later fragment of {version}: {problem:?}");
+        }
+    }
+
+    #[test]
+    fn the_first_byte_of_an_icmpv6_message_tells_whether_it_is_an_error() {
+        let mem = Memory::heap();
+        let chain = Problem::Parameter { code: icmpv6::Problem::HEADER_CHAIN, at: 0 };
+        let first = wire::FragInfo { offset: wire::FragOffset::ZERO, more: true, id: 1 };
+        let cases: [(&[u8], _, _); 5] = [
+            (&[128, 0, 0, 0], Some(first), true),
+            (&[128], None, true),
+            (&[1, 0, 0, 0], Some(first), false),
+            (&[], Some(first), true),
+            (&[], None, false),
+        ];
+        for (message, fragment, answered) in cases {
+            let bytes = ip(Version::V6, Protocol::ICMPV6, message);
+            let info = Info { fragment, ..Info::parse(&bytes, bytes.len()).unwrap() };
+            let packet = Packet::with_data(&mem, &bytes).unwrap();
+            assert_eq!(may_answer(&packet, &info, chain), answered, "{message:?}, {fragment:?}");
         }
     }
 

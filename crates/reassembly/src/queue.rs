@@ -53,9 +53,10 @@ pub(crate) enum Refused {
 }
 
 impl Queue {
-    /// Forgets all fragments.
+    /// Forgets all fragments, but for how large the largest was: so does Linux's `ip_frag_reinit`.
     pub(crate) fn restart(&mut self) {
-        *self = Self { number: self.number, ..Self::default() };
+        let Self { number, largest, largest_df, .. } = *self;
+        *self = Self { number, largest, largest_df, ..Self::default() };
     }
 
     /// Adds a fragment, which begins with its headers. Returns whether the datagram is whole now.

@@ -2,7 +2,7 @@
 //! as it does in the real one.
 
 use packet::{Buf, Memory, Packet};
-use reassembly::Limits;
+use reassembly::{CutShort, Limits};
 use wire::Version;
 use wire::ip::Info;
 
@@ -196,7 +196,13 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8) -> Packet {
 pub(crate) fn hostile(packets: &[Vec<u8>]) {
     let mut world = World::with_limits(Version::V6, Limits { high_thresh: 100_000, ..Limits::default() });
     for bytes in packets {
-        let Ok(info) = Info::parse(bytes, bytes.len()) else { continue };
+        let Ok(info) = Info::parse(bytes, bytes.len()) else {
+            let mut pkt = shaped(&world.mem, bytes, bytes.len() as u8);
+            if let Some(found) = CutShort::find(&world.mem, &mut pkt) {
+                assert!(found.pointer <= bytes.len() && found.info.total_len <= bytes.len(), "{found:?}");
+            }
+            continue;
+        };
         let bytes = &bytes[..info.total_len];
         let pkt = shaped(&world.mem, bytes, bytes.len() as u8);
         world.send_packet(pkt, bytes);

@@ -2,6 +2,7 @@
 //! cut to 104, 104, 96 and 96.
 
 use base::DropReason;
+use reassembly::CutShort;
 use wire::icmpv6::Problem;
 use wire::ip::Info;
 use wire::{Malformed, Protocol, Version};
@@ -70,7 +71,10 @@ fn check(name: &str, version: Version, pieces: &[Piece], want: &Want) {
     assert_eq!(world.bytes(), whole, "{name}, {version}");
     assert_eq!(world.counters, want.moved.counters(version), "{name}, {version}");
     assert_eq!(world.refused, want.refused, "{name}, {version}");
+    let left = world.reassembly.queues() as u64;
     world.drain();
+    let moved = Moved { fails: want.moved.fails + left, timeouts: left, ..want.moved };
+    assert_eq!(world.counters, moved.counters(version), "{name}, {version}, once what is left has timed out");
     let lost: u64 = world.dropped.iter().map(|&(_, packets)| packets).sum();
     let joined = if want.delivered.is_empty() { 0 } else { 4 * want.delivered.len() as u64 };
     assert_eq!(lost + joined + world.refused.len() as u64, world.sent, "{name}, {version}: each ends in one place");
@@ -99,6 +103,10 @@ fn both_families_do_as_linux_does() {
             vec![a(), b(), part(200, 104), a(), b(), c(), d()],
             Want { moved: Moved { overlaps: 1, ..delivered_after_a_failure(7).moved }, ..delivered(7) },
         ),
+        ("duplicate spanning two runs", vec![d(), c(), b(), part(104, 200), a()], overlapped(5)),
+        ("duplicate beside a closed hole", vec![a(), c(), b(), part(0, 208), d()], overlapped(5)),
+        ("duplicate inside a run of one", vec![d(), c(), b(), part(112, 8), a()], delivered(5)),
+        ("a duplicate that alone is a last", vec![a(), part(104, 296), d()], nothing(3)),
         ("two lasts, same end", vec![a(), b(), d(), d(), c()], delivered(5)),
         ("two lasts, different end", vec![a(), d(), last(304, 88), b(), c()], failed(5)),
         ("two lasts, later end", vec![a(), d(), last(304, 104), b(), c()], failed(5)),
@@ -180,12 +188,55 @@ fn ipv6_refuses_a_piece_that_ends_beyond_65535() {
     check("others follow", Version::V6, &[part(65_528, 8)], &refused(1, problem));
 }
 
-/// The parser refuses it, before there is a summary that could come here.
+/// The parser refuses these before there is a summary of them.
 #[test]
-fn ipv6_has_no_fragment_header_in_a_payload_of_nothing() {
-    let mut bytes = a().bytes(Version::V6);
-    bytes[4..6].fill(0);
-    assert_eq!(Info::parse(&bytes, bytes.len()), Err(Malformed::Ipv6Extension));
+fn ipv6_answers_headers_that_are_cut_short() {
+    let dest_opts = |piece: Piece, len_blocks: u8| {
+        let mut bytes = Piece { protocol: Protocol::DEST_OPTS, ..piece }.bytes(Version::V6);
+        if piece.len >= 2 {
+            bytes[48..50].copy_from_slice(&[17, len_blocks]);
+        }
+        bytes
+    };
+    let without_payload = || {
+        let mut bytes = a().bytes(Version::V6);
+        bytes[4..6].fill(0);
+        bytes
+    };
+    let without_payload_behind_options = || {
+        let mut bytes = part(0, 0).whole(Version::V6, 8);
+        (bytes[6], bytes[40], bytes[41]) = (0, 44, 0);
+        bytes
+    };
+    let seven_bytes = || {
+        let mut bytes = a().bytes(Version::V6);
+        bytes.truncate(47);
+        bytes[5] = 7;
+        bytes
+    };
+    let chain = Some((DropReason::FragmentHeaderChain, Problem::HEADER_CHAIN, 0));
+    let field = |pointer| Some((DropReason::Ipv6Header, Problem::FIELD, pointer));
+    let cases = [
+        ("a payload of nothing", without_payload(), field(40)),
+        ("nothing behind hop-by-hop options", without_payload_behind_options(), field(48)),
+        ("seven bytes of a fragment header", seven_bytes(), field(40)),
+        ("options longer than the first fragment", dest_opts(part(0, 8), 5), chain),
+        ("no options at all", dest_opts(part(0, 0), 0), chain),
+        ("options longer than an atomic fragment", dest_opts(last(0, 8), 5), None),
+        ("options that end with the first fragment", dest_opts(part(0, 8), 0), None),
+        ("a later fragment", dest_opts(part(8, 8), 5), None),
+    ];
+    for (name, bytes, want) in cases {
+        for (shape, mut pkt) in packet::geometry::all(&packet::Memory::heap(), &bytes, &[40, 48]) {
+            let found = CutShort::find(&packet::Memory::heap(), &mut pkt);
+            assert_eq!(found.map(|it| (it.reason, it.code, it.pointer)), want, "{name}, {shape}");
+            assert_eq!(pkt.to_vec(), bytes);
+            if let Some(found) = found {
+                assert_eq!(Info::parse(&bytes, bytes.len()), Err(Malformed::Ipv6Extension), "{name}");
+                assert_eq!(found.info.src, "2001:db8::1".parse::<std::net::IpAddr>().unwrap());
+            }
+        }
+    }
 }
 
 #[test]

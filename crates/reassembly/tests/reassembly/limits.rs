@@ -149,6 +149,18 @@ fn the_distance_is_each_ipv4_sources_own_and_may_be_without_limit() {
 }
 
 #[test]
+fn a_restarted_queue_remembers_its_largest_fragment() {
+    let df = |piece: Piece| Piece { dont_fragment: true, ..piece };
+    for (largest, want) in [(104, true), (288, false)] {
+        let mut world = World::new(Version::V4);
+        world.send(part(104, largest));
+        (0..80).for_each(|id| world.send(Piece { id, ..part(0, 8) }));
+        world.send_all(&[df(part(0, 104)), df(last(104, 96))]);
+        assert_eq!(world.bytes(), [Piece { dont_fragment: want, ..part(0, 0) }.whole(Version::V4, 200)]);
+    }
+}
+
+#[test]
 fn a_restarted_queue_has_its_whole_time_again() {
     let mut world = World::new(Version::V4);
     world.send(part(0, 104));

@@ -1,0 +1,94 @@
+//! IPv6 fragments whose headers are cut short, so that no summary of them can be made. They are answered all the same.
+
+use std::net::IpAddr;
+
+use base::DropReason;
+use packet::{Memory, Packet};
+use wire::ip::Info;
+use wire::{Protocol, ext, frag, icmpv6, ipv6};
+
+/// A fragment that is dropped for its headers, and whose sender is told by an ICMPv6 parameter problem.
+#[derive(Clone, Copy, Debug)]
+pub struct CutShort {
+    /// As much of a summary as an error message needs.
+    pub info: Info,
+    /// Why.
+    pub reason: DropReason,
+    /// The message's code.
+    pub code: icmpv6::Problem,
+    /// What the message points to, in bytes from the front of the packet.
+    pub pointer: usize,
+}
+
+impl CutShort {
+    /// What is wrong with an IPv6 packet that [`Info::parse`] refused, if that is its fragment header: there is none in a
+    /// payload of zero bytes (Linux answers with the place where it should be), or it is that of a first fragment in
+    /// which the headers behind it do not end (RFC 7112 §5).
+    ///
+    /// Whoever counts it as an `Ip6InHdrErrors` counts it as an `Ip6ReasmReqds` too, if it is for this node.
+    pub fn find(mem: &Memory, pkt: &mut Packet) -> Option<Self> {
+        pull(mem, pkt, ipv6::Header::LEN)?;
+        let header = *ipv6::Header::ref_from(pkt.head()).ok()?;
+        let end = ipv6::Header::LEN + header.payload_len();
+        if header.version() != 6 || end > pkt.len() {
+            return None;
+        }
+        let mut info = Info {
+            src: IpAddr::V6(header.src()),
+            dst: IpAddr::V6(header.dst()),
+            protocol: header.next_header(),
+            ttl: header.hop_limit(),
+            tos: header.traffic_class(),
+            dont_fragment: true,
+            plain: false,
+            header_len: ipv6::Header::LEN,
+            next_header_at: ipv6::NEXT_HEADER_AT,
+            total_len: end,
+            fragment: None,
+            id: 0,
+            flow_label: header.flow_label(),
+        };
+        for _ in 0..=ipv6::MAX_EXTENSIONS {
+            let at = info.header_len;
+            let is_fragment = info.protocol == Protocol::FRAGMENT && info.fragment.is_none();
+            if !is_fragment && !matches!(info.protocol, Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::DEST_OPTS)
+            {
+                return None;
+            }
+            // All of them have eight bytes at least.
+            let len = if at + frag::Header::LEN > end {
+                None
+            } else {
+                pull(mem, pkt, at + frag::Header::LEN)?;
+                let bytes = pkt.head().get(at..)?;
+                let len = if is_fragment {
+                    info.fragment = Some(frag::Header::ref_from(bytes).ok()?.info());
+                    frag::Header::LEN
+                } else {
+                    ext::Header::ref_from(bytes).ok()?.header_len()
+                };
+                info.protocol = ext::Header::ref_from(bytes).ok()?.next_header();
+                (at + len <= end).then_some(len)
+            };
+            match (len, info.fragment) {
+                (Some(_), Some(fragment)) if !fragment.is_first() => return None,
+                (Some(len), _) => (info.next_header_at, info.header_len) = (at, at + len),
+                (None, None) if is_fragment => {
+                    let (reason, code) = (DropReason::Ipv6Header, icmpv6::Problem::FIELD);
+                    return Some(Self { info, reason, code, pointer: at });
+                }
+                (None, Some(fragment)) if fragment.more => {
+                    let (reason, code) = (DropReason::FragmentHeaderChain, icmpv6::Problem::HEADER_CHAIN);
+                    return Some(Self { info, reason, code, pointer: 0 });
+                }
+                (None, _) => return None,
+            }
+        }
+        None
+    }
+}
+
+/// Brings the first `len` bytes into the head, if there are so many and there is memory.
+fn pull(mem: &Memory, pkt: &mut Packet, len: usize) -> Option<()> {
+    pkt.may_pull(mem, len).ok()?.then_some(())
+}
