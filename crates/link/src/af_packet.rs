@@ -28,8 +28,8 @@ use crate::sys::socket::{bind, set_buffer, set_option};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
-/// Frames received in one system call.
-const RECV_MESSAGES: usize = 8;
+/// Frames that a quiet interface is asked for in one system call; a busy one for up to [`MAX_MESSAGES`].
+const FEW_MESSAGES: usize = 4;
 
 /// Frames that one call of [`Link::recv`] brings at most, but for the rest of a system call.
 const BURST_PACKETS: usize = 64;
@@ -39,6 +39,9 @@ const BURST_BYTES: usize = 256 << 10;
 
 /// A frame at its longest.
 const LONGEST: usize = 65_575 + eth::Header::LEN + 2 * vlan::Header::LEN;
+
+/// Bytes of a frame that go to a small page.
+const FRONT: usize = Memory::SMALL - Memory::HEADROOM;
 
 /// Bytes that the kernel may hold for us in either direction.
 const SOCKET_BUFFER: i32 = 8 << 20;
@@ -56,6 +59,8 @@ pub(crate) struct PacketLink {
     features: Features,
     stats: LinkStats,
     slots: Vec<Slot>,
+    /// How many of them the next system call gets: about twice as many frames as the last one brought.
+    asking: usize,
     interface: Interface,
     /// Its number when the socket was bound to it.
     index: i32,
@@ -63,10 +68,12 @@ pub(crate) struct PacketLink {
     down: bool,
 }
 
-/// Where one frame is received to.
+/// Where one frame is received to: a small page, which holds what goes on a wire, and a large one for the rest of a fat
+/// frame.
 #[derive(Debug)]
 struct Slot {
-    posted: Posted,
+    front: Posted,
+    rest: Posted,
     header: [u8; HEADER_LEN],
     control: [u8; CONTROL_LEN],
 }
@@ -105,10 +112,11 @@ impl PacketLink {
             offloads.add(name, if config.offloads { Ok(None) } else { Err(BY_CONFIGURATION.to_owned()) });
         }
         let (features, send, recv) = match config.offloads {
-            true => (offloads.features(), MAX_MESSAGES, RECV_MESSAGES),
+            true => (offloads.features(), MAX_MESSAGES, MAX_MESSAGES),
             false => (Features::NONE, 1, 1),
         };
-        let slot = || Slot { posted: Posted::new(), header: [0; HEADER_LEN], control: [0; CONTROL_LEN] };
+        let slot =
+            || Slot { front: Posted::new(), rest: Posted::new(), header: [0; HEADER_LEN], control: [0; CONTROL_LEN] };
         Ok(Self {
             name: config.name.clone(),
             mtu,
@@ -119,6 +127,7 @@ impl PacketLink {
             features,
             stats: LinkStats::ZERO,
             slots: std::iter::repeat_with(slot).take(recv).collect(),
+            asking: FEW_MESSAGES.min(recv),
             interface: asked,
             index,
             down: false,
@@ -146,9 +155,10 @@ impl PacketLink {
     /// One system call. Tells how many frames it brought, and their bytes.
     fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
         let mut batch = RecvBatch::new();
-        for slot in &mut self.slots {
-            let Ok(room) = slot.posted.room(mem, Memory::HEADROOM, LONGEST) else { break };
-            batch.push(&mut [], &mut slot.control, &mut slot.header, room);
+        for slot in &mut self.slots[..self.asking] {
+            let front = slot.front.room(mem, Memory::HEADROOM, FRONT);
+            let (Ok(front), Ok(rest)) = (front, slot.rest.room(mem, 0, LONGEST - FRONT)) else { break };
+            batch.push(&mut [], &mut slot.control, [&mut slot.header, &mut front[..FRONT], rest]);
         }
         if batch.is_empty() {
             return Ok((0, 0));
@@ -164,6 +174,7 @@ impl PacketLink {
             Err(err) => return Err(self.went_down("recvmmsg", &err)),
         };
         self.stats.rx_calls += u64::from(!received.is_empty());
+        self.asking = (2 * received.len()).clamp(FEW_MESSAGES.min(self.slots.len()), self.slots.len());
         let mut bytes = 0;
         for (slot, received) in self.slots.iter_mut().zip(&received) {
             match slot.received(received) {
@@ -229,7 +240,10 @@ impl Slot {
     /// The frame that was received here.
     fn received(&mut self, received: &Received) -> Result<Packet, DropReason> {
         let len = received.len.saturating_sub(HEADER_LEN);
-        let mut packet = Packet::from_buf(self.posted.take(len, Memory::HEADROOM, LONGEST));
+        let mut packet = Packet::from_buf(self.front.take(len.min(FRONT), Memory::HEADROOM, FRONT));
+        if let Some(more) = len.checked_sub(FRONT).filter(|&more| more > 0) {
+            packet.push_frag(self.rest.take(more, 0, LONGEST - FRONT)).map_err(|_| DropReason::NoMemory)?;
+        }
         if received.truncated || received.len < HEADER_LEN {
             return Err(DropReason::IpTruncated);
         }
@@ -308,9 +322,11 @@ impl Link for PacketLink {
         }
         let (mut packets, mut bytes) = (0, 0);
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
+            let asked = self.asking;
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
-            if more < self.slots.len() {
+            // Fewer than were asked for: there are no more. `asking` is already about the next call.
+            if more < asked {
                 break;
             }
         }

@@ -19,6 +19,9 @@ pub(crate) const MAX_MESSAGES: usize = 64;
 /// Pieces of all packets in one call, and also the most that one packet may have (`UIO_MAXIOV`).
 pub(crate) const MAX_PIECES: usize = 1024;
 
+/// Pieces of a slot that is received into.
+pub(crate) const SLOT_PIECES: usize = 3;
+
 /// Packets to be sent.
 ///
 /// Invariant 1: every entry of `iov`, and every name and control pointer of `messages`, is a slice borrowed for `'a`.
@@ -76,7 +79,7 @@ impl<'a> SendBatch<'a> {
     }
 
     /// Sends the packets, and tells how many of them went. An error is the first one's.
-    pub(crate) fn send(mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+    pub(crate) fn send(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         point_at_pieces(&mut self.messages, &mut self.iov);
         let (start, count) = (self.messages.as_mut_ptr(), self.messages.len() as u32);
         // SAFETY: `start` has `count` messages; by invariants 1 and 2 they point at memory that is borrowed until after
@@ -102,7 +105,7 @@ pub(crate) struct Received {
 
 /// Slots for packets to be received. The invariants are those of [`SendBatch`], with exclusive borrows.
 pub(crate) struct RecvBatch<'a> {
-    iov: ArrayVec<libc::iovec, { 2 * MAX_MESSAGES }>,
+    iov: ArrayVec<libc::iovec, { SLOT_PIECES * MAX_MESSAGES }>,
     messages: ArrayVec<libc::mmsghdr, MAX_MESSAGES>,
     borrowed: PhantomData<&'a mut [u8]>,
 }
@@ -112,13 +115,19 @@ impl<'a> RecvBatch<'a> {
         Self { iov: ArrayVec::new(), messages: ArrayVec::new(), borrowed: PhantomData }
     }
 
-    /// Adds a slot: the packet goes to `header` and then to `room`.
+    /// Adds a slot: the packet goes to these pieces, one after the other.
     ///
     /// # Panics
     /// When there are [`MAX_MESSAGES`] already.
-    pub(crate) fn push(&mut self, name: &'a mut [u8], control: &'a mut [u8], header: &'a mut [u8], room: &'a mut [u8]) {
+    pub(crate) fn push<const N: usize>(
+        &mut self,
+        name: &'a mut [u8],
+        control: &'a mut [u8],
+        pieces: [&'a mut [u8]; N],
+    ) {
+        const { assert!(N <= SLOT_PIECES) };
         let before = self.iov.len();
-        for piece in [header, room] {
+        for piece in pieces {
             if !piece.is_empty() {
                 self.iov.push(libc::iovec { iov_base: piece.as_mut_ptr().cast::<c_void>(), iov_len: piece.len() });
             }
@@ -137,7 +146,7 @@ impl<'a> RecvBatch<'a> {
     }
 
     /// Receives what is there without waiting: one entry for each packet, in the order of the slots.
-    pub(crate) fn recv(mut self, fd: BorrowedFd<'_>) -> io::Result<ArrayVec<Received, MAX_MESSAGES>> {
+    pub(crate) fn recv(&mut self, fd: BorrowedFd<'_>) -> io::Result<ArrayVec<Received, MAX_MESSAGES>> {
         point_at_pieces(&mut self.messages, &mut self.iov);
         let (start, count) = (self.messages.as_mut_ptr(), self.messages.len() as u32);
         let (flags, forever) = (libc::MSG_DONTWAIT, std::ptr::null_mut());

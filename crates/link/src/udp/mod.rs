@@ -147,7 +147,7 @@ impl UdpLink {
         let mut batch = RecvBatch::new();
         for slot in &mut self.slots {
             let Ok(room) = slot.posted.room(mem, Memory::HEADROOM, LONGEST) else { break };
-            batch.push(&mut slot.name, &mut slot.control, &mut [], room);
+            batch.push(&mut slot.name, &mut slot.control, [room]);
         }
         if batch.is_empty() {
             return Ok((0, 0));

@@ -113,7 +113,7 @@ fn round_trip(loopback: IpAddr, gro: bool, uso: bool) -> io::Result<Seen> {
         }
         let (mut room, mut control, mut name) = ([0; 2 * TRAIN], [0; CONTROL_LEN], [0; 28]);
         let mut batch = RecvBatch::new();
-        batch.push(&mut name, &mut control, &mut [], &mut room);
+        batch.push(&mut name, &mut control, [&mut room]);
         let received = batch.recv(to.as_fd())?;
         let Some(message) = received.first() else { break };
         let messages = cmsg::iter(&control[..message.control_len.min(CONTROL_LEN)]);
