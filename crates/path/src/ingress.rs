@@ -8,8 +8,8 @@ use offload::ip_headers;
 use packet::{Csum, Cut, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
-use wire::ipv4::{Ipv4, Opt};
-use wire::{FlowKey, MacAddr, Protocol, Version, tcp, udp};
+use wire::ipv4::{self, Ipv4, Opt};
+use wire::{FlowKey, MacAddr, Protocol, Version, ipv6, tcp, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Turn};
@@ -80,15 +80,21 @@ impl Path {
             Err(reason) => return self.drop(&pkt, reason),
         };
         if !self.is_our_esp(&pkt, &info) {
-            let glued = &mut self.scratch.glued;
-            return match self.ports.get(pkt.meta.link) {
-                Some(port) if port.config.gro => self.gro.receive(turn.mem, pkt, glued),
-                _ => glued.push(pkt),
-            };
+            return self.glue(turn, pkt);
         }
         let v4 = info.version() == Version::V4;
         self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
         self.decrypt(turn, pkt, v4);
+    }
+
+    /// Gives a packet to GRO if its link is one that is glued.
+    #[inline]
+    fn glue(&mut self, turn: Turn<'_>, pkt: Packet) {
+        let glued = &mut self.scratch.glued;
+        match self.ports.get(pkt.meta.link) {
+            Some(port) if port.config.gro => self.gro.receive(turn.mem, pkt, glued),
+            _ => glued.push(pkt),
+        }
     }
 
     /// The IP headers, which have to be what the link layer said.
@@ -120,7 +126,8 @@ impl Path {
         self.scratch.glued.append(&mut opened.not_esp);
         // A packet has at most as many layers as a security path has room for.
         for inner in opened.packets.drain(..) {
-            self.open(turn, inner, Framing::NONE);
+            // GRO looks at it closely enough, and IP input later.
+            if is_tcp(inner.head()) { self.glue(turn, inner) } else { self.open(turn, inner, Framing::NONE) }
         }
         self.scratch.opened = opened;
     }
@@ -183,8 +190,8 @@ impl Path {
 
     /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
     fn classify(&mut self, turn: Turn<'_>, pkt: &mut Packet) -> Result<(Info, FlowKey), DropReason> {
-        let info = ip_headers(turn.mem, pkt)?;
-        let v4 = info.version() == Version::V4;
+        let v4 = Version::of(pkt.head()) != Ok(Version::V6);
+        let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, v4))?;
         self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
         if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
             pkt.meta.cut = Cut::Fragment;
@@ -248,6 +255,15 @@ pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<F
         pkt.may_pull(turn.mem, info.total_len.min(info.header_len + PORTS_LEN))?;
     }
     Ok(FlowKey::new(info, pkt.head()))
+}
+
+/// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.
+fn is_tcp(head: &[u8]) -> bool {
+    match head.first() {
+        Some(0x45) => head.get(ipv4::PROTOCOL_AT) == Some(&Protocol::TCP.0),
+        Some(0x60..=0x6f) => head.get(ipv6::NEXT_HEADER_AT) == Some(&Protocol::TCP.0),
+        _ => false,
+    }
 }
 
 /// Tells whether an unfinished checksum is that of the packet's own TCP or UDP.
