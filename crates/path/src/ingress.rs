@@ -146,7 +146,20 @@ impl Path {
             }
             _ => false,
         };
-        is_esp && self.fib.is_local(info.dst)
+        is_esp && self.is_local(info.dst)
+    }
+
+    /// As [`Fib::is_local`](fib::Fib::is_local), which the packets of one tunnel need not ask again.
+    fn is_local(&self, dst: IpAddr) -> bool {
+        let asked = (self.fib.generation(), dst);
+        if self.local.get() == Some(asked) {
+            return true;
+        }
+        let is_local = self.fib.is_local(dst);
+        if is_local {
+            self.local.set(Some(asked));
+        }
+        is_local
     }
 
     /// Ends a burst: what GRO holds goes on, in order, and then what was inside of what was reassembled.

@@ -24,6 +24,9 @@ mod ports;
 mod reassemble;
 mod reply;
 
+use std::cell::Cell;
+use std::net::IpAddr;
+
 use base::{Counters, DropReason, Instant, LinkId};
 use fib::{Action, Fib, Neighbours};
 use host::RateLimit;
@@ -57,6 +60,8 @@ pub struct Path {
     reassembly: Reassembly,
     fragment_ids: FragmentIds,
     icmp_limit: RateLimit,
+    /// The address of our own that ESP last came to, and the generation of the routes that said so.
+    local: Cell<Option<(u64, IpAddr)>>,
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
     /// Kept for their storage; empty between two calls.
@@ -120,6 +125,7 @@ impl Path {
             reassembly: Reassembly::default(),
             fragment_ids: FragmentIds::default(),
             icmp_limit: RateLimit::default(),
+            local: Cell::new(None),
             conflict_told: None,
             scratch: Scratch::default(),
             actions: Vec::new(),

@@ -160,6 +160,22 @@ fn esp_for_somebody_else_is_forwarded_unopened() {
 }
 
 #[test]
+fn esp_to_an_address_that_is_no_longer_ours_is_not_opened() {
+    let [flow, _] = flows();
+    let mut world = tunnelled(TUNNELS[0], 1);
+    for _ in 0..2 {
+        world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
+    }
+    let [first, second] = [0, 1].map(|at| world.nodes[0].path.take_tx(OUTSIDE).unwrap()[at].to_vec());
+    let far = &mut world.nodes[1];
+    far.rx_bytes(NOW, OUTSIDE, &first);
+    only(far.tx(INSIDE));
+    far.path.fib.replace(fib::Fib::default());
+    far.rx_bytes(NOW, OUTSIDE, &second);
+    assert_eq!(far.drops(), [(2, DropReason::NoRoute, 1)]);
+}
+
+#[test]
 fn what_else_comes_to_the_port_of_esp_in_udp_is_not_esp() {
     let flow = Flow { sport: 4500, dport: 4500, ..Flow::new(ENDS[0][0], ENDS[0][1]) };
     let datagram = |payload: &[u8]| {
