@@ -94,7 +94,7 @@ pub struct Tapped {
     pub fat: bool,
     /// Whether it was on its way out.
     pub outbound: bool,
-    /// Its bytes, from the link-layer header on.
+    /// Its bytes: from the link-layer header on as on the wire, from the IP header on if it was seen fat.
     pub bytes: Vec<u8>,
 }
 
