@@ -13,6 +13,7 @@ use packet::{Memory, Packet};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use wire::{eth, vlan};
 
+use crate::burst::{self, Batches};
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::open::Config;
@@ -188,9 +189,10 @@ impl PacketLink {
         }
         Ok((received.len(), bytes))
     }
+}
 
-    /// Sends as many frames as go into one system call, and tells how many went.
-    fn send_batch(&self, packets: &[Packet]) -> io::Result<usize> {
+impl Batches for PacketLink {
+    fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
         let prepare = |packet: &Packet| {
             let tag = vlan_tag(packet);
             let header = encode(packet, tag.map_or(0, |tag| tag.len() as u16))?;
@@ -212,7 +214,6 @@ impl PacketLink {
         batch.send(self.socket.as_fd())
     }
 
-    /// What becomes of the packet at the front, which the kernel did not take. `None`: it was dropped, go on.
     #[cold]
     fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
         let reason = match errno(err) {
@@ -233,6 +234,10 @@ impl PacketLink {
         };
         self.stats.tx_drop(reason);
         Ok(None)
+    }
+
+    fn stats_mut(&mut self) -> &mut LinkStats {
+        &mut self.stats
     }
 }
 
@@ -334,24 +339,7 @@ impl Link for PacketLink {
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        let mut gone = 0;
-        let outcome = loop {
-            let Some(first) = burst.get(gone) else { break Ok(Sent::All) };
-            match self.send_batch(&burst[gone..]) {
-                Ok(count) => {
-                    self.stats.tx_calls += 1;
-                    burst[gone..gone + count].iter().for_each(|packet| self.stats.sent(packet));
-                    gone += count;
-                }
-                Err(err) => match self.refused(first, &err) {
-                    Ok(None) => gone += 1,
-                    Ok(Some(stop)) => break Ok(stop),
-                    Err(err) => break Err(err),
-                },
-            }
-        };
-        burst.drain(..gone);
-        outcome
+        burst::send(self, burst)
     }
 }
 

@@ -20,6 +20,7 @@
 //! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7).
 
 mod af_packet;
+mod burst;
 pub mod capture;
 mod error;
 mod link;

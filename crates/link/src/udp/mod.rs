@@ -17,6 +17,7 @@ use offload::Features;
 use packet::{Memory, Packet};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use crate::burst::{self, Batches};
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
 use crate::open::{Config, DEFAULT_MTU};
@@ -241,9 +242,10 @@ impl UdpLink {
         }
         Ok(Message { name: SockAddr::new(dst), control, header_len })
     }
+}
 
-    /// Sends as many packets as go into one system call, and tells how many went.
-    fn send_batch(&self, packets: &[Packet]) -> io::Result<usize> {
+impl Batches for UdpLink {
+    fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
         let prepared: ArrayVec<Message, MAX_MESSAGES> =
             packets.iter().take(self.width).map_while(|packet| self.prepare(packet).ok()).collect();
         let mut batch = SendBatch::new();
@@ -261,7 +263,6 @@ impl UdpLink {
         batch.send(self.socket.as_fd())
     }
 
-    /// What becomes of the packet at the front, which the kernel did not take. `None`: it was dropped, go on.
     #[cold]
     fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
         let reason = match errno(err) {
@@ -281,6 +282,10 @@ impl UdpLink {
         };
         self.stats.tx_drop(reason);
         Ok(None)
+    }
+
+    fn stats_mut(&mut self) -> &mut LinkStats {
+        &mut self.stats
     }
 }
 
@@ -372,30 +377,6 @@ impl Link for UdpLink {
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
-        let mut gone = 0;
-        let mut retried = false;
-        let outcome = loop {
-            let Some(first) = burst.get(gone) else { break Ok(Sent::All) };
-            match self.send_batch(&burst[gone..]) {
-                Ok(count) => {
-                    self.stats.tx_calls += 1;
-                    burst[gone..gone + count].iter().for_each(|packet| self.stats.sent(packet));
-                    gone += count;
-                    retried = false;
-                }
-                // It may be about an earlier packet: then this one goes the second time.
-                Err(err) if !retried && is_soft(errno(&err)) && errno(&err) != libc::EMSGSIZE => {
-                    self.stats.soft_errors += 1;
-                    retried = true;
-                }
-                Err(err) => match self.refused(first, &err) {
-                    Ok(None) => (gone, retried) = (gone + 1, false),
-                    Ok(Some(stop)) => break Ok(stop),
-                    Err(err) => break Err(err),
-                },
-            }
-        };
-        burst.drain(..gone);
-        outcome
+        burst::send(self, burst)
     }
 }
