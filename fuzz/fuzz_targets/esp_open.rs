@@ -22,6 +22,7 @@ fn node() -> Ipsec {
             src: SRC.into(),
             dst: DST.into(),
             spi: Spi(bits + 1),
+            dir: None,
             mode: if bits & 1 == 0 { Mode::Tunnel } else { Mode::Transport },
             reqid: 0,
             algorithm: if bits & 4 == 0 { Algorithm::Null } else { Algorithm::GcmAes { key, icv_len: 12 } },

@@ -131,6 +131,7 @@ fn sa(config: &SaConfig, sa: &Sa) -> SaState {
         src: config.src,
         dst: config.dst,
         spi: config.spi,
+        dir: config.dir,
         mode: config.mode,
         reqid: config.reqid,
         algorithm: config.algorithm.name().to_owned(),

@@ -6,8 +6,8 @@ use base::Prefix;
 use control::Change;
 use control::model::{self, Config};
 use ipsec::{
-    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, SaFlags,
-    Selector, Template,
+    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, SaDir,
+    SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
 use zeroize::Zeroizing;
@@ -110,6 +110,7 @@ fn sa(config: &model::SaConfig) -> SaConfig {
         src: config.src,
         dst: config.dst,
         spi: Spi(config.spi),
+        dir: config.dir.map(sa_dir),
         mode: mode(config.mode),
         reqid: config.reqid,
         algorithm: algorithm(&config.algorithm),
@@ -138,6 +139,13 @@ fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
 fn flags(flags: model::SaFlags) -> SaFlags {
     let model::SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap } = flags;
     SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap }
+}
+
+fn sa_dir(dir: model::SaDir) -> SaDir {
+    match dir {
+        model::SaDir::In => SaDir::In,
+        model::SaDir::Out => SaDir::Out,
+    }
 }
 
 fn mode(mode: model::Mode) -> Mode {
@@ -242,6 +250,7 @@ mod tests {
         change(&mut ipsec, &Config::default(), &new).unwrap();
         let sa = ipsec.sad().iter().next().unwrap();
         assert_eq!((sa.spi(), sa.mode(), sa.reqid(), sa.replay().size()), (Spi(0x1000), Mode::Tunnel, 1, 64));
+        assert_eq!((sa.dir(), sa.flags().esn), (None, false));
         let policies: Vec<&PolicyConfig> = ipsec.spd().iter().map(|policy| &policy.config).collect();
         assert_eq!((policies.len(), policies[0].dir, policies[0].action), (2, Dir::In, Action::Block));
         assert_eq!((policies[1].dir, policies[1].priority, policies[1].templates.len()), (Dir::Out, 7, 1));
@@ -264,6 +273,17 @@ mod tests {
         assert_eq!(change(&mut ipsec, &other, &wider).unwrap(), 2);
         let sas: Vec<_> = ipsec.sad().iter().map(|sa| (sa.id(), sa.replay().size())).collect();
         assert_eq!(sas, [(before, 128)]);
+    }
+
+    #[test]
+    fn an_sa_is_given_a_direction_and_keeps_it() {
+        let dir = |dir: &str| config(&SA.replace("replay-window = 64", &format!("dir = \"{dir}\"")));
+        let (mut ipsec, old) = (Ipsec::new(), config(SA));
+        change(&mut ipsec, &Config::default(), &old).unwrap();
+        assert_eq!(change(&mut ipsec, &old, &dir("in")).unwrap(), 1);
+        let err = change(&mut ipsec, &dir("in"), &dir("out")).unwrap_err();
+        assert_eq!((err.exit_code, err.message.contains("0x1000: dir cannot be reversed")), (2, true), "{err}");
+        assert_eq!(ipsec.sad().iter().next().unwrap().dir(), Some(SaDir::In));
     }
 
     #[test]

@@ -121,6 +121,8 @@ drop_reasons! {
     EspDummy,
     /// The encapsulation or mode is not the SA's.
     EspMismatch,
+    /// The SA is for the other direction (RFC 4301 §4.1: an SA is simplex).
+    EspDirection,
     /// The sequence number would wrap (RFC 4303 §3.3.3).
     EspSequenceOverflow,
     /// A policy says block.

@@ -105,6 +105,8 @@ pub struct SaConfig {
     pub dst: IpAddr,
     /// The security parameters index, in host byte order; not 0.
     pub spi: u32,
+    /// The only direction in which it may be used; `None` leaves it to its use.
+    pub dir: Option<SaDir>,
     /// What is protected: whole packets or their payload.
     pub mode: Mode,
     /// Ties the SA to the templates with the same number; 0 ties it to none in particular.
@@ -119,6 +121,16 @@ pub struct SaConfig {
     pub encap: Option<Encap>,
     /// Which inner packets may use it; `None` lets any.
     pub selector: Option<Selector>,
+}
+
+/// Which way an SA's packets go: Linux's `XFRM_SA_DIR_*`.
+#[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SaDir {
+    /// They are received and opened: those to the node itself, and those to hosts behind it.
+    In,
+    /// They are sealed and sent.
+    Out,
 }
 
 /// RFC 4301's modes.
@@ -306,6 +318,7 @@ macro_rules! words {
 }
 
 words! {
+    SaDir { In "in", Out "out", }
     Mode { Transport "transport", Tunnel "tunnel", }
     Dir { In "in", Out "out", Fwd "fwd", }
     PolicyAction { Allow "allow", Block "block", }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use base::{IfAddr, Prefix};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Dir, Encap, Mode, PolicyAction, Selector, Template};
+use crate::model::{Dir, Encap, Mode, PolicyAction, SaDir, Selector, Template};
 
 /// A link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -114,6 +114,8 @@ pub struct SaState {
     pub dst: IpAddr,
     /// The security parameters index.
     pub spi: u32,
+    /// The only direction in which it may be used.
+    pub dir: Option<SaDir>,
     /// Tunnel or transport.
     pub mode: Mode,
     /// The number that ties it to templates.

@@ -156,6 +156,9 @@ impl Display for SaState {
             writeln!(f, "\tencap type espinudp sport {} dport {} addr {any}", encap.sport, encap.dport)?;
         }
         self.anti_replay(f)?;
+        if let Some(dir) = self.dir {
+            writeln!(f, "\tdir {dir}")?;
+        }
         if let Some(selector) = &self.selector {
             writeln!(f, "\tsel {selector}")?;
         }

@@ -56,6 +56,7 @@ fn a_file_becomes_the_model_that_it_describes() {
             src: ip("192.0.2.1"),
             dst: ip("192.0.2.2"),
             spi: 0x1000,
+            dir: None,
             mode: Mode::Tunnel,
             reqid: 1,
             algorithm: Algorithm::GcmAes { key: GcmKey::new(key).unwrap(), icv_bits: 128 },
@@ -68,6 +69,7 @@ fn a_file_becomes_the_model_that_it_describes() {
             src: ip("198.51.100.7"),
             dst: ip("198.51.100.1"),
             spi: 0x1001,
+            dir: None,
             mode: Mode::Transport,
             reqid: 0,
             algorithm: Algorithm::Null,
@@ -108,6 +110,19 @@ fn a_file_becomes_the_model_that_it_describes() {
         },
     ];
     assert_eq!(config.policies, policies);
+}
+
+#[test]
+fn an_sa_that_only_sends_has_extended_numbers_without_a_window() {
+    let sa = |text: &str| Config::from_toml(&GOOD.replace("replay-window = 1024", text), "f").unwrap().sas.remove(0);
+    for (text, dir, window) in [
+        ("dir = \"out\"", SaDir::Out, 0),
+        ("dir = \"out\"\nreplay-window = 0", SaDir::Out, 0),
+        ("dir = \"in\"\nreplay-window = 64", SaDir::In, 64),
+    ] {
+        let sa = sa(text);
+        assert_eq!((sa.dir, sa.replay_window, sa.flags.esn), (Some(dir), window, true), "{text}");
+    }
 }
 
 #[test]

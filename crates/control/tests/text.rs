@@ -1,6 +1,6 @@
 //! What `fatpath show` prints, to the last blank, and that its JSON comes back equal.
 
-use control::model::{Dir, Encap, Level, Mode, PolicyAction, Selector, Template};
+use control::model::{Dir, Encap, Level, Mode, PolicyAction, SaDir, Selector, Template};
 use control::state::*;
 use control::{Reply, Shown};
 
@@ -87,6 +87,7 @@ fn sas() -> Shown {
         src: "192.0.2.1".parse().unwrap(),
         dst: "192.0.2.2".parse().unwrap(),
         spi: 0x1000,
+        dir: None,
         mode: Mode::Tunnel,
         reqid: 1,
         algorithm: "rfc4106(gcm(aes))".to_owned(),
@@ -103,6 +104,7 @@ fn sas() -> Shown {
     };
     let null = SaState {
         spi: 0xdead_beef,
+        dir: Some(SaDir::In),
         mode: Mode::Transport,
         reqid: 0,
         algorithm: "ecb(cipher_null)".to_owned(),
@@ -229,6 +231,7 @@ src 192.0.2.1 dst 192.0.2.2
 \treplay-window 32
 \tenc ecb(cipher_null)\x20
 \tanti-replay context: seq 0x2, oseq 0x0, bitmap 0x00000003
+\tdir in
 \tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20
 \tlifetime current:
 \t  0(bytes), 0(packets)

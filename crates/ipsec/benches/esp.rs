@@ -27,6 +27,7 @@ fn sa(udp: bool) -> SaConfig {
         src: Ipv4Addr::new(192, 0, 2, 1).into(),
         dst: Ipv4Addr::new(192, 0, 2, 2).into(),
         spi: Spi(0x1000),
+        dir: None,
         mode: Mode::Tunnel,
         reqid: 1,
         algorithm: Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 },

@@ -18,6 +18,15 @@ pub enum Mode {
     Tunnel,
 }
 
+/// Which way an SA's packets go, seen from this node: iproute2's `dir` of `ip xfrm state`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum SaDir {
+    /// They are received and opened.
+    In,
+    /// They are sealed and sent.
+    Out,
+}
+
 /// An ESP security association (RFC 4301 §4.4.2), for one direction.
 #[derive(Clone, Debug)]
 pub struct SaConfig {
@@ -27,6 +36,9 @@ pub struct SaConfig {
     pub dst: IpAddr,
     /// The security parameters index.
     pub spi: Spi,
+    /// The only direction in which it may be used; `None` leaves it to its use. One of [`SaDir::In`] is also used for
+    /// packets to hosts that this node stands in front of (see [`Sad::opens_for_others`](crate::sad::Sad::opens_for_others)).
+    pub dir: Option<SaDir>,
     /// What is protected: whole packets or their payload.
     pub mode: Mode,
     /// Ties the SA to the templates with the same number.
@@ -175,8 +187,12 @@ pub enum ConfigError {
     SpiZero,
     /// A replay window above [`MAX_WINDOW`].
     ReplayWindow(u32),
-    /// Extended sequence numbers without a replay window.
+    /// Extended sequence numbers without a replay window, in an SA that may receive.
     EsnWithoutWindow,
+    /// An option, by iproute2's name, that has no meaning in that direction.
+    Direction(SaDir, &'static str),
+    /// A key that has received would send, or the other way round.
+    DirReversed,
     /// There is such an SA or policy already.
     Exists,
     /// There is no such SA.
@@ -243,10 +259,33 @@ impl SaConfig {
         if self.replay_window > MAX_WINDOW {
             return Err(ConfigError::ReplayWindow(self.replay_window));
         }
-        if self.flags.esn && self.replay_window == 0 {
+        self.check_direction()?;
+        if self.flags.esn && self.replay_window == 0 && self.dir != Some(SaDir::Out) {
             return Err(ConfigError::EsnWithoutWindow);
         }
         self.selector.as_ref().map_or(Ok(()), Selector::check)
+    }
+
+    /// An SA that names its direction has none of the other one's options (Linux `verify_newsa_info`,
+    /// `verify_replay`).
+    fn check_direction(&self) -> Result<(), ConfigError> {
+        let Some(dir) = self.dir else { return Ok(()) };
+        let SaFlags { noecn: _, decap_dscp, nopmtudisc, esn: _, dont_encap_dscp, oseq_may_wrap } = self.flags;
+        let wrong = match dir {
+            SaDir::Out => {
+                &[("decap-dscp", decap_dscp), ("replay-window", self.replay_window > 0), ("replay-seq", self.seq > 0)][..]
+            }
+            SaDir::In => &[
+                ("nopmtudisc", nopmtudisc),
+                ("dont-encap-dscp", dont_encap_dscp),
+                ("oseq-may-wrap", oseq_may_wrap),
+                ("replay-oseq", self.oseq > 0),
+            ],
+        };
+        match wrong.iter().find(|(_, is_set)| *is_set) {
+            Some(&(option, _)) => Err(ConfigError::Direction(dir, option)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -287,6 +326,15 @@ impl From<AlgorithmError> for ConfigError {
     }
 }
 
+impl fmt::Display for SaDir {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::In => "in",
+            Self::Out => "out",
+        })
+    }
+}
+
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -295,6 +343,8 @@ impl fmt::Display for ConfigError {
             Self::SpiZero => f.write_str("an SPI is not 0"),
             Self::ReplayWindow(size) => write!(f, "replay-window {size} is above {MAX_WINDOW}"),
             Self::EsnWithoutWindow => f.write_str("esn needs a replay-window above 0"),
+            Self::Direction(dir, option) => write!(f, "an SA of dir {dir} has no {option}"),
+            Self::DirReversed => f.write_str("dir cannot be reversed under a key in use; give it a new SPI and key"),
             Self::Exists => f.write_str("it exists already"),
             Self::NotFound => f.write_str("it does not exist"),
             Self::EsnChanged => f.write_str("esn cannot change under a key that is in use; give it a new SPI and key"),

@@ -13,7 +13,7 @@ use wire::esp::{Header, TRAILER_LEN, Trailer};
 use wire::ip::Info;
 use wire::{Protocol, Spi, udp};
 
-use crate::config::Mode;
+use crate::config::{Mode, SaDir};
 use crate::gateway::Ipsec;
 use crate::output::Aad;
 use crate::pieces::Pieces;
@@ -55,8 +55,9 @@ enum Kind {
 
 impl Ipsec {
     /// Opens `pkt`, which begins with its IP header and carries ESP or ESP in UDP: one packet, or a train
-    /// ([`GsoKind::Udp`](packet::GsoKind::Udp)) of them. It is for this node and no fragment. An outer UDP checksum is
-    /// not looked at, because the ICV says more.
+    /// ([`GsoKind::Udp`](packet::GsoKind::Udp)) of them. It is for this node, or for one that it
+    /// [opens for](Sad::opens_for_others), and no fragment. An outer UDP checksum is not looked at, because the ICV says
+    /// more.
     pub fn open(&mut self, mem: &Memory, now: Instant, mut pkt: Packet, opened: &mut Opened, counters: &mut Counters) {
         let (info, payload_at) = match outer_headers(mem, &mut pkt) {
             Ok(found) => found,
@@ -238,6 +239,9 @@ impl Opener<'_> {
         let id = id.ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
         self.last = Some((header.spi(), id));
         let sa = self.sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
+        if sa.dir == Some(SaDir::Out) {
+            return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
+        }
         if sa.encap.is_some() != self.outer.is_udp {
             return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
         }

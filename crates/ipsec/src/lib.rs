@@ -39,7 +39,8 @@ pub mod sequence;
 pub mod spd;
 
 pub use config::{
-    Action, ConfigError, Dir, EspInUdp, Level, Mode, PolicyConfig, PortMask, SaConfig, SaFlags, Selector, Template,
+    Action, ConfigError, Dir, EspInUdp, Level, Mode, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags, Selector,
+    Template,
 };
 pub use engine::{Algorithm, AlgorithmError};
 pub use gateway::Ipsec;

@@ -7,7 +7,7 @@ use base::{Counters, DropReason, Mib, SaId};
 use packet::SecPath;
 use wire::FlowKey;
 
-use crate::config::{Action, Dir, Level, MAX_TEMPLATES, Mode, PolicyConfig, Template};
+use crate::config::{Action, Dir, Level, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Template};
 use crate::gateway::Ipsec;
 use crate::sa::Sa;
 use crate::sad::Sad;
@@ -36,6 +36,8 @@ pub(crate) enum Verdict {
     /// Nobody's policy, and the default is to block, which Linux does not count.
     DefaultBlock,
     NoState,
+    /// The SA that the policy asks for is one to receive by.
+    WrongDirection,
     TooDeep,
 }
 
@@ -50,6 +52,7 @@ impl Ipsec {
             Verdict::DefaultBlock => return Decision::Drop(DropReason::PolicyBlock),
             Verdict::Block => (Mib::XfrmOutPolBlock, DropReason::PolicyBlock),
             Verdict::NoState => (Mib::XfrmOutNoStates, DropReason::PolicyNoState),
+            Verdict::WrongDirection => (Mib::XfrmOutStateDirError, DropReason::EspDirection),
             Verdict::TooDeep => (Mib::XfrmOutPolError, DropReason::PolicyDepth),
         };
         counters.count(mib);
@@ -102,6 +105,7 @@ fn resolve(sad: &Sad, spd: &Spd, flow: &FlowKey) -> Verdict {
             (src, dst) = (template.src.unwrap_or_else(|| any_like(end)), end);
         }
         match sad.for_template(template, src, dst, flow) {
+            Some(sa) if sad.get(sa).is_some_and(|sa| sa.dir == Some(SaDir::In)) => return Verdict::WrongDirection,
             Some(sa) => {
                 if bundle.try_push(sa).is_err() {
                     return Verdict::TooDeep;

@@ -12,7 +12,8 @@ pub const MAX_WINDOW: u32 = 4096;
 /// Which sequence numbers were authenticated.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
-    /// How many numbers up to `top` are remembered; 0 checks nothing.
+    /// How many numbers up to `top` are remembered; 0 checks nothing, and with `esn` it is that of an SA that only
+    /// sends, since upper halves cannot be guessed.
     size: u32,
     /// Whether numbers have 64 bits, of which the wire has the lower half.
     esn: bool,
@@ -37,9 +38,9 @@ impl ReplayWindow {
     /// A window of `size` packets up to `top`, of which none but `top` itself was seen.
     ///
     /// # Panics
-    /// When `size` is above [`MAX_WINDOW`], or 0 with `esn`: configurations that are refused before.
+    /// When `size` is above [`MAX_WINDOW`], a configuration that is refused before.
     pub fn new(size: u32, esn: bool, top: u64) -> Self {
-        assert!(size <= MAX_WINDOW && (size > 0 || !esn), "a window of {size}, esn {esn}");
+        assert!(size <= MAX_WINDOW, "a window of {size}");
         let words = (size.div_ceil(64) as usize + 1).next_power_of_two();
         let mut window = Self { size, esn, top, words: vec![0; words].into_boxed_slice() };
         window.set(top);

@@ -5,20 +5,21 @@ use std::net::IpAddr;
 use base::{Instant, SaId};
 use wire::{Spi, Version};
 
-use crate::config::{ConfigError, EspInUdp, Mode, SaConfig, SaFlags, Selector};
+use crate::config::{ConfigError, EspInUdp, Mode, SaConfig, SaDir, SaFlags, Selector};
 use crate::engine::Aead;
 use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
 use crate::sequence::OutSequence;
 
 /// A security association (RFC 4301 §4.4.2). One that sends draws from [`OutSequence`], one that receives keeps a
-/// [`ReplayWindow`]; which it is, is told by its use alone, as in Linux.
+/// [`ReplayWindow`]; which it is, is told by its direction, or by its use alone if it names none, as in Linux.
 #[derive(Debug)]
 pub struct Sa {
     id: SaId,
     pub(crate) src: IpAddr,
     pub(crate) dst: IpAddr,
     pub(crate) spi: Spi,
+    pub(crate) dir: Option<SaDir>,
     pub(crate) mode: Mode,
     pub(crate) reqid: u32,
     pub(crate) flags: SaFlags,
@@ -62,6 +63,7 @@ impl Sa {
             src: config.src,
             dst: config.dst,
             spi: config.spi,
+            dir: config.dir,
             mode: config.mode,
             reqid: config.reqid,
             flags: config.flags,
@@ -78,12 +80,18 @@ impl Sa {
     /// Takes over what `config`, which was checked, says beside identity and key. What was sent and seen stays so.
     ///
     /// # Errors
-    /// [`ConfigError::EsnChanged`].
+    /// [`ConfigError::EsnChanged`], [`ConfigError::DirReversed`].
     pub(crate) fn update(&mut self, config: &SaConfig) -> Result<(), ConfigError> {
         if config.flags.esn != self.flags.esn {
             return Err(ConfigError::EsnChanged);
         }
+        if let (Some(old), Some(new)) = (self.dir, config.dir)
+            && old != new
+        {
+            return Err(ConfigError::DirReversed);
+        }
         self.src = config.src;
+        self.dir = config.dir;
         self.mode = config.mode;
         self.reqid = config.reqid;
         self.flags = config.flags;
@@ -114,6 +122,11 @@ impl Sa {
     /// The security parameters index.
     pub const fn spi(&self) -> Spi {
         self.spi
+    }
+
+    /// The only direction in which it may be used.
+    pub const fn dir(&self) -> Option<SaDir> {
+        self.dir
     }
 
     /// What it protects.

@@ -6,7 +6,7 @@ use base::SaId;
 use hashbrown::HashMap;
 use wire::{FlowKey, Spi};
 
-use crate::config::{ConfigError, Mode, SaConfig, Template};
+use crate::config::{ConfigError, Mode, SaConfig, SaDir, Template};
 use crate::sa::Sa;
 
 /// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id
@@ -75,8 +75,8 @@ impl Sad {
     /// its replay window remembers, so that neither a vector nor a packet is taken twice (Linux `xfrm_state_update`).
     ///
     /// # Errors
-    /// What is wrong with `config`, [`ConfigError::NotFound`] when there is no such SA, [`ConfigError::EsnChanged`]. It
-    /// then stays as it was.
+    /// What is wrong with `config`, [`ConfigError::NotFound`] when there is no such SA, [`ConfigError::EsnChanged`],
+    /// [`ConfigError::DirReversed`]. It then stays as it was.
     pub fn update(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
         config.check()?;
         let id = self.by_spi(config.dst, config.spi).ok_or(ConfigError::NotFound)?;
@@ -157,8 +157,16 @@ impl Sad {
         self.encap_ports.contains_key(&(dst, port))
     }
 
+    /// Tells whether ESP with `spi` to `dst`, which is not this node, is for this node to open all the same: as the "bump
+    /// in the wire" of RFC 4301 §3.3, in front of a host that knows nothing of IPsec. Its SA says so by [`SaDir::In`];
+    /// without it a packet that this node itself has sent, and that came back, would be opened.
+    #[inline]
+    pub fn opens_for_others(&self, dst: IpAddr, spi: Spi) -> bool {
+        self.by_spi(dst, spi).and_then(|id| self.get(id)).is_some_and(|sa| sa.dir == Some(SaDir::In))
+    }
+
     /// The SA to send `flow` by as `template` asks, from `src` to `dst`: the newest that fits (Linux
-    /// `xfrm_state_find`).
+    /// `xfrm_state_find`). Its direction is the caller's to look at.
     pub fn for_template(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &FlowKey) -> Option<SaId> {
         let ids = self.by_template.get(&(dst, template.reqid, template.mode))?;
         let fits = |sa: &Sa| {

@@ -20,6 +20,7 @@ pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
         src: src.parse().expect("an address"),
         dst: dst.parse().expect("an address"),
         spi: Spi(spi),
+        dir: None,
         mode,
         reqid: spi,
         algorithm: Algorithm::GcmAes { key: (0..20).map(|at| at ^ spi as u8).collect::<Vec<u8>>().into(), icv_len: 16 },

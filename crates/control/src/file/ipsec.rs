@@ -7,12 +7,12 @@ use zeroize::Zeroizing;
 
 use super::reader::{Result, Table, Value, one_of, quoted};
 use crate::model::{
-    Algorithm, Config, Dir, Encap, GcmKey, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaFlags,
+    Algorithm, Config, Dir, Encap, GcmKey, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaDir, SaFlags,
     Selector, Template,
 };
 
 pub(super) const SA_KEYS: &[&str] =
-    &["src", "dst", "proto", "spi", "mode", "reqid", "aead", "enc", "replay-window", "flags", "encap", "sel"];
+    &["src", "dst", "proto", "spi", "dir", "mode", "reqid", "aead", "enc", "replay-window", "flags", "encap", "sel"];
 pub(super) const POLICY_KEYS: &[&str] = &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl"];
 const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
 
@@ -33,15 +33,17 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
         let what = format!("{spi:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
         return Err(spi_value.error(what));
     }
+    let dir = table.get("dir").map(|value| value.word(SaDir::WORDS)).transpose()?;
     let mode = table.get("mode").map_or(Ok(Mode::Transport), |value| value.word(Mode::WORDS))?;
     let reqid = table.get("reqid").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
     let algorithm = algorithm(table)?;
-    let flags = table.get("flags").map_or(Ok(SaFlags::default()), |value| sa_flags(&value))?;
-    let replay_window = replay_window(table, flags)?;
+    let flags = table.get("flags").map_or(Ok(SaFlags::default()), |value| sa_flags(&value, dir))?;
+    let replay_window = replay_window(table, flags, dir)?;
     let encap = table.get("encap").map(|value| encap(&value)).transpose()?;
     check_udp_link(table, config, (src_addr, dst_addr), encap)?;
     let selector = table.get("sel").map(|value| sa_selector(&value, mode, src_addr)).transpose()?;
-    Ok(SaConfig { src: src_addr, dst: dst_addr, spi, mode, reqid, algorithm, replay_window, flags, encap, selector })
+    let (src, dst) = (src_addr, dst_addr);
+    Ok(SaConfig { src, dst, spi, dir, mode, reqid, algorithm, replay_window, flags, encap, selector })
 }
 
 /// Reads one policy. `config` holds every SA and the policies before it.
@@ -141,7 +143,15 @@ fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
     Ok(bytes)
 }
 
-fn sa_flags(value: &Value<'_>) -> Result<SaFlags> {
+/// Flags that are for one direction alone (Linux `verify_newsa_info`).
+const ONE_WAY_FLAGS: &[(&str, SaDir)] = &[
+    ("decap-dscp", SaDir::In),
+    ("nopmtudisc", SaDir::Out),
+    ("dont-encap-dscp", SaDir::Out),
+    ("oseq-may-wrap", SaDir::Out),
+];
+
+fn sa_flags(value: &Value<'_>, dir: Option<SaDir>) -> Result<SaFlags> {
     let mut flags = SaFlags::default();
     for item in value.list()? {
         let name = item.str()?;
@@ -149,20 +159,33 @@ fn sa_flags(value: &Value<'_>) -> Result<SaFlags> {
             let names = one_of(SaFlags::NAMES.iter().copied());
             return Err(item.error(format!("{} is not a flag; use {names}", quoted(name))));
         }
+        if let Some((_, its_dir)) =
+            ONE_WAY_FLAGS.iter().find(|&&(flag, its)| flag == name && dir.is_some_and(|dir| dir != its))
+        {
+            return Err(item.error(format!("{name} is for an SA of dir {its_dir}; take it out")));
+        }
     }
     Ok(flags)
 }
 
-fn replay_window(table: &Table<'_>, flags: SaFlags) -> Result<u32> {
+fn replay_window(table: &Table<'_>, flags: SaFlags, dir: Option<SaDir>) -> Result<u32> {
     let window = match table.get("replay-window") {
         Some(value) => {
             let window = value.number(0..=MAX_REPLAY_WINDOW)?;
+            if dir == Some(SaDir::Out) {
+                return match window {
+                    0 => Ok(0),
+                    _ => Err(value.error("an SA of dir out receives nothing; take it out")),
+                };
+            }
             if window == 0 && flags.esn {
                 return Err(value.error("ESN replay window must be > 0; use 1 to 4096"));
             }
             window
         }
-        None if flags.esn => return Err(table.missing("replay-window", "the flag esn needs one; use 1 to 4096")),
+        None if flags.esn && dir != Some(SaDir::Out) => {
+            return Err(table.missing("replay-window", "the flag esn needs one; use 1 to 4096"));
+        }
         None => 0,
     };
     Ok(window)

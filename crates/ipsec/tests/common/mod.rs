@@ -27,6 +27,7 @@ pub(crate) fn sa() -> SaConfig {
         src: HERE[0],
         dst: THERE[0],
         spi: Spi(0x1000),
+        dir: None,
         mode: Mode::Tunnel,
         reqid: 1,
         algorithm: gcm(36, 16),
