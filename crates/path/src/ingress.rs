@@ -9,7 +9,7 @@ use packet::{Csum, Cut, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
 use wire::ipv4::{self, Ipv4, Opt};
-use wire::{FlowKey, MacAddr, Protocol, Version, ipv6, tcp, udp};
+use wire::{FlowKey, MacAddr, Protocol, Spi, Version, ipv6, tcp, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Turn};
@@ -77,7 +77,7 @@ impl Path {
     fn open(&mut self, turn: Turn<'_>, mut pkt: Packet, framing: Framing) {
         let info = match self.headers(turn, &mut pkt, framing) {
             Ok(info) => info,
-            Err(reason) => return self.drop(&pkt, reason),
+            Err(reason) => return self.malformed(turn, pkt, reason),
         };
         if !self.is_our_esp(&pkt, &info) {
             return self.glue(turn, pkt);
@@ -132,21 +132,28 @@ impl Path {
         self.scratch.opened = opened;
     }
 
-    /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here. A fragment has to be reassembled first.
+    /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here: at this node, or at a host that it opens ESP
+    /// for. A fragment has to be reassembled first.
     #[inline]
     pub(crate) fn is_our_esp(&self, pkt: &Packet, info: &Info) -> bool {
-        let is_esp = match info.protocol {
-            _ if info.fragment.is_some() => false,
-            Protocol::ESP => true,
+        let sad = self.ipsec.sad();
+        let esp_at = match info.protocol {
+            _ if info.fragment.is_some() => return false,
+            Protocol::ESP => info.header_len,
             Protocol::UDP => {
                 let mut header = [0; udp::Header::LEN];
-                pkt.read_at(info.header_len, &mut header)
-                    && udp::Header::ref_from(&header)
-                        .is_ok_and(|udp| self.ipsec.sad().is_encap_port(info.dst, udp.dport()))
+                let is_encap = pkt.read_at(info.header_len, &mut header)
+                    && udp::Header::ref_from(&header).is_ok_and(|udp| sad.is_encap_port(info.dst, udp.dport()));
+                if !is_encap {
+                    return false;
+                }
+                info.header_len + udp::Header::LEN
             }
-            _ => false,
+            _ => return false,
         };
-        is_esp && self.is_local(info.dst)
+        let mut spi = [0; size_of::<u32>()];
+        self.is_local(info.dst)
+            || pkt.read_at(esp_at, &mut spi) && sad.opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)))
     }
 
     /// As [`Fib::is_local`](fib::Fib::is_local), which the packets of one tunnel need not ask again.

@@ -2,11 +2,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use base::DropReason;
+use base::{DropReason, Mib};
 use host::icmp::Problem;
 use offload::ip_headers;
 use packet::Packet;
-use reassembly::Verdict;
+use reassembly::{CutShort, Verdict};
 use wire::Version;
 
 use crate::ingress::flow_of;
@@ -43,6 +43,17 @@ impl Path {
                 }
             }
         }
+    }
+
+    /// Drops a packet whose IP headers are wrong. If it is a fragment for this node whose headers are cut short, its
+    /// sender is told (RFC 7112 §5).
+    #[cold]
+    pub(crate) fn malformed(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason) {
+        let cut_short = CutShort::find(turn.mem, &mut pkt).filter(|cut| self.fib.is_local(cut.info.dst));
+        let Some(CutShort { info, reason, code, pointer }) = cut_short else { return self.drop(&pkt, reason) };
+        self.counters.count(Mib::Ip6ReasmReqds);
+        self.drop(&pkt, reason);
+        self.tell(turn, &pkt, &info, Problem::Parameter { code, at: pointer });
     }
 
     /// Delivers what was put together: ESP is opened now, and what is inside begins anew.

@@ -152,3 +152,19 @@ fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
     let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::FIELD, pointer: 4 };
     assert_eq!(message, Message::V6(want));
 }
+
+#[test]
+fn a_first_fragment_without_its_upper_layer_header_is_answered() {
+    let flow = Flow::new("fd00:1::1", "fd00:1::254");
+    let (mem, mut node) = (Memory::heap(), router());
+    // A fragment header that says a destination options header follows, and nothing behind it.
+    let mut bytes = fragments(&mem, &flow.udp(400), 152).pop().unwrap().to_vec();
+    bytes.truncate(40 + 8);
+    bytes[40] = wire::Protocol::DEST_OPTS.0;
+    bytes[4..6].copy_from_slice(&8_u16.to_be_bytes());
+    node.rx_bytes(NOW, INSIDE, &bytes);
+    assert_eq!(node.drops(), [(1, DropReason::FragmentHeaderChain, 1)]);
+    let Told { message, .. } = told(&only(node.tx(INSIDE)));
+    let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
+    assert_eq!(message, Message::V6(want));
+}
