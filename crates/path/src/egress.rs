@@ -31,13 +31,17 @@ impl Path {
         }
     }
 
-    fn output_clear(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
+    fn output_clear(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop) {
         let Some(mtu) = self.mtu_of(hop.dev) else { return self.drop(&ip.pkt, DropReason::LinkDown) };
-        if wire_len(&ip.pkt, &ip.info) <= mtu {
-            return self.emit(turn, ip.pkt, hop);
-        }
-        if !may_fragment(&ip) {
+        let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
+        if !fits && !may_fragment(&ip) {
             return self.too_big(turn, &ip, mtu);
+        }
+        if let Err(reason) = self.count_hop(turn, &mut ip) {
+            return self.drop(&ip.pkt, reason);
+        }
+        if fits {
+            return self.emit(turn, ip.pkt, hop);
         }
         let mut pieces = std::mem::take(&mut self.scratch.pieces);
         self.fragment(turn, ip.pkt, mtu, &mut pieces);
@@ -49,7 +53,7 @@ impl Path {
 
     /// Protects a packet by the SAs of `bundle`, the innermost first, and sends what comes of it to the end of the
     /// outermost tunnel.
-    fn output_esp(&mut self, turn: Turn<'_>, ip: IpPacket, bundle: &Bundle, mut hop: Hop) {
+    fn output_esp(&mut self, turn: Turn<'_>, mut ip: IpPacket, bundle: &Bundle, mut hop: Hop) {
         let sas = || bundle.iter().filter_map(|&id| self.ipsec.sa(id));
         if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
             match self.fib.decide(tunnel.dst(), None) {
@@ -75,6 +79,9 @@ impl Path {
         let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
             return self.too_big(turn, &ip, mtu);
+        }
+        if let Err(reason) = self.count_hop(turn, &mut ip) {
+            return self.drop(&ip.pkt, reason);
         }
         let mut pieces = std::mem::take(&mut self.scratch.pieces);
         if fits || whole {

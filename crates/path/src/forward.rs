@@ -20,7 +20,7 @@ pub(crate) struct Hop {
 
 impl Path {
     /// Sends on what came for somebody else.
-    pub(crate) fn forward(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop) {
+    pub(crate) fn forward(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
         let v4 = ip.info.version() == Version::V4;
         if let Err(reason) = self.check_policy(Dir::Fwd, &ip) {
             return self.drop(&ip.pkt, reason);
@@ -36,20 +36,28 @@ impl Path {
         if self.ports.get(hop.dev).is_none_or(|port| !port.up) {
             return self.reject(turn, &ip, DropReason::LinkDown, Problem::HostUnreachable);
         }
-        let head = match ip.pkt.writable_head(turn.mem) {
-            Ok(head) => head,
-            Err(dry) => return self.drop(&ip.pkt, dry.into()),
-        };
-        if v4 {
-            ipv4::Header::mut_from(head).expect("a header that was parsed").decrement_ttl();
-        } else {
-            ipv6::Header::mut_from(head).expect("a header that was parsed").decrement_hop_limit();
+        self.output(turn, ip, hop);
+    }
+
+    /// Takes one from the TTL of a packet that is sent on, when nothing keeps it here any more: until then an ICMP error
+    /// quotes it as it came. A packet of our own starts with its whole TTL.
+    #[inline]
+    pub(crate) fn count_hop(&mut self, turn: Turn<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+        if ip.pkt.meta.link == LinkId::NONE {
+            return Ok(());
         }
-        ip.info.ttl -= 1;
+        let v4 = ip.info.version() == Version::V4;
+        let head = ip.pkt.writable_head(turn.mem)?;
+        if v4 {
+            ipv4::Header::mut_from(head)?.decrement_ttl();
+        } else {
+            ipv6::Header::mut_from(head)?.decrement_hop_limit();
+        }
+        ip.info.ttl = ip.info.ttl.saturating_sub(1);
         self.counters.count(if v4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams });
         self.forwarded.packets += 1;
         self.forwarded.bytes += ip.pkt.len() as u64;
-        self.output(turn, ip, hop);
+        Ok(())
     }
 
     /// Asks the policies, if there are any, whether a packet may go on as it came.

@@ -135,6 +135,7 @@ fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
                     Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: mtu.into() }),
                 };
                 assert_eq!((told.message, sent.len()), (want, 0), "{name}");
+                assert!(bytes.starts_with(&told.quote), "{name}: quoted as it came, with its TTL");
                 assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 1)], "{name}");
             }
             Fragments(n) => {
