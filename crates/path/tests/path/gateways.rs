@@ -47,7 +47,8 @@ impl Tunnel {
     }
 }
 
-fn overhead(sa: &SaConfig) -> ipsec::mtu::Overhead {
+/// What an SA of [`esp`] adds to a packet.
+pub(crate) fn overhead(sa: &SaConfig) -> ipsec::mtu::Overhead {
     let outer = wire::Version::of_addr(sa.dst);
     ipsec::mtu::Overhead { mode: sa.mode, outer, udp: sa.encap.is_some(), iv_len: 8, icv_len: 16, align: 4 }
 }
