@@ -21,6 +21,9 @@ pub(crate) struct Scenario {
     icv_bits: u16,
     esn: bool,
     udp: bool,
+    /// Whether the near end is a host that knows nothing of IPsec, with the gateway's transport mode in front of it
+    /// (RFC 4301 §3.3, "bump in the wire"). Linux opens nothing for other hosts.
+    pub(crate) behind: bool,
 }
 
 const TUNNEL: Scenario = Scenario {
@@ -31,10 +34,19 @@ const TUNNEL: Scenario = Scenario {
     icv_bits: 128,
     esn: false,
     udp: false,
+    behind: false,
 };
 
 const TRANSPORT: Scenario =
     Scenario { name: "transport_v4", mode: Mode::Transport, inner: Inner::hosts(OUTER_V4), ..TUNNEL };
+
+const BEHIND: Scenario = Scenario {
+    name: "transport_tcp_v4",
+    outer: INNER_V4.ends(),
+    inner: Inner::hosts(INNER_V4.ends()),
+    behind: true,
+    ..TRANSPORT
+};
 
 /// All of them.
 pub(crate) static SCENARIOS: &[Scenario] = &[
@@ -49,6 +61,9 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
     TRANSPORT,
     Scenario { name: "transport_v6", outer: OUTER_V6, inner: Inner::hosts(OUTER_V6), ..TRANSPORT },
     Scenario { name: "transport_v4_esn", esn: true, ..TRANSPORT },
+    BEHIND,
+    Scenario { name: "transport_tcp_v6", outer: INNER_V6.ends(), inner: Inner::hosts(INNER_V6.ends()), ..BEHIND },
+    Scenario { name: "transport_tcp_v4_esn", esn: true, ..BEHIND },
 ];
 
 impl Scenario {
@@ -58,11 +73,13 @@ impl Scenario {
             icv_bits: self.icv_bits,
             esn: self.esn,
             udp: self.udp,
+            behind: self.behind,
             ..Esp::new(self.mode, self.outer, &[(self.inner.near_net, self.inner.peer_net)])
         };
         let mut site = Site::new(near, &esp)?;
         match self.mode {
             Mode::Tunnel => tunnel_traffic(&mut site, &self.inner),
+            Mode::Transport if self.behind => behind_traffic(&mut site, &self.inner),
             Mode::Transport => transport_traffic(&mut site, near, &self.inner),
         }
         .map_err(|failed| format!("{}{}", failed.message().unwrap_or_default(), site.evidence()))?;
@@ -94,6 +111,17 @@ fn transport_traffic(site: &mut Site, near: Near, inner: &Inner) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Traffic between the peer and a host that both are ends of the connection. A gateway cannot protect fragments.
+fn behind_traffic(site: &mut Site, inner: &Inner) -> Outcome {
+    let (host, peer): (IpAddr, IpAddr) = (inner.near.parse()?, inner.peer.parse()?);
+    let largest = if host.is_ipv4() { 1438 } else { 1418 };
+    let whole: Vec<u16> = PING_SIZES.iter().copied().filter(|&size| size < largest).chain([largest]).collect();
+    site.host.sh(&ping_script(peer, &whole))?;
+    site.peer.sh(&ping_script(host, &whole))?;
+    stream_to_host(site, host)?;
+    stream_to_peer(site, host)
 }
 
 /// A TCP stream from the peer to a host behind the near end.

@@ -29,6 +29,11 @@ pub(crate) const INNER_V6: Inner =
     Inner { near_net: "fd01::/64", near: "fd01::2", peer_net: "fd02::/64", peer: "fd02::1" };
 
 impl Inner {
+    /// The two that answer.
+    pub(crate) const fn ends(&self) -> [&'static str; 2] {
+        [self.near, self.peer]
+    }
+
     /// The ends themselves, as in transport mode.
     pub(crate) const fn hosts([near, peer]: [&'static str; 2]) -> Self {
         Self { near_net: near, near, peer_net: peer, peer }
@@ -198,8 +203,8 @@ fn near_fatpath(between: &Netns, scratch: &Scratch, esp: &Esp) -> Outcome<Gatewa
     }
     let wan = if esp.udp { WAN_UDP } else { WAN };
     let toml = match esp.mode {
-        Mode::Tunnel => [LAN, wan, &esp.to_toml()].concat(),
-        Mode::Transport => [wan, &esp.to_toml()].concat(),
+        Mode::Transport if !esp.behind => [wan, &esp.to_toml()].concat(),
+        _ => [LAN, wan, &esp.to_toml()].concat(),
     };
     Gateway::start(between, scratch, "near", &toml)
 }

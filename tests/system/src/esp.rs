@@ -48,6 +48,8 @@ pub struct Esp {
     pub esn: bool,
     /// In UDP, port 4500 at both ends (RFC 3948).
     pub udp: bool,
+    /// This end is a host that fatpath stands in front of: its SAs name their direction, and what it opens it forwards.
+    pub behind: bool,
 }
 
 impl Esp {
@@ -68,6 +70,7 @@ impl Esp {
             icv_bits: 128,
             esn: false,
             udp: false,
+            behind: false,
         }
     }
 
@@ -80,6 +83,7 @@ impl Esp {
             inner: self.inner.iter().map(|(own, peer)| (peer.clone(), own.clone())).collect(),
             spi_out: self.spi_in,
             spi_in: self.spi_out,
+            behind: false,
             ..self.clone()
         }
     }
@@ -102,10 +106,16 @@ impl Esp {
             let _ = write!(
                 toml,
                 "[[sa]]\nsrc = \"{src}\"\ndst = \"{dst}\"\nspi = {spi:#x}\nmode = \"{mode}\"\nreqid = 1\n\
-                 aead = {{ name = \"rfc4106(gcm(aes))\", key = \"{}\", icv = {} }}\n{}{}\n",
+                 aead = {{ name = \"rfc4106(gcm(aes))\", key = \"{}\", icv = {} }}\n{}{}{}\n",
                 Self::key(spi),
                 self.icv_bits,
-                if self.esn { "replay-window = 1024\nflags = [\"esn\"]\n" } else { "replay-window = 64\n" },
+                match (self.behind, src == self.own) {
+                    (true, true) => "dir = \"out\"\n",
+                    (true, false) => "dir = \"in\"\nreplay-window = 64\n",
+                    (false, _) if self.esn => "replay-window = 1024\n",
+                    (false, _) => "replay-window = 64\n",
+                },
+                if self.esn { "flags = [\"esn\"]\n" } else { "" },
                 if self.udp { "encap = { type = \"espinudp\", sport = 4500, dport = 4500 }\n" } else { "" },
             );
         }
@@ -153,9 +163,10 @@ impl Esp {
 
     /// Direction, what is selected and the ends of its template.
     fn policies(&self) -> Vec<(&'static str, &str, &str, IpAddr, IpAddr)> {
-        let directions: &[&str] = match self.mode {
-            Mode::Tunnel => &["out", "in", "fwd"],
-            Mode::Transport => &["out", "in"],
+        let directions: &[&str] = match (self.mode, self.behind) {
+            (Mode::Tunnel, _) => &["out", "in", "fwd"],
+            (Mode::Transport, false) => &["out", "in"],
+            (Mode::Transport, true) => &["out", "fwd"],
         };
         let mut policies = Vec::new();
         for (own, peer) in &self.inner {
