@@ -25,7 +25,7 @@ impl Capture {
         let mut command = netns.command("tcpdump");
         command.args(["-n", "-U", "--immediate-mode", "-B", "65536", "-Z", "root", "-i", interface, "-w"]);
         let process = Process::spawn(command.arg(&file).arg(filter), scratch)?;
-        wait_until("tcpdump listens", Duration::from_secs(5), || process.output().contains("listening on"))?;
+        wait_until("tcpdump listens", Duration::from_secs(20), || process.output().contains("listening on"))?;
         Ok(Self { process, file })
     }
 
@@ -35,7 +35,7 @@ impl Capture {
     /// tcpdump does not end.
     pub fn finish(mut self) -> Outcome<PathBuf> {
         self.process.signal(Signal::INT)?;
-        self.process.wait(Duration::from_secs(5))?;
+        self.process.wait(Duration::from_secs(20))?;
         Ok(self.file)
     }
 }

@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::{Netns, Outcome, Process, Scratch, run};
 
 /// How long a gateway may take to start, to reload and to end.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The path of the `fatpath` program: `FATPATH_BIN`, or the one built, now, in this test's own profile.
 ///

@@ -12,7 +12,7 @@ use system::{Need, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
 
 /// How long one short demo may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -51,7 +51,7 @@ fn an_interrupt_leaves_nothing_behind() -> Outcome {
     let mut demo = Process::spawn(Command::new(fatpath()).args(["demo", "--seconds", "30"]), &scratch)?;
     let own = format!("fatpath-demo-{}", demo.id());
     let namespaces = || run(Command::new("ip").args(["netns", "list"])).unwrap_or_default();
-    wait_until("the demo has namespaces", Duration::from_secs(5), || namespaces().contains(&own))?;
+    wait_until("the demo has namespaces", Duration::from_secs(20), || namespaces().contains(&own))?;
     // By now it may be anywhere in its set-up or its first measurement.
     thread::sleep(Duration::from_secs(1));
     demo.signal(Signal::INT)?;

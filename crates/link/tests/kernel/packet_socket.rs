@@ -96,7 +96,7 @@ fn vlan() -> Outcome {
         let (sent, meta) = (tagged.to_vec(), tagged.meta.clone());
         assert_eq!(host.send(&mut vec![tagged])?, Sent::All);
         let mut got = Vec::new();
-        wait_until("the tagged frame arrives", std::time::Duration::from_secs(5), || {
+        wait_until("the tagged frame arrives", std::time::Duration::from_secs(20), || {
             left.recv(&mem, &mut got).is_err() || got.iter().any(|packet| packet.meta.vlan.is_some())
         })?;
         let packet = got.iter().find(|packet| packet.meta.vlan.is_some()).ok_or("the link failed")?;
@@ -139,7 +139,7 @@ fn down() -> Outcome {
     let (mem, mut got) = (Memory::heap(), Vec::new());
     street.middle.sh("ip link set left down")?;
     let mut said = None;
-    wait_until("the link says that it is down", std::time::Duration::from_secs(5), || {
+    wait_until("the link says that it is down", std::time::Duration::from_secs(20), || {
         said = left.recv(&mem, &mut got).err();
         said.is_some()
     })?;

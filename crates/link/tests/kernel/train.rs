@@ -51,7 +51,7 @@ pub(crate) fn send(link: &mut dyn Link, packet: Packet) -> Outcome<Sent> {
 pub(crate) fn receive(link: &mut dyn Link, mem: &Memory, header_len: usize, bytes: usize) -> Outcome<Vec<Packet>> {
     let mut got: Vec<Packet> = Vec::new();
     let mut failed = None;
-    wait_until("the train arrives", std::time::Duration::from_secs(5), || {
+    wait_until("the train arrives", std::time::Duration::from_secs(20), || {
         failed = link.recv(mem, &mut got).err();
         failed.is_some() || got.iter().map(|packet| packet.len() - header_len).sum::<usize>() >= bytes
     })?;
