@@ -40,7 +40,7 @@ fn options_of_the_other_direction_are_refused_by_name() {
         for (dir, refused) in [(SaDir::In, refused_in), (SaDir::Out, refused_out)] {
             let config = SaConfig { dir: Some(dir), ..config.clone() };
             let mut node = Ipsec::new();
-            let got = node.add_sa(&config, mask()).map(|id| node.sa(id).and_then(|sa| sa.dir()));
+            let got = node.add_sa(&config, mask()).map(|id| node.sa(id).and_then(ipsec::Sa::dir));
             let want = refused.map_or(Ok(Some(dir)), |option| Err(ConfigError::Direction(dir, option)));
             assert_eq!(got, want, "{config:?}");
             assert_eq!(node.is_idle(), want.is_err());

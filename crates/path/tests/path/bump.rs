@@ -13,29 +13,18 @@ use crate::gateways::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// From which end an SA is seen.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Seen {
-    FromSender,
-    FromReceiver,
-    /// Without a direction.
-    FromNowhere,
-}
+const SENT: Option<SaDir> = Some(SaDir::Out);
+const RECEIVED: Option<SaDir> = Some(SaDir::In);
 
 /// The SA of the packets of `flow`.
-fn sa(flow: &Flow, spi: u32, udp: bool, seen: Seen) -> SaConfig {
+fn sa(flow: &Flow, spi: u32, udp: bool, dir: Option<SaDir>) -> SaConfig {
     let sa = esp(&flow.src.to_string(), &flow.dst.to_string(), spi, Mode::Transport, udp);
-    match seen {
-        Seen::FromSender => SaConfig { dir: Some(SaDir::Out), replay_window: 0, ..sa },
-        Seen::FromReceiver => SaConfig { dir: Some(SaDir::In), ..sa },
-        Seen::FromNowhere => sa,
-    }
+    SaConfig { dir, replay_window: if dir == SENT { 0 } else { sa.replay_window }, ..sa }
 }
 
 /// Has a gateway protect a host's packets of `flow` and open the answers.
 fn stand_before(node: &mut Node, flow: &Flow, spis: [u32; 2], udp: bool) {
-    let (out, back) =
-        (sa(flow, spis[0], udp, Seen::FromSender), sa(&flow.reversed(), spis[1], udp, Seen::FromReceiver));
+    let (out, back) = (sa(flow, spis[0], udp, SENT), sa(&flow.reversed(), spis[1], udp, RECEIVED));
     let (host, peer) = (flow.src.to_string(), flow.dst.to_string());
     let ipsec = &mut node.path.ipsec;
     for sa in [&out, &back] {
@@ -63,7 +52,7 @@ fn fat_tcp_of_the_hosts_is_protected_and_opened_for_them_both_ways() {
         for flow in flows() {
             let mut world = bumps(&flow, udp);
             let ways = [flow, flow.reversed()];
-            let inner_mtu = overhead(&sa(&flow, 0x2000, udp, Seen::FromSender)).inner_mtu(1500);
+            let inner_mtu = overhead(&sa(&flow, 0x2000, udp, SENT)).inner_mtu(1500);
             let mss = inner_mtu - flow.tcp_headers();
             let len = 40 * mss;
             for (from, flow) in ways.iter().enumerate() {
@@ -124,35 +113,35 @@ fn sealed(flow: &Flow, udp: bool) -> Packet {
 
 #[test]
 fn what_the_gateway_itself_has_sent_is_not_opened_when_it_comes_back() {
-    for (udp, seen) in [false, true].into_iter().flat_map(|udp| [(udp, Seen::FromSender), (udp, Seen::FromNowhere)]) {
+    for (udp, dir) in [false, true].into_iter().flat_map(|udp| [(udp, SENT), (udp, None)]) {
         for flow in flows() {
             let sent = sealed(&flow, udp).to_vec();
             let mut world = gateways(Medium::Cable, 1);
             let node = &mut world.nodes[0];
-            let out = sa(&flow, 0x2000, udp, seen);
+            let out = sa(&flow, 0x2000, udp, dir);
             node.path.ipsec.add_sa(&out, unique_mask()).unwrap();
             node.rx_bytes(NOW, OUTSIDE, &sent);
             let got = only(node.tx(OUTSIDE));
             let protocol = if udp { Protocol::UDP } else { Protocol::ESP };
-            assert_eq!((info(&got).protocol, got.len()), (protocol, sent.len()), "{seen:?}, {flow:?}");
-            assert!(got.to_vec().ends_with(&sent[sent.len() - 100..]), "as it was: {seen:?}, {flow:?}");
-            assert_eq!(stats(node, 0x2000), ipsec::SaStats::default(), "{seen:?}, {flow:?}");
-            assert_eq!(node.drops(), [], "{seen:?}, {flow:?}");
+            assert_eq!((info(&got).protocol, got.len()), (protocol, sent.len()), "{dir:?}, {flow:?}");
+            assert!(got.to_vec().ends_with(&sent[sent.len() - 100..]), "as it was: {dir:?}, {flow:?}");
+            assert_eq!(stats(node, 0x2000), ipsec::SaStats::default(), "{dir:?}, {flow:?}");
+            assert_eq!(node.drops(), [], "{dir:?}, {flow:?}");
         }
     }
 }
 
 #[test]
 fn an_sa_without_a_direction_opens_for_the_node_alone() {
-    for seen in [Seen::FromNowhere, Seen::FromReceiver] {
+    for dir in [None, RECEIVED] {
         for flow in flows() {
             let sent = sealed(&flow, false);
             let mut world = gateways(Medium::Cable, 1);
             let node = &mut world.nodes[1];
-            node.path.ipsec.add_sa(&sa(&flow, 0x2000, false, seen), unique_mask()).unwrap();
+            node.path.ipsec.add_sa(&sa(&flow, 0x2000, false, dir), unique_mask()).unwrap();
             node.rx_bytes(NOW, OUTSIDE, &sent.to_vec());
             let got = info(&only(node.tx(INSIDE))).protocol;
-            let want = if seen == Seen::FromReceiver { Protocol::UDP } else { Protocol::ESP };
+            let want = if dir == RECEIVED { Protocol::UDP } else { Protocol::ESP };
             assert_eq!(got, want, "{flow:?}");
         }
     }
@@ -164,7 +153,7 @@ fn esp_of_other_sas_and_its_fragments_are_left_alone() {
         let sent = sealed(&flow, false).to_vec();
         let node = || {
             let mut world = gateways(Medium::Cable, 1);
-            let received = sa(&flow, 0x2000, false, Seen::FromReceiver);
+            let received = sa(&flow, 0x2000, false, RECEIVED);
             world.nodes[1].path.ipsec.add_sa(&received, unique_mask()).unwrap();
             world.nodes.remove(1)
         };
