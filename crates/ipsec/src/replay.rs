@@ -47,14 +47,18 @@ impl ReplayWindow {
         window
     }
 
-    /// The same for `size` packets: what was seen stays seen as far as both windows reach.
+    /// The same for `size` packets: what was refused stays refused. A number left of this window may have been accepted
+    /// once, so a larger window takes it for seen; from a window of 0, which remembers nothing, no more can be taken over
+    /// than its top.
     ///
     /// # Panics
     /// As [`new`](Self::new).
     #[must_use]
     pub fn resized(&self, size: u32) -> Self {
         let mut window = Self::new(size, self.esn, self.top);
-        for seq in self.seen().take_while(|seq| self.top - seq < u64::from(size)) {
+        let left = |size: u32| self.top.saturating_add(1).saturating_sub(u64::from(size));
+        let forgotten = if self.size == 0 { 0..0 } else { left(size)..left(self.size) };
+        for seq in self.seen().take_while(|&seq| seq >= left(size)).chain(forgotten) {
             window.set(seq);
         }
         window
@@ -194,17 +198,22 @@ mod tests {
     }
 
     #[test]
-    fn a_resized_window_remembers_what_both_reach() {
+    fn a_resized_window_takes_nothing_that_was_refused_before() {
         for esn in [false, true] {
             let mut window = ReplayWindow::new(64, esn, 0);
             let marked = [1, 30, 70, 99, 100];
             marked.iter().for_each(|&seq| window.mark(seq).unwrap());
-            for (size, want) in [(32, vec![100, 99, 70]), (64, vec![100, 99, 70]), (4096, vec![100, 99, 70])] {
+            let forgotten = (1..=36).rev();
+            let all: Vec<u64> = [100, 99, 70].into_iter().chain(forgotten).collect();
+            for (size, want) in [(32, vec![100, 99, 70]), (64, vec![100, 99, 70]), (65, all[..4].to_vec()), (4096, all)]
+            {
                 let resized = window.resized(size);
                 assert_eq!(resized.seen().collect::<Vec<_>>(), want, "{size}");
                 assert_eq!((resized.size(), resized.top(), resized.esn()), (size, 100, esn));
                 assert_eq!(resized.check(99), Err(Seen));
             }
+            // 30 was accepted, 31 was not: the old window no longer tells them apart.
+            assert_eq!([30, 31, 37].map(|seq| window.resized(4096).check(seq)), [Err(Seen), Err(Seen), Ok(37)]);
             assert_eq!(window.resized(2).seen().collect::<Vec<_>>(), [100, 99]);
         }
         assert_eq!(ReplayWindow::new(0, false, 0).resized(32).check(1), Ok(1));
