@@ -131,6 +131,8 @@ drop_reasons! {
     PolicyMismatch,
     /// The policy asks for an SA that is not there.
     PolicyNoState,
+    /// It would leave in clear, and is part of what a policy protects, or quotes what came protected (RFC 4301 §7).
+    PolicyClear,
     /// More SAs than a packet may go through: by the policy's templates, or by the packet's own nesting
     /// (`XFRM_MAX_DEPTH`).
     PolicyDepth,

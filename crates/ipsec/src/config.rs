@@ -223,6 +223,14 @@ impl Selector {
             && self.dport.matches(flow.dport)
     }
 
+    /// Tells whether a later fragment of `flow`, which does not say its ports, may be one of its packets. Over IPv6 its
+    /// protocol says nothing either: only that of the first fragment counts (RFC 8200 §4.5).
+    pub(crate) fn may_match_fragment(&self, flow: &FlowKey) -> bool {
+        self.src.contains(flow.src)
+            && self.dst.contains(flow.dst)
+            && (flow.src.is_ipv6() || self.protocol.is_none_or(|protocol| protocol == flow.protocol))
+    }
+
     fn check(&self) -> Result<(), ConfigError> {
         let families = (Version::of_addr(self.src.addr()), Version::of_addr(self.dst.addr()));
         if families.0 == families.1 { Ok(()) } else { Err(ConfigError::SelectorFamily) }
@@ -290,6 +298,11 @@ impl SaConfig {
 }
 
 impl PolicyConfig {
+    /// Whether its packets may be in clear.
+    pub(crate) fn allows_clear(&self) -> bool {
+        self.action == Action::Allow && self.templates.iter().all(|template| template.level == Level::Use)
+    }
+
     /// Checks what can be told without the other policies.
     ///
     /// # Errors

@@ -83,6 +83,13 @@ impl Spd {
         Some(Position { dir, at: at as u32 })
     }
 
+    /// Tells whether a later fragment of `flow`, which does not say its ports, may belong to packets that a policy does
+    /// not let pass in clear. Policies behind the one that is for `flow` are not asked.
+    pub fn may_stop_fragment(&self, dir: Dir, flow: &FlowKey) -> bool {
+        let before = self.policies[dir as usize].iter().take_while(|policy| !policy.config.selector.matches(flow));
+        before.map(|policy| &policy.config).any(|it| it.selector.may_match_fragment(flow) && !it.allows_clear())
+    }
+
     /// The policy that [`lookup`](Self::lookup) found.
     pub fn get(&self, position: Position) -> Option<&Policy> {
         self.policies[position.dir as usize].get(position.at as usize)

@@ -3,7 +3,7 @@
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Resolution};
 use host::icmp::Problem;
-use ipsec::{Bundle, Decision as Policy, Mode, Train};
+use ipsec::{Bundle, Decision as Policy, Dir, Mode, Train};
 use offload::{Features, checksum, gso};
 use packet::{Cut, GsoKind, Memory, Packet};
 use wire::ip::Info;
@@ -21,10 +21,16 @@ const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
 impl Path {
     /// Sends an IP packet, fat or not, by `hop`; through IPsec if a policy says so.
     pub(crate) fn output(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
-        if self.ipsec.is_idle() {
+        // An error quotes what it is about.
+        let quotes_secret = ip.pkt.meta.link == LinkId::NONE && !ip.pkt.meta.sec_path.is_empty();
+        if self.ipsec.is_idle() && !quotes_secret {
             return self.output_clear(turn, ip, hop);
         }
         match self.ipsec.lookup(&ip.flow, &mut self.counters) {
+            Policy::Bypass if quotes_secret || self.is_doubtful(Dir::Out, &ip) => {
+                self.counters.count(Mib::XfrmOutPolError);
+                self.drop(&ip.pkt, DropReason::PolicyClear);
+            }
             Policy::Bypass => self.output_clear(turn, ip, hop),
             Policy::Protect(bundle) => self.output_esp(turn, ip, &bundle, hop),
             Policy::Drop(reason) => self.drop(&ip.pkt, reason),

@@ -66,7 +66,19 @@ impl Path {
         if self.ipsec.is_idle() && ip.pkt.meta.sec_path.is_empty() {
             return Ok(());
         }
-        self.ipsec.check(dir, &ip.flow, &ip.pkt.meta.sec_path, &mut self.counters)
+        self.ipsec.check(dir, &ip.flow, &ip.pkt.meta.sec_path, &mut self.counters)?;
+        if ip.pkt.meta.sec_path.is_empty() && self.is_doubtful(dir, ip) {
+            self.counters.count(Mib::XfrmInTmplMismatch);
+            return Err(DropReason::PolicyMismatch);
+        }
+        Ok(())
+    }
+
+    /// Tells whether a packet that no policy has stopped is a later fragment, and may belong to packets that one would: it
+    /// does not say its ports. In clear it goes no further then (RFC 4301 §7); Linux lets it pass.
+    #[inline]
+    pub(crate) fn is_doubtful(&self, dir: Dir, ip: &IpPacket) -> bool {
+        !ip.info.has_transport() && self.ipsec.spd().may_stop_fragment(dir, &ip.flow)
     }
 
     /// A packet to which no route leads, or one that says so.

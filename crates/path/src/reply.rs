@@ -32,8 +32,8 @@ impl Path {
             self.counters.count(if v4 { Mib::IcmpOutRateLimitHost } else { Mib::Icmp6OutRateLimitHost });
             return self.ports.drop(LinkId::NONE, DropReason::IcmpRateLimited);
         }
-        let Some(src) = self.source_for(pkt.meta.link, info) else { return };
-        let error = match icmp::error(turn.mem, pkt, info, problem, src) {
+        let Some(src) = self.source_for(pkt, info) else { return };
+        let mut error = match icmp::error(turn.mem, pkt, info, problem, src) {
             Ok(error) => error,
             Err(reason) => return self.ports.drop(LinkId::NONE, reason),
         };
@@ -47,23 +47,28 @@ impl Path {
             (false, Problem::ProtocolUnknown { .. } | Problem::Parameter { .. }) => Mib::Icmp6OutParmProblems,
             (false, _) => Mib::Icmp6OutDestUnreachs,
         });
+        error.meta.sec_path = pkt.meta.sec_path.clone();
         self.send_own(turn, error, pkt.meta.link);
     }
 
     /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
-    /// that leads back (RFC 1812 §4.3.2.4, RFC 4443 §2.2).
-    fn source_for(&self, link: LinkId, info: &Info) -> Option<IpAddr> {
+    /// that leads back (RFC 1812 §4.3.2.4, RFC 4443 §2.2). If it came through a tunnel that is one of the link that it
+    /// should have left by: policies speak of what is behind a gateway, not of the wire between gateways.
+    fn source_for(&self, pkt: &Packet, info: &Info) -> Option<IpAddr> {
+        let link = pkt.meta.link;
         if self.fib.is_local(info.dst) || self.own_link_local(link) == Some(info.dst) {
             return Some(info.dst);
         }
-        let dev = match self.fib.decide(info.src, None) {
+        let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
+        let dev = match self.fib.decide(towards, None) {
             Decision::Forward { dev, .. } => dev,
             _ => link,
         };
         self.fib.source(dev, info.src)
     }
 
-    /// Sends a packet of our own that begins with its IP header. `link` is where a link-local destination is.
+    /// Sends a packet of our own that begins with its IP header. `link` is where a link-local destination is; the packet's
+    /// `sec_path` is that of a packet that it quotes.
     pub(crate) fn send_own(&mut self, turn: Turn<'_>, mut pkt: Packet, link: LinkId) {
         pkt.meta.link = LinkId::NONE;
         let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));

@@ -4,7 +4,7 @@ use base::{Counters, DropReason, Mib};
 use ipsec::{Action, Dir, Mode};
 use packet::Packet;
 use sim::{Flow, Node, esp, policy};
-use wire::Protocol;
+use wire::{FragOffset, Protocol, icmp, icmpv6};
 
 use crate::common::*;
 use crate::gateways::*;
@@ -60,6 +60,78 @@ fn a_blocked_packet_neither_leaves_nor_comes_in() {
         let want = counters([(Mib::IpInReceives, 1), (mib, 1)]);
         assert_eq!((drops, counted), (vec![(1, DropReason::PolicyBlock, 1)], want));
         assert!(node.tx(OUTSIDE).is_empty());
+    }
+}
+
+#[test]
+fn a_later_fragment_is_not_in_clear_where_a_policy_for_some_ports_may_be_meant() {
+    let [flow, _] = flows();
+    let fragment = |flow: Flow, at: usize| {
+        edit_v4(&flow.udp(800), |header| header.set_fragment(FragOffset::from_bytes(at).unwrap(), true))
+    };
+    let some_ports = |dir, action| {
+        let sas = TUNNELS[0].sas(0);
+        let mut some = policy(dir, "10.1.0.0/16", "10.2.0.0/16", if action == Action::Block { &[] } else { &sas[..] });
+        some.selector.protocol = Some(Protocol::UDP);
+        some.selector.dport = ipsec::PortMask::exactly(53);
+        some.action = action;
+        some
+    };
+    let cases = [
+        (Dir::Out, Mib::XfrmOutPolError, DropReason::PolicyClear),
+        (Dir::Fwd, Mib::XfrmInTmplMismatch, DropReason::PolicyMismatch),
+    ];
+    for (dir, mib, reason) in cases {
+        for action in [Action::Allow, Action::Block] {
+            let mut node = router();
+            node.path.ipsec.add_policy(some_ports(dir, action)).unwrap();
+            // The first one says that it is for another port.
+            node.rx_bytes(NOW, INSIDE, &fragment(flow, 0));
+            assert_eq!((node.tx(OUTSIDE).len(), node.drops()), (1, vec![]), "{dir:?} {action:?}");
+            let (drops, counted) = refused(&mut node, INSIDE, &fragment(flow, 808));
+            assert!(node.tx(OUTSIDE).is_empty());
+            let want = counters([(Mib::IpInReceives, 2), (Mib::IpForwDatagrams, 1), (mib, 1)]);
+            assert_eq!((drops, counted), (vec![(1, reason, 1)], want), "{dir:?} {action:?}");
+            // Who is not meant at all, or by a policy for all ports that is asked first, goes on.
+            node.rx_bytes(NOW, INSIDE, &fragment(Flow { src: "10.3.0.1".parse().unwrap(), ..flow }, 808));
+            assert_eq!(node.tx(OUTSIDE).len(), 1);
+        }
+        let mut node = router();
+        node.path.ipsec.add_policy(policy(dir, "10.1.0.0/16", "10.2.0.0/16", &[])).unwrap();
+        node.path.ipsec.add_policy(some_ports(dir, Action::Block)).unwrap();
+        node.rx_bytes(NOW, INSIDE, &fragment(flow, 808));
+        assert_eq!((node.tx(OUTSIDE).len(), node.drops()), (1, vec![]), "{dir:?}");
+    }
+}
+
+#[test]
+fn an_error_about_what_came_through_a_tunnel_goes_back_through_it_or_not_at_all() {
+    for (flow, of_node, nets) in [
+        (flows()[0], "10.2.0.254", ["10.2.0.0/16", "10.1.0.0/16"]),
+        (flows()[1], "fd00:2::254", ["fd00:2::/32", "fd00:1::/32"]),
+    ] {
+        let exceeded = match flow.src.is_ipv4() {
+            true => Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
+            false => Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
+        };
+        let mut world = tunnelled(TUNNELS[0], 1);
+        let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
+        let last_hop = Flow { ttl: 2, ..flow }.udp(100);
+        near.rx_bytes(NOW, INSIDE, &last_hop);
+        far.rx(NOW, OUTSIDE, near.tx(OUTSIDE));
+        let answer = only(far.tx(OUTSIDE)).to_vec();
+        assert_eq!(info_of(&answer).protocol, Protocol::ESP);
+        near.rx_bytes(NOW, OUTSIDE, &answer);
+        let told = told(&only(near.tx(INSIDE)));
+        assert_eq!((&told.src[..], told.message), (of_node, exceeded));
+        // What would go back in clear says too much.
+        far.path.ipsec.remove_policy(Dir::Out, &policy(Dir::Out, nets[0], nets[1], &[]).selector).unwrap();
+        near.rx_bytes(NOW, INSIDE, &last_hop);
+        far.rx(NOW, OUTSIDE, near.tx(OUTSIDE));
+        assert!(far.tx(OUTSIDE).is_empty());
+        let want = [(0, DropReason::PolicyClear, 1), (2, DropReason::TtlExceeded, 2)];
+        assert_eq!(far.drops(), want);
+        assert_eq!(far.path.counters.get(Mib::XfrmOutPolError), 1);
     }
 }
 
