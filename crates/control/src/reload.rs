@@ -84,9 +84,10 @@ fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     old.name == new.name && old.kind == new.kind && old.offloads == new.offloads
 }
 
-/// The same SA in the SAD (RFC 4301 §4.4.2), with the same key. What else is different is changed in place.
+/// The same SA in the SAD, where destination and SPI name it (RFC 4301 §4.1), with the same key. What else is different
+/// is changed in place: a new window would take old packets once more.
 fn same_sa(old: &SaConfig, new: &SaConfig) -> bool {
-    (old.src, old.dst, old.spi) == (new.src, new.dst, new.spi) && old.algorithm == new.algorithm
+    (old.dst, old.spi) == (new.dst, new.spi) && old.algorithm == new.algorithm
 }
 
 #[cfg(test)]
@@ -135,6 +136,8 @@ mod tests {
             ("mode = \"tunnel\"\nreqid = 1\n", "reqid = 2\n", true),
             ("replay-window = 1024", "replay-window = 64", true),
             ("sport = 4500", "sport = 4501", true),
+            ("src = \"192.0.2.1\"\n", "src = \"192.0.2.9\"\n", true),
+            ("dst = \"192.0.2.2\"\n", "dst = \"192.0.2.9\"\n", false),
             ("spi = 0x1000", "spi = 0x2000", false),
             ("a0a1a2a3", "a0a1a2a4", false),
             ("icv = 128", "icv = 96", false),
