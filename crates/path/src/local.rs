@@ -7,7 +7,6 @@ use fib::{Station, nd};
 use host::icmp::{self, Problem};
 use ipsec::{Dir, Mode};
 use offload::checksum;
-use packet::Cut;
 use wire::{Protocol, Version, icmp as icmpv4, icmpv6};
 
 use crate::{IpPacket, Path, Turn};
@@ -16,7 +15,8 @@ impl Path {
     /// Takes in what is for this node alone, or for a group (`for_all`) that it may belong to.
     pub(crate) fn deliver(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
         let v4 = ip.info.version() == Version::V4;
-        if ip.pkt.meta.cut == Cut::Fragment {
+        // Also one that is whole and has a fragment header all the same (RFC 6946).
+        if ip.info.fragment.is_some() {
             return self.reassemble(turn, ip, for_all);
         }
         // Neighbour discovery is what policies depend on: like ARP, it is before them.

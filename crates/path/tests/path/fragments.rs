@@ -168,3 +168,18 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
     assert_eq!(message, Message::V6(want));
 }
+
+#[test]
+fn esp_behind_a_fragment_header_that_cuts_nothing_is_opened() {
+    let [_, flow] = flows();
+    let tunnel = Tunnel { v6: true, udp: false, nested: false };
+    let mut world = tunnelled(tunnel, 1);
+    world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
+    let mut bytes = only(world.nodes[0].tx(OUTSIDE)).to_vec();
+    bytes.splice(40..40, [wire::Protocol::ESP.0, 0, 0, 0, 0, 0, 0, 7]);
+    bytes[6] = wire::Protocol::FRAGMENT.0;
+    let len = (bytes.len() - 40) as u16;
+    bytes[4..6].copy_from_slice(&len.to_be_bytes());
+    world.nodes[1].rx_bytes(NOW, OUTSIDE, &bytes);
+    assert_eq!((world.nodes[1].tx(INSIDE).len(), world.nodes[1].drops()), (1, vec![]));
+}

@@ -190,3 +190,28 @@ fn discovery_is_for_the_link_and_its_malformed_messages_are_counted() {
     assert!(node.tx(OUTSIDE).is_empty(), "there is no discovery on a bare link");
     assert_eq!(node.drops(), [(1, DropReason::NeighbourMalformed, 1), (2, DropReason::IcmpIgnored, 1)]);
 }
+
+#[test]
+fn discovery_in_fragments_is_ignored() {
+    let (source, target) = ("fe80::1".parse().unwrap(), "fd00:1::254".parse().unwrap());
+    let mut message = wire::nd::Neighbour::solicit(target).as_bytes().to_vec();
+    message.extend_from_slice(wire::nd::LinkAddr::source(mac(11)).as_bytes());
+    wire::icmpv6::fill_check(&mut message, source, target).unwrap();
+    let part = |at: usize, more, bytes: &[u8]| {
+        let mut header = wire::ipv6::Header::new(source, target, wire::Protocol::FRAGMENT, 8 + bytes.len() as u16);
+        header.set_hop_limit(255);
+        let info = wire::FragInfo { offset: wire::FragOffset::from_bytes(at).unwrap(), more, id: 7 };
+        let mut fragment = vec![0; wire::frag::Header::LEN];
+        wire::frag::Header::new(wire::Protocol::ICMPV6, info).write(&mut fragment).unwrap();
+        let eth = wire::eth::Header::new(mac(1), mac(11), wire::EtherType::IPV6);
+        [eth.as_bytes(), header.as_bytes(), &fragment, bytes].concat()
+    };
+    let (front, back) = message.split_at(24);
+    for frames in [vec![part(0, true, front), part(24, false, back)], vec![part(0, false, &message)]] {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
+        frames.iter().for_each(|frame| node.rx_bytes(NOW, INSIDE, frame));
+        assert!(node.tx(INSIDE).is_empty(), "nobody is answered");
+        assert_eq!(node.drops(), [(1, DropReason::NeighbourMalformed, 1)]);
+        assert_eq!(node.path.counters.get(base::Mib::Ip6ReasmOKs), 1);
+    }
+}
