@@ -30,7 +30,7 @@ use crate::cli::RunArgs;
 use crate::client::socket_path;
 use crate::config_file;
 use crate::error::CliError;
-use command::{Command, Handle};
+use command::{Command, Handle, WorkerGone};
 use node::{Node, Plan};
 use server::Server;
 use worker::Worker;
@@ -158,10 +158,11 @@ impl Running {
         Ok(Self { handle, thread, ended })
     }
 
-    /// Has the worker become what `plan` says.
+    /// Has the worker become what `plan` says, however long that takes: the next plan begins where this one ends.
     fn apply(&self, plan: Plan) -> Result<(), String> {
-        let answer = self.handle.ask(|reply| Command::Apply(Box::new(plan), reply));
-        answer.map_err(|gone| gone.to_string()).and_then(|answer| answer)
+        let (reply, answer) = channel();
+        self.handle.send(Command::Apply(Box::new(plan), reply)).map_err(|gone| gone.to_string())?;
+        answer.recv().unwrap_or_else(|_| Err(WorkerGone.to_string()))
     }
 
     /// Ends the worker.
