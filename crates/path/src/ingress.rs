@@ -101,9 +101,12 @@ impl Path {
     fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
         let v4 = Version::of(pkt.head()) != Ok(Version::V6);
         let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, v4))?;
-        let forwarded = || matches!(self.fib.decide(info.dst, None), Decision::Forward { .. });
-        // What everybody got is not for us to send on (RFC 1122 §3.3.6, Linux `ip_forward`).
-        if framing.version.is_some_and(|version| version != info.version()) || framing.for_all && forwarded() {
+        let is_for_others = || match self.fib.decide(info.dst, None) {
+            Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => false,
+            Decision::Forward { .. } | Decision::Drop(_) => self.own_link_local(pkt.meta.link) != Some(info.dst),
+        };
+        // What everybody got is not for us to send on, nor to answer that it cannot be (RFC 1122 §3.2.2, §3.3.6).
+        if framing.version.is_some_and(|version| version != info.version()) || framing.for_all && is_for_others() {
             return Err(DropReason::EthNotForUs);
         }
         // Completed on the way out, a checksum anywhere else would change what was decided about.

@@ -200,11 +200,13 @@ fn frame(to: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
 fn frames_for_everybody_are_not_sent_on_and_those_of_others_not_looked_at() {
     let [v4, v6] = flows();
     let (v4, v6, ping) = (v4.udp(10), v6.udp(10), Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8));
+    let lost = Flow::new("10.1.0.1", "198.51.100.255").udp(10);
     let not_for_us = Some(DropReason::EthNotForUs);
     let cases = [
         ("for us", frame(mac(1), EtherType::IPV4, &v4), None),
         ("IPv6 for us", frame(mac(1), EtherType::IPV6, &v6), None),
         ("for everybody", frame(MacAddr::BROADCAST, EtherType::IPV4, &v4), not_for_us),
+        ("for everybody, where no route leads", frame(MacAddr::BROADCAST, EtherType::IPV4, &lost), not_for_us),
         ("for a group", frame(MacAddr::multicast_v4([224, 0, 0, 1].into()), EtherType::IPV4, &v4), not_for_us),
         ("IPv6 for a group", frame(MacAddr([0x33, 0x33, 0, 0, 0, 1]), EtherType::IPV6, &v6), not_for_us),
         ("for another", frame(mac(7), EtherType::IPV4, &v4), not_for_us),
