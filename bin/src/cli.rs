@@ -27,7 +27,8 @@ pub(crate) enum Command {
     /// SIGHUP reads the file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
     /// all. Security associations that are in both keep their sequence numbers.
     ///
-    /// Log lines go to standard error; the environment variable FATPATH_LOG chooses which, as in FATPATH_LOG=debug.
+    /// Log lines go to standard error; the environment variable FATPATH_LOG chooses which. FATPATH_LOG=trace has one for
+    /// every dropped packet.
     Run(RunArgs),
     /// Check a configuration file and change nothing
     ///

@@ -1,8 +1,12 @@
 //! `fatpath completions` and `fatpath man`: what the command line knows of itself, for shells and for `man`.
 
+use std::fs;
 use std::io;
+use std::path::Path;
 
-use clap::CommandFactory;
+use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
 use crate::error::CliError;
@@ -24,6 +28,141 @@ pub(crate) fn completions(args: &CompletionsArgs) -> Result<(), CliError> {
 /// If the directory is not there or cannot be written to.
 pub(crate) fn man(args: &ManArgs) -> Result<(), CliError> {
     let failed = |err: io::Error| CliError::failed(format!("{}: {err}", args.dir.display()));
-    std::fs::read_dir(&args.dir).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), &args.dir).map_err(failed)
+    fs::read_dir(&args.dir).map_err(failed)?;
+    let mut root = Cli::command();
+    root.build();
+    for command in root.get_subcommands() {
+        let name = command.get_name().to_owned();
+        write_page(command.clone().override_usage(usage(command)), &name, &args.dir).map_err(failed)?;
+    }
+    write_page(root, "fatpath", &args.dir).map_err(failed)
+}
+
+/// Writes the page of a command.
+fn write_page(command: Command, name: &str, dir: &Path) -> io::Result<()> {
+    let man = Man::new(command).source(concat!("fatpath ", env!("CARGO_PKG_VERSION")));
+    let mut page = Vec::new();
+    man.render(&mut page)?;
+    sections(name).to_writer(&mut page)?;
+    fs::write(dir.join(man.get_filename()), page)
+}
+
+/// Those of the [`SECTIONS`] that say something of a command.
+fn sections(name: &str) -> Roff {
+    let mut roff = Roff::new();
+    for (heading, entries) in SECTIONS {
+        let mut entries = entries.iter().filter(|entry| name == "fatpath" || entry.of.contains(&name)).peekable();
+        if entries.peek().is_some() {
+            roff.control("SH", [*heading]);
+        }
+        for entry in entries {
+            roff.control("TP", []).text([bold(entry.what)]).text([roman(entry.means)]);
+        }
+    }
+    roff
+}
+
+/// The command's SYNOPSIS with the names of its values, which clap's own leaves out.
+fn usage(command: &Command) -> String {
+    let mut words = vec![command.get_bin_name().unwrap_or_else(|| command.get_name()).to_owned()];
+    let (positional, options): (Vec<&Arg>, Vec<&Arg>) = command.get_arguments().partition(|arg| arg.is_positional());
+    for arg in options.into_iter().chain(positional) {
+        if matches!(arg.get_action(), ArgAction::Help | ArgAction::Version) {
+            continue;
+        }
+        let flag = match (arg.get_short(), arg.get_long()) {
+            (Some(short), _) => Some(format!("-{short}")),
+            (None, Some(long)) => Some(format!("--{long}")),
+            (None, None) => None,
+        };
+        let values = arg.get_value_names().filter(|_| arg.get_action().takes_values()).unwrap_or_default();
+        let word = flag.into_iter().chain(values.iter().map(ToString::to_string)).collect::<Vec<_>>().join(" ");
+        words.push(if arg.is_required_set() { word } else { format!("[{word}]") });
+    }
+    words.join(" ")
+}
+
+/// One entry of a section: what it is about, and the commands on whose pages it stands. That of `fatpath` has all.
+struct Entry {
+    what: &'static str,
+    means: &'static str,
+    of: &'static [&'static str],
+}
+
+const EVERY: &[&str] = &["run", "check", "show", "demo", "capture", "completions", "man"];
+const WITH_SOCKET: &[&str] = &["run", "show", "capture"];
+
+/// What follows clap's sections.
+const SECTIONS: &[(&str, &[Entry])] = &[
+    (
+        "EXIT STATUS",
+        &[
+            Entry { what: "0", means: "Done, or ended by SIGTERM or SIGINT.", of: EVERY },
+            Entry {
+                what: "1",
+                means: "The command line is wrong, or something that is needed is missing or failed; standard error \
+                        says what.",
+                of: EVERY,
+            },
+            Entry { what: "2", means: "The configuration is wrong; nothing was changed.", of: &["run", "check"] },
+        ],
+    ),
+    (
+        "ENVIRONMENT",
+        &[
+            Entry {
+                what: "FATPATH_LOG",
+                means: "Which log lines go to standard error: error, warn, info (the default) or trace, which has a \
+                        line for every dropped packet.",
+                of: &["run"],
+            },
+            Entry {
+                what: "FATPATH_RUNDIR",
+                means: "The directory of the control sockets, in place of /run/fatpath.",
+                of: WITH_SOCKET,
+            },
+        ],
+    ),
+    (
+        "FILES",
+        &[
+            Entry {
+                what: "/run/fatpath/NAME.sock",
+                means: "The control socket of the gateway NAME, for the user alone who runs it.",
+                of: WITH_SOCKET,
+            },
+            Entry { what: "/dev/net/tun", means: "Where TUN and TAP devices are made.", of: &["run", "demo"] },
+        ],
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_synopsis_has_the_names_of_values_and_brackets_around_what_may_be_left_out() {
+        let mut root = Cli::command();
+        root.build();
+        for (name, want) in [
+            ("run", "fatpath run [-c FILE] [--instance NAME]"),
+            ("check", "fatpath check -c FILE"),
+            ("show", "fatpath show [-j] [-a] [--instance NAME] WHAT"),
+            ("capture", "fatpath capture [-w FILE] [--after-gro] [--instance NAME] LINK"),
+            ("man", "fatpath man DIR"),
+        ] {
+            assert_eq!(usage(root.find_subcommand(name).unwrap()), want);
+        }
+    }
+
+    #[test]
+    fn every_command_says_its_exit_codes_and_only_those_with_a_file_have_code_2() {
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            let text = sections(name).render();
+            assert!(text.contains("EXIT STATUS") && text.contains("\\fB1\\fR"), "{name}");
+            assert_eq!(text.contains("\\fB2\\fR"), matches!(name, "run" | "check"), "{name}");
+            assert_eq!(text.contains("FATPATH_LOG"), name == "run", "{name}");
+        }
+    }
 }
