@@ -46,7 +46,7 @@ pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
         }
         None => copy_blocks(from, io::stdout().lock()).map_err(failed)?,
     };
-    eprintln!("{packets} {} captured", if packets == 1 { "packet" } else { "packets" });
+    let _ = writeln!(io::stderr(), "{packets} {} captured", if packets == 1 { "packet" } else { "packets" });
     Ok(())
 }
 

@@ -13,6 +13,7 @@ mod pages;
 mod run;
 mod show;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -58,7 +59,8 @@ fn usage(err: &clap::Error) -> ExitCode {
 }
 
 fn fail(err: &CliError) -> ExitCode {
-    eprintln!("{err}");
+    // Where nobody listens, the exit code has to do.
+    let _ = writeln!(std::io::stderr(), "{err}");
     err.code()
 }
 

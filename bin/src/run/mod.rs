@@ -79,7 +79,9 @@ fn start_log() -> Result<(), CliError> {
         Err(_) => EnvFilter::new("info"),
     };
     let ansi = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi).init();
+    // A log that nobody reads any more, or a full disk, is no reason to end.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
+    log.log_internal_errors(false).init();
     Ok(())
 }
 

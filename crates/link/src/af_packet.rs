@@ -141,7 +141,11 @@ impl PacketLink {
     fn see_if_back(&mut self) -> io::Result<()> {
         let index = self.interface.index().map_err(|err| failed(&self.name, "SIOCGIFINDEX", &err))?;
         let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err))?;
-        if index != self.index || !up {
+        if index != self.index {
+            let what = format!("{} is another interface now", self.interface.name());
+            return Err(failed(&self.name, "SIOCGIFINDEX", &io::Error::other(what)));
+        }
+        if !up {
             return Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)));
         }
         self.down = false;

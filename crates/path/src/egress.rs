@@ -207,7 +207,7 @@ impl Path {
             return self.drop(&pkt, DropReason::LinkDown);
         };
         let bare = port.config.mac.is_none();
-        self.ports.tap(turn.mem, dev, true, true, &pkt);
+        self.ports.tap_fat(turn.mem, dev, true, &pkt);
         if bare {
             return self.enqueue(turn.mem, dev, pkt, 0);
         }

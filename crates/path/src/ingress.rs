@@ -34,7 +34,7 @@ impl Framing {
 impl Path {
     /// Takes in one packet as the link had it. What is inside waits in GRO until [`flush`](Self::flush).
     pub(crate) fn receive(&mut self, turn: Turn<'_>, link: LinkId, mut pkt: Packet) {
-        self.ports.tap(turn.mem, link, false, false, &pkt);
+        self.ports.tap_wire(turn.mem, link, &pkt);
         match self.link_layer(turn, link, &mut pkt) {
             Ok(Some(framing)) => self.open(turn, pkt, framing),
             Ok(None) => {}
@@ -194,7 +194,7 @@ impl Path {
     /// IP input (Linux `ip_rcv`, `ip6_rcv`): from here on a packet may be fat.
     fn input(&mut self, turn: Turn<'_>, mut pkt: Packet) {
         let link = pkt.meta.link;
-        self.ports.tap(turn.mem, link, true, false, &pkt);
+        self.ports.tap_fat(turn.mem, link, false, &pkt);
         let ip = match self.classify(turn, &mut pkt) {
             Ok((info, flow)) => IpPacket { pkt, info, flow },
             Err(reason) => return self.drop(&pkt, reason),

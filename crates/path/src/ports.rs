@@ -1,7 +1,7 @@
 //! The node's ports: what the path has to know of each link, and what waits to be sent on it.
 
 use base::{DropReason, LinkId};
-use offload::Features;
+use offload::{Features, gso};
 use packet::{CopyReason, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
@@ -142,13 +142,22 @@ impl Ports {
         self.ports.iter().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_ref()?)))
     }
 
-    /// Copies a packet for a capture, if one is on at that place.
+    /// Copies a packet for a capture of what the path sees, if one is on.
     #[inline]
-    pub(crate) fn tap(&mut self, mem: &Memory, link: LinkId, fat: bool, outbound: bool, pkt: &Packet) {
-        let Some(port) = self.get(link) else { return };
-        if (if fat { port.tap.fat } else { port.tap.wire }) && self.tapped.len() < MAX_TAPPED {
-            mem.copied(CopyReason::Tap, pkt.len());
-            self.tapped.push(Tapped { link, fat, outbound, bytes: pkt.to_vec() });
+    pub(crate) fn tap_fat(&mut self, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet) {
+        if self.get(link).is_some_and(|port| port.tap.fat) {
+            record(&mut self.tapped, mem, Tapped { link, fat: true, outbound, bytes: Vec::new() }, pkt);
+        }
+    }
+
+    /// Copies a packet that came in for a capture of what the wire sees, if one is on.
+    #[inline]
+    pub(crate) fn tap_wire(&mut self, mem: &Memory, link: LinkId, pkt: &Packet) {
+        if let Some(port) = self.get(link)
+            && port.tap.wire
+        {
+            let l3 = port.l3();
+            record_cut(&mut self.tapped, mem, link, false, pkt, l3);
         }
     }
 
@@ -159,10 +168,7 @@ impl Ports {
         let tap = port.tap.wire;
         let queued = port.enqueue(mem, pkt, l3)?;
         if tap {
-            for pkt in queued.iter().take(MAX_TAPPED - tapped.len().min(MAX_TAPPED)) {
-                mem.copied(CopyReason::Tap, pkt.len());
-                tapped.push(Tapped { link, fat: false, outbound: true, bytes: pkt.to_vec() });
-            }
+            queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
         }
         Ok(())
     }
@@ -179,6 +185,10 @@ impl Ports {
 
     /// Counts `n` packets of `link` that were dropped.
     pub fn drops(&mut self, link: LinkId, reason: DropReason, n: u64) {
+        if n == 0 {
+            return;
+        }
+        tracing::trace!(link = self.get(link).map_or("-", |port| &port.config.name), reason = reason.name(), n, "drop");
         let at = link.0 as usize;
         if self.drops.len() <= at {
             self.drops.resize(at + 1, [0; DropReason::COUNT]);
@@ -193,4 +203,28 @@ impl Ports {
             counted.map(move |(&reason, &count)| (LinkId(at as u32), reason, count))
         })
     }
+}
+
+/// Copies a packet for a capture, unless too many wait already.
+fn record(tapped: &mut Vec<Tapped>, mem: &Memory, mut what: Tapped, pkt: &Packet) {
+    if tapped.len() < MAX_TAPPED {
+        mem.copied(CopyReason::Tap, pkt.len());
+        what.bytes = pkt.to_vec();
+        tapped.push(what);
+    }
+}
+
+/// Copies a packet, whose IP header begins at `l3`, for a capture as the wire has it: a fat one in its segments.
+#[cold]
+fn record_cut(tapped: &mut Vec<Tapped>, mem: &Memory, link: LinkId, outbound: bool, pkt: &Packet, l3: usize) {
+    let tap = || Tapped { link, fat: false, outbound, bytes: Vec::new() };
+    let mut segments = Vec::new();
+    let is_fat = pkt.meta.cut.gso().is_some() && tapped.len() < MAX_TAPPED;
+    if is_fat
+        && let Ok(copy) = pkt.copy(mem, CopyReason::Tap)
+        && gso::segment(mem, &Features::NONE, copy, l3, &mut segments).is_ok()
+    {
+        return segments.iter().for_each(|segment| record(tapped, mem, tap(), segment));
+    }
+    record(tapped, mem, tap(), pkt);
 }

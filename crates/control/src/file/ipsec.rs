@@ -112,7 +112,8 @@ fn gcm(value: &Value<'_>) -> Result<Algorithm> {
     let bytes = key_bytes(&key_value)?;
     let len = bytes.len();
     let Some(key) = GcmKey::new(bytes) else {
-        let what = format!("{len} bytes are no AES key with its 4 bytes of salt; use 20, 28 or 36 bytes");
+        let hint = if key_value.str()?.starts_with("0x") { "" } else { ", in hexadecimal behind 0x" };
+        let what = format!("{len} bytes are no AES key with its 4 bytes of salt; use 20, 28 or 36 bytes{hint}");
         return Err(key_value.error(what));
     };
     let icv = table.need("icv", "use 64, 96 or 128")?;
