@@ -1,11 +1,14 @@
 //! The program as its operator meets it: signals, configuration files, missing privileges, lost links.
 
 use std::fs::{self, Permissions};
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Need, Outcome, Scratch, fatpath, ping_script, trial};
+use rustix::process::{Pid, Signal, kill_process};
+use system::{Need, Outcome, Scratch, fatpath, ping_script, trial, wait_until};
 
 use crate::{router, tunnel};
 
@@ -16,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/sigterm_ends_it_cleanly", NEEDS, sigterm_ends_it_cleanly),
         trial("daemon/sighup_applies_a_new_file", NEEDS, sighup_applies_a_new_file),
         trial("daemon/sighup_with_a_bad_file_changes_nothing", NEEDS, sighup_with_a_bad_file_changes_nothing),
+        trial("daemon/a_log_that_nobody_takes_ends_nothing", &[], a_log_that_nobody_takes_ends_nothing),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
         trial("cli/check_accepts_a_good_file", &[], check_accepts_a_good_file),
         trial("cli/check_names_what_is_wrong_in_one_line_and_exits_2", &[], check_names_what_is_wrong),
@@ -68,6 +72,33 @@ fn a_lost_link_leaves_the_others_running() -> Outcome {
         site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[0, 56, 4000]))?;
     }
     Ok(())
+}
+
+fn a_log_that_nobody_takes_ends_nothing() -> Outcome {
+    let scratch = Scratch::new()?;
+    let file = scratch.file("w.toml");
+    let free = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
+    fs::write(&file, format!("[[link]]\nname = \"w\"\nkind = \"udp\"\nbind = \"{free}\"\n"))?;
+    let full = fs::OpenOptions::new().write(true).open("/dev/full")?;
+    let mut command = Command::new(fatpath());
+    command.args(["run", "-c"]).arg(&file).env("FATPATH_RUNDIR", scratch.path()).stderr(full);
+    let mut gateway = command.spawn()?;
+    let socket = scratch.file("default.sock");
+    let outcome = wait_until("it listens", Duration::from_secs(20), || socket.exists()).and_then(|()| {
+        let pid = Pid::from_child(&gateway);
+        kill_process(pid, Signal::HUP)?;
+        kill_process(pid, Signal::TERM)?;
+        let mut status = None;
+        wait_until("it has ended", Duration::from_secs(20), || {
+            status = gateway.try_wait().ok().flatten();
+            status.is_some()
+        })?;
+        assert_eq!(status.and_then(|status| status.code()), Some(0));
+        Ok(())
+    });
+    // Only where it has not ended by itself.
+    let _ = gateway.kill();
+    outcome
 }
 
 fn check_accepts_a_good_file() -> Outcome {
