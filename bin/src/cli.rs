@@ -35,6 +35,11 @@ pub(crate) enum Command {
     /// The exit code is 0 if the file would be accepted and 2 if not; then one line names the file, the line, the key
     /// and what would be right. Devices and privileges are not looked at.
     Check(CheckArgs),
+    /// Have a running gateway become what a configuration file says
+    ///
+    /// As a whole or not at all: a gateway that was started without a file gets one, another one a new one, as by
+    /// SIGHUP. What has not changed stays as it is. From then on SIGHUP reads this file.
+    Load(LoadArgs),
     /// Show what a running gateway is and has done
     ///
     /// Links, routes and neighbours read as from ip, security associations and policies as from `ip -s xfrm`, counters
@@ -78,6 +83,17 @@ pub(crate) struct CheckArgs {
     /// The configuration
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: PathBuf,
+}
+
+/// What `load` is told.
+#[derive(Args, Debug)]
+pub(crate) struct LoadArgs {
+    /// The configuration
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// Which gateway
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
 }
 
 /// What `show` is told.

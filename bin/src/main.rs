@@ -8,6 +8,7 @@ mod client;
 mod config_file;
 mod demo;
 mod error;
+mod load;
 mod output;
 mod pages;
 mod run;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => run::main(&args),
         Command::Check(args) => check::main(&args),
+        Command::Load(args) => load::main(&args),
         Command::Show(args) => show::main(&args),
         Command::Demo(args) => demo::main(&args),
         Command::Capture(args) => capture::main(&args),

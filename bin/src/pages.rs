@@ -89,8 +89,8 @@ struct Entry {
     of: &'static [&'static str],
 }
 
-const EVERY: &[&str] = &["run", "check", "show", "demo", "capture", "completions", "man"];
-const WITH_SOCKET: &[&str] = &["run", "show", "capture"];
+const EVERY: &[&str] = &["run", "check", "load", "show", "demo", "capture", "completions", "man"];
+const WITH_SOCKET: &[&str] = &["run", "load", "show", "capture"];
 
 /// What follows clap's sections.
 const SECTIONS: &[(&str, &[Entry])] = &[
@@ -104,7 +104,11 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                         says what.",
                 of: EVERY,
             },
-            Entry { what: "2", means: "The configuration is wrong; nothing was changed.", of: &["run", "check"] },
+            Entry {
+                what: "2",
+                means: "The configuration is wrong; nothing was changed.",
+                of: &["run", "check", "load"],
+            },
         ],
     ),
     (
@@ -161,7 +165,7 @@ mod tests {
             let name = command.get_name();
             let text = sections(name).render();
             assert!(text.contains("EXIT STATUS") && text.contains("\\fB1\\fR"), "{name}");
-            assert_eq!(text.contains("\\fB2\\fR"), matches!(name, "run" | "check"), "{name}");
+            assert_eq!(text.contains("\\fB2\\fR"), matches!(name, "run" | "check" | "load"), "{name}");
             assert_eq!(text.contains("FATPATH_LOG"), name == "run", "{name}");
         }
     }

@@ -56,20 +56,47 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
     let mut daemon = Daemon { file: args.config.clone(), node, worker };
-    let _server = Server::start(&socket, &daemon.worker.handle)?;
+    let (events, happened) = channel();
+    let _server = Server::start(&socket, &daemon.worker.handle, &events)?;
     tracing::info!("{}: running with {}", args.instance, daemon.links());
-    for signal in signals.forever() {
-        if signal != SIGHUP {
-            tracing::info!("{}: ending", args.instance);
-            return daemon.worker.stop();
-        }
-        match daemon.reload() {
+    thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
+            // Only the end of the worker ends the signals. At the daemon's own end nobody listens any more.
+            let _ = events.send(Event::WorkerEnded);
+        })
+        .map_err(|err| failed("start a thread", &err))?;
+    for event in happened {
+        let (outcome, reply) = match event {
+            Event::Signal(SIGHUP) => (daemon.reload(), None),
+            Event::Load { file, reply } => (daemon.load(file), Some(reply)),
+            Event::Signal(_) => {
+                tracing::info!("{}: ending", args.instance);
+                return daemon.worker.stop();
+            }
+            Event::WorkerEnded => break,
+        };
+        match &outcome {
             Ok(()) => tracing::info!("{}: reloaded, running with {}", args.instance, daemon.links()),
-            Err(why) => tracing::error!("not reloaded, nothing has changed: {why}"),
+            Err(why) => tracing::error!("{}: not reloaded, nothing has changed: {why}", args.instance),
+        }
+        if let Some(reply) = reply {
+            // Whoever asked may have lost patience.
+            let _ = reply.send(outcome.map(|()| daemon.links()));
         }
     }
-    // Only the end of the worker ends the signals.
     Err(daemon.worker.failure())
+}
+
+/// What the daemon waits for.
+enum Event {
+    /// A signal has come.
+    Signal(i32),
+    /// A client asks to become what a file says.
+    Load { file: PathBuf, reply: Sender<Result<String, String>> },
+    /// The worker has ended.
+    WorkerEnded,
 }
 
 /// Log lines go to standard error.
@@ -97,14 +124,19 @@ struct Daemon {
 }
 
 impl Daemon {
-    /// Becomes what the file says now, or stays what it is and says why.
+    /// Becomes what its file says now, or stays what it is and says why.
     fn reload(&mut self) -> Result<(), String> {
-        let file = self.file.as_ref().ok_or("it was started without a file")?;
-        let config = config_file::load(file).map_err(|err| err.message)?;
+        let file = self.file.clone().ok_or("it was started without a file; `fatpath load` gives it one")?;
+        self.load(file)
+    }
+
+    /// Becomes what `file` says, which is its file from now on; or stays what it is and says why.
+    fn load(&mut self, file: PathBuf) -> Result<(), String> {
+        let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
         let (node, plan) = self.node.plan(config).map_err(|err| named(err.message))?;
         self.worker.apply(plan).map_err(named)?;
-        self.node = node;
+        (self.node, self.file) = (node, Some(file));
         Ok(())
     }
 

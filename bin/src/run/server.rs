@@ -1,4 +1,4 @@
-//! The control socket: one thread per client, which asks the worker and writes the answer.
+//! The control socket: one thread per client, which asks the worker or the main thread and writes the answer.
 //!
 //! A client can neither delay the worker (it answers between two bursts) nor fill memory: requests have a longest line,
 //! clients a largest number, and a capture that is read too slowly loses packets instead of holding them.
@@ -8,6 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use control::request::MAX_REQUEST_LEN;
 use control::{Reply, Request};
 use rustix::fs::Mode;
 
+use super::Event;
 use super::capture::stream_capture;
 use super::command::Handle;
 use crate::error::CliError;
@@ -50,7 +52,7 @@ impl Server {
     ///
     /// # Errors
     /// What cannot be made there.
-    pub(crate) fn start(path: &Path, worker: &Handle) -> Result<Self, CliError> {
+    pub(crate) fn start(path: &Path, worker: &Handle, events: &Sender<Event>) -> Result<Self, CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)
@@ -63,10 +65,10 @@ impl Server {
         }
         let listener = private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
         let server = Self { path: path.to_owned() };
-        let worker = worker.clone();
+        let (worker, events) = (worker.clone(), events.clone());
         thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept(&listener, &worker))
+            .spawn(move || accept(&listener, &worker, &events))
             .map_err(|err| failed("cannot start a thread", err))?;
         Ok(server)
     }
@@ -88,7 +90,7 @@ impl Drop for Server {
     }
 }
 
-fn accept(listener: &UnixListener, worker: &Handle) {
+fn accept(listener: &UnixListener, worker: &Handle, events: &Sender<Event>) {
     let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let stream = match stream {
@@ -105,11 +107,11 @@ fn accept(listener: &UnixListener, worker: &Handle) {
             let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
             continue;
         }
-        let (worker, clients) = (worker.clone(), Arc::clone(&clients));
+        let (worker, events, clients) = (worker.clone(), events.clone(), Arc::clone(&clients));
         let spawned = thread::Builder::new().name("client".to_owned()).spawn({
             let clients = Arc::clone(&clients);
             move || {
-                if let Err(err) = serve(&stream, &worker) {
+                if let Err(err) = serve(&stream, &worker, &events) {
                     tracing::debug!("a control client went: {err}");
                 }
                 clients.fetch_sub(1, Ordering::Relaxed);
@@ -123,7 +125,7 @@ fn accept(listener: &UnixListener, worker: &Handle) {
 }
 
 /// Answers one client until it goes.
-fn serve(stream: &UnixStream, worker: &Handle) -> io::Result<()> {
+fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Result<()> {
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
@@ -138,6 +140,10 @@ fn serve(stream: &UnixStream, worker: &Handle) -> io::Result<()> {
                 Ok(shown) => Reply::Show { shown },
                 Err(err) => Reply::Error { message: err.to_string() },
             },
+            Ok(Request::Load { file }) => match load(events, file.into()) {
+                Ok(running) => Reply::Loaded { running },
+                Err(message) => Reply::Error { message },
+            },
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
         };
@@ -148,4 +154,12 @@ fn serve(stream: &UnixStream, worker: &Handle) -> io::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Asks the main thread to become what a file says, and waits until it has or will not.
+fn load(events: &Sender<Event>, file: PathBuf) -> Result<String, String> {
+    let (reply, answer) = channel();
+    let gone = || "the gateway is ending".to_owned();
+    events.send(Event::Load { file, reply }).map_err(|_| gone())?;
+    answer.recv().unwrap_or_else(|_| Err(gone()))
 }

@@ -22,6 +22,11 @@ pub enum Request {
         /// Which.
         what: What,
     },
+    /// Become what a configuration file says, as a whole or not at all.
+    Load {
+        /// The file's absolute path, as the daemon finds it.
+        file: String,
+    },
     /// Send a copy of each packet of a link, as pcapng.
     Capture {
         /// The link's name.
@@ -66,6 +71,11 @@ pub enum Reply {
     Show {
         /// What was asked for.
         shown: Shown,
+    },
+    /// To `load`: it is done.
+    Loaded {
+        /// What runs now, in a few words.
+        running: String,
     },
     /// To `capture`: a pcapng file follows.
     Capturing,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use system::{Need, Outcome, Scratch, fatpath, ping_script, trial, wait_until};
+use system::{Need, Outcome, Process, Scratch, fatpath, ping_script, run, trial, wait_until};
 
 use crate::{router, tunnel};
 
@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/sigterm_ends_it_cleanly", NEEDS, sigterm_ends_it_cleanly),
         trial("daemon/sighup_applies_a_new_file", NEEDS, sighup_applies_a_new_file),
         trial("daemon/sighup_with_a_bad_file_changes_nothing", NEEDS, sighup_with_a_bad_file_changes_nothing),
+        trial("daemon/an_empty_gateway_is_configured_at_run_time", NEEDS, an_empty_gateway_is_configured_at_run_time),
         trial("daemon/a_log_that_nobody_takes_ends_nothing", &[], a_log_that_nobody_takes_ends_nothing),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
         trial("cli/check_accepts_a_good_file", &[], check_accepts_a_good_file),
@@ -71,6 +72,49 @@ fn a_lost_link_leaves_the_others_running() -> Outcome {
         })?;
         site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[0, 56, 4000]))?;
     }
+    Ok(())
+}
+
+fn an_empty_gateway_is_configured_at_run_time() -> Outcome {
+    let scratch = Scratch::new()?;
+    let fatpath = |words: &[&str]| {
+        let mut command = Command::new(fatpath());
+        command.args(words).env("FATPATH_RUNDIR", scratch.path()).current_dir(scratch.path());
+        command
+    };
+    let mut gateway = Process::spawn(&mut fatpath(&["run"]), &scratch)?;
+    let socket = scratch.file("default.sock");
+    wait_until("it listens", Duration::from_secs(20), || socket.exists())?;
+    let free = UdpSocket::bind("127.0.0.1:0")?.local_addr()?;
+    let good = format!("[[link]]\nname = \"w\"\nkind = \"udp\"\nbind = \"{free}\"\n");
+    let taken = good.replace('w', "x");
+    let files = [("wrong.toml", format!("{good}mtoo = 1\n")), ("good.toml", good), ("taken.toml", taken)];
+    for (name, toml) in &files {
+        fs::write(scratch.file(name), toml)?;
+    }
+    let load = |file| -> Outcome<(Option<i32>, String)> {
+        let output = fatpath(&["load", "-c", file]).output()?;
+        Ok((output.status.code(), String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?))
+    };
+    let links = || run(&mut fatpath(&["show", "links"]));
+    let (code, said) = load("wrong.toml")?;
+    assert!(code == Some(2) && said.contains("wrong.toml:5") && said.contains("mtoo"), "{said}");
+    assert_eq!(links()?, "");
+    assert_eq!(load("good.toml")?, (Some(0), "default: running with 1 link: w\n".to_owned()));
+    assert!(links()?.contains("w: <UP>"), "{}", links()?);
+    // The port is in use as long as the first link is there, and then nothing changes.
+    let (code, said) = load("taken.toml")?;
+    assert!(code == Some(1) && said.lines().count() == 1 && said.contains("taken.toml"), "{said}");
+    assert!(links()?.contains("w: <UP>"), "{}", links()?);
+    // From now on SIGHUP reads that file.
+    let route = "[[route]]\nto = \"10.99.0.0/16\"\ntype = \"blackhole\"\n";
+    fs::write(scratch.file("good.toml"), files[1].1.clone() + route)?;
+    gateway.signal(Signal::HUP)?;
+    wait_until("the route is there", Duration::from_secs(20), || {
+        run(&mut fatpath(&["show", "routes"])).is_ok_and(|routes| routes.contains("10.99.0.0/16"))
+    })?;
+    gateway.signal(Signal::TERM)?;
+    assert!(gateway.wait(Duration::from_secs(20))?.success());
     Ok(())
 }
 

@@ -1,0 +1,27 @@
+//! `fatpath load`: a running gateway becomes what a file says.
+
+use std::path;
+
+use control::{Reply, Request};
+
+use crate::cli::LoadArgs;
+use crate::client::Client;
+use crate::config_file;
+use crate::error::CliError;
+use crate::output::print;
+
+/// Checks the file, has the gateway load it, and says what runs then.
+///
+/// # Errors
+/// Exit code 2 if the file is wrong; 1 if no gateway of that name answers, or if it cannot become that.
+pub(crate) fn main(args: &LoadArgs) -> Result<(), CliError> {
+    config_file::load(&args.config)?;
+    let named = |why: &dyn std::fmt::Display| CliError::failed(format!("{}: {why}", args.config.display()));
+    let file = path::absolute(&args.config).map_err(|err| named(&err))?;
+    let file = file.into_os_string().into_string().map_err(|_| named(&"its path is not UTF-8; rename it."))?;
+    let mut client = Client::connect(&args.instance)?;
+    let Reply::Loaded { running } = client.ask(&Request::Load { file })? else {
+        return Err(client.confused());
+    };
+    print(format!("{}: running with {running}\n", args.instance).as_bytes())
+}
