@@ -94,7 +94,11 @@ impl Held {
             Version::V6 if l4 > ipv6::Header::LEN => ipv6::Header::LEN..l4,
             _ => 0..0,
         };
-        same(&ours[options.clone()], &theirs[options]) && same(&ours[extensions.clone()], &theirs[extensions])
+        // What the first extension header is, the fixed header says.
+        let same_kind = extensions.is_empty() || ours[ipv6::NEXT_HEADER_AT] == theirs[ipv6::NEXT_HEADER_AT];
+        same(&ours[options.clone()], &theirs[options])
+            && same_kind
+            && same(&ours[extensions.clone()], &theirs[extensions])
     }
 
     /// Makes sure that the headers can be rewritten when the packet is let go. Only headers are copied.

@@ -156,6 +156,11 @@ fn ip_headers_have_to_agree() {
     assert_eq!(glue_frames(MERGE, &frames), [2 * LEN]);
     frames[1].dest_opts = vec![TCP, 0, 1, 4, 0, 0, 0, 1];
     assert_eq!(glue_frames(MERGE, &frames), [LEN, LEN]);
+    // The same bytes as an extension header of another kind.
+    frames[1].dest_opts = frames[0].dest_opts.clone();
+    let (mem, first, mut second) = (packet::Memory::heap(), frames[0].bytes(), frames[1].bytes());
+    assert_eq!(std::mem::replace(&mut second[6], wire::Protocol::HOP_BY_HOP.0), wire::Protocol::DEST_OPTS.0);
+    assert_eq!(glue(&mem, MERGE, [first, second].iter().map(|bytes| received(&mem, bytes)).collect()).len(), 2);
 }
 
 #[test]
