@@ -53,6 +53,31 @@ enum Outcome {
 pub(crate) struct Report {
     tally: Tally,
     stages: Vec<(String, Outcome, Duration)>,
+    /// What failed tests said, told again at the end, where it is looked for.
+    failures: String,
+}
+
+/// What one command printed, as far as it is kept.
+#[derive(Debug, Default)]
+struct Output {
+    tally: Tally,
+    /// From each `failures:` to its `test result:`.
+    failures: String,
+    in_failures: bool,
+}
+
+impl Output {
+    fn line(&mut self, line: &str) {
+        if let Some(counted) = Tally::from_line(line) {
+            self.tally += counted;
+            self.in_failures = false;
+        }
+        self.in_failures |= line == "failures:";
+        if self.in_failures {
+            self.failures += line;
+            self.failures.push('\n');
+        }
+    }
 }
 
 impl Report {
@@ -60,17 +85,16 @@ impl Report {
     /// succeeded. A stage that fails without a failed test of its own counts as one.
     pub(crate) fn run(&mut self, name: &str, command: &mut Command) -> bool {
         let started = begin(name);
-        let (mut tally, succeeded) = match stream(command) {
-            Ok(result) => result,
-            Err(error) => {
-                println!("{name}: {}: {error}", command.get_program().display());
-                (Tally::default(), false)
-            }
-        };
+        let (output, succeeded) = stream(command).unwrap_or_else(|error| {
+            println!("{name}: {}: {error}", command.get_program().display());
+            (Output::default(), false)
+        });
+        let mut tally = output.tally;
         if !succeeded && tally.failed == 0 {
             tally.failed = 1;
         }
         self.tally += tally;
+        self.failures += &output.failures;
         self.end(name, if succeeded { Outcome::Ok } else { Outcome::Failed }, started.elapsed());
         succeeded
     }
@@ -103,8 +127,11 @@ impl Report {
         }
     }
 
-    /// Prints the stages and, as the last line, the count of tests.
+    /// Prints what failed, the stages and, as the last line, the count of tests.
     pub(crate) fn finish(self) -> ExitCode {
+        if !self.failures.is_empty() {
+            println!("\n== once more, what failed\n{}", self.failures);
+        }
         println!("\nstages:");
         for (name, outcome, time) in &self.stages {
             println!("  {:>6.1} s  {name}: {}", time.as_secs_f64(), outcome.describe());
@@ -146,21 +173,19 @@ fn begin(name: &str) -> Instant {
     Instant::now()
 }
 
-/// Runs `command` to its end, passing its standard output on line by line. Tells what it counted and whether it
+/// Runs `command` to its end, passing its standard output on line by line. Tells what is kept of it and whether it
 /// succeeded.
-fn stream(command: &mut Command) -> io::Result<(Tally, bool)> {
+fn stream(command: &mut Command) -> io::Result<(Output, bool)> {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
-    let mut tally = Tally::default();
+    let mut output = Output::default();
     let mut lines = BufReader::new(child.stdout.take().expect("stdout is piped"));
     let mut line = Vec::new();
     while lines.read_until(b'\n', &mut line)? > 0 {
         io::stdout().write_all(&line)?;
-        if let Some(counted) = Tally::from_line(String::from_utf8_lossy(&line).trim_end()) {
-            tally += counted;
-        }
+        output.line(String::from_utf8_lossy(&line).trim_end());
         line.clear();
     }
-    Ok((tally, child.wait()?.success()))
+    Ok((output, child.wait()?.success()))
 }
 
 #[cfg(test)]
@@ -186,6 +211,16 @@ mod tests {
         for (line, want) in lines {
             assert_eq!(Tally::from_line(line), want, "{line}");
         }
+    }
+
+    #[test]
+    fn what_failed_tests_said_is_kept_and_nothing_else() {
+        let mut output = Output::default();
+        let printed = "running 2 tests\ntest a ... FAILED\nfailures:\n---- a ----\nwhy\n\nfailures:\n    a\n\n\
+            test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out\nrunning 0 tests\n";
+        printed.lines().for_each(|line| output.line(line));
+        assert_eq!(output.failures, "failures:\n---- a ----\nwhy\n\nfailures:\n    a\n\n");
+        assert_eq!(output.tally, Tally { passed: 1, failed: 1, skipped: 0 });
     }
 
     #[test]

@@ -58,6 +58,11 @@ route add fd01::/64 via 2001:db8::1 src fd02::1
 END
 ";
 
+/// A kernel answers for an IPv6 address once it has noticed that the interface is up, which takes a busy one a while.
+const SETTLED: &str = "
+while ip -6 addr show tentative | grep -q inet6; do sleep 0.05; done
+";
+
 const NEAR_LINUX: &str = "
 ip -batch - <<END
 addr add 192.0.2.1/24 dev eth0
@@ -148,7 +153,7 @@ impl Site {
         // The host's kernel only carries frames here.
         between.sh("echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6")?;
         let mut peer = Uml::boot(&between, &["wan0"])?;
-        peer.sh(&[PEER, if esp.udp { UDP_ENCAP } else { "" }, &esp.reversed().to_ip_xfrm()].concat())?;
+        peer.sh(&[PEER, SETTLED, if esp.udp { UDP_ENCAP } else { "" }, &esp.reversed().to_ip_xfrm()].concat())?;
         let near = match near {
             Near::Linux => NearEnd::Linux(near_linux(&between, esp)?),
             Near::Fatpath => NearEnd::Fatpath(near_fatpath(&between, &scratch, esp)?),
@@ -192,7 +197,7 @@ fn near_linux(between: &Netns, esp: &Esp) -> Outcome<Uml> {
             ip link set $1 master br-$1
             ip link set $2 master br-$1
         done")?;
-    uml.sh(&[NEAR_LINUX, if esp.udp { UDP_ENCAP } else { "" }, &esp.to_ip_xfrm()].concat())?;
+    uml.sh(&[NEAR_LINUX, SETTLED, if esp.udp { UDP_ENCAP } else { "" }, &esp.to_ip_xfrm()].concat())?;
     Ok(uml)
 }
 

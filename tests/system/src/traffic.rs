@@ -26,7 +26,7 @@ pub fn ping_script(to: IpAddr, sizes: &[u16]) -> String {
     format!(
         "status=0
         for size in {}; do
-            said=$(ping -n -c 1 -W 2 -s $size {to} 2>&1) || {{ status=1; echo \"size $size: $said\"; }}
+            said=$(ping -n -c 1 -W 10 -s $size {to} 2>&1) || {{ status=1; echo \"size $size: $said\"; }}
             case $said in *wrong*) status=1; echo \"size $size: $said\";; esac
         done
         exit $status",
