@@ -6,8 +6,8 @@ use base::Prefix;
 use control::Change;
 use control::model::{self, Config};
 use ipsec::{
-    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, SaDir,
-    SaFlags, Selector, Template,
+    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig,
+    SaDir, SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
 use zeroize::Zeroizing;
@@ -120,6 +120,8 @@ fn sa(config: &model::SaConfig) -> SaConfig {
         selector: config.selector.as_ref().map(selector),
         oseq: 0,
         seq: 0,
+        tfcpad: 0,
+        nat: NatTraversal::default(),
     }
 }
 

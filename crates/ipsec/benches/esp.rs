@@ -10,7 +10,7 @@ use base::{Counters, Instant, SaId};
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use ipsec::engine::{Aead, Library};
-use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, Opened, SaConfig, SaFlags, Train};
+use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, NatTraversal, Opened, SaConfig, SaFlags, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, ipv4, tcp};
 
@@ -37,6 +37,8 @@ fn sa(udp: bool) -> SaConfig {
         selector: None,
         oseq: 0,
         seq: 0,
+        tfcpad: 0,
+        nat: NatTraversal::default(),
     }
 }
 
@@ -74,7 +76,7 @@ impl Node {
     }
 
     fn seal(&mut self, pkt: Packet, train: Train, out: &mut Vec<Packet>) {
-        self.ipsec.seal(&self.mem, Instant::ZERO, self.sa, pkt, train, out, &mut self.counters).unwrap();
+        self.ipsec.seal(&self.mem, Instant::ZERO, self.sa, pkt, train, 1500, out, &mut self.counters).unwrap();
     }
 }
 

@@ -57,6 +57,22 @@ pub struct SaConfig {
     pub oseq: u64,
     /// The highest sequence number received (`replay-seq`); 0 for a new SA.
     pub seq: u64,
+    /// Inner packets of a tunnel that are shorter are padded to so many bytes, or to what the path takes if that is less
+    /// (RFC 4303 §2.7); 0 pads none.
+    pub tfcpad: u32,
+    /// What it does about a NAT between it and its peer.
+    pub nat: NatTraversal,
+}
+
+/// What an SA with a UDP header around ESP does about the NAT that it is for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct NatTraversal {
+    /// Seconds after which one that was not used sends a keepalive (RFC 3948 §4); 0 for never.
+    pub keepalive_interval: u32,
+    /// Seconds after which it is told again that its peer sends from elsewhere; 0 tells each new place once.
+    pub mapping_threshold: u32,
+    /// Whether the tunnels to its peer (those with its `reqid`) follow it to the place that it sends from now.
+    pub follow: bool,
 }
 
 /// Options of an SA, by the names that `ip xfrm state … flag` and `extra-flag` give them.
@@ -210,6 +226,10 @@ pub enum ConfigError {
     OptionalTunnel,
     /// Source and destination of a selector are not of one family.
     SelectorFamily,
+    /// TFC padding in transport mode, whose receiver could not tell it from the packet.
+    TfcTransport,
+    /// An option for NAT traversal, by its name, without a UDP header around ESP.
+    WithoutEncap(&'static str),
 }
 
 impl Selector {
@@ -271,7 +291,24 @@ impl SaConfig {
         if self.flags.esn && self.replay_window == 0 && self.dir != Some(SaDir::Out) {
             return Err(ConfigError::EsnWithoutWindow);
         }
+        self.check_nat()?;
+        if self.tfcpad > 0 && self.mode == Mode::Transport {
+            return Err(ConfigError::TfcTransport);
+        }
         self.selector.as_ref().map_or(Ok(()), Selector::check)
+    }
+
+    fn check_nat(&self) -> Result<(), ConfigError> {
+        let NatTraversal { keepalive_interval, mapping_threshold, follow } = self.nat;
+        let options = [
+            ("nat-keepalive-interval", keepalive_interval > 0),
+            ("nat-mapping-threshold", mapping_threshold > 0),
+            ("nat-follow", follow),
+        ];
+        match options.iter().find(|(_, is_set)| *is_set && self.encap.is_none()) {
+            Some(&(option, _)) => Err(ConfigError::WithoutEncap(option)),
+            None => Ok(()),
+        }
     }
 
     /// An SA that names its direction has none of the other one's options (Linux `verify_newsa_info`,
@@ -281,13 +318,21 @@ impl SaConfig {
         let SaFlags { noecn: _, decap_dscp, nopmtudisc, esn: _, dont_encap_dscp, oseq_may_wrap } = self.flags;
         let wrong = match dir {
             SaDir::Out => {
-                &[("decap-dscp", decap_dscp), ("replay-window", self.replay_window > 0), ("replay-seq", self.seq > 0)][..]
+                &[
+                    ("decap-dscp", decap_dscp),
+                    ("replay-window", self.replay_window > 0),
+                    ("replay-seq", self.seq > 0),
+                    ("nat-mapping-threshold", self.nat.mapping_threshold > 0),
+                    ("nat-follow", self.nat.follow),
+                ][..]
             }
             SaDir::In => &[
                 ("nopmtudisc", nopmtudisc),
                 ("dont-encap-dscp", dont_encap_dscp),
                 ("oseq-may-wrap", oseq_may_wrap),
                 ("replay-oseq", self.oseq > 0),
+                ("tfcpad", self.tfcpad > 0),
+                ("nat-keepalive-interval", self.nat.keepalive_interval > 0),
             ],
         };
         match wrong.iter().find(|(_, is_set)| *is_set) {
@@ -366,6 +411,8 @@ impl fmt::Display for ConfigError {
             Self::Templates(n) => write!(f, "{n} templates are more than {MAX_TEMPLATES}"),
             Self::OptionalTunnel => f.write_str("in direction out only a transport template can be of level use"),
             Self::SelectorFamily => f.write_str("source and destination of a selector are of different families"),
+            Self::TfcTransport => f.write_str("tfcpad is for tunnel mode alone"),
+            Self::WithoutEncap(option) => write!(f, "{option} is for an SA with encap alone"),
         }
     }
 }

@@ -14,7 +14,7 @@
 //!   nonce per thread and panic when one repeats.
 //!
 //! Implements RFC 4301 (policies), 4303 (ESP with extended sequence numbers), 4106 (AES-GCM), 2410 (NULL), 3948 (ESP in
-//! UDP). Counters and corner cases are those of Linux's XFRM. Limits: static SAs; no AH, IPComp, TFC padding, lifetimes.
+//! UDP). Counters and corner cases are those of Linux's XFRM. Limits: static SAs; no AH, IPComp, lifetimes.
 #![deny(unsafe_code)]
 
 pub mod config;
@@ -39,7 +39,7 @@ pub mod sequence;
 pub mod spd;
 
 pub use config::{
-    Action, ConfigError, Dir, EspInUdp, Level, Mode, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags, Selector,
+    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags, Selector,
     Template,
 };
 pub use engine::{Algorithm, AlgorithmError};

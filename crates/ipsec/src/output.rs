@@ -38,7 +38,8 @@ pub enum Train {
 
 impl Ipsec {
     /// Protects `pkt`, which begins with its IP header, by an SA that [`lookup`](Self::lookup) named, and appends what
-    /// goes on the wire to `out`. It is the last step: only a link's header can still come.
+    /// goes on the wire to `out`. It is the last step: only a link's header can still come. `mtu` is what the path takes of
+    /// the result, to which traffic flow confidentiality pads at most (RFC 4303 §2.7).
     ///
     /// # Errors
     /// Why not; `out` is then as it was. The counter is counted.
@@ -50,6 +51,7 @@ impl Ipsec {
         sa: SaId,
         pkt: Packet,
         train: Train,
+        mtu: usize,
         out: &mut Vec<Packet>,
         counters: &mut Counters,
     ) -> Result<(), DropReason> {
@@ -58,7 +60,7 @@ impl Ipsec {
             return Err(DropReason::PolicyNoState);
         };
         let before = out.len();
-        seal(sa, mem, now, pkt, train, out).inspect_err(|&reason| {
+        seal(sa, mem, now, pkt, train, mtu, out).inspect_err(|&reason| {
             out.truncate(before);
             counters.count(match reason {
                 DropReason::EspSequenceOverflow => Mib::XfrmOutStateSeqError,
@@ -75,6 +77,7 @@ fn seal(
     now: Instant,
     mut pkt: Packet,
     train: Train,
+    mtu: usize,
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
     let info = ip_headers(mem, &mut pkt)?;
@@ -94,7 +97,8 @@ fn seal(
     // Where the headers end that repeat, inside of ESP or outside. A whole packet counts its headers as payload.
     let skip = headers.max(outside);
     let first_payload = skip - headers;
-    let full = esp_len(&sa.aead, skip - outside + cutting.payload_of(0) - first_payload);
+    let pad_to = sa.pad_to(mtu);
+    let full = esp_len(&sa.aead, (skip - outside + cutting.payload_of(0) - first_payload).max(pad_to));
     if full > outer.max_esp_len() {
         return Err(DropReason::PacketTooBig);
     }
@@ -109,7 +113,7 @@ fn seal(
     let head = &pkt.head()[outside..skip];
     let meta = Meta { link: pkt.meta.link, ..Meta::default() };
     let frames =
-        Frames { sa, mem, outer, cutting: &cutting, head, outside, first_payload, next_header, sequence, meta };
+        Frames { sa, mem, outer, cutting: &cutting, head, outside, first_payload, pad_to, next_header, sequence, meta };
     let mut source = Source::new(pkt.chunks(), skip);
     for first in (0..segs).step_by(at_once) {
         let run = first..segs.min(first + at_once);
@@ -171,6 +175,8 @@ struct Frames<'a> {
     outside: usize,
     /// How much of the first segment's payload that is: of a whole packet, which counts its headers as payload.
     first_payload: usize,
+    /// How many bytes there are inside of ESP at least, for traffic flow confidentiality.
+    pad_to: usize,
     next_header: Protocol,
     sequence: Reserved,
     meta: Meta,
@@ -184,7 +190,7 @@ impl Frames<'_> {
 
     /// Bytes from the SPI to the end of the ICV in segment `index`.
     fn esp_len(&self, index: usize) -> usize {
-        esp_len(&self.sa.aead, self.text_len(index))
+        esp_len(&self.sa.aead, self.text_len(index).max(self.pad_to))
     }
 
     /// Seals the segments of `run` as one fat UDP packet.
@@ -258,6 +264,8 @@ impl Frames<'_> {
         let (iv, rest) = rest.split_at_mut(aead.iv_len());
         let (text, icv) = rest.split_at_mut(rest.len() - aead.icv_len());
         let (inside, trailer) = text.split_at_mut(self.text_len(index));
+        let (tfc, trailer) = trailer.split_at_mut(self.pad_to.saturating_sub(inside.len()));
+        tfc.fill(0);
         header.copy_from_slice(esp::Header::new(sa.spi, number.low).as_bytes());
         iv.copy_from_slice(&number.iv[..iv.len()]);
         let (head, payload) = inside.split_at_mut(self.head.len());

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use base::{Instant, SaId};
 use wire::{Spi, Version};
 
-use crate::config::{ConfigError, EspInUdp, Mode, SaConfig, SaDir, SaFlags, Selector};
+use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir, SaFlags, Selector};
 use crate::engine::Aead;
 use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
@@ -25,6 +25,8 @@ pub struct Sa {
     pub(crate) flags: SaFlags,
     pub(crate) encap: Option<EspInUdp>,
     pub(crate) selector: Option<Selector>,
+    pub(crate) tfcpad: u32,
+    pub(crate) nat: NatTraversal,
     pub(crate) aead: Aead,
     pub(crate) out: OutSequence,
     pub(crate) replay: ReplayWindow,
@@ -69,6 +71,8 @@ impl Sa {
             flags: config.flags,
             encap: config.encap,
             selector: config.selector,
+            tfcpad: config.tfcpad,
+            nat: config.nat,
             aead: Aead::new(&config.algorithm)?,
             out: OutSequence::new(config.oseq, esn, oseq_may_wrap, mask),
             replay: ReplayWindow::new(config.replay_window, esn, config.seq),
@@ -97,6 +101,8 @@ impl Sa {
         self.flags = config.flags;
         self.encap = config.encap;
         self.selector = config.selector;
+        self.tfcpad = config.tfcpad;
+        self.nat = config.nat;
         self.out.set_may_wrap(config.flags.oseq_may_wrap);
         if config.replay_window != self.replay.size() {
             self.replay = self.replay.resized(config.replay_window);
@@ -152,6 +158,16 @@ impl Sa {
     /// Which inner packets may use it.
     pub const fn selector(&self) -> Option<Selector> {
         self.selector
+    }
+
+    /// To how many bytes inner packets are padded.
+    pub const fn tfcpad(&self) -> u32 {
+        self.tfcpad
+    }
+
+    /// What it does about a NAT.
+    pub const fn nat(&self) -> NatTraversal {
+        self.nat
     }
 
     /// The last sequence number sent.

@@ -12,7 +12,7 @@ use wire::{Spi, Version};
 fn seal_one(node: &mut Ipsec, sa: base::SaId, mem: &Memory) {
     let pkt = Packet::with_data(mem, &udp_packet(Version::V4, 9)).unwrap();
     let mut counters = Counters::ZERO;
-    node.seal(mem, Instant::ZERO, sa, pkt, Train::None, &mut Vec::new(), &mut counters).unwrap();
+    node.seal(mem, Instant::ZERO, sa, pkt, Train::None, 1500, &mut Vec::new(), &mut counters).unwrap();
 }
 
 #[test]

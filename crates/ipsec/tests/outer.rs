@@ -168,7 +168,7 @@ fn a_tunnel_without_a_source_sends_nothing() {
     (pkt.meta.csum, pkt.meta.cut) = (Csum::None, Cut::Whole);
     let mut out = Vec::new();
     let now = base::Instant::ZERO;
-    let got = pair.sender.seal(&pair.mem, now, pair.out_sa, pkt, Train::None, &mut out, &mut pair.sent);
+    let got = pair.sender.seal(&pair.mem, now, pair.out_sa, pkt, Train::None, 1500, &mut out, &mut pair.sent);
     assert_eq!((got, out.len()), (Err(base::DropReason::EspMismatch), 0));
     assert_eq!(pair.sent, base::Counters::ZERO.with(base::Mib::XfrmOutStateModeError, 1));
 }

@@ -298,7 +298,7 @@ fn numbers_that_run_out_stop_a_fat_packet_as_a_whole() {
     (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
     let mut out = Vec::new();
     let id = pair.out_sa;
-    let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, &mut out, &mut pair.sent);
+    let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, 1500, &mut out, &mut pair.sent);
     assert_eq!((got, out.len()), (Err(DropReason::EspSequenceOverflow), 0));
     assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutStateSeqError, 1));
     assert_eq!(pair.sender.sa(id).unwrap().stats().packets, 0);
@@ -329,7 +329,7 @@ fn a_packet_that_no_ip_header_can_hold_is_too_big() {
             let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, len)).unwrap();
             let mut out = Vec::new();
             let id = pair.out_sa;
-            let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::Udp, &mut out, &mut pair.sent);
+            let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::Udp, 1500, &mut out, &mut pair.sent);
             assert_eq!(got, if fits { Ok(()) } else { Err(DropReason::PacketTooBig) }, "{len} bytes");
         }
     }
@@ -345,7 +345,7 @@ fn transport_mode_takes_neither_fragments_nor_the_other_family() {
         let pkt = Packet::with_data(&pair.mem, &bytes).unwrap();
         let mut out = Vec::new();
         let id = pair.out_sa;
-        let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, &mut out, &mut pair.sent);
+        let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, 1500, &mut out, &mut pair.sent);
         assert_eq!(got, Err(DropReason::EspMismatch));
     }
     assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutStateModeError, 2));
@@ -367,7 +367,7 @@ fn a_fat_packet_that_is_not_what_it_says_is_not_cut() {
         (pkt.meta.csum, pkt.meta.cut) = (csum, Cut::Gso(gso));
         let mut out = Vec::new();
         let id = pair.out_sa;
-        let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, &mut out, &mut pair.sent);
+        let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, 1500, &mut out, &mut pair.sent);
         assert_eq!((got, out.len()), (Err(DropReason::CannotSegment), 0), "{gso:?}");
     }
     assert_eq!(pair.sender.sa(pair.out_sa).unwrap().oseq(), 0);
@@ -386,7 +386,7 @@ fn an_sa_that_is_gone_opens_and_seals_nothing() {
     assert_ne!(new, pair.out_sa);
     let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 1)).unwrap();
     let mut out = Vec::new();
-    let got = pair.sender.seal(&pair.mem, Instant::ZERO, pair.out_sa, pkt, Train::None, &mut out, &mut pair.sent);
+    let got = pair.sender.seal(&pair.mem, Instant::ZERO, pair.out_sa, pkt, Train::None, 1500, &mut out, &mut pair.sent);
     assert_eq!(got, Err(DropReason::PolicyNoState));
     assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutNoStates, 1));
 }

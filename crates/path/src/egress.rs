@@ -1,6 +1,6 @@
 //! From a decision to the link: policy, MTU, ESP, neighbour, fitting the device (Linux `ip_output`, `xfrm_output`).
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, LinkId, Mib, SaId};
 use fib::{Decision, Resolution};
 use host::icmp::Problem;
 use ipsec::{Bundle, Decision as Policy, Dir, Mode, Train};
@@ -77,7 +77,7 @@ impl Path {
         };
         let train = if port.config.features.uso { Train::Udp } else { Train::None };
         let outer_mtu = port.config.mtu;
-        let mtu = sas().rev().fold(outer_mtu, |mtu, sa| sa.inner_mtu(mtu));
+        let mtu = self.inner_mtu(bundle, outer_mtu);
         let v4 = ip.info.version() == Version::V4;
         // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): what is too long is cut afterwards.
         let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
@@ -96,7 +96,7 @@ impl Path {
             // Before ESP, so that the peer has nothing to reassemble (RFC 4301 §7).
             self.fragment(turn, ip.pkt, mtu, &mut pieces);
         }
-        self.seal(turn, bundle, train, &mut pieces);
+        self.seal(turn, bundle, train, outer_mtu, &mut pieces);
         for piece in pieces.drain(..) {
             let outside = Version::of(piece.head());
             self.counters.count(if outside == Ok(Version::V4) { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
@@ -106,13 +106,21 @@ impl Path {
     }
 
     /// Runs packets through the SAs of a bundle.
-    pub(crate) fn seal(&mut self, turn: Turn<'_>, bundle: &Bundle, train: Train, packets: &mut Vec<Packet>) {
+    pub(crate) fn seal(
+        &mut self,
+        turn: Turn<'_>,
+        bundle: &Bundle,
+        train: Train,
+        mtu: usize,
+        packets: &mut Vec<Packet>,
+    ) {
         let mut sealed = std::mem::take(&mut self.scratch.sealed);
         for (at, &sa) in bundle.iter().enumerate() {
+            let mtu = self.inner_mtu(&bundle[at + 1..], mtu);
             let train = if at + 1 == bundle.len() { train } else { Train::None };
             for pkt in packets.drain(..) {
                 let link = pkt.meta.link;
-                let result = self.ipsec.seal(turn.mem, turn.now, sa, pkt, train, &mut sealed, &mut self.counters);
+                let result = self.ipsec.seal(turn.mem, turn.now, sa, pkt, train, mtu, &mut sealed, &mut self.counters);
                 if let Err(reason) = result {
                     self.ports.drop(link, reason);
                 }
@@ -120,6 +128,11 @@ impl Path {
             std::mem::swap(packets, &mut sealed);
         }
         self.scratch.sealed = sealed;
+    }
+
+    /// What a path of `mtu` bytes takes of packets that go through these SAs, the innermost first.
+    fn inner_mtu(&self, sas: &[SaId], mtu: usize) -> usize {
+        sas.iter().rev().filter_map(|&id| self.ipsec.sa(id)).fold(mtu, |mtu, sa| sa.inner_mtu(mtu))
     }
 
     /// Sends a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).

@@ -69,7 +69,8 @@ impl Path {
         {
             frame.pull(eth::Header::LEN);
             let mut sealed = vec![frame];
-            self.seal(turn, &bundle, Train::None, &mut sealed);
+            let mtu = self.ports.get(link).map_or(0, |port| port.config.mtu);
+            self.seal(turn, &bundle, Train::None, mtu, &mut sealed);
             return sealed.into_iter().for_each(|pkt| self.frame(turn, link, header.dst(), pkt));
         }
         self.enqueue(turn.mem, link, frame, eth::Header::LEN);

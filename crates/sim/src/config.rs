@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ipsec::{
-    Action, Algorithm, Dir, EspInUdp, Level, Mode, PolicyConfig, PortMask, SaConfig, SaFlags, Selector, Template,
+    Action, Algorithm, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig, SaFlags, Selector,
+    Template,
 };
 use wire::Spi;
 
@@ -30,6 +31,8 @@ pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
         selector: None,
         oseq: 0,
         seq: 0,
+        tfcpad: 0,
+        nat: NatTraversal::default(),
     }
 }
 

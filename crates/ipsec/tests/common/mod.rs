@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use base::{Counters, Instant, SaId};
-use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, Opened, SaConfig, SaFlags, Train};
+use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, NatTraversal, Opened, SaConfig, SaFlags, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, Version, checksum, ipv4, ipv6, tcp, udp};
 
@@ -37,6 +37,8 @@ pub(crate) fn sa() -> SaConfig {
         selector: None,
         oseq: 0,
         seq: 0,
+        tfcpad: 0,
+        nat: NatTraversal::default(),
     }
 }
 
@@ -71,7 +73,7 @@ impl Pair {
     pub(crate) fn seal(&mut self, pkt: Packet, train: Train) -> Vec<Packet> {
         let mut out = Vec::new();
         let now = Instant::from_nanos(7);
-        let sealed = self.sender.seal(&self.mem, now, self.out_sa, pkt, train, &mut out, &mut self.sent);
+        let sealed = self.sender.seal(&self.mem, now, self.out_sa, pkt, train, 1500, &mut out, &mut self.sent);
         assert_eq!(sealed, Ok(()));
         out.iter().for_each(Packet::check_invariants);
         out
