@@ -317,15 +317,13 @@ impl SaConfig {
         let Some(dir) = self.dir else { return Ok(()) };
         let SaFlags { noecn: _, decap_dscp, nopmtudisc, esn: _, dont_encap_dscp, oseq_may_wrap } = self.flags;
         let wrong = match dir {
-            SaDir::Out => {
-                &[
-                    ("decap-dscp", decap_dscp),
-                    ("replay-window", self.replay_window > 0),
-                    ("replay-seq", self.seq > 0),
-                    ("nat-mapping-threshold", self.nat.mapping_threshold > 0),
-                    ("nat-follow", self.nat.follow),
-                ][..]
-            }
+            SaDir::Out => &[
+                ("decap-dscp", decap_dscp),
+                ("replay-window", self.replay_window > 0),
+                ("replay-seq", self.seq > 0),
+                ("nat-mapping-threshold", self.nat.mapping_threshold > 0),
+                ("nat-follow", self.nat.follow),
+            ][..],
             SaDir::In => &[
                 ("nopmtudisc", nopmtudisc),
                 ("dont-encap-dscp", dont_encap_dscp),
