@@ -1,7 +1,7 @@
 //! What GRO reads of a packet that arrives: once, and only what it compares.
 
 use base::LinkId;
-use packet::{Csum, Memory, Packet};
+use packet::{Csum, Memory, Meta, Packet};
 use wire::ipv6::Chain;
 use wire::tcp::{self, Flags};
 use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, udp};
@@ -44,6 +44,16 @@ pub(super) struct Arrival {
     pub(super) flags: Flags,
 }
 
+/// What is read of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View<'a> {
+    /// What lies in its head.
+    pub(super) head: &'a [u8],
+    /// All its bytes.
+    pub(super) len: usize,
+    pub(super) meta: &'a Meta,
+}
+
 /// What GRO has to do with a packet.
 #[derive(Debug)]
 pub(super) enum Class {
@@ -68,7 +78,7 @@ impl Class {
     /// Looks at a packet that begins with its IP header, after bringing the headers into its head if need be.
     #[inline]
     pub(super) fn of(mem: &Memory, pkt: &mut Packet, with_udp: bool) -> Self {
-        match Self::parse(pkt, with_udp) {
+        match Self::parse(View::of(pkt), with_udp) {
             Ok(class) => class,
             Err(Malformed::OutsideHead) => Self::of_pieces(mem, pkt, with_udp),
             Err(_) => Self::Odd,
@@ -78,18 +88,33 @@ impl Class {
     #[cold]
     fn of_pieces(mem: &Memory, pkt: &mut Packet, with_udp: bool) -> Self {
         let found = Headers::find(mem, pkt, 0);
-        found.ok().and_then(|_| Self::parse(pkt, with_udp).ok()).unwrap_or(Self::Odd)
+        found.ok().and_then(|_| Self::parse(View::of(pkt), with_udp).ok()).unwrap_or(Self::Odd)
     }
 
+    /// Looks at a packet whose headers may not all lie in its head.
+    ///
+    /// # Errors
+    /// [`Malformed::OutsideHead`] when they do not; what is wrong with them.
     #[inline]
-    fn parse(pkt: &Packet, with_udp: bool) -> Result<Self, Malformed> {
-        let head = pkt.head();
-        match Version::of(head) {
-            Ok(Version::V4) => parse_v4(pkt, head, with_udp),
-            Ok(Version::V6) => parse_v6(pkt, head, with_udp),
-            Err(_) if head.len() < pkt.len() && head.is_empty() => Err(Malformed::OutsideHead),
+    pub(super) fn parse(view: View<'_>, with_udp: bool) -> Result<Self, Malformed> {
+        match Version::of(view.head) {
+            Ok(Version::V4) => parse_v4(view, with_udp),
+            Ok(Version::V6) => parse_v6(view, with_udp),
+            Err(_) if view.head.len() < view.len && view.head.is_empty() => Err(Malformed::OutsideHead),
             Err(_) => Ok(Self::Other),
         }
+    }
+}
+
+impl<'a> View<'a> {
+    pub(super) fn of(pkt: &'a Packet) -> Self {
+        Self { head: pkt.head(), len: pkt.len(), meta: &pkt.meta }
+    }
+
+    /// What is missing is in the packet's other pieces, or nowhere.
+    #[cold]
+    fn outside(&self, why: Malformed) -> Malformed {
+        if self.head.len() < self.len { Malformed::OutsideHead } else { why }
     }
 }
 
@@ -97,22 +122,17 @@ fn wanted(protocol: Protocol, with_udp: bool) -> bool {
     protocol == Protocol::TCP || (with_udp && protocol == Protocol::UDP)
 }
 
-/// What is missing is in the packet's other pieces, or nowhere.
-#[cold]
-fn outside(pkt: &Packet, head: &[u8], why: Malformed) -> Malformed {
-    if head.len() < pkt.len() { Malformed::OutsideHead } else { why }
-}
-
 #[inline]
-fn parse_v4(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malformed> {
-    let header = ipv4::Header::ref_from(head).map_err(|why| outside(pkt, head, why))?;
+fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
+    let View { head, len, meta } = view;
+    let header = ipv4::Header::ref_from(head).map_err(|why| view.outside(why))?;
     if !wanted(header.protocol(), with_udp) {
         return Ok(Class::Other);
     }
     // Only a header without options, not a fragment, with a right checksum, of just as many bytes as arrived.
     let reserved_bit = header.as_bytes()[6] & 0x80 != 0;
     let plain = header.header_len() == ipv4::Header::LEN && header.fragment().is_none() && !reserved_bit;
-    if !plain || header.total_len() != pkt.len() || checksum::sum_words(header.as_bytes()) != 0xffff {
+    if !plain || header.total_len() != len || checksum::sum_words(header.as_bytes()) != 0xffff {
         return Ok(Class::Odd);
     }
     let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
@@ -120,8 +140,8 @@ fn parse_v4(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malforme
         addresses: [u64::from(src) << 32 | u64::from(dst), 0, 0, 0],
         ports: 0,
         kind: 4 << 28 | u32::from(header.protocol().0) << 20,
-        link: pkt.meta.link,
-        vlan: pkt.meta.vlan,
+        link: meta.link,
+        vlan: meta.vlan,
     };
     let dont_fragment = header.dont_fragment();
     let arrival = Arrival {
@@ -137,15 +157,16 @@ fn parse_v4(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malforme
         seq: 0,
         flags: Flags::NONE,
     };
-    arrival.with_transport(pkt, head)
+    arrival.with_transport(view)
 }
 
 #[inline]
-fn parse_v6(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malformed> {
-    let header = ipv6::Header::ref_from(head).map_err(|why| outside(pkt, head, why))?;
+fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
+    let View { head, len, meta } = view;
+    let header = ipv6::Header::ref_from(head).map_err(|why| view.outside(why))?;
     let (protocol, l4) = match header.next_header() {
         direct @ (Protocol::TCP | Protocol::UDP) => (direct, ipv6::Header::LEN),
-        _ => match behind_options(head, pkt.len())? {
+        _ => match behind_options(head, len)? {
             Some(found) => found,
             None => return Ok(Class::Odd),
         },
@@ -153,7 +174,7 @@ fn parse_v6(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malforme
     if !wanted(protocol, with_udp) {
         return Ok(Class::Other);
     }
-    if ipv6::Header::LEN + header.payload_len() != pkt.len() {
+    if ipv6::Header::LEN + header.payload_len() != len {
         return Ok(Class::Odd);
     }
     let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
@@ -161,8 +182,8 @@ fn parse_v6(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malforme
         addresses: [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64],
         ports: 0,
         kind: 6 << 28 | u32::from(protocol.0) << 20 | header.flow_label(),
-        link: pkt.meta.link,
-        vlan: pkt.meta.vlan,
+        link: meta.link,
+        vlan: meta.vlan,
     };
     let arrival = Arrival {
         flow,
@@ -177,7 +198,7 @@ fn parse_v6(pkt: &Packet, head: &[u8], with_udp: bool) -> Result<Class, Malforme
         seq: 0,
         flags: Flags::NONE,
     };
-    arrival.with_transport(pkt, head)
+    arrival.with_transport(view)
 }
 
 /// The upper layer behind hop-by-hop and destination options, or another protocol. `None` for fragments, and behind a
@@ -204,18 +225,18 @@ fn of_ip(ttl: u8, tos: u8, dont_fragment: bool) -> u64 {
 
 impl Arrival {
     #[inline]
-    fn with_transport(mut self, pkt: &Packet, head: &[u8]) -> Result<Class, Malformed> {
-        let transport = &head[usize::from(self.l4)..];
-        let len = pkt.len() - usize::from(self.l4);
+    fn with_transport(mut self, view: View<'_>) -> Result<Class, Malformed> {
+        let transport = &view.head[usize::from(self.l4)..];
+        let len = view.len - usize::from(self.l4);
         if self.protocol == Protocol::UDP {
-            let header = udp::Header::ref_from(transport).map_err(|why| outside(pkt, head, why))?;
+            let header = udp::Header::ref_from(transport).map_err(|why| view.outside(why))?;
             self.flow.ports = u32::from(header.sport()) << 16 | u32::from(header.dport());
             self.end = self.l4 + udp::Header::LEN as u16;
             if header.len() != len || header.check() == 0 {
                 return Ok(Class::Odd);
             }
         } else {
-            let header = tcp::Header::ref_from(transport).map_err(|why| outside(pkt, head, why))?;
+            let header = tcp::Header::ref_from(transport).map_err(|why| view.outside(why))?;
             let header_len = header.header_len();
             if header_len < tcp::Header::LEN || header_len > len {
                 return Ok(Class::Odd);
@@ -230,7 +251,7 @@ impl Arrival {
             self.constant[0] |= (header_len as u64) << 32 | u64::from(flags.bits()) << 16 | u64::from(header.window());
             self.constant[1] = u64::from(header.ack()) << 16 | u64::from(header.urgent());
         }
-        self.payload = (pkt.len() - usize::from(self.end)) as u32;
+        self.payload = (view.len - usize::from(self.end)) as u32;
         Ok(Class::Segment(self))
     }
 
@@ -259,22 +280,23 @@ impl Arrival {
         if self.protocol == Protocol::UDP { udp::CHECK_AT as u16 } else { tcp::CHECK_AT as u16 }
     }
 
-    /// Tells whether the transport check is right, by what is known of it or by the bytes. One that is still to be made
-    /// has to be this one: a guest can say that it is anywhere.
+    /// Tells whether the transport check is right, by what is known of it or by the bytes, of which `sum` gives the
+    /// partial sum from an offset on. One that is still to be made has to be this one: a guest can say that it is
+    /// anywhere.
     #[inline]
-    pub(super) fn check_ok(&self, pkt: &Packet) -> bool {
+    pub(super) fn check_ok(&self, view: View<'_>, sum: impl FnOnce(usize) -> u32) -> bool {
         let l4 = usize::from(self.l4);
-        let transport = match pkt.meta.csum {
+        let transport = match view.meta.csum {
             Csum::Unnecessary => return true,
             Csum::Partial { start, offset } => return (start, offset) == (self.l4, self.check_at()),
-            Csum::None => checksum::sum_of(pkt, l4, pkt.len()),
-            Csum::Complete(all) => sums::sub(u32::from(all), sums::sum(&pkt.head()[..l4])),
+            Csum::None => sum(l4),
+            Csum::Complete(all) => sums::sub(u32::from(all), sums::sum(&view.head[..l4])),
         };
         let addresses = match self.version {
-            Version::V4 => checksum::sum_words(&pkt.head()[12..20]),
-            Version::V6 => checksum::sum_words(&pkt.head()[8..40]),
+            Version::V4 => checksum::sum_words(&view.head[12..20]),
+            Version::V6 => checksum::sum_words(&view.head[8..40]),
         };
-        let pseudo = sums::add(addresses, u32::from(self.protocol.0) + (pkt.len() - l4) as u32);
+        let pseudo = sums::add(addresses, u32::from(self.protocol.0) + (view.len - l4) as u32);
         sums::fold(sums::add(pseudo, transport)) == 0xffff
     }
 }

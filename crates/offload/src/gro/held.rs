@@ -1,6 +1,6 @@
 //! A held packet: what it accepts, how it grows, and what it is when it is let go.
 
-use packet::{Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet};
+use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
 use wire::{Protocol, Version, ipv6};
 
@@ -39,9 +39,15 @@ impl Held {
         Self { packet, first, next_seq, count: 1, fixed_id: false, last_flags: Flags::NONE }
     }
 
-    /// Tells whether `pkt`, of the same flow, continues this one.
+    /// Tells whether a packet is of this flow and came by the same SAs.
     #[inline]
-    pub(super) fn accepts(&self, pkt: &Packet, arrival: &Arrival, frag_list: bool) -> bool {
+    pub(super) fn is_of(&self, arrival: &Arrival, meta: &Meta) -> bool {
+        self.first.flow == arrival.flow && self.packet.meta.sec_path.as_slice() == meta.sec_path.as_slice()
+    }
+
+    /// Tells whether a packet of the same flow, whose head is `head`, continues this one.
+    #[inline]
+    pub(super) fn accepts(&self, head: &[u8], arrival: &Arrival) -> bool {
         let Self { first, .. } = self;
         let in_order = match first.protocol {
             Protocol::TCP => arrival.seq == self.next_seq && !arrival.flags.contains(Flags::CWR),
@@ -53,9 +59,7 @@ impl Held {
             && self.packet.len() + arrival.payload as usize <= MAX_LEN
             && self.id_goes_on(arrival)
             && usize::from(self.count) < MAX_SEGMENTS
-            && matches!(pkt.meta.cut, Cut::Whole)
-            && (frag_list || self.has_slots_for(pkt, arrival))
-            && self.same_options(pkt, arrival)
+            && self.same_options(head, arrival)
     }
 
     /// IPv4 identifications either count up or, under DF, stay the same (Linux `inet_gro_flush`).
@@ -69,23 +73,29 @@ impl Held {
         }
     }
 
-    /// Tells whether the payload of `pkt` goes into the slots. The first packet's own payload takes one more if its
-    /// headers have to be copied.
+    /// Tells whether the payload of `pkt` goes into the slots.
     #[inline]
-    fn has_slots_for(&self, pkt: &Packet, arrival: &Arrival) -> bool {
+    pub(super) fn has_slots_for(&self, pkt: &Packet, arrival: &Arrival) -> bool {
         let slots = pkt.frags().len() + usize::from(pkt.headlen() > usize::from(arrival.end));
-        let children = !pkt.frag_list().is_empty() || !self.packet.frag_list().is_empty();
-        !children && self.packet.frags().len() + slots + usize::from(self.count == 1) <= MAX_SLOTS
+        pkt.frag_list().is_empty() && self.has_slots(slots)
+    }
+
+    /// Tells whether there are so many slots. The first packet's own payload takes one more if its headers have to be
+    /// copied.
+    #[inline]
+    pub(super) fn has_slots(&self, slots: usize) -> bool {
+        let taken = self.packet.frags().len() + usize::from(self.count == 1);
+        self.packet.frag_list().is_empty() && taken + slots <= MAX_SLOTS
     }
 
     /// Tells whether IPv6 extension headers and TCP options are the same bytes. The fixed headers' lengths agree.
     #[inline]
-    fn same_options(&self, pkt: &Packet, arrival: &Arrival) -> bool {
+    fn same_options(&self, head: &[u8], arrival: &Arrival) -> bool {
         let (l4, end) = (usize::from(arrival.l4), usize::from(arrival.end));
         if (arrival.l4, arrival.end) != (self.first.l4, self.first.end) {
             return false;
         }
-        let (ours, theirs) = (&self.packet.head()[..end], &pkt.head()[..end]);
+        let (ours, theirs) = (&self.packet.head()[..end], &head[..end]);
         let options = match arrival.protocol {
             Protocol::TCP => l4 + tcp::Header::LEN..end,
             _ => end..end,
@@ -129,17 +139,28 @@ impl Held {
     /// Returns whether the flow may be held further.
     #[inline]
     pub(super) fn merge(&mut self, mut pkt: Packet, arrival: &Arrival) -> bool {
+        if pkt.is_linear() && self.packet.frags().len() < MAX_FRAGS && self.packet.frag_list().is_empty() {
+            let (buf, _, _) = pkt.into_parts();
+            return self.merge_buf(buf, arrival);
+        }
+        pkt.meta.csum = Csum::Unnecessary;
+        pkt.pull(arrival.end.into());
+        self.packet.append(pkt);
+        self.grown(arrival)
+    }
+
+    /// As [`merge`](Self::merge), for a packet that is one buffer and for which there is a slot.
+    #[inline]
+    pub(super) fn merge_buf(&mut self, mut buf: Buf, arrival: &Arrival) -> bool {
+        buf.pull(arrival.end.into());
+        self.packet.push_frag(buf).expect("a free slot, just seen");
+        self.grown(arrival)
+    }
+
+    #[inline]
+    fn grown(&mut self, arrival: &Arrival) -> bool {
         if self.count == 1 {
             self.fixed_id = arrival.version == Version::V4 && arrival.id == self.first.id;
-        }
-        if pkt.is_linear() && self.packet.frags().len() < MAX_FRAGS && self.packet.frag_list().is_empty() {
-            let (mut payload, _, _) = pkt.into_parts();
-            payload.pull(arrival.end.into());
-            self.packet.push_frag(payload).expect("a free slot, just seen");
-        } else {
-            pkt.meta.csum = Csum::Unnecessary;
-            pkt.pull(arrival.end.into());
-            self.packet.append(pkt);
         }
         self.count += 1;
         self.next_seq = self.next_seq.wrapping_add(arrival.payload);

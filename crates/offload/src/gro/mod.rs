@@ -11,10 +11,11 @@
 mod arrival;
 mod held;
 
-use packet::{Csum, Cut, Memory, Packet};
+use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 
-use self::arrival::{Arrival, Class};
+use self::arrival::{Arrival, Class, View};
 use self::held::Held;
+use crate::checksum;
 
 /// Buckets that flows are spread over by hash (Linux `GRO_HASH_BUCKETS`).
 const BUCKETS: usize = 8;
@@ -67,15 +68,42 @@ impl Gro {
         }
     }
 
+    /// Merges a whole packet that is one buffer with the one that is held of its flow. The way of most packets that
+    /// come out of a tunnel: they need be no [`Packet`] for it.
+    ///
+    /// # Errors
+    /// `buf` itself, when that does not come to pass: it is for [`receive`](Self::receive).
+    #[inline]
+    pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
+        let view = View { head: buf.bytes(), len: buf.len(), meta };
+        let Ok(Class::Segment(arrival)) = Class::parse(view, self.config.udp) else { return Err(buf) };
+        let bucket = &mut self.buckets[arrival.bucket(BUCKETS)];
+        let Some(at) = bucket.iter().position(|held| held.is_of(&arrival, meta)) else { return Err(buf) };
+        let held = &mut bucket[at];
+        let joins = meta.cut == Cut::Whole
+            && held.accepts(view.head, &arrival)
+            && held.has_slots(1)
+            && arrival.check_ok(view, |l4| checksum::sum(&view.head[l4..]));
+        if !joins || !held.own_headers(mem) {
+            return Err(buf);
+        }
+        if !held.merge_buf(buf, &arrival) {
+            out.push(bucket.remove(at).finish());
+            self.held -= 1;
+        }
+        Ok(())
+    }
+
     #[inline]
     fn receive_segment(&mut self, mem: &Memory, mut pkt: Packet, arrival: &Arrival, out: &mut Vec<Packet>) {
         let bucket = &mut self.buckets[arrival.bucket(BUCKETS)];
-        let same = |held: &Held| {
-            held.first.flow == arrival.flow && held.packet.meta.sec_path.as_slice() == pkt.meta.sec_path.as_slice()
-        };
-        if let Some(at) = bucket.iter().position(same) {
+        let check_ok = |pkt: &Packet| arrival.check_ok(View::of(pkt), |l4| checksum::sum_of(pkt, l4, pkt.len()));
+        if let Some(at) = bucket.iter().position(|held| held.is_of(arrival, &pkt.meta)) {
             let held = &mut bucket[at];
-            let joins = held.accepts(&pkt, arrival, self.config.frag_list) && arrival.check_ok(&pkt);
+            let joins = pkt.meta.cut == Cut::Whole
+                && held.accepts(pkt.head(), arrival)
+                && (self.config.frag_list || held.has_slots_for(&pkt, arrival))
+                && check_ok(&pkt);
             if joins && held.own_headers(mem) {
                 if !held.merge(pkt, arrival) {
                     out.push(bucket.remove(at).finish());
@@ -86,7 +114,7 @@ impl Gro {
             out.push(bucket.remove(at).finish());
             self.held -= 1;
         }
-        if !arrival.may_be_first() || pkt.meta.cut != Cut::Whole || !arrival.check_ok(&pkt) {
+        if !arrival.may_be_first() || pkt.meta.cut != Cut::Whole || !check_ok(&pkt) {
             out.push(pkt);
             return;
         }
