@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{IfAddr, LinkId, Prefix, TableId};
+use base::{IfAddr, Instant, LinkId, Prefix, TableId};
 
+use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::{Decision, Route, RouteExists, RouteKind};
 use crate::table::Table;
 
@@ -26,6 +27,7 @@ pub struct Fib {
     others: BTreeMap<TableId, Table>,
     addresses: Vec<(LinkId, IfAddr)>,
     generation: u64,
+    path_mtus: PathMtus,
 }
 
 impl Fib {
@@ -143,6 +145,24 @@ impl Fib {
         self.addresses.iter().filter(usable).rev().max_by_key(rank).map(|&(_, own)| own.addr())
     }
 
+    /// The MTU of the path to `dst`, as far as something is known beyond its first link.
+    #[inline]
+    pub fn path_mtu(&self, now: Instant, dst: IpAddr) -> Option<usize> {
+        self.path_mtus.get(now, dst)
+    }
+
+    /// Believes for ten minutes, or until a route changes, that the path to `dst` takes packets of `mtu` bytes: at least
+    /// 552 over IPv4 and 1280 over IPv6, and less than `link_mtu`, which its first link takes. Tells whether that is less
+    /// than was known, or as much again.
+    pub fn lower_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: usize, link_mtu: usize) -> bool {
+        self.path_mtus.lower(now, dst, mtu, link_mtu)
+    }
+
+    /// Every path of which something is known beyond its first link.
+    pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = (IpAddr, PathMtu)> + '_ {
+        self.path_mtus.iter(now)
+    }
+
     /// Every route with its table, the local table first, then the main one, then by number.
     pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
         let local = self.local.iter().map(|route| (TableId::LOCAL, route));
@@ -175,7 +195,9 @@ impl Fib {
         }
     }
 
+    /// A route that changes may lead by another path.
     fn changed(&mut self) {
+        self.path_mtus.clear();
         self.generation = self.generation.wrapping_add(1);
     }
 }

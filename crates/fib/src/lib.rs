@@ -3,6 +3,8 @@
 //! - [`Fib`] finds the longest matching prefix in numbered tables, the local one first, and says what becomes of a
 //!   destination ([`Decision`]). It is built from the links' addresses and the static routes, and replaced as a whole;
 //!   [`Fib::generation`] tells whoever keeps a decision when to ask again.
+//! - It also keeps what ICMP has taught of paths beyond their first link ([`Fib::path_mtu`]). Whether a message is to be
+//!   believed is for its caller to find out.
 //! - [`Neighbours`] knows the link-layer addresses of next hops, keeps packets for a while until it does, and tells its
 //!   caller what to send and what to give up ([`Action`]). It is a core: it sends nothing itself and reads no clock.
 //! - [`arp`] and [`nd`] build and judge the messages (RFC 826, RFC 5227; RFC 4861 §4.3, §4.4, §7).
@@ -17,11 +19,13 @@ pub mod nd;
 
 mod fib;
 mod neigh;
+mod path_mtu;
 mod route;
 mod station;
 mod table;
 
 pub use fib::Fib;
 pub use neigh::{Action, Heard, Limits, Neighbour, Neighbours, Resolution};
+pub use path_mtu::{MAX_PATH_MTUS, MIN_PATH_MTU_V4, MIN_PATH_MTU_V6, PATH_MTU_EXPIRES, PathMtu};
 pub use route::{Decision, Route, RouteExists, RouteKind};
 pub use station::Station;

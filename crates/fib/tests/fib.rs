@@ -264,3 +264,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_is_known_of_a_path_ends_with_the_routes_it_was_known_for() {
+    let (now, dst) = (base::Instant::ZERO, "192.0.2.2".parse().unwrap());
+    let mut fib = Fib::default();
+    fib.add_address(LinkId(1), "192.0.2.1/24".parse().unwrap());
+    assert!(fib.lower_path_mtu(now, dst, 1280, 1500));
+    assert_eq!((fib.path_mtu(now, dst), fib.path_mtus(now).count()), (Some(1280), 1));
+    let route = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Unicast { via: None, dev: LinkId(2) }, metric: 0 };
+    fib.add(TableId::MAIN, route).unwrap();
+    assert_eq!(fib.path_mtu(now, dst), None);
+}

@@ -1,0 +1,144 @@
+//! What is known of paths beyond their first link: exceptions to the routes, which ICMP teaches (RFC 1191, RFC 8201;
+//! Linux `fib_nh_exception`).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::Instant;
+
+/// How long what was told is believed: then the path may have grown (Linux's `ip_rt_mtu_expires`, `ip6_rt_mtu_expires`).
+pub const PATH_MTU_EXPIRES: Duration = Duration::from_secs(600);
+
+/// The least that is believed of an IPv4 path (Linux's `ip_rt_min_pmtu`).
+pub const MIN_PATH_MTU_V4: usize = 552;
+
+/// The least that an IPv6 path has (RFC 8200 §5).
+pub const MIN_PATH_MTU_V6: usize = 1280;
+
+/// Most destinations of which something is known. Beyond that the one is forgotten that expires first.
+pub const MAX_PATH_MTUS: usize = 1024;
+
+/// Path MTUs by destination.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PathMtus {
+    known: BTreeMap<IpAddr, PathMtu>,
+}
+
+/// The MTU of the path to a destination.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PathMtu {
+    /// In bytes of IP packet.
+    pub mtu: usize,
+    /// When it is forgotten.
+    pub expires: Instant,
+}
+
+impl PathMtus {
+    /// What is known of the path to `dst`.
+    pub(crate) fn get(&self, now: Instant, dst: IpAddr) -> Option<usize> {
+        // Most nodes know nothing.
+        if self.known.is_empty() {
+            return None;
+        }
+        self.known.get(&dst).filter(|known| known.expires > now).map(|known| known.mtu)
+    }
+
+    /// Believes that the path to `dst`, whose first link takes `link_mtu`, takes `told` bytes. Tells whether that is less
+    /// than was known, or as much again (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
+    pub(crate) fn lower(&mut self, now: Instant, dst: IpAddr, told: usize, link_mtu: usize) -> bool {
+        let least = if dst.is_ipv4() { MIN_PATH_MTU_V4 } else { MIN_PATH_MTU_V6 };
+        let mtu = told.max(least);
+        let known = self.get(now, dst);
+        if mtu >= link_mtu || known.is_some_and(|known| known < mtu) {
+            return false;
+        }
+        if self.known.len() >= MAX_PATH_MTUS && !self.known.contains_key(&dst) {
+            self.make_room(now);
+        }
+        self.known.insert(dst, PathMtu { mtu, expires: now + PATH_MTU_EXPIRES });
+        true
+    }
+
+    /// Forgets what has expired, and if that is nothing what expires next.
+    fn make_room(&mut self, now: Instant) {
+        self.known.retain(|_, known| known.expires > now);
+        if self.known.len() >= MAX_PATH_MTUS
+            && let Some((&first, _)) = self.known.iter().min_by_key(|(_, known)| known.expires)
+        {
+            self.known.remove(&first);
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.known.clear();
+    }
+
+    /// Everything that is known, by destination.
+    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (IpAddr, PathMtu)> + '_ {
+        self.known.iter().filter(move |(_, known)| known.expires > now).map(|(&dst, &known)| (dst, known))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const START: Instant = Instant::from_nanos(5);
+
+    fn addr(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_path_only_becomes_narrower_until_it_is_forgotten() {
+        let (mut mtus, dst) = (PathMtus::default(), addr("192.0.2.2"));
+        // (seconds, told, whether that is news, what is known then)
+        let steps = [
+            (0, 1500, false, None), // no less than the link itself
+            (0, 1400, true, Some(1400)),
+            (1, 1401, false, Some(1400)),
+            (2, 1280, true, Some(1280)),
+            (3, 1280, true, Some(1280)), // again: it is believed for longer
+            (602, 1400, false, Some(1280)),
+            (603, 1400, true, Some(1400)),
+            (1203, 9000, false, None),
+        ];
+        for (seconds, told, news, known) in steps {
+            let now = START + Duration::from_secs(seconds);
+            assert_eq!(mtus.lower(now, dst, told, 1500), news, "{told} after {seconds} s");
+            assert_eq!(mtus.get(now, dst), known, "{told} after {seconds} s");
+        }
+        assert_eq!(mtus.get(START, addr("192.0.2.3")), None);
+    }
+
+    #[test]
+    fn nobody_makes_a_path_narrower_than_it_may_be() {
+        for (dst, told, want) in [("192.0.2.2", 551, 552), ("192.0.2.2", 0, 552), ("2001:db8::2", 1279, 1280)] {
+            let mut mtus = PathMtus::default();
+            assert!(mtus.lower(START, addr(dst), told, 1500));
+            assert_eq!(mtus.get(START, addr(dst)), Some(want), "{dst} {told}");
+        }
+        let mut mtus = PathMtus::default();
+        assert!(!mtus.lower(START, addr("192.0.2.2"), 68, 500), "a link that is narrower still");
+        assert!(!mtus.lower(START, addr("2001:db8::2"), 1280, 1280));
+    }
+
+    #[test]
+    fn what_expires_first_makes_room() {
+        let mut mtus = PathMtus::default();
+        let dst = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n as u32));
+        for n in 0..=MAX_PATH_MTUS {
+            assert!(mtus.lower(START + Duration::from_nanos(n as u64), dst(n), 1400, 1500));
+        }
+        let now = START + Duration::from_nanos(2000);
+        assert_eq!((mtus.get(now, dst(0)), mtus.get(now, dst(1))), (None, Some(1400)));
+        assert_eq!(mtus.iter(now).count(), MAX_PATH_MTUS);
+        let late = now + PATH_MTU_EXPIRES;
+        assert!(mtus.lower(late, dst(9999), 1400, 1500));
+        assert_eq!(mtus.known.len(), 1, "what has expired goes first");
+    }
+}
