@@ -25,6 +25,18 @@ struct Flow {
 /// What belongs together and has to stay in order: link, tag, and the fields that tell flows apart.
 type Key = (LinkId, Option<u16>, u8, u8, u32, Vec<u8>, Vec<u8>);
 
+/// Offers a packet that is one buffer as such, and gives it back if it is not merged.
+fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> Option<Packet> {
+    if !packet.is_linear() {
+        return Some(packet);
+    }
+    let meta = packet.meta.clone();
+    let (buf, ..) = packet.into_parts();
+    let mut packet = Packet::from_buf(gro.join(mem, buf, &meta, out).err()?);
+    packet.meta = meta;
+    Some(packet)
+}
+
 /// Runs the packets through GRO, in bursts that some of the steps end.
 pub(crate) fn run(options: u8, steps: &[Step]) {
     let mem = Memory::heap();
@@ -36,7 +48,10 @@ pub(crate) fn run(options: u8, steps: &[Step]) {
         let packet = arrival(&mem, &mut flows[usize::from(step.0)], step);
         bytes_in += packet.len();
         add(&mut came, &packet, on_wire(&packet));
-        gro.receive(&mem, packet, &mut out);
+        let unmerged = if options & 16 != 0 { join(&mut gro, &mem, packet, &mut out) } else { Some(packet) };
+        if let Some(packet) = unmerged {
+            gro.receive(&mem, packet, &mut out);
+        }
         assert!(gro.held() <= 64, "{} held", gro.held());
         if step.1 % 64 == 63 {
             gro.flush(&mut out);
