@@ -15,7 +15,6 @@ use wire::{Protocol, Spi, udp};
 
 use crate::config::{Mode, SaDir};
 use crate::gateway::Ipsec;
-use crate::output::Aad;
 use crate::pieces::Pieces;
 use crate::replay::Replay;
 use crate::sad::Sad;
@@ -200,8 +199,8 @@ impl Opener<'_> {
             }
         };
         let sa = self.sad.get_mut(id).expect("found by admit");
-        let text_at = Header::LEN + sa.aead.iv_len();
-        let opened = decrypt(sa, seq, bytes, text_at, self.scratch);
+        let text_at = Header::LEN + sa.cipher.iv_len();
+        let opened = decrypt(sa, seq, bytes, self.scratch);
         let (payload_len, next_header) = match opened {
             Ok(opened) => opened,
             Err(refused) => {
@@ -246,7 +245,7 @@ impl Opener<'_> {
             return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
         }
         let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
-        if n < Header::LEN + sa.aead.iv_len() + TRAILER_LEN + sa.aead.icv_len() {
+        if n < Header::LEN + sa.cipher.iv_len() + TRAILER_LEN + sa.cipher.icv_len() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
         }
         Ok((id, seq))
@@ -259,13 +258,10 @@ fn decrypt(
     sa: &mut crate::sa::Sa,
     seq: u64,
     bytes: &mut [u8],
-    text_at: usize,
     scratch: &mut Vec<u8>,
 ) -> Result<(usize, Protocol), Refused> {
-    let (clear, sealed) = bytes.split_at_mut(text_at);
-    let iv = clear.last_chunk().copied().unwrap_or_default();
-    let aad = Aad::new(sa, seq as u32, (seq >> 32) as u32);
-    let Ok(text) = sa.aead.open(iv, aad.bytes(), sealed, scratch) else {
+    let high = sa.flags.esn.then_some((seq >> 32) as u32);
+    let Ok(text) = sa.cipher.open(bytes, high, scratch) else {
         sa.stats.failed += 1;
         return Err((Mib::XfrmInStateProtoError, DropReason::EspIcv));
     };

@@ -19,7 +19,6 @@
 
 pub mod config;
 mod copy_sum;
-#[expect(unsafe_code, reason = "zeroes the key schedules that ring leaves behind")]
 pub mod engine;
 mod flow_cache;
 mod gateway;
@@ -39,8 +38,8 @@ pub mod sequence;
 pub mod spd;
 
 pub use config::{
-    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags, Selector,
-    Template,
+    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags,
+    Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError};
 pub use gateway::Ipsec;

@@ -1,7 +1,7 @@
-//! The register of (key, nonce) pairs, in debug builds alone: a pair that comes twice is a panic.
+//! The register of pairs of key and initialisation vector, in debug builds alone: a pair that comes twice is a panic.
 //!
-//! AES-GCM loses its secrets when a nonce repeats under one key. Two SAs may have one key, so the register is not an
-//! SA's but its thread's, where a test or a simulation has all its nodes.
+//! AES-GCM loses its secrets when a nonce repeats under one key, and CBC shows which packets begin alike. Two SAs may
+//! have one key, so the register is not an SA's but its thread's, where a test or a simulation has all its nodes.
 
 use std::cell::RefCell;
 use std::hash::BuildHasher;
@@ -12,7 +12,7 @@ use hashbrown::HashSet;
 const LIMIT: usize = 1 << 20;
 
 thread_local! {
-    static SEEN: RefCell<HashSet<(u64, [u8; 12]), foldhash::fast::FixedState>> = const {
+    static SEEN: RefCell<HashSet<(u64, [u8; 8]), foldhash::fast::FixedState>> = const {
         RefCell::new(HashSet::with_hasher(foldhash::fast::FixedState::with_seed(0)))
     };
 }
@@ -22,15 +22,15 @@ pub(crate) fn fingerprint(key: &[u8]) -> u64 {
     foldhash::quality::FixedState::with_seed(0).hash_one(key)
 }
 
-/// Notes that `nonce` is used with a key.
+/// Notes that a packet is sealed with a key and `iv`.
 ///
 /// # Panics
-/// When it was before.
-pub(crate) fn register(fingerprint: u64, nonce: [u8; 12]) {
+/// When one was before.
+pub(crate) fn register(fingerprint: u64, iv: [u8; 8]) {
     SEEN.with_borrow_mut(|seen| {
         if seen.len() >= LIMIT {
             seen.clear();
         }
-        assert!(seen.insert((fingerprint, nonce)), "nonce {nonce:02x?} used twice with one key");
+        assert!(seen.insert((fingerprint, iv)), "initialisation vector {iv:02x?} used twice with one key");
     });
 }

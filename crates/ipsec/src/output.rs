@@ -14,7 +14,7 @@ use wire::{Protocol, Version, esp, ipv4, udp};
 
 use crate::config::Mode;
 use crate::copy_sum::Source;
-use crate::engine::Aead;
+use crate::engine::Cipher;
 use crate::gateway::Ipsec;
 use crate::inside::Cutting;
 use crate::outer::Outer;
@@ -98,7 +98,7 @@ fn seal(
     let skip = headers.max(outside);
     let first_payload = skip - headers;
     let pad_to = sa.pad_to(mtu);
-    let full = esp_len(&sa.aead, (skip - outside + cutting.payload_of(0) - first_payload).max(pad_to));
+    let full = esp_len(&sa.cipher, (skip - outside + cutting.payload_of(0) - first_payload).max(pad_to));
     if full > outer.max_esp_len() {
         return Err(DropReason::PacketTooBig);
     }
@@ -135,8 +135,8 @@ fn seal(
 }
 
 /// Bytes from the SPI to the end of the ICV around `text_len` bytes.
-fn esp_len(aead: &Aead, text_len: usize) -> usize {
-    esp::Header::LEN + aead.iv_len() + text_len + esp::trailer_len(text_len, aead.align()) + aead.icv_len()
+fn esp_len(cipher: &Cipher, text_len: usize) -> usize {
+    cipher.overhead() + text_len + esp::trailer_len(text_len, cipher.align())
 }
 
 /// A packet's own headers as the outer ones, how many bytes they are, and what ESP then carries.
@@ -190,7 +190,7 @@ impl Frames<'_> {
 
     /// Bytes from the SPI to the end of the ICV in segment `index`.
     fn esp_len(&self, index: usize) -> usize {
-        esp_len(&self.sa.aead, self.text_len(index).max(self.pad_to))
+        esp_len(&self.sa.cipher, self.text_len(index).max(self.pad_to))
     }
 
     /// Seals the segments of `run` as one fat UDP packet.
@@ -255,19 +255,18 @@ impl Frames<'_> {
         pkt
     }
 
-    /// Fills `frame` with segment `index`: header, initialisation vector, the segment, trailer, ICV.
+    /// Fills `frame` with segment `index`: header, the segment, trailer; initialisation vector and ICV are the cipher's.
     #[inline]
     fn seal_one<'a>(&self, source: &mut Source<'a, impl Iterator<Item = &'a [u8]>>, frame: &mut [u8], index: usize) {
         let Self { sa, cutting, .. } = self;
-        let (aead, number) = (&sa.aead, self.sequence.get(index as u32));
+        let (cipher, number) = (&sa.cipher, self.sequence.get(index as u32));
         let (header, rest) = frame.split_at_mut(esp::Header::LEN);
-        let (iv, rest) = rest.split_at_mut(aead.iv_len());
-        let (text, icv) = rest.split_at_mut(rest.len() - aead.icv_len());
+        let text = &mut rest[cipher.iv_len()..];
+        let (text, _) = text.split_at_mut(text.len() - cipher.icv_len());
         let (inside, trailer) = text.split_at_mut(self.text_len(index));
         let (tfc, trailer) = trailer.split_at_mut(self.pad_to.saturating_sub(inside.len()));
         tfc.fill(0);
         header.copy_from_slice(esp::Header::new(sa.spi, number.low).as_bytes());
-        iv.copy_from_slice(&number.iv[..iv.len()]);
         let (head, payload) = inside.split_at_mut(self.head.len());
         head.copy_from_slice(self.head);
         let sum = if cutting.sums_payload() {
@@ -279,32 +278,7 @@ impl Frames<'_> {
         cutting.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
         #[cfg(debug_assertions)]
-        aead.register(number.iv);
-        aead.seal(number.iv, Aad::new(sa, number.low, number.high).bytes(), text, icv);
-    }
-}
-
-/// What is authenticated beside the encrypted bytes (RFC 4106 §5): SPI and sequence number, all of it with ESN.
-pub(crate) struct Aad {
-    bytes: [u8; 12],
-    len: usize,
-}
-
-impl Aad {
-    pub(crate) fn new(sa: &Sa, low: u32, high: u32) -> Self {
-        let mut bytes = [0; 12];
-        let (front, rest) = bytes.split_at_mut(4);
-        front.copy_from_slice(&sa.spi.0.to_be_bytes());
-        if sa.flags.esn {
-            rest[..4].copy_from_slice(&high.to_be_bytes());
-            rest[4..].copy_from_slice(&low.to_be_bytes());
-        } else {
-            rest[..4].copy_from_slice(&low.to_be_bytes());
-        }
-        Self { bytes, len: if sa.flags.esn { 12 } else { 8 } }
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
+        cipher.register(number.iv);
+        cipher.seal(frame, number.iv, sa.flags.esn.then_some(number.high));
     }
 }

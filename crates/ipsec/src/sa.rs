@@ -6,7 +6,7 @@ use base::{Instant, SaId};
 use wire::{Spi, Version};
 
 use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir, SaFlags, Selector};
-use crate::engine::Aead;
+use crate::engine::Cipher;
 use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
 use crate::sequence::OutSequence;
@@ -27,7 +27,7 @@ pub struct Sa {
     pub(crate) selector: Option<Selector>,
     pub(crate) tfcpad: u32,
     pub(crate) nat: NatTraversal,
-    pub(crate) aead: Aead,
+    pub(crate) cipher: Cipher,
     pub(crate) out: OutSequence,
     pub(crate) replay: ReplayWindow,
     /// The next outer IPv4 identification (RFC 6864: of use to fragments alone).
@@ -73,7 +73,7 @@ impl Sa {
             selector: config.selector,
             tfcpad: config.tfcpad,
             nat: config.nat,
-            aead: Aead::new(&config.algorithm)?,
+            cipher: Cipher::new(&config.algorithm)?,
             out: OutSequence::new(config.oseq, esn, oseq_may_wrap, mask),
             replay: ReplayWindow::new(config.replay_window, esn, config.seq),
             ip_id: mask as u16,
@@ -191,9 +191,9 @@ impl Sa {
             mode: self.mode,
             outer: Version::of_addr(self.dst),
             udp: self.encap.is_some(),
-            iv_len: self.aead.iv_len(),
-            icv_len: self.aead.icv_len(),
-            align: self.aead.align(),
+            iv_len: self.cipher.iv_len(),
+            icv_len: self.cipher.icv_len(),
+            align: self.cipher.align(),
         }
     }
 

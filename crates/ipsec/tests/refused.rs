@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use common::{NAT_T, Pair, THERE, fat, gcm, ip_header, mask, sa, split_wire, udp_packet};
-use ipsec::engine::Aead;
+use ipsec::engine::Cipher;
 use ipsec::{Algorithm, EspInUdp, Mode, SaConfig, SaFlags, Train};
 use packet::{Cut, Gso, GsoKind, Packet};
 use wire::{Protocol, Spi, Version, checksum, ipv4, udp};
@@ -30,14 +30,11 @@ fn wrap(config: &SaConfig, esp: &[u8]) -> Vec<u8> {
 
 /// An ESP packet with this text inside, right in all but what the text is.
 fn authentic(config: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
-    let aead = Aead::new(&config.algorithm).unwrap();
-    let mut esp = [config.spi.0.to_be_bytes(), seq.to_be_bytes()].concat();
-    let aad = esp.clone();
-    let iv = mask().to_be_bytes();
-    esp.extend(&iv[..aead.iv_len()]);
-    let (mut text, mut icv) = (text.to_vec(), vec![0; aead.icv_len()]);
-    aead.seal(iv, &aad, &mut text, &mut icv);
-    wrap(config, &[esp, text, icv].concat())
+    let cipher = Cipher::new(&config.algorithm).unwrap();
+    let header = [config.spi.0.to_be_bytes(), seq.to_be_bytes()].concat();
+    let mut esp = [&header, &vec![0; cipher.iv_len()], text, &vec![0; cipher.icv_len()]].concat();
+    cipher.seal(&mut esp, mask().to_be_bytes(), None);
+    wrap(config, &esp)
 }
 
 #[test]

@@ -1,0 +1,185 @@
+//! Ciphers that encrypt and authenticate in one, with a salt and an 8-byte initialisation vector.
+
+use aws_lc_rs::aead as aws_lc;
+use ring::aead as ring;
+use subtle::ConstantTimeEq;
+use wire::esp::Header;
+
+use super::secret::Secret;
+use super::{IcvWrong, Library};
+
+/// Bytes of salt at the end of the keying material of RFC 4106 §8.1, the first ones of each nonce.
+pub(super) const SALT_LEN: usize = 4;
+
+/// Bytes of initialisation vector in each packet, the last ones of its nonce.
+const IV_LEN: usize = 8;
+
+/// Bytes of the integrity check value that these ciphers make; fewer may be sent.
+pub(super) const FULL_ICV: usize = 16;
+
+/// Bytes in front of the text.
+const FRONT: usize = Header::LEN + IV_LEN;
+
+/// A key and the salt of its nonces.
+pub(super) struct SaltedKey {
+    key: Key,
+    salt: [u8; SALT_LEN],
+}
+
+/// A library's key.
+pub(super) enum Key {
+    Ring(Secret<ring::LessSafeKey>),
+    /// Zeroed by the library when it is freed.
+    AwsLc(aws_lc::LessSafeKey),
+}
+
+impl SaltedKey {
+    /// The key that `make` makes of all bytes of `material` but the last four, which are the salt.
+    pub(super) fn new(material: &[u8], make: impl FnOnce(&[u8]) -> Option<Key>) -> Option<Self> {
+        let (key, &salt) = material.split_last_chunk()?;
+        Some(Self { key: make(key)?, salt })
+    }
+
+    #[inline]
+    pub(super) fn seal(&self, packet: &mut [u8], iv: [u8; IV_LEN], high: Option<u32>, icv_len: usize) {
+        let (front, rest) = packet.split_at_mut(FRONT);
+        let (header, iv_room) = front.split_at_mut(Header::LEN);
+        iv_room.copy_from_slice(&iv);
+        let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
+        let full = self.key.seal(self.nonce(iv), Aad::new(header, high).bytes(), text);
+        icv.copy_from_slice(&full[..icv_len]);
+    }
+
+    /// A shortened ICV costs a second pass and a copy to `scratch`: no library compares less than it computes, so the
+    /// value is computed anew from the ciphertext and its front compared.
+    #[inline]
+    pub(super) fn open<'a>(
+        &self,
+        packet: &'a mut [u8],
+        high: Option<u32>,
+        icv_len: usize,
+        scratch: &mut Vec<u8>,
+    ) -> Result<&'a mut [u8], IcvWrong> {
+        let (front, sealed) = packet.split_at_mut_checked(FRONT).ok_or(IcvWrong)?;
+        let (header, iv) = front.split_at(Header::LEN);
+        let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| IcvWrong)?), Aad::new(header, high));
+        if icv_len < FULL_ICV {
+            return self.key.open_short(nonce, aad.bytes(), sealed, icv_len, scratch);
+        }
+        match &self.key {
+            Key::Ring(key) => {
+                let nonce = ring::Nonce::assume_unique_for_key(nonce);
+                key.get().open_in_place(nonce, ring::Aad::from(aad.bytes()), sealed).map_err(|_| IcvWrong)
+            }
+            Key::AwsLc(key) => {
+                let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
+                key.open_in_place(nonce, aws_lc::Aad::from(aad.bytes()), sealed).map_err(|_| IcvWrong)
+            }
+        }
+    }
+
+    /// Salt and initialisation vector (RFC 4106 §4).
+    #[inline]
+    fn nonce(&self, iv: [u8; IV_LEN]) -> [u8; SALT_LEN + IV_LEN] {
+        let mut nonce = [0; SALT_LEN + IV_LEN];
+        nonce[..SALT_LEN].copy_from_slice(&self.salt);
+        nonce[SALT_LEN..].copy_from_slice(&iv);
+        nonce
+    }
+}
+
+impl Key {
+    /// AES-GCM with `key`; `None` for a length that AES does not have.
+    pub(super) fn gcm(key: &[u8], library: Library) -> Option<Self> {
+        let ring = |algorithm| {
+            let key = ring::LessSafeKey::new(ring::UnboundKey::new(algorithm, key).ok()?);
+            Some(Self::Ring(Secret::new(key)))
+        };
+        let aws_lc = |algorithm| {
+            let key = aws_lc::LessSafeKey::new(aws_lc::UnboundKey::new(algorithm, key).ok()?);
+            Some(Self::AwsLc(key))
+        };
+        match (key.len(), library) {
+            (16, Library::Ring) => ring(&ring::AES_128_GCM),
+            (32, Library::Ring) => ring(&ring::AES_256_GCM),
+            (16, Library::AwsLc) => aws_lc(&aws_lc::AES_128_GCM),
+            (24, _) => aws_lc(&aws_lc::AES_192_GCM),
+            (32, Library::AwsLc) => aws_lc(&aws_lc::AES_256_GCM),
+            _ => None,
+        }
+    }
+
+    /// Encrypts in place and gives the whole integrity check value.
+    #[inline]
+    fn seal(&self, nonce: [u8; SALT_LEN + IV_LEN], aad: &[u8], text: &mut [u8]) -> [u8; FULL_ICV] {
+        let mut full = [0; FULL_ICV];
+        match self {
+            Self::Ring(key) => {
+                let nonce = ring::Nonce::assume_unique_for_key(nonce);
+                let tag = key.get().seal_in_place_separate_tag(nonce, ring::Aad::from(aad), text);
+                full.copy_from_slice(tag.expect("a packet within 64 GiB").as_ref());
+            }
+            Self::AwsLc(key) => {
+                let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
+                let tag = key.seal_in_place_separate_tag(nonce, aws_lc::Aad::from(aad), text);
+                full.copy_from_slice(tag.expect("a packet within 64 GiB").as_ref());
+            }
+        }
+        full
+    }
+
+    /// Opens a packet whose integrity check value is the front of the whole one. GCM encrypts by a key stream
+    /// (NIST SP 800-38D §7), so sealing the ciphertext gives the plaintext, and sealing that gives the ciphertext
+    /// again, together with the value that it should have come with.
+    fn open_short<'a>(
+        &self,
+        nonce: [u8; SALT_LEN + IV_LEN],
+        aad: &[u8],
+        sealed: &'a mut [u8],
+        icv_len: usize,
+        scratch: &mut Vec<u8>,
+    ) -> Result<&'a mut [u8], IcvWrong> {
+        let at = sealed.len().checked_sub(icv_len).ok_or(IcvWrong)?;
+        let (text, icv) = sealed.split_at_mut(at);
+        self.seal(nonce, aad, text);
+        scratch.clear();
+        scratch.extend_from_slice(text);
+        let full = self.seal(nonce, aad, scratch);
+        if bool::from(full[..icv_len].ct_eq(icv)) {
+            return Ok(text);
+        }
+        text.copy_from_slice(scratch);
+        Err(IcvWrong)
+    }
+}
+
+/// What is authenticated beside the encrypted bytes (RFC 4106 §5): SPI and sequence number, all of it with ESN.
+struct Aad {
+    bytes: [u8; Header::LEN + 4],
+    len: usize,
+}
+
+impl Aad {
+    /// Of the eight bytes of an ESP header, and the half that is not in it.
+    #[inline]
+    fn new(header: &[u8], high: Option<u32>) -> Self {
+        let mut bytes = [0; Header::LEN + 4];
+        match high {
+            None => {
+                bytes[..Header::LEN].copy_from_slice(header);
+                Self { bytes, len: Header::LEN }
+            }
+            Some(high) => {
+                bytes[..4].copy_from_slice(&header[..4]);
+                bytes[4..8].copy_from_slice(&high.to_be_bytes());
+                bytes[8..].copy_from_slice(&header[4..]);
+                Self { bytes, len: Header::LEN + 4 }
+            }
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}

@@ -1,0 +1,29 @@
+//! Key schedules that leave nothing behind.
+
+use std::mem::MaybeUninit;
+
+/// A value without drop glue or pointers to memory of its own, whose bytes are zeroed when it goes.
+///
+/// Invariant: the box is initialised from `new` to `drop`.
+pub(super) struct Secret<T>(Box<MaybeUninit<T>>);
+
+impl<T> Secret<T> {
+    pub(super) fn new(value: T) -> Self {
+        const { assert!(!std::mem::needs_drop::<T>()) }
+        Self(Box::new(MaybeUninit::new(value)))
+    }
+
+    #[inline]
+    pub(super) fn get(&self) -> &T {
+        // SAFETY: initialised, by the invariant.
+        unsafe { self.0.assume_init_ref() }
+    }
+}
+
+impl<T> Drop for Secret<T> {
+    fn drop(&mut self) {
+        // SAFETY: the box is valid for writes of a `T`; nothing reads it as one again, this being its drop, and it has
+        // no drop glue that would.
+        unsafe { zeroize::zeroize_flat_type(&raw mut *self.0) }
+    }
+}
