@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
@@ -55,6 +56,12 @@ pub(crate) enum Command {
     ///
     /// Needs root and /dev/net/tun.
     Demo(DemoArgs),
+    /// Measure one mechanism against its own absence, in memory
+    ///
+    /// Packets go through gateways in this process, over links in memory: no device, no kernel, no privilege. The cases
+    /// of a group are measured in turns, so that what disturbs the machine disturbs all, and ratios are taken round by
+    /// round. A limit stands beside them: the cipher alone over the same bytes.
+    Bench(BenchArgs),
     /// Write a link's packets to a pcapng file
     ///
     /// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as
@@ -164,6 +171,40 @@ pub(crate) struct DemoArgs {
     /// Measure with iperf3 instead of the built-in sender and receiver
     #[arg(long)]
     pub(crate) iperf3: bool,
+}
+
+/// What `bench` is told.
+#[derive(Args, Debug)]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    #[arg(value_name = "NAME")]
+    pub(crate) name: BenchName,
+    /// Print the result as JSON
+    #[arg(short, long)]
+    pub(crate) json: bool,
+    /// How often each case is measured
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+    /// How long each case is measured in each round
+    #[arg(long, value_name = "MS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=60_000))]
+    slice: u32,
+    /// Only cases with this in their names, as in tx/tunnel
+    #[arg(long, value_name = "NAME")]
+    pub(crate) only: Option<String>,
+}
+
+impl BenchArgs {
+    /// How long each case is measured in each round.
+    pub(crate) fn slice(&self) -> Duration {
+        Duration::from_millis(self.slice.into())
+    }
+}
+
+/// What `fatpath bench` can measure.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum BenchName {
+    /// ESP: sealed and opened, fat or packet by packet
+    Esp,
 }
 
 /// What `capture` is told.

@@ -1,6 +1,7 @@
 //! The `fatpath` program: the daemon and its command line.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod capture;
 mod check;
 mod cli;
@@ -8,9 +9,11 @@ mod client;
 mod config_file;
 mod demo;
 mod error;
+mod figures;
 mod load;
 mod output;
 mod pages;
+mod progress;
 mod run;
 mod show;
 
@@ -23,6 +26,9 @@ use clap::error::ErrorKind;
 use cli::{Cli, Command};
 use error::CliError;
 
+#[global_allocator]
+static ALLOCATOR: packet::Allocations = packet::Allocations;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
@@ -34,6 +40,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::main(&args),
         Command::Show(args) => show::main(&args),
         Command::Demo(args) => demo::main(&args),
+        Command::Bench(args) => bench::main(&args),
         Command::Capture(args) => capture::main(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),

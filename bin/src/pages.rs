@@ -89,7 +89,7 @@ struct Entry {
     of: &'static [&'static str],
 }
 
-const EVERY: &[&str] = &["run", "check", "load", "show", "demo", "capture", "completions", "man"];
+const EVERY: &[&str] = &["run", "check", "load", "show", "demo", "bench", "capture", "completions", "man"];
 const WITH_SOCKET: &[&str] = &["run", "load", "show", "capture"];
 
 /// What follows clap's sections.

@@ -12,7 +12,6 @@ mod meter;
 mod netns;
 mod ping;
 mod process;
-mod progress;
 mod report;
 mod stop;
 mod stream;
@@ -25,8 +24,7 @@ use failure::Failure;
 use gateway::Gateway;
 use meter::{GatewayFigures, Reading};
 use process::Scratch;
-use progress::Progress;
-use report::{Case, Report, Round, Sample};
+use report::{Case, Report, Round, Sample, report};
 use stop::Stop;
 use stream::{Ends, Stream};
 use topology::{Deployment, Side, Topology};
@@ -34,6 +32,7 @@ use topology::{Deployment, Side, Topology};
 use crate::cli::DemoArgs;
 use crate::error::CliError;
 use crate::output::print;
+use crate::progress::Progress;
 
 /// What a measurement takes besides its stream: two gateways to start, ping and end.
 const OVERHEAD_SECONDS: f64 = 0.4;
@@ -81,7 +80,7 @@ impl Plan {
         let topology = Topology::build(self.deployment, &name, &stop)?;
         let bench = Bench { plan: self, topology, scratch, progress, stop };
         let rounds = (1..=self.rounds).map(|number| bench.round(number)).collect::<Result<Vec<Round>, Failure>>()?;
-        Ok(Report::new(&rounds))
+        Ok(report(&rounds))
     }
 
     fn announcement(self) -> String {

@@ -1,11 +1,10 @@
-//! From rounds to the report: medians per case, ratios round by round, as JSON or as a table.
+//! From rounds to the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
-use serde::Serialize;
-
 use super::meter::GatewayFigures;
+use crate::figures::{self, Ratio, median, rounded};
 
 /// What the ratios are about.
 const CIPHER: &str = "aes-gcm-256";
@@ -47,57 +46,25 @@ pub(super) struct Sample {
 /// The samples of one round, in the order of [`Case::ALL`].
 pub(super) type Round = [Sample; 3];
 
-/// The whole result.
-#[derive(Debug, Serialize)]
-pub(super) struct Report {
-    bench: &'static str,
-    rounds: usize,
-    cases: Vec<CaseFigures>,
-    ratios: Vec<Ratio>,
+/// The whole result: what a stream cost, where there are gateways.
+pub(super) type Report = figures::Report<Option<GatewayFigures>>;
+
+/// Sums up at least one round.
+pub(super) fn report(rounds: &[Round]) -> Report {
+    assert!(!rounds.is_empty(), "a report of no rounds");
+    let cases = Case::ALL.map(|case| case_figures(case, rounds)).into();
+    let ratios =
+        vec![ratio("fat/thin", rounds, Case::Fat, Case::Thin), ratio("fat/veth", rounds, Case::Fat, Case::Veth)];
+    Report { bench: "demo", rounds: rounds.len(), cases, ratios }
 }
 
-/// Medians over the rounds.
-#[derive(Debug, Serialize)]
-struct CaseFigures {
-    name: &'static str,
-    gbps: f64,
-    #[serde(flatten)]
-    gateways: Option<GatewayFigures>,
-}
-
-/// Quotients taken round by round.
-#[derive(Debug, Serialize)]
-struct Ratio {
-    name: &'static str,
-    of: &'static str,
-    median: f64,
-    min: f64,
-    max: f64,
-}
-
-impl Report {
-    /// Sums up at least one round.
-    pub(super) fn new(rounds: &[Round]) -> Self {
-        assert!(!rounds.is_empty(), "a report of no rounds");
-        let cases = Case::ALL.map(|case| case_figures(case, rounds)).into();
-        let ratios =
-            vec![ratio("fat/thin", rounds, Case::Fat, Case::Thin), ratio("fat/veth", rounds, Case::Fat, Case::Veth)];
-        Self { bench: "demo", rounds: rounds.len(), cases, ratios }
-    }
-
-    /// One line of JSON.
-    pub(super) fn to_json(&self) -> String {
-        serde_json::to_string(self).expect("finite numbers under text keys always serialise")
-    }
-}
-
-fn case_figures(case: Case, rounds: &[Round]) -> CaseFigures {
+fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Option<GatewayFigures>> {
     let samples: Vec<&Sample> = rounds.iter().map(|round| &round[case as usize]).collect();
     let gateways: Vec<&GatewayFigures> = samples.iter().filter_map(|sample| sample.gateways.as_ref()).collect();
-    CaseFigures {
-        name: case.name(),
+    figures::Case {
+        name: case.name().to_owned(),
         gbps: rounded(median(samples.iter().map(|sample| sample.gbps))),
-        gateways: (!gateways.is_empty()).then(|| medians(&gateways)),
+        figures: (!gateways.is_empty()).then(|| medians(&gateways)),
     }
 }
 
@@ -121,37 +88,8 @@ fn medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
     }
 }
 
-fn ratio(of: &'static str, rounds: &[Round], over: Case, under: Case) -> Ratio {
-    let quotients: Vec<f64> = rounds
-        .iter()
-        .map(|round| (round[over as usize].gbps, round[under as usize].gbps))
-        .map(|(over, under)| if under > 0.0 { over / under } else { 0.0 })
-        .collect();
-    let fold = |pick: fn(f64, f64) -> f64| quotients.iter().copied().reduce(pick).unwrap_or(0.0);
-    Ratio {
-        name: CIPHER,
-        of,
-        median: rounded(median(quotients.iter().copied())),
-        min: rounded(fold(f64::min)),
-        max: rounded(fold(f64::max)),
-    }
-}
-
-/// The middle value, or the mean of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut sorted: Vec<f64> = values.collect();
-    sorted.sort_by(f64::total_cmp);
-    let middle = sorted.len() / 2;
-    match sorted.len() {
-        0 => 0.0,
-        n if n % 2 == 1 => sorted[middle],
-        _ => f64::midpoint(sorted[middle - 1], sorted[middle]),
-    }
-}
-
-/// Four decimals: more than the measurement knows.
-fn rounded(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
+fn ratio(of: &str, rounds: &[Round], over: Case, under: Case) -> Ratio {
+    Ratio::new(CIPHER, of, rounds.iter().map(|round| (round[over as usize].gbps, round[under as usize].gbps)))
 }
 
 impl fmt::Display for Report {
@@ -174,7 +112,7 @@ impl fmt::Display for Report {
         )?;
         for case in &self.cases {
             let mut line = format!("{:<17} {:>8.2}", case.name, case.gbps);
-            if let Some(it) = &case.gateways {
+            if let Some(it) = &case.figures {
                 write!(
                     line,
                     " {:>9.3} {:>7.1} {:>7.1} {:>8.4} {:>8.4} {:>7.1} {:>7.1}",
@@ -191,19 +129,12 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\ncopied bytes per forwarded byte, by reason:")?;
         for case in &self.cases {
-            if let Some(it) = &case.gateways {
+            if let Some(it) = &case.figures {
                 writeln!(f, "  {:<17} {}", case.name, by_reason(&it.copies))?;
             }
         }
         writeln!(f, "\nratios of Gb/s, round by round:")?;
-        let lines: Vec<String> = self.ratios.iter().map(Ratio::to_string).collect();
-        f.write_str(&lines.join("\n"))
-    }
-}
-
-impl fmt::Display for Ratio {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "  {} {:<9} {:>6.2}  ({:.2} to {:.2})", self.name, self.of, self.median, self.min, self.max)
+        f.write_str(&self.ratio_lines())
     }
 }
 
@@ -246,7 +177,7 @@ mod tests {
         let want = format!(
             r#"{{"bench":"demo","rounds":3,"cases":[{{"name":"veth","gbps":30.0}},{{"name":"aes-gcm-256/thin","gbps":1.6,{cost},"tx_copied_bytes_per_byte":0.0,"rx_copied_bytes_per_byte":0.0,"copies":{{}},{memory}}},{{"name":"aes-gcm-256/fat","gbps":8.0,{cost},"tx_copied_bytes_per_byte":1.0,"rx_copied_bytes_per_byte":0.0,"copies":{{"tx/wire-frame":1.0}},{memory}}}],"ratios":[{{"name":"aes-gcm-256","of":"fat/thin","median":5.625,"min":4.0,"max":8.0}},{{"name":"aes-gcm-256","of":"fat/veth","median":0.3,"min":0.2,"max":0.4}}]}}"#
         );
-        assert_eq!(Report::new(&three_rounds()).to_json(), want);
+        assert_eq!(report(&three_rounds()).to_json(), want);
     }
 
     #[test]
@@ -267,22 +198,13 @@ copied bytes per forwarded byte, by reason:
 ratios of Gb/s, round by round:
   aes-gcm-256 fat/thin    5.62  (4.00 to 8.00)
   aes-gcm-256 fat/veth    0.30  (0.20 to 0.40)";
-        assert_eq!(Report::new(&three_rounds()).to_string(), want);
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        let cases: [(&[f64], f64); 5] =
-            [(&[], 0.0), (&[7.0], 7.0), (&[9.0, 1.0], 5.0), (&[9.0, 1.0, 2.0], 2.0), (&[4.0, 1.0, 3.0, 2.0], 2.5)];
-        for (values, want) in cases {
-            assert_eq!(median(values.iter().copied()), want, "{values:?}");
-        }
+        assert_eq!(report(&three_rounds()).to_string(), want);
     }
 
     #[test]
     fn a_case_that_moved_nothing_leaves_a_report_that_can_be_read() {
         let nothing = || Sample { gbps: 0.0, gateways: None };
-        let json = Report::new(&[[nothing(), nothing(), nothing()]]).to_json();
+        let json = report(&[[nothing(), nothing(), nothing()]]).to_json();
         let ratio = &serde_json::from_str::<serde_json::Value>(&json).unwrap()["ratios"][0];
         assert_eq!(ratio["median"], 0.0);
     }

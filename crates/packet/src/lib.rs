@@ -13,6 +13,7 @@
 //! Every operation that may fail leaves the packet's bytes as they were. `geometry` (a feature, for tests) makes every
 //! shape of the same bytes. The model is Linux's `sk_buff` and `skb_shared_info`.
 
+mod allocations;
 mod buf;
 mod copies;
 mod csum;
@@ -25,6 +26,7 @@ mod packet;
 mod page;
 mod pool;
 
+pub use allocations::Allocations;
 pub use buf::Buf;
 pub use copies::{Copied, Copies, CopyReason};
 pub use ends::SlotsFull;

@@ -1,26 +1,26 @@
-//! What the demo says while it runs: one line that changes on a terminal, plain lines elsewhere, on standard error.
+//! What a measurement says while it runs: one line that changes on a terminal, plain lines elsewhere, on standard error.
 
 use std::io::{self, IsTerminal, Write};
 
 /// Says what is going on.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     terminal: bool,
 }
 
 impl Progress {
     /// On standard error, whatever it is.
-    pub(super) fn on_stderr() -> Self {
+    pub(crate) fn on_stderr() -> Self {
         Self { terminal: io::stderr().is_terminal() }
     }
 
     /// Says what stays to be read.
-    pub(super) fn announce(&self, text: &str) {
+    pub(crate) fn announce(&self, text: &str) {
         let _ = writeln!(io::stderr(), "{text}");
     }
 
     /// Says what is being done now. Nobody listening is no reason to fail.
-    pub(super) fn say(&self, text: &str) {
+    pub(crate) fn say(&self, text: &str) {
         let mut stderr = io::stderr();
         let _ = match self.terminal {
             // Back to the first column, erase to the end of the line (ECMA-48).

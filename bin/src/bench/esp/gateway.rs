@@ -1,0 +1,117 @@
+//! Two gateways with an SA from the first to the second.
+
+use base::{LinkId, SaId, TableId};
+use fib::{Route, RouteKind};
+use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
+use offload::Features;
+use packet::Memory;
+use path::{Path, PortConfig};
+use sim::{policy, unique_mask};
+
+use super::Setting;
+use super::load::{FLOW, Traffic};
+use crate::bench::case::Load;
+
+/// The link to a gateway's hosts.
+pub(super) const LAN: LinkId = LinkId(1);
+/// The link to the other gateway.
+pub(super) const WAN: LinkId = LinkId(2);
+
+/// Bytes of a packet on either link.
+pub(super) const MTU: usize = 1500;
+
+const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
+
+/// Which way packets go through a gateway.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Way {
+    /// One by one, as with `offloads = false`.
+    Baseline,
+    /// With every offload.
+    Fat,
+}
+
+/// One gateway.
+#[derive(Debug)]
+pub(super) struct Gateway {
+    pub(super) path: Path,
+    pub(super) mem: Memory,
+}
+
+/// A sending gateway and a receiving one.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) near: Gateway,
+    pub(super) far: Gateway,
+    pub(super) way: Way,
+    pub(super) sa: SaId,
+}
+
+impl Pair {
+    /// Two gateways that both go the same way.
+    pub(super) fn new(setting: Setting, way: Way) -> Self {
+        let [mut near, mut far] = [0, 1].map(|at| Gateway::new(at, way));
+        let sa = sa(setting);
+        let [out, into] = [SaDir::Out, SaDir::In].map(|dir| SaConfig {
+            dir: Some(dir),
+            replay_window: if dir == SaDir::In { 1024 } else { 0 },
+            ..sa.clone()
+        });
+        let id = near.path.ipsec.add_sa(&out, unique_mask()).expect("a good SA");
+        far.path.ipsec.add_sa(&into, unique_mask()).expect("a good SA");
+        let sas = [sa];
+        near.path.ipsec.add_policy(policy(Dir::Out, NETS[0], NETS[1], &sas)).expect("a good policy");
+        for dir in [Dir::In, Dir::Fwd] {
+            far.path.ipsec.add_policy(policy(dir, NETS[0], NETS[1], &sas)).expect("a good policy");
+        }
+        Self { near, far, way, sa: id }
+    }
+
+    /// The largest packet that fits the wire once it is sealed, in bytes with its IP header.
+    pub(super) fn inner_mtu(&self) -> usize {
+        self.near.path.ipsec.sa(self.sa).expect("added").inner_mtu(MTU)
+    }
+
+    /// What one turn moves.
+    pub(super) fn load(&self, traffic: Traffic) -> Load {
+        traffic.load(self.inner_mtu())
+    }
+}
+
+/// The SA of a setting.
+fn sa(setting: Setting) -> SaConfig {
+    let [src, dst] = match setting.mode {
+        Mode::Tunnel => ENDS.map(|end| end.parse().expect("an address")),
+        Mode::Transport => [FLOW.src, FLOW.dst],
+    };
+    let flags = SaFlags { esn: true, ..SaFlags::default() };
+    SaConfig {
+        src,
+        dst,
+        algorithm: setting.cipher.algorithm(),
+        flags,
+        ..sim::esp(ENDS[0], ENDS[1], 0x1000, setting.mode, false)
+    }
+}
+
+impl Gateway {
+    fn new(at: usize, way: Way) -> Self {
+        let mut path = Path::new();
+        for (id, name, address) in
+            [(LAN, "lan", format!("10.{}.0.254/16", at + 1)), (WAN, "wan", format!("{}/24", ENDS[at]))]
+        {
+            let (features, gro) = match way {
+                Way::Baseline => (Features::NONE, false),
+                Way::Fat => (Features::ALL, true),
+            };
+            path.set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro });
+            path.fib.add_address(id, address.parse().expect("an address"));
+        }
+        let via = Some(ENDS[1 - at].parse().expect("an address"));
+        let kind = RouteKind::Unicast { via, dev: WAN };
+        let route = Route { prefix: NETS[1 - at].parse().expect("a prefix"), kind, metric: 0 };
+        path.fib.add(TableId::MAIN, route).expect("the only route");
+        Self { path, mem: Memory::heap() }
+    }
+}

@@ -1,0 +1,131 @@
+//! What is sent through the gateways.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use packet::{Csum, Cut, Memory, Meta, Packet};
+use sim::Flow;
+use wire::{ipv4, udp};
+
+use super::gateway::{Pair, Way};
+use crate::bench::case::Load;
+
+/// Who sends to whom.
+pub(super) const FLOW: Flow = Flow {
+    src: IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1)),
+    dst: IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1)),
+    sport: 40_000,
+    dport: 5201,
+    ttl: 64,
+    dont_fragment: true,
+};
+
+/// Super-packets in one turn, or bursts of small ones.
+const TRAINS: usize = 4;
+
+/// Packets that a link brings at once.
+pub(super) const BURST: usize = 64;
+
+/// Most bytes of an IP packet, and so of a super-packet.
+const LONGEST: usize = 65_535;
+
+/// Bytes of a small packet, with its headers.
+const SMALL: usize = 64;
+
+/// What the packets are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Traffic {
+    /// One TCP stream in packets of up to 64 KiB with a checksum to be made, as a TUN device hands them over.
+    SuperPackets,
+    /// UDP in packets of 64 bytes, each of a burst of another flow.
+    Small,
+}
+
+/// One packet as a device hands it over, again and again.
+#[derive(Debug)]
+struct Template {
+    bytes: Vec<u8>,
+    meta: Meta,
+}
+
+/// The packets of one turn.
+#[derive(Debug)]
+pub(super) struct Source {
+    templates: Vec<Template>,
+}
+
+impl Traffic {
+    /// What one turn moves, when a packet may have `mtu` bytes.
+    pub(super) fn load(self, mtu: usize) -> Load {
+        match self {
+            Self::SuperPackets => {
+                let (segs, size) = segments(mtu);
+                Load { packets: TRAINS * segs, payload: TRAINS * segs * size, small: false }
+            }
+            Self::Small => {
+                let packets = TRAINS * BURST;
+                Load { packets, payload: packets * (SMALL - ipv4::Header::LEN - udp::Header::LEN), small: true }
+            }
+        }
+    }
+}
+
+/// How many segments a super-packet has, and the bytes of payload of each.
+fn segments(mtu: usize) -> (usize, usize) {
+    let headers = FLOW.tcp_headers();
+    let size = mtu - headers;
+    ((LONGEST - headers) / size, size)
+}
+
+impl Source {
+    /// The packets of `traffic` as the devices of this pair hand them over.
+    pub(super) fn new(pair: &Pair, traffic: Traffic) -> Self {
+        let (segs, size) = segments(pair.inner_mtu());
+        let seq = |segment: usize| (1 + segment * size) as u32;
+        let templates = match (traffic, pair.way) {
+            (Traffic::SuperPackets, Way::Fat) => {
+                let mem = Memory::heap();
+                let fat = |train: usize| {
+                    let pkt = FLOW.fat_tcp(&mem, seq(train * segs), segs * size, size as u16);
+                    Template { bytes: pkt.to_vec(), meta: pkt.meta.clone() }
+                };
+                (0..TRAINS).map(fat).collect()
+            }
+            (Traffic::SuperPackets, Way::Baseline) => {
+                (0..TRAINS * segs).map(|at| Template::finished(FLOW.tcp(seq(at), size))).collect()
+            }
+            (Traffic::Small, _) => {
+                let payload = SMALL - ipv4::Header::LEN - udp::Header::LEN;
+                let flow = |at: usize| Flow { sport: FLOW.sport + (at % BURST) as u16, ..FLOW };
+                (0..TRAINS * BURST).map(|at| Template::finished(flow(at).udp(payload))).collect()
+            }
+        };
+        Self { templates }
+    }
+
+    /// Puts the packets of one turn into pages, in bursts as a link has them.
+    pub(super) fn fill(&self, mem: &Memory, bursts: &mut Vec<Vec<Packet>>) {
+        let packets = self.templates.iter().map(|template| {
+            let mut pkt = Packet::with_data(mem, &template.bytes).expect("a heap without limit");
+            pkt.meta = template.meta.clone();
+            pkt
+        });
+        in_bursts(packets, bursts);
+    }
+}
+
+impl Template {
+    /// A packet with nothing left to do.
+    fn finished(bytes: Vec<u8>) -> Self {
+        Self { bytes, meta: Meta { csum: Csum::None, cut: Cut::Whole, ..Meta::default() } }
+    }
+}
+
+/// Deals packets out to bursts, whose storage is kept from turn to turn.
+pub(super) fn in_bursts(packets: impl Iterator<Item = Packet>, bursts: &mut Vec<Vec<Packet>>) {
+    for (at, pkt) in packets.enumerate() {
+        if bursts.len() <= at / BURST {
+            bursts.push(Vec::with_capacity(BURST));
+        }
+        bursts[at / BURST].push(pkt);
+    }
+}

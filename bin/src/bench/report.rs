@@ -1,0 +1,129 @@
+//! From samples to the report.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::case::{Case, Group, Sample};
+use crate::figures::{self, Ratio, median, rounded};
+
+/// What a packet cost.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Costs {
+    /// Of a packet as the wire has it.
+    ns_per_packet: f64,
+    /// Bytes copied per byte of payload.
+    copied_bytes_per_byte: f64,
+    allocs_per_packet: f64,
+    /// In millions a second, where the packets are small.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mpps: Option<f64>,
+}
+
+/// The whole result.
+pub(super) type Report = figures::Report<Costs>;
+
+/// Collects the groups of a benchmark.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    cases: Vec<figures::Case<Costs>>,
+    ratios: Vec<Ratio>,
+}
+
+impl Tally {
+    /// Adds what was measured of a group.
+    pub(super) fn add(&mut self, group: &Group, cases: &[Case]) {
+        for case in cases {
+            let of = |figure: fn(&Sample) -> f64| rounded(median(case.rounds.iter().map(figure)));
+            let mpps = case.rounds.first().and_then(|sample| sample.mpps);
+            self.cases.push(figures::Case {
+                name: format!("{}/{}", group.name, case.name),
+                gbps: of(|sample| sample.gbps),
+                figures: Costs {
+                    ns_per_packet: of(|sample| sample.ns_per_packet),
+                    copied_bytes_per_byte: of(|sample| sample.copied_bytes_per_byte),
+                    allocs_per_packet: of(|sample| sample.allocs_per_packet),
+                    mpps: mpps.map(|_| of(|sample| sample.mpps.unwrap_or(0.0))),
+                },
+            });
+        }
+        let rounds = |name: &str| cases.iter().find(|case| case.name == name).map(|case| &case.rounds);
+        for [over, under] in &group.ratios {
+            if let (Some(above), Some(below)) = (rounds(over), rounds(under)) {
+                let pairs = above.iter().zip(below).map(|(above, below)| (above.gbps, below.gbps));
+                self.ratios.push(Ratio::new(&group.name, &format!("{over}/{under}"), pairs));
+            }
+        }
+    }
+
+    /// The report of what was collected.
+    pub(super) fn report(self, bench: &'static str, rounds: usize) -> Report {
+        Report { bench, rounds, cases: self.cases, ratios: self.ratios }
+    }
+}
+
+impl fmt::Display for Report {
+    /// The table, without a last newline.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "medians of {} rounds; Gb/s of payload, packets as the wire has them\n", self.rounds)?;
+        let width = self.cases.iter().map(|case| case.name.len()).max().unwrap_or(0);
+        writeln!(
+            f,
+            "{:<width$} {:>8} {:>10} {:>11} {:>13} {:>7}",
+            "", "Gb/s", "ns/packet", "copied B/B", "allocs/packet", "Mpps"
+        )?;
+        for case in &self.cases {
+            let Costs { ns_per_packet, copied_bytes_per_byte, allocs_per_packet, mpps } = case.figures;
+            let mpps = mpps.map(|mpps| format!(" {mpps:>7.2}")).unwrap_or_default();
+            writeln!(
+                f,
+                "{:<width$} {:>8.2} {ns_per_packet:>10.1} {copied_bytes_per_byte:>11.4} {allocs_per_packet:>13.4}{mpps}",
+                case.name, case.gbps
+            )?;
+        }
+        write!(f, "\nratios of Gb/s, round by round:\n{}", self.ratio_lines())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let case = |name: &str, gbps, mpps| figures::Case {
+            name: format!("tx/tunnel/null/{name}"),
+            gbps,
+            figures: Costs { ns_per_packet: 50.25, copied_bytes_per_byte: 1.05, allocs_per_packet: 0.0, mpps },
+        };
+        let pairs = [(30.0, 10.0), (31.0, 10.0)];
+        Report {
+            bench: "esp",
+            rounds: 2,
+            cases: vec![case("baseline", 10.0, None), case("fat", 30.5, Some(2.5))],
+            ratios: vec![Ratio::new("tx/tunnel/null", "fat/baseline", pairs.into_iter())],
+        }
+    }
+
+    #[test]
+    fn the_json_has_the_shape_of_every_benchmark() {
+        let costs = r#""ns_per_packet":50.25,"copied_bytes_per_byte":1.05,"allocs_per_packet":0.0"#;
+        let want = format!(
+            r#"{{"bench":"esp","rounds":2,"cases":[{{"name":"tx/tunnel/null/baseline","gbps":10.0,{costs}}},{{"name":"tx/tunnel/null/fat","gbps":30.5,{costs},"mpps":2.5}}],"ratios":[{{"name":"tx/tunnel/null","of":"fat/baseline","median":3.05,"min":3.0,"max":3.1}}]}}"#
+        );
+        assert_eq!(report().to_json(), want);
+    }
+
+    #[test]
+    fn the_table_says_the_same() {
+        let want = "\
+medians of 2 rounds; Gb/s of payload, packets as the wire has them
+
+                            Gb/s  ns/packet  copied B/B allocs/packet    Mpps
+tx/tunnel/null/baseline    10.00       50.2      1.0500        0.0000
+tx/tunnel/null/fat         30.50       50.2      1.0500        0.0000    2.50
+
+ratios of Gb/s, round by round:
+  tx/tunnel/null fat/baseline    3.05  (3.00 to 3.10)";
+        assert_eq!(report().to_string(), want);
+    }
+}
