@@ -34,6 +34,8 @@ pub struct Wire {
     pub loss: u16,
     /// How many frames in a thousand arrive twice.
     pub twice: u16,
+    /// How many frames in a thousand arrive with a bit flipped behind their outer headers.
+    pub damaged: u16,
     /// How often in a thousand the device is busy when it is handed frames: it takes some, and none for a while.
     pub busy: u16,
 }
@@ -47,6 +49,8 @@ pub struct WireStats {
     pub lost: u64,
     /// Those that arrived twice.
     pub twice: u64,
+    /// Those that arrived with a bit flipped.
+    pub damaged: u64,
     /// Times the device was busy.
     pub busy: u64,
 }
@@ -55,7 +59,7 @@ impl Wire {
     /// A wire that does nothing wrong and takes 10 µs.
     pub const fn new(medium: Medium, mtu: usize) -> Self {
         let (delay, late_by) = (Duration::from_micros(10), Duration::from_micros(500));
-        Self { medium, mtu, delay, late_by, late: 0, loss: 0, twice: 0, busy: 0 }
+        Self { medium, mtu, delay, late_by, late: 0, loss: 0, twice: 0, damaged: 0, busy: 0 }
     }
 
     /// The same wire on a bad day.

@@ -30,6 +30,11 @@ pub const fn stream_byte(at: u32) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 23) as u8
 }
 
+/// `len` bytes of every stream, from place `first` on.
+fn stream(first: u32, len: usize) -> Vec<u8> {
+    (0..len as u32).map(|at| stream_byte(first.wrapping_add(at))).collect()
+}
+
 impl Flow {
     /// A flow with a TTL of 64 whose packets are not to be fragmented, from port 40000 to port 5201.
     ///
@@ -81,7 +86,12 @@ impl Flow {
 
     /// A finished TCP segment with `len` bytes of the stream, from `seq` on.
     pub fn tcp(&self, seq: u32, len: usize) -> Vec<u8> {
-        let mut segment = self.tcp_segment(seq, len);
+        self.tcp_with(seq, &stream(seq, len))
+    }
+
+    /// A finished TCP segment with this payload.
+    pub fn tcp_with(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
+        let mut segment = self.tcp_segment(seq, payload);
         self.finish(Protocol::TCP, tcp::CHECK_AT, &mut segment);
         self.raw(Protocol::TCP, &segment)
     }
@@ -92,13 +102,26 @@ impl Flow {
     /// # Panics
     /// When there is no memory.
     pub fn fat_tcp(&self, mem: &Memory, seq: u32, len: usize, size: u16) -> Packet {
+        self.fat_tcp_with(mem, seq, &stream(seq, len), size)
+    }
+
+    /// The same with this payload.
+    ///
+    /// # Panics
+    /// When there is no memory.
+    pub fn fat_tcp_with(&self, mem: &Memory, seq: u32, payload: &[u8], size: u16) -> Packet {
         let kind = if self.version() == Version::V4 { GsoKind::TcpV4 } else { GsoKind::TcpV6 };
-        self.fat(mem, Protocol::TCP, &mut self.tcp_segment(seq, len), (len, size, kind))
+        self.fat(mem, Protocol::TCP, &mut self.tcp_segment(seq, payload), (payload.len(), size, kind))
     }
 
     /// A finished UDP datagram with `len` bytes of the stream.
     pub fn udp(&self, len: usize) -> Vec<u8> {
-        let mut datagram = self.datagram(0, len);
+        self.udp_with(&stream(0, len))
+    }
+
+    /// A finished UDP datagram with this payload.
+    pub fn udp_with(&self, payload: &[u8]) -> Vec<u8> {
+        let mut datagram = self.datagram(payload);
         self.finish(Protocol::UDP, udp::CHECK_AT, &mut datagram);
         self.raw(Protocol::UDP, &datagram)
     }
@@ -108,16 +131,28 @@ impl Flow {
     /// # Panics
     /// When there is no memory.
     pub fn fat_udp(&self, mem: &Memory, len: usize, size: u16) -> Packet {
-        self.fat(mem, Protocol::UDP, &mut self.datagram(0, len), (len, size, GsoKind::Udp))
+        self.fat_udp_with(mem, &stream(0, len), size)
+    }
+
+    /// The same with this payload.
+    ///
+    /// # Panics
+    /// When there is no memory.
+    pub fn fat_udp_with(&self, mem: &Memory, payload: &[u8], size: u16) -> Packet {
+        self.fat(mem, Protocol::UDP, &mut self.datagram(payload), (payload.len(), size, GsoKind::Udp))
     }
 
     /// A ping with `len` bytes of data.
+    pub fn ping(&self, seq: u16, len: usize) -> Vec<u8> {
+        self.ping_with(seq, &stream(0, len))
+    }
+
+    /// A ping with this data.
     ///
     /// # Panics
     /// Never: the message has its header.
-    pub fn ping(&self, seq: u16, len: usize) -> Vec<u8> {
-        let mut message = vec![0; icmp::Header::LEN];
-        message.extend((0..len as u32).map(stream_byte));
+    pub fn ping_with(&self, seq: u16, data: &[u8]) -> Vec<u8> {
+        let mut message = [&[0; icmp::Header::LEN], data].concat();
         let id = self.sport;
         match (self.src, self.dst) {
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
@@ -134,22 +169,20 @@ impl Flow {
         }
     }
 
-    fn tcp_segment(&self, seq: u32, len: usize) -> Vec<u8> {
+    fn tcp_segment(&self, seq: u32, payload: &[u8]) -> Vec<u8> {
         let mut header = tcp::Header::new(self.sport, self.dport, seq, 1);
         header.set_header_len(TCP_LEN);
         header.set_flags(tcp::Flags::ACK);
         header.set_window(512);
         let mut segment = header.as_bytes().to_vec();
         segment.extend_from_slice(&[1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2]);
-        segment.extend((0..len as u32).map(|at| stream_byte(seq.wrapping_add(at))));
+        segment.extend_from_slice(payload);
         segment
     }
 
-    fn datagram(&self, first: u32, len: usize) -> Vec<u8> {
-        let mut datagram =
-            udp::Header::new(self.sport, self.dport, (udp::Header::LEN + len) as u16).as_bytes().to_vec();
-        datagram.extend((first..first + len as u32).map(stream_byte));
-        datagram
+    fn datagram(&self, payload: &[u8]) -> Vec<u8> {
+        let header = udp::Header::new(self.sport, self.dport, (udp::Header::LEN + payload.len()) as u16);
+        [header.as_bytes(), payload].concat()
     }
 
     fn pseudo(&self, protocol: Protocol, len: usize) -> u32 {

@@ -8,6 +8,8 @@
 //! A wire is also the device at its ends. It checks that what it is given is what its features allow, cuts fat packets
 //! and completes checksums as hardware does, and checks that nothing longer than its MTU crosses it ([`Medium`]).
 //!
+//! What happens on a wire can be watched frame by frame ([`World::watch`]).
+//!
 //! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte tells its place in the stream.
 #![forbid(unsafe_code)]
 
@@ -18,6 +20,7 @@ mod host;
 mod maze;
 mod node;
 mod rng;
+mod watch;
 mod world;
 
 pub use config::{esp, link_pair, policy, template, unique_mask};
@@ -27,4 +30,5 @@ pub use host::Host;
 pub use maze::Maze;
 pub use node::{Node, PortOptions};
 pub use rng::Rng;
+pub use watch::{Fate, Seen};
 pub use world::{End, World};

@@ -8,6 +8,7 @@ use offload::Features;
 use packet::Packet;
 use wire::eth;
 
+use crate::watch::{Fate, Seen, flip};
 use crate::{Host, Node, Rng, Wire, WireStats};
 
 /// Frames that a device hands over at once.
@@ -38,6 +39,8 @@ pub struct World {
     /// What is on its way: when it arrives, which came first, and what.
     coming: BTreeMap<(Instant, u64), Coming>,
     last: u64,
+    /// What was seen on the wires that are watched, since somebody took it.
+    seen: Vec<Seen>,
 }
 
 /// A wire with its ends.
@@ -47,12 +50,13 @@ struct Strung {
     ends: [End; 2],
     /// Until when the device at each end takes nothing.
     busy_until: [Instant; 2],
+    watched: bool,
 }
 
 #[derive(Debug)]
 enum Coming {
     /// A frame reaches an end of a wire.
-    Frame { wire: usize, end: usize, frame: Packet },
+    Frame { wire: usize, end: usize, number: u64, damaged: bool, frame: Packet },
     /// A device is no longer busy.
     Ready,
 }
@@ -70,6 +74,7 @@ impl World {
             wires: Vec::new(),
             coming: BTreeMap::new(),
             last: 0,
+            seen: Vec::new(),
         }
     }
 
@@ -87,7 +92,7 @@ impl World {
 
     /// Joins two ends.
     pub fn join(&mut self, wire: Wire, a: End, b: End) -> usize {
-        self.wires.push(Strung { wire, ends: [a, b], busy_until: [Instant::ZERO; 2] });
+        self.wires.push(Strung { wire, ends: [a, b], busy_until: [Instant::ZERO; 2], watched: false });
         self.stats.push(WireStats::default());
         self.wires.len() - 1
     }
@@ -100,6 +105,21 @@ impl World {
     /// Changes what a wire does from now on.
     pub fn set_wire(&mut self, at: usize, wire: Wire) {
         self.wires[at].wire = wire;
+    }
+
+    /// What a wire does.
+    pub fn wire(&self, at: usize) -> Wire {
+        self.wires[at].wire
+    }
+
+    /// Has every frame on a wire noted from now on.
+    pub fn watch(&mut self, at: usize) {
+        self.wires[at].watched = true;
+    }
+
+    /// What happened on the wires that are watched since this was last asked, in the order in which it happened.
+    pub fn take_seen(&mut self) -> Vec<Seen> {
+        std::mem::take(&mut self.seen)
     }
 
     /// Lets `how_long` pass.
@@ -131,16 +151,21 @@ impl World {
     fn receive_due(&mut self) {
         let due = |(at, _): &(Instant, u64), now| *at <= now;
         while let Some(first) = self.coming.first_entry().filter(|first| due(first.key(), self.now)) {
-            let Coming::Frame { wire, end, frame } = first.remove() else { continue };
+            let Coming::Frame { wire, end, number, damaged, frame } = first.remove() else { continue };
             let mut burst = vec![frame];
+            let mut numbers = vec![(number, damaged)];
             while let Some(next) = self.coming.first_entry().filter(|next| due(next.key(), self.now)) {
                 let same = matches!(next.get(), Coming::Frame { wire: w, end: e, .. } if (*w, *e) == (wire, end));
                 if !same || burst.len() == BURST {
                     break;
                 }
-                if let Coming::Frame { frame, .. } = next.remove() {
+                if let Coming::Frame { number, damaged, frame, .. } = next.remove() {
                     burst.push(frame);
+                    numbers.push((number, damaged));
                 }
+            }
+            for (number, damaged) in numbers {
+                self.see(wire, end, number, Fate::Arrived { damaged });
             }
             let Strung { wire, ends, .. } = &self.wires[wire];
             match ends[end] {
@@ -167,7 +192,7 @@ impl World {
     }
 
     fn send(&mut self, at: usize, from: usize) {
-        let Strung { wire, ends, busy_until } = &mut self.wires[at];
+        let Strung { wire, ends, busy_until, .. } = &mut self.wires[at];
         if busy_until[from] > self.now {
             return;
         }
@@ -200,27 +225,44 @@ impl World {
             frames.append(&mut cut);
         }
         for frame in frames {
-            self.put_on_wire(at, 1 - from, frame);
+            self.put_on_wire(at, 1 - from, frame, l3);
         }
     }
 
-    fn put_on_wire(&mut self, at: usize, end: usize, frame: Packet) {
-        let (wire, stats) = (self.wires[at].wire, &mut self.stats[at]);
-        stats.frames += 1;
+    fn put_on_wire(&mut self, at: usize, end: usize, frame: Packet, l3: usize) {
+        let wire = self.wires[at].wire;
+        self.stats[at].frames += 1;
+        let number = self.stats[at].frames;
+        if self.wires[at].watched {
+            self.see(at, end, number, Fate::Sent(frame.to_vec()));
+        }
         if self.rng.happens(wire.loss) {
-            stats.lost += 1;
-            return;
+            self.stats[at].lost += 1;
+            return self.see(at, end, number, Fate::Lost);
         }
         let mut frames = vec![frame];
         if self.rng.happens(wire.twice) {
-            stats.twice += 1;
+            self.stats[at].twice += 1;
             let again = frames[0].clone_shared();
             frames.push(again);
         }
-        for frame in frames {
+        for mut frame in frames {
+            let flipped = if self.rng.happens(wire.damaged) { flip(&frame, l3, &mut self.rng) } else { None };
+            let damaged = flipped.is_some();
+            if let Some(flipped) = flipped {
+                self.stats[at].damaged += 1;
+                frame = flipped;
+            }
             let late = if self.rng.happens(wire.late) { self.rng.duration(wire.late_by) } else { Duration::ZERO };
             self.last += 1;
-            self.coming.insert((self.now + wire.delay + late, self.last), Coming::Frame { wire: at, end, frame });
+            let coming = Coming::Frame { wire: at, end, number, damaged, frame };
+            self.coming.insert((self.now + wire.delay + late, self.last), coming);
+        }
+    }
+
+    fn see(&mut self, wire: usize, end: usize, frame: u64, fate: Fate) {
+        if self.wires[wire].watched {
+            self.seen.push(Seen { wire, end, frame, fate });
         }
     }
 }

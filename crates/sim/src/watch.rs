@@ -1,0 +1,48 @@
+//! What an onlooker sees on a wire.
+
+use packet::{Buf, Packet};
+use wire::ip::Info;
+use wire::{Protocol, udp};
+
+use crate::Rng;
+
+/// Something that happened to a frame.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Seen {
+    /// On which wire.
+    pub wire: usize,
+    /// To which of its ends the frame goes.
+    pub end: usize,
+    /// The frame, by a number that tells it from the others of that wire.
+    pub frame: u64,
+    /// What happened.
+    pub fate: Fate,
+}
+
+/// What happens to a frame: it is sent, and then it is lost or arrives, perhaps more than once.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Fate {
+    /// It was put on the wire, with these bytes.
+    Sent(Vec<u8>),
+    /// It was lost.
+    Lost,
+    /// It reached the other end.
+    Arrived {
+        /// Whether a bit of it had been flipped.
+        damaged: bool,
+    },
+}
+
+/// A frame, whose IP header begins at `l3`, with a bit flipped behind its outer headers; `None` if nothing is there.
+pub(crate) fn flip(frame: &Packet, l3: usize, rng: &mut Rng) -> Option<Packet> {
+    let mut bytes = frame.to_vec();
+    let ip = bytes.get(l3..)?;
+    let info = Info::parse(ip, ip.len()).ok()?;
+    let start = l3 + info.header_len + if info.protocol == Protocol::UDP { udp::Header::LEN } else { 0 };
+    let inside = bytes.get_mut(start..).filter(|inside| !inside.is_empty())?;
+    let at = rng.below(inside.len());
+    inside[at] ^= 1 << rng.below(8);
+    let mut flipped = Packet::from_buf(Buf::foreign(bytes));
+    flipped.meta = frame.meta.clone();
+    Some(flipped)
+}

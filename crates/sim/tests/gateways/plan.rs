@@ -1,0 +1,108 @@
+//! What one seed stands for: how the gateways are set up, and how bad the wires are.
+
+use ipsec::{Algorithm, Mode};
+use offload::{CsumOffload, Features};
+use sim::{Medium, Rng, Wire};
+
+/// How the packets between the gateways look.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Kind {
+    /// ESP in IP, in tunnel mode.
+    Tunnel,
+    /// ESP in UDP, in tunnel mode.
+    UdpTunnel,
+    /// Transport mode, that the gateways do for the hosts behind them, raw or in UDP.
+    Transport,
+}
+
+/// A site as it is set up. Every choice comes from the seed.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) mode: Mode,
+    pub(crate) udp: bool,
+    /// Whether tunnels are over IPv6.
+    pub(crate) v6: bool,
+    pub(crate) algorithm: Algorithm,
+    pub(crate) esn: bool,
+    pub(crate) window: u32,
+    /// The last sequence number before the first packet.
+    pub(crate) start: u64,
+    /// Whether SAs say in which direction they are used.
+    pub(crate) directed: bool,
+    /// Whether the gateways are joined by Ethernet.
+    pub(crate) ethernet: bool,
+    /// The MTU of the wires between them.
+    pub(crate) mtu: usize,
+    /// Whether the inner and the outer links are glued.
+    pub(crate) gro: [bool; 2],
+    /// What the inner and the outer links take over.
+    pub(crate) features: [Features; 2],
+}
+
+impl Plan {
+    pub(crate) fn new(kind: Kind, seed: u64, rng: &mut Rng) -> Self {
+        let mode = if kind == Kind::Transport { Mode::Transport } else { Mode::Tunnel };
+        let udp = kind == Kind::UdpTunnel || kind == Kind::Transport && rng.happens(300);
+        let algorithm = algorithm(rng);
+        // The upper half of a number is nothing that can be told without integrity.
+        let esn = rng.happens(500) && !matches!(algorithm, Algorithm::Null);
+        let wrap = u64::from(u32::MAX);
+        let starts = if esn { [0, wrap - 100, 3 * wrap - 40, 7 << 32] } else { [0, 0, 5000, wrap / 2] };
+        Self {
+            seed,
+            mode,
+            udp,
+            v6: rng.happens(500),
+            algorithm,
+            esn,
+            window: *rng.pick(&[32, 64, 128, 1024, 4096]),
+            start: *rng.pick(&starts),
+            directed: mode == Mode::Transport || rng.happens(500),
+            ethernet: !udp && rng.happens(300),
+            mtu: *rng.pick(&[1500, 1500, 1400, 9000]),
+            gro: [rng.happens(700), rng.happens(700)],
+            features: [features(rng), features(rng)],
+        }
+    }
+
+    /// Whether the payload can be read on the wire.
+    pub(crate) const fn is_clear(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Null)
+    }
+
+    /// A wire between the gateways, on a day of the seed's choice.
+    pub(crate) fn wire(&self, rng: &mut Rng) -> Wire {
+        let mut some = |most: &[u16]| *rng.pick(most);
+        let (loss, late, twice) = (some(&[0, 0, 5, 50]), some(&[0, 0, 30, 200]), some(&[0, 0, 10, 200]));
+        let (busy, damaged) = (some(&[0, 0, 100, 300]), some(&[0, 0, 5, 50]));
+        // Without integrity a flipped bit is delivered.
+        let damaged = if self.is_clear() { 0 } else { damaged };
+        Wire { damaged, ..self.good_wire().troubled(loss, late, twice, busy) }
+    }
+
+    /// That wire on a good day.
+    pub(crate) const fn good_wire(&self) -> Wire {
+        Wire::new(if self.udp { Medium::UdpSocket } else { Medium::Cable }, self.mtu)
+    }
+}
+
+fn algorithm(rng: &mut Rng) -> Algorithm {
+    let key = |len: u8, rng: &mut Rng| (0..len).map(|_| rng.bits() as u8).collect::<Vec<u8>>().into();
+    match rng.below(8) {
+        0 => Algorithm::Null,
+        1 => Algorithm::GcmAes { key: key(28, rng), icv_len: 12 },
+        2 | 3 => Algorithm::GcmAes { key: key(36, rng), icv_len: 16 },
+        4 => Algorithm::GcmAes { key: key(36, rng), icv_len: 8 },
+        _ => Algorithm::GcmAes { key: key(20, rng), icv_len: 16 },
+    }
+}
+
+fn features(rng: &mut Rng) -> Features {
+    match rng.below(4) {
+        0 => Features::NONE,
+        1 => Features { sg: true, csum: CsumOffload::Any, ..Features::NONE },
+        2 => Features { frag_list: false, uso: false, ..Features::ALL },
+        _ => Features::ALL,
+    }
+}

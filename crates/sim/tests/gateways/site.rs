@@ -1,0 +1,348 @@
+//! Two gateways with a host behind each, joined by two wires of which one is used at a time.
+
+use std::time::Duration;
+
+use base::{IfAddr, Instant, LinkId, SaId, TableId};
+use fib::{Fib, Route, RouteKind};
+use ipsec::{Action, Dir, Mode, PortMask, SaConfig, SaDir, SaFlags};
+use sim::{End, Host, Medium, Node, PortOptions, Wire, World, esp, policy, unique_mask};
+use wire::{Protocol, Spi};
+
+use crate::plan::Plan;
+
+pub(crate) const INSIDE: LinkId = LinkId(1);
+pub(crate) const WANS: [LinkId; 2] = [LinkId(2), LinkId(3)];
+
+/// How long a frame may be on its way, with everything that a bad wire does.
+const LONGEST_WAY: Duration = Duration::from_millis(50);
+
+/// The SPI of the first SA. None of them becomes zero, which is no ESP, by one flipped bit.
+const FIRST_SPI: u32 = 0xc001_0000;
+
+/// The ends of the tunnels, by family.
+const ENDS: [[&str; 2]; 2] = [["192.0.2.1", "192.0.2.2"], ["2001:db8::1", "2001:db8::2"]];
+
+/// Gateways, hosts, and the SAs between them.
+pub(crate) struct Site {
+    pub(crate) world: World,
+    pub(crate) plan: Plan,
+    /// Which wire each gateway sends by.
+    active: [usize; 2],
+    lanes: Vec<Lane>,
+    next_spi: u32,
+    /// Statistics of SAs that are gone: those that sent from each gateway, and those that received at it.
+    gone: [Totals; 2],
+    /// How many SAs were replaced.
+    pub(crate) rekeys: u64,
+}
+
+/// One direction that is protected by one SA at a time.
+struct Lane {
+    from: usize,
+    src: String,
+    dst: String,
+    reqid: u32,
+    generations: Vec<Generation>,
+}
+
+/// An SA, which comes and goes make-before-break.
+struct Generation {
+    spi: u32,
+    step: Step,
+    /// Since when.
+    since: Instant,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Step {
+    /// Its receiver knows it.
+    Known,
+    /// Its sender uses it.
+    Used,
+    /// Its sender has forgotten it, and what it sent may still be on its way.
+    Unused,
+}
+
+/// What SAs have counted.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Totals {
+    pub(crate) sealed: u64,
+    pub(crate) opened: u64,
+    pub(crate) replay: u64,
+    pub(crate) replay_window: u64,
+    pub(crate) failed: u64,
+}
+
+impl Site {
+    pub(crate) fn new(plan: Plan) -> Self {
+        let mut world = World::new(plan.seed);
+        for at in 0..2 {
+            let mut node = Node::new();
+            node.port(INSIDE.0, PortOptions::BARE.mtu(9000).features(plan.features[0]), &[]);
+            for wan in WANS {
+                let bare = PortOptions { mtu: plan.mtu, features: plan.features[1], ..PortOptions::BARE };
+                let last = (at as u8 + 1) << 4 | wan.0 as u8;
+                let ethernet = PortOptions { mac: PortOptions::ethernet(last).mac, ..bare };
+                node.port(wan.0, if plan.ethernet { ethernet } else { bare }, &[]);
+            }
+            for (link, gro) in [(INSIDE, plan.gro[0]), (WANS[0], plan.gro[1]), (WANS[1], plan.gro[1])] {
+                node.path.ports.get_mut(link).unwrap().config.gro = gro;
+            }
+            world.add_node(node);
+            world.add_host(Host::guest());
+        }
+        for wan in WANS {
+            let wire = world.join(plan.good_wire(), End::Port(0, wan), End::Port(1, wan));
+            world.watch(wire);
+        }
+        for at in 0..2 {
+            world.join(Wire::new(Medium::Guest, 0), End::Port(at, INSIDE), End::Host(at));
+        }
+        let lanes = lanes(&plan);
+        let mut site =
+            Self { world, plan, active: [0; 2], lanes, next_spi: FIRST_SPI, gone: [Totals::default(); 2], rekeys: 0 };
+        for at in 0..2 {
+            site.route_by(at, 0);
+        }
+        for lane in 0..site.lanes.len() {
+            site.add_policies(lane);
+            site.make_known(lane);
+            site.advance(lane, 0);
+        }
+        site
+    }
+
+    /// Has gateway `at` send by that wire from now on, both what it protects and what it would not.
+    pub(crate) fn route_by(&mut self, at: usize, wan: usize) {
+        let mut fib = Fib::default();
+        let addr = |text: &str| text.parse::<IfAddr>().unwrap();
+        fib.add_address(INSIDE, addr(&format!("10.{}.0.254/16", at + 1)));
+        fib.add_address(INSIDE, addr(&format!("fd00:{}::254/32", at + 1)));
+        fib.add_address(WANS[0], addr(&format!("{}/32", ENDS[0][at])));
+        fib.add_address(WANS[0], addr(&format!("{}/128", ENDS[1][at])));
+        for (which, link) in WANS.into_iter().enumerate() {
+            fib.add_address(link, addr(&format!("198.51.{which}.{}/24", at + 1)));
+            fib.add_address(link, addr(&format!("2001:db8:{}::{}/64", which + 1, at + 1)));
+        }
+        let other = 2 - at;
+        let routes = [
+            (format!("198.51.{wan}.{other}"), [format!("10.{other}.0.0/16"), format!("{}/32", ENDS[0][1 - at])]),
+            (
+                format!("2001:db8:{}::{other}", wan + 1),
+                [format!("fd00:{other}::/32"), format!("{}/128", ENDS[1][1 - at])],
+            ),
+        ];
+        for (via, prefixes) in routes {
+            for prefix in prefixes {
+                let kind = RouteKind::Unicast { via: Some(via.parse().unwrap()), dev: WANS[wan] };
+                fib.add(TableId::MAIN, Route { prefix: prefix.parse().unwrap(), kind, metric: 0 }).unwrap();
+            }
+        }
+        self.world.nodes[at].path.fib.replace(fib);
+        self.active[at] = wan;
+    }
+
+    /// Has a gateway send by the other wire.
+    pub(crate) fn flip_route(&mut self, at: usize) {
+        self.route_by(at, 1 - self.active[at]);
+    }
+
+    /// How many directions have SAs of their own.
+    pub(crate) const fn lanes(&self) -> usize {
+        self.lanes.len()
+    }
+
+    /// Which SAs send from a gateway, with all that an onlooker needs to open what they seal.
+    pub(crate) fn shadow_of(&self, lane: usize, spi: u32) -> SaConfig {
+        SaConfig { replay_window: 4096, dir: None, ..self.sa(&self.lanes[lane], spi, None) }
+    }
+
+    fn sa(&self, lane: &Lane, spi: u32, dir: Option<SaDir>) -> SaConfig {
+        let Plan { mode, udp, esn, window, start, .. } = self.plan;
+        let sends = dir == Some(SaDir::Out);
+        SaConfig {
+            dir,
+            reqid: lane.reqid,
+            algorithm: self.plan.algorithm.clone(),
+            replay_window: if sends { 0 } else { window },
+            flags: SaFlags { esn, ..SaFlags::default() },
+            oseq: if dir == Some(SaDir::In) { 0 } else { start },
+            seq: if sends { 0 } else { start },
+            ..esp(&lane.src, &lane.dst, spi, mode, udp)
+        }
+    }
+
+    fn dir(&self, dir: SaDir) -> Option<SaDir> {
+        self.plan.directed.then_some(dir)
+    }
+
+    fn add_policies(&mut self, lane: usize) {
+        let Lane { from, .. } = self.lanes[lane];
+        let sa = self.sa(&self.lanes[lane], 1, None);
+        for (src, dst) in nets(from, &self.lanes[lane], self.plan.mode) {
+            let sas = std::slice::from_ref(&sa);
+            let node = &mut self.world.nodes[from];
+            node.path
+                .ipsec
+                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Out, &src, &dst, sas) })
+                .unwrap();
+            let node = &mut self.world.nodes[1 - from];
+            node.path
+                .ipsec
+                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Fwd, &src, &dst, sas) })
+                .unwrap();
+        }
+    }
+
+    /// Blocks one port of a protocol between the hosts at a gateway, or lifts that again.
+    pub(crate) fn toggle_block(&mut self, at: usize, dir: Dir, protocol: Protocol, v6: bool, dport: u16) {
+        let (a, b) = if (dir == Dir::Out) == (at == 0) { (1, 2) } else { (2, 1) };
+        let (src, dst) = if v6 {
+            (format!("fd00:{a}::/32"), format!("fd00:{b}::/32"))
+        } else {
+            (format!("10.{a}.0.0/16"), format!("10.{b}.0.0/16"))
+        };
+        let mut block = policy(dir, &src, &dst, &[]);
+        (block.action, block.priority) = (Action::Block, 10);
+        (block.selector.protocol, block.selector.dport) = (Some(protocol), PortMask::exactly(dport));
+        let ipsec = &mut self.world.nodes[at].path.ipsec;
+        let selector = block.selector;
+        if ipsec.remove_policy(dir, &selector).is_none() {
+            ipsec.add_policy(block).unwrap();
+        }
+    }
+
+    /// Lets the receiver of a lane know its next SA, and says which it is.
+    fn make_known(&mut self, lane: usize) -> u32 {
+        let spi = self.next_spi;
+        self.next_spi += 1;
+        let config = self.sa(&self.lanes[lane], spi, self.dir(SaDir::In));
+        let to = 1 - self.lanes[lane].from;
+        self.world.nodes[to].path.ipsec.add_sa(&config, unique_mask()).unwrap();
+        self.lanes[lane].generations.push(Generation { spi, step: Step::Known, since: self.world.now() });
+        spi
+    }
+
+    /// The SAs of a lane that may be on the wire, the newest last.
+    pub(crate) fn spis(&self) -> impl Iterator<Item = (usize, usize, u32)> + '_ {
+        let of_lane = |(at, lane): (usize, &Lane)| {
+            let from = lane.from;
+            lane.generations.iter().map(move |generation| (at, from, generation.spi)).collect::<Vec<_>>()
+        };
+        self.lanes.iter().enumerate().flat_map(of_lane)
+    }
+
+    /// Does the next step of a rekey: the new SA is known, used, the old one unused, forgotten.
+    pub(crate) fn rekey(&mut self, lane: usize) {
+        let now = self.world.now();
+        match &self.lanes[lane].generations[..] {
+            [_] => drop(self.make_known(lane)),
+            [_, new] if new.step == Step::Known => self.advance(lane, 1),
+            [old, _] if old.step == Step::Used => self.advance(lane, 0),
+            [old, _] if now.since(old.since) > LONGEST_WAY => self.forget(lane),
+            _ => {}
+        }
+    }
+
+    fn advance(&mut self, lane: usize, generation: usize) {
+        let now = self.world.now();
+        let Lane { from, generations, .. } = &self.lanes[lane];
+        let (from, Generation { spi, step, .. }) = (*from, &generations[generation]);
+        let (spi, step) = (*spi, *step);
+        let config = self.sa(&self.lanes[lane], spi, self.dir(SaDir::Out));
+        let ipsec = &mut self.world.nodes[from].path.ipsec;
+        let next = match step {
+            Step::Known => {
+                ipsec.add_sa(&config, unique_mask()).unwrap();
+                Step::Used
+            }
+            Step::Used => {
+                let old = ipsec.remove_sa(config.dst, Spi(spi)).unwrap();
+                self.gone[from].sealed += old.stats().packets;
+                Step::Unused
+            }
+            Step::Unused => unreachable!("it is forgotten next"),
+        };
+        let generation = &mut self.lanes[lane].generations[generation];
+        (generation.step, generation.since) = (next, now);
+    }
+
+    fn forget(&mut self, lane: usize) {
+        let Lane { from, dst, generations, .. } = &mut self.lanes[lane];
+        let (to, dst, old) = (1 - *from, dst.parse().unwrap(), generations.remove(0));
+        let old = self.world.nodes[to].path.ipsec.remove_sa(dst, Spi(old.spi)).unwrap();
+        self.gone[to].add_received(&old.stats());
+        self.rekeys += 1;
+    }
+
+    /// What the SAs that sent from, or received at, a gateway have counted in all.
+    pub(crate) fn totals(&self, at: usize) -> Totals {
+        let mut totals = self.gone[at];
+        for sa in self.world.nodes[at].path.ipsec.sad().iter() {
+            let sends = self
+                .lanes
+                .iter()
+                .any(|lane| lane.from == at && lane.generations.iter().any(|generation| generation.spi == sa.spi().0));
+            if sends {
+                totals.sealed += sa.stats().packets;
+            } else {
+                totals.add_received(&sa.stats());
+            }
+        }
+        totals
+    }
+
+    /// The inner MTU of what a gateway sends, by family of the inner packet.
+    pub(crate) fn inner_mtu(&self, from: usize, v6: bool) -> usize {
+        let lane = self
+            .lanes
+            .iter()
+            .find(|lane| lane.from == from && (self.plan.mode == Mode::Tunnel || lane.dst.contains(':') == v6));
+        let lane = lane.unwrap();
+        let spi = lane.generations.iter().find(|generation| generation.step == Step::Used).unwrap().spi;
+        let ipsec = &self.world.nodes[from].path.ipsec;
+        let id: SaId = ipsec.sad().by_spi(lane.dst.parse().unwrap(), Spi(spi)).unwrap();
+        ipsec.sa(id).unwrap().inner_mtu(self.plan.mtu)
+    }
+}
+
+impl Totals {
+    const fn add_received(&mut self, stats: &ipsec::SaStats) {
+        self.opened += stats.packets;
+        self.replay += stats.replay;
+        self.replay_window += stats.replay_window;
+        self.failed += stats.failed;
+    }
+}
+
+/// In tunnel mode one lane each way for both inner families, in transport mode one for each.
+fn lanes(plan: &Plan) -> Vec<Lane> {
+    let mut lanes = Vec::new();
+    for from in 0..2 {
+        let lane = |src: String, dst: String, reqid| Lane { from, src, dst, reqid, generations: Vec::new() };
+        let (a, b) = (from + 1, 2 - from);
+        match plan.mode {
+            Mode::Tunnel => {
+                let ends = ENDS[usize::from(plan.v6)];
+                lanes.push(lane(ends[from].to_owned(), ends[1 - from].to_owned(), 7));
+            }
+            _ => {
+                lanes.push(lane(format!("10.{a}.0.1"), format!("10.{b}.0.1"), 8));
+                lanes.push(lane(format!("fd00:{a}::1"), format!("fd00:{b}::1"), 9));
+            }
+        }
+    }
+    lanes
+}
+
+/// What a lane protects.
+fn nets(from: usize, lane: &Lane, mode: Mode) -> Vec<(String, String)> {
+    let (a, b) = (from + 1, 2 - from);
+    match mode {
+        Mode::Tunnel => vec![
+            (format!("10.{a}.0.0/16"), format!("10.{b}.0.0/16")),
+            (format!("fd00:{a}::/32"), format!("fd00:{b}::/32")),
+        ],
+        _ => vec![(lane.src.clone(), lane.dst.clone())],
+    }
+}
