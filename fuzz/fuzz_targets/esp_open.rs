@@ -18,20 +18,13 @@ fn node() -> Ipsec {
     let mut node = Ipsec::new();
     for bits in 0..8u32 {
         let key = vec![7; 20].into();
+        let mode = if bits & 1 == 0 { Mode::Tunnel } else { Mode::Transport };
+        let algorithm = if bits & 4 == 0 { Algorithm::Null } else { Algorithm::GcmAes { key, icv_len: 12 } };
         let config = SaConfig {
-            src: SRC.into(),
-            dst: DST.into(),
-            spi: Spi(bits + 1),
-            dir: None,
-            mode: if bits & 1 == 0 { Mode::Tunnel } else { Mode::Transport },
-            reqid: 0,
-            algorithm: if bits & 4 == 0 { Algorithm::Null } else { Algorithm::GcmAes { key, icv_len: 12 } },
             replay_window: 64,
-            flags: SaFlags { esn: bits & 1 == 0, decap_dscp: true, ..SaFlags::default() },
+            flags: SaFlags { esn: bits & 1 == 0, decap_dscp: true, af_unspec: true, ..SaFlags::default() },
             encap: (bits & 2 != 0).then_some(EspInUdp { sport: 4500, dport: 4500 }),
-            selector: None,
-            oseq: 0,
-            seq: 0,
+            ..SaConfig::new(SRC.into(), DST.into(), Spi(bits + 1), mode, algorithm)
         };
         node.add_sa(&config, u64::from(bits)).expect("a good configuration");
     }

@@ -6,8 +6,8 @@ use base::Prefix;
 use control::Change;
 use control::model::{self, Config};
 use ipsec::{
-    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig,
-    SaDir, SaFlags, Selector, Template,
+    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, SaDir,
+    SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
 use zeroize::Zeroizing;
@@ -107,21 +107,13 @@ fn check(old: &Config, new: &Config, change: &Change) -> Result<(), CliError> {
 
 fn sa(config: &model::SaConfig) -> SaConfig {
     SaConfig {
-        src: config.src,
-        dst: config.dst,
-        spi: Spi(config.spi),
         dir: config.dir.map(sa_dir),
-        mode: mode(config.mode),
         reqid: config.reqid,
-        algorithm: algorithm(&config.algorithm),
         replay_window: config.replay_window,
         flags: flags(config.flags),
         encap: config.encap.map(|encap| EspInUdp { sport: encap.sport, dport: encap.dport }),
         selector: config.selector.as_ref().map(selector),
-        oseq: 0,
-        seq: 0,
-        tfcpad: 0,
-        nat: NatTraversal::default(),
+        ..SaConfig::new(config.src, config.dst, Spi(config.spi), mode(config.mode), algorithm(&config.algorithm))
     }
 }
 
@@ -140,7 +132,7 @@ fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
 
 fn flags(flags: model::SaFlags) -> SaFlags {
     let model::SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap } = flags;
-    SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap }
+    SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap, ..SaFlags::default() }
 }
 
 fn sa_dir(dir: model::SaDir) -> SaDir {
@@ -161,7 +153,7 @@ fn selector(selector: &model::Selector) -> Selector {
     let port = |port: Option<u16>| port.map_or(PortMask::ANY, PortMask::exactly);
     let (src, dst): (Prefix, Prefix) = (selector.src, selector.dst);
     let protocol = selector.proto.map(Protocol);
-    Selector { src, dst, protocol, sport: port(selector.sport), dport: port(selector.dport) }
+    Selector { protocol, sport: port(selector.sport), dport: port(selector.dport), ..Selector::new(src, dst) }
 }
 
 fn dir(dir: model::Dir) -> Dir {
@@ -174,14 +166,13 @@ fn dir(dir: model::Dir) -> Dir {
 
 fn policy(config: &model::PolicyConfig) -> PolicyConfig {
     PolicyConfig {
-        dir: dir(config.dir),
-        selector: selector(&config.selector),
         priority: config.priority,
         action: match config.action {
             model::PolicyAction::Allow => Action::Allow,
             model::PolicyAction::Block => Action::Block,
         },
         templates: config.templates.iter().map(template).collect(),
+        ..PolicyConfig::new(dir(config.dir), selector(&config.selector))
     }
 }
 

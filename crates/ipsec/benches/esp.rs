@@ -10,7 +10,7 @@ use base::{Counters, Instant, SaId};
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use ipsec::engine::{Cipher, Library};
-use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, NatTraversal, Opened, SaConfig, SaFlags, Train};
+use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, Opened, SaConfig, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, ipv4, tcp};
 
@@ -23,22 +23,12 @@ fn main() {
 }
 
 fn sa(udp: bool) -> SaConfig {
+    let [src, dst] = [1, 2].map(|host| Ipv4Addr::new(192, 0, 2, host).into());
+    let algorithm = Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 };
     SaConfig {
-        src: Ipv4Addr::new(192, 0, 2, 1).into(),
-        dst: Ipv4Addr::new(192, 0, 2, 2).into(),
-        spi: Spi(0x1000),
-        dir: None,
-        mode: Mode::Tunnel,
         reqid: 1,
-        algorithm: Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 },
-        replay_window: 0,
-        flags: SaFlags::default(),
         encap: udp.then_some(EspInUdp { sport: 4500, dport: 4500 }),
-        selector: None,
-        oseq: 0,
-        seq: 0,
-        tfcpad: 0,
-        nat: NatTraversal::default(),
+        ..SaConfig::new(src, dst, Spi(0x1000), Mode::Tunnel, algorithm)
     }
 }
 

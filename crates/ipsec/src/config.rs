@@ -3,10 +3,13 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use base::Prefix;
+use base::{LinkId, Prefix};
 use wire::{FlowKey, Protocol, Spi, Version};
 
 use crate::engine::{Algorithm, AlgorithmError};
+use crate::flowi::Flowi;
+use crate::lifetime::Lifetime;
+use crate::mark::Mark;
 use crate::replay::MAX_WINDOW;
 
 /// RFC 4301's modes.
@@ -62,6 +65,16 @@ pub struct SaConfig {
     pub tfcpad: u32,
     /// What it does about a NAT between it and its peer.
     pub nat: NatTraversal,
+    /// Which marked packets it is for. Two SAs with one destination and SPI differ in this.
+    pub mark: Mark,
+    /// What its packets are marked with afterwards (`output-mark`).
+    pub output_mark: Mark,
+    /// The number of the XFRM interface that it is for; 0 for none.
+    pub if_id: u32,
+    /// When it ends.
+    pub lifetime: Lifetime,
+    /// The number of the [`Acquire`](crate::Acquire) that it answers (`seq`); 0 for none.
+    pub acquire_seq: u32,
 }
 
 /// What an SA with a UDP header around ESP does about the NAT that it is for.
@@ -90,6 +103,12 @@ pub struct SaFlags {
     pub dont_encap_dscp: bool,
     /// 32-bit sequence numbers may start over instead of ending the SA.
     pub oseq_may_wrap: bool,
+    /// It is received by alone: no template finds it.
+    pub wildrecv: bool,
+    /// An ICMP error comes through it also if only the packet that it quotes is one of the selector's.
+    pub icmp: bool,
+    /// Without a selector it takes both families, and not only that of its own addresses.
+    pub af_unspec: bool,
 }
 
 /// A UDP header around ESP (RFC 3948): `espinudp`.
@@ -114,6 +133,8 @@ pub struct Selector {
     pub sport: PortMask,
     /// Their destination port, or ICMP code.
     pub dport: PortMask,
+    /// The link of [`Flowi::link`]; any if [`LinkId::NONE`].
+    pub dev: LinkId,
 }
 
 /// A port under a mask, as XFRM selectors have it.
@@ -138,6 +159,26 @@ pub struct PolicyConfig {
     pub action: Action,
     /// The SAs that they need, the innermost first. None: they pass in clear.
     pub templates: Vec<Template>,
+    /// Which marked packets it is for.
+    pub mark: Mark,
+    /// The number of the XFRM interface that it is for; 0 for none.
+    pub if_id: u32,
+    /// When it ends, of which [`Limits::bytes`](crate::Limits::bytes) and [`Limits::packets`](crate::Limits::packets) do
+    /// nothing.
+    pub lifetime: Lifetime,
+}
+
+/// What tells one policy from another (Linux `xfrm_policy_bysel_ctx`). Its priority does not.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct PolicyKey {
+    /// Which way the packets go.
+    pub dir: Dir,
+    /// Which packets it is for.
+    pub selector: Selector,
+    /// Which marked packets.
+    pub mark: Mark,
+    /// The number of the XFRM interface.
+    pub if_id: u32,
 }
 
 /// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.
@@ -226,6 +267,14 @@ pub enum ConfigError {
     OptionalTunnel,
     /// Source and destination of a selector are not of one family.
     SelectorFamily,
+    /// A UDP header around ESP cannot be added or taken away under a key that is in use.
+    EncapChanged,
+    /// The SA has expired, and waits to be removed.
+    NotValid,
+    /// The lowest SPI to choose from is above the highest.
+    SpiRange(u32, u32),
+    /// Every SPI to choose from is taken.
+    NoSpi,
     /// TFC padding in transport mode, whose receiver could not tell it from the packet.
     TfcTransport,
     /// An option for NAT traversal, by its name, without a UDP header around ESP.
@@ -233,22 +282,43 @@ pub enum ConfigError {
 }
 
 impl Selector {
+    /// Everything between two prefixes.
+    pub const fn new(src: Prefix, dst: Prefix) -> Self {
+        Self { src, dst, protocol: None, sport: PortMask::ANY, dport: PortMask::ANY, dev: LinkId::NONE }
+    }
+
+    /// The packets of one flow alone (Linux `xfrm_init_tempstate`).
+    pub(crate) const fn exactly(flow: &Flowi) -> Self {
+        let FlowKey { src, dst, protocol, sport, dport } = flow.key;
+        Self {
+            src: Prefix::host(src),
+            dst: Prefix::host(dst),
+            protocol: Some(protocol),
+            sport: PortMask::exactly(sport),
+            dport: PortMask::exactly(dport),
+            dev: flow.link,
+        }
+    }
+
     /// Tells whether `flow` is one of its packets.
     #[inline]
-    pub fn matches(&self, flow: &FlowKey) -> bool {
-        self.src.contains(flow.src)
-            && self.dst.contains(flow.dst)
-            && self.protocol.is_none_or(|protocol| protocol == flow.protocol)
-            && self.sport.matches(flow.sport)
-            && self.dport.matches(flow.dport)
+    pub fn matches(&self, flow: &Flowi) -> bool {
+        self.src.contains(flow.key.src)
+            && self.dst.contains(flow.key.dst)
+            && self.protocol.is_none_or(|protocol| protocol == flow.key.protocol)
+            && self.sport.matches(flow.key.sport)
+            && self.dport.matches(flow.key.dport)
+            && (self.dev == LinkId::NONE || self.dev == flow.link)
     }
 
     /// Tells whether a later fragment of `flow`, which does not say its ports, may be one of its packets. Over IPv6 its
     /// protocol says nothing either: only that of the first fragment counts (RFC 8200 §4.5).
-    pub(crate) fn may_match_fragment(&self, flow: &FlowKey) -> bool {
-        self.src.contains(flow.src)
-            && self.dst.contains(flow.dst)
-            && (flow.src.is_ipv6() || self.protocol.is_none_or(|protocol| protocol == flow.protocol))
+    pub(crate) fn may_match_fragment(&self, flow: &Flowi) -> bool {
+        let FlowKey { src, dst, protocol, .. } = flow.key;
+        self.src.contains(src)
+            && self.dst.contains(dst)
+            && (src.is_ipv6() || self.protocol.is_none_or(|it| it == protocol))
+            && (self.dev == LinkId::NONE || self.dev == flow.link)
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -272,6 +342,32 @@ impl PortMask {
 }
 
 impl SaConfig {
+    /// An SA for everything between two addresses, without options.
+    pub fn new(src: IpAddr, dst: IpAddr, spi: Spi, mode: Mode, algorithm: Algorithm) -> Self {
+        Self {
+            src,
+            dst,
+            spi,
+            dir: None,
+            mode,
+            reqid: 0,
+            algorithm,
+            replay_window: 0,
+            flags: SaFlags::default(),
+            encap: None,
+            selector: None,
+            oseq: 0,
+            seq: 0,
+            tfcpad: 0,
+            nat: NatTraversal::default(),
+            mark: Mark::ANY,
+            output_mark: Mark::ANY,
+            if_id: 0,
+            lifetime: Lifetime::default(),
+            acquire_seq: 0,
+        }
+    }
+
     /// Checks what can be told without the other SAs.
     ///
     /// # Errors
@@ -315,7 +411,7 @@ impl SaConfig {
     /// `verify_replay`).
     fn check_direction(&self) -> Result<(), ConfigError> {
         let Some(dir) = self.dir else { return Ok(()) };
-        let SaFlags { noecn: _, decap_dscp, nopmtudisc, esn: _, dont_encap_dscp, oseq_may_wrap } = self.flags;
+        let SaFlags { decap_dscp, nopmtudisc, dont_encap_dscp, oseq_may_wrap, wildrecv, icmp, .. } = self.flags;
         let wrong = match dir {
             SaDir::Out => &[
                 ("decap-dscp", decap_dscp),
@@ -341,6 +437,25 @@ impl SaConfig {
 }
 
 impl PolicyConfig {
+    /// A policy that lets packets pass in clear, of the highest priority.
+    pub const fn new(dir: Dir, selector: Selector) -> Self {
+        Self {
+            dir,
+            selector,
+            priority: 0,
+            action: Action::Allow,
+            templates: Vec::new(),
+            mark: Mark::ANY,
+            if_id: 0,
+            lifetime: Lifetime { soft: crate::Limits::NONE, hard: crate::Limits::NONE },
+        }
+    }
+
+    /// What tells it from others.
+    pub const fn key(&self) -> PolicyKey {
+        PolicyKey { dir: self.dir, selector: self.selector, mark: self.mark, if_id: self.if_id }
+    }
+
     /// Whether its packets may be in clear.
     pub(crate) fn allows_clear(&self) -> bool {
         self.action == Action::Allow && self.templates.iter().all(|template| template.level == Level::Use)
@@ -409,6 +524,10 @@ impl fmt::Display for ConfigError {
             Self::Templates(n) => write!(f, "{n} templates are more than {MAX_TEMPLATES}"),
             Self::OptionalTunnel => f.write_str("in direction out only a transport template can be of level use"),
             Self::SelectorFamily => f.write_str("source and destination of a selector are of different families"),
+            Self::EncapChanged => f.write_str("encap cannot come or go under a key in use; give it a new SPI and key"),
+            Self::NotValid => f.write_str("it has expired"),
+            Self::SpiRange(min, max) => write!(f, "the SPI {min:#x} is above {max:#x}"),
+            Self::NoSpi => f.write_str("No SPI available in the requested range"),
             Self::TfcTransport => f.write_str("tfcpad is for tunnel mode alone"),
             Self::WithoutEncap(option) => write!(f, "{option} is for an SA with encap alone"),
         }

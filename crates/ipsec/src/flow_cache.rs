@@ -2,9 +2,8 @@
 
 use std::hash::BuildHasher;
 
-use wire::FlowKey;
-
 use crate::config::Dir;
+use crate::flowi::Flowi;
 
 /// How many flows are remembered. A flow that falls on another's place takes it, so the memory is bounded whoever
 /// sends.
@@ -18,7 +17,7 @@ pub(crate) struct FlowCache<V> {
 
 struct Entry<V> {
     generation: u64,
-    key: (Dir, FlowKey),
+    key: (Dir, Flowi),
     value: V,
 }
 
@@ -29,7 +28,7 @@ impl<V: Clone> FlowCache<V> {
 
     /// The answer for `flow`, from memory or from `find`.
     #[inline]
-    pub(crate) fn get_or(&mut self, generation: u64, dir: Dir, flow: &FlowKey, find: impl FnOnce() -> V) -> V {
+    pub(crate) fn get_or(&mut self, generation: u64, dir: Dir, flow: &Flowi, find: impl FnOnce() -> V) -> V {
         let key = (dir, *flow);
         let place = &mut self.places[self.hasher.hash_one(key) as usize % PLACES];
         match place {

@@ -21,9 +21,12 @@ pub mod config;
 mod copy_sum;
 pub mod engine;
 mod flow_cache;
+mod flowi;
 mod gateway;
 mod input;
 mod inside;
+mod lifetime;
+mod mark;
 pub mod mtu;
 #[cfg(debug_assertions)]
 mod nonces;
@@ -36,14 +39,18 @@ mod sa;
 pub mod sad;
 pub mod sequence;
 pub mod spd;
+mod timers;
 
 pub use config::{
-    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags,
+    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags,
     Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError};
+pub use flowi::Flowi;
 pub use gateway::Ipsec;
 pub use input::Opened;
+pub use lifetime::{Lifetime, Limits};
+pub use mark::Mark;
 pub use output::Train;
 pub use policy::{Bundle, Decision};
 pub use sa::{Sa, SaStats};

@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
-use base::{Counters, DropReason, Mib, SaId};
+use base::{Counters, DropReason, Instant, Mib, SaId};
 use packet::SecPath;
 use wire::FlowKey;
 
 use crate::config::{Action, Dir, Level, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Template};
+use crate::flowi::Flowi;
 use crate::gateway::Ipsec;
 use crate::sa::Sa;
 use crate::sad::Sad;
@@ -44,7 +45,7 @@ pub(crate) enum Verdict {
 impl Ipsec {
     /// What becomes of the packets of `flow` on their way out, own and forwarded ones. Once per fat packet.
     #[inline]
-    pub fn lookup(&mut self, flow: &FlowKey, counters: &mut Counters) -> Decision {
+    pub fn lookup(&mut self, _now: Instant, flow: &Flowi, counters: &mut Counters) -> Decision {
         let Self { sad, spd, generation, outbound, .. } = self;
         let (mib, reason) = match outbound.get_or(*generation, Dir::Out, flow, || resolve(sad, spd, flow)) {
             Verdict::Bypass => return Decision::Bypass,
@@ -67,9 +68,11 @@ impl Ipsec {
     #[inline]
     pub fn check(
         &mut self,
+        _now: Instant,
         dir: Dir,
-        flow: &FlowKey,
+        flow: &Flowi,
         sec_path: &SecPath,
+        quoted: impl FnOnce() -> Option<FlowKey>,
         counters: &mut Counters,
     ) -> Result<(), DropReason> {
         let Self { sad, spd, generation, inbound, .. } = self;
@@ -78,7 +81,7 @@ impl Ipsec {
             return Ok(());
         }
         let policy = position.and_then(|position| spd.get(position)).map(|policy| &policy.config);
-        check(sad, flow, sec_path, policy, spd.default_action(dir)).map_err(|(mib, reason)| {
+        check(sad, flow, sec_path, quoted, policy, spd.default_action(dir)).map_err(|(mib, reason)| {
             counters.count(mib);
             reason
         })
@@ -86,7 +89,7 @@ impl Ipsec {
 }
 
 /// Finds the policy and its SAs (Linux `xfrm_tmpl_resolve_one`).
-fn resolve(sad: &Sad, spd: &Spd, flow: &FlowKey) -> Verdict {
+fn resolve(sad: &Sad, spd: &Spd, flow: &Flowi) -> Verdict {
     let Some(policy) = spd.lookup(Dir::Out, flow).and_then(|position| spd.get(position)) else {
         return match spd.default_action(Dir::Out) {
             Action::Allow => Verdict::Bypass,
@@ -98,7 +101,7 @@ fn resolve(sad: &Sad, spd: &Spd, flow: &FlowKey) -> Verdict {
         return Verdict::Block;
     }
     let mut bundle = Bundle::new();
-    let (mut src, mut dst) = (flow.src, flow.dst);
+    let (mut src, mut dst) = (flow.key.src, flow.key.dst);
     for template in templates {
         if template.mode == Mode::Tunnel {
             let Some(end) = template.dst else { return Verdict::NoState };
@@ -134,8 +137,9 @@ type Refused = (Mib, DropReason);
 
 fn check(
     sad: &Sad,
-    flow: &FlowKey,
+    flow: &Flowi,
     sec_path: &SecPath,
+    quoted: impl FnOnce() -> Option<FlowKey>,
     policy: Option<&PolicyConfig>,
     default: Action,
 ) -> Result<(), Refused> {
@@ -144,8 +148,11 @@ fn check(
         // An SA that is gone protects nothing any more; Linux keeps it alive as long as the packet.
         used.push(sad.get(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?);
     }
-    if used.iter().any(|sa| sa.selector.is_some_and(|selector| !selector.matches(flow))) {
-        return Err((Mib::XfrmInStateMismatch, DropReason::PolicyMismatch));
+    if !used.iter().all(|sa| sa.may_have_carried(flow, None)) {
+        let quoted = quoted().map(|key| Flowi { key, ..*flow });
+        if !used.iter().all(|sa| sa.may_have_carried(flow, quoted.as_ref())) {
+            return Err((Mib::XfrmInStateMismatch, DropReason::PolicyMismatch));
+        }
     }
     let Some(policy) = policy else {
         let no_policy = default == Action::Block || used.iter().any(|sa| sa.mode == Mode::Tunnel);

@@ -7,6 +7,7 @@ use wire::{Spi, Version};
 
 use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir, SaFlags, Selector};
 use crate::engine::Cipher;
+use crate::flowi::Flowi;
 use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
 use crate::sequence::OutSequence;
@@ -108,6 +109,13 @@ impl Sa {
             self.replay = self.replay.resized(config.replay_window);
         }
         Ok(())
+    }
+
+    /// Tells whether `flow` may have come through it. Of an ICMP error it may be enough that `quoted` may (Linux
+    /// `xfrm_selector_inner_icmp_match`).
+    pub(crate) fn may_have_carried(&self, flow: &Flowi, quoted: Option<&Flowi>) -> bool {
+        let quoted = quoted.filter(|_| self.flags.icmp);
+        self.selector.is_none_or(|it| it.matches(flow) || quoted.is_some_and(|quoted| it.matches(quoted)))
     }
 
     /// Its number on this node.

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use base::SaId;
 use hashbrown::HashMap;
-use wire::{FlowKey, Spi};
+use wire::Spi;
 
 use crate::config::{ConfigError, Mode, SaConfig, SaDir, Template};
+use crate::flowi::Flowi;
 use crate::sa::Sa;
 
 /// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id
@@ -167,7 +168,7 @@ impl Sad {
 
     /// The SA to send `flow` by as `template` asks, from `src` to `dst`: the newest that fits (Linux
     /// `xfrm_state_find`). Its direction is the caller's to look at.
-    pub fn for_template(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &FlowKey) -> Option<SaId> {
+    pub fn for_template(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> Option<SaId> {
         let ids = self.by_template.get(&(dst, template.reqid, template.mode))?;
         let fits = |sa: &Sa| {
             (sa.src == src || src.is_unspecified() || sa.src.is_unspecified())

@@ -3,9 +3,8 @@
 //! Policies of one direction are asked in the order of their priority, and among equals the one that was added first
 //! wins; how specific a selector is has no say (Linux `xfrm_policy_lookup`).
 
-use wire::FlowKey;
-
 use crate::config::{Action, ConfigError, Dir, PolicyConfig, Selector};
+use crate::flowi::Flowi;
 
 /// The policies of a node.
 #[derive(Debug, Default)]
@@ -78,14 +77,14 @@ impl Spd {
     }
 
     /// Which policy is for `flow`.
-    pub fn lookup(&self, dir: Dir, flow: &FlowKey) -> Option<Position> {
+    pub fn lookup(&self, dir: Dir, flow: &Flowi) -> Option<Position> {
         let at = self.policies[dir as usize].iter().position(|policy| policy.config.selector.matches(flow))?;
         Some(Position { dir, at: at as u32 })
     }
 
     /// Tells whether a later fragment of `flow`, which does not say its ports, may belong to packets that a policy does
     /// not let pass in clear. Policies behind the one that is for `flow` are not asked.
-    pub fn may_stop_fragment(&self, dir: Dir, flow: &FlowKey) -> bool {
+    pub fn may_stop_fragment(&self, dir: Dir, flow: &Flowi) -> bool {
         let before = self.policies[dir as usize].iter().take_while(|policy| !policy.config.selector.matches(flow));
         before.map(|policy| &policy.config).any(|it| it.selector.may_match_fragment(flow) && !it.allows_clear())
     }

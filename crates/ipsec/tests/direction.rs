@@ -5,8 +5,7 @@ mod common;
 use base::{Counters, DropReason, Mib};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{
-    Action, ConfigError, Decision, Dir, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, SaDir, SaFlags, Selector,
-    Template, Train,
+    ConfigError, Decision, Dir, Ipsec, Level, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template, Train,
 };
 use packet::Packet;
 use wire::{FlowKey, Spi, Version};
@@ -96,14 +95,7 @@ fn an_sa_to_send_by_opens_nothing() {
 
 #[test]
 fn an_sa_to_receive_by_serves_no_template() {
-    let any = |prefix: &str| prefix.parse().unwrap();
-    let selector = Selector {
-        src: any("0.0.0.0/0"),
-        dst: any("0.0.0.0/0"),
-        protocol: None,
-        sport: PortMask::ANY,
-        dport: PortMask::ANY,
-    };
+    let selector = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
     let bytes = udp_packet(Version::V4, 9);
     let flow = FlowKey::parse(&bytes, bytes.len()).unwrap();
     for (mode, level) in [
@@ -114,8 +106,8 @@ fn an_sa_to_receive_by_serves_no_template() {
     ] {
         let mut node = Ipsec::new();
         let template = Template { src: Some(HERE[0]), dst: Some(THERE[0]), spi: None, mode, reqid: 1, level };
-        let (dir, action, templates) = (Dir::Out, Action::Allow, vec![template]);
-        node.add_policy(PolicyConfig { dir, selector, priority: 0, action, templates }).unwrap();
+        let templates = vec![template];
+        node.add_policy(PolicyConfig { templates, ..PolicyConfig::new(Dir::Out, selector) }).unwrap();
         let config = SaConfig { mode, replay_window: 0, ..sa() };
         let id = node.add_sa(&config, mask()).unwrap();
         let protect = Decision::Protect([id].into_iter().collect());
@@ -129,7 +121,7 @@ fn an_sa_to_receive_by_serves_no_template() {
         ] {
             node.update_sa(&SaConfig { dir, ..config.clone() }).unwrap();
             let mut counters = Counters::ZERO;
-            assert_eq!((&node.lookup(&flow, &mut counters), counters), (want, counted), "{mode:?} {level:?} {dir:?}");
+            assert_eq!((&node.lookup(base::Instant::ZERO, &flow.into(), &mut counters), counters), (want, counted), "{mode:?} {level:?} {dir:?}");
         }
     }
 }

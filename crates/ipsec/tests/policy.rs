@@ -4,13 +4,15 @@ mod common;
 
 use std::net::IpAddr;
 
-use base::{Counters, DropReason, Mib, SaId};
+use base::{Counters, DropReason, Instant, Mib, SaId};
 use common::{HERE, THERE, mask, sa};
 use ipsec::{
     Action, ConfigError, Decision, Dir, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template,
 };
 use packet::SecPath;
 use wire::{FlowKey, Protocol, Spi};
+
+const NOW: Instant = Instant::from_nanos(7);
 
 fn addr(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -22,11 +24,11 @@ fn flow(src: &str, dst: &str) -> FlowKey {
 
 fn selector(src: &str, dst: &str) -> Selector {
     let (src, dst) = (src.parse().unwrap(), dst.parse().unwrap());
-    Selector { src, dst, protocol: None, sport: PortMask::ANY, dport: PortMask::ANY }
+    Selector::new(src, dst)
 }
 
 fn policy(dir: Dir, src: &str, dst: &str, priority: u32) -> PolicyConfig {
-    PolicyConfig { dir, selector: selector(src, dst), priority, action: Action::Allow, templates: vec![] }
+    PolicyConfig { priority, ..PolicyConfig::new(dir, selector(src, dst)) }
 }
 
 fn block(policy: PolicyConfig) -> PolicyConfig {
@@ -44,9 +46,9 @@ fn transport(reqid: u32, level: Level) -> Template {
 /// What becomes of `flow`, and what was counted.
 fn lookup(ipsec: &mut Ipsec, flow: &FlowKey) -> (Decision, Counters) {
     let mut counters = Counters::ZERO;
-    let first = ipsec.lookup(flow, &mut counters);
+    let first = ipsec.lookup(NOW, &(*flow).into(), &mut counters);
     let mut again = Counters::ZERO;
-    assert_eq!((ipsec.lookup(flow, &mut again), &again), (first.clone(), &counters), "remembered as found");
+    assert_eq!((ipsec.lookup(NOW, &(*flow).into(), &mut again), &again), (first.clone(), &counters), "remembered as found");
     (first, counters)
 }
 
@@ -106,7 +108,7 @@ fn a_selector_matches_prefixes_protocol_and_ports_under_their_masks() {
         (selector("::/0", "::/0"), false),
     ];
     for (selector, want) in cases {
-        assert_eq!(selector.matches(&flow("10.1.0.1", "10.2.0.1")), want, "{selector:?}");
+        assert_eq!(selector.matches(&flow("10.1.0.1", "10.2.0.1").into()), want, "{selector:?}");
     }
 }
 
@@ -228,7 +230,7 @@ fn into_a_node_by_policy() {
             }
             let path: SecPath = sas.iter().copied().collect();
             let mut counters = Counters::ZERO;
-            let got = ipsec.check(dir, &tcp, &path, &mut counters);
+            let got = ipsec.check(NOW, dir, &tcp.into(), &path, || None, &mut counters);
             assert_eq!(got, want.map_err(|(_, reason)| reason), "{templates:?} of {sas:?}");
             let counted = want.map_or_else(|(mib, _)| Counters::ZERO.with(mib, 1), |()| Counters::ZERO);
             assert_eq!(counters, counted, "{templates:?} of {sas:?}");
@@ -237,10 +239,10 @@ fn into_a_node_by_policy() {
     let mut counters = Counters::ZERO;
     let clear = SecPath::new();
     ipsec.update_policy(block(policy(Dir::In, "0.0.0.0/0", "0.0.0.0/0", 0))).unwrap();
-    assert_eq!(ipsec.check(Dir::In, &tcp, &clear, &mut counters), Err(DropReason::PolicyBlock));
+    assert_eq!(ipsec.check(NOW, Dir::In, &tcp.into(), &clear, || None, &mut counters), Err(DropReason::PolicyBlock));
     ipsec.set_default_policy(Dir::In, Action::Block);
     let v6 = flow("fd00::1", "fd00::2");
-    assert_eq!(ipsec.check(Dir::In, &v6, &clear, &mut counters), Err(DropReason::PolicyMismatch));
+    assert_eq!(ipsec.check(NOW, Dir::In, &v6.into(), &clear, || None, &mut counters), Err(DropReason::PolicyMismatch));
     assert_eq!(counters, Counters::ZERO.with(Mib::XfrmInPolBlock, 1).with(Mib::XfrmInNoPols, 1));
 }
 

@@ -14,6 +14,8 @@ pub struct Meta {
     pub cut: Cut,
     /// The tag control information of an 802.1Q tag that is not in the bytes (IEEE 802.1Q §9.6).
     pub vlan: Option<u16>,
+    /// What else tells it from others, for policies and SAs (Linux `skb->mark`).
+    pub mark: u32,
     /// The SAs that protected it on its way in, outermost first.
     pub sec_path: SecPath,
 }

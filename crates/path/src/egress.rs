@@ -26,8 +26,8 @@ impl Path {
         if self.ipsec.is_idle() && !quotes_secret {
             return self.output_clear(turn, ip, hop);
         }
-        match self.ipsec.lookup(&ip.flow, &mut self.counters) {
-            Policy::Bypass if quotes_secret || self.is_doubtful(Dir::Out, &ip) => {
+        match self.ipsec.lookup(turn.now, &ip.flowi(hop.dev), &mut self.counters) {
+            Policy::Bypass if quotes_secret || self.is_doubtful(Dir::Out, &ip, hop.dev) => {
                 self.counters.count(Mib::XfrmOutPolError);
                 self.drop(&ip.pkt, DropReason::PolicyClear);
             }

@@ -7,6 +7,7 @@ use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Version, ipv4, ipv6};
 
+use crate::quote::answer_to_quoted;
 use crate::{IpPacket, Path, Turn};
 
 /// Where a packet goes next.
@@ -22,7 +23,7 @@ impl Path {
     /// Sends on what came for somebody else.
     pub(crate) fn forward(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
         let v4 = ip.info.version() == Version::V4;
-        if let Err(reason) = self.check_policy(Dir::Fwd, &ip) {
+        if let Err(reason) = self.check_policy(turn, Dir::Fwd, &ip, hop.dev) {
             return self.drop(&ip.pkt, reason);
         }
         if !v4 && has_link_scope(&ip) {
@@ -60,14 +61,23 @@ impl Path {
         Ok(())
     }
 
-    /// Asks the policies, if there are any, whether a packet may go on as it came.
+    /// Asks the policies, if there are any, whether a packet may go on as it came: to leave by `link`, or having come by it
+    /// for this node.
     #[inline]
-    pub(crate) fn check_policy(&mut self, dir: Dir, ip: &IpPacket) -> Result<(), DropReason> {
+    pub(crate) fn check_policy(
+        &mut self,
+        turn: Turn<'_>,
+        dir: Dir,
+        ip: &IpPacket,
+        link: LinkId,
+    ) -> Result<(), DropReason> {
         if self.ipsec.is_idle() && ip.pkt.meta.sec_path.is_empty() {
             return Ok(());
         }
-        self.ipsec.check(dir, &ip.flow, &ip.pkt.meta.sec_path, &mut self.counters)?;
-        if ip.pkt.meta.sec_path.is_empty() && self.is_doubtful(dir, ip) {
+        let quoted = || answer_to_quoted(ip);
+        let sec_path = &ip.pkt.meta.sec_path;
+        self.ipsec.check(turn.now, dir, &ip.flowi(link), sec_path, quoted, &mut self.counters)?;
+        if ip.pkt.meta.sec_path.is_empty() && self.is_doubtful(dir, ip, link) {
             self.counters.count(Mib::XfrmInTmplMismatch);
             return Err(DropReason::PolicyMismatch);
         }
@@ -77,8 +87,8 @@ impl Path {
     /// Tells whether a packet that no policy has stopped is a later fragment, and may belong to packets that one would: it
     /// does not say its ports. In clear it goes no further then (RFC 4301 §7); Linux lets it pass.
     #[inline]
-    pub(crate) fn is_doubtful(&self, dir: Dir, ip: &IpPacket) -> bool {
-        !ip.info.has_transport() && self.ipsec.spd().may_stop_fragment(dir, &ip.flow)
+    pub(crate) fn is_doubtful(&self, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
+        !ip.info.has_transport() && self.ipsec.spd().may_stop_fragment(dir, &ip.flowi(link))
     }
 
     /// A packet to which no route leads, or one that says so.

@@ -21,6 +21,7 @@ mod ingress;
 mod local;
 mod neighbour;
 mod ports;
+mod quote;
 mod reassemble;
 mod reply;
 
@@ -30,7 +31,7 @@ use std::net::IpAddr;
 use base::{Counters, DropReason, Instant, LinkId};
 use fib::{Action, Fib, Neighbours};
 use host::RateLimit;
-use ipsec::{Ipsec, Opened};
+use ipsec::{Flowi, Ipsec, Opened};
 use offload::{Features, Gro, gro};
 use packet::{Memory, Packet};
 use reassembly::{Expired, Reassembly};
@@ -103,6 +104,13 @@ pub(crate) struct IpPacket {
     pub(crate) pkt: Packet,
     pub(crate) info: Info,
     pub(crate) flow: FlowKey,
+}
+
+impl IpPacket {
+    /// What policies are asked about it, by this link.
+    pub(crate) fn flowi(&self, link: LinkId) -> Flowi {
+        Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link }
+    }
 }
 
 impl Default for Path {

@@ -23,7 +23,7 @@ impl Path {
         if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
             return self.discover(turn, ip);
         }
-        if let Err(reason) = self.check_policy(Dir::In, &ip) {
+        if let Err(reason) = self.check_policy(turn, Dir::In, &ip, ip.pkt.meta.link) {
             return self.drop(&ip.pkt, reason);
         }
         match ip.info.protocol {

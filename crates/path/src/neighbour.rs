@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{DropReason, LinkId, Mib};
 use fib::{Action, Station, arp, nd};
 use host::icmp::Problem;
-use ipsec::{Decision as Policy, Mode, Train};
+use ipsec::{Decision as Policy, Flowi, Mode, Train};
 use offload::ip_headers;
 use packet::Packet;
 use wire::eth::{self, EtherType};
@@ -64,7 +64,7 @@ impl Path {
         };
         if header.ethertype() == EtherType::IPV6
             && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
-            && let Policy::Protect(bundle) = self.ipsec.lookup(&flow, &mut self.counters)
+            && let Policy::Protect(bundle) = self.ipsec.lookup(turn.now, &Flowi { link, ..flow.into() }, &mut self.counters)
             && bundle.iter().all(|&id| self.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
         {
             frame.pull(eth::Header::LEN);

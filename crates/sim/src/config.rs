@@ -3,36 +3,26 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ipsec::{
-    Action, Algorithm, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PortMask, SaConfig, SaFlags, Selector,
-    Template,
-};
+use ipsec::{Algorithm, Dir, EspInUdp, Level, Mode, PolicyConfig, SaConfig, SaFlags, Selector, Template};
 use wire::Spi;
 
 use crate::{Node, Rng};
 
-/// An SA from `src` to `dst` with AES-GCM-128, a window of 1024 and the SPI as its `reqid`; ESP in UDP from port 4500 to
-/// port 4500 if `udp`.
+/// An SA from `src` to `dst`, for packets of both families, with AES-GCM-128, a window of 1024 and the SPI as its
+/// `reqid`; ESP in UDP from port 4500 to port 4500 if `udp`.
 ///
 /// # Panics
 /// When these are no addresses.
 pub fn esp(src: &str, dst: &str, spi: u32, mode: Mode, udp: bool) -> SaConfig {
+    let [src, dst] = [src, dst].map(|addr| addr.parse().expect("an address"));
+    let algorithm =
+        Algorithm::GcmAes { key: (0..20).map(|at| at ^ spi as u8).collect::<Vec<u8>>().into(), icv_len: 16 };
     SaConfig {
-        src: src.parse().expect("an address"),
-        dst: dst.parse().expect("an address"),
-        spi: Spi(spi),
-        dir: None,
-        mode,
         reqid: spi,
-        algorithm: Algorithm::GcmAes { key: (0..20).map(|at| at ^ spi as u8).collect::<Vec<u8>>().into(), icv_len: 16 },
         replay_window: 1024,
-        flags: SaFlags::default(),
+        flags: SaFlags { af_unspec: true, ..SaFlags::default() },
         encap: udp.then_some(EspInUdp { sport: 4500, dport: 4500 }),
-        selector: None,
-        oseq: 0,
-        seq: 0,
-        tfcpad: 0,
-        nat: NatTraversal::default(),
+        ..SaConfig::new(src, dst, Spi(spi), mode, algorithm)
     }
 }
 
@@ -47,14 +37,8 @@ pub const fn template(sa: &SaConfig) -> Template {
 /// # Panics
 /// When these are no prefixes.
 pub fn policy(dir: Dir, src: &str, dst: &str, sas: &[SaConfig]) -> PolicyConfig {
-    let selector = Selector {
-        src: src.parse().expect("a prefix"),
-        dst: dst.parse().expect("a prefix"),
-        protocol: None,
-        sport: PortMask::ANY,
-        dport: PortMask::ANY,
-    };
-    PolicyConfig { dir, selector, priority: 0, action: Action::Allow, templates: sas.iter().map(template).collect() }
+    let [src, dst] = [src, dst].map(|prefix| prefix.parse().expect("a prefix"));
+    PolicyConfig { templates: sas.iter().map(template).collect(), ..PolicyConfig::new(dir, Selector::new(src, dst)) }
 }
 
 /// Has `near` protect what goes from `src` to `dst` by these SAs, the innermost first, and `far` demand it, of what it

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use base::{Counters, Instant, SaId};
-use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, NatTraversal, Opened, SaConfig, SaFlags, Train};
+use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, Opened, SaConfig, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, Version, checksum, ipv4, ipv6, tcp, udp};
 
@@ -24,21 +24,9 @@ pub(crate) fn mask() -> u64 {
 /// A tunnel SA over IPv4 with AES-GCM-256; tests change what they are about.
 pub(crate) fn sa() -> SaConfig {
     SaConfig {
-        src: HERE[0],
-        dst: THERE[0],
-        spi: Spi(0x1000),
-        dir: None,
-        mode: Mode::Tunnel,
         reqid: 1,
-        algorithm: gcm(36, 16),
         replay_window: 128,
-        flags: SaFlags::default(),
-        encap: None,
-        selector: None,
-        oseq: 0,
-        seq: 0,
-        tfcpad: 0,
-        nat: NatTraversal::default(),
+        ..SaConfig::new(HERE[0], THERE[0], Spi(0x1000), Mode::Tunnel, gcm(36, 16))
     }
 }
 

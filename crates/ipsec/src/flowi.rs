@@ -1,0 +1,24 @@
+//! What policies and SAs are asked about.
+
+use base::LinkId;
+use wire::FlowKey;
+
+/// A packet's flow, and what else selects policies and SAs for it (Linux `struct flowi`).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Flowi {
+    /// Addresses, protocol and ports.
+    pub key: FlowKey,
+    /// The packet's mark.
+    pub mark: u32,
+    /// The number of the XFRM interface that it goes through; 0 for none.
+    pub if_id: u32,
+    /// The link that it leaves by; that it came in by, if it is for this node; [`LinkId::NONE`] if nobody asks.
+    pub link: LinkId,
+}
+
+impl From<FlowKey> for Flowi {
+    /// Without a mark, and on no link in particular.
+    fn from(key: FlowKey) -> Self {
+        Self { key, mark: 0, if_id: 0, link: LinkId::NONE }
+    }
+}

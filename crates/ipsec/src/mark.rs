@@ -1,0 +1,60 @@
+//! A packet's mark under a mask: which packets are meant, and what becomes of theirs.
+
+/// A mark and the bits of it that count (Linux `struct xfrm_mark`). The default means every packet, and changes none.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Mark {
+    /// The bits.
+    pub value: u32,
+    /// Which of them count.
+    pub mask: u32,
+}
+
+impl Mark {
+    /// Any mark, and no change to one.
+    pub const ANY: Self = Self { value: 0, mask: 0 };
+
+    /// This mark alone, all of it.
+    pub const fn exactly(value: u32) -> Self {
+        Self { value, mask: u32::MAX }
+    }
+
+    /// Tells whether a packet marked `mark` is meant. With a value outside of its mask none is.
+    #[inline]
+    pub const fn matches(self, mark: u32) -> bool {
+        mark & self.mask == self.value
+    }
+
+    /// The packet's mark after this one was set on it (Linux `xfrm_smark_get`).
+    #[inline]
+    pub const fn set_on(self, mark: u32) -> u32 {
+        self.value & self.mask | mark & !self.mask
+    }
+
+    /// What to look up who has this mark (Linux `xfrm_mark_get`).
+    pub(crate) const fn sought(self) -> u32 {
+        self.value & self.mask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_counts_and_is_set_under_its_mask() {
+        let cases = [
+            // (value, mask, a packet's mark, is it meant, what it becomes)
+            (0, 0, 0, true, 0),
+            (0, 0, 7, true, 7),
+            (5, u32::MAX, 5, true, 5),
+            (5, u32::MAX, 0x15, false, 5),
+            (5, 0xf, 0x15, true, 0x15),
+            (5, 0xf, 0x23, false, 0x25),
+            (0x15, 0xf, 0x15, false, 0x15), // a bit outside of the mask: nobody has it
+        ];
+        for (value, mask, of_packet, is_meant, becomes) in cases {
+            let mark = Mark { value, mask };
+            assert_eq!((mark.matches(of_packet), mark.set_on(of_packet)), (is_meant, becomes), "{mark:?} {of_packet:#x}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Who wants to be woken when.
+
+use std::collections::BTreeSet;
+
+use base::Instant;
+
+/// Deadlines by who has them, one each. Every operation costs a logarithm of their number.
+#[derive(Debug)]
+pub(crate) struct Timers<K> {
+    /// Ordered by time.
+    due: BTreeSet<(Instant, K)>,
+}
+
+/// The deadline that somebody has now; kept with them, and changed by [`Timers`] alone.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timer(Option<Instant>);
+
+impl<K> Default for Timers<K> {
+    fn default() -> Self {
+        Self { due: BTreeSet::new() }
+    }
+}
+
+impl<K: Copy + Ord> Timers<K> {
+    /// Wakes `who` at `at` instead of when it was to be woken before; not at all if `None`.
+    #[inline]
+    pub(crate) fn set(&mut self, who: K, timer: &mut Timer, at: Option<Instant>) {
+        if timer.0 == at {
+            return;
+        }
+        if let Some(before) = timer.0 {
+            self.due.remove(&(before, who));
+        }
+        if let Some(at) = at {
+            self.due.insert((at, who));
+        }
+        timer.0 = at;
+    }
+
+    /// When the first one wants to be woken.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.due.first().map(|&(at, _)| at)
+    }
+
+    /// Takes one whose time has come by `now`. Its own [`Timer`] has to be [cleared](Timer::clear).
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<K> {
+        let &(at, who) = self.due.first()?;
+        (at <= now).then(|| {
+            self.due.pop_first();
+            who
+        })
+    }
+}
+
+impl Timer {
+    /// Notes that its time has come.
+    pub(crate) const fn clear(&mut self) {
+        self.0 = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_is_woken_once_at_its_latest_deadline() {
+        let at = Instant::from_nanos;
+        let (mut timers, mut a, mut b) = (Timers::default(), Timer::default(), Timer::default());
+        timers.set('a', &mut a, Some(at(5)));
+        timers.set('b', &mut b, Some(at(3)));
+        timers.set('a', &mut a, Some(at(2)));
+        assert_eq!((timers.next(), timers.pop(at(1))), (Some(at(2)), None));
+        assert_eq!(timers.pop(at(9)), Some('a'));
+        a.clear();
+        timers.set('a', &mut a, Some(at(9)));
+        timers.set('b', &mut b, None);
+        assert_eq!((timers.pop(at(9)), timers.pop(at(9)), timers.next()), (Some('a'), None, None));
+    }
+}
