@@ -68,6 +68,8 @@ drop_reasons! {
     ChecksumWrong,
     /// An ICMP or ICMPv6 message that is malformed or that nothing here asked for.
     IcmpIgnored,
+    /// An ICMP error about a path that quotes no packet that this node has sent (RFC 4301 §6.1.1, RFC 5927 §4).
+    IcmpQuote,
     /// An ICMP error that the rate limit held back.
     IcmpRateLimited,
     /// A fragment where a whole packet is needed.

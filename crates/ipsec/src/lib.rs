@@ -34,6 +34,7 @@ mod outer;
 mod output;
 mod pieces;
 mod policy;
+mod quoted;
 pub mod replay;
 mod sa;
 pub mod sad;

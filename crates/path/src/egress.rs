@@ -38,7 +38,10 @@ impl Path {
     }
 
     fn output_clear(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop) {
-        let Some(mtu) = self.mtu_of(hop.dev) else { return self.drop(&ip.pkt, DropReason::LinkDown) };
+        let Some(link_mtu) = self.mtu_of(hop.dev) else { return self.drop(&ip.pkt, DropReason::LinkDown) };
+        // What goes beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
+        let is_own = ip.pkt.meta.link == LinkId::NONE;
+        let mtu = if is_own { self.path_mtu(turn, ip.info.dst, link_mtu) } else { link_mtu };
         let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
             return self.too_big(turn, &ip, mtu);
@@ -61,11 +64,13 @@ impl Path {
     /// outermost tunnel.
     fn output_esp(&mut self, turn: Turn<'_>, mut ip: IpPacket, bundle: &Bundle, mut hop: Hop) {
         let sas = || bundle.iter().filter_map(|&id| self.ipsec.sa(id));
+        let mut end = ip.info.dst;
         if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
-            match self.fib.decide(tunnel.dst(), None) {
+            end = tunnel.dst();
+            match self.fib.decide(end, None) {
                 Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
                 decision => {
-                    let v4 = tunnel.dst().is_ipv4();
+                    let v4 = end.is_ipv4();
                     self.counters.count(if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes });
                     let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
                     return self.drop(&ip.pkt, reason);
@@ -76,7 +81,7 @@ impl Path {
             return self.drop(&ip.pkt, DropReason::LinkDown);
         };
         let train = if port.config.features.uso { Train::Udp } else { Train::None };
-        let outer_mtu = port.config.mtu;
+        let outer_mtu = self.path_mtu(turn, end, port.config.mtu);
         let mtu = self.inner_mtu(bundle, outer_mtu);
         let v4 = ip.info.version() == Version::V4;
         // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): what is too long is cut afterwards.
@@ -209,7 +214,7 @@ impl Path {
         self.reject(turn, ip, DropReason::PacketTooBig, Problem::TooBig { mtu });
     }
 
-    fn mtu_of(&self, link: LinkId) -> Option<usize> {
+    pub(crate) fn mtu_of(&self, link: LinkId) -> Option<usize> {
         self.ports.get(link).filter(|port| port.up).map(|port| port.config.mtu)
     }
 

@@ -20,6 +20,7 @@ mod forward;
 mod ingress;
 mod local;
 mod neighbour;
+mod path_mtu;
 mod ports;
 mod quote;
 mod reassemble;
@@ -57,6 +58,8 @@ pub struct Path {
     pub counters: Counters,
     /// What went from one link to another.
     pub forwarded: Forwarded,
+    /// How often ICMP made a path narrower, or said so again.
+    pub path_mtus_learnt: u64,
     gro: Gro,
     reassembly: Reassembly,
     fragment_ids: FragmentIds,
@@ -129,6 +132,7 @@ impl Path {
             ipsec: Ipsec::new(),
             counters: Counters::ZERO,
             forwarded: Forwarded::default(),
+            path_mtus_learnt: 0,
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
             reassembly: Reassembly::default(),
             fragment_ids: FragmentIds::default(),

@@ -9,7 +9,7 @@ use ipsec::{Dir, Mode};
 use offload::checksum;
 use wire::{Protocol, Version, icmp as icmpv4, icmpv6};
 
-use crate::{IpPacket, Path, Turn};
+use crate::{IpPacket, Path, Turn, path_mtu};
 
 impl Path {
     /// Takes in what is for this node alone, or for a group (`for_all`) that it may belong to.
@@ -72,7 +72,7 @@ impl Path {
         self.act(turn);
     }
 
-    /// ICMP and ICMPv6: a ping is answered, all else ends here.
+    /// ICMP and ICMPv6: a ping is answered, what is said of a path is learnt, all else ends here.
     fn icmp(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
         let v4 = ip.info.version() == Version::V4;
         self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
@@ -85,6 +85,9 @@ impl Path {
         let kind = counter_of(&ip);
         if let Some(mib) = kind {
             self.counters.count(mib);
+        }
+        if let Some(mtu) = path_mtu::told(&ip) {
+            return self.learn_mtu(turn, &ip, mtu);
         }
         // A ping to everybody is not answered (Linux's `icmp_echo_ignore_broadcasts`).
         if for_all || !matches!(kind, Some(Mib::IcmpInEchos | Mib::Icmp6InEchos)) {

@@ -183,7 +183,8 @@ impl Maze {
             dropped_of_link: drops(Some(link)),
             sent,
             held: self.node.waiting() as u64,
-            taken_in: taken_in.into_iter().map(|mib| self.node.path.counters.get(mib)).sum(),
+            taken_in: taken_in.into_iter().map(|mib| self.node.path.counters.get(mib)).sum::<u64>()
+                + self.node.path.path_mtus_learnt,
         }
     }
 

@@ -93,6 +93,7 @@ pub mod vlan;
 
 mod malformed;
 mod protocol;
+mod quote;
 
 pub use esp::Spi;
 pub use eth::{EtherType, MacAddr};
@@ -101,3 +102,4 @@ pub use frag::{FragInfo, FragOffset};
 pub use ip::{Ecn, Version};
 pub use malformed::Malformed;
 pub use protocol::Protocol;
+pub use quote::Quote;

@@ -12,4 +12,5 @@ mod ipsec_tunnel;
 mod ipsec_wire;
 mod local;
 mod neighbours;
+mod path_mtu;
 mod refused;

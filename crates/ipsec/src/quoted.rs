@@ -1,0 +1,30 @@
+//! Which ICMP errors are about ESP that this node has sent.
+
+use wire::{Protocol, Quote, Spi, udp};
+
+use crate::config::{EspInUdp, SaDir};
+use crate::gateway::Ipsec;
+
+impl Ipsec {
+    /// Tells whether the packet that an ICMP error quotes is one that an SA of this node may have sent (RFC 4301 §6.1.1,
+    /// Linux `esp4_err`): its destination, SPI and, in UDP, ports are the SA's. Whether its source is this node is for
+    /// the caller to find out. Whoever is not on the path has to guess the SPI.
+    pub fn may_have_sent(&self, quote: &Quote<'_>) -> bool {
+        let (encap, esp) = match quote.protocol {
+            Protocol::ESP => (None, quote.payload),
+            Protocol::UDP => match udp::Header::split_from(quote.payload) {
+                Ok((udp, esp)) => (Some(EspInUdp { sport: udp.sport(), dport: udp.dport() }), esp),
+                Err(_) => return false,
+            },
+            _ => return false,
+        };
+        let Some(&spi) = esp.first_chunk() else { return false };
+        let sa = self.sad.by_spi(quote.dst, Spi(u32::from_be_bytes(spi))).and_then(|id| self.sad.get(id));
+        sa.is_some_and(|sa| {
+            sa.dir != Some(SaDir::In)
+                && sa.oseq() > 0
+                && sa.encap == encap
+                && (sa.src == quote.src || sa.src.is_unspecified())
+        })
+    }
+}
