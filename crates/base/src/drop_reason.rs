@@ -109,6 +109,8 @@ drop_reasons! {
     TxError,
     /// No buffer was free.
     NoMemory,
+    /// Ciphers took no more, and their queue was full.
+    CryptoQueueFull,
     /// Shorter than an ESP header, or than header, IV and ICV (RFC 4303 §2).
     EspTruncated,
     /// No SA has that SPI and destination (RFC 4301 §4.1).

@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use base::SaId;
+use base::{Instant, SaId};
 use packet::Buf;
 use wire::Spi;
 
 use crate::config::{Action, ConfigError, Dir, PolicyConfig, SaConfig, Selector};
+use crate::crypto::Crypto;
+use crate::crypto::queue::Queue;
 use crate::flow_cache::FlowCache;
 use crate::policy::Verdict;
 use crate::sa::Sa;
@@ -23,8 +25,8 @@ pub struct Ipsec {
     pub(crate) generation: u64,
     pub(crate) outbound: FlowCache<Verdict>,
     pub(crate) inbound: FlowCache<Option<Position>>,
-    /// For ciphers that need room beside the packet.
-    pub(crate) scratch: Vec<u8>,
+    /// What waits for ciphers.
+    pub(crate) crypto: Queue,
     /// The pieces of a packet that did not arrive in one. Kept for its storage.
     pub(crate) pieces: VecDeque<Buf>,
     /// The outer headers of the packet at hand. Kept for its storage.
@@ -46,7 +48,7 @@ impl Ipsec {
             generation: 0,
             outbound: FlowCache::new(),
             inbound: FlowCache::new(),
-            scratch: Vec::new(),
+            crypto: Queue::default(),
             pieces: VecDeque::new(),
             headers: Vec::new(),
         }
@@ -105,6 +107,30 @@ impl Ipsec {
     pub fn set_default_policy(&mut self, dir: Dir, action: Action) {
         self.generation += 1;
         self.spd.set_default(dir, action);
+    }
+
+    /// Lets `crypto` do the ciphers' work, or this thread if `None`. What is with another one is lost: it is for the
+    /// caller to wait until nothing [is pending](Self::is_pending).
+    pub fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
+        self.crypto.set_crypto(crypto);
+    }
+
+    /// Does the ciphers' work that was submitted, or has it done. Tells whether some is through, and waits to be taken;
+    /// with a device it may be only at a later call.
+    pub fn work(&mut self, now: Instant) -> bool {
+        self.crypto.close(now);
+        self.crypto.work(now);
+        self.crypto.has_done()
+    }
+
+    /// When [`work`](Self::work) is to be called again for what is with a device.
+    pub fn work_timeout(&self) -> Option<Instant> {
+        self.crypto.poll_timeout()
+    }
+
+    /// Tells whether something that was submitted has not been taken yet.
+    pub fn is_pending(&self) -> bool {
+        self.crypto.is_busy()
     }
 
     /// The SA of that number, if it is still there.

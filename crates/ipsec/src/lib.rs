@@ -19,6 +19,7 @@
 
 pub mod config;
 mod copy_sum;
+pub mod crypto;
 pub mod engine;
 mod flow_cache;
 mod flowi;
@@ -30,6 +31,7 @@ mod mark;
 pub mod mtu;
 #[cfg(debug_assertions)]
 mod nonces;
+mod open_job;
 mod outer;
 mod output;
 mod pieces;
@@ -38,18 +40,19 @@ mod quoted;
 pub mod replay;
 mod sa;
 pub mod sad;
+mod seal_job;
 pub mod sequence;
 pub mod spd;
 mod timers;
 
 pub use config::{
-    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags,
-    Selector, Template,
+    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir,
+    SaFlags, Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError};
 pub use flowi::Flowi;
 pub use gateway::Ipsec;
-pub use input::Opened;
+pub use input::{Inner, Opened};
 pub use lifetime::{Lifetime, Limits};
 pub use mark::Mark;
 pub use output::Train;

@@ -54,7 +54,11 @@ mod tests {
         ];
         for (value, mask, of_packet, is_meant, becomes) in cases {
             let mark = Mark { value, mask };
-            assert_eq!((mark.matches(of_packet), mark.set_on(of_packet)), (is_meant, becomes), "{mark:?} {of_packet:#x}");
+            assert_eq!(
+                (mark.matches(of_packet), mark.set_on(of_packet)),
+                (is_meant, becomes),
+                "{mark:?} {of_packet:#x}"
+            );
         }
     }
 }

@@ -44,7 +44,7 @@ impl Overhead {
 impl Sa {
     /// To how many bytes its inner packets are padded when the path takes `mtu` bytes of the outer ones (Linux
     /// `esp_output`).
-    pub(crate) const fn pad_to(&self, mtu: usize) -> usize {
+    pub(crate) fn pad_to(&self, mtu: usize) -> usize {
         if self.tfcpad == 0 {
             return 0;
         }

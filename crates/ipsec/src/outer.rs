@@ -11,27 +11,26 @@ use crate::sa::Sa;
 
 /// The headers in front of ESP, of which lengths, identification and checksums are filled in for each packet.
 #[derive(Debug)]
-pub(crate) struct Outer<'a> {
-    ip: OuterIp<'a>,
+pub(crate) struct Outer {
+    ip: OuterIp,
     encap: Option<EspInUdp>,
     /// Bytes of IP headers.
     ip_len: usize,
 }
 
 #[derive(Debug)]
-enum OuterIp<'a> {
+enum OuterIp {
     V4(ipv4::Header),
     V6(ipv6::Header),
     /// The packet's own headers up to where ESP goes, with the byte that says what follows them.
     Own {
-        headers: &'a [u8],
         next_header_at: usize,
         version: Version,
         fixed_id: bool,
     },
 }
 
-impl<'a> Outer<'a> {
+impl Outer {
     /// The header of a tunnel for inner packets like the one of `info`, which are `len` bytes long when cut; `id` is
     /// the IPv4 identification of the first. DSCP, ECN, DF and flow label follow the inner header as in Linux's
     /// `xfrm4_tunnel_encap_add` and `xfrm6_tunnel_encap_add` (RFC 4301 §5.1.2, RFC 6040).
@@ -69,17 +68,10 @@ impl<'a> Outer<'a> {
         Ok(Self { ip, encap: sa.encap, ip_len: Version::of_addr(sa.dst).header_len() })
     }
 
-    /// The packet's own `headers`, behind which ESP goes (RFC 4303 §3.1.1). With `fixed_id` all segments have the IPv4
-    /// identification that is there.
-    pub(crate) const fn own(
-        sa: &Sa,
-        version: Version,
-        headers: &'a [u8],
-        next_header_at: usize,
-        fixed_id: bool,
-    ) -> Self {
-        let ip = OuterIp::Own { headers, next_header_at, version, fixed_id };
-        Self { ip, encap: sa.encap, ip_len: headers.len() }
+    /// The first `len` bytes of the packet's own headers, behind which ESP goes (RFC 4303 §3.1.1). With `fixed_id` all
+    /// segments have the IPv4 identification that is there.
+    pub(crate) const fn own(sa: &Sa, version: Version, len: usize, next_header_at: usize, fixed_id: bool) -> Self {
+        Self { ip: OuterIp::Own { next_header_at, version, fixed_id }, encap: sa.encap, ip_len: len }
     }
 
     /// Bytes in front of ESP.
@@ -102,9 +94,10 @@ impl<'a> Outer<'a> {
         ip_max - self.len()
     }
 
-    /// Writes the headers in front of `esp_len` bytes of ESP to `to`, which is [`len`](Self::len) bytes. `index` is
-    /// added to the IPv4 identification. The caller keeps within [`max_esp_len`](Self::max_esp_len).
-    pub(crate) fn write(&self, to: &mut [u8], esp_len: usize, index: u16) {
+    /// Writes the headers in front of `esp_len` bytes of ESP to `to`, which is [`len`](Self::len) bytes. `head` is the
+    /// packet's own front. `index` is added to the IPv4 identification. The caller keeps within
+    /// [`max_esp_len`](Self::max_esp_len).
+    pub(crate) fn write(&self, to: &mut [u8], head: &[u8], esp_len: usize, index: u16) {
         let (ip, rest) = to.split_at_mut(self.ip_len);
         let total = self.len() + esp_len;
         match &self.ip {
@@ -120,8 +113,8 @@ impl<'a> Outer<'a> {
                 header.set_payload_len((total - ipv6::Header::LEN) as u16);
                 ip.copy_from_slice(header.as_bytes());
             }
-            OuterIp::Own { headers, next_header_at, version, fixed_id } => {
-                ip.copy_from_slice(headers);
+            OuterIp::Own { next_header_at, version, fixed_id } => {
+                ip.copy_from_slice(&head[..self.ip_len]);
                 let index = if *fixed_id { 0 } else { index };
                 patch_own(ip, *version, *next_header_at, below(self.encap), total, index);
             }

@@ -32,27 +32,35 @@ impl<'a> Pieces<'a> {
         Self { front, rest }
     }
 
-    /// Copies the first bytes to `to`; what is not there stays as it was.
+    /// Copies the bytes from `at` on, which is within the first buffer, to `to`; what is not there stays as it was.
     #[inline]
-    pub(crate) fn peek(&self, to: &mut [u8]) {
-        if let Some(front) = self.front.bytes().get(..to.len()) {
+    pub(crate) fn peek(&self, at: usize, to: &mut [u8]) {
+        let front = &self.front.bytes()[at..];
+        if let Some(front) = front.get(..to.len()) {
             to.copy_from_slice(front);
             return;
         }
         let mut to = to;
-        for buf in std::iter::once(&self.front).chain(self.rest.iter()) {
-            let n = buf.len().min(to.len());
-            to[..n].copy_from_slice(&buf.bytes()[..n]);
+        for bytes in std::iter::once(front).chain(self.rest.iter().map(Buf::bytes)) {
+            let n = bytes.len().min(to.len());
+            to[..n].copy_from_slice(&bytes[..n]);
             to = &mut to[n..];
         }
     }
 
-    /// The first `n` bytes in one piece, for writing. They are copied when they are not in one, or not ours to change.
+    /// Tells whether the first `n` bytes are in one piece and may be written as they are.
+    #[inline]
+    pub(crate) fn has_in_place(&mut self, n: usize) -> bool {
+        self.front.len() >= n && self.front.is_writable()
+    }
+
+    /// Brings the first `n` bytes into one piece that may be written. They are copied when they are not in one, or not
+    /// ours to change.
     ///
     /// # Errors
     /// [`DropReason::NoMemory`]; [`DropReason::IpTruncated`] when there are fewer.
     #[inline]
-    pub(crate) fn writable(&mut self, mem: &Memory, n: usize) -> Result<&mut [u8], DropReason> {
+    pub(crate) fn make_writable(&mut self, mem: &Memory, n: usize) -> Result<(), DropReason> {
         if self.front.len() < n {
             self.join_front(mem, n)?;
         }
@@ -63,16 +71,13 @@ impl<'a> Pieces<'a> {
             self.front.pull(n);
             self.rest.push_front(std::mem::replace(&mut self.front, copy));
         }
-        self.front.bytes_mut().and_then(|bytes| bytes.get_mut(..n)).ok_or(DropReason::NoMemory)
+        Ok(())
     }
 
-    /// Takes the first `n` bytes, which [`writable`](Self::writable) gave, and drops those up to `end` behind them;
-    /// these become room in front of what follows.
+    /// Takes the first `n` bytes, which lie in one piece.
     #[inline]
-    pub(crate) fn take(&mut self, n: usize, end: usize) -> Buf {
-        let taken = self.front.split_to(n);
-        self.front.pull(end - n);
-        taken
+    pub(crate) fn take(&mut self, n: usize) -> Buf {
+        self.front.split_to(n)
     }
 
     /// Drops the first `n` bytes, of which there may be fewer.

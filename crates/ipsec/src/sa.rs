@@ -1,6 +1,7 @@
 //! A security association: what it does, what it has seen.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use base::{Instant, SaId};
 use wire::{Spi, Version};
@@ -28,7 +29,7 @@ pub struct Sa {
     pub(crate) selector: Option<Selector>,
     pub(crate) tfcpad: u32,
     pub(crate) nat: NatTraversal,
-    pub(crate) cipher: Cipher,
+    pub(crate) cipher: Arc<Cipher>,
     pub(crate) out: OutSequence,
     pub(crate) replay: ReplayWindow,
     /// The next outer IPv4 identification (RFC 6864: of use to fragments alone).
@@ -74,7 +75,7 @@ impl Sa {
             selector: config.selector,
             tfcpad: config.tfcpad,
             nat: config.nat,
-            cipher: Cipher::new(&config.algorithm)?,
+            cipher: Arc::new(Cipher::new(&config.algorithm)?),
             out: OutSequence::new(config.oseq, esn, oseq_may_wrap, mask),
             replay: ReplayWindow::new(config.replay_window, esn, config.seq),
             ip_id: mask as u16,
@@ -194,7 +195,7 @@ impl Sa {
     }
 
     /// What it adds to a packet.
-    pub const fn overhead(&self) -> Overhead {
+    pub fn overhead(&self) -> Overhead {
         Overhead {
             mode: self.mode,
             outer: Version::of_addr(self.dst),
@@ -206,7 +207,7 @@ impl Sa {
     }
 
     /// The largest inner packet that leaves over a link of `mtu` bytes.
-    pub const fn inner_mtu(&self, mtu: usize) -> usize {
+    pub fn inner_mtu(&self, mtu: usize) -> usize {
         self.overhead().inner_mtu(mtu)
     }
 

@@ -69,6 +69,9 @@ impl OutSequence {
 }
 
 impl Reserved {
+    /// None yet.
+    pub(crate) const NONE: Self = Self { first: 0, mask: 0 };
+
     /// The `i`th of the reserved numbers, from 0.
     #[inline]
     pub const fn get(self, i: u32) -> Sequence {

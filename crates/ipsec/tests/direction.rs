@@ -121,7 +121,11 @@ fn an_sa_to_receive_by_serves_no_template() {
         ] {
             node.update_sa(&SaConfig { dir, ..config.clone() }).unwrap();
             let mut counters = Counters::ZERO;
-            assert_eq!((&node.lookup(base::Instant::ZERO, &flow.into(), &mut counters), counters), (want, counted), "{mode:?} {level:?} {dir:?}");
+            assert_eq!(
+                (&node.lookup(base::Instant::ZERO, &flow.into(), &mut counters), counters),
+                (want, counted),
+                "{mode:?} {level:?} {dir:?}"
+            );
         }
     }
 }

@@ -48,7 +48,11 @@ fn lookup(ipsec: &mut Ipsec, flow: &FlowKey) -> (Decision, Counters) {
     let mut counters = Counters::ZERO;
     let first = ipsec.lookup(NOW, &(*flow).into(), &mut counters);
     let mut again = Counters::ZERO;
-    assert_eq!((ipsec.lookup(NOW, &(*flow).into(), &mut again), &again), (first.clone(), &counters), "remembered as found");
+    assert_eq!(
+        (ipsec.lookup(NOW, &(*flow).into(), &mut again), &again),
+        (first.clone(), &counters),
+        "remembered as found"
+    );
     (first, counters)
 }
 

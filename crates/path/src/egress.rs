@@ -18,6 +18,14 @@ const IPV6_MIN_MTU: usize = 1280;
 /// How packets are cut before they are fragmented or sealed: by reference, with their checksums complete.
 const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
 
+/// Where a packet goes that ciphers have yet to seal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaving {
+    hop: Hop,
+    /// What the path takes.
+    mtu: usize,
+}
+
 impl Path {
     /// Sends an IP packet, fat or not, by `hop`; through IPsec if a policy says so.
     pub(crate) fn output(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
@@ -101,31 +109,42 @@ impl Path {
             // Before ESP, so that the peer has nothing to reassemble (RFC 4301 §7).
             self.fragment(turn, ip.pkt, mtu, &mut pieces);
         }
-        self.seal(turn, bundle, train, outer_mtu, &mut pieces);
+        let Some((&outermost, within)) = bundle.split_last() else { return };
+        self.seal(turn, within, self.inner_mtu(&[outermost], outer_mtu), &mut pieces);
         for piece in pieces.drain(..) {
-            let outside = Version::of(piece.head());
-            self.counters.count(if outside == Ok(Version::V4) { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
-            self.emit_sealed(turn, piece, outer_mtu, hop);
+            let Self { ipsec, counters, .. } = self;
+            let link = piece.meta.link;
+            match ipsec.submit_seal(turn.mem, turn.now, outermost, piece, train, outer_mtu, counters) {
+                Ok(()) => self.leaving.push_back(Leaving { hop, mtu: outer_mtu }),
+                Err(reason) => self.ports.drop(link, reason),
+            }
         }
         self.scratch.pieces = pieces;
+        self.send_sealed(turn);
     }
 
-    /// Runs packets through the SAs of a bundle.
-    pub(crate) fn seal(
-        &mut self,
-        turn: Turn<'_>,
-        bundle: &Bundle,
-        train: Train,
-        mtu: usize,
-        packets: &mut Vec<Packet>,
-    ) {
+    /// Sends what ciphers are through with, in order.
+    pub(crate) fn send_sealed(&mut self, turn: Turn<'_>) {
+        let mut leaving = std::mem::take(&mut self.scratch.leaving);
+        while self.ipsec.next_sealed(&mut leaving) {
+            let Leaving { hop, mtu } = self.leaving.pop_front().expect("one for each packet that was submitted");
+            for pkt in leaving.drain(..) {
+                let outside = Version::of(pkt.head());
+                self.counters.count(if outside == Ok(Version::V4) { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+                self.emit_sealed(turn, pkt, mtu, hop);
+            }
+        }
+        self.scratch.leaving = leaving;
+    }
+
+    /// Runs packets through these SAs, the innermost first, at once. A path of `mtu` bytes lies behind them.
+    pub(crate) fn seal(&mut self, turn: Turn<'_>, sas: &[SaId], mtu: usize, packets: &mut Vec<Packet>) {
         let mut sealed = std::mem::take(&mut self.scratch.sealed);
-        for (at, &sa) in bundle.iter().enumerate() {
-            let mtu = self.inner_mtu(&bundle[at + 1..], mtu);
-            let train = if at + 1 == bundle.len() { train } else { Train::None };
+        for (at, &sa) in sas.iter().enumerate() {
+            let mtu = self.inner_mtu(&sas[at + 1..], mtu);
             for pkt in packets.drain(..) {
-                let link = pkt.meta.link;
-                let result = self.ipsec.seal(turn.mem, turn.now, sa, pkt, train, mtu, &mut sealed, &mut self.counters);
+                let (link, Self { ipsec, counters, .. }) = (pkt.meta.link, &mut *self);
+                let result = ipsec.seal(turn.mem, turn.now, sa, pkt, Train::None, mtu, &mut sealed, counters);
                 if let Err(reason) = result {
                     self.ports.drop(link, reason);
                 }

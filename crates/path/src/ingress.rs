@@ -4,8 +4,9 @@ use std::net::IpAddr;
 
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
+use ipsec::Inner;
 use offload::ip_headers;
-use packet::{Csum, Cut, Packet};
+use packet::{Buf, Csum, Cut, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
 use wire::ipv4::{self, Ipv4, Opt};
@@ -121,18 +122,45 @@ impl Path {
         let link = pkt.meta.link;
         self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
         let mut opened = std::mem::take(&mut self.scratch.opened);
-        self.ipsec.open(turn.mem, turn.now, pkt, &mut opened, &mut self.counters);
+        self.ipsec.submit_open(turn.mem, turn.now, pkt, &mut opened, &mut self.counters);
         for reason in opened.drops.drain(..) {
             self.ports.drop(link, reason);
         }
         opened.keepalives = 0;
         self.scratch.glued.append(&mut opened.not_esp);
-        // A packet has at most as many layers as a security path has room for.
-        for inner in opened.packets.drain(..) {
-            // GRO looks at it closely enough, and IP input later.
-            if is_tcp(inner.head()) { self.glue(turn, inner) } else { self.open(turn, inner, Framing::NONE) }
-        }
         self.scratch.opened = opened;
+    }
+
+    /// Passes on what ciphers are through with, in order: to GRO, or to be opened further. A packet has at most as many
+    /// layers as a security path has room for.
+    pub(crate) fn pass_opened(&mut self, turn: Turn<'_>) {
+        while let Some(inner) = self.ipsec.next_opened(turn.mem, turn.now, &mut self.counters) {
+            match inner {
+                Inner::Plain(buf) => self.pass_plain(turn, buf),
+                Inner::Packet(pkt) => self.pass(turn, pkt),
+                Inner::Dropped(reason) => self.ports.drop(self.ipsec.inner_meta().link, reason),
+            }
+        }
+    }
+
+    /// Passes on what was inside of a tunnel. Most of it continues what GRO holds.
+    #[inline]
+    fn pass_plain(&mut self, turn: Turn<'_>, buf: Buf) {
+        let meta = self.ipsec.inner_meta();
+        let joined = match self.ports.get(meta.link) {
+            Some(port) if port.config.gro => self.gro.join(turn.mem, buf, meta, &mut self.scratch.glued),
+            _ => Err(buf),
+        };
+        if let Err(buf) = joined {
+            let mut pkt = Packet::from_buf(buf);
+            pkt.meta = meta.clone();
+            self.pass(turn, pkt);
+        }
+    }
+
+    /// Gives TCP to GRO, which looks at it closely enough, and IP input later. Anything else may be ESP again.
+    fn pass(&mut self, turn: Turn<'_>, pkt: Packet) {
+        if is_tcp(pkt.head()) { self.glue(turn, pkt) } else { self.open(turn, pkt, Framing::NONE) }
     }
 
     /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here: at this node, or at a host that it opens ESP
@@ -172,9 +200,14 @@ impl Path {
         is_local
     }
 
-    /// Ends a burst: what GRO holds goes on, in order, and then what was inside of what was reassembled.
+    /// Ends a burst: what ciphers and GRO hold goes on, in order, until they hold no more than what is with a device.
     pub(crate) fn flush(&mut self, turn: Turn<'_>) {
         loop {
+            // What is inside may be ESP again.
+            while self.ipsec.work(turn.now) {
+                self.pass_opened(turn);
+                self.send_sealed(turn);
+            }
             let mut glued = std::mem::take(&mut self.scratch.glued);
             self.gro.flush(&mut glued);
             if glued.is_empty() {

@@ -27,6 +27,7 @@ mod reassemble;
 mod reply;
 
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use base::{Counters, DropReason, Instant, LinkId};
@@ -39,6 +40,7 @@ use reassembly::{Expired, Reassembly};
 use wire::FlowKey;
 use wire::ip::Info;
 
+use egress::Leaving;
 use reassemble::FragmentIds;
 
 pub use ports::{Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
@@ -68,6 +70,8 @@ pub struct Path {
     local: Cell<Option<(u64, IpAddr)>>,
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
+    /// Where each packet goes that ciphers have yet to seal, in order.
+    leaving: VecDeque<Leaving>,
     /// Kept for their storage; empty between two calls.
     scratch: Scratch,
     /// What the neighbours asked for and is yet to be done.
@@ -81,6 +85,7 @@ struct Scratch {
     opened: Opened,
     pieces: Vec<Packet>,
     sealed: Vec<Packet>,
+    leaving: Vec<Packet>,
     actions: Vec<Action>,
     expired: Vec<Expired>,
 }
@@ -139,6 +144,7 @@ impl Path {
             icmp_limit: RateLimit::default(),
             local: Cell::new(None),
             conflict_told: None,
+            leaving: VecDeque::new(),
             scratch: Scratch::default(),
             actions: Vec::new(),
         }
@@ -185,25 +191,36 @@ impl Path {
         for mut pkt in burst.drain(..) {
             pkt.meta.link = link;
             self.receive(turn, link, pkt);
+            self.pass_opened(turn);
         }
         self.flush(turn);
-        self.act(turn);
+        self.settle(turn);
     }
 
     /// Does what time asks for.
     pub fn handle_timeout(&mut self, now: Instant, mem: &Memory) {
+        let turn = Turn { now, mem };
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
             self.neighbours.handle_timeout(now, &mut self.actions);
-            self.act(Turn { now, mem });
         }
         if self.reassembly.poll_timeout().is_some_and(|at| at <= now) {
-            self.expire(Turn { now, mem });
+            self.expire(turn);
+        }
+        self.settle(turn);
+    }
+
+    /// Does what neighbours ask for, and sees through what ciphers then have to do.
+    pub(crate) fn settle(&mut self, turn: Turn<'_>) {
+        self.act(turn);
+        if self.ipsec.is_pending() {
+            self.flush(turn);
         }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.neighbours.poll_timeout().into_iter().chain(self.reassembly.poll_timeout()).min()
+        let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout(), self.ipsec.work_timeout()];
+        timeouts.into_iter().flatten().min()
     }
 
     /// What waits to be sent on a link, in order; the caller takes from the front what is gone.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{DropReason, LinkId, Mib};
 use fib::{Action, Station, arp, nd};
 use host::icmp::Problem;
-use ipsec::{Decision as Policy, Flowi, Mode, Train};
+use ipsec::{Decision as Policy, Flowi, Mode};
 use offload::ip_headers;
 use packet::Packet;
 use wire::eth::{self, EtherType};
@@ -64,13 +64,14 @@ impl Path {
         };
         if header.ethertype() == EtherType::IPV6
             && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
-            && let Policy::Protect(bundle) = self.ipsec.lookup(turn.now, &Flowi { link, ..flow.into() }, &mut self.counters)
+            && let Policy::Protect(bundle) =
+                self.ipsec.lookup(turn.now, &Flowi { link, ..flow.into() }, &mut self.counters)
             && bundle.iter().all(|&id| self.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
         {
             frame.pull(eth::Header::LEN);
             let mut sealed = vec![frame];
             let mtu = self.ports.get(link).map_or(0, |port| port.config.mtu);
-            self.seal(turn, &bundle, Train::None, mtu, &mut sealed);
+            self.seal(turn, &bundle, mtu, &mut sealed);
             return sealed.into_iter().for_each(|pkt| self.frame(turn, link, header.dst(), pkt));
         }
         self.enqueue(turn.mem, link, frame, eth::Header::LEN);
@@ -134,6 +135,6 @@ impl Path {
     /// Forgets who was known on a link, and drops what waited for them.
     pub(crate) fn forget_neighbours(&mut self, turn: Turn<'_>, link: LinkId) {
         self.neighbours.remove_link(link, &mut self.actions);
-        self.act(turn);
+        self.settle(turn);
     }
 }

@@ -5,51 +5,50 @@ use packet::{Buf, CopyReason, Csum, Memory, Meta, Packet};
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, ipv4, ipv6, udp};
 
-use super::{Outer, Refused};
+use super::Refused;
+use crate::open_job::Outer;
 use crate::outer::patch_own;
 use crate::pieces::Pieces;
 use crate::sa::Sa;
 
 /// The inner packet of a tunnel, without what pads it (RFC 4303 §2.7), and with the marks of its outer header
-/// (Linux `xfrm4_remove_tunnel_encap`, `xfrm6_remove_tunnel_encap`). What else may be wrong with it is found where it
-/// is received.
+/// (Linux `xfrm4_remove_tunnel_encap`, `xfrm6_remove_tunnel_encap`), whose bytes sum up to `sum` if it was summed. What
+/// else may be wrong with it is found where it is received.
+#[inline]
 pub(super) fn tunnel(
     sa: &Sa,
     outer: &Info,
-    mut inside: Buf,
+    inside: &mut Buf,
     next_header: Protocol,
-    meta: Meta,
-) -> Result<Packet, Refused> {
+    sum: Option<u16>,
+) -> Result<Csum, Refused> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
     let version = Version::of(inside.bytes()).map_err(|_| refused)?;
-    let total = match (next_header, version) {
-        (Protocol::IPIP, Version::V4) => ipv4::Header::ref_from(inside.bytes()).map_err(|_| refused)?.total_len(),
+    let (total, tos) = match (next_header, version) {
+        (Protocol::IPIP, Version::V4) => {
+            let header = ipv4::Header::ref_from(inside.bytes()).map_err(|_| refused)?;
+            (header.total_len(), header.tos())
+        }
         (Protocol::IPV6, Version::V6) => {
-            ipv6::Header::LEN + ipv6::Header::ref_from(inside.bytes()).map_err(|_| refused)?.payload_len()
+            let header = ipv6::Header::ref_from(inside.bytes()).map_err(|_| refused)?;
+            (ipv6::Header::LEN + header.payload_len(), header.traffic_class())
         }
         _ => return Err(refused),
     };
-    let bytes = inside.bytes_mut().ok_or(refused)?;
-    match version {
-        Version::V4 => {
-            let header = ipv4::Header::mut_from(bytes).map_err(|_| refused)?;
-            if let Some(tos) = marked(sa, outer, header.tos()) {
-                header.replace_tos(tos);
-            }
+    let mut csum = sum.map_or(Csum::None, Csum::Complete);
+    if let Some(tos) = marked(sa, outer, tos) {
+        let bytes = inside.bytes_mut().ok_or(refused)?;
+        match version {
+            Version::V4 => ipv4::Header::mut_from(bytes).map_err(|_| refused)?.replace_tos(tos),
+            Version::V6 => ipv6::Header::mut_from(bytes).map_err(|_| refused)?.set_traffic_class(tos),
         }
-        Version::V6 => {
-            let header = ipv6::Header::mut_from(bytes).map_err(|_| refused)?;
-            if let Some(tos) = marked(sa, outer, header.traffic_class()) {
-                header.set_traffic_class(tos);
-            }
-        }
+        csum = Csum::None;
     }
     if (version.header_len()..inside.len()).contains(&total) {
         inside.trim(total);
+        csum = Csum::None;
     }
-    let mut pkt = Packet::from_buf(inside);
-    pkt.meta = meta;
-    Ok(pkt)
+    Ok(csum)
 }
 
 /// The inner TOS after decapsulation, if it changes: the outer DSCP if it is to be copied; CE if the outer header has it
@@ -66,7 +65,7 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
     (tos != inner).then_some(tos)
 }
 
-impl Outer<'_> {
+impl Outer {
     /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, in front of it if
     /// there is room, else in a buffer of their own.
     pub(super) fn transport(
@@ -74,17 +73,17 @@ impl Outer<'_> {
         mem: &Memory,
         mut inside: Buf,
         next_header: Protocol,
-        meta: Meta,
+        id_offset: u16,
     ) -> Result<Packet, Refused> {
         let headers = &self.headers[..self.info.header_len];
         let total = headers.len() + inside.len();
         let no_memory = (Mib::XfrmInError, DropReason::NoMemory);
         let mut pkt = if headers.len() <= inside.headroom() {
-            self.restore(inside.push(headers.len()).ok_or(no_memory)?, next_header, total);
+            self.restore(inside.push(headers.len()).ok_or(no_memory)?, next_header, total, id_offset);
             Packet::from_buf(inside)
         } else {
             let mut head = mem.take(Memory::HEADROOM, headers.len()).map_err(|_| no_memory)?;
-            self.restore(head.put(headers.len()).ok_or(no_memory)?, next_header, total);
+            self.restore(head.put(headers.len()).ok_or(no_memory)?, next_header, total, id_offset);
             let mut pkt = Packet::from_buf(head);
             pkt.push_frag(inside).map_err(|_| no_memory)?;
             pkt
@@ -92,29 +91,36 @@ impl Outer<'_> {
         mem.copied(CopyReason::SegmentHeader, headers.len());
         // The sender's checksum is of the addresses before translation, and the ICV was right (RFC 3948 §3.1.2).
         let csum = if self.is_udp { Csum::Unnecessary } else { Csum::None };
-        pkt.meta = Meta { csum, ..meta };
+        pkt.meta = Meta { csum, ..self.meta.clone() };
         Ok(pkt)
     }
 
-    fn restore(&self, to: &mut [u8], next_header: Protocol, total: usize) {
+    fn restore(&self, to: &mut [u8], next_header: Protocol, total: usize, id_offset: u16) {
         to.copy_from_slice(&self.headers[..self.info.header_len]);
-        patch_own(to, self.info.version(), self.info.next_header_at, next_header, total, self.id_offset);
+        patch_own(to, self.info.version(), self.info.next_header_at, next_header, total, id_offset);
     }
+}
 
-    /// The first `n` bytes of `pieces` as a UDP packet of their own, out of a train that carries more than ESP.
-    pub(super) fn not_esp(&self, mem: &Memory, pieces: &mut Pieces<'_>, n: usize) -> Result<Packet, DropReason> {
-        let total = self.headers.len() + n;
-        let mut pkt = Packet::new(mem, Memory::HEADROOM, total)?;
-        let bytes = pkt.put(total).ok_or(DropReason::NoMemory)?;
-        let (headers, payload) = bytes.split_at_mut(self.headers.len());
-        headers.copy_from_slice(self.headers);
-        pieces.peek(payload);
-        pieces.skip(n);
-        let (ip, udp) = headers.split_at_mut(self.info.header_len);
-        patch_own(ip, self.info.version(), self.info.next_header_at, Protocol::UDP, total, self.id_offset);
-        udp::Header::mut_from(udp)?.set_len((udp::Header::LEN + n) as u16);
-        mem.copied(CopyReason::SegmentPayload, n);
-        pkt.meta = Meta { csum: Csum::Unnecessary, ..self.meta.clone() };
-        Ok(pkt)
-    }
+/// The first `n` bytes of `pieces` as a UDP packet of their own behind `headers`, out of a train that carries more than
+/// ESP.
+pub(super) fn not_esp(
+    mem: &Memory,
+    info: &Info,
+    headers: &[u8],
+    id_offset: u16,
+    pieces: &mut Pieces<'_>,
+    n: usize,
+) -> Result<Packet, DropReason> {
+    let total = headers.len() + n;
+    let mut pkt = Packet::new(mem, Memory::HEADROOM, total)?;
+    let bytes = pkt.put(total).ok_or(DropReason::NoMemory)?;
+    let (front, payload) = bytes.split_at_mut(headers.len());
+    front.copy_from_slice(headers);
+    pieces.peek(0, payload);
+    pieces.skip(n);
+    let (ip, udp) = front.split_at_mut(info.header_len);
+    patch_own(ip, info.version(), info.next_header_at, Protocol::UDP, total, id_offset);
+    udp::Header::mut_from(udp)?.set_len((udp::Header::LEN + n) as u16);
+    mem.copied(CopyReason::SegmentPayload, n);
+    Ok(pkt)
 }

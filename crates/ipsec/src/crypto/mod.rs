@@ -1,0 +1,71 @@
+//! Who does the ciphers' work, and in which order it comes back.
+//!
+//! A packet that is sealed or opened becomes a [`Task`] that owns all it needs: numbers are reserved and windows checked
+//! before, windows marked and packets passed on after, on the thread that owns the SAs. What lies between touches no
+//! state, so it may be done anywhere ([`Crypto`]) and finish in any order; a [`Line`](line::Line) gives it out in the
+//! order in which it was handed in (Linux `crypto/pcrypt.c`, `padata_reorder`).
+
+mod line;
+mod pool;
+pub(crate) mod queue;
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use base::Instant;
+
+pub use pool::{Pool, PoolCrypto};
+
+use crate::open_job::OpenJob;
+use crate::seal_job::SealJob;
+use line::Ticket;
+
+/// One packet's or one train's work for a cipher.
+pub struct Task {
+    pub(crate) ticket: Ticket,
+    pub(crate) job: Job,
+}
+
+/// What a [`Task`] is about.
+pub(crate) enum Job {
+    Seal(SealJob),
+    Open(OpenJob),
+}
+
+/// Something that does the work of ciphers: threads, or a device.
+pub trait Crypto: fmt::Debug + Send {
+    /// Takes tasks off the front of `todo`, as many as it has room for, and appends to `done` those that are done by
+    /// now, in whatever order. What it leaves in `todo` it is offered again, in the same order, next time.
+    fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>);
+
+    /// When [`work`](Self::work) is to be called again at the latest. `None` while there is nothing to wait for.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+impl Task {
+    /// Does the work, once.
+    pub fn run(&mut self) {
+        match &mut self.job {
+            Job::Seal(job) => job.run(),
+            Job::Open(job) => job.run(),
+        }
+    }
+
+    /// Bytes that pass through the cipher.
+    pub fn bytes(&self) -> usize {
+        match &self.job {
+            Job::Seal(job) => job.bytes(),
+            Job::Open(job) => job.bytes(),
+        }
+    }
+}
+
+impl fmt::Debug for Task {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match &self.job {
+            Job::Seal(_) => "seal",
+            Job::Open(_) => "open",
+        };
+        write!(f, "Task({what} {} bytes)", self.bytes())
+    }
+}

@@ -1,0 +1,123 @@
+//! What waits for a cipher, what is with one, and what has come back.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use base::Instant;
+use packet::Buf;
+
+use super::line::Line;
+use super::{Crypto, Job, Task};
+use crate::open_job::{self, OpenJob};
+use crate::seal_job::SealJob;
+
+/// Bytes that are decrypted at once on this thread: what the nearest cache keeps until they are passed on.
+const AT_ONCE: usize = 32 << 10;
+
+/// Bytes that make a task for others.
+const TASK: usize = 64 << 10;
+
+/// Bytes that may wait before work begins, so that what was written is still near when it is read.
+const WAITING: usize = 512 << 10;
+
+/// Most packets and trains that wait in each direction (Linux's `netdev_max_backlog`).
+const PLACES: usize = 1_000;
+
+/// The ciphers' work of one node.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    /// Who does the work; this thread at once if `None`.
+    crypto: Option<Box<dyn Crypto>>,
+    /// What is being sealed, in the order of its numbers.
+    pub(crate) sealing: Line<SealJob>,
+    /// What is being opened, in the order of its arrival.
+    pub(crate) opening: Line<OpenJob>,
+    /// What arrives now and is not handed in yet.
+    pub(crate) collecting: Option<OpenJob>,
+    /// What is through and passed on now.
+    pub(crate) passing: Option<OpenJob>,
+    /// What nobody has taken yet, and how many bytes that is.
+    todo: VecDeque<Task>,
+    waiting: usize,
+    done: Vec<Task>,
+    /// Lists of jobs that are through.
+    pub(crate) spare_open: Vec<open_job::Storage>,
+    pub(crate) spare_pages: Vec<Vec<(Buf, Range<usize>)>>,
+}
+
+impl Queue {
+    /// Lets `crypto` do the work from now on. What is with another one is lost to it: the caller waits for that.
+    pub(crate) fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
+        self.crypto = crypto;
+    }
+
+    /// Tells whether so much waits that more is to be dropped.
+    pub(crate) fn is_full(&self) -> bool {
+        self.sealing.len() >= PLACES || self.opening.len() >= PLACES
+    }
+
+    /// Tells whether something is through.
+    pub(crate) fn has_done(&self) -> bool {
+        self.passing.is_some() || self.sealing.has_first() || self.opening.has_first()
+    }
+
+    /// Tells whether something is not through, or not taken.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.collecting.is_some() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
+    }
+
+    /// Hands in a packet to seal.
+    pub(crate) fn seal(&mut self, now: Instant, mut job: SealJob) {
+        if self.crypto.is_none() {
+            job.run();
+            return self.sealing.push(job);
+        }
+        let ticket = self.sealing.reserve();
+        self.hand_in(now, Task { ticket, job: Job::Seal(job) });
+    }
+
+    /// Hands in what was collected.
+    pub(crate) fn close(&mut self, now: Instant) {
+        let Some(mut job) = self.collecting.take() else { return };
+        if self.crypto.is_none() {
+            job.run();
+            return self.opening.push(job);
+        }
+        let ticket = self.opening.reserve();
+        self.hand_in(now, Task { ticket, job: Job::Open(job) });
+    }
+
+    /// Hands in what was collected if it is enough.
+    pub(crate) fn close_if_large(&mut self, now: Instant) {
+        let enough = if self.crypto.is_none() { AT_ONCE } else { TASK };
+        if self.collecting.as_ref().is_some_and(|job| job.bytes() >= enough) {
+            self.close(now);
+        }
+    }
+
+    fn hand_in(&mut self, now: Instant, task: Task) {
+        self.waiting += task.bytes();
+        self.todo.push_back(task);
+        if self.waiting >= WAITING {
+            self.work(now);
+        }
+    }
+
+    /// Gives the work to whoever does it, and puts what has come back into its place.
+    pub(crate) fn work(&mut self, now: Instant) {
+        let Some(crypto) = &mut self.crypto else { return };
+        crypto.work(now, &mut self.todo, &mut self.done);
+        self.waiting = self.todo.iter().map(Task::bytes).sum();
+        for Task { ticket, job } in self.done.drain(..) {
+            match job {
+                Job::Seal(job) => self.sealing.put_back(ticket, job),
+                Job::Open(job) => self.opening.put_back(ticket, job),
+            }
+        }
+    }
+
+    /// When [`work`](Self::work) is to be done again.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.crypto.as_ref()?.poll_timeout()
+    }
+}

@@ -1,0 +1,322 @@
+//! One packet's sealing: laid out where its SA is known, done anywhere, taken apart where it goes on.
+//!
+//! All sizes are known before a byte is written: segments are cut by a [`Cutting`], the headers in front come from an
+//! [`Outer`], and every frame has its place in a large page, at the stride of the wire.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{DropReason, LinkId};
+use offload::ip_headers;
+use packet::{Buf, CopyReason, Csum, Cut, Gso, GsoKind, Memory, Meta, Packet};
+use wire::ip::Info;
+use wire::ipv6::Chain;
+use wire::{Protocol, Spi, Version, esp, ipv4, udp};
+
+use crate::config::Mode;
+use crate::copy_sum::Source;
+use crate::engine::Cipher;
+use crate::inside::Cutting;
+use crate::outer::Outer;
+use crate::output::Train;
+use crate::sa::Sa;
+use crate::sequence::{Overflow, Reserved};
+
+/// Room in front of a frame that is a packet of its own, for the link's header.
+const FRAME_HEADROOM: usize = 32;
+
+/// Most datagrams in a train, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
+const MAX_TRAIN: usize = 64;
+
+/// A packet that is to be sealed, with the pages that its frames go to.
+#[derive(Debug)]
+pub(crate) struct SealJob {
+    plan: Plan,
+    source: Packet,
+    /// The pages, and which segments are in each.
+    pages: Vec<(Buf, Range<usize>)>,
+    protects: (u64, u64),
+}
+
+/// What all frames of one packet have in common.
+#[derive(Debug)]
+struct Plan {
+    cipher: Arc<Cipher>,
+    spi: Spi,
+    esn: bool,
+    sequence: Reserved,
+    outer: Outer,
+    cutting: Cutting,
+    /// How many bytes of the packet stay outside of ESP.
+    outside: usize,
+    /// Where its headers end that repeat, inside of ESP or outside.
+    skip: usize,
+    /// How many bytes there are inside of ESP at least, for traffic flow confidentiality.
+    pad_to: usize,
+    next_header: Protocol,
+    as_train: bool,
+}
+
+impl SealJob {
+    /// Lays out how `pkt` is sealed by `sa`, which gives its numbers for it. `storage` is an empty list, kept for its
+    /// storage.
+    ///
+    /// # Errors
+    /// Why not; no number is used then.
+    pub(crate) fn new(
+        sa: &mut Sa,
+        mem: &Memory,
+        mut pkt: Packet,
+        train: Train,
+        mtu: usize,
+        storage: Vec<(Buf, Range<usize>)>,
+    ) -> Result<Self, DropReason> {
+        let info = ip_headers(mem, &mut pkt)?;
+        let cutting = Cutting::new(mem, &mut pkt, &info)?;
+        let Cutting { segs, headers, payload, .. } = cutting;
+        let (outer, outside, next_header) = match sa.mode {
+            Mode::Tunnel => {
+                let outer = Outer::tunnel(sa, &info, headers + cutting.payload_of(0), sa.ip_id)?;
+                let next_header = match info.version() {
+                    Version::V4 => Protocol::IPIP,
+                    Version::V6 => Protocol::IPV6,
+                };
+                (outer, 0, next_header)
+            }
+            Mode::Transport => own_headers(sa, &pkt, &info, cutting.fixed_id)?,
+        };
+        let as_train = train == Train::Udp && sa.encap.is_some();
+        let plan = Plan {
+            cipher: Arc::clone(&sa.cipher),
+            spi: sa.spi,
+            esn: sa.flags.esn,
+            sequence: Reserved::NONE,
+            outer,
+            outside,
+            skip: headers.max(outside),
+            pad_to: sa.pad_to(mtu),
+            cutting,
+            next_header,
+            as_train,
+        };
+        let full = plan.esp_len(0);
+        if full > plan.outer.max_esp_len() {
+            return Err(DropReason::PacketTooBig);
+        }
+        let copied_payload = payload - plan.first_payload();
+        let copied_heads = segs * plan.head_len();
+        let protects = (segs as u64, (copied_heads + copied_payload) as u64);
+        let at_once = if as_train {
+            (plan.outer.max_esp_len() / full).min(MAX_TRAIN)
+        } else {
+            (mem.large().page_size() / (FRAME_HEADROOM + plan.outer.len() + full)).max(1)
+        };
+        let mut job = Self { plan, source: pkt, pages: storage, protects };
+        for first in (0..segs).step_by(at_once) {
+            let run = first..segs.min(first + at_once);
+            let (headroom, total) = job.plan.page_of(&run);
+            let mut page = mem.take(headroom, total)?;
+            page.put(total).ok_or(DropReason::NoMemory)?;
+            job.pages.push((page, run));
+        }
+        job.plan.sequence = sa.out.reserve(segs as u32).map_err(|Overflow| DropReason::EspSequenceOverflow)?;
+        sa.ip_id = sa.ip_id.wrapping_add(segs as u16);
+        #[cfg(debug_assertions)]
+        for index in 0..segs {
+            sa.cipher.register(job.plan.sequence.get(index as u32).iv);
+        }
+        mem.copied(CopyReason::WireFrame, copied_payload);
+        let copied_headers = copied_heads + outside * if as_train { job.pages.len() } else { segs };
+        if copied_headers > 0 {
+            mem.copied(CopyReason::SegmentHeader, copied_headers);
+        }
+        Ok(job)
+    }
+
+    /// Bytes that pass through the cipher.
+    pub(crate) fn bytes(&self) -> usize {
+        self.source.len()
+    }
+
+    /// Writes and encrypts the frames.
+    pub(crate) fn run(&mut self) {
+        let Self { plan, source, pages, .. } = self;
+        let head = source.head();
+        let mut payload = Source::new(source.chunks(), plan.skip);
+        for (page, run) in pages {
+            let bytes = page.bytes_mut().expect("a page that this job took for itself");
+            if plan.as_train {
+                plan.write_train(head, &mut payload, bytes, run.clone());
+            } else {
+                plan.write_singles(head, &mut payload, bytes, run.clone());
+            }
+        }
+    }
+
+    /// Appends the frames as packets to `out`: a train each page, or a packet each segment. Gives back the storage.
+    pub(crate) fn finish(self, out: &mut Vec<Packet>) -> Vec<(Buf, Range<usize>)> {
+        let Self { plan, source, mut pages, .. } = self;
+        let link = source.meta.link;
+        for (mut page, run) in pages.drain(..) {
+            if plan.as_train {
+                out.push(plan.train(link, page, &run));
+                continue;
+            }
+            out.reserve(run.len());
+            for index in run.start..run.end - 1 {
+                let frame = page.split_to(plan.frame_len(index));
+                page.pull(FRAME_HEADROOM);
+                out.push(plan.packet(link, frame));
+            }
+            out.push(plan.packet(link, page));
+        }
+        pages
+    }
+
+    /// How many packets, and how many of their bytes, it protects.
+    pub(crate) const fn protects(&self) -> (u64, u64) {
+        self.protects
+    }
+}
+
+impl Plan {
+    /// Bytes of headers that each segment repeats inside of ESP.
+    fn head_len(&self) -> usize {
+        self.skip - self.outside
+    }
+
+    /// How much of the first segment's payload these headers are: of a whole packet, which counts its headers as
+    /// payload.
+    fn first_payload(&self) -> usize {
+        self.skip - self.cutting.headers
+    }
+
+    /// Bytes inside of ESP in segment `index`.
+    fn text_len(&self, index: usize) -> usize {
+        self.head_len() + self.cutting.payload_of(index) - self.first_payload()
+    }
+
+    /// Bytes from the SPI to the end of the ICV in segment `index`.
+    fn esp_len(&self, index: usize) -> usize {
+        let text_len = self.text_len(index).max(self.pad_to);
+        self.cipher.overhead() + text_len + esp::trailer_len(text_len, self.cipher.align())
+    }
+
+    /// Bytes of segment `index` as a packet of its own.
+    fn frame_len(&self, index: usize) -> usize {
+        self.outer.len() + self.esp_len(index)
+    }
+
+    /// Headroom and bytes of the page for the segments of `run`.
+    fn page_of(&self, run: &Range<usize>) -> (usize, usize) {
+        let (before, last) = (run.len() - 1, run.end - 1);
+        if self.as_train {
+            (Memory::HEADROOM, self.outer.len() + self.esp_len(run.start) * before + self.esp_len(last))
+        } else {
+            (FRAME_HEADROOM, (FRAME_HEADROOM + self.frame_len(run.start)) * before + self.frame_len(last))
+        }
+    }
+
+    /// Seals the segments of `run` as one fat UDP packet.
+    fn write_train<'a>(
+        &self,
+        head: &[u8],
+        payload: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        page: &mut [u8],
+        run: Range<usize>,
+    ) {
+        let (outer, mut rest) = page.split_at_mut(self.outer.len());
+        self.outer.write(outer, head, rest.len(), run.start as u16);
+        for index in run {
+            let (frame, behind) = rest.split_at_mut(self.esp_len(index));
+            self.seal_one(head, payload, frame, index);
+            rest = behind;
+        }
+    }
+
+    /// Seals the segments of `run` as packets of their own, which share a page.
+    fn write_singles<'a>(
+        &self,
+        head: &[u8],
+        payload: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        page: &mut [u8],
+        run: Range<usize>,
+    ) {
+        let mut rest = page;
+        for index in run {
+            let (frame, behind) = rest.split_at_mut(self.frame_len(index));
+            let (outer, esp) = frame.split_at_mut(self.outer.len());
+            self.outer.write(outer, head, esp.len(), index as u16);
+            self.seal_one(head, payload, esp, index);
+            rest = behind.get_mut(FRAME_HEADROOM..).unwrap_or_default();
+        }
+    }
+
+    /// Fills `frame` with segment `index`: header, the segment, trailer; initialisation vector and ICV are the cipher's.
+    #[inline]
+    fn seal_one<'a>(
+        &self,
+        head: &[u8],
+        payload: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        frame: &mut [u8],
+        index: usize,
+    ) {
+        let Self { cipher, cutting, .. } = self;
+        let number = self.sequence.get(index as u32);
+        let (header, rest) = frame.split_at_mut(esp::Header::LEN);
+        let text = &mut rest[cipher.iv_len()..];
+        let (text, _) = text.split_at_mut(text.len() - cipher.icv_len());
+        let (inside, trailer) = text.split_at_mut(self.text_len(index));
+        let (tfc, trailer) = trailer.split_at_mut(self.pad_to.saturating_sub(inside.len()));
+        tfc.fill(0);
+        header.copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
+        let (repeated, own) = inside.split_at_mut(self.head_len());
+        repeated.copy_from_slice(&head[self.outside..self.skip]);
+        let sum = if cutting.sums_payload() {
+            payload.copy_and_sum(own)
+        } else {
+            payload.copy_to(own);
+            0
+        };
+        cutting.patch(inside, self.outside, index, sum);
+        esp::write_trailer(trailer, self.next_header);
+        cipher.seal(frame, number.iv, self.esn.then_some(number.high));
+    }
+
+    /// The fat packet that a page of `run` is.
+    fn train(&self, link: LinkId, page: Buf, run: &Range<usize>) -> Packet {
+        let mut pkt = self.packet(link, page);
+        if run.len() > 1 {
+            let (size, segs) = (self.esp_len(run.start) as u16, run.len() as u16);
+            pkt.meta.cut = Cut::Gso(Gso { size, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });
+        }
+        pkt
+    }
+
+    fn packet(&self, link: LinkId, buf: Buf) -> Packet {
+        let mut pkt = Packet::from_buf(buf);
+        pkt.meta = Meta { link, ..Meta::default() };
+        if let Some(start) = self.outer.udp_check_at() {
+            pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
+        }
+        pkt
+    }
+}
+
+/// A packet's own headers as the outer ones, how many bytes they are, and what ESP then carries.
+fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Outer, usize, Protocol), DropReason> {
+    let version = info.version();
+    // A fragment has no payload of its own to protect (RFC 4303 §3.3.4), and an SA one family.
+    if info.fragment.is_some() || version != Version::of_addr(sa.dst) {
+        return Err(DropReason::EspMismatch);
+    }
+    let (len, next_header_at) = match version {
+        Version::V4 => (info.header_len, ipv4::PROTOCOL_AT),
+        Version::V6 => {
+            let place = Chain::walk(pkt.head(), pkt.len())?.per_fragment_end;
+            (place.offset, place.next_header_at)
+        }
+    };
+    let next_header = Protocol(*pkt.head().get(next_header_at).ok_or(DropReason::Ipv6Header)?);
+    Ok((Outer::own(sa, version, len, next_header_at, fixed_id), len, next_header))
+}
