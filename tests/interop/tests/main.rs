@@ -1,6 +1,8 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
-//! and then with fatpath at the near one. What Linux cannot be the near end of runs with fatpath alone.
+//! and then with fatpath at the near one. What Linux cannot be the near end of runs with fatpath alone. And ESP against
+//! scapy, packet by packet.
 
+mod scapy;
 mod scenario;
 mod site;
 
@@ -13,7 +15,7 @@ use site::Near;
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::UML, Need::MODPROBE, Need::PING];
 
 fn main() {
-    let mut trials = Vec::new();
+    let mut trials = scapy::trials();
     for scenario in SCENARIOS {
         if !scenario.behind {
             trials.push(trial(format!("linux/{}", scenario.name), NEEDS, || scenario.run(Near::Linux)));

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs::OpenOptions;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Completion, Trial};
@@ -19,6 +20,13 @@ pub enum Need {
     Program {
         /// Its name.
         name: &'static str,
+        /// The Debian package that has it.
+        package: &'static str,
+    },
+    /// A file.
+    File {
+        /// Where it is.
+        path: &'static str,
         /// The Debian package that has it.
         package: &'static str,
     },
@@ -55,6 +63,9 @@ impl Need {
                 let path = env::var_os("PATH").unwrap_or_default();
                 let found = env::split_paths(&path).any(|directory| directory.join(name).is_file());
                 (!found).then(|| format!("needs {name}: Debian package {package}"))
+            }
+            Self::File { path, package } => {
+                (!Path::new(path).exists()).then(|| format!("needs {path}: Debian package {package}"))
             }
         }
     }
