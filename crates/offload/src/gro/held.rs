@@ -39,21 +39,17 @@ impl Held {
         Self { packet, first, next_seq, count: 1, fixed_id: false, last_flags: Flags::NONE }
     }
 
-    /// Tells whether a packet is of this flow and came by the same SAs.
+    /// Tells whether a packet of the same flow, whose head is `head`, continues this one. It must have come by the same
+    /// SAs.
     #[inline]
-    pub(super) fn is_of(&self, arrival: &Arrival, meta: &Meta) -> bool {
-        self.first.flow == arrival.flow && self.packet.meta.sec_path.as_slice() == meta.sec_path.as_slice()
-    }
-
-    /// Tells whether a packet of the same flow, whose head is `head`, continues this one.
-    #[inline]
-    pub(super) fn accepts(&self, head: &[u8], arrival: &Arrival) -> bool {
+    pub(super) fn accepts(&self, head: &[u8], arrival: &Arrival, meta: &Meta) -> bool {
         let Self { first, .. } = self;
         let in_order = match first.protocol {
             Protocol::TCP => arrival.seq == self.next_seq && !arrival.flags.contains(Flags::CWR),
             _ => true,
         };
         in_order
+            && self.packet.meta.sec_path.as_slice() == meta.sec_path.as_slice()
             && arrival.constant == first.constant
             && arrival.payload.wrapping_sub(1) < first.payload
             && self.packet.len() + arrival.payload as usize <= MAX_LEN

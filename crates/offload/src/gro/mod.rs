@@ -78,10 +78,10 @@ impl Gro {
         let view = View { head: buf.bytes(), len: buf.len(), meta };
         let Ok(Class::Segment(arrival)) = Class::parse(view, self.config.udp) else { return Err(buf) };
         let bucket = &mut self.buckets[arrival.bucket(BUCKETS)];
-        let Some(at) = bucket.iter().position(|held| held.is_of(&arrival, meta)) else { return Err(buf) };
+        let Some(at) = bucket.iter().position(|held| held.first.flow == arrival.flow) else { return Err(buf) };
         let held = &mut bucket[at];
         let joins = meta.cut == Cut::Whole
-            && held.accepts(view.head, &arrival)
+            && held.accepts(view.head, &arrival, meta)
             && held.has_slots(1)
             && arrival.check_ok(view, |l4| checksum::sum(&view.head[l4..]));
         if !joins || !held.own_headers(mem) {
@@ -98,10 +98,10 @@ impl Gro {
     fn receive_segment(&mut self, mem: &Memory, mut pkt: Packet, arrival: &Arrival, out: &mut Vec<Packet>) {
         let bucket = &mut self.buckets[arrival.bucket(BUCKETS)];
         let check_ok = |pkt: &Packet| arrival.check_ok(View::of(pkt), |l4| checksum::sum_of(pkt, l4, pkt.len()));
-        if let Some(at) = bucket.iter().position(|held| held.is_of(arrival, &pkt.meta)) {
+        if let Some(at) = bucket.iter().position(|held| held.first.flow == arrival.flow) {
             let held = &mut bucket[at];
             let joins = pkt.meta.cut == Cut::Whole
-                && held.accepts(pkt.head(), arrival)
+                && held.accepts(pkt.head(), arrival, &pkt.meta)
                 && (self.config.frag_list || held.has_slots_for(&pkt, arrival))
                 && check_ok(&pkt);
             if joins && held.own_headers(mem) {

@@ -301,6 +301,21 @@ fn a_packet_that_is_not_merged_does_not_overtake_its_flow() {
     }
 }
 
+/// As in a rekey: what comes by the new SA must not be let go before what came by the old one.
+#[test]
+fn what_came_by_another_sa_ends_what_is_held_of_its_flow() {
+    let mem = Memory::heap();
+    let mut gro = Gro::new(MERGE);
+    let mut out = Vec::new();
+    let bytes = [tcp4(1, 1, 10), tcp4(11, 2, 10), tcp4(21, 3, 0)].map(|frame| frame.bytes());
+    for (bytes, sa) in bytes.iter().zip([1, 2, 2]) {
+        let mut pkt = received(&mem, bytes);
+        pkt.meta.sec_path.push(SaId(sa));
+        gro.receive(&mem, pkt, &mut out);
+    }
+    assert_eq!(out.iter().map(Packet::to_vec).collect::<Vec<_>>(), bytes);
+}
+
 #[test]
 fn other_protocols_pass_and_leave_what_is_held() {
     let mem = Memory::heap();
