@@ -130,6 +130,7 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
             "Error: invalid value '../x' for '--instance <NAME>': use 1 to 64 letters, digits, '-', '_' and '.', \
              beginning with no dot; try --help.\n",
         ),
+        (&["bench", "esp", "--only", "tx/tunnel/rot13"], "Error: bench esp: no case has tx/tunnel/rot13 in its name\n"),
         (
             &["demo", "--seconds", "0"],
             "Error: invalid value '0' for '--seconds <SECONDS>': 0 is not in 1..=3600; try --help.\n",
@@ -145,7 +146,7 @@ fn help_is_printed_on_request_and_where_a_command_is_missing() {
     let dir = Dir::new("help");
     let help = dir.fatpath(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    for word in ["run", "check", "show", "demo", "capture", "completions", "man"] {
+    for word in ["run", "check", "show", "demo", "bench", "capture", "completions", "man"] {
         assert!(String::from_utf8_lossy(&help.stdout).contains(&format!("\n  {word} ")), "{word}: {help:?}");
     }
     let nothing = dir.fatpath(&[]);

@@ -8,7 +8,7 @@ use packet::Allocations;
 use crate::figures::median;
 
 /// Turns before any counts: pools, caches and lists have their size then.
-const WARM_TURNS: usize = 30;
+const WARM_TURNS: usize = 8;
 
 /// Cases that are compared with each other.
 pub(super) struct Group {
@@ -16,18 +16,26 @@ pub(super) struct Group {
     pub(super) name: String,
     /// In the order in which a round measures them.
     pub(super) cases: Vec<Plan>,
-    /// Which are divided by which.
-    pub(super) ratios: Vec<[&'static str; 2]>,
+    /// How they compare.
+    pub(super) ratios: &'static [Comparison],
+}
+
+/// How much faster some cases are than others: the time of those below, one after the other, over the time of those
+/// above.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Comparison {
+    /// As the report names it.
+    pub(super) of: &'static str,
+    pub(super) over: &'static [&'static str],
+    pub(super) under: &'static [&'static str],
 }
 
 /// A case that is yet to be set up.
 pub(super) struct Plan {
     /// The last part of its name.
-    pub(super) name: &'static str,
-    /// What one turn of it moves.
-    pub(super) load: Load,
-    /// Sets it up.
-    pub(super) setup: Box<dyn Fn() -> Box<dyn Turn>>,
+    name: &'static str,
+    load: Load,
+    setup: Box<dyn Fn() -> Box<dyn Turn>>,
 }
 
 /// What one turn moves.
@@ -68,6 +76,11 @@ impl Group {
 }
 
 impl Plan {
+    /// A case of that name.
+    pub(super) fn new(name: &'static str, load: Load, setup: impl Fn() -> Box<dyn Turn> + 'static) -> Self {
+        Self { name, load, setup: Box::new(setup) }
+    }
+
     /// The case, ready for its first turn.
     pub(super) fn start(&self) -> Case {
         let Self { name, load, .. } = *self;
@@ -99,6 +112,8 @@ struct Sums {
 /// One round of a case.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
+    /// Of a turn.
+    pub(super) nanos: f64,
     pub(super) gbps: f64,
     pub(super) ns_per_packet: f64,
     pub(super) copied_bytes_per_byte: f64,
@@ -144,9 +159,10 @@ impl Case {
         let Load { packets, payload, small } = self.load;
         let (of_turns, packets) = (turns as f64, packets as f64);
         self.rounds.push(Sample {
+            nanos: turn,
             gbps: payload as f64 * 8.0 / turn,
             ns_per_packet: turn / packets,
-            copied_bytes_per_byte: copied as f64 / (of_turns * payload as f64),
+            copied_bytes_per_byte: copied as f64 / (of_turns * payload.max(1) as f64),
             allocs_per_packet: allocations as f64 / (of_turns * packets),
             mpps: small.then_some(packets * 1e3 / turn),
         });
@@ -158,5 +174,80 @@ impl Case {
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::rc::Rc;
+    use std::thread::sleep;
+
+    use super::*;
+
+    /// Turns of which each third is disturbed.
+    struct Napping(Rc<Cell<u64>>);
+
+    impl Turn for Napping {
+        fn prepare(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn run(&mut self) {
+            sleep(Duration::from_millis(if self.0.get().is_multiple_of(3) { 20 } else { 1 }));
+        }
+
+        fn copied(&self) -> u64 {
+            self.0.get() / 2 * 50
+        }
+
+        fn check(&self) -> Result<(), String> {
+            if self.0.get() < 1000 { Ok(()) } else { Err("tired".to_owned()) }
+        }
+    }
+
+    fn case(turns: u64) -> Case {
+        let load = Load { packets: 10, payload: 1000, small: true };
+        Plan::new("napping", load, move || Box::new(Napping(Rc::new(Cell::new(turns))))).start()
+    }
+
+    #[test]
+    fn a_round_is_judged_by_its_middle_turn() {
+        let mut case = case(0);
+        case.warm().unwrap();
+        case.slice(Duration::from_millis(60)).unwrap();
+        case.slice(Duration::from_millis(60)).unwrap();
+        case.end_round();
+        let Sample { nanos, gbps, ns_per_packet, mpps, .. } = case.rounds[0];
+        assert!((1e6..15e6).contains(&nanos), "{nanos}");
+        assert_eq!((gbps, ns_per_packet, mpps), (8000.0 / nanos, nanos / 10.0, Some(1e4 / nanos)));
+    }
+
+    #[test]
+    fn a_slice_has_a_turn_however_short_it_is() {
+        let mut case = case(0);
+        case.slice(Duration::ZERO).unwrap();
+        case.end_round();
+        assert_eq!((case.rounds.len(), case.nanos.len()), (1, 0));
+    }
+
+    #[test]
+    fn what_is_lost_ends_the_measurement() {
+        assert_eq!(case(1000).slice(Duration::ZERO), Err("napping: tired".to_owned()));
+        assert_eq!(case(999).warm(), Err("napping: tired".to_owned()));
+    }
+
+    #[test]
+    fn a_group_is_cut_down_to_the_cases_that_are_wanted() {
+        let load = Load::default();
+        let plan = |name| Plan::new(name, load, || Box::new(Napping(Rc::default())));
+        let group = || Group { name: "a/b".to_owned(), cases: vec![plan("fat"), plan("thin")], ratios: &[] };
+        let left = |wanted: &str| {
+            let names = |group: Group| group.cases.iter().map(|case| case.name).collect::<Vec<_>>();
+            group().only(|name| name.contains(wanted)).map(names)
+        };
+        assert_eq!(left("/b/f"), Some(vec!["fat"]));
+        assert_eq!(left("a/"), Some(vec!["fat", "thin"]));
+        assert_eq!(left("fatter"), None);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::case::{Case, Group, Sample};
+use super::case::{Case, Comparison, Group, Sample};
 use crate::figures::{self, Ratio, median, rounded};
 
 /// What a packet cost.
@@ -47,11 +47,15 @@ impl Tally {
                 },
             });
         }
-        let rounds = |name: &str| cases.iter().find(|case| case.name == name).map(|case| &case.rounds);
-        for [over, under] in &group.ratios {
-            if let (Some(above), Some(below)) = (rounds(over), rounds(under)) {
-                let pairs = above.iter().zip(below).map(|(above, below)| (above.gbps, below.gbps));
-                self.ratios.push(Ratio::new(&group.name, &format!("{over}/{under}"), pairs));
+        let nanos = |names: &[&str]| -> Option<Vec<f64>> {
+            let chosen = names.iter().map(|name| cases.iter().find(|case| case.name == *name));
+            let chosen: Vec<&Case> = chosen.collect::<Option<_>>()?;
+            let round = |at: usize| chosen.iter().map(|case| case.rounds[at].nanos).sum();
+            Some((0..chosen.first()?.rounds.len()).map(round).collect())
+        };
+        for Comparison { of, over, under } in group.ratios {
+            if let (Some(over), Some(under)) = (nanos(over), nanos(under)) {
+                self.ratios.push(Ratio::new(&group.name, of, under.into_iter().zip(over)));
             }
         }
     }

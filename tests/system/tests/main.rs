@@ -1,5 +1,6 @@
 //! Tests of the program as a whole: real processes, real interfaces, the host's kernel at either end.
 
+mod bench;
 mod daemon;
 mod demo;
 mod router;
@@ -8,6 +9,9 @@ mod tunnel;
 use libtest_mimic::Arguments;
 
 fn main() {
-    let trials = [tunnel::trials(), router::trials(), daemon::trials(), demo::trials()].into_iter().flatten().collect();
+    let trials = [tunnel::trials(), router::trials(), daemon::trials(), demo::trials(), bench::trials()]
+        .into_iter()
+        .flatten()
+        .collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -91,7 +91,7 @@ fn sa(setting: Setting) -> SaConfig {
         dst,
         algorithm: setting.cipher.algorithm(),
         flags,
-        ..sim::esp(ENDS[0], ENDS[1], 0x1000, setting.mode, false)
+        ..sim::esp(ENDS[0], ENDS[1], 0x1000, setting.mode, setting.udp)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use ipsec::Mode;
-use ipsec::engine::Aead;
+use ipsec::engine;
 use packet::{Buf, Memory};
 use wire::{esp, ipv4};
 
@@ -12,20 +12,17 @@ use super::load::Traffic;
 use super::{Cipher, Setting, Side};
 use crate::bench::case::{Load, Turn};
 
-/// Room in front of a frame, as the sending gateway leaves for a link's header.
-const HEADROOM: usize = 32;
+/// Where ESP begins: behind the room for a link's header that the sending gateway leaves, and an outer IPv4 header.
+const ESP_AT: usize = 32 + ipv4::Header::LEN;
 
-/// SPI and extended sequence number (RFC 4106 §5).
-const AAD: [u8; 12] = [0; 12];
+/// The upper half of the extended sequence numbers.
+const HIGH: Option<u32> = Some(0);
 
 /// As many frames as a turn of the gateway has, in as many pages.
 pub(super) struct Limit {
     work: Work,
-    aead: Aead,
+    cipher: engine::Cipher,
     mem: Memory,
-    /// Where in its frame the encrypted bytes begin, and how many there are.
-    text: (usize, usize),
-    icv_len: usize,
     stride: usize,
     /// What a page holds before each turn.
     master: Vec<u8>,
@@ -49,7 +46,7 @@ enum Work {
 impl Limit {
     /// The limit of a setting, for frames as this pair has them.
     pub(super) fn new(setting: Setting, pair: &Pair) -> Self {
-        let aead = Aead::new(&setting.cipher.algorithm()).expect("a good key");
+        let cipher = engine::Cipher::new(&setting.cipher.algorithm()).expect("a good key");
         let work = match (setting.cipher, setting.side) {
             (Cipher::Null, Side::Tx) => Work::Copy,
             (Cipher::Null, Side::Rx) => Work::Sum,
@@ -62,17 +59,13 @@ impl Limit {
             Traffic::Small => payload / frames + ipv4::Header::LEN + wire::udp::Header::LEN,
         };
         let inside = if setting.mode == Mode::Tunnel { inner } else { inner - ipv4::Header::LEN };
-        let text_len = inside + esp::trailer_len(inside, aead.align());
-        let text_at = HEADROOM + ipv4::Header::LEN + esp::Header::LEN + aead.iv_len();
-        let icv_len = aead.icv_len();
-        let stride = text_at + text_len + icv_len;
+        let esp_len = cipher.overhead() + inside + esp::trailer_len(inside, cipher.align());
+        let stride = ESP_AT + esp_len;
         let per_page = Memory::LARGE / stride;
         let mut limit = Self {
             work,
-            aead,
+            cipher,
             mem: Memory::heap(),
-            text: (text_at, text_len),
-            icv_len,
             stride,
             master: vec![0x5a; per_page * stride],
             frames,
@@ -89,8 +82,7 @@ impl Limit {
 
     fn seal_master(&mut self) {
         for (number, frame) in self.master.chunks_exact_mut(self.stride).enumerate() {
-            let (text, icv) = frame[self.text.0..].split_at_mut(self.text.1);
-            self.aead.seal((number as u64).to_be_bytes(), &AAD, text, icv);
+            self.cipher.seal(&mut frame[ESP_AT..], (number as u64).to_be_bytes(), HIGH);
         }
     }
 
@@ -116,27 +108,25 @@ impl Turn for Limit {
     }
 
     fn run(&mut self) {
-        let Self { work, aead, text: (at, len), icv_len, stride, pages, sources, number, scratch, .. } = self;
+        let Self { work, cipher, stride, pages, sources, number, scratch, .. } = self;
         for (nth, page) in pages.iter_mut().enumerate() {
             let bytes = page.bytes_mut().expect("a page of its own");
             for (index, frame) in bytes.chunks_exact_mut(*stride).enumerate() {
-                let sealed = &mut frame[*at..*at + *len + *icv_len];
+                let packet = &mut frame[ESP_AT..];
                 match work {
                     Work::Seal => {
                         *number += 1;
-                        let (text, icv) = sealed.split_at_mut(*len);
-                        aead.seal(number.to_be_bytes(), &AAD, text, icv);
+                        cipher.seal(packet, number.to_be_bytes(), HIGH);
                     }
                     Work::Open => {
-                        let opened = aead.open((index as u64).to_be_bytes(), &AAD, sealed, scratch);
-                        assert!(opened.is_ok(), "what was sealed opens");
+                        assert!(cipher.open(packet, HIGH, scratch).is_ok(), "what was sealed opens");
                     }
                     Work::Copy => {
-                        let source = &sources[nth].bytes()[index * *stride + *at..][..sealed.len()];
-                        sealed.copy_from_slice(source);
+                        let source = &sources[nth].bytes()[index * *stride + ESP_AT..][..packet.len()];
+                        packet.copy_from_slice(source);
                     }
                     Work::Sum => {
-                        black_box(wire::checksum::sum(sealed));
+                        black_box(offload::checksum::sum(packet));
                     }
                 }
             }

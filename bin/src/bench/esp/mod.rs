@@ -1,6 +1,6 @@
 //! `fatpath bench esp`: ESP at the cipher's speed, or how far from it.
 //!
-//! Two gateways speak raw ESP over a 1500-byte wire, and each has a device towards its hosts. A turn moves a few super-
+//! Two gateways speak raw ESP, or ESP in UDP, over a 1500-byte wire, and each has a device towards its hosts. A turn moves a few super-
 //! packets of TCP, or as many small packets of UDP.
 //!
 //! - `tx` is the sending gateway, from the device to the wire; `rx` the receiving one, from the wire to the device.
@@ -10,8 +10,12 @@
 //! - `limit` is the cipher alone, by the same calls over as many bytes in pages as many. Null has none: in its place
 //!   stand a copy of the bytes for `tx` and a sum of them for `rx`, which is what is left to do.
 //!
+//! `flood` is a receiving gateway with forged packets among the good ones: `good` and `forged` are each alone, `mixed` is
+//! one of each in turn. Were none disturbed by the other, `mixed` would take the time of both.
+//!
 //! In transport mode a gateway does ESP for the host behind it, from whose address to whose address the SA is.
 
+mod forgery;
 mod gateway;
 mod limit;
 mod load;
@@ -19,11 +23,12 @@ mod turn;
 
 use ipsec::{Algorithm, Mode};
 
+use self::forgery::Forgery;
 use self::gateway::{Pair, Way};
 use self::limit::Limit;
 use self::load::Traffic;
-use self::turn::{Receiving, Sending};
-use super::case::{Group, Plan, Turn};
+use self::turn::{Arrivals, Receiving, Sending};
+use super::case::{Comparison, Group, Load, Plan, Turn};
 
 /// Which of the two gateways is looked at.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -39,6 +44,8 @@ struct Setting {
     mode: Mode,
     cipher: Cipher,
     traffic: Traffic,
+    /// Whether ESP is in UDP: trains of it where the way is fat.
+    udp: bool,
 }
 
 /// What encrypts.
@@ -71,30 +78,47 @@ impl Cipher {
     }
 }
 
-/// What is divided by what.
-const RATIOS: [[&str; 2]; 2] = [["fat", "baseline"], ["fat", "limit"]];
+/// How the cases of one setting compare.
+const COMPARISONS: &[Comparison] = &[
+    Comparison { of: "fat/baseline", over: &["fat"], under: &["baseline"] },
+    Comparison { of: "fat/limit", over: &["fat"], under: &["limit"] },
+];
+
+/// How a flood and a good flow compare with each alone: what is left of the flow's share of the processor.
+const FLOOD_COMPARISONS: &[Comparison] =
+    &[Comparison { of: "mixed/share", over: &["mixed"], under: &["good", "forged"] }];
 
 /// Every case.
 pub(super) fn groups() -> Vec<Group> {
     let mut groups = Vec::new();
     for side in [Side::Tx, Side::Rx] {
+        let common = Setting { side, ..Setting::COMMON };
         for mode in [Mode::Transport, Mode::Tunnel] {
-            for cipher in Cipher::ALL {
-                groups.push(Setting { side, mode, cipher, traffic: Traffic::SuperPackets }.group());
-            }
+            groups.extend(Cipher::ALL.map(|cipher| Setting { mode, cipher, ..common }.group()));
         }
-        let (mode, cipher) = (Mode::Tunnel, Cipher::AesGcm256);
-        groups.push(Setting { side, mode, cipher, traffic: Traffic::Small }.group());
+        groups.push(Setting { udp: true, ..common }.group());
+        groups.push(Setting { traffic: Traffic::Small, ..common }.group());
     }
+    groups.extend(Forgery::ALL.map(flood));
     groups
 }
 
 impl Setting {
+    /// What most cases are like.
+    const COMMON: Self = Self {
+        side: Side::Rx,
+        mode: Mode::Tunnel,
+        cipher: Cipher::AesGcm256,
+        traffic: Traffic::SuperPackets,
+        udp: false,
+    };
+
     fn name(self) -> String {
         let side = if self.side == Side::Tx { "tx" } else { "rx" };
         let mode = if self.mode == Mode::Tunnel { "tunnel" } else { "transport" };
         let small = if self.traffic == Traffic::Small { "-64b" } else { "" };
-        format!("{side}/{mode}/{}{small}", self.cipher.name())
+        let udp = if self.udp { "-udp" } else { "" };
+        format!("{side}/{mode}/{}{udp}{small}", self.cipher.name())
     }
 
     fn group(self) -> Group {
@@ -102,16 +126,69 @@ impl Setting {
             let pair = Pair::new(self, way);
             match self.side {
                 Side::Tx => Box::new(Sending::new(pair, self.traffic)),
-                Side::Rx => Box::new(Receiving::new(pair, self.traffic)),
+                Side::Rx => Box::new(Receiving::new(pair, self.traffic, Arrivals::Good)),
             }
         };
         let load = Pair::new(self, Way::Fat).load(self.traffic);
-        let plan = |name, setup| Plan { name, load, setup };
         let cases = vec![
-            plan("baseline", Box::new(move || through(Way::Baseline)) as Box<dyn Fn() -> Box<dyn Turn>>),
-            plan("fat", Box::new(move || through(Way::Fat))),
-            plan("limit", Box::new(move || Box::new(Limit::new(self, &Pair::new(self, Way::Fat))))),
+            Plan::new("baseline", load, move || through(Way::Baseline)),
+            Plan::new("fat", load, move || through(Way::Fat)),
+            Plan::new("limit", load, move || Box::new(Limit::new(self, &Pair::new(self, Way::Fat)))),
         ];
-        Group { name: self.name(), cases, ratios: RATIOS.to_vec() }
+        Group { name: self.name(), cases, ratios: COMPARISONS }
+    }
+}
+
+/// A good flow, forgeries of one kind, and as many of each in turns.
+fn flood(forgery: Forgery) -> Group {
+    let setting = Setting::COMMON;
+    let good = Pair::new(setting, Way::Fat).load(setting.traffic);
+    let case = |name, load, arrivals| {
+        Plan::new(name, load, move || Box::new(Receiving::new(Pair::new(setting, Way::Fat), setting.traffic, arrivals)))
+    };
+    let cases = vec![
+        case("good", good, Arrivals::Good),
+        case("forged", Load { payload: 0, ..good }, Arrivals::Forged(forgery)),
+        case("mixed", Load { packets: 2 * good.packets, ..good }, Arrivals::Mixed(forgery)),
+    ];
+    Group { name: format!("flood/{}", forgery.name()), cases, ratios: FLOOD_COMPARISONS }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_case_moves_what_it_is_given() {
+        for group in groups() {
+            for plan in &group.cases {
+                let mut case = plan.start();
+                let ran = (0..2).try_for_each(|_| case.slice(Duration::ZERO));
+                assert_eq!(ran, Ok(()), "{}", group.name);
+            }
+        }
+    }
+
+    #[test]
+    fn fat_packets_leave_whole_and_others_as_they_came() {
+        for (way, want) in [(Way::Baseline, 184), (Way::Fat, 4)] {
+            let mut turn = Sending::new(Pair::new(Setting::COMMON, way), Traffic::SuperPackets);
+            turn.prepare();
+            turn.run();
+            assert_eq!(turn.forwarded(), want, "{way:?}");
+        }
+    }
+
+    #[test]
+    fn names_say_the_direction_the_mode_and_the_cipher_and_none_comes_twice() {
+        let groups = groups();
+        let names: BTreeSet<&str> = groups.iter().map(|group| group.name.as_str()).collect();
+        assert_eq!(names.len(), groups.len());
+        for name in ["tx/tunnel/aes-gcm-256", "rx/transport/null", "tx/tunnel/aes-gcm-256-64b", "flood/wrong-icv"] {
+            assert!(names.contains(name), "{name} in {names:?}");
+        }
     }
 }

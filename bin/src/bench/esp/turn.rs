@@ -1,8 +1,9 @@
 //! One turn of the sending gateway, or of the receiving one.
 
-use base::{Instant, LinkId};
-use packet::{Buf, Memory, Packet};
+use base::{DropReason, Instant, LinkId};
+use packet::{Buf, Csum, Cut, Memory, Packet};
 
+use super::forgery::Forgery;
 use super::gateway::{Gateway, LAN, Pair, WAN};
 use super::load::{Source, Traffic, in_bursts};
 use crate::bench::case::Turn;
@@ -22,6 +23,17 @@ pub(super) struct Sending {
     expected: Expected,
 }
 
+/// What the receiving gateway is sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Arrivals {
+    /// The good flow.
+    Good,
+    /// As many forgeries.
+    Forged(Forgery),
+    /// A good packet and a forgery in turn.
+    Mixed(Forgery),
+}
+
 /// The receiving gateway: from the wire to the device.
 #[derive(Debug)]
 pub(super) struct Receiving {
@@ -32,14 +44,22 @@ pub(super) struct Receiving {
     /// What the receiving gateway is handed.
     bursts: Vec<Vec<Packet>>,
     frames: Vec<Packet>,
+    arrivals: Arrivals,
+    /// What the good flow sent before, which forgeries are made from.
+    earlier: Vec<Vec<u8>>,
     expected: Expected,
 }
 
 /// What a gateway should have forwarded by now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Expected {
+    /// Bytes of payload in one turn of the good flow.
     per_turn: usize,
-    turns: u64,
+    /// Turns of the good flow.
+    good: u64,
+    /// Forged packets, and why they are dropped.
+    forged: u64,
+    forgery: Option<DropReason>,
 }
 
 impl Gateway {
@@ -58,12 +78,18 @@ impl Sending {
         let expected = Expected::of(&pair, traffic);
         Self { source, gateway: pair.near, bursts: Vec::new(), expected }
     }
+
+    /// Packets that it has forwarded, as they came.
+    #[cfg(test)]
+    pub(super) fn forwarded(&self) -> u64 {
+        self.gateway.path.forwarded.packets
+    }
 }
 
 impl Turn for Sending {
     fn prepare(&mut self) {
         self.source.fill(&self.gateway.mem, &mut self.bursts);
-        self.expected.turns += 1;
+        self.expected.good += 1;
     }
 
     fn run(&mut self) {
@@ -80,24 +106,89 @@ impl Turn for Sending {
 }
 
 impl Receiving {
-    pub(super) fn new(pair: Pair, traffic: Traffic) -> Self {
+    pub(super) fn new(pair: Pair, traffic: Traffic, arrivals: Arrivals) -> Self {
         let source = Source::new(&pair, traffic);
         let expected = Expected::of(&pair, traffic);
-        Self { pair, source, plain: Vec::new(), bursts: Vec::new(), frames: Vec::new(), expected }
+        let mut turn = Self {
+            pair,
+            source,
+            plain: Vec::new(),
+            bursts: Vec::new(),
+            frames: Vec::new(),
+            arrivals: Arrivals::Good,
+            earlier: Vec::new(),
+            expected,
+        };
+        if arrivals != Arrivals::Good {
+            turn.seal();
+            turn.remember();
+            turn.receive();
+            turn.run();
+            turn.arrivals = arrivals;
+        }
+        turn.expected.forgery = arrivals.forgery().map(Forgery::reason);
+        turn
     }
-}
 
-impl Turn for Receiving {
-    fn prepare(&mut self) {
-        let Pair { near, far, .. } = &mut self.pair;
+    /// Has the sending gateway seal the packets of one turn.
+    fn seal(&mut self) {
+        let near = &mut self.pair.near;
         self.source.fill(&near.mem, &mut self.plain);
         for burst in &mut self.plain {
             near.path.handle_rx(Instant::ZERO, &near.mem, LAN, burst);
             self.frames.append(near.path.take_tx(WAN).expect("a port"));
         }
-        let mut ring = Ring { mem: &far.mem, page: None };
-        in_bursts(self.frames.drain(..).map(|frame| ring.receive(&frame)), &mut self.bursts);
-        self.expected.turns += 1;
+        self.expected.good += 1;
+    }
+
+    /// Keeps what was sealed, for forgeries to come.
+    fn remember(&mut self) {
+        self.earlier.clear();
+        self.earlier.extend(self.frames.iter().map(Packet::to_vec));
+    }
+
+    /// Has the receiving gateway's device write what was sealed into its pages, and forgeries beside.
+    fn receive(&mut self) {
+        let mut ring = Ring { mem: &self.pair.far.mem, page: None };
+        let Some(forgery) = self.arrivals.forgery() else {
+            return in_bursts(
+                self.frames.drain(..).map(|frame| ring.receive(frame.head(), frame.meta.cut)),
+                &mut self.bursts,
+            );
+        };
+        let mut good = self.frames.drain(..);
+        let mixed = self.earlier.iter().flat_map(|earlier| {
+            let good = good.next().map(|frame| ring.receive(frame.head(), frame.meta.cut));
+            let mut forged = ring.receive(earlier, Cut::Whole);
+            forgery.make(&mut forged);
+            good.into_iter().chain([forged])
+        });
+        in_bursts(mixed, &mut self.bursts);
+        self.expected.forged += self.earlier.len() as u64;
+    }
+}
+
+impl Arrivals {
+    const fn forgery(self) -> Option<Forgery> {
+        match self {
+            Self::Good => None,
+            Self::Forged(forgery) | Self::Mixed(forgery) => Some(forgery),
+        }
+    }
+}
+
+impl Turn for Receiving {
+    fn prepare(&mut self) {
+        if matches!(self.arrivals, Arrivals::Forged(_)) {
+            return self.receive();
+        }
+        self.seal();
+        let sealed = match self.arrivals {
+            Arrivals::Mixed(_) => self.frames.iter().map(Packet::to_vec).collect(),
+            _ => Vec::new(),
+        };
+        self.receive();
+        self.earlier = sealed;
     }
 
     fn run(&mut self) {
@@ -121,7 +212,7 @@ struct Ring<'m> {
 
 impl Ring<'_> {
     /// What arrives of a frame.
-    fn receive(&mut self, frame: &Packet) -> Packet {
+    fn receive(&mut self, frame: &[u8], cut: Cut) -> Packet {
         let stride = (HEADROOM + frame.len()).next_multiple_of(ALIGN);
         let mut page = self.page.take().filter(|page| page.len() >= stride).unwrap_or_else(|| {
             let mut page = self.mem.large().take(0).expect("a heap without limit");
@@ -133,24 +224,32 @@ impl Ring<'_> {
         self.page = Some(page);
         buf.pull(HEADROOM);
         buf.trim(frame.len());
-        buf.bytes_mut().expect("a page of its own").copy_from_slice(frame.head());
-        Packet::from_buf(buf)
+        buf.bytes_mut().expect("a page of its own").copy_from_slice(frame);
+        let mut pkt = Packet::from_buf(buf);
+        // What a socket's GRO has glued it has also looked at.
+        pkt.meta.csum = if cut == Cut::Whole { Csum::None } else { Csum::Unnecessary };
+        pkt.meta.cut = cut;
+        pkt
     }
 }
 
 impl Expected {
     fn of(pair: &Pair, traffic: Traffic) -> Self {
-        Self { per_turn: pair.load(traffic).payload, turns: 0 }
+        Self { per_turn: pair.load(traffic).payload, ..Self::default() }
     }
 
-    /// Fails if a gateway dropped something, or has forwarded less than it was given.
+    /// Fails if a gateway dropped another packet than a forged one, or has forwarded less than it was given.
     fn check(self, gateway: &Gateway) -> Result<(), String> {
-        let drops: Vec<String> =
-            gateway.path.ports.drop_counts().map(|(_, reason, count)| format!("{} {count}", reason.name())).collect();
-        if !drops.is_empty() {
-            return Err(format!("packets were dropped: {}", drops.join(", ")));
+        let drops = gateway.path.ports.drop_counts().map(|(_, reason, count)| (reason, count));
+        let (forged, others): (Vec<_>, Vec<_>) = drops.partition(|&(reason, _)| Some(reason) == self.forgery);
+        if let Some((reason, count)) = others.first() {
+            return Err(format!("{count} packets were dropped: {}", reason.name()));
         }
-        let (got, want) = (gateway.path.forwarded.bytes, self.per_turn as u64 * self.turns);
+        let dropped = forged.first().map_or(0, |&(_, count)| count);
+        if dropped != self.forged {
+            return Err(format!("{dropped} of {} forged packets were dropped", self.forged));
+        }
+        let (got, want) = (gateway.path.forwarded.bytes, self.per_turn as u64 * self.good);
         // The headers are forwarded as well.
         if got > want { Ok(()) } else { Err(format!("{got} bytes were forwarded instead of more than {want}")) }
     }

@@ -1,0 +1,72 @@
+//! What somebody sends who has seen ESP and has no key.
+
+use base::DropReason;
+use packet::Packet;
+use wire::{esp, ipv4};
+
+/// How far ahead of its original a forgery pretends to be: beyond what the good flow has come to.
+const AHEAD: u32 = 100_000;
+
+/// What a forgery has of ESP when it is cut short: too little for an ICV.
+const SHORT: usize = 16;
+
+/// A kind of forgery, made from a good packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Forgery {
+    /// Of an SA that is not there.
+    UnknownSpi,
+    /// With a sequence number to come, and a byte that nobody encrypted.
+    WrongIcv,
+    /// The packet itself, once more.
+    Replayed,
+    /// With a sequence number to come, and cut short.
+    Truncated,
+}
+
+impl Forgery {
+    pub(super) const ALL: [Self; 4] = [Self::UnknownSpi, Self::WrongIcv, Self::Replayed, Self::Truncated];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::UnknownSpi => "unknown-spi",
+            Self::WrongIcv => "wrong-icv",
+            Self::Replayed => "replayed",
+            Self::Truncated => "truncated",
+        }
+    }
+
+    /// Why it is dropped.
+    pub(super) const fn reason(self) -> DropReason {
+        match self {
+            Self::UnknownSpi => DropReason::EspNoState,
+            Self::WrongIcv => DropReason::EspIcv,
+            Self::Replayed => DropReason::EspReplay,
+            Self::Truncated => DropReason::EspTruncated,
+        }
+    }
+
+    /// Makes it of a packet of raw ESP over IPv4.
+    pub(super) fn make(self, pkt: &mut Packet) {
+        if self == Self::Truncated {
+            pkt.trim(ipv4::Header::LEN + SHORT);
+        }
+        let bytes = pkt.head_mut().expect("a page of its own");
+        let (ip, esp) = bytes.split_at_mut(ipv4::Header::LEN);
+        let (spi, rest) = esp.split_at_mut(size_of::<u32>());
+        let (seq, text) = rest.split_at_mut(esp::Header::LEN - size_of::<u32>());
+        if matches!(self, Self::WrongIcv | Self::Truncated) {
+            let original = u32::from_be_bytes(*seq.first_chunk().expect("four bytes"));
+            seq.copy_from_slice(&original.wrapping_add(AHEAD).to_be_bytes());
+        }
+        match self {
+            Self::UnknownSpi => spi[0] ^= 0x80,
+            Self::WrongIcv => text[text.len() / 2] ^= 1,
+            Self::Replayed => {}
+            Self::Truncated => {
+                let header = ipv4::Header::mut_from(ip).expect("an IPv4 header");
+                header.set_total_len((ipv4::Header::LEN + SHORT) as u16);
+                header.fill_check();
+            }
+        }
+    }
+}

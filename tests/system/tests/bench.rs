@@ -1,0 +1,43 @@
+//! `fatpath bench`: its figures have the shape that it promises.
+
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use system::{Outcome, fatpath, run, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("bench/esp_is_measured_beside_its_limit", &[], esp)]
+}
+
+/// Briefly: what it says is looked at, not how much.
+fn esp() -> Outcome {
+    let text = run(Command::new(fatpath()).args(["bench", "esp", "--json", "--rounds", "1", "--slice", "3"]))?;
+    let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
+    assert_eq!((&figures["bench"], &figures["rounds"]), (&"esp".into(), &1.into()), "{text}");
+    for side in ["tx", "rx"] {
+        for group in ["transport/null", "tunnel/aes-gcm-128", "tunnel/aes-gcm-256", "tunnel/aes-gcm-256-64b"] {
+            for case in ["baseline", "fat", "limit"] {
+                let name = format!("{side}/{group}/{case}");
+                let case = entry(&figures["cases"], |entry| entry["name"] == name.as_str()).ok_or(name)?;
+                for figure in ["gbps", "ns_per_packet"] {
+                    assert!(case[figure].as_f64() > Some(0.0), "{figure} in {case}");
+                }
+                assert_eq!(case["allocs_per_packet"], 0.0, "{case}");
+            }
+            for of in ["fat/baseline", "fat/limit"] {
+                let name = format!("{side}/{group}");
+                let ratio = entry(&figures["ratios"], |entry| entry["name"] == name.as_str() && entry["of"] == of);
+                assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {text}");
+            }
+        }
+    }
+    let share = entry(&figures["ratios"], |entry| entry["name"] == "flood/wrong-icv" && entry["of"] == "mixed/share");
+    assert!(share.is_some_and(|share| share["median"].as_f64() > Some(0.0)), "{text}");
+    Ok(())
+}
+
+/// The entry of a list that is meant.
+fn entry(list: &Value, meant: impl Fn(&Value) -> bool) -> Option<&Value> {
+    list.as_array()?.iter().find(|entry| meant(entry))
+}
