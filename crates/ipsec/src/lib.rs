@@ -49,7 +49,7 @@ pub use config::{
     Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir,
     SaFlags, Selector, Template,
 };
-pub use engine::{Algorithm, AlgorithmError};
+pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 pub use flowi::Flowi;
 pub use gateway::Ipsec;
 pub use input::{Inner, Opened};

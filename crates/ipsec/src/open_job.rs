@@ -12,7 +12,7 @@ use wire::ip::Info;
 use wire::{Protocol, Version, ipv4, ipv6};
 
 use crate::config::Mode;
-use crate::engine::Cipher;
+use crate::engine::{Cipher, OpenError};
 use crate::sa::Sa;
 
 /// Packets of one SA behind equal headers, in the order in which they came.
@@ -204,7 +204,11 @@ impl OpenJob {
 /// Decrypts one ESP packet in place, and says what is in it.
 #[inline]
 fn decrypt(cipher: &Cipher, packet: &mut [u8], high: Option<u32>, sums: bool, scratch: &mut Vec<u8>) -> State {
-    let Ok(text) = cipher.open(packet, high, scratch) else { return State::Forged };
+    let text = match cipher.open(packet, high, scratch) {
+        Ok(text) => text,
+        Err(OpenError::IcvWrong) => return State::Forged,
+        Err(OpenError::NotBlocks) => return State::Malformed,
+    };
     let Ok(trailer) = Trailer::parse(text) else { return State::Malformed };
     match text.len().checked_sub(trailer.trailer_len()) {
         None | Some(0) => State::Malformed,

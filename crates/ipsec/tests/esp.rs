@@ -5,14 +5,34 @@ mod common;
 use std::sync::Arc;
 
 use base::{Counters, SaId};
-use common::{NAT_T, Pair, decode, fat, gcm, ip_header, sa, segments, split_wire, udp_packet};
-use ipsec::{Algorithm, Mode, SaConfig, SaFlags, Train};
+use common::{NAT_T, Pair, cbc, decode, fat, gcm, ip_header, sa, segments, split_wire, udp_packet};
+use ipsec::{Algorithm, Authentication, Code, Encryption, Mode, SaConfig, SaFlags, Train};
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Packet, geometry};
 use wire::{Protocol, Version, ipv4, ipv6};
 
 /// Every SA worth trying: modes, outer families, with and without UDP, algorithms.
 fn configs() -> Vec<SaConfig> {
-    let algorithms = [gcm(20, 8), gcm(20, 16), gcm(28, 12), gcm(28, 16), gcm(36, 12), gcm(36, 16), Algorithm::Null];
+    let key = |len| vec![9; len].into();
+    let null = Encryption::Null;
+    let auth = Some(Authentication { code: Code::HmacSha1, key: key(20), icv_len: 12 });
+    let algorithms = [
+        gcm(20, 8),
+        gcm(20, 16),
+        gcm(28, 12),
+        gcm(28, 16),
+        gcm(36, 12),
+        gcm(36, 16),
+        Algorithm::Null,
+        Algorithm::Separate { enc: null, auth: auth.clone() },
+        cbc(16, 12),
+        cbc(32, 16),
+        Algorithm::Separate { enc: Encryption::CbcAes { key: key(24) }, auth: None },
+        Algorithm::Separate { enc: Encryption::CtrAes { key: key(20) }, auth },
+        Algorithm::GmacAes { key: key(20) },
+        Algorithm::CcmAes { key: key(19), icv_len: 8 },
+        Algorithm::ChaCha20Poly1305 { key: key(36) },
+        Algorithm::GmacAes { key: key(36) },
+    ];
     let mut all = Vec::new();
     for (i, algorithm) in algorithms.into_iter().enumerate() {
         for mode in [Mode::Tunnel, Mode::Transport] {

@@ -5,9 +5,9 @@ mod common;
 use std::net::IpAddr;
 
 use base::{Counters, DropReason, Instant, Mib, SaId};
-use common::{NAT_T, Pair, THERE, fat, gcm, ip_header, mask, sa, split_wire, udp_packet};
+use common::{NAT_T, Pair, THERE, cbc, fat, gcm, ip_header, mask, sa, split_wire, udp_packet};
 use ipsec::engine::Cipher;
-use ipsec::{Algorithm, EspInUdp, Mode, SaConfig, SaFlags, Train};
+use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Mode, SaConfig, SaFlags, Train};
 use packet::{Cut, Gso, GsoKind, Packet};
 use wire::{Protocol, Spi, Version, checksum, ipv4, udp};
 
@@ -39,7 +39,12 @@ fn authentic(config: &SaConfig, seq: u32, text: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_forgery_is_refused_and_moves_nothing() {
-    for config in [sa(), SaConfig { encap: NAT_T, ..sa() }, SaConfig { algorithm: gcm(20, 12), ..sa() }] {
+    for config in [
+        sa(),
+        SaConfig { encap: NAT_T, ..sa() },
+        SaConfig { algorithm: gcm(20, 12), ..sa() },
+        SaConfig { algorithm: cbc(16, 12), ..sa() },
+    ] {
         let (mut pair, wire) = sealed(&config);
         let start = split_wire(&Packet::with_data(&pair.mem, &wire).unwrap()).0.len();
         for at in start..wire.len() {
@@ -152,6 +157,26 @@ fn authentic_but_malformed_insides_are_protocol_errors_that_do_not_move_the_wind
         let state = pair.receiver.sa(pair.in_sa).unwrap();
         assert_eq!((state.stats(), state.replay().top()), (ipsec::SaStats::default(), 0));
     }
+}
+
+/// Linux's `crypto_authenc_decrypt`: the ICV first, then the length.
+#[test]
+fn a_text_that_is_not_whole_blocks_is_forged_or_malformed() {
+    let auth = |icv_len| Authentication { code: Code::HmacSha1, key: vec![6; 20].into(), icv_len };
+    let enc = Encryption::CbcAes { key: vec![5; 16].into() };
+    let config = SaConfig { algorithm: Algorithm::Separate { enc, auth: Some(auth(12)) }, ..sa() };
+    let mut pair = Pair::new(&config);
+    // An authenticator without cipher makes the ICV of any bytes.
+    let just_auth = Algorithm::Separate { enc: Encryption::Null, auth: Some(auth(12)) };
+    let odd = authentic(&SaConfig { algorithm: just_auth, ..sa() }, 9, &[0x45; 16 + 15]);
+    assert_eq!(pair.refuse(&odd), [DropReason::EspFormat]);
+    assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().stats().failed, 0);
+    let mut forged = odd;
+    forged[30] ^= 1;
+    assert_eq!(pair.refuse(&forged), [DropReason::EspIcv]);
+    let state = pair.receiver.sa(pair.in_sa).unwrap();
+    assert_eq!((state.stats().failed, state.replay().top()), (1, 0));
+    assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmInStateProtoError, 2));
 }
 
 #[test]

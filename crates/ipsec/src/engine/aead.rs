@@ -1,4 +1,4 @@
-//! Ciphers that encrypt and authenticate in one, with a salt and an 8-byte initialisation vector.
+//! AES-GCM (RFC 4106) and ChaCha20-Poly1305 (RFC 7634): one key, four bytes of salt, an 8-byte initialisation vector.
 
 use aws_lc_rs::aead as aws_lc;
 use ring::aead as ring;
@@ -6,13 +6,13 @@ use subtle::ConstantTimeEq;
 use wire::esp::Header;
 
 use super::secret::Secret;
-use super::{IcvWrong, Library};
+use super::{Library, OpenError};
 
 /// Bytes of salt at the end of the keying material of RFC 4106 §8.1, the first ones of each nonce.
 pub(super) const SALT_LEN: usize = 4;
 
 /// Bytes of initialisation vector in each packet, the last ones of its nonce.
-const IV_LEN: usize = 8;
+pub(super) const IV_LEN: usize = 8;
 
 /// Bytes of the integrity check value that these ciphers make; fewer may be sent.
 pub(super) const FULL_ICV: usize = 16;
@@ -59,21 +59,21 @@ impl SaltedKey {
         high: Option<u32>,
         icv_len: usize,
         scratch: &mut Vec<u8>,
-    ) -> Result<&'a mut [u8], IcvWrong> {
-        let (front, sealed) = packet.split_at_mut_checked(FRONT).ok_or(IcvWrong)?;
+    ) -> Result<&'a mut [u8], OpenError> {
+        let (front, sealed) = packet.split_at_mut_checked(FRONT).ok_or(OpenError::IcvWrong)?;
         let (header, iv) = front.split_at(Header::LEN);
-        let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| IcvWrong)?), Aad::new(header, high));
+        let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
         if icv_len < FULL_ICV {
             return self.key.open_short(nonce, aad.bytes(), sealed, icv_len, scratch);
         }
         match &self.key {
             Key::Ring(key) => {
                 let nonce = ring::Nonce::assume_unique_for_key(nonce);
-                key.get().open_in_place(nonce, ring::Aad::from(aad.bytes()), sealed).map_err(|_| IcvWrong)
+                key.get().open_in_place(nonce, ring::Aad::from(aad.bytes()), sealed).map_err(|_| OpenError::IcvWrong)
             }
             Key::AwsLc(key) => {
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
-                key.open_in_place(nonce, aws_lc::Aad::from(aad.bytes()), sealed).map_err(|_| IcvWrong)
+                key.open_in_place(nonce, aws_lc::Aad::from(aad.bytes()), sealed).map_err(|_| OpenError::IcvWrong)
             }
         }
     }
@@ -91,22 +91,30 @@ impl SaltedKey {
 impl Key {
     /// AES-GCM with `key`; `None` for a length that AES does not have.
     pub(super) fn gcm(key: &[u8], library: Library) -> Option<Self> {
-        let ring = |algorithm| {
-            let key = ring::LessSafeKey::new(ring::UnboundKey::new(algorithm, key).ok()?);
-            Some(Self::Ring(Secret::new(key)))
-        };
-        let aws_lc = |algorithm| {
-            let key = aws_lc::LessSafeKey::new(aws_lc::UnboundKey::new(algorithm, key).ok()?);
-            Some(Self::AwsLc(key))
-        };
         match (key.len(), library) {
-            (16, Library::Ring) => ring(&ring::AES_128_GCM),
-            (32, Library::Ring) => ring(&ring::AES_256_GCM),
-            (16, Library::AwsLc) => aws_lc(&aws_lc::AES_128_GCM),
-            (24, _) => aws_lc(&aws_lc::AES_192_GCM),
-            (32, Library::AwsLc) => aws_lc(&aws_lc::AES_256_GCM),
+            (16, Library::Ring) => Self::ring(&ring::AES_128_GCM, key),
+            (32, Library::Ring) => Self::ring(&ring::AES_256_GCM, key),
+            (16, Library::AwsLc) => Self::aws_lc(&aws_lc::AES_128_GCM, key),
+            (24, _) => Self::aws_lc(&aws_lc::AES_192_GCM, key),
+            (32, Library::AwsLc) => Self::aws_lc(&aws_lc::AES_256_GCM, key),
             _ => None,
         }
+    }
+
+    /// ChaCha20-Poly1305 with `key`; `None` unless it is 32 bytes.
+    pub(super) fn chacha20_poly1305(key: &[u8], library: Library) -> Option<Self> {
+        match library {
+            Library::Ring => Self::ring(&ring::CHACHA20_POLY1305, key),
+            Library::AwsLc => Self::aws_lc(&aws_lc::CHACHA20_POLY1305, key),
+        }
+    }
+
+    fn ring(algorithm: &'static ring::Algorithm, key: &[u8]) -> Option<Self> {
+        Some(Self::Ring(Secret::new(ring::LessSafeKey::new(ring::UnboundKey::new(algorithm, key).ok()?))))
+    }
+
+    fn aws_lc(algorithm: &'static aws_lc::Algorithm, key: &[u8]) -> Option<Self> {
+        Some(Self::AwsLc(aws_lc::LessSafeKey::new(aws_lc::UnboundKey::new(algorithm, key).ok()?)))
     }
 
     /// Encrypts in place and gives the whole integrity check value.
@@ -138,8 +146,8 @@ impl Key {
         sealed: &'a mut [u8],
         icv_len: usize,
         scratch: &mut Vec<u8>,
-    ) -> Result<&'a mut [u8], IcvWrong> {
-        let at = sealed.len().checked_sub(icv_len).ok_or(IcvWrong)?;
+    ) -> Result<&'a mut [u8], OpenError> {
+        let at = sealed.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
         let (text, icv) = sealed.split_at_mut(at);
         self.seal(nonce, aad, text);
         scratch.clear();
@@ -149,12 +157,12 @@ impl Key {
             return Ok(text);
         }
         text.copy_from_slice(scratch);
-        Err(IcvWrong)
+        Err(OpenError::IcvWrong)
     }
 }
 
 /// What is authenticated beside the encrypted bytes (RFC 4106 §5): SPI and sequence number, all of it with ESN.
-struct Aad {
+pub(super) struct Aad {
     bytes: [u8; Header::LEN + 4],
     len: usize,
 }
@@ -162,7 +170,7 @@ struct Aad {
 impl Aad {
     /// Of the eight bytes of an ESP header, and the half that is not in it.
     #[inline]
-    fn new(header: &[u8], high: Option<u32>) -> Self {
+    pub(super) fn new(header: &[u8], high: Option<u32>) -> Self {
         let mut bytes = [0; Header::LEN + 4];
         match high {
             None => {
@@ -179,7 +187,7 @@ impl Aad {
     }
 
     #[inline]
-    fn bytes(&self) -> &[u8] {
+    pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }

@@ -5,42 +5,36 @@
 //! libraries, of which the fastest on this processor is taken ([`Library`]).
 
 mod aead;
-#[expect(unsafe_code, reason = "zeroes the key schedules that ring leaves behind")]
+mod algorithm;
+mod auth;
+mod ccm;
+mod gmac;
+#[expect(unsafe_code, reason = "zeroes the key schedules that libraries leave behind")]
 mod secret;
+mod separate;
 
 use std::fmt;
 
 use wire::esp::Header;
-use zeroize::Zeroizing;
+
+pub use algorithm::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 
 use aead::{FULL_ICV, Key, SaltedKey};
+use ccm::CcmAes;
+use gmac::Gmac;
+use separate::Separate;
 
-/// How an SA protects, with its key.
-#[derive(Clone)]
-pub enum Algorithm {
-    /// `rfc4106(gcm(aes))` (RFC 4106).
-    GcmAes {
-        /// AES key and salt: 20, 28 or 36 bytes.
-        key: Zeroizing<Vec<u8>>,
-        /// Bytes of the integrity check value: 8, 12 or 16.
-        icv_len: usize,
-    },
-    /// `ecb(cipher_null)` without integrity (RFC 2410), for measuring.
-    Null,
-}
+/// What every text is a multiple of (RFC 4303 §2.4).
+const MIN_ALIGN: usize = 4;
 
-/// Why there is no such algorithm.
+/// Why a packet cannot be opened. What is in it is then of no use, and not the plaintext.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum AlgorithmError {
-    /// Keying material of this many bytes.
-    KeyLen(usize),
-    /// An integrity check value of this many bytes.
-    IcvLen(usize),
+pub enum OpenError {
+    /// The integrity check value does not match: the packet is forged or damaged.
+    IcvWrong,
+    /// It is authentic, if anything says so, but not whole blocks of its cipher.
+    NotBlocks,
 }
-
-/// The integrity check value does not match: the packet is forged or damaged.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct IcvWrong;
 
 /// A cipher with the key of one SA. The key is zeroed on drop and shown by nothing.
 pub struct Cipher {
@@ -56,9 +50,12 @@ pub struct Cipher {
 enum Engine {
     Null,
     Aead(SaltedKey),
+    Gmac(Gmac),
+    Ccm(CcmAes),
+    Separate(Separate),
 }
 
-/// Whose AES-GCM is used.
+/// Whose AES-GCM and ChaCha20-Poly1305 are used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Library {
     /// `ring`, ahead where vectors have 256 bits. It has no 192-bit keys.
@@ -96,21 +93,40 @@ impl Cipher {
     /// # Errors
     /// A length that the algorithm does not have.
     pub fn with_library(algorithm: &Algorithm, library: Library) -> Result<Self, AlgorithmError> {
-        let (engine, iv_len, icv_len) = match algorithm {
-            Algorithm::GcmAes { icv_len, .. } if !matches!(*icv_len, 8 | 12 | FULL_ICV) => {
-                return Err(AlgorithmError::IcvLen(*icv_len));
+        let icv_len = match algorithm {
+            Algorithm::GcmAes { icv_len, .. } | Algorithm::CcmAes { icv_len, .. } => {
+                if !matches!(*icv_len, 8 | 12 | FULL_ICV) {
+                    return Err(algorithm.bad_icv(*icv_len));
+                }
+                *icv_len
             }
-            Algorithm::GcmAes { key, icv_len } => {
-                let salted = SaltedKey::new(key, |aes| Key::gcm(aes, library));
-                (Engine::Aead(salted.ok_or(AlgorithmError::KeyLen(key.len()))?), 8, *icv_len)
+            Algorithm::GmacAes { .. } | Algorithm::ChaCha20Poly1305 { .. } => FULL_ICV,
+            Algorithm::Separate { auth, .. } => auth.as_ref().map_or(0, |auth| auth.icv_len),
+            Algorithm::Null => 0,
+        };
+        let engine = match algorithm {
+            Algorithm::GcmAes { key, .. } => SaltedKey::new(key, |key| Key::gcm(key, library)).map(Engine::Aead),
+            Algorithm::ChaCha20Poly1305 { key } => {
+                SaltedKey::new(key, |key| Key::chacha20_poly1305(key, library)).map(Engine::Aead)
             }
-            Algorithm::Null => (Engine::Null, 0, 0),
+            Algorithm::GmacAes { key } => Gmac::new(key).map(Engine::Gmac),
+            Algorithm::CcmAes { key, .. } => CcmAes::new(key, icv_len).map(Engine::Ccm),
+            Algorithm::Separate { enc, auth } => Some(Engine::Separate(Separate::new(enc, auth.as_ref())?)),
+            Algorithm::Null => Some(Engine::Null),
+        };
+        let engine = engine.ok_or_else(|| algorithm.bad_key())?;
+        let (iv_len, align) = match &engine {
+            Engine::Null => (0, MIN_ALIGN),
+            Engine::Aead(_) => (aead::IV_LEN, MIN_ALIGN),
+            Engine::Gmac(_) => (gmac::IV_LEN, MIN_ALIGN),
+            Engine::Ccm(_) => (ccm::IV_LEN, MIN_ALIGN),
+            Engine::Separate(separate) => (separate.iv_len(), separate.block_len().max(MIN_ALIGN)),
         };
         Ok(Self {
             engine,
             iv_len,
             icv_len,
-            align: 4,
+            align,
             #[cfg(debug_assertions)]
             fingerprint: algorithm.fingerprint(),
         })
@@ -142,12 +158,16 @@ impl Cipher {
     /// number, which is authenticated and not sent (RFC 4303 §2.2.1).
     ///
     /// # Panics
-    /// When `packet` is shorter than [`overhead`](Self::overhead), or longer than the cipher can take, which is 64 GiB.
+    /// When `packet` is shorter than [`overhead`](Self::overhead), its text no multiple of [`align`](Self::align), or
+    /// longer than the cipher can take, which is 4 GiB.
     #[inline]
     pub fn seal(&self, packet: &mut [u8], iv: [u8; 8], high: Option<u32>) {
         match &self.engine {
-            Engine::Null => {}
             Engine::Aead(key) => key.seal(packet, iv, high, self.icv_len),
+            Engine::Null => {}
+            Engine::Gmac(key) => key.seal(packet, iv, high),
+            Engine::Ccm(key) => key.seal(packet, iv, high, self.icv_len),
+            Engine::Separate(keys) => keys.seal(packet, iv, high, self.icv_len),
         }
     }
 
@@ -155,20 +175,27 @@ impl Cipher {
     /// as in [`seal`](Self::seal). `scratch` is room of the caller's, kept from packet to packet.
     ///
     /// # Errors
-    /// [`IcvWrong`]; what is in `packet` is then of no use, and not the plaintext.
+    /// [`OpenError`].
     #[inline]
     pub fn open<'a>(
         &self,
         packet: &'a mut [u8],
         high: Option<u32>,
         scratch: &mut Vec<u8>,
-    ) -> Result<&'a mut [u8], IcvWrong> {
+    ) -> Result<&'a mut [u8], OpenError> {
         if packet.len() < self.overhead() {
-            return Err(IcvWrong);
+            return Err(OpenError::IcvWrong);
         }
         match &self.engine {
-            Engine::Null => Ok(&mut packet[Header::LEN..]),
             Engine::Aead(key) => key.open(packet, high, self.icv_len, scratch),
+            Engine::Null => Ok(&mut packet[Header::LEN..]),
+            Engine::Gmac(key) => {
+                key.verify(packet, high)?;
+                let end = packet.len() - self.icv_len;
+                Ok(&mut packet[Header::LEN + self.iv_len..end])
+            }
+            Engine::Ccm(key) => key.open(packet, high, self.icv_len),
+            Engine::Separate(keys) => keys.open(packet, high, self.icv_len),
         }
     }
 
@@ -181,48 +208,8 @@ impl Cipher {
     }
 }
 
-impl Algorithm {
-    /// A number that stands for the key.
-    #[cfg(debug_assertions)]
-    fn fingerprint(&self) -> u64 {
-        match self {
-            Self::GcmAes { key, .. } => crate::nonces::fingerprint(key),
-            Self::Null => 0,
-        }
-    }
-}
-
 impl fmt::Debug for Cipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match &self.engine {
-            Engine::Null => "ecb(cipher_null)",
-            Engine::Aead(_) => "rfc4106(gcm(aes))",
-        };
-        write!(f, "Cipher({name} <hidden>, icv of {} bytes)", self.icv_len)
+        write!(f, "Cipher(<hidden>, iv of {} bytes, icv of {} bytes)", self.iv_len, self.icv_len)
     }
 }
-
-impl fmt::Debug for Algorithm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::GcmAes { key, icv_len } => {
-                let bits = key.len().saturating_sub(aead::SALT_LEN) * 8;
-                write!(f, "rfc4106(gcm(aes)) <{bits} bits hidden> icv of {icv_len} bytes")
-            }
-            Self::Null => f.write_str("ecb(cipher_null)"),
-        }
-    }
-}
-
-impl fmt::Display for AlgorithmError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::KeyLen(len) => {
-                write!(f, "rfc4106(gcm(aes)) takes a key of 20, 28 or 36 bytes with its salt, not {len}")
-            }
-            Self::IcvLen(len) => write!(f, "rfc4106(gcm(aes)) takes an ICV of 64, 96 or 128 bits, not {}", len * 8),
-        }
-    }
-}
-
-impl std::error::Error for AlgorithmError {}

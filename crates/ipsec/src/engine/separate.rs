@@ -1,0 +1,167 @@
+//! A cipher, and a code over what it makes: encrypt, then authenticate (RFC 4303 §3.3.2).
+
+use aws_lc_rs::cipher::{
+    AES_128, AES_192, AES_256, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
+};
+use aws_lc_rs::hkdf;
+use aws_lc_rs::iv::FixedLength;
+use subtle::ConstantTimeEq;
+use wire::esp::Header;
+
+use super::OpenError;
+use super::algorithm::{AlgorithmError, Authentication, Encryption};
+use super::auth::Authenticator;
+
+/// Bytes of an AES block.
+pub(super) const BLOCK_LEN: usize = 16;
+
+/// Bytes of a CTR initialisation vector, and of the nonce in front of it.
+const CTR_IV_LEN: usize = 8;
+const CTR_NONCE_LEN: usize = 4;
+
+/// The least of a code that is sent.
+const MIN_ICV: usize = 4;
+
+/// A cipher with its key, and a code with its.
+pub(super) struct Separate {
+    cipher: Cipher,
+    auth: Option<Authenticator>,
+}
+
+enum Cipher {
+    Null,
+    Cbc(Box<Cbc>),
+    Ctr(Box<EncryptingKey>, [u8; CTR_NONCE_LEN]),
+}
+
+/// AES-CBC. Its keys are zeroed by the library when they are freed.
+struct Cbc {
+    encrypting: EncryptingKey,
+    decrypting: DecryptingKey,
+    /// Makes initialisation vectors that nobody can foretell of numbers that do not repeat (NIST SP 800-38A App. C), with
+    /// a key that is drawn from the other (RFC 5869), so that no vector is a block that a text may come to.
+    vectors: EncryptingKey,
+}
+
+impl Separate {
+    pub(super) fn new(enc: &Encryption, auth: Option<&Authentication>) -> Result<Self, AlgorithmError> {
+        let cipher = match enc {
+            Encryption::Null => Some(Cipher::Null),
+            Encryption::CbcAes { key } => Cbc::new(key).map(|cbc| Cipher::Cbc(Box::new(cbc))),
+            Encryption::CtrAes { key } => ctr(key),
+        };
+        if let Some(auth) = auth
+            && !(MIN_ICV..=auth.code.full_len()).contains(&auth.icv_len)
+        {
+            return Err(auth.bad_icv());
+        }
+        let cipher = cipher.ok_or_else(|| enc.bad_key())?;
+        let auth = auth.map(|auth| Authenticator::new(auth).ok_or_else(|| auth.bad_key())).transpose()?;
+        Ok(Self { cipher, auth })
+    }
+
+    pub(super) fn iv_len(&self) -> usize {
+        match self.cipher {
+            Cipher::Null => 0,
+            Cipher::Cbc(_) => BLOCK_LEN,
+            Cipher::Ctr(..) => CTR_IV_LEN,
+        }
+    }
+
+    /// What the text is a multiple of.
+    pub(super) fn block_len(&self) -> usize {
+        if matches!(self.cipher, Cipher::Cbc(_)) { BLOCK_LEN } else { 1 }
+    }
+
+    pub(super) fn seal(&self, packet: &mut [u8], iv: [u8; 8], high: Option<u32>, icv_len: usize) {
+        let (protected, icv) = packet.split_at_mut(packet.len() - icv_len);
+        let (room, text) = protected[Header::LEN..].split_at_mut(self.iv_len());
+        match &self.cipher {
+            Cipher::Null => {}
+            Cipher::Cbc(cbc) => cbc.seal(iv, room, text),
+            Cipher::Ctr(key, nonce) => {
+                room.copy_from_slice(&iv);
+                key_stream(key, *nonce, iv, text);
+            }
+        }
+        if let Some(auth) = &self.auth {
+            icv.copy_from_slice(&auth.code(protected, high)[..icv_len]);
+        }
+    }
+
+    /// Opens a packet that holds a header, an initialisation vector and an ICV at least. It is decrypted only if it is
+    /// authentic.
+    pub(super) fn open<'a>(
+        &self,
+        packet: &'a mut [u8],
+        high: Option<u32>,
+        icv_len: usize,
+    ) -> Result<&'a mut [u8], OpenError> {
+        let (protected, icv) = packet.split_at_mut(packet.len() - icv_len);
+        if let Some(auth) = &self.auth
+            && !bool::from(auth.code(protected, high)[..icv_len].ct_eq(icv))
+        {
+            return Err(OpenError::IcvWrong);
+        }
+        let (iv, text) = protected[Header::LEN..].split_at_mut(self.iv_len());
+        match &self.cipher {
+            Cipher::Null => {}
+            Cipher::Cbc(cbc) => cbc.open(iv, text)?,
+            Cipher::Ctr(key, nonce) => {
+                let iv = iv.first_chunk().copied().ok_or(OpenError::IcvWrong)?;
+                key_stream(key, *nonce, iv, text);
+            }
+        }
+        Ok(text)
+    }
+}
+
+fn unbound(key: &[u8]) -> Option<UnboundCipherKey> {
+    let algorithm = match key.len() {
+        16 => &AES_128,
+        24 => &AES_192,
+        32 => &AES_256,
+        _ => return None,
+    };
+    UnboundCipherKey::new(algorithm, key).ok()
+}
+
+impl Cbc {
+    fn new(key: &[u8]) -> Option<Self> {
+        let encrypting = EncryptingKey::cbc(unbound(key)?).ok()?;
+        let decrypting = DecryptingKey::cbc(unbound(key)?).ok()?;
+        let vectors = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, key);
+        let vectors = vectors.expand(&[b"initialisation vectors of cbc(aes)"], &AES_128).ok()?;
+        Some(Self { encrypting, decrypting, vectors: EncryptingKey::ecb(vectors.into()).ok()? })
+    }
+
+    fn seal(&self, number: [u8; 8], room: &mut [u8], text: &mut [u8]) {
+        let mut iv = [0; BLOCK_LEN];
+        iv[..8].copy_from_slice(&number);
+        self.vectors.less_safe_encrypt(&mut iv, EncryptionContext::None).expect("one block");
+        room.copy_from_slice(&iv);
+        let context = EncryptionContext::Iv128(FixedLength::from(iv));
+        self.encrypting.less_safe_encrypt(text, context).expect("text padded to blocks");
+    }
+
+    fn open(&self, iv: &[u8], text: &mut [u8]) -> Result<(), OpenError> {
+        let iv: [u8; BLOCK_LEN] = iv.try_into().map_err(|_| OpenError::NotBlocks)?;
+        let context = DecryptionContext::Iv128(FixedLength::from(iv));
+        self.decrypting.decrypt(text, context).map(drop).map_err(|_| OpenError::NotBlocks)
+    }
+}
+
+/// AES-CTR, of an AES key and four bytes of nonce.
+fn ctr(material: &[u8]) -> Option<Cipher> {
+    let (key, &nonce) = material.split_last_chunk()?;
+    Some(Cipher::Ctr(Box::new(EncryptingKey::ctr(unbound(key)?).ok()?), nonce))
+}
+
+/// Encrypts or decrypts. The first block's counter is 1 (RFC 3686 §4).
+fn key_stream(key: &EncryptingKey, nonce: [u8; CTR_NONCE_LEN], iv: [u8; CTR_IV_LEN], text: &mut [u8]) {
+    let mut counter = [0; BLOCK_LEN];
+    counter[..4].copy_from_slice(&nonce);
+    counter[4..12].copy_from_slice(&iv);
+    counter[15] = 1;
+    key.less_safe_encrypt(text, EncryptionContext::Iv128(FixedLength::from(counter))).expect("a counter has an IV");
+}
