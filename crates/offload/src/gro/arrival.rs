@@ -9,14 +9,20 @@ use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, udp};
 use crate::checksum;
 use crate::headers::Headers;
 
-/// What tells flows apart. Two packets that differ here have nothing to do with each other.
+/// What tells flows apart. Two packets that differ here have nothing to do with each other, and may overtake each other.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Flow {
     /// Source, then destination; IPv4's two in the first.
     addresses: [u64; 4],
     ports: u32,
-    /// IP version, upper-layer protocol and IPv6 flow label.
-    kind: u32,
+    version: Version,
+    protocol: Protocol,
+}
+
+/// What a flow's packets have in common if they are merged. Where it changes, the flow is let go.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Around {
+    flow_label: u32,
     link: LinkId,
     vlan: Option<u16>,
 }
@@ -25,6 +31,7 @@ pub(super) struct Flow {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) flow: Flow,
+    pub(super) around: Around,
     pub(super) version: Version,
     pub(super) protocol: Protocol,
     /// Where the transport header begins.
@@ -139,13 +146,14 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     let flow = Flow {
         addresses: [u64::from(src) << 32 | u64::from(dst), 0, 0, 0],
         ports: 0,
-        kind: 4 << 28 | u32::from(header.protocol().0) << 20,
-        link: meta.link,
-        vlan: meta.vlan,
+        version: Version::V4,
+        protocol: header.protocol(),
     };
+    let around = Around { flow_label: 0, link: meta.link, vlan: meta.vlan };
     let dont_fragment = header.dont_fragment();
     let arrival = Arrival {
         flow,
+        around,
         version: Version::V4,
         protocol: header.protocol(),
         l4: ipv4::Header::LEN as u16,
@@ -181,12 +189,13 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     let flow = Flow {
         addresses: [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64],
         ports: 0,
-        kind: 6 << 28 | u32::from(protocol.0) << 20 | header.flow_label(),
-        link: meta.link,
-        vlan: meta.vlan,
+        version: Version::V6,
+        protocol,
     };
+    let around = Around { flow_label: header.flow_label(), link: meta.link, vlan: meta.vlan };
     let arrival = Arrival {
         flow,
+        around,
         version: Version::V6,
         protocol,
         l4: l4 as u16,

@@ -40,7 +40,7 @@ impl Held {
     }
 
     /// Tells whether a packet of the same flow, whose head is `head`, continues this one. It must have come by the same
-    /// SAs.
+    /// link and SAs.
     #[inline]
     pub(super) fn accepts(&self, head: &[u8], arrival: &Arrival, meta: &Meta) -> bool {
         let Self { first, .. } = self;
@@ -49,6 +49,7 @@ impl Held {
             _ => true,
         };
         in_order
+            && arrival.around == first.around
             && self.packet.meta.sec_path.as_slice() == meta.sec_path.as_slice()
             && arrival.constant == first.constant
             && arrival.payload.wrapping_sub(1) < first.payload
