@@ -8,12 +8,15 @@
 //! A wire is also the device at its ends. It checks that what it is given is what its features allow, cuts fat packets
 //! and completes checksums as hardware does, and checks that nothing longer than its MTU crosses it ([`Medium`]).
 //!
+//! A node's ciphers may be with a [`SlowCrypto`], which is busy, slow, and gives nothing back in order.
+//!
 //! What happens on a wire can be watched frame by frame ([`World::watch`]).
 //!
 //! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte tells its place in the stream.
 #![forbid(unsafe_code)]
 
 mod config;
+mod crypto;
 mod device;
 mod flow;
 mod host;
@@ -24,6 +27,7 @@ mod watch;
 mod world;
 
 pub use config::{esp, link_pair, policy, template, unique_mask};
+pub use crypto::SlowCrypto;
 pub use device::{Medium, Wire, WireStats};
 pub use flow::{Flow, stream_byte};
 pub use host::Host;

@@ -15,6 +15,17 @@ pub(crate) enum Kind {
     Transport,
 }
 
+/// Who does a gateway's ciphers' work.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Worker {
+    /// The gateway, at once.
+    Itself,
+    /// A device that takes up to so many microseconds, and is busy at times.
+    Device(u64),
+    /// Threads.
+    Threads,
+}
+
 /// A site as it is set up. Every choice comes from the seed.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -28,6 +39,7 @@ pub(crate) struct Plan {
     pub(crate) window: u32,
     /// The last sequence number before the first packet.
     pub(crate) start: u64,
+    pub(crate) workers: [Worker; 2],
     /// Whether SAs say in which direction they are used.
     pub(crate) directed: bool,
     /// Whether the gateways are joined by Ethernet.
@@ -58,6 +70,7 @@ impl Plan {
             esn,
             window: *rng.pick(&[32, 64, 128, 1024, 4096]),
             start: *rng.pick(&starts),
+            workers: [worker(rng), worker(rng)],
             directed: mode == Mode::Transport || rng.happens(500),
             ethernet: !udp && rng.happens(300),
             mtu: *rng.pick(&[1500, 1500, 1400, 9000]),
@@ -84,6 +97,14 @@ impl Plan {
     /// That wire on a good day.
     pub(crate) const fn good_wire(&self) -> Wire {
         Wire::new(if self.udp { Medium::UdpSocket } else { Medium::Cable }, self.mtu)
+    }
+}
+
+fn worker(rng: &mut Rng) -> Worker {
+    match rng.below(8) {
+        0..3 => Worker::Itself,
+        3 => Worker::Threads,
+        _ => Worker::Device(*rng.pick(&[20, 200, 2000])),
     }
 }
 

@@ -1,14 +1,17 @@
 //! Two gateways with a host behind each, joined by two wires of which one is used at a time.
 
+use std::num::NonZeroUsize;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use base::{IfAddr, Instant, LinkId, SaId, TableId};
 use fib::{Fib, Route, RouteKind};
+use ipsec::crypto::{Pool, PoolCrypto};
 use ipsec::{Action, Dir, Mode, PortMask, SaConfig, SaDir, SaFlags};
-use sim::{End, Host, Medium, Node, PortOptions, Wire, World, esp, policy, unique_mask};
+use sim::{End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy, unique_mask};
 use wire::{Protocol, Spi};
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Worker};
 
 pub(crate) const INSIDE: LinkId = LinkId(1);
 pub(crate) const WANS: [LinkId; 2] = [LinkId(2), LinkId(3)];
@@ -88,6 +91,14 @@ impl Site {
             for (link, gro) in [(INSIDE, plan.gro[0]), (WANS[0], plan.gro[1]), (WANS[1], plan.gro[1])] {
                 node.path.ports.get_mut(link).unwrap().config.gro = gro;
             }
+            node.path.ipsec.set_crypto(match plan.workers[at] {
+                Worker::Itself => None,
+                Worker::Device(longest) => {
+                    let seed = plan.seed.wrapping_mul(2) + at as u64;
+                    Some(Box::new(SlowCrypto::new(seed, Duration::from_micros(longest))))
+                }
+                Worker::Threads => Some(Box::new(PoolCrypto::new(threads()))),
+            });
             world.add_node(node);
             world.add_host(Host::guest());
         }
@@ -313,6 +324,15 @@ impl Totals {
         self.replay_window += stats.replay_window;
         self.failed += stats.failed;
     }
+}
+
+/// The threads of all sites.
+fn threads() -> Arc<Pool> {
+    static THREADS: LazyLock<Arc<Pool>> = LazyLock::new(|| {
+        let two = NonZeroUsize::new(2).expect("not zero");
+        Arc::new(Pool::new(two, |_| ()).expect("threads"))
+    });
+    Arc::clone(&THREADS)
 }
 
 /// In tunnel mode one lane each way for both inner families, in transport mode one for each.
