@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::fmt;
 
+use thin_vec::ThinVec;
+
 use crate::buf::Buf;
 use crate::csum;
 use crate::meta::Meta;
@@ -11,6 +13,9 @@ use crate::pool::{Memory, PoolDry};
 /// Page slots a packet may have: 64 KiB cut at 1366 bytes (TCP with time stamps over IPv6 in an ESP tunnel over a
 /// 1500-byte wire) still fits, with one slot left for a trailer.
 pub const MAX_FRAGS: usize = 48;
+
+/// Packets are moved often. Up to this size a move is a few instructions, above it a call.
+const _: () = assert!(size_of::<Packet>() <= 128);
 
 /// Memory charged for a packet itself, apart from the pages it holds.
 pub const SHELL: usize = size_of::<Packet>();
@@ -247,16 +252,16 @@ const SPARE_LISTS: usize = 1024;
 macro_rules! recycled_list {
     ($(#[$doc:meta])* $name:ident of $item:ty, $spare:ident) => {
         thread_local! {
-            static $spare: RefCell<Vec<Vec<$item>>> = const { RefCell::new(Vec::new()) };
+            static $spare: RefCell<Vec<ThinVec<$item>>> = const { RefCell::new(Vec::new()) };
         }
 
         $(#[$doc])*
         #[derive(Debug)]
-        pub(crate) struct $name(pub(crate) Vec<$item>);
+        pub(crate) struct $name(pub(crate) ThinVec<$item>);
 
         impl $name {
             pub(crate) const fn new() -> Self {
-                Self(Vec::new())
+                Self(ThinVec::new())
             }
 
             pub(crate) fn iter(&self) -> std::slice::Iter<'_, $item> {
@@ -266,7 +271,7 @@ macro_rules! recycled_list {
             pub(crate) fn push(&mut self, item: $item) {
                 if self.0.capacity() == 0 {
                     let spare = $spare.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-                    self.0 = spare.unwrap_or_else(|| Vec::with_capacity(MAX_FRAGS));
+                    self.0 = spare.unwrap_or_else(|| ThinVec::with_capacity(MAX_FRAGS));
                 }
                 self.0.push(item);
             }
