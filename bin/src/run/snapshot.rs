@@ -115,7 +115,7 @@ fn neighbours(worker: &Worker) -> Vec<NeighbourState> {
 fn sas(worker: &Worker) -> Vec<SaState> {
     let sad = worker.path.ipsec.sad();
     let states = worker.config.sas.iter().filter_map(|config| {
-        let id = sad.by_spi(config.dst, Spi(config.spi))?;
+        let id = sad.by_spi(config.dst, Spi(config.spi), 0)?;
         Some(sa(config, sad.get(id)?))
     });
     states.collect()

@@ -6,7 +6,7 @@ use base::Prefix;
 use control::Change;
 use control::model::{self, Config};
 use ipsec::{
-    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, SaDir,
+    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir,
     SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
@@ -20,7 +20,7 @@ enum Step {
     RemoveSa(IpAddr, Spi),
     AddSa(SaConfig, u64),
     UpdateSa(SaConfig),
-    RemovePolicy(Dir, Selector),
+    RemovePolicy(PolicyKey),
     AddPolicy(PolicyConfig),
 }
 
@@ -49,7 +49,7 @@ impl Steps {
             steps.push(Step::AddSa(sa(&new.sas[at]), random()?));
         }
         if change.policies {
-            let gone = old.policies.iter().map(|it| Step::RemovePolicy(dir(it.dir), selector(&it.selector)));
+            let gone = old.policies.iter().map(|it| Step::RemovePolicy(policy(it).key()));
             steps.extend(gone.chain(new.policies.iter().map(|it| Step::AddPolicy(policy(it)))));
         }
         Ok(Self(steps))
@@ -71,11 +71,20 @@ impl Steps {
 impl Step {
     fn take(self, ipsec: &mut Ipsec) -> Result<(), ConfigError> {
         match self {
-            Self::RemoveSa(dst, spi) => ipsec.remove_sa(dst, spi).map(drop).ok_or(ConfigError::NotFound),
+            Self::RemoveSa(dst, spi) => {
+                // It may have expired.
+                drop(ipsec.remove_sa(dst, spi, 0));
+                Ok(())
+            },
             Self::AddSa(config, mask) => ipsec.add_sa(&config, mask).map(drop),
-            Self::UpdateSa(config) => ipsec.update_sa(&config).map(drop),
-            Self::RemovePolicy(dir, selector) => {
-                ipsec.remove_policy(dir, &selector).map(drop).ok_or(ConfigError::NotFound)
+            Self::UpdateSa(config) => match ipsec.replace_sa(&config) {
+                // It has expired, and does not come back under its old key.
+                Err(ConfigError::NotFound) => Ok(()),
+                replaced => replaced.map(drop),
+            },
+            Self::RemovePolicy(key) => {
+                drop(ipsec.remove_policy(&key));
+                Ok(())
             }
             Self::AddPolicy(config) => ipsec.add_policy(config),
         }
@@ -91,7 +100,7 @@ fn check(old: &Config, new: &Config, change: &Change) -> Result<(), CliError> {
     for kept in change.sas.kept.iter().filter(|kept| kept.changed) {
         let (old, new) = (&old.sas[kept.old], &new.sas[kept.new]);
         // No packet is sealed here, so any number will do.
-        node.add_sa(&sa(old), 0).and_then(|_| node.update_sa(&sa(new))).map_err(|err| bad_sa(new, err))?;
+        node.add_sa(&sa(old), 0).and_then(|_| node.replace_sa(&sa(new))).map_err(|err| bad_sa(new, err))?;
     }
     let mut node = Ipsec::new();
     for it in &new.sas {
@@ -131,8 +140,18 @@ fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
 }
 
 fn flags(flags: model::SaFlags) -> SaFlags {
-    let model::SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap } = flags;
-    SaFlags { noecn, decap_dscp, nopmtudisc, esn, dont_encap_dscp, oseq_may_wrap, ..SaFlags::default() }
+    let model::SaFlags {
+        noecn,
+        decap_dscp,
+        nopmtudisc,
+        wildrecv,
+        icmp,
+        af_unspec,
+        esn,
+        dont_encap_dscp,
+        oseq_may_wrap,
+    } = flags;
+    SaFlags { noecn, decap_dscp, nopmtudisc, wildrecv, icmp, af_unspec, esn, dont_encap_dscp, oseq_may_wrap }
 }
 
 fn sa_dir(dir: model::SaDir) -> SaDir {

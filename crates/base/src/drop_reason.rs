@@ -129,12 +129,18 @@ drop_reasons! {
     EspDirection,
     /// The sequence number would wrap (RFC 4303 §3.3.3).
     EspSequenceOverflow,
+    /// A hard limit of the SA is reached (RFC 4301 §4.4.2.1).
+    EspExpired,
+    /// The SA cannot be used: it is yet to come, or has expired.
+    EspState,
     /// A policy says block.
     PolicyBlock,
     /// What protected the packet is not what the policy asks for, or it came in clear (RFC 4301 §5.2).
     PolicyMismatch,
     /// The policy asks for an SA that is not there.
     PolicyNoState,
+    /// The policy asks for an SA that is not there yet, and too many packets wait already.
+    PolicyQueueFull,
     /// It would leave in clear, and is part of what a policy protects, or quotes what came protected (RFC 4301 §7).
     PolicyClear,
     /// More SAs than a packet may go through: by the policy's templates, or by the packet's own nesting

@@ -201,6 +201,12 @@ sa_flags! {
     decap_dscp "decap-dscp",
     /// The outer IPv4 header does not carry Don't Fragment.
     nopmtudisc "nopmtudisc",
+    /// It is received by alone: no template finds it.
+    wildrecv "wildrecv",
+    /// An ICMP error comes through it also if only the packet that it quotes is one of the selector's.
+    icmp "icmp",
+    /// Without a selector it takes both families, and not only that of its own addresses.
+    af_unspec "af-unspec",
     /// 64-bit sequence numbers (RFC 4303 §2.2.1).
     esn "esn",
     /// The inner DSCP is not copied to the outer header on the way out.

@@ -311,16 +311,6 @@ impl Selector {
             && (self.dev == LinkId::NONE || self.dev == flow.link)
     }
 
-    /// Tells whether a later fragment of `flow`, which does not say its ports, may be one of its packets. Over IPv6 its
-    /// protocol says nothing either: only that of the first fragment counts (RFC 8200 §4.5).
-    pub(crate) fn may_match_fragment(&self, flow: &Flowi) -> bool {
-        let FlowKey { src, dst, protocol, .. } = flow.key;
-        self.src.contains(src)
-            && self.dst.contains(dst)
-            && (src.is_ipv6() || self.protocol.is_none_or(|it| it == protocol))
-            && (self.dev == LinkId::NONE || self.dev == flow.link)
-    }
-
     fn check(&self) -> Result<(), ConfigError> {
         let families = (Version::of_addr(self.src.addr()), Version::of_addr(self.dst.addr()));
         if families.0 == families.1 { Ok(()) } else { Err(ConfigError::SelectorFamily) }
@@ -415,6 +405,8 @@ impl SaConfig {
         let wrong = match dir {
             SaDir::Out => &[
                 ("decap-dscp", decap_dscp),
+                ("icmp", icmp),
+                ("wildrecv", wildrecv),
                 ("replay-window", self.replay_window > 0),
                 ("replay-seq", self.seq > 0),
                 ("nat-mapping-threshold", self.nat.mapping_threshold > 0),

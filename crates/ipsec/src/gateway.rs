@@ -2,29 +2,38 @@
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
+use std::time::Duration;
 
-use base::{Instant, SaId};
+use base::{Counters, DropReason, Instant, SaId};
 use packet::Buf;
 use wire::Spi;
 
-use crate::config::{Action, ConfigError, Dir, PolicyConfig, SaConfig, Selector};
+use crate::config::{Action, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
+use crate::events::Event;
 use crate::flow_cache::FlowCache;
-use crate::policy::Verdict;
+use crate::hold::Holds;
+use crate::policy::Decision;
+use crate::resolve::Verdict;
 use crate::sa::Sa;
-use crate::sad::Sad;
-use crate::spd::{Policy, Position, Spd};
+use crate::sad::{Sad, SpiRequest};
+use crate::spd::{Policy, PolicyId, Spd};
+
+/// How long an SA that was asked for may take, unless it is said.
+const ACQ_EXPIRES: Duration = Duration::from_secs(30);
 
 /// The IPsec of one node.
 #[derive(Debug)]
 pub struct Ipsec {
     pub(crate) sad: Sad,
     pub(crate) spd: Spd,
-    /// Counts changes of SAs and policies: what was remembered under another number is void.
-    pub(crate) generation: u64,
-    pub(crate) outbound: FlowCache<Verdict>,
-    pub(crate) inbound: FlowCache<Option<Position>>,
+    /// Packets that wait for SAs.
+    pub(crate) holds: Holds,
+    pub(crate) larval_drop: bool,
+    pub(crate) acq_expires: Duration,
+    pub(crate) outbound: FlowCache<(Option<PolicyId>, Verdict)>,
+    pub(crate) inbound: FlowCache<Option<PolicyId>>,
     /// What waits for ciphers.
     pub(crate) crypto: Queue,
     /// The pieces of a packet that did not arrive in one. Kept for its storage.
@@ -45,7 +54,9 @@ impl Ipsec {
         Self {
             sad: Sad::default(),
             spd: Spd::default(),
-            generation: 0,
+            holds: Holds::default(),
+            larval_drop: true,
+            acq_expires: ACQ_EXPIRES,
             outbound: FlowCache::new(),
             inbound: FlowCache::new(),
             crypto: Queue::default(),
@@ -54,38 +65,91 @@ impl Ipsec {
         }
     }
 
-    /// Adds an SA. `mask` is a random number of its own, so that SAs with one key make different initialisation
-    /// vectors.
+    /// Adds an SA, whose time begins when [time next passes](Self::handle_timeout): that is due at once. `mask` is a random
+    /// number of its own, so that SAs with one key make different initialisation vectors.
     ///
     /// # Errors
     /// See [`Sad::add`].
     pub fn add_sa(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
-        self.generation += 1;
         self.sad.add(config, mask)
     }
 
-    /// Changes an SA under its key.
+    /// Completes a larval SA, or changes the little that Linux changes of a valid one.
     ///
     /// # Errors
     /// See [`Sad::update`].
-    pub fn update_sa(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
-        self.generation += 1;
-        self.sad.update(config)
+    pub fn update_sa(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
+        self.sad.update(config, mask)
     }
 
-    /// Takes an SA out; `None` when there is none with that SPI.
-    pub fn remove_sa(&mut self, dst: IpAddr, spi: Spi) -> Option<Box<Sa>> {
-        self.generation += 1;
-        self.sad.remove(dst, spi)
+    /// Changes whatever can be changed of an SA under its key.
+    ///
+    /// # Errors
+    /// See [`Sad::replace`].
+    pub fn replace_sa(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
+        self.sad.replace(config)
     }
 
-    /// Adds a policy.
+    /// Takes an SA out, the one that packets marked `mark` find; `None` when there is none.
+    pub fn remove_sa(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Box<Sa>> {
+        self.sad.remove(dst, spi, mark)
+    }
+
+    /// Chooses an SPI for an SA to come, and keeps it for [as long as an acquired SA](Self::set_acq_expires). `random` gives
+    /// random numbers.
+    ///
+    /// # Errors
+    /// [`ConfigError::SpiRange`], [`ConfigError::NoSpi`], [`ConfigError::NoDestination`]; [`ConfigError::TooMany`] if too
+    /// many SAs are to come.
+    pub fn alloc_spi(
+        &mut self,
+        now: Instant,
+        request: &SpiRequest,
+        random: &mut dyn FnMut() -> u32,
+    ) -> Result<Spi, ConfigError> {
+        self.sad.alloc_spi(now, self.acq_expires, request, random)
+    }
+
+    /// Notes that the SA of an [`Acquire`](crate::Acquire) cannot be had: it is not asked for again until that one expires.
+    /// False if there is none of that number.
+    pub fn fail_acquire(&mut self, seq: u32) -> bool {
+        self.sad.changes += 1;
+        self.sad.larvae.fail(seq)
+    }
+
+    /// Says whether somebody [takes events](Self::take_events). Nobody does at first: then nobody is asked for SAs.
+    pub fn set_listener(&mut self, listening: bool) {
+        self.sad.changes += 1;
+        self.sad.events.listen(listening);
+    }
+
+    /// What has happened since this was last called. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.
+    pub fn take_events(&mut self) -> impl Iterator<Item = Event> {
+        self.sad.events.take()
+    }
+
+    /// How many events nobody took in time.
+    pub const fn lost_events(&self) -> u64 {
+        self.sad.events.lost()
+    }
+
+    /// Says what becomes of packets whose SA is missing (`xfrm_larval_drop`): true drops them, which is the default; false
+    /// has them wait.
+    pub const fn set_larval_drop(&mut self, drop: bool) {
+        self.larval_drop = drop;
+    }
+
+    /// Says how long an SA that was asked for may take (`xfrm_acq_expires`); 30 seconds are the default.
+    pub const fn set_acq_expires(&mut self, lasts: Duration) {
+        self.acq_expires = lasts;
+    }
+
+    /// Adds a policy, whose time begins as that of an SA does.
     ///
     /// # Errors
     /// See [`Spd::add`].
     pub fn add_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
-        self.generation += 1;
-        self.spd.add(config)
+        self.spd.add(config).map(drop)
     }
 
     /// Replaces or adds a policy.
@@ -93,20 +157,50 @@ impl Ipsec {
     /// # Errors
     /// See [`Spd::update`].
     pub fn update_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
-        self.generation += 1;
-        self.spd.update(config)
+        let before = self.spd.find(&config.key());
+        let now = self.spd.update(config)?;
+        if let Some(before) = before {
+            self.holds.rename(before, now);
+        }
+        Ok(())
     }
 
-    /// Takes a policy out; `None` when there is none.
-    pub fn remove_policy(&mut self, dir: Dir, selector: &Selector) -> Option<Policy> {
-        self.generation += 1;
-        self.spd.remove(dir, selector)
+    /// Takes a policy out, and drops what waits for its SAs; `None` when there is none.
+    pub fn remove_policy(&mut self, key: &PolicyKey) -> Option<Box<Policy>> {
+        let id = self.spd.find(key)?;
+        self.holds.purge(id, DropReason::PolicyNoState);
+        self.spd.remove(key)
     }
 
     /// Says what becomes of packets that no policy is for.
     pub fn set_default_policy(&mut self, dir: Dir, action: Action) {
-        self.generation += 1;
         self.spd.set_default(dir, action);
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let released = self.holds.has_released().then_some(Instant::ZERO);
+        let timers = [released, self.sad.poll_timeout(), self.spd.poll_timeout(), self.holds.poll_timeout()];
+        timers.into_iter().flatten().min()
+    }
+
+    /// Lets time pass: lifetimes end, and held packets may be [released](Self::take_released).
+    pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters) {
+        let Self { sad, spd, holds, .. } = self;
+        sad.handle_timeout(now);
+        spd.handle_timeout(now, &mut sad.events, |policy| holds.purge(policy, DropReason::PolicyNoState));
+        while let Some((policy, flow)) = self.holds.pop(now) {
+            match self.lookup(now, &flow, counters) {
+                Decision::Bypass | Decision::Protect(_) => self.holds.release(policy),
+                Decision::Hold(_) => self.holds.wait_longer(now, policy),
+                Decision::Drop(reason) => self.holds.purge(policy, reason),
+            }
+        }
+    }
+
+    /// Changes whenever an answer may: what was remembered under another number is void.
+    pub(crate) const fn generation(&self) -> u64 {
+        self.sad.changes + self.spd.changes
     }
 
     /// Lets `crypto` do the ciphers' work, or this thread if `None`. What is with another one is lost: it is for the

@@ -116,7 +116,8 @@ impl Ipsec {
         }
         self.headers.clear();
         self.headers.extend_from_slice(&pkt.head()[..payload_at]);
-        let meta = Meta { link: pkt.meta.link, sec_path: pkt.meta.sec_path.clone(), ..Meta::default() };
+        let Meta { link, mark, .. } = pkt.meta;
+        let meta = Meta { link, mark, sec_path: pkt.meta.sec_path.clone(), ..Meta::default() };
         pkt.pull(payload_at);
         let mut storage = std::mem::take(&mut self.pieces);
         let mut pieces = Pieces::new(pkt, &mut storage);
@@ -183,6 +184,9 @@ fn pass(sad: &mut Sad, job: &mut OpenJob, piece: Piece, mem: &Memory, now: Insta
     if next_header == Protocol::NO_NEXT {
         return Err((Mib::XfrmInStateProtoError, DropReason::EspDummy));
     }
+    // Those before it are counted only now.
+    sad.admit_in(job.sa, now)?;
+    let sa = sad.get_mut(job.sa).expect("just there");
     sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
     sa.used(now, 1, payload_len.into());
     match sa.mode {
@@ -311,8 +315,7 @@ impl Train<'_> {
         if ipsec.crypto.collecting.is_none() {
             let sa = ipsec.sad.get(id).expect("just found");
             let storage = ipsec.crypto.spare_open.pop().unwrap_or_default();
-            let mut meta = self.meta.clone();
-            meta.sec_path.push(id);
+            let meta = self.meta.clone();
             ipsec.crypto.collecting = Some(OpenJob::new(sa, *self.info, &ipsec.headers, self.is_udp, meta, storage));
         }
         let job = ipsec.crypto.collecting.as_mut().expect("just made");
@@ -331,14 +334,15 @@ impl Train<'_> {
         }
         let id = match self.last {
             Some((spi, id)) if spi == header.spi() => Some(id),
-            _ => sad.by_spi(self.info.dst, header.spi()),
+            _ => sad.by_spi(self.info.dst, header.spi(), self.meta.mark),
         };
-        let id = id.ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
+        let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi()))?;
         self.last = Some((header.spi(), id));
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
         if sa.dir == Some(SaDir::Out) {
             return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
         }
+        sa.check_valid()?;
         if sa.encap.is_some() != self.is_udp {
             return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
         }
@@ -346,6 +350,7 @@ impl Train<'_> {
         if n < Header::LEN + sa.cipher.iv_len() + TRAILER_LEN + sa.cipher.icv_len() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
         }
+        sad.admit_in(id, self.now)?;
         Ok((id, seq))
     }
 

@@ -17,13 +17,17 @@
 //! UDP). Counters and corner cases are those of Linux's XFRM. Limits: static SAs; no AH, IPComp, lifetimes.
 #![deny(unsafe_code)]
 
+mod admit;
+mod check;
 pub mod config;
 mod copy_sum;
 pub mod crypto;
 pub mod engine;
+mod events;
 mod flow_cache;
 mod flowi;
 mod gateway;
+mod hold;
 mod input;
 mod inside;
 mod lifetime;
@@ -38,6 +42,7 @@ mod pieces;
 mod policy;
 mod quoted;
 pub mod replay;
+mod resolve;
 mod sa;
 pub mod sad;
 mod seal_job;
@@ -50,11 +55,15 @@ pub use config::{
     SaFlags, Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
+pub use events::{Acquire, Event, MAX_EVENTS, PolicyExpired, SaExpired};
 pub use flowi::Flowi;
 pub use gateway::Ipsec;
+pub use hold::{MAX_HELD, Released};
 pub use input::{Inner, Opened};
 pub use lifetime::{Lifetime, Limits};
 pub use mark::Mark;
 pub use output::Train;
 pub use policy::{Bundle, Decision};
 pub use sa::{Sa, SaStats};
+pub use sad::{Larval, SpiRequest, State};
+pub use spd::PolicyId;

@@ -23,6 +23,8 @@ pub(crate) struct OpenJob {
     esn: bool,
     /// Whether whole packets are inside, which may be glued and are summed for it.
     sums: bool,
+    /// The mark that its packets came with.
+    mark: u32,
     pub(crate) outer: Outer,
     segments: VecDeque<Segment>,
     /// What the segments lie in, one behind the other.
@@ -98,7 +100,10 @@ pub(crate) struct Storage {
 
 impl OpenJob {
     /// An empty job for packets of `sa`, which came behind `headers`.
-    pub(crate) fn new(sa: &Sa, info: Info, headers: &[u8], is_udp: bool, meta: Meta, storage: Storage) -> Self {
+    pub(crate) fn new(sa: &Sa, info: Info, headers: &[u8], is_udp: bool, mut meta: Meta, storage: Storage) -> Self {
+        let mark = meta.mark;
+        meta.sec_path.push(sa.id());
+        meta.mark = sa.output_mark.set_on(mark);
         let Storage { headers: mut kept, segments, bufs, scratch } = storage;
         kept.clear();
         kept.extend_from_slice(headers);
@@ -107,6 +112,7 @@ impl OpenJob {
             cipher: Arc::clone(&sa.cipher),
             esn: sa.flags.esn,
             sums: sa.mode == Mode::Tunnel,
+            mark,
             outer: Outer { info, headers: kept, is_udp, meta },
             segments,
             bufs,
@@ -129,6 +135,7 @@ impl OpenJob {
             && same_headers
             && !self.outer.is_udp
             && self.outer.meta.link == meta.link
+            && self.mark == meta.mark
             && self.outer.meta.sec_path.split_last().is_some_and(|(_, outside)| outside == meta.sec_path.as_slice())
     }
 

@@ -34,6 +34,11 @@ impl Ipsec {
         out: &mut Vec<Packet>,
         counters: &mut Counters,
     ) -> Result<(), DropReason> {
+        if self.may_end_within(sa, &pkt) {
+            return self.one_by_one(mem, pkt, counters, |ipsec, pkt, counters| {
+                ipsec.seal(mem, now, sa, pkt, train, mtu, out, counters)
+            });
+        }
         let mut job = self.seal_job(mem, now, sa, pkt, train, mtu, counters)?;
         job.run();
         self.crypto.spare_pages.push(job.finish(out));
@@ -60,6 +65,11 @@ impl Ipsec {
             counters.count(Mib::XfrmOutNoQueueSpace);
             return Err(DropReason::CryptoQueueFull);
         }
+        if self.may_end_within(sa, &pkt) {
+            return self.one_by_one(mem, pkt, counters, |ipsec, pkt, counters| {
+                ipsec.submit_seal(mem, now, sa, pkt, train, mtu, counters)
+            });
+        }
         let job = self.seal_job(mem, now, sa, pkt, train, mtu, counters)?;
         self.crypto.seal(now, job);
         Ok(())
@@ -84,6 +94,10 @@ impl Ipsec {
         mtu: usize,
         counters: &mut Counters,
     ) -> Result<SealJob, DropReason> {
+        self.sad.admit_out(sa, now).map_err(|(mib, reason)| {
+            counters.count(mib);
+            reason
+        })?;
         let Some(sa) = self.sad.get_mut(sa) else {
             counters.count(Mib::XfrmOutNoStates);
             return Err(DropReason::PolicyNoState);

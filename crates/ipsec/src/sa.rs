@@ -9,8 +9,11 @@ use wire::{Spi, Version};
 use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir, SaFlags, Selector};
 use crate::engine::Cipher;
 use crate::flowi::Flowi;
+use crate::lifetime::Lifetime;
+use crate::mark::Mark;
 use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
+use crate::sad::{Age, State};
 use crate::sequence::OutSequence;
 
 /// A security association (RFC 4301 §4.4.2). One that sends draws from [`OutSequence`], one that receives keeps a
@@ -35,6 +38,12 @@ pub struct Sa {
     /// The next outer IPv4 identification (RFC 6864: of use to fragments alone).
     pub(crate) ip_id: u16,
     pub(crate) stats: SaStats,
+    pub(crate) mark: Mark,
+    pub(crate) output_mark: Mark,
+    pub(crate) if_id: u32,
+    pub(crate) age: Age,
+    /// How many SAs were added before it.
+    pub(crate) born: u64,
 }
 
 /// What an SA has counted: `ip -s xfrm state`.
@@ -80,14 +89,20 @@ impl Sa {
             replay: ReplayWindow::new(config.replay_window, esn, config.seq),
             ip_id: mask as u16,
             stats: SaStats::default(),
+            mark: config.mark,
+            output_mark: config.output_mark,
+            if_id: config.if_id,
+            age: Age::new(config.lifetime),
+            born: 0,
         })
     }
 
-    /// Takes over what `config`, which was checked, says beside identity and key. What was sent and seen stays so.
+    /// Takes over what `config`, which was checked, says beside identity, key and lifetime. What was sent and seen stays
+    /// so.
     ///
     /// # Errors
     /// [`ConfigError::EsnChanged`], [`ConfigError::DirReversed`].
-    pub(crate) fn update(&mut self, config: &SaConfig) -> Result<(), ConfigError> {
+    pub(crate) fn replace(&mut self, config: &SaConfig) -> Result<(), ConfigError> {
         if config.flags.esn != self.flags.esn {
             return Err(ConfigError::EsnChanged);
         }
@@ -105,6 +120,8 @@ impl Sa {
         self.selector = config.selector;
         self.tfcpad = config.tfcpad;
         self.nat = config.nat;
+        self.output_mark = config.output_mark;
+        self.if_id = config.if_id;
         self.out.set_may_wrap(config.flags.oseq_may_wrap);
         if config.replay_window != self.replay.size() {
             self.replay = self.replay.resized(config.replay_window);
@@ -187,6 +204,46 @@ impl Sa {
     /// The replay window.
     pub const fn replay(&self) -> &ReplayWindow {
         &self.replay
+    }
+
+    /// Which marked packets it is for.
+    pub const fn mark(&self) -> Mark {
+        self.mark
+    }
+
+    /// What its packets are marked with afterwards.
+    pub const fn output_mark(&self) -> Mark {
+        self.output_mark
+    }
+
+    /// The number of its XFRM interface; 0 for none.
+    pub const fn if_id(&self) -> u32 {
+        self.if_id
+    }
+
+    /// When it ends.
+    pub const fn lifetime(&self) -> Lifetime {
+        self.age.lifetime
+    }
+
+    /// What may be done with it.
+    pub const fn state(&self) -> State {
+        self.age.state
+    }
+
+    /// Whether a soft limit is reached, and another SA is better.
+    pub const fn is_dying(&self) -> bool {
+        self.age.dying
+    }
+
+    /// When it was added, as far as time has passed since.
+    pub const fn added(&self) -> Option<Instant> {
+        self.age.added
+    }
+
+    /// When it was used first.
+    pub const fn first_used(&self) -> Option<Instant> {
+        self.age.first_used
     }
 
     /// What it has counted.

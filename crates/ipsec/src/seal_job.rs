@@ -55,6 +55,8 @@ struct Plan {
     pad_to: usize,
     next_header: Protocol,
     as_train: bool,
+    /// What its packets are marked with.
+    mark: u32,
 }
 
 impl SealJob {
@@ -98,6 +100,7 @@ impl SealJob {
             cutting,
             next_header,
             as_train,
+            mark: sa.output_mark.set_on(pkt.meta.mark),
         };
         let full = plan.esp_len(0);
         if full > plan.outer.max_esp_len() {
@@ -295,7 +298,7 @@ impl Plan {
 
     fn packet(&self, link: LinkId, buf: Buf) -> Packet {
         let mut pkt = Packet::from_buf(buf);
-        pkt.meta = Meta { link, ..Meta::default() };
+        pkt.meta = Meta { link, mark: self.mark, ..Meta::default() };
         if let Some(start) = self.outer.udp_check_at() {
             pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
         }

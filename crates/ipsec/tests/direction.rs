@@ -64,7 +64,7 @@ fn extended_numbers_need_a_window_only_where_they_are_received() {
     let received = SaConfig { dir: Some(SaDir::In), replay_window: 64, seq: 0xffff_fff0, ..esn.clone() };
     let mut pair = Pair::new(&received);
     let sent = SaConfig { dir: Some(SaDir::Out), oseq: 0xffff_fffe, ..esn };
-    pair.sender.remove_sa(sent.dst, sent.spi).unwrap();
+    pair.sender.remove_sa(sent.dst, sent.spi, 0).unwrap();
     pair.out_sa = pair.sender.add_sa(&sent, mask()).unwrap();
     for n in 0..4 {
         let inner = Packet::with_data(&pair.mem, &udp_packet(Version::V4, n)).unwrap();
@@ -82,7 +82,7 @@ fn an_sa_to_send_by_opens_nothing() {
             let inner = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 9)).unwrap();
             pair.seal(inner, Train::None).remove(0)
         };
-        pair.receiver.update_sa(&SaConfig { dir, replay_window: 0, ..sa() }).unwrap();
+        pair.receiver.replace_sa(&SaConfig { dir, replay_window: 0, ..sa() }).unwrap();
         if dir != Some(SaDir::Out) {
             assert_eq!(pair.open(wire).len(), 1, "{dir:?}");
             continue;
@@ -112,14 +112,14 @@ fn an_sa_to_receive_by_serves_no_template() {
         let id = node.add_sa(&config, mask()).unwrap();
         let protect = Decision::Protect([id].into_iter().collect());
         let drop = Decision::Drop(DropReason::EspDirection);
-        let one = Counters::ZERO.with(Mib::XfrmOutStateDirError, 1);
+        let one = Counters::ZERO.with(Mib::XfrmOutStateDirError, 1).with(Mib::XfrmOutPolError, 1);
         for (dir, want, counted) in [
             (None, &protect, Counters::ZERO),
             (Some(SaDir::Out), &protect, Counters::ZERO),
             (None, &protect, Counters::ZERO),
             (Some(SaDir::In), &drop, one),
         ] {
-            node.update_sa(&SaConfig { dir, ..config.clone() }).unwrap();
+            node.replace_sa(&SaConfig { dir, ..config.clone() }).unwrap();
             let mut counters = Counters::ZERO;
             assert_eq!(
                 (&node.lookup(base::Instant::ZERO, &flow.into(), &mut counters), counters),
@@ -136,10 +136,10 @@ fn a_direction_is_not_reversed_under_its_key() {
         let mut node = Ipsec::new();
         let id = node.add_sa(&directed(from), mask()).unwrap();
         let reversed = SaConfig { reqid: 77, ..directed(to) };
-        assert_eq!(node.update_sa(&reversed), Err(ConfigError::DirReversed));
+        assert_eq!(node.replace_sa(&reversed), Err(ConfigError::DirReversed));
         let sa = node.sa(id).unwrap();
         assert_eq!((sa.dir(), sa.reqid()), (Some(from), 1));
-        assert_eq!(node.update_sa(&SaConfig { reqid: 77, ..directed(from) }), Ok(id));
+        assert_eq!(node.replace_sa(&SaConfig { reqid: 77, ..directed(from) }), Ok(id));
         assert_eq!(node.sa(id).unwrap().reqid(), 77);
     }
 }
@@ -150,10 +150,10 @@ fn only_what_is_to_be_received_is_opened_for_others() {
     for (dir, want) in [(None, false), (Some(SaDir::Out), false), (Some(SaDir::In), true)] {
         let mut node = Ipsec::new();
         node.add_sa(&SaConfig { dir, replay_window: 0, ..sa() }, mask()).unwrap();
-        assert_eq!(node.sad().opens_for_others(dst, sa().spi), want, "{dir:?}");
-        assert!(!node.sad().opens_for_others(dst, Spi(0x1001)));
-        assert!(!node.sad().opens_for_others(HERE[0], sa().spi));
-        node.remove_sa(dst, sa().spi).unwrap();
-        assert!(!node.sad().opens_for_others(dst, sa().spi));
+        assert_eq!(node.sad().opens_for_others(dst, sa().spi, 0), want, "{dir:?}");
+        assert!(!node.sad().opens_for_others(dst, Spi(0x1001), 0));
+        assert!(!node.sad().opens_for_others(HERE[0], sa().spi, 0));
+        node.remove_sa(dst, sa().spi, 0).unwrap();
+        assert!(!node.sad().opens_for_others(dst, sa().spi, 0));
     }
 }

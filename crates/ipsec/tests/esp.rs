@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use base::{Counters, SaId};
-use common::{NAT_T, Pair, cbc, decode, fat, gcm, ip_header, sa, segments, split_wire, udp_packet};
+use common::{BOTH_FAMILIES, NAT_T, Pair, cbc, decode, fat, gcm, ip_header, sa, segments, split_wire, udp_packet};
 use ipsec::{Algorithm, Authentication, Code, Encryption, Mode, SaConfig, SaFlags, Train};
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Packet, geometry};
 use wire::{Protocol, Version, ipv4, ipv6};
@@ -38,7 +38,7 @@ fn configs() -> Vec<SaConfig> {
         for mode in [Mode::Tunnel, Mode::Transport] {
             for outer in [0, 1] {
                 for encap in [None, NAT_T] {
-                    let flags = SaFlags { esn: i % 2 == 0, ..SaFlags::default() };
+                    let flags = SaFlags { esn: i % 2 == 0, ..BOTH_FAMILIES };
                     let (src, dst) = (common::HERE[outer], common::THERE[outer]);
                     all.push(SaConfig { src, dst, mode, encap, flags, algorithm: algorithm.clone(), ..sa() });
                 }
@@ -176,7 +176,7 @@ fn every_geometry_seals_to_the_same_inside_and_opens_to_it() {
 #[test]
 fn a_train_opens_in_every_shape() {
     for (mode, esn) in [(Mode::Tunnel, true), (Mode::Transport, false)] {
-        let flags = SaFlags { esn, ..SaFlags::default() };
+        let flags = SaFlags { esn, ..BOTH_FAMILIES };
         let config = SaConfig { mode, flags, encap: NAT_T, ..sa() };
         let (bytes, csum, cut) = fat(Version::V4, true, 300, 1300);
         let shapes = |pair: &mut Pair| {
@@ -320,7 +320,7 @@ fn udp_has_no_checksum_over_ipv4_and_one_to_complete_over_ipv6() {
 
 #[test]
 fn extended_numbers_wrap_in_the_middle_of_a_train() {
-    let flags = SaFlags { esn: true, ..SaFlags::default() };
+    let flags = SaFlags { esn: true, ..BOTH_FAMILIES };
     let start = (1 << 32) - 20;
     let config = SaConfig { encap: NAT_T, flags, oseq: start, seq: start, ..sa() };
     let mut pair = Pair::new(&config);

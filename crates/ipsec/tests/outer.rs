@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{HERE, Pair, THERE, fat, sa, segments, split_wire, udp_packet};
+use common::{BOTH_FAMILIES, HERE, Pair, THERE, fat, sa, segments, split_wire, udp_packet};
 use ipsec::{Mode, SaConfig, SaFlags, Train};
 use packet::{Csum, Cut, Packet};
 use wire::{Version, ipv4, ipv6};
@@ -37,7 +37,7 @@ fn mixes() -> impl Iterator<Item = (usize, Version)> {
 
 #[test]
 fn dscp_and_ecn_on_the_way_out() {
-    let plain = SaFlags::default();
+    let plain = BOTH_FAMILIES;
     let noecn = SaFlags { noecn: true, ..plain };
     let hidden = SaFlags { dont_encap_dscp: true, ..plain };
     // (flags, inner TOS, outer TOS)
@@ -69,7 +69,7 @@ fn dscp_and_ecn_on_the_way_in() {
         for outside in [not_ect, ect1, ect0, ce] {
             for inside in [not_ect, ect1, ect0, ce] {
                 for (noecn, decap_dscp) in [(false, false), (true, false), (false, true), (true, true)] {
-                    let flags = SaFlags { noecn, decap_dscp, ..SaFlags::default() };
+                    let flags = SaFlags { noecn, decap_dscp, ..BOTH_FAMILIES };
                     let mut pair = Pair::new(&config(outer, flags));
                     let mut bytes = udp_packet(inner, 10);
                     set_tos(&mut bytes, (10 << 2) | inside);
@@ -90,16 +90,16 @@ fn dscp_and_ecn_on_the_way_in() {
 
 #[test]
 fn dont_fragment_is_copied_unless_told_otherwise_or_ipv6_at_its_least() {
-    let nopmtudisc = SaFlags { nopmtudisc: true, ..SaFlags::default() };
+    let nopmtudisc = SaFlags { nopmtudisc: true, ..BOTH_FAMILIES };
     let mut fragmentable = udp_packet(Version::V4, 10);
     fragmentable[6] = 0;
     ipv4::fill_check(&mut fragmentable).unwrap();
     let cases = [
-        (SaFlags::default(), udp_packet(Version::V4, 10), true),
-        (SaFlags::default(), fragmentable, false),
+        (BOTH_FAMILIES, udp_packet(Version::V4, 10), true),
+        (BOTH_FAMILIES, fragmentable, false),
         (nopmtudisc, udp_packet(Version::V4, 10), false),
-        (SaFlags::default(), udp_packet(Version::V6, 1280 - 48), false),
-        (SaFlags::default(), udp_packet(Version::V6, 1281 - 48), true),
+        (BOTH_FAMILIES, udp_packet(Version::V6, 1280 - 48), false),
+        (BOTH_FAMILIES, udp_packet(Version::V6, 1281 - 48), true),
         (nopmtudisc, udp_packet(Version::V6, 1400), false),
     ];
     for (flags, bytes, want) in cases {
@@ -111,7 +111,7 @@ fn dont_fragment_is_copied_unless_told_otherwise_or_ipv6_at_its_least() {
 #[test]
 fn a_flow_label_is_copied_from_ipv6_and_zero_for_ipv4() {
     for (inner, want) in [(Version::V6, 0x12345), (Version::V4, 0)] {
-        let wire = seal(&mut Pair::new(&config(1, SaFlags::default())), &udp_packet(inner, 10));
+        let wire = seal(&mut Pair::new(&config(1, BOTH_FAMILIES)), &udp_packet(inner, 10));
         let header = ipv6::Header::ref_from(&wire).unwrap();
         assert_eq!((header.flow_label(), header.hop_limit()), (want, 64));
     }
@@ -138,7 +138,7 @@ fn identifications_count_up_from_packet_to_packet_and_within_a_fat_one() {
 #[test]
 fn in_transport_mode_the_packets_own_header_is_kept() {
     for outer in [0, 1] {
-        let config = SaConfig { mode: Mode::Transport, ..config(outer, SaFlags::default()) };
+        let config = SaConfig { mode: Mode::Transport, ..config(outer, BOTH_FAMILIES) };
         let version = Version::of_addr(config.dst);
         let mut pair = Pair::new(&config);
         let (bytes, csum, cut) = fat(version, true, 1000, 3000);

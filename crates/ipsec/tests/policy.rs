@@ -89,10 +89,10 @@ fn a_policy_is_known_by_direction_and_selector_alone() {
     ipsec.update_policy(block(PolicyConfig { priority: 3, ..first.clone() })).unwrap();
     let shown: Vec<_> =
         ipsec.spd().iter().map(|policy| (policy.config.dir, policy.index, policy.config.priority)).collect();
-    assert_eq!(shown, [(Dir::In, 2, 7), (Dir::Out, 1, 3)]);
+    assert_eq!(shown, [(Dir::In, 16, 7), (Dir::Out, 9, 3)]);
     assert_eq!(lookup(&mut ipsec, &flow("10.0.0.1", "9.9.9.9")).0, BLOCKED, "the change is seen at once");
-    assert!(ipsec.remove_policy(Dir::Out, &first.selector).is_some());
-    assert!(ipsec.remove_policy(Dir::Out, &first.selector).is_none());
+    assert!(ipsec.remove_policy(&first.key()).is_some());
+    assert!(ipsec.remove_policy(&first.key()).is_none());
     assert_eq!(lookup(&mut ipsec, &flow("10.0.0.1", "9.9.9.9")).0, Decision::Bypass);
 }
 
@@ -182,7 +182,7 @@ fn the_newest_sa_that_fits_is_used() {
     let udp = FlowKey { protocol: Protocol::UDP, ..tcp };
     let protect = |sa| Decision::Protect([sa].into_iter().collect());
     assert_eq!([lookup(&mut ipsec, &tcp).0, lookup(&mut ipsec, &udp).0], [protect(new), protect(old)]);
-    ipsec.remove_sa(THERE[0], Spi(2)).unwrap();
+    ipsec.remove_sa(THERE[0], Spi(2), 0).unwrap();
     assert_eq!(lookup(&mut ipsec, &tcp).0, protect(old));
 }
 
@@ -195,7 +195,7 @@ fn into_a_node_by_policy() {
     let strict = Selector { protocol: Some(Protocol::UDP), ..selector("0.0.0.0/0", "0.0.0.0/0") };
     let s = ipsec.add_sa(&SaConfig { reqid: 3, spi: Spi(3), selector: Some(strict), ..sa() }, mask()).unwrap();
     let gone = ipsec.add_sa(&SaConfig { spi: Spi(4), ..sa() }, mask()).unwrap();
-    ipsec.remove_sa(THERE[0], Spi(4)).unwrap();
+    ipsec.remove_sa(THERE[0], Spi(4), 0).unwrap();
     let required = Level::Required;
     let use_tunnel = Template { level: Level::Use, ..tunnel(1) };
     let mismatch = Err((Mib::XfrmInTmplMismatch, DropReason::PolicyMismatch));
@@ -228,7 +228,7 @@ fn into_a_node_by_policy() {
     for dir in [Dir::In, Dir::Fwd] {
         for (templates, sas, want) in &cases {
             let config = policy(dir, "0.0.0.0/0", "0.0.0.0/0", 0);
-            ipsec.remove_policy(dir, &config.selector);
+            ipsec.remove_policy(&config.key());
             if let Some(templates) = templates {
                 ipsec.add_policy(PolicyConfig { templates: templates.clone(), ..config }).unwrap();
             }

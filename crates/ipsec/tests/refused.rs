@@ -400,10 +400,10 @@ fn a_fat_packet_that_is_not_what_it_says_is_not_cut() {
 fn an_sa_that_is_gone_opens_and_seals_nothing() {
     let (mut pair, wire) = sealed(&SaConfig { encap: Some(EspInUdp { sport: 1, dport: 2 }), ..sa() });
     let dst: IpAddr = THERE[0];
-    assert!(pair.receiver.remove_sa(dst, Spi(0x1000)).is_some());
-    assert!(pair.receiver.remove_sa(dst, Spi(0x1000)).is_none());
+    assert!(pair.receiver.remove_sa(dst, Spi(0x1000), 0).is_some());
+    assert!(pair.receiver.remove_sa(dst, Spi(0x1000), 0).is_none());
     assert_eq!(pair.refuse(&wire), [DropReason::EspNoState]);
-    pair.sender.remove_sa(dst, Spi(0x1000)).unwrap();
+    pair.sender.remove_sa(dst, Spi(0x1000), 0).unwrap();
     // The slot's next SA has another number: a packet that remembers the old one does not get it.
     let new = pair.sender.add_sa(&sa(), mask()).unwrap();
     assert_ne!(new, pair.out_sa);

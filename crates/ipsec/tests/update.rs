@@ -21,8 +21,8 @@ fn a_changed_sa_goes_on_where_it_was() {
     assert_eq!(pair.open(first).len(), 1);
 
     let changed = SaConfig { reqid: 77, replay_window: 256, ..sa() };
-    assert_eq!(pair.sender.update_sa(&changed), Ok(pair.out_sa));
-    let id = pair.receiver.update_sa(&changed).unwrap();
+    assert_eq!(pair.sender.replace_sa(&changed), Ok(pair.out_sa));
+    let id = pair.receiver.replace_sa(&changed).unwrap();
     let receiver = pair.receiver.sa(id).unwrap();
     assert_eq!((receiver.reqid(), receiver.replay().size(), receiver.stats().packets), (77, 256, 1));
 
@@ -35,14 +35,14 @@ fn a_changed_sa_goes_on_where_it_was() {
 #[test]
 fn a_template_finds_a_changed_sa_by_what_it_is_now() {
     let mut pair = Pair::new(&sa());
-    pair.sender.update_sa(&SaConfig { reqid: 77, ..sa() }).unwrap();
+    pair.sender.replace_sa(&SaConfig { reqid: 77, ..sa() }).unwrap();
     let (src, dst) = (sa().src, sa().dst);
     let bytes = udp_packet(Version::V4, 9);
     let flow = FlowKey::parse(&bytes, bytes.len()).unwrap();
     let found = |reqid| {
         let (mode, level) = (Mode::Tunnel, Level::Required);
         let template = Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid, level };
-        pair.sender.sad().for_template(&template, src, dst, &flow)
+        pair.sender.sad().for_template(&template, src, dst, &flow.into())
     };
     assert_eq!((found(77), found(sa().reqid)), (Some(pair.out_sa), None));
 }
@@ -58,7 +58,7 @@ fn what_cannot_change_is_refused_and_nothing_has_changed() {
     for (config, want) in cases {
         let mut pair = Pair::new(&sa());
         let changed = SaConfig { reqid: 77, ..config };
-        assert_eq!(pair.sender.update_sa(&changed), Err(want));
+        assert_eq!(pair.sender.replace_sa(&changed), Err(want));
         assert_eq!(pair.sender.sa(pair.out_sa).unwrap().reqid(), sa().reqid);
         let sealed = send(&mut pair);
         assert_eq!(pair.open(sealed).len(), 1);
@@ -73,9 +73,9 @@ fn the_port_of_esp_in_udp_follows_the_change() {
     node.add_sa(&SaConfig { spi: Spi(2), ..encap(4500) }, 2).unwrap();
     let ports = |node: &Ipsec| [4500, 4501].map(|port| node.sad().is_encap_port(dst, port));
     for (config, want) in [(encap(4501), [true, true]), (encap(4501), [true, true]), (sa(), [true, false])] {
-        node.update_sa(&config).unwrap();
+        node.replace_sa(&config).unwrap();
         assert_eq!(ports(&node), want);
     }
-    node.remove_sa(dst, Spi(2));
+    node.remove_sa(dst, Spi(2), 0);
     assert_eq!(ports(&node), [false, false]);
 }

@@ -41,6 +41,11 @@ impl Path {
             }
             Policy::Bypass => self.output_clear(turn, ip, hop),
             Policy::Protect(bundle) => self.output_esp(turn, ip, &bundle, hop),
+            Policy::Hold(policy) => {
+                if let Err((pkt, reason)) = self.ipsec.hold(turn.now, policy, &ip.flowi(hop.dev), ip.pkt) {
+                    self.drop(&pkt, reason);
+                }
+            }
             Policy::Drop(reason) => self.drop(&ip.pkt, reason),
         }
     }

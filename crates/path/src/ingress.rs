@@ -184,7 +184,8 @@ impl Path {
         };
         let mut spi = [0; size_of::<u32>()];
         self.is_local(info.dst)
-            || pkt.read_at(esp_at, &mut spi) && sad.opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)))
+            || pkt.read_at(esp_at, &mut spi)
+                && sad.opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)), pkt.meta.mark)
     }
 
     /// As [`Fib::is_local`](fib::Fib::is_local), which the packets of one tunnel need not ask again.

@@ -206,6 +206,10 @@ impl Path {
         if self.reassembly.poll_timeout().is_some_and(|at| at <= now) {
             self.expire(turn);
         }
+        if self.ipsec.poll_timeout().is_some_and(|at| at <= now) {
+            self.ipsec.handle_timeout(now, &mut self.counters);
+            self.release(turn);
+        }
         self.settle(turn);
     }
 
@@ -219,8 +223,9 @@ impl Path {
 
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout(), self.ipsec.work_timeout()];
-        timeouts.into_iter().flatten().min()
+        let ipsec = [self.ipsec.work_timeout(), self.ipsec.poll_timeout()];
+        let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout()].into_iter().chain(ipsec);
+        timeouts.flatten().min()
     }
 
     /// What waits to be sent on a link, in order; the caller takes from the front what is gone.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use base::{DropReason, LinkId, Mib};
 use fib::Decision;
 use host::icmp::{self, Problem};
+use ipsec::Released;
 use offload::ip_headers;
 use packet::Packet;
 use wire::Version;
@@ -65,6 +66,27 @@ impl Path {
             _ => link,
         };
         self.fib.source(dev, info.src)
+    }
+
+    /// Sends what has waited for an SA as if it had just come, or drops it.
+    pub(crate) fn release(&mut self, turn: Turn<'_>) {
+        for released in self.ipsec.take_released() {
+            let mut pkt = match released {
+                Released::Again(pkt) => pkt,
+                Released::Dropped(pkt, reason) => {
+                    self.drop(&pkt, reason);
+                    continue;
+                }
+            };
+            let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
+            match parsed.map(|(info, flow)| (self.fib.decide(info.dst, None), info, flow)) {
+                Ok((Decision::Forward { dev, next_hop }, info, flow)) => {
+                    self.output(turn, IpPacket { pkt, info, flow }, Hop { dev, next_hop });
+                }
+                Ok((Decision::Drop(reason), ..)) | Err(reason) => self.drop(&pkt, reason),
+                Ok(_) => self.drop(&pkt, DropReason::NoRoute),
+            }
+        }
     }
 
     /// Sends a packet of our own that begins with its IP header. `link` is where a link-local destination is; the packet's

@@ -147,6 +147,8 @@ fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
 /// Flags that are for one direction alone (Linux `verify_newsa_info`).
 const ONE_WAY_FLAGS: &[(&str, SaDir)] = &[
     ("decap-dscp", SaDir::In),
+    ("wildrecv", SaDir::In),
+    ("icmp", SaDir::In),
     ("nopmtudisc", SaDir::Out),
     ("dont-encap-dscp", SaDir::Out),
     ("oseq-may-wrap", SaDir::Out),

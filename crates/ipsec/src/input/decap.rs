@@ -24,6 +24,9 @@ pub(super) fn tunnel(
 ) -> Result<Csum, Refused> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
     let version = Version::of(inside.bytes()).map_err(|_| refused)?;
+    if !sa.takes(version) {
+        return Err(refused);
+    }
     let (total, tos) = match (next_header, version) {
         (Protocol::IPIP, Version::V4) => {
             let header = ipv4::Header::ref_from(inside.bytes()).map_err(|_| refused)?;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use aes_gcm::aead::{AeadInOut, KeyInit};
 use base::{Counters, Instant, SaId};
 use ipsec::engine::Cipher;
-use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Ipsec, Mode, Opened, SaConfig, Train};
+use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Ipsec, Mode, Opened, SaConfig, SaFlags, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, Version, checksum, ipv4, ipv6, tcp, udp};
 
@@ -22,11 +22,25 @@ pub(crate) fn mask() -> u64 {
     NEXT.fetch_add(1, Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15) << 20
 }
 
-/// A tunnel SA over IPv4 with AES-GCM-256; tests change what they are about.
+/// What lets a tunnel carry both families.
+pub(crate) const BOTH_FAMILIES: SaFlags = SaFlags {
+    noecn: false,
+    decap_dscp: false,
+    nopmtudisc: false,
+    esn: false,
+    dont_encap_dscp: false,
+    oseq_may_wrap: false,
+    wildrecv: false,
+    icmp: false,
+    af_unspec: true,
+};
+
+/// A tunnel SA over IPv4 with AES-GCM-256, for both families; tests change what they are about.
 pub(crate) fn sa() -> SaConfig {
     SaConfig {
         reqid: 1,
         replay_window: 128,
+        flags: BOTH_FAMILIES,
         ..SaConfig::new(HERE[0], THERE[0], Spi(0x1000), Mode::Tunnel, gcm(36, 16))
     }
 }

@@ -41,8 +41,8 @@ fn what_comes_out_of_a_tunnel_needs_a_policy_that_lets_it_in() {
     let [flow, _] = flows();
     let esp = sealed(TUNNELS[0], &flow);
     let mut world = tunnelled(TUNNELS[0], 1);
-    let selector = policy(Dir::Fwd, "10.1.0.0/16", "10.2.0.0/16", &[]).selector;
-    world.nodes[1].path.ipsec.remove_policy(Dir::Fwd, &selector).unwrap();
+    let fwd = policy(Dir::Fwd, "10.1.0.0/16", "10.2.0.0/16", &[]).key();
+    world.nodes[1].path.ipsec.remove_policy(&fwd).unwrap();
     let got = refused(&mut world.nodes[1], OUTSIDE, &esp);
     let want = counters([(Mib::IpInReceives, 2), (Mib::IpInDelivers, 1), (Mib::XfrmInNoPols, 1)]);
     assert_eq!(got, (vec![(2, DropReason::PolicyMismatch, 1)], want));
@@ -125,7 +125,7 @@ fn an_error_about_what_came_through_a_tunnel_goes_back_through_it_or_not_at_all(
         let told = told(&only(near.tx(INSIDE)));
         assert_eq!((&told.src[..], told.message), (of_node, exceeded));
         // What would go back in clear says too much.
-        far.path.ipsec.remove_policy(Dir::Out, &policy(Dir::Out, nets[0], nets[1], &[]).selector).unwrap();
+        far.path.ipsec.remove_policy(&policy(Dir::Out, nets[0], nets[1], &[]).key()).unwrap();
         near.rx_bytes(NOW, INSIDE, &last_hop);
         far.rx(NOW, OUTSIDE, near.tx(OUTSIDE));
         assert!(far.tx(OUTSIDE).is_empty());

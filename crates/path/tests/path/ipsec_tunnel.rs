@@ -215,10 +215,7 @@ fn a_policy_may_let_some_packets_pass_in_clear() {
     clear.priority = 0;
     clear.selector.dport = ipsec::PortMask::exactly(22);
     let sas = TUNNELS[0].sas(0);
-    world.nodes[0]
-        .path
-        .ipsec
-        .remove_policy(ipsec::Dir::Out, &policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas).selector);
+    world.nodes[0].path.ipsec.remove_policy(&policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas).key());
     world.nodes[0].path.ipsec.add_policy(clear).unwrap();
     let mut rest = policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas);
     rest.priority = 9;

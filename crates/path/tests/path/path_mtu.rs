@@ -74,7 +74,7 @@ fn world(tunnel: Tunnel) -> World {
 fn protect(near: &mut Node, far: &mut Node, tunnel: Tunnel, nets: [&str; 2], from: usize) {
     let (sas, src, dst) = (sas(tunnel, from), nets[from], nets[1 - from]);
     for node in [&mut *near, &mut *far] {
-        if node.path.ipsec.sad().by_spi(sas[0].dst, sas[0].spi).is_none() {
+        if node.path.ipsec.sad().by_spi(sas[0].dst, sas[0].spi, 0).is_none() {
             node.path.ipsec.add_sa(&sas[0], unique_mask()).unwrap();
         }
     }

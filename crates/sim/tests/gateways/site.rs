@@ -217,8 +217,7 @@ impl Site {
         (block.action, block.priority) = (Action::Block, 10);
         (block.selector.protocol, block.selector.dport) = (Some(protocol), PortMask::exactly(dport));
         let ipsec = &mut self.world.nodes[at].path.ipsec;
-        let selector = block.selector;
-        if ipsec.remove_policy(dir, &selector).is_none() {
+        if ipsec.remove_policy(&block.key()).is_none() {
             ipsec.add_policy(block).unwrap();
         }
     }
@@ -268,7 +267,7 @@ impl Site {
                 Step::Used
             }
             Step::Used => {
-                let old = ipsec.remove_sa(config.dst, Spi(spi)).unwrap();
+                let old = ipsec.remove_sa(config.dst, Spi(spi), 0).unwrap();
                 self.gone[from].sealed += old.stats().packets;
                 Step::Unused
             }
@@ -281,7 +280,7 @@ impl Site {
     fn forget(&mut self, lane: usize) {
         let Lane { from, dst, generations, .. } = &mut self.lanes[lane];
         let (to, dst, old) = (1 - *from, dst.parse().unwrap(), generations.remove(0));
-        let old = self.world.nodes[to].path.ipsec.remove_sa(dst, Spi(old.spi)).unwrap();
+        let old = self.world.nodes[to].path.ipsec.remove_sa(dst, Spi(old.spi), 0).unwrap();
         self.gone[to].add_received(&old.stats());
         self.rekeys += 1;
     }
@@ -312,7 +311,7 @@ impl Site {
         let lane = lane.unwrap();
         let spi = lane.generations.iter().find(|generation| generation.step == Step::Used).unwrap().spi;
         let ipsec = &self.world.nodes[from].path.ipsec;
-        let id: SaId = ipsec.sad().by_spi(lane.dst.parse().unwrap(), Spi(spi)).unwrap();
+        let id: SaId = ipsec.sad().by_spi(lane.dst.parse().unwrap(), Spi(spi), 0).unwrap();
         ipsec.sa(id).unwrap().inner_mtu(self.plan.mtu)
     }
 }

@@ -1,0 +1,88 @@
+//! Whether an SA may be used for one more packet, and fat ones of which only a part may be sent.
+
+use base::{Counters, DropReason, Instant, Mib, SaId};
+use offload::{Features, gso};
+use packet::{Memory, Packet};
+
+use crate::gateway::Ipsec;
+use crate::sa::Sa;
+use crate::sad::{Expired, Sad, State};
+
+/// How a fat packet is cut whose SA ends in its middle: by reference, with its checksums complete.
+const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
+
+impl Sad {
+    /// Whether one more packet may be received by an SA (Linux `xfrm_input`).
+    ///
+    /// # Errors
+    /// What to count, and why not.
+    #[inline]
+    pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
+        self.get(id).map_or(Ok(()), Sa::check_valid)?;
+        self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))
+    }
+
+    /// Whether one more packet may be sent by an SA (Linux `xfrm_output_one`).
+    ///
+    /// # Errors
+    /// What to count, and why not.
+    #[inline]
+    pub(crate) fn admit_out(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
+        if self.get(id).is_some_and(|sa| sa.age.state != State::Valid) {
+            return Err((Mib::XfrmOutStateInvalid, DropReason::EspState));
+        }
+        self.admit(id, now).map_err(|Expired| (Mib::XfrmOutStateExpired, DropReason::EspExpired))
+    }
+}
+
+impl Sa {
+    /// Whether it may be received by, but for its limits.
+    ///
+    /// # Errors
+    /// What to count, and why not.
+    pub(crate) fn check_valid(&self) -> Result<(), (Mib, DropReason)> {
+        match self.age.state {
+            State::Valid => Ok(()),
+            _ => Err((Mib::XfrmInStateInvalid, DropReason::EspState)),
+        }
+    }
+
+    /// Tells whether a hard limit may be reached before the last segment of a fat packet.
+    fn may_end_within(&self, pkt: &Packet) -> bool {
+        let hard = &self.age.lifetime.hard;
+        let segs = pkt.meta.cut.segs();
+        // Headers repeat in each segment, and none of them is longer than this.
+        let bytes = (pkt.len() as u64).saturating_add(segs * 128);
+        segs > 1 && hard.are_reached(self.stats.bytes.saturating_add(bytes), self.stats.packets.saturating_add(segs))
+    }
+}
+
+impl Ipsec {
+    /// Tells whether a fat packet is to be sealed segment by segment, because its SA may end in its middle.
+    #[inline]
+    pub(crate) fn may_end_within(&self, sa: SaId, pkt: &Packet) -> bool {
+        self.sad.get(sa).is_some_and(|sa| sa.may_end_within(pkt))
+    }
+
+    /// Has `seal` seal the segments of a fat packet one by one.
+    ///
+    /// # Errors
+    /// Why the first one that was not sealed was not; those behind it are dropped with it.
+    #[cold]
+    pub(crate) fn one_by_one(
+        &mut self,
+        mem: &Memory,
+        pkt: Packet,
+        counters: &mut Counters,
+        mut seal: impl FnMut(&mut Self, Packet, &mut Counters) -> Result<(), DropReason>,
+    ) -> Result<(), DropReason> {
+        let mut segments = Vec::new();
+        gso::segment(mem, &CUT_HERE, pkt, 0, &mut segments).inspect_err(|_| counters.count(Mib::XfrmOutError))?;
+        let mut result = Ok(());
+        for segment in segments {
+            // Each is asked for itself, as Linux does, so that each is counted.
+            result = result.and(seal(self, segment, counters));
+        }
+        result
+    }
+}

@@ -1,0 +1,117 @@
+//! What a key manager is told (RFC 4301 §4.4.2.1, RFC 2367 §3.1.6, §3.1.8; Linux `km_query`, `km_state_expired`).
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use wire::Spi;
+
+use crate::config::{Mode, PolicyKey, Selector, Template};
+use crate::mark::Mark;
+use crate::sa::SaStats;
+
+/// Most events that wait to be taken. Later ones are lost, and counted.
+pub const MAX_EVENTS: usize = 1024;
+
+/// Something that a key manager may want to act on.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Event {
+    /// A packet needs an SA that is not there.
+    Acquire(Acquire),
+    /// An SA is about to end, or has.
+    SaExpired(SaExpired),
+    /// A policy is about to end, or has.
+    PolicyExpired(PolicyExpired),
+}
+
+/// The SA that a packet needs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Acquire {
+    /// Tells it from others; an SA that names it in [`SaConfig::acquire_seq`](crate::SaConfig::acquire_seq) answers it.
+    pub seq: u32,
+    /// The outer source; unspecified for any.
+    pub src: IpAddr,
+    /// The outer destination.
+    pub dst: IpAddr,
+    /// What asks for it.
+    pub template: Template,
+    /// The packet's flow.
+    pub selector: Selector,
+    /// The number of the policy.
+    pub policy: u32,
+    /// The policy's mark.
+    pub mark: Mark,
+    /// The number of the XFRM interface; 0 for none.
+    pub if_id: u32,
+}
+
+/// An SA that has reached a limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct SaExpired {
+    /// It is gone; else it is to be replaced.
+    pub hard: bool,
+    /// The outer source.
+    pub src: IpAddr,
+    /// The outer destination.
+    pub dst: IpAddr,
+    /// The security parameters index; 0 of one that was acquired in vain.
+    pub spi: Spi,
+    /// Its mark.
+    pub mark: Mark,
+    /// Its mode.
+    pub mode: Mode,
+    /// Its `reqid`.
+    pub reqid: u32,
+    /// The number of its XFRM interface; 0 for none.
+    pub if_id: u32,
+    /// What it has counted.
+    pub stats: SaStats,
+}
+
+/// A policy that has reached a limit.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct PolicyExpired {
+    /// It is gone; else it is about to go.
+    pub hard: bool,
+    /// Its number.
+    pub index: u32,
+    /// Which it is.
+    pub key: PolicyKey,
+}
+
+/// Events that wait to be taken, if there is somebody to take them.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    queue: VecDeque<Event>,
+    listening: bool,
+    lost: u64,
+}
+
+impl Events {
+    /// Says whether somebody takes events. If not, those that wait are forgotten.
+    pub(crate) fn listen(&mut self, listening: bool) {
+        self.listening = listening;
+        if !listening {
+            self.queue.clear();
+        }
+    }
+
+    pub(crate) const fn is_listening(&self) -> bool {
+        self.listening
+    }
+
+    pub(crate) fn push(&mut self, event: Event) {
+        match self.queue.len() {
+            _ if !self.listening => {}
+            MAX_EVENTS.. => self.lost += 1,
+            _ => self.queue.push_back(event),
+        }
+    }
+
+    pub(crate) fn take(&mut self) -> std::collections::vec_deque::Drain<'_, Event> {
+        self.queue.drain(..)
+    }
+
+    pub(crate) const fn lost(&self) -> u64 {
+        self.lost
+    }
+}

@@ -1,0 +1,143 @@
+//! Packets that wait for an SA to come, if they are not to be dropped (Linux `xdst_queue_output`,
+//! `xfrm_policy_queue_process`; `xfrm_larval_drop=0`).
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use base::{DropReason, Instant};
+use hashbrown::HashMap;
+use packet::Packet;
+
+use crate::flowi::Flowi;
+use crate::spd::PolicyId;
+use crate::timers::{Timer, Timers};
+
+/// So many packets may wait for one policy when another one comes (`XFRM_MAX_QUEUE_LEN`).
+const MAX_PER_POLICY: usize = 100;
+/// Most packets that wait for all policies together. Linux knows no such limit.
+pub const MAX_HELD: usize = 1024;
+/// After so long it is looked for the first time whether the SA has come (`XFRM_QUEUE_TMO_MIN`).
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+/// After a time that is no shorter there is no other (`XFRM_QUEUE_TMO_MAX`).
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+/// A packet that has waited.
+#[derive(Debug)]
+pub enum Released {
+    /// It is to be sent as if it had just come.
+    Again(Packet),
+    /// It has waited in vain.
+    Dropped(Packet, DropReason),
+}
+
+/// Packets that wait, by policy.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    queues: HashMap<PolicyId, Queue, foldhash::fast::RandomState>,
+    timers: Timers<PolicyId>,
+    held: usize,
+    released: Vec<Released>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    /// The flow of the first one, by which it is asked whether the SA has come.
+    flow: Flowi,
+    packets: VecDeque<Packet>,
+    retry_after: Duration,
+    timer: Timer,
+}
+
+impl Holds {
+    /// Lets a packet of `flow` wait.
+    ///
+    /// # Errors
+    /// The packet, if too many do.
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        policy: PolicyId,
+        flow: &Flowi,
+        pkt: Packet,
+    ) -> Result<(), (Packet, DropReason)> {
+        let waiting = self.queues.get(&policy).map_or(0, |queue| queue.packets.len());
+        if waiting > MAX_PER_POLICY || self.held >= MAX_HELD {
+            return Err((pkt, DropReason::PolicyQueueFull));
+        }
+        let queue = self.queues.entry(policy).or_insert_with(|| {
+            let mut timer = Timer::default();
+            self.timers.set(policy, &mut timer, Some(now + FIRST_RETRY));
+            Queue { flow: *flow, packets: VecDeque::new(), retry_after: FIRST_RETRY, timer }
+        });
+        queue.packets.push_back(pkt);
+        self.held += 1;
+        Ok(())
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// A policy for which it is time to ask whether its SA has come, and for what flow.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<(PolicyId, Flowi)> {
+        let policy = self.timers.pop(now)?;
+        let queue = self.queues.get_mut(&policy)?;
+        queue.timer.clear();
+        Some((policy, queue.flow))
+    }
+
+    /// Has the packets wait twice as long as before; or no longer, if that was long.
+    pub(crate) fn wait_longer(&mut self, now: Instant, policy: PolicyId) {
+        match self.queues.get_mut(&policy) {
+            Some(queue) if queue.retry_after < LAST_RETRY => {
+                queue.retry_after *= 2;
+                self.timers.set(policy, &mut queue.timer, Some(now + queue.retry_after));
+            }
+            _ => self.purge(policy, DropReason::PolicyNoState),
+        }
+    }
+
+    /// What waits for a policy waits for the one that has replaced it.
+    pub(crate) fn rename(&mut self, from: PolicyId, to: PolicyId) {
+        if from == to {
+            return;
+        }
+        if let Some(mut queue) = self.queues.remove(&from) {
+            self.timers.set(from, &mut queue.timer, None);
+            self.timers.set(to, &mut queue.timer, Some(Instant::ZERO));
+            self.queues.insert(to, queue);
+        }
+    }
+
+    /// Lets the packets of a policy go.
+    pub(crate) fn release(&mut self, policy: PolicyId) {
+        let packets = self.take(policy);
+        self.released.extend(packets.into_iter().map(Released::Again));
+    }
+
+    /// Drops the packets of a policy.
+    pub(crate) fn purge(&mut self, policy: PolicyId, reason: DropReason) {
+        let packets = self.take(policy);
+        self.released.extend(packets.into_iter().map(|pkt| Released::Dropped(pkt, reason)));
+    }
+
+    fn take(&mut self, policy: PolicyId) -> VecDeque<Packet> {
+        let Some(mut queue) = self.queues.remove(&policy) else { return VecDeque::new() };
+        self.timers.set(policy, &mut queue.timer, None);
+        self.held -= queue.packets.len();
+        queue.packets
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.held
+    }
+
+    /// What has waited long enough, in order.
+    pub(crate) fn take_released(&mut self) -> Vec<Released> {
+        std::mem::take(&mut self.released)
+    }
+
+    pub(crate) fn has_released(&self) -> bool {
+        !self.released.is_empty()
+    }
+}

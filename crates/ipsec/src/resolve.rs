@@ -1,0 +1,117 @@
+//! From a policy to the SAs that a packet goes through (Linux `xfrm_lookup_with_ifid`, `xfrm_tmpl_resolve_one`), and what
+//! is done about one that is missing.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use base::Instant;
+
+use crate::config::Level;
+use crate::config::{Action, Dir, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
+use crate::events::{Acquire, Event};
+use crate::flowi::Flowi;
+use crate::gateway::Ipsec;
+use crate::policy::Bundle;
+use crate::sad::{Found, Larval, Sad};
+use crate::spd::{PolicyId, Spd};
+
+/// What is remembered of a flow on its way out.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) enum Verdict {
+    Bypass,
+    Protect(Bundle),
+    Block,
+    /// Nobody's policy, and the default is to block, which Linux does not count.
+    DefaultBlock,
+    /// There is no SA for a template, by its number.
+    Missing {
+        template: u8,
+        /// Whether one is asked for already, or cannot be had.
+        pending: bool,
+    },
+    /// The SA that the policy asks for is one to receive by.
+    WrongDirection,
+    /// The SPI that the policy asks for is another SA's.
+    Clash,
+    TooDeep,
+}
+
+/// Finds the SAs of the policy that is for `flow`.
+pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flowi) -> Verdict {
+    let Some(policy) = policy.and_then(|policy| spd.get(policy)) else {
+        return match spd.default_action(Dir::Out) {
+            Action::Allow => Verdict::Bypass,
+            Action::Block => Verdict::DefaultBlock,
+        };
+    };
+    let PolicyConfig { action, templates, .. } = &policy.config;
+    if *action == Action::Block {
+        return Verdict::Block;
+    }
+    if templates.len() >= MAX_TEMPLATES {
+        return Verdict::TooDeep;
+    }
+    let mut bundle = Bundle::new();
+    for (at, (template, (src, dst))) in with_ends(templates, flow).enumerate() {
+        let (found, missing) = match sad.find(template, src, dst, flow) {
+            Found::Sa(id) if sad.get(id).is_some_and(|sa| sa.dir == Some(SaDir::In)) => return Verdict::WrongDirection,
+            Found::Sa(id) => (Some(id), Verdict::Bypass),
+            Found::Nothing => (None, Verdict::Missing { template: at as u8, pending: false }),
+            Found::Pending => (None, Verdict::Missing { template: at as u8, pending: true }),
+            Found::Clash => (None, Verdict::Clash),
+        };
+        match found {
+            Some(id) if bundle.try_push(id).is_err() => return Verdict::TooDeep,
+            None if template.level == Level::Required => return missing,
+            _ => {}
+        }
+    }
+    if bundle.is_empty() { Verdict::Bypass } else { Verdict::Protect(bundle) }
+}
+
+/// Templates with the outer addresses that each SA has to have: a tunnel's own, else those that the packet has by then.
+fn with_ends<'a>(templates: &'a [Template], flow: &Flowi) -> impl Iterator<Item = (&'a Template, (IpAddr, IpAddr))> {
+    let mut ends = (flow.key.src, flow.key.dst);
+    templates.iter().map(move |template| {
+        if let (Mode::Tunnel, Some(dst)) = (template.mode, template.dst) {
+            ends = (template.src.unwrap_or_else(|| any_like(dst)), dst);
+        }
+        (template, ends)
+    })
+}
+
+/// The unspecified address of the family of `addr`.
+const fn any_like(addr: IpAddr) -> IpAddr {
+    match addr {
+        IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    }
+}
+
+impl Ipsec {
+    /// Asks whoever listens for the SA that a packet of `flow` needs, and remembers that (Linux `xfrm_state_find`,
+    /// `km_query`). If nobody listens nothing is remembered.
+    pub(crate) fn acquire(&mut self, now: Instant, policy: PolicyId, template: usize, flow: &Flowi) {
+        let Self { sad, spd, acq_expires, .. } = self;
+        if !sad.events.is_listening() {
+            return;
+        }
+        let Some(policy) = spd.get(policy) else { return };
+        let PolicyConfig { templates, mark, if_id, .. } = &policy.config;
+        let Some((&template, (src, dst))) = with_ends(templates, flow).nth(template) else { return };
+        let selector = Selector::exactly(flow);
+        let (mark, if_id) = (*mark, *if_id);
+        let dir = Some(SaDir::Out);
+        let larval = Larval {
+            dir,
+            selector: Some(selector),
+            mark,
+            if_id,
+            ..Larval::new(src, dst, template.mode, template.reqid)
+        };
+        if let Some(seq) = sad.larvae.add(now, *acq_expires, larval) {
+            sad.changes += 1;
+            let acquire = Acquire { seq, src, dst, template, selector, policy: policy.index, mark, if_id };
+            sad.events.push(Event::Acquire(acquire));
+        }
+    }
+}

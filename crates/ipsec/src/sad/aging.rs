@@ -1,0 +1,187 @@
+//! The states of an SA, and what moves it from one to the next: use and time (Linux `xfrm_state_check_expire`,
+//! `xfrm_timer_handler`).
+
+use base::{Instant, SaId};
+
+use super::Sad;
+use crate::events::{Event, Events, SaExpired};
+use crate::lifetime::Lifetime;
+use crate::sa::Sa;
+use crate::timers::{Timer, Timers};
+
+/// What may be done with an SA. Linux's `VOID` has no like here, because none is kept that is half made.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum State {
+    /// It is yet to come (`ACQ`).
+    Acq,
+    /// It may be used.
+    Valid,
+    /// Nobody could make it.
+    Error,
+    /// A hard limit is reached; it is about to be removed.
+    Expired,
+    /// It was removed.
+    Dead,
+}
+
+/// A hard limit is reached.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Expired;
+
+/// How an SA has aged.
+#[derive(Debug)]
+pub(crate) struct Age {
+    pub(crate) lifetime: Lifetime,
+    pub(crate) state: State,
+    /// A soft limit is reached: another SA is better (RFC 4301 §4.4.2.1).
+    pub(crate) dying: bool,
+    /// The time at which time first passed for it.
+    pub(crate) added: Option<Instant>,
+    /// When it was used first.
+    pub(crate) first_used: Option<Instant>,
+    /// At so many bytes or packets, use has to be looked at more closely.
+    pub(crate) next_bytes: u64,
+    pub(crate) next_packets: u64,
+    timer: Timer,
+}
+
+impl Age {
+    pub(crate) fn new(lifetime: Lifetime) -> Self {
+        Self {
+            lifetime,
+            state: State::Valid,
+            dying: false,
+            added: None,
+            first_used: None,
+            next_bytes: 0,
+            next_packets: 0,
+            timer: Timer::default(),
+        }
+    }
+
+    /// When time changes something.
+    fn next(&self) -> Option<Instant> {
+        let Some(added) = self.added else { return Some(Instant::ZERO) };
+        if self.state == State::Expired {
+            return Some(Instant::ZERO);
+        }
+        let soft = if self.dying { None } else { self.lifetime.soft.at(added, self.first_used) };
+        soft.into_iter().chain(self.lifetime.hard.at(added, self.first_used)).min()
+    }
+
+    fn schedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {
+        let next = self.next();
+        timers.set(id, &mut self.timer, next);
+    }
+
+    pub(crate) fn unschedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {
+        timers.set(id, &mut self.timer, None);
+    }
+}
+
+impl Sa {
+    /// Tells whether the next packet can go on without a closer look.
+    #[inline]
+    const fn is_far_from_limits(&self) -> bool {
+        self.stats.bytes < self.age.next_bytes && self.stats.packets < self.age.next_packets
+    }
+
+    fn expired(&self, hard: bool) -> Event {
+        let &Self { src, dst, spi, mark, mode, reqid, if_id, stats, .. } = self;
+        Event::SaExpired(SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, stats })
+    }
+
+    fn warn(&mut self, events: &mut Events, changes: &mut u64) {
+        self.age.dying = true;
+        *changes += 1;
+        events.push(self.expired(false));
+    }
+}
+
+impl Sad {
+    /// Asks whether one more packet may be sent or received by an SA that is [`State::Valid`]. What it has been used for
+    /// before counts.
+    ///
+    /// # Errors
+    /// [`Expired`]; it is not valid from now on.
+    #[inline]
+    pub(crate) fn admit(&mut self, id: SaId, now: Instant) -> Result<(), Expired> {
+        match self.get(id) {
+            Some(sa) if !sa.is_far_from_limits() => self.admit_slowly(id, now),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn admit_slowly(&mut self, id: SaId, now: Instant) -> Result<(), Expired> {
+        let Some((sa, timers, events, changes)) = self.with_clock(id) else { return Ok(()) };
+        sa.age.first_used.get_or_insert(now);
+        let (bytes, packets) = (sa.stats.bytes, sa.stats.packets);
+        let Lifetime { soft, hard } = sa.age.lifetime;
+        let result = if hard.are_reached(bytes, packets) {
+            sa.age.state = State::Expired;
+            *changes += 1;
+            Err(Expired)
+        } else {
+            if !sa.age.dying && soft.are_reached(bytes, packets) {
+                sa.warn(events, changes);
+            }
+            let soft = if sa.age.dying { hard } else { soft };
+            sa.age.next_bytes = soft.bytes.min(hard.bytes);
+            sa.age.next_packets = soft.packets.min(hard.packets);
+            Ok(())
+        };
+        sa.age.schedule(id, timers);
+        result
+    }
+
+    /// Gives an SA another lifetime, under which it is young again. What it was used for stays counted.
+    pub(super) fn renew(&mut self, id: SaId, lifetime: Lifetime) {
+        let Some((sa, timers, _, changes)) = self.with_clock(id) else { return };
+        sa.age.lifetime = lifetime;
+        sa.age.dying = false;
+        (sa.age.next_bytes, sa.age.next_packets) = (0, 0);
+        *changes += 1;
+        sa.age.schedule(id, timers);
+    }
+
+    /// Starts the clock of an SA that was added.
+    pub(super) fn start(&mut self, id: SaId) {
+        if let Some((sa, timers, ..)) = self.with_clock(id) {
+            sa.age.schedule(id, timers);
+        }
+    }
+
+    /// When time next changes something.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next().into_iter().chain(self.larvae.poll_timeout()).min()
+    }
+
+    /// Does what time asks for.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        while let Some(id) = self.timers.pop(now) {
+            self.grow_older(id, now);
+        }
+        while self.larvae.expire(now, &mut self.events) {
+            self.changes += 1;
+        }
+    }
+
+    fn grow_older(&mut self, id: SaId, now: Instant) {
+        let Some((sa, timers, events, changes)) = self.with_clock(id) else { return };
+        sa.age.timer.clear();
+        let added = *sa.age.added.get_or_insert(now);
+        let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        let Lifetime { soft, hard } = sa.age.lifetime;
+        if sa.age.state == State::Expired || is_due(hard.at(added, sa.age.first_used)) {
+            if let Some(gone) = self.take(id) {
+                self.events.push(gone.expired(true));
+            }
+            return;
+        }
+        if !sa.age.dying && is_due(soft.at(added, sa.age.first_used)) {
+            sa.warn(events, changes);
+        }
+        sa.age.schedule(id, timers);
+    }
+}

@@ -1,0 +1,207 @@
+//! SAs that are yet to come: acquired by a packet, or an SPI that was promised to a peer (Linux `XFRM_STATE_ACQ`).
+//!
+//! They hold no key, so nothing can be sent or received by them. Each ends when its SA comes, or after a while.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::{DropReason, Instant, Mib};
+use hashbrown::{HashMap, HashSet};
+use wire::Spi;
+
+use super::State;
+use crate::config::{Mode, SaConfig, SaDir, Selector};
+use crate::events::{Event, Events, SaExpired};
+use crate::mark::Mark;
+use crate::sa::SaStats;
+use crate::timers::{Timer, Timers};
+
+/// Most of them at a time: what the packets of others can bring about is bounded.
+pub const MAX_LARVAE: usize = 1 << 14;
+
+/// An SA that is yet to come.
+#[derive(Clone, Debug)]
+pub struct Larval {
+    /// What tells it from others.
+    pub seq: u32,
+    /// The outer source; unspecified for any.
+    pub src: IpAddr,
+    /// The outer destination.
+    pub dst: IpAddr,
+    /// The SPI that it is promised to have; 0 for none yet.
+    pub spi: Spi,
+    /// Tunnel or transport.
+    pub mode: Mode,
+    /// What ties it to templates.
+    pub reqid: u32,
+    /// The only direction in which it may be used.
+    pub dir: Option<SaDir>,
+    /// The flow that acquired it.
+    pub selector: Option<Selector>,
+    /// Which marked packets it is for.
+    pub mark: Mark,
+    /// The number of the XFRM interface.
+    pub if_id: u32,
+    /// [`State::Acq`], or [`State::Error`] if nobody could make it.
+    pub state: State,
+    pub(crate) timer: Timer,
+}
+
+/// What one is looked up by: destination and `reqid`.
+type Key = (IpAddr, u32);
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(crate) struct Larvae {
+    by_seq: HashMap<u32, Larval, foldhash::fast::RandomState>,
+    by_key: HashMap<Key, Vec<u32>, foldhash::fast::RandomState>,
+    by_spi: HashMap<(IpAddr, Spi), u32, foldhash::fast::RandomState>,
+    spis: HashSet<Spi, foldhash::fast::RandomState>,
+    timers: Timers<u32>,
+    last_seq: u32,
+}
+
+impl Larval {
+    /// One that is nothing but a name yet.
+    pub(crate) fn new(src: IpAddr, dst: IpAddr, mode: Mode, reqid: u32) -> Self {
+        Self {
+            seq: 0,
+            src,
+            dst,
+            spi: Spi(0),
+            mode,
+            reqid,
+            dir: None,
+            selector: None,
+            mark: Mark::ANY,
+            if_id: 0,
+            state: State::Acq,
+            timer: Timer::default(),
+        }
+    }
+
+    /// Tells whether `config` is the SA that it waits for (Linux `__find_acq_core`).
+    fn is_answered_by(&self, config: &SaConfig) -> bool {
+        let same_ends = (self.src, self.dst) == (config.src, config.dst);
+        let same_use = (self.mode, self.reqid, self.if_id) == (config.mode, config.reqid, config.if_id);
+        self.spi.0 == 0 && same_ends && same_use && self.mark == config.mark
+    }
+}
+
+impl Larvae {
+    /// Adds one without an SPI, which ends after `lasts`. `None` if there are too many.
+    pub(crate) fn add(&mut self, now: Instant, lasts: Duration, mut larval: Larval) -> Option<u32> {
+        if self.by_seq.len() >= MAX_LARVAE {
+            return None;
+        }
+        let seq = self.free_seq();
+        larval.seq = seq;
+        self.timers.set(seq, &mut larval.timer, Some(now + lasts));
+        self.by_key.entry((larval.dst, larval.reqid)).or_default().push(seq);
+        self.by_seq.insert(seq, larval);
+        Some(seq)
+    }
+
+    /// The next number that nobody has; never 0.
+    fn free_seq(&mut self) -> u32 {
+        loop {
+            self.last_seq = self.last_seq.wrapping_add(1);
+            if self.last_seq != 0 && !self.by_seq.contains_key(&self.last_seq) {
+                return self.last_seq;
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, seq: u32) -> Option<Larval> {
+        let mut larval = self.by_seq.remove(&seq)?;
+        self.timers.set(seq, &mut larval.timer, None);
+        self.by_spi.remove(&(larval.dst, larval.spi));
+        self.spis.remove(&larval.spi);
+        let key = (larval.dst, larval.reqid);
+        if let Some(seqs) = self.by_key.get_mut(&key) {
+            seqs.retain(|&other| other != seq);
+            if seqs.is_empty() {
+                self.by_key.remove(&key);
+            }
+        }
+        Some(larval)
+    }
+
+    /// Promises an SPI that no other of them has.
+    pub(crate) fn set_spi(&mut self, seq: u32, spi: Spi, dir: Option<SaDir>) {
+        if let Some(larval) = self.by_seq.get_mut(&seq) {
+            (larval.spi, larval.dir) = (spi, dir.or(larval.dir));
+            self.by_spi.insert((larval.dst, spi), seq);
+            self.spis.insert(spi);
+        }
+    }
+
+    /// Tells whether one of them is promised that SPI, which no other of them is.
+    pub(crate) fn has_spi(&self, spi: Spi) -> bool {
+        self.spis.contains(&spi)
+    }
+
+    /// Notes that nobody can make it.
+    pub(crate) fn fail(&mut self, seq: u32) -> bool {
+        self.by_seq.get_mut(&seq).is_some_and(|larval| {
+            larval.state = State::Error;
+            true
+        })
+    }
+
+    pub(crate) fn get(&self, seq: u32) -> Option<&Larval> {
+        self.by_seq.get(&seq)
+    }
+
+    pub(crate) fn by_spi(&self, dst: IpAddr, spi: Spi) -> Option<&Larval> {
+        self.by_spi.get(&(dst, spi)).and_then(|seq| self.by_seq.get(seq))
+    }
+
+    /// Why a packet is refused whose SPI no SA has: one may be promised it (Linux `xfrm_input`).
+    pub(crate) fn refuse(&self, dst: IpAddr, spi: Spi) -> (Mib, DropReason) {
+        match self.by_spi(dst, spi).map(|larval| larval.state) {
+            Some(State::Acq) => (Mib::XfrmAcquireError, DropReason::EspState),
+            Some(_) => (Mib::XfrmInStateInvalid, DropReason::EspState),
+            None => (Mib::XfrmInNoStates, DropReason::EspNoState),
+        }
+    }
+
+    /// Those with that destination and `reqid`.
+    pub(crate) fn with(&self, dst: IpAddr, reqid: u32) -> impl Iterator<Item = &Larval> {
+        self.by_key.get(&(dst, reqid)).into_iter().flatten().filter_map(|seq| self.by_seq.get(seq))
+    }
+
+    /// The one that `config` is the SA of: by its number, else by what it is.
+    pub(crate) fn answered_by(&self, config: &SaConfig) -> Option<u32> {
+        let named = self.by_seq.get(&config.acquire_seq).filter(|larval| larval.dst == config.dst);
+        let named = named.filter(|larval| larval.spi.0 == 0 || larval.spi == config.spi);
+        let found = named.or_else(|| self.with(config.dst, config.reqid).find(|it| it.is_answered_by(config)));
+        found.map(|larval| larval.seq)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Larval> {
+        self.by_seq.values()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_seq.len()
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Ends one whose time has come. Tells whether there was one.
+    pub(crate) fn expire(&mut self, now: Instant, events: &mut Events) -> bool {
+        let Some(seq) = self.timers.pop(now) else { return false };
+        if let Some(larval) = self.by_seq.get_mut(&seq) {
+            larval.timer.clear();
+        }
+        if let Some(gone) = self.remove(seq) {
+            let Larval { src, dst, spi, mark, mode, reqid, if_id, .. } = gone;
+            let stats = SaStats::default();
+            events.push(Event::SaExpired(SaExpired { hard: true, src, dst, spi, mark, mode, reqid, if_id, stats }));
+        }
+        true
+    }
+}

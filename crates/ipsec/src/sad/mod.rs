@@ -1,0 +1,322 @@
+//! The database of security associations (RFC 4301 §4.4.2).
+//!
+//! SAs are found by what arrives ([`Sad::by_spi`]) and by what a policy asks for ([`Sad::for_template`]), each with one
+//! hash and, where several have the same name, the newest first. Their number makes no look-up longer.
+
+mod aging;
+mod larval;
+mod search;
+mod spi;
+
+use std::hash::BuildHasher;
+use std::net::IpAddr;
+
+use base::SaId;
+use hashbrown::{HashMap, HashTable};
+use wire::Spi;
+
+use crate::config::{ConfigError, SaConfig, SaDir};
+use crate::events::Events;
+use crate::sa::Sa;
+use crate::timers::Timers;
+
+pub use aging::State;
+pub(crate) use aging::{Age, Expired};
+pub(crate) use larval::Larvae;
+pub use larval::{Larval, MAX_LARVAE};
+pub(crate) use search::Found;
+pub use spi::SpiRequest;
+
+/// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id
+/// kept by a packet never means another SA than it did.
+const SLOT_BITS: u32 = 20;
+
+/// Most SAs there can be.
+pub const MAX_SAS: usize = 1 << SLOT_BITS;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// The SAs of a node.
+#[derive(Debug, Default)]
+pub struct Sad {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Slots by destination and SPI, which SAs of several marks share.
+    by_spi: HashTable<u32>,
+    hasher: foldhash::fast::RandomState,
+    /// How many SAs have an SPI.
+    spis: Map<Spi, u32>,
+    /// The newest slot of a destination and `reqid`, from which the others are linked.
+    by_template: Map<TemplateKey, u32>,
+    /// How many SAs expect ESP in UDP at an address and port.
+    encap_ports: Map<(IpAddr, u16), usize>,
+    timers: Timers<SaId>,
+    pub(crate) larvae: Larvae,
+    pub(crate) events: Events,
+    /// Counts what may make another SA the best: whatever was remembered before is void.
+    pub(crate) changes: u64,
+    /// How many SAs were ever added.
+    born: u64,
+}
+
+/// What a template is looked up by: destination and `reqid`.
+type TemplateKey = (IpAddr, u32);
+
+#[derive(Debug)]
+struct Slot {
+    uses: u32,
+    /// Neighbours in the list of [`Sad::by_template`]: the next newer and the next older one.
+    newer: u32,
+    older: u32,
+    sa: Option<Box<Sa>>,
+}
+
+impl Sa {
+    const fn template_key(&self) -> TemplateKey {
+        (self.dst, self.reqid)
+    }
+}
+
+impl Sad {
+    /// Adds an SA, which takes the place of the larval one that it answers. `mask` is a random number of its own, from
+    /// which its initialisation vectors are made. Its lifetime begins when time next passes.
+    ///
+    /// # Errors
+    /// What is wrong with `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks, or
+    /// has been promised it (Linux `xfrm_state_add`).
+    pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
+        let taken = self.by_spi(config.dst, config.spi, config.mark.sought()).is_some();
+        if taken || self.larvae.by_spi(config.dst, config.spi).is_some() {
+            config.check()?;
+            return Err(ConfigError::Exists);
+        }
+        let id = self.insert(config, mask)?;
+        if let Some(seq) = self.larvae.answered_by(config) {
+            self.larvae.remove(seq);
+        }
+        Ok(id)
+    }
+
+    /// Makes the larval SA with that destination and SPI a real one, or gives the real one another lifetime, output mark,
+    /// interface and UDP ports: nothing else of a valid one changes (Linux `xfrm_state_update`).
+    ///
+    /// # Errors
+    /// What is wrong with `config`; [`ConfigError::NotFound`], [`ConfigError::DirReversed`],
+    /// [`ConfigError::EncapChanged`], [`ConfigError::NotValid`]. Nothing has changed then.
+    pub fn update(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
+        config.check()?;
+        if let Some(larval) = self.larvae.by_spi(config.dst, config.spi) {
+            if config.dir.is_some() && config.dir != larval.dir {
+                return Err(ConfigError::DirReversed);
+            }
+            let seq = larval.seq;
+            let id = self.insert(config, mask)?;
+            self.larvae.remove(seq);
+            return Ok(id);
+        }
+        let id = self.by_spi(config.dst, config.spi, config.mark.sought()).ok_or(ConfigError::NotFound)?;
+        let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
+        let old_encap = sa.encap;
+        sa.adjust(config)?;
+        self.move_port(config.dst, old_encap.map(|encap| encap.dport), config.encap.map(|encap| encap.dport));
+        self.renew(id, config.lifetime);
+        Ok(id)
+    }
+
+    /// Gives the SA with that destination and SPI another configuration, but for its key: its sequence numbers go on and
+    /// its replay window remembers, so that neither a vector nor a packet is taken twice. It is what a file's change asks
+    /// for; Linux has no such thing.
+    ///
+    /// # Errors
+    /// What is wrong with `config`, [`ConfigError::NotFound`] when there is no such SA, [`ConfigError::EsnChanged`],
+    /// [`ConfigError::DirReversed`]. It then stays as it was.
+    pub fn replace(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
+        config.check()?;
+        let id = self.by_spi(config.dst, config.spi, config.mark.sought()).ok_or(ConfigError::NotFound)?;
+        let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
+        let (old, old_encap, old_lifetime) = (sa.template_key(), sa.encap, sa.age.lifetime);
+        sa.replace(config)?;
+        let new = sa.template_key();
+        self.move_port(config.dst, old_encap.map(|encap| encap.dport), config.encap.map(|encap| encap.dport));
+        if old != new {
+            self.unlink(slot_of(id) as u32, old);
+            self.link(slot_of(id) as u32, new);
+        }
+        if old_lifetime != config.lifetime {
+            self.renew(id, config.lifetime);
+        }
+        self.changes += 1;
+        Ok(id)
+    }
+
+    /// Takes an SA out that packets marked `mark` find; `None` when there is none. A larval one goes too.
+    pub fn remove(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Box<Sa>> {
+        if let Some(larval) = self.larvae.by_spi(dst, spi) {
+            let seq = larval.seq;
+            self.larvae.remove(seq);
+            self.changes += 1;
+        }
+        self.take(self.by_spi(dst, spi, mark)?)
+    }
+
+    fn insert(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
+        let (slot, uses) = match self.free.last() {
+            Some(&slot) => (slot, self.slots[slot as usize].uses),
+            None if self.slots.len() < MAX_SAS => (self.slots.len() as u32, 0),
+            None => return Err(ConfigError::TooMany),
+        };
+        let id = SaId(uses << SLOT_BITS | slot);
+        let mut sa = Box::new(Sa::new(id, config, mask)?);
+        self.born += 1;
+        sa.born = self.born;
+        let key = sa.template_key();
+        if self.free.pop().is_none() {
+            self.slots.push(Slot { uses: 0, newer: NONE, older: NONE, sa: None });
+        }
+        self.slots[slot as usize].sa = Some(sa);
+        let Self { slots, by_spi, hasher, .. } = self;
+        let hash = |&slot: &u32| hash_of(hasher, slots[slot as usize].sa.as_deref());
+        by_spi.insert_unique(hash(&slot), slot, hash);
+        *self.spis.entry(config.spi).or_default() += 1;
+        self.move_port(config.dst, None, config.encap.map(|encap| encap.dport));
+        self.link(slot, key);
+        self.start(id);
+        self.changes += 1;
+        Ok(id)
+    }
+
+    /// Takes an SA out of everything.
+    fn take(&mut self, id: SaId) -> Option<Box<Sa>> {
+        let slot = slot_of(id) as u32;
+        let hash = hash_of(&self.hasher, Some(self.get(id)?));
+        if let Ok(entry) = self.by_spi.find_entry(hash, |&other| other == slot) {
+            entry.remove();
+        }
+        let key = self.get(id)?.template_key();
+        self.unlink(slot, key);
+        let Slot { uses, sa, .. } = &mut self.slots[slot as usize];
+        let mut sa = sa.take()?;
+        *uses = uses.wrapping_add(1) & (u32::MAX >> SLOT_BITS);
+        self.free.push(slot);
+        if let Some(users) = self.spis.get_mut(&sa.spi) {
+            *users -= 1;
+            if *users == 0 {
+                self.spis.remove(&sa.spi);
+            }
+        }
+        self.move_port(sa.dst, sa.encap.map(|encap| encap.dport), None);
+        sa.age.unschedule(id, &mut self.timers);
+        sa.age.state = State::Dead;
+        self.changes += 1;
+        Some(sa)
+    }
+
+    /// Puts a slot at the newest end of its list.
+    fn link(&mut self, slot: u32, key: TemplateKey) {
+        let older = self.by_template.insert(key, slot).unwrap_or(NONE);
+        if let Some(older) = self.slots.get_mut(older as usize) {
+            older.newer = slot;
+        }
+        let it = &mut self.slots[slot as usize];
+        (it.newer, it.older) = (NONE, older);
+    }
+
+    fn unlink(&mut self, slot: u32, key: TemplateKey) {
+        let Slot { newer, older, .. } = self.slots[slot as usize];
+        if let Some(older) = self.slots.get_mut(older as usize) {
+            older.newer = newer;
+        }
+        match self.slots.get_mut(newer as usize) {
+            Some(newer) => newer.older = older,
+            None if older == NONE => drop(self.by_template.remove(&key)),
+            None => drop(self.by_template.insert(key, older)),
+        }
+    }
+
+    fn move_port(&mut self, dst: IpAddr, from: Option<u16>, to: Option<u16>) {
+        if let Some(port) = to {
+            *self.encap_ports.entry((dst, port)).or_default() += 1;
+        }
+        let Some(port) = from else { return };
+        if let Some(users) = self.encap_ports.get_mut(&(dst, port)) {
+            *users -= 1;
+            if *users == 0 {
+                self.encap_ports.remove(&(dst, port));
+            }
+        }
+    }
+
+    /// The SA of that number, if it is still there.
+    #[inline]
+    pub fn get(&self, id: SaId) -> Option<&Sa> {
+        self.slots.get(slot_of(id))?.sa.as_deref().filter(|sa| sa.id() == id)
+    }
+
+    /// The SA of that number, to use it.
+    #[inline]
+    pub fn get_mut(&mut self, id: SaId) -> Option<&mut Sa> {
+        self.slots.get_mut(slot_of(id))?.sa.as_deref_mut().filter(|sa| sa.id() == id)
+    }
+
+    /// An SA, with what its aging touches.
+    fn with_clock(&mut self, id: SaId) -> Option<(&mut Sa, &mut Timers<SaId>, &mut Events, &mut u64)> {
+        let Self { slots, timers, events, changes, .. } = self;
+        let sa = slots.get_mut(slot_of(id))?.sa.as_deref_mut().filter(|sa| sa.id() == id)?;
+        Some((sa, timers, events, changes))
+    }
+
+    /// The SA that a packet marked `mark`, to `dst` with `spi`, came by: the newest for such marks (Linux
+    /// `__xfrm_state_lookup`).
+    #[inline]
+    pub fn by_spi(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<SaId> {
+        let same_hash = self.by_spi.iter_hash(self.hasher.hash_one((dst, spi)));
+        let sas = same_hash.filter_map(|&slot| self.slots[slot as usize].sa.as_deref());
+        let mine = sas.filter(|sa| (sa.dst, sa.spi) == (dst, spi) && sa.mark.matches(mark));
+        mine.max_by_key(|sa| sa.born).map(Sa::id)
+    }
+
+    /// Tells whether an SA expects ESP in UDP that is sent to this port of `dst`.
+    #[inline]
+    pub fn is_encap_port(&self, dst: IpAddr, port: u16) -> bool {
+        self.encap_ports.contains_key(&(dst, port))
+    }
+
+    /// Tells whether ESP with `spi` to `dst`, which is not this node, is for this node to open all the same: as the "bump
+    /// in the wire" of RFC 4301 §3.3, in front of a host that knows nothing of IPsec. Its SA says so by [`SaDir::In`];
+    /// without it a packet that this node itself has sent, and that came back, would be opened.
+    #[inline]
+    pub fn opens_for_others(&self, dst: IpAddr, spi: Spi, mark: u32) -> bool {
+        self.by_spi(dst, spi, mark).and_then(|id| self.get(id)).is_some_and(|sa| sa.dir == Some(SaDir::In))
+    }
+
+    /// Tells whether there is no SA, and none to come.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0 && self.larvae.len() == 0
+    }
+
+    /// How many SAs there are, without those to come.
+    pub fn len(&self) -> usize {
+        self.by_spi.len()
+    }
+
+    /// Every SA, in the order of its slot.
+    pub fn iter(&self) -> impl Iterator<Item = &Sa> {
+        self.slots.iter().filter_map(|slot| slot.sa.as_deref())
+    }
+
+    /// Those that are yet to come, in no order.
+    pub fn larvae(&self) -> impl Iterator<Item = &Larval> {
+        self.larvae.iter()
+    }
+}
+
+const fn slot_of(id: SaId) -> usize {
+    (id.0 & ((1 << SLOT_BITS) - 1)) as usize
+}
+
+fn hash_of(hasher: &foldhash::fast::RandomState, sa: Option<&Sa>) -> u64 {
+    sa.map_or(0, |sa| hasher.hash_one((sa.dst, sa.spi)))
+}

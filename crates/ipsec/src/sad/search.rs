@@ -1,0 +1,150 @@
+//! Which SA a template gets (Linux `xfrm_state_find`, `xfrm_state_look_at`).
+
+use std::net::IpAddr;
+
+use base::SaId;
+use wire::Version;
+
+use super::{NONE, Sad, State};
+use crate::config::{ConfigError, Template};
+use crate::flowi::Flowi;
+use crate::sa::Sa;
+
+/// What is found for a template.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Found {
+    /// An SA to use.
+    Sa(SaId),
+    /// None, and nobody is asked for one yet.
+    Nothing,
+    /// None, and one is being made, or could not be.
+    Pending,
+    /// None, but an SA that does not fit has the SPI that the template wants.
+    Clash,
+}
+
+impl Sa {
+    /// Tells whether it takes packets of that family inside (Linux `x->sel.family`): its selector's, else that of its own
+    /// addresses, else either.
+    pub(crate) fn takes(&self, inside: Version) -> bool {
+        match &self.selector {
+            Some(selector) => Version::of_addr(selector.src.addr()) == inside,
+            None => self.flags.af_unspec || Version::of_addr(self.dst) == inside,
+        }
+    }
+
+    /// Tells whether `flow` may go through it.
+    fn carries(&self, flow: &Flowi) -> bool {
+        self.takes(Version::of_addr(flow.key.dst)) && self.selector.is_none_or(|selector| selector.matches(flow))
+    }
+
+    /// Tells whether it is one of those that `template` asks for, but for its source.
+    fn suits(&self, template: &Template, flow: &Flowi) -> bool {
+        self.mode == template.mode
+            && self.if_id == flow.if_id
+            && self.mark.matches(flow.mark)
+            && template.spi.is_none_or(|spi| spi == self.spi)
+            && !self.flags.wildrecv
+    }
+}
+
+/// The best of those with one kind of source, so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Best {
+    young: Option<SaId>,
+    /// One that is about to end.
+    dying: Option<SaId>,
+    /// Whether there is one that cannot be used any more.
+    failed: bool,
+}
+
+impl Best {
+    fn valid(self) -> Option<SaId> {
+        self.young.or(self.dying)
+    }
+}
+
+impl Sad {
+    /// The SA to send `flow` by as `template` asks, from `src` to `dst`: a valid one, of these one that is not about to
+    /// end, and of these the newest. One with that very source comes before one with any. Its direction is the caller's
+    /// to look at.
+    pub fn for_template(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> Option<SaId> {
+        match self.find(template, src, dst, flow) {
+            Found::Sa(id) => Some(id),
+            Found::Nothing | Found::Pending | Found::Clash => None,
+        }
+    }
+
+    pub(crate) fn find(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> Found {
+        let [mut same_source, mut any_source] = [Best::default(); 2];
+        let mut next = self.by_template.get(&(dst, template.reqid)).copied().unwrap_or(NONE);
+        while let Some(slot) = self.slots.get(next as usize) {
+            next = slot.older;
+            let Some(sa) = slot.sa.as_deref().filter(|sa| sa.suits(template, flow)) else { continue };
+            let best = if sa.src == src || src.is_unspecified() {
+                &mut same_source
+            } else if sa.src.is_unspecified() {
+                &mut any_source
+            } else {
+                continue;
+            };
+            if !sa.carries(flow) {
+                continue;
+            }
+            match sa.age.state {
+                // From new to old: the first is the best.
+                State::Valid if !sa.age.dying => drop(best.young.get_or_insert(sa.id())),
+                State::Valid => drop(best.dying.get_or_insert(sa.id())),
+                _ => best.failed = true,
+            }
+            if let Some(id) = same_source.young {
+                return Found::Sa(id);
+            }
+        }
+        let pending = self.pending(template, src, dst, flow);
+        let clash = || template.spi.is_some_and(|spi| self.by_spi(dst, spi, flow.mark).is_some());
+        match same_source.valid().or(any_source.valid().filter(|_| !pending)) {
+            Some(id) => Found::Sa(id),
+            None if pending || same_source.failed || any_source.failed => Found::Pending,
+            None if clash() => Found::Clash,
+            None => Found::Nothing,
+        }
+    }
+
+    /// Tells whether an SA for `template` was asked for already; for whatever flow, unless it was in vain.
+    fn pending(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> bool {
+        self.larvae.with(dst, template.reqid).any(|larval| {
+            (larval.src == src || src.is_unspecified() || larval.src.is_unspecified())
+                && (larval.mode, larval.if_id) == (template.mode, flow.if_id)
+                && larval.mark.matches(flow.mark)
+                && template.spi.is_none_or(|spi| spi == larval.spi)
+                && (larval.state == State::Acq || larval.selector.is_none_or(|selector| selector.matches(flow)))
+        })
+    }
+}
+
+impl Sa {
+    /// Takes over what a valid SA may change of (Linux `xfrm_state_update`).
+    ///
+    /// # Errors
+    /// [`ConfigError::DirReversed`], [`ConfigError::EncapChanged`], [`ConfigError::NotValid`].
+    pub(super) fn adjust(&mut self, config: &crate::config::SaConfig) -> Result<(), ConfigError> {
+        if self.dir != config.dir {
+            return Err(ConfigError::DirReversed);
+        }
+        if self.age.state != State::Valid {
+            return Err(ConfigError::NotValid);
+        }
+        if self.encap.is_some() != config.encap.is_some() {
+            return Err(ConfigError::EncapChanged);
+        }
+        self.encap = config.encap;
+        if config.output_mark != crate::Mark::ANY {
+            self.output_mark = config.output_mark;
+        }
+        if config.if_id != 0 {
+            self.if_id = config.if_id;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! Policies by what they are for: a look-up asks a hash for each kind of selector there is, however many of each.
+//!
+//! Selectors to one prefix of destinations are of one *shape* if they look at the same bits of everything else. A packet
+//! can only match one key of a shape, so it is looked up and not searched for. (Linux has a hash for the most specific
+//! selectors, `xfrm_policy_hash_rebuild`'s thresholds, and trees for the rest.)
+
+use std::net::IpAddr;
+
+use base::{LinkId, Prefix};
+use hashbrown::HashMap;
+
+use crate::config::{PortMask, Selector};
+use crate::flowi::Flowi;
+use crate::mark::Mark;
+
+/// Which bits of a flow, beside its destination, a selector looks at.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+struct Shape {
+    src_len: u8,
+    protocol: bool,
+    dev: bool,
+    sport: u16,
+    dport: u16,
+    mark: u32,
+}
+
+/// A prefix of destinations, for one XFRM interface.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+struct Destination {
+    bits: u128,
+    len: u8,
+    if_id: u32,
+}
+
+/// All that a selector demands.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(super) struct Key {
+    dst: Destination,
+    src: u128,
+    shape: Shape,
+    protocol: u8,
+    dev: LinkId,
+    sport: u16,
+    dport: u16,
+    mark: u32,
+}
+
+/// Values by what they are for.
+#[derive(Debug)]
+pub(super) struct Index<V> {
+    /// How many destinations have a prefix of each length.
+    dst_lens: Vec<(u8, u32)>,
+    /// How many keys to a destination have each shape.
+    shapes: Map<Destination, Vec<(Shape, u32)>>,
+    values: Map<Key, V>,
+}
+
+type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+
+/// An address as the highest bits of a number, so that a prefix of one has the same mask in both families.
+fn bits_of(addr: IpAddr) -> u128 {
+    match addr {
+        IpAddr::V4(addr) => u128::from(addr.to_bits()) << 96,
+        IpAddr::V6(addr) => addr.to_bits(),
+    }
+}
+
+const fn masked(bits: u128, len: u8) -> u128 {
+    match u128::MAX.checked_shl(128 - len as u32) {
+        Some(mask) => bits & mask,
+        None => 0,
+    }
+}
+
+impl Key {
+    /// What `selector` demands of packets with that mark and interface.
+    pub(super) fn new(selector: &Selector, mark: Mark, if_id: u32) -> Self {
+        let &Selector { src, dst, protocol, sport, dport, dev } = selector;
+        let of = |prefix: Prefix| bits_of(prefix.addr());
+        Self {
+            dst: Destination { bits: of(dst), len: dst.len(), if_id },
+            src: of(src),
+            shape: Shape {
+                src_len: src.len(),
+                protocol: protocol.is_some(),
+                dev: dev != LinkId::NONE,
+                sport: sport.mask,
+                dport: dport.mask,
+                mark: mark.mask,
+            },
+            protocol: protocol.map_or(0, |protocol| protocol.0),
+            dev,
+            sport: sport.port & sport.mask,
+            dport: dport.port & dport.mask,
+            mark: mark.value,
+        }
+    }
+
+    /// The same without ports, which a later fragment does not say, and without IPv6's protocol, of which only the first
+    /// fragment's counts (RFC 8200 §4.5).
+    pub(super) fn of_fragments(selector: &Selector, mark: Mark, if_id: u32) -> Self {
+        let protocol = selector.protocol.filter(|_| selector.dst.is_ipv4());
+        Self::new(&Selector { protocol, sport: PortMask::ANY, dport: PortMask::ANY, ..*selector }, mark, if_id)
+    }
+
+    /// The one key of a shape that `flow` matches.
+    #[inline]
+    fn of_flow(flow: &Flowi, src: u128, dst: Destination, shape: Shape) -> Self {
+        Self {
+            dst,
+            src: masked(src, shape.src_len),
+            shape,
+            protocol: if shape.protocol { flow.key.protocol.0 } else { 0 },
+            dev: if shape.dev { flow.link } else { LinkId::NONE },
+            sport: flow.key.sport & shape.sport,
+            dport: flow.key.dport & shape.dport,
+            mark: flow.mark & shape.mark,
+        }
+    }
+}
+
+impl<V> Default for Index<V> {
+    fn default() -> Self {
+        Self { dst_lens: Vec::new(), shapes: Map::default(), values: Map::default() }
+    }
+}
+
+impl<V> Index<V> {
+    pub(super) fn get(&self, key: &Key) -> Option<&V> {
+        self.values.get(key)
+    }
+
+    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut V> {
+        self.values.get_mut(key)
+    }
+
+    /// Adds a value whose key has none.
+    pub(super) fn insert(&mut self, key: Key, value: V) {
+        self.values.insert(key, value);
+        let shapes = self.shapes.entry(key.dst).or_insert_with(|| {
+            count(&mut self.dst_lens, key.dst.len);
+            Vec::new()
+        });
+        count(shapes, key.shape);
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) -> Option<V> {
+        let value = self.values.remove(key)?;
+        if let Some(shapes) = self.shapes.get_mut(&key.dst) {
+            discount(shapes, key.shape);
+            if shapes.is_empty() {
+                self.shapes.remove(&key.dst);
+                discount(&mut self.dst_lens, key.dst.len);
+            }
+        }
+        Some(value)
+    }
+
+    /// Hands over each value whose key `flow` matches.
+    #[inline]
+    pub(super) fn each_match(&self, flow: &Flowi, mut found: impl FnMut(&V)) {
+        let (src, dst) = (bits_of(flow.key.src), bits_of(flow.key.dst));
+        for &(len, _) in &self.dst_lens {
+            let dst = Destination { bits: masked(dst, len), len, if_id: flow.if_id };
+            for &(shape, _) in self.shapes.get(&dst).into_iter().flatten() {
+                if let Some(value) = self.values.get(&Key::of_flow(flow, src, dst, shape)) {
+                    found(value);
+                }
+            }
+        }
+    }
+}
+
+fn count<T: PartialEq>(counts: &mut Vec<(T, u32)>, what: T) {
+    match counts.iter_mut().find(|(it, _)| *it == what) {
+        Some((_, n)) => *n += 1,
+        None => counts.push((what, 1)),
+    }
+}
+
+fn discount<T: PartialEq>(counts: &mut Vec<(T, u32)>, what: T) {
+    if let Some(at) = counts.iter().position(|(it, _)| *it == what) {
+        counts[at].1 -= 1;
+        if counts[at].1 == 0 {
+            counts.swap_remove(at);
+        }
+    }
+}

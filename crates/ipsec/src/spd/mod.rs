@@ -1,0 +1,302 @@
+//! The database of security policies (RFC 4301 §4.4.1).
+//!
+//! Policies of one direction are asked in the order of their priority, and among equals the one that was added first
+//! wins; how specific a selector is has no say (Linux `xfrm_policy_lookup`).
+
+mod index;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use base::Instant;
+
+use crate::config::{Action, ConfigError, Dir, PolicyConfig, PolicyKey, PortMask};
+use crate::events::{Event, Events, PolicyExpired};
+use crate::flowi::Flowi;
+use crate::timers::{Timer, Timers};
+use index::{Index, Key};
+
+/// How long after a soft limit it is told again (Linux `XFRM_KM_TIMEOUT`).
+const TELL_AGAIN: Duration = Duration::from_secs(30);
+
+/// A policy's number among those that are there: another one may have it later.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct PolicyId(u32);
+
+/// The policies of a node.
+#[derive(Debug, Default)]
+pub struct Spd {
+    slots: Vec<Option<Box<Policy>>>,
+    free: Vec<PolicyId>,
+    /// By direction, in the order in which they are asked.
+    order: [BTreeMap<Order, PolicyId>; 3],
+    /// By direction and family.
+    tables: [[Table; 2]; 3],
+    defaults: [Action; 3],
+    timers: Timers<PolicyId>,
+    /// Counts what may change an answer: whatever was remembered before is void.
+    pub(crate) changes: u64,
+    last_index: u32,
+    born: u64,
+}
+
+/// Where a policy stands among others: the smallest first.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+struct Order {
+    priority: u32,
+    /// How many were added before it.
+    born: u64,
+}
+
+/// Policies of one direction and family.
+#[derive(Debug, Default)]
+struct Table {
+    policies: Index<PolicyId>,
+    /// Those that do not let pass in clear what they are for, and may be for a fragment that does not say so.
+    doubtful: Index<BTreeSet<Order>>,
+}
+
+/// A policy, with its number.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// What tells it from others when it is shown; kept when it is replaced. Its lowest three bits are the direction.
+    pub index: u32,
+    /// What it says.
+    pub config: PolicyConfig,
+    order: Order,
+    added: Option<Instant>,
+    used: Option<Instant>,
+    timer: Timer,
+}
+
+impl Policy {
+    /// When it was added, as far as time has passed since.
+    pub const fn added(&self) -> Option<Instant> {
+        self.added
+    }
+
+    /// When it was used last.
+    pub const fn used(&self) -> Option<Instant> {
+        self.used
+    }
+
+    fn key(&self) -> Key {
+        let PolicyConfig { selector, mark, if_id, .. } = &self.config;
+        Key::new(selector, *mark, *if_id)
+    }
+
+    /// The key by which fragments find it, if they have to.
+    fn doubtful_key(&self) -> Option<Key> {
+        let PolicyConfig { selector, mark, if_id, .. } = &self.config;
+        let hidden = selector.sport.mask != 0
+            || selector.dport.mask != 0
+            || !selector.dst.is_ipv4() && selector.protocol.is_some();
+        (hidden && !self.config.allows_clear()).then(|| Key::of_fragments(selector, *mark, *if_id))
+    }
+
+    fn expired(&self, hard: bool) -> Event {
+        Event::PolicyExpired(PolicyExpired { hard, index: self.index, key: self.config.key() })
+    }
+}
+
+impl Spd {
+    /// Adds a policy, behind those of its priority.
+    ///
+    /// # Errors
+    /// What is wrong with it; [`ConfigError::Exists`] when its direction has its selector already for its mark and
+    /// interface, with whatever priority.
+    pub fn add(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
+        config.check()?;
+        if self.find(&config.key()).is_some() {
+            return Err(ConfigError::Exists);
+        }
+        self.last_index = self.last_index.wrapping_add(8).max(8);
+        let index = self.last_index | config.dir as u32;
+        let born = self.next_born();
+        Ok(self.insert(index, born, config))
+    }
+
+    /// Replaces the policy of that key, or adds it; a replaced one keeps its index, and its place if its priority stays.
+    ///
+    /// # Errors
+    /// What is wrong with it, and the old one stays.
+    pub fn update(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
+        config.check()?;
+        let Some(old) = self.remove(&config.key()) else { return self.add(config) };
+        let born = if old.order.priority == config.priority { old.order.born } else { self.next_born() };
+        Ok(self.insert(old.index, born, config))
+    }
+
+    /// Takes a policy out; `None` when there is none.
+    pub fn remove(&mut self, key: &PolicyKey) -> Option<Box<Policy>> {
+        self.take(self.find(key)?)
+    }
+
+    fn next_born(&mut self) -> u64 {
+        self.born += 1;
+        self.born
+    }
+
+    fn insert(&mut self, index: u32, born: u64, mut config: PolicyConfig) -> PolicyId {
+        config.selector.sport = canonical(config.selector.sport);
+        config.selector.dport = canonical(config.selector.dport);
+        let order = Order { priority: config.priority, born };
+        let policy = Policy { index, config, order, added: None, used: None, timer: Timer::default() };
+        let dir = policy.config.dir as usize;
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            PolicyId(self.slots.len() as u32 - 1)
+        });
+        self.order[dir].insert(order, id);
+        let table = self.table_mut(&policy.config);
+        table.policies.insert(policy.key(), id);
+        if let Some(key) = policy.doubtful_key() {
+            match table.doubtful.get_mut(&key) {
+                Some(orders) => drop(orders.insert(order)),
+                None => table.doubtful.insert(key, BTreeSet::from([order])),
+            }
+        }
+        let policy = self.slots[id.0 as usize].insert(Box::new(policy));
+        self.timers.set(id, &mut policy.timer, Some(Instant::ZERO));
+        self.changes += 1;
+        id
+    }
+
+    /// Takes a policy out of everything.
+    fn take(&mut self, id: PolicyId) -> Option<Box<Policy>> {
+        let mut policy = self.slots.get_mut(id.0 as usize)?.take()?;
+        self.free.push(id);
+        self.timers.set(id, &mut policy.timer, None);
+        self.order[policy.config.dir as usize].remove(&policy.order);
+        let table = self.table_mut(&policy.config);
+        table.policies.remove(&policy.key());
+        if let Some(key) = policy.doubtful_key()
+            && let Some(orders) = table.doubtful.get_mut(&key)
+        {
+            orders.remove(&policy.order);
+            if orders.is_empty() {
+                table.doubtful.remove(&key);
+            }
+        }
+        self.changes += 1;
+        Some(policy)
+    }
+
+    fn table_mut(&mut self, config: &PolicyConfig) -> &mut Table {
+        &mut self.tables[config.dir as usize][usize::from(config.selector.dst.is_ipv4())]
+    }
+
+    fn table(&self, dir: Dir, is_ipv4: bool) -> &Table {
+        &self.tables[dir as usize][usize::from(is_ipv4)]
+    }
+
+    /// Says what becomes of packets that no policy is for.
+    pub fn set_default(&mut self, dir: Dir, action: Action) {
+        self.defaults[dir as usize] = action;
+        self.changes += 1;
+    }
+
+    /// What becomes of packets that no policy is for.
+    pub const fn default_action(&self, dir: Dir) -> Action {
+        self.defaults[dir as usize]
+    }
+
+    /// The policy of that key.
+    pub fn find(&self, key: &PolicyKey) -> Option<PolicyId> {
+        let PolicyKey { dir, selector, mark, if_id } = key;
+        self.table(*dir, selector.dst.is_ipv4()).policies.get(&Key::new(selector, *mark, *if_id)).copied()
+    }
+
+    /// Which policy is for `flow`.
+    pub fn lookup(&self, dir: Dir, flow: &Flowi) -> Option<PolicyId> {
+        self.first(dir, flow).map(|(_, id)| id)
+    }
+
+    fn first(&self, dir: Dir, flow: &Flowi) -> Option<(Order, PolicyId)> {
+        let mut first: Option<(Order, PolicyId)> = None;
+        self.table(dir, flow.key.dst.is_ipv4()).policies.each_match(flow, |&id| {
+            if let Some(policy) = self.get(id)
+                && first.is_none_or(|(order, _)| policy.order < order)
+            {
+                first = Some((policy.order, id));
+            }
+        });
+        first
+    }
+
+    /// Tells whether a later fragment of `flow`, which does not say its ports, may belong to packets that a policy does
+    /// not let pass in clear. Policies behind the one that is for `flow` are not asked.
+    pub fn may_stop_fragment(&self, dir: Dir, flow: &Flowi) -> bool {
+        let mut stops: Option<Order> = None;
+        self.table(dir, flow.key.dst.is_ipv4()).doubtful.each_match(flow, |orders| {
+            stops = stops.into_iter().chain(orders.first().copied()).min();
+        });
+        stops.is_some_and(|stops| self.first(dir, flow).is_none_or(|(order, _)| stops < order))
+    }
+
+    /// The policy of that number.
+    pub fn get(&self, id: PolicyId) -> Option<&Policy> {
+        self.slots.get(id.0 as usize)?.as_deref()
+    }
+
+    /// Notes that a policy was used.
+    #[inline]
+    pub(crate) fn touch(&mut self, id: PolicyId, now: Instant) {
+        if let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) {
+            policy.used = Some(now);
+        }
+    }
+
+    /// Tells whether every packet passes for want of a policy.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0 && self.defaults == [Action::Allow; 3]
+    }
+
+    /// How many policies there are.
+    pub fn len(&self) -> usize {
+        self.order.iter().map(BTreeMap::len).sum()
+    }
+
+    /// Every policy, by direction, in the order in which they are asked.
+    pub fn iter(&self) -> impl Iterator<Item = &Policy> {
+        self.order.iter().flat_map(BTreeMap::values).filter_map(|&id| self.get(id))
+    }
+
+    /// When time next changes something.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Lets policies grow older; tells of each that is gone.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, events: &mut Events, mut gone: impl FnMut(PolicyId)) {
+        while let Some(id) = self.timers.pop(now) {
+            let Some(Some(policy)) = self.slots.get_mut(id.0 as usize) else { continue };
+            policy.timer.clear();
+            let added = *policy.added.get_or_insert(now);
+            let used = policy.used.or(policy.added);
+            let soft = policy.config.lifetime.soft.at(added, used);
+            let hard = policy.config.lifetime.hard.at(added, used);
+            if hard.is_some_and(|at| at <= now) {
+                if let Some(policy) = self.take(id) {
+                    events.push(policy.expired(true));
+                    gone(id);
+                }
+                continue;
+            }
+            let soft = soft.map(|at| {
+                if at > now {
+                    return at;
+                }
+                events.push(policy.expired(false));
+                now + TELL_AGAIN
+            });
+            let next = soft.into_iter().chain(hard).min();
+            self.timers.set(id, &mut policy.timer, next);
+        }
+    }
+}
+
+/// The same ports, said in the one way that [`Index`] knows.
+const fn canonical(port: PortMask) -> PortMask {
+    PortMask { port: port.port & port.mask, mask: port.mask }
+}
