@@ -72,7 +72,7 @@ fn cases(suite: &Suite, mode: Mode, udp: bool) -> Outcome {
                 let config = SaConfig {
                     algorithm: (suite.algorithm)(),
                     replay_window: 64,
-                    flags: SaFlags { esn, ..SaFlags::default() },
+                    flags: SaFlags { esn, af_unspec: mode == Mode::Tunnel, ..SaFlags::default() },
                     oseq: start,
                     seq: start,
                     ..esp(&src, &dst, 0x0102_0304, mode, udp)

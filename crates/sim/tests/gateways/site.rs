@@ -176,7 +176,7 @@ impl Site {
             reqid: lane.reqid,
             algorithm: self.plan.algorithm.clone(),
             replay_window: if sends { 0 } else { window },
-            flags: SaFlags { esn, ..SaFlags::default() },
+            flags: SaFlags { esn, af_unspec: mode == Mode::Tunnel, ..SaFlags::default() },
             oseq: if dir == Some(SaDir::In) { 0 } else { start },
             seq: if sends { 0 } else { start },
             ..esp(&lane.src, &lane.dst, spi, mode, udp)
