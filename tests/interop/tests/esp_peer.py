@@ -24,6 +24,7 @@ def association(sa, seq):
         seq_num=seq,
         crypt_algo=sa["crypt"],
         crypt_key=key or None,
+        crypt_icv_size=sa.get("icv"),
         auth_algo=sa.get("auth"),
         auth_key=bytes.fromhex(sa["auth_key"]) if "auth" in sa else None,
         tunnel_header=header,

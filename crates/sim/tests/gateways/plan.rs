@@ -1,6 +1,7 @@
 //! What one seed stands for: how the gateways are set up, and how bad the wires are.
 
-use ipsec::{Algorithm, Mode};
+use ipsec::Mode;
+use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
 use offload::{CsumOffload, Features};
 use sim::{Medium, Rng, Wire};
 
@@ -81,7 +82,10 @@ impl Plan {
 
     /// Whether the payload can be read on the wire.
     pub(crate) const fn is_clear(&self) -> bool {
-        matches!(self.algorithm, Algorithm::Null)
+        matches!(
+            self.algorithm,
+            Algorithm::Null | Algorithm::GmacAes { .. } | Algorithm::Separate { enc: Encryption::Null, .. }
+        )
     }
 
     /// A wire between the gateways, on a day of the seed's choice.
@@ -90,7 +94,7 @@ impl Plan {
         let (loss, late, twice) = (some(&[0, 0, 5, 50]), some(&[0, 0, 30, 200]), some(&[0, 0, 10, 200]));
         let (busy, damaged) = (some(&[0, 0, 100, 300]), some(&[0, 0, 5, 50]));
         // Without integrity a flipped bit is delivered.
-        let damaged = if self.is_clear() { 0 } else { damaged };
+        let damaged = if matches!(self.algorithm, Algorithm::Null) { 0 } else { damaged };
         Wire { damaged, ..self.good_wire().troubled(loss, late, twice, busy) }
     }
 
@@ -109,14 +113,24 @@ fn worker(rng: &mut Rng) -> Worker {
 }
 
 fn algorithm(rng: &mut Rng) -> Algorithm {
-    let key = |len: u8, rng: &mut Rng| (0..len).map(|_| rng.bits() as u8).collect::<Vec<u8>>().into();
-    match rng.below(8) {
-        0 => Algorithm::Null,
-        1 => Algorithm::GcmAes { key: key(28, rng), icv_len: 12 },
-        2 | 3 => Algorithm::GcmAes { key: key(36, rng), icv_len: 16 },
-        4 => Algorithm::GcmAes { key: key(36, rng), icv_len: 8 },
-        _ => Algorithm::GcmAes { key: key(20, rng), icv_len: 16 },
-    }
+    let mut key = |len: u8| (0..len).map(|_| rng.bits() as u8).collect::<Vec<u8>>().into();
+    let hmac = |code, key, icv_len| Some(Authentication { code, key, icv_len });
+    let cbc = Encryption::CbcAes { key: key(32) };
+    let ctr = Encryption::CtrAes { key: key(20) };
+    let kinds = [
+        Algorithm::Null,
+        Algorithm::GcmAes { key: key(20), icv_len: 16 },
+        Algorithm::GcmAes { key: key(28), icv_len: 12 },
+        Algorithm::GcmAes { key: key(36), icv_len: 8 },
+        Algorithm::GcmAes { key: key(36), icv_len: 16 },
+        Algorithm::GmacAes { key: key(36) },
+        Algorithm::CcmAes { key: key(19), icv_len: 8 },
+        Algorithm::ChaCha20Poly1305 { key: key(36) },
+        Algorithm::Separate { enc: Encryption::Null, auth: hmac(Code::HmacSha1, key(20), 12) },
+        Algorithm::Separate { enc: cbc, auth: hmac(Code::HmacSha256, key(32), 16) },
+        Algorithm::Separate { enc: ctr, auth: hmac(Code::HmacSha512, key(64), 32) },
+    ];
+    rng.pick(&kinds).clone()
 }
 
 fn features(rng: &mut Rng) -> Features {
