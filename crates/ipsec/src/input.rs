@@ -5,7 +5,10 @@
 
 mod decap;
 
-use base::{Counters, DropReason, Instant, Mib, SaId};
+use std::convert::Infallible;
+use std::ops::ControlFlow;
+
+use base::{Counters, DropReason, Instant, LinkId, Mib, SaId};
 use offload::ip_headers;
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 use wire::esp::{Header, TRAILER_LEN};
@@ -36,14 +39,17 @@ pub struct Opened {
 
 /// What came out of one ESP packet.
 #[derive(Debug)]
-pub enum Inner {
-    /// The whole packet that was inside of a tunnel, in one buffer. [`Ipsec::inner_meta`] goes with it.
-    Plain(Buf),
-    /// A packet that was protected in transport mode.
+pub enum Inner<'a> {
+    /// A packet in one buffer, and what is known about it.
+    Plain(Buf, &'a Meta),
+    /// A packet whose headers found no room in front of what was inside.
     Packet(Packet),
-    /// Nothing. The counter is counted; [`Ipsec::inner_meta`] says which link it came by.
-    Dropped(DropReason),
+    /// Nothing, of what came by that link. The counter is counted.
+    Dropped(DropReason, LinkId),
 }
+
+/// Bytes of a packet that are looked at before its cipher is.
+const PEEK: usize = Header::LEN + 8;
 
 /// What a packet of a train is.
 enum Kind {
@@ -59,29 +65,36 @@ impl Ipsec {
     /// ([`GsoKind::Udp`](packet::GsoKind::Udp)) of them. It is for this node, or for one that it
     /// [opens for](Sad::opens_for_others), and no fragment. An outer UDP checksum is not looked at, because the ICV says
     /// more.
-    pub fn open(&mut self, mem: &Memory, now: Instant, pkt: Packet, opened: &mut Opened, counters: &mut Counters) {
-        self.submit_open(mem, now, pkt, opened, counters);
+    pub fn open(&mut self, mem: &Memory, now: Instant, mut pkt: Packet, opened: &mut Opened, counters: &mut Counters) {
+        match ip_headers(mem, &mut pkt) {
+            Ok(info) => self.submit_open(mem, now, pkt, &info, opened, counters),
+            Err(reason) => refuse_headers(reason, opened, counters),
+        }
         self.work(now);
-        while let Some(inner) = self.next_opened(mem, now, counters) {
+        let all = self.pass_opened(mem, now, counters, |inner| {
             match inner {
-                Inner::Plain(buf) => {
+                Inner::Plain(buf, meta) => {
                     let mut pkt = Packet::from_buf(buf);
-                    pkt.meta = self.inner_meta().clone();
+                    pkt.meta = meta.clone();
                     opened.packets.push(pkt);
                 }
                 Inner::Packet(pkt) => opened.packets.push(pkt),
-                Inner::Dropped(reason) => opened.drops.push(reason),
+                Inner::Dropped(reason, _) => opened.drops.push(reason),
             }
-        }
+            ControlFlow::<Infallible>::Continue(())
+        });
+        let ControlFlow::Continue(()) = all;
     }
 
-    /// As [`open`](Self::open), but what is inside comes from [`next_opened`](Self::next_opened), at the latest when
-    /// [`work`](Self::work) has been done. What is not ESP, and what can be refused at once, is in `opened`.
+    /// As [`open`](Self::open), for a packet whose IP headers are `info` ([`ip_headers`]); but what is inside comes from
+    /// [`pass_opened`](Self::pass_opened), at the latest when [`work`](Self::work) has been done. What is not ESP, and
+    /// what can be refused at once, is in `opened`.
     pub fn submit_open(
         &mut self,
         mem: &Memory,
         now: Instant,
         mut pkt: Packet,
+        info: &Info,
         opened: &mut Opened,
         counters: &mut Counters,
     ) {
@@ -90,87 +103,155 @@ impl Ipsec {
             opened.drops.push(DropReason::CryptoQueueFull);
             return;
         }
-        let (info, payload_at) = match outer_headers(mem, &mut pkt) {
-            Ok(found) => found,
-            Err(reason) => {
-                counters.count(Mib::XfrmInHdrError);
-                opened.drops.push(reason);
-                return;
-            }
+        let payload_at = match esp_at(mem, &mut pkt, info) {
+            Ok(at) => at,
+            Err(reason) => return refuse_headers(reason, opened, counters),
         };
         let is_udp = info.protocol == Protocol::UDP;
         let len = pkt.len() - payload_at;
-        let (size, id_step) = match pkt.meta.cut.gso() {
-            Some(gso) => (usize::from(gso.size).max(1), u16::from(!gso.fixed_id)),
-            None => (len, 0),
-        };
-        if is_udp && size >= len {
-            let mut front = [0; Header::LEN + 1];
-            let front = &mut front[..len.min(Header::LEN + 1)];
-            pkt.read_at(payload_at, front);
-            if let Kind::NotEsp = kind(front) {
+        match pkt.meta.cut.gso() {
+            Some(gso) if usize::from(gso.size) < len => {
+                let (size, id_step) = (usize::from(gso.size).max(1), u16::from(!gso.fixed_id));
+                self.take_in_train(mem, now, pkt, info, payload_at, (size, id_step), opened, counters);
+            }
+            _ => self.take_in_one(mem, now, pkt, info, payload_at, is_udp, opened, counters),
+        }
+        self.crypto.close_if_large(now);
+    }
+
+    /// Takes in a packet that is no train.
+    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    #[inline]
+    fn take_in_one(
+        &mut self,
+        mem: &Memory,
+        now: Instant,
+        mut pkt: Packet,
+        info: &Info,
+        payload_at: usize,
+        is_udp: bool,
+        opened: &mut Opened,
+        counters: &mut Counters,
+    ) {
+        let len = pkt.len() - payload_at;
+        let mut front = [0; PEEK];
+        let front = &mut front[..len.min(PEEK)];
+        pkt.read_at(payload_at, front);
+        match if is_udp { kind(&front[..len.min(Header::LEN + 1)]) } else { Kind::Esp } {
+            Kind::Esp => {}
+            Kind::Keepalive => return opened.keepalives += 1,
+            Kind::NotEsp => {
                 pkt.meta.cut = Cut::Whole;
-                opened.not_esp.push(pkt);
-                return;
+                return opened.not_esp.push(pkt);
             }
         }
-        self.headers.clear();
-        self.headers.extend_from_slice(&pkt.head()[..payload_at]);
-        let Meta { link, mark, .. } = pkt.meta;
-        let meta = Meta { link, mark, sec_path: pkt.meta.sec_path.clone(), ..Meta::default() };
+        if !pkt.is_linear() || pkt.head_mut().is_none() {
+            return self.take_in_train(mem, now, pkt, info, payload_at, (len.max(1), 0), opened, counters);
+        }
+        let arrival = Arrival { now, info, headers: &pkt.head()[..payload_at], meta: &pkt.meta, is_udp };
+        match arrival.find(&mut self.sad, None, front, len) {
+            Ok((id, seq)) => {
+                arrival.join_or_begin(self, id).push(len, seq, info.id);
+                let (mut buf, ..) = pkt.into_parts();
+                buf.pull(payload_at);
+                let job = self.crypto.collecting.as_mut().expect("just joined");
+                job.push_buf(buf);
+            }
+            Err((mib, reason)) => {
+                counters.count(mib);
+                opened.drops.push(reason);
+            }
+        }
+    }
+
+    /// Takes in a train whose packets are of `size` bytes and have IPv4 identifications that go up by `id_step`.
+    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    fn take_in_train(
+        &mut self,
+        mem: &Memory,
+        now: Instant,
+        mut pkt: Packet,
+        info: &Info,
+        payload_at: usize,
+        (size, id_step): (usize, u16),
+        opened: &mut Opened,
+        counters: &mut Counters,
+    ) {
+        let mut headers = std::mem::take(&mut self.headers);
+        headers.clear();
+        headers.extend_from_slice(&pkt.head()[..payload_at]);
+        let meta = pkt.meta.clone();
         pkt.pull(payload_at);
+        let mut left = pkt.len();
         let mut storage = std::mem::take(&mut self.pieces);
         let mut pieces = Pieces::new(pkt, &mut storage);
-        let mut train = Train { now, info: &info, meta: &meta, is_udp, held: 0, id_offset: 0, last: None };
-        let mut left = len;
+        let is_udp = info.protocol == Protocol::UDP;
+        let arrival = Arrival { now, info, headers: &headers, meta: &meta, is_udp };
+        let mut train = Train { arrival, held: 0, has_job: false, id: info.id, last: None };
         loop {
             let n = left.min(size);
             left -= n;
             train.next(self, mem, &mut pieces, n, opened, counters);
-            train.id_offset = train.id_offset.wrapping_add(id_step);
+            train.id = train.id.wrapping_add(id_step);
             if left == 0 {
                 break;
             }
         }
         train.flush(self, &mut pieces);
         drop(pieces);
-        self.pieces = storage;
-        self.crypto.close_if_large(now);
+        (self.pieces, self.headers) = (storage, headers);
     }
 
-    /// What came out of the next ESP packet, in the order in which they were submitted. `None` when none is through.
+    /// Gives `each` what came out of ESP packets, in the order in which they were submitted, until none is through or
+    /// `each` breaks off.
     #[inline]
-    pub fn next_opened(&mut self, mem: &Memory, now: Instant, counters: &mut Counters) -> Option<Inner> {
+    pub fn pass_opened<T>(
+        &mut self,
+        mem: &Memory,
+        now: Instant,
+        counters: &mut Counters,
+        mut each: impl FnMut(Inner<'_>) -> ControlFlow<T>,
+    ) -> ControlFlow<T> {
+        let Self { sad, crypto, .. } = self;
         loop {
-            let Some(job) = &mut self.crypto.passing else {
-                self.crypto.passing = Some(self.crypto.opening.pop()?);
+            let Some(job) = &mut crypto.passing else {
+                let Some(job) = crypto.opening.pop() else { return ControlFlow::Continue(()) };
+                crypto.passing = Some(job);
                 continue;
             };
-            let Some(piece) = job.next() else {
-                let done = self.crypto.passing.take().expect("just seen");
-                self.crypto.spare_open.push(done.into_storage());
-                continue;
-            };
-            return Some(pass(&mut self.sad, job, piece, mem, now).unwrap_or_else(|(mib, reason)| {
-                counters.count(mib);
-                Inner::Dropped(reason)
-            }));
+            while let Some(piece) = job.next() {
+                let inner = match pass(sad, job, piece, mem, now) {
+                    Ok(inner) => inner,
+                    Err((mib, reason)) => {
+                        counters.count(mib);
+                        Inner::Dropped(reason, job.outer.meta.link)
+                    }
+                };
+                each(inner)?;
+            }
+            if let Some(done) = crypto.passing.take() {
+                crypto.spare_open.push(done.into_storage());
+            }
         }
     }
+}
 
-    /// What is known about the packet that [`next_opened`](Self::next_opened) gave last.
-    ///
-    /// # Panics
-    /// When it gave none.
-    pub fn inner_meta(&self) -> &Meta {
-        &self.crypto.passing.as_ref().expect("a packet is passed on").outer.meta
-    }
+/// Counts a packet whose headers say nothing that ESP could be behind.
+fn refuse_headers(reason: DropReason, opened: &mut Opened, counters: &mut Counters) {
+    counters.count(Mib::XfrmInHdrError);
+    opened.drops.push(reason);
 }
 
 /// What becomes of a packet after the cipher (Linux `xfrm_input` from `lock` on).
 #[inline]
-fn pass(sad: &mut Sad, job: &mut OpenJob, piece: Piece, mem: &Memory, now: Instant) -> Result<Inner, Refused> {
-    let Piece { mut inside, seq, id_offset, state } = piece;
+fn pass<'a>(
+    sad: &mut Sad,
+    job: &'a mut OpenJob,
+    piece: Piece,
+    mem: &Memory,
+    now: Instant,
+) -> Result<Inner<'a>, Refused> {
+    let Piece { mut inside, seq, id, state } = piece;
     // Gone while the cipher was busy with it.
     let sa = sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?;
     let (payload_len, next_header, sum) = match state {
@@ -192,23 +273,20 @@ fn pass(sad: &mut Sad, job: &mut OpenJob, piece: Piece, mem: &Memory, now: Insta
     match sa.mode {
         Mode::Tunnel => {
             job.outer.meta.csum = decap::tunnel(sa, &job.outer.info, &mut inside, next_header, sum)?;
-            Ok(Inner::Plain(inside))
+            Ok(Inner::Plain(inside, &job.outer.meta))
         }
-        Mode::Transport => {
-            job.outer.meta.csum = Csum::None;
-            job.outer.transport(mem, inside, next_header, id_offset).map(Inner::Packet)
-        }
+        Mode::Transport => job.outer.transport(mem, inside, next_header, id),
     }
 }
 
 /// Finds where ESP begins, or UDP's payload, and cuts off what comes behind it.
-fn outer_headers(mem: &Memory, pkt: &mut Packet) -> Result<(Info, usize), DropReason> {
-    let info = ip_headers(mem, pkt)?;
+#[inline]
+fn esp_at(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReason> {
     if info.fragment.is_some() {
         return Err(DropReason::FragmentNotReassembled);
     }
     match info.protocol {
-        Protocol::ESP => Ok((info, info.header_len)),
+        Protocol::ESP => Ok(info.header_len),
         Protocol::UDP => {
             let payload_at = info.header_len + udp::Header::LEN;
             if !pkt.may_pull(mem, payload_at)? {
@@ -216,7 +294,7 @@ fn outer_headers(mem: &Memory, pkt: &mut Packet) -> Result<(Info, usize), DropRe
             }
             let udp = udp::Udp::parse_head(info.payload(pkt.head()), info.payload_len())?;
             pkt.trim(payload_at + udp.payload_len());
-            Ok((info, payload_at))
+            Ok(payload_at)
         }
         _ => Err(DropReason::ProtocolUnknown),
     }
@@ -232,16 +310,70 @@ fn kind(front: &[u8]) -> Kind {
     }
 }
 
-/// A train that is taken in, packet by packet.
-struct Train<'a> {
+/// What a packet or a train arrived with.
+#[derive(Clone, Copy)]
+struct Arrival<'a> {
     now: Instant,
     info: &'a Info,
+    /// IP headers, and UDP's if there is one.
+    headers: &'a [u8],
     meta: &'a Meta,
     is_udp: bool,
+}
+
+impl Arrival<'_> {
+    /// Says which SA a packet is of and what its whole sequence number may be, from what is in clear. `last` is the SA of
+    /// the packet before.
+    #[inline]
+    fn find(&self, sad: &mut Sad, last: Option<(Spi, SaId)>, front: &[u8], n: usize) -> Result<(SaId, u64), Refused> {
+        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
+        if self.meta.sec_path.is_full() {
+            return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
+        }
+        let id = match last {
+            Some((spi, id)) if spi == header.spi() => Some(id),
+            _ => sad.by_spi(self.info.dst, header.spi(), self.meta.mark),
+        };
+        let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi()))?;
+        let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
+        if sa.dir == Some(SaDir::Out) {
+            return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
+        }
+        sa.check_valid()?;
+        if sa.encap.is_some() != self.is_udp {
+            return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
+        }
+        let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
+        if n < Header::LEN + sa.cipher.iv_len() + TRAILER_LEN + sa.cipher.icv_len() {
+            return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
+        }
+        sad.admit_in(id, self.now)?;
+        Ok((id, seq))
+    }
+
+    /// The job for packets of that SA that arrive like this one: the one that is collected, or a new one.
+    #[inline]
+    fn join_or_begin<'i>(&self, ipsec: &'i mut Ipsec, id: SaId) -> &'i mut OpenJob {
+        let Ipsec { sad, crypto, .. } = ipsec;
+        if !crypto.collecting.as_ref().is_some_and(|job| job.is_for(id, self.headers, self.meta)) {
+            crypto.close(self.now);
+            let sa = sad.get(id).expect("just found");
+            let storage = crypto.spare_open.pop().unwrap_or_default();
+            crypto.collecting = Some(OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage));
+        }
+        crypto.collecting.as_mut().expect("just made")
+    }
+}
+
+/// A train that is taken in, packet by packet.
+struct Train<'a> {
+    arrival: Arrival<'a>,
     /// Bytes at the front that are admitted, and lie in one piece.
     held: usize,
-    /// By how much the IPv4 identification of the packet at hand is above that of the headers.
-    id_offset: u16,
+    /// Whether the job that is collected is for packets like the one before.
+    has_job: bool,
+    /// The IPv4 identification of the packet at hand.
+    id: u16,
     /// The SA of the packet before.
     last: Option<(Spi, SaId)>,
 }
@@ -261,11 +393,11 @@ impl Train<'_> {
         if !pieces.has_in_place(self.held + n) {
             self.flush(ipsec, pieces);
         }
-        let mut front = [0; Header::LEN + 8];
-        let front = &mut front[..n.min(Header::LEN + 8)];
+        let mut front = [0; PEEK];
+        let front = &mut front[..n.min(PEEK)];
         pieces.peek(self.held, front);
-        let kind = if self.is_udp { kind(&front[..n.min(Header::LEN + 1)]) } else { Kind::Esp };
-        match kind {
+        let Arrival { info, headers, meta, is_udp, .. } = self.arrival;
+        match if is_udp { kind(&front[..n.min(Header::LEN + 1)]) } else { Kind::Esp } {
             Kind::Esp => {
                 if let Err((mib, reason)) = self.admit(ipsec, mem, pieces, front, n) {
                     self.flush(ipsec, pieces);
@@ -281,9 +413,9 @@ impl Train<'_> {
             }
             Kind::NotEsp => {
                 self.flush(ipsec, pieces);
-                match decap::not_esp(mem, self.info, &ipsec.headers, self.id_offset, pieces, n) {
+                match decap::not_esp(mem, info, headers, self.id, pieces, n) {
                     Ok(mut pkt) => {
-                        pkt.meta = Meta { csum: Csum::Unnecessary, ..self.meta.clone() };
+                        pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, ..meta.clone() };
                         opened.not_esp.push(pkt);
                     }
                     Err(reason) => opened.drops.push(reason),
@@ -302,56 +434,22 @@ impl Train<'_> {
         front: &[u8],
         n: usize,
     ) -> Result<(), Refused> {
-        let (id, seq) = self.find(&mut ipsec.sad, front, n)?;
-        let job = ipsec.crypto.collecting.as_ref();
-        let goes_on = job.is_some_and(|job| self.held > 0 && job.sa == id || job.is_for(id, &ipsec.headers, self.meta));
-        if !goes_on {
+        let (id, seq) = self.arrival.find(&mut ipsec.sad, self.last, front, n)?;
+        if self.last.is_none_or(|(_, last)| last != id) {
             self.flush(ipsec, pieces);
-            ipsec.crypto.close(self.now);
+            self.last = Header::ref_from(front).ok().map(|header| (header.spi(), id));
+            self.has_job = false;
         }
         if self.held == 0 {
             pieces.make_writable(mem, n).map_err(|reason| (Mib::XfrmInError, reason))?;
         }
-        if ipsec.crypto.collecting.is_none() {
-            let sa = ipsec.sad.get(id).expect("just found");
-            let storage = ipsec.crypto.spare_open.pop().unwrap_or_default();
-            let meta = self.meta.clone();
-            ipsec.crypto.collecting = Some(OpenJob::new(sa, *self.info, &ipsec.headers, self.is_udp, meta, storage));
+        if !self.has_job {
+            self.arrival.join_or_begin(ipsec, id);
+            self.has_job = true;
         }
-        let job = ipsec.crypto.collecting.as_mut().expect("just made");
-        let id_offset = self.info.id.wrapping_sub(job.outer.info.id).wrapping_add(self.id_offset);
-        job.push(n, seq, id_offset);
+        ipsec.crypto.collecting.as_mut().expect("begun with the first that is held").push(n, seq, self.id);
         self.held += n;
         Ok(())
-    }
-
-    /// Says which SA a packet is of and what its whole sequence number may be, from what is in clear.
-    #[inline]
-    fn find(&mut self, sad: &mut Sad, front: &[u8], n: usize) -> Result<(SaId, u64), Refused> {
-        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
-        if self.meta.sec_path.is_full() {
-            return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
-        }
-        let id = match self.last {
-            Some((spi, id)) if spi == header.spi() => Some(id),
-            _ => sad.by_spi(self.info.dst, header.spi(), self.meta.mark),
-        };
-        let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi()))?;
-        self.last = Some((header.spi(), id));
-        let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
-        if sa.dir == Some(SaDir::Out) {
-            return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
-        }
-        sa.check_valid()?;
-        if sa.encap.is_some() != self.is_udp {
-            return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
-        }
-        let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
-        if n < Header::LEN + sa.cipher.iv_len() + TRAILER_LEN + sa.cipher.icv_len() {
-            return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
-        }
-        sad.admit_in(id, self.now)?;
-        Ok((id, seq))
     }
 
     /// Takes what is admitted off the front.

@@ -52,8 +52,8 @@ struct Segment {
     len: u32,
     /// Whether its buffer ends with it.
     ends_buf: bool,
-    /// By how much its IPv4 identification is above that of the headers.
-    id_offset: u16,
+    /// Its IPv4 identification.
+    id: u16,
     /// Its whole sequence number.
     seq: u64,
     state: State,
@@ -85,7 +85,7 @@ pub(crate) struct Piece {
     /// What was inside of it, if it is [`State::Open`].
     pub(crate) inside: Buf,
     pub(crate) seq: u64,
-    pub(crate) id_offset: u16,
+    pub(crate) id: u16,
     pub(crate) state: State,
 }
 
@@ -100,10 +100,11 @@ pub(crate) struct Storage {
 
 impl OpenJob {
     /// An empty job for packets of `sa`, which came behind `headers`.
-    pub(crate) fn new(sa: &Sa, info: Info, headers: &[u8], is_udp: bool, mut meta: Meta, storage: Storage) -> Self {
-        let mark = meta.mark;
-        meta.sec_path.push(sa.id());
-        meta.mark = sa.output_mark.set_on(mark);
+    pub(crate) fn new(sa: &Sa, info: Info, headers: &[u8], is_udp: bool, meta: &Meta, storage: Storage) -> Self {
+        let Meta { link, mark, .. } = *meta;
+        let mut sec_path = meta.sec_path.clone();
+        sec_path.push(sa.id());
+        let meta = Meta { link, mark: sa.output_mark.set_on(mark), sec_path, ..Meta::default() };
         let Storage { headers: mut kept, segments, bufs, scratch } = storage;
         kept.clear();
         kept.extend_from_slice(headers);
@@ -141,8 +142,8 @@ impl OpenJob {
 
     /// Notes that `len` bytes with the number `seq` come next, in the buffer that is [pushed](Self::push_buf) next.
     #[inline]
-    pub(crate) fn push(&mut self, len: usize, seq: u64, id_offset: u16) {
-        let segment = Segment { len: len as u32, ends_buf: false, id_offset, seq, state: State::Sealed };
+    pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
+        let segment = Segment { len: len as u32, ends_buf: false, id, seq, state: State::Sealed };
         self.segments.push_back(segment);
         self.bytes += len;
     }
@@ -180,7 +181,7 @@ impl OpenJob {
     /// The next packet.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Piece> {
-        let Segment { len, ends_buf, id_offset, seq, state } = self.segments.pop_front()?;
+        let Segment { len, ends_buf, id, seq, state } = self.segments.pop_front()?;
         let (len, text_at) = (len as usize, Header::LEN + self.cipher.iv_len());
         let end = match state {
             State::Open { payload_len, .. } => text_at + payload_len as usize,
@@ -198,7 +199,7 @@ impl OpenJob {
             buf
         };
         inside.pull(text_at.min(end));
-        Some(Piece { inside, seq, id_offset, state })
+        Some(Piece { inside, seq, id, state })
     }
 
     /// Gives back the lists.

@@ -1,19 +1,20 @@
 //! From a link's packet to a decision: link layer, ESP, GRO, IP input, FIB.
 
 use std::net::IpAddr;
+use std::ops::ControlFlow;
 
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
 use ipsec::Inner;
-use offload::ip_headers;
-use packet::{Buf, Csum, Cut, Packet};
+use offload::{Gro, ip_headers};
+use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
 use wire::ipv4::{self, Ipv4, Opt};
 use wire::{FlowKey, MacAddr, Protocol, Spi, Version, ipv6, tcp, udp};
 
 use crate::forward::Hop;
-use crate::{IpPacket, Path, Turn};
+use crate::{IpPacket, Path, Ports, Turn};
 
 /// Bytes in which a transport header has its ports, and the whole header of ICMP.
 const PORTS_LEN: usize = 8;
@@ -85,7 +86,7 @@ impl Path {
         }
         let v4 = info.version() == Version::V4;
         self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
-        self.decrypt(turn, pkt, v4);
+        self.decrypt(turn, pkt, &info);
     }
 
     /// Gives a packet to GRO if its link is one that is glued.
@@ -118,11 +119,11 @@ impl Path {
     }
 
     /// Opens a packet or a train of ESP that is for us.
-    pub(crate) fn decrypt(&mut self, turn: Turn<'_>, pkt: Packet, v4: bool) {
+    pub(crate) fn decrypt(&mut self, turn: Turn<'_>, pkt: Packet, info: &Info) {
         let link = pkt.meta.link;
-        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        self.counters.count(if info.version() == Version::V4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
         let mut opened = std::mem::take(&mut self.scratch.opened);
-        self.ipsec.submit_open(turn.mem, turn.now, pkt, &mut opened, &mut self.counters);
+        self.ipsec.submit_open(turn.mem, turn.now, pkt, info, &mut opened, &mut self.counters);
         for reason in opened.drops.drain(..) {
             self.ports.drop(link, reason);
         }
@@ -134,33 +135,34 @@ impl Path {
     /// Passes on what ciphers are through with, in order: to GRO, or to be opened further. A packet has at most as many
     /// layers as a security path has room for.
     pub(crate) fn pass_opened(&mut self, turn: Turn<'_>) {
-        while let Some(inner) = self.ipsec.next_opened(turn.mem, turn.now, &mut self.counters) {
-            match inner {
-                Inner::Plain(buf) => self.pass_plain(turn, buf),
-                Inner::Packet(pkt) => self.pass(turn, pkt),
-                Inner::Dropped(reason) => self.ports.drop(self.ipsec.inner_meta().link, reason),
+        loop {
+            let Self { ipsec, gro, ports, scratch, counters, .. } = self;
+            let next = ipsec.pass_opened(turn.mem, turn.now, counters, |inner| {
+                let pkt = match inner {
+                    // Most of it continues what GRO holds.
+                    Inner::Plain(buf, meta) => match join(gro, ports, turn.mem, buf, meta, &mut scratch.glued) {
+                        Ok(()) => return ControlFlow::Continue(()),
+                        Err(buf) => {
+                            let mut pkt = Packet::from_buf(buf);
+                            pkt.meta = meta.clone();
+                            pkt
+                        }
+                    },
+                    Inner::Packet(pkt) => pkt,
+                    Inner::Dropped(reason, link) => {
+                        ports.drop(link, reason);
+                        return ControlFlow::Continue(());
+                    }
+                };
+                ControlFlow::Break(pkt)
+            });
+            match next {
+                // GRO looks at TCP closely enough, and IP input later. Anything else may be ESP again.
+                ControlFlow::Break(pkt) if is_tcp(pkt.head()) => self.glue(turn, pkt),
+                ControlFlow::Break(pkt) => self.open(turn, pkt, Framing::NONE),
+                ControlFlow::Continue(()) => return,
             }
         }
-    }
-
-    /// Passes on what was inside of a tunnel. Most of it continues what GRO holds.
-    #[inline]
-    fn pass_plain(&mut self, turn: Turn<'_>, buf: Buf) {
-        let meta = self.ipsec.inner_meta();
-        let joined = match self.ports.get(meta.link) {
-            Some(port) if port.config.gro => self.gro.join(turn.mem, buf, meta, &mut self.scratch.glued),
-            _ => Err(buf),
-        };
-        if let Err(buf) = joined {
-            let mut pkt = Packet::from_buf(buf);
-            pkt.meta = meta.clone();
-            self.pass(turn, pkt);
-        }
-    }
-
-    /// Gives TCP to GRO, which looks at it closely enough, and IP input later. Anything else may be ESP again.
-    fn pass(&mut self, turn: Turn<'_>, pkt: Packet) {
-        if is_tcp(pkt.head()) { self.glue(turn, pkt) } else { self.open(turn, pkt, Framing::NONE) }
     }
 
     /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here: at this node, or at a host that it opens ESP
@@ -312,6 +314,18 @@ pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<F
         pkt.may_pull(turn.mem, info.total_len.min(info.header_len + PORTS_LEN))?;
     }
     Ok(FlowKey::new(info, pkt.head()))
+}
+
+/// Merges a packet with what GRO holds of its flow, if its link is one that is glued.
+///
+/// # Errors
+/// `buf` itself, when that does not come to pass.
+#[inline]
+fn join(gro: &mut Gro, ports: &Ports, mem: &Memory, buf: Buf, meta: &Meta, glued: &mut Vec<Packet>) -> Result<(), Buf> {
+    match ports.get(meta.link) {
+        Some(port) if port.config.gro => gro.join(mem, buf, meta, glued),
+        _ => Err(buf),
+    }
 }
 
 /// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.

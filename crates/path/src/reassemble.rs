@@ -7,7 +7,7 @@ use host::icmp::Problem;
 use offload::ip_headers;
 use packet::Packet;
 use reassembly::{CutShort, Verdict};
-use wire::{Protocol, Version};
+use wire::Protocol;
 
 use crate::ingress::flow_of;
 use crate::{IpPacket, Path, Turn};
@@ -60,7 +60,7 @@ impl Path {
     fn deliver_whole(&mut self, turn: Turn<'_>, mut pkt: Packet, for_all: bool) {
         let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
         match parsed {
-            Ok((info, _)) if self.is_our_esp(&pkt, &info) => self.decrypt(turn, pkt, info.version() == Version::V4),
+            Ok((info, _)) if self.is_our_esp(&pkt, &info) => self.decrypt(turn, pkt, &info),
             // Discovery is not fragmented (RFC 6980 §5, Linux `ndisc_suppress_frag_ndisc`).
             Ok((info, flow)) if info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(flow.sport as u8) => {
                 self.drop(&pkt, DropReason::NeighbourMalformed);

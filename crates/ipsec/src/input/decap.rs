@@ -1,11 +1,11 @@
 //! What comes out of ESP as a packet again.
 
 use base::{DropReason, Mib};
-use packet::{Buf, CopyReason, Csum, Memory, Meta, Packet};
+use packet::{Buf, CopyReason, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, ipv4, ipv6, udp};
 
-use super::Refused;
+use super::{Inner, Refused};
 use crate::open_job::Outer;
 use crate::outer::patch_own;
 use crate::pieces::Pieces;
@@ -72,35 +72,34 @@ impl Outer {
     /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, in front of it if
     /// there is room, else in a buffer of their own.
     pub(super) fn transport(
-        &self,
+        &mut self,
         mem: &Memory,
         mut inside: Buf,
         next_header: Protocol,
-        id_offset: u16,
-    ) -> Result<Packet, Refused> {
-        let headers = &self.headers[..self.info.header_len];
-        let total = headers.len() + inside.len();
+        id: u16,
+    ) -> Result<Inner<'_>, Refused> {
+        let len = self.info.header_len;
+        let total = len + inside.len();
         let no_memory = (Mib::XfrmInError, DropReason::NoMemory);
-        let mut pkt = if headers.len() <= inside.headroom() {
-            self.restore(inside.push(headers.len()).ok_or(no_memory)?, next_header, total, id_offset);
-            Packet::from_buf(inside)
-        } else {
-            let mut head = mem.take(Memory::HEADROOM, headers.len()).map_err(|_| no_memory)?;
-            self.restore(head.put(headers.len()).ok_or(no_memory)?, next_header, total, id_offset);
-            let mut pkt = Packet::from_buf(head);
-            pkt.push_frag(inside).map_err(|_| no_memory)?;
-            pkt
-        };
-        mem.copied(CopyReason::SegmentHeader, headers.len());
+        mem.copied(CopyReason::SegmentHeader, len);
         // The sender's checksum is of the addresses before translation, and the ICV was right (RFC 3948 §3.1.2).
-        let csum = if self.is_udp { Csum::Unnecessary } else { Csum::None };
-        pkt.meta = Meta { csum, ..self.meta.clone() };
-        Ok(pkt)
+        self.meta.csum = if self.is_udp { Csum::Unnecessary } else { Csum::None };
+        if let Some(front) = inside.push(len) {
+            self.restore(front, next_header, total, id);
+            return Ok(Inner::Plain(inside, &self.meta));
+        }
+        let mut head = mem.take(Memory::HEADROOM, len).map_err(|_| no_memory)?;
+        self.restore(head.put(len).ok_or(no_memory)?, next_header, total, id);
+        let mut pkt = Packet::from_buf(head);
+        pkt.push_frag(inside).map_err(|_| no_memory)?;
+        pkt.meta = self.meta.clone();
+        Ok(Inner::Packet(pkt))
     }
 
-    fn restore(&self, to: &mut [u8], next_header: Protocol, total: usize, id_offset: u16) {
+    fn restore(&self, to: &mut [u8], next_header: Protocol, total: usize, id: u16) {
         to.copy_from_slice(&self.headers[..self.info.header_len]);
-        patch_own(to, self.info.version(), self.info.next_header_at, next_header, total, id_offset);
+        let above = id.wrapping_sub(self.info.id);
+        patch_own(to, self.info.version(), self.info.next_header_at, next_header, total, above);
     }
 }
 
@@ -110,7 +109,7 @@ pub(super) fn not_esp(
     mem: &Memory,
     info: &Info,
     headers: &[u8],
-    id_offset: u16,
+    id: u16,
     pieces: &mut Pieces<'_>,
     n: usize,
 ) -> Result<Packet, DropReason> {
@@ -122,7 +121,7 @@ pub(super) fn not_esp(
     pieces.peek(0, payload);
     pieces.skip(n);
     let (ip, udp) = front.split_at_mut(info.header_len);
-    patch_own(ip, info.version(), info.next_header_at, Protocol::UDP, total, id_offset);
+    patch_own(ip, info.version(), info.next_header_at, Protocol::UDP, total, id.wrapping_sub(info.id));
     udp::Header::mut_from(udp)?.set_len((udp::Header::LEN + n) as u16);
     mem.copied(CopyReason::SegmentPayload, n);
     Ok(pkt)
