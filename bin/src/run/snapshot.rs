@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use base::{DropReason, LinkId};
-use control::model::{Algorithm, LinkConfig, LinkKind, SaConfig};
+use control::algorithm::Name;
+use control::model::{LinkConfig, LinkKind, SaConfig};
 use control::state::{
     CopyState, CounterState, CountersState, DropState, LinkState, LinkStats, NeighbourState, OffloadState, PolicyState,
     RouteState, SaState, SaStats,
@@ -122,10 +123,7 @@ fn sas(worker: &Worker) -> Vec<SaState> {
 }
 
 fn sa(config: &SaConfig, sa: &Sa) -> SaState {
-    let (key_bits, icv_bits) = match &config.algorithm {
-        Algorithm::GcmAes { key, icv_bits } => (key.bits(), *icv_bits),
-        Algorithm::Null => (0, 0),
-    };
+    let algorithm = &config.algorithm;
     let stats = sa.stats();
     SaState {
         src: config.src,
@@ -134,9 +132,10 @@ fn sa(config: &SaConfig, sa: &Sa) -> SaState {
         dir: config.dir,
         mode: config.mode,
         reqid: config.reqid,
-        algorithm: config.algorithm.name().to_owned(),
-        key_bits,
-        icv_bits,
+        algorithm: algorithm.name().to_owned(),
+        key_bits: algorithm.key_bits(),
+        auth: algorithm.auth().map(|auth| auth.name.name().to_owned()),
+        icv_bits: algorithm.icv_bits(),
         replay_window: config.replay_window,
         flags: config.flags.names().map(str::to_owned).collect(),
         encap: config.encap,

@@ -6,8 +6,8 @@ use base::Prefix;
 use control::Change;
 use control::model::{self, Config};
 use ipsec::{
-    Action, Algorithm, ConfigError, Dir, EspInUdp, Ipsec, Level, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir,
-    SaFlags, Selector, Template,
+    Action, Algorithm, Authentication, Code, ConfigError, Dir, Encryption, EspInUdp, Ipsec, Level, Mode, PolicyConfig,
+    PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
 use zeroize::Zeroizing;
@@ -75,7 +75,7 @@ impl Step {
                 // It may have expired.
                 drop(ipsec.remove_sa(dst, spi, 0));
                 Ok(())
-            },
+            }
             Self::AddSa(config, mask) => ipsec.add_sa(&config, mask).map(drop),
             Self::UpdateSa(config) => match ipsec.replace_sa(&config) {
                 // It has expired, and does not come back under its old key.
@@ -127,15 +127,42 @@ fn sa(config: &model::SaConfig) -> SaConfig {
 }
 
 fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
+    let bytes = |key: &model::Key| Zeroizing::new(key.bytes().to_vec());
     match algorithm {
-        model::Algorithm::GcmAes { key, icv_bits } => {
-            // Reserved as a whole: a vector that grows leaves pieces of the key behind.
-            let mut bytes = Zeroizing::new(Vec::with_capacity(key.aes().len() + key.salt().len()));
-            bytes.extend_from_slice(key.aes());
-            bytes.extend_from_slice(&key.salt());
-            Algorithm::GcmAes { key: bytes, icv_len: usize::from(icv_bits / 8) }
+        model::Algorithm::Aead { name, key, icv_bits } => {
+            let (key, icv_len) = (bytes(key), usize::from(icv_bits / 8));
+            match name {
+                model::Aead::GcmAes => Algorithm::GcmAes { key, icv_len },
+                model::Aead::GmacAes => Algorithm::GmacAes { key },
+                model::Aead::CcmAes => Algorithm::CcmAes { key, icv_len },
+                model::Aead::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305 { key },
+            }
         }
-        model::Algorithm::Null => Algorithm::Null,
+        model::Algorithm::Separate { enc: model::Enc::Null, auth: None, .. } => Algorithm::Null,
+        model::Algorithm::Separate { enc, key, auth } => {
+            let enc = match enc {
+                model::Enc::Null => Encryption::Null,
+                model::Enc::CbcAes => Encryption::CbcAes { key: bytes(key) },
+                model::Enc::CtrAes => Encryption::CtrAes { key: bytes(key) },
+            };
+            let auth = auth.as_ref().map(|auth| Authentication {
+                code: code(auth.name),
+                key: bytes(&auth.key),
+                icv_len: usize::from(auth.icv_bits / 8),
+            });
+            Algorithm::Separate { enc, auth }
+        }
+    }
+}
+
+fn code(name: model::Auth) -> Code {
+    match name {
+        model::Auth::HmacMd5 => Code::HmacMd5,
+        model::Auth::HmacSha1 => Code::HmacSha1,
+        model::Auth::HmacSha256 => Code::HmacSha256,
+        model::Auth::HmacSha384 => Code::HmacSha384,
+        model::Auth::HmacSha512 => Code::HmacSha512,
+        model::Auth::CmacAes => Code::CmacAes,
     }
 }
 

@@ -4,41 +4,32 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// The keying material of `rfc4106(gcm(aes))`: an AES key of 128, 192 or 256 bits, then 4 bytes of salt
-/// (RFC 4106 §8.1). Zeroed when dropped; its `Debug` shows no byte of it.
-#[derive(Clone, Eq, PartialEq)]
-pub struct GcmKey {
+/// Keying material as it was given, with salt or nonce at its end where the algorithm has one. Zeroed when dropped; its
+/// `Debug` shows no byte of it.
+#[derive(Clone, Default, Eq, PartialEq)]
+pub struct Key {
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Length of the salt at the end of the keying material, in bytes.
-const SALT_LEN: usize = 4;
-
-impl GcmKey {
-    /// The key that `bytes` holds: key and salt together. `None` unless they are 20, 28 or 36 bytes long.
-    pub fn new(bytes: Zeroizing<Vec<u8>>) -> Option<Self> {
-        matches!(bytes.len(), 20 | 28 | 36).then_some(Self { bytes })
+impl Key {
+    /// The key that `bytes` are.
+    pub const fn new(bytes: Zeroizing<Vec<u8>>) -> Self {
+        Self { bytes }
     }
 
-    /// The AES key: 16, 24 or 32 bytes.
-    pub fn aes(&self) -> &[u8] {
-        &self.bytes[..self.bytes.len() - SALT_LEN]
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
     }
 
-    /// The salt, the first four bytes of each nonce.
-    pub fn salt(&self) -> [u8; SALT_LEN] {
-        let mut salt = [0; SALT_LEN];
-        salt.copy_from_slice(&self.bytes[self.bytes.len() - SALT_LEN..]);
-        salt
-    }
-
-    /// Length of the AES key in bits.
-    pub fn bits(&self) -> u16 {
-        self.aes().len() as u16 * 8
+    /// Its length in bits without the last `salt_len` bytes.
+    pub fn bits(&self, salt_len: usize) -> u16 {
+        let bits = self.bytes.len().saturating_sub(salt_len).saturating_mul(8);
+        u16::try_from(bits).unwrap_or(u16::MAX)
     }
 }
 
-impl fmt::Debug for GcmKey {
+impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("<hidden>")
     }
@@ -49,21 +40,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_an_aes_key_and_four_bytes_of_salt() {
-        for (len, bits) in [(20, 128), (28, 192), (36, 256)] {
-            let bytes: Vec<u8> = (0..len).collect();
-            let key = GcmKey::new(Zeroizing::new(bytes.clone())).unwrap();
-            assert_eq!(key.bits(), bits);
-            assert_eq!([key.aes(), &key.salt()].concat(), bytes);
-        }
-        for len in [0, 4, 16, 19, 21, 32, 35, 37] {
-            assert_eq!(GcmKey::new(Zeroizing::new(vec![0; len])), None, "{len} bytes");
+    fn a_key_is_as_long_as_it_is_without_its_salt() {
+        for (len, salt_len, bits) in [(20, 4, 128), (36, 4, 256), (0, 0, 0), (3, 4, 0), (10_000, 0, u16::MAX)] {
+            assert_eq!(Key::new(vec![0; len].into()).bits(salt_len), bits);
         }
     }
 
     #[test]
     fn a_key_shows_no_byte_of_itself() {
-        let key = GcmKey::new(Zeroizing::new(vec![0xab; 20])).unwrap();
+        let key = Key::new(vec![0xab; 20].into());
         assert_eq!(format!("{key:?}"), "<hidden>");
     }
 }

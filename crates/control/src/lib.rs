@@ -5,6 +5,7 @@
 //! socket's JSON, with the same model behind it.
 #![forbid(unsafe_code)]
 
+pub mod algorithm;
 mod as_text;
 mod file;
 mod key;

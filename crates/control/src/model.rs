@@ -10,7 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use base::{IfAddr, Prefix, TableId};
 use serde::{Deserialize, Serialize};
 
-pub use crate::key::GcmKey;
+pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
+pub use crate::key::Key;
 
 /// Everything a node is configured with. The empty one is a node without links.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -141,30 +142,6 @@ pub enum Mode {
     Transport,
     /// The whole packet is protected, inside a new IP header.
     Tunnel,
-}
-
-/// How an SA protects.
-#[derive(Clone, Debug, Eq, PartialEq)]
-pub enum Algorithm {
-    /// `rfc4106(gcm(aes))` (RFC 4106).
-    GcmAes {
-        /// The AES key and the salt.
-        key: GcmKey,
-        /// Length of the integrity check value in bits: 64, 96 or 128.
-        icv_bits: u16,
-    },
-    /// `ecb(cipher_null)` without integrity (RFC 2410), for measuring.
-    Null,
-}
-
-impl Algorithm {
-    /// Linux's name, as `ip xfrm state` gives it.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::GcmAes { .. } => "rfc4106(gcm(aes))",
-            Self::Null => "ecb(cipher_null)",
-        }
-    }
 }
 
 macro_rules! sa_flags {

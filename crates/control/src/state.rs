@@ -120,10 +120,12 @@ pub struct SaState {
     pub mode: Mode,
     /// The number that ties it to templates.
     pub reqid: u32,
-    /// Linux's name of the algorithm.
+    /// Linux's name of what encrypts.
     pub algorithm: String,
-    /// Length of the cipher's key in bits; 0 if it has none.
+    /// Length of its key in bits, without salt; 0 if it has none.
     pub key_bits: u16,
+    /// Linux's name of what authenticates, if it is apart from it.
+    pub auth: Option<String>,
     /// Length of the integrity check value in bits; 0 if there is none.
     pub icv_bits: u16,
     /// Width of the anti-replay window in packets.

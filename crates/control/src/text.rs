@@ -147,10 +147,7 @@ impl Display for SaState {
         optional(f, "flag", Some(flags.join(" ")).filter(|flags| !flags.is_empty()))?;
         optional(f, "extra_flag", Some(extra.join(" ")).filter(|flags| !flags.is_empty()))?;
         writeln!(f)?;
-        match (self.key_bits, self.icv_bits) {
-            (0, _) => writeln!(f, "\tenc {} ", self.algorithm)?,
-            (key, icv) => writeln!(f, "\taead {} <<Keys hidden>> {icv} ({key}-bit key)", self.algorithm)?,
-        }
+        self.algorithms(f)?;
         if let Some(encap) = self.encap {
             let any = if self.dst.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
             writeln!(f, "\tencap type espinudp sport {} dport {} addr {any}", encap.sport, encap.dport)?;
@@ -170,6 +167,19 @@ impl Display for SaState {
 }
 
 impl SaState {
+    /// What protects, with the length of its key in place of the key.
+    fn algorithms(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { algorithm, key_bits, auth, icv_bits, .. } = self;
+        if let Some(auth) = auth {
+            writeln!(f, "\tauth-trunc {auth} <<Keys hidden>> {icv_bits}")?;
+        }
+        match (key_bits, auth, icv_bits) {
+            (0, ..) => writeln!(f, "\tenc {algorithm} "),
+            (_, None, 1..) => writeln!(f, "\taead {algorithm} <<Keys hidden>> {icv_bits} ({key_bits}-bit key)"),
+            _ => writeln!(f, "\tenc {algorithm} <<Keys hidden>> ({key_bits}-bit key)"),
+        }
+    }
+
     /// The replay state in the form that Linux keeps it: the wide one for ESN and for windows above 32.
     fn anti_replay(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (seq, oseq) = (self.seq, self.oseq);

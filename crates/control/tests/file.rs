@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use base::{Prefix, TableId};
 use control::Config;
+use control::algorithm::Name;
 use control::model::*;
 
 const GOOD: &str = include_str!("gw.toml");
@@ -59,7 +60,7 @@ fn a_file_becomes_the_model_that_it_describes() {
             dir: None,
             mode: Mode::Tunnel,
             reqid: 1,
-            algorithm: Algorithm::GcmAes { key: GcmKey::new(key).unwrap(), icv_bits: 128 },
+            algorithm: Algorithm::Aead { name: Aead::GcmAes, key: Key::new(key), icv_bits: 128 },
             replay_window: 1024,
             flags: SaFlags { esn: true, ..SaFlags::default() },
             encap: Some(Encap { sport: 4500, dport: 4500 }),
@@ -72,7 +73,7 @@ fn a_file_becomes_the_model_that_it_describes() {
             dir: None,
             mode: Mode::Transport,
             reqid: 0,
-            algorithm: Algorithm::Null,
+            algorithm: Algorithm::null(),
             replay_window: 0,
             flags: SaFlags::default(),
             encap: None,
@@ -140,8 +141,47 @@ fn a_key_in_the_model_is_not_shown() {
 fn a_key_text_without_0x_stands_for_its_own_bytes() {
     let text = GOOD.replace("0x000102030405060708090a0b0c0d0e0fa0a1a2a3", "sixteen byte keysalt");
     let config = Config::from_toml(&text, "f").unwrap();
-    let Algorithm::GcmAes { key, .. } = &config.sas[0].algorithm else { panic!("{:?}", config.sas[0]) };
-    assert_eq!((key.aes(), key.salt()), (&b"sixteen byte key"[..], *b"salt"));
+    let Algorithm::Aead { key, .. } = &config.sas[0].algorithm else { panic!("{:?}", config.sas[0]) };
+    assert_eq!(key.bytes(), b"sixteen byte keysalt");
+}
+
+#[test]
+fn every_algorithm_is_read_by_each_of_its_names() {
+    let key = |len: usize| format!("0x{}", "5a".repeat(len));
+    let read = |text: &str| {
+        let text = GOOD.replace("enc = \"ecb(cipher_null)\"", text);
+        Config::from_toml(&text, "f").unwrap_or_else(|err| panic!("{text}: {err}")).sas.remove(1).algorithm
+    };
+    let mut seen = Vec::new();
+    for &(text, name) in Aead::NAMES {
+        for (&len, &icv_bits) in
+            name.key_lens().iter().flat_map(|len| name.icv_bits().iter().map(move |icv| (len, icv)))
+        {
+            let got = read(&format!("aead = {{ name = \"{text}\", key = \"{}\", icv = {icv_bits} }}", key(len)));
+            assert_eq!(got, Algorithm::Aead { name, key: Key::new(vec![0x5a; len].into()), icv_bits });
+            seen.push((got.name(), got.key_bits(), got.icv_bits()));
+        }
+    }
+    for &(text, enc) in Enc::NAMES {
+        for &len in enc.key_lens() {
+            let got = read(&format!("enc = {{ name = \"{text}\", key = \"{}\" }}", key(len)));
+            assert_eq!(got, Algorithm::Separate { enc, key: Key::new(vec![0x5a; len].into()), auth: None });
+            seen.push((got.name(), got.key_bits(), got.icv_bits()));
+        }
+    }
+    assert_eq!(seen.len(), 3 * 3 + 3 + 3 * 3 + 1 + 3 * 3 + 2, "{seen:?}");
+    for &(text, name) in Auth::NAMES {
+        let auth = |got: Algorithm| got.auth().cloned().unwrap();
+        let got = auth(read(&format!("enc = \"cipher_null\"\nauth = {{ name = \"{text}\", key = \"{}\" }}", key(16))));
+        let key = Key::new(vec![0x5a; 16].into());
+        assert_eq!(got, AuthConfig { name, key: key.clone(), icv_bits: name.default_icv_bits() });
+        for icv_bits in [32, 128, name.full_bits()] {
+            let trunc =
+                format!("auth-trunc = {{ name = \"{text}\", key = \"0x{}\", icv = {icv_bits} }}", "5a".repeat(16));
+            let got = auth(read(&format!("enc = {{ name = \"ecb(cipher_null)\" }}\n{trunc}")));
+            assert_eq!(got, AuthConfig { name, key: key.clone(), icv_bits });
+        }
+    }
 }
 
 /// One case of `refused.txt`: its lines that begin with `mark`, without it.
@@ -190,6 +230,10 @@ fn no_error_shows_key_material() {
         ("\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\"", "0x000102030405060708090a0b0c0d0e0fa0a1a2a3"),
         ("icv = 128", "icv = 0x000102030405060708090a0b0c0d0e0fa0a1a2a3"),
         ("a3\", icv", "a3, icv"),
+        ("\"ecb(cipher_null)\"", "\"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\""),
+        ("\"ecb(cipher_null)\"", "{ name = \"0x0001020304050607\", key = \"aes\" }"),
+        ("enc = ", "auth = { name = \"0x0001020304050607\", key = \"sha1\" }\nenc = "),
+        ("enc = ", "auth = { name = \"sha1\", key = 0x0001020304050607 }\nenc = "),
     ];
     for (old, new) in misplaced {
         let err = Config::from_toml(&GOOD.replacen(old, new, 1), "gw.toml").expect_err(new).to_string();

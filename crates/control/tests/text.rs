@@ -92,6 +92,7 @@ fn sas() -> Shown {
         reqid: 1,
         algorithm: "rfc4106(gcm(aes))".to_owned(),
         key_bits: 256,
+        auth: None,
         icv_bits: 128,
         replay_window: 288,
         flags: vec!["esn".to_owned(), "dont-encap-dscp".to_owned()],
@@ -109,6 +110,7 @@ fn sas() -> Shown {
         reqid: 0,
         algorithm: "ecb(cipher_null)".to_owned(),
         key_bits: 0,
+        auth: None,
         icv_bits: 0,
         replay_window: 32,
         flags: Vec::new(),
@@ -120,7 +122,14 @@ fn sas() -> Shown {
         stats: SaStats::default(),
         ..esn.clone()
     };
-    Shown::Sa(vec![esn, null])
+    let cbc = SaState {
+        algorithm: "cbc(aes)".to_owned(),
+        key_bits: 128,
+        auth: Some("hmac(sha256)".to_owned()),
+        icv_bits: 96,
+        ..null.clone()
+    };
+    Shown::Sa(vec![esn, null, cbc])
 }
 
 fn policies() -> Shown {
@@ -230,6 +239,18 @@ src 192.0.2.1 dst 192.0.2.2
 \tproto esp spi 0xdeadbeef reqid 0 mode transport
 \treplay-window 32
 \tenc ecb(cipher_null)\x20
+\tanti-replay context: seq 0x2, oseq 0x0, bitmap 0x00000003
+\tdir in
+\tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20
+\tlifetime current:
+\t  0(bytes), 0(packets)
+\tstats:
+\t  replay-window 0 replay 0 failed 0
+src 192.0.2.1 dst 192.0.2.2
+\tproto esp spi 0xdeadbeef reqid 0 mode transport
+\treplay-window 32
+\tauth-trunc hmac(sha256) <<Keys hidden>> 96
+\tenc cbc(aes) <<Keys hidden>> (128-bit key)
 \tanti-replay context: seq 0x2, oseq 0x0, bitmap 0x00000003
 \tdir in
 \tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20

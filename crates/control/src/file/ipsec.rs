@@ -3,16 +3,30 @@
 use std::net::IpAddr;
 
 use base::Prefix;
-use zeroize::Zeroizing;
 
+use super::algorithm;
 use super::reader::{Result, Table, Value, one_of, quoted};
 use crate::model::{
-    Algorithm, Config, Dir, Encap, GcmKey, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaDir, SaFlags,
-    Selector, Template,
+    Config, Dir, Encap, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template,
 };
 
-pub(super) const SA_KEYS: &[&str] =
-    &["src", "dst", "proto", "spi", "dir", "mode", "reqid", "aead", "enc", "replay-window", "flags", "encap", "sel"];
+pub(super) const SA_KEYS: &[&str] = &[
+    "src",
+    "dst",
+    "proto",
+    "spi",
+    "dir",
+    "mode",
+    "reqid",
+    "aead",
+    "enc",
+    "auth",
+    "auth-trunc",
+    "replay-window",
+    "flags",
+    "encap",
+    "sel",
+];
 pub(super) const POLICY_KEYS: &[&str] = &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl"];
 const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
 
@@ -36,7 +50,7 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
     let dir = table.get("dir").map(|value| value.word(SaDir::WORDS)).transpose()?;
     let mode = table.get("mode").map_or(Ok(Mode::Transport), |value| value.word(Mode::WORDS))?;
     let reqid = table.get("reqid").map_or(Ok(0), |value| value.number(0..=u32::MAX))?;
-    let algorithm = algorithm(table)?;
+    let algorithm = algorithm::read(table)?;
     let flags = table.get("flags").map_or(Ok(SaFlags::default()), |value| sa_flags(&value, dir))?;
     let replay_window = replay_window(table, flags, dir)?;
     let encap = table.get("encap").map(|value| encap(&value)).transpose()?;
@@ -93,55 +107,6 @@ fn same_family(first: IpAddr, second: IpAddr, value: &Value<'_>) -> Result<()> {
 /// `proto` may be said, as iproute2 wants it, but it is always ESP.
 fn esp_alone(table: &Table<'_>) -> Result<()> {
     table.get("proto").map_or(Ok(()), |value| value.word(&[("esp", ())]))
-}
-
-/// One of `aead` and `enc`.
-fn algorithm(table: &Table<'_>) -> Result<Algorithm> {
-    match (table.get("aead"), table.get("enc")) {
-        (Some(aead), None) => gcm(&aead),
-        (None, Some(enc)) => enc.word(&[("ecb(cipher_null)", ())]).map(|()| Algorithm::Null),
-        (Some(_), Some(enc)) => Err(enc.error("an SA has one algorithm; take aead or enc out")),
-        (None, None) => Err(table.missing("aead", "use { name = \"rfc4106(gcm(aes))\", key = \"0x…\", icv = 128 }")),
-    }
-}
-
-fn gcm(value: &Value<'_>) -> Result<Algorithm> {
-    let table = value.table(&["name", "key", "icv"])?;
-    table.need("name", "use \"rfc4106(gcm(aes))\"")?.word(&[("rfc4106(gcm(aes))", ())])?;
-    let key_value = table.need("key", KEY_HINT)?;
-    let bytes = key_bytes(&key_value)?;
-    let len = bytes.len();
-    let Some(key) = GcmKey::new(bytes) else {
-        let hint = if key_value.str()?.starts_with("0x") { "" } else { ", in hexadecimal behind 0x" };
-        let what = format!("{len} bytes are no AES key with its 4 bytes of salt; use 20, 28 or 36 bytes{hint}");
-        return Err(key_value.error(what));
-    };
-    let icv = table.need("icv", "use 64, 96 or 128")?;
-    let icv_bits = icv.number(0..=u16::MAX)?;
-    if !matches!(icv_bits, 64 | 96 | 128) {
-        return Err(icv.error(format!("{icv_bits} is not an ICV length; use 64, 96 or 128")));
-    }
-    Ok(Algorithm::GcmAes { key, icv_bits })
-}
-
-const KEY_HINT: &str = "use 0x and the AES key with its 4 bytes of salt in hexadecimal";
-
-/// Hexadecimal after `0x`, else the text's own bytes, as iproute2's `xfrm_algo_parse` takes it.
-fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
-    let text = value.str()?;
-    let Some(digits) = text.strip_prefix("0x") else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
-    if digits.len() % 2 == 1 {
-        return Err(value.error("a hexadecimal key has two digits for each byte; a digit is missing or too many"));
-    }
-    let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
-    for pair in digits.as_bytes().chunks_exact(2) {
-        let nibble = |digit: u8| char::from(digit).to_digit(16);
-        let (Some(high), Some(low)) = (nibble(pair[0]), nibble(pair[1])) else {
-            return Err(value.error("what follows 0x is not hexadecimal; use the digits 0 to 9 and a to f"));
-        };
-        bytes.push((high << 4 | low) as u8);
-    }
-    Ok(bytes)
 }
 
 /// Flags that are for one direction alone (Linux `verify_newsa_info`).

@@ -3,6 +3,7 @@
 //! Everything is checked before anything is returned, in the order links, routes, SAs, policies, and the first thing
 //! that is wrong is the error. What a file may say, table by table, is in the modules below.
 
+mod algorithm;
 mod ipsec;
 mod link;
 mod reader;

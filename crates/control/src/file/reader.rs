@@ -226,6 +226,11 @@ impl<'a> Value<'a> {
         self.item.get_ref().is_integer()
     }
 
+    /// Whether the value is a table, for keys that take a table or a word.
+    pub(super) fn is_table(&self) -> bool {
+        self.item.get_ref().is_table()
+    }
+
     /// That the value has the wrong TOML type. Says which it has, but not what it is: it may be a key.
     fn wrong_type(&self, want: &str) -> ConfigError {
         let has = match self.item.get_ref() {
@@ -250,10 +255,10 @@ pub(super) fn quoted(text: &str) -> String {
     }
 }
 
-/// Whether an error may repeat `text`. The shortest key of AES-GCM has 20 bytes, that is 42 characters in hexadecimal;
-/// the longest prefix has 43 characters, and colons.
+/// Whether an error may repeat `text`. The shortest key of AES has 16 bytes, that is 34 characters in hexadecimal; the
+/// longest prefix has 43 characters, and colons.
 fn is_short(text: &str) -> bool {
-    text.len() < 20 || (text.len() <= MAX_QUOTED && text.contains([':', '.', '(']))
+    text.len() < 16 || (text.len() <= MAX_QUOTED && text.contains([':', '.', '(']))
 }
 
 /// `a`, `a or b`, `a, b or c`.

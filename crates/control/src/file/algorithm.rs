@@ -1,0 +1,153 @@
+//! `aead`, `enc`, `auth` and `auth-trunc` of an SA, refused as the kernel refuses them.
+
+use zeroize::Zeroizing;
+
+use super::reader::{Result, Table, Value, one_of, quoted};
+use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc, Name};
+use crate::key::Key;
+
+/// The keys of an SA that name its algorithm.
+pub(super) const KEYS: [&str; 4] = ["aead", "enc", "auth", "auth-trunc"];
+
+/// Bits of the shortest integrity check value that may be asked for.
+const MIN_ICV_BITS: u16 = 32;
+
+/// `aead` alone, or `enc` with at most one of `auth` and `auth-trunc` (Linux `verify_newsa_info`, `esp_init_state`).
+pub(super) fn read(table: &Table<'_>) -> Result<Algorithm> {
+    let [aead, enc, auth, trunc] = KEYS.map(|key| table.get(key));
+    match (aead, enc, auth, trunc) {
+        (Some(aead), None, None, None) => read_aead(&aead),
+        (Some(_), Some(other), ..) | (Some(_), _, Some(other), _) | (Some(_), .., Some(other)) => {
+            Err(other.error("an aead encrypts and authenticates; take aead out, or enc, auth and auth-trunc"))
+        }
+        (None, Some(enc), auth, trunc) => {
+            let auth = match (auth, trunc) {
+                (Some(_), Some(trunc)) => return Err(trunc.error("an SA has one code; take auth or auth-trunc out")),
+                (Some(auth), None) => Some(read_auth(&auth)?),
+                (None, Some(trunc)) => Some(read_trunc(&trunc)?),
+                (None, None) => None,
+            };
+            let (enc, key) = read_enc(&enc)?;
+            Ok(Algorithm::Separate { enc, key, auth })
+        }
+        (None, None, None, None) => {
+            Err(table.missing("aead", "use { name = \"rfc4106(gcm(aes))\", key = \"0x…\", icv = 128 }"))
+        }
+        (None, None, ..) => Err(table.missing("enc", "for integrity alone use enc = \"ecb(cipher_null)\"")),
+    }
+}
+
+fn read_aead(value: &Value<'_>) -> Result<Algorithm> {
+    let table = value.table(&["name", "key", "icv"])?;
+    let name: Aead = name(&table)?;
+    let key = key(&table, name)?;
+    let hint = format!("use {}", numbers(name.icv_bits()));
+    let icv = table.need("icv", &hint)?;
+    let icv_bits = icv.number(0..=u16::MAX)?;
+    if !name.icv_bits().contains(&icv_bits) {
+        return Err(icv.error(format!("{icv_bits} is not an ICV length of {}; {hint}", name.name())));
+    }
+    Ok(Algorithm::Aead { name, key, icv_bits })
+}
+
+/// A table, or the name alone of one that has no key.
+fn read_enc(value: &Value<'_>) -> Result<(Enc, Key)> {
+    if value.is_table() {
+        let table = value.table(&["name", "key"])?;
+        let name: Enc = name(&table)?;
+        let key = if name == Enc::Null && table.get("key").is_none() { Key::default() } else { key(&table, name)? };
+        return Ok((name, key));
+    }
+    match known(value, value.str()?)? {
+        Enc::Null => Ok((Enc::Null, Key::default())),
+        other => Err(value.error(format!("needs a key; use {{ name = \"{}\", key = \"0x…\" }}", other.name()))),
+    }
+}
+
+fn read_auth(value: &Value<'_>) -> Result<AuthConfig> {
+    let table = value.table(&["name", "key"])?;
+    let name: Auth = name(&table)?;
+    Ok(AuthConfig { name, key: key(&table, name)?, icv_bits: name.default_icv_bits() })
+}
+
+fn read_trunc(value: &Value<'_>) -> Result<AuthConfig> {
+    let table = value.table(&["name", "key", "icv"])?;
+    let name: Auth = name(&table)?;
+    let key = key(&table, name)?;
+    let hint = format!("use {MIN_ICV_BITS} to {}, in whole bytes", name.full_bits());
+    let icv = table.need("icv", &hint)?;
+    let icv_bits = icv.number(0..=u16::MAX)?;
+    if !(MIN_ICV_BITS..=name.full_bits()).contains(&icv_bits) || icv_bits % 8 != 0 {
+        return Err(icv.error(format!("{icv_bits} is not an ICV length of {}; {hint}", name.name())));
+    }
+    Ok(AuthConfig { name, key, icv_bits })
+}
+
+fn name<N: Name>(table: &Table<'_>) -> Result<N> {
+    let value = table.need("name", &format!("use {}", all::<N>()))?;
+    known(&value, value.str()?)
+}
+
+/// The algorithm of that name (Linux `xfrm_aead_get_byname` and the like; ENOSYS).
+fn known<N: Name>(value: &Value<'_>, text: &str) -> Result<N> {
+    if let Some(&(_, name)) = N::NAMES.iter().find(|&&(known, _)| known == text) {
+        return Ok(name);
+    }
+    let all = all::<N>();
+    Err(value.error(match N::MISSING.iter().find(|&&missing| missing == text) {
+        Some(missing) => format!("{missing} is not supported; use {all}"),
+        // What is not like a name may be a key that stands in the wrong place.
+        None if text.contains('(') => {
+            format!("Requested {} algorithm not found: {}; use {all}", N::KIND, quoted(text))
+        }
+        None => format!("Requested {} algorithm not found; use {all}", N::KIND),
+    }))
+}
+
+/// The names, each once.
+fn all<N: Name>() -> String {
+    one_of(N::NAMES.iter().filter(|&&(text, name)| name.name() == text).map(|&(text, _)| text))
+}
+
+fn key<N: Name>(table: &Table<'_>, name: N) -> Result<Key> {
+    let (lens, salt) = (name.key_lens(), name.salt_len());
+    let what = match salt {
+        0 => String::new(),
+        _ => format!(", the last {salt} of them salt"),
+    };
+    let takes = match lens {
+        [] => "1 or more".to_owned(),
+        _ => numbers(lens),
+    };
+    let value = table.need("key", &format!("use 0x and {takes} bytes in hexadecimal{what}"))?;
+    let bytes = key_bytes(&value)?;
+    let len = bytes.len();
+    if lens.contains(&len) || (lens.is_empty() && len > 0) {
+        return Ok(Key::new(bytes));
+    }
+    let hint = if value.str()?.starts_with("0x") { "" } else { ", in hexadecimal behind 0x" };
+    Err(value.error(format!("{len} bytes are no key of {}; use {takes} bytes{what}{hint}", name.name())))
+}
+
+fn numbers<T: ToString>(numbers: &[T]) -> String {
+    let texts: Vec<String> = numbers.iter().map(T::to_string).collect();
+    one_of(texts.iter().map(String::as_str))
+}
+
+/// Hexadecimal after `0x`, else the text's own bytes, as iproute2's `xfrm_algo_parse` takes it.
+fn key_bytes(value: &Value<'_>) -> Result<Zeroizing<Vec<u8>>> {
+    let text = value.str()?;
+    let Some(digits) = text.strip_prefix("0x") else { return Ok(Zeroizing::new(text.as_bytes().to_vec())) };
+    if digits.len() % 2 == 1 {
+        return Err(value.error("a hexadecimal key has two digits for each byte; a digit is missing or too many"));
+    }
+    let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
+    for pair in digits.as_bytes().chunks_exact(2) {
+        let nibble = |digit: u8| char::from(digit).to_digit(16);
+        let (Some(high), Some(low)) = (nibble(pair[0]), nibble(pair[1])) else {
+            return Err(value.error("what follows 0x is not hexadecimal; use the digits 0 to 9 and a to f"));
+        };
+        bytes.push((high << 4 | low) as u8);
+    }
+    Ok(bytes)
+}
