@@ -1,0 +1,316 @@
+//! SAs that are yet to come: asked for by a packet, promised an SPI, waited for.
+
+mod common;
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::{Counters, DropReason, Instant, LinkId, Mib};
+use common::{HERE, Pair, THERE, mask, sa, udp_packet};
+use ipsec::{
+    Acquire, ConfigError, Decision, Dir, Event, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask, Released,
+    SaConfig, SaDir, Selector, SpiRequest, State, Template,
+};
+use packet::{Memory, Packet};
+use wire::{FlowKey, Protocol, Spi, Version};
+
+const fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+fn template() -> Template {
+    let (src, dst) = (Some(HERE[0]), Some(THERE[0]));
+    Template { src, dst, spi: None, mode: Mode::Tunnel, reqid: 1, level: Level::Required }
+}
+
+/// A node that needs an SA which is not there.
+fn node(listens: bool) -> Ipsec {
+    let mut node = Ipsec::new();
+    let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
+    node.add_policy(PolicyConfig { templates: vec![template()], ..PolicyConfig::new(Dir::Out, any) }).unwrap();
+    node.set_listener(listens);
+    node.handle_timeout(at(0), &mut Counters::default());
+    node
+}
+
+fn flow(sport: u16) -> Flowi {
+    let (src, dst) = ("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
+    let key = FlowKey { src, dst, protocol: Protocol::UDP, sport, dport: 53 };
+    Flowi { key, mark: 0, if_id: 0, link: LinkId(7) }
+}
+
+fn acquires(node: &mut Ipsec) -> Vec<Acquire> {
+    let events = node.take_events().map(|event| if let Event::Acquire(it) = event { it } else { panic!("{event:?}") });
+    events.collect()
+}
+
+const NO_STATE: Decision = Decision::Drop(DropReason::PolicyNoState);
+
+#[test]
+fn without_a_listener_nothing_is_asked_for_and_nothing_remembered() {
+    let mut node = node(false);
+    let mut counters = Counters::ZERO;
+    for n in 1..=3 {
+        assert_eq!(node.lookup(at(1), &flow(n), &mut counters), NO_STATE);
+    }
+    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 3));
+    assert!(node.sad().is_empty() && node.take_events().next().is_none());
+}
+
+#[test]
+fn the_first_packet_asks_for_the_flow_and_others_wait_for_the_answer() {
+    let mut node = node(true);
+    let mut counters = Counters::ZERO;
+    assert_eq!(node.lookup(at(1), &flow(1000), &mut counters), NO_STATE);
+    let [acquire] = acquires(&mut node)[..] else { panic!("one is asked for") };
+    let (src, dst): (IpAddr, IpAddr) = (flow(0).key.src, flow(0).key.dst);
+    let selector = Selector {
+        protocol: Some(Protocol::UDP),
+        sport: PortMask::exactly(1000),
+        dport: PortMask::exactly(53),
+        dev: LinkId(7),
+        ..Selector::new(base::Prefix::host(src), base::Prefix::host(dst))
+    };
+    let want = Acquire {
+        seq: acquire.seq,
+        src: HERE[0],
+        dst: THERE[0],
+        template: template(),
+        selector,
+        policy: 9,
+        mark: Mark::ANY,
+        if_id: 0,
+    };
+    assert_eq!((acquire, acquire.seq != 0), (want, true));
+    let larval = node.sad().larvae().next().unwrap();
+    assert_eq!((larval.spi, larval.state, larval.selector), (Spi(0), State::Acq, Some(selector)));
+    for sport in [1000, 1001] {
+        assert_eq!(node.lookup(at(2), &flow(sport), &mut counters), NO_STATE);
+    }
+    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 3));
+    assert!(acquires(&mut node).is_empty());
+    // The answer takes its place.
+    let id = node.add_sa(&SaConfig { acquire_seq: acquire.seq, ..sa() }, mask()).unwrap();
+    assert_eq!((node.sad().larvae().count(), node.sad().len()), (0, 1));
+    assert_eq!(node.lookup(at(3), &flow(1001), &mut counters), Decision::Protect([id].into_iter().collect()));
+}
+
+#[test]
+fn an_answer_that_names_no_question_is_known_by_what_it_is() {
+    for (answer, is_one) in [
+        (sa(), true),
+        (SaConfig { reqid: 2, ..sa() }, false),
+        (SaConfig { mode: Mode::Transport, ..sa() }, false),
+        (SaConfig { if_id: 3, ..sa() }, false),
+        (SaConfig { mark: Mark::exactly(3), ..sa() }, false),
+    ] {
+        let mut node = node(true);
+        node.lookup(at(1), &flow(1), &mut Counters::default());
+        node.add_sa(&answer, mask()).unwrap();
+        assert_eq!(node.sad().larvae().count(), usize::from(!is_one), "{answer:?}");
+    }
+}
+
+#[test]
+fn a_question_without_an_answer_is_asked_again_after_a_while() {
+    let mut node = node(true);
+    for round in 0..3 {
+        let start = at(round * 40_000);
+        node.lookup(start, &flow(1), &mut Counters::default());
+        assert_eq!(acquires(&mut node).len(), 1, "round {round}");
+        assert_eq!(node.poll_timeout(), Some(start + Duration::from_secs(30)));
+        node.handle_timeout(at(round * 40_000 + 29_999), &mut Counters::default());
+        assert_eq!(node.sad().larvae().count(), 1);
+        node.handle_timeout(at(round * 40_000 + 30_000), &mut Counters::default());
+        let told: Vec<Event> = node.take_events().collect();
+        let [Event::SaExpired(gone)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!((gone.hard, gone.spi, gone.dst, node.sad().larvae().count()), (true, Spi(0), THERE[0], 0));
+    }
+    node.set_acq_expires(Duration::from_secs(2));
+    node.lookup(at(500_000), &flow(1), &mut Counters::default());
+    assert_eq!(node.poll_timeout(), Some(at(502_000)));
+}
+
+#[test]
+fn what_cannot_be_had_is_not_asked_for_again_by_that_flow() {
+    let mut node = node(true);
+    node.lookup(at(1), &flow(1), &mut Counters::default());
+    let seq = acquires(&mut node)[0].seq;
+    assert!(node.fail_acquire(seq) && !node.fail_acquire(seq + 1));
+    let mut counters = Counters::ZERO;
+    assert_eq!(node.lookup(at(2), &flow(1), &mut counters), NO_STATE);
+    assert!(acquires(&mut node).is_empty());
+    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 1));
+}
+
+#[test]
+fn an_spi_that_the_policy_wants_but_another_sa_has_is_an_error() {
+    let mut node = Ipsec::new();
+    let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
+    let templates = vec![Template { spi: Some(sa().spi), ..template() }];
+    node.add_policy(PolicyConfig { templates, ..PolicyConfig::new(Dir::Out, any) }).unwrap();
+    node.set_listener(true);
+    node.add_sa(&SaConfig { mode: Mode::Transport, ..sa() }, mask()).unwrap();
+    let mut counters = Counters::ZERO;
+    assert_eq!(node.lookup(at(1), &flow(1), &mut counters), NO_STATE);
+    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutPolError, 1));
+    assert!(acquires(&mut node).is_empty());
+}
+
+fn request(min: u32, max: u32) -> SpiRequest {
+    SpiRequest {
+        src: HERE[0],
+        dst: THERE[0],
+        mode: Mode::Tunnel,
+        reqid: 1,
+        mark: Mark::ANY,
+        if_id: 0,
+        dir: Some(SaDir::In),
+        seq: 0,
+        min,
+        max,
+    }
+}
+
+#[test]
+fn spis_are_promised_until_there_are_none() {
+    let mut node = Ipsec::new();
+    let mut state = 1_u32;
+    let mut random = move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        state
+    };
+    assert_eq!(node.alloc_spi(at(0), &request(9, 8), &mut random), Err(ConfigError::SpiRange(9, 8)));
+    assert_eq!(node.alloc_spi(at(0), &request(0, 0), &mut random), Err(ConfigError::NoSpi), "0 is never chosen");
+    assert_eq!(node.alloc_spi(at(0), &request(7, 7), &mut random), Ok(Spi(7)));
+    // Taken for one destination, taken for all.
+    let elsewhere = SpiRequest { dst: HERE[0], ..request(7, 7) };
+    assert_eq!(node.alloc_spi(at(0), &elsewhere, &mut random), Err(ConfigError::NoSpi));
+    node.add_sa(&SaConfig { spi: Spi(0x105), ..sa() }, mask()).unwrap();
+    let mut got: Vec<u32> =
+        (0..15).map(|_| node.alloc_spi(at(0), &request(0x100, 0x10f), &mut random).unwrap().0).collect();
+    assert_eq!(node.alloc_spi(at(0), &request(0x100, 0x10f), &mut random), Err(ConfigError::NoSpi));
+    assert!(got.windows(2).any(|pair| pair[0] > pair[1]), "at random: {got:x?}");
+    got.push(0x105);
+    got.sort_unstable();
+    assert_eq!(got, (0x100..=0x10f).collect::<Vec<_>>());
+    assert!(node.alloc_spi(at(0), &request(0, u32::MAX), &mut random).is_ok());
+    node.handle_timeout(at(30_000), &mut Counters::default());
+    assert_eq!(node.sad().larvae().count(), 0);
+    assert_eq!(node.alloc_spi(at(30_000), &request(7, 7), &mut random), Ok(Spi(7)), "free again");
+}
+
+#[test]
+fn an_update_completes_what_was_promised_and_add_does_not() {
+    let mut pair = Pair::new(&SaConfig { spi: Spi(0x1001), ..sa() });
+    pair.receiver = Ipsec::new();
+    let config = SaConfig { spi: Spi(0x1001), dir: Some(SaDir::In), ..sa() };
+    pair.receiver.alloc_spi(at(0), &request(0x1001, 0x1001), &mut || 5).unwrap();
+    let wire = {
+        let inner = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 9)).unwrap();
+        pair.seal(inner, ipsec::Train::None).remove(0)
+    };
+    assert_eq!(pair.refuse(&wire.to_vec()), [DropReason::EspState]);
+    assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmAcquireError, 1));
+    assert_eq!(pair.receiver.add_sa(&config, mask()), Err(ConfigError::Exists));
+    let reversed = SaConfig { dir: Some(SaDir::Out), replay_window: 0, ..config.clone() };
+    assert_eq!(pair.receiver.update_sa(&reversed, mask()), Err(ConfigError::DirReversed));
+    pair.in_sa = pair.receiver.update_sa(&config, mask()).unwrap();
+    assert_eq!((pair.receiver.sad().larvae().count(), pair.receiver.sad().len()), (0, 1));
+    assert_eq!(pair.open(wire).len(), 1);
+    // The promise was kept: it does not end.
+    pair.receiver.handle_timeout(at(60_000), &mut Counters::default());
+    assert!(pair.receiver.sa(pair.in_sa).is_some());
+}
+
+fn packet(mem: &Memory, n: usize) -> Packet {
+    Packet::with_data(mem, &udp_packet(Version::V4, n)).unwrap()
+}
+
+/// Has packets wait, as a path does.
+fn hold(node: &mut Ipsec, mem: &Memory, now: Instant, n: usize, counters: &mut Counters) -> Result<(), DropReason> {
+    match node.lookup(now, &flow(1), counters) {
+        Decision::Hold(policy) => node.hold(now, policy, &flow(1), packet(mem, n)).map_err(|(_, reason)| reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
+    let mem = Memory::heap();
+    let mut node = node(true);
+    node.set_larval_drop(false);
+    let mut counters = Counters::ZERO;
+    for n in 0..=100 {
+        assert_eq!(hold(&mut node, &mem, at(1), n, &mut counters), Ok(()), "packet {n}");
+    }
+    assert_eq!(hold(&mut node, &mem, at(1), 101, &mut counters), Err(DropReason::PolicyQueueFull));
+    assert_eq!((node.held(), acquires(&mut node).len(), counters.clone()), (101, 1, Counters::ZERO));
+    // Asked after 0.1 s, then after twice as long each time.
+    for due in [101, 301, 701] {
+        assert_eq!(node.poll_timeout(), Some(at(due)));
+        node.handle_timeout(at(due), &mut counters);
+        assert!(node.take_released().is_empty());
+    }
+    node.add_sa(&sa(), mask()).unwrap();
+    node.handle_timeout(at(702), &mut counters);
+    assert!(node.take_released().is_empty(), "not before it is asked again");
+    node.handle_timeout(at(1501), &mut counters);
+    let lens: Vec<usize> = node
+        .take_released()
+        .into_iter()
+        .map(|it| if let Released::Again(pkt) = it { pkt.len() - 28 } else { panic!("{it:?}") })
+        .collect();
+    assert_eq!((lens, node.held()), ((0..=100).collect(), 0));
+    assert_eq!(counters, Counters::ZERO);
+}
+
+#[test]
+fn packets_that_are_held_in_vain_are_dropped_in_the_end() {
+    let mem = Memory::heap();
+    let mut node = node(false);
+    node.set_larval_drop(false);
+    let mut counters = Counters::ZERO;
+    hold(&mut node, &mem, at(0), 9, &mut counters).unwrap();
+    let mut asked = 0;
+    while let Some(due) = node.poll_timeout() {
+        node.handle_timeout(due, &mut counters);
+        asked += 1;
+        for released in node.take_released() {
+            assert!(matches!(released, Released::Dropped(_, DropReason::PolicyNoState)));
+            assert_eq!((due, asked), (at(204_700), 11), "0.1 s, doubled until it is a minute or more");
+        }
+    }
+    assert_eq!(node.held(), 0);
+    // With its policy they go at once.
+    hold(&mut node, &mem, at(0), 9, &mut counters).unwrap();
+    let key = node.spd().iter().next().unwrap().config.key();
+    node.remove_policy(&key).unwrap();
+    assert_eq!((node.held(), node.take_released().len(), node.poll_timeout()), (0, 1, None));
+}
+
+#[test]
+fn no_more_packets_are_held_than_a_node_has_room_for() {
+    let mem = Memory::heap();
+    let mut node = Ipsec::new();
+    node.set_larval_drop(false);
+    let mut held = 0;
+    let mut refused = 0;
+    for net in 0..20_u8 {
+        let dst: base::Prefix = format!("10.{net}.0.0/16").parse().unwrap();
+        let selector = Selector::new(base::Prefix::ANY_V4, dst);
+        node.add_policy(PolicyConfig { templates: vec![template()], ..PolicyConfig::new(Dir::Out, selector) }).unwrap();
+        let mut flow = flow(1);
+        flow.key.dst = dst.addr();
+        for _ in 0..101 {
+            let Decision::Hold(policy) = node.lookup(at(0), &flow, &mut Counters::default()) else { panic!() };
+            match node.hold(at(0), policy, &flow, packet(&mem, 1)) {
+                Ok(()) => held += 1,
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert_eq!((held, held + refused), (ipsec::MAX_HELD, 2020));
+    drop(node);
+    assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0));
+}
