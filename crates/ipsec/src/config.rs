@@ -277,6 +277,8 @@ pub enum ConfigError {
     NoSpi,
     /// TFC padding in transport mode, whose receiver could not tell it from the packet.
     TfcTransport,
+    /// A peer that is to be followed without a replay window: what is sent again would say that it has moved.
+    FollowWithoutWindow,
     /// An option for NAT traversal, by its name, without a UDP header around ESP.
     WithoutEncap(&'static str),
 }
@@ -393,6 +395,9 @@ impl SaConfig {
         ];
         match options.iter().find(|(_, is_set)| *is_set && self.encap.is_none()) {
             Some(&(option, _)) => Err(ConfigError::WithoutEncap(option)),
+            None if follow && self.replay_window == 0 && self.dir != Some(SaDir::Out) => {
+                Err(ConfigError::FollowWithoutWindow)
+            }
             None => Ok(()),
         }
     }
@@ -521,6 +526,7 @@ impl fmt::Display for ConfigError {
             Self::SpiRange(min, max) => write!(f, "the SPI {min:#x} is above {max:#x}"),
             Self::NoSpi => f.write_str("No SPI available in the requested range"),
             Self::TfcTransport => f.write_str("tfcpad is for tunnel mode alone"),
+            Self::FollowWithoutWindow => f.write_str("nat-follow needs a replay-window above 0"),
             Self::WithoutEncap(option) => write!(f, "{option} is for an SA with encap alone"),
         }
     }

@@ -7,6 +7,7 @@ use wire::Spi;
 
 use crate::config::{Mode, PolicyKey, Selector, Template};
 use crate::mark::Mark;
+use crate::nat::Mapping;
 use crate::sa::SaStats;
 
 /// Most events that wait to be taken. Later ones are lost, and counted.
@@ -21,6 +22,8 @@ pub enum Event {
     SaExpired(SaExpired),
     /// A policy is about to end, or has.
     PolicyExpired(PolicyExpired),
+    /// A peer sends from elsewhere.
+    Mapping(Mapping),
 }
 
 /// The SA that a packet needs.

@@ -14,6 +14,7 @@ use crate::crypto::queue::Queue;
 use crate::events::Event;
 use crate::flow_cache::FlowCache;
 use crate::hold::Holds;
+use crate::nat::Nat;
 use crate::policy::Decision;
 use crate::resolve::Verdict;
 use crate::sa::Sa;
@@ -40,6 +41,8 @@ pub struct Ipsec {
     pub(crate) pieces: VecDeque<Buf>,
     /// The outer headers of the packet at hand. Kept for its storage.
     pub(crate) headers: Vec<u8>,
+    /// Where peers have moved, and what keeps the ways to them open.
+    pub(crate) nat: Nat,
 }
 
 impl Default for Ipsec {
@@ -62,6 +65,7 @@ impl Ipsec {
             crypto: Queue::default(),
             pieces: VecDeque::new(),
             headers: Vec::new(),
+            nat: Nat::default(),
         }
     }
 
@@ -71,7 +75,7 @@ impl Ipsec {
     /// # Errors
     /// See [`Sad::add`].
     pub fn add_sa(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
-        self.sad.add(config, mask)
+        self.sad.add(config, mask).inspect(|&id| self.begin_nat(id))
     }
 
     /// Completes a larval SA, or changes the little that Linux changes of a valid one.
@@ -79,7 +83,7 @@ impl Ipsec {
     /// # Errors
     /// See [`Sad::update`].
     pub fn update_sa(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
-        self.sad.update(config, mask)
+        self.sad.update(config, mask).inspect(|&id| self.begin_nat(id))
     }
 
     /// Changes whatever can be changed of an SA under its key.
@@ -87,7 +91,7 @@ impl Ipsec {
     /// # Errors
     /// See [`Sad::replace`].
     pub fn replace_sa(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
-        self.sad.replace(config)
+        self.sad.replace(config).inspect(|&id| self.begin_nat(id))
     }
 
     /// Takes an SA out, the one that packets marked `mark` find; `None` when there is none.

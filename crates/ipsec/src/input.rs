@@ -17,6 +17,7 @@ use wire::{Protocol, Spi, udp};
 
 use crate::config::{Mode, SaDir};
 use crate::gateway::Ipsec;
+use crate::nat::Mapping;
 use crate::open_job::{OpenJob, Piece, State};
 use crate::pieces::Pieces;
 use crate::replay::Replay;
@@ -212,7 +213,7 @@ impl Ipsec {
         counters: &mut Counters,
         mut each: impl FnMut(Inner<'_>) -> ControlFlow<T>,
     ) -> ControlFlow<T> {
-        let Self { sad, crypto, .. } = self;
+        let Self { sad, crypto, nat, .. } = self;
         loop {
             let Some(job) = &mut crypto.passing else {
                 let Some(job) = crypto.opening.pop() else { return ControlFlow::Continue(()) };
@@ -220,7 +221,11 @@ impl Ipsec {
                 continue;
             };
             while let Some(piece) = job.next() {
-                let inner = match pass(sad, job, piece, mem, now) {
+                let passed = pass(sad, &mut nat.seen, job, piece, mem, now);
+                if !nat.seen.is_empty() {
+                    nat.follow_peers(sad);
+                }
+                let inner = match passed {
                     Ok(inner) => inner,
                     Err((mib, reason)) => {
                         counters.count(mib);
@@ -246,6 +251,7 @@ fn refuse_headers(reason: DropReason, opened: &mut Opened, counters: &mut Counte
 #[inline]
 fn pass<'a>(
     sad: &mut Sad,
+    moves: &mut Vec<Mapping>,
     job: &'a mut OpenJob,
     piece: Piece,
     mem: &Memory,
@@ -268,7 +274,11 @@ fn pass<'a>(
     // Those before it are counted only now.
     sad.admit_in(job.sa, now)?;
     let sa = sad.get_mut(job.sa).expect("just there");
+    let is_newest = seq > sa.replay.top() || sa.replay.size() == 0;
     sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
+    if let Some(source) = job.outer.source() {
+        moves.extend(sa.came_from(now, source, is_newest));
+    }
     sa.used(now, 1, payload_len.into());
     match sa.mode {
         Mode::Tunnel => {

@@ -1,6 +1,7 @@
 //! A train's opening: admitted where its SA is known, decrypted anywhere, passed on where it came from.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -43,6 +44,16 @@ pub(crate) struct Outer {
     pub(crate) is_udp: bool,
     /// What its packets get, but for the SA.
     pub(crate) meta: Meta,
+}
+
+impl Outer {
+    /// From which address and port ESP in UDP came.
+    #[inline]
+    pub(crate) fn source(&self) -> Option<SocketAddr> {
+        let at = self.info.header_len;
+        let port = self.headers.get(at..at + 2).filter(|_| self.is_udp)?;
+        Some(SocketAddr::new(self.info.src, u16::from_be_bytes([port[0], port[1]])))
+    }
 }
 
 /// One ESP packet.

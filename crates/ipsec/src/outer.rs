@@ -48,9 +48,10 @@ impl Outer {
         if sa.src.is_unspecified() {
             return Err(DropReason::EspMismatch);
         }
-        let ip = match (sa.src, sa.dst) {
+        let encap = sa.encap_to();
+        let ip = match (sa.src, sa.end()) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let mut header = ipv4::Header::new(src, dst, below(sa.encap), 0);
+                let mut header = ipv4::Header::new(src, dst, below(encap), 0);
                 let small_v6 = info.version() == Version::V6 && len <= ipv6::MIN_MTU;
                 header.set_tos(tos);
                 header.set_id(id);
@@ -58,14 +59,14 @@ impl Outer {
                 OuterIp::V4(header)
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                let mut header = ipv6::Header::new(src, dst, below(sa.encap), 0);
+                let mut header = ipv6::Header::new(src, dst, below(encap), 0);
                 header.set_traffic_class(tos);
                 header.set_flow_label(info.flow_label);
                 OuterIp::V6(header)
             }
             _ => return Err(DropReason::EspMismatch),
         };
-        Ok(Self { ip, encap: sa.encap, ip_len: Version::of_addr(sa.dst).header_len() })
+        Ok(Self { ip, encap, ip_len: Version::of_addr(sa.dst).header_len() })
     }
 
     /// The first `len` bytes of the packet's own headers, behind which ESP goes (RFC 4303 §3.1.1). With `fixed_id` all

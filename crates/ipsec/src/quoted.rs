@@ -19,11 +19,10 @@ impl Ipsec {
             _ => return false,
         };
         let Some(&spi) = esp.first_chunk() else { return false };
-        let sa = self.sad.by_spi(quote.dst, Spi(u32::from_be_bytes(spi)), 0).and_then(|id| self.sad.get(id));
-        sa.is_some_and(|sa| {
+        self.sa_to(quote.dst, Spi(u32::from_be_bytes(spi))).is_some_and(|sa| {
             sa.dir != Some(SaDir::In)
                 && sa.oseq() > 0
-                && sa.encap == encap
+                && sa.encap_to() == encap
                 && (sa.src == quote.src || sa.src.is_unspecified())
         })
     }

@@ -12,6 +12,7 @@ use crate::flowi::Flowi;
 use crate::lifetime::Lifetime;
 use crate::mark::Mark;
 use crate::mtu::Overhead;
+use crate::nat::Place;
 use crate::replay::ReplayWindow;
 use crate::sad::{Age, State};
 use crate::sequence::OutSequence;
@@ -32,6 +33,7 @@ pub struct Sa {
     pub(crate) selector: Option<Selector>,
     pub(crate) tfcpad: u32,
     pub(crate) nat: NatTraversal,
+    pub(crate) place: Place,
     pub(crate) cipher: Arc<Cipher>,
     pub(crate) out: OutSequence,
     pub(crate) replay: ReplayWindow,
@@ -84,6 +86,7 @@ impl Sa {
             selector: config.selector,
             tfcpad: config.tfcpad,
             nat: config.nat,
+            place: Place::default(),
             cipher: Arc::new(Cipher::new(&config.algorithm)?),
             out: OutSequence::new(config.oseq, esn, oseq_may_wrap, mask),
             replay: ReplayWindow::new(config.replay_window, esn, config.seq),
@@ -111,6 +114,7 @@ impl Sa {
         {
             return Err(ConfigError::DirReversed);
         }
+        self.settle(config);
         self.src = config.src;
         self.dir = config.dir;
         self.mode = config.mode;

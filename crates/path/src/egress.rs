@@ -79,7 +79,7 @@ impl Path {
         let sas = || bundle.iter().filter_map(|&id| self.ipsec.sa(id));
         let mut end = ip.info.dst;
         if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
-            end = tunnel.dst();
+            end = tunnel.end();
             match self.fib.decide(end, None) {
                 Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
                 decision => {
@@ -243,7 +243,7 @@ impl Path {
     }
 
     /// Sends an IP packet that fits, in the segments it says, to its next hop.
-    fn emit(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
+    pub(crate) fn emit(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
         let Hop { dev, next_hop } = hop;
         let Some(port) = self.ports.get(dev).filter(|port| port.up) else {
             return self.drop(&pkt, DropReason::LinkDown);

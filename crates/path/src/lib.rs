@@ -18,6 +18,7 @@
 mod egress;
 mod forward;
 mod ingress;
+mod keepalive;
 mod local;
 mod neighbour;
 mod path_mtu;
@@ -203,6 +204,9 @@ impl Path {
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
             self.neighbours.handle_timeout(now, &mut self.actions);
         }
+        if self.ipsec.poll_keepalives().is_some_and(|at| at <= now) {
+            self.send_keepalives(turn);
+        }
         if self.reassembly.poll_timeout().is_some_and(|at| at <= now) {
             self.expire(turn);
         }
@@ -223,7 +227,7 @@ impl Path {
 
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let ipsec = [self.ipsec.work_timeout(), self.ipsec.poll_timeout()];
+        let ipsec = [self.ipsec.work_timeout(), self.ipsec.poll_timeout(), self.ipsec.poll_keepalives()];
         let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout()].into_iter().chain(ipsec);
         timeouts.flatten().min()
     }

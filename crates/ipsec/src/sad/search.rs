@@ -6,7 +6,7 @@ use base::SaId;
 use wire::Version;
 
 use super::{NONE, Sad, State};
-use crate::config::{ConfigError, Template};
+use crate::config::{ConfigError, Mode, Template};
 use crate::flowi::Flowi;
 use crate::sa::Sa;
 
@@ -111,6 +111,14 @@ impl Sad {
         }
     }
 
+    /// The tunnels to `dst` with that `reqid`, the newest first.
+    pub(crate) fn tunnels_to(&self, dst: IpAddr, reqid: u32) -> impl Iterator<Item = &Sa> {
+        let first = self.by_template.get(&(dst, reqid)).copied().unwrap_or(NONE);
+        let slot = |at: u32| self.slots.get(at as usize);
+        let slots = std::iter::successors(slot(first), move |it| slot(it.older));
+        slots.filter_map(|it| it.sa.as_deref()).filter(|sa| sa.mode == Mode::Tunnel)
+    }
+
     /// Tells whether an SA for `template` was asked for already; for whatever flow, unless it was in vain.
     fn pending(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> bool {
         self.larvae.with(dst, template.reqid).any(|larval| {
@@ -137,6 +145,9 @@ impl Sa {
         }
         if self.encap.is_some() != config.encap.is_some() {
             return Err(ConfigError::EncapChanged);
+        }
+        if self.encap != config.encap {
+            self.settle(config);
         }
         self.encap = config.encap;
         if config.output_mark != crate::Mark::ANY {

@@ -11,6 +11,7 @@ mod ipsec_refused;
 mod ipsec_tunnel;
 mod ipsec_wire;
 mod local;
+mod nat;
 mod neighbours;
 mod path_mtu;
 mod refused;

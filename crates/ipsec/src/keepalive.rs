@@ -1,0 +1,71 @@
+//! What keeps a NAT from forgetting the way to a peer (RFC 3948 §4, Linux `xfrm_nat_keepalive.c`).
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::{Instant, SaId};
+
+use crate::config::{EspInUdp, SaDir};
+use crate::gateway::Ipsec;
+use crate::sa::Sa;
+
+/// The one byte of payload of a keepalive (RFC 3948 §2.3).
+pub const KEEPALIVE: [u8; 1] = [0xff];
+
+/// A keepalive to be sent.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Keepalive {
+    /// Its source.
+    pub src: IpAddr,
+    /// Its destination.
+    pub dst: IpAddr,
+    /// Its ports.
+    pub ports: EspInUdp,
+}
+
+impl Sa {
+    /// How long it may be silent.
+    fn keepalive_interval(&self) -> Option<Duration> {
+        let seconds = self.nat.keepalive_interval;
+        (seconds > 0 && self.dir != Some(SaDir::In)).then(|| Duration::from_secs(seconds.into()))
+    }
+}
+
+impl Ipsec {
+    /// When [`handle_keepalives`](Self::handle_keepalives) has to be called next.
+    pub fn poll_keepalives(&self) -> Option<Instant> {
+        self.nat.keepalives.first().map(|&(at, _)| at)
+    }
+
+    /// Appends the keepalives whose time has come: of each SA that has an interval for them, and was not used within it.
+    /// A new SA's first one is due at once.
+    pub fn handle_keepalives(&mut self, now: Instant, out: &mut Vec<Keepalive>) {
+        while let Some(&(at, id)) = self.nat.keepalives.first().filter(|&&(at, _)| at <= now) {
+            self.nat.keepalives.remove(&(at, id));
+            let Some(sa) = self.sad.get_mut(id) else { continue };
+            let Some(interval) = sa.keepalive_interval() else {
+                sa.place.keepalive = None;
+                continue;
+            };
+            let quiet_until = sa.stats.last_used.map(|used| used + interval).filter(|&until| until > now);
+            let next = quiet_until.unwrap_or(now + interval);
+            if let (None, Some(ports), false) = (quiet_until, sa.encap_to(), sa.src.is_unspecified()) {
+                out.push(Keepalive { src: sa.src, dst: sa.end(), ports });
+            }
+            sa.place.keepalive = Some(next);
+            self.nat.keepalives.insert((next, id));
+        }
+    }
+
+    /// Looks at an SA at once that was added or changed.
+    pub(crate) fn look_for_keepalive(&mut self, id: SaId) {
+        let Some(sa) = self.sad.get_mut(id) else { return };
+        if sa.keepalive_interval().is_none() {
+            return;
+        }
+        if let Some(before) = sa.place.keepalive.replace(Instant::ZERO) {
+            self.nat.keepalives.remove(&(before, id));
+        }
+        self.nat.keepalives.insert((Instant::ZERO, id));
+    }
+}

@@ -1,0 +1,169 @@
+//! Peers behind a NAT, whose address and port may change at any time (RFC 3948, RFC 7296 §2.23, Linux `km_new_mapping`).
+//!
+//! Where a peer is now is told by what it sends: by a packet that is authentic, and newer than all before it, because an
+//! older one may have been held back and sent again from anywhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use base::{Instant, SaId};
+use wire::Spi;
+
+use crate::config::{EspInUdp, Mode, SaConfig, SaDir};
+use crate::events::Event;
+use crate::gateway::Ipsec;
+use crate::sa::Sa;
+use crate::sad::Sad;
+
+/// That the peer of an SA sends from another place than it was known at: `XFRM_MSG_MAPPING`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Mapping {
+    /// The SA that it sends by.
+    pub sa: SaId,
+    /// Its destination.
+    pub dst: IpAddr,
+    /// Its SPI.
+    pub spi: Spi,
+    /// Its `reqid`.
+    pub reqid: u32,
+    /// Where the peer was.
+    pub old: SocketAddr,
+    /// Where it is.
+    pub new: SocketAddr,
+    /// Whether the tunnels to it have followed.
+    pub followed: bool,
+}
+
+/// Where an SA's peer is, if that is not where its configuration says.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Place {
+    /// From where it receives.
+    seen: Option<SocketAddr>,
+    /// Whither it sends.
+    towards: Option<SocketAddr>,
+    /// Where the peer was said to be last, and when.
+    told: Option<(SocketAddr, Instant)>,
+    /// When the next keepalive is looked at.
+    pub(crate) keepalive: Option<Instant>,
+}
+
+/// What a node remembers for all its SAs.
+#[derive(Debug, Default)]
+pub(crate) struct Nat {
+    /// What the train at hand has brought. Kept for its storage.
+    pub(crate) seen: Vec<Mapping>,
+    /// SAs that send to another place than their destination, by that place and SPI.
+    moved: BTreeMap<(IpAddr, Spi), SaId>,
+    /// How many of them there may be before those are looked for that are gone.
+    tidy_at: usize,
+    pub(crate) keepalives: BTreeSet<(Instant, SaId)>,
+}
+
+impl Sa {
+    /// Where its packets go: to its destination, or to the place that its peer has moved to.
+    #[inline]
+    pub fn end(&self) -> IpAddr {
+        self.place.towards.map_or(self.dst, |place| place.ip())
+    }
+
+    /// The UDP header around what it sends.
+    #[inline]
+    pub fn encap_to(&self) -> Option<EspInUdp> {
+        let encap = self.encap?;
+        Some(EspInUdp { dport: self.place.towards.map_or(encap.dport, |place| place.port()), ..encap })
+    }
+
+    /// Notes that an authentic packet came `from` somewhere; `is_newest` if no newer one had come before. Something if
+    /// that is worth telling.
+    #[inline]
+    pub(crate) fn came_from(&mut self, now: Instant, from: SocketAddr, is_newest: bool) -> Option<Mapping> {
+        let old = self.place.seen.unwrap_or(SocketAddr::new(self.src, self.encap?.sport));
+        if old == from || !is_newest { None } else { self.came_from_elsewhere(now, old, from) }
+    }
+
+    #[cold]
+    fn came_from_elsewhere(&mut self, now: Instant, old: SocketAddr, new: SocketAddr) -> Option<Mapping> {
+        let threshold = self.nat.mapping_threshold;
+        let is_news = match self.place.told {
+            Some((place, at)) if place == new => threshold > 0 && now.since(at) > Duration::from_secs(threshold.into()),
+            _ => true,
+        };
+        let followed = self.nat.follow;
+        if followed {
+            self.place.seen = Some(new);
+        }
+        if !is_news && !followed {
+            return None;
+        }
+        self.place.told = Some((new, now));
+        Some(Mapping { sa: self.id(), dst: self.dst, spi: self.spi, reqid: self.reqid, old, new, followed })
+    }
+
+    /// Forgets where its peer has moved to, if `config` says anew where that is.
+    pub(crate) fn settle(&mut self, config: &SaConfig) {
+        if (self.src, self.encap, self.nat) != (config.src, config.encap, config.nat) {
+            self.place = Place { keepalive: self.place.keepalive, ..Place::default() };
+        }
+    }
+}
+
+impl Ipsec {
+    /// Begins with a new SA: at its peer's present place, if older ones have followed it there.
+    pub(crate) fn begin_nat(&mut self, id: SaId) {
+        self.look_for_keepalive(id);
+        let Some(sa) = self.sad.get(id).filter(|sa| sa.mode == Mode::Tunnel && sa.encap.is_some()) else { return };
+        let (spi, encap) = (sa.spi, sa.encap);
+        if sa.place.towards.is_some() {
+            return;
+        }
+        let tunnels = self.sad.tunnels_to(sa.dst, sa.reqid);
+        let mut places =
+            tunnels.filter(|elder| elder.id() != id && elder.encap == encap).map(|elder| elder.place.towards);
+        let Some(towards) = places.find_map(|towards| towards) else { return };
+        drop(places);
+        if let Some(sa) = self.sad.get_mut(id) {
+            sa.place.towards = Some(towards);
+            self.nat.moved.insert((towards.ip(), spi), id);
+        }
+    }
+
+    /// The SA that sends to `end`, which need not be its destination, with `spi`.
+    pub(crate) fn sa_to(&self, end: IpAddr, spi: Spi) -> Option<&Sa> {
+        let by_place = self.nat.moved.get(&(end, spi)).copied();
+        let sa = by_place.or_else(|| self.sad.by_spi(end, spi, 0)).and_then(|id| self.sad.get(id));
+        sa.filter(|sa| sa.end() == end)
+    }
+}
+
+impl Nat {
+    /// Does what the train at hand has brought: tells of peers that have moved, and lets the tunnels to them follow.
+    #[cold]
+    pub(crate) fn follow_peers(&mut self, sad: &mut Sad) {
+        for mapping in std::mem::take(&mut self.seen) {
+            if mapping.followed {
+                self.follow(sad, &mapping);
+            }
+            sad.events.push(Event::Mapping(mapping));
+        }
+    }
+
+    /// Turns the tunnels with its `reqid` that lead to where a peer was to where it is.
+    fn follow(&mut self, sad: &mut Sad, mapping: &Mapping) {
+        let Some(src) = sad.get(mapping.sa).map(|sa| sa.src) else { return };
+        let tunnels: Vec<SaId> = sad.tunnels_to(src, mapping.reqid).map(Sa::id).collect();
+        for id in tunnels {
+            let Some(sa) = sad.get_mut(id) else { continue };
+            let at = sa.encap_to().map(|encap| SocketAddr::new(sa.end(), encap.dport));
+            let is_of_family = mapping.new.is_ipv4() == sa.dst.is_ipv4();
+            if sa.dir != Some(SaDir::In) && at == Some(mapping.old) && is_of_family {
+                sa.place.towards = Some(mapping.new);
+                self.moved.insert((mapping.new.ip(), sa.spi), id);
+            }
+        }
+        if self.moved.len() > self.tidy_at {
+            self.moved.retain(|&(end, _), id| sad.get(*id).is_some_and(|sa| sa.end() == end));
+            self.tidy_at = 2 * self.moved.len() + 64;
+        }
+    }
+}

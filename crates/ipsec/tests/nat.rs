@@ -1,0 +1,245 @@
+//! Peers behind a NAT: where they are said to be, where tunnels to them go, and what keeps the way open.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use base::{Counters, Instant};
+use common::{HERE, NAT_T, Pair, THERE, mask, sa, udp_packet};
+use ipsec::{ConfigError, EspInUdp, Event, Ipsec, Keepalive, Mapping, Mode, NatTraversal, SaConfig, SaDir, Train};
+use packet::{Memory, Packet};
+use wire::{Spi, Version, ipv4, ipv6, udp};
+
+/// What the receiver answers by.
+const BACK: Spi = Spi(0x2000);
+
+/// An SA in UDP, from port 4500 to port 4501.
+fn config(nat: NatTraversal) -> SaConfig {
+    SaConfig { encap: NAT_T, nat, ..sa() }
+}
+
+/// The SA the other way.
+fn back(outer: usize) -> SaConfig {
+    let encap = Some(EspInUdp { sport: 4501, dport: 4500 });
+    SaConfig { src: THERE[outer], dst: HERE[outer], spi: BACK, encap, replay_window: 0, ..sa() }
+}
+
+fn seal(pair: &mut Pair) -> Vec<u8> {
+    let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 20)).unwrap();
+    pair.seal(pkt, Train::None).remove(0).to_vec()
+}
+
+/// The packet as it is behind a NAT that has made `from` its source.
+fn translated(bytes: &[u8], from: SocketAddr) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let at = match from.ip() {
+        IpAddr::V4(src) => {
+            ipv4::Header::mut_from(&mut bytes).unwrap().set_src(src);
+            ipv4::fill_check(&mut bytes).unwrap();
+            20
+        }
+        IpAddr::V6(src) => {
+            ipv6::Header::mut_from(&mut bytes).unwrap().set_src(src);
+            40
+        }
+    };
+    bytes[at..at + 2].copy_from_slice(&from.port().to_be_bytes());
+    bytes
+}
+
+/// A pair whose receiver is listened to.
+fn pair(config: &SaConfig) -> Pair {
+    let mut pair = Pair::new(config);
+    pair.receiver.set_listener(true);
+    pair
+}
+
+/// The peers that a node has found elsewhere.
+fn mappings(node: &mut Ipsec) -> Vec<Mapping> {
+    let told = node.take_events().map(|event| match event {
+        Event::Mapping(mapping) => mapping,
+        other => panic!("{other:?}"),
+    });
+    told.collect()
+}
+
+/// Takes a packet in at that second, and gives what it tells.
+fn open_at(pair: &mut Pair, seconds: u64, bytes: &[u8]) -> Vec<Mapping> {
+    let pkt = Packet::with_data(&pair.mem, bytes).unwrap();
+    let now = Instant::ZERO + Duration::from_secs(seconds);
+    pair.receiver.open(&pair.mem, now, pkt, &mut pair.opened, &mut pair.received);
+    mappings(&mut pair.receiver)
+}
+
+/// Where a node's packets by its SA with the SPI `spi` go.
+fn goes_to(node: &mut Ipsec, mem: &Memory, dst: IpAddr, spi: Spi) -> SocketAddr {
+    let id = node.sad().by_spi(dst, spi, 0).unwrap();
+    let pkt = Packet::with_data(mem, &udp_packet(Version::V4, 20)).unwrap();
+    let mut out = Vec::new();
+    node.seal(mem, Instant::ZERO, id, pkt, Train::None, 1500, &mut out, &mut Counters::ZERO.clone()).unwrap();
+    let bytes = out.remove(0).to_vec();
+    let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
+    SocketAddr::new(info.dst, udp::Header::ref_from(info.payload(&bytes)).unwrap().dport())
+}
+
+#[test]
+fn a_peer_that_sends_from_elsewhere_is_told_of() {
+    let (near, far) = (SocketAddr::new(HERE[0], 4500), "198.51.100.7:61000".parse().unwrap());
+    let other_port = SocketAddr::new(HERE[0], 4499);
+    // (seconds, from where, whether it is told of) with a threshold of 10 s and with none.
+    let steps = [
+        (0, near, [false, false]),
+        (1, far, [true, true]),
+        (2, far, [false, false]),
+        (11, far, [false, false]),
+        (12, far, [true, false]),
+        (13, other_port, [true, true]),
+        (14, far, [true, true]),
+        (15, near, [false, false]),
+    ];
+    for (at, mapping_threshold) in [10, 0].into_iter().enumerate() {
+        let config = config(NatTraversal { mapping_threshold, ..NatTraversal::default() });
+        let mut pair = pair(&config);
+        for (seconds, from, told) in steps {
+            let bytes = translated(&seal(&mut pair), from);
+            let got = open_at(&mut pair, seconds, &bytes);
+            let (sa, dst, spi, reqid) = (pair.in_sa, config.dst, config.spi, config.reqid);
+            let want = Mapping { sa, dst, spi, reqid, old: near, new: from, followed: false };
+            assert_eq!(got, if told[at] { vec![want] } else { vec![] }, "after {seconds} s from {from}");
+            assert_eq!(pair.opened.packets.drain(..).count(), 1, "it is opened from wherever it came");
+        }
+    }
+}
+
+#[test]
+fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
+    for outer in 0..2 {
+        let follow = NatTraversal { follow: true, ..NatTraversal::default() };
+        let config = SaConfig { src: HERE[outer], dst: THERE[outer], ..config(follow) };
+        let mut pair = pair(&config);
+        let mem = Memory::heap();
+        let first = SocketAddr::new(HERE[outer], 4500);
+        let places = if outer == 0 {
+            ["198.51.100.7:61000", "203.0.113.1:4500"]
+        } else {
+            ["[2001:db8:7::7]:61000", "[2001:db8:8::8]:4500"]
+        };
+        let [second, third] = places.map(|place| place.parse::<SocketAddr>().unwrap());
+        let others = [
+            back(outer),
+            SaConfig { spi: Spi(0x2001), reqid: 2, ..back(outer) },
+            SaConfig { spi: Spi(0x2002), encap: Some(EspInUdp { sport: 4501, dport: 4502 }), ..back(outer) },
+            SaConfig { spi: Spi(0x2003), dir: Some(SaDir::Out), ..back(outer) },
+        ];
+        for config in &others {
+            pair.receiver.add_sa(config, mask()).unwrap();
+        }
+        let dst = HERE[outer];
+        assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), first);
+
+        let [old, new, newer] = [(); 3].map(|()| seal(&mut pair));
+        let mut forged = translated(&newer, third);
+        *forged.last_mut().unwrap() ^= 1;
+        assert_eq!(open_at(&mut pair, 0, &forged), [], "a forgery moves nobody");
+        assert_eq!(open_at(&mut pair, 0, &translated(&new, first)), []);
+        assert_eq!(open_at(&mut pair, 0, &translated(&old, second)), [], "held back, and sent again from elsewhere");
+        assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), first);
+
+        let told = open_at(&mut pair, 0, &translated(&newer, second));
+        assert_eq!(told.iter().map(|it| (it.old, it.new, it.followed)).collect::<Vec<_>>(), [(first, second, true)]);
+        assert_eq!(open_at(&mut pair, 0, &translated(&newer, third)), [], "a replay moves nobody");
+        for (spi, want) in [(0x2000, second), (0x2001, first), (0x2002, SocketAddr::new(dst, 4502)), (0x2003, second)] {
+            assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(spi)), want, "{spi:#x}");
+        }
+        let latest = seal(&mut pair);
+        assert_eq!(open_at(&mut pair, 1, &translated(&latest, second)), [], "it is known there");
+        // An SA that is new begins where the elder is, and they go on together.
+        pair.receiver.add_sa(&SaConfig { spi: Spi(0x2004), ..back(outer) }, mask()).unwrap();
+        let latest = seal(&mut pair);
+        assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(0x2004)), second);
+        assert_eq!(open_at(&mut pair, 2, &translated(&latest, third)).len(), 1);
+        for spi in [0x2000, 0x2004] {
+            assert_eq!(goes_to(&mut pair.receiver, &mem, dst, Spi(spi)), third, "{spi:#x}");
+        }
+        // What the operator says anew counts.
+        let moved = SaConfig { encap: Some(EspInUdp { sport: 4501, dport: 4600 }), ..back(outer) };
+        pair.receiver.replace_sa(&moved).unwrap();
+        assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), SocketAddr::new(dst, 4600));
+    }
+}
+
+#[test]
+fn a_train_tells_of_its_source_once() {
+    let follow = NatTraversal { follow: true, ..NatTraversal::default() };
+    let mut pair = pair(&config(follow));
+    let (bytes, csum, cut) = common::fat(Version::V4, true, 1000, 10_000);
+    let mut pkt = Packet::with_data(&pair.mem, &bytes).unwrap();
+    (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
+    let train = pair.seal(pkt, Train::Udp).remove(0);
+    let mut pkt =
+        Packet::with_data(&pair.mem, &translated(&train.to_vec(), "198.51.100.7:61000".parse().unwrap())).unwrap();
+    pkt.meta.cut = train.meta.cut;
+    assert_eq!(pair.open(pkt).len(), 10);
+    assert_eq!(mappings(&mut pair.receiver).len(), 1);
+}
+
+#[test]
+fn a_keepalive_is_sent_when_nothing_else_was() {
+    let nat = NatTraversal { keepalive_interval: 20, ..NatTraversal::default() };
+    let out = SaConfig { dir: Some(SaDir::Out), replay_window: 0, ..config(nat) };
+    let mut pair = Pair::new(&SaConfig { encap: NAT_T, ..sa() });
+    let mut node = Ipsec::new();
+    let id = node.add_sa(&out, mask()).unwrap();
+    let want = Keepalive { src: out.src, dst: out.dst, ports: NAT_T.unwrap() };
+    let at = |seconds: u64| Instant::ZERO + Duration::from_secs(seconds);
+    let due = |node: &mut Ipsec, seconds| {
+        let mut out = Vec::new();
+        node.handle_keepalives(at(seconds), &mut out);
+        out
+    };
+    assert_eq!((node.poll_keepalives(), due(&mut node, 5)), (Some(Instant::ZERO), vec![want]));
+    assert_eq!((node.poll_keepalives(), due(&mut node, 24)), (Some(at(25)), vec![]));
+    assert_eq!(due(&mut node, 25), [want]);
+    // What it sends at 40 s will do until 60 s.
+    let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 20)).unwrap();
+    node.seal(&pair.mem, at(40), id, pkt, Train::None, 1500, &mut Vec::new(), &mut pair.sent).unwrap();
+    assert_eq!((due(&mut node, 45), node.poll_keepalives()), (vec![], Some(at(60))));
+    assert_eq!(due(&mut node, 60), [want]);
+    // It is changed, and goes.
+    node.replace_sa(&SaConfig { nat: NatTraversal { keepalive_interval: 30, ..nat }, ..out.clone() }).unwrap();
+    assert_eq!((due(&mut node, 61), node.poll_keepalives()), (vec![], Some(at(70))));
+    node.replace_sa(&SaConfig { nat: NatTraversal::default(), ..out.clone() }).unwrap();
+    assert_eq!((due(&mut node, 90), node.poll_keepalives()), (vec![], None));
+    node.replace_sa(&out).unwrap();
+    node.remove_sa(out.dst, out.spi, 0).unwrap();
+    assert_eq!((due(&mut node, 91), node.poll_keepalives()), (vec![], None));
+}
+
+#[test]
+fn what_nat_traversal_cannot_be_is_refused() {
+    let none = NatTraversal::default();
+    let keepalive = NatTraversal { keepalive_interval: 1, ..none };
+    let threshold = NatTraversal { mapping_threshold: 1, ..none };
+    let follow = NatTraversal { follow: true, ..none };
+    let direction = |dir, name| Err(ConfigError::Direction(dir, name));
+    let with = |nat, dir, replay_window| SaConfig { dir, replay_window, ..config(nat) };
+    let cases = [
+        (SaConfig { nat: keepalive, ..sa() }, Err(ConfigError::WithoutEncap("nat-keepalive-interval"))),
+        (SaConfig { nat: threshold, ..sa() }, Err(ConfigError::WithoutEncap("nat-mapping-threshold"))),
+        (SaConfig { nat: follow, ..sa() }, Err(ConfigError::WithoutEncap("nat-follow"))),
+        (with(keepalive, Some(SaDir::In), 1), direction(SaDir::In, "nat-keepalive-interval")),
+        (with(threshold, Some(SaDir::Out), 0), direction(SaDir::Out, "nat-mapping-threshold")),
+        (with(follow, Some(SaDir::Out), 0), direction(SaDir::Out, "nat-follow")),
+        (with(follow, Some(SaDir::In), 0), Err(ConfigError::FollowWithoutWindow)),
+        (with(follow, None, 0), Err(ConfigError::FollowWithoutWindow)),
+        (SaConfig { mode: Mode::Transport, tfcpad: 1, ..sa() }, Err(ConfigError::TfcTransport)),
+        (SaConfig { dir: Some(SaDir::In), tfcpad: 1, ..sa() }, direction(SaDir::In, "tfcpad")),
+        (with(keepalive, Some(SaDir::Out), 0), Ok(())),
+        (with(NatTraversal { mapping_threshold: 1, ..follow }, Some(SaDir::In), 1), Ok(())),
+        (SaConfig { tfcpad: u32::MAX, ..sa() }, Ok(())),
+    ];
+    for (config, want) in cases {
+        assert_eq!(Ipsec::new().add_sa(&config, mask()).map(drop), want, "{config:?}");
+    }
+}

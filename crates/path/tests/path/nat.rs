@@ -1,0 +1,103 @@
+//! A gateway whose peer is behind a NAT: keepalives on time, and answers to where the peer is.
+
+use std::time::Duration;
+
+use base::{DropReason, Instant, Mib};
+use ipsec::{Dir, EspInUdp, Event, Mode, NatTraversal, SaConfig, SaDir};
+use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
+use wire::{Protocol, ipv4, udp};
+
+use crate::common::*;
+
+const ENDS: [[&str; 2]; 2] = [["10.2.0.254", "10.2.0.1"], ["fd00:2::254", "fd00:2::1"]];
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+/// An SA to send by with a keepalive every 20 s.
+fn kept_alive(v6: bool) -> SaConfig {
+    let [src, dst] = ENDS[usize::from(v6)];
+    let nat = NatTraversal { keepalive_interval: 20, ..NatTraversal::default() };
+    let encap = Some(EspInUdp { sport: 4500, dport: 61_000 });
+    SaConfig { dir: Some(SaDir::Out), replay_window: 0, encap, nat, ..esp(src, dst, 7, Mode::Tunnel, true) }
+}
+
+#[test]
+fn a_quiet_tunnel_is_kept_alive() {
+    for v6 in [false, true] {
+        let mut node = router();
+        node.path.ipsec.add_sa(&kept_alive(v6), unique_mask()).unwrap();
+        for seconds in [0, 20, 40] {
+            assert!(node.path.poll_timeout().is_some_and(|due| due <= at(seconds)));
+            node.timeout(at(seconds));
+            let pkt = only(node.tx(OUTSIDE));
+            let (bytes, info) = (pkt.to_vec(), info(&pkt));
+            let [src, dst] = ENDS[usize::from(v6)];
+            assert_eq!((info.src.to_string(), info.dst.to_string()), (src.to_owned(), dst.to_owned()));
+            assert_eq!((info.protocol, info.payload(&bytes)[8..].to_vec()), (Protocol::UDP, vec![0xff]));
+            let header = udp::Header::ref_from(info.payload(&bytes)).unwrap();
+            assert_eq!((header.sport(), header.dport(), header.len()), (4500, 61_000, 9));
+            assert_eq!(header.check() == 0, !v6, "none over IPv4 (RFC 3948 §2.3)");
+            assert!(v6 || info.dont_fragment);
+            assert!(offload::checksum::verify(&pkt, &info));
+        }
+        let sent = if v6 { Mib::Ip6OutRequests } else { Mib::IpOutRequests };
+        assert_eq!((node.path.counters.clone(), node.path.poll_timeout()), (counters([(sent, 3)]), Some(at(60))));
+        // Nobody policed it, and nothing is left.
+        node.path.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
+        node.timeout(at(60));
+        assert_eq!(node.tx(OUTSIDE).len(), 1);
+        assert_eq!((node.drops(), node.pages_in_use()), (vec![], 0));
+    }
+}
+
+#[test]
+fn a_keepalive_that_cannot_be_sent_is_counted() {
+    let mut node = Node::new();
+    node.path.ipsec.add_sa(&kept_alive(false), unique_mask()).unwrap();
+    node.timeout(at(0));
+    assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
+    node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24"]);
+    node.path.set_up(at(1), &node.mem, OUTSIDE, false);
+    node.timeout(at(20));
+    assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1), (0, DropReason::LinkDown, 1)]);
+}
+
+#[test]
+fn what_a_guest_is_answered_goes_to_where_its_peer_is() {
+    let [here, there] = ENDS[0];
+    let follow = NatTraversal { follow: true, ..NatTraversal::default() };
+    let inward = SaConfig { reqid: 1, nat: follow, ..esp(there, here, 1, Mode::Tunnel, true) };
+    let outward = SaConfig { reqid: 1, ..esp(here, there, 2, Mode::Tunnel, true) };
+    let (mut node, mut peer) = (router(), Node::new());
+    node.route("0.0.0.0/0", Some("10.2.0.9"), OUTSIDE);
+    node.path.ipsec.set_listener(true);
+    peer.port(INSIDE.0, PortOptions::BARE, &["10.3.0.254/24"]);
+    peer.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.1/24"]);
+    peer.route("10.1.0.0/16", Some(here), OUTSIDE);
+    for (node, out, fwd) in [(&mut node, &outward, &inward), (&mut peer, &inward, &outward)] {
+        let nets = if out.spi.0 == 2 { ["10.1.0.0/16", "10.3.0.0/16"] } else { ["10.3.0.0/16", "10.1.0.0/16"] };
+        for sa in [&inward, &outward] {
+            node.path.ipsec.add_sa(sa, unique_mask()).unwrap();
+        }
+        node.path.ipsec.add_policy(policy(Dir::Out, nets[0], nets[1], std::slice::from_ref(out))).unwrap();
+        node.path.ipsec.add_policy(policy(Dir::Fwd, nets[1], nets[0], std::slice::from_ref(fwd))).unwrap();
+    }
+    let flow = Flow::new("10.3.0.1", "10.1.0.1");
+    for (from, port) in [("10.2.0.1", 4500), ("198.51.100.7", 61_000), ("203.0.113.8", 4500)] {
+        peer.rx_bytes(NOW, INSIDE, &flow.udp(100));
+        let mut bytes = edit_v4(&only(peer.tx(OUTSIDE)).to_vec(), |header| header.set_src(from.parse().unwrap()));
+        bytes[ipv4::Header::LEN..][..2].copy_from_slice(&u16::to_be_bytes(port));
+        node.rx_bytes(NOW, OUTSIDE, &bytes);
+        assert_eq!(node.tx(INSIDE).len(), 1);
+        node.rx_bytes(NOW, INSIDE, &flow.reversed().udp(100));
+        let answer = only(node.tx(OUTSIDE)).to_vec();
+        let info = info_of(&answer);
+        let dport = udp::Header::ref_from(info.payload(&answer)).unwrap().dport();
+        assert_eq!((info.dst.to_string(), dport), (from.to_owned(), port));
+    }
+    let events: Vec<_> = node.path.ipsec.take_events().collect();
+    assert!(matches!(events[..], [Event::Mapping(_), Event::Mapping(_)]), "{events:?}");
+    assert_eq!(node.drops(), []);
+}
