@@ -122,6 +122,8 @@ fn sa(config: &model::SaConfig) -> SaConfig {
         flags: flags(config.flags),
         encap: config.encap.map(|encap| EspInUdp { sport: encap.sport, dport: encap.dport }),
         selector: config.selector.as_ref().map(selector),
+        seq: config.seq,
+        oseq: config.oseq,
         ..SaConfig::new(config.src, config.dst, Spi(config.spi), mode(config.mode), algorithm(&config.algorithm))
     }
 }

@@ -122,6 +122,10 @@ pub struct SaConfig {
     pub encap: Option<Encap>,
     /// Which inner packets may use it; `None` lets any.
     pub selector: Option<Selector>,
+    /// The highest sequence number that counts as received when the SA is added.
+    pub seq: u64,
+    /// The last sequence number that counts as sent when it is added.
+    pub oseq: u64,
 }
 
 /// Which way an SA's packets go: Linux's `XFRM_SA_DIR_*`.

@@ -65,6 +65,8 @@ fn a_file_becomes_the_model_that_it_describes() {
             flags: SaFlags { esn: true, ..SaFlags::default() },
             encap: Some(Encap { sport: 4500, dport: 4500 }),
             selector: None,
+            seq: 0,
+            oseq: 0,
         },
         SaConfig {
             src: ip("198.51.100.7"),
@@ -84,6 +86,8 @@ fn a_file_becomes_the_model_that_it_describes() {
                 sport: None,
                 dport: Some(53),
             }),
+            seq: 0,
+            oseq: 0,
         },
     ];
     assert_eq!(config.sas, sas);
@@ -143,6 +147,18 @@ fn a_key_text_without_0x_stands_for_its_own_bytes() {
     let config = Config::from_toml(&text, "f").unwrap();
     let Algorithm::Aead { key, .. } = &config.sas[0].algorithm else { panic!("{:?}", config.sas[0]) };
     assert_eq!(key.bytes(), b"sixteen byte keysalt");
+}
+
+#[test]
+fn sequence_numbers_go_on_from_where_the_file_says() {
+    let read = |text: &str| {
+        let text = GOOD.replace("replay-window = 1024", &format!("replay-window = 1024\n{text}"));
+        let sa = Config::from_toml(&text, "f").unwrap().sas.remove(0);
+        (sa.seq, sa.oseq)
+    };
+    assert_eq!(read("replay-seq = 7"), (7, 0));
+    assert_eq!(read("replay-oseq = 0xffffff00\nreplay-oseq-hi = 2"), (0, 0x2_ffff_ff00));
+    assert_eq!(read("replay-seq-hi = 1"), (1 << 32, 0));
 }
 
 #[test]

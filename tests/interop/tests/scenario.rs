@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use system::{Endpoint, Esp, Mode, OUTER_V4, OUTER_V6, Outcome, PING_SIZES, blob, digest, ping_script};
+use system::{Endpoint, Esp, Mode, OUTER_V4, OUTER_V6, Outcome, PING_SIZES, Suite, blob, digest, ping_script};
 
 use crate::site::{INNER_V4, INNER_V6, Inner, Near, Site};
 
@@ -18,12 +18,16 @@ pub(crate) struct Scenario {
     mode: Mode,
     outer: [&'static str; 2],
     inner: Inner,
-    icv_bits: u16,
+    suite: Suite,
     esn: bool,
+    window: u32,
+    start: u32,
     udp: bool,
     /// Whether the near end is a host that knows nothing of IPsec, with the gateway's transport mode in front of it
     /// (RFC 4301 §3.3, "bump in the wire"). Linux opens nothing for other hosts.
     pub(crate) behind: bool,
+    /// Whether Linux tries it as the near end too, which shows that the scenario is right.
+    pub(crate) with_linux: bool,
 }
 
 const TUNNEL: Scenario = Scenario {
@@ -31,10 +35,13 @@ const TUNNEL: Scenario = Scenario {
     mode: Mode::Tunnel,
     outer: OUTER_V4,
     inner: INNER_V4,
-    icv_bits: 128,
+    suite: Suite::GCM,
     esn: false,
+    window: 32,
+    start: 0,
     udp: false,
     behind: false,
+    with_linux: true,
 };
 
 const TRANSPORT: Scenario =
@@ -45,33 +52,93 @@ const BEHIND: Scenario = Scenario {
     outer: INNER_V4.ends(),
     inner: Inner::hosts(INNER_V4.ends()),
     behind: true,
+    with_linux: false,
     ..TRANSPORT
 };
 
-/// All of them.
+const V6: Scenario = Scenario { outer: OUTER_V6, inner: INNER_V6, with_linux: false, ..TUNNEL };
+const V4_IN_V6: Scenario = Scenario { inner: INNER_V4, ..V6 };
+const V6_IN_V4: Scenario = Scenario { outer: OUTER_V4, ..V6 };
+const V4: Scenario = Scenario { outer: OUTER_V4, ..V4_IN_V6 };
+const TRANSPORT_V4: Scenario = Scenario { with_linux: false, ..TRANSPORT };
+const TRANSPORT_V6: Scenario = Scenario { outer: OUTER_V6, inner: Inner::hosts(OUTER_V6), ..TRANSPORT_V4 };
+
+const CHACHA: Suite = Suite::Aead { name: "rfc7539esp(chacha20,poly1305)", key_len: 36, icv_bits: 128 };
+const GMAC_128: Suite = Suite::Aead { name: "rfc4543(gcm(aes))", key_len: 20, icv_bits: 128 };
+const GMAC_256: Suite = Suite::Aead { name: "rfc4543(gcm(aes))", key_len: 36, icv_bits: 128 };
+const CCM_128: Suite = Suite::Aead { name: "rfc4309(ccm(aes))", key_len: 19, icv_bits: 64 };
+const CCM_256: Suite = Suite::Aead { name: "rfc4309(ccm(aes))", key_len: 35, icv_bits: 128 };
+
+const fn cbc(key_len: u32, code: &'static str, code_key_len: u32, trunc_bits: Option<u16>) -> Suite {
+    Suite::Separate { enc: ("cbc(aes)", key_len), auth: (code, code_key_len), trunc_bits }
+}
+
+const CBC_MD5: Suite = cbc(16, "hmac(md5)", 16, None);
+const CBC_SHA1: Suite = cbc(16, "hmac(sha1)", 20, None);
+const CBC_SHA256_96: Suite = cbc(32, "hmac(sha256)", 32, None);
+const CBC_SHA256_128: Suite = cbc(24, "hmac(sha256)", 32, Some(128));
+const CBC_SHA384: Suite = cbc(24, "hmac(sha384)", 48, None);
+const CBC_SHA512: Suite = cbc(32, "hmac(sha512)", 64, None);
+const CBC_CMAC: Suite = cbc(16, "cmac(aes)", 16, None);
+const NULL_SHA256: Suite =
+    Suite::Separate { enc: ("ecb(cipher_null)", 0), auth: ("hmac(sha256)", 32), trunc_bits: Some(128) };
+const CTR_SHA256: Suite =
+    Suite::Separate { enc: ("rfc3686(ctr(aes))", 36), auth: ("hmac(sha256)", 32), trunc_bits: Some(128) };
+
+/// All of them. The second part tries each algorithm, all of which the kernel at the far end has, spread over modes,
+/// families, kinds of sequence number, windows and UDP.
 pub(crate) static SCENARIOS: &[Scenario] = &[
     TUNNEL,
     Scenario { name: "tunnel_v6", outer: OUTER_V6, inner: INNER_V6, ..TUNNEL },
     Scenario { name: "tunnel_v4_in_v6", outer: OUTER_V6, ..TUNNEL },
     Scenario { name: "tunnel_v6_in_v4", inner: INNER_V6, ..TUNNEL },
-    Scenario { name: "tunnel_v4_icv_96", icv_bits: 96, ..TUNNEL },
-    Scenario { name: "tunnel_v4_esn", esn: true, ..TUNNEL },
+    Scenario { name: "tunnel_v4_icv_96", suite: Suite::gcm(36, 96), ..TUNNEL },
+    Scenario { name: "tunnel_v4_esn", esn: true, window: 1024, ..TUNNEL },
     Scenario { name: "tunnel_v4_in_udp", udp: true, ..TUNNEL },
-    Scenario { name: "tunnel_v6_in_udp_esn", udp: true, esn: true, inner: INNER_V6, ..TUNNEL },
+    Scenario { name: "tunnel_v6_in_udp_esn", udp: true, esn: true, window: 1024, inner: INNER_V6, ..TUNNEL },
     TRANSPORT,
     Scenario { name: "transport_v6", outer: OUTER_V6, inner: Inner::hosts(OUTER_V6), ..TRANSPORT },
-    Scenario { name: "transport_v4_esn", esn: true, ..TRANSPORT },
+    Scenario { name: "transport_v4_esn", esn: true, window: 1024, ..TRANSPORT },
     BEHIND,
     Scenario { name: "transport_tcp_v6", outer: INNER_V6.ends(), inner: Inner::hosts(INNER_V6.ends()), ..BEHIND },
-    Scenario { name: "transport_tcp_v4_esn", esn: true, ..BEHIND },
+    Scenario { name: "transport_tcp_v4_esn", esn: true, window: 1024, ..BEHIND },
+    Scenario { name: "gcm_128_64/v6", suite: Suite::gcm(20, 64), window: 1024, ..V6 },
+    Scenario { name: "gcm_192_96/v4_in_v6", suite: Suite::gcm(28, 96), esn: true, ..V4_IN_V6 },
+    Scenario { name: "chacha/v4_in_v6", suite: CHACHA, esn: true, window: 1024, ..V4_IN_V6 },
+    Scenario { name: "chacha/v6_in_v4_in_udp", suite: CHACHA, udp: true, ..V6_IN_V4 },
+    Scenario { name: "gmac_128/v6_in_v4", suite: GMAC_128, esn: true, ..V6_IN_V4 },
+    Scenario { name: "gmac_256/transport_v6", suite: GMAC_256, window: 1024, ..TRANSPORT_V6 },
+    Scenario { name: "ccm_128_64/v4_in_udp", suite: CCM_128, udp: true, window: 1024, ..V4 },
+    Scenario { name: "ccm_256_128/transport_v4", suite: CCM_256, esn: true, ..TRANSPORT_V4 },
+    Scenario { name: "cbc_md5/v6", suite: CBC_MD5, ..V6 },
+    Scenario { name: "cbc_sha1/v4", suite: CBC_SHA1, ..V4 },
+    Scenario { name: "cbc_sha1/transport_v4", suite: CBC_SHA1, window: 1024, ..TRANSPORT_V4 },
+    Scenario { name: "cbc_sha256_96/v6_in_v4_in_udp", suite: CBC_SHA256_96, esn: true, udp: true, ..V6_IN_V4 },
+    Scenario { name: "cbc_sha256_128/v4", suite: CBC_SHA256_128, esn: true, window: 1024, ..V4 },
+    Scenario { name: "cbc_sha384/v4_in_v6", suite: CBC_SHA384, window: 1024, ..V4_IN_V6 },
+    Scenario { name: "cbc_sha512/transport_v6", suite: CBC_SHA512, esn: true, ..TRANSPORT_V6 },
+    Scenario { name: "cbc_cmac/v6", suite: CBC_CMAC, esn: true, window: 1024, ..V6 },
+    Scenario { name: "null_sha256/v4_in_udp", suite: NULL_SHA256, esn: true, udp: true, ..V4 },
+    Scenario { name: "null_sha256/transport_v6", suite: NULL_SHA256, ..TRANSPORT_V6 },
+    Scenario { name: "ctr_sha256/v4", suite: CTR_SHA256, esn: true, window: 1024, ..V4 },
+    Scenario { name: "wrap/gcm_256/v4", esn: true, window: 1024, start: NEAR_WRAP, ..V4 },
+    Scenario { name: "wrap/cbc_sha256/v6_in_v4_in_udp", suite: CBC_SHA256_128, udp: true, ..WRAP_V6_IN_V4 },
+    Scenario { name: "wrap/gmac_128/v6_in_v4", suite: GMAC_128, ..WRAP_V6_IN_V4 },
 ];
+
+/// Where the lower half of the sequence numbers is about to start over.
+const NEAR_WRAP: u32 = 0xffff_ff00;
+
+const WRAP_V6_IN_V4: Scenario = Scenario { esn: true, window: 1024, start: NEAR_WRAP, ..V6_IN_V4 };
 
 impl Scenario {
     /// Builds the site and carries traffic over it.
     pub(crate) fn run(&self, near: Near) -> Outcome {
         let esp = Esp {
-            icv_bits: self.icv_bits,
+            suite: self.suite,
             esn: self.esn,
+            window: self.window,
+            start: self.start,
             udp: self.udp,
             behind: self.behind,
             ..Esp::new(self.mode, self.outer, &[(self.inner.near_net, self.inner.peer_net)])

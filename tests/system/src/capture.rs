@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::{Esp, Netns, Outcome, Process, Scratch, run, wait_until};
+use crate::{Esp, Netns, Outcome, Process, Scratch, Suite, run, wait_until};
 
 /// A running capture of one interface.
 #[derive(Debug)]
@@ -82,7 +82,10 @@ impl Esp {
         }
         for (src, dst, spi) in [(self.own, self.peer, self.spi_out), (self.peer, self.own, self.spi_in)] {
             let family = if src.is_ipv4() { "IPv4" } else { "IPv6" };
-            let (key, octets) = (Self::key(spi), self.icv_bits / 8);
+            let Suite::Aead { name: "rfc4106(gcm(aes))", key_len, icv_bits } = self.suite else {
+                return Err(format!("tshark is not told of {:?}", self.suite).into());
+            };
+            let (key, octets) = (Self::key(spi, key_len), icv_bits / 8);
             command.arg("-o").arg(format!(
                 "uat:esp_sa:\"{family}\",\"{src}\",\"{dst}\",\"{spi:#010x}\",\
                  \"AES-GCM with {octets} octet ICV [RFC4106]\",\"{key}\",\"NULL\",\"\""

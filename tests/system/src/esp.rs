@@ -27,7 +27,72 @@ impl Mode {
     }
 }
 
-/// An ESP connection with AES-256-GCM (RFC 4106), as one of its ends sees it.
+/// What protects, by the names that both take, with the lengths of the keys in octets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Suite {
+    /// One that encrypts and authenticates in one.
+    Aead {
+        /// Its name.
+        name: &'static str,
+        /// Length of its key with the salt.
+        key_len: u32,
+        /// Length of the integrity check value, in bits.
+        icv_bits: u16,
+    },
+    /// A cipher, and what authenticates.
+    Separate {
+        /// The cipher's name and its key's length.
+        enc: (&'static str, u32),
+        /// The name of what authenticates, and its key's length.
+        auth: (&'static str, u32),
+        /// Length of the integrity check value in bits, if it is not the one that Linux cuts to by default.
+        trunc_bits: Option<u16>,
+    },
+}
+
+impl Suite {
+    /// AES-256-GCM (RFC 4106).
+    pub const GCM: Self = Self::gcm(36, 128);
+
+    /// AES-GCM with a key of `key_len` octets, salt included.
+    #[must_use]
+    pub const fn gcm(key_len: u32, icv_bits: u16) -> Self {
+        Self::Aead { name: "rfc4106(gcm(aes))", key_len, icv_bits }
+    }
+
+    fn to_toml(self, spi: u32) -> String {
+        match self {
+            Self::Aead { name, key_len, icv_bits } => {
+                format!("aead = {{ name = \"{name}\", key = \"{}\", icv = {icv_bits} }}\n", Esp::key(spi, key_len))
+            }
+            Self::Separate { enc: (enc, enc_len), auth: (auth, auth_len), trunc_bits } => {
+                let (key, auth_key) = (Esp::key(spi, enc_len), Esp::key(!spi, auth_len));
+                let auth = match trunc_bits {
+                    Some(bits) => format!("auth-trunc = {{ name = \"{auth}\", key = \"{auth_key}\", icv = {bits} }}\n"),
+                    None => format!("auth = {{ name = \"{auth}\", key = \"{auth_key}\" }}\n"),
+                };
+                format!("enc = {{ name = \"{enc}\", key = \"{key}\" }}\n{auth}")
+            }
+        }
+    }
+
+    fn to_ip_xfrm(self, spi: u32) -> String {
+        match self {
+            Self::Aead { name, key_len, icv_bits } => format!("aead {name} {} {icv_bits}", Esp::key(spi, key_len)),
+            Self::Separate { enc: (enc, enc_len), auth: (auth, auth_len), trunc_bits } => {
+                // A batch's line has no empty word but in quotes.
+                let key = if enc_len == 0 { "\"\"".to_owned() } else { Esp::key(spi, enc_len) };
+                let auth_key = Esp::key(!spi, auth_len);
+                match trunc_bits {
+                    Some(bits) => format!("enc {enc} {key} auth-trunc {auth} {auth_key} {bits}"),
+                    None => format!("enc {enc} {key} auth {auth} {auth_key}"),
+                }
+            }
+        }
+    }
+}
+
+/// An ESP connection, as one of its ends sees it.
 #[derive(Clone, Debug)]
 pub struct Esp {
     /// Tunnel or transport.
@@ -42,10 +107,14 @@ pub struct Esp {
     pub spi_out: u32,
     /// SPI of what this end receives.
     pub spi_in: u32,
-    /// Length of the integrity check value, in bits.
-    pub icv_bits: u16,
-    /// Extended sequence numbers, with a window of 1024.
+    /// What protects.
+    pub suite: Suite,
+    /// Extended sequence numbers.
     pub esn: bool,
+    /// Packets that the replay window spans.
+    pub window: u32,
+    /// The sequence number, of less than 33 bits, after which both directions begin.
+    pub start: u32,
     /// In UDP, port 4500 at both ends (RFC 3948).
     pub udp: bool,
     /// This end is a host that fatpath stands in front of: its SAs name their direction, and what it opens it forwards.
@@ -67,8 +136,10 @@ impl Esp {
             inner: inner.iter().map(|&(own, peer)| (own.to_owned(), peer.to_owned())).collect(),
             spi_out: 0x1001,
             spi_in: 0x1002,
-            icv_bits: 128,
+            suite: Suite::GCM,
             esn: false,
+            window: 32,
+            start: 0,
             udp: false,
             behind: false,
         }
@@ -88,11 +159,11 @@ impl Esp {
         }
     }
 
-    /// The key of one direction, `0x` and 36 octets: AES-256 and the salt (RFC 4106 §8.1). It follows from the SPI.
+    /// A key of one direction: `0x` and `len` octets. It follows from the SPI.
     #[must_use]
-    pub fn key(spi: u32) -> String {
-        (0..36_u32).fold("0x".to_owned(), |mut key, index| {
-            let _ = write!(key, "{:02x}", (spi.wrapping_mul(7) + index * 5) as u8);
+    pub fn key(spi: u32, len: u32) -> String {
+        (0..len).fold("0x".to_owned(), |mut key, index| {
+            let _ = write!(key, "{:02x}", spi.wrapping_mul(7).wrapping_add(index * 5) as u8);
             key
         })
     }
@@ -105,15 +176,17 @@ impl Esp {
         for (src, dst, spi) in self.states() {
             let _ = write!(
                 toml,
-                "[[sa]]\nsrc = \"{src}\"\ndst = \"{dst}\"\nspi = {spi:#x}\nmode = \"{mode}\"\nreqid = 1\n\
-                 aead = {{ name = \"rfc4106(gcm(aes))\", key = \"{}\", icv = {} }}\n{}{}{}\n",
-                Self::key(spi),
-                self.icv_bits,
+                "[[sa]]\nsrc = \"{src}\"\ndst = \"{dst}\"\nspi = {spi:#x}\nmode = \"{mode}\"\nreqid = 1\n{}{}{}{}{}\n",
+                self.suite.to_toml(spi),
                 match (self.behind, src == self.own) {
-                    (true, true) => "dir = \"out\"\n",
-                    (true, false) => "dir = \"in\"\nreplay-window = 64\n",
-                    (false, _) if self.esn => "replay-window = 1024\n",
-                    (false, _) => "replay-window = 64\n",
+                    (true, true) => "dir = \"out\"\n".to_owned(),
+                    (true, false) => format!("dir = \"in\"\nreplay-window = {}\n", self.window),
+                    (false, _) => format!("replay-window = {}\n", self.window),
+                },
+                match self.start {
+                    0 => String::new(),
+                    start if src == self.own => format!("replay-oseq = {start}\n"),
+                    start => format!("replay-seq = {start}\n"),
                 },
                 if self.esn { "flags = [\"esn\"]\n" } else { "" },
                 if self.udp { "encap = { type = \"espinudp\", sport = 4500, dport = 4500 }\n" } else { "" },
@@ -137,11 +210,16 @@ impl Esp {
         for (src, dst, spi) in self.states() {
             let _ = writeln!(
                 script,
-                "xfrm state add src {src} dst {dst} proto esp spi {spi:#x} reqid 1 mode {mode} {} \
-                 aead rfc4106(gcm(aes)) {} {} {} {}",
-                if self.esn { "replay-window 1024 flag esn" } else { "replay-window 32" },
-                Self::key(spi),
-                self.icv_bits,
+                "xfrm state add src {src} dst {dst} proto esp spi {spi:#x} reqid 1 mode {mode} \
+                 replay-window {} {} {} {} {} {}",
+                self.window,
+                match self.start {
+                    0 => String::new(),
+                    start if src == self.own => format!("replay-oseq {start}"),
+                    start => format!("replay-seq {start}"),
+                },
+                if self.esn { "flag esn" } else { "" },
+                self.suite.to_ip_xfrm(spi),
                 if self.udp { format!("encap espinudp 4500 4500 {}", unspecified(src)) } else { String::new() },
                 self.selector(src == self.own),
             );

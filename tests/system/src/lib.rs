@@ -19,7 +19,7 @@ mod scratch;
 mod traffic;
 
 pub use capture::{Capture, wire_checksums};
-pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6};
+pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
 pub use gateway::{Gateway, fatpath};
 pub use needs::{Need, trial};
 pub use netns::{Netns, veth};

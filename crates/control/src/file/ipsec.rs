@@ -23,6 +23,10 @@ pub(super) const SA_KEYS: &[&str] = &[
     "auth",
     "auth-trunc",
     "replay-window",
+    "replay-seq",
+    "replay-seq-hi",
+    "replay-oseq",
+    "replay-oseq-hi",
     "flags",
     "encap",
     "sel",
@@ -56,8 +60,10 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
     let encap = table.get("encap").map(|value| encap(&value)).transpose()?;
     check_udp_link(table, config, (src_addr, dst_addr), encap)?;
     let selector = table.get("sel").map(|value| sa_selector(&value, mode, src_addr)).transpose()?;
+    let seq = sequence(table, flags, dir, ("replay-seq", "replay-seq-hi"), SaDir::In)?;
+    let oseq = sequence(table, flags, dir, ("replay-oseq", "replay-oseq-hi"), SaDir::Out)?;
     let (src, dst) = (src_addr, dst_addr);
-    Ok(SaConfig { src, dst, spi, dir, mode, reqid, algorithm, replay_window, flags, encap, selector })
+    Ok(SaConfig { src, dst, spi, dir, mode, reqid, algorithm, replay_window, flags, encap, selector, seq, oseq })
 }
 
 /// Reads one policy. `config` holds every SA and the policies before it.
@@ -157,6 +163,29 @@ fn replay_window(table: &Table<'_>, flags: SaFlags, dir: Option<SaDir>) -> Resul
         None => 0,
     };
     Ok(window)
+}
+
+/// A sequence number from which an SA of direction `its` goes on, with its upper half if there are extended ones.
+fn sequence(
+    table: &Table<'_>,
+    flags: SaFlags,
+    dir: Option<SaDir>,
+    (low, high): (&str, &str),
+    its: SaDir,
+) -> Result<u64> {
+    let mut number = 0;
+    for (key, shift) in [(low, 0), (high, 32)] {
+        let Some(value) = table.get(key) else { continue };
+        let half = value.number(0..=u32::MAX)?;
+        if half > 0 && dir.is_some_and(|dir| dir != its) {
+            return Err(value.error(format!("{key} is for an SA of dir {its}; take it out")));
+        }
+        if half > 0 && shift > 0 && !flags.esn {
+            return Err(value.error("only extended sequence numbers have an upper half; use flags = [\"esn\"]"));
+        }
+        number |= u64::from(half) << shift;
+    }
+    Ok(number)
 }
 
 fn encap(value: &Value<'_>) -> Result<Encap> {
