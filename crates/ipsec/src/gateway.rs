@@ -207,8 +207,7 @@ impl Ipsec {
         self.sad.changes + self.spd.changes
     }
 
-    /// Lets `crypto` do the ciphers' work, or this thread if `None`. What is with another one is lost: it is for the
-    /// caller to wait until nothing [is pending](Self::is_pending).
+    /// Lets `crypto` do the ciphers' work from now on, or this thread if `None`. What another one has it may finish.
     pub fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
         self.crypto.set_crypto(crypto);
     }

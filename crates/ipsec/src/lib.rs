@@ -13,8 +13,8 @@
 //! - **Initialisation vectors** come from [`sequence`] alone. Debug builds keep a register of every pair of key and
 //!   nonce per thread and panic when one repeats.
 //!
-//! Implements RFC 4301 (policies), 4303 (ESP with extended sequence numbers), 3948 (ESP in UDP) and the algorithms of
-//! [`Algorithm`]. Counters and corner cases are those of Linux's XFRM. Limits: static SAs; no AH, IPComp, lifetimes.
+//! Implements RFC 4301 (policies), 4303 (ESP with extended sequence numbers), 4106 (AES-GCM), 2410 (NULL), 3948 (ESP in
+//! UDP). Counters and corner cases are those of Linux's XFRM. Limits: static SAs; no AH, IPComp, lifetimes.
 #![deny(unsafe_code)]
 
 mod admit;

@@ -28,6 +28,10 @@ const PLACES: usize = 1_000;
 pub(crate) struct Queue {
     /// Who does the work; this thread at once if `None`.
     crypto: Option<Box<dyn Crypto>>,
+    /// Those who did it before and have some of it still.
+    former: Vec<Box<dyn Crypto>>,
+    /// How many tasks somebody has.
+    away: usize,
     /// What is being sealed, in the order of its numbers.
     pub(crate) sealing: Line<SealJob>,
     /// What is being opened, in the order of its arrival.
@@ -46,9 +50,11 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Lets `crypto` do the work from now on. What is with another one is lost to it: the caller waits for that.
+    /// Lets `crypto` do the work from now on. What another one has it may finish.
     pub(crate) fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
-        self.crypto = crypto;
+        if let Some(former) = std::mem::replace(&mut self.crypto, crypto) {
+            self.former.push(former);
+        }
     }
 
     /// Tells whether so much waits that more is to be dropped.
@@ -68,7 +74,7 @@ impl Queue {
 
     /// Hands in a packet to seal.
     pub(crate) fn seal(&mut self, now: Instant, mut job: SealJob) {
-        if self.crypto.is_none() {
+        if self.is_here() {
             job.run();
             return self.sealing.push(job);
         }
@@ -79,7 +85,7 @@ impl Queue {
     /// Hands in what was collected.
     pub(crate) fn close(&mut self, now: Instant) {
         let Some(mut job) = self.collecting.take() else { return };
-        if self.crypto.is_none() {
+        if self.is_here() {
             job.run();
             return self.opening.push(job);
         }
@@ -89,7 +95,7 @@ impl Queue {
 
     /// Hands in what was collected if it is enough.
     pub(crate) fn close_if_large(&mut self, now: Instant) {
-        let enough = if self.crypto.is_none() { AT_ONCE } else { TASK };
+        let enough = if self.is_here() { AT_ONCE } else { TASK };
         if self.collecting.as_ref().is_some_and(|job| job.bytes() >= enough) {
             self.close(now);
         }
@@ -105,8 +111,28 @@ impl Queue {
 
     /// Gives the work to whoever does it, and puts what has come back into its place.
     pub(crate) fn work(&mut self, now: Instant) {
-        let Some(crypto) = &mut self.crypto else { return };
-        crypto.work(now, &mut self.todo, &mut self.done);
+        if self.is_here() && self.away == 0 && self.todo.is_empty() {
+            return;
+        }
+        let Self { crypto, former, away, todo, done, .. } = self;
+        let mut nothing = VecDeque::new();
+        former.iter_mut().for_each(|former| former.work(now, &mut nothing, done));
+        match crypto {
+            Some(crypto) => {
+                let before = todo.len();
+                crypto.work(now, todo, done);
+                *away += before - todo.len();
+            }
+            None => {
+                todo.iter_mut().for_each(Task::run);
+                *away += todo.len();
+                done.extend(todo.drain(..));
+            }
+        }
+        *away -= done.len();
+        if *away == 0 {
+            former.clear();
+        }
         self.waiting = self.todo.iter().map(Task::bytes).sum();
         for Task { ticket, job } in self.done.drain(..) {
             match job {
@@ -118,6 +144,11 @@ impl Queue {
 
     /// When [`work`](Self::work) is to be done again.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.crypto.as_ref()?.poll_timeout()
+        self.former.iter().chain(&self.crypto).filter_map(|crypto| crypto.poll_timeout()).min()
+    }
+
+    /// Tells whether this thread does the work itself, at once.
+    fn is_here(&self) -> bool {
+        self.crypto.is_none() && self.former.is_empty()
     }
 }

@@ -1,0 +1,201 @@
+//! Ciphers' work that is done elsewhere: in order, once, and with the same outcome.
+
+mod common;
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use base::{DropReason, Instant, Mib};
+use common::{Pair, sa, udp_packet};
+use ipsec::crypto::{Crypto, Pool, PoolCrypto, Task};
+use ipsec::{Inner, Train};
+use offload::ip_headers;
+use packet::{Memory, Packet};
+use wire::{Version, esp, ipv4};
+
+const NOW: Instant = Instant::from_nanos(7);
+
+fn pool(threads: usize) -> Option<Box<dyn Crypto>> {
+    let pool = Pool::new(NonZeroUsize::new(threads).unwrap(), |_| {}).unwrap();
+    Some(Box::new(PoolCrypto::new(Arc::new(pool))))
+}
+
+/// Takes all there is, and gives it back last first, when asked once more.
+#[derive(Debug, Default)]
+struct Backwards(Vec<Task>);
+
+impl Crypto for Backwards {
+    fn work(&mut self, _: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        if todo.is_empty() {
+            self.0.iter_mut().for_each(Task::run);
+            done.extend(self.0.drain(..).rev());
+        }
+        self.0.extend(todo.drain(..));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        (!self.0.is_empty()).then_some(NOW)
+    }
+}
+
+/// A packet of its own size for each `n`.
+fn pkt(mem: &Memory, n: usize) -> Packet {
+    Packet::with_data(mem, &udp_packet(Version::V4, 1 + n * 37 % 1300)).unwrap()
+}
+
+/// Seals `n` packets by `crypto`, which is asked to work after every `step`; gives their numbers and what is in them.
+fn sealed_by(crypto: Option<Box<dyn Crypto>>, n: usize, step: usize) -> Vec<(u32, Vec<u8>)> {
+    let mut pair = Pair::new(&sa());
+    pair.sender.set_crypto(crypto);
+    let mut out = Vec::new();
+    for n in 0..n {
+        let pkt = pkt(&pair.mem, n);
+        let sealed = pair.sender.submit_seal(&pair.mem, NOW, pair.out_sa, pkt, Train::None, 1500, &mut pair.sent);
+        assert_eq!(sealed, Ok(()));
+        if n % step == 0 {
+            pair.sender.work(NOW);
+            while pair.sender.next_sealed(&mut out) {}
+        }
+    }
+    while pair.sender.is_pending() {
+        pair.sender.work(NOW);
+        while pair.sender.next_sealed(&mut out) {}
+    }
+    let number = |pkt: &Packet| esp::Header::ref_from(&pkt.head()[ipv4::Header::LEN..]).unwrap().seq();
+    out.into_iter().map(|pkt| (number(&pkt), pair.open(pkt).remove(0).to_vec())).collect()
+}
+
+/// What comes out of `packets` by `crypto`: their payload, or why there is none.
+fn opened_by(
+    pair: &mut Pair,
+    crypto: Option<Box<dyn Crypto>>,
+    packets: &[Vec<u8>],
+) -> Vec<Result<Vec<u8>, DropReason>> {
+    pair.receiver.set_crypto(crypto);
+    let mut got = Vec::new();
+    for bytes in packets {
+        let mut pkt = Packet::with_data(&pair.mem, bytes).unwrap();
+        let info = ip_headers(&pair.mem, &mut pkt).unwrap();
+        pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
+    }
+    while pair.receiver.is_pending() {
+        pair.receiver.work(NOW);
+        let all = pair.receiver.pass_opened(&pair.mem, NOW, &mut pair.received, |inner| {
+            got.push(match inner {
+                Inner::Plain(buf, _) => Ok(buf.bytes().to_vec()),
+                Inner::Packet(pkt) => Ok(pkt.to_vec()),
+                Inner::Dropped(reason, _) => Err(reason),
+            });
+            ControlFlow::<()>::Continue(())
+        });
+        assert!(all.is_continue());
+    }
+    got
+}
+
+#[test]
+fn whoever_seals_packets_leave_in_the_order_they_came() {
+    let alone = sealed_by(None, 500, 64);
+    assert!(alone.iter().map(|(number, _)| *number).eq(1..=500));
+    for (threads, step) in [(1, 1), (1, 64), (3, 7), (3, 500)] {
+        assert!(sealed_by(pool(threads), 500, step) == alone, "{threads} threads, {step} packets at once");
+    }
+    assert!(sealed_by(Some(Box::<Backwards>::default()), 500, 64) == alone);
+}
+
+#[test]
+fn whoever_opens_the_same_packets_come_out_in_the_same_order() {
+    let mut pair = Pair::new(&sa());
+    let mut packets: Vec<_> =
+        (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0).to_vec()).collect();
+    packets[100][60] ^= 1;
+    let mut alone = Pair::new(&sa());
+    let want = opened_by(&mut alone, None, &packets);
+    assert_eq!(want.iter().filter(|got| got.is_ok()).count(), 299);
+    assert_eq!(want[100], Err(DropReason::EspIcv));
+    for crypto in [pool(1), pool(3), Some(Box::<Backwards>::default() as Box<dyn Crypto>)] {
+        let mut other = Pair::new(&sa());
+        let name = format!("{crypto:?}");
+        assert!(opened_by(&mut other, crypto, &packets) == want, "{name}");
+        let stats = |pair: &Pair| pair.receiver.sa(pair.in_sa).unwrap().stats();
+        assert_eq!((stats(&other).packets, stats(&other).failed), (299, 1), "{name}");
+    }
+}
+
+/// Row X31: the second check finds a duplicate that was in flight with the first.
+#[test]
+fn of_two_copies_that_are_in_flight_together_one_is_accepted() {
+    for crypto in [None, pool(2), Some(Box::<Backwards>::default() as Box<dyn Crypto>)] {
+        let mut pair = Pair::new(&sa());
+        let packet = pair.seal(pkt(&Memory::heap(), 1), Train::None).remove(0).to_vec();
+        let got = opened_by(&mut pair, crypto, &[packet.clone(), packet]);
+        assert!(matches!(got[..], [Ok(_), Err(DropReason::EspReplay)]), "{got:?}");
+        assert_eq!(pair.received.get(Mib::XfrmInStateSeqError), 1);
+    }
+}
+
+#[test]
+fn an_sa_that_goes_while_its_packets_are_away_lets_none_pass() {
+    let mut pair = Pair::new(&sa());
+    let packet = pair.seal(pkt(&Memory::heap(), 1), Train::None).remove(0);
+    pair.receiver.set_crypto(Some(Box::<Backwards>::default()));
+    let mut pkt = Packet::with_data(&pair.mem, &packet.to_vec()).unwrap();
+    let info = ip_headers(&pair.mem, &mut pkt).unwrap();
+    pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
+    pair.receiver.work(NOW);
+    assert!(pair.receiver.remove_sa(sa().dst, sa().spi, 0).is_some());
+    // Another one takes over meanwhile.
+    let got = opened_by(&mut pair, pool(1), &[]);
+    assert_eq!(got, [Err(DropReason::EspNoState)]);
+    assert_eq!(pair.received.get(Mib::XfrmInStateInvalid), 1);
+}
+
+#[test]
+fn who_does_the_work_may_change_while_some_of_it_is_away() {
+    let mut pair = Pair::new(&sa());
+    let want: Vec<_> = (0..40).map(|n| pkt(&pair.mem, n).to_vec()).collect();
+    let mut out = Vec::new();
+    for n in 0..40 {
+        if n % 5 == 0 {
+            let crypto = if n % 15 == 0 { Some(Box::<Backwards>::default() as Box<dyn Crypto>) } else { None };
+            pair.sender.set_crypto(if n % 10 == 0 { crypto } else { pool(1) });
+        }
+        let pkt = pkt(&pair.mem, n);
+        let sealed = pair.sender.submit_seal(&pair.mem, NOW, pair.out_sa, pkt, Train::None, 1500, &mut pair.sent);
+        assert_eq!(sealed, Ok(()));
+        if n % 3 == 0 {
+            pair.sender.work(NOW);
+        }
+    }
+    while pair.sender.is_pending() {
+        pair.sender.work(NOW);
+        while pair.sender.next_sealed(&mut out) {}
+    }
+    let got: Vec<_> = out.into_iter().flat_map(|pkt| pair.open(pkt)).map(|pkt| pkt.to_vec()).collect();
+    assert!(got == want);
+}
+
+#[test]
+fn a_device_that_never_answers_is_given_a_bounded_number_of_packets() {
+    #[derive(Debug, Default)]
+    struct Busy;
+    impl Crypto for Busy {
+        fn work(&mut self, _: Instant, _: &mut VecDeque<Task>, _: &mut Vec<Task>) {}
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+    }
+    let mut pair = Pair::new(&sa());
+    pair.sender.set_crypto(Some(Box::new(Busy)));
+    let results: Vec<_> = (0..1100)
+        .map(|n| {
+            let pkt = pkt(&pair.mem, n);
+            pair.sender.submit_seal(&pair.mem, NOW, pair.out_sa, pkt, Train::None, 1500, &mut pair.sent)
+        })
+        .collect();
+    assert_eq!(results.iter().filter(|result| result.is_ok()).count(), 1000);
+    assert_eq!(results[1000], Err(DropReason::CryptoQueueFull));
+    assert_eq!(pair.sent.get(Mib::XfrmOutNoQueueSpace), 100);
+}
