@@ -1,13 +1,17 @@
-# The two commands of this repository, and a short one. Each does its own set-up (scripts/setup).
-.PHONY: help demo test check
+# The two commands of this repository, and two more. Each does its own set-up (scripts/setup).
+.PHONY: help demo bench-peers test check
 
 help:
-	@echo "make demo    build fatpath and measure it on this machine's own TCP (needs root)"
-	@echo "make test    every test, as CI runs them"
-	@echo "make check   fmt, clippy, doc and the tests that need no privilege"
+	@echo "make demo          build fatpath and measure it on this machine's own TCP (needs root)"
+	@echo "make test          every test, as CI runs them"
+	@echo "make check         fmt, clippy, doc and the tests that need no privilege"
+	@echo "make bench-peers   the same beside wireguard-go, boringtun and strongSwan, which it installs (needs root)"
 
 demo:
 	@scripts/setup demo cargo run --locked --release -p fatpath -- demo
+
+bench-peers:
+	@scripts/setup peers cargo run --locked --release -p fatpath -- demo --peers
 
 test:
 	@scripts/setup test cargo xtask test

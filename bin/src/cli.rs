@@ -168,6 +168,9 @@ pub(crate) struct DemoArgs {
     /// Four namespaces: host, gateway, gateway, host; the gateways own their links and speak raw ESP
     #[arg(long)]
     pub(crate) router: bool,
+    /// Measure other tunnels in user space as well, where they are installed: wireguard-go, boringtun and strongSwan
+    #[arg(long, conflicts_with = "router")]
+    pub(crate) peers: bool,
     /// Measure with iperf3 instead of the built-in sender and receiver
     #[arg(long)]
     pub(crate) iperf3: bool,

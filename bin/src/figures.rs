@@ -15,6 +15,18 @@ pub(crate) struct Report<F> {
     pub(crate) cases: Vec<Case<F>>,
     /// Quotients of throughput.
     pub(crate) ratios: Vec<Ratio>,
+    /// What could not be measured.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) missing: Vec<Missing>,
+}
+
+/// A case that could not be measured.
+#[derive(Debug, Serialize)]
+pub(crate) struct Missing {
+    /// Its name.
+    pub(crate) name: String,
+    /// The reason, in one line.
+    pub(crate) why: String,
 }
 
 /// One case.

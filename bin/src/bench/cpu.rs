@@ -1,22 +1,54 @@
 //! A processor to stay on, and as much of it as is allowed.
 
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
 use rustix::process::setpriority_process;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// The most that may be asked for (setpriority(2)).
+/// In the middle of what there is (sched(7)). Nothing else shares a processor with such a thread, whatever its group.
+const REAL_TIME: &str = "50";
+
+/// The most that may be asked for otherwise (setpriority(2)).
 const HIGHEST: i32 = -20;
 
-/// Keeps this thread on the processor that it is on, ahead of others if that is allowed. Says what came of it.
+/// The processors that this program may use, and of these the one that it measures on.
+static PROCESSORS: OnceLock<(CpuSet, usize)> = OnceLock::new();
+
+/// Keeps this thread, and those that it will start, on the processor that it is on, and ahead of others if that is
+/// allowed. Says what came of it.
 pub(super) fn settle() -> String {
-    let (cpu, shared) = (sched_getcpu(), sched_getaffinity(None).map_or(1, |set| set.count()));
+    let cpu = sched_getcpu();
+    let shared = sched_getaffinity(None).map_or(1, |all| {
+        let (all, _) = PROCESSORS.get_or_init(|| (all, cpu));
+        all.count()
+    });
     let mut here = CpuSet::new();
     here.set(cpu);
     let pinned = match sched_setaffinity(None, &here) {
         Ok(()) => format!("on CPU {cpu} of {shared}"),
         Err(err) => format!("on any of {shared} CPUs ({err})"),
     };
+    let ahead = Command::new("chrt")
+        .args(["--fifo", "--pid", REAL_TIME, &std::process::id().to_string()])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    if ahead.is_ok_and(|status| status.success()) {
+        return format!("{pinned}, real-time priority {REAL_TIME}");
+    }
     match setpriority_process(None, HIGHEST) {
         Ok(()) => format!("{pinned}, niceness {HIGHEST}"),
         Err(_) => format!("{pinned}, at no higher priority than others"),
+    }
+}
+
+/// Keeps this thread, which helps, off the processor that is measured on, if there is another.
+pub(super) fn step_aside() {
+    let Some((mut others, here)) = PROCESSORS.get().copied() else { return };
+    others.unset(here);
+    if others.count() > 0 {
+        // It helps from where it is, too, and all the less.
+        let _ = sched_setaffinity(None, &others);
     }
 }

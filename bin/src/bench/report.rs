@@ -62,7 +62,7 @@ impl Tally {
 
     /// The report of what was collected.
     pub(super) fn report(self, bench: &'static str, rounds: usize) -> Report {
-        Report { bench, rounds, cases: self.cases, ratios: self.ratios }
+        Report { bench, rounds, cases: self.cases, ratios: self.ratios, missing: Vec::new() }
     }
 }
 
@@ -105,6 +105,7 @@ mod tests {
             rounds: 2,
             cases: vec![case("baseline", 10.0, None), case("fat", 30.5, Some(2.5))],
             ratios: vec![Ratio::new("tx/tunnel/null", "fat/baseline", pairs.into_iter())],
+            missing: Vec::new(),
         }
     }
 

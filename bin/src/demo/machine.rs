@@ -29,7 +29,7 @@ pub(super) fn check(deployment: Deployment, iperf3: bool) -> Result<(), Failure>
 }
 
 /// Fails if a program cannot be found.
-fn program(name: &str, version_option: &str, what: &str, how: &'static str) -> Result<(), Failure> {
+pub(super) fn program(name: &str, version_option: &str, what: &str, how: &'static str) -> Result<(), Failure> {
     let ran = command(name).arg(version_option).stdout(Stdio::null()).stderr(Stdio::null()).status();
     match ran {
         Err(err) if err.kind() == ErrorKind::NotFound => Err(missing(what, how)),
@@ -38,7 +38,8 @@ fn program(name: &str, version_option: &str, what: &str, how: &'static str) -> R
     }
 }
 
-fn missing(what: &str, how: &'static str) -> Failure {
+/// The failure of something that is not there.
+pub(super) fn missing(what: &str, how: &'static str) -> Failure {
     Failure::Missing { what: what.to_owned(), how }
 }
 

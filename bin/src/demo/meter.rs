@@ -14,12 +14,18 @@ use super::stream::Stream;
 const KIB_PER_MIB: f64 = 1024.0;
 const BYTES_PER_GB: f64 = 1e9;
 
+/// What a process has used at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Usage {
+    /// Processor time so far, user and system, in seconds.
+    cpu_seconds: f64,
+    memory: Memory,
+}
+
 /// A gateway at one moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reading {
-    /// Processor time of the process so far, user and system, in seconds.
-    cpu_seconds: f64,
-    memory: Memory,
+    usage: Usage,
     /// The link towards the wire.
     wan: LinkStats,
     counters: CountersState,
@@ -32,15 +38,22 @@ struct Memory {
     peak: u64,
 }
 
+impl Usage {
+    /// Reads a running process.
+    pub(super) fn of(pid: u32) -> Result<Self, Failure> {
+        let ticks = read_proc(pid, "stat", cpu_ticks)?;
+        let memory = read_proc(pid, "status", memory)?;
+        Ok(Self { cpu_seconds: ticks as f64 / clock_ticks_per_second() as f64, memory })
+    }
+}
+
 impl Reading {
     /// Reads a running gateway.
     pub(super) fn take(gateway: &Gateway) -> Result<Self, Failure> {
-        let ticks = read_proc(gateway.pid(), "stat", cpu_ticks)?;
-        let memory = read_proc(gateway.pid(), "status", memory)?;
+        let usage = Usage::of(gateway.pid())?;
         let wan = gateway.links()?.into_iter().find(|link| link.name == "wan");
         let wan = wan.ok_or_else(|| Failure::step(gateway.name(), "no link wan among its links"))?.stats;
-        let cpu_seconds = ticks as f64 / clock_ticks_per_second() as f64;
-        Ok(Self { cpu_seconds, memory, wan, counters: gateway.counters()? })
+        Ok(Self { usage, wan, counters: gateway.counters()? })
     }
 }
 
@@ -70,11 +83,23 @@ fn memory(status: &str) -> Option<Memory> {
     Some(Memory { now: kib("VmRSS")?, peak: kib("VmHWM")? })
 }
 
-/// What a load cost the gateways.
+/// What a load cost the processes that carried it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct Cost {
+    /// Processor time of both ends for 10⁹ bytes of payload.
+    pub(super) cpu_s_per_gb: f64,
+    /// Resident memory before the load, of the larger end.
+    pub(super) rss_idle_mib: f64,
+    /// The most that was resident until the end of the load, of the larger end.
+    pub(super) rss_peak_mib: f64,
+    /// What gateways say about themselves.
+    #[serde(flatten)]
+    pub(super) gateways: Option<GatewayFigures>,
+}
+
+/// What gateways say of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct GatewayFigures {
-    /// Processor time of both gateways for 10⁹ bytes of payload.
-    pub(super) cpu_s_per_gb: f64,
     /// Wire packets per system call that sends, at the sender's gateway.
     pub(super) tx_packets_per_call: f64,
     /// Wire packets per system call that receives, at the receiver's gateway.
@@ -85,25 +110,36 @@ pub(super) struct GatewayFigures {
     pub(super) rx_copied_bytes_per_byte: f64,
     /// The same by gateway and reason, as in `tx/wire-frame`; what was never copied for is left out.
     pub(super) copies: BTreeMap<String, f64>,
-    /// Resident memory before the load, of the larger gateway.
-    pub(super) rss_idle_mib: f64,
-    /// The most that was resident until the end of the load, of the larger gateway.
-    pub(super) rss_peak_mib: f64,
 }
 
-impl GatewayFigures {
-    /// The figures of one load. The readings are those of the sender's gateway, then of the receiver's.
-    pub(super) fn between(before: &[Reading; 2], after: &[Reading; 2], stream: Stream) -> Self {
-        let [tx_before, rx_before] = before;
-        let [tx_after, rx_after] = after;
+impl Cost {
+    /// The cost of one load on two processes, one at each end.
+    pub(super) fn between(before: [Usage; 2], after: [Usage; 2], stream: Stream) -> Self {
         let cpu: f64 = after.iter().zip(before).map(|(after, before)| after.cpu_seconds - before.cpu_seconds).sum();
-        let tx_copies = copies_per_byte(&tx_before.counters, &tx_after.counters);
-        let rx_copies = copies_per_byte(&rx_before.counters, &rx_after.counters);
-        let memory = |of: fn(&Memory) -> u64, at: &[Reading; 2]| {
-            at.iter().map(|reading| of(&reading.memory)).max().unwrap_or(0) as f64 / KIB_PER_MIB
+        let memory = |of: fn(&Memory) -> u64, at: [Usage; 2]| {
+            at.iter().map(|usage| of(&usage.memory)).max().unwrap_or(0) as f64 / KIB_PER_MIB
         };
         Self {
             cpu_s_per_gb: per(cpu, stream.bytes as f64 / BYTES_PER_GB),
+            rss_idle_mib: memory(|memory| memory.now, before),
+            rss_peak_mib: memory(|memory| memory.peak, after),
+            gateways: None,
+        }
+    }
+
+    /// The cost of one load on two gateways. The readings are those of the sender's gateway, then of the receiver's.
+    pub(super) fn of_gateways(before: &[Reading; 2], after: &[Reading; 2], stream: Stream) -> Self {
+        let usage = |at: &[Reading; 2]| [at[0].usage, at[1].usage];
+        let gateways = Some(GatewayFigures::between(before, after));
+        Self { gateways, ..Self::between(usage(before), usage(after), stream) }
+    }
+}
+
+impl GatewayFigures {
+    fn between([tx_before, rx_before]: &[Reading; 2], [tx_after, rx_after]: &[Reading; 2]) -> Self {
+        let tx_copies = copies_per_byte(&tx_before.counters, &tx_after.counters);
+        let rx_copies = copies_per_byte(&rx_before.counters, &rx_after.counters);
+        Self {
             tx_packets_per_call: per(
                 grown(tx_before.wan.tx_wire_packets, tx_after.wan.tx_wire_packets),
                 grown(tx_before.wan.tx_calls, tx_after.wan.tx_calls),
@@ -115,8 +151,6 @@ impl GatewayFigures {
             tx_copied_bytes_per_byte: tx_copies.values().sum(),
             rx_copied_bytes_per_byte: rx_copies.values().sum(),
             copies: named("tx", tx_copies).chain(named("rx", rx_copies)).collect(),
-            rss_idle_mib: memory(|memory| memory.now, before),
-            rss_peak_mib: memory(|memory| memory.peak, after),
         }
     }
 }
@@ -175,27 +209,24 @@ mod tests {
     #[test]
     fn a_load_is_judged_by_what_changed_during_it() {
         let tx_before = Reading {
-            cpu_seconds: 1.0,
-            memory: Memory { now: 8 * 1024, peak: 9 * 1024 },
+            usage: Usage { cpu_seconds: 1.0, memory: Memory { now: 8 * 1024, peak: 9 * 1024 } },
             wan: LinkStats { tx_wire_packets: 10, tx_calls: 10, ..LinkStats::default() },
             counters: counters(100, &[("wire-frame", 100)]),
         };
         let tx_after = Reading {
-            cpu_seconds: 2.5,
-            memory: Memory { now: 30 * 1024, peak: 32 * 1024 },
+            usage: Usage { cpu_seconds: 2.5, memory: Memory { now: 30 * 1024, peak: 32 * 1024 } },
             wan: LinkStats { tx_wire_packets: 410, tx_calls: 20, ..LinkStats::default() },
             counters: counters(1100, &[("wire-frame", 1110), ("pull", 0)]),
         };
-        let rx_before = Reading { memory: Memory { now: 10 * 1024, peak: 10 * 1024 }, ..Reading::default() };
+        let usage = Usage { cpu_seconds: 0.0, memory: Memory { now: 10 * 1024, peak: 10 * 1024 } };
+        let rx_before = Reading { usage, ..Reading::default() };
         let rx_after = Reading {
-            cpu_seconds: 0.5,
-            memory: Memory { now: 16 * 1024, peak: 16 * 1024 },
+            usage: Usage { cpu_seconds: 0.5, memory: Memory { now: 16 * 1024, peak: 16 * 1024 } },
             wan: LinkStats { rx_wire_packets: 90, rx_calls: 3, tx_calls: 7, ..LinkStats::default() },
             counters: counters(2000, &[("pull", 20), ("coalesce", 40)]),
         };
         let stream = Stream { bytes: 2_000_000_000, seconds: 2.0 };
-        let want = GatewayFigures {
-            cpu_s_per_gb: 1.0,
+        let gateways = GatewayFigures {
             tx_packets_per_call: 40.0,
             rx_packets_per_call: 30.0,
             tx_copied_bytes_per_byte: 1.01,
@@ -203,16 +234,15 @@ mod tests {
             copies: [("tx/wire-frame", 1.01), ("rx/pull", 0.01), ("rx/coalesce", 0.02)]
                 .map(|(name, value)| (name.to_owned(), value))
                 .into(),
-            rss_idle_mib: 10.0,
-            rss_peak_mib: 32.0,
         };
-        assert_eq!(GatewayFigures::between(&[tx_before, rx_before], &[tx_after, rx_after], stream), want);
+        let want = Cost { cpu_s_per_gb: 1.0, rss_idle_mib: 10.0, rss_peak_mib: 32.0, gateways: Some(gateways) };
+        assert_eq!(Cost::of_gateways(&[tx_before, rx_before], &[tx_after, rx_after], stream), want);
     }
 
     #[test]
     fn a_gateway_that_carried_nothing_has_figures_of_nothing() {
         let none = [Reading::default(), Reading::default()];
-        let figures = GatewayFigures::between(&none, &none, Stream { bytes: 0, seconds: 0.0 });
-        assert_eq!(figures, GatewayFigures::default());
+        let cost = Cost::of_gateways(&none, &none, Stream { bytes: 0, seconds: 0.0 });
+        assert_eq!(cost, Cost { gateways: Some(GatewayFigures::default()), ..Cost::default() });
     }
 }

@@ -1,15 +1,17 @@
 //! `fatpath demo`: what keeping packets fat is worth on this machine, end to end, with the kernel's own TCP.
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
-//! off, and through the same with packets kept fat. Each measurement has gateways of its own, so that memory and
+//! off, and through the same with packets kept fat. With `--peers` other tunnels in user space follow. Each measurement has gateways of its own, so that memory and
 //! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
 
 mod config;
+mod daemon;
 mod failure;
 mod gateway;
 mod machine;
 mod meter;
 mod netns;
+mod peer;
 mod ping;
 mod process;
 mod report;
@@ -22,7 +24,8 @@ use std::time::Duration;
 use config::Keys;
 use failure::Failure;
 use gateway::Gateway;
-use meter::{GatewayFigures, Reading};
+use meter::{Cost, Reading};
+use peer::Peer;
 use process::Scratch;
 use report::{Case, Report, Round, Sample, report};
 use stop::Stop;
@@ -31,6 +34,7 @@ use topology::{Deployment, Side, Topology};
 
 use crate::cli::DemoArgs;
 use crate::error::CliError;
+use crate::figures::Missing;
 use crate::output::print;
 use crate::progress::Progress;
 
@@ -56,6 +60,7 @@ struct Plan {
     rounds: u32,
     length: Duration,
     iperf3: bool,
+    peers: bool,
 }
 
 impl From<&DemoArgs> for Plan {
@@ -65,6 +70,7 @@ impl From<&DemoArgs> for Plan {
             rounds: args.rounds,
             length: Duration::from_secs(args.seconds.into()),
             iperf3: args.iperf3,
+            peers: args.peers,
         }
     }
 }
@@ -74,20 +80,47 @@ impl Plan {
         machine::check(self.deployment, self.iperf3)?;
         let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
         let progress = Progress::on_stderr();
-        progress.announce(&self.announcement());
+        let mut cases = Cases::of(self);
+        progress.announce(&self.announcement(cases.wanted.len()));
         let name = format!("fatpath-demo-{}", std::process::id());
         let scratch = Scratch::create(&name)?;
         let topology = Topology::build(self.deployment, &name, &stop)?;
         let bench = Bench { plan: self, topology, scratch, progress, stop };
-        let rounds = (1..=self.rounds).map(|number| bench.round(number)).collect::<Result<Vec<Round>, Failure>>()?;
-        Ok(report(&rounds))
+        let rounds =
+            (1..=self.rounds).map(|number| bench.round(number, &mut cases)).collect::<Result<Vec<Round>, Failure>>()?;
+        Ok(Report { missing: cases.missing, ..report(&rounds) })
     }
 
-    fn announcement(self) -> String {
-        let streams = f64::from(self.rounds) * Case::ALL.len() as f64;
+    fn announcement(self, cases: usize) -> String {
+        let streams = f64::from(self.rounds) * cases as f64;
         let seconds = streams * (self.length.as_secs_f64() + OVERHEAD_SECONDS);
         let (rounds, length) = (self.rounds, self.length.as_secs());
-        format!("fatpath demo: {rounds} x 3 streams of {length} s, about {seconds:.0} s in all")
+        format!("fatpath demo: {rounds} x {cases} streams of {length} s, about {seconds:.0} s in all")
+    }
+}
+
+/// What each round measures, and what was found impossible.
+#[derive(Debug)]
+struct Cases {
+    wanted: Vec<Case>,
+    missing: Vec<Missing>,
+}
+
+impl Cases {
+    fn of(plan: Plan) -> Self {
+        let mut cases = Self { wanted: Case::OWN.to_vec(), missing: Vec::new() };
+        for peer in Peer::ALL.into_iter().filter(|_| plan.peers) {
+            match peer.check() {
+                Ok(()) => cases.wanted.push(Case::Peer(peer)),
+                Err(why) => cases.give_up(Case::Peer(peer), &why),
+            }
+        }
+        cases
+    }
+
+    fn give_up(&mut self, case: Case, why: &Failure) {
+        self.wanted.retain(|&wanted| wanted != case);
+        self.missing.push(Missing { name: case.name().to_owned(), why: why.to_string() });
     }
 }
 
@@ -102,27 +135,34 @@ struct Bench {
 }
 
 impl Bench {
-    /// Measures each case once.
-    fn round(&self, number: u32) -> Result<Round, Failure> {
-        let mut last = String::new();
-        let mut measure = |case: Case| {
+    /// Measures each case once. A peer that fails is given up; the others go on.
+    fn round(&self, number: u32, cases: &mut Cases) -> Result<Round, Failure> {
+        let (mut round, mut last) = (Round::new(), String::new());
+        for case in cases.wanted.clone() {
             self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
             let sample = match case {
                 Case::Veth => self.veth(),
                 Case::Thin => self.tunnel(false),
                 Case::Fat => self.tunnel(true),
-            }?;
-            last = format!(" (before it, {}: {:.2} Gb/s)", case.name(), sample.gbps);
-            Ok(sample)
-        };
-        let [first, second, third] = Case::ALL;
-        Ok([measure(first)?, measure(second)?, measure(third)?])
+                Case::Peer(peer) => self.peer(peer),
+            };
+            match (case, sample) {
+                (_, Ok(sample)) => {
+                    last = format!(" (before it, {}: {:.2} Gb/s)", case.name(), sample.gbps);
+                    round.insert(case, sample);
+                }
+                (_, Err(Failure::Interrupted)) => return Err(Failure::Interrupted),
+                (Case::Peer(_), Err(why)) => cases.give_up(case, &why),
+                (_, Err(why)) => return Err(why),
+            }
+        }
+        Ok(round)
     }
 
     /// The ceiling: no gateway runs.
     fn veth(&self) -> Result<Sample, Failure> {
         let stream = self.stream(self.topology.plain_address())?;
-        Ok(Sample { gbps: gbps(stream), gateways: None })
+        Ok(Sample { gbps: gbps(stream), cost: None })
     }
 
     /// Through the tunnel, with gateways of its own.
@@ -137,8 +177,19 @@ impl Bench {
         let streamed = self.stream(Side::B.host());
         let stream = streamed.map_err(|failure| explain(failure, &mut gateways))?;
         let after = readings(&gateways)?;
-        let figures = GatewayFigures::between(&before, &after, stream);
-        Ok(Sample { gbps: gbps(stream), gateways: Some(figures) })
+        Ok(Sample { gbps: gbps(stream), cost: Some(Cost::of_gateways(&before, &after, stream)) })
+    }
+
+    /// Through another tunnel, with processes of its own.
+    fn peer(&self, peer: Peer) -> Result<Sample, Failure> {
+        let mut running = peer.start(&self.topology, &self.scratch, &self.stop)?;
+        let host = self.topology.host(Side::A);
+        let pinged = ping::ping(host, Side::B.host(), &self.stop);
+        pinged.map_err(|failure| running.explain(failure))?;
+        let before = running.usage()?;
+        let streamed = self.stream(Side::B.host());
+        let stream = streamed.map_err(|failure| running.explain(failure))?;
+        Ok(Sample { gbps: gbps(stream), cost: Some(Cost::between(before, running.usage()?, stream)) })
     }
 
     /// One stream from host A to an address of host B.
@@ -180,8 +231,25 @@ mod tests {
 
     #[test]
     fn the_time_is_announced_in_advance() {
-        let plan = Plan { deployment: Deployment::Tunnel, rounds: 5, length: Duration::from_secs(2), iperf3: false };
-        assert_eq!(plan.announcement(), "fatpath demo: 5 x 3 streams of 2 s, about 36 s in all");
+        let plan = Plan {
+            deployment: Deployment::Tunnel,
+            rounds: 5,
+            length: Duration::from_secs(2),
+            iperf3: false,
+            peers: false,
+        };
+        assert_eq!(plan.announcement(3), "fatpath demo: 5 x 3 streams of 2 s, about 36 s in all");
+    }
+
+    #[test]
+    fn a_peer_that_fails_is_left_out_from_then_on_and_told_of() {
+        let mut cases = Cases { wanted: Case::OWN.to_vec(), missing: Vec::new() };
+        let peers = [Peer::WireguardGo, Peer::Boringtun].map(Case::Peer);
+        cases.wanted.extend(peers);
+        cases.give_up(peers[0], &Failure::step("ping 10.2.0.1", "nothing after 4.0 s"));
+        assert_eq!(cases.wanted, [&Case::OWN[..], &peers[1..]].concat());
+        let Missing { name, why } = &cases.missing[0];
+        assert_eq!((name.as_str(), why.as_str()), ("wireguard-go", "ping 10.2.0.1: nothing after 4.0 s"));
     }
 
     #[test]

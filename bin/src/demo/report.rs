@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
-use super::meter::GatewayFigures;
-use crate::figures::{self, Ratio, median, rounded};
+use super::meter::{Cost, GatewayFigures};
+use super::peer::Peer;
+use crate::figures::{self, Missing, Ratio, median, rounded};
 
 /// What the ratios are about.
 const CIPHER: &str = "aes-gcm-256";
 
-/// The three ways of the same stream.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// The ways of the same stream.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) enum Case {
     /// Between the hosts over veth alone: the ceiling.
     Veth,
@@ -18,11 +19,13 @@ pub(super) enum Case {
     Thin,
     /// Through the tunnel with packets kept fat.
     Fat,
+    /// Through another tunnel.
+    Peer(Peer),
 }
 
 impl Case {
-    /// In the order in which a round measures them.
-    pub(super) const ALL: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
+    /// Those of every demo, in the order in which a round measures them.
+    pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
 
     /// As the report names it.
     pub(super) const fn name(self) -> &'static str {
@@ -30,6 +33,16 @@ impl Case {
             Self::Veth => "veth",
             Self::Thin => "aes-gcm-256/thin",
             Self::Fat => "aes-gcm-256/fat",
+            Self::Peer(peer) => peer.name(),
+        }
+    }
+
+    /// How its ratio to fat is named, if there is one.
+    fn ratio(self) -> Option<String> {
+        match self {
+            Self::Fat => None,
+            Self::Thin => Some("fat/thin".to_owned()),
+            Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
         }
     }
 }
@@ -39,37 +52,54 @@ impl Case {
 pub(super) struct Sample {
     /// Payload received, in 10⁹ bits per second.
     pub(super) gbps: f64,
-    /// What it cost, where there are gateways.
-    pub(super) gateways: Option<GatewayFigures>,
+    /// What it cost, where a tunnel carries it.
+    pub(super) cost: Option<Cost>,
 }
 
-/// The samples of one round, in the order of [`Case::ALL`].
-pub(super) type Round = [Sample; 3];
+/// The samples of one round.
+pub(super) type Round = BTreeMap<Case, Sample>;
 
-/// The whole result: what a stream cost, where there are gateways.
-pub(super) type Report = figures::Report<Option<GatewayFigures>>;
+/// The whole result: what a stream cost, where a tunnel carries it.
+pub(super) type Report = figures::Report<Option<Cost>>;
 
-/// Sums up at least one round.
+/// Sums up at least one round: the cases that every round has.
 pub(super) fn report(rounds: &[Round]) -> Report {
-    assert!(!rounds.is_empty(), "a report of no rounds");
-    let cases = Case::ALL.map(|case| case_figures(case, rounds)).into();
-    let ratios =
-        vec![ratio("fat/thin", rounds, Case::Fat, Case::Thin), ratio("fat/veth", rounds, Case::Fat, Case::Veth)];
-    Report { bench: "demo", rounds: rounds.len(), cases, ratios }
+    let first = rounds.first().expect("a report of no rounds");
+    let cases = || first.keys().copied().filter(|case| rounds.iter().all(|round| round.contains_key(case)));
+    let mut ratios: Vec<Ratio> = cases().filter_map(|case| ratio(rounds, case)).collect();
+    ratios.sort_by_key(|ratio| ratio.of != "fat/thin");
+    let cases = cases().map(|case| case_figures(case, rounds)).collect();
+    Report { bench: "demo", rounds: rounds.len(), cases, ratios, missing: Vec::new() }
 }
 
-fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Option<GatewayFigures>> {
-    let samples: Vec<&Sample> = rounds.iter().map(|round| &round[case as usize]).collect();
-    let gateways: Vec<&GatewayFigures> = samples.iter().filter_map(|sample| sample.gateways.as_ref()).collect();
+fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Option<Cost>> {
+    let samples: Vec<&Sample> = rounds.iter().map(|round| &round[&case]).collect();
+    let costs: Vec<&Cost> = samples.iter().filter_map(|sample| sample.cost.as_ref()).collect();
     figures::Case {
         name: case.name().to_owned(),
         gbps: rounded(median(samples.iter().map(|sample| sample.gbps))),
-        figures: (!gateways.is_empty()).then(|| medians(&gateways)),
+        figures: (!costs.is_empty()).then(|| medians(&costs)),
     }
 }
 
+fn ratio(rounds: &[Round], under: Case) -> Option<Ratio> {
+    let pairs = rounds.iter().filter_map(|round| Some((round.get(&Case::Fat)?.gbps, round[&under].gbps)));
+    Some(Ratio::new(CIPHER, &under.ratio()?, pairs))
+}
+
 /// Each figure's median on its own.
-fn medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
+fn medians(rounds: &[&Cost]) -> Cost {
+    let of = |figure: fn(&Cost) -> f64| rounded(median(rounds.iter().map(|round| figure(round))));
+    let gateways: Vec<&GatewayFigures> = rounds.iter().filter_map(|round| round.gateways.as_ref()).collect();
+    Cost {
+        cpu_s_per_gb: of(|it| it.cpu_s_per_gb),
+        rss_idle_mib: of(|it| it.rss_idle_mib),
+        rss_peak_mib: of(|it| it.rss_peak_mib),
+        gateways: (!gateways.is_empty()).then(|| gateway_medians(&gateways)),
+    }
+}
+
+fn gateway_medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
     let of = |figure: fn(&GatewayFigures) -> f64| rounded(median(rounds.iter().map(|round| figure(round))));
     let reasons: BTreeSet<&String> = rounds.iter().flat_map(|round| round.copies.keys()).collect();
     let copies = reasons.into_iter().map(|reason| {
@@ -77,29 +107,18 @@ fn medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
         (reason.clone(), rounded(median(values)))
     });
     GatewayFigures {
-        cpu_s_per_gb: of(|it| it.cpu_s_per_gb),
         tx_packets_per_call: of(|it| it.tx_packets_per_call),
         rx_packets_per_call: of(|it| it.rx_packets_per_call),
         tx_copied_bytes_per_byte: of(|it| it.tx_copied_bytes_per_byte),
         rx_copied_bytes_per_byte: of(|it| it.rx_copied_bytes_per_byte),
         copies: copies.collect(),
-        rss_idle_mib: of(|it| it.rss_idle_mib),
-        rss_peak_mib: of(|it| it.rss_peak_mib),
     }
-}
-
-fn ratio(of: &str, rounds: &[Round], over: Case, under: Case) -> Ratio {
-    Ratio::new(CIPHER, of, rounds.iter().map(|round| (round[over as usize].gbps, round[under as usize].gbps)))
 }
 
 impl fmt::Display for Report {
     /// The table, without a last newline.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "medians of {} rounds of one TCP stream; tx: sending gateway, rx: receiving gateway\n",
-            self.rounds
-        )?;
+        writeln!(f, "medians of {} rounds of one TCP stream; tx: sending end, rx: receiving end\n", self.rounds)?;
         writeln!(
             f,
             "{:<17} {:>8} {:>9} {:>15} {:>17} {:>15}",
@@ -112,29 +131,35 @@ impl fmt::Display for Report {
         )?;
         for case in &self.cases {
             let mut line = format!("{:<17} {:>8.2}", case.name, case.gbps);
-            if let Some(it) = &case.figures {
-                write!(
-                    line,
-                    " {:>9.3} {:>7.1} {:>7.1} {:>8.4} {:>8.4} {:>7.1} {:>7.1}",
-                    it.cpu_s_per_gb,
-                    it.tx_packets_per_call,
-                    it.rx_packets_per_call,
-                    it.tx_copied_bytes_per_byte,
-                    it.rx_copied_bytes_per_byte,
-                    it.rss_idle_mib,
-                    it.rss_peak_mib
-                )?;
+            if let Some(cost) = &case.figures {
+                write!(line, " {:>9.3} ", cost.cpu_s_per_gb)?;
+                match &cost.gateways {
+                    Some(it) => write!(
+                        line,
+                        "{:>7.1} {:>7.1} {:>8.4} {:>8.4}",
+                        it.tx_packets_per_call,
+                        it.rx_packets_per_call,
+                        it.tx_copied_bytes_per_byte,
+                        it.rx_copied_bytes_per_byte
+                    )?,
+                    None => write!(line, "{:33}", "")?,
+                }
+                write!(line, " {:>7.1} {:>7.1}", cost.rss_idle_mib, cost.rss_peak_mib)?;
             }
             writeln!(f, "{line}")?;
         }
         writeln!(f, "\ncopied bytes per forwarded byte, by reason:")?;
         for case in &self.cases {
-            if let Some(it) = &case.figures {
+            if let Some(it) = case.figures.as_ref().and_then(|cost| cost.gateways.as_ref()) {
                 writeln!(f, "  {:<17} {}", case.name, by_reason(&it.copies))?;
             }
         }
         writeln!(f, "\nratios of Gb/s, round by round:")?;
-        f.write_str(&self.ratio_lines())
+        f.write_str(&self.ratio_lines())?;
+        if !self.missing.is_empty() {
+            write!(f, "\n\nnot measured:")?;
+        }
+        self.missing.iter().try_for_each(|Missing { name, why }| write!(f, "\n  {name:<17} {why}"))
     }
 }
 
@@ -149,33 +174,34 @@ mod tests {
 
     fn sample(gbps: f64, tx_copied: f64) -> Sample {
         let gateways = GatewayFigures {
-            cpu_s_per_gb: 0.25,
             tx_packets_per_call: 44.0,
             rx_packets_per_call: 40.0,
             tx_copied_bytes_per_byte: tx_copied,
             rx_copied_bytes_per_byte: 0.0,
             copies: if tx_copied > 0.0 { [("tx/wire-frame".to_owned(), tx_copied)].into() } else { BTreeMap::new() },
-            rss_idle_mib: 9.5,
-            rss_peak_mib: 20.0,
         };
-        Sample { gbps, gateways: Some(gateways) }
+        Sample { gbps, cost: Some(Cost { gateways: Some(gateways), ..peer_cost() }) }
+    }
+
+    fn peer_cost() -> Cost {
+        Cost { cpu_s_per_gb: 0.25, rss_idle_mib: 9.5, rss_peak_mib: 20.0, gateways: None }
     }
 
     fn three_rounds() -> [Round; 3] {
-        let veth = |gbps| Sample { gbps, gateways: None };
+        let veth = |gbps| Sample { gbps, cost: None };
+        let round = |samples: [Sample; 3]| Case::OWN.into_iter().zip(samples).collect();
         [
-            [veth(40.0), sample(1.0, 0.0), sample(8.0, 1.0)],
-            [veth(20.0), sample(2.0, 0.0), sample(8.0, 1.0)],
-            [veth(30.0), sample(1.6, 0.0), sample(9.0, 1.1)],
+            round([veth(40.0), sample(1.0, 0.0), sample(8.0, 1.0)]),
+            round([veth(20.0), sample(2.0, 0.0), sample(8.0, 1.0)]),
+            round([veth(30.0), sample(1.6, 0.0), sample(9.0, 1.1)]),
         ]
     }
 
     #[test]
     fn the_json_has_the_shape_of_every_benchmark() {
-        let cost = r#""cpu_s_per_gb":0.25,"tx_packets_per_call":44.0,"rx_packets_per_call":40.0"#;
-        let memory = r#""rss_idle_mib":9.5,"rss_peak_mib":20.0"#;
+        let cost = r#""cpu_s_per_gb":0.25,"rss_idle_mib":9.5,"rss_peak_mib":20.0,"tx_packets_per_call":44.0,"rx_packets_per_call":40.0"#;
         let want = format!(
-            r#"{{"bench":"demo","rounds":3,"cases":[{{"name":"veth","gbps":30.0}},{{"name":"aes-gcm-256/thin","gbps":1.6,{cost},"tx_copied_bytes_per_byte":0.0,"rx_copied_bytes_per_byte":0.0,"copies":{{}},{memory}}},{{"name":"aes-gcm-256/fat","gbps":8.0,{cost},"tx_copied_bytes_per_byte":1.0,"rx_copied_bytes_per_byte":0.0,"copies":{{"tx/wire-frame":1.0}},{memory}}}],"ratios":[{{"name":"aes-gcm-256","of":"fat/thin","median":5.625,"min":4.0,"max":8.0}},{{"name":"aes-gcm-256","of":"fat/veth","median":0.3,"min":0.2,"max":0.4}}]}}"#
+            r#"{{"bench":"demo","rounds":3,"cases":[{{"name":"veth","gbps":30.0}},{{"name":"aes-gcm-256/thin","gbps":1.6,{cost},"tx_copied_bytes_per_byte":0.0,"rx_copied_bytes_per_byte":0.0,"copies":{{}}}},{{"name":"aes-gcm-256/fat","gbps":8.0,{cost},"tx_copied_bytes_per_byte":1.0,"rx_copied_bytes_per_byte":0.0,"copies":{{"tx/wire-frame":1.0}}}}],"ratios":[{{"name":"aes-gcm-256","of":"fat/thin","median":5.625,"min":4.0,"max":8.0}},{{"name":"aes-gcm-256","of":"fat/veth","median":0.3,"min":0.2,"max":0.4}}]}}"#
         );
         assert_eq!(report(&three_rounds()).to_json(), want);
     }
@@ -183,7 +209,7 @@ mod tests {
     #[test]
     fn the_table_says_the_same() {
         let want = "\
-medians of 3 rounds of one TCP stream; tx: sending gateway, rx: receiving gateway
+medians of 3 rounds of one TCP stream; tx: sending end, rx: receiving end
 
                       Gb/s  CPU s/GB    packets/call        copied B/B      memory MiB
                                           tx      rx       tx       rx    idle    peak
@@ -202,9 +228,26 @@ ratios of Gb/s, round by round:
     }
 
     #[test]
+    fn a_peer_stands_beside_and_one_that_failed_once_is_left_out() {
+        let mut rounds = three_rounds();
+        for (at, round) in rounds.iter_mut().enumerate() {
+            let sample = Sample { gbps: 4.0, cost: Some(peer_cost()) };
+            round.insert(Case::Peer(Peer::WireguardGo), sample.clone());
+            if at != 1 {
+                round.insert(Case::Peer(Peer::Boringtun), sample);
+            }
+        }
+        let text = report(&rounds).to_string();
+        let line = "\nwireguard-go          4.00     0.250                                       9.5    20.0\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.ends_with("\n  aes-gcm-256 fat/wireguard-go    2.00  (2.00 to 2.25)"), "{text}");
+        assert!(!text.contains("boringtun"), "{text}");
+    }
+
+    #[test]
     fn a_case_that_moved_nothing_leaves_a_report_that_can_be_read() {
-        let nothing = || Sample { gbps: 0.0, gateways: None };
-        let json = report(&[[nothing(), nothing(), nothing()]]).to_json();
+        let nothing = |case| (case, Sample { gbps: 0.0, cost: None });
+        let json = report(&[Case::OWN.map(nothing).into()]).to_json();
         let ratio = &serde_json::from_str::<serde_json::Value>(&json).unwrap()["ratios"][0];
         assert_eq!(ratio["median"], 0.0);
     }

@@ -16,8 +16,8 @@ fn esp() -> Outcome {
     let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
     assert_eq!((&figures["bench"], &figures["rounds"]), (&"esp".into(), &1.into()), "{text}");
     for side in ["tx", "rx"] {
-        for group in ["transport/null", "tunnel/aes-gcm-128", "tunnel/aes-gcm-256", "tunnel/aes-gcm-256-64b"] {
-            for case in ["baseline", "fat", "limit"] {
+        for group in ["transport/null", "tunnel/aes-gcm-128", "tunnel/chacha20-poly1305", "tunnel/aes-gcm-256-64b"] {
+            for case in ["baseline", "fat", "worker", "limit"] {
                 let name = format!("{side}/{group}/{case}");
                 let case = entry(&figures["cases"], |entry| entry["name"] == name.as_str()).ok_or(name)?;
                 for figure in ["gbps", "ns_per_packet"] {
@@ -25,7 +25,7 @@ fn esp() -> Outcome {
                 }
                 assert_eq!(case["allocs_per_packet"], 0.0, "{case}");
             }
-            for of in ["fat/baseline", "fat/limit"] {
+            for of in ["fat/baseline", "fat/limit", "worker/fat"] {
                 let name = format!("{side}/{group}");
                 let ratio = entry(&figures["ratios"], |entry| entry["name"] == name.as_str() && entry["of"] == of);
                 assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {text}");

@@ -1,16 +1,21 @@
 //! Two gateways with an SA from the first to the second.
 
+use std::num::NonZeroUsize;
+use std::sync::{Arc, mpsc};
+
 use base::{LinkId, SaId, TableId};
 use fib::{Route, RouteKind};
+use ipsec::crypto::{Pool, PoolCrypto};
 use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use offload::Features;
 use packet::Memory;
 use path::{Path, PortConfig};
 use sim::{policy, unique_mask};
 
-use super::Setting;
 use super::load::{FLOW, Traffic};
+use super::{Setting, Side};
 use crate::bench::case::Load;
+use crate::bench::cpu;
 
 /// The link to a gateway's hosts.
 pub(super) const LAN: LinkId = LinkId(1);
@@ -30,6 +35,8 @@ pub(super) enum Way {
     Baseline,
     /// With every offload.
     Fat,
+    /// The same, and the gateway that is looked at has a crypto thread on another processor.
+    Worker,
 }
 
 /// One gateway.
@@ -65,6 +72,10 @@ impl Pair {
         for dir in [Dir::In, Dir::Fwd] {
             far.path.ipsec.add_policy(policy(dir, NETS[0], NETS[1], &sas)).expect("a good policy");
         }
+        if way == Way::Worker {
+            let measured = if setting.side == Side::Tx { &mut near } else { &mut far };
+            measured.path.ipsec.set_crypto(Some(Box::new(helper())));
+        }
         Self { near, far, way, sa: id }
     }
 
@@ -77,6 +88,19 @@ impl Pair {
     pub(super) fn load(&self, traffic: Traffic) -> Load {
         traffic.load(self.inner_mtu())
     }
+}
+
+/// One crypto thread, which has found its processor.
+fn helper() -> PoolCrypto {
+    let (there, is_there) = mpsc::channel();
+    let start = move |_| {
+        cpu::step_aside();
+        there.send(()).expect("somebody waits");
+    };
+    let pool = Pool::new(NonZeroUsize::MIN, start).expect("one more thread");
+    // As long as this thread ran before all others, that one would not begin to.
+    is_there.recv().expect("it tells");
+    PoolCrypto::new(Arc::new(pool))
 }
 
 /// The SA of a setting.
@@ -103,7 +127,7 @@ impl Gateway {
         {
             let (features, gro) = match way {
                 Way::Baseline => (Features::NONE, false),
-                Way::Fat => (Features::ALL, true),
+                Way::Fat | Way::Worker => (Features::ALL, true),
             };
             path.set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro });
             path.fib.add_address(id, address.parse().expect("an address"));

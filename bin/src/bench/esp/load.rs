@@ -82,7 +82,7 @@ impl Source {
         let (segs, size) = segments(pair.inner_mtu());
         let seq = |segment: usize| (1 + segment * size) as u32;
         let templates = match (traffic, pair.way) {
-            (Traffic::SuperPackets, Way::Fat) => {
+            (Traffic::SuperPackets, Way::Fat | Way::Worker) => {
                 let mem = Memory::heap();
                 let fat = |train: usize| {
                     let pkt = FLOW.fat_tcp(&mem, seq(train * segs), segs * size, size as u16);

@@ -7,6 +7,7 @@
 //! - `baseline` is packet by packet, as with `offloads = false`: what comes in has the wire's size already, and nothing
 //!   is glued.
 //! - `fat` has every offload on, as a gateway has them.
+//! - `worker` is the same with a crypto thread on another processor.
 //! - `limit` is the cipher alone, by the same calls over as many bytes in pages as many. Null has none: in its place
 //!   stand a copy of the bytes for `tx` and a sum of them for `rx`, which is what is left to do.
 //!
@@ -54,26 +55,30 @@ enum Cipher {
     Null,
     AesGcm128,
     AesGcm256,
+    ChaCha20Poly1305,
 }
 
 impl Cipher {
-    const ALL: [Self; 3] = [Self::Null, Self::AesGcm128, Self::AesGcm256];
+    const ALL: [Self; 4] = [Self::Null, Self::AesGcm128, Self::AesGcm256, Self::ChaCha20Poly1305];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Null => "null",
             Self::AesGcm128 => "aes-gcm-128",
             Self::AesGcm256 => "aes-gcm-256",
+            Self::ChaCha20Poly1305 => "chacha20-poly1305",
         }
     }
 
     /// With a key, which protects nothing that anybody sends.
     fn algorithm(self) -> Algorithm {
-        let gcm = |len: u8| Algorithm::GcmAes { key: (0..len).collect::<Vec<u8>>().into(), icv_len: 16 };
+        let key = |len: u8| (0..len).collect::<Vec<u8>>().into();
+        let gcm = |len| Algorithm::GcmAes { key: key(len), icv_len: 16 };
         match self {
             Self::Null => Algorithm::Null,
             Self::AesGcm128 => gcm(16 + 4),
             Self::AesGcm256 => gcm(32 + 4),
+            Self::ChaCha20Poly1305 => Algorithm::ChaCha20Poly1305 { key: key(32 + 4) },
         }
     }
 }
@@ -82,6 +87,7 @@ impl Cipher {
 const COMPARISONS: &[Comparison] = &[
     Comparison { of: "fat/baseline", over: &["fat"], under: &["baseline"] },
     Comparison { of: "fat/limit", over: &["fat"], under: &["limit"] },
+    Comparison { of: "worker/fat", over: &["worker"], under: &["fat"] },
 ];
 
 /// How a flood and a good flow compare with each alone: what is left of the flow's share of the processor.
@@ -133,6 +139,7 @@ impl Setting {
         let cases = vec![
             Plan::new("baseline", load, move || through(Way::Baseline)),
             Plan::new("fat", load, move || through(Way::Fat)),
+            Plan::new("worker", load, move || through(Way::Worker)),
             Plan::new("limit", load, move || Box::new(Limit::new(self, &Pair::new(self, Way::Fat)))),
         ];
         Group { name: self.name(), cases, ratios: COMPARISONS }
@@ -174,7 +181,7 @@ mod tests {
 
     #[test]
     fn fat_packets_leave_whole_and_others_as_they_came() {
-        for (way, want) in [(Way::Baseline, 184), (Way::Fat, 4)] {
+        for (way, want) in [(Way::Baseline, 184), (Way::Fat, 4), (Way::Worker, 4)] {
             let mut turn = Sending::new(Pair::new(Setting::COMMON, way), Traffic::SuperPackets);
             turn.prepare();
             turn.run();
