@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, Instant, LinkId};
 use control::algorithm::Name;
 use control::model::{LinkConfig, LinkKind, SaConfig};
 use control::state::{
     CopyState, CounterState, CountersState, DropState, LinkState, LinkStats, NeighbourState, OffloadState, PolicyState,
     RouteState, SaState, SaStats,
 };
+use control::xfrm::Ages;
 use control::{Shown, What};
 use ipsec::{Sa, replay::ReplayWindow};
 use link::Layer;
@@ -17,6 +18,7 @@ use path::Port;
 use wire::Spi;
 
 use super::worker::{Slot, Worker};
+use super::xfrm;
 
 /// One kind of thing, as it is now.
 pub(crate) fn show(worker: &Worker, what: What) -> Shown {
@@ -116,13 +118,14 @@ fn neighbours(worker: &Worker) -> Vec<NeighbourState> {
 fn sas(worker: &Worker) -> Vec<SaState> {
     let sad = worker.path.ipsec.sad();
     let states = worker.config.sas.iter().filter_map(|config| {
-        let id = sad.by_spi(config.dst, Spi(config.spi), 0)?;
-        Some(sa(config, sad.get(id)?))
+        let mark = config.mark.map_or(0, |mark| mark.value);
+        let id = sad.by_spi(config.dst, Spi(config.spi), mark)?;
+        Some(sa(config, sad.get(id)?, worker.now()))
     });
     states.collect()
 }
 
-fn sa(config: &SaConfig, sa: &Sa) -> SaState {
+fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
     let algorithm = &config.algorithm;
     let stats = sa.stats();
     SaState {
@@ -143,6 +146,12 @@ fn sa(config: &SaConfig, sa: &Sa) -> SaState {
         oseq: sa.oseq(),
         seq: sa.replay().top(),
         bitmap: bitmap(sa.replay()),
+        mark: config.mark,
+        output_mark: config.output_mark,
+        if_id: config.if_id,
+        limit: config.limit,
+        dying: sa.is_dying(),
+        ages: ages(now, sa.added(), sa.first_used()),
         stats: SaStats {
             packets: stats.packets,
             bytes: stats.bytes,
@@ -151,6 +160,11 @@ fn sa(config: &SaConfig, sa: &Sa) -> SaState {
             integrity_failed: stats.failed,
         },
     }
+}
+
+fn ages(now: Instant, added: Option<Instant>, used: Option<Instant>) -> Ages {
+    let secs = |at: Option<Instant>| at.map(|at| now.since(at).as_secs());
+    Ages { add_secs: secs(added), use_secs: secs(used) }
 }
 
 /// Bit `n`, counted from the first word's lowest, stands for the highest number less `n`.
@@ -166,12 +180,21 @@ fn bitmap(window: &ReplayWindow) -> Vec<u32> {
 
 /// In the order in which they are asked.
 fn policies(worker: &Worker) -> Vec<PolicyState> {
-    let states = worker.config.policies.iter().map(|policy| PolicyState {
-        dir: policy.dir,
-        selector: policy.selector,
-        priority: policy.priority,
-        action: policy.action,
-        templates: policy.templates.clone(),
+    let spd = worker.path.ipsec.spd();
+    let states = worker.config.policies.iter().filter_map(|config| {
+        // One that has expired is not shown.
+        let policy = spd.get(spd.find(&xfrm::policy(config).key())?)?;
+        Some(PolicyState {
+            dir: config.dir,
+            selector: config.selector,
+            priority: config.priority,
+            action: config.action,
+            templates: config.templates.clone(),
+            mark: config.mark,
+            if_id: config.if_id,
+            limit: config.limit,
+            ages: ages(worker.now(), policy.added(), policy.used()),
+        })
     });
     let mut states: Vec<PolicyState> = states.collect();
     states.sort_by_key(|policy| (policy.dir as u8, policy.priority));

@@ -120,6 +120,11 @@ impl Worker {
         }
     }
 
+    /// The time, as every core is told it.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
     /// How long nothing needs doing, as far as is known.
     fn limit(&self) -> Option<Duration> {
         let down = self.slots.iter().flatten().filter_map(|slot| slot.down.as_ref().map(|down| down.retry_at));

@@ -1,13 +1,13 @@
 //! From one configuration to the next: what changes of SAs and policies, in the terms of the `ipsec` crate.
 
-use std::net::IpAddr;
+use std::time::Duration;
 
 use base::Prefix;
 use control::Change;
-use control::model::{self, Config};
+use control::model::{self, Config, PolicyDefault, XfrmOptions};
 use ipsec::{
-    Action, Algorithm, Authentication, Code, ConfigError, Dir, Encryption, EspInUdp, Ipsec, Level, Mode, PolicyConfig,
-    PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
+    Action, Algorithm, Authentication, Code, ConfigError, Dir, Encryption, EspInUdp, Ipsec, Level, Lifetime, Limits,
+    Mark, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
 use zeroize::Zeroizing;
@@ -17,11 +17,12 @@ use crate::error::CliError;
 /// One step of a change.
 #[derive(Clone, Debug)]
 enum Step {
-    RemoveSa(IpAddr, Spi),
+    RemoveSa(SaConfig),
     AddSa(SaConfig, u64),
     UpdateSa(SaConfig),
     RemovePolicy(PolicyKey),
     AddPolicy(PolicyConfig),
+    SetOptions(PolicyDefault, XfrmOptions),
 }
 
 /// What changes, as steps that were found to be right.
@@ -41,12 +42,15 @@ impl Steps {
     ) -> Result<Self, CliError> {
         check(old, new, change)?;
         let mut steps = Vec::new();
-        steps.extend(change.sas.removed.iter().map(|&at| Step::RemoveSa(old.sas[at].dst, Spi(old.sas[at].spi))));
+        steps.extend(change.sas.removed.iter().map(|&at| Step::RemoveSa(sa(&old.sas[at]))));
         for kept in change.sas.kept.iter().filter(|kept| kept.changed) {
             steps.push(Step::UpdateSa(sa(&new.sas[kept.new])));
         }
         for &at in &change.sas.added {
             steps.push(Step::AddSa(sa(&new.sas[at]), random()?));
+        }
+        if change.options {
+            steps.push(Step::SetOptions(new.policy_default, new.xfrm));
         }
         if change.policies {
             let gone = old.policies.iter().map(|it| Step::RemovePolicy(policy(it).key()));
@@ -71,9 +75,9 @@ impl Steps {
 impl Step {
     fn take(self, ipsec: &mut Ipsec) -> Result<(), ConfigError> {
         match self {
-            Self::RemoveSa(dst, spi) => {
+            Self::RemoveSa(SaConfig { dst, spi, mark, .. }) => {
                 // It may have expired.
-                drop(ipsec.remove_sa(dst, spi, 0));
+                drop(ipsec.remove_sa(dst, spi, mark.value));
                 Ok(())
             }
             Self::AddSa(config, mask) => ipsec.add_sa(&config, mask).map(drop),
@@ -87,6 +91,10 @@ impl Step {
                 Ok(())
             }
             Self::AddPolicy(config) => ipsec.add_policy(config),
+            Self::SetOptions(default, options) => {
+                set_options(ipsec, default, options);
+                Ok(())
+            }
         }
     }
 }
@@ -124,6 +132,10 @@ fn sa(config: &model::SaConfig) -> SaConfig {
         selector: config.selector.as_ref().map(selector),
         seq: config.seq,
         oseq: config.oseq,
+        mark: mark(config.mark),
+        output_mark: mark(config.output_mark),
+        if_id: config.if_id,
+        lifetime: lifetime(&config.limit),
         ..SaConfig::new(config.src, config.dst, Spi(config.spi), mode(config.mode), algorithm(&config.algorithm))
     }
 }
@@ -183,6 +195,29 @@ fn flags(flags: model::SaFlags) -> SaFlags {
     SaFlags { noecn, decap_dscp, nopmtudisc, wildrecv, icmp, af_unspec, esn, dont_encap_dscp, oseq_may_wrap }
 }
 
+fn set_options(ipsec: &mut Ipsec, default: PolicyDefault, options: XfrmOptions) {
+    let PolicyDefault { block_in, block_out, block_fwd } = default;
+    for (dir, block) in [(Dir::In, block_in), (Dir::Out, block_out), (Dir::Fwd, block_fwd)] {
+        ipsec.set_default_policy(dir, if block { Action::Block } else { Action::Allow });
+    }
+    ipsec.set_larval_drop(options.larval_drop);
+    ipsec.set_acq_expires(Duration::from_secs(options.acq_expires.into()));
+}
+
+fn mark(mark: Option<model::Mark>) -> Mark {
+    mark.map_or(Mark::ANY, |model::Mark { value, mask }| Mark { value, mask })
+}
+
+fn lifetime(limit: &model::Limit) -> Lifetime {
+    let limits = |bounds: &model::Bounds| Limits {
+        bytes: bounds.bytes.unwrap_or(u64::MAX),
+        packets: bounds.packets.unwrap_or(u64::MAX),
+        added: bounds.add_secs.map(Duration::from_secs),
+        used: bounds.use_secs.map(Duration::from_secs),
+    };
+    Lifetime { soft: limits(&limit.soft), hard: limits(&limit.hard) }
+}
+
 fn sa_dir(dir: model::SaDir) -> SaDir {
     match dir {
         model::SaDir::In => SaDir::In,
@@ -212,7 +247,7 @@ fn dir(dir: model::Dir) -> Dir {
     }
 }
 
-fn policy(config: &model::PolicyConfig) -> PolicyConfig {
+pub(super) fn policy(config: &model::PolicyConfig) -> PolicyConfig {
     PolicyConfig {
         priority: config.priority,
         action: match config.action {
@@ -220,6 +255,9 @@ fn policy(config: &model::PolicyConfig) -> PolicyConfig {
             model::PolicyAction::Block => Action::Block,
         },
         templates: config.templates.iter().map(template).collect(),
+        mark: mark(config.mark),
+        if_id: config.if_id,
+        lifetime: lifetime(&config.limit),
         ..PolicyConfig::new(dir(config.dir), selector(&config.selector))
     }
 }

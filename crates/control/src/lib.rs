@@ -14,6 +14,7 @@ pub mod reload;
 pub mod request;
 pub mod state;
 mod text;
+pub mod xfrm;
 
 pub use file::ConfigError;
 pub use model::Config;

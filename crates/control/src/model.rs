@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
 pub use crate::key::Key;
+pub use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
 
 /// Everything a node is configured with. The empty one is a node without links.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -24,6 +25,10 @@ pub struct Config {
     pub sas: Vec<SaConfig>,
     /// Security policies.
     pub policies: Vec<PolicyConfig>,
+    /// What becomes of packets that none of them is for.
+    pub policy_default: PolicyDefault,
+    /// What holds for all SAs.
+    pub xfrm: XfrmOptions,
 }
 
 /// A link of the node.
@@ -97,7 +102,7 @@ pub enum RouteAction {
     Prohibit,
 }
 
-/// A static ESP security association (RFC 4301 §4.4.2), for one direction.
+/// An ESP security association (RFC 4301 §4.4.2), for one direction.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SaConfig {
     /// The outer source.
@@ -120,12 +125,20 @@ pub struct SaConfig {
     pub flags: SaFlags,
     /// The UDP header around ESP, if there is one.
     pub encap: Option<Encap>,
-    /// Which inner packets may use it; `None` lets any.
+    /// Which inner packets may use it; `None` lets any of its own family, or of both with the flag `af-unspec`.
     pub selector: Option<Selector>,
     /// The highest sequence number that counts as received when the SA is added.
     pub seq: u64,
     /// The last sequence number that counts as sent when it is added.
     pub oseq: u64,
+    /// Which marked packets it is for; `None` is all.
+    pub mark: Option<Mark>,
+    /// What its packets are marked with.
+    pub output_mark: Option<Mark>,
+    /// The number of the XFRM interface that it is for; 0 for none.
+    pub if_id: u32,
+    /// When it ends.
+    pub limit: Limit,
 }
 
 /// Which way an SA's packets go: Linux's `XFRM_SA_DIR_*`.
@@ -235,6 +248,12 @@ pub struct PolicyConfig {
     pub action: PolicyAction,
     /// The SAs that they need, the innermost first. None: they pass in clear.
     pub templates: Vec<Template>,
+    /// Which marked packets it is for; `None` is all.
+    pub mark: Option<Mark>,
+    /// The number of the XFRM interface that it is for; 0 for none.
+    pub if_id: u32,
+    /// When it ends.
+    pub limit: Limit,
 }
 
 /// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.

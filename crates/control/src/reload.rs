@@ -18,6 +18,8 @@ pub struct Change {
     pub routes: bool,
     /// Whether the policies differ, which are then replaced as a whole: among equals in priority the first one wins.
     pub policies: bool,
+    /// Whether what holds for all SAs and policies differs.
+    pub options: bool,
 }
 
 /// What becomes of a list's items.
@@ -50,12 +52,13 @@ impl Change {
             sas: ListChange::between(&old.sas, &new.sas, same_sa),
             routes: old.routes != new.routes,
             policies: old.policies != new.policies,
+            options: (old.policy_default, old.xfrm) != (new.policy_default, new.xfrm),
         }
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.links.is_empty() && self.sas.is_empty() && !self.routes && !self.policies
+        self.links.is_empty() && self.sas.is_empty() && !self.routes && !self.policies && !self.options
     }
 }
 
@@ -84,10 +87,10 @@ fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
     old.name == new.name && old.kind == new.kind && old.offloads == new.offloads
 }
 
-/// The same SA in the SAD, where destination and SPI name it (RFC 4301 §4.1), with the same key. What else is different
+/// The same SA in the SAD, where destination, SPI and mark name it (RFC 4301 §4.1), with the same key. What else is different
 /// is changed in place: a new window would take old packets once more.
 fn same_sa(old: &SaConfig, new: &SaConfig) -> bool {
-    (old.dst, old.spi) == (new.dst, new.spi) && old.algorithm == new.algorithm
+    (old.dst, old.spi, old.mark) == (new.dst, new.spi, new.mark) && old.algorithm == new.algorithm
 }
 
 #[cfg(test)]

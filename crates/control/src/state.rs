@@ -6,6 +6,7 @@ use base::{IfAddr, Prefix};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Dir, Encap, Mode, PolicyAction, SaDir, Selector, Template};
+use crate::xfrm::{Ages, Limit, Mark};
 
 /// A link.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
@@ -142,6 +143,18 @@ pub struct SaState {
     pub seq: u64,
     /// The anti-replay window in words of 32 bits: bit `n`, counted from the first word's lowest, stands for `seq - n`.
     pub bitmap: Vec<u32>,
+    /// Which marked packets it is for.
+    pub mark: Option<Mark>,
+    /// What its packets are marked with.
+    pub output_mark: Option<Mark>,
+    /// The number of its XFRM interface; 0 for none.
+    pub if_id: u32,
+    /// When it ends.
+    pub limit: Limit,
+    /// Whether a soft limit is reached.
+    pub dying: bool,
+    /// Since when it is there and in use.
+    pub ages: Ages,
     /// What went through it.
     pub stats: SaStats,
 }
@@ -174,6 +187,14 @@ pub struct PolicyState {
     pub action: PolicyAction,
     /// The SAs they need.
     pub templates: Vec<Template>,
+    /// Which marked packets.
+    pub mark: Option<Mark>,
+    /// The number of its XFRM interface; 0 for none.
+    pub if_id: u32,
+    /// When it ends.
+    pub limit: Limit,
+    /// Since when it is there, and when it was used last.
+    pub ages: Ages,
 }
 
 /// What was counted. Every counter is here, those at zero too.

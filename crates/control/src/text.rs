@@ -147,12 +147,20 @@ impl Display for SaState {
         optional(f, "flag", Some(flags.join(" ")).filter(|flags| !flags.is_empty()))?;
         optional(f, "extra_flag", Some(extra.join(" ")).filter(|flags| !flags.is_empty()))?;
         writeln!(f)?;
+        for (word, mark) in [("mark", self.mark), ("output-mark", self.output_mark)] {
+            if let Some(mark) = mark {
+                writeln!(f, "\t{word} {mark}")?;
+            }
+        }
         self.algorithms(f)?;
         if let Some(encap) = self.encap {
             let any = if self.dst.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
             writeln!(f, "\tencap type espinudp sport {} dport {} addr {any}", encap.sport, encap.dport)?;
         }
         self.anti_replay(f)?;
+        if self.if_id != 0 {
+            writeln!(f, "\tif_id {:#x}", self.if_id)?;
+        }
         if let Some(dir) = self.dir {
             writeln!(f, "\tdir {dir}")?;
         }
@@ -160,7 +168,12 @@ impl Display for SaState {
             writeln!(f, "\tsel {selector}")?;
         }
         let stats = &self.stats;
+        write!(f, "{}", self.limit)?;
         writeln!(f, "\tlifetime current:\n\t  {}(bytes), {}(packets)", stats.bytes, stats.packets)?;
+        write!(f, "{}", self.ages)?;
+        if self.dying {
+            writeln!(f, "\t  dying")?;
+        }
         write!(f, "\tstats:\n\t  replay-window {} replay {}", stats.replay_window, stats.replay)?;
         writeln!(f, " failed {}", stats.integrity_failed)
     }
@@ -212,7 +225,13 @@ impl Display for PolicyState {
                 writeln!(f, "\t\tlevel use")?;
             }
         }
-        Ok(())
+        if let Some(mark) = self.mark {
+            writeln!(f, "\tmark {mark}")?;
+        }
+        if self.if_id != 0 {
+            writeln!(f, "\tif_id {:#x}", self.if_id)?;
+        }
+        write!(f, "{}\tlifetime current:\n{}", self.limit, self.ages)
     }
 }
 

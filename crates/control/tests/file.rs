@@ -67,6 +67,10 @@ fn a_file_becomes_the_model_that_it_describes() {
             selector: None,
             seq: 0,
             oseq: 0,
+            mark: None,
+            output_mark: None,
+            if_id: 0,
+            limit: Limit::default(),
         },
         SaConfig {
             src: ip("198.51.100.7"),
@@ -88,6 +92,10 @@ fn a_file_becomes_the_model_that_it_describes() {
             }),
             seq: 0,
             oseq: 0,
+            mark: None,
+            output_mark: None,
+            if_id: 0,
+            limit: Limit::default(),
         },
     ];
     assert_eq!(config.sas, sas);
@@ -105,6 +113,9 @@ fn a_file_becomes_the_model_that_it_describes() {
                 reqid: 1,
                 level: Level::Required,
             }],
+            mark: None,
+            if_id: 0,
+            limit: Limit::default(),
         },
         PolicyConfig {
             dir: Dir::In,
@@ -112,6 +123,9 @@ fn a_file_becomes_the_model_that_it_describes() {
             priority: 7,
             action: PolicyAction::Block,
             templates: Vec::new(),
+            mark: None,
+            if_id: 0,
+            limit: Limit::default(),
         },
     ];
     assert_eq!(config.policies, policies);
@@ -275,4 +289,82 @@ fn a_file_that_is_cut_or_garbled_anywhere_is_read_or_refused_in_one_line() {
         }
     }
     assert!(refused > GOOD.len(), "{refused}");
+}
+
+const SA: &str = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 1\nenc = \"ecb(cipher_null)\"\n";
+const POLICY: &str = "[[policy]]\ndir = \"out\"\ndst = \"10.0.0.0/8\"\n";
+
+fn read(texts: &[&str]) -> Result<Config, String> {
+    Config::from_toml(&texts.concat(), "f").map_err(|err| err.to_string())
+}
+
+#[test]
+fn marks_interfaces_and_limits_are_read() {
+    let marks = "mark = 5\noutput-mark = { value = 0x10, mask = 0xf0 }\nif_id = 7\n";
+    let limit = "limit = { byte-soft = 1, byte-hard = 2, packet-soft = 3, packet-hard = 4, time-soft = 5, \
+                 time-hard = 6, time-use-soft = 7, time-use-hard = 8 }\n";
+    let config = read(&[SA, marks, limit, POLICY, "mark = 5\nif_id = 7\nlimit = { time-hard = 9 }\n"]).unwrap();
+    let (sa, policy) = (&config.sas[0], &config.policies[0]);
+    let five = Some(Mark { value: 5, mask: u32::MAX });
+    assert_eq!((sa.mark, sa.output_mark, sa.if_id), (five, Some(Mark { value: 0x10, mask: 0xf0 }), 7));
+    let bounds = |bytes, packets, add_secs, use_secs| Bounds {
+        bytes: Some(bytes),
+        packets: Some(packets),
+        add_secs: Some(add_secs),
+        use_secs: Some(use_secs),
+    };
+    assert_eq!(sa.limit, Limit { soft: bounds(1, 3, 5, 7), hard: bounds(2, 4, 6, 8) });
+    let hard = Bounds { add_secs: Some(9), ..Bounds::default() };
+    assert_eq!((policy.mark, policy.if_id, policy.limit), (five, 7, Limit { hard, ..Limit::default() }));
+    let none = read(&[SA, POLICY]).unwrap();
+    assert_eq!((none.sas[0].mark, none.policies[0].limit), (None, Limit::default()));
+    // Two may differ by their marks alone.
+    assert_eq!(read(&[SA, "mark = 1\n", SA, "mark = 2\n", POLICY, POLICY, "if_id = 1\n"]).unwrap().sas.len(), 2);
+}
+
+#[test]
+fn what_holds_for_all_sas_and_policies_is_read() {
+    let config = read(&["[ipsec]\nlarval-drop = false\nacq-expires = 9\n[policy-default]\nin = \"block\"\n"]).unwrap();
+    assert_eq!(config.xfrm, XfrmOptions { larval_drop: false, acq_expires: 9 });
+    assert_eq!(config.policy_default, PolicyDefault { block_in: true, ..PolicyDefault::default() });
+    let none = Config::default();
+    assert_eq!((none.xfrm.larval_drop, none.xfrm.acq_expires), (true, 30));
+    let change = control::Change::between(&none, &config);
+    assert!(change.options && !change.is_empty() && !control::Change::between(&config, &config).options);
+}
+
+#[test]
+fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
+    let cases = [
+        (
+            SA,
+            "mark = { value = 0x11, mask = 0xf }\n",
+            "f:6: sa[0].mark: 0x11 has bits outside of the mask 0xf; use 0x1.",
+        ),
+        (SA, "mark = { mask = 1 }\n", "f:6: sa[0].mark.value: missing; use a number, such as 0x1."),
+        (SA, "if_id = 0\n", "f:6: sa[0].if_id: 0 is out of range; use 1 to 4294967295."),
+        (
+            SA,
+            "limit = { byte-hard = 0 }\n",
+            "f:6: sa[0].limit.byte-hard: 0 is out of range; use 1 to 18446744073709551615.",
+        ),
+        (SA, "limit = { time-sofd = 1 }\n", "f:6: sa[0].limit.time-sofd: unknown key; use time-soft."),
+        (POLICY, "limit = { byte-hard = 1 }\n", "f:4: policy[0].limit.byte-hard: unknown key; use time-hard."),
+        (
+            SA,
+            "dir = \"out\"\nflags = [\"wildrecv\"]\n",
+            "f:7: sa[0].flags[0]: wildrecv is for an SA of dir in; take it out.",
+        ),
+        (
+            "",
+            "[policy-default]\nin = \"allow\"\n",
+            "f:2: policy-default.in: allow is not known here; use accept or block.",
+        ),
+        ("", "[ipsec]\nlarval-drop = 1\n", "f:2: ipsec.larval-drop: is a whole number; use true or false."),
+    ];
+    for (table, key, want) in cases {
+        assert_eq!(read(&[table, key]).unwrap_err(), want);
+    }
+    let twice = read(&[SA, "mark = 1\n", SA, "mark = 1\n"]).unwrap_err();
+    assert!(twice.contains("is already sa[0]"), "{twice}");
 }

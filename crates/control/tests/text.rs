@@ -2,6 +2,7 @@
 
 use control::model::{Dir, Encap, Level, Mode, PolicyAction, SaDir, Selector, Template};
 use control::state::*;
+use control::xfrm::{Ages, Bounds, Limit, Mark};
 use control::{Reply, Shown};
 
 fn selector(src: &str, dst: &str) -> Selector {
@@ -101,6 +102,12 @@ fn sas() -> Shown {
         oseq: 0x1_0000_0002,
         seq: 0x2a,
         bitmap: vec![0xffff_ffff, 0x3ff, 0, 0, 0, 0, 0, 0, 0],
+        mark: None,
+        output_mark: None,
+        if_id: 0,
+        limit: Limit::default(),
+        dying: false,
+        ages: Ages { add_secs: Some(60), use_secs: None },
         stats: SaStats { packets: 3, bytes: 4200, replay: 1, replay_window: 2, integrity_failed: 4 },
     };
     let null = SaState {
@@ -127,6 +134,11 @@ fn sas() -> Shown {
         key_bits: 128,
         auth: Some("hmac(sha256)".to_owned()),
         icv_bits: 96,
+        mark: Some(Mark { value: 1, mask: u32::MAX }),
+        output_mark: Some(Mark { value: 2, mask: 3 }),
+        if_id: 10,
+        limit: Limit { soft: Bounds { bytes: Some(1000), packets: Some(7), ..Bounds::default() }, ..Limit::default() },
+        dying: true,
         ..null.clone()
     };
     Shown::Sa(vec![esn, null, cbc])
@@ -146,6 +158,10 @@ fn policies() -> Shown {
         priority: 0,
         action: PolicyAction::Allow,
         templates: vec![template],
+        mark: None,
+        if_id: 0,
+        limit: Limit::default(),
+        ages: Ages { add_secs: Some(61), use_secs: Some(1) },
     };
     let transport = Template { src: None, dst: None, mode: Mode::Transport, reqid: 2, level: Level::Use };
     let dir_in = PolicyState {
@@ -155,7 +171,15 @@ fn policies() -> Shown {
         templates: vec![transport],
         ..out.clone()
     };
-    let block = PolicyState { action: PolicyAction::Block, templates: Vec::new(), ..dir_in.clone() };
+    let hard = Bounds { add_secs: Some(9), ..Bounds::default() };
+    let block = PolicyState {
+        action: PolicyAction::Block,
+        templates: Vec::new(),
+        mark: Some(Mark { value: 4, mask: 12 }),
+        if_id: 9,
+        limit: Limit { hard, ..Limit::default() },
+        ..dir_in.clone()
+    };
     Shown::Policies(vec![out, dir_in, block])
 }
 
@@ -233,6 +257,7 @@ src 192.0.2.1 dst 192.0.2.2
 \t ffffffff\x20
 \tlifetime current:
 \t  4200(bytes), 3(packets)
+\t  add 60s ago use -
 \tstats:
 \t  replay-window 2 replay 1 failed 4
 src 192.0.2.1 dst 192.0.2.2
@@ -244,18 +269,29 @@ src 192.0.2.1 dst 192.0.2.2
 \tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20
 \tlifetime current:
 \t  0(bytes), 0(packets)
+\t  add 60s ago use -
 \tstats:
 \t  replay-window 0 replay 0 failed 0
 src 192.0.2.1 dst 192.0.2.2
 \tproto esp spi 0xdeadbeef reqid 0 mode transport
 \treplay-window 32
+\tmark 0x1/0xffffffff
+\toutput-mark 0x2/0x3
 \tauth-trunc hmac(sha256) <<Keys hidden>> 96
 \tenc cbc(aes) <<Keys hidden>> (128-bit key)
 \tanti-replay context: seq 0x2, oseq 0x0, bitmap 0x00000003
+\tif_id 0xa
 \tdir in
 \tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20
+\tlifetime config:
+\t  limit: soft 1000(bytes), hard (INF)(bytes)
+\t  limit: soft 7(packets), hard (INF)(packets)
+\t  expire add: soft 0(sec), hard 0(sec)
+\t  expire use: soft 0(sec), hard 0(sec)
 \tlifetime current:
 \t  0(bytes), 0(packets)
+\t  add 60s ago use -
+\t  dying
 \tstats:
 \t  replay-window 0 replay 0 failed 0
 ";
@@ -269,13 +305,26 @@ src 10.1.0.0/24 dst 10.2.0.0/24\x20
 \tdir out priority 0\x20
 \ttmpl src 192.0.2.1 dst 192.0.2.2
 \t\tproto esp reqid 1 mode tunnel
+\tlifetime current:
+\t  add 61s ago use 1s ago
 src fd00:1::/64 dst ::/0 proto 89\x20
 \tdir in priority 7\x20
 \ttmpl src :: dst ::
 \t\tproto esp reqid 2 mode transport
 \t\tlevel use
+\tlifetime current:
+\t  add 61s ago use 1s ago
 src fd00:1::/64 dst ::/0 proto 89\x20
 \tdir in action block priority 7\x20
+\tmark 0x4/0xc
+\tif_id 0x9
+\tlifetime config:
+\t  limit: soft (INF)(bytes), hard (INF)(bytes)
+\t  limit: soft (INF)(packets), hard (INF)(packets)
+\t  expire add: soft 0(sec), hard 9(sec)
+\t  expire use: soft 0(sec), hard 0(sec)
+\tlifetime current:
+\t  add 61s ago use 1s ago
 ";
     assert_eq!(policies().to_text(false), want);
 }

@@ -19,6 +19,9 @@ use crate::{IpPacket, Path, Ports, Turn};
 /// Bytes in which a transport header has its ports, and the whole header of ICMP.
 const PORTS_LEN: usize = 8;
 
+/// Bytes in which a GRE header has its key (RFC 2890 §2).
+const GRE_KEY_LEN: usize = 12;
+
 /// What a link-layer header says of the IP packet behind it.
 #[derive(Clone, Copy, Debug)]
 struct Framing {
@@ -308,10 +311,14 @@ impl Path {
 
 /// The flow of a packet; its ports are brought into the head, so that none can be hidden.
 pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowKey, DropReason> {
-    if info.has_transport()
-        && matches!(info.protocol, Protocol::TCP | Protocol::UDP | Protocol::ICMP | Protocol::ICMPV6)
-    {
-        pkt.may_pull(turn.mem, info.total_len.min(info.header_len + PORTS_LEN))?;
+    let ports_len = match info.protocol {
+        Protocol::TCP | Protocol::UDP | Protocol::ICMP | Protocol::ICMPV6 => PORTS_LEN,
+        Protocol::SCTP | Protocol::DCCP | Protocol::UDPLITE | Protocol::MH => PORTS_LEN,
+        Protocol::GRE => GRE_KEY_LEN,
+        _ => 0,
+    };
+    if info.has_transport() && ports_len > 0 {
+        pkt.may_pull(turn.mem, info.total_len.min(info.header_len + ports_len))?;
     }
     Ok(FlowKey::new(info, pkt.head()))
 }

@@ -9,7 +9,8 @@ use crate::ip::Info;
 use crate::{Malformed, Protocol};
 
 /// The five-tuple. Where a protocol has no ports, ICMP's type stands for the source port and its code for the
-/// destination port, as in Linux's `flowi` and in IPsec selectors (RFC 4301 §4.4.1.1); else both are zero.
+/// destination port, as in Linux's `flowi` and in IPsec selectors (RFC 4301 §4.4.1.1); so do the type of a mobility
+/// header and the halves of a GRE key. Else both are zero.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub struct FlowKey {
     /// Source address.
@@ -41,11 +42,11 @@ impl FlowKey {
         Ok(Self::new(&Info::parse(head, packet_len)?, head))
     }
 
-    /// The flow of the answers. ICMP's type and code stay where they are.
+    /// The flow of the answers. What is no port stays where it is.
     #[must_use]
     pub const fn reversed(self) -> Self {
         let (sport, dport) = match self.protocol {
-            Protocol::ICMP | Protocol::ICMPV6 => (self.sport, self.dport),
+            Protocol::ICMP | Protocol::ICMPV6 | Protocol::MH | Protocol::GRE => (self.sport, self.dport),
             _ => (self.dport, self.sport),
         };
         Self { src: self.dst, dst: self.src, protocol: self.protocol, sport, dport }
@@ -55,15 +56,29 @@ impl FlowKey {
 #[inline]
 fn ports(protocol: Protocol, transport: &[u8]) -> (u16, u16) {
     match protocol {
-        Protocol::TCP | Protocol::UDP => {
+        Protocol::TCP | Protocol::UDP | Protocol::DCCP | Protocol::SCTP | Protocol::UDPLITE => {
             <[U16; 2]>::ref_from_prefix(transport).map_or((0, 0), |([sport, dport], _)| (sport.get(), dport.get()))
         }
         Protocol::ICMP | Protocol::ICMPV6 => match transport {
             [kind, code, ..] => (u16::from(*kind), u16::from(*code)),
             _ => (0, 0),
         },
+        Protocol::MH => transport.get(MH_TYPE_AT).map_or((0, 0), |&kind| (u16::from(kind), 0)),
+        Protocol::GRE => gre_key(transport).map_or((0, 0), |key| ((key >> 16) as u16, key as u16)),
         _ => (0, 0),
     }
+}
+
+/// Where in a mobility header its type is (RFC 6275 §6.1.1).
+const MH_TYPE_AT: usize = 2;
+
+/// The key of a GRE header, if it has one (RFC 2890 §2).
+fn gre_key(header: &[u8]) -> Option<u32> {
+    let flags = *header.first()?;
+    let (has_checksum, has_key) = (flags & 0x80 != 0, flags & 0x20 != 0);
+    let at = if has_checksum { 8 } else { 4 };
+    let key = header.get(at..)?.first_chunk()?;
+    has_key.then(|| u32::from_be_bytes(*key))
 }
 
 #[cfg(test)]
@@ -85,7 +100,7 @@ mod tests {
 
     #[test]
     fn ports_come_from_where_the_protocol_has_them() {
-        let bytes = [1, 2, 3, 4, 5, 6, 7, 8];
+        let bytes = [1_u8, 2, 3, 4, 5, 6, 7, 8];
         let cases = [
             (Protocol::TCP, 0, &bytes[..], (0x0102, 0x0304)),
             (Protocol::UDP, 0, &bytes[..], (0x0102, 0x0304)),
@@ -95,6 +110,15 @@ mod tests {
             (Protocol::ICMPV6, 0, &bytes[..2], (1, 2)),
             (Protocol::ICMP, 0, &bytes[..1], (0, 0)),
             (Protocol::ESP, 0, &bytes[..], (0, 0)),
+            (Protocol::SCTP, 0, &bytes[..], (0x0102, 0x0304)),
+            (Protocol::DCCP, 0, &bytes[..], (0x0102, 0x0304)),
+            (Protocol::UDPLITE, 0, &bytes[..], (0x0102, 0x0304)),
+            (Protocol::MH, 0, &bytes[..], (3, 0)),
+            (Protocol::MH, 0, &bytes[..2], (0, 0)),
+            (Protocol::GRE, 0, &bytes[..], (0, 0)),
+            (Protocol::GRE, 0, &[0x20, 0, 8, 0, 1, 2, 3, 4][..], (0x0102, 0x0304)),
+            (Protocol::GRE, 0, &[0x20, 0, 8, 0, 1, 2, 3][..], (0, 0)),
+            (Protocol::GRE, 0, &[0xa0, 0, 8, 0, 9, 9, 9, 9, 1, 2, 3, 4][..], (0x0102, 0x0304)),
             (Protocol::TCP, 8, &bytes[..], (0, 0)),
             (Protocol::ICMP, 8, &bytes[..], (0, 0)),
         ];

@@ -22,12 +22,16 @@ impl Protocol {
     pub const TCP: Self = Self(6);
     /// UDP (RFC 768).
     pub const UDP: Self = Self(17);
+    /// DCCP (RFC 4340).
+    pub const DCCP: Self = Self(33);
     /// An IPv6 packet inside (RFC 2473).
     pub const IPV6: Self = Self(41);
     /// IPv6 routing header (RFC 8200 §4.4).
     pub const ROUTING: Self = Self(43);
     /// IPv6 fragment header (RFC 8200 §4.5).
     pub const FRAGMENT: Self = Self(44);
+    /// GRE (RFC 2784).
+    pub const GRE: Self = Self(47);
     /// ESP (RFC 4303).
     pub const ESP: Self = Self(50);
     /// AH (RFC 4302).
@@ -38,6 +42,12 @@ impl Protocol {
     pub const NO_NEXT: Self = Self(59);
     /// IPv6 destination options (RFC 8200 §4.6).
     pub const DEST_OPTS: Self = Self(60);
+    /// SCTP (RFC 9260).
+    pub const SCTP: Self = Self(132);
+    /// IPv6 mobility header (RFC 6275 §6.1).
+    pub const MH: Self = Self(135);
+    /// UDP-Lite (RFC 3828).
+    pub const UDPLITE: Self = Self(136);
 
     /// Its name in lower case, as `/etc/protocols` has it; `None` for one that we have no word for.
     pub const fn name(self) -> Option<&'static str> {
@@ -47,14 +57,19 @@ impl Protocol {
             Self::IPIP => "ipencap",
             Self::TCP => "tcp",
             Self::UDP => "udp",
+            Self::DCCP => "dccp",
             Self::IPV6 => "ipv6",
             Self::ROUTING => "ipv6-route",
             Self::FRAGMENT => "ipv6-frag",
+            Self::GRE => "gre",
             Self::ESP => "esp",
             Self::AH => "ah",
             Self::ICMPV6 => "ipv6-icmp",
             Self::NO_NEXT => "ipv6-nonxt",
             Self::DEST_OPTS => "ipv6-opts",
+            Self::SCTP => "sctp",
+            Self::MH => "mobility-header",
+            Self::UDPLITE => "udplite",
             _ => return None,
         })
     }
@@ -82,6 +97,6 @@ mod tests {
 
     #[test]
     fn a_protocol_without_a_name_shows_its_number() {
-        assert_eq!(format!("{} {} {:?}", Protocol::ESP, Protocol(132), Protocol::ICMPV6), "esp 132 ipv6-icmp");
+        assert_eq!(format!("{} {} {:?}", Protocol::ESP, Protocol(253), Protocol::ICMPV6), "esp 253 ipv6-icmp");
     }
 }

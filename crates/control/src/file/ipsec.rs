@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use base::Prefix;
 
-use super::algorithm;
 use super::reader::{Result, Table, Value, one_of, quoted};
+use super::{algorithm, xfrm};
 use crate::model::{
     Config, Dir, Encap, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template,
 };
@@ -30,8 +30,13 @@ pub(super) const SA_KEYS: &[&str] = &[
     "flags",
     "encap",
     "sel",
+    "mark",
+    "output-mark",
+    "if_id",
+    "limit",
 ];
-pub(super) const POLICY_KEYS: &[&str] = &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl"];
+pub(super) const POLICY_KEYS: &[&str] =
+    &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl", "mark", "if_id", "limit"];
 const SELECTOR_KEYS: &[&str] = &["src", "dst", "proto", "sport", "dport"];
 
 /// Linux's `XFRMA_REPLAY_ESN_MAX` in bits: the widest window.
@@ -47,7 +52,9 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
     same_family(src_addr, dst_addr, &dst)?;
     let spi_value = table.need("spi", "use a number, such as 0x1000")?;
     let spi = spi_value.number(1..=u32::MAX)?; // 0 never goes on the wire: RFC 4303 §2.1.
-    if let Some(n) = config.sas.iter().position(|other| (other.dst, other.spi) == (dst_addr, spi)) {
+    let mark = xfrm::mark(table, "mark")?;
+    let same = |other: &SaConfig| (other.dst, other.spi, other.mark) == (dst_addr, spi, mark);
+    if let Some(n) = config.sas.iter().position(same) {
         let what = format!("{spi:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
         return Err(spi_value.error(what));
     }
@@ -63,7 +70,26 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
     let seq = sequence(table, flags, dir, ("replay-seq", "replay-seq-hi"), SaDir::In)?;
     let oseq = sequence(table, flags, dir, ("replay-oseq", "replay-oseq-hi"), SaDir::Out)?;
     let (src, dst) = (src_addr, dst_addr);
-    Ok(SaConfig { src, dst, spi, dir, mode, reqid, algorithm, replay_window, flags, encap, selector, seq, oseq })
+    let (output_mark, if_id, limit) = (xfrm::mark(table, "output-mark")?, xfrm::if_id(table)?, xfrm::sa_limit(table)?);
+    Ok(SaConfig {
+        src,
+        dst,
+        spi,
+        dir,
+        mode,
+        reqid,
+        algorithm,
+        replay_window,
+        flags,
+        encap,
+        selector,
+        seq,
+        oseq,
+        mark,
+        output_mark,
+        if_id,
+        limit,
+    })
 }
 
 /// Reads one policy. `config` holds every SA and the policies before it.
@@ -71,7 +97,9 @@ pub(super) fn read_policy(table: &Table<'_>, config: &Config) -> Result<PolicyCo
     let dir_value = table.need("dir", "use in, out or fwd")?;
     let dir = dir_value.word(Dir::WORDS)?;
     let selector = selector(table)?;
-    if let Some(n) = config.policies.iter().position(|other| (other.dir, other.selector) == (dir, selector)) {
+    let (mark, if_id) = (xfrm::mark(table, "mark")?, xfrm::if_id(table)?);
+    let same = |it: &PolicyConfig| (it.dir, it.selector, it.mark, it.if_id) == (dir, selector, mark, if_id);
+    if let Some(n) = config.policies.iter().position(same) {
         let what = format!("policy[{n}] has the same direction and selector; take one of them out");
         return Err(dir_value.error(what));
     }
@@ -90,7 +118,8 @@ pub(super) fn read_policy(table: &Table<'_>, config: &Config) -> Result<PolicyCo
             templates.push(template(&item, dir, selector, config)?);
         }
     }
-    Ok(PolicyConfig { dir, selector, priority, action, templates })
+    let limit = xfrm::policy_limit(table)?;
+    Ok(PolicyConfig { dir, selector, priority, action, templates, mark, if_id, limit })
 }
 
 fn address(value: &Value<'_>) -> Result<IpAddr> {

@@ -8,6 +8,7 @@ mod ipsec;
 mod link;
 mod reader;
 mod route;
+mod xfrm;
 
 pub(crate) use ipsec::PROTOCOLS;
 pub use reader::ConfigError;
@@ -23,8 +24,9 @@ impl Config {
     pub fn from_toml(text: &str, file: &str) -> Result<Self> {
         let source = Source::new(file, text);
         let document = source.parse()?;
-        let root = source.root(&document, &["link", "route", "sa", "policy"])?;
-        let mut config = Self::default();
+        let root = source.root(&document, &["link", "route", "sa", "policy", "ipsec", "policy-default"])?;
+        let mut config =
+            Self { xfrm: xfrm::options(&root)?, policy_default: xfrm::policy_default(&root)?, ..Self::default() };
         for table in root.tables("link", link::KEYS)? {
             let link = link::read(&table, &config.links)?;
             config.links.push(link);
