@@ -176,7 +176,10 @@ fn code(name: model::Auth) -> Code {
         model::Auth::HmacSha256 => Code::HmacSha256,
         model::Auth::HmacSha384 => Code::HmacSha384,
         model::Auth::HmacSha512 => Code::HmacSha512,
+        model::Auth::HmacRipemd160 => Code::HmacRipemd160,
+        model::Auth::HmacSm3 => Code::HmacSm3,
         model::Auth::CmacAes => Code::CmacAes,
+        model::Auth::XcbcAes => Code::XcbcAes,
     }
 }
 

@@ -93,8 +93,14 @@ pub enum Auth {
     HmacSha384,
     /// HMAC-SHA-512 (RFC 4868).
     HmacSha512,
+    /// HMAC-RIPEMD-160 (RFC 2857).
+    HmacRipemd160,
+    /// HMAC-SM3 (GB/T 32905).
+    HmacSm3,
     /// AES-CMAC (RFC 4494).
     CmacAes,
+    /// AES-XCBC-MAC (RFC 3566).
+    XcbcAes,
 }
 
 impl Name for Aead {
@@ -179,16 +185,24 @@ impl Name for Auth {
         ("hmac(sha256)", Self::HmacSha256),
         ("hmac(sha384)", Self::HmacSha384),
         ("hmac(sha512)", Self::HmacSha512),
+        ("hmac(rmd160)", Self::HmacRipemd160),
+        ("hmac(sm3)", Self::HmacSm3),
         ("cmac(aes)", Self::CmacAes),
+        ("xcbc(aes)", Self::XcbcAes),
         ("md5", Self::HmacMd5),
         ("sha1", Self::HmacSha1),
         ("sha256", Self::HmacSha256),
+        ("rmd160", Self::HmacRipemd160),
+        ("sm3", Self::HmacSm3),
     ];
-    const MISSING: &'static [&'static str] =
-        &["digest_null", "hmac(rmd160)", "hmac(sm3)", "rmd160", "sm3", "xcbc(aes)"];
+    const MISSING: &'static [&'static str] = &[];
 
     fn key_lens(self) -> &'static [usize] {
-        if self == Self::CmacAes { &[16, 24, 32] } else { &[] }
+        match self {
+            Self::CmacAes => &[16, 24, 32],
+            Self::XcbcAes => &[16],
+            _ => &[],
+        }
     }
 
     fn salt_len(self) -> usize {
@@ -200,18 +214,19 @@ impl Auth {
     /// How much of the code `auth` sends, in bits; `auth-trunc` says it itself. Of SHA-256 it is less than RFC 4868 has.
     pub const fn default_icv_bits(self) -> u16 {
         match self {
-            Self::HmacMd5 | Self::HmacSha1 | Self::HmacSha256 | Self::CmacAes => 96,
+            Self::HmacMd5 | Self::HmacSha1 | Self::HmacSha256 | Self::HmacRipemd160 => 96,
+            Self::CmacAes | Self::XcbcAes => 96,
             Self::HmacSha384 => 192,
-            Self::HmacSha512 => 256,
+            Self::HmacSha512 | Self::HmacSm3 => 256,
         }
     }
 
     /// Length of the whole code in bits.
     pub const fn full_bits(self) -> u16 {
         match self {
-            Self::HmacMd5 | Self::CmacAes => 128,
-            Self::HmacSha1 => 160,
-            Self::HmacSha256 => 256,
+            Self::HmacMd5 | Self::CmacAes | Self::XcbcAes => 128,
+            Self::HmacSha1 | Self::HmacRipemd160 => 160,
+            Self::HmacSha256 | Self::HmacSm3 => 256,
             Self::HmacSha384 => 384,
             Self::HmacSha512 => 512,
         }
@@ -270,10 +285,15 @@ mod tests {
             ("hmac(sha256)", 96, 256),
             ("hmac(sha384)", 192, 384),
             ("hmac(sha512)", 256, 512),
+            ("hmac(rmd160)", 96, 160),
+            ("hmac(sm3)", 256, 256),
             ("cmac(aes)", 96, 128),
+            ("xcbc(aes)", 96, 128),
             ("md5", 96, 128),
             ("sha1", 96, 160),
             ("sha256", 96, 256),
+            ("rmd160", 96, 160),
+            ("sm3", 256, 256),
         ];
         assert_eq!(table.collect::<Vec<_>>(), want);
     }

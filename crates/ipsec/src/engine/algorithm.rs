@@ -64,7 +64,7 @@ pub enum Encryption {
 pub struct Authentication {
     /// Which.
     pub code: Code,
-    /// Its key, of any length but none; an AES key for [`Code::CmacAes`].
+    /// Its key, of any length but none; an AES key for [`Code::CmacAes`], of 16 bytes for [`Code::XcbcAes`].
     pub key: Zeroizing<Vec<u8>>,
     /// Bytes of the integrity check value: the code's front, of 4 bytes at least.
     pub icv_len: usize,
@@ -83,8 +83,14 @@ pub enum Code {
     HmacSha384,
     /// `hmac(sha512)` (RFC 4868).
     HmacSha512,
+    /// `hmac(rmd160)` (RFC 2857).
+    HmacRipemd160,
+    /// `hmac(sm3)` (GB/T 32905).
+    HmacSm3,
     /// `cmac(aes)` (RFC 4494).
     CmacAes,
+    /// `xcbc(aes)` (RFC 3566).
+    XcbcAes,
 }
 
 impl Code {
@@ -96,16 +102,19 @@ impl Code {
             Self::HmacSha256 => "hmac(sha256)",
             Self::HmacSha384 => "hmac(sha384)",
             Self::HmacSha512 => "hmac(sha512)",
+            Self::HmacRipemd160 => "hmac(rmd160)",
+            Self::HmacSm3 => "hmac(sm3)",
             Self::CmacAes => "cmac(aes)",
+            Self::XcbcAes => "xcbc(aes)",
         }
     }
 
     /// Bytes of the whole code.
     pub const fn full_len(self) -> usize {
         match self {
-            Self::HmacMd5 | Self::CmacAes => 16,
-            Self::HmacSha1 => 20,
-            Self::HmacSha256 => 32,
+            Self::HmacMd5 | Self::CmacAes | Self::XcbcAes => 16,
+            Self::HmacSha1 | Self::HmacRipemd160 => 20,
+            Self::HmacSha256 | Self::HmacSm3 => 32,
             Self::HmacSha384 => 48,
             Self::HmacSha512 => 64,
         }
@@ -201,7 +210,11 @@ impl Encryption {
 
 impl Authentication {
     pub(super) fn bad_key(&self) -> AlgorithmError {
-        let takes = if self.code == Code::CmacAes { "16, 24 or 32" } else { "1 or more" };
+        let takes = match self.code {
+            Code::CmacAes => "16, 24 or 32",
+            Code::XcbcAes => "16",
+            _ => "1 or more",
+        };
         AlgorithmError::KeyLen { name: self.code.name(), takes, len: self.key.len() }
     }
 

@@ -5,8 +5,11 @@ use aws_lc_rs::hmac as aws_lc;
 use cmac::{Cmac, KeyInit, Mac};
 use hmac::Hmac;
 use md5::Md5;
+use ripemd::Ripemd160;
+use sm3::Sm3;
 
 use super::algorithm::{Authentication, Code};
+use super::xcbc::Xcbc;
 
 /// Bytes of the longest code.
 const MAX_LEN: usize = 64;
@@ -15,9 +18,12 @@ const MAX_LEN: usize = 64;
 pub(super) enum Authenticator {
     AwsLc(aws_lc::Key),
     HmacMd5(Box<Hmac<Md5>>),
+    HmacRipemd160(Box<Hmac<Ripemd160>>),
+    HmacSm3(Box<Hmac<Sm3>>),
     CmacAes128(Box<Cmac<Aes128>>),
     CmacAes192(Box<Cmac<Aes192>>),
     CmacAes256(Box<Cmac<Aes256>>),
+    XcbcAes(Box<Xcbc>),
 }
 
 impl Authenticator {
@@ -30,6 +36,8 @@ impl Authenticator {
         let hmac = |algorithm| Some(Self::AwsLc(aws_lc::Key::new(algorithm, key)));
         match config.code {
             Code::HmacMd5 => Some(Self::HmacMd5(Box::new(KeyInit::new_from_slice(key).ok()?))),
+            Code::HmacRipemd160 => Some(Self::HmacRipemd160(Box::new(KeyInit::new_from_slice(key).ok()?))),
+            Code::HmacSm3 => Some(Self::HmacSm3(Box::new(KeyInit::new_from_slice(key).ok()?))),
             Code::HmacSha1 => hmac(aws_lc::HMAC_SHA1_FOR_LEGACY_USE_ONLY),
             Code::HmacSha256 => hmac(aws_lc::HMAC_SHA256),
             Code::HmacSha384 => hmac(aws_lc::HMAC_SHA384),
@@ -39,6 +47,7 @@ impl Authenticator {
                 24 => Some(Self::CmacAes192(Box::new(KeyInit::new_from_slice(key).ok()?))),
                 _ => Some(Self::CmacAes256(Box::new(KeyInit::new_from_slice(key).ok()?))),
             },
+            Code::XcbcAes => Some(Self::XcbcAes(Box::new(Xcbc::new(key)?))),
         }
     }
 
@@ -53,6 +62,9 @@ impl Authenticator {
                 padded(context.sign().as_ref())
             }
             Self::HmacMd5(key) => digest(&**key, parts),
+            Self::HmacRipemd160(key) => digest(&**key, parts),
+            Self::HmacSm3(key) => digest(&**key, parts),
+            Self::XcbcAes(key) => padded(&key.code(parts)),
             Self::CmacAes128(key) => digest(&**key, parts),
             Self::CmacAes192(key) => digest(&**key, parts),
             Self::CmacAes256(key) => digest(&**key, parts),

@@ -12,6 +12,7 @@ mod gmac;
 #[expect(unsafe_code, reason = "zeroes the key schedules that libraries leave behind")]
 mod secret;
 mod separate;
+mod xcbc;
 
 use std::fmt;
 
