@@ -80,13 +80,15 @@ const CBC_SHA256_128: Suite = cbc(24, "hmac(sha256)", 32, Some(128));
 const CBC_SHA384: Suite = cbc(24, "hmac(sha384)", 48, None);
 const CBC_SHA512: Suite = cbc(32, "hmac(sha512)", 64, None);
 const CBC_CMAC: Suite = cbc(16, "cmac(aes)", 16, None);
+const CBC_XCBC: Suite = cbc(32, "xcbc(aes)", 16, None);
+const CBC_RMD160: Suite = cbc(16, "hmac(rmd160)", 20, None);
 const NULL_SHA256: Suite =
     Suite::Separate { enc: ("ecb(cipher_null)", 0), auth: ("hmac(sha256)", 32), trunc_bits: Some(128) };
 const CTR_SHA256: Suite =
     Suite::Separate { enc: ("rfc3686(ctr(aes))", 36), auth: ("hmac(sha256)", 32), trunc_bits: Some(128) };
 
-/// All of them. The second part tries each algorithm, all of which the kernel at the far end has, spread over modes,
-/// families, kinds of sequence number, windows and UDP.
+/// All of them. The second part tries each algorithm but SM3, which the kernel at the far end was built without, spread
+/// over modes, families, kinds of sequence number, windows and UDP.
 pub(crate) static SCENARIOS: &[Scenario] = &[
     TUNNEL,
     Scenario { name: "tunnel_v6", outer: OUTER_V6, inner: INNER_V6, ..TUNNEL },
@@ -118,6 +120,8 @@ pub(crate) static SCENARIOS: &[Scenario] = &[
     Scenario { name: "cbc_sha384/v4_in_v6", suite: CBC_SHA384, window: 1024, ..V4_IN_V6 },
     Scenario { name: "cbc_sha512/transport_v6", suite: CBC_SHA512, esn: true, ..TRANSPORT_V6 },
     Scenario { name: "cbc_cmac/v6", suite: CBC_CMAC, esn: true, window: 1024, ..V6 },
+    Scenario { name: "cbc_xcbc/v4_in_udp", suite: CBC_XCBC, esn: true, udp: true, ..V4 },
+    Scenario { name: "cbc_rmd160/v4_in_v6", suite: CBC_RMD160, ..V4_IN_V6 },
     Scenario { name: "null_sha256/v4_in_udp", suite: NULL_SHA256, esn: true, udp: true, ..V4 },
     Scenario { name: "null_sha256/transport_v6", suite: NULL_SHA256, ..TRANSPORT_V6 },
     Scenario { name: "ctr_sha256/v4", suite: CTR_SHA256, esn: true, window: 1024, ..V4 },

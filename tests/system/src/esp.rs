@@ -188,7 +188,12 @@ impl Esp {
                     start if src == self.own => format!("replay-oseq = {start}\n"),
                     start => format!("replay-seq = {start}\n"),
                 },
-                if self.esn { "flags = [\"esn\"]\n" } else { "" },
+                match (self.esn, self.is_mixed()) {
+                    (true, true) => "flags = [\"esn\", \"af-unspec\"]\n",
+                    (true, false) => "flags = [\"esn\"]\n",
+                    (false, true) => "flags = [\"af-unspec\"]\n",
+                    (false, false) => "",
+                },
                 if self.udp { "encap = { type = \"espinudp\", sport = 4500, dport = 4500 }\n" } else { "" },
             );
         }
@@ -232,6 +237,11 @@ impl Esp {
             );
         }
         script + "END\n"
+    }
+
+    /// Whether something of another family than the outer one is protected.
+    fn is_mixed(&self) -> bool {
+        self.inner.iter().any(|(own, _)| own.contains(':') == self.own.is_ipv4())
     }
 
     /// Source, destination and SPI of both directions.
