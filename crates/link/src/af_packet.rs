@@ -13,7 +13,7 @@ use packet::{Memory, Packet};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use wire::{eth, vlan};
 
-use crate::burst::{self, Batches};
+use crate::burst::{self, Batches, Refused};
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_USO};
 use crate::open::Config;
@@ -219,13 +219,13 @@ impl Batches for PacketLink {
     }
 
     #[cold]
-    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
+    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Refused> {
         let reason = match errno(err) {
-            libc::EAGAIN => return Ok(Some(Sent::Busy)),
+            libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
             libc::EINVAL | libc::EIO => {
                 if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
                     self.features = self.offloads.features();
-                    return Ok(Some(Sent::Refit));
+                    return Ok(Refused::Stop(Sent::Refit));
                 }
                 DropReason::TxError
             }
@@ -237,7 +237,7 @@ impl Batches for PacketLink {
             _ => DropReason::TxError,
         };
         self.stats.tx_drop(reason);
-        Ok(None)
+        Ok(Refused::Dropped)
     }
 
     fn stats_mut(&mut self) -> &mut LinkStats {

@@ -6,13 +6,23 @@ use packet::Packet;
 
 use crate::{LinkStats, Sent};
 
+/// What becomes of a packet that the kernel did not take.
+pub(crate) enum Refused {
+    /// It was dropped; the others go on.
+    Dropped,
+    /// It is tried again.
+    Again,
+    /// It and those behind it stay where they are.
+    Stop(Sent),
+}
+
 /// A socket that takes many packets in one system call.
 pub(crate) trait Batches {
     /// Sends packets from the front of `packets` in one system call, and tells how many went.
     fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize>;
 
-    /// What becomes of the packet at the front, which the kernel did not take. `None`: it was dropped, go on.
-    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>>;
+    /// What becomes of the packet at the front, which the kernel did not take.
+    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Refused>;
 
     fn stats_mut(&mut self) -> &mut LinkStats;
 }
@@ -30,8 +40,9 @@ pub(crate) fn send(link: &mut impl Batches, burst: &mut Vec<Packet>) -> io::Resu
                 gone += count;
             }
             Err(err) => match link.refused(first, &err) {
-                Ok(None) => gone += 1,
-                Ok(Some(stop)) => break Ok(stop),
+                Ok(Refused::Dropped) => gone += 1,
+                Ok(Refused::Again) => {}
+                Ok(Refused::Stop(stop)) => break Ok(stop),
                 Err(err) => break Err(err),
             },
         }

@@ -22,6 +22,9 @@ pub struct Features {
     pub uso: bool,
     /// Keeps CWR on the first segment alone when it cuts TCP (`NETIF_F_TSO_ECN`).
     pub tso_ecn: bool,
+    /// Fragments UDP datagrams that are too long for its path and marked [`Cut::Fragment`](packet::Cut), as the socket that
+    /// it is (`NETIF_F_GSO_UDP`). No fragments are made for such a device.
+    pub ufo: bool,
     /// A fat packet must be shorter than this, in bytes with all headers.
     pub gso_max_size: usize,
     /// A fat packet may have this many segments.
@@ -53,11 +56,12 @@ impl Features {
         tso6: false,
         uso: false,
         tso_ecn: false,
+        ufo: false,
         gso_max_size: 65_536,
         gso_max_segs: 65_535,
     };
 
-    /// A device that takes everything as it is.
+    /// A device that takes everything as it is, but fragments nothing.
     pub const ALL: Self = Self {
         sg: true,
         frag_list: true,

@@ -51,7 +51,7 @@ pub enum Cut {
     Whole,
     /// Still to be cut into segments.
     Gso(Gso),
-    /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5).
+    /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5), or a whole one to be fragmented by a device that does it.
     Fragment,
 }
 

@@ -173,12 +173,39 @@ impl Path {
         if fits {
             return self.emit(turn, pkt, hop);
         }
+        if self.ports.get(hop.dev).is_some_and(|port| port.config.features.ufo) {
+            return self.emit_to_be_fragmented(turn, pkt, hop);
+        }
         let mut fragments = std::mem::take(&mut self.scratch.sealed);
         self.fragment(turn, pkt, mtu, &mut fragments);
         for fragment in fragments.drain(..) {
             self.emit(turn, fragment, hop);
         }
         self.scratch.sealed = fragments;
+    }
+
+    /// Sends the datagrams of a sealed train whole by a link that fragments them itself, and on the way they may be too.
+    #[cold]
+    fn emit_to_be_fragmented(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
+        let link = pkt.meta.link;
+        let mut datagrams = Vec::new();
+        let cut = match pkt.meta.cut {
+            Cut::Gso(_) => gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut datagrams),
+            Cut::Whole | Cut::Fragment => {
+                datagrams.push(pkt);
+                Ok(())
+            }
+        };
+        if let Err(reason) = cut {
+            return self.ports.drop(link, reason);
+        }
+        for mut datagram in datagrams {
+            datagram.meta.cut = Cut::Fragment;
+            match may_be_fragmented(turn.mem, &mut datagram) {
+                Ok(()) => self.emit(turn, datagram, hop),
+                Err(reason) => self.drop(&datagram, reason),
+            }
+        }
     }
 
     /// Cuts a packet to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
@@ -267,6 +294,16 @@ impl Path {
             self.ports.drop(from, reason);
         }
     }
+}
+
+/// Takes IPv4's Don't Fragment away.
+fn may_be_fragmented(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
+    let head = pkt.writable_head(mem)?;
+    if Version::of(head)? == Version::V4 {
+        ipv4::Header::mut_from(head)?.set_dont_fragment(false);
+        ipv4::fill_check(head)?;
+    }
+    Ok(())
 }
 
 /// Tells whether a packet may be cut to fit: it says so, or this node itself is its source (RFC 8200 §4.5).

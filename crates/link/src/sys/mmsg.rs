@@ -147,9 +147,18 @@ impl<'a> RecvBatch<'a> {
 
     /// Receives what is there without waiting: one entry for each packet, in the order of the slots.
     pub(crate) fn recv(&mut self, fd: BorrowedFd<'_>) -> io::Result<ArrayVec<Received, MAX_MESSAGES>> {
+        self.recv_with(fd, libc::MSG_DONTWAIT)
+    }
+
+    /// As [`recv`](Self::recv), from the error queue: of each packet that an error is about what is quoted of its payload.
+    pub(crate) fn recv_errors(&mut self, fd: BorrowedFd<'_>) -> io::Result<ArrayVec<Received, MAX_MESSAGES>> {
+        self.recv_with(fd, libc::MSG_DONTWAIT | libc::MSG_ERRQUEUE)
+    }
+
+    fn recv_with(&mut self, fd: BorrowedFd<'_>, flags: i32) -> io::Result<ArrayVec<Received, MAX_MESSAGES>> {
         point_at_pieces(&mut self.messages, &mut self.iov);
         let (start, count) = (self.messages.as_mut_ptr(), self.messages.len() as u32);
-        let (flags, forever) = (libc::MSG_DONTWAIT, std::ptr::null_mut());
+        let forever = std::ptr::null_mut();
         // SAFETY: `start` has `count` messages; by invariants 1 and 2 they point at memory that is exclusively borrowed
         // until after this call, and bytes of any value are valid there.
         let got = uninterrupted(|| check(unsafe { libc::recvmmsg(fd.as_raw_fd(), start, count, flags, forever) }))?;

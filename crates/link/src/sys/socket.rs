@@ -11,6 +11,16 @@ pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c
     set_bytes(fd, level, name, &value.to_ne_bytes())
 }
 
+/// The value of an option that is an `int`.
+pub(crate) fn get_option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    let (start, len) = ((&raw mut value).cast::<c_void>(), &raw mut len);
+    // SAFETY: the kernel writes at most `*len` bytes to `start`, which `value` has, and their number to `len`.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, start, len) })?;
+    Ok(value)
+}
+
 /// Sets an option whose value is this structure.
 pub(crate) fn set_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     let (start, len) = (value.as_ptr().cast::<c_void>(), value.len() as libc::socklen_t);

@@ -2,22 +2,24 @@
 //!
 //! The kernel strips IP and UDP headers from what it delivers and makes them for what we send. This link puts them back
 //! ([`synthetic`]), so that nobody else has to know that it is a socket. Trains of datagrams go through the kernel as
-//! one buffer in both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call.
+//! one buffer in both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. What ICMP says of the
+//! path's MTU is received as the message that it was ([`errors`]); a datagram that the path may cut is cut by the kernel.
 
+mod errors;
 mod probe;
 mod synthetic;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
-use packet::{Memory, Packet};
+use packet::{Cut, Memory, Packet};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use crate::burst::{self, Batches};
+use crate::burst::{self, Batches, Refused};
 use crate::error::failed;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
 use crate::open::{Config, DEFAULT_MTU};
@@ -28,7 +30,7 @@ use crate::sys::cmsg::{self, CONTROL_LEN, Control};
 use crate::sys::errno;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
-use crate::sys::socket::{set_buffer, set_option};
+use crate::sys::socket::{get_option, set_buffer, set_option};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
 
@@ -47,6 +49,13 @@ const LONGEST: usize = 65_535;
 /// Bytes that the kernel may hold for us in either direction.
 const SOCKET_BUFFER: i32 = 8 << 20;
 
+/// How often a packet is tried again that was refused for an error about an earlier one.
+const MAX_RETRIES: u8 = 3;
+
+/// How often a burst is received again after an error about an earlier packet, and entries that are then read of the
+/// error queue at once.
+const MAX_ERRORS: usize = 16;
+
 const _: () = assert!(synthetic::MAX_HEADERS < Memory::HEADROOM);
 
 /// A UDP socket.
@@ -58,12 +67,22 @@ pub(crate) struct UdpLink {
     local: SocketAddr,
     /// Messages in one call, 1 in the thin way.
     width: usize,
+    /// Whether it takes trains and pieces.
+    is_fat: bool,
     offloads: Offloads,
     features: Features,
     stats: LinkStats,
     slots: Vec<Slot>,
     /// What `SO_RXQ_OVFL` said last.
     overflows: u32,
+    /// How often the packet at hand was tried again.
+    retries: u8,
+    /// Whether the error queue has to be read.
+    errors_wait: bool,
+    /// The last packet that did not fit the first link: to where, and its quote.
+    too_big: Option<(IpAddr, Vec<u8>)>,
+    /// Paths that a train did not fit: from and to where, what they take, and the train's quote.
+    narrow: Vec<(IpAddr, u32, Vec<u8>)>,
 }
 
 /// Where one message is received to.
@@ -89,13 +108,15 @@ impl UdpLink {
         let option = |name, value, call| set_option(fd, level, name, value).map_err(failed(call));
         match bind {
             SocketAddr::V4(_) => {
-                option(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO, "IP_MTU_DISCOVER")?;
+                option(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER")?;
+                option(libc::IP_RECVERR, 1, "IP_RECVERR")?;
                 option(libc::IP_RECVTOS, 1, "IP_RECVTOS")?;
                 option(libc::IP_PKTINFO, bind.ip().is_unspecified().into(), "IP_PKTINFO")?;
             }
             SocketAddr::V6(_) => {
                 option(libc::IPV6_V6ONLY, 1, "IPV6_V6ONLY")?;
-                option(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO, "IPV6_MTU_DISCOVER")?;
+                option(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE, "IPV6_MTU_DISCOVER")?;
+                option(libc::IPV6_RECVERR, 1, "IPV6_RECVERR")?;
                 option(libc::IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS")?;
                 option(libc::IPV6_RECVPKTINFO, bind.ip().is_unspecified().into(), "IPV6_RECVPKTINFO")?;
             }
@@ -135,11 +156,16 @@ impl UdpLink {
             socket,
             local,
             width: if config.offloads { MAX_MESSAGES } else { 1 },
+            is_fat: config.offloads,
             features: features(&offloads, config.offloads),
             offloads,
             stats: LinkStats::ZERO,
             slots: std::iter::repeat_with(slot).take(width).collect(),
             overflows: 0,
+            retries: 0,
+            errors_wait: false,
+            too_big: None,
+            narrow: Vec::new(),
         })
     }
 
@@ -157,7 +183,7 @@ impl UdpLink {
             Ok(received) => received,
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok((0, 0)),
             Err(err) if is_soft(errno(&err)) => {
-                self.stats.soft_errors += 1;
+                self.errors_wait = true;
                 return Ok((0, 0));
             }
             Err(err) => return Err(failed(&self.name, "recvmmsg", &err)),
@@ -175,6 +201,87 @@ impl UdpLink {
             }
         }
         Ok((received.len(), bytes))
+    }
+
+    /// Reads the error queue, and appends what it says of paths.
+    #[cold]
+    fn recv_errors(&mut self, mem: &Memory, out: &mut Vec<Packet>) {
+        self.errors_wait = false;
+        for (local, mtu, quote) in std::mem::take(&mut self.narrow) {
+            self.tell(mem, local, local, mtu, &quote, out);
+        }
+        for _ in 0..MAX_ERRORS {
+            let (mut payload, mut control, mut name) = ([0; errors::QUOTE_LEN], [0; CONTROL_LEN], [0; SOCKADDR_LEN]);
+            let mut batch = RecvBatch::new();
+            batch.push(&mut name, &mut control, [&mut payload]);
+            let Ok(received) = batch.recv_errors(self.socket.as_fd()) else { return };
+            let Some(&Received { len, name_len, control_len, .. }) = received.first() else { return };
+            let error = control.get(..control_len).and_then(errors::parse);
+            let dst = name.get(..name_len).and_then(sockaddr::parse);
+            let (Some(error), Some(dst)) = (error, dst) else { continue };
+            self.stats.soft_errors += 1;
+            if error.errno != libc::EMSGSIZE {
+                continue;
+            }
+            let local = error.local.unwrap_or(self.local.ip());
+            if !error.is_local {
+                let src = SocketAddr::new(local, self.local.port());
+                if let Some(quote) = errors::quote(src, dst, payload.get(..len).unwrap_or(&payload)) {
+                    self.tell(mem, error.offender.unwrap_or(dst.ip()), local, error.info, &quote, out);
+                }
+            } else if let Some((_, quote)) = self.too_big.take_if(|(to, _)| *to == dst.ip()) {
+                self.tell(mem, local, local, error.info, &quote, out);
+            }
+        }
+        self.errors_wait = true;
+    }
+
+    /// Appends the message from `offender` that the quoted packet is longer than `mtu`.
+    fn tell(
+        &mut self,
+        mem: &Memory,
+        offender: IpAddr,
+        local: IpAddr,
+        mtu: u32,
+        quote: &[u8],
+        out: &mut Vec<Packet>,
+    ) {
+        match errors::too_big(mem, offender, local, mtu, quote) {
+            Ok(message) => out.extend(message),
+            Err(dry) => self.stats.rx_drop(dry.into()),
+        }
+    }
+
+    /// What the first link to where a packet goes takes, if that is less than the packet's segments are.
+    #[cold]
+    fn narrow(&self, packet: &Packet) -> Option<(IpAddr, u32, Vec<u8>)> {
+        let Unwrapped { ends: Ends { src, dst, .. }, header_len } = unwrap(packet).ok()?;
+        let (any, level, name) = match dst {
+            SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), libc::IPPROTO_IP, libc::IP_MTU),
+            SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(dst).ok()?;
+        let mtu = u32::try_from(get_option(socket.as_fd(), level, name).ok()?).ok()?;
+        let longest = packet.meta.cut.gso().map_or(packet.len(), |gso| header_len + usize::from(gso.size));
+        (longest > mtu as usize).then(|| (src.ip(), mtu, first_bytes(packet, header_len)))
+    }
+
+    /// Sends a datagram that the kernel and routers may cut.
+    #[cold]
+    fn send_fragmentable(&self, batch: &mut SendBatch<'_>) -> io::Result<usize> {
+        let (level, name, may, probe) = match self.local {
+            SocketAddr::V4(_) => {
+                (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_PROBE)
+            }
+            SocketAddr::V6(_) => {
+                (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT, libc::IPV6_PMTUDISC_PROBE)
+            }
+        };
+        set_option(self.socket.as_fd(), level, name, may)?;
+        let sent = batch.send(self.socket.as_fd());
+        set_option(self.socket.as_fd(), level, name, probe)?;
+        sent
     }
 
     /// The packet in slot `at`.
@@ -246,8 +353,15 @@ impl UdpLink {
 
 impl Batches for UdpLink {
     fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
-        let prepared: ArrayVec<Message, MAX_MESSAGES> =
-            packets.iter().take(self.width).map_while(|packet| self.prepare(packet).ok()).collect();
+        let fragmentable = packets.first().is_some_and(|packet| packet.meta.cut == Cut::Fragment);
+        let width = if fragmentable { 1 } else { self.width };
+        let is_alike = |packet: &&Packet| (packet.meta.cut == Cut::Fragment) == fragmentable;
+        let prepared: ArrayVec<Message, MAX_MESSAGES> = packets
+            .iter()
+            .take(width)
+            .take_while(is_alike)
+            .map_while(|packet| self.prepare(packet).ok())
+            .collect();
         let mut batch = SendBatch::new();
         for (message, packet) in prepared.iter().zip(packets) {
             let payload = skipping(packet, message.header_len);
@@ -260,28 +374,51 @@ impl Batches for UdpLink {
         if batch.is_empty() {
             return Err(io::ErrorKind::InvalidData.into());
         }
-        batch.send(self.socket.as_fd())
+        let sent = if fragmentable { self.send_fragmentable(&mut batch) } else { batch.send(self.socket.as_fd()) };
+        if sent.is_ok() {
+            self.retries = 0;
+        }
+        sent
     }
 
     #[cold]
-    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Option<Sent>> {
-        let reason = match errno(err) {
-            libc::EAGAIN => return Ok(Some(Sent::Busy)),
-            libc::EINVAL | libc::EIO if packet.meta.cut.gso().is_some() => {
-                if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
-                    self.features = self.offloads.features();
-                    return Ok(Some(Sent::Refit));
+    fn refused(&mut self, packet: &Packet, err: &io::Error) -> io::Result<Refused> {
+        let errno = errno(err);
+        // An error about an earlier packet comes in place of the answer about this one, but only once.
+        if is_soft(errno) && self.retries < MAX_RETRIES {
+            self.retries += 1;
+            self.errors_wait = true;
+            return Ok(Refused::Again);
+        }
+        self.retries = 0;
+        let reason = match errno {
+            libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
+            libc::EINVAL | libc::EIO | libc::EMSGSIZE if packet.meta.cut.gso().is_some() => {
+                if let Some(narrow) = self.narrow(packet) {
+                    self.narrow.truncate(MAX_ERRORS);
+                    self.narrow.push(narrow);
+                    self.errors_wait = true;
+                    DropReason::PacketTooBig
+                } else if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
+                    self.features = features(&self.offloads, self.is_fat);
+                    return Ok(Refused::Stop(Sent::Refit));
+                } else {
+                    DropReason::TxError
                 }
-                DropReason::TxError
             }
             libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.name, "sendmmsg", err)),
-            libc::EMSGSIZE => DropReason::PacketTooBig,
+            libc::EMSGSIZE => {
+                if let Ok(Unwrapped { ends, header_len }) = unwrap(packet) {
+                    self.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
+                }
+                DropReason::PacketTooBig
+            }
             libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
             libc::ENETUNREACH | libc::EHOSTUNREACH => DropReason::NoRoute,
             _ => DropReason::TxError,
         };
         self.stats.tx_drop(reason);
-        Ok(None)
+        Ok(Refused::Dropped)
     }
 
     fn stats_mut(&mut self) -> &mut LinkStats {
@@ -296,10 +433,18 @@ struct Message {
     header_len: usize,
 }
 
+/// The headers of a packet, which are `header_len` bytes, and the first of its payload.
+fn first_bytes(packet: &Packet, header_len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; packet.len().min(header_len + errors::QUOTE_LEN)];
+    packet.read_at(0, &mut bytes);
+    bytes
+}
+
 /// What the socket takes over.
-fn features(offloads: &Offloads, fat: bool) -> Features {
+fn features(offloads: &Offloads, is_fat: bool) -> Features {
     let features = offloads.features();
-    if fat { features } else { Features { csum: features.csum, ..Features::NONE } }
+    let features = if is_fat { features } else { Features { csum: features.csum, ..Features::NONE } };
+    Features { ufo: true, ..features }
 }
 
 /// Tells an error that the network reported about an earlier packet (ip(7)): it is over once it was read.
@@ -365,10 +510,19 @@ impl Link for UdpLink {
     }
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
-        let (mut packets, mut bytes) = (0, 0);
+        let (mut packets, mut bytes, mut errors) = (0, 0, 0);
         while packets < BURST_PACKETS && bytes < BURST_BYTES {
             let (more, more_bytes) = self.recv_batch(mem, out)?;
             (packets, bytes) = (packets + more, bytes + more_bytes);
+            // Woken for nothing, it may be for an error that somebody else was told of.
+            if self.errors_wait || packets == 0 {
+                let failed = self.errors_wait;
+                self.recv_errors(mem, out);
+                errors += 1;
+                if failed && more == 0 && errors < MAX_ERRORS {
+                    continue;
+                }
+            }
             if more < self.slots.len() {
                 break;
             }

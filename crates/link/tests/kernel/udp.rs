@@ -22,6 +22,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("udp/without_offloads_every_datagram_is_plain", NEEDS, thin),
         trial("udp/many_datagrams_go_in_one_call", NEEDS, batches),
         trial("udp/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
+        trial("udp/what_a_router_says_of_a_path_is_received", NEEDS, || told(V4)),
+        trial("udp/what_a_router_says_of_a_path_is_received_over_ipv6", NEEDS, || told(V6)),
+        trial("udp/what_the_first_link_takes_is_told_and_costs_no_offload", NEEDS, told_by_ourselves),
+        trial("udp/the_kernel_fragments_what_may_be_fragmented", NEEDS, fragmented),
+        trial("udp/an_error_about_one_packet_costs_no_other", NEEDS, soft_errors),
         trial("udp/what_the_socket_cannot_send_is_dropped_and_counted", NEEDS, unsendable),
         trial("udp/a_refused_train_loses_no_packet", NEEDS, refused),
         trial("udp/offloads_are_verified_and_say_so", NEEDS, verified),
@@ -139,6 +144,154 @@ fn too_big() -> Outcome {
     assert_eq!(a.send(&mut burst)?, Sent::All);
     assert_eq!((a.stats().tx_packets, a.stats().dropped_for(DropReason::PacketTooBig)), (1, 1));
     assert!(a.features().uso);
+    Ok(())
+}
+
+/// Two ends with a router between them, whose second link takes 1280 bytes alone.
+struct Path {
+    a: Netns,
+    _router: Netns,
+    b: Netns,
+}
+
+fn narrow_path() -> Outcome<Path> {
+    let (a, router, b) = (Netns::new("a")?, Netns::new("r")?, Netns::new("b")?);
+    veth((&a, "wire"), (&router, "near"))?;
+    veth((&router, "far"), (&b, "wire"))?;
+    router.sh("sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1; ip link set far mtu 1280;
+         ip addr add 192.0.2.254/25 dev near; ip addr add 192.0.2.253/25 dev far;
+         ip route replace 192.0.2.1/32 dev near; ip route replace 192.0.2.2/32 dev far;
+         ip addr add 2001:db8::fe/128 dev near; ip addr add 2001:db8::fd/128 dev far;
+         ip -6 route add 2001:db8::1/128 dev near; ip -6 route add 2001:db8::2/128 dev far;
+         sysctl -qw net.ipv4.conf.all.proxy_arp=1 net.ipv4.conf.near.proxy_arp=1 net.ipv4.conf.far.proxy_arp=1")?;
+    for (netns, host, other) in [(&a, 1, "fe"), (&b, 2, "fd")] {
+        netns.sh(&format!(
+            "ip addr add 192.0.2.{host}/24 dev wire; ip addr add 2001:db8::{host}/128 dev wire nodad;
+             ip -6 route add 2001:db8::{other}/128 dev wire; ip -6 route add default via 2001:db8::{other}"
+        ))?;
+    }
+    Ok(Path { a, _router: router, b })
+}
+
+/// Receives until something comes.
+fn wait_for(link: &mut dyn Link, mem: &Memory) -> Outcome<Vec<packet::Packet>> {
+    let mut out = Vec::new();
+    for _ in 0..200 {
+        link.recv(mem, &mut out)?;
+        if !out.is_empty() {
+            return Ok(out);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    Err("nothing came in 2 s".into())
+}
+
+/// The MTU that a message tells, and the payload that it quotes.
+fn told_mtu(message: &packet::Packet) -> (usize, Vec<u8>) {
+    let bytes = message.to_vec();
+    let info = ip::Info::parse(&bytes, bytes.len()).expect("a packet");
+    let body = info.payload(&bytes);
+    let mtu = if info.src.is_ipv4() {
+        match wire::icmp::Header::ref_from(body).expect("a header").message() {
+            Some(wire::icmp::Message::FragNeeded { mtu }) => usize::from(mtu),
+            other => panic!("{other:?}"),
+        }
+    } else {
+        match wire::icmpv6::Header::ref_from(body).expect("a header").message() {
+            Some(wire::icmpv6::Message::PacketTooBig { mtu }) => mtu as usize,
+            other => panic!("{other:?}"),
+        }
+    };
+    (mtu, wire::Quote::parse(&body[8..]).expect("a quote").payload.to_vec())
+}
+
+fn told(ends: [&str; 2]) -> Outcome {
+    let path = narrow_path()?;
+    let (mut a, mut b) = (socket(&path.a, ends[0], true)?, socket(&path.b, ends[1], true)?);
+    let mem = Memory::heap();
+    let (src, dst) = (ends[0].parse()?, ends[1].parse()?);
+    for turn in 0..2 {
+        // A train too: what is told of it does not make the kernel take less.
+        assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &payload(2 * 1400), 1400))?, Sent::All, "turn {turn}");
+        let messages = wait_for(a.as_mut(), &mem)?;
+        let (mtu, quoted) = told_mtu(&messages[0]);
+        assert_eq!(mtu, 1280);
+        assert_eq!((&quoted[..4], &quoted[8..16]), (&[0x11, 0x94, 0x11, 0x94][..], &payload(8)[..]));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        a.recv(&mem, &mut Vec::new())?;
+    }
+    assert_eq!((a.stats().tx_dropped, a.features().uso), (0, true));
+    let good = payload(1200);
+    assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &good, 1400))?, Sent::All);
+    let header_len = if ends[0] == V4[0] { 28 } else { 48 };
+    assert_eq!(receive(b.as_mut(), &mem, header_len, good.len())?.len(), 1);
+    Ok(())
+}
+
+fn told_by_ourselves() -> Outcome {
+    let wire = wire()?;
+    let mem = Memory::heap();
+    for ends in [V4, V6] {
+        let (src, dst) = (ends[0].parse()?, ends[1].parse()?);
+        let mut a = socket(&wire.a, ends[0], true)?;
+        wire.a.sh("ip link set wire mtu 1300")?;
+        for len in [1400, 2 * 1400] {
+            let dropped = a.stats().dropped_for(DropReason::PacketTooBig);
+            // It asks the routes that its thread sees.
+            let packet = || train(&Memory::heap(), src, dst, 0, &payload(len), 1400);
+            let sent = wire.a.enter(|| send(a.as_mut(), packet()).ok());
+            assert_eq!(sent, Some(Sent::All));
+            assert_eq!(a.stats().dropped_for(DropReason::PacketTooBig), dropped + 1, "{len} bytes to {dst}");
+            let messages = wait_for(a.as_mut(), &mem)?;
+            let (mtu, quoted) = told_mtu(&messages[0]);
+            assert_eq!((mtu, &quoted[8..16]), (1300, &payload(8)[..]), "{len} bytes to {dst}");
+        }
+        assert!(a.features().uso);
+        wire.a.sh("ip link set wire mtu 1500")?;
+    }
+    Ok(())
+}
+
+fn fragmented() -> Outcome {
+    let path = narrow_path()?;
+    let mem = Memory::heap();
+    for (ends, header_len) in [(V4, 28), (V6, 48)] {
+        let (mut a, mut b) = (socket(&path.a, ends[0], true)?, socket(&path.b, ends[1], true)?);
+        assert!(a.features().ufo);
+        let (src, dst) = (ends[0].parse()?, ends[1].parse()?);
+        let long = || train(&mem, src, dst, 0, &payload(1400), 1400);
+        // IPv6 is fragmented at its source alone, which has to be told before.
+        assert_eq!(send(a.as_mut(), long())?, Sent::All);
+        wait_for(a.as_mut(), &mem)?;
+        let mut may_be_cut = long();
+        may_be_cut.meta.cut = packet::Cut::Fragment;
+        let mut burst = vec![may_be_cut, train(&mem, src, dst, 0, &payload(100), 1400)];
+        assert_eq!(a.send(&mut burst)?, Sent::All);
+        assert_eq!(receive(b.as_mut(), &mem, header_len, 1500)?.len(), 2, "{dst}");
+        // What may not be is not, also afterwards.
+        assert_eq!(send(a.as_mut(), long())?, Sent::All);
+        assert_eq!(told_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
+    }
+    Ok(())
+}
+
+fn soft_errors() -> Outcome {
+    let wire = wire()?;
+    let mem = Memory::heap();
+    let (src, dst): (SocketAddr, SocketAddr) = (V4[0].parse()?, V4[1].parse()?);
+    let mut a = socket(&wire.a, V4[0], true)?;
+    // Nobody listens at the other end yet: each datagram is answered by an error.
+    for _ in 0..5 {
+        assert_eq!(send(a.as_mut(), train(&mem, src, dst, 0, &[1], 1400))?, Sent::All);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert_eq!((a.stats().tx_packets, a.stats().tx_dropped), (5, 0));
+    let mut out = Vec::new();
+    a.recv(&mem, &mut out)?;
+    assert!(out.is_empty() && a.stats().soft_errors > 0);
+    let mut b = socket(&wire.b, V4[1], true)?;
+    assert_eq!(send(b.as_mut(), train(&mem, dst, src, 0, &[7], 1400))?, Sent::All);
+    assert_eq!(wait_for(a.as_mut(), &mem)?.len(), 1);
     Ok(())
 }
 

@@ -208,6 +208,35 @@ fn what_ipv6_is_owed_is_fragmented_outside() {
 }
 
 #[test]
+fn a_socket_fragments_what_is_too_long_for_it_itself() {
+    for v6 in [false, true] {
+        let [_, flow] = flows();
+        let mut world = tunnelled(Tunnel { v6, udp: true, nested: false }, 1);
+        let wan = world.nodes[0].path.ports.get(OUTSIDE).unwrap().config.clone();
+        let features = offload::Features { ufo: true, ..wan.features };
+        world.nodes[0].path.set_port(OUTSIDE, path::PortConfig { mtu: 1280, features, ..wan });
+        world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(1232));
+        let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 4 * 1208, 1208);
+        world.nodes[0].rx(NOW, INSIDE, vec![fat]);
+        let sent = world.nodes[0].tx(OUTSIDE);
+        assert_eq!(sent.len(), 5, "v6 {v6}: {sent:?}");
+        for pkt in &sent {
+            let info = info(pkt);
+            assert!(pkt.len() > 1280 && info.fragment.is_none() && pkt.meta.cut == packet::Cut::Fragment, "{pkt:?}");
+            assert_eq!((info.protocol, info.dont_fragment), (wire::Protocol::UDP, v6));
+        }
+        // The kernel at the other end puts them together.
+        for mut pkt in sent {
+            pkt.meta.cut = packet::Cut::Whole;
+            let bytes = pkt.to_vec();
+            world.nodes[1].rx_bytes(NOW, OUTSIDE, &bytes);
+        }
+        assert_eq!((world.nodes[1].tx(INSIDE).len(), world.nodes[1].drops()), (5, vec![]), "v6 {v6}");
+        assert_eq!(world.nodes[0].drops(), []);
+    }
+}
+
+#[test]
 fn a_policy_may_let_some_packets_pass_in_clear() {
     let [flow, _] = flows();
     let mut world = tunnelled(TUNNELS[0], 1);

@@ -1,0 +1,168 @@
+//! What the network says of what a socket has sent: the kernel keeps ICMP to itself, and gives it as errors (ip(7),
+//! `IP_RECVERR`). What is said of a path's MTU is made an ICMP message again, so that nobody else has to know.
+//!
+//! The socket sends with `IP_PMTUDISC_PROBE`: the kernel believes every message that quotes our ports, and would cut down
+//! what it takes by it. Whether one is about a packet that was sent is for the node to find out, which knows its SPIs.
+
+use std::net::{IpAddr, SocketAddr};
+
+use packet::{Csum, Memory, Packet, PoolDry};
+use wire::{Protocol, icmp, icmpv6, ipv4, ipv6, udp};
+
+use crate::sys::{cmsg, sockaddr};
+
+/// Bytes of a quoted datagram's payload that are kept: more than an SPI.
+pub(super) const QUOTE_LEN: usize = 64;
+
+/// Bytes of `struct sock_extended_err`.
+const EXTENDED_LEN: usize = 16;
+
+/// An error of a socket.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct SocketError {
+    /// What it would be as an `errno`.
+    pub(super) errno: i32,
+    /// Whether this host itself says so, and not a message from another.
+    pub(super) is_local: bool,
+    /// With `EMSGSIZE` the MTU.
+    pub(super) info: u32,
+    /// Who says so.
+    pub(super) offender: Option<IpAddr>,
+    /// To which of our addresses.
+    pub(super) local: Option<IpAddr>,
+}
+
+/// The error in the control messages of an entry of the error queue.
+pub(super) fn parse(control: &[u8]) -> Option<SocketError> {
+    let (mut error, mut local) = (None, None);
+    for (level, kind, data) in cmsg::iter(control) {
+        match (level, kind) {
+            (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) => error = extended(data),
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => local = sockaddr::local_of_pktinfo_v4(data),
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => local = sockaddr::local_of_pktinfo_v6(data),
+            _ => {}
+        }
+    }
+    Some(SocketError { local, ..error? })
+}
+
+/// A `struct sock_extended_err`, with the offender's address behind it.
+fn extended(data: &[u8]) -> Option<SocketError> {
+    let (fixed, offender) = data.split_first_chunk::<EXTENDED_LEN>()?;
+    let [e0, e1, e2, e3, origin, _, _, _, i0, i1, i2, i3, ..] = *fixed;
+    Some(SocketError {
+        errno: i32::from_ne_bytes([e0, e1, e2, e3]),
+        is_local: origin == libc::SO_EE_ORIGIN_LOCAL,
+        info: u32::from_ne_bytes([i0, i1, i2, i3]),
+        offender: sockaddr::parse(offender).map(|offender| offender.ip()),
+        local: None,
+    })
+}
+
+/// The headers of a datagram of ours, with the first bytes of its payload.
+pub(super) fn quote(src: SocketAddr, dst: SocketAddr, payload: &[u8]) -> Option<Vec<u8>> {
+    let udp_len = (udp::Header::LEN + payload.len()) as u16;
+    let udp = udp::Header::new(src.port(), dst.port(), udp_len);
+    Some(match (src.ip(), dst.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let mut ip = ipv4::Header::new(src, dst, Protocol::UDP, ipv4::Header::LEN as u16 + udp_len);
+            ip.fill_check();
+            [ip.as_bytes(), udp.as_bytes(), payload].concat()
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            [ipv6::Header::new(src, dst, Protocol::UDP, udp_len).as_bytes(), udp.as_bytes(), payload].concat()
+        }
+        _ => return None,
+    })
+}
+
+/// The message from `offender` to `local` that the quoted packet is longer than `mtu`. `None` when they are of two
+/// families.
+pub(super) fn too_big(
+    mem: &Memory,
+    offender: IpAddr,
+    local: IpAddr,
+    mtu: u32,
+    quote: &[u8],
+) -> Result<Option<Packet>, PoolDry> {
+    let mut message = vec![0; icmp::Header::LEN];
+    message.extend_from_slice(quote);
+    let bytes = match (offender, local) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let header = icmp::Header::new(icmp::Message::FragNeeded { mtu: u16::try_from(mtu).unwrap_or(u16::MAX) });
+            message[..icmp::Header::LEN].copy_from_slice(header.as_bytes());
+            let check = icmp::fill_check(&mut message);
+            let mut ip = ipv4::Header::new(src, dst, Protocol::ICMP, (ipv4::Header::LEN + message.len()) as u16);
+            ip.fill_check();
+            check.map(|()| [ip.as_bytes(), &message].concat())
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = icmpv6::Header::new(icmpv6::Message::PacketTooBig { mtu });
+            message[..icmp::Header::LEN].copy_from_slice(header.as_bytes());
+            let ip = ipv6::Header::new(src, dst, Protocol::ICMPV6, message.len() as u16);
+            icmpv6::fill_check(&mut message, src, dst).map(|()| [ip.as_bytes(), &message].concat())
+        }
+        _ => return Ok(None),
+    };
+    let Ok(bytes) = bytes else { return Ok(None) };
+    let mut packet = Packet::with_data(mem, &bytes)?;
+    packet.meta.csum = Csum::Unnecessary;
+    Ok(Some(packet))
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::{Quote, ip};
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_what_a_router_would_have_sent() {
+        let mem = Memory::heap();
+        for (src, dst, router) in [
+            ("192.0.2.1:4500", "192.0.2.2:4501", "203.0.113.1"),
+            ("[2001:db8::1]:4500", "[2001:db8::2]:4501", "2001:db8:9::1"),
+        ] {
+            let (src, dst, router): (SocketAddr, SocketAddr, IpAddr) =
+                (src.parse().unwrap(), dst.parse().unwrap(), router.parse().unwrap());
+            let payload = [0, 0, 0x10, 0, 0, 0, 0, 7];
+            let quoted = quote(src, dst, &payload).unwrap();
+            let bytes = too_big(&mem, router, src.ip(), 1280, &quoted).unwrap().unwrap().to_vec();
+            let info = ip::Info::parse(&bytes, bytes.len()).unwrap();
+            assert_eq!((info.src, info.dst, info.total_len), (router, src.ip(), bytes.len()));
+            let body = info.payload(&bytes);
+            if src.is_ipv4() {
+                let seen = icmp::Icmp::parse(body).unwrap();
+                assert!(seen.check_ok());
+                assert_eq!(seen.header().message(), Some(icmp::Message::FragNeeded { mtu: 1280 }));
+            } else {
+                let seen = icmpv6::Header::ref_from(body).unwrap();
+                assert_eq!(seen.message(), Some(icmpv6::Message::PacketTooBig { mtu: 1280 }));
+            }
+            let seen = Quote::parse(&body[8..]).unwrap();
+            assert_eq!((seen.src, seen.dst, seen.protocol), (src.ip(), dst.ip(), Protocol::UDP));
+            assert_eq!((&seen.payload[..4], &seen.payload[8..]), (&[0x11, 0x94, 0x11, 0x95][..], &payload[..]));
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_read_at_every_length() {
+        let mut data = vec![90, 0, 0, 0, libc::SO_EE_ORIGIN_ICMP, 3, 4, 0, 0, 5, 0, 0, 0, 0, 0, 0];
+        data.extend_from_slice(sockaddr::SockAddr::new("203.0.113.1:0".parse().unwrap()).bytes());
+        let mut control = cmsg::Control::EMPTY;
+        control.push(libc::IPPROTO_IP, libc::IP_RECVERR, &data);
+        let want = SocketError {
+            errno: libc::EMSGSIZE,
+            is_local: false,
+            info: 1280,
+            offender: Some("203.0.113.1".parse().unwrap()),
+            local: None,
+        };
+        assert_eq!(parse(control.bytes()), Some(want));
+        for len in 0..data.len() {
+            let got = extended(&data[..len]);
+            let offender = want.offender.filter(|_| len >= EXTENDED_LEN + 8);
+            assert_eq!(got, (len >= EXTENDED_LEN).then_some(SocketError { offender, ..want }), "{len} bytes");
+        }
+    }
+}
