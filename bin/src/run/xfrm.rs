@@ -7,7 +7,7 @@ use control::Change;
 use control::model::{self, Config, PolicyDefault, XfrmOptions};
 use ipsec::{
     Action, Algorithm, Authentication, Code, ConfigError, Dir, Encryption, EspInUdp, Ipsec, Level, Lifetime, Limits,
-    Mark, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
+    Mark, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
 use zeroize::Zeroizing;
@@ -136,8 +136,15 @@ fn sa(config: &model::SaConfig) -> SaConfig {
         output_mark: mark(config.output_mark),
         if_id: config.if_id,
         lifetime: lifetime(&config.limit),
+        tfcpad: config.tfcpad,
+        nat: nat(config.nat),
         ..SaConfig::new(config.src, config.dst, Spi(config.spi), mode(config.mode), algorithm(&config.algorithm))
     }
+}
+
+fn nat(nat: model::NatTraversal) -> NatTraversal {
+    let model::NatTraversal { keepalive_interval, mapping_threshold, follow } = nat;
+    NatTraversal { keepalive_interval, mapping_threshold, follow }
 }
 
 fn algorithm(algorithm: &model::Algorithm) -> Algorithm {

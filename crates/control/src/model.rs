@@ -139,6 +139,21 @@ pub struct SaConfig {
     pub if_id: u32,
     /// When it ends.
     pub limit: Limit,
+    /// To how many bytes inner packets are padded, if the path takes so many; 0 pads none.
+    pub tfcpad: u32,
+    /// What it does about a NAT.
+    pub nat: NatTraversal,
+}
+
+/// What an SA with a UDP header does about the NAT that it is for.
+#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct NatTraversal {
+    /// Seconds without a packet after which a keepalive is sent; 0 for never.
+    pub keepalive_interval: u32,
+    /// Seconds after which it is told again that the peer sends from elsewhere; 0 tells each new place once.
+    pub mapping_threshold: u32,
+    /// Whether the tunnels to the peer follow it.
+    pub follow: bool,
 }
 
 /// Which way an SA's packets go: Linux's `XFRM_SA_DIR_*`.

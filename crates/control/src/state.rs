@@ -1,11 +1,11 @@
 //! What a running node shows of itself: plain values, taken at one moment, that go through JSON and come back equal.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use base::{IfAddr, Prefix};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Dir, Encap, Mode, PolicyAction, SaDir, Selector, Template};
+use crate::model::{Dir, Encap, Mode, NatTraversal, PolicyAction, SaDir, Selector, Template};
 use crate::xfrm::{Ages, Limit, Mark};
 
 /// A link.
@@ -135,6 +135,12 @@ pub struct SaState {
     pub flags: Vec<String>,
     /// The UDP header around ESP.
     pub encap: Option<Encap>,
+    /// Where its packets go instead of to `dst` and its port, because the peer has moved there.
+    pub moved_to: Option<SocketAddr>,
+    /// To how many bytes inner packets are padded.
+    pub tfcpad: u32,
+    /// What it does about a NAT.
+    pub nat: NatTraversal,
     /// Which packets it may carry.
     pub selector: Option<Selector>,
     /// The last sequence number sent, all 64 bits of it.

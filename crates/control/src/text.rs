@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use base::{Prefix, TableId};
 
 use crate::file::PROTOCOLS;
-use crate::model::{Level, PolicyAction, Selector};
+use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{CountersState, DropState, LinkState, LinkStats, NeighbourState, PolicyState, RouteState, SaState};
 
@@ -156,6 +156,23 @@ impl Display for SaState {
         if let Some(encap) = self.encap {
             let any = if self.dst.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0; 16]) };
             writeln!(f, "\tencap type espinudp sport {} dport {} addr {any}", encap.sport, encap.dport)?;
+        }
+        if let Some(place) = self.moved_to {
+            writeln!(f, "\tmoved to {} dport {}", place.ip(), place.port())?;
+        }
+        if self.tfcpad > 0 {
+            writeln!(f, "\ttfcpad {}", self.tfcpad)?;
+        }
+        let NatTraversal { keepalive_interval, mapping_threshold, follow } = self.nat;
+        for (name, seconds) in
+            [("nat-keepalive-interval", keepalive_interval), ("nat-mapping-threshold", mapping_threshold)]
+        {
+            if seconds > 0 {
+                writeln!(f, "\t{name} {seconds}")?;
+            }
+        }
+        if follow {
+            writeln!(f, "\tnat-follow")?;
         }
         self.anti_replay(f)?;
         if self.if_id != 0 {

@@ -71,6 +71,8 @@ fn a_file_becomes_the_model_that_it_describes() {
             output_mark: None,
             if_id: 0,
             limit: Limit::default(),
+            tfcpad: 0,
+            nat: NatTraversal::default(),
         },
         SaConfig {
             src: ip("198.51.100.7"),
@@ -96,6 +98,8 @@ fn a_file_becomes_the_model_that_it_describes() {
             output_mark: None,
             if_id: 0,
             limit: Limit::default(),
+            tfcpad: 0,
+            nat: NatTraversal::default(),
         },
     ];
     assert_eq!(config.sas, sas);
@@ -142,6 +146,17 @@ fn an_sa_that_only_sends_has_extended_numbers_without_a_window() {
         let sa = sa(text);
         assert_eq!((sa.dir, sa.replay_window, sa.flags.esn), (Some(dir), window, true), "{text}");
     }
+}
+
+#[test]
+fn what_an_sa_does_about_a_nat_and_about_sizes_is_read() {
+    let sa = |text: &str| Config::from_toml(&GOOD.replace("replay-window = 1024", text), "f").unwrap().sas.remove(0);
+    let out = sa("dir = \"out\"\ntfcpad = 1500\nnat-keepalive-interval = 20");
+    let nat = NatTraversal { keepalive_interval: 20, ..NatTraversal::default() };
+    assert_eq!((out.tfcpad, out.nat), (1500, nat));
+    let inward = sa("dir = \"in\"\nreplay-window = 64\nnat-mapping-threshold = 10\nnat-follow = true");
+    let nat = NatTraversal { mapping_threshold: 10, follow: true, ..NatTraversal::default() };
+    assert_eq!((inward.tfcpad, inward.nat), (0, nat));
 }
 
 #[test]

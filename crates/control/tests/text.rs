@@ -1,6 +1,6 @@
 //! What `fatpath show` prints, to the last blank, and that its JSON comes back equal.
 
-use control::model::{Dir, Encap, Level, Mode, PolicyAction, SaDir, Selector, Template};
+use control::model::{Dir, Encap, Level, Mode, NatTraversal, PolicyAction, SaDir, Selector, Template};
 use control::state::*;
 use control::xfrm::{Ages, Bounds, Limit, Mark};
 use control::{Reply, Shown};
@@ -98,6 +98,9 @@ fn sas() -> Shown {
         replay_window: 288,
         flags: vec!["esn".to_owned(), "dont-encap-dscp".to_owned()],
         encap: Some(Encap { sport: 4500, dport: 4501 }),
+        moved_to: None,
+        tfcpad: 0,
+        nat: NatTraversal::default(),
         selector: None,
         oseq: 0x1_0000_0002,
         seq: 0x2a,

@@ -67,6 +67,11 @@ impl Sa {
         self.place.towards.map_or(self.dst, |place| place.ip())
     }
 
+    /// Where its peer has moved to, to whom it sends.
+    pub const fn moved_to(&self) -> Option<SocketAddr> {
+        self.place.towards
+    }
+
     /// The UDP header around what it sends.
     #[inline]
     pub fn encap_to(&self) -> Option<EspInUdp> {

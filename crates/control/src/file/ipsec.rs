@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use base::Prefix;
 
 use super::reader::{Result, Table, Value, one_of, quoted};
-use super::{algorithm, xfrm};
+use super::{algorithm, nat, xfrm};
 use crate::model::{
     Config, Dir, Encap, Level, LinkKind, Mode, PolicyAction, PolicyConfig, SaConfig, SaDir, SaFlags, Selector, Template,
 };
@@ -34,6 +34,10 @@ pub(super) const SA_KEYS: &[&str] = &[
     "output-mark",
     "if_id",
     "limit",
+    "tfcpad",
+    nat::KEYS[0],
+    nat::KEYS[1],
+    nat::KEYS[2],
 ];
 pub(super) const POLICY_KEYS: &[&str] =
     &["dir", "src", "dst", "proto", "sport", "dport", "priority", "action", "tmpl", "mark", "if_id", "limit"];
@@ -67,6 +71,8 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
     let encap = table.get("encap").map(|value| encap(&value)).transpose()?;
     check_udp_link(table, config, (src_addr, dst_addr), encap)?;
     let selector = table.get("sel").map(|value| sa_selector(&value, mode, src_addr)).transpose()?;
+    let tfcpad = table.get("tfcpad").map_or(Ok(0), |value| tfcpad(&value, mode, dir))?;
+    let nat = nat::read(table, encap, dir, replay_window)?;
     let seq = sequence(table, flags, dir, ("replay-seq", "replay-seq-hi"), SaDir::In)?;
     let oseq = sequence(table, flags, dir, ("replay-oseq", "replay-oseq-hi"), SaDir::Out)?;
     let (src, dst) = (src_addr, dst_addr);
@@ -89,6 +95,8 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
         output_mark,
         if_id,
         limit,
+        tfcpad,
+        nat,
     })
 }
 
@@ -215,6 +223,16 @@ fn sequence(
         number |= u64::from(half) << shift;
     }
     Ok(number)
+}
+
+/// TFC padding is for tunnels, whose receiver can tell it from the packet (Linux `verify_newsa_info`).
+fn tfcpad(value: &Value<'_>, mode: Mode, dir: Option<SaDir>) -> Result<u32> {
+    let tfcpad = value.number(0..=u32::MAX)?;
+    match (mode, dir) {
+        (Mode::Transport, _) if tfcpad > 0 => Err(value.error("is for mode tunnel alone; take it out")),
+        (_, Some(SaDir::In)) => Err(value.error("is for an SA of dir out; take it out")),
+        _ => Ok(tfcpad),
+    }
 }
 
 fn encap(value: &Value<'_>) -> Result<Encap> {

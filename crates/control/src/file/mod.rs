@@ -6,6 +6,7 @@
 mod algorithm;
 mod ipsec;
 mod link;
+mod nat;
 mod reader;
 mod route;
 mod xfrm;
