@@ -6,6 +6,7 @@
 
 mod capture;
 mod command;
+mod crypto;
 mod node;
 mod poller;
 mod server;

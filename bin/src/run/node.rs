@@ -6,8 +6,10 @@ use base::{LinkId, Prefix};
 use control::Change;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig};
 use fib::{Fib, Route, RouteKind};
+use ipsec::crypto::Crypto;
 use link::{ConfigKind, Link};
 
+use super::crypto::crypto;
 use super::xfrm::Steps;
 use crate::error::CliError;
 
@@ -37,6 +39,8 @@ pub(crate) struct Plan {
     pub(crate) fib: Option<Fib>,
     /// What changes of SAs and policies.
     pub(crate) ipsec: Steps,
+    /// Who does the ciphers' work from now on, if that changes.
+    pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
 }
 
 impl Node {
@@ -66,6 +70,9 @@ impl Node {
         };
         if !change.links.is_empty() || change.routes {
             plan.fib = Some(fib(&new, &ids)?);
+        }
+        if change.crypto {
+            plan.crypto = Some(crypto(&new.crypto)?);
         }
         for kept in change.links.kept.iter().filter(|kept| kept.changed) {
             let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);

@@ -205,6 +205,9 @@ impl Worker {
             self.path.fib.replace(fib);
         }
         plan.ipsec.apply(&mut self.path.ipsec);
+        if let Some(crypto) = plan.crypto {
+            self.path.ipsec.set_crypto(crypto);
+        }
         self.config = plan.config;
         Ok(())
     }

@@ -29,6 +29,17 @@ pub struct Config {
     pub policy_default: PolicyDefault,
     /// What holds for all SAs.
     pub xfrm: XfrmOptions,
+    /// Who does the ciphers' work.
+    pub crypto: CryptoConfig,
+}
+
+/// Who does the ciphers' work (Linux `pcrypt`).
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct CryptoConfig {
+    /// Threads beside the worker that moves packets; 0 leaves all of it to that.
+    pub workers: u16,
+    /// The CPUs that the threads are bound to, one after the other; any if empty.
+    pub cpus: Vec<u16>,
 }
 
 /// A link of the node.

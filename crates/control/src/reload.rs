@@ -20,6 +20,8 @@ pub struct Change {
     pub policies: bool,
     /// Whether what holds for all SAs and policies differs.
     pub options: bool,
+    /// Whether the ciphers' work is to be done by others.
+    pub crypto: bool,
 }
 
 /// What becomes of a list's items.
@@ -53,12 +55,14 @@ impl Change {
             routes: old.routes != new.routes,
             policies: old.policies != new.policies,
             options: (old.policy_default, old.xfrm) != (new.policy_default, new.xfrm),
+            crypto: old.crypto != new.crypto,
         }
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
-        self.links.is_empty() && self.sas.is_empty() && !self.routes && !self.policies && !self.options
+        let lists = self.links.is_empty() && self.sas.is_empty();
+        lists && !self.routes && !self.policies && !self.options && !self.crypto
     }
 }
 

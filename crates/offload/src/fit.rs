@@ -4,7 +4,7 @@
 //! geometry is linearized rather than cut, so that it stays fat.
 
 use base::DropReason;
-use packet::{Csum, Cut, Gso, Memory, Packet};
+use packet::{Csum, Cut, Gso, Memory, Meta, Packet};
 use wire::{EtherType, checksum as sums, eth, vlan};
 
 use crate::features::{CsumOffload, Features};
@@ -23,7 +23,18 @@ const TAG_AT: usize = 12;
 ///
 /// # Errors
 /// As [`gso::segment`] and [`checksum::complete`]; the packet is gone, and `out` as it was.
-pub fn fit(
+#[inline]
+pub fn fit(mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
+    let Meta { vlan, csum, cut, .. } = &pkt.meta;
+    let fits_any = vlan.is_none() && !matches!(csum, Csum::Partial { .. }) && cut.gso().is_none() && pkt.is_linear();
+    if fits_any {
+        out.push(pkt);
+        return Ok(());
+    }
+    make_fit(mem, features, pkt, l3, out)
+}
+
+fn make_fit(
     mem: &Memory,
     features: &Features,
     mut pkt: Packet,

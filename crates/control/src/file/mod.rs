@@ -4,6 +4,7 @@
 //! that is wrong is the error. What a file may say, table by table, is in the modules below.
 
 mod algorithm;
+mod crypto;
 mod ipsec;
 mod link;
 mod nat;
@@ -25,7 +26,7 @@ impl Config {
     pub fn from_toml(text: &str, file: &str) -> Result<Self> {
         let source = Source::new(file, text);
         let document = source.parse()?;
-        let root = source.root(&document, &["link", "route", "sa", "policy", "ipsec", "policy-default"])?;
+        let root = source.root(&document, &["link", "route", "sa", "policy", "ipsec", "policy-default", "crypto"])?;
         let mut config =
             Self { xfrm: xfrm::options(&root)?, policy_default: xfrm::policy_default(&root)?, ..Self::default() };
         for table in root.tables("link", link::KEYS)? {
@@ -43,6 +44,9 @@ impl Config {
         for table in root.tables("policy", ipsec::POLICY_KEYS)? {
             let policy = ipsec::read_policy(&table, &config)?;
             config.policies.push(policy);
+        }
+        if let Some(value) = root.get("crypto") {
+            config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
         }
         Ok(config)
     }
