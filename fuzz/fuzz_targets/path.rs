@@ -9,7 +9,7 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use offload::Features;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, Memory, Packet};
-use sim::{Flow, Maze};
+use sim::{Choices, Flow, Maze};
 use wire::{EtherType, MacAddr, Protocol, eth};
 
 const ADDRESSES: [&str; 8] =
@@ -17,32 +17,11 @@ const ADDRESSES: [&str; 8] =
 const ADDRESSES_V6: [&str; 8] =
     ["fd00:1::1", "fd00:2::254", "fd00:2::1", "fd00:5::1", "2001:db8::1", "2001:db8::2", "fe80::1", "ff02::1"];
 
-/// Reads the fuzzer's bytes; zeros when there are no more.
-struct Input<'a>(&'a [u8]);
-
-impl<'a> Input<'a> {
-    fn byte(&mut self) -> u8 {
-        let Some((&first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        first
-    }
-
-    fn word(&mut self) -> u16 {
-        u16::from_be_bytes([self.byte(), self.byte()])
-    }
-
-    fn bytes(&mut self, n: usize) -> &'a [u8] {
-        let (front, rest) = self.0.split_at(n.min(self.0.len()));
-        self.0 = rest;
-        front
-    }
-}
-
 fuzz_target!(|input: &[u8]| {
-    let mut input = Input(input);
+    let mut input = Choices::new(input);
     let mut maze = Maze::new();
     for _ in 0..256 {
-        if input.0.is_empty() {
+        if input.is_over() {
             break;
         }
         let op = input.byte();
@@ -65,7 +44,7 @@ fuzz_target!(|input: &[u8]| {
 });
 
 /// A packet: with a good header of the fuzzer's choice around its bytes, or without.
-fn packet(input: &mut Input<'_>, mem: &Memory, port: usize) -> Packet {
+fn packet(input: &mut Choices<'_>, mem: &Memory, port: usize) -> Packet {
     let form = input.byte();
     let len = usize::from(input.word() % 2048);
     let mut bytes = if form & 3 == 0 {

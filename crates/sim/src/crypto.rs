@@ -10,7 +10,7 @@ use ipsec::crypto::{Crypto, Task};
 use crate::Rng;
 
 /// How many tasks the device has room for.
-const ROOM: usize = 12;
+const ROOM: usize = 64;
 
 /// A device for ciphers that takes a random time for each task, gives back what is done in any order, and often takes
 /// nothing for a while.

@@ -12,9 +12,13 @@
 //!
 //! What happens on a wire can be watched frame by frame ([`World::watch`]).
 //!
+//! An [`Oracle`] holds IPsec's databases beside plain lists, and a [`Maze`] whatever may be done to a packet: both take
+//! what [`Choices`] say, which are a fuzzer's or a seed's.
+//!
 //! [`Flow`] makes packets, finished ones and fat ones, whose every payload byte tells its place in the stream.
 #![forbid(unsafe_code)]
 
+mod choices;
 mod config;
 mod crypto;
 mod device;
@@ -22,10 +26,12 @@ mod flow;
 mod host;
 mod maze;
 mod node;
+mod oracle;
 mod rng;
 mod watch;
 mod world;
 
+pub use choices::Choices;
 pub use config::{esp, link_pair, policy, template, unique_mask};
 pub use crypto::SlowCrypto;
 pub use device::{Medium, Wire, WireStats};
@@ -33,6 +39,7 @@ pub use flow::{Flow, stream_byte};
 pub use host::Host;
 pub use maze::Maze;
 pub use node::{Node, PortOptions};
+pub use oracle::Oracle;
 pub use rng::Rng;
 pub use watch::{Fate, Seen};
 pub use world::{End, World};

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use base::{Instant, LinkId, Mib};
 use fib::RouteKind;
-use ipsec::{Algorithm, Dir, Mode, PolicyConfig, SaConfig};
+use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
+use ipsec::{Dir, Mode, PolicyConfig, SaConfig};
 use packet::{Cut, Packet};
 use wire::ip::Info;
 use wire::{EtherType, Protocol, eth, udp};
 
 use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
 
-/// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind that
-/// protect nothing (ESP with NULL, so that whoever forges packets gets inside), and policies.
+/// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind, of which
+/// the first protect nothing (ESP with NULL, so that whoever forges packets gets inside), and policies.
 ///
 /// Whatever it is handed must end somewhere: sent, held, taken in or counted as dropped. [`rx`](Self::rx) checks that,
 /// and that what is sent is what the links take.
@@ -37,12 +38,22 @@ impl Maze {
         ]
     }
 
-    /// SPIs 1 to 8: into this node from 192.0.2.1 or 2001:db8::1, tunnel or transport, raw or in UDP.
+    /// SPIs 1 to 24: into this node from 192.0.2.1 or 2001:db8::1, tunnel or transport, raw or in UDP; the first eight
+    /// with NULL, then as many with AES-GCM, and with AES-CBC and HMAC.
     pub fn sas() -> Vec<SaConfig> {
-        let kinds = (0..8_u32).map(|bits| {
+        let kinds = (0..24_u32).map(|bits| {
             let ends = if bits & 1 == 0 { ["192.0.2.1", "192.0.2.2"] } else { ["2001:db8::1", "2001:db8::2"] };
             let mode = if bits & 2 == 0 { Mode::Tunnel } else { Mode::Transport };
-            SaConfig { algorithm: Algorithm::Null, ..esp(ends[0], ends[1], bits + 1, mode, bits & 4 != 0) }
+            let sa = esp(ends[0], ends[1], bits + 1, mode, bits & 4 != 0);
+            let algorithm = match bits >> 3 {
+                0 => Algorithm::Null,
+                1 => sa.algorithm.clone(),
+                _ => Algorithm::Separate {
+                    enc: Encryption::CbcAes { key: vec![bits as u8; 16].into() },
+                    auth: Some(Authentication { code: Code::HmacSha256, key: vec![7; 32].into(), icv_len: 16 }),
+                },
+            };
+            SaConfig { algorithm, reqid: 1 + (bits & 1), ..sa }
         });
         kinds.collect()
     }
@@ -50,11 +61,15 @@ impl Maze {
     fn policies() -> Vec<PolicyConfig> {
         let out = [esp("192.0.2.2", "192.0.2.1", 0x100, Mode::Tunnel, true)];
         let out_v6 = [esp("2001:db8::2", "2001:db8::1", 0x101, Mode::Tunnel, false)];
-        let fwd = &Self::sas()[..1];
+        let sas = Self::sas();
+        let (fwd, fwd_v6) = (&sas[..1], &sas[1..2]);
         vec![
             policy(Dir::Out, "10.0.0.0/8", "10.5.0.0/16", &out),
             policy(Dir::Out, "fd00::/16", "fd00:5::/32", &out_v6),
             policy(Dir::Fwd, "10.5.0.0/16", "0.0.0.0/0", fwd),
+            policy(Dir::In, "10.5.0.0/16", "0.0.0.0/0", fwd),
+            policy(Dir::Fwd, "fd00:5::/32", "::/0", fwd_v6),
+            policy(Dir::In, "fd00:5::/32", "::/0", fwd_v6),
             PolicyConfig { action: ipsec::Action::Block, ..policy(Dir::Fwd, "10.6.0.0/16", "0.0.0.0/0", &[]) },
         ]
     }
@@ -119,6 +134,17 @@ impl Maze {
             let dropped = after.dropped_of_link - before.dropped_of_link;
             assert!(dropped <= 1, "dropped {dropped} times: {told}");
         }
+    }
+
+    /// Takes in packets that came at once, and checks that something became of them.
+    ///
+    /// # Panics
+    /// When nothing did.
+    pub fn rx_burst(&mut self, link: LinkId, packets: Vec<Packet>) {
+        let quiet = packets.iter().all(|pkt| self.ends_quietly(link, pkt));
+        let before = self.ends(link);
+        self.node.rx(self.now, link, packets);
+        assert!(self.ends(link).all() > before.all() || quiet, "lost a burst");
     }
 
     /// Sends what waits at a port, and checks it.

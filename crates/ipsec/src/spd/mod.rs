@@ -204,6 +204,10 @@ impl Spd {
     /// The policy of that key.
     pub fn find(&self, key: &PolicyKey) -> Option<PolicyId> {
         let PolicyKey { dir, selector, mark, if_id } = key;
+        // Tables are by the destination's family, and `::/0` has no other bits than `0.0.0.0/0`.
+        if selector.src.is_ipv4() != selector.dst.is_ipv4() {
+            return None;
+        }
         self.table(*dir, selector.dst.is_ipv4()).policies.get(&Key::new(selector, *mark, *if_id)).copied()
     }
 

@@ -108,7 +108,7 @@ fn worker(rng: &mut Rng) -> Worker {
     match rng.below(8) {
         0..3 => Worker::Itself,
         3 => Worker::Threads,
-        _ => Worker::Device(*rng.pick(&[20, 200, 2000])),
+        _ => Worker::Device(*rng.pick(&[20, 200, 1000])),
     }
 }
 
