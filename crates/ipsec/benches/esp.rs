@@ -10,7 +10,7 @@ use base::{Counters, Instant, SaId};
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use ipsec::engine::{Cipher, Library};
-use ipsec::{Algorithm, EspInUdp, Ipsec, Mode, Opened, SaConfig, Train};
+use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Ipsec, Mode, Opened, SaConfig, Train};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use wire::{Protocol, Spi, ipv4, tcp};
 
@@ -132,4 +132,69 @@ fn cipher(bencher: Bencher<'_, '_>, library: Library) {
             cipher.seal(packet, number.to_be_bytes(), None);
         }
     });
+}
+
+/// Every cipher and code, sealing as many bytes as `cipher` does.
+#[divan::bench(args = NAMED.iter().map(|(name, _)| *name))]
+fn seal_by(bencher: Bencher<'_, '_>, name: &str) {
+    let (cipher, len) = named(name);
+    let mut bytes = vec![0; SEGMENTS * len];
+    let mut number = 0u64;
+    bencher.counter(ItemsCount::new(SEGMENTS)).bench_local(|| {
+        for packet in bytes.chunks_mut(len) {
+            number += 1;
+            cipher.seal(packet, number.to_be_bytes(), Some(0));
+        }
+    });
+}
+
+/// The same, opening; includes writing the packets anew.
+#[divan::bench(args = NAMED.iter().map(|(name, _)| *name))]
+fn open_by(bencher: Bencher<'_, '_>, name: &str) {
+    let (cipher, len) = named(name);
+    let mut sealed = vec![0; len];
+    cipher.seal(&mut sealed, [9; 8], Some(0));
+    let mut bytes = vec![0; SEGMENTS * len];
+    let mut scratch = Vec::new();
+    bencher.counter(ItemsCount::new(SEGMENTS)).bench_local(|| {
+        for packet in bytes.chunks_mut(len) {
+            packet.copy_from_slice(&sealed);
+            cipher.open(packet, Some(0), &mut scratch).expect("an authentic packet");
+        }
+    });
+}
+
+type Named = (&'static str, fn() -> Algorithm);
+
+/// Algorithms with keys of 256 bits where they have such.
+const NAMED: &[Named] = &[
+    ("gcm", || Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 16 }),
+    ("gcm-96", || Algorithm::GcmAes { key: vec![7; 36].into(), icv_len: 12 }),
+    ("chacha", || Algorithm::ChaCha20Poly1305 { key: vec![7; 36].into() }),
+    ("gmac", || Algorithm::GmacAes { key: vec![7; 36].into() }),
+    ("ccm", || Algorithm::CcmAes { key: vec![7; 35].into(), icv_len: 16 }),
+    ("cbc-sha1", || separate(Encryption::CbcAes { key: vec![7; 32].into() }, Code::HmacSha1, 12)),
+    ("cbc-sha256", || separate(Encryption::CbcAes { key: vec![7; 32].into() }, Code::HmacSha256, 16)),
+    ("ctr-sha256", || separate(Encryption::CtrAes { key: vec![7; 36].into() }, Code::HmacSha256, 16)),
+    ("null-md5", || separate(Encryption::Null, Code::HmacMd5, 12)),
+    ("null-sha1", || separate(Encryption::Null, Code::HmacSha1, 12)),
+    ("null-sha256", || separate(Encryption::Null, Code::HmacSha256, 16)),
+    ("null-sha384", || separate(Encryption::Null, Code::HmacSha384, 24)),
+    ("null-sha512", || separate(Encryption::Null, Code::HmacSha512, 32)),
+    ("null-rmd160", || separate(Encryption::Null, Code::HmacRipemd160, 12)),
+    ("null-sm3", || separate(Encryption::Null, Code::HmacSm3, 32)),
+    ("null-cmac", || separate(Encryption::Null, Code::CmacAes, 12)),
+    ("null-xcbc", || separate(Encryption::Null, Code::XcbcAes, 12)),
+];
+
+fn separate(enc: Encryption, code: Code, icv_len: usize) -> Algorithm {
+    Algorithm::Separate { enc, auth: Some(Authentication { code, key: vec![6; 16].into(), icv_len }) }
+}
+
+/// The cipher of that name, and the length of a packet that holds a segment.
+fn named(name: &str) -> (Cipher, usize) {
+    let (_, algorithm) = NAMED.iter().find(|(known, _)| *known == name).expect("a name of the list");
+    let cipher = Cipher::new(&algorithm()).unwrap();
+    let len = cipher.overhead() + (HEADERS + PAYLOAD + 2).next_multiple_of(cipher.align());
+    (cipher, len)
 }

@@ -16,7 +16,7 @@ const MAX_LEN: usize = 64;
 
 /// A code's key, ready for use: each packet begins with a copy of it. The libraries zero it when it goes.
 pub(super) enum Authenticator {
-    AwsLc(aws_lc::Key),
+    AwsLc(Box<aws_lc::Key>),
     HmacMd5(Box<Hmac<Md5>>),
     HmacRipemd160(Box<Hmac<Ripemd160>>),
     HmacSm3(Box<Hmac<Sm3>>),
@@ -33,7 +33,7 @@ impl Authenticator {
         if key.is_empty() {
             return None;
         }
-        let hmac = |algorithm| Some(Self::AwsLc(aws_lc::Key::new(algorithm, key)));
+        let hmac = |algorithm| Some(Self::AwsLc(Box::new(aws_lc::Key::new(algorithm, key))));
         match config.code {
             Code::HmacMd5 => Some(Self::HmacMd5(Box::new(KeyInit::new_from_slice(key).ok()?))),
             Code::HmacRipemd160 => Some(Self::HmacRipemd160(Box::new(KeyInit::new_from_slice(key).ok()?))),

@@ -51,9 +51,9 @@ pub struct Cipher {
 enum Engine {
     Null,
     Aead(SaltedKey),
-    Gmac(Gmac),
+    Gmac(Box<Gmac>),
     Ccm(CcmAes),
-    Separate(Separate),
+    Separate(Box<Separate>),
 }
 
 /// Whose AES-GCM and ChaCha20-Poly1305 are used.
@@ -110,9 +110,9 @@ impl Cipher {
             Algorithm::ChaCha20Poly1305 { key } => {
                 SaltedKey::new(key, |key| Key::chacha20_poly1305(key, library)).map(Engine::Aead)
             }
-            Algorithm::GmacAes { key } => Gmac::new(key).map(Engine::Gmac),
+            Algorithm::GmacAes { key } => Gmac::new(key).map(|gmac| Engine::Gmac(Box::new(gmac))),
             Algorithm::CcmAes { key, .. } => CcmAes::new(key, icv_len).map(Engine::Ccm),
-            Algorithm::Separate { enc, auth } => Some(Engine::Separate(Separate::new(enc, auth.as_ref())?)),
+            Algorithm::Separate { enc, auth } => Some(Engine::Separate(Box::new(Separate::new(enc, auth.as_ref())?))),
             Algorithm::Null => Some(Engine::Null),
         };
         let engine = engine.ok_or_else(|| algorithm.bad_key())?;
