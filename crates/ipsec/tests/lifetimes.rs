@@ -37,7 +37,7 @@ fn told(node: &mut Ipsec) -> Vec<(bool, u32)> {
     let told = node.take_events().map(|event| match event {
         Event::SaExpired(it) => (it.hard, it.spi.0),
         Event::PolicyExpired(it) => (it.hard, it.index),
-        Event::Acquire(it) => panic!("{it:?}"),
+        other => panic!("{other:?}"),
     });
     told.collect()
 }

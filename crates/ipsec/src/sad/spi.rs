@@ -81,7 +81,7 @@ impl Sad {
     /// An SPI of `min..=max` that is free, whatever its destination; never 0.
     fn free_spi(&self, min: u32, max: u32, random: &mut dyn FnMut() -> u32) -> Option<Spi> {
         let span = u64::from(max - min) + 1;
-        let mut pick = || Spi(min + (u64::from(random()) * span >> 32) as u32);
+        let mut pick = || Spi(min + ((u64::from(random()) * span) >> 32) as u32);
         let is_free = |spi: &Spi| spi.0 != 0 && !self.spis.contains_key(spi) && !self.larvae.has_spi(*spi);
         if let Some(spi) = (0..TRIES).map(|_| pick()).find(is_free) {
             return Some(spi);

@@ -10,6 +10,7 @@ mod hostile;
 mod ipsec_refused;
 mod ipsec_tunnel;
 mod ipsec_wire;
+mod larval;
 mod local;
 mod nat;
 mod neighbours;

@@ -1,0 +1,130 @@
+//! Packets whose SA is not there yet, and SAs that take over from each other, as hosts behind gateways see them.
+
+use std::time::Duration;
+
+use base::{DropReason, Instant, LinkId, Mib};
+use ipsec::{Dir, Event, Lifetime, Limits, Mode, SaConfig};
+use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
+use wire::{Protocol, Spi, ipv4};
+
+const INSIDE: LinkId = LinkId(1);
+const OUTSIDE: LinkId = LinkId(2);
+const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
+const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
+
+const fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+fn sa(spi: u32) -> SaConfig {
+    SaConfig { reqid: 1, ..esp(ENDS[0], ENDS[1], spi, Mode::Tunnel, false) }
+}
+
+/// A sending gateway and a receiving one, which have policies and no SAs.
+fn gateways() -> [Node; 2] {
+    let mut nodes = [0, 1].map(|n| {
+        let mut node = Node::new();
+        node.port(1, PortOptions::BARE, &[&format!("10.{}.0.254/16", n + 1)]);
+        node.port(2, PortOptions::BARE, &[&format!("{}/24", ENDS[n])]);
+        node.route(NETS[1 - n], Some(ENDS[1 - n]), OUTSIDE);
+        node
+    });
+    nodes[0].path.ipsec.add_policy(policy(Dir::Out, NETS[0], NETS[1], &[sa(1)])).unwrap();
+    nodes[1].path.ipsec.add_policy(policy(Dir::Fwd, NETS[0], NETS[1], &[sa(1)])).unwrap();
+    nodes
+}
+
+/// A packet from a host behind the first gateway, by its number.
+fn packet(n: usize) -> Vec<u8> {
+    Flow::new("10.1.0.1", "10.2.0.1").udp(n)
+}
+
+/// What the second gateway hands to its hosts of what the first one has sent.
+fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
+    for pkt in near.tx(OUTSIDE) {
+        assert_eq!(ipv4::Header::ref_from(pkt.head()).unwrap().protocol(), Protocol::ESP);
+        far.rx_bytes(now, OUTSIDE, &pkt.to_vec());
+    }
+    far.tx(INSIDE).iter().map(packet::Packet::to_vec).collect()
+}
+
+#[test]
+fn packets_wait_for_their_sa_and_leave_in_order_with_one_hop_counted() {
+    let mut nodes = gateways();
+    nodes[0].path.ipsec.set_larval_drop(false);
+    nodes[0].path.ipsec.set_listener(true);
+    nodes[0].timeout(at(0));
+    for n in 1..=5 {
+        nodes[0].rx_bytes(at(1), INSIDE, &packet(n));
+    }
+    assert_eq!((nodes[0].drops(), nodes[0].path.ipsec.held()), (vec![], 5));
+    let asked: Vec<Event> = nodes[0].path.ipsec.take_events().collect();
+    assert!(matches!(asked[..], [Event::Acquire(acquire)] if acquire.template.reqid == 1), "{asked:?}");
+    for node in &mut nodes {
+        node.path.ipsec.add_sa(&sa(1), unique_mask()).unwrap();
+    }
+    assert_eq!(nodes[0].path.poll_timeout(), Some(Instant::ZERO), "an SA's time begins at once");
+    nodes[0].timeout(at(2));
+    assert!(nodes[0].tx(OUTSIDE).is_empty());
+    assert_eq!(nodes[0].path.poll_timeout(), Some(at(101)));
+    nodes[0].timeout(at(101));
+    let got = arrived(&mut nodes, at(101));
+    assert_eq!(got.iter().map(|bytes| bytes.len() - 28).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    let ttl = |bytes: &[u8]| ipv4::Header::ref_from(bytes).unwrap().ttl();
+    assert!(got.iter().all(|bytes| ttl(bytes) == ttl(&packet(1)) - 2));
+    assert_eq!(nodes[0].path.counters.get(Mib::XfrmOutNoStates), 0);
+    assert_eq!(nodes[0].pages_in_use(), 0);
+}
+
+#[test]
+fn packets_that_wait_in_vain_are_counted_by_their_link() {
+    let mut nodes = gateways();
+    nodes[0].path.ipsec.set_larval_drop(false);
+    for n in 0..103 {
+        nodes[0].rx_bytes(at(0), INSIDE, &packet(n));
+    }
+    assert_eq!(nodes[0].drops(), [(INSIDE.0, DropReason::PolicyQueueFull, 2)]);
+    while let Some(due) = nodes[0].path.poll_timeout() {
+        nodes[0].timeout(due);
+    }
+    let want = [(INSIDE.0, DropReason::PolicyNoState, 101), (INSIDE.0, DropReason::PolicyQueueFull, 2)];
+    assert_eq!(nodes[0].drops(), want);
+    assert_eq!((nodes[0].path.ipsec.held(), nodes[0].pages_in_use()), (0, 0));
+}
+
+#[test]
+fn rekeying_by_soft_limits_loses_nothing_and_ends_old_sas() {
+    let soft = Limits { packets: 10, ..Limits::NONE };
+    let hard = Limits { added: Some(Duration::from_secs(5)), ..Limits::NONE };
+    let lifetime = Lifetime { soft, hard };
+    let mut nodes = gateways();
+    nodes[0].path.ipsec.set_listener(true);
+    let mut spi = 1;
+    let add = |nodes: &mut [Node; 2], spi| {
+        for node in nodes {
+            node.path.ipsec.add_sa(&SaConfig { lifetime, ..sa(spi) }, unique_mask()).unwrap();
+        }
+    };
+    add(&mut nodes, spi);
+    let mut arrivals = 0;
+    for n in 0..100_u64 {
+        let now = at(n * 100);
+        for node in &mut nodes {
+            if node.path.poll_timeout().is_some_and(|due| due <= now) {
+                node.timeout(now);
+            }
+        }
+        nodes[0].rx_bytes(now, INSIDE, &packet(n as usize));
+        arrivals += arrived(&mut nodes, now).len();
+        let dying = |event: &Event| matches!(event, Event::SaExpired(it) if !it.hard && it.spi == Spi(spi));
+        if nodes[0].path.ipsec.take_events().any(|event| dying(&event)) {
+            spi += 1;
+            add(&mut nodes, spi);
+        }
+    }
+    assert_eq!((arrivals, spi), (100, 10), "every eleventh packet makes its SA old");
+    for node in &nodes {
+        assert_eq!(node.drops(), []);
+        assert!((4..=6).contains(&node.path.ipsec.sad().len()), "old ones end after five seconds");
+    }
+}
