@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use crate::frag::FragInfo;
 use crate::ipv4::Ipv4;
 use crate::ipv6::Ipv6;
 use crate::{Malformed, Protocol, Version};
@@ -30,7 +31,7 @@ impl<'a> Quote<'a> {
             Version::V4 => {
                 let packet = Ipv4::parse_head(bytes, usize::MAX)?;
                 let header = packet.header();
-                let is_first = header.fragment().is_none_or(|fragment| fragment.is_first());
+                let is_first = header.fragment().is_none_or(FragInfo::is_first);
                 Ok(Self {
                     src: header.src().into(),
                     dst: header.dst().into(),
