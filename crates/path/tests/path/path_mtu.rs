@@ -40,11 +40,12 @@ fn sas(tunnel: Tunnel, from: usize) -> Vec<SaConfig> {
 /// Gateways 0 and 1 with a guest behind each, a tunnel between them, and a router in its way.
 fn world(tunnel: Tunnel) -> World {
     let mut world = World::new(1);
-    for at in 0..2 {
+    let [v4, v6] = ENDS;
+    for (at, (v4, v6)) in v4.into_iter().zip(v6).enumerate() {
         let (mut node, net) = (Node::new(), at + 1);
         let inner = [format!("10.{net}.0.254/16"), format!("fd00:{net}::254/32")];
         node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &inner.each_ref().map(String::as_str));
-        let outer = [format!("{}/24", ENDS[0][at]), format!("{}/64", ENDS[1][at])];
+        let outer = [format!("{v4}/24"), format!("{v6}/64")];
         node.port(OUTSIDE.0, PortOptions::BARE, &outer.each_ref().map(String::as_str));
         node.route("0.0.0.0/0", None, OUTSIDE);
         node.route("::/0", None, OUTSIDE);
