@@ -1,5 +1,6 @@
 //! What a node does with packets, as its links see it: forwarding, local delivery, neighbours, IPsec, captures.
 
+mod bad_input;
 mod bump;
 mod capture;
 mod common;
