@@ -3,7 +3,7 @@
 
 use base::{Counters, DropReason, Mib};
 use ipsec::engine::Cipher;
-use ipsec::{EspInUdp, Lifetime, Limits, Mode, SaConfig, SaDir, SaStats};
+use ipsec::{EspInUdp, Lifetime, Limits, SaConfig, SaDir, SaStats};
 use packet::Packet;
 use sim::{Flow, Node, unique_mask};
 use wire::{Protocol, Spi, esp, udp};
