@@ -46,13 +46,14 @@ const HOST: &str = "
     ip route add default via 10.1.0.1
     ip route add default via fd01::1";
 
-/// One `ip` for all of it: to start a program takes a guest longer than to run it.
+/// One `ip` for all of it: to start a program takes a guest longer than to run it. A route takes no source that is still
+/// tentative.
 const PEER: &str = "
 ip -batch - <<END
 addr add 192.0.2.2/24 dev eth0
 addr add 2001:db8::2/64 dev eth0
 addr add 10.2.0.1/32 dev lo
-addr add fd02::1/128 dev lo
+addr add fd02::1/128 dev lo nodad
 route add 10.1.0.0/24 via 192.0.2.1 src 10.2.0.1
 route add fd01::/64 via 2001:db8::1 src fd02::1
 END
