@@ -7,6 +7,7 @@
 mod capture;
 mod command;
 mod crypto;
+mod ike;
 mod node;
 mod poller;
 mod server;
@@ -32,6 +33,7 @@ use crate::client::socket_path;
 use crate::config_file;
 use crate::error::CliError;
 use command::{Command, Handle, WorkerGone};
+use ike::{IkeFile, IkeSocket};
 use node::{Node, Plan};
 use server::Server;
 use worker::Worker;
@@ -53,10 +55,12 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let socket = socket_path(&args.instance);
     server::check_vacant(&socket)?;
 
-    let (node, plan) = Node::default().plan(config)?;
+    let (node, mut plan) = Node::default().plan(config)?;
+    let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
+    ike.open_for(&mut plan)?;
     let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
-    let mut daemon = Daemon { file: args.config.clone(), node, worker };
+    let mut daemon = Daemon { file: args.config.clone(), node, worker, ike };
     let (events, happened) = channel();
     let _server = Server::start(&socket, &daemon.worker.handle, &events)?;
     tracing::info!("{}: running with {}", args.instance, daemon.links());
@@ -122,6 +126,23 @@ struct Daemon {
     file: Option<PathBuf>,
     node: Node,
     worker: Running,
+    ike: IkePlace,
+}
+
+/// Where the key manager's socket is. It is made when a link first has IKE, and stays.
+struct IkePlace {
+    path: PathBuf,
+    file: Option<IkeFile>,
+}
+
+impl IkePlace {
+    fn open_for(&mut self, plan: &mut Plan) -> Result<(), CliError> {
+        if self.file.is_none() && !plan.ike.is_empty() {
+            let (socket, file) = IkeSocket::open(&self.path)?;
+            (plan.ike_socket, self.file) = (Some(socket), Some(file));
+        }
+        Ok(())
+    }
 }
 
 impl Daemon {
@@ -135,7 +156,8 @@ impl Daemon {
     fn load(&mut self, file: PathBuf) -> Result<(), String> {
         let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
-        let (node, plan) = self.node.plan(config).map_err(|err| named(err.message))?;
+        let (node, mut plan) = self.node.plan(config).map_err(|err| named(err.message))?;
+        self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
         self.worker.apply(plan).map_err(named)?;
         (self.node, self.file) = (node, Some(file));
         Ok(())

@@ -10,6 +10,7 @@ use ipsec::crypto::Crypto;
 use link::{ConfigKind, Link};
 
 use super::crypto::crypto;
+use super::ike::IkeSocket;
 use super::xfrm::Steps;
 use crate::error::CliError;
 
@@ -35,6 +36,10 @@ pub(crate) struct Plan {
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
     /// The links that come and those that have changed, and whether what they receive is glued.
     pub(crate) ports: Vec<(LinkId, bool)>,
+    /// The ports of IKE, all of them.
+    pub(crate) ike: Vec<(LinkId, SocketAddr)>,
+    /// The key manager's socket, if there is a new one.
+    pub(crate) ike_socket: Option<IkeSocket>,
     /// Every route, if any of them changes.
     pub(crate) fib: Option<Fib>,
     /// What changes of SAs and policies.
@@ -88,6 +93,11 @@ impl Node {
             plan.opened.push((ids[at], open(config)?));
             plan.ports.push((ids[at], config.offloads));
         }
+        let udp = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
+            LinkKind::Udp { bind } if link.ike => Some((id, bind)),
+            _ => None,
+        };
+        plan.ike = new.links.iter().zip(&ids).filter_map(udp).collect();
         plan.config = new.clone();
         Ok((Self { config: new, ids, last_id }, plan))
     }
@@ -195,6 +205,7 @@ mod tests {
             kind: LinkKind::Udp { bind: ([127, 0, 0, 1], port).into() },
             mtu: None,
             addresses: Vec::new(),
+            ike: false,
             offloads: false,
         }
     }

@@ -12,6 +12,9 @@ use rustix::event::{Timespec, epoll};
 /// The token of the inbox. A link's is its number, and no link has number 0.
 const INBOX: u64 = 0;
 
+/// The token of the key manager's socket. Links are numbered by 32 bits.
+const IKE: u64 = u64::MAX;
+
 /// What one wait finds at most; the rest is found by the next.
 const MAX_READY: usize = 64;
 
@@ -20,6 +23,8 @@ const MAX_READY: usize = 64;
 pub(crate) enum Ready {
     /// A command has come.
     Inbox,
+    /// A key manager has sent something.
+    Ike,
     /// A link has packets or an error (`input`), or takes more after it did not (`room`).
     Link { id: LinkId, input: bool, room: bool },
 }
@@ -29,6 +34,7 @@ impl From<epoll::Event> for Ready {
         let error = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
         match data.u64() {
             INBOX => Self::Inbox,
+            IKE => Self::Ike,
             id => Self::Link {
                 id: LinkId(id as u32),
                 input: flags.intersects(epoll::EventFlags::IN | error),
@@ -82,6 +88,11 @@ impl Poller {
         for fd in link.poll_fds() {
             told(link, epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN));
         }
+    }
+
+    /// Waits for a key manager too.
+    pub(crate) fn add_ike(&self, socket: impl AsFd) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(IKE), epoll::EventFlags::IN)?)
     }
 
     /// Says whether to wait until the link takes more.

@@ -75,7 +75,7 @@ impl Server {
 }
 
 /// Has `make` make a file that only this user can use, from its first moment on.
-fn private<T>(make: impl FnOnce() -> T) -> T {
+pub(crate) fn private<T>(make: impl FnOnce() -> T) -> T {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let made = make();
     rustix::process::umask(before);

@@ -13,6 +13,7 @@ use packet::{Memory, Packet};
 use path::{Path, PortConfig, TapPoints};
 
 use super::command::{CaptureLink, Command, Frame, Inbox};
+use super::ike::IkeSocket;
 use super::node::Plan;
 use super::poller::{Poller, Ready};
 use super::snapshot::show;
@@ -80,6 +81,9 @@ pub(crate) struct Worker {
     poller: Poller,
     inbox: Inbox,
     captures: Vec<Capture>,
+    /// The key manager's socket, if a link has IKE, and whether it has sent something.
+    ike: Option<IkeSocket>,
+    ike_ready: bool,
     /// Links to be read. Kept for its storage, as is the next one.
     ready: Vec<LinkId>,
     burst: Vec<Packet>,
@@ -97,6 +101,8 @@ impl Worker {
             poller: Poller::new(inbox.wake_fd())?,
             inbox,
             captures: Vec::new(),
+            ike: None,
+            ike_ready: false,
             ready: Vec::new(),
             burst: Vec::new(),
         })
@@ -115,6 +121,7 @@ impl Worker {
             self.serve_ready();
             let now = self.clock.now();
             self.retry_links(now);
+            self.serve_ike(now);
             self.send_all(now);
             self.deliver_captures();
         }
@@ -134,11 +141,12 @@ impl Worker {
 
     /// Notes which links have packets and which take packets again. Tells whether there are commands.
     fn look_what_is_ready(&mut self) -> bool {
-        let Self { poller, slots, ready, .. } = self;
+        let Self { poller, slots, ready, ike_ready, .. } = self;
         let mut commands = false;
         for found in poller.ready() {
             match found {
                 Ready::Inbox => commands = true,
+                Ready::Ike => *ike_ready = true,
                 Ready::Link { id, input, room } => {
                     let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { continue };
                     if room && slot.full {
@@ -174,6 +182,11 @@ impl Worker {
     /// Becomes what `plan` says. The MTUs come first: they alone may be refused.
     fn apply(&mut self, plan: Plan) -> Result<(), String> {
         self.set_mtus(&plan.mtus)?;
+        if let Some(socket) = plan.ike_socket {
+            self.poller.add_ike(socket.fd()).map_err(|err| format!("epoll: {err}"))?;
+            self.ike = Some(socket);
+        }
+        self.path.set_ike(plan.ike);
         let now = self.clock.now();
         for id in plan.removed {
             self.path.remove_port(now, &self.mem, id);
@@ -232,6 +245,19 @@ impl Worker {
             }
         }
         Ok(())
+    }
+
+    /// Carries IKE between the key manager and the links.
+    fn serve_ike(&mut self, now: Instant) {
+        let Self { ike: Some(socket), path, mem, ike_ready, .. } = self else { return };
+        if std::mem::take(ike_ready) {
+            socket.receive(|message| {
+                if let Err(reason) = path.send_ike(now, mem, message) {
+                    tracing::debug!(peer = %message.peer, reason = reason.name(), "IKE is not sent");
+                }
+            });
+        }
+        path.take_ike().for_each(|message| socket.deliver(&message));
     }
 
     /// Takes a burst from each ready link in turn, until they are empty or others may be ready too.

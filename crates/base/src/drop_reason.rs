@@ -70,6 +70,10 @@ drop_reasons! {
     IcmpIgnored,
     /// An ICMP error about a path that quotes no packet that this node has sent (RFC 4301 §6.1.1, RFC 5927 §4).
     IcmpQuote,
+    /// IKE for a key manager that takes nothing.
+    IkeQueueFull,
+    /// IKE of a key manager between ends that no link has.
+    IkeUnsendable,
     /// An ICMP error that the rate limit held back.
     IcmpRateLimited,
     /// A fragment where a whole packet is needed.

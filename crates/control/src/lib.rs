@@ -8,6 +8,7 @@
 pub mod algorithm;
 mod as_text;
 mod file;
+pub mod ike;
 mod key;
 pub mod model;
 pub mod reload;

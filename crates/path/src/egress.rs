@@ -165,7 +165,7 @@ impl Path {
     }
 
     /// Sends a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
-    fn emit_sealed(&mut self, turn: Turn<'_>, pkt: Packet, mtu: usize, hop: Hop) {
+    pub(crate) fn emit_sealed(&mut self, turn: Turn<'_>, pkt: Packet, mtu: usize, hop: Hop) {
         let fits = match pkt.meta.cut {
             Cut::Gso(_) => Info::parse(pkt.head(), pkt.len()).is_ok_and(|info| wire_len(&pkt, &info) <= mtu),
             Cut::Whole | Cut::Fragment => pkt.len() <= mtu,

@@ -17,6 +17,7 @@
 
 mod egress;
 mod forward;
+mod ike;
 mod ingress;
 mod keepalive;
 mod local;
@@ -44,6 +45,7 @@ use wire::ip::Info;
 use egress::Leaving;
 use reassemble::FragmentIds;
 
+pub use ike::IkeMessage;
 pub use ports::{Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
 
 /// One shard of the node: all that a packet meets between two links.
@@ -63,6 +65,7 @@ pub struct Path {
     pub forwarded: Forwarded,
     /// How often ICMP made a path narrower, or said so again.
     pub path_mtus_learnt: u64,
+    ike: ike::Ike,
     gro: Gro,
     reassembly: Reassembly,
     fragment_ids: FragmentIds,
@@ -139,6 +142,7 @@ impl Path {
             counters: Counters::ZERO,
             forwarded: Forwarded::default(),
             path_mtus_learnt: 0,
+            ike: ike::Ike::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
             reassembly: Reassembly::default(),
             fragment_ids: FragmentIds::default(),

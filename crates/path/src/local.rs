@@ -13,7 +13,7 @@ use crate::{IpPacket, Path, Turn, path_mtu};
 
 impl Path {
     /// Takes in what is for this node alone, or for a group (`for_all`) that it may belong to.
-    pub(crate) fn deliver(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
+    pub(crate) fn deliver(&mut self, turn: Turn<'_>, mut ip: IpPacket, for_all: bool) {
         let v4 = ip.info.version() == Version::V4;
         // Also one that is whole and has a fragment header all the same (RFC 6946).
         if ip.info.fragment.is_some() {
@@ -22,6 +22,12 @@ impl Path {
         // Neighbour discovery is what policies depend on: like ARP, it is before them.
         if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
             return self.discover(turn, ip);
+        }
+        if self.is_for_ike(&ip) {
+            match self.take_in_ike(ip) {
+                Some(other) => ip = other,
+                None => return,
+            }
         }
         if let Err(reason) = self.check_policy(turn, Dir::In, &ip, ip.pkt.meta.link) {
             return self.drop(&ip.pkt, reason);

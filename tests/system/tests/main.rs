@@ -3,13 +3,14 @@
 mod bench;
 mod daemon;
 mod demo;
+mod nat;
 mod router;
 mod tunnel;
 
 use libtest_mimic::Arguments;
 
 fn main() {
-    let trials = [tunnel::trials(), router::trials(), daemon::trials(), demo::trials(), bench::trials()]
+    let trials = [tunnel::trials(), nat::trials(), router::trials(), daemon::trials(), demo::trials(), bench::trials()]
         .into_iter()
         .flatten()
         .collect();

@@ -81,7 +81,7 @@ impl Site {
 }
 
 /// Starts the gateway of the host whose inner networks have the number `own`.
-fn start(netns: &Netns, instance: &str, esp: &Esp, own: u8, scratch: &Scratch) -> Outcome<Gateway> {
+pub(crate) fn start(netns: &Netns, instance: &str, esp: &Esp, own: u8, scratch: &Scratch) -> Outcome<Gateway> {
     let peer = 3 - own;
     netns.sh(&format!("ip addr add {}/24 dev wan0", esp.own))?;
     let gateway = Gateway::start(netns, scratch, instance, &config(esp, own))?;

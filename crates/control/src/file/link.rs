@@ -7,7 +7,7 @@ use base::IfAddr;
 use super::reader::{Result, Table, Value, quoted};
 use crate::model::{LinkConfig, LinkKind};
 
-pub(super) const KEYS: &[&str] = &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface"];
+pub(super) const KEYS: &[&str] = &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface", "ike"];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
 const MAX_NAME_LEN: usize = 15;
@@ -38,6 +38,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let kind_word = table.need("kind", "use tun, tap, udp or packet")?.word(KINDS)?;
     belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
+    belongs(table, "ike", kind_word == Kind::Udp, "udp")?;
     belongs(table, "interface", kind_word == Kind::Packet, "packet")?;
     let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=MAX_QUEUES))?;
     let kind = match kind_word {
@@ -49,7 +50,8 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let addresses = addresses(table, kind_word)?;
     let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
     let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
-    Ok(LinkConfig { name, kind, mtu, addresses, offloads })
+    let ike = table.get("ike").map_or(Ok(false), |value| value.bool())?;
+    Ok(LinkConfig { name, kind, mtu, addresses, ike, offloads })
 }
 
 /// Refuses `key` unless it is for this kind of link.

@@ -8,6 +8,7 @@ mod forward;
 mod fragments;
 mod gateways;
 mod hostile;
+mod ike;
 mod ipsec_refused;
 mod ipsec_tunnel;
 mod ipsec_wire;

@@ -1,0 +1,113 @@
+//! IKE on the port of ESP in UDP: how its messages are handed to a key manager, and taken from it (RFC 3948 §2.2).
+//!
+//! Each datagram of the socket `NAME.ike` is one message, without its non-ESP marker, behind 40 bytes of header. Numbers
+//! are in network byte order; of an IPv4 address the first four bytes count, the others are zero.
+//!
+//! | bytes | what |
+//! |---|---|
+//! | 0 | 4 or 6 |
+//! | 1 | 0 |
+//! | 2–3 | the peer's port |
+//! | 4–19 | the peer's address |
+//! | 20–21 | this node's port |
+//! | 22–23 | 0 |
+//! | 24–39 | this node's address |
+//!
+//! Whoever sends a datagram to the socket from a socket that has a name itself is from then on sent what peers send; one
+//! of no bytes does no more than that.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Bytes in front of a message.
+pub const IKE_HEADER_LEN: usize = 40;
+
+/// The longest message: what a UDP datagram over IPv4 holds behind the marker.
+pub const MAX_IKE_LEN: usize = 65_507 - 4;
+
+/// Between whom a message goes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct IkeHeader {
+    /// The peer.
+    pub peer: SocketAddr,
+    /// This node, of the same family.
+    pub local: SocketAddr,
+}
+
+impl IkeHeader {
+    /// The header on the socket.
+    pub fn to_bytes(self) -> [u8; IKE_HEADER_LEN] {
+        let mut bytes = [0; IKE_HEADER_LEN];
+        bytes[0] = if self.peer.is_ipv4() { 4 } else { 6 };
+        for (at, end) in [(2, self.peer), (20, self.local)] {
+            bytes[at..at + 2].copy_from_slice(&end.port().to_be_bytes());
+            let at = if at == 2 { 4 } else { 24 };
+            match end.ip() {
+                IpAddr::V4(addr) => bytes[at..at + 4].copy_from_slice(&addr.octets()),
+                IpAddr::V6(addr) => bytes[at..at + 16].copy_from_slice(&addr.octets()),
+            }
+        }
+        bytes
+    }
+
+    /// The header of a datagram, and the message behind it. `None` unless every byte of the header is as it has to be, and
+    /// the message is neither empty nor too long.
+    pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
+        let (header, message) = datagram.split_first_chunk::<IKE_HEADER_LEN>()?;
+        let end = |port_at: usize, addr_at: usize| {
+            let port = u16::from_be_bytes([header[port_at], header[port_at + 1]]);
+            let addr: [u8; 16] = *header.get(addr_at..)?.first_chunk()?;
+            let ip = match header[0] {
+                4 => IpAddr::V4(Ipv4Addr::from_octets(*addr.first_chunk()?)),
+                6 => IpAddr::V6(Ipv6Addr::from_octets(addr)),
+                _ => return None,
+            };
+            Some(SocketAddr::new(ip, port)).filter(|_| port != 0)
+        };
+        let parsed = Self { peer: end(2, 4)?, local: end(20, 24)? };
+        let is_exact = parsed.to_bytes() == *header;
+        (is_exact && (1..=MAX_IKE_LEN).contains(&message.len())).then_some((parsed, message))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(peer: &str, local: &str) -> IkeHeader {
+        IkeHeader { peer: peer.parse().unwrap(), local: local.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_header_reads_as_it_was_written() {
+        let v4 = header("198.51.100.7:61000", "192.0.2.1:4500");
+        let bytes = v4.to_bytes();
+        assert_eq!(bytes[..8], [4, 0, 0xee, 0x48, 198, 51, 100, 7]);
+        assert_eq!(bytes[20..28], [0x11, 0x94, 0, 0, 192, 0, 2, 1]);
+        for header in [v4, header("[2001:db8::7]:1", "[2001:db8::1]:4500")] {
+            let datagram = [&header.to_bytes()[..], b"message"].concat();
+            assert_eq!(IkeHeader::parse(&datagram), Some((header, &b"message"[..])));
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_header_and_a_message_is_refused() {
+        let good = [&header("198.51.100.7:61000", "192.0.2.1:4500").to_bytes()[..], b"m"].concat();
+        assert!(IkeHeader::parse(&good).is_some());
+        for len in 0..good.len() {
+            assert_eq!(IkeHeader::parse(&good[..len]), None, "{len} bytes");
+        }
+        for (at, byte) in [(0, 5), (0, 0), (1, 1), (8, 1), (19, 1), (22, 1), (28, 1), (39, 1)] {
+            let mut wrong = good.clone();
+            wrong[at] = byte;
+            assert_eq!(IkeHeader::parse(&wrong), None, "{byte} at {at}");
+        }
+        for port_at in [2, 20] {
+            let mut wrong = good.clone();
+            wrong[port_at..port_at + 2].fill(0);
+            assert_eq!(IkeHeader::parse(&wrong), None, "port 0 at {port_at}");
+        }
+        let longest = [&good[..IKE_HEADER_LEN], &vec![1; MAX_IKE_LEN]].concat();
+        assert!(IkeHeader::parse(&longest).is_some());
+        assert_eq!(IkeHeader::parse(&[&longest[..], &[1]].concat()), None);
+    }
+}

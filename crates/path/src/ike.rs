@@ -1,0 +1,164 @@
+//! IKE on the port of ESP in UDP, for a key manager beside this node (RFC 3948 §2.2, §4; Linux `xfrm4_udp_encap_rcv`).
+//!
+//! Whose port is told to be one of IKE has its messages taken out before any policy is asked, as the policies of an IKE
+//! socket have it: without them there would be no SA that a policy could ask for.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use base::{DropReason, Instant, LinkId, Mib};
+use offload::checksum;
+use packet::{Memory, Packet};
+use wire::{Protocol, Version, checksum as sums, ipv4, ipv6, udp};
+
+use crate::forward::Hop;
+use crate::{IpPacket, Path, Turn};
+
+/// What stands in front of an IKE message where ESP has its SPI.
+const NON_ESP_MARKER: [u8; 4] = [0; 4];
+
+/// The payload of a keepalive (RFC 3948 §2.3).
+const KEEPALIVE: [u8; 1] = [0xff];
+
+/// Bytes of messages that wait to be taken.
+const MAX_WAITING: usize = 1 << 20;
+
+/// A message of IKE, without the non-ESP marker.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct IkeMessage {
+    /// This node's address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+    /// The message.
+    pub bytes: Vec<u8>,
+}
+
+/// The ports of IKE, and what has come to them.
+#[derive(Debug, Default)]
+pub(crate) struct Ike {
+    ports: Vec<(LinkId, SocketAddr)>,
+    waiting: VecDeque<IkeMessage>,
+    /// Bytes of `waiting`.
+    bytes: usize,
+}
+
+impl Path {
+    /// Says which links' ports are ports of IKE too.
+    pub fn set_ike(&mut self, ports: Vec<(LinkId, SocketAddr)>) {
+        self.ike.ports = ports;
+    }
+
+    /// What has come since this was last called.
+    pub fn take_ike(&mut self) -> std::collections::vec_deque::Drain<'_, IkeMessage> {
+        self.ike.bytes = 0;
+        self.ike.waiting.drain(..)
+    }
+
+    /// Sends a message by the link that has its port, behind the non-ESP marker.
+    ///
+    /// # Errors
+    /// [`DropReason::IkeUnsendable`] when no port of IKE is the message's own one, or its ends are of two families;
+    /// [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. It is counted.
+    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
+        let turn = Turn { now, mem };
+        let sent = self.try_send_ike(turn, message);
+        if let Err(reason) = sent {
+            self.ports.drop(LinkId::NONE, reason);
+        }
+        self.settle(turn);
+        sent
+    }
+
+    fn try_send_ike(&mut self, turn: Turn<'_>, message: &IkeMessage) -> Result<(), DropReason> {
+        let port = self.ike.ports.iter().find(|(_, local)| *local == message.local);
+        let &(dev, _) = port.filter(|_| is_host(message.peer)).ok_or(DropReason::IkeUnsendable)?;
+        let link_mtu = self.mtu_of(dev).ok_or(DropReason::LinkDown)?;
+        let pkt = packet(turn.mem, message)?;
+        let mtu = self.path_mtu(turn, message.peer.ip(), link_mtu);
+        self.counters.count(if message.peer.is_ipv4() { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+        self.emit_sealed(turn, pkt, mtu, Hop { dev, next_hop: message.peer.ip() });
+        Ok(())
+    }
+
+    /// Tells whether a packet for this node may be IKE by its port.
+    #[inline]
+    pub(crate) fn is_for_ike(&self, ip: &IpPacket) -> bool {
+        ip.info.protocol == Protocol::UDP && !self.ike.ports.is_empty() && self.ike_port(ip).is_some()
+    }
+
+    fn ike_port(&self, ip: &IpPacket) -> Option<SocketAddr> {
+        let dst = SocketAddr::new(ip.info.dst, ip.flow.dport);
+        let link = ip.pkt.meta.link;
+        let is_here = |&&(port_link, local): &&(LinkId, SocketAddr)| port_link == link && local == dst;
+        self.ike.ports.iter().find(is_here).map(|&(_, local)| local)
+    }
+
+    /// Takes in a packet to a port of IKE: a message or a train of them. Gives it back if it is something else.
+    pub(crate) fn take_in_ike(&mut self, ip: IpPacket) -> Option<IpPacket> {
+        let (at, end) = (ip.info.header_len + udp::Header::LEN, ip.info.total_len);
+        let mut front = [0; NON_ESP_MARKER.len() + 1];
+        let front = &mut front[..end.saturating_sub(at).min(NON_ESP_MARKER.len() + 1)];
+        let is_read = ip.pkt.read_at(at, front);
+        let is_ours = is_read && (*front == KEEPALIVE || front.len() > 4 && front.starts_with(&NON_ESP_MARKER));
+        let Some(local) = self.ike_port(&ip).filter(|_| is_ours && ip.pkt.meta.sec_path.is_empty()) else {
+            return Some(ip);
+        };
+        let v4 = local.is_ipv4();
+        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        let size = ip.pkt.meta.cut.gso().map(|gso| usize::from(gso.size).max(1));
+        if size.is_none() && !checksum::verify(&ip.pkt, &ip.info) {
+            self.counters.count(if v4 { Mib::UdpInCsumErrors } else { Mib::Udp6InCsumErrors });
+            self.drop(&ip.pkt, DropReason::ChecksumWrong);
+            return None;
+        }
+        let peer = SocketAddr::new(ip.info.src, ip.flow.sport);
+        let mut payload = vec![0; end - at];
+        ip.pkt.read_at(at, &mut payload);
+        for datagram in payload.chunks(size.unwrap_or(payload.len())) {
+            self.counters.count(if v4 { Mib::UdpInDatagrams } else { Mib::Udp6InDatagrams });
+            match datagram.strip_prefix(&NON_ESP_MARKER) {
+                Some(message) if !message.is_empty() => {
+                    if self.ike.bytes + message.len() > MAX_WAITING {
+                        self.drop(&ip.pkt, DropReason::IkeQueueFull);
+                        continue;
+                    }
+                    self.ike.bytes += message.len();
+                    self.ike.waiting.push_back(IkeMessage { local, peer, bytes: message.to_vec() });
+                }
+                _ if *datagram == KEEPALIVE => {}
+                _ => self.drop(&ip.pkt, DropReason::UdpNoPort),
+            }
+        }
+        None
+    }
+}
+
+/// Tells an address that a host can have.
+fn is_host(end: SocketAddr) -> bool {
+    !end.ip().is_unspecified() && !end.ip().is_multicast() && end.port() != 0
+}
+
+/// The packet around a message. Its checksum is made, over IPv4 too: nothing else protects it.
+fn packet(mem: &Memory, message: &IkeMessage) -> Result<Packet, DropReason> {
+    let payload = [&NON_ESP_MARKER[..], &message.bytes].concat();
+    let len = u16::try_from(udp::Header::LEN + payload.len()).map_err(|_| DropReason::PacketTooBig)?;
+    let mut udp = udp::Header::new(message.local.port(), message.peer.port(), len);
+    let (ip, pseudo) = match (message.local.ip(), message.peer.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let total = len.checked_add(ipv4::Header::LEN as u16).ok_or(DropReason::PacketTooBig)?;
+            let mut header = ipv4::Header::new(src, dst, Protocol::UDP, total);
+            header.fill_check();
+            (header.as_bytes().to_vec(), sums::pseudo_v4(src, dst, Protocol::UDP, len.into()))
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = ipv6::Header::new(src, dst, Protocol::UDP, len);
+            (header.as_bytes().to_vec(), sums::pseudo_v6(src, dst, Protocol::UDP, len.into()))
+        }
+        _ => return Err(DropReason::IkeUnsendable),
+    };
+    let sum = [pseudo, sums::sum(udp.as_bytes()), sums::sum(&payload)].into_iter().fold(0, sums::add);
+    udp.set_check(sums::finish_udp(sum));
+    debug_assert_eq!(Version::of(&ip).map(Version::header_len), Ok(ip.len()));
+    Ok(Packet::with_data(mem, &[&ip, udp.as_bytes(), &payload].concat())?)
+}

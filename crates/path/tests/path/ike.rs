@@ -1,0 +1,152 @@
+//! IKE on the port of ESP in UDP: to a key manager and from it.
+
+use std::net::SocketAddr;
+
+use base::{DropReason, Mib};
+use ipsec::{Action, Dir, Mode};
+use packet::{Cut, Gso, GsoKind, Packet};
+use path::IkeMessage;
+use sim::{Flow, Node, esp, unique_mask};
+use wire::udp;
+
+use crate::common::*;
+
+/// The node's end and the peer's, of either family.
+const ENDS: [[&str; 2]; 2] = [["10.2.0.254:4500", "10.2.0.1:61000"], ["[fd00:2::254]:4500", "[fd00:2::1]:61000"]];
+
+fn ends(v6: bool) -> [SocketAddr; 2] {
+    ENDS[usize::from(v6)].map(|end| end.parse().unwrap())
+}
+
+/// A router with IKE at its outer link, that blocks everything else by policy.
+fn node(v6: bool) -> Node {
+    let mut node = router();
+    node.path.set_ike(vec![(OUTSIDE, ends(v6)[0])]);
+    node.path.ipsec.set_default_policy(Dir::In, Action::Block);
+    node.path.ipsec.set_default_policy(Dir::Out, Action::Block);
+    node
+}
+
+/// A finished packet from the peer with that payload.
+fn from_peer(v6: bool, payload: &[u8]) -> Vec<u8> {
+    let [local, peer] = ends(v6);
+    let flow =
+        Flow { sport: peer.port(), dport: local.port(), ..Flow::new(&peer.ip().to_string(), &local.ip().to_string()) };
+    let mut bytes = flow.udp(payload.len());
+    let at = bytes.len() - payload.len();
+    bytes[at..].copy_from_slice(payload);
+    let udp_at = at - udp::Header::LEN;
+    bytes[udp_at + udp::CHECK_AT..at].fill(0);
+    let len = bytes.len() - udp_at;
+    let pseudo = match (flow.src, flow.dst) {
+        (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
+            wire::checksum::pseudo_v4(src, dst, wire::Protocol::UDP, len)
+        }
+        (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
+            wire::checksum::pseudo_v6(src, dst, wire::Protocol::UDP, len)
+        }
+        _ => unreachable!(),
+    };
+    let sum = wire::checksum::add(pseudo, wire::checksum::sum(&bytes[udp_at..]));
+    bytes[udp_at + udp::CHECK_AT..at].copy_from_slice(&wire::checksum::finish_udp(sum).to_be_bytes());
+    bytes
+}
+
+#[test]
+fn a_message_is_taken_out_with_and_without_an_sa_on_its_port() {
+    for v6 in [false, true] {
+        for with_sa in [false, true] {
+            let mut node = node(v6);
+            let [local, peer] = ends(v6);
+            if with_sa {
+                let sa = esp(&peer.ip().to_string(), &local.ip().to_string(), 7, Mode::Tunnel, true);
+                node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
+            }
+            node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, b"\0\0\0\0hello"));
+            let got: Vec<_> = node.path.take_ike().collect();
+            assert_eq!(got, [IkeMessage { local, peer, bytes: b"hello".to_vec() }], "v6 {v6}, with an SA {with_sa}");
+            node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, &[0xff]));
+            assert_eq!((node.path.take_ike().count(), node.drops()), (0, vec![]), "a keepalive is nobody's");
+            // What is neither goes where it always went, and so does IKE on a link that is not told to have it.
+            for payload in [&b"\0\0\0\0"[..], b"\x01\0\0\0hello", b""] {
+                node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, payload));
+            }
+            node.rx_bytes(NOW, INSIDE, &from_peer(v6, b"\0\0\0\0hello"));
+            assert_eq!((node.path.take_ike().count(), node.tx(OUTSIDE).len()), (0, 0));
+            let drops: u64 = node.drops().iter().map(|drop| drop.2).sum();
+            assert_eq!(drops, 4, "{:?}", node.drops());
+            let mut wrong = from_peer(v6, b"\0\0\0\0hello");
+            *wrong.last_mut().unwrap() ^= 1;
+            node.rx_bytes(NOW, OUTSIDE, &wrong);
+            assert_eq!(node.path.take_ike().count(), 0);
+            assert!(node.drops().contains(&(2, DropReason::ChecksumWrong, 1)), "{:?}", node.drops());
+            assert_eq!(node.pages_in_use(), 0);
+        }
+    }
+}
+
+#[test]
+fn messages_that_came_as_a_train_are_taken_one_by_one() {
+    let mut node = node(false);
+    let bytes = from_peer(false, b"\0\0\0\0one\0\0\0\0two\0\0\0\0x");
+    let mut pkt = Packet::with_data(&node.mem, &bytes).unwrap();
+    pkt.meta.cut = Cut::Gso(Gso { size: 7, kind: GsoKind::Udp, segs: 3, ecn: false, fixed_id: false });
+    pkt.meta.csum = packet::Csum::Unnecessary;
+    node.rx(NOW, OUTSIDE, vec![pkt]);
+    let got: Vec<_> = node.path.take_ike().map(|message| message.bytes).collect();
+    assert_eq!(got, [&b"one"[..], b"two", b"x"]);
+}
+
+#[test]
+fn what_nobody_takes_is_bounded_and_counted() {
+    let mut node = node(false);
+    let payload = [&[0; 4][..], &[7; 1024]].concat();
+    for _ in 0..1030 {
+        node.rx_bytes(NOW, OUTSIDE, &from_peer(false, &payload));
+    }
+    assert_eq!(node.drops(), [(2, DropReason::IkeQueueFull, 6)]);
+    assert_eq!(node.path.take_ike().count(), 1024);
+    node.rx_bytes(NOW, OUTSIDE, &from_peer(false, &payload));
+    assert_eq!(node.path.take_ike().count(), 1);
+}
+
+#[test]
+fn a_message_goes_out_from_the_port_behind_its_marker() {
+    for v6 in [false, true] {
+        let mut node = node(v6);
+        let [local, peer] = ends(v6);
+        for len in [1, 1000, 3000] {
+            let message = IkeMessage { local, peer, bytes: vec![7; len] };
+            node.path.send_ike(NOW, &node.mem, &message).unwrap();
+            let sent = node.tx(OUTSIDE);
+            if len > 1500 {
+                assert_eq!(sent.len(), 3, "a long one in fragments");
+                continue;
+            }
+            let pkt = only(sent);
+            let (bytes, info) = (pkt.to_vec(), info(&pkt));
+            assert_eq!((info.src, info.dst), (local.ip(), peer.ip()));
+            let body = info.payload(&bytes);
+            let header = udp::Header::ref_from(body).unwrap();
+            assert_eq!((header.sport(), header.dport()), (local.port(), peer.port()));
+            assert!(header.check() != 0 && offload::checksum::verify(&pkt, &info));
+            assert_eq!(body[8..], [vec![0; 4], vec![7; len]].concat());
+        }
+        let sent = if v6 { Mib::Ip6OutRequests } else { Mib::IpOutRequests };
+        assert_eq!((node.path.counters.get(sent), node.drops()), (3, vec![]));
+        let [other, elsewhere] = ends(!v6);
+        let wrong = [
+            IkeMessage { local: SocketAddr::new(local.ip(), 4501), peer, bytes: vec![1] },
+            IkeMessage { local: other, peer: elsewhere, bytes: vec![1] },
+            IkeMessage { local, peer: elsewhere, bytes: vec![1] },
+            IkeMessage { local, peer: SocketAddr::new(peer.ip(), 0), bytes: vec![1] },
+        ];
+        for message in &wrong {
+            assert_eq!(node.path.send_ike(NOW, &node.mem, message), Err(DropReason::IkeUnsendable), "{message:?}");
+        }
+        let long = IkeMessage { local, peer, bytes: vec![1; 65_530] };
+        assert_eq!(node.path.send_ike(NOW, &node.mem, &long), Err(DropReason::PacketTooBig));
+        assert_eq!(node.tx(OUTSIDE).len(), 0);
+        assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 1), (0, DropReason::IkeUnsendable, 4)]);
+    }
+}
