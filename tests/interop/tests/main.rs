@@ -1,10 +1,11 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And ESP against scapy, packet by packet.
+//! runs with fatpath alone. And ESP packet by packet: against scapy, and before the eyes of tshark.
 
 mod scapy;
 mod scenario;
 mod site;
+mod tshark;
 
 use libtest_mimic::Arguments;
 use system::{Need, trial};
@@ -16,6 +17,7 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::UML, Need::MODPROBE,
 
 fn main() {
     let mut trials = scapy::trials();
+    trials.extend(tshark::trials());
     for scenario in SCENARIOS {
         if scenario.with_linux {
             trials.push(trial(format!("linux/{}", scenario.name), NEEDS, || scenario.run(Near::Linux)));

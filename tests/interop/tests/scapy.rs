@@ -182,7 +182,7 @@ fn seals(scapy: &mut Scapy, config: &SaConfig, sa: &Value, flow: &Flow) -> Outco
     Ok(())
 }
 
-fn gateway(config: &SaConfig) -> (Memory, Ipsec, SaId) {
+pub(crate) fn gateway(config: &SaConfig) -> (Memory, Ipsec, SaId) {
     let mut ipsec = Ipsec::new();
     let id = ipsec.add_sa(config, unique_mask()).expect("a good SA");
     (Memory::heap(), ipsec, id)
@@ -203,11 +203,11 @@ fn message(failed: &libtest_mimic::Failed) -> &str {
     failed.message().unwrap_or_default()
 }
 
-fn key(len: u8) -> Vec<u8> {
+pub(crate) fn key(len: u8) -> Vec<u8> {
     (0..len).map(|at| at.wrapping_mul(29) ^ 0x35).collect()
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 

@@ -56,42 +56,51 @@ pub fn wire_checksums(file: &Path) -> Outcome<usize> {
     Ok(text.lines().filter(|line| !line.starts_with(char::is_whitespace)).count())
 }
 
+/// Has tshark decrypt the ESP in a capture, and returns for each packet what was inside, as in `ip:tcp`. Each of `sas` is a
+/// row of its table `esp_sa`. It does not know extended sequence numbers.
+///
+/// # Errors
+/// An ICV or a checksum, outside or inside, is wrong; the message has tshark's line.
+pub fn decrypted(file: &Path, sas: &[String]) -> Outcome<Vec<String>> {
+    let mut command = Command::new("tshark");
+    command.arg("-r").arg(file).args(["-Y", "esp", "-T", "fields", "-E", "separator=|"]);
+    for field in ["frame.protocols", "esp.icv_good", "tcp.checksum", "tcp.checksum_calculated", "tcp.checksum.status"] {
+        command.args(["-e", field]);
+    }
+    for protocol in ["ip", "udp", "icmp", "icmpv6"] {
+        command.arg("-e").arg(format!("{protocol}.checksum.status"));
+    }
+    for preference in ["esp.enable_encryption_decode", "esp.enable_authentication_check"].into_iter().chain([
+        "ip.check_checksum",
+        "tcp.check_checksum",
+        "udp.check_checksum",
+    ]) {
+        command.arg("-o").arg(format!("{preference}:TRUE"));
+    }
+    for sa in sas {
+        command.arg("-o").arg(format!("uat:esp_sa:{sa}"));
+    }
+    run(&mut command)?.lines().map(accepted).collect()
+}
+
 impl Esp {
-    /// Has tshark decrypt a capture of this connection, and returns for each ESP packet what was inside, as in
-    /// `ip:tcp`. It does not know extended sequence numbers.
+    /// Has tshark decrypt a capture of this connection (see [`decrypted`]).
     ///
     /// # Errors
-    /// An ICV or a checksum, outside or inside, is wrong; the message has tshark's line.
+    /// As [`decrypted`]; the connection is not one with AES-GCM.
     pub fn decrypt(&self, file: &Path) -> Outcome<Vec<String>> {
-        let mut command = Command::new("tshark");
-        command.arg("-r").arg(file).args(["-Y", "esp", "-T", "fields", "-E", "separator=|"]);
-        for field in
-            ["frame.protocols", "esp.icv_good", "tcp.checksum", "tcp.checksum_calculated", "tcp.checksum.status"]
-        {
-            command.args(["-e", field]);
-        }
-        for protocol in ["ip", "udp", "icmp", "icmpv6"] {
-            command.arg("-e").arg(format!("{protocol}.checksum.status"));
-        }
-        for preference in ["esp.enable_encryption_decode", "esp.enable_authentication_check"].into_iter().chain([
-            "ip.check_checksum",
-            "tcp.check_checksum",
-            "udp.check_checksum",
-        ]) {
-            command.arg("-o").arg(format!("{preference}:TRUE"));
-        }
-        for (src, dst, spi) in [(self.own, self.peer, self.spi_out), (self.peer, self.own, self.spi_in)] {
+        let Suite::Aead { name: "rfc4106(gcm(aes))", key_len, icv_bits } = self.suite else {
+            return Err(format!("tshark is not told of {:?}", self.suite).into());
+        };
+        let sas = [(self.own, self.peer, self.spi_out), (self.peer, self.own, self.spi_in)].map(|(src, dst, spi)| {
             let family = if src.is_ipv4() { "IPv4" } else { "IPv6" };
-            let Suite::Aead { name: "rfc4106(gcm(aes))", key_len, icv_bits } = self.suite else {
-                return Err(format!("tshark is not told of {:?}", self.suite).into());
-            };
             let (key, octets) = (Self::key(spi, key_len), icv_bits / 8);
-            command.arg("-o").arg(format!(
-                "uat:esp_sa:\"{family}\",\"{src}\",\"{dst}\",\"{spi:#010x}\",\
+            format!(
+                "\"{family}\",\"{src}\",\"{dst}\",\"{spi:#010x}\",\
                  \"AES-GCM with {octets} octet ICV [RFC4106]\",\"{key}\",\"NULL\",\"\""
-            ));
-        }
-        run(&mut command)?.lines().map(accepted).collect()
+            )
+        });
+        decrypted(file, &sas)
     }
 }
 

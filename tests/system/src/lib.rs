@@ -18,7 +18,7 @@ mod process;
 mod scratch;
 mod traffic;
 
-pub use capture::{Capture, wire_checksums};
+pub use capture::{Capture, decrypted, wire_checksums};
 pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
 pub use gateway::{Gateway, fatpath};
 pub use needs::{Need, trial};
