@@ -16,5 +16,6 @@ mod larval;
 mod local;
 mod nat;
 mod neighbours;
+mod nesting;
 mod path_mtu;
 mod refused;
