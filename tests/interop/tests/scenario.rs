@@ -154,6 +154,9 @@ impl Scenario {
             Mode::Transport => transport_traffic(&mut site, near, &self.inner),
         }
         .map_err(|failed| format!("{}{}", failed.message().unwrap_or_default(), site.evidence()))?;
+        if self.start > 0 {
+            site.has_wrapped()?;
+        }
         site.peer_errors()
     }
 }

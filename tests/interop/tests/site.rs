@@ -170,6 +170,14 @@ impl Site {
         }
     }
 
+    /// Fails unless the lower half of the sequence numbers has started over in both directions.
+    pub(crate) fn has_wrapped(&mut self) -> Outcome {
+        let NearEnd::Fatpath(gateway) = &self.near else { return Err("the near end is Linux".into()) };
+        let shown = gateway.show("sa")?;
+        let wrapped = ["\t seq-hi 0x1,", ", oseq-hi 0x1,"].iter().all(|half| shown.contains(half));
+        if wrapped { Ok(()) } else { Err(format!("the numbers did not wrap:\n{shown}").into()) }
+    }
+
     /// Fails if the peer has counted an IPsec error.
     pub(crate) fn peer_errors(&mut self) -> Outcome {
         let errors = self.peer.sh("awk '$2 != 0' /proc/net/xfrm_stat")?;
