@@ -61,12 +61,21 @@ pub(crate) enum Command {
     /// Packets go through gateways in this process, over links in memory: no device, no kernel, no privilege. The cases
     /// of a group are measured in turns, so that what disturbs the machine disturbs all, and ratios are taken round by
     /// round. A limit stands beside them: the cipher alone over the same bytes.
+    ///
+    /// It stays on one processor, with a thread on another in some cases, and runs at real-time priority where that is
+    /// allowed: not beside a gateway at work.
     Bench(BenchArgs),
     /// Write a link's packets to a pcapng file
     ///
     /// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as
     /// in `fatpath capture wan | tcpdump -r -`.
     Capture(CaptureArgs),
+    /// Print what happens to SAs and policies, as it happens
+    ///
+    /// A line each: an SA that a packet needs and that is not there, one that has reached a soft or a hard limit, a policy
+    /// that has, a peer that sends from elsewhere. While somebody monitors, missing SAs are asked for once and then
+    /// waited for, as in Linux.
+    Monitor(MonitorArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -222,6 +231,17 @@ pub(crate) struct CaptureArgs {
     /// Capture the fat packets: after GRO on the way in, before segmentation on the way out
     #[arg(long)]
     pub(crate) after_gro: bool,
+    /// Which gateway
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+}
+
+/// What `monitor` is told.
+#[derive(Args, Debug)]
+pub(crate) struct MonitorArgs {
+    /// One JSON object per event
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Which gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,

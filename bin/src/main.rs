@@ -11,6 +11,7 @@ mod demo;
 mod error;
 mod figures;
 mod load;
+mod monitor;
 mod output;
 mod pages;
 mod progress;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Capture(args) => capture::main(&args),
+        Command::Monitor(args) => monitor::main(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
     };

@@ -14,8 +14,8 @@ use super::command::{CaptureLink, Command, Frame, Handle};
 /// Packets that may wait for a slow reader; what comes while they do is lost to the capture alone.
 const QUEUE: usize = 1024;
 
-/// How often a quiet capture looks whether its reader is still there.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How often a quiet stream looks whether its reader is still there.
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Answers a capture request and then writes packets until the client goes.
 pub(crate) fn stream_capture(
@@ -61,7 +61,7 @@ fn next_frame<W: Write>(
 }
 
 /// Tells whether the other side has closed.
-fn is_gone(stream: &UnixStream) -> bool {
+pub(super) fn is_gone(stream: &UnixStream) -> bool {
     let mut byte = [0_u8; 1];
     match recv(stream, byte.as_mut_slice(), RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Ok((0, _)) => true,

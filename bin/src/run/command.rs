@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::time::Duration;
 
+use control::event::Event;
 use control::{Shown, What};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -22,6 +23,8 @@ pub(crate) enum Command {
     Apply(Box<Plan>, Sender<Result<(), String>>),
     /// Copy a link's packets to `sink` until its other end is gone.
     Capture { link: String, after_gro: bool, sink: SyncSender<Frame>, reply: Sender<Result<CaptureLink, String>> },
+    /// Tell what happens to SAs and policies until the other end of `sink` is gone.
+    Monitor { sink: SyncSender<Event>, reply: Sender<()> },
     /// End.
     Stop,
 }

@@ -8,6 +8,7 @@ mod capture;
 mod command;
 mod crypto;
 mod ike;
+mod monitor;
 mod node;
 mod poller;
 mod server;

@@ -19,6 +19,7 @@ use rustix::fs::Mode;
 use super::Event;
 use super::capture::stream_capture;
 use super::command::Handle;
+use super::monitor::stream_events;
 use crate::error::CliError;
 
 /// Clients at a time; another one is told to come back.
@@ -144,6 +145,7 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
             },
+            Ok(Request::Monitor) => return stream_events(stream, worker),
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
         };

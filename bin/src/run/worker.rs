@@ -14,6 +14,7 @@ use path::{Path, PortConfig, TapPoints};
 
 use super::command::{CaptureLink, Command, Frame, Inbox};
 use super::ike::IkeSocket;
+use super::monitor::Monitors;
 use super::node::Plan;
 use super::poller::{Poller, Ready};
 use super::snapshot::show;
@@ -84,6 +85,7 @@ pub(crate) struct Worker {
     /// The key manager's socket, if a link has IKE, and whether it has sent something.
     ike: Option<IkeSocket>,
     ike_ready: bool,
+    monitors: Monitors,
     /// Links to be read. Kept for its storage, as is the next one.
     ready: Vec<LinkId>,
     burst: Vec<Packet>,
@@ -103,6 +105,7 @@ impl Worker {
             captures: Vec::new(),
             ike: None,
             ike_ready: false,
+            monitors: Monitors::default(),
             ready: Vec::new(),
             burst: Vec::new(),
         })
@@ -124,6 +127,7 @@ impl Worker {
             self.serve_ike(now);
             self.send_all(now);
             self.deliver_captures();
+            self.monitors.tell(&mut self.path.ipsec);
         }
     }
 
@@ -171,6 +175,10 @@ impl Worker {
                 Command::Stop => return false,
                 Command::Show(what, reply) => drop(reply.send(show(self, what))),
                 Command::Apply(plan, reply) => drop(reply.send(self.apply(*plan))),
+                Command::Monitor { sink, reply } => {
+                    self.monitors.add(&mut self.path.ipsec, sink);
+                    let _ = reply.send(());
+                }
                 Command::Capture { link, after_gro, sink, reply } => {
                     drop(reply.send(self.start_capture(&link, after_gro, sink)));
                 }

@@ -2,7 +2,7 @@
 //!
 //! A client may send any number of `ping` and `show` requests on one connection. After a `capture` that was answered
 //! with [`Reply::Capturing`] the connection carries one pcapng file from the daemon to the client and nothing else;
-//! it ends when either side closes.
+//! it ends when either side closes. So it is after a `monitor` with [`Event`](crate::event::Event)s.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,8 @@ pub enum Request {
         /// The file's absolute path, as the daemon finds it.
         file: String,
     },
+    /// Tell what happens to SAs and policies.
+    Monitor,
     /// Send a copy of each packet of a link, as pcapng.
     Capture {
         /// The link's name.
@@ -77,6 +79,8 @@ pub enum Reply {
         /// What runs now, in a few words.
         running: String,
     },
+    /// To `monitor`: events follow, one JSON line each.
+    Monitoring,
     /// To `capture`: a pcapng file follows.
     Capturing,
     /// The request was refused.
@@ -154,7 +158,7 @@ impl Shown {
     }
 }
 
-fn line(value: &impl Serialize) -> String {
+pub(crate) fn line(value: &impl Serialize) -> String {
     json(value) + "\n"
 }
 
