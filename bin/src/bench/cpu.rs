@@ -29,12 +29,13 @@ pub(super) fn settle() -> String {
         Ok(()) => format!("on CPU {cpu} of {shared}"),
         Err(err) => format!("on any of {shared} CPUs ({err})"),
     };
-    let ahead = Command::new("chrt")
-        .args(["--fifo", "--pid", REAL_TIME, &std::process::id().to_string()])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    if ahead.is_ok_and(|status| status.success()) {
+    // An only processor is left to others as well.
+    let ahead = || {
+        let mut chrt = Command::new("chrt");
+        chrt.args(["--fifo", "--pid", REAL_TIME, &std::process::id().to_string()]);
+        shared > 1 && chrt.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    if ahead() {
         return format!("{pinned}, real-time priority {REAL_TIME}");
     }
     match setpriority_process(None, HIGHEST) {
