@@ -8,7 +8,7 @@ use std::time::Duration;
 use base::{Counters, Instant};
 use common::{HERE, NAT_T, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{ConfigError, EspInUdp, Event, Ipsec, Keepalive, Mapping, Mode, NatTraversal, SaConfig, SaDir, Train};
-use packet::{Memory, Packet};
+use packet::{Csum, Memory, Packet};
 use wire::{Spi, Version, ipv4, ipv6, udp};
 
 /// What the receiver answers by.
@@ -166,6 +166,24 @@ fn tunnels_follow_a_peer_that_is_authentic_and_newest() {
         let moved = SaConfig { encap: Some(EspInUdp { sport: 4501, dport: 4600 }), ..back(outer) };
         pair.receiver.replace_sa(&moved).unwrap();
         assert_eq!(goes_to(&mut pair.receiver, &mem, dst, BACK), SocketAddr::new(dst, 4600));
+    }
+}
+
+/// The sender's checksum is of the address that it had (RFC 3948 §3.1.2).
+#[test]
+fn in_transport_mode_a_checksum_from_before_the_nat_counts_as_good() {
+    for (encap, want) in [(NAT_T, Csum::Unnecessary), (None, Csum::None)] {
+        let mut pair = Pair::new(&SaConfig { mode: Mode::Transport, encap, ..sa() });
+        let mut bytes = seal(&mut pair);
+        if encap.is_some() {
+            bytes = translated(&bytes, "198.51.100.7:61000".parse().unwrap());
+        }
+        let got = pair.open(Packet::with_data(&pair.mem, &bytes).unwrap()).remove(0);
+        let inside = got.to_vec();
+        let info = wire::ip::Info::parse(&inside, inside.len()).unwrap();
+        assert_eq!(got.meta.csum, want);
+        assert_eq!(info.src.to_string(), if encap.is_some() { "198.51.100.7" } else { "192.0.2.1" });
+        assert!(offload::checksum::verify(&got, &info), "whoever receives it takes it");
     }
 }
 
