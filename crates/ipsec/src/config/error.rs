@@ -1,0 +1,95 @@
+//! Why an SA or a policy is refused.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::{MAX_TEMPLATES, SaDir};
+use crate::engine::AlgorithmError;
+use crate::replay::MAX_WINDOW;
+
+/// Why an SA or a policy was refused.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ConfigError {
+    /// The algorithm, its key or its integrity check value.
+    Algorithm(AlgorithmError),
+    /// Addresses that must be of one family are not.
+    Family(IpAddr, IpAddr),
+    /// SPI 0, which no SA has (RFC 4303 §2.1).
+    SpiZero,
+    /// A replay window above [`MAX_WINDOW`].
+    ReplayWindow(u32),
+    /// Extended sequence numbers without a replay window, in an SA that may receive.
+    EsnWithoutWindow,
+    /// An option, by iproute2's name, that has no meaning in that direction.
+    Direction(SaDir, &'static str),
+    /// A key that has received would send, or the other way round.
+    DirReversed,
+    /// There is such an SA or policy already.
+    Exists,
+    /// There is no such SA.
+    NotFound,
+    /// Extended sequence numbers cannot be switched on or off under a key that is in use: either end would take the
+    /// other's numbers for others.
+    EsnChanged,
+    /// There are [`MAX_SAS`](crate::sad::MAX_SAS) SAs.
+    TooMany,
+    /// The destination of an SA or a tunnel template is unspecified.
+    NoDestination,
+    /// More than [`MAX_TEMPLATES`] templates.
+    Templates(usize),
+    /// A tunnel that may be absent in a policy of direction out: packets would leave in clear.
+    OptionalTunnel,
+    /// Source and destination of a selector are not of one family.
+    SelectorFamily,
+    /// A UDP header around ESP cannot be added or taken away under a key that is in use.
+    EncapChanged,
+    /// The SA has expired, and waits to be removed.
+    NotValid,
+    /// The lowest SPI to choose from is above the highest.
+    SpiRange(u32, u32),
+    /// Every SPI to choose from is taken.
+    NoSpi,
+    /// TFC padding in transport mode, whose receiver could not tell it from the packet.
+    TfcTransport,
+    /// A peer that is to be followed without a replay window: what is sent again would say that it has moved.
+    FollowWithoutWindow,
+    /// An option for NAT traversal, by its name, without a UDP header around ESP.
+    WithoutEncap(&'static str),
+}
+
+impl From<AlgorithmError> for ConfigError {
+    fn from(err: AlgorithmError) -> Self {
+        Self::Algorithm(err)
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Algorithm(err) => err.fmt(f),
+            Self::Family(a, b) => write!(f, "{a} and {b} are of different families"),
+            Self::SpiZero => f.write_str("an SPI is not 0"),
+            Self::ReplayWindow(size) => write!(f, "replay-window {size} is above {MAX_WINDOW}"),
+            Self::EsnWithoutWindow => f.write_str("esn needs a replay-window above 0"),
+            Self::Direction(dir, option) => write!(f, "an SA of dir {dir} has no {option}"),
+            Self::DirReversed => f.write_str("dir cannot be reversed under a key in use; give it a new SPI and key"),
+            Self::Exists => f.write_str("it exists already"),
+            Self::NotFound => f.write_str("it does not exist"),
+            Self::EsnChanged => f.write_str("esn cannot change under a key that is in use; give it a new SPI and key"),
+            Self::TooMany => write!(f, "there are {} SAs already", crate::sad::MAX_SAS),
+            Self::NoDestination => f.write_str("a destination address is missing"),
+            Self::Templates(n) => write!(f, "{n} templates are more than {MAX_TEMPLATES}"),
+            Self::OptionalTunnel => f.write_str("in direction out only a transport template can be of level use"),
+            Self::SelectorFamily => f.write_str("source and destination of a selector are of different families"),
+            Self::EncapChanged => f.write_str("encap cannot come or go under a key in use; give it a new SPI and key"),
+            Self::NotValid => f.write_str("it has expired"),
+            Self::SpiRange(min, max) => write!(f, "the SPI {min:#x} is above {max:#x}"),
+            Self::NoSpi => f.write_str("No SPI available in the requested range"),
+            Self::TfcTransport => f.write_str("tfcpad is for tunnel mode alone"),
+            Self::FollowWithoutWindow => f.write_str("nat-follow needs a replay-window above 0"),
+            Self::WithoutEncap(option) => write!(f, "{option} is for an SA with encap alone"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}

@@ -1,0 +1,225 @@
+//! What a policy is made from: selectors, actions, templates.
+
+use std::net::IpAddr;
+
+use base::{LinkId, Prefix};
+use wire::{FlowKey, Protocol, Spi, Version};
+
+use super::{ConfigError, Mode, same_family};
+use crate::flowi::Flowi;
+use crate::lifetime::Lifetime;
+use crate::mark::Mark;
+
+/// Which packets a policy or an SA is for (RFC 4301 §4.4.1.1).
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Selector {
+    /// Their sources.
+    pub src: Prefix,
+    /// Their destinations, of the same family.
+    pub dst: Prefix,
+    /// Their upper-layer protocol; any if `None`.
+    pub protocol: Option<Protocol>,
+    /// Their source port, or ICMP type.
+    pub sport: PortMask,
+    /// Their destination port, or ICMP code.
+    pub dport: PortMask,
+    /// The link of [`Flowi::link`]; any if [`LinkId::NONE`].
+    pub dev: LinkId,
+}
+
+/// A port under a mask, as XFRM selectors have it.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct PortMask {
+    /// The bits that a port must have.
+    pub port: u16,
+    /// Which bits are looked at; 0 for any port, `0xffff` for exactly one.
+    pub mask: u16,
+}
+
+/// A security policy (RFC 4301 §4.4.1).
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct PolicyConfig {
+    /// Which way the packets go.
+    pub dir: Dir,
+    /// Which packets it is for.
+    pub selector: Selector,
+    /// The smallest wins.
+    pub priority: u32,
+    /// What becomes of them.
+    pub action: Action,
+    /// The SAs that they need, the innermost first. None: they pass in clear.
+    pub templates: Vec<Template>,
+    /// Which marked packets it is for.
+    pub mark: Mark,
+    /// The number of the XFRM interface that it is for; 0 for none.
+    pub if_id: u32,
+    /// When it ends, of which [`Limits::bytes`](crate::Limits::bytes) and [`Limits::packets`](crate::Limits::packets) do
+    /// nothing.
+    pub lifetime: Lifetime,
+}
+
+/// What tells one policy from another (Linux `xfrm_policy_bysel_ctx`). Its priority does not.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct PolicyKey {
+    /// Which way the packets go.
+    pub dir: Dir,
+    /// Which packets it is for.
+    pub selector: Selector,
+    /// Which marked packets.
+    pub mark: Mark,
+    /// The number of the XFRM interface.
+    pub if_id: u32,
+}
+
+/// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[repr(u8)]
+pub enum Dir {
+    /// To this node.
+    In,
+    /// Out of this node, forwarded or its own.
+    Out,
+    /// Through this node, judged as they came in.
+    Fwd,
+}
+
+/// What a policy says of its packets.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Action {
+    /// They pass, protected as the templates say.
+    #[default]
+    Allow,
+    /// They are dropped.
+    Block,
+}
+
+/// One ESP SA that a policy asks for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Template {
+    /// The outer source; `None` for any. In transport mode it is the packet's own.
+    pub src: Option<IpAddr>,
+    /// The outer destination, which tunnel mode must have. In transport mode it is the packet's own.
+    pub dst: Option<IpAddr>,
+    /// The SA's SPI; `None` for any.
+    pub spi: Option<Spi>,
+    /// The SA's mode.
+    pub mode: Mode,
+    /// The SA's `reqid`.
+    pub reqid: u32,
+    /// Whether packets may go without.
+    pub level: Level,
+}
+
+/// Whether a template's SA has to be there.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Level {
+    /// Without it the packet is dropped.
+    Required,
+    /// Without it the packet passes.
+    Use,
+}
+
+/// Most templates that a policy may have (`XFRM_MAX_DEPTH`). One with so many is never satisfied: it can be added, but
+/// there must be one fewer for it to be of use.
+pub const MAX_TEMPLATES: usize = 6;
+
+impl Selector {
+    /// Everything between two prefixes.
+    pub const fn new(src: Prefix, dst: Prefix) -> Self {
+        Self { src, dst, protocol: None, sport: PortMask::ANY, dport: PortMask::ANY, dev: LinkId::NONE }
+    }
+
+    /// The packets of one flow alone (Linux `xfrm_init_tempstate`).
+    pub(crate) const fn exactly(flow: &Flowi) -> Self {
+        let FlowKey { src, dst, protocol, sport, dport } = flow.key;
+        Self {
+            src: Prefix::host(src),
+            dst: Prefix::host(dst),
+            protocol: Some(protocol),
+            sport: PortMask::exactly(sport),
+            dport: PortMask::exactly(dport),
+            dev: flow.link,
+        }
+    }
+
+    /// Tells whether `flow` is one of its packets.
+    #[inline]
+    pub fn matches(&self, flow: &Flowi) -> bool {
+        self.src.contains(flow.key.src)
+            && self.dst.contains(flow.key.dst)
+            && self.protocol.is_none_or(|protocol| protocol == flow.key.protocol)
+            && self.sport.matches(flow.key.sport)
+            && self.dport.matches(flow.key.dport)
+            && (self.dev == LinkId::NONE || self.dev == flow.link)
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let families = (Version::of_addr(self.src.addr()), Version::of_addr(self.dst.addr()));
+        if families.0 == families.1 { Ok(()) } else { Err(ConfigError::SelectorFamily) }
+    }
+}
+
+impl PortMask {
+    /// Any port.
+    pub const ANY: Self = Self { port: 0, mask: 0 };
+
+    /// This port alone.
+    pub const fn exactly(port: u16) -> Self {
+        Self { port, mask: u16::MAX }
+    }
+
+    const fn matches(self, port: u16) -> bool {
+        (self.port ^ port) & self.mask == 0
+    }
+}
+
+impl PolicyConfig {
+    /// A policy that lets packets pass in clear, of the highest priority.
+    pub const fn new(dir: Dir, selector: Selector) -> Self {
+        Self {
+            dir,
+            selector,
+            priority: 0,
+            action: Action::Allow,
+            templates: Vec::new(),
+            mark: Mark::ANY,
+            if_id: 0,
+            lifetime: Lifetime { soft: crate::Limits::NONE, hard: crate::Limits::NONE },
+        }
+    }
+
+    /// What tells it from others.
+    pub const fn key(&self) -> PolicyKey {
+        PolicyKey { dir: self.dir, selector: self.selector, mark: self.mark, if_id: self.if_id }
+    }
+
+    /// Whether its packets may be in clear.
+    pub(crate) fn allows_clear(&self) -> bool {
+        self.action == Action::Allow && self.templates.iter().all(|template| template.level == Level::Use)
+    }
+
+    /// Checks what can be told without the other policies.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        self.selector.check()?;
+        if self.templates.len() > MAX_TEMPLATES {
+            return Err(ConfigError::Templates(self.templates.len()));
+        }
+        for template in &self.templates {
+            if let (Some(src), Some(dst)) = (template.src, template.dst) {
+                same_family(src, dst)?;
+            }
+            if template.mode == Mode::Tunnel {
+                if template.dst.is_none_or(|dst| dst.is_unspecified()) {
+                    return Err(ConfigError::NoDestination);
+                }
+                if template.level == Level::Use && self.dir == Dir::Out {
+                    return Err(ConfigError::OptionalTunnel);
+                }
+            }
+        }
+        Ok(())
+    }
+}
