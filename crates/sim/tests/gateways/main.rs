@@ -27,7 +27,7 @@ use site::Site;
 use traffic::Traffic;
 
 /// Seeds of each kind unless the environment says otherwise.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 100;
 
 /// What happens in one seed.
 const STEPS: usize = 60;
