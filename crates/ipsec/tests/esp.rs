@@ -356,20 +356,23 @@ fn ipv4_options_stay_outside_in_transport_mode() {
 fn ipv6_extension_headers_before_and_behind_esp() {
     let options = |next: u8| [next, 0, 1, 4, 0, 0, 0, 0];
     let routing = |next: u8| [next, 0, 4, 0, 0, 0, 0, 0];
-    // (chain of headers, how many bytes of it stay outside)
-    let cases = [
-        (vec![0], 8),
-        (vec![0, 60], 8),
-        (vec![60], 0),
-        (vec![43, 60], 8),
-        (vec![60, 43], 16),
-        (vec![0, 60, 43, 60], 24),
-    ];
+    // Hop-by-hop options or none, and then every order of up to three routing and destination options headers.
+    let mut chains: Vec<Vec<u8>> = vec![vec![], vec![0]];
+    for from in [0, 2, 6] {
+        for chain in chains[from..].to_vec() {
+            chains.extend([43, 60].map(|kind| [&chain[..], &[kind]].concat()));
+        }
+    }
+    assert_eq!(chains.len(), 2 * (1 + 2 + 4 + 8));
     let (src, dst) = (common::HERE[1], common::THERE[1]);
     let config = SaConfig { src, dst, mode: Mode::Transport, ..sa() };
-    for (chain, outside) in cases {
+    for chain in chains {
+        // What the last routing header needs stays outside, else the hop-by-hop options (RFC 4303 §3.1.1).
+        let routed = chain.iter().rposition(|&kind| kind == 43).map(|at| 8 * (at + 1));
+        let outside = routed.unwrap_or(if chain.first() == Some(&0) { 8 } else { 0 });
         let plain = udp_packet(Version::V6, 60);
-        let mut bytes = ip_header(Version::V6, src, dst, Protocol(chain[0]), 8 * chain.len() + plain.len() - 40);
+        let first = Protocol(chain.first().copied().unwrap_or(17));
+        let mut bytes = ip_header(Version::V6, src, dst, first, 8 * chain.len() + plain.len() - 40);
         for (i, kind) in chain.iter().enumerate() {
             let next = chain.get(i + 1).copied().unwrap_or(17);
             bytes.extend(if *kind == 43 { routing(next) } else { options(next) });
