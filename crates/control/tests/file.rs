@@ -20,8 +20,14 @@ fn prefix(text: &str) -> Prefix {
 #[test]
 fn a_file_becomes_the_model_that_it_describes() {
     let config = Config::from_toml(GOOD, "gw.toml").unwrap();
-    let link =
-        |name: &str, kind| LinkConfig { name: name.to_owned(), kind, mtu: None, addresses: Vec::new(), ike: false, offloads: true };
+    let link = |name: &str, kind| LinkConfig {
+        name: name.to_owned(),
+        kind,
+        mtu: None,
+        addresses: Vec::new(),
+        ike: false,
+        offloads: true,
+    };
     let links = vec![
         LinkConfig {
             mtu: Some(1438),

@@ -359,9 +359,9 @@ fn ipv6_extension_headers_before_and_behind_esp() {
     // Hop-by-hop options or none, and then every order of up to three routing and destination options headers.
     let mut chains: Vec<Vec<u8>> = vec![vec![], vec![0]];
     for from in [0, 2, 6] {
-        for chain in chains[from..].to_vec() {
-            chains.extend([43, 60].map(|kind| [&chain[..], &[kind]].concat()));
-        }
+        let with = |chain: &Vec<u8>| [43, 60].map(|kind| [&chain[..], &[kind]].concat());
+        let longer: Vec<_> = chains[from..].iter().flat_map(with).collect();
+        chains.extend(longer);
     }
     assert_eq!(chains.len(), 2 * (1 + 2 + 4 + 8));
     let (src, dst) = (common::HERE[1], common::THERE[1]);

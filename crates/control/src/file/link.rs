@@ -7,7 +7,8 @@ use base::IfAddr;
 use super::reader::{Result, Table, Value, quoted};
 use crate::model::{LinkConfig, LinkKind};
 
-pub(super) const KEYS: &[&str] = &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface", "ike"];
+pub(super) const KEYS: &[&str] =
+    &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface", "ike"];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
 const MAX_NAME_LEN: usize = 15;

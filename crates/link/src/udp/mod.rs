@@ -237,15 +237,7 @@ impl UdpLink {
     }
 
     /// Appends the message from `offender` that the quoted packet is longer than `mtu`.
-    fn tell(
-        &mut self,
-        mem: &Memory,
-        offender: IpAddr,
-        local: IpAddr,
-        mtu: u32,
-        quote: &[u8],
-        out: &mut Vec<Packet>,
-    ) {
+    fn tell(&mut self, mem: &Memory, offender: IpAddr, local: IpAddr, mtu: u32, quote: &[u8], out: &mut Vec<Packet>) {
         match errors::too_big(mem, offender, local, mtu, quote) {
             Ok(message) => out.extend(message),
             Err(dry) => self.stats.rx_drop(dry.into()),
@@ -356,12 +348,8 @@ impl Batches for UdpLink {
         let fragmentable = packets.first().is_some_and(|packet| packet.meta.cut == Cut::Fragment);
         let width = if fragmentable { 1 } else { self.width };
         let is_alike = |packet: &&Packet| (packet.meta.cut == Cut::Fragment) == fragmentable;
-        let prepared: ArrayVec<Message, MAX_MESSAGES> = packets
-            .iter()
-            .take(width)
-            .take_while(is_alike)
-            .map_while(|packet| self.prepare(packet).ok())
-            .collect();
+        let prepared: ArrayVec<Message, MAX_MESSAGES> =
+            packets.iter().take(width).take_while(is_alike).map_while(|packet| self.prepare(packet).ok()).collect();
         let mut batch = SendBatch::new();
         for (message, packet) in prepared.iter().zip(packets) {
             let payload = skipping(packet, message.header_len);
