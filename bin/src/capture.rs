@@ -50,8 +50,8 @@ pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Closes the connection on SIGINT and SIGTERM, which ends the capture after the last whole block.
-fn end_on_signal(connection: UnixStream) -> io::Result<()> {
+/// Closes the connection on SIGINT and SIGTERM, which ends what is copied from it after the last whole piece.
+pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if signals.forever().next().is_some() {

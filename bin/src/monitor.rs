@@ -5,11 +5,12 @@ use std::io::{self, BufRead, ErrorKind, Write};
 use control::event::Event;
 use control::{Reply, Request};
 
+use crate::capture::end_on_signal;
 use crate::cli::MonitorArgs;
 use crate::client::Client;
 use crate::error::CliError;
 
-/// Prints a line for each event, until the gateway or the reader of the output goes.
+/// Prints a line for each event until a signal, or until the gateway or the reader of the output goes.
 ///
 /// # Errors
 /// If no gateway of that name answers.
@@ -19,7 +20,8 @@ pub(crate) fn main(args: &MonitorArgs) -> Result<(), CliError> {
         return Err(client.confused());
     }
     let failed = |err: io::Error| CliError::failed(format!("monitor: {err}"));
-    let (events, _connection) = client.into_stream().map_err(failed)?;
+    let (events, connection) = client.into_stream().map_err(failed)?;
+    end_on_signal(connection).map_err(failed)?;
     match copy(events, io::stdout().lock(), args.json) {
         Err(err) if err.kind() == ErrorKind::BrokenPipe => Ok(()),
         copied => copied.map_err(failed),

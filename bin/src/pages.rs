@@ -89,8 +89,8 @@ struct Entry {
     of: &'static [&'static str],
 }
 
-const EVERY: &[&str] = &["run", "check", "load", "show", "demo", "bench", "capture", "completions", "man"];
-const WITH_SOCKET: &[&str] = &["run", "load", "show", "capture"];
+const EVERY: &[&str] = &["run", "check", "load", "show", "demo", "bench", "capture", "monitor", "completions", "man"];
+const WITH_SOCKET: &[&str] = &["run", "load", "show", "capture", "monitor"];
 
 /// What follows clap's sections.
 const SECTIONS: &[(&str, &[Entry])] = &[
