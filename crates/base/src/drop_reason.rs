@@ -131,6 +131,10 @@ drop_reasons! {
     EspMismatch,
     /// The SA is for the other direction (RFC 4301 §4.1: an SA is simplex).
     EspDirection,
+    /// A device that was to open ESP could not, or has opened what is not its own to open.
+    EspDevice,
+    /// A packet that another device alone makes ESP of (Linux `tx_dropped`), or that this one cannot.
+    EspWrongDevice,
     /// The sequence number would wrap (RFC 4303 §3.3.3).
     EspSequenceOverflow,
     /// A hard limit of the SA is reached (RFC 4301 §4.4.2.1).

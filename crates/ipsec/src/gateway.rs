@@ -153,7 +153,7 @@ impl Ipsec {
     /// # Errors
     /// See [`Spd::add`].
     pub fn add_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
-        self.spd.add(config).map(drop)
+        self.add_policy_with_device(config)
     }
 
     /// Replaces or adds a policy.
@@ -162,7 +162,7 @@ impl Ipsec {
     /// See [`Spd::update`].
     pub fn update_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
         let before = self.spd.find(&config.key());
-        let now = self.spd.update(config)?;
+        let now = self.update_policy_with_device(config)?;
         if let Some(before) = before {
             self.holds.rename(before, now);
         }
@@ -173,6 +173,7 @@ impl Ipsec {
     pub fn remove_policy(&mut self, key: &PolicyKey) -> Option<Box<Policy>> {
         let id = self.spd.find(key)?;
         self.holds.purge(id, DropReason::PolicyNoState);
+        self.sad.devices.delete_policy(key);
         self.spd.remove(key)
     }
 
@@ -193,6 +194,7 @@ impl Ipsec {
         let Self { sad, spd, holds, .. } = self;
         sad.handle_timeout(now);
         spd.handle_timeout(now, &mut sad.events, |policy| holds.purge(policy, DropReason::PolicyNoState));
+        self.forget_policies();
         while let Some((policy, flow)) = self.holds.pop(now) {
             match self.lookup(now, &flow, counters) {
                 Decision::Bypass | Decision::Protect(_) => self.holds.release(policy),

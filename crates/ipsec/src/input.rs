@@ -235,6 +235,9 @@ impl Ipsec {
                 each(inner)?;
             }
             if let Some(done) = crypto.passing.take() {
+                if done.is_offloaded {
+                    sad.advance_esn(done.sa);
+                }
                 crypto.spare_open.push(done.into_storage());
             }
         }
@@ -353,6 +356,9 @@ impl Arrival<'_> {
         if sa.encap.is_some() != self.is_udp {
             return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
         }
+        if sa.offload.is_some() || self.meta.esp.is_some() {
+            sa.judge(self.meta.link, self.meta.esp)?;
+        }
         let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
         if n < Header::LEN + sa.cipher.iv_len() + TRAILER_LEN + sa.cipher.icv_len() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
@@ -425,7 +431,7 @@ impl Train<'_> {
                 self.flush(ipsec, pieces);
                 match decap::not_esp(mem, info, headers, self.id, pieces, n) {
                     Ok(mut pkt) => {
-                        pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, ..meta.clone() };
+                        pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, esp: None, ..meta.clone() };
                         opened.not_esp.push(pkt);
                     }
                     Err(reason) => opened.drops.push(reason),

@@ -25,6 +25,7 @@ mod check;
 pub mod config;
 mod copy_sum;
 pub mod crypto;
+pub mod device;
 pub mod engine;
 mod events;
 mod flow_cache;

@@ -26,6 +26,10 @@ pub(crate) struct OpenJob {
     sums: bool,
     /// The mark that its packets came with.
     mark: u32,
+    /// Whether a device has been at the ciphers' work already.
+    by_device: bool,
+    /// Whether the SA is on a device.
+    pub(crate) is_offloaded: bool,
     pub(crate) outer: Outer,
     segments: VecDeque<Segment>,
     /// What the segments lie in, one behind the other.
@@ -112,10 +116,11 @@ pub(crate) struct Storage {
 impl OpenJob {
     /// An empty job for packets of `sa`, which came behind `headers`.
     pub(crate) fn new(sa: &Sa, info: Info, headers: &[u8], is_udp: bool, meta: &Meta, storage: Storage) -> Self {
-        let Meta { link, mark, .. } = *meta;
+        let Meta { link, mark, esp, .. } = *meta;
         let mut sec_path = meta.sec_path.clone();
         sec_path.push(sa.id());
         let meta = Meta { link, mark: sa.output_mark.set_on(mark), sec_path, ..Meta::default() };
+        let by_device = esp.is_some();
         let Storage { headers: mut kept, segments, bufs, scratch } = storage;
         kept.clear();
         kept.extend_from_slice(headers);
@@ -125,6 +130,8 @@ impl OpenJob {
             esn: sa.flags.esn,
             sums: sa.mode == Mode::Tunnel,
             mark,
+            by_device,
+            is_offloaded: sa.offload.is_some(),
             outer: Outer { info, headers: kept, is_udp, meta },
             segments,
             bufs,
@@ -148,6 +155,7 @@ impl OpenJob {
             && !self.outer.is_udp
             && self.outer.meta.link == meta.link
             && self.mark == meta.mark
+            && self.by_device == meta.esp.is_some()
             && self.outer.meta.sec_path.split_last().is_some_and(|(_, outside)| outside == meta.sec_path.as_slice())
     }
 
@@ -174,7 +182,7 @@ impl OpenJob {
 
     /// Decrypts the packets where they lie.
     pub(crate) fn run(&mut self) {
-        let Self { cipher, esn, sums, segments, bufs, scratch, .. } = self;
+        let Self { cipher, esn, sums, by_device, segments, bufs, scratch, .. } = self;
         let mut bufs = bufs.iter_mut();
         let mut rest: &mut [u8] = &mut [];
         let mut ended = true;
@@ -183,7 +191,12 @@ impl OpenJob {
                 rest = bufs.next().and_then(Buf::bytes_mut).expect("a buffer that is this job's own");
             }
             let (packet, behind) = rest.split_at_mut(segment.len as usize);
-            segment.state = decrypt(cipher, packet, esn.then_some((segment.seq >> 32) as u32), *sums, scratch);
+            segment.state = if *by_device {
+                let text_end = packet.len() - cipher.icv_len();
+                examine(&packet[Header::LEN + cipher.iv_len()..text_end], *sums)
+            } else {
+                decrypt(cipher, packet, esn.then_some((segment.seq >> 32) as u32), *sums, scratch)
+            };
             rest = behind;
             ended = segment.ends_buf;
         }
@@ -223,11 +236,16 @@ impl OpenJob {
 /// Decrypts one ESP packet in place, and says what is in it.
 #[inline]
 fn decrypt(cipher: &Cipher, packet: &mut [u8], high: Option<u32>, sums: bool, scratch: &mut Vec<u8>) -> State {
-    let text = match cipher.open(packet, high, scratch) {
-        Ok(text) => text,
-        Err(OpenError::IcvWrong) => return State::Forged,
-        Err(OpenError::NotBlocks) => return State::Malformed,
-    };
+    match cipher.open(packet, high, scratch) {
+        Ok(text) => examine(text, sums),
+        Err(OpenError::IcvWrong) => State::Forged,
+        Err(OpenError::NotBlocks) => State::Malformed,
+    }
+}
+
+/// Says what is in a decrypted ESP packet.
+#[inline]
+fn examine(text: &[u8], sums: bool) -> State {
     let Ok(trailer) = Trailer::parse(text) else { return State::Malformed };
     match text.len().checked_sub(trailer.trailer_len()) {
         None | Some(0) => State::Malformed,

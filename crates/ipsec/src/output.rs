@@ -13,6 +13,8 @@ pub enum Train {
     Udp,
     /// Each is a packet of its own.
     None,
+    /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on ([`packet::Esp::Seal`]).
+    Inline,
 }
 
 impl Ipsec {
@@ -73,6 +75,11 @@ impl Ipsec {
         let job = self.seal_job(mem, now, sa, pkt, train, mtu, counters)?;
         self.crypto.seal(now, job);
         Ok(())
+    }
+
+    /// How many packets were submitted to be sealed and not taken yet.
+    pub fn sealing(&self) -> usize {
+        self.crypto.sealing.len()
     }
 
     /// Appends to `out` what the next packet has become, in the order in which they were submitted. Tells whether one

@@ -43,7 +43,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
             Action::Block => Verdict::DefaultBlock,
         };
     };
-    let PolicyConfig { action, templates, .. } = &policy.config;
+    let PolicyConfig { action, templates, offload, .. } = &policy.config;
     if *action == Action::Block {
         return Verdict::Block;
     }
@@ -52,7 +52,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
     }
     let mut bundle = Bundle::new();
     for (at, (template, (src, dst))) in with_ends(templates, flow).enumerate() {
-        let (found, missing) = match sad.find(template, src, dst, flow) {
+        let (found, missing) = match sad.find(template, src, dst, flow, *offload) {
             Found::Sa(id) if sad.get(id).is_some_and(|sa| sa.dir == Some(SaDir::In)) => return Verdict::WrongDirection,
             Found::Sa(id) => (Some(id), Verdict::Bypass),
             Found::Nothing => (None, Verdict::Missing { template: at as u8, pending: false }),

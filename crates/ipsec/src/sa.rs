@@ -7,6 +7,7 @@ use base::{Instant, SaId};
 use wire::{Spi, Version};
 
 use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir, SaFlags, Selector};
+use crate::device::Offload;
 use crate::engine::Cipher;
 use crate::flowi::Flowi;
 use crate::lifetime::Lifetime;
@@ -44,6 +45,10 @@ pub struct Sa {
     pub(crate) output_mark: Mark,
     pub(crate) if_id: u32,
     pub(crate) age: Age,
+    /// The device that does its work. `None` also if one was asked for, and software does it.
+    pub(crate) offload: Option<Offload>,
+    /// The highest number received when its device was last told.
+    pub(crate) esn_told: u64,
     /// How many SAs were added before it.
     pub(crate) born: u64,
 }
@@ -96,6 +101,8 @@ impl Sa {
             output_mark: config.output_mark,
             if_id: config.if_id,
             age: Age::new(config.lifetime),
+            offload: None,
+            esn_told: config.seq,
             born: 0,
         })
     }

@@ -6,15 +6,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, LinkId, SaId};
 use offload::ip_headers;
-use packet::{Buf, CopyReason, Csum, Cut, Gso, GsoKind, Memory, Meta, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Esp, Gso, GsoKind, Memory, Meta, Packet};
 use wire::ip::Info;
 use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
 
 use crate::config::Mode;
 use crate::copy_sum::Source;
+use crate::device::leave_seed;
 use crate::engine::Cipher;
 use crate::inside::Cutting;
 use crate::outer::Outer;
@@ -55,6 +56,8 @@ struct Plan {
     pad_to: usize,
     next_header: Protocol,
     as_train: bool,
+    /// The SA, if its device seals.
+    inline: Option<SaId>,
     /// What its packets are marked with.
     mark: u32,
 }
@@ -100,6 +103,7 @@ impl SealJob {
             cutting,
             next_header,
             as_train,
+            inline: (train == Train::Inline).then_some(sa.id()),
             mark: sa.output_mark.set_on(pkt.meta.mark),
         };
         let full = plan.esp_len(0);
@@ -169,9 +173,9 @@ impl SealJob {
             for index in run.start..run.end - 1 {
                 let frame = page.split_to(plan.frame_len(index));
                 page.pull(FRAME_HEADROOM);
-                out.push(plan.packet(link, frame));
+                out.push(plan.packet(link, frame, index));
             }
-            out.push(plan.packet(link, page));
+            out.push(plan.packet(link, page, run.end - 1));
         }
         pages
     }
@@ -283,12 +287,15 @@ impl Plan {
         };
         cutting.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
+        if self.inline.is_some() {
+            return leave_seed(frame, cipher.iv_len(), number.iv);
+        }
         cipher.seal(frame, number.iv, self.esn.then_some(number.high));
     }
 
     /// The fat packet that a page of `run` is.
     fn train(&self, link: LinkId, page: Buf, run: &Range<usize>) -> Packet {
-        let mut pkt = self.packet(link, page);
+        let mut pkt = self.packet(link, page, run.start);
         if run.len() > 1 {
             let (size, segs) = (self.esp_len(run.start) as u16, run.len() as u16);
             pkt.meta.cut = Cut::Gso(Gso { size, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });
@@ -296,9 +303,10 @@ impl Plan {
         pkt
     }
 
-    fn packet(&self, link: LinkId, buf: Buf) -> Packet {
+    fn packet(&self, link: LinkId, buf: Buf, index: usize) -> Packet {
         let mut pkt = Packet::from_buf(buf);
-        pkt.meta = Meta { link, mark: self.mark, ..Meta::default() };
+        let esp = self.inline.map(|sa| Esp::Seal { sa, high: self.sequence.get(index as u32).high });
+        pkt.meta = Meta { link, mark: self.mark, esp, ..Meta::default() };
         if let Some(start) = self.outer.udp_check_at() {
             pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
         }

@@ -25,6 +25,9 @@ pub struct Features {
     /// Fragments UDP datagrams that are too long for its path and marked [`Cut::Fragment`](packet::Cut), as the socket that
     /// it is (`NETIF_F_GSO_UDP`). No fragments are made for such a device.
     pub ufo: bool,
+    /// Seals ESP that is laid out, or makes it, for the SAs that are on it (`NETIF_F_HW_ESP`). What else it cannot do it
+    /// is not asked for in such packets.
+    pub esp: bool,
     /// A fat packet must be shorter than this, in bytes with all headers.
     pub gso_max_size: usize,
     /// A fat packet may have this many segments.
@@ -57,11 +60,12 @@ impl Features {
         uso: false,
         tso_ecn: false,
         ufo: false,
+        esp: false,
         gso_max_size: 65_536,
         gso_max_segs: 65_535,
     };
 
-    /// A device that takes everything as it is, but fragments nothing.
+    /// A device that takes everything as it is, but fragments nothing and does no ESP.
     pub const ALL: Self = Self {
         sg: true,
         frag_list: true,

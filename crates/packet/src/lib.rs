@@ -30,6 +30,6 @@ pub use allocations::Allocations;
 pub use buf::Buf;
 pub use copies::{Copied, Copies, CopyReason};
 pub use ends::SlotsFull;
-pub use meta::{Csum, Cut, Gso, GsoKind, Meta, SecPath};
+pub use meta::{Csum, Cut, Esp, EspStatus, Gso, GsoKind, Meta, SecPath};
 pub use packet::{MAX_FRAGS, Packet, SHELL};
 pub use pool::{Memory, Pool, PoolDry};

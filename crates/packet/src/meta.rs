@@ -18,6 +18,44 @@ pub struct Meta {
     pub mark: u32,
     /// The SAs that protected it on its way in, outermost first.
     pub sec_path: SecPath,
+    /// What a device has to do with its ESP.
+    pub esp: Option<Esp>,
+}
+
+/// What a device is to do about a packet's ESP, or has done (Linux `struct xfrm_offload`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Esp {
+    /// It is laid out as ESP and in clear. The device that its SA is on seals it: nobody else may send it so.
+    Seal {
+        /// The SA.
+        sa: SaId,
+        /// The upper half of its sequence number. What its initialisation vector is made from is where that goes.
+        high: u32,
+    },
+    /// The device that this SA is on puts it into ESP, fat or not: nobody else may send it so.
+    Protect(SaId),
+    /// The device it came by has looked into its ESP.
+    Opened {
+        /// By which SA.
+        sa: SaId,
+        /// With what success.
+        status: EspStatus,
+    },
+}
+
+/// What a device says of a packet that it was to open (Linux `CRYPTO_*` of `xfrm_offload.status`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum EspStatus {
+    /// Its ICV is right, and it is decrypted where it lay.
+    Success,
+    /// Its ICV is wrong (`CRYPTO_TUNNEL_ESP_AUTH_FAILED`, `CRYPTO_TRANSPORT_ESP_AUTH_FAILED`).
+    AuthFailed,
+    /// It is not of the SA's protocol (`CRYPTO_INVALID_PROTOCOL`).
+    BadProtocol,
+    /// It is malformed (`CRYPTO_INVALID_PACKET_SYNTAX`).
+    BadSyntax,
+    /// Anything else (`CRYPTO_GENERIC_ERROR`).
+    Failed,
 }
 
 /// The SAs that a packet came through, outermost first. Linux accepts six at most (`XFRM_MAX_DEPTH`).

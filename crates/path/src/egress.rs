@@ -21,9 +21,9 @@ const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
 /// Where a packet goes that ciphers have yet to seal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving {
-    hop: Hop,
+    pub(crate) hop: Hop,
     /// What the path takes.
-    mtu: usize,
+    pub(crate) mtu: usize,
 }
 
 impl Path {
@@ -116,16 +116,39 @@ impl Path {
         }
         let Some((&outermost, within)) = bundle.split_last() else { return };
         self.seal(turn, within, self.inner_mtu(&[outermost], outer_mtu), &mut pieces);
+        let is_offloaded = self.ipsec.sa(outermost).is_some_and(|sa| sa.offload().is_some());
+        let leaving = Leaving { hop, mtu: outer_mtu };
         for piece in pieces.drain(..) {
-            let Self { ipsec, counters, .. } = self;
             let link = piece.meta.link;
-            match ipsec.submit_seal(turn.mem, turn.now, outermost, piece, train, outer_mtu, counters) {
-                Ok(()) => self.leaving.push_back(Leaving { hop, mtu: outer_mtu }),
-                Err(reason) => self.ports.drop(link, reason),
+            let submitted = if is_offloaded {
+                self.submit_offloaded(turn, outermost, piece, train, leaving)
+            } else {
+                self.submit(turn, outermost, piece, train, leaving)
+            };
+            if let Err(reason) = submitted {
+                self.ports.drop(link, reason);
             }
         }
         self.scratch.pieces = pieces;
         self.send_sealed(turn);
+    }
+
+    /// Gives a packet to the ciphers, and notes where it goes then.
+    pub(crate) fn submit(
+        &mut self,
+        turn: Turn<'_>,
+        sa: SaId,
+        pkt: Packet,
+        train: Train,
+        leaving: Leaving,
+    ) -> Result<(), DropReason> {
+        let Self { ipsec, counters, .. } = self;
+        let before = ipsec.sealing();
+        let result = ipsec.submit_seal(turn.mem, turn.now, sa, pkt, train, leaving.mtu, counters);
+        // Near the end of its SA a fat packet is submitted segment by segment, and maybe not to the end.
+        let submitted = ipsec.sealing() - before;
+        self.leaving.extend(std::iter::repeat_n(leaving, submitted));
+        result
     }
 
     /// Sends what ciphers are through with, in order.
@@ -288,8 +311,13 @@ impl Path {
     }
 
     /// Makes a packet, whose IP header begins at `l3`, fit its link and lets it wait to be sent.
-    pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) {
+    pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) {
         let from = pkt.meta.link;
+        if pkt.meta.esp.is_some()
+            && let Err(reason) = self.direct(link, &mut pkt, l3)
+        {
+            return self.ports.drop(from, reason);
+        }
         if let Err(reason) = self.ports.enqueue(mem, link, pkt, l3) {
             self.ports.drop(from, reason);
         }
@@ -313,7 +341,7 @@ fn may_fragment(ip: &IpPacket) -> bool {
 
 /// How long a packet's longest segment is on the wire, in bytes with its IP header: what an MTU is about (Linux
 /// `skb_gso_network_seglen`).
-fn wire_len(pkt: &Packet, info: &Info) -> usize {
+pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
     let Cut::Gso(gso) = pkt.meta.cut else { return pkt.len() };
     let transport = match gso.kind {
         GsoKind::Udp => udp::Header::LEN,

@@ -24,7 +24,7 @@ const GRE_KEY_LEN: usize = 12;
 
 /// What a link-layer header says of the IP packet behind it.
 #[derive(Clone, Copy, Debug)]
-struct Framing {
+pub(crate) struct Framing {
     /// Its version; `None` where there is no such header.
     version: Option<Version>,
     /// Whether everybody on the link got it.
@@ -80,6 +80,9 @@ impl Path {
 
     /// Opens ESP as long as there is some, and gives what is left to GRO.
     fn open(&mut self, turn: Turn<'_>, mut pkt: Packet, framing: Framing) {
+        if pkt.meta.esp.is_some() {
+            return self.receive_offloaded(turn, pkt, framing);
+        }
         let info = match self.headers(turn, &mut pkt, framing) {
             Ok(info) => info,
             Err(reason) => return self.malformed(turn, pkt, reason),
@@ -87,9 +90,15 @@ impl Path {
         if !self.is_our_esp(&pkt, &info) {
             return self.glue(turn, pkt);
         }
+        self.open_esp(turn, pkt, &info);
+    }
+
+    /// Counts a packet of ESP that is for us, and opens it.
+    #[inline]
+    pub(crate) fn open_esp(&mut self, turn: Turn<'_>, pkt: Packet, info: &Info) {
         let v4 = info.version() == Version::V4;
         self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
-        self.decrypt(turn, pkt, &info);
+        self.decrypt(turn, pkt, info);
     }
 
     /// Gives a packet to GRO if its link is one that is glued.
@@ -103,7 +112,7 @@ impl Path {
     }
 
     /// The IP headers, which have to be what the link layer said.
-    fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
+    pub(crate) fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
         let v4 = Version::of(pkt.head()) != Ok(Version::V6);
         let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, v4))?;
         let is_for_others = || match self.fib.decide(info.dst, None) {
@@ -160,12 +169,15 @@ impl Path {
                 ControlFlow::Break(pkt)
             });
             match next {
-                // GRO looks at TCP closely enough, and IP input later. Anything else may be ESP again.
-                ControlFlow::Break(pkt) if is_tcp(pkt.head()) => self.glue(turn, pkt),
-                ControlFlow::Break(pkt) => self.open(turn, pkt, Framing::NONE),
+                ControlFlow::Break(pkt) => self.pass(turn, pkt),
                 ControlFlow::Continue(()) => return,
             }
         }
+    }
+
+    /// Gives TCP to GRO, which looks at it closely enough, and IP input later. Anything else may be ESP again.
+    pub(crate) fn pass(&mut self, turn: Turn<'_>, pkt: Packet) {
+        if is_tcp(pkt.head()) { self.glue(turn, pkt) } else { self.open(turn, pkt, Framing::NONE) }
     }
 
     /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here: at this node, or at a host that it opens ESP

@@ -22,6 +22,7 @@ mod ingress;
 mod keepalive;
 mod local;
 mod neighbour;
+mod offloaded;
 mod path_mtu;
 mod ports;
 mod quote;
@@ -157,23 +158,30 @@ impl Path {
 
     /// Adds a port, or gives the one that is there another configuration.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
+        let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         self.ports.set(id, config);
+        if loses_esp {
+            self.seal_waiting(id);
+        }
     }
 
-    /// Takes a port away, with what waits in it or for its neighbours. Routes by it are the caller's to remove.
+    /// Takes a port away, with what waits in it or for its neighbours, and with the SAs and policies on its device. Routes by it are the caller's to remove.
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
         self.drop_tx(id, DropReason::LinkDown);
+        self.ipsec.set_device(id, None);
         self.ports.remove(id);
         self.forget_neighbours(Turn { now, mem }, id);
     }
 
-    /// Says whether a port's link is up. While it is down, nothing is queued for it, and its neighbours are unknown.
+    /// Says whether a port's link is up. While it is down, nothing is queued for it, and its neighbours are unknown. The SAs
+    /// and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
     pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
         if let Some(port) = self.ports.get_mut(id) {
             port.up = up;
         }
         if !up {
             self.drop_tx(id, DropReason::LinkDown);
+            self.ipsec.flush_device(id);
             self.forget_neighbours(Turn { now, mem }, id);
         }
     }

@@ -8,7 +8,7 @@ use fib::{Action, Station, arp, nd};
 use host::icmp::Problem;
 use ipsec::{Decision as Policy, Flowi, Mode};
 use offload::ip_headers;
-use packet::Packet;
+use packet::{Esp, Packet};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
 
@@ -122,7 +122,8 @@ impl Path {
 
     /// Drops a packet that waited in vain for its next hop. Its sender is told if that did not answer.
     pub(crate) fn give_up(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason) {
-        if reason != DropReason::NeighbourFailed {
+        // An error would quote in clear what is laid out as ESP.
+        if reason != DropReason::NeighbourFailed || matches!(pkt.meta.esp, Some(Esp::Seal { .. })) {
             return self.drop(&pkt, reason);
         }
         let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));

@@ -57,14 +57,21 @@ impl Port {
     /// Makes `pkt`, whose IP header begins at `l3`, fit the link, and lets it wait to be sent.
     ///
     /// # Errors
-    /// As [`offload::fit`]; [`DropReason::TxQueueFull`] when too much waits already.
+    /// As [`offload::fit`]; [`DropReason::EspWrongDevice`] when it is for a device to make ESP of, and the link has none
+    /// (its cipher's work would be left undone); [`DropReason::TxQueueFull`] when too much waits already.
     pub(crate) fn enqueue(&mut self, mem: &Memory, pkt: Packet, l3: usize) -> Result<&[Packet], DropReason> {
         let before = self.tx.len();
         let waiting = match self.tx_bytes {
             Some(bytes) => bytes,
             None => self.tx.iter().map(Packet::truesize).sum(),
         };
-        offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
+        if pkt.meta.esp.is_none() {
+            offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
+        } else if self.config.features.esp {
+            self.tx.push(pkt);
+        } else {
+            return Err(DropReason::EspWrongDevice);
+        }
         let more: usize = self.tx[before..].iter().map(Packet::truesize).sum();
         if waiting + more > TX_QUEUE_BYTES {
             self.tx.truncate(before);

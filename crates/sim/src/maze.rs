@@ -183,7 +183,7 @@ impl Maze {
         for link in Self::PORTS {
             self.node.path.remove_port(self.now, &self.node.mem, link);
         }
-        let Node { path, mem } = self.node;
+        let Node { path, mem, .. } = self.node;
         drop(path);
         assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0));
     }

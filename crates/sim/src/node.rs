@@ -2,10 +2,11 @@
 
 use base::{DropReason, IfAddr, Instant, LinkId, TableId};
 use fib::{Route, RouteKind};
+use ipsec::device::SoftDevice;
 use offload::Features;
 use packet::{Memory, Packet};
 use path::{Path, PortConfig};
-use wire::MacAddr;
+use wire::{MacAddr, eth};
 
 /// A node under test.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub struct Node {
     pub path: Path,
     /// Its memory.
     pub mem: Memory,
+    /// The devices between its ports and their wires.
+    pub(crate) devices: Vec<(LinkId, SoftDevice)>,
 }
 
 /// What a port is like, apart from its number and addresses.
@@ -58,7 +61,7 @@ impl Default for Node {
 impl Node {
     /// A node without ports.
     pub fn new() -> Self {
-        Self { path: Path::new(), mem: Memory::heap() }
+        Self { path: Path::new(), mem: Memory::heap(), devices: Vec::new() }
     }
 
     /// Adds port `id` with these addresses, such as `10.1.0.254/24`.
@@ -73,6 +76,38 @@ impl Node {
         let PortOptions { mac, mtu, features } = options;
         self.path.set_port(id, PortConfig { name: format!("port{}", id.0), mac, mtu, features, gro: true });
         id
+    }
+
+    /// Puts a device between a port and its wire that offloads ESP.
+    ///
+    /// # Panics
+    /// When there is no such port.
+    pub fn attach(&mut self, id: LinkId, device: &SoftDevice) {
+        self.path.ipsec.set_device(id, Some(Box::new(device.clone())));
+        let mut config = self.path.ports.get(id).expect("a port").config.clone();
+        config.features.esp = true;
+        self.path.set_port(id, config);
+        self.devices.push((id, device.clone()));
+    }
+
+    /// Has the device at a port do its part for packets that are about to be on the wire.
+    pub fn to_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
+        if let Some((device, l3)) = self.device(id) {
+            device.transmit(&self.mem, now, l3, packets);
+        }
+    }
+
+    /// Has the device at a port do its part for packets that were on the wire.
+    pub fn from_wire(&self, now: Instant, id: LinkId, packets: &mut Vec<Packet>) {
+        if let Some((device, l3)) = self.device(id) {
+            device.receive(&self.mem, now, l3, packets);
+        }
+    }
+
+    fn device(&self, id: LinkId) -> Option<(&SoftDevice, usize)> {
+        let (_, device) = self.devices.iter().find(|(other, _)| *other == id)?;
+        let is_ethernet = self.path.ports.get(id).is_some_and(|port| port.config.mac.is_some());
+        Some((device, if is_ethernet { eth::Header::LEN } else { 0 }))
     }
 
     /// Adds a route to `to` by `dev`, over the gateway `via` if there is one.

@@ -171,7 +171,8 @@ impl World {
             match ends[end] {
                 End::Port(at, link) => {
                     let node = &mut self.nodes[at];
-                    let burst = wire.arrive(&node.mem, burst);
+                    let mut burst = wire.arrive(&node.mem, burst);
+                    node.from_wire(self.now, link, &mut burst);
                     node.rx(self.now, link, burst);
                 }
                 End::Host(at) => {
@@ -196,18 +197,18 @@ impl World {
         if busy_until[from] > self.now {
             return;
         }
-        let (waiting, mem, features, l3) = match ends[from] {
+        let (waiting, features, l3) = match ends[from] {
             End::Port(node, link) => {
-                let Node { path, mem } = &mut self.nodes[node];
+                let Node { path, .. } = &mut self.nodes[node];
                 let Some(port) = path.ports.get(link) else { return };
                 let l3 = if port.config.mac.is_some() { eth::Header::LEN } else { 0 };
                 let features = port.config.features;
                 let Some(waiting) = path.take_tx(link) else { return };
-                (waiting, &*mem, features, l3)
+                (waiting, features, l3)
             }
             End::Host(host) => {
-                let Host { outbox, mem, mac, .. } = &mut self.hosts[host];
-                (outbox, &*mem, Features::ALL, if mac.is_some() { eth::Header::LEN } else { 0 })
+                let Host { outbox, mac, .. } = &mut self.hosts[host];
+                (outbox, Features::ALL, if mac.is_some() { eth::Header::LEN } else { 0 })
             }
         };
         let mut taken = waiting.len();
@@ -218,8 +219,16 @@ impl World {
             self.last += 1;
             self.coming.insert((busy_until[from], self.last), Coming::Ready);
         }
+        let mut burst: Vec<_> = waiting.drain(..taken).collect();
+        if let End::Port(node, link) = ends[from] {
+            self.nodes[node].to_wire(self.now, link, &mut burst);
+        }
+        let mem = match ends[from] {
+            End::Port(node, _) => &self.nodes[node].mem,
+            End::Host(host) => &self.hosts[host].mem,
+        };
         let mut frames = Vec::new();
-        for pkt in waiting.drain(..taken) {
+        for pkt in burst {
             let mut cut = Vec::new();
             wire.cut(mem, &features, pkt, l3, &mut cut);
             frames.append(&mut cut);

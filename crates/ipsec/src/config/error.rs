@@ -3,6 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use base::LinkId;
+
 use super::{MAX_TEMPLATES, SaDir};
 use crate::engine::AlgorithmError;
 use crate::replay::MAX_WINDOW;
@@ -53,6 +55,16 @@ pub enum ConfigError {
     TfcTransport,
     /// A peer that is to be followed without a replay window: what is sent again would say that it has moved.
     FollowWithoutWindow,
+    /// A device is to work the other way than the SA.
+    OffloadDirection,
+    /// An option, by iproute2's name, that an SA on a device cannot have.
+    Offload(&'static str),
+    /// The link has no device that does this.
+    OffloadUnsupported(LinkId),
+    /// The device did not take it, for this reason.
+    OffloadFailed(LinkId, &'static str),
+    /// A device that counts for itself cannot take over a key in use, nor give it back.
+    OffloadChanged,
     /// An option for NAT traversal, by its name, without a UDP header around ESP.
     WithoutEncap(&'static str),
 }
@@ -87,6 +99,13 @@ impl fmt::Display for ConfigError {
             Self::NoSpi => f.write_str("No SPI available in the requested range"),
             Self::TfcTransport => f.write_str("tfcpad is for tunnel mode alone"),
             Self::FollowWithoutWindow => f.write_str("nat-follow needs a replay-window above 0"),
+            Self::OffloadDirection => f.write_str("offload is not of the direction of the SA"),
+            Self::Offload(option) => write!(f, "{option} cannot be offloaded"),
+            Self::OffloadUnsupported(link) => write!(f, "link {} does not offload it", link.0),
+            Self::OffloadFailed(link, why) => write!(f, "link {} does not offload it: {why}", link.0),
+            Self::OffloadChanged => {
+                f.write_str("packet offload cannot change under a key in use; give it a new SPI and key")
+            }
             Self::WithoutEncap(option) => write!(f, "{option} is for an SA with encap alone"),
         }
     }

@@ -8,6 +8,7 @@ use std::net::IpAddr;
 
 use wire::Spi;
 
+use crate::device::{Offload, OffloadMode};
 use crate::engine::Algorithm;
 use crate::lifetime::Lifetime;
 use crate::mark::Mark;
@@ -79,6 +80,8 @@ pub struct SaConfig {
     pub lifetime: Lifetime,
     /// The number of the [`Acquire`](crate::Acquire) that it answers (`seq`); 0 for none.
     pub acquire_seq: u32,
+    /// The device that does its work.
+    pub offload: Option<Offload>,
 }
 
 /// What an SA with a UDP header around ESP does about the NAT that it is for.
@@ -148,6 +151,7 @@ impl SaConfig {
             if_id: 0,
             lifetime: Lifetime::default(),
             acquire_seq: 0,
+            offload: None,
         }
     }
 
@@ -171,10 +175,30 @@ impl SaConfig {
             return Err(ConfigError::EsnWithoutWindow);
         }
         self.check_nat()?;
+        self.check_offload()?;
         if self.tfcpad > 0 && self.mode == Mode::Transport {
             return Err(ConfigError::TfcTransport);
         }
         self.selector.as_ref().map_or(Ok(()), Selector::check)
+    }
+
+    /// What no device can be asked for (Linux `xfrm_dev_state_add`).
+    fn check_offload(&self) -> Result<(), ConfigError> {
+        let Some(Offload { dir, mode, .. }) = self.offload else { return Ok(()) };
+        if self.dir.is_some_and(|it| it != dir) {
+            return Err(ConfigError::OffloadDirection);
+        }
+        if self.tfcpad > 0 {
+            return Err(ConfigError::Offload("tfcpad"));
+        }
+        if dir == SaDir::In && self.if_id != 0 {
+            return Err(ConfigError::Offload("if_id"));
+        }
+        // Its numbers and window would be the device's, and go on in neither.
+        if mode == OffloadMode::Packet && (self.oseq, self.seq) != (0, 0) {
+            return Err(ConfigError::Offload("replay-seq"));
+        }
+        Ok(())
     }
 
     fn check_nat(&self) -> Result<(), ConfigError> {

@@ -56,6 +56,8 @@ pub struct PolicyConfig {
     /// When it ends, of which [`Limits::bytes`](crate::Limits::bytes) and [`Limits::packets`](crate::Limits::packets) do
     /// nothing.
     pub lifetime: Lifetime,
+    /// The device that knows it too, as the SAs that it asks for have to be on.
+    pub offload: Option<LinkId>,
 }
 
 /// What tells one policy from another (Linux `xfrm_policy_bysel_ctx`). Its priority does not.
@@ -185,6 +187,7 @@ impl PolicyConfig {
             mark: Mark::ANY,
             if_id: 0,
             lifetime: Lifetime { soft: crate::Limits::NONE, hard: crate::Limits::NONE },
+            offload: None,
         }
     }
 

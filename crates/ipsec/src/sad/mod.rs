@@ -11,11 +11,12 @@ mod spi;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
-use base::SaId;
+use base::{LinkId, SaId};
 use hashbrown::{HashMap, HashTable};
 use wire::Spi;
 
 use crate::config::{ConfigError, SaConfig, SaDir};
+use crate::device::{Devices, NewState, OffloadMode};
 use crate::events::Events;
 use crate::sa::Sa;
 use crate::timers::Timers;
@@ -56,6 +57,7 @@ pub struct Sad {
     timers: Timers<SaId>,
     pub(crate) larvae: Larvae,
     pub(crate) events: Events,
+    pub(crate) devices: Devices,
     /// Counts what may make another SA the best: whatever was remembered before is void.
     pub(crate) changes: u64,
     /// How many SAs were ever added.
@@ -132,14 +134,18 @@ impl Sad {
     ///
     /// # Errors
     /// What is wrong with `config`, [`ConfigError::NotFound`] when there is no such SA, [`ConfigError::EsnChanged`],
-    /// [`ConfigError::DirReversed`]. It then stays as it was.
+    /// [`ConfigError::DirReversed`], [`ConfigError::OffloadChanged`]. It then stays as it was.
     pub fn replace(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
         config.check()?;
         let id = self.by_spi(config.dst, config.spi, config.mark.sought()).ok_or(ConfigError::NotFound)?;
         let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
         let (old, old_encap, old_lifetime) = (sa.template_key(), sa.encap, sa.age.lifetime);
+        if [sa.offload, config.offload].iter().flatten().any(|offload| offload.mode == OffloadMode::Packet) {
+            return Err(ConfigError::OffloadChanged);
+        }
         sa.replace(config)?;
         let new = sa.template_key();
+        self.offload_again(id, config);
         self.move_port(config.dst, old_encap.map(|encap| encap.dport), config.encap.map(|encap| encap.dport));
         if old != new {
             self.unlink(slot_of(id) as u32, old);
@@ -170,6 +176,7 @@ impl Sad {
         };
         let id = SaId(uses << SLOT_BITS | slot);
         let mut sa = Box::new(Sa::new(id, config, mask)?);
+        sa.offload = self.devices.add_state(&NewState { id, config, mask })?;
         self.born += 1;
         sa.born = self.born;
         let key = sa.template_key();
@@ -199,6 +206,9 @@ impl Sad {
         self.unlink(slot, key);
         let Slot { uses, sa, .. } = &mut self.slots[slot as usize];
         let mut sa = sa.take()?;
+        if let Some(offload) = sa.offload {
+            self.devices.delete_state(offload, id);
+        }
         *uses = uses.wrapping_add(1) & (u32::MAX >> SLOT_BITS);
         self.free.push(slot);
         if let Some(users) = self.spis.get_mut(&sa.spi) {
@@ -212,6 +222,28 @@ impl Sad {
         sa.age.state = State::Dead;
         self.changes += 1;
         Some(sa)
+    }
+
+    /// Tells the device of an SA in crypto mode that it has changed. One that does not take it now leaves it to software.
+    fn offload_again(&mut self, id: SaId, config: &SaConfig) {
+        let Some(old) = self.get(id).map(|sa| sa.offload) else { return };
+        if let Some(old) = old {
+            self.devices.delete_state(old, id);
+        }
+        // In crypto mode a device makes no vectors, so any number will do.
+        let offload = self.devices.add_state(&NewState { id, config, mask: 0 }).unwrap_or(None);
+        if let Some(sa) = self.get_mut(id) {
+            sa.offload = offload;
+        }
+    }
+
+    /// Removes the SAs on a link's device.
+    pub(crate) fn remove_offloaded(&mut self, link: LinkId) {
+        let on_it = |sa: &&Sa| sa.offload.is_some_and(|offload| offload.dev == link);
+        let gone: Vec<SaId> = self.iter().filter(on_it).map(Sa::id).collect();
+        for id in gone {
+            drop(self.take(id));
+        }
     }
 
     /// Puts a slot at the newest end of its list.

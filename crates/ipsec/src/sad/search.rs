@@ -2,11 +2,11 @@
 
 use std::net::IpAddr;
 
-use base::SaId;
+use base::{LinkId, SaId};
 use wire::Version;
 
 use super::{NONE, Sad, State};
-use crate::config::{ConfigError, Mode, Template};
+use crate::config::{ConfigError, Mode, SaDir, Template};
 use crate::flowi::Flowi;
 use crate::sa::Sa;
 
@@ -69,18 +69,30 @@ impl Sad {
     /// end, and of these the newest. One with that very source comes before one with any. Its direction is the caller's
     /// to look at.
     pub fn for_template(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> Option<SaId> {
-        match self.find(template, src, dst, flow) {
+        match self.find(template, src, dst, flow, None) {
             Found::Sa(id) => Some(id),
             Found::Nothing | Found::Pending | Found::Clash => None,
         }
     }
 
-    pub(crate) fn find(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> Found {
+    /// As [`for_template`](Self::for_template), for a policy that `device` knows too: then its SAs are on that device in
+    /// packet mode, and else on none (Linux `xfrm_state_find`).
+    pub(crate) fn find(
+        &self,
+        template: &Template,
+        src: IpAddr,
+        dst: IpAddr,
+        flow: &Flowi,
+        device: Option<LinkId>,
+    ) -> Found {
         let [mut same_source, mut any_source] = [Best::default(); 2];
         let mut next = self.by_template.get(&(dst, template.reqid)).copied().unwrap_or(NONE);
         while let Some(slot) = self.slots.get(next as usize) {
             next = slot.older;
             let Some(sa) = slot.sa.as_deref().filter(|sa| sa.suits(template, flow)) else { continue };
+            if sa.packet_device() != device {
+                continue;
+            }
             let best = if sa.src == src || src.is_unspecified() {
                 &mut same_source
             } else if sa.src.is_unspecified() {
@@ -145,6 +157,9 @@ impl Sa {
         }
         if self.encap.is_some() != config.encap.is_some() {
             return Err(ConfigError::EncapChanged);
+        }
+        if config.if_id != 0 && self.offload.is_some_and(|offload| offload.dir == SaDir::In) {
+            return Err(ConfigError::Offload("if_id"));
         }
         if self.encap != config.encap {
             self.settle(config);

@@ -17,5 +17,6 @@ mod local;
 mod nat;
 mod neighbours;
 mod nesting;
+mod offload;
 mod path_mtu;
 mod refused;

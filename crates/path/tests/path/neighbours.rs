@@ -136,7 +136,7 @@ fn a_link_that_goes_down_forgets_its_neighbours_and_drops_what_waited() {
     world.hosts[0].send_bytes(&flow.udp(10));
     world.run(Duration::from_millis(10));
     let now = world.now();
-    let Node { path, mem } = &mut world.nodes[0];
+    let Node { path, mem, .. } = &mut world.nodes[0];
     path.set_up(now, mem, OUTSIDE, false);
     assert_eq!(world.nodes[0].drops(), [(1, DropReason::NeighbourFailed, 1)]);
     let links: Vec<_> = world.nodes[0].path.neighbours.iter().map(|it| (it.link, it.addr)).collect();

@@ -1,0 +1,256 @@
+//! What is left to a device, packet by packet, and what is done in its stead.
+
+use base::{Counters, DropReason, Instant, LinkId, Mib, SaId};
+use packet::{Esp, EspStatus, Packet};
+use wire::esp;
+use wire::ip::Info;
+
+use super::{Device, Offload, OffloadMode};
+use crate::config::{ConfigError, PolicyConfig, PolicyKey, SaDir};
+use crate::gateway::Ipsec;
+use crate::sa::Sa;
+use crate::sad::Sad;
+use crate::spd::PolicyId;
+
+/// What a device is told of a packet before it gets it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Facts {
+    /// The SA.
+    pub sa: SaId,
+    /// Bytes of its longest segment, with the IP header.
+    pub len: usize,
+    /// Whether that fits the SA's inner MTU.
+    pub fits: bool,
+    /// Whether its IP header has options, or extension headers behind it.
+    pub has_options: bool,
+    /// Whether a UDP header goes around its ESP.
+    pub encap: bool,
+}
+
+/// Who makes ESP of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Treatment {
+    /// This node.
+    Software,
+    /// This node, but for the cipher: [`Train::Inline`](crate::Train::Inline).
+    Cipher,
+    /// The device: the packet goes to it as it is, with [`Esp::Protect`].
+    Device,
+    /// Nobody can.
+    Refused(DropReason),
+}
+
+impl Sa {
+    /// The device that does its work, if one does.
+    pub const fn offload(&self) -> Option<Offload> {
+        self.offload
+    }
+
+    /// The device of an SA in packet mode.
+    pub(crate) fn packet_device(&self) -> Option<LinkId> {
+        self.offload.filter(|offload| offload.mode == OffloadMode::Packet).map(|offload| offload.dev)
+    }
+
+    /// What a device's word on a packet of `link` is worth; without a word of one, whether the packet can be opened here.
+    ///
+    /// # Errors
+    /// Why it goes no further (Linux `xfrm_input`).
+    #[cold]
+    pub(crate) fn judge(&mut self, link: LinkId, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
+        let Some(esp) = esp else {
+            // Its window is the device's: here everything would pass again.
+            let is_devices = self.packet_device().is_some();
+            return if is_devices { Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch)) } else { Ok(()) };
+        };
+        let is_its = self.offload.is_some_and(|offload| (offload.dev, offload.dir) == (link, SaDir::In));
+        let Esp::Opened { sa, status } = esp else { return Err((Mib::XfrmInError, DropReason::EspDevice)) };
+        if !is_its || sa != self.id() {
+            return Err((Mib::XfrmInStateInvalid, DropReason::EspDevice));
+        }
+        match status {
+            EspStatus::Success => Ok(()),
+            EspStatus::AuthFailed => {
+                self.stats.failed += 1;
+                Err((Mib::XfrmInStateProtoError, DropReason::EspIcv))
+            }
+            EspStatus::BadProtocol => Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
+            EspStatus::BadSyntax | EspStatus::Failed => Err((Mib::XfrmInBufferError, DropReason::EspDevice)),
+        }
+    }
+}
+
+impl Sad {
+    /// Tells the device of an SA how far its extended sequence numbers are.
+    pub(crate) fn advance_esn(&mut self, sa: SaId) {
+        let Some(it) = self.get_mut(sa) else { return };
+        let (Some(Offload { dev, .. }), top) = (it.offload, it.replay.top()) else { return };
+        if it.flags.esn && it.esn_told >> 31 != top >> 31 {
+            it.esn_told = top;
+            if let Some(device) = self.devices.get_mut(dev) {
+                device.advance_esn(sa, top);
+            }
+        }
+    }
+}
+
+impl Ipsec {
+    /// Lets a link have a device that offloads ESP, from now on, or none. What was on the one before is removed.
+    pub fn set_device(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
+        self.flush_device(link);
+        self.sad.devices.set(link, device);
+    }
+
+    /// Removes the SAs and policies on a link's device, because the link is down or gone (Linux `xfrm_dev_down`).
+    pub fn flush_device(&mut self, link: LinkId) {
+        for key in self.sad.devices.policies_of(link) {
+            drop(self.remove_policy(&key));
+        }
+        self.sad.remove_offloaded(link);
+    }
+
+    /// Who makes ESP of a packet that leaves by `link`, in the last SA that it goes through (Linux `xfrm_output`,
+    /// `xfrm_dev_offload_ok`). Refusals are counted.
+    pub fn treatment(&self, link: LinkId, facts: &Facts, counters: &mut Counters) -> Treatment {
+        let Some(offload) = self.sa(facts.sa).and_then(Sa::offload) else { return Treatment::Software };
+        let device = self.sad.devices.get(offload.dev);
+        let ok = facts.fits && !facts.has_options && device.is_some_and(|device| device.offload_ok(facts));
+        match offload.mode {
+            OffloadMode::Crypto if ok && offload.dev == link && !facts.encap => Treatment::Cipher,
+            OffloadMode::Crypto => Treatment::Software,
+            OffloadMode::Packet if !ok => {
+                counters.count(Mib::XfrmOutError);
+                Treatment::Refused(DropReason::EspDevice)
+            }
+            OffloadMode::Packet if offload.dev != link => Treatment::Refused(DropReason::EspWrongDevice),
+            OffloadMode::Packet => Treatment::Device,
+        }
+    }
+
+    /// Whether a packet goes to the device, by its SA, when it leaves by `link`.
+    ///
+    /// # Errors
+    /// As [`admit_out`](crate::sad::Sad); counted.
+    pub fn admit_to_device(&mut self, now: Instant, sa: SaId, counters: &mut Counters) -> Result<(), DropReason> {
+        self.update_stats(sa);
+        self.sad.admit_out(sa, now).map_err(|(mib, reason)| {
+            counters.count(mib);
+            reason
+        })
+    }
+
+    /// Tells whether a packet with this mark may be sent by `link`, whose device [does ESP](offload::Features::esp).
+    pub fn is_on_device(&self, esp: Esp, link: LinkId) -> bool {
+        let (sa, mode) = match esp {
+            Esp::Seal { sa, .. } => (sa, OffloadMode::Crypto),
+            Esp::Protect(sa) => (sa, OffloadMode::Packet),
+            Esp::Opened { .. } => return false,
+        };
+        self.sa(sa).and_then(Sa::offload).is_some_and(|offload| (offload.dev, offload.mode) == (link, mode))
+    }
+
+    /// Does what was left to a device that does not get the packet: a packet that is laid out as ESP, with its IP header
+    /// at `l3`, is sealed (Linux `validate_xmit_xfrm`, `esp_xmit`). It has no mark then.
+    ///
+    /// # Errors
+    /// [`DropReason::EspWrongDevice`] if the device alone can do it, [`DropReason::PolicyNoState`] if the SA is gone.
+    pub fn seal_here(&self, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
+        let Some(Esp::Seal { sa, high }) = pkt.meta.esp else { return Err(DropReason::EspWrongDevice) };
+        let sa = self.sa(sa).ok_or(DropReason::PolicyNoState)?;
+        let at = l3 + Info::parse(pkt.head().get(l3..).unwrap_or_default(), pkt.len().saturating_sub(l3))?.header_len;
+        let frame = if pkt.is_linear() { pkt.head_mut() } else { None };
+        let frame = frame.and_then(|head| head.get_mut(at..)).ok_or(DropReason::NoMemory)?;
+        let iv = seed(frame, sa.cipher.iv_len()).ok_or(DropReason::EspTruncated)?;
+        sa.cipher.seal(frame, iv, sa.flags.esn.then_some(high));
+        pkt.meta.esp = None;
+        Ok(())
+    }
+
+    /// Takes over a packet of packet mode, which its device has taken out of ESP, decapsulated and judged (Linux
+    /// `XFRM_DEV_OFFLOAD_PACKET`). `false` if it is of crypto mode, and ESP still.
+    ///
+    /// # Errors
+    /// Why it goes no further; counted.
+    pub fn take_opened(&mut self, pkt: &mut Packet, counters: &mut Counters) -> Result<bool, DropReason> {
+        let Some(Esp::Opened { sa, .. }) = pkt.meta.esp else { return Err(DropReason::EspDevice) };
+        let link = pkt.meta.link;
+        let result = match self.sad.get_mut(sa) {
+            None => Err((Mib::XfrmInStateInvalid, DropReason::EspNoState)),
+            Some(it) if it.packet_device().is_none() => return Ok(false),
+            Some(it) => it.judge(link, pkt.meta.esp),
+        };
+        let full = (Mib::XfrmInBufferError, DropReason::PolicyDepth);
+        let result = result.and_then(|()| pkt.meta.sec_path.try_push(sa).map_err(|_| full));
+        pkt.meta.esp = None;
+        result.map(|()| true).map_err(|(mib, reason)| {
+            counters.count(mib);
+            reason
+        })
+    }
+
+    /// Asks the device of an SA in packet mode what it has counted.
+    pub fn update_stats(&mut self, sa: SaId) {
+        let Some(dev) = self.sa(sa).and_then(Sa::packet_device) else { return };
+        let stats = self.sad.devices.packet_mode(dev).and_then(|device| device.stats(sa));
+        if let (Some(stats), Some(sa)) = (stats, self.sad.get_mut(sa)) {
+            // Failures of this node's own making are counted here alone.
+            let failed = sa.stats.failed.max(stats.failed);
+            sa.stats = crate::SaStats { failed, ..stats };
+        }
+    }
+
+    /// Asks every device what the SAs in packet mode have counted.
+    pub fn update_all_stats(&mut self) {
+        let offloaded: Vec<SaId> = self.sad.iter().filter(|sa| sa.packet_device().is_some()).map(Sa::id).collect();
+        offloaded.into_iter().for_each(|sa| self.update_stats(sa));
+    }
+
+    /// Adds a policy, and its device takes it too.
+    pub(crate) fn add_policy_with_device(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
+        let Self { sad, spd, .. } = self;
+        if spd.find(&config.key()).is_none() {
+            config.check()?;
+            sad.devices.add_policy(&config)?;
+        }
+        spd.add(config).map(drop)
+    }
+
+    /// Replaces or adds a policy, and on devices too.
+    pub(crate) fn update_policy_with_device(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
+        let Self { sad, spd, .. } = self;
+        config.check()?;
+        let key = config.key();
+        let old = spd.find(&key).and_then(|id| spd.get(id)).map(|old| old.config.clone());
+        sad.devices.delete_policy(&key);
+        if let Err(refused) = sad.devices.add_policy(&config) {
+            // It had the old one a moment ago.
+            if let Some(old) = old {
+                sad.devices.add_policy(&old)?;
+            }
+            return Err(refused);
+        }
+        spd.update(config)
+    }
+
+    /// Takes those policies off their devices that are here no more.
+    pub(crate) fn forget_policies(&mut self) {
+        if self.sad.devices.has_policies() {
+            let spd = &self.spd;
+            self.sad.devices.delete_policies(|_, key: &PolicyKey| spd.find(key).is_none());
+        }
+    }
+}
+
+/// Puts what an initialisation vector is made from where that goes, if there is one.
+pub(crate) fn leave_seed(frame: &mut [u8], iv_len: usize, iv: [u8; 8]) {
+    let room = &mut frame[esp::Header::LEN..][..iv_len];
+    let n = room.len().min(iv.len());
+    room[..n].copy_from_slice(&iv[..n]);
+}
+
+/// What was put there.
+pub(crate) fn seed(frame: &[u8], iv_len: usize) -> Option<[u8; 8]> {
+    let mut iv = [0; 8];
+    let n = iv_len.min(iv.len());
+    iv[..n].copy_from_slice(frame.get(esp::Header::LEN..)?.get(..n)?);
+    Some(iv)
+}

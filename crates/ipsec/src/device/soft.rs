@@ -1,0 +1,268 @@
+//! A device in software, for tests and simulations: it stands between a port and its wire, and does there what a network
+//! card that offloads ESP does.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use base::{Instant, SaId};
+use packet::{Cut, Esp, EspStatus, Memory, Packet};
+use wire::ip::Info;
+use wire::{Protocol, Spi, esp};
+
+use super::soft_packet::Engine;
+use super::{Device, Facts, NewState, Offload, OffloadMode, PacketDevice, Refused, seed};
+use crate::config::SaDir;
+use crate::engine::{Cipher, OpenError};
+
+/// Bytes of a packet in which ESP has to begin.
+const LOOKED_AT: usize = 128;
+
+/// A device in software. All clones are one device: one is [given to the node](crate::Ipsec::set_device), another moves
+/// its packets.
+#[derive(Clone, Debug)]
+pub struct SoftDevice(Arc<Mutex<State>>);
+
+#[derive(Debug)]
+pub(super) struct State {
+    follows_esn: bool,
+    states: HashMap<SaId, CryptoState>,
+    /// What receives, by destination and SPI.
+    inbound: HashMap<(IpAddr, Spi), SaId>,
+    /// The packet mode, if it has one.
+    pub(super) engine: Option<Engine>,
+    pub(super) faults: Faults,
+    pub(super) stats: SoftStats,
+    scratch: Vec<u8>,
+}
+
+/// An SA of crypto mode.
+#[derive(Debug)]
+struct CryptoState {
+    cipher: Cipher,
+    esn: bool,
+    /// How far the node said the numbers are.
+    top: u64,
+    key: (IpAddr, Spi),
+    dir: SaDir,
+}
+
+/// What goes wrong, until something else does.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Faults {
+    /// Why it takes no SA and no policy.
+    pub refuse: Option<Refused>,
+    /// It does nothing for packets: none may be left to it, and what comes goes by.
+    pub busy: bool,
+    /// What it says of each packet that it opens, whatever is true; then it leaves the packet as it was.
+    pub status: Option<EspStatus>,
+}
+
+/// What it has done.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SoftStats {
+    /// ESP packets that it has sealed.
+    pub sealed: u64,
+    /// ESP packets that it has opened.
+    pub opened: u64,
+    /// Packets to send whose SA it does not have (any more), or that it could not make ESP of (`tx_dropped`).
+    pub tx_dropped: u64,
+    /// Packets received that it let go no further.
+    pub rx_dropped: u64,
+}
+
+impl SoftDevice {
+    /// One that takes every SA in crypto mode; with packet mode, and with extended sequence numbers, if it is said.
+    pub fn new(packet_mode: bool, follows_esn: bool) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            follows_esn,
+            states: HashMap::new(),
+            inbound: HashMap::new(),
+            engine: packet_mode.then(Engine::default),
+            faults: Faults::default(),
+            stats: SoftStats::default(),
+            scratch: Vec::new(),
+        })))
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has things go wrong from now on, or go right.
+    pub fn set_faults(&self, faults: Faults) {
+        self.state().faults = faults;
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> SoftStats {
+        self.state().stats
+    }
+
+    /// How many SAs and policies are on it.
+    pub fn load(&self) -> (usize, usize) {
+        let state = self.state();
+        let (sas, policies) = state.engine.as_ref().map_or((0, 0), Engine::load);
+        (state.states.len() + sas, policies)
+    }
+
+    /// Does its part for packets on their way from the port to the wire, whose IP headers begin at `l3`. What it cannot
+    /// send as it has to be is dropped.
+    pub fn transmit(&self, mem: &Memory, now: Instant, l3: usize, packets: &mut Vec<Packet>) {
+        let mut state = self.state();
+        for mut pkt in std::mem::take(packets) {
+            match pkt.meta.esp.take() {
+                None => packets.push(pkt),
+                Some(Esp::Seal { sa, high }) => match state.seal(sa, high, &mut pkt, l3) {
+                    Some(()) => {
+                        state.stats.sealed += 1;
+                        packets.push(pkt);
+                    }
+                    None => state.stats.tx_dropped += 1,
+                },
+                Some(Esp::Protect(sa)) => state.protect(mem, now, sa, pkt, l3, packets),
+                Some(Esp::Opened { .. }) => state.stats.tx_dropped += 1,
+            }
+        }
+    }
+
+    /// Does its part for packets on their way from the wire to the port.
+    pub fn receive(&self, mem: &Memory, now: Instant, l3: usize, packets: &mut Vec<Packet>) {
+        let mut state = self.state();
+        if state.faults.busy {
+            return;
+        }
+        for mut pkt in std::mem::take(packets) {
+            match esp_of(mem, &mut pkt, l3) {
+                None => packets.push(pkt),
+                Some((info, key)) => match state.inbound.get(&key) {
+                    Some(&sa) => {
+                        let status = state.open(mem, sa, &mut pkt, l3 + info.header_len..l3 + info.total_len);
+                        pkt.meta.esp = Some(Esp::Opened { sa, status });
+                        packets.push(pkt);
+                    }
+                    None => state.unprotect(mem, now, key, pkt, l3, packets),
+                },
+            }
+        }
+    }
+}
+
+/// The headers of a packet of raw ESP that is whole, with its destination and SPI.
+fn esp_of(mem: &Memory, pkt: &mut Packet, l3: usize) -> Option<(Info, (IpAddr, Spi))> {
+    if pkt.meta.cut != Cut::Whole || !pkt.may_pull(mem, pkt.len().min(l3 + LOOKED_AT)).ok()? {
+        return None;
+    }
+    let info = Info::parse(pkt.head().get(l3..)?, pkt.len() - l3).ok()?;
+    if info.protocol != Protocol::ESP || info.fragment.is_some() {
+        return None;
+    }
+    let mut front = [0; esp::Header::LEN];
+    let whole = pkt.read_at(l3 + info.header_len, &mut front);
+    let header = esp::Header::ref_from(&front).ok().filter(|_| whole)?;
+    Some((info, (info.dst, header.spi())))
+}
+
+impl State {
+    fn seal(&mut self, sa: SaId, high: u32, pkt: &mut Packet, l3: usize) -> Option<()> {
+        let CryptoState { cipher, esn, .. } = self.states.get(&sa)?;
+        let at = l3 + Info::parse(pkt.head().get(l3..)?, pkt.len() - l3).ok()?.header_len;
+        let frame = if pkt.is_linear() { pkt.head_mut()?.get_mut(at..)? } else { return None };
+        let iv = seed(frame, cipher.iv_len())?;
+        cipher.seal(frame, iv, esn.then_some(high));
+        Some(())
+    }
+
+    /// Opens the ESP at `at` where it lies.
+    fn open(&mut self, mem: &Memory, sa: SaId, pkt: &mut Packet, at: Range<usize>) -> EspStatus {
+        if let Some(status) = self.faults.status {
+            return status;
+        }
+        let Self { states, scratch, stats, .. } = self;
+        let Some(state) = states.get(&sa) else { return EspStatus::Failed };
+        if pkt.linearize(mem).is_err() {
+            return EspStatus::Failed;
+        }
+        let Ok(head) = pkt.writable_head(mem) else { return EspStatus::Failed };
+        let Some(frame) = head.get_mut(at) else { return EspStatus::BadSyntax };
+        if frame.len() < state.cipher.overhead() + esp::TRAILER_LEN {
+            return EspStatus::BadSyntax;
+        }
+        let low = esp::Header::ref_from(frame).map_or(0, esp::Header::seq);
+        let high = state.esn.then(|| (state.number(low) >> 32) as u32);
+        // A cipher moves the text to no other place, but says where it is.
+        match state.cipher.open(frame, high, scratch) {
+            Ok(_) => {
+                stats.opened += 1;
+                EspStatus::Success
+            }
+            Err(OpenError::IcvWrong) => EspStatus::AuthFailed,
+            Err(OpenError::NotBlocks) => EspStatus::BadSyntax,
+        }
+    }
+}
+
+impl CryptoState {
+    /// The whole number of a packet, of which the lower half is known: the first from 2³⁰ below what the node said.
+    const fn number(&self, low: u32) -> u64 {
+        let from = self.top.saturating_sub(1 << 30);
+        from + low.wrapping_sub(from as u32) as u64
+    }
+}
+
+impl Device for SoftDevice {
+    fn add_state(&mut self, new: &NewState<'_>) -> Result<(), Refused> {
+        let mut state = self.state();
+        if let Some(refused) = state.faults.refuse {
+            return Err(refused);
+        }
+        let Some(Offload { dir, mode, .. }) = new.config.offload else { return Err(Refused::Unsupported) };
+        if mode == OffloadMode::Packet {
+            return state.engine.as_mut().ok_or(Refused::Unsupported)?.add_state(new);
+        }
+        if new.config.encap.is_some() {
+            return Err(Refused::Unsupported);
+        }
+        let cipher = Cipher::new(&new.config.algorithm).map_err(|_| Refused::Failed("the key is wrong"))?;
+        let key = (new.config.dst, new.config.spi);
+        if dir == SaDir::In {
+            state.inbound.insert(key, new.id);
+        }
+        let (esn, top) = (new.config.flags.esn, new.config.seq);
+        state.states.insert(new.id, CryptoState { cipher, esn, top, key, dir });
+        Ok(())
+    }
+
+    fn delete_state(&mut self, id: SaId) {
+        let mut state = self.state();
+        match state.states.remove(&id) {
+            Some(CryptoState { key, dir: SaDir::In, .. }) => drop(state.inbound.remove(&key)),
+            Some(_) => {}
+            None => {
+                if let Some(engine) = &mut state.engine {
+                    engine.delete_state(id);
+                }
+            }
+        }
+    }
+
+    fn offload_ok(&self, _: &Facts) -> bool {
+        !self.state().faults.busy
+    }
+
+    fn follows_esn(&self) -> bool {
+        self.state().follows_esn
+    }
+
+    fn advance_esn(&mut self, id: SaId, top: u64) {
+        if let Some(state) = self.state().states.get_mut(&id) {
+            state.top = top;
+        }
+    }
+
+    fn packet_mode(&mut self) -> Option<&mut dyn PacketDevice> {
+        let has_it = self.state().engine.is_some();
+        has_it.then_some(self as &mut dyn PacketDevice)
+    }
+}

@@ -1,0 +1,104 @@
+//! The devices of a node, and what is on them.
+
+use base::{LinkId, SaId};
+
+use super::{Device, NewState, Offload, OffloadMode, PacketDevice, Refused};
+use crate::config::{ConfigError, PolicyConfig, PolicyKey};
+
+/// Devices by their links.
+#[derive(Debug, Default)]
+pub(crate) struct Devices {
+    devices: Vec<(LinkId, Box<dyn Device>)>,
+    policies: Vec<(LinkId, PolicyKey)>,
+}
+
+impl Devices {
+    /// Lets a link have a device, or none. Nothing may be on the one before.
+    pub(super) fn set(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
+        self.devices.retain(|(other, _)| *other != link);
+        self.devices.extend(device.map(|device| (link, device)));
+    }
+
+    pub(super) fn get(&self, link: LinkId) -> Option<&dyn Device> {
+        self.devices.iter().find(|(other, _)| *other == link).map(|(_, device)| &**device)
+    }
+
+    pub(super) fn get_mut(&mut self, link: LinkId) -> Option<&mut Box<dyn Device>> {
+        self.devices.iter_mut().find(|(other, _)| *other == link).map(|(_, device)| device)
+    }
+
+    pub(super) fn packet_mode(&mut self, link: LinkId) -> Option<&mut dyn PacketDevice> {
+        self.get_mut(link)?.packet_mode()
+    }
+
+    /// Has a device take an SA whose configuration says so. `None` if the work is left to software (Linux
+    /// `xfrm_dev_state_add`).
+    ///
+    /// # Errors
+    /// Why the SA cannot be added.
+    pub(crate) fn add_state(&mut self, state: &NewState<'_>) -> Result<Option<Offload>, ConfigError> {
+        let Some(offload) = state.config.offload else { return Ok(None) };
+        let Offload { dev, mode, .. } = offload;
+        let is_packet = mode == OffloadMode::Packet;
+        let none = if is_packet { Err(ConfigError::OffloadUnsupported(dev)) } else { Ok(None) };
+        let Some(device) = self.get_mut(dev) else { return none };
+        if is_packet && device.packet_mode().is_none() {
+            return none;
+        }
+        if !is_packet && state.config.flags.esn && !device.follows_esn() {
+            return Err(ConfigError::Offload("esn"));
+        }
+        match device.add_state(state) {
+            Ok(()) => Ok(Some(offload)),
+            Err(Refused::Unsupported) => none,
+            Err(Refused::Failed(why)) => Err(ConfigError::OffloadFailed(dev, why)),
+        }
+    }
+
+    /// Takes an SA off its device.
+    pub(crate) fn delete_state(&mut self, offload: Offload, id: SaId) {
+        if let Some(device) = self.get_mut(offload.dev) {
+            device.delete_state(id);
+        }
+    }
+
+    /// Has a device take a policy whose configuration says so (Linux `xfrm_dev_policy_add`).
+    ///
+    /// # Errors
+    /// Why the policy cannot be added.
+    pub(crate) fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), ConfigError> {
+        let Some(dev) = policy.offload else { return Ok(()) };
+        let device = self.packet_mode(dev).ok_or(ConfigError::OffloadUnsupported(dev))?;
+        device.add_policy(policy).map_err(|refused| match refused {
+            Refused::Unsupported => ConfigError::OffloadUnsupported(dev),
+            Refused::Failed(why) => ConfigError::OffloadFailed(dev, why),
+        })?;
+        self.policies.push((dev, policy.key()));
+        Ok(())
+    }
+
+    /// Takes a policy off its device, if it is on one.
+    pub(crate) fn delete_policy(&mut self, key: &PolicyKey) {
+        self.delete_policies(|_, other| other == key);
+    }
+
+    /// Takes policies off their devices.
+    pub(super) fn delete_policies(&mut self, mut which: impl FnMut(LinkId, &PolicyKey) -> bool) {
+        let gone: Vec<_> = self.policies.extract_if(.., |(link, key)| which(*link, key)).collect();
+        for (link, key) in gone {
+            if let Some(device) = self.packet_mode(link) {
+                device.delete_policy(&key);
+            }
+        }
+    }
+
+    /// The policies on a link's device.
+    pub(super) fn policies_of(&self, link: LinkId) -> Vec<PolicyKey> {
+        self.policies.iter().filter(|(other, _)| *other == link).map(|(_, key)| *key).collect()
+    }
+
+    /// Tells whether a policy is on any device.
+    pub(crate) fn has_policies(&self) -> bool {
+        !self.policies.is_empty()
+    }
+}
