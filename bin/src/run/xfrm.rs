@@ -288,6 +288,10 @@ fn template(template: &model::Template) -> Template {
 
 #[cfg(test)]
 mod tests {
+    use base::{Counters, Instant};
+    use ipsec::Decision;
+    use wire::FlowKey;
+
     use super::*;
 
     const SA: &str = r#"
@@ -331,6 +335,35 @@ mod tests {
         let n = steps.0.len();
         steps.apply(ipsec);
         Ok(n)
+    }
+
+    #[test]
+    fn the_examples_protect_what_their_policies_name_in_both_families() {
+        let examples = [
+            include_str!("../../../examples/tunnel-left.toml"),
+            include_str!("../../../examples/tunnel-right.toml"),
+            include_str!("../../../examples/router.toml"),
+        ];
+        for text in examples {
+            let (mut ipsec, new) = (Ipsec::new(), config(text));
+            change(&mut ipsec, &Config::default(), &new).unwrap();
+            let outbound = new.policies.iter().filter(|policy| policy.dir == model::Dir::Out);
+            let flows: Vec<FlowKey> = outbound
+                .map(|policy| FlowKey {
+                    src: policy.selector.src.addr(),
+                    dst: policy.selector.dst.addr(),
+                    protocol: Protocol::TCP,
+                    sport: 1,
+                    dport: 2,
+                })
+                .collect();
+            assert!(flows.iter().any(|flow| flow.src.is_ipv4()) && flows.iter().any(|flow| flow.src.is_ipv6()));
+            let mut counters = Counters::ZERO;
+            for flow in flows {
+                let decision = ipsec.lookup(Instant::ZERO, &flow.into(), &mut counters);
+                assert!(matches!(decision, Decision::Protect(_)), "{flow:?}: {decision:?}");
+            }
+        }
     }
 
     #[test]
