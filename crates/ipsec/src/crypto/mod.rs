@@ -2,8 +2,8 @@
 //!
 //! A packet that is sealed or opened becomes a [`Task`] that owns all it needs: numbers are reserved and windows checked
 //! before, windows marked and packets passed on after, on the thread that owns the SAs. What lies between touches no
-//! state, so it may be done anywhere ([`Crypto`]) and finish in any order; a [`Line`](line::Line) gives it out in the
-//! order in which it was handed in (Linux `crypto/pcrypt.c`, `padata_reorder`).
+//! state, so it may be done anywhere ([`Crypto`]) and finish in any order; a line gives it out in the order in which it
+//! was handed in (Linux `crypto/pcrypt.c`, `padata_reorder`).
 
 mod line;
 mod pool;
