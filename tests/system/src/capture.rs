@@ -1,7 +1,9 @@
 //! What tcpdump and tshark see on an interface.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -32,8 +34,16 @@ impl Capture {
     /// Ends the capture and returns its file.
     ///
     /// # Errors
-    /// tcpdump does not end.
+    /// tcpdump does not come to an end.
     pub fn finish(mut self) -> Outcome<PathBuf> {
+        // What it has seen and not written yet is lost when it is told to end.
+        let mut sizes = [None; 4];
+        wait_until("tcpdump has written what it saw", Duration::from_secs(20), || {
+            thread::sleep(Duration::from_millis(100));
+            sizes.rotate_left(1);
+            sizes[3] = fs::metadata(&self.file).ok().map(|file| file.len());
+            sizes.iter().all(|size| size.is_some() && *size == sizes[3])
+        })?;
         self.process.signal(Signal::INT)?;
         self.process.wait(Duration::from_secs(20))?;
         Ok(self.file)
