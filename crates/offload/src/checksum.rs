@@ -1,9 +1,7 @@
 //! The Internet checksum over packets (RFC 1071): fast over bytes, right over pieces, and what a packet's checksum
 //! state asks for.
 //!
-//! Arithmetic on sums is `wire::checksum`'s; here they are made from bytes. [`sum`] is written for the compiler to
-//! vectorise with what every x86-64 has: 28 ns for 1480 bytes and 1.2 µs for 64 KiB on Zen 5 at 2.6 GHz, where `wire`'s
-//! plain sum takes 36 ns and 2.1 µs.
+//! Arithmetic on sums is `wire::checksum`'s; here they are made from bytes ([`sum()`]).
 
 use std::net::IpAddr;
 
@@ -12,43 +10,7 @@ use packet::{Buf, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Protocol, Version, checksum as sums, udp};
 
-/// The partial sum of `bytes`, at most 0xffff; zero only if every byte is.
-///
-/// Each lane adds up whole 64-bit words modulo 2^64, and their upper halves beside them. The lower halves' sum is the
-/// difference of the two, exact as long as there are fewer than 2^32 words: three vector operations for 16 bytes.
-///
-/// Four lanes are as fast as any number for a packet's payload, and the fastest for a header. Eight need more registers
-/// than there are without AVX-512: it then depends on what the sum is inlined into whether they cost twice the time.
-#[inline]
-pub fn sum(bytes: &[u8]) -> u32 {
-    const LANES: usize = 4;
-    let (blocks, rest) = bytes.as_chunks::<{ 8 * LANES }>();
-    let mut acc = 0u64;
-    if !blocks.is_empty() {
-        let (mut all, mut upper) = ([0u64; LANES], [0u64; LANES]);
-        for block in blocks {
-            let (words, _) = block.as_chunks::<8>();
-            for lane in 0..LANES {
-                let word = u64::from_le_bytes(words[lane]);
-                all[lane] = all[lane].wrapping_add(word);
-                upper[lane] = upper[lane].wrapping_add(word >> 32);
-            }
-        }
-        for lane in 0..LANES {
-            let lower = all[lane].wrapping_sub(upper[lane] << 32);
-            acc += halves(lower) + halves(upper[lane]);
-        }
-    }
-    let (words, tail) = rest.as_chunks::<8>();
-    for &word in words {
-        acc += halves(u64::from_le_bytes(word));
-    }
-    acc += halves(tail_word(bytes, tail));
-    let acc = halves(halves(acc));
-    let folded = sums::fold(sums::add(acc as u32, (acc >> 32) as u32));
-    // The words were summed in little-endian order; exchanging the bytes of the sum exchanges theirs (RFC 1071 §2B).
-    u32::from(folded.swap_bytes())
-}
+pub use crate::sum::sum;
 
 /// The partial sum of a header of a few whole 32-bit words: what is behind the last whole one does not count.
 #[inline]
@@ -56,22 +18,6 @@ pub(crate) fn sum_words(header: &[u8]) -> u32 {
     let (words, _) = header.as_chunks::<4>();
     let acc: u64 = words.iter().map(|&word| u64::from(u32::from_be_bytes(word))).sum();
     sums::fold(sums::add(acc as u32, (acc >> 32) as u32)).into()
-}
-
-/// A word's two 32-bit halves added.
-const fn halves(word: u64) -> u64 {
-    (word & 0xffff_ffff) + (word >> 32)
-}
-
-/// The last up to seven bytes as a little-endian word.
-#[inline]
-fn tail_word(bytes: &[u8], tail: &[u8]) -> u64 {
-    match (tail.len(), bytes.last_chunk::<8>()) {
-        (0, _) => 0,
-        // One load of the last eight bytes, and those summed before shifted out.
-        (n, Some(&last)) => u64::from_le_bytes(last) >> (64 - 8 * n as u32),
-        (_, None) => tail.iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte)),
-    }
 }
 
 /// The partial sum of a packet's bytes `from..to`, whatever pieces they lie in. What the packet does not have counts
