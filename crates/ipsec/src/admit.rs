@@ -28,7 +28,7 @@ impl Sad {
     /// What to count, and why not.
     #[inline]
     pub(crate) fn admit_out(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
-        if self.get(id).is_some_and(|sa| sa.age.state != State::Valid) {
+        if self.get(id).is_some_and(|sa| sa.state != State::Valid) {
             return Err((Mib::XfrmOutStateInvalid, DropReason::EspState));
         }
         self.admit(id, now).map_err(|Expired| (Mib::XfrmOutStateExpired, DropReason::EspExpired))
@@ -41,7 +41,7 @@ impl Sa {
     /// # Errors
     /// What to count, and why not.
     pub(crate) fn check_valid(&self) -> Result<(), (Mib, DropReason)> {
-        match self.age.state {
+        match self.state {
             State::Valid => Ok(()),
             _ => Err((Mib::XfrmInStateInvalid, DropReason::EspState)),
         }
@@ -49,11 +49,12 @@ impl Sa {
 
     /// Tells whether a hard limit may be reached before the last segment of a fat packet.
     fn may_end_within(&self, pkt: &Packet) -> bool {
-        let hard = &self.age.lifetime.hard;
         let segs = pkt.meta.cut.segs();
         // Headers repeat in each segment, and none of them is longer than this.
-        let bytes = (pkt.len() as u64).saturating_add(segs * 128);
-        segs > 1 && hard.are_reached(self.stats.bytes.saturating_add(bytes), self.stats.packets.saturating_add(segs))
+        let bytes = self.stats.bytes.saturating_add(pkt.len() as u64).saturating_add(segs * 128);
+        let packets = self.stats.packets.saturating_add(segs);
+        let is_far = bytes < self.next_bytes && packets < self.next_packets;
+        segs > 1 && !is_far && self.age.lifetime.hard.are_reached(bytes, packets)
     }
 }
 

@@ -95,7 +95,7 @@ impl Ipsec {
     }
 
     /// Takes an SA out, the one that packets marked `mark` find; `None` when there is none.
-    pub fn remove_sa(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Box<Sa>> {
+    pub fn remove_sa(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Sa> {
         self.sad.remove(dst, spi, mark)
     }
 

@@ -26,7 +26,7 @@ pub struct Keepalive {
 impl Sa {
     /// How long it may be silent.
     fn keepalive_interval(&self) -> Option<Duration> {
-        let seconds = self.nat.keepalive_interval;
+        let seconds = self.nat().keepalive_interval;
         (seconds > 0 && self.dir != Some(SaDir::In)).then(|| Duration::from_secs(seconds.into()))
     }
 }
@@ -44,7 +44,7 @@ impl Ipsec {
             self.nat.keepalives.remove(&(at, id));
             let Some(sa) = self.sad.get_mut(id) else { continue };
             let Some(interval) = sa.keepalive_interval() else {
-                sa.place.keepalive = None;
+                sa.place_mut().keepalive = None;
                 continue;
             };
             let quiet_until = sa.stats.last_used.map(|used| used + interval).filter(|&until| until > now);
@@ -52,7 +52,7 @@ impl Ipsec {
             if let (None, Some(ports), false) = (quiet_until, sa.encap_to(), sa.src.is_unspecified()) {
                 out.push(Keepalive { src: sa.src, dst: sa.end(), ports });
             }
-            sa.place.keepalive = Some(next);
+            sa.place_mut().keepalive = Some(next);
             self.nat.keepalives.insert((next, id));
         }
     }
@@ -63,7 +63,7 @@ impl Ipsec {
         if sa.keepalive_interval().is_none() {
             return;
         }
-        if let Some(before) = sa.place.keepalive.replace(Instant::ZERO) {
+        if let Some(before) = sa.place_mut().keepalive.replace(Instant::ZERO) {
             self.nat.keepalives.remove(&(before, id));
         }
         self.nat.keepalives.insert((Instant::ZERO, id));

@@ -38,6 +38,7 @@ mod keepalive;
 mod lifetime;
 mod mark;
 pub mod mtu;
+mod names;
 mod nat;
 #[cfg(debug_assertions)]
 mod nonces;

@@ -45,10 +45,10 @@ impl Sa {
     /// To how many bytes its inner packets are padded when the path takes `mtu` bytes of the outer ones (Linux
     /// `esp_output`).
     pub(crate) fn pad_to(&self, mtu: usize) -> usize {
-        if self.tfcpad == 0 {
+        if self.tfcpad() == 0 {
             return 0;
         }
-        let (most, wanted) = (self.inner_mtu(mtu), self.tfcpad as usize);
+        let (most, wanted) = (self.inner_mtu(mtu), self.tfcpad() as usize);
         if wanted < most { wanted } else { most }
     }
 }

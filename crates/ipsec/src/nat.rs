@@ -10,7 +10,7 @@ use std::time::Duration;
 use base::{Instant, SaId};
 use wire::Spi;
 
-use crate::config::{EspInUdp, Mode, SaConfig, SaDir};
+use crate::config::{EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
 use crate::events::Event;
 use crate::gateway::Ipsec;
 use crate::sa::Sa;
@@ -36,7 +36,7 @@ pub struct Mapping {
 }
 
 /// Where an SA's peer is, if that is not where its configuration says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Place {
     /// From where it receives.
     seen: Option<SocketAddr>,
@@ -64,51 +64,60 @@ impl Sa {
     /// Where its packets go: to its destination, or to the place that its peer has moved to.
     #[inline]
     pub fn end(&self) -> IpAddr {
-        self.place.towards.map_or(self.dst, |place| place.ip())
+        self.moved_to().map_or(self.dst, |place| place.ip())
     }
 
     /// Where its peer has moved to, to whom it sends.
-    pub const fn moved_to(&self) -> Option<SocketAddr> {
-        self.place.towards
+    #[inline]
+    pub fn moved_to(&self) -> Option<SocketAddr> {
+        self.extras.as_deref()?.place.towards
+    }
+
+    /// Where its peer is, to be written down.
+    pub(crate) fn place_mut(&mut self) -> &mut Place {
+        &mut self.extras.get_or_insert_default().place
     }
 
     /// The UDP header around what it sends.
     #[inline]
     pub fn encap_to(&self) -> Option<EspInUdp> {
         let encap = self.encap?;
-        Some(EspInUdp { dport: self.place.towards.map_or(encap.dport, |place| place.port()), ..encap })
+        Some(EspInUdp { dport: self.moved_to().map_or(encap.dport, |place| place.port()), ..encap })
     }
 
     /// Notes that an authentic packet came `from` somewhere; `is_newest` if no newer one had come before. Something if
     /// that is worth telling.
     #[inline]
     pub(crate) fn came_from(&mut self, now: Instant, from: SocketAddr, is_newest: bool) -> Option<Mapping> {
-        let old = self.place.seen.unwrap_or(SocketAddr::new(self.src, self.encap?.sport));
+        let seen = self.extras.as_deref().and_then(|extras| extras.place.seen);
+        let old = seen.unwrap_or(SocketAddr::new(self.src, self.encap?.sport));
         if old == from || !is_newest { None } else { self.came_from_elsewhere(now, old, from) }
     }
 
     #[cold]
     fn came_from_elsewhere(&mut self, now: Instant, old: SocketAddr, new: SocketAddr) -> Option<Mapping> {
-        let threshold = self.nat.mapping_threshold;
-        let is_news = match self.place.told {
-            Some((place, at)) if place == new => threshold > 0 && now.since(at) > Duration::from_secs(threshold.into()),
+        let NatTraversal { mapping_threshold: threshold, follow: followed, .. } = self.nat();
+        let place = self.place_mut();
+        let is_news = match place.told {
+            Some((told, at)) if told == new => threshold > 0 && now.since(at) > Duration::from_secs(threshold.into()),
             _ => true,
         };
-        let followed = self.nat.follow;
         if followed {
-            self.place.seen = Some(new);
+            place.seen = Some(new);
         }
         if !is_news && !followed {
             return None;
         }
-        self.place.told = Some((new, now));
+        place.told = Some((new, now));
         Some(Mapping { sa: self.id(), dst: self.dst, spi: self.spi, reqid: self.reqid, old, new, followed })
     }
 
     /// Forgets where its peer has moved to, if `config` says anew where that is.
     pub(crate) fn settle(&mut self, config: &SaConfig) {
-        if (self.src, self.encap, self.nat) != (config.src, config.encap, config.nat) {
-            self.place = Place { keepalive: self.place.keepalive, ..Place::default() };
+        if (self.src, self.encap, self.nat()) != (config.src, config.encap, config.nat)
+            && let Some(extras) = &mut self.extras
+        {
+            extras.place = Place { keepalive: extras.place.keepalive, ..Place::default() };
         }
     }
 }
@@ -119,16 +128,15 @@ impl Ipsec {
         self.look_for_keepalive(id);
         let Some(sa) = self.sad.get(id).filter(|sa| sa.mode == Mode::Tunnel && sa.encap.is_some()) else { return };
         let (spi, encap) = (sa.spi, sa.encap);
-        if sa.place.towards.is_some() {
+        if sa.moved_to().is_some() {
             return;
         }
         let tunnels = self.sad.tunnels_to(sa.dst, sa.reqid);
-        let mut places =
-            tunnels.filter(|elder| elder.id() != id && elder.encap == encap).map(|elder| elder.place.towards);
+        let mut places = tunnels.filter(|elder| elder.id() != id && elder.encap == encap).map(|elder| elder.moved_to());
         let Some(towards) = places.find_map(|towards| towards) else { return };
         drop(places);
         if let Some(sa) = self.sad.get_mut(id) {
-            sa.place.towards = Some(towards);
+            sa.place_mut().towards = Some(towards);
             self.nat.moved.insert((towards.ip(), spi), id);
         }
     }
@@ -162,7 +170,7 @@ impl Nat {
             let at = sa.encap_to().map(|encap| SocketAddr::new(sa.end(), encap.dport));
             let is_of_family = mapping.new.is_ipv4() == sa.dst.is_ipv4();
             if sa.dir != Some(SaDir::In) && at == Some(mapping.old) && is_of_family {
-                sa.place.towards = Some(mapping.new);
+                sa.place_mut().towards = Some(mapping.new);
                 self.moved.insert((mapping.new.ip(), sa.spi), id);
             }
         }

@@ -20,37 +20,53 @@ use crate::sequence::OutSequence;
 
 /// A security association (RFC 4301 §4.4.2). One that sends draws from [`OutSequence`], one that receives keeps a
 /// [`ReplayWindow`]; which it is, is told by its direction, or by its use alone if it names none, as in Linux.
+///
+/// Four cache lines hold what a packet needs, the first of them all that a look-up asks for; what is seldom needed is
+/// elsewhere.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub struct Sa {
     id: SaId,
-    pub(crate) src: IpAddr,
-    pub(crate) dst: IpAddr,
     pub(crate) spi: Spi,
+    pub(crate) mark: Mark,
+    pub(crate) reqid: u32,
+    pub(crate) if_id: u32,
+    pub(crate) dst: IpAddr,
+    pub(crate) src: IpAddr,
     pub(crate) dir: Option<SaDir>,
     pub(crate) mode: Mode,
-    pub(crate) reqid: u32,
+    pub(crate) state: State,
+    /// A soft limit is reached: another SA is better (RFC 4301 §4.4.2.1).
+    pub(crate) dying: bool,
+    /// The next outer IPv4 identification (RFC 6864: of use to fragments alone).
+    pub(crate) ip_id: u16,
+
+    pub(crate) replay: ReplayWindow,
+    pub(crate) cipher: Arc<Cipher>,
     pub(crate) flags: SaFlags,
     pub(crate) encap: Option<EspInUdp>,
+    /// `None` if it has none of them.
+    pub(crate) extras: Option<Box<Extras>>,
+
+    pub(crate) out: OutSequence,
+    /// At so many bytes or packets, use has to be looked at more closely.
+    pub(crate) next_bytes: u64,
+    pub(crate) next_packets: u64,
+    /// The device that does its work. `None` also if one was asked for, and software does it.
+    pub(crate) offload: Option<Offload>,
+    pub(crate) output_mark: Mark,
+    pub(crate) age: Box<Age>,
+
+    pub(crate) stats: SaStats,
+}
+
+/// What few SAs have.
+#[derive(Debug, Default)]
+pub(crate) struct Extras {
     pub(crate) selector: Option<Selector>,
     pub(crate) tfcpad: u32,
     pub(crate) nat: NatTraversal,
     pub(crate) place: Place,
-    pub(crate) cipher: Arc<Cipher>,
-    pub(crate) out: OutSequence,
-    pub(crate) replay: ReplayWindow,
-    /// The next outer IPv4 identification (RFC 6864: of use to fragments alone).
-    pub(crate) ip_id: u16,
-    pub(crate) stats: SaStats,
-    pub(crate) mark: Mark,
-    pub(crate) output_mark: Mark,
-    pub(crate) if_id: u32,
-    pub(crate) age: Age,
-    /// The device that does its work. `None` also if one was asked for, and software does it.
-    pub(crate) offload: Option<Offload>,
-    /// The highest number received when its device was last told.
-    pub(crate) esn_told: u64,
-    /// How many SAs were added before it.
-    pub(crate) born: u64,
 }
 
 /// What an SA has counted: `ip -s xfrm state`.
@@ -85,13 +101,12 @@ impl Sa {
             spi: config.spi,
             dir: config.dir,
             mode: config.mode,
+            state: State::Valid,
+            dying: false,
             reqid: config.reqid,
             flags: config.flags,
             encap: config.encap,
-            selector: config.selector,
-            tfcpad: config.tfcpad,
-            nat: config.nat,
-            place: Place::default(),
+            extras: Extras::new(config, Place::default()),
             cipher: Arc::new(Cipher::new(&config.algorithm)?),
             out: OutSequence::new(config.oseq, esn, oseq_may_wrap, mask),
             replay: ReplayWindow::new(config.replay_window, esn, config.seq),
@@ -100,10 +115,10 @@ impl Sa {
             mark: config.mark,
             output_mark: config.output_mark,
             if_id: config.if_id,
-            age: Age::new(config.lifetime),
+            next_bytes: 0,
+            next_packets: 0,
+            age: Box::new(Age::new(config.lifetime, config.seq)),
             offload: None,
-            esn_told: config.seq,
-            born: 0,
         })
     }
 
@@ -128,9 +143,8 @@ impl Sa {
         self.reqid = config.reqid;
         self.flags = config.flags;
         self.encap = config.encap;
-        self.selector = config.selector;
-        self.tfcpad = config.tfcpad;
-        self.nat = config.nat;
+        let place = self.extras.take().map(|extras| extras.place).unwrap_or_default();
+        self.extras = Extras::new(config, place);
         self.output_mark = config.output_mark;
         self.if_id = config.if_id;
         self.out.set_may_wrap(config.flags.oseq_may_wrap);
@@ -144,7 +158,7 @@ impl Sa {
     /// `xfrm_selector_inner_icmp_match`).
     pub(crate) fn may_have_carried(&self, flow: &Flowi, quoted: Option<&Flowi>) -> bool {
         let quoted = quoted.filter(|_| self.flags.icmp);
-        self.selector.is_none_or(|it| it.matches(flow) || quoted.is_some_and(|quoted| it.matches(quoted)))
+        self.selector().is_none_or(|it| it.matches(flow) || quoted.is_some_and(|quoted| it.matches(quoted)))
     }
 
     /// Its number on this node.
@@ -193,18 +207,19 @@ impl Sa {
     }
 
     /// Which inner packets may use it.
-    pub const fn selector(&self) -> Option<Selector> {
-        self.selector
+    #[inline]
+    pub fn selector(&self) -> Option<&Selector> {
+        self.extras.as_deref()?.selector.as_ref()
     }
 
     /// To how many bytes inner packets are padded.
-    pub const fn tfcpad(&self) -> u32 {
-        self.tfcpad
+    pub fn tfcpad(&self) -> u32 {
+        self.extras.as_ref().map_or(0, |extras| extras.tfcpad)
     }
 
     /// What it does about a NAT.
-    pub const fn nat(&self) -> NatTraversal {
-        self.nat
+    pub fn nat(&self) -> NatTraversal {
+        self.extras.as_ref().map_or_else(NatTraversal::default, |extras| extras.nat)
     }
 
     /// The last sequence number sent.
@@ -233,27 +248,27 @@ impl Sa {
     }
 
     /// When it ends.
-    pub const fn lifetime(&self) -> Lifetime {
+    pub fn lifetime(&self) -> Lifetime {
         self.age.lifetime
     }
 
     /// What may be done with it.
     pub const fn state(&self) -> State {
-        self.age.state
+        self.state
     }
 
     /// Whether a soft limit is reached, and another SA is better.
     pub const fn is_dying(&self) -> bool {
-        self.age.dying
+        self.dying
     }
 
     /// When it was added, as far as time has passed since.
-    pub const fn added(&self) -> Option<Instant> {
+    pub fn added(&self) -> Option<Instant> {
         self.age.added
     }
 
     /// When it was used first.
-    pub const fn first_used(&self) -> Option<Instant> {
+    pub fn first_used(&self) -> Option<Instant> {
         self.age.first_used
     }
 
@@ -284,5 +299,28 @@ impl Sa {
         self.stats.packets = self.stats.packets.wrapping_add(packets);
         self.stats.bytes = self.stats.bytes.wrapping_add(bytes);
         self.stats.last_used = Some(now);
+    }
+}
+
+impl Extras {
+    /// Those of `config`, whose peer is at `place`; `None` if it has none.
+    fn new(config: &SaConfig, place: Place) -> Option<Box<Self>> {
+        let &SaConfig { selector, tfcpad, nat, .. } = config;
+        let has_some = selector.is_some() || tfcpad > 0 || nat != NatTraversal::default() || place != Place::default();
+        has_some.then(|| Box::new(Self { selector, tfcpad, nat, place }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+
+    #[test]
+    fn one_cache_line_says_whether_a_packet_is_for_it_and_four_hold_it() {
+        assert_eq!(size_of::<Option<Sa>>(), 4 * 64);
+        assert_eq!(offset_of!(Sa, replay), 64);
+        assert_eq!(offset_of!(Sa, out), 128);
     }
 }

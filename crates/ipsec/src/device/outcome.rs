@@ -84,8 +84,8 @@ impl Sad {
     pub(crate) fn advance_esn(&mut self, sa: SaId) {
         let Some(it) = self.get_mut(sa) else { return };
         let (Some(Offload { dev, .. }), top) = (it.offload, it.replay.top()) else { return };
-        if it.flags.esn && it.esn_told >> 31 != top >> 31 {
-            it.esn_told = top;
+        if it.flags.esn && it.age.esn_told >> 31 != top >> 31 {
+            it.age.esn_told = top;
             if let Some(device) = self.devices.get_mut(dev) {
                 device.advance_esn(sa, top);
             }

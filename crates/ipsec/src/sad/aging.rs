@@ -28,50 +28,24 @@ pub enum State {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Expired;
 
-/// How an SA has aged.
+/// What of an SA has to do with its age, beside what is asked for each packet.
 #[derive(Debug)]
 pub(crate) struct Age {
     pub(crate) lifetime: Lifetime,
-    pub(crate) state: State,
-    /// A soft limit is reached: another SA is better (RFC 4301 §4.4.2.1).
-    pub(crate) dying: bool,
     /// The time at which time first passed for it.
     pub(crate) added: Option<Instant>,
     /// When it was used first.
     pub(crate) first_used: Option<Instant>,
-    /// At so many bytes or packets, use has to be looked at more closely.
-    pub(crate) next_bytes: u64,
-    pub(crate) next_packets: u64,
     timer: Timer,
+    /// How many SAs were added before it.
+    pub(crate) born: u64,
+    /// The highest number received when its device was last told.
+    pub(crate) esn_told: u64,
 }
 
 impl Age {
-    pub(crate) fn new(lifetime: Lifetime) -> Self {
-        Self {
-            lifetime,
-            state: State::Valid,
-            dying: false,
-            added: None,
-            first_used: None,
-            next_bytes: 0,
-            next_packets: 0,
-            timer: Timer::default(),
-        }
-    }
-
-    /// When time changes something.
-    fn next(&self) -> Option<Instant> {
-        let Some(added) = self.added else { return Some(Instant::ZERO) };
-        if self.state == State::Expired {
-            return Some(Instant::ZERO);
-        }
-        let soft = if self.dying { None } else { self.lifetime.soft.at(added, self.first_used) };
-        soft.into_iter().chain(self.lifetime.hard.at(added, self.first_used)).min()
-    }
-
-    fn schedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {
-        let next = self.next();
-        timers.set(id, &mut self.timer, next);
+    pub(crate) fn new(lifetime: Lifetime, seq: u64) -> Self {
+        Self { lifetime, added: None, first_used: None, timer: Timer::default(), born: 0, esn_told: seq }
     }
 
     pub(crate) fn unschedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {
@@ -80,10 +54,26 @@ impl Age {
 }
 
 impl Sa {
+    /// When time changes something.
+    fn next_change(&self) -> Option<Instant> {
+        let Age { lifetime, added, first_used, .. } = &*self.age;
+        let Some(added) = *added else { return Some(Instant::ZERO) };
+        if self.state == State::Expired {
+            return Some(Instant::ZERO);
+        }
+        let soft = if self.dying { None } else { lifetime.soft.at(added, *first_used) };
+        soft.into_iter().chain(lifetime.hard.at(added, *first_used)).min()
+    }
+
+    fn schedule(&mut self, timers: &mut Timers<SaId>) {
+        let (id, next) = (self.id(), self.next_change());
+        timers.set(id, &mut self.age.timer, next);
+    }
+
     /// Tells whether the next packet can go on without a closer look.
     #[inline]
     const fn is_far_from_limits(&self) -> bool {
-        self.stats.bytes < self.age.next_bytes && self.stats.packets < self.age.next_packets
+        self.stats.bytes < self.next_bytes && self.stats.packets < self.next_packets
     }
 
     fn expired(&self, hard: bool) -> Event {
@@ -92,7 +82,7 @@ impl Sa {
     }
 
     fn warn(&mut self, events: &mut Events, changes: &mut u64) {
-        self.age.dying = true;
+        self.dying = true;
         *changes += 1;
         events.push(self.expired(false));
     }
@@ -119,19 +109,19 @@ impl Sad {
         let (bytes, packets) = (sa.stats.bytes, sa.stats.packets);
         let Lifetime { soft, hard } = sa.age.lifetime;
         let result = if hard.are_reached(bytes, packets) {
-            sa.age.state = State::Expired;
+            sa.state = State::Expired;
             *changes += 1;
             Err(Expired)
         } else {
-            if !sa.age.dying && soft.are_reached(bytes, packets) {
+            if !sa.dying && soft.are_reached(bytes, packets) {
                 sa.warn(events, changes);
             }
-            let soft = if sa.age.dying { hard } else { soft };
-            sa.age.next_bytes = soft.bytes.min(hard.bytes);
-            sa.age.next_packets = soft.packets.min(hard.packets);
+            let soft = if sa.dying { hard } else { soft };
+            sa.next_bytes = soft.bytes.min(hard.bytes);
+            sa.next_packets = soft.packets.min(hard.packets);
             Ok(())
         };
-        sa.age.schedule(id, timers);
+        sa.schedule(timers);
         result
     }
 
@@ -139,16 +129,16 @@ impl Sad {
     pub(super) fn renew(&mut self, id: SaId, lifetime: Lifetime) {
         let Some((sa, timers, _, changes)) = self.with_clock(id) else { return };
         sa.age.lifetime = lifetime;
-        sa.age.dying = false;
-        (sa.age.next_bytes, sa.age.next_packets) = (0, 0);
+        sa.dying = false;
+        (sa.next_bytes, sa.next_packets) = (0, 0);
         *changes += 1;
-        sa.age.schedule(id, timers);
+        sa.schedule(timers);
     }
 
     /// Starts the clock of an SA that was added.
     pub(super) fn start(&mut self, id: SaId) {
         if let Some((sa, timers, ..)) = self.with_clock(id) {
-            sa.age.schedule(id, timers);
+            sa.schedule(timers);
         }
     }
 
@@ -173,15 +163,15 @@ impl Sad {
         let added = *sa.age.added.get_or_insert(now);
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         let Lifetime { soft, hard } = sa.age.lifetime;
-        if sa.age.state == State::Expired || is_due(hard.at(added, sa.age.first_used)) {
+        if sa.state == State::Expired || is_due(hard.at(added, sa.age.first_used)) {
             if let Some(gone) = self.take(id) {
                 self.events.push(gone.expired(true));
             }
             return;
         }
-        if !sa.age.dying && is_due(soft.at(added, sa.age.first_used)) {
+        if !sa.dying && is_due(soft.at(added, sa.age.first_used)) {
             sa.warn(events, changes);
         }
-        sa.age.schedule(id, timers);
+        sa.schedule(timers);
     }
 }

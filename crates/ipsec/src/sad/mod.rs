@@ -1,23 +1,26 @@
 //! The database of security associations (RFC 4301 §4.4.2).
 //!
 //! SAs are found by what arrives ([`Sad::by_spi`]) and by what a policy asks for ([`Sad::for_template`]), each with one
-//! hash and, where several have the same name, the newest first. Their number makes no look-up longer.
+//! hash and, where several have the same name, the newest first. Their number makes no look-up longer: it touches a line
+//! of the hash table, and then the SA's first line, which says whether it is the one.
 
 mod aging;
 mod larval;
 mod search;
+mod slots;
 mod spi;
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
 use base::{LinkId, SaId};
-use hashbrown::{HashMap, HashTable};
+use hashbrown::HashMap;
 use wire::Spi;
 
 use crate::config::{ConfigError, SaConfig, SaDir};
 use crate::device::{Devices, NewState, OffloadMode};
 use crate::events::Events;
+use crate::names::Names;
 use crate::sa::Sa;
 use crate::timers::Timers;
 
@@ -26,32 +29,23 @@ pub(crate) use aging::{Age, Expired};
 pub(crate) use larval::Larvae;
 pub use larval::{Larval, MAX_LARVAE};
 pub(crate) use search::Found;
+pub use slots::MAX_SAS;
+use slots::{Slots, slot_of};
 pub use spi::SpiRequest;
-
-/// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id
-/// kept by a packet never means another SA than it did.
-const SLOT_BITS: u32 = 20;
-
-/// Most SAs there can be.
-pub const MAX_SAS: usize = 1 << SLOT_BITS;
-
-/// No slot.
-const NONE: u32 = u32::MAX;
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// The SAs of a node.
 #[derive(Debug, Default)]
 pub struct Sad {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
+    slots: Slots,
     /// Slots by destination and SPI, which SAs of several marks share.
-    by_spi: HashTable<u32>,
+    by_spi: Names,
+    /// The newest slot of a destination and `reqid`, from which the others are linked.
+    by_template: Names,
     hasher: foldhash::fast::RandomState,
     /// How many SAs have an SPI.
     spis: Map<Spi, u32>,
-    /// The newest slot of a destination and `reqid`, from which the others are linked.
-    by_template: Map<TemplateKey, u32>,
     /// How many SAs expect ESP in UDP at an address and port.
     encap_ports: Map<(IpAddr, u16), usize>,
     timers: Timers<SaId>,
@@ -66,15 +60,6 @@ pub struct Sad {
 
 /// What a template is looked up by: destination and `reqid`.
 type TemplateKey = (IpAddr, u32);
-
-#[derive(Debug)]
-struct Slot {
-    uses: u32,
-    /// Neighbours in the list of [`Sad::by_template`]: the next newer and the next older one.
-    newer: u32,
-    older: u32,
-    sa: Option<Box<Sa>>,
-}
 
 impl Sa {
     const fn template_key(&self) -> TemplateKey {
@@ -148,8 +133,8 @@ impl Sad {
         self.offload_again(id, config);
         self.move_port(config.dst, old_encap.map(|encap| encap.dport), config.encap.map(|encap| encap.dport));
         if old != new {
-            self.unlink(slot_of(id) as u32, old);
-            self.link(slot_of(id) as u32, new);
+            self.unlink(slot_of(id), old);
+            self.link(slot_of(id), new);
         }
         if old_lifetime != config.lifetime {
             self.renew(id, config.lifetime);
@@ -159,7 +144,7 @@ impl Sad {
     }
 
     /// Takes an SA out that packets marked `mark` find; `None` when there is none. A larval one goes too.
-    pub fn remove(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Box<Sa>> {
+    pub fn remove(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Sa> {
         if let Some(larval) = self.larvae.by_spi(dst, spi) {
             let seq = larval.seq;
             self.larvae.remove(seq);
@@ -169,48 +154,32 @@ impl Sad {
     }
 
     fn insert(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
-        let (slot, uses) = match self.free.last() {
-            Some(&slot) => (slot, self.slots[slot as usize].uses),
-            None if self.slots.len() < MAX_SAS => (self.slots.len() as u32, 0),
-            None => return Err(ConfigError::TooMany),
-        };
-        let id = SaId(uses << SLOT_BITS | slot);
-        let mut sa = Box::new(Sa::new(id, config, mask)?);
+        let id = self.slots.next_id().ok_or(ConfigError::TooMany)?;
+        let mut sa = Sa::new(id, config, mask)?;
         sa.offload = self.devices.add_state(&NewState { id, config, mask })?;
         self.born += 1;
-        sa.born = self.born;
+        sa.age.born = self.born;
         let key = sa.template_key();
-        if self.free.pop().is_none() {
-            self.slots.push(Slot { uses: 0, newer: NONE, older: NONE, sa: None });
-        }
-        self.slots[slot as usize].sa = Some(sa);
-        let Self { slots, by_spi, hasher, .. } = self;
-        let hash = |&slot: &u32| hash_of(hasher, slots[slot as usize].sa.as_deref());
-        by_spi.insert_unique(hash(&slot), slot, hash);
+        self.slots.insert(sa);
+        self.by_spi.insert(self.name(config.dst, config.spi.0), slot_of(id));
         *self.spis.entry(config.spi).or_default() += 1;
         self.move_port(config.dst, None, config.encap.map(|encap| encap.dport));
-        self.link(slot, key);
+        self.link(slot_of(id), key);
         self.start(id);
         self.changes += 1;
         Ok(id)
     }
 
     /// Takes an SA out of everything.
-    fn take(&mut self, id: SaId) -> Option<Box<Sa>> {
-        let slot = slot_of(id) as u32;
-        let hash = hash_of(&self.hasher, Some(self.get(id)?));
-        if let Ok(entry) = self.by_spi.find_entry(hash, |&other| other == slot) {
-            entry.remove();
-        }
-        let key = self.get(id)?.template_key();
-        self.unlink(slot, key);
-        let Slot { uses, sa, .. } = &mut self.slots[slot as usize];
-        let mut sa = sa.take()?;
+    fn take(&mut self, id: SaId) -> Option<Sa> {
+        let sa = self.get(id)?;
+        let (name, key) = (self.name(sa.dst, sa.spi.0), sa.template_key());
+        self.by_spi.remove(name, slot_of(id));
+        self.unlink(slot_of(id), key);
+        let mut sa = self.slots.take(id)?;
         if let Some(offload) = sa.offload {
             self.devices.delete_state(offload, id);
         }
-        *uses = uses.wrapping_add(1) & (u32::MAX >> SLOT_BITS);
-        self.free.push(slot);
         if let Some(users) = self.spis.get_mut(&sa.spi) {
             *users -= 1;
             if *users == 0 {
@@ -219,7 +188,7 @@ impl Sad {
         }
         self.move_port(sa.dst, sa.encap.map(|encap| encap.dport), None);
         sa.age.unschedule(id, &mut self.timers);
-        sa.age.state = State::Dead;
+        sa.state = State::Dead;
         self.changes += 1;
         Some(sa)
     }
@@ -246,25 +215,42 @@ impl Sad {
         }
     }
 
+    /// What an SA with that destination and SPI is called in [`Sad::by_spi`], and one with that destination and `reqid` in
+    /// [`Sad::by_template`].
+    #[inline]
+    fn name(&self, dst: IpAddr, number: u32) -> u32 {
+        let hash = match dst {
+            IpAddr::V4(dst) => self.hasher.hash_one(u64::from(dst.to_bits()) << 32 | u64::from(number)),
+            IpAddr::V6(dst) => self.hasher.hash_one((dst.to_bits(), number)),
+        };
+        (hash >> 32) as u32
+    }
+
+    /// The newest slot of a destination and `reqid`.
+    #[inline]
+    fn newest(&self, key: TemplateKey) -> Option<u32> {
+        let has_key = |&slot: &u32| self.slots.at(slot).is_some_and(|sa| sa.template_key() == key);
+        self.by_template.with(self.name(key.0, key.1)).find(has_key)
+    }
+
     /// Puts a slot at the newest end of its list.
     fn link(&mut self, slot: u32, key: TemplateKey) {
-        let older = self.by_template.insert(key, slot).unwrap_or(NONE);
-        if let Some(older) = self.slots.get_mut(older as usize) {
-            older.newer = slot;
+        let name = self.name(key.0, key.1);
+        let others = |&other: &u32| other != slot && self.slots.at(other).is_some_and(|sa| sa.template_key() == key);
+        let first = self.by_template.with(name).find(others);
+        match first {
+            Some(first) => self.by_template.replace(name, first, slot),
+            None => self.by_template.insert(name, slot),
         }
-        let it = &mut self.slots[slot as usize];
-        (it.newer, it.older) = (NONE, older);
+        self.slots.link(slot, first);
     }
 
     fn unlink(&mut self, slot: u32, key: TemplateKey) {
-        let Slot { newer, older, .. } = self.slots[slot as usize];
-        if let Some(older) = self.slots.get_mut(older as usize) {
-            older.newer = newer;
-        }
-        match self.slots.get_mut(newer as usize) {
-            Some(newer) => newer.older = older,
-            None if older == NONE => drop(self.by_template.remove(&key)),
-            None => drop(self.by_template.insert(key, older)),
+        let name = self.name(key.0, key.1);
+        match self.slots.unlink(slot) {
+            Some(Some(first)) => self.by_template.replace(name, slot, first),
+            Some(None) => self.by_template.remove(name, slot),
+            None => {}
         }
     }
 
@@ -284,30 +270,29 @@ impl Sad {
     /// The SA of that number, if it is still there.
     #[inline]
     pub fn get(&self, id: SaId) -> Option<&Sa> {
-        self.slots.get(slot_of(id))?.sa.as_deref().filter(|sa| sa.id() == id)
+        self.slots.get(id)
     }
 
     /// The SA of that number, to use it.
     #[inline]
     pub fn get_mut(&mut self, id: SaId) -> Option<&mut Sa> {
-        self.slots.get_mut(slot_of(id))?.sa.as_deref_mut().filter(|sa| sa.id() == id)
+        self.slots.get_mut(id)
     }
 
     /// An SA, with what its aging touches.
     fn with_clock(&mut self, id: SaId) -> Option<(&mut Sa, &mut Timers<SaId>, &mut Events, &mut u64)> {
         let Self { slots, timers, events, changes, .. } = self;
-        let sa = slots.get_mut(slot_of(id))?.sa.as_deref_mut().filter(|sa| sa.id() == id)?;
-        Some((sa, timers, events, changes))
+        Some((slots.get_mut(id)?, timers, events, changes))
     }
 
     /// The SA that a packet marked `mark`, to `dst` with `spi`, came by: the newest for such marks (Linux
     /// `__xfrm_state_lookup`).
     #[inline]
     pub fn by_spi(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<SaId> {
-        let same_hash = self.by_spi.iter_hash(self.hasher.hash_one((dst, spi)));
-        let sas = same_hash.filter_map(|&slot| self.slots[slot as usize].sa.as_deref());
-        let mine = sas.filter(|sa| (sa.dst, sa.spi) == (dst, spi) && sa.mark.matches(mark));
-        mine.max_by_key(|sa| sa.born).map(Sa::id)
+        let sas = self.by_spi.with(self.name(dst, spi.0)).filter_map(|slot| self.slots.at(slot));
+        let mut mine = sas.filter(|sa| (sa.spi, sa.dst) == (spi, dst) && sa.mark.matches(mark));
+        let first = mine.next()?;
+        Some(mine.fold(first, |newest, sa| if sa.age.born > newest.age.born { sa } else { newest }).id())
     }
 
     /// Tells whether an SA expects ESP in UDP that is sent to this port of `dst`.
@@ -336,19 +321,11 @@ impl Sad {
 
     /// Every SA, in the order of its slot.
     pub fn iter(&self) -> impl Iterator<Item = &Sa> {
-        self.slots.iter().filter_map(|slot| slot.sa.as_deref())
+        self.slots.iter()
     }
 
     /// Those that are yet to come, in no order.
     pub fn larvae(&self) -> impl Iterator<Item = &Larval> {
         self.larvae.iter()
     }
-}
-
-const fn slot_of(id: SaId) -> usize {
-    (id.0 & ((1 << SLOT_BITS) - 1)) as usize
-}
-
-fn hash_of(hasher: &foldhash::fast::RandomState, sa: Option<&Sa>) -> u64 {
-    sa.map_or(0, |sa| hasher.hash_one((sa.dst, sa.spi)))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use base::{LinkId, SaId};
 use wire::Version;
 
-use super::{NONE, Sad, State};
+use super::{Sad, State};
 use crate::config::{ConfigError, Mode, SaDir, Template};
 use crate::flowi::Flowi;
 use crate::sa::Sa;
@@ -27,7 +27,7 @@ impl Sa {
     /// Tells whether it takes packets of that family inside (Linux `x->sel.family`): its selector's, else that of its own
     /// addresses, else either.
     pub(crate) fn takes(&self, inside: Version) -> bool {
-        match &self.selector {
+        match self.selector() {
             Some(selector) => Version::of_addr(selector.src.addr()) == inside,
             None => self.flags.af_unspec || Version::of_addr(self.dst) == inside,
         }
@@ -35,7 +35,7 @@ impl Sa {
 
     /// Tells whether `flow` may go through it.
     fn carries(&self, flow: &Flowi) -> bool {
-        self.takes(Version::of_addr(flow.key.dst)) && self.selector.is_none_or(|selector| selector.matches(flow))
+        self.takes(Version::of_addr(flow.key.dst)) && self.selector().is_none_or(|selector| selector.matches(flow))
     }
 
     /// Tells whether it is one of those that `template` asks for, but for its source.
@@ -86,11 +86,8 @@ impl Sad {
         device: Option<LinkId>,
     ) -> Found {
         let [mut same_source, mut any_source] = [Best::default(); 2];
-        let mut next = self.by_template.get(&(dst, template.reqid)).copied().unwrap_or(NONE);
-        while let Some(slot) = self.slots.get(next as usize) {
-            next = slot.older;
-            let Some(sa) = slot.sa.as_deref().filter(|sa| sa.suits(template, flow)) else { continue };
-            if sa.packet_device() != device {
+        for sa in self.slots.list(self.newest((dst, template.reqid))) {
+            if !sa.suits(template, flow) || sa.packet_device() != device {
                 continue;
             }
             let best = if sa.src == src || src.is_unspecified() {
@@ -103,9 +100,9 @@ impl Sad {
             if !sa.carries(flow) {
                 continue;
             }
-            match sa.age.state {
+            match sa.state {
                 // From new to old: the first is the best.
-                State::Valid if !sa.age.dying => drop(best.young.get_or_insert(sa.id())),
+                State::Valid if !sa.dying => drop(best.young.get_or_insert(sa.id())),
                 State::Valid => drop(best.dying.get_or_insert(sa.id())),
                 _ => best.failed = true,
             }
@@ -125,10 +122,7 @@ impl Sad {
 
     /// The tunnels to `dst` with that `reqid`, the newest first.
     pub(crate) fn tunnels_to(&self, dst: IpAddr, reqid: u32) -> impl Iterator<Item = &Sa> {
-        let first = self.by_template.get(&(dst, reqid)).copied().unwrap_or(NONE);
-        let slot = |at: u32| self.slots.get(at as usize);
-        let slots = std::iter::successors(slot(first), move |it| slot(it.older));
-        slots.filter_map(|it| it.sa.as_deref()).filter(|sa| sa.mode == Mode::Tunnel)
+        self.slots.list(self.newest((dst, reqid))).filter(|sa| sa.mode == Mode::Tunnel)
     }
 
     /// Tells whether an SA for `template` was asked for already; for whatever flow, unless it was in vain.
@@ -152,7 +146,7 @@ impl Sa {
         if self.dir != config.dir {
             return Err(ConfigError::DirReversed);
         }
-        if self.age.state != State::Valid {
+        if self.state != State::Valid {
             return Err(ConfigError::NotValid);
         }
         if self.encap.is_some() != config.encap.is_some() {
