@@ -132,7 +132,7 @@ impl Ipsec {
             return;
         }
         let tunnels = self.sad.tunnels_to(sa.dst, sa.reqid);
-        let mut places = tunnels.filter(|elder| elder.id() != id && elder.encap == encap).map(|elder| elder.moved_to());
+        let mut places = tunnels.filter(|elder| elder.id() != id && elder.encap == encap).map(Sa::moved_to);
         let Some(towards) = places.find_map(|towards| towards) else { return };
         drop(places);
         if let Some(sa) = self.sad.get_mut(id) {

@@ -2,7 +2,6 @@
 
 use base::SaId;
 
-use crate::names::NOBODY;
 use crate::sa::Sa;
 
 /// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id
@@ -11,6 +10,9 @@ const SLOT_BITS: u32 = 20;
 
 /// Most SAs there can be.
 pub const MAX_SAS: usize = 1 << SLOT_BITS;
+
+/// No slot.
+const NOBODY: u32 = u32::MAX;
 
 /// SAs to a piece. The list of pieces is short enough for the nearest caches.
 const PIECE: usize = 64;

@@ -1,9 +1,11 @@
 //! Policies by what they are for: a look-up asks a hash for each kind of selector there is, however many of each.
 //!
-//! Selectors to one prefix of destinations are of one *shape* if they look at the same bits of everything else. A packet
-//! can only match one key of a shape, so it is looked up and not searched for. (Linux has a hash for the most specific
-//! selectors, `xfrm_policy_hash_rebuild`'s thresholds, and trees for the rest.)
+//! Selectors are of one *shape* if they look at the same bits of a flow. A packet can only match one key of a shape, so it
+//! is looked up and not searched for. Where there are many shapes, those are asked alone that selectors to a prefix of its
+//! destination have. (Linux has a hash for the most specific selectors, `xfrm_policy_hash_rebuild`'s thresholds, and trees
+//! for the rest.)
 
+use std::hash::{Hash, Hasher};
 use std::net::IpAddr;
 
 use base::{LinkId, Prefix};
@@ -13,8 +15,11 @@ use crate::config::{PortMask, Selector};
 use crate::flowi::Flowi;
 use crate::mark::Mark;
 
+/// So many shapes are asked one after the other, before it is worth a look-up to find which of them can match.
+const FEW: usize = 4;
+
 /// Which bits of a flow, beside its destination, a selector looks at.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Shape {
     src_len: u8,
     protocol: bool,
@@ -33,7 +38,7 @@ struct Destination {
 }
 
 /// All that a selector demands.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Key {
     dst: Destination,
     src: u128,
@@ -45,17 +50,18 @@ pub(super) struct Key {
     mark: u32,
 }
 
-/// Values by what they are for.
-#[derive(Debug)]
-pub(super) struct Index<V> {
+/// Which shapes the keys of a table have. What they stand for is the table's concern.
+#[derive(Debug, Default)]
+pub(super) struct Shapes {
+    /// How many keys have each shape, with that length of destinations.
+    all: Vec<((u8, Shape), u32)>,
     /// How many destinations have a prefix of each length.
     dst_lens: Vec<(u8, u32)>,
     /// How many keys to a destination have each shape.
-    shapes: Map<Destination, Vec<(Shape, u32)>>,
-    values: Map<Key, V>,
+    of: Map<Destination, Vec<(Shape, u32)>>,
 }
 
-type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
+pub(super) type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// An address as the highest bits of a number, so that a prefix of one has the same mask in both families.
 fn bits_of(addr: IpAddr) -> u128 {
@@ -119,53 +125,56 @@ impl Key {
     }
 }
 
-impl<V> Default for Index<V> {
-    fn default() -> Self {
-        Self { dst_lens: Vec::new(), shapes: Map::default(), values: Map::default() }
+impl Hash for Key {
+    /// In few steps, because it is done for each look-up.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let &Self { dst, src, shape, protocol, dev, sport, dport, mark } = self;
+        let packed = |parts: [u32; 4]| parts.into_iter().fold(0, |all, part| all << 32 | u128::from(part));
+        let flags = u32::from(shape.protocol) << 9 | u32::from(shape.dev) << 8;
+        let lens = u32::from(dst.len) << 24 | u32::from(shape.src_len) << 16 | flags | u32::from(protocol);
+        state.write_u128(dst.bits);
+        state.write_u128(src);
+        state.write_u128(packed([dst.if_id, lens, u32::from(sport) << 16 | u32::from(dport), mark]));
+        state.write_u128(packed([dev.0, u32::from(shape.sport) << 16 | u32::from(shape.dport), shape.mark, 0]));
     }
 }
 
-impl<V> Index<V> {
-    pub(super) fn get(&self, key: &Key) -> Option<&V> {
-        self.values.get(key)
-    }
-
-    pub(super) fn get_mut(&mut self, key: &Key) -> Option<&mut V> {
-        self.values.get_mut(key)
-    }
-
-    /// Adds a value whose key has none.
-    pub(super) fn insert(&mut self, key: Key, value: V) {
-        self.values.insert(key, value);
-        let shapes = self.shapes.entry(key.dst).or_insert_with(|| {
+impl Shapes {
+    /// Notes that there is a key more.
+    pub(super) fn insert(&mut self, key: &Key) {
+        count(&mut self.all, (key.dst.len, key.shape));
+        let shapes = self.of.entry(key.dst).or_insert_with(|| {
             count(&mut self.dst_lens, key.dst.len);
             Vec::new()
         });
         count(shapes, key.shape);
     }
 
-    pub(super) fn remove(&mut self, key: &Key) -> Option<V> {
-        let value = self.values.remove(key)?;
-        if let Some(shapes) = self.shapes.get_mut(&key.dst) {
-            discount(shapes, key.shape);
-            if shapes.is_empty() {
-                self.shapes.remove(&key.dst);
-                discount(&mut self.dst_lens, key.dst.len);
-            }
+    /// Notes that a key is gone.
+    pub(super) fn remove(&mut self, key: &Key) {
+        discount(&mut self.all, (key.dst.len, key.shape));
+        let Some(shapes) = self.of.get_mut(&key.dst) else { return };
+        discount(shapes, key.shape);
+        if shapes.is_empty() {
+            self.of.remove(&key.dst);
+            discount(&mut self.dst_lens, key.dst.len);
         }
-        Some(value)
     }
 
-    /// Hands over each value whose key `flow` matches.
+    /// Hands over each key that `flow` matches, if there is one of that shape.
     #[inline]
-    pub(super) fn each_match(&self, flow: &Flowi, mut found: impl FnMut(&V)) {
+    pub(super) fn each_key(&self, flow: &Flowi, mut ask: impl FnMut(&Key)) {
         let (src, dst) = (bits_of(flow.key.src), bits_of(flow.key.dst));
-        for &(len, _) in &self.dst_lens {
-            let dst = Destination { bits: masked(dst, len), len, if_id: flow.if_id };
-            for &(shape, _) in self.shapes.get(&dst).into_iter().flatten() {
-                if let Some(value) = self.values.get(&Key::of_flow(flow, src, dst, shape)) {
-                    found(value);
-                }
+        let destination = |len| Destination { bits: masked(dst, len), len, if_id: flow.if_id };
+        if self.all.len() <= FEW {
+            for &((len, shape), _) in &self.all {
+                ask(&Key::of_flow(flow, src, destination(len), shape));
+            }
+            return;
+        }
+        for dst in self.dst_lens.iter().map(|&(len, _)| destination(len)) {
+            for &(shape, _) in self.of.get(&dst).into_iter().flatten() {
+                ask(&Key::of_flow(flow, src, dst, shape));
             }
         }
     }

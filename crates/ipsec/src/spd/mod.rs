@@ -6,6 +6,7 @@
 mod index;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use base::Instant;
@@ -13,8 +14,9 @@ use base::Instant;
 use crate::config::{Action, ConfigError, Dir, PolicyConfig, PolicyKey, PortMask};
 use crate::events::{Event, Events, PolicyExpired};
 use crate::flowi::Flowi;
+use crate::names::Names;
 use crate::timers::{Timer, Timers};
-use index::{Index, Key};
+use index::{Key, Map, Shapes};
 
 /// How long after a soft limit it is told again (Linux `XFRM_KM_TIMEOUT`).
 const TELL_AGAIN: Duration = Duration::from_secs(30);
@@ -32,6 +34,7 @@ pub struct Spd {
     order: [BTreeMap<Order, PolicyId>; 3],
     /// By direction and family.
     tables: [[Table; 2]; 3],
+    hasher: foldhash::fast::RandomState,
     defaults: [Action; 3],
     timers: Timers<PolicyId>,
     /// Counts what may change an answer: whatever was remembered before is void.
@@ -51,9 +54,12 @@ struct Order {
 /// Policies of one direction and family.
 #[derive(Debug, Default)]
 struct Table {
-    policies: Index<PolicyId>,
+    shapes: Shapes,
+    /// By their keys.
+    policies: Names,
+    doubtful_shapes: Shapes,
     /// Those that do not let pass in clear what they are for, and may be for a fragment that does not say so.
-    doubtful: Index<BTreeSet<Order>>,
+    doubtful: Map<Key, BTreeSet<Order>>,
 }
 
 /// A policy, with its number.
@@ -83,6 +89,13 @@ impl Policy {
     fn key(&self) -> Key {
         let PolicyConfig { selector, mark, if_id, .. } = &self.config;
         Key::new(selector, *mark, *if_id)
+    }
+
+    /// Tells whether `flow` is one of those that it is for.
+    #[inline]
+    fn is_for(&self, flow: &Flowi) -> bool {
+        let PolicyConfig { selector, mark, if_id, .. } = &self.config;
+        *if_id == flow.if_id && mark.matches(flow.mark) && selector.matches(flow)
     }
 
     /// The key by which fragments find it, if they have to.
@@ -148,13 +161,17 @@ impl Spd {
             PolicyId(self.slots.len() as u32 - 1)
         });
         self.order[dir].insert(order, id);
+        let key = policy.key();
+        let name = self.name(&key);
         let table = self.table_mut(&policy.config);
-        table.policies.insert(policy.key(), id);
+        table.shapes.insert(&key);
+        table.policies.insert(name, id.0);
         if let Some(key) = policy.doubtful_key() {
-            match table.doubtful.get_mut(&key) {
-                Some(orders) => drop(orders.insert(order)),
-                None => table.doubtful.insert(key, BTreeSet::from([order])),
-            }
+            let orders = table.doubtful.entry(key).or_insert_with(|| {
+                table.doubtful_shapes.insert(&key);
+                BTreeSet::new()
+            });
+            orders.insert(order);
         }
         let policy = self.slots[id.0 as usize].insert(Box::new(policy));
         self.timers.set(id, &mut policy.timer, Some(Instant::ZERO));
@@ -168,14 +185,18 @@ impl Spd {
         self.free.push(id);
         self.timers.set(id, &mut policy.timer, None);
         self.order[policy.config.dir as usize].remove(&policy.order);
+        let key = policy.key();
+        let name = self.name(&key);
         let table = self.table_mut(&policy.config);
-        table.policies.remove(&policy.key());
+        table.shapes.remove(&key);
+        table.policies.remove(name, id.0);
         if let Some(key) = policy.doubtful_key()
             && let Some(orders) = table.doubtful.get_mut(&key)
         {
             orders.remove(&policy.order);
             if orders.is_empty() {
                 table.doubtful.remove(&key);
+                table.doubtful_shapes.remove(&key);
             }
         }
         self.changes += 1;
@@ -188,6 +209,12 @@ impl Spd {
 
     fn table(&self, dir: Dir, is_ipv4: bool) -> &Table {
         &self.tables[dir as usize][usize::from(is_ipv4)]
+    }
+
+    /// What a policy is called in [`Table::policies`].
+    #[inline]
+    fn name(&self, key: &Key) -> u32 {
+        (self.hasher.hash_one(key) >> 32) as u32
     }
 
     /// Says what becomes of packets that no policy is for.
@@ -208,7 +235,9 @@ impl Spd {
         if selector.src.is_ipv4() != selector.dst.is_ipv4() {
             return None;
         }
-        self.table(*dir, selector.dst.is_ipv4()).policies.get(&Key::new(selector, *mark, *if_id)).copied()
+        let key = Key::new(selector, *mark, *if_id);
+        let mut named = self.table(*dir, selector.dst.is_ipv4()).policies.with(self.name(&key)).map(PolicyId);
+        named.find(|&id| self.get(id).is_some_and(|policy| policy.key() == key))
     }
 
     /// Which policy is for `flow`.
@@ -218,11 +247,14 @@ impl Spd {
 
     fn first(&self, dir: Dir, flow: &Flowi) -> Option<(Order, PolicyId)> {
         let mut first: Option<(Order, PolicyId)> = None;
-        self.table(dir, flow.key.dst.is_ipv4()).policies.each_match(flow, |&id| {
-            if let Some(policy) = self.get(id)
-                && first.is_none_or(|(order, _)| policy.order < order)
-            {
-                first = Some((policy.order, id));
+        let table = self.table(dir, flow.key.dst.is_ipv4());
+        table.shapes.each_key(flow, |key| {
+            for id in table.policies.with(self.name(key)).map(PolicyId) {
+                if let Some(policy) = self.get(id).filter(|policy| policy.is_for(flow))
+                    && first.is_none_or(|(order, _)| policy.order < order)
+                {
+                    first = Some((policy.order, id));
+                }
             }
         });
         first
@@ -232,8 +264,10 @@ impl Spd {
     /// not let pass in clear. Policies behind the one that is for `flow` are not asked.
     pub fn may_stop_fragment(&self, dir: Dir, flow: &Flowi) -> bool {
         let mut stops: Option<Order> = None;
-        self.table(dir, flow.key.dst.is_ipv4()).doubtful.each_match(flow, |orders| {
-            stops = stops.into_iter().chain(orders.first().copied()).min();
+        let table = self.table(dir, flow.key.dst.is_ipv4());
+        table.doubtful_shapes.each_key(flow, |key| {
+            let first = table.doubtful.get(key).and_then(|orders| orders.first().copied());
+            stops = stops.into_iter().chain(first).min();
         });
         stops.is_some_and(|stops| self.first(dir, flow).is_none_or(|(order, _)| stops < order))
     }
@@ -300,7 +334,7 @@ impl Spd {
     }
 }
 
-/// The same ports, said in the one way that [`Index`] knows.
+/// The same ports, said in the one way that [`Key`] knows.
 const fn canonical(port: PortMask) -> PortMask {
     PortMask { port: port.port & port.mask, mask: port.mask }
 }
