@@ -83,7 +83,7 @@ impl Random {
 
     fn below(&mut self, n: u32, waits_for: u32) -> u32 {
         self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223) ^ (waits_for & self.zero);
-        (u64::from(self.state) * u64::from(n) >> 32) as u32
+        ((u64::from(self.state) * u64::from(n)) >> 32) as u32
     }
 }
 
