@@ -101,6 +101,8 @@ drop_reasons! {
     FragmentDistance,
     /// Fragments that wait hold all the memory that they may (Linux's `ipfrag_high_thresh`).
     FragmentMemory,
+    /// Fragments of a datagram that was given up to make room for others, as the one least likely to become whole.
+    FragmentEvicted,
     /// The other fragments did not come in time (RFC 791 §3.2, RFC 8200 §4.5).
     FragmentTimeout,
     /// A packet that cannot be cut or fragmented as its link demands.

@@ -6,7 +6,7 @@ use base::{DropReason, Mib};
 use host::icmp::Problem;
 use offload::ip_headers;
 use packet::Packet;
-use reassembly::{CutShort, Verdict};
+use reassembly::{Asker, CutShort, Verdict};
 use wire::Protocol;
 
 use crate::ingress::flow_of;
@@ -31,9 +31,19 @@ impl Path {
     /// Keeps a fragment for this node until its datagram is whole, and delivers that.
     pub(crate) fn reassemble(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
         let link = ip.pkt.meta.link;
-        match self.reassembly.handle_fragment(turn.now, turn.mem, ip.pkt, &ip.info, &mut self.counters) {
+        let IpPacket { pkt, info, .. } = ip;
+        let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, Asker::LOCAL, pkt, &info, &mut self.counters);
+        for gone in self.reassembly.drain_evicted() {
+            self.ports.drops(gone.link, DropReason::FragmentEvicted, gone.packets);
+        }
+        match verdict {
             Verdict::Held => {}
-            Verdict::Whole(pkt) => self.deliver_whole(turn, pkt, for_all),
+            Verdict::Whole { pkt, .. } => self.deliver_whole(turn, pkt, for_all),
+            // Who delivers does not only look on.
+            Verdict::Pass { pkt, packets } => {
+                self.ports.drops(link, DropReason::FragmentLength, packets);
+                self.drop(&pkt, DropReason::FragmentLength);
+            }
             Verdict::Restarted { packets } => self.ports.drops(link, DropReason::FragmentDistance, packets),
             Verdict::Drop { reason, packets } => self.ports.drops(link, reason, packets),
             Verdict::Refuse { mut pkt, reason, code, pointer } => {
@@ -74,7 +84,8 @@ impl Path {
     /// RFC 8200 §4.5).
     pub(crate) fn expire(&mut self, turn: Turn<'_>) {
         let mut expired = std::mem::take(&mut self.scratch.expired);
-        self.reassembly.handle_timeout(turn.now, &mut self.counters, &mut expired);
+        let Self { reassembly, ports, counters, .. } = self;
+        reassembly.handle_timeout(turn.now, |link| ports.get(link).is_some(), counters, &mut expired);
         for gone in expired.drain(..) {
             self.ports.drops(gone.link, DropReason::FragmentTimeout, gone.packets);
             if let Some((pkt, info)) = gone.first {

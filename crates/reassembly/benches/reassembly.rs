@@ -5,7 +5,7 @@ use base::{Counters, Instant};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use packet::{Buf, Memory, Packet};
-use reassembly::{Limits, Reassembly, Verdict};
+use reassembly::{Asker, Config, Limits, Reassembly, Verdict};
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
@@ -73,8 +73,9 @@ impl Train {
 
     fn bench(&self, bencher: Bencher<'_, '_>) {
         let mem = Memory::heap();
-        let limits = Limits { high_thresh: usize::MAX, max_distance: 64, ..Limits::default() };
-        let mut reassembly = Reassembly::new(limits);
+        let Config { v4, v6, .. } = Config::default();
+        let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
+        let mut reassembly = Reassembly::new(Config { v4, v6, ..Config::default() });
         let mut counters = Counters::ZERO;
         bencher
             .counter(ItemsCount::new(self.fragments.len()))
@@ -83,8 +84,8 @@ impl Train {
             .bench_local_values(|packets| {
                 let mut whole = None;
                 for (pkt, info) in packets {
-                    match reassembly.handle_fragment(Instant::ZERO, &mem, pkt, &info, &mut counters) {
-                        Verdict::Whole(pkt) => whole = Some(pkt),
+                    match reassembly.handle_fragment(Instant::ZERO, &mem, Asker::LOCAL, pkt, &info, &mut counters) {
+                        Verdict::Whole { pkt, .. } => whole = Some(pkt),
                         Verdict::Held => {}
                         other => panic!("{other:?}"),
                     }

@@ -1,40 +1,63 @@
 //! Fragments: making them, and putting them together again.
 //!
 //! [`fragment`] cuts an IPv4 packet to an MTU (RFC 791 §3.2, Linux's `ip_do_fragment`), and [`fragment_v6`] an IPv6
-//! packet, which its source alone may do (RFC 8200 §4.5). [`Reassembly`] holds the fragments that are for this node
-//! until a datagram is whole (RFC 791 §3.2, RFC 8200 §4.5, RFC 5722, RFC 6946; Linux's `ip_defrag` and
-//! `ipv6_frag_rcv`), and does as Linux 6.18 does, which `tests/reassembly/kernel_table.rs` lists case by case.
+//! packet, which its source alone may do (RFC 8200 §4.5). [`Reassembly`] holds fragments until a datagram is whole
+//! (RFC 791 §3.2, RFC 8200 §4.5, RFC 5722, RFC 6946; Linux's `ip_defrag`, `ipv6_frag_rcv` and `nf_ct_frag6_gather`), for
+//! each [`User`] its own; those of 6LoWPAN too (RFC 4944 §5.3). It does as Linux 6.18 does, which
+//! `tests/reassembly/kernel_table.rs` lists case by case. [`CutShort`] knows what to answer to a fragment that cannot even
+//! be summed up.
 //!
-//! [`CutShort`] knows what to answer to a fragment that cannot even be summed up.
+//! For local delivery, payload is moved by reference; what is small enough to fit behind the fragment before it is copied
+//! there, so that its page goes home at once; what leaves is one packet in pieces. For all others each fragment stays a
+//! piece of its own.
 //!
-//! Payload is moved by reference; what is small enough to fit behind the fragment before it is copied there, so that
-//! its page goes home at once. What leaves is one packet in pieces.
+//! It keeps no clock, sends nothing and knows no routes. Its memory has a limit, and no fragment costs more for how many
+//! others there are. When memory is full, the datagram that is least likely to become whole makes room:
 //!
-//! It keeps no clock, sends nothing and knows no routes. Its memory has a limit, at which new fragments are refused and
-//! old ones leave by their timers alone.
+//! - one of the source that has more than half of all memory, if there is such a source. An IPv6 subnet is one source;
+//! - one of those that have not grown since their first fragment, as long as they have more than an eighth of all memory;
+//!   else one of the others. What is tiny beside its datagram's other fragments, or beside its own page, does not count
+//!   as growth;
+//! - of these the one that grew, or began, longest ago.
 //!
 //! Where it differs from Linux:
 //!
+//! - Linux refuses all fragments when memory is full, until datagrams time out ([`Policy::Linux`]).
 //! - Fragments that came through different SAs are never put together: what was protected is then not completed, and not
 //!   destroyed, by what somebody else sent in clear.
+//! - Nor are those of different VRFs, also in IPv6.
 //! - A fragment that is answered with a parameter problem leaves no empty queue behind, which in Linux is counted as
 //!   timed out later.
 //! - A first fragment of nothing that announces an extension header is answered with a parameter problem.
+//! - In IPv6 tracking, an atomic fragment does not touch others of its identification (RFC 6946).
+//! - 6LoWPAN fragments may come in any order, and an overlap ends their datagram.
 #![forbid(unsafe_code)]
 
+mod cache;
+mod config;
 mod cut_short;
-mod distance;
 mod ecn;
 mod fragment;
 mod fragment_v6;
+mod key;
+mod keyed;
+mod lowpan;
 mod part;
 mod queue;
+mod rank;
 mod reassembly;
 mod run;
-mod table;
+mod runs;
+mod source;
+mod user;
+mod verdict;
 mod whole;
 
+pub use config::{Config, Limits, Policy};
 pub use cut_short::CutShort;
 pub use fragment::fragment;
 pub use fragment_v6::fragment_v6;
-pub use reassembly::{Expired, Limits, Reassembly, Verdict};
+pub use lowpan::{LinkAddr, LowpanInfo, Station};
+pub use reassembly::{Reassembly, Table, Usage};
+pub use user::{Asker, Hook, User};
+pub use verdict::{Evicted, Expired, Verdict};

@@ -1,26 +1,12 @@
-//! Which part of its datagram a fragment is, and whose.
+//! Which part of its datagram a fragment is.
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId};
-use packet::{Packet, SecPath};
+use base::DropReason;
+use packet::Packet;
 use wire::ip::Info;
 use wire::ipv6::{self, Ipv6};
-use wire::{FragInfo, Malformed, Protocol, frag, icmpv6, tcp, udp};
-
-/// What the fragments of one datagram have in common (RFC 791 §3.2, RFC 8200 §4.5). A family is told by the addresses.
-#[derive(Clone, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct Key {
-    pub(crate) src: IpAddr,
-    dst: IpAddr,
-    id: u32,
-    /// IPv4 counts identifications by protocol. In IPv6 the next header of later fragments is ignored.
-    protocol: Protocol,
-    /// Where a group or a link-local address means something: on one link.
-    link: LinkId,
-    /// What the fragments were protected by.
-    sec_path: SecPath,
-}
+use wire::{Ecn, FragInfo, Malformed, Protocol, frag, icmpv6, tcp, udp};
 
 /// Where a fragment lies in its datagram.
 #[derive(Clone, Copy, Debug)]
@@ -37,24 +23,26 @@ pub(crate) struct Part {
     pub(crate) next_header_at: usize,
 }
 
+/// Where a piece of whatever protocol lies in its datagram, and what its headers say that concerns the whole.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    /// Where it begins and ends, in bytes.
+    pub(crate) offset: usize,
+    pub(crate) end: usize,
+    /// Whether others follow it.
+    pub(crate) more: bool,
+    /// Bytes before it in its packet.
+    pub(crate) header_len: usize,
+    pub(crate) ecn: Ecn,
+    pub(crate) dont_fragment: bool,
+}
+
 /// An ICMPv6 parameter problem (RFC 8200 §4.5, RFC 7112 §5).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ParameterProblem {
     pub(crate) reason: DropReason,
     pub(crate) code: icmpv6::Problem,
     pub(crate) pointer: usize,
-}
-
-impl Key {
-    /// The key of a fragment whose headers are `info`.
-    pub(crate) fn new(pkt: &Packet, info: &Info, fragment: FragInfo) -> Self {
-        let (protocol, on_link) = match info.dst {
-            IpAddr::V4(_) => (info.protocol, false),
-            IpAddr::V6(dst) => (Protocol::FRAGMENT, dst.is_multicast() || dst.is_unicast_link_local()),
-        };
-        let link = if on_link { pkt.meta.link } else { LinkId::NONE };
-        Self { src: info.src, dst: info.dst, id: fragment.id, protocol, link, sec_path: pkt.meta.sec_path.clone() }
-    }
 }
 
 impl Part {
@@ -95,7 +83,13 @@ impl Part {
 
     /// Bytes of the fragment itself, headers included, as far as they count.
     pub(crate) fn len(&self) -> usize {
-        self.header_len + self.end - self.offset
+        self.span().packet_len()
+    }
+
+    /// Where it lies.
+    pub(crate) fn span(&self) -> Span {
+        let Self { offset, end, more, header_len, .. } = *self;
+        Span { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
     }
 
     /// Whether another fragment header follows in what is fragmented.
@@ -139,6 +133,18 @@ impl Part {
             IpAddr::V6(_) => self.header_len - frag::Header::LEN - ipv6::Header::LEN,
         };
         u16::try_from(headers + payload).map_err(|_| DropReason::FragmentTooLong)
+    }
+}
+
+impl Span {
+    /// Bytes of its packet, headers included, as far as they count.
+    pub(crate) fn packet_len(&self) -> usize {
+        self.header_len + self.len()
+    }
+
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> usize {
+        self.end - self.offset
     }
 }
 

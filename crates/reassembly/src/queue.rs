@@ -1,16 +1,13 @@
 //! The fragments of one datagram that have come so far, in runs (Linux's `inet_frag_queue`).
 
-use std::collections::BTreeMap;
-
 use base::{DropReason, LinkId};
-use packet::{Cut, Memory, Packet};
-use wire::Version;
+use packet::{Memory, Packet};
 use wire::ip::Info;
 
 use crate::ecn;
-use crate::part::Part;
+use crate::part::{Part, Span};
 use crate::run::Run;
-use crate::whole;
+use crate::runs::Runs;
 
 /// What waits for the rest of its datagram.
 ///
@@ -20,8 +17,8 @@ use crate::whole;
 pub(crate) struct Queue {
     /// The run with the highest offset, where fragments in order are appended, and where it begins.
     last: Option<(usize, Run)>,
-    /// The runs before it, by where they begin.
-    runs: BTreeMap<usize, Run>,
+    /// The runs before it.
+    earlier: Option<Box<Runs>>,
     /// The fragment at offset zero.
     first: Option<Part>,
     /// Where the datagram ends, as far as is known.
@@ -43,6 +40,10 @@ pub(crate) struct Queue {
     pub(crate) number: u32,
 }
 
+/// A fragment brings its datagram nearer to being whole if it takes at most as many times its length in memory: in the
+/// page of a device, one that was cut for a small MTU does, and one that was cut to fill memory does not.
+const DENSITY: usize = 16;
+
 /// Why a fragment was not added.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refused {
@@ -52,6 +53,33 @@ pub(crate) enum Refused {
     Datagram(DropReason),
 }
 
+/// What was added, or not.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Added {
+    /// The datagram is whole now.
+    Whole,
+    /// It is nearer to being whole.
+    Nearer,
+    /// It is hardly nearer: the fragment is the first to come, or much shorter than others though more follow, or than the
+    /// memory that it takes.
+    Hardly,
+}
+
+/// All fragments of a datagram, as one packet that begins with the headers of the first.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) pkt: Packet,
+    /// The first fragment, unless it has no headers.
+    pub(crate) first: Option<Part>,
+    /// Bytes of payload.
+    pub(crate) len: usize,
+    pub(crate) ecn: ecn::Seen,
+    /// Bytes of the largest fragment.
+    pub(crate) largest: usize,
+    /// Whether the largest had DF. Somebody may have sent one small fragment with it, and a large one without.
+    pub(crate) dont_fragment: bool,
+}
+
 impl Queue {
     /// Forgets all fragments, but for how large the largest was: so does Linux's `ip_frag_reinit`.
     pub(crate) fn restart(&mut self) {
@@ -59,30 +87,48 @@ impl Queue {
         *self = Self { number, largest, largest_df, ..Self::default() };
     }
 
-    /// Adds a fragment, which begins with its headers. Returns whether the datagram is whole now.
-    pub(crate) fn add(&mut self, mem: &Memory, mut pkt: Packet, part: &Part) -> Result<bool, Refused> {
-        let Part { offset, end, more, .. } = *part;
+    /// Adds a fragment, which begins with its headers; `part` are those of a first one. Unless it `joins` others, it stays
+    /// a packet of its own.
+    pub(crate) fn add(
+        &mut self,
+        mem: &Memory,
+        mut pkt: Packet,
+        span: &Span,
+        part: Option<&Part>,
+        joins: bool,
+    ) -> Result<Added, Refused> {
+        let Span { offset, end, more, .. } = *span;
         self.note_end(end, more).map_err(Refused::Datagram)?;
         if end == offset {
             return Err(Refused::Datagram(DropReason::FragmentEmpty));
         }
         let at_end = self.place(offset, end)?;
+        if !joins && !pkt.frag_list().is_empty() {
+            pkt.linearize(mem).map_err(|dry| Refused::Fragment(dry.into()))?;
+        }
         self.link = pkt.meta.link;
-        pkt.trim(part.len());
+        pkt.trim(span.packet_len());
         if offset == 0 {
-            self.first = Some(*part);
+            self.first = part.copied();
         } else {
-            pkt.pull(part.header_len);
+            pkt.pull(span.header_len);
         }
-        self.charged += self.insert(mem, pkt, offset, end, at_end);
+        let growth = self.insert(mem, pkt, (offset, end), at_end, joins);
+        self.charged += growth;
         self.fragments += 1;
-        self.received += end - offset;
-        self.ecn.add(part.info.ecn());
-        self.largest = self.largest.max(part.len());
-        if part.info.dont_fragment {
-            self.largest_df = self.largest_df.max(part.len());
+        self.received += span.len();
+        self.ecn.add(span.ecn);
+        let is_long = 2 * span.packet_len() >= self.largest || !more;
+        let is_dense = span.len() >= growth / DENSITY;
+        self.largest = self.largest.max(span.packet_len());
+        if span.dont_fragment {
+            self.largest_df = self.largest_df.max(span.packet_len());
         }
-        Ok(self.first.is_some() && self.last_in && self.received == self.len)
+        Ok(match () {
+            () if self.last_in && self.received == self.len => Added::Whole,
+            () if is_long && is_dense && self.fragments > 1 => Added::Nearer,
+            () => Added::Hardly,
+        })
     }
 
     /// Notes where a fragment ends, and with a last one the datagram (RFC 815 §3).
@@ -111,57 +157,57 @@ impl Queue {
             return if offset < last.end { Err(OVERLAP) } else { Ok(true) };
         }
         against(*start, last)?;
-        match self.runs.range(..end).next_back() {
-            Some((&start, run)) => against(start, run),
+        match self.earlier.as_ref().and_then(|earlier| earlier.last_before(end)) {
+            Some((start, run)) => against(start, run),
             None => Ok(false),
         }
     }
 
     /// Puts a fragment where it belongs, and returns by how much the memory grew that the runs pin.
-    fn insert(&mut self, mem: &Memory, pkt: Packet, offset: usize, end: usize, at_end: bool) -> usize {
-        match &mut self.last {
-            Some((_, last)) if at_end && offset == last.end => {
-                last.end = end;
-                last.append(mem, pkt)
-            }
-            _ => {
-                let run = Run::new(pkt, end);
-                let growth = run.truesize();
-                if at_end {
-                    self.runs.extend(self.last.replace((offset, run)));
-                } else {
-                    self.runs.insert(offset, run);
-                }
-                growth
-            }
+    fn insert(&mut self, mem: &Memory, pkt: Packet, (offset, end): (usize, usize), at_end: bool, joins: bool) -> usize {
+        if at_end
+            && let Some((_, last)) = &mut self.last
+            && last.end == offset
+        {
+            last.end = end;
+            return last.append(mem, pkt, joins);
         }
+        let run = Run::new(pkt, end);
+        let growth = run.truesize();
+        let before = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
+        if let Some((start, run)) = before {
+            self.earlier.get_or_insert_default().insert(start, run);
+        }
+        growth
     }
 
-    /// All fragments as one packet. They follow one another.
-    ///
-    /// # Errors
-    /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
-    pub(crate) fn into_whole(self, mem: &Memory) -> Result<(Packet, Part), DropReason> {
-        let first = self.first.ok_or(DropReason::FragmentEnd)?;
-        let tos = self.ecn.join(first.info.tos)?;
-        let len = first.whole_len(self.len)?;
-        let mut runs = self.runs.into_values().chain(self.last.map(|(_, run)| run));
-        let mut joined = runs.next().ok_or(DropReason::FragmentEnd)?;
-        runs.for_each(|run| joined.join(mem, run));
-        let mut pkt = joined.into_packet();
-        pkt.meta.cut = Cut::Whole;
-        match first.info.version() {
-            // Somebody may have sent one small fragment with DF and a large one without.
-            Version::V4 => whole::v4(mem, &mut pkt, first.header_len, len, tos, self.largest_df == self.largest)?,
-            Version::V6 => whole::v6(mem, &mut pkt, (first.header_len, first.next_header_at), len, tos)?,
-        }
-        Ok((pkt, first))
+    /// Takes all fragments out as one packet. They follow one another.
+    pub(crate) fn join(&mut self, mem: &Memory, joins: bool) -> Option<Joined> {
+        let last = self.last.take().map(|(_, run)| run);
+        let run = match self.earlier.take() {
+            None => last?,
+            Some(mut earlier) => {
+                let mut runs = earlier.drain().chain(last);
+                let mut joined = runs.next()?;
+                runs.for_each(|run| joined.join(mem, run, joins));
+                joined
+            }
+        };
+        Some(Joined {
+            pkt: run.into_packet(joins),
+            first: self.first,
+            len: self.len,
+            ecn: self.ecn,
+            largest: self.largest,
+            dont_fragment: self.largest_df == self.largest,
+        })
     }
 
-    /// The first fragment as it came, with its summary, if it has come.
-    pub(crate) fn into_first(self) -> Option<(Packet, Info)> {
+    /// Takes out the first fragment as it came, with its summary, if it has come.
+    pub(crate) fn take_first(&mut self) -> Option<(Packet, Info)> {
         let part = self.first?;
-        let run = self.runs.into_values().next().or(self.last.map(|(_, run)| run))?;
+        let last = self.last.take().map(|(_, run)| run);
+        let run = self.earlier.take().and_then(|mut runs| runs.drain().next()).or(last)?;
         let mut pkt = run.into_first();
         pkt.trim(part.len());
         Some((pkt, Info { total_len: part.len(), ..part.info }))
@@ -170,6 +216,11 @@ impl Queue {
     /// Fragments that it holds.
     pub(crate) fn fragments(&self) -> u64 {
         self.fragments
+    }
+
+    /// Where what has come ends, whatever is missing before.
+    pub(crate) fn highest(&self) -> usize {
+        self.last.as_ref().map_or(0, |(_, run)| run.end)
     }
 
     /// The link of the fragment that came last.
@@ -184,6 +235,7 @@ impl Queue {
 
     /// The same, counted piece by piece.
     pub(crate) fn truesize(&self) -> usize {
-        self.runs.values().chain(self.last.as_ref().map(|(_, run)| run)).map(Run::truesize).sum()
+        let earlier = self.earlier.iter().flat_map(|runs| runs.iter());
+        earlier.chain(self.last.as_ref().map(|(_, run)| run)).map(Run::truesize).sum()
     }
 }

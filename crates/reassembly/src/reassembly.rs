@@ -1,317 +1,339 @@
-//! Datagrams for this node, put together from their fragments.
+//! Datagrams, put together from their fragments.
 
-use std::time::Duration;
-
-use base::{Counters, DropReason, Instant, LinkId, Mib};
+use base::{Counters, DropReason, Instant, LinkId};
 use packet::{Csum, Cut, Memory, Packet};
 use wire::ip::Info;
 use wire::{FragInfo, Version, icmpv6};
 
-use crate::distance::Distances;
-use crate::part::{Key, ParameterProblem, Part};
-use crate::queue::{Queue, Refused};
-use crate::table::{QueueId, Table};
+use crate::cache::Cache;
+use crate::config::Config;
+use crate::key::Key;
+use crate::keyed::Id;
+use crate::lowpan::{self, LowpanInfo};
+use crate::part::{ParameterProblem, Part};
+use crate::queue::{Added, Joined, Refused};
+use crate::user::Asker;
+use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 use crate::whole;
 
-/// How much may wait, and how long. The defaults are Linux's.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Memory in bytes of `truesize` at which no further fragment is taken (`ipfrag_high_thresh`); 0 takes none.
-    pub high_thresh: usize,
-    /// How long an IPv4 datagram may take from the fragment that comes first (`ipfrag_time`).
-    pub timeout_v4: Duration,
-    /// The same for IPv6 (`ip6frag_time`).
-    pub timeout_v6: Duration,
-    /// Fragments that an IPv4 source may send between two of one datagram (`ipfrag_max_dist`); 0 is without limit.
-    pub max_distance: u32,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            high_thresh: 4 << 20,
-            timeout_v4: Duration::from_secs(30),
-            timeout_v6: Duration::from_secs(60),
-            max_distance: 64,
-        }
-    }
-}
-
-/// The fragments for this node that wait for others of their datagrams.
-#[derive(Debug, Default)]
+/// The fragments that wait for others of their datagrams, of all users.
+#[derive(Debug)]
 pub struct Reassembly {
-    limits: Limits,
-    table: Table,
-    distances: Distances,
-    memory: usize,
+    tables: [Cache; Table::ALL.len()],
+    evicted: Vec<Evicted>,
 }
 
-/// What became of a fragment.
-#[derive(Debug)]
-pub enum Verdict {
-    /// It was the last one missing: the datagram, without a trace of fragmentation but its pieces.
-    Whole(Packet),
-    /// It waits for others.
-    Held,
-    /// It waits for others. The ones that waited before it are dropped for [`DropReason::FragmentDistance`].
-    Restarted {
-        /// How many they were.
-        packets: u64,
-    },
-    /// It is dropped.
-    Drop {
-        /// Why.
-        reason: DropReason,
-        /// How many packets are dropped: with it, what waited of its datagram unless it was a duplicate.
-        packets: u64,
-    },
-    /// It is dropped, and its sender is told by an ICMPv6 parameter problem.
-    Refuse {
-        /// What is quoted. It begins with its IP header, and is the fragment as it came; or the whole datagram, for
-        /// [`DropReason::FragmentNested`].
-        pkt: Packet,
-        /// Why.
-        reason: DropReason,
-        /// The message's code.
-        code: icmpv6::Problem,
-        /// What the message points to, in bytes from the front of `pkt`.
-        pointer: usize,
-    },
+/// Datagrams that share one limit, as they do in Linux.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Table {
+    /// IPv4, whoever asks (`FRAG` in `/proc/net/sockstat`).
+    V4,
+    /// IPv6, whoever asks but tracking (`FRAG6` in `/proc/net/sockstat6`).
+    V6,
+    /// IPv6 tracking.
+    TrackingV6,
+    /// 6LoWPAN.
+    Lowpan,
 }
 
-/// A datagram that was not whole in time.
-#[derive(Debug)]
-pub struct Expired {
-    /// Its first fragment, of which an ICMP error tells the sender, and that one's summary; `None` if it has not come.
-    pub first: Option<(Packet, Info)>,
-    /// The link by which the last fragment came.
-    pub link: LinkId,
-    /// How many fragments are dropped for [`DropReason::FragmentTimeout`], the first one included.
-    pub packets: u64,
-}
+impl Table {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::V4, Self::V6, Self::TrackingV6, Self::Lowpan];
 
-/// The counters of one family.
-#[derive(Clone, Copy)]
-struct Mibs {
-    requests: Mib,
-    oks: Mib,
-    fails: Mib,
-    timeout: Mib,
-}
-
-impl Mibs {
-    const fn of(version: Version) -> Self {
+    const fn of(asker: Asker, version: Version) -> Self {
         match version {
-            Version::V4 => Self {
-                requests: Mib::IpReasmReqds,
-                oks: Mib::IpReasmOKs,
-                fails: Mib::IpReasmFails,
-                timeout: Mib::IpReasmTimeout,
-            },
-            Version::V6 => Self {
-                requests: Mib::Ip6ReasmReqds,
-                oks: Mib::Ip6ReasmOKs,
-                fails: Mib::Ip6ReasmFails,
-                timeout: Mib::Ip6ReasmTimeout,
-            },
+            Version::V4 => Self::V4,
+            Version::V6 if asker.user.only_looks_on(version) => Self::TrackingV6,
+            Version::V6 => Self::V6,
         }
     }
+}
+
+/// What a table holds: `inuse` and `memory` of Linux's `sockstat`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Usage {
+    /// Datagrams that wait.
+    pub queues: usize,
+    /// Bytes that are charged for them.
+    pub memory: usize,
 }
 
 impl Reassembly {
     /// Nothing waits yet.
-    pub fn new(limits: Limits) -> Self {
-        Self { limits, ..Self::default() }
+    pub fn new(config: Config) -> Self {
+        let Config { policy, v4, v6, tracking_v6, lowpan, max_distance } = config;
+        let [v6, tracking_v6, lowpan] = [v6, tracking_v6, lowpan].map(|limits| Cache::new(limits, policy, 0));
+        Self { tables: [Cache::new(v4, policy, max_distance), v6, tracking_v6, lowpan], evicted: Vec::new() }
     }
 
     /// Takes in a fragment: a packet that begins with its IP header, of which `info` is the summary, and that came in by
-    /// the link in its `meta`. One that is no fragment is whole already.
+    /// the link in its `meta`. One that is no fragment is whole already. What made room for it is told by
+    /// [`drain_evicted`](Self::drain_evicted).
     pub fn handle_fragment(
         &mut self,
         now: Instant,
         mem: &Memory,
+        asker: Asker,
         mut pkt: Packet,
         info: &Info,
         counters: &mut Counters,
     ) -> Verdict {
-        let Some(fragment) = info.fragment else { return Verdict::Whole(pkt) };
-        let mibs = Mibs::of(info.version());
-        counters.count(mibs.requests);
+        let Some(fragment) = info.fragment else { return Verdict::Whole { pkt, max_size: 0 } };
+        let version = info.version();
+        let only_looks_on = asker.user.only_looks_on(version);
+        let mut count = Count((!only_looks_on).then(|| (counters, Mibs::of(version))));
+        count.request();
         let part = match part_of(mem, &mut pkt, info, fragment) {
             Ok(part) => part,
             Err(reason) => {
-                counters.count(mibs.fails);
+                count.fail();
                 return Verdict::Drop { reason, packets: 1 };
             }
         };
-        let v6 = info.version() == Version::V6;
-        if v6 && fragment.is_atomic() {
-            return atomic(mem, pkt, &part, counters);
+        if version == Version::V6 {
+            if fragment.is_atomic() {
+                return atomic(mem, pkt, &part, only_looks_on, &mut count);
+            }
+            match part.check_header_chain() {
+                Err(_) if only_looks_on => return Verdict::Pass { pkt, packets: 0 },
+                Err(problem) => return refuse(pkt, problem, &mut count),
+                Ok(()) => {}
+            }
         }
-        if v6 && let Err(problem) = part.check_header_chain() {
-            return refuse(pkt, problem, counters);
-        }
-        if self.limits.high_thresh == 0 || self.memory > self.limits.high_thresh {
-            counters.count(mibs.fails);
+        let table = Table::of(asker, version);
+        if !self.table(table).admits(&pkt) {
+            count.fail();
             return Verdict::Drop { reason: DropReason::FragmentMemory, packets: 1 };
         }
-        if v6 && let Err(problem) = part.check_lengths() {
-            return refuse(pkt, problem, counters);
+        let key = Key::ip(asker, &pkt, info, fragment);
+        if version == Version::V6
+            && let Err(problem) = part.check_lengths()
+        {
+            return if only_looks_on { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
         }
         // Its transport's sum covers other fragments too: nobody can make it from this one.
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
-        self.enqueue(now, mem, pkt, &part, fragment, counters)
+        self.enqueue(now, mem, table, key, pkt, &part, count)
+    }
+
+    /// A fragment with a wrong length, for somebody who only looks on (Linux's `nf_ct_frag6_queue`): one that ends nowhere
+    /// in a datagram is dropped, with any other its datagram is given up.
+    fn pass_on(&mut self, key: &Key, pkt: Packet, problem: ParameterProblem) -> Verdict {
+        if problem.reason == DropReason::FragmentTooLong {
+            return Verdict::Drop { reason: problem.reason, packets: 1 };
+        }
+        let cache = self.table(Table::TrackingV6);
+        let packets = cache.find(key).map_or(0, |id| cache.close(id).fragments());
+        Verdict::Pass { pkt, packets }
     }
 
     /// Adds a fragment to its queue.
+    #[expect(clippy::too_many_arguments, reason = "all that is known of it")]
     fn enqueue(
         &mut self,
         now: Instant,
         mem: &Memory,
+        table: Table,
+        key: Key,
         pkt: Packet,
         part: &Part,
-        fragment: FragInfo,
-        counters: &mut Counters,
+        mut count: Count<'_>,
     ) -> Verdict {
-        let mibs = Mibs::of(part.info.version());
-        let id = self.find_or_open(now, &pkt, part, fragment);
-        let restarted = self.restart_if_too_far(id, now, part);
+        let asker = key.asker();
+        let joins = asker.user.joins();
+        let cache = self.table(table);
+        let id = cache.find_or_open(now, key);
+        let restarted = cache.restart_if_too_far(id, now);
         if restarted > 0 {
-            counters.count(mibs.fails);
+            count.fail();
         }
-        let queue = self.table.queue_mut(id);
-        let before = queue.charged();
-        let added = queue.add(mem, pkt, part);
-        self.memory += queue.charged() - before;
-        match added {
-            Ok(false) if restarted > 0 => Verdict::Restarted { packets: restarted },
-            Ok(false) => Verdict::Held,
-            Ok(true) => self.complete(id, mem, counters),
-            Err(Refused::Fragment(reason)) => Verdict::Drop { reason, packets: 1 },
+        match cache.add(id, mem, pkt, (&part.span(), Some(part)), joins) {
+            Ok(Added::Whole) => self.complete(table, id, mem, joins, count),
+            Ok(Added::Nearer | Added::Hardly) => match self.make_room(table, id, &mut count) {
+                Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted },
+                None if restarted > 0 => Verdict::Restarted { packets: restarted },
+                None => Verdict::Held,
+            },
+            Err(Refused::Datagram(reason)) if leaves_others(table, reason) => {
+                cache.close_if_empty(id);
+                Verdict::Drop { reason, packets: 1 }
+            }
             Err(Refused::Datagram(reason)) => {
-                if reason == DropReason::FragmentOverlap && part.info.version() == Version::V4 {
-                    counters.count(Mib::IpExtReasmOverlaps);
-                }
-                counters.count(mibs.fails);
-                let packets = self.close(id).fragments() + restarted + 1;
+                count.fail_for(reason);
+                let packets = cache.close(id).fragments() + restarted + 1;
                 Verdict::Drop { reason, packets }
+            }
+            Err(Refused::Fragment(reason)) => {
+                cache.close_if_empty(id);
+                Verdict::Drop { reason, packets: restarted + 1 }
             }
         }
     }
 
-    /// The queue of a fragment's datagram.
-    fn find_or_open(&mut self, now: Instant, pkt: &Packet, part: &Part, fragment: FragInfo) -> QueueId {
-        let key = Key::new(pkt, &part.info, fragment);
-        if let Some(id) = self.table.find(&key) {
-            return id;
+    /// Takes in a 6LoWPAN fragment: its bytes alone, as they were before compression, of which `info` says the rest, with
+    /// the link it came in by in its `meta`. The first begins with the IPv6 header. Nothing is answered and nothing
+    /// counted, and nothing joined for good.
+    ///
+    /// Pieces may come in any order; Linux, and [`Policy::Linux`](crate::Policy::Linux), drop what comes before the end of
+    /// what is there. An overlap ends the datagram (RFC 4944 §5.3), where Linux drops the fragment alone.
+    pub fn handle_lowpan(&mut self, now: Instant, mem: &Memory, mut pkt: Packet, info: &LowpanInfo) -> Verdict {
+        let span = info.span(pkt.len());
+        let reason = match () {
+            () if !lowpan::SIZES.contains(&info.size) => Some(DropReason::FragmentTooLong),
+            () if span.end > usize::from(info.size) => Some(DropReason::FragmentEnd),
+            () if pkt.is_empty() => Some(DropReason::FragmentEmpty),
+            () if span.more && !span.end.is_multiple_of(8) => Some(DropReason::FragmentLength),
+            () if !self.table(Table::Lowpan).admits(&pkt) => Some(DropReason::FragmentMemory),
+            () => None,
+        };
+        if let Some(reason) = reason {
+            return Verdict::Drop { reason, packets: 1 };
         }
-        if self.counts_distance(part.info.version()) {
-            self.distances.open(key.src);
+        if let Csum::Partial { .. } = pkt.meta.csum {
+            pkt.meta.csum = Csum::None;
         }
-        self.memory += Table::QUEUE_SIZE;
-        self.table.insert(key, now + self.timeout(part.info.version()))
-    }
-
-    /// Empties a queue whose last fragment is too long ago, and returns how many fragments it held.
-    fn restart_if_too_far(&mut self, id: QueueId, now: Instant, part: &Part) -> u64 {
-        if !self.counts_distance(part.info.version()) {
-            return 0;
+        let key = Key::lowpan(pkt.meta.link, info);
+        let cache = self.table(Table::Lowpan);
+        let id = cache.find_or_open(now, key);
+        if cache.wants_order() && span.offset < cache.queue(id).highest() {
+            return Verdict::Drop { reason: DropReason::FragmentOverlap, packets: 1 };
         }
-        let deadline = now + self.timeout(part.info.version());
-        let queue = self.table.queue_mut(id);
-        let too_far = self.distances.advance(part.info.src, &mut queue.number, self.limits.max_distance);
-        let held = queue.fragments();
-        if !too_far || held == 0 {
-            return 0;
+        match cache.add(id, mem, pkt, (&span, None), false) {
+            Ok(Added::Whole) => self.complete(Table::Lowpan, id, mem, false, Count(None)),
+            Ok(Added::Nearer | Added::Hardly) => match self.make_room(Table::Lowpan, id, &mut Count(None)) {
+                Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets },
+                None => Verdict::Held,
+            },
+            Err(Refused::Fragment(reason)) => {
+                cache.close_if_empty(id);
+                Verdict::Drop { reason, packets: 1 }
+            }
+            Err(Refused::Datagram(reason)) => {
+                let packets = cache.close(id).fragments() + 1;
+                Verdict::Drop { reason, packets }
+            }
         }
-        self.memory -= queue.charged();
-        queue.restart();
-        self.table.postpone(id, deadline);
-        held
     }
 
     /// Makes one packet of a queue that has all fragments.
-    fn complete(&mut self, id: QueueId, mem: &Memory, counters: &mut Counters) -> Verdict {
-        let mibs = Mibs::of(self.table.version(id));
-        let queue = self.close(id);
+    fn complete(&mut self, table: Table, id: Id, mem: &Memory, joins: bool, mut count: Count<'_>) -> Verdict {
+        let mut queue = self.table(table).close(id);
         let packets = queue.fragments();
-        match queue.into_whole(mem) {
-            Ok((pkt, first)) => {
-                counters.count(mibs.oks);
-                if first.is_nested() {
-                    let pointer = first.info.header_len - wire::frag::Header::LEN;
-                    return refuse(pkt, nested(pointer), counters);
-                }
-                Verdict::Whole(pkt)
+        let made = queue.join(mem, joins).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));
+        match made {
+            Ok((pkt, Some(first), _)) if first.is_nested() && table != Table::TrackingV6 => {
+                count.ok();
+                let pointer = first.info.header_len - wire::frag::Header::LEN;
+                refuse(pkt, nested(pointer), &mut count)
+            }
+            Ok((pkt, _, max_size)) => {
+                count.ok();
+                Verdict::Whole { pkt, max_size }
             }
             Err(reason) => {
-                counters.count(mibs.fails);
+                count.fail();
                 Verdict::Drop { reason, packets }
             }
         }
     }
 
-    /// Takes a queue out, and with it its share of memory.
-    fn close(&mut self, id: QueueId) -> Queue {
-        let (key, queue) = self.table.remove(id);
-        debug_assert_eq!(queue.charged(), queue.truesize(), "what was charged for {key:?}");
-        self.memory -= queue.charged() + Table::QUEUE_SIZE;
-        if self.counts_distance(Version::of_addr(key.src)) {
-            self.distances.close(key.src);
-        }
-        debug_assert!(self.table.len() > 0 || self.memory == 0, "{} bytes for nothing", self.memory);
-        queue
+    /// Gives up datagrams until a table is below its limit. If that of `id` is among them, returns how many fragments it
+    /// had.
+    fn make_room(&mut self, table: Table, id: Id, count: &mut Count<'_>) -> Option<u64> {
+        let Self { tables, evicted, .. } = self;
+        let mut own = None;
+        tables[table as usize].make_room(|victim, queue| {
+            count.fail();
+            let (link, packets) = (queue.link(), queue.fragments());
+            if victim == id {
+                own = Some(packets);
+            } else if let Some(known) = evicted.iter_mut().find(|known| known.link == link) {
+                known.packets += packets;
+            } else {
+                evicted.push(Evicted { link, packets });
+            }
+        });
+        own
+    }
+
+    /// What made room for others since this was last called.
+    pub fn drain_evicted(&mut self) -> std::vec::Drain<'_, Evicted> {
+        self.evicted.drain(..)
     }
 
     /// When the next datagram times out.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.table.next().map(|(_, deadline)| deadline)
+        self.tables.iter().filter_map(Cache::next).map(|(deadline, _)| deadline).min()
     }
 
-    /// Drops the datagrams that are not whole in time, and appends them to `expired`.
-    pub fn handle_timeout(&mut self, now: Instant, counters: &mut Counters, expired: &mut Vec<Expired>) {
-        while let Some((id, deadline)) = self.table.next()
-            && deadline <= now
-        {
-            let mibs = Mibs::of(self.table.version(id));
-            counters.count(mibs.timeout);
-            counters.count(mibs.fails);
-            let queue = self.close(id);
-            let (link, packets) = (queue.link(), queue.fragments());
-            expired.push(Expired { first: queue.into_first(), link, packets });
+    /// Drops the datagrams that are not whole in time, and appends them to `expired`. Of a link that is gone nobody is
+    /// told, and IPv6 does not count it.
+    pub fn handle_timeout(
+        &mut self,
+        now: Instant,
+        is_there: impl Fn(LinkId) -> bool,
+        counters: &mut Counters,
+        expired: &mut Vec<Expired>,
+    ) {
+        for table in Table::ALL {
+            let cache = self.table(table);
+            while let Some((deadline, id)) = cache.next()
+                && deadline <= now
+            {
+                let asker = cache.asker(id);
+                let mut queue = cache.close(id);
+                let (link, packets) = (queue.link(), queue.fragments());
+                let is_there = is_there(link);
+                // Tracking counts what times out, and nothing else.
+                let mibs = match table {
+                    Table::V4 => Some(Mibs::of(Version::V4)),
+                    Table::V6 | Table::TrackingV6 => is_there.then(|| Mibs::of(Version::V6)),
+                    Table::Lowpan => None,
+                };
+                Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
+                let first = if is_there { queue.take_first() } else { None };
+                expired.push(Expired { first, link, packets, asker });
+            }
         }
+    }
+
+    /// What one table holds.
+    pub fn usage(&self, table: Table) -> Usage {
+        let cache = &self.tables[table as usize];
+        Usage { queues: cache.queues(), memory: cache.memory() }
     }
 
     /// Bytes of memory that fragments and their queues hold.
     pub fn memory(&self) -> usize {
-        self.memory
+        self.tables.iter().map(Cache::memory).sum()
     }
 
     /// Datagrams that wait.
     pub fn queues(&self) -> usize {
-        self.table.len()
+        self.tables.iter().map(Cache::queues).sum()
     }
 
     /// Panics unless memory is charged for what is there. For tests.
     pub fn check_invariants(&self) {
-        let held: usize = self.table.iter().map(|queue| queue.truesize() + Table::QUEUE_SIZE).sum();
-        assert_eq!(self.memory, held, "charged, and held by {} queues", self.queues());
-        assert!(self.distances.len() <= self.queues(), "sources without queues");
+        self.tables.iter().for_each(Cache::check_invariants);
     }
 
-    const fn timeout(&self, version: Version) -> Duration {
-        match version {
-            Version::V4 => self.limits.timeout_v4,
-            Version::V6 => self.limits.timeout_v6,
-        }
+    fn table(&mut self, table: Table) -> &mut Cache {
+        &mut self.tables[table as usize]
     }
+}
 
-    /// Whether old fragments are told from new ones by how many came between.
-    const fn counts_distance(&self, version: Version) -> bool {
-        matches!(version, Version::V4) && self.limits.max_distance > 0
+impl Default for Reassembly {
+    fn default() -> Self {
+        Self::new(Config::default())
     }
+}
+
+/// Whether a fragment that contradicts its datagram does not end that, as in Linux's `nf_ct_frag6_queue`.
+const fn leaves_others(table: Table, reason: DropReason) -> bool {
+    matches!((table, reason), (Table::TrackingV6, DropReason::FragmentEnd | DropReason::FragmentEmpty))
 }
 
 /// Brings a fragment's headers into the head, and says which part of its datagram it is.
@@ -327,31 +349,49 @@ fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> R
     }
 }
 
+/// Gives a datagram the headers of a whole one. Returns with it the first fragment and the size of the largest.
+///
+/// # Errors
+/// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
+fn finish(mem: &Memory, joined: Joined) -> Result<(Packet, Option<Part>, usize), DropReason> {
+    let Joined { mut pkt, first, len, ecn, largest, dont_fragment } = joined;
+    pkt.meta.cut = Cut::Whole;
+    if let Some(first) = &first {
+        let tos = ecn.join(first.info.tos)?;
+        let len = first.whole_len(len)?;
+        match first.info.version() {
+            Version::V4 => whole::v4(mem, &mut pkt, first.header_len, len, tos, dont_fragment)?,
+            Version::V6 => whole::v6(mem, &mut pkt, (first.header_len, first.next_header_at), len, tos)?,
+        }
+    }
+    Ok((pkt, first, largest))
+}
+
 /// A packet that has a fragment header and yet is whole: it does not touch others of its identification (RFC 6946).
-fn atomic(mem: &Memory, mut pkt: Packet, part: &Part, counters: &mut Counters) -> Verdict {
-    if part.is_nested() {
-        counters.count(Mib::Ip6ReasmOKs);
-        return refuse(pkt, nested(part.header_len), counters);
+fn atomic(mem: &Memory, mut pkt: Packet, part: &Part, only_looks_on: bool, count: &mut Count<'_>) -> Verdict {
+    if part.is_nested() && !only_looks_on {
+        count.ok();
+        return refuse(pkt, nested(part.header_len), count);
     }
     let places = (part.header_len, part.next_header_at);
     let made = part.whole_len(part.end).and_then(|len| whole::v6(mem, &mut pkt, places, len, part.info.tos));
     match made {
         Ok(()) => {
-            counters.count(Mib::Ip6ReasmOKs);
+            count.ok();
             if pkt.meta.cut == Cut::Fragment {
                 pkt.meta.cut = Cut::Whole;
             }
-            Verdict::Whole(pkt)
+            Verdict::Whole { pkt, max_size: part.len() }
         }
         Err(reason) => {
-            counters.count(Mib::Ip6ReasmFails);
+            count.fail();
             Verdict::Drop { reason, packets: 1 }
         }
     }
 }
 
-fn refuse(pkt: Packet, problem: ParameterProblem, counters: &mut Counters) -> Verdict {
-    counters.count(Mib::Ip6InHdrErrors);
+fn refuse(pkt: Packet, problem: ParameterProblem, count: &mut Count<'_>) -> Verdict {
+    count.header_error();
     let ParameterProblem { reason, code, pointer } = problem;
     Verdict::Refuse { pkt, reason, code, pointer }
 }

@@ -22,10 +22,20 @@ impl Run {
     }
 
     /// Appends `pkt`, and returns by how much the memory grew that the run pins.
+    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, joins: bool) -> usize {
+        if joins {
+            return self.coalesce(mem, pkt);
+        }
+        let growth = pkt.truesize();
+        self.more.push(pkt);
+        growth
+    }
+
+    /// Joins `pkt` to what is there, if it can be.
     ///
     /// Only the last packet is ever added to, so bytes stay in order. A small packet does not take one of its slots, but
     /// stays a packet with room behind, to which those that follow are copied.
-    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet) -> usize {
+    fn coalesce(&mut self, mem: &Memory, pkt: Packet) -> usize {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let is_small = pkt.truesize() > 4 * pkt.len();
         let pkt = if is_small && pkt.len() > last.tailroom() {
@@ -42,19 +52,20 @@ impl Run {
     }
 
     /// Appends all of `next`, which follows.
-    pub(crate) fn join(&mut self, mem: &Memory, next: Self) {
+    pub(crate) fn join(&mut self, mem: &Memory, next: Self, joins: bool) {
         self.end = next.end;
-        self.append(mem, next.first);
+        self.append(mem, next.first, joins);
         for pkt in next.more {
-            self.append(mem, pkt);
+            self.append(mem, pkt, joins);
         }
     }
 
-    /// All of it in one packet, by reference: in slots as long as there are some, then as children.
-    pub(crate) fn into_packet(self) -> Packet {
+    /// All of it in one packet, by reference: in slots as long as there are some, then as children; or each piece but
+    /// the first as a child of its own.
+    pub(crate) fn into_packet(self, joins: bool) -> Packet {
         let mut whole = self.first;
         for pkt in self.more {
-            whole.append(pkt);
+            if joins { whole.append(pkt) } else { whole.push_child(pkt) }
         }
         whole
     }

@@ -2,13 +2,14 @@
 //! as it does in the real one.
 
 use packet::{Buf, Memory, Packet};
-use reassembly::{CutShort, Limits};
+use reassembly::{CutShort, Policy};
 use wire::Version;
 use wire::ip::Info;
 
+pub(crate) mod ops;
 pub(crate) mod world;
 
-use world::{BOTH, Piece, World, byte_at};
+use world::{BOTH, Piece, World, byte_at, limited};
 
 /// One fragment or a jump in time: what kind, of which datagram, where, how long.
 pub(crate) type Step = (u8, u8, u8, u8);
@@ -108,7 +109,7 @@ impl Holes {
 pub(crate) fn run(steps: &[Step]) {
     let mut worlds = BOTH.map(|version| {
         // The model does not count how far apart fragments are.
-        World::with_limits(version, Limits { max_distance: 0, ..Limits::default() })
+        World::with_config(version, limited(Policy::Fair, 4 << 20, 0))
     });
     let mut known = [(); 2].map(|()| [(); DATAGRAMS].map(|()| Holes::new()));
     for &(kind, who, at, len) in steps {
@@ -194,7 +195,7 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8) -> Packet {
 
 /// Sends whatever looks like an IP packet, and checks that memory is charged for what is there.
 pub(crate) fn hostile(packets: &[Vec<u8>]) {
-    let mut world = World::with_limits(Version::V6, Limits { high_thresh: 100_000, ..Limits::default() });
+    let mut world = World::with_config(Version::V6, limited(Policy::Fair, 100_000, 64));
     for bytes in packets {
         let Ok(info) = Info::parse(bytes, bytes.len()) else {
             let mut pkt = shaped(&world.mem, bytes, bytes.len() as u8);

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use packet::{Cut, Memory, Packet};
-use reassembly::{Limits, Reassembly, Verdict};
+use reassembly::{Asker, Config, Limits, Policy, Reassembly, Verdict};
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, icmpv6, ipv4, ipv6};
 
@@ -154,6 +154,18 @@ impl Moved {
     }
 }
 
+/// Limits of every table alike.
+pub(crate) fn limited(policy: Policy, high_thresh: usize, max_distance: u32) -> Config {
+    let Config { v4, v6, tracking_v6, lowpan, .. } = Config::default();
+    let [v4, v6, tracking_v6, lowpan] = [v4, v6, tracking_v6, lowpan].map(|it| Limits { high_thresh, ..it });
+    Config { policy, v4, v6, tracking_v6, lowpan, max_distance }
+}
+
+/// As much as it takes.
+pub(crate) fn no_limits() -> Config {
+    limited(Policy::Fair, usize::MAX, 0)
+}
+
 /// An ICMPv6 parameter problem: why, its code, its pointer.
 pub(crate) type Refused = (DropReason, icmpv6::Problem, usize);
 
@@ -164,7 +176,12 @@ pub(crate) struct World {
     pub(crate) counters: Counters,
     pub(crate) now: Instant,
     pub(crate) link: LinkId,
+    pub(crate) asker: Asker,
     pub(crate) delivered: Vec<Packet>,
+    /// For each, the largest fragment.
+    pub(crate) max_sizes: Vec<usize>,
+    /// Fragments that went on as they came.
+    pub(crate) passed: Vec<Packet>,
     pub(crate) refused: Vec<Refused>,
     /// Packets dropped, by reason, in the order in which they were.
     pub(crate) dropped: Vec<(DropReason, u64)>,
@@ -174,18 +191,21 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(version: Version) -> Self {
-        Self::with_limits(version, Limits::default())
+        Self::with_config(version, Config::default())
     }
 
-    pub(crate) fn with_limits(version: Version, limits: Limits) -> Self {
+    pub(crate) fn with_config(version: Version, config: Config) -> Self {
         Self {
             version,
             mem: Memory::heap(),
-            reassembly: Reassembly::new(limits),
+            reassembly: Reassembly::new(config),
             counters: Counters::ZERO,
             now: Instant::ZERO,
             link: LINK,
+            asker: Asker::LOCAL,
             delivered: Vec::new(),
+            max_sizes: Vec::new(),
+            passed: Vec::new(),
             refused: Vec::new(),
             dropped: Vec::new(),
             sent: 0,
@@ -208,13 +228,28 @@ impl World {
         pkt.meta.link = self.link;
         pkt.meta.cut = if info.fragment.is_some() { Cut::Fragment } else { Cut::Whole };
         self.sent += 1;
-        match self.reassembly.handle_fragment(self.now, &self.mem, pkt, &info, &mut self.counters) {
-            Verdict::Whole(pkt) => {
+        let Self { now, mem, asker, counters, .. } = self;
+        let verdict = self.reassembly.handle_fragment(*now, mem, *asker, pkt, &info, counters);
+        self.note(verdict, bytes);
+    }
+
+    /// Notes what became of a fragment whose bytes are `bytes`.
+    pub(crate) fn note(&mut self, verdict: Verdict, bytes: &[u8]) {
+        match verdict {
+            Verdict::Whole { pkt, max_size } => {
                 pkt.check_invariants();
                 assert_eq!(pkt.meta.cut, Cut::Whole);
                 self.delivered.push(pkt);
+                self.max_sizes.push(max_size);
             }
             Verdict::Held => {}
+            Verdict::Pass { pkt, packets } => {
+                assert_eq!(pkt.to_vec(), bytes, "what goes on is the fragment as it came");
+                self.passed.push(pkt);
+                if packets > 0 {
+                    self.dropped.push((DropReason::FragmentLength, packets));
+                }
+            }
             Verdict::Restarted { packets } => self.dropped.push((DropReason::FragmentDistance, packets)),
             Verdict::Drop { reason, packets } => self.dropped.push((reason, packets)),
             Verdict::Refuse { pkt, reason, code, pointer } => {
@@ -224,6 +259,8 @@ impl World {
                 self.refused.push((reason, code, pointer));
             }
         }
+        let evicted = self.reassembly.drain_evicted().map(|it| (DropReason::FragmentEvicted, it.packets));
+        self.dropped.extend(evicted);
         self.reassembly.check_invariants();
     }
 
@@ -232,7 +269,7 @@ impl World {
         let mut expired = Vec::new();
         while let Some(deadline) = self.reassembly.poll_timeout() {
             self.now = deadline;
-            self.reassembly.handle_timeout(self.now, &mut self.counters, &mut expired);
+            self.reassembly.handle_timeout(self.now, |_| true, &mut self.counters, &mut expired);
             self.reassembly.check_invariants();
         }
         assert_eq!((self.reassembly.queues(), self.reassembly.memory()), (0, 0));

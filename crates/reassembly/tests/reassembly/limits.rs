@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId, SaId};
 use packet::{Memory, Packet, Pool};
-use reassembly::Limits;
+use reassembly::Policy;
 use wire::Version;
 
-use crate::world::{BOTH, Moved, Piece, World, last, part};
+use crate::world::{BOTH, Moved, Piece, World, last, limited, part};
 
 /// The memory that one queue with one small piece takes.
 fn memory_of_one(version: Version) -> usize {
@@ -21,7 +21,7 @@ fn a_full_table_refuses_everything_and_keeps_what_it_has() {
     for version in BOTH {
         let one = memory_of_one(version);
         let high_thresh = 19 * one + one / 2;
-        let mut world = World::with_limits(version, Limits { high_thresh, max_distance: 0, ..Limits::default() });
+        let mut world = World::with_config(version, limited(Policy::Linux, high_thresh, 0));
         for id in 0..40 {
             world.send(Piece { id, ..part(0, 104) });
         }
@@ -45,7 +45,7 @@ fn a_full_table_refuses_everything_and_keeps_what_it_has() {
 #[test]
 fn memory_may_pass_the_limit_by_one_piece() {
     let one = memory_of_one(Version::V4);
-    let mut world = World::with_limits(Version::V4, Limits { high_thresh: one, ..Limits::default() });
+    let mut world = World::with_config(Version::V4, limited(Policy::Linux, one, 64));
     for id in 0..3 {
         world.send(Piece { id, ..part(0, 104) });
     }
@@ -54,8 +54,8 @@ fn memory_may_pass_the_limit_by_one_piece() {
 
 #[test]
 fn a_limit_of_zero_refuses_all() {
-    for version in BOTH {
-        let mut world = World::with_limits(version, Limits { high_thresh: 0, ..Limits::default() });
+    for (version, policy) in [(BOTH[0], Policy::Linux), (BOTH[1], Policy::Linux), (BOTH[0], Policy::Fair)] {
+        let mut world = World::with_config(version, limited(policy, 0, 64));
         world.send_all(&[part(0, 104), last(104, 8)]);
         let moved = Moved { requests: 2, fails: 2, ..Moved::default() };
         assert_eq!(world.counters, moved.counters(version));
@@ -75,9 +75,9 @@ fn the_time_runs_from_the_piece_that_came_first() {
         assert_eq!(world.reassembly.poll_timeout(), Some(deadline));
         let mut expired = Vec::new();
         let before = Instant::from_nanos(deadline.as_nanos() - 1);
-        world.reassembly.handle_timeout(before, &mut world.counters, &mut expired);
+        world.reassembly.handle_timeout(before, |_| true, &mut world.counters, &mut expired);
         assert_eq!((expired.len(), world.reassembly.queues()), (0, 1));
-        world.reassembly.handle_timeout(deadline, &mut world.counters, &mut expired);
+        world.reassembly.handle_timeout(deadline, |_| true, &mut world.counters, &mut expired);
         assert_eq!((expired.len(), world.reassembly.queues()), (1, 0));
         assert_eq!((expired[0].packets, world.reassembly.poll_timeout()), (2, None));
     }
@@ -85,7 +85,7 @@ fn the_time_runs_from_the_piece_that_came_first() {
 
 #[test]
 fn datagrams_time_out_in_the_order_of_their_deadlines() {
-    let mut world = World::with_limits(Version::V4, Limits { max_distance: 0, ..Limits::default() });
+    let mut world = World::with_config(Version::V4, limited(Policy::Fair, 4 << 20, 0));
     for id in 0..5 {
         world.now = Instant::from_nanos(id.into());
         world.send(Piece { id, ..part(0, 104) });
@@ -97,7 +97,7 @@ fn datagrams_time_out_in_the_order_of_their_deadlines() {
     let mut expired = Vec::new();
     let mut left = Vec::new();
     while let Some(deadline) = world.reassembly.poll_timeout() {
-        world.reassembly.handle_timeout(deadline, &mut world.counters, &mut expired);
+        world.reassembly.handle_timeout(deadline, |_| true, &mut world.counters, &mut expired);
         left.push((deadline.since(Instant::ZERO + Duration::from_secs(30)).as_nanos(), world.reassembly.queues()));
     }
     assert_eq!(left, [(1, 1), (3, 0)]);
@@ -136,7 +136,7 @@ fn the_distance_is_each_ipv4_sources_own_and_may_be_without_limit() {
         (Version::V6, 64, 1, true),
     ];
     for (version, max_distance, other_src, delivered) in cases {
-        let mut world = World::with_limits(version, Limits { max_distance, ..Limits::default() });
+        let mut world = World::with_config(version, limited(Policy::Fair, 4 << 20, max_distance));
         world.send(part(0, 104));
         (0..80).for_each(|id| world.send(Piece { id, src: other_src, ..part(0, 104) }));
         world.send(last(104, 8));
@@ -169,7 +169,8 @@ fn a_restarted_queue_has_its_whole_time_again() {
     world.now = Instant::ZERO + Duration::from_secs(20);
     world.send(part(104, 8));
     let mut expired = Vec::new();
-    world.reassembly.handle_timeout(Instant::ZERO + Duration::from_secs(49), &mut world.counters, &mut expired);
+    let early = Instant::ZERO + Duration::from_secs(49);
+    world.reassembly.handle_timeout(early, |_| true, &mut world.counters, &mut expired);
     assert_eq!((expired.len(), world.reassembly.queues()), (80, 1));
     assert_eq!(world.reassembly.poll_timeout(), Some(Instant::ZERO + Duration::from_secs(50)));
 }
@@ -280,8 +281,9 @@ fn a_packet_that_is_no_fragment_is_whole_and_not_counted() {
         let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
         pkt.meta.link = world.link;
         let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
-        let verdict = world.reassembly.handle_fragment(world.now, &world.mem, pkt, &info, &mut world.counters);
-        assert!(matches!(verdict, reassembly::Verdict::Whole(pkt) if pkt.to_vec() == bytes));
+        let World { reassembly, now, mem, asker, counters, .. } = &mut world;
+        let verdict = reassembly.handle_fragment(*now, mem, *asker, pkt, &info, counters);
+        assert!(matches!(verdict, reassembly::Verdict::Whole { pkt, max_size: 0 } if pkt.to_vec() == bytes));
         assert_eq!(world.counters, base::Counters::ZERO);
     }
 }

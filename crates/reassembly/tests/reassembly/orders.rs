@@ -5,17 +5,12 @@ use std::time::{Duration, Instant as Clock};
 use base::{Counters, Instant};
 use packet::{Memory, Packet};
 use proptest::prelude::*;
-use reassembly::{Limits, Reassembly, Verdict};
+use reassembly::{Asker, Reassembly, Verdict};
 use wire::Version;
 use wire::ip::Info;
 
 use crate::model;
-use crate::world::{BOTH, Moved, Piece, World, last, part};
-
-/// As much as it takes.
-fn no_limits() -> Limits {
-    Limits { high_thresh: usize::MAX, max_distance: 0, ..Limits::default() }
-}
+use crate::world::{BOTH, Moved, Piece, World, last, no_limits, part};
 
 /// The fragments of a datagram of `len` bytes, cut at random: each of one to `most` blocks, the last of `tail` bytes.
 fn cut_at(lens: &[u8], most: u8, tail: usize) -> (Vec<Piece>, usize) {
@@ -78,7 +73,7 @@ proptest! {
         for version in BOTH {
             let (mut pieces, len) = cut_at(&lens[..lens.len().min(40 * 186 / usize::from(most))], most, tail);
             shuffle(&mut pieces, seed);
-            let mut world = World::with_limits(version, no_limits());
+            let mut world = World::with_config(version, no_limits());
             world.send_all(&pieces);
             prop_assert!(world.bytes() == [part(0, 0).whole(version, len)]);
             let moved = Moved { requests: pieces.len() as u64, oks: 1, ..Moved::default() };
@@ -162,7 +157,8 @@ fn put_together(mem: &Memory, train: &[(Vec<u8>, Info)]) -> (Packet, Duration) {
     let mut whole = None;
     let start = Clock::now();
     for (pkt, (_, info)) in packets.into_iter().zip(train) {
-        if let Verdict::Whole(pkt) = reassembly.handle_fragment(Instant::ZERO, mem, pkt, info, &mut counters) {
+        let verdict = reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, &mut counters);
+        if let Verdict::Whole { pkt, .. } = verdict {
             whole = Some(pkt);
         }
     }
@@ -204,12 +200,13 @@ fn sixty_four_kib_in_pieces_of_8_bytes_take_linear_time_in_any_order() {
 fn small_fragments_are_gathered_in_few_pages() {
     for version in BOTH {
         let count = 8180;
-        let mut world = World::with_limits(version, no_limits());
+        let mut world = World::with_config(version, no_limits());
         for n in 0..count {
             let pkt = Packet::with_data(&world.mem, &part(8 * n, 8).bytes(version)).unwrap();
             let bytes = part(8 * n, 8).bytes(version);
             let info = Info::parse(&bytes, bytes.len()).unwrap();
-            let verdict = world.reassembly.handle_fragment(world.now, &world.mem, pkt, &info, &mut world.counters);
+            let World { reassembly, now, mem, asker, counters, .. } = &mut world;
+            let verdict = reassembly.handle_fragment(*now, mem, *asker, pkt, &info, counters);
             assert!(matches!(verdict, Verdict::Held));
         }
         let pages = world.mem.small().in_use();

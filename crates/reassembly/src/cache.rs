@@ -1,0 +1,264 @@
+//! The datagrams that share a limit: found by key, in the order in which they time out, and by how likely each is to
+//! become whole (Linux's `fqdir`).
+
+use base::Instant;
+use packet::{Memory, Packet};
+
+use crate::config::{Limits, Policy};
+use crate::key::{Key, SourceKey};
+use crate::keyed::{Id, Keyed};
+use crate::part::{Part, Span};
+use crate::queue::{Added, Queue, Refused};
+use crate::rank::{Group, Links, List, Of, Standing};
+use crate::source::Source;
+use crate::user::Asker;
+
+/// The datagrams of one table.
+///
+/// Under [`Policy::Fair`], room is made at the cost of the source that has more than half of all memory; without one, at
+/// that of all. There, whatever grew least lately goes first: a flood of beginnings drives out beginnings, and a share is
+/// kept free of grown datagrams so that new ones may begin. Nothing of this takes longer for more datagrams.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    limits: Limits,
+    policy: Policy,
+    /// 0 is without limit.
+    max_distance: u32,
+    queues: Keyed<Key, Waiting>,
+    sources: Keyed<SourceKey, Source>,
+    by_age: List,
+    all: Group,
+    /// The source that took more than half of the memory last.
+    heaviest: Option<Id>,
+}
+
+/// A datagram that waits for fragments.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    queue: Queue,
+    deadline: Instant,
+    source: Id,
+    standing: Standing,
+    pub(crate) links: [Links; Of::COUNT],
+}
+
+/// Memory charged for a queue besides its fragments.
+const QUEUE_SIZE: usize = Keyed::<Key, Waiting>::SIZE;
+
+impl Waiting {
+    fn charged(&self) -> usize {
+        QUEUE_SIZE + self.queue.charged()
+    }
+}
+
+impl Cache {
+    pub(crate) fn new(limits: Limits, policy: Policy, max_distance: u32) -> Self {
+        Self {
+            limits,
+            policy,
+            max_distance,
+            queues: Keyed::default(),
+            sources: Keyed::default(),
+            by_age: List::default(),
+            all: Group::default(),
+            heaviest: None,
+        }
+    }
+
+    /// Whether a fragment may be added at all.
+    pub(crate) fn admits(&self, pkt: &Packet) -> bool {
+        let Limits { high_thresh, .. } = self.limits;
+        match self.policy {
+            Policy::Fair => pkt.truesize() + QUEUE_SIZE <= high_thresh,
+            Policy::Linux => high_thresh > 0 && self.memory() <= high_thresh,
+        }
+    }
+
+    /// Whether pieces have to come in order, as Linux's 6LoWPAN has it.
+    pub(crate) fn wants_order(&self) -> bool {
+        self.policy == Policy::Linux
+    }
+
+    /// The queue of a datagram, if there is one.
+    pub(crate) fn find(&mut self, key: &Key) -> Option<Id> {
+        self.queues.find(key)
+    }
+
+    /// The queue of a datagram.
+    pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> Id {
+        if let Some(id) = self.queues.find(&key) {
+            return id;
+        }
+        let source = key.source();
+        let source = self.sources.find(&source).unwrap_or_else(|| self.sources.insert(source, Source::default()));
+        self.sources[source].queues += 1;
+        let standing = Standing::New;
+        let deadline = now + self.limits.timeout;
+        let waiting = Waiting { queue: Queue::default(), deadline, source, standing, links: Default::default() };
+        let id = self.queues.insert(key, waiting);
+        self.by_age.push(&mut self.queues, Of::Age, id);
+        self.link(id, source, standing);
+        self.charge(id, QUEUE_SIZE);
+        id
+    }
+
+    /// Empties a queue whose last fragment is too long ago for another one now, and returns how many fragments it held.
+    pub(crate) fn restart_if_too_far(&mut self, id: Id, now: Instant) -> u64 {
+        let Self { max_distance, limits, .. } = *self;
+        let waiting = &mut self.queues[id];
+        if max_distance == 0 || !self.sources[waiting.source].advance(&mut waiting.queue.number, max_distance) {
+            return 0;
+        }
+        let (held, charged) = (waiting.queue.fragments(), waiting.queue.charged());
+        if held == 0 {
+            return 0;
+        }
+        waiting.queue.restart();
+        waiting.deadline = now + limits.timeout;
+        self.release(id, charged);
+        self.by_age.refresh(&mut self.queues, Of::Age, id);
+        held
+    }
+
+    /// Adds a fragment to a queue.
+    pub(crate) fn add(
+        &mut self,
+        id: Id,
+        mem: &Memory,
+        pkt: Packet,
+        (span, part): (&Span, Option<&Part>),
+        joins: bool,
+    ) -> Result<Added, Refused> {
+        let queue = &mut self.queues[id].queue;
+        let before = queue.charged();
+        let added = queue.add(mem, pkt, span, part, joins)?;
+        let growth = queue.charged() - before;
+        self.charge(id, growth);
+        if added == Added::Nearer {
+            self.promote(id);
+        }
+        Ok(added)
+    }
+
+    /// Gives up datagrams until memory is below its limit, and hands each to `gone`.
+    pub(crate) fn make_room(&mut self, mut gone: impl FnMut(Id, &Queue)) {
+        while self.policy == Policy::Fair && self.memory() > self.limits.high_thresh {
+            let Some(victim) = self.victim() else { return };
+            gone(victim, &self.close(victim));
+        }
+    }
+
+    /// Whoever goes first.
+    fn victim(&mut self) -> Option<Id> {
+        let Limits { high_thresh, .. } = self.limits;
+        let is_heavy =
+            |&source: &Id| self.sources.contains(source) && self.sources[source].group.charged() > high_thresh / 2;
+        self.heaviest = self.heaviest.filter(is_heavy);
+        let group = self.heaviest.map_or(&self.all, |source| &self.sources[source].group);
+        group.victim(high_thresh / 8)
+    }
+
+    /// Takes a queue out, and with it its share of memory.
+    pub(crate) fn close(&mut self, id: Id) -> Queue {
+        let Waiting { source, standing, ref queue, .. } = self.queues[id];
+        debug_assert_eq!(queue.charged(), queue.truesize(), "what was charged for {:?}", self.queues.key(id));
+        let charged = self.queues[id].charged();
+        self.release(id, charged);
+        self.by_age.unlink(&mut self.queues, Of::Age, id);
+        self.unlink(id, source, standing);
+        self.sources[source].queues -= 1;
+        if self.sources[source].queues == 0 {
+            self.sources.remove(source);
+        }
+        let queue = self.queues.remove(id).queue;
+        debug_assert!(self.queues() > 0 || self.memory() == 0, "{} bytes for nothing", self.memory());
+        queue
+    }
+
+    /// Takes a queue out that has no fragments.
+    pub(crate) fn close_if_empty(&mut self, id: Id) {
+        if self.queues[id].queue.fragments() == 0 {
+            self.close(id);
+        }
+    }
+
+    /// When the next datagram times out, and which one that is.
+    pub(crate) fn next(&self) -> Option<(Instant, Id)> {
+        self.by_age.oldest.map(|id| (self.queues[id].deadline, id))
+    }
+
+    /// Who asked for a datagram.
+    pub(crate) fn asker(&self, id: Id) -> Asker {
+        self.queues.key(id).asker()
+    }
+
+    /// A queue.
+    pub(crate) fn queue(&self, id: Id) -> &Queue {
+        &self.queues[id].queue
+    }
+
+    /// Bytes of memory that fragments and their queues hold.
+    pub(crate) fn memory(&self) -> usize {
+        self.all.charged()
+    }
+
+    /// Datagrams that wait.
+    pub(crate) fn queues(&self) -> usize {
+        self.queues.len()
+    }
+
+    fn charge(&mut self, id: Id, bytes: usize) {
+        let Waiting { source, standing, .. } = self.queues[id];
+        *self.all.charged_mut(standing) += bytes;
+        let group = &mut self.sources[source].group;
+        *group.charged_mut(standing) += bytes;
+        if group.charged() > self.limits.high_thresh / 2 {
+            self.heaviest = Some(source);
+        }
+    }
+
+    fn release(&mut self, id: Id, bytes: usize) {
+        let Waiting { source, standing, .. } = self.queues[id];
+        *self.all.charged_mut(standing) -= bytes;
+        *self.sources[source].group.charged_mut(standing) -= bytes;
+    }
+
+    /// A datagram has made progress.
+    fn promote(&mut self, id: Id) {
+        let Waiting { source, standing, .. } = self.queues[id];
+        if standing == Standing::Growing {
+            self.sources[source].group.list(standing).refresh(&mut self.queues, Of::Source, id);
+            self.all.list(standing).refresh(&mut self.queues, Of::All, id);
+            return;
+        }
+        let charged = self.queues[id].charged();
+        self.release(id, charged);
+        self.unlink(id, source, standing);
+        self.queues[id].standing = Standing::Growing;
+        self.link(id, source, Standing::Growing);
+        self.charge(id, charged);
+    }
+
+    fn link(&mut self, id: Id, source: Id, standing: Standing) {
+        self.sources[source].group.list(standing).push(&mut self.queues, Of::Source, id);
+        self.all.list(standing).push(&mut self.queues, Of::All, id);
+    }
+
+    fn unlink(&mut self, id: Id, source: Id, standing: Standing) {
+        self.sources[source].group.list(standing).unlink(&mut self.queues, Of::Source, id);
+        self.all.list(standing).unlink(&mut self.queues, Of::All, id);
+    }
+
+    /// Panics unless memory is charged for what is there, each to its source. For tests.
+    pub(crate) fn check_invariants(&self) {
+        let held: usize = self.queues.iter().map(|(_, waiting)| waiting.queue.truesize() + QUEUE_SIZE).sum();
+        assert_eq!(self.memory(), held, "charged, and held by {} queues", self.queues());
+        let by_source: usize = self.sources.iter().map(|(_, source)| source.group.charged()).sum();
+        assert_eq!(by_source, held, "charged to {} sources", self.sources.len());
+        let queues: usize = self.sources.iter().map(|(_, source)| source.queues).sum();
+        assert_eq!(queues, self.queues(), "queues that sources have");
+        if self.policy == Policy::Fair {
+            assert!(held <= self.limits.high_thresh, "{held} bytes, and {} allowed", self.limits.high_thresh);
+        }
+    }
+}

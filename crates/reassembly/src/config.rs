@@ -1,0 +1,53 @@
+//! How much may wait, how long, and who goes first when it is too much.
+
+use std::time::Duration;
+
+/// What is configured. The defaults are Linux's, but for the policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// What happens when memory is full.
+    pub policy: Policy,
+    /// IPv4, of all users together.
+    pub v4: Limits,
+    /// IPv6, of all users but tracking.
+    pub v6: Limits,
+    /// IPv6 tracking (`nf_conntrack_frag6_*`).
+    pub tracking_v6: Limits,
+    /// 6LoWPAN.
+    pub lowpan: Limits,
+    /// Fragments that an IPv4 source may send between two of one datagram (`ipfrag_max_dist`); 0 is without limit.
+    pub max_distance: u32,
+}
+
+/// The limits of one table of datagrams. There is no lower threshold: Linux's has had no effect since 4.17.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Memory in bytes of `truesize` that may wait (`ipfrag_high_thresh`); 0 takes nothing.
+    pub high_thresh: usize,
+    /// How long a datagram may take from the fragment that comes first (`ipfrag_time`).
+    pub timeout: Duration,
+}
+
+/// What happens when memory is full.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Policy {
+    /// Whatever is least likely to become whole makes room, and memory never passes the limit.
+    #[default]
+    Fair,
+    /// No fragment is taken, until datagrams time out. What is used may pass the limit by one fragment.
+    Linux,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let minute = Limits { high_thresh: 4 << 20, timeout: Duration::from_secs(60) };
+        Self {
+            policy: Policy::default(),
+            v4: Limits { timeout: Duration::from_secs(30), ..minute },
+            v6: minute,
+            tracking_v6: minute,
+            lowpan: minute,
+            max_distance: 64,
+        }
+    }
+}

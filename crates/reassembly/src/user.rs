@@ -1,0 +1,77 @@
+//! Who asks for datagrams to be put together, and what that means for them (Linux's `enum ip_defrag_users`).
+
+use base::LinkId;
+use wire::Version;
+
+/// Whoever wants whole datagrams. Each has datagrams of its own: fragments that one user holds are not there for another.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub enum User {
+    /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). The only one that may join pieces for
+    /// good; what others put together goes on in fragments of the sizes in which it came.
+    #[default]
+    Local,
+    /// Whoever reads packets with the router alert option (`IP_DEFRAG_CALL_RA_CHAIN`).
+    RouterAlert,
+    /// Connection tracking (`IP_DEFRAG_CONNTRACK_*`).
+    Tracking {
+        /// Where it looks at packets.
+        hook: Hook,
+        /// Its zone.
+        zone: u16,
+    },
+    /// A packet socket that spreads flows (`IP_DEFRAG_AF_PACKET`).
+    PacketSocket,
+    /// A switch that spreads flows (`IP_DEFRAG_MACVLAN`).
+    Switch,
+}
+
+/// Where connection tracking looks at packets.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Hook {
+    /// Before routing.
+    In,
+    /// The node's own.
+    Out,
+    /// On a bridge.
+    Bridge,
+}
+
+/// A user, in one L3 domain.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
+pub struct Asker {
+    /// Who.
+    pub user: User,
+    /// The VRF's device, [`LinkId::NONE`] outside of all VRFs. Addresses of two domains have nothing to do with each
+    /// other.
+    pub domain: LinkId,
+}
+
+impl Asker {
+    /// The node itself, outside of all VRFs.
+    pub const LOCAL: Self = Self { user: User::Local, domain: LinkId::NONE };
+}
+
+impl User {
+    /// Whether pieces are joined: copied behind each other or made slots of one packet. Otherwise each stays what it was.
+    pub(crate) const fn joins(self) -> bool {
+        matches!(self, Self::Local)
+    }
+
+    /// Whether nothing is answered and nothing counted, and what is malformed passes on as it came, as in IPv6 tracking
+    /// (Linux's `nf_ct_frag6_gather`).
+    pub(crate) const fn only_looks_on(self, version: Version) -> bool {
+        matches!((self, version), (Self::Tracking { .. }, Version::V6))
+    }
+
+    /// Whether the sender is told that a datagram was not whole in time, which was `for_us` or was to go on. Those who look
+    /// at IPv4 packets on their way leave that to whoever the datagram is for (Linux's `frag_expire_skip_icmp`; a switch
+    /// among them, unlike Linux's).
+    pub const fn tells_of_timeout(self, version: Version, for_us: bool) -> bool {
+        match (self, version) {
+            (Self::Tracking { hook: Hook::In | Hook::Bridge, .. } | Self::PacketSocket | Self::Switch, Version::V4) => {
+                for_us
+            }
+            _ => true,
+        }
+    }
+}

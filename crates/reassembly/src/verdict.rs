@@ -1,0 +1,157 @@
+//! What becomes of fragments.
+
+use base::{Counters, DropReason, LinkId, Mib};
+use packet::Packet;
+use wire::ip::Info;
+use wire::{Version, icmpv6};
+
+use crate::user::Asker;
+
+/// What became of a fragment.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It was the last one missing: the datagram, without a trace of fragmentation but its pieces.
+    Whole {
+        /// For [`User::Local`](crate::User::Local) as few pieces as can be, else the first fragment with each other as a
+        /// child.
+        pkt: Packet,
+        /// Bytes of the largest fragment with its headers (Linux's `frag_max_size`); 0 if it was no fragment.
+        max_size: usize,
+    },
+    /// It waits for others.
+    Held,
+    /// It waits for others. The ones that waited before it are dropped for [`DropReason::FragmentDistance`].
+    Restarted {
+        /// How many they were.
+        packets: u64,
+    },
+    /// It goes on as it came: whoever asked only looks on.
+    Pass {
+        /// It.
+        pkt: Packet,
+        /// How many others of its datagram waited, and are dropped for [`DropReason::FragmentLength`].
+        packets: u64,
+    },
+    /// It is dropped.
+    Drop {
+        /// Why.
+        reason: DropReason,
+        /// How many packets are dropped: with it, what waited of its datagram unless it was a duplicate.
+        packets: u64,
+    },
+    /// It is dropped, and its sender is told by an ICMPv6 parameter problem.
+    Refuse {
+        /// What is quoted. It begins with its IP header, and is the fragment as it came; or the whole datagram, for
+        /// [`DropReason::FragmentNested`].
+        pkt: Packet,
+        /// Why.
+        reason: DropReason,
+        /// The message's code.
+        code: icmpv6::Problem,
+        /// What the message points to, in bytes from the front of `pkt`.
+        pointer: usize,
+    },
+}
+
+/// A datagram that was not whole in time.
+#[derive(Debug)]
+pub struct Expired {
+    /// Its first fragment, of which an ICMP error tells the sender, and that one's summary; `None` if it has not come, or
+    /// the link is gone. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
+    pub first: Option<(Packet, Info)>,
+    /// The link by which the last fragment came.
+    pub link: LinkId,
+    /// How many fragments are dropped for [`DropReason::FragmentTimeout`], the first one included.
+    pub packets: u64,
+    /// Who waited for it.
+    pub asker: Asker,
+}
+
+/// Fragments that made room for others, dropped for [`DropReason::FragmentEvicted`].
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Evicted {
+    /// The link by which the last of their datagram came.
+    pub link: LinkId,
+    /// How many.
+    pub packets: u64,
+}
+
+/// The counters of one family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Mibs {
+    requests: Mib,
+    oks: Mib,
+    fails: Mib,
+    timeout: Mib,
+    /// Linux shows overlaps of IPv4 alone.
+    overlaps: Option<Mib>,
+}
+
+impl Mibs {
+    pub(crate) const fn of(version: Version) -> Self {
+        match version {
+            Version::V4 => Self {
+                requests: Mib::IpReasmReqds,
+                oks: Mib::IpReasmOKs,
+                fails: Mib::IpReasmFails,
+                timeout: Mib::IpReasmTimeout,
+                overlaps: Some(Mib::IpExtReasmOverlaps),
+            },
+            Version::V6 => Self {
+                requests: Mib::Ip6ReasmReqds,
+                oks: Mib::Ip6ReasmOKs,
+                fails: Mib::Ip6ReasmFails,
+                timeout: Mib::Ip6ReasmTimeout,
+                overlaps: None,
+            },
+        }
+    }
+}
+
+/// Where what happens is counted, if it is.
+#[derive(Debug)]
+pub(crate) struct Count<'a>(pub(crate) Option<(&'a mut Counters, Mibs)>);
+
+impl Count<'_> {
+    fn count(&mut self, which: impl FnOnce(Mibs) -> Option<Mib>) {
+        if let Some((counters, mibs)) = &mut self.0
+            && let Some(mib) = which(*mibs)
+        {
+            counters.count(mib);
+        }
+    }
+
+    /// A fragment came.
+    pub(crate) fn request(&mut self) {
+        self.count(|mibs| Some(mibs.requests));
+    }
+
+    /// A datagram is whole.
+    pub(crate) fn ok(&mut self) {
+        self.count(|mibs| Some(mibs.oks));
+    }
+
+    /// A datagram, or a fragment that was refused, is dropped.
+    pub(crate) fn fail(&mut self) {
+        self.count(|mibs| Some(mibs.fails));
+    }
+
+    /// A datagram was not whole in time.
+    pub(crate) fn timeout(&mut self) {
+        self.count(|mibs| Some(mibs.timeout));
+        self.fail();
+    }
+
+    /// A datagram is dropped for this.
+    pub(crate) fn fail_for(&mut self, reason: DropReason) {
+        if reason == DropReason::FragmentOverlap {
+            self.count(|mibs| mibs.overlaps);
+        }
+        self.fail();
+    }
+
+    /// A fragment is answered with a parameter problem.
+    pub(crate) fn header_error(&mut self) {
+        self.count(|_| Some(Mib::Ip6InHdrErrors));
+    }
+}

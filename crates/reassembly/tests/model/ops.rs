@@ -1,0 +1,94 @@
+//! Any sequence of operations, of all users and tables: what has to hold after each.
+
+use std::time::Duration;
+
+use packet::Packet;
+use reassembly::{Hook, LinkAddr, LowpanInfo, Policy, Station, Table, User};
+use wire::Version;
+
+use super::shaped;
+use super::world::{Piece, World, limited, part, payload};
+
+/// What is done: a kind, whose datagram, where, how long.
+pub(crate) type Step = (u8, u8, u8, u8);
+
+/// Who asks.
+const USERS: [User; 5] = [
+    User::Local,
+    User::Tracking { hook: Hook::In, zone: 0 },
+    User::Tracking { hook: Hook::In, zone: 1 },
+    User::PacketSocket,
+    User::Switch,
+];
+
+/// What one fragment may be charged with, besides itself: its queue, and a page with room for others.
+const ONE: usize = packet::Memory::SMALL + 4096;
+
+/// Does these steps, with this limit for every table.
+pub(crate) fn run(policy: Policy, limit: usize, steps: &[Step]) {
+    let mut world = World::with_config(Version::V4, limited(policy, limit, 64));
+    let mut largest = 0;
+    for &(kind, who, at, len) in steps {
+        let truesize = match kind % 16 {
+            0 => advance(&mut world, Duration::from_secs(len.into())),
+            1..4 => lowpan(&mut world, who, at, len),
+            _ => fragment(&mut world, kind, who, at, len),
+        };
+        largest = largest.max(truesize);
+        world.reassembly.check_invariants();
+        for table in Table::ALL {
+            let usage = world.reassembly.usage(table);
+            let allowed = if policy == Policy::Fair { limit } else { limit + ONE + largest };
+            assert!(usage.memory <= allowed, "{usage:?} of {allowed}, {policy:?}");
+            assert_eq!(usage.memory == 0, usage.queues == 0, "{usage:?}");
+        }
+        assert_eq!(world.reassembly.poll_timeout().is_some(), world.reassembly.queues() > 0);
+    }
+    world.drain();
+    world.passed.clear();
+    world.assert_pages_came_home();
+}
+
+fn advance(world: &mut World, time: Duration) -> usize {
+    world.now = world.now + time;
+    let mut expired = Vec::new();
+    world.reassembly.handle_timeout(world.now, |_| true, &mut world.counters, &mut expired);
+    assert!(expired.iter().all(|it| it.packets > 0 && it.link == world.link));
+    assert!(world.reassembly.poll_timeout().is_none_or(|at| at > world.now));
+    0
+}
+
+fn fragment(world: &mut World, kind: u8, who: u8, at: u8, len: u8) -> usize {
+    world.version = if kind & 16 == 0 { Version::V4 } else { Version::V6 };
+    world.asker.user = USERS[usize::from(who) % USERS.len()];
+    let at = usize::from(at) * 8;
+    let len = if len < 128 { usize::from(len) * 8 } else { usize::from(len) };
+    let piece = Piece {
+        id: u32::from(who >> 6),
+        src: kind >> 5,
+        more: kind & 1 == 0,
+        tos: if who == 255 { 3 } else { 0 },
+        change: who,
+        ..part(at, len)
+    };
+    let bytes = piece.bytes(world.version);
+    let pkt = shaped(&world.mem, &bytes, who);
+    let truesize = pkt.truesize();
+    world.send_packet(pkt, &bytes);
+    truesize
+}
+
+fn lowpan(world: &mut World, who: u8, at: u8, len: u8) -> usize {
+    let station = |n: u8| LinkAddr { pan: 1, station: Station::Short(n.into()) };
+    let (src, dst) = (station(who & 3), station(9));
+    let info = LowpanInfo { src, dst, size: 40 + 8 * u16::from(who >> 2), tag: 1, offset: at };
+    let bytes: Vec<u8> = payload(usize::from(at) * 8, len.into()).collect();
+    let mut pkt = shaped(&world.mem, &bytes, len);
+    pkt.meta.link = world.link;
+    let truesize = pkt.truesize();
+    world.sent += 1;
+    let verdict = world.reassembly.handle_lowpan(world.now, &world.mem, pkt, &info);
+    world.note(verdict, &bytes);
+    assert!(world.delivered.last().is_none_or(|whole: &Packet| !whole.is_empty()));
+    truesize
+}
