@@ -175,6 +175,14 @@ impl Neighbours {
         Self { limits, entries: HashMap::default(), timers: BTreeSet::new(), waiting_bytes: 0 }
     }
 
+    /// Tells whether a packet to `next_hop` need not wait.
+    pub fn knows(&self, link: LinkId, next_hop: IpAddr) -> bool {
+        match self.entries.get(&(link, next_hop)) {
+            Some(state) => state.mac().is_some(),
+            None => next_hop.is_multicast(),
+        }
+    }
+
     /// Finds the link-layer address for a packet to `next_hop`, or lets it wait until that is known. Groups need no
     /// neighbour (RFC 1112 §6.4, RFC 2464 §7).
     pub fn resolve(

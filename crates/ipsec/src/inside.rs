@@ -76,6 +76,7 @@ impl Cutting {
         match pkt.meta.cut {
             Cut::Gso(gso) => Self::fat(mem, pkt, info, gso),
             Cut::Whole | Cut::Fragment => Self::whole(pkt, info),
+            Cut::Frames(_) => Err(DropReason::CannotSegment),
         }
     }
 

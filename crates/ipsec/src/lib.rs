@@ -6,7 +6,8 @@
 //!
 //! - **Out**: one policy look-up and one reservation of sequence numbers per fat packet. Its segments are cut straight
 //!   into the wire frames of a large page, each byte of payload copied once, and encrypted where they then lie. The
-//!   result is a UDP train ([`Train::Udp`]) or single packets that share the page ([`Train::None`]).
+//!   result is a UDP train ([`Train::Udp`]), packets that share the page and go on as one ([`Train::Frames`]), or single
+//!   ones ([`Train::None`]).
 //! - **In**: packets of a train are split by reference and decrypted where they were received. Payload is copied only
 //!   when others may see it or when it lies in pieces, and every such copy is counted.
 //! - **Replay**: checked before the ICV and marked after it, so a forgery never moves the window.

@@ -11,6 +11,8 @@ use crate::seal_job::SealJob;
 pub enum Train {
     /// They stay one fat UDP packet, for a link that cuts it.
     Udp,
+    /// Each is a packet of its own, and those of one page stay together ([`packet::Cut::Frames`]).
+    Frames,
     /// Each is a packet of its own.
     None,
     /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on ([`packet::Esp::Seal`]).

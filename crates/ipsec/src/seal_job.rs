@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::{DropReason, LinkId, SaId};
 use offload::ip_headers;
-use packet::{Buf, CopyReason, Csum, Cut, Esp, Gso, GsoKind, Memory, Meta, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Memory, Meta, Packet};
 use wire::ip::Info;
 use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
@@ -56,6 +56,8 @@ struct Plan {
     pad_to: usize,
     next_header: Protocol,
     as_train: bool,
+    /// Packets of their own stay in one buffer.
+    together: bool,
     /// The SA, if its device seals.
     inline: Option<SaId>,
     /// What its packets are marked with.
@@ -91,6 +93,8 @@ impl SealJob {
             Mode::Transport => own_headers(sa, &pkt, &info, cutting.fixed_id)?,
         };
         let as_train = train == Train::Udp && sa.encap.is_some();
+        // A checksum that is still to be made is one packet's.
+        let together = train == Train::Frames && outer.udp_check_at().is_none();
         let plan = Plan {
             cipher: Arc::clone(&sa.cipher),
             spi: sa.spi,
@@ -103,6 +107,7 @@ impl SealJob {
             cutting,
             next_header,
             as_train,
+            together,
             inline: (train == Train::Inline).then_some(sa.id()),
             mark: sa.output_mark.set_on(pkt.meta.mark),
         };
@@ -160,13 +165,13 @@ impl SealJob {
         }
     }
 
-    /// Appends the frames as packets to `out`: a train each page, or a packet each segment. Gives back the storage.
+    /// Appends the frames as packets to `out`: one for each page, or one for each segment. Gives back the storage.
     pub(crate) fn finish(self, out: &mut Vec<Packet>) -> Vec<(Buf, Range<usize>)> {
         let Self { plan, source, mut pages, .. } = self;
         let link = source.meta.link;
         for (mut page, run) in pages.drain(..) {
-            if plan.as_train {
-                out.push(plan.train(link, page, &run));
+            if plan.as_train || plan.together {
+                out.push(plan.page(link, page, &run));
                 continue;
             }
             out.reserve(run.len());
@@ -293,12 +298,18 @@ impl Plan {
         cipher.seal(frame, number.iv, self.esn.then_some(number.high));
     }
 
-    /// The fat packet that a page of `run` is.
-    fn train(&self, link: LinkId, page: Buf, run: &Range<usize>) -> Packet {
+    /// The packet that a page of `run` is: a fat one, or several in one buffer.
+    fn page(&self, link: LinkId, page: Buf, run: &Range<usize>) -> Packet {
         let mut pkt = self.packet(link, page, run.start);
         if run.len() > 1 {
-            let (size, segs) = (self.esp_len(run.start) as u16, run.len() as u16);
-            pkt.meta.cut = Cut::Gso(Gso { size, kind: GsoKind::Udp, segs, ecn: false, fixed_id: false });
+            let count = run.len() as u16;
+            pkt.meta.cut = if self.as_train {
+                let size = self.esp_len(run.start) as u16;
+                Cut::Gso(Gso { size, kind: GsoKind::Udp, segs: count, ecn: false, fixed_id: false })
+            } else {
+                let size = self.frame_len(run.start) as u16;
+                Cut::Frames(Frames { size, stride: size + FRAME_HEADROOM as u16, count })
+            };
         }
         pkt
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
-use packet::{Memory, Packet};
+use packet::{Cut, Memory, Packet};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use wire::{eth, vlan};
 
@@ -113,7 +113,7 @@ impl PacketLink {
             offloads.add(name, if config.offloads { Ok(None) } else { Err(BY_CONFIGURATION.to_owned()) });
         }
         let (features, send, recv) = match config.offloads {
-            true => (offloads.features(), MAX_MESSAGES, MAX_MESSAGES),
+            true => (features(&offloads), MAX_MESSAGES, MAX_MESSAGES),
             false => (Features::NONE, 1, 1),
         };
         let slot =
@@ -205,8 +205,15 @@ impl Batches for PacketLink {
         let prepared: ArrayVec<_, MAX_MESSAGES> = packets.iter().take(self.width).map_while(prepare).collect();
         let mut batch = SendBatch::new();
         for ((header, tag), packet) in prepared.iter().zip(packets) {
-            let frame = std::iter::once(&header[..]).chain(tagged(packet, tag.as_ref()));
-            match batch.push(&[], &[], frame) {
+            let pushed = match packet.meta.cut {
+                Cut::Frames(_) => {
+                    packet.frames().try_for_each(|frame| batch.push(&[], &[], [&header[..], frame].into_iter()))
+                }
+                Cut::Whole | Cut::Gso(_) | Cut::Fragment => {
+                    batch.push(&[], &[], std::iter::once(&header[..]).chain(tagged(packet, tag.as_ref())))
+                }
+            };
+            match pushed {
                 Ok(()) => {}
                 Err(NoRoom::Batch) => break,
                 Err(NoRoom::Packet) => return Err(io::ErrorKind::InvalidData.into()),
@@ -224,7 +231,7 @@ impl Batches for PacketLink {
             libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
             libc::EINVAL | libc::EIO => {
                 if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
-                    self.features = self.offloads.features();
+                    self.features = features(&self.offloads);
                     return Ok(Refused::Stop(Sent::Refit));
                 }
                 DropReason::TxError
@@ -266,6 +273,11 @@ impl Slot {
         }
         Ok(packet)
     }
+}
+
+/// What the kernel does for us, and one call for many packets.
+fn features(offloads: &Offloads) -> Features {
+    Features { frames: true, ..offloads.features() }
 }
 
 /// The MTU that is wanted, or the interface's own.

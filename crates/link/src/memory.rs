@@ -95,7 +95,8 @@ impl MemoryLink {
         let cut = packet.meta.cut.gso().is_none_or(|gso| self.features.cuts(gso, packet.len()));
         let pieces = self.features.sg || packet.is_linear();
         let children = self.features.frag_list || packet.frag_list().is_empty();
-        csum && cut && pieces && children
+        let together = self.features.frames || !matches!(packet.meta.cut, Cut::Frames(_));
+        csum && cut && pieces && children && together
     }
 
     /// Leaves of a packet's knowledge what the other side can know.
@@ -106,7 +107,7 @@ impl MemoryLink {
         };
         let cut = match packet.meta.cut {
             Cut::Gso(gso) => Cut::Gso(gso),
-            Cut::Whole | Cut::Fragment => Cut::Whole,
+            Cut::Whole | Cut::Frames(_) | Cut::Fragment => Cut::Whole,
         };
         packet.meta = Meta { csum, cut, vlan: packet.meta.vlan, sec_path: SecPath::new(), ..Meta::default() };
         packet
@@ -165,6 +166,10 @@ impl Link for MemoryLink {
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         let out = Arc::clone(&self.out);
         let mut queue = out.lock();
+        if self.features.frames && burst.iter().any(|packet| packet.meta.cut.packets() > 1) {
+            // Each takes a place on the wire.
+            std::mem::take(burst).into_iter().for_each(|packet| packet.into_frames(burst));
+        }
         let room = self.end.queue.saturating_sub(queue.len()).min(burst.len());
         let refused = self.refuses.as_ref().and_then(|_| {
             burst[..room]

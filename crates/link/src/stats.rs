@@ -1,7 +1,7 @@
 //! What a link has moved.
 
 use base::DropReason;
-use packet::Packet;
+use packet::{Cut, Packet};
 
 /// A link's counters. A *packet* is what this program handles, up to 64 KiB; a *wire packet* is a segment of it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -67,8 +67,19 @@ impl LinkStats {
 
     pub(crate) fn sent(&mut self, packet: &Packet) {
         self.tx_packets += 1;
-        self.tx_wire_packets += packet.meta.cut.segs();
-        self.tx_bytes += packet.len() as u64;
+        match packet.meta.cut {
+            Cut::Frames(_) => packet.frames().for_each(|frame| self.sent_frame(frame)),
+            Cut::Whole | Cut::Gso(_) | Cut::Fragment => {
+                self.tx_wire_packets += packet.meta.cut.segs();
+                self.tx_bytes += packet.len() as u64;
+            }
+        }
+    }
+
+    /// One of the packets that a packet is ([`Cut::Frames`]), of which others were not sent yet.
+    pub(crate) fn sent_frame(&mut self, frame: &[u8]) {
+        self.tx_wire_packets += 1;
+        self.tx_bytes += frame.len() as u64;
     }
 
     pub(crate) fn rx_drop(&mut self, reason: DropReason) {

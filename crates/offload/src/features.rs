@@ -12,6 +12,8 @@ pub struct Features {
     pub sg: bool,
     /// Takes packets with children too (`NETIF_F_FRAGLIST`). Means nothing without `sg`.
     pub frag_list: bool,
+    /// Takes packets that lie ready in one buffer without their being split ([`Cut::Frames`](packet::Cut)).
+    pub frames: bool,
     /// Which checksums it completes.
     pub csum: CsumOffload,
     /// Cuts TCP over IPv4 (`NETIF_F_TSO`), where it also completes the checksums.
@@ -54,6 +56,7 @@ impl Features {
     pub const NONE: Self = Self {
         sg: false,
         frag_list: false,
+        frames: false,
         csum: CsumOffload::None,
         tso4: false,
         tso6: false,
@@ -69,6 +72,7 @@ impl Features {
     pub const ALL: Self = Self {
         sg: true,
         frag_list: true,
+        frames: true,
         csum: CsumOffload::Any,
         tso4: true,
         tso6: true,

@@ -17,7 +17,7 @@ const TAG_AT: usize = 12;
 /// Makes of `pkt`, whose IP header begins at `l3`, what a device with these features sends, and appends it to `out`:
 /// one packet, or the segments of one. Packets that are not IP pass too, with `l3` where their payload begins.
 ///
-/// In order: the VLAN tag in the metadata goes into the bytes, which takes an Ethernet header in front of `l3` (a
+/// In order: packets in one buffer are split, by reference, unless the device takes them so; the VLAN tag in the metadata goes into the bytes, which takes an Ethernet header in front of `l3` (a
 /// layer-3 device has no tags); a fat packet is cut unless the device does it; pieces become one for a device that
 /// takes no pieces; and a partial checksum is completed unless the device does it.
 ///
@@ -26,7 +26,12 @@ const TAG_AT: usize = 12;
 #[inline]
 pub fn fit(mem: &Memory, features: &Features, pkt: Packet, l3: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     let Meta { vlan, csum, cut, .. } = &pkt.meta;
-    let fits_any = vlan.is_none() && !matches!(csum, Csum::Partial { .. }) && cut.gso().is_none() && pkt.is_linear();
+    let cut_fits = match cut {
+        Cut::Whole | Cut::Fragment => true,
+        Cut::Frames(_) => features.frames,
+        Cut::Gso(_) => false,
+    };
+    let fits_any = cut_fits && vlan.is_none() && !matches!(csum, Csum::Partial { .. }) && pkt.is_linear();
     if fits_any {
         out.push(pkt);
         return Ok(());
@@ -41,6 +46,10 @@ fn make_fit(
     l3: usize,
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
+    let before = out.len();
+    while let Some(frame) = pkt.take_frame() {
+        make_fit(mem, features, frame, l3, out).inspect_err(|_| out.truncate(before))?;
+    }
     let l3 = insert_tag(mem, &mut pkt, l3)?;
     match pkt.meta.cut {
         Cut::Gso(gso) => {
@@ -52,7 +61,7 @@ fn make_fit(
             pkt.meta.cut = Cut::Gso(gso);
             harmonise(mem, &mut pkt, &headers)?;
         }
-        Cut::Whole | Cut::Fragment => {
+        Cut::Whole | Cut::Frames(_) | Cut::Fragment => {
             flatten(mem, features, &mut pkt)?;
             if !completes(mem, features.csum, &mut pkt, l3)? {
                 checksum::complete(mem, &mut pkt)?;

@@ -8,7 +8,8 @@
 //!   (a guest's memory) never, wherever it went.
 //! - [`Memory`] is what a worker allocates from: pools of small and large pages, last in first out, and the ledger of
 //!   copied bytes, each with its [`CopyReason`].
-//! - [`Meta::cut`] says whether a packet is whole, fat or a fragment. It is one value: a fragment cannot be fat.
+//! - [`Meta::cut`] says whether a packet is whole, fat, several in one buffer, or a fragment. It is one value: a fragment
+//!   cannot be fat.
 //!
 //! Every operation that may fail leaves the packet's bytes as they were. `geometry` (a feature, for tests) makes every
 //! shape of the same bytes. The model is Linux's `sk_buff` and `skb_shared_info`.
@@ -18,6 +19,7 @@ mod buf;
 mod copies;
 mod csum;
 mod ends;
+mod frames;
 #[cfg(feature = "geometry")]
 pub mod geometry;
 mod linear;
@@ -30,6 +32,7 @@ pub use allocations::Allocations;
 pub use buf::Buf;
 pub use copies::{Copied, Copies, CopyReason};
 pub use ends::SlotsFull;
+pub use frames::Frames;
 pub use meta::{Csum, Cut, Esp, EspStatus, Gso, GsoKind, Meta, SecPath};
 pub use packet::{MAX_FRAGS, Packet, SHELL};
 pub use pool::{Memory, Pool, PoolDry};

@@ -3,6 +3,8 @@
 use arrayvec::ArrayVec;
 use base::{LinkId, SaId};
 
+use crate::frames::Frames;
+
 /// What is known about a packet besides its bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
@@ -81,7 +83,7 @@ pub enum Csum {
     },
 }
 
-/// A packet is whole, or fat (still to be cut to wire size), or a fragment; never two of these.
+/// A packet is whole, or fat (still to be cut to wire size), or several in one buffer, or a fragment; never two of these.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Cut {
     /// An ordinary packet.
@@ -89,6 +91,8 @@ pub enum Cut {
     Whole,
     /// Still to be cut into segments.
     Gso(Gso),
+    /// Cut already: whole packets in one buffer, for who takes them so.
+    Frames(Frames),
     /// One fragment of a datagram (RFC 791 §3.2, RFC 8200 §4.5), or a whole one to be fragmented by a device that does it.
     Fragment,
 }
@@ -133,12 +137,23 @@ impl Cut {
     pub fn gso(&self) -> Option<&Gso> {
         match self {
             Self::Gso(gso) => Some(gso),
-            Self::Whole | Self::Fragment => None,
+            Self::Whole | Self::Frames(_) | Self::Fragment => None,
         }
     }
 
     /// How many packets it will be on the wire.
     pub fn segs(&self) -> u64 {
-        self.gso().map_or(1, |gso| u64::from(gso.segs.max(1)))
+        match self {
+            Self::Gso(gso) => u64::from(gso.segs.max(1)),
+            _ => self.packets(),
+        }
+    }
+
+    /// How many packets it is by now, for whoever counts them.
+    pub fn packets(&self) -> u64 {
+        match self {
+            Self::Frames(frames) => frames.count.into(),
+            Self::Whole | Self::Gso(_) | Self::Fragment => 1,
+        }
     }
 }

@@ -93,7 +93,7 @@ impl Path {
         let Some(port) = self.ports.get(hop.dev).filter(|port| port.up) else {
             return self.drop(&ip.pkt, DropReason::LinkDown);
         };
-        let train = if port.config.features.uso { Train::Udp } else { Train::None };
+        let features = port.config.features;
         let outer_mtu = self.path_mtu(turn, end, port.config.mtu);
         let mtu = self.inner_mtu(bundle, outer_mtu);
         let v4 = ip.info.version() == Version::V4;
@@ -116,7 +116,13 @@ impl Path {
         }
         let Some((&outermost, within)) = bundle.split_last() else { return };
         self.seal(turn, within, self.inner_mtu(&[outermost], outer_mtu), &mut pieces);
-        let is_offloaded = self.ipsec.sa(outermost).is_some_and(|sa| sa.offload().is_some());
+        let sa = self.ipsec.sa(outermost);
+        let is_offloaded = sa.is_some_and(|sa| sa.offload().is_some());
+        let train = match sa.is_some_and(|sa| sa.encap().is_some()) {
+            true if features.uso => Train::Udp,
+            _ if features.frames => Train::Frames,
+            _ => Train::None,
+        };
         let leaving = Leaving { hop, mtu: outer_mtu };
         for piece in pieces.drain(..) {
             let link = piece.meta.link;
@@ -158,7 +164,8 @@ impl Path {
             let Leaving { hop, mtu } = self.leaving.pop_front().expect("one for each packet that was submitted");
             for pkt in leaving.drain(..) {
                 let outside = Version::of(pkt.head());
-                self.counters.count(if outside == Ok(Version::V4) { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+                let requests = if outside == Ok(Version::V4) { Mib::IpOutRequests } else { Mib::Ip6OutRequests };
+                self.counters.add(requests, pkt.meta.cut.packets());
                 self.emit_sealed(turn, pkt, mtu, hop);
             }
         }
@@ -188,13 +195,20 @@ impl Path {
     }
 
     /// Sends a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
-    pub(crate) fn emit_sealed(&mut self, turn: Turn<'_>, pkt: Packet, mtu: usize, hop: Hop) {
+    pub(crate) fn emit_sealed(&mut self, turn: Turn<'_>, mut pkt: Packet, mtu: usize, hop: Hop) {
         let fits = match pkt.meta.cut {
             Cut::Gso(_) => Info::parse(pkt.head(), pkt.len()).is_ok_and(|info| wire_len(&pkt, &info) <= mtu),
+            Cut::Frames(frames) => usize::from(frames.size) <= mtu,
             Cut::Whole | Cut::Fragment => pkt.len() <= mtu,
         };
         if fits {
             return self.emit(turn, pkt, hop);
+        }
+        if let Cut::Frames(_) = pkt.meta.cut {
+            while let Some(frame) = pkt.take_frame() {
+                self.emit_sealed(turn, frame, mtu, hop);
+            }
+            return self.emit_sealed(turn, pkt, mtu, hop);
         }
         if self.ports.get(hop.dev).is_some_and(|port| port.config.features.ufo) {
             return self.emit_to_be_fragmented(turn, pkt, hop);
@@ -214,7 +228,7 @@ impl Path {
         let mut datagrams = Vec::new();
         let cut = match pkt.meta.cut {
             Cut::Gso(_) => gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut datagrams),
-            Cut::Whole | Cut::Fragment => {
+            Cut::Whole | Cut::Frames(_) | Cut::Fragment => {
                 datagrams.push(pkt);
                 Ok(())
             }
@@ -293,7 +307,7 @@ impl Path {
     }
 
     /// Sends an IP packet that fits, in the segments it says, to its next hop.
-    pub(crate) fn emit(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
+    pub(crate) fn emit(&mut self, turn: Turn<'_>, mut pkt: Packet, hop: Hop) {
         let Hop { dev, next_hop } = hop;
         let Some(port) = self.ports.get(dev).filter(|port| port.up) else {
             return self.drop(&pkt, DropReason::LinkDown);
@@ -303,6 +317,17 @@ impl Path {
         if bare {
             return self.enqueue(turn.mem, dev, pkt, 0);
         }
+        if matches!(pkt.meta.cut, Cut::Frames(_)) && !self.neighbours.knows(dev, next_hop) {
+            // What has to wait waits by itself.
+            while let Some(frame) = pkt.take_frame() {
+                self.resolve(turn, frame, hop);
+            }
+        }
+        self.resolve(turn, pkt, hop);
+    }
+
+    fn resolve(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
+        let Hop { dev, next_hop } = hop;
         match self.neighbours.resolve(turn.now, dev, next_hop, pkt, &mut self.actions) {
             Resolution::Send(to, pkt) => self.frame(turn, dev, to, pkt),
             Resolution::Queued => {}
@@ -312,14 +337,14 @@ impl Path {
 
     /// Makes a packet, whose IP header begins at `l3`, fit its link and lets it wait to be sent.
     pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) {
-        let from = pkt.meta.link;
+        let (from, packets) = (pkt.meta.link, pkt.meta.cut.packets());
         if pkt.meta.esp.is_some()
             && let Err(reason) = self.direct(link, &mut pkt, l3)
         {
             return self.ports.drop(from, reason);
         }
         if let Err(reason) = self.ports.enqueue(mem, link, pkt, l3) {
-            self.ports.drop(from, reason);
+            self.ports.drops(from, reason, packets);
         }
     }
 }

@@ -253,7 +253,7 @@ impl Path {
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };
         for pkt in std::mem::take(port.take_tx()) {
-            self.ports.drop(pkt.meta.link, reason);
+            self.drop(&pkt, reason);
         }
     }
 
@@ -269,6 +269,6 @@ impl Path {
 
     /// Ends a packet: counts why, by the link that it came in by.
     pub(crate) fn drop(&mut self, pkt: &Packet, reason: DropReason) {
-        self.ports.drop(pkt.meta.link, reason);
+        self.ports.drops(pkt.meta.link, reason, pkt.meta.cut.packets());
     }
 }

@@ -113,6 +113,12 @@ impl Path {
             Err(why) => return self.drop(&pkt, why.into()),
         };
         let header = eth::Header::new(to, mac, ethertype);
+        if pkt.push_each(header.as_bytes()) {
+            return self.enqueue(turn.mem, link, pkt, eth::Header::LEN);
+        }
+        while let Some(packet) = pkt.take_frame() {
+            self.frame(turn, link, to, packet);
+        }
         match pkt.push(turn.mem, eth::Header::LEN) {
             Ok(front) => front.copy_from_slice(header.as_bytes()),
             Err(dry) => return self.drop(&pkt, dry.into()),

@@ -2,7 +2,7 @@
 
 use base::{DropReason, LinkId};
 use offload::{Features, gso};
-use packet::{CopyReason, Memory, Packet};
+use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
 /// Memory that packets may pin in front of a link that takes no more, as counted by their truesize.
@@ -212,12 +212,17 @@ impl Ports {
     }
 }
 
-/// Copies a packet for a capture, unless too many wait already.
-fn record(tapped: &mut Vec<Tapped>, mem: &Memory, mut what: Tapped, pkt: &Packet) {
-    if tapped.len() < MAX_TAPPED {
-        mem.copied(CopyReason::Tap, pkt.len());
-        what.bytes = pkt.to_vec();
-        tapped.push(what);
+/// Copies a packet for a capture, each of those that it is, unless too many wait already.
+fn record(tapped: &mut Vec<Tapped>, mem: &Memory, what: Tapped, pkt: &Packet) {
+    let room = MAX_TAPPED.saturating_sub(tapped.len());
+    let mut copy = |bytes: Vec<u8>| {
+        mem.copied(CopyReason::Tap, bytes.len());
+        tapped.push(Tapped { bytes, ..what });
+    };
+    match pkt.meta.cut {
+        Cut::Frames(_) => pkt.frames().take(room).for_each(|frame| copy(frame.to_vec())),
+        Cut::Whole | Cut::Gso(_) | Cut::Fragment if room > 0 => copy(pkt.to_vec()),
+        Cut::Whole | Cut::Gso(_) | Cut::Fragment => {}
     }
 }
 

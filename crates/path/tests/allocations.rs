@@ -109,7 +109,9 @@ impl Pair {
             pkt.meta = meta.clone();
             self.burst.push(pkt);
             near.path.handle_rx(now, &near.mem, INSIDE, &mut self.burst);
-            self.frames.append(near.path.take_tx(OUTSIDE).unwrap());
+            for pkt in near.path.take_tx(OUTSIDE).unwrap().drain(..) {
+                pkt.into_frames(&mut self.frames);
+            }
             for frame in self.frames.drain(..) {
                 self.burst.push(received(&far.mem, &frame));
             }

@@ -76,8 +76,7 @@ impl Wire {
         pkt.check_invariants();
         check_taken(features, &pkt);
         if self.medium == Medium::Guest {
-            out.push(pkt);
-            return;
+            return pkt.into_frames(out);
         }
         fit(mem, &Features::NONE, pkt, l3, out).expect("a packet that the device can cut");
         for frame in out {
@@ -117,6 +116,7 @@ fn check_taken(features: &Features, pkt: &Packet) {
     if let Cut::Gso(gso) = pkt.meta.cut {
         assert!(features.cuts(&gso, pkt.len()), "{features:?} was handed {gso:?}");
     }
+    assert!(!matches!(pkt.meta.cut, Cut::Frames(_)) || features.frames, "{:?} for {features:?}", pkt.meta.cut);
     let is_partial = matches!(pkt.meta.csum, Csum::Partial { .. });
     assert!(!is_partial || features.csum != CsumOffload::None, "a checksum left to {features:?}");
     assert!(pkt.is_linear() || features.sg, "pieces for {features:?}");

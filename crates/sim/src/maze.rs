@@ -190,8 +190,8 @@ impl Maze {
 
     fn ends(&mut self, link: LinkId) -> Ends {
         let path = &mut self.node.path;
-        let sent =
-            Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, |waiting| waiting.len() as u64)).sum();
+        let packets = |waiting: &mut Vec<Packet>| waiting.iter().map(|pkt| pkt.meta.cut.packets()).sum();
+        let sent = Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, packets)).sum();
         let drops = |of_link: Option<LinkId>| {
             let drops = path.ports.drop_counts().filter(|&(by, ..)| of_link.is_none_or(|link| by == link));
             drops.map(|(.., n)| n).sum()

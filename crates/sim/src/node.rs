@@ -144,9 +144,13 @@ impl Node {
         self.rx(now, link, vec![pkt]);
     }
 
-    /// Takes what waits to be sent.
+    /// Takes what waits to be sent, each packet by itself.
     pub fn tx(&mut self, link: LinkId) -> Vec<Packet> {
-        self.path.take_tx(link).map(std::mem::take).unwrap_or_default()
+        let mut packets = Vec::new();
+        for pkt in self.path.take_tx(link).map(std::mem::take).unwrap_or_default() {
+            pkt.into_frames(&mut packets);
+        }
+        packets
     }
 
     /// Does what time asks for.

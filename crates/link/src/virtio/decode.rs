@@ -111,7 +111,7 @@ pub fn decode(header: &Header, framing: Framing, head: &[u8], len: usize) -> Res
             let start = u16::try_from(transport.start).map_err(|_| BadHeader::Frame)?;
             (Csum::Partial { start, offset: transport.check_at }, Some((at, transport.pseudo_sum.to_be_bytes())))
         }
-        Cut::Whole | Cut::Fragment => (valid, None),
+        Cut::Whole | Cut::Frames(_) | Cut::Fragment => (valid, None),
     };
     Ok(Decoded { csum, cut, seed })
 }

@@ -3,7 +3,7 @@
 use base::DropReason;
 use libtest_mimic::Trial;
 use link::{ConfigKind, Layer, Link, Sent};
-use packet::{Cut, Gso, GsoKind, Memory, Packet};
+use packet::{Cut, Frames, Gso, GsoKind, Memory, Packet};
 use system::{Need, Netns, Outcome, trial, veth, wait_until};
 
 use crate::bridge::{transfer, with_cable};
@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("packet/kernel_tcp_stays_fat_from_interface_to_interface", NEEDS, fat),
         trial("packet/an_interface_without_offloads_is_sent_finished_frames", NEEDS_ETHTOOL, kernel_cuts),
         trial("packet/tags_travel_beside_their_frames", NEEDS, vlan),
+        trial("packet/packets_in_one_buffer_are_frames_on_the_wire", NEEDS, together),
         trial("packet/a_refused_offload_loses_no_packet", NEEDS, refused),
         trial("packet/an_interface_that_is_down_says_so_and_comes_back", NEEDS, down),
         trial("packet/an_interface_that_is_gone_says_so", NEEDS, gone),
@@ -103,6 +104,31 @@ fn vlan() -> Outcome {
         assert_eq!((packet.meta.vlan, packet.meta.csum), (Some(0x2007), meta.csum));
         assert_eq!((packet.meta.cut, packet.meta.cut.segs(), packet.to_vec()), (meta.cut, segs, sent));
     }
+    Ok(())
+}
+
+/// More frames than one system call takes.
+fn together() -> Outcome {
+    let street = street()?;
+    let (mut host, mut left) = (socket(&street.a, "host")?, socket(&street.middle, "left")?);
+    assert!(host.features().frames);
+    let mem = Memory::heap();
+    let sent: Vec<Vec<u8>> = (0..100).map(|number| frame(&mem, &[number; 400], 401).to_vec()).collect();
+    let bytes: Vec<u8> = sent.iter().flat_map(|frame| [frame, [0xee; 20].as_slice()].concat()).collect();
+    let mut packet = Packet::with_data(&mem, &bytes[..bytes.len() - 20]).map_err(|dry| dry.to_string())?;
+    let (size, count) = (sent[0].len() as u16, sent.len() as u16);
+    packet.meta.cut = Cut::Frames(Frames { size, stride: size + 20, count });
+    assert_eq!(host.send(&mut vec![packet])?, Sent::All);
+    let stats = host.stats();
+    assert_eq!((stats.tx_packets, stats.tx_wire_packets, stats.tx_calls), (1, 100, 2));
+    assert_eq!(stats.tx_bytes, 100 * u64::from(size));
+    let mut got = Vec::new();
+    wait_until("the frames arrive", std::time::Duration::from_secs(20), || {
+        let failed = left.recv(&mem, &mut got).is_err();
+        got.retain(|packet| sent.iter().any(|frame| packet.len() == frame.len()));
+        failed || got.len() >= sent.len()
+    })?;
+    assert!(got.iter().map(Packet::to_vec).eq(sent), "{} came", got.len());
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use base::DropReason;
 use offload::{CsumOffload, Features, fit};
-use packet::{Buf, CopyReason, Csum, Cut, Gso, GsoKind, Memory, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Frames, Gso, GsoKind, Memory, Packet};
 
 use crate::frames::*;
 
@@ -282,4 +282,32 @@ fn a_device_is_asked_for_what_is_in_the_bytes_whatever_a_guest_says() {
             }
         }
     }
+}
+
+#[test]
+fn packets_in_one_buffer_are_split_for_a_device_that_does_not_take_them_and_get_their_tags() {
+    let mem = Memory::heap();
+    let frames: Vec<Vec<u8>> = [100, 100, 30].iter().map(|&len| [&L2[..], &vec![len; len.into()]].concat()).collect();
+    let bytes = frames.join(&[0xee; 10][..]);
+    for (device, vlan, want) in [
+        (Features::ALL, None, 1),
+        (Features::ALL, Some(7), 3),
+        (Features { frames: false, ..Features::ALL }, None, 3),
+        (Features::NONE, Some(7), 3),
+    ] {
+        let mut packet = Packet::with_data(&mem, &bytes).unwrap();
+        packet.meta.cut = Cut::Frames(Frames { size: 114, stride: 124, count: 3 });
+        packet.meta.vlan = vlan;
+        let mut out = vec![Packet::with_data(&mem, &[]).unwrap()];
+        fit(&mem, &device, packet, L2.len(), &mut out).unwrap();
+        assert_eq!(out.len(), 1 + want, "{device:?} {vlan:?}");
+        let got: Vec<Vec<u8>> = match out[1].meta.cut {
+            Cut::Frames(_) => out[1].frames().map(<[u8]>::to_vec).collect(),
+            _ => out[1..].iter().map(Packet::to_vec).collect(),
+        };
+        let tag: &[u8] = if vlan.is_some() { &[0x81, 0, 0, 7] } else { &[] };
+        let tagged: Vec<Vec<u8>> = frames.iter().map(|frame| [&frame[..12], tag, &frame[12..]].concat()).collect();
+        assert_eq!(got, tagged, "{device:?} {vlan:?}");
+    }
+    assert_eq!(mem.copies().total_bytes(), 0);
 }

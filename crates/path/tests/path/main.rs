@@ -6,6 +6,7 @@ mod capture;
 mod common;
 mod forward;
 mod fragments;
+mod frames;
 mod gateways;
 mod hostile;
 mod ike;

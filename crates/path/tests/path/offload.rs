@@ -232,7 +232,8 @@ impl Lane {
     }
 
     fn waiting(&mut self, link: LinkId) -> Vec<Option<Esp>> {
-        self.near.path.take_tx(link).unwrap().iter().map(|pkt| pkt.meta.esp).collect()
+        let waiting = self.near.path.take_tx(link).unwrap().iter();
+        waiting.flat_map(|pkt| std::iter::repeat_n(pkt.meta.esp, pkt.meta.cut.packets() as usize)).collect()
     }
 
     fn detour(&mut self) {

@@ -1,0 +1,176 @@
+//! Packets that share one buffer for as long as they go the same way ([`Cut::Frames`]).
+
+use crate::meta::{Cut, Meta};
+use crate::packet::Packet;
+
+/// Packets with nothing left to be done, which lie in one head. Between them is room for a link's header: it counts as
+/// data of the packet that they are together, and is nobody's.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Frames {
+    /// Bytes of each but the last, which may be shorter; never 0.
+    pub size: u16,
+    /// From the first byte of one to the first byte of the next; at least `size`.
+    pub stride: u16,
+    /// How many there are; never 0.
+    pub count: u16,
+}
+
+impl Frames {
+    /// Bytes of room in front of each but the first.
+    const fn room(&self) -> usize {
+        (self.stride - self.size) as usize
+    }
+}
+
+impl Packet {
+    /// The bytes of each of the packets that this one is; none if it is not of [`Cut::Frames`].
+    pub fn frames(&self) -> impl Iterator<Item = &[u8]> {
+        let (stride, size) = match self.meta.cut {
+            Cut::Frames(frames) => (usize::from(frames.stride), usize::from(frames.size)),
+            Cut::Whole | Cut::Gso(_) | Cut::Fragment => (1, 0),
+        };
+        let all = if size > 0 { self.head() } else { &[] };
+        all.chunks(stride.max(1)).map(move |chunk| &chunk[..size.min(chunk.len())])
+    }
+
+    /// Puts `header` in front of each of the packets that this one is. Tells whether there was room; nothing is changed
+    /// if not.
+    #[must_use]
+    pub fn push_each(&mut self, header: &[u8]) -> bool {
+        let Cut::Frames(mut frames) = self.meta.cut else { return false };
+        let fits = header.len() <= frames.room().min(self.head.headroom()) && self.head.is_writable();
+        if !fits || self.head.push(header.len()).is_none() {
+            return false;
+        }
+        frames.size += header.len() as u16;
+        self.meta.cut = Cut::Frames(frames);
+        let Some(bytes) = self.head.bytes_mut() else { return false };
+        for frame in bytes.chunks_mut(frames.stride.into()) {
+            frame[..header.len()].copy_from_slice(header);
+        }
+        true
+    }
+
+    /// Takes the first of the packets that this one is off it, by reference; `None` when only one is left, which this one
+    /// then is.
+    pub fn take_frame(&mut self) -> Option<Self> {
+        let Cut::Frames(frames) = self.meta.cut else { return None };
+        if frames.count <= 1 {
+            self.meta.cut = Cut::Whole;
+            return None;
+        }
+        let head = self.head.split_to(frames.size.into());
+        self.head.pull(frames.room());
+        self.meta.cut = Cut::Frames(Frames { count: frames.count - 1, ..frames });
+        let mut first = Self::from_buf(head);
+        first.meta = Meta { cut: Cut::Whole, ..self.meta.clone() };
+        Some(first)
+    }
+
+    /// Drops the first `n` of the packets that this one is, or all but one.
+    pub fn skip_frames(&mut self, n: usize) {
+        let Cut::Frames(frames) = self.meta.cut else { return };
+        let n = n.min(usize::from(frames.count) - 1);
+        self.head.pull(n * usize::from(frames.stride));
+        self.meta.cut = Cut::Frames(Frames { count: frames.count - n as u16, ..frames });
+    }
+
+    /// Appends to `out` the packets that this one is, or itself if it is one.
+    pub fn into_frames(mut self, out: &mut Vec<Self>) {
+        out.extend(std::iter::from_fn(|| self.take_frame()));
+        out.push(self);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Memory, SHELL};
+
+    const ROOM: usize = 20;
+
+    /// Packets of these lengths, all bytes of each its number, with [`ROOM`] in front of each.
+    fn frames(mem: &Memory, lens: &[usize]) -> Packet {
+        let (size, stride) = (lens[0], lens[0] + ROOM);
+        let mut buf = mem.take(ROOM, lens.len() * stride).unwrap();
+        buf.put((lens.len() - 1) * stride + lens[lens.len() - 1]).unwrap().fill(0xee);
+        for (at, (frame, &len)) in buf.bytes_mut().unwrap().chunks_mut(stride).zip(lens).enumerate() {
+            frame[..len].fill(at as u8);
+        }
+        let mut pkt = Packet::from_buf(buf);
+        pkt.meta.cut = Cut::Frames(Frames { size: size as u16, stride: stride as u16, count: lens.len() as u16 });
+        pkt
+    }
+
+    fn bytes(pkt: &Packet) -> Vec<Vec<u8>> {
+        pkt.frames().map(<[u8]>::to_vec).collect()
+    }
+
+    #[test]
+    fn frames_are_seen_and_split_off_as_they_lie() {
+        let mem = Memory::heap();
+        for lens in [&[300, 300, 300][..], &[300, 300, 1], &[300, 300, 299], &[300]] {
+            let pkt = frames(&mem, lens);
+            let want: Vec<Vec<u8>> = lens.iter().enumerate().map(|(at, &len)| vec![at as u8; len]).collect();
+            assert_eq!((bytes(&pkt), pkt.meta.cut.segs()), (want.clone(), lens.len() as u64));
+            let truesize = pkt.truesize();
+            let mut out = Vec::new();
+            pkt.into_frames(&mut out);
+            let got: Vec<Vec<u8>> = out.iter().map(Packet::to_vec).collect();
+            assert_eq!(got, want);
+            assert_eq!(out.iter().map(|pkt| pkt.truesize() - SHELL).sum::<usize>(), truesize - SHELL);
+            for pkt in &mut out {
+                assert_eq!((pkt.meta.cut, pkt.headroom()), (Cut::Whole, ROOM));
+                assert!(pkt.head_mut().is_some(), "split by reference, and nobody else sees it");
+            }
+        }
+    }
+
+    #[test]
+    fn each_gets_the_header_that_all_get() {
+        let mem = Memory::heap();
+        let mut pkt = frames(&mem, &[100, 100, 7]);
+        assert!(pkt.push_each(&[0xaa; 14]));
+        let with = |n: u8, len: usize| [vec![0xaa; 14], vec![n; len]].concat();
+        assert_eq!(bytes(&pkt), [with(0, 100), with(1, 100), with(2, 7)]);
+        assert!(!pkt.push_each(&[0xbb; ROOM - 13]), "no room for so much more");
+        assert!(pkt.push_each(&[0xcc; ROOM - 14]));
+        let mut out = Vec::new();
+        pkt.into_frames(&mut out);
+        assert_eq!(out[1].to_vec(), [vec![0xcc; ROOM - 14], with(1, 100)].concat());
+        assert!(!out[1].push_each(&[0]), "it is one packet now");
+    }
+
+    #[test]
+    fn what_is_shared_gets_no_header() {
+        let mem = Memory::heap();
+        let mut pkt = frames(&mem, &[100, 100]);
+        let other = pkt.clone_shared();
+        let before = bytes(&other);
+        assert!(!pkt.push_each(&[0xaa; 14]));
+        assert_eq!((bytes(&pkt), bytes(&other)), (before.clone(), before));
+    }
+
+    #[test]
+    fn those_that_are_gone_leave_the_others() {
+        let mem = Memory::heap();
+        for (skipped, left) in [(0, 3), (1, 2), (2, 1), (3, 1), (1000, 1)] {
+            let mut pkt = frames(&mem, &[100, 100, 7]);
+            let want = bytes(&pkt)[3 - left..].to_vec();
+            pkt.skip_frames(skipped);
+            assert_eq!((bytes(&pkt), pkt.meta.cut.segs()), (want, left as u64), "{skipped}");
+        }
+    }
+
+    #[test]
+    fn other_packets_have_no_frames() {
+        let mem = Memory::heap();
+        let mut pkt = Packet::with_data(&mem, &[1; 100]).unwrap();
+        assert_eq!(pkt.frames().count(), 0);
+        assert!(pkt.take_frame().is_none());
+        pkt.skip_frames(1);
+        let mut out = Vec::new();
+        pkt.into_frames(&mut out);
+        assert_eq!((out.len(), out[0].len()), (1, 100));
+    }
+}
