@@ -9,7 +9,8 @@ use wire::{FragOffset, Malformed};
 pub(crate) const BLOCK: usize = 8;
 
 /// Cuts `packet`, which starts with its IPv4 header and may itself be a fragment, into fragments of at most `mtu`
-/// bytes. Whether it may be cut (DF) is the caller's to know. A packet that fits goes out as it is.
+/// bytes. Whether it may be cut (DF) is the caller's to know. A packet that fits goes out as it is. One in children is
+/// cut where they begin, if that makes fragments (as the fast path of Linux's `ip_do_fragment` does).
 ///
 /// Its payload is not copied: fragments point to it. Options without the copy bit are no-operations in all fragments
 /// but the first (Linux's `ip_options_fragment`).
@@ -17,11 +18,16 @@ pub(crate) const BLOCK: usize = 8;
 /// # Errors
 /// The packet is dropped: it is fat, its checksum is still to be made, its header is malformed or its options leave no
 /// room for data, or no memory is free. Fragments made before that stay out of `out`.
-pub fn fragment(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
+pub fn fragment(mem: &Memory, packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     if packet.len() <= mtu {
         out.push(packet);
         return Ok(());
     }
+    cut(mem, packet, mtu, out)
+}
+
+/// Cuts a packet even if it would fit.
+pub(crate) fn cut(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Packet>) -> Result<(), DropReason> {
     let whole = matches!(packet.meta.cut, Cut::Whole | Cut::Fragment);
     if !whole || matches!(packet.meta.csum, Csum::Partial { .. }) {
         return Err(DropReason::CannotSegment);
@@ -33,15 +39,16 @@ pub fn fragment(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Pack
         header.copy_from_slice(&packet.head()[..view.header_len()]);
         (header, view.header().frag_offset().bytes(), view.header().more_fragments())
     };
-    let step = mtu.saturating_sub(header.len()) / BLOCK * BLOCK;
-    if step == 0 {
+    let room = mtu.saturating_sub(header.len());
+    if room < BLOCK {
         return Err(DropReason::CannotSegment);
     }
+    let mut cuts = Cuts::of(&packet, header.len(), room);
     packet.pull(header.len());
     let made_before = out.len();
     let mut offset = first_block;
     while !packet.is_empty() {
-        let here = step.min(packet.len());
+        let here = cuts.next(packet.len());
         let is_last = here == packet.len();
         let offset_field = FragOffset::from_bytes(offset).ok_or(DropReason::CannotSegment);
         let fragment = offset_field.and_then(|at| one(mem, header, &mut packet, here, at, more || !is_last));
@@ -58,6 +65,49 @@ pub fn fragment(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Pack
         offset += here;
     }
     Ok(())
+}
+
+/// How long each fragment's payload is.
+#[derive(Clone, Debug)]
+pub(crate) enum Cuts {
+    /// All alike but the last.
+    Even(usize),
+    /// As the pieces of a packet that was put together are, and were when they came.
+    AsTheyCame(std::vec::IntoIter<usize>),
+}
+
+impl Cuts {
+    /// Where to cut what follows `header_len` bytes of headers in a packet, into at most `room` bytes each: where its
+    /// children begin, if each of them can be a fragment.
+    pub(crate) fn of(packet: &Packet, header_len: usize, room: usize) -> Self {
+        let children = packet.frag_list().iter().map(Packet::len);
+        let first = packet.len().checked_sub(header_len + children.clone().sum::<usize>());
+        let can_begin = |len: usize| len > 0 && len <= room && len.is_multiple_of(BLOCK);
+        let last = packet.frag_list().len().checked_sub(1);
+        match (first, last) {
+            (Some(first), Some(last))
+                if can_begin(first)
+                    && children.clone().take(last).all(can_begin)
+                    && children.clone().skip(last).all(|len| len <= room) =>
+            {
+                Self::AsTheyCame(std::iter::once(first).chain(children).collect::<Vec<_>>().into_iter())
+            }
+            _ => Self::Even(room / BLOCK * BLOCK),
+        }
+    }
+
+    /// The next fragment's, of `left` bytes that are left.
+    pub(crate) fn next(&mut self, left: usize) -> usize {
+        match self {
+            Self::Even(step) => left.min(*step),
+            Self::AsTheyCame(lens) => lens.next().unwrap_or(left).min(left),
+        }
+    }
+
+    /// Whether all fragments are alike.
+    pub(crate) const fn is_even(&self) -> bool {
+        matches!(self, Self::Even(_))
+    }
 }
 
 /// One IPv4 fragment with the first `len` bytes of `payload`, which it takes.

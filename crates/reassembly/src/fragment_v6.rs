@@ -5,12 +5,14 @@ use packet::{Csum, Cut, Memory, Packet};
 use wire::ipv6::{self, Ipv6};
 use wire::{FragInfo, FragOffset, Malformed, Protocol, frag};
 
-use crate::fragment::{BLOCK, behind};
+use crate::fragment::{BLOCK, Cuts, behind};
 use crate::part::upper_len;
 
 /// Cuts `packet`, which starts with its IPv6 header, into fragments of at most `mtu` bytes with the identification `id`.
 /// Only the node that it comes from may do so (RFC 8200 §4.5), for `packet` an identification that it has not used lately
 /// for that destination (RFC 7739). A packet that fits goes out as it is.
+///
+/// One in children is cut where they begin, if that makes fragments (as the fast path of Linux's `ip6_fragment` does).
 ///
 /// The headers that routers read are repeated in each fragment, up to and with a routing header. The payload is not
 /// copied: fragments point to it.
@@ -18,17 +20,22 @@ use crate::part::upper_len;
 /// # Errors
 /// The packet is dropped: it is fat or a fragment already, its checksum is still to be made, its headers are malformed or
 /// do not all fit the first fragment (RFC 7112), or no memory is free. Fragments made before that stay out of `out`.
-pub fn fragment_v6(
+pub fn fragment_v6(mem: &Memory, packet: Packet, mtu: usize, id: u32, out: &mut Vec<Packet>) -> Result<(), DropReason> {
+    if packet.len() <= mtu {
+        out.push(packet);
+        return Ok(());
+    }
+    cut_v6(mem, packet, mtu, id, out)
+}
+
+/// Cuts a packet even if it would fit, where its children begin.
+pub(crate) fn cut_v6(
     mem: &Memory,
     mut packet: Packet,
     mtu: usize,
     id: u32,
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
-    if packet.len() <= mtu {
-        out.push(packet);
-        return Ok(());
-    }
     if packet.meta.cut != Cut::Whole || matches!(packet.meta.csum, Csum::Partial { .. }) {
         return Err(DropReason::CannotSegment);
     }
@@ -39,18 +46,24 @@ pub fn fragment_v6(
     let named = headers.get_mut(place.next_header_at).ok_or(Malformed::Ipv6Extension)?;
     let next_header = std::mem::replace(named, Protocol::FRAGMENT.0);
     let next_header = Protocol(next_header);
-    let step = mtu.saturating_sub(place.offset + frag::Header::LEN) / BLOCK * BLOCK;
+    let room = mtu.saturating_sub(place.offset + frag::Header::LEN);
     let headers_end = chain.offset + upper_len(chain.protocol);
-    if chain.fragment.is_some() || step == 0 || headers_end.min(total_len) > place.offset + step {
+    packet.trim(total_len);
+    let mut cuts = Cuts::of(&packet, place.offset, room);
+    let first = cuts.clone().next(packet.len().saturating_sub(place.offset));
+    if chain.fragment.is_some() || room < BLOCK || headers_end.min(total_len) > place.offset + first {
         return Err(DropReason::CannotSegment);
     }
+    if cuts.is_even() && packet.len() <= mtu {
+        out.push(packet);
+        return Ok(());
+    }
     headers.resize(place.offset + frag::Header::LEN, 0);
-    packet.trim(total_len);
     packet.pull(place.offset);
     let made_before = out.len();
     let mut at = 0;
     while !packet.is_empty() {
-        let here = step.min(packet.len());
+        let here = cuts.next(packet.len());
         let more = here < packet.len();
         let made = FragOffset::from_bytes(at).ok_or(DropReason::CannotSegment).and_then(|offset| {
             let payload_len = headers.len() - ipv6::Header::LEN + here;

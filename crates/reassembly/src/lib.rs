@@ -1,7 +1,8 @@
 //! Fragments: making them, and putting them together again.
 //!
 //! [`fragment`] cuts an IPv4 packet to an MTU (RFC 791 §3.2, Linux's `ip_do_fragment`), and [`fragment_v6`] an IPv6
-//! packet, which its source alone may do (RFC 8200 §4.5). [`Reassembly`] holds fragments until a datagram is whole
+//! packet, which its source alone may do (RFC 8200 §4.5). [`refragment`] cuts what was put together on its way, as it
+//! came. [`Reassembly`] holds fragments until a datagram is whole
 //! (RFC 791 §3.2, RFC 8200 §4.5, RFC 5722, RFC 6946; Linux's `ip_defrag`, `ipv6_frag_rcv` and `nf_ct_frag6_gather`), for
 //! each [`User`] its own; those of 6LoWPAN too (RFC 4944 §5.3). It does as Linux 6.18 does, which
 //! `tests/reassembly/kernel_table.rs` lists case by case. [`CutShort`] knows what to answer to a fragment that cannot even
@@ -46,6 +47,7 @@ mod part;
 mod queue;
 mod rank;
 mod reassembly;
+mod refragment;
 mod run;
 mod runs;
 mod source;
@@ -59,5 +61,6 @@ pub use fragment::fragment;
 pub use fragment_v6::fragment_v6;
 pub use lowpan::{LinkAddr, LowpanInfo, Station};
 pub use reassembly::{Reassembly, Table, Usage};
+pub use refragment::refragment;
 pub use user::{Asker, Hook, User};
 pub use verdict::{Evicted, Expired, Verdict};

@@ -15,7 +15,8 @@ pub enum Verdict {
         /// For [`User::Local`](crate::User::Local) as few pieces as can be, else the first fragment with each other as a
         /// child.
         pkt: Packet,
-        /// Bytes of the largest fragment with its headers (Linux's `frag_max_size`); 0 if it was no fragment.
+        /// Bytes of the largest fragment with its headers, beyond which [`refragment`](crate::refragment) does not go
+        /// (Linux's `frag_max_size`); 0 if it was no fragment.
         max_size: usize,
     },
     /// It waits for others.

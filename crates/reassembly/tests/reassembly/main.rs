@@ -8,6 +8,7 @@ mod lowpan;
 #[path = "../model/mod.rs"]
 mod model;
 mod orders;
+mod refragmenting;
 mod shapes;
 mod users;
 
