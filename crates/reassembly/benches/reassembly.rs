@@ -1,5 +1,5 @@
-//! What putting fragments together costs: `cargo bench -p fatpath-reassembly`. Fragments lie as a link receives them:
-//! several in a page, each in an exclusive stretch of it, with the headroom before its data.
+//! What a fragment costs, whatever their number and order: `cargo bench -p fatpath-reassembly`. Items are fragments, which
+//! lie as a link receives them: several in a page, each in an exclusive stretch of it, with the headroom before its data.
 
 use base::{Counters, Instant};
 use divan::Bencher;
@@ -13,96 +13,123 @@ fn main() {
     divan::main();
 }
 
-/// A datagram in fragments of `size` bytes of payload.
+/// Fragments to a datagram. IPv4 has no room for the last of them, by its header.
+const COUNTS: [usize; 5] = [2, 8, 44, 512, 8189];
+
+/// Fragments that are timed at once, at least.
+const AT_ONCE: usize = 512;
+
+/// How the fragments of a datagram come.
+#[derive(Clone, Copy)]
+enum Order {
+    InOrder,
+    Reversed,
+    Shuffled,
+    OddBeforeEven,
+}
+
+/// Datagrams, in fragments.
 struct Train {
     fragments: Vec<(Vec<u8>, Info)>,
+    datagrams: usize,
     payload_len: usize,
-    header_len: usize,
 }
 
 impl Train {
-    fn new(version: Version, count: usize, size: usize) -> Self {
-        let one = |n: usize| {
-            let more = n + 1 < count;
-            // The longest datagram is a little shorter than eight times 8192 bytes.
-            let len = if more { size } else { size - 7 };
-            let bytes = fragment(version, n * size, len, more);
-            let info = Info::parse(&bytes, bytes.len()).expect("a fragment");
-            (bytes, info)
-        };
-        let payload_len = count * size - 7;
-        Self { fragments: (0..count).map(one).collect(), payload_len, header_len: version.header_len() }
-    }
-
-    fn reversed(mut self) -> Self {
-        self.fragments.reverse();
-        self
-    }
-
-    /// Fisher and Yates, with a generator of 64 bits (xorshift).
-    fn shuffled(mut self) -> Self {
-        let mut state = 42_u64;
-        for at in (1..self.fragments.len()).rev() {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            self.fragments.swap(at, (state % (at as u64 + 1)) as usize);
+    /// Datagrams of `count` fragments each, one after the other.
+    fn new(version: Version, count: usize, order: Order) -> Self {
+        // Of 1500 bytes, if the datagram has room for so many of them.
+        let size = (65_512 / count / 8 * 8).min(1448);
+        let datagrams = AT_ONCE.div_ceil(count);
+        let mut fragments = Vec::new();
+        for id in 0..datagrams {
+            let one = |n: usize| {
+                let more = n + 1 < count;
+                let bytes = fragment(version, id, n * size, if more { size } else { size - 7 }, more);
+                let info = Info::parse(&bytes, bytes.len()).expect("a fragment");
+                (bytes, info)
+            };
+            let mut train: Vec<_> = (0..count).map(one).collect();
+            match order {
+                Order::InOrder => {}
+                Order::Reversed => train.reverse(),
+                Order::Shuffled => shuffle(&mut train),
+                Order::OddBeforeEven => {
+                    train.sort_by_key(|(_, info)| info.fragment.map(|it| it.offset.bytes() / size % 2 == 0))
+                }
+            }
+            fragments.extend(train);
         }
-        self
-    }
-
-    /// The packets, received into pages.
-    fn packets(&self, mem: &Memory) -> Vec<(Packet, Info)> {
-        let mut page: Option<Buf> = None;
-        let mut one = |bytes: &[u8]| {
-            let stride = Memory::HEADROOM + bytes.len().next_multiple_of(64);
-            let mut room = page.take().filter(|page| page.len() >= stride).unwrap_or_else(|| {
-                let mut page = mem.take(0, Memory::LARGE).expect("a page");
-                page.put(Memory::LARGE).expect("room");
-                page
-            });
-            let mut buf = room.split_to(stride);
-            page = Some(room);
-            buf.pull(Memory::HEADROOM);
-            buf.bytes_mut().expect("a stretch of its own")[..bytes.len()].copy_from_slice(bytes);
-            buf.trim(bytes.len());
-            Packet::from_buf(buf)
-        };
-        self.fragments.iter().map(|(bytes, info)| (one(bytes), *info)).collect()
+        Self { fragments, datagrams, payload_len: count * size - 7 }
     }
 
     fn bench(&self, bencher: Bencher<'_, '_>) {
         let mem = Memory::heap();
-        let Config { v4, v6, .. } = Config::default();
-        let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
-        let mut reassembly = Reassembly::new(Config { v4, v6, ..Config::default() });
+        let mut reassembly = Reassembly::new(boundless());
         let mut counters = Counters::ZERO;
         bencher
             .counter(ItemsCount::new(self.fragments.len()))
-            .counter(BytesCount::new(self.payload_len))
-            .with_inputs(|| self.packets(&mem))
-            .bench_local_values(|packets| {
-                let mut whole = None;
+            .counter(BytesCount::new(self.datagrams * self.payload_len))
+            .with_inputs(|| (received(&mem, &self.fragments), Vec::with_capacity(self.datagrams)))
+            .bench_local_values(|(packets, mut whole)| {
                 for (pkt, info) in packets {
                     match reassembly.handle_fragment(Instant::ZERO, &mem, Asker::LOCAL, pkt, &info, &mut counters) {
-                        Verdict::Whole { pkt, .. } => whole = Some(pkt),
+                        Verdict::Whole { pkt, .. } => whole.push(pkt),
                         Verdict::Held => {}
                         other => panic!("{other:?}"),
                     }
                 }
-                let whole = whole.expect("the datagram");
-                assert_eq!((whole.len(), reassembly.memory()), (self.header_len + self.payload_len, 0));
+                assert_eq!((whole.len(), reassembly.memory()), (self.datagrams, 0));
                 whole
             });
     }
 }
 
-fn fragment(version: Version, at: usize, len: usize, more: bool) -> Vec<u8> {
+/// As much as it takes.
+fn boundless() -> Config {
+    let Config { v4, v6, .. } = Config::default();
+    let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
+    Config { v4, v6, ..Config::default() }
+}
+
+/// Fisher and Yates, with a generator of 64 bits (xorshift).
+fn shuffle<T>(items: &mut [T]) {
+    let mut state = 42_u64;
+    for at in (1..items.len()).rev() {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        items.swap(at, (state % (at as u64 + 1)) as usize);
+    }
+}
+
+/// The packets, received into pages.
+fn received(mem: &Memory, fragments: &[(Vec<u8>, Info)]) -> Vec<(Packet, Info)> {
+    let mut page: Option<Buf> = None;
+    let mut one = |bytes: &[u8]| {
+        let stride = Memory::HEADROOM + bytes.len().next_multiple_of(64);
+        let mut room = page.take().filter(|page| page.len() >= stride).unwrap_or_else(|| {
+            let mut page = mem.take(0, Memory::LARGE).expect("a page");
+            page.put(Memory::LARGE).expect("room");
+            page
+        });
+        let mut buf = room.split_to(stride);
+        page = Some(room);
+        buf.pull(Memory::HEADROOM);
+        buf.bytes_mut().expect("a stretch of its own")[..bytes.len()].copy_from_slice(bytes);
+        buf.trim(bytes.len());
+        Packet::from_buf(buf)
+    };
+    fragments.iter().map(|(bytes, info)| (one(bytes), *info)).collect()
+}
+
+fn fragment(version: Version, id: usize, at: usize, len: usize, more: bool) -> Vec<u8> {
     let offset = FragOffset::from_bytes(at).expect("a multiple of 8");
     let mut bytes = match version {
         Version::V4 => {
-            let (src, dst) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
-            let mut header = ipv4::Header::new(src, dst, Protocol::UDP, (20 + len) as u16);
+            let src = std::net::Ipv4Addr::from_bits(0x0a00_0001 + (id as u32 >> 16));
+            let mut header = ipv4::Header::new(src, [192, 0, 2, 2].into(), Protocol::UDP, (20 + len) as u16);
+            header.set_id(id as u16);
             header.set_fragment(offset, more);
             header.fill_check();
             header.as_bytes().to_vec()
@@ -110,7 +137,7 @@ fn fragment(version: Version, at: usize, len: usize, more: bool) -> Vec<u8> {
         Version::V6 => {
             let (src, dst) = (std::net::Ipv6Addr::from_bits(1 << 125 | 1), std::net::Ipv6Addr::from_bits(1 << 125 | 2));
             let header = ipv6::Header::new(src, dst, Protocol::FRAGMENT, (8 + len) as u16);
-            let fragment = frag::Header::new(Protocol::UDP, FragInfo { offset, more, id: 1 });
+            let fragment = frag::Header::new(Protocol::UDP, FragInfo { offset, more, id: id as u32 });
             [header.as_bytes(), fragment.as_bytes()].concat()
         }
     };
@@ -118,62 +145,48 @@ fn fragment(version: Version, at: usize, len: usize, more: bool) -> Vec<u8> {
     bytes
 }
 
-#[divan::bench(name = "reasm/ipv4/2frags/in_order")]
-fn v4_two(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V4, 2, 1480).bench(bencher);
+macro_rules! orders {
+    ($($function:ident: $name:literal, $version:ident, $order:ident;)*) => {$(
+        #[divan::bench(name = $name, args = COUNTS)]
+        fn $function(bencher: Bencher<'_, '_>, count: usize) {
+            Train::new(Version::$version, count, Order::$order).bench(bencher);
+        }
+    )*};
 }
 
-#[divan::bench(name = "reasm/ipv4/44frags/in_order")]
-fn v4_in_order(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V4, 44, 1480).bench(bencher);
+orders! {
+    v4_in_order: "reasm/ipv4/in_order", V4, InOrder;
+    v4_reversed: "reasm/ipv4/reversed", V4, Reversed;
+    v4_shuffled: "reasm/ipv4/shuffled", V4, Shuffled;
+    v4_odd_before_even: "reasm/ipv4/odd_before_even", V4, OddBeforeEven;
+    v6_in_order: "reasm/ipv6/in_order", V6, InOrder;
+    v6_reversed: "reasm/ipv6/reversed", V6, Reversed;
+    v6_shuffled: "reasm/ipv6/shuffled", V6, Shuffled;
+    v6_odd_before_even: "reasm/ipv6/odd_before_even", V6, OddBeforeEven;
 }
 
-#[divan::bench(name = "reasm/ipv4/44frags/reversed")]
-fn v4_reversed(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V4, 44, 1480).reversed().bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv4/44frags/shuffled")]
-fn v4_shuffled(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V4, 44, 1480).shuffled().bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv4/8189frags/in_order")]
-fn v4_tiny_in_order(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V4, 8189, 8).bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv4/8189frags/reversed")]
-fn v4_tiny_reversed(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V4, 8189, 8).reversed().bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv4/8189frags/shuffled")]
-fn v4_tiny_shuffled(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V4, 8189, 8).shuffled().bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv6/2frags/in_order")]
-fn v6_two(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V6, 2, 1448).bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv6/45frags/in_order")]
-fn v6_in_order(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V6, 45, 1448).bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv6/45frags/shuffled")]
-fn v6_shuffled(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V6, 45, 1448).shuffled().bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv6/8191frags/in_order")]
-fn v6_tiny_in_order(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V6, 8191, 8).bench(bencher);
-}
-
-#[divan::bench(name = "reasm/ipv6/8191frags/shuffled")]
-fn v6_tiny_shuffled(bencher: Bencher<'_, '_>) {
-    Train::new(Version::V6, 8191, 8).shuffled().bench(bencher);
+/// Fragments that begin a datagram each and complete none, while memory is full: each makes another leave.
+#[divan::bench(name = "reasm/attack/one_fragment")]
+fn attack(bencher: Bencher<'_, '_>) {
+    let mem = Memory::heap();
+    let mut reassembly = Reassembly::default();
+    let mut counters = Counters::ZERO;
+    let mut ids = 0..;
+    let mut next = || {
+        let one = |id| {
+            let bytes = fragment(Version::V4, id, 0, 1448, true);
+            let info = Info::parse(&bytes, bytes.len()).expect("a fragment");
+            (bytes, info)
+        };
+        received(&mem, &ids.by_ref().take(AT_ONCE).map(one).collect::<Vec<_>>())
+    };
+    let mut flood = |packets| {
+        for (pkt, info) in packets {
+            let verdict = reassembly.handle_fragment(Instant::ZERO, &mem, Asker::LOCAL, pkt, &info, &mut counters);
+            assert!(matches!(verdict, Verdict::Held), "{verdict:?}");
+        }
+        reassembly.drain_evicted().count()
+    };
+    while flood(next()) == 0 {}
+    bencher.counter(ItemsCount::new(AT_ONCE)).with_inputs(next).bench_local_values(flood);
 }

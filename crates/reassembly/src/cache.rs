@@ -30,6 +30,8 @@ pub(crate) struct Cache {
     all: Group,
     /// The source that took more than half of the memory last.
     heaviest: Option<Id>,
+    /// The source whose last datagram left last: mostly the next one is its own too.
+    idle: Option<Id>,
 }
 
 /// A datagram that waits for fragments.
@@ -62,6 +64,7 @@ impl Cache {
             by_age: List::default(),
             all: Group::default(),
             heaviest: None,
+            idle: None,
         }
     }
 
@@ -80,22 +83,24 @@ impl Cache {
     }
 
     /// The queue of a datagram, if there is one.
-    pub(crate) fn find(&mut self, key: &Key) -> Option<Id> {
+    pub(crate) fn find(&self, key: &Key) -> Option<Id> {
         self.queues.find(key)
     }
 
     /// The queue of a datagram.
     pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> Id {
-        if let Some(id) = self.queues.find(&key) {
+        let Self { sources, queues, limits, .. } = self;
+        let known = queues.len();
+        let id = queues.find_or_insert(key, |key| {
+            let source = sources.find_or_insert(key.source(), |_| Source::default());
+            sources[source].queues += 1;
+            let (standing, deadline) = (Standing::New, now + limits.timeout);
+            Waiting { queue: Queue::default(), deadline, source, standing, links: Default::default() }
+        });
+        if queues.len() == known {
             return id;
         }
-        let source = key.source();
-        let source = self.sources.find(&source).unwrap_or_else(|| self.sources.insert(source, Source::default()));
-        self.sources[source].queues += 1;
-        let standing = Standing::New;
-        let deadline = now + self.limits.timeout;
-        let waiting = Waiting { queue: Queue::default(), deadline, source, standing, links: Default::default() };
-        let id = self.queues.insert(key, waiting);
+        let Waiting { source, standing, .. } = queues[id];
         self.by_age.push(&mut self.queues, Of::Age, id);
         self.link(id, source, standing);
         self.charge(id, QUEUE_SIZE);
@@ -167,8 +172,12 @@ impl Cache {
         self.by_age.unlink(&mut self.queues, Of::Age, id);
         self.unlink(id, source, standing);
         self.sources[source].queues -= 1;
-        if self.sources[source].queues == 0 {
-            self.sources.remove(source);
+        if self.sources[source].queues == 0
+            && let Some(idle) = self.idle.replace(source)
+            && idle != source
+            && self.sources[idle].queues == 0
+        {
+            self.sources.remove(idle);
         }
         let queue = self.queues.remove(id).queue;
         debug_assert!(self.queues() > 0 || self.memory() == 0, "{} bytes for nothing", self.memory());
@@ -257,6 +266,7 @@ impl Cache {
         assert_eq!(by_source, held, "charged to {} sources", self.sources.len());
         let queues: usize = self.sources.iter().map(|(_, source)| source.queues).sum();
         assert_eq!(queues, self.queues(), "queues that sources have");
+        assert!(self.sources.len() <= queues + 1, "{} sources of {queues} queues", self.sources.len());
         if self.policy == Policy::Fair {
             assert!(held <= self.limits.high_thresh, "{held} bytes, and {} allowed", self.limits.high_thresh);
         }

@@ -1,36 +1,40 @@
 //! What the fragments of one datagram have in common, and those of one source.
 
 use std::hash::{Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use base::LinkId;
 use packet::{Packet, SecPath};
 use wire::ip::Info;
 use wire::{FragInfo, Protocol};
 
-use crate::lowpan::{LinkAddr, LowpanInfo};
+use crate::lowpan::LowpanInfo;
 use crate::user::Asker;
 
 /// What the fragments of one datagram have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Key {
-    ends: Ends,
-    /// The identification; 6LoWPAN's tag, and above it the datagram's size.
-    id: u32,
+    /// Source and destination, as numbers.
+    src: u128,
+    dst: u128,
+    space: Space,
     /// IPv4 counts identifications by protocol. In IPv6 the next header of later fragments is ignored.
     protocol: Protocol,
-    asker: Asker,
+    /// The identification; 6LoWPAN's tag, and above it the datagram's size.
+    id: u32,
     /// Where a group or a link-local address means something: on one link.
     link: LinkId,
+    asker: Asker,
     /// What the fragments were protected by.
     sec_path: SecPath,
 }
 
-/// Source and destination.
+/// What the addresses are of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Ends {
-    Ip(IpAddr, IpAddr),
-    Link(LinkAddr, LinkAddr),
+enum Space {
+    V4,
+    V6,
+    Link,
 }
 
 /// Whose memory a fragment is charged to: an IPv4 address, an IPv6 subnet, a station. Whoever has one address of an IPv6
@@ -41,23 +45,31 @@ pub(crate) struct SourceKey(u128);
 impl Key {
     /// The key of a fragment whose headers are `info`.
     pub(crate) fn ip(asker: Asker, pkt: &Packet, info: &Info, fragment: FragInfo) -> Self {
-        let (protocol, on_link) = match info.dst {
-            IpAddr::V4(_) => (info.protocol, false),
-            IpAddr::V6(dst) => (Protocol::FRAGMENT, dst.is_multicast() || dst.is_unicast_link_local()),
+        let no_link = LinkId::NONE;
+        let (src, dst, space, protocol, link) = match (info.src, info.dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                (src.to_bits().into(), dst.to_bits().into(), Space::V4, info.protocol, no_link)
+            }
+            (src, dst) => {
+                let [src, dst] = [src, dst].map(to_v6);
+                let on_link = dst.is_multicast() || dst.is_unicast_link_local();
+                let link = if on_link { pkt.meta.link } else { no_link };
+                (src.to_bits(), dst.to_bits(), Space::V6, Protocol::FRAGMENT, link)
+            }
         };
-        let link = if on_link { pkt.meta.link } else { LinkId::NONE };
-        let ends = Ends::Ip(info.src, info.dst);
-        Self { ends, id: fragment.id, protocol, asker, link, sec_path: pkt.meta.sec_path.clone() }
+        Self { src, dst, space, protocol, id: fragment.id, link, asker, sec_path: pkt.meta.sec_path.clone() }
     }
 
     /// The key of a 6LoWPAN fragment, which means something on its link alone.
     pub(crate) fn lowpan(link: LinkId, info: &LowpanInfo) -> Self {
         Self {
-            ends: Ends::Link(info.src, info.dst),
-            id: u32::from(info.size) << 16 | u32::from(info.tag),
+            src: info.src.to_bits(),
+            dst: info.dst.to_bits(),
+            space: Space::Link,
             protocol: Protocol::FRAGMENT,
-            asker: Asker::LOCAL,
+            id: u32::from(info.size) << 16 | u32::from(info.tag),
             link,
+            asker: Asker::LOCAL,
             sec_path: SecPath::new(),
         }
     }
@@ -69,30 +81,34 @@ impl Key {
 
     /// Who is charged.
     pub(crate) fn source(&self) -> SourceKey {
-        SourceKey(match self.ends {
-            Ends::Ip(IpAddr::V4(src), _) => src.to_bits().into(),
-            Ends::Ip(IpAddr::V6(src), _) => src.to_bits() >> 64,
-            Ends::Link(src, _) => src.to_bits(),
+        SourceKey(match self.space {
+            Space::V6 => self.src >> 64,
+            Space::V4 | Space::Link => self.src,
         })
     }
 }
 
 impl Hash for Key {
-    /// In few and wide writes: what differs in the rest is told by comparing.
+    /// In one write. What differs in the rest alone is told by comparing.
     fn hash<H: Hasher>(&self, state: &mut H) {
-        match self.ends {
-            Ends::Ip(IpAddr::V4(src), IpAddr::V4(dst)) => {
-                state.write_u64(u64::from(src.to_bits()) << 32 | u64::from(dst.to_bits()));
-            }
-            Ends::Ip(src, dst) => (src, dst).hash(state),
-            Ends::Link(src, dst) => {
-                state.write_u128(src.to_bits());
-                state.write_u128(dst.to_bits());
-            }
+        let mut bytes = [0_u8; 48];
+        bytes[..16].copy_from_slice(&self.src.to_ne_bytes());
+        bytes[16..32].copy_from_slice(&self.dst.to_ne_bytes());
+        bytes[32..36].copy_from_slice(&self.id.to_ne_bytes());
+        bytes[36..40].copy_from_slice(&self.link.0.to_ne_bytes());
+        bytes[40..44].copy_from_slice(&self.asker.domain.0.to_ne_bytes());
+        bytes[44..].copy_from_slice(&(u32::from(self.protocol.0) << 24 | self.asker.user.to_bits()).to_ne_bytes());
+        state.write(&bytes);
+        if !self.sec_path.is_empty() {
+            self.sec_path.hash(state);
         }
-        state.write_u64(u64::from(self.id) << 32 | u64::from(self.protocol.0) << 24);
-        self.asker.hash(state);
-        state.write_u32(self.link.0);
-        self.sec_path.hash(state);
+    }
+}
+
+/// An address as one of IPv6.
+const fn to_v6(addr: IpAddr) -> Ipv6Addr {
+    match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
     }
 }

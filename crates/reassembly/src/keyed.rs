@@ -38,38 +38,47 @@ impl<K: Eq + Hash, V> Keyed<K, V> {
     }
 
     /// The one that has this key.
-    pub(crate) fn find(&mut self, key: &K) -> Option<Id> {
+    pub(crate) fn find(&self, key: &K) -> Option<Id> {
+        let is_it = |id: &Id| self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == *key);
+        self.by_key.find(self.secret.hash_one(key), is_it).copied()
+    }
+
+    /// The one that has this key, or else a new one.
+    pub(crate) fn find_or_insert(&mut self, key: K, value: impl FnOnce(&K) -> V) -> Id {
         if let Some(id) = self.latest
-            && self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == *key)
+            && self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == key)
         {
-            return Some(id);
+            return id;
         }
+        let hash = self.secret.hash_one(&key);
         let entries = &self.entries;
-        let is_it = |id: &Id| entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == *key);
-        let found = self.by_key.find(self.secret.hash_one(key), is_it).copied();
-        if found.is_some() {
-            self.latest = found;
-        }
-        found
+        let is_it = |id: &Id| entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == key);
+        let id = match self.by_key.find(hash, is_it) {
+            Some(&id) => id,
+            None => {
+                let value = value(&key);
+                self.insert(Entry { hash, key, value })
+            }
+        };
+        self.latest = Some(id);
+        id
     }
 
     /// Adds one with a key that none has.
-    pub(crate) fn insert(&mut self, key: K, value: V) -> Id {
-        let hash = self.secret.hash_one(&key);
-        let entry = Some(Entry { hash, key, value });
+    fn insert(&mut self, entry: Entry<K, V>) -> Id {
+        let hash = entry.hash;
         let id = match self.free.pop() {
             Some(id) => {
-                self.entries[id.0 as usize] = entry;
+                self.entries[id.0 as usize] = Some(entry);
                 id
             }
             None => {
-                self.entries.push(entry);
+                self.entries.push(Some(entry));
                 Id(self.entries.len() as u32 - 1)
             }
         };
         let entries = &self.entries;
         self.by_key.insert_unique(hash, id, |id| entries[id.0 as usize].as_ref().map_or(0, |entry| entry.hash));
-        self.latest = Some(id);
         id
     }
 
@@ -134,7 +143,7 @@ mod tests {
     #[test]
     fn what_was_put_in_is_found_by_key_and_number_until_it_is_taken_out() {
         let mut table = Keyed::<u32, String>::default();
-        let ids: Vec<_> = (0..100).map(|n| table.insert(n, n.to_string())).collect();
+        let ids: Vec<_> = (0..100).map(|n| table.find_or_insert(n, u32::to_string)).collect();
         for (n, &id) in ids.iter().enumerate().filter(|(n, _)| n % 3 == 0) {
             assert_eq!(table.remove(id), n.to_string());
         }
@@ -142,9 +151,12 @@ mod tests {
             let there = (n % 3 != 0).then_some(id);
             assert_eq!(table.find(&(n as u32)), there);
             assert_eq!(table.contains(id), there.is_some());
+            if let Some(id) = there {
+                assert_eq!(table.find_or_insert(n as u32, |_| unreachable!("it is there")), id);
+            }
         }
         assert_eq!((table.len(), table.iter().count()), (66, 66));
-        let again = table.insert(1000, "again".to_owned());
+        let again = table.find_or_insert(1000, |_| "again".to_owned());
         assert!(ids.contains(&again), "a number is used again");
         assert_eq!((table.find(&1000), table.key(again), &table[again][..]), (Some(again), &1000, "again"));
         assert_eq!(table.find(&99), None);

@@ -52,6 +52,17 @@ impl Asker {
 }
 
 impl User {
+    /// A number below 2²⁴ that no other has.
+    pub(crate) const fn to_bits(self) -> u32 {
+        match self {
+            Self::Local => 0,
+            Self::RouterAlert => 1,
+            Self::PacketSocket => 2,
+            Self::Switch => 3,
+            Self::Tracking { hook, zone } => 1 << 18 | (hook as u32) << 16 | zone as u32,
+        }
+    }
+
     /// Whether pieces are joined: copied behind each other or made slots of one packet. Otherwise each stays what it was.
     pub(crate) const fn joins(self) -> bool {
         matches!(self, Self::Local)

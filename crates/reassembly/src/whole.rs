@@ -62,12 +62,10 @@ fn rewrite(
 ) -> Result<(), DropReason> {
     let csum = pkt.meta.csum;
     let bytes = pkt.writable_head(mem)?.get_mut(..len).ok_or(DropReason::IpTruncated)?;
+    let Csum::Complete(sum) = csum else { return change(bytes) };
     let before = checksum::sum(bytes);
     change(bytes)?;
     let diff = checksum::sub(checksum::sum(bytes), before);
-    pkt.meta.csum = match csum {
-        Csum::Complete(sum) => Csum::Complete(checksum::fold(checksum::add(sum.into(), diff))),
-        other => other,
-    };
+    pkt.meta.csum = Csum::Complete(checksum::fold(checksum::add(sum.into(), diff)));
     Ok(())
 }
