@@ -22,10 +22,10 @@ const AT_ONCE: usize = 512;
 /// How the fragments of a datagram come.
 #[derive(Clone, Copy)]
 enum Order {
-    InOrder,
+    Straight,
     Reversed,
     Shuffled,
-    OddBeforeEven,
+    Alternating,
 }
 
 /// Datagrams, in fragments.
@@ -51,11 +51,14 @@ impl Train {
             };
             let mut train: Vec<_> = (0..count).map(one).collect();
             match order {
-                Order::InOrder => {}
+                Order::Straight => {}
                 Order::Reversed => train.reverse(),
                 Order::Shuffled => shuffle(&mut train),
-                Order::OddBeforeEven => {
-                    train.sort_by_key(|(_, info)| info.fragment.map(|it| it.offset.bytes() / size % 2 == 0))
+                Order::Alternating => {
+                    train.sort_by_key(|(_, info)| {
+                        let number = info.fragment.map(|it| it.offset.bytes() / size);
+                        number.is_some_and(|it| it.is_multiple_of(2))
+                    });
                 }
             }
             fragments.extend(train);
@@ -155,14 +158,14 @@ macro_rules! orders {
 }
 
 orders! {
-    v4_in_order: "reasm/ipv4/in_order", V4, InOrder;
+    v4_in_order: "reasm/ipv4/in_order", V4, Straight;
     v4_reversed: "reasm/ipv4/reversed", V4, Reversed;
     v4_shuffled: "reasm/ipv4/shuffled", V4, Shuffled;
-    v4_odd_before_even: "reasm/ipv4/odd_before_even", V4, OddBeforeEven;
-    v6_in_order: "reasm/ipv6/in_order", V6, InOrder;
+    v4_odd_before_even: "reasm/ipv4/odd_before_even", V4, Alternating;
+    v6_in_order: "reasm/ipv6/in_order", V6, Straight;
     v6_reversed: "reasm/ipv6/reversed", V6, Reversed;
     v6_shuffled: "reasm/ipv6/shuffled", V6, Shuffled;
-    v6_odd_before_even: "reasm/ipv6/odd_before_even", V6, OddBeforeEven;
+    v6_odd_before_even: "reasm/ipv6/odd_before_even", V6, Alternating;
 }
 
 /// Fragments that begin a datagram each and complete none, while memory is full: each makes another leave.
