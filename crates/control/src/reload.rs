@@ -5,6 +5,9 @@
 //! §3.1 forbids, so an SA is kept if its key and its identity are the same, whatever else about it changes: whoever
 //! applies such a change carries the last sequence number that was sent over to the changed SA.
 
+use std::collections::HashMap;
+use std::hash::Hash;
+
 use crate::model::{Config, LinkConfig, SaConfig};
 
 /// The steps from one configuration to the next. Positions are those in the two configurations' lists.
@@ -50,8 +53,8 @@ impl Change {
     /// The steps from `old` to `new`.
     pub fn between(old: &Config, new: &Config) -> Self {
         Self {
-            links: ListChange::between(&old.links, &new.links, same_link),
-            sas: ListChange::between(&old.sas, &new.sas, same_sa),
+            links: ListChange::between(&old.links, &new.links, |link| &link.name, same_link),
+            sas: ListChange::between(&old.sas, &new.sas, |sa| (sa.dst, sa.spi, sa.mark), same_sa),
             routes: old.routes != new.routes,
             policies: old.policies != new.policies,
             options: (old.policy_default, old.xfrm) != (new.policy_default, new.xfrm),
@@ -67,16 +70,27 @@ impl Change {
 }
 
 impl ListChange {
-    /// Pairs the items of `old` and `new` that are `same`. What is configured is unique, so each has one at most.
-    fn between<T: PartialEq>(old: &[T], new: &[T], same: fn(&T, &T) -> bool) -> Self {
+    /// Pairs the items of `old` and `new` that have the same `name` and are `same`. What is configured has a name of its
+    /// own in its list, so each is compared with one at most.
+    fn between<'a, T: PartialEq, N: Eq + Hash>(
+        old: &'a [T],
+        new: &'a [T],
+        name: impl Fn(&'a T) -> N,
+        same: impl Fn(&T, &T) -> bool,
+    ) -> Self {
         let mut change = Self::default();
+        let mut left: HashMap<N, usize> = old.iter().enumerate().map(|(o, item)| (name(item), o)).collect();
+        let mut stays = vec![false; old.len()];
         for (n, item) in new.iter().enumerate() {
-            match old.iter().position(|other| same(other, item)) {
-                Some(o) => change.kept.push(Kept { old: o, new: n, changed: old[o] != *item }),
+            match left.remove(&name(item)).filter(|&o| same(&old[o], item)) {
+                Some(o) => {
+                    stays[o] = true;
+                    change.kept.push(Kept { old: o, new: n, changed: old[o] != *item });
+                }
                 None => change.added.push(n),
             }
         }
-        change.removed = (0..old.len()).filter(|&o| change.kept.iter().all(|kept| kept.old != o)).collect();
+        change.removed = (0..old.len()).filter(|&o| !stays[o]).collect();
         change
     }
 
@@ -86,19 +100,22 @@ impl ListChange {
     }
 }
 
-/// The same device or socket. Its MTU and its addresses can change while it is open; its offloads and queues cannot.
+/// The same device or socket, of one name. Its MTU and its addresses can change while it is open; its offloads and queues cannot.
 fn same_link(old: &LinkConfig, new: &LinkConfig) -> bool {
-    old.name == new.name && old.kind == new.kind && old.offloads == new.offloads
+    old.kind == new.kind && old.offloads == new.offloads
 }
 
 /// The same SA in the SAD, where destination, SPI and mark name it (RFC 4301 §4.1), with the same key. What else is different
 /// is changed in place: a new window would take old packets once more.
 fn same_sa(old: &SaConfig, new: &SaConfig) -> bool {
-    (old.dst, old.spi, old.mark) == (new.dst, new.spi, new.mark) && old.algorithm == new.algorithm
+    old.algorithm == new.algorithm
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::ops::Range;
+
     use super::*;
     use crate::model::{LinkKind, RouteAction};
 
@@ -125,6 +142,29 @@ mod tests {
         let change = Change::between(&config(), &new);
         assert!(change.is_empty(), "{change:?}");
         assert_eq!(change.sas.kept, [kept(1, 0, false), kept(0, 1, false)]);
+    }
+
+    /// An item that counts how often it is compared.
+    #[derive(Debug)]
+    struct Counted<'a>(u32, &'a Cell<usize>);
+
+    impl PartialEq for Counted<'_> {
+        fn eq(&self, other: &Self) -> bool {
+            self.1.set(self.1.get() + 1);
+            self.0 == other.0
+        }
+    }
+
+    #[test]
+    fn each_item_is_compared_once_however_many_there_are() {
+        let (compared, n) = (Cell::new(0), 100_000);
+        let items = |numbers: Range<u32>| numbers.map(|number| Counted(number, &compared)).collect::<Vec<_>>();
+        let (old, mut new) = (items(0..n), items(1..n + 1));
+        new.reverse();
+        let change = ListChange::between(&old, &new, |item| item.0, |old, new| old == new);
+        assert_eq!((change.removed, change.added), (vec![0], vec![0]));
+        assert!(change.kept.len() == n as usize - 1 && change.kept.iter().all(|kept| !kept.changed));
+        assert_eq!(compared.get(), 2 * (n as usize - 1), "whether it is the same, and whether it is as it was");
     }
 
     #[test]

@@ -322,14 +322,14 @@ fn read(texts: &[&str]) -> Result<Config, String> {
 }
 
 #[test]
-fn marks_interfaces_and_limits_are_read() {
-    let marks = "mark = 5\noutput-mark = { value = 0x10, mask = 0xf0 }\nif_id = 7\n";
+fn marks_and_limits_are_read() {
+    let marks = "mark = 5\noutput-mark = { value = 0x10, mask = 0xf0 }\n";
     let limit = "limit = { byte-soft = 1, byte-hard = 2, packet-soft = 3, packet-hard = 4, time-soft = 5, \
                  time-hard = 6, time-use-soft = 7, time-use-hard = 8 }\n";
-    let config = read(&[SA, marks, limit, POLICY, "mark = 5\nif_id = 7\nlimit = { time-hard = 9 }\n"]).unwrap();
+    let config = read(&[SA, marks, limit, POLICY, "mark = 5\nlimit = { time-hard = 9 }\n"]).unwrap();
     let (sa, policy) = (&config.sas[0], &config.policies[0]);
     let five = Some(Mark { value: 5, mask: u32::MAX });
-    assert_eq!((sa.mark, sa.output_mark, sa.if_id), (five, Some(Mark { value: 0x10, mask: 0xf0 }), 7));
+    assert_eq!((sa.mark, sa.output_mark, sa.if_id), (five, Some(Mark { value: 0x10, mask: 0xf0 }), 0));
     let bounds = |bytes, packets, add_secs, use_secs| Bounds {
         bytes: Some(bytes),
         packets: Some(packets),
@@ -338,11 +338,11 @@ fn marks_interfaces_and_limits_are_read() {
     };
     assert_eq!(sa.limit, Limit { soft: bounds(1, 3, 5, 7), hard: bounds(2, 4, 6, 8) });
     let hard = Bounds { add_secs: Some(9), ..Bounds::default() };
-    assert_eq!((policy.mark, policy.if_id, policy.limit), (five, 7, Limit { hard, ..Limit::default() }));
+    assert_eq!((policy.mark, policy.if_id, policy.limit), (five, 0, Limit { hard, ..Limit::default() }));
     let none = read(&[SA, POLICY]).unwrap();
     assert_eq!((none.sas[0].mark, none.policies[0].limit), (None, Limit::default()));
     // Two may differ by their marks alone.
-    assert_eq!(read(&[SA, "mark = 1\n", SA, "mark = 2\n", POLICY, POLICY, "if_id = 1\n"]).unwrap().sas.len(), 2);
+    assert_eq!(read(&[SA, "mark = 1\n", SA, "mark = 2\n", POLICY, POLICY, "mark = 1\n"]).unwrap().sas.len(), 2);
 }
 
 #[test]
@@ -365,7 +365,12 @@ fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
             "f:6: sa[0].mark: 0x11 has bits outside of the mask 0xf; use 0x1.",
         ),
         (SA, "mark = { mask = 1 }\n", "f:6: sa[0].mark.value: missing; use a number, such as 0x1."),
-        (SA, "if_id = 0\n", "f:6: sa[0].if_id: 0 is out of range; use 1 to 4294967295."),
+        (SA, "if_id = 7\n", "f:6: sa[0].if_id: is for an XFRM interface, and no kind of link is one; take it out."),
+        (
+            POLICY,
+            "if_id = 7\n",
+            "f:4: policy[0].if_id: is for an XFRM interface, and no kind of link is one; take it out.",
+        ),
         (
             SA,
             "limit = { byte-hard = 0 }\n",

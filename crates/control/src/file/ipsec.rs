@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use base::Prefix;
 
+use super::index::Index;
 use super::reader::{Result, Table, Value, one_of, quoted};
 use super::{algorithm, nat, xfrm};
 use crate::model::{
@@ -48,8 +49,8 @@ const MAX_REPLAY_WINDOW: u32 = 4096;
 /// Templates in a policy. Linux takes one more (`XFRM_MAX_DEPTH`), but never finds such a policy satisfied.
 const MAX_TEMPLATES: usize = 5;
 
-/// Reads one SA. `config` holds every link and the SAs before it.
-pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
+/// Reads one SA. `config` holds every link, and `index` the SAs before it.
+pub(super) fn read_sa(table: &Table<'_>, config: &Config, index: &Index) -> Result<SaConfig> {
     esp_alone(table)?;
     let (src, dst) = (table.need("src", "use the outer source")?, table.need("dst", "use the outer destination")?);
     let (src_addr, dst_addr) = (address(&src)?, address(&dst)?);
@@ -57,8 +58,7 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
     let spi_value = table.need("spi", "use a number, such as 0x1000")?;
     let spi = spi_value.number(1..=u32::MAX)?; // 0 never goes on the wire: RFC 4303 §2.1.
     let mark = xfrm::mark(table, "mark")?;
-    let same = |other: &SaConfig| (other.dst, other.spi, other.mark) == (dst_addr, spi, mark);
-    if let Some(n) = config.sas.iter().position(same) {
+    if let Some(n) = index.sa(&(dst_addr, spi, mark)) {
         let what = format!("{spi:#x} with destination {dst_addr} is already sa[{n}]; use another SPI");
         return Err(spi_value.error(what));
     }
@@ -100,14 +100,13 @@ pub(super) fn read_sa(table: &Table<'_>, config: &Config) -> Result<SaConfig> {
     })
 }
 
-/// Reads one policy. `config` holds every SA and the policies before it.
-pub(super) fn read_policy(table: &Table<'_>, config: &Config) -> Result<PolicyConfig> {
+/// Reads one policy. `config` holds every SA, and `index` the policies before it.
+pub(super) fn read_policy(table: &Table<'_>, config: &Config, index: &mut Index) -> Result<PolicyConfig> {
     let dir_value = table.need("dir", "use in, out or fwd")?;
     let dir = dir_value.word(Dir::WORDS)?;
     let selector = selector(table)?;
     let (mark, if_id) = (xfrm::mark(table, "mark")?, xfrm::if_id(table)?);
-    let same = |it: &PolicyConfig| (it.dir, it.selector, it.mark, it.if_id) == (dir, selector, mark, if_id);
-    if let Some(n) = config.policies.iter().position(same) {
+    if let Some(n) = index.policy(&(dir, selector, mark, if_id)) {
         let what = format!("policy[{n}] has the same direction and selector; take one of them out");
         return Err(dir_value.error(what));
     }
@@ -123,7 +122,7 @@ pub(super) fn read_policy(table: &Table<'_>, config: &Config) -> Result<PolicyCo
             return Err(value.error(format!("{} templates are too many; use at most {MAX_TEMPLATES}", items.len())));
         }
         for item in items {
-            templates.push(template(&item, dir, selector, config)?);
+            templates.push(template(&item, dir, selector, config, index)?);
         }
     }
     let limit = xfrm::policy_limit(table)?;
@@ -330,7 +329,7 @@ fn proto(value: &Value<'_>) -> Result<u8> {
     if value.is_number() { value.number(1..=u8::MAX) } else { value.word(PROTOCOLS) }
 }
 
-fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config) -> Result<Template> {
+fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config, index: &mut Index) -> Result<Template> {
     let table = value.table(&["src", "dst", "proto", "mode", "reqid", "level"])?;
     esp_alone(&table)?;
     let mode = table.get("mode").map_or(Ok(Mode::Transport), |value| value.word(Mode::WORDS))?;
@@ -354,24 +353,9 @@ fn template(value: &Value<'_>, dir: Dir, selector: Selector, config: &Config) ->
         return Err(value.error("without its tunnel a packet would go out in clear; use required"));
     }
     let template = Template { src, dst, mode, reqid, level };
-    if let Some(n) = other_mode(template, &config.sas) {
+    if let Some(n) = index.other_mode(template, &config.sas) {
         let (mode, other) = (template.mode, config.sas[n].mode);
         return Err(value.error(format!("asks for mode {mode}, but sa[{n}] is mode {other}; use one mode for both")));
     }
     Ok(template)
-}
-
-/// The SA that would serve the template but for its mode, if there is none that does.
-fn other_mode(template: Template, sas: &[SaConfig]) -> Option<usize> {
-    if template.reqid == 0 && template.src.is_none() && template.dst.is_none() {
-        return None;
-    }
-    let fits = |sa: &SaConfig| {
-        (template.reqid == 0 || template.reqid == sa.reqid)
-            && template.src.is_none_or(|src| src == sa.src)
-            && template.dst.is_none_or(|dst| dst == sa.dst)
-    };
-    let mut candidates = sas.iter().enumerate().filter(|(_, sa)| fits(sa)).peekable();
-    let first = candidates.peek()?.0;
-    candidates.all(|(_, sa)| sa.mode != template.mode).then_some(first)
 }

@@ -5,6 +5,7 @@
 
 mod algorithm;
 mod crypto;
+mod index;
 mod ipsec;
 mod link;
 mod nat;
@@ -12,6 +13,7 @@ mod reader;
 mod route;
 mod xfrm;
 
+use index::Index;
 pub(crate) use ipsec::PROTOCOLS;
 pub use reader::ConfigError;
 use reader::{Result, Source};
@@ -37,12 +39,15 @@ impl Config {
             let route = route::read(&table, &config)?;
             config.routes.push(route);
         }
+        let mut index = Index::default();
         for table in root.tables("sa", ipsec::SA_KEYS)? {
-            let sa = ipsec::read_sa(&table, &config)?;
+            let sa = ipsec::read_sa(&table, &config, &index)?;
+            index.push_sa(&sa);
             config.sas.push(sa);
         }
         for table in root.tables("policy", ipsec::POLICY_KEYS)? {
-            let policy = ipsec::read_policy(&table, &config)?;
+            let policy = ipsec::read_policy(&table, &config, &mut index)?;
+            index.push_policy(&policy);
             config.policies.push(policy);
         }
         if let Some(value) = root.get("crypto") {

@@ -24,9 +24,13 @@ pub(super) fn mark(table: &Table<'_>, key: &str) -> Result<Option<Mark>> {
     Ok(Some(Mark { value: bits, mask }))
 }
 
-/// The number of an XFRM interface.
+/// The number of an XFRM interface, which no kind of link is: what is for one alone would be for no packet, and what a
+/// policy is to protect would pass in clear.
 pub(super) fn if_id(table: &Table<'_>) -> Result<u32> {
-    table.get("if_id").map_or(Ok(0), |value| value.number(1..=u32::MAX))
+    match table.get("if_id") {
+        Some(value) => Err(value.error("is for an XFRM interface, and no kind of link is one; take it out")),
+        None => Ok(0),
+    }
 }
 
 /// The limits of an SA.

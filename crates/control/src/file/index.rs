@@ -1,0 +1,94 @@
+//! What a file has said already, by what nothing after it may repeat and by what templates ask for: a file of many SAs is
+//! read once, and not once for each of them.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use crate::model::{Dir, Mark, Mode, PolicyConfig, SaConfig, Selector, Template};
+
+/// What tells an SA from others (RFC 4301 §4.1).
+pub(super) type SaName = (IpAddr, u32, Option<Mark>);
+
+/// What tells a policy from others.
+pub(super) type PolicyName = (Dir, Selector, Option<Mark>, u32);
+
+/// SAs and policies by their names, as positions in the file.
+#[derive(Debug, Default)]
+pub(super) struct Index {
+    sas: HashMap<SaName, usize>,
+    policies: HashMap<PolicyName, usize>,
+    serving: Serving,
+}
+
+impl Index {
+    /// Where an SA of that name stands.
+    pub(super) fn sa(&self, name: &SaName) -> Option<usize> {
+        self.sas.get(name).copied()
+    }
+
+    /// Notes the next SA.
+    pub(super) fn push_sa(&mut self, sa: &SaConfig) {
+        self.sas.insert((sa.dst, sa.spi, sa.mark), self.sas.len());
+    }
+
+    /// Where a policy of that name stands.
+    pub(super) fn policy(&self, name: &PolicyName) -> Option<usize> {
+        self.policies.get(name).copied()
+    }
+
+    /// Notes the next policy.
+    pub(super) fn push_policy(&mut self, policy: &PolicyConfig) {
+        self.policies.insert((policy.dir, policy.selector, policy.mark, policy.if_id), self.policies.len());
+    }
+
+    /// The first of `sas` that would serve the template but for its mode, if there is none that does. `sas` is always the
+    /// same.
+    pub(super) fn other_mode(&mut self, template: Template, sas: &[SaConfig]) -> Option<usize> {
+        self.serving.other_mode(template, sas)
+    }
+}
+
+/// What a template says of its SA: `reqid`, source and destination, each if it does.
+type Wanted = (Option<u32>, Option<IpAddr>, Option<IpAddr>);
+
+/// SAs by what templates say of theirs: a table for each choice of what is said, made when the first template makes it.
+#[derive(Debug, Default)]
+struct Serving([Option<HashMap<Wanted, Served>>; 8]);
+
+/// The SAs that are wanted alike.
+#[derive(Debug)]
+struct Served {
+    first: usize,
+    transport: bool,
+    tunnel: bool,
+}
+
+impl Serving {
+    fn other_mode(&mut self, template: Template, sas: &[SaConfig]) -> Option<usize> {
+        let Template { src, dst, mode, .. } = template;
+        let wanted: Wanted = (Some(template.reqid).filter(|&reqid| reqid > 0), src, dst);
+        let says = (wanted.0.is_some(), src.is_some(), dst.is_some());
+        if says == (false, false, false) {
+            return None;
+        }
+        let table = usize::from(says.0) | usize::from(says.1) << 1 | usize::from(says.2) << 2;
+        let by_wanted = self.0[table].get_or_insert_with(|| {
+            let mut by_wanted = HashMap::<Wanted, Served>::new();
+            for (at, sa) in sas.iter().enumerate() {
+                let its = (says.0.then_some(sa.reqid), says.1.then_some(sa.src), says.2.then_some(sa.dst));
+                let served = by_wanted.entry(its).or_insert(Served { first: at, transport: false, tunnel: false });
+                match sa.mode {
+                    Mode::Transport => served.transport = true,
+                    Mode::Tunnel => served.tunnel = true,
+                }
+            }
+            by_wanted
+        });
+        let served = by_wanted.get(&wanted)?;
+        let has_mode = match mode {
+            Mode::Transport => served.transport,
+            Mode::Tunnel => served.tunnel,
+        };
+        (!has_mode).then_some(served.first)
+    }
+}
