@@ -138,7 +138,9 @@ pub(crate) enum ShowWhat {
     Routes,
     /// Neighbours by ARP and neighbour discovery
     Neighbours,
-    /// Security associations; their keys are not shown
+    /// MTUs of paths, as ICMP has told them
+    Pmtus,
+    /// Security associations, those that are waited for among them; their keys are not shown
     Sa,
     /// Security policies
     Policies,
@@ -154,6 +156,7 @@ impl From<ShowWhat> for What {
             ShowWhat::Links => Self::Links,
             ShowWhat::Routes => Self::Routes,
             ShowWhat::Neighbours => Self::Neighbours,
+            ShowWhat::Pmtus => Self::Pmtus,
             ShowWhat::Sa => Self::Sa,
             ShowWhat::Policies => Self::Policies,
             ShowWhat::Counters => Self::Counters,

@@ -91,14 +91,21 @@ fn event(event: &ipsec::Event) -> Event {
     }
 }
 
-const fn mode(mode: ipsec::Mode) -> model::Mode {
+pub(super) const fn sa_dir(dir: ipsec::SaDir) -> model::SaDir {
+    match dir {
+        ipsec::SaDir::In => model::SaDir::In,
+        ipsec::SaDir::Out => model::SaDir::Out,
+    }
+}
+
+pub(super) const fn mode(mode: ipsec::Mode) -> model::Mode {
     match mode {
         ipsec::Mode::Transport => model::Mode::Transport,
         ipsec::Mode::Tunnel => model::Mode::Tunnel,
     }
 }
 
-fn selector(selector: &ipsec::Selector) -> model::Selector {
+pub(super) fn selector(selector: &ipsec::Selector) -> model::Selector {
     let has_ports = selector.protocol.is_some_and(|protocol| matches!(protocol.0, 6 | 17 | 33 | 132 | 136));
     let port = |port: PortMask| (has_ports && port.mask != 0).then_some(port.port);
     let (src, dst, proto) = (selector.src, selector.dst, selector.protocol.map(|protocol| protocol.0));

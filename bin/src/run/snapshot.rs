@@ -5,18 +5,21 @@ use std::collections::BTreeMap;
 
 use base::{DropReason, Instant, LinkId};
 use control::algorithm::Name;
-use control::model::{LinkConfig, LinkKind, SaConfig};
+use control::model::{LinkConfig, LinkKind, NatTraversal, SaConfig};
 use control::state::{
-    CopyState, CounterState, CountersState, DropState, LinkState, LinkStats, NeighbourState, OffloadState, PolicyState,
-    RouteState, SaState, SaStats,
+    CopyState, CounterState, CountersState, DropState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState,
+    PolicyState, RouteState, SaState, SaStats,
 };
-use control::xfrm::Ages;
+use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
-use ipsec::{Sa, replay::ReplayWindow};
+use fib::Fib;
+use ipsec::replay::ReplayWindow;
+use ipsec::{Larval, Sa, State};
 use link::Layer;
 use path::Port;
 use wire::Spi;
 
+use super::monitor;
 use super::worker::{Slot, Worker};
 use super::xfrm;
 
@@ -26,6 +29,7 @@ pub(crate) fn show(worker: &Worker, what: What) -> Shown {
         What::Links => Shown::Links(links(worker)),
         What::Routes => Shown::Routes(routes(worker)),
         What::Neighbours => Shown::Neighbours(neighbours(worker)),
+        What::Pmtus => Shown::Pmtus(pmtus(&worker.path.fib, worker.now())),
         What::Sa => Shown::Sa(sas(worker)),
         What::Policies => Shown::Policies(policies(worker)),
         What::Counters => Shown::Counters(counters(worker)),
@@ -115,6 +119,16 @@ fn neighbours(worker: &Worker) -> Vec<NeighbourState> {
     states.collect()
 }
 
+fn pmtus(fib: &Fib, now: Instant) -> Vec<PmtuState> {
+    let states = fib.path_mtus(now).map(|(to, known)| PmtuState {
+        to,
+        mtu: known.mtu as u32,
+        expires_secs: known.expires.since(now).as_secs(),
+    });
+    states.collect()
+}
+
+/// In the order of the file, and behind them those that are yet to come, in the order in which they were asked for.
 fn sas(worker: &Worker) -> Vec<SaState> {
     let sad = worker.path.ipsec.sad();
     let states = worker.config.sas.iter().filter_map(|config| {
@@ -122,7 +136,53 @@ fn sas(worker: &Worker) -> Vec<SaState> {
         let id = sad.by_spi(config.dst, Spi(config.spi), mark)?;
         Some(sa(config, sad.get(id)?, worker.now()))
     });
-    states.collect()
+    let mut larvae: Vec<&Larval> = sad.larvae().collect();
+    larvae.sort_unstable_by_key(|larval| larval.seq);
+    states.chain(larvae.into_iter().map(larval)).collect()
+}
+
+const fn word(state: State) -> &'static str {
+    match state {
+        State::Acq => "acq",
+        State::Valid => "valid",
+        State::Error => "error",
+        State::Expired => "expired",
+        State::Dead => "dead",
+    }
+}
+
+/// One that has a name and no key.
+fn larval(larval: &Larval) -> SaState {
+    SaState {
+        src: larval.src,
+        dst: larval.dst,
+        spi: larval.spi.0,
+        state: word(larval.state).to_owned(),
+        dir: larval.dir.map(monitor::sa_dir),
+        mode: monitor::mode(larval.mode),
+        reqid: larval.reqid,
+        algorithm: None,
+        key_bits: 0,
+        auth: None,
+        icv_bits: 0,
+        replay_window: 0,
+        flags: Vec::new(),
+        encap: None,
+        moved_to: None,
+        tfcpad: 0,
+        nat: NatTraversal::default(),
+        selector: larval.selector.as_ref().map(monitor::selector),
+        oseq: 0,
+        seq: 0,
+        bitmap: Vec::new(),
+        mark: (larval.mark != ipsec::Mark::ANY).then_some(Mark { value: larval.mark.value, mask: larval.mark.mask }),
+        output_mark: None,
+        if_id: larval.if_id,
+        limit: Limit::default(),
+        dying: false,
+        ages: Ages { add_secs: None, use_secs: None },
+        stats: SaStats::default(),
+    }
 }
 
 fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
@@ -132,10 +192,11 @@ fn sa(config: &SaConfig, sa: &Sa, now: Instant) -> SaState {
         src: config.src,
         dst: config.dst,
         spi: config.spi,
+        state: word(sa.state()).to_owned(),
         dir: config.dir,
         mode: config.mode,
         reqid: config.reqid,
-        algorithm: algorithm.name().to_owned(),
+        algorithm: Some(algorithm.name().to_owned()),
         key_bits: algorithm.key_bits(),
         auth: algorithm.auth().map(|auth| auth.name.name().to_owned()),
         icv_bits: algorithm.icv_bits(),
@@ -239,7 +300,53 @@ fn drops(worker: &Worker) -> Vec<DropState> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use base::{Counters, Prefix};
+    use control::model::{Mode, SaDir};
+    use ipsec::{Flowi, Ipsec};
+    use wire::{FlowKey, Protocol};
+
     use super::*;
+
+    #[test]
+    fn an_sa_that_a_packet_waits_for_is_shown_until_it_is_there_or_forgotten() {
+        let any = ipsec::Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
+        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse().unwrap());
+        let (mode, level) = (ipsec::Mode::Tunnel, ipsec::Level::Required);
+        let template = ipsec::Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid: 4, level };
+        let policy =
+            ipsec::PolicyConfig { templates: vec![template], ..ipsec::PolicyConfig::new(ipsec::Dir::Out, any) };
+        let mut ipsec = Ipsec::new();
+        ipsec.add_policy(policy).unwrap();
+        ipsec.set_listener(true);
+        let [from, to] = ["10.0.0.1", "10.0.0.2"].map(|addr| addr.parse().unwrap());
+        let flow = FlowKey { src: from, dst: to, protocol: Protocol::UDP, sport: 8, dport: 9 };
+        let (now, mut counters) = (Instant::ZERO, Counters::default());
+        ipsec.lookup(now, &Flowi::from(flow), &mut counters);
+        let seq = ipsec.sad().larvae().next().unwrap().seq;
+        let shown = |ipsec: &Ipsec| ipsec.sad().larvae().map(larval).collect::<Vec<_>>();
+        let states = shown(&ipsec);
+        let [state] = states.as_slice() else { panic!("{states:?}") };
+        assert_eq!((state.src, state.dst, state.spi, state.state.as_str()), (src, dst, 0, "acq"));
+        assert_eq!((state.mode, state.reqid, state.dir), (Mode::Tunnel, 4, Some(SaDir::Out)));
+        let selector = state.selector.unwrap();
+        assert_eq!((selector.src, selector.dst), (Prefix::host(from), Prefix::host(to)));
+        assert_eq!((selector.proto, selector.sport, selector.dport), (Some(17), Some(8), Some(9)));
+        assert!(ipsec.fail_acquire(seq));
+        assert_eq!(shown(&ipsec)[0].state, "error");
+        ipsec.handle_timeout(now + Duration::from_secs(30), &mut counters);
+        assert!(shown(&ipsec).is_empty());
+    }
+
+    #[test]
+    fn a_path_mtu_is_shown_until_it_is_forgotten() {
+        let (mut fib, to, now) = (Fib::default(), "192.0.2.2".parse().unwrap(), Instant::ZERO);
+        assert!(fib.lower_path_mtu(now, to, 1400, 1500));
+        let at = |secs| pmtus(&fib, now + Duration::from_secs(secs));
+        assert_eq!(at(17), [PmtuState { to, mtu: 1400, expires_secs: 583 }]);
+        assert!(at(600).is_empty());
+    }
 
     #[test]
     fn a_window_is_shown_from_its_highest_number_down() {

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::{CountersState, DropState, LinkState, NeighbourState, PolicyState, RouteState, SaState};
+use crate::state::{CountersState, DropState, LinkState, NeighbourState, PmtuState, PolicyState, RouteState, SaState};
 
 /// The longest line that either side has to accept, in bytes without the newline, of a request.
 pub const MAX_REQUEST_LEN: usize = 4096;
@@ -48,6 +48,8 @@ pub enum What {
     Routes,
     /// Neighbours on Ethernet links.
     Neighbours,
+    /// MTUs of paths beyond their first link, as ICMP has told them.
+    Pmtus,
     /// Security associations.
     Sa,
     /// Security policies.
@@ -100,6 +102,8 @@ pub enum Shown {
     Routes(Vec<RouteState>),
     /// Neighbours.
     Neighbours(Vec<NeighbourState>),
+    /// Path MTUs.
+    Pmtus(Vec<PmtuState>),
     /// Security associations.
     Sa(Vec<SaState>),
     /// Policies.
@@ -150,6 +154,7 @@ impl Shown {
             Self::Links(it) => json(it),
             Self::Routes(it) => json(it),
             Self::Neighbours(it) => json(it),
+            Self::Pmtus(it) => json(it),
             Self::Sa(it) => json(it),
             Self::Policies(it) => json(it),
             Self::Counters(it) => json(it),

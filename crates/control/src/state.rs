@@ -106,23 +106,36 @@ pub struct NeighbourState {
     pub queued: u32,
 }
 
-/// A security association. Its key is never among this.
+/// What is known of a path beyond its first link.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct PmtuState {
+    /// Where it ends.
+    pub to: IpAddr,
+    /// The largest IP packet that it takes, in bytes.
+    pub mtu: u32,
+    /// When that is forgotten.
+    pub expires_secs: u64,
+}
+
+/// A security association, or one that is yet to come. Its key is never among this.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct SaState {
     /// The outer source.
     pub src: IpAddr,
     /// The outer destination.
     pub dst: IpAddr,
-    /// The security parameters index.
+    /// The security parameters index; 0 if it has none yet.
     pub spi: u32,
+    /// `valid`; `acq` if a packet or a key manager waits for it, and `error` if it cannot be had.
+    pub state: String,
     /// The only direction in which it may be used.
     pub dir: Option<SaDir>,
     /// Tunnel or transport.
     pub mode: Mode,
     /// The number that ties it to templates.
     pub reqid: u32,
-    /// Linux's name of what encrypts.
-    pub algorithm: String,
+    /// Linux's name of what encrypts; `None` of one that is yet to come.
+    pub algorithm: Option<String>,
     /// Length of its key in bits, without salt; 0 if it has none.
     pub key_bits: u16,
     /// Linux's name of what authenticates, if it is apart from it.

@@ -10,7 +10,9 @@ use base::{Prefix, TableId};
 use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
-use crate::state::{CountersState, DropState, LinkState, LinkStats, NeighbourState, PolicyState, RouteState, SaState};
+use crate::state::{
+    CountersState, DropState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, RouteState, SaState,
+};
 
 impl Shown {
     /// The text for a terminal, in whole lines. Counters at zero are left out unless `all`.
@@ -19,6 +21,7 @@ impl Shown {
             Self::Links(links) => whole(links),
             Self::Routes(routes) => whole(routes),
             Self::Neighbours(neighbours) => whole(neighbours),
+            Self::Pmtus(pmtus) => whole(pmtus),
             Self::Sa(sas) => whole(sas),
             Self::Policies(policies) => whole(policies),
             Self::Counters(counters) => counters.to_text(all),
@@ -112,6 +115,13 @@ impl Display for NeighbourState {
     }
 }
 
+impl Display for PmtuState {
+    /// As `ip route get` ends.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} cache expires {}sec mtu {}", self.to, self.expires_secs, self.mtu)
+    }
+}
+
 impl Display for Selector {
     /// With a blank at its end, as iproute2's `xfrm_selector_print` leaves it.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -141,6 +151,9 @@ impl Display for SaState {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "src {} dst {}", self.src, self.dst)?;
         writeln!(f, "\tproto esp spi {:#010x} reqid {} mode {}", self.spi, self.reqid, self.mode)?;
+        if self.state != "valid" {
+            writeln!(f, "\tstate {}", self.state)?;
+        }
         let (extra, flags): (Vec<&str>, Vec<&str>) =
             self.flags.iter().map(String::as_str).partition(|flag| EXTRA_FLAGS.contains(flag));
         write!(f, "\treplay-window {}", self.replay_window)?;
@@ -200,6 +213,7 @@ impl SaState {
     /// What protects, with the length of its key in place of the key.
     fn algorithms(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { algorithm, key_bits, auth, icv_bits, .. } = self;
+        let Some(algorithm) = algorithm else { return Ok(()) };
         if let Some(auth) = auth {
             writeln!(f, "\tauth-trunc {auth} <<Keys hidden>> {icv_bits}")?;
         }

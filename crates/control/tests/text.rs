@@ -83,15 +83,21 @@ fn neighbours() -> Shown {
     Shown::Neighbours(vec![neighbour(Some("52:54:00:00:00:01"), "REACHABLE", 0), neighbour(None, "INCOMPLETE", 3)])
 }
 
+fn pmtus() -> Shown {
+    let pmtu = |to: &str, mtu, expires_secs| PmtuState { to: to.parse().unwrap(), mtu, expires_secs };
+    Shown::Pmtus(vec![pmtu("192.0.2.2", 1400, 583), pmtu("fd00::2", 1280, 0)])
+}
+
 fn sas() -> Shown {
     let esn = SaState {
         src: "192.0.2.1".parse().unwrap(),
         dst: "192.0.2.2".parse().unwrap(),
         spi: 0x1000,
+        state: "valid".to_owned(),
         dir: None,
         mode: Mode::Tunnel,
         reqid: 1,
-        algorithm: "rfc4106(gcm(aes))".to_owned(),
+        algorithm: Some("rfc4106(gcm(aes))".to_owned()),
         key_bits: 256,
         auth: None,
         icv_bits: 128,
@@ -118,7 +124,7 @@ fn sas() -> Shown {
         dir: Some(SaDir::In),
         mode: Mode::Transport,
         reqid: 0,
-        algorithm: "ecb(cipher_null)".to_owned(),
+        algorithm: Some("ecb(cipher_null)".to_owned()),
         key_bits: 0,
         auth: None,
         icv_bits: 0,
@@ -133,7 +139,7 @@ fn sas() -> Shown {
         ..esn.clone()
     };
     let cbc = SaState {
-        algorithm: "cbc(aes)".to_owned(),
+        algorithm: Some("cbc(aes)".to_owned()),
         key_bits: 128,
         auth: Some("hmac(sha256)".to_owned()),
         icv_bits: 96,
@@ -144,7 +150,18 @@ fn sas() -> Shown {
         dying: true,
         ..null.clone()
     };
-    Shown::Sa(vec![esn, null, cbc])
+    let larval = SaState {
+        spi: 0,
+        state: "acq".to_owned(),
+        dir: Some(SaDir::Out),
+        algorithm: None,
+        replay_window: 0,
+        seq: 0,
+        bitmap: Vec::new(),
+        ages: Ages { add_secs: None, use_secs: None },
+        ..null.clone()
+    };
+    Shown::Sa(vec![esn, null, cbc, larval])
 }
 
 fn policies() -> Shown {
@@ -230,7 +247,7 @@ fn links_show_offloads_with_reasons_and_what_they_moved() {
 }
 
 #[test]
-fn routes_and_neighbours_read_as_from_ip() {
+fn routes_neighbours_and_path_mtus_read_as_from_ip() {
     let want = "\
 default via 198.51.100.254 dev eth1 metric 0
 10.2.0.0/24 dev wan metric 0
@@ -243,6 +260,8 @@ blackhole fd00::/16 table 100 metric 1024
 198.51.100.254 dev eth1 queued 3 INCOMPLETE
 ";
     assert_eq!(neighbours().to_text(false), want);
+    let want = "192.0.2.2 cache expires 583sec mtu 1400\nfd00::2 cache expires 0sec mtu 1280\n";
+    assert_eq!(pmtus().to_text(false), want);
 }
 
 #[test]
@@ -295,6 +314,18 @@ src 192.0.2.1 dst 192.0.2.2
 \t  0(bytes), 0(packets)
 \t  add 60s ago use -
 \t  dying
+\tstats:
+\t  replay-window 0 replay 0 failed 0
+src 192.0.2.1 dst 192.0.2.2
+\tproto esp spi 0x00000000 reqid 0 mode transport
+\tstate acq
+\treplay-window 0
+\tanti-replay context: seq 0x0, oseq 0x0, bitmap 0x00000000
+\tdir out
+\tsel src 198.51.100.7/32 dst 0.0.0.0/0 proto udp dport 53\x20
+\tlifetime current:
+\t  0(bytes), 0(packets)
+\t  add - use -
 \tstats:
 \t  replay-window 0 replay 0 failed 0
 ";
@@ -358,7 +389,7 @@ NoRoute                         1
 
 #[test]
 fn every_reply_comes_back_equal_through_json() {
-    for shown in [links(), routes(), neighbours(), sas(), policies(), Shown::Counters(counters()), drops()] {
+    for shown in [links(), routes(), neighbours(), pmtus(), sas(), policies(), Shown::Counters(counters()), drops()] {
         let reply = Reply::Show { shown: shown.clone() };
         assert_eq!(Reply::from_line(reply.to_line().trim_end()), Ok(reply));
         assert!(shown.to_json().starts_with(['[', '{']), "{}", shown.to_json());
