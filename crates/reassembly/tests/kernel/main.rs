@@ -1,0 +1,148 @@
+//! The host's kernel as an oracle: the same fragments go into a TUN device of a namespace, and into [`Reassembly`] under
+//! [`Policy::Linux`]; what is delivered, counted and answered is compared case by case.
+//!
+//! What is known to differ, and is not compared: what one fragment is charged with (Linux counts its own structures), so
+//! neither is which fragment is the first that finds memory full; and the empty queue that Linux keeps after it has
+//! answered a first fragment with a parameter problem.
+//!
+//! [`Reassembly`]: reassembly::Reassembly
+//! [`Policy::Linux`]: reassembly::Policy::Linux
+
+mod cases;
+mod host;
+#[expect(dead_code, reason = "the other tests send more than this one does")]
+#[path = "../model/world.rs"]
+mod world;
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use libtest_mimic::{Arguments, Trial};
+use reassembly::{Config, Limits, Policy, Table};
+use system::{Need, Outcome, trial};
+use wire::Version;
+
+use cases::{Seed, of_nobody};
+use host::{Answer, Host, Seen};
+use world::{BOTH, Piece, World, last, limited, part};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
+
+/// Random cases of each family.
+const CASES: u64 = 3000;
+
+fn main() {
+    let trials: Vec<Trial> = vec![
+        trial("random_trains_end_as_in_the_kernel", NEEDS, random_trains),
+        trial("what_times_out_is_counted_and_answered_as_in_the_kernel", NEEDS, timeouts),
+        trial("a_full_table_refuses_as_the_kernel_does", NEEDS, full),
+    ];
+    libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// What the engine makes of fragments, as the host would show it.
+fn ours(world: &mut World, pieces: &[Piece]) -> Seen {
+    let before = world.counters.clone();
+    world.send_all(pieces);
+    let header_len = if world.version == Version::V4 { 0 } else { 40 };
+    let mut delivered: Vec<_> = world.delivered.drain(..).map(|whole| whole.to_vec().split_off(header_len)).collect();
+    delivered.sort();
+    let problem = |(_, code, pointer): world::Refused| Answer { kind: 4, code: code.0, pointer: pointer as u32 };
+    let answers = world.refused.drain(..).map(problem).collect();
+    world.dropped.clear();
+    Seen { delivered, answers, moved: host::moved(world.version, |mib| world.counters.get(mib) - before.get(mib)) }
+}
+
+fn random_trains() -> Outcome {
+    for version in BOTH {
+        let mut host = Host::new(version)?;
+        host.set(&[
+            "ipfrag_time=600",
+            "ip6frag_time=600",
+            "ipfrag_high_thresh=1000000000",
+            "ip6frag_high_thresh=1000000000",
+        ])?;
+        let mut world = World::with_config(version, limited(Policy::Linux, 1_000_000_000, 64));
+        let (mut delivered, mut answered) = (0, 0);
+        for case in 0..CASES {
+            let pieces = cases::train(Seed(case), version);
+            let want = host.send(&pieces)?;
+            let got = ours(&mut world, &pieces);
+            assert_eq!(got, want, "{version}, case {case}: {pieces:#?}");
+            delivered += got.delivered.len();
+            answered += got.answers.len();
+            if version == Version::V4 {
+                let queues = world.reassembly.usage(Table::V4).queues;
+                assert_eq!(queues, host.queues()?, "datagrams that wait after case {case}: {pieces:#?}");
+            }
+        }
+        // A comparison of nothing with nothing shows nothing.
+        assert!(delivered > CASES as usize / 4 && delivered < CASES as usize, "{delivered} delivered");
+        assert!((answered > 50) == (version == Version::V6), "{answered} answered");
+    }
+    Ok(())
+}
+
+fn timeouts() -> Outcome {
+    let cases =
+        [vec![part(0, 104)], vec![part(104, 104), part(0, 104)], vec![part(104, 104)], vec![last(104, 96), part(8, 8)]];
+    for version in BOTH {
+        let mut host = Host::new(version)?;
+        host.set(&["ipfrag_time=1", "ip6frag_time=1"])?;
+        for pieces in &cases {
+            let timeout = Duration::from_secs(1);
+            let Config { v4, v6, .. } = Config::default();
+            let [v4, v6] = [v4, v6].map(|limits| Limits { timeout, ..limits });
+            let mut world = World::with_config(version, Config { v4, v6, policy: Policy::Linux, ..Config::default() });
+            let pieces = &pieces.iter().copied().map(of_nobody).collect::<Vec<_>>();
+            assert_eq!(ours(&mut world, pieces), host.send(pieces)?);
+            let before = world.counters.clone();
+            let kind = if version == Version::V4 { 11 } else { 3 };
+            let quoted = world.drain().len();
+            let answers = (0..quoted).map(|_| Answer { kind, code: 1, pointer: 0 }).collect();
+            let moved = host::moved(version, |mib| world.counters.get(mib) - before.get(mib));
+            let mut seen = Seen::default();
+            for _ in 0..40 {
+                sleep(Duration::from_millis(100));
+                seen += host.seen()?;
+                if seen.moved == moved {
+                    break;
+                }
+            }
+            assert_eq!(seen, Seen { delivered: vec![], answers, moved }, "{version}, {pieces:?}");
+        }
+    }
+    Ok(())
+}
+
+fn full() -> Outcome {
+    for version in BOTH {
+        let mut host = Host::new(version)?;
+        host.set(&["ipfrag_high_thresh=0", "ip6frag_high_thresh=0"])?;
+        let mut world = World::with_config(version, limited(Policy::Linux, 0, 64));
+        let atomic_or_whole = last(0, 100);
+        let pieces = [part(0, 104), last(104, 96), atomic_or_whole].map(of_nobody);
+        assert_eq!(ours(&mut world, &pieces), host.send(&pieces)?, "{version}");
+        // As many of one piece as there is room for, and then none of a good datagram either.
+        let one = {
+            host.set(&["ipfrag_high_thresh=1000000", "ip6frag_high_thresh=1000000"])?;
+            host.send(&[Piece { id: 999, ..part(0, 104) }])?;
+            host.memory()?
+        };
+        let mut world = World::with_config(version, Config::default());
+        world.send(Piece { id: 999, ..part(0, 104) });
+        let our_one = world.reassembly.memory();
+        let pieces: Vec<_> = (1000..1040)
+            .map(|id| Piece { id, ..part(0, 104) })
+            .chain([part(0, 104), last(104, 8)])
+            .map(of_nobody)
+            .collect();
+        host.set(&[&format!("ipfrag_high_thresh={}", 20 * one), &format!("ip6frag_high_thresh={}", 20 * one)])?;
+        let mut world = World::with_config(version, limited(Policy::Linux, 20 * our_one, 0));
+        world.send(Piece { id: 999, ..part(0, 104) });
+        host.set(&["ipfrag_max_dist=0"])?;
+        assert_eq!(ours(&mut world, &pieces), host.send(&pieces)?, "{version}");
+        assert_eq!(world.reassembly.queues(), host.queues()?);
+    }
+    Ok(())
+}
