@@ -10,6 +10,7 @@ use crate::keyed::{Id, Keyed};
 use crate::part::{Part, Span};
 use crate::queue::{Added, Queue, Refused};
 use crate::rank::{Group, Links, List, Of, Standing};
+use crate::run::How;
 use crate::source::Source;
 use crate::user::Asker;
 
@@ -132,11 +133,11 @@ impl Cache {
         mem: &Memory,
         pkt: Packet,
         (span, part): (&Span, Option<&Part>),
-        joins: bool,
+        how: How,
     ) -> Result<Added, Refused> {
         let queue = &mut self.queues[id].queue;
         let before = queue.charged();
-        let added = queue.add(mem, pkt, span, part, joins)?;
+        let added = queue.add(mem, pkt, span, part, how)?;
         let growth = queue.charged() - before;
         self.charge(id, growth);
         if added == Added::Nearer {

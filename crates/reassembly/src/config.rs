@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Config {
     /// What happens when memory is full.
     pub policy: Policy,
+    /// What happens to the pages that fragments came in.
+    pub coalesce: Coalesce,
     /// IPv4, of all users together.
     pub v4: Limits,
     /// IPv6, of all users but tracking.
@@ -38,11 +40,25 @@ pub enum Policy {
     Linux,
 }
 
+/// What happens to the pages that fragments came in.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Coalesce {
+    /// They wait, each fragment a piece of its own, also in what is delivered here: as in a Linux that does not coalesce.
+    Off,
+    /// They wait, and become slots of one packet. What is small beside its page is copied, and its page goes home.
+    #[default]
+    Move,
+    /// They go home at once: every fragment is copied to pages of this node's memory. A device's ring never runs dry for
+    /// what waits, however long it does.
+    Copy,
+}
+
 impl Default for Config {
     fn default() -> Self {
         let minute = Limits { high_thresh: 4 << 20, timeout: Duration::from_secs(60) };
         Self {
             policy: Policy::default(),
+            coalesce: Coalesce::default(),
             v4: Limits { timeout: Duration::from_secs(30), ..minute },
             v6: minute,
             tracking_v6: minute,

@@ -10,7 +10,7 @@
 //!
 //! For local delivery, payload is moved by reference; what is small enough to fit behind the fragment before it is copied
 //! there, so that its page goes home at once; what leaves is one packet in pieces. For all others each fragment stays a
-//! piece of its own.
+//! piece of its own. Where pages are a device's few frames, all is copied at once instead ([`Coalesce`]).
 //!
 //! It keeps no clock, sends nothing and knows no routes. Its memory has a limit, and no fragment costs more for how many
 //! others there are. When memory is full, the datagram that is least likely to become whole makes room:
@@ -55,7 +55,7 @@ mod user;
 mod verdict;
 mod whole;
 
-pub use config::{Config, Limits, Policy};
+pub use config::{Coalesce, Config, Limits, Policy};
 pub use cut_short::CutShort;
 pub use fragment::fragment;
 pub use fragment_v6::fragment_v6;

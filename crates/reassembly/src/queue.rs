@@ -6,7 +6,7 @@ use wire::ip::Info;
 
 use crate::ecn;
 use crate::part::{Part, Span};
-use crate::run::Run;
+use crate::run::{How, Run};
 use crate::runs::Runs;
 
 /// What waits for the rest of its datagram.
@@ -87,15 +87,15 @@ impl Queue {
         *self = Self { number, largest, largest_df, ..Self::default() };
     }
 
-    /// Adds a fragment, which begins with its headers; `part` are those of a first one. Unless it `joins` others, it stays
-    /// a packet of its own.
+    /// Adds a fragment, which begins with its headers; `part` are those of a first one. Unless it joins others, it stays a
+    /// packet of its own.
     pub(crate) fn add(
         &mut self,
         mem: &Memory,
         mut pkt: Packet,
         span: &Span,
         part: Option<&Part>,
-        joins: bool,
+        how: How,
     ) -> Result<Added, Refused> {
         let Span { offset, end, more, .. } = *span;
         self.note_end(end, more).map_err(Refused::Datagram)?;
@@ -103,7 +103,7 @@ impl Queue {
             return Err(Refused::Datagram(DropReason::FragmentEmpty));
         }
         let at_end = self.place(offset, end)?;
-        if !joins && !pkt.frag_list().is_empty() {
+        if !how.joins && !how.copies && !pkt.frag_list().is_empty() {
             pkt.linearize(mem).map_err(|dry| Refused::Fragment(dry.into()))?;
         }
         self.link = pkt.meta.link;
@@ -113,7 +113,7 @@ impl Queue {
         } else {
             pkt.pull(span.header_len);
         }
-        let growth = self.insert(mem, pkt, (offset, end), at_end, joins);
+        let growth = self.insert(mem, pkt, (offset, end), at_end, how);
         self.charged += growth;
         self.fragments += 1;
         self.received += span.len();
@@ -164,15 +164,15 @@ impl Queue {
     }
 
     /// Puts a fragment where it belongs, and returns by how much the memory grew that the runs pin.
-    fn insert(&mut self, mem: &Memory, pkt: Packet, (offset, end): (usize, usize), at_end: bool, joins: bool) -> usize {
+    fn insert(&mut self, mem: &Memory, pkt: Packet, (offset, end): (usize, usize), at_end: bool, how: How) -> usize {
         if at_end
             && let Some((_, last)) = &mut self.last
             && last.end == offset
         {
             last.end = end;
-            return last.append(mem, pkt, joins);
+            return last.append(mem, pkt, how);
         }
-        let run = Run::new(pkt, end);
+        let run = Run::new(mem, pkt, end, how);
         let growth = run.truesize();
         let before = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
         if let Some((start, run)) = before {
@@ -182,19 +182,19 @@ impl Queue {
     }
 
     /// Takes all fragments out as one packet. They follow one another.
-    pub(crate) fn join(&mut self, mem: &Memory, joins: bool) -> Option<Joined> {
+    pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<Joined> {
         let last = self.last.take().map(|(_, run)| run);
         let run = match self.earlier.take() {
             None => last?,
             Some(mut earlier) => {
                 let mut runs = earlier.drain().chain(last);
                 let mut joined = runs.next()?;
-                runs.for_each(|run| joined.join(mem, run, joins));
+                runs.for_each(|run| joined.join(mem, run, how));
                 joined
             }
         };
         Some(Joined {
-            pkt: run.into_packet(joins),
+            pkt: run.into_packet(how),
             first: self.first,
             len: self.len,
             ecn: self.ecn,

@@ -6,12 +6,13 @@ use wire::ip::Info;
 use wire::{FragInfo, Version, icmpv6};
 
 use crate::cache::Cache;
-use crate::config::Config;
+use crate::config::{Coalesce, Config};
 use crate::key::Key;
 use crate::keyed::Id;
 use crate::lowpan::{self, LowpanInfo};
 use crate::part::{ParameterProblem, Part};
 use crate::queue::{Added, Joined, Refused};
+use crate::run::How;
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 use crate::whole;
@@ -20,6 +21,7 @@ use crate::whole;
 #[derive(Debug)]
 pub struct Reassembly {
     tables: [Cache; Table::ALL.len()],
+    coalesce: Coalesce,
     evicted: Vec<Evicted>,
 }
 
@@ -61,9 +63,10 @@ pub struct Usage {
 impl Reassembly {
     /// Nothing waits yet.
     pub fn new(config: Config) -> Self {
-        let Config { policy, v4, v6, tracking_v6, lowpan, max_distance } = config;
+        let Config { policy, coalesce, v4, v6, tracking_v6, lowpan, max_distance } = config;
         let [v6, tracking_v6, lowpan] = [v6, tracking_v6, lowpan].map(|limits| Cache::new(limits, policy, 0));
-        Self { tables: [Cache::new(v4, policy, max_distance), v6, tracking_v6, lowpan], evicted: Vec::new() }
+        let tables = [Cache::new(v4, policy, max_distance), v6, tracking_v6, lowpan];
+        Self { tables, coalesce, evicted: Vec::new() }
     }
 
     /// Takes in a fragment: a packet that begins with its IP header, of which `info` is the summary, and that came in by
@@ -142,15 +145,15 @@ impl Reassembly {
         mut count: Count<'_>,
     ) -> Verdict {
         let asker = key.asker();
-        let joins = asker.user.joins();
+        let how = self.how(asker);
         let cache = self.table(table);
         let id = cache.find_or_open(now, key);
         let restarted = cache.restart_if_too_far(id, now);
         if restarted > 0 {
             count.fail();
         }
-        match cache.add(id, mem, pkt, (&part.span(), Some(part)), joins) {
-            Ok(Added::Whole) => self.complete(table, id, mem, joins, count),
+        match cache.add(id, mem, pkt, (&part.span(), Some(part)), how) {
+            Ok(Added::Whole) => self.complete(table, id, mem, how, count),
             Ok(Added::Nearer | Added::Hardly) => match self.make_room(table, id, &mut count) {
                 Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted },
                 None if restarted > 0 => Verdict::Restarted { packets: restarted },
@@ -195,13 +198,14 @@ impl Reassembly {
             pkt.meta.csum = Csum::None;
         }
         let key = Key::lowpan(pkt.meta.link, info);
+        let how = How { joins: false, ..self.how(key.asker()) };
         let cache = self.table(Table::Lowpan);
         let id = cache.find_or_open(now, key);
         if cache.wants_order() && span.offset < cache.queue(id).highest() {
             return Verdict::Drop { reason: DropReason::FragmentOverlap, packets: 1 };
         }
-        match cache.add(id, mem, pkt, (&span, None), false) {
-            Ok(Added::Whole) => self.complete(Table::Lowpan, id, mem, false, Count(None)),
+        match cache.add(id, mem, pkt, (&span, None), how) {
+            Ok(Added::Whole) => self.complete(Table::Lowpan, id, mem, how, Count(None)),
             Ok(Added::Nearer | Added::Hardly) => match self.make_room(Table::Lowpan, id, &mut Count(None)) {
                 Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets },
                 None => Verdict::Held,
@@ -218,10 +222,10 @@ impl Reassembly {
     }
 
     /// Makes one packet of a queue that has all fragments.
-    fn complete(&mut self, table: Table, id: Id, mem: &Memory, joins: bool, mut count: Count<'_>) -> Verdict {
+    fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
         let mut queue = self.table(table).close(id);
         let packets = queue.fragments();
-        let made = queue.join(mem, joins).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));
+        let made = queue.join(mem, how).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));
         match made {
             Ok((pkt, Some(first), _)) if first.is_nested() && table != Table::TrackingV6 => {
                 count.ok();
@@ -318,6 +322,12 @@ impl Reassembly {
     /// Panics unless memory is charged for what is there. For tests.
     pub fn check_invariants(&self) {
         self.tables.iter().for_each(Cache::check_invariants);
+    }
+
+    /// What happens to fragments for somebody.
+    fn how(&self, asker: Asker) -> How {
+        let copies = self.coalesce == Coalesce::Copy;
+        How { joins: asker.user.joins() && self.coalesce != Coalesce::Off, copies }
     }
 
     fn table(&mut self, table: Table) -> &mut Cache {

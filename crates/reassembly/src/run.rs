@@ -5,6 +5,18 @@ use packet::{CopyReason, Memory, Packet};
 /// Bytes behind a small packet that make it worth keeping for those that follow; no more is copied to get them.
 const ROOM: usize = Memory::SMALL / 4;
 
+/// Pages of a run from which on those that follow are copied to a large one, so that slots suffice for all.
+const MANY: usize = 16;
+
+/// What happens to fragments as they come.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// They become one packet; otherwise each stays one of its own.
+    pub(crate) joins: bool,
+    /// They are copied, and their pages go home.
+    pub(crate) copies: bool,
+}
+
 /// A stretch of a datagram that is all there, in one packet or several.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -17,15 +29,22 @@ pub(crate) struct Run {
 
 impl Run {
     /// A run of one fragment, which ends at `end`.
-    pub(crate) fn new(pkt: Packet, end: usize) -> Self {
-        Self { end, first: pkt, more: Vec::new() }
+    pub(crate) fn new(mem: &Memory, pkt: Packet, end: usize, how: How) -> Self {
+        Self { end, first: if how.copies { copied(mem, pkt, 0) } else { pkt }, more: Vec::new() }
     }
 
     /// Appends `pkt`, and returns by how much the memory grew that the run pins.
-    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, joins: bool) -> usize {
-        if joins {
-            return self.coalesce(mem, pkt);
-        }
+    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: How) -> usize {
+        let last = self.more.last_mut().unwrap_or(&mut self.first);
+        let pkt = match how {
+            How { joins: true, copies: true } if pkt.len() > last.tailroom() => {
+                let room = if self.more.len() < MANY { 0 } else { Memory::LARGE - Memory::HEADROOM };
+                copied(mem, pkt, room)
+            }
+            How { joins: true, .. } => return self.coalesce(mem, pkt),
+            How { copies: true, .. } => copied(mem, pkt, 0),
+            How { .. } => pkt,
+        };
         let growth = pkt.truesize();
         self.more.push(pkt);
         growth
@@ -51,21 +70,22 @@ impl Run {
         growth
     }
 
-    /// Appends all of `next`, which follows.
-    pub(crate) fn join(&mut self, mem: &Memory, next: Self, joins: bool) {
+    /// Appends all of `next`, which follows. Nothing large is copied: what had to be has been.
+    pub(crate) fn join(&mut self, mem: &Memory, next: Self, how: How) {
+        let how = How { copies: false, ..how };
         self.end = next.end;
-        self.append(mem, next.first, joins);
+        self.append(mem, next.first, how);
         for pkt in next.more {
-            self.append(mem, pkt, joins);
+            self.append(mem, pkt, how);
         }
     }
 
     /// All of it in one packet, by reference: in slots as long as there are some, then as children; or each piece but
     /// the first as a child of its own.
-    pub(crate) fn into_packet(self, joins: bool) -> Packet {
+    pub(crate) fn into_packet(self, how: How) -> Packet {
         let mut whole = self.first;
         for pkt in self.more {
-            if joins { whole.append(pkt) } else { whole.push_child(pkt) }
+            if how.joins { whole.append(pkt) } else { whole.push_child(pkt) }
         }
         whole
     }
@@ -88,4 +108,16 @@ fn with_room(mem: &Memory, pkt: Packet) -> Packet {
         return pkt;
     }
     pkt.copy(mem, CopyReason::Coalesce).unwrap_or(pkt)
+}
+
+/// A copy in a page of this node's memory, with `room` bytes in all at least; the original, if no page is free.
+fn copied(mem: &Memory, pkt: Packet, room: usize) -> Packet {
+    let copy = || {
+        let mut copy = Packet::new(mem, Memory::HEADROOM, room.max(pkt.len())).ok()?;
+        pkt.read_at(0, copy.put(pkt.len())?);
+        mem.copied(CopyReason::Coalesce, pkt.len());
+        copy.meta = pkt.meta.clone();
+        Some(copy)
+    };
+    copy().unwrap_or(pkt)
 }

@@ -108,6 +108,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::run::How;
+
+    fn run(mem: &Memory, end: usize) -> Run {
+        Run::new(mem, Packet::new(mem, 0, 8).unwrap(), end, How { joins: true, copies: false })
+    }
 
     proptest! {
         #[test]
@@ -122,7 +127,7 @@ mod tests {
             order.rotate_left(seed as usize % len);
             let (mut runs, mut plain) = (Runs::default(), BTreeMap::new());
             for (n, block) in order.into_iter().enumerate() {
-                runs.insert(block * BLOCK, Run::new(Packet::new(&mem, 0, 8).unwrap(), n));
+                runs.insert(block * BLOCK, run(&mem, n));
                 plain.insert(block * BLOCK, n);
             }
             for end in asked {
@@ -140,7 +145,7 @@ mod tests {
         let mem = Memory::heap();
         let mut runs = Runs::default();
         for block in (0..8192).rev() {
-            runs.insert(block * BLOCK, Run::new(Packet::new(&mem, 0, 8).unwrap(), block));
+            runs.insert(block * BLOCK, run(&mem, block));
         }
         for block in 0..8192 {
             let end = block * BLOCK + 1;

@@ -2,7 +2,7 @@
 //! as it does in the real one.
 
 use packet::{Buf, Memory, Packet};
-use reassembly::{CutShort, Policy};
+use reassembly::{Coalesce, Config, CutShort, Policy, User};
 use wire::Version;
 use wire::ip::Info;
 
@@ -105,11 +105,20 @@ impl Holes {
     }
 }
 
-/// Sends fragments of a few datagrams, and compares each outcome.
+/// Sends fragments of a few datagrams, and compares each outcome, whoever asks and whatever becomes of their pages.
 pub(crate) fn run(steps: &[Step]) {
+    let users = [(User::Local, Coalesce::Move), (User::PacketSocket, Coalesce::Move), (User::Local, Coalesce::Copy)];
+    for (user, coalesce) in users {
+        run_for(user, coalesce, steps);
+    }
+}
+
+fn run_for(user: User, coalesce: Coalesce, steps: &[Step]) {
     let mut worlds = BOTH.map(|version| {
         // The model does not count how far apart fragments are.
-        World::with_config(version, limited(Policy::Fair, 4 << 20, 0))
+        let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, 4 << 20, 0) });
+        world.asker.user = user;
+        world
     });
     let mut known = [(); 2].map(|()| [(); DATAGRAMS].map(|()| Holes::new()));
     for &(kind, who, at, len) in steps {

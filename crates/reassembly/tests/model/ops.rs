@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use packet::Packet;
-use reassembly::{Hook, LinkAddr, LowpanInfo, Policy, Station, Table, User};
+use reassembly::{Coalesce, Config, Hook, LinkAddr, LowpanInfo, Policy, Station, Table, User};
 use wire::Version;
 
 use super::shaped;
@@ -24,9 +24,10 @@ const USERS: [User; 5] = [
 /// What one fragment may be charged with, besides itself: its queue, and a page with room for others.
 const ONE: usize = packet::Memory::SMALL + 4096;
 
-/// Does these steps, with this limit for every table.
+/// Does these steps, with this limit for every table, which chooses too what becomes of pages.
 pub(crate) fn run(policy: Policy, limit: usize, steps: &[Step]) {
-    let mut world = World::with_config(Version::V4, limited(policy, limit, 64));
+    let coalesce = [Coalesce::Off, Coalesce::Move, Coalesce::Copy][limit % 3];
+    let mut world = World::with_config(Version::V4, Config { coalesce, ..limited(policy, limit, 64) });
     let mut largest = 0;
     for &(kind, who, at, len) in steps {
         let truesize = match kind % 16 {

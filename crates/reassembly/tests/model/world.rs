@@ -158,7 +158,7 @@ impl Moved {
 pub(crate) fn limited(policy: Policy, high_thresh: usize, max_distance: u32) -> Config {
     let Config { v4, v6, tracking_v6, lowpan, .. } = Config::default();
     let [v4, v6, tracking_v6, lowpan] = [v4, v6, tracking_v6, lowpan].map(|it| Limits { high_thresh, ..it });
-    Config { policy, v4, v6, tracking_v6, lowpan, max_distance }
+    Config { policy, v4, v6, tracking_v6, lowpan, max_distance, ..Config::default() }
 }
 
 /// As much as it takes.

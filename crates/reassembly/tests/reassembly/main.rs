@@ -9,6 +9,7 @@ mod lowpan;
 mod model;
 mod orders;
 mod refragmenting;
+mod ring;
 mod shapes;
 mod users;
 
