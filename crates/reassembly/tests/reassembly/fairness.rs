@@ -37,10 +37,18 @@ fn any_source(n: u32) -> u8 {
     2 + (n % 250) as u8
 }
 
-const FLOODS: [(&str, Flood); 6] = [
+const FLOODS: [(&str, Flood); 8] = [
     ("beginnings from one source", |n| beginning(n, 9)),
     ("beginnings from many sources", |n| beginning(n, any_source(n))),
     ("beginnings in the name of the good source", |n| beginning(n, GOOD)),
+    ("two fragments each from many sources", |n| {
+        let at = n as usize % 2 * 1448;
+        Piece { id: 1000 + n / 2, src: any_source(n / 2), ..part(at, 1448) }
+    }),
+    ("overlaps from many sources", |n| {
+        let at = n as usize % 3 * 1440;
+        Piece { id: 1000 + n / 3, src: any_source(n / 3), ..part(at, 1448) }
+    }),
     ("ends from many sources", |n| Piece { id: n + 1000, src: any_source(n), ..last(14_480, 1448) }),
     ("tiny fragments", |n| Piece { id: n + 1000, src: any_source(n), ..part(0, 8) }),
     ("ever more of a few datagrams, in tiny fragments", |n| Piece {

@@ -72,6 +72,24 @@ proptest! {
 }
 
 #[test]
+fn what_was_joined_and_what_was_kept_are_cut_to_the_same_fragments() {
+    for version in BOTH {
+        let came: Vec<_> = pieces(&[1448, 1448, 1448, 700]);
+        let [joined, kept] = [User::Local, User::Switch].map(|user| {
+            let mut world = World::new(version);
+            world.asker.user = user;
+            world.send_all(&came);
+            let mut out = Vec::new();
+            let whole = world.delivered.remove(0);
+            assert_eq!(whole.frag_list().is_empty(), user == User::Local);
+            refragment(&world.mem, whole, world.max_sizes[0], 1500, came[0].id, &mut out).unwrap();
+            out.iter().map(Packet::to_vec).collect::<Vec<_>>()
+        });
+        assert!(joined == kept && kept.len() == 4, "{version}");
+    }
+}
+
+#[test]
 fn ipv4_is_cut_further_where_the_link_takes_less_and_never_joined() {
     let lens = [1000, 1000, 100];
     let smaller = there_and_back(Version::V4, &pieces(&lens), 820).unwrap();
