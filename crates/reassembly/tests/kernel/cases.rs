@@ -1,6 +1,6 @@
 //! Trains of fragments from a seed: a datagram cut at random, and then disturbed.
 
-use wire::{Protocol, Version};
+use wire::{Protocol, Version, ipv4};
 
 use crate::world::{Piece, last, part};
 
@@ -10,9 +10,33 @@ pub(crate) const PROTOCOL: Protocol = Protocol(253);
 /// Another one.
 pub(crate) const OTHER_PROTOCOL: Protocol = Protocol(254);
 
-/// A piece of a datagram of that protocol.
+/// A piece of a datagram of a protocol that nobody speaks, if it is not so yet.
 pub(crate) fn of_nobody(piece: Piece) -> Piece {
-    Piece { protocol: PROTOCOL, ..piece }
+    if piece.protocol == OTHER_PROTOCOL { piece } else { Piece { protocol: PROTOCOL, ..piece } }
+}
+
+/// A fragment as it is on the wire; with options that do nothing, before IPv6's fragment header, if so asked.
+pub(crate) fn bytes(version: Version, options: bool, piece: Piece) -> Vec<u8> {
+    let mut bytes = piece.bytes(version);
+    if !options {
+        return bytes;
+    }
+    match version {
+        Version::V4 => {
+            bytes.splice(20..20, [1; 4]);
+            bytes[0] = 0x46;
+            let total_len = bytes.len() as u16;
+            bytes[2..4].copy_from_slice(&total_len.to_be_bytes());
+            ipv4::fill_check(&mut bytes).expect("a header");
+        }
+        Version::V6 => {
+            bytes.splice(40..40, [44, 0, 1, 4, 0, 0, 0, 0]);
+            bytes[6] = 0;
+            let payload_len = bytes.len() as u16 - 40;
+            bytes[4..6].copy_from_slice(&payload_len.to_be_bytes());
+        }
+    }
+    bytes
 }
 
 /// Where random numbers come from.

@@ -13,7 +13,6 @@ use system::{Netns, Outcome};
 use wire::Version;
 
 use crate::cases::{OTHER_PROTOCOL, PROTOCOL};
-use crate::world::Piece;
 
 /// What the outside sees of a train of fragments.
 #[derive(Debug, Default, PartialEq)]
@@ -103,10 +102,9 @@ impl Host {
     }
 
     /// Sends fragments, one by one, and tells what came of them.
-    pub(crate) fn send(&mut self, pieces: &[Piece]) -> Outcome<Seen> {
-        for piece in pieces {
-            let bytes = piece.bytes(self.version);
-            let mut burst = vec![Packet::with_data(&self.mem, &bytes).map_err(|dry| dry.to_string())?];
+    pub(crate) fn send(&mut self, fragments: &[Vec<u8>]) -> Outcome<Seen> {
+        for bytes in fragments {
+            let mut burst = vec![Packet::with_data(&self.mem, bytes).map_err(|dry| dry.to_string())?];
             assert_eq!(self.link.send(&mut burst)?, Sent::All);
         }
         self.seen()

@@ -18,6 +18,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use libtest_mimic::{Arguments, Trial};
+use packet::Packet;
 use reassembly::{Config, Limits, Policy, Table};
 use system::{Need, Outcome, trial};
 use wire::Version;
@@ -41,16 +42,28 @@ fn main() {
 }
 
 /// What the engine makes of fragments, as the host would show it.
-fn ours(world: &mut World, pieces: &[Piece]) -> Seen {
+fn ours(world: &mut World, fragments: &[Vec<u8>]) -> Seen {
     let before = world.counters.clone();
-    world.send_all(pieces);
-    let header_len = if world.version == Version::V4 { 0 } else { 40 };
+    let mut header_len = 0;
+    for bytes in fragments {
+        // Raw sockets of IPv6 get no headers.
+        if world.version == Version::V6 {
+            header_len = if bytes[6] == 0 { 48 } else { 40 };
+        }
+        let pkt = Packet::with_data(&world.mem, bytes).expect("memory for a test");
+        world.send_packet(pkt, bytes);
+    }
     let mut delivered: Vec<_> = world.delivered.drain(..).map(|whole| whole.to_vec().split_off(header_len)).collect();
     delivered.sort();
     let problem = |(_, code, pointer): world::Refused| Answer { kind: 4, code: code.0, pointer: pointer as u32 };
     let answers = world.refused.drain(..).map(problem).collect();
     world.dropped.clear();
     Seen { delivered, answers, moved: host::moved(world.version, |mib| world.counters.get(mib) - before.get(mib)) }
+}
+
+/// Fragments as they are on the wire, with or without options.
+fn plain_or_not(version: Version, options: bool, pieces: &[Piece]) -> Vec<Vec<u8>> {
+    pieces.iter().map(|&piece| cases::bytes(version, options, of_nobody(piece))).collect()
 }
 
 fn random_trains() -> Outcome {
@@ -66,8 +79,9 @@ fn random_trains() -> Outcome {
         let (mut delivered, mut answered) = (0, 0);
         for case in 0..CASES {
             let pieces = cases::train(Seed(case), version);
-            let want = host.send(&pieces)?;
-            let got = ours(&mut world, &pieces);
+            let fragments = plain_or_not(version, case % 4 == 0, &pieces);
+            let want = host.send(&fragments)?;
+            let got = ours(&mut world, &fragments);
             assert_eq!(got, want, "{version}, case {case}: {pieces:#?}");
             delivered += got.delivered.len();
             answered += got.answers.len();
@@ -94,8 +108,8 @@ fn timeouts() -> Outcome {
             let Config { v4, v6, .. } = Config::default();
             let [v4, v6] = [v4, v6].map(|limits| Limits { timeout, ..limits });
             let mut world = World::with_config(version, Config { v4, v6, policy: Policy::Linux, ..Config::default() });
-            let pieces = &pieces.iter().copied().map(of_nobody).collect::<Vec<_>>();
-            assert_eq!(ours(&mut world, pieces), host.send(pieces)?);
+            let fragments = plain_or_not(version, false, pieces);
+            assert_eq!(ours(&mut world, &fragments), host.send(&fragments)?);
             let before = world.counters.clone();
             let kind = if version == Version::V4 { 11 } else { 3 };
             let quoted = world.drain().len();
@@ -121,27 +135,25 @@ fn full() -> Outcome {
         host.set(&["ipfrag_high_thresh=0", "ip6frag_high_thresh=0"])?;
         let mut world = World::with_config(version, limited(Policy::Linux, 0, 64));
         let atomic_or_whole = last(0, 100);
-        let pieces = [part(0, 104), last(104, 96), atomic_or_whole].map(of_nobody);
-        assert_eq!(ours(&mut world, &pieces), host.send(&pieces)?, "{version}");
+        let fragments = plain_or_not(version, false, &[part(0, 104), last(104, 96), atomic_or_whole]);
+        assert_eq!(ours(&mut world, &fragments), host.send(&fragments)?, "{version}");
         // As many of one piece as there is room for, and then none of a good datagram either.
         let one = {
             host.set(&["ipfrag_high_thresh=1000000", "ip6frag_high_thresh=1000000"])?;
-            host.send(&[Piece { id: 999, ..part(0, 104) }])?;
+            host.send(&plain_or_not(version, false, &[Piece { id: 999, ..part(0, 104) }]))?;
             host.memory()?
         };
         let mut world = World::with_config(version, Config::default());
         world.send(Piece { id: 999, ..part(0, 104) });
         let our_one = world.reassembly.memory();
-        let pieces: Vec<_> = (1000..1040)
-            .map(|id| Piece { id, ..part(0, 104) })
-            .chain([part(0, 104), last(104, 8)])
-            .map(of_nobody)
-            .collect();
+        let pieces: Vec<_> =
+            (1000..1040).map(|id| Piece { id, ..part(0, 104) }).chain([part(0, 104), last(104, 8)]).collect();
         host.set(&[&format!("ipfrag_high_thresh={}", 20 * one), &format!("ip6frag_high_thresh={}", 20 * one)])?;
         let mut world = World::with_config(version, limited(Policy::Linux, 20 * our_one, 0));
         world.send(Piece { id: 999, ..part(0, 104) });
         host.set(&["ipfrag_max_dist=0"])?;
-        assert_eq!(ours(&mut world, &pieces), host.send(&pieces)?, "{version}");
+        let fragments = plain_or_not(version, false, &pieces);
+        assert_eq!(ours(&mut world, &fragments), host.send(&fragments)?, "{version}");
         assert_eq!(world.reassembly.queues(), host.queues()?);
     }
     Ok(())
