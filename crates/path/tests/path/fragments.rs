@@ -67,6 +67,35 @@ fn esp_that_was_fragmented_outside_is_opened() {
 }
 
 #[test]
+fn a_flood_of_fragments_makes_room_for_a_ping_and_is_counted_where_it_came_in() {
+    for (src, dst) in [("10.2.0.9", "10.2.0.254"), ("fd00:2::9", "fd00:2::254")] {
+        let mut node = router();
+        let mem = Memory::heap();
+        // More than all memory holds, each the last fragment of a datagram of its own.
+        for n in 0..3000_u16 {
+            let flow = Flow { sport: n, ..Flow::new(src, dst) };
+            let mut bytes = flow.ping(n, 1400);
+            if flow.version() == Version::V4 {
+                bytes = edit_v4(&bytes, |header| header.set_id(n));
+            }
+            let packet = Packet::with_data(&mem, &bytes).unwrap();
+            let mut out = Vec::new();
+            match flow.version() {
+                Version::V4 => reassembly::fragment(&mem, packet, 800, &mut out).unwrap(),
+                Version::V6 => reassembly::fragment_v6(&mem, packet, 800, n.into(), &mut out).unwrap(),
+            }
+            node.rx(NOW, OUTSIDE, out.split_off(1));
+        }
+        let good = Flow::new(&src.replace('9', "1"), dst);
+        node.rx(NOW, OUTSIDE, fragments(&mem, &good.ping(3, 20_000), 1500));
+        assert!(node.tx(OUTSIDE).len() > 13, "{src}: the reply, in fragments");
+        let [(link, reason, count)] = node.drops()[..] else { panic!("{:?}", node.drops()) };
+        assert_eq!((link, reason), (OUTSIDE.0, DropReason::FragmentEvicted));
+        assert!((500..3000).contains(&count), "{count}");
+    }
+}
+
+#[test]
 fn a_ping_in_fragments_is_answered_in_fragments() {
     for flow in [Flow::new("10.2.0.1", "10.2.0.254"), Flow::new("fd00:2::1", "fd00:2::254")] {
         for len in [1473, 20_000, 65_000] {
