@@ -5,7 +5,7 @@ use base::{Counters, Instant};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use packet::{Buf, Memory, Packet};
-use reassembly::{Asker, Config, Limits, Reassembly, Verdict};
+use reassembly::{Asker, Coalesce, Config, Hook, Limits, Reassembly, User, Verdict};
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
@@ -66,9 +66,9 @@ impl Train {
         Self { fragments, datagrams, payload_len: count * size - 7 }
     }
 
-    fn bench(&self, bencher: Bencher<'_, '_>) {
+    fn bench(&self, bencher: Bencher<'_, '_>, asker: Asker, coalesce: Coalesce) {
         let mem = Memory::heap();
-        let mut reassembly = Reassembly::new(boundless());
+        let mut reassembly = Reassembly::new(Config { coalesce, ..boundless() });
         let mut counters = Counters::ZERO;
         bencher
             .counter(ItemsCount::new(self.fragments.len()))
@@ -76,7 +76,7 @@ impl Train {
             .with_inputs(|| (received(&mem, &self.fragments), Vec::with_capacity(self.datagrams)))
             .bench_local_values(|(packets, mut whole)| {
                 for (pkt, info) in packets {
-                    match reassembly.handle_fragment(Instant::ZERO, &mem, Asker::LOCAL, pkt, &info, &mut counters) {
+                    match reassembly.handle_fragment(Instant::ZERO, &mem, asker, pkt, &info, &mut counters) {
                         Verdict::Whole { pkt, .. } => whole.push(pkt),
                         Verdict::Held => {}
                         other => panic!("{other:?}"),
@@ -90,9 +90,9 @@ impl Train {
 
 /// As much as it takes.
 fn boundless() -> Config {
-    let Config { v4, v6, .. } = Config::default();
-    let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
-    Config { v4, v6, ..Config::default() }
+    let Config { v4, v6, tracking_v6, .. } = Config::default();
+    let [v4, v6, tracking_v6] = [v4, v6, tracking_v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
+    Config { v4, v6, tracking_v6, ..Config::default() }
 }
 
 /// Fisher and Yates, with a generator of 64 bits (xorshift).
@@ -152,7 +152,7 @@ macro_rules! orders {
     ($($function:ident: $name:literal, $version:ident, $order:ident;)*) => {$(
         #[divan::bench(name = $name, args = COUNTS)]
         fn $function(bencher: Bencher<'_, '_>, count: usize) {
-            Train::new(Version::$version, count, Order::$order).bench(bencher);
+            Train::new(Version::$version, count, Order::$order).bench(bencher, Asker::LOCAL, Coalesce::Move);
         }
     )*};
 }
@@ -166,6 +166,19 @@ orders! {
     v6_reversed: "reasm/ipv6/reversed", V6, Reversed;
     v6_shuffled: "reasm/ipv6/shuffled", V6, Shuffled;
     v6_odd_before_even: "reasm/ipv6/odd_before_even", V6, Alternating;
+}
+
+/// Every fragment is copied, and its page goes home at once.
+#[divan::bench(name = "reasm/ipv6/copied", args = COUNTS)]
+fn copied(bencher: Bencher<'_, '_>, count: usize) {
+    Train::new(Version::V6, count, Order::Straight).bench(bencher, Asker::LOCAL, Coalesce::Copy);
+}
+
+/// Every fragment stays a piece of its own, for somebody on its way.
+#[divan::bench(name = "reasm/ipv6/kept", args = COUNTS)]
+fn kept(bencher: Bencher<'_, '_>, count: usize) {
+    let tracking = Asker { user: User::Tracking { hook: Hook::In, zone: 0 }, ..Asker::LOCAL };
+    Train::new(Version::V6, count, Order::Straight).bench(bencher, tracking, Coalesce::Move);
 }
 
 /// Fragments that begin a datagram each and complete none, while memory is full: each makes another leave.
