@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use packet::Allocations;
+use packet::{Allocations, CopyReason, Memory};
 
 use crate::figures::median;
 
@@ -49,6 +49,23 @@ pub(super) struct Load {
     pub(super) small: bool,
 }
 
+/// Bytes of packets that were copied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Copied {
+    /// For whatever reason but the next.
+    pub(super) payload: u64,
+    /// Because each segment has headers of its own.
+    pub(super) headers: u64,
+}
+
+impl Copied {
+    /// What the ledger of `mem` has.
+    pub(super) fn of(mem: &Memory) -> Self {
+        let headers = mem.copies().get(CopyReason::SegmentHeader).bytes;
+        Self { payload: mem.copies().total_bytes() - headers, headers }
+    }
+}
+
 /// Something that is measured, turn by turn.
 pub(super) trait Turn {
     /// Makes what the next turn works on, as a device would. This is not timed.
@@ -58,7 +75,7 @@ pub(super) trait Turn {
     fn run(&mut self);
 
     /// Bytes of packets copied so far, by the ledger.
-    fn copied(&self) -> u64;
+    fn copied(&self) -> Copied;
 
     /// Checks that what went in came out, all of it.
     ///
@@ -105,7 +122,7 @@ pub(super) struct Case {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     turns: u64,
-    copied: u64,
+    copied: Copied,
     allocations: u64,
 }
 
@@ -117,6 +134,7 @@ pub(super) struct Sample {
     pub(super) gbps: f64,
     pub(super) ns_per_packet: f64,
     pub(super) copied_bytes_per_byte: f64,
+    pub(super) header_bytes_per_byte: f64,
     pub(super) allocs_per_packet: f64,
     /// In millions a second, where the packets are small.
     pub(super) mpps: Option<f64>,
@@ -142,7 +160,9 @@ impl Case {
             self.turn.run();
             let stop = Instant::now();
             self.sums.turns += 1;
-            self.sums.copied += self.turn.copied() - copied;
+            let now = self.turn.copied();
+            self.sums.copied.payload += now.payload - copied.payload;
+            self.sums.copied.headers += now.headers - copied.headers;
             self.sums.allocations += Allocations::count() - allocations;
             self.nanos.push((stop - start).as_nanos().try_into().unwrap_or(u32::MAX));
             if stop >= end {
@@ -162,7 +182,8 @@ impl Case {
             nanos: turn,
             gbps: payload as f64 * 8.0 / turn,
             ns_per_packet: turn / packets,
-            copied_bytes_per_byte: copied as f64 / (of_turns * payload.max(1) as f64),
+            copied_bytes_per_byte: copied.payload as f64 / (of_turns * payload.max(1) as f64),
+            header_bytes_per_byte: copied.headers as f64 / (of_turns * payload.max(1) as f64),
             allocs_per_packet: allocations as f64 / (of_turns * packets),
             mpps: small.then_some(packets * 1e3 / turn),
         });
@@ -197,8 +218,8 @@ mod tests {
             sleep(Duration::from_millis(if self.0.get().is_multiple_of(3) { 20 } else { 1 }));
         }
 
-        fn copied(&self) -> u64 {
-            self.0.get() / 2 * 50
+        fn copied(&self) -> Copied {
+            Copied { payload: self.0.get() / 2 * 50, headers: 0 }
         }
 
         fn check(&self) -> Result<(), String> {

@@ -12,8 +12,10 @@ use crate::figures::{self, Ratio, median, rounded};
 pub(super) struct Costs {
     /// Of a packet as the wire has it.
     ns_per_packet: f64,
-    /// Bytes copied per byte of payload.
+    /// Bytes of payload copied per byte of payload.
     copied_bytes_per_byte: f64,
+    /// Bytes of headers written anew for each packet, per byte of payload.
+    header_bytes_per_byte: f64,
     allocs_per_packet: f64,
     /// In millions a second, where the packets are small.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,6 +44,7 @@ impl Tally {
                 figures: Costs {
                     ns_per_packet: of(|sample| sample.ns_per_packet),
                     copied_bytes_per_byte: of(|sample| sample.copied_bytes_per_byte),
+                    header_bytes_per_byte: of(|sample| sample.header_bytes_per_byte),
                     allocs_per_packet: of(|sample| sample.allocs_per_packet),
                     mpps: mpps.map(|_| of(|sample| sample.mpps.unwrap_or(0.0))),
                 },
@@ -73,15 +76,17 @@ impl fmt::Display for Report {
         let width = self.cases.iter().map(|case| case.name.len()).max().unwrap_or(0);
         writeln!(
             f,
-            "{:<width$} {:>8} {:>10} {:>11} {:>13} {:>7}",
-            "", "Gb/s", "ns/packet", "copied B/B", "allocs/packet", "Mpps"
+            "{:<width$} {:>8} {:>10} {:>11} {:>11} {:>13} {:>7}",
+            "", "Gb/s", "ns/packet", "copied B/B", "headers B/B", "allocs/packet", "Mpps"
         )?;
         for case in &self.cases {
-            let Costs { ns_per_packet, copied_bytes_per_byte, allocs_per_packet, mpps } = case.figures;
+            let Costs { ns_per_packet, copied_bytes_per_byte, header_bytes_per_byte, allocs_per_packet, mpps } =
+                case.figures;
             let mpps = mpps.map(|mpps| format!(" {mpps:>7.2}")).unwrap_or_default();
             writeln!(
                 f,
-                "{:<width$} {:>8.2} {ns_per_packet:>10.1} {copied_bytes_per_byte:>11.4} {allocs_per_packet:>13.4}{mpps}",
+                "{:<width$} {:>8.2} {ns_per_packet:>10.1} {copied_bytes_per_byte:>11.4} {header_bytes_per_byte:>11.4} \
+                 {allocs_per_packet:>13.4}{mpps}",
                 case.name, case.gbps
             )?;
         }
@@ -97,7 +102,13 @@ mod tests {
         let case = |name: &str, gbps, mpps| figures::Case {
             name: format!("tx/tunnel/null/{name}"),
             gbps,
-            figures: Costs { ns_per_packet: 50.25, copied_bytes_per_byte: 1.05, allocs_per_packet: 0.0, mpps },
+            figures: Costs {
+                ns_per_packet: 50.25,
+                copied_bytes_per_byte: 1.05,
+                header_bytes_per_byte: 0.04,
+                allocs_per_packet: 0.0,
+                mpps,
+            },
         };
         let pairs = [(30.0, 10.0), (31.0, 10.0)];
         Report {
@@ -111,7 +122,7 @@ mod tests {
 
     #[test]
     fn the_json_has_the_shape_of_every_benchmark() {
-        let costs = r#""ns_per_packet":50.25,"copied_bytes_per_byte":1.05,"allocs_per_packet":0.0"#;
+        let costs = r#""ns_per_packet":50.25,"copied_bytes_per_byte":1.05,"header_bytes_per_byte":0.04,"allocs_per_packet":0.0"#;
         let want = format!(
             r#"{{"bench":"esp","rounds":2,"cases":[{{"name":"tx/tunnel/null/baseline","gbps":10.0,{costs}}},{{"name":"tx/tunnel/null/fat","gbps":30.5,{costs},"mpps":2.5}}],"ratios":[{{"name":"tx/tunnel/null","of":"fat/baseline","median":3.05,"min":3.0,"max":3.1}}]}}"#
         );
@@ -123,9 +134,9 @@ mod tests {
         let want = "\
 medians of 2 rounds; Gb/s of payload, packets as the wire has them
 
-                            Gb/s  ns/packet  copied B/B allocs/packet    Mpps
-tx/tunnel/null/baseline    10.00       50.2      1.0500        0.0000
-tx/tunnel/null/fat         30.50       50.2      1.0500        0.0000    2.50
+                            Gb/s  ns/packet  copied B/B headers B/B allocs/packet    Mpps
+tx/tunnel/null/baseline    10.00       50.2      1.0500      0.0400        0.0000
+tx/tunnel/null/fat         30.50       50.2      1.0500      0.0400        0.0000    2.50
 
 ratios of Gb/s, round by round:
   tx/tunnel/null fat/baseline    3.05  (3.00 to 3.10)";

@@ -1,27 +1,99 @@
-//! Copying a packet's bytes into a frame and summing them on the way (Linux `csum_partial_copy`).
+//! A packet's bytes on their way into frames: where they lie, or copied, and summed (Linux `csum_partial_copy`).
 
+use packet::Piece;
 use wire::checksum;
 
 /// A packet's bytes from front to back, whatever pieces they lie in.
 #[derive(Debug)]
 pub(crate) struct Source<'a, I> {
-    chunks: I,
-    now: &'a [u8],
+    pieces: I,
+    now: Piece<'a>,
+    /// How much of that was taken.
+    at: usize,
+    copied: usize,
+    ahead: Ahead,
 }
 
-impl<'a, I: Iterator<Item = &'a [u8]>> Source<'a, I> {
-    /// The bytes of `chunks` but the first `skip`.
-    pub(crate) fn new(chunks: I, mut skip: usize) -> Self {
-        let mut source = Self { chunks, now: &[] };
+/// Sums of what comes next in the piece, in parts of one length: several are made at once while the bytes come by.
+#[derive(Debug, Default)]
+struct Ahead {
+    sums: [u32; SUMS_AHEAD],
+    /// Those that are left are `next..made`.
+    next: usize,
+    made: usize,
+    /// Where the next one's bytes begin, and how many they are.
+    at: usize,
+    len: usize,
+}
+
+/// As many as the nearest cache keeps the bytes of.
+const SUMS_AHEAD: usize = 8;
+
+impl Ahead {
+    /// The partial sum of `piece[at..at + len]`.
+    #[inline]
+    fn sum(&mut self, piece: &[u8], at: usize, len: usize) -> u32 {
+        if self.next == self.made || (self.at, self.len) != (at, len) {
+            self.look(piece, at, len);
+        }
+        let sum = self.sums[self.next % SUMS_AHEAD];
+        self.next += 1;
+        self.at += len;
+        sum
+    }
+
+    fn look(&mut self, piece: &[u8], at: usize, len: usize) {
+        (self.next, self.made, self.at, self.len) = (0, 0, at, len);
+        for bytes in piece[at..].chunks_exact(len.max(1)).take(SUMS_AHEAD) {
+            self.sums[self.made] = offload::checksum::sum(bytes);
+            self.made += 1;
+        }
+    }
+}
+
+impl<'a, I: Iterator<Item = Piece<'a>>> Source<'a, I> {
+    /// The bytes of `pieces` but the first `skip`.
+    pub(crate) fn new(pieces: I, mut skip: usize) -> Self {
+        let mut source = Self { pieces, now: Piece::ReadOnly(&[]), at: 0, copied: 0, ahead: Ahead::default() };
         while skip > 0 {
             skip -= source.take(skip).len();
         }
         source
     }
 
+    /// How many bytes were copied.
+    pub(crate) const fn copied(&self) -> usize {
+        self.copied
+    }
+
+    /// The next `n` bytes where they lie, with the `before` in front of them, which have been taken and may be written
+    /// over, and up to `behind` behind them, which have to be as they were when this is called again. `None` if they do
+    /// not lie so, or others may see them. Beside them the partial sum of the `n`, if it is asked for.
+    #[inline]
+    pub(crate) fn take_around(
+        &mut self,
+        before: usize,
+        n: usize,
+        behind: usize,
+        sums: bool,
+    ) -> Option<(&mut [u8], u32)> {
+        self.advance();
+        let start = self.at.checked_sub(before)?;
+        let end = self.at.checked_add(n)?;
+        let Piece::Writable(bytes) = &mut self.now else { return None };
+        let len = bytes.len();
+        if end > len {
+            return None;
+        }
+        let sum = if sums && n > 0 { self.ahead.sum(bytes, self.at, n) } else { 0 };
+        self.at = end;
+        Some((&mut bytes[start..end.saturating_add(behind).min(len)], sum))
+    }
+
     /// Fills `to`. The caller asks for no more than there is.
     #[inline]
     pub(crate) fn copy_to(&mut self, mut to: &mut [u8]) {
+        self.copied += to.len();
         while !to.is_empty() {
             let from = self.take(to.len());
             let (here, rest) = to.split_at_mut(from.len());
@@ -33,23 +105,35 @@ impl<'a, I: Iterator<Item = &'a [u8]>> Source<'a, I> {
     /// Fills `to`, and gives the partial sum of its bytes.
     #[inline]
     pub(crate) fn copy_and_sum(&mut self, to: &mut [u8]) -> u32 {
+        self.copied += to.len();
         let (mut at, mut sum) = (0, 0);
         while at < to.len() {
             let from = self.take(to.len() - at);
-            sum = checksum::block_add(sum, copy_and_sum(from, &mut to[at..at + from.len()]), at);
-            at += from.len();
+            let here = &mut to[at..at + from.len()];
+            sum = checksum::block_add(sum, copy_and_sum(from, here), at);
+            at += here.len();
         }
         sum
     }
 
+    /// Goes on to the next piece if this one is at its end.
+    #[inline]
+    fn advance(&mut self) {
+        while self.at == self.now.bytes().len()
+            && let Some(next) = self.pieces.next()
+        {
+            (self.now, self.at, self.ahead.made) = (next, 0, self.ahead.next);
+        }
+    }
+
     /// The next bytes, `n` at most, as they lie.
     #[inline]
-    fn take(&mut self, n: usize) -> &'a [u8] {
-        if self.now.is_empty() {
-            self.now = self.chunks.next().expect("as many bytes as the packet says");
-        }
-        let (here, rest) = self.now.split_at(n.min(self.now.len()));
-        self.now = rest;
+    fn take(&mut self, n: usize) -> &[u8] {
+        self.advance();
+        let rest = &self.now.bytes()[self.at..];
+        assert!(!rest.is_empty(), "as many bytes as the packet says");
+        let here = &rest[..n.min(rest.len())];
+        self.at += here.len();
         here
     }
 }
@@ -84,7 +168,7 @@ mod tests {
         let bytes: Vec<u8> = (0..700u32).map(|i| (i * 7 + 3) as u8).collect();
         for piece in [1, 3, 64, 65, 699] {
             for skip in [0, 1, 5, 300] {
-                let mut source = Source::new(bytes.chunks(piece), skip);
+                let mut source = Source::new(bytes.chunks(piece).map(Piece::ReadOnly), skip);
                 let (mut first, mut second) = (vec![0; 201], vec![0; 199]);
                 let sums = [source.copy_and_sum(&mut first), source.copy_and_sum(&mut second)];
                 let (want_first, rest) = bytes[skip..].split_at(201);
@@ -94,7 +178,55 @@ mod tests {
                     [checksum::sum(&first), checksum::sum(&second)],
                     "{piece} after {skip}"
                 );
+                assert_eq!(source.copied(), 400);
             }
         }
+    }
+
+    #[test]
+    fn bytes_are_taken_where_they_lie_if_nobody_else_sees_them_and_nothing_is_between() {
+        let mut bytes: Vec<u8> = (0..100).collect();
+        let (first, second) = bytes.split_at_mut(60);
+        let pieces = [Piece::Writable(first), Piece::ReadOnly(second)];
+        let mut source = Source::new(pieces.into_iter(), 10);
+        assert_eq!(source.take_around(11, 5, 0, true), None, "not so much before it");
+        assert_eq!(source.take_around(10, 20, 7, false).unwrap().0.to_vec(), (0..37).collect::<Vec<u8>>());
+        let (around, sum) = source.take_around(4, 20, 11, true).unwrap();
+        assert_eq!(sum, checksum::sum(&(30..50).collect::<Vec<u8>>()));
+        assert_eq!(around.to_vec(), (26..60).collect::<Vec<u8>>(), "there are ten behind");
+        around[..4].fill(0xee);
+        assert_eq!(source.take_around(4, 20, 0, true), None, "the next ten are elsewhere");
+        let mut to = [0; 20];
+        source.copy_to(&mut to);
+        assert_eq!(to.to_vec(), (50..70).collect::<Vec<u8>>());
+        assert_eq!(source.take_around(4, 10, 0, true), None, "others may see it");
+        let mut rest = [0; 30];
+        source.copy_to(&mut rest);
+        assert_eq!((rest.to_vec(), source.copied()), ((70..100).collect(), 50));
+        drop(source);
+        assert_eq!(bytes[26..30], [0xee; 4], "what had been taken was written over");
+    }
+
+    #[test]
+    fn sums_are_of_what_is_given_whatever_is_asked_for_between() {
+        let mut bytes: Vec<u8> = (0..2000u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        let other = bytes.clone();
+        let pieces = bytes.chunks_mut(900).map(Piece::Writable);
+        let (mut source, mut at) = (Source::new(pieces, 20), 20);
+        for n in [1, 50, 50, 50, 49, 50, 0, 50, 50, 200, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50, 50] {
+            match source.take_around(20, n, 8, true) {
+                Some((around, sum)) => {
+                    assert_eq!(sum, checksum::sum(&other[at..at + n]), "{n} at {at}");
+                    // As segments are sealed: headers in front stay, the trailer behind goes.
+                    around[..20].fill(0xee);
+                }
+                None => {
+                    let sum = checksum::fold(source.copy_and_sum(&mut vec![0; n]));
+                    assert_eq!(u32::from(sum), checksum::sum(&other[at..at + n]), "{n} at {at}");
+                }
+            }
+            at += n;
+        }
+        assert!(source.copied() > 0, "two lie across the pieces' ends");
     }
 }

@@ -5,7 +5,7 @@
 //! MTU's enforcement ([`Sa::inner_mtu`]), fragmentation and reassembly, and gluing what it opened.
 //!
 //! - **Out**: one policy look-up and one reservation of sequence numbers per fat packet. Its segments are cut straight
-//!   into the wire frames of a large page, each byte of payload copied once, and encrypted where they then lie. The
+//!   into the wire frames of a large page, encrypted on the way there, or copied once and encrypted where they then lie. The
 //!   result is a UDP train ([`Train::Udp`]), packets that share the page and go on as one ([`Train::Frames`]), or single
 //!   ones ([`Train::None`]).
 //! - **In**: packets of a train are split by reference and decrypted where they were received. Payload is copied only

@@ -45,7 +45,7 @@ impl Ipsec {
         }
         let mut job = self.seal_job(mem, now, sa, pkt, train, mtu, counters)?;
         job.run();
-        self.crypto.spare_pages.push(job.finish(out));
+        self.crypto.spare_pages.push(job.finish(mem, out));
         Ok(())
     }
 
@@ -86,9 +86,9 @@ impl Ipsec {
 
     /// Appends to `out` what the next packet has become, in the order in which they were submitted. Tells whether one
     /// was through.
-    pub fn next_sealed(&mut self, out: &mut Vec<Packet>) -> bool {
+    pub fn next_sealed(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> bool {
         let Some(job) = self.crypto.sealing.pop() else { return false };
-        self.crypto.spare_pages.push(job.finish(out));
+        self.crypto.spare_pages.push(job.finish(mem, out));
         true
     }
 

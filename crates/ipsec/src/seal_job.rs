@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base::{DropReason, LinkId, SaId};
 use offload::ip_headers;
-use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Memory, Meta, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Memory, Meta, Packet, Piece};
 use wire::ip::Info;
 use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
@@ -29,6 +29,9 @@ const FRAME_HEADROOM: usize = 32;
 /// Most datagrams in a train, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
 const MAX_TRAIN: usize = 64;
 
+/// Headers that repeat, at their longest, for segments to be sealed from where they lie.
+const MAX_HEADERS: usize = 160;
+
 /// A packet that is to be sealed, with the pages that its frames go to.
 #[derive(Debug)]
 pub(crate) struct SealJob {
@@ -37,6 +40,8 @@ pub(crate) struct SealJob {
     /// The pages, and which segments are in each.
     pages: Vec<(Buf, Range<usize>)>,
     protects: (u64, u64),
+    /// How many bytes of payload were copied.
+    copied: usize,
 }
 
 /// What all frames of one packet have in common.
@@ -55,6 +60,8 @@ struct Plan {
     /// How many bytes there are inside of ESP at least, for traffic flow confidentiality.
     pad_to: usize,
     next_header: Protocol,
+    /// Whether segments are sealed from where they lie, if they can be.
+    reads_elsewhere: bool,
     as_train: bool,
     /// Packets of their own stay in one buffer.
     together: bool,
@@ -95,7 +102,9 @@ impl SealJob {
         let as_train = train == Train::Udp && sa.encap.is_some();
         // A checksum that is still to be made is one packet's.
         let together = train == Train::Frames && outer.udp_check_at().is_none();
+        let pad_to = sa.pad_to(mtu);
         let plan = Plan {
+            reads_elsewhere: sa.cipher.reads_elsewhere() && train != Train::Inline && pad_to == 0,
             cipher: Arc::clone(&sa.cipher),
             spi: sa.spi,
             esn: sa.flags.esn,
@@ -103,7 +112,7 @@ impl SealJob {
             outer,
             outside,
             skip: headers.max(outside),
-            pad_to: sa.pad_to(mtu),
+            pad_to,
             cutting,
             next_header,
             as_train,
@@ -115,15 +124,14 @@ impl SealJob {
         if full > plan.outer.max_esp_len() {
             return Err(DropReason::PacketTooBig);
         }
-        let copied_payload = payload - plan.first_payload();
-        let copied_heads = segs * plan.head_len();
-        let protects = (segs as u64, (copied_heads + copied_payload) as u64);
+        let heads = segs * plan.head_len();
+        let protects = (segs as u64, (heads + payload - plan.first_payload()) as u64);
         let at_once = if as_train {
             (plan.outer.max_esp_len() / full).min(MAX_TRAIN)
         } else {
             (mem.large().page_size() / (FRAME_HEADROOM + plan.outer.len() + full)).max(1)
         };
-        let mut job = Self { plan, source: pkt, pages: storage, protects };
+        let mut job = Self { plan, source: pkt, pages: storage, protects, copied: 0 };
         for first in (0..segs).step_by(at_once) {
             let run = first..segs.min(first + at_once);
             let (headroom, total) = job.plan.page_of(&run);
@@ -137,8 +145,7 @@ impl SealJob {
         for index in 0..segs {
             sa.cipher.register(job.plan.sequence.get(index as u32).iv);
         }
-        mem.copied(CopyReason::WireFrame, copied_payload);
-        let copied_headers = copied_heads + outside * if as_train { job.pages.len() } else { segs };
+        let copied_headers = heads + outside * if as_train { job.pages.len() } else { segs };
         if copied_headers > 0 {
             mem.copied(CopyReason::SegmentHeader, copied_headers);
         }
@@ -150,24 +157,25 @@ impl SealJob {
         self.source.len()
     }
 
-    /// Writes and encrypts the frames.
+    /// Writes and encrypts the frames. What is nobody else's of the packet's bytes is written over.
     pub(crate) fn run(&mut self) {
-        let Self { plan, source, pages, .. } = self;
-        let head = source.head();
-        let mut payload = Source::new(source.chunks(), plan.skip);
-        for (page, run) in pages {
-            let bytes = page.bytes_mut().expect("a page that this job took for itself");
-            if plan.as_train {
-                plan.write_train(head, &mut payload, bytes, run.clone());
-            } else {
-                plan.write_singles(head, &mut payload, bytes, run.clone());
+        let Self { plan, source, pages, copied, .. } = self;
+        let mut headers = [0; MAX_HEADERS];
+        *copied = match headers.get_mut(..plan.skip) {
+            Some(headers) if plan.reads_elsewhere => {
+                headers.copy_from_slice(&source.head()[..plan.skip]);
+                plan.write(headers, Source::new(source.pieces_mut(), plan.skip), pages)
             }
-        }
+            _ => plan.write(source.head(), Source::new(source.chunks().map(Piece::ReadOnly), plan.skip), pages),
+        };
     }
 
     /// Appends the frames as packets to `out`: one for each page, or one for each segment. Gives back the storage.
-    pub(crate) fn finish(self, out: &mut Vec<Packet>) -> Vec<(Buf, Range<usize>)> {
-        let Self { plan, source, mut pages, .. } = self;
+    pub(crate) fn finish(self, mem: &Memory, out: &mut Vec<Packet>) -> Vec<(Buf, Range<usize>)> {
+        let Self { plan, source, mut pages, copied, .. } = self;
+        if copied > 0 {
+            mem.copied(CopyReason::WireFrame, copied);
+        }
         let link = source.meta.link;
         for (mut page, run) in pages.drain(..) {
             if plan.as_train || plan.together {
@@ -229,11 +237,29 @@ impl Plan {
         }
     }
 
+    /// Fills the pages. Tells how many bytes of payload were copied.
+    fn write<'a>(
+        &self,
+        head: &[u8],
+        mut payload: Source<'a, impl Iterator<Item = Piece<'a>>>,
+        pages: &mut [(Buf, Range<usize>)],
+    ) -> usize {
+        for (page, run) in pages {
+            let bytes = page.bytes_mut().expect("a page that this job took for itself");
+            if self.as_train {
+                self.write_train(head, &mut payload, bytes, run.clone());
+            } else {
+                self.write_singles(head, &mut payload, bytes, run.clone());
+            }
+        }
+        payload.copied()
+    }
+
     /// Seals the segments of `run` as one fat UDP packet.
     fn write_train<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
         page: &mut [u8],
         run: Range<usize>,
     ) {
@@ -250,7 +276,7 @@ impl Plan {
     fn write_singles<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
         page: &mut [u8],
         run: Range<usize>,
     ) {
@@ -269,21 +295,45 @@ impl Plan {
     fn seal_one<'a>(
         &self,
         head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = &'a [u8]>>,
+        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
         frame: &mut [u8],
         index: usize,
     ) {
         let Self { cipher, cutting, .. } = self;
         let number = self.sequence.get(index as u32);
+        let high = self.esn.then_some(number.high);
         let (header, rest) = frame.split_at_mut(esp::Header::LEN);
+        header.copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
+        let (head_len, text_len) = (self.head_len(), self.text_len(index));
+        let repeated = &head[self.outside..self.skip];
+        let trailer_len = esp::trailer_len(text_len, cipher.align());
+        if self.reads_elsewhere
+            && let Some((around, sum)) =
+                payload.take_around(head_len, text_len - head_len, size_of::<u64>(), cutting.sums_payload())
+        {
+            let (inside, behind) = around.split_at_mut(text_len);
+            inside[..head_len].copy_from_slice(repeated);
+            cutting.patch(inside, self.outside, index, sum);
+            // Of 5 bytes at most.
+            let mut trailer = [0; size_of::<u64>()];
+            esp::write_trailer(&mut trailer[..trailer_len], self.next_header);
+            let Some(behind) = behind.first_chunk_mut() else {
+                return cipher.seal_from(frame, inside, &trailer[..trailer_len], number.iv, high);
+            };
+            // One text is sealed sooner than two: the trailer stands over the next segment's first bytes meanwhile.
+            let next = u64::from_le_bytes(*behind);
+            let others = u64::MAX << (u8::BITS as usize * trailer_len);
+            *behind = (next & others | u64::from_le_bytes(trailer)).to_le_bytes();
+            cipher.seal_from(frame, &around[..text_len + trailer_len], &[], number.iv, high);
+            return around[text_len..].copy_from_slice(&next.to_le_bytes());
+        }
         let text = &mut rest[cipher.iv_len()..];
         let (text, _) = text.split_at_mut(text.len() - cipher.icv_len());
-        let (inside, trailer) = text.split_at_mut(self.text_len(index));
+        let (inside, trailer) = text.split_at_mut(text_len);
         let (tfc, trailer) = trailer.split_at_mut(self.pad_to.saturating_sub(inside.len()));
         tfc.fill(0);
-        header.copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
-        let (repeated, own) = inside.split_at_mut(self.head_len());
-        repeated.copy_from_slice(&head[self.outside..self.skip]);
+        let (front, own) = inside.split_at_mut(head_len);
+        front.copy_from_slice(repeated);
         let sum = if cutting.sums_payload() {
             payload.copy_and_sum(own)
         } else {
@@ -295,7 +345,7 @@ impl Plan {
         if self.inline.is_some() {
             return leave_seed(frame, cipher.iv_len(), number.iv);
         }
-        cipher.seal(frame, number.iv, self.esn.then_some(number.high));
+        cipher.seal(frame, number.iv, high);
     }
 
     /// The packet that a page of `run` is: a fat one, or several in one buffer.

@@ -121,6 +121,13 @@ fn every_algorithm_opens_what_it_seals_at_every_length() {
             let packet = sealed(&cipher, 7, high, len);
             assert_eq!(packet.len(), cipher.overhead() + len);
             let want: Vec<u8> = (0..len).map(|at| at as u8 ^ 0x5a).collect();
+            for trailer in [0, 2, 5, 16].into_iter().filter(|&trailer| trailer <= len) {
+                let (text, trailer) = want.split_at(len - trailer);
+                let mut from = packet.clone();
+                from[8..].fill(0xee);
+                cipher.seal_from(&mut from, text, trailer, 7u64.to_be_bytes(), high);
+                assert_eq!(from, packet, "{algorithm:?}, {} bytes and {}", text.len(), trailer.len());
+            }
             assert_eq!(open(&cipher, &packet, high), Ok(want), "{algorithm:?}, {len} bytes");
         }
     }

@@ -56,12 +56,12 @@ fn sealed_by(crypto: Option<Box<dyn Crypto>>, n: usize, step: usize) -> Vec<(u32
         assert_eq!(sealed, Ok(()));
         if n % step == 0 {
             pair.sender.work(NOW);
-            while pair.sender.next_sealed(&mut out) {}
+            while pair.sender.next_sealed(&pair.mem, &mut out) {}
         }
     }
     while pair.sender.is_pending() {
         pair.sender.work(NOW);
-        while pair.sender.next_sealed(&mut out) {}
+        while pair.sender.next_sealed(&pair.mem, &mut out) {}
     }
     let number = |pkt: &Packet| esp::Header::ref_from(&pkt.head()[ipv4::Header::LEN..]).unwrap().seq();
     out.into_iter().map(|pkt| (number(&pkt), pair.open(pkt).remove(0).to_vec())).collect()
@@ -171,7 +171,7 @@ fn who_does_the_work_may_change_while_some_of_it_is_away() {
     }
     while pair.sender.is_pending() {
         pair.sender.work(NOW);
-        while pair.sender.next_sealed(&mut out) {}
+        while pair.sender.next_sealed(&pair.mem, &mut out) {}
     }
     let got: Vec<_> = out.into_iter().flat_map(|pkt| pair.open(pkt)).map(|pkt| pkt.to_vec()).collect();
     assert!(got == want);

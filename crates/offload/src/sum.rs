@@ -127,14 +127,22 @@ mod x86 {
             all = _mm512_add_epi64(all, block);
             upper = _mm512_add_epi64(upper, _mm512_srli_epi64::<32>(block));
         };
+        // Blocks that lie across cache lines cost half as much again.
+        let before = match bytes.as_ptr().align_offset(64) {
+            even if even % 2 == 0 => even.min(bytes.len()),
+            _ => 0,
+        };
+        let (start, bytes) = bytes.split_at(before);
         let (blocks, rest) = bytes.as_chunks::<64>();
         for block in blocks {
             // SAFETY: 64 bytes to read, at whatever address.
             add(unsafe { _mm512_loadu_si512(block.as_ptr().cast()) });
         }
-        let present = (1 << rest.len()) - 1;
-        // SAFETY: only the bytes of `rest` are read, of which there are fewer than 64.
-        add(unsafe { _mm512_maskz_loadu_epi8(present, rest.as_ptr().cast()) });
+        for few in [start, rest] {
+            let present = (1 << few.len()) - 1;
+            // SAFETY: only the bytes of `few` are read, of which there are fewer than 64.
+            add(unsafe { _mm512_maskz_loadu_epi8(present, few.as_ptr().cast()) });
+        }
         let (all, upper) = (_mm512_reduce_add_epi64(all) as u64, _mm512_reduce_add_epi64(upper) as u64);
         Words { all, upper }.fold()
     }

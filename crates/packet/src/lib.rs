@@ -26,6 +26,7 @@ mod linear;
 mod meta;
 mod packet;
 mod page;
+mod pieces;
 mod pool;
 
 pub use allocations::Allocations;
@@ -35,4 +36,5 @@ pub use ends::SlotsFull;
 pub use frames::Frames;
 pub use meta::{Csum, Cut, Esp, EspStatus, Gso, GsoKind, Meta, SecPath};
 pub use packet::{MAX_FRAGS, Packet, SHELL};
+pub use pieces::Piece;
 pub use pool::{Memory, Pool, PoolDry};

@@ -160,7 +160,7 @@ impl Path {
     /// Sends what ciphers are through with, in order.
     pub(crate) fn send_sealed(&mut self, turn: Turn<'_>) {
         let mut leaving = std::mem::take(&mut self.scratch.leaving);
-        while self.ipsec.next_sealed(&mut leaving) {
+        while self.ipsec.next_sealed(turn.mem, &mut leaving) {
             let Leaving { hop, mtu } = self.leaving.pop_front().expect("one for each packet that was submitted");
             for pkt in leaving.drain(..) {
                 let outside = Version::of(pkt.head());

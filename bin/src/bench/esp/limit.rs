@@ -10,7 +10,7 @@ use wire::{esp, ipv4};
 use super::gateway::Pair;
 use super::load::Traffic;
 use super::{Cipher, Setting, Side};
-use crate::bench::case::{Load, Turn};
+use crate::bench::case::{Copied, Load, Turn};
 
 /// Where ESP begins: behind the room for a link's header that the sending gateway leaves, and an outer IPv4 header.
 const ESP_AT: usize = 32 + ipv4::Header::LEN;
@@ -134,8 +134,8 @@ impl Turn for Limit {
         }
     }
 
-    fn copied(&self) -> u64 {
-        0
+    fn copied(&self) -> Copied {
+        Copied::default()
     }
 
     fn check(&self) -> Result<(), String> {

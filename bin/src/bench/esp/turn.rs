@@ -6,7 +6,7 @@ use packet::{Buf, Csum, Cut, Memory, Packet};
 use super::forgery::Forgery;
 use super::gateway::{Gateway, LAN, Pair, WAN};
 use super::load::{Source, Traffic, in_bursts};
-use crate::bench::case::Turn;
+use crate::bench::case::{Copied, Turn};
 
 /// Room in front of each packet that is received.
 const HEADROOM: usize = 32;
@@ -96,8 +96,8 @@ impl Turn for Sending {
         self.gateway.run(LAN, WAN, &mut self.bursts);
     }
 
-    fn copied(&self) -> u64 {
-        self.gateway.mem.copies().total_bytes()
+    fn copied(&self) -> Copied {
+        Copied::of(&self.gateway.mem)
     }
 
     fn check(&self) -> Result<(), String> {
@@ -195,8 +195,8 @@ impl Turn for Receiving {
         self.pair.far.run(WAN, LAN, &mut self.bursts);
     }
 
-    fn copied(&self) -> u64 {
-        self.pair.far.mem.copies().total_bytes()
+    fn copied(&self) -> Copied {
+        Copied::of(&self.pair.far.mem)
     }
 
     fn check(&self) -> Result<(), String> {

@@ -50,6 +50,31 @@ impl SaltedKey {
         icv.copy_from_slice(&full[..icv_len]);
     }
 
+    /// Tells whether [`seal_from`](Self::seal_from) can be used: the library has it, and writes whole ICVs alone.
+    pub(super) const fn reads_elsewhere(&self, icv_len: usize) -> bool {
+        matches!(self.key, Key::AwsLc(_)) && icv_len == FULL_ICV
+    }
+
+    /// As [`seal`](Self::seal) with a whole ICV, of a text and a trailer that lie elsewhere.
+    #[inline]
+    pub(super) fn seal_from(
+        &self,
+        packet: &mut [u8],
+        text: &[u8],
+        trailer: &[u8],
+        iv: [u8; IV_LEN],
+        high: Option<u32>,
+    ) {
+        let Key::AwsLc(key) = &self.key else { unreachable!("asked before") };
+        let (front, rest) = packet.split_at_mut(FRONT);
+        let (header, iv_room) = front.split_at_mut(Header::LEN);
+        iv_room.copy_from_slice(&iv);
+        let (to, behind) = rest.split_at_mut(text.len());
+        let (nonce, aad) = (aws_lc::Nonce::assume_unique_for_key(self.nonce(iv)), Aad::new(header, high));
+        key.seal_out_of_place_scatter(nonce, aws_lc::Aad::from(aad.bytes()), text, to, trailer, behind)
+            .expect("a packet within 64 GiB, with room for trailer and ICV");
+    }
+
     /// A shortened ICV costs a second pass and a copy to `scratch`: no library compares less than it computes, so the
     /// value is computed anew from the ciphertext and its front compared.
     #[inline]

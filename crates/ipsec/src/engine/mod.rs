@@ -172,6 +172,33 @@ impl Cipher {
         }
     }
 
+    /// Tells whether [`seal_from`](Self::seal_from) reads the text where it lies, in the pass that encrypts it.
+    pub const fn reads_elsewhere(&self) -> bool {
+        match &self.engine {
+            Engine::Aead(key) => key.reads_elsewhere(self.icv_len),
+            Engine::Null | Engine::Gmac(_) | Engine::Ccm(_) | Engine::Separate(_) => false,
+        }
+    }
+
+    /// As [`seal`](Self::seal), for a packet that has its header alone: what is sealed is `text` and `trailer` behind it,
+    /// which have their length in the packet.
+    ///
+    /// # Panics
+    /// As [`seal`](Self::seal), and when the packet has another length.
+    #[inline]
+    pub fn seal_from(&self, packet: &mut [u8], text: &[u8], trailer: &[u8], iv: [u8; 8], high: Option<u32>) {
+        if let Engine::Aead(key) = &self.engine
+            && key.reads_elsewhere(self.icv_len)
+        {
+            return key.seal_from(packet, text, trailer, iv, high);
+        }
+        let end = packet.len() - self.icv_len;
+        let (to, trailer_to) = packet[Header::LEN + self.iv_len..end].split_at_mut(text.len());
+        to.copy_from_slice(text);
+        trailer_to.copy_from_slice(trailer);
+        self.seal(packet, iv, high);
+    }
+
     /// Opens an ESP packet in place, from SPI to ICV, if its ICV is right, and gives its text with the trailer. `high`
     /// as in [`seal`](Self::seal). `scratch` is room of the caller's, kept from packet to packet.
     ///
