@@ -1,4 +1,4 @@
-//! The host's kernel as an oracle: the same fragments go into a TUN device of a namespace, and into [`Reassembly`] under
+//! Others' opinions. The host's kernel as an oracle: the same fragments go into a TUN device of a namespace, and into [`Reassembly`] under
 //! [`Policy::Linux`]; what is delivered, counted and answered is compared case by case.
 //!
 //! What is known to differ, and is not compared: what one fragment is charged with (Linux counts its own structures), so
@@ -10,6 +10,7 @@
 
 mod cases;
 mod host;
+mod tshark;
 #[expect(dead_code, reason = "the other tests send more than this one does")]
 #[path = "../model/world.rs"]
 mod world;
@@ -37,6 +38,7 @@ fn main() {
         trial("random_trains_end_as_in_the_kernel", NEEDS, random_trains),
         trial("what_times_out_is_counted_and_answered_as_in_the_kernel", NEEDS, timeouts),
         trial("a_full_table_refuses_as_the_kernel_does", NEEDS, full),
+        trial("tshark_puts_together_what_we_fragment", &[Need::TSHARK], tshark::judge),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
