@@ -16,9 +16,10 @@ use crate::user::Asker;
 
 /// The datagrams of one table.
 ///
-/// Under [`Policy::Fair`], room is made at the cost of the source that has more than half of all memory; without one, at
-/// that of all. There, whatever grew least lately goes first: a flood of beginnings drives out beginnings, and a share is
-/// kept free of grown datagrams so that new ones may begin. Nothing of this takes longer for more datagrams.
+/// Under [`Policy::Fair`], room is made by those that have hardly begun as long as they have more than an eighth of all
+/// memory, else by those that grow: a flood of beginnings drives out beginnings, and new ones always find room. If one
+/// source has more than half of all memory, and most of what these have, it is one of its own. Of all these it is the one
+/// that grew least lately. Nothing of this takes longer for more datagrams.
 #[derive(Debug)]
 pub(crate) struct Cache {
     limits: Limits,
@@ -155,13 +156,18 @@ impl Cache {
     }
 
     /// Whoever goes first.
-    fn victim(&mut self) -> Option<Id> {
+    fn victim(&self) -> Option<Id> {
         let Limits { high_thresh, .. } = self.limits;
-        let is_heavy =
-            |&source: &Id| self.sources.contains(source) && self.sources[source].group.charged() > high_thresh / 2;
-        self.heaviest = self.heaviest.filter(is_heavy);
-        let group = self.heaviest.map_or(&self.all, |source| &self.sources[source].group);
-        group.victim(high_thresh / 8)
+        let (standing, other) = match self.all.charged_to(Standing::New) > high_thresh / 8 {
+            true => (Standing::New, Standing::Growing),
+            false => (Standing::Growing, Standing::New),
+        };
+        let heaviest = self.heaviest.filter(|&source| self.sources.contains(source));
+        let has_most = |group: &&Group| {
+            group.charged() > high_thresh / 2 && group.charged_to(standing) > self.all.charged_to(standing) / 2
+        };
+        let group = heaviest.map(|source| &self.sources[source].group).filter(has_most).unwrap_or(&self.all);
+        group.oldest(standing).or(self.all.oldest(other))
     }
 
     /// Takes a queue out, and with it its share of memory.

@@ -15,11 +15,12 @@
 //! It keeps no clock, sends nothing and knows no routes. Its memory has a limit, and no fragment costs more for how many
 //! others there are. When memory is full, the datagram that is least likely to become whole makes room:
 //!
-//! - one of the source that has more than half of all memory, if there is such a source. An IPv6 subnet is one source;
 //! - one of those that have not grown since their first fragment, as long as they have more than an eighth of all memory;
 //!   else one of the others. What is tiny beside its datagram's other fragments, or beside its own page, does not count
 //!   as growth;
-//! - of these the one that grew, or began, longest ago.
+//! - of these, one of the source that has more than half of all memory, if there is such a source and it has most of what
+//!   these have. An IPv6 subnet is one source;
+//! - of these, the one that grew, or began, longest ago.
 //!
 //! Where it differs from Linux:
 //!

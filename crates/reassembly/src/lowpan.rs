@@ -1,8 +1,15 @@
 //! 6LoWPAN fragments (RFC 4944 §5.3, Linux `net/ieee802154/6lowpan/reassembly.c`).
 
+use base::{DropReason, Instant};
+use packet::{Csum, Memory, Packet};
 use wire::Ecn;
 
+use crate::key::Key;
 use crate::part::Span;
+use crate::queue::{Added, Refused};
+use crate::reassembly::{Reassembly, Table};
+use crate::run::How;
+use crate::verdict::{Count, Verdict};
 
 /// A station of a wireless personal area network (IEEE 802.15.4 §7.2.1).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -38,7 +45,7 @@ pub struct LowpanInfo {
 }
 
 /// Datagrams that are taken: the IPv6 header must fit, and no IPv6 link needs to carry more.
-pub(crate) const SIZES: std::ops::RangeInclusive<u16> = 40..=1280;
+const SIZES: std::ops::RangeInclusive<u16> = 40..=1280;
 
 impl LinkAddr {
     /// All of it as a number that no other address has.
@@ -71,6 +78,54 @@ impl LowpanInfo {
         let end = offset + len;
         let more = end != usize::from(self.size);
         Span { offset, end, more, header_len: 0, ecn: Ecn::NotEct, dont_fragment: false }
+    }
+}
+
+impl Reassembly {
+    /// Takes in a 6LoWPAN fragment: its bytes alone, as they were before compression, of which `info` says the rest, with
+    /// the link it came in by in its `meta`. The first begins with the IPv6 header. Nothing is answered and nothing
+    /// counted, and nothing joined for good.
+    ///
+    /// Pieces may come in any order; Linux, and [`Policy::Linux`](crate::Policy::Linux), drop what comes before the end of
+    /// what is there. An overlap ends the datagram (RFC 4944 §5.3), where Linux drops the fragment alone.
+    pub fn handle_lowpan(&mut self, now: Instant, mem: &Memory, mut pkt: Packet, info: &LowpanInfo) -> Verdict {
+        let span = info.span(pkt.len());
+        let reason = match () {
+            () if !SIZES.contains(&info.size) => Some(DropReason::FragmentTooLong),
+            () if span.end > usize::from(info.size) => Some(DropReason::FragmentEnd),
+            () if pkt.is_empty() => Some(DropReason::FragmentEmpty),
+            () if span.more && !span.end.is_multiple_of(8) => Some(DropReason::FragmentLength),
+            () if !self.table(Table::Lowpan).admits(&pkt) => Some(DropReason::FragmentMemory),
+            () => None,
+        };
+        if let Some(reason) = reason {
+            return Verdict::Drop { reason, packets: 1 };
+        }
+        if let Csum::Partial { .. } = pkt.meta.csum {
+            pkt.meta.csum = Csum::None;
+        }
+        let key = Key::lowpan(pkt.meta.link, info);
+        let how = How { joins: false, ..self.how(key.asker()) };
+        let cache = self.table(Table::Lowpan);
+        let id = cache.find_or_open(now, key);
+        if cache.wants_order() && span.offset < cache.queue(id).highest() {
+            return Verdict::Drop { reason: DropReason::FragmentOverlap, packets: 1 };
+        }
+        match cache.add(id, mem, pkt, (&span, None), how) {
+            Ok(Added::Whole) => self.complete(Table::Lowpan, id, mem, how, Count(None)),
+            Ok(Added::Nearer | Added::Hardly) => match self.make_room(Table::Lowpan, id, &mut Count(None)) {
+                Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets },
+                None => Verdict::Held,
+            },
+            Err(Refused::Fragment(reason)) => {
+                cache.close_if_empty(id);
+                Verdict::Drop { reason, packets: 1 }
+            }
+            Err(Refused::Datagram(reason)) => {
+                let packets = cache.close(id).fragments() + 1;
+                Verdict::Drop { reason, packets }
+            }
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! Lists of queues by how long ago something happened to each, and who goes first when memory is full.
+//! Lists of queues by how long ago something happened to each.
 
 use crate::cache::Waiting;
 use crate::key::Key;
@@ -100,10 +100,13 @@ impl Group {
         self.charged[0] + self.charged[1]
     }
 
-    /// The queue that is least likely to become whole: of those that have hardly begun as long as they have more than
-    /// `reserve` bytes, else of the others, the one whose last progress is longest ago.
-    pub(crate) fn victim(&self, reserve: usize) -> Option<Id> {
-        let [new, growing] = self.lists.map(|list| list.oldest);
-        if self.charged[Standing::New as usize] > reserve { new.or(growing) } else { growing.or(new) }
+    /// The memory charged to queues of one standing.
+    pub(crate) fn charged_to(&self, standing: Standing) -> usize {
+        self.charged[standing as usize]
+    }
+
+    /// The queue of one standing whose last progress is longest ago.
+    pub(crate) fn oldest(&self, standing: Standing) -> Option<Id> {
+        self.lists[standing as usize].oldest
     }
 }

@@ -9,7 +9,6 @@ use crate::cache::Cache;
 use crate::config::{Coalesce, Config};
 use crate::key::Key;
 use crate::keyed::Id;
-use crate::lowpan::{self, LowpanInfo};
 use crate::part::{ParameterProblem, Part};
 use crate::queue::{Added, Joined, Refused};
 use crate::run::How;
@@ -175,54 +174,8 @@ impl Reassembly {
         }
     }
 
-    /// Takes in a 6LoWPAN fragment: its bytes alone, as they were before compression, of which `info` says the rest, with
-    /// the link it came in by in its `meta`. The first begins with the IPv6 header. Nothing is answered and nothing
-    /// counted, and nothing joined for good.
-    ///
-    /// Pieces may come in any order; Linux, and [`Policy::Linux`](crate::Policy::Linux), drop what comes before the end of
-    /// what is there. An overlap ends the datagram (RFC 4944 §5.3), where Linux drops the fragment alone.
-    pub fn handle_lowpan(&mut self, now: Instant, mem: &Memory, mut pkt: Packet, info: &LowpanInfo) -> Verdict {
-        let span = info.span(pkt.len());
-        let reason = match () {
-            () if !lowpan::SIZES.contains(&info.size) => Some(DropReason::FragmentTooLong),
-            () if span.end > usize::from(info.size) => Some(DropReason::FragmentEnd),
-            () if pkt.is_empty() => Some(DropReason::FragmentEmpty),
-            () if span.more && !span.end.is_multiple_of(8) => Some(DropReason::FragmentLength),
-            () if !self.table(Table::Lowpan).admits(&pkt) => Some(DropReason::FragmentMemory),
-            () => None,
-        };
-        if let Some(reason) = reason {
-            return Verdict::Drop { reason, packets: 1 };
-        }
-        if let Csum::Partial { .. } = pkt.meta.csum {
-            pkt.meta.csum = Csum::None;
-        }
-        let key = Key::lowpan(pkt.meta.link, info);
-        let how = How { joins: false, ..self.how(key.asker()) };
-        let cache = self.table(Table::Lowpan);
-        let id = cache.find_or_open(now, key);
-        if cache.wants_order() && span.offset < cache.queue(id).highest() {
-            return Verdict::Drop { reason: DropReason::FragmentOverlap, packets: 1 };
-        }
-        match cache.add(id, mem, pkt, (&span, None), how) {
-            Ok(Added::Whole) => self.complete(Table::Lowpan, id, mem, how, Count(None)),
-            Ok(Added::Nearer | Added::Hardly) => match self.make_room(Table::Lowpan, id, &mut Count(None)) {
-                Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets },
-                None => Verdict::Held,
-            },
-            Err(Refused::Fragment(reason)) => {
-                cache.close_if_empty(id);
-                Verdict::Drop { reason, packets: 1 }
-            }
-            Err(Refused::Datagram(reason)) => {
-                let packets = cache.close(id).fragments() + 1;
-                Verdict::Drop { reason, packets }
-            }
-        }
-    }
-
     /// Makes one packet of a queue that has all fragments.
-    fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
+    pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
         let mut queue = self.table(table).close(id);
         let packets = queue.fragments();
         let made = queue.join(mem, how).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));
@@ -245,7 +198,7 @@ impl Reassembly {
 
     /// Gives up datagrams until a table is below its limit. If that of `id` is among them, returns how many fragments it
     /// had.
-    fn make_room(&mut self, table: Table, id: Id, count: &mut Count<'_>) -> Option<u64> {
+    pub(crate) fn make_room(&mut self, table: Table, id: Id, count: &mut Count<'_>) -> Option<u64> {
         let Self { tables, evicted, .. } = self;
         let mut own = None;
         tables[table as usize].make_room(|victim, queue| {
@@ -325,12 +278,13 @@ impl Reassembly {
     }
 
     /// What happens to fragments for somebody.
-    fn how(&self, asker: Asker) -> How {
+    pub(crate) fn how(&self, asker: Asker) -> How {
         let copies = self.coalesce == Coalesce::Copy;
         How { joins: asker.user.joins() && self.coalesce != Coalesce::Off, copies }
     }
 
-    fn table(&mut self, table: Table) -> &mut Cache {
+    /// The datagrams of one table.
+    pub(crate) fn table(&mut self, table: Table) -> &mut Cache {
         &mut self.tables[table as usize]
     }
 }

@@ -43,7 +43,7 @@ pub(crate) fn judge() -> Outcome {
                 Version::V4 => fragment(&mem, packet, mtu, &mut fragments),
                 Version::V6 => fragment_v6(&mem, packet, mtu, n as u32, &mut fragments),
             }
-            .map_err(|reason| reason.name())?;
+            .map_err(base::DropReason::name)?;
             if n % 2 == 1 {
                 fragments = again(&mem, fragments, n as u32 + 100);
             }

@@ -190,6 +190,20 @@ fn whoever_has_more_than_half_makes_room() {
 }
 
 #[test]
+fn whoever_has_more_than_half_keeps_what_grows_under_a_flood_of_beginnings() {
+    for (name, flood) in &FLOODS[..3] {
+        let mut world = world(Version::V4, Policy::Fair);
+        // Seven datagrams at once, each there but for its last fragment.
+        let datagrams: Vec<_> = (0..7).map(good).collect();
+        (0..44).for_each(|n| datagrams.iter().for_each(|pieces| world.send(pieces[n])));
+        assert!(world.reassembly.memory() > LIMIT * 6 / 10, "{}", world.reassembly.memory());
+        (0..2000).for_each(|n| world.send(flood(n)));
+        datagrams.iter().for_each(|pieces| world.send(pieces[44]));
+        assert_eq!(world.delivered.len(), 7, "{name}");
+    }
+}
+
+#[test]
 fn a_fragment_that_is_more_than_may_wait_is_refused_alone() {
     for version in BOTH {
         let one = {
