@@ -2,7 +2,7 @@
 //! as it does in the real one.
 
 use packet::{Buf, Memory, Packet};
-use reassembly::{Coalesce, Config, CutShort, Policy, User};
+use reassembly::{Coalesce, Config, CutShort, Policy, User, refragment};
 use wire::Version;
 use wire::ip::Info;
 
@@ -204,7 +204,13 @@ fn shaped(mem: &Memory, bytes: &[u8], shape: u8) -> Packet {
 
 /// Sends whatever looks like an IP packet, and checks that memory is charged for what is there.
 pub(crate) fn hostile(packets: &[Vec<u8>]) {
+    hostile_for(User::Local, packets);
+    hostile_for(User::Switch, packets);
+}
+
+fn hostile_for(user: User, packets: &[Vec<u8>]) {
     let mut world = World::with_config(Version::V6, limited(Policy::Fair, 100_000, 64));
+    world.asker.user = user;
     for bytes in packets {
         let Ok(info) = Info::parse(bytes, bytes.len()) else {
             let mut pkt = shaped(&world.mem, bytes, bytes.len() as u8);
@@ -216,13 +222,31 @@ pub(crate) fn hostile(packets: &[Vec<u8>]) {
         let bytes = &bytes[..info.total_len];
         let pkt = shaped(&world.mem, bytes, bytes.len() as u8);
         world.send_packet(pkt, bytes);
-        for whole in world.delivered.drain(..) {
+        for (whole, max_size) in world.delivered.drain(..).zip(world.max_sizes.drain(..)) {
             let bytes = whole.to_vec();
             // Whatever the headers say now, they do not say that it is a fragment.
             let fragment = Info::parse(&bytes, bytes.len()).ok().and_then(|info| info.fragment);
             assert_eq!(fragment, None, "{whole:?}");
+            goes_on(&world.mem, whole, max_size);
         }
     }
     world.drain();
     world.assert_pages_came_home();
+}
+
+/// What is fragmented again has no fragment that is too large, and is what it was when it is put together again.
+fn goes_on(mem: &Memory, whole: Packet, max_size: usize) {
+    const MTU: usize = 1500;
+    let bytes = whole.to_vec();
+    let mut fragments = Vec::new();
+    if refragment(mem, whole, max_size, MTU, 7, &mut fragments).is_err() || fragments.len() < 2 {
+        return;
+    }
+    let mut world = World::with_config(Version::V6, world::no_limits());
+    for fragment in fragments {
+        let bytes = fragment.to_vec();
+        assert!(bytes.len() <= max_size.clamp(1280, MTU), "{} bytes, and {max_size} at most", bytes.len());
+        world.send_packet(fragment, &bytes);
+    }
+    assert!(world.bytes() == [bytes], "other bytes than before");
 }
