@@ -12,14 +12,15 @@ use crate::sad::{Expired, Sad, State};
 const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
 
 impl Sad {
-    /// Whether one more packet may be received by an SA (Linux `xfrm_input`).
+    /// The SA, if one more packet may be received by it (Linux `xfrm_input`).
     ///
     /// # Errors
     /// What to count, and why not.
     #[inline]
-    pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
+    pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<&mut Sa, (Mib, DropReason)> {
         self.get(id).map_or(Ok(()), Sa::check_valid)?;
-        self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))
+        self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))?;
+        self.get_mut(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))
     }
 
     /// Whether one more packet may be sent by an SA (Linux `xfrm_output_one`).

@@ -4,25 +4,28 @@
 //! copy before the SA is known. The order of checks and the counters are those of Linux's `xfrm_input` and `esp_input`.
 
 mod decap;
+mod inner;
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
-use base::{Counters, DropReason, Instant, LinkId, Mib, SaId};
+use base::{Counters, DropReason, Instant, Mib, SaId};
 use offload::ip_headers;
-use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
+use packet::{Csum, Cut, Memory, Meta, Packet};
 use wire::esp::{Header, TRAILER_LEN};
 use wire::ip::Info;
-use wire::{Protocol, Spi, udp};
+use wire::{Protocol, Spi, Version, ipv4, udp};
 
 use crate::config::{Mode, SaDir};
 use crate::gateway::Ipsec;
 use crate::nat::Mapping;
-use crate::open_job::{OpenJob, Piece, State};
+use crate::open_job::{OpenJob, Outer, Piece, State};
 use crate::pieces::Pieces;
 use crate::replay::Replay;
 use crate::sa::Sa;
 use crate::sad::Sad;
+
+pub use inner::{Content, Inner};
 
 /// What became of the packets of a train. The caller keeps it for the next one, and empties what it has taken.
 #[derive(Debug, Default)]
@@ -36,17 +39,6 @@ pub struct Opened {
     pub keepalives: u64,
     /// Why each of the others went no further. Counters are counted.
     pub drops: Vec<DropReason>,
-}
-
-/// What came out of one ESP packet.
-#[derive(Debug)]
-pub enum Inner<'a> {
-    /// A packet in one buffer, and what is known about it.
-    Plain(Buf, &'a Meta),
-    /// A packet whose headers found no room in front of what was inside.
-    Packet(Packet),
-    /// Nothing, of what came by that link. The counter is counted.
-    Dropped(DropReason, LinkId),
 }
 
 /// Bytes of a packet that are looked at before its cipher is.
@@ -74,17 +66,13 @@ impl Ipsec {
         self.work(now);
         let all = self.pass_opened(mem, now, counters, |inner| {
             match inner {
-                Inner::Plain(buf, meta) => {
-                    let mut pkt = Packet::from_buf(buf);
-                    pkt.meta = meta.clone();
-                    opened.packets.push(pkt);
-                }
-                Inner::Packet(pkt) => opened.packets.push(pkt),
+                Inner::Content(content) => opened.packets.push(content.into_packet()),
                 Inner::Dropped(reason, _) => opened.drops.push(reason),
             }
             ControlFlow::<Infallible>::Continue(())
         });
         let ControlFlow::Continue(()) = all;
+        self.rest();
     }
 
     /// As [`open`](Self::open), for a packet whose IP headers are `info` ([`ip_headers`]); but what is inside comes from
@@ -120,6 +108,75 @@ impl Ipsec {
         self.crypto.close_if_large(now);
     }
 
+    /// Tells whether a packet goes on where the one before it ended: of the same SA, behind equal headers. What is known
+    /// of that one need not be found out again, and this one can be [opened](Self::open_next) at once.
+    #[inline]
+    pub fn goes_on_with(&self, pkt: &mut Packet) -> bool {
+        self.crypto.like_last().is_some_and(|job| job.goes_on_with(pkt))
+    }
+
+    /// Opens a packet that [goes on](Self::goes_on_with) where the one before it ended. `None` if what is inside comes
+    /// from [`pass_opened`](Self::pass_opened).
+    #[inline]
+    pub fn open_next(&mut self, mem: &Memory, now: Instant, pkt: Packet, counters: &mut Counters) -> Option<Inner<'_>> {
+        let Self { sad, crypto, nat, .. } = self;
+        let link = pkt.meta.link;
+        let job = crypto.like_last()?;
+        let Outer { info, headers, meta, is_udp } = &job.outer;
+        let at = headers.len();
+        let id = match info.version() {
+            Version::V4 => ipv4::Header::ref_from(pkt.head()).map_or(0, ipv4::Header::id),
+            Version::V6 => 0,
+        };
+        let arrival = Arrival { now, info, headers, meta, is_udp: *is_udp };
+        let esp = &pkt.head()[at..];
+        let len = esp.len();
+        let admitted = arrival.admit(sad, job.sa, esp, len);
+        let buf = pkt.into_head();
+        let passed = match (admitted, &mut crypto.collecting) {
+            (Err(refused), _) => Err(refused),
+            (Ok(seq), Some(job)) => {
+                job.push(len, seq, id);
+                job.push_buf(buf, at);
+                crypto.close_if_large(now);
+                return None;
+            }
+            (Ok(seq), None) => {
+                let job = crypto.last.as_mut()?;
+                let piece = job.open_now(buf, at, seq, id);
+                pass(sad, &mut nat.seen, job, piece, mem, now)
+            }
+        };
+        match passed {
+            Ok(()) => Some(Inner::Content(Content { job: crypto.last.as_mut()? })),
+            Err((mib, reason)) => {
+                counters.count(mib);
+                Some(Inner::Dropped(reason, link))
+            }
+        }
+    }
+
+    /// Tells whether something waits to be [passed on](Self::pass_opened).
+    #[inline]
+    pub fn has_opened(&self) -> bool {
+        self.crypto.passing.is_some() || self.crypto.opening.len() > 0
+    }
+
+    /// Hands in what was collected if this thread opens it, so that what comes next is opened at once.
+    #[inline]
+    pub fn close_here(&mut self, now: Instant) -> bool {
+        let closes = self.crypto.is_here() && self.crypto.collecting.is_some();
+        if closes {
+            self.crypto.close(now);
+        }
+        closes
+    }
+
+    /// Ends a burst: the next packet has nothing to do with those before it.
+    pub fn rest(&mut self) {
+        self.crypto.rest();
+    }
+
     /// Takes in a packet that is no train.
     #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
     #[inline]
@@ -153,10 +210,8 @@ impl Ipsec {
         match arrival.find(&mut self.sad, None, front, len) {
             Ok((id, seq)) => {
                 arrival.join_or_begin(self, id).push(len, seq, info.id);
-                let (mut buf, ..) = pkt.into_parts();
-                buf.pull(payload_at);
                 let job = self.crypto.collecting.as_mut().expect("just joined");
-                job.push_buf(buf);
+                job.push_buf(pkt.into_head(), payload_at);
             }
             Err((mib, reason)) => {
                 counters.count(mib);
@@ -225,20 +280,19 @@ impl Ipsec {
                 if !nat.seen.is_empty() {
                     nat.follow_peers(sad);
                 }
-                let inner = match passed {
-                    Ok(inner) => inner,
+                match passed {
+                    Ok(()) => each(Inner::Content(Content { job }))?,
                     Err((mib, reason)) => {
                         counters.count(mib);
-                        Inner::Dropped(reason, job.outer.meta.link)
+                        each(Inner::Dropped(reason, job.outer.meta.link))?;
                     }
-                };
-                each(inner)?;
+                }
             }
             if let Some(done) = crypto.passing.take() {
                 if done.is_offloaded {
                     sad.advance_esn(done.sa);
                 }
-                crypto.spare_open.push(done.into_storage());
+                crypto.keep(done);
             }
         }
     }
@@ -252,20 +306,19 @@ fn refuse_headers(reason: DropReason, opened: &mut Opened, counters: &mut Counte
 
 /// What becomes of a packet after the cipher (Linux `xfrm_input` from `lock` on).
 #[inline]
-fn pass<'a>(
+fn pass(
     sad: &mut Sad,
     moves: &mut Vec<Mapping>,
-    job: &'a mut OpenJob,
+    job: &mut OpenJob,
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<Inner<'a>, Refused> {
-    let Piece { mut inside, seq, id, state } = piece;
-    // Gone while the cipher was busy with it.
-    let sa = sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?;
+) -> Result<(), Refused> {
+    let Piece { seq, id, state } = piece;
     let (payload_len, next_header, sum) = match state {
         State::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
         State::Sealed | State::Forged => {
+            let sa = sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?;
             sa.stats.failed += 1;
             return Err((Mib::XfrmInStateProtoError, DropReason::EspIcv));
         }
@@ -274,22 +327,21 @@ fn pass<'a>(
     if next_header == Protocol::NO_NEXT {
         return Err((Mib::XfrmInStateProtoError, DropReason::EspDummy));
     }
-    // Those before it are counted only now.
-    sad.admit_in(job.sa, now)?;
-    let sa = sad.get_mut(job.sa).expect("just there");
+    // Those before it are counted only now, and the SA may have gone while the cipher was busy.
+    let sa = sad.admit_in(job.sa, now)?;
     let is_newest = seq > sa.replay.top() || sa.replay.size() == 0;
     sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
     if let Some(source) = job.outer.source() {
         moves.extend(sa.came_from(now, source, is_newest));
     }
     sa.used(now, 1, payload_len.into());
+    let OpenJob { outer, bufs, front, .. } = job;
+    let inside = bufs.last_mut().expect("what is inside");
     match sa.mode {
-        Mode::Tunnel => {
-            job.outer.meta.csum = decap::tunnel(sa, &job.outer.info, &mut inside, next_header, sum)?;
-            Ok(Inner::Plain(inside, &job.outer.meta))
-        }
-        Mode::Transport => job.outer.transport(mem, inside, next_header, id),
+        Mode::Tunnel => outer.meta.csum = decap::tunnel(sa, &outer.info, inside, next_header, sum)?,
+        Mode::Transport => *front = outer.transport(mem, inside, next_header, id)?,
     }
+    Ok(())
 }
 
 /// Finds where ESP begins, or UDP's payload, and cuts off what comes behind it.
@@ -348,6 +400,13 @@ impl Arrival<'_> {
             _ => sad.by_spi(self.info.dst, header.spi(), self.meta.mark),
         };
         let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi()))?;
+        self.admit(sad, id, front, n).map(|seq| (id, seq))
+    }
+
+    /// Says whether a packet may be one of that SA, and what its whole sequence number may be.
+    #[inline]
+    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Refused> {
+        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
         let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
         if sa.dir == Some(SaDir::Out) {
             return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
@@ -363,8 +422,7 @@ impl Arrival<'_> {
         if n < Header::LEN + sa.cipher.iv_len() + TRAILER_LEN + sa.cipher.icv_len() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
         }
-        sad.admit_in(id, self.now)?;
-        Ok((id, seq))
+        sad.admit_in(id, self.now).map(|_| seq)
     }
 
     /// The job for packets of that SA that arrive like this one: the one that is collected, or a new one.
@@ -471,7 +529,7 @@ impl Train<'_> {
     /// Takes what is admitted off the front.
     fn flush(&mut self, ipsec: &mut Ipsec, pieces: &mut Pieces<'_>) {
         if let (1.., Some(job)) = (self.held, &mut ipsec.crypto.collecting) {
-            job.push_buf(pieces.take(self.held));
+            job.push_buf(pieces.take(self.held), 0);
         }
         self.held = 0;
     }

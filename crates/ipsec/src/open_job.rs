@@ -1,16 +1,14 @@
 //! A train's opening: admitted where its SA is known, decrypted anywhere, passed on where it came from.
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::sync::Arc;
 
 use base::SaId;
 use offload::checksum;
-use packet::{Buf, Meta};
+use packet::{Buf, Csum, Cut, Meta, Packet};
 use wire::esp::{Header, Trailer};
 use wire::ip::Info;
-use wire::{Protocol, Version, ipv4, ipv6};
+use wire::{Protocol, Spi, Version, ipv4, ipv6};
 
 use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
@@ -20,23 +18,39 @@ use crate::sa::Sa;
 #[derive(Debug)]
 pub(crate) struct OpenJob {
     pub(crate) sa: SaId,
-    cipher: Arc<Cipher>,
-    esn: bool,
-    /// Whether whole packets are inside, which may be glued and are summed for it.
-    sums: bool,
+    spi: Spi,
+    opening: Opening,
     /// The mark that its packets came with.
     mark: u32,
-    /// Whether a device has been at the ciphers' work already.
-    by_device: bool,
     /// Whether the SA is on a device.
     pub(crate) is_offloaded: bool,
     pub(crate) outer: Outer,
-    segments: VecDeque<Segment>,
-    /// What the segments lie in, one behind the other.
-    bufs: VecDeque<Buf>,
+    /// In the order in which they came until there are no more to come, and then the other way round: they are taken
+    /// from the end.
+    segments: Vec<Segment>,
+    /// What the segments lie in, one behind the other. Turned round with them. The last one is what is inside of the
+    /// packet that was asked for last, until somebody takes it.
+    pub(crate) bufs: Vec<Buf>,
+    /// How many there are without that.
+    left: usize,
+    /// What belongs in front of that, if it has no room for it.
+    pub(crate) front: Option<Buf>,
     bytes: usize,
     /// For ciphers that need room beside the packet.
     scratch: Vec<u8>,
+}
+
+/// How a packet is opened.
+#[derive(Debug)]
+struct Opening {
+    cipher: Arc<Cipher>,
+    esn: bool,
+    /// Where in a packet its text is.
+    text_at: usize,
+    /// Whether whole packets are inside, which may be glued and are summed for it.
+    sums: bool,
+    /// Whether a device has been at the ciphers' work already.
+    by_device: bool,
 }
 
 /// The headers in front of ESP.
@@ -65,6 +79,8 @@ impl Outer {
 struct Segment {
     /// Bytes from the SPI on.
     len: u32,
+    /// Whether its buffer begins with it.
+    begins_buf: bool,
     /// Whether its buffer ends with it.
     ends_buf: bool,
     /// Its IPv4 identification.
@@ -94,11 +110,9 @@ pub(crate) enum State {
     Malformed,
 }
 
-/// A packet that is through.
+/// A packet that is through. What was inside of it, if it is [`State::Open`], is the job's last buffer.
 #[derive(Debug)]
 pub(crate) struct Piece {
-    /// What was inside of it, if it is [`State::Open`].
-    pub(crate) inside: Buf,
     pub(crate) seq: u64,
     pub(crate) id: u16,
     pub(crate) state: State,
@@ -108,9 +122,42 @@ pub(crate) struct Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
     headers: Vec<u8>,
-    segments: VecDeque<Segment>,
-    bufs: VecDeque<Buf>,
+    segments: Vec<Segment>,
+    bufs: Vec<Buf>,
     scratch: Vec<u8>,
+}
+
+impl Outer {
+    /// Tells whether other headers differ from these in length, identification and the checksum over them alone.
+    #[inline]
+    fn is_like(&self, headers: &[u8]) -> bool {
+        /// The bits of an IPv4 header's first 16 bytes that do not change from packet to packet.
+        const CONSTANT: u128 =
+            u128::from_be_bytes([0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]);
+        let ours = self.headers.as_slice();
+        if ours.len() != headers.len() {
+            return false;
+        }
+        match self.info.version() {
+            Version::V4 => match (ours.split_first_chunk(), headers.split_first_chunk()) {
+                (Some((&ours, our_rest)), Some((&theirs, their_rest))) => {
+                    let differs = (u128::from_be_bytes(ours) ^ u128::from_be_bytes(theirs)) & CONSTANT != 0;
+                    !differs && same(our_rest, their_rest)
+                }
+                _ => false,
+            },
+            Version::V6 => ours.get(..4) == headers.get(..4) && ours.get(6..) == headers.get(6..),
+        }
+    }
+}
+
+/// Whether two stretches of headers are equal. The last 4 bytes of a plain IPv4 header take no call.
+#[inline]
+fn same(a: &[u8], b: &[u8]) -> bool {
+    match (a.as_array::<4>(), b.as_array::<4>()) {
+        (Some(a), Some(b)) => a == b,
+        _ => a == b,
+    }
 }
 
 impl OpenJob {
@@ -120,21 +167,26 @@ impl OpenJob {
         let mut sec_path = meta.sec_path.clone();
         sec_path.push(sa.id());
         let meta = Meta { link, mark: sa.output_mark.set_on(mark), sec_path, ..Meta::default() };
-        let by_device = esp.is_some();
         let Storage { headers: mut kept, segments, bufs, scratch } = storage;
         kept.clear();
         kept.extend_from_slice(headers);
         Self {
             sa: sa.id(),
-            cipher: Arc::clone(&sa.cipher),
-            esn: sa.flags.esn,
-            sums: sa.mode == Mode::Tunnel,
+            spi: sa.spi,
+            opening: Opening {
+                cipher: Arc::clone(&sa.cipher),
+                esn: sa.flags.esn,
+                text_at: Header::LEN + sa.cipher.iv_len(),
+                sums: sa.mode == Mode::Tunnel,
+                by_device: esp.is_some(),
+            },
             mark,
-            by_device,
             is_offloaded: sa.offload.is_some(),
             outer: Outer { info, headers: kept, is_udp, meta },
             segments,
             bufs,
+            left: 0,
+            front: None,
             bytes: 0,
             scratch,
         }
@@ -142,36 +194,64 @@ impl OpenJob {
 
     /// Tells whether packets of `sa` behind these headers can go on in this job: if only the length, the identification
     /// and the checksum over them differ. UDP's length would have to as well, so a packet in UDP cannot.
+    #[inline]
     pub(crate) fn is_for(&self, sa: SaId, headers: &[u8], meta: &Meta) -> bool {
-        let same = |range: Range<usize>| self.outer.headers.get(range.clone()) == headers.get(range);
-        let end = self.outer.headers.len();
-        let same_headers = match self.outer.info.version() {
-            Version::V4 => same(0..2) && same(6..10) && same(12..end),
-            Version::V6 => same(0..4) && same(6..end),
+        self.sa == sa && !self.outer.is_udp && self.outer.is_like(headers) && self.takes(meta)
+    }
+
+    /// Tells whether `pkt` is whole, of this job's SA, and as easily opened as those before it: then nothing of what was
+    /// found out for them has to be found out again.
+    #[inline]
+    pub(crate) fn goes_on_with(&self, pkt: &mut Packet) -> bool {
+        let (len, at) = (pkt.len(), self.outer.headers.len());
+        let Some((headers, esp)) = pkt.head().split_at_checked(at) else { return false };
+        let is_whole = match self.outer.info.version() {
+            Version::V4 => {
+                ipv4::Header::ref_from(headers).is_ok_and(|header| header.total_len() == len && header.check_ok())
+            }
+            Version::V6 => {
+                ipv6::Header::ref_from(headers).is_ok_and(|header| ipv6::Header::LEN + header.payload_len() == len)
+            }
         };
-        self.sa == sa
-            && self.outer.headers.len() == headers.len()
-            && same_headers
+        is_whole
+            && esp.first_chunk() == Some(&self.spi.0.to_be_bytes())
+            && self.outer.info.plain
             && !self.outer.is_udp
-            && self.outer.meta.link == meta.link
+            && !self.opening.by_device
+            && !self.is_offloaded
+            && self.outer.is_like(headers)
+            && self.takes(&pkt.meta)
+            && pkt.meta.cut == Cut::Whole
+            && !matches!(pkt.meta.csum, Csum::Partial { .. })
+            && pkt.is_linear()
+            && pkt.head_mut().is_some()
+    }
+
+    /// Tells whether packets that arrive with `meta` are like those of this job.
+    #[inline]
+    fn takes(&self, meta: &Meta) -> bool {
+        self.outer.meta.link == meta.link
             && self.mark == meta.mark
-            && self.by_device == meta.esp.is_some()
+            && self.opening.by_device == meta.esp.is_some()
             && self.outer.meta.sec_path.split_last().is_some_and(|(_, outside)| outside == meta.sec_path.as_slice())
     }
 
     /// Notes that `len` bytes with the number `seq` come next, in the buffer that is [pushed](Self::push_buf) next.
     #[inline]
     pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
-        let segment = Segment { len: len as u32, ends_buf: false, id, seq, state: State::Sealed };
-        self.segments.push_back(segment);
+        let begins_buf = self.segments.last().is_none_or(|last| last.ends_buf);
+        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, seq, state: State::Sealed };
+        self.segments.push(segment);
         self.bytes += len;
     }
 
-    /// The buffer of the packets noted since the last one.
-    pub(crate) fn push_buf(&mut self, buf: Buf) {
-        if let Some(last) = self.segments.back_mut() {
+    /// The buffer of the packets noted since the last one, behind its first `front` bytes.
+    #[inline]
+    pub(crate) fn push_buf(&mut self, buf: Buf, front: usize) {
+        if let Some(last) = self.segments.last_mut() {
             last.ends_buf = true;
-            self.bufs.push_back(buf);
+            self.bufs.push(buf);
+            self.bufs.last_mut().expect("just pushed").pull(front);
         }
     }
 
@@ -180,66 +260,105 @@ impl OpenJob {
         self.bytes
     }
 
-    /// Decrypts the packets where they lie.
+    /// Notes that no more packets come.
+    pub(crate) fn complete(&mut self) {
+        self.segments.reverse();
+        self.bufs.reverse();
+        self.left = self.bufs.len();
+    }
+
+    /// Decrypts the packets where they lie. Those that are not by the time that they are [passed on](Self::next) are
+    /// then, while the nearest cache has them.
     pub(crate) fn run(&mut self) {
-        let Self { cipher, esn, sums, by_device, segments, bufs, scratch, .. } = self;
-        let mut bufs = bufs.iter_mut();
+        let mut bufs = self.bufs.iter_mut().rev();
         let mut rest: &mut [u8] = &mut [];
-        let mut ended = true;
-        for segment in segments {
-            if ended {
+        for segment in self.segments.iter_mut().rev() {
+            if segment.begins_buf {
                 rest = bufs.next().and_then(Buf::bytes_mut).expect("a buffer that is this job's own");
             }
             let (packet, behind) = rest.split_at_mut(segment.len as usize);
-            segment.state = if *by_device {
-                let text_end = packet.len() - cipher.icv_len();
-                examine(&packet[Header::LEN + cipher.iv_len()..text_end], *sums)
-            } else {
-                decrypt(cipher, packet, esn.then_some((segment.seq >> 32) as u32), *sums, scratch)
-            };
+            segment.state = self.opening.open(packet, segment.seq, &mut self.scratch);
             rest = behind;
-            ended = segment.ends_buf;
         }
     }
 
-    /// The next packet.
+    /// Opens the packet behind the first `front` bytes of `buf` at once, as one that this job had and
+    /// [passes on](Self::next) now.
+    #[inline]
+    pub(crate) fn open_now(&mut self, buf: Buf, front: usize, seq: u64, id: u16) -> Piece {
+        self.bufs.clear();
+        (self.left, self.front) = (0, None);
+        self.bufs.push(buf);
+        let buf = self.bufs.last_mut().expect("just pushed");
+        buf.pull(front);
+        let packet = buf.bytes_mut().expect("looked at before");
+        let state = self.opening.open(packet, seq, &mut self.scratch);
+        let (from, to) = self.opening.inside(state, packet.len());
+        buf.trim(to);
+        buf.pull(from);
+        Piece { seq, id, state }
+    }
+
+    /// The next packet. What was inside of the one before is dropped unless somebody has taken it.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Piece> {
-        let Segment { len, ends_buf, id, seq, state } = self.segments.pop_front()?;
-        let (len, text_at) = (len as usize, Header::LEN + self.cipher.iv_len());
-        let end = match state {
-            State::Open { payload_len, .. } => text_at + payload_len as usize,
-            State::Sealed | State::Forged | State::Malformed => len,
-        };
-        let mut inside = if ends_buf {
-            let mut buf = self.bufs.pop_front()?;
-            buf.trim(end);
-            buf
+        self.bufs.truncate(self.left);
+        self.front = None;
+        let Segment { len, ends_buf, id, seq, mut state, .. } = self.segments.pop()?;
+        let (len, buf) = (len as usize, self.bufs.last_mut()?);
+        if let State::Sealed = state {
+            let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
+            state = self.opening.open(packet, seq, &mut self.scratch);
+        } else if let [.., soon, _] = &*self.bufs {
+            // Another processor may have it.
+            soon.prefetch();
+        }
+        let buf = self.bufs.last_mut()?;
+        let (from, to) = self.opening.inside(state, len);
+        if ends_buf {
+            buf.trim(to);
+            buf.pull(from);
         } else {
-            let front = self.bufs.front_mut()?;
-            let buf = front.split_to(end);
+            let mut inside = buf.split_to(to);
             // What pads this packet is room for headers in front of the next.
-            front.pull(len - end);
-            buf
-        };
-        inside.pull(text_at.min(end));
-        Some(Piece { inside, seq, id, state })
+            buf.pull(len - to);
+            inside.pull(from);
+            self.bufs.push(inside);
+        }
+        self.left = self.bufs.len() - 1;
+        Some(Piece { seq, id, state })
     }
 
     /// Gives back the lists.
     pub(crate) fn into_storage(self) -> Storage {
-        let Self { outer, segments, bufs, scratch, .. } = self;
+        let Self { outer, segments, mut bufs, scratch, .. } = self;
+        bufs.clear();
         Storage { headers: outer.headers, segments, bufs, scratch }
     }
 }
 
-/// Decrypts one ESP packet in place, and says what is in it.
-#[inline]
-fn decrypt(cipher: &Cipher, packet: &mut [u8], high: Option<u32>, sums: bool, scratch: &mut Vec<u8>) -> State {
-    match cipher.open(packet, high, scratch) {
-        Ok(text) => examine(text, sums),
-        Err(OpenError::IcvWrong) => State::Forged,
-        Err(OpenError::NotBlocks) => State::Malformed,
+impl Opening {
+    /// Decrypts one ESP packet in place, and says what is in it.
+    #[inline]
+    fn open(&self, packet: &mut [u8], seq: u64, scratch: &mut Vec<u8>) -> State {
+        if self.by_device {
+            let text_end = packet.len() - self.cipher.icv_len();
+            return examine(&packet[self.text_at..text_end], self.sums);
+        }
+        match self.cipher.open(packet, self.esn.then_some((seq >> 32) as u32), scratch) {
+            Ok(text) => examine(text, self.sums),
+            Err(OpenError::IcvWrong) => State::Forged,
+            Err(OpenError::NotBlocks) => State::Malformed,
+        }
+    }
+
+    /// Where what is inside of a packet of `len` bytes begins and ends: all of it, if it is not known.
+    #[inline]
+    const fn inside(&self, state: State, len: usize) -> (usize, usize) {
+        match state {
+            State::Open { payload_len, .. } => (self.text_at, self.text_at + payload_len as usize),
+            State::Sealed | State::Forged | State::Malformed => (0, len),
+        }
     }
 }
 

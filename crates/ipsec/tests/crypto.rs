@@ -84,8 +84,7 @@ fn opened_by(
         pair.receiver.work(NOW);
         let all = pair.receiver.pass_opened(&pair.mem, NOW, &mut pair.received, |inner| {
             got.push(match inner {
-                Inner::Plain(buf, _) => Ok(buf.bytes().to_vec()),
-                Inner::Packet(pkt) => Ok(pkt.to_vec()),
+                Inner::Content(content) => Ok(content.into_packet().to_vec()),
                 Inner::Dropped(reason, _) => Err(reason),
             });
             ControlFlow::<()>::Continue(())

@@ -12,11 +12,12 @@ use std::fmt;
 use crate::page::Page;
 
 /// A stretch of a page: data `start..end` inside the room `lo..hi`.
+#[repr(C)]
 pub struct Buf {
     page: Page,
-    lo: u32,
     start: u32,
     end: u32,
+    lo: u32,
     hi: u32,
     truesize: u32,
     access: Access,
@@ -49,21 +50,25 @@ impl Buf {
     }
 
     /// Bytes of data.
+    #[inline]
     pub fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
 
     /// Tells whether there is no data.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
 
     /// Room before the data that [`push`](Self::push) can take.
+    #[inline]
     pub fn headroom(&self) -> usize {
         if self.access == Access::Exclusive { (self.start - self.lo) as usize } else { 0 }
     }
 
     /// Room behind the data that [`put`](Self::put) can take.
+    #[inline]
     pub fn tailroom(&self) -> usize {
         if self.access == Access::Exclusive { (self.hi - self.end) as usize } else { 0 }
     }
@@ -74,11 +79,20 @@ impl Buf {
     }
 
     /// The data.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         self.page.bytes(self.start, self.end)
     }
 
+    /// Asks the processor to have the front of the data near before it is read: for one of many that are looked at one
+    /// after the other.
+    #[inline]
+    pub fn prefetch(&self) {
+        self.page.prefetch(self.start);
+    }
+
     /// The data for writing; `None` when somebody else may see it.
+    #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if !self.is_writable() {
             return None;
@@ -88,6 +102,7 @@ impl Buf {
     }
 
     /// Tells whether the data may be written. A shared buffer becomes exclusive again once it is its page's last.
+    #[inline]
     pub fn is_writable(&mut self) -> bool {
         if self.access == Access::Shared && self.page.is_sole() {
             (self.lo, self.hi, self.access) = (0, self.page.len(), Access::Exclusive);
@@ -101,6 +116,7 @@ impl Buf {
     }
 
     /// Grows the data by `n` bytes at the front, with whatever the headroom held; `None` when there is too little.
+    #[inline]
     pub fn push(&mut self, n: usize) -> Option<&mut [u8]> {
         if n > self.headroom() {
             return None;
@@ -124,8 +140,9 @@ impl Buf {
     ///
     /// # Panics
     /// When there are fewer.
+    #[inline]
     pub fn pull(&mut self, n: usize) {
-        assert!(n <= self.len(), "pull of {n} from {self:?}");
+        assert!(n <= self.len(), "a pull of more than there is");
         self.start += n as u32;
     }
 
@@ -133,8 +150,9 @@ impl Buf {
     ///
     /// # Panics
     /// When there are fewer.
+    #[inline]
     pub fn trim(&mut self, len: usize) {
-        assert!(len <= self.len(), "trim to {len} of {self:?}");
+        assert!(len <= self.len(), "a trim to more than there is");
         self.end = self.start + len as u32;
     }
 
@@ -142,9 +160,10 @@ impl Buf {
     ///
     /// # Panics
     /// When there are fewer.
+    #[inline]
     #[must_use]
     pub fn split_to(&mut self, at: usize) -> Self {
-        assert!(at <= self.len(), "split at {at} of {self:?}");
+        assert!(at <= self.len(), "a split behind the end");
         let cut = self.start + at as u32;
         let room = u64::from(self.hi - self.lo).max(1);
         let truesize = (u64::from(self.truesize) * u64::from(cut - self.lo) / room) as u32;
@@ -171,12 +190,18 @@ impl Buf {
         Self { page: self.page.clone(), ..*self }
     }
 
+    /// Tells whether the bytes of `next` behind its first `front` follow in the same page, and may be written if these may.
+    #[inline]
+    pub(crate) fn precedes(&self, next: &Self, front: usize) -> bool {
+        self.end as usize == next.start as usize + front && self.access == next.access && self.page.same(&next.page)
+    }
+
     /// Joins `next` to this buffer if its bytes follow in the same page; gives it back otherwise.
     ///
     /// # Errors
     /// `next` itself.
     pub fn join(&mut self, next: Self) -> Result<(), Self> {
-        if self.access != next.access || self.end != next.start || !self.page.same(&next.page) {
+        if !self.precedes(&next, 0) {
             return Err(next);
         }
         (self.end, self.hi) = (next.end, next.hi);

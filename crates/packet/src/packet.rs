@@ -24,6 +24,10 @@ pub const SHELL: usize = size_of::<Packet>();
 ///
 /// Children have no children of their own. Slots and child lists keep their storage for the next packet, so that in a
 /// steady state none is allocated.
+///
+/// The head comes first: its fields are then moved in the same pieces with the packet as on their own, which a processor
+/// needs to find them among what it has just written.
+#[repr(C)]
 pub struct Packet {
     pub(crate) head: Buf,
     pub(crate) frags: Frags,
@@ -54,11 +58,13 @@ impl Packet {
     }
 
     /// A linear packet over the data of `head`.
+    #[inline]
     pub fn from_buf(head: Buf) -> Self {
         Self { head, frags: Frags::new(), frag_list: FragList::new(), data_len: 0, meta: Meta::default() }
     }
 
     /// All bytes of data.
+    #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.data_len
     }
@@ -79,6 +85,7 @@ impl Packet {
     }
 
     /// Tells whether all data is in the head.
+    #[inline]
     pub fn is_linear(&self) -> bool {
         self.data_len == 0
     }
@@ -101,21 +108,25 @@ impl Packet {
     }
 
     /// The data in the head.
+    #[inline]
     pub fn head(&self) -> &[u8] {
         self.head.bytes()
     }
 
     /// The data in the head for writing; `None` when somebody else may see it.
+    #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {
         self.head.bytes_mut()
     }
 
     /// The page slots.
+    #[inline]
     pub fn frags(&self) -> &[Buf] {
         &self.frags.0
     }
 
     /// The children.
+    #[inline]
     pub fn frag_list(&self) -> &[Self] {
         &self.frag_list.0
     }
@@ -155,29 +166,37 @@ impl Packet {
     ///
     /// # Errors
     /// `buf` itself.
+    #[inline]
     pub fn push_frag(&mut self, buf: Buf) -> Result<(), Buf> {
-        if buf.is_empty() {
+        self.push_frag_behind(buf, 0)
+    }
+
+    /// As [`push_frag`](Self::push_frag), for what is behind the first `front` bytes of `buf`.
+    ///
+    /// # Errors
+    /// `buf` itself.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline]
+    pub fn push_frag_behind(&mut self, mut buf: Buf, front: usize) -> Result<(), Buf> {
+        let len = buf.len().checked_sub(front).expect("a slot behind the end");
+        if len == 0 {
             return Ok(());
         }
         if !self.frag_list.0.is_empty() {
             return Err(buf);
         }
-        let len = buf.len();
-        let buf = match self.frags.0.last_mut() {
-            Some(last) => match last.join(buf) {
-                Ok(()) => {
-                    self.data_len += len;
-                    self.meta.csum.data_changed();
-                    return Ok(());
-                }
-                Err(buf) => buf,
-            },
-            None => buf,
-        };
-        if self.frags.0.len() == MAX_FRAGS {
-            return Err(buf);
+        let is_full = self.frags.0.len() == MAX_FRAGS;
+        match self.frags.0.last_mut() {
+            Some(last) if last.precedes(&buf, front) => {
+                buf.pull(front);
+                last.join(buf)?;
+            }
+            _ if is_full => return Err(buf),
+            // Changed where it is then: a move would have to wait for what was just written.
+            _ => self.frags.push(buf).pull(front),
         }
-        self.frags.push(buf);
         self.data_len += len;
         self.meta.csum.data_changed();
         Ok(())
@@ -202,10 +221,21 @@ impl Packet {
     }
 
     /// Takes the packet apart: its head, its slots in order, and its children.
+    #[inline]
     pub fn into_parts(mut self) -> (Buf, impl Iterator<Item = Buf>, impl Iterator<Item = Self>) {
         let frags = std::mem::replace(&mut self.frags, Frags::new());
         let children = std::mem::replace(&mut self.frag_list, FragList::new());
         (self.head, frags.into_iter(), children.into_iter())
+    }
+
+    /// The head of a packet that has nothing else.
+    ///
+    /// # Panics
+    /// When it has.
+    #[inline]
+    pub fn into_head(self) -> Buf {
+        assert!(self.is_linear(), "bytes outside the head");
+        self.head
     }
 
     /// Head and slots, without the children's.
@@ -268,12 +298,30 @@ macro_rules! recycled_list {
                 self.0.iter()
             }
 
-            pub(crate) fn push(&mut self, item: $item) {
+            #[inline]
+            pub(crate) fn push(&mut self, item: $item) -> &mut $item {
                 if self.0.capacity() == 0 {
-                    let spare = $spare.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-                    self.0 = spare.unwrap_or_else(|| ThinVec::with_capacity(MAX_FRAGS));
+                    self.0 = Self::empty();
                 }
                 self.0.push(item);
+                self.0.last_mut().expect("just pushed")
+            }
+
+            #[cold]
+            fn empty() -> ThinVec<$item> {
+                let spare = $spare.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+                spare.unwrap_or_else(|| ThinVec::with_capacity(MAX_FRAGS))
+            }
+
+            fn recycle(mut list: ThinVec<$item>) {
+                list.clear();
+                // A thread that is about to end has no spare lists any more: this one is freed. So is one that grew.
+                let _ = $spare.try_with(|spare| {
+                    let mut spare = spare.borrow_mut();
+                    if spare.len() < SPARE_LISTS && list.capacity() <= MAX_FRAGS {
+                        spare.push(list);
+                    }
+                });
             }
 
             /// The items, in order; the storage goes back when they are through.
@@ -284,17 +332,10 @@ macro_rules! recycled_list {
         }
 
         impl Drop for $name {
+            #[inline]
             fn drop(&mut self) {
                 if self.0.capacity() != 0 {
-                    let mut list = std::mem::take(&mut self.0);
-                    list.clear();
-                    // A thread that is about to end has no spare lists any more: this one is freed. So is one that grew.
-                    let _ = $spare.try_with(|spare| {
-                        let mut spare = spare.borrow_mut();
-                        if spare.len() < SPARE_LISTS && list.capacity() <= MAX_FRAGS {
-                            spare.push(list);
-                        }
-                    });
+                    Self::recycle(std::mem::take(&mut self.0));
                 }
             }
         }

@@ -7,7 +7,7 @@ use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
 use ipsec::Inner;
 use offload::{Gro, ip_headers};
-use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
+use packet::{Csum, Cut, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
 use wire::ipv4::{self, Ipv4, Opt};
@@ -29,11 +29,21 @@ pub(crate) struct Framing {
     version: Option<Version>,
     /// Whether everybody on the link got it.
     for_all: bool,
+    /// Whether what came with it is glued.
+    gro: bool,
 }
 
 impl Framing {
-    /// Of a packet without a link-layer header.
-    const NONE: Self = Self { version: None, for_all: false };
+    /// Of a packet without a link-layer header, on its own.
+    const NONE: Self = Self { version: None, for_all: false, gro: false };
+}
+
+impl Framing {
+    /// Tells whether the packet is of the version that it says.
+    #[inline]
+    fn agrees_with(self, pkt: &Packet) -> bool {
+        self.version.is_none_or(|version| Version::of(pkt.head()) == Ok(version))
+    }
 }
 
 impl Path {
@@ -50,7 +60,8 @@ impl Path {
     /// Takes off the link-layer header, and says what it said if an IP packet is left. ARP ends here.
     fn link_layer(&mut self, turn: Turn<'_>, link: LinkId, pkt: &mut Packet) -> Result<Option<Framing>, DropReason> {
         let port = self.ports.get(link).ok_or(DropReason::LinkDown)?;
-        let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
+        let gro = port.config.gro;
+        let Some(mac) = port.config.mac else { return Ok(Some(Framing { gro, ..Framing::NONE })) };
         if !pkt.may_pull(turn.mem, eth::Header::LEN)? {
             return Err(DropReason::EthTruncated);
         }
@@ -63,8 +74,8 @@ impl Path {
         pkt.pull(eth::Header::LEN);
         match ethertype {
             EtherType::ARP => self.arp(turn, Station { link, mac }, pkt).map(|()| None),
-            EtherType::IPV4 => Ok(Some(Framing { version: Some(Version::V4), for_all })),
-            EtherType::IPV6 => Ok(Some(Framing { version: Some(Version::V6), for_all })),
+            EtherType::IPV4 => Ok(Some(Framing { version: Some(Version::V4), for_all, gro })),
+            EtherType::IPV6 => Ok(Some(Framing { version: Some(Version::V6), for_all, gro })),
             _ => Err(DropReason::EthNotForUs),
         }
     }
@@ -79,9 +90,13 @@ impl Path {
     }
 
     /// Opens ESP as long as there is some, and gives what is left to GRO.
+    #[inline]
     fn open(&mut self, turn: Turn<'_>, mut pkt: Packet, framing: Framing) {
         if pkt.meta.esp.is_some() {
             return self.receive_offloaded(turn, pkt, framing);
+        }
+        if framing.gro && !framing.for_all && self.goes_on_with(turn, &mut pkt) && framing.agrees_with(&pkt) {
+            return self.open_next(turn, pkt);
         }
         let info = match self.headers(turn, &mut pkt, framing) {
             Ok(info) => info,
@@ -91,6 +106,33 @@ impl Path {
             return self.glue(turn, pkt);
         }
         self.open_esp(turn, pkt, &info);
+    }
+
+    /// Tells whether a packet is ESP like the one before it, so that all that was found out about that one is true of it.
+    #[inline]
+    fn goes_on_with(&mut self, turn: Turn<'_>, pkt: &mut Packet) -> bool {
+        if !self.ipsec.goes_on_with(pkt) {
+            return false;
+        }
+        if self.ipsec.close_here(turn.now) {
+            self.pass_opened(turn);
+            // What was inside may have been ESP as well.
+            return self.ipsec.goes_on_with(pkt);
+        }
+        true
+    }
+
+    /// Opens a packet of ESP that goes on where the one before it ended.
+    #[inline]
+    fn open_next(&mut self, turn: Turn<'_>, pkt: Packet) {
+        let v4 = Version::of(pkt.head()) == Ok(Version::V4);
+        self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
+        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        let Self { ipsec, gro, ports, scratch, counters, .. } = self;
+        let Some(inner) = ipsec.open_next(turn.mem, turn.now, pkt, counters) else { return };
+        if let ControlFlow::Break(pkt) = take(gro, ports, turn.mem, inner, &mut scratch.glued) {
+            self.pass(turn, pkt);
+        }
     }
 
     /// Counts a packet of ESP that is for us, and opens it.
@@ -150,23 +192,7 @@ impl Path {
         loop {
             let Self { ipsec, gro, ports, scratch, counters, .. } = self;
             let next = ipsec.pass_opened(turn.mem, turn.now, counters, |inner| {
-                let pkt = match inner {
-                    // Most of it continues what GRO holds.
-                    Inner::Plain(buf, meta) => match join(gro, ports, turn.mem, buf, meta, &mut scratch.glued) {
-                        Ok(()) => return ControlFlow::Continue(()),
-                        Err(buf) => {
-                            let mut pkt = Packet::from_buf(buf);
-                            pkt.meta = meta.clone();
-                            pkt
-                        }
-                    },
-                    Inner::Packet(pkt) => pkt,
-                    Inner::Dropped(reason, link) => {
-                        ports.drop(link, reason);
-                        return ControlFlow::Continue(());
-                    }
-                };
-                ControlFlow::Break(pkt)
+                take(gro, ports, turn.mem, inner, &mut scratch.glued)
             });
             match next {
                 ControlFlow::Break(pkt) => self.pass(turn, pkt),
@@ -335,16 +361,27 @@ pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<F
     Ok(FlowKey::new(info, pkt.head()))
 }
 
-/// Merges a packet with what GRO holds of its flow, if its link is one that is glued.
-///
-/// # Errors
-/// `buf` itself, when that does not come to pass.
+/// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what does not.
 #[inline]
-fn join(gro: &mut Gro, ports: &Ports, mem: &Memory, buf: Buf, meta: &Meta, glued: &mut Vec<Packet>) -> Result<(), Buf> {
-    match ports.get(meta.link) {
-        Some(port) if port.config.gro => gro.join(mem, buf, meta, glued),
-        _ => Err(buf),
+fn take(
+    gro: &mut Gro,
+    ports: &mut Ports,
+    mem: &Memory,
+    inner: Inner<'_>,
+    glued: &mut Vec<Packet>,
+) -> ControlFlow<Packet> {
+    match inner {
+        Inner::Content(content) => {
+            let joint = content.plain().and_then(|(bytes, meta)| {
+                let is_glued = ports.get(meta.link).is_some_and(|port| port.config.gro);
+                is_glued.then(|| gro.joint(mem, bytes, meta)).flatten()
+            });
+            let Some(joint) = joint else { return ControlFlow::Break(content.into_packet()) };
+            gro.join(joint, content.into_buf(), glued);
+        }
+        Inner::Dropped(reason, link) => ports.drop(link, reason),
     }
+    ControlFlow::Continue(())
 }
 
 /// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.

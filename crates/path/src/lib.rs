@@ -201,10 +201,12 @@ impl Path {
     /// Runs what `link` received, in order, through to the ports that it leaves by. Empties `burst`.
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let turn = Turn { now, mem };
-        for mut pkt in burst.drain(..) {
-            pkt.meta.link = link;
+        burst.iter_mut().for_each(|pkt| pkt.meta.link = link);
+        for pkt in burst.drain(..) {
             self.receive(turn, link, pkt);
-            self.pass_opened(turn);
+            if self.ipsec.has_opened() {
+                self.pass_opened(turn);
+            }
         }
         self.flush(turn);
         self.settle(turn);
@@ -235,6 +237,7 @@ impl Path {
         if self.ipsec.is_pending() {
             self.flush(turn);
         }
+        self.ipsec.rest();
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.

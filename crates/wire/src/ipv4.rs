@@ -198,6 +198,15 @@ impl Header {
         self.protocol = protocol;
     }
 
+    /// Tells whether the checksum of a header without options is right (RFC 1122 §3.2.1.2).
+    #[inline]
+    pub fn check_ok(&self) -> bool {
+        let (words, _) = self.as_bytes().as_chunks::<4>();
+        // In whatever byte order: that of ones does not matter (RFC 1071 §2B).
+        let sum: u64 = words.iter().map(|&word| u64::from(u32::from_ne_bytes(word))).sum();
+        checksum::fold(checksum::add(sum as u32, (sum >> 32) as u32)) == 0xffff
+    }
+
     /// The header checksum as stored.
     pub const fn check(&self) -> u16 {
         self.check.get()

@@ -11,9 +11,6 @@ use super::{Crypto, Job, Task};
 use crate::open_job::{self, OpenJob};
 use crate::seal_job::SealJob;
 
-/// Bytes that are decrypted at once on this thread: what the nearest cache keeps until they are passed on.
-const AT_ONCE: usize = 32 << 10;
-
 /// Bytes that make a task for others.
 const TASK: usize = 64 << 10;
 
@@ -40,6 +37,8 @@ pub(crate) struct Queue {
     pub(crate) collecting: Option<OpenJob>,
     /// What is through and passed on now.
     pub(crate) passing: Option<OpenJob>,
+    /// What was passed on last, empty: what arrives and is like it need not be found out about again. For one burst.
+    pub(crate) last: Option<OpenJob>,
     /// What nobody has taken yet, and how many bytes that is.
     todo: VecDeque<Task>,
     waiting: usize,
@@ -72,6 +71,26 @@ impl Queue {
         self.collecting.is_some() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
     }
 
+    /// The job that packets are like which arrived just before, if nothing that came before them is still to be passed on.
+    #[inline]
+    pub(crate) fn like_last(&self) -> Option<&OpenJob> {
+        match &self.collecting {
+            None if self.passing.is_none() && self.opening.len() == 0 => self.last.as_ref(),
+            collecting => collecting.as_ref(),
+        }
+    }
+
+    /// Keeps a job that is through, if this thread does the work, for what is like it; else what it consists of.
+    pub(crate) fn keep(&mut self, done: OpenJob) {
+        let unlike = if self.is_here() { self.last.replace(done) } else { Some(done) };
+        self.spare_open.extend(unlike.map(OpenJob::into_storage));
+    }
+
+    /// Ends a burst.
+    pub(crate) fn rest(&mut self) {
+        self.spare_open.extend(self.last.take().map(OpenJob::into_storage));
+    }
+
     /// Hands in a packet to seal.
     pub(crate) fn seal(&mut self, now: Instant, mut job: SealJob) {
         if self.is_here() {
@@ -85,18 +104,19 @@ impl Queue {
     /// Hands in what was collected.
     pub(crate) fn close(&mut self, now: Instant) {
         let Some(mut job) = self.collecting.take() else { return };
+        job.complete();
         if self.is_here() {
-            job.run();
+            // It is decrypted as it is passed on.
             return self.opening.push(job);
         }
         let ticket = self.opening.reserve();
         self.hand_in(now, Task { ticket, job: Job::Open(job) });
     }
 
-    /// Hands in what was collected if it is enough.
+    /// Hands in what was collected if it is enough for others.
+    #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant) {
-        let enough = if self.is_here() { AT_ONCE } else { TASK };
-        if self.collecting.as_ref().is_some_and(|job| job.bytes() >= enough) {
+        if !self.is_here() && self.collecting.as_ref().is_some_and(|job| job.bytes() >= TASK) {
             self.close(now);
         }
     }
@@ -148,7 +168,8 @@ impl Queue {
     }
 
     /// Tells whether this thread does the work itself, at once.
-    fn is_here(&self) -> bool {
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
         self.crypto.is_none() && self.former.is_empty()
     }
 }

@@ -5,7 +5,7 @@ use packet::{Buf, CopyReason, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, ipv4, ipv6, udp};
 
-use super::{Inner, Refused};
+use super::Refused;
 use crate::open_job::Outer;
 use crate::outer::patch_own;
 use crate::pieces::Pieces;
@@ -70,14 +70,14 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
 
 impl Outer {
     /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, in front of it if
-    /// there is room, else in a buffer of their own.
+    /// there is room, else in a buffer of their own, which is returned.
     pub(super) fn transport(
         &mut self,
         mem: &Memory,
-        mut inside: Buf,
+        inside: &mut Buf,
         next_header: Protocol,
         id: u16,
-    ) -> Result<Inner<'_>, Refused> {
+    ) -> Result<Option<Buf>, Refused> {
         let len = self.info.header_len;
         let total = len + inside.len();
         let no_memory = (Mib::XfrmInError, DropReason::NoMemory);
@@ -86,14 +86,11 @@ impl Outer {
         self.meta.csum = if self.is_udp { Csum::Unnecessary } else { Csum::None };
         if let Some(front) = inside.push(len) {
             self.restore(front, next_header, total, id);
-            return Ok(Inner::Plain(inside, &self.meta));
+            return Ok(None);
         }
-        let mut head = mem.take(Memory::HEADROOM, len).map_err(|_| no_memory)?;
-        self.restore(head.put(len).ok_or(no_memory)?, next_header, total, id);
-        let mut pkt = Packet::from_buf(head);
-        pkt.push_frag(inside).map_err(|_| no_memory)?;
-        pkt.meta = self.meta.clone();
-        Ok(Inner::Packet(pkt))
+        let mut front = mem.take(Memory::HEADROOM, len).map_err(|_| no_memory)?;
+        self.restore(front.put(len).ok_or(no_memory)?, next_header, total, id);
+        Ok(Some(front))
     }
 
     fn restore(&self, to: &mut [u8], next_header: Protocol, total: usize, id: u16) {

@@ -1,6 +1,5 @@
 //! What GRO reads of a packet that arrives: once, and only what it compares.
 
-use base::LinkId;
 use packet::{Csum, Memory, Meta, Packet};
 use wire::ipv6::Chain;
 use wire::tcp::{self, Flags};
@@ -19,19 +18,10 @@ pub(super) struct Flow {
     protocol: Protocol,
 }
 
-/// What a flow's packets have in common if they are merged. Where it changes, the flow is let go.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct Around {
-    flow_label: u32,
-    link: LinkId,
-    vlan: Option<u16>,
-}
-
 /// A packet that may have to do with a held one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) flow: Flow,
-    pub(super) around: Around,
     pub(super) version: Version,
     pub(super) protocol: Protocol,
     /// Where the transport header begins.
@@ -40,9 +30,6 @@ pub(super) struct Arrival {
     pub(super) end: u16,
     /// Bytes of payload.
     pub(super) payload: u32,
-    /// Header fields of the same flow that have to stay as they are: TTL, TOS, DF, and in TCP the header's length,
-    /// window, acknowledgment, urgent pointer and all flags but CWR, PSH and FIN.
-    pub(super) constant: [u64; 2],
     /// IPv4's identification.
     pub(super) id: u16,
     pub(super) dont_fragment: bool,
@@ -76,10 +63,8 @@ pub(super) enum Class {
 pub(super) const LAST: Flags = Flags::from_bits(Flags::FIN.bits() | Flags::PSH.bits());
 
 /// Flags after which a flow is not held any longer (Linux `tcp_gro_receive`).
-const ENDING: Flags = Flags::from_bits(LAST.bits() | Flags::URG.bits() | Flags::RST.bits() | Flags::SYN.bits());
-
-/// Flags that two packets may differ in and yet be looked at further.
-const VARYING: Flags = Flags::from_bits(LAST.bits() | Flags::CWR.bits());
+pub(super) const ENDING: Flags =
+    Flags::from_bits(LAST.bits() | Flags::URG.bits() | Flags::RST.bits() | Flags::SYN.bits());
 
 impl Class {
     /// Looks at a packet that begins with its IP header, after bringing the headers into its head if need be.
@@ -131,7 +116,7 @@ fn wanted(protocol: Protocol, with_udp: bool) -> bool {
 
 #[inline]
 fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
-    let View { head, len, meta } = view;
+    let View { head, len, .. } = view;
     let header = ipv4::Header::ref_from(head).map_err(|why| view.outside(why))?;
     if !wanted(header.protocol(), with_udp) {
         return Ok(Class::Other);
@@ -139,7 +124,7 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
     // Only a header without options, not a fragment, with a right checksum, of just as many bytes as arrived.
     let reserved_bit = header.as_bytes()[6] & 0x80 != 0;
     let plain = header.header_len() == ipv4::Header::LEN && header.fragment().is_none() && !reserved_bit;
-    if !plain || header.total_len() != len || checksum::sum_words(header.as_bytes()) != 0xffff {
+    if !plain || header.total_len() != len || !header.check_ok() {
         return Ok(Class::Odd);
     }
     let (src, dst) = (header.src().to_bits(), header.dst().to_bits());
@@ -149,17 +134,14 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
         version: Version::V4,
         protocol: header.protocol(),
     };
-    let around = Around { flow_label: 0, link: meta.link, vlan: meta.vlan };
     let dont_fragment = header.dont_fragment();
     let arrival = Arrival {
         flow,
-        around,
         version: Version::V4,
         protocol: header.protocol(),
         l4: ipv4::Header::LEN as u16,
         end: 0,
         payload: 0,
-        constant: [of_ip(header.ttl(), header.tos(), dont_fragment), 0],
         id: header.id(),
         dont_fragment,
         seq: 0,
@@ -170,7 +152,7 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
 
 #[inline]
 fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
-    let View { head, len, meta } = view;
+    let View { head, len, .. } = view;
     let header = ipv6::Header::ref_from(head).map_err(|why| view.outside(why))?;
     let (protocol, l4) = match header.next_header() {
         direct @ (Protocol::TCP | Protocol::UDP) => (direct, ipv6::Header::LEN),
@@ -192,16 +174,13 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
         version: Version::V6,
         protocol,
     };
-    let around = Around { flow_label: header.flow_label(), link: meta.link, vlan: meta.vlan };
     let arrival = Arrival {
         flow,
-        around,
         version: Version::V6,
         protocol,
         l4: l4 as u16,
         end: 0,
         payload: 0,
-        constant: [of_ip(header.hop_limit(), header.traffic_class(), true), 0],
         id: 0,
         dont_fragment: true,
         seq: 0,
@@ -225,11 +204,6 @@ fn behind_options(head: &[u8], len: usize) -> Result<Option<(Protocol, usize)>, 
         (next, at) = (header.next_header(), at + header.header_len());
     }
     Ok(Some((chain.protocol, chain.offset)))
-}
-
-/// TTL, TOS and DF, in the bits that [`Arrival::constant`] has them.
-fn of_ip(ttl: u8, tos: u8, dont_fragment: bool) -> u64 {
-    u64::from(ttl) << 56 | u64::from(tos) << 48 | u64::from(dont_fragment) << 40
 }
 
 impl Arrival {
@@ -256,9 +230,6 @@ impl Arrival {
             self.flow.ports = u32::from(header.sport()) << 16 | u32::from(header.dport());
             self.end = self.l4 + header_len as u16;
             (self.seq, self.flags) = (header.seq(), header.flags());
-            let flags = self.flags & !VARYING;
-            self.constant[0] |= (header_len as u64) << 32 | u64::from(flags.bits()) << 16 | u64::from(header.window());
-            self.constant[1] = u64::from(header.ack()) << 16 | u64::from(header.urgent());
         }
         self.payload = (view.len - usize::from(self.end)) as u32;
         Ok(Class::Segment(self))
@@ -278,12 +249,6 @@ impl Arrival {
         self.payload > 0 && !self.flags.intersects(ENDING)
     }
 
-    /// Tells whether a flow may be held further after this packet.
-    #[inline]
-    pub(super) fn ends_flow(&self) -> bool {
-        self.flags.intersects(ENDING)
-    }
-
     /// Where in the transport header the check is.
     fn check_at(&self) -> u16 {
         if self.protocol == Protocol::UDP { udp::CHECK_AT as u16 } else { tcp::CHECK_AT as u16 }
@@ -299,6 +264,8 @@ impl Arrival {
             Csum::Unnecessary => return true,
             Csum::Partial { start, offset } => return (start, offset) == (self.l4, self.check_at()),
             Csum::None => sum(l4),
+            // The sum of an IPv4 header with a right checksum is nothing.
+            Csum::Complete(all) if self.version == Version::V4 => all.into(),
             Csum::Complete(all) => sums::sub(u32::from(all), sums::sum(&view.head[..l4])),
         };
         let addresses = match self.version {

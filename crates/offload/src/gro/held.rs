@@ -1,10 +1,10 @@
 //! A held packet: what it accepts, how it grows, and what it is when it is let go.
 
-use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
+use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet};
 use wire::tcp::{self, Flags};
-use wire::{Protocol, Version, ipv6};
+use wire::{Protocol, Version, ipv4, ipv6, udp};
 
-use super::arrival::{Arrival, LAST};
+use super::arrival::{Arrival, ENDING, LAST, View};
 use crate::gso::MAX_SEGMENTS;
 use crate::headers::Headers;
 
@@ -39,41 +39,51 @@ impl Held {
         Self { packet, first, next_seq, count: 1, fixed_id: false, last_flags: Flags::NONE }
     }
 
-    /// Tells whether a packet of the same flow, whose head is `head`, continues this one. It must have come by the same
-    /// link and SAs.
+    /// How a packet continues this one, if it does: it came by the same link and SAs, its headers are those of the first
+    /// but for what changes from segment to segment, and that is as it has to be. Its transport check is not looked at.
     #[inline]
-    pub(super) fn accepts(&self, head: &[u8], arrival: &Arrival, meta: &Meta) -> bool {
-        let Self { first, .. } = self;
-        let in_order = match first.protocol {
-            Protocol::TCP => arrival.seq == self.next_seq && !arrival.flags.contains(Flags::CWR),
-            _ => true,
+    pub(super) fn continued_by(&self, view: View<'_>) -> Option<Step> {
+        let Self { first, packet, .. } = self;
+        let View { head, len, meta } = view;
+        let (l4, end) = (usize::from(first.l4), usize::from(first.end));
+        let (ours, theirs) = (packet.head().get(..end)?, head.get(..end)?);
+        let payload = (len - end) as u32;
+        let fits = payload.wrapping_sub(1) < first.payload
+            && packet.len() + payload as usize <= MAX_LEN
+            && usize::from(self.count) < MAX_SEGMENTS;
+        let same_way = packet.meta.link == meta.link
+            && packet.meta.vlan == meta.vlan
+            && packet.meta.sec_path.as_slice() == meta.sec_path.as_slice();
+        if !fits || !same_way {
+            return None;
+        }
+        let ((our_ip, ours), (their_ip, theirs)) = (ours.split_at_checked(l4)?, theirs.split_at_checked(l4)?);
+        let id = match first.version {
+            Version::V4 => same_ipv4(our_ip, their_ip, len).filter(|&id| self.id_goes_on(id))?,
+            Version::V6 => same_ipv6(our_ip, their_ip, len).then_some(0)?,
         };
-        in_order
-            && arrival.around == first.around
-            && self.packet.meta.sec_path.as_slice() == meta.sec_path.as_slice()
-            && arrival.constant == first.constant
-            && arrival.payload.wrapping_sub(1) < first.payload
-            && self.packet.len() + arrival.payload as usize <= MAX_LEN
-            && self.id_goes_on(arrival)
-            && usize::from(self.count) < MAX_SEGMENTS
-            && self.same_options(head, arrival)
+        let flags = match first.protocol {
+            Protocol::TCP => same_tcp(ours, theirs, self.next_seq)?,
+            _ => same_udp(ours, theirs, len - l4).then_some(Flags::NONE)?,
+        };
+        Some(Step { payload, id, flags })
     }
 
     /// IPv4 identifications either count up or, under DF, stay the same (Linux `inet_gro_flush`).
     #[inline]
-    fn id_goes_on(&self, arrival: &Arrival) -> bool {
-        let step = arrival.id.wrapping_sub(self.first.id);
-        match arrival.version {
-            Version::V6 => true,
-            Version::V4 if self.fixed_id || (self.count == 1 && arrival.dont_fragment && step == 0) => step == 0,
-            Version::V4 => step == self.count,
+    fn id_goes_on(&self, id: u16) -> bool {
+        let step = id.wrapping_sub(self.first.id);
+        if self.fixed_id || (self.count == 1 && self.first.dont_fragment && step == 0) {
+            step == 0
+        } else {
+            step == self.count
         }
     }
 
     /// Tells whether the payload of `pkt` goes into the slots.
     #[inline]
-    pub(super) fn has_slots_for(&self, pkt: &Packet, arrival: &Arrival) -> bool {
-        let slots = pkt.frags().len() + usize::from(pkt.headlen() > usize::from(arrival.end));
+    pub(super) fn has_slots_for(&self, pkt: &Packet) -> bool {
+        let slots = pkt.frags().len() + usize::from(pkt.headlen() > usize::from(self.first.end));
         pkt.frag_list().is_empty() && self.has_slots(slots)
     }
 
@@ -83,29 +93,6 @@ impl Held {
     pub(super) fn has_slots(&self, slots: usize) -> bool {
         let taken = self.packet.frags().len() + usize::from(self.count == 1);
         self.packet.frag_list().is_empty() && taken + slots <= MAX_SLOTS
-    }
-
-    /// Tells whether IPv6 extension headers and TCP options are the same bytes. The fixed headers' lengths agree.
-    #[inline]
-    fn same_options(&self, head: &[u8], arrival: &Arrival) -> bool {
-        let (l4, end) = (usize::from(arrival.l4), usize::from(arrival.end));
-        if (arrival.l4, arrival.end) != (self.first.l4, self.first.end) {
-            return false;
-        }
-        let (ours, theirs) = (&self.packet.head()[..end], &head[..end]);
-        let options = match arrival.protocol {
-            Protocol::TCP => l4 + tcp::Header::LEN..end,
-            _ => end..end,
-        };
-        let extensions = match arrival.version {
-            Version::V6 if l4 > ipv6::Header::LEN => ipv6::Header::LEN..l4,
-            _ => 0..0,
-        };
-        // What the first extension header is, the fixed header says.
-        let same_kind = extensions.is_empty() || ours[ipv6::NEXT_HEADER_AT] == theirs[ipv6::NEXT_HEADER_AT];
-        same(&ours[options.clone()], &theirs[options])
-            && same_kind
-            && same(&ours[extensions.clone()], &theirs[extensions])
     }
 
     /// Makes sure that the headers can be rewritten when the packet is let go. Only headers are copied.
@@ -131,39 +118,39 @@ impl Held {
         true
     }
 
-    /// Joins the payload of `pkt`, which this packet accepts, by reference.
+    /// Joins the payload of `pkt`, which continues this packet, by reference.
     ///
     /// Returns whether the flow may be held further.
     #[inline]
-    pub(super) fn merge(&mut self, mut pkt: Packet, arrival: &Arrival) -> bool {
+    pub(super) fn merge(&mut self, mut pkt: Packet, step: Step) -> bool {
         if pkt.is_linear() && self.packet.frags().len() < MAX_FRAGS && self.packet.frag_list().is_empty() {
             let (buf, _, _) = pkt.into_parts();
-            return self.merge_buf(buf, arrival);
+            return self.merge_buf(buf, step);
         }
         pkt.meta.csum = Csum::Unnecessary;
-        pkt.pull(arrival.end.into());
+        pkt.pull(self.first.end.into());
         self.packet.append(pkt);
-        self.grown(arrival)
+        self.grown(step)
     }
 
     /// As [`merge`](Self::merge), for a packet that is one buffer and for which there is a slot.
     #[inline]
-    pub(super) fn merge_buf(&mut self, mut buf: Buf, arrival: &Arrival) -> bool {
-        buf.pull(arrival.end.into());
-        self.packet.push_frag(buf).expect("a free slot, just seen");
-        self.grown(arrival)
+    pub(super) fn merge_buf(&mut self, buf: Buf, step: Step) -> bool {
+        self.packet.push_frag_behind(buf, self.first.end.into()).expect("a free slot, just seen");
+        self.grown(step)
     }
 
     #[inline]
-    fn grown(&mut self, arrival: &Arrival) -> bool {
+    fn grown(&mut self, step: Step) -> bool {
+        let Step { payload, id, flags } = step;
         if self.count == 1 {
-            self.fixed_id = arrival.version == Version::V4 && arrival.id == self.first.id;
+            self.fixed_id = self.first.version == Version::V4 && id == self.first.id;
         }
         self.count += 1;
-        self.next_seq = self.next_seq.wrapping_add(arrival.payload);
-        self.last_flags = arrival.flags & LAST;
-        let full = arrival.protocol == Protocol::UDP && self.count == MAX_DATAGRAMS;
-        arrival.payload == self.first.payload && !full && !arrival.ends_flow()
+        self.next_seq = self.next_seq.wrapping_add(payload);
+        self.last_flags = flags & LAST;
+        let full = self.first.protocol == Protocol::UDP && self.count == MAX_DATAGRAMS;
+        payload == self.first.payload && !full && !flags.intersects(ENDING)
     }
 
     /// The packet as the stack gets it: alone as it came, or fat.
@@ -197,11 +184,70 @@ impl Held {
     }
 }
 
-/// Whether two stretches of options are equal. Those of time stamps, by far the most frequent, take no call.
+/// What a packet that continues another one has of its own.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    /// Bytes of payload.
+    payload: u32,
+    /// IPv4's identification.
+    id: u16,
+    flags: Flags,
+}
+
+/// The identification of the IPv4 header `theirs` of a packet of `len` bytes, if nothing else in it differs from `ours`
+/// but the length, which has to be right, and the check, which does too. Neither has options.
+#[inline]
+fn same_ipv4(ours: &[u8], theirs: &[u8], len: usize) -> Option<u16> {
+    /// The bits of the first 16 bytes that stay.
+    const STAYS: u128 = !0x0000_ffff_ffff_0000_0000_ffff_0000_0000;
+    let ((front, dst), (their_front, their_dst)) = (ours.split_first_chunk()?, theirs.split_first_chunk()?);
+    let differ = (u128::from_be_bytes(*front) ^ u128::from_be_bytes(*their_front)) & STAYS != 0;
+    let same = !differ && dst.first_chunk::<4>() == their_dst.first_chunk();
+    let header = ipv4::Header::ref_from(theirs).ok()?;
+    (same && header.total_len() == len && header.check_ok()).then(|| header.id())
+}
+
+/// Tells whether the IPv6 headers of a packet of `len` bytes are the same but for the length, which has to be right.
+#[inline]
+fn same_ipv6(ours: &[u8], theirs: &[u8], len: usize) -> bool {
+    let (Some((fixed, options)), Some((their_fixed, their_options))) =
+        (ours.split_first_chunk::<{ ipv6::Header::LEN }>(), theirs.split_first_chunk::<{ ipv6::Header::LEN }>())
+    else {
+        return false;
+    };
+    let right_len = ipv6::Header::ref_from(theirs).is_ok_and(|header| ipv6::Header::LEN + header.payload_len() == len);
+    right_len && fixed[..4] == their_fixed[..4] && fixed[6..] == their_fixed[6..] && same(options, their_options)
+}
+
+/// The flags of the TCP header `theirs`, if it comes next, and nothing else in it differs from `ours` but the check and
+/// flags that the last one may have. Congestion Window Reduced is the first one's alone (RFC 3168 §6.1.2).
+#[inline]
+fn same_tcp(ours: &[u8], theirs: &[u8], next_seq: u32) -> Option<Flags> {
+    /// The bits of ports, sequence number, acknowledgment, data offset, flags and window that stay.
+    const STAYS: u128 = !(0xffff_ffff << 64 | (LAST.bits() as u128 | Flags::CWR.bits() as u128) << 16);
+    let ((front, rest), (their_front, their_rest)) = (ours.split_first_chunk()?, theirs.split_first_chunk()?);
+    let differ = (u128::from_be_bytes(*front) ^ u128::from_be_bytes(*their_front)) & STAYS != 0;
+    let same = !differ && same(rest.get(2..)?, their_rest.get(2..)?);
+    let header = tcp::Header::ref_from(theirs).ok()?;
+    let is_next = header.seq() == next_seq && !header.flags().contains(Flags::CWR);
+    (same && is_next).then(|| header.flags())
+}
+
+/// Tells whether the UDP header `theirs`, in front of which are `len` bytes with it, is of the same ports, has the right
+/// length, and a check.
+#[inline]
+fn same_udp(ours: &[u8], theirs: &[u8], len: usize) -> bool {
+    let header = udp::Header::ref_from(theirs);
+    ours.first_chunk::<4>() == theirs.first_chunk() && header.is_ok_and(|udp| udp.len() == len && udp.check() != 0)
+}
+
+/// Whether two stretches of headers are equal. An urgent pointer alone or with options of time stamps, by far the most
+/// frequent, takes no call.
 #[inline]
 fn same(a: &[u8], b: &[u8]) -> bool {
-    match (a.as_array::<12>(), b.as_array::<12>()) {
-        (Some(a), Some(b)) => a == b,
-        _ => a.is_empty() && b.is_empty() || a == b,
+    match (a.len(), a.as_array::<14>(), b.as_array::<14>()) {
+        (_, Some(a), Some(b)) => a == b,
+        (2, ..) => a.first_chunk::<2>() == b.first_chunk() && b.len() == 2,
+        _ => a == b,
     }
 }

@@ -14,7 +14,7 @@ mod held;
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 
 use self::arrival::{Arrival, Class, View};
-use self::held::Held;
+use self::held::{Held, Step};
 use crate::checksum;
 
 /// Buckets that flows are spread over by hash (Linux `GRO_HASH_BUCKETS`).
@@ -33,6 +33,10 @@ pub struct Config {
     pub frag_list: bool,
 }
 
+/// How a packet continues one that is held.
+#[derive(Clone, Copy, Debug)]
+pub struct Joint(Step);
+
 /// The packets held by one worker for the links that it serves.
 #[derive(Debug)]
 pub struct Gro {
@@ -40,12 +44,14 @@ pub struct Gro {
     /// Each in order of arrival.
     buckets: [Vec<Held>; BUCKETS],
     held: usize,
+    /// The bucket and the place in it of the one that grew last.
+    latest: Option<(usize, usize)>,
 }
 
 impl Gro {
     /// Holds nothing yet.
     pub fn new(config: Config) -> Self {
-        Self { config, buckets: std::array::from_fn(|_| Vec::with_capacity(PER_BUCKET)), held: 0 }
+        Self { config, buckets: std::array::from_fn(|_| Vec::with_capacity(PER_BUCKET)), held: 0, latest: None }
     }
 
     /// How many packets are held.
@@ -68,51 +74,61 @@ impl Gro {
         }
     }
 
-    /// Merges a whole packet that is one buffer with the one that is held of its flow. The way of most packets that
-    /// come out of a tunnel: they need be no [`Packet`] for it.
-    ///
-    /// # Errors
-    /// `buf` itself, when that does not come to pass: it is for [`receive`](Self::receive).
+    /// Says how a whole packet that is one buffer of these bytes continues the one that grew last, if it does. That is
+    /// the way of most packets that come out of a tunnel: they need be no [`Packet`] for it.
     #[inline]
-    pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
-        let view = View { head: buf.bytes(), len: buf.len(), meta };
-        let Ok(Class::Segment(arrival)) = Class::parse(view, self.config.udp) else { return Err(buf) };
-        let bucket = &mut self.buckets[arrival.bucket(BUCKETS)];
-        let Some(at) = bucket.iter().position(|held| held.first.flow == arrival.flow) else { return Err(buf) };
-        let held = &mut bucket[at];
+    pub fn joint(&mut self, mem: &Memory, bytes: &[u8], meta: &Meta) -> Option<Joint> {
+        let (bucket, at) = self.latest?;
+        let held = self.buckets[bucket].get_mut(at)?;
+        let view = View { head: bytes, len: bytes.len(), meta };
+        let step = held.continued_by(view)?;
         let joins = meta.cut == Cut::Whole
-            && held.accepts(view.head, &arrival, meta)
             && held.has_slots(1)
-            && arrival.check_ok(view, |l4| checksum::sum(&view.head[l4..]));
-        if !joins || !held.own_headers(mem) {
-            return Err(buf);
+            && held.first.check_ok(view, |l4| checksum::sum(&bytes[l4..]))
+            && held.own_headers(mem);
+        joins.then_some(Joint(step))
+    }
+
+    /// Merges the buffer that `joint` was found for with the packet that it continues.
+    ///
+    /// # Panics
+    /// When something else has come in between.
+    #[inline]
+    pub fn join(&mut self, joint: Joint, buf: Buf, out: &mut Vec<Packet>) {
+        let (bucket, at) = self.latest.expect("the one that was asked about");
+        if !self.buckets[bucket][at].merge_buf(buf, joint.0) {
+            out.push(self.let_go(bucket, at));
         }
-        if !held.merge_buf(buf, &arrival) {
-            out.push(bucket.remove(at).finish());
-            self.held -= 1;
-        }
-        Ok(())
+    }
+
+    /// Lets go of one packet.
+    fn let_go(&mut self, bucket: usize, at: usize) -> Packet {
+        self.held -= 1;
+        self.latest = None;
+        self.buckets[bucket].remove(at).finish()
     }
 
     #[inline]
     fn receive_segment(&mut self, mem: &Memory, mut pkt: Packet, arrival: &Arrival, out: &mut Vec<Packet>) {
-        let bucket = &mut self.buckets[arrival.bucket(BUCKETS)];
+        let bucket = arrival.bucket(BUCKETS);
         let check_ok = |pkt: &Packet| arrival.check_ok(View::of(pkt), |l4| checksum::sum_of(pkt, l4, pkt.len()));
-        if let Some(at) = bucket.iter().position(|held| held.first.flow == arrival.flow) {
-            let held = &mut bucket[at];
-            let joins = pkt.meta.cut == Cut::Whole
-                && held.accepts(pkt.head(), arrival, &pkt.meta)
-                && (self.config.frag_list || held.has_slots_for(&pkt, arrival))
-                && check_ok(&pkt);
-            if joins && held.own_headers(mem) {
-                if !held.merge(pkt, arrival) {
-                    out.push(bucket.remove(at).finish());
-                    self.held -= 1;
+        if let Some(at) = self.buckets[bucket].iter().position(|held| held.first.flow == arrival.flow) {
+            let held = &mut self.buckets[bucket][at];
+            let step = held.continued_by(View::of(&pkt)).filter(|_| {
+                let has_slots = self.config.frag_list || held.has_slots_for(&pkt);
+                pkt.meta.cut == Cut::Whole && has_slots && check_ok(&pkt)
+            });
+            match step {
+                Some(step) if held.own_headers(mem) => {
+                    if held.merge(pkt, step) {
+                        self.latest = Some((bucket, at));
+                    } else {
+                        out.push(self.let_go(bucket, at));
+                    }
+                    return;
                 }
-                return;
+                _ => out.push(self.let_go(bucket, at)),
             }
-            out.push(bucket.remove(at).finish());
-            self.held -= 1;
         }
         if !arrival.may_be_first() || pkt.meta.cut != Cut::Whole || !check_ok(&pkt) {
             out.push(pkt);
@@ -121,11 +137,11 @@ impl Gro {
         if matches!(pkt.meta.csum, Csum::None | Csum::Complete(_)) {
             pkt.meta.csum = Csum::Unnecessary;
         }
-        if bucket.len() == PER_BUCKET {
-            out.push(bucket.remove(0).finish());
-            self.held -= 1;
+        if self.buckets[bucket].len() == PER_BUCKET {
+            out.push(self.let_go(bucket, 0));
         }
-        bucket.push(Held::new(pkt, *arrival));
+        self.latest = Some((bucket, self.buckets[bucket].len()));
+        self.buckets[bucket].push(Held::new(pkt, *arrival));
         self.held += 1;
     }
 
@@ -135,7 +151,7 @@ impl Gro {
             for bucket in &mut self.buckets {
                 out.extend(bucket.drain(..).map(Held::finish));
             }
-            self.held = 0;
+            (self.held, self.latest) = (0, None);
         }
     }
 
@@ -148,5 +164,6 @@ impl Gro {
             out.extend(gone.map(Held::finish));
             self.held -= out.len() - before;
         }
+        self.latest = None;
     }
 }

@@ -30,11 +30,10 @@ fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> O
     if !packet.is_linear() {
         return Some(packet);
     }
-    let meta = packet.meta.clone();
+    let Some(joint) = gro.joint(mem, packet.head(), &packet.meta) else { return Some(packet) };
     let (buf, ..) = packet.into_parts();
-    let mut packet = Packet::from_buf(gro.join(mem, buf, &meta, out).err()?);
-    packet.meta = meta;
-    Some(packet)
+    gro.join(joint, buf, out);
+    None
 }
 
 /// Runs the packets through GRO, in bursts that some of the steps end.

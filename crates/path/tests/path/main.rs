@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod bump;
+mod bursts;
 mod capture;
 mod common;
 mod forward;

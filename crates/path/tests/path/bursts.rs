@@ -1,0 +1,119 @@
+//! What comes out of a burst of ESP is what comes out of its packets one by one.
+
+use std::collections::BTreeMap;
+
+use base::Mib;
+use ipsec::{Dir, Limits, SaStats};
+use offload::Features;
+use packet::Packet;
+use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
+use wire::Spi;
+
+use crate::common::*;
+use crate::gateways::*;
+
+/// Bytes of payload in a segment.
+const PAYLOAD: usize = 500;
+
+/// Sixteen segments of each of two flows, one in a tunnel over IPv4, one in a tunnel over IPv6, and what the receiver
+/// is.
+fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
+    let mut near = gateways(sim::Medium::Cable, 1).nodes.remove(0);
+    let flows = [Flow::new("10.1.0.1", "10.2.0.1"), Flow::new("fd00:1::1", "fd00:2::1")];
+    let tunnels = [TUNNELS[0], TUNNELS[2]];
+    let nets = [("10.1.0.0/16", "10.2.0.0/16"), ("fd00:1::/32", "fd00:2::/32")];
+    let mut elsewhere = Node::new();
+    let mut frames = Vec::new();
+    for ((flow, tunnel), net) in flows.iter().zip(tunnels).zip(nets) {
+        link_pair(&mut near, &mut elsewhere, net, &tunnel.sas(0));
+        for nth in 0..16 {
+            near.rx_bytes(NOW, INSIDE, &flow.tcp(nth * PAYLOAD as u32, PAYLOAD));
+            frames.extend(near.tx(OUTSIDE).iter().map(Packet::to_vec));
+        }
+    }
+    let receiver = move || {
+        let mut far = Node::new();
+        far.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.2.0.254/16", "fd00:2::254/32"]);
+        far.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.2/24", "2001:db8::2/64"]);
+        for (tunnel, (src, dst)) in tunnels.into_iter().zip(nets) {
+            let mut sas = tunnel.sas(0);
+            sas[0].lifetime.hard = Limits { packets: limit, ..Limits::NONE };
+            far.path.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
+            for dir in [Dir::In, Dir::Fwd] {
+                far.path.ipsec.add_policy(policy(dir, src, dst, &sas)).unwrap();
+            }
+        }
+        far
+    };
+    (frames, receiver)
+}
+
+/// What may happen to a frame on its way.
+fn disturb(rng: &mut Rng, frames: &mut Vec<Vec<u8>>) {
+    for _ in 0..rng.below(12) {
+        let (at, other) = (rng.below(frames.len()), rng.below(frames.len()));
+        match rng.below(5) {
+            0 => frames.swap(at, other),
+            1 => frames.insert(at, frames[other].clone()),
+            // Anywhere: in the outer header, the SPI, the sequence number, what is encrypted, the ICV.
+            2 | 3 => {
+                let place = if rng.happens(500) { rng.below(60) } else { rng.below(frames[at].len()) };
+                frames[at][place] ^= 1 << rng.below(8);
+            }
+            _ => {
+                let len = rng.below(frames[at].len());
+                frames[at].truncate(len);
+            }
+        }
+    }
+}
+
+/// What a node made of what it was given.
+#[derive(Debug, PartialEq)]
+struct Made {
+    /// The bytes of each packet inside, as the wire would have them, by their flow.
+    inside: BTreeMap<Vec<u8>, Vec<Vec<u8>>>,
+    drops: Vec<(u32, base::DropReason, u64)>,
+    counted: Vec<(&'static str, u64)>,
+    sas: Vec<(Spi, SaStats, u64)>,
+}
+
+fn made(node: &mut Node) -> Made {
+    let mut inside: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for pkt in node.tx(INSIDE) {
+        let mut cut = Vec::new();
+        match pkt.meta.cut.gso() {
+            Some(_) => offload::gso::segment(&node.mem, &Features::NONE, pkt, 0, &mut cut).unwrap(),
+            None => cut.push(pkt),
+        }
+        for segment in cut {
+            let bytes = segment.to_vec();
+            let addresses = if bytes[0] >> 4 == 4 { &bytes[12..20] } else { &bytes[8..40] };
+            inside.entry(addresses.to_vec()).or_default().push(bytes);
+        }
+    }
+    let xfrm = Mib::ALL.iter().filter(|mib| mib.name().starts_with("Xfrm"));
+    let counted = xfrm.map(|&mib| (mib.name(), node.path.counters.get(mib))).filter(|&(_, n)| n > 0).collect();
+    let sas = node.path.ipsec.sad().iter().map(|sa| (sa.spi(), sa.stats(), sa.replay().top())).collect();
+    Made { inside, drops: node.drops(), counted, sas }
+}
+
+#[test]
+fn a_burst_is_opened_as_its_packets_are_one_by_one() {
+    let mut merged = 0;
+    for seed in 0..400 {
+        let mut rng = Rng::new(seed);
+        let limit = if rng.happens(300) { rng.below(20) as u64 + 1 } else { u64::MAX };
+        let (mut frames, receiver) = sealed(limit);
+        disturb(&mut rng, &mut frames);
+        let [mut one_by_one, mut at_once] = [receiver(), receiver()];
+        for frame in &frames {
+            one_by_one.rx_bytes(NOW, OUTSIDE, frame);
+        }
+        let burst = frames.iter().map(|frame| Packet::with_data(&at_once.mem, frame).unwrap()).collect();
+        at_once.rx(NOW, OUTSIDE, burst);
+        merged += usize::from(at_once.path.forwarded.packets < one_by_one.path.forwarded.packets);
+        assert_eq!(made(&mut at_once), made(&mut one_by_one), "seed {seed}");
+    }
+    assert!(merged > 300, "{merged} bursts were merged");
+}
