@@ -5,7 +5,7 @@ use std::time::{Duration, Instant as Clock};
 use base::{Counters, Instant};
 use packet::{Memory, Packet};
 use proptest::prelude::*;
-use reassembly::{Asker, Reassembly, Verdict};
+use reassembly::{Asker, Config, Limits, Reassembly, Verdict};
 use wire::Version;
 use wire::ip::Info;
 
@@ -84,6 +84,16 @@ proptest! {
     }
 
     #[test]
+    fn on_a_bad_day_each_packet_ends_in_one_place_and_what_came_in_time_is_delivered(
+        lens in prop::collection::vec(2_usize..20, 1..40),
+        seed in any::<u64>(),
+    ) {
+        for version in BOTH {
+            bad_day(version, &lens, seed);
+        }
+    }
+
+    #[test]
     fn a_damaged_train_leaves_no_memory_behind(
         lens in prop::collection::vec(any::<u8>(), 1..20),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 0_u8..8), 1..4),
@@ -92,6 +102,58 @@ proptest! {
         let packets = damaged(&lens, &damage, seed);
         model::hostile(&packets);
     }
+}
+
+/// Sends datagrams of so many fragments each over a wire that loses, doubles and delays.
+fn bad_day(version: Version, lens: &[usize], seed: u64) {
+    const DELAY_MS: u64 = 40;
+    let timeout = Duration::from_millis(100);
+    let Config { v4, v6, .. } = no_limits();
+    let [v4, v6] = [v4, v6].map(|limits| Limits { timeout, ..limits });
+    let mut world = World::with_config(version, Config { v4, v6, ..no_limits() });
+    let mut state = seed | 1;
+    let mut random = |below: u64| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state % below
+    };
+    let mut arrivals = Vec::new();
+    let mut complete = Vec::new();
+    for (id, &len) in lens.iter().enumerate() {
+        let mut all_came = true;
+        for n in 0..len {
+            let piece = if n + 1 < len { part(n * 400, 400) } else { last(n * 400, 33) };
+            let copies = [0, 2, 1][random(30).min(2) as usize];
+            all_came &= copies > 0;
+            for _ in 0..copies {
+                arrivals.push((5 * id as u64 + random(DELAY_MS), Piece { id: id as u32, ..piece }));
+            }
+        }
+        complete.extend(all_came.then_some(id));
+    }
+    arrivals.sort_by_key(|&(at, _)| at);
+    let mut expired = Vec::new();
+    for (at, piece) in arrivals {
+        world.now = Instant::from_nanos(at * 1_000_000);
+        world.reassembly.handle_timeout(world.now, |_| true, &mut world.counters, &mut expired);
+        world.send(piece);
+    }
+    world.drain();
+    let lost: u64 = world.dropped.iter().map(|&(_, packets)| packets).sum();
+    let late: u64 = expired.drain(..).map(|it| it.packets).sum();
+    let mut delivered = Vec::new();
+    for bytes in world.bytes() {
+        let fits =
+            |&id: &usize| bytes == Piece { id: id as u32, ..part(0, 0) }.whole(version, 400 * (lens[id] - 1) + 33);
+        // IPv6 has no identification once it is whole, and datagrams of one length are alike.
+        delivered.push((0..lens.len()).filter(|id| !delivered.contains(id)).find(fits).expect("one that was sent"));
+    }
+    let joined: usize = delivered.iter().map(|&id| lens[id]).sum();
+    assert_eq!(lost + late + joined as u64, world.sent, "{version}: each ends in one place");
+    assert!(delivered.len() >= complete.len(), "{version}: {delivered:?} of {complete:?}");
+    assert!(version == Version::V6 || complete.iter().all(|id| delivered.contains(id)), "{delivered:?}, {complete:?}");
+    world.assert_pages_came_home();
 }
 
 /// The packets of a few datagrams with single bits changed.
@@ -167,12 +229,6 @@ fn put_together(mem: &Memory, train: &[(Vec<u8>, Info)]) -> (Packet, Duration) {
     (whole.expect("a datagram"), took)
 }
 
-/// How long a train takes, at best.
-fn best_time(train: &[(Vec<u8>, Info)]) -> Duration {
-    let mem = Memory::heap();
-    (0..7).map(|_| put_together(&mem, train).1).min().expect("seven of them")
-}
-
 #[test]
 fn sixty_four_kib_in_pieces_of_8_bytes_take_linear_time_in_any_order() {
     type Order = fn(&mut [(Vec<u8>, Info)]);
@@ -184,14 +240,22 @@ fn sixty_four_kib_in_pieces_of_8_bytes_take_linear_time_in_any_order() {
     ];
     for version in BOTH {
         for (name, order) in orders {
-            let time = |count| {
+            let mem = Memory::heap();
+            let trains = [500, 8000].map(|count| {
                 let mut train = tiny(version, count);
                 order(&mut train);
-                best_time(&train)
-            };
-            let (short, long) = (time(500), time(8000));
-            // Sixteen times as many, and more of them outside the caches; in quadratic time it would be 256.
-            assert!(long < 100 * short, "{version} {name}: {short:?} for 500, {long:?} for 8000");
+                train
+            });
+            // Sixteen times as many, and more of them outside the caches; in quadratic time it would be 256. Others may use
+            // the processor too, so the best of a few attempts counts.
+            let mut best = [Duration::MAX; 2];
+            let is_linear = (0..50).any(|_| {
+                for (best, train) in best.iter_mut().zip(&trains) {
+                    *best = (*best).min(put_together(&mem, train).1);
+                }
+                best[1] < 100 * best[0]
+            });
+            assert!(is_linear, "{version} {name}: {best:?} for 500 and 8000");
         }
     }
 }
