@@ -20,6 +20,9 @@ pub(crate) struct Sums {
     pub(crate) reassembled: u64,
     pub(crate) busy: u64,
     pub(crate) rekeys: u64,
+    pub(crate) expired: u64,
+    pub(crate) without_sa: u64,
+    pub(crate) nested: u64,
 }
 
 impl Sums {
@@ -33,16 +36,25 @@ impl Sums {
         // The sender: what was never on a wire was dropped for a reason.
         let of_queue = drops(near, &[INSIDE], is_of_queue);
         let sealed = site.totals(from).sealed;
-        assert!(if of_queue == 0 { sealed == esp.sent } else { sealed > esp.sent }, "{told}");
+        // Between the end of an SA and its successor there is none. The inner one has counted what the outer one has not.
+        let no_sa = drops(near, &[INSIDE], is_without_sa);
+        let nested = site.plan.around.is_some();
+        let once_each = if nested { 2 * esp.sent } else { esp.sent };
+        let is_accounted = match (of_queue, no_sa) {
+            (0, 0) => sealed == once_each,
+            (0, _) => sealed == once_each || nested && sealed > once_each,
+            _ => sealed > once_each,
+        };
+        assert!(is_accounted, "{told}");
         let blocked = drops(near, &[INSIDE], |reason| reason == DropReason::PolicyBlock);
         assert_eq!(near.path.counters.get(Mib::XfrmOutPolBlock), blocked, "{told}");
         let too_big = drops(near, &[INSIDE], |reason| reason == DropReason::PacketTooBig);
-        assert_eq!(blocked + too_big + of_queue, drops(near, &[INSIDE, LinkId::NONE], |_| true), "{told}");
-        let (missing, whole) = (way.missing(), blocked + too_big);
-        assert!(whole <= missing && (missing == 0 || whole + of_queue > 0), "{missing} are missing: {told}");
+        assert_eq!(blocked + too_big + of_queue + no_sa, drops(near, &[INSIDE, LinkId::NONE], |_| true), "{told}");
+        let (missing, whole, perhaps) = (way.missing(), blocked + too_big, of_queue + no_sa);
+        assert!(whole <= missing && (missing == 0 || whole + perhaps > 0), "{missing} are missing: {told}");
         // Thin packets that GRO has joined are one when they are dropped.
-        assert!(site.plan.gro[0] || missing <= whole + of_queue, "{missing} are missing: {told}");
-        assert!(way.errors <= too_big + of_queue, "{told}");
+        assert!(site.plan.gro[0] || missing <= whole + perhaps, "{missing} are missing: {told}");
+        assert!(way.errors <= too_big + perhaps, "{told}");
 
         // The receiver: what the replay window lets pass was opened and all else refused; what was opened was delivered
         // or blocked.
@@ -58,14 +70,16 @@ impl Sums {
         assert!(unknown <= esp.damaged, "{told}");
         assert_eq!(totals.failed, drops(far, &WANS, |reason| reason == DropReason::EspIcv), "{told}");
         assert_eq!(totals.opened, esp.accepted, "{told}");
-        assert_eq!(esp.arrived, totals.opened + replayed + totals.failed + unknown, "{told}");
+        assert_eq!(esp.arrived + esp.peeled, totals.opened + replayed + totals.failed + unknown, "{told}");
         let stopped = drops(far, &WANS, |_| true) - replayed - totals.failed - unknown;
         assert_eq!(far.path.counters.get(Mib::XfrmInPolBlock), stopped, "{told}");
-        let undelivered = totals.opened - way.delivered;
+        let undelivered = totals.opened - esp.peeled - way.delivered;
         assert!(stopped <= undelivered && (undelivered == 0 || stopped > 0), "{undelivered} were stopped: {told}");
         assert!(site.plan.gro[1] || stopped == undelivered, "{undelivered} were stopped: {told}");
 
-        self.sealed += sealed;
+        self.without_sa += no_sa;
+        self.nested += esp.peeled;
+        self.sealed += esp.sent;
         self.delivered += way.delivered;
         self.lost += esp.lost;
         self.replayed += replayed;
@@ -77,11 +91,12 @@ impl Sums {
 
     /// A day on which nothing went wrong proves nothing.
     pub(crate) fn check_trouble(self, kind: Kind) {
-        let Self { sealed, delivered, lost, replayed, forged, blocked, too_big, reassembled, busy, rekeys } = self;
-        // Transport mode has no fragments (RFC 4303 §3.3.4).
-        let reassembled = if kind == Kind::Transport { 1 } else { reassembled };
-        let troubles = [lost, replayed, forged, blocked, too_big, reassembled, busy, rekeys];
-        assert!(troubles.iter().all(|&count| count > 0) && delivered > sealed / 2, "{self:?}");
+        let Self { sealed, delivered, lost, replayed, forged, blocked, too_big, busy, rekeys, expired, .. } = self;
+        // Transport mode has no fragments (RFC 4303 §3.3.4), and no SA around another here.
+        let of_tunnels = if kind == Kind::Transport { [1; 2] } else { [self.reassembled, self.nested] };
+        let of_all = [lost, replayed, forged, blocked, too_big, busy, rekeys, expired, self.without_sa];
+        let mut troubles = of_all.iter().chain(&of_tunnels);
+        assert!(troubles.all(|&count| count > 0) && delivered > sealed / 2, "{self:?}");
     }
 }
 
@@ -91,6 +106,11 @@ fn is_of_queue(reason: DropReason) -> bool {
         reason,
         DropReason::TxQueueFull | DropReason::NeighbourFailed | DropReason::NeighbourQueueFull | DropReason::LinkDown
     )
+}
+
+/// Whether it is an SA that was missing, or at its end.
+fn is_without_sa(reason: DropReason) -> bool {
+    matches!(reason, DropReason::PolicyNoState | DropReason::EspExpired | DropReason::EspState)
 }
 
 /// How many packets that came in by some links were dropped for some reasons.

@@ -1,5 +1,5 @@
 //! Two gateways on a very bad day: wires that lose, repeat, reorder and damage, devices that are busy, rekeys, routes
-//! that flip, policies that come and go, under traffic of every kind. Whatever happens, no payload is on the wire in
+//! that flip, policies that come and go, SAs within SAs, that end and are padded, under traffic of every kind. Whatever happens, no payload is on the wire in
 //! clear, nothing is delivered twice or that nobody sent, the order of a flow is the wire's, each packet is accounted
 //! for, and all memory comes back.
 //!
@@ -122,6 +122,7 @@ impl Day {
     fn pass(&mut self, how_long: Duration) {
         self.site.world.run(how_long);
         self.onlooker.look(&mut self.site, &mut self.ledger);
+        self.site.replace_expired();
         for host in 0..2 {
             let now = self.site.world.now();
             for pkt in self.site.world.hosts[host].take() {
@@ -142,6 +143,7 @@ impl Day {
             self.ledger.ways[at].finish();
         }
         sums.rekeys += self.site.rekeys;
+        sums.expired += self.site.expired;
         let Self { site, ledger, onlooker, .. } = &self;
         let nodes = site.world.nodes.iter().map(|node| &node.mem);
         let hosts = site.world.hosts.iter().map(|host| &host.mem);

@@ -35,14 +35,15 @@ pub(crate) struct Frames {
     pub(crate) damaged: u64,
     /// Those that a replay window lets pass.
     pub(crate) accepted: u64,
+    /// Those in which there is ESP again.
+    pub(crate) peeled: u64,
 }
 
 /// What is in a frame with ESP.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Sealed {
-    spi: u32,
-    /// The whole sequence number.
-    seq: u64,
+    /// The SPI and the whole sequence number of each SA, the outermost first.
+    layers: Vec<(u32, u64)>,
     unit: Unit,
 }
 
@@ -91,8 +92,10 @@ impl Onlooker {
                     assert!(clear || !has_payload(&bytes), "payload in clear: {bytes:02x?}");
                     let sealed = is_esp(&bytes, l3, site.plan.udp).then(|| {
                         self.esp[end].sent += 1;
-                        let (spi, seq, inside) = self.open(now, (wire, end), &bytes[l3..]);
-                        Sealed { spi, seq, unit: ledger.ways[1 - end].put_on_wire(wire, &inside) }
+                        let mut inside = bytes[l3..].to_vec();
+                        let layers = 1 + usize::from(site.plan.around.is_some());
+                        let layers = (0..layers).map(|_| self.open(now, (wire, end), &mut inside)).collect();
+                        Sealed { layers, unit: ledger.ways[1 - end].put_on_wire(wire, &inside) }
                     });
                     self.frames.insert((wire, frame), sealed);
                 }
@@ -100,22 +103,28 @@ impl Onlooker {
                     self.esp[end].lost += u64::from(self.frames[&(wire, frame)].is_some());
                 }
                 Fate::Arrived { damaged } => {
-                    let Some(Sealed { spi, seq, unit }) = self.frames[&(wire, frame)] else { continue };
-                    self.esp[end].arrived += 1;
+                    let Some(Sealed { layers, unit }) = &self.frames[&(wire, frame)] else { continue };
+                    let esp = &mut self.esp[end];
+                    esp.arrived += 1;
                     if damaged {
-                        self.esp[end].damaged += 1;
-                    } else if self.windows.entry(spi).or_default().accept(site.plan.window, seq) {
-                        self.esp[end].accepted += 1;
-                        ledger.ways[1 - end].arrive(unit);
+                        esp.damaged += 1;
+                        continue;
+                    }
+                    let mut accept =
+                        |&(spi, seq): &(u32, u64)| self.windows.entry(spi).or_default().accept(site.plan.window, seq);
+                    let accepted = layers.iter().take_while(|&layer| accept(layer)).count();
+                    esp.accepted += accepted as u64;
+                    esp.peeled += accepted.min(layers.len() - 1) as u64;
+                    if accepted == layers.len() {
+                        ledger.ways[1 - end].arrive(*unit);
                     }
                 }
             }
         }
     }
 
-    /// What is inside of an ESP packet, with its SPI and whole sequence number, which is above those before it on its
-    /// wire.
-    fn open(&mut self, now: Instant, (wire, end): (usize, usize), packet: &[u8]) -> (u32, u64, Vec<u8>) {
+    /// Opens an ESP packet, and says its SPI and whole sequence number, which is above those before it on its wire.
+    fn open(&mut self, now: Instant, (wire, end): (usize, usize), packet: &mut Vec<u8>) -> (u32, u64) {
         let pkt = Packet::with_data(&self.mem, packet).unwrap();
         let (mut opened, mut counters) = (Opened::default(), Counters::ZERO);
         let shadow = &mut self.shadows[wire][end];
@@ -125,7 +134,8 @@ impl Onlooker {
         assert_eq!(opened.packets.len(), 1, "{:?} {counters:?}: {packet:02x?}", opened.drops);
         let after = tops(shadow).into_iter().zip(before).find(|(after, before)| after > before);
         let ((spi, seq), _) = after.unwrap_or_else(|| panic!("overtaken on wire {wire}: {packet:02x?}"));
-        (spi, seq, opened.packets[0].to_vec())
+        *packet = opened.packets[0].to_vec();
+        (spi, seq)
     }
 }
 

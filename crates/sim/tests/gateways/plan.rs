@@ -1,7 +1,9 @@
 //! What one seed stands for: how the gateways are set up, and how bad the wires are.
 
-use ipsec::Mode;
+use std::time::Duration;
+
 use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
+use ipsec::{Lifetime, Limits, Mode};
 use offload::{CsumOffload, Features};
 use sim::{Medium, Rng, Wire};
 
@@ -40,6 +42,12 @@ pub(crate) struct Plan {
     pub(crate) window: u32,
     /// The last sequence number before the first packet.
     pub(crate) start: u64,
+    /// The mode of a second SA around each tunnel, if there is one.
+    pub(crate) around: Option<Mode>,
+    /// To how many bytes inner packets of tunnels are padded.
+    pub(crate) tfcpad: u32,
+    /// When SAs that send end.
+    pub(crate) lifetime: Lifetime,
     pub(crate) workers: [Worker; 2],
     /// Whether SAs say in which direction they are used.
     pub(crate) directed: bool,
@@ -61,6 +69,10 @@ impl Plan {
         // The upper half of a number is nothing that can be told without integrity.
         let esn = rng.happens(500) && !matches!(algorithm, Algorithm::Null);
         let wrap = u64::from(u32::MAX);
+        let arounds = [None, None, Some(Mode::Transport), Some(Mode::Tunnel)];
+        let around = rng.pick(&arounds).filter(|_| mode == Mode::Tunnel);
+        // Two SAs must leave IPv6 its least MTU, or their frames are fragmented.
+        let mtus = if around.is_some() { [1500, 1500, 1600, 9000] } else { [1500, 1500, 1400, 9000] };
         let starts = if esn { [0, wrap - 100, 3 * wrap - 40, 7 << 32] } else { [0, 0, 5000, wrap / 2] };
         Self {
             seed,
@@ -71,10 +83,13 @@ impl Plan {
             esn,
             window: *rng.pick(&[32, 64, 128, 1024, 4096]),
             start: *rng.pick(&starts),
+            around,
+            tfcpad: if mode == Mode::Tunnel { *rng.pick(&[0, 0, 100, 700, u32::MAX]) } else { 0 },
+            lifetime: lifetime(rng),
             workers: [worker(rng), worker(rng)],
             directed: mode == Mode::Transport || rng.happens(500),
             ethernet: !udp && rng.happens(300),
-            mtu: *rng.pick(&[1500, 1500, 1400, 9000]),
+            mtu: *rng.pick(&mtus),
             gro: [rng.happens(700), rng.happens(700)],
             features: [features(rng), features(rng)],
         }
@@ -102,6 +117,19 @@ impl Plan {
     pub(crate) const fn good_wire(&self) -> Wire {
         Wire::new(if self.udp { Medium::UdpSocket } else { Medium::Cable }, self.mtu)
     }
+}
+
+/// Soft limits and, a little further, hard ones: of nothing, packets, bytes or time.
+fn lifetime(rng: &mut Rng) -> Lifetime {
+    let soft = 1 + rng.below(300) as u64;
+    let hard = soft + rng.below(200) as u64;
+    let limits = |n: u64| match soft % 4 {
+        0 => Limits { packets: n, ..Limits::NONE },
+        1 => Limits { bytes: 2000 * n, ..Limits::NONE },
+        2 => Limits { added: Some(Duration::from_millis(n)), ..Limits::NONE },
+        _ => Limits { used: Some(Duration::from_millis(n)), ..Limits::NONE },
+    };
+    if rng.happens(500) { Lifetime::default() } else { Lifetime { soft: limits(soft), hard: limits(hard) } }
 }
 
 fn worker(rng: &mut Rng) -> Worker {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::{IfAddr, Instant, LinkId, SaId, TableId};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::{Pool, PoolCrypto};
-use ipsec::{Action, Dir, Mode, PortMask, SaConfig, SaDir, SaFlags};
+use ipsec::{Action, Dir, Event, Mode, PortMask, SaConfig, SaDir, SaExpired, SaFlags};
 use sim::{End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy, unique_mask};
 use wire::{Protocol, Spi};
 
@@ -35,13 +35,16 @@ pub(crate) struct Site {
     next_spi: u32,
     /// Statistics of SAs that are gone: those that sent from each gateway, and those that received at it.
     gone: [Totals; 2],
-    /// How many SAs were replaced.
+    /// How many SAs were replaced, and how many of them because they had ended.
     pub(crate) rekeys: u64,
+    pub(crate) expired: u64,
 }
 
 /// One direction that is protected by one SA at a time.
 struct Lane {
     from: usize,
+    /// Whether its SAs go around those of the lane before it.
+    is_around: bool,
     src: String,
     dst: String,
     reqid: u32,
@@ -110,10 +113,19 @@ impl Site {
             world.join(Wire::new(Medium::Guest, 0), End::Port(at, INSIDE), End::Host(at));
         }
         let lanes = lanes(&plan);
-        let mut site =
-            Self { world, plan, active: [0; 2], lanes, next_spi: FIRST_SPI, gone: [Totals::default(); 2], rekeys: 0 };
+        let mut site = Self {
+            world,
+            plan,
+            active: [0; 2],
+            lanes,
+            next_spi: FIRST_SPI,
+            gone: [Totals::default(); 2],
+            rekeys: 0,
+            expired: 0,
+        };
         for at in 0..2 {
             site.route_by(at, 0);
+            site.world.nodes[at].path.ipsec.set_listener(true);
         }
         for lane in 0..site.lanes.len() {
             site.add_policies(lane);
@@ -169,14 +181,16 @@ impl Site {
     }
 
     fn sa(&self, lane: &Lane, spi: u32, dir: Option<SaDir>) -> SaConfig {
-        let Plan { mode, udp, esn, window, start, .. } = self.plan;
+        let Plan { mode, udp, esn, window, start, around, .. } = self.plan;
+        let mode = around.filter(|_| lane.is_around).unwrap_or(mode);
+        let udp = udp && (lane.is_around || around.is_none());
         let sends = dir == Some(SaDir::Out);
         SaConfig {
             dir,
             reqid: lane.reqid,
             algorithm: self.plan.algorithm.clone(),
             replay_window: if sends { 0 } else { window },
-            flags: SaFlags { esn, af_unspec: mode == Mode::Tunnel, ..SaFlags::default() },
+            flags: SaFlags { esn, af_unspec: self.plan.mode == Mode::Tunnel, ..SaFlags::default() },
             oseq: if dir == Some(SaDir::In) { 0 } else { start },
             seq: if sends { 0 } else { start },
             ..esp(&lane.src, &lane.dst, spi, mode, udp)
@@ -188,19 +202,22 @@ impl Site {
     }
 
     fn add_policies(&mut self, lane: usize) {
-        let Lane { from, .. } = self.lanes[lane];
-        let sa = self.sa(&self.lanes[lane], 1, None);
+        let Lane { from, is_around, .. } = self.lanes[lane];
+        if is_around {
+            return;
+        }
+        let around = self.lanes.get(lane + 1).filter(|lane| lane.is_around);
+        let sas: Vec<SaConfig> = [&self.lanes[lane]].into_iter().chain(around).map(|it| self.sa(it, 1, None)).collect();
         for (src, dst) in nets(from, &self.lanes[lane], self.plan.mode) {
-            let sas = std::slice::from_ref(&sa);
             let node = &mut self.world.nodes[from];
             node.path
                 .ipsec
-                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Out, &src, &dst, sas) })
+                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Out, &src, &dst, &sas) })
                 .unwrap();
             let node = &mut self.world.nodes[1 - from];
             node.path
                 .ipsec
-                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Fwd, &src, &dst, sas) })
+                .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Fwd, &src, &dst, &sas) })
                 .unwrap();
         }
     }
@@ -245,12 +262,50 @@ impl Site {
     /// Does the next step of a rekey: the new SA is known, used, the old one unused, forgotten.
     pub(crate) fn rekey(&mut self, lane: usize) {
         let now = self.world.now();
-        match &self.lanes[lane].generations[..] {
-            [_] => drop(self.make_known(lane)),
-            [_, new] if new.step == Step::Known => self.advance(lane, 1),
-            [old, _] if old.step == Step::Used => self.advance(lane, 0),
-            [old, _] if now.since(old.since) > LONGEST_WAY => self.forget(lane),
+        let generations = &self.lanes[lane].generations;
+        let at = |step| generations.iter().position(|it| it.step == step);
+        let is_over = |it: &Generation| it.step == Step::Unused && now.since(it.since) > LONGEST_WAY;
+        let old = generations.iter().position(is_over);
+        let used = generations.iter().filter(|it| it.step == Step::Used).count();
+        match (at(Step::Known), at(Step::Used), old) {
+            (Some(known), ..) => self.advance(lane, known),
+            (None, Some(first), _) if used > 1 => self.advance(lane, first),
+            (.., Some(old)) => self.forget(lane, old),
+            _ if generations.len() == 1 => drop(self.make_known(lane)),
             _ => {}
+        }
+    }
+
+    /// Does what those who make keys do when they are told that an SA that sends is about to end, or has ended.
+    pub(crate) fn replace_expired(&mut self) {
+        for from in 0..2 {
+            let events: Vec<Event> = self.world.nodes[from].path.ipsec.take_events().collect();
+            assert_eq!(self.world.nodes[from].path.ipsec.lost_events(), 0);
+            for event in events {
+                let Event::SaExpired(SaExpired { hard, spi, stats, .. }) = event else { continue };
+                // An SA that was asked for in vain has none.
+                if spi.0 == 0 {
+                    continue;
+                }
+                let has_it = |it: &Generation| it.spi == spi.0;
+                let found = self.lanes.iter().position(|lane| lane.generations.iter().any(has_it)).expect("a lane's");
+                let lane = &mut self.lanes[found];
+                assert_eq!(lane.from, from, "an SA that receives does not end");
+                if hard {
+                    let now = self.world.now();
+                    let ended = lane.generations.iter_mut().find(|it| has_it(it)).expect("just found");
+                    assert_eq!(ended.step, Step::Used);
+                    (ended.step, ended.since) = (Step::Unused, now);
+                    self.gone[from].sealed += stats.packets;
+                    self.expired += 1;
+                }
+                if lane.generations.iter().all(|it| it.step != Step::Known) && !(hard && lane.has_used()) {
+                    self.make_known(found);
+                }
+                if !self.lanes[found].has_used() {
+                    self.rekey(found);
+                }
+            }
         }
     }
 
@@ -260,6 +315,8 @@ impl Site {
         let (from, Generation { spi, step, .. }) = (*from, &generations[generation]);
         let (spi, step) = (*spi, *step);
         let config = self.sa(&self.lanes[lane], spi, self.dir(SaDir::Out));
+        let tfcpad = if config.mode == Mode::Tunnel { self.plan.tfcpad } else { 0 };
+        let config = SaConfig { tfcpad, lifetime: self.plan.lifetime, ..config };
         let ipsec = &mut self.world.nodes[from].path.ipsec;
         let next = match step {
             Step::Known => {
@@ -277,9 +334,9 @@ impl Site {
         (generation.step, generation.since) = (next, now);
     }
 
-    fn forget(&mut self, lane: usize) {
+    fn forget(&mut self, lane: usize, generation: usize) {
         let Lane { from, dst, generations, .. } = &mut self.lanes[lane];
-        let (to, dst, old) = (1 - *from, dst.parse().unwrap(), generations.remove(0));
+        let (to, dst, old) = (1 - *from, dst.parse().unwrap(), generations.remove(generation));
         let old = self.world.nodes[to].path.ipsec.remove_sa(dst, Spi(old.spi), 0).unwrap();
         self.gone[to].add_received(&old.stats());
         self.rekeys += 1;
@@ -304,15 +361,20 @@ impl Site {
 
     /// The inner MTU of what a gateway sends, by family of the inner packet.
     pub(crate) fn inner_mtu(&self, from: usize, v6: bool) -> usize {
-        let lane = self
-            .lanes
-            .iter()
-            .find(|lane| lane.from == from && (self.plan.mode == Mode::Tunnel || lane.dst.contains(':') == v6));
-        let lane = lane.unwrap();
-        let spi = lane.generations.iter().find(|generation| generation.step == Step::Used).unwrap().spi;
-        let ipsec = &self.world.nodes[from].path.ipsec;
-        let id: SaId = ipsec.sad().by_spi(lane.dst.parse().unwrap(), Spi(spi), 0).unwrap();
-        ipsec.sa(id).unwrap().inner_mtu(self.plan.mtu)
+        let is_for = |lane: &&Lane| self.plan.mode == Mode::Tunnel || lane.dst.contains(':') == v6;
+        let lanes = self.lanes.iter().rev().filter(|lane| lane.from == from).filter(is_for);
+        lanes.fold(self.plan.mtu, |mtu, lane| {
+            let spi = lane.generations.iter().find(|generation| generation.step == Step::Used).unwrap().spi;
+            let ipsec = &self.world.nodes[from].path.ipsec;
+            let id: SaId = ipsec.sad().by_spi(lane.dst.parse().unwrap(), Spi(spi), 0).unwrap();
+            ipsec.sa(id).unwrap().inner_mtu(mtu)
+        })
+    }
+}
+
+impl Lane {
+    fn has_used(&self) -> bool {
+        self.generations.iter().any(|generation| generation.step == Step::Used)
     }
 }
 
@@ -334,16 +396,27 @@ fn threads() -> Arc<Pool> {
     Arc::clone(&THREADS)
 }
 
-/// In tunnel mode one lane each way for both inner families, in transport mode one for each.
+/// The `reqid` of SAs around tunnels.
+const AROUND: u32 = 10;
+
+/// In tunnel mode one lane each way for both inner families, and perhaps one around it; in transport mode one for each.
 fn lanes(plan: &Plan) -> Vec<Lane> {
     let mut lanes = Vec::new();
     for from in 0..2 {
-        let lane = |src: String, dst: String, reqid| Lane { from, src, dst, reqid, generations: Vec::new() };
+        let lane = |src: String, dst: String, reqid| {
+            let is_around = reqid == AROUND;
+            Lane { from, is_around, src, dst, reqid, generations: Vec::new() }
+        };
         let (a, b) = (from + 1, 2 - from);
         match plan.mode {
             Mode::Tunnel => {
                 let ends = ENDS[usize::from(plan.v6)];
-                lanes.push(lane(ends[from].to_owned(), ends[1 - from].to_owned(), 7));
+                let to_around = plan.around.map(|_| AROUND);
+                lanes.extend(
+                    [7].into_iter()
+                        .chain(to_around)
+                        .map(|reqid| lane(ends[from].to_owned(), ends[1 - from].to_owned(), reqid)),
+                );
             }
             _ => {
                 lanes.push(lane(format!("10.{a}.0.1"), format!("10.{b}.0.1"), 8));
