@@ -196,7 +196,7 @@ impl Ipsec {
         spd.handle_timeout(now, &mut sad.events, |policy| holds.purge(policy, DropReason::PolicyNoState));
         self.forget_policies();
         while let Some((policy, flow)) = self.holds.pop(now) {
-            match self.lookup(now, &flow, counters) {
+            match self.lookup_again(now, &flow, counters) {
                 Decision::Bypass | Decision::Protect(_) => self.holds.release(policy),
                 Decision::Hold(_) => self.holds.wait_longer(now, policy),
                 Decision::Drop(reason) => self.holds.purge(policy, reason),

@@ -23,7 +23,7 @@ pub enum Decision {
     Bypass,
     /// It goes through these SAs, at least one.
     Protect(Bundle),
-    /// It [waits](Ipsec::hold) until the SA that this policy asks for is there.
+    /// It [waits](Ipsec::hold) until the SA that this policy asks for is there, and those that wait for it already have left.
     Hold(PolicyId),
     /// It does not leave. The counter is counted.
     Drop(DropReason),
@@ -34,12 +34,53 @@ impl Ipsec {
     /// missing and [somebody listens](Self::set_listener), that one is told.
     #[inline]
     pub fn lookup(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> Decision {
+        let (policy, verdict) = self.verdict(flow);
+        if self.held() > 0
+            && let Some(policy) = policy
+            && verdict.lets_pass()
+            && self.is_behind_held(policy)
+        {
+            return Decision::Hold(policy);
+        }
+        self.decide(now, policy, verdict, flow, counters)
+    }
+
+    #[inline]
+    fn verdict(&mut self, flow: &Flowi) -> (Option<PolicyId>, Verdict) {
         let generation = self.generation();
         let Self { sad, spd, outbound, .. } = self;
-        let (policy, verdict) = outbound.get_or(generation, Dir::Out, flow, || {
+        outbound.get_or(generation, Dir::Out, flow, || {
             let policy = spd.lookup(Dir::Out, flow);
             (policy, resolve(sad, spd, policy, flow))
-        });
+        })
+    }
+
+    /// Tells whether packets wait that may go too, and are about to: no other one overtakes them.
+    #[cold]
+    fn is_behind_held(&mut self, policy: PolicyId) -> bool {
+        let Some(first) = self.holds.first_flow(policy) else { return false };
+        let may_go = self.verdict(&first).1.lets_pass();
+        if may_go {
+            self.holds.hurry(policy);
+        }
+        may_go
+    }
+
+    /// As [`lookup`](Self::lookup), for packets that have waited.
+    pub(crate) fn lookup_again(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> Decision {
+        let (policy, verdict) = self.verdict(flow);
+        self.decide(now, policy, verdict, flow, counters)
+    }
+
+    #[inline]
+    fn decide(
+        &mut self,
+        now: Instant,
+        policy: Option<PolicyId>,
+        verdict: Verdict,
+        flow: &Flowi,
+        counters: &mut Counters,
+    ) -> Decision {
         if let Some(policy) = policy {
             self.spd.touch(policy, now);
         }

@@ -35,6 +35,13 @@ pub(crate) enum Verdict {
     TooDeep,
 }
 
+impl Verdict {
+    #[inline]
+    pub(crate) const fn lets_pass(&self) -> bool {
+        matches!(self, Self::Bypass | Self::Protect(_))
+    }
+}
+
 /// Finds the SAs of the policy that is for `flow`.
 pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flowi) -> Verdict {
     let Some(policy) = policy.and_then(|policy| spd.get(policy)) else {

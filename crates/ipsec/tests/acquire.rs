@@ -266,6 +266,39 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
 }
 
 #[test]
+fn no_packet_overtakes_those_that_are_held_and_may_go() {
+    let mem = Memory::heap();
+    let mut node = node(true);
+    node.set_larval_drop(false);
+    let mut counters = Counters::ZERO;
+    hold(&mut node, &mem, at(1), 1, &mut counters).unwrap();
+    let id = node.add_sa(&sa(), mask()).unwrap();
+    // The SA is there, and one packet waits in front.
+    hold(&mut node, &mem, at(2), 2, &mut counters).unwrap();
+    assert_eq!(node.poll_timeout(), Some(at(0)), "there is nothing to wait for");
+    node.handle_timeout(at(2), &mut counters);
+    assert_eq!((node.take_released().len(), node.held()), (2, 0));
+    assert_eq!(node.lookup(at(2), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
+    assert_eq!(counters, Counters::ZERO);
+}
+
+#[test]
+fn a_packet_whose_sa_is_there_does_not_wait_for_that_of_another() {
+    let mem = Memory::heap();
+    let mut node = Ipsec::new();
+    node.set_larval_drop(false);
+    let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
+    let template = Template { src: None, dst: None, mode: Mode::Transport, ..template() };
+    node.add_policy(PolicyConfig { templates: vec![template], ..PolicyConfig::new(Dir::Out, any) }).unwrap();
+    let mut counters = Counters::ZERO;
+    hold(&mut node, &mem, at(1), 1, &mut counters).unwrap();
+    let other = Flowi { key: FlowKey { src: HERE[0], dst: THERE[0], ..flow(1).key }, ..flow(1) };
+    let id = node.add_sa(&SaConfig { mode: Mode::Transport, ..sa() }, mask()).unwrap();
+    assert_eq!(node.lookup(at(2), &other, &mut counters), Decision::Protect([id].into_iter().collect()));
+    assert_eq!((node.held(), counters), (1, Counters::ZERO));
+}
+
+#[test]
 fn packets_that_are_held_in_vain_are_dropped_in_the_end() {
     let mem = Memory::heap();
     let mut node = node(false);

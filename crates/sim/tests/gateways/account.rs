@@ -21,6 +21,7 @@ pub(crate) struct Sums {
     pub(crate) busy: u64,
     pub(crate) rekeys: u64,
     pub(crate) expired: u64,
+    pub(crate) held: u64,
     pub(crate) without_sa: u64,
     pub(crate) nested: u64,
 }
@@ -94,7 +95,7 @@ impl Sums {
         let Self { sealed, delivered, lost, replayed, forged, blocked, too_big, busy, rekeys, expired, .. } = self;
         // Transport mode has no fragments (RFC 4303 §3.3.4), and no SA around another here.
         let of_tunnels = if kind == Kind::Transport { [1; 2] } else { [self.reassembled, self.nested] };
-        let of_all = [lost, replayed, forged, blocked, too_big, busy, rekeys, expired, self.without_sa];
+        let of_all = [lost, replayed, forged, blocked, too_big, busy, rekeys, expired, self.held, self.without_sa];
         let mut troubles = of_all.iter().chain(&of_tunnels);
         assert!(troubles.all(|&count| count > 0) && delivered > sealed / 2, "{self:?}");
     }
@@ -110,7 +111,8 @@ fn is_of_queue(reason: DropReason) -> bool {
 
 /// Whether it is an SA that was missing, or at its end.
 fn is_without_sa(reason: DropReason) -> bool {
-    matches!(reason, DropReason::PolicyNoState | DropReason::EspExpired | DropReason::EspState)
+    use DropReason::{EspExpired, EspState, PolicyNoState, PolicyQueueFull};
+    matches!(reason, PolicyNoState | PolicyQueueFull | EspExpired | EspState)
 }
 
 /// How many packets that came in by some links were dropped for some reasons.

@@ -10,6 +10,7 @@ mod account;
 mod ledger;
 mod onlooker;
 mod plan;
+mod rekey;
 mod site;
 mod traffic;
 
@@ -131,11 +132,12 @@ impl Day {
         }
     }
 
-    /// All wires are well again, and what is still on its way arrives.
+    /// All wires are well again, SAs stay, and what is still on its way arrives.
     fn end(mut self, sums: &mut Sums) {
         for wire in 0..2 {
             self.site.world.set_wire(wire, self.site.plan.good_wire());
         }
+        self.site.stay();
         self.pass(Duration::from_secs(10));
         for at in 0..2 {
             sums.add_way(&self.site, &self.onlooker, &self.ledger, at);
@@ -144,6 +146,7 @@ impl Day {
         }
         sums.rekeys += self.site.rekeys;
         sums.expired += self.site.expired;
+        sums.held += self.site.held;
         let Self { site, ledger, onlooker, .. } = &self;
         let nodes = site.world.nodes.iter().map(|node| &node.mem);
         let hosts = site.world.hosts.iter().map(|host| &host.mem);

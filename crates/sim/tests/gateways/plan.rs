@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) tfcpad: u32,
     /// When SAs that send end.
     pub(crate) lifetime: Lifetime,
+    /// Whether packets wait for a missing SA.
+    pub(crate) holds: bool,
     pub(crate) workers: [Worker; 2],
     /// Whether SAs say in which direction they are used.
     pub(crate) directed: bool,
@@ -86,6 +88,7 @@ impl Plan {
             around,
             tfcpad: if mode == Mode::Tunnel { *rng.pick(&[0, 0, 100, 700, u32::MAX]) } else { 0 },
             lifetime: lifetime(rng),
+            holds: rng.happens(500),
             workers: [worker(rng), worker(rng)],
             directed: mode == Mode::Transport || rng.happens(500),
             ethernet: !udp && rng.happens(300),

@@ -7,17 +7,14 @@ use std::time::Duration;
 use base::{IfAddr, Instant, LinkId, SaId, TableId};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::{Pool, PoolCrypto};
-use ipsec::{Action, Dir, Event, Mode, PortMask, SaConfig, SaDir, SaExpired, SaFlags};
-use sim::{End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy, unique_mask};
+use ipsec::{Action, Dir, Lifetime, Mode, PortMask, SaConfig, SaDir, SaFlags};
+use sim::{End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy};
 use wire::{Protocol, Spi};
 
 use crate::plan::{Plan, Worker};
 
 pub(crate) const INSIDE: LinkId = LinkId(1);
 pub(crate) const WANS: [LinkId; 2] = [LinkId(2), LinkId(3)];
-
-/// How long a frame may be on its way, with everything that a bad wire does.
-const LONGEST_WAY: Duration = Duration::from_millis(50);
 
 /// The SPI of the first SA. None of them becomes zero, which is no ESP, by one flipped bit.
 const FIRST_SPI: u32 = 0xc001_0000;
@@ -31,36 +28,40 @@ pub(crate) struct Site {
     pub(crate) plan: Plan,
     /// Which wire each gateway sends by.
     active: [usize; 2],
-    lanes: Vec<Lane>,
-    next_spi: u32,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) next_spi: u32,
     /// Statistics of SAs that are gone: those that sent from each gateway, and those that received at it.
-    gone: [Totals; 2],
+    pub(crate) gone: [Totals; 2],
     /// How many SAs were replaced, and how many of them because they had ended.
     pub(crate) rekeys: u64,
     pub(crate) expired: u64,
+    /// How many packets were seen waiting for an SA.
+    pub(crate) held: u64,
+    /// When an SA that sends from now on ends.
+    pub(crate) lifetime: Lifetime,
 }
 
 /// One direction that is protected by one SA at a time.
-struct Lane {
-    from: usize,
+pub(crate) struct Lane {
+    pub(crate) from: usize,
     /// Whether its SAs go around those of the lane before it.
     is_around: bool,
     src: String,
-    dst: String,
+    pub(crate) dst: String,
     reqid: u32,
-    generations: Vec<Generation>,
+    pub(crate) generations: Vec<Generation>,
 }
 
 /// An SA, which comes and goes make-before-break.
-struct Generation {
-    spi: u32,
-    step: Step,
+pub(crate) struct Generation {
+    pub(crate) spi: u32,
+    pub(crate) step: Step,
     /// Since when.
-    since: Instant,
+    pub(crate) since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Step {
+pub(crate) enum Step {
     /// Its receiver knows it.
     Known,
     /// Its sender uses it.
@@ -112,7 +113,7 @@ impl Site {
         for at in 0..2 {
             world.join(Wire::new(Medium::Guest, 0), End::Port(at, INSIDE), End::Host(at));
         }
-        let lanes = lanes(&plan);
+        let (lanes, lifetime) = (lanes(&plan), plan.lifetime);
         let mut site = Self {
             world,
             plan,
@@ -122,10 +123,14 @@ impl Site {
             gone: [Totals::default(); 2],
             rekeys: 0,
             expired: 0,
+            held: 0,
+            lifetime,
         };
         for at in 0..2 {
             site.route_by(at, 0);
-            site.world.nodes[at].path.ipsec.set_listener(true);
+            let ipsec = &mut site.world.nodes[at].path.ipsec;
+            ipsec.set_listener(true);
+            ipsec.set_larval_drop(!site.plan.holds);
         }
         for lane in 0..site.lanes.len() {
             site.add_policies(lane);
@@ -180,7 +185,7 @@ impl Site {
         SaConfig { replay_window: 4096, dir: None, ..self.sa(&self.lanes[lane], spi, None) }
     }
 
-    fn sa(&self, lane: &Lane, spi: u32, dir: Option<SaDir>) -> SaConfig {
+    pub(crate) fn sa(&self, lane: &Lane, spi: u32, dir: Option<SaDir>) -> SaConfig {
         let Plan { mode, udp, esn, window, start, around, .. } = self.plan;
         let mode = around.filter(|_| lane.is_around).unwrap_or(mode);
         let udp = udp && (lane.is_around || around.is_none());
@@ -197,7 +202,7 @@ impl Site {
         }
     }
 
-    fn dir(&self, dir: SaDir) -> Option<SaDir> {
+    pub(crate) fn dir(&self, dir: SaDir) -> Option<SaDir> {
         self.plan.directed.then_some(dir)
     }
 
@@ -239,17 +244,6 @@ impl Site {
         }
     }
 
-    /// Lets the receiver of a lane know its next SA, and says which it is.
-    fn make_known(&mut self, lane: usize) -> u32 {
-        let spi = self.next_spi;
-        self.next_spi += 1;
-        let config = self.sa(&self.lanes[lane], spi, self.dir(SaDir::In));
-        let to = 1 - self.lanes[lane].from;
-        self.world.nodes[to].path.ipsec.add_sa(&config, unique_mask()).unwrap();
-        self.lanes[lane].generations.push(Generation { spi, step: Step::Known, since: self.world.now() });
-        spi
-    }
-
     /// The SAs of a lane that may be on the wire, the newest last.
     pub(crate) fn spis(&self) -> impl Iterator<Item = (usize, usize, u32)> + '_ {
         let of_lane = |(at, lane): (usize, &Lane)| {
@@ -257,89 +251,6 @@ impl Site {
             lane.generations.iter().map(move |generation| (at, from, generation.spi)).collect::<Vec<_>>()
         };
         self.lanes.iter().enumerate().flat_map(of_lane)
-    }
-
-    /// Does the next step of a rekey: the new SA is known, used, the old one unused, forgotten.
-    pub(crate) fn rekey(&mut self, lane: usize) {
-        let now = self.world.now();
-        let generations = &self.lanes[lane].generations;
-        let at = |step| generations.iter().position(|it| it.step == step);
-        let is_over = |it: &Generation| it.step == Step::Unused && now.since(it.since) > LONGEST_WAY;
-        let old = generations.iter().position(is_over);
-        let used = generations.iter().filter(|it| it.step == Step::Used).count();
-        match (at(Step::Known), at(Step::Used), old) {
-            (Some(known), ..) => self.advance(lane, known),
-            (None, Some(first), _) if used > 1 => self.advance(lane, first),
-            (.., Some(old)) => self.forget(lane, old),
-            _ if generations.len() == 1 => drop(self.make_known(lane)),
-            _ => {}
-        }
-    }
-
-    /// Does what those who make keys do when they are told that an SA that sends is about to end, or has ended.
-    pub(crate) fn replace_expired(&mut self) {
-        for from in 0..2 {
-            let events: Vec<Event> = self.world.nodes[from].path.ipsec.take_events().collect();
-            assert_eq!(self.world.nodes[from].path.ipsec.lost_events(), 0);
-            for event in events {
-                let Event::SaExpired(SaExpired { hard, spi, stats, .. }) = event else { continue };
-                // An SA that was asked for in vain has none.
-                if spi.0 == 0 {
-                    continue;
-                }
-                let has_it = |it: &Generation| it.spi == spi.0;
-                let found = self.lanes.iter().position(|lane| lane.generations.iter().any(has_it)).expect("a lane's");
-                let lane = &mut self.lanes[found];
-                assert_eq!(lane.from, from, "an SA that receives does not end");
-                if hard {
-                    let now = self.world.now();
-                    let ended = lane.generations.iter_mut().find(|it| has_it(it)).expect("just found");
-                    assert_eq!(ended.step, Step::Used);
-                    (ended.step, ended.since) = (Step::Unused, now);
-                    self.gone[from].sealed += stats.packets;
-                    self.expired += 1;
-                }
-                if lane.generations.iter().all(|it| it.step != Step::Known) && !(hard && lane.has_used()) {
-                    self.make_known(found);
-                }
-                if !self.lanes[found].has_used() {
-                    self.rekey(found);
-                }
-            }
-        }
-    }
-
-    fn advance(&mut self, lane: usize, generation: usize) {
-        let now = self.world.now();
-        let Lane { from, generations, .. } = &self.lanes[lane];
-        let (from, Generation { spi, step, .. }) = (*from, &generations[generation]);
-        let (spi, step) = (*spi, *step);
-        let config = self.sa(&self.lanes[lane], spi, self.dir(SaDir::Out));
-        let tfcpad = if config.mode == Mode::Tunnel { self.plan.tfcpad } else { 0 };
-        let config = SaConfig { tfcpad, lifetime: self.plan.lifetime, ..config };
-        let ipsec = &mut self.world.nodes[from].path.ipsec;
-        let next = match step {
-            Step::Known => {
-                ipsec.add_sa(&config, unique_mask()).unwrap();
-                Step::Used
-            }
-            Step::Used => {
-                let old = ipsec.remove_sa(config.dst, Spi(spi), 0).unwrap();
-                self.gone[from].sealed += old.stats().packets;
-                Step::Unused
-            }
-            Step::Unused => unreachable!("it is forgotten next"),
-        };
-        let generation = &mut self.lanes[lane].generations[generation];
-        (generation.step, generation.since) = (next, now);
-    }
-
-    fn forget(&mut self, lane: usize, generation: usize) {
-        let Lane { from, dst, generations, .. } = &mut self.lanes[lane];
-        let (to, dst, old) = (1 - *from, dst.parse().unwrap(), generations.remove(generation));
-        let old = self.world.nodes[to].path.ipsec.remove_sa(dst, Spi(old.spi), 0).unwrap();
-        self.gone[to].add_received(&old.stats());
-        self.rekeys += 1;
     }
 
     /// What the SAs that sent from, or received at, a gateway have counted in all.
@@ -372,14 +283,8 @@ impl Site {
     }
 }
 
-impl Lane {
-    fn has_used(&self) -> bool {
-        self.generations.iter().any(|generation| generation.step == Step::Used)
-    }
-}
-
 impl Totals {
-    const fn add_received(&mut self, stats: &ipsec::SaStats) {
+    pub(crate) const fn add_received(&mut self, stats: &ipsec::SaStats) {
         self.opened += stats.packets;
         self.replay += stats.replay;
         self.replay_window += stats.replay_window;
