@@ -1,6 +1,7 @@
 //! From a configuration to a plan that the worker only has to carry out: whatever can fail is done or tried here.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use base::{LinkId, Prefix};
 use control::Change;
@@ -17,7 +18,7 @@ use crate::error::CliError;
 /// What the worker was last told to be.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
-    config: Config,
+    config: Arc<Config>,
     /// The number of each link of `config`. One is never given twice, as in Linux.
     ids: Vec<LinkId>,
     last_id: u32,
@@ -27,7 +28,7 @@ pub(crate) struct Node {
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// The whole of it, to be shown.
-    pub(crate) config: Config,
+    pub(crate) config: Arc<Config>,
     /// Links that go.
     pub(crate) removed: Vec<LinkId>,
     /// Links that come.
@@ -50,7 +51,7 @@ pub(crate) struct Plan {
 
 impl Node {
     /// What it was last told.
-    pub(crate) const fn config(&self) -> &Config {
+    pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
@@ -98,8 +99,9 @@ impl Node {
             _ => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(udp).collect();
-        plan.config = new.clone();
-        Ok((Self { config: new, ids, last_id }, plan))
+        let config = Arc::new(new);
+        plan.config = Arc::clone(&config);
+        Ok((Self { config, ids, last_id }, plan))
     }
 }
 
@@ -228,7 +230,7 @@ mod tests {
         let to = "10.1.0.0/16".parse().unwrap();
         new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN });
         let (node, plan) = running(new.clone());
-        assert_eq!((node.config(), &plan.config), (&new, &new));
+        assert_eq!((node.config(), &*plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(1), "wan"));
         assert_eq!(plan.ports, [(LinkId(1), false)]);
         let fib = plan.fib.unwrap();

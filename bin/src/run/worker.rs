@@ -4,6 +4,7 @@
 //! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
 
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, SystemTime};
 
@@ -77,7 +78,7 @@ pub(crate) struct Worker {
     pub(crate) slots: Vec<Option<Slot>>,
     pub(crate) mem: Memory,
     /// What all this was made from.
-    pub(crate) config: control::Config,
+    pub(crate) config: Arc<control::Config>,
     clock: Clock,
     poller: Poller,
     inbox: Inbox,
@@ -98,7 +99,7 @@ impl Worker {
             path: Path::new(),
             slots: Vec::new(),
             mem: Memory::heap(),
-            config: control::Config::default(),
+            config: Arc::default(),
             clock: Clock::start(),
             poller: Poller::new(inbox.wake_fd())?,
             inbox,
