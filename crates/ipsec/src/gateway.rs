@@ -15,7 +15,6 @@ use crate::events::Event;
 use crate::flow_cache::FlowCache;
 use crate::hold::Holds;
 use crate::nat::Nat;
-use crate::policy::Decision;
 use crate::resolve::Verdict;
 use crate::sa::Sa;
 use crate::sad::{Sad, SpiRequest};
@@ -196,10 +195,11 @@ impl Ipsec {
         spd.handle_timeout(now, &mut sad.events, |policy| holds.purge(policy, DropReason::PolicyNoState));
         self.forget_policies();
         while let Some((policy, flow)) = self.holds.pop(now) {
-            match self.lookup_again(now, &flow, counters) {
-                Decision::Bypass | Decision::Protect(_) => self.holds.release(policy),
-                Decision::Hold(_) => self.holds.wait_longer(now, policy),
-                Decision::Drop(reason) => self.holds.purge(policy, reason),
+            if self.must_wait(now, &flow, counters) {
+                self.holds.wait_longer(now, policy);
+            } else {
+                // Each is judged by itself then: they need not be of one flow.
+                self.holds.release(policy);
             }
         }
     }

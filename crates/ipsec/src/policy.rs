@@ -66,10 +66,13 @@ impl Ipsec {
         may_go
     }
 
-    /// As [`lookup`](Self::lookup), for packets that have waited.
-    pub(crate) fn lookup_again(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> Decision {
+    /// Tells whether packets that wait, the first of them of `flow`, have to go on waiting. If so, and nobody knows what
+    /// for, whoever listens is told again.
+    pub(crate) fn must_wait(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> bool {
         let (policy, verdict) = self.verdict(flow);
-        self.decide(now, policy, verdict, flow, counters)
+        matches!(verdict, Verdict::Missing { .. })
+            && !self.larval_drop
+            && matches!(self.decide(now, policy, verdict, flow, counters), Decision::Hold(_))
     }
 
     #[inline]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{
-    Acquire, ConfigError, Decision, Dir, Event, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask, Released,
-    SaConfig, SaDir, Selector, SpiRequest, State, Template,
+    Acquire, Action, ConfigError, Decision, Dir, Event, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask,
+    Released, SaConfig, SaDir, Selector, SpiRequest, State, Template,
 };
 use packet::{Memory, Packet};
 use wire::{FlowKey, Protocol, Spi, Version};
@@ -296,6 +296,31 @@ fn a_packet_whose_sa_is_there_does_not_wait_for_that_of_another() {
     let id = node.add_sa(&SaConfig { mode: Mode::Transport, ..sa() }, mask()).unwrap();
     assert_eq!(node.lookup(at(2), &other, &mut counters), Decision::Protect([id].into_iter().collect()));
     assert_eq!((node.held(), counters), (1, Counters::ZERO));
+}
+
+#[test]
+fn packets_that_were_held_together_are_judged_each_by_itself() {
+    let mem = Memory::heap();
+    let mut node = node(true);
+    node.set_larval_drop(false);
+    let mut counters = Counters::ZERO;
+    for sport in [1, 2] {
+        let Decision::Hold(policy) = node.lookup(at(1), &flow(sport), &mut counters) else { panic!() };
+        node.hold(at(1), policy, &flow(sport), packet(&mem, 1)).unwrap();
+    }
+    let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
+    let selector = Selector { protocol: Some(Protocol::UDP), sport: PortMask::exactly(1), ..any };
+    let block = PolicyConfig { action: Action::Block, priority: 0, ..PolicyConfig::new(Dir::Out, selector) };
+    let general = node.spd().iter().next().unwrap().config.clone();
+    node.update_policy(PolicyConfig { priority: 9, ..general }).unwrap();
+    node.add_policy(block).unwrap();
+    node.handle_timeout(at(101), &mut counters);
+    let released = node.take_released();
+    assert!(matches!(released[..], [Released::Again(_), Released::Again(_)]), "{released:?}");
+    assert_eq!(counters, Counters::ZERO);
+    assert_eq!(node.lookup(at(101), &flow(1), &mut counters), Decision::Drop(DropReason::PolicyBlock));
+    assert!(matches!(node.lookup(at(101), &flow(2), &mut counters), Decision::Hold(_)));
+    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutPolBlock, 1));
 }
 
 #[test]
