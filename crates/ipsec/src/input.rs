@@ -159,7 +159,7 @@ impl Ipsec {
     /// Tells whether something waits to be [passed on](Self::pass_opened).
     #[inline]
     pub fn has_opened(&self) -> bool {
-        self.crypto.passing.is_some() || self.crypto.opening.len() > 0
+        self.crypto.passing.is_some() || self.crypto.opening.has_first()
     }
 
     /// Hands in what was collected if this thread opens it, so that what comes next is opened at once.

@@ -34,9 +34,19 @@ pub(crate) enum Job {
 
 /// Something that does the work of ciphers: threads, or a device.
 pub trait Crypto: fmt::Debug + Send {
+    /// Takes tasks off the front of `todo` that somebody else can begin with while more arrive.
+    fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>) {
+        let _ = (now, todo);
+    }
+
     /// Takes tasks off the front of `todo`, as many as it has room for, and appends to `done` those that are done by
     /// now, in whatever order. What it leaves in `todo` it is offered again, in the same order, next time.
     fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>);
+
+    /// Tells whether it is worth calling [`work`](Self::work) again at once: somebody is at a task.
+    fn is_at_it(&self) -> bool {
+        false
+    }
 
     /// When [`work`](Self::work) is to be called again at the latest. `None` while there is nothing to wait for.
     fn poll_timeout(&self) -> Option<Instant>;

@@ -1,8 +1,9 @@
 //! Threads that share the work of a burst with the worker that received it.
 //!
-//! The worker that hands work in does as much of it as anybody: it waits only for what others have begun, at most one
-//! task each. A burst of a single task is never handed out. Threads look for more for a while before they sleep, and
-//! are woken only when there is more than the worker itself takes up next; so one core never pays for them.
+//! Others begin while the worker that hands work in still takes in the burst, and when it is through it does as much as
+//! anybody: it passes on what is done, in order, and waits only for what others have begun, at most one task each. A
+//! burst of a single task is never handed out. Threads look for more for a while before they sleep, and are woken only
+//! when there is more than the worker itself takes up next; so one core never pays for them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,8 +20,10 @@ use super::{Crypto, Task};
 /// Tasks that may wait for a thread. What does not fit, its worker does itself.
 const WAITING: usize = 256;
 
-/// How often a thread looks for work in vain before it sleeps: some tens of microseconds.
-const LOOKS: u32 = 2_000;
+/// How often a thread looks for work in vain before it sleeps: some 200 microseconds, in which a worker receives or sends
+/// a burst (as long as Linux polls before it halts a virtual processor, `halt_poll_ns`). To be woken costs both sides
+/// more than a task.
+const LOOKS: u32 = 16_000;
 
 /// How often a worker looks for the end of others' work before it lets them have its core.
 const PATIENCE: u32 = 200;
@@ -57,6 +60,8 @@ struct Home {
 pub struct PoolCrypto {
     pool: Arc<Pool>,
     home: Arc<Home>,
+    /// How many of its tasks others have.
+    away: usize,
 }
 
 impl Pool {
@@ -170,54 +175,63 @@ impl PoolCrypto {
     /// A worker's share of `pool`.
     pub fn new(pool: Arc<Pool>) -> Self {
         let home = Home { done: ArrayQueue::new(WAITING), lost: AtomicBool::new(false) };
-        Self { pool, home: Arc::new(home) }
+        Self { pool, home: Arc::new(home), away: 0 }
     }
 
-    /// Hands out what fits. Tells how many tasks are away.
-    fn hand_out(&self, todo: &mut VecDeque<Task>) -> usize {
-        let mut away = 0;
-        while let Some(task) = todo.pop_front() {
-            if away == WAITING {
-                todo.push_front(task);
-                break;
-            }
-            match self.pool.shared.todo.push(Errand { task, home: Arc::clone(&self.home) }) {
-                Ok(()) => away += 1,
+    /// Takes back what is done.
+    fn collect(&mut self, done: &mut Vec<Task>) {
+        while let Some(task) = self.home.done.pop() {
+            done.push(task);
+            self.away -= 1;
+        }
+    }
+}
+
+impl Crypto for PoolCrypto {
+    /// The last one stays: it is this worker's own, so that a burst of a single task is never handed out.
+    fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>) {
+        let shared = &self.pool.shared;
+        let before = self.away;
+        while self.away < WAITING && todo.len() > 1 {
+            let Some(task) = todo.pop_front() else { break };
+            match shared.todo.push(Errand { task, home: Arc::clone(&self.home) }) {
+                Ok(()) => self.away += 1,
                 Err(errand) => {
                     todo.push_front(errand.task);
                     break;
                 }
             }
         }
-        away
+        shared.wake(self.away - before);
     }
-}
 
-impl Crypto for PoolCrypto {
-    /// All of it is done on return.
-    fn work(&mut self, _: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
-        let shared = &self.pool.shared;
-        // The last one is this worker's own.
-        let last = todo.pop_back();
-        let mut away = if todo.is_empty() { 0 } else { self.hand_out(todo) };
-        shared.wake(away);
-        for mut task in todo.drain(..).chain(last) {
-            task.run();
-            done.push(task);
-        }
+    /// At least one of those that there are is done on return.
+    fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        self.take(now, todo);
+        let before = done.len();
         let mut looks = 0;
-        while away > 0 {
-            if let Some(task) = self.home.done.pop() {
-                done.push(task);
-                away -= 1;
-            } else if let Some(errand) = shared.todo.pop() {
+        loop {
+            self.collect(done);
+            if done.len() > before {
+                return;
+            }
+            if let Some(errand) = self.pool.shared.todo.pop() {
                 errand.run();
+            } else if let Some(mut task) = todo.pop_front() {
+                task.run();
+                done.push(task);
+            } else if self.away == 0 {
+                return;
             } else {
                 assert!(!self.home.lost.load(SeqCst), "a crypto thread has panicked");
                 looks += 1;
                 if looks < PATIENCE { std::hint::spin_loop() } else { thread::yield_now() }
             }
         }
+    }
+
+    fn is_at_it(&self) -> bool {
+        self.away > 0
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -11,8 +11,8 @@ use super::{Crypto, Job, Task};
 use crate::open_job::{self, OpenJob};
 use crate::seal_job::SealJob;
 
-/// Bytes that make a task for others.
-const TASK: usize = 64 << 10;
+/// Bytes that make a task for others: of a burst of 64 packets there are then enough that all end at about the same time.
+const TASK: usize = 16 << 10;
 
 /// Bytes that may wait before work begins, so that what was written is still near when it is read.
 const WAITING: usize = 512 << 10;
@@ -124,13 +124,29 @@ impl Queue {
     fn hand_in(&mut self, now: Instant, task: Task) {
         self.waiting += task.bytes();
         self.todo.push_back(task);
+        if let Some(crypto) = &mut self.crypto {
+            let before = self.todo.len();
+            crypto.take(now, &mut self.todo);
+            self.away += before - self.todo.len();
+        }
         if self.waiting >= WAITING {
             self.work(now);
         }
     }
 
-    /// Gives the work to whoever does it, and puts what has come back into its place.
+    /// Has the work done until something is through that can be passed on, or as far as it goes without time passing.
     pub(crate) fn work(&mut self, now: Instant) {
+        loop {
+            self.work_once(now);
+            let mut all = self.former.iter().chain(&self.crypto);
+            if self.has_done() || !all.any(|crypto| crypto.is_at_it()) {
+                return;
+            }
+        }
+    }
+
+    /// Gives the work to whoever does it, and puts what has come back into its place.
+    fn work_once(&mut self, now: Instant) {
         if self.is_here() && self.away == 0 && self.todo.is_empty() {
             return;
         }
