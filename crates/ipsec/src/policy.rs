@@ -55,11 +55,11 @@ impl Ipsec {
         })
     }
 
-    /// Tells whether packets wait that may go too, and are about to: no other one overtakes them.
+    /// Tells whether packets wait that need not any more, and are about to leave: no other one overtakes them.
     #[cold]
     fn is_behind_held(&mut self, policy: PolicyId) -> bool {
         let Some(first) = self.holds.first_flow(policy) else { return false };
-        let may_go = self.verdict(&first).1.lets_pass();
+        let may_go = self.larval_drop || !matches!(self.verdict(&first).1, Verdict::Missing { .. });
         if may_go {
             self.holds.hurry(policy);
         }
