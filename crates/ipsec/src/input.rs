@@ -116,7 +116,7 @@ impl Ipsec {
     }
 
     /// Opens a packet that [goes on](Self::goes_on_with) where the one before it ended. `None` if what is inside comes
-    /// from [`pass_opened`](Self::pass_opened).
+    /// from [`pass_opened`](Self::pass_opened). It is not for any other packet, which would be lost.
     #[inline]
     pub fn open_next(&mut self, mem: &Memory, now: Instant, pkt: Packet, counters: &mut Counters) -> Option<Inner<'_>> {
         let Self { sad, crypto, nat, .. } = self;

@@ -6,10 +6,10 @@ use packet::{Memory, Packet};
 use crate::gateway::Ipsec;
 use crate::seal_job::SealJob;
 
-/// What becomes of the segments of a packet whose SA has ESP in UDP.
+/// What becomes of the segments of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Train {
-    /// They stay one fat UDP packet, for a link that cuts it.
+    /// They stay one fat UDP packet, for a link that cuts it, if the SA has ESP in UDP.
     Udp,
     /// Each is a packet of its own, and those of one page stay together ([`packet::Cut::Frames`]).
     Frames,

@@ -229,7 +229,7 @@ impl Path {
         let cut = match pkt.meta.cut {
             Cut::Gso(_) => gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut datagrams),
             Cut::Whole | Cut::Frames(_) | Cut::Fragment => {
-                datagrams.push(pkt);
+                pkt.into_frames(&mut datagrams);
                 Ok(())
             }
         };

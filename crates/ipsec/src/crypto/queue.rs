@@ -45,6 +45,8 @@ pub(crate) struct Queue {
     done: Vec<Task>,
     /// Lists of jobs that are through.
     pub(crate) spare_open: Vec<open_job::Storage>,
+    /// Those of this burst. How many a burst needs does then not depend on how quick others are.
+    resting: Vec<open_job::Storage>,
     pub(crate) spare_pages: Vec<Vec<(Buf, Range<usize>)>>,
 }
 
@@ -82,13 +84,17 @@ impl Queue {
 
     /// Keeps a job that is through, if this thread does the work, for what is like it; else what it consists of.
     pub(crate) fn keep(&mut self, done: OpenJob) {
-        let unlike = if self.is_here() { self.last.replace(done) } else { Some(done) };
-        self.spare_open.extend(unlike.map(OpenJob::into_storage));
+        if self.is_here() {
+            self.spare_open.extend(self.last.replace(done).map(OpenJob::into_storage));
+        } else {
+            self.resting.push(done.into_storage());
+        }
     }
 
     /// Ends a burst.
     pub(crate) fn rest(&mut self) {
         self.spare_open.extend(self.last.take().map(OpenJob::into_storage));
+        self.spare_open.append(&mut self.resting);
     }
 
     /// Hands in a packet to seal.
@@ -124,12 +130,16 @@ impl Queue {
     fn hand_in(&mut self, now: Instant, task: Task) {
         self.waiting += task.bytes();
         self.todo.push_back(task);
+        // They may all be done at once.
+        self.done.reserve(self.away + self.todo.len());
         if let Some(crypto) = &mut self.crypto {
             let before = self.todo.len();
             crypto.take(now, &mut self.todo);
             self.away += before - self.todo.len();
+            self.waiting = self.todo.iter().map(Task::bytes).sum();
         }
-        if self.waiting >= WAITING {
+        let is_half_full = self.sealing.len().max(self.opening.len()) >= PLACES / 2;
+        if is_half_full || self.waiting >= WAITING {
             self.work(now);
         }
     }

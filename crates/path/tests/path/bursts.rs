@@ -1,8 +1,11 @@
 //! What comes out of a burst of ESP is what comes out of its packets one by one.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use base::Mib;
+use ipsec::crypto::{Pool, PoolCrypto};
 use ipsec::{Dir, Limits, SaStats};
 use offload::Features;
 use packet::Packet;
@@ -116,4 +119,28 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
         assert_eq!(made(&mut at_once), made(&mut one_by_one), "seed {seed}");
     }
     assert!(merged > 300, "{merged} bursts were merged");
+}
+
+#[test]
+fn a_burst_of_many_small_packets_is_sealed_by_threads_without_loss() {
+    const PACKETS: u16 = 1100;
+    let mut world = tunnelled(TUNNELS[0], 1);
+    let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
+    for node in [&mut *near, &mut *far] {
+        let pool = Pool::new(NonZeroUsize::MIN, |_| {}).unwrap();
+        node.path.ipsec.set_crypto(Some(Box::new(PoolCrypto::new(Arc::new(pool)))));
+    }
+    let flow = Flow::new("10.1.0.1", "10.2.0.1");
+    let burst = (0..PACKETS).map(|sport| Packet::with_data(&near.mem, &Flow { sport, ..flow }.udp(20)).unwrap());
+    let burst = burst.collect();
+    near.rx(NOW, INSIDE, burst);
+    let frames = near.tx(OUTSIDE);
+    assert_eq!((frames.len(), near.drops()), (PACKETS.into(), vec![]));
+    let burst = frames.iter().map(|frame| Packet::with_data(&far.mem, frame.head()).unwrap()).collect();
+    far.rx(NOW, OUTSIDE, burst);
+    // GRO holds packets of several flows, of which none waits for another.
+    let mut ports: Vec<_> =
+        far.tx(INSIDE).iter().map(|pkt| u16::from_be_bytes([pkt.head()[20], pkt.head()[21]])).collect();
+    ports.sort_unstable();
+    assert_eq!((ports, far.drops()), ((0..PACKETS).collect(), vec![]));
 }
