@@ -148,8 +148,8 @@ impl GatewayFigures {
                 grown(rx_before.wan.rx_wire_packets, rx_after.wan.rx_wire_packets),
                 grown(rx_before.wan.rx_calls, rx_after.wan.rx_calls),
             ),
-            tx_copied_bytes_per_byte: tx_copies.values().sum(),
-            rx_copied_bytes_per_byte: rx_copies.values().sum(),
+            tx_copied_bytes_per_byte: tx_copies.values().fold(0.0, |all, copied| all + copied),
+            rx_copied_bytes_per_byte: rx_copies.values().fold(0.0, |all, copied| all + copied),
             copies: named("tx", tx_copies).chain(named("rx", rx_copies)).collect(),
         }
     }
