@@ -7,7 +7,7 @@ use base::SaId;
 use offload::checksum;
 use packet::{Buf, Csum, Cut, Meta, Packet};
 use wire::esp::{Header, Trailer};
-use wire::ip::Info;
+use wire::ip::{self, Info};
 use wire::{Protocol, Spi, Version, ipv4, ipv6};
 
 use crate::config::Mode;
@@ -72,6 +72,12 @@ impl Outer {
         let port = self.headers.get(at..at + 2).filter(|_| self.is_udp)?;
         Some(SocketAddr::new(self.info.src, u16::from_be_bytes([port[0], port[1]])))
     }
+
+    /// Tells whether other headers differ from these in length, identification and the checksum over them alone.
+    #[inline]
+    fn is_like(&self, headers: &[u8]) -> bool {
+        ip::same_headers(self.info.version(), &self.headers, headers)
+    }
 }
 
 /// One ESP packet.
@@ -125,39 +131,6 @@ pub(crate) struct Storage {
     segments: Vec<Segment>,
     bufs: Vec<Buf>,
     scratch: Vec<u8>,
-}
-
-impl Outer {
-    /// Tells whether other headers differ from these in length, identification and the checksum over them alone.
-    #[inline]
-    fn is_like(&self, headers: &[u8]) -> bool {
-        /// The bits of an IPv4 header's first 16 bytes that do not change from packet to packet.
-        const CONSTANT: u128 =
-            u128::from_be_bytes([0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]);
-        let ours = self.headers.as_slice();
-        if ours.len() != headers.len() {
-            return false;
-        }
-        match self.info.version() {
-            Version::V4 => match (ours.split_first_chunk(), headers.split_first_chunk()) {
-                (Some((&ours, our_rest)), Some((&theirs, their_rest))) => {
-                    let differs = (u128::from_be_bytes(ours) ^ u128::from_be_bytes(theirs)) & CONSTANT != 0;
-                    !differs && same(our_rest, their_rest)
-                }
-                _ => false,
-            },
-            Version::V6 => ours.get(..4) == headers.get(..4) && ours.get(6..) == headers.get(6..),
-        }
-    }
-}
-
-/// Whether two stretches of headers are equal. The last 4 bytes of a plain IPv4 header take no call.
-#[inline]
-fn same(a: &[u8], b: &[u8]) -> bool {
-    match (a.as_array::<4>(), b.as_array::<4>()) {
-        (Some(a), Some(b)) => a == b,
-        _ => a == b,
-    }
 }
 
 impl OpenJob {
@@ -370,17 +343,8 @@ fn examine(text: &[u8], sums: bool) -> State {
         None | Some(0) => State::Malformed,
         Some(len) => {
             let payload = &text[..len];
-            let sum = (sums && is_tcp(payload)).then(|| checksum::sum(payload) as u16);
+            let sum = (sums && ip::is_plain_tcp(payload)).then(|| checksum::sum(payload) as u16);
             State::Open { payload_len: len as u32, next_header: trailer.next_header, sum }
         }
-    }
-}
-
-/// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.
-fn is_tcp(packet: &[u8]) -> bool {
-    match packet.first() {
-        Some(0x45) => packet.get(ipv4::PROTOCOL_AT) == Some(&Protocol::TCP.0),
-        Some(0x60..=0x6f) => packet.get(ipv6::NEXT_HEADER_AT) == Some(&Protocol::TCP.0),
-        _ => false,
     }
 }

@@ -9,9 +9,9 @@ use ipsec::Inner;
 use offload::{Gro, ip_headers};
 use packet::{Csum, Cut, Memory, Packet};
 use wire::eth::{self, EtherType};
-use wire::ip::Info;
-use wire::ipv4::{self, Ipv4, Opt};
-use wire::{FlowKey, MacAddr, Protocol, Spi, Version, ipv6, tcp, udp};
+use wire::ip::{self, Info};
+use wire::ipv4::{Ipv4, Opt};
+use wire::{FlowKey, MacAddr, Protocol, Spi, Version, tcp, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Ports, Turn};
@@ -203,7 +203,7 @@ impl Path {
 
     /// Gives TCP to GRO, which looks at it closely enough, and IP input later. Anything else may be ESP again.
     pub(crate) fn pass(&mut self, turn: Turn<'_>, pkt: Packet) {
-        if is_tcp(pkt.head()) { self.glue(turn, pkt) } else { self.open(turn, pkt, Framing::NONE) }
+        if ip::is_plain_tcp(pkt.head()) { self.glue(turn, pkt) } else { self.open(turn, pkt, Framing::NONE) }
     }
 
     /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here: at this node, or at a host that it opens ESP
@@ -382,15 +382,6 @@ fn take(
         Inner::Dropped(reason, link) => ports.drop(link, reason),
     }
     ControlFlow::Continue(())
-}
-
-/// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.
-fn is_tcp(head: &[u8]) -> bool {
-    match head.first() {
-        Some(0x45) => head.get(ipv4::PROTOCOL_AT) == Some(&Protocol::TCP.0),
-        Some(0x60..=0x6f) => head.get(ipv6::NEXT_HEADER_AT) == Some(&Protocol::TCP.0),
-        _ => false,
-    }
 }
 
 /// Tells whether an unfinished checksum is that of the packet's own TCP or UDP.

@@ -118,6 +118,46 @@ pub struct Info {
     pub flow_label: u32,
 }
 
+/// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.
+#[inline]
+pub fn is_plain_tcp(packet: &[u8]) -> bool {
+    match packet.first() {
+        Some(0x45) => packet.get(ipv4::PROTOCOL_AT) == Some(&Protocol::TCP.0),
+        Some(0x60..=0x6f) => packet.get(ipv6::NEXT_HEADER_AT) == Some(&Protocol::TCP.0),
+        _ => false,
+    }
+}
+
+/// Tells whether two packets' IP headers of that version, with options and extension headers, are the same but for what
+/// differs from packet to packet of one flow: the length, and IPv4's identification and checksum.
+#[inline]
+pub fn same_headers(version: Version, ours: &[u8], theirs: &[u8]) -> bool {
+    /// The bits of an IPv4 header's first 16 bytes that stay.
+    const STAYS: u128 = !0x0000_ffff_ffff_0000_0000_ffff_0000_0000;
+    match version {
+        Version::V4 => match (ours.split_first_chunk(), theirs.split_first_chunk()) {
+            (Some((&front, rest)), Some((&their_front, their_rest))) => {
+                let differ = (u128::from_be_bytes(front) ^ u128::from_be_bytes(their_front)) & STAYS != 0;
+                // The destination, which is all the rest of nearly every header, takes no call.
+                let same_rest = match (rest.as_array::<4>(), their_rest.as_array::<4>()) {
+                    (Some(dst), Some(their_dst)) => dst == their_dst,
+                    _ => rest == their_rest,
+                };
+                !differ && same_rest
+            }
+            _ => false,
+        },
+        Version::V6 => match (ours.split_first_chunk(), theirs.split_first_chunk()) {
+            (Some((fixed, rest)), Some((their_fixed, their_rest))) => {
+                let (fixed, their_fixed): (&[u8; ipv6::Header::LEN], &[u8; ipv6::Header::LEN]) = (fixed, their_fixed);
+                let same_rest = rest.is_empty() && their_rest.is_empty() || rest == their_rest;
+                fixed[..4] == their_fixed[..4] && fixed[6..] == their_fixed[6..] && same_rest
+            }
+            _ => false,
+        },
+    }
+}
+
 impl Info {
     /// Looks at a packet of `packet_len` bytes, of which `head` holds at least the headers. Checks version, lengths,
     /// the IPv4 header checksum (RFC 1812 §5.2.2) and the chain of IPv6 extension headers.
@@ -343,6 +383,29 @@ mod tests {
                 let got = ecn.in_tos(tos);
                 assert_eq!((got >> 2, Ecn::from_tos(got)), (tos >> 2, ecn));
             }
+        }
+    }
+
+    #[test]
+    fn headers_are_the_same_whatever_their_length_identification_and_check() {
+        let v4: Vec<u8> = [0x45].into_iter().chain(1..20).collect();
+        let v6: Vec<u8> = [0x60].into_iter().chain(1..40).collect();
+        let options = |header: &[u8], n: usize| [header, &vec![7; n]].concat();
+        let headers = [
+            (Version::V4, v4.clone(), vec![2, 3, 4, 5, 10, 11]),
+            (Version::V4, options(&v4, 8), vec![2, 3, 4, 5, 10, 11]),
+            (Version::V6, v6.clone(), vec![4, 5]),
+            (Version::V6, options(&v6, 8), vec![4, 5]),
+        ];
+        for (version, ours, free) in headers {
+            assert!(same_headers(version, &ours, &ours));
+            assert!(!same_headers(version, &ours, &options(&ours, 4)), "longer");
+            for bit in 0..8 * ours.len() {
+                let mut theirs = ours.clone();
+                theirs[bit / 8] ^= 1 << (bit % 8);
+                assert_eq!(same_headers(version, &ours, &theirs), free.contains(&(bit / 8)), "{version}, bit {bit}");
+            }
+            assert!(!same_headers(version, &ours[..10], &ours[..10]), "no whole header");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet};
 use wire::tcp::{self, Flags};
-use wire::{Protocol, Version, ipv4, ipv6, udp};
+use wire::{Protocol, Version, ip, ipv4, ipv6, udp};
 
 use super::arrival::{Arrival, ENDING, LAST, View};
 use crate::gso::MAX_SEGMENTS;
@@ -194,29 +194,20 @@ pub(super) struct Step {
     flags: Flags,
 }
 
-/// The identification of the IPv4 header `theirs` of a packet of `len` bytes, if nothing else in it differs from `ours`
-/// but the length, which has to be right, and the check, which does too. Neither has options.
+/// The identification of the IPv4 header `theirs` of a packet of `len` bytes, if it goes on where `ours` ended but for the
+/// identification itself: length and check are right. Neither has options.
 #[inline]
 fn same_ipv4(ours: &[u8], theirs: &[u8], len: usize) -> Option<u16> {
-    /// The bits of the first 16 bytes that stay.
-    const STAYS: u128 = !0x0000_ffff_ffff_0000_0000_ffff_0000_0000;
-    let ((front, dst), (their_front, their_dst)) = (ours.split_first_chunk()?, theirs.split_first_chunk()?);
-    let differ = (u128::from_be_bytes(*front) ^ u128::from_be_bytes(*their_front)) & STAYS != 0;
-    let same = !differ && dst.first_chunk::<4>() == their_dst.first_chunk();
     let header = ipv4::Header::ref_from(theirs).ok()?;
-    (same && header.total_len() == len && header.check_ok()).then(|| header.id())
+    let same = ip::same_headers(Version::V4, ours, theirs) && header.total_len() == len && header.check_ok();
+    same.then(|| header.id())
 }
 
 /// Tells whether the IPv6 headers of a packet of `len` bytes are the same but for the length, which has to be right.
 #[inline]
 fn same_ipv6(ours: &[u8], theirs: &[u8], len: usize) -> bool {
-    let (Some((fixed, options)), Some((their_fixed, their_options))) =
-        (ours.split_first_chunk::<{ ipv6::Header::LEN }>(), theirs.split_first_chunk::<{ ipv6::Header::LEN }>())
-    else {
-        return false;
-    };
     let right_len = ipv6::Header::ref_from(theirs).is_ok_and(|header| ipv6::Header::LEN + header.payload_len() == len);
-    right_len && fixed[..4] == their_fixed[..4] && fixed[6..] == their_fixed[6..] && same(options, their_options)
+    right_len && ip::same_headers(Version::V6, ours, theirs)
 }
 
 /// The flags of the TCP header `theirs`, if it comes next, and nothing else in it differs from `ours` but the check and
