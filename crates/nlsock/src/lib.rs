@@ -1,0 +1,277 @@
+//! How a netlink socket is carried over a Unix socket: what the preload library and the daemon say to each other.
+//!
+//! The daemon listens at [`socket_path`], `AF_UNIX` and `SOCK_SEQPACKET`. A program's netlink socket becomes one
+//! connection to it. Records stay records, so `poll`, `MSG_PEEK`, `MSG_TRUNC`, non-blocking mode, `fork` and `dup` of
+//! that descriptor behave as on a netlink socket, with four bytes in front of each datagram:
+//!
+//! - To the daemon, a word that says what follows ([`ToDaemon`]). All words are in the host's byte order.
+//!
+//!   | word | what follows |
+//!   |---|---|
+//!   | 0 | netlink messages, as the program wrote them |
+//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol); the first datagram of a connection |
+//!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
+//!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
+//!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
+//!
+//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0 and a multicast group's number are
+//!   followed by netlink messages, [`OVERRUN`] by nothing.
+//!
+//! Each call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the daemon is done with
+//! the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and has its `errno`,
+//! whatever lies unread in the connection. Calls are not answered where they have no descriptor.
+//!
+//! Who the peer is, the daemon knows from `SO_PEERCRED`. A program that sends before it binds has its library bind it
+//! (port 0, no groups) first, as Linux does. A connection that breaks these rules is closed.
+#![forbid(unsafe_code)]
+
+use std::path::{Path, PathBuf};
+
+/// The longest datagram of netlink messages that the daemon reads: `sendmsg` answers `EMSGSIZE` above.
+pub const MAX_DATA: usize = 64 << 10;
+
+/// The length of the word in front of each datagram.
+pub const WORD: usize = 4;
+
+/// The word in front of what was lost: notifications were dropped here, because the program reads too slowly. Its next
+/// call to receive fails with `ENOBUFS`, once.
+pub const OVERRUN: u32 = u32::MAX;
+
+/// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. Others are answered
+/// [`EPROTONOSUPPORT`](errno::EPROTONOSUPPORT).
+pub mod protocol {
+    /// Links, addresses, routes, rules, neighbours.
+    pub const ROUTE: u32 = 0;
+    /// SAs and policies.
+    pub const XFRM: u32 = 6;
+    /// Families by name.
+    pub const GENERIC: u32 = 16;
+}
+
+/// Linux's numbers for options at `SOL_NETLINK`. Others are answered [`ENOPROTOOPT`](errno::ENOPROTOOPT).
+pub mod option {
+    /// Joins the group of that number.
+    pub const ADD_MEMBERSHIP: u32 = 1;
+    /// Leaves the group of that number.
+    pub const DROP_MEMBERSHIP: u32 = 2;
+    /// Has the group told with each datagram; the library's own matter, by the word in front.
+    pub const PKTINFO: u32 = 3;
+    /// Has the sender of a broadcast told of failures; accepted, without effect.
+    pub const BROADCAST_ERROR: u32 = 4;
+    /// Leaves lost notifications untold.
+    pub const NO_ENOBUFS: u32 = 5;
+    /// Notifications of other namespaces; accepted, without effect.
+    pub const LISTEN_ALL_NSID: u32 = 8;
+    /// Leaves the request's payload out of an error's message.
+    pub const CAP_ACK: u32 = 10;
+    /// Puts the reason and the offending attribute into an error's message.
+    pub const EXT_ACK: u32 = 11;
+    /// Has requests for dumps checked, and their filters honoured.
+    pub const GET_STRICT_CHK: u32 = 12;
+}
+
+/// What an [`Answer`] holds when a call is refused.
+pub mod errno {
+    /// Only the superuser and the daemon's own user may join that group.
+    pub const EPERM: i32 = 1;
+    /// The connection is bound to another port already, or has no protocol yet; or there is no such group.
+    pub const EINVAL: i32 = 22;
+    /// The option is not known.
+    pub const ENOPROTOOPT: i32 = 92;
+    /// The protocol is not served.
+    pub const EPROTONOSUPPORT: i32 = 93;
+    /// Another connection has the port.
+    pub const EADDRINUSE: i32 = 98;
+}
+
+/// Where the instance of that name listens.
+pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
+    rundir.join(format!("{instance}.netlink"))
+}
+
+/// A datagram from the program's side.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum ToDaemon<'a> {
+    /// Netlink messages, possibly several.
+    Data(&'a [u8]),
+    /// Which protocol the socket is of.
+    Hello {
+        /// As in [`protocol`].
+        protocol: u32,
+    },
+    /// `setsockopt`.
+    SetOption {
+        /// As in [`option`].
+        option: u32,
+        /// The `int` that its value begins with.
+        value: u32,
+    },
+    /// `bind`.
+    Bind {
+        /// `nl_pid`; 0 for any: the process's own number if it is free.
+        port: u32,
+        /// `nl_groups`: bit `n` is group `n + 1`; it replaces the membership in groups 1 to 32.
+        groups: u32,
+    },
+    /// The longest buffer that the program has offered so far.
+    RecvLen(u32),
+}
+
+impl<'a> ToDaemon<'a> {
+    /// What a datagram says. `None`: it breaks the rules.
+    pub fn parse(datagram: &'a [u8]) -> Option<Self> {
+        let (kind, rest) = word(datagram)?;
+        let of_one = || word(rest).filter(|(_, rest)| rest.is_empty()).map(|(value, _)| value);
+        let of_two = || {
+            let (first, rest) = word(rest)?;
+            let (second, rest) = word(rest)?;
+            rest.is_empty().then_some((first, second))
+        };
+        Some(match kind {
+            0 => Self::Data(rest),
+            1 => Self::Hello { protocol: of_one()? },
+            2 => of_two().map(|(option, value)| Self::SetOption { option, value })?,
+            3 => of_two().map(|(port, groups)| Self::Bind { port, groups })?,
+            4 => Self::RecvLen(of_one()?),
+            _ => return None,
+        })
+    }
+
+    /// The datagram of a call: its first [`WORD`] bytes if it is [`Data`](Self::Data), which the netlink messages
+    /// follow, else all of it.
+    pub fn head(&self) -> Head {
+        match *self {
+            Self::Data(_) => Head::of(&[0]),
+            Self::Hello { protocol } => Head::of(&[1, protocol]),
+            Self::SetOption { option, value } => Head::of(&[2, option, value]),
+            Self::Bind { port, groups } => Head::of(&[3, port, groups]),
+            Self::RecvLen(len) => Head::of(&[4, len]),
+        }
+    }
+}
+
+/// The words that a datagram to the daemon begins with.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Head {
+    bytes: [u8; 3 * WORD],
+    len: usize,
+}
+
+impl Head {
+    fn of(words: &[u32]) -> Self {
+        let mut bytes = [0; 3 * WORD];
+        bytes.chunks_exact_mut(WORD).zip(words).for_each(|(to, word)| to.copy_from_slice(&word.to_ne_bytes()));
+        Self { bytes, len: words.len() * WORD }
+    }
+
+    /// Their bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Where a datagram from the daemon comes from.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum FromDaemon {
+    /// From the daemon to this connection alone: `nl_pid` and `nl_groups` of its source are 0.
+    Unicast,
+    /// To a multicast group: `nl_groups` of its source is bit `group - 1` if there is one, else 0.
+    Group(u32),
+    /// Nothing came, for too much had come: `ENOBUFS`.
+    Overrun,
+}
+
+impl FromDaemon {
+    /// What the word in front of a datagram says.
+    pub const fn from_word(word: [u8; WORD]) -> Self {
+        match u32::from_ne_bytes(word) {
+            0 => Self::Unicast,
+            OVERRUN => Self::Overrun,
+            group => Self::Group(group),
+        }
+    }
+
+    /// The word in front of a datagram.
+    pub const fn to_word(self) -> [u8; WORD] {
+        match self {
+            Self::Unicast => 0_u32.to_ne_bytes(),
+            Self::Group(group) => group.to_ne_bytes(),
+            Self::Overrun => OVERRUN.to_ne_bytes(),
+        }
+    }
+}
+
+/// What a call came to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Answer {
+    /// An `errno`, positive; 0 if it was done.
+    pub error: i32,
+    /// The connection's port (`nl_pid`); 0 before it is bound.
+    pub port: u32,
+}
+
+impl Answer {
+    /// The length of its bytes.
+    pub const LEN: usize = 8;
+
+    /// As the daemon writes it.
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..4].copy_from_slice(&self.error.to_ne_bytes());
+        bytes[4..].copy_from_slice(&self.port.to_ne_bytes());
+        bytes
+    }
+
+    /// As the caller reads it.
+    pub const fn from_bytes([e0, e1, e2, e3, p0, p1, p2, p3]: [u8; Self::LEN]) -> Self {
+        Self { error: i32::from_ne_bytes([e0, e1, e2, e3]), port: u32::from_ne_bytes([p0, p1, p2, p3]) }
+    }
+}
+
+fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
+    bytes.split_first_chunk().map(|(word, rest)| (u32::from_ne_bytes(*word), rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        let calls = [
+            ToDaemon::Hello { protocol: protocol::XFRM },
+            ToDaemon::SetOption { option: option::EXT_ACK, value: 1 },
+            ToDaemon::Bind { port: 4711, groups: 5 },
+            ToDaemon::RecvLen(32768),
+        ];
+        for call in calls {
+            assert_eq!(ToDaemon::parse(call.head().as_bytes()), Some(call));
+        }
+        let head = ToDaemon::Data(b"netlink").head();
+        let datagram = [head.as_bytes(), b"netlink"].concat();
+        assert_eq!(ToDaemon::parse(&datagram), Some(ToDaemon::Data(b"netlink")));
+        for from in [FromDaemon::Unicast, FromDaemon::Group(33), FromDaemon::Overrun] {
+            assert_eq!(FromDaemon::from_word(from.to_word()), from);
+        }
+        for answer in [Answer { error: 0, port: u32::MAX }, Answer { error: errno::EADDRINUSE, port: 7 }] {
+            assert_eq!(Answer::from_bytes(answer.to_bytes()), answer);
+        }
+    }
+
+    #[test]
+    fn what_has_another_length_or_an_unknown_word_breaks_the_rules() {
+        let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
+        let bad =
+            [&[] as &[u32], &[1], &[1, 0, 0], &[2, 1], &[2, 1, 1, 1], &[3, 1], &[4], &[4, 1, 1], &[5], &[u32::MAX, 0]];
+        for bad in bad {
+            assert_eq!(ToDaemon::parse(&words(bad)), None, "{bad:?}");
+        }
+        assert_eq!(ToDaemon::parse(&[0, 0, 0]), None);
+        assert_eq!(ToDaemon::parse(&words(&[0])), Some(ToDaemon::Data(&[])));
+    }
+
+    #[test]
+    fn an_instance_listens_in_the_runtime_directory() {
+        assert_eq!(socket_path(Path::new("/run/fatpath"), "left"), Path::new("/run/fatpath/left.netlink"));
+    }
+}
