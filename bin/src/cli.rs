@@ -148,6 +148,8 @@ pub(crate) enum ShowWhat {
     Counters,
     /// Dropped packets by link and reason
     Drops,
+    /// Datagrams whose fragments are not all there, and the memory they hold
+    Fragments,
 }
 
 impl From<ShowWhat> for What {
@@ -161,6 +163,7 @@ impl From<ShowWhat> for What {
             ShowWhat::Policies => Self::Policies,
             ShowWhat::Counters => Self::Counters,
             ShowWhat::Drops => Self::Drops,
+            ShowWhat::Fragments => Self::Fragments,
         }
     }
 }

@@ -11,6 +11,7 @@ mod ike;
 mod monitor;
 mod node;
 mod poller;
+mod reassembly;
 mod server;
 mod snapshot;
 mod worker;

@@ -12,6 +12,7 @@ use link::{ConfigKind, Link};
 
 use super::crypto::crypto;
 use super::ike::IkeSocket;
+use super::reassembly;
 use super::xfrm::Steps;
 use crate::error::CliError;
 
@@ -47,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) ipsec: Steps,
     /// Who does the ciphers' work from now on, if that changes.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
+    /// How fragments wait from now on, if that changes.
+    pub(crate) reassembly: Option<::reassembly::Config>,
 }
 
 impl Node {
@@ -79,6 +82,9 @@ impl Node {
         }
         if change.crypto {
             plan.crypto = Some(crypto(&new.crypto)?);
+        }
+        if change.reassembly {
+            plan.reassembly = Some(reassembly::config(new.reassembly));
         }
         for kept in change.links.kept.iter().filter(|kept| kept.changed) {
             let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);

@@ -7,8 +7,8 @@ use base::{DropReason, Instant, LinkId};
 use control::algorithm::Name;
 use control::model::{LinkConfig, LinkKind, NatTraversal, SaConfig};
 use control::state::{
-    CopyState, CounterState, CountersState, DropState, LinkState, LinkStats, NeighbourState, OffloadState, PmtuState,
-    PolicyState, RouteState, SaState, SaStats,
+    CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState,
+    OffloadState, PmtuState, PolicyState, RouteState, SaState, SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
@@ -17,6 +17,7 @@ use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::Layer;
 use path::Port;
+use reassembly::{Reassembly, Table};
 use wire::Spi;
 
 use super::monitor;
@@ -34,6 +35,7 @@ pub(crate) fn show(worker: &Worker, what: What) -> Shown {
         What::Policies => Shown::Policies(policies(worker)),
         What::Counters => Shown::Counters(counters(worker)),
         What::Drops => Shown::Drops(drops(worker)),
+        What::Fragments => Shown::Fragments(fragments(worker.path.reassembly())),
     }
 }
 
@@ -296,6 +298,15 @@ fn drops(worker: &Worker) -> Vec<DropState> {
         Some(DropState { link, reason: reason.name().to_owned(), count })
     });
     states.collect()
+}
+
+/// Under Linux's names.
+fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
+    let state = |(table, name): (Table, &str)| {
+        let usage = reassembly.usage(table);
+        FragmentsState { name: name.to_owned(), inuse: usage.queues as u64, memory: usage.memory as u64 }
+    };
+    [(Table::V4, "FRAG"), (Table::V6, "FRAG6")].map(state).into()
 }
 
 #[cfg(test)]

@@ -230,6 +230,9 @@ impl Worker {
         if let Some(crypto) = plan.crypto {
             self.path.ipsec.set_crypto(crypto);
         }
+        if let Some(config) = plan.reassembly {
+            self.path.set_reassembly(config);
+        }
         self.config = plan.config;
         Ok(())
     }

@@ -31,6 +31,8 @@ pub struct Config {
     pub xfrm: XfrmOptions,
     /// Who does the ciphers' work.
     pub crypto: CryptoConfig,
+    /// How fragments wait for each other.
+    pub reassembly: ReassemblyConfig,
 }
 
 /// Who does the ciphers' work (Linux `pcrypt`).
@@ -40,6 +42,60 @@ pub struct CryptoConfig {
     pub workers: u16,
     /// The CPUs that the threads are bound to, one after the other; any if empty.
     pub cpus: Vec<u16>,
+}
+
+/// How fragments for this node wait for each other. The defaults are Linux's, but for the policy.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct ReassemblyConfig {
+    /// What happens when memory is full.
+    pub policy: Eviction,
+    /// What happens to the pages that fragments came in.
+    pub coalesce: Coalesce,
+    /// IPv4.
+    pub v4: FragLimits,
+    /// IPv6.
+    pub v6: FragLimits,
+    /// Fragments that an IPv4 source may send between two of one datagram (`ipfrag_max_dist`); 0 is without limit.
+    pub max_distance: u32,
+}
+
+/// What may wait of one family, and how long.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FragLimits {
+    /// Memory in bytes (`ipfrag_high_thresh`); 0 takes nothing.
+    pub high_thresh: u64,
+    /// How long a datagram may take from the fragment that comes first (`ipfrag_time`).
+    pub timeout_secs: u32,
+}
+
+/// Who makes room when the memory for fragments is full.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Eviction {
+    /// The datagram that is least likely to become whole.
+    #[default]
+    Fair,
+    /// Nobody, until datagrams time out.
+    Linux,
+}
+
+/// What happens to the pages that fragments came in.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Coalesce {
+    /// They become slots of one packet.
+    #[default]
+    Move,
+    /// They go home at once: fragments are copied.
+    Copy,
+    /// They wait, each fragment a packet of its own.
+    Off,
+}
+
+impl Default for ReassemblyConfig {
+    fn default() -> Self {
+        let limits = |timeout_secs| FragLimits { high_thresh: 4 << 20, timeout_secs };
+        let (policy, coalesce) = (Eviction::default(), Coalesce::default());
+        Self { policy, coalesce, v4: limits(30), v6: limits(60), max_distance: 64 }
+    }
 }
 
 /// A link of the node.

@@ -25,6 +25,8 @@ pub struct Change {
     pub options: bool,
     /// Whether the ciphers' work is to be done by others.
     pub crypto: bool,
+    /// Whether fragments wait otherwise.
+    pub reassembly: bool,
 }
 
 /// What becomes of a list's items.
@@ -59,13 +61,14 @@ impl Change {
             policies: old.policies != new.policies,
             options: (old.policy_default, old.xfrm) != (new.policy_default, new.xfrm),
             crypto: old.crypto != new.crypto,
+            reassembly: old.reassembly != new.reassembly,
         }
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         let lists = self.links.is_empty() && self.sas.is_empty();
-        lists && !self.routes && !self.policies && !self.options && !self.crypto
+        lists && !self.routes && !self.policies && !self.options && !self.crypto && !self.reassembly
     }
 }
 
@@ -228,11 +231,15 @@ mod tests {
     }
 
     #[test]
-    fn routes_and_policies_are_replaced_as_a_whole() {
+    fn routes_policies_and_rules_for_fragments_are_replaced_as_a_whole() {
         let mut new = config();
         new.routes[0].action = RouteAction::Prohibit;
         let change = Change::between(&config(), &new);
         assert!(change.routes && !change.policies && change.links.is_empty() && change.sas.is_empty());
+        let mut new = config();
+        new.reassembly.v4.timeout_secs += 1;
+        let change = Change::between(&config(), &new);
+        assert!(change.reassembly && !change.routes && change.links.is_empty() && !change.is_empty());
         let mut new = config();
         new.policies.swap(0, 1);
         let change = Change::between(&config(), &new);

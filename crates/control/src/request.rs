@@ -6,7 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::state::{CountersState, DropState, LinkState, NeighbourState, PmtuState, PolicyState, RouteState, SaState};
+use crate::state::{
+    CountersState, DropState, FragmentsState, LinkState, NeighbourState, PmtuState, PolicyState, RouteState, SaState,
+};
 
 /// The longest line that either side has to accept, in bytes without the newline, of a request.
 pub const MAX_REQUEST_LEN: usize = 4096;
@@ -58,6 +60,8 @@ pub enum What {
     Counters,
     /// Dropped packets.
     Drops,
+    /// Fragments that wait for others of their datagrams.
+    Fragments,
 }
 
 /// What the daemon answers.
@@ -112,6 +116,8 @@ pub enum Shown {
     Counters(CountersState),
     /// Drops.
     Drops(Vec<DropState>),
+    /// Fragments.
+    Fragments(Vec<FragmentsState>),
 }
 
 impl Request {
@@ -159,6 +165,7 @@ impl Shown {
             Self::Policies(it) => json(it),
             Self::Counters(it) => json(it),
             Self::Drops(it) => json(it),
+            Self::Fragments(it) => json(it),
         }
     }
 }

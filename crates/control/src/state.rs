@@ -259,3 +259,14 @@ pub struct DropState {
     /// How many.
     pub count: u64,
 }
+
+/// Fragments of one family that wait for others of their datagrams.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FragmentsState {
+    /// `FRAG` for IPv4, `FRAG6` for IPv6, as in Linux's `/proc/net/sockstat` and `sockstat6`.
+    pub name: String,
+    /// Datagrams that wait.
+    pub inuse: u64,
+    /// Bytes of memory that they hold.
+    pub memory: u64,
+}

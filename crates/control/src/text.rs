@@ -11,7 +11,8 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    CountersState, DropState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, RouteState, SaState,
+    CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, RouteState,
+    SaState,
 };
 
 impl Shown {
@@ -26,6 +27,7 @@ impl Shown {
             Self::Policies(policies) => whole(policies),
             Self::Counters(counters) => counters.to_text(all),
             Self::Drops(drops) => whole(drops),
+            Self::Fragments(fragments) => whole(fragments),
         }
     }
 }
@@ -271,6 +273,13 @@ impl Display for DropState {
         write!(f, "{:<32}{}", self.reason, self.count)?;
         optional(f, "dev", self.link.as_deref())?;
         writeln!(f)
+    }
+}
+
+impl Display for FragmentsState {
+    /// As a line of `/proc/net/sockstat`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: inuse {} memory {}", self.name, self.inuse, self.memory)
     }
 }
 

@@ -378,6 +378,11 @@ copied bytes per forwarded byte 0.500
     assert_eq!(Shown::Counters(CountersState::default()).to_text(false), "");
 }
 
+fn fragments() -> Shown {
+    let state = |name: &str, inuse, memory| FragmentsState { name: name.to_owned(), inuse, memory };
+    Shown::Fragments(vec![state("FRAG", 2, 4736), state("FRAG6", 0, 0)])
+}
+
 #[test]
 fn drops_name_their_link_unless_the_node_made_the_packet() {
     let want = "\
@@ -388,8 +393,14 @@ NoRoute                         1
 }
 
 #[test]
+fn fragments_read_as_from_sockstat() {
+    assert_eq!(fragments().to_text(false), "FRAG: inuse 2 memory 4736\nFRAG6: inuse 0 memory 0\n");
+}
+
+#[test]
 fn every_reply_comes_back_equal_through_json() {
-    for shown in [links(), routes(), neighbours(), pmtus(), sas(), policies(), Shown::Counters(counters()), drops()] {
+    let all = [links(), routes(), neighbours(), pmtus(), sas(), policies(), Shown::Counters(counters()), drops()];
+    for shown in all.into_iter().chain([fragments()]) {
         let reply = Reply::Show { shown: shown.clone() };
         assert_eq!(Reply::from_line(reply.to_line().trim_end()), Ok(reply));
         assert!(shown.to_json().starts_with(['[', '{']), "{}", shown.to_json());

@@ -10,6 +10,7 @@
 use std::fmt;
 
 use crate::page::Page;
+use crate::pool::Memory;
 
 /// A stretch of a page: data `start..end` inside the room `lo..hi`.
 #[repr(C)]
@@ -33,6 +34,10 @@ enum Access {
     /// Somebody outside this program, for ever.
     Foreign,
 }
+
+/// Which page it is.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct PageName(usize);
 
 impl Buf {
     /// The whole of a page that nobody else refers to, without data.
@@ -76,6 +81,20 @@ impl Buf {
     /// Memory that this buffer is charged for. Splitting shares it out, joining adds it up.
     pub fn truesize(&self) -> usize {
         self.truesize as usize
+    }
+
+    /// The page that it keeps from going home, and that one's size in bytes: more than its [`truesize`](Self::truesize) if
+    /// others have a share. No two pages have the same name as long as something holds them.
+    #[inline]
+    pub fn page(&self) -> (PageName, usize) {
+        (PageName(self.page.addr()), self.page.len() as usize)
+    }
+
+    /// Tells whether its page is one of a device's few frames, of which half or more are in use, and not of `mem`: the
+    /// device may soon have none to receive into.
+    #[inline]
+    pub fn is_scarce(&self, mem: &Memory) -> bool {
+        self.page.is_scarce(mem)
     }
 
     /// The data.

@@ -30,7 +30,7 @@ mod pieces;
 mod pool;
 
 pub use allocations::Allocations;
-pub use buf::Buf;
+pub use buf::{Buf, PageName};
 pub use copies::{Copied, Copies, CopyReason};
 pub use ends::SlotsFull;
 pub use frames::Frames;

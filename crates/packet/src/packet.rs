@@ -131,10 +131,14 @@ impl Packet {
         &self.frag_list.0
     }
 
+    /// Head, slots, and those of the children, in order.
+    pub fn bufs(&self) -> impl Iterator<Item = &Buf> {
+        self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs))
+    }
+
     /// All data, piece by piece, in order; no piece is empty.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
-        let children = self.frag_list.iter().flat_map(Self::own_bufs);
-        self.own_bufs().chain(children).map(Buf::bytes).filter(|bytes| !bytes.is_empty())
+        self.bufs().map(Buf::bytes).filter(|bytes| !bytes.is_empty())
     }
 
     /// Copies the `to.len()` bytes from `offset` on to `to`. The caller accounts for it.

@@ -6,7 +6,7 @@ use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::pool::Shared;
+use crate::pool::{Memory, Shared};
 
 /// Where every page starts: a cache line, so that headers laid out from a page's start do not straddle two.
 const ALIGN: usize = 64;
@@ -84,6 +84,21 @@ impl Page {
     #[inline]
     pub(crate) fn is_sole(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
+    }
+
+    /// Whether it is of a pool that has a limit and half of its pages or more out, and is not `mem`'s.
+    #[inline]
+    pub(crate) fn is_scarce(&self, mem: &Memory) -> bool {
+        match &self.0.storage {
+            Storage::Pool(home) => home.is_scarce() && !mem.has_pool(home),
+            Storage::Foreign(_) => false,
+        }
+    }
+
+    /// Its address.
+    #[inline]
+    pub(crate) fn addr(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
     }
 
     #[inline]

@@ -91,6 +91,15 @@ impl Pool {
 }
 
 impl Shared {
+    /// Whether it has a limit, and half of its pages or more are out.
+    pub(crate) fn is_scarce(&self) -> bool {
+        if self.limit == usize::MAX {
+            return false;
+        }
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len);
+        (self.made.load(Relaxed) - free) * 2 >= self.limit
+    }
+
     fn take(self: &Arc<Self>) -> Result<Arc<PageMem>, PoolDry> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
         match free {
@@ -188,6 +197,11 @@ impl Memory {
     /// The pool of large pages.
     pub fn large(&self) -> &Pool {
         &self.large
+    }
+
+    /// Whether one of its pools is this one.
+    pub(crate) fn has_pool(&self, pool: &Arc<Shared>) -> bool {
+        [&self.small, &self.large].iter().any(|own| Arc::ptr_eq(&own.shared, pool))
     }
 
     /// The ledger of copied bytes.

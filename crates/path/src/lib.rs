@@ -165,6 +165,17 @@ impl Path {
         }
     }
 
+    /// Has fragments for this node wait by these rules from now on, those that wait already too.
+    pub fn set_reassembly(&mut self, config: reassembly::Config) {
+        self.reassembly.configure(config, &mut self.counters);
+        self.drop_evicted();
+    }
+
+    /// The fragments for this node that wait for others.
+    pub fn reassembly(&self) -> &Reassembly {
+        &self.reassembly
+    }
+
     /// Takes a port away, with what waits in it or for its neighbours, and with the SAs and policies on its device. Routes by it are the caller's to remove.
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
         self.drop_tx(id, DropReason::LinkDown);

@@ -33,9 +33,7 @@ impl Path {
         let link = ip.pkt.meta.link;
         let IpPacket { pkt, info, .. } = ip;
         let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, Asker::LOCAL, pkt, &info, &mut self.counters);
-        for gone in self.reassembly.drain_evicted() {
-            self.ports.drops(gone.link, DropReason::FragmentEvicted, gone.packets);
-        }
+        self.drop_evicted();
         match verdict {
             Verdict::Held => {}
             Verdict::Whole { pkt, .. } => self.deliver_whole(turn, pkt, for_all),
@@ -52,6 +50,13 @@ impl Path {
                     self.tell(turn, &pkt, &info, Problem::Parameter { code, at: pointer });
                 }
             }
+        }
+    }
+
+    /// Counts what made room for others.
+    pub(crate) fn drop_evicted(&mut self) {
+        for gone in self.reassembly.drain_evicted() {
+            self.ports.drops(gone.link, DropReason::FragmentEvicted, gone.packets);
         }
     }
 

@@ -40,7 +40,8 @@ pub(crate) struct Cache {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     queue: Queue,
-    deadline: Instant,
+    /// When its first fragment came, or it was restarted.
+    since: Instant,
     source: Id,
     standing: Standing,
     pub(crate) links: [Links; Of::COUNT],
@@ -70,6 +71,12 @@ impl Cache {
         }
     }
 
+    /// Has these limits from now on. What is there already times out by them too, and [`make_room`](Self::make_room) is the
+    /// caller's next step.
+    pub(crate) fn configure(&mut self, limits: Limits, policy: Policy, max_distance: u32) {
+        (self.limits, self.policy, self.max_distance) = (limits, policy, max_distance);
+    }
+
     /// Whether a fragment may be added at all.
     pub(crate) fn admits(&self, pkt: &Packet) -> bool {
         let Limits { high_thresh, .. } = self.limits;
@@ -91,13 +98,13 @@ impl Cache {
 
     /// The queue of a datagram.
     pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> Id {
-        let Self { sources, queues, limits, .. } = self;
+        let Self { sources, queues, .. } = self;
         let known = queues.len();
         let id = queues.find_or_insert(key, |key| {
             let source = sources.find_or_insert(key.source(), |_| Source::default());
             sources[source].queues += 1;
-            let (standing, deadline) = (Standing::New, now + limits.timeout);
-            Waiting { queue: Queue::default(), deadline, source, standing, links: Default::default() }
+            let (queue, standing) = (Queue::default(), Standing::New);
+            Waiting { queue, since: now, source, standing, links: Default::default() }
         });
         if queues.len() == known {
             return id;
@@ -111,7 +118,7 @@ impl Cache {
 
     /// Empties a queue whose last fragment is too long ago for another one now, and returns how many fragments it held.
     pub(crate) fn restart_if_too_far(&mut self, id: Id, now: Instant) -> u64 {
-        let Self { max_distance, limits, .. } = *self;
+        let max_distance = self.max_distance;
         let waiting = &mut self.queues[id];
         if max_distance == 0 || !self.sources[waiting.source].advance(&mut waiting.queue.number, max_distance) {
             return 0;
@@ -121,7 +128,7 @@ impl Cache {
             return 0;
         }
         waiting.queue.restart();
-        waiting.deadline = now + limits.timeout;
+        waiting.since = now;
         self.release(id, charged);
         self.by_age.refresh(&mut self.queues, Of::Age, id);
         held
@@ -173,7 +180,9 @@ impl Cache {
     /// Takes a queue out, and with it its share of memory.
     pub(crate) fn close(&mut self, id: Id) -> Queue {
         let Waiting { source, standing, ref queue, .. } = self.queues[id];
-        debug_assert_eq!(queue.charged(), queue.truesize(), "what was charged for {:?}", self.queues.key(id));
+        if cfg!(debug_assertions) {
+            queue.check_charged();
+        }
         let charged = self.queues[id].charged();
         self.release(id, charged);
         self.by_age.unlink(&mut self.queues, Of::Age, id);
@@ -200,7 +209,7 @@ impl Cache {
 
     /// When the next datagram times out, and which one that is.
     pub(crate) fn next(&self) -> Option<(Instant, Id)> {
-        self.by_age.oldest.map(|id| (self.queues[id].deadline, id))
+        self.by_age.oldest.map(|id| (self.queues[id].since + self.limits.timeout, id))
     }
 
     /// Who asked for a datagram.
@@ -267,7 +276,8 @@ impl Cache {
 
     /// Panics unless memory is charged for what is there, each to its source. For tests.
     pub(crate) fn check_invariants(&self) {
-        let held: usize = self.queues.iter().map(|(_, waiting)| waiting.queue.truesize() + QUEUE_SIZE).sum();
+        self.queues.iter().for_each(|(_, waiting)| waiting.queue.check_charged());
+        let held: usize = self.queues.iter().map(|(_, waiting)| waiting.charged()).sum();
         assert_eq!(self.memory(), held, "charged, and held by {} queues", self.queues());
         let by_source: usize = self.sources.iter().map(|(_, source)| source.group.charged()).sum();
         assert_eq!(by_source, held, "charged to {} sources", self.sources.len());

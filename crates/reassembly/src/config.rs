@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// What is configured. The defaults are Linux's, but for the policy.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
     /// What happens when memory is full.
     pub policy: Policy,
@@ -22,7 +22,7 @@ pub struct Config {
 }
 
 /// The limits of one table of datagrams. There is no lower threshold: Linux's has had no effect since 4.17.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Limits {
     /// Memory in bytes of `truesize` that may wait (`ipfrag_high_thresh`); 0 takes nothing.
     pub high_thresh: usize,
@@ -45,11 +45,11 @@ pub enum Policy {
 pub enum Coalesce {
     /// They wait, each fragment a piece of its own, also in what is delivered here: as in a Linux that does not coalesce.
     Off,
-    /// They wait, and become slots of one packet. What is small beside its page is copied, and its page goes home.
+    /// They wait, and become slots of one packet. What is small beside its page is copied, and its page goes home; so does
+    /// everything that lies in a device's frames as long as half of these or more are in use.
     #[default]
     Move,
-    /// They go home at once: every fragment is copied to pages of this node's memory. A device's ring never runs dry for
-    /// what waits, however long it does.
+    /// They go home at once: every fragment is copied to pages of this node's memory.
     Copy,
 }
 

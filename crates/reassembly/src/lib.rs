@@ -45,6 +45,7 @@ mod key;
 mod keyed;
 mod lowpan;
 mod part;
+mod pinned;
 mod queue;
 mod rank;
 mod reassembly;

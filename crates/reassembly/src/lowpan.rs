@@ -113,7 +113,7 @@ impl Reassembly {
         }
         match cache.add(id, mem, pkt, (&span, None), how) {
             Ok(Added::Whole) => self.complete(Table::Lowpan, id, mem, how, Count(None)),
-            Ok(Added::Nearer | Added::Hardly) => match self.make_room(Table::Lowpan, id, &mut Count(None)) {
+            Ok(Added::Nearer | Added::Hardly) => match self.make_room(Table::Lowpan, Some(id), &mut Count(None)) {
                 Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets },
                 None => Verdict::Held,
             },

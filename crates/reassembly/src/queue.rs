@@ -6,6 +6,7 @@ use wire::ip::Info;
 
 use crate::ecn;
 use crate::part::{Part, Span};
+use crate::pinned::Pinned;
 use crate::run::{How, Run};
 use crate::runs::Runs;
 
@@ -30,7 +31,7 @@ pub(crate) struct Queue {
     fragments: u64,
     ecn: ecn::Seen,
     /// The memory that the runs pin.
-    charged: usize,
+    pinned: Pinned,
     /// Bytes of the largest fragment, and of the largest one with DF.
     largest: usize,
     largest_df: usize,
@@ -113,8 +114,10 @@ impl Queue {
         } else {
             pkt.pull(span.header_len);
         }
-        let growth = self.insert(mem, pkt, (offset, end), at_end, how);
-        self.charged += growth;
+        let before = self.charged();
+        let how = how.to(mem, &pkt);
+        self.insert(mem, pkt, (offset, end), at_end, how);
+        let growth = self.charged() - before;
         self.fragments += 1;
         self.received += span.len();
         self.ecn.add(span.ecn);
@@ -163,22 +166,20 @@ impl Queue {
         }
     }
 
-    /// Puts a fragment where it belongs, and returns by how much the memory grew that the runs pin.
-    fn insert(&mut self, mem: &Memory, pkt: Packet, (offset, end): (usize, usize), at_end: bool, how: How) -> usize {
+    /// Puts a fragment where it belongs.
+    fn insert(&mut self, mem: &Memory, pkt: Packet, (offset, end): (usize, usize), at_end: bool, how: How) {
         if at_end
             && let Some((_, last)) = &mut self.last
             && last.end == offset
         {
             last.end = end;
-            return last.append(mem, pkt, how);
+            return last.append(mem, pkt, how, &mut self.pinned);
         }
-        let run = Run::new(mem, pkt, end, how);
-        let growth = run.truesize();
+        let run = Run::new(mem, pkt, end, how, &mut self.pinned);
         let before = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
         if let Some((start, run)) = before {
             self.earlier.get_or_insert_default().insert(start, run);
         }
-        growth
     }
 
     /// Takes all fragments out as one packet. They follow one another.
@@ -230,12 +231,14 @@ impl Queue {
 
     /// The memory that its fragments pin.
     pub(crate) fn charged(&self) -> usize {
-        self.charged
+        self.pinned.bytes()
     }
 
-    /// The same, counted piece by piece.
-    pub(crate) fn truesize(&self) -> usize {
+    /// Panics if they pin more than that. For tests.
+    pub(crate) fn check_charged(&self) {
         let earlier = self.earlier.iter().flat_map(|runs| runs.iter());
-        earlier.chain(self.last.as_ref().map(|(_, run)| run)).map(Run::truesize).sum()
+        let runs = earlier.chain(self.last.as_ref().map(|(_, run)| run));
+        let least = Pinned::least(runs.flat_map(Run::packets));
+        assert!(least <= self.charged(), "{least} bytes wait, and {} are charged", self.charged());
     }
 }

@@ -41,6 +41,15 @@ impl Table {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::V4, Self::V6, Self::TrackingV6, Self::Lowpan];
 
+    /// The counters of what it gives up, if that is counted.
+    const fn mibs(self) -> Option<Mibs> {
+        match self {
+            Self::V4 => Some(Mibs::of(Version::V4)),
+            Self::V6 => Some(Mibs::of(Version::V6)),
+            Self::TrackingV6 | Self::Lowpan => None,
+        }
+    }
+
     const fn of(asker: Asker, version: Version) -> Self {
         match version {
             Version::V4 => Self::V4,
@@ -66,6 +75,18 @@ impl Reassembly {
         let [v6, tracking_v6, lowpan] = [v6, tracking_v6, lowpan].map(|limits| Cache::new(limits, policy, 0));
         let tables = [Cache::new(v4, policy, max_distance), v6, tracking_v6, lowpan];
         Self { tables, coalesce, evicted: Vec::new() }
+    }
+
+    /// Has this configuration from now on, for what waits already too: it times out by the new times, and what is more than
+    /// the new limits makes room, of which [`drain_evicted`](Self::drain_evicted) tells.
+    pub fn configure(&mut self, config: Config, counters: &mut Counters) {
+        let Config { policy, coalesce, v4, v6, tracking_v6, lowpan, max_distance } = config;
+        self.coalesce = coalesce;
+        for (table, limits) in Table::ALL.into_iter().zip([v4, v6, tracking_v6, lowpan]) {
+            let max_distance = if table == Table::V4 { max_distance } else { 0 };
+            self.table(table).configure(limits, policy, max_distance);
+            self.make_room(table, None, &mut Count(table.mibs().map(|mibs| (&mut *counters, mibs))));
+        }
     }
 
     /// Takes in a fragment: a packet that begins with its IP header, of which `info` is the summary, and that came in by
@@ -153,7 +174,7 @@ impl Reassembly {
         }
         match cache.add(id, mem, pkt, (&part.span(), Some(part)), how) {
             Ok(Added::Whole) => self.complete(table, id, mem, how, count),
-            Ok(Added::Nearer | Added::Hardly) => match self.make_room(table, id, &mut count) {
+            Ok(Added::Nearer | Added::Hardly) => match self.make_room(table, Some(id), &mut count) {
                 Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted },
                 None if restarted > 0 => Verdict::Restarted { packets: restarted },
                 None => Verdict::Held,
@@ -196,23 +217,23 @@ impl Reassembly {
         }
     }
 
-    /// Gives up datagrams until a table is below its limit. If that of `id` is among them, returns how many fragments it
+    /// Gives up datagrams until a table is below its limit. If that of `own` is among them, returns how many fragments it
     /// had.
-    pub(crate) fn make_room(&mut self, table: Table, id: Id, count: &mut Count<'_>) -> Option<u64> {
+    pub(crate) fn make_room(&mut self, table: Table, own: Option<Id>, count: &mut Count<'_>) -> Option<u64> {
         let Self { tables, evicted, .. } = self;
-        let mut own = None;
+        let mut lost = None;
         tables[table as usize].make_room(|victim, queue| {
             count.fail();
             let (link, packets) = (queue.link(), queue.fragments());
-            if victim == id {
-                own = Some(packets);
+            if Some(victim) == own {
+                lost = Some(packets);
             } else if let Some(known) = evicted.iter_mut().find(|known| known.link == link) {
                 known.packets += packets;
             } else {
                 evicted.push(Evicted { link, packets });
             }
         });
-        own
+        lost
     }
 
     /// What made room for others since this was last called.
@@ -280,7 +301,11 @@ impl Reassembly {
     /// What happens to fragments for somebody.
     pub(crate) fn how(&self, asker: Asker) -> How {
         let copies = self.coalesce == Coalesce::Copy;
-        How { joins: asker.user.joins() && self.coalesce != Coalesce::Off, copies }
+        How {
+            joins: asker.user.joins() && self.coalesce != Coalesce::Off,
+            copies,
+            spares: self.coalesce == Coalesce::Move,
+        }
     }
 
     /// The datagrams of one table.

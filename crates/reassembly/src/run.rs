@@ -2,6 +2,8 @@
 
 use packet::{CopyReason, Memory, Packet};
 
+use crate::pinned::Pinned;
+
 /// Bytes behind a small packet that make it worth keeping for those that follow; no more is copied to get them.
 const ROOM: usize = Memory::SMALL / 4;
 
@@ -15,6 +17,16 @@ pub(crate) struct How {
     pub(crate) joins: bool,
     /// They are copied, and their pages go home.
     pub(crate) copies: bool,
+    /// Those are that lie in the frames of a device which has few left.
+    pub(crate) spares: bool,
+}
+
+impl How {
+    /// What happens to `pkt`.
+    pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
+        let copies = self.copies || self.spares && pkt.bufs().any(|buf| buf.is_scarce(mem));
+        Self { copies, ..self }
+    }
 }
 
 /// A stretch of a datagram that is all there, in one packet or several.
@@ -29,54 +41,58 @@ pub(crate) struct Run {
 
 impl Run {
     /// A run of one fragment, which ends at `end`.
-    pub(crate) fn new(mem: &Memory, pkt: Packet, end: usize, how: How) -> Self {
-        Self { end, first: if how.copies { copied(mem, pkt, 0) } else { pkt }, more: Vec::new() }
+    pub(crate) fn new(mem: &Memory, pkt: Packet, end: usize, how: How, pinned: &mut Pinned) -> Self {
+        let first = if how.copies { copied(mem, pkt, 0) } else { pkt };
+        pinned.keep(&first);
+        Self { end, first, more: Vec::new() }
     }
 
-    /// Appends `pkt`, and returns by how much the memory grew that the run pins.
-    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: How) -> usize {
+    /// Appends `pkt`.
+    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: How, pinned: &mut Pinned) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let pkt = match how {
-            How { joins: true, copies: true } if pkt.len() > last.tailroom() => {
+            How { joins: true, copies: true, .. } if pkt.len() > last.tailroom() => {
                 let room = if self.more.len() < MANY { 0 } else { Memory::LARGE - Memory::HEADROOM };
                 copied(mem, pkt, room)
             }
-            How { joins: true, .. } => return self.coalesce(mem, pkt),
+            How { joins: true, .. } => return self.coalesce(mem, pkt, pinned),
             How { copies: true, .. } => copied(mem, pkt, 0),
             How { .. } => pkt,
         };
-        let growth = pkt.truesize();
+        pinned.keep(&pkt);
         self.more.push(pkt);
-        growth
     }
 
     /// Joins `pkt` to what is there, if it can be.
     ///
     /// Only the last packet is ever added to, so bytes stay in order. A small packet does not take one of its slots, but
     /// stays a packet with room behind, to which those that follow are copied.
-    fn coalesce(&mut self, mem: &Memory, pkt: Packet) -> usize {
+    fn coalesce(&mut self, mem: &Memory, pkt: Packet, pinned: &mut Pinned) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let is_small = pkt.truesize() > 4 * pkt.len();
-        let pkt = if is_small && pkt.len() > last.tailroom() {
+        let is_copied = pkt.len() <= last.tailroom();
+        let pkt = if is_small && !is_copied {
             with_room(mem, pkt)
         } else {
+            let claim = pinned.claim(&pkt);
             match last.try_coalesce(mem, pkt) {
-                Ok(growth) => return growth,
+                Ok(_) if is_copied => return,
+                Ok(_) => return pinned.hold(claim),
                 Err(pkt) => pkt,
             }
         };
-        let growth = pkt.truesize();
+        pinned.keep(&pkt);
         self.more.push(pkt);
-        growth
     }
 
     /// Appends all of `next`, which follows. Nothing large is copied: what had to be has been.
     pub(crate) fn join(&mut self, mem: &Memory, next: Self, how: How) {
         let how = How { copies: false, ..how };
         self.end = next.end;
-        self.append(mem, next.first, how);
-        for pkt in next.more {
-            self.append(mem, pkt, how);
+        // Nobody is charged any more.
+        let mut pinned = Pinned::default();
+        for pkt in std::iter::once(next.first).chain(next.more) {
+            self.append(mem, pkt, how, &mut pinned);
         }
     }
 
@@ -95,9 +111,9 @@ impl Run {
         self.first
     }
 
-    /// The memory that it pins.
-    pub(crate) fn truesize(&self) -> usize {
-        self.first.truesize() + self.more.iter().map(Packet::truesize).sum::<usize>()
+    /// The packets that it is of.
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &Packet> {
+        std::iter::once(&self.first).chain(&self.more)
     }
 }
 

@@ -108,10 +108,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::pinned::Pinned;
     use crate::run::How;
 
     fn run(mem: &Memory, end: usize) -> Run {
-        Run::new(mem, Packet::new(mem, 0, 8).unwrap(), end, How { joins: true, copies: false })
+        let how = How { joins: true, copies: false, spares: false };
+        Run::new(mem, Packet::new(mem, 0, 8).unwrap(), end, how, &mut Pinned::default())
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use system::{Need, Outcome, Process, Scratch, fatpath, ping_script, run, trial, wait_until};
+use system::{Gateway, Need, Outcome, Process, Scratch, fatpath, ping_script, run, trial, wait_until};
 
 use crate::{router, tunnel};
 
@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/sigterm_ends_it_cleanly", NEEDS, sigterm_ends_it_cleanly),
         trial("daemon/sighup_applies_a_new_file", NEEDS, sighup_applies_a_new_file),
         trial("daemon/sighup_with_a_bad_file_changes_nothing", NEEDS, sighup_with_a_bad_file_changes_nothing),
+        trial("daemon/sighup_changes_how_fragments_wait", NEEDS, sighup_changes_how_fragments_wait),
         trial("daemon/an_empty_gateway_is_configured_at_run_time", NEEDS, an_empty_gateway_is_configured_at_run_time),
         trial("daemon/a_log_that_nobody_takes_ends_nothing", &[], a_log_that_nobody_takes_ends_nothing),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
@@ -58,6 +59,31 @@ fn sighup_with_a_bad_file_changes_nothing() -> Outcome {
     site.gateway.wait_until("it says what is wrong", |gateway| gateway.log()[logged..].contains("plain.toml"))?;
     assert_eq!(site.gateway.show("routes")?, routes);
     site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[56]))?;
+    Ok(())
+}
+
+fn sighup_changes_how_fragments_wait() -> Outcome {
+    let mut site = router::PlainSite::new(true)?;
+    let configure = |gateway: &mut Gateway, toml: &str| -> Outcome {
+        let logged = gateway.log().len();
+        gateway.reload(&(router::PlainSite::config(true) + "[reassembly]\n" + toml))?;
+        gateway.wait_until("it is reloaded", |gateway| gateway.log()[logged..].contains("reloaded"))
+    };
+    let ping = |site: &router::PlainSite, to: &str| site.a.sh(&format!("ping -n -c 1 -W 2 -s 4000 {to}"));
+    let own = ["10.1.0.1", "fd01::1"];
+    for to in own {
+        ping(&site, to)?;
+    }
+    configure(&mut site.gateway, "ipfrag_high_thresh = 0\nip6frag_high_thresh = 0\n")?;
+    for to in own {
+        assert!(ping(&site, to).is_err(), "{to}: fragments are put together where there is no memory for any");
+    }
+    assert!(site.gateway.show("drops")?.contains("FragmentMemory"));
+    assert_eq!(site.gateway.show("fragments")?, "FRAG: inuse 0 memory 0\nFRAG6: inuse 0 memory 0\n");
+    configure(&mut site.gateway, "policy = \"linux\"\ncoalesce = \"copy\"\n")?;
+    for to in own {
+        ping(&site, to)?;
+    }
     Ok(())
 }
 

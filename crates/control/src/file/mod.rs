@@ -10,6 +10,7 @@ mod ipsec;
 mod link;
 mod nat;
 mod reader;
+mod reassembly;
 mod route;
 mod xfrm;
 
@@ -20,6 +21,9 @@ use reader::{Result, Source};
 
 use crate::model::Config;
 
+/// What a file consists of.
+const ROOT_KEYS: &[&str] = &["link", "route", "sa", "policy", "ipsec", "policy-default", "crypto", "reassembly"];
+
 impl Config {
     /// Reads and checks a whole file. `file` is its name, for errors alone.
     ///
@@ -28,7 +32,7 @@ impl Config {
     pub fn from_toml(text: &str, file: &str) -> Result<Self> {
         let source = Source::new(file, text);
         let document = source.parse()?;
-        let root = source.root(&document, &["link", "route", "sa", "policy", "ipsec", "policy-default", "crypto"])?;
+        let root = source.root(&document, ROOT_KEYS)?;
         let mut config =
             Self { xfrm: xfrm::options(&root)?, policy_default: xfrm::policy_default(&root)?, ..Self::default() };
         for table in root.tables("link", link::KEYS)? {
@@ -52,6 +56,9 @@ impl Config {
         }
         if let Some(value) = root.get("crypto") {
             config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
+        }
+        if let Some(value) = root.get("reassembly") {
+            config.reassembly = reassembly::read(&value.table(reassembly::KEYS)?)?;
         }
         Ok(config)
     }

@@ -168,6 +168,28 @@ fn what_is_not_whole_in_time_is_dropped_and_its_sender_told_and_what_is_for_othe
 }
 
 #[test]
+fn rules_for_fragments_can_change_while_some_wait() {
+    let to_us = Flow::new("10.1.0.1", "10.1.0.254");
+    let first = edit_v4(&to_us.udp(800), |header| header.set_fragment(FragOffset::ZERO, true));
+    let usage = |node: &Node| node.path.reassembly().usage(reassembly::Table::V4);
+    let mut node = router();
+    node.rx_bytes(NOW, INSIDE, &first);
+    assert_eq!((usage(&node).queues, node.pages_in_use()), (1, 1));
+    let mut config = reassembly::Config::default();
+    config.v4.timeout = Duration::from_secs(3);
+    node.path.set_reassembly(config);
+    assert_eq!(node.path.poll_timeout(), Some(NOW + Duration::from_secs(3)));
+    config.v4.high_thresh = 0;
+    node.path.set_reassembly(config);
+    assert_eq!((usage(&node), node.pages_in_use()), (reassembly::Usage::default(), 0));
+    assert_eq!(node.drops(), [(1, DropReason::FragmentEvicted, 1)]);
+    assert_eq!(node.path.counters.get(Mib::IpReasmFails), 1);
+    node.rx_bytes(NOW, INSIDE, &first);
+    assert_eq!(node.path.counters.get(Mib::IpReasmFails), 2);
+    assert_eq!(node.path.poll_timeout(), None);
+}
+
+#[test]
 fn a_fragment_that_breaks_the_rules_of_ipv6_is_answered() {
     let flow = Flow::new("fd00:1::1", "fd00:1::254");
     let mut node = router();

@@ -21,17 +21,21 @@ const USERS: [User; 5] = [
     User::Switch,
 ];
 
+/// What may become of pages.
+const WAYS: [Coalesce; 3] = [Coalesce::Off, Coalesce::Move, Coalesce::Copy];
+
 /// What one fragment may be charged with, besides itself: its queue, and a page with room for others.
 const ONE: usize = packet::Memory::SMALL + 4096;
 
 /// Does these steps, with this limit for every table, which chooses too what becomes of pages.
 pub(crate) fn run(policy: Policy, limit: usize, steps: &[Step]) {
-    let coalesce = [Coalesce::Off, Coalesce::Move, Coalesce::Copy][limit % 3];
+    let coalesce = WAYS[limit % WAYS.len()];
     let mut world = World::with_config(Version::V4, Config { coalesce, ..limited(policy, limit, 64) });
     let mut largest = 0;
     for &(kind, who, at, len) in steps {
         let truesize = match kind % 16 {
             0 => advance(&mut world, Duration::from_secs(len.into())),
+            15 if who > 200 => configure(&mut world, policy, limit, at),
             1..4 => lowpan(&mut world, who, at, len),
             _ => fragment(&mut world, kind, who, at, len),
         };
@@ -56,6 +60,14 @@ fn advance(world: &mut World, time: Duration) -> usize {
     world.reassembly.handle_timeout(world.now, |_| true, &mut world.counters, &mut expired);
     assert!(expired.iter().all(|it| it.packets > 0 && it.link == world.link));
     assert!(world.reassembly.poll_timeout().is_none_or(|at| at > world.now));
+    0
+}
+
+/// Other rules for pages, and another time to wait.
+fn configure(world: &mut World, policy: Policy, limit: usize, how: u8) -> usize {
+    let mut config = Config { coalesce: WAYS[usize::from(how) % WAYS.len()], ..limited(policy, limit, 64) };
+    config.v4.timeout = Duration::from_secs(how.into());
+    world.reassembly.configure(config, &mut world.counters);
     0
 }
 

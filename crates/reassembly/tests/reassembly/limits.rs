@@ -64,6 +64,39 @@ fn a_limit_of_zero_refuses_all() {
 }
 
 #[test]
+fn a_new_configuration_holds_for_what_waits_already() {
+    for version in BOTH {
+        let one = memory_of_one(version);
+        let mut world = World::with_config(version, limited(Policy::Linux, 100 * one, 0));
+        for id in 0..10 {
+            world.now = Instant::ZERO + Duration::from_secs(id.into());
+            world.send(Piece { id, ..part(0, 104) });
+        }
+        let configure = |world: &mut World, policy, high_thresh, secs| {
+            let mut config = limited(policy, high_thresh, 0);
+            config.v4.timeout = Duration::from_secs(secs);
+            config.v6.timeout = Duration::from_secs(secs);
+            world.reassembly.configure(config, &mut world.counters);
+            world.reassembly.check_invariants();
+            world.reassembly.drain_evicted().map(|gone| gone.packets).sum::<u64>()
+        };
+        // Whoever has to wait until time is up loses nothing, and nothing more comes in.
+        assert_eq!(configure(&mut world, Policy::Linux, 4 * one, 12), 0);
+        assert_eq!(world.reassembly.poll_timeout(), Some(Instant::ZERO + Duration::from_secs(12)));
+        world.send(Piece { id: 99, ..part(0, 104) });
+        assert_eq!((world.reassembly.queues(), &world.dropped[..]), (10, &[(DropReason::FragmentMemory, 1)][..]));
+        assert_eq!(configure(&mut world, Policy::Fair, 4 * one, 12), 6, "the six that are oldest");
+        assert_eq!(world.counters, Moved { requests: 11, fails: 7, ..Moved::default() }.counters(version));
+        let mut expired = Vec::new();
+        let at = Instant::ZERO + Duration::from_secs(6 + 12);
+        world.reassembly.handle_timeout(at, |_| true, &mut world.counters, &mut expired);
+        assert_eq!((expired.len(), world.reassembly.queues()), (1, 3));
+        assert_eq!(configure(&mut world, Policy::Fair, 0, 12), 3);
+        assert_eq!((world.reassembly.queues(), world.reassembly.memory()), (0, 0));
+    }
+}
+
+#[test]
 fn the_time_runs_from_the_piece_that_came_first() {
     for (version, secs) in [(Version::V4, 30), (Version::V6, 60)] {
         let mut world = World::new(version);

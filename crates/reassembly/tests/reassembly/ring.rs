@@ -2,10 +2,10 @@
 
 use base::DropReason;
 use packet::{CopyReason, Memory, Packet, Pool};
-use reassembly::{Coalesce, Config, Hook, Limits, User};
+use reassembly::{Coalesce, Config, Hook, Limits, Policy, User};
 use wire::Version;
 
-use crate::world::{BOTH, Piece, World, last, no_limits, part};
+use crate::world::{BOTH, Piece, World, last, limited, no_limits, part};
 
 /// Frames of the smallest ring that is measured.
 const FRAMES: usize = 256;
@@ -76,7 +76,7 @@ fn many_fragments_of_a_small_mtu_are_slots_all_the_same() {
 }
 
 #[test]
-fn a_ring_runs_dry_of_what_waits_unless_it_is_copied() {
+fn a_ring_runs_dry_of_what_waits_without_coalescing() {
     // One fragment in fifty is lost, so most datagrams wait for ever.
     let delivered = |version, coalesce| {
         let mut world = world(version, coalesce);
@@ -99,10 +99,47 @@ fn a_ring_runs_dry_of_what_waits_unless_it_is_copied() {
         assert_eq!(dry, 0, "{version}");
         // Those of which nothing was lost: 46 of 50 places in a row do not hold the loss.
         assert_eq!(copied, (0..200).filter(|id| (0..46).all(|n| (id * 46 + n) % 50 != 7)).count(), "{version}");
-        for coalesce in [Coalesce::Off, Coalesce::Move] {
-            let (waiting, dry) = delivered(version, coalesce);
-            assert!(dry > 1000 && waiting < copied, "{waiting} and {dry}, {coalesce:?}, {version}");
+        assert_eq!(delivered(version, Coalesce::Move), (copied, 0), "half of the ring is always free: {version}");
+        let (waiting, dry) = delivered(version, Coalesce::Off);
+        assert!(dry > 1000 && waiting < copied, "{waiting} and {dry}, {version}");
+    }
+}
+
+#[test]
+fn what_waits_in_a_ring_is_moved_while_half_of_it_is_free() {
+    for version in BOTH {
+        let mut world = world(version, Coalesce::Move);
+        let ring = Pool::bounded(Memory::SMALL, 8);
+        for (n, piece) in train(3).into_iter().enumerate() {
+            assert!(receive(&mut world, &ring, piece));
+            assert!(ring.in_use() < 4 && (n > 1 || ring.in_use() == n + 1), "{} at {n}", ring.in_use());
         }
+        let copied = world.mem.copies().get(CopyReason::Coalesce).bytes;
+        assert!((60_000..65_515).contains(&copied), "{copied}");
+        assert!(world.bytes() == [Piece { id: 3, ..part(0, 0) }.whole(version, 65_515)]);
+        world.assert_pages_came_home();
+        assert_eq!(ring.in_use(), 0);
+    }
+}
+
+#[test]
+fn a_fragment_is_charged_the_whole_of_a_page_that_others_share() {
+    for version in BOTH {
+        let mut world = World::with_config(version, limited(Policy::Fair, 1 << 20, 0));
+        // One in forty of what a device has received waits, the others were for somebody else.
+        for id in 0..40 {
+            let bytes = Piece { id, ..part(0, 1448) }.bytes(version);
+            let mut page = world.mem.large().take(0).unwrap();
+            page.put(Memory::LARGE).unwrap();
+            let mut frame = page.split_to(bytes.len());
+            frame.bytes_mut().unwrap().copy_from_slice(&bytes);
+            drop(page);
+            world.send_packet(Packet::from_buf(frame), &bytes);
+            assert!(world.mem.large().in_use() * Memory::LARGE <= 1 << 20);
+        }
+        assert!(world.reassembly.queues() > 10);
+        world.drain();
+        world.assert_pages_came_home();
     }
 }
 

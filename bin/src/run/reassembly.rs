@@ -1,0 +1,53 @@
+//! How fragments wait, as the configuration says it.
+
+use std::time::Duration;
+
+use control::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
+use reassembly::{Config, Limits, Policy};
+
+/// The same in the words of the crate that does it. What no user of this program needs keeps its default.
+pub(super) fn config(config: ReassemblyConfig) -> Config {
+    let ReassemblyConfig { policy, coalesce, v4, v6, max_distance } = config;
+    Config {
+        policy: match policy {
+            Eviction::Fair => Policy::Fair,
+            Eviction::Linux => Policy::Linux,
+        },
+        coalesce: match coalesce {
+            Coalesce::Move => reassembly::Coalesce::Move,
+            Coalesce::Copy => reassembly::Coalesce::Copy,
+            Coalesce::Off => reassembly::Coalesce::Off,
+        },
+        v4: limits(v4),
+        v6: limits(v6),
+        max_distance,
+        ..Config::default()
+    }
+}
+
+fn limits(FragLimits { high_thresh, timeout_secs }: FragLimits) -> Limits {
+    Limits {
+        high_thresh: usize::try_from(high_thresh).unwrap_or(usize::MAX),
+        timeout: Duration::from_secs(timeout_secs.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_says_nothing_has_the_defaults() {
+        assert_eq!(config(ReassemblyConfig::default()), Config::default());
+    }
+
+    #[test]
+    fn what_a_file_says_holds_for_its_family() {
+        let v4 = FragLimits { high_thresh: 1000, timeout_secs: 2 };
+        let said = ReassemblyConfig { policy: Eviction::Linux, coalesce: Coalesce::Copy, v4, ..Default::default() };
+        let limits = Limits { high_thresh: 1000, timeout: Duration::from_secs(2) };
+        let want =
+            Config { policy: Policy::Linux, coalesce: reassembly::Coalesce::Copy, v4: limits, ..Config::default() };
+        assert_eq!(config(said), want);
+    }
+}

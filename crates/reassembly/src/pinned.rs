@@ -1,0 +1,108 @@
+//! The memory that the fragments of one datagram keep from being used for something else.
+
+use packet::{Buf, Packet, PageName, SHELL};
+
+/// What is charged for packets and their pages.
+///
+/// A page is charged whole, though others may have a share in it: as long as one fragment waits, none of it goes home. Of a
+/// train that was received into one page, each fragment but the first is charged nothing more. A page is charged again if
+/// two others have come since.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pinned {
+    bytes: usize,
+    /// The pages that came last, which wait.
+    latest: [Option<PageName>; 2],
+}
+
+/// What something would be charged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim(Pinned);
+
+impl Pinned {
+    /// What is charged so far, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What the pages of `pkt` would be charged that hold some of its data.
+    #[inline]
+    pub(crate) fn claim(&self, pkt: &Packet) -> Claim {
+        let mut with = *self;
+        pkt.bufs().filter(|buf| !buf.is_empty()).for_each(|buf| with.add(buf));
+        Claim(with)
+    }
+
+    #[inline]
+    fn add(&mut self, buf: &Buf) {
+        let (page, size) = buf.page();
+        match self.latest {
+            [Some(last), _] if last == page => {}
+            [last, Some(other)] if other == page => self.latest = [Some(other), last],
+            [last, _] => {
+                self.latest = [Some(page), last];
+                self.bytes += size;
+            }
+        }
+    }
+
+    /// Charges for pages that wait from now on.
+    #[inline]
+    pub(crate) fn hold(&mut self, claim: Claim) {
+        *self = claim.0;
+    }
+
+    /// Charges for a packet that waits from now on, and for its pages.
+    #[inline]
+    pub(crate) fn keep(&mut self, pkt: &Packet) {
+        pkt.bufs().for_each(|buf| self.add(buf));
+        self.bytes += shells(pkt);
+    }
+
+    /// What packets pin at the least: themselves, and each page once.
+    pub(crate) fn least<'p>(packets: impl Iterator<Item = &'p Packet>) -> usize {
+        let (mut bytes, mut pages) = (0, Vec::new());
+        for pkt in packets {
+            bytes += shells(pkt);
+            pages.extend(pkt.bufs().map(Buf::page));
+        }
+        pages.sort_unstable();
+        pages.dedup();
+        bytes + pages.iter().map(|&(_, size)| size).sum::<usize>()
+    }
+}
+
+/// Bytes of a packet itself and of its children.
+fn shells(pkt: &Packet) -> usize {
+    SHELL * (1 + pkt.frag_list().len())
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::Memory;
+
+    use super::*;
+
+    #[test]
+    fn a_page_that_others_share_is_charged_whole_and_once() {
+        let mem = Memory::heap();
+        let mut pages = [(); 3].map(|()| {
+            let mut page = mem.large().take(0).unwrap();
+            page.put(Memory::LARGE).unwrap();
+            page
+        });
+        let mut piece = |at: usize| Packet::from_buf(pages[at].split_to(1500));
+        let mut pinned = Pinned::default();
+        let mut kept = Vec::new();
+        for (at, want) in [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2), (2, 3), (1, 4)] {
+            let pkt = piece(at);
+            pinned.keep(&pkt);
+            kept.push(pkt);
+            assert_eq!(pinned.bytes(), want * Memory::LARGE + kept.len() * SHELL);
+        }
+        assert_eq!(Pinned::least(kept.iter()), 3 * Memory::LARGE + kept.len() * SHELL);
+        let own = Packet::with_data(&mem, &[0; 100]).unwrap();
+        let before = pinned.bytes();
+        pinned.hold(pinned.claim(&own));
+        assert_eq!(pinned.bytes(), before + Memory::SMALL, "a slot has no packet of its own");
+    }
+}
