@@ -3,10 +3,13 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use control::event::Event;
+use control::netlink::rtnl::{Delta, LinkNow};
 use control::{Shown, What};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -19,6 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) enum Command {
     /// Show this.
     Show(What, Sender<Shown>),
+    /// Tell how the links are.
+    Links(Sender<Vec<LinkNow>>),
     /// Become this, as a whole; or say why not, and stay as it is.
     Apply(Box<Plan>, Sender<Result<(), String>>),
     /// Copy a link's packets to `sink` until its other end is gone.
@@ -49,10 +54,23 @@ pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
 }
 
+/// Changes of routes and addresses, which the worker takes before the packets that come after them: it looks here when it
+/// has received some and has yet to decide on them. So nobody need wake it, or wait for it.
+#[derive(Debug, Default)]
+struct Deltas {
+    list: Mutex<Vec<Delta>>,
+    /// Whether there are any.
+    some: AtomicBool,
+}
+
+/// Changes that may lie until somebody wakes the worker for their number.
+const MANY_DELTAS: usize = 4096;
+
 /// The other threads' end of the worker.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Handle {
     commands: Sender<Command>,
+    deltas: Arc<Deltas>,
     wake: Arc<OwnedFd>,
 }
 
@@ -60,6 +78,7 @@ pub(crate) struct Handle {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     commands: Receiver<Command>,
+    deltas: Arc<Deltas>,
     wake: Arc<OwnedFd>,
 }
 
@@ -77,13 +96,33 @@ impl fmt::Display for WorkerGone {
 pub(crate) fn channel() -> std::io::Result<(Handle, Inbox)> {
     let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
     let (sender, receiver) = mpsc::channel();
-    Ok((Handle { commands: sender, wake: Arc::clone(&wake) }, Inbox { commands: receiver, wake }))
+    let deltas = Arc::<Deltas>::default();
+    let handle = Handle { commands: sender, deltas: Arc::clone(&deltas), wake: Arc::clone(&wake) };
+    Ok((handle, Inbox { commands: receiver, deltas, wake }))
 }
 
 impl Handle {
     /// Sends `command` and wakes the worker.
     pub(crate) fn send(&self, command: Command) -> Result<(), WorkerGone> {
         self.commands.send(command).map_err(|_| WorkerGone)?;
+        self.wake()
+    }
+
+    /// Has the worker know of changes before it decides on the next packet that comes in.
+    pub(crate) fn tell(&self, deltas: impl Iterator<Item = Delta>) {
+        let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);
+        list.extend(deltas);
+        if list.is_empty() {
+            return;
+        }
+        self.deltas.some.store(true, Ordering::Release);
+        if list.len() >= MANY_DELTAS {
+            // If it has ended, nobody needs to know.
+            let _ = self.wake();
+        }
+    }
+
+    fn wake(&self) -> Result<(), WorkerGone> {
         match rustix::io::write(&*self.wake, &1_u64.to_ne_bytes()) {
             // Full: the worker has not even seen the earlier ones, and will take this one with them.
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
@@ -108,6 +147,17 @@ impl Inbox {
     /// What to wait for besides packets.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         &self.wake
+    }
+
+    /// Moves the changes that have been told to the end of `into`. Tells whether there were any.
+    pub(crate) fn take_deltas(&self, into: &mut Vec<Delta>) -> bool {
+        if !self.deltas.some.load(Ordering::Acquire) {
+            return false;
+        }
+        let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);
+        self.deltas.some.store(false, Ordering::Relaxed);
+        into.append(&mut list);
+        true
     }
 
     /// The next command, if there is one.

@@ -1,7 +1,7 @@
 //! `fatpath run`: the daemon.
 //!
-//! Three kinds of threads: the worker, which alone touches packets; one per control client; and this one, which waits
-//! for signals. What the node is to become is planned here, where it may fail and take its time, and handed to the
+//! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's; and
+//! this one, which waits for signals. What the node is to become is planned here, where it may fail and take its time, and handed to the
 //! worker as a whole.
 
 mod capture;
@@ -9,6 +9,7 @@ mod command;
 mod crypto;
 mod ike;
 mod monitor;
+mod netlink;
 mod node;
 mod poller;
 mod reassembly;
@@ -36,6 +37,7 @@ use crate::config_file;
 use crate::error::CliError;
 use command::{Command, Handle, WorkerGone};
 use ike::{IkeFile, IkeSocket};
+use netlink::{NetlinkServer, Protocols, Shared};
 use node::{Node, Plan};
 use server::Server;
 use worker::Worker;
@@ -62,9 +64,12 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     ike.open_for(&mut plan)?;
     let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
-    let mut daemon = Daemon { file: args.config.clone(), node, worker, ike };
+    let shared = Shared::new(&worker.handle);
+    let mut daemon = Daemon { file: args.config.clone(), node, worker, ike, shared };
+    daemon.tell_netlink(&mut daemon.shared.lock()).map_err(CliError::failed)?;
     let (events, happened) = channel();
     let _server = Server::start(&socket, &daemon.worker.handle, &events)?;
+    let _netlink = NetlinkServer::start(&socket.with_extension("netlink"), daemon.shared.clone())?;
     tracing::info!("{}: running with {}", args.instance, daemon.links());
     thread::Builder::new()
         .name("signals".to_owned())
@@ -129,6 +134,8 @@ struct Daemon {
     node: Node,
     worker: Running,
     ike: IkePlace,
+    /// What netlink's clients see and change.
+    shared: Shared,
 }
 
 /// Where the key manager's socket is. It is made when a link first has IKE, and stays.
@@ -158,10 +165,21 @@ impl Daemon {
     fn load(&mut self, file: PathBuf) -> Result<(), String> {
         let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
+        // Nobody changes the node by netlink meanwhile.
+        let shared = self.shared.clone();
+        let mut protocols = shared.lock();
+        self.node.follow(&protocols.rtnl.model);
         let (node, mut plan) = self.node.plan(config).map_err(|err| named(err.message))?;
         self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
         self.worker.apply(plan).map_err(named)?;
         (self.node, self.file) = (node, Some(file));
+        self.tell_netlink(&mut protocols)
+    }
+
+    /// Has netlink's clients see what the node has become.
+    fn tell_netlink(&self, protocols: &mut Protocols) -> Result<(), String> {
+        let now = self.worker.handle.ask(Command::Links).map_err(|gone| gone.to_string())?;
+        self.node.tell(&mut protocols.rtnl.model, &now);
         Ok(())
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::{LinkId, Prefix};
 use control::Change;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig};
+use control::netlink::rtnl::{LOOPBACK, LinkNow, Model};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
 use link::{ConfigKind, Link};
@@ -17,12 +18,20 @@ use super::xfrm::Steps;
 use crate::error::CliError;
 
 /// What the worker was last told to be.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     config: Arc<Config>,
     /// The number of each link of `config`. One is never given twice, as in Linux.
     ids: Vec<LinkId>,
     last_id: u32,
+    /// Whether the routes are no longer those of `config`.
+    routes_changed: bool,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self { config: Arc::default(), ids: Vec::new(), last_id: LOOPBACK, routes_changed: false }
+    }
 }
 
 /// What the worker has to do to become the next configuration.
@@ -33,7 +42,7 @@ pub(crate) struct Plan {
     /// Links that go.
     pub(crate) removed: Vec<LinkId>,
     /// Links that come.
-    pub(crate) opened: Vec<(LinkId, Box<dyn Link>)>,
+    pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkKind)>,
     /// Links that stay and get another MTU.
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
     /// The links that come and those that have changed, and whether what they receive is glued.
@@ -77,7 +86,7 @@ impl Node {
             removed: change.links.removed.iter().map(|&at| self.ids[at]).collect(),
             ..Plan::default()
         };
-        if !change.links.is_empty() || change.routes {
+        if !change.links.is_empty() || change.routes || self.routes_changed {
             plan.fib = Some(fib(&new, &ids)?);
         }
         if change.crypto {
@@ -97,7 +106,7 @@ impl Node {
             let config = &new.links[at];
             let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
             refuse_one_that_leaves(config, leaving)?;
-            plan.opened.push((ids[at], open(config)?));
+            plan.opened.push((ids[at], open(config)?, config.kind.clone()));
             plan.ports.push((ids[at], config.offloads));
         }
         let udp = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
@@ -107,7 +116,23 @@ impl Node {
         plan.ike = new.links.iter().zip(&ids).filter_map(udp).collect();
         let config = Arc::new(new);
         plan.config = Arc::clone(&config);
-        Ok((Self { config, ids, last_id }, plan))
+        Ok((Self { config, ids, last_id, routes_changed: false }, plan))
+    }
+
+    /// Takes note of what netlink's clients have made of the links and routes.
+    pub(crate) fn follow(&mut self, model: &Model) {
+        if !model.has_changed() {
+            return;
+        }
+        let links = model.links_after(0).map(|(id, link)| (LinkId(id), link.to_config()));
+        let config = Arc::make_mut(&mut self.config);
+        (self.ids, config.links) = links.unzip();
+        (self.last_id, self.routes_changed) = (model.last_index(), true);
+    }
+
+    /// Tells `model` what the node has become.
+    pub(crate) fn tell(&self, model: &mut Model, now: &[LinkNow]) {
+        model.read(&self.config, &self.ids, now, self.last_id);
     }
 }
 
@@ -237,12 +262,12 @@ mod tests {
         new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN });
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
-        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(1), "wan"));
-        assert_eq!(plan.ports, [(LinkId(1), false)]);
+        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
+        assert_eq!(plan.ports, [(LinkId(2), false)]);
         let fib = plan.fib.unwrap();
         let cases = [
-            ("127.0.0.1", Decision::Local { dev: LinkId(1) }),
-            ("10.1.2.3", Decision::Forward { dev: LinkId(1), next_hop: "10.1.2.3".parse().unwrap() }),
+            ("127.0.0.1", Decision::Local { dev: LinkId(2) }),
+            ("10.1.2.3", Decision::Forward { dev: LinkId(2), next_hop: "10.1.2.3".parse().unwrap() }),
             ("10.2.0.1", Decision::Drop(base::DropReason::RouteBlackhole)),
         ];
         for (dst, want) in cases {
@@ -254,13 +279,13 @@ mod tests {
     fn what_stays_keeps_its_number_and_is_not_opened_again() {
         let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
-        assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(1)], 0, 0));
+        assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(2)], 0, 0));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
         assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.fib.is_none());
         let smaller = LinkConfig { mtu: Some(1400), ..udp("b", 0) };
         let (_, plan) = node.plan(config(&[udp("c", free_port()), smaller], "")).unwrap();
-        assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(LinkId(2), Some(1400))], LinkId(3)));
-        assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(2), LinkId(3)]);
+        assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(LinkId(3), Some(1400))], LinkId(4)));
+        assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(3), LinkId(4)]);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use base::{DropReason, Instant, LinkId};
 use control::algorithm::Name;
-use control::model::{LinkConfig, LinkKind, NatTraversal, SaConfig};
+use control::model::{LinkKind, NatTraversal, SaConfig};
+use control::netlink::rtnl::LinkNow;
 use control::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState,
     OffloadState, PmtuState, PolicyState, RouteState, SaState, SaStats,
@@ -27,7 +28,7 @@ use super::xfrm;
 /// One kind of thing, as it is now.
 pub(crate) fn show(worker: &Worker, what: What) -> Shown {
     match what {
-        What::Links => Shown::Links(links(worker)),
+        What::Links => Shown::Links(link_states(worker)),
         What::Routes => Shown::Routes(routes(worker)),
         What::Neighbours => Shown::Neighbours(neighbours(worker)),
         What::Pmtus => Shown::Pmtus(pmtus(&worker.path.fib, worker.now())),
@@ -43,15 +44,29 @@ fn name_of(worker: &Worker, id: LinkId) -> Option<String> {
     worker.path.ports.get(id).map(|port| port.config.name.clone())
 }
 
-fn links(worker: &Worker) -> Vec<LinkState> {
-    let states = worker.path.ports.iter().filter_map(|(id, port)| {
-        let config = worker.config.links.iter().find(|link| link.name == port.config.name)?;
-        Some(link(id, port, worker.slots.get(id.0 as usize)?.as_ref()?, config))
-    });
-    states.collect()
+fn link_states(worker: &Worker) -> Vec<LinkState> {
+    let slots = worker.path.ports.iter().filter_map(|(id, port)| Some((id, port, slot(worker, id)?)));
+    slots.map(|(id, port, slot)| link(worker, id, port, slot)).collect()
 }
 
-fn link(id: LinkId, port: &Port, slot: &Slot, config: &LinkConfig) -> LinkState {
+fn slot(worker: &Worker, id: LinkId) -> Option<&Slot> {
+    worker.slots.get(id.0 as usize)?.as_ref()
+}
+
+/// What netlink's clients are told of the links.
+pub(crate) fn links(worker: &Worker) -> Vec<LinkNow> {
+    let slots = worker.path.ports.iter().filter_map(|(id, port)| Some((id, port, slot(worker, id)?)));
+    let links = slots.map(|(id, port, slot)| LinkNow {
+        id,
+        running: port.up,
+        mtu: port.config.mtu as u32,
+        mac: port.config.mac.map(|mac| mac.0),
+        stats: link_stats(slot.link.stats()),
+    });
+    links.collect()
+}
+
+fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
     let offloads = slot.link.offloads().iter().map(|offload| OffloadState {
         name: offload.name.to_owned(),
         on: offload.on,
@@ -61,7 +76,7 @@ fn link(id: LinkId, port: &Port, slot: &Slot, config: &LinkConfig) -> LinkState 
         index: id.0,
         name: port.config.name.clone(),
         kind: slot.link.kind().word().to_owned(),
-        on: match &config.kind {
+        on: match &slot.kind {
             LinkKind::Udp { bind } => Some(bind.to_string()),
             LinkKind::Packet { interface } => Some(interface.clone()),
             LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
@@ -73,7 +88,7 @@ fn link(id: LinkId, port: &Port, slot: &Slot, config: &LinkConfig) -> LinkState 
             Layer::Ethernet(mac) => Some(mac.to_string()),
             Layer::Ip => None,
         },
-        addresses: config.own_addresses().collect(),
+        addresses: worker.path.fib.addresses(id).collect(),
         offloads: offloads.collect(),
         stats: link_stats(slot.link.stats()),
     }

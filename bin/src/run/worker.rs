@@ -9,6 +9,8 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, SystemTime};
 
 use base::{Instant, LinkId};
+use control::model::LinkKind;
+use control::netlink::rtnl::Delta;
 use link::{Layer, Link, Sent};
 use packet::{Memory, Packet};
 use path::{Path, PortConfig, TapPoints};
@@ -16,9 +18,10 @@ use path::{Path, PortConfig, TapPoints};
 use super::command::{CaptureLink, Command, Frame, Inbox};
 use super::ike::IkeSocket;
 use super::monitor::Monitors;
+use super::netlink;
 use super::node::Plan;
 use super::poller::{Poller, Ready};
-use super::snapshot::show;
+use super::snapshot::{links, show};
 
 /// Bursts that are taken from each ready link before epoll is asked about the others again.
 const TURNS: usize = 4;
@@ -30,6 +33,8 @@ const RETRY_DOWN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
+    /// What it was opened from.
+    pub(crate) kind: LinkKind,
     /// Why it is not read and written, if it is not.
     pub(crate) down: Option<Down>,
     /// Whether it took no more, and epoll will tell when it does.
@@ -90,6 +95,7 @@ pub(crate) struct Worker {
     /// Links to be read. Kept for its storage, as is the next one.
     ready: Vec<LinkId>,
     burst: Vec<Packet>,
+    deltas: Vec<Delta>,
 }
 
 impl Worker {
@@ -109,6 +115,7 @@ impl Worker {
             monitors: Monitors::default(),
             ready: Vec::new(),
             burst: Vec::new(),
+            deltas: Vec::new(),
         })
     }
 
@@ -118,6 +125,7 @@ impl Worker {
             let limit = self.limit();
             self.poller.wait(limit)?;
             let now = self.clock.now();
+            self.learn();
             self.path.handle_timeout(now, &self.mem);
             if self.look_what_is_ready() && !self.obey() {
                 return Ok(());
@@ -171,10 +179,12 @@ impl Worker {
     /// Takes the commands that have come. False: stop.
     fn obey(&mut self) -> bool {
         while let Some(command) = self.inbox.next() {
+            self.learn();
             // Whoever asked may have lost patience; then nobody wants the answer.
             match command {
                 Command::Stop => return false,
                 Command::Show(what, reply) => drop(reply.send(show(self, what))),
+                Command::Links(reply) => drop(reply.send(links(self))),
                 Command::Apply(plan, reply) => drop(reply.send(self.apply(*plan))),
                 Command::Monitor { sink, reply } => {
                     self.monitors.add(&mut self.path.ipsec, sink);
@@ -186,6 +196,13 @@ impl Worker {
             }
         }
         true
+    }
+
+    /// Takes the changes that have been told.
+    fn learn(&mut self) {
+        if self.inbox.take_deltas(&mut self.deltas) {
+            self.deltas.drain(..).for_each(|delta| netlink::apply(&mut self.path.fib, &delta));
+        }
     }
 
     /// Becomes what `plan` says. The MTUs come first: they alone may be refused.
@@ -206,13 +223,13 @@ impl Worker {
                 self.poller.remove(&*slot.link);
             }
         }
-        for (id, link) in plan.opened {
+        for (id, link, kind) in plan.opened {
             let at = id.0 as usize;
             if self.slots.len() <= at {
                 self.slots.resize_with(at + 1, || None);
             }
             self.poller.add(id, &*link);
-            self.slots[at] = Some(Slot { link, down: None, full: false });
+            self.slots[at] = Some(Slot { link, kind, down: None, full: false });
         }
         for (id, gro) in plan.ports {
             let Some(Some(Slot { link, .. })) = self.slots.get(id.0 as usize) else { continue };
@@ -295,6 +312,8 @@ impl Worker {
         let received = slot.link.recv(&self.mem, &mut self.burst);
         let more = !self.burst.is_empty();
         if more {
+            // A change that a client had been told of before it sent these packets holds for them.
+            self.learn();
             self.path.handle_rx(now, &self.mem, id, &mut self.burst);
             self.send_all(now);
         }

@@ -20,6 +20,8 @@ impl LinkId {
 }
 
 impl TableId {
+    /// `RT_TABLE_DEFAULT`, asked behind all others.
+    pub const DEFAULT: Self = Self(253);
     /// `RT_TABLE_MAIN`, the one without a name in a configuration.
     pub const MAIN: Self = Self(254);
     /// `RT_TABLE_LOCAL`, asked before all others.
@@ -29,6 +31,7 @@ impl TableId {
 impl fmt::Display for TableId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
+            Self::DEFAULT => f.write_str("default"),
             Self::MAIN => f.write_str("main"),
             Self::LOCAL => f.write_str("local"),
             Self(number) => write!(f, "{number}"),

@@ -1,8 +1,7 @@
 //! What the control plane can say: the typed model of a node, the file that describes one, the requests of the
-//! control socket with their replies, and the text that shows them.
+//! control socket with their replies, and the text that shows them; and [`netlink`], which Linux's own tools speak.
 //!
-//! Nothing here does I/O. `bin` reads the file and serves the socket; a later version speaks netlink in place of the
-//! socket's JSON, with the same model behind it.
+//! Nothing here does I/O. `bin` reads the file and serves the sockets.
 #![forbid(unsafe_code)]
 
 pub mod algorithm;
@@ -12,6 +11,7 @@ mod file;
 pub mod ike;
 mod key;
 pub mod model;
+pub mod netlink;
 pub mod reload;
 pub mod request;
 pub mod state;

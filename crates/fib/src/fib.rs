@@ -10,8 +10,9 @@ use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::{Decision, Route, RouteExists, RouteKind};
 use crate::table::Table;
 
-/// The tables that a lookup asks, in order: Linux's rules 0 and 32766. The first that has any match decides.
-const ORDER: [TableId; 2] = [TableId::LOCAL, TableId::MAIN];
+/// The tables that a lookup asks, in order: Linux's rules 0, 32766 and, for IPv4 alone, 32767. The first that has any
+/// match decides.
+const ORDER: [TableId; 3] = [TableId::LOCAL, TableId::MAIN, TableId::DEFAULT];
 
 /// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`). A connected IPv4 route has 0.
 const METRIC_V6_CONNECTED: u32 = 256;
@@ -83,6 +84,41 @@ impl Fib {
         Ok(())
     }
 
+    /// Adds a route in front of those with its prefix and metric, or behind them. Whether there may be several is the
+    /// caller's to judge.
+    pub fn insert(&mut self, table: TableId, route: Route, ahead: bool) {
+        let table = self.table_mut(table);
+        if ahead {
+            table.insert_ahead(route);
+        } else {
+            table.insert(route);
+        }
+        self.changed();
+    }
+
+    /// Puts a route in the place of one with its prefix and metric. Tells whether that was there.
+    pub fn exchange(&mut self, table: TableId, old: &Route, new: Route) -> bool {
+        let there = self.table_mut(table).find(old).map(|route| *route = new).is_some();
+        self.changed();
+        there
+    }
+
+    /// Takes one route away that is equal to `route`. Tells whether there was one.
+    pub fn remove(&mut self, table: TableId, route: &Route) -> bool {
+        let there = self.table_mut(table).remove(route);
+        self.changed();
+        there
+    }
+
+    /// Notes that `dev` has an address, or has it no longer. The routes that this makes are the caller's to add.
+    pub fn set_address(&mut self, dev: LinkId, addr: IfAddr, there: bool) {
+        self.addresses.retain(|own| *own != (dev, addr));
+        if there {
+            self.addresses.push((dev, addr));
+        }
+        self.changed();
+    }
+
     /// Forgets the addresses of `dev` and every route by it, as when it goes down (Linux's `fib_disable_ip`).
     pub fn remove_dev(&mut self, dev: LinkId) {
         self.addresses.retain(|&(link, _)| link != dev);
@@ -96,7 +132,9 @@ impl Fib {
     /// The route to `dst`: of the longest prefix, and there of the smallest metric, in the first table that has one.
     /// With `oif`, only routes by that link and those that need none.
     pub fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
-        ORDER.into_iter().find_map(|table| self.lookup_in(table, dst, oif))
+        let asked = ORDER.into_iter().filter(|&table| dst.is_ipv4() || table != TableId::DEFAULT);
+        let mut found = asked.filter_map(|table| self.lookup_in(table, dst, oif));
+        found.find(|route| route.kind != RouteKind::Throw)
     }
 
     /// As [`lookup`](Self::lookup), in one table alone.

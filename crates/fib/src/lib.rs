@@ -1,7 +1,7 @@
 //! Where a packet goes: routes, and the neighbours that they lead to.
 //!
 //! - [`Fib`] finds the longest matching prefix in numbered tables, the local one first, and says what becomes of a
-//!   destination ([`Decision`]). It is built from the links' addresses and the static routes, and replaced as a whole;
+//!   destination ([`Decision`]). It is built from the links' addresses and the static routes, replaced as a whole or changed route by route;
 //!   [`Fib::generation`] tells whoever keeps a decision when to ask again.
 //! - It also keeps what ICMP has taught of paths beyond their first link ([`Fib::path_mtu`]). Whether a message is to be
 //!   believed is for its caller to find out.

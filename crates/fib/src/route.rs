@@ -42,6 +42,8 @@ pub enum RouteKind {
     Unreachable,
     /// Drops it and has *communication administratively prohibited* answered (RFC 1812 §5.2.7.1).
     Prohibit,
+    /// Has the next table asked, as if this one had no route.
+    Throw,
 }
 
 impl RouteKind {
@@ -49,7 +51,7 @@ impl RouteKind {
     pub const fn dev(self) -> Option<LinkId> {
         match self {
             Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } => Some(dev),
-            Self::Blackhole | Self::Unreachable | Self::Prohibit => None,
+            Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw => None,
         }
     }
 
@@ -70,6 +72,7 @@ impl RouteKind {
             Self::Blackhole => "blackhole",
             Self::Unreachable => "unreachable",
             Self::Prohibit => "prohibit",
+            Self::Throw => "throw",
         }
     }
 }
@@ -111,6 +114,7 @@ impl Decision {
             RouteKind::Blackhole => Self::Drop(DropReason::RouteBlackhole),
             RouteKind::Unreachable => Self::Drop(DropReason::RouteUnreachable),
             RouteKind::Prohibit => Self::Drop(DropReason::RouteProhibit),
+            RouteKind::Throw => Self::Drop(DropReason::NoRoute),
         }
     }
 }

@@ -37,13 +37,46 @@ impl Table {
 
     /// Adds a route behind those of its prefix that are as good or better.
     pub(crate) fn insert(&mut self, route: Route) {
-        let len = route.prefix.len();
-        let routes = match route.prefix.addr() {
-            IpAddr::V4(addr) => self.v4.entry((addr.to_bits(), len)).or_default(),
-            IpAddr::V6(addr) => self.v6.entry((addr.to_bits(), len)).or_default(),
-        };
+        let routes = self.routes_to(route.prefix);
         let at = routes.partition_point(|other| other.metric <= route.metric);
         routes.insert(at, route);
+    }
+
+    /// Adds a route in front of those of its prefix that are as good or worse.
+    pub(crate) fn insert_ahead(&mut self, route: Route) {
+        let routes = self.routes_to(route.prefix);
+        let at = routes.partition_point(|other| other.metric < route.metric);
+        routes.insert(at, route);
+    }
+
+    /// The first route that is equal to `route`.
+    pub(crate) fn find(&mut self, route: &Route) -> Option<&mut Route> {
+        let len = route.prefix.len();
+        let routes = match route.prefix.addr() {
+            IpAddr::V4(addr) => self.v4.get_mut(&(addr.to_bits(), len)),
+            IpAddr::V6(addr) => self.v6.get_mut(&(addr.to_bits(), len)),
+        };
+        routes?.iter_mut().find(|other| *other == route)
+    }
+
+    /// Takes the first route away that is equal to `route`.
+    pub(crate) fn remove(&mut self, route: &Route) -> bool {
+        let (prefix, routes) = (route.prefix, self.routes_to(route.prefix));
+        let found = routes.iter().position(|other| other == route).map(|at| routes.remove(at));
+        if routes.is_empty() {
+            match prefix.addr() {
+                IpAddr::V4(addr) => drop(self.v4.remove(&(addr.to_bits(), prefix.len()))),
+                IpAddr::V6(addr) => drop(self.v6.remove(&(addr.to_bits(), prefix.len()))),
+            }
+        }
+        found.is_some()
+    }
+
+    fn routes_to(&mut self, prefix: Prefix) -> &mut Vec<Route> {
+        match prefix.addr() {
+            IpAddr::V4(addr) => self.v4.entry((addr.to_bits(), prefix.len())).or_default(),
+            IpAddr::V6(addr) => self.v6.entry((addr.to_bits(), prefix.len())).or_default(),
+        }
     }
 
     /// Removes the routes by that link.

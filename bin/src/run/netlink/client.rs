@@ -1,0 +1,258 @@
+//! One program's netlink socket: a connection whose datagrams are those of [`nlsock`].
+
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use control::netlink::{Groups, Outbox, Session, To};
+use nlsock::{Answer, FromDaemon, ToDaemon, protocol};
+use rustix::event::epoll::EventFlags;
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg, sockopt,
+};
+
+use super::{Protocols, Route};
+
+/// A datagram that has been received, and where its sender wants its answer.
+pub(super) type Received = (usize, Option<OwnedFd>);
+
+/// What kind of socket it is.
+#[derive(Debug)]
+enum Socket {
+    /// It has not said.
+    New,
+    Route(Session<Route>),
+}
+
+macro_rules! with_session {
+    ($socket:expr, $session:ident => $do:expr, $none:expr) => {
+        match $socket {
+            Socket::New => $none,
+            Socket::Route($session) => $do,
+        }
+    };
+}
+
+/// A program's socket.
+#[derive(Debug)]
+pub(super) struct Client {
+    fd: OwnedFd,
+    /// Whether it may change things: it is the superuser's or our own user's.
+    privileged: bool,
+    /// The process that connected.
+    pub(super) pid: u32,
+    socket: Socket,
+    /// What it has been sent and did not take yet: the rest of the answers to one datagram, and one part of a dump.
+    waiting: VecDeque<Vec<u8>>,
+    /// Whether notifications were lost and it has yet to be told.
+    overrun: bool,
+    /// What epoll was last told to wait for.
+    pub(super) interest: EventFlags,
+}
+
+/// That a connection is to be closed.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+impl Client {
+    pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+        let peer = sockopt::socket_peercred(&fd)?;
+        let privileged = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
+        Ok(Self { fd, privileged, pid, socket, waiting, overrun: false, interest })
+    }
+
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// The protocol and port that it has, if it has one.
+    pub(super) fn name(&self) -> Option<(u32, u32)> {
+        let number = match self.socket {
+            Socket::New => return None,
+            Socket::Route(_) => protocol::ROUTE,
+        };
+        let port = with_session!(&self.socket, session => session.port(), 0);
+        (port != 0).then_some((number, port))
+    }
+
+    /// The groups of `protocol` that it listens to.
+    pub(super) fn groups(&self, protocol: u32) -> Groups {
+        match (&self.socket, protocol) {
+            (Socket::Route(session), protocol::ROUTE) => session.groups(),
+            _ => Groups::default(),
+        }
+    }
+
+    /// Receives one datagram. `None`: there is none.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let received = match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+            Ok(received) => received,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(_) => return Err(Gone),
+        };
+        let answer = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+            _ => None,
+        });
+        // No datagram of the protocol is empty: this is the end.
+        if received.bytes == 0 { Err(Gone) } else { Ok(Some((received.bytes, answer))) }
+    }
+
+    /// Does what one datagram says; what comes of it is in `outbox`. `port` gives out a port for a protocol: the one that
+    /// is wished for, or any; or says why not.
+    pub(super) fn handle(
+        &mut self,
+        datagram: &[u8],
+        answer: Option<OwnedFd>,
+        protocols: &mut Protocols,
+        listeners: impl Fn(u32) -> Groups,
+        port: impl FnOnce(u32, u32) -> Result<u32, i32>,
+        outbox: &mut Outbox,
+    ) -> Result<(), Gone> {
+        let outcome = match ToDaemon::parse(datagram).ok_or(Gone)? {
+            ToDaemon::Data(messages) => {
+                return match &mut self.socket {
+                    Socket::New => Err(Gone),
+                    Socket::Route(session) => {
+                        if session.port() == 0 {
+                            let port = port(protocol::ROUTE, 0).map_err(|_| Gone)?;
+                            session.bind(port, 0).map_err(|_| Gone)?;
+                        }
+                        session.handle(messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox);
+                        Ok(())
+                    }
+                };
+            }
+            ToDaemon::RecvLen(len) => {
+                with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
+                return Ok(());
+            }
+            ToDaemon::Hello { protocol: number } => match (&self.socket, number) {
+                (Socket::New, protocol::ROUTE) => {
+                    self.socket = Socket::Route(Session::new(self.privileged));
+                    Ok(())
+                }
+                (Socket::New, _) => Err(nlsock::errno::EPROTONOSUPPORT),
+                _ => return Err(Gone),
+            },
+            ToDaemon::SetOption { option, value } => {
+                with_session!(&mut self.socket, session => session.set_option(option, value), return Err(Gone))
+            }
+            ToDaemon::Bind { port: wish, groups } => {
+                let number = match self.socket {
+                    Socket::New => return Err(Gone),
+                    Socket::Route(_) => protocol::ROUTE,
+                };
+                with_session!(&mut self.socket, session => match (session.port(), wish) {
+                    (0, _) => port(number, wish).and_then(|port| session.bind(port, groups)),
+                    (bound, 0) => session.bind(bound, groups),
+                    (_, wish) => session.bind(wish, groups),
+                }, return Err(Gone))
+            }
+        };
+        if let Some(fd) = answer {
+            let port = with_session!(&self.socket, session => session.port(), 0);
+            write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port });
+        }
+        Ok(())
+    }
+
+    /// Sends it its own of what is in `outbox`.
+    pub(super) fn deliver(&mut self, outbox: &Outbox) -> Result<(), Gone> {
+        for (_, bytes) in outbox.iter().filter(|(to, _)| *to == To::Requester) {
+            self.send(FromDaemon::Unicast, bytes)?;
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, from: FromDaemon, bytes: &[u8]) -> Result<(), Gone> {
+        let sent = if self.waiting.is_empty() { self.try_send(from.to_word(), bytes)? } else { false };
+        if !sent {
+            self.waiting.push_back([&from.to_word(), bytes].concat());
+        }
+        Ok(())
+    }
+
+    /// Tells it what has happened in a group that it listens to. If it takes no more, that is lost, and it will be told
+    /// so.
+    pub(super) fn notify(&mut self, group: u32, bytes: &[u8]) -> Result<(), Gone> {
+        let lost = !self.waiting.is_empty() || self.overrun;
+        if lost || !self.try_send(FromDaemon::Group(group).to_word(), bytes)? {
+            self.overrun = with_session!(&self.socket, session => session.wants_overruns(), false);
+        }
+        Ok(())
+    }
+
+    /// Sends a datagram. False: it does not take it now.
+    fn try_send(&self, word: [u8; 4], bytes: &[u8]) -> Result<bool, Gone> {
+        let parts = [IoSlice::new(&word), IoSlice::new(bytes)];
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match sendmsg(&self.fd, &parts, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(false),
+            Err(_) => Err(Gone),
+        }
+    }
+
+    /// Whether it has been sent something that it did not take, so that nothing more is done for it.
+    pub(super) fn is_full(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// What to wait for, if that has changed: that it takes more, if there is more; and what it asks, unless it is full.
+    pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
+        let more =
+            self.is_full() || self.overrun || with_session!(&self.socket, session => session.is_dumping(), false);
+        let input = if self.is_full() { EventFlags::empty() } else { EventFlags::IN };
+        let interest = if more { input | EventFlags::OUT } else { input };
+        (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
+    }
+
+    /// Goes on with what it did not take, and with its dump, until it takes no more or all is done.
+    pub(super) fn go_on(&mut self, protocols: &mut Protocols, outbox: &mut Outbox) -> Result<(), Gone> {
+        while let Some(bytes) = self.waiting.front() {
+            let (word, bytes) = bytes.split_first_chunk().ok_or(Gone)?;
+            if !self.try_send(*word, bytes)? {
+                return Ok(());
+            }
+            self.waiting.pop_front();
+        }
+        if self.overrun && self.try_send(FromDaemon::Overrun.to_word(), &[])? {
+            self.overrun = false;
+        }
+        for _ in 0..PARTS {
+            match &mut self.socket {
+                Socket::Route(session) if session.is_dumping() => {
+                    outbox.clear();
+                    session.continue_dump(&mut protocols.rtnl, outbox);
+                }
+                _ => return Ok(()),
+            }
+            self.deliver(outbox)?;
+            if self.is_full() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Parts of a dump that are written before others are looked after.
+const PARTS: usize = 4;
+
+/// Answers a call: to a pipe alone, for whatever else it is might have us wait.
+fn write_answer(fd: &OwnedFd, answer: Answer) {
+    let pipe = rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
+    if pipe && rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
+        // Who does not read it does not want to know.
+        let _ = rustix::io::write(fd, &answer.to_bytes());
+    }
+}

@@ -1,0 +1,254 @@
+//! Netlink's clients: one thread serves all of them.
+//!
+//! It owns nothing that packets meet: requests change the model ([`Protocols`]), and the worker is told what has changed
+//! before the client is answered. A client that does not read is not read from either, and costs what one datagram's
+//! answers take; what it is told of others' changes meanwhile is lost to it.
+
+mod client;
+mod host;
+
+use std::collections::HashMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use control::netlink::rtnl::{Model, Rtnl};
+use control::netlink::{Groups, Outbox, To};
+use nlsock::{MAX_DATA, WORD, protocol};
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+
+use super::command::Handle;
+use crate::error::CliError;
+use client::{Client, Gone};
+pub(crate) use host::{WorkerHost, apply};
+
+/// Rtnetlink, over the worker.
+type Route = Rtnl<WorkerHost>;
+
+/// Clients at a time; the next one has to wait until one goes.
+const MAX_CLIENTS: usize = 1024;
+
+/// Datagrams of one client that are answered before others are looked after.
+const TURN: usize = 64;
+
+/// The token of the listening socket. Clients' begin behind it.
+const LISTENER: u64 = 0;
+
+/// What netlink's clients ask and change.
+#[derive(Debug)]
+pub(crate) struct Protocols {
+    pub(crate) rtnl: Route,
+}
+
+/// [`Protocols`], for one at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared(Arc<Mutex<Protocols>>);
+
+impl Shared {
+    /// A node of nothing, over that worker.
+    pub(crate) fn new(worker: &Handle) -> Self {
+        let rtnl = Rtnl { model: Model::default(), host: WorkerHost(worker.clone()) };
+        Self(Arc::new(Mutex::new(Protocols { rtnl })))
+    }
+
+    /// Keeps others from changing anything.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Protocols> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The listening socket. Its file goes when this is dropped.
+#[derive(Debug)]
+pub(crate) struct NetlinkServer {
+    path: PathBuf,
+}
+
+impl Drop for NetlinkServer {
+    fn drop(&mut self) {
+        if let Err(err) = std::fs::remove_file(&self.path) {
+            tracing::warn!("{}: {err}", self.path.display());
+        }
+    }
+}
+
+impl NetlinkServer {
+    /// Listens at `path`, to which everybody may connect: who may not change anything may still look. Serves clients in
+    /// the background.
+    ///
+    /// # Errors
+    /// What cannot be made there.
+    pub(crate) fn start(path: &Path, shared: Shared) -> Result<Self, CliError> {
+        let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
+        match std::fs::remove_file(path) {
+            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(failed("cannot replace it", err)),
+            _ => {}
+        }
+        let listener = listen(path).map_err(|err| failed("bind", err.into()))?;
+        let server = Self { path: path.to_owned() };
+        let service = Service::new(listener, shared).map_err(|err| failed("epoll", err.into()))?;
+        thread::Builder::new()
+            .name("netlink".to_owned())
+            .spawn(move || {
+                if let Err(err) = service.run() {
+                    tracing::error!("netlink: epoll: {err}; its clients are no longer served");
+                }
+            })
+            .map_err(|err| failed("cannot start a thread", err))?;
+        Ok(server)
+    }
+}
+
+fn listen(path: &Path) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::fs::chmod(path, Mode::from_raw_mode(0o666))?;
+    rustix::net::listen(&socket, 128)?;
+    Ok(socket)
+}
+
+/// The thread's own.
+struct Service {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    shared: Shared,
+    clients: HashMap<u64, Client>,
+    last_token: u64,
+    outbox: Outbox,
+    buffer: Vec<u8>,
+}
+
+impl Service {
+    fn new(listener: OwnedFd, shared: Shared) -> Result<Self, Errno> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        // One byte more than a datagram may have, so that a longer one is seen to be.
+        let buffer = vec![0; WORD + MAX_DATA + 1];
+        let (clients, outbox) = (HashMap::new(), Outbox::default());
+        Ok(Self { epoll, listener, shared, clients, last_token: LISTENER, outbox, buffer })
+    }
+
+    fn run(mut self) -> Result<(), Errno> {
+        loop {
+            let mut events = [const { MaybeUninit::uninit() }; 64];
+            let found: Vec<epoll::Event> = match epoll::wait(&self.epoll, &mut events[..], None) {
+                Ok((found, _)) => found.to_vec(),
+                Err(Errno::INTR) => continue,
+                Err(err) => return Err(err),
+            };
+            for event in found {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    token => self.serve(token, event.flags),
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let client = match rustix::net::accept_with(&self.listener, flags) {
+            Ok(fd) if self.clients.len() < MAX_CLIENTS => Client::new(fd),
+            Ok(_) => return tracing::warn!("netlink: {MAX_CLIENTS} clients are connected already"),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
+            Err(err) => Err(err),
+        };
+        let added = client.and_then(|client| {
+            self.last_token += 1;
+            epoll::add(&self.epoll, client.fd(), EventData::new_u64(self.last_token), EventFlags::IN)?;
+            self.clients.insert(self.last_token, client);
+            Ok(())
+        });
+        if let Err(err) = added {
+            tracing::warn!("netlink: accept: {err}");
+            thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
+    /// Does what a client asks for, or goes on with what it has asked for.
+    fn serve(&mut self, token: u64, flags: EventFlags) {
+        let served = self.try_serve(token, flags);
+        let Some(client) = self.clients.get_mut(&token) else { return };
+        if served.and_then(|()| wait_for(&self.epoll, token, client)).is_err() {
+            // The descriptor leaves epoll as it is closed.
+            self.clients.remove(&token);
+        }
+    }
+
+    fn try_serve(&mut self, token: u64, flags: EventFlags) -> Result<(), Gone> {
+        if flags.contains(EventFlags::OUT) {
+            let client = self.clients.get_mut(&token).ok_or(Gone)?;
+            client.go_on(&mut self.shared.lock(), &mut self.outbox)?;
+        }
+        if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+            return Ok(());
+        }
+        for _ in 0..TURN {
+            let client = self.clients.get_mut(&token).ok_or(Gone)?;
+            if client.is_full() {
+                return Ok(());
+            }
+            let Some((len, answer)) = client.receive(&mut self.buffer)? else { return Ok(()) };
+            if len == self.buffer.len() {
+                return Err(Gone);
+            }
+            self.outbox.clear();
+            // Others' groups and ports are asked for while this one is changed.
+            let mut client = self.clients.remove(&token).ok_or(Gone)?;
+            let clients = &self.clients;
+            let listeners = |protocol| {
+                let others = clients.values().map(|other| other.groups(protocol));
+                others.fold(client.groups(protocol), Groups::union)
+            };
+            let own = [protocol::ROUTE, protocol::XFRM, protocol::GENERIC].map(|number| (number, listeners(number)));
+            let of = |number: u32| own.iter().find(|(own, _)| *own == number).map_or(Groups::default(), |(_, of)| *of);
+            let pid = client.pid;
+            let port = |protocol, wish| choose_port(clients, protocol, wish, pid);
+            let (datagram, outbox) = (&self.buffer[..len], &mut self.outbox);
+            let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
+            let delivered = handled.and_then(|()| client.deliver(&self.outbox));
+            self.clients.insert(token, client);
+            self.broadcast(protocol::ROUTE);
+            delivered?;
+        }
+        Ok(())
+    }
+
+    /// Tells everybody who listens what is in the outbox for them.
+    fn broadcast(&mut self, protocol: u32) {
+        let Self { outbox, clients, epoll, .. } = self;
+        for (to, bytes) in outbox.iter() {
+            let To::Group { group, except } = to else { continue };
+            clients.retain(|&token, client| {
+                let spared = except.is_some_and(|port| client.name() == Some((protocol, port)));
+                if spared || !client.groups(protocol).has(group) {
+                    return true;
+                }
+                client.notify(group, bytes).and_then(|()| wait_for(epoll, token, client)).is_ok()
+            });
+        }
+    }
+}
+
+/// Has epoll wait for what a client is to be served for next.
+fn wait_for(epoll: &OwnedFd, token: u64, client: &mut Client) -> Result<(), Gone> {
+    let Some(interest) = client.new_interest() else { return Ok(()) };
+    epoll::modify(epoll, client.fd(), EventData::new_u64(token), interest).map_err(|_| Gone)
+}
+
+/// A port that no other client of the protocol has: the one that is wished for, or the process's number, or any.
+fn choose_port(clients: &HashMap<u64, Client>, protocol: u32, wish: u32, pid: u32) -> Result<u32, i32> {
+    let free = |port: u32| port != 0 && clients.values().all(|other| other.name() != Some((protocol, port)));
+    if wish != 0 {
+        return if free(wish) { Ok(wish) } else { Err(nlsock::errno::EADDRINUSE) };
+    }
+    // As Linux's `netlink_autobind`: the numbers of no process.
+    let others = (0..=MAX_CLIENTS as u32).map(|n| u32::MAX - 4095 - n);
+    std::iter::once(pid).chain(others).find(|&port| free(port)).ok_or(nlsock::errno::EADDRINUSE)
+}

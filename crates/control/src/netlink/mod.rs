@@ -1,0 +1,18 @@
+//! Netlink, as the kernel's side speaks it (RFC 3549, `net/netlink/af_netlink.c`).
+//!
+//! - [`message`] and [`attr`] are the codec: messages are cut out of datagrams, attributes judged by tables of
+//!   [`Kind`](attr::Kind)s. Whatever a client sends, the outcome is Linux's `errno`.
+//! - A [`Session`] is a client's socket: acknowledgements with reason and place ([`Error`]), dumps in parts, groups,
+//!   options, and who may do what.
+//! - A [`Protocol`] carries requests out: [`rtnl`] is `NETLINK_ROUTE`.
+//!
+//! Nothing here does I/O or reads a clock.
+
+pub mod attr;
+pub mod error;
+pub mod message;
+pub mod rtnl;
+mod session;
+
+pub use error::Error;
+pub use session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, To};

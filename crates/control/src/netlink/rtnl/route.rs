@@ -1,0 +1,175 @@
+//! `RTM_*ROUTE`.
+
+use super::super::attr::{Kind, Policy, parse, policy};
+use super::super::message::Writer;
+use super::table::{Key, Route};
+use super::*;
+
+/// Length of `struct rtmsg`.
+const LEN: usize = 12;
+
+pub(super) const POLICY: Policy<RTA_MAX> = policy(&[
+    (RTA_DST, Kind::Any),
+    (RTA_SRC, Kind::Any),
+    (RTA_IIF, Kind::Int(4)),
+    (RTA_OIF, Kind::Int(4)),
+    (RTA_GATEWAY, Kind::Min(4)),
+    (RTA_PRIORITY, Kind::Int(4)),
+    (RTA_PREFSRC, Kind::Min(4)),
+    (RTA_METRICS, Kind::Nested),
+    (RTA_MULTIPATH, Kind::Min(8)),
+    (RTA_FLOW, Kind::Int(4)),
+    (RTA_VIA, Kind::Any),
+    (RTA_TABLE, Kind::Int(4)),
+    (RTA_MARK, Kind::Int(4)),
+    (RTA_PREF, Kind::Int(1)),
+    (RTA_ENCAP_TYPE, Kind::Int(2)),
+    (RTA_ENCAP, Kind::Nested),
+    (RTA_EXPIRES, Kind::Int(4)),
+    (RTA_UID, Kind::Int(4)),
+    (RTA_TTL_PROPAGATE, Kind::Int(1)),
+    (RTA_IP_PROTO, Kind::Int(1)),
+    (RTA_SPORT, Kind::Int(2)),
+    (RTA_DPORT, Kind::Int(2)),
+    (RTA_NH_ID, Kind::Int(4)),
+]);
+
+/// Which routes a dump is of (Linux `struct fib_dump_filter`).
+#[derive(Clone, Copy, Debug, Default)]
+struct Filter {
+    table: u32,
+    protocol: u8,
+    kind: u8,
+    dev: Option<u32>,
+}
+
+impl Filter {
+    fn of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>) -> Result<Self, Error> {
+        if !request.strict {
+            return Ok(Self::default());
+        }
+        let (header, rest) =
+            fixed::<LEN>(request).map_err(|_| Error::text(errno::EINVAL, "Invalid header for FIB dump request"))?;
+        let [_, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
+        let flags = u32::from_ne_bytes(flags);
+        if dst_len != 0 || src_len != 0 || tos != 0 || scope != 0 {
+            return Err(Error::text(errno::EINVAL, "Invalid values in header for FIB dump request"));
+        }
+        if flags & !(RTM_F_CLONED | 0x800) != 0 {
+            return Err(Error::text(errno::EINVAL, "Invalid flags for FIB dump request"));
+        }
+        let mut filter = Self { table: table.into(), protocol, kind, dev: None };
+        for attr in parse(rest, behind(LEN), &POLICY, strictness(request))?.iter() {
+            match attr.kind {
+                RTA_TABLE => filter.table = attr.u32(),
+                RTA_OIF => {
+                    let dev = attr.u32();
+                    if dev != LOOPBACK && rtnl.model.link(dev).is_none() {
+                        return Err(Error::new(errno::ENODEV));
+                    }
+                    filter.dev = Some(dev);
+                }
+                _ => return Err(Error::text(errno::EINVAL, "Unsupported attribute in dump request")),
+            }
+        }
+        Ok(filter)
+    }
+
+    const fn is_set(&self) -> bool {
+        self.table != 0 || self.protocol != 0 || self.kind != 0 || self.dev.is_some()
+    }
+
+    fn takes(&self, route: &Route) -> bool {
+        (self.protocol == 0 || self.protocol == route.protocol)
+            && (self.kind == 0 || self.kind == route.kind)
+            && self.dev.is_none_or(|dev| dev == route.dev)
+    }
+}
+
+pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+    let filter = Filter::of(rtnl, request)?;
+    let families: Vec<bool> = match family {
+        AF_INET => vec![true],
+        AF_INET6 => vec![false],
+        _ => vec![true, false],
+    };
+    if filter.table != 0 && families.iter().all(|&v4| rtnl.model.table(v4, filter.table).is_none()) {
+        let text = if family == AF_INET6 { "ipv6: FIB table does not exist" } else { "ipv4: FIB table does not exist" };
+        return Err(Error::text(errno::ENOENT, text));
+    }
+    // Routes that only a cache has are none.
+    let cloned = fixed::<LEN>(request).is_ok_and(|(header, _)| word(&header[8..]) & RTM_F_CLONED != 0);
+    if cloned {
+        return Ok(Box::new(|_, _| Ok(Progress::Done)));
+    }
+    let flags = if filter.is_set() || request.strict { flag::DUMP_FILTERED } else { 0 };
+    // Tables that were there when the dump began, and how far it has come in the first of them.
+    let model = &rtnl.model;
+    let tables = families.iter().flat_map(|&v4| model.tables(v4).map(move |(id, _)| (v4, id)));
+    let mut tables: std::collections::VecDeque<_> =
+        tables.filter(|(_, id)| filter.table == 0 || *id == filter.table).collect();
+    let mut last: Option<Key> = None;
+    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+        while let Some(&(v4, id)) = tables.front() {
+            if let Some(table) = rtnl.model.table(v4, id) {
+                let routes = table.after(last).filter(|(_, route)| filter.takes(route));
+                let progress = write_each(part, &mut last, routes, |part, _, route| {
+                    part.message_with(RTM_NEWROUTE, flags, |w| write(w, id, route))
+                });
+                if progress == Progress::More {
+                    return Ok(Progress::More);
+                }
+            }
+            tables.pop_front();
+            last = None;
+        }
+        Ok(Progress::Done)
+    }))
+}
+
+/// A route, as Linux's `fib_dump_info` and `rt6_fill_node` write it.
+pub(super) fn write(w: &mut Writer, table: u32, route: &Route) {
+    let v4 = route.prefix.is_ipv4();
+    let family = if v4 { AF_INET } else { AF_INET6 };
+    let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
+    w.fixed(&[family, route.prefix.len(), 0, 0, shown, route.protocol, route.scope, route.kind]);
+    let flags = if route.onlink { RTNH_F_ONLINK } else { 0 };
+    w.fixed(&flags.to_ne_bytes());
+    w.put_u32(RTA_TABLE, table);
+    if route.prefix.len() > 0 {
+        w.put_ip(RTA_DST, route.prefix.addr());
+    }
+    if v4 {
+        if route.metric != 0 {
+            w.put_u32(RTA_PRIORITY, route.metric);
+        }
+        if let Some(src) = route.src {
+            w.put_ip(RTA_PREFSRC, src);
+        }
+    } else {
+        if let Some(src) = route.src {
+            w.put_ip(RTA_PREFSRC, src);
+        }
+        w.put_u32(RTA_PRIORITY, route.metric);
+    }
+    match route.via {
+        Some(via) if via.is_ipv4() == v4 => w.put_ip(RTA_GATEWAY, via),
+        Some(via) => {
+            let mut value = u16::from(if v4 { AF_INET6 } else { AF_INET }).to_ne_bytes().to_vec();
+            match via {
+                std::net::IpAddr::V4(via) => value.extend(via.octets()),
+                std::net::IpAddr::V6(via) => value.extend(via.octets()),
+            }
+            w.put(RTA_VIA, &value);
+        }
+        None => {}
+    }
+    if route.dev != 0 {
+        w.put_u32(RTA_OIF, route.dev);
+    }
+    if !v4 {
+        // `struct rta_cacheinfo`: it does not expire and has not been used; and no preference among routers.
+        w.put(RTA_CACHEINFO, &[0; 32]);
+        w.put_u8(RTA_PREF, 0);
+    }
+}

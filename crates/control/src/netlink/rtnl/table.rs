@@ -1,0 +1,207 @@
+//! One routing table of one family: its routes in the order in which Linux lists them.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::Bound;
+
+use base::Prefix;
+
+use super::nums::*;
+
+/// A route, with all that is said about it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Route {
+    /// The destinations.
+    pub prefix: Prefix,
+    /// What becomes of their packets: `RTN_*`.
+    pub kind: u8,
+    /// Among routes to one prefix the smallest wins.
+    pub metric: u32,
+    /// How far away they are: `RT_SCOPE_*`.
+    pub scope: u8,
+    /// Who made it: `RTPROT_*`.
+    pub protocol: u8,
+    /// The number of the link that it leads to; 0 for none.
+    pub dev: u32,
+    /// The neighbour there.
+    pub via: Option<IpAddr>,
+    /// The address that this node's own packets come from.
+    pub src: Option<IpAddr>,
+    /// Whether `via` is believed to be on the link, whatever addresses say.
+    pub onlink: bool,
+}
+
+/// Where a route stands in its table.
+///
+/// IPv4 is listed by address, and of one address the longest prefix first (Linux `fib_trie`). IPv6 is listed as its tree
+/// is walked, what lies in a prefix before it: by the prefix's last address.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub struct Key {
+    addr: u128,
+    /// How many bits the prefix leaves open.
+    open: u8,
+    metric: u32,
+    /// Among routes with one metric: those in front are smaller.
+    rank: i64,
+}
+
+/// The routes of one table and family.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    routes: BTreeMap<Key, Route>,
+    /// How many routes have a prefix of each length.
+    lens: BTreeMap<u8, usize>,
+}
+
+fn bits(addr: IpAddr) -> (u128, u8) {
+    match addr {
+        IpAddr::V4(addr) => (addr.to_bits().into(), 32),
+        IpAddr::V6(addr) => (addr.to_bits(), 128),
+    }
+}
+
+/// The part of a [`Key`] that a prefix makes.
+fn place(prefix: Prefix) -> (u128, u8) {
+    let (addr, width) = bits(prefix.addr());
+    let open = width - prefix.len();
+    if width == 32 {
+        return (addr, open);
+    }
+    (addr | 1_u128.checked_shl(open.into()).map_or(u128::MAX, |bit| bit - 1), open)
+}
+
+impl Table {
+    /// Whether it has no routes.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty()
+    }
+
+    /// The number of routes.
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// The routes behind `after`, in order.
+    pub fn after(&self, after: Option<Key>) -> impl DoubleEndedIterator<Item = (Key, &Route)> {
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.routes.range((from, Bound::Unbounded)).map(|(key, route)| (*key, route))
+    }
+
+    /// The routes to exactly this prefix, the smallest metric first.
+    pub fn exact(&self, prefix: Prefix) -> impl DoubleEndedIterator<Item = (Key, &Route)> {
+        let (addr, open) = place(prefix);
+        let first = Key { addr, open, metric: 0, rank: i64::MIN };
+        let last = Key { metric: u32::MAX, rank: i64::MAX, ..first };
+        self.routes.range(first..=last).map(|(key, route)| (*key, route))
+    }
+
+    /// The routes to this prefix with this metric.
+    pub fn equals(&self, prefix: Prefix, metric: u32) -> impl DoubleEndedIterator<Item = (Key, &Route)> {
+        let (addr, open) = place(prefix);
+        let first = Key { addr, open, metric, rank: i64::MIN };
+        self.routes.range(first..=Key { rank: i64::MAX, ..first }).map(|(key, route)| (*key, route))
+    }
+
+    /// Adds a route in front of those with its prefix and metric, or behind them.
+    pub fn insert(&mut self, route: Route, ahead: bool) {
+        let rank = {
+            let mut equals = self.equals(route.prefix, route.metric).map(|(key, _)| key.rank);
+            if ahead { equals.next().map(|rank| rank - 1) } else { equals.next_back().map(|rank| rank + 1) }
+        };
+        let (addr, open) = place(route.prefix);
+        *self.lens.entry(route.prefix.len()).or_default() += 1;
+        self.routes.insert(Key { addr, open, metric: route.metric, rank: rank.unwrap_or_default() }, route);
+    }
+
+    /// Puts another route of the same prefix and metric in the place of one.
+    pub fn replace(&mut self, key: Key, route: Route) -> Option<Route> {
+        self.routes.get_mut(&key).map(|there| std::mem::replace(there, route))
+    }
+
+    /// Takes a route away.
+    pub fn remove(&mut self, key: Key) -> Option<Route> {
+        let route = self.routes.remove(&key)?;
+        if let Some(count) = self.lens.get_mut(&route.prefix.len()) {
+            *count -= 1;
+            if *count == 0 {
+                self.lens.remove(&route.prefix.len());
+            }
+        }
+        Some(route)
+    }
+
+    /// The first route to the longest prefix that holds `dst` that `fits`.
+    pub fn lookup(&self, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<&Route> {
+        self.lens.keys().rev().find_map(|&len| {
+            let prefix = Prefix::containing(dst, len).ok()?;
+            self.exact(prefix).map(|(_, route)| route).find(|route| fits(route))
+        })
+    }
+}
+
+impl Route {
+    /// Whether packets by it are dropped.
+    pub const fn is_error(&self) -> bool {
+        matches!(self.kind, RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT | RTN_THROW)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(prefix: &str, metric: u32, dev: u32) -> Route {
+        let prefix = prefix.parse().unwrap();
+        let (kind, scope, protocol) = (RTN_UNICAST, RT_SCOPE_LINK, RTPROT_STATIC);
+        Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false }
+    }
+
+    fn listed(table: &Table) -> Vec<String> {
+        table.after(None).map(|(_, route)| format!("{} {} {}", route.prefix, route.metric, route.dev)).collect()
+    }
+
+    #[test]
+    fn routes_are_listed_in_linuxs_order() {
+        let mut v4 = Table::default();
+        for (prefix, metric, dev, ahead) in [
+            ("10.0.0.0/8", 0, 1, false),
+            ("10.0.0.0/16", 0, 1, false),
+            ("0.0.0.0/0", 9, 1, false),
+            ("0.0.0.0/0", 3, 1, false),
+            ("0.0.0.0/0", 3, 2, false),
+            ("0.0.0.0/0", 3, 3, true),
+            ("9.0.0.0/8", 0, 1, false),
+        ] {
+            v4.insert(route(prefix, metric, dev), ahead);
+        }
+        let want = ["0.0.0.0/0 3 3", "0.0.0.0/0 3 1", "0.0.0.0/0 3 2", "0.0.0.0/0 9 1", "9.0.0.0/8 0 1"];
+        assert_eq!(listed(&v4), [&want[..], &["10.0.0.0/16 0 1", "10.0.0.0/8 0 1"]].concat());
+        let mut v6 = Table::default();
+        for prefix in ["::/0", "2001:db8::/32", "2001:db8::/64", "2001:db8:ffff::/48", "fe80::/64", "ffff::/16"] {
+            v6.insert(route(prefix, 1024, 1), false);
+        }
+        let order: Vec<_> = v6.after(None).map(|(_, route)| route.prefix.to_string()).collect();
+        assert_eq!(order, ["2001:db8::/64", "2001:db8:ffff::/48", "2001:db8::/32", "fe80::/64", "ffff::/16", "::/0"]);
+    }
+
+    #[test]
+    fn the_longest_prefix_that_fits_is_found() {
+        let mut table = Table::default();
+        for (prefix, dev) in [("0.0.0.0/0", 1), ("10.0.0.0/8", 2), ("10.1.0.0/16", 3), ("10.1.2.3/32", 4)] {
+            table.insert(route(prefix, 0, dev), false);
+        }
+        let found = |dst: &str, not: u32| {
+            table.lookup(dst.parse().unwrap(), |route| route.dev != not).map_or(0, |route| route.dev)
+        };
+        let cases =
+            [("10.1.2.3", 0, 4), ("10.1.2.3", 4, 3), ("10.1.2.4", 0, 3), ("10.2.0.0", 0, 2), ("11.0.0.0", 0, 1)];
+        for (dst, not, want) in cases {
+            assert_eq!(found(dst, not), want, "{dst}");
+        }
+        assert_eq!(found("11.0.0.0", 1), 0);
+        let key = table.exact("10.1.0.0/16".parse().unwrap()).next().unwrap().0;
+        assert_eq!(table.remove(key).map(|route| route.dev), Some(3));
+        assert_eq!((table.remove(key), table.len(), table.lens.len()), (None, 3, 3));
+        assert_eq!(table.lookup("10.1.2.4".parse().unwrap(), |_| true).map(|route| route.dev), Some(2));
+    }
+}

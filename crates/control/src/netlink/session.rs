@@ -1,0 +1,440 @@
+//! One client's netlink socket, as the kernel's side sees it: its options, its groups, its dump.
+//!
+//! A [`Session`] is a core. Datagrams go in; what is to be sent comes out in an [`Outbox`]. What requests mean is a
+//! [`Protocol`]'s matter.
+
+use std::fmt;
+
+use super::error::{AckOptions, Error, errno, write_ack, write_done};
+use super::message::{Header, Message, Messages, Writer, flag, kind};
+
+/// What a family of requests does. It holds what they are about.
+pub trait Protocol {
+    /// The highest number of a multicast group.
+    const GROUPS: u32;
+
+    /// Whether everybody may listen to the groups.
+    const ANYONE_LISTENS: bool;
+
+    /// Whether a request changes nothing, so that everybody may make it.
+    fn only_reads(request: &Request<'_>) -> bool;
+
+    /// Whether a request with those flags begins a dump.
+    fn is_dump(request: &Request<'_>) -> bool;
+
+    /// Carries a request out, and writes what it is to be answered with besides an acknowledgement.
+    ///
+    /// # Errors
+    /// Why not; nothing has changed then.
+    fn handle(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error>;
+
+    /// Begins a dump.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error>;
+}
+
+/// A dump that is under way. Each call writes what has room in one datagram, going on where the last one ended.
+pub type Dump<P> = Box<dyn FnMut(&mut P, &mut Part<'_>) -> Result<Progress, Error> + Send>;
+
+/// How far a dump has come.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Progress {
+    /// There is more, and it had no room.
+    More,
+    /// That was all.
+    Done,
+}
+
+/// A request that a protocol is to carry out.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The message.
+    pub message: Message<'a>,
+    /// Whether the client wants its dumps' requests checked (`NETLINK_GET_STRICT_CHK`).
+    pub strict: bool,
+    /// Whether the client may change things.
+    pub privileged: bool,
+    /// The client's port.
+    pub port: u32,
+}
+
+impl<'a> Request<'a> {
+    /// Its type.
+    pub const fn kind(&self) -> u16 {
+        self.message.header.kind
+    }
+
+    /// Whether all of `flags` are set.
+    pub const fn has(&self, flags: u16) -> bool {
+        self.message.header.has(flags)
+    }
+
+    /// What follows its header.
+    pub fn payload(&self) -> &'a [u8] {
+        self.message.payload()
+    }
+}
+
+/// Which multicast groups: 1 to 127.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Groups(u128);
+
+impl Groups {
+    /// Whether `group` is one.
+    pub const fn has(self, group: u32) -> bool {
+        group < u128::BITS && self.0 >> group & 1 == 1
+    }
+
+    /// Adds or removes `group`.
+    pub const fn set(&mut self, group: u32, on: bool) {
+        let bit = if group < u128::BITS { 1 << group } else { 0 };
+        self.0 = if on { self.0 | bit } else { self.0 & !bit };
+    }
+
+    /// Those of either.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Exchanges groups 1 to 32, of which bit `n` is group `n + 1`.
+    const fn set_mask(&mut self, mask: u32) {
+        self.0 = self.0 & !(0xffff_ffff << 1) | (mask as u128) << 1;
+    }
+}
+
+/// Datagrams that are to be sent. It is emptied and used again.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    writer: Writer,
+    /// Where each one ends, and for whom it is.
+    ends: Vec<(usize, To)>,
+}
+
+/// For whom a datagram is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum To {
+    /// For the client that asked.
+    Requester,
+    /// For the members of a group, but not for the client of that port.
+    Group {
+        /// The group.
+        group: u32,
+        /// The client that has it already.
+        except: Option<u32>,
+    },
+}
+
+impl Outbox {
+    /// The datagrams, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (To, &[u8])> {
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|&(end, _)| end));
+        starts.zip(&self.ends).map(|(start, &(end, to))| (to, &self.writer.as_bytes()[start..end]))
+    }
+
+    /// Forgets them.
+    pub fn clear(&mut self) {
+        self.writer.clear();
+        self.ends.clear();
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Adds a datagram that `write` writes.
+    pub fn push(&mut self, to: To, write: impl FnOnce(&mut Writer)) {
+        write(&mut self.writer);
+        self.ends.push((self.writer.len(), to));
+    }
+
+    /// Adds a notification that nobody asked for: its sequence number and port are 0.
+    pub fn announce(&mut self, listeners: Groups, group: u32, kind: u16, body: impl FnOnce(&mut Writer)) {
+        if listeners.has(group) {
+            let header = Header { kind, ..Header::default() };
+            self.push(To::Group { group, except: None }, |w| w.message(header, body));
+        }
+    }
+}
+
+/// Where a request's answers and notifications go.
+#[derive(Debug)]
+pub struct Reply<'a> {
+    outbox: &'a mut Outbox,
+    listeners: Groups,
+    seq: u32,
+    port: u32,
+    echo: bool,
+}
+
+impl Reply<'_> {
+    /// Answers the requester with one message.
+    pub fn send(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) {
+        let header = Header { kind, flags, seq: self.seq, port: self.port };
+        self.outbox.push(To::Requester, |w| w.message(header, body));
+    }
+
+    /// Whether somebody wants to hear what happens in `group`: a member, or the requester by `NLM_F_ECHO`.
+    pub const fn is_heard(&self, group: u32) -> bool {
+        self.echo || self.listeners.has(group)
+    }
+
+    /// Tells `group` what has happened, and the requester if it wants to know (Linux `rtnl_notify`).
+    pub fn notify(&mut self, group: u32, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) {
+        if !self.is_heard(group) {
+            return;
+        }
+        let header = Header { kind, flags, seq: self.seq, port: self.port };
+        let except = self.echo.then_some(self.port);
+        let listened = self.listeners.has(group);
+        let Outbox { writer, ends } = &mut *self.outbox;
+        let start = writer.len();
+        writer.message(header, body);
+        if listened {
+            ends.push((writer.len(), To::Group { group, except }));
+        }
+        if self.echo {
+            if listened {
+                let copy = writer.as_bytes()[start..].to_vec();
+                writer.fixed(&copy);
+            }
+            ends.push((writer.len(), To::Requester));
+        }
+    }
+}
+
+/// One datagram of a dump, as it is written.
+#[derive(Debug)]
+pub struct Part<'a> {
+    writer: &'a mut Writer,
+    start: usize,
+    limit: usize,
+    header: Header,
+    /// Whether something changed that the dump may have missed (`NLM_F_DUMP_INTR`).
+    interrupted: bool,
+}
+
+impl Part<'_> {
+    /// Writes a message. False: it has no room here, and is to be written into the next part.
+    pub fn message(&mut self, kind: u16, body: impl FnOnce(&mut Writer)) -> bool {
+        self.message_with(kind, 0, body)
+    }
+
+    /// As [`message`](Self::message), with flags of its own.
+    pub fn message_with(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> bool {
+        let before = self.writer.len();
+        let intr = if self.interrupted { flag::DUMP_INTR } else { 0 };
+        self.writer.message(Header { kind, flags: self.header.flags | intr | flags, ..self.header }, body);
+        // One that is alone is written however long it is.
+        if before > self.start && self.writer.len() - self.start > self.limit {
+            self.writer.truncate(before);
+            return false;
+        }
+        true
+    }
+
+    /// Says whether what was dumped so far is of another generation than what is dumped now.
+    pub const fn interrupted(&mut self, interrupted: bool) {
+        self.interrupted |= interrupted;
+    }
+}
+
+/// The length of a dump's datagrams for a client that does not say how much it takes: Linux's `NLMSG_GOODSIZE`.
+const PART_LEN: usize = 3776;
+/// The most that they get (Linux `netlink_dump`).
+const MAX_PART_LEN: usize = 32768 - 320;
+
+/// One client's socket.
+pub struct Session<P: Protocol> {
+    port: u32,
+    privileged: bool,
+    groups: Groups,
+    acks: AckOptions,
+    strict: bool,
+    no_enobufs: bool,
+    part_len: usize,
+    dump: Option<Running<P>>,
+}
+
+impl<P: Protocol> fmt::Debug for Session<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { port, groups, .. } = self;
+        f.debug_struct("Session").field("port", port).field("groups", groups).finish_non_exhaustive()
+    }
+}
+
+struct Running<P: Protocol> {
+    next: Dump<P>,
+    seq: u32,
+    interrupted: bool,
+}
+
+impl<P: Protocol> Session<P> {
+    /// One of a client that may change things, or that may only look.
+    pub fn new(privileged: bool) -> Self {
+        Self {
+            port: 0,
+            privileged,
+            groups: Groups::default(),
+            acks: AckOptions::default(),
+            strict: false,
+            no_enobufs: false,
+            part_len: PART_LEN,
+            dump: None,
+        }
+    }
+
+    /// Its port; 0 before it is bound.
+    pub const fn port(&self) -> u32 {
+        self.port
+    }
+
+    /// The groups that it is a member of.
+    pub const fn groups(&self) -> Groups {
+        self.groups
+    }
+
+    /// Whether it is to be told when notifications were lost.
+    pub const fn wants_overruns(&self) -> bool {
+        !self.no_enobufs
+    }
+
+    /// Binds it to `port`, which is not 0 and no other's, and makes it a member of groups 1 to 32 as the mask says.
+    ///
+    /// # Errors
+    /// An `errno` of `bind(2)`: it is bound to another port, or may not listen.
+    pub fn bind(&mut self, port: u32, groups: u32) -> Result<(), i32> {
+        if self.port != 0 && self.port != port {
+            return Err(errno::EINVAL);
+        }
+        if groups != 0 && !P::ANYONE_LISTENS && !self.privileged {
+            return Err(errno::EPERM);
+        }
+        self.port = port;
+        self.groups.set_mask(groups);
+        Ok(())
+    }
+
+    /// Sets an option of `SOL_NETLINK`.
+    ///
+    /// # Errors
+    /// An `errno` of `setsockopt(2)`.
+    pub fn set_option(&mut self, option: u32, value: u32) -> Result<(), i32> {
+        use nlsock::option as o;
+        let on = value != 0;
+        match option {
+            o::ADD_MEMBERSHIP | o::DROP_MEMBERSHIP => {
+                if !P::ANYONE_LISTENS && !self.privileged {
+                    return Err(errno::EPERM);
+                }
+                if value == 0 || value > P::GROUPS {
+                    return Err(errno::EINVAL);
+                }
+                self.groups.set(value, option == o::ADD_MEMBERSHIP);
+            }
+            o::CAP_ACK => self.acks.cap = on,
+            o::EXT_ACK => self.acks.ext = on,
+            o::GET_STRICT_CHK => self.strict = on,
+            o::NO_ENOBUFS => self.no_enobufs = on,
+            o::PKTINFO | o::BROADCAST_ERROR | o::LISTEN_ALL_NSID => {}
+            _ => return Err(nlsock::errno::ENOPROTOOPT),
+        }
+        Ok(())
+    }
+
+    /// The client has offered a buffer of `len` bytes: parts of a dump may be as long.
+    pub fn set_recv_len(&mut self, len: u32) {
+        self.part_len = self.part_len.max((len as usize).min(MAX_PART_LEN));
+    }
+
+    /// Carries out what a datagram asks for, and answers. What follows a dump's first part comes by
+    /// [`continue_dump`](Self::continue_dump).
+    pub fn handle(&mut self, datagram: &[u8], protocol: &mut P, listeners: Groups, outbox: &mut Outbox) {
+        for message in Messages::new(datagram) {
+            let header = message.header;
+            let outcome = if header.has(flag::REQUEST) && header.kind >= kind::MIN {
+                let mut reply = Reply {
+                    outbox: &mut *outbox,
+                    listeners,
+                    seq: header.seq,
+                    port: self.port,
+                    echo: header.has(flag::ECHO),
+                };
+                match self.carry_out(message, protocol, &mut reply) {
+                    Outcome::Done(outcome) => outcome,
+                    Outcome::Dumping => {
+                        self.continue_dump(protocol, outbox);
+                        continue;
+                    }
+                }
+            } else {
+                Ok(())
+            };
+            if header.has(flag::ACK) || outcome.is_err() {
+                let (port, acks) = (self.port, self.acks);
+                outbox.push(To::Requester, |w| write_ack(w, &message, port, &outcome, acks));
+            }
+        }
+    }
+
+    fn carry_out(&mut self, message: Message<'_>, protocol: &mut P, reply: &mut Reply<'_>) -> Outcome {
+        let request = Request { message, strict: self.strict, privileged: self.privileged, port: self.port };
+        if !self.privileged && !P::only_reads(&request) {
+            return Outcome::Done(Err(Error::new(errno::EPERM)));
+        }
+        if !P::is_dump(&request) {
+            return Outcome::Done(protocol.handle(&request, reply));
+        }
+        if self.dump.is_some() {
+            return Outcome::Done(Err(Error::new(errno::EBUSY)));
+        }
+        match protocol.dump(&request) {
+            Ok(next) => {
+                self.dump = Some(Running { next, seq: message.header.seq, interrupted: false });
+                Outcome::Dumping
+            }
+            Err(error) => Outcome::Done(Err(error)),
+        }
+    }
+
+    /// Whether a dump is under way.
+    pub const fn is_dumping(&self) -> bool {
+        self.dump.is_some()
+    }
+
+    /// Writes the next datagram of the dump that is under way, if one is.
+    pub fn continue_dump(&mut self, protocol: &mut P, outbox: &mut Outbox) {
+        let Some(running) = &mut self.dump else { return };
+        let Outbox { writer, ends } = outbox;
+        let start = writer.len();
+        let header = Header { kind: 0, flags: flag::MULTI, seq: running.seq, port: self.port };
+        let interrupted = running.interrupted;
+        let mut part = Part { writer: &mut *writer, start, limit: self.part_len, header, interrupted };
+        let progress = (running.next)(protocol, &mut part);
+        running.interrupted = part.interrupted;
+        let done = match progress {
+            Ok(Progress::More) => {
+                ends.push((writer.len(), To::Requester));
+                return;
+            }
+            Ok(Progress::Done) => Ok(()),
+            Err(error) => Err(error),
+        };
+        // Linux sends the end in a datagram of its own.
+        if writer.len() > start {
+            ends.push((writer.len(), To::Requester));
+        }
+        let flags = if running.interrupted { flag::DUMP_INTR } else { 0 };
+        write_done(writer, running.seq, self.port, flags, &done, self.acks);
+        ends.push((writer.len(), To::Requester));
+        self.dump = None;
+    }
+}
+
+enum Outcome {
+    Done(Result<(), Error>),
+    Dumping,
+}
