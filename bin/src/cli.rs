@@ -223,6 +223,8 @@ impl BenchArgs {
 pub(crate) enum BenchName {
     /// ESP: sealed and opened, fat or packet by packet
     Esp,
+    /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
+    Reassembly,
 }
 
 /// What `capture` is told.

@@ -1,6 +1,7 @@
 //! Measuring one case: turns of it, of which the middle one counts.
 
 use std::fmt;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use packet::{Allocations, CopyReason, Memory};
@@ -34,8 +35,27 @@ pub(super) struct Comparison {
 pub(super) struct Plan {
     /// The last part of its name.
     name: &'static str,
-    load: Load,
-    setup: Box<dyn Fn() -> Box<dyn Turn>>,
+    kind: Kind,
+}
+
+/// How a case is measured.
+enum Kind {
+    /// Turn by turn, of which the middle one counts.
+    Turns { load: Load, setup: Box<dyn Fn() -> Box<dyn Turn>> },
+    /// Once in each round, by a clock of its own.
+    Played(Rc<Play>),
+}
+
+/// What is played in a round, with its outcome.
+type Play = dyn Fn(Round) -> Result<Sample, String>;
+
+/// What a case that is played is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Round {
+    /// Which round it is: what happens by chance is another in each.
+    pub(super) number: u64,
+    /// How long it is to be measured, by its own clock.
+    pub(super) slice: Duration,
 }
 
 /// What one turn moves.
@@ -93,29 +113,54 @@ impl Group {
 }
 
 impl Plan {
-    /// A case of that name.
+    /// A case of that name, measured turn by turn.
     pub(super) fn new(name: &'static str, load: Load, setup: impl Fn() -> Box<dyn Turn> + 'static) -> Self {
-        Self { name, load, setup: Box::new(setup) }
+        Self { name, kind: Kind::Turns { load, setup: Box::new(setup) } }
+    }
+
+    /// A case of that name, played once in each round.
+    pub(super) fn played(name: &'static str, play: impl Fn(Round) -> Result<Sample, String> + 'static) -> Self {
+        Self { name, kind: Kind::Played(Rc::new(play)) }
     }
 
     /// The case, ready for its first turn.
     pub(super) fn start(&self) -> Case {
-        let Self { name, load, .. } = *self;
-        let turn = (self.setup)();
-        Case { name, load, turn, nanos: Vec::with_capacity(1 << 16), sums: Sums::default(), rounds: Vec::new() }
+        let work = match &self.kind {
+            Kind::Turns { load, setup } => Work::Turns(Turns {
+                load: *load,
+                turn: setup(),
+                nanos: Vec::with_capacity(1 << 16),
+                sums: Sums::default(),
+            }),
+            Kind::Played(play) => Work::Played { play: Rc::clone(play), slice: Duration::ZERO },
+        };
+        Case { name: self.name, work, rounds: Vec::new() }
     }
 }
 
 /// A case under measurement.
 pub(super) struct Case {
     pub(super) name: &'static str,
+    work: Work,
+    /// What each round came to.
+    pub(super) rounds: Vec<Sample>,
+}
+
+enum Work {
+    Turns(Turns),
+    /// With the time that this round has given it so far.
+    Played {
+        play: Rc<Play>,
+        slice: Duration,
+    },
+}
+
+struct Turns {
     load: Load,
     turn: Box<dyn Turn>,
     /// Of each turn of this round.
     nanos: Vec<u32>,
     sums: Sums,
-    /// What each round came to.
-    pub(super) rounds: Vec<Sample>,
 }
 
 /// Over the turns of a round.
@@ -127,7 +172,7 @@ struct Sums {
 }
 
 /// One round of a case.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Sample {
     /// Of a turn.
     pub(super) nanos: f64,
@@ -138,20 +183,48 @@ pub(super) struct Sample {
     pub(super) allocs_per_packet: f64,
     /// In millions a second, where the packets are small.
     pub(super) mpps: Option<f64>,
+    /// What else is of interest, by the report's names.
+    pub(super) more: Vec<(&'static str, f64)>,
 }
 
 impl Case {
     /// Runs turns that do not count.
     pub(super) fn warm(&mut self) -> Result<(), String> {
+        let Work::Turns(turns) = &mut self.work else { return Ok(()) };
         for _ in 0..WARM_TURNS {
-            self.turn.prepare();
-            self.turn.run();
+            turns.turn.prepare();
+            turns.turn.run();
         }
-        self.turn.check().map_err(|why| format!("{}: {why}", self.name))
+        turns.turn.check().map_err(|why| format!("{}: {why}", self.name))
     }
 
-    /// Runs turns for as long as `limit`, at least one.
+    /// Runs turns for as long as `limit`, at least one; or gives what is played that much more time.
     pub(super) fn slice(&mut self, limit: Duration) -> Result<(), String> {
+        match &mut self.work {
+            Work::Turns(turns) => turns.slice(limit).map_err(|why| format!("{}: {why}", self.name)),
+            Work::Played { slice, .. } => {
+                *slice += limit;
+                Ok(())
+            }
+        }
+    }
+
+    /// Sums round `number` up.
+    pub(super) fn end_round(&mut self, number: u64) -> Result<(), String> {
+        let sample = match &mut self.work {
+            Work::Turns(turns) => turns.end_round(),
+            Work::Played { play, slice } => {
+                let round = Round { number, slice: std::mem::take(slice) };
+                play(round).map_err(|why| format!("{}: {why}", self.name))?
+            }
+        };
+        self.rounds.push(sample);
+        Ok(())
+    }
+}
+
+impl Turns {
+    fn slice(&mut self, limit: Duration) -> Result<(), String> {
         let end = Instant::now() + limit;
         loop {
             self.turn.prepare();
@@ -169,16 +242,16 @@ impl Case {
                 break;
             }
         }
-        self.turn.check().map_err(|why| format!("{}: {why}", self.name))
+        self.turn.check()
     }
 
-    /// Sums the round up. Its time is that of its middle turn: the scheduler's share of a longer one is not ours.
-    pub(super) fn end_round(&mut self) {
+    /// The time of a round is that of its middle turn: the scheduler's share of a longer one is not ours.
+    fn end_round(&mut self) -> Sample {
         let turn = median(self.nanos.iter().map(|&nanos| f64::from(nanos)));
         let Sums { turns, copied, allocations } = self.sums;
         let Load { packets, payload, small } = self.load;
         let (of_turns, packets) = (turns as f64, packets as f64);
-        self.rounds.push(Sample {
+        let sample = Sample {
             nanos: turn,
             gbps: payload as f64 * 8.0 / turn,
             ns_per_packet: turn / packets,
@@ -186,9 +259,11 @@ impl Case {
             header_bytes_per_byte: copied.headers as f64 / (of_turns * payload.max(1) as f64),
             allocs_per_packet: allocations as f64 / (of_turns * packets),
             mpps: small.then_some(packets * 1e3 / turn),
-        });
+            more: Vec::new(),
+        };
         self.nanos.clear();
         self.sums = Sums::default();
+        sample
     }
 }
 
@@ -201,7 +276,6 @@ impl fmt::Debug for Group {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-    use std::rc::Rc;
     use std::thread::sleep;
 
     use super::*;
@@ -238,7 +312,7 @@ mod tests {
         case.warm().unwrap();
         case.slice(Duration::from_millis(60)).unwrap();
         case.slice(Duration::from_millis(60)).unwrap();
-        case.end_round();
+        case.end_round(0).unwrap();
         let Sample { nanos, gbps, ns_per_packet, mpps, .. } = case.rounds[0];
         assert!((1e6..15e6).contains(&nanos), "{nanos}");
         assert_eq!((gbps, ns_per_packet, mpps), (8000.0 / nanos, nanos / 10.0, Some(1e4 / nanos)));
@@ -248,8 +322,26 @@ mod tests {
     fn a_slice_has_a_turn_however_short_it_is() {
         let mut case = case(0);
         case.slice(Duration::ZERO).unwrap();
-        case.end_round();
-        assert_eq!((case.rounds.len(), case.nanos.len()), (1, 0));
+        case.end_round(0).unwrap();
+        let Work::Turns(turns) = &case.work else { panic!("a case of turns") };
+        assert_eq!((case.rounds.len(), turns.nanos.len()), (1, 0));
+    }
+
+    #[test]
+    fn what_is_played_is_told_its_time_and_its_number() {
+        let play = |round: Round| match round.number {
+            9 => Err("no good".to_owned()),
+            number => Ok(Sample { gbps: number as f64, nanos: round.slice.as_nanos() as f64, ..Sample::default() }),
+        };
+        let mut case = Plan::played("played", play).start();
+        case.warm().unwrap();
+        for number in [3, 4] {
+            case.slice(Duration::from_nanos(5)).unwrap();
+            case.slice(Duration::from_nanos(7)).unwrap();
+            case.end_round(number).unwrap();
+        }
+        assert_eq!(case.rounds.iter().map(|it| (it.gbps, it.nanos)).collect::<Vec<_>>(), [(3.0, 12.0), (4.0, 12.0)]);
+        assert_eq!(case.end_round(9), Err("played: no good".to_owned()));
     }
 
     #[test]

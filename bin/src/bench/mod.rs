@@ -6,6 +6,7 @@
 mod case;
 mod cpu;
 mod esp;
+mod reassembly;
 mod report;
 
 use case::{Case, Group, Plan};
@@ -23,6 +24,7 @@ use crate::progress::Progress;
 pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let (bench, groups) = match args.name {
         BenchName::Esp => ("esp", esp::groups()),
+        BenchName::Reassembly => ("reassembly", reassembly::groups()),
     };
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));
     let groups: Vec<Group> = groups.into_iter().filter_map(|group| group.only(wanted)).collect();
@@ -53,13 +55,13 @@ fn measure(group: &Group, args: &BenchArgs, tally: &mut Tally) -> Result<(), Cli
     for case in &mut cases {
         case.warm().map_err(failed)?;
     }
-    for _ in 0..args.rounds {
+    for number in 0..args.rounds {
         for _ in 0..SHARES {
             for case in &mut cases {
                 case.slice(args.slice() / SHARES).map_err(failed)?;
             }
         }
-        cases.iter_mut().for_each(Case::end_round);
+        cases.iter_mut().try_for_each(|case| case.end_round(number.into())).map_err(failed)?;
     }
     tally.add(group, &cases);
     Ok(())

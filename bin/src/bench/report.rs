@@ -1,5 +1,6 @@
 //! From samples to the report.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
@@ -8,7 +9,7 @@ use super::case::{Case, Comparison, Group, Sample};
 use crate::figures::{self, Ratio, median, rounded};
 
 /// What a packet cost.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Costs {
     /// Of a packet as the wire has it.
     ns_per_packet: f64,
@@ -20,6 +21,9 @@ pub(super) struct Costs {
     /// In millions a second, where the packets are small.
     #[serde(skip_serializing_if = "Option::is_none")]
     mpps: Option<f64>,
+    /// What else the case has, by name.
+    #[serde(flatten)]
+    more: BTreeMap<&'static str, f64>,
 }
 
 /// The whole result.
@@ -38,6 +42,11 @@ impl Tally {
         for case in cases {
             let of = |figure: fn(&Sample) -> f64| rounded(median(case.rounds.iter().map(figure)));
             let mpps = case.rounds.first().and_then(|sample| sample.mpps);
+            let names = case.rounds.first().map(|sample| sample.more.as_slice()).unwrap_or_default();
+            let more = names.iter().enumerate().map(|(at, &(name, _))| {
+                let values = case.rounds.iter().filter_map(|sample| sample.more.get(at));
+                (name, rounded(median(values.map(|&(_, value)| value))))
+            });
             self.cases.push(figures::Case {
                 name: format!("{}/{}", group.name, case.name),
                 gbps: of(|sample| sample.gbps),
@@ -47,6 +56,7 @@ impl Tally {
                     header_bytes_per_byte: of(|sample| sample.header_bytes_per_byte),
                     allocs_per_packet: of(|sample| sample.allocs_per_packet),
                     mpps: mpps.map(|_| of(|sample| sample.mpps.unwrap_or(0.0))),
+                    more: more.collect(),
                 },
             });
         }
@@ -80,13 +90,14 @@ impl fmt::Display for Report {
             "", "Gb/s", "ns/packet", "copied B/B", "headers B/B", "allocs/packet", "Mpps"
         )?;
         for case in &self.cases {
-            let Costs { ns_per_packet, copied_bytes_per_byte, header_bytes_per_byte, allocs_per_packet, mpps } =
-                case.figures;
+            let Costs { ns_per_packet, copied_bytes_per_byte, header_bytes_per_byte, allocs_per_packet, mpps, more } =
+                &case.figures;
             let mpps = mpps.map(|mpps| format!(" {mpps:>7.2}")).unwrap_or_default();
+            let more: String = more.iter().map(|(name, value)| format!("  {name} {value}")).collect();
             writeln!(
                 f,
                 "{:<width$} {:>8.2} {ns_per_packet:>10.1} {copied_bytes_per_byte:>11.4} {header_bytes_per_byte:>11.4} \
-                 {allocs_per_packet:>13.4}{mpps}",
+                 {allocs_per_packet:>13.4}{mpps}{more}",
                 case.name, case.gbps
             )?;
         }
@@ -108,6 +119,7 @@ mod tests {
                 header_bytes_per_byte: 0.04,
                 allocs_per_packet: 0.0,
                 mpps,
+                more: if mpps.is_some() { [("rx_no_buffer", 7.0)].into() } else { BTreeMap::new() },
             },
         };
         let pairs = [(30.0, 10.0), (31.0, 10.0)];
@@ -124,7 +136,7 @@ mod tests {
     fn the_json_has_the_shape_of_every_benchmark() {
         let costs = r#""ns_per_packet":50.25,"copied_bytes_per_byte":1.05,"header_bytes_per_byte":0.04,"allocs_per_packet":0.0"#;
         let want = format!(
-            r#"{{"bench":"esp","rounds":2,"cases":[{{"name":"tx/tunnel/null/baseline","gbps":10.0,{costs}}},{{"name":"tx/tunnel/null/fat","gbps":30.5,{costs},"mpps":2.5}}],"ratios":[{{"name":"tx/tunnel/null","of":"fat/baseline","median":3.05,"min":3.0,"max":3.1}}]}}"#
+            r#"{{"bench":"esp","rounds":2,"cases":[{{"name":"tx/tunnel/null/baseline","gbps":10.0,{costs}}},{{"name":"tx/tunnel/null/fat","gbps":30.5,{costs},"mpps":2.5,"rx_no_buffer":7.0}}],"ratios":[{{"name":"tx/tunnel/null","of":"fat/baseline","median":3.05,"min":3.0,"max":3.1}}]}}"#
         );
         assert_eq!(report().to_json(), want);
     }
@@ -136,7 +148,7 @@ medians of 2 rounds; Gb/s of payload, packets as the wire has them
 
                             Gb/s  ns/packet  copied B/B headers B/B allocs/packet    Mpps
 tx/tunnel/null/baseline    10.00       50.2      1.0500      0.0400        0.0000
-tx/tunnel/null/fat         30.50       50.2      1.0500      0.0400        0.0000    2.50
+tx/tunnel/null/fat         30.50       50.2      1.0500      0.0400        0.0000    2.50  rx_no_buffer 7
 
 ratios of Gb/s, round by round:
   tx/tunnel/null fat/baseline    3.05  (3.00 to 3.10)";

@@ -1,0 +1,64 @@
+//! `fatpath bench reassembly`: datagrams in many fragments.
+//!
+//! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV) and
+//!   fragmented then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did before it
+//!   coalesced, `on` as this node does, and `copy` has every fragment copied at once.
+//! - `fragments/FAMILY/ORDER`: what a fragment costs the engine, by how many there are to a datagram.
+//! - `attack/KIND`: a good flow beside a flood; `attack-cpu/KIND`: what a fragment of each costs.
+
+mod attack;
+mod orders;
+mod receiver;
+mod ring;
+mod stream;
+
+use super::case::Group;
+
+/// Every case.
+pub(super) fn groups() -> Vec<Group> {
+    [ring::groups(), orders::groups(), attack::groups()].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_case_moves_what_it_is_given_and_leaves_nothing_behind() {
+        for group in groups() {
+            for plan in &group.cases {
+                let mut case = plan.start();
+                let ran = (0..2).try_for_each(|_| case.slice(Duration::ZERO)).and_then(|()| case.end_round(1));
+                assert_eq!(ran, Ok(()), "{}", group.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_ring_starves_without_coalescing_and_does_not_with_it() {
+        let group = ring::groups().into_iter().find(|group| group.name == "ring-256/loss-1%").unwrap();
+        let figures = |way: usize| {
+            let mut case = group.cases[way].start();
+            case.slice(Duration::from_millis(5)).and_then(|()| case.end_round(1)).unwrap();
+            case.rounds[0].more.iter().map(|&(_, value)| value).collect::<Vec<_>>()
+        };
+        let (off, on, copy) = (figures(0), figures(1), figures(2));
+        assert!(off[0] > 1e6 && off[1] < 0.01 && off[3] > 1000.0, "{off:?}");
+        for on in [on, copy] {
+            assert!(on[0] == 0.0 && on[1] > 0.95 && on[3] < 1000.0, "{on:?}");
+        }
+    }
+
+    #[test]
+    fn names_say_what_is_measured_and_none_comes_twice() {
+        let groups = groups();
+        let names: BTreeSet<&str> = groups.iter().map(|group| group.name.as_str()).collect();
+        assert_eq!(names.len(), groups.len());
+        for name in ["ring-256/loss-0.1%", "ring-4096/loss-0", "fragments/v6/shuffled", "attack/one-fragment"] {
+            assert!(names.contains(name), "{name} in {names:?}");
+        }
+    }
+}

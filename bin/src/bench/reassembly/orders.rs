@@ -1,0 +1,189 @@
+//! What a fragment costs the engine, however many there are to a datagram and in whatever order they come.
+
+use base::{Counters, Instant};
+use packet::{Memory, Packet};
+use reassembly::{Asker, Config, Limits, Reassembly, Verdict};
+use sim::Rng;
+use wire::ip::Info;
+use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
+
+use super::stream::FLOWS;
+use crate::bench::case::{Comparison, Copied, Group, Load, Plan, Turn};
+
+/// Fragments in one turn, about.
+const FRAGMENTS: usize = 8192;
+
+/// Fragments to a datagram. IPv4 has no room for the last two of 8191, by its header.
+const COUNTS: [(usize, &str); 5] = [(2, "2"), (8, "8"), (45, "45"), (512, "512"), (8189, "8189")];
+const MOST_V6: (usize, &str) = (8191, "8191");
+
+const COMPARISONS_V4: &[Comparison] = &[Comparison { of: "8189/2", over: &["8189"], under: &["2"] }];
+const COMPARISONS_V6: &[Comparison] = &[Comparison { of: "8191/2", over: &["8191"], under: &["2"] }];
+
+/// How the fragments of a datagram come.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Straight,
+    Reversed,
+    Shuffled,
+}
+
+/// Every case.
+pub(super) fn groups() -> Vec<Group> {
+    let mut groups = Vec::new();
+    for version in [Version::V4, Version::V6] {
+        for (order, name) in
+            [(Order::Straight, "in-order"), (Order::Reversed, "reversed"), (Order::Shuffled, "shuffled")]
+        {
+            let (family, ratios) = match version {
+                Version::V4 => ("v4", COMPARISONS_V4),
+                Version::V6 => ("v6", COMPARISONS_V6),
+            };
+            let mut counts = COUNTS;
+            if version == Version::V6 {
+                counts[4] = MOST_V6;
+            }
+            let case = |(count, name)| {
+                let train = Train { version, order, count };
+                Plan::new(name, train.load(), move || Box::new(Receiving::new(train)))
+            };
+            groups.push(Group { name: format!("fragments/{family}/{name}"), cases: counts.map(case).into(), ratios });
+        }
+    }
+    groups
+}
+
+/// Datagrams of as many fragments.
+#[derive(Clone, Copy, Debug)]
+struct Train {
+    version: Version,
+    order: Order,
+    count: usize,
+}
+
+impl Train {
+    fn datagrams(self) -> usize {
+        FRAGMENTS / self.count
+    }
+
+    /// Bytes of a fragment: as an MTU of 1500 has it, if the datagram has room for so many.
+    fn size(self) -> usize {
+        let longest = if self.version == Version::V4 { 65_512 } else { 65_528 };
+        (longest / self.count / 8 * 8).min(1448)
+    }
+
+    fn load(self) -> Load {
+        let packets = self.datagrams() * self.count;
+        Load { packets, payload: packets * self.size(), small: true }
+    }
+
+    /// The fragments of datagram `id`, as they come.
+    fn fragments(self, id: usize, chance: &mut Rng) -> Vec<(Vec<u8>, Info)> {
+        let one = |n: usize| {
+            let bytes = fragment(self.version, id as u32, n * self.size(), self.size(), n + 1 < self.count);
+            let info = Info::parse(&bytes, bytes.len()).expect("a fragment");
+            (bytes, info)
+        };
+        let mut fragments: Vec<_> = (0..self.count).map(one).collect();
+        match self.order {
+            Order::Straight => {}
+            Order::Reversed => fragments.reverse(),
+            Order::Shuffled => {
+                for at in (1..fragments.len()).rev() {
+                    fragments.swap(at, chance.below(at + 1));
+                }
+            }
+        }
+        fragments
+    }
+}
+
+/// The engine, and what it is given in one turn.
+#[derive(Debug)]
+struct Receiving {
+    mem: Memory,
+    reassembly: Reassembly,
+    counters: Counters,
+    fragments: Vec<(Vec<u8>, Info)>,
+    packets: Vec<Packet>,
+    /// Datagrams to a turn, those that should have come, and those that have.
+    per_turn: usize,
+    due: usize,
+    whole: usize,
+}
+
+impl Receiving {
+    fn new(train: Train) -> Self {
+        let mut chance = Rng::new(42);
+        let fragments = (0..train.datagrams()).flat_map(|id| train.fragments(id, &mut chance)).collect();
+        Self {
+            mem: Memory::heap(),
+            reassembly: Reassembly::new(boundless()),
+            counters: Counters::ZERO,
+            fragments,
+            packets: Vec::with_capacity(FRAGMENTS),
+            per_turn: train.datagrams(),
+            due: 0,
+            whole: 0,
+        }
+    }
+}
+
+/// As much as it takes.
+fn boundless() -> Config {
+    let Config { v4, v6, .. } = Config::default();
+    let [v4, v6] = [v4, v6].map(|limits| Limits { high_thresh: usize::MAX, ..limits });
+    Config { v4, v6, ..Config::default() }
+}
+
+impl Turn for Receiving {
+    fn prepare(&mut self) {
+        let Self { mem, packets, .. } = self;
+        let received = |(bytes, _): &(Vec<u8>, Info)| Packet::with_data(mem, bytes).expect("a heap without limit");
+        packets.extend(self.fragments.iter().map(received));
+        self.due += self.per_turn;
+    }
+
+    fn run(&mut self) {
+        let Self { mem, reassembly, counters, .. } = self;
+        for (pkt, (_, info)) in self.packets.drain(..).zip(&self.fragments) {
+            let verdict = reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, counters);
+            self.whole += usize::from(matches!(verdict, Verdict::Whole { .. }));
+        }
+    }
+
+    fn copied(&self) -> Copied {
+        Copied::of(&self.mem)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (memory, pages) = (self.reassembly.memory(), self.mem.small().in_use() + self.mem.large().in_use());
+        match (self.whole == self.due, memory + pages) {
+            (true, 0) => Ok(()),
+            (true, _) => Err(format!("{memory} bytes and {pages} pages are left behind")),
+            (false, _) => Err(format!("{} of {} datagrams are whole", self.whole, self.due)),
+        }
+    }
+}
+
+/// One fragment on the wire.
+pub(super) fn fragment(version: Version, id: u32, at: usize, len: usize, more: bool) -> Vec<u8> {
+    let offset = FragOffset::from_bytes(at).expect("a multiple of 8");
+    let mut bytes = match (FLOWS[0].src, FLOWS[0].dst, FLOWS[1].src, FLOWS[1].dst) {
+        (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst), ..) if version == Version::V4 => {
+            let mut header = ipv4::Header::new(src, dst, Protocol::UDP, (ipv4::Header::LEN + len) as u16);
+            header.set_id(id as u16);
+            header.set_fragment(offset, more);
+            header.fill_check();
+            header.as_bytes().to_vec()
+        }
+        (.., std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
+            let header = ipv6::Header::new(src, dst, Protocol::FRAGMENT, (frag::Header::LEN + len) as u16);
+            let fragment = frag::Header::new(Protocol::UDP, FragInfo { offset, more, id });
+            [header.as_bytes(), fragment.as_bytes()].concat()
+        }
+        _ => unreachable!("flows of both families"),
+    };
+    bytes.resize(bytes.len() + len, 0x5a);
+    bytes
+}

@@ -1,0 +1,190 @@
+//! The node that datagrams are for, with a clock that goes on as fast as the wire or the node, whichever is slower.
+
+use std::time::Duration;
+
+use base::{Instant, LinkId, Mib, TableId};
+use fib::{Route, RouteKind};
+use ipsec::{Dir, SaConfig, SaDir};
+use offload::Features;
+use packet::{Allocations, Memory, Packet};
+use path::{Path, PortConfig};
+use reassembly::{Config, Table};
+use sim::{policy, unique_mask};
+
+use crate::bench::case::{Copied, Sample};
+
+/// The only link.
+const WIRE: LinkId = LinkId(1);
+
+/// What it is told of itself (S0's second host), by family.
+const OWN: [&str; 2] = ["192.0.2.2/24", "fc00:2::1/64"];
+
+/// Bytes of a packet on the wire.
+pub(super) const MTU: usize = 1500;
+
+/// Nanoseconds that a fragment takes on the wire: 1538 bytes with all that is around it, at 100 Gb/s.
+const WIRE_NANOS: u64 = 123;
+
+/// A node that counts what it is given.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    path: Path,
+    pub(super) mem: Memory,
+    pub(super) now: Instant,
+    limit: usize,
+    spent: Spent,
+    high_water: usize,
+}
+
+/// What the node has used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spent {
+    /// Of its processor.
+    cpu: Duration,
+    /// Fragments that it was handed.
+    fragments: u64,
+    /// Datagrams that were whole.
+    pub(super) delivered: u64,
+    copied: Copied,
+    allocations: u64,
+}
+
+impl Receiver {
+    /// A node without SAs.
+    pub(super) fn new(config: Config) -> Self {
+        let mut path = Path::new();
+        path.set_reassembly(config);
+        let port = PortConfig { name: "wire".to_owned(), mac: None, mtu: MTU, features: Features::ALL, gro: true };
+        path.set_port(WIRE, port);
+        for address in OWN {
+            path.fib.add_address(WIRE, address.parse().expect("an address"));
+        }
+        for prefix in ["0.0.0.0/0", "::/0"] {
+            let kind = RouteKind::Unicast { via: None, dev: WIRE };
+            let route = Route { prefix: prefix.parse().expect("a prefix"), kind, metric: 0 };
+            path.fib.add(TableId::MAIN, route).expect("the only route");
+        }
+        let limit = config.v4.high_thresh.max(config.v6.high_thresh);
+        let spent = Spent::default();
+        Self { path, mem: Memory::heap(), now: Instant::ZERO, limit, spent, high_water: 0 }
+    }
+
+    /// The same with an SA by which everything comes.
+    pub(super) fn with_sa(config: Config, sa: &SaConfig) -> Self {
+        let mut node = Self::new(config);
+        let sa = SaConfig { dir: Some(SaDir::In), ..sa.clone() };
+        node.path.ipsec.add_sa(&sa, unique_mask()).expect("a good SA");
+        let [src, dst] = [sa.src, sa.dst].map(|addr| addr.to_string());
+        node.path.ipsec.add_policy(policy(Dir::In, &src, &dst, &[sa])).expect("a good policy");
+        node
+    }
+
+    /// Takes in what the wire has brought in the time of `sent` fragments, and lets that time pass, or its own.
+    pub(super) fn take(&mut self, burst: &mut Vec<Packet>, sent: u64) {
+        let cpu = self.run(burst);
+        self.after(cpu.max(Duration::from_nanos(sent * WIRE_NANOS)));
+    }
+
+    /// Takes in what the wire has brought, and lets this time pass.
+    pub(super) fn take_paced(&mut self, burst: &mut Vec<Packet>, time: Duration) {
+        self.run(burst);
+        self.after(time);
+    }
+
+    /// Takes in what the wire has brought, and says what that took of the processor.
+    fn run(&mut self, burst: &mut Vec<Packet>) -> Duration {
+        let fragments = burst.len() as u64;
+        let (before, allocations) = (Copied::of(&self.mem), Allocations::count());
+        let start = std::time::Instant::now();
+        if self.path.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.path.handle_timeout(self.now, &self.mem);
+        }
+        self.path.handle_rx(self.now, &self.mem, WIRE, burst);
+        let cpu = start.elapsed();
+        self.spent.allocations += Allocations::count() - allocations;
+        let copied = Copied::of(&self.mem);
+        self.spent.copied.payload += copied.payload - before.payload;
+        self.spent.copied.headers += copied.headers - before.headers;
+        self.spent.cpu += cpu;
+        self.spent.fragments += fragments;
+        cpu
+    }
+
+    /// Lets the time pass until something times out, and says how many fragments the wire has brought meanwhile. `None` if
+    /// nothing will.
+    pub(super) fn sleep(&mut self) -> Option<u64> {
+        let at = self.path.poll_timeout()?;
+        let slept = at.since(self.now);
+        self.now = self.now.max(at);
+        self.path.handle_timeout(self.now, &self.mem);
+        self.after(Duration::ZERO);
+        Some(slept.as_nanos() as u64 / WIRE_NANOS)
+    }
+
+    fn after(&mut self, time: Duration) {
+        self.now = self.now + time;
+        // What it says of the datagrams, which nobody listens for.
+        self.path.take_tx(WIRE).expect("a port").clear();
+        self.high_water = self.high_water.max(self.path.reassembly().memory());
+        let noted = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| self.path.counters.get(mib));
+        self.spent.delivered = noted.iter().sum();
+    }
+
+    /// Whether nothing new is taken, however many frames are free (Linux's policy).
+    pub(super) fn is_full(&self) -> bool {
+        self.path.reassembly().memory() > self.limit
+    }
+
+    /// What it has used so far.
+    pub(super) fn spent(&self) -> Spent {
+        self.spent
+    }
+
+    /// What it has used since then, for datagrams of `payload` bytes.
+    pub(super) fn sample(&self, (since, from): (Spent, Instant), payload: usize) -> Sample {
+        let Spent { cpu, fragments, delivered, copied, allocations } = self.spent;
+        let fragments = (fragments - since.fragments).max(1) as f64;
+        let bytes = ((delivered - since.delivered) * payload as u64).max(1) as f64;
+        let nanos = self.now.since(from).as_nanos() as f64;
+        Sample {
+            // Of one datagram.
+            nanos: nanos / (bytes / payload as f64),
+            gbps: bytes * 8.0 / nanos.max(1.0),
+            ns_per_packet: (cpu - since.cpu).as_nanos() as f64 / fragments,
+            copied_bytes_per_byte: (copied.payload - since.copied.payload) as f64 / bytes,
+            header_bytes_per_byte: (copied.headers - since.copied.headers) as f64 / bytes,
+            allocs_per_packet: (allocations - since.allocations) as f64 / fragments,
+            mpps: None,
+            more: Vec::new(),
+        }
+    }
+
+    /// What it has dropped, and why.
+    pub(super) fn drops(&self) -> String {
+        let drops = self.path.ports.drop_counts().map(|(_, reason, count)| format!("{count} for {}", reason.name()));
+        drops.collect::<Vec<_>>().join(", ")
+    }
+
+    /// The most memory that ever waited, in bytes.
+    pub(super) fn high_water(&self) -> usize {
+        self.high_water
+    }
+
+    /// Lets everything that waits time out.
+    ///
+    /// # Errors
+    /// Something is left, or more waited than was to.
+    pub(super) fn drain(&mut self, may_pass_limit: bool) -> Result<(), String> {
+        while self.sleep().is_some() {}
+        let left = self.path.reassembly().memory();
+        let queues: usize = Table::ALL.iter().map(|&table| self.path.reassembly().usage(table).queues).sum();
+        let pages = self.mem.small().in_use() + self.mem.large().in_use();
+        if left + queues + pages > 0 {
+            return Err(format!("{left} bytes, {queues} datagrams and {pages} pages are left behind"));
+        }
+        if self.high_water > self.limit && !may_pass_limit {
+            return Err(format!("{} bytes waited, and {} may", self.high_water, self.limit));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! Large datagrams through a receive ring of few frames, by a clock of their own.
+//!
+//! The ring is a pool of pages: each fragment takes a frame when it arrives, whoever holds it keeps it from the device, and
+//! the last drop gives it back. A fragment that finds none free is dropped and counted (`rx_no_buffer`), as on a NIC or an
+//! AF_XDP socket. The wire brings fragments in bursts as fast as the receiver takes them, at most 100 Gb/s, so a ring runs
+//! dry of what waits alone. A ring that did is watched for two minutes, in which what waits times out; the others for the
+//! time that they are given.
+
+use std::time::Duration;
+
+use packet::{Memory, Packet, Pool};
+use reassembly::{Coalesce, Config, Policy};
+use sim::Rng;
+
+use super::receiver::Receiver;
+use super::stream::{Stream, sa};
+use crate::bench::case::{Comparison, Group, Plan, Round, Sample};
+
+/// Frames of the rings.
+const RINGS: [usize; 3] = [256, 1024, 4096];
+
+/// Fragments that the wire loses, of a hundred thousand.
+const LOSSES: [(usize, &str); 3] = [(0, "0"), (100, "0.1%"), (1000, "1%")];
+
+/// Fragments that a device brings at once.
+const BURST: usize = 64;
+
+/// How long a ring is watched that ran dry: both families' longest time to wait, twice.
+const TWO_MINUTES: Duration = Duration::from_secs(120);
+
+/// Datagrams before anything counts.
+const WARM: u64 = 20;
+
+/// Datagrams of which half of all fragments are lost, one after the other.
+const BAD_LUCK: u64 = 100;
+
+/// Datagrams that arrive in a row when everything is as before.
+const GOOD: u64 = 20;
+
+const COMPARISONS: &[Comparison] = &[
+    Comparison { of: "on/off", over: &["on"], under: &["off"] },
+    Comparison { of: "copy/off", over: &["copy"], under: &["off"] },
+];
+
+/// What one case is like.
+#[derive(Clone, Copy, Debug)]
+struct Setting {
+    frames: usize,
+    loss: usize,
+    config: Config,
+}
+
+/// Every case of large datagrams.
+pub(super) fn groups() -> Vec<Group> {
+    // As Linux was before it coalesced, as this node is, and with every fragment copied.
+    let off = Config { policy: Policy::Linux, coalesce: Coalesce::Off, ..Config::default() };
+    let copy = Config { coalesce: Coalesce::Copy, ..Config::default() };
+    let ways = [("off", off), ("on", Config::default()), ("copy", copy)];
+    let mut groups = Vec::new();
+    for frames in RINGS {
+        for (loss, name) in LOSSES {
+            let case = |(way, config)| {
+                let setting = Setting { frames, loss, config };
+                Plan::played(way, move |round| Run::new(setting, round.number).play(round))
+            };
+            groups.push(Group {
+                name: format!("ring-{frames}/loss-{name}"),
+                cases: ways.map(case).into(),
+                ratios: COMPARISONS,
+            });
+        }
+    }
+    groups
+}
+
+/// One case in one round.
+#[derive(Debug)]
+struct Run {
+    setting: Setting,
+    receiver: Receiver,
+    ring: Pool,
+    stream: Stream,
+    chance: Rng,
+    /// Of a hundred thousand fragments.
+    loss: usize,
+    /// The datagram that is on the wire, how many of its fragments are, and whether none of these was lost.
+    id: u32,
+    at: usize,
+    is_intact: bool,
+    /// Datagrams of which no fragment was lost on the wire.
+    intact: f64,
+    rx_no_buffer: u64,
+    burst: Vec<Packet>,
+}
+
+impl Run {
+    fn new(setting: Setting, seed: u64) -> Self {
+        let sa = sa();
+        Self {
+            receiver: Receiver::with_sa(setting.config, &sa),
+            ring: Pool::bounded(Memory::SMALL, setting.frames),
+            stream: Stream::sealed(&sa),
+            chance: Rng::new(seed),
+            loss: 0,
+            id: 0,
+            at: 0,
+            is_intact: true,
+            intact: 0.0,
+            rx_no_buffer: 0,
+            burst: Vec::with_capacity(BURST),
+            setting,
+        }
+    }
+
+    fn play(mut self, round: Round) -> Result<Sample, String> {
+        self.datagrams(WARM);
+        if self.receiver.spent().delivered != WARM {
+            return Err(format!(
+                "{} of {WARM} datagrams came: {}",
+                self.receiver.spent().delivered,
+                self.receiver.drops()
+            ));
+        }
+        self.loss = self.setting.loss;
+        let (before, from) = (self.receiver.spent(), self.receiver.now);
+        (self.intact, self.rx_no_buffer) = (0.0, 0);
+        let mut length = round.slice;
+        loop {
+            if self.is_stuck() {
+                length = TWO_MINUTES;
+                self.wait();
+            } else {
+                self.fragments(BURST);
+            }
+            if self.receiver.now.since(from) >= length {
+                break;
+            }
+        }
+        let mut sample = self.receiver.sample((before, from), self.stream.payload);
+        let of_intact = (self.receiver.spent().delivered - before.delivered) as f64 / self.intact.max(1.0);
+        let rx_no_buffer = self.rx_no_buffer as f64;
+        let recovery = self.recovery();
+        self.receiver.drain(self.setting.config.policy == Policy::Linux)?;
+        if self.ring.in_use() > 0 {
+            return Err(format!("{} frames did not come home", self.ring.in_use()));
+        }
+        sample.more = vec![
+            ("rx_no_buffer", rx_no_buffer),
+            ("of_intact", of_intact),
+            ("memory_high_water", self.receiver.high_water() as f64),
+            ("recovery_ms", recovery.as_secs_f64() * 1e3),
+        ];
+        Ok(sample)
+    }
+
+    /// How long it takes until all is well again after a burst of loss, or two minutes if it is not by then: what times out
+    /// may make room for just enough to be stranded as well.
+    fn recovery(&mut self) -> Duration {
+        self.loss = 50_000;
+        self.datagrams(BAD_LUCK);
+        self.loss = 0;
+        let bad = self.receiver.now;
+        let (mut since, mut in_a_row) = (bad, 0);
+        while in_a_row < GOOD {
+            if self.is_stuck() {
+                self.wait();
+                in_a_row = 0;
+            }
+            if in_a_row == 0 {
+                since = self.receiver.now;
+            }
+            let before = self.receiver.spent().delivered;
+            self.datagrams(1);
+            in_a_row = if self.receiver.spent().delivered > before { in_a_row + 1 } else { 0 };
+            if self.receiver.now.since(bad) > TWO_MINUTES {
+                return TWO_MINUTES;
+            }
+        }
+        since.since(bad)
+    }
+
+    /// Whether no fragment gets in before something times out.
+    fn is_stuck(&self) -> bool {
+        self.ring.in_use() >= self.setting.frames
+            || (self.setting.config.policy == Policy::Linux && self.receiver.is_full())
+    }
+
+    /// Lets the time pass until something times out. Of what the wire brings meanwhile nothing gets in.
+    fn wait(&mut self) {
+        let is_dry = self.ring.in_use() >= self.setting.frames;
+        let Some(missed) = self.receiver.sleep() else { return };
+        if is_dry {
+            self.rx_no_buffer += missed;
+        }
+        let datagrams = missed as f64 / self.stream.len() as f64;
+        self.intact += datagrams * (1.0 - self.loss as f64 / 1e5).powi(self.stream.len() as i32);
+    }
+
+    /// Sends what is left of the datagram on the wire, and so many others.
+    fn datagrams(&mut self, count: u64) {
+        if self.at > 0 {
+            self.fragments(self.stream.len() - self.at);
+        }
+        for _ in 0..count {
+            self.fragments(self.stream.len());
+        }
+    }
+
+    /// Sends the next fragments, as one burst.
+    fn fragments(&mut self, count: usize) {
+        for _ in 0..count {
+            let is_lost = self.loss > 0 && self.chance.below(100_000) < self.loss;
+            self.is_intact &= !is_lost;
+            if !is_lost {
+                match self.ring.take(Memory::HEADROOM) {
+                    Ok(frame) => self.burst.push(self.stream.write(self.at, self.id, frame)),
+                    Err(_) => self.rx_no_buffer += 1,
+                }
+            }
+            self.at += 1;
+            if self.at == self.stream.len() {
+                self.intact += f64::from(u8::from(self.is_intact));
+                (self.at, self.id, self.is_intact) = (0, self.id.wrapping_add(1), true);
+            }
+        }
+        self.receiver.take(&mut self.burst, count as u64);
+    }
+}
