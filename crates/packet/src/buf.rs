@@ -8,6 +8,7 @@
 //! was received into one page is split into exclusive buffers, each of which is decrypted where it lies.
 
 use std::fmt;
+use std::ptr::NonNull;
 
 use crate::page::Page;
 use crate::pool::Memory;
@@ -132,6 +133,11 @@ impl Buf {
     /// Tells whether the bytes belong to somebody outside this program.
     pub fn is_foreign(&self) -> bool {
         self.access == Access::Foreign
+    }
+
+    /// Where its page begins.
+    pub(crate) fn page_start(&self) -> NonNull<u8> {
+        self.page.start()
     }
 
     /// Grows the data by `n` bytes at the front, with whatever the headroom held; `None` when there is too little.

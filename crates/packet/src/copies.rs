@@ -27,6 +27,8 @@ pub enum CopyReason {
     Fragment,
     /// Plaintext was copied into the wire frame in which it is then encrypted in place.
     WireFrame,
+    /// A frame was copied to where its device sends from.
+    DeviceFrame,
     /// Someone looks on: a capture, or the quotation in an ICMP error.
     Tap,
     /// A copy that its caller asked for by name.
@@ -35,7 +37,7 @@ pub enum CopyReason {
 
 impl CopyReason {
     /// Every reason, in the order of its counter.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Linearize,
         Self::Pull,
         Self::Expand,
@@ -45,6 +47,7 @@ impl CopyReason {
         Self::SegmentPayload,
         Self::Fragment,
         Self::WireFrame,
+        Self::DeviceFrame,
         Self::Tap,
         Self::Copy,
     ];
@@ -61,6 +64,7 @@ impl CopyReason {
             Self::SegmentPayload => "segment-payload",
             Self::Fragment => "fragment",
             Self::WireFrame => "wire-frame",
+            Self::DeviceFrame => "device-frame",
             Self::Tap => "tap",
             Self::Copy => "copy",
         }
@@ -85,9 +89,14 @@ pub struct Copied {
 impl Copies {
     /// Notes a copy of `bytes` bytes.
     pub fn add(&self, reason: CopyReason, bytes: usize) {
+        self.add_all(reason, Copied { copies: 1, bytes: bytes as u64 });
+    }
+
+    /// Notes copies that somebody counted who has no ledger.
+    pub fn add_all(&self, reason: CopyReason, more: Copied) {
         let cell = &self.cells[reason as usize];
-        let Copied { copies, bytes: before } = cell.get();
-        cell.set(Copied { copies: copies + 1, bytes: before + bytes as u64 });
+        let Copied { copies, bytes } = cell.get();
+        cell.set(Copied { copies: copies + more.copies, bytes: bytes + more.bytes });
     }
 
     /// What was copied for `reason`.

@@ -8,6 +8,8 @@
 //!   (a guest's memory) never, wherever it went.
 //! - [`Memory`] is what a worker allocates from: pools of small and large pages, last in first out, and the ledger of
 //!   copied bytes, each with its [`CopyReason`].
+//! - A pool may be a slab ([`Pool::slab`]), the frames that a device receives into. Its pages are like any other, but
+//!   scarce: who holds packets for long copies them ([`Buf::is_scarce`]).
 //! - [`Meta::cut`] says whether a packet is whole, fat, several in one buffer, or a fragment. It is one value: a fragment
 //!   cannot be fat.
 //!
@@ -28,6 +30,7 @@ mod packet;
 mod page;
 mod pieces;
 mod pool;
+mod slab;
 
 pub use allocations::Allocations;
 pub use buf::{Buf, PageName};
@@ -38,3 +41,4 @@ pub use meta::{Csum, Cut, Esp, EspStatus, Gso, GsoKind, Meta, SecPath};
 pub use packet::{MAX_FRAGS, Packet, SHELL};
 pub use pieces::Piece;
 pub use pool::{Memory, Pool, PoolDry};
+pub use slab::Backing;

@@ -25,7 +25,7 @@ pub(crate) struct PageMem {
 
 /// Whose memory a page is.
 pub(crate) enum Storage {
-    /// Ours, from this pool.
+    /// Ours, from this pool: an allocation of its own, or a stretch of the pool's slab.
     Pool(Arc<Shared>),
     /// Somebody else's: a guest's, a page cache's. Never written.
     Foreign(#[expect(dead_code, reason = "keeps the memory alive")] Box<dyn AsRef<[u8]> + Send + Sync>),
@@ -46,6 +46,11 @@ impl PageMem {
         Arc::new(Self { start, len: len as u32, storage: Storage::Pool(home) })
     }
 
+    /// Bytes of the slab of `home`, which lives as long as that.
+    pub(crate) fn of_slab(home: Arc<Shared>, start: NonNull<u8>, len: usize) -> Arc<Self> {
+        Arc::new(Self { start, len: len as u32, storage: Storage::Pool(home) })
+    }
+
     fn layout(len: usize) -> Layout {
         assert!((1..=1 << 30).contains(&len), "a page of {len} bytes");
         Layout::from_size_align(len, ALIGN).expect("size and alignment are small")
@@ -55,6 +60,9 @@ impl PageMem {
 impl Drop for PageMem {
     fn drop(&mut self) {
         if let Storage::Pool(home) = &self.storage {
+            if home.slab().is_some() {
+                return home.put_anew(self.start);
+            }
             home.forget();
             // SAFETY: `for_pool` allocated exactly this, and nobody refers to it any more.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
@@ -104,6 +112,10 @@ impl Page {
     #[inline]
     pub(crate) fn same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.0.start
     }
 
     /// Bytes `from..to`, which the caller's `Buf` covers.

@@ -1,12 +1,14 @@
 //! Pools of pages, and the memory that a worker hands to each operation that may need some.
 
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::buf::Buf;
 use crate::copies::{Copies, CopyReason};
 use crate::page::{Page, PageMem};
+use crate::slab::{Backing, Slab};
 
 /// No page was free, or none is large enough.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,7 +30,8 @@ impl From<PoolDry> for base::DropReason {
 
 /// Pages of one size, last in first out, so that the page handed out is the one still in the cache.
 ///
-/// A bounded pool stands for the frames of a device ring: once all are out it is dry, and counts that.
+/// A bounded pool stands for the frames of a device ring: once all are out it is dry, and counts that. A slab is those
+/// frames: memory that a device is told of once, and a page of it given to the device is one that the pool has handed out.
 pub struct Pool {
     shared: Arc<Shared>,
 }
@@ -42,6 +45,8 @@ pub(crate) struct Shared {
     /// Pages there are, free ones included.
     made: AtomicUsize,
     dry: AtomicU64,
+    /// The memory of all pages, if it is one.
+    slab: Option<Slab>,
 }
 
 impl Pool {
@@ -58,8 +63,41 @@ impl Pool {
             free: Mutex::new(Some(Vec::new())),
             made: AtomicUsize::new(0),
             dry: AtomicU64::new(0),
+            slab: None,
         };
         Self { shared: Arc::new(shared) }
+    }
+
+    /// A pool of the pages of `page_size` bytes that follow one another in `backing`. They are always scarce
+    /// ([`Buf::is_scarce`]).
+    ///
+    /// # Panics
+    /// When a page would have no bytes, or more than 1 GiB.
+    pub fn slab(backing: Box<dyn Backing>, page_size: usize) -> Self {
+        let slab = Slab::new(backing, page_size);
+        let shared = Arc::new(Shared {
+            page_size,
+            limit: slab.len(),
+            free: Mutex::new(None),
+            made: AtomicUsize::new(slab.len()),
+            dry: AtomicU64::new(0),
+            slab: Some(slab),
+        });
+        let page = |start| PageMem::of_slab(Arc::clone(&shared), start, page_size);
+        // Last in, first out.
+        let free = shared.slab().into_iter().flat_map(|slab| slab.pages().rev()).map(page).collect();
+        *shared.free.lock().unwrap_or_else(PoisonError::into_inner) = Some(free);
+        Self { shared }
+    }
+
+    /// The memory of a slab, for the device that is told of it.
+    pub fn memory(&self) -> Option<NonNull<[u8]>> {
+        self.shared.slab().map(Slab::memory)
+    }
+
+    /// Which page of this slab `buf` is a stretch of, counted from 0; `None` if it is of none.
+    pub fn number_of(&self, buf: &Buf) -> Option<usize> {
+        self.shared.slab()?.number_of(buf.page_start())
     }
 
     /// A whole page as an empty buffer, with `headroom` bytes before its data and the rest behind it.
@@ -71,6 +109,13 @@ impl Pool {
             return Err(PoolDry);
         }
         Ok(Buf::whole(Page::new(self.shared.take()?), headroom as u32))
+    }
+
+    /// Appends all pages that there are and nobody uses to `out`, each as an empty buffer of the whole page.
+    pub fn take_free(&self, out: &mut Vec<Buf>) {
+        let mut free = self.shared.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let pages = free.iter_mut().flat_map(|free| free.drain(..).rev());
+        out.extend(pages.map(|mem| Buf::whole(Page::new(mem), 0)));
     }
 
     /// Bytes a page has.
@@ -93,8 +138,9 @@ impl Pool {
 impl Shared {
     /// Whether it has a limit, and half of its pages or more are out.
     pub(crate) fn is_scarce(&self) -> bool {
-        if self.limit == usize::MAX {
-            return false;
+        if self.limit == usize::MAX || self.slab.is_some() {
+            // Of a slab they are all out: what packets do not have, its device has.
+            return self.slab.is_some();
         }
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len);
         (self.made.load(Relaxed) - free) * 2 >= self.limit
@@ -125,6 +171,18 @@ impl Shared {
             None => Some(mem),
         };
         drop(unwanted);
+    }
+
+    pub(crate) fn slab(&self) -> Option<&Slab> {
+        self.slab.as_ref()
+    }
+
+    /// Takes back the slab's page at `start`, of which two threads let go at the same time.
+    #[cold]
+    pub(crate) fn put_anew(self: &Arc<Self>, start: NonNull<u8>) {
+        if let Some(free) = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
+            free.push(PageMem::of_slab(Arc::clone(self), start, self.page_size));
+        }
     }
 
     /// Notes that a page's memory is gone: the pool's end, or two threads that let go of a page at the same time.

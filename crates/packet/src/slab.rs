@@ -1,0 +1,174 @@
+//! The memory of a pool whose pages follow one another: what a device is told of at once.
+
+use std::ptr::NonNull;
+
+/// Memory that pages are cut from, whoever it is from: a mapping that a device is told of, huge pages.
+///
+/// # Safety
+/// [`memory`](Self::memory) is the same stretch of initialised memory whenever it is asked for, as long as the value lives,
+/// wherever that goes. Nobody reads or writes it but by the pages, save a device: it does with a page what it likes from
+/// the time at which its driver has taken that from the pool until it gives the page to somebody, and with memory whose
+/// value is gone nothing.
+pub unsafe trait Backing: Send + Sync {
+    /// All of it.
+    fn memory(&self) -> NonNull<[u8]>;
+}
+
+/// Pages of one size, one after the other.
+pub(crate) struct Slab {
+    backing: Box<dyn Backing>,
+    page_size: usize,
+}
+
+impl Slab {
+    /// As many pages of `page_size` bytes as there is memory for.
+    pub(crate) fn new(backing: Box<dyn Backing>, page_size: usize) -> Self {
+        assert!((1..=1 << 30).contains(&page_size), "a page of {page_size} bytes");
+        Self { backing, page_size }
+    }
+
+    /// All of it.
+    pub(crate) fn memory(&self) -> NonNull<[u8]> {
+        self.backing.memory()
+    }
+
+    /// How many pages there are.
+    pub(crate) fn len(&self) -> usize {
+        self.memory().len() / self.page_size
+    }
+
+    /// Where each page starts.
+    pub(crate) fn pages(&self) -> impl DoubleEndedIterator<Item = NonNull<u8>> + '_ {
+        let start = self.memory().cast::<u8>();
+        // SAFETY: every page lies inside the memory.
+        (0..self.len()).map(move |number| unsafe { start.add(number * self.page_size) })
+    }
+
+    /// Which page starts there.
+    pub(crate) fn number_of(&self, page: NonNull<u8>) -> Option<usize> {
+        let offset = page.addr().get().checked_sub(self.memory().addr().get())?;
+        Some(offset / self.page_size).filter(|&number| number < self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+    use crate::{Buf, CopyReason, Memory, Packet, Pool};
+
+    /// Zeroed memory from the heap.
+    struct Heap(NonNull<[u8]>);
+
+    // SAFETY: `slab` makes it, and nobody but its own drop refers to it by another way.
+    unsafe impl Backing for Heap {
+        fn memory(&self) -> NonNull<[u8]> {
+            self.0
+        }
+    }
+
+    // SAFETY: plain bytes, which this type itself neither reads nor writes.
+    unsafe impl Send for Heap {}
+    // SAFETY: as above.
+    unsafe impl Sync for Heap {}
+
+    impl Drop for Heap {
+        fn drop(&mut self) {
+            // SAFETY: `slab` made it of a box, and nobody refers to it any more.
+            drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+        }
+    }
+
+    fn slab(page_size: usize, pages: usize) -> Pool {
+        // Less than a page is left over.
+        let memory = vec![0; page_size * pages + page_size - 1].into_boxed_slice();
+        Pool::slab(Box::new(Heap(NonNull::from(Box::leak(memory)))), page_size)
+    }
+
+    #[test]
+    fn a_slabs_pages_follow_one_another_and_come_home_like_any_other() {
+        let pool = slab(2048, 5);
+        let memory = pool.memory().expect("a slab has memory").cast::<u8>().addr().get();
+        let mut all: Vec<Buf> = (0..5).map(|_| pool.take(256).expect("one of five")).collect();
+        for (at, buf) in all.iter_mut().enumerate() {
+            assert_eq!((pool.number_of(buf), buf.headroom(), buf.tailroom()), (Some(at), 256, 2048 - 256));
+            let data = buf.put(10).expect("room");
+            assert_eq!(data.as_ptr().addr(), memory + at * 2048 + 256);
+            data.fill(at as u8);
+        }
+        assert_eq!((pool.take(0).is_err(), pool.dry(), pool.in_use()), (true, 1, 5));
+        // One that is split is out until its last part is home; its parts can be written, and are of the same page.
+        let mut back = all.remove(3);
+        let mut front = back.split_to(4);
+        assert!(front.is_writable() && back.is_writable());
+        assert_eq!((pool.number_of(&front), pool.number_of(&back)), (Some(3), Some(3)));
+        drop(front);
+        assert_eq!(pool.in_use(), 5);
+        drop(back);
+        assert_eq!(pool.in_use(), 4);
+        assert_eq!(pool.number_of(&pool.take(0).expect("the page that came home")), Some(3));
+        drop(all);
+        assert_eq!(pool.in_use(), 0);
+        let (first, mut rest) = (pool.take(0).expect("one of five"), Vec::new());
+        pool.take_free(&mut rest);
+        assert_eq!((rest.len(), pool.in_use(), pool.dry()), (4, 5, 1));
+        assert!(rest.iter().all(|buf| buf.headroom() == 0 && buf.tailroom() == 2048));
+        rest.push(first);
+        let mut numbers: Vec<_> = rest.iter().filter_map(|buf| pool.number_of(buf)).collect();
+        numbers.sort_unstable();
+        assert_eq!(numbers, [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn a_slabs_pages_are_scarce_from_the_first_on_and_are_no_other_pools() {
+        let (mem, pool) = (Memory::heap(), slab(512, 100));
+        let mut buf = pool.take(0).expect("one of many");
+        buf.put(4).expect("room").fill(1);
+        let heap = mem.take(0, 1).expect("memory");
+        assert_eq!((buf.is_scarce(&mem), heap.is_scarce(&mem)), (true, false));
+        assert_eq!((pool.number_of(&buf), pool.number_of(&heap)), (Some(0), None));
+        assert!(Pool::heap(512).memory().is_none() && Pool::heap(512).number_of(&buf).is_none());
+        let copy = Packet::from_buf(buf).copy(&mem, CopyReason::Copy).expect("memory");
+        assert!(!copy.bufs().any(|buf| buf.is_scarce(&mem)) && pool.in_use() == 0);
+    }
+
+    #[test]
+    fn a_slabs_page_whose_last_two_users_let_go_at_once_comes_home() {
+        const ROUNDS: usize = 2_000;
+        let pool = slab(512, 1);
+        let barrier = Barrier::new(2);
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<Buf>(1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                for buf in receiver {
+                    barrier.wait();
+                    drop(buf);
+                    barrier.wait();
+                }
+            });
+            for _ in 0..ROUNDS {
+                let mut buf = pool.take(0).expect("the one there is");
+                sender.send(buf.share()).expect("the other thread");
+                barrier.wait();
+                drop(buf);
+                barrier.wait();
+                assert_eq!(pool.in_use(), 0);
+            }
+            drop(sender);
+        });
+    }
+
+    #[test]
+    fn a_slabs_page_outlives_its_pool() {
+        let pool = slab(512, 2);
+        let mut buf = pool.take(0).expect("one of two");
+        buf.put(4).expect("room").copy_from_slice(b"here");
+        let twin = buf.share();
+        drop(pool);
+        assert_eq!(twin.bytes(), b"here");
+        drop(buf);
+        assert_eq!(twin.bytes(), b"here");
+    }
+}
