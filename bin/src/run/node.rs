@@ -1,11 +1,12 @@
 //! From a configuration to a plan that the worker only has to carry out: whatever can fail is done or tried here.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use base::{LinkId, Prefix};
 use control::Change;
-use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig};
+use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
 use control::netlink::rtnl::{LOOPBACK, LinkNow, Model};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
@@ -166,6 +167,7 @@ fn refuse_one_that_leaves<'a>(
 enum OnlyOnce<'a> {
     Device(&'a str),
     Port(SocketAddr),
+    Interface(&'a str),
 }
 
 fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
@@ -173,6 +175,7 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
         LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
         LinkKind::Packet { .. } => None,
+        LinkKind::Xdp { ref interface, .. } => Some(OnlyOnce::Interface(interface)),
     }
 }
 
@@ -182,13 +185,40 @@ fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
         LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
         LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },
         LinkKind::Packet { interface } => ConfigKind::Packet { interface: interface.clone() },
+        LinkKind::Xdp { interface, ring, mode } => {
+            let ring = NonZeroU32::new(u32::from(*ring)).unwrap_or(NonZeroU32::MIN);
+            ConfigKind::Xdp { interface: interface.clone(), ring, mode: xdp_mode(*mode) }
+        }
     };
     let opened =
         link::open(&link::Config { name: config.name.clone(), kind, mtu: config.mtu, offloads: config.offloads });
-    opened.map_err(|err| {
+    let opened = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         CliError::failed(format!("{on}{err}"))
-    })
+    })?;
+    if let Some(ring) = opened.ring() {
+        let found = opened.offloads().iter().filter(|found| !found.on);
+        let found: Vec<_> =
+            found.map(|found| format!("{}: {}", found.name, found.why.as_deref().unwrap_or(""))).collect();
+        let mode = if ring.native { "native" } else { "generic" };
+        let copy = if ring.zero_copy { "zero copy" } else { "copy" };
+        tracing::info!(
+            queues = ring.queues,
+            frames = ring.frames,
+            "{}: {mode} XDP, {copy}; {}",
+            config.name,
+            found.join("; ")
+        );
+    }
+    Ok(opened)
+}
+
+fn xdp_mode(mode: XdpMode) -> link::XdpMode {
+    match mode {
+        XdpMode::Auto => link::XdpMode::Auto,
+        XdpMode::Native => link::XdpMode::Native,
+        XdpMode::Generic => link::XdpMode::Generic,
+    }
 }
 
 /// Every route: those that the links' addresses make, and the static ones.

@@ -9,7 +9,7 @@ use control::model::{LinkKind, NatTraversal, SaConfig};
 use control::netlink::rtnl::LinkNow;
 use control::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState,
-    OffloadState, PmtuState, PolicyState, RouteState, SaState, SaStats,
+    OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
@@ -78,8 +78,7 @@ fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         kind: slot.link.kind().word().to_owned(),
         on: match &slot.kind {
             LinkKind::Udp { bind } => Some(bind.to_string()),
-            LinkKind::Packet { interface } => Some(interface.clone()),
-            LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
+            kind => kind.interface().map(str::to_owned),
         },
         mtu: port.config.mtu as u32,
         up: port.up,
@@ -90,7 +89,26 @@ fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         },
         addresses: worker.path.fib.addresses(id).collect(),
         offloads: offloads.collect(),
+        ring: slot.link.ring().map(|ring| ring_state(&ring)),
         stats: link_stats(slot.link.stats()),
+    }
+}
+
+fn ring_state(ring: &link::RingState) -> RingState {
+    RingState {
+        mode: if ring.native { "native" } else { "generic" }.to_owned(),
+        zero_copy: ring.zero_copy,
+        queues: ring.queues,
+        frames: ring.frames,
+        frame_size: ring.frame_size,
+        held: ring.held,
+        rx_no_buffer: ring.rx_no_buffer,
+        rx_dropped: ring.kernel.rx_dropped,
+        rx_invalid_descs: ring.kernel.rx_invalid_descs,
+        tx_invalid_descs: ring.kernel.tx_invalid_descs,
+        rx_ring_full: ring.kernel.rx_ring_full,
+        rx_fill_ring_empty_descs: ring.kernel.rx_fill_ring_empty_descs,
+        tx_ring_empty_descs: ring.kernel.tx_ring_empty_descs,
     }
 }
 

@@ -135,6 +135,7 @@ impl Worker {
             self.retry_links(now);
             self.serve_ike(now);
             self.send_all(now);
+            self.slots.iter_mut().flatten().for_each(|slot| slot.link.settle(&self.mem));
             self.deliver_captures();
             self.monitors.tell(&mut self.path.ipsec);
         }

@@ -26,6 +26,8 @@ drop_reasons! {
     EthNotForUs,
     /// A virtio-net header that contradicts its frame, or asks for what was not negotiated.
     VirtioHeader,
+    /// A ring's descriptor of a frame that its device does not have, or of more than a frame.
+    RingDescriptor,
     /// An ARP packet that is malformed or of another address family (RFC 826).
     ArpMalformed,
     /// The IPv4 header is short, lies about its length, or has a wrong checksum (RFC 791 §3.1).

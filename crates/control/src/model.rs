@@ -105,7 +105,8 @@ pub struct LinkConfig {
     pub name: String,
     /// What moves its bytes.
     pub kind: LinkKind,
-    /// Its layer-3 MTU in bytes; `None` is the kind's own: the interface's for `packet`, 1500 for the others.
+    /// Its layer-3 MTU in bytes; `None` is the kind's own: the interface's for `packet` and `xdp`, 1500 for the
+    /// others.
     pub mtu: Option<u16>,
     /// This node's own addresses on the link. That of a UDP link is where it is bound, and is not repeated here.
     pub addresses: Vec<IfAddr>,
@@ -138,6 +139,40 @@ pub enum LinkKind {
         /// The interface's name.
         interface: String,
     },
+    /// A network interface of this host, by AF_XDP sockets on all its receive queues.
+    Xdp {
+        /// The interface's name.
+        interface: String,
+        /// Frames of each queue to receive into: a power of two, 256 to 4096.
+        ring: u16,
+        /// Where its frames are taken.
+        mode: XdpMode,
+    },
+}
+
+impl LinkKind {
+    /// The frames of an AF_XDP queue that is not given another number.
+    pub const RING: u16 = 1024;
+
+    /// The interface of this host that it stands on.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Packet { interface } | Self::Xdp { interface, .. } => Some(interface),
+            Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } => None,
+        }
+    }
+}
+
+/// Where an AF_XDP link takes an interface's frames.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum XdpMode {
+    /// In the interface's driver if that can be, else in the network stack.
+    #[default]
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the network stack.
+    Generic,
 }
 
 /// A static route.
@@ -413,6 +448,7 @@ words! {
     Dir { In "in", Out "out", Fwd "fwd", }
     PolicyAction { Allow "allow", Block "block", }
     Level { Required "required", Use "use", }
+    XdpMode { Auto "auto", Native "native", Generic "generic", }
 }
 
 impl LinkKind {
@@ -423,6 +459,7 @@ impl LinkKind {
             Self::Tap { .. } => "tap",
             Self::Udp { .. } => "udp",
             Self::Packet { .. } => "packet",
+            Self::Xdp { .. } => "xdp",
         }
     }
 }

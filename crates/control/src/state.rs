@@ -15,7 +15,7 @@ pub struct LinkState {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// `tun`, `tap`, `udp` or `packet`.
+    /// `tun`, `tap`, `udp`, `packet` or `xdp`.
     pub kind: String,
     /// What it stands on, if that has a name of its own: a socket's address, an interface.
     pub on: Option<String>,
@@ -32,8 +32,41 @@ pub struct LinkState {
     pub addresses: Vec<IfAddr>,
     /// Each offload that its kind can have.
     pub offloads: Vec<OffloadState>,
+    /// The device's ring of frames, if it receives into one.
+    pub ring: Option<RingState>,
     /// What it has moved.
     pub stats: LinkStats,
+}
+
+/// How a device's ring fares, all its queues together. The last six are the kernel's own counters (`struct xdp_statistics`).
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct RingState {
+    /// `native`: the driver hands frames over; `generic`: the network stack does.
+    pub mode: String,
+    /// Whether the driver writes to the frames itself.
+    pub zero_copy: bool,
+    /// Receive queues.
+    pub queues: u32,
+    /// Frames of each queue to receive into.
+    pub frames: u32,
+    /// Bytes of a frame.
+    pub frame_size: u32,
+    /// Frames that packets hold now.
+    pub held: u64,
+    /// How often a queue ran dry because packets held all its frames.
+    pub rx_no_buffer: u64,
+    /// Packets dropped, but for descriptors that are wrong: above all because there was no frame.
+    pub rx_dropped: u64,
+    /// Packets dropped because a frame's descriptor was wrong.
+    pub rx_invalid_descs: u64,
+    /// Packets that were not sent because a descriptor was wrong.
+    pub tx_invalid_descs: u64,
+    /// Packets dropped because too many waited to be read.
+    pub rx_ring_full: u64,
+    /// How often the kernel looked for a frame and found none.
+    pub rx_fill_ring_empty_descs: u64,
+    /// How often the kernel looked for something to send and found nothing.
+    pub tx_ring_empty_descs: u64,
 }
 
 /// One offload of a link.

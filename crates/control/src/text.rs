@@ -11,8 +11,8 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, RouteState,
-    SaState,
+    CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, RingState,
+    RouteState, SaState,
 };
 
 impl Shown {
@@ -63,7 +63,25 @@ impl Display for LinkState {
                 None => writeln!(f)?,
             }
         }
+        if let Some(ring) = &self.ring {
+            ring.fmt(f)?;
+        }
         self.stats.fmt(f)
+    }
+}
+
+impl Display for RingState {
+    /// What it is, what packets hold of it, and the kernel's counters.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { mode, queues, frames, frame_size, held, rx_no_buffer, .. } = self;
+        let copy = if self.zero_copy { "zero-copy" } else { "copy" };
+        writeln!(f, "    ring {mode} {copy} queues {queues} frames {frames} of {frame_size} bytes")?;
+        writeln!(f, "        held {held} rx_no_buffer {rx_no_buffer}")?;
+        let Self { rx_dropped, rx_invalid_descs, rx_ring_full, rx_fill_ring_empty_descs, .. } = self;
+        write!(f, "        rx_dropped {rx_dropped} rx_invalid_descs {rx_invalid_descs} rx_ring_full {rx_ring_full}")?;
+        writeln!(f, " rx_fill_ring_empty_descs {rx_fill_ring_empty_descs}")?;
+        let Self { tx_invalid_descs, tx_ring_empty_descs, .. } = self;
+        writeln!(f, "        tx_invalid_descs {tx_invalid_descs} tx_ring_empty_descs {tx_ring_empty_descs}")
     }
 }
 

@@ -396,3 +396,13 @@ fn wrong_marks_and_limits_are_refused_with_what_would_be_right() {
     let twice = read(&[SA, "mark = 1\n", SA, "mark = 1\n"]).unwrap_err();
     assert!(twice.contains("is already sa[0]"), "{twice}");
 }
+
+#[test]
+fn an_xdp_link_has_a_ring_and_a_mode_of_its_own_or_the_usual_ones() {
+    let head = "[[link]]\nname = \"a\"\nkind = \"xdp\"\ninterface = \"eth1\"\n";
+    let kind = |rest: &str| Config::from_toml(&format!("{head}{rest}"), "f").unwrap().links.remove(0).kind;
+    let want = |ring, mode| LinkKind::Xdp { interface: "eth1".to_owned(), ring, mode };
+    assert_eq!(kind(""), want(1024, XdpMode::Auto));
+    assert_eq!(kind("ring = 256\nmode = \"native\"\n"), want(256, XdpMode::Native));
+    assert_eq!(kind("ring = 0x1000\nmode = \"generic\"\n"), want(4096, XdpMode::Generic));
+}

@@ -26,6 +26,7 @@ fn links() -> Shown {
             offload("tso4", true, None),
             offload("uso", false, Some("kernel refused TUNSETOFFLOAD: EINVAL")),
         ],
+        ring: None,
         stats: LinkStats {
             rx_packets: 10,
             rx_bytes: 655_350_000,
@@ -50,9 +51,38 @@ fn links() -> Shown {
         lladdr: Some("52:54:00:12:34:56".to_owned()),
         addresses: Vec::new(),
         offloads: Vec::new(),
+        ring: None,
         stats: LinkStats::default(),
     };
-    Shown::Links(vec![tun0, eth1])
+    let eth2 = LinkState {
+        index: 3,
+        name: "eth2".to_owned(),
+        kind: "xdp".to_owned(),
+        on: Some("ens5".to_owned()),
+        up: true,
+        why_down: None,
+        offloads: vec![
+            offload("xdp-native", true, None),
+            offload("xdp-zero-copy", false, Some("Operation not supported")),
+        ],
+        ring: Some(RingState {
+            mode: "native".to_owned(),
+            zero_copy: false,
+            queues: 2,
+            frames: 256,
+            frame_size: 2048,
+            held: 3,
+            rx_no_buffer: 1,
+            rx_dropped: 70,
+            rx_invalid_descs: 4,
+            tx_invalid_descs: 5,
+            rx_ring_full: 6,
+            rx_fill_ring_empty_descs: 71,
+            tx_ring_empty_descs: 8,
+        }),
+        ..eth1.clone()
+    };
+    Shown::Links(vec![tun0, eth1, eth2])
 }
 
 fn routes() -> Shown {
@@ -238,6 +268,18 @@ fn links_show_offloads_with_reasons_and_what_they_moved() {
 2: eth1: <DOWN> mtu 1500 kind packet on ens4
     down (ens4 is gone)
     link/ether 52:54:00:12:34:56
+    RX: bytes packets wire-packets calls dropped
+            0       0            0     0       0
+    TX: bytes packets wire-packets calls dropped
+            0       0            0     0       0
+3: eth2: <UP> mtu 1500 kind xdp on ens5
+    link/ether 52:54:00:12:34:56
+    xdp-native on
+    xdp-zero-copy off (Operation not supported)
+    ring native copy queues 2 frames 256 of 2048 bytes
+        held 3 rx_no_buffer 1
+        rx_dropped 70 rx_invalid_descs 4 rx_ring_full 6 rx_fill_ring_empty_descs 71
+        tx_invalid_descs 5 tx_ring_empty_descs 8
     RX: bytes packets wire-packets calls dropped
             0       0            0     0       0
     TX: bytes packets wire-packets calls dropped

@@ -1,4 +1,4 @@
-//! Links: where packets come from and go to. TUN, TAP, UDP sockets, packet sockets, memory; and capture files.
+//! Links: where packets come from and go to. TUN, TAP, UDP sockets, packet sockets, AF_XDP, memory; and capture files.
 //!
 //! A [`Link`] moves [`Packet`](packet::Packet)s in bursts, without waiting. This crate decides how: which system call,
 //! how many packets in one, which of the kernel's offloads are used. It leaves to others what the packets mean, what a
@@ -8,6 +8,8 @@
 //! - [`open`] makes a link of the host from a [`Config`]: a TUN or TAP device with virtio-net headers, a UDP socket with
 //!   the kernel's own UDP GSO and GRO, or an interface by a packet socket with virtio-net headers. Packets are fat in
 //!   both directions where the kernel can.
+//! - AF_XDP brings an interface's frames in pages that packets point into, which go back to its ring with the last of them
+//!   ([`Link::settle`]); how the interface can be driven is probed ([`XdpMode`]), and [`Link::ring`] tells how the ring fares.
 //! - [`memory::pair`] makes two ends of a wire in this process, for tests and measurements.
 //! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
 //!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
@@ -15,11 +17,14 @@
 //! - [`pcap`] and [`pcapng`] read and write capture files.
 //!
 //! Limits: a packet has at most 1024 pieces when it is sent (`UIO_MAXIOV`). The kernel interfaces are Linux's, from 4.20
-//! (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, USO through TUN 6.2.
+//! (`PACKET_IGNORE_OUTGOING`) on; UDP GRO needs 5.0, AF_XDP 5.9 (`BPF_LINK_CREATE`), USO through TUN 6.2, frames longer
+//! than a page by AF_XDP 6.6.
 //!
-//! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7).
+//! Sources: tun(4) and `Documentation/networking/tuntap.rst`, virtio 1.2 §5.1.6, packet(7), udp(7),
+//! `Documentation/networking/af_xdp.rst`, bpf(2).
 
 mod af_packet;
+mod af_xdp;
 mod burst;
 pub mod capture;
 mod error;
@@ -37,8 +42,10 @@ mod tun;
 mod udp;
 pub mod virtio;
 
+pub use af_xdp::{RingState, XdpMode};
 pub use error::OpenError;
 pub use link::{Kind, Layer, Link, Sent};
 pub use offloads::Offload;
 pub use open::{Config, ConfigKind, open};
 pub use stats::LinkStats;
+pub use sys::xsk::XdpStats;

@@ -8,7 +8,7 @@ use offload::Features;
 use packet::{Memory, Packet};
 use wire::eth::MacAddr;
 
-use crate::{LinkStats, Offload, OpenError};
+use crate::{LinkStats, Offload, OpenError, RingState};
 
 /// A link: packets come in and go out in bursts, and no call waits.
 ///
@@ -41,6 +41,15 @@ pub trait Link: fmt::Debug + Send {
 
     /// What it has moved and dropped.
     fn stats(&self) -> &LinkStats;
+
+    /// The device's ring, if it receives into frames of one.
+    fn ring(&self) -> Option<RingState> {
+        None
+    }
+
+    /// Gives the device back what came home from packets, and enters in the ledger what it had to copy. To be called once
+    /// after packets have been dropped or sent, also if the link has nothing to receive: a ring that ran dry brings nothing.
+    fn settle(&mut self, _mem: &Memory) {}
 
     /// Each descriptor to wait for: readable when there is something to receive, writable again after
     /// [`Sent::Busy`]. None for a link in memory.
@@ -95,6 +104,8 @@ pub enum Kind {
     Udp,
     /// A packet socket on an interface.
     Packet,
+    /// AF_XDP sockets on an interface.
+    Xdp,
     /// A queue in this process.
     Memory,
 }
@@ -107,6 +118,7 @@ impl Kind {
             Self::Tap => "tap",
             Self::Udp => "udp",
             Self::Packet => "packet",
+            Self::Xdp => "xdp",
             Self::Memory => "memory",
         }
     }

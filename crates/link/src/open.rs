@@ -1,11 +1,13 @@
 //! Links of the host, from what an operator wrote.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 
 use crate::af_packet::PacketLink;
+use crate::af_xdp::XdpLink;
 use crate::tun::TunLink;
 use crate::udp::UdpLink;
-use crate::{Layer, Link, OpenError};
+use crate::{Layer, Link, OpenError, XdpMode};
 
 /// A link to be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -14,7 +16,7 @@ pub struct Config {
     pub name: String,
     /// What moves its bytes.
     pub kind: ConfigKind,
-    /// Its layer-3 MTU in bytes; `None` is the interface's own for a packet socket, and 1500 for the others.
+    /// Its layer-3 MTU in bytes; `None` is the interface's own for a packet socket or AF_XDP, and 1500 for the others.
     pub mtu: Option<u16>,
     /// False switches every offload off, and moves one packet in a system call.
     pub offloads: bool,
@@ -43,6 +45,15 @@ pub enum ConfigKind {
         /// The interface that it is bound to.
         interface: String,
     },
+    /// AF_XDP sockets, one for each receive queue.
+    Xdp {
+        /// The interface whose queues they are bound to.
+        interface: String,
+        /// Frames of each queue to receive into, a power of two; there are as many to send from.
+        ring: NonZeroU32,
+        /// Where its frames are taken.
+        mode: XdpMode,
+    },
 }
 
 /// The MTU of a link that has none of its own.
@@ -58,5 +69,6 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
         ConfigKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
         ConfigKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
         ConfigKind::Packet { interface } => Box::new(PacketLink::open(config, interface)?),
+        ConfigKind::Xdp { interface, ring, mode } => Box::new(XdpLink::open(config, interface, *ring, *mode)?),
     })
 }

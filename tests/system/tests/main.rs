@@ -6,13 +6,22 @@ mod demo;
 mod nat;
 mod router;
 mod tunnel;
+mod xdp;
 
 use libtest_mimic::Arguments;
 
 fn main() {
-    let trials = [tunnel::trials(), nat::trials(), router::trials(), daemon::trials(), demo::trials(), bench::trials()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let trials = [
+        tunnel::trials(),
+        nat::trials(),
+        router::trials(),
+        daemon::trials(),
+        demo::trials(),
+        bench::trials(),
+        xdp::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }

@@ -1,4 +1,4 @@
-//! The router deployment: gateways that own their interfaces by AF_PACKET.
+//! The router deployment: gateways that own their interfaces, by packet sockets or AF_XDP.
 //!
 //! ```text
 //!  host a ── gateway ══ raw ESP ══ gateway ── host b       host a ── gateway ── host b
@@ -15,10 +15,10 @@ use system::{
 const NEEDS: &[Need] = &[Need::Namespaces, Need::PING];
 const CAPTURE_NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::ETHTOOL, Need::TCPDUMP, Need::TSHARK];
 
-const A_V4: &str = "10.1.0.2";
-const B_V4: &str = "10.2.0.2";
-const A_V6: &str = "fd01::2";
-const B_V6: &str = "fd02::2";
+pub(crate) const A_V4: &str = "10.1.0.2";
+pub(crate) const B_V4: &str = "10.2.0.2";
+pub(crate) const A_V6: &str = "fd01::2";
+pub(crate) const B_V6: &str = "fd02::2";
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -73,7 +73,7 @@ fn forwarded_checksums(offloads: bool) -> Outcome {
 
 /// Pings from `a` to `to_b` and from `b` to `to_a`, after one ping that teaches each the path's MTU: who answers needs it
 /// as much as who asks.
-fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -> Outcome {
+pub(crate) fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -> Outcome {
     let ways = [(a, to_b), (b, to_a)];
     for (from, to) in ways {
         // Lost where the gateway answers it with Packet Too Big.
@@ -82,11 +82,20 @@ fn ping_both_ways(a: &Netns, to_b: IpAddr, b: &Netns, to_a: IpAddr) -> Outcome {
     ways.into_iter().try_for_each(|(from, to)| from.sh(&ping_script(to, PING_SIZES)).map(drop))
 }
 
+/// What moves the frames of a gateway's interfaces.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Port {
+    /// A packet socket.
+    Packet,
+    /// AF_XDP of this mode, in rings of so many frames.
+    Xdp(&'static str, u16),
+}
+
 /// Two hosts behind two gateways, raw ESP in between; programs end before their namespaces.
-struct EspSite {
-    _gateways: [Gateway; 2],
-    a: Netns,
-    b: Netns,
+pub(crate) struct EspSite {
+    pub(crate) gateways: [Gateway; 2],
+    pub(crate) a: Netns,
+    pub(crate) b: Netns,
     gateway_ns: Netns,
     _other_gateway_ns: Netns,
     esp: Esp,
@@ -95,6 +104,11 @@ struct EspSite {
 
 impl EspSite {
     fn new() -> Outcome<Self> {
+        Self::by(Port::Packet)
+    }
+
+    /// One whose gateways have their interfaces by `port`.
+    pub(crate) fn by(port: Port) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let (a, b) = (Netns::new("a")?, Netns::new("b")?);
         let (left, right) = (gateway_netns("left")?, gateway_netns("right")?);
@@ -103,11 +117,14 @@ impl EspSite {
         let esp = Esp::new(Mode::Tunnel, OUTER_V4, &inner);
         host(&a, &left, "lan0", 1)?;
         host(&b, &right, "lan0", 2)?;
+        if port != Port::Packet {
+            [&a, &b].into_iter().try_for_each(finishes_its_checksums)?;
+        }
         let gateways = [
-            Gateway::start(&left, &scratch, "left", &esp_config(&esp, 1))?,
-            Gateway::start(&right, &scratch, "right", &esp_config(&esp.reversed(), 2))?,
+            Gateway::start(&left, &scratch, "left", &esp_config(&esp, 1, port))?,
+            Gateway::start(&right, &scratch, "right", &esp_config(&esp.reversed(), 2, port))?,
         ];
-        Ok(Self { _gateways: gateways, a, b, gateway_ns: left, _other_gateway_ns: right, esp, scratch })
+        Ok(Self { gateways, a, b, gateway_ns: left, _other_gateway_ns: right, esp, scratch })
     }
 }
 
@@ -115,9 +132,9 @@ impl EspSite {
 pub(crate) struct PlainSite {
     pub(crate) gateway: Gateway,
     pub(crate) a: Netns,
-    b: Netns,
+    pub(crate) b: Netns,
     pub(crate) gateway_ns: Netns,
-    scratch: Scratch,
+    pub(crate) scratch: Scratch,
 }
 
 impl PlainSite {
@@ -125,22 +142,37 @@ impl PlainSite {
     pub(crate) const FAR: &str = B_V4;
 
     pub(crate) fn new(offloads: bool) -> Outcome<Self> {
+        Self::with(&Self::config(offloads))
+    }
+
+    /// One whose gateway has its interfaces by `port`.
+    pub(crate) fn by(port: Port) -> Outcome<Self> {
+        let site = Self::with(&Self::config_by(true, port))?;
+        [&site.a, &site.b].into_iter().try_for_each(finishes_its_checksums)?;
+        Ok(site)
+    }
+
+    fn with(config: &str) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let (a, b) = (Netns::new("a")?, Netns::new("b")?);
         let gateway_ns = gateway_netns("gateway")?;
         host(&a, &gateway_ns, "left", 1)?;
         host(&b, &gateway_ns, "right", 2)?;
         veth((&gateway_ns, "spare"), (&b, "spare"))?;
-        let gateway = Gateway::start(&gateway_ns, &scratch, "plain", &Self::config(offloads))?;
+        let gateway = Gateway::start(&gateway_ns, &scratch, "plain", config)?;
         Ok(Self { gateway, a, b, gateway_ns, scratch })
     }
 
     /// Its configuration.
     pub(crate) fn config(offloads: bool) -> String {
+        Self::config_by(offloads, Port::Packet)
+    }
+
+    pub(crate) fn config_by(offloads: bool, port: Port) -> String {
         let link = |name: &str, number: u8| {
             format!(
                 "{}addresses = [\"10.{number}.0.1/24\", \"fd0{number}::1/64\"]\noffloads = {offloads}\n\n",
-                packet(name)
+                port.link(name)
             )
         };
         [link("left", 1), link("right", 2), link("spare", 3), "[[link]]\nname = \"tun9\"\nkind = \"tun\"\n".into()]
@@ -167,23 +199,34 @@ fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) -> Outcome 
     Ok(())
 }
 
+/// Has a host compute the checksums of what it sends: between two ends of a cable nobody does, and AF_XDP does not say so.
+pub(crate) fn finishes_its_checksums(host: &Netns) -> Outcome {
+    host.sh("ethtool -K eth0 tx off >/dev/null").map(drop)
+}
+
 /// The configuration of the gateway of network `own`.
-fn esp_config(esp: &Esp, own: u8) -> String {
+fn esp_config(esp: &Esp, own: u8, port: Port) -> String {
     let peer = 3 - own;
     format!(
         "{}addresses = [\"10.{own}.0.1/24\", \"fd0{own}::1/64\"]\n\n\
          {}addresses = [\"{}/24\"]\n\n\
          [[route]]\nto = \"10.{peer}.0.0/24\"\nvia = \"{}\"\n\n\
          [[route]]\nto = \"fd0{peer}::/64\"\ndev = \"wan0\"\n\n{}",
-        packet("lan0"),
-        packet("wan0"),
+        port.link("lan0"),
+        port.link("wan0"),
         esp.own,
         esp.peer,
         esp.to_toml()
     )
 }
 
-/// The head of a link on the interface of the same name.
-fn packet(name: &str) -> String {
-    format!("[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\n")
+impl Port {
+    /// The head of a link on the interface of the same name.
+    fn link(self, name: &str) -> String {
+        let kind = match self {
+            Self::Packet => "kind = \"packet\"".to_owned(),
+            Self::Xdp(mode, ring) => format!("kind = \"xdp\"\nmode = \"{mode}\"\nring = {ring}"),
+        };
+        format!("[[link]]\nname = \"{name}\"\n{kind}\ninterface = \"{name}\"\n")
+    }
 }

@@ -5,10 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use base::IfAddr;
 
 use super::reader::{Result, Table, Value, quoted};
-use crate::model::{LinkConfig, LinkKind};
+use crate::model::{LinkConfig, LinkKind, XdpMode};
 
 pub(super) const KEYS: &[&str] =
-    &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface", "ike"];
+    &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface", "ring", "mode", "ike"];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
 const MAX_NAME_LEN: usize = 15;
@@ -18,6 +18,8 @@ const MIN_MTU: u16 = 68;
 const MIN_MTU_V6: u16 = 1280;
 /// Linux's `MAX_TAP_QUEUES`.
 const MAX_QUEUES: u16 = 256;
+/// Frames of a ring: the kernel wants a power of two.
+const RINGS: [u16; 5] = [256, 512, 1024, 2048, 4096];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -25,9 +27,11 @@ enum Kind {
     Tap,
     Udp,
     Packet,
+    Xdp,
 }
 
-const KINDS: &[(&str, Kind)] = &[("tun", Kind::Tun), ("tap", Kind::Tap), ("udp", Kind::Udp), ("packet", Kind::Packet)];
+const KINDS: &[(&str, Kind)] =
+    &[("tun", Kind::Tun), ("tap", Kind::Tap), ("udp", Kind::Udp), ("packet", Kind::Packet), ("xdp", Kind::Xdp)];
 
 /// Reads one link. `others` are those before it.
 pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
@@ -36,17 +40,24 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
-    let kind_word = table.need("kind", "use tun, tap, udp or packet")?.word(KINDS)?;
+    let kind_word = table.need("kind", "use tun, tap, udp, packet or xdp")?.word(KINDS)?;
     belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
     belongs(table, "ike", kind_word == Kind::Udp, "udp")?;
-    belongs(table, "interface", kind_word == Kind::Packet, "packet")?;
+    belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
+    belongs(table, "ring", kind_word == Kind::Xdp, "xdp")?;
+    belongs(table, "mode", kind_word == Kind::Xdp, "xdp")?;
     let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=MAX_QUEUES))?;
     let kind = match kind_word {
         Kind::Tun => LinkKind::Tun { queues },
         Kind::Tap => LinkKind::Tap { queues },
         Kind::Udp => LinkKind::Udp { bind: bind(table, others)? },
         Kind::Packet => LinkKind::Packet { interface: interface(table, others)? },
+        Kind::Xdp => LinkKind::Xdp {
+            interface: interface(table, others)?,
+            ring: table.get("ring").map_or(Ok(LinkKind::RING), |value| ring(&value))?,
+            mode: table.get("mode").map_or(Ok(XdpMode::Auto), |value| value.word(XdpMode::WORDS))?,
+        },
     };
     let addresses = addresses(table, kind_word)?;
     let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
@@ -100,11 +111,18 @@ fn bind(table: &Table<'_>, others: &[LinkConfig]) -> Result<SocketAddr> {
 fn interface(table: &Table<'_>, others: &[LinkConfig]) -> Result<String> {
     let value = table.need("interface", "use the name of a network interface of this host")?;
     let name = link_name(&value)?;
-    let same = |other: &&LinkConfig| matches!(&other.kind, LinkKind::Packet { interface } if *interface == name);
-    match others.iter().find(same) {
+    match others.iter().find(|other| other.kind.interface() == Some(&name)) {
         Some(other) => Err(value.error(format!("{name} already belongs to link {}; use another", other.name))),
         None => Ok(name),
     }
+}
+
+fn ring(value: &Value<'_>) -> Result<u16> {
+    let frames = value.number(RINGS[0]..=RINGS[RINGS.len() - 1])?;
+    if RINGS.contains(&frames) {
+        return Ok(frames);
+    }
+    Err(value.error(format!("{frames} is no power of two; use {}", RINGS.map(|ring| ring.to_string()).join(", "))))
 }
 
 fn addresses(table: &Table<'_>, kind: Kind) -> Result<Vec<IfAddr>> {

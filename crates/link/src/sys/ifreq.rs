@@ -9,6 +9,10 @@ use wire::eth::MacAddr;
 
 use super::check;
 
+/// `linux/sockios.h` and `linux/ethtool.h`.
+const SIOCETHTOOL: c_int = 0x8946;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+
 /// `struct ifreq` as bytes: a name and a union.
 #[repr(C, align(8))]
 struct IfReq {
@@ -30,7 +34,7 @@ impl IfReq {
 
     fn call(&mut self, fd: BorrowedFd<'_>, request: c_ulong) -> io::Result<()> {
         // SAFETY: every request this module passes takes a `struct ifreq`, which `self` is laid out as; the kernel
-        // keeps no pointer to it.
+        // keeps no pointer to it. The one with an address in it, of `rx_queues`, has a structure there that outlives this.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, std::ptr::from_mut(self)) })?;
         Ok(())
     }
@@ -92,6 +96,21 @@ impl Interface {
         let [family_0, family_1, address @ ..]: [u8; 8] = self.get(libc::SIOCGIFHWADDR)?;
         let ethernet = u16::from_ne_bytes([family_0, family_1]) == libc::ARPHRD_ETHER;
         Ok(ethernet.then_some(MacAddr(address)))
+    }
+
+    /// How many receive queues it has now (`ETHTOOL_GCHANNELS`); 1 if its driver does not say.
+    pub(crate) fn rx_queues(&self) -> io::Result<u32> {
+        // `struct ethtool_channels`: the command; the most there can be for receiving, for sending, for other things and
+        // for all; then how many of each there are.
+        let mut channels = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
+        let mut req = IfReq::new(&self.name)?;
+        // The kernel reads and writes the structure by this address, for as long as the call takes.
+        req.set_value(&(&raw mut channels).expose_provenance().to_ne_bytes());
+        match req.call(self.control.as_fd(), SIOCETHTOOL as c_ulong) {
+            Ok(()) => Ok(channels[5].saturating_add(channels[8]).max(1)),
+            Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
+            Err(err) => Err(err),
+        }
     }
 
     pub(crate) fn is_up(&self) -> io::Result<bool> {

@@ -1,10 +1,13 @@
 //! System calls with a safe face. All `unsafe` of this crate is here.
 
+pub(crate) mod bpf;
 pub(crate) mod cmsg;
 pub(crate) mod ifreq;
 pub(crate) mod mmsg;
+pub(crate) mod ring;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;
+pub(crate) mod xsk;
 
 use std::ffi::c_int;
 use std::io;

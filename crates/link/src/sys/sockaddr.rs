@@ -58,10 +58,25 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
 
 /// `struct sockaddr_ll`: everything that comes in by the interface of that index (packet(7)).
 pub(crate) fn link_layer(index: i32) -> [u8; 20] {
+    link_layer_of(index, libc::ETH_P_ALL as u16)
+}
+
+/// The same for frames of one type.
+pub(crate) fn link_layer_of(index: i32, ether_type: u16) -> [u8; 20] {
     let mut bytes = [0; 20];
     bytes[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
-    bytes[2..4].copy_from_slice(&(libc::ETH_P_ALL as u16).to_be_bytes());
+    bytes[2..4].copy_from_slice(&ether_type.to_be_bytes());
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes
+}
+
+/// `struct sockaddr_xdp`: one queue of the interface of that index.
+pub(crate) fn xdp(index: i32, queue: u32, flags: u16) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    bytes[..2].copy_from_slice(&(libc::AF_XDP as u16).to_ne_bytes());
+    bytes[2..4].copy_from_slice(&flags.to_ne_bytes());
+    bytes[4..8].copy_from_slice(&index.to_ne_bytes());
+    bytes[8..12].copy_from_slice(&queue.to_ne_bytes());
     bytes
 }
 

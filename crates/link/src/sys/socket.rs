@@ -21,6 +21,15 @@ pub(crate) fn get_option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::R
     Ok(value)
 }
 
+/// The value of an option that is a structure, as the first bytes of `value`; tells how many.
+pub(crate) fn get_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mut [u8]) -> io::Result<usize> {
+    let mut len = value.len() as libc::socklen_t;
+    let (start, len_at) = (value.as_mut_ptr().cast::<c_void>(), &raw mut len);
+    // SAFETY: the kernel writes at most `len` bytes to `start`, which `value` has, and their number to `len`.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, start, len_at) })?;
+    Ok(len as usize)
+}
+
 /// Sets an option whose value is this structure.
 pub(crate) fn set_bytes(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     let (start, len) = (value.as_ptr().cast::<c_void>(), value.len() as libc::socklen_t);

@@ -5,13 +5,14 @@ mod packet_socket;
 mod train;
 mod tun;
 mod udp;
+mod xdp;
 
 use libtest_mimic::Arguments;
 use link::{Config, ConfigKind, Link};
 use system::Netns;
 
 fn main() {
-    let trials = [tun::trials(), udp::trials(), packet_socket::trials()].into_iter().flatten().collect();
+    let trials = [tun::trials(), udp::trials(), packet_socket::trials(), xdp::trials()].into_iter().flatten().collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 

@@ -142,6 +142,7 @@ pub(super) const fn kind_word(link: &Link) -> &'static str {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => "tun",
         LinkKind::Udp { .. } => "udp",
         LinkKind::Packet { .. } => "packet",
+        LinkKind::Xdp { .. } => "xdp",
     }
 }
 
@@ -208,7 +209,7 @@ pub(super) fn write(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNo
     w.put_str(IFLA_IFNAME, &link.config.name);
     let queues = match link.config.kind {
         LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
-        LinkKind::Udp { .. } | LinkKind::Packet { .. } => 1,
+        LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => 1,
     };
     // `RFC 2863`'s states, as `linux/if.h` numbers them.
     let operstate = if running { 6 } else { 2 };
@@ -249,7 +250,7 @@ fn put_info(w: &mut Writer, link: &Link) {
     match link.config.kind {
         LinkKind::Tun { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
         LinkKind::Tap { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
-        LinkKind::Udp { .. } | LinkKind::Packet { .. } => {}
+        LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {}
     }
 }
 

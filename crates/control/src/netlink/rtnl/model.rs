@@ -322,7 +322,7 @@ impl Link {
     /// Its `IFF_*` flags.
     pub fn flags(&self, running: bool) -> u32 {
         let kind = match self.config.kind {
-            LinkKind::Tap { .. } | LinkKind::Packet { .. } => IFF_BROADCAST | IFF_MULTICAST,
+            LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => IFF_BROADCAST | IFF_MULTICAST,
             LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
             LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
         };

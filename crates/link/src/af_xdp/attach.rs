@@ -1,0 +1,178 @@
+//! Which way an interface can be driven: where its program runs, and whether its driver fills our frames itself.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+use std::time::Duration;
+
+use crate::OpenError;
+use crate::error::text;
+use crate::sys::bpf::{self, Where};
+use crate::sys::errno;
+use crate::sys::xsk::{Failed, Queue, Xsk};
+
+/// Where an interface's frames are taken.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum XdpMode {
+    /// In the driver if that can be, else in the network stack.
+    #[default]
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the network stack, on any interface.
+    Generic,
+}
+
+/// How often it is tried to get an interface or a queue that is busy, and how long is waited in between: the kernel takes
+/// those that had it before off a little after they are closed.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(10);
+
+const EPERM: &str = "needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF; run as root or grant them";
+
+/// A program on an interface, taken off when dropped.
+#[derive(Debug)]
+pub(super) struct Attached {
+    link: OwnedFd,
+    map: OwnedFd,
+    at: Where,
+    /// Why it does not run in the driver, if that was tried.
+    pub(super) why_generic: Option<String>,
+}
+
+impl Attached {
+    /// Puts the redirect program on an interface of so many receive queues.
+    pub(super) fn new(
+        (name, index): (&str, i32),
+        queues: u32,
+        several_buffers: bool,
+        mode: XdpMode,
+    ) -> Result<Self, OpenError> {
+        let failed = |call| move |err| OpenError::new(name, call, err).with_hint(libc::EPERM, EPERM);
+        let map = bpf::socket_map(queues).map_err(failed("BPF_MAP_CREATE"))?;
+        let program = bpf::load_redirect(map.as_fd(), several_buffers).map_err(failed("BPF_PROG_LOAD"))?;
+        let put = |at| patiently(|| bpf::attach(program.as_fd(), index, at), errno);
+        let busy = "another XDP program is on the interface; `ip link show` names it";
+        let failed = |err| {
+            let err = failed("BPF_LINK_CREATE")(err).with_hint(libc::EBUSY, busy).with_hint(libc::EEXIST, busy);
+            err.with_hint(libc::EINVAL, "needs Linux 5.9 or later")
+        };
+        let native = match mode {
+            XdpMode::Auto | XdpMode::Native => put(Where::Native).map_err(Some),
+            XdpMode::Generic => Err(None),
+        };
+        let (link, at, why_generic) = match (native, mode) {
+            (Ok(link), _) => (link, Where::Native, None),
+            (Err(Some(err)), XdpMode::Native) => return Err(failed(err)),
+            (Err(refused), _) => {
+                let link = put(Where::Generic).map_err(failed)?;
+                (link, Where::Generic, refused.map(|err| text(&err)))
+            }
+        };
+        Ok(Self { link, map, at, why_generic })
+    }
+
+    pub(super) fn is_native(&self) -> bool {
+        self.at == Where::Native
+    }
+
+    /// Opens a socket for each queue, and has the program hand it that queue's frames. Tells why the driver does not fill
+    /// our frames itself, if it was asked to.
+    pub(super) fn open_queues(
+        &self,
+        name: &str,
+        queues: u32,
+        mut queue: Queue,
+    ) -> Result<(Vec<Xsk>, Option<String>), OpenError> {
+        let wanted = queue.flags | libc::XDP_USE_NEED_WAKEUP;
+        let mut sockets = Vec::new();
+        let mut refused = None;
+        queue.flags = wanted | if self.is_native() { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+        for number in 0..queues {
+            queue.queue = number;
+            let mut opened = open_patiently(queue);
+            // It is the first queue that tells for all. One that is busy is no smaller a hindrance to copying.
+            if let (Err(("bind", err)), 0, true) = (&opened, number, self.is_native())
+                && errno(err) != libc::EBUSY
+            {
+                refused = Some(text(err));
+                queue.flags = wanted | libc::XDP_COPY;
+                opened = open_patiently(queue);
+            }
+            let xsk = opened.map_err(|failed| refusal(name, failed))?;
+            bpf::set(self.map.as_fd(), number, xsk.fd())
+                .map_err(|err| OpenError::new(name, "BPF_MAP_UPDATE_ELEM", err))?;
+            sockets.push(xsk);
+        }
+        Ok((sockets, refused))
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // If not now, it is taken off when the descriptor is closed.
+        let _ = bpf::detach(self.link.as_fd());
+    }
+}
+
+/// Tries again for a while what finds something busy.
+fn patiently<T, E>(mut call: impl FnMut() -> Result<T, E>, errno: impl Fn(&E) -> i32) -> Result<T, E> {
+    for _ in 1..TRIES {
+        match call() {
+            Err(err) if errno(&err) == libc::EBUSY => thread::sleep(PAUSE),
+            done => return done,
+        }
+    }
+    call()
+}
+
+fn open_patiently(queue: Queue) -> Result<Xsk, Failed> {
+    patiently(|| Xsk::open(queue), |(_, err)| errno(err))
+}
+
+/// What is wrong, and what to do about it.
+fn refusal(name: &str, (call, err): Failed) -> OpenError {
+    let hints = match call {
+        "socket AF_XDP" => &[
+            (libc::EAFNOSUPPORT, "the kernel has no AF_XDP (CONFIG_XDP_SOCKETS); use kind \"packet\""),
+            (libc::EPERM, "needs CAP_NET_RAW; run as root or grant it"),
+        ][..],
+        "XDP_UMEM_REG" => &[(
+            libc::ENOBUFS,
+            "more memory than RLIMIT_MEMLOCK lets a process pin; raise it, grant CAP_IPC_LOCK or use a smaller `ring`",
+        )],
+        "bind" => &[
+            (libc::EBUSY, "another AF_XDP socket has this interface's queue"),
+            (libc::EINVAL, "the kernel cannot do this; use kind \"packet\""),
+        ],
+        _ => &[],
+    };
+    let plain = OpenError { device: name.to_owned(), call, source: err, hint: None };
+    hints.iter().fold(plain, |err, &(errno, hint)| err.with_hint(errno, hint))
+}
+
+/// What is said of an error whose reason is not the system's.
+pub(super) fn unfit(name: &str, call: &'static str, what: String) -> OpenError {
+    OpenError::new(name, call, io::Error::new(io::ErrorKind::InvalidInput, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_refused_says_what_to_do() {
+        let cases = [
+            ("socket AF_XDP", libc::EAFNOSUPPORT, "use kind \"packet\""),
+            ("socket AF_XDP", libc::EPERM, "needs CAP_NET_RAW"),
+            ("XDP_UMEM_REG", libc::ENOBUFS, "smaller `ring`"),
+            ("bind", libc::EBUSY, "another AF_XDP socket"),
+        ];
+        for (call, errno, want) in cases {
+            let err = refusal("eth1", (call, io::Error::from_raw_os_error(errno))).to_string();
+            assert!(err.starts_with(&format!("eth1: {call}: ")) && err.contains(want), "{err}");
+        }
+        let err = refusal("eth1", ("mmap", io::Error::from_raw_os_error(libc::ENOMEM)));
+        assert_eq!(err.to_string(), "eth1: mmap: Cannot allocate memory");
+    }
+}

@@ -1,0 +1,428 @@
+//! AF_XDP: whole frames of an interface of this host, taken from its receive queues before the host's stack sees them, in
+//! frames of memory that packets then point into.
+//!
+//! A frame goes back to its ring with the last packet that points into it. The kernel copies it there, or the driver writes
+//! it there itself where it can (zero copy). Nothing is offloaded: what is sent is cut, summed and copied here.
+
+mod attach;
+mod pieces;
+
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use base::DropReason;
+use offload::Features;
+use packet::{Copied, CopyReason, Cut, Memory, Packet};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with};
+use wire::{eth, vlan};
+
+use self::attach::{Attached, unfit};
+use self::pieces::Pieces;
+use crate::burst::{self, Batches, Refused};
+use crate::error::failed;
+use crate::offloads::Offloads;
+use crate::open::Config;
+use crate::pieces::{tagged, vlan_tag};
+use crate::stats::LinkStats;
+use crate::sys::errno;
+use crate::sys::ifreq::Interface;
+use crate::sys::sockaddr::link_layer_of;
+use crate::sys::socket::bind;
+use crate::sys::xsk::{Queue, XdpStats, Xsk};
+use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+
+pub use self::attach::XdpMode;
+
+/// Frames that one call of [`Link::recv`] takes from each queue at most.
+const BURST_FRAMES: usize = 64;
+
+/// What the kernel keeps free in front of each frame (`XDP_PACKET_HEADROOM`).
+const HEADROOM: u32 = 256;
+
+/// What stands around an IP packet in a frame: the Ethernet header, and a VLAN tag.
+const FRAMING: usize = eth::Header::LEN + vlan::Header::LEN;
+
+/// Sizes of frames: two to a page, or all of one.
+const FRAME_SIZES: [u32; 2] = [2048, 4096];
+
+/// A type of frame that nobody sends (reserved in the registry of IEEE 802 numbers). The socket that listens for it is told
+/// when the interface goes down, as those of AF_XDP are not.
+const NOBODYS: u16 = 0xffff;
+
+/// How a device's ring of frames fares, all its queues together.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct RingState {
+    /// Whether its driver runs our program, and not the network stack.
+    pub native: bool,
+    /// Whether the driver writes to our frames itself.
+    pub zero_copy: bool,
+    /// Receive queues.
+    pub queues: u32,
+    /// Frames of each queue to receive into.
+    pub frames: u32,
+    /// Bytes of a frame.
+    pub frame_size: u32,
+    /// Frames that packets hold.
+    pub held: u64,
+    /// How often a queue ran dry because packets held all its frames.
+    pub rx_no_buffer: u64,
+    /// The kernel's own counters.
+    pub kernel: XdpStats,
+}
+
+/// AF_XDP sockets on one interface.
+#[derive(Debug)]
+pub(crate) struct XdpLink {
+    name: String,
+    mtu: usize,
+    layer: Layer,
+    offloads: Offloads,
+    stats: LinkStats,
+    /// Taken off the interface before the sockets go.
+    attached: Attached,
+    queues: Vec<RxQueue>,
+    shape: Shape,
+    ring: NonZeroU32,
+    zero_copy: bool,
+    rx_no_buffer: u64,
+    /// What was copied to send it, and is not in the ledger yet.
+    copied: Copied,
+    /// Tells when the interface goes down.
+    watch: OwnedFd,
+    interface: Interface,
+    index: i32,
+    down: bool,
+}
+
+/// One receive queue. Everything is sent by the first.
+#[derive(Debug)]
+struct RxQueue {
+    xsk: Xsk,
+    pieces: Pieces,
+    dry: bool,
+}
+
+/// How long frames are, and whether a packet may need several.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Shape {
+    frame_size: u32,
+    several: bool,
+}
+
+impl Shape {
+    /// The smallest frames that packets of this MTU fit.
+    fn of(mtu: usize) -> Self {
+        let fits = |&size: &u32| mtu + FRAMING <= (size - HEADROOM) as usize;
+        match FRAME_SIZES.into_iter().find(fits) {
+            Some(frame_size) => Self { frame_size, several: false },
+            None => Self { frame_size: FRAME_SIZES[1], several: true },
+        }
+    }
+
+    /// The largest MTU whose packets fit.
+    fn largest_mtu(self) -> usize {
+        if self.several { usize::from(u16::MAX) } else { (self.frame_size - HEADROOM) as usize - FRAMING }
+    }
+}
+
+impl XdpLink {
+    /// Probes how the interface can be driven, and opens a socket for each of its receive queues.
+    pub(crate) fn open(config: &Config, interface: &str, ring: NonZeroU32, mode: XdpMode) -> Result<Self, OpenError> {
+        let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
+        let asked = Interface::new(interface).map_err(failed("socket"))?;
+        let index = asked.index().map_err(|err| {
+            failed("SIOCGIFINDEX")(err).with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
+        })?;
+        let mac = asked.mac().map_err(failed("SIOCGIFHWADDR"))?;
+        let mac = mac.ok_or_else(|| unfit(interface, "SIOCGIFHWADDR", "not an Ethernet interface".to_owned()))?;
+        let shape = Shape::of(asked.mtu().map_err(failed("SIOCGIFMTU"))?);
+        let mtu = mtu_of(&asked, shape, config.mtu)?;
+        let count = asked.rx_queues().map_err(failed("ETHTOOL_GCHANNELS"))?;
+        let watch = watch(index).map_err(|err| {
+            failed("socket AF_PACKET")(err).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
+        })?;
+
+        let attached = Attached::new((interface, index), count, shape.several, mode)?;
+        let flags = if shape.several { libc::XDP_USE_SG } else { 0 };
+        let queue = Queue { index, queue: 0, ring, frame_size: shape.frame_size, flags };
+        let (sockets, why_copy) = attached.open_queues(interface, count, queue)?;
+        let zero_copy = sockets.iter().all(Xsk::is_zero_copy);
+        let offloads = offloads(&attached, mode, zero_copy, why_copy);
+        Ok(Self {
+            name: config.name.clone(),
+            mtu,
+            layer: Layer::Ethernet(mac),
+            offloads,
+            stats: LinkStats::ZERO,
+            attached,
+            queues: sockets.into_iter().map(|xsk| RxQueue { xsk, pieces: Pieces::default(), dry: false }).collect(),
+            shape,
+            ring,
+            zero_copy,
+            rx_no_buffer: 0,
+            copied: Copied::default(),
+            watch,
+            interface: asked,
+            index,
+            down: false,
+        })
+    }
+
+    /// Looks whether the interface is up again; another one of the same name is not the one that the sockets are bound to.
+    #[cold]
+    fn see_if_back(&mut self) -> io::Result<()> {
+        let index = self.interface.index().map_err(|err| failed(&self.name, "SIOCGIFINDEX", &err))?;
+        let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err))?;
+        if index != self.index {
+            let what = format!("{} is another interface now", self.interface.name());
+            return Err(failed(&self.name, "SIOCGIFINDEX", &io::Error::other(what)));
+        }
+        if !up {
+            return Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)));
+        }
+        self.down = false;
+        Ok(())
+    }
+
+    /// Looks whether the interface went down. Frames of the type that nobody sends are nobody's.
+    fn look(&mut self) -> io::Result<()> {
+        match recv(&self.watch, &mut [0; 1], RecvFlags::DONTWAIT) {
+            Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
+            Err(err) => Err(self.went_down("recv", &err.into())),
+        }
+    }
+
+    fn went_down(&mut self, call: &'static str, err: &io::Error) -> io::Error {
+        self.down = true;
+        failed(&self.name, call, err)
+    }
+
+    fn longest_frame(&self) -> usize {
+        self.mtu + FRAMING
+    }
+}
+
+/// A socket that is told of the interface's end, and receives nothing.
+fn watch(index: i32) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    bind(socket.as_fd(), &link_layer_of(index, NOBODYS))?;
+    Ok(socket)
+}
+
+/// What the link says of how it drives its interface.
+fn offloads(attached: &Attached, mode: XdpMode, zero_copy: bool, why_copy: Option<String>) -> Offloads {
+    let by_configuration = || "mode = \"generic\"".to_owned();
+    let native = match attached.is_native() {
+        true => Ok(None),
+        false if mode == XdpMode::Generic => Err(by_configuration()),
+        false => Err(attached.why_generic.clone().unwrap_or_default()),
+    };
+    let zero_copy = match zero_copy {
+        true => Ok(None),
+        false => Err(why_copy.unwrap_or_else(|| "not without xdp-native".to_owned())),
+    };
+    let mut offloads = Offloads::new();
+    offloads.add("xdp-native", native);
+    offloads.add("xdp-zero-copy", zero_copy);
+    offloads
+}
+
+/// The MTU that is wanted, or the interface's own.
+fn mtu_of(interface: &Interface, shape: Shape, wanted: Option<u16>) -> Result<usize, OpenError> {
+    let limit = interface.mtu().map_err(|err| OpenError::new(interface.name(), "SIOCGIFMTU", err))?;
+    let mtu = wanted.map_or(limit, usize::from);
+    if mtu > limit {
+        return Err(unfit(interface.name(), "mtu", format!("{mtu} is more than the interface's {limit}")));
+    }
+    if mtu > shape.largest_mtu() {
+        let (largest, size) = (shape.largest_mtu(), shape.frame_size);
+        return Err(unfit(
+            interface.name(),
+            "mtu",
+            format!("{mtu} is more than the {largest} that frames of {size} bytes have room for; open the link anew"),
+        ));
+    }
+    Ok(mtu)
+}
+
+impl Batches for XdpLink {
+    /// As many as there is room for.
+    fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
+        let longest = self.longest_frame();
+        let xsk = &mut self.queues[0].xsk;
+        xsk.complete();
+        let mut count = 0;
+        let mut push = |len: usize, pieces: &mut dyn Iterator<Item = &[u8]>| {
+            let room = len <= longest && xsk.send(len, pieces);
+            if room {
+                count += 1;
+                self.copied.copies += 1;
+                self.copied.bytes += len as u64;
+            }
+            room
+        };
+        let mut pushed = packets.iter().map(|packet| match packet.meta.cut {
+            Cut::Frames(_) => packet.frames().all(|frame| push(frame.len(), &mut std::iter::once(frame))),
+            Cut::Whole | Cut::Gso(_) | Cut::Fragment => {
+                let tag = vlan_tag(packet);
+                let len = packet.len() + tag.map_or(0, |tag| tag.len());
+                push(len, &mut tagged(packet, tag.as_ref()))
+            }
+        });
+        let _all = pushed.all(|pushed| pushed);
+        let flushed = xsk.flush();
+        // What is in the ring is sent sooner or later, whatever the kernel says now; it says so again.
+        match (count, packets.first()) {
+            (0, Some(first)) if frame_len(first) > longest => Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
+            (0, _) => Err(flushed.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))),
+            (count, _) => Ok(count),
+        }
+    }
+
+    #[cold]
+    fn refused(&mut self, _: &Packet, err: &io::Error) -> io::Result<Refused> {
+        let reason = match errno(err) {
+            libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
+            libc::EMSGSIZE => DropReason::PacketTooBig,
+            libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF => return Err(self.went_down("sendto", err)),
+            _ => DropReason::TxError,
+        };
+        self.stats.tx_drop(reason);
+        Ok(Refused::Dropped)
+    }
+
+    fn stats_mut(&mut self) -> &mut LinkStats {
+        &mut self.stats
+    }
+}
+
+/// Bytes of a packet as a frame; of one in one buffer with others those of the first.
+fn frame_len(packet: &Packet) -> usize {
+    match packet.meta.cut {
+        Cut::Frames(_) => packet.frames().next().map_or(0, <[u8]>::len),
+        Cut::Whole | Cut::Gso(_) | Cut::Fragment => packet.len() + vlan_tag(packet).map_or(0, |tag| tag.len()),
+    }
+}
+
+impl Link for XdpLink {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn kind(&self) -> Kind {
+        Kind::Xdp
+    }
+
+    fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
+        self.mtu = mtu_of(&self.interface, self.shape, mtu)?;
+        Ok(())
+    }
+
+    fn layer(&self) -> Layer {
+        self.layer
+    }
+
+    /// Nothing but to take packets in whatever pieces they are in, which are copied.
+    fn features(&self) -> Features {
+        Features { sg: true, frag_list: true, frames: true, ..Features::NONE }
+    }
+
+    fn offloads(&self) -> &[Offload] {
+        self.offloads.all()
+    }
+
+    fn stats(&self) -> &LinkStats {
+        &self.stats
+    }
+
+    fn ring(&self) -> Option<RingState> {
+        let mut state = RingState {
+            native: self.attached.is_native(),
+            zero_copy: self.zero_copy,
+            queues: self.queues.len() as u32,
+            frames: self.ring.get(),
+            frame_size: self.shape.frame_size,
+            rx_no_buffer: self.rx_no_buffer,
+            ..RingState::default()
+        };
+        for queue in &self.queues {
+            state.held += queue.xsk.held() as u64;
+            state.kernel.add(&queue.xsk.stats());
+        }
+        Some(state)
+    }
+
+    fn settle(&mut self, mem: &Memory) {
+        for queue in &mut self.queues {
+            let dry = !queue.xsk.refill();
+            self.rx_no_buffer += u64::from(dry && !queue.dry);
+            queue.dry = dry;
+        }
+        // Whether it can be sent is found out when more is.
+        let first = &mut self.queues[0].xsk;
+        if first.has_unsent() {
+            let _ = first.flush();
+        }
+        if self.copied != Copied::default() {
+            mem.copies().add_all(CopyReason::DeviceFrame, std::mem::take(&mut self.copied));
+        }
+    }
+
+    fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        let sockets = self.queues.iter().map(|queue| queue.xsk.fd());
+        sockets.chain([self.watch.as_fd()]).collect()
+    }
+
+    fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
+        if self.down {
+            self.see_if_back()?;
+        }
+        self.settle(mem);
+        let before = out.len();
+        for RxQueue { xsk, pieces, .. } in &mut self.queues {
+            for _ in 0..BURST_FRAMES {
+                match xsk.receive() {
+                    None => break,
+                    Some(piece) => pieces.add(piece, &mut self.stats, out),
+                }
+            }
+            xsk.release();
+        }
+        if out.len() == before { self.look() } else { Ok(()) }
+    }
+
+    fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
+        if self.down {
+            self.see_if_back()?;
+        }
+        burst::send(self, burst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_as_small_as_the_mtu_allows() {
+        let (small, page) = (2048 - 256 - 18, 4096 - 256 - 18);
+        let cases = [
+            (1500, 2048, false),
+            (small, 2048, false),
+            (small + 1, 4096, false),
+            (page, 4096, false),
+            (page + 1, 4096, true),
+            (65_535, 4096, true),
+        ];
+        for (mtu, frame_size, several) in cases {
+            let shape = Shape::of(mtu);
+            assert_eq!(shape, Shape { frame_size, several }, "{mtu}");
+            assert!(shape.largest_mtu() >= mtu);
+        }
+    }
+}

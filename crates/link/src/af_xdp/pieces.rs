@@ -1,0 +1,95 @@
+//! A packet of several frames, put together.
+
+use base::DropReason;
+use packet::Packet;
+
+use crate::stats::LinkStats;
+use crate::sys::xsk::Piece;
+
+/// What has come of a packet whose end has not.
+#[derive(Debug, Default)]
+pub(super) struct Pieces {
+    packet: Option<Packet>,
+    /// Why it is dropped when its end comes.
+    wrong: Option<DropReason>,
+}
+
+impl Pieces {
+    /// Adds a piece. A packet that is whole then goes to `out`.
+    pub(super) fn add(&mut self, piece: Result<Piece, DropReason>, stats: &mut LinkStats, out: &mut Vec<Packet>) {
+        match piece {
+            Ok(Piece { bytes, continues }) => {
+                match &mut self.packet {
+                    None => self.packet = Some(Packet::from_buf(bytes)),
+                    Some(packet) => {
+                        if packet.push_frag(bytes).is_err() {
+                            self.wrong = Some(DropReason::NoMemory);
+                        }
+                    }
+                }
+                if continues {
+                    return;
+                }
+            }
+            // Whether more of it would have come, nobody knows.
+            Err(reason) => self.wrong = Some(reason),
+        }
+        let (packet, wrong) = (self.packet.take(), self.wrong.take());
+        match (packet, wrong) {
+            (Some(packet), None) => {
+                stats.received(&packet);
+                out.push(packet);
+            }
+            (_, Some(reason)) => stats.rx_drop(reason),
+            (None, None) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::{MAX_FRAGS, Memory};
+
+    use super::*;
+
+    fn piece(mem: &Memory, byte: u8, continues: bool) -> Result<Piece, DropReason> {
+        let mut bytes = mem.take(0, 100).unwrap();
+        bytes.put(100).unwrap().fill(byte);
+        Ok(Piece { bytes, continues })
+    }
+
+    fn all(pieces: impl IntoIterator<Item = Result<Piece, DropReason>>) -> (Vec<Vec<u8>>, LinkStats) {
+        let (mut state, mut stats, mut out) = (Pieces::default(), LinkStats::ZERO, Vec::new());
+        pieces.into_iter().for_each(|piece| state.add(piece, &mut stats, &mut out));
+        assert!(state.packet.is_none() && state.wrong.is_none());
+        (out.iter().map(Packet::to_vec).collect(), stats)
+    }
+
+    #[test]
+    fn a_packet_ends_where_its_last_piece_says() {
+        let mem = Memory::heap();
+        let (got, stats) =
+            all([(1, false), (2, true), (3, true), (4, false), (5, false)].map(|(b, c)| piece(&mem, b, c)));
+        assert_eq!(got, [vec![1; 100], [[2; 100], [3; 100], [4; 100]].concat(), vec![5; 100]]);
+        assert_eq!((stats.rx_packets, stats.rx_bytes, stats.rx_dropped), (3, 500, 0));
+    }
+
+    #[test]
+    fn a_packet_with_a_piece_that_cannot_be_is_dropped_alone() {
+        let mem = Memory::heap();
+        let wrong = Err(DropReason::RingDescriptor);
+        let (got, stats) = all([piece(&mem, 1, true), wrong, piece(&mem, 2, false)]);
+        assert_eq!((got, stats.dropped_for(DropReason::RingDescriptor)), (vec![vec![2; 100]], 1));
+    }
+
+    #[test]
+    fn a_packet_of_more_pieces_than_slots_is_dropped_and_every_page_is_home() {
+        let mem = Memory::heap();
+        for (more, kept) in [(MAX_FRAGS, true), (MAX_FRAGS + 1, false)] {
+            let pieces = (0..=more).map(|at| piece(&mem, 7, at < more));
+            let (got, stats) = all(pieces.collect::<Vec<_>>());
+            assert_eq!((got.len(), stats.dropped_for(DropReason::NoMemory)), (usize::from(kept), u64::from(!kept)));
+        }
+        assert_eq!(mem.small().in_use(), 0);
+    }
+}

@@ -1,0 +1,218 @@
+//! `bpf(2)`: the program that hands an interface's frames to AF_XDP sockets, and what holds it there.
+//!
+//! All of it is descriptors: when the last one of a link is closed, also because its process died, the program is off the
+//! interface.
+
+use std::ffi::{CStr, c_int, c_long};
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Commands of `enum bpf_cmd`.
+const MAP_CREATE: c_int = 0;
+const MAP_UPDATE_ELEM: c_int = 2;
+const PROG_LOAD: c_int = 5;
+const LINK_CREATE: c_int = 28;
+const LINK_DETACH: c_int = 34;
+
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+
+/// The program can do with frames in several buffers (`BPF_F_XDP_HAS_FRAGS`).
+const XDP_HAS_FRAGS: u32 = 1 << 5;
+
+/// The program's name, as `bpftool prog` shows it; it ends with a zero.
+const NAME: [u8; 16] = *b"fatpath_xsk\0\0\0\0\0";
+
+const LICENCE: &CStr = c"Dual MIT/GPL";
+
+/// Where an XDP program runs (`XDP_FLAGS_SKB_MODE`, `XDP_FLAGS_DRV_MODE`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub(crate) enum Where {
+    /// In the network stack, on a buffer that the driver made.
+    Generic = 1 << 1,
+    /// In the driver.
+    Native = 1 << 2,
+}
+
+/// `union bpf_attr` of one command: numbers, and addresses as numbers.
+///
+/// # Safety
+/// The kernel reads as many bytes as the type has, none of which is padding, and from the addresses in it no more than is
+/// borrowed for the call.
+unsafe trait Attr {}
+
+#[repr(C)]
+struct MapCreate {
+    map_type: u32,
+    key_size: u32,
+    value_size: u32,
+    max_entries: u32,
+}
+// SAFETY: no address.
+unsafe impl Attr for MapCreate {}
+
+#[repr(C)]
+struct MapUpdate {
+    map: u32,
+    zero: u32,
+    key: u64,
+    value: u64,
+    flags: u64,
+}
+// SAFETY: `set` borrows key and value, of the sizes that its map was made with.
+unsafe impl Attr for MapUpdate {}
+
+#[repr(C)]
+struct ProgLoad {
+    prog_type: u32,
+    instructions: u32,
+    code: u64,
+    licence: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    ifindex: u32,
+    attach_type: u32,
+}
+// SAFETY: `load_redirect` borrows code and licence; there is no log.
+unsafe impl Attr for ProgLoad {}
+
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    ifindex: u32,
+    attach_type: u32,
+    flags: u32,
+}
+// SAFETY: no address.
+unsafe impl Attr for LinkCreate {}
+
+#[repr(C)]
+struct LinkDetach {
+    link: u32,
+}
+// SAFETY: no address.
+unsafe impl Attr for LinkDetach {}
+
+fn bpf(command: c_int, attr: &impl Attr) -> io::Result<c_long> {
+    // SAFETY: the kernel reads `attr` and what the addresses in it lead to, and writes nothing for these commands.
+    let answer = unsafe { libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of_val(attr)) };
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}
+
+fn new_fd(command: c_int, attr: &impl Attr) -> io::Result<OwnedFd> {
+    let fd = bpf(command, attr)?;
+    // SAFETY: the kernel has just given it to us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as c_int) })
+}
+
+/// An empty table from numbers below `entries` to AF_XDP sockets.
+pub(crate) fn socket_map(entries: u32) -> io::Result<OwnedFd> {
+    new_fd(MAP_CREATE, &MapCreate { map_type: MAP_TYPE_XSKMAP, key_size: 4, value_size: 4, max_entries: entries })
+}
+
+/// Writes a socket into such a table.
+pub(crate) fn set(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> io::Result<()> {
+    let value = socket.as_raw_fd() as u32;
+    let (key, value) = (std::ptr::from_ref(&number) as u64, std::ptr::from_ref(&value) as u64);
+    bpf(MAP_UPDATE_ELEM, &MapUpdate { map: map.as_raw_fd() as u32, zero: 0, key, value, flags: 0 })?;
+    Ok(())
+}
+
+/// Loads the program that gives a frame to the socket of its receive queue in `map`, and to the host if there is none.
+pub(crate) fn load_redirect(map: BorrowedFd<'_>, several_buffers: bool) -> io::Result<OwnedFd> {
+    let code = redirect(map.as_raw_fd());
+    new_fd(
+        PROG_LOAD,
+        &ProgLoad {
+            prog_type: PROG_TYPE_XDP,
+            instructions: code.len() as u32,
+            code: code.as_ptr() as u64,
+            licence: LICENCE.as_ptr() as u64,
+            log_level: 0,
+            log_size: 0,
+            log: 0,
+            kernel_version: 0,
+            flags: if several_buffers { XDP_HAS_FRAGS } else { 0 },
+            name: NAME,
+            ifindex: 0,
+            attach_type: ATTACH_XDP,
+        },
+    )
+}
+
+/// Puts a program on an interface until the descriptor is closed or [detached](detach).
+pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: i32, at: Where) -> io::Result<OwnedFd> {
+    let (program, ifindex) = (program.as_raw_fd() as u32, ifindex as u32);
+    new_fd(LINK_CREATE, &LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags: at as u32 })
+}
+
+/// Takes it off now, where a close does so a little later.
+pub(crate) fn detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(LINK_DETACH, &LinkDetach { link: link.as_raw_fd() as u32 })?;
+    Ok(())
+}
+
+/// One instruction: `struct bpf_insn`.
+const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) -> [u8; 8] {
+    let (offset, immediate) = (offset.to_ne_bytes(), immediate.to_ne_bytes());
+    // `dst` and `src` are bit fields, which begin at the lesser end of the byte where numbers do.
+    let registers = if cfg!(target_endian = "little") { src << 4 | dst } else { dst << 4 | src };
+    [code, registers, offset[0], offset[1], immediate[0], immediate[1], immediate[2], immediate[3]]
+}
+
+/// `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_PASS);`
+const fn redirect(map: c_int) -> [[u8; 8]; 6] {
+    const LOAD_WORD: u8 = 0x61;
+    const LOAD_IMMEDIATE_64: u8 = 0x18;
+    const MOVE_IMMEDIATE: u8 = 0xb7;
+    const CALL: u8 = 0x85;
+    const EXIT: u8 = 0x95;
+    /// Of `LOAD_IMMEDIATE_64`: the number is a descriptor of a map (`BPF_PSEUDO_MAP_FD`).
+    const MAP_FD: u8 = 1;
+    /// Where `struct xdp_md` has `rx_queue_index`.
+    const RX_QUEUE_INDEX: i16 = 16;
+    const XDP_PASS: i32 = 2;
+    const REDIRECT_MAP: i32 = 51;
+    [
+        instruction(LOAD_WORD, 2, 1, RX_QUEUE_INDEX, 0),
+        instruction(LOAD_IMMEDIATE_64, 1, MAP_FD, 0, map),
+        instruction(0, 0, 0, 0, 0),
+        instruction(MOVE_IMMEDIATE, 3, 0, 0, XDP_PASS),
+        instruction(CALL, 0, 0, 0, REDIRECT_MAP),
+        instruction(EXIT, 0, 0, 0, 0),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attributes_are_as_long_as_the_kernel_has_them() {
+        // Behind the last field of each is nothing but fields of later kernels (linux/bpf.h).
+        assert_eq!((size_of::<MapUpdate>(), size_of::<ProgLoad>(), size_of::<LinkCreate>()), (32, 72, 16));
+        assert_eq!(std::mem::offset_of!(ProgLoad, attach_type), 68);
+    }
+
+    #[test]
+    fn the_program_is_six_instructions_in_the_kernels_own_encoding() {
+        // r2 = *(u32 *)(r1 + 16); r1 = map 7 ll; r3 = 2; call 51; exit (RFC 9669 §3 and §4).
+        let want = [
+            [0x61, 0x12, 0x10, 0, 0, 0, 0, 0],
+            [0x18, 0x11, 0, 0, 7, 0, 0, 0],
+            [0; 8],
+            [0xb7, 0x03, 0, 0, 2, 0, 0, 0],
+            [0x85, 0, 0, 0, 51, 0, 0, 0],
+            [0x95, 0, 0, 0, 0, 0, 0, 0],
+        ];
+        if cfg!(target_endian = "little") {
+            assert_eq!(redirect(7), want);
+        }
+    }
+}

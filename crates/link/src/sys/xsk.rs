@@ -1,0 +1,359 @@
+//! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, by frames of memory that the
+//! kernel and this program hand each other.
+//!
+//! Invariant 1: a frame is in exactly one place: at home in `pool` or in `spare`, lent to the kernel (then its buffer, which
+//! nobody looks into, is in `lent`), or with somebody as a buffer.
+//! Invariant 2: the kernel is told of a frame only when its buffer has gone into `lent`, and leaves there when the kernel
+//! gives it back; what the kernel says of it is checked first.
+//! Invariant 3: the socket and the mappings that keep it alive are gone before `lent` is.
+
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+use base::DropReason;
+use packet::{Backing, Buf, Pool};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use super::ring::{Consumer, Desc, Mapping, Parts, Producer};
+use super::socket::{bind, get_bytes, set_bytes, set_option};
+use super::{check, errno, sockaddr};
+
+/// A call that failed, and what it said.
+pub(crate) type Failed = (&'static str, io::Error);
+
+/// What a socket is bound to, and how.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queue {
+    /// The interface's number.
+    pub(crate) index: i32,
+    /// The number of its queue.
+    pub(crate) queue: u32,
+    /// Frames to receive into, and as many to send from; a power of two.
+    pub(crate) ring: NonZeroU32,
+    /// Bytes of a frame, a power of two up to a page.
+    pub(crate) frame_size: u32,
+    /// `XDP_COPY` and the like.
+    pub(crate) flags: u16,
+}
+
+/// The kernel's own counters of a socket: `struct xdp_statistics`.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct XdpStats {
+    /// Packets dropped for another reason than descriptors: no frame to put them in among them.
+    pub rx_dropped: u64,
+    /// Frames dropped because their descriptor in the fill ring was wrong.
+    pub rx_invalid_descs: u64,
+    /// Packets that were not sent because their descriptor was wrong.
+    pub tx_invalid_descs: u64,
+    /// Packets dropped because the ring of those received was full.
+    pub rx_ring_full: u64,
+    /// How often a frame was looked for in the fill ring, and none was there.
+    pub rx_fill_ring_empty_descs: u64,
+    /// How often something to send was looked for, and nothing was there.
+    pub tx_ring_empty_descs: u64,
+}
+
+impl XdpStats {
+    /// Adds another socket's.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.rx_dropped += other.rx_dropped;
+        self.rx_invalid_descs += other.rx_invalid_descs;
+        self.tx_invalid_descs += other.tx_invalid_descs;
+        self.rx_ring_full += other.rx_ring_full;
+        self.rx_fill_ring_empty_descs += other.rx_fill_ring_empty_descs;
+        self.tx_ring_empty_descs += other.tx_ring_empty_descs;
+    }
+}
+
+/// A piece of a packet that was received.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub(crate) bytes: Buf,
+    /// More of the same packet follows.
+    pub(crate) continues: bool,
+}
+
+/// A bound socket. Its fields are dropped in their order (invariant 3).
+#[derive(Debug)]
+pub(crate) struct Xsk {
+    socket: OwnedFd,
+    rx: Consumer<Desc>,
+    tx: Producer<Desc>,
+    fill: Producer<u64>,
+    completion: Consumer<u64>,
+    /// By the number of the frame: those to receive into, then those to send from.
+    lent: Vec<Option<Buf>>,
+    /// How many of the former there are in it.
+    receivable: usize,
+    /// Frames to send from that the kernel does not have.
+    spare: Vec<Buf>,
+    /// Frames that came home, on their way to the kernel.
+    home: Vec<Buf>,
+    pool: Pool,
+    queue: Queue,
+}
+
+impl Xsk {
+    /// Makes a socket and gives the kernel every frame to receive into.
+    pub(crate) fn open(queue: Queue) -> Result<Self, Failed> {
+        let failed = |call| move |err: io::Error| (call, err);
+        let frames = queue.ring.get() as usize * 2;
+        let mapping = Mapping::anonymous(frames * queue.frame_size as usize).map_err(failed("mmap"))?;
+        let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
+            .map_err(|err| ("socket AF_XDP", err.into()))?;
+        let fd = socket.as_fd();
+        let memory = memory_of(mapping.memory().cast(), mapping.memory().len(), queue.frame_size);
+        set_bytes(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory).map_err(failed("XDP_UMEM_REG"))?;
+        // The kernel gives slots of the fill ring back when it has emptied all that it knew of: until then it has as many
+        // more as there are frames.
+        let fill_slots = queue.ring.saturating_mul(NonZeroU32::MIN.saturating_add(1));
+        for (name, call, slots) in [
+            (libc::XDP_UMEM_FILL_RING, "XDP_UMEM_FILL_RING", fill_slots),
+            (libc::XDP_UMEM_COMPLETION_RING, "XDP_UMEM_COMPLETION_RING", queue.ring),
+            (libc::XDP_RX_RING, "XDP_RX_RING", queue.ring),
+            (libc::XDP_TX_RING, "XDP_TX_RING", queue.ring),
+        ] {
+            set_option(fd, libc::SOL_XDP, name, slots.get() as i32).map_err(failed(call))?;
+        }
+        let [rx, tx, fill, completion] = parts(fd).map_err(failed("XDP_MMAP_OFFSETS"))?;
+        let no_ring = || failed("mmap")(io::Error::other("the kernel's rings are not as it says"));
+        let map = |parts: Parts, slots: NonZeroU32, slot: usize, at: u64| {
+            let len = parts.slots.saturating_add(u64::from(slots.get()) * slot as u64);
+            Mapping::of(fd, at, len as usize).map(Arc::new).map_err(failed("mmap"))
+        };
+        let (rx_at, tx_at) = (libc::XDP_PGOFF_RX_RING as u64, libc::XDP_PGOFF_TX_RING as u64);
+        let (fill_at, completion_at) = (libc::XDP_UMEM_PGOFF_FILL_RING, libc::XDP_UMEM_PGOFF_COMPLETION_RING);
+        let (desc, slot) = (size_of::<Desc>(), size_of::<u64>());
+        let rx = Consumer::new(&map(rx, queue.ring, desc, rx_at)?, rx, queue.ring);
+        let tx = Producer::new(&map(tx, queue.ring, desc, tx_at)?, tx, queue.ring);
+        let fill = Producer::new(&map(fill, fill_slots, slot, fill_at)?, fill, fill_slots);
+        let completion = Consumer::new(&map(completion, queue.ring, slot, completion_at)?, completion, queue.ring);
+
+        let pool = Pool::slab(Box::new(mapping), queue.frame_size as usize);
+        let mut home = Vec::with_capacity(frames);
+        pool.take_free(&mut home);
+        let spare = home.split_off(frames / 2);
+        let mut xsk = Self {
+            rx: rx.ok_or_else(no_ring)?,
+            tx: tx.ok_or_else(no_ring)?,
+            fill: fill.ok_or_else(no_ring)?,
+            completion: completion.ok_or_else(no_ring)?,
+            lent: std::iter::repeat_with(|| None).take(frames).collect(),
+            receivable: 0,
+            spare,
+            home,
+            pool,
+            queue,
+            socket,
+        };
+        let address = sockaddr::xdp(queue.index, queue.queue, queue.flags);
+        bind(xsk.socket.as_fd(), &address).map_err(failed("bind"))?;
+        xsk.refill();
+        Ok(xsk)
+    }
+
+    /// Gives the kernel the frames that came home. Tells whether it has one now, or has filled one that was not received.
+    pub(crate) fn refill(&mut self) -> bool {
+        self.pool.take_free(&mut self.home);
+        let before = self.home.len();
+        while let Some(buf) = self.home.pop() {
+            let Some(number) = self.pool.number_of(&buf).filter(|&number| self.lent[number].is_none()) else {
+                continue;
+            };
+            // There are slots for all.
+            if !self.fill.push(self.address(number)) {
+                self.home.push(buf);
+                break;
+            }
+            self.lent[number] = Some(buf);
+            self.receivable += 1;
+        }
+        if before > self.home.len() {
+            self.fill.publish();
+            if self.fill.wants_wakeup() {
+                self.wake_for_rx();
+            }
+        }
+        self.receivable > 0
+    }
+
+    /// What was received next, if something was: its bytes, or that what the kernel says of it cannot be.
+    pub(crate) fn receive(&mut self) -> Option<Result<Piece, DropReason>> {
+        let Desc { addr, len, options } = self.rx.pop()?;
+        let continues = options & libc::XDP_PKT_CONTD != 0;
+        let (number, offset) = self.place(addr);
+        let end = offset.checked_add(len as usize).filter(|&end| end <= self.queue.frame_size as usize);
+        let number = number.filter(|&number| number < self.queue.ring.get() as usize);
+        let (Some(end), Some(mut bytes)) = (end, number.and_then(|number| self.lent[number].take())) else {
+            return Some(Err(DropReason::RingDescriptor));
+        };
+        self.receivable -= 1;
+        // Room for the headers that a packet gets is what lies before it.
+        let filled = bytes.put(end).is_some();
+        debug_assert!(filled, "a frame that was lent is whole and empty");
+        bytes.pull(offset);
+        Some(Ok(Piece { bytes, continues }))
+    }
+
+    /// Lets the kernel have the slots of what was received.
+    pub(crate) fn release(&self) {
+        self.rx.release();
+    }
+
+    /// Copies a packet of `len` bytes to frames to send from. Tells whether there were enough; the kernel sees it after
+    /// [`flush`](Self::flush).
+    pub(crate) fn send<'a>(&mut self, len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> bool {
+        let frame_size = self.queue.frame_size as usize;
+        let frames = len.div_ceil(frame_size);
+        if frames > self.spare.len() || (frames > self.free_to_send() as usize) {
+            return false;
+        }
+        let mut pieces = pieces.filter(|piece| !piece.is_empty());
+        let (mut piece, mut left) = (&[][..], len);
+        while left > 0 {
+            let Some(mut buf) = self.spare.pop() else { return false };
+            let Some(number) = self.pool.number_of(&buf) else { return false };
+            let here = left.min(frame_size);
+            buf.trim(0);
+            let mut to = buf.put(here).unwrap_or_default();
+            while !to.is_empty() {
+                if piece.is_empty() {
+                    piece = pieces.next().unwrap_or_default();
+                    assert!(!piece.is_empty(), "a packet of {len} bytes has fewer");
+                }
+                let n = piece.len().min(to.len());
+                to[..n].copy_from_slice(&piece[..n]);
+                (piece, to) = (&piece[n..], &mut to[n..]);
+            }
+            left -= here;
+            self.lent[number] = Some(buf);
+            let options = if left > 0 { libc::XDP_PKT_CONTD } else { 0 };
+            let pushed = self.tx.push(Desc { addr: self.address(number), len: here as u32, options });
+            assert!(pushed, "a slot that was free is taken");
+        }
+        true
+    }
+
+    /// Shows the kernel what is to be sent, and has it begin. What it does not take now stays in the ring.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.tx.publish();
+        let mut before = u32::MAX;
+        loop {
+            let waiting = self.tx.waiting();
+            // A call copies a few frames, and says so if there are more; one that changed nothing has no room for them.
+            if waiting == 0 || waiting >= before || !self.tx.wants_wakeup() {
+                break;
+            }
+            before = waiting;
+            match self.wake_for_tx() {
+                Err(err) if matches!(errno(&err), libc::EAGAIN | libc::EINTR) => {}
+                Err(err) if matches!(errno(&err), libc::EBUSY | libc::ENOBUFS) => break,
+                Err(err) => return Err(err),
+                Ok(()) => break,
+            }
+        }
+        self.complete();
+        Ok(())
+    }
+
+    /// Takes back the frames that were sent.
+    pub(crate) fn complete(&mut self) {
+        while let Some(addr) = self.completion.pop() {
+            let number = self.place(addr).0.filter(|&number| number >= self.queue.ring.get() as usize);
+            self.spare.extend(number.and_then(|number| self.lent[number].take()));
+        }
+        self.completion.release();
+    }
+
+    /// Whether something is to be sent that the kernel has not taken yet.
+    pub(crate) fn has_unsent(&mut self) -> bool {
+        self.tx.waiting() > 0
+    }
+
+    /// Frames to receive into that packets hold.
+    pub(crate) fn held(&self) -> usize {
+        let at_home = self.home.len() + self.spare.len() + self.lent.iter().flatten().count();
+        self.pool.in_use().saturating_sub(at_home)
+    }
+
+    /// Whether the kernel has the driver fill our frames.
+    pub(crate) fn is_zero_copy(&self) -> bool {
+        let mut options = [0; 4];
+        let got = get_bytes(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_OPTIONS, &mut options);
+        got.is_ok() && u32::from_ne_bytes(options) & libc::XDP_OPTIONS_ZEROCOPY != 0
+    }
+
+    /// The kernel's counters; those that it does not have are 0.
+    pub(crate) fn stats(&self) -> XdpStats {
+        let mut bytes = [0; 48];
+        if get_bytes(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS, &mut bytes).is_err() {
+            return XdpStats::default();
+        }
+        let mut numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+        let mut next = || numbers.next().unwrap_or(0);
+        XdpStats {
+            rx_dropped: next(),
+            rx_invalid_descs: next(),
+            tx_invalid_descs: next(),
+            rx_ring_full: next(),
+            rx_fill_ring_empty_descs: next(),
+            tx_ring_empty_descs: next(),
+        }
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn free_to_send(&mut self) -> u32 {
+        self.queue.ring.get() - self.tx.waiting()
+    }
+
+    fn address(&self, number: usize) -> u64 {
+        number as u64 * u64::from(self.queue.frame_size)
+    }
+
+    /// The number of the frame in which an address lies, if there is one, and how far in.
+    fn place(&self, addr: u64) -> (Option<usize>, usize) {
+        let frame_size = u64::from(self.queue.frame_size);
+        let number = usize::try_from(addr / frame_size).ok().filter(|&number| number < self.lent.len());
+        (number, (addr % frame_size) as usize)
+    }
+
+    fn wake_for_tx(&self) -> io::Result<()> {
+        let fd = self.socket.as_raw_fd();
+        // SAFETY: no bytes and no address.
+        let sent = unsafe { libc::sendto(fd, ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
+        check(sent as i32).map(drop)
+    }
+
+    /// What this says is said of the interface by others too.
+    fn wake_for_rx(&self) {
+        let (fd, nowhere) = (self.socket.as_raw_fd(), ptr::null_mut());
+        // SAFETY: room for no bytes and for no address.
+        unsafe { libc::recvfrom(fd, nowhere, 0, libc::MSG_DONTWAIT, ptr::null_mut(), ptr::null_mut()) };
+    }
+}
+
+/// `struct xdp_umem_reg`, up to its flags.
+fn memory_of(start: ptr::NonNull<u8>, len: usize, frame_size: u32) -> [u8; 32] {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&(start.as_ptr().expose_provenance() as u64).to_ne_bytes());
+    bytes[8..16].copy_from_slice(&(len as u64).to_ne_bytes());
+    bytes[16..20].copy_from_slice(&frame_size.to_ne_bytes());
+    bytes
+}
+
+/// Where the rings' parts are: of receiving, sending, filling and completion.
+fn parts(fd: BorrowedFd<'_>) -> io::Result<[Parts; 4]> {
+    let mut bytes = [0; size_of::<libc::xdp_mmap_offsets>()];
+    if get_bytes(fd, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS, &mut bytes)? != bytes.len() {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, "a kernel before 5.4"));
+    }
+    let mut numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
+    let mut next = || numbers.next().unwrap_or(u64::MAX);
+    Ok(std::array::from_fn(|_| Parts { producer: next(), consumer: next(), slots: next(), flags: next() }))
+}

@@ -1,0 +1,151 @@
+//! The router deployment by AF_XDP: what passes by packet sockets passes by rings of frames, in the driver and in the stack.
+
+use libtest_mimic::Trial;
+use serde_json::Value;
+use system::{Capture, Gateway, Need, Outcome, ping_script, run, transfer, trial};
+
+use crate::router::{A_V4, A_V6, B_V4, B_V6, EspSite, PlainSite, Port, ping_both_ways};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::ETHTOOL];
+const CAPTURE_NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::ETHTOOL, Need::TCPDUMP];
+
+/// The longest ICMP echo request (RFC 791 §3.1).
+const LONGEST_PING: &str = "65507";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let modes = ["native", "generic"].into_iter().flat_map(|mode| {
+        [
+            trial(format!("xdp/{mode}/pings_and_tcp_cross_both_ways_in_raw_esp"), NEEDS, move || in_esp(mode)),
+            trial(format!("xdp/{mode}/forwarded_tcp_has_right_checksums_on_the_wire"), CAPTURE_NEEDS, move || {
+                forwarded(mode)
+            }),
+            trial(format!("xdp/{mode}/a_killed_gateway_leaves_its_interfaces_to_the_host"), NEEDS, move || {
+                killed(mode)
+            }),
+        ]
+    });
+    let others = [
+        trial("xdp/fragments_that_wait_hold_no_frame_of_the_ring", NEEDS, fragments_wait),
+        trial("xdp/a_link_that_goes_down_comes_back", NEEDS, down_and_up),
+        trial("xdp/what_was_chosen_is_logged_and_another_ring_takes_a_restart", NEEDS, logged),
+    ];
+    modes.chain(others).collect()
+}
+
+/// The ring of a link as `show links --json` has it.
+fn ring(gateway: &Gateway, link: &str) -> Outcome<Value> {
+    let links: Value = serde_json::from_str(&gateway.show("links --json")?)?;
+    let found = links.as_array().into_iter().flatten().find(|found| found["name"] == link);
+    Ok(found.ok_or("no such link")?["ring"].clone())
+}
+
+fn in_esp(mode: &'static str) -> Outcome {
+    let site = EspSite::by(Port::Xdp(mode, 512))?;
+    for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
+        ping_both_ways(&site.a, b.parse()?, &site.b, a.parse()?)?;
+        transfer(&site.a, (&site.b, b.parse()?), 8 << 20)?;
+        transfer(&site.b, (&site.a, a.parse()?), 8 << 20)?;
+    }
+    for gateway in &site.gateways {
+        for link in ["lan0", "wan0"] {
+            let ring = ring(gateway, link)?;
+            assert_eq!(
+                (&ring["mode"], &ring["frames"], &ring["held"]),
+                (&mode.into(), &512.into(), &0.into()),
+                "{ring}"
+            );
+        }
+        let copied: Value = serde_json::from_str(&gateway.show("counters --json")?)?;
+        assert!(copied.to_string().contains("device-frame"), "{copied}");
+    }
+    Ok(())
+}
+
+fn forwarded(mode: &'static str) -> Outcome {
+    let site = PlainSite::by(Port::Xdp(mode, 1024))?;
+    let capture = Capture::start(&site.b, "eth0", "src 10.1.0.2 or src fd01::2", &site.scratch)?;
+    for b in [B_V4, B_V6] {
+        site.a.sh(&ping_script(b.parse()?, &[56, 4000]))?;
+        transfer(&site.a, (&site.b, b.parse()?), 4 << 20)?;
+    }
+    let packets = system::wire_checksums(&capture.finish()?)?;
+    assert!(packets > (8 << 20) / 1500, "only {packets} packets were captured");
+    Ok(())
+}
+
+fn killed(mode: &'static str) -> Outcome {
+    let site = PlainSite::by(Port::Xdp(mode, 256))?;
+    site.a.sh(&ping_script(B_V4.parse()?, &[56]))?;
+    let attached = |netns: &system::Netns| Ok::<_, libtest_mimic::Failed>(netns.sh("ip -d link")?.contains("xdp"));
+    assert!(attached(&site.gateway_ns)?);
+    let PlainSite { gateway, gateway_ns, a, .. } = site;
+    // Dropped, it is killed.
+    drop(gateway);
+    system::wait_until("the programs are gone", std::time::Duration::from_secs(20), || {
+        attached(&gateway_ns).is_ok_and(|attached| !attached)
+    })?;
+    gateway_ns.sh("ip addr add 10.1.0.1/24 dev left")?;
+    a.sh("ip neigh flush all; ping -n -c 1 -W 10 10.1.0.1").map(drop)
+}
+
+/// 65 507 bytes are 45 fragments: six such requests that want one fragment each would hold all of a ring of 256.
+fn fragments_wait() -> Outcome {
+    let site = PlainSite::by(Port::Xdp("auto", 256))?;
+    let ours = "10.1.0.1";
+    site.a.sh(&format!("ping -n -c 5 -i 0.2 -W 10 -s {LONGEST_PING} {ours}"))?;
+    assert_eq!(ring(&site.gateway, "left")?["held"], 0);
+    // The sender's own firewall would lose a fragment for us; without one, what is sent by hand never has its last.
+    let script = "
+import socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+for number in range(200):
+    for n in range(44):
+        head = struct.pack('!BBHHHBBH4s4s', 0x45, 0, 0, 1000 + number, 0x2000 | n * 185, 64, 1, 0,
+                           socket.inet_aton('10.1.0.2'), socket.inet_aton('10.1.0.1'))
+        s.sendto(head + bytes(1480), ('10.1.0.1', 0))
+";
+    run(site.a.command("python3").args(["-c", script]))?;
+    let state = ring(&site.gateway, "left")?;
+    assert_eq!((&state["held"], &state["rx_no_buffer"]), (&0.into(), &0.into()), "{state}");
+    let counters: Value = serde_json::from_str(&site.gateway.show("counters --json")?)?;
+    let counters = counters.to_string();
+    assert!(counters.contains("IpReasmReqds") && counters.contains("coalesce"), "{counters}");
+    // It goes on, also for what is whole.
+    site.a.sh(&format!("ping -n -c 5 -i 0.2 -W 10 -s {LONGEST_PING} {ours}")).map(drop)
+}
+
+fn down_and_up() -> Outcome {
+    let mut site = PlainSite::by(Port::Xdp("auto", 256))?;
+    site.a.sh(&ping_script(B_V4.parse()?, &[56]))?;
+    let is = |up: bool| {
+        move |gateway: &mut Gateway| {
+            let line =
+                |links: String| links.lines().find(|line| line.contains("right")).map(|line| line.contains("<UP>"));
+            gateway.show("links").is_ok_and(|links| line(links) == Some(up))
+        }
+    };
+    site.gateway_ns.sh("ip link set right down")?;
+    site.gateway.wait_until("it says that the link is down", is(false))?;
+    site.gateway_ns.sh("ip link set right up")?;
+    site.gateway.wait_until("it says that the link is up", is(true))?;
+    site.a.sh(&ping_script(B_V4.parse()?, &[56, 4000]))?;
+    site.gateway_ns.sh("ip link del spare")?;
+    site.gateway.wait_until("it says that the other link is down", |gateway| {
+        gateway
+            .show("links")
+            .is_ok_and(|links| links.lines().any(|line| line.contains("spare") && line.contains("DOWN")))
+    })?;
+    site.a.sh(&ping_script(B_V6.parse()?, &[56, 4000])).map(drop)
+}
+
+fn logged() -> Outcome {
+    let mut site = PlainSite::by(Port::Xdp("generic", 256))?;
+    let log = site.gateway.log();
+    assert!(log.contains("left: generic XDP, copy; xdp-native: mode = \"generic\""), "{log}");
+    let before = log.len();
+    site.gateway.reload(&PlainSite::config_by(true, Port::Xdp("generic", 512)))?;
+    site.gateway.wait_until("it says what is in the way", |gateway| {
+        gateway.log()[before..].contains("link left is open with other settings")
+    })?;
+    site.a.sh(&ping_script(B_V4.parse()?, &[56])).map(drop)
+}
