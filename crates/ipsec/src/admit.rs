@@ -3,6 +3,7 @@
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use offload::{Features, gso};
 use packet::{Memory, Packet};
+use wire::esp::{Header, TRAILER_LEN};
 
 use crate::gateway::Ipsec;
 use crate::sa::Sa;
@@ -18,9 +19,17 @@ impl Sad {
     /// What to count, and why not.
     #[inline]
     pub(crate) fn admit_in(&mut self, id: SaId, now: Instant) -> Result<&mut Sa, (Mib, DropReason)> {
-        self.get(id).map_or(Ok(()), Sa::check_valid)?;
-        self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))?;
+        if !self.get(id).is_some_and(Sa::is_at_ease) {
+            self.look_closely(id, now)?;
+        }
         self.get_mut(id).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))
+    }
+
+    /// As [`admit_in`](Self::admit_in), for an SA that is not [at ease](Sa::is_at_ease).
+    #[cold]
+    pub(crate) fn look_closely(&mut self, id: SaId, now: Instant) -> Result<(), (Mib, DropReason)> {
+        self.get(id).map_or(Ok(()), Sa::check_valid)?;
+        self.admit(id, now).map_err(|Expired| (Mib::XfrmInStateExpired, DropReason::EspExpired))
     }
 
     /// Whether one more packet may be sent by an SA (Linux `xfrm_output_one`).
@@ -37,6 +46,18 @@ impl Sad {
 }
 
 impl Sa {
+    /// Bytes that an ESP packet of it has at least, from the SPI on.
+    #[inline]
+    pub(crate) fn shortest(&self) -> usize {
+        Header::LEN + self.cipher.iv_len() + TRAILER_LEN + self.cipher.icv_len()
+    }
+
+    /// Tells whether one more packet may go through it without a closer look.
+    #[inline]
+    pub(crate) fn is_at_ease(&self) -> bool {
+        self.state == State::Valid && self.is_far_from_limits()
+    }
+
     /// Whether it may be received by, but for its limits.
     ///
     /// # Errors

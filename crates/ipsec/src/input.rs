@@ -5,6 +5,7 @@
 
 mod decap;
 mod inner;
+mod run;
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
@@ -12,20 +13,22 @@ use std::ops::ControlFlow;
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use offload::ip_headers;
 use packet::{Csum, Cut, Memory, Meta, Packet};
-use wire::esp::{Header, TRAILER_LEN};
+use wire::esp::Header;
 use wire::ip::Info;
-use wire::{Protocol, Spi, Version, ipv4, udp};
+use wire::{Protocol, Spi, udp};
 
 use crate::config::{Mode, SaDir};
 use crate::gateway::Ipsec;
 use crate::nat::Mapping;
-use crate::open_job::{OpenJob, Outer, Piece, State};
+use crate::open_job::{OpenJob, Piece, State};
 use crate::pieces::Pieces;
 use crate::replay::Replay;
 use crate::sa::Sa;
 use crate::sad::Sad;
 
+pub(crate) use decap::Untouched;
 pub use inner::{Content, Inner};
+pub use run::Run;
 
 /// What became of the packets of a train. The caller keeps it for the next one, and empties what it has taken.
 #[derive(Debug, Default)]
@@ -106,54 +109,6 @@ impl Ipsec {
             _ => self.take_in_one(mem, now, pkt, info, payload_at, is_udp, opened, counters),
         }
         self.crypto.close_if_large(now);
-    }
-
-    /// Tells whether a packet goes on where the one before it ended: of the same SA, behind equal headers. What is known
-    /// of that one need not be found out again, and this one can be [opened](Self::open_next) at once.
-    #[inline]
-    pub fn goes_on_with(&self, pkt: &mut Packet) -> bool {
-        self.crypto.like_last().is_some_and(|job| job.goes_on_with(pkt))
-    }
-
-    /// Opens a packet that [goes on](Self::goes_on_with) where the one before it ended. `None` if what is inside comes
-    /// from [`pass_opened`](Self::pass_opened). It is not for any other packet, which would be lost.
-    #[inline]
-    pub fn open_next(&mut self, mem: &Memory, now: Instant, pkt: Packet, counters: &mut Counters) -> Option<Inner<'_>> {
-        let Self { sad, crypto, nat, .. } = self;
-        let link = pkt.meta.link;
-        let job = crypto.like_last()?;
-        let Outer { info, headers, meta, is_udp } = &job.outer;
-        let at = headers.len();
-        let id = match info.version() {
-            Version::V4 => ipv4::Header::ref_from(pkt.head()).map_or(0, ipv4::Header::id),
-            Version::V6 => 0,
-        };
-        let arrival = Arrival { now, info, headers, meta, is_udp: *is_udp };
-        let esp = &pkt.head()[at..];
-        let len = esp.len();
-        let admitted = arrival.admit(sad, job.sa, esp, len);
-        let buf = pkt.into_head();
-        let passed = match (admitted, &mut crypto.collecting) {
-            (Err(refused), _) => Err(refused),
-            (Ok(seq), Some(job)) => {
-                job.push(len, seq, id);
-                job.push_buf(buf, at);
-                crypto.close_if_large(now);
-                return None;
-            }
-            (Ok(seq), None) => {
-                let job = crypto.last.as_mut()?;
-                let piece = job.open_now(buf, at, seq, id);
-                pass(sad, &mut nat.seen, job, piece, mem, now)
-            }
-        };
-        match passed {
-            Ok(()) => Some(Inner::Content(Content { job: crypto.last.as_mut()? })),
-            Err((mib, reason)) => {
-                counters.count(mib);
-                Some(Inner::Dropped(reason, link))
-            }
-        }
     }
 
     /// Tells whether something waits to be [passed on](Self::pass_opened).
@@ -314,11 +269,28 @@ fn pass(
     mem: &Memory,
     now: Instant,
 ) -> Result<(), Refused> {
+    let sa = match piece.state {
+        // Those before it are counted only now, and the SA may have gone while the cipher was busy.
+        State::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
+        _ => sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?,
+    };
+    accept(sa, moves, job, piece, mem, now)
+}
+
+/// As [`pass`], for a packet that its SA admits.
+#[inline]
+fn accept(
+    sa: &mut Sa,
+    moves: &mut Vec<Mapping>,
+    job: &mut OpenJob,
+    piece: Piece,
+    mem: &Memory,
+    now: Instant,
+) -> Result<(), Refused> {
     let Piece { seq, id, state } = piece;
     let (payload_len, next_header, sum) = match state {
         State::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
         State::Sealed | State::Forged => {
-            let sa = sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?;
             sa.stats.failed += 1;
             return Err((Mib::XfrmInStateProtoError, DropReason::EspIcv));
         }
@@ -327,18 +299,16 @@ fn pass(
     if next_header == Protocol::NO_NEXT {
         return Err((Mib::XfrmInStateProtoError, DropReason::EspDummy));
     }
-    // Those before it are counted only now, and the SA may have gone while the cipher was busy.
-    let sa = sad.admit_in(job.sa, now)?;
     let is_newest = seq > sa.replay.top() || sa.replay.size() == 0;
     sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
     if let Some(source) = job.outer.source() {
         moves.extend(sa.came_from(now, source, is_newest));
     }
     sa.used(now, 1, payload_len.into());
-    let OpenJob { outer, bufs, front, .. } = job;
+    let OpenJob { outer, bufs, front, untouched, .. } = job;
     let inside = bufs.last_mut().expect("what is inside");
     match sa.mode {
-        Mode::Tunnel => outer.meta.csum = decap::tunnel(sa, &outer.info, inside, next_header, sum)?,
+        Mode::Tunnel => outer.meta.csum = decap::tunnel(sa, &outer.info, inside, next_header, sum, untouched)?,
         Mode::Transport => *front = outer.transport(mem, inside, next_header, id)?,
     }
     Ok(())
@@ -419,10 +389,13 @@ impl Arrival<'_> {
             sa.judge(self.meta.link, self.meta.esp)?;
         }
         let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
-        if n < Header::LEN + sa.cipher.iv_len() + TRAILER_LEN + sa.cipher.icv_len() {
+        if n < sa.shortest() {
             return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
         }
-        sad.admit_in(id, self.now).map(|_| seq)
+        if !sa.is_at_ease() {
+            sad.look_closely(id, self.now)?;
+        }
+        Ok(seq)
     }
 
     /// The job for packets of that SA that arrive like this one: the one that is collected, or a new one.

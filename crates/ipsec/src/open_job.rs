@@ -8,11 +8,15 @@ use offload::checksum;
 use packet::{Buf, Csum, Cut, Meta, Packet};
 use wire::esp::{Header, Trailer};
 use wire::ip::{self, Info};
-use wire::{Protocol, Spi, Version, ipv4, ipv6};
+use wire::{Protocol, Spi, Version, ipv4};
 
 use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
+use crate::input::Untouched;
 use crate::sa::Sa;
+
+/// Bytes that make a task for others: of a burst of 64 packets there are then enough that all end at about the same time.
+const TASK: usize = 16 << 10;
 
 /// Packets of one SA behind equal headers, in the order in which they came.
 #[derive(Debug)]
@@ -24,6 +28,10 @@ pub(crate) struct OpenJob {
     mark: u32,
     /// Whether the SA is on a device.
     pub(crate) is_offloaded: bool,
+    /// What nothing is changed about, once it is known.
+    pub(crate) untouched: Option<Untouched>,
+    /// Whether its packets are such as may be [looked at quickly](Self::goes_on_with).
+    is_easy: bool,
     pub(crate) outer: Outer,
     /// In the order in which they came until there are no more to come, and then the other way round: they are taken
     /// from the end.
@@ -47,6 +55,8 @@ struct Opening {
     esn: bool,
     /// Where in a packet its text is.
     text_at: usize,
+    /// Bytes that a packet has at least.
+    shortest: usize,
     /// Whether whole packets are inside, which may be glued and are summed for it.
     sums: bool,
     /// Whether a device has been at the ciphers' work already.
@@ -150,11 +160,14 @@ impl OpenJob {
                 cipher: Arc::clone(&sa.cipher),
                 esn: sa.flags.esn,
                 text_at: Header::LEN + sa.cipher.iv_len(),
+                shortest: sa.shortest(),
                 sums: sa.mode == Mode::Tunnel,
                 by_device: esp.is_some(),
             },
             mark,
             is_offloaded: sa.offload.is_some(),
+            untouched: None,
+            is_easy: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
             outer: Outer { info, headers: kept, is_udp, meta },
             segments,
             bufs,
@@ -172,32 +185,35 @@ impl OpenJob {
         self.sa == sa && !self.outer.is_udp && self.outer.is_like(headers) && self.takes(meta)
     }
 
-    /// Tells whether `pkt` is whole, of this job's SA, and as easily opened as those before it: then nothing of what was
-    /// found out for them has to be found out again.
+    /// Tells whether `pkt`, whose IP header begins at `l3`, is whole, of this job's SA, and as easily opened as those before
+    /// it: then nothing of what was found out for them has to be found out again.
     #[inline]
-    pub(crate) fn goes_on_with(&self, pkt: &mut Packet) -> bool {
-        let (len, at) = (pkt.len(), self.outer.headers.len());
-        let Some((headers, esp)) = pkt.head().split_at_checked(at) else { return false };
-        let is_whole = match self.outer.info.version() {
-            Version::V4 => {
-                ipv4::Header::ref_from(headers).is_ok_and(|header| header.total_len() == len && header.check_ok())
-            }
-            Version::V6 => {
-                ipv6::Header::ref_from(headers).is_ok_and(|header| ipv6::Header::LEN + header.payload_len() == len)
-            }
-        };
-        is_whole
+    pub(crate) fn goes_on_with(&self, pkt: &Packet, l3: usize) -> bool {
+        let headers_len = self.outer.headers.len();
+        let Some(packet) = pkt.head().get(l3..) else { return false };
+        let Some((headers, esp)) = packet.split_at_checked(headers_len) else { return false };
+        self.is_easy
+            && pkt.is_linear()
+            && esp.len() >= self.opening.shortest
             && esp.first_chunk() == Some(&self.spi.0.to_be_bytes())
-            && self.outer.info.plain
-            && !self.outer.is_udp
-            && !self.opening.by_device
-            && !self.is_offloaded
-            && self.outer.is_like(headers)
+            && ip::goes_on(self.outer.info.version(), &self.outer.headers, headers, packet.len())
             && self.takes(&pkt.meta)
             && pkt.meta.cut == Cut::Whole
             && !matches!(pkt.meta.csum, Csum::Partial { .. })
-            && pkt.is_linear()
-            && pkt.head_mut().is_some()
+            && pkt.owns_head()
+    }
+
+    /// What is to be read of a packet that this job [goes on with](Self::goes_on_with): its IPv4 identification, its
+    /// sequence number as it is on the wire, and how many bytes it has from ESP on.
+    #[inline]
+    pub(crate) fn read(&self, pkt: &Packet, l3: usize) -> Option<(u16, u32, usize)> {
+        let packet = pkt.head().get(l3..)?;
+        let id = match self.outer.info.version() {
+            Version::V4 => ipv4::Header::ref_from(packet).ok()?.id(),
+            Version::V6 => 0,
+        };
+        let esp = packet.get(self.outer.headers.len()..)?;
+        Some((id, Header::ref_from(esp).ok()?.seq(), esp.len()))
     }
 
     /// Tells whether packets that arrive with `meta` are like those of this job.
@@ -231,6 +247,12 @@ impl OpenJob {
     /// Bytes that pass through the cipher.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Tells whether it is as much work as is handed to others.
+    #[inline]
+    pub(crate) fn is_task(&self) -> bool {
+        self.bytes >= TASK
     }
 
     /// Notes that no more packets come.

@@ -130,6 +130,12 @@ impl Buf {
         self.access == Access::Exclusive
     }
 
+    /// Tells whether the data may be written as it is.
+    #[inline]
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.access == Access::Exclusive
+    }
+
     /// Tells whether the bytes belong to somebody outside this program.
     pub fn is_foreign(&self) -> bool {
         self.access == Access::Foreign

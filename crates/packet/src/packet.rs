@@ -113,6 +113,12 @@ impl Packet {
         self.head.bytes()
     }
 
+    /// Tells whether nobody else may see the data in the head, without a look at who has let go of it meanwhile.
+    #[inline]
+    pub fn owns_head(&self) -> bool {
+        self.head.is_exclusive()
+    }
+
     /// The data in the head for writing; `None` when somebody else may see it.
     #[inline]
     pub fn head_mut(&mut self) -> Option<&mut [u8]> {

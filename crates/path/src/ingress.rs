@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
+use std::vec::Drain;
 
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
@@ -29,21 +30,11 @@ pub(crate) struct Framing {
     version: Option<Version>,
     /// Whether everybody on the link got it.
     for_all: bool,
-    /// Whether what came with it is glued.
-    gro: bool,
 }
 
 impl Framing {
     /// Of a packet without a link-layer header, on its own.
-    const NONE: Self = Self { version: None, for_all: false, gro: false };
-}
-
-impl Framing {
-    /// Tells whether the packet is of the version that it says.
-    #[inline]
-    fn agrees_with(self, pkt: &Packet) -> bool {
-        self.version.is_none_or(|version| Version::of(pkt.head()) == Ok(version))
-    }
+    const NONE: Self = Self { version: None, for_all: false };
 }
 
 impl Path {
@@ -60,8 +51,7 @@ impl Path {
     /// Takes off the link-layer header, and says what it said if an IP packet is left. ARP ends here.
     fn link_layer(&mut self, turn: Turn<'_>, link: LinkId, pkt: &mut Packet) -> Result<Option<Framing>, DropReason> {
         let port = self.ports.get(link).ok_or(DropReason::LinkDown)?;
-        let gro = port.config.gro;
-        let Some(mac) = port.config.mac else { return Ok(Some(Framing { gro, ..Framing::NONE })) };
+        let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
         if !pkt.may_pull(turn.mem, eth::Header::LEN)? {
             return Err(DropReason::EthTruncated);
         }
@@ -74,8 +64,8 @@ impl Path {
         pkt.pull(eth::Header::LEN);
         match ethertype {
             EtherType::ARP => self.arp(turn, Station { link, mac }, pkt).map(|()| None),
-            EtherType::IPV4 => Ok(Some(Framing { version: Some(Version::V4), for_all, gro })),
-            EtherType::IPV6 => Ok(Some(Framing { version: Some(Version::V6), for_all, gro })),
+            EtherType::IPV4 => Ok(Some(Framing { version: Some(Version::V4), for_all })),
+            EtherType::IPV6 => Ok(Some(Framing { version: Some(Version::V6), for_all })),
             _ => Err(DropReason::EthNotForUs),
         }
     }
@@ -90,13 +80,9 @@ impl Path {
     }
 
     /// Opens ESP as long as there is some, and gives what is left to GRO.
-    #[inline]
     fn open(&mut self, turn: Turn<'_>, mut pkt: Packet, framing: Framing) {
         if pkt.meta.esp.is_some() {
             return self.receive_offloaded(turn, pkt, framing);
-        }
-        if framing.gro && !framing.for_all && self.goes_on_with(turn, &mut pkt) && framing.agrees_with(&pkt) {
-            return self.open_next(turn, pkt);
         }
         let info = match self.headers(turn, &mut pkt, framing) {
             Ok(info) => info,
@@ -108,30 +94,32 @@ impl Path {
         self.open_esp(turn, pkt, &info);
     }
 
-    /// Tells whether a packet is ESP like the one before it, so that all that was found out about that one is true of it.
+    /// Opens the packets of a burst that are ESP like the one before them, so that all that was found out about that one is
+    /// true of them. That is for links with GRO; where a capture is on, each is looked at on its own.
     #[inline]
-    fn goes_on_with(&mut self, turn: Turn<'_>, pkt: &mut Packet) -> bool {
-        if !self.ipsec.goes_on_with(pkt) {
-            return false;
-        }
-        if self.ipsec.close_here(turn.now) {
-            self.pass_opened(turn);
-            // What was inside may have been ESP as well.
-            return self.ipsec.goes_on_with(pkt);
-        }
-        true
-    }
-
-    /// Opens a packet of ESP that goes on where the one before it ended.
-    #[inline]
-    fn open_next(&mut self, turn: Turn<'_>, pkt: Packet) {
-        let v4 = Version::of(pkt.head()) == Ok(Version::V4);
-        self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
-        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
-        let Self { ipsec, gro, ports, scratch, counters, .. } = self;
-        let Some(inner) = ipsec.open_next(turn.mem, turn.now, pkt, counters) else { return };
-        if let ControlFlow::Break(pkt) = take(gro, ports, turn.mem, inner, &mut scratch.glued) {
-            self.pass(turn, pkt);
+    pub(crate) fn open_run(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Drain<'_, Packet>) {
+        let port = self.ports.get(link).filter(|port| port.config.gro && !port.tap.wire);
+        let Some(mac) = port.map(|port| port.config.mac) else { return };
+        let l3 = |pkt: &Packet| mac.map_or(Some(0), |mac| behind_ethernet(mac, pkt));
+        while let Some(pkt) = burst.as_slice().first()
+            && l3(pkt).is_some_and(|l3| self.ipsec.goes_on_with(pkt, l3))
+        {
+            if self.ipsec.close_here(turn.now) {
+                // What was inside may have been ESP as well.
+                self.pass_opened(turn);
+                continue;
+            }
+            let Self { ipsec, gro, scratch, ports, counters, .. } = self;
+            let run = ipsec.open_run(turn.mem, turn.now, burst, l3, counters, |inner| {
+                take(gro, ports, turn.mem, inner, &mut scratch.glued)
+            });
+            let Some(run) = run else { return };
+            let v4 = run.version == Version::V4;
+            self.counters.add(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, run.packets);
+            self.counters.add(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers }, run.packets);
+            if let Some(pkt) = run.broken {
+                self.pass(turn, pkt);
+            }
         }
     }
 
@@ -361,6 +349,19 @@ pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<F
     Ok(FlowKey::new(info, pkt.head()))
 }
 
+/// Where the IP header begins in a frame to `mac` alone that has no tag, and whose type is the packet's version.
+#[inline]
+fn behind_ethernet(mac: MacAddr, pkt: &Packet) -> Option<usize> {
+    let header = eth::Header::ref_from(pkt.head()).ok()?;
+    let version = match header.ethertype() {
+        EtherType::IPV4 => Version::V4,
+        EtherType::IPV6 => Version::V6,
+        _ => return None,
+    };
+    let is_whole = Version::of(pkt.head().get(eth::Header::LEN..)?) == Ok(version);
+    (is_whole && header.dst() == mac && pkt.meta.vlan.is_none()).then_some(eth::Header::LEN)
+}
+
 /// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what does not.
 #[inline]
 fn take(
@@ -377,7 +378,7 @@ fn take(
                 is_glued.then(|| gro.joint(mem, bytes, meta)).flatten()
             });
             let Some(joint) = joint else { return ControlFlow::Break(content.into_packet()) };
-            gro.join(joint, content.into_buf(), glued);
+            joint.join(content.into_buf(), glued);
         }
         Inner::Dropped(reason, link) => ports.drop(link, reason),
     }

@@ -213,12 +213,15 @@ impl Path {
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let turn = Turn { now, mem };
         burst.iter_mut().for_each(|pkt| pkt.meta.link = link);
-        for pkt in burst.drain(..) {
+        let mut burst = burst.drain(..);
+        while let Some(pkt) = burst.next() {
             self.receive(turn, link, pkt);
             if self.ipsec.has_opened() {
                 self.pass_opened(turn);
             }
+            self.open_run(turn, link, &mut burst);
         }
+        drop(burst);
         self.flush(turn);
         self.settle(turn);
     }

@@ -11,9 +11,6 @@ use super::{Crypto, Job, Task};
 use crate::open_job::{self, OpenJob};
 use crate::seal_job::SealJob;
 
-/// Bytes that make a task for others: of a burst of 64 packets there are then enough that all end at about the same time.
-const TASK: usize = 16 << 10;
-
 /// Bytes that may wait before work begins, so that what was written is still near when it is read.
 const WAITING: usize = 512 << 10;
 
@@ -82,6 +79,15 @@ impl Queue {
         }
     }
 
+    /// As [`like_last`](Self::like_last), to go on with it.
+    #[inline]
+    pub(crate) fn like_last_mut(&mut self) -> Option<&mut OpenJob> {
+        match &mut self.collecting {
+            None if self.passing.is_none() && self.opening.len() == 0 => self.last.as_mut(),
+            collecting => collecting.as_mut(),
+        }
+    }
+
     /// Keeps a job that is through, if this thread does the work, for what is like it; else what it consists of.
     pub(crate) fn keep(&mut self, done: OpenJob) {
         if self.is_here() {
@@ -122,7 +128,7 @@ impl Queue {
     /// Hands in what was collected if it is enough for others.
     #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant) {
-        if !self.is_here() && self.collecting.as_ref().is_some_and(|job| job.bytes() >= TASK) {
+        if !self.is_here() && self.collecting.as_ref().is_some_and(OpenJob::is_task) {
             self.close(now);
         }
     }

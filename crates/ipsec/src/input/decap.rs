@@ -21,24 +21,30 @@ pub(super) fn tunnel(
     inside: &mut Buf,
     next_header: Protocol,
     sum: Option<u16>,
+    untouched: &mut Option<Untouched>,
 ) -> Result<Csum, Refused> {
     let refused = (Mib::XfrmInStateModeError, DropReason::EspFormat);
-    let version = Version::of(inside.bytes()).map_err(|_| refused)?;
-    if !sa.takes(version) {
-        return Err(refused);
+    let bytes = inside.bytes();
+    let mut csum = sum.map_or(Csum::None, Csum::Complete);
+    if untouched.is_some_and(|untouched| untouched.is_like(bytes, next_header)) {
+        return Ok(csum);
     }
-    let (total, tos) = match (next_header, version) {
-        (Protocol::IPIP, Version::V4) => {
-            let header = ipv4::Header::ref_from(inside.bytes()).map_err(|_| refused)?;
-            (header.total_len(), header.tos())
+    let len = bytes.len();
+    let (version, total, tos) = match (next_header, Version::of(bytes)) {
+        (Protocol::IPIP, Ok(Version::V4)) => {
+            let header = ipv4::Header::ref_from(bytes).map_err(|_| refused)?;
+            (Version::V4, header.total_len(), header.tos())
         }
-        (Protocol::IPV6, Version::V6) => {
-            let header = ipv6::Header::ref_from(inside.bytes()).map_err(|_| refused)?;
-            (ipv6::Header::LEN + header.payload_len(), header.traffic_class())
+        (Protocol::IPV6, Ok(Version::V6)) => {
+            let header = ipv6::Header::ref_from(bytes).map_err(|_| refused)?;
+            (Version::V6, ipv6::Header::LEN + header.payload_len(), header.traffic_class())
         }
         _ => return Err(refused),
     };
-    let mut csum = sum.map_or(Csum::None, Csum::Complete);
+    if !sa.takes(version) {
+        return Err(refused);
+    }
+    *untouched = bytes.first_chunk().map(|&front| Untouched { front, next_header });
     if let Some(tos) = marked(sa, outer, tos) {
         let bytes = inside.bytes_mut().ok_or(refused)?;
         match version {
@@ -46,17 +52,44 @@ pub(super) fn tunnel(
             Version::V6 => ipv6::Header::mut_from(bytes).map_err(|_| refused)?.set_traffic_class(tos),
         }
         csum = Csum::None;
+        *untouched = None;
     }
-    if (version.header_len()..inside.len()).contains(&total) {
+    if total < len && total >= version.header_len() {
         inside.trim(total);
         csum = Csum::None;
     }
     Ok(csum)
 }
 
+/// What decides whether something about an inner packet is changed: of one for which nothing was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Untouched {
+    /// The first bytes: the version, and all of TOS or traffic class.
+    front: [u8; 2],
+    next_header: Protocol,
+}
+
+impl Untouched {
+    /// Tells whether nothing is changed about a packet either: its length has to be what it says.
+    #[inline]
+    fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
+        let Some(&[a, b, c, d, e, f]) = bytes.first_chunk() else { return false };
+        let total = match next_header {
+            Protocol::IPV6 => ipv6::Header::LEN + usize::from(u16::from_be_bytes([e, f])),
+            _ => usize::from(u16::from_be_bytes([c, d])),
+        };
+        let is_whole = total == bytes.len() && total >= ipv4::Header::LEN;
+        is_whole && [a, b] == self.front && next_header == self.next_header
+    }
+}
+
 /// The inner TOS after decapsulation, if it changes: the outer DSCP if it is to be copied; CE if the outer header has it
 /// and the inner one can carry it. A packet that cannot is let through (RFC 6040 would drop it, Linux does not).
+#[inline]
 fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
+    if !sa.flags.decap_dscp && outer.ecn() != Ecn::Ce {
+        return None;
+    }
     let mut tos = inner;
     if sa.flags.decap_dscp {
         tos = Ecn::from_tos(inner).in_tos(outer.tos);

@@ -72,7 +72,7 @@ impl Sa {
 
     /// Tells whether the next packet can go on without a closer look.
     #[inline]
-    const fn is_far_from_limits(&self) -> bool {
+    pub(crate) const fn is_far_from_limits(&self) -> bool {
         self.stats.bytes < self.next_bytes && self.stats.packets < self.next_packets
     }
 

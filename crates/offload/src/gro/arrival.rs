@@ -36,6 +36,8 @@ pub(super) struct Arrival {
     /// TCP's sequence number.
     pub(super) seq: u32,
     pub(super) flags: Flags,
+    /// The sum of the addresses and the protocol: the pseudo-header without the length.
+    pseudo: u32,
 }
 
 /// What is read of a packet.
@@ -146,6 +148,7 @@ fn parse_v4(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
         dont_fragment,
         seq: 0,
         flags: Flags::NONE,
+        pseudo: 0,
     };
     arrival.with_transport(view)
 }
@@ -185,6 +188,7 @@ fn parse_v6(view: View<'_>, with_udp: bool) -> Result<Class, Malformed> {
         dont_fragment: true,
         seq: 0,
         flags: Flags::NONE,
+        pseudo: 0,
     };
     arrival.with_transport(view)
 }
@@ -232,6 +236,11 @@ impl Arrival {
             (self.seq, self.flags) = (header.seq(), header.flags());
         }
         self.payload = (view.len - usize::from(self.end)) as u32;
+        let addresses = match self.version {
+            Version::V4 => &view.head[12..20],
+            Version::V6 => &view.head[8..40],
+        };
+        self.pseudo = checksum::sum_words(addresses) + u32::from(self.protocol.0);
         Ok(Class::Segment(self))
     }
 
@@ -268,11 +277,7 @@ impl Arrival {
             Csum::Complete(all) if self.version == Version::V4 => all.into(),
             Csum::Complete(all) => sums::sub(u32::from(all), sums::sum(&view.head[..l4])),
         };
-        let addresses = match self.version {
-            Version::V4 => checksum::sum_words(&view.head[12..20]),
-            Version::V6 => checksum::sum_words(&view.head[8..40]),
-        };
-        let pseudo = sums::add(addresses, u32::from(self.protocol.0) + (view.len - l4) as u32);
+        let pseudo = self.pseudo + (view.len - l4) as u32;
         sums::fold(sums::add(pseudo, transport)) == 0xffff
     }
 }

@@ -2,7 +2,7 @@
 
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet};
 use wire::tcp::{self, Flags};
-use wire::{Protocol, Version, ip, ipv4, ipv6, udp};
+use wire::{Protocol, Version, ip, ipv4, udp};
 
 use super::arrival::{Arrival, ENDING, LAST, View};
 use crate::gso::MAX_SEGMENTS;
@@ -58,9 +58,12 @@ impl Held {
             return None;
         }
         let ((our_ip, ours), (their_ip, theirs)) = (ours.split_at_checked(l4)?, theirs.split_at_checked(l4)?);
+        if !ip::goes_on(first.version, our_ip, their_ip, len) {
+            return None;
+        }
         let id = match first.version {
-            Version::V4 => same_ipv4(our_ip, their_ip, len).filter(|&id| self.id_goes_on(id))?,
-            Version::V6 => same_ipv6(our_ip, their_ip, len).then_some(0)?,
+            Version::V4 => Some(ipv4::Header::ref_from(their_ip).ok()?.id()).filter(|&id| self.id_goes_on(id))?,
+            Version::V6 => 0,
         };
         let flags = match first.protocol {
             Protocol::TCP => same_tcp(ours, theirs, self.next_seq)?,
@@ -194,22 +197,6 @@ pub(super) struct Step {
     flags: Flags,
 }
 
-/// The identification of the IPv4 header `theirs` of a packet of `len` bytes, if it goes on where `ours` ended but for the
-/// identification itself: length and check are right. Neither has options.
-#[inline]
-fn same_ipv4(ours: &[u8], theirs: &[u8], len: usize) -> Option<u16> {
-    let header = ipv4::Header::ref_from(theirs).ok()?;
-    let same = ip::same_headers(Version::V4, ours, theirs) && header.total_len() == len && header.check_ok();
-    same.then(|| header.id())
-}
-
-/// Tells whether the IPv6 headers of a packet of `len` bytes are the same but for the length, which has to be right.
-#[inline]
-fn same_ipv6(ours: &[u8], theirs: &[u8], len: usize) -> bool {
-    let right_len = ipv6::Header::ref_from(theirs).is_ok_and(|header| ipv6::Header::LEN + header.payload_len() == len);
-    right_len && ip::same_headers(Version::V6, ours, theirs)
-}
-
 /// The flags of the TCP header `theirs`, if it comes next, and nothing else in it differs from `ours` but the check and
 /// flags that the last one may have. Congestion Window Reduced is the first one's alone (RFC 3168 §6.1.2).
 #[inline]
@@ -217,8 +204,8 @@ fn same_tcp(ours: &[u8], theirs: &[u8], next_seq: u32) -> Option<Flags> {
     /// The bits of ports, sequence number, acknowledgment, data offset, flags and window that stay.
     const STAYS: u128 = !(0xffff_ffff << 64 | (LAST.bits() as u128 | Flags::CWR.bits() as u128) << 16);
     let ((front, rest), (their_front, their_rest)) = (ours.split_first_chunk()?, theirs.split_first_chunk()?);
-    let differ = (u128::from_be_bytes(*front) ^ u128::from_be_bytes(*their_front)) & STAYS != 0;
-    let same = !differ && same(rest.get(2..)?, their_rest.get(2..)?);
+    let same_front = ip::same_bits::<STAYS>(front, their_front);
+    let same = same_front && same(rest.get(2..)?, their_rest.get(2..)?);
     let header = tcp::Header::ref_from(theirs).ok()?;
     let is_next = header.seq() == next_seq && !header.flags().contains(Flags::CWR);
     (same && is_next).then(|| header.flags())

@@ -33,9 +33,14 @@ pub struct Config {
     pub frag_list: bool,
 }
 
-/// How a packet continues one that is held.
-#[derive(Clone, Copy, Debug)]
-pub struct Joint(Step);
+/// The place where a packet continues one that is held.
+#[derive(Debug)]
+pub struct Joint<'g> {
+    gro: &'g mut Gro,
+    bucket: usize,
+    at: usize,
+    step: Step,
+}
 
 /// The packets held by one worker for the links that it serves.
 #[derive(Debug)]
@@ -77,7 +82,7 @@ impl Gro {
     /// Says how a whole packet that is one buffer of these bytes continues the one that grew last, if it does. That is
     /// the way of most packets that come out of a tunnel: they need be no [`Packet`] for it.
     #[inline]
-    pub fn joint(&mut self, mem: &Memory, bytes: &[u8], meta: &Meta) -> Option<Joint> {
+    pub fn joint(&mut self, mem: &Memory, bytes: &[u8], meta: &Meta) -> Option<Joint<'_>> {
         let (bucket, at) = self.latest?;
         let held = self.buckets[bucket].get_mut(at)?;
         let view = View { head: bytes, len: bytes.len(), meta };
@@ -86,19 +91,7 @@ impl Gro {
             && held.has_slots(1)
             && held.first.check_ok(view, |l4| checksum::sum(&bytes[l4..]))
             && held.own_headers(mem);
-        joins.then_some(Joint(step))
-    }
-
-    /// Merges the buffer that `joint` was found for with the packet that it continues.
-    ///
-    /// # Panics
-    /// When something else has come in between.
-    #[inline]
-    pub fn join(&mut self, joint: Joint, buf: Buf, out: &mut Vec<Packet>) {
-        let (bucket, at) = self.latest.expect("the one that was asked about");
-        if !self.buckets[bucket][at].merge_buf(buf, joint.0) {
-            out.push(self.let_go(bucket, at));
-        }
+        joins.then_some(Joint { gro: self, bucket, at, step })
     }
 
     /// Lets go of one packet.
@@ -165,5 +158,16 @@ impl Gro {
             self.held -= out.len() - before;
         }
         self.latest = None;
+    }
+}
+
+impl Joint<'_> {
+    /// Merges the buffer of the packet that this was found for with the one that it continues.
+    #[inline]
+    pub fn join(self, buf: Buf, out: &mut Vec<Packet>) {
+        let Self { gro, bucket, at, step } = self;
+        if !gro.buckets[bucket][at].merge_buf(buf, step) {
+            out.push(gro.let_go(bucket, at));
+        }
     }
 }

@@ -32,7 +32,7 @@ fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> O
     }
     let Some(joint) = gro.joint(mem, packet.head(), &packet.meta) else { return Some(packet) };
     let (buf, ..) = packet.into_parts();
-    gro.join(joint, buf, out);
+    joint.join(buf, out);
     None
 }
 
