@@ -8,7 +8,7 @@ use offload::checksum;
 use packet::{Buf, Csum, Cut, Meta, Packet};
 use wire::esp::{Header, Trailer};
 use wire::ip::{self, Info};
-use wire::{Protocol, Spi, Version, ipv4};
+use wire::{Pattern, Protocol, Spi, Version, ipv4};
 
 use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
@@ -33,6 +33,8 @@ pub(crate) struct OpenJob {
     /// Whether its packets are such as may be [looked at quickly](Self::goes_on_with).
     is_easy: bool,
     pub(crate) outer: Outer,
+    /// What the headers of others are compared with.
+    pattern: Box<Pattern>,
     /// In the order in which they came until there are no more to come, and then the other way round: they are taken
     /// from the end.
     segments: Vec<Segment>,
@@ -81,12 +83,6 @@ impl Outer {
         let at = self.info.header_len;
         let port = self.headers.get(at..at + 2).filter(|_| self.is_udp)?;
         Some(SocketAddr::new(self.info.src, u16::from_be_bytes([port[0], port[1]])))
-    }
-
-    /// Tells whether other headers differ from these in length, identification and the checksum over them alone.
-    #[inline]
-    fn is_like(&self, headers: &[u8]) -> bool {
-        ip::same_headers(self.info.version(), &self.headers, headers)
     }
 }
 
@@ -138,6 +134,7 @@ pub(crate) struct Piece {
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
     headers: Vec<u8>,
+    pattern: Box<Pattern>,
     segments: Vec<Segment>,
     bufs: Vec<Buf>,
     scratch: Vec<u8>,
@@ -150,9 +147,10 @@ impl OpenJob {
         let mut sec_path = meta.sec_path.clone();
         sec_path.push(sa.id());
         let meta = Meta { link, mark: sa.output_mark.set_on(mark), sec_path, ..Meta::default() };
-        let Storage { headers: mut kept, segments, bufs, scratch } = storage;
+        let Storage { headers: mut kept, mut pattern, segments, bufs, scratch } = storage;
         kept.clear();
         kept.extend_from_slice(headers);
+        pattern.set(headers).free_ip(info.version());
         Self {
             sa: sa.id(),
             spi: sa.spi,
@@ -169,6 +167,7 @@ impl OpenJob {
             untouched: None,
             is_easy: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
             outer: Outer { info, headers: kept, is_udp, meta },
+            pattern,
             segments,
             bufs,
             left: 0,
@@ -182,7 +181,8 @@ impl OpenJob {
     /// and the checksum over them differ. UDP's length would have to as well, so a packet in UDP cannot.
     #[inline]
     pub(crate) fn is_for(&self, sa: SaId, headers: &[u8], meta: &Meta) -> bool {
-        self.sa == sa && !self.outer.is_udp && self.outer.is_like(headers) && self.takes(meta)
+        let same = self.outer.headers.len() == headers.len() && self.pattern.matches(headers);
+        self.sa == sa && !self.outer.is_udp && same && self.takes(meta)
     }
 
     /// Tells whether `pkt`, whose IP header begins at `l3`, is whole, of this job's SA, and as easily opened as those before
@@ -191,12 +191,12 @@ impl OpenJob {
     pub(crate) fn goes_on_with(&self, pkt: &Packet, l3: usize) -> bool {
         let headers_len = self.outer.headers.len();
         let Some(packet) = pkt.head().get(l3..) else { return false };
-        let Some((headers, esp)) = packet.split_at_checked(headers_len) else { return false };
         self.is_easy
             && pkt.is_linear()
-            && esp.len() >= self.opening.shortest
-            && esp.first_chunk() == Some(&self.spi.0.to_be_bytes())
-            && ip::goes_on(self.outer.info.version(), &self.outer.headers, headers, packet.len())
+            && packet.len() >= headers_len + self.opening.shortest
+            && self.pattern.matches(packet)
+            && packet.get(headers_len..headers_len + size_of::<Spi>()) == Some(&self.spi.0.to_be_bytes())
+            && self.pattern.is_right(self.outer.info.version(), packet, packet.len())
             && self.takes(&pkt.meta)
             && pkt.meta.cut == Cut::Whole
             && !matches!(pkt.meta.csum, Csum::Partial { .. })
@@ -326,9 +326,9 @@ impl OpenJob {
 
     /// Gives back the lists.
     pub(crate) fn into_storage(self) -> Storage {
-        let Self { outer, segments, mut bufs, scratch, .. } = self;
+        let Self { outer, pattern, segments, mut bufs, scratch, .. } = self;
         bufs.clear();
-        Storage { headers: outer.headers, segments, bufs, scratch }
+        Storage { headers: outer.headers, pattern, segments, bufs, scratch }
     }
 }
 

@@ -244,8 +244,10 @@ impl Packet {
     /// When it has.
     #[inline]
     pub fn into_head(self) -> Buf {
-        assert!(self.is_linear(), "bytes outside the head");
-        self.head
+        let Self { head, frags, frag_list, data_len, .. } = self;
+        assert!(data_len == 0, "bytes outside the head");
+        drop((frags, frag_list));
+        head
     }
 
     /// Head and slots, without the children's.

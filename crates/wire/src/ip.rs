@@ -128,68 +128,6 @@ pub fn is_plain_tcp(packet: &[u8]) -> bool {
     }
 }
 
-/// Tells whether two packets' IP headers of that version, with options and extension headers, are the same but for what
-/// differs from packet to packet of one flow: the length, and IPv4's identification and checksum.
-#[inline]
-pub fn same_headers(version: Version, ours: &[u8], theirs: &[u8]) -> bool {
-    match version {
-        Version::V4 => match (ours.split_first_chunk(), theirs.split_first_chunk()) {
-            (Some((front, rest)), Some((their_front, their_rest))) => {
-                /// The bits of the first 16 bytes that stay.
-                const STAYS: u128 = !0x0000_ffff_ffff_0000_0000_ffff_0000_0000;
-                // The destination, which is all the rest of nearly every header, takes no call.
-                let same_rest = match (rest.as_array::<4>(), their_rest.as_array::<4>()) {
-                    (Some(dst), Some(their_dst)) => dst == their_dst,
-                    _ => rest == their_rest,
-                };
-                same_bits::<STAYS>(front, their_front) && same_rest
-            }
-            _ => false,
-        },
-        Version::V6 => match (ours.split_first_chunk(), theirs.split_first_chunk()) {
-            (Some((front, rest)), Some((their_front, their_rest))) => {
-                /// The bits of the first 16 bytes that stay.
-                const STAYS: u128 = !0x0000_0000_ffff_0000_0000_0000_0000_0000;
-                let same_rest = match (rest.as_array::<24>(), their_rest.as_array::<24>()) {
-                    (Some(rest), Some(their_rest)) => rest == their_rest,
-                    _ => rest.len() >= 24 && rest == their_rest,
-                };
-                same_bits::<STAYS>(front, their_front) && same_rest
-            }
-            _ => false,
-        },
-    }
-}
-
-/// Tells whether `theirs` are the IP headers of another packet, of `len` bytes, of the flow that `ours` are of, whose
-/// checksum is right: they are [the same](same_headers), and of what may differ length and checksum are as they have to
-/// be.
-#[inline]
-pub fn goes_on(version: Version, ours: &[u8], theirs: &[u8], len: usize) -> bool {
-    /// The sum of what differs (RFC 1624 §2), in whatever byte order.
-    fn varying(header: &ipv4::Header) -> i32 {
-        let word = |at: usize| i32::from(u16::from_ne_bytes([header.as_bytes()[at], header.as_bytes()[at + 1]]));
-        word(2) + word(4) + word(10)
-    }
-    let right = match version {
-        Version::V4 => match (ipv4::Header::ref_from(ours), ipv4::Header::ref_from(theirs)) {
-            (Ok(ours), Ok(theirs)) => theirs.total_len() == len && (varying(theirs) - varying(ours)) % 0xffff == 0,
-            _ => false,
-        },
-        Version::V6 => {
-            ipv6::Header::ref_from(theirs).is_ok_and(|header| ipv6::Header::LEN + header.payload_len() == len)
-        }
-    };
-    right && same_headers(version, ours, theirs)
-}
-
-/// Tells whether the bits of `STAYS`, the first byte the highest, are the same.
-#[inline]
-pub fn same_bits<const STAYS: u128>(ours: &[u8; 16], theirs: &[u8; 16]) -> bool {
-    let stays = const { u128::from_ne_bytes(STAYS.to_be_bytes()) };
-    (u128::from_ne_bytes(*ours) ^ u128::from_ne_bytes(*theirs)) & stays == 0
-}
-
 impl Info {
     /// Looks at a packet of `packet_len` bytes, of which `head` holds at least the headers. Checks version, lengths,
     /// the IPv4 header checksum (RFC 1812 §5.2.2) and the chain of IPv6 extension headers.
@@ -302,7 +240,6 @@ mod tests {
     use std::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
-    use crate::checksum;
     use crate::{FragOffset, ext, frag};
 
     const V4: (Ipv4Addr, Ipv4Addr) = (Ipv4Addr::new(10, 1, 0, 2), Ipv4Addr::new(10, 2, 0, 2));
@@ -417,73 +354,5 @@ mod tests {
                 assert_eq!((got >> 2, Ecn::from_tos(got)), (tos >> 2, ecn));
             }
         }
-    }
-
-    #[test]
-    fn headers_are_the_same_whatever_their_length_identification_and_check() {
-        let v4: Vec<u8> = [0x45].into_iter().chain(1..20).collect();
-        let v6: Vec<u8> = [0x60].into_iter().chain(1..40).collect();
-        let options = |header: &[u8], n: usize| [header, &vec![7; n]].concat();
-        let headers = [
-            (Version::V4, v4.clone(), vec![2, 3, 4, 5, 10, 11]),
-            (Version::V4, options(&v4, 8), vec![2, 3, 4, 5, 10, 11]),
-            (Version::V6, v6.clone(), vec![4, 5]),
-            (Version::V6, options(&v6, 8), vec![4, 5]),
-        ];
-        for (version, ours, free) in headers {
-            assert!(same_headers(version, &ours, &ours));
-            assert!(!same_headers(version, &ours, &options(&ours, 4)), "longer");
-            for bit in 0..8 * ours.len() {
-                let mut theirs = ours.clone();
-                theirs[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(same_headers(version, &ours, &theirs), free.contains(&(bit / 8)), "{version}, bit {bit}");
-            }
-            assert!(!same_headers(version, &ours[..10], &ours[..10]), "no whole header");
-        }
-    }
-
-    #[test]
-    fn a_packet_of_a_flow_has_the_length_and_the_checksum_that_it_says() {
-        let ours = v4_header(60, 7);
-        assert!(checksum::sum(&ours) == 0xffff);
-        for (len, id) in [(60, 7), (60, 8), (1500, 7), (20, 0xffff), (0xffff, 0)] {
-            let theirs = v4_header(len, id);
-            assert!(goes_on(Version::V4, &ours, &theirs, len.into()), "{len}, {id}");
-            assert!(!goes_on(Version::V4, &ours, &theirs, usize::from(len) + 1), "{len}, {id}");
-            for bit in 0..8 * theirs.len() {
-                let mut theirs = theirs;
-                theirs[bit / 8] ^= 1 << (bit % 8);
-                let says = usize::from(u16::from_be_bytes([theirs[2], theirs[3]]));
-                assert!(!goes_on(Version::V4, &ours, &theirs, says), "{len}, {id}, bit {bit}");
-            }
-        }
-        let v6: Vec<u8> = [0x60, 1, 2, 3, 0, 60].into_iter().chain(6..40).collect();
-        let mut longer = v6.clone();
-        longer[4..6].copy_from_slice(&1000_u16.to_be_bytes());
-        assert!(goes_on(Version::V6, &v6, &longer, 1040) && !goes_on(Version::V6, &v6, &longer, 1000));
-        assert!(!goes_on(Version::V6, &v6, &longer[..39], 1040));
-    }
-
-    /// Every word of the three that differ counts, and both zeros of ones' complement are one.
-    #[test]
-    fn checksums_are_right_as_over_the_whole_header() {
-        let ours = v4_header(1500, 1);
-        for id in (0..=u16::MAX).step_by(251) {
-            for check in (0..=u16::MAX).step_by(257).chain([0xfffe]) {
-                let mut theirs = v4_header(1500, id);
-                theirs[10..12].copy_from_slice(&check.to_be_bytes());
-                let want = checksum::sum(&theirs) == 0xffff;
-                assert_eq!(goes_on(Version::V4, &ours, &theirs, 1500), want, "{id:#x}, {check:#x}");
-            }
-        }
-    }
-
-    fn v4_header(len: u16, id: u16) -> [u8; 20] {
-        let mut header = [0x45, 3, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 1, 0, 1, 10, 2, 0, 9];
-        header[2..4].copy_from_slice(&len.to_be_bytes());
-        header[4..6].copy_from_slice(&id.to_be_bytes());
-        let check = checksum::finish(checksum::sum(&header));
-        header[10..12].copy_from_slice(&check.to_be_bytes());
-        header
     }
 }

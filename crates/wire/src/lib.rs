@@ -92,6 +92,7 @@ pub mod udp;
 pub mod vlan;
 
 mod malformed;
+mod pattern;
 mod protocol;
 mod quote;
 
@@ -101,5 +102,6 @@ pub use flow::FlowKey;
 pub use frag::{FragInfo, FragOffset};
 pub use ip::{Ecn, Version};
 pub use malformed::Malformed;
+pub use pattern::Pattern;
 pub use protocol::Protocol;
 pub use quote::Quote;

@@ -15,6 +15,12 @@ pub use options::{Opt, Options};
 /// Where the checksum is: `csum_offset` of a partial checksum.
 pub const CHECK_AT: usize = 16;
 
+/// Where in a TCP header the sequence number is.
+pub const SEQ_AT: usize = 4;
+
+/// Where in a TCP header the two bytes are that end with the flags.
+pub const FLAGS_AT: usize = 12;
+
 /// The most bytes that the data offset can say: 15 words.
 pub const MAX_HEADER_LEN: usize = 60;
 

@@ -8,6 +8,9 @@ use crate::Malformed;
 /// Where the checksum is: `csum_offset` of a partial checksum.
 pub const CHECK_AT: usize = 6;
 
+/// Where in a UDP header the length is.
+pub const LEN_AT: usize = 4;
+
 /// Ports, length, checksum.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]

@@ -2,8 +2,9 @@
 
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet};
 use wire::tcp::{self, Flags};
-use wire::{Protocol, Version, ip, ipv4, udp};
+use wire::{Pattern, Protocol, Version, ipv4, udp};
 
+use super::Spare;
 use super::arrival::{Arrival, ENDING, LAST, View};
 use crate::gso::MAX_SEGMENTS;
 use crate::headers::Headers;
@@ -31,45 +32,73 @@ pub(super) struct Held {
     fixed_id: bool,
     /// FIN and PSH, if the last one had them.
     last_flags: Flags,
+    /// What the headers of others are compared with, once there are others.
+    pattern: Option<Box<Pattern>>,
 }
 
 impl Held {
     pub(super) fn new(packet: Packet, first: Arrival) -> Self {
         let next_seq = first.seq.wrapping_add(first.payload);
-        Self { packet, first, next_seq, count: 1, fixed_id: false, last_flags: Flags::NONE }
+        Self { packet, first, next_seq, count: 1, fixed_id: false, last_flags: Flags::NONE, pattern: None }
+    }
+
+    /// Prepares to be compared with others. Which patterns nobody uses is in `spare`.
+    #[inline]
+    pub(super) fn look(&mut self, spare: &mut Spare) {
+        if self.pattern.is_none() {
+            self.make_pattern(spare);
+        }
+    }
+
+    fn make_pattern(&mut self, spare: &mut Spare) {
+        let Arrival { version, protocol, l4, end, .. } = self.first;
+        let l4 = usize::from(l4);
+        let mut pattern = spare.pop().unwrap_or_default();
+        pattern.set(self.packet.head().get(..end.into()).unwrap_or_default()).free_ip(version);
+        if protocol == Protocol::TCP {
+            let flags = LAST.bits() | Flags::CWR.bits();
+            pattern.free(l4 + tcp::SEQ_AT, &[0xff; 4]).free(l4 + tcp::FLAGS_AT, &flags.to_be_bytes());
+            pattern.free(l4 + tcp::CHECK_AT, &[0xff; 2]);
+        } else {
+            pattern.free(l4 + udp::LEN_AT, &[0xff; 2]).free(l4 + udp::CHECK_AT, &[0xff; 2]);
+        }
+        self.pattern = Some(pattern);
     }
 
     /// How a packet continues this one, if it does: it came by the same link and SAs, its headers are those of the first
     /// but for what changes from segment to segment, and that is as it has to be. Its transport check is not looked at.
+    /// [Prepared](Self::look).
     #[inline]
     pub(super) fn continued_by(&self, view: View<'_>) -> Option<Step> {
         let Self { first, packet, .. } = self;
+        let pattern = self.pattern.as_deref()?;
         let View { head, len, meta } = view;
+        let same_way = packet.meta.link == meta.link
+            && packet.meta.vlan == meta.vlan
+            && packet.meta.sec_path.as_slice() == meta.sec_path.as_slice();
+        if !(same_way && pattern.matches(head) && pattern.is_right(first.version, head, len)) {
+            return None;
+        }
         let (l4, end) = (usize::from(first.l4), usize::from(first.end));
-        let (ours, theirs) = (packet.head().get(..end)?, head.get(..end)?);
         let payload = (len - end) as u32;
         let fits = payload.wrapping_sub(1) < first.payload
             && packet.len() + payload as usize <= MAX_LEN
             && usize::from(self.count) < MAX_SEGMENTS;
-        let same_way = packet.meta.link == meta.link
-            && packet.meta.vlan == meta.vlan
-            && packet.meta.sec_path.as_slice() == meta.sec_path.as_slice();
-        if !fits || !same_way {
-            return None;
-        }
-        let ((our_ip, ours), (their_ip, theirs)) = (ours.split_at_checked(l4)?, theirs.split_at_checked(l4)?);
-        if !ip::goes_on(first.version, our_ip, their_ip, len) {
-            return None;
-        }
         let id = match first.version {
-            Version::V4 => Some(ipv4::Header::ref_from(their_ip).ok()?.id()).filter(|&id| self.id_goes_on(id))?,
+            Version::V4 => Some(ipv4::Header::ref_from(head).ok()?.id()).filter(|&id| self.id_goes_on(id))?,
             Version::V6 => 0,
         };
-        let flags = match first.protocol {
-            Protocol::TCP => same_tcp(ours, theirs, self.next_seq)?,
-            _ => same_udp(ours, theirs, len - l4).then_some(Flags::NONE)?,
+        let transport = head.get(l4..)?;
+        let flags = if first.protocol == Protocol::TCP {
+            let header = tcp::Header::ref_from(transport).ok()?;
+            // Congestion Window Reduced is the first one's alone (RFC 3168 §6.1.2).
+            let is_next = header.seq() == self.next_seq && !header.flags().contains(Flags::CWR);
+            is_next.then(|| header.flags())?
+        } else {
+            let header = udp::Header::ref_from(transport).ok()?;
+            (header.len() == len - l4 && header.check() != 0).then_some(Flags::NONE)?
         };
-        Some(Step { payload, id, flags })
+        fits.then_some(Step { payload, id, flags })
     }
 
     /// IPv4 identifications either count up or, under DF, stay the same (Linux `inet_gro_flush`).
@@ -158,7 +187,8 @@ impl Held {
 
     /// The packet as the stack gets it: alone as it came, or fat.
     #[inline]
-    pub(super) fn finish(mut self) -> Packet {
+    pub(super) fn finish(mut self, spare: &mut Spare) -> Packet {
+        spare.extend(self.pattern.take());
         if self.count > 1 {
             self.fatten();
         }
@@ -195,37 +225,4 @@ pub(super) struct Step {
     /// IPv4's identification.
     id: u16,
     flags: Flags,
-}
-
-/// The flags of the TCP header `theirs`, if it comes next, and nothing else in it differs from `ours` but the check and
-/// flags that the last one may have. Congestion Window Reduced is the first one's alone (RFC 3168 §6.1.2).
-#[inline]
-fn same_tcp(ours: &[u8], theirs: &[u8], next_seq: u32) -> Option<Flags> {
-    /// The bits of ports, sequence number, acknowledgment, data offset, flags and window that stay.
-    const STAYS: u128 = !(0xffff_ffff << 64 | (LAST.bits() as u128 | Flags::CWR.bits() as u128) << 16);
-    let ((front, rest), (their_front, their_rest)) = (ours.split_first_chunk()?, theirs.split_first_chunk()?);
-    let same_front = ip::same_bits::<STAYS>(front, their_front);
-    let same = same_front && same(rest.get(2..)?, their_rest.get(2..)?);
-    let header = tcp::Header::ref_from(theirs).ok()?;
-    let is_next = header.seq() == next_seq && !header.flags().contains(Flags::CWR);
-    (same && is_next).then(|| header.flags())
-}
-
-/// Tells whether the UDP header `theirs`, in front of which are `len` bytes with it, is of the same ports, has the right
-/// length, and a check.
-#[inline]
-fn same_udp(ours: &[u8], theirs: &[u8], len: usize) -> bool {
-    let header = udp::Header::ref_from(theirs);
-    ours.first_chunk::<4>() == theirs.first_chunk() && header.is_ok_and(|udp| udp.len() == len && udp.check() != 0)
-}
-
-/// Whether two stretches of headers are equal. An urgent pointer alone or with options of time stamps, by far the most
-/// frequent, takes no call.
-#[inline]
-fn same(a: &[u8], b: &[u8]) -> bool {
-    match (a.len(), a.as_array::<14>(), b.as_array::<14>()) {
-        (_, Some(a), Some(b)) => a == b,
-        (2, ..) => a.first_chunk::<2>() == b.first_chunk() && b.len() == 2,
-        _ => a == b,
-    }
 }

@@ -12,6 +12,7 @@ mod arrival;
 mod held;
 
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
+use wire::Pattern;
 
 use self::arrival::{Arrival, Class, View};
 use self::held::{Held, Step};
@@ -33,6 +34,10 @@ pub struct Config {
     pub frag_list: bool,
 }
 
+/// Patterns that nobody uses, each where it was made: it is large.
+#[expect(clippy::vec_box, reason = "what moves is the box")]
+type Spare = Vec<Box<Pattern>>;
+
 /// The place where a packet continues one that is held.
 #[derive(Debug)]
 pub struct Joint<'g> {
@@ -51,12 +56,15 @@ pub struct Gro {
     held: usize,
     /// The bucket and the place in it of the one that grew last.
     latest: Option<(usize, usize)>,
+    /// Patterns for those that will be held.
+    spare: Spare,
 }
 
 impl Gro {
     /// Holds nothing yet.
     pub fn new(config: Config) -> Self {
-        Self { config, buckets: std::array::from_fn(|_| Vec::with_capacity(PER_BUCKET)), held: 0, latest: None }
+        let buckets = std::array::from_fn(|_| Vec::with_capacity(PER_BUCKET));
+        Self { config, buckets, held: 0, latest: None, spare: Vec::new() }
     }
 
     /// How many packets are held.
@@ -85,11 +93,12 @@ impl Gro {
     pub fn joint(&mut self, mem: &Memory, bytes: &[u8], meta: &Meta) -> Option<Joint<'_>> {
         let (bucket, at) = self.latest?;
         let held = self.buckets[bucket].get_mut(at)?;
+        held.look(&mut self.spare);
         let view = View { head: bytes, len: bytes.len(), meta };
         let step = held.continued_by(view)?;
         let joins = meta.cut == Cut::Whole
             && held.has_slots(1)
-            && held.first.check_ok(view, |l4| checksum::sum(&bytes[l4..]))
+            && held.first.check_ok(view, |l4| sum_from(bytes, l4))
             && held.own_headers(mem);
         joins.then_some(Joint { gro: self, bucket, at, step })
     }
@@ -98,7 +107,7 @@ impl Gro {
     fn let_go(&mut self, bucket: usize, at: usize) -> Packet {
         self.held -= 1;
         self.latest = None;
-        self.buckets[bucket].remove(at).finish()
+        self.buckets[bucket].remove(at).finish(&mut self.spare)
     }
 
     #[inline]
@@ -107,6 +116,7 @@ impl Gro {
         let check_ok = |pkt: &Packet| arrival.check_ok(View::of(pkt), |l4| checksum::sum_of(pkt, l4, pkt.len()));
         if let Some(at) = self.buckets[bucket].iter().position(|held| held.first.flow == arrival.flow) {
             let held = &mut self.buckets[bucket][at];
+            held.look(&mut self.spare);
             let step = held.continued_by(View::of(&pkt)).filter(|_| {
                 let has_slots = self.config.frag_list || held.has_slots_for(&pkt);
                 pkt.meta.cut == Cut::Whole && has_slots && check_ok(&pkt)
@@ -142,7 +152,7 @@ impl Gro {
     pub fn flush(&mut self, out: &mut Vec<Packet>) {
         if self.held > 0 {
             for bucket in &mut self.buckets {
-                out.extend(bucket.drain(..).map(Held::finish));
+                out.extend(bucket.drain(..).map(|held| held.finish(&mut self.spare)));
             }
             (self.held, self.latest) = (0, None);
         }
@@ -154,7 +164,7 @@ impl Gro {
         for bucket in self.buckets.iter_mut().filter(|bucket| !bucket.is_empty()) {
             let gone = bucket.extract_if(.., |held| held.first.flow.has_addresses_of(head));
             let before = out.len();
-            out.extend(gone.map(Held::finish));
+            out.extend(gone.map(|held| held.finish(&mut self.spare)));
             self.held -= out.len() - before;
         }
         self.latest = None;
@@ -170,4 +180,10 @@ impl Joint<'_> {
             out.push(gro.let_go(bucket, at));
         }
     }
+}
+
+/// The sum of the bytes from `l4` on, out of the way of those of which it is known.
+#[inline(never)]
+fn sum_from(bytes: &[u8], l4: usize) -> u32 {
+    checksum::sum(&bytes[l4..])
 }
