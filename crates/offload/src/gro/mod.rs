@@ -35,7 +35,6 @@ pub struct Config {
 }
 
 /// Patterns that nobody uses, each where it was made: it is large.
-#[expect(clippy::vec_box, reason = "what moves is the box")]
 type Spare = Vec<Box<Pattern>>;
 
 /// The place where a packet continues one that is held.
