@@ -8,9 +8,12 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use base::LinkId;
 use control::event::Event;
-use control::netlink::rtnl::{Delta, LinkNow};
+use control::model::LinkKind;
+use control::netlink::rtnl::{Delta, LinkNow, NeighbourNow};
 use control::{Shown, What};
+use link::Link;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::node::Plan;
@@ -24,6 +27,12 @@ pub(crate) enum Command {
     Show(What, Sender<Shown>),
     /// Tell how the links are.
     Links(Sender<Vec<LinkNow>>),
+    /// Change one link.
+    Link(LinkId, LinkChange, Sender<Result<(), String>>),
+    /// Tell who the neighbours are.
+    Neighbours(Sender<Vec<NeighbourNow>>),
+    /// Have a neighbour known as this says.
+    SetNeighbour(NeighbourNow, Sender<()>),
     /// Become this, as a whole; or say why not, and stay as it is.
     Apply(Box<Plan>, Sender<Result<(), String>>),
     /// Copy a link's packets to `sink` until its other end is gone.
@@ -32,6 +41,18 @@ pub(crate) enum Command {
     Monitor { sink: SyncSender<Event>, reply: Sender<()> },
     /// End.
     Stop,
+}
+
+/// What is to become of a link.
+pub(crate) enum LinkChange {
+    /// It comes, and is down.
+    Open(Box<dyn Link>, LinkKind),
+    /// It goes.
+    Close,
+    /// It gets another MTU.
+    Mtu(u16),
+    /// It is set up, or down.
+    Up(bool),
 }
 
 /// What a capture's file has to say about its link.

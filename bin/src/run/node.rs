@@ -179,7 +179,8 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     }
 }
 
-fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
+/// Opens a link of the host.
+pub(crate) fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
     let kind = match &config.kind {
         LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
         LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },

@@ -15,7 +15,7 @@ use link::{Layer, Link, Sent};
 use packet::{Memory, Packet};
 use path::{Path, PortConfig, TapPoints};
 
-use super::command::{CaptureLink, Command, Frame, Inbox};
+use super::command::{CaptureLink, Command, Frame, Inbox, LinkChange};
 use super::ike::IkeSocket;
 use super::monitor::Monitors;
 use super::netlink;
@@ -35,7 +35,9 @@ pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
     /// What it was opened from.
     pub(crate) kind: LinkKind,
-    /// Why it is not read and written, if it is not.
+    /// Whether the operator wants it to be.
+    pub(crate) admin_up: bool,
+    /// Why it is not read and written, if it failed.
     pub(crate) down: Option<Down>,
     /// Whether it took no more, and epoll will tell when it does.
     full: bool,
@@ -186,6 +188,14 @@ impl Worker {
                 Command::Stop => return false,
                 Command::Show(what, reply) => drop(reply.send(show(self, what))),
                 Command::Links(reply) => drop(reply.send(links(self))),
+                Command::Link(id, change, reply) => drop(reply.send(self.change_link(id, change))),
+                Command::Neighbours(reply) => drop(reply.send(netlink::neighbours(&self.path.neighbours))),
+                Command::SetNeighbour(wanted, reply) => {
+                    if let Some((link, addr, known)) = netlink::known(&wanted) {
+                        self.path.set_neighbour(self.clock.now(), &self.mem, link, addr, known);
+                    }
+                    let _ = reply.send(());
+                }
                 Command::Apply(plan, reply) => drop(reply.send(self.apply(*plan))),
                 Command::Monitor { sink, reply } => {
                     self.monitors.add(&mut self.path.ipsec, sink);
@@ -215,31 +225,14 @@ impl Worker {
         }
         self.path.set_ike(plan.ike);
         let now = self.clock.now();
-        for id in plan.removed {
-            self.path.remove_port(now, &self.mem, id);
-            self.captures.retain(|capture| capture.link != id);
-            if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
-                && slot.down.is_none()
-            {
-                self.poller.remove(&*slot.link);
-            }
-        }
+        plan.removed.into_iter().for_each(|id| self.close(now, id));
         for (id, link, kind) in plan.opened {
-            let at = id.0 as usize;
-            if self.slots.len() <= at {
-                self.slots.resize_with(at + 1, || None);
-            }
-            self.poller.add(id, &*link);
-            self.slots[at] = Some(Slot { link, kind, down: None, full: false });
+            self.open(id, link, kind);
         }
-        for (id, gro) in plan.ports {
-            let Some(Some(Slot { link, .. })) = self.slots.get(id.0 as usize) else { continue };
-            let mac = match link.layer() {
-                Layer::Ethernet(mac) => Some(mac),
-                Layer::Ip => None,
-            };
-            let (name, mtu, features) = (link.name().to_owned(), link.mtu(), link.features());
-            self.path.set_port(id, PortConfig { name, mac, mtu, features, gro });
+        plan.ports.into_iter().for_each(|(id, gro)| self.set_port(id, gro));
+        // What a file says is up.
+        for at in 0..self.slots.len() {
+            self.set_admin_up(now, LinkId(at as u32), true);
         }
         if let Some(fib) = plan.fib {
             self.path.fib.replace(fib);
@@ -253,6 +246,73 @@ impl Worker {
         }
         self.config = plan.config;
         Ok(())
+    }
+
+    /// Changes one link, or says why not.
+    fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
+        let now = self.clock.now();
+        match change {
+            LinkChange::Open(link, kind) => {
+                self.open(id, link, kind);
+                self.set_port(id, true);
+                self.set_admin_up(now, id, false);
+            }
+            LinkChange::Close => self.close(now, id),
+            LinkChange::Mtu(mtu) => {
+                self.set_mtus(&[(id, Some(mtu))])?;
+                let gro = self.path.ports.get(id).is_some_and(|port| port.config.gro);
+                self.set_port(id, gro);
+            }
+            LinkChange::Up(up) => self.set_admin_up(now, id, up),
+        }
+        Ok(())
+    }
+
+    fn open(&mut self, id: LinkId, link: Box<dyn Link>, kind: LinkKind) {
+        let at = id.0 as usize;
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        self.poller.add(id, &*link);
+        self.slots[at] = Some(Slot { link, kind, admin_up: true, down: None, full: false });
+    }
+
+    fn close(&mut self, now: Instant, id: LinkId) {
+        self.path.remove_port(now, &self.mem, id);
+        self.captures.retain(|capture| capture.link != id);
+        if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
+            && slot.down.is_none()
+            && slot.admin_up
+        {
+            self.poller.remove(&*slot.link);
+        }
+    }
+
+    /// Has the path know of a link as it is.
+    fn set_port(&mut self, id: LinkId, gro: bool) {
+        let Some(Some(Slot { link, .. })) = self.slots.get(id.0 as usize) else { return };
+        let mac = match link.layer() {
+            Layer::Ethernet(mac) => Some(mac),
+            Layer::Ip => None,
+        };
+        let (name, mtu, features) = (link.name().to_owned(), link.mtu(), link.features());
+        self.path.set_port(id, PortConfig { name, mac, mtu, features, gro });
+    }
+
+    /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried again when it is set up.
+    fn set_admin_up(&mut self, now: Instant, id: LinkId, up: bool) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if std::mem::replace(&mut slot.admin_up, up) == up {
+            return;
+        }
+        slot.full = false;
+        if slot.down.take().is_none() && !up {
+            self.poller.remove(&*slot.link);
+        }
+        if up {
+            self.poller.add(id, &*slot.link);
+        }
+        self.path.set_up(now, &self.mem, id, up);
     }
 
     /// Gives links another MTU: all of them, or none and why.
@@ -307,7 +367,7 @@ impl Worker {
     /// Receives one burst from a link and runs it through the path. Tells whether there may be more.
     fn serve(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
-        if slot.down.is_some() {
+        if slot.down.is_some() || !slot.admin_up {
             return false;
         }
         let received = slot.link.recv(&self.mem, &mut self.burst);
@@ -337,7 +397,7 @@ impl Worker {
     fn send(&mut self, now: Instant, id: LinkId) {
         let Self { slots, path, mem, poller, .. } = self;
         let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
-        if slot.full || slot.down.is_some() {
+        if slot.full || slot.down.is_some() || !slot.admin_up {
             return;
         }
         loop {

@@ -142,6 +142,19 @@ pub enum Heard {
     },
 }
 
+/// What the operator says of a neighbour (`ip neigh … nud`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Known {
+    /// It has this link-layer address, whatever is heard.
+    Permanent(MacAddr),
+    /// It has this one, as if it had answered.
+    Reachable(MacAddr),
+    /// It has this one, or had it.
+    Stale(MacAddr),
+    /// It is to be forgotten.
+    Nothing,
+}
+
 /// A neighbour as it is shown.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Neighbour {
@@ -196,9 +209,10 @@ impl Neighbours {
         let key = (link, next_hop);
         match self.entries.get_mut(&key) {
             Some(state) => match *state {
-                State::Reachable { mac, .. } | State::Delay { mac, .. } | State::Probe { mac, .. } => {
-                    Resolution::Send(mac, packet)
-                }
+                State::Reachable { mac, .. }
+                | State::Delay { mac, .. }
+                | State::Probe { mac, .. }
+                | State::Permanent { mac } => Resolution::Send(mac, packet),
                 State::Stale { mac, .. } => {
                     let until = now + self.limits.delay;
                     *state = State::Delay { mac, until };
@@ -231,6 +245,27 @@ impl Neighbours {
         } else if let Heard::Asked(mac) = heard {
             self.make_room(actions);
             self.entries.insert(key, State::Stale { mac, since: now });
+        }
+    }
+
+    /// Has a neighbour known as the operator says. Packets that waited for it go out as actions, or are dropped.
+    pub fn set(&mut self, now: Instant, link: LinkId, addr: IpAddr, known: Known, actions: &mut Vec<Action>) {
+        let key = (link, addr);
+        let (state, to) = match known {
+            Known::Nothing => return self.remove(key, actions),
+            Known::Permanent(mac) => (State::Permanent { mac }, mac),
+            Known::Reachable(mac) => (State::Reachable { mac, until: now + self.limits.reachable }, mac),
+            Known::Stale(mac) => (State::Stale { mac, since: now }, mac),
+        };
+        if !self.entries.contains_key(&key) {
+            self.make_room(actions);
+        }
+        let begun = state.deadline();
+        let before = self.entries.insert(key, state);
+        self.rearm(key, before.as_ref().and_then(State::deadline), begun);
+        if let Some(State::Incomplete { waiting, .. }) = before {
+            self.waiting_bytes -= waiting.bytes();
+            actions.extend(waiting.into_iter().map(|packet| Action::Send { link, to, packet }));
         }
     }
 
@@ -272,8 +307,8 @@ impl Neighbours {
                     self.entries.remove(&key);
                     continue;
                 }
-                // Has no deadline, so no timer either.
-                State::Stale { .. } => None,
+                // They have no deadline, so no timer either.
+                State::Stale { .. } | State::Permanent { .. } => None,
             };
             let before = next.map(|next| std::mem::replace(state, next));
             let begun = state.deadline();

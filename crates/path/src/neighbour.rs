@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use base::{DropReason, LinkId, Mib};
-use fib::{Action, Station, arp, nd};
+use base::{DropReason, Instant, LinkId, Mib};
+use fib::{Action, Known, Station, arp, nd};
 use host::icmp::Problem;
 use ipsec::{Decision as Policy, Flowi, Mode};
 use offload::ip_headers;
-use packet::{Esp, Packet};
+use packet::{Esp, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
 
@@ -137,6 +137,12 @@ impl Path {
             Ok((info, flow)) => self.reject(turn, &IpPacket { pkt, info, flow }, reason, Problem::HostUnreachable),
             Err(_) => self.drop(&pkt, reason),
         }
+    }
+
+    /// Has a neighbour known as the operator says.
+    pub fn set_neighbour(&mut self, now: Instant, mem: &Memory, link: LinkId, addr: IpAddr, known: Known) {
+        self.neighbours.set(now, link, addr, known, &mut self.actions);
+        self.settle(Turn { now, mem });
     }
 
     /// Forgets who was known on a link, and drops what waited for them.

@@ -1,15 +1,20 @@
 //! Between netlink's model of the node and the worker.
 
+use std::net::IpAddr;
+
 use base::LinkId;
+use control::model::LinkConfig;
 use control::netlink::Error;
 use control::netlink::error::errno;
-use control::netlink::rtnl::nums::{
-    RTN_BLACKHOLE, RTN_BROADCAST, RTN_LOCAL, RTN_PROHIBIT, RTN_THROW, RTN_UNICAST, RTN_UNREACHABLE,
-};
-use control::netlink::rtnl::{self, Delta, Host, LinkNow};
-use fib::{Fib, Route, RouteKind};
+use control::netlink::rtnl::nums::*;
+use control::netlink::rtnl::{self, Delta, Host, LinkNow, NeighbourNow};
+use control::state::LinkStats;
+use fib::{Fib, Known, Neighbours, Route, RouteKind};
+use link::Layer;
+use wire::eth::MacAddr;
 
-use crate::run::command::{Command, Handle};
+use crate::run::command::{Command, Handle, LinkChange, WorkerGone};
+use crate::run::node::open;
 
 /// The worker, as rtnetlink needs it.
 #[derive(Debug)]
@@ -17,12 +22,86 @@ pub(crate) struct WorkerHost(pub(crate) Handle);
 
 impl Host for WorkerHost {
     fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
-        self.0.ask(Command::Links).map_err(|gone| Error::said(errno::EBUSY, gone.to_string()))
+        self.0.ask(Command::Links).map_err(|gone| silent(&gone))
     }
 
     fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
         self.0.tell(deltas);
     }
+
+    fn open(&mut self, id: LinkId, config: &LinkConfig) -> Result<LinkNow, Error> {
+        let link = open(config).map_err(|err| Error::said(errno::EINVAL, err.message))?;
+        let mac = match link.layer() {
+            Layer::Ethernet(mac) => Some(mac.0),
+            Layer::Ip => None,
+        };
+        let (running, mtu, stats) = (false, link.mtu() as u32, LinkStats::default());
+        self.change(id, LinkChange::Open(link, config.kind.clone()))?;
+        Ok(LinkNow { id, running, mtu, mac, stats })
+    }
+
+    fn close(&mut self, id: LinkId) -> Result<(), Error> {
+        self.change(id, LinkChange::Close)
+    }
+
+    fn set_mtu(&mut self, id: LinkId, mtu: u16) -> Result<(), Error> {
+        self.change(id, LinkChange::Mtu(mtu))
+    }
+
+    fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error> {
+        self.change(id, LinkChange::Up(up))
+    }
+
+    fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
+        self.0.ask(Command::Neighbours).map_err(|gone| silent(&gone))
+    }
+
+    fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
+        self.0.ask(|reply| Command::SetNeighbour(*neighbour, reply)).map_err(|gone| silent(&gone))
+    }
+}
+
+impl WorkerHost {
+    fn change(&self, id: LinkId, change: LinkChange) -> Result<(), Error> {
+        let outcome = self.0.ask(|reply| Command::Link(id, change, reply)).map_err(|gone| silent(&gone))?;
+        outcome.map_err(|refused| Error::said(errno::EINVAL, refused))
+    }
+}
+
+fn silent(gone: &WorkerGone) -> Error {
+    Error::said(errno::EBUSY, gone.to_string())
+}
+
+/// Every neighbour, as netlink shows it.
+pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
+    let state = |word: &str| match word {
+        "INCOMPLETE" => NUD_INCOMPLETE,
+        "REACHABLE" => NUD_REACHABLE,
+        "STALE" => NUD_STALE,
+        "DELAY" => NUD_DELAY,
+        "PROBE" => NUD_PROBE,
+        "PERMANENT" => NUD_PERMANENT,
+        _ => NUD_FAILED,
+    };
+    let each = all.iter().map(|neighbour| NeighbourNow {
+        link: neighbour.link,
+        addr: neighbour.addr,
+        mac: neighbour.mac.map(|mac| mac.0),
+        state: state(neighbour.state),
+    });
+    each.collect()
+}
+
+/// What a client says of a neighbour.
+pub(crate) fn known(wanted: &NeighbourNow) -> Option<(LinkId, IpAddr, Known)> {
+    let known = match (wanted.state, wanted.mac.map(MacAddr)) {
+        (0, _) => Known::Nothing,
+        (NUD_PERMANENT, Some(mac)) => Known::Permanent(mac),
+        (NUD_REACHABLE, Some(mac)) => Known::Reachable(mac),
+        (NUD_STALE, Some(mac)) => Known::Stale(mac),
+        _ => return None,
+    };
+    Some((wanted.link, wanted.addr, known))
 }
 
 /// Changes the worker's routes. What does not decide on packets is not there to be changed.
@@ -44,8 +123,9 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
             (None, Some(new)) => fib.insert(*table, new, false),
             (None, None) => {}
         },
-        Delta::AddAddress(link, addr) => fib.set_address(*link, *addr, true),
-        Delta::RemoveAddress(link, addr) => fib.set_address(*link, *addr, false),
+        Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
+        Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
+        Delta::ChangeAddress(..) => {}
     }
 }
 

@@ -26,7 +26,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::command::Handle;
 use crate::error::CliError;
 use client::{Client, Gone};
-pub(crate) use host::{WorkerHost, apply};
+pub(crate) use host::{WorkerHost, apply, known, neighbours};
 
 /// Rtnetlink, over the worker.
 type Route = Rtnl<WorkerHost>;

@@ -215,6 +215,8 @@ pub struct Part<'a> {
     header: Header,
     /// Whether something changed that the dump may have missed (`NLM_F_DUMP_INTR`).
     interrupted: bool,
+    /// Flags of the message that ends the dump.
+    end_flags: u16,
 }
 
 impl Part<'_> {
@@ -234,6 +236,11 @@ impl Part<'_> {
             return false;
         }
         true
+    }
+
+    /// Says that the dump is of what the request names, and not of everything.
+    pub const fn filtered(&mut self) {
+        self.end_flags |= flag::DUMP_FILTERED;
     }
 
     /// Says whether what was dumped so far is of another generation than what is dumped now.
@@ -412,9 +419,11 @@ impl<P: Protocol> Session<P> {
         let start = writer.len();
         let header = Header { kind: 0, flags: flag::MULTI, seq: running.seq, port: self.port };
         let interrupted = running.interrupted;
-        let mut part = Part { writer: &mut *writer, start, limit: self.part_len, header, interrupted };
+        let limit = self.part_len;
+        let mut part = Part { writer: &mut *writer, start, limit, header, interrupted, end_flags: 0 };
         let progress = (running.next)(protocol, &mut part);
         running.interrupted = part.interrupted;
+        let end_flags = part.end_flags;
         let done = match progress {
             Ok(Progress::More) => {
                 ends.push((writer.len(), To::Requester));
@@ -427,7 +436,7 @@ impl<P: Protocol> Session<P> {
         if writer.len() > start {
             ends.push((writer.len(), To::Requester));
         }
-        let flags = if running.interrupted { flag::DUMP_INTR } else { 0 };
+        let flags = end_flags | if running.interrupted { flag::DUMP_INTR } else { 0 };
         write_done(writer, running.seq, self.port, flags, &done, self.acks);
         ends.push((writer.len(), To::Requester));
         self.dump = None;

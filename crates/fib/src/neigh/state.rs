@@ -23,6 +23,8 @@ pub(super) enum State {
     Probe { mac: MacAddr, sent: u8, until: Instant },
     /// It did not answer.
     Failed { until: Instant },
+    /// The operator has said so.
+    Permanent { mac: MacAddr },
 }
 
 /// Packets that wait, in order, with the memory that they pin.
@@ -39,6 +41,7 @@ pub(super) enum Worth {
     Incomplete(Instant),
     Stale(Instant),
     Confirmed(Instant),
+    Permanent,
 }
 
 impl State {
@@ -48,7 +51,8 @@ impl State {
             Self::Reachable { mac, .. }
             | Self::Stale { mac, .. }
             | Self::Delay { mac, .. }
-            | Self::Probe { mac, .. } => Some(*mac),
+            | Self::Probe { mac, .. }
+            | Self::Permanent { mac } => Some(*mac),
             Self::Incomplete { .. } | Self::Failed { .. } => None,
         }
     }
@@ -61,7 +65,7 @@ impl State {
             | Self::Delay { until, .. }
             | Self::Probe { until, .. }
             | Self::Failed { until } => Some(*until),
-            Self::Stale { .. } => None,
+            Self::Stale { .. } | Self::Permanent { .. } => None,
         }
     }
 
@@ -74,6 +78,7 @@ impl State {
             Self::Delay { .. } => "DELAY",
             Self::Probe { .. } => "PROBE",
             Self::Failed { .. } => "FAILED",
+            Self::Permanent { .. } => "PERMANENT",
         }
     }
 
@@ -92,12 +97,16 @@ impl State {
             Self::Reachable { until, .. } | Self::Delay { until, .. } | Self::Probe { until, .. } => {
                 Worth::Confirmed(*until)
             }
+            Self::Permanent { .. } => Worth::Permanent,
         }
     }
 
     /// The state after `heard`; `None` when that changes nothing. A neighbour that was not known goes by the columns of
     /// INCOMPLETE in RFC 4861 App. C, also when it had failed.
     pub(super) fn after(&self, now: Instant, heard: Heard, limits: &Limits) -> Option<Self> {
+        if matches!(self, Self::Permanent { .. }) {
+            return None;
+        }
         let stale = |mac| Self::Stale { mac, since: now };
         let reachable = |mac| Self::Reachable { mac, until: now + limits.reachable };
         match (self.mac(), heard) {
@@ -122,7 +131,7 @@ impl State {
 
 impl Worth {
     pub(super) fn is_confirmed(self) -> bool {
-        matches!(self, Self::Confirmed(_))
+        matches!(self, Self::Confirmed(_) | Self::Permanent)
     }
 }
 

@@ -1,9 +1,10 @@
 //! `RTM_*ADDR`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use super::super::attr::{Kind, Policy, parse, policy};
-use super::super::message::Writer;
+use base::IfAddr;
+
+use super::super::attr::{Attr, Kind, Policy, Strictness, parse, policy};
 use super::model::Address;
 use super::*;
 
@@ -40,7 +41,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
             return Err(Error::new(errno::ENODEV));
         }
     }
-    let filtered = if dev == 0 { 0 } else { flag::DUMP_FILTERED };
+    let flags = if dev == 0 { 0 } else { flag::DUMP_FILTERED };
     let v4 = family != AF_INET6;
     let v6 = family != AF_INET;
     // Positions in lists that change would say little, so the dump is of one moment.
@@ -56,18 +57,204 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let (mut last, generation) = (None, rtnl.model.generation());
     Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
         part.interrupted(generation != rtnl.model.generation());
+        if dev != 0 {
+            part.filtered();
+        }
         let left = all.iter().enumerate().skip(last.map_or(0, |last| last + 1));
         Ok(write_each(part, &mut last, left, |part, _, (index, name, address)| {
-            part.message_with(RTM_NEWADDR, filtered, |w| write(w, *index, name, address))
+            part.message_with(RTM_NEWADDR, flags, |w| write(w, *index, name, address))
         }))
     }))
+}
+
+/// What a request says of an address.
+struct Wanted {
+    index: u32,
+    own: IpAddr,
+    len: u8,
+    peer: Option<IpAddr>,
+    broadcast: Option<Ipv4Addr>,
+    label: Option<String>,
+    scope: u8,
+    flags: u32,
+    metric: u32,
+    protocol: u8,
+}
+
+fn invalid(text: &'static str) -> Error {
+    Error::text(errno::EINVAL, text)
+}
+
+impl Wanted {
+    /// Linux's `rtm_to_ifaddr` and `inet6_rtm_newaddr`.
+    fn of(model: &Model, request: &Request<'_>) -> Result<Self, Error> {
+        let (header, rest) = fixed::<LEN>(request)?;
+        let [family, len, flags, scope, index @ ..] = *header;
+        let (v4, index) = (family == AF_INET, u32::from_ne_bytes(index));
+        let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+        let ip =
+            |kind| attrs.get(kind).map(|attr| attr.ip(v4).ok_or_else(|| Error::new(errno::EINVAL).at(attr.offset)));
+        let (local, address) = (ip(IFA_LOCAL).transpose()?, ip(IFA_ADDRESS).transpose()?);
+        if v4 && len > 32 {
+            return Err(invalid("ipv4: Invalid prefix length"));
+        }
+        let own = match (v4, local, address) {
+            (true, Some(local), _) | (false, Some(local), _) => local,
+            (true, None, _) if request.kind() == RTM_NEWADDR => {
+                return Err(invalid("ipv4: Local address is not supplied"));
+            }
+            (_, None, Some(address)) => address,
+            (true, None, None) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            (false, None, None) => return Err(invalid("ipv6: address not specified")),
+        };
+        if !v4 && len > 128 {
+            return Err(invalid("ipv6: Invalid prefix length"));
+        }
+        if model.link(index).is_none() {
+            let text = if v4 { "ipv4: Device not found" } else { "ipv6: Unable to find the interface" };
+            return Err(match index {
+                LOOPBACK => Error::unsupported("fatpath has no addresses on lo"),
+                _ => Error::text(errno::ENODEV, text),
+            });
+        }
+        if let Some(times) = attrs.get(IFA_CACHEINFO) {
+            // `struct ifa_cacheinfo`: how long it is preferred, how long it is valid.
+            let [preferred, valid] = [0, 4].map(|at| word(&times.data[at..]));
+            if valid == 0 {
+                return Err(invalid(if v4 {
+                    "ipv4: Invalid address lifetime"
+                } else {
+                    "ipv6: address lifetime invalid"
+                }));
+            }
+            if preferred != u32::MAX || valid != u32::MAX {
+                return Err(Error::unsupported("fatpath has no addresses that expire").at(times.offset));
+            }
+        }
+        Ok(Self {
+            index,
+            own,
+            len,
+            peer: address.filter(|peer| *peer != own && !(v4 && peer.is_unspecified())),
+            broadcast: attrs.get(IFA_BROADCAST).map(|attr| Ipv4Addr::from_bits(attr.be32())),
+            label: attrs.get(IFA_LABEL).and_then(Attr::text).map(str::to_owned),
+            scope,
+            flags: attrs.get(IFA_FLAGS).map_or(flags.into(), Attr::u32),
+            metric: attrs.get(IFA_RT_PRIORITY).map_or(0, Attr::u32),
+            protocol: attrs.get(IFA_PROTO).map_or(0, Attr::u8),
+        })
+    }
+}
+
+/// Carries out an `RTM_NEWADDR`.
+pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
+    let wanted = Wanted::of(model, request)?;
+    let v4 = wanted.own.is_ipv4();
+    match wanted.own {
+        IpAddr::V6(own) if own.is_multicast() => {
+            return Err(invalid("ipv6: Cannot assign multicast address without \"IFA_F_MCAUTOJOIN\" flag"));
+        }
+        IpAddr::V6(own) if own.is_loopback() => {
+            return Err(Error::text(errno::EADDRNOTAVAIL, "ipv6: Cannot assign loopback address on this device"));
+        }
+        IpAddr::V6(own) if own.is_unspecified() => {
+            return Err(Error::text(errno::EADDRNOTAVAIL, "ipv6: Invalid address"));
+        }
+        own if own.is_unspecified() || own.is_multicast() || own == IpAddr::V4(Ipv4Addr::BROADCAST) => {
+            return Err(Error::unsupported("fatpath has no such address on a link"));
+        }
+        _ => {}
+    }
+    let addr = IfAddr::new(wanted.own, wanted.len).map_err(|_| Error::new(errno::EINVAL))?;
+    let computed = model.new_address(wanted.index, addr);
+    let name = model.link(wanted.index).map(|link| link.config.name.clone());
+    let keep =
+        if v4 { IFA_F_NOPREFIXROUTE | IFA_F_NODAD } else { IFA_F_NOPREFIXROUTE | IFA_F_NODAD | IFA_F_HOMEADDRESS };
+    let mut address = Address {
+        peer: wanted.peer,
+        broadcast: wanted.broadcast,
+        label: wanted.label.filter(|label| Some(label) != name.as_ref()),
+        // IPv6's follows from the address.
+        scope: if v4 { wanted.scope } else { computed.scope },
+        flags: IFA_F_PERMANENT | wanted.flags & keep,
+        metric: wanted.metric,
+        protocol: wanted.protocol,
+        ..computed
+    };
+    let Some(link) = model.link(wanted.index) else { return Err(Error::new(errno::ENODEV)) };
+    let same = |other: &Address| {
+        other.addr.addr() == wanted.own
+            && (!v4 || (other.prefix_len() == address.prefix_len() && other.subnet() == address.subnet()))
+    };
+    if let Some(at) = link.addresses.iter().position(same) {
+        let flags = request.message.header.flags;
+        if flags & flag::EXCL != 0 || flags & flag::REPLACE == 0 {
+            let text = if v4 { "ipv4: Address already assigned" } else { "ipv6: address already assigned" };
+            return Err(Error::text(errno::EEXIST, text));
+        }
+        let there = link.addresses[at].clone();
+        let flags = there.flags & !keep | wanted.flags & keep;
+        let metric = there.metric;
+        let changed = Address { flags, protocol: address.protocol, metric, ..there };
+        model.change_address(wanted.index, at, changed);
+        return Ok(());
+    }
+    if let Some(first) = link.addresses.iter().find(|other| other.in_subnet_of(&address)) {
+        if first.scope != address.scope {
+            return Err(invalid("ipv4: Invalid scope value"));
+        }
+        address.flags |= IFA_F_SECONDARY;
+    }
+    if link.addresses.len() >= MAX_ADDRESSES {
+        return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_ADDRESSES} addresses on a link")));
+    }
+    model.add_address(wanted.index, address);
+    Ok(())
+}
+
+/// Addresses that one link may have.
+const MAX_ADDRESSES: usize = 4096;
+
+/// Carries out an `RTM_DELADDR`.
+pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
+    let (header, rest) = fixed::<LEN>(request)?;
+    let [family, len, _, _, index @ ..] = *header;
+    let (v4, index) = (family == AF_INET, u32::from_ne_bytes(index));
+    let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+    let ip = |kind| attrs.get(kind).and_then(|attr| attr.ip(v4));
+    let (local, peer) = (ip(IFA_LOCAL), ip(IFA_ADDRESS));
+    let label = attrs.get(IFA_LABEL).and_then(Attr::text);
+    if !v4 && local.or(peer).is_none() {
+        return Err(invalid("ipv6: address not specified"));
+    }
+    let text = if v4 { "ipv4: Device not found" } else { "ipv6: Unable to find the interface" };
+    let link = model.link(index).ok_or(Error::text(errno::ENODEV, text))?;
+    let at = link.addresses.iter().position(|address| {
+        let own = address.addr.addr();
+        if own.is_ipv4() != v4 {
+            return false;
+        }
+        if !v4 {
+            return Some(own) == local.or(peer) && address.prefix_len() == len;
+        }
+        local.is_none_or(|local| local == own)
+            && label.is_none_or(|label| label == address.label.as_deref().unwrap_or(&link.config.name))
+            && peer.is_none_or(|peer| len == address.prefix_len() && address.subnet().contains(peer))
+    });
+    let (errno, text) = if v4 {
+        (errno::EADDRNOTAVAIL, "ipv4: Address not found")
+    } else {
+        (errno::EADDRNOTAVAIL, "ipv6: address not found")
+    };
+    model.remove_address(index, at.ok_or(Error::text(errno, text))?);
+    Ok(())
 }
 
 /// An address, as Linux's `inet_fill_ifaddr` and `inet6_fill_ifaddr` write it.
 pub(super) fn write(w: &mut Writer, index: u32, name: &str, address: &Address) {
     let own = address.addr.addr();
     let family = if own.is_ipv4() { AF_INET } else { AF_INET6 };
-    w.fixed(&[family, address.len, address.flags as u8, address.scope]);
+    w.fixed(&[family, address.prefix_len(), address.flags as u8, address.scope]);
     w.fixed(&index.to_ne_bytes());
     let forever = |w: &mut Writer| {
         // Lifetimes without end, and no time stamps.

@@ -1,10 +1,9 @@
 //! `RTM_*LINK`.
 
 use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
-use super::super::message::Writer;
 use super::model::{LOOPBACK, Link};
 use super::*;
-use crate::model::LinkKind;
+use crate::model::{LinkConfig, LinkKind};
 
 /// Length of `struct ifinfomsg`.
 const LEN: usize = 16;
@@ -43,7 +42,7 @@ struct Filter {
     kind: Option<String>,
 }
 
-pub(super) fn dump<H: Host>(request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Error> {
+pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
     let (header, rest) = match fixed::<LEN>(request) {
         Ok(found) => found,
         // Old programs send less (`rtnl_dump_ifinfo`).
@@ -85,15 +84,20 @@ pub(super) fn dump<H: Host>(request: &Request<'_>) -> Result<Dump<Rtnl<H>>, Erro
                 && filter.kind.as_deref().is_none_or(|kind| link.is_some_and(|l| kind_word(l) == kind))
         };
         if last.is_none() {
-            if wanted(None) && !part.message(RTM_NEWLINK, write_loopback) {
+            let write_lo = if family == AF_INET6 { write_loopback_v6 } else { write_loopback };
+            if wanted(None) && !part.message(RTM_NEWLINK, write_lo) {
                 return Ok(Progress::More);
             }
             last = Some(LOOPBACK);
         }
         let links: Vec<_> = model.links_after(last.unwrap_or_default()).collect();
         Ok(write_each(part, &mut last, links.into_iter(), |part, index, link| {
-            !wanted(Some(link))
-                || part.message(RTM_NEWLINK, |w| write(w, index, link, find(now, index), filter.ext_mask, 0))
+            let now = find(now, index);
+            let write = |w: &mut Writer| match family {
+                AF_INET6 => write_v6(w, index, link, now),
+                _ => write(w, index, link, now, filter.ext_mask, 0),
+            };
+            !wanted(Some(link)) || part.message(RTM_NEWLINK, write)
         }))
     }))
 }
@@ -136,6 +140,168 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     Ok(())
 }
 
+/// Carries out an `RTM_NEWLINK` or `RTM_SETLINK`.
+pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<u32, Error> {
+    let (header, rest) = fixed::<LEN>(request)?;
+    let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+    let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).filter(|name| !name.is_empty());
+    let index = match (word(&header[4..]), name) {
+        (0, Some(name)) => rtnl.model.index_of(name),
+        (0, None) => None,
+        (index, _) => Some(index).filter(|&index| index == LOOPBACK || rtnl.model.link(index).is_some()),
+    };
+    let flags = request.message.header.flags;
+    match index {
+        Some(_) if flags & flag::EXCL != 0 => Err(Error::new(errno::EEXIST)),
+        Some(_) if flags & flag::REPLACE != 0 => Err(Error::new(errno::EOPNOTSUPP)),
+        Some(LOOPBACK) => Err(Error::unsupported("fatpath's lo does not change")),
+        Some(index) => change(rtnl, index, header, &attrs).map(|()| index),
+        None if request.kind() == RTM_SETLINK || flags & flag::CREATE == 0 => Err(Error::new(errno::ENODEV)),
+        None => create(rtnl, header, &attrs),
+    }
+}
+
+/// What fatpath does not have of what a link may be told.
+const UNSUPPORTED: [(u16, &str); 8] = [
+    (IFLA_NET_NS_PID, "fatpath's instances do not give each other links"),
+    (IFLA_NET_NS_FD, "fatpath's instances do not give each other links"),
+    (IFLA_ADDRESS, "fatpath's links keep their link-layer addresses"),
+    (IFLA_BROADCAST, "fatpath's links keep their link-layer addresses"),
+    (IFLA_CARRIER, "fatpath's links know their carrier themselves"),
+    (IFLA_LINK, "fatpath has no links over others"),
+    (IFLA_LINKMODE, "fatpath's links have no other mode"),
+    (IFLA_PROMISCUITY, "fatpath's links have no such mode"),
+];
+
+fn refuse_unsupported<const N: usize>(attrs: &Attrs<'_, N>) -> Result<(), Error> {
+    match UNSUPPORTED.iter().find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
+        Some((attr, text)) => Err(Error::unsupported(text).at(attr.offset)),
+        None => Ok(()),
+    }
+}
+
+/// The flags of a request: those that are to change, and what to.
+fn wanted_up(header: &[u8; LEN]) -> Option<bool> {
+    let (flags, change) = (word(&header[8..]), word(&header[12..]));
+    (change & IFF_UP != 0).then_some(flags & IFF_UP != 0)
+}
+
+/// The MTU that a request wants.
+fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<u16>, Error> {
+    let Some(mtu) = attrs.get(IFLA_MTU) else { return Ok(None) };
+    match mtu.u32() {
+        mtu if mtu < MIN_MTU => Err(Error::text(errno::EINVAL, "mtu less than device minimum")),
+        mtu => u16::try_from(mtu).map(Some).map_err(|_| Error::text(errno::EINVAL, "mtu greater than device maximum")),
+    }
+}
+
+/// Linux's `do_setlink`.
+fn change<H: Host>(
+    rtnl: &mut Rtnl<H>,
+    index: u32,
+    header: &[u8; LEN],
+    attrs: &Attrs<'_, IFLA_MAX>,
+) -> Result<(), Error> {
+    refuse_unsupported(attrs)?;
+    if let Some(master) = attrs.get(IFLA_MASTER).filter(|master| master.u32() != 0) {
+        return Err(Error::unsupported("fatpath has no bridges, bonds or VRFs yet").at(master.offset));
+    }
+    let mtu = wanted_mtu(attrs)?;
+    let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+    if let Some(name) = attrs.get(IFLA_IFNAME).filter(|name| name.text().is_some_and(|name| name != now.config.name)) {
+        return Err(Error::unsupported("fatpath's links keep their names").at(name.offset));
+    }
+    let up = wanted_up(header).filter(|&up| up != now.up);
+    if let Some(mtu) = mtu.filter(|&mtu| u32::from(mtu) != now.mtu) {
+        rtnl.host.set_mtu(LinkId(index), mtu)?;
+        if let Some(link) = rtnl.model.link_mut(index) {
+            (link.mtu, link.config.mtu) = (mtu.into(), Some(mtu));
+        }
+    }
+    if let Some(link) = rtnl.model.link_mut(index) {
+        if let Some(group) = attrs.get(IFLA_GROUP) {
+            link.group = group.u32();
+        }
+        if let Some(alias) = attrs.get(IFLA_IFALIAS) {
+            link.alias = alias.text().filter(|alias| !alias.is_empty()).map(str::to_owned);
+        }
+        if let Some(len) = attrs.get(IFLA_TXQLEN) {
+            link.txqlen = len.u32();
+        }
+    }
+    if let Some(up) = up {
+        rtnl.host.set_up(LinkId(index), up)?;
+        rtnl.model.set_up(index, up);
+    }
+    Ok(())
+}
+
+/// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, or a packet socket on the host's interface of that
+/// name.
+fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFLA_MAX>) -> Result<u32, Error> {
+    let kind = kind_of(attrs)?.ok_or(Error::new(errno::EINVAL))?;
+    let kind = match kind.as_str() {
+        "tun" => LinkKind::Tun { queues: 1 },
+        "tap" => LinkKind::Tap { queues: 1 },
+        "packet" => LinkKind::Packet { interface: String::new() },
+        "udp" => return Err(Error::unsupported("a udp link needs an address and port, which a file gives it")),
+        _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
+    };
+    refuse_unsupported(attrs)?;
+    let mtu = wanted_mtu(attrs)?;
+    let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
+    if name.is_empty()
+        || name == "."
+        || name == ".."
+        || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
+    {
+        return Err(Error::new(errno::EINVAL));
+    }
+    if rtnl.model.links_after(0).count() >= MAX_LINKS {
+        return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_LINKS} links")));
+    }
+    let index = rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?;
+    let name = name.to_owned();
+    let kind = match kind {
+        LinkKind::Packet { .. } => LinkKind::Packet { interface: name.clone() },
+        kind => kind,
+    };
+    let config = LinkConfig { name, kind, mtu, addresses: Vec::new(), ike: false, offloads: true };
+    let now = rtnl.host.open(LinkId(index), &config)?;
+    let up = wanted_up(header) == Some(true);
+    let (group, txqlen) = (attrs.get(IFLA_GROUP).map_or(0, Attr::u32), attrs.get(IFLA_TXQLEN).map_or(1000, Attr::u32));
+    let alias = attrs.get(IFLA_IFALIAS).and_then(Attr::text).map(str::to_owned);
+    let (mtu, mac, addresses) = (now.mtu, now.mac, Vec::new());
+    rtnl.model.insert_link(index, Link { config, mtu, mac, up: false, was_up: false, addresses, group, alias, txqlen });
+    if up {
+        rtnl.host.set_up(LinkId(index), true)?;
+        rtnl.model.set_up(index, true);
+    }
+    Ok(index)
+}
+
+/// Links that a node may have.
+const MAX_LINKS: usize = 1024;
+
+/// Carries out an `RTM_DELLINK`. The link as it was.
+pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(u32, Link), Error> {
+    let (header, rest) = fixed::<LEN>(request)?;
+    let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+    let name = attrs.get(IFLA_IFNAME).and_then(Attr::text);
+    let index = match (word(&header[4..]), name) {
+        (0, Some(name)) => rtnl.model.index_of(name),
+        (0, None) => return Err(Error::new(errno::EINVAL)),
+        (index, _) => Some(index),
+    };
+    let index = index.ok_or(Error::new(errno::ENODEV))?;
+    if index == LOOPBACK {
+        return Err(Error::new(errno::EOPNOTSUPP));
+    }
+    rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+    rtnl.host.close(LinkId(index))?;
+    rtnl.model.remove_link(index).map(|link| (index, link)).ok_or(Error::new(errno::ENODEV))
+}
+
 /// The word of a kind as `ip link … type` takes it.
 pub(super) const fn kind_word(link: &Link) -> &'static str {
     match link.config.kind {
@@ -148,8 +314,12 @@ pub(super) const fn kind_word(link: &Link) -> &'static str {
 
 /// `struct ifinfomsg`.
 fn put_header(w: &mut Writer, arphrd: u16, index: u32, flags: u32, change: u32) {
+    put_header_of(w, AF_UNSPEC, arphrd, index, flags, change);
+}
+
+fn put_header_of(w: &mut Writer, family: u8, arphrd: u16, index: u32, flags: u32, change: u32) {
     let [low, high] = arphrd.to_ne_bytes();
-    w.fixed(&[AF_UNSPEC, 0, low, high]);
+    w.fixed(&[family, 0, low, high]);
     for word in [index, flags, change] {
         w.fixed(&word.to_ne_bytes());
     }
@@ -226,12 +396,35 @@ pub(super) fn write(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNo
         put_stats(w, now.map_or(&LinkStats::default(), |now| &now.stats));
     }
     w.nest(IFLA_LINKINFO, |w| put_info(w, link));
-    w.put_str(IFLA_QDISC, if link.up { "noqueue" } else { "noop" });
+    w.put_str(IFLA_QDISC, if link.was_up { "noqueue" } else { "noop" });
     w.nest(IFLA_AF_SPEC, |w| {
         const ADDR_GEN_MODE: u16 = 8;
         const NONE: u8 = 1;
         w.nest(AF_INET6.into(), |w| w.put_u8(ADDR_GEN_MODE, NONE));
     });
+}
+
+/// A link, as Linux's `inet6_fill_ifinfo` writes it for those who ask about IPv6 alone.
+fn write_v6(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNow>) {
+    let running = link.up && now.is_some_and(|now| now.running);
+    let arphrd = if link.mac.is_some() { ARPHRD_ETHER } else { ARPHRD_NONE };
+    put_header_of(w, AF_INET6, arphrd, index, link.flags(running), 0);
+    put_v6(w, &link.config.name, link.mac, link.mtu, link.txqlen, if running { 6 } else { 2 });
+}
+
+fn write_loopback_v6(w: &mut Writer) {
+    put_header_of(w, AF_INET6, ARPHRD_LOOPBACK, LOOPBACK, IFF_LOOPBACK, 0);
+    put_v6(w, "lo", Some([0; 6]), 65536, 1000, 2);
+}
+
+fn put_v6(w: &mut Writer, name: &str, mac: Option<[u8; 6]>, mtu: u32, txqlen: u32, operstate: u8) {
+    w.put_str(IFLA_IFNAME, name);
+    if let Some(mac) = mac {
+        w.put(IFLA_ADDRESS, &mac);
+    }
+    w.put_u32(IFLA_MTU, mtu);
+    w.put_u32(IFLA_TXQLEN, txqlen);
+    w.put_u8(IFLA_OPERSTATE, operstate);
 }
 
 /// The smallest MTU that IPv4 allows.

@@ -1,21 +1,26 @@
 //! `NETLINK_ROUTE` (rtnetlink(7)): links, addresses, routes, rules, neighbours.
 
 mod addr;
+mod change;
 mod link;
+mod lookup;
 mod model;
+mod neigh;
 pub mod nums;
 mod route;
 mod rule;
 mod table;
 
 use std::fmt;
+use std::net::IpAddr;
 
 use super::attr::Strictness;
 use super::error::{Error, errno};
-use super::message::{HEADER_LEN, flag};
+use super::message::{HEADER_LEN, Writer, flag};
 use super::session::{Dump, Part, Progress, Protocol, Reply, Request};
+use crate::model::LinkConfig;
 use crate::state::LinkStats;
-use base::LinkId;
+use base::{LinkId, TableId};
 use nums::*;
 
 pub use model::{Address, Delta, LOOPBACK, Link, Model};
@@ -31,6 +36,55 @@ pub trait Host: fmt::Debug + Send + 'static {
 
     /// Tells what has changed, before the client is answered.
     fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>);
+
+    /// Opens a link, which is down then.
+    ///
+    /// # Errors
+    /// What is missing or refused.
+    fn open(&mut self, id: LinkId, config: &LinkConfig) -> Result<LinkNow, Error>;
+
+    /// Closes a link.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    fn close(&mut self, id: LinkId) -> Result<(), Error>;
+
+    /// Gives a link another MTU.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    fn set_mtu(&mut self, id: LinkId, mtu: u16) -> Result<(), Error>;
+
+    /// Sets a link up or down.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error>;
+
+    /// Every neighbour, by link and address.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error>;
+
+    /// Has a neighbour known as `neighbour` says, or forgotten if its state is 0.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error>;
+}
+
+/// A neighbour.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct NeighbourNow {
+    /// The link that it is on.
+    pub link: LinkId,
+    /// Its address.
+    pub addr: IpAddr,
+    /// Its link-layer address, if it is known.
+    pub mac: Option<[u8; 6]>,
+    /// `NUD_*`.
+    pub state: u16,
 }
 
 /// How a link is at this moment.
@@ -78,26 +132,82 @@ impl<H: Host> Protocol for Rtnl<H> {
     fn handle(&mut self, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
         // Shorter than `struct rtgenmsg`: nothing is asked (Linux `rtnetlink_rcv_msg`).
         let Some(&family) = request.payload().first() else { return Ok(()) };
+        let inet = matches!(family, AF_INET | AF_INET6);
         let outcome = match request.kind() {
             RTM_GETLINK => link::get(self, request, reply),
+            RTM_NEWLINK | RTM_SETLINK => match link::set(self, request) {
+                Ok(index) => self.announce_link(index, reply),
+                Err(error) => Err(error),
+            },
+            RTM_DELLINK => link::remove(self, request).map(|(index, link)| {
+                reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| link::write(w, index, &link, None, 0, u32::MAX));
+            }),
+            RTM_NEWADDR if inet => addr::add(&mut self.model, request),
+            RTM_DELADDR if inet => addr::remove(&mut self.model, request),
+            RTM_NEWROUTE if inet => change::add(&mut self.model, request),
+            RTM_DELROUTE if inet => change::remove(&mut self.model, request),
+            RTM_GETROUTE if inet => lookup::get(self, request, reply),
+            RTM_NEWNEIGH if inet => neigh::set(self, request, reply),
+            RTM_DELNEIGH if inet => neigh::remove(self, request, reply),
+            RTM_GETNEIGH if inet => neigh::get(self, request, reply),
+            RTM_NEWRULE | RTM_DELRULE if inet => Err(Error::unsupported("fatpath's rules do not change yet")),
             _ => Err(unsupported(request.kind(), family)),
         };
+        for delta in self.model.deltas() {
+            tell(&self.model, delta, reply);
+        }
         self.host.tell(&mut self.model.take_deltas());
         outcome
     }
 
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let family = request.payload().first().copied().unwrap_or_default();
-        match (request.kind(), family) {
-            (RTM_GETLINK, AF_UNSPEC | AF_INET | AF_INET6) => link::dump(request),
-            (RTM_GETADDR, AF_UNSPEC | AF_INET | AF_INET6) => addr::dump(self, request, family),
-            (RTM_GETROUTE, AF_UNSPEC | AF_INET | AF_INET6) => route::dump(self, request, family),
-            (RTM_GETRULE, AF_UNSPEC | AF_INET | AF_INET6) => rule::dump(request, family),
-            // Those of other families are asked for by those who ask for all, and there are none.
-            (RTM_GETLINK | RTM_GETADDR | RTM_GETROUTE | RTM_GETRULE | RTM_GETNEIGH, _) => {
-                Ok(Box::new(|_, _| Ok(Progress::Done)))
+        let begun = match (request.kind(), family) {
+            // The ports of bridges, and what they have learnt.
+            (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE) => {
+                Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }
-            (kind, _) => Err(unsupported(kind, family)),
+            // A family that has nothing of its own gets what there is (Linux `rtnl_get_link`).
+            (RTM_GETLINK, _) => link::dump(request, family),
+            (RTM_GETADDR, _) => addr::dump(self, request, family),
+            (RTM_GETROUTE, _) => route::dump(self, request, family),
+            (RTM_GETRULE, _) => rule::dump(request, family),
+            (RTM_GETNEIGH, _) => neigh::dump(self, request, family),
+            (kind, _) => return Err(unsupported(kind, family)),
+        };
+        // What is wrong with a request is found when its dump is under way, and said at its end.
+        Ok(begun.unwrap_or_else(|error| Box::new(move |_, _| Err(error.clone()))))
+    }
+}
+
+impl<H: Host> Rtnl<H> {
+    /// Tells who listens how a link is now.
+    fn announce_link(&mut self, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+        if let Some(link) = self.model.link(index)
+            && reply.is_heard(RTNLGRP_LINK)
+        {
+            let now = self.host.links()?;
+            reply.notify(RTNLGRP_LINK, RTM_NEWLINK, 0, |w| link::write(w, index, link, link::find(&now, index), 0, 0));
+        }
+        Ok(())
+    }
+}
+
+/// Tells who listens what has changed.
+fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
+    let route_group = |route: &Route| if route.prefix.is_ipv4() { RTNLGRP_IPV4_ROUTE } else { RTNLGRP_IPV6_ROUTE };
+    let mut of_route = |kind, flags, table: &TableId, route: &Route| {
+        reply.notify(route_group(route), kind, flags, |w| route::write(w, table.0, route));
+    };
+    match delta {
+        Delta::AddRoute { table, route, .. } => of_route(RTM_NEWROUTE, 0, table, route),
+        Delta::RemoveRoute { table, route } => of_route(RTM_DELROUTE, 0, table, route),
+        Delta::ReplaceRoute { table, new, .. } => of_route(RTM_NEWROUTE, flag::REPLACE, table, new),
+        Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {
+            let group = if address.addr.addr().is_ipv4() { RTNLGRP_IPV4_IFADDR } else { RTNLGRP_IPV6_IFADDR };
+            let kind = if matches!(delta, Delta::RemoveAddress(..)) { RTM_DELADDR } else { RTM_NEWADDR };
+            let name = model.link(id.0).map_or("", |link| link.config.name.as_str());
+            reply.notify(group, kind, 0, |w| addr::write(w, id.0, name, address));
         }
     }
 }

@@ -4,13 +4,13 @@
 //! What the packets' side has to know of a change is a [`Delta`].
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{IfAddr, LinkId, Prefix, TableId};
 
 use super::LinkNow;
 use super::nums::*;
-use super::table::{Route, Table};
+use super::table::{Key, Route, Table};
 use crate::model::{Config, LinkConfig, LinkKind, RouteAction};
 
 /// The number of `lo`, which every node has, as in Linux.
@@ -21,8 +21,6 @@ pub const LOOPBACK: u32 = 1;
 pub struct Address {
     /// The address, in its subnet.
     pub addr: IfAddr,
-    /// How many leading bits are the subnet's.
-    pub len: u8,
     /// Its peer, if the link leads to one alone.
     pub peer: Option<IpAddr>,
     /// The broadcast address that was named.
@@ -48,8 +46,10 @@ pub struct Link {
     pub mtu: u32,
     /// Its link-layer address; `None` if it has none.
     pub mac: Option<[u8; 6]>,
-    /// Whether it was set up.
+    /// Whether it is set up.
     pub up: bool,
+    /// Whether it ever was.
+    pub was_up: bool,
     /// Its addresses, in the order in which they are listed.
     pub addresses: Vec<Address>,
     /// `ip link set … group`.
@@ -89,9 +89,11 @@ pub enum Delta {
         new: Route,
     },
     /// A link gets an address. The routes that this makes come by themselves.
-    AddAddress(LinkId, IfAddr),
+    AddAddress(LinkId, Address),
     /// A link loses an address.
-    RemoveAddress(LinkId, IfAddr),
+    RemoveAddress(LinkId, Address),
+    /// Nothing of a link's address has changed that packets meet.
+    ChangeAddress(LinkId, Address),
 }
 
 /// Tables by the order in which Linux lists them: `id` modulo 256, and of those the one that was made last.
@@ -151,14 +153,17 @@ impl Model {
                 mtu: now.mtu,
                 mac: now.mac,
                 up: true,
+                was_up: true,
                 addresses: Vec::new(),
                 group: 0,
                 alias: None,
                 txqlen: 1000,
             };
             self.links.insert(id.0, link);
+            self.ensure_route(RT_TABLE_LOCAL, multicast_v6(id.0));
             for addr in config.own_addresses() {
-                self.add_address(id.0, Address::of(addr));
+                let address = self.new_address(id.0, addr);
+                self.add_address(id.0, address);
             }
         }
         for route in &config.routes {
@@ -188,6 +193,11 @@ impl Model {
         self.changed
     }
 
+    /// What has changed, in order, since it was taken.
+    pub(super) fn deltas(&self) -> &[Delta] {
+        &self.deltas
+    }
+
     /// What the packets' side is to be told, in order. Empties the list.
     pub fn take_deltas(&mut self) -> std::vec::Drain<'_, Delta> {
         self.deltas.drain(..)
@@ -210,6 +220,9 @@ impl Model {
 
     /// The number of the link of that name.
     pub fn index_of(&self, name: &str) -> Option<u32> {
+        if name == "lo" {
+            return Some(LOOPBACK);
+        }
         self.links.iter().find(|(_, link)| link.config.name == name).map(|(&index, _)| index)
     }
 
@@ -236,6 +249,20 @@ impl Model {
         if v4 { &mut self.v4 } else { &mut self.v6 }
     }
 
+    /// The table of that number. The local and the main one are always there.
+    pub(super) fn has_table(&self, v4: bool, id: u32) -> bool {
+        matches!(id, RT_TABLE_LOCAL | RT_TABLE_MAIN) || self.table(v4, id).is_some()
+    }
+
+    /// The best route to `dst` that `fits`, in the order in which rules ask the tables, with the table's number.
+    pub(super) fn lookup(&self, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
+        let v4 = dst.is_ipv4();
+        let order: &[u32] =
+            if v4 { &[RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_DEFAULT] } else { &[RT_TABLE_LOCAL, RT_TABLE_MAIN] };
+        let mut found = order.iter().filter_map(|&id| Some((id, self.table(v4, id)?.lookup(dst, &fits)?)));
+        found.find(|(_, route)| route.kind != RTN_THROW)
+    }
+
     /// Adds a route, and tells.
     pub(super) fn insert_route(&mut self, table: u32, route: Route, ahead: bool) {
         self.deltas.push(Delta::AddRoute { table: TableId(table), route: route.clone(), ahead });
@@ -243,42 +270,183 @@ impl Model {
         self.changed = true;
     }
 
-    /// Gives a link an address, with the routes that this makes.
-    pub(super) fn add_address(&mut self, index: u32, address: Address) {
-        let Some(link) = self.links.get_mut(&index) else { return };
-        let (addr, len) = (address.addr, address.len);
-        self.deltas.push(Delta::AddAddress(LinkId(index), addr));
-        self.changed = true;
-        self.generation = self.generation.wrapping_add(1);
-        link.addresses.push(address);
-        let (own, prefix) = (addr.addr(), addr.prefix());
-        let v4 = own.is_ipv4();
-        let src = v4.then_some(own);
-        let base = Route {
-            prefix: Prefix::host(own),
-            kind: RTN_LOCAL,
-            metric: 0,
-            scope: if v4 { RT_SCOPE_HOST } else { RT_SCOPE_UNIVERSE },
-            protocol: RTPROT_KERNEL,
-            dev: index,
-            via: None,
-            src,
-            onlink: false,
-        };
-        let scope = if v4 { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
-        self.insert_route(RT_TABLE_LOCAL, base.clone(), false);
-        if !v4 || !prefix.is_host() {
-            let metric = if v4 { 0 } else { METRIC_V6_CONNECTED };
-            self.insert_route(RT_TABLE_MAIN, Route { prefix, kind: RTN_UNICAST, scope, metric, ..base.clone() }, false);
-        }
-        if let IpAddr::V4(first) = prefix.addr()
-            && len < 31
-        {
-            let last = Ipv4Addr::from_bits(first.to_bits() | u32::MAX >> len);
-            let broadcast = Route { prefix: Prefix::host(last.into()), kind: RTN_BROADCAST, scope, ..base };
-            self.insert_route(RT_TABLE_LOCAL, broadcast, false);
+    /// Puts a route in the place of another, and tells.
+    pub(super) fn replace_route(&mut self, table: u32, key: Key, new: Route) {
+        let there = self.family_mut(new.prefix.is_ipv4()).get_or_make(table).replace(key, new.clone());
+        if let Some(old) = there {
+            self.deltas.push(Delta::ReplaceRoute { table: TableId(table), old, new });
+            self.changed = true;
         }
     }
+
+    /// Takes a route away, and tells.
+    pub(super) fn remove_route(&mut self, v4: bool, table: u32, key: Key) {
+        let route = self.family_mut(v4).get_or_make(table).remove(key);
+        if let Some(route) = route {
+            self.deltas.push(Delta::RemoveRoute { table: TableId(table), route });
+            self.changed = true;
+        }
+    }
+
+    /// Takes every route away that `goes`.
+    pub(super) fn remove_routes(&mut self, v4: bool, goes: impl Fn(u32, &Route) -> bool) {
+        let tables = self.family(v4).tables.values();
+        let each = tables.flat_map(|(id, table)| table.after(None).map(move |(key, route)| (*id, key, route)));
+        let gone: Vec<_> = each.filter(|(id, _, route)| goes(*id, route)).map(|(id, key, _)| (id, key)).collect();
+        gone.into_iter().for_each(|(id, key)| self.remove_route(v4, id, key));
+    }
+
+    /// Adds a route unless it is there.
+    fn ensure_route(&mut self, table: u32, route: Route) {
+        let there = self.table(route.prefix.is_ipv4(), table);
+        if !there.is_some_and(|table| table.exact(route.prefix).any(|(_, other)| *other == route)) {
+            self.insert_route(table, route, false);
+        }
+    }
+
+    /// Puts a link in its place.
+    pub(super) fn insert_link(&mut self, index: u32, link: Link) {
+        self.links.insert(index, link);
+        self.last_index = self.last_index.max(index);
+        self.touch();
+    }
+
+    /// A link, to be changed.
+    pub(super) fn link_mut(&mut self, index: u32) -> Option<&mut Link> {
+        self.touch();
+        self.links.get_mut(&index)
+    }
+
+    /// Takes a link away, with its addresses and every route by it.
+    pub(super) fn remove_link(&mut self, index: u32) -> Option<Link> {
+        for v4 in [true, false] {
+            self.remove_routes(v4, |_, route| route.dev == index);
+        }
+        for address in self.links.get(&index).map(|link| link.addresses.clone()).unwrap_or_default() {
+            self.deltas.push(Delta::RemoveAddress(LinkId(index), address));
+        }
+        self.touch();
+        self.links.remove(&index)
+    }
+
+    /// Counts a change of links or addresses.
+    fn touch(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        self.changed = true;
+    }
+
+    /// Gives a link an address, with the routes that this makes. It is listed as Linux lists it: IPv4 primaries in the
+    /// order in which they came and then the secondaries, IPv6 the newest first.
+    pub(super) fn add_address(&mut self, index: u32, address: Address) {
+        self.touch();
+        let Some(link) = self.links.get_mut(&index) else { return };
+        let all = &mut link.addresses;
+        let at = match (address.addr.addr().is_ipv4(), address.is_secondary()) {
+            (true, true) => all.len(),
+            (true, false) => all.iter().rposition(Address::is_primary_v4).map_or(0, |last| last + 1),
+            (false, _) => all
+                .iter()
+                .position(|other| !other.addr.addr().is_ipv4() && other.scope <= address.scope)
+                .unwrap_or(all.len()),
+        };
+        all.insert(at, address.clone());
+        self.deltas.push(Delta::AddAddress(LinkId(index), address.clone()));
+        self.add_address_routes(index, &address);
+    }
+
+    /// Changes what is said of an address.
+    pub(super) fn change_address(&mut self, index: u32, at: usize, address: Address) {
+        self.touch();
+        if let Some(there) = self.links.get_mut(&index).and_then(|link| link.addresses.get_mut(at)) {
+            *there = address.clone();
+            self.deltas.push(Delta::ChangeAddress(LinkId(index), address));
+        }
+    }
+
+    /// The routes that an address makes (Linux `fib_add_ifaddr`, `addrconf_prefix_route`): that to itself, and if its
+    /// link is up that to its subnet and those to the subnet's broadcast addresses.
+    fn add_address_routes(&mut self, index: u32, address: &Address) {
+        let Some(link) = self.links.get(&index) else { return };
+        let up = link.up;
+        for (table, route) in address.routes(index, link) {
+            if up || route.kind == RTN_LOCAL {
+                self.ensure_route(table, route);
+            }
+        }
+    }
+
+    /// Takes the address at that place of a link's list away, with the routes that no other address makes; if it is the
+    /// first of its subnet, the others of that go too (Linux `inet_del_ifa`, without `promote_secondaries`).
+    pub(super) fn remove_address(&mut self, index: u32, at: usize) {
+        self.touch();
+        let Some(link) = self.links.get_mut(&index).filter(|link| at < link.addresses.len()) else { return };
+        let first = link.addresses.remove(at);
+        let mut gone = vec![first.clone()];
+        if first.is_primary_v4() {
+            let (going, staying) = link
+                .addresses
+                .drain(..)
+                .partition(|other: &Address| other.is_secondary() && other.in_subnet_of(&first));
+            link.addresses = staying;
+            gone.extend::<Vec<_>>(going);
+        }
+        let link = link.clone();
+        // The last one goes first, as in Linux.
+        for address in gone.iter().rev() {
+            self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
+            let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
+            // A secondary's routes have the primary's address as their source.
+            let as_was = Link { addresses: gone.clone(), ..link.clone() };
+            for (table, route) in address.routes(index, &as_was) {
+                let alike = |(other_table, other): &(u32, Route)| {
+                    *other_table == table && other.prefix == route.prefix && other.kind == route.kind
+                };
+                if needed.iter().any(alike) {
+                    continue;
+                }
+                let v4 = route.prefix.is_ipv4();
+                let key = self
+                    .table(v4, table)
+                    .and_then(|table| table.exact(route.prefix).find(|(_, there)| **there == route));
+                if let Some(key) = key.map(|(key, _)| key) {
+                    self.remove_route(v4, table, key);
+                }
+            }
+            // Routes whose source it was go with it (`fib_sync_down_addr`).
+            let own = address.addr.addr();
+            self.remove_routes(own.is_ipv4(), |_, route| route.src == Some(own) && route.kind != RTN_LOCAL);
+        }
+        // Without an address of IPv4 a link has none of its routes (`fib_inetaddr_event`).
+        if first.addr.addr().is_ipv4() && !link.addresses.iter().any(|address| address.addr.addr().is_ipv4()) {
+            self.remove_routes(true, |_, route| route.dev == index);
+        }
+    }
+
+    /// Sets a link up or down, with what that does to routes and addresses: down, only IPv4's local routes stay, and IPv6
+    /// loses its addresses; up, addresses make their routes again.
+    pub(super) fn set_up(&mut self, index: u32, up: bool) {
+        self.touch();
+        let Some(link) = self.links.get_mut(&index) else { return };
+        (link.up, link.was_up) = (up, link.was_up || up);
+        if up {
+            let link = link.clone();
+            link.addresses.iter().for_each(|address| self.add_address_routes(index, address));
+            self.ensure_route(RT_TABLE_LOCAL, multicast_v6(index));
+            return;
+        }
+        let (staying, going) = link.addresses.drain(..).partition(|address: &Address| address.addr.addr().is_ipv4());
+        link.addresses = staying;
+        self.remove_routes(true, |_, route| route.dev == index && route.scope != RT_SCOPE_HOST);
+        self.remove_routes(false, |_, route| route.dev == index);
+        going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(LinkId(index), address)));
+    }
+}
+
+/// What Linux lists for IPv6's groups on a link that is up. Packets to groups ask no route.
+fn multicast_v6(index: u32) -> Route {
+    let prefix = Prefix::containing(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8).unwrap_or(Prefix::ANY_V6);
+    let (scope, protocol, metric) = (RT_SCOPE_UNIVERSE, RTPROT_KERNEL, METRIC_V6_CONNECTED);
+    Route { prefix, kind: RTN_MULTICAST, metric, scope, protocol, dev: index, via: None, src: None, onlink: false }
 }
 
 /// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
@@ -286,25 +454,96 @@ pub(super) const METRIC_V6_USER: u32 = 1024;
 /// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`).
 pub(super) const METRIC_V6_CONNECTED: u32 = 256;
 
-impl Address {
-    /// `addr` as a file names it.
-    pub fn of(addr: IfAddr) -> Self {
+impl Model {
+    /// An address as the link of that number would have it.
+    pub(super) fn new_address(&self, index: u32, addr: IfAddr) -> Address {
         let scope = match addr.addr() {
             IpAddr::V6(addr) if addr.is_unicast_link_local() => RT_SCOPE_LINK,
             IpAddr::V6(addr) if addr.is_loopback() => RT_SCOPE_HOST,
             _ => RT_SCOPE_UNIVERSE,
         };
-        Self {
-            addr,
-            len: addr.prefix().len(),
-            peer: None,
-            broadcast: None,
-            label: None,
-            scope,
-            flags: IFA_F_PERMANENT,
-            metric: 0,
-            protocol: 0,
+        let (peer, broadcast, label, flags, metric, protocol) = (None, None, None, IFA_F_PERMANENT, 0, 0);
+        let mut address = Address { addr, peer, broadcast, label, scope, flags, metric, protocol };
+        let others = self.links.get(&index).map(|link| link.addresses.as_slice()).unwrap_or_default();
+        if others.iter().any(|other| other.is_primary_v4() && other.in_subnet_of(&address)) {
+            address.flags |= IFA_F_SECONDARY;
         }
+        address
+    }
+}
+
+impl Address {
+    /// How many leading bits are its subnet's.
+    pub fn prefix_len(&self) -> u8 {
+        self.addr.prefix().len()
+    }
+
+    /// The subnet: its own, or its peer's.
+    pub(super) fn subnet(&self) -> Prefix {
+        let addr = self.peer.unwrap_or(self.addr.addr());
+        Prefix::containing(addr, self.prefix_len()).unwrap_or(Prefix::host(addr))
+    }
+
+    /// Whether another IPv4 address came first in its subnet.
+    pub(super) const fn is_secondary(&self) -> bool {
+        self.flags & IFA_F_SECONDARY != 0
+    }
+
+    fn is_primary_v4(&self) -> bool {
+        self.addr.addr().is_ipv4() && !self.is_secondary()
+    }
+
+    pub(super) fn in_subnet_of(&self, other: &Self) -> bool {
+        self.addr.addr().is_ipv4() && self.subnet() == other.subnet()
+    }
+
+    /// The routes that it makes on `link`, with their tables.
+    fn routes(&self, index: u32, link: &Link) -> Vec<(u32, Route)> {
+        let own = self.addr.addr();
+        let v4 = own.is_ipv4();
+        let first = link.addresses.iter().find(|other| other.is_primary_v4() && other.in_subnet_of(self));
+        let src = v4.then_some(if self.is_secondary() { first.map_or(own, |first| first.addr.addr()) } else { own });
+        let scope = if v4 { RT_SCOPE_HOST } else { RT_SCOPE_UNIVERSE };
+        let local = Route {
+            prefix: Prefix::host(own),
+            kind: RTN_LOCAL,
+            metric: 0,
+            scope,
+            protocol: RTPROT_KERNEL,
+            dev: index,
+            via: None,
+            src,
+            onlink: false,
+        };
+        let subnet = self.subnet();
+        let connected = self.flags & IFA_F_NOPREFIXROUTE == 0;
+        if !v4 {
+            let metric = if self.metric == 0 { METRIC_V6_CONNECTED } else { self.metric };
+            let prefix = Route { prefix: subnet, kind: RTN_UNICAST, metric, ..local.clone() };
+            let prefix = connected.then_some((RT_TABLE_MAIN, prefix));
+            return [(RT_TABLE_LOCAL, local)].into_iter().chain(prefix).collect();
+        }
+        let on_link = Route { scope: RT_SCOPE_LINK, ..local.clone() };
+        let broadcast = |addr: Ipv4Addr| {
+            (RT_TABLE_LOCAL, Route { prefix: Prefix::host(addr.into()), kind: RTN_BROADCAST, ..on_link.clone() })
+        };
+        let mut routes = vec![(RT_TABLE_LOCAL, local)];
+        routes.extend(self.broadcast.filter(|addr| *addr != Ipv4Addr::BROADCAST).map(broadcast));
+        if let IpAddr::V4(start) = subnet.addr()
+            && !start.is_unspecified()
+            && !self.is_secondary()
+            && (subnet.addr() != own || !subnet.is_host())
+        {
+            if connected {
+                let route = Route { prefix: subnet, kind: RTN_UNICAST, metric: self.metric, ..on_link.clone() };
+                routes.push((RT_TABLE_MAIN, route));
+            }
+            if subnet.len() < 31 {
+                let last = broadcast(Ipv4Addr::from_bits(start.to_bits() | u32::MAX >> subnet.len()));
+                routes.extend((!routes.contains(&last)).then_some(last));
+            }
+        }
+        routes
     }
 }
 

@@ -1,12 +1,11 @@
 //! `RTM_*ROUTE`.
 
 use super::super::attr::{Kind, Policy, parse, policy};
-use super::super::message::Writer;
 use super::table::{Key, Route};
 use super::*;
 
 /// Length of `struct rtmsg`.
-const LEN: usize = 12;
+pub(super) const LEN: usize = 12;
 
 pub(super) const POLICY: Policy<RTA_MAX> = policy(&[
     (RTA_DST, Kind::Any),
@@ -93,16 +92,18 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         AF_INET6 => vec![false],
         _ => vec![true, false],
     };
-    if filter.table != 0 && families.iter().all(|&v4| rtnl.model.table(v4, filter.table).is_none()) {
-        let text = if family == AF_INET6 { "ipv6: FIB table does not exist" } else { "ipv4: FIB table does not exist" };
-        return Err(Error::text(errno::ENOENT, text));
+    let missing = |v4| filter.table != 0 && !rtnl.model.has_table(v4, filter.table);
+    match family {
+        AF_INET if missing(true) => return Ok(no_table("ipv4: FIB table does not exist")),
+        AF_INET6 if missing(false) => return Ok(no_table("ipv6: FIB table does not exist")),
+        _ => {}
     }
     // Routes that only a cache has are none.
     let cloned = fixed::<LEN>(request).is_ok_and(|(header, _)| word(&header[8..]) & RTM_F_CLONED != 0);
     if cloned {
         return Ok(Box::new(|_, _| Ok(Progress::Done)));
     }
-    let flags = if filter.is_set() || request.strict { flag::DUMP_FILTERED } else { 0 };
+    let flags = if request.strict { flag::DUMP_FILTERED } else { 0 };
     // Tables that were there when the dump began, and how far it has come in the first of them.
     let model = &rtnl.model;
     let tables = families.iter().flat_map(|&v4| model.tables(v4).map(move |(id, _)| (v4, id)));
@@ -110,6 +111,9 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         tables.filter(|(_, id)| filter.table == 0 || *id == filter.table).collect();
     let mut last: Option<Key> = None;
     Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
+        if filter.is_set() {
+            part.filtered();
+        }
         while let Some(&(v4, id)) = tables.front() {
             if let Some(table) = rtnl.model.table(v4, id) {
                 let routes = table.after(last).filter(|(_, route)| filter.takes(route));
@@ -125,6 +129,13 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         }
         Ok(Progress::Done)
     }))
+}
+
+fn no_table<H: Host>(text: &'static str) -> Dump<Rtnl<H>> {
+    Box::new(move |_, part| {
+        part.filtered();
+        Err(Error::text(errno::ENOENT, text))
+    })
 }
 
 /// A route, as Linux's `fib_dump_info` and `rt6_fill_node` write it.

@@ -1,0 +1,369 @@
+//! `RTM_NEWROUTE` and `RTM_DELROUTE`: `fib_table_insert` and `fib_table_delete` for IPv4, `fib6_add_rt2node` and
+//! `ip6_route_del` for IPv6.
+
+use std::net::IpAddr;
+
+use base::Prefix;
+
+use super::super::attr::{Attr, Attrs, Strictness, parse};
+use super::model::METRIC_V6_USER;
+use super::route::{LEN, POLICY};
+use super::table::{Key, Route};
+use super::*;
+
+/// What a request says of a route.
+#[derive(Clone, Debug)]
+struct Wanted {
+    v4: bool,
+    prefix: Prefix,
+    table: u32,
+    kind: u8,
+    scope: u8,
+    protocol: u8,
+    metric: u32,
+    dev: u32,
+    via: Option<IpAddr>,
+    src: Option<IpAddr>,
+    onlink: bool,
+}
+
+/// What fatpath does not have of what a route may have, and what it says then.
+const UNSUPPORTED: [(u16, &str); 8] = [
+    (RTA_METRICS, "fatpath has no route metrics"),
+    (RTA_MULTIPATH, "fatpath has no multipath routes"),
+    (RTA_FLOW, "fatpath has no realms"),
+    (RTA_ENCAP, "fatpath has no lightweight tunnels"),
+    (RTA_ENCAP_TYPE, "fatpath has no lightweight tunnels"),
+    (RTA_EXPIRES, "fatpath has no routes that expire"),
+    (RTA_NH_ID, "fatpath has no next hop objects"),
+    (RTA_TTL_PROPAGATE, "fatpath has no lightweight tunnels"),
+];
+
+fn invalid(text: &'static str) -> Error {
+    Error::text(errno::EINVAL, text)
+}
+
+impl Wanted {
+    fn of(request: &Request<'_>) -> Result<Self, Error> {
+        let (header, rest) = fixed::<LEN>(request)?;
+        let [family, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
+        let v4 = family == AF_INET;
+        let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+        if tos & 0x03 != 0 {
+            return Err(invalid("Invalid dsfield (tos): ECN bits must be 0"));
+        }
+        if tos != 0 {
+            return Err(Error::unsupported("fatpath has no routes by TOS"));
+        }
+        if kind > RTN_MAX {
+            return Err(invalid("Invalid route type"));
+        }
+        if src_len != 0 || attrs.get(RTA_SRC).is_some_and(|src| src.data.iter().any(|&byte| byte != 0)) {
+            return Err(Error::unsupported("fatpath has no routes by source"));
+        }
+        let found = UNSUPPORTED.iter().find_map(|&(kind, text)| Some((attrs.get(kind)?, text)));
+        if let Some((attr, text)) = found.filter(|(attr, _)| !(attr.kind == RTA_METRICS && attr.data.is_empty())) {
+            return Err(Error::unsupported(text).at(attr.offset));
+        }
+        if attrs.get(RTA_PREF).is_some_and(|pref| pref.u8() != 0) {
+            return Err(Error::unsupported("fatpath has no preference among routers"));
+        }
+        let flags = u32::from_ne_bytes(flags);
+        if flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) != 0 {
+            return Err(invalid("Invalid rtm_flags - can not contain DEAD or LINKDOWN"));
+        }
+        let number = |kind| attrs.get(kind).map(Attr::u32);
+        let table = number(RTA_TABLE).unwrap_or(table.into());
+        Ok(Self {
+            v4,
+            prefix: prefix(&attrs, v4, dst_len)?,
+            table: if table == 0 { RT_TABLE_MAIN } else { table },
+            kind,
+            scope: if v4 { scope } else { RT_SCOPE_UNIVERSE },
+            protocol,
+            metric: number(RTA_PRIORITY).unwrap_or_default(),
+            dev: number(RTA_OIF).unwrap_or_default(),
+            via: gateway(&attrs, v4)?,
+            src: attrs.get(RTA_PREFSRC).and_then(|attr| attr.ip(v4)).filter(|src| !src.is_unspecified()),
+            onlink: flags & RTNH_F_ONLINK != 0,
+        })
+    }
+
+    fn route(&self) -> Route {
+        let Self { prefix, kind, metric, scope, protocol, dev, via, src, onlink, .. } = *self;
+        Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink }
+    }
+}
+
+/// The destination of a request.
+pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) -> Result<Prefix, Error> {
+    let width = if v4 { 32 } else { 128 };
+    if len > width {
+        return Err(invalid("Invalid prefix length"));
+    }
+    let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+    let addr = match attrs.get(RTA_DST) {
+        None => any.addr(),
+        // IPv6 may leave out the bytes behind the prefix.
+        Some(dst) if !v4 && dst.data.len() >= usize::from(len).div_ceil(8) => {
+            let mut octets = [0; 16];
+            octets.iter_mut().zip(dst.data).for_each(|(to, from)| *to = *from);
+            IpAddr::from(octets)
+        }
+        Some(dst) => dst.ip(v4).ok_or_else(|| Error::new(errno::EINVAL).at(dst.offset))?,
+    };
+    let found = if v4 { Prefix::new(addr, len) } else { Prefix::containing(addr, len) };
+    found.map_err(|_| invalid("Invalid prefix for given prefix length"))
+}
+
+/// The next hop of a request.
+fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAddr>, Error> {
+    let gateway = attrs.get(RTA_GATEWAY);
+    if let Some(via) = attrs.get(RTA_VIA) {
+        if gateway.is_some() {
+            return Err(invalid("Nexthop configuration can not contain both GATEWAY and VIA"));
+        }
+        return Err(Error::unsupported("fatpath has no next hops of another family").at(via.offset));
+    }
+    let Some(attr) = gateway else { return Ok(None) };
+    match attr.ip(v4) {
+        Some(addr) => Ok(Some(addr).filter(|addr| !addr.is_unspecified())),
+        None => Err(Error::new(errno::EINVAL).at(attr.offset)),
+    }
+}
+
+/// Carries out an `RTM_NEWROUTE`.
+pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
+    let wanted = Wanted::of(request)?;
+    let flags = request.message.header.flags;
+    if wanted.v4 { add_v4(model, &wanted, flags) } else { add_v6(model, wanted, flags) }
+}
+
+fn add_v4(model: &mut Model, wanted: &Wanted, flags: u16) -> Result<(), Error> {
+    let mut route = wanted.route();
+    check_v4(model, wanted, &mut route)?;
+    let equals: Vec<(Key, &Route)> = model
+        .table(true, wanted.table)
+        .map(|table| table.equals(route.prefix, route.metric).collect())
+        .unwrap_or_default();
+    let same = equals.iter().position(|(_, other)| **other == route);
+    if let Some(&(first, _)) = equals.first() {
+        if flags & flag::EXCL != 0 {
+            return Err(Error::new(errno::EEXIST));
+        }
+        if flags & flag::REPLACE != 0 {
+            match same {
+                Some(0) => {}
+                Some(_) => return Err(Error::new(errno::EEXIST)),
+                None => model.replace_route(wanted.table, first, route),
+            }
+            return Ok(());
+        }
+        if same.is_some() {
+            return Err(Error::new(errno::EEXIST));
+        }
+    }
+    if flags & flag::CREATE == 0 {
+        return Err(Error::new(errno::ENOENT));
+    }
+    model.insert_route(wanted.table, route, flags & flag::APPEND == 0);
+    Ok(())
+}
+
+/// Linux's `fib_create_info` and `fib_check_nh`: whether there can be such a route, and which link it leads to.
+fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
+    // `fib_props`: what scope a type has at least.
+    let least = match wanted.kind {
+        RTN_LOCAL => RT_SCOPE_HOST,
+        RTN_BROADCAST | RTN_ANYCAST => RT_SCOPE_LINK,
+        RTN_UNICAST | RTN_MULTICAST | RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT | RTN_THROW => RT_SCOPE_UNIVERSE,
+        _ => RT_SCOPE_NOWHERE,
+    };
+    if least > wanted.scope {
+        return Err(invalid("Invalid scope"));
+    }
+    if matches!(wanted.kind, RTN_MULTICAST | RTN_ANYCAST) {
+        return Err(Error::unsupported("fatpath has no multicast or anycast routes"));
+    }
+    if route.is_error() {
+        if wanted.via.is_some() || wanted.dev != 0 {
+            return Err(invalid("Gateway, device and multipath can not be specified for this route type"));
+        }
+        return Ok(());
+    }
+    if wanted.scope > RT_SCOPE_HOST {
+        return Err(invalid("Invalid scope"));
+    }
+    if wanted.scope == RT_SCOPE_HOST {
+        if wanted.via.is_some() {
+            return Err(invalid("Route with host scope can not have a gateway"));
+        }
+        link(model, wanted.dev)?;
+    } else {
+        match wanted.via {
+            Some(via) => route.dev = check_gateway_v4(model, wanted, via)?,
+            None if wanted.onlink => {
+                return Err(invalid("Invalid flags for nexthop - PERVASIVE and ONLINK can not be set"));
+            }
+            None if !link(model, wanted.dev)? => {
+                return Err(Error::text(errno::ENETDOWN, "Device for nexthop is not up"));
+            }
+            None => {}
+        }
+    }
+    let is_dst = |src| wanted.kind == RTN_LOCAL && src == wanted.prefix.addr();
+    match wanted.src {
+        Some(src) if !is_dst(src) && !is_local(model, src) => Err(invalid("Invalid prefsrc address")),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the link of that number is up.
+fn link(model: &Model, index: u32) -> Result<bool, Error> {
+    model.link(index).map(|link| link.up).ok_or(Error::new(errno::ENODEV))
+}
+
+fn is_local(model: &Model, addr: IpAddr) -> bool {
+    let local = model.table(addr.is_ipv4(), RT_TABLE_LOCAL).and_then(|table| table.lookup(addr, |_| true));
+    local.is_some_and(|route| route.kind == RTN_LOCAL)
+}
+
+/// Linux's `fib_check_nh_v4_gw`: the link by which the next hop is reached.
+fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
+    const TEXT: &str = "Nexthop has invalid gateway";
+    if wanted.onlink {
+        if wanted.scope >= RT_SCOPE_LINK {
+            return Err(invalid("Nexthop has invalid scope"));
+        }
+        let up =
+            link(model, wanted.dev).map_err(|_| Error::text(errno::ENODEV, "Nexthop device required for onlink"))?;
+        if !up {
+            return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+        }
+        let own = model.table(true, RT_TABLE_LOCAL).and_then(|table| table.lookup(via, |_| true));
+        return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(wanted.dev) };
+    }
+    // Nearer than the route itself, and no farther than the link.
+    let scope = wanted.scope.saturating_add(1).max(RT_SCOPE_LINK);
+    let fits = |route: &Route| {
+        let by = wanted.dev == 0 || route.dev == wanted.dev;
+        route.is_error() || (route.scope >= scope && by && model.link(route.dev).is_some_and(|link| link.up))
+    };
+    let in_table = model.table(true, wanted.table).and_then(|table| table.lookup(via, fits));
+    let found =
+        in_table.filter(|route| route.kind != RTN_THROW).or_else(|| model.lookup(via, fits).map(|(_, route)| route));
+    let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
+    match route.kind {
+        RTN_UNICAST | RTN_LOCAL => Ok(route.dev),
+        RTN_UNREACHABLE => Err(Error::text(errno::EHOSTUNREACH, TEXT)),
+        RTN_PROHIBIT => Err(Error::text(errno::EACCES, TEXT)),
+        _ => Err(invalid(TEXT)),
+    }
+}
+
+fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error> {
+    if wanted.metric == 0 {
+        wanted.metric = METRIC_V6_USER;
+    }
+    let mut route = wanted.route();
+    check_v6(model, &wanted, &mut route)?;
+    let equals: Vec<(Key, &Route)> = model
+        .table(false, wanted.table)
+        .map(|table| table.equals(route.prefix, route.metric).collect())
+        .unwrap_or_default();
+    if let Some(&(first, there)) = equals.first() {
+        if flags & flag::EXCL != 0 {
+            return Err(Error::new(errno::EEXIST));
+        }
+        if flags & flag::REPLACE != 0 {
+            model.replace_route(wanted.table, first, route);
+            return Ok(());
+        }
+        if equals.iter().any(|(_, other)| (other.dev, other.via) == (route.dev, route.via)) {
+            return Err(Error::new(errno::EEXIST));
+        }
+        if there.via.is_some() && route.via.is_some() {
+            return Err(Error::unsupported("fatpath has no multipath routes"));
+        }
+    } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
+        return Err(Error::text(errno::ENOENT, "Can not replace route - no match found"));
+    }
+    model.insert_route(wanted.table, route, false);
+    Ok(())
+}
+
+/// Linux's `ip6_route_info_create` and `fib6_nh_init`.
+fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
+    if wanted.dev != 0 && wanted.dev != LOOPBACK {
+        let up = link(model, wanted.dev)?;
+        if wanted.onlink && !up {
+            return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+        }
+    } else if wanted.onlink {
+        return Err(Error::text(errno::ENODEV, "Nexthop device required for onlink"));
+    }
+    if matches!(wanted.kind, RTN_MULTICAST | RTN_ANYCAST) {
+        return Err(Error::unsupported("fatpath has no multicast or anycast routes"));
+    }
+    if route.is_error() {
+        (route.dev, route.via, route.onlink) = (LOOPBACK, None, false);
+        return Ok(());
+    }
+    if let Some(via) = wanted.via {
+        route.dev = check_gateway_v6(model, wanted, via)?;
+    }
+    if !link(model, route.dev)? {
+        return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+    }
+    match wanted.src {
+        Some(src) if !is_local(model, src) => Err(invalid("Invalid source address")),
+        _ => Ok(()),
+    }
+}
+
+/// Linux's `ip6_validate_gw`.
+fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
+    if is_local(model, via) {
+        return Err(invalid("Gateway can not be a local address"));
+    }
+    let IpAddr::V6(addr) = via else { return Err(invalid("Invalid gateway address")) };
+    if addr.is_unicast_link_local() {
+        return if wanted.dev == 0 { Err(invalid("Egress device not specified")) } else { Ok(wanted.dev) };
+    }
+    if addr.is_multicast() || addr.is_loopback() {
+        return Err(invalid("Invalid gateway address"));
+    }
+    if wanted.onlink {
+        return Ok(wanted.dev);
+    }
+    let unreachable = Error::new(errno::EHOSTUNREACH);
+    let by = |route: &Route| wanted.dev == 0 || route.dev == wanted.dev;
+    let in_table = model.table(false, wanted.table).and_then(|table| table.lookup(via, by));
+    let on_link = |route: &&Route| !route.is_error() && route.via.is_none();
+    let found = in_table.filter(on_link).or_else(|| model.lookup(via, by).map(|(_, route)| route).filter(on_link));
+    found.map(|route| route.dev).ok_or(unreachable)
+}
+
+/// Carries out an `RTM_DELROUTE`.
+pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
+    let wanted = Wanted::of(request)?;
+    if !model.has_table(wanted.v4, wanted.table) {
+        return Err(Error::text(errno::ESRCH, "FIB table does not exist"));
+    }
+    let fits = |route: &Route| {
+        let common = (wanted.dev == 0 || wanted.dev == route.dev)
+            && (wanted.via.is_none() || wanted.via == route.via)
+            && (wanted.metric == 0 || wanted.metric == route.metric)
+            && (wanted.protocol == 0 || wanted.protocol == route.protocol);
+        // IPv6 does not look at the type.
+        let v4 = (wanted.kind == RTN_UNSPEC || wanted.kind == route.kind)
+            && (wanted.scope == RT_SCOPE_NOWHERE || wanted.scope == route.scope)
+            && (wanted.src.is_none() || wanted.src == route.src);
+        common && (v4 || !wanted.v4)
+    };
+    let table = model.table(wanted.v4, wanted.table);
+    let found = table.and_then(|table| table.exact(wanted.prefix).find(|(_, route)| fits(route)));
+    let key = found.map(|(key, _)| key).ok_or(Error::new(errno::ESRCH))?;
+    model.remove_route(wanted.v4, wanted.table, key);
+    Ok(())
+}

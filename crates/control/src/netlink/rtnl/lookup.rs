@@ -1,0 +1,164 @@
+//! `RTM_GETROUTE` without a dump: where a packet would go (`inet_rtm_getroute`, `inet6_rtm_getroute`).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::super::attr::{Attr, Kind, Policy, parse, policy};
+use super::change::prefix;
+use super::model::Address;
+use super::route::{self, LEN, POLICY};
+use super::table::Route;
+use super::*;
+
+/// Flags of what was found, as a cache of routes has them (`RTCF_*`).
+const LOCAL: u32 = 0x8000_0000;
+const BROADCAST: u32 = 0x1000_0000;
+
+/// What a lookup may name.
+const ASKED: Policy<RTA_MAX> = policy(&[
+    (RTA_DST, Kind::Any),
+    (RTA_SRC, Kind::Any),
+    (RTA_OIF, Kind::Any),
+    (RTA_IIF, Kind::Any),
+    (RTA_MARK, Kind::Any),
+    (RTA_UID, Kind::Any),
+    (RTA_IP_PROTO, Kind::Any),
+    (RTA_SPORT, Kind::Any),
+    (RTA_DPORT, Kind::Any),
+]);
+
+pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let (header, rest) = fixed::<LEN>(request)?;
+    let [family, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
+    let v4 = family == AF_INET;
+    let flags = u32::from_ne_bytes(flags);
+    let attrs = parse(rest, behind(LEN), &POLICY, strictness(request))?;
+    if request.strict {
+        let width = if v4 { 32 } else { 128 };
+        let lens = [(RTA_DST, dst_len), (RTA_SRC, src_len)];
+        if lens.iter().any(|&(_, len)| len != 0 && len != width) || [table, protocol, scope, kind] != [0; 4] {
+            return Err(Error::text(errno::EINVAL, "Invalid values in header for route get request"));
+        }
+        let allowed = RTM_F_FIB_MATCH | if v4 { RTM_F_LOOKUP_TABLE | RTM_F_NOTIFY } else { 0 };
+        if flags & !allowed != 0 {
+            return Err(Error::text(errno::EINVAL, "Invalid flags for route get request"));
+        }
+        if attrs.iter().any(|attr| ASKED[usize::from(attr.kind)] == Kind::Unknown) {
+            return Err(Error::text(errno::EINVAL, "Unsupported attribute in route get request"));
+        }
+        if lens.iter().any(|&(attr, len)| attrs.get(attr).is_some() != (len != 0)) {
+            return Err(Error::text(
+                errno::EINVAL,
+                "rtm_src_len and rtm_dst_len must be the address's length for route get request",
+            ));
+        }
+    }
+    if tos != 0 {
+        return Err(Error::unsupported("fatpath has no routes by TOS"));
+    }
+    if let Some(iif) = attrs.get(RTA_IIF).filter(|iif| iif.u32() != 0) {
+        return Err(Error::unsupported("fatpath looks up routes of its own packets only").at(iif.offset));
+    }
+    let dst = prefix(&attrs, v4, if v4 { 32 } else { 128 })?.addr();
+    let src = attrs.get(RTA_SRC).and_then(|src| src.ip(v4)).filter(|src| !src.is_unspecified());
+    let oif = attrs.get(RTA_OIF).map_or(0, Attr::u32);
+    let model = &rtnl.model;
+    if oif != 0 && oif != LOOPBACK && model.link(oif).is_none() {
+        return Err(Error::new(errno::ENODEV));
+    }
+    if let Some(src) = src
+        && v4
+        && !matches!(model.lookup(src, |_| true), Some((_, route)) if route.kind == RTN_LOCAL)
+    {
+        return Err(Error::new(errno::ENETUNREACH));
+    }
+    if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return Err(Error::unsupported("fatpath asks no route for groups"));
+    }
+    let up = |route: &Route| route.dev == LOOPBACK || model.link(route.dev).is_some_and(|link| link.up);
+    let fits = |route: &Route| route.is_error() || (up(route) && (oif == 0 || oif == route.dev));
+    let (table, found) = model.lookup(dst, fits).ok_or(Error::new(errno::ENETUNREACH))?;
+    match found.kind {
+        RTN_BLACKHOLE => return Err(Error::new(errno::EINVAL)),
+        RTN_UNREACHABLE => return Err(Error::new(errno::EHOSTUNREACH)),
+        RTN_PROHIBIT => return Err(Error::new(errno::EACCES)),
+        _ => {}
+    }
+    if flags & RTM_F_FIB_MATCH != 0 {
+        reply.send(RTM_NEWROUTE, 0, |w| route::write(w, table, found));
+        return Ok(());
+    }
+    let itself = (!v4 && found.kind == RTN_LOCAL).then_some(dst);
+    let own = src.or(itself).or(found.src).or_else(|| select_source(model, found.dev, found.via.unwrap_or(dst)));
+    if v4 {
+        // As long as rules are Linux's first ones, its local table is part of the main one.
+        let shown = flags & RTM_F_LOOKUP_TABLE != 0 && table != RT_TABLE_LOCAL;
+        let table = if shown { table } else { RT_TABLE_MAIN };
+        reply.send(RTM_NEWROUTE, 0, |w| write_v4(w, table, found, dst, src, own));
+    } else {
+        reply.send(RTM_NEWROUTE, 0, |w| write_v6(w, table, found, dst, src, own));
+    }
+    Ok(())
+}
+
+/// `struct rta_cacheinfo`, of which nothing is known.
+const CACHEINFO: [u8; 32] = [0; 32];
+
+/// Linux's `rt_fill_info`.
+fn write_v4(w: &mut Writer, table: u32, found: &Route, dst: IpAddr, src: Option<IpAddr>, own: Option<IpAddr>) {
+    let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
+    let src_len = if src.is_some() { 32 } else { 0 };
+    w.fixed(&[AF_INET, 32, src_len, 0, shown, 0, RT_SCOPE_UNIVERSE, found.kind]);
+    let flags = match found.kind {
+        RTN_LOCAL => LOCAL,
+        RTN_BROADCAST => LOCAL | BROADCAST,
+        _ => 0,
+    };
+    w.fixed(&(flags | RTM_F_CLONED).to_ne_bytes());
+    w.put_u32(RTA_TABLE, table);
+    w.put_ip(RTA_DST, dst);
+    if let Some(src) = src {
+        w.put_ip(RTA_SRC, src);
+    }
+    w.put_u32(RTA_OIF, if found.kind == RTN_LOCAL { LOOPBACK } else { found.dev });
+    if let Some(own) = own.filter(|own| src != Some(*own)) {
+        w.put_ip(RTA_PREFSRC, own);
+    }
+    if let Some(via) = found.via {
+        w.put_ip(RTA_GATEWAY, via);
+    }
+    w.put_u32(RTA_UID, 0);
+    w.put(RTA_CACHEINFO, &CACHEINFO);
+}
+
+/// Linux's `rt6_fill_node` of a route that was looked up.
+fn write_v6(w: &mut Writer, table: u32, found: &Route, dst: IpAddr, src: Option<IpAddr>, own: Option<IpAddr>) {
+    let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
+    w.fixed(&[AF_INET6, 128, 128, 0, shown, found.protocol, RT_SCOPE_UNIVERSE, found.kind]);
+    w.fixed(&0_u32.to_ne_bytes());
+    w.put_u32(RTA_TABLE, table);
+    w.put_ip(RTA_DST, dst);
+    w.put_ip(RTA_SRC, src.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)));
+    if let Some(own) = own {
+        w.put_ip(RTA_PREFSRC, own);
+    }
+    w.put_u32(RTA_PRIORITY, found.metric);
+    if let Some(via) = found.via {
+        w.put_ip(RTA_GATEWAY, via);
+    }
+    w.put_u32(RTA_OIF, if found.kind == RTN_LOCAL { LOOPBACK } else { found.dev });
+    w.put(RTA_CACHEINFO, &CACHEINFO);
+    w.put_u8(RTA_PREF, 0);
+}
+
+/// The address that a packet to `to` by `dev` comes from (Linux `inet_select_addr`): one of that link's in the subnet, or
+/// its first, or another link's.
+fn select_source(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
+    let usable = |address: &&Address| {
+        address.addr.addr().is_ipv4() == to.is_ipv4() && !address.is_secondary() && address.scope < RT_SCOPE_HOST
+    };
+    let of_link = model.link(dev).into_iter().flat_map(|link| &link.addresses).filter(usable);
+    let near = of_link.clone().find(|address| address.subnet().contains(to));
+    let mut others = model.links_after(0).flat_map(|(_, link)| &link.addresses).filter(usable);
+    let chosen = near.or_else(|| of_link.clone().next());
+    chosen.or_else(|| others.find(|address| address.scope != RT_SCOPE_LINK)).map(|address| address.addr.addr())
+}

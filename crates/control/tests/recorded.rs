@@ -1,0 +1,172 @@
+//! What Linux answered to iproute2, command by command, and what we answer to the same bytes.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use base::LinkId;
+use control::Config;
+use control::model::LinkConfig;
+use control::netlink::message::{Header, Messages};
+use control::netlink::rtnl::{Delta, Host, LinkNow, Model, NeighbourNow, Rtnl};
+use control::netlink::{Error, Groups, Outbox, Session, To};
+use control::state::LinkStats;
+
+const RECORDING: &str = include_str!("recordings/iproute2.txt");
+
+/// A packets' side that does as it is told.
+#[derive(Debug, Default)]
+struct Obedient {
+    neighbours: BTreeMap<(LinkId, std::net::IpAddr), NeighbourNow>,
+}
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
+
+fn eth0() -> LinkNow {
+    LinkNow { id: LinkId(2), running: true, mtu: 1500, mac: Some(MAC), stats: LinkStats::default() }
+}
+
+impl Host for Obedient {
+    fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
+        Ok(vec![eth0()])
+    }
+
+    fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
+        deltas.for_each(drop);
+    }
+
+    fn open(&mut self, id: LinkId, _: &LinkConfig) -> Result<LinkNow, Error> {
+        Ok(LinkNow { id, running: false, ..eth0() })
+    }
+
+    fn close(&mut self, _: LinkId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, _: LinkId, _: u16) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
+        Ok(self.neighbours.values().copied().collect())
+    }
+
+    fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
+        let key = (neighbour.link, neighbour.addr);
+        if neighbour.state == 0 {
+            self.neighbours.remove(&key);
+        } else {
+            self.neighbours.insert(key, *neighbour);
+        }
+        Ok(())
+    }
+}
+
+fn node() -> Rtnl<Obedient> {
+    let toml = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
+    let config = Config::from_toml(toml, "test.toml").unwrap();
+    let mut model = Model::default();
+    model.read(&config, &[LinkId(2)], &[eth0()], 2);
+    Rtnl { model, host: Obedient::default() }
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
+}
+
+/// A message without what is another time another: sequence and port numbers, time stamps. `None` for one of a link.
+fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
+    let mut message = message.to_vec();
+    message[8..16].fill(0);
+    let attributes = match header.kind {
+        2 => {
+            message[28..36].fill(0);
+            return Some(message);
+        }
+        16 => return None,
+        20 | 21 => 24,
+        24 | 25 => 28,
+        _ => return Some(message),
+    };
+    let mut at = attributes;
+    while at + 4 <= message.len() {
+        let len = usize::from(u16::from_ne_bytes([message[at], message[at + 1]]));
+        match (header.kind, message[at + 2]) {
+            (20, 6) => message[at + 12..at + 20].fill(0),
+            (24, 12) => message[at + 4..at + len].fill(0),
+            _ => {}
+        }
+        at += len.next_multiple_of(4);
+    }
+    Some(message)
+}
+
+/// What a session answers to a datagram, dump and all.
+fn answers(session: &mut Session<Rtnl<Obedient>>, node: &mut Rtnl<Obedient>, datagram: &[u8]) -> Vec<Vec<u8>> {
+    let mut outbox = Outbox::default();
+    session.handle(datagram, node, Groups::default(), &mut outbox);
+    while session.is_dumping() {
+        session.continue_dump(node, &mut outbox);
+    }
+    let own = outbox.iter().filter(|(to, _)| *to == To::Requester);
+    own.flat_map(|(_, bytes)| Messages::new(bytes)).filter_map(|m| comparable(m.header, m.bytes)).collect()
+}
+
+/// A message in hexadecimal digits, and if it is an error what it says.
+fn shown(message: &[u8]) -> String {
+    let hex: String = message.iter().map(|byte| format!("{byte:02x}")).collect();
+    let text: String =
+        message.iter().filter(|byte| byte.is_ascii_graphic() || **byte == b' ').map(|&b| b as char).collect();
+    format!("{hex} {text}")
+}
+
+#[test]
+fn iproute2_gets_linuxs_answers() {
+    let mut node = node();
+    let mut sessions: BTreeMap<&str, Session<Rtnl<Obedient>>> = BTreeMap::new();
+    let mut got: BTreeMap<&str, VecDeque<Vec<u8>>> = BTreeMap::new();
+    let (mut command, mut wrong, mut commands) = ("", Vec::new(), 0);
+    for line in RECORDING.lines().skip(2).chain(["# "]) {
+        let words: Vec<&str> = line.split(' ').collect();
+        if let ["<", fd, messages @ ..] = &words[..] {
+            for message in messages.iter().map(|hex| bytes(hex)) {
+                // Which answers stand together in a datagram depends on the client.
+                let ours = got.get_mut(fd).and_then(VecDeque::pop_front).unwrap_or_default();
+                if ours != message {
+                    wrong.push(format!("{command}\n  Linux {}\n  we    {}", shown(&message), shown(&ours)));
+                }
+            }
+            continue;
+        }
+        // A program may ask by one socket before it has read all that came by another.
+        let done = match &words[..] {
+            ["#", ..] => std::mem::take(&mut got),
+            [">", fd, _] => got.remove_entry(fd).into_iter().collect(),
+            _ => BTreeMap::new(),
+        };
+        let more = done.into_values().flatten();
+        wrong.extend(more.map(|more| format!("{command}\n  we, besides: {}", shown(&more))));
+        match &words[..] {
+            ["#", ..] => (command, commands) = (line, commands + 1),
+            ["socket", fd] => {
+                let mut session = Session::new(true);
+                session.bind(4711, 0).unwrap();
+                session.set_recv_len(32768);
+                sessions.insert(fd, session);
+            }
+            ["option", fd, option, value] => {
+                let session = sessions.get_mut(fd).unwrap();
+                session.set_option(option.parse().unwrap(), value.parse().unwrap()).unwrap();
+            }
+            [">", fd, hex] => {
+                let answers = answers(sessions.get_mut(fd).unwrap(), &mut node, &bytes(hex));
+                got.insert(fd, answers.into());
+            }
+            _ => panic!("{line}"),
+        }
+    }
+    assert!(wrong.is_empty(), "{} of {commands} commands:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(commands > 150, "{commands}");
+}
