@@ -46,6 +46,11 @@ impl Need {
     /// `modprobe`, with which that kernel loads its modules.
     pub const MODPROBE: Self = Self::Program { name: "modprobe", package: "kmod" };
 
+    /// `frag6` of SI6 Networks' IPv6 toolkit.
+    pub const FRAG6: Self = Self::Program { name: "frag6", package: "ipv6toolkit" };
+    /// `atk6-fragmentation6` and its kin of THC's IPv6 attack toolkit.
+    pub const THC_IPV6: Self = Self::Program { name: "atk6-fragmentation6", package: "thc-ipv6" };
+
     /// What is missing and how to get it, if it is missing.
     fn lack(self) -> Option<String> {
         match self {

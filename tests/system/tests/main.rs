@@ -3,6 +3,7 @@
 mod bench;
 mod daemon;
 mod demo;
+mod fragment_tools;
 mod nat;
 mod router;
 mod tunnel;
@@ -19,6 +20,7 @@ fn main() {
         demo::trials(),
         bench::trials(),
         xdp::trials(),
+        fragment_tools::trials(),
     ]
     .into_iter()
     .flatten()

@@ -10,6 +10,7 @@
 
 mod cases;
 mod host;
+mod ring;
 mod tshark;
 #[expect(dead_code, reason = "the other tests send more than this one does")]
 #[path = "../model/world.rs"]
@@ -29,6 +30,7 @@ use host::{Answer, Host, Seen};
 use world::{BOTH, Piece, World, last, limited, part};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
+const RING_NEEDS: &[Need] = &[Need::Namespaces, Need::ETHTOOL];
 
 /// Random cases of each family.
 const CASES: u64 = 3000;
@@ -38,6 +40,16 @@ fn main() {
         trial("random_trains_end_as_in_the_kernel", NEEDS, random_trains),
         trial("what_times_out_is_counted_and_answered_as_in_the_kernel", NEEDS, timeouts),
         trial("a_full_table_refuses_as_the_kernel_does", NEEDS, full),
+        trial(
+            "every_long_datagram_of_a_socket_arrives_by_a_ring_of_256_frames",
+            RING_NEEDS,
+            ring::every_datagram_arrives,
+        ),
+        trial(
+            "a_ring_of_256_frames_runs_dry_of_what_waits_unless_it_is_coalesced",
+            RING_NEEDS,
+            ring::a_ring_runs_dry_of_what_waits_unless_it_is_coalesced,
+        ),
         trial("tshark_puts_together_what_we_fragment", &[Need::TSHARK], tshark::judge),
     ];
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
