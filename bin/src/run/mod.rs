@@ -14,6 +14,7 @@ mod node;
 mod poller;
 mod reassembly;
 mod server;
+mod service;
 mod snapshot;
 mod worker;
 mod xfrm;
@@ -79,16 +80,26 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
             let _ = events.send(Event::WorkerEnded);
         })
         .map_err(|err| failed("start a thread", &err))?;
+    service::ready(&format!("running with {}", daemon.links()));
     for event in happened {
         let (outcome, reply) = match event {
-            Event::Signal(SIGHUP) => (daemon.reload(), None),
+            Event::Signal(SIGHUP) => {
+                service::reloading();
+                (daemon.reload(), None)
+            }
             Event::Load { file, reply } => (daemon.load(file), Some(reply)),
             Event::Signal(_) => {
                 tracing::info!("{}: ending", args.instance);
+                service::stopping();
                 return daemon.worker.stop();
             }
             Event::WorkerEnded => break,
         };
+        let status = match &outcome {
+            Ok(()) => format!("running with {}", daemon.links()),
+            Err(why) => format!("running with {}; not reloaded: {why}", daemon.links()),
+        };
+        service::ready(&status);
         match &outcome {
             Ok(()) => tracing::info!("{}: reloaded, running with {}", args.instance, daemon.links()),
             Err(why) => tracing::error!("{}: not reloaded, nothing has changed: {why}", args.instance),

@@ -55,10 +55,17 @@ impl Gateway {
     /// # Errors
     /// It ends at once or does not answer; the message holds what it printed.
     pub fn start(netns: &Netns, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
+        Self::start_under(netns.command(fatpath()), scratch, instance, toml)
+    }
+
+    /// As [`start`](Self::start), by a `command` that takes the program's arguments.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn start_under(mut command: Command, scratch: &Scratch, instance: &str, toml: &str) -> Outcome<Self> {
         let config = scratch.file(&format!("{instance}.toml"));
         fs::write(&config, toml)?;
         let rundir = scratch.path().to_owned();
-        let mut command = netns.command(fatpath());
         command.args(["run", "--instance", instance, "-c"]).arg(&config).env("FATPATH_RUNDIR", &rundir);
         let process = Process::spawn(&mut command, scratch)?;
         let mut gateway = Self { process, instance: instance.to_owned(), config, rundir };
@@ -80,6 +87,12 @@ impl Gateway {
         let mut command = Command::new(fatpath());
         command.arg("show").args(what.split_whitespace()).args(["--instance", &self.instance]);
         run(command.env("FATPATH_RUNDIR", &self.rundir))
+    }
+
+    /// Its process number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.process.id()
     }
 
     /// What it has logged.

@@ -39,6 +39,8 @@ impl Need {
     pub const TCPDUMP: Self = Self::Program { name: "tcpdump", package: "tcpdump" };
     /// `tshark`.
     pub const TSHARK: Self = Self::Program { name: "tshark", package: "tshark" };
+    /// systemd's checks of unit files.
+    pub const SYSTEMD_ANALYZE: Self = Self::Program { name: "systemd-analyze", package: "systemd" };
     /// `ethtool`.
     pub const ETHTOOL: Self = Self::Program { name: "ethtool", package: "ethtool" };
     /// A Linux kernel that runs as a process.

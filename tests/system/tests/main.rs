@@ -6,6 +6,7 @@ mod demo;
 mod fragment_tools;
 mod nat;
 mod router;
+mod service;
 mod tunnel;
 mod xdp;
 
@@ -17,6 +18,7 @@ fn main() {
         nat::trials(),
         router::trials(),
         daemon::trials(),
+        service::trials(),
         demo::trials(),
         bench::trials(),
         xdp::trials(),

@@ -1,0 +1,29 @@
+//! What the service manager is told (sd_notify(3)): that the gateway serves, reads its file again, ends. Without one there
+//! is nobody to tell.
+
+use sd_notify::{NotifyState, notify};
+
+/// It serves: what waits for it may begin. `status` is what `systemctl status` shows.
+pub(super) fn ready(status: &str) {
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// It reads its file again, until it is [ready](ready) once more.
+pub(super) fn reloading() {
+    // `Type=notify-reload` wants to know since when.
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => tell(&[NotifyState::Reloading, now]),
+        Err(err) => tracing::warn!("service manager: clock: {err}"),
+    }
+}
+
+/// It ends.
+pub(super) fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
+fn tell(state: &[NotifyState<'_>]) {
+    if let Err(err) = notify(state) {
+        tracing::warn!("service manager: {err}");
+    }
+}
