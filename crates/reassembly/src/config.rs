@@ -46,7 +46,8 @@ pub enum Coalesce {
     /// They wait, each fragment a piece of its own, also in what is delivered here: as in a Linux that does not coalesce.
     Off,
     /// They wait, and become slots of one packet. What is small beside its page is copied, and its page goes home; so does
-    /// everything that lies in a device's frames as long as half of these or more are in use.
+    /// everything that lies in a device's frames as long as half of these or more are in use. What is encrypted is copied
+    /// too, to one page: a cipher would have to have it there.
     #[default]
     Move,
     /// They go home at once: every fragment is copied to pages of this node's memory.

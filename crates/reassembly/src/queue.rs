@@ -175,7 +175,7 @@ impl Queue {
             last.end = end;
             return last.append(mem, pkt, how, &mut self.pinned);
         }
-        let run = Run::new(mem, pkt, end, how, &mut self.pinned);
+        let run = Run::new(mem, pkt, (offset, end), how, &mut self.pinned);
         let before = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
         if let Some((start, run)) = before {
             self.earlier.get_or_insert_default().insert(start, run);

@@ -3,7 +3,7 @@
 use base::{Counters, DropReason, Instant, LinkId};
 use packet::{Csum, Cut, Memory, Packet};
 use wire::ip::Info;
-use wire::{FragInfo, Version, icmpv6};
+use wire::{FragInfo, Protocol, Version, icmpv6};
 
 use crate::cache::Cache;
 use crate::config::{Coalesce, Config};
@@ -164,8 +164,9 @@ impl Reassembly {
         part: &Part,
         mut count: Count<'_>,
     ) -> Verdict {
-        let asker = key.asker();
-        let how = self.how(asker);
+        let mut how = self.how(key.asker());
+        // A cipher wants it in one piece.
+        how.copies |= how.spares && how.joins && part.info.protocol == Protocol::ESP;
         let cache = self.table(table);
         let id = cache.find_or_open(now, key);
         let restarted = cache.restart_if_too_far(id, now);

@@ -34,21 +34,27 @@ impl How {
 pub(crate) struct Run {
     /// Where in the datagram's payload it ends.
     pub(crate) end: usize,
+    /// Whether a datagram begins here, whose fragments are copied to one page.
+    gathers: bool,
     first: Packet,
     /// What could not be joined to the one before, in order.
     more: Vec<Packet>,
 }
 
 impl Run {
-    /// A run of one fragment, which ends at `end`.
-    pub(crate) fn new(mem: &Memory, pkt: Packet, end: usize, how: How, pinned: &mut Pinned) -> Self {
+    /// A run of one fragment, from `offset` to `end`.
+    pub(crate) fn new(mem: &Memory, pkt: Packet, (offset, end): (usize, usize), how: How, pinned: &mut Pinned) -> Self {
         let first = if how.copies { copied(mem, pkt, 0) } else { pkt };
         pinned.keep(&first);
-        Self { end, first, more: Vec::new() }
+        Self { end, gathers: how.joins && how.copies && offset == 0, first, more: Vec::new() }
     }
 
     /// Appends `pkt`.
     pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: How, pinned: &mut Pinned) {
+        if how.copies && self.gathers && pkt.len() > self.first.tailroom() {
+            self.gathers = false;
+            self.gather(mem, pinned);
+        }
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let pkt = match how {
             How { joins: true, copies: true, .. } if pkt.len() > last.tailroom() => {
@@ -61,6 +67,14 @@ impl Run {
         };
         pinned.keep(&pkt);
         self.more.push(pkt);
+    }
+
+    /// Has the first fragment, a copy, lie in a page that has room for all that may follow, in one piece.
+    fn gather(&mut self, mem: &Memory, pinned: &mut Pinned) {
+        if let Some(large) = copy(mem, &self.first, Memory::LARGE - Memory::HEADROOM) {
+            pinned.replace(&self.first, &large);
+            self.first = large;
+        }
     }
 
     /// Joins `pkt` to what is there, if it can be.
@@ -128,12 +142,13 @@ fn with_room(mem: &Memory, pkt: Packet) -> Packet {
 
 /// A copy in a page of this node's memory, with `room` bytes in all at least; the original, if no page is free.
 fn copied(mem: &Memory, pkt: Packet, room: usize) -> Packet {
-    let copy = || {
-        let mut copy = Packet::new(mem, Memory::HEADROOM, room.max(pkt.len())).ok()?;
-        pkt.read_at(0, copy.put(pkt.len())?);
-        mem.copied(CopyReason::Coalesce, pkt.len());
-        copy.meta = pkt.meta.clone();
-        Some(copy)
-    };
-    copy().unwrap_or(pkt)
+    copy(mem, &pkt, room).unwrap_or(pkt)
+}
+
+fn copy(mem: &Memory, pkt: &Packet, room: usize) -> Option<Packet> {
+    let mut copy = Packet::new(mem, Memory::HEADROOM, room.max(pkt.len())).ok()?;
+    pkt.read_at(0, copy.put(pkt.len())?);
+    mem.copied(CopyReason::Coalesce, pkt.len());
+    copy.meta = pkt.meta.clone();
+    Some(copy)
 }

@@ -113,7 +113,7 @@ mod tests {
 
     fn run(mem: &Memory, end: usize) -> Run {
         let how = How { joins: true, copies: false, spares: false };
-        Run::new(mem, Packet::new(mem, 0, 8).unwrap(), end, how, &mut Pinned::default())
+        Run::new(mem, Packet::new(mem, 0, 8).unwrap(), (0, end), how, &mut Pinned::default())
     }
 
     proptest! {
