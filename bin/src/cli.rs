@@ -186,6 +186,9 @@ pub(crate) struct DemoArgs {
     /// Measure other tunnels in user space as well, where they are installed: wireguard-go, boringtun and strongSwan
     #[arg(long, conflicts_with = "router")]
     pub(crate) peers: bool,
+    /// Send UDP datagrams of 65507 bytes instead of TCP, which cross the tunnel in fragments
+    #[arg(long, conflicts_with = "iperf3")]
+    pub(crate) udp_fragments: bool,
     /// Measure with iperf3 instead of the built-in sender and receiver
     #[arg(long)]
     pub(crate) iperf3: bool,

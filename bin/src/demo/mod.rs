@@ -1,11 +1,13 @@
 //! `fatpath demo`: what keeping packets fat is worth on this machine, end to end, with the kernel's own TCP.
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
-//! off, and through the same with packets kept fat. With `--peers` other tunnels in user space follow. Each measurement has gateways of its own, so that memory and
+//! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams. With `--peers`
+//! other tunnels in user space follow. Each measurement has gateways of its own, so that memory and
 //! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
 
 mod config;
 mod daemon;
+mod datagrams;
 mod failure;
 mod gateway;
 mod machine;
@@ -61,6 +63,7 @@ struct Plan {
     length: Duration,
     iperf3: bool,
     peers: bool,
+    udp_fragments: bool,
 }
 
 impl From<&DemoArgs> for Plan {
@@ -71,6 +74,7 @@ impl From<&DemoArgs> for Plan {
             length: Duration::from_secs(args.seconds.into()),
             iperf3: args.iperf3,
             peers: args.peers,
+            udp_fragments: args.udp_fragments,
         }
     }
 }
@@ -88,7 +92,8 @@ impl Plan {
         let bench = Bench { plan: self, topology, scratch, progress, stop };
         let rounds =
             (1..=self.rounds).map(|number| bench.round(number, &mut cases)).collect::<Result<Vec<Round>, Failure>>()?;
-        Ok(Report { missing: cases.missing, ..report(&rounds) })
+        let bench = if self.udp_fragments { report::UDP_FRAGMENTS } else { report::TCP };
+        Ok(Report { bench, missing: cases.missing, ..report(&rounds) })
     }
 
     fn announcement(self, cases: usize) -> String {
@@ -161,8 +166,8 @@ impl Bench {
 
     /// The ceiling: no gateway runs.
     fn veth(&self) -> Result<Sample, Failure> {
-        let stream = self.stream(self.topology.plain_address())?;
-        Ok(Sample { gbps: gbps(stream), cost: None })
+        let (stream, arrived) = self.stream(self.topology.plain_address())?;
+        Ok(Sample { gbps: gbps(stream), arrived, cost: None })
     }
 
     /// Through the tunnel, with gateways of its own.
@@ -175,9 +180,9 @@ impl Bench {
         pinged.map_err(|failure| explain(failure, &mut gateways))?;
         let before = readings(&gateways)?;
         let streamed = self.stream(Side::B.host());
-        let stream = streamed.map_err(|failure| explain(failure, &mut gateways))?;
+        let (stream, arrived) = streamed.map_err(|failure| explain(failure, &mut gateways))?;
         let after = readings(&gateways)?;
-        Ok(Sample { gbps: gbps(stream), cost: Some(Cost::of_gateways(&before, &after, stream)) })
+        Ok(Sample { gbps: gbps(stream), arrived, cost: Some(Cost::of_gateways(&before, &after, stream)) })
     }
 
     /// Through another tunnel, with processes of its own.
@@ -188,16 +193,20 @@ impl Bench {
         pinged.map_err(|failure| running.explain(failure))?;
         let before = running.usage()?;
         let streamed = self.stream(Side::B.host());
-        let stream = streamed.map_err(|failure| running.explain(failure))?;
-        Ok(Sample { gbps: gbps(stream), cost: Some(Cost::between(before, running.usage()?, stream)) })
+        let (stream, arrived) = streamed.map_err(|failure| running.explain(failure))?;
+        Ok(Sample { gbps: gbps(stream), arrived, cost: Some(Cost::between(before, running.usage()?, stream)) })
     }
 
-    /// One stream from host A to an address of host B.
-    fn stream(&self, address: std::net::Ipv4Addr) -> Result<Stream, Failure> {
+    /// One stream from host A to an address of host B, and the share of its datagrams that arrived if it is of datagrams.
+    fn stream(&self, address: std::net::Ipv4Addr) -> Result<(Stream, Option<f64>), Failure> {
         let (sender, receiver) = (self.topology.host(Side::A), self.topology.host(Side::B));
         let ends = Ends { sender, receiver, address };
+        if self.plan.udp_fragments {
+            let datagrams = datagrams::builtin(ends, self.plan.length, &self.stop)?;
+            return Ok((datagrams.stream, Some(datagrams.arrived)));
+        }
         let run = if self.plan.iperf3 { stream::iperf3 } else { stream::builtin };
-        run(ends, self.plan.length, &self.stop)
+        run(ends, self.plan.length, &self.stop).map(|stream| (stream, None))
     }
 }
 
@@ -237,6 +246,7 @@ mod tests {
             length: Duration::from_secs(2),
             iperf3: false,
             peers: false,
+            udp_fragments: false,
         };
         assert_eq!(plan.announcement(3), "fatpath demo: 5 x 3 streams of 2 s, about 36 s in all");
     }

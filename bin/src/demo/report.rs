@@ -5,6 +5,8 @@ use std::fmt::{self, Write};
 
 use super::meter::{Cost, GatewayFigures};
 use super::peer::Peer;
+use serde::Serialize;
+
 use crate::figures::{self, Missing, Ratio, median, rounded};
 
 /// What the ratios are about.
@@ -52,6 +54,8 @@ impl Case {
 pub(super) struct Sample {
     /// Payload received, in 10⁹ bits per second.
     pub(super) gbps: f64,
+    /// The share of the datagrams that arrived, where the stream is of datagrams.
+    pub(super) arrived: Option<f64>,
     /// What it cost, where a tunnel carries it.
     pub(super) cost: Option<Cost>,
 }
@@ -59,8 +63,23 @@ pub(super) struct Sample {
 /// The samples of one round.
 pub(super) type Round = BTreeMap<Case, Sample>;
 
-/// The whole result: what a stream cost, where a tunnel carries it.
-pub(super) type Report = figures::Report<Option<Cost>>;
+/// The names of a demo of TCP, and of one of large datagrams.
+pub(super) const TCP: &str = "demo";
+pub(super) const UDP_FRAGMENTS: &str = "demo-udp-fragments";
+
+/// The whole result.
+pub(super) type Report = figures::Report<Figures>;
+
+/// What there is of a stream besides its throughput.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct Figures {
+    /// The share of the datagrams that arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrived: Option<f64>,
+    /// What it cost, where a tunnel carries it.
+    #[serde(flatten)]
+    cost: Option<Cost>,
+}
 
 /// Sums up at least one round: the cases that every round has.
 pub(super) fn report(rounds: &[Round]) -> Report {
@@ -69,16 +88,21 @@ pub(super) fn report(rounds: &[Round]) -> Report {
     let mut ratios: Vec<Ratio> = cases().filter_map(|case| ratio(rounds, case)).collect();
     ratios.sort_by_key(|ratio| ratio.of != "fat/thin");
     let cases = cases().map(|case| case_figures(case, rounds)).collect();
-    Report { bench: "demo", rounds: rounds.len(), cases, ratios, missing: Vec::new() }
+    Report { bench: TCP, rounds: rounds.len(), cases, ratios, missing: Vec::new() }
 }
 
-fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Option<Cost>> {
+fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
     let samples: Vec<&Sample> = rounds.iter().map(|round| &round[&case]).collect();
     let costs: Vec<&Cost> = samples.iter().filter_map(|sample| sample.cost.as_ref()).collect();
     figures::Case {
         name: case.name().to_owned(),
         gbps: rounded(median(samples.iter().map(|sample| sample.gbps))),
-        figures: (!costs.is_empty()).then(|| medians(&costs)),
+        figures: Figures {
+            arrived: samples[0]
+                .arrived
+                .map(|_| rounded(median(samples.iter().map(|sample| sample.arrived.unwrap_or(0.0))))),
+            cost: (!costs.is_empty()).then(|| medians(&costs)),
+        },
     }
 }
 
@@ -118,7 +142,8 @@ fn gateway_medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
 impl fmt::Display for Report {
     /// The table, without a last newline.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "medians of {} rounds of one TCP stream; tx: sending end, rx: receiving end\n", self.rounds)?;
+        let of = if self.bench == UDP_FRAGMENTS { "UDP stream of large datagrams" } else { "TCP stream" };
+        writeln!(f, "medians of {} rounds of one {of}; tx: sending end, rx: receiving end\n", self.rounds)?;
         writeln!(
             f,
             "{:<17} {:>8} {:>9} {:>15} {:>17} {:>15}",
@@ -131,7 +156,7 @@ impl fmt::Display for Report {
         )?;
         for case in &self.cases {
             let mut line = format!("{:<17} {:>8.2}", case.name, case.gbps);
-            if let Some(cost) = &case.figures {
+            if let Some(cost) = &case.figures.cost {
                 write!(line, " {:>9.3} ", cost.cpu_s_per_gb)?;
                 match &cost.gateways {
                     Some(it) => write!(
@@ -150,8 +175,16 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\ncopied bytes per forwarded byte, by reason:")?;
         for case in &self.cases {
-            if let Some(it) = case.figures.as_ref().and_then(|cost| cost.gateways.as_ref()) {
+            if let Some(it) = case.figures.cost.as_ref().and_then(|cost| cost.gateways.as_ref()) {
                 writeln!(f, "  {:<17} {}", case.name, by_reason(&it.copies))?;
+            }
+        }
+        if self.cases.iter().any(|case| case.figures.arrived.is_some()) {
+            writeln!(f, "\ndatagrams that arrived:")?;
+        }
+        for case in &self.cases {
+            if let Some(arrived) = case.figures.arrived {
+                writeln!(f, "  {:<17} {:.2} %", case.name, arrived * 100.0)?;
             }
         }
         writeln!(f, "\nratios of Gb/s, round by round:")?;
@@ -180,7 +213,7 @@ mod tests {
             rx_copied_bytes_per_byte: 0.0,
             copies: if tx_copied > 0.0 { [("tx/wire-frame".to_owned(), tx_copied)].into() } else { BTreeMap::new() },
         };
-        Sample { gbps, cost: Some(Cost { gateways: Some(gateways), ..peer_cost() }) }
+        Sample { gbps, arrived: None, cost: Some(Cost { gateways: Some(gateways), ..peer_cost() }) }
     }
 
     fn peer_cost() -> Cost {
@@ -188,7 +221,7 @@ mod tests {
     }
 
     fn three_rounds() -> [Round; 3] {
-        let veth = |gbps| Sample { gbps, cost: None };
+        let veth = |gbps| Sample { gbps, arrived: None, cost: None };
         let round = |samples: [Sample; 3]| Case::OWN.into_iter().zip(samples).collect();
         [
             round([veth(40.0), sample(1.0, 0.0), sample(8.0, 1.0)]),
@@ -231,7 +264,7 @@ ratios of Gb/s, round by round:
     fn a_peer_stands_beside_and_one_that_failed_once_is_left_out() {
         let mut rounds = three_rounds();
         for (at, round) in rounds.iter_mut().enumerate() {
-            let sample = Sample { gbps: 4.0, cost: Some(peer_cost()) };
+            let sample = Sample { gbps: 4.0, arrived: None, cost: Some(peer_cost()) };
             round.insert(Case::Peer(Peer::WireguardGo), sample.clone());
             if at != 1 {
                 round.insert(Case::Peer(Peer::Boringtun), sample);
@@ -245,8 +278,21 @@ ratios of Gb/s, round by round:
     }
 
     #[test]
+    fn of_datagrams_the_share_that_arrived_is_told() {
+        let mut rounds = three_rounds();
+        for round in &mut rounds {
+            round.values_mut().for_each(|sample| sample.arrived = Some(0.995));
+        }
+        let report = Report { bench: UDP_FRAGMENTS, ..report(&rounds) };
+        let text = report.to_string();
+        assert!(text.starts_with("medians of 3 rounds of one UDP stream of large datagrams; "), "{text}");
+        assert!(text.contains("\ndatagrams that arrived:\n  veth              99.50 %\n"), "{text}");
+        assert!(report.to_json().contains(r#"{"name":"veth","gbps":30.0,"arrived":0.995}"#), "{}", report.to_json());
+    }
+
+    #[test]
     fn a_case_that_moved_nothing_leaves_a_report_that_can_be_read() {
-        let nothing = |case| (case, Sample { gbps: 0.0, cost: None });
+        let nothing = |case| (case, Sample { gbps: 0.0, arrived: None, cost: None });
         let json = report(&[Case::OWN.map(nothing).into()]).to_json();
         let ratio = &serde_json::from_str::<serde_json::Value>(&json).unwrap()["ratios"][0];
         assert_eq!(ratio["median"], 0.0);

@@ -16,20 +16,23 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures(&[])),
-        trial("demo/the_router_is_measured_three_ways", NEEDS, || measures(&["--router"])),
+        trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures("demo", &[])),
+        trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
+        trial("demo/large_datagrams_are_measured_three_ways", NEEDS, || {
+            measures("demo-udp-fragments", &["--udp-fragments"])
+        }),
         trial("demo/an_interrupt_leaves_nothing_behind", NEEDS, an_interrupt_leaves_nothing_behind),
     ]
 }
 
-fn measures(options: &[&str]) -> Outcome {
+fn measures(bench: &str, options: &[&str]) -> Outcome {
     let text = run(Command::new("timeout")
         .arg(PATIENCE.as_secs().to_string())
         .arg(fatpath())
         .args(["demo", "--json", "--seconds", "1", "--rounds", "1"])
         .args(options))?;
     let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
-    assert_eq!((&figures["bench"], &figures["rounds"]), (&"demo".into(), &1.into()), "{text}");
+    assert_eq!((&figures["bench"], &figures["rounds"]), (&bench.into(), &1.into()), "{text}");
     for name in ["veth", "aes-gcm-256/thin", "aes-gcm-256/fat"] {
         let case = entry(&figures["cases"], |case| case["name"] == name);
         assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");

@@ -1,0 +1,146 @@
+//! One UDP stream of the largest datagrams from host to host, for a given time. Each is some 46 fragments on a 1500-byte
+//! wire, which the kernel makes and puts together; one that is lost on the way takes its datagram with it, and stays in the
+//! kernel's memory for half a minute. Nothing slows down a sender of UDP, and a full memory lets nothing in. So this one
+//! does not send what no queue has room for: it knows what has arrived.
+
+use std::io::{self, ErrorKind};
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+
+use super::failure::Failure;
+use super::stop::Stop;
+use super::stream::{Ends, Stream};
+
+/// Bytes of payload of a datagram: what IPv4 has room for.
+const LARGEST: usize = 65_507;
+/// Bytes that wait for the receiver, so that none is lost for want of its processor.
+const RECEIVE_BUFFER: usize = 64 << 20;
+/// Datagrams that are on their way: a TUN device's queue has room for 500 packets, which is ten of them in fragments.
+const WINDOW: u64 = 8;
+/// A datagram that has not arrived by then is not going to.
+const LOST_AFTER: Duration = Duration::from_millis(50);
+/// How long the sender leaves the processor to others before it looks again.
+const LOOK: Duration = Duration::from_micros(20);
+/// How long nothing may come once the last datagram is sent.
+const QUIET: Duration = Duration::from_millis(300);
+
+/// What was sent, and of it received.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Datagrams {
+    /// What the receiver saw.
+    pub(super) stream: Stream,
+    /// The share of the datagrams that arrived.
+    pub(super) arrived: f64,
+}
+
+/// Sends for `length` from one thread and receives on another.
+pub(super) fn builtin(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<Datagrams, Failure> {
+    let doing = format!("udp to {}", ends.address);
+    let fail = |err: io::Error| Failure::step(&doing, err);
+    let receiving = ends.receiver.enter(|| UdpSocket::bind((ends.address, 0)).map_err(fail))?;
+    let sending = ends.sender.enter(|| UdpSocket::bind("0.0.0.0:0").map_err(fail))?;
+    set_socket_recv_buffer_size_force(&receiving, RECEIVE_BUFFER).map_err(|err| fail(err.into()))?;
+    sending.connect(receiving.local_addr().map_err(fail)?).map_err(fail)?;
+    let (sent, received) = transfer(&sending, &receiving, length, stop);
+    let (sent, received) = (sent.map_err(fail)?, received.map_err(fail)?);
+    stop.check()?;
+    if received == 0 {
+        return Err(Failure::step(&doing, format!("none of {sent} datagrams arrived")));
+    }
+    let stream = Stream { bytes: received * LARGEST as u64, seconds: length.as_secs_f64() };
+    Ok(Datagrams { stream, arrived: received as f64 / sent as f64 })
+}
+
+/// Runs both ends: how many datagrams were sent, and how many received.
+fn transfer(
+    sending: &UdpSocket,
+    receiving: &UdpSocket,
+    length: Duration,
+    stop: &Stop,
+) -> (io::Result<u64>, io::Result<u64>) {
+    let (is_over, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
+    thread::scope(|scope| {
+        let receiver = scope.spawn(|| receive(receiving, &is_over, &arrived));
+        let sent = send(sending, length, &arrived, stop);
+        is_over.store(true, Ordering::Relaxed);
+        let received = receiver.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
+        (sent, received)
+    })
+}
+
+fn send(socket: &UdpSocket, length: Duration, arrived: &AtomicU64, stop: &Stop) -> io::Result<u64> {
+    let datagram = vec![0x5a; LARGEST];
+    let start = Instant::now();
+    // Datagrams that were sent, that are gone from the way, and when there was last a change.
+    let (mut sent, mut lost, mut known, mut changed) = (0, 0, 0, start);
+    while start.elapsed() < length && stop.check().is_ok() {
+        let now_known = arrived.load(Ordering::Relaxed);
+        if now_known != known {
+            (known, changed) = (now_known, Instant::now());
+        }
+        if sent - (known + lost).min(sent) >= WINDOW {
+            if changed.elapsed() > LOST_AFTER {
+                (lost, changed) = (sent - known.min(sent), Instant::now());
+            }
+            thread::sleep(LOOK);
+            continue;
+        }
+        match socket.send(&datagram) {
+            Ok(_) => sent += 1,
+            // The path's MTU has become known, a queue is full, nobody listens yet.
+            Err(err) if is_passing(&err) => thread::yield_now(),
+            Err(err) => return Err(err),
+        }
+    }
+    Ok(sent)
+}
+
+fn is_passing(err: &io::Error) -> bool {
+    let errno = err.raw_os_error();
+    err.kind() == ErrorKind::ConnectionRefused || [libc::EMSGSIZE, libc::ENOBUFS].contains(&errno.unwrap_or(0))
+}
+
+fn receive(socket: &UdpSocket, is_over: &AtomicBool, arrived: &AtomicU64) -> io::Result<u64> {
+    socket.set_read_timeout(Some(QUIET))?;
+    let mut datagram = vec![0; LARGEST + 1];
+    loop {
+        match socket.recv(&mut datagram) {
+            Ok(LARGEST) => _ = arrived.fetch_add(1, Ordering::Relaxed),
+            Ok(other) => return Err(io::Error::other(format!("a datagram of {other} bytes arrived"))),
+            Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                if is_over.load(Ordering::Relaxed) {
+                    return Ok(arrived.load(Ordering::Relaxed));
+                }
+            }
+            Err(err) if err.kind() == ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_arrives_is_counted() {
+        let receiving = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sending = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sending.connect(receiving.local_addr().unwrap()).unwrap();
+        let (sent, received) = transfer(&sending, &receiving, Duration::from_millis(50), &Stop::never());
+        let (sent, received) = (sent.unwrap(), received.unwrap());
+        assert!(received > 0 && received <= sent, "{received} of {sent}");
+    }
+
+    #[test]
+    fn a_datagram_of_another_size_is_a_mistake() {
+        let receiving = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sending = UdpSocket::bind("127.0.0.1:0").unwrap();
+        sending.send_to(&[0; 9], receiving.local_addr().unwrap()).unwrap();
+        assert!(receive(&receiving, &AtomicBool::new(true), &AtomicU64::new(0)).is_err());
+    }
+}
