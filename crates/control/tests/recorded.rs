@@ -2,75 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use base::LinkId;
-use control::Config;
-use control::model::LinkConfig;
+#[path = "common/node.rs"]
+mod node;
+
 use control::netlink::message::{Header, Messages};
-use control::netlink::rtnl::{Delta, Host, LinkNow, Model, NeighbourNow, Rtnl};
-use control::netlink::{Error, Groups, Outbox, Session, To};
-use control::state::LinkStats;
+use control::netlink::rtnl::Rtnl;
+use control::netlink::{Groups, Outbox, Session, To};
+
+use node::{Obedient, node};
 
 const RECORDING: &str = include_str!("recordings/iproute2.txt");
-
-/// A packets' side that does as it is told.
-#[derive(Debug, Default)]
-struct Obedient {
-    neighbours: BTreeMap<(LinkId, std::net::IpAddr), NeighbourNow>,
-}
-
-const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
-
-fn eth0() -> LinkNow {
-    LinkNow { id: LinkId(2), running: true, mtu: 1500, mac: Some(MAC), stats: LinkStats::default() }
-}
-
-impl Host for Obedient {
-    fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
-        Ok(vec![eth0()])
-    }
-
-    fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
-        deltas.for_each(drop);
-    }
-
-    fn open(&mut self, id: LinkId, _: &LinkConfig) -> Result<LinkNow, Error> {
-        Ok(LinkNow { id, running: false, ..eth0() })
-    }
-
-    fn close(&mut self, _: LinkId) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn set_mtu(&mut self, _: LinkId, _: u16) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
-        Ok(self.neighbours.values().copied().collect())
-    }
-
-    fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
-        let key = (neighbour.link, neighbour.addr);
-        if neighbour.state == 0 {
-            self.neighbours.remove(&key);
-        } else {
-            self.neighbours.insert(key, *neighbour);
-        }
-        Ok(())
-    }
-}
-
-fn node() -> Rtnl<Obedient> {
-    let toml = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
-    let config = Config::from_toml(toml, "test.toml").unwrap();
-    let mut model = Model::default();
-    model.read(&config, &[LinkId(2)], &[eth0()], 2);
-    Rtnl { model, host: Obedient::default() }
-}
 
 fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()

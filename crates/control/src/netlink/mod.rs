@@ -4,12 +4,14 @@
 //!   [`Kind`](attr::Kind)s. Whatever a client sends, the outcome is Linux's `errno`.
 //! - A [`Session`] is a client's socket: acknowledgements with reason and place ([`Error`]), dumps in parts, groups,
 //!   options, and who may do what.
-//! - A [`Protocol`] carries requests out: [`rtnl`] is `NETLINK_ROUTE`.
+//! - A [`Protocol`] carries requests out: [`rtnl`] is `NETLINK_ROUTE`,
+//!   [`generic`] is `NETLINK_GENERIC`.
 //!
 //! Nothing here does I/O or reads a clock.
 
 pub mod attr;
 pub mod error;
+pub mod generic;
 pub mod message;
 pub mod rtnl;
 mod session;

@@ -231,6 +231,12 @@ impl Model {
         self.last_index
     }
 
+    /// Every route with its table, IPv4's first.
+    pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
+        let tables = [true, false].into_iter().flat_map(|v4| self.tables(v4));
+        tables.flat_map(|(id, table)| table.after(None).map(move |(_, route)| (TableId(id), route)))
+    }
+
     /// The tables of a family, in the order in which they are listed, behind the one at `after`.
     pub(super) fn tables(&self, v4: bool) -> impl Iterator<Item = (u32, &Table)> {
         self.family(v4).tables.values().map(|(id, table)| (*id, table))

@@ -1,0 +1,116 @@
+//! A node without packets, which keeps what it is told.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use base::{IfAddr, LinkId, TableId};
+use control::Config;
+use control::model::LinkConfig;
+use control::netlink::Error;
+use control::netlink::rtnl::{Delta, Host, LinkNow, Model, NeighbourNow, Route, Rtnl};
+use control::state::LinkStats;
+
+/// A packets' side that does as it is told.
+#[derive(Debug, Default)]
+pub(crate) struct Obedient {
+    /// Every route that it was told of and that was not taken back.
+    pub(crate) routes: Vec<(TableId, Route)>,
+    /// Every address.
+    pub(crate) addresses: Vec<(LinkId, IfAddr)>,
+    neighbours: BTreeMap<(LinkId, IpAddr), NeighbourNow>,
+}
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
+
+fn eth0() -> LinkNow {
+    LinkNow { id: LinkId(2), running: true, mtu: 1500, mac: Some(MAC), stats: LinkStats::default() }
+}
+
+impl Host for Obedient {
+    fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
+        Ok(vec![eth0()])
+    }
+
+    fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
+        let Self { routes, addresses, .. } = self;
+        let remove = |routes: &mut Vec<(TableId, Route)>, table: TableId, route: Route| {
+            let at = routes.iter().position(|there| *there == (table, route.clone()));
+            routes.remove(at.unwrap_or_else(|| panic!("{route:?} is not in table {table}")))
+        };
+        for delta in deltas {
+            match delta {
+                Delta::RemoveRoute { table, route } => drop(remove(routes, table, route)),
+                Delta::ReplaceRoute { table, old, new } => {
+                    remove(routes, table, old);
+                    routes.push((table, new));
+                }
+                Delta::AddRoute { table, route, .. } => routes.push((table, route)),
+                Delta::AddAddress(link, address) => addresses.push((link, address.addr)),
+                Delta::RemoveAddress(link, address) => addresses.retain(|own| *own != (link, address.addr)),
+                Delta::ChangeAddress(..) => {}
+            }
+        }
+    }
+
+    fn open(&mut self, id: LinkId, _: &LinkConfig) -> Result<LinkNow, Error> {
+        Ok(LinkNow { id, running: false, ..eth0() })
+    }
+
+    fn close(&mut self, _: LinkId) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_mtu(&mut self, _: LinkId, _: u16) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
+        Ok(self.neighbours.values().copied().collect())
+    }
+
+    fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
+        let key = (neighbour.link, neighbour.addr);
+        if neighbour.state == 0 {
+            self.neighbours.remove(&key);
+        } else {
+            self.neighbours.insert(key, *neighbour);
+        }
+        Ok(())
+    }
+}
+
+/// A node with one Ethernet link, eth0, of number 2.
+pub(crate) fn node() -> Rtnl<Obedient> {
+    let toml = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
+    let config = Config::from_toml(toml, "test.toml").unwrap();
+    let mut model = Model::default();
+    model.read(&config, &[LinkId(2)], &[eth0()], 2);
+    let routes = model.routes().map(|(table, route)| (table, route.clone())).collect();
+    Rtnl { model, host: Obedient { routes, ..Obedient::default() } }
+}
+
+/// Whether the packets' side knows the routes and addresses that netlink's clients see.
+///
+/// # Panics
+/// It does not.
+#[allow(dead_code, reason = "not every test asks")]
+pub(crate) fn check(node: &Rtnl<Obedient>) {
+    let key = |(table, route): &(TableId, Route)| (*table, route.prefix, route.metric, format!("{route:?}"));
+    let mut seen: Vec<_> = node.model.routes().map(|(table, route)| (table, route.clone())).collect();
+    let mut told = node.host.routes.clone();
+    seen.sort_by_cached_key(key);
+    told.sort_by_cached_key(key);
+    assert_eq!(seen, told);
+    let of_links = node.model.links_after(0);
+    let mut seen: Vec<_> = of_links
+        .flat_map(|(index, link)| link.addresses.iter().map(move |address| (LinkId(index), address.addr)))
+        .collect();
+    let mut told = node.host.addresses.clone();
+    seen.sort_unstable();
+    told.sort_unstable();
+    assert_eq!(seen, told);
+}

@@ -1,0 +1,209 @@
+//! Requests that are wrong: the node survives them, and the packets' side knows what its clients see.
+
+#[path = "common/node.rs"]
+mod node;
+
+use control::netlink::error::errno;
+use control::netlink::message::{Header, Messages, Writer, flag};
+use control::netlink::rtnl::Rtnl;
+use control::netlink::rtnl::nums::*;
+use control::netlink::{Groups, Outbox, Session, To};
+use proptest::prelude::*;
+use proptest::sample::Index;
+
+use node::{Obedient, check, node};
+
+const RECORDING: &str = include_str!("recordings/iproute2.txt");
+
+fn recorded() -> Vec<Vec<u8>> {
+    let requests = RECORDING.lines().filter_map(|line| line.strip_prefix("> ")?.split_once(' '));
+    let bytes =
+        |hex: &str| (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
+    requests.map(|(_, hex)| bytes(hex)).collect()
+}
+
+/// A session that wants to be told everything.
+fn session(privileged: bool) -> Session<Rtnl<Obedient>> {
+    let mut session = Session::new(privileged);
+    session.bind(9, 0).unwrap();
+    session.set_option(nlsock::option::EXT_ACK, 1).unwrap();
+    session
+}
+
+/// The messages that a datagram is answered with: type, sequence number, payload.
+fn answers(
+    session: &mut Session<Rtnl<Obedient>>,
+    node: &mut Rtnl<Obedient>,
+    datagram: &[u8],
+) -> Vec<(u16, u32, Vec<u8>)> {
+    let mut outbox = Outbox::default();
+    session.handle(datagram, node, Groups::default(), &mut outbox);
+    while session.is_dumping() {
+        session.continue_dump(node, &mut outbox);
+    }
+    let own = outbox.iter().filter(|(to, _)| *to == To::Requester).flat_map(|(_, bytes)| Messages::new(bytes));
+    own.map(|m| (m.header.kind, m.header.seq, m.payload().to_vec())).collect()
+}
+
+/// The `errno`, positive, and the text of the one answer to a request.
+fn refusal(node: &mut Rtnl<Obedient>, privileged: bool, datagram: &[u8]) -> (i32, String) {
+    let answers = answers(&mut session(privileged), node, datagram);
+    let [(2 | 3, _, payload)] = &answers[..] else { panic!("{answers:?}") };
+    let (error, rest) = payload.split_first_chunk().unwrap();
+    let text = rest.iter().map(|&byte| if byte.is_ascii_graphic() || byte == b' ' { byte as char } else { '.' });
+    (-i32::from_ne_bytes(*error), text.collect())
+}
+
+fn request(kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    let mut w = Writer::default();
+    w.message(Header { kind, flags: flag::REQUEST | flag::ACK | flags, seq: 7, port: 0 }, body);
+    w.as_bytes().to_vec()
+}
+
+/// `ip route add 10.9.0.0/16 dev eth0`, with what `more` adds.
+fn route(more: impl FnOnce(&mut Writer)) -> Vec<u8> {
+    request(RTM_NEWROUTE, flag::CREATE | flag::EXCL, |w| {
+        w.fixed(&[AF_INET, 16, 0, 0, RT_TABLE_MAIN as u8, 3, RT_SCOPE_LINK, RTN_UNICAST]);
+        w.fixed(&[0; 4]);
+        w.put(RTA_DST, &[10, 9, 0, 0]);
+        w.put_u32(RTA_OIF, 2);
+        more(w);
+    })
+}
+
+#[test]
+fn who_may_not_change_anything_may_look() {
+    let mut node = node();
+    for datagram in recorded() {
+        let kind = u16::from_ne_bytes([datagram[4], datagram[5]]);
+        let answers = answers(&mut session(false), &mut node, &datagram);
+        if kind & 3 == 2 {
+            assert!(!answers.is_empty());
+            continue;
+        }
+        assert_eq!(answers.len(), Messages::new(&datagram).count());
+        for (kind, _, payload) in answers {
+            assert_eq!((kind, &payload[..4]), (2, &(-errno::EPERM).to_ne_bytes()[..]));
+        }
+    }
+    assert!(!node.model.has_changed());
+}
+
+#[test]
+fn what_is_not_supported_says_so_and_names_the_attribute() {
+    let attributes: [(u16, &[u8], &str); 7] = [
+        (RTA_METRICS, &[8, 0, 2, 0, 0, 5, 0, 0], "fatpath has no route metrics"),
+        (RTA_MULTIPATH, &[16, 0, 0, 0, 2, 0, 0, 0], "fatpath has no multipath routes"),
+        (RTA_FLOW, &[1, 0, 0, 0], "fatpath has no realms"),
+        (RTA_ENCAP, &[], "fatpath has no lightweight tunnels"),
+        (RTA_NH_ID, &[1, 0, 0, 0], "fatpath has no next hop objects"),
+        (RTA_VIA, &[10, 0, 1, 2, 3, 4], "fatpath has no next hops of another family"),
+        (RTA_EXPIRES, &[1, 0, 0, 0], "fatpath has no routes that expire"),
+    ];
+    for (kind, data, want) in attributes {
+        let (errno, text) = refusal(&mut node(), true, &route(|w| w.put(kind, data)));
+        assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
+        assert!(text.contains(want), "{text}");
+    }
+    for (kind, want) in [(RTM_NEWRULE, "rules do not change"), (36, "queueing disciplines"), (104, "next hop objects")]
+    {
+        let (errno, text) = refusal(
+            &mut node(),
+            true,
+            &request(kind, flag::CREATE, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])),
+        );
+        assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
+        assert!(text.contains(want), "{text}");
+    }
+}
+
+#[test]
+fn malformed_requests_get_linuxs_errno() {
+    let cases: [(&str, Vec<u8>, i32); 8] = [
+        ("no header", request(RTM_NEWROUTE, flag::CREATE, |w| w.fixed(&[AF_INET, 0, 0, 0])), errno::EINVAL),
+        ("a short number", route(|w| w.put(RTA_PRIORITY, &[1])), errno::ERANGE),
+        ("a short address", route(|w| w.put(RTA_GATEWAY, &[1, 2])), errno::ERANGE),
+        ("a torn nest", route(|w| w.put(RTA_METRICS, &[1, 2])), errno::ERANGE),
+        ("no such link", route(|w| w.put_u32(RTA_OIF, 77)), errno::ENODEV),
+        (
+            "no such type",
+            request(RTM_NEWROUTE, flag::CREATE, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 99, 0, 0, 0, 0])),
+            errno::EINVAL,
+        ),
+        ("no name", request(RTM_NEWLINK, flag::CREATE, |w| w.fixed(&[0; 16])), errno::EINVAL),
+        ("nobody's address", request(RTM_DELADDR, 0, |w| w.fixed(&[AF_INET, 32, 0, 0, 9, 0, 0, 0])), errno::ENODEV),
+    ];
+    for (what, datagram, want) in cases {
+        assert_eq!(refusal(&mut node(), true, &datagram).0, want, "{what}");
+    }
+    // Less than a family is no question at all.
+    assert_eq!(refusal(&mut node(), true, &request(RTM_NEWROUTE, 0, |_| {})).0, 0);
+}
+
+#[test]
+fn a_dump_goes_on_where_it_ended_whatever_changes() {
+    let mut node = node();
+    let mut session = session(true);
+    let with = |third: u8, kind: u16| {
+        let mut datagram = route(|_| {});
+        datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
+        (datagram[17], datagram[34]) = (24, third);
+        datagram
+    };
+    for third in 0..200 {
+        assert_eq!(answers(&mut session, &mut node, &with(third, RTM_NEWROUTE)).len(), 1);
+    }
+    let mut other = self::session(true);
+    let dump = request(RTM_GETROUTE, flag::DUMP, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    let (mut outbox, mut seen, mut turn) = (Outbox::default(), Vec::new(), 0);
+    session.handle(&dump, &mut node, Groups::default(), &mut outbox);
+    loop {
+        for (_, bytes) in outbox.iter() {
+            assert!(bytes.len() <= 3776);
+            let routes = Messages::new(bytes).filter(|m| m.header.kind == RTM_NEWROUTE && m.payload()[8..12] == [0; 4]);
+            seen.extend(routes.filter(|m| m.payload()[1] == 24).map(|m| m.payload()[26]));
+        }
+        outbox.clear();
+        if !session.is_dumping() {
+            break;
+        }
+        // Every odd one goes, from the end; even ones stay.
+        let odd = 199 - 2 * turn;
+        turn += 1;
+        assert_eq!(answers(&mut other, &mut node, &with(odd, RTM_DELROUTE)).len(), 1);
+        session.continue_dump(&mut node, &mut outbox);
+    }
+    assert!(turn > 1, "{turn}");
+    let evens: Vec<u8> = seen.iter().copied().filter(|third| third % 2 == 0).collect();
+    assert_eq!(evens, (0..200).step_by(2).collect::<Vec<u8>>());
+    check(&node);
+}
+
+/// A recorded request, with other bytes at some places, and perhaps an early end.
+type Mutated = (Index, Vec<(Index, u8)>, Option<Index>);
+
+fn mutated() -> impl Strategy<Value = Mutated> {
+    let changes = prop::collection::vec((any::<Index>(), any::<u8>()), 0..4);
+    (any::<Index>(), changes, prop::option::weighted(0.1, any::<Index>()))
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_asked_the_packets_side_knows_what_clients_see(requests in prop::collection::vec(mutated(), 1..60)) {
+        let recorded = recorded();
+        let mut node = node();
+        let mut session = session(true);
+        for (which, changes, end) in requests {
+            let mut datagram = which.get(&recorded).clone();
+            for (at, byte) in changes {
+                let at = at.index(datagram.len());
+                datagram[at] = byte;
+            }
+            if let Some(end) = end {
+                datagram.truncate(end.index(datagram.len()));
+            }
+            answers(&mut session, &mut node, &datagram);
+            check(&node);
+        }
+    }
+}
