@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -76,6 +77,20 @@ pub(crate) enum Command {
     /// that has, a peer that sends from elsewhere. While somebody monitors, missing SAs are asked for once and then
     /// waited for, as in Linux.
     Monitor(MonitorArgs),
+    /// Run a program whose netlink sockets reach a gateway instead of the kernel
+    ///
+    /// The program is unmodified, like the system's `ip`, `bridge` or strongSwan's `charon`: it sees and configures the
+    /// gateway's links, addresses, routes, SAs and policies. Everything else of it goes on as always, and so do the
+    /// programs that it starts.
+    ///
+    /// It has to be linked with the system's C library, dynamically, and must not run with another account's rights. The
+    /// library that is put before it, libfatpath_preload.so, is looked for beside fatpath and in ../lib/fatpath; the
+    /// environment variable FATPATH_PRELOAD names another place.
+    Exec(ExecArgs),
+    /// Run the system's `ip` on a gateway
+    ///
+    /// As `fatpath exec -- ip`: all that follows is for ip.
+    Ip(IpArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -256,6 +271,30 @@ pub(crate) struct MonitorArgs {
     /// Which gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
+}
+
+/// What `exec` is told.
+#[derive(Args, Debug)]
+pub(crate) struct ExecArgs {
+    /// Which gateway
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+    /// The program and its arguments
+    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) program: Vec<OsString>,
+}
+
+/// What `ip` is told.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct IpArgs {
+    /// Which gateway; comes before ip's own options
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+    /// The words for ip
+    #[arg(value_name = "ARG", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) words: Vec<OsString>,
 }
 
 /// What `completions` is told.

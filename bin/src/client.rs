@@ -3,7 +3,7 @@
 use std::env;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use control::{Reply, Request};
@@ -17,8 +17,32 @@ const MAX_REPLY_LEN: u64 = 256 << 20;
 
 /// Where the control socket of `instance` is: in `/run/fatpath`, or where `FATPATH_RUNDIR` says.
 pub(crate) fn socket_path(instance: &str) -> PathBuf {
+    rundir().join(format!("{instance}.sock"))
+}
+
+/// Where programs under `fatpath exec` reach `instance`.
+pub(crate) fn netlink_path(instance: &str) -> PathBuf {
+    nlsock::socket_path(&rundir(), instance)
+}
+
+/// Why a socket of `instance` cannot be connected to, and what to do about it.
+pub(crate) fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliError {
+    CliError::failed(match err.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
+            "{}: no gateway named {instance} is running; \
+             start one with `fatpath run -c FILE --instance {instance}`.",
+            path.display()
+        ),
+        ErrorKind::PermissionDenied => {
+            format!("{}: permission denied; use the account that runs the gateway, as with sudo.", path.display())
+        }
+        _ => format!("{}: {err}", path.display()),
+    })
+}
+
+fn rundir() -> PathBuf {
     let dir = env::var_os("FATPATH_RUNDIR").filter(|dir| !dir.is_empty());
-    PathBuf::from(dir.unwrap_or_else(|| "/run/fatpath".into())).join(format!("{instance}.sock"))
+    PathBuf::from(dir.unwrap_or_else(|| "/run/fatpath".into()))
 }
 
 /// A connection to a running gateway.
@@ -42,18 +66,7 @@ impl Client {
     /// # Errors
     /// As [`Self::connect`].
     pub(crate) fn connect_at(instance: &str, path: PathBuf) -> Result<Self, CliError> {
-        let stream = UnixStream::connect(&path).map_err(|err| match err.kind() {
-            ErrorKind::NotFound | ErrorKind::ConnectionRefused => CliError::failed(format!(
-                "{}: no gateway named {instance} is running; \
-                 start one with `fatpath run -c FILE --instance {instance}`.",
-                path.display()
-            )),
-            ErrorKind::PermissionDenied => CliError::failed(format!(
-                "{}: permission denied; use the account that runs the gateway, as with sudo.",
-                path.display()
-            )),
-            _ => CliError::failed(format!("{}: {err}", path.display())),
-        })?;
+        let stream = UnixStream::connect(&path).map_err(|err| unreachable(instance, &path, &err))?;
         let client = Self { stream: BufReader::new(stream), path };
         client.limit(Some(ANSWER_LIMIT)).map_err(|err| client.failed(&err))?;
         Ok(client)

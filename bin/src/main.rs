@@ -9,6 +9,7 @@ mod client;
 mod config_file;
 mod demo;
 mod error;
+mod exec;
 mod figures;
 mod load;
 mod monitor;
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
         Command::Bench(args) => bench::main(&args),
         Command::Capture(args) => capture::main(&args),
         Command::Monitor(args) => monitor::main(&args),
+        Command::Exec(args) => exec::main(&args),
+        Command::Ip(args) => exec::ip(&args),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
     };

@@ -90,6 +90,7 @@ struct Entry {
 }
 
 const EVERY: &[&str] = &["run", "check", "load", "show", "demo", "bench", "capture", "monitor", "completions", "man"];
+const WITH_PROGRAM: &[&str] = &["exec", "ip"];
 const WITH_SOCKET: &[&str] = &["run", "load", "show", "capture", "monitor"];
 
 /// What follows clap's sections.
@@ -103,6 +104,12 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 means: "The command line is wrong, or something that is needed is missing or failed; standard error \
                         says what.",
                 of: EVERY,
+            },
+            Entry {
+                what: "1",
+                means: "The gateway, the library or the program is not there, or the program cannot load the library. \
+                        Else the exit code is the program's own.",
+                of: WITH_PROGRAM,
             },
             Entry {
                 what: "2",
@@ -123,7 +130,13 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             Entry {
                 what: "FATPATH_RUNDIR",
                 means: "The directory of the control sockets, in place of /run/fatpath.",
-                of: WITH_SOCKET,
+                of: &["run", "load", "show", "capture", "monitor", "exec", "ip"],
+            },
+            Entry {
+                what: "FATPATH_PRELOAD",
+                means: "The library that is put before the program, in place of libfatpath_preload.so beside fatpath or \
+                        in ../lib/fatpath.",
+                of: WITH_PROGRAM,
             },
         ],
     ),
@@ -134,6 +147,12 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                 what: "/run/fatpath/NAME.sock",
                 means: "The control socket of the gateway NAME, for the user alone who runs it.",
                 of: WITH_SOCKET,
+            },
+            Entry {
+                what: "/run/fatpath/NAME.netlink",
+                means: "The netlink socket of the gateway NAME. Who is neither root nor the user who runs the gateway \
+                        may look at links and routes alone.",
+                of: &["run", "exec", "ip"],
             },
             Entry { what: "/dev/net/tun", means: "Where TUN and TAP devices are made.", of: &["run", "demo"] },
         ],

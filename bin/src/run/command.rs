@@ -17,6 +17,7 @@ use link::Link;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::node::Plan;
+use super::worker::Worker;
 
 /// How long a worker may be busy with a burst before whoever asks gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -39,6 +40,8 @@ pub(crate) enum Command {
     Capture { link: String, after_gro: bool, sink: SyncSender<Frame>, reply: Sender<Result<CaptureLink, String>> },
     /// Tell what happens to SAs and policies until the other end of `sink` is gone.
     Monitor { sink: SyncSender<Event>, reply: Sender<()> },
+    /// Do this.
+    Call(Box<dyn FnOnce(&mut Worker) + Send>),
     /// End.
     Stop,
 }
@@ -156,6 +159,15 @@ impl Handle {
         let (sender, receiver) = mpsc::channel();
         self.send(make(sender))?;
         receiver.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
+    }
+
+    /// Has the worker do something, and waits for what comes of it.
+    pub(crate) fn call<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Worker) -> T + Send + 'static,
+    ) -> Result<T, WorkerGone> {
+        // Whoever asked may have lost patience; then nobody wants the answer.
+        self.ask(|reply| Command::Call(Box::new(move |worker| drop(reply.send(what(worker))))))
     }
 
     /// What there is to show now.

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
 use control::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN};
@@ -32,7 +32,7 @@ impl Drop for IkeFile {
 #[derive(Debug)]
 pub(crate) struct IkeSocket {
     socket: UnixDatagram,
-    manager: Option<PathBuf>,
+    manager: Option<SocketAddr>,
     buffer: Vec<u8>,
 }
 
@@ -70,8 +70,8 @@ impl IkeSocket {
         };
         let header = IkeHeader { peer: message.peer, local: message.local };
         let datagram = [&header.to_bytes()[..], &message.bytes].concat();
-        if let Err(err) = self.socket.send_to(&datagram, manager) {
-            tracing::debug!("{}: {err}", manager.display());
+        if let Err(err) = self.socket.send_to_addr(&datagram, manager) {
+            tracing::debug!("{manager:?}: {err}");
             // It is gone. One that is only slow loses this message alone.
             if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
                 self.manager = None;
@@ -83,8 +83,8 @@ impl IkeSocket {
     pub(crate) fn receive(&mut self, mut each: impl FnMut(&IkeMessage)) {
         for _ in 0..BURST {
             let Ok((len, from)) = self.socket.recv_from(&mut self.buffer) else { return };
-            if let Some(path) = from.as_pathname() {
-                self.manager = Some(path.to_owned());
+            if !from.is_unnamed() {
+                self.manager = Some(from);
             }
             match IkeHeader::parse(&self.buffer[..len]) {
                 Some((IkeHeader { peer, local }, message)) => {
@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(manager.recv(&mut got).map(|len| got[..len].to_vec()).unwrap(), datagram);
         drop(manager);
         socket.deliver(&message);
-        assert_eq!(socket.manager, None, "it is gone");
+        assert!(socket.manager.is_none(), "it is gone");
         drop(file);
         assert!(!path.exists());
         std::fs::remove_dir_all(&dir).unwrap();

@@ -13,6 +13,7 @@ mod netlink;
 mod node;
 mod poller;
 mod reassembly;
+mod sadb;
 mod server;
 mod service;
 mod snapshot;
@@ -70,7 +71,8 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     daemon.tell_netlink(&mut daemon.shared.lock()).map_err(CliError::failed)?;
     let (events, happened) = channel();
     let _server = Server::start(&socket, &daemon.worker.handle, &events)?;
-    let _netlink = NetlinkServer::start(&socket.with_extension("netlink"), daemon.shared.clone())?;
+    let _netlink =
+        NetlinkServer::start(&socket.with_extension("netlink"), daemon.shared.clone(), &daemon.worker.handle)?;
     tracing::info!("{}: running with {}", args.instance, daemon.links());
     thread::Builder::new()
         .name("signals".to_owned())

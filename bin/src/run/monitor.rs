@@ -6,7 +6,7 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 
 use control::event::Event;
 use control::{Reply, model};
-use ipsec::{Ipsec, PortMask};
+use ipsec::PortMask;
 
 use super::capture::{LOOK_EVERY, is_gone};
 use super::command::{Command, Handle};
@@ -37,21 +37,19 @@ pub(crate) struct Monitors(Vec<SyncSender<Event>>);
 
 impl Monitors {
     /// One more.
-    pub(crate) fn add(&mut self, ipsec: &mut Ipsec, sink: SyncSender<Event>) {
+    pub(crate) fn add(&mut self, sink: SyncSender<Event>) {
         self.0.push(sink);
-        ipsec.set_listener(true);
+    }
+
+    /// Whether there are none.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// Tells what has happened. Whoever is gone is forgotten; a slow one loses some.
-    pub(crate) fn tell(&mut self, ipsec: &mut Ipsec) {
-        if self.0.is_empty() {
-            return;
-        }
-        for event in ipsec.take_events().map(|it| event(&it)) {
+    pub(crate) fn tell(&mut self, events: &[ipsec::Event]) {
+        for event in events.iter().map(event) {
             self.0.retain(|sink| !matches!(sink.try_send(event.clone()), Err(TrySendError::Disconnected(_))));
-        }
-        if self.0.is_empty() {
-            ipsec.set_listener(false);
         }
     }
 }
@@ -122,30 +120,30 @@ mod tests {
 
     #[test]
     fn who_monitors_is_asked_for_sas_and_who_is_gone_is_not() {
-        let mut ipsec = Ipsec::new();
+        let mut ipsec = ipsec::Ipsec::new();
+        ipsec.set_listener(true);
         let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
         let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| Some(addr.parse().unwrap()));
         let template = Template { src, dst, spi: None, mode: Mode::Tunnel, reqid: 4, level: Level::Required };
         ipsec.add_policy(PolicyConfig { templates: vec![template], ..PolicyConfig::new(Dir::Out, any) }).unwrap();
         let mut monitors = Monitors::default();
         let (sink, events) = sync_channel(9);
-        monitors.add(&mut ipsec, sink);
+        monitors.add(sink);
         let [from, to] = ["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
         let flow =
             |protocol| wire::FlowKey { src: from, dst: to, protocol: wire::Protocol(protocol), sport: 8, dport: 9 };
-        let ask = |ipsec: &mut Ipsec, protocol| {
+        let ask = |ipsec: &mut ipsec::Ipsec, protocol| {
             ipsec.lookup(base::Instant::ZERO, &Flowi::from(flow(protocol)), &mut base::Counters::default());
         };
         ask(&mut ipsec, 17);
-        monitors.tell(&mut ipsec);
+        monitors.tell(&ipsec.take_events().collect::<Vec<_>>());
         let Ok(Event::Acquire { reqid: 4, selector, policy: 9, .. }) = events.try_recv() else {
             panic!("it is asked for")
         };
         assert_eq!((selector.proto, selector.sport, selector.dport), (Some(17), Some(8), Some(9)));
         drop(events);
         ipsec.handle_timeout(base::Instant::ZERO + std::time::Duration::from_secs(30), &mut base::Counters::default());
-        monitors.tell(&mut ipsec);
-        ask(&mut ipsec, 6);
-        assert!(ipsec.sad().is_empty(), "nobody listens any more");
+        monitors.tell(&ipsec.take_events().collect::<Vec<_>>());
+        assert!(monitors.is_empty(), "nobody listens any more");
     }
 }

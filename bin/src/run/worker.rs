@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use base::{Instant, LinkId};
 use control::model::LinkKind;
+use control::netlink::Groups;
 use control::netlink::rtnl::Delta;
 use link::{Layer, Link, Sent};
 use packet::{Memory, Packet};
@@ -21,6 +22,7 @@ use super::monitor::Monitors;
 use super::netlink;
 use super::node::Plan;
 use super::poller::{Poller, Ready};
+use super::sadb::{Bell, Sadb};
 use super::snapshot::{links, show};
 
 /// Bursts that are taken from each ready link before epoll is asked about the others again.
@@ -94,6 +96,8 @@ pub(crate) struct Worker {
     ike: Option<IkeSocket>,
     ike_ready: bool,
     monitors: Monitors,
+    /// What was said of SAs and policies.
+    pub(crate) sadb: Sadb,
     /// Links to be read. Kept for its storage, as is the next one.
     ready: Vec<LinkId>,
     burst: Vec<Packet>,
@@ -115,6 +119,7 @@ impl Worker {
             ike: None,
             ike_ready: false,
             monitors: Monitors::default(),
+            sadb: Sadb::default(),
             ready: Vec::new(),
             burst: Vec::new(),
             deltas: Vec::new(),
@@ -139,7 +144,7 @@ impl Worker {
             self.send_all(now);
             self.slots.iter_mut().flatten().for_each(|slot| slot.link.settle(&self.mem));
             self.deliver_captures();
-            self.monitors.tell(&mut self.path.ipsec);
+            self.tell_events();
         }
     }
 
@@ -179,6 +184,25 @@ impl Worker {
         commands
     }
 
+    /// Tells whoever listens what has happened to SAs and policies.
+    fn tell_events(&mut self) {
+        if !self.monitors.is_empty() || self.sadb.is_heard() {
+            let events: Vec<ipsec::Event> = self.path.ipsec.take_events().collect();
+            events.iter().for_each(|event| Sadb::note(self, event));
+            self.monitors.tell(&events);
+            if self.monitors.is_empty() && !self.sadb.is_heard() {
+                self.path.ipsec.set_listener(false);
+            }
+        }
+        self.sadb.ring();
+    }
+
+    /// Has netlink's clients told what those groups listen to, by ringing `bell`.
+    pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
+        self.sadb.set_bell(heard, bell);
+        self.path.ipsec.set_listener(self.sadb.is_heard() || !self.monitors.is_empty());
+    }
+
     /// Takes the commands that have come. False: stop.
     fn obey(&mut self) -> bool {
         while let Some(command) = self.inbox.next() {
@@ -198,9 +222,11 @@ impl Worker {
                 }
                 Command::Apply(plan, reply) => drop(reply.send(self.apply(*plan))),
                 Command::Monitor { sink, reply } => {
-                    self.monitors.add(&mut self.path.ipsec, sink);
+                    self.monitors.add(sink);
+                    self.path.ipsec.set_listener(true);
                     let _ = reply.send(());
                 }
+                Command::Call(what) => what(self),
                 Command::Capture { link, after_gro, sink, reply } => {
                     drop(reply.send(self.start_capture(&link, after_gro, sink)));
                 }
@@ -245,6 +271,7 @@ impl Worker {
             self.path.set_reassembly(config);
         }
         self.config = plan.config;
+        self.sadb.file_changed();
         Ok(())
     }
 

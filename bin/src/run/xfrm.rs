@@ -80,7 +80,14 @@ impl Step {
                 drop(ipsec.remove_sa(dst, spi, mark.value));
                 Ok(())
             }
-            Self::AddSa(config, mask) => ipsec.add_sa(&config, mask).map(drop),
+            Self::AddSa(config, mask) => match ipsec.add_sa(&config, mask) {
+                // A program has added it meanwhile, or has asked for its SPI. What the file says holds.
+                Err(ConfigError::Exists) => {
+                    drop(ipsec.remove_sa(config.dst, config.spi, config.mark.value & config.mark.mask));
+                    ipsec.add_sa(&config, mask).map(drop)
+                }
+                added => added.map(drop),
+            },
             Self::UpdateSa(config) => match ipsec.replace_sa(&config) {
                 // It has expired, and does not come back under its old key.
                 Err(ConfigError::NotFound) => Ok(()),
@@ -90,7 +97,8 @@ impl Step {
                 drop(ipsec.remove_policy(&key));
                 Ok(())
             }
-            Self::AddPolicy(config) => ipsec.add_policy(config),
+            // A program may have added it meanwhile.
+            Self::AddPolicy(config) => ipsec.update_policy(config),
             Self::SetOptions(default, options) => {
                 set_options(ipsec, default, options);
                 Ok(())
@@ -147,7 +155,7 @@ fn nat(nat: model::NatTraversal) -> NatTraversal {
     NatTraversal { keepalive_interval, mapping_threshold, follow }
 }
 
-fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
+pub(super) fn algorithm(algorithm: &model::Algorithm) -> Algorithm {
     let bytes = |key: &model::Key| Zeroizing::new(key.bytes().to_vec());
     match algorithm {
         model::Algorithm::Aead { name, key, icv_bits } => {

@@ -120,6 +120,12 @@ impl Ipsec {
         self.sad.larvae.fail(seq)
     }
 
+    /// Forgets an SA that is yet to come. False if there is none of that number.
+    pub fn forget_larval(&mut self, seq: u32) -> bool {
+        self.sad.changes += 1;
+        self.sad.larvae.remove(seq).is_some()
+    }
+
     /// Says whether somebody [takes events](Self::take_events). Nobody does at first: then nobody is asked for SAs.
     pub fn set_listener(&mut self, listening: bool) {
         self.sad.changes += 1;
@@ -235,6 +241,11 @@ impl Ipsec {
     /// The SA of that number, if it is still there.
     pub fn sa(&self, id: SaId) -> Option<&Sa> {
         self.sad.get(id)
+    }
+
+    /// The same, to change what may be changed of it.
+    pub fn sa_mut(&mut self, id: SaId) -> Option<&mut Sa> {
+        self.sad.get_mut(id)
     }
 
     /// The SAs.

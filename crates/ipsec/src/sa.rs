@@ -277,6 +277,21 @@ impl Sa {
         self.stats
     }
 
+    /// Takes these numbers for received, the lowest first: another node's SA has received them, and this one goes on
+    /// after it.
+    pub fn resume_received(&mut self, seqs: &[u64]) {
+        for &seq in seqs {
+            // One that is left of the window need not be remembered.
+            let _ = self.replay.mark(seq);
+        }
+    }
+
+    /// Counts from here on: another SA was used for so much, and this one goes on after it.
+    pub const fn resume_counts(&mut self, packets: u64, bytes: u64) {
+        (self.stats.packets, self.stats.bytes) = (packets, bytes);
+        (self.next_packets, self.next_bytes) = (0, 0);
+    }
+
     /// What it adds to a packet.
     pub fn overhead(&self) -> Overhead {
         Overhead {

@@ -1,7 +1,8 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And ESP packet by packet: against scapy, and before the eyes of tshark.
+//! runs with fatpath alone. And `ip xfrm`, line by line; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
+mod ip_xfrm;
 mod scapy;
 mod scenario;
 mod site;
@@ -18,6 +19,7 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::UML, Need::MODPROBE,
 fn main() {
     let mut trials = scapy::trials();
     trials.extend(tshark::trials());
+    trials.extend(ip_xfrm::trials());
     for scenario in SCENARIOS {
         if scenario.with_linux {
             trials.push(trial(format!("linux/{}", scenario.name), NEEDS, || scenario.run(Near::Linux)));

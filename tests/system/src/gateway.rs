@@ -29,7 +29,8 @@ fn build() -> PathBuf {
     let this = env::current_exe().expect("the running test has a path");
     let profile_dir = this.ancestors().nth(2).expect("a test lies in target/debug/deps");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--package", "fatpath", "--target-dir"]);
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--package", "fatpath"]);
+    cargo.args(["--package", "fatpath-preload", "--target-dir"]);
     cargo.arg(profile_dir.parent().expect("a profile lies in the target directory"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");

@@ -3,10 +3,12 @@
 mod bench;
 mod daemon;
 mod demo;
+mod exec;
 mod fragment_tools;
 mod nat;
 mod router;
 mod service;
+mod strongswan;
 mod tunnel;
 mod xdp;
 
@@ -19,6 +21,8 @@ fn main() {
         router::trials(),
         daemon::trials(),
         service::trials(),
+        exec::trials(),
+        strongswan::trials(),
         demo::trials(),
         bench::trials(),
         xdp::trials(),

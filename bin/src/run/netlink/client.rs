@@ -14,7 +14,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg, sockopt,
 };
 
-use super::{Protocols, Route};
+use super::{Protocols, Route, Xfrm};
 
 /// A datagram that has been received, and where its sender wants its answer.
 pub(super) type Received = (usize, Option<OwnedFd>);
@@ -25,6 +25,7 @@ enum Socket {
     /// It has not said.
     New,
     Route(Session<Route>),
+    Xfrm(Session<Xfrm>),
 }
 
 macro_rules! with_session {
@@ -32,6 +33,7 @@ macro_rules! with_session {
         match $socket {
             Socket::New => $none,
             Socket::Route($session) => $do,
+            Socket::Xfrm($session) => $do,
         }
     };
 }
@@ -70,20 +72,29 @@ impl Client {
         self.fd.as_fd()
     }
 
+    /// The protocol that it speaks, once it has said.
+    pub(super) const fn protocol(&self) -> Option<u32> {
+        match self.socket {
+            Socket::New => None,
+            Socket::Route(_) => Some(protocol::ROUTE),
+            Socket::Xfrm(_) => Some(protocol::XFRM),
+        }
+    }
+
+    fn port(&self) -> u32 {
+        with_session!(&self.socket, session => session.port(), 0)
+    }
+
     /// The protocol and port that it has, if it has one.
     pub(super) fn name(&self) -> Option<(u32, u32)> {
-        let number = match self.socket {
-            Socket::New => return None,
-            Socket::Route(_) => protocol::ROUTE,
-        };
-        let port = with_session!(&self.socket, session => session.port(), 0);
-        (port != 0).then_some((number, port))
+        Some((self.protocol()?, self.port())).filter(|&(_, port)| port != 0)
     }
 
     /// The groups of `protocol` that it listens to.
     pub(super) fn groups(&self, protocol: u32) -> Groups {
         match (&self.socket, protocol) {
             (Socket::Route(session), protocol::ROUTE) => session.groups(),
+            (Socket::Xfrm(session), protocol::XFRM) => session.groups(),
             _ => Groups::default(),
         }
     }
@@ -119,17 +130,20 @@ impl Client {
     ) -> Result<(), Gone> {
         let outcome = match ToDaemon::parse(datagram).ok_or(Gone)? {
             ToDaemon::Data(messages) => {
-                return match &mut self.socket {
-                    Socket::New => Err(Gone),
+                if let Some(number) = self.protocol().filter(|_| self.port() == 0) {
+                    let port = port(number, 0).map_err(|_| Gone)?;
+                    with_session!(&mut self.socket, session => session.bind(port, 0).map_err(|_| Gone)?, {});
+                }
+                match &mut self.socket {
+                    Socket::New => return Err(Gone),
                     Socket::Route(session) => {
-                        if session.port() == 0 {
-                            let port = port(protocol::ROUTE, 0).map_err(|_| Gone)?;
-                            session.bind(port, 0).map_err(|_| Gone)?;
-                        }
                         session.handle(messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox);
-                        Ok(())
                     }
-                };
+                    Socket::Xfrm(session) => {
+                        session.handle(messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox);
+                    }
+                }
+                return Ok(());
             }
             ToDaemon::RecvLen(len) => {
                 with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
@@ -140,6 +154,10 @@ impl Client {
                     self.socket = Socket::Route(Session::new(self.privileged));
                     Ok(())
                 }
+                (Socket::New, protocol::XFRM) => {
+                    self.socket = Socket::Xfrm(Session::new(self.privileged));
+                    Ok(())
+                }
                 (Socket::New, _) => Err(nlsock::errno::EPROTONOSUPPORT),
                 _ => return Err(Gone),
             },
@@ -147,10 +165,7 @@ impl Client {
                 with_session!(&mut self.socket, session => session.set_option(option, value), return Err(Gone))
             }
             ToDaemon::Bind { port: wish, groups } => {
-                let number = match self.socket {
-                    Socket::New => return Err(Gone),
-                    Socket::Route(_) => protocol::ROUTE,
-                };
+                let number = self.protocol().ok_or(Gone)?;
                 with_session!(&mut self.socket, session => match (session.port(), wish) {
                     (0, _) => port(number, wish).and_then(|port| session.bind(port, groups)),
                     (bound, 0) => session.bind(bound, groups),
@@ -159,8 +174,7 @@ impl Client {
             }
         };
         if let Some(fd) = answer {
-            let port = with_session!(&self.socket, session => session.port(), 0);
-            write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port });
+            write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: self.port() });
         }
         Ok(())
     }
@@ -233,6 +247,10 @@ impl Client {
                 Socket::Route(session) if session.is_dumping() => {
                     outbox.clear();
                     session.continue_dump(&mut protocols.rtnl, outbox);
+                }
+                Socket::Xfrm(session) if session.is_dumping() => {
+                    outbox.clear();
+                    session.continue_dump(&mut protocols.xfrm, outbox);
                 }
                 _ => return Ok(()),
             }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use control::netlink::rtnl::{Model, Rtnl};
-use control::netlink::{Groups, Outbox, To};
+use control::netlink::{Groups, Outbox, To, xfrm};
 use nlsock::{MAX_DATA, WORD, protocol};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::Mode;
@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::command::Handle;
+use super::sadb::{Bell, WorkerSadb};
 use crate::error::CliError;
 use client::{Client, Gone};
 pub(crate) use host::{WorkerHost, apply, known, neighbours};
@@ -31,19 +32,25 @@ pub(crate) use host::{WorkerHost, apply, known, neighbours};
 /// Rtnetlink, over the worker.
 type Route = Rtnl<WorkerHost>;
 
+/// `NETLINK_XFRM`, over the worker.
+type Xfrm = xfrm::Xfrm<WorkerSadb>;
+
 /// Clients at a time; the next one has to wait until one goes.
 const MAX_CLIENTS: usize = 1024;
 
 /// Datagrams of one client that are answered before others are looked after.
 const TURN: usize = 64;
 
-/// The token of the listening socket. Clients' begin behind it.
+/// The token of the listening socket.
 const LISTENER: u64 = 0;
+/// The token of what the worker rings. Clients' begin behind it.
+const BELL: u64 = 1;
 
 /// What netlink's clients ask and change.
 #[derive(Debug)]
 pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
+    pub(crate) xfrm: Xfrm,
 }
 
 /// [`Protocols`], for one at a time.
@@ -54,7 +61,8 @@ impl Shared {
     /// A node of nothing, over that worker.
     pub(crate) fn new(worker: &Handle) -> Self {
         let rtnl = Rtnl { model: Model::default(), host: WorkerHost(worker.clone()) };
-        Self(Arc::new(Mutex::new(Protocols { rtnl })))
+        let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
+        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm })))
     }
 
     /// Keeps others from changing anything.
@@ -83,7 +91,7 @@ impl NetlinkServer {
     ///
     /// # Errors
     /// What cannot be made there.
-    pub(crate) fn start(path: &Path, shared: Shared) -> Result<Self, CliError> {
+    pub(crate) fn start(path: &Path, shared: Shared, worker: &Handle) -> Result<Self, CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         match std::fs::remove_file(path) {
             Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(failed("cannot replace it", err)),
@@ -91,7 +99,7 @@ impl NetlinkServer {
         }
         let listener = listen(path).map_err(|err| failed("bind", err.into()))?;
         let server = Self { path: path.to_owned() };
-        let service = Service::new(listener, shared).map_err(|err| failed("epoll", err.into()))?;
+        let service = Service::new(listener, shared, worker).map_err(|err| failed("epoll", err.into()))?;
         thread::Builder::new()
             .name("netlink".to_owned())
             .spawn(move || {
@@ -122,16 +130,23 @@ struct Service {
     last_token: u64,
     outbox: Outbox,
     buffer: Vec<u8>,
+    worker: Handle,
+    /// What the worker tells of SAs and policies, and who listens to that.
+    bell: Arc<Bell>,
+    heard: Groups,
 }
 
 impl Service {
-    fn new(listener: OwnedFd, shared: Shared) -> Result<Self, Errno> {
+    fn new(listener: OwnedFd, shared: Shared, worker: &Handle) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // One byte more than a datagram may have, so that a longer one is seen to be.
         let buffer = vec![0; WORD + MAX_DATA + 1];
         let (clients, outbox) = (HashMap::new(), Outbox::default());
-        Ok(Self { epoll, listener, shared, clients, last_token: LISTENER, outbox, buffer })
+        let bell = Arc::new(Bell::new()?);
+        epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
+        let (worker, heard) = (worker.clone(), Groups::default());
+        Ok(Self { epoll, listener, shared, clients, last_token: BELL, outbox, buffer, worker, bell, heard })
     }
 
     fn run(mut self) -> Result<(), Errno> {
@@ -145,6 +160,7 @@ impl Service {
             for event in found {
                 match event.data.u64() {
                     LISTENER => self.accept(),
+                    BELL => self.tell_events(),
                     token => self.serve(token, event.flags),
                 }
             }
@@ -179,6 +195,31 @@ impl Service {
             // The descriptor leaves epoll as it is closed.
             self.clients.remove(&token);
         }
+        self.note_listeners();
+    }
+
+    /// The groups of a protocol that somebody listens to.
+    fn listeners(&self, protocol: u32) -> Groups {
+        self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
+    }
+
+    /// Has the worker know who listens to what happens to SAs and policies: nobody is asked for SAs who does not.
+    fn note_listeners(&mut self) {
+        let heard = self.listeners(protocol::XFRM);
+        if heard != self.heard {
+            let bell = Arc::clone(&self.bell);
+            // If it has ended, nothing will happen any more.
+            let _ = self.worker.call(move |worker| worker.set_bell(heard, bell));
+            self.heard = heard;
+        }
+    }
+
+    /// Passes on what the worker tells.
+    fn tell_events(&mut self) {
+        let listeners = self.listeners(protocol::XFRM);
+        self.outbox.clear();
+        self.bell.take().iter().for_each(|event| event.announce(listeners, &mut self.outbox));
+        self.broadcast(protocol::XFRM);
     }
 
     fn try_serve(&mut self, token: u64, flags: EventFlags) -> Result<(), Gone> {
@@ -213,8 +254,9 @@ impl Service {
             let (datagram, outbox) = (&self.buffer[..len], &mut self.outbox);
             let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
             let delivered = handled.and_then(|()| client.deliver(&self.outbox));
+            let protocol = client.protocol().ok_or(Gone)?;
             self.clients.insert(token, client);
-            self.broadcast(protocol::ROUTE);
+            self.broadcast(protocol);
             delivered?;
         }
         Ok(())

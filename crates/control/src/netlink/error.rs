@@ -25,6 +25,10 @@ pub mod errno {
     pub const EINVAL: i32 = 22;
     /// Numerical result out of range.
     pub const ERANGE: i32 = 34;
+    /// Function not implemented: an algorithm is not known.
+    pub const ENOSYS: i32 = 38;
+    /// Protocol not supported.
+    pub const EPROTONOSUPPORT: i32 = 93;
     /// Operation not supported.
     pub const EOPNOTSUPP: i32 = 95;
     /// Address family not supported by protocol.

@@ -4,8 +4,8 @@
 //!   [`Kind`](attr::Kind)s. Whatever a client sends, the outcome is Linux's `errno`.
 //! - A [`Session`] is a client's socket: acknowledgements with reason and place ([`Error`]), dumps in parts, groups,
 //!   options, and who may do what.
-//! - A [`Protocol`] carries requests out: [`rtnl`] is `NETLINK_ROUTE`,
-//!   [`generic`] is `NETLINK_GENERIC`.
+//! - A [`Protocol`] carries requests out: [`rtnl`] is `NETLINK_ROUTE`, [`xfrm`] is `NETLINK_XFRM`, [`generic`] is
+//!   `NETLINK_GENERIC`.
 //!
 //! Nothing here does I/O or reads a clock.
 
@@ -15,6 +15,7 @@ pub mod generic;
 pub mod message;
 pub mod rtnl;
 mod session;
+pub mod xfrm;
 
 pub use error::Error;
 pub use session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, To};

@@ -44,6 +44,8 @@ pub struct Larval {
     pub if_id: u32,
     /// [`State::Acq`], or [`State::Error`] if nobody could make it.
     pub state: State,
+    /// When it was asked for.
+    pub added: Instant,
     pub(crate) timer: Timer,
 }
 
@@ -76,6 +78,7 @@ impl Larval {
             mark: Mark::ANY,
             if_id: 0,
             state: State::Acq,
+            added: Instant::ZERO,
             timer: Timer::default(),
         }
     }
@@ -95,7 +98,7 @@ impl Larvae {
             return None;
         }
         let seq = self.free_seq();
-        larval.seq = seq;
+        (larval.seq, larval.added) = (seq, now);
         self.timers.set(seq, &mut larval.timer, Some(now + lasts));
         self.by_key.entry((larval.dst, larval.reqid)).or_default().push(seq);
         self.by_seq.insert(seq, larval);

@@ -295,6 +295,11 @@ impl Spd {
         self.order.iter().map(BTreeMap::len).sum()
     }
 
+    /// How many policies there are of in, out and fwd.
+    pub fn counts(&self) -> [u32; 3] {
+        self.order.each_ref().map(|order| order.len() as u32)
+    }
+
     /// Every policy, by direction, in the order in which they are asked.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.order.iter().flat_map(BTreeMap::values).filter_map(|&id| self.get(id))

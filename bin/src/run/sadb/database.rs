@@ -1,0 +1,133 @@
+//! The worker's SAs and policies, as netlink's thread asks for them.
+
+use std::collections::VecDeque;
+
+use control::netlink::Error;
+use control::netlink::error::errno;
+use control::netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::Sadb;
+use crate::run::command::Handle;
+use crate::run::worker::Worker;
+
+/// The worker, as `NETLINK_XFRM` needs it. Each request is done between two bursts of packets.
+#[derive(Debug)]
+pub(crate) struct WorkerSadb(pub(crate) Handle);
+
+impl WorkerSadb {
+    /// Has the worker do something, and waits for what comes of it.
+    fn call<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Worker) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        self.0.call(what).unwrap_or_else(|gone| Err(Error::said(errno::EBUSY, gone.to_string())))
+    }
+}
+
+/// A number from the kernel.
+fn random() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    // As few bytes as these are given at once or not at all (getrandom(2)).
+    match getrandom(&mut bytes, GetRandomFlags::empty()) {
+        Ok(_) => Ok(u64::from_ne_bytes(bytes)),
+        Err(errno) => Err(Error::new(errno.raw_os_error())),
+    }
+}
+
+impl Database for WorkerSadb {
+    fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error> {
+        let mask = random()?;
+        self.call(move |worker| Sadb::add_sa(worker, *sa, update, mask))
+    }
+
+    fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
+        let query = *query;
+        self.call(move |worker| Sadb::find_sa(worker, &query))
+    }
+
+    fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
+        let query = *query;
+        self.call(move |worker| Sadb::remove_sa(worker, &query))
+    }
+
+    fn expire_sa(&mut self, query: &SaQuery, hard: bool) -> Result<(), Error> {
+        let query = *query;
+        self.call(move |worker| Sadb::expire_sa(worker, &query, hard))
+    }
+
+    fn set_counts(&mut self, query: &SaQuery, counts: Counts) -> Result<(), Error> {
+        let query = *query;
+        self.call(move |worker| Sadb::set_counts(worker, &query, &counts))
+    }
+
+    fn alloc_spi(&mut self, request: Box<NewSpi>) -> Result<Sa, Error> {
+        let mut state = random()?;
+        // Enough for choosing a free number; nothing secret is made from it.
+        let next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 32) as u32
+        };
+        self.call(move |worker| Sadb::alloc_spi(worker, &request, next))
+    }
+
+    fn flush_sas(&mut self, proto: u8) -> Result<bool, Error> {
+        self.call(move |worker| Ok(Sadb::flush_sas(worker, proto)))
+    }
+
+    fn sas(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Sa)>, Error> {
+        self.call(move |worker| Ok(Sadb::sas(worker, below, limit)))
+    }
+
+    fn count_sas(&mut self) -> Result<u32, Error> {
+        self.call(|worker| {
+            let sad = worker.path.ipsec.sad();
+            Ok((sad.len() + sad.larvae().count()) as u32)
+        })
+    }
+
+    fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error> {
+        self.call(move |worker| Sadb::add_policy(worker, *policy, update))
+    }
+
+    fn find_policy(&mut self, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
+        let query = *query;
+        self.call(move |worker| Sadb::find_policy(worker, &query, remove))
+    }
+
+    fn flush_policies(&mut self) -> Result<bool, Error> {
+        self.call(|worker| Ok(Sadb::flush_policies(worker)))
+    }
+
+    fn policies(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Policy)>, Error> {
+        self.call(move |worker| Ok(Sadb::policies(worker, below, limit)))
+    }
+
+    fn count_policies(&mut self) -> Result<[u32; 3], Error> {
+        self.call(|worker| Ok(worker.path.ipsec.spd().counts()))
+    }
+
+    fn defaults(&mut self) -> Result<[bool; 3], Error> {
+        self.call(|worker| {
+            let spd = worker.path.ipsec.spd();
+            Ok(DIRS.map(|dir| spd.default_action(dir) == ipsec::Action::Block))
+        })
+    }
+
+    fn set_defaults(&mut self, block: [Option<bool>; 3]) -> Result<(), Error> {
+        self.call(move |worker| {
+            for (dir, block) in DIRS.into_iter().zip(block) {
+                let action = match block {
+                    None => continue,
+                    Some(true) => ipsec::Action::Block,
+                    Some(false) => ipsec::Action::Allow,
+                };
+                worker.path.ipsec.set_default_policy(dir, action);
+            }
+            Ok(())
+        })
+    }
+}
+
+/// In the order of their numbers.
+const DIRS: [ipsec::Dir; 3] = [ipsec::Dir::In, ipsec::Dir::Out, ipsec::Dir::Fwd];

@@ -1,0 +1,171 @@
+//! What the `ipsec` crate tells of, as netlink tells it.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use control::netlink::Groups;
+use control::netlink::xfrm::layout::{Addr, LifetimeCfg, LifetimeCur, PolicyInfo, SaInfo, family_of};
+use control::netlink::xfrm::nums::{group, proto};
+use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
+use ipsec::{SaExpired, Template};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::{Sadb, convert};
+use crate::run::worker::Worker;
+
+/// Events on their way to netlink's thread, which it is woken for.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    events: Mutex<Vec<Event>>,
+    fd: OwnedFd,
+}
+
+/// So many may wait for that thread; what comes while they do is lost.
+const MAX_WAITING: usize = 4096;
+
+impl Bell {
+    /// One that has not been rung.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { events: Mutex::default(), fd })
+    }
+
+    /// What becomes readable when it is rung.
+    pub(crate) const fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// What it was rung for.
+    pub(crate) fn take(&self) -> Vec<Event> {
+        let mut count = [0; 8];
+        // Nothing to read means that nobody rang, which is as good.
+        let _ = rustix::io::read(&self.fd, &mut count);
+        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn ring(&self, events: impl Iterator<Item = Event>) {
+        let mut waiting = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = MAX_WAITING.saturating_sub(waiting.len());
+        waiting.extend(events.take(room));
+        // Full: it has been rung, and not looked after yet.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+}
+
+/// The groups that are told what happens by itself.
+const GROUPS: [u32; 3] = [group::ACQUIRE, group::EXPIRE, group::MAPPING];
+
+impl Sadb {
+    /// Has events told by ringing `bell`, as far as somebody hears them.
+    pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
+        self.bell = GROUPS.iter().any(|&group| heard.has(group)).then_some(bell);
+    }
+
+    /// Whether somebody hears what happens.
+    pub(crate) const fn is_heard(&self) -> bool {
+        self.bell.is_some()
+    }
+
+    /// Tells what has happened.
+    pub(crate) fn ring(&mut self) {
+        if self.events.is_empty() {
+            return;
+        }
+        match &self.bell {
+            Some(bell) => bell.ring(self.events.drain(..)),
+            None => self.events.clear(),
+        }
+    }
+
+    /// Notes what has happened.
+    pub(crate) fn note(worker: &mut Worker, event: &ipsec::Event) {
+        Self::follow(worker);
+        let event = match event {
+            ipsec::Event::Acquire(it) => acquire(worker, it),
+            ipsec::Event::SaExpired(it) => expire(worker, it),
+            ipsec::Event::PolicyExpired(it) => {
+                let Some(policy) = expired_policy(worker, it) else { return };
+                Event::PolicyExpire { policy, hard: it.hard }
+            }
+            ipsec::Event::Mapping(it) => {
+                Event::Mapping { id: sa_id(it.dst, it.spi.0), reqid: it.reqid, old: it.old, new: it.new }
+            }
+        };
+        worker.sadb.events.push(event);
+    }
+}
+
+fn acquire(worker: &Worker, it: &ipsec::Acquire) -> Event {
+    let spd = worker.path.ipsec.spd();
+    let shown = spd.iter().find(|policy| policy.index == it.policy).and_then(|policy| {
+        let place = worker.sadb.keys.get(&policy.config.key())?;
+        Some(worker.sadb.policies.get(place)?.view(worker, policy))
+    });
+    let policy = shown.unwrap_or_else(|| Policy {
+        info: PolicyInfo { index: it.policy, dir: 1, lft: LifetimeCfg::INFINITE, ..PolicyInfo::default() },
+        ..Policy::default()
+    });
+    Event::Acquire(Acquire {
+        seq: it.seq,
+        daddr: it.dst.into(),
+        saddr: it.src.into(),
+        sel: convert::nl_selector(&it.selector),
+        // Linux tells of the one template that lacks its SA, and the policy's own come with it.
+        policy: Policy { mark: convert::nl_mark(it.mark), if_id: it.if_id, ..with_template(policy, &it.template) },
+    })
+}
+
+/// A policy of which nothing is known has at least the template that asks.
+fn with_template(mut policy: Policy, template: &Template) -> Policy {
+    if policy.templates.is_empty() {
+        let addr = |addr: Option<std::net::IpAddr>| addr.map(Addr::from).unwrap_or_default();
+        let family = template.dst.or(template.src).map_or(policy.info.sel.family, family_of);
+        policy.templates.push(control::netlink::xfrm::layout::Tmpl {
+            daddr: addr(template.dst),
+            saddr: addr(template.src),
+            proto: proto::ESP,
+            family,
+            reqid: template.reqid,
+            mode: convert::nl_mode(template.mode),
+            algos: [u32::MAX; 3],
+            ..Default::default()
+        });
+    }
+    policy
+}
+
+fn expire(worker: &mut Worker, it: &SaExpired) -> Event {
+    let name = (it.dst, it.spi, it.mark);
+    let record = worker.sadb.names.get(&name).and_then(|place| worker.sadb.sas.get(place));
+    let said = record.map(|record| (record.said.info, record.added));
+    let bare = SaInfo {
+        sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst))),
+        daddr: it.dst.into(),
+        spi: it.spi.0,
+        proto: proto::ESP,
+        saddr: it.src.into(),
+        lft: LifetimeCfg::INFINITE,
+        reqid: it.reqid,
+        family: family_of(it.dst),
+        mode: convert::nl_mode(it.mode),
+        ..SaInfo::default()
+    };
+    let (mut info, add_time) = said.unwrap_or((bare, 0));
+    info.curlft = LifetimeCur { bytes: it.stats.bytes, packets: it.stats.packets, add_time, ..LifetimeCur::default() };
+    if it.hard {
+        worker.sadb.forget(&name);
+    }
+    Event::Expire { info, mark: convert::nl_mark(it.mark), if_id: it.if_id, hard: it.hard }
+}
+
+fn expired_policy(worker: &mut Worker, it: &ipsec::PolicyExpired) -> Option<Policy> {
+    let place = worker.sadb.keys.get(&it.key).copied()?;
+    let mut policy = worker.sadb.policies.get(&place)?.said.clone();
+    policy.info.index = it.index;
+    if it.hard {
+        worker.sadb.keys.remove(&it.key);
+        worker.sadb.policies.remove(&place);
+    }
+    Some(policy)
+}

@@ -1,0 +1,459 @@
+//! SAs and policies as `NETLINK_XFRM` shows and changes them.
+//!
+//! The `ipsec` crate keeps what packets need. What was said besides, and has to be shown again as it was said, is kept
+//! here: names and keys of algorithms, structures with all their fields, the order of coming. The file's SAs and policies
+//! are taken in when they are first asked for. Whatever ends by itself is left out of what is shown, and forgotten later.
+
+mod convert;
+mod database;
+mod events;
+mod from_file;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use base::{Instant, SaId};
+use control::netlink::Error;
+use control::netlink::error::errno;
+use control::netlink::xfrm::layout::{Addr, LifetimeCfg, LifetimeCur};
+use control::netlink::xfrm::nums::proto;
+use control::netlink::xfrm::{Counts, Event, NewSa, NewSpi, Policy, PolicyQuery, Replay, Sa, SaQuery};
+use ipsec::{Ipsec, Larval, PolicyKey, SpiRequest};
+use wire::Spi;
+
+use super::worker::Worker;
+pub(crate) use database::WorkerSadb;
+pub(crate) use events::Bell;
+
+/// What an SA is called: destination, SPI, and the mark that it was made with.
+type SaName = (std::net::IpAddr, Spi, ipsec::Mark);
+
+/// What is kept beside the `ipsec` crate's databases.
+#[derive(Debug, Default)]
+pub(crate) struct Sadb {
+    /// By their places, the newest last.
+    sas: BTreeMap<u64, SaRecord>,
+    names: HashMap<SaName, u64>,
+    policies: BTreeMap<u64, PolicyRecord>,
+    keys: HashMap<PolicyKey, u64>,
+    last_place: u64,
+    /// Whether the file was read again since its SAs and policies were taken in.
+    stale: bool,
+    /// What has happened and was not told yet.
+    events: Vec<Event>,
+    /// Who hears it.
+    bell: Option<Arc<Bell>>,
+}
+
+#[derive(Debug)]
+struct SaRecord {
+    id: SaId,
+    said: NewSa,
+    /// When it was added, in seconds since the Unix epoch.
+    added: u64,
+}
+
+#[derive(Debug)]
+struct PolicyRecord {
+    key: PolicyKey,
+    said: Policy,
+    added: u64,
+}
+
+fn not_there() -> Error {
+    Error::new(errno::ESRCH)
+}
+
+fn wall_clock() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |it| it.as_secs())
+}
+
+/// An instant, in seconds since the Unix epoch; 0 for never.
+fn seconds(worker: &Worker, at: Option<Instant>) -> u64 {
+    at.map_or(0, |at| wall_clock().saturating_sub(worker.now().since(at).as_secs()))
+}
+
+impl Sadb {
+    /// Notes that the file's SAs and policies may be others now.
+    pub(crate) const fn file_changed(&mut self) {
+        self.stale = true;
+    }
+
+    fn next_place(&mut self) -> u64 {
+        self.last_place += 1;
+        self.last_place
+    }
+
+    /// Takes in what the file has said since it was last looked at, and forgets what is gone.
+    fn follow(worker: &mut Worker) {
+        let Worker { sadb, path, config, .. } = worker;
+        let ipsec = &path.ipsec;
+        if sadb.sas.len() > 2 * ipsec.sad().len() + 64 || sadb.policies.len() > 2 * ipsec.spd().len() + 64 {
+            sadb.tidy(ipsec);
+        }
+        if !std::mem::take(&mut sadb.stale) {
+            return;
+        }
+        sadb.tidy(ipsec);
+        for of_file in &config.sas {
+            let said = from_file::sa(of_file);
+            let name = (of_file.dst, Spi(of_file.spi), convert::mark(said.mark));
+            let Some(id) = live(ipsec, &name) else { continue };
+            let place = sadb.names.get(&name).copied().unwrap_or_else(|| sadb.next_place());
+            let added = sadb.sas.get(&place).map_or_else(wall_clock, |record| record.added);
+            sadb.insert_sa(place, name, SaRecord { id, said, added });
+        }
+        for of_file in &config.policies {
+            let key = super::xfrm::policy(of_file).key();
+            if ipsec.spd().find(&key).is_some() {
+                let place = sadb.keys.get(&key).copied().unwrap_or_else(|| sadb.next_place());
+                let added = sadb.policies.get(&place).map_or_else(wall_clock, |record| record.added);
+                sadb.insert_policy(place, PolicyRecord { key, said: from_file::policy(of_file), added });
+            }
+        }
+    }
+
+    fn tidy(&mut self, ipsec: &Ipsec) {
+        self.sas.retain(|_, record| ipsec.sa(record.id).is_some());
+        let sas = &self.sas;
+        self.names.retain(|_, place| sas.contains_key(place));
+        self.policies.retain(|_, record| ipsec.spd().find(&record.key).is_some());
+        let policies = &self.policies;
+        self.keys.retain(|_, place| policies.contains_key(place));
+    }
+
+    fn insert_sa(&mut self, place: u64, name: SaName, record: SaRecord) {
+        if let Some(old) = self.names.insert(name, place).filter(|&old| old != place) {
+            self.sas.remove(&old);
+        }
+        self.sas.insert(place, record);
+    }
+
+    fn insert_policy(&mut self, place: u64, record: PolicyRecord) {
+        if let Some(old) = self.keys.insert(record.key, place).filter(|&old| old != place) {
+            self.policies.remove(&old);
+        }
+        self.policies.insert(place, record);
+    }
+
+    /// Adds an SA, or completes or changes one.
+    fn add_sa(worker: &mut Worker, said: NewSa, update: bool, mask: u64) -> Result<(), Error> {
+        Self::follow(worker);
+        let config = convert::sa(&said)?;
+        let name = (config.dst, config.spi, config.mark);
+        let ipsec = &mut worker.path.ipsec;
+        let before = live(ipsec, &name);
+        let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
+        let id = added.map_err(|err| convert::refusal(&err))?;
+        let sadb = &mut worker.sadb;
+        if before == Some(id) {
+            if let Some(record) = sadb.names.get(&name).and_then(|place| sadb.sas.get_mut(place)) {
+                record.adjust(said);
+            }
+            return Ok(());
+        }
+        if let Some(sa) = ipsec.sa_mut(id) {
+            let (replay, used) = (said.replay.as_ref(), said.used);
+            resume(sa, replay, used.as_ref());
+        }
+        let place = sadb.next_place();
+        sadb.insert_sa(place, name, SaRecord { id, said, added: wall_clock() });
+        Ok(())
+    }
+
+    /// The SA that a query means, and the place where what was said of it is.
+    fn find(worker: &Worker, query: &SaQuery) -> Result<SaId, Error> {
+        let spi = query.spi.map_err(|_: Addr| not_there())?;
+        let dst = convert::addr(query.daddr, query.family)?;
+        if query.proto != proto::ESP {
+            return Err(not_there());
+        }
+        let mark = query.mark.value & query.mark.mask;
+        worker.path.ipsec.sad().by_spi(dst, Spi(spi), mark).ok_or_else(not_there)
+    }
+
+    fn find_larval<'a>(worker: &'a Worker, query: &SaQuery) -> Result<&'a Larval, Error> {
+        let spi = query.spi.map_err(|_: Addr| not_there())?;
+        let dst = convert::addr(query.daddr, query.family)?;
+        let mut larvae = worker.path.ipsec.sad().larvae();
+        larvae.find(|it| (it.dst, it.spi) == (dst, Spi(spi)) && query.proto == proto::ESP).ok_or_else(not_there)
+    }
+
+    fn find_sa(worker: &mut Worker, query: &SaQuery) -> Result<Sa, Error> {
+        Self::follow(worker);
+        match Self::find(worker, query) {
+            Ok(id) => Self::view(worker, id).ok_or_else(not_there),
+            Err(_) => Self::find_larval(worker, query).map(|it| larval_view(worker, it)),
+        }
+    }
+
+    /// An SA as it is now.
+    fn view(worker: &Worker, id: SaId) -> Option<Sa> {
+        let sa = worker.path.ipsec.sa(id)?;
+        let place = worker.sadb.names.get(&(sa.dst(), sa.spi(), sa.mark()))?;
+        let record = worker.sadb.sas.get(place).filter(|record| record.id == id)?;
+        Some(record.view(worker, sa))
+    }
+
+    fn remove_sa(worker: &mut Worker, query: &SaQuery) -> Result<Sa, Error> {
+        let was = Self::find_sa(worker, query)?;
+        let ipsec = &mut worker.path.ipsec;
+        let (dst, mark) = (convert::addr(query.daddr, query.family)?, query.mark.value & query.mark.mask);
+        if let Some(sa) = ipsec.remove_sa(dst, Spi(was.info.spi), mark) {
+            worker.sadb.forget(&(sa.dst(), sa.spi(), sa.mark()));
+        }
+        Ok(was)
+    }
+
+    fn forget(&mut self, name: &SaName) {
+        if let Some(place) = self.names.remove(name) {
+            self.sas.remove(&place);
+        }
+    }
+
+    fn expire_sa(worker: &mut Worker, query: &SaQuery, hard: bool) -> Result<(), Error> {
+        let sa = if hard { Self::remove_sa(worker, query)? } else { Self::find_sa(worker, query)? };
+        let Sa { info, mark, if_id, .. } = sa;
+        worker.sadb.events.push(Event::Expire { info, mark, if_id, hard });
+        Ok(())
+    }
+
+    fn set_counts(worker: &mut Worker, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
+        let id = Self::find(worker, query)?;
+        let sa = worker.path.ipsec.sa_mut(id).ok_or_else(not_there)?;
+        resume(sa, counts.replay.as_ref(), counts.used.as_ref());
+        Ok(())
+    }
+
+    fn alloc_spi(worker: &mut Worker, request: &NewSpi, mut random: impl FnMut() -> u32) -> Result<Sa, Error> {
+        let info = &request.info;
+        let addr = |addr: Addr| addr.ip(info.family).ok_or(Error::new(errno::EAFNOSUPPORT));
+        if info.proto != proto::ESP {
+            return Err(Error::text(errno::EPROTONOSUPPORT, "Requested type not found"));
+        }
+        let wanted = SpiRequest {
+            src: addr(info.saddr)?,
+            dst: addr(info.daddr)?,
+            mode: convert::mode(info.mode)?,
+            reqid: info.reqid,
+            mark: convert::mark(request.mark),
+            if_id: request.if_id,
+            dir: convert::sa_dir(request.dir),
+            seq: info.seq,
+            min: request.min,
+            max: request.max,
+        };
+        let now = worker.now();
+        let spi = worker.path.ipsec.alloc_spi(now, &wanted, &mut random).map_err(|err| convert::refusal(&err))?;
+        let mut larvae = worker.path.ipsec.sad().larvae();
+        let larval = larvae.find(|it| (it.dst, it.spi) == (wanted.dst, spi)).ok_or_else(not_there)?;
+        Ok(larval_view(worker, larval))
+    }
+
+    fn flush_sas(worker: &mut Worker, of: u8) -> bool {
+        if !matches!(of, proto::ESP | proto::ANY | 0) {
+            return false;
+        }
+        let ipsec = &mut worker.path.ipsec;
+        let names: Vec<SaName> = ipsec.sad().iter().map(|sa| (sa.dst(), sa.spi(), sa.mark())).collect();
+        let larvae: Vec<u32> = ipsec.sad().larvae().map(|larval| larval.seq).collect();
+        let some = !names.is_empty() || !larvae.is_empty();
+        for &seq in &larvae {
+            ipsec.forget_larval(seq);
+        }
+        names.iter().for_each(|&(dst, spi, mark)| drop(ipsec.remove_sa(dst, spi, mark.value & mark.mask)));
+        (worker.sadb.sas, worker.sadb.names) = Default::default();
+        some
+    }
+
+    /// SAs below a place, with their places; those that are yet to come are above all others.
+    fn sas(worker: &mut Worker, below: u64, limit: usize) -> VecDeque<(u64, Sa)> {
+        Self::follow(worker);
+        let worker = &*worker;
+        let mut found = VecDeque::new();
+        if below > LARVAE {
+            let mut larvae: Vec<&Larval> = worker.path.ipsec.sad().larvae().collect();
+            larvae.sort_unstable_by_key(|larval| std::cmp::Reverse(larval.seq));
+            let places = larvae.iter().map(|larval| (LARVAE + u64::from(larval.seq), *larval));
+            let views = places.filter(|&(place, _)| place < below);
+            found.extend(views.take(limit).map(|(place, larval)| (place, larval_view(worker, larval))));
+        }
+        let live = worker
+            .sadb
+            .sas
+            .range(..below)
+            .rev()
+            .filter_map(|(&place, record)| Some((place, record.view(worker, worker.path.ipsec.sa(record.id)?))));
+        let room = limit.saturating_sub(found.len());
+        found.extend(live.take(room));
+        found
+    }
+
+    fn add_policy(worker: &mut Worker, said: Policy, update: bool) -> Result<(), Error> {
+        Self::follow(worker);
+        let config = convert::policy(&said)?;
+        let key = config.key();
+        let ipsec = &mut worker.path.ipsec;
+        let added = if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) };
+        added.map_err(|err| convert::refusal(&err))?;
+        let place = worker.sadb.next_place();
+        worker.sadb.insert_policy(place, PolicyRecord { key, said, added: wall_clock() });
+        Ok(())
+    }
+
+    fn find_policy(worker: &mut Worker, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
+        Self::follow(worker);
+        let not_there = || Error::new(errno::ENOENT);
+        let spd = worker.path.ipsec.spd();
+        let key = if query.id.index == 0 {
+            PolicyKey {
+                dir: convert::dir(query.id.dir),
+                selector: convert::selector(&query.id.sel, query.id.sel.family)?,
+                mark: convert::mark(query.mark),
+                if_id: query.if_id,
+            }
+        } else {
+            let has = |it: &&ipsec::spd::Policy| {
+                it.index == query.id.index
+                    && it.config.dir == convert::dir(query.id.dir)
+                    && it.config.if_id == query.if_id
+                    && it.config.mark.matches(query.mark.value & query.mark.mask)
+            };
+            spd.iter().find(has).ok_or_else(not_there)?.config.key()
+        };
+        let id = spd.find(&key).ok_or_else(not_there)?;
+        let policy = spd.get(id).ok_or_else(not_there)?;
+        let place = worker.sadb.keys.get(&key).copied().ok_or_else(not_there)?;
+        let shown = worker.sadb.policies.get(&place).ok_or_else(not_there)?.view(worker, policy);
+        if remove {
+            drop(worker.path.ipsec.remove_policy(&key));
+            worker.sadb.keys.remove(&key);
+            worker.sadb.policies.remove(&place);
+        }
+        Ok(shown)
+    }
+
+    fn flush_policies(worker: &mut Worker) -> bool {
+        let ipsec = &mut worker.path.ipsec;
+        let keys: Vec<PolicyKey> = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
+        keys.iter().for_each(|key| drop(ipsec.remove_policy(key)));
+        (worker.sadb.policies, worker.sadb.keys) = Default::default();
+        !keys.is_empty()
+    }
+
+    fn policies(worker: &mut Worker, below: u64, limit: usize) -> VecDeque<(u64, Policy)> {
+        Self::follow(worker);
+        let spd = worker.path.ipsec.spd();
+        let live = worker
+            .sadb
+            .policies
+            .range(..below)
+            .rev()
+            .filter_map(|(&place, record)| Some((place, record.view(worker, spd.get(spd.find(&record.key)?)?))));
+        live.take(limit).collect()
+    }
+}
+
+/// Above this are the places of SAs that are yet to come.
+const LARVAE: u64 = 1 << 63;
+
+/// The SA of that name, if it is there.
+fn live(ipsec: &Ipsec, &(dst, spi, mark): &SaName) -> Option<SaId> {
+    let id = ipsec.sad().by_spi(dst, spi, mark.value & mark.mask)?;
+    ipsec.sa(id).filter(|sa| sa.mark() == mark).map(ipsec::Sa::id)
+}
+
+/// Has an SA go on with the numbers and counts of another, as its own.
+fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur>) {
+    if let Some(replay) = replay {
+        sa.resume_received(&convert::seen(replay));
+    }
+    if let Some(used) = used {
+        sa.resume_counts(used.packets, used.bytes);
+    }
+}
+
+fn larval_view(worker: &Worker, larval: &Larval) -> Sa {
+    let lasts = u64::from(worker.config.xfrm.acq_expires);
+    let mut info = convert::larval(larval, lasts);
+    info.curlft.add_time = seconds(worker, Some(larval.added));
+    Sa {
+        info,
+        algorithm: None,
+        encap: None,
+        coaddr: None,
+        last_used: 0,
+        mark: convert::nl_mark(larval.mark),
+        set_mark: Default::default(),
+        extra_flags: 0,
+        replay: Replay::Legacy([0; 3]),
+        tfcpad: 0,
+        if_id: larval.if_id,
+        dir: convert::nl_sa_dir(larval.dir),
+        mapping_threshold: 0,
+        nat_keepalive: 0,
+    }
+}
+
+impl SaRecord {
+    fn view(&self, worker: &Worker, sa: &ipsec::Sa) -> Sa {
+        let said = &self.said;
+        let stats = sa.stats();
+        let mut info = said.info;
+        info.curlft = LifetimeCur {
+            bytes: stats.bytes,
+            packets: stats.packets,
+            add_time: self.added,
+            use_time: seconds(worker, sa.first_used()),
+        };
+        info.stats = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
+        info.seq = said.info.seq;
+        Sa {
+            info,
+            algorithm: Some(said.algorithm.clone()),
+            encap: said.encap,
+            coaddr: said.coaddr,
+            last_used: seconds(worker, stats.last_used),
+            mark: said.mark,
+            set_mark: said.set_mark,
+            extra_flags: said.extra_flags,
+            replay: match &said.replay {
+                // Nothing has changed what was said.
+                Some(said) if stats.packets == 0 => said.clone(),
+                as_made => convert::replay(as_made.as_ref(), sa.replay(), sa.oseq()),
+            },
+            tfcpad: said.tfcpad,
+            if_id: said.if_id,
+            dir: said.dir,
+            mapping_threshold: said.mapping_threshold,
+            nat_keepalive: said.nat_keepalive,
+        }
+    }
+
+    /// Takes over what changes of a valid SA (Linux `xfrm_state_update`).
+    fn adjust(&mut self, new: NewSa) {
+        let said = &mut self.said;
+        said.info.lft = LifetimeCfg { ..new.info.lft };
+        said.coaddr = new.coaddr.or(said.coaddr);
+        if let Some(encap) = new.encap {
+            said.encap = Some(encap);
+        }
+        if new.set_mark != Default::default() {
+            said.set_mark = new.set_mark;
+        }
+        if new.if_id != 0 {
+            said.if_id = new.if_id;
+        }
+    }
+}
+
+impl PolicyRecord {
+    fn view(&self, worker: &Worker, policy: &ipsec::spd::Policy) -> Policy {
+        let mut shown = self.said.clone();
+        shown.info.index = policy.index;
+        shown.info.curlft =
+            LifetimeCur { add_time: self.added, use_time: seconds(worker, policy.used()), ..LifetimeCur::default() };
+        shown
+    }
+}

@@ -1,0 +1,22 @@
+//! `NETLINK_XFRM`: SAs and policies, as `ip xfrm` and IKE daemons speak of them (`net/xfrm/xfrm_user.c`).
+//!
+//! [`Xfrm`] is the protocol over a [`Database`]; [`Event`]s are what the database tells by itself. Requests are refused in
+//! Linux's order and words. What Linux has and this has not is refused as unsupported, by name: AH and IPComp, BEET and
+//! route optimisation, sub-policies, security labels, devices that do ESP, migration, SAs of one processor, IP-TFS.
+//!
+//! Keys are given out to whoever may ask, as by Linux: to those who may change them. Nothing else shows one.
+
+mod algorithm;
+mod check;
+mod dump;
+mod event;
+pub mod layout;
+pub mod nums;
+mod policy;
+mod protocol;
+mod sa;
+
+pub use event::{Acquire, Event, sa_id};
+pub use policy::{Policy, PolicyQuery};
+pub use protocol::{Counts, Database, Xfrm};
+pub use sa::{Mark, NewSa, NewSpi, Replay, Sa, SaQuery};

@@ -1,0 +1,89 @@
+//! Duplicates of descriptors, and interface requests on any socket.
+
+use libc::{c_char, c_int, c_ulong};
+
+use crate::errno::returned;
+use crate::{interfaces, next, session, table};
+
+/// Has a new descriptor looked at as the old one is.
+fn noted(from: c_int, to: c_int) -> c_int {
+    if to >= 0 {
+        table::duplicated(from, to);
+    }
+    to
+}
+
+/// `dup(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: passed on.
+    noted(fd, unsafe { next::dup(fd) })
+}
+
+/// `dup2(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: passed on.
+    noted(fd, unsafe { next::dup2(fd, to) })
+}
+
+/// `dup3(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: passed on.
+    noted(fd, unsafe { next::dup3(fd, to, flags) })
+}
+
+fn fcntl_noted(fd: c_int, command: c_int, value: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => noted(fd, value),
+        _ => value,
+    }
+}
+
+/// `fcntl(2)`. Its variable argument, where there is one, is an int or a pointer and comes where a third argument does.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: passed on.
+    fcntl_noted(fd, command, unsafe { next::fcntl(fd, command, argument) })
+}
+
+/// `fcntl(2)` by its name for large files.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
+    // SAFETY: passed on.
+    fcntl_noted(fd, command, unsafe { next::fcntl64(fd, command, argument) })
+}
+
+/// `ioctl(2)`: what asks for network interfaces is answered by the gateway.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int {
+    // The C library passes on 32 bits of it, and programs do not agree on its sign.
+    if let Some(what) = interfaces::Request::of(request as u32)
+        && session::gateway().is_some()
+        && table::socket_inode(fd).is_some()
+    {
+        // SAFETY: these requests all take a `struct ifreq`.
+        return returned(unsafe { interfaces::serve(what, argument.cast()) }.map(|()| 0));
+    }
+    // SAFETY: passed on.
+    unsafe { next::ioctl(fd, request, argument) }
+}

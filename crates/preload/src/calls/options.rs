@@ -1,0 +1,177 @@
+//! `setsockopt(2)` and `getsockopt(2)`.
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{c_int, c_void, socklen_t};
+use nlsock::{ToDaemon, option, protocol};
+
+use crate::errno::{Errno, returned};
+use crate::session::call;
+use crate::table::Slot;
+use crate::{ike, next, session, table};
+
+/// `SO_PASSCRED`, among a connection's options.
+pub(crate) const PASSCRED: u32 = 31;
+
+/// `NETLINK_LIST_MEMBERSHIPS`.
+const LIST_MEMBERSHIPS: u32 = 9;
+
+/// Whether an option is on.
+pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
+    slot.options.load(Relaxed) & bit(option) != 0
+}
+
+const fn bit(option: u32) -> u32 {
+    1 << (option & 31)
+}
+
+/// `setsockopt(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    let of_socket = [libc::SO_PASSCRED, libc::SO_ATTACH_FILTER, libc::SO_ATTACH_BPF];
+    if (level == libc::SOL_NETLINK || level == libc::SOL_SOCKET && of_socket.contains(&name))
+        && let Some(slot) = table::get(fd)
+    {
+        // SAFETY: the caller's word.
+        return returned(unsafe { int(value, len) }.and_then(|value| set(fd, slot, level, name, value)).map(|()| 0));
+    }
+    // The gateway does what they ask for, and the kernel behind it may not be able to.
+    if ike::is_granted(level, name) && session::gateway().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
+        return 0;
+    }
+    // SAFETY: passed on.
+    unsafe { next::setsockopt(fd, level, name, value, len) }
+}
+
+/// The int that an option's value begins with.
+///
+/// # Safety
+/// There are as many bytes as `len` says.
+unsafe fn int(value: *const c_void, len: socklen_t) -> Result<u32, Errno> {
+    if value.is_null() || (len as usize) < mem::size_of::<u32>() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: there are as many bytes.
+    Ok(unsafe { value.cast::<u32>().read_unaligned() })
+}
+
+fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<(), Errno> {
+    if level == libc::SOL_SOCKET {
+        // A filter would see the word in front of each datagram.
+        return if name == libc::SO_PASSCRED { switch(slot, PASSCRED, value) } else { Err(Errno(libc::ENOPROTOOPT)) };
+    }
+    let name = name as u32;
+    call(fd, ToDaemon::SetOption { option: name, value })?;
+    match name {
+        option::ADD_MEMBERSHIP => member(slot, value, true),
+        option::DROP_MEMBERSHIP => member(slot, value, false),
+        _ => return switch(slot, name, value),
+    }
+    Ok(())
+}
+
+fn switch(slot: &Slot, option: u32, on: u32) -> Result<(), Errno> {
+    match on {
+        0 => slot.options.fetch_and(!bit(option), Relaxed),
+        _ => slot.options.fetch_or(bit(option), Relaxed),
+    };
+    Ok(())
+}
+
+/// Notes membership in a group, which the gateway has agreed to.
+fn member(slot: &Slot, group: u32, on: bool) {
+    let Some(at) = group.checked_sub(1) else { return };
+    let Some(word) = slot.groups.get(at as usize / 32) else { return };
+    match on {
+        true => word.fetch_or(bit(at % 32), Relaxed),
+        false => word.fetch_and(!bit(at % 32), Relaxed),
+    };
+}
+
+/// `getsockopt(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if let Some(slot) = table::get(fd)
+        && let Some(found) = get(slot, level, name)
+    {
+        // SAFETY: the caller's word.
+        return returned(found.and_then(|words| unsafe { give(&words, value, len) }).map(|()| 0));
+    }
+    // SAFETY: passed on.
+    unsafe { next::getsockopt(fd, level, name, value, len) }
+}
+
+/// An option's value; `None` if the kernel knows it.
+fn get(slot: &Slot, level: c_int, name: c_int) -> Option<Result<Words, Errno>> {
+    let one = |word: u32| Some(Ok(Words { words: [word, 0, 0, 0], len: 1 }));
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => one(libc::AF_NETLINK as u32),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => one(slot.protocol.load(Relaxed)),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => one(slot.kind.load(Relaxed)),
+        (libc::SOL_SOCKET, libc::SO_PASSCRED) => one(is_on(slot, PASSCRED).into()),
+        (libc::SOL_NETLINK, name) => match name as u32 {
+            LIST_MEMBERSHIPS => {
+                let len = match slot.protocol.load(Relaxed) {
+                    protocol::ROUTE => 2,
+                    protocol::XFRM => 1,
+                    _ => slot.groups.len(),
+                };
+                Some(Ok(Words { words: slot.groups.each_ref().map(|word| word.load(Relaxed)), len }))
+            }
+            name @ (option::PKTINFO
+            | option::BROADCAST_ERROR
+            | option::NO_ENOBUFS
+            | option::LISTEN_ALL_NSID
+            | option::CAP_ACK
+            | option::EXT_ACK
+            | option::GET_STRICT_CHK) => one(is_on(slot, name).into()),
+            _ => Some(Err(Errno(libc::ENOPROTOOPT))),
+        },
+        _ => None,
+    }
+}
+
+/// A value of some 32-bit words.
+struct Words {
+    words: [u32; 4],
+    len: usize,
+}
+
+/// Writes a value where there is room for it: whole words, and how long it is.
+///
+/// # Safety
+/// `len` and as many bytes as it says may be written.
+unsafe fn give(words: &Words, value: *mut c_void, len: *mut socklen_t) -> Result<(), Errno> {
+    // SAFETY: the caller's word.
+    let Some(len) = (unsafe { len.as_mut() }) else { return Err(Errno(libc::EFAULT)) };
+    let room = *len as usize / mem::size_of::<u32>();
+    if room == 0 && words.len == 1 {
+        return Err(Errno(libc::EINVAL));
+    }
+    if !value.is_null() {
+        // SAFETY: no more is written than there is room for.
+        unsafe { ptr::copy_nonoverlapping(words.words.as_ptr().cast::<u8>(), value.cast(), words.len.min(room) * 4) };
+    }
+    *len = (words.len * mem::size_of::<u32>()) as socklen_t;
+    Ok(())
+}

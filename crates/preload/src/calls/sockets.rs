@@ -1,0 +1,142 @@
+//! Making sockets, and their addresses.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{c_int, sockaddr, socklen_t};
+use nlsock::ToDaemon;
+
+use crate::errno::{Errno, returned};
+use crate::receive::{netlink_address, write_address};
+use crate::send::address;
+use crate::session::{autobind, call};
+use crate::table::Slot;
+use crate::{ike, next, session, table};
+
+/// What `socket(2)` takes beside the type.
+const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+
+/// `socket(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let ours = domain == libc::AF_NETLINK
+        && matches!(kind & !TYPE_FLAGS, libc::SOCK_RAW | libc::SOCK_DGRAM)
+        && session::is_served(protocol)
+        && session::gateway().is_some();
+    if ours {
+        return returned(session::socket(kind, protocol));
+    }
+    // SAFETY: passed on.
+    unsafe { next::socket(domain, kind, protocol) }
+}
+
+/// `bind(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(slot) = table::get(fd) else {
+        // SAFETY: the caller's word.
+        if let Some(done) = unsafe { ike::bind(fd, to, len) } {
+            return returned(done.map(|()| 0));
+        }
+        // SAFETY: passed on.
+        return unsafe { next::bind(fd, to, len) };
+    };
+    // SAFETY: the caller's word.
+    let done = unsafe { address(to, len) }.and_then(|address| {
+        let (port, groups) = (address.nl_pid, address.nl_groups);
+        let answer = call(fd, ToDaemon::Bind { port, groups })?;
+        slot.port.store(answer.port, Relaxed);
+        slot.groups[0].store(groups, Relaxed);
+        Ok(0)
+    });
+    returned(done)
+}
+
+/// `connect(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
+    match table::get(fd) {
+        // SAFETY: the caller's word.
+        Some(slot) => returned(unsafe { connect_to(fd, slot, to, len) }.map(|()| 0)),
+        // SAFETY: passed on.
+        None => unsafe { next::connect(fd, to, len) },
+    }
+}
+
+/// `connect` of a netlink socket only says to whom it sends.
+///
+/// # Safety
+/// `to` points to as many bytes as `len` says.
+unsafe fn connect_to(fd: c_int, slot: &Slot, to: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
+    let (mut peer, mut groups) = (0, 0);
+    // SAFETY: the caller's word.
+    if !unsafe { is_unspecified(to, len) } {
+        // SAFETY: the caller's word.
+        let address = unsafe { address(to, len) }?;
+        (peer, groups) = (address.nl_pid, address.nl_groups);
+        autobind(fd, slot)?;
+    }
+    slot.peer.store(peer, Relaxed);
+    slot.peer_groups.store(groups, Relaxed);
+    Ok(())
+}
+
+/// Whether an address is of no family.
+///
+/// # Safety
+/// `to` points to as many bytes as `len` says.
+unsafe fn is_unspecified(to: *const sockaddr, len: socklen_t) -> bool {
+    if to.is_null() || len < 2 {
+        return false;
+    }
+    // SAFETY: there are two bytes.
+    c_int::from(unsafe { to.cast::<u16>().read_unaligned() }) == libc::AF_UNSPEC
+}
+
+/// Gives out an address.
+///
+/// # Safety
+/// `len`, and as many bytes at `to` as it says, may be written.
+unsafe fn give(port: u32, groups: u32, to: *mut sockaddr, len: *mut socklen_t) -> Result<c_int, Errno> {
+    // SAFETY: the caller's word.
+    let Some(len) = (unsafe { len.as_mut() }).filter(|_| !to.is_null()) else { return Err(Errno(libc::EFAULT)) };
+    // SAFETY: the caller's word.
+    unsafe { write_address(&netlink_address(port, groups), to, len) };
+    Ok(0)
+}
+
+/// `getsockname(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn getsockname(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    match table::get(fd) {
+        // SAFETY: the caller's word.
+        Some(slot) => returned(unsafe { give(slot.port.load(Relaxed), slot.groups[0].load(Relaxed), to, len) }),
+        // SAFETY: passed on.
+        None => unsafe { next::getsockname(fd, to, len) },
+    }
+}
+
+/// `getpeername(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn getpeername(fd: c_int, to: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    match table::get(fd) {
+        // SAFETY: the caller's word.
+        Some(slot) => returned(unsafe { give(slot.peer.load(Relaxed), slot.peer_groups.load(Relaxed), to, len) }),
+        // SAFETY: passed on.
+        None => unsafe { next::getpeername(fd, to, len) },
+    }
+}

@@ -1,0 +1,59 @@
+//! How a call fails: -1 and `errno`.
+
+use libc::{c_int, ssize_t};
+
+/// An `errno`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Errno(pub(crate) c_int);
+
+impl Errno {
+    /// What the last call left.
+    pub(crate) fn last() -> Self {
+        // SAFETY: it takes nothing.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: the place is this thread's own and always there.
+        Self(unsafe { *place })
+    }
+
+    fn set(self) {
+        // SAFETY: it takes nothing.
+        let place = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        unsafe { *place = self.0 };
+    }
+}
+
+/// What a call returns.
+pub(crate) trait Returned: Copy {
+    /// What it is if the call fails.
+    const FAILED: Self;
+}
+
+impl Returned for c_int {
+    const FAILED: Self = -1;
+}
+
+impl Returned for ssize_t {
+    const FAILED: Self = -1;
+}
+
+impl Returned for libc::c_uint {
+    const FAILED: Self = 0;
+}
+
+impl Returned for *mut libc::c_char {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
+/// A result as the C library returns it.
+pub(crate) fn returned<T: Returned>(result: Result<T, Errno>) -> T {
+    result.unwrap_or_else(|errno| {
+        errno.set();
+        T::FAILED
+    })
+}
+
+/// What the C library returned, as a result.
+pub(crate) fn checked<T: Returned + PartialEq>(value: T) -> Result<T, Errno> {
+    if value == T::FAILED { Err(Errno::last()) } else { Ok(value) }
+}

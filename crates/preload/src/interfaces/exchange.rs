@@ -1,0 +1,192 @@
+//! Requests of this library's own to the gateway's rtnetlink.
+
+use libc::c_int;
+use nlsock::{FromDaemon, ToDaemon, WORD, protocol};
+
+use super::Wanted;
+use crate::errno::{Errno, checked};
+use crate::session::{self, Fd};
+
+/// `NLM_F_REQUEST`.
+const REQUEST: u16 = 1;
+/// `NLM_F_MULTI`.
+const MULTI: u16 = 2;
+/// `NLMSG_ERROR`.
+const ERROR: u16 = 2;
+/// `NLMSG_DONE`.
+const DONE: u16 = 3;
+/// The length of `struct nlmsghdr`.
+const HEADER: usize = 16;
+/// The length of `struct ifinfomsg`.
+const INFO: usize = 16;
+
+/// `RTM_GETLINK`.
+const GET_LINK: u16 = 18;
+
+/// An interface.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Link {
+    pub(super) index: c_int,
+    pub(super) name: Vec<u8>,
+    /// `ARPHRD_*`.
+    pub(super) kind: u16,
+    pub(super) flags: u32,
+    pub(super) mtu: u32,
+    pub(super) queue_len: u32,
+    pub(super) address: Vec<u8>,
+}
+
+/// The interface that is wanted.
+///
+/// # Errors
+/// `ENODEV`: there is none.
+pub(super) fn link(wanted: Wanted<'_>) -> Result<Link, Errno> {
+    let (index, name): (c_int, &[u8]) = match wanted {
+        Wanted::Index(index) => (index, &[]),
+        Wanted::Name(name) => (0, name),
+    };
+    if name.len() >= libc::IFNAMSIZ || (name.is_empty() && index <= 0) {
+        return Err(Errno(libc::ENODEV));
+    }
+    let mut body = vec![0; INFO];
+    body[4..8].copy_from_slice(&index.to_ne_bytes());
+    if !name.is_empty() {
+        put_attribute(&mut body, libc::IFLA_IFNAME, name);
+    }
+    let mut found = None;
+    exchange(GET_LINK, &body, |body| found = parse_link(body))?;
+    found.ok_or(Errno(libc::ENODEV))
+}
+
+fn put_attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    to.extend(((value.len() + 5) as u16).to_ne_bytes());
+    to.extend(kind.to_ne_bytes());
+    to.extend(value);
+    to.push(0);
+    to.resize(to.len().next_multiple_of(4), 0);
+}
+
+fn parse_link(body: &[u8]) -> Option<Link> {
+    let mut link = Link {
+        kind: u16::from_ne_bytes(*body.get(2..)?.first_chunk()?),
+        index: c_int::from_ne_bytes(*body.get(4..)?.first_chunk()?),
+        flags: word(body.get(8..)?)?,
+        ..Link::default()
+    };
+    for (kind, value) in attributes(body.get(INFO..)?) {
+        match kind {
+            libc::IFLA_IFNAME => link.name = value.split(|&byte| byte == 0).next().unwrap_or_default().to_vec(),
+            libc::IFLA_MTU => link.mtu = word(value)?,
+            libc::IFLA_TXQLEN => link.queue_len = word(value)?,
+            libc::IFLA_ADDRESS => link.address = value.to_vec(),
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn word(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().map(|word| u32::from_ne_bytes(*word))
+}
+
+/// The attributes that `bytes` hold, up to the first that is not whole.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
+        let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?);
+        let value = bytes.get(4..len)?;
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & 0x3fff, value))
+    })
+}
+
+/// Sends one request and gives `each` the body of each message of the answer.
+///
+/// # Errors
+/// What the gateway answers.
+fn exchange(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
+    let connection = session::own(protocol::ROUTE)?;
+    let mut request = ToDaemon::Data(&[]).head().as_bytes().to_vec();
+    request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
+    request.extend(kind.to_ne_bytes());
+    request.extend(REQUEST.to_ne_bytes());
+    request.extend([0; 8]);
+    request.extend(body);
+    send(&connection, &request)?;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        let len = receive(&connection, &mut buffer)?;
+        let mut rest = buffer.get(WORD..len).unwrap_or_default();
+        while let Some((header, tail)) = rest.split_at_checked(HEADER) {
+            let whole = word(header).unwrap_or_default() as usize;
+            let Some(body) = whole.checked_sub(HEADER).and_then(|len| tail.get(..len)) else { break };
+            let part = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+            match part(4) {
+                DONE => return Ok(()),
+                ERROR => {
+                    let error = word(body).unwrap_or_default() as c_int;
+                    return if error == 0 { Ok(()) } else { Err(Errno(error.saturating_neg())) };
+                }
+                _ => each(body),
+            }
+            if part(6) & MULTI == 0 {
+                return Ok(());
+            }
+            rest = rest.get(whole.next_multiple_of(4)..).unwrap_or_default();
+        }
+    }
+}
+
+fn send(to: &Fd, bytes: &[u8]) -> Result<(), Errno> {
+    let none = std::ptr::null::<u8>();
+    loop {
+        // SAFETY: the bytes are there, and no address is given.
+        let sent =
+            unsafe { libc::syscall(libc::SYS_sendto, to.0, bytes.as_ptr(), bytes.len(), libc::MSG_NOSIGNAL, none, 0) };
+        match checked(sent as isize) {
+            Err(Errno(libc::EINTR)) => {}
+            sent => return sent.map(drop).map_err(session::refused),
+        }
+    }
+}
+
+fn receive(from: &Fd, into: &mut [u8]) -> Result<usize, Errno> {
+    let none = std::ptr::null_mut::<u8>();
+    loop {
+        // SAFETY: there is as much room, and no address is asked for.
+        let len = unsafe { libc::syscall(libc::SYS_recvfrom, from.0, into.as_mut_ptr(), into.len(), 0, none, none) };
+        match checked(len as isize) {
+            Err(Errno(libc::EINTR)) => {}
+            Ok(0) => return Err(Errno(libc::ECONNREFUSED)),
+            len => {
+                let len = len? as usize;
+                let overrun =
+                    into.first_chunk().is_some_and(|word| FromDaemon::from_word(*word) == FromDaemon::Overrun);
+                return if overrun { Err(Errno(libc::ENOBUFS)) } else { Ok(len) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interface_is_read_and_what_is_cut_short_is_not_read_past_its_end() {
+        let mut body = vec![0; INFO];
+        body[2..4].copy_from_slice(&1_u16.to_ne_bytes());
+        body[4..8].copy_from_slice(&7_i32.to_ne_bytes());
+        body[8..12].copy_from_slice(&0x43_u32.to_ne_bytes());
+        put_attribute(&mut body, libc::IFLA_IFNAME, b"wan");
+        body.extend([8, 0]);
+        body.extend(libc::IFLA_MTU.to_ne_bytes());
+        body.extend(1500_u32.to_ne_bytes());
+        let link = parse_link(&body).unwrap();
+        assert_eq!((link.index, &link.name[..], link.kind, link.flags, link.mtu), (7, &b"wan"[..], 1, 0x43, 1500));
+        for len in 0..body.len() {
+            let cut = parse_link(&body[..len]);
+            assert!(cut.is_none_or(|cut| cut.mtu == 0), "{len}");
+        }
+    }
+}

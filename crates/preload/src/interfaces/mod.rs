@@ -1,0 +1,143 @@
+//! Network interfaces: what asks the kernel for them by name or number asks the gateway.
+
+mod exchange;
+
+use std::ffi::CStr;
+use std::ptr;
+
+use libc::{c_char, c_int, c_short, c_uint, ifreq, sockaddr};
+
+use crate::errno::{Errno, returned};
+use crate::{next, session};
+use exchange::{Link, link};
+
+/// How an interface is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted<'a> {
+    /// By its name.
+    Name(&'a [u8]),
+    /// By its number.
+    Index(c_int),
+}
+
+/// What an `ioctl` asks.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Request {
+    /// `SIOCGIFNAME`.
+    Name,
+    /// `SIOCGIFINDEX`.
+    Index,
+    /// `SIOCGIFFLAGS`.
+    Flags,
+    /// `SIOCGIFMETRIC`.
+    Metric,
+    /// `SIOCGIFMTU`.
+    Mtu,
+    /// `SIOCGIFHWADDR`.
+    Address,
+    /// `SIOCGIFTXQLEN`.
+    QueueLen,
+    /// Another request about interfaces, which would be about the kernel's: `EOPNOTSUPP`.
+    Other,
+}
+
+impl Request {
+    /// What the `ioctl` of this number asks; `None` if it is not about interfaces.
+    pub(crate) fn of(number: u32) -> Option<Self> {
+        Some(match number {
+            0x8910 => Self::Name,
+            0x8933 => Self::Index,
+            0x8913 => Self::Flags,
+            0x891d => Self::Metric,
+            0x8921 => Self::Mtu,
+            0x8927 => Self::Address,
+            0x8942 => Self::QueueLen,
+            // SIOCADDRT and SIOCDELRT, and the rest of SIOCGIF* and SIOCSIF*.
+            0x890b | 0x890c | 0x8911..=0x8943 | 0x8946 | 0x8970 | 0x8971 => Self::Other,
+            _ => return None,
+        })
+    }
+}
+
+/// Answers an `ioctl`.
+///
+/// # Errors
+/// `ENODEV`: there is no such interface; `EOPNOTSUPP`.
+///
+/// # Safety
+/// `to`, if not null, is a `struct ifreq`.
+pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<(), Errno> {
+    if what == Request::Other {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    // SAFETY: the caller's word.
+    let to = unsafe { to.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+    if what == Request::Name {
+        // SAFETY: any bytes are a number.
+        let found = link(Wanted::Index(unsafe { to.ifr_ifru.ifru_ifindex }))?;
+        put_name(&found, &mut to.ifr_name);
+        return Ok(());
+    }
+    let name = to.ifr_name.map(|byte| byte as u8);
+    let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len() - 1);
+    let found = link(Wanted::Name(&name[..len]))?;
+    match what {
+        Request::Name | Request::Other => {}
+        Request::Index => to.ifr_ifru.ifru_ifindex = found.index,
+        Request::Flags => to.ifr_ifru.ifru_flags = found.flags as c_short,
+        Request::Metric => to.ifr_ifru.ifru_metric = 0,
+        Request::Mtu => to.ifr_ifru.ifru_mtu = found.mtu as c_int,
+        Request::QueueLen => to.ifr_ifru.ifru_metric = found.queue_len as c_int,
+        Request::Address => {
+            let mut data = [0 as c_char; 14];
+            data.iter_mut().zip(&found.address).for_each(|(to, &byte)| *to = byte as c_char);
+            to.ifr_ifru.ifru_hwaddr = sockaddr { sa_family: found.kind, sa_data: data };
+        }
+    }
+    Ok(())
+}
+
+fn put_name(link: &Link, to: &mut [c_char; libc::IFNAMSIZ]) {
+    *to = [0; libc::IFNAMSIZ];
+    let (room, _) = to.split_at_mut(libc::IFNAMSIZ - 1);
+    room.iter_mut().zip(&link.name).for_each(|(to, &byte)| *to = byte as c_char);
+}
+
+/// `if_nametoindex(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn if_nametoindex(name: *const c_char) -> c_uint {
+    if session::gateway().is_none() {
+        // SAFETY: passed on.
+        return unsafe { next::if_nametoindex(name) };
+    }
+    // SAFETY: the caller's word.
+    let name = unsafe { CStr::from_ptr(name) };
+    returned(link(Wanted::Name(name.to_bytes())).map(|link| link.index as c_uint))
+}
+
+/// `if_indextoname(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char {
+    if session::gateway().is_none() {
+        // SAFETY: passed on.
+        return unsafe { next::if_indextoname(index, name) };
+    }
+    // The manual page's error for an interface that is not there.
+    let found = link(Wanted::Index(index as c_int)).map_err(|errno| match errno.0 {
+        libc::ENODEV => Errno(libc::ENXIO),
+        _ => errno,
+    });
+    returned(found.map(|link| {
+        let mut bytes = [0; libc::IFNAMSIZ];
+        put_name(&link, &mut bytes);
+        // SAFETY: the caller has IFNAMSIZ bytes.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), name, bytes.len()) };
+        name
+    }))
+}

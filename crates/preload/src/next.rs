@@ -1,0 +1,89 @@
+//! The functions behind this library: the C library's, or those of another library in front of it.
+//!
+//! They are called as they are found, so a thread may be cancelled in them, and no frame of this library that waits in
+//! one has anything to clean up.
+
+use std::ffi::CStr;
+use std::mem::transmute;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{
+    c_char, c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
+
+/// The address of the function `name` behind this library, kept in `found` once it is known.
+fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let known = found.load(Ordering::Relaxed);
+    if !known.is_null() {
+        return known;
+    }
+    // SAFETY: the name is a C string.
+    let address = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    found.store(address, Ordering::Relaxed);
+    address
+}
+
+macro_rules! next {
+    ($($name:ident($($arg:ident: $type:ty),*) -> $returned:ty;)*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "(2)` or `(3)`.")]
+            ///
+            /// # Safety
+            /// As the manual page says.
+            pub(crate) unsafe fn $name($($arg: $type),*) -> $returned {
+                type Function = Option<unsafe extern "C-unwind" fn($($type),*) -> $returned>;
+                static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+                let name = const {
+                    match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                        Ok(name) => name,
+                        Err(_) => panic!("no NUL inside"),
+                    }
+                };
+                // SAFETY: the C library's function of this name has this type; those with a variable argument take
+                // the one that is passed where this library's callers passed it.
+                match unsafe { transmute::<*mut c_void, Function>(find(&FOUND, name)) } {
+                    // SAFETY: the caller keeps what the manual page asks for.
+                    Some(function) => unsafe { function($($arg),*) },
+                    None => crate::errno::returned(Err(crate::errno::Errno(libc::ENOSYS))),
+                }
+            }
+        )*
+    };
+}
+
+next! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
+    connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
+    getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    sendto(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int, to: *const sockaddr, to_len: socklen_t)
+        -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t;
+    writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t;
+    recv(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t)
+        -> ssize_t;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    read(fd: c_int, bytes: *mut c_void, len: size_t) -> ssize_t;
+    readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t;
+    __recv_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t;
+    __recvfrom_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int, from: *mut sockaddr,
+        from_len: *mut socklen_t) -> ssize_t;
+    __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t;
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
+    if_nametoindex(name: *const c_char) -> c_uint;
+    if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char;
+    ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int;
+}

@@ -1,0 +1,178 @@
+//! Receiving on a connection: the word in front becomes the address.
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{c_int, c_uint, c_void, cmsghdr, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t, ucred};
+use nlsock::{FromDaemon, ToDaemon, WORD, option};
+
+use crate::calls::options::{PASSCRED, is_on};
+use crate::errno::{Errno, checked};
+use crate::next;
+use crate::send::Prefixed;
+use crate::session::tell;
+use crate::table::Slot;
+
+/// Buffers from this length on are no news to the gateway: parts of a dump do not get longer.
+const MAX_PART: usize = 32 << 10;
+
+/// A received datagram.
+#[derive(Debug)]
+pub(crate) struct Received {
+    /// What the call returns.
+    pub(crate) len: ssize_t,
+    /// `MSG_TRUNC`, if it is longer than the buffer.
+    pub(crate) flags: c_int,
+    /// The multicast group that it was sent to, or 0.
+    pub(crate) group: u32,
+}
+
+/// Receives a datagram into `pieces`.
+///
+/// # Errors
+/// As `recvmsg(2)`; `ECONNRESET` if the gateway is gone.
+///
+/// # Safety
+/// `pieces` point to writable bytes.
+pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_int) -> Result<Received, Errno> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    offer(fd, slot, pieces);
+    let mut word = [0; WORD];
+    let mut prefixed = Prefixed::new(word.as_mut_ptr().cast(), pieces)?;
+    let mut message = prefixed.message();
+    // SAFETY: the word lives here, and the pieces are the caller's.
+    let len = checked(unsafe { next::recvmsg(fd, &raw mut message, flags) })?;
+    if len == 0 {
+        return Err(Errno(libc::ECONNRESET));
+    }
+    let group = match FromDaemon::from_word(word) {
+        FromDaemon::Unicast => 0,
+        FromDaemon::Group(group) => group,
+        FromDaemon::Overrun => {
+            if flags & libc::MSG_PEEK != 0 {
+                take_one(fd);
+            }
+            return Err(Errno(libc::ENOBUFS));
+        }
+    };
+    let flags = message.msg_flags & libc::MSG_TRUNC;
+    Ok(Received { len: len.saturating_sub(WORD as ssize_t), flags, group })
+}
+
+/// Tells the gateway of a buffer that is longer than those before.
+fn offer(fd: c_int, slot: &Slot, pieces: &[iovec]) {
+    let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len)).min(MAX_PART) as u32;
+    if len > slot.recv_len.fetch_max(len, Relaxed) {
+        // What cannot be told now shows in the call that follows.
+        let _ = tell(fd, ToDaemon::RecvLen(len), None);
+    }
+}
+
+/// Takes what was only looked at.
+fn take_one(fd: c_int) {
+    let nothing: *mut c_void = ptr::null_mut();
+    // SAFETY: no byte is written.
+    unsafe { libc::syscall(libc::SYS_recvfrom, fd, nothing, 0, libc::MSG_DONTWAIT, nothing, nothing) };
+}
+
+/// Writes the address of what was received, as far as there is room, and its length.
+///
+/// # Safety
+/// `to`, if not null, points to as many bytes as `len` says.
+pub(crate) unsafe fn write_address(address: &sockaddr_nl, to: *mut sockaddr, len: &mut socklen_t) {
+    let size = mem::size_of::<sockaddr_nl>();
+    if !to.is_null() {
+        // SAFETY: no more is written than there is room for, nor read than there is.
+        unsafe { ptr::copy_nonoverlapping((&raw const *address).cast::<u8>(), to.cast(), size.min(*len as usize)) };
+    }
+    *len = size as socklen_t;
+}
+
+/// A netlink address.
+pub(crate) fn netlink_address(port: u32, groups: u32) -> sockaddr_nl {
+    // SAFETY: any bytes are a valid address.
+    let mut address: sockaddr_nl = unsafe { mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as u16;
+    (address.nl_pid, address.nl_groups) = (port, groups);
+    address
+}
+
+/// The address of whom a datagram to `group` comes from.
+pub(crate) fn source(group: u32) -> sockaddr_nl {
+    netlink_address(0, group.checked_sub(1).and_then(|bit| 1_u32.checked_shl(bit)).unwrap_or(0))
+}
+
+/// `recvmsg(2)`.
+///
+/// # Errors
+/// As [`receive`].
+///
+/// # Safety
+/// `message` and all that it points to may be written.
+pub(crate) unsafe fn receive_message(
+    fd: c_int,
+    slot: &Slot,
+    message: &mut msghdr,
+    flags: c_int,
+) -> Result<ssize_t, Errno> {
+    // SAFETY: the caller's word.
+    let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
+    // SAFETY: the caller's word.
+    let received = unsafe { receive(fd, slot, pieces, flags) }?;
+    message.msg_flags = received.flags;
+    if !message.msg_name.is_null() {
+        // SAFETY: the caller's word.
+        unsafe { write_address(&source(received.group), message.msg_name.cast(), &mut message.msg_namelen) };
+    }
+    // SAFETY: the caller's word.
+    unsafe { write_control(slot, message, received.group) };
+    Ok(received.len)
+}
+
+/// A control message of this library's.
+#[repr(C)]
+struct Control<T> {
+    header: cmsghdr,
+    value: T,
+}
+
+/// Writes the control messages that were asked for.
+///
+/// # Safety
+/// The message's room for them may be written.
+unsafe fn write_control(slot: &Slot, message: &mut msghdr, group: u32) {
+    let (mut room, mut used) = (if message.msg_control.is_null() { 0 } else { message.msg_controllen }, 0);
+    if is_on(slot, PASSCRED) {
+        // SAFETY: zeros are the credentials of the kernel.
+        let creds: ucred = unsafe { mem::zeroed() };
+        // SAFETY: the caller's word.
+        unsafe { put(message, &mut room, &mut used, libc::SOL_SOCKET, libc::SCM_CREDENTIALS, creds) };
+    }
+    if is_on(slot, option::PKTINFO) {
+        // SAFETY: the caller's word.
+        unsafe { put(message, &mut room, &mut used, libc::SOL_NETLINK, option::PKTINFO as c_int, group as c_uint) };
+    }
+    message.msg_controllen = used;
+}
+
+/// Adds one control message, or says that there was no room for it.
+///
+/// # Safety
+/// As [`write_control`].
+unsafe fn put<T: Copy>(message: &mut msghdr, room: &mut usize, used: &mut usize, level: c_int, kind: c_int, value: T) {
+    let len = mem::size_of::<cmsghdr>() + mem::size_of::<T>();
+    if len > *room {
+        message.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    let control = Control { header: cmsghdr { cmsg_len: len, cmsg_level: level, cmsg_type: kind }, value };
+    let to = message.msg_control.cast::<u8>().wrapping_add(*used);
+    // SAFETY: the room has been looked at. What follows the value is padding, which is left out.
+    unsafe { ptr::copy_nonoverlapping((&raw const control).cast::<u8>(), to, len) };
+    let space = len.next_multiple_of(mem::align_of::<cmsghdr>()).min(*room);
+    *used += space;
+    *room -= space;
+}

@@ -1,0 +1,103 @@
+//! Sending on a connection: netlink messages behind a word.
+
+use std::mem::{self, MaybeUninit};
+use std::sync::atomic::Ordering::Relaxed;
+
+use libc::{c_int, c_void, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
+use nlsock::{MAX_DATA, ToDaemon, WORD};
+
+use crate::errno::{Errno, checked};
+use crate::next;
+use crate::session::{autobind, refused};
+use crate::table::Slot;
+
+/// The most pieces of a message (`IOV_MAX`); one is taken by the word.
+const MAX_PIECES: usize = 1024;
+
+/// Pieces with a word in front of them.
+pub(crate) struct Prefixed {
+    pieces: [MaybeUninit<iovec>; MAX_PIECES],
+    len: usize,
+}
+
+impl Prefixed {
+    /// `word` and then `pieces`.
+    ///
+    /// # Errors
+    /// There are too many of them.
+    pub(crate) fn new(word: *mut c_void, pieces: &[iovec]) -> Result<Self, Errno> {
+        let first = iovec { iov_base: word, iov_len: WORD };
+        let mut all = [MaybeUninit::uninit(); MAX_PIECES];
+        let len = 1 + pieces.len();
+        let room = all.get_mut(..len).ok_or(Errno(libc::EMSGSIZE))?;
+        for (to, piece) in room.iter_mut().zip(std::iter::once(&first).chain(pieces)) {
+            to.write(*piece);
+        }
+        Ok(Self { pieces: all, len })
+    }
+
+    /// A message of them. It points into this value.
+    pub(crate) fn message(&mut self) -> msghdr {
+        // SAFETY: a message without anything is all zeros.
+        let mut message: msghdr = unsafe { mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (self.pieces.as_mut_ptr().cast(), self.len);
+        message
+    }
+}
+
+/// Sends what `pieces` hold, to the port that `to` names.
+///
+/// # Errors
+/// As `netlink_sendmsg` of Linux.
+///
+/// # Safety
+/// `pieces` point to readable bytes, and `to`, if not null, to as many as `to_len` says.
+pub(crate) unsafe fn send(
+    fd: c_int,
+    slot: &Slot,
+    pieces: &[iovec],
+    to: *const sockaddr,
+    to_len: socklen_t,
+    flags: c_int,
+) -> Result<ssize_t, Errno> {
+    if flags & libc::MSG_OOB != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let port = if to.is_null() || to_len == 0 {
+        slot.peer.load(Relaxed)
+    } else {
+        // SAFETY: the caller's word.
+        unsafe { address(to, to_len) }?.nl_pid
+    };
+    autobind(fd, slot)?;
+    let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len));
+    match (len, port) {
+        (0, _) => return Err(Errno(libc::ENODATA)),
+        (len, _) if len > MAX_DATA => return Err(Errno(libc::EMSGSIZE)),
+        // Only the gateway is reached, which is port 0 as the kernel is.
+        (_, 1..) => return Err(Errno(libc::ECONNREFUSED)),
+        _ => {}
+    }
+    let head = ToDaemon::Data(&[]).head();
+    let mut prefixed = Prefixed::new(head.as_bytes().as_ptr().cast_mut().cast(), pieces)?;
+    let message = prefixed.message();
+    // SAFETY: the word lives here, and the pieces are the caller's.
+    let sent = unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
+    Ok(checked(sent).map_err(refused)?.saturating_sub(WORD as ssize_t))
+}
+
+/// Reads a netlink address.
+///
+/// # Errors
+/// `EINVAL`: it is none.
+///
+/// # Safety
+/// `address` points to as many bytes as `len` says.
+pub(crate) unsafe fn address(address: *const sockaddr, len: socklen_t) -> Result<sockaddr_nl, Errno> {
+    if address.is_null() || (len as usize) < mem::size_of::<sockaddr_nl>() {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: it is long enough, and any bytes are valid.
+    let address = unsafe { address.cast::<sockaddr_nl>().read_unaligned() };
+    if c_int::from(address.nl_family) == libc::AF_NETLINK { Ok(address) } else { Err(Errno(libc::EINVAL)) }
+}

@@ -1,0 +1,153 @@
+//! Which descriptors are connections to the gateway, and what is known of each connection.
+//!
+//! A connection is known by its inode number, which `dup` and `fork` keep and which no other socket has while it is
+//! open. The table by descriptor only says where to look: it may be out of date, since descriptors are closed in ways
+//! that this library does not see, and is put right by `fstat` at the next use. So `close` needs no attention, not even
+//! that of a `vfork`ed child, which shares this table with its parent. A descriptor that was never a connection costs
+//! one load.
+
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use libc::c_int;
+
+use crate::errno::Errno;
+
+/// Descriptors from here on cannot be connections.
+const MAX_FDS: usize = 1 << 16;
+/// Connections that one process can have.
+const MAX_SLOTS: usize = 1024;
+
+static BY_FD: [AtomicU16; MAX_FDS] = [const { AtomicU16::new(0) }; MAX_FDS];
+static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
+
+/// What is known of a connection. All of it is what the program's own calls have set.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    /// 0: free.
+    inode: AtomicU64,
+    /// `NETLINK_ROUTE` and so on.
+    pub(crate) protocol: AtomicU32,
+    /// `SOCK_RAW` or `SOCK_DGRAM`.
+    pub(crate) kind: AtomicU32,
+    /// `nl_pid`; 0 before it is bound.
+    pub(crate) port: AtomicU32,
+    /// The port it was connected to.
+    pub(crate) peer: AtomicU32,
+    /// The groups it was connected to.
+    pub(crate) peer_groups: AtomicU32,
+    /// Membership in groups: group `n` is bit `n - 1`.
+    pub(crate) groups: [AtomicU32; 4],
+    /// Options that are on: option `n` of `SOL_NETLINK` is bit `n`, `SO_PASSCRED` bit 31.
+    pub(crate) options: AtomicU32,
+    /// The longest buffer that the gateway has been told of.
+    pub(crate) recv_len: AtomicU32,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            inode: AtomicU64::new(0),
+            protocol: AtomicU32::new(0),
+            kind: AtomicU32::new(0),
+            port: AtomicU32::new(0),
+            peer: AtomicU32::new(0),
+            peer_groups: AtomicU32::new(0),
+            groups: [const { AtomicU32::new(0) }; 4],
+            options: AtomicU32::new(0),
+            recv_len: AtomicU32::new(0),
+        }
+    }
+
+    fn clear(&self) {
+        let words = [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len];
+        words.into_iter().chain(&self.groups).for_each(|word| word.store(0, Relaxed));
+    }
+}
+
+/// The connection that `fd` is, if it is one.
+pub(crate) fn get(fd: c_int) -> Option<&'static Slot> {
+    let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd))?;
+    let at = match hint.load(Relaxed) {
+        0 => return None,
+        at => at,
+    };
+    let known = socket_inode(fd).and_then(|inode| {
+        let hinted = SLOTS.get(usize::from(at).wrapping_sub(1)).filter(|slot| slot.inode.load(Relaxed) == inode);
+        hinted.map(|slot| (at, slot)).or_else(|| search(inode))
+    });
+    hint.store(known.map_or(0, |(at, _)| at), Relaxed);
+    known.map(|(_, slot)| slot)
+}
+
+/// Has `to` be looked at as `from` is, of which it is a duplicate.
+pub(crate) fn duplicated(from: c_int, to: c_int) {
+    let hint = |fd: c_int| usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
+    if let (Some(from), Some(to)) = (hint(from), hint(to)) {
+        let known = from.load(Relaxed);
+        if known != 0 {
+            to.store(known, Relaxed);
+        }
+    }
+}
+
+/// Enters a new connection.
+///
+/// # Errors
+/// There are too many.
+pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32) -> Result<&'static Slot, Errno> {
+    let full = Errno(libc::EMFILE);
+    let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
+    let inode = socket_inode(fd).ok_or(Errno(libc::EBADF))?;
+    let (at, slot) = take(inode)
+        .or_else(|| {
+            sweep();
+            take(inode)
+        })
+        .ok_or(full)?;
+    slot.clear();
+    slot.protocol.store(protocol, Relaxed);
+    slot.kind.store(kind, Relaxed);
+    hint.store(at, Relaxed);
+    Ok(slot)
+}
+
+/// Slots with their numbers, which begin at 1.
+fn numbered() -> impl Iterator<Item = (u16, &'static Slot)> {
+    (1..).zip(&SLOTS)
+}
+
+fn search(inode: u64) -> Option<(u16, &'static Slot)> {
+    numbered().find(|(_, slot)| slot.inode.load(Relaxed) == inode)
+}
+
+/// A free slot, which is free no more.
+fn take(inode: u64) -> Option<(u16, &'static Slot)> {
+    numbered().find(|(_, slot)| slot.inode.compare_exchange(0, inode, Relaxed, Relaxed).is_ok())
+}
+
+/// Frees the slots of connections that no descriptor stands for any more.
+fn sweep() {
+    let mut used = [false; MAX_SLOTS];
+    for (fd, hint) in (0..).zip(&BY_FD) {
+        if hint.load(Relaxed) != 0 && get(fd).is_some() {
+            let at = usize::from(hint.load(Relaxed)).wrapping_sub(1);
+            used.get_mut(at).into_iter().for_each(|used| *used = true);
+        }
+    }
+    for (slot, _) in SLOTS.iter().zip(used).filter(|(_, used)| !used) {
+        slot.inode.store(0, Relaxed);
+    }
+}
+
+/// The inode number of `fd`, if it is a socket.
+pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the place is large enough.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
+        return None;
+    }
+    // SAFETY: it was filled in.
+    let stat = unsafe { stat.assume_init() };
+    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
+}

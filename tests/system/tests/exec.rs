@@ -1,0 +1,118 @@
+//! Other programs on a gateway: `fatpath exec` and `fatpath ip`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, ping_script, run, trial, veth};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
+const PYTHON: &[Need] = &[Need::Namespaces, Need::Program { name: "python3", package: "python3-minimal" }];
+
+const WAN: &str = "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("exec/the_example_of_ip_xfrm_makes_a_tunnel", NEEDS, example),
+        trial("exec/a_netlink_socket_is_one_in_every_way", PYTHON, netlink_socket),
+        trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
+        trial("exec/what_a_program_added_stays_over_a_reload", &[Need::Namespaces], reload),
+    ]
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// `fatpath WORDS…` for what runs in `scratch`.
+fn command(scratch: &Scratch, words: &[&str]) -> Command {
+    let mut command = Command::new(fatpath());
+    command.args(words).env("FATPATH_RUNDIR", scratch.path());
+    command
+}
+
+fn example() -> Outcome {
+    let scratch = Scratch::new()?;
+    let ends = [("left", 1, Netns::new("left")?), ("right", 2, Netns::new("right")?)];
+    veth((&ends[0].2, "eth0"), (&ends[1].2, "eth0"))?;
+    let mut gateways = Vec::new();
+    for (name, number, netns) in &ends {
+        let peer = 3 - number;
+        netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0"))?;
+        let files = root().join("examples/ip-xfrm");
+        let links = std::fs::read_to_string(files.join(format!("{name}.toml")))?;
+        gateways.push(Gateway::start(netns, &scratch, name, &links)?);
+        let lines = files.join(format!("{name}.ip")).display().to_string();
+        run(&mut command(&scratch, &["ip", "--instance", name, "-batch", &lines]))?;
+        netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
+    }
+    ends[0].2.sh(&ping_script("10.2.0.1".parse()?, &[56, 1400]))?;
+    let states = run(&mut command(&scratch, &["ip", "--instance", "left", "-s", "xfrm", "state"]))?;
+    assert_eq!(states.matches("mode tunnel").count(), 2, "{states}");
+    assert!(!states.contains("0(bytes), 0(packets)"), "{states}");
+    Ok(())
+}
+
+fn netlink_socket() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let _gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
+    let script = scratch.file("netlink_socket.py");
+    std::fs::write(&script, include_str!("netlink_socket.py"))?;
+    let said = run(command(&scratch, &["exec", "--instance", "x", "--", "python3"]).arg(&script))?;
+    assert_eq!(said, "all as expected\n");
+    Ok(())
+}
+
+fn refused() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let _gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
+    let fails = |words: &[&str], library: Option<&str>| {
+        let mut command = command(&scratch, words);
+        command.envs(library.map(|library| ("FATPATH_PRELOAD", library)));
+        let output = command.output()?;
+        Outcome::Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
+    };
+    let cases: [(&[&str], Option<&str>, &str); 4] = [
+        (&["exec", "--instance", "nobody", "--", "true"], None, "no gateway named nobody is running"),
+        (&["exec", "--instance", "x", "--", "no-such-program"], None, "no-such-program: no such program."),
+        (
+            &["ip", "--instance", "x", "link"],
+            Some("/nowhere.so"),
+            "FATPATH_PRELOAD: /nowhere.so: there is no such file.",
+        ),
+        (&["exec", "--instance", "x", "--", "/sbin/ldconfig"], None, "/sbin/ldconfig: it is linked statically"),
+    ];
+    for (words, library, said) in cases {
+        let (code, text) = fails(words, library)?;
+        assert!(code == Some(1) && text.starts_with("Error: ") && text.contains(said), "{words:?}: {code:?} {text}");
+    }
+    Ok(())
+}
+
+fn reload() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
+    let ip = |words: &str| {
+        let words: Vec<&str> = ["ip", "--instance", "x", "xfrm"].into_iter().chain(words.split(' ')).collect();
+        run(&mut command(&scratch, &words))
+    };
+    let key = "enc cbc(aes) 0x00112233445566778899aabbccddeeff mode tunnel";
+    for spi in [0x10, 0x20] {
+        ip(&format!("state add src 192.0.2.1 dst 192.0.2.2 proto esp spi {spi} {key}"))?;
+    }
+    ip("policy add dir out src 10.1.0.0/24 dst 10.2.0.0/24 priority 7")?;
+    let more = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0x20\nmode = \"tunnel\"\nreqid = 9\n\
+                enc = { name = \"cbc(aes)\", key = \"0x00112233445566778899aabbccddeeff\" }\n[[policy]]\ndir = \"out\"\nsrc = \"10.1.0.0/24\"\ndst = \"10.2.0.0/24\"\n";
+    gateway.reload(&format!("{WAN}{more}"))?;
+    system::wait_until("the file's SA is there", std::time::Duration::from_secs(20), || {
+        ip("state list reqid 9").is_ok_and(|text| text.contains("0x00000020"))
+    })?;
+    let (states, policies) = (ip("state")?, ip("policy")?);
+    assert_eq!(
+        (states.matches("proto esp").count(), policies.matches("dir out").count()),
+        (2, 1),
+        "{states}{policies}"
+    );
+    assert!(states.contains("spi 0x00000010") && policies.contains("priority 0"), "{states}{policies}");
+    Ok(())
+}
