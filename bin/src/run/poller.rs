@@ -99,7 +99,7 @@ impl Poller {
     pub(crate) fn want_room(&self, id: LinkId, link: &dyn Link, wanted: bool) {
         let data = epoll::EventData::new_u64(id.0.into());
         let flags = if wanted { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-        for fd in link.poll_fds() {
+        for fd in link.room_fds() {
             told(link, epoll::modify(&self.epoll, fd, data, flags));
         }
     }

@@ -51,9 +51,13 @@ pub trait Link: fmt::Debug + Send {
     /// after packets have been dropped or sent, also if the link has nothing to receive: a ring that ran dry brings nothing.
     fn settle(&mut self, _mem: &Memory) {}
 
-    /// Each descriptor to wait for: readable when there is something to receive, writable again after
-    /// [`Sent::Busy`]. None for a link in memory.
+    /// Each descriptor to wait for: readable when there is something to receive. None for a link in memory.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// Those of them that become writable again after [`Sent::Busy`].
+    fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.poll_fds()
+    }
 
     /// Appends a burst of what has come in, possibly nothing. What is malformed or too long is dropped and counted.
     ///

@@ -1,8 +1,11 @@
 //! The router deployment by AF_XDP: what passes by packet sockets passes by rings of frames, in the driver and in the stack.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
 use libtest_mimic::Trial;
 use serde_json::Value;
-use system::{Capture, Gateway, Need, Outcome, ping_script, run, transfer, trial};
+use system::{Capture, Gateway, Need, Netns, Outcome, Scratch, fatpath, ping_script, run, transfer, trial};
 
 use crate::router::{A_V4, A_V6, B_V4, B_V6, EspSite, PlainSite, Port, ping_both_ways};
 
@@ -27,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let others = [
         trial("xdp/fragments_that_wait_hold_no_frame_of_the_ring", NEEDS, fragments_wait),
         trial("xdp/a_link_that_goes_down_comes_back", NEEDS, down_and_up),
+        trial("xdp/missing_privileges_and_memory_are_named_with_their_remedies", NEEDS, unprivileged),
         trial("xdp/what_was_chosen_is_logged_and_another_ring_takes_a_restart", NEEDS, logged),
     ];
     modes.chain(others).collect()
@@ -76,7 +80,7 @@ fn forwarded(mode: &'static str) -> Outcome {
 fn killed(mode: &'static str) -> Outcome {
     let site = PlainSite::by(Port::Xdp(mode, 256))?;
     site.a.sh(&ping_script(B_V4.parse()?, &[56]))?;
-    let attached = |netns: &system::Netns| Ok::<_, libtest_mimic::Failed>(netns.sh("ip -d link")?.contains("xdp"));
+    let attached = |netns: &Netns| Ok::<_, libtest_mimic::Failed>(netns.sh("ip -d link")?.contains("xdp"));
     assert!(attached(&site.gateway_ns)?);
     let PlainSite { gateway, gateway_ns, a, .. } = site;
     // Dropped, it is killed.
@@ -148,4 +152,38 @@ fn logged() -> Outcome {
         gateway.log()[before..].contains("link left is open with other settings")
     })?;
     site.a.sh(&ping_script(B_V4.parse()?, &[56])).map(drop)
+}
+
+fn unprivileged() -> Outcome {
+    let (netns, scratch) = (Netns::new("nobody")?, Scratch::new()?);
+    netns.sh("ip link add eth0 type veth peer name other; ip link set eth0 up")?;
+    let program = scratch.file("fatpath");
+    fs::copy(fatpath(), &program)?;
+    let file = scratch.file("nobody.toml");
+    fs::write(&file, "[[link]]\nname = \"a\"\nkind = \"xdp\"\ninterface = \"eth0\"\nring = 4096\n")?;
+    for (path, mode) in [(scratch.path(), 0o777), (&program, 0o755), (&file, 0o644)] {
+        fs::set_permissions(path, Permissions::from_mode(mode))?;
+    }
+    let said = |capabilities: &str| {
+        let of = |kind: &str| format!("--{kind}-caps=-all{capabilities}");
+        netns.sh(&format!(
+            "ulimit -l 1024; FATPATH_RUNDIR={} timeout 5 setpriv --reuid=65534 --regid=65534 --clear-groups {} {} \
+             {} run -c {} 2>&1 || true",
+            scratch.path().display(),
+            of("inh"),
+            of("ambient"),
+            program.display(),
+            file.display()
+        ))
+    };
+    let cases = [
+        ("", "eth0: socket AF_PACKET: Operation not permitted (needs CAP_NET_RAW"),
+        (",+net_raw", "eth0: BPF_MAP_CREATE: Operation not permitted (needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF"),
+        (",+net_raw,+bpf,+net_admin", "eth0: XDP_UMEM_REG: No buffer space available (more memory than RLIMIT_MEMLOCK"),
+    ];
+    for (capabilities, want) in cases {
+        let said = said(capabilities)?;
+        assert!(said.contains(want), "with {capabilities:?}: {said}");
+    }
+    Ok(())
 }

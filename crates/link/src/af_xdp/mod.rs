@@ -378,6 +378,11 @@ impl Link for XdpLink {
         sockets.chain([self.watch.as_fd()]).collect()
     }
 
+    /// The socket that sends. The others are never full.
+    fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.queues[0].xsk.fd()]
+    }
+
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
         if self.down {
             self.see_if_back()?;

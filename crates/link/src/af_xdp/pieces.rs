@@ -4,7 +4,7 @@ use base::DropReason;
 use packet::Packet;
 
 use crate::stats::LinkStats;
-use crate::sys::xsk::Piece;
+use crate::sys::frames::Piece;
 
 /// What has come of a packet whose end has not.
 #[derive(Debug, Default)]

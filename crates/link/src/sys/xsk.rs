@@ -1,11 +1,9 @@
 //! AF_XDP sockets (Linux `Documentation/networking/af_xdp.rst`): one queue of an interface, by frames of memory that the
 //! kernel and this program hand each other.
 //!
-//! Invariant 1: a frame is in exactly one place: at home in `pool` or in `spare`, lent to the kernel (then its buffer, which
-//! nobody looks into, is in `lent`), or with somebody as a buffer.
-//! Invariant 2: the kernel is told of a frame only when its buffer has gone into `lent`, and leaves there when the kernel
-//! gives it back; what the kernel says of it is checked first.
-//! Invariant 3: the socket and the mappings that keep it alive are gone before `lent` is.
+//! What the kernel is told of is the frames that [`Frames`] has lent it, and nothing else.
+//!
+//! Invariant: the socket and the mappings that keep it alive are gone before the frames are.
 
 use std::io;
 use std::num::NonZeroU32;
@@ -14,9 +12,9 @@ use std::ptr;
 use std::sync::Arc;
 
 use base::DropReason;
-use packet::{Backing, Buf, Pool};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use super::frames::{Frames, Piece};
 use super::ring::{Consumer, Desc, Mapping, Parts, Producer};
 use super::socket::{bind, get_bytes, set_bytes, set_option};
 use super::{check, errno, sockaddr};
@@ -68,15 +66,7 @@ impl XdpStats {
     }
 }
 
-/// A piece of a packet that was received.
-#[derive(Debug)]
-pub(crate) struct Piece {
-    pub(crate) bytes: Buf,
-    /// More of the same packet follows.
-    pub(crate) continues: bool,
-}
-
-/// A bound socket. Its fields are dropped in their order (invariant 3).
+/// A bound socket. Its fields are dropped in their order.
 #[derive(Debug)]
 pub(crate) struct Xsk {
     socket: OwnedFd,
@@ -84,15 +74,7 @@ pub(crate) struct Xsk {
     tx: Producer<Desc>,
     fill: Producer<u64>,
     completion: Consumer<u64>,
-    /// By the number of the frame: those to receive into, then those to send from.
-    lent: Vec<Option<Buf>>,
-    /// How many of the former there are in it.
-    receivable: usize,
-    /// Frames to send from that the kernel does not have.
-    spare: Vec<Buf>,
-    /// Frames that came home, on their way to the kernel.
-    home: Vec<Buf>,
-    pool: Pool,
+    frames: Frames,
     queue: Queue,
 }
 
@@ -100,12 +82,11 @@ impl Xsk {
     /// Makes a socket and gives the kernel every frame to receive into.
     pub(crate) fn open(queue: Queue) -> Result<Self, Failed> {
         let failed = |call| move |err: io::Error| (call, err);
-        let frames = queue.ring.get() as usize * 2;
-        let mapping = Mapping::anonymous(frames * queue.frame_size as usize).map_err(failed("mmap"))?;
+        let frames = Frames::new(queue.ring.get() as usize, queue.frame_size as usize).map_err(failed("mmap"))?;
         let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
             .map_err(|err| ("socket AF_XDP", err.into()))?;
         let fd = socket.as_fd();
-        let memory = memory_of(mapping.memory().cast(), mapping.memory().len(), queue.frame_size);
+        let memory = memory_of(frames.memory(), queue.frame_size);
         set_bytes(fd, libc::SOL_XDP, libc::XDP_UMEM_REG, &memory).map_err(failed("XDP_UMEM_REG"))?;
         // The kernel gives slots of the fill ring back when it has emptied all that it knew of: until then it has as many
         // more as there are frames.
@@ -132,20 +113,12 @@ impl Xsk {
         let fill = Producer::new(&map(fill, fill_slots, slot, fill_at)?, fill, fill_slots);
         let completion = Consumer::new(&map(completion, queue.ring, slot, completion_at)?, completion, queue.ring);
 
-        let pool = Pool::slab(Box::new(mapping), queue.frame_size as usize);
-        let mut home = Vec::with_capacity(frames);
-        pool.take_free(&mut home);
-        let spare = home.split_off(frames / 2);
         let mut xsk = Self {
             rx: rx.ok_or_else(no_ring)?,
             tx: tx.ok_or_else(no_ring)?,
             fill: fill.ok_or_else(no_ring)?,
             completion: completion.ok_or_else(no_ring)?,
-            lent: std::iter::repeat_with(|| None).take(frames).collect(),
-            receivable: 0,
-            spare,
-            home,
-            pool,
+            frames,
             queue,
             socket,
         };
@@ -157,45 +130,20 @@ impl Xsk {
 
     /// Gives the kernel the frames that came home. Tells whether it has one now, or has filled one that was not received.
     pub(crate) fn refill(&mut self) -> bool {
-        self.pool.take_free(&mut self.home);
-        let before = self.home.len();
-        while let Some(buf) = self.home.pop() {
-            let Some(number) = self.pool.number_of(&buf).filter(|&number| self.lent[number].is_none()) else {
-                continue;
-            };
-            // There are slots for all.
-            if !self.fill.push(self.address(number)) {
-                self.home.push(buf);
-                break;
-            }
-            self.lent[number] = Some(buf);
-            self.receivable += 1;
-        }
-        if before > self.home.len() {
+        let fill = &mut self.fill;
+        if self.frames.lend_home(|addr| fill.push(addr)) {
             self.fill.publish();
             if self.fill.wants_wakeup() {
                 self.wake_for_rx();
             }
         }
-        self.receivable > 0
+        self.frames.receivable() > 0
     }
 
     /// What was received next, if something was: its bytes, or that what the kernel says of it cannot be.
     pub(crate) fn receive(&mut self) -> Option<Result<Piece, DropReason>> {
-        let Desc { addr, len, options } = self.rx.pop()?;
-        let continues = options & libc::XDP_PKT_CONTD != 0;
-        let (number, offset) = self.place(addr);
-        let end = offset.checked_add(len as usize).filter(|&end| end <= self.queue.frame_size as usize);
-        let number = number.filter(|&number| number < self.queue.ring.get() as usize);
-        let (Some(end), Some(mut bytes)) = (end, number.and_then(|number| self.lent[number].take())) else {
-            return Some(Err(DropReason::RingDescriptor));
-        };
-        self.receivable -= 1;
-        // Room for the headers that a packet gets is what lies before it.
-        let filled = bytes.put(end).is_some();
-        debug_assert!(filled, "a frame that was lent is whole and empty");
-        bytes.pull(offset);
-        Some(Ok(Piece { bytes, continues }))
+        let desc = self.rx.pop()?;
+        Some(self.frames.received(desc))
     }
 
     /// Lets the kernel have the slots of what was received.
@@ -206,35 +154,9 @@ impl Xsk {
     /// Copies a packet of `len` bytes to frames to send from. Tells whether there were enough; the kernel sees it after
     /// [`flush`](Self::flush).
     pub(crate) fn send<'a>(&mut self, len: usize, pieces: impl Iterator<Item = &'a [u8]>) -> bool {
-        let frame_size = self.queue.frame_size as usize;
-        let frames = len.div_ceil(frame_size);
-        if frames > self.spare.len() || (frames > self.free_to_send() as usize) {
-            return false;
-        }
-        let mut pieces = pieces.filter(|piece| !piece.is_empty());
-        let (mut piece, mut left) = (&[][..], len);
-        while left > 0 {
-            let Some(mut buf) = self.spare.pop() else { return false };
-            let Some(number) = self.pool.number_of(&buf) else { return false };
-            let here = left.min(frame_size);
-            buf.trim(0);
-            let mut to = buf.put(here).unwrap_or_default();
-            while !to.is_empty() {
-                if piece.is_empty() {
-                    piece = pieces.next().unwrap_or_default();
-                    assert!(!piece.is_empty(), "a packet of {len} bytes has fewer");
-                }
-                let n = piece.len().min(to.len());
-                to[..n].copy_from_slice(&piece[..n]);
-                (piece, to) = (&piece[n..], &mut to[n..]);
-            }
-            left -= here;
-            self.lent[number] = Some(buf);
-            let options = if left > 0 { libc::XDP_PKT_CONTD } else { 0 };
-            let pushed = self.tx.push(Desc { addr: self.address(number), len: here as u32, options });
-            assert!(pushed, "a slot that was free is taken");
-        }
-        true
+        let free = self.queue.ring.get() - self.tx.waiting();
+        let tx = &mut self.tx;
+        self.frames.fill(len, pieces, free as usize, |desc| assert!(tx.push(desc), "a slot that was free is taken"))
     }
 
     /// Shows the kernel what is to be sent, and has it begin. What it does not take now stays in the ring.
@@ -262,8 +184,7 @@ impl Xsk {
     /// Takes back the frames that were sent.
     pub(crate) fn complete(&mut self) {
         while let Some(addr) = self.completion.pop() {
-            let number = self.place(addr).0.filter(|&number| number >= self.queue.ring.get() as usize);
-            self.spare.extend(number.and_then(|number| self.lent[number].take()));
+            self.frames.sent(addr);
         }
         self.completion.release();
     }
@@ -275,8 +196,7 @@ impl Xsk {
 
     /// Frames to receive into that packets hold.
     pub(crate) fn held(&self) -> usize {
-        let at_home = self.home.len() + self.spare.len() + self.lent.iter().flatten().count();
-        self.pool.in_use().saturating_sub(at_home)
+        self.frames.held()
     }
 
     /// Whether the kernel has the driver fill our frames.
@@ -308,21 +228,6 @@ impl Xsk {
         self.socket.as_fd()
     }
 
-    fn free_to_send(&mut self) -> u32 {
-        self.queue.ring.get() - self.tx.waiting()
-    }
-
-    fn address(&self, number: usize) -> u64 {
-        number as u64 * u64::from(self.queue.frame_size)
-    }
-
-    /// The number of the frame in which an address lies, if there is one, and how far in.
-    fn place(&self, addr: u64) -> (Option<usize>, usize) {
-        let frame_size = u64::from(self.queue.frame_size);
-        let number = usize::try_from(addr / frame_size).ok().filter(|&number| number < self.lent.len());
-        (number, (addr % frame_size) as usize)
-    }
-
     fn wake_for_tx(&self) -> io::Result<()> {
         let fd = self.socket.as_raw_fd();
         // SAFETY: no bytes and no address.
@@ -339,10 +244,10 @@ impl Xsk {
 }
 
 /// `struct xdp_umem_reg`, up to its flags.
-fn memory_of(start: ptr::NonNull<u8>, len: usize, frame_size: u32) -> [u8; 32] {
+fn memory_of(memory: ptr::NonNull<[u8]>, frame_size: u32) -> [u8; 32] {
     let mut bytes = [0; 32];
-    bytes[..8].copy_from_slice(&(start.as_ptr().expose_provenance() as u64).to_ne_bytes());
-    bytes[8..16].copy_from_slice(&(len as u64).to_ne_bytes());
+    bytes[..8].copy_from_slice(&(memory.cast::<u8>().as_ptr().expose_provenance() as u64).to_ne_bytes());
+    bytes[8..16].copy_from_slice(&(memory.len() as u64).to_ne_bytes());
     bytes[16..20].copy_from_slice(&frame_size.to_ne_bytes());
     bytes
 }

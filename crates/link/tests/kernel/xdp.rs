@@ -38,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("xdp/what_is_chosen_and_why_is_said", NEEDS, chosen),
         trial("xdp/a_full_ring_says_busy_and_loses_nothing", NEEDS, busy),
         trial("xdp/an_interface_that_is_down_says_so_and_comes_back", NEEDS, down),
+        trial("xdp/an_interface_that_is_down_when_it_is_opened_is_a_link_that_is_down", NEEDS, down_from_the_start),
         trial("xdp/an_interface_that_is_gone_says_so", NEEDS, gone),
         trial("xdp/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
         trial("xdp/what_cannot_be_opened_is_an_error_that_says_so", NEEDS, refused),
@@ -337,6 +338,26 @@ fn down() -> Outcome {
     assert_eq!(receive(&mut *host, &mem, 1)?[0].to_vec(), bytes(1, 100));
     send(&mut *host, vec![frame(&mem, 2, 100)])?;
     assert_eq!(receive(&mut *link, &mem, 1)?[0].to_vec(), bytes(2, 100));
+    Ok(())
+}
+
+fn down_from_the_start() -> Outcome {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let cable = cable(1500)?;
+        let mem = Memory::heap();
+        cable.us.sh("ip link set eth0 down")?;
+        let mut link = xdp(&cable.us, "eth0", 256, mode)?;
+        let err = link.recv(&mem, &mut Vec::new()).expect_err("the interface is down");
+        assert_eq!(err.to_string(), "eth0: recv: Network is down");
+        link.recv(&mem, &mut Vec::new()).expect_err("the interface is still down");
+        cable.us.sh("ip link set eth0 up")?;
+        link.recv(&mem, &mut Vec::new())?;
+        let mut host = at_the_host(&cable)?;
+        send(&mut *host, vec![frame(&mem, 1, 100)])?;
+        assert_eq!(receive(&mut *link, &mem, 1)?[0].to_vec(), bytes(1, 100));
+        send(&mut *link, vec![frame(&mem, 2, 100)])?;
+        assert_eq!(receive(&mut *host, &mem, 1)?[0].to_vec(), bytes(2, 100));
+    }
     Ok(())
 }
 
