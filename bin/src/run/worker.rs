@@ -142,7 +142,7 @@ impl Worker {
             self.retry_links(now);
             self.serve_ike(now);
             self.send_all(now);
-            self.slots.iter_mut().flatten().for_each(|slot| slot.link.settle(&self.mem));
+            self.settle();
             self.deliver_captures();
             self.tell_events();
         }
@@ -438,6 +438,17 @@ impl Worker {
                 }
                 Ok(Sent::Refit) => path.refit(mem, id, slot.link.features()),
                 Err(err) => return self.link_failed(now, id, &err),
+            }
+        }
+    }
+
+    /// Has each link take back what came home from packets, and notes which have yet to send something.
+    fn settle(&mut self) {
+        for (at, slot) in self.slots.iter_mut().enumerate() {
+            let Some(slot) = slot.as_mut().filter(|slot| slot.down.is_none()) else { continue };
+            if slot.link.settle(&self.mem) && !slot.full {
+                slot.full = true;
+                self.poller.want_room(LinkId(at as u32), &*slot.link, true);
             }
         }
     }

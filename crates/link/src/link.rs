@@ -49,7 +49,12 @@ pub trait Link: fmt::Debug + Send {
 
     /// Gives the device back what came home from packets, and enters in the ledger what it had to copy. To be called once
     /// after packets have been dropped or sent, also if the link has nothing to receive: a ring that ran dry brings nothing.
-    fn settle(&mut self, _mem: &Memory) {}
+    ///
+    /// Returns whether the device has yet to take some of what was sent: then it is to be called again once the link is
+    /// writable.
+    fn settle(&mut self, _mem: &Memory) -> bool {
+        false
+    }
 
     /// Each descriptor to wait for: readable when there is something to receive. None for a link in memory.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;

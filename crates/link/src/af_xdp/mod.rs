@@ -357,7 +357,7 @@ impl Link for XdpLink {
         Some(state)
     }
 
-    fn settle(&mut self, mem: &Memory) {
+    fn settle(&mut self, mem: &Memory) -> bool {
         for queue in &mut self.queues {
             let dry = !queue.xsk.refill();
             self.rx_no_buffer += u64::from(dry && !queue.dry);
@@ -371,6 +371,7 @@ impl Link for XdpLink {
         if self.copied != Copied::default() {
             mem.copies().add_all(CopyReason::DeviceFrame, std::mem::take(&mut self.copied));
         }
+        self.queues[0].xsk.has_unsent()
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

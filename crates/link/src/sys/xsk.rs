@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use super::frames::{Frames, Piece};
 use super::ring::{Consumer, Desc, Mapping, Parts, Producer};
-use super::socket::{bind, get_bytes, set_bytes, set_option};
+use super::socket::{bind, get_bytes, set_buffer, set_bytes, set_option};
 use super::{check, errno, sockaddr};
 
 /// A call that failed, and what it said.
@@ -99,6 +99,9 @@ impl Xsk {
         ] {
             set_option(fd, libc::SOL_XDP, name, slots.get() as i32).map_err(failed(call))?;
         }
+        // Of a ring that it copies from, what the device has is charged to the socket.
+        let charged = i32::try_from(queue.ring.get() * 2 * queue.frame_size).unwrap_or(i32::MAX);
+        set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, charged).map_err(failed("SO_SNDBUF"))?;
         let [rx, tx, fill, completion] = parts(fd).map_err(failed("XDP_MMAP_OFFSETS"))?;
         let no_ring = || failed("mmap")(io::Error::other("the kernel's rings are not as it says"));
         let map = |parts: Parts, slots: NonZeroU32, slot: usize, at: u64| {
@@ -165,16 +168,16 @@ impl Xsk {
         let mut before = u32::MAX;
         loop {
             let waiting = self.tx.waiting();
-            // A call copies a few frames, and says so if there are more; one that changed nothing has no room for them.
+            // A call copies a few frames, and says so if there are more, or that the device lost one. One after which as
+            // many are left finds no room.
             if waiting == 0 || waiting >= before || !self.tx.wants_wakeup() {
                 break;
             }
             before = waiting;
             match self.wake_for_tx() {
-                Err(err) if matches!(errno(&err), libc::EAGAIN | libc::EINTR) => {}
-                Err(err) if matches!(errno(&err), libc::EBUSY | libc::ENOBUFS) => break,
-                Err(err) => return Err(err),
                 Ok(()) => break,
+                Err(err) if matches!(errno(&err), libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
+                Err(err) => return Err(err),
             }
         }
         self.complete();
