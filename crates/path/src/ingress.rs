@@ -221,15 +221,20 @@ impl Path {
 
     /// As [`Fib::is_local`](fib::Fib::is_local), which the packets of one tunnel need not ask again.
     fn is_local(&self, dst: IpAddr) -> bool {
-        let asked = (self.fib.generation(), dst);
-        if self.local.get() == Some(asked) {
+        if self.is_known_local(dst) {
             return true;
         }
         let is_local = self.fib.is_local(dst);
         if is_local {
-            self.local.set(Some(asked));
+            self.local.set(Some((self.fib.generation(), dst)));
         }
         is_local
+    }
+
+    /// Tells whether an address is the one of our own that something came to last.
+    #[inline]
+    fn is_known_local(&self, dst: IpAddr) -> bool {
+        self.local.get() == Some((self.fib.generation(), dst))
     }
 
     /// Ends a burst: what ciphers and GRO hold goes on, in order, until they hold no more than what is with a device.
@@ -267,8 +272,16 @@ impl Path {
         let dst = ip.info.dst;
         // A link-local address means something on its link alone (RFC 4291 §2.5.6).
         let oif = is_link_local(dst).then_some(link);
+        if self.is_known_local(dst) && oif.is_none() {
+            return self.deliver(turn, ip, false);
+        }
         match self.fib.decide(dst, oif) {
-            Decision::Local { .. } => self.deliver(turn, ip, false),
+            Decision::Local { .. } => {
+                if oif.is_none() {
+                    self.local.set(Some((self.fib.generation(), dst)));
+                }
+                self.deliver(turn, ip, false);
+            }
             Decision::Broadcast { .. } | Decision::Multicast => self.deliver(turn, ip, true),
             _ if oif.is_some() && self.own_link_local(link) == Some(dst) => self.deliver(turn, ip, false),
             Decision::Forward { dev, next_hop } => self.forward(turn, ip, Hop { dev, next_hop }),

@@ -71,7 +71,7 @@ pub struct Path {
     reassembly: Reassembly,
     fragment_ids: FragmentIds,
     icmp_limit: RateLimit,
-    /// The address of our own that ESP last came to, and the generation of the routes that said so.
+    /// The address of our own that something last came to, and the generation of the routes that said so.
     local: Cell<Option<(u64, IpAddr)>>,
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
@@ -212,7 +212,10 @@ impl Path {
     /// Runs what `link` received, in order, through to the ports that it leaves by. Empties `burst`.
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let turn = Turn { now, mem };
-        burst.iter_mut().for_each(|pkt| pkt.meta.link = link);
+        for pkt in burst.iter_mut() {
+            pkt.meta.link = link;
+            pkt.prefetch();
+        }
         let mut burst = burst.drain(..);
         while let Some(pkt) = burst.next() {
             self.receive(turn, link, pkt);
