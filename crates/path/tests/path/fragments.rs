@@ -11,7 +11,7 @@ use crate::common::*;
 use crate::gateways::*;
 
 /// The packet that begins with `bytes`' header, in fragments of at most `mtu` bytes, the last one first.
-fn fragments(mem: &Memory, bytes: &[u8], mtu: usize) -> Vec<Packet> {
+pub(crate) fn fragments(mem: &Memory, bytes: &[u8], mtu: usize) -> Vec<Packet> {
     let packet = Packet::with_data(mem, bytes).unwrap();
     let mut out = Vec::new();
     match info_of(bytes).version() {

@@ -1,6 +1,7 @@
 //! What a node does with packets, as its links see it: forwarding, local delivery, neighbours, IPsec, captures.
 
 mod bad_input;
+mod bad_wire;
 mod bump;
 mod bursts;
 mod capture;
