@@ -42,6 +42,8 @@ pub(crate) fn test(report: &mut Report) {
         report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
     }
     report.run("fuzz targets", &mut fuzz_cargo("check --locked --target-dir target"));
+    let peers = "clippy --locked --manifest-path bench/peers/Cargo.toml --target-dir target/peers-check -- -D warnings";
+    report.run("the benchmark beside peers", &mut cargo(peers));
     deny(report);
 }
 

@@ -1,0 +1,48 @@
+//! fatpath: a node's path from the link to local delivery, in bursts of 64 packets.
+
+use std::time::{Duration, Instant};
+
+use base::{LinkId, Mib};
+use offload::Features;
+use packet::{Csum, Memory, Packet};
+use path::{Path, PortConfig};
+
+use crate::train::Train;
+
+pub const HOW: &str = "fatpath: Path::handle_rx in bursts of 64, each fragment in a page of its own, to a node \
+                       at which nobody listens";
+
+const LINK: LinkId = LinkId(1);
+
+/// Nanoseconds for a fragment, over passes of at least `length` in all.
+pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
+    let (mut path, mem) = (Path::new(), Memory::heap());
+    let port = PortConfig { name: "link".to_owned(), mac: None, mtu: 1500, features: Features::ALL, gro: true };
+    path.set_port(LINK, port);
+    let prefix = if train.flow.dst.is_ipv4() { 24 } else { 64 };
+    path.fib.add_address(LINK, format!("{}/{prefix}", train.flow.dst).parse().expect("an address"));
+    let mut bursts: Vec<Vec<Packet>> = Vec::new();
+    let mut pass = || {
+        bursts.clear();
+        for burst in train.fragments.chunks(64) {
+            let received = burst.iter().map(|bytes| {
+                let mut packet = Packet::with_data(&mem, bytes).expect("a heap without limit");
+                packet.meta.csum = Csum::Unnecessary;
+                packet
+            });
+            bursts.push(received.collect());
+        }
+        let start = Instant::now();
+        for burst in &mut bursts {
+            path.handle_rx(base::Instant::ZERO, &mem, LINK, burst);
+            path.take_tx(LINK).expect("a port").clear();
+        }
+        start.elapsed()
+    };
+    let (mean, passes) = crate::average(length, &mut pass);
+    let came = path.counters.get(Mib::UdpNoPorts) + path.counters.get(Mib::Udp6NoPorts);
+    if came != passes * train.datagrams as u64 {
+        return Err(format!("{came} of {} datagrams came", passes * train.datagrams as u64));
+    }
+    Ok(mean / train.fragments.len() as f64)
+}

@@ -1,0 +1,165 @@
+//! What a fragment costs fatpath, smoltcp and gVisor, in alternating rounds of one run: `make bench-peers`.
+//!
+//! Everybody gets the same fragments, one after the other, and makes datagrams of them that are as good as delivered to a
+//! socket. The device has verified UDP's checksums, so nobody does again; what it writes is written before the clock starts.
+//!
+//! `fatpath-bench-peers [--json] [--rounds N] [--gvisor PROGRAM]`
+#![forbid(unsafe_code)]
+
+mod fatpath;
+mod gvisor;
+mod smol;
+mod train;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use train::Train;
+
+/// How long everybody is measured in a round.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Passes that do not count.
+const WARM: u64 = 4;
+
+const NAMES: [&str; 3] = ["fatpath", "smoltcp", "gvisor"];
+
+fn main() -> ExitCode {
+    let (mut rounds, mut is_json, mut program) = (9, false, "gvisor-reassembly".to_owned());
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match (arg.as_str(), args.len()) {
+            ("--json", _) => is_json = true,
+            ("--rounds", 1..) => match args.next().and_then(|n| n.parse().ok()).filter(|&n| n > 0) {
+                Some(n) => rounds = n,
+                None => return usage(),
+            },
+            ("--gvisor", 1..) => program = args.next().unwrap_or_default(),
+            _ => return usage(),
+        }
+    }
+    let cases: Vec<Case> = Train::all().into_iter().map(|train| Case::measure(&train, rounds, &program)).collect();
+    println!("{}", if is_json { to_json(&cases, rounds).to_string() } else { to_table(&cases, rounds) });
+    // What fatpath itself cannot do is a failure; a peer may be missing.
+    if cases.iter().all(|case| case.nanos[0].is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn usage() -> ExitCode {
+    eprintln!("usage: fatpath-bench-peers [--json] [--rounds N] [--gvisor PROGRAM]");
+    ExitCode::FAILURE
+}
+
+/// What everybody took for a fragment of one train, round by round, or why it could not be measured.
+struct Case {
+    name: &'static str,
+    nanos: [Result<Vec<f64>, String>; 3],
+}
+
+impl Case {
+    fn measure(train: &Train, rounds: usize, program: &str) -> Self {
+        let mut nanos = NAMES.map(|_| Ok(Vec::new()));
+        for _ in 0..rounds {
+            for (who, so_far) in nanos.iter_mut().enumerate() {
+                let Ok(values) = so_far else { continue };
+                let measured = match who {
+                    0 => fatpath::measure(train, SLICE),
+                    1 => smol::measure(train, SLICE),
+                    _ => gvisor::measure(program, train, SLICE),
+                };
+                match measured {
+                    Ok(value) => values.push(value),
+                    Err(why) => *so_far = Err(why),
+                }
+            }
+        }
+        Self { name: train.name, nanos }
+    }
+
+    /// How many times the fragments per second of a peer ours are: round by round, the middle, the least and the most.
+    fn ratio(&self, peer: usize) -> Option<[f64; 3]> {
+        let (own, peer) = (self.nanos[0].as_ref().ok()?, self.nanos[peer].as_ref().ok()?);
+        let mut quotients: Vec<f64> = own.iter().zip(peer).map(|(own, peer)| peer / own).collect();
+        quotients.sort_by(f64::total_cmp);
+        Some([quotients[quotients.len() / 2], quotients[0], quotients[quotients.len() - 1]])
+    }
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+fn to_json(cases: &[Case], rounds: usize) -> Value {
+    let (mut all, mut ratios, mut missing) = (Vec::new(), Vec::new(), Vec::new());
+    for case in cases {
+        for (who, nanos) in NAMES.iter().zip(&case.nanos) {
+            let name = format!("{}/{who}", case.name);
+            match nanos {
+                Ok(nanos) => {
+                    let nanos = median(nanos);
+                    all.push(json!({ "name": name, "ns_per_fragment": rounded(nanos), "mfps": rounded(1e3 / nanos) }));
+                }
+                Err(why) => missing.push(json!({ "name": name, "why": why })),
+            }
+        }
+        for (peer, who) in NAMES.iter().enumerate().skip(1) {
+            if let Some([median, min, max]) = case.ratio(peer).map(|ratio| ratio.map(rounded)) {
+                let of = format!("fatpath/{who}");
+                ratios.push(json!({ "name": case.name, "of": of, "median": median, "min": min, "max": max }));
+            }
+        }
+    }
+    json!({ "bench": "reassembly-peers", "rounds": rounds, "cases": all, "ratios": ratios, "missing": missing })
+}
+
+fn to_table(cases: &[Case], rounds: usize) -> String {
+    let mut text = format!(
+        "medians of {rounds} rounds; ns per fragment, and how many times a peer's fragments per second fatpath's are\n\n"
+    );
+    text += &format!(
+        "{:<16} {:>9} {:>9} {:>9}   {:>18}   {:>18}\n",
+        "", NAMES[0], NAMES[1], NAMES[2], "x smoltcp", "x gvisor"
+    );
+    for case in cases {
+        text += &format!("{:<16}", case.name);
+        for nanos in &case.nanos {
+            text += &nanos.as_ref().map_or(format!(" {:>9}", "-"), |nanos| format!(" {:>9.1}", median(nanos)));
+        }
+        for peer in [1, 2] {
+            text += &case.ratio(peer).map_or(format!("   {:>18}", "-"), |[median, min, max]| {
+                format!("   {:>18}", format!("{median:.2} ({min:.2} to {max:.2})"))
+            });
+        }
+        text += "\n";
+    }
+    text += &format!("\nhow each was driven:\n  {}\n  {}\n  {}", fatpath::HOW, smol::HOW, gvisor::HOW);
+    let missing = cases.iter().flat_map(|case| {
+        let failed = NAMES.iter().zip(&case.nanos).filter_map(|(who, nanos)| Some((who, nanos.as_ref().err()?)));
+        failed.map(|(who, why)| format!("\n  {} {who}: {why}", case.name))
+    });
+    let missing: String = missing.collect();
+    if !missing.is_empty() {
+        text += &format!("\n\nnot measured:{missing}");
+    }
+    text
+}
+
+/// Runs passes for at least `length`, and gives the nanoseconds of one on average, and how many passes there were in all.
+fn average(length: Duration, pass: &mut impl FnMut() -> Duration) -> (f64, u64) {
+    for _ in 0..WARM {
+        pass();
+    }
+    let (start, mut taken, mut passes) = (Instant::now(), Duration::ZERO, 0);
+    while start.elapsed() < length || passes == 0 {
+        taken += pass();
+        passes += 1;
+    }
+    (taken.as_nanos() as f64 / passes as f64, WARM + passes)
+}
