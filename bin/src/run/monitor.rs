@@ -76,16 +76,20 @@ fn event(event: &ipsec::Event) -> Event {
             packets: it.stats.packets,
         },
         ipsec::Event::PolicyExpired(it) => {
-            let dir = match it.key.dir {
-                ipsec::Dir::In => model::Dir::In,
-                ipsec::Dir::Out => model::Dir::Out,
-                ipsec::Dir::Fwd => model::Dir::Fwd,
-            };
+            let dir = dir(it.key.dir);
             Event::PolicyExpire { hard: it.hard, dir, selector: selector(&it.key.selector), index: it.index }
         }
         ipsec::Event::Mapping(it) => {
             Event::Mapping { dst: it.dst, spi: it.spi.0, reqid: it.reqid, old: it.old, new: it.new }
         }
+    }
+}
+
+pub(super) const fn dir(dir: ipsec::Dir) -> model::Dir {
+    match dir {
+        ipsec::Dir::In => model::Dir::In,
+        ipsec::Dir::Out => model::Dir::Out,
+        ipsec::Dir::Fwd => model::Dir::Fwd,
     }
 }
 

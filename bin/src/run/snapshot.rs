@@ -1,7 +1,7 @@
 //! What the worker shows of itself: the answers to `fatpath show`. Each is made when it is asked for, and alone, so
 //! that whoever looks at links does not have the packets wait for a long list of routes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use base::{DropReason, Instant, LinkId};
 use control::algorithm::Name;
@@ -21,9 +21,8 @@ use path::Port;
 use reassembly::{Reassembly, Table};
 use wire::Spi;
 
-use super::monitor;
 use super::worker::{Slot, Worker};
-use super::xfrm;
+use super::{monitor, sadb};
 
 /// One kind of thing, as it is now.
 pub(crate) fn show(worker: &Worker, what: What) -> Shown {
@@ -163,17 +162,23 @@ fn pmtus(fib: &Fib, now: Instant) -> Vec<PmtuState> {
     states.collect()
 }
 
-/// In the order of the file, and behind them those that are yet to come, in the order in which they were asked for.
+/// In the order of the file, behind them those that programs have added, and those that are yet to come, in the order in
+/// which they were asked for.
 fn sas(worker: &Worker) -> Vec<SaState> {
     let sad = worker.path.ipsec.sad();
-    let states = worker.config.sas.iter().filter_map(|config| {
+    let mut known = HashSet::new();
+    let of_file = worker.config.sas.iter().filter_map(|config| {
         let mark = config.mark.map_or(0, |mark| mark.value);
         let id = sad.by_spi(config.dst, Spi(config.spi), mark)?;
+        known.insert(id);
         Some(sa(config, sad.get(id)?, worker.now()))
     });
+    let mut states: Vec<SaState> = of_file.collect();
+    states.extend(sadb::added_sas(worker, &known).map(|(config, it)| sa(&config, it, worker.now())));
     let mut larvae: Vec<&Larval> = sad.larvae().collect();
     larvae.sort_unstable_by_key(|larval| larval.seq);
-    states.chain(larvae.into_iter().map(larval)).collect()
+    states.extend(larvae.into_iter().map(larval));
+    states
 }
 
 const fn word(state: State) -> &'static str {
@@ -279,25 +284,21 @@ fn bitmap(window: &ReplayWindow) -> Vec<u32> {
 
 /// In the order in which they are asked.
 fn policies(worker: &Worker) -> Vec<PolicyState> {
-    let spd = worker.path.ipsec.spd();
-    let states = worker.config.policies.iter().filter_map(|config| {
-        // One that has expired is not shown.
-        let policy = spd.get(spd.find(&xfrm::policy(config).key())?)?;
-        Some(PolicyState {
+    let states = worker.path.ipsec.spd().iter().map(|policy| {
+        let config = sadb::policy_config(&policy.config);
+        PolicyState {
             dir: config.dir,
             selector: config.selector,
             priority: config.priority,
             action: config.action,
-            templates: config.templates.clone(),
+            templates: config.templates,
             mark: config.mark,
             if_id: config.if_id,
             limit: config.limit,
             ages: ages(worker.now(), policy.added(), policy.used()),
-        })
+        }
     });
-    let mut states: Vec<PolicyState> = states.collect();
-    states.sort_by_key(|policy| (policy.dir as u8, policy.priority));
-    states
+    states.collect()
 }
 
 fn counters(worker: &Worker) -> CountersState {

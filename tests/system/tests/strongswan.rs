@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("strongswan/a_packet_brings_up_the_tunnel_that_it_needs", NEEDS, trap),
         trial("strongswan/keys_are_changed_under_traffic_without_a_loss", NEEDS, rekey),
+        trial("strongswan/an_sa_that_is_about_to_end_is_replaced", NEEDS, expire),
         trial("strongswan/a_peer_that_is_gone_is_noticed_and_found_again", NEEDS, dead_peer),
     ]
 }
@@ -50,10 +51,16 @@ fn example(file: &str) -> Outcome<String> {
 
 impl Site {
     fn new() -> Outcome<Self> {
+        Self::with("1h")
+    }
+
+    /// One whose keys are to be changed after that time, which other settings may follow.
+    fn with(rekey_time: &str) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         let [left, right] = [Netns::new("left")?, Netns::new("right")?];
         veth((&left, "eth0"), (&right, "eth0"))?;
-        let ends = [End::start("left", 1, left, &scratch)?, End::start("right", 2, right, &scratch)?];
+        let ends =
+            [End::start("left", 1, left, &scratch, rekey_time)?, End::start("right", 2, right, &scratch, rekey_time)?];
         let mut site = Self { ends, scratch };
         for at in 0..2 {
             site.start_charon(at)?;
@@ -95,7 +102,7 @@ impl Site {
 }
 
 impl End {
-    fn start(name: &'static str, number: u8, netns: Netns, scratch: &Scratch) -> Outcome<Self> {
+    fn start(name: &'static str, number: u8, netns: Netns, scratch: &Scratch, rekey_time: &str) -> Outcome<Self> {
         let peer = 3 - number;
         netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0"))?;
         let gateway = Gateway::start(&netns, scratch, name, &example(&format!("{name}.toml"))?)?;
@@ -109,7 +116,9 @@ impl End {
         );
         let conf = example("strongswan.conf")?.replacen("charon {\n", &format!("charon {{\n{own}"), 1);
         fs::write(files.join("strongswan.conf"), conf)?;
-        fs::write(files.join("swanctl.conf"), example(&format!("{name}.swanctl.conf"))?)?;
+        let connections = example(&format!("{name}.swanctl.conf"))?;
+        let connections = connections.replacen("rekey_time = 1h", &format!("rekey_time = {rekey_time}"), 1);
+        fs::write(files.join("swanctl.conf"), connections)?;
         Ok(Self { name, charon: None, gateway, files, netns })
     }
 
@@ -162,6 +171,31 @@ fn rekey() -> Outcome {
     }
     let output = String::from_utf8_lossy(&ping.wait_with_output()?.stdout).into_owned();
     assert!(output.contains("1200 received, 0% packet loss"), "{}", site.explain(&output.into()));
+    Ok(())
+}
+
+fn expire() -> Outcome {
+    let site = Site::with("4s\n        life_time = 1m\n        rand_time = 1s")?;
+    up(&site).map_err(|failed| site.explain(&failed))?;
+    let [left, right] = &site.ends;
+    let spis = |end: &End| -> Outcome<Vec<String>> {
+        let states = end.xfrm(&site.scratch, "state list nokeys")?;
+        Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
+    };
+    let first = spis(left)?;
+    // The gateway tells of the soft limit, and charon makes other SAs in time.
+    wait_until("all SAs are others", PATIENCE, || {
+        spis(left).is_ok_and(|now| now.len() >= 2 && now.iter().all(|spi| !first.contains(spi)))
+    })
+    .map_err(|failed| site.explain(&failed))?;
+    for end in [left, right] {
+        let log = end.charon.as_ref().map(Process::output).unwrap_or_default();
+        assert!(!log.contains("hard"), "{log}");
+    }
+    left.netns.sh("ping -c 5 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;
+    let shown = left.gateway.show("sa")?;
+    assert!(shown.matches("mode tunnel").count() >= 2, "{shown}");
+    assert!(left.gateway.show("policies")?.contains("src 10.1.0.0/24 dst 10.2.0.0/24"));
     Ok(())
 }
 

@@ -255,6 +255,9 @@ impl Client {
                 _ => return Ok(()),
             }
             self.deliver(outbox)?;
+            if self.protocol() == Some(protocol::XFRM) {
+                outbox.wipe();
+            }
             if self.is_full() {
                 return Ok(());
             }

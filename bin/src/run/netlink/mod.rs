@@ -22,6 +22,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use zeroize::Zeroize;
 
 use super::command::Handle;
 use super::sadb::{Bell, WorkerSadb};
@@ -254,9 +255,14 @@ impl Service {
             let (datagram, outbox) = (&self.buffer[..len], &mut self.outbox);
             let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
             let delivered = handled.and_then(|()| client.deliver(&self.outbox));
-            let protocol = client.protocol().ok_or(Gone)?;
+            let spoken = client.protocol().ok_or(Gone)?;
             self.clients.insert(token, client);
-            self.broadcast(protocol);
+            self.broadcast(spoken);
+            if spoken == protocol::XFRM {
+                // Keys were asked for or said.
+                self.buffer[..len].zeroize();
+                self.outbox.wipe();
+            }
             delivered?;
         }
         Ok(())

@@ -8,6 +8,7 @@ mod convert;
 mod database;
 mod events;
 mod from_file;
+mod shown;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use wire::Spi;
 use super::worker::Worker;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::Bell;
+pub(crate) use shown::{added_sas, policy_config};
 
 /// What an SA is called: destination, SPI, and the mark that it was made with.
 type SaName = (std::net::IpAddr, Spi, ipsec::Mark);

@@ -1,5 +1,7 @@
 //! Netlink messages: how they are cut out of a datagram, and how they are written (RFC 3549 §2.2, `linux/netlink.h`).
 
+use zeroize::Zeroize;
+
 /// Length of `struct nlmsghdr`.
 pub const HEADER_LEN: usize = 16;
 
@@ -145,6 +147,11 @@ impl Writer {
     /// Forgets everything, and keeps the storage.
     pub fn clear(&mut self) {
         self.bytes.clear();
+    }
+
+    /// Forgets everything, and leaves no byte of it in memory: keys may be among them.
+    pub fn wipe(&mut self) {
+        self.bytes.zeroize();
     }
 
     /// Forgets what was written behind the first `len` bytes.

@@ -140,6 +140,12 @@ impl Outbox {
         self.ends.clear();
     }
 
+    /// Forgets them, and leaves no byte of them in memory.
+    pub fn wipe(&mut self) {
+        self.writer.wipe();
+        self.ends.clear();
+    }
+
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
