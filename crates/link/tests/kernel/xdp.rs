@@ -12,6 +12,8 @@ use crate::open;
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::ETHTOOL];
 
+const TAP_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
+
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The type of the frames that are sent here, for experiments (RFC 9542 §2).
@@ -36,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     });
     let others = [
         trial("xdp/what_is_chosen_and_why_is_said", NEEDS, chosen),
+        trial("xdp/frames_come_and_go_by_another_driver", TAP_NEEDS, by_a_tap),
         trial("xdp/a_full_ring_says_busy_and_loses_nothing", NEEDS, busy),
         trial("xdp/an_interface_that_is_down_says_so_and_comes_back", NEEDS, down),
         trial("xdp/an_interface_that_is_down_when_it_is_opened_is_a_link_that_is_down", NEEDS, down_from_the_start),
@@ -298,6 +301,32 @@ fn chosen() -> Outcome {
     assert!(!native.on && native.why.as_ref().is_some_and(|why| !why.is_empty()), "{native:?}");
     let err = xdp(&cable.us, "bridge", 512, XdpMode::Native).expect_err("it is asked for what it cannot do");
     assert!(err.message().is_some_and(|text| text.starts_with("bridge: BPF_LINK_CREATE: ")), "{err:?}");
+    Ok(())
+}
+
+/// What is written to a TAP device comes by its ring, and the other way round.
+fn by_a_tap() -> Outcome {
+    let netns = Netns::new("tap")?;
+    netns.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
+    let mem = Memory::heap();
+    let mut outside = open(&netns, "tap0", ConfigKind::Tap { queues: 1 }, false)?;
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let mut link = xdp(&netns, "tap0", 256, mode)?;
+        assert_eq!(ring(&*link).native, mode == XdpMode::Native);
+        for burst in 0..20 {
+            let numbers = burst * 32..burst * 32 + 32;
+            send(&mut *outside, numbers.clone().map(|number| frame(&mem, number, 60 + number as usize)).collect())?;
+            let got = receive(&mut *link, &mem, 32)?;
+            assert!(
+                got.iter().map(Packet::to_vec).eq(numbers.clone().map(|number| bytes(number, 60 + number as usize)))
+            );
+            send(&mut *link, got)?;
+            let got = receive(&mut *outside, &mem, 32)?;
+            assert!(got.iter().map(Packet::to_vec).eq(numbers.map(|number| bytes(number, 60 + number as usize))));
+        }
+        link.settle(&mem);
+        assert_eq!((ring(&*link).held, ring(&*link).kernel.rx_dropped, link.stats().tx_packets), (0, 0, 640));
+    }
     Ok(())
 }
 
