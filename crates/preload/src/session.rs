@@ -85,7 +85,8 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let fd = connected(flags & libc::SOCK_CLOEXEC)?;
     let protocol = u32::try_from(protocol).map_err(|_| Errno(libc::EPROTONOSUPPORT))?;
-    call(fd.0, ToDaemon::Hello { protocol })?;
+    // It is one that is served, so there is nothing to wait for: programs make many sockets.
+    tell(fd.0, ToDaemon::Hello { protocol }, None)?;
     if flags & libc::SOCK_NONBLOCK != 0 {
         let on: c_int = 1;
         // SAFETY: the request takes a pointer to an int.
@@ -118,7 +119,7 @@ fn connected(flags: c_int) -> Result<Fd, Errno> {
 /// As [`socket`].
 pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     let fd = connected(libc::SOCK_CLOEXEC)?;
-    call(fd.0, ToDaemon::Hello { protocol })?;
+    tell(fd.0, ToDaemon::Hello { protocol }, None)?;
     call(fd.0, ToDaemon::Bind { port: 0, groups: 0 })?;
     Ok(fd)
 }

@@ -8,7 +8,7 @@ use libc::{c_int, c_void, socklen_t};
 use nlsock::{ToDaemon, option, protocol};
 
 use crate::errno::{Errno, returned};
-use crate::session::call;
+use crate::session::{call, tell};
 use crate::table::Slot;
 use crate::{ike, next, session, table};
 
@@ -17,6 +17,17 @@ pub(crate) const PASSCRED: u32 = 31;
 
 /// `NETLINK_LIST_MEMBERSHIPS`.
 const LIST_MEMBERSHIPS: u32 = 9;
+
+/// Options that are on or off.
+const SWITCHES: [u32; 7] = [
+    option::PKTINFO,
+    option::BROADCAST_ERROR,
+    option::NO_ENOBUFS,
+    option::LISTEN_ALL_NSID,
+    option::CAP_ACK,
+    option::EXT_ACK,
+    option::GET_STRICT_CHK,
+];
 
 /// Whether an option is on.
 pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
@@ -72,7 +83,13 @@ fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<
         return if name == libc::SO_PASSCRED { switch(slot, PASSCRED, value) } else { Err(Errno(libc::ENOPROTOOPT)) };
     }
     let name = name as u32;
-    call(fd, ToDaemon::SetOption { option: name, value })?;
+    let what = ToDaemon::SetOption { option: name, value };
+    if SWITCHES.contains(&name) {
+        // Nobody refuses these, so there is nothing to wait for.
+        tell(fd, what, None)?;
+    } else {
+        call(fd, what)?;
+    }
     match name {
         option::ADD_MEMBERSHIP => member(slot, value, true),
         option::DROP_MEMBERSHIP => member(slot, value, false),
@@ -138,13 +155,7 @@ fn get(slot: &Slot, level: c_int, name: c_int) -> Option<Result<Words, Errno>> {
                 };
                 Some(Ok(Words { words: slot.groups.each_ref().map(|word| word.load(Relaxed)), len }))
             }
-            name @ (option::PKTINFO
-            | option::BROADCAST_ERROR
-            | option::NO_ENOBUFS
-            | option::LISTEN_ALL_NSID
-            | option::CAP_ACK
-            | option::EXT_ACK
-            | option::GET_STRICT_CHK) => one(is_on(slot, name).into()),
+            name if SWITCHES.contains(&name) => one(is_on(slot, name).into()),
             _ => Some(Err(Errno(libc::ENOPROTOOPT))),
         },
         _ => None,
