@@ -8,7 +8,7 @@ use crate::config::{Limits, Policy};
 use crate::key::{Key, SourceKey};
 use crate::keyed::{Id, Keyed};
 use crate::part::{Part, Span};
-use crate::queue::{Added, Queue, Refused};
+use crate::queue::{Added, Queue, Refused, Spare};
 use crate::rank::{Group, Links, List, Of, Standing};
 use crate::run::How;
 use crate::source::Source;
@@ -34,6 +34,8 @@ pub(crate) struct Cache {
     heaviest: Option<Id>,
     /// The source whose last datagram left last: mostly the next one is its own too.
     idle: Option<Id>,
+    /// What queues work with while they are there.
+    pub(crate) spare: Spare,
 }
 
 /// A datagram that waits for fragments.
@@ -68,6 +70,7 @@ impl Cache {
             all: Group::default(),
             heaviest: None,
             idle: None,
+            spare: Spare::default(),
         }
     }
 
@@ -143,9 +146,10 @@ impl Cache {
         (span, part): (&Span, Option<&Part>),
         how: How,
     ) -> Result<Added, Refused> {
-        let queue = &mut self.queues[id].queue;
+        let Self { queues, spare, .. } = self;
+        let queue = &mut queues[id].queue;
         let before = queue.charged();
-        let added = queue.add(mem, pkt, span, part, how)?;
+        let added = queue.add(mem, pkt, span, part, how, spare)?;
         let growth = queue.charged() - before;
         self.charge(id, growth);
         if added == Added::Nearer {

@@ -41,6 +41,26 @@ pub(crate) struct Queue {
     pub(crate) number: u32,
 }
 
+/// Emptied lists of runs, kept for other datagrams so that in a steady state none is allocated.
+#[derive(Debug, Default)]
+#[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
+pub(crate) struct Spare(Vec<Box<Runs>>);
+
+impl Spare {
+    /// How many are kept.
+    const MOST: usize = 16;
+
+    fn take(&mut self) -> Box<Runs> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    fn keep(&mut self, mut runs: Box<Runs>) {
+        if runs.clear() && self.0.len() < Self::MOST {
+            self.0.push(runs);
+        }
+    }
+}
+
 /// A fragment brings its datagram nearer to being whole if it takes at most as many times its length in memory: in the
 /// page of a device, one that was cut for a small MTU does, and one that was cut to fill memory does not.
 const DENSITY: usize = 16;
@@ -97,6 +117,7 @@ impl Queue {
         span: &Span,
         part: Option<&Part>,
         how: How,
+        spare: &mut Spare,
     ) -> Result<Added, Refused> {
         let Span { offset, end, more, .. } = *span;
         self.note_end(end, more).map_err(Refused::Datagram)?;
@@ -116,7 +137,7 @@ impl Queue {
         }
         let before = self.charged();
         let how = how.to(mem, &pkt);
-        self.insert(mem, pkt, (offset, end), at_end, how);
+        self.insert(mem, pkt, (offset, end), at_end, how, spare);
         let growth = self.charged() - before;
         self.fragments += 1;
         self.received += span.len();
@@ -167,7 +188,15 @@ impl Queue {
     }
 
     /// Puts a fragment where it belongs.
-    fn insert(&mut self, mem: &Memory, pkt: Packet, (offset, end): (usize, usize), at_end: bool, how: How) {
+    fn insert(
+        &mut self,
+        mem: &Memory,
+        pkt: Packet,
+        (offset, end): (usize, usize),
+        at_end: bool,
+        how: How,
+        spare: &mut Spare,
+    ) {
         if at_end
             && let Some((_, last)) = &mut self.last
             && last.end == offset
@@ -178,12 +207,12 @@ impl Queue {
         let run = Run::new(mem, pkt, (offset, end), how, &mut self.pinned);
         let before = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
         if let Some((start, run)) = before {
-            self.earlier.get_or_insert_default().insert(start, run);
+            self.earlier.get_or_insert_with(|| spare.take()).insert(start, run);
         }
     }
 
     /// Takes all fragments out as one packet. They follow one another.
-    pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<Joined> {
+    pub(crate) fn join(&mut self, mem: &Memory, how: How, spare: &mut Spare) -> Option<Joined> {
         let last = self.last.take().map(|(_, run)| run);
         let run = match self.earlier.take() {
             None => last?,
@@ -191,6 +220,7 @@ impl Queue {
                 let mut runs = earlier.drain().chain(last);
                 let mut joined = runs.next()?;
                 runs.for_each(|run| joined.join(mem, run, how));
+                spare.keep(earlier);
                 joined
             }
         };

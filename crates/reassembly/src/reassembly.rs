@@ -200,7 +200,8 @@ impl Reassembly {
     pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
         let mut queue = self.table(table).close(id);
         let packets = queue.fragments();
-        let made = queue.join(mem, how).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));
+        let spare = &mut self.table(table).spare;
+        let made = queue.join(mem, how, spare).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));
         match made {
             Ok((pkt, Some(first), _)) if first.is_nested() && table != Table::TrackingV6 => {
                 count.ok();

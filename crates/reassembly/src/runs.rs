@@ -84,6 +84,14 @@ impl Runs {
         })
     }
 
+    /// Forgets all runs, and tells whether the storage is worth keeping for another datagram.
+    pub(crate) fn clear(&mut self) -> bool {
+        self.occupied = 0;
+        self.leaves.clear();
+        self.runs.clear();
+        self.runs.capacity() <= LEAF && self.leaves.capacity() <= LEAF / 4
+    }
+
     /// All runs, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Run> {
         self.runs.iter().flatten()
