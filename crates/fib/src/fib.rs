@@ -8,11 +8,8 @@ use base::{IfAddr, Instant, LinkId, Prefix, TableId};
 
 use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::{Decision, Route, RouteExists, RouteKind};
+use crate::rule::{Rule, Then};
 use crate::table::Table;
-
-/// The tables that a lookup asks, in order: Linux's rules 0, 32766 and, for IPv4 alone, 32767. The first that has any
-/// match decides.
-const ORDER: [TableId; 3] = [TableId::LOCAL, TableId::MAIN, TableId::DEFAULT];
 
 /// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`). A connected IPv4 route has 0.
 const METRIC_V6_CONNECTED: u32 = 256;
@@ -20,7 +17,7 @@ const METRIC_V6_CONNECTED: u32 = 256;
 const METRIC_V6_DEFAULT: u32 = 1024;
 
 /// Routing tables by number, and the addresses of the links, from which connected and local routes come.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Fib {
     /// The two that every lookup asks.
     local: Table,
@@ -29,6 +26,22 @@ pub struct Fib {
     addresses: Vec<(LinkId, IfAddr)>,
     generation: u64,
     path_mtus: PathMtus,
+    /// In which order tables are asked, by family.
+    rules: [Vec<Rule>; 2],
+}
+
+impl Default for Fib {
+    fn default() -> Self {
+        Self {
+            local: Table::default(),
+            main: Table::default(),
+            others: BTreeMap::new(),
+            addresses: Vec::new(),
+            generation: 0,
+            path_mtus: PathMtus::default(),
+            rules: [Rule::first(true), Rule::first(false)],
+        }
+    }
 }
 
 impl Fib {
@@ -129,11 +142,20 @@ impl Fib {
         self.changed();
     }
 
-    /// The route to `dst`: of the longest prefix, and there of the smallest metric, in the first table that has one.
-    /// With `oif`, only routes by that link and those that need none.
+    /// Exchanges the rules of a family.
+    pub fn set_rules(&mut self, v4: bool, rules: Vec<Rule>) {
+        self.rules[usize::from(!v4)] = rules;
+        self.changed();
+    }
+
+    /// The route to `dst`: of the longest prefix, and there of the smallest metric, in the first table that has one of
+    /// those that rules ask. With `oif`, only routes by that link and those that need none.
     pub fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
-        let asked = ORDER.into_iter().filter(|&table| dst.is_ipv4() || table != TableId::DEFAULT);
-        let mut found = asked.filter_map(|table| self.lookup_in(table, dst, oif));
+        let rules = self.rules[usize::from(dst.is_ipv6())].iter();
+        let mut found = rules.filter(|rule| rule.is_for(dst)).filter_map(|rule| match &rule.then {
+            Then::Ask(table) => self.lookup_in(*table, dst, oif),
+            Then::Take(route) => Some(route),
+        });
         found.find(|route| route.kind != RouteKind::Throw)
     }
 

@@ -9,7 +9,7 @@
 //!   caller what to send and what to give up ([`Action`]). It is a core: it sends nothing itself and reads no clock.
 //! - [`arp`] and [`nd`] build and judge the messages (RFC 826, RFC 5227; RFC 4861 §4.3, §4.4, §7).
 //!
-//! Left to others: policy rules and VRFs, which will choose the tables (a table can be asked by its number already);
+//! Left to others: VRFs, and rules by more than the destination (a table can be asked by its number already);
 //! router discovery, redirects and duplicate address detection (RFC 4862 §5.4: addresses are used as configured, but
 //! who else probes for one is answered); multicast routing; multipath. Next hops are not resolved through other routes.
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ mod fib;
 mod neigh;
 mod path_mtu;
 mod route;
+mod rule;
 mod station;
 mod table;
 
@@ -28,4 +29,5 @@ pub use fib::Fib;
 pub use neigh::{Action, Heard, Known, Limits, Neighbour, Neighbours, Resolution};
 pub use path_mtu::{MAX_PATH_MTUS, MIN_PATH_MTU_V4, MIN_PATH_MTU_V6, PATH_MTU_EXPIRES, PathMtu};
 pub use route::{Decision, Route, RouteExists, RouteKind};
+pub use rule::{Rule, Then};
 pub use station::Station;

@@ -42,6 +42,12 @@ impl Netns {
         Ok(netns)
     }
 
+    /// Its name, as `ip netns` has it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The command `program`, to run in it.
     #[must_use]
     pub fn command(&self, program: impl AsRef<Path>) -> Command {

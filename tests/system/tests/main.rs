@@ -5,6 +5,7 @@ mod daemon;
 mod demo;
 mod exec;
 mod fragment_tools;
+mod ip;
 mod nat;
 mod router;
 mod service;
@@ -22,6 +23,7 @@ fn main() {
         daemon::trials(),
         service::trials(),
         exec::trials(),
+        ip::trials(),
         strongswan::trials(),
         demo::trials(),
         bench::trials(),

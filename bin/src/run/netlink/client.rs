@@ -5,6 +5,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use control::netlink::generic::Generic;
 use control::netlink::{Groups, Outbox, Session, To};
 use nlsock::{Answer, FromDaemon, ToDaemon, protocol};
 use rustix::event::epoll::EventFlags;
@@ -26,6 +27,7 @@ enum Socket {
     New,
     Route(Session<Route>),
     Xfrm(Session<Xfrm>),
+    Generic(Session<Generic>),
 }
 
 macro_rules! with_session {
@@ -34,6 +36,7 @@ macro_rules! with_session {
             Socket::New => $none,
             Socket::Route($session) => $do,
             Socket::Xfrm($session) => $do,
+            Socket::Generic($session) => $do,
         }
     };
 }
@@ -78,6 +81,7 @@ impl Client {
             Socket::New => None,
             Socket::Route(_) => Some(protocol::ROUTE),
             Socket::Xfrm(_) => Some(protocol::XFRM),
+            Socket::Generic(_) => Some(protocol::GENERIC),
         }
     }
 
@@ -95,6 +99,7 @@ impl Client {
         match (&self.socket, protocol) {
             (Socket::Route(session), protocol::ROUTE) => session.groups(),
             (Socket::Xfrm(session), protocol::XFRM) => session.groups(),
+            (Socket::Generic(session), protocol::GENERIC) => session.groups(),
             _ => Groups::default(),
         }
     }
@@ -142,6 +147,9 @@ impl Client {
                     Socket::Xfrm(session) => {
                         session.handle(messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox);
                     }
+                    Socket::Generic(session) => {
+                        session.handle(messages, &mut Generic, listeners(protocol::GENERIC), outbox);
+                    }
                 }
                 return Ok(());
             }
@@ -156,6 +164,10 @@ impl Client {
                 }
                 (Socket::New, protocol::XFRM) => {
                     self.socket = Socket::Xfrm(Session::new(self.privileged));
+                    Ok(())
+                }
+                (Socket::New, protocol::GENERIC) => {
+                    self.socket = Socket::Generic(Session::new(self.privileged));
                     Ok(())
                 }
                 (Socket::New, _) => Err(nlsock::errno::EPROTONOSUPPORT),
@@ -251,6 +263,10 @@ impl Client {
                 Socket::Xfrm(session) if session.is_dumping() => {
                     outbox.clear();
                     session.continue_dump(&mut protocols.xfrm, outbox);
+                }
+                Socket::Generic(session) if session.is_dumping() => {
+                    outbox.clear();
+                    session.continue_dump(&mut Generic, outbox);
                 }
                 _ => return Ok(()),
             }

@@ -2,14 +2,14 @@
 
 use std::net::IpAddr;
 
-use base::LinkId;
+use base::{LinkId, TableId};
 use control::model::LinkConfig;
 use control::netlink::Error;
 use control::netlink::error::errno;
 use control::netlink::rtnl::nums::*;
 use control::netlink::rtnl::{self, Delta, Host, LinkNow, NeighbourNow};
 use control::state::LinkStats;
-use fib::{Fib, Known, Neighbours, Route, RouteKind};
+use fib::{Fib, Known, Neighbours, Route, RouteKind, Then};
 use link::Layer;
 use wire::eth::MacAddr;
 
@@ -125,8 +125,17 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
         },
         Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
         Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
+        Delta::Rules { v4, rules } => fib.set_rules(*v4, rules.iter().map(|rule| to_rule(*v4, rule)).collect()),
         Delta::ChangeAddress(..) => {}
     }
+}
+
+fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
+    let then = match rule.verdict(v4).as_ref().and_then(to_fib) {
+        Some(route) => Then::Take(route),
+        None => Then::Ask(TableId(rule.table)),
+    };
+    fib::Rule { to: rule.prefix(), then }
 }
 
 fn to_fib(route: &rtnl::Route) -> Option<Route> {

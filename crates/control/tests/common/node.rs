@@ -47,7 +47,7 @@ impl Host for Obedient {
                 Delta::AddRoute { table, route, .. } => routes.push((table, route)),
                 Delta::AddAddress(link, address) => addresses.push((link, address.addr)),
                 Delta::RemoveAddress(link, address) => addresses.retain(|own| *own != (link, address.addr)),
-                Delta::ChangeAddress(..) => {}
+                Delta::ChangeAddress(..) | Delta::Rules { .. } => {}
             }
         }
     }

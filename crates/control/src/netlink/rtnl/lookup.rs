@@ -91,7 +91,8 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let own = src.or(itself).or(found.src).or_else(|| select_source(model, found.dev, found.via.unwrap_or(dst)));
     if v4 {
         // As long as rules are Linux's first ones, its local table is part of the main one.
-        let shown = flags & RTM_F_LOOKUP_TABLE != 0 && table != RT_TABLE_LOCAL;
+        let apart = table != RT_TABLE_LOCAL || model.has_other_rules(true);
+        let shown = flags & RTM_F_LOOKUP_TABLE != 0 && apart;
         let table = if shown { table } else { RT_TABLE_MAIN };
         reply.send(RTM_NEWROUTE, 0, |w| write_v4(w, table, found, dst, src, own));
     } else {

@@ -24,6 +24,7 @@ use base::{LinkId, TableId};
 use nums::*;
 
 pub use model::{Address, Delta, LOOPBACK, Link, Model};
+pub use rule::Rule;
 pub use table::{Key, Route, Table};
 
 /// What rtnetlink needs of the packets' side.
@@ -150,7 +151,16 @@ impl<H: Host> Protocol for Rtnl<H> {
             RTM_NEWNEIGH if inet => neigh::set(self, request, reply),
             RTM_DELNEIGH if inet => neigh::remove(self, request, reply),
             RTM_GETNEIGH if inet => neigh::get(self, request, reply),
-            RTM_NEWRULE | RTM_DELRULE if inet => Err(Error::unsupported("fatpath's rules do not change yet")),
+            RTM_GETNSID => {
+                // No namespace has a number here (`rtnl_net_fill`).
+                reply.send(RTM_NEWNSID, 0, |w| {
+                    w.fixed(&[AF_UNSPEC, 0, 0, 0]);
+                    w.put_u32(NETNSA_NSID, u32::MAX);
+                });
+                Ok(())
+            }
+            RTM_NEWRULE if inet => rule::add(&mut self.model, request, reply),
+            RTM_DELRULE if inet => rule::remove(&mut self.model, request, reply),
             _ => Err(unsupported(request.kind(), family)),
         };
         for delta in self.model.deltas() {
@@ -163,15 +173,15 @@ impl<H: Host> Protocol for Rtnl<H> {
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let family = request.payload().first().copied().unwrap_or_default();
         let begun = match (request.kind(), family) {
-            // The ports of bridges, and what they have learnt.
-            (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE) => {
+            // The ports of bridges, and what they have learnt; and namespaces that have numbers.
+            (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE) | (RTM_GETNSID, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }
             // A family that has nothing of its own gets what there is (Linux `rtnl_get_link`).
             (RTM_GETLINK, _) => link::dump(request, family),
             (RTM_GETADDR, _) => addr::dump(self, request, family),
             (RTM_GETROUTE, _) => route::dump(self, request, family),
-            (RTM_GETRULE, _) => rule::dump(request, family),
+            (RTM_GETRULE, _) => rule::dump(self, request, family),
             (RTM_GETNEIGH, _) => neigh::dump(self, request, family),
             (kind, _) => return Err(unsupported(kind, family)),
         };
@@ -203,6 +213,8 @@ fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
         Delta::AddRoute { table, route, .. } => of_route(RTM_NEWROUTE, 0, table, route),
         Delta::RemoveRoute { table, route } => of_route(RTM_DELROUTE, 0, table, route),
         Delta::ReplaceRoute { table, new, .. } => of_route(RTM_NEWROUTE, flag::REPLACE, table, new),
+        // Told as one rule, by who changed it.
+        Delta::Rules { .. } => {}
         Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {
             let group = if address.addr.addr().is_ipv4() { RTNLGRP_IPV4_IFADDR } else { RTNLGRP_IPV6_IFADDR };
             let kind = if matches!(delta, Delta::RemoveAddress(..)) { RTM_DELADDR } else { RTM_NEWADDR };
@@ -227,7 +239,6 @@ fn unsupported(kind: u16, family: u8) -> Error {
         36 | 40 | 44 => "queueing disciplines",
         64 => "neighbour tables",
         80 => "netconf",
-        88 => "namespaces",
         104 => "next hop objects",
         _ => return Error::said(errno::EOPNOTSUPP, format!("fatpath has nothing of rtnetlink type {kind}")),
     };

@@ -10,6 +10,7 @@ use base::{IfAddr, LinkId, Prefix, TableId};
 
 use super::LinkNow;
 use super::nums::*;
+use super::rule::Rule;
 use super::table::{Key, Route, Table};
 use crate::model::{Config, LinkConfig, LinkKind, RouteAction};
 
@@ -92,6 +93,13 @@ pub enum Delta {
     AddAddress(LinkId, Address),
     /// A link loses an address.
     RemoveAddress(LinkId, Address),
+    /// A family has other rules.
+    Rules {
+        /// Whether it is IPv4.
+        v4: bool,
+        /// All of them, in order.
+        rules: Vec<Rule>,
+    },
     /// Nothing of a link's address has changed that packets meet.
     ChangeAddress(LinkId, Address),
 }
@@ -100,7 +108,7 @@ pub enum Delta {
 type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 
 /// Links, addresses, routes.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Model {
     links: BTreeMap<u32, Link>,
     last_index: u32,
@@ -113,13 +121,36 @@ pub struct Model {
     changed: bool,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Family {
     tables: Tables,
     made: u64,
+    rules: Vec<Rule>,
+    /// For each rule the route by which it has packets dropped, if it does.
+    verdicts: Vec<Option<Route>>,
+}
+
+impl Default for Model {
+    /// A node without links.
+    fn default() -> Self {
+        Self {
+            links: BTreeMap::new(),
+            last_index: LOOPBACK,
+            v4: Family::new(true),
+            v6: Family::new(false),
+            generation: 0,
+            deltas: Vec::new(),
+            changed: false,
+        }
+    }
 }
 
 impl Family {
+    fn new(v4: bool) -> Self {
+        let rules = Rule::first(v4);
+        Self { tables: Tables::new(), made: 0, verdicts: vec![None; rules.len()], rules }
+    }
+
     fn key(&self, id: u32) -> Option<(u8, std::cmp::Reverse<u64>)> {
         let bucket = id as u8;
         let all = (bucket, std::cmp::Reverse(u64::MAX))..=(bucket, std::cmp::Reverse(0));
@@ -263,10 +294,33 @@ impl Model {
     /// The best route to `dst` that `fits`, in the order in which rules ask the tables, with the table's number.
     pub(super) fn lookup(&self, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
         let v4 = dst.is_ipv4();
-        let order: &[u32] =
-            if v4 { &[RT_TABLE_LOCAL, RT_TABLE_MAIN, RT_TABLE_DEFAULT] } else { &[RT_TABLE_LOCAL, RT_TABLE_MAIN] };
-        let mut found = order.iter().filter_map(|&id| Some((id, self.table(v4, id)?.lookup(dst, &fits)?)));
+        let family = self.family(v4);
+        let rules = family.rules.iter().zip(&family.verdicts);
+        let asked = rules.filter(|(rule, _)| rule.prefix().is_none_or(|to| to.contains(dst)));
+        let mut found = asked.filter_map(|(rule, verdict)| match verdict {
+            Some(route) => Some((0, route)),
+            None => Some((rule.table, family.get(rule.table)?.lookup(dst, &fits)?)),
+        });
         found.find(|(_, route)| route.kind != RTN_THROW)
+    }
+
+    /// A family's rules, in order.
+    pub(super) fn rules(&self, v4: bool) -> &[Rule] {
+        &self.family(v4).rules
+    }
+
+    /// Whether a family's rules are not those that Linux begins with.
+    pub(super) fn has_other_rules(&self, v4: bool) -> bool {
+        self.family(v4).rules != Rule::first(v4)
+    }
+
+    /// Exchanges a family's rules, and tells.
+    pub(super) fn set_rules(&mut self, v4: bool, rules: Vec<Rule>) {
+        self.deltas.push(Delta::Rules { v4, rules: rules.clone() });
+        let family = self.family_mut(v4);
+        family.verdicts = rules.iter().map(|rule| rule.verdict(v4)).collect();
+        family.rules = rules;
+        self.changed = true;
     }
 
     /// Adds a route, and tells.

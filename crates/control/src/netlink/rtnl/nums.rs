@@ -22,6 +22,9 @@ pub const RTM_GETNEIGH: u16 = 30;
 pub const RTM_NEWRULE: u16 = 32;
 pub const RTM_DELRULE: u16 = 33;
 pub const RTM_GETRULE: u16 = 34;
+pub const RTM_NEWNSID: u16 = 88;
+pub const RTM_GETNSID: u16 = 90;
+pub const NETNSA_NSID: u16 = 1;
 
 pub const RTNLGRP_LINK: u32 = 1;
 pub const RTNLGRP_NEIGH: u32 = 3;
@@ -155,10 +158,24 @@ pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 pub const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 
 pub const FRA_DST: u16 = 1;
+pub const FRA_SRC: u16 = 2;
+pub const FRA_IIFNAME: u16 = 3;
+pub const FRA_GOTO: u16 = 4;
 pub const FRA_PRIORITY: u16 = 6;
+pub const FRA_FWMARK: u16 = 10;
+pub const FRA_FLOW: u16 = 11;
+pub const FRA_TUN_ID: u16 = 12;
+pub const FRA_SUPPRESS_IFGROUP: u16 = 13;
 pub const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 pub const FRA_TABLE: u16 = 15;
+pub const FRA_FWMASK: u16 = 16;
+pub const FRA_OIFNAME: u16 = 17;
+pub const FRA_L3MDEV: u16 = 19;
+pub const FRA_UID_RANGE: u16 = 20;
 pub const FRA_PROTOCOL: u16 = 21;
+pub const FRA_IP_PROTO: u16 = 22;
+pub const FRA_SPORT_RANGE: u16 = 23;
+pub const FRA_DPORT_RANGE: u16 = 24;
 pub const FRA_MAX: usize = 26;
 pub const FR_ACT_TO_TBL: u8 = 1;
 

@@ -1,15 +1,207 @@
-//! `RTM_*RULE`: in which order tables are asked. It is the one that Linux begins with, and cannot be changed.
+//! `RTM_*RULE`: in which order tables are asked (`net/core/fib_rules.c`). A rule chooses by destination alone.
 
+use base::Prefix;
+
+use super::super::attr::{Attr, Kind, Policy, Strictness, parse, policy};
+use super::table::Route;
 use super::*;
 
 /// Length of `struct fib_rule_hdr`.
 const LEN: usize = 12;
 
-/// Priority and table of each rule, by family.
-const V4: [(u32, u32); 3] = [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN), (32767, RT_TABLE_DEFAULT)];
-const V6: [(u32, u32); 2] = [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN)];
+/// What a rule says: ask a table, or drop (`FR_ACT_*`).
+const FR_ACT_BLACKHOLE: u8 = 6;
+const FR_ACT_UNREACHABLE: u8 = 7;
+const FR_ACT_PROHIBIT: u8 = 8;
 
-pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
+/// Rules that a family may have.
+const MAX_RULES: usize = 1000;
+
+const POLICY: Policy<FRA_MAX> = policy(&[
+    (FRA_DST, Kind::Any),
+    (FRA_SRC, Kind::Any),
+    (FRA_IIFNAME, Kind::Str(15)),
+    (FRA_GOTO, Kind::Int(4)),
+    (FRA_PRIORITY, Kind::Int(4)),
+    (FRA_FWMARK, Kind::Int(4)),
+    (FRA_FLOW, Kind::Int(4)),
+    (FRA_TUN_ID, Kind::Int(8)),
+    (FRA_SUPPRESS_IFGROUP, Kind::Int(4)),
+    (FRA_SUPPRESS_PREFIXLEN, Kind::Int(4)),
+    (FRA_TABLE, Kind::Int(4)),
+    (FRA_FWMASK, Kind::Int(4)),
+    (FRA_OIFNAME, Kind::Str(15)),
+    (FRA_L3MDEV, Kind::Int(1)),
+    (FRA_UID_RANGE, Kind::Min(8)),
+    (FRA_PROTOCOL, Kind::Int(1)),
+    (FRA_IP_PROTO, Kind::Int(1)),
+    (FRA_SPORT_RANGE, Kind::Min(4)),
+    (FRA_DPORT_RANGE, Kind::Min(4)),
+]);
+
+/// What fatpath's rules do not choose by.
+const UNSUPPORTED: [(u16, &str); 13] = [
+    (FRA_SRC, "fatpath has no rules by source"),
+    (FRA_IIFNAME, "fatpath has no rules by link"),
+    (FRA_OIFNAME, "fatpath has no rules by link"),
+    (FRA_GOTO, "fatpath has no rules that go to others"),
+    (FRA_FWMARK, "fatpath has no rules by mark"),
+    (FRA_FWMASK, "fatpath has no rules by mark"),
+    (FRA_FLOW, "fatpath has no realms"),
+    (FRA_TUN_ID, "fatpath has no rules by tunnel"),
+    (FRA_L3MDEV, "fatpath has no VRFs yet"),
+    (FRA_UID_RANGE, "fatpath has no rules by user"),
+    (FRA_IP_PROTO, "fatpath has no rules by protocol"),
+    (FRA_SPORT_RANGE, "fatpath has no rules by port"),
+    (FRA_DPORT_RANGE, "fatpath has no rules by port"),
+];
+
+/// A rule.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Rule {
+    /// The smallest is asked first.
+    pub priority: u32,
+    /// The destinations that it is for, as they were written; all if `None`.
+    pub to: Option<(IpAddr, u8)>,
+    /// `FR_ACT_*`.
+    pub action: u8,
+    /// The table that is asked; 0 if none is.
+    pub table: u32,
+    /// Who made it: `RTPROT_*`.
+    pub protocol: u8,
+}
+
+impl Rule {
+    /// Those that Linux begins with.
+    pub(super) fn first(v4: bool) -> Vec<Self> {
+        let rule =
+            |(priority, table)| Self { priority, to: None, action: FR_ACT_TO_TBL, table, protocol: RTPROT_KERNEL };
+        let last = v4.then_some((32767, RT_TABLE_DEFAULT));
+        [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN)].into_iter().chain(last).map(rule).collect()
+    }
+
+    /// The destinations that it is for; all if `None`.
+    pub fn prefix(&self) -> Option<Prefix> {
+        self.to.and_then(|(addr, len)| Prefix::containing(addr, len).ok())
+    }
+
+    /// The route by which packets are dropped that it is for, if it has them dropped.
+    pub fn verdict(&self, v4: bool) -> Option<Route> {
+        let kind = match self.action {
+            FR_ACT_BLACKHOLE => RTN_BLACKHOLE,
+            FR_ACT_UNREACHABLE => RTN_UNREACHABLE,
+            FR_ACT_PROHIBIT => RTN_PROHIBIT,
+            _ => return None,
+        };
+        let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+        let (metric, scope, protocol, dev) = (0, RT_SCOPE_UNIVERSE, self.protocol, 0);
+        Some(Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false })
+    }
+}
+
+/// What a request says of a rule.
+struct Wanted {
+    v4: bool,
+    to: Option<(IpAddr, u8)>,
+    action: u8,
+    table: u32,
+    priority: Option<u32>,
+    protocol: Option<u8>,
+}
+
+impl Wanted {
+    fn of(request: &Request<'_>) -> Result<Self, Error> {
+        let (header, rest) = fixed::<LEN>(request)?;
+        let [family, dst_len, src_len, tos, table, _, _, action, flags @ ..] = *header;
+        let v4 = family == AF_INET;
+        let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
+        if src_len != 0 || tos != 0 || u32::from_ne_bytes(flags) != 0 {
+            return Err(Error::unsupported("fatpath has no rules by source or TOS, and none that are inverted"));
+        }
+        if let Some((attr, text)) = UNSUPPORTED.iter().find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
+            return Err(Error::unsupported(text).at(attr.offset));
+        }
+        let suppressing = [FRA_SUPPRESS_PREFIXLEN, FRA_SUPPRESS_IFGROUP];
+        if suppressing.iter().filter_map(|&kind| attrs.get(kind)).any(|attr| attr.u32() != u32::MAX) {
+            return Err(Error::unsupported("fatpath has no rules that suppress routes"));
+        }
+        let to = match attrs.get(FRA_DST) {
+            None if dst_len != 0 => return Err(Error::text(errno::EINVAL, "Invalid dst address")),
+            None => None,
+            Some(dst) => {
+                let addr = dst.ip(v4).ok_or_else(|| dst.refused("Invalid dst address"))?;
+                if Prefix::containing(addr, dst_len).is_err() {
+                    return Err(dst.refused("Invalid dst prefix length"));
+                }
+                Some((addr, dst_len)).filter(|_| dst_len > 0)
+            }
+        };
+        Ok(Self {
+            v4,
+            to,
+            action,
+            table: attrs.get(FRA_TABLE).map_or(table.into(), Attr::u32),
+            priority: attrs.get(FRA_PRIORITY).map(Attr::u32),
+            protocol: attrs.get(FRA_PROTOCOL).map(Attr::u8),
+        })
+    }
+}
+
+fn group(v4: bool) -> u32 {
+    if v4 { RTNLGRP_IPV4_RULE } else { RTNLGRP_IPV6_RULE }
+}
+
+/// Carries out an `RTM_NEWRULE` (Linux `fib_nl_newrule`).
+pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let wanted = Wanted::of(request)?;
+    let table = match (wanted.action, wanted.table) {
+        (FR_ACT_TO_TBL, 0) => return Err(Error::text(errno::EINVAL, "Invalid table")),
+        (FR_ACT_TO_TBL, table) => table,
+        (FR_ACT_BLACKHOLE | FR_ACT_UNREACHABLE | FR_ACT_PROHIBIT, _) => 0,
+        _ => return Err(Error::unsupported("fatpath's rules ask tables or drop")),
+    };
+    let mut rules = model.rules(wanted.v4).to_vec();
+    // In front of the second one, as long as numbers last (`fib_default_rule_pref`).
+    let default = || rules.get(1).map_or(0, |second| second.priority.saturating_sub(1));
+    let rule = Rule {
+        priority: wanted.priority.unwrap_or_else(default),
+        to: wanted.to,
+        action: wanted.action,
+        table,
+        protocol: wanted.protocol.unwrap_or_default(),
+    };
+    let same = |other: &Rule| Rule { protocol: rule.protocol, ..other.clone() } == rule;
+    if request.has(flag::EXCL) && rules.iter().any(same) {
+        return Err(Error::new(errno::EEXIST));
+    }
+    if rules.len() >= MAX_RULES {
+        return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_RULES} rules")));
+    }
+    let at = rules.partition_point(|other| other.priority <= rule.priority);
+    rules.insert(at, rule.clone());
+    model.set_rules(wanted.v4, rules);
+    reply.notify(group(wanted.v4), RTM_NEWRULE, 0, |w| write(w, wanted.v4, &rule));
+    Ok(())
+}
+
+/// Carries out an `RTM_DELRULE` (Linux `fib_nl_delrule`).
+pub(super) fn remove(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let wanted = Wanted::of(request)?;
+    let mut rules = model.rules(wanted.v4).to_vec();
+    let at = rules.iter().position(|rule| {
+        wanted.priority.is_none_or(|priority| priority == rule.priority)
+            && (wanted.action == 0 || wanted.action == rule.action)
+            && (wanted.table == 0 || wanted.table == rule.table)
+            && wanted.protocol.is_none_or(|protocol| protocol == rule.protocol)
+            && wanted.to.is_none_or(|to| rule.to == Some(to))
+    });
+    let gone = rules.remove(at.ok_or(Error::new(errno::ENOENT))?);
+    model.set_rules(wanted.v4, rules);
+    reply.notify(group(wanted.v4), RTM_DELRULE, 0, |w| write(w, wanted.v4, &gone));
+    Ok(())
+}
+
+pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
     if request.strict {
         let (header, rest) = fixed::<LEN>(request)
             .map_err(|_| Error::text(errno::EINVAL, "Invalid header for fib rule dump request"))?;
@@ -20,23 +212,31 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
             return Err(Error::text(errno::EINVAL, "Invalid data after header in fib rule dump request"));
         }
     }
-    let v4 = V4.iter().map(|rule| (AF_INET, *rule)).filter(move |_| family != AF_INET6);
-    let v6 = V6.iter().map(|rule| (AF_INET6, *rule)).filter(move |_| family != AF_INET);
-    let rules: Vec<_> = v4.chain(v6).enumerate().collect();
+    // They are few, so the dump is of one moment.
+    let families = [(true, family != AF_INET6), (false, family != AF_INET)].into_iter().filter(|(_, wanted)| *wanted);
+    let model = &rtnl.model;
+    let rules: Vec<_> =
+        families.flat_map(|(v4, _)| model.rules(v4).iter().map(move |rule| (v4, rule.clone()))).collect();
     let mut last = None;
     Ok(Box::new(move |_: &mut Rtnl<H>, part| {
-        let left = rules.iter().copied().skip(last.map_or(0, |last| last + 1));
-        Ok(write_each(part, &mut last, left, |part, _, (family, (priority, table))| {
-            part.message(RTM_NEWRULE, |w| {
-                w.fixed(&[family, 0, 0, 0, table as u8, 0, 0, FR_ACT_TO_TBL]);
-                w.fixed(&[0; 4]);
-                w.put_u32(FRA_TABLE, table);
-                w.put_u32(FRA_SUPPRESS_PREFIXLEN, u32::MAX);
-                w.put_u8(FRA_PROTOCOL, RTPROT_KERNEL);
-                if priority != 0 {
-                    w.put_u32(FRA_PRIORITY, priority);
-                }
-            })
-        }))
+        let left = rules.iter().enumerate().skip(last.map_or(0, |last| last + 1));
+        Ok(write_each(part, &mut last, left, |part, _, (v4, rule)| part.message(RTM_NEWRULE, |w| write(w, *v4, rule))))
     }))
+}
+
+/// A rule, as Linux's `fib_nl_fill_rule` writes it.
+fn write(w: &mut Writer, v4: bool, rule: &Rule) {
+    let family = if v4 { AF_INET } else { AF_INET6 };
+    let shown = if rule.table < 256 { rule.table as u8 } else { RT_TABLE_COMPAT as u8 };
+    w.fixed(&[family, rule.to.map_or(0, |(_, len)| len), 0, 0, shown, 0, 0, rule.action]);
+    w.fixed(&[0; 4]);
+    w.put_u32(FRA_TABLE, rule.table);
+    w.put_u32(FRA_SUPPRESS_PREFIXLEN, u32::MAX);
+    w.put_u8(FRA_PROTOCOL, rule.protocol);
+    if rule.priority != 0 {
+        w.put_u32(FRA_PRIORITY, rule.priority);
+    }
+    if let Some((addr, _)) = rule.to {
+        w.put_ip(FRA_DST, addr);
+    }
 }

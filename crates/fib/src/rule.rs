@@ -1,0 +1,81 @@
+//! Rules: which tables are asked for which destinations, in which order (`ip rule`).
+
+use std::net::IpAddr;
+
+use base::{Prefix, TableId};
+
+use crate::route::Route;
+
+/// One rule. They are asked in the order in which they stand.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Rule {
+    /// The destinations that it is for; all if `None`.
+    pub to: Option<Prefix>,
+    /// What it says.
+    pub then: Then,
+}
+
+/// What a rule says.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Then {
+    /// Ask that table.
+    Ask(TableId),
+    /// Take this route, as if a table had it.
+    Take(Route),
+}
+
+impl Rule {
+    /// One for all destinations.
+    pub const fn ask(table: TableId) -> Self {
+        Self { to: None, then: Then::Ask(table) }
+    }
+
+    /// Those that Linux begins with: numbers 0, 32766 and, for IPv4 alone, 32767.
+    pub fn first(v4: bool) -> Vec<Self> {
+        let last = v4.then_some(TableId::DEFAULT);
+        [TableId::LOCAL, TableId::MAIN].into_iter().chain(last).map(Self::ask).collect()
+    }
+
+    pub(crate) fn is_for(&self, dst: IpAddr) -> bool {
+        self.to.is_none_or(|to| to.contains(dst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Decision, Fib, RouteKind};
+    use base::{DropReason, LinkId};
+
+    #[test]
+    fn tables_are_asked_as_rules_say() {
+        let mut fib = Fib::default();
+        for (table, dev) in [(TableId::MAIN, 1), (TableId(100), 2)] {
+            let kind = RouteKind::Unicast { via: None, dev: LinkId(dev) };
+            fib.insert(table, Route { prefix: Prefix::ANY_V4, kind, metric: 0 }, false);
+        }
+        let asked = |fib: &Fib, dst: &str| match fib.decide(dst.parse().unwrap(), None) {
+            Decision::Forward { dev, .. } => Ok(dev.0),
+            Decision::Drop(reason) => Err(reason),
+            other => panic!("{other:?}"),
+        };
+        let [near, far] = ["10.0.0.1", "11.0.0.1"];
+        assert_eq!([near, far].map(|dst| asked(&fib, dst)), [Ok(1), Ok(1)]);
+        let some = Rule { to: Some("10.0.0.0/8".parse().unwrap()), ..Rule::ask(TableId(100)) };
+        let rules = |first: Rule| [vec![first], Rule::first(true)].concat();
+        fib.set_rules(true, rules(some));
+        assert_eq!([near, far].map(|dst| asked(&fib, dst)), [Ok(2), Ok(1)]);
+        let prohibit = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Prohibit, metric: 0 };
+        fib.set_rules(true, rules(Rule { to: None, then: Then::Take(prohibit) }));
+        assert_eq!(asked(&fib, far), Err(DropReason::RouteProhibit));
+        // What a table does not have, or throws, the next one is asked.
+        fib.set_rules(true, rules(Rule::ask(TableId(7))));
+        assert_eq!(asked(&fib, far), Ok(1));
+        let throw = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Throw, metric: 0 };
+        fib.insert(TableId(7), throw, false);
+        assert_eq!(asked(&fib, far), Ok(1));
+        assert!(fib.remove(TableId(7), &throw) && !fib.remove(TableId(7), &throw));
+        fib.set_rules(true, Vec::new());
+        assert_eq!(asked(&fib, far), Err(DropReason::NoRoute));
+    }
+}

@@ -1,0 +1,89 @@
+//! The system's own `ip`, word for word: the same commands under `fatpath exec` and on this host's kernel, and what they
+//! print, on either stream, and their exit codes are compared.
+
+use std::fs;
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+
+const NEEDS: &[Need] = &[Need::Namespaces];
+
+/// The commands, for a shell, about one Ethernet interface: eth0, number 2.
+const LINES: &str = include_str!("ip.lines");
+
+/// Runs each line of a file, and prints it, its output, what it says on standard error, and its exit code.
+const RUNNER: &str = r#"while IFS= read -r line; do
+    echo "\$ $line"
+    sh -c "$line" >"$1.out" 2>"$1.err" </dev/null
+    code=$?
+    cat "$1.out"
+    sed 's/^/! /' "$1.err"
+    echo "= $code"
+done <"$1"
+"#;
+
+/// A gateway on eth0.
+const ETH0: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("ip/prints_what_it_prints_of_linux", NEEDS, compare)]
+}
+
+/// A namespace with eth0, whose other end is in `far`.
+fn near(role: &str, far: &Netns) -> Outcome<Netns> {
+    let netns = Netns::new(role)?;
+    // Until now the namespace's first interface, lo, has been changed; ours never is.
+    netns.sh("ip addr flush dev lo; ip link set lo down")?;
+    let mac = "02:00:00:00:01:01";
+    let peer = format!("type veth peer name {role} netns {}", far.name());
+    netns.sh(&format!("ip link add eth0 address {mac} {peer}; ip link set eth0 addrgenmode none up"))?;
+    far.sh(&format!("ip link set {role} addrgenmode none up"))?;
+    netns.sh("until grep -q up /sys/class/net/eth0/operstate; do sleep 0.1; done")?;
+    Ok(netns)
+}
+
+fn compare() -> Outcome {
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
+    let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
+    fs::write(scratch.file("lines"), LINES)?;
+    fs::write(scratch.file("runner"), RUNNER)?;
+    let in_scratch =
+        |command: &mut Command| run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()));
+    let want = in_scratch(linux.command("sh").args(["./runner", "lines"]))?;
+    let mut exec = Command::new(fatpath());
+    let got = in_scratch(exec.args(["exec", "--instance", "ours", "--", "sh", "./runner", "lines"]))?;
+    let (want, got) = (blocks(&want), blocks(&got));
+    assert_eq!((want.len(), got.len()), (LINES.lines().count(), LINES.lines().count()), "lines that were run");
+    let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
+    let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
+    if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
+}
+
+/// What each line came to.
+fn blocks(text: &str) -> Vec<String> {
+    let mut blocks: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match blocks.last_mut().filter(|_| !line.starts_with("$ ")) {
+            None => blocks.push(line.to_owned()),
+            Some(block) => *block += &format!("\n{}", normal(line)),
+        }
+    }
+    blocks
+}
+
+/// A line without what makes a veth of an Ethernet interface: its other end. `ip -br` has columns, which that makes
+/// narrower. And lo, which is down in both, was up in one.
+fn normal(line: &str) -> String {
+    let mut line = line.replace("\"link_index\":2,", "").replace("mtu 65536 qdisc noqueue", "mtu 65536 qdisc noop");
+    line = line.replace("\"mtu\":65536,\"qdisc\":\"noqueue\"", "\"mtu\":65536,\"qdisc\":\"noop\"");
+    for (begin, ends) in [("eth0@if", [' ', ':']), (" link-netns ", [' ', '\n']), (",\"link_netnsid\":", [',', '}'])] {
+        while let Some(at) = line.find(begin) {
+            let rest = at + begin.len();
+            let end = line[rest..].find(ends).map_or(line.len(), |end| rest + end);
+            line.replace_range(at..end, if begin.starts_with("eth0") { "eth0" } else { "" });
+        }
+    }
+    if line.starts_with("eth0 ") { line.split_whitespace().collect::<Vec<_>>().join(" ") } else { line }
+}
