@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use control::request::MAX_REQUEST_LEN;
-use control::{Reply, Request};
+use control::{Reply, Request, Shown, What, stat_file};
 use rustix::fs::Mode;
 
 use super::Event;
@@ -144,6 +144,14 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
             Ok(Request::Load { file }) => match load(events, file.into()) {
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
+            },
+            Ok(Request::StatFile { name }) => match worker.show(What::Counters) {
+                Ok(Shown::Counters(counters)) => match stat_file::text(&name, &counters.counters) {
+                    Some(text) => Reply::StatFile { text },
+                    None => Reply::Error { message: format!("there is no file of counters named {name}") },
+                },
+                Ok(_) => Reply::Error { message: "the worker has shown something else".to_owned() },
+                Err(err) => Reply::Error { message: err.to_string() },
             },
             Ok(Request::Monitor) => return stream_events(stream, worker),
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),

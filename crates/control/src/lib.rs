@@ -14,6 +14,7 @@ pub mod model;
 pub mod netlink;
 pub mod reload;
 pub mod request;
+pub mod stat_file;
 pub mod state;
 mod text;
 pub mod xfrm;

@@ -29,6 +29,11 @@ pub enum Request {
         /// The file's absolute path, as the daemon finds it.
         file: String,
     },
+    /// Give a file of counters, as one of that name in `/proc/net` would be.
+    StatFile {
+        /// See [`stat_file`](crate::stat_file).
+        name: String,
+    },
     /// Tell what happens to SAs and policies.
     Monitor,
     /// Send a copy of each packet of a link, as pcapng.
@@ -84,6 +89,11 @@ pub enum Reply {
     Loaded {
         /// What runs now, in a few words.
         running: String,
+    },
+    /// To `stat-file`.
+    StatFile {
+        /// What is in it.
+        text: String,
     },
     /// To `monitor`: events follow, one JSON line each.
     Monitoring,

@@ -45,6 +45,10 @@ impl Returned for *mut libc::c_char {
     const FAILED: Self = std::ptr::null_mut();
 }
 
+impl Returned for *mut libc::FILE {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
 /// A result as the C library returns it.
 pub(crate) fn returned<T: Returned>(result: Result<T, Errno>) -> T {
     result.unwrap_or_else(|errno| {

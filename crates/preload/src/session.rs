@@ -50,13 +50,18 @@ fn address() -> Option<sockaddr_un> {
 
 /// The address of the gateway's socket for key managers, which is beside its netlink socket.
 pub(crate) fn ike_socket() -> Option<sockaddr_un> {
+    beside(b".ike")
+}
+
+/// The address of a socket with another ending than the gateway's netlink socket.
+pub(crate) fn beside(ending: &[u8]) -> Option<sockaddr_un> {
     let mut address = *gateway()?;
     let path = address.sun_path.map(|byte| byte as u8);
     let len = path.iter().position(|&byte| byte == 0)?;
     let stem = path.get(..len)?.strip_suffix(b".netlink")?.len();
     let end = address.sun_path.get_mut(stem..)?;
     end.fill(0);
-    end.iter_mut().zip(b".ike").for_each(|(to, &byte)| *to = byte as _);
+    end.iter_mut().zip(ending).for_each(|(to, &byte)| *to = byte as _);
     Some(address)
 }
 

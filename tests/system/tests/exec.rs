@@ -47,6 +47,13 @@ fn example() -> Outcome {
         netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
     }
     ends[0].2.sh(&ping_script("10.2.0.1".parse()?, &[56, 1400]))?;
+    // The counters are the gateway's, by file as by request.
+    for (read, counter) in [("nstat -asz", "IpForwDatagrams"), ("cat /proc/net/xfrm_stat", "XfrmInNoPols")] {
+        let said = run(&mut command(&scratch, &["exec", "--instance", "left", "--", "sh", "-c", read]))?;
+        let line = said.lines().find(|line| line.starts_with(counter)).ok_or_else(|| format!("{read}: {said}"))?;
+        let value = line.split_whitespace().nth(1).ok_or("a number")?;
+        assert_eq!(value == "0", counter == "XfrmInNoPols", "{line}");
+    }
     let states = run(&mut command(&scratch, &["ip", "--instance", "left", "-s", "xfrm", "state"]))?;
     assert_eq!(states.matches("mode tunnel").count(), 2, "{states}");
     assert!(!states.contains("0(bytes), 0(packets)"), "{states}");
