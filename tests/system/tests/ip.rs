@@ -1,11 +1,15 @@
 //! The system's own `ip`, word for word: the same commands under `fatpath exec` and on this host's kernel, and what they
 //! print, on either stream, and their exit codes are compared.
 
+use std::collections::HashSet;
 use std::fs;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, ping_script, run, trial};
+
+use crate::router;
 
 const NEEDS: &[Need] = &[Need::Namespaces];
 
@@ -27,7 +31,11 @@ done <"$1"
 const ETH0: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("ip/prints_what_it_prints_of_linux", NEEDS, compare)]
+    vec![
+        trial("ip/prints_what_it_prints_of_linux", NEEDS, compare),
+        trial("ip/a_hundred_thousand_routes_are_loaded_and_listed_while_others_change", NEEDS, many_routes),
+        trial("ip/a_storm_of_routes_costs_no_packet_of_others", &[Need::Namespaces, Need::Tun, Need::PING], storm),
+    ]
 }
 
 /// A namespace with eth0, whose other end is in `far`.
@@ -59,6 +67,65 @@ fn compare() -> Outcome {
     let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
     let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
     if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
+}
+
+/// `ip` on the gateway of that name.
+fn ip(scratch: &Scratch, instance: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(fatpath());
+    command.args(["ip", "--instance", instance]).args(words).env("FATPATH_RUNDIR", scratch.path());
+    command
+}
+
+/// A file of `verb` for each of `count` routes to `10.NET.x.y`.
+fn batch(scratch: &Scratch, verb: &str, net: u32, count: u32, rest: &str) -> Outcome<String> {
+    let line = |n: u32| format!("route {verb} 10.{}.{}.{}/32 {rest}\n", net + (n >> 16), (n >> 8) & 255, n & 255);
+    let file = scratch.file(&format!("{verb}-{net}"));
+    fs::write(&file, (0..count).map(line).collect::<String>())?;
+    Ok(file.display().to_string())
+}
+
+fn many_routes() -> Outcome {
+    const COUNT: u32 = 100_000;
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
+    linux.sh("ip addr add 10.1.0.1/24 dev eth0")?;
+    let _gateway = Gateway::start(&ours, &scratch, "ours", &format!("{ETH0}addresses = [\"10.1.0.1/24\"]\n"))?;
+    let routes = batch(&scratch, "add", 100, COUNT, "via 10.1.0.9 table 100")?;
+    let timed = |command: &mut Command| {
+        let start = Instant::now();
+        run(command).map(|_| start.elapsed())
+    };
+    let of_linux = timed(linux.command("ip").args(["-batch", &routes]))?;
+    let of_ours = timed(&mut ip(&scratch, "ours", &["-batch", &routes]))?;
+    println!("{COUNT} routes by ip -batch: Linux {of_linux:.1?}, fatpath {of_ours:.1?}");
+    let others = batch(&scratch, "add", 90, 20_000, "via 10.1.0.9 table 100")?;
+    let mut storm = Process::spawn(&mut ip(&scratch, "ours", &["-batch", &others]), &scratch)?;
+    for _ in 0..3 {
+        let listed = run(&mut ip(&scratch, "ours", &["route", "show", "table", "100"]))?;
+        let stable: HashSet<&str> = listed.lines().filter(|line| line.starts_with("10.10")).collect();
+        let lines = listed.lines().filter(|line| line.starts_with("10.10")).count();
+        assert_eq!((lines, stable.len()), (COUNT as usize, COUNT as usize), "lines, and different ones");
+    }
+    storm.wait(Duration::from_secs(60))?;
+    Ok(())
+}
+
+fn storm() -> Outcome {
+    let site = router::PlainSite::new(true)?;
+    let far = router::PlainSite::FAR;
+    site.a.sh(&ping_script(far.parse()?, &[56]))?;
+    let mut ping = site.a.command("ping");
+    ping.args(["-q", "-i", "0.002", "-c", "1500", "-W", "5", far]);
+    let mut pings = Process::spawn(&mut ping, &site.scratch)?;
+    let add = batch(&site.scratch, "add", 90, 10_000, "via 10.2.0.2")?;
+    let del = batch(&site.scratch, "del", 90, 10_000, "via 10.2.0.2")?;
+    for file in [&add, &del, &add, &del] {
+        run(&mut ip(&site.scratch, "plain", &["-batch", file]))?;
+    }
+    pings.wait(Duration::from_secs(60))?;
+    let said = pings.output();
+    assert!(said.contains("1500 packets transmitted, 1500 received"), "{said}");
+    Ok(())
 }
 
 /// What each line came to.
