@@ -178,6 +178,24 @@ fn a_dump_goes_on_where_it_ended_whatever_changes() {
     check(&node);
 }
 
+#[test]
+fn an_address_that_leads_to_two_peers_stays_until_both_are_gone() {
+    let mut node = node();
+    let mut session = session(true);
+    let request = |kind, peer: u8| {
+        request(kind, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[AF_INET, 32, 0, 0, 2, 0, 0, 0]);
+            w.put(IFA_LOCAL, &[10, 8, 0, 1]);
+            w.put(IFA_ADDRESS, &[10, 8, 0, peer]);
+        })
+    };
+    for (kind, peer, left) in [(RTM_NEWADDR, 2, 1), (RTM_NEWADDR, 3, 2), (RTM_DELADDR, 2, 1), (RTM_DELADDR, 3, 0)] {
+        answers(&mut session, &mut node, &request(kind, peer));
+        assert_eq!(node.host.addresses.len(), left, "{kind} {peer}");
+        check(&node);
+    }
+}
+
 /// A recorded request, with other bytes at some places, and perhaps an early end.
 type Mutated = (Index, Vec<(Index, u8)>, Option<Index>);
 

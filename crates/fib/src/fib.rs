@@ -123,11 +123,13 @@ impl Fib {
         there
     }
 
-    /// Notes that `dev` has an address, or has it no longer. The routes that this makes are the caller's to add.
+    /// Notes that `dev` has an address, or has it no longer: as often as it was noted, for it may lead to several peers. The
+    /// routes that this makes are the caller's to add.
     pub fn set_address(&mut self, dev: LinkId, addr: IfAddr, there: bool) {
-        self.addresses.retain(|own| *own != (dev, addr));
         if there {
             self.addresses.push((dev, addr));
+        } else if let Some(at) = self.addresses.iter().position(|own| *own == (dev, addr)) {
+            self.addresses.remove(at);
         }
         self.changed();
     }

@@ -46,7 +46,10 @@ impl Host for Obedient {
                 }
                 Delta::AddRoute { table, route, .. } => routes.push((table, route)),
                 Delta::AddAddress(link, address) => addresses.push((link, address.addr)),
-                Delta::RemoveAddress(link, address) => addresses.retain(|own| *own != (link, address.addr)),
+                Delta::RemoveAddress(link, address) => {
+                    let at = addresses.iter().position(|own| *own == (link, address.addr));
+                    addresses.remove(at.unwrap_or_else(|| panic!("{address:?} is not on link {}", link.0)));
+                }
                 Delta::ChangeAddress(..) | Delta::Rules { .. } => {}
             }
         }
