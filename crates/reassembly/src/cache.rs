@@ -146,16 +146,30 @@ impl Cache {
         (span, part): (&Span, Option<&Part>),
         how: How,
     ) -> Result<Added, Refused> {
+        let how = How { gathers_from: self.gathers_from(), ..how };
         let Self { queues, spare, .. } = self;
         let queue = &mut queues[id].queue;
         let before = queue.charged();
         let added = queue.add(mem, pkt, span, part, how, spare)?;
-        let growth = queue.charged() - before;
-        self.charge(id, growth);
+        let after = queue.charged();
+        self.release(id, before);
+        self.charge(id, after);
         if added == Added::Nearer {
             self.promote(id);
         }
         Ok(added)
+    }
+
+    /// From how many bytes on the beginning of a datagram is worth a large page: at once while there is plenty of memory,
+    /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
+    /// length; never if a page is much of what may be used at all.
+    fn gathers_from(&self) -> usize {
+        let plenty = self.limits.high_thresh / 4;
+        match () {
+            () if self.memory() + Memory::LARGE <= plenty => 0,
+            () if Memory::LARGE <= plenty => Memory::LARGE / 4,
+            () => usize::MAX,
+        }
     }
 
     /// Gives up datagrams until memory is below its limit, and hands each to `gone`.

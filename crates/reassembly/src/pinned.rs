@@ -58,15 +58,6 @@ impl Pinned {
         self.bytes += shells(pkt);
     }
 
-    /// Charges for a page that waits from now on instead of another, for which the datagram goes on being charged.
-    pub(crate) fn replace(&mut self, old: &Packet, new: &Packet) {
-        for buf in old.bufs() {
-            let (page, _) = buf.page();
-            self.latest.iter_mut().filter(|latest| **latest == Some(page)).for_each(|latest| *latest = None);
-        }
-        self.hold(self.claim(new));
-    }
-
     /// What packets pin at the least: themselves, and each page once.
     pub(crate) fn least<'p>(packets: impl Iterator<Item = &'p Packet>) -> usize {
         let (mut bytes, mut pages) = (0, Vec::new());

@@ -135,8 +135,14 @@ impl Queue {
         } else {
             pkt.pull(span.header_len);
         }
-        let before = self.charged();
         let how = how.to(mem, &pkt);
+        if let Some((0, last)) = &mut self.last
+            && last.end == offset
+        {
+            last.gather_for(mem, &pkt, how, &mut self.pinned);
+        }
+        // A page for all that is to come does not count against the fragment.
+        let before = self.charged();
         self.insert(mem, pkt, (offset, end), at_end, how, spare);
         let growth = self.charged() - before;
         self.fragments += 1;

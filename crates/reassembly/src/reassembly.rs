@@ -307,6 +307,7 @@ impl Reassembly {
             joins: asker.user.joins() && self.coalesce != Coalesce::Off,
             copies,
             spares: self.coalesce == Coalesce::Move,
+            gathers_from: usize::MAX,
         }
     }
 

@@ -10,6 +10,9 @@ const ROOM: usize = Memory::SMALL / 4;
 /// Pages of a run from which on those that follow are copied to a large one, so that slots suffice for all.
 const MANY: usize = 16;
 
+/// Room for a whole datagram.
+const ALL: usize = Memory::LARGE - Memory::HEADROOM;
+
 /// What happens to fragments as they come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
@@ -19,6 +22,8 @@ pub(crate) struct How {
     pub(crate) copies: bool,
     /// Those are that lie in the frames of a device which has few left.
     pub(crate) spares: bool,
+    /// Bytes from which on a datagram's beginning, if it is copied, is gathered in a large page.
+    pub(crate) gathers_from: usize,
 }
 
 impl How {
@@ -51,14 +56,10 @@ impl Run {
 
     /// Appends `pkt`.
     pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: How, pinned: &mut Pinned) {
-        if how.copies && self.gathers && pkt.len() > self.first.tailroom() {
-            self.gathers = false;
-            self.gather(mem, pinned);
-        }
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let pkt = match how {
             How { joins: true, copies: true, .. } if pkt.len() > last.tailroom() => {
-                let room = if self.more.len() < MANY { 0 } else { Memory::LARGE - Memory::HEADROOM };
+                let room = if self.more.len() < MANY { 0 } else { ALL };
                 copied(mem, pkt, room)
             }
             How { joins: true, .. } => return self.coalesce(mem, pkt, pinned),
@@ -69,11 +70,24 @@ impl Run {
         self.more.push(pkt);
     }
 
-    /// Has the first fragment, a copy, lie in a page that has room for all that may follow, in one piece.
-    fn gather(&mut self, mem: &Memory, pinned: &mut Pinned) {
-        if let Some(large) = copy(mem, &self.first, Memory::LARGE - Memory::HEADROOM) {
-            pinned.replace(&self.first, &large);
+    /// Has all that has come lie in a page that has room for whatever may follow, in one piece, if it is long enough and
+    /// `pkt` does not fit behind it. The run is all that its datagram holds.
+    pub(crate) fn gather_for(&mut self, mem: &Memory, pkt: &Packet, how: How, pinned: &mut Pinned) {
+        let last = self.more.last().unwrap_or(&self.first);
+        if !(self.gathers && how.copies) || self.end < how.gathers_from || pkt.len() <= last.tailroom() {
+            return;
+        }
+        self.gathers = false;
+        let len = self.packets().map(Packet::len).sum::<usize>() + pkt.len();
+        if len <= ALL
+            && let Some(mut large) = copy(mem, &self.first, ALL)
+        {
+            // There is room for each.
+            let more = std::mem::take(&mut self.more).into_iter();
+            self.more.extend(more.filter_map(|pkt| large.try_coalesce(mem, pkt).err()));
             self.first = large;
+            *pinned = Pinned::default();
+            self.packets().for_each(|pkt| pinned.keep(pkt));
         }
     }
 

@@ -120,7 +120,7 @@ mod tests {
     use crate::run::How;
 
     fn run(mem: &Memory, end: usize) -> Run {
-        let how = How { joins: true, copies: false, spares: false };
+        let how = How { joins: true, copies: false, spares: false, gathers_from: usize::MAX };
         Run::new(mem, Packet::new(mem, 0, 8).unwrap(), (0, end), how, &mut Pinned::default())
     }
 

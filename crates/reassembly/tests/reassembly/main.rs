@@ -15,11 +15,13 @@
 //! | header of the result, checksums, DF, largest fragment | `shapes`: `sums_add_up_…`, `df_is_set_…`; `users`: `the_largest_fragment_is_remembered` |
 //! | slots first, then children | `shapes`: `beyond_the_slots_there_are_children_…` |
 //! | pages that go home at once | `ring` |
+//! | pages that are gathered in one | `gathering` |
 //! | fragmentation, and again on the way | `fragmenting`, `refragmenting` |
 //! | tracking, 6LoWPAN | `users`: `ipv6_tracking_…`; `lowpan` |
 
 mod fairness;
 mod fragmenting;
+mod gathering;
 mod kernel_table;
 mod limits;
 mod lowpan;
