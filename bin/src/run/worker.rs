@@ -31,6 +31,9 @@ const TURNS: usize = 4;
 /// How long a link that failed stays unread before it is tried again.
 const RETRY_DOWN: Duration = Duration::from_secs(1);
 
+/// How long a device is left alone that takes no more and does not tell when it does.
+const RETRY_DEVICE: Duration = Duration::from_millis(1);
+
 /// A link with what the worker knows of it.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -43,6 +46,8 @@ pub(crate) struct Slot {
     pub(crate) down: Option<Down>,
     /// Whether it took no more, and epoll will tell when it does.
     full: bool,
+    /// When it is tried again, if it took no more and nothing will tell when it does.
+    retry_at: Option<Instant>,
 }
 
 /// That a link failed.
@@ -142,7 +147,7 @@ impl Worker {
             self.retry_links(now);
             self.serve_ike(now);
             self.send_all(now);
-            self.settle();
+            self.settle(now);
             self.deliver_captures();
             self.tell_events();
         }
@@ -155,8 +160,10 @@ impl Worker {
 
     /// How long nothing needs doing, as far as is known.
     fn limit(&self) -> Option<Duration> {
-        let down = self.slots.iter().flatten().filter_map(|slot| slot.down.as_ref().map(|down| down.retry_at));
-        let at = down.chain(self.path.poll_timeout()).min()?;
+        let slots = self.slots.iter().flatten();
+        let retries =
+            slots.flat_map(|slot| slot.down.as_ref().map(|down| down.retry_at).into_iter().chain(slot.retry_at));
+        let at = retries.chain(self.path.poll_timeout()).min()?;
         Some(at.since(self.clock.now()))
     }
 
@@ -301,7 +308,7 @@ impl Worker {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
-        self.slots[at] = Some(Slot { link, kind, admin_up: true, down: None, full: false });
+        self.slots[at] = Some(Slot { link, kind, admin_up: true, down: None, full: false, retry_at: None });
     }
 
     fn close(&mut self, now: Instant, id: LinkId) {
@@ -431,6 +438,10 @@ impl Worker {
             let Some(waiting) = path.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
             match slot.link.send(waiting) {
                 Ok(Sent::All) => return,
+                Ok(Sent::Busy) if slot.link.room_fds().is_empty() => {
+                    slot.retry_at = Some(now + RETRY_DEVICE);
+                    return;
+                }
                 Ok(Sent::Busy) => {
                     slot.full = true;
                     poller.want_room(id, &*slot.link, true);
@@ -442,13 +453,13 @@ impl Worker {
         }
     }
 
-    /// Has each link take back what came home from packets, and notes which have yet to send something.
-    fn settle(&mut self) {
-        for (at, slot) in self.slots.iter_mut().enumerate() {
-            let Some(slot) = slot.as_mut().filter(|slot| slot.down.is_none()) else { continue };
-            if slot.link.settle(&self.mem) && !slot.full {
-                slot.full = true;
-                self.poller.want_room(LinkId(at as u32), &*slot.link, true);
+    /// Has each link take back what came home from packets, and notes which are to be asked again. Every turn tries again
+    /// to send what a link that is not full did not take; what is noted is when there is to be one.
+    fn settle(&mut self, now: Instant) {
+        for slot in self.slots.iter_mut().flatten() {
+            slot.retry_at = slot.retry_at.filter(|&at| at > now && slot.admin_up && slot.down.is_none());
+            if slot.down.is_none() && slot.link.settle(&self.mem) && slot.admin_up {
+                slot.retry_at.get_or_insert(now + RETRY_DEVICE);
             }
         }
     }

@@ -50,8 +50,8 @@ pub trait Link: fmt::Debug + Send {
     /// Gives the device back what came home from packets, and enters in the ledger what it had to copy. To be called once
     /// after packets have been dropped or sent, also if the link has nothing to receive: a ring that ran dry brings nothing.
     ///
-    /// Returns whether the device has yet to take some of what was sent: then it is to be called again once the link is
-    /// writable.
+    /// Returns whether the device has yet to be told again of some of what was sent: then it is to be called again after a
+    /// while, of which nothing tells.
     fn settle(&mut self, _mem: &Memory) -> bool {
         false
     }
@@ -59,7 +59,7 @@ pub trait Link: fmt::Debug + Send {
     /// Each descriptor to wait for: readable when there is something to receive. None for a link in memory.
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// Those of them that become writable again after [`Sent::Busy`].
+    /// Those of them that become writable again after [`Sent::Busy`]. None: nothing tells, and it is to be tried again.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.poll_fds()
     }

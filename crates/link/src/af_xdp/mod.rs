@@ -198,9 +198,28 @@ impl XdpLink {
         failed(&self.name, call, err)
     }
 
+    /// Has the kernel send what is in the ring.
+    fn flush(&mut self) -> io::Result<()> {
+        match self.queues[0].xsk.flush() {
+            // A driver that reads our frames is busy for other reasons.
+            Ok(dropped) if !self.zero_copy => (0..dropped).for_each(|_| self.stats.tx_drop(DropReason::TxError)),
+            Ok(_) => {}
+            Err(err) => {
+                self.down |= is_down(&err);
+                return Err(err);
+            }
+        }
+        Ok(())
+    }
+
     fn longest_frame(&self) -> usize {
         self.mtu + FRAMING
     }
+}
+
+/// Whether an error says that the interface is down or gone.
+fn is_down(err: &io::Error) -> bool {
+    matches!(errno(err), libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF)
 }
 
 /// A socket that is told of the interface's end, and receives nothing.
@@ -249,6 +268,9 @@ fn mtu_of(interface: &Interface, shape: Shape, wanted: Option<u16>) -> Result<us
 impl Batches for XdpLink {
     /// As many as there is room for.
     fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
+        if self.down {
+            return Err(io::Error::from_raw_os_error(libc::ENETDOWN));
+        }
         let longest = self.longest_frame();
         let xsk = &mut self.queues[0].xsk;
         xsk.complete();
@@ -271,8 +293,8 @@ impl Batches for XdpLink {
             }
         });
         let _all = pushed.all(|pushed| pushed);
-        let flushed = xsk.flush();
-        // What is in the ring is sent sooner or later, whatever the kernel says now; it says so again.
+        let flushed = self.flush();
+        // What is in the ring is sent sooner or later, whatever the kernel says now; nothing is added when it is down.
         match (count, packets.first()) {
             (0, Some(first)) if frame_len(first) > longest => Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
             (0, _) => Err(flushed.err().unwrap_or_else(|| io::Error::from_raw_os_error(libc::EAGAIN))),
@@ -285,7 +307,7 @@ impl Batches for XdpLink {
         let reason = match errno(err) {
             libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
             libc::EMSGSIZE => DropReason::PacketTooBig,
-            libc::ENETDOWN | libc::ENXIO | libc::ENODEV | libc::EBADF => return Err(self.went_down("sendto", err)),
+            _ if is_down(err) => return Err(self.went_down("sendto", err)),
             _ => DropReason::TxError,
         };
         self.stats.tx_drop(reason);
@@ -364,14 +386,13 @@ impl Link for XdpLink {
             queue.dry = dry;
         }
         // Whether it can be sent is found out when more is.
-        let first = &mut self.queues[0].xsk;
-        if first.has_unsent() {
-            let _ = first.flush();
+        if !self.down && self.queues[0].xsk.has_unsent() {
+            let _ = self.flush();
         }
         if self.copied != Copied::default() {
             mem.copies().add_all(CopyReason::DeviceFrame, std::mem::take(&mut self.copied));
         }
-        self.queues[0].xsk.has_unsent()
+        !self.down && self.queues[0].xsk.is_stuck()
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -379,9 +400,9 @@ impl Link for XdpLink {
         sockets.chain([self.watch.as_fd()]).collect()
     }
 
-    /// The socket that sends. The others are never full.
+    /// None: a socket is writable when its ring is half empty, whether or not its frames are home or the device has room.
     fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.queues[0].xsk.fd()]
+        Vec::new()
     }
 
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {

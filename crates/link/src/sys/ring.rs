@@ -9,7 +9,7 @@ use std::marker::PhantomData;
 use std::num::NonZeroU32;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::{io, ptr};
 
 use packet::Backing;
@@ -193,8 +193,10 @@ impl<T: Slot> Producer<T> {
         self.ring.index(self.ring.producer).store(self.next, Ordering::Release);
     }
 
-    /// Whether the kernel wants to be told when something is there (`XDP_RING_NEED_WAKEUP`).
+    /// Whether the kernel wants to be told when something is there (`XDP_RING_NEED_WAKEUP`). It says so before it looks a
+    /// last time: either it sees what was published before this, or this sees that it says so.
     pub(crate) fn wants_wakeup(&self) -> bool {
+        fence(Ordering::SeqCst);
         self.ring.index(self.ring.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }
 }

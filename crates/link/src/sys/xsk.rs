@@ -66,6 +66,9 @@ impl XdpStats {
     }
 }
 
+/// Packets that one call copies at most (`TX_BATCH_SIZE`).
+const TX_BATCH: u32 = 32;
+
 /// A bound socket. Its fields are dropped in their order.
 #[derive(Debug)]
 pub(crate) struct Xsk {
@@ -136,9 +139,10 @@ impl Xsk {
         let fill = &mut self.fill;
         if self.frames.lend_home(|addr| fill.push(addr)) {
             self.fill.publish();
-            if self.fill.wants_wakeup() {
-                self.wake_for_rx();
-            }
+        }
+        // Also of those that it was lent before: it may have run dry since.
+        if self.fill.waiting() > 0 && self.fill.wants_wakeup() {
+            self.wake_for_rx();
         }
         self.frames.receivable() > 0
     }
@@ -162,26 +166,15 @@ impl Xsk {
         self.frames.fill(len, pieces, free as usize, |desc| assert!(tx.push(desc), "a slot that was free is taken"))
     }
 
-    /// Shows the kernel what is to be sent, and has it begin. What it does not take now stays in the ring.
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        self.tx.publish();
-        let mut before = u32::MAX;
-        loop {
-            let waiting = self.tx.waiting();
-            // A call copies a few frames, and says so if there are more, or that the device lost one. One after which as
-            // many are left finds no room.
-            if waiting == 0 || waiting >= before || !self.tx.wants_wakeup() {
-                break;
-            }
-            before = waiting;
-            match self.wake_for_tx() {
-                Ok(()) => break,
-                Err(err) if matches!(errno(&err), libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR) => {}
-                Err(err) => return Err(err),
-            }
-        }
+    /// Shows the kernel what is to be sent, and has it begin. What it does not take now stays in the ring. Tells how many
+    /// packets it said that the device dropped.
+    pub(crate) fn flush(&mut self) -> io::Result<u32> {
+        let Self { tx, socket, .. } = self;
+        tx.publish();
+        let waiting = tx.waiting();
+        let dropped = kick(waiting, || tx.waiting() > 0 && tx.wants_wakeup(), || wake_for_tx(socket))?;
         self.complete();
-        Ok(())
+        Ok(dropped)
     }
 
     /// Takes back the frames that were sent.
@@ -195,6 +188,11 @@ impl Xsk {
     /// Whether something is to be sent that the kernel has not taken yet.
     pub(crate) fn has_unsent(&mut self) -> bool {
         self.tx.waiting() > 0
+    }
+
+    /// Whether some of that stays where it is until the kernel is told of it again.
+    pub(crate) fn is_stuck(&mut self) -> bool {
+        self.has_unsent() && self.tx.wants_wakeup()
     }
 
     /// Frames to receive into that packets hold.
@@ -231,19 +229,38 @@ impl Xsk {
         self.socket.as_fd()
     }
 
-    fn wake_for_tx(&self) -> io::Result<()> {
-        let fd = self.socket.as_raw_fd();
-        // SAFETY: no bytes and no address.
-        let sent = unsafe { libc::sendto(fd, ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
-        check(sent as i32).map(drop)
-    }
-
     /// What this says is said of the interface by others too.
     fn wake_for_rx(&self) {
         let (fd, nowhere) = (self.socket.as_raw_fd(), ptr::null_mut());
         // SAFETY: room for no bytes and for no address.
         unsafe { libc::recvfrom(fd, nowhere, 0, libc::MSG_DONTWAIT, ptr::null_mut(), ptr::null_mut()) };
     }
+}
+
+fn wake_for_tx(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no bytes and no address.
+    let sent = unsafe { libc::sendto(socket.as_raw_fd(), ptr::null(), 0, libc::MSG_DONTWAIT, ptr::null(), 0) };
+    check(sent as i32).map(drop)
+}
+
+/// Calls `wake` until all of the `waiting` packets are taken, as far as they are, or nothing is `wanted` any more. Tells how
+/// many the device dropped.
+///
+/// A call takes no more than [`TX_BATCH`] and says `EAGAIN` if there are others, or if the device has no room. Which of both
+/// cannot be told: kernels before 6.17 do not show then what they have taken. `EBUSY` is a packet that was dropped.
+fn kick(waiting: u32, mut wanted: impl FnMut() -> bool, mut wake: impl FnMut() -> io::Result<()>) -> io::Result<u32> {
+    let (mut calls, mut dropped) = (waiting.div_ceil(TX_BATCH), 0);
+    while calls > 0 && wanted() {
+        match wake() {
+            Ok(()) => break,
+            Err(err) => match errno(&err) {
+                libc::EBUSY if dropped < waiting => dropped += 1,
+                libc::EAGAIN | libc::EBUSY | libc::ENOBUFS | libc::EINTR => calls -= 1,
+                _ => return Err(err),
+            },
+        }
+    }
+    Ok(dropped)
 }
 
 /// `struct xdp_umem_reg`, up to its flags.
@@ -264,4 +281,87 @@ fn parts(fd: BorrowedFd<'_>) -> io::Result<[Parts; 4]> {
     let mut numbers = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_ne_bytes(*bytes));
     let mut next = || numbers.next().unwrap_or(u64::MAX);
     Ok(std::array::from_fn(|_| Parts { producer: next(), consumer: next(), slots: next(), flags: next() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel before 6.17 with `waiting` packets to copy, into a device with room for `room`, that drops the `lost` first.
+    struct Old {
+        waiting: u32,
+        room: u32,
+        lost: u32,
+        calls: u32,
+    }
+
+    impl Old {
+        fn wake(&mut self) -> io::Result<()> {
+            self.calls += 1;
+            for _ in 0..TX_BATCH {
+                let error = match (self.waiting, self.lost, self.room) {
+                    (0, ..) => return Ok(()),
+                    (_, 0, 0) => libc::EAGAIN,
+                    (_, 0, _) => 0,
+                    _ => libc::EBUSY,
+                };
+                match error {
+                    0 => self.room -= 1,
+                    libc::EBUSY => self.lost -= 1,
+                    error => return Err(io::Error::from_raw_os_error(error)),
+                }
+                self.waiting -= 1;
+                if error == libc::EBUSY {
+                    return Err(io::Error::from_raw_os_error(error));
+                }
+            }
+            match self.waiting {
+                0 => Ok(()),
+                _ => Err(io::Error::from_raw_os_error(libc::EAGAIN)),
+            }
+        }
+    }
+
+    #[test]
+    fn all_is_taken_though_the_kernel_does_not_show_it_and_a_full_device_is_not_asked_for_ever() {
+        // Waiting, room and lost; left and calls.
+        let cases = [
+            (1, 256, 0, (0, 1)),
+            (32, 256, 0, (0, 1)),
+            (33, 256, 0, (0, 2)),
+            (256, 256, 0, (0, 8)),
+            (256, 0, 0, (256, 8)),
+            (256, 100, 0, (156, 8)),
+            (256, 256, 10, (0, 18)),
+            (10, 256, 10, (0, 11)),
+        ];
+        for (waiting, room, lost, (left, calls)) in cases {
+            let mut kernel = Old { waiting, room, lost, calls: 0 };
+            let dropped = kick(waiting, || true, || kernel.wake()).unwrap();
+            assert_eq!((dropped, kernel.waiting), (lost, left), "{waiting} {room} {lost}");
+            assert_eq!(kernel.calls, calls, "{waiting} {room} {lost}");
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_wants_nothing_is_left_alone_and_one_that_fails_says_why() {
+        assert_eq!(kick(9, || false, || panic!("it takes them by itself")).unwrap(), 0);
+        let mut calls = 0;
+        let err = kick(
+            99,
+            || true,
+            || {
+                calls += 1;
+                Err(io::Error::from_raw_os_error(libc::ENETDOWN))
+            },
+        );
+        assert_eq!((err.unwrap_err().raw_os_error(), calls), (Some(libc::ENETDOWN), 1));
+        // A device that is busy for another reason than a packet that it dropped.
+        calls = 0;
+        let busy = || {
+            calls += 1;
+            Err(io::Error::from_raw_os_error(libc::EBUSY))
+        };
+        assert_eq!((kick(40, || true, busy).unwrap(), calls), (40, 42));
+    }
 }

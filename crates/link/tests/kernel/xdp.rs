@@ -42,6 +42,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("xdp/a_full_ring_says_busy_and_loses_nothing", NEEDS, busy),
         trial("xdp/an_interface_that_is_down_says_so_and_comes_back", NEEDS, down),
         trial("xdp/an_interface_that_is_down_when_it_is_opened_is_a_link_that_is_down", NEEDS, down_from_the_start),
+        trial("xdp/what_is_sent_when_the_interface_is_known_to_be_down_stays", NEEDS, sent_while_down),
+        trial("xdp/what_is_lost_for_want_of_another_end_is_counted", NEEDS, no_carrier),
         trial("xdp/an_interface_that_is_gone_says_so", NEEDS, gone),
         trial("xdp/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
         trial("xdp/what_cannot_be_opened_is_an_error_that_says_so", NEEDS, refused),
@@ -386,6 +388,44 @@ fn down_from_the_start() -> Outcome {
         assert_eq!(receive(&mut *link, &mem, 1)?[0].to_vec(), bytes(1, 100));
         send(&mut *link, vec![frame(&mem, 2, 100)])?;
         assert_eq!(receive(&mut *host, &mem, 1)?[0].to_vec(), bytes(2, 100));
+    }
+    Ok(())
+}
+
+fn sent_while_down() -> Outcome {
+    let cable = cable(1500)?;
+    let mem = Memory::heap();
+    let mut link = xdp(&cable.us, "eth0", 256, XdpMode::Auto)?;
+    cable.us.sh("ip link set eth0 down")?;
+    // That it is down is said by the first call, when its frames are in the ring already.
+    send(&mut *link, vec![frame(&mem, 1, 100)])?;
+    assert!(!link.settle(&mem), "it is not tried again until it is up");
+    let mut burst = vec![frame(&mem, 2, 100)];
+    let err = link.send(&mut burst).expect_err("the interface is down");
+    assert_eq!((err.to_string().as_str(), burst.len()), ("eth0: SIOCGIFFLAGS: Network is down", 1));
+    assert_eq!((link.stats().tx_packets, link.stats().tx_dropped), (1, 0));
+    Ok(())
+}
+
+fn no_carrier() -> Outcome {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let cable = cable(1500)?;
+        let mem = Memory::heap();
+        let mut link = xdp(&cable.us, "eth0", 256, mode)?;
+        cable.host.sh("ip link set host down")?;
+        // More than there are frames, so that they have to come home.
+        for burst in 0..5 {
+            send(&mut *link, (0..100).map(|number| frame(&mem, burst * 100 + number, 100)).collect())?;
+            assert!(!link.settle(&mem), "nothing is left to be sent");
+        }
+        assert_eq!((link.stats().tx_dropped, link.stats().dropped_for(DropReason::TxError)), (500, 500), "{mode:?}");
+        cable.host.sh("ip link set host up")?;
+        let carrier = || cable.us.sh("cat /sys/class/net/eth0/carrier").is_ok_and(|carrier| carrier.trim() == "1");
+        wait_until("the other end is there again", PATIENCE, carrier)?;
+        let mut host = at_the_host(&cable)?;
+        send(&mut *link, vec![frame(&mem, 7, 100)])?;
+        assert_eq!(receive(&mut *host, &mem, 1)?[0].to_vec(), bytes(7, 100));
+        assert_eq!(link.stats().tx_dropped, 500);
     }
     Ok(())
 }
