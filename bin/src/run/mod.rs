@@ -63,7 +63,8 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
 
     let (node, mut plan) = Node::default().plan(config)?;
     let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
-    ike.open_for(&mut plan)?;
+    let file = ike.open_for(&mut plan)?;
+    ike.keep(file);
     let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
     let shared = Shared::new(&worker.handle);
@@ -158,12 +159,19 @@ struct IkePlace {
 }
 
 impl IkePlace {
-    fn open_for(&mut self, plan: &mut Plan) -> Result<(), CliError> {
-        if self.file.is_none() && !plan.ike.is_empty() {
-            let (socket, file) = IkeSocket::open(&self.path)?;
-            (plan.ike_socket, self.file) = (Some(socket), Some(file));
+    /// Opens the socket that `plan` takes along, if it is the first that needs one. Its file goes with what is returned,
+    /// unless it is [kept](Self::keep).
+    fn open_for(&self, plan: &mut Plan) -> Result<Option<IkeFile>, CliError> {
+        if self.file.is_some() || plan.ike.is_empty() {
+            return Ok(None);
         }
-        Ok(())
+        let (socket, file) = IkeSocket::open(&self.path)?;
+        plan.ike_socket = Some(socket);
+        Ok(Some(file))
+    }
+
+    fn keep(&mut self, file: Option<IkeFile>) {
+        self.file = file.or_else(|| self.file.take());
     }
 }
 
@@ -183,8 +191,9 @@ impl Daemon {
         let mut protocols = shared.lock();
         self.node.follow(&protocols.rtnl.model);
         let (node, mut plan) = self.node.plan(config).map_err(|err| named(err.message))?;
-        self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
+        let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
         self.worker.apply(plan).map_err(named)?;
+        self.ike.keep(ike);
         (self.node, self.file) = (node, Some(file));
         self.tell_netlink(&mut protocols)
     }

@@ -270,7 +270,7 @@ impl Worker {
         if let Some(fib) = plan.fib {
             self.path.fib.replace(fib);
         }
-        plan.ipsec.apply(&mut self.path.ipsec);
+        plan.ipsec.apply(&mut self.path.ipsec, &mut self.sadb.of_file);
         if let Some(crypto) = plan.crypto {
             self.path.ipsec.set_crypto(crypto);
         }

@@ -1,8 +1,10 @@
 //! From one configuration to the next: what changes of SAs and policies, in the terms of the `ipsec` crate.
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use base::Prefix;
+use base::{Prefix, SaId};
 use control::Change;
 use control::model::{self, Config, PolicyDefault, XfrmOptions};
 use ipsec::{
@@ -59,46 +61,98 @@ impl Steps {
         Ok(Self(steps))
     }
 
-    /// Takes the steps.
-    ///
-    /// # Panics
-    /// If `ipsec` is not what the steps begin at.
-    pub(crate) fn apply(self, ipsec: &mut Ipsec) {
+    /// Takes the steps. What programs have made of SAs and policies meanwhile is left alone, unless the file newly has one
+    /// of that name.
+    pub(crate) fn apply(self, ipsec: &mut Ipsec, of_file: &mut OfFile) {
         for step in self.0 {
-            if let Err(err) = step.take(ipsec) {
-                panic!("a step that was found to be right: {err}");
+            if let Err(err) = step.take(ipsec, of_file) {
+                // The file was found to be right. What programs have added leaves no place for it.
+                tracing::error!("an SA or a policy of the file cannot be had: {err}");
             }
         }
+        of_file.sas.retain(|&id| ipsec.sa(id).is_some());
     }
 }
 
+/// Which of a node's SAs and policies are the file's, and not some program's.
+#[derive(Debug, Default)]
+pub(crate) struct OfFile {
+    sas: HashSet<SaId>,
+    policies: HashSet<PolicyKey>,
+    /// The SAs of which the file has said something else since somebody [asked](Self::take_changed).
+    changed: HashSet<SaId>,
+}
+
+impl OfFile {
+    #[cfg(test)]
+    fn has_sa(&self, id: SaId) -> bool {
+        self.sas.contains(&id)
+    }
+
+    pub(crate) fn has_policy(&self, key: &PolicyKey) -> bool {
+        self.policies.contains(key)
+    }
+
+    /// Notes that a program has said what that policy is, or taken it away.
+    pub(crate) fn forget_policy(&mut self, key: &PolicyKey) {
+        self.policies.remove(key);
+    }
+
+    /// The SAs of which the file has said something else since this was asked last.
+    pub(crate) fn take_changed(&mut self) -> HashSet<SaId> {
+        std::mem::take(&mut self.changed)
+    }
+}
+
+/// The SA of that destination, SPI and mark.
+pub(super) fn live(ipsec: &Ipsec, dst: IpAddr, spi: Spi, mark: Mark) -> Option<SaId> {
+    let bits = |mark: Mark| (mark.value & mark.mask, mark.mask);
+    let id = ipsec.sad().by_spi(dst, spi, mark.value & mark.mask)?;
+    ipsec.sa(id).filter(|sa| bits(sa.mark()) == bits(mark)).map(ipsec::Sa::id)
+}
+
 impl Step {
-    fn take(self, ipsec: &mut Ipsec) -> Result<(), ConfigError> {
+    fn take(self, ipsec: &mut Ipsec, of_file: &mut OfFile) -> Result<(), ConfigError> {
         match self {
             Self::RemoveSa(SaConfig { dst, spi, mark, .. }) => {
-                // It may have expired.
-                drop(ipsec.remove_sa(dst, spi, mark.value));
-                Ok(())
-            }
-            Self::AddSa(config, mask) => match ipsec.add_sa(&config, mask) {
-                // A program has added it meanwhile, or has asked for its SPI. What the file says holds.
-                Err(ConfigError::Exists) => {
-                    drop(ipsec.remove_sa(config.dst, config.spi, config.mark.value & config.mark.mask));
-                    ipsec.add_sa(&config, mask).map(drop)
+                // It may have expired, or be another one by now.
+                if live(ipsec, dst, spi, mark).is_some_and(|id| of_file.sas.remove(&id)) {
+                    drop(ipsec.remove_sa(dst, spi, mark.value & mark.mask));
                 }
-                added => added.map(drop),
-            },
-            Self::UpdateSa(config) => match ipsec.replace_sa(&config) {
-                // It has expired, and does not come back under its old key.
-                Err(ConfigError::NotFound) => Ok(()),
-                replaced => replaced.map(drop),
-            },
-            Self::RemovePolicy(key) => {
-                drop(ipsec.remove_policy(&key));
                 Ok(())
             }
-            // A program may have added it meanwhile.
-            Self::AddPolicy(config) => ipsec.update_policy(config),
+            Self::AddSa(config, mask) => {
+                // Programs may have added it meanwhile, or asked for its SPI.
+                let id = loop {
+                    match ipsec.add_sa(&config, mask) {
+                        Err(ConfigError::Exists)
+                            if ipsec
+                                .remove_sa(config.dst, config.spi, config.mark.value & config.mark.mask)
+                                .is_some() => {}
+                        added => break added?,
+                    }
+                };
+                of_file.sas.insert(id);
+                of_file.changed.insert(id);
+                Ok(())
+            }
+            Self::UpdateSa(config) => {
+                let id = live(ipsec, config.dst, config.spi, config.mark).filter(|id| of_file.sas.contains(id));
+                // If it has expired it does not come back under its old key.
+                let Some(id) = id else { return Ok(()) };
+                of_file.changed.insert(id);
+                ipsec.replace_sa(&config).map(drop)
+            }
+            Self::RemovePolicy(key) => {
+                if of_file.policies.remove(&key) {
+                    drop(ipsec.remove_policy(&key));
+                }
+                Ok(())
+            }
+            Self::AddPolicy(config) => {
+                of_file.policies.insert(config.key());
+                ipsec.update_policy(config)
+            }
             Self::SetOptions(default, options) => {
                 set_options(ipsec, default, options);
                 Ok(())
@@ -334,6 +388,17 @@ mod tests {
 
     /// Becomes `new` from `old`, as the daemon does.
     fn change(ipsec: &mut Ipsec, old: &Config, new: &Config) -> Result<usize, CliError> {
+        let sas = ipsec.sad().iter().map(ipsec::Sa::id).collect();
+        let policies = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
+        change_of((ipsec, &mut OfFile { sas, policies, ..OfFile::default() }), old, new)
+    }
+
+    /// As [`change`], where some are not the file's.
+    fn change_of(
+        (ipsec, of_file): (&mut Ipsec, &mut OfFile),
+        old: &Config,
+        new: &Config,
+    ) -> Result<usize, CliError> {
         let mut mask = 0;
         let random = || {
             mask += 1 << 40;
@@ -341,7 +406,7 @@ mod tests {
         };
         let steps = Steps::between(old, new, &Change::between(old, new), random)?;
         let n = steps.0.len();
-        steps.apply(ipsec);
+        steps.apply(ipsec, of_file);
         Ok(n)
     }
 
@@ -389,6 +454,34 @@ mod tests {
         assert_eq!(selector.sport, PortMask::ANY);
         change(&mut ipsec, &new, &Config::default()).unwrap();
         assert!(ipsec.is_idle());
+    }
+
+    #[test]
+    fn what_programs_have_made_is_left_alone_unless_the_file_newly_has_it() {
+        let (mut ipsec, mut of_file) = (Ipsec::new(), OfFile::default());
+        let old = config(&[SA, POLICIES].concat());
+        change_of((&mut ipsec, &mut of_file), &Config::default(), &old).unwrap();
+        let mine = ipsec.sad().iter().next().unwrap().id();
+        assert!(of_file.take_changed().contains(&mine) && of_file.take_changed().is_empty());
+        // A program takes the file's away, and adds one of the same name that the file's cannot be changed to.
+        let other = SaConfig { flags: SaFlags { esn: true, ..SaFlags::default() }, ..sa(&old.sas[0]) };
+        ipsec.remove_sa(other.dst, other.spi, 0).unwrap();
+        let theirs = ipsec.add_sa(&other, 1).unwrap();
+        let open = PolicyConfig { templates: Vec::new(), ..policy(&old.policies[0]) };
+        ipsec.update_policy(open.clone()).unwrap();
+        of_file.forget_policy(&open.key());
+        let is_theirs = |ipsec: &Ipsec| ipsec.sa(theirs).is_some_and(|sa| sa.flags().esn && sa.replay().size() == 64);
+        let wider = config(&[&SA.replace("= 64", "= 128"), POLICIES].concat());
+        change_of((&mut ipsec, &mut of_file), &old, &wider).unwrap();
+        assert!(is_theirs(&ipsec) && of_file.take_changed().is_empty());
+        let without = config("");
+        change_of((&mut ipsec, &mut of_file), &wider, &without).unwrap();
+        assert!(is_theirs(&ipsec) && ipsec.spd().find(&open.key()).is_some());
+        assert_eq!((ipsec.sad().len(), ipsec.spd().len()), (1, 1));
+        change_of((&mut ipsec, &mut of_file), &without, &old).unwrap();
+        let now: Vec<_> = ipsec.sad().iter().map(|sa| (sa.flags().esn, of_file.has_sa(sa.id()))).collect();
+        assert_eq!((now, ipsec.sa(theirs).is_some(), ipsec.spd().len()), (vec![(false, true)], false, 2));
+        assert!(of_file.has_policy(&open.key()));
     }
 
     #[test]

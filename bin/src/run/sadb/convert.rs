@@ -105,8 +105,9 @@ pub(super) fn selector(sel: &layout::Selector, family: u16) -> Result<Selector, 
     let (src, dst) = (prefix(sel.saddr, sel.prefixlen_s), prefix(sel.daddr, sel.prefixlen_d));
     Ok(Selector {
         protocol: (sel.proto != 0).then_some(Protocol(sel.proto)),
-        sport: PortMask { port: sel.sport, mask: sel.sport_mask },
-        dport: PortMask { port: sel.dport, mask: sel.dport_mask },
+        // As they are kept: what the mask leaves out is no part of a policy's name.
+        sport: PortMask { port: sel.sport & sel.sport_mask, mask: sel.sport_mask },
+        dport: PortMask { port: sel.dport & sel.dport_mask, mask: sel.dport_mask },
         dev: LinkId(sel.ifindex),
         ..Selector::new(src.ok_or_else(invalid)?, dst.ok_or_else(invalid)?)
     })

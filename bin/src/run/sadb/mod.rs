@@ -24,6 +24,7 @@ use ipsec::{Ipsec, Larval, PolicyKey, SpiRequest};
 use wire::Spi;
 
 use super::worker::Worker;
+use super::xfrm::OfFile;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::Bell;
 pub(crate) use shown::{added_sas, policy_config};
@@ -42,6 +43,8 @@ pub(crate) struct Sadb {
     last_place: u64,
     /// Whether the file was read again since its SAs and policies were taken in.
     stale: bool,
+    /// Which of them are the file's.
+    pub(crate) of_file: OfFile,
     /// What has happened and was not told yet.
     events: Vec<Event>,
     /// Who hears it.
@@ -98,17 +101,18 @@ impl Sadb {
             return;
         }
         sadb.tidy(ipsec);
+        let changed = sadb.of_file.take_changed();
         for of_file in &config.sas {
             let said = from_file::sa(of_file);
             let name = (of_file.dst, Spi(of_file.spi), convert::mark(said.mark));
-            let Some(id) = live(ipsec, &name) else { continue };
+            let Some(id) = live(ipsec, &name).filter(|id| changed.contains(id)) else { continue };
             let place = sadb.names.get(&name).copied().unwrap_or_else(|| sadb.next_place());
             let added = sadb.sas.get(&place).map_or_else(wall_clock, |record| record.added);
             sadb.insert_sa(place, name, SaRecord { id, said, added });
         }
         for of_file in &config.policies {
             let key = super::xfrm::policy(of_file).key();
-            if ipsec.spd().find(&key).is_some() {
+            if sadb.of_file.has_policy(&key) && ipsec.spd().find(&key).is_some() {
                 let place = sadb.keys.get(&key).copied().unwrap_or_else(|| sadb.next_place());
                 let added = sadb.policies.get(&place).map_or_else(wall_clock, |record| record.added);
                 sadb.insert_policy(place, PolicyRecord { key, said: from_file::policy(of_file), added });
@@ -146,6 +150,7 @@ impl Sadb {
         let name = (config.dst, config.spi, config.mark);
         let ipsec = &mut worker.path.ipsec;
         let before = live(ipsec, &name);
+        let name = before.and_then(|id| ipsec.sa(id)).map_or(name, |sa| (sa.dst(), sa.spi(), sa.mark()));
         let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
         let id = added.map_err(|err| convert::refusal(&err))?;
         let sadb = &mut worker.sadb;
@@ -299,6 +304,7 @@ impl Sadb {
         let ipsec = &mut worker.path.ipsec;
         let added = if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) };
         added.map_err(|err| convert::refusal(&err))?;
+        worker.sadb.of_file.forget_policy(&key);
         let place = worker.sadb.next_place();
         worker.sadb.insert_policy(place, PolicyRecord { key, said, added: wall_clock() });
         Ok(())
@@ -330,6 +336,7 @@ impl Sadb {
         let shown = worker.sadb.policies.get(&place).ok_or_else(not_there)?.view(worker, policy);
         if remove {
             drop(worker.path.ipsec.remove_policy(&key));
+            worker.sadb.of_file.forget_policy(&key);
             worker.sadb.keys.remove(&key);
             worker.sadb.policies.remove(&place);
         }
@@ -339,7 +346,10 @@ impl Sadb {
     fn flush_policies(worker: &mut Worker) -> bool {
         let ipsec = &mut worker.path.ipsec;
         let keys: Vec<PolicyKey> = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
-        keys.iter().for_each(|key| drop(ipsec.remove_policy(key)));
+        for key in &keys {
+            drop(ipsec.remove_policy(key));
+            worker.sadb.of_file.forget_policy(key);
+        }
         (worker.sadb.policies, worker.sadb.keys) = Default::default();
         !keys.is_empty()
     }
@@ -362,8 +372,7 @@ const LARVAE: u64 = 1 << 63;
 
 /// The SA of that name, if it is there.
 fn live(ipsec: &Ipsec, &(dst, spi, mark): &SaName) -> Option<SaId> {
-    let id = ipsec.sad().by_spi(dst, spi, mark.value & mark.mask)?;
-    ipsec.sa(id).filter(|sa| sa.mark() == mark).map(ipsec::Sa::id)
+    super::xfrm::live(ipsec, dst, spi, mark)
 }
 
 /// Has an SA go on with the numbers and counts of another, as its own.
