@@ -55,7 +55,9 @@ fn exec(instance: &str, program: &OsStr, arguments: &[OsString]) -> Result<(), C
     // The loader takes these for the end of a name (ld.so(8)), and goes on without the library.
     if library.as_os_str().as_bytes().iter().any(|byte| b": ".contains(byte)) {
         let place = library.display();
-        return Err(CliError::failed(format!("{place}: no library can be put first from a path with a space or colon.")));
+        return Err(CliError::failed(format!(
+            "{place}: no library can be put first from a path with a space or colon."
+        )));
     }
     check_loads(&path).map_err(|why| CliError::failed(format!("{shown}: {why}.")))?;
     let netlink = std::path::absolute(netlink_path(instance)).map_err(|err| CliError::failed(err.to_string()))?;

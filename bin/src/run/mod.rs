@@ -29,6 +29,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use control::Config;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
 use tracing_subscriber::EnvFilter;
@@ -61,6 +62,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let socket = socket_path(&args.instance);
     server::check_vacant(&socket)?;
 
+    raise_descriptor_limit();
     let (node, mut plan) = Node::default().plan(config)?;
     let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
     let file = ike.open_for(&mut plan)?;
@@ -136,6 +138,14 @@ fn start_log() -> Result<(), CliError> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     log.log_internal_errors(false).init();
     Ok(())
+}
+
+/// Lets this process have as many descriptors as it may: each client has one, and each queue of a link.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    if let Err(err) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
+        tracing::warn!("limit of descriptors: {err}");
+    }
 }
 
 fn failed(what: &str, err: &io::Error) -> CliError {

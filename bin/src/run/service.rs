@@ -8,7 +8,7 @@ pub(super) fn ready(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// It reads its file again, until it is [ready](ready) once more.
+/// It reads its file again, until it is [`ready`] once more.
 pub(super) fn reloading() {
     // `Type=notify-reload` wants to know since when.
     match NotifyState::monotonic_usec_now() {

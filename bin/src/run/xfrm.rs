@@ -394,11 +394,7 @@ mod tests {
     }
 
     /// As [`change`], where some are not the file's.
-    fn change_of(
-        (ipsec, of_file): (&mut Ipsec, &mut OfFile),
-        old: &Config,
-        new: &Config,
-    ) -> Result<usize, CliError> {
+    fn change_of((ipsec, of_file): (&mut Ipsec, &mut OfFile), old: &Config, new: &Config) -> Result<usize, CliError> {
         let mut mask = 0;
         let random = || {
             mask += 1 << 40;

@@ -196,6 +196,20 @@ fn an_address_that_leads_to_two_peers_stays_until_both_are_gone() {
     }
 }
 
+#[test]
+fn as_many_dumps_as_a_datagram_has_room_for_are_not_all_answered() {
+    let dump = request(RTM_GETLINK, flag::DUMP, |w| w.fixed(&[0; 16]));
+    let datagram = dump.repeat((64 << 10) / dump.len());
+    let (mut node, mut outbox) = (node(), Outbox::default());
+    session(false).handle(&datagram, &mut node, Groups::default(), &mut outbox);
+    let size: usize = outbox.iter().map(|(_, bytes)| bytes.len()).sum();
+    let refused = outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes));
+    let refused = refused.filter(|m| m.payload().starts_with(&(-errno::ENOBUFS).to_ne_bytes())).count();
+    assert!(size < 512 << 10 && refused > 100, "{size} bytes, {refused} refused");
+    // The next datagram is answered again.
+    assert!(answers(&mut session(false), &mut node, &dump).len() > 1);
+}
+
 /// A recorded request, with other bytes at some places, and perhaps an early end.
 type Mutated = (Index, Vec<(Index, u8)>, Option<Index>);
 

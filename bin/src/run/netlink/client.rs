@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread;
 
 use control::netlink::generic::Generic;
 use control::netlink::{Groups, Outbox, Session, To};
 use nlsock::{Answer, FromDaemon, ToDaemon, protocol};
 use rustix::event::epoll::EventFlags;
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg, sockopt,
@@ -46,7 +47,9 @@ macro_rules! with_session {
 pub(super) struct Client {
     fd: OwnedFd,
     /// Whether it may change things: it is the superuser's or our own user's.
-    privileged: bool,
+    pub(super) privileged: bool,
+    /// Whose it is.
+    pub(super) uid: u32,
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
@@ -68,7 +71,8 @@ impl Client {
         let privileged = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
-        Ok(Self { fd, privileged, pid, socket, waiting, overrun: false, interest })
+        let uid = peer.uid.as_raw();
+        Ok(Self { fd, privileged, uid, pid, socket, waiting, overrun: false, interest })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -118,6 +122,11 @@ impl Client {
             RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
             _ => None,
         });
+        if answer.as_ref().is_some_and(|fd| !is_pipe(fd)) {
+            // To close what it is may take as long as its sender likes.
+            let _ = thread::Builder::new().name("close".to_owned()).spawn(move || drop(answer));
+            return Err(Gone);
+        }
         // No datagram of the protocol is empty: this is the end.
         if received.bytes == 0 { Err(Gone) } else { Ok(Some((received.bytes, answer))) }
     }
@@ -285,10 +294,14 @@ impl Client {
 /// Parts of a dump that are written before others are looked after.
 const PARTS: usize = 4;
 
-/// Answers a call: to a pipe alone, for whatever else it is might have us wait.
+/// Whether a descriptor is one of a pipe: what else it is might have us wait, even to be told what.
+fn is_pipe(fd: &OwnedFd) -> bool {
+    rustix::pipe::fcntl_getpipe_size(fd).is_ok()
+}
+
+/// Answers a call, to a pipe.
 fn write_answer(fd: &OwnedFd, answer: Answer) {
-    let pipe = rustix::fs::fstat(fd).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo);
-    if pipe && rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
+    if rustix::fs::fcntl_setfl(fd, OFlags::NONBLOCK).is_ok() {
         // Who does not read it does not want to know.
         let _ = rustix::io::write(fd, &answer.to_bytes());
     }

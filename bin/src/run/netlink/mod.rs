@@ -39,6 +39,10 @@ type Xfrm = xfrm::Xfrm<WorkerSadb>;
 /// Clients at a time; the next one has to wait until one goes.
 const MAX_CLIENTS: usize = 1024;
 
+/// Of these, clients that may not change anything; and of one user of that kind.
+const MAX_READERS: usize = 512;
+const MAX_OF_READER: usize = 64;
+
 /// Datagrams of one client that are answered before others are looked after.
 const TURN: usize = 64;
 
@@ -171,12 +175,15 @@ impl Service {
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let client = match rustix::net::accept_with(&self.listener, flags) {
-            Ok(fd) if self.clients.len() < MAX_CLIENTS => Client::new(fd),
-            Ok(_) => return tracing::warn!("netlink: {MAX_CLIENTS} clients are connected already"),
+            Ok(fd) => Client::new(fd),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(err) => Err(err),
         };
         let added = client.and_then(|client| {
+            if !self.has_room_for(&client) {
+                tracing::debug!(uid = client.uid, "netlink: too many clients");
+                return Ok(());
+            }
             self.last_token += 1;
             epoll::add(&self.epoll, client.fd(), EventData::new_u64(self.last_token), EventFlags::IN)?;
             self.clients.insert(self.last_token, client);
@@ -185,6 +192,18 @@ impl Service {
         if let Err(err) = added {
             tracing::warn!("netlink: accept: {err}");
             thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+
+    /// Who may not change anything can neither take the places of those who may, nor those of others.
+    fn has_room_for(&self, new: &Client) -> bool {
+        let others = self.clients.values();
+        match new.privileged {
+            true => self.clients.len() < MAX_CLIENTS,
+            false => {
+                let readers = others.clone().filter(|client| !client.privileged).count();
+                readers < MAX_READERS && others.filter(|client| client.uid == new.uid).count() < MAX_OF_READER
+            }
         }
     }
 
@@ -234,7 +253,8 @@ impl Service {
         for _ in 0..TURN {
             let client = self.clients.get_mut(&token).ok_or(Gone)?;
             if client.is_full() {
-                return Ok(());
+                // Who has hung up takes nothing more.
+                return if flags.intersects(EventFlags::HUP | EventFlags::ERR) { Err(Gone) } else { Ok(()) };
             }
             let Some((len, answer)) = client.receive(&mut self.buffer)? else { return Ok(()) };
             if len == self.buffer.len() {

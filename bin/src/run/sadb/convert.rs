@@ -200,7 +200,7 @@ pub(super) fn seen(replay: &Replay) -> Vec<u64> {
             (0..32).filter(|age| bitmap >> age & 1 == 1).filter_map(|age| top.checked_sub(age)).collect()
         }
         Replay::Esn(it) => {
-            let window = u64::from(it.replay_window);
+            let window = u64::from(it.replay_window).min(32 * it.bmp.len() as u64);
             let is_set = |seq: u64| {
                 let at = (seq - 1) % window;
                 it.bmp.get(at as usize / 32).is_some_and(|word| word >> (at % 32) & 1 == 1)

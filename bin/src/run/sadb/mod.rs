@@ -229,6 +229,12 @@ impl Sadb {
     fn set_counts(worker: &mut Worker, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
         let id = Self::find(worker, query)?;
         let sa = worker.path.ipsec.sa_mut(id).ok_or_else(not_there)?;
+        // Linux `xfrm_replay_verify_len`.
+        if let Some(Replay::Esn(it)) = &counts.replay
+            && (it.bmp.len() != sa.replay().size().div_ceil(32) as usize || it.replay_window > sa.replay().size())
+        {
+            return Err(Error::new(errno::EINVAL));
+        }
         resume(sa, counts.replay.as_ref(), counts.used.as_ref());
         Ok(())
     }

@@ -17,6 +17,8 @@ pub mod errno {
     pub const ENOMEM: i32 = 12;
     /// Device or resource busy.
     pub const EBUSY: i32 = 16;
+    /// No buffer space available: too much is asked for at once.
+    pub const ENOBUFS: i32 = 105;
     /// File exists.
     pub const EEXIST: i32 = 17;
     /// No such device.

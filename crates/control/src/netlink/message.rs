@@ -154,6 +154,11 @@ impl Writer {
         self.bytes.zeroize();
     }
 
+    /// Gives back the memory above `capacity` bytes.
+    pub(super) fn shrink_to(&mut self, capacity: usize) {
+        self.bytes.shrink_to(capacity);
+    }
+
     /// Forgets what was written behind the first `len` bytes.
     pub fn truncate(&mut self, len: usize) {
         self.bytes.truncate(len);

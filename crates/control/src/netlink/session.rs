@@ -105,6 +105,10 @@ impl Groups {
     }
 }
 
+/// Bytes of answers to one datagram above which nothing more of it is looked up: it may ask for as many dumps as it has
+/// room for.
+const MAX_ANSWERS: usize = 256 << 10;
+
 /// Datagrams that are to be sent. It is emptied and used again.
 #[derive(Debug, Default)]
 pub struct Outbox {
@@ -137,6 +141,7 @@ impl Outbox {
     /// Forgets them.
     pub fn clear(&mut self) {
         self.writer.clear();
+        self.writer.shrink_to(MAX_ANSWERS);
         self.ends.clear();
     }
 
@@ -398,7 +403,11 @@ impl<P: Protocol> Session<P> {
         if !self.privileged && !P::only_reads(&request) {
             return Outcome::Done(Err(Error::new(errno::EPERM)));
         }
-        if !P::is_dump(&request) {
+        let is_dump = P::is_dump(&request);
+        if (is_dump || P::only_reads(&request)) && reply.outbox.writer.len() > MAX_ANSWERS {
+            return Outcome::Done(Err(Error::new(errno::ENOBUFS)));
+        }
+        if !is_dump {
             return Outcome::Done(protocol.handle(&request, reply));
         }
         if self.dump.is_some() {
