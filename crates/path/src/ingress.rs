@@ -33,6 +33,11 @@ pub(crate) struct Framing {
 }
 
 impl Framing {
+    /// Whether an answer may go to who sent an IPv6 packet, as far as the link layer says (RFC 4443 §2.4 e).
+    pub(crate) fn lets_answer_v6(self) -> bool {
+        !self.for_all && self.version.is_none_or(|version| version == Version::V6)
+    }
+
     /// Of a packet without a link-layer header, on its own.
     const NONE: Self = Self { version: None, for_all: false };
 }
@@ -86,7 +91,7 @@ impl Path {
         }
         let info = match self.headers(turn, &mut pkt, framing) {
             Ok(info) => info,
-            Err(reason) => return self.malformed(turn, pkt, reason),
+            Err(reason) => return self.malformed(turn, pkt, reason, framing),
         };
         if !self.is_our_esp(&pkt, &info) {
             return self.glue(turn, pkt);
@@ -388,7 +393,8 @@ fn take(
         Inner::Content(content) => {
             let joint = content.plain().and_then(|(bytes, meta)| {
                 let is_glued = ports.get(meta.link).is_some_and(|port| port.config.gro);
-                is_glued.then(|| gro.joint(mem, bytes, meta)).flatten()
+                // Anything else may be ESP again.
+                (is_glued && ip::is_plain_tcp(bytes)).then(|| gro.joint(mem, bytes, meta)).flatten()
             });
             let Some(joint) = joint else { return ControlFlow::Break(content.into_packet()) };
             joint.join(content.into_buf(), glued);

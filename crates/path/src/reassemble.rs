@@ -9,7 +9,7 @@ use packet::Packet;
 use reassembly::{Asker, CutShort, Verdict};
 use wire::Protocol;
 
-use crate::ingress::flow_of;
+use crate::ingress::{Framing, flow_of};
 use crate::{IpPacket, Path, Turn};
 
 /// Identifications for fragments that this node makes, which nobody else can foresee (RFC 7739).
@@ -63,8 +63,10 @@ impl Path {
     /// Drops a packet whose IP headers are wrong. If it is a fragment for this node whose headers are cut short, its
     /// sender is told (RFC 7112 §5).
     #[cold]
-    pub(crate) fn malformed(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason) {
-        let cut_short = CutShort::find(turn.mem, &mut pkt).filter(|cut| self.fib.is_local(cut.info.dst));
+    pub(crate) fn malformed(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason, framing: Framing) {
+        let own = self.own_link_local(pkt.meta.link);
+        let is_ours = |cut: &CutShort| self.fib.is_local(cut.info.dst) || own == Some(cut.info.dst);
+        let cut_short = CutShort::find(turn.mem, &mut pkt).filter(|cut| framing.lets_answer_v6() && is_ours(cut));
         let Some(CutShort { info, reason, code, pointer }) = cut_short else { return self.drop(&pkt, reason) };
         self.counters.count(Mib::Ip6ReasmReqds);
         self.drop(&pkt, reason);

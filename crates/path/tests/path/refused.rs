@@ -1,5 +1,6 @@
 //! Packets that go no further: where routes say so, and what may not be sent at all.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use base::{DropReason, Mib};
@@ -194,6 +195,28 @@ fn malformed_packets_are_counted_as_linux_does() {
 
 fn frame(to: MacAddr, ethertype: EtherType, packet: &[u8]) -> Vec<u8> {
     [eth::Header::new(to, mac(9), ethertype).as_bytes(), packet].concat()
+}
+
+#[test]
+fn a_cut_header_chain_is_answered_unless_everybody_got_it_or_the_frame_says_otherwise() {
+    let link_local = mac(1).link_local();
+    // A fragment header that says a destination options header follows, and nothing behind it.
+    let chain = |dst: Ipv6Addr| {
+        let mut bytes = vec![0x60, 0, 0, 0, 0, 8, Protocol::FRAGMENT.0, 64];
+        bytes.extend("fe80::99".parse::<Ipv6Addr>().unwrap().octets());
+        bytes.extend(dst.octets());
+        bytes.extend([Protocol::DEST_OPTS.0, 0, 0, 1, 0, 0, 0, 7]);
+        bytes
+    };
+    let cases = [(mac(1), EtherType::IPV6, 1), (MacAddr::BROADCAST, EtherType::IPV6, 0), (mac(1), EtherType::IPV4, 0)];
+    for (to, ethertype, answered) in cases {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
+        node.rx_bytes(NOW, INSIDE, &frame(to, ethertype, &chain(link_local)));
+        assert_eq!(node.drops().len(), 1);
+        // The answer waits for the sender's address, which is asked for.
+        assert_eq!(node.path.counters.get(Mib::Ip6ReasmReqds), answered, "{to} {ethertype:?}");
+        assert_eq!(node.tx(INSIDE).len() as u64, answered, "{to} {ethertype:?}");
+    }
 }
 
 #[test]
