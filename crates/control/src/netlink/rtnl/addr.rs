@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use base::IfAddr;
 
 use super::super::attr::{Attr, Kind, Policy, Strictness, parse, policy};
-use super::model::Address;
+use super::entry::Address;
 use super::*;
 
 /// Length of `struct ifaddrmsg`.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use base::Prefix;
 
 use super::super::attr::{Attr, Attrs, Strictness, parse};
-use super::model::METRIC_V6_USER;
+use super::entry::METRIC_V6_USER;
 use super::route::{LEN, POLICY};
 use super::table::{Key, Route};
 use super::*;

@@ -1,7 +1,8 @@
 //! `RTM_*LINK`.
 
 use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
-use super::model::{LOOPBACK, Link};
+use super::entry::Link;
+use super::model::LOOPBACK;
 use super::*;
 use crate::model::{LinkConfig, LinkKind};
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::super::attr::{Attr, Kind, Policy, parse, policy};
 use super::change::prefix;
-use super::model::Address;
+use super::entry::Address;
 use super::route::{self, LEN, POLICY};
 use super::table::Route;
 use super::*;

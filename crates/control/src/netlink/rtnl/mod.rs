@@ -2,6 +2,7 @@
 
 mod addr;
 mod change;
+mod entry;
 mod link;
 mod lookup;
 mod model;
@@ -23,7 +24,8 @@ use crate::state::LinkStats;
 use base::{LinkId, TableId};
 use nums::*;
 
-pub use model::{Address, Delta, LOOPBACK, Link, Model};
+pub use entry::{Address, Link};
+pub use model::{Delta, LOOPBACK, Model};
 pub use rule::Rule;
 pub use table::{Key, Route, Table};
 

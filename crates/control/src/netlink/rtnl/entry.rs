@@ -1,0 +1,159 @@
+//! Links and their addresses, and what an address makes of routes.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use base::{IfAddr, Prefix};
+
+use super::nums::*;
+use super::table::Route;
+use crate::model::{LinkConfig, LinkKind};
+
+/// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
+pub(super) const METRIC_V6_USER: u32 = 1024;
+/// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`).
+pub(super) const METRIC_V6_CONNECTED: u32 = 256;
+
+/// An address of a link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Address {
+    /// The address, in its subnet.
+    pub addr: IfAddr,
+    /// Its peer, if the link leads to one alone.
+    pub peer: Option<IpAddr>,
+    /// The broadcast address that was named.
+    pub broadcast: Option<Ipv4Addr>,
+    /// Its name, if it is not the link's.
+    pub label: Option<String>,
+    /// `RT_SCOPE_*`.
+    pub scope: u8,
+    /// `IFA_F_*`.
+    pub flags: u32,
+    /// The metric of the route that it makes; 0 for the family's.
+    pub metric: u32,
+    /// `IFAPROT_*`.
+    pub protocol: u8,
+}
+
+/// A link.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Link {
+    /// What it was made from. Its addresses are those below.
+    pub config: LinkConfig,
+    /// Its MTU.
+    pub mtu: u32,
+    /// Its link-layer address; `None` if it has none.
+    pub mac: Option<[u8; 6]>,
+    /// Whether it is set up.
+    pub up: bool,
+    /// Whether it ever was.
+    pub was_up: bool,
+    /// Its addresses, in the order in which they are listed.
+    pub addresses: Vec<Address>,
+    /// `ip link set … group`.
+    pub group: u32,
+    /// `ip link set … alias`.
+    pub alias: Option<String>,
+    /// `ip link set … txqueuelen`.
+    pub txqlen: u32,
+}
+
+impl Address {
+    /// How many leading bits are its subnet's.
+    pub fn prefix_len(&self) -> u8 {
+        self.addr.prefix().len()
+    }
+
+    /// The subnet: its own, or its peer's.
+    pub(super) fn subnet(&self) -> Prefix {
+        let addr = self.peer.unwrap_or(self.addr.addr());
+        Prefix::containing(addr, self.prefix_len()).unwrap_or(Prefix::host(addr))
+    }
+
+    /// Whether another IPv4 address came first in its subnet.
+    pub(super) const fn is_secondary(&self) -> bool {
+        self.flags & IFA_F_SECONDARY != 0
+    }
+
+    pub(super) fn is_primary_v4(&self) -> bool {
+        self.addr.addr().is_ipv4() && !self.is_secondary()
+    }
+
+    pub(super) fn in_subnet_of(&self, other: &Self) -> bool {
+        self.addr.addr().is_ipv4() && self.subnet() == other.subnet()
+    }
+
+    /// The routes that it makes on `link`, with their tables.
+    pub(super) fn routes(&self, index: u32, link: &Link) -> Vec<(u32, Route)> {
+        let own = self.addr.addr();
+        let v4 = own.is_ipv4();
+        let first = link.addresses.iter().find(|other| other.is_primary_v4() && other.in_subnet_of(self));
+        let src = v4.then_some(if self.is_secondary() { first.map_or(own, |first| first.addr.addr()) } else { own });
+        let scope = if v4 { RT_SCOPE_HOST } else { RT_SCOPE_UNIVERSE };
+        let local = Route {
+            prefix: Prefix::host(own),
+            kind: RTN_LOCAL,
+            metric: 0,
+            scope,
+            protocol: RTPROT_KERNEL,
+            dev: index,
+            via: None,
+            src,
+            onlink: false,
+        };
+        let subnet = self.subnet();
+        let connected = self.flags & IFA_F_NOPREFIXROUTE == 0;
+        if !v4 {
+            let metric = if self.metric == 0 { METRIC_V6_CONNECTED } else { self.metric };
+            let prefix = Route { prefix: subnet, kind: RTN_UNICAST, metric, ..local.clone() };
+            let prefix = connected.then_some((RT_TABLE_MAIN, prefix));
+            return [(RT_TABLE_LOCAL, local)].into_iter().chain(prefix).collect();
+        }
+        let on_link = Route { scope: RT_SCOPE_LINK, ..local.clone() };
+        let broadcast = |addr: Ipv4Addr| {
+            (RT_TABLE_LOCAL, Route { prefix: Prefix::host(addr.into()), kind: RTN_BROADCAST, ..on_link.clone() })
+        };
+        let mut routes = vec![(RT_TABLE_LOCAL, local)];
+        routes.extend(self.broadcast.filter(|addr| *addr != Ipv4Addr::BROADCAST).map(broadcast));
+        if let IpAddr::V4(start) = subnet.addr()
+            && !start.is_unspecified()
+            && !self.is_secondary()
+            && (subnet.addr() != own || !subnet.is_host())
+        {
+            if connected {
+                let route = Route { prefix: subnet, kind: RTN_UNICAST, metric: self.metric, ..on_link.clone() };
+                routes.push((RT_TABLE_MAIN, route));
+            }
+            if subnet.len() < 31 {
+                let last = broadcast(Ipv4Addr::from_bits(start.to_bits() | u32::MAX >> subnet.len()));
+                routes.extend((!routes.contains(&last)).then_some(last));
+            }
+        }
+        routes
+    }
+}
+
+impl Link {
+    /// What it would be made from again.
+    pub fn to_config(&self) -> LinkConfig {
+        let bound = match self.config.kind {
+            LinkKind::Udp { bind } => Some(IfAddr::host(bind.ip())),
+            _ => None,
+        };
+        let addresses = self.addresses.iter().map(|address| address.addr).filter(|addr| Some(*addr) != bound);
+        LinkConfig { addresses: addresses.collect(), ..self.config.clone() }
+    }
+
+    /// Its `IFF_*` flags.
+    pub fn flags(&self, running: bool) -> u32 {
+        let kind = match self.config.kind {
+            LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => IFF_BROADCAST | IFF_MULTICAST,
+            LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
+            LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
+        };
+        match (self.up, running) {
+            (true, true) => kind | IFF_UP | IFF_RUNNING | IFF_LOWER_UP,
+            (true, false) => kind | IFF_UP,
+            (false, _) => kind,
+        }
+    }
+}
