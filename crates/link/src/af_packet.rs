@@ -135,19 +135,10 @@ impl PacketLink {
         })
     }
 
-    /// Looks whether the interface is up again. The socket itself tells of its end once, and is silent from then on;
-    /// another interface of the same name is not the one that it is bound to.
+    /// Looks whether the interface is up again. The socket itself tells of its end once, and is silent from then on.
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
-        let index = self.interface.index().map_err(|err| failed(&self.name, "SIOCGIFINDEX", &err))?;
-        let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err))?;
-        if index != self.index {
-            let what = format!("{} is another interface now", self.interface.name());
-            return Err(failed(&self.name, "SIOCGIFINDEX", &io::Error::other(what)));
-        }
-        if !up {
-            return Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)));
-        }
+        self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
         self.down = false;
         Ok(())
     }

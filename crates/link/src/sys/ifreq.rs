@@ -117,6 +117,21 @@ impl Interface {
         Ok(i32::from(self.flags()?) & libc::IFF_UP != 0)
     }
 
+    /// Whether it is up, and the one that had the number `index`: another interface of the same name is not the one that a
+    /// socket is bound to.
+    ///
+    /// # Errors
+    /// What was asked, and why not.
+    pub(crate) fn check_up(&self, index: i32) -> Result<(), (&'static str, io::Error)> {
+        let (number, flags) = ("SIOCGIFINDEX", "SIOCGIFFLAGS");
+        let now = self.index().map_err(|err| (number, err))?;
+        let up = self.is_up().map_err(|err| (flags, err))?;
+        if now != index {
+            return Err((number, io::Error::other(format!("{} is another interface now", self.name))));
+        }
+        if up { Ok(()) } else { Err((flags, io::Error::from_raw_os_error(libc::ENETDOWN))) }
+    }
+
     pub(crate) fn set_up(&self) -> io::Result<()> {
         let flags = i32::from(self.flags()?) | libc::IFF_UP;
         self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
