@@ -6,23 +6,12 @@ use std::process::Command;
 
 use interop::Uml;
 use libtest_mimic::Trial;
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Scratch, fatpath, run, trial};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE];
 
 /// The lines. Each is a command for a shell.
 const LINES: &str = include_str!("ip_xfrm.lines");
-
-/// Runs each line of a file, and prints it, its output, what it says on standard error, and its exit code.
-const RUNNER: &str = r#"while IFS= read -r line; do
-    echo "\$ $line"
-    sh -c "$line" >"$1.out" 2>"$1.err" </dev/null
-    code=$?
-    cat "$1.out"
-    sed 's/^/! /' "$1.err"
-    echo "= $code"
-done <"$1"
-"#;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("fatpath/ip_xfrm_prints_what_it_prints_of_linux", NEEDS, compare)]
@@ -31,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn compare() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("near")?);
     let mut linux = Uml::boot(&netns, &[])?;
-    linux.put("runner", RUNNER.as_bytes())?;
+    linux.put("runner", LINE_RUNNER.as_bytes())?;
     let mut want = String::new();
     // A guest takes its time for each program; so it is not asked for all at once.
     for some in LINES.lines().collect::<Vec<_>>().chunks(25) {
@@ -40,7 +29,7 @@ fn compare() -> Outcome {
     }
     let _gateway = Gateway::start(&netns, &scratch, "near", "")?;
     fs::write(scratch.file("lines"), LINES)?;
-    fs::write(scratch.file("runner"), RUNNER)?;
+    fs::write(scratch.file("runner"), LINE_RUNNER)?;
     let mut command = Command::new(fatpath());
     command.args(["exec", "--instance", "near", "--", "sh", "./runner", "lines"]);
     let got = run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()))?;

@@ -23,7 +23,7 @@ pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
 pub use gateway::{Gateway, fatpath};
 pub use needs::{Need, trial};
 pub use netns::{Netns, veth};
-pub use process::{Process, kill_group, run, wait_until};
+pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
 pub use scratch::Scratch;
 pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, ping_script, transfer};
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, ping_script, run, trial};
+use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Process, Scratch, fatpath, ping_script, run, trial};
 
 use crate::router;
 
@@ -15,17 +15,6 @@ const NEEDS: &[Need] = &[Need::Namespaces];
 
 /// The commands, for a shell, about one Ethernet interface: eth0, number 2.
 const LINES: &str = include_str!("ip.lines");
-
-/// Runs each line of a file, and prints it, its output, what it says on standard error, and its exit code.
-const RUNNER: &str = r#"while IFS= read -r line; do
-    echo "\$ $line"
-    sh -c "$line" >"$1.out" 2>"$1.err" </dev/null
-    code=$?
-    cat "$1.out"
-    sed 's/^/! /' "$1.err"
-    echo "= $code"
-done <"$1"
-"#;
 
 /// A gateway on eth0.
 const ETH0: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
@@ -56,7 +45,7 @@ fn compare() -> Outcome {
     let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
     let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
     fs::write(scratch.file("lines"), LINES)?;
-    fs::write(scratch.file("runner"), RUNNER)?;
+    fs::write(scratch.file("runner"), LINE_RUNNER)?;
     let in_scratch =
         |command: &mut Command| run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()));
     let want = in_scratch(linux.command("sh").args(["./runner", "lines"]))?;
