@@ -84,11 +84,6 @@ pub(crate) struct OfFile {
 }
 
 impl OfFile {
-    #[cfg(test)]
-    fn has_sa(&self, id: SaId) -> bool {
-        self.sas.contains(&id)
-    }
-
     pub(crate) fn has_policy(&self, key: &PolicyKey) -> bool {
         self.policies.contains(key)
     }
@@ -475,7 +470,7 @@ mod tests {
         assert!(is_theirs(&ipsec) && ipsec.spd().find(&open.key()).is_some());
         assert_eq!((ipsec.sad().len(), ipsec.spd().len()), (1, 1));
         change_of((&mut ipsec, &mut of_file), &without, &old).unwrap();
-        let now: Vec<_> = ipsec.sad().iter().map(|sa| (sa.flags().esn, of_file.has_sa(sa.id()))).collect();
+        let now: Vec<_> = ipsec.sad().iter().map(|sa| (sa.flags().esn, of_file.sas.contains(&sa.id()))).collect();
         assert_eq!((now, ipsec.sa(theirs).is_some(), ipsec.spd().len()), (vec![(false, true)], false, 2));
         assert!(of_file.has_policy(&open.key()));
     }
