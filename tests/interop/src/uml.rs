@@ -89,12 +89,16 @@ impl Uml {
         Ok(Script { uml: self, name, text: script })
     }
 
-    /// Writes the file `name` in the directory where scripts run.
+    /// Writes the file `name`, which may have directories in front, in the directory where scripts run.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn put(&self, name: &str, content: &[u8]) -> Outcome {
-        Ok(fs::write(self.share.file(name), content)?)
+        let path = self.share.file(name);
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        Ok(fs::write(path, content)?)
     }
 
     /// Waits until the console says that `name` is done and returns its status.

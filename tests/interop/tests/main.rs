@@ -1,11 +1,12 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And `ip xfrm`, line by line; and ESP packet by packet: against scapy, and before the eyes of tshark.
+//! runs with fatpath alone. And IKE; and `ip xfrm`, line by line; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
 mod ip_xfrm;
 mod scapy;
 mod scenario;
 mod site;
+mod strongswan;
 mod tshark;
 
 use libtest_mimic::Arguments;
@@ -20,6 +21,7 @@ fn main() {
     let mut trials = scapy::trials();
     trials.extend(tshark::trials());
     trials.extend(ip_xfrm::trials());
+    trials.extend(strongswan::trials());
     for scenario in SCENARIOS {
         if scenario.with_linux {
             trials.push(trial(format!("linux/{}", scenario.name), NEEDS, || scenario.run(Near::Linux)));

@@ -2,7 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use system::{Endpoint, Esp, Mode, OUTER_V4, OUTER_V6, Outcome, PING_SIZES, Suite, blob, digest, ping_script};
+use interop::Uml;
+use system::{Endpoint, Esp, Mode, Netns, OUTER_V4, OUTER_V6, Outcome, PING_SIZES, Suite, blob, digest, ping_script};
 
 use crate::site::{INNER_V4, INNER_V6, Inner, Near, Site};
 
@@ -168,8 +169,8 @@ fn tunnel_traffic(site: &mut Site, inner: &Inner) -> Outcome {
     let _ = site.host.sh(&ping_script(peer, &[1472]));
     site.host.sh(&ping_script(peer, PING_SIZES))?;
     site.peer.sh(&ping_script(host, SOME_SIZES))?;
-    stream_to_host(site, host)?;
-    stream_to_peer(site, host)
+    stream_to_host(&site.host, &mut site.peer, host)?;
+    stream_to_peer(&site.host, &mut site.peer, host)
 }
 
 /// Pings between the ends of the connection; fatpath's own end answers and asks nothing.
@@ -194,28 +195,28 @@ fn behind_traffic(site: &mut Site, inner: &Inner) -> Outcome {
     let whole: Vec<u16> = PING_SIZES.iter().copied().filter(|&size| size < largest).chain([largest]).collect();
     site.host.sh(&ping_script(peer, &whole))?;
     site.peer.sh(&ping_script(host, &whole))?;
-    stream_to_host(site, host)?;
-    stream_to_peer(site, host)
+    stream_to_host(&site.host, &mut site.peer, host)?;
+    stream_to_peer(&site.host, &mut site.peer, host)
 }
 
 /// A TCP stream from the peer to a host behind the near end.
-fn stream_to_host(site: &mut Site, host: IpAddr) -> Outcome {
+pub(crate) fn stream_to_host(near: &Netns, peer: &mut Uml, host: IpAddr) -> Outcome {
     let data = blob(STREAM_LEN);
-    let endpoint = Endpoint::listen(&site.host, SocketAddr::new(host, 0))?;
-    site.peer.put("stream", &data)?;
+    let endpoint = Endpoint::listen(near, SocketAddr::new(host, 0))?;
+    peer.put("stream", &data)?;
     let script = format!("exec timeout 20 bash -c 'cat stream >/dev/tcp/{host}/{}'", endpoint.address()?.port());
-    let sending = site.peer.start(&script)?;
+    let sending = peer.start(&script)?;
     let received = endpoint.receive();
     sending.wait()?;
     compare(&digest(&received?).to_string(), &data)
 }
 
 /// A TCP stream from a host behind the near end to the peer.
-fn stream_to_peer(site: &mut Site, host: IpAddr) -> Outcome {
+pub(crate) fn stream_to_peer(near: &Netns, peer: &mut Uml, host: IpAddr) -> Outcome {
     let data = blob(STREAM_LEN);
-    let endpoint = Endpoint::listen(&site.host, SocketAddr::new(host, 0))?;
+    let endpoint = Endpoint::listen(near, SocketAddr::new(host, 0))?;
     let script = format!("exec timeout 20 bash -c 'sha256sum </dev/tcp/{host}/{}'", endpoint.address()?.port());
-    let receiving = site.peer.start(&script)?;
+    let receiving = peer.start(&script)?;
     let sent = endpoint.send(&data);
     let sum = receiving.wait()?;
     sent?;

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod charon;
 mod esp;
 mod gateway;
 mod needs;
@@ -19,13 +20,14 @@ mod scratch;
 mod traffic;
 
 pub use capture::{Capture, decrypted, wire_checksums};
+pub use charon::{Auth, Charon, CharonFiles, strongswan_example};
 pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
 pub use gateway::{Gateway, fatpath};
 pub use needs::{Need, trial};
 pub use netns::{Netns, veth};
 pub use process::{LINE_RUNNER, Process, kill_group, run, wait_until};
 pub use scratch::Scratch;
-pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, ping_script, transfer};
+pub use traffic::{Digest, Endpoint, PING_SIZES, blob, digest, lossless, ping_script, transfer};
 
 /// What a test or one of its steps comes to; any error that can be displayed becomes its failure.
 pub type Outcome<T = ()> = Result<T, libtest_mimic::Failed>;

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ring::digest::{Context, SHA256};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use crate::{Netns, Outcome};
 
@@ -147,6 +149,84 @@ pub fn transfer(from: &Netns, (to, address): (&Netns, IpAddr), len: usize) -> Ou
     } else {
         Err(format!("{len} bytes sent to {address}, {} others arrived", received.len()).into())
     }
+}
+
+/// Sends numbered UDP datagrams of `len` bytes, `rate` a second, from one namespace to `address` in another until `meanwhile`
+/// is done, and fails unless each has arrived, once. Tells how many.
+///
+/// # Errors
+/// What `meanwhile` says; datagrams that are missing or have come twice.
+pub fn lossless(
+    from: &Netns,
+    (to, address): (&Netns, IpAddr),
+    (len, rate): (usize, u32),
+    meanwhile: impl FnOnce() -> Outcome,
+) -> Outcome<u64> {
+    let receiving = to.enter(|| UdpSocket::bind((address, 0)))?;
+    set_socket_recv_buffer_size_force(&receiving, 64 << 20)?;
+    receiving.set_read_timeout(Some(Duration::from_millis(500)))?;
+    let target = receiving.local_addr()?;
+    let sending = from.enter(|| -> io::Result<UdpSocket> {
+        let socket = UdpSocket::bind((if address.is_ipv4() { "0.0.0.0" } else { "::" }, 0))?;
+        socket.connect(target)?;
+        Ok(socket)
+    })?;
+    let (over, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    let send = || -> io::Result<()> {
+        let (start, mut datagram) = (Instant::now(), vec![0; len.max(8)]);
+        while !over.load(Ordering::Acquire) {
+            let due = start.elapsed().as_secs_f64() * f64::from(rate);
+            while (sent.load(Ordering::Relaxed) as f64) < due {
+                datagram[..8].copy_from_slice(&sent.fetch_add(1, Ordering::AcqRel).to_be_bytes());
+                sending.send(&datagram)?;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    };
+    let receive = || -> io::Result<Vec<u32>> {
+        let (mut counts, mut datagram) = (Vec::new(), vec![0; len.max(8)]);
+        loop {
+            match receiving.recv(&mut datagram) {
+                Ok(_) => {
+                    let number = datagram.first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes)) as usize;
+                    counts.resize(counts.len().max(number + 1), 0);
+                    counts[number] += 1;
+                }
+                Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                    if over.load(Ordering::Acquire) {
+                        return Ok(counts);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    };
+    let (done, was_sent, counts) = thread::scope(|scope| {
+        let (sender, receiver) = (scope.spawn(send), scope.spawn(receive));
+        let done = meanwhile();
+        over.store(true, Ordering::Release);
+        let panicked = |_| Err(io::Error::other("panicked"));
+        (
+            done,
+            sender.join().unwrap_or_else(panicked),
+            receiver.join().unwrap_or_else(|_| Err(io::Error::other("panicked"))),
+        )
+    });
+    done?;
+    was_sent?;
+    let (sent, mut counts) = (sent.into_inner(), counts?);
+    counts.resize(counts.len().max(sent as usize), 0);
+    let wrong: Vec<String> = (0..)
+        .zip(&counts)
+        .filter(|&(_, &count)| count != 1)
+        .map(|(at, count): (u64, _)| format!("{at}: {count}"))
+        .collect();
+    if wrong.is_empty() {
+        return Ok(sent);
+    }
+    let some = wrong[..wrong.len().min(20)].join(", ");
+    Err(format!("of {sent} datagrams {} came not once: {some}", wrong.len()).into())
 }
 
 fn with_timeouts(stream: TcpStream) -> Outcome<TcpStream> {

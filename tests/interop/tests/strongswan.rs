@@ -1,0 +1,181 @@
+//! IKEv2 with a Linux kernel: strongSwan on it, over its own IPsec, and strongSwan on fatpath.
+//!
+//! ```text
+//!  host ── tun0 ── fatpath with charon ── eth0 ── Linux with charon
+//! ```
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use interop::Uml;
+use libtest_mimic::Trial;
+use system::{
+    Auth, Charon, CharonFiles, Gateway, Need, Netns, Outcome, PING_SIZES, Scratch, ping_script, strongswan_example,
+    trial, wait_until,
+};
+
+use crate::scenario::{stream_to_host, stream_to_peer};
+
+const NEEDS: &[Need] = &[
+    Need::Namespaces,
+    Need::Tun,
+    Need::UML,
+    Need::MODPROBE,
+    Need::PING,
+    Need::SWANCTL,
+    Need::CHARON,
+    Need::CHARON_OPENSSL,
+    Need::PKI,
+];
+
+const HOST: &str = "10.1.0.1";
+const PEER: &str = "10.2.0.1";
+
+/// How long IKE may take for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Who asks the other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Initiator {
+    Fatpath,
+    Linux,
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        ("strongswan/a_packet_of_fatpath_brings_up_a_tunnel_to_linux", Auth::Psk, Initiator::Fatpath),
+        ("strongswan/a_packet_of_linux_brings_up_a_tunnel_to_fatpath", Auth::Psk, Initiator::Linux),
+        ("strongswan/fatpath_asks_linux_with_certificates", Auth::Certificates, Initiator::Fatpath),
+        ("strongswan/linux_asks_fatpath_with_certificates", Auth::Certificates, Initiator::Linux),
+    ]
+    .into_iter()
+    .map(|(name, auth, initiator)| trial(name, NEEDS, move || run(auth, initiator)))
+    .collect()
+}
+
+/// Addresses, and the daemon as on any Linux host: it makes its own routes, and ESP is the kernel's.
+const LINUX: &str = "
+ip addr add 192.0.2.2/24 dev eth0
+ip addr add 10.2.0.1/32 dev lo
+export STRONGSWAN_CONF=$PWD/strongswan.conf SWANCTL_DIR=$PWD
+/usr/lib/ipsec/charon >charon.log 2>&1 &
+for attempt in $(seq 600); do
+    [ ! -S /run/charon.vici ] || break
+    sleep 0.05
+done
+swanctl --load-all
+";
+
+/// Both ends. Fields are dropped in this order.
+struct Site {
+    charon: Charon,
+    gateway: Gateway,
+    linux: Uml,
+    host: Netns,
+    _scratch: Scratch,
+}
+
+impl Site {
+    fn new(auth: Auth) -> Outcome<Self> {
+        let scratch = Scratch::new()?;
+        let host = Netns::new("near")?;
+        let mut linux = Uml::boot(&host, &["eth0"])?;
+        host.sh("ip addr add 192.0.2.1/24 dev eth0")?;
+        let gateway = Gateway::start(&host, &scratch, "left", &strongswan_example("left.toml")?)?;
+        host.sh("ip addr add 10.1.0.1/24 dev tun0; ip route add 10.2.0.0/24 dev tun0")?;
+
+        let files = CharonFiles::new(&scratch, "right", auth)?;
+        files.change("strongswan.conf", "install_routes = no", "install_routes = yes")?;
+        for (name, content) in files.contents()? {
+            linux.put(&name, &content)?;
+        }
+        linux.sh(LINUX)?;
+
+        let files = CharonFiles::new(&scratch, "left", auth)?;
+        files.for_test()?;
+        let charon = Charon::start(&host, &scratch, "left", &files)?;
+        Ok(Self { charon, gateway, linux, host, _scratch: scratch })
+    }
+
+    /// A failure with what both ends have to say of it.
+    fn explain(&mut self, failed: &libtest_mimic::Failed) -> libtest_mimic::Failed {
+        let shown = |what| self.gateway.show(what).unwrap_or_default();
+        let near = [self.charon.log(), self.gateway.log(), shown("sa"), shown("counters"), shown("drops")].join("\n");
+        let far =
+            self.linux.sh("tail -n +1 charon.log; ip xfrm state list nokeys; ip xfrm policy; cat /proc/net/xfrm_stat");
+        let far = far.unwrap_or_else(|failed| failed.message().unwrap_or_default().to_owned());
+        format!("{}\n--- fatpath\n{near}\n--- Linux\n{far}", failed.message().unwrap_or_default()).into()
+    }
+
+    /// Has a packet of one of them bring up the tunnel. The first packets wait for it, or are lost.
+    fn up(&mut self, initiator: Initiator) -> Outcome {
+        wait_until("a packet comes through", PATIENCE, || match initiator {
+            Initiator::Fatpath => self.host.sh(&format!("ping -c 1 -W 1 {PEER}")).is_ok(),
+            Initiator::Linux => self.linux.sh(&format!("ping -c 1 -W 1 {HOST}")).is_ok(),
+        })?;
+        let asked = match initiator {
+            Initiator::Fatpath => "initiating IKE_SA net[1] to 192.0.2.2",
+            Initiator::Linux => "192.0.2.2 is initiating an IKE_SA",
+        };
+        if self.charon.log().contains(asked) { Ok(()) } else { Err(format!("not in the log: {asked}").into()) }
+    }
+
+    fn traffic(&mut self) -> Outcome {
+        self.host.sh(&ping_script(PEER.parse()?, PING_SIZES))?;
+        self.linux.sh(&ping_script(HOST.parse()?, &[0, 1400, 1473, 9000]))?;
+        stream_to_host(&self.host, &mut self.linux, HOST.parse()?)?;
+        stream_to_peer(&self.host, &mut self.linux, HOST.parse()?)
+    }
+
+    /// Has either end change the keys a few times while packets are under way.
+    fn rekey(&mut self) -> Outcome {
+        let mut ping = self.host.command("ping");
+        ping.args(["-q", "-i", "0.01", "-c", "600", "-W", "3", PEER]).stdout(Stdio::piped());
+        let ping = ping.spawn()?;
+        for _ in 0..2 {
+            self.charon.swanctl(&["--rekey", "--child", "net"])?;
+            std::thread::sleep(Duration::from_millis(500));
+            self.linux.sh("swanctl --rekey --child net")?;
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let said = String::from_utf8_lossy(&ping.wait_with_output()?.stdout).into_owned();
+        let made = self.linux.sh("grep -c 'inbound CHILD_SA net{.*} established' charon.log")?;
+        if said.contains("600 received, 0% packet loss") && made.trim() == "4" {
+            Ok(())
+        } else {
+            Err(format!("{said}\nCHILD_SAs: {made}").into())
+        }
+    }
+
+    fn has_two_sas_of_esp_in_udp(&mut self) -> Outcome {
+        let linux = self.linux.sh("ip xfrm state list nokeys")?;
+        let fatpath = self.gateway.show("sa")?;
+        for states in [&linux, &fatpath] {
+            let encap = states.matches("encap type espinudp sport 4500 dport 4500").count();
+            if encap != 2 || states.matches("rfc4106(gcm(aes))").count() != 2 {
+                return Err(format!("not two SAs:\n{linux}\n{fatpath}").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// What Linux has counted as errors of IPsec. What waited for the first SA, or was dropped for want of it, is one.
+    fn errors(&mut self) -> Outcome<String> {
+        self.linux.sh("cat /proc/net/xfrm_stat")
+    }
+}
+
+fn run(auth: Auth, initiator: Initiator) -> Outcome {
+    let mut site = Site::new(auth)?;
+    let mut all = || {
+        site.up(initiator)?;
+        site.has_two_sas_of_esp_in_udp()?;
+        let errors = site.errors()?;
+        site.traffic()?;
+        site.rekey()?;
+        site.traffic()?;
+        let now = site.errors()?;
+        if now == errors { Ok(()) } else { Err(format!("Linux counted errors:\n{errors}\nand now:\n{now}").into()) }
+    };
+    all().map_err(|failed| site.explain(&failed))
+}

@@ -1,0 +1,179 @@
+//! strongSwan's IKE daemon on a gateway, with the files of `examples/strongswan`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::{Need, Netns, Outcome, Process, Scratch, fatpath, run, wait_until};
+
+/// Where Debian has the daemon.
+const PROGRAM: &str = "/usr/lib/ipsec/charon";
+
+/// How long it may take to start.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How the two ends know each other.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Auth {
+    /// By a secret that both have.
+    Psk,
+    /// By certificates of one authority.
+    Certificates,
+}
+
+impl Need {
+    /// The daemon.
+    pub const CHARON: Self = Self::File { path: PROGRAM, package: "strongswan-charon" };
+    /// Its ciphers.
+    pub const CHARON_OPENSSL: Self = Self::File {
+        path: "/usr/lib/ipsec/plugins/libstrongswan-openssl.so",
+        package: "libstrongswan-standard-plugins",
+    };
+    /// The program that tells it its connections.
+    pub const SWANCTL: Self = Self::Program { name: "swanctl", package: "strongswan-swanctl" };
+    /// The program that makes keys and certificates.
+    pub const PKI: Self = Self::Program { name: "pki", package: "strongswan-pki" };
+}
+
+/// The file `name` of `examples/strongswan`.
+///
+/// # Errors
+/// It cannot be read.
+pub fn strongswan_example(name: &str) -> Outcome<String> {
+    let path = examples().join(name);
+    fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/strongswan")
+}
+
+/// The files of one end, in a directory of their own: `strongswan.conf`, and what `swanctl` looks for in `/etc/swanctl`.
+#[derive(Clone, Debug)]
+pub struct CharonFiles {
+    dir: PathBuf,
+}
+
+impl CharonFiles {
+    /// Those of the end `left` or `right`. The first of two ends with certificates has them made.
+    ///
+    /// # Errors
+    /// An example is not there, or a file cannot be written.
+    pub fn new(scratch: &Scratch, end: &str, auth: Auth) -> Outcome<Self> {
+        let all = scratch.file("swanctl");
+        let files = Self { dir: all.join(end) };
+        let connections = match auth {
+            Auth::Psk => format!("{end}.swanctl.conf"),
+            Auth::Certificates => format!("certificates/{end}.swanctl.conf"),
+        };
+        if auth == Auth::Certificates && !all.join("ca.pem").exists() {
+            fs::create_dir_all(&all)?;
+            run(Command::new(examples().join("certificates/make")).current_dir(&all))?;
+        }
+        fs::create_dir_all(&files.dir)?;
+        fs::write(files.file("swanctl.conf"), strongswan_example(&connections)?)?;
+        fs::write(files.file("strongswan.conf"), strongswan_example("strongswan.conf")?)?;
+        Ok(files)
+    }
+
+    /// The file `name` there.
+    #[must_use]
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// Puts `to` in the place of the first `from` in the file `name`.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn change(&self, name: &str, from: &str, to: &str) -> Outcome {
+        let text = fs::read_to_string(self.file(name))?;
+        if !text.contains(from) {
+            return Err(format!("{name} has no {from:?}:\n{text}").into());
+        }
+        Ok(fs::write(self.file(name), text.replacen(from, to, 1))?)
+    }
+
+    /// Has the daemon be asked by a socket in this directory, since several may run on one host, and give up a peer soon.
+    ///
+    /// # Errors
+    /// The file cannot be changed.
+    pub fn for_test(&self) -> Outcome {
+        let vici = format!("plugins {{ vici {{ socket = unix://{} }} }}", self.file("vici").display());
+        let own = format!("charon {{\n  {vici}\n  retransmit_tries = 1\n  retransmit_timeout = 1\n");
+        self.change("strongswan.conf", "charon {\n", &own)
+    }
+
+    /// Their names and what they hold.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub fn contents(&self) -> Outcome<Vec<(String, Vec<u8>)>> {
+        let mut contents = Vec::new();
+        let mut directories = vec![self.dir.clone()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory)? {
+                let path = entry?.path();
+                if path.is_dir() {
+                    directories.push(path);
+                } else {
+                    let name = path.strip_prefix(&self.dir)?.display().to_string();
+                    contents.push((name, fs::read(&path)?));
+                }
+            }
+        }
+        Ok(contents)
+    }
+}
+
+/// A running daemon that keeps the SAs of a gateway, killed when dropped.
+#[derive(Debug)]
+pub struct Charon {
+    process: Process,
+    files: CharonFiles,
+}
+
+impl Charon {
+    /// Starts one for the gateway `instance` in `netns` and has it take its connections.
+    ///
+    /// # Errors
+    /// It does not start, or refuses its connections; the message holds what it logged.
+    pub fn start(netns: &Netns, scratch: &Scratch, instance: &str, files: &CharonFiles) -> Outcome<Self> {
+        let files = files.clone();
+        let vici = files.file("vici");
+        // One that was killed has left it behind.
+        let _ = fs::remove_file(&vici);
+        let mut command = netns.command("unshare");
+        // Two of them would share files in /run; so each has a /run of its own.
+        command.args(["--mount", "sh", "-c", "mount -t tmpfs tmpfs /run && exec \"$@\"", "sh"]);
+        command.arg(fatpath()).args(["exec", "--instance", instance, "--", PROGRAM]);
+        command.env("FATPATH_RUNDIR", scratch.path()).env("STRONGSWAN_CONF", files.file("strongswan.conf"));
+        let mut charon = Self { process: Process::spawn(&mut command, scratch)?, files };
+        let answers = || vici.exists() || !charon.process.is_running();
+        let started = wait_until("charon answers", PATIENCE, answers);
+        started
+            .and_then(|()| {
+                charon.swanctl(&["--load-all", "--file", &charon.files.file("swanctl.conf").display().to_string()])
+            })
+            .map_err(|failed| format!("{}: {}", failed.message().unwrap_or_default(), charon.log()))?;
+        Ok(charon)
+    }
+
+    /// Tells it something by `swanctl`, and returns what that prints.
+    ///
+    /// # Errors
+    /// That fails.
+    pub fn swanctl(&self, words: &[&str]) -> Outcome<String> {
+        let mut command = Command::new("swanctl");
+        command.args(words).args(["--uri", &format!("unix://{}", self.files.file("vici").display())]);
+        command.env("STRONGSWAN_CONF", self.files.file("strongswan.conf")).env("SWANCTL_DIR", &self.files.dir);
+        run(&mut command)
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn log(&self) -> String {
+        self.process.output()
+    }
+}

@@ -1,0 +1,189 @@
+//! strongSwan as it is, over its stock kernel interface: the example of `docs/strongswan.md`.
+
+mod site;
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use system::{Auth, CharonFiles, Need, Outcome, Scratch, lossless, transfer, trial, wait_until};
+
+use site::{EXAMPLE, End, PATIENCE, Setup, Site};
+
+const NEEDS: &[Need] =
+    &[Need::Namespaces, Need::Tun, Need::PING, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL, Need::PKI];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("strongswan/a_packet_brings_up_the_tunnel_that_it_needs", NEEDS, trap),
+        trial("strongswan/ends_with_certificates_know_each_other", NEEDS, certificates),
+        trial("strongswan/a_certificate_of_somebody_else_is_refused", NEEDS, foreign_certificate),
+        trial("strongswan/keys_are_changed_beside_ten_thousand_packets_a_second_without_a_loss", NEEDS, rekey),
+        trial("strongswan/keys_are_changed_under_a_stream_and_nothing_is_dropped", NEEDS, rekey_of_a_stream),
+        trial("strongswan/an_sa_that_is_about_to_end_is_replaced", NEEDS, expire),
+        trial("strongswan/a_peer_that_is_gone_is_noticed_and_found_again", NEEDS, dead_peer),
+    ]
+}
+
+const CERTIFICATES: Setup = Setup { auth: Auth::Certificates, ..EXAMPLE };
+
+fn trap() -> Outcome {
+    let site = Site::new(&EXAMPLE)?;
+    let [left, _] = &site.ends;
+    let policies = site.xfrm(left, "policy")?;
+    assert!(policies.contains("src 10.1.0.0/24 dst 10.2.0.0/24"), "{policies}");
+    assert_eq!(site.xfrm(left, "state")?, "", "nothing was asked for yet");
+    site.up()?;
+    both_have_sas(&site)?;
+    left.netns.sh("ping -c 20 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;
+    Ok(())
+}
+
+/// Fails unless both ends have two SAs of ESP in UDP.
+fn both_have_sas(site: &Site) -> Outcome {
+    for end in &site.ends {
+        let states = site.xfrm(end, "state list nokeys")?;
+        assert_eq!(states.matches("aead rfc4106(gcm(aes)) <<Keys hidden>> 128").count(), 2, "{states}");
+        assert_eq!(states.matches("encap type espinudp sport 4500 dport 4500").count(), 2, "{states}");
+    }
+    Ok(())
+}
+
+fn certificates() -> Outcome {
+    let site = Site::new(&CERTIFICATES)?;
+    site.up()?;
+    both_have_sas(&site)?;
+    for (end, peer) in [(&site.ends[0], "right.example"), (&site.ends[1], "left.example")] {
+        let sas = end.swanctl(&["--list-sas"])?;
+        assert!(sas.contains(&format!("remote '{peer}' @ 192.0.2.")), "{sas}");
+        assert!(end.log().contains(&format!("authentication of '{peer}' with ECDSA_WITH_SHA384_DER successful")));
+    }
+    site.ends[1].netns.sh("ping -c 5 -i 0.05 -W 2 10.1.0.1").map_err(|failed| site.explain(&failed))?;
+    Ok(())
+}
+
+/// The right end has the name that is asked for, by an authority that the left one does not know.
+fn foreign_certificate() -> Outcome {
+    let mut site = Site::prepare(&CERTIFICATES)?;
+    let elsewhere = Scratch::new()?;
+    for (name, content) in CharonFiles::new(&elsewhere, "right", Auth::Certificates)?.contents()? {
+        if ["private/", "x509/"].iter().any(|directory| name.starts_with(directory)) {
+            fs::write(site.ends[1].files.file(&name), content)?;
+        }
+    }
+    site.start()?;
+    let refused = site.ends[0].swanctl(&["--initiate", "--child", "net", "--timeout", "10"]);
+    assert!(refused.is_err(), "{refused:?}");
+    assert!(
+        site.ends[0].log().contains("no trusted ECDSA public key found for 'right.example'"),
+        "{}",
+        site.ends[0].log()
+    );
+    for end in &site.ends {
+        assert_eq!(site.xfrm(end, "state")?, "");
+    }
+    Ok(())
+}
+
+/// Changes the keys of the tunnel some times, asked for by either end in turn.
+fn rekeys(site: &Site) -> Outcome {
+    let [left, right] = &site.ends;
+    for end in [left, right, left, right, left, right] {
+        end.swanctl(&["--rekey", "--child", "net"])?;
+        thread::sleep(Duration::from_millis(700));
+    }
+    Ok(())
+}
+
+/// What the gateways have dropped.
+fn drops(site: &Site) -> Outcome<[String; 2]> {
+    let [left, right] = &site.ends;
+    Ok([left.gateway.show("drops")?, right.gateway.show("drops")?])
+}
+
+fn rekey() -> Outcome {
+    let site = Site::new(&EXAMPLE)?;
+    site.up()?;
+    let [left, right] = &site.ends;
+    let before = drops(&site)?;
+    let to = (&right.netns, "10.2.0.1".parse()?);
+    let arrived =
+        lossless(&left.netns, to, (1200, 10_000), || rekeys(&site)).map_err(|failed| site.explain(&failed))?;
+    assert!(arrived > 20_000, "{arrived} datagrams");
+    assert_eq!(drops(&site)?, before);
+    assert_eq!(left.log().matches("] inbound CHILD_SA net{").count(), 6, "{}", left.log());
+    Ok(())
+}
+
+/// The stream is as fast as it gets.
+fn rekey_of_a_stream() -> Outcome {
+    let site = Site::new(&EXAMPLE)?;
+    site.up()?;
+    let [left, right] = &site.ends;
+    let before = drops(&site)?;
+    let over = AtomicBool::new(false);
+    let (done, streams) = thread::scope(|scope| {
+        let streams = scope.spawn(|| -> Outcome<u32> {
+            let mut count = 0;
+            while !over.load(Ordering::Relaxed) {
+                transfer(&left.netns, (&right.netns, "10.2.0.1".parse()?), 32 << 20)?;
+                transfer(&right.netns, (&left.netns, "10.1.0.1".parse()?), 32 << 20)?;
+                count += 2;
+            }
+            Ok(count)
+        });
+        let done = rekeys(&site);
+        over.store(true, Ordering::Relaxed);
+        (done, streams.join().unwrap_or_else(|_| Err("the streams panicked".into())))
+    });
+    done?;
+    let streams = streams.map_err(|failed| site.explain(&failed))?;
+    assert!(streams >= 2, "{streams} streams");
+    assert_eq!(drops(&site)?, before);
+    Ok(())
+}
+
+fn expire() -> Outcome {
+    let site = Site::new(&Setup {
+        connections: &[("rekey_time = 1h", "rekey_time = 4s\n        life_time = 1m\n        rand_time = 1s")],
+        ..EXAMPLE
+    })?;
+    site.up()?;
+    let [left, right] = &site.ends;
+    let spis = |end: &End| -> Outcome<Vec<String>> {
+        let states = site.xfrm(end, "state list nokeys")?;
+        Ok(states.lines().filter(|line| line.contains("spi 0x")).map(str::to_owned).collect())
+    };
+    let first = spis(left)?;
+    // The gateway tells of the soft limit, and charon makes other SAs in time.
+    wait_until("all SAs are others", PATIENCE, || {
+        spis(left).is_ok_and(|now| now.len() >= 2 && now.iter().all(|spi| !first.contains(spi)))
+    })
+    .map_err(|failed| site.explain(&failed))?;
+    for end in [left, right] {
+        let log = end.log();
+        assert!(!log.contains("hard"), "{log}");
+    }
+    left.netns.sh("ping -c 5 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;
+    let shown = left.gateway.show("sa")?;
+    assert!(shown.matches("mode tunnel").count() >= 2, "{shown}");
+    assert!(left.gateway.show("policies")?.contains("src 10.1.0.0/24 dst 10.2.0.0/24"));
+    Ok(())
+}
+
+fn dead_peer() -> Outcome {
+    let mut site = Site::new(&EXAMPLE)?;
+    site.up()?;
+    // The peer forgets everything without a word.
+    drop(site.ends[1].charon.take());
+    site.xfrm(&site.ends[1], "state flush")?;
+    site.xfrm(&site.ends[1], "policy flush")?;
+    site.start_charon(1)?;
+    wait_until("the tunnel is made anew", Duration::from_secs(60), || {
+        site.ends[0].netns.sh("ping -c 1 -W 1 10.2.0.1").is_ok()
+    })
+    .map_err(|failed| site.explain(&failed))?;
+    Ok(())
+}
