@@ -1,28 +1,29 @@
-//! `fatpath check`: is this file right?
-
-use control::Config;
+//! `fatpath check`: are these files right?
 
 use crate::cli::CheckArgs;
 use crate::config_file;
 use crate::error::CliError;
 use crate::output::print;
+use crate::run::{Made, rehearse};
 
-/// Checks the file and says what is in it.
+/// Checks the files and says what they make.
 ///
 /// # Errors
-/// What is wrong with it.
+/// What is wrong with them.
 pub(crate) fn main(args: &CheckArgs) -> Result<(), CliError> {
-    let config = config_file::load(&args.config)?;
-    print(format!("{}: {}: ok\n", args.config.display(), summary(&config)).as_bytes())
+    let sources = config_file::load_all(&args.config)?;
+    let made = if sources.lines.is_empty() { Made::by(&sources.config) } else { rehearse(sources)? };
+    let names: Vec<_> = args.config.iter().map(|path| path.display().to_string()).collect();
+    print(format!("{}: {}: ok\n", names.join(", "), summary(&made)).as_bytes())
 }
 
 /// `2 links, 1 route, 2 SAs, 3 policies`.
-fn summary(config: &Config) -> String {
+fn summary(made: &Made) -> String {
     let counts = [
-        (config.links.len(), "link", "links"),
-        (config.routes.len(), "route", "routes"),
-        (config.sas.len(), "SA", "SAs"),
-        (config.policies.len(), "policy", "policies"),
+        (made.links, "link", "links"),
+        (made.routes, "route", "routes"),
+        (made.sas, "SA", "SAs"),
+        (made.policies, "policy", "policies"),
     ];
     counts.map(|(n, one, many)| format!("{n} {}", if n == 1 { one } else { many })).join(", ")
 }

@@ -26,16 +26,22 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run a gateway until SIGTERM or SIGINT
     ///
-    /// SIGHUP reads the file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
-    /// all. Security associations that are in both keep their sequence numbers.
+    /// The configuration is a TOML file, or one of lines for ip, as `ip -batch` takes them, or a TOML file and then such
+    /// lines, each with a -c of its own. The system's ip carries the lines out before the gateway says that it is ready; if
+    /// it cannot do one, the gateway ends.
+    ///
+    /// SIGHUP reads the TOML file again: the new configuration is applied as a whole or, if anything in it is wrong, not at
+    /// all. Security associations that are in both keep their sequence numbers. With lines there is no such reload: they
+    /// say what to do, not what is to be.
     ///
     /// Log lines go to standard error; the environment variable FATPATH_LOG chooses which. FATPATH_LOG=trace has one for
     /// every dropped packet.
     Run(RunArgs),
-    /// Check a configuration file and change nothing
+    /// Check configuration files and change nothing
     ///
-    /// The exit code is 0 if the file would be accepted and 2 if not; then one line names the file, the line, the key
-    /// and what would be right. Devices and privileges are not looked at.
+    /// The exit code is 0 if the files would be accepted together and 2 if not; then one line names the file, the line, the
+    /// key and what would be right. Lines for ip are carried out on a gateway in memory, and what ip says of one that it
+    /// cannot do is printed. Devices and privileges are not looked at.
     Check(CheckArgs),
     /// Have a running gateway become what a configuration file says
     ///
@@ -100,9 +106,9 @@ pub(crate) enum Command {
 /// What `run` is told.
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The configuration; without one the gateway starts empty
+    /// The configuration, TOML or lines for ip; without one the gateway starts empty
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) config: Option<PathBuf>,
+    pub(crate) config: Vec<PathBuf>,
     /// This gateway's name, which is that of its control socket
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
@@ -111,9 +117,9 @@ pub(crate) struct RunArgs {
 /// What `check` is told.
 #[derive(Args, Debug)]
 pub(crate) struct CheckArgs {
-    /// The configuration
-    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) config: PathBuf,
+    /// The configuration, TOML or lines for ip
+    #[arg(short, long, value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) config: Vec<PathBuf>,
 }
 
 /// What `load` is told.

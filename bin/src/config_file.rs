@@ -1,22 +1,66 @@
-//! Reads the configuration file, for `run` and `check`.
+//! Reads configuration files, for `run`, `check` and `load`.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use control::Config;
 use zeroize::Zeroizing;
 
 use crate::error::CliError;
+use crate::lines::{self, IpLines};
 
-/// Reads and checks the file at `path`. Its text holds keys, and is zeroed when done with.
+/// What files say together.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    /// The TOML file, if there is one.
+    pub(crate) file: Option<PathBuf>,
+    /// What it says.
+    pub(crate) config: Config,
+    /// Lines of `ip`, which come after it.
+    pub(crate) lines: Vec<IpLines>,
+}
+
+/// Reads and checks the file at `path`, which is TOML. Its text holds keys, and is zeroed when done with.
 ///
 /// # Errors
-/// Exit code 1 if the file cannot be read, 2 if it is wrong.
+/// Exit code 1 if the file cannot be read or is one of `ip` lines, 2 if it is wrong.
 pub(crate) fn load(path: &Path) -> Result<Config, CliError> {
+    let bytes = read(path)?;
+    if lines::are_in(&bytes) {
+        return Err(CliError::failed(lines::only_at_start(&path.display().to_string())));
+    }
+    parse(path, &bytes)
+}
+
+/// Reads and checks files, of which one may be TOML.
+///
+/// # Errors
+/// As [`load`]; and exit code 1 if two are TOML.
+pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
+    let mut sources = Sources::default();
+    for path in paths {
+        let bytes = read(path)?;
+        if lines::are_in(&bytes) {
+            sources.lines.push(IpLines::new(path.display().to_string(), bytes));
+            continue;
+        }
+        if let Some(first) = sources.file.replace(path.clone()) {
+            let (first, second) = (first.display(), path.display());
+            return Err(CliError::failed(format!("{first} and {second} are TOML, both; put them into one file.")));
+        }
+        sources.config = parse(path, &bytes)?;
+    }
+    Ok(sources)
+}
+
+fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
+    let bytes = fs::read(path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
+    Ok(Zeroizing::new(bytes))
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<Config, CliError> {
     let name = path.display().to_string();
-    let bytes = fs::read(path).map_err(|err| CliError::failed(format!("{name}: {err}")))?;
-    let bytes = Zeroizing::new(bytes);
-    let text = std::str::from_utf8(&bytes).map_err(|err| {
+    let text = std::str::from_utf8(bytes).map_err(|err| {
         let line = 1 + bytes[..err.valid_up_to()].iter().filter(|&&byte| byte == b'\n').count();
         CliError::bad_config(format!("{name}:{line}: not UTF-8 text; use a TOML file."))
     })?;

@@ -40,15 +40,34 @@ pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
 /// # Errors
 /// As [`main`].
 pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
+    exec(&args.instance, system_ip()?.as_os_str(), &args.words)
+}
+
+/// Where the system's `ip` is.
+///
+/// # Errors
+/// It is not there.
+pub(crate) fn system_ip() -> Result<PathBuf, CliError> {
     let ip = find(OsStr::new("ip")).or_else(|| {
         // Not everybody's path has it.
         ["/usr/sbin/ip", "/sbin/ip"].map(PathBuf::from).into_iter().find(|path| path.is_file())
     });
-    let ip = ip.ok_or_else(|| CliError::failed("ip: not found; install it, as with `apt-get install iproute2`."))?;
-    exec(&args.instance, ip.as_os_str(), &args.words)
+    ip.ok_or_else(|| CliError::failed("ip: not found; install it, as with `apt-get install iproute2`."))
 }
 
 fn exec(instance: &str, program: &OsStr, arguments: &[OsString]) -> Result<(), CliError> {
+    let shown = program.to_string_lossy();
+    let netlink = netlink_path(instance);
+    let mut command = command(program, &netlink)?;
+    try_connect(&netlink).map_err(|errno| unreachable(instance, &netlink, &errno.into()))?;
+    Err(CliError::failed(format!("{shown}: {}", command.args(arguments).exec())))
+}
+
+/// How to run `program` with its netlink sockets reaching the gateway whose own is at `netlink`.
+///
+/// # Errors
+/// If the library is missing, or the program cannot load it.
+pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     let shown = program.to_string_lossy();
     let path = find(program).ok_or_else(|| CliError::failed(format!("{shown}: no such program.")))?;
     let library = library()?;
@@ -60,16 +79,14 @@ fn exec(instance: &str, program: &OsStr, arguments: &[OsString]) -> Result<(), C
         )));
     }
     check_loads(&path).map_err(|why| CliError::failed(format!("{shown}: {why}.")))?;
-    let netlink = std::path::absolute(netlink_path(instance)).map_err(|err| CliError::failed(err.to_string()))?;
-    try_connect(&netlink).map_err(|errno| unreachable(instance, &netlink, &errno.into()))?;
+    let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
     let preload = match env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         None => library.into_os_string(),
         Some(before) => OsString::from_vec([library.as_os_str().as_bytes(), b":", before.as_bytes()].concat()),
     };
     let mut command = Command::new(&path);
-    command.arg0(program).args(arguments);
-    command.env("LD_PRELOAD", preload).env(NETLINK_VARIABLE, netlink);
-    Err(CliError::failed(format!("{shown}: {}", command.exec())))
+    command.arg0(program).env("LD_PRELOAD", preload).env(NETLINK_VARIABLE, netlink);
+    Ok(command)
 }
 
 /// Whether anybody serves netlink there.

@@ -11,6 +11,7 @@ mod demo;
 mod error;
 mod exec;
 mod figures;
+mod lines;
 mod load;
 mod monitor;
 mod output;

@@ -13,6 +13,7 @@ mod netlink;
 mod node;
 mod poller;
 mod reassembly;
+mod rehearse;
 mod sadb;
 mod server;
 mod service;
@@ -23,12 +24,11 @@ mod xfrm;
 use std::any::Any;
 use std::convert::Infallible;
 use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use control::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
@@ -38,10 +38,12 @@ use crate::cli::RunArgs;
 use crate::client::socket_path;
 use crate::config_file;
 use crate::error::CliError;
+use crate::lines::{self, IpLines};
 use command::{Command, Handle, WorkerGone};
 use ike::{IkeFile, IkeSocket};
-use netlink::{NetlinkServer, Protocols, Shared};
+use netlink::{NetlinkServer, Shared};
 use node::{Node, Plan};
+pub(crate) use rehearse::{Made, rehearse};
 use server::Server;
 use worker::Worker;
 
@@ -58,24 +60,28 @@ const LOG_VARIABLE: &str = "FATPATH_LOG";
 pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     start_log()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| failed("catch signals", &err))?;
-    let config = args.config.as_deref().map_or_else(|| Ok(Config::default()), config_file::load)?;
+    let sources = config_file::load_all(&args.config)?;
     let socket = socket_path(&args.instance);
     server::check_vacant(&socket)?;
 
     raise_descriptor_limit();
-    let (node, mut plan) = Node::default().plan(config)?;
+    let (node, mut plan) = Node::default().plan(sources.config)?;
     let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
     let file = ike.open_for(&mut plan)?;
     ike.keep(file);
     let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
-    let shared = Shared::new(&worker.handle);
-    let mut daemon = Daemon { file: args.config.clone(), node, worker, ike, shared };
-    daemon.tell_netlink(&mut daemon.shared.lock()).map_err(CliError::failed)?;
+    let shared = Shared::new(&worker.handle, node::open);
+    node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+    let lines = sources.lines.first().map(|lines| lines.name().to_owned());
+    let mut daemon = Daemon { file: sources.file, lines, node, worker, ike, shared };
+    let server = Server::bind(&socket)?;
+    let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
+    let Some(_netlink) = daemon.serve_netlink(&socket, &sources.lines, is_ended)? else {
+        return daemon.worker.stop();
+    };
     let (events, happened) = channel();
-    let _server = Server::start(&socket, &daemon.worker.handle, &events)?;
-    let _netlink =
-        NetlinkServer::start(&socket.with_extension("netlink"), daemon.shared.clone(), &daemon.worker.handle)?;
+    server.serve(&daemon.worker.handle, &events)?;
     tracing::info!("{}: running with {}", args.instance, daemon.links());
     thread::Builder::new()
         .name("signals".to_owned())
@@ -155,6 +161,8 @@ fn failed(what: &str, err: &io::Error) -> CliError {
 /// A gateway that runs.
 struct Daemon {
     file: Option<PathBuf>,
+    /// A file of `ip` lines that were carried out at start, and make what it is together with `file`.
+    lines: Option<String>,
     node: Node,
     worker: Running,
     ike: IkePlace,
@@ -188,6 +196,9 @@ impl IkePlace {
 impl Daemon {
     /// Becomes what its file says now, or stays what it is and says why.
     fn reload(&mut self) -> Result<(), String> {
+        if let Some(lines) = &self.lines {
+            return Err(lines::only_at_start(lines));
+        }
         let file = self.file.clone().ok_or("it was started without a file; `fatpath load` gives it one")?;
         self.load(file)
     }
@@ -204,15 +215,36 @@ impl Daemon {
         let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
         self.worker.apply(plan).map_err(named)?;
         self.ike.keep(ike);
-        (self.node, self.file) = (node, Some(file));
-        self.tell_netlink(&mut protocols)
+        (self.node, self.file, self.lines) = (node, Some(file), None);
+        self.node.tell(&self.worker.handle, &mut protocols)
     }
 
-    /// Has netlink's clients see what the node has become.
-    fn tell_netlink(&self, protocols: &mut Protocols) -> Result<(), String> {
-        let now = self.worker.handle.ask(Command::Links).map_err(|gone| gone.to_string())?;
-        self.node.tell(&mut protocols.rtnl.model, &now);
-        Ok(())
+    /// Serves netlink's clients beside the control socket `socket`, once `lines` have been carried out. `None`: `is_ended`
+    /// came before that.
+    ///
+    /// # Errors
+    /// Of the lines, or of the socket.
+    fn serve_netlink(
+        &mut self,
+        socket: &Path,
+        lines: &[IpLines],
+        mut is_ended: impl FnMut() -> bool,
+    ) -> Result<Option<NetlinkServer>, CliError> {
+        let (worker, path) = (&self.worker.handle, socket.with_extension("netlink"));
+        if lines.is_empty() {
+            return NetlinkServer::start(&path, self.shared.clone(), worker).map(Some);
+        }
+        // Until they have been, nobody else finds it.
+        let starting = socket.with_extension("starting");
+        let mut server = NetlinkServer::start(&starting, self.shared.clone(), worker)?;
+        for lines in lines {
+            if !lines.carry_out(&starting, &mut is_ended)? {
+                return Ok(None);
+            }
+        }
+        self.node.follow(&self.shared.lock().rtnl.model);
+        server.move_to(&path)?;
+        Ok(Some(server))
     }
 
     /// `2 links: tun0, wan`.

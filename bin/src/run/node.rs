@@ -7,13 +7,15 @@ use std::sync::Arc;
 use base::{LinkId, Prefix};
 use control::Change;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
-use control::netlink::rtnl::{LOOPBACK, LinkNow, Model};
+use control::netlink::rtnl::{LOOPBACK, Model};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
 use link::{ConfigKind, Link};
 
+use super::command::{Command, Handle};
 use super::crypto::crypto;
 use super::ike::IkeSocket;
+use super::netlink::Protocols;
 use super::reassembly;
 use super::xfrm::Steps;
 use crate::error::CliError;
@@ -27,11 +29,15 @@ pub(crate) struct Node {
     last_id: u32,
     /// Whether the routes are no longer those of `config`.
     routes_changed: bool,
+    open: Open,
 }
+
+/// How a link is opened.
+pub(crate) type Open = fn(&LinkConfig) -> Result<Box<dyn Link>, CliError>;
 
 impl Default for Node {
     fn default() -> Self {
-        Self { config: Arc::default(), ids: Vec::new(), last_id: LOOPBACK, routes_changed: false }
+        Self::new(open)
     }
 }
 
@@ -63,6 +69,11 @@ pub(crate) struct Plan {
 }
 
 impl Node {
+    /// An empty one, whose links `open` opens.
+    pub(crate) fn new(open: Open) -> Self {
+        Self { config: Arc::default(), ids: Vec::new(), last_id: LOOPBACK, routes_changed: false, open }
+    }
+
     /// What it was last told.
     pub(crate) fn config(&self) -> &Config {
         &self.config
@@ -107,7 +118,7 @@ impl Node {
             let config = &new.links[at];
             let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
             refuse_one_that_leaves(config, leaving)?;
-            plan.opened.push((ids[at], open(config)?, config.kind.clone()));
+            plan.opened.push((ids[at], (self.open)(config)?, config.kind.clone()));
             plan.ports.push((ids[at], config.offloads));
         }
         let udp = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
@@ -117,7 +128,7 @@ impl Node {
         plan.ike = new.links.iter().zip(&ids).filter_map(udp).collect();
         let config = Arc::new(new);
         plan.config = Arc::clone(&config);
-        Ok((Self { config, ids, last_id, routes_changed: false }, plan))
+        Ok((Self { config, ids, last_id, routes_changed: false, open: self.open }, plan))
     }
 
     /// Takes note of what netlink's clients have made of the links and routes.
@@ -131,9 +142,14 @@ impl Node {
         (self.last_id, self.routes_changed) = (model.last_index(), true);
     }
 
-    /// Tells `model` what the node has become.
-    pub(crate) fn tell(&self, model: &mut Model, now: &[LinkNow]) {
-        model.read(&self.config, &self.ids, now, self.last_id);
+    /// Has netlink's clients see what the node has become.
+    ///
+    /// # Errors
+    /// The worker does not answer.
+    pub(crate) fn tell(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
+        let now = worker.ask(Command::Links).map_err(|gone| gone.to_string())?;
+        protocols.rtnl.model.read(&self.config, &self.ids, &now, self.last_id);
+        Ok(())
     }
 }
 

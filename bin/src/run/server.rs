@@ -32,6 +32,7 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Server {
     path: PathBuf,
+    listener: UnixListener,
 }
 
 /// Says who has the socket at `path`, if somebody has.
@@ -49,11 +50,11 @@ pub(crate) fn check_vacant(path: &Path) -> Result<(), CliError> {
 }
 
 impl Server {
-    /// Listens at `path`, which only this user may connect to, and serves clients in the background.
+    /// Listens at `path`, which only this user may connect to. Clients wait until they are [served](Self::serve).
     ///
     /// # Errors
     /// What cannot be made there.
-    pub(crate) fn start(path: &Path, worker: &Handle, events: &Sender<Event>) -> Result<Self, CliError> {
+    pub(crate) fn bind(path: &Path) -> Result<Self, CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir)
@@ -65,13 +66,20 @@ impl Server {
             _ => {}
         }
         let listener = private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
-        let server = Self { path: path.to_owned() };
+        Ok(Self { path: path.to_owned(), listener })
+    }
+
+    /// Serves clients in the background.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub(crate) fn serve(&self, worker: &Handle, events: &Sender<Event>) -> Result<(), CliError> {
+        let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.path.display()));
+        let listener = self.listener.try_clone().map_err(failed)?;
         let (worker, events) = (worker.clone(), events.clone());
-        thread::Builder::new()
-            .name("control".to_owned())
-            .spawn(move || accept(&listener, &worker, &events))
-            .map_err(|err| failed("cannot start a thread", err))?;
-        Ok(server)
+        let spawned =
+            thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &worker, &events));
+        spawned.map(drop).map_err(failed)
     }
 }
 

@@ -3,6 +3,7 @@
 #[path = "common/node.rs"]
 mod node;
 
+use control::model::LinkKind;
 use control::netlink::error::errno;
 use control::netlink::message::{Header, Messages, Writer, flag};
 use control::netlink::rtnl::Rtnl;
@@ -113,6 +114,37 @@ fn what_is_not_supported_says_so_and_names_the_attribute() {
         );
         assert_eq!(errno, errno::EOPNOTSUPP, "{want}");
         assert!(text.contains(want), "{text}");
+    }
+}
+
+#[test]
+fn a_udp_link_is_bound_to_the_address_of_its_near_end_and_has_it() {
+    let add = |address: Option<&[u8]>| {
+        request(RTM_NEWLINK, flag::CREATE | flag::EXCL, |w| {
+            w.fixed(&[0; 16]);
+            w.put_str(IFLA_IFNAME, "wan");
+            if let Some(address) = address {
+                w.put(IFLA_ADDRESS, address);
+            }
+            w.nest(IFLA_LINKINFO, |w| w.put_str(IFLA_INFO_KIND, "udp"));
+        })
+    };
+    for wrong in [None, Some(&[] as &[u8]), Some(&[0; 4]), Some(&[0; 6]), Some(&[0; 16]), Some(&[224, 0, 0, 1])] {
+        let (errno, text) = refusal(&mut node(), true, &add(wrong));
+        assert!(
+            errno == errno::EOPNOTSUPP && text.contains("address that its socket is bound to"),
+            "{wrong:?}: {text}"
+        );
+    }
+    let v6 = [0x20, 1, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    for (address, want) in [(&[192, 0, 2, 1][..], "192.0.2.1:4500"), (&v6, "[2001:db8::1]:4500")] {
+        let mut node = node();
+        assert_eq!(refusal(&mut node, true, &add(Some(address))).0, 0);
+        let index = node.model.index_of("wan").unwrap();
+        let link = node.model.link(index).unwrap();
+        assert_eq!(link.config.kind, LinkKind::Udp { bind: want.parse().unwrap() });
+        assert_eq!(link.addresses.len(), 1);
+        check(&node);
     }
 }
 

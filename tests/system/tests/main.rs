@@ -6,6 +6,7 @@ mod demo;
 mod exec;
 mod fragment_tools;
 mod ip;
+mod lines;
 mod nat;
 mod router;
 mod service;
@@ -24,6 +25,7 @@ fn main() {
         service::trials(),
         exec::trials(),
         ip::trials(),
+        lines::trials(),
         strongswan::trials(),
         demo::trials(),
         bench::trials(),

@@ -14,23 +14,26 @@ use link::Layer;
 use wire::eth::MacAddr;
 
 use crate::run::command::{Command, Handle, LinkChange, WorkerGone};
-use crate::run::node::open;
+use crate::run::node::Open;
 
 /// The worker, as rtnetlink needs it.
 #[derive(Debug)]
-pub(crate) struct WorkerHost(pub(crate) Handle);
+pub(crate) struct WorkerHost {
+    worker: Handle,
+    open: Open,
+}
 
 impl Host for WorkerHost {
     fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
-        self.0.ask(Command::Links).map_err(|gone| silent(&gone))
+        self.worker.ask(Command::Links).map_err(|gone| silent(&gone))
     }
 
     fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
-        self.0.tell(deltas);
+        self.worker.tell(deltas);
     }
 
     fn open(&mut self, id: LinkId, config: &LinkConfig) -> Result<LinkNow, Error> {
-        let link = open(config).map_err(|err| Error::said(errno::EINVAL, err.message))?;
+        let link = (self.open)(config).map_err(|err| Error::said(errno::EINVAL, err.message))?;
         let mac = match link.layer() {
             Layer::Ethernet(mac) => Some(mac.0),
             Layer::Ip => None,
@@ -53,17 +56,22 @@ impl Host for WorkerHost {
     }
 
     fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error> {
-        self.0.ask(Command::Neighbours).map_err(|gone| silent(&gone))
+        self.worker.ask(Command::Neighbours).map_err(|gone| silent(&gone))
     }
 
     fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
-        self.0.ask(|reply| Command::SetNeighbour(*neighbour, reply)).map_err(|gone| silent(&gone))
+        self.worker.ask(|reply| Command::SetNeighbour(*neighbour, reply)).map_err(|gone| silent(&gone))
     }
 }
 
 impl WorkerHost {
+    /// That worker, whose links `open` opens.
+    pub(crate) const fn new(worker: Handle, open: Open) -> Self {
+        Self { worker, open }
+    }
+
     fn change(&self, id: LinkId, change: LinkChange) -> Result<(), Error> {
-        let outcome = self.0.ask(|reply| Command::Link(id, change, reply)).map_err(|gone| silent(&gone))?;
+        let outcome = self.worker.ask(|reply| Command::Link(id, change, reply)).map_err(|gone| silent(&gone))?;
         outcome.map_err(|refused| Error::said(errno::EINVAL, refused))
     }
 }

@@ -25,6 +25,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use zeroize::Zeroize;
 
 use super::command::Handle;
+use super::node::Open;
 use super::sadb::{Bell, WorkerSadb};
 use crate::error::CliError;
 use client::{Client, Gone};
@@ -63,9 +64,9 @@ pub(crate) struct Protocols {
 pub(crate) struct Shared(Arc<Mutex<Protocols>>);
 
 impl Shared {
-    /// A node of nothing, over that worker.
-    pub(crate) fn new(worker: &Handle) -> Self {
-        let rtnl = Rtnl { model: Model::default(), host: WorkerHost(worker.clone()) };
+    /// A node of nothing, over that worker, whose links `open` opens.
+    pub(crate) fn new(worker: &Handle, open: Open) -> Self {
+        let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
         Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm })))
     }
@@ -114,6 +115,18 @@ impl NetlinkServer {
             })
             .map_err(|err| failed("cannot start a thread", err))?;
         Ok(server)
+    }
+}
+
+impl NetlinkServer {
+    /// Is found at `path` from now on, and no longer where it was.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub(crate) fn move_to(&mut self, path: &Path) -> Result<(), CliError> {
+        std::fs::rename(&self.path, path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
+        path.clone_into(&mut self.path);
+        Ok(())
     }
 }
 

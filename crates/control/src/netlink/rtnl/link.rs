@@ -1,5 +1,7 @@
 //! `RTM_*LINK`.
 
+use std::net::SocketAddr;
+
 use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
 use super::entry::Link;
 use super::model::LOOPBACK;
@@ -174,8 +176,9 @@ const UNSUPPORTED: [(u16, &str); 8] = [
     (IFLA_PROMISCUITY, "fatpath's links have no such mode"),
 ];
 
-fn refuse_unsupported<const N: usize>(attrs: &Attrs<'_, N>) -> Result<(), Error> {
-    match UNSUPPORTED.iter().find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
+fn refuse_unsupported<const N: usize>(attrs: &Attrs<'_, N>, but: Option<u16>) -> Result<(), Error> {
+    let mut refused = UNSUPPORTED.iter().filter(|(kind, _)| Some(*kind) != but);
+    match refused.find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
         Some((attr, text)) => Err(Error::unsupported(text).at(attr.offset)),
         None => Ok(()),
     }
@@ -203,7 +206,7 @@ fn change<H: Host>(
     header: &[u8; LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
 ) -> Result<(), Error> {
-    refuse_unsupported(attrs)?;
+    refuse_unsupported(attrs, None)?;
     if let Some(master) = attrs.get(IFLA_MASTER).filter(|master| master.u32() != 0) {
         return Err(Error::unsupported("fatpath has no bridges, bonds or VRFs yet").at(master.offset));
     }
@@ -237,18 +240,38 @@ fn change<H: Host>(
     Ok(())
 }
 
-/// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, or a packet socket on the host's interface of that
-/// name.
+/// The port of ESP in UDP (RFC 3948 §2).
+const ESP_IN_UDP: u16 = 4500;
+
+/// Where a `udp` link is to be bound: to the address of its near end, as a tunnel device has it.
+fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
+    let missing = || {
+        Error::unsupported(
+            "a udp link needs the address that its socket is bound to, as in `address 192.0.2.1 type udp`",
+        )
+    };
+    let attr = attrs.get(IFLA_ADDRESS).ok_or_else(missing)?;
+    let addr = match attr.data.len() {
+        4 => attr.ip(true),
+        16 => attr.ip(false),
+        _ => None,
+    };
+    let addr = addr.filter(|addr| !addr.is_unspecified() && !addr.is_multicast());
+    addr.map(|addr| SocketAddr::new(addr, ESP_IN_UDP)).ok_or_else(|| missing().at(attr.offset))
+}
+
+/// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, a packet socket on the host's interface of that name,
+/// or a UDP socket.
 fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFLA_MAX>) -> Result<u32, Error> {
     let kind = kind_of(attrs)?.ok_or(Error::new(errno::EINVAL))?;
     let kind = match kind.as_str() {
         "tun" => LinkKind::Tun { queues: 1 },
         "tap" => LinkKind::Tap { queues: 1 },
         "packet" => LinkKind::Packet { interface: String::new() },
-        "udp" => return Err(Error::unsupported("a udp link needs an address and port, which a file gives it")),
+        "udp" => LinkKind::Udp { bind: bind_of(attrs)? },
         _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
     };
-    refuse_unsupported(attrs)?;
+    refuse_unsupported(attrs, matches!(kind, LinkKind::Udp { .. }).then_some(IFLA_ADDRESS))?;
     let mtu = wanted_mtu(attrs)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
     if name.is_empty()
@@ -273,7 +296,12 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
     let (group, txqlen) = (attrs.get(IFLA_GROUP).map_or(0, Attr::u32), attrs.get(IFLA_TXQLEN).map_or(1000, Attr::u32));
     let alias = attrs.get(IFLA_IFALIAS).and_then(Attr::text).map(str::to_owned);
     let (mtu, mac, addresses) = (now.mtu, now.mac, Vec::new());
+    let own: Vec<_> = config.own_addresses().collect();
     rtnl.model.insert_link(index, Link { config, mtu, mac, up: false, was_up: false, addresses, group, alias, txqlen });
+    for addr in own {
+        let address = rtnl.model.new_address(index, addr);
+        rtnl.model.add_address(index, address);
+    }
     if up {
         rtnl.host.set_up(LinkId(index), true)?;
         rtnl.model.set_up(index, true);

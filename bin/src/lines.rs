@@ -1,0 +1,191 @@
+//! Files of `ip` lines, as `ip -batch` takes them. The system's own `ip` carries them out, on a gateway's netlink socket:
+//! its words, its comments, its quotes, its errors.
+//!
+//! `ip` is given one line at a time, so that where it ends early is the line that it could not do. It does not always
+//! say so itself.
+
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::path::Path;
+use std::process::{Child, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::pipe::{PIPE_BUF, PipeFlags, pipe_with};
+use zeroize::Zeroizing;
+
+use crate::error::CliError;
+use crate::exec;
+
+/// How often it is looked whether `ip` has ended.
+const POLL: Duration = Duration::from_millis(2);
+
+/// The most that is kept of what `ip` says.
+const MAX_SAID: u64 = 64 << 10;
+
+/// Whether a file is one of `ip` lines, and not TOML: its first line with anything on it has two words, of which the first
+/// is one of letters and the second does not begin with `=`.
+pub(crate) fn are_in(text: &[u8]) -> bool {
+    let mut lines = text.split(|&byte| byte == b'\n').map(<[u8]>::trim_ascii);
+    let Some(first) = lines.find(|line| !matches!(line.first(), None | Some(b'#'))) else { return false };
+    let mut words = first.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let named = words.next().is_some_and(|word| word.iter().all(u8::is_ascii_alphanumeric));
+    named && words.next().is_some_and(|word| word.first() != Some(&b'='))
+}
+
+/// Why a running gateway does not become what such a file says.
+pub(crate) fn only_at_start(file: &str) -> String {
+    format!(
+        "{file}: lines of ip say what to do, not what is to be, so they are carried out when a gateway starts; on a \
+         running one `fatpath ip -batch {file}` does that."
+    )
+}
+
+/// A file of `ip` lines. It may hold keys, and is zeroed when done with.
+#[derive(Debug)]
+pub(crate) struct IpLines {
+    name: String,
+    text: Zeroizing<Vec<u8>>,
+}
+
+impl IpLines {
+    /// The lines of the file of that name.
+    pub(crate) fn new(name: String, mut text: Zeroizing<Vec<u8>>) -> Self {
+        if text.last().is_some_and(|&byte| byte != b'\n') {
+            text.push(b'\n');
+        }
+        Self { name, text }
+    }
+
+    /// The file's name.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Has `ip` carry the lines out, in order, on the gateway whose netlink socket is at `netlink`. False: `is_over` has said
+    /// that nobody wants them any more.
+    ///
+    /// # Errors
+    /// Exit code 2 if `ip` cannot do a line, with the line's number and what `ip` says; what came before it is done. 1 if
+    /// `ip` cannot be had.
+    pub(crate) fn carry_out(&self, netlink: &Path, is_over: impl FnMut() -> bool) -> Result<bool, CliError> {
+        let failed = |err: io::Error| CliError::failed(format!("{}: ip: {err}", self.name));
+        let mut command = exec::command(exec::system_ip()?.as_os_str(), netlink)?;
+        // Whoever reads from a pipe of packets gets one at a time, and the others stay to be counted.
+        let (reader, writer) =
+            pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;
+        let rest = File::from(reader.try_clone().map_err(failed)?);
+        let mut ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        drop(command);
+        let said = ip.stderr.take();
+        let (ended, left, said) = thread::scope(|scope| {
+            scope.spawn(|| self.feed(File::from(writer)));
+            let said = scope.spawn(|| said.map_or_else(String::new, listen));
+            let ended = wait(&mut ip, is_over);
+            // The lines that nobody has read, which ends the feeding too.
+            (ended, count_lines(rest), said.join().unwrap_or_default())
+        });
+        match ended.map_err(failed)? {
+            None => Ok(false),
+            Some(status) if status.success() => Ok(true),
+            Some(status) => {
+                let line = lines_in(&self.text).saturating_sub(left);
+                let why = what_was_said(&said).unwrap_or_else(|| format!("ip ended, {status}"));
+                Err(CliError::bad_config(format!("{}:{line}: {why}", self.name)))
+            }
+        }
+    }
+
+    fn feed(&self, mut into: File) {
+        let lines = self.text.split_inclusive(|&byte| byte == b'\n');
+        // There is a reader until all of it has been read.
+        let _ = lines.flat_map(|line| line.chunks(PIPE_BUF)).try_for_each(|packet| into.write_all(packet));
+    }
+}
+
+fn lines_in(text: &[u8]) -> usize {
+    text.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+/// Reads to the end.
+fn count_lines(mut from: File) -> usize {
+    let mut packet = Zeroizing::new([0; PIPE_BUF]);
+    let mut count = 0;
+    while let Ok(len @ 1..) = from.read(&mut *packet) {
+        count += lines_in(&packet[..len]);
+    }
+    count
+}
+
+fn listen(mut from: impl Read) -> String {
+    let mut said = Vec::new();
+    // What was heard up to an error is what there is; the rest has to be taken, too, or it would wait.
+    let _ = from.by_ref().take(MAX_SAID).read_to_end(&mut said);
+    let _ = io::copy(&mut from, &mut io::sink());
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Waits for the end of `ip`. `None`: `is_over`, and it was ended.
+fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = ip.try_wait()? {
+            return Ok(Some(status));
+        }
+        if is_over() {
+            ip.kill()?;
+            return ip.wait().map(|_| None);
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// What `ip` says is wrong, in one line: of its usage the first one, and not that a command failed.
+fn what_was_said(text: &str) -> Option<String> {
+    let mut lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("Command failed -:"));
+    let first = lines.next()?;
+    let first = first.strip_prefix("Error: ").unwrap_or(first);
+    if first.starts_with("Usage:") {
+        return Some(first.to_owned());
+    }
+    Some(std::iter::once(first).chain(lines).collect::<Vec<_>>().join(" "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_ip_are_told_from_toml() {
+        let of_ip = [
+            "link add tun0 type tun\n",
+            "# links\n\n  a add 10.0.0.1/8 dev tun0",
+            "xfrm\tstate flush",
+            "-6 route",
+            "l \\\nadd x",
+        ];
+        for (text, want) in of_ip.iter().zip([true, true, true, false, true]) {
+            assert_eq!(are_in(text.as_bytes()), want, "{text}");
+        }
+        for text in
+            ["", "# nothing\n", "[[link]]\n", "name = \"x\"\n", "name= 3", "crypto.workers = 1", "\"a b\" = 1", "x"]
+        {
+            assert!(!are_in(text.as_bytes()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_ip_says_is_told_in_one_line() {
+        let cases = [
+            ("RTNETLINK answers: File exists\nCommand failed -:3\n", Some("RTNETLINK answers: File exists")),
+            ("Error: Nexthop has invalid gateway.\nCommand failed -:1\n", Some("Nexthop has invalid gateway.")),
+            ("Usage: ip link add\n  [ link DEV ]\n", Some("Usage: ip link add")),
+            ("one\n\n two\n", Some("one two")),
+            ("Command failed -:1\n", None),
+            ("", None),
+        ];
+        for (text, want) in cases {
+            assert_eq!(what_was_said(text).as_deref(), want, "{text}");
+        }
+    }
+}

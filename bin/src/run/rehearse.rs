@@ -1,0 +1,105 @@
+//! A gateway in memory that becomes what files say, to see whether one could: its links lead nowhere.
+
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
+
+use control::Config;
+use control::model::{LinkConfig, LinkKind};
+use control::netlink::rtnl::nums::RTPROT_KERNEL;
+use link::memory::{End, pair};
+use link::{Layer, Link};
+use signal_hook::iterator::Signals;
+use wire::eth::MacAddr;
+
+use super::netlink::{NetlinkServer, Shared};
+use super::node::Node;
+use super::{Running, failed};
+use crate::config_file::Sources;
+use crate::error::CliError;
+
+/// How much a configuration makes.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Made {
+    pub(crate) links: usize,
+    /// But those that addresses make.
+    pub(crate) routes: usize,
+    pub(crate) sas: usize,
+    pub(crate) policies: usize,
+}
+
+impl Made {
+    /// What a TOML file makes.
+    pub(crate) fn by(config: &Config) -> Self {
+        Self {
+            links: config.links.len(),
+            routes: config.routes.len(),
+            sas: config.sas.len(),
+            policies: config.policies.len(),
+        }
+    }
+}
+
+/// Has a gateway in memory become what `sources` say, and tells what it then is. It has no crypto threads.
+///
+/// # Errors
+/// As if a gateway were started; devices and privileges are not looked at.
+pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
+    let signals = Signals::new::<_, i32>([]).map_err(|err| failed("catch signals", &err))?;
+    let config = Config { crypto: Default::default(), ..sources.config };
+    let (node, plan) = Node::new(open).plan(config)?;
+    let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
+    worker.apply(plan).map_err(CliError::failed)?;
+    let shared = Shared::new(&worker.handle, open);
+    node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+    let dir = PrivateDir::make()?;
+    let netlink = dir.0.join("netlink");
+    let _server = NetlinkServer::start(&netlink, shared.clone(), &worker.handle)?;
+    for lines in &sources.lines {
+        lines.carry_out(&netlink, || false)?;
+    }
+    let (sas, policies) = worker
+        .handle
+        .call(|worker| (worker.path.ipsec.sad().len(), worker.path.ipsec.spd().len()))
+        .map_err(|gone| CliError::failed(gone.to_string()))?;
+    let model = &shared.lock().rtnl.model;
+    let routes = model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL).count();
+    let made = Made { links: model.links_after(0).count(), routes, sas, policies };
+    worker.stop()?;
+    Ok(made)
+}
+
+/// Opens a link that leads nowhere.
+fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
+    let layer = match config.kind {
+        LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
+        // Locally administered, and nobody's.
+        LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
+            Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1]))
+        }
+    };
+    let end = End::new(&config.name);
+    let mtu = config.mtu.map_or(end.mtu, usize::from);
+    let (link, _) = pair(End { layer, mtu, ..end.clone() }, end);
+    Ok(Box::new(link))
+}
+
+/// A directory that only this user may enter, removed when dropped.
+#[derive(Debug)]
+struct PrivateDir(PathBuf);
+
+impl PrivateDir {
+    fn make() -> Result<Self, CliError> {
+        let path = std::env::temp_dir().join(format!("fatpath-check-{}", std::process::id()));
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        made.map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for PrivateDir {
+    fn drop(&mut self) {
+        // The server's socket is gone by then. What somebody else has put there may stay.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}
