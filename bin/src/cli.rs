@@ -210,6 +210,13 @@ pub(crate) struct DemoArgs {
     /// Send UDP datagrams of 65507 bytes instead of TCP, which cross the tunnel in fragments
     #[arg(long, conflicts_with = "iperf3")]
     pub(crate) udp_fragments: bool,
+    /// Measure the tunnel with and without so many changes of routes and SAs a second beside it, 1000 if not said
+    ///
+    /// The system's `ip` makes them at each gateway, an equal number of routes and of SAs, that are added and deleted again.
+    /// Short streams and many rounds are best.
+    #[arg(long, value_name = "CHANGES", num_args = 0..=1, default_missing_value = "1000",
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with_all = ["peers", "udp_fragments"])]
+    pub(crate) storm: Option<u32>,
     /// Measure with iperf3 instead of the built-in sender and receiver
     #[arg(long)]
     pub(crate) iperf3: bool,

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use control::state::{CountersState, LinkState};
+use control::state::{CountersState, DropState, LinkState};
 use control::{Reply, Request, Shown, What};
 
 use super::config::{Keys, gateway_toml};
@@ -64,6 +64,11 @@ impl Gateway {
         self.daemon.name()
     }
 
+    /// Its instance's name.
+    pub(super) fn instance(&self) -> &str {
+        &self.instance
+    }
+
     /// Its process.
     pub(super) fn pid(&self) -> u32 {
         self.daemon.pid()
@@ -85,12 +90,21 @@ impl Gateway {
         }
     }
 
+    /// How many packets it has dropped.
+    pub(super) fn dropped(&self) -> Result<u64, Failure> {
+        Ok(self.drop_counts()?.iter().fold(0, |all, drop| all.saturating_add(drop.count)))
+    }
+
+    fn drop_counts(&self) -> Result<Vec<DropState>, Failure> {
+        match self.show(What::Drops)? {
+            Shown::Drops(drops) => Ok(drops),
+            other => Err(self.confused(&other)),
+        }
+    }
+
     /// Its drops that are not zero, in words, for a message about packets that did not arrive.
     pub(super) fn drops(&self) -> Result<String, Failure> {
-        let drops = match self.show(What::Drops)? {
-            Shown::Drops(drops) => drops,
-            other => return Err(self.confused(&other)),
-        };
+        let drops = self.drop_counts()?;
         let words = drops.iter().filter(|drop| drop.count > 0).map(|drop| {
             let link = drop.link.as_deref().unwrap_or("itself");
             format!("{link} {} {}", drop.reason, drop.count)

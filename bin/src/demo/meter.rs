@@ -19,6 +19,8 @@ const BYTES_PER_GB: f64 = 1e9;
 pub(super) struct Usage {
     /// Processor time so far, user and system, in seconds.
     cpu_seconds: f64,
+    /// Of that, what the threads used that move packets.
+    worker_seconds: f64,
     memory: Memory,
 }
 
@@ -29,6 +31,7 @@ pub(super) struct Reading {
     /// The link towards the wire.
     wan: LinkStats,
     counters: CountersState,
+    dropped: u64,
 }
 
 /// Resident memory of a process, in KiB.
@@ -41,9 +44,10 @@ struct Memory {
 impl Usage {
     /// Reads a running process.
     pub(super) fn of(pid: u32) -> Result<Self, Failure> {
+        let seconds = |ticks: u64| ticks as f64 / clock_ticks_per_second() as f64;
         let ticks = read_proc(pid, "stat", cpu_ticks)?;
         let memory = read_proc(pid, "status", memory)?;
-        Ok(Self { cpu_seconds: ticks as f64 / clock_ticks_per_second() as f64, memory })
+        Ok(Self { cpu_seconds: seconds(ticks), worker_seconds: seconds(worker_ticks(pid)), memory })
     }
 }
 
@@ -53,7 +57,7 @@ impl Reading {
         let usage = Usage::of(gateway.pid())?;
         let wan = gateway.links()?.into_iter().find(|link| link.name == "wan");
         let wan = wan.ok_or_else(|| Failure::step(gateway.name(), "no link wan among its links"))?.stats;
-        Ok(Self { usage, wan, counters: gateway.counters()? })
+        Ok(Self { usage, wan, counters: gateway.counters()?, dropped: gateway.dropped()? })
     }
 }
 
@@ -72,6 +76,13 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     let utime: u64 = fields.next()?.parse().ok()?;
     let stime: u64 = fields.next()?.parse().ok()?;
     utime.checked_add(stime)
+}
+
+/// The same of a process's threads named `worker`. Of another program, and of a thread that ends meanwhile, it is nothing.
+fn worker_ticks(pid: u32) -> u64 {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
+    stats.filter(|stat| stat.contains(" (worker) ")).filter_map(|stat| cpu_ticks(&stat)).sum()
 }
 
 /// VmRSS and VmHWM out of `/proc/PID/status`.
@@ -100,6 +111,10 @@ pub(super) struct Cost {
 /// What gateways say of a load.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct GatewayFigures {
+    /// Processor time of both gateways' workers, which move the packets, for 10⁹ bytes of payload.
+    pub(super) worker_cpu_s_per_gb: f64,
+    /// Packets that both gateways have dropped.
+    pub(super) dropped_packets: u64,
     /// Wire packets per system call that sends, at the sender's gateway.
     pub(super) tx_packets_per_call: f64,
     /// Wire packets per system call that receives, at the receiver's gateway.
@@ -130,16 +145,21 @@ impl Cost {
     /// The cost of one load on two gateways. The readings are those of the sender's gateway, then of the receiver's.
     pub(super) fn of_gateways(before: &[Reading; 2], after: &[Reading; 2], stream: Stream) -> Self {
         let usage = |at: &[Reading; 2]| [at[0].usage, at[1].usage];
-        let gateways = Some(GatewayFigures::between(before, after));
+        let gateways = Some(GatewayFigures::between(before, after, stream));
         Self { gateways, ..Self::between(usage(before), usage(after), stream) }
     }
 }
 
 impl GatewayFigures {
-    fn between([tx_before, rx_before]: &[Reading; 2], [tx_after, rx_after]: &[Reading; 2]) -> Self {
+    fn between(before: &[Reading; 2], after: &[Reading; 2], stream: Stream) -> Self {
+        let both = || before.iter().zip(after);
+        let worker: f64 = both().map(|(before, after)| after.usage.worker_seconds - before.usage.worker_seconds).sum();
+        let ([tx_before, rx_before], [tx_after, rx_after]) = (before, after);
         let tx_copies = copies_per_byte(&tx_before.counters, &tx_after.counters);
         let rx_copies = copies_per_byte(&rx_before.counters, &rx_after.counters);
         Self {
+            worker_cpu_s_per_gb: per(worker, stream.bytes as f64 / BYTES_PER_GB),
+            dropped_packets: both().map(|(before, after)| after.dropped.wrapping_sub(before.dropped)).sum(),
             tx_packets_per_call: per(
                 grown(tx_before.wan.tx_wire_packets, tx_after.wan.tx_wire_packets),
                 grown(tx_before.wan.tx_calls, tx_after.wan.tx_calls),
@@ -209,24 +229,29 @@ mod tests {
     #[test]
     fn a_load_is_judged_by_what_changed_during_it() {
         let tx_before = Reading {
-            usage: Usage { cpu_seconds: 1.0, memory: Memory { now: 8 * 1024, peak: 9 * 1024 } },
+            usage: Usage { cpu_seconds: 1.0, worker_seconds: 0.5, memory: Memory { now: 8 * 1024, peak: 9 * 1024 } },
             wan: LinkStats { tx_wire_packets: 10, tx_calls: 10, ..LinkStats::default() },
             counters: counters(100, &[("wire-frame", 100)]),
+            dropped: 3,
         };
         let tx_after = Reading {
-            usage: Usage { cpu_seconds: 2.5, memory: Memory { now: 30 * 1024, peak: 32 * 1024 } },
+            usage: Usage { cpu_seconds: 2.5, worker_seconds: 1.5, memory: Memory { now: 30 * 1024, peak: 32 * 1024 } },
             wan: LinkStats { tx_wire_packets: 410, tx_calls: 20, ..LinkStats::default() },
             counters: counters(1100, &[("wire-frame", 1110), ("pull", 0)]),
+            dropped: 5,
         };
-        let usage = Usage { cpu_seconds: 0.0, memory: Memory { now: 10 * 1024, peak: 10 * 1024 } };
+        let usage = Usage { cpu_seconds: 0.0, worker_seconds: 0.0, memory: Memory { now: 10 * 1024, peak: 10 * 1024 } };
         let rx_before = Reading { usage, ..Reading::default() };
         let rx_after = Reading {
-            usage: Usage { cpu_seconds: 0.5, memory: Memory { now: 16 * 1024, peak: 16 * 1024 } },
+            usage: Usage { cpu_seconds: 0.5, worker_seconds: 0.4, memory: Memory { now: 16 * 1024, peak: 16 * 1024 } },
             wan: LinkStats { rx_wire_packets: 90, rx_calls: 3, tx_calls: 7, ..LinkStats::default() },
             counters: counters(2000, &[("pull", 20), ("coalesce", 40)]),
+            dropped: 1,
         };
         let stream = Stream { bytes: 2_000_000_000, seconds: 2.0 };
         let gateways = GatewayFigures {
+            worker_cpu_s_per_gb: 0.7,
+            dropped_packets: 3,
             tx_packets_per_call: 40.0,
             rx_packets_per_call: 30.0,
             tx_copied_bytes_per_byte: 1.01,

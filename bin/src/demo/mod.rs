@@ -2,7 +2,8 @@
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
 //! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams. With `--peers`
-//! other tunnels in user space follow. Each measurement has gateways of its own, so that memory and
+//! other tunnels in user space follow. With `--storm` the last one is measured alone, with and without changes of routes and
+//! SAs beside it. Each measurement has gateways of its own, so that memory and
 //! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
 
 mod config;
@@ -18,6 +19,7 @@ mod ping;
 mod process;
 mod report;
 mod stop;
+mod storm;
 mod stream;
 mod topology;
 
@@ -31,6 +33,7 @@ use peer::Peer;
 use process::Scratch;
 use report::{Case, Report, Round, Sample, report};
 use stop::Stop;
+use storm::Storm;
 use stream::{Ends, Stream};
 use topology::{Deployment, Side, Topology};
 
@@ -64,6 +67,8 @@ struct Plan {
     iperf3: bool,
     peers: bool,
     udp_fragments: bool,
+    /// Changes a second at each gateway.
+    storm: Option<u32>,
 }
 
 impl From<&DemoArgs> for Plan {
@@ -75,6 +80,7 @@ impl From<&DemoArgs> for Plan {
             iperf3: args.iperf3,
             peers: args.peers,
             udp_fragments: args.udp_fragments,
+            storm: args.storm,
         }
     }
 }
@@ -92,7 +98,11 @@ impl Plan {
         let bench = Bench { plan: self, topology, scratch, progress, stop };
         let rounds =
             (1..=self.rounds).map(|number| bench.round(number, &mut cases)).collect::<Result<Vec<Round>, Failure>>()?;
-        let bench = if self.udp_fragments { report::UDP_FRAGMENTS } else { report::TCP };
+        let bench = match self.storm {
+            Some(_) => report::STORM,
+            None if self.udp_fragments => report::UDP_FRAGMENTS,
+            None => report::TCP,
+        };
         Ok(Report { bench, missing: cases.missing, ..report(&rounds) })
     }
 
@@ -113,7 +123,8 @@ struct Cases {
 
 impl Cases {
     fn of(plan: Plan) -> Self {
-        let mut cases = Self { wanted: Case::OWN.to_vec(), missing: Vec::new() };
+        let own = if plan.storm.is_some() { &Case::STORM[..] } else { &Case::OWN };
+        let mut cases = Self { wanted: own.to_vec(), missing: Vec::new() };
         for peer in Peer::ALL.into_iter().filter(|_| plan.peers) {
             match peer.check() {
                 Ok(()) => cases.wanted.push(Case::Peer(peer)),
@@ -147,8 +158,9 @@ impl Bench {
             self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
             let sample = match case {
                 Case::Veth => self.veth(),
-                Case::Thin => self.tunnel(false),
-                Case::Fat => self.tunnel(true),
+                Case::Thin => self.tunnel(false, None),
+                Case::Fat => self.tunnel(true, None),
+                Case::Storm => self.tunnel(true, self.plan.storm),
                 Case::Peer(peer) => self.peer(peer),
             };
             match (case, sample) {
@@ -167,22 +179,24 @@ impl Bench {
     /// The ceiling: no gateway runs.
     fn veth(&self) -> Result<Sample, Failure> {
         let (stream, arrived) = self.stream(self.topology.plain_address())?;
-        Ok(Sample { gbps: gbps(stream), arrived, cost: None })
+        Ok(Sample { gbps: gbps(stream), arrived, changes: None, cost: None })
     }
 
-    /// Through the tunnel, with gateways of its own.
-    fn tunnel(&self, fat: bool) -> Result<Sample, Failure> {
+    /// Through the tunnel, with gateways of its own, and maybe so many changes a second beside it.
+    fn tunnel(&self, fat: bool, storm: Option<u32>) -> Result<Sample, Failure> {
         let keys = Keys::random()?;
         let start = |side| Gateway::start(&self.topology, &self.scratch, side, fat, &keys, &self.stop);
         let mut gateways = [start(Side::A)?, start(Side::B)?];
         let host = self.topology.host(Side::A);
         let pinged = ping::ping(host, Side::B.host(), &self.stop);
         pinged.map_err(|failure| explain(failure, &mut gateways))?;
+        let storm = storm.map(|rate| Storm::start(&gateways, &self.scratch, rate)).transpose()?;
         let before = readings(&gateways)?;
         let streamed = self.stream(Side::B.host());
         let (stream, arrived) = streamed.map_err(|failure| explain(failure, &mut gateways))?;
         let after = readings(&gateways)?;
-        Ok(Sample { gbps: gbps(stream), arrived, cost: Some(Cost::of_gateways(&before, &after, stream)) })
+        let changes = storm.map(|storm| storm.end(&self.stop)).transpose()?;
+        Ok(Sample { gbps: gbps(stream), arrived, changes, cost: Some(Cost::of_gateways(&before, &after, stream)) })
     }
 
     /// Through another tunnel, with processes of its own.
@@ -194,7 +208,8 @@ impl Bench {
         let before = running.usage()?;
         let streamed = self.stream(Side::B.host());
         let (stream, arrived) = streamed.map_err(|failure| running.explain(failure))?;
-        Ok(Sample { gbps: gbps(stream), arrived, cost: Some(Cost::between(before, running.usage()?, stream)) })
+        let cost = Some(Cost::between(before, running.usage()?, stream));
+        Ok(Sample { gbps: gbps(stream), arrived, changes: None, cost })
     }
 
     /// One stream from host A to an address of host B, and the share of its datagrams that arrived if it is of datagrams.
@@ -247,6 +262,7 @@ mod tests {
             iperf3: false,
             peers: false,
             udp_fragments: false,
+            storm: None,
         };
         assert_eq!(plan.announcement(3), "fatpath demo: 5 x 3 streams of 2 s, about 36 s in all");
     }

@@ -21,6 +21,8 @@ pub(super) enum Case {
     Thin,
     /// Through the tunnel with packets kept fat.
     Fat,
+    /// The same while routes and SAs are added and deleted.
+    Storm,
     /// Through another tunnel.
     Peer(Peer),
 }
@@ -29,12 +31,16 @@ impl Case {
     /// Those of every demo, in the order in which a round measures them.
     pub(super) const OWN: [Self; 3] = [Self::Veth, Self::Thin, Self::Fat];
 
+    /// Those of a demo of a storm.
+    pub(super) const STORM: [Self; 2] = [Self::Fat, Self::Storm];
+
     /// As the report names it.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Veth => "veth",
             Self::Thin => "aes-gcm-256/thin",
             Self::Fat => "aes-gcm-256/fat",
+            Self::Storm => "aes-gcm-256/storm",
             Self::Peer(peer) => peer.name(),
         }
     }
@@ -42,7 +48,7 @@ impl Case {
     /// How its ratio to fat is named, if there is one.
     fn ratio(self) -> Option<String> {
         match self {
-            Self::Fat => None,
+            Self::Fat | Self::Storm => None,
             Self::Thin => Some("fat/thin".to_owned()),
             Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
         }
@@ -56,6 +62,8 @@ pub(super) struct Sample {
     pub(super) gbps: f64,
     /// The share of the datagrams that arrived, where the stream is of datagrams.
     pub(super) arrived: Option<f64>,
+    /// Changes of routes and SAs a second at each gateway, where there is a storm.
+    pub(super) changes: Option<f64>,
     /// What it cost, where a tunnel carries it.
     pub(super) cost: Option<Cost>,
 }
@@ -63,8 +71,9 @@ pub(super) struct Sample {
 /// The samples of one round.
 pub(super) type Round = BTreeMap<Case, Sample>;
 
-/// The names of a demo of TCP, and of one of large datagrams.
+/// The names of a demo of TCP, of one of large datagrams, and of one of a storm.
 pub(super) const TCP: &str = "demo";
+pub(super) const STORM: &str = "demo-storm";
 pub(super) const UDP_FRAGMENTS: &str = "demo-udp-fragments";
 
 /// The whole result.
@@ -76,6 +85,9 @@ pub(super) struct Figures {
     /// The share of the datagrams that arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     arrived: Option<f64>,
+    /// Changes of routes and SAs a second at each gateway.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    changes_per_second: Option<f64>,
     /// What it cost, where a tunnel carries it.
     #[serde(flatten)]
     cost: Option<Cost>,
@@ -87,6 +99,7 @@ pub(super) fn report(rounds: &[Round]) -> Report {
     let cases = || first.keys().copied().filter(|case| rounds.iter().all(|round| round.contains_key(case)));
     let mut ratios: Vec<Ratio> = cases().filter_map(|case| ratio(rounds, case)).collect();
     ratios.sort_by_key(|ratio| ratio.of != "fat/thin");
+    ratios.extend(storm_ratios(rounds));
     let cases = cases().map(|case| case_figures(case, rounds)).collect();
     Report { bench: TCP, rounds: rounds.len(), cases, ratios, missing: Vec::new() }
 }
@@ -94,13 +107,16 @@ pub(super) fn report(rounds: &[Round]) -> Report {
 fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
     let samples: Vec<&Sample> = rounds.iter().map(|round| &round[&case]).collect();
     let costs: Vec<&Cost> = samples.iter().filter_map(|sample| sample.cost.as_ref()).collect();
+    let all = |of: fn(&Sample) -> Option<f64>| {
+        let values: Vec<f64> = samples.iter().filter_map(|sample| of(sample)).collect();
+        (!values.is_empty()).then(|| rounded(median(values.into_iter())))
+    };
     figures::Case {
         name: case.name().to_owned(),
         gbps: rounded(median(samples.iter().map(|sample| sample.gbps))),
         figures: Figures {
-            arrived: samples[0]
-                .arrived
-                .map(|_| rounded(median(samples.iter().map(|sample| sample.arrived.unwrap_or(0.0))))),
+            arrived: all(|sample| sample.arrived),
+            changes_per_second: all(|sample| sample.changes),
             cost: (!costs.is_empty()).then(|| medians(&costs)),
         },
     }
@@ -109,6 +125,25 @@ fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
 fn ratio(rounds: &[Round], under: Case) -> Option<Ratio> {
     let pairs = rounds.iter().filter_map(|round| Some((round.get(&Case::Fat)?.gbps, round[&under].gbps)));
     Some(Ratio::new(CIPHER, &under.ratio()?, pairs))
+}
+
+/// What a storm leaves of the throughput, and what it adds to the time that the workers need for a byte: the time that the
+/// storm itself takes, on a machine whose processors are all busy, shows in the first alone.
+fn storm_ratios(rounds: &[Round]) -> Vec<Ratio> {
+    if !rounds.iter().all(|round| round.contains_key(&Case::Storm)) {
+        return Vec::new();
+    }
+    let of = |figure: fn(&Sample) -> f64| {
+        rounds.iter().filter_map(move |round| Some((figure(round.get(&Case::Storm)?), figure(round.get(&Case::Fat)?))))
+    };
+    let worker_cpu = |sample: &Sample| {
+        let gateways = sample.cost.as_ref().and_then(|cost| cost.gateways.as_ref());
+        gateways.map_or(0.0, |gateways| gateways.worker_cpu_s_per_gb)
+    };
+    vec![
+        Ratio::new(CIPHER, "storm/fat", of(|sample| sample.gbps)),
+        Ratio::new(&format!("{CIPHER}/worker-cpu-per-byte"), "storm/fat", of(worker_cpu)),
+    ]
 }
 
 /// Each figure's median on its own.
@@ -131,6 +166,8 @@ fn gateway_medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
         (reason.clone(), rounded(median(values)))
     });
     GatewayFigures {
+        worker_cpu_s_per_gb: of(|it| it.worker_cpu_s_per_gb),
+        dropped_packets: rounds.iter().map(|round| round.dropped_packets).sum(),
         tx_packets_per_call: of(|it| it.tx_packets_per_call),
         rx_packets_per_call: of(|it| it.rx_packets_per_call),
         tx_copied_bytes_per_byte: of(|it| it.tx_copied_bytes_per_byte),
@@ -187,6 +224,18 @@ impl fmt::Display for Report {
                 writeln!(f, "  {:<17} {:.2} %", case.name, arrived * 100.0)?;
             }
         }
+        for case in &self.cases {
+            let gateways = case.figures.cost.as_ref().and_then(|cost| cost.gateways.as_ref());
+            if let (STORM, Some(it)) = (self.bench, gateways) {
+                let changes = case.figures.changes_per_second.unwrap_or(0.0);
+                writeln!(
+                    f,
+                    "\n{}: {changes:.0} changes of routes and SAs a second at each gateway; {} packets dropped in all rounds; \
+                     workers {:.3} CPU s/GB",
+                    case.name, it.dropped_packets, it.worker_cpu_s_per_gb
+                )?;
+            }
+        }
         writeln!(f, "\nratios of Gb/s, round by round:")?;
         f.write_str(&self.ratio_lines())?;
         if !self.missing.is_empty() {
@@ -207,13 +256,15 @@ mod tests {
 
     fn sample(gbps: f64, tx_copied: f64) -> Sample {
         let gateways = GatewayFigures {
+            worker_cpu_s_per_gb: 0.2,
+            dropped_packets: 0,
             tx_packets_per_call: 44.0,
             rx_packets_per_call: 40.0,
             tx_copied_bytes_per_byte: tx_copied,
             rx_copied_bytes_per_byte: 0.0,
             copies: if tx_copied > 0.0 { [("tx/wire-frame".to_owned(), tx_copied)].into() } else { BTreeMap::new() },
         };
-        Sample { gbps, arrived: None, cost: Some(Cost { gateways: Some(gateways), ..peer_cost() }) }
+        Sample { gbps, arrived: None, changes: None, cost: Some(Cost { gateways: Some(gateways), ..peer_cost() }) }
     }
 
     fn peer_cost() -> Cost {
@@ -221,7 +272,7 @@ mod tests {
     }
 
     fn three_rounds() -> [Round; 3] {
-        let veth = |gbps| Sample { gbps, arrived: None, cost: None };
+        let veth = |gbps| Sample { gbps, arrived: None, changes: None, cost: None };
         let round = |samples: [Sample; 3]| Case::OWN.into_iter().zip(samples).collect();
         [
             round([veth(40.0), sample(1.0, 0.0), sample(8.0, 1.0)]),
@@ -232,7 +283,7 @@ mod tests {
 
     #[test]
     fn the_json_has_the_shape_of_every_benchmark() {
-        let cost = r#""cpu_s_per_gb":0.25,"rss_idle_mib":9.5,"rss_peak_mib":20.0,"tx_packets_per_call":44.0,"rx_packets_per_call":40.0"#;
+        let cost = r#""cpu_s_per_gb":0.25,"rss_idle_mib":9.5,"rss_peak_mib":20.0,"worker_cpu_s_per_gb":0.2,"dropped_packets":0,"tx_packets_per_call":44.0,"rx_packets_per_call":40.0"#;
         let want = format!(
             r#"{{"bench":"demo","rounds":3,"cases":[{{"name":"veth","gbps":30.0}},{{"name":"aes-gcm-256/thin","gbps":1.6,{cost},"tx_copied_bytes_per_byte":0.0,"rx_copied_bytes_per_byte":0.0,"copies":{{}}}},{{"name":"aes-gcm-256/fat","gbps":8.0,{cost},"tx_copied_bytes_per_byte":1.0,"rx_copied_bytes_per_byte":0.0,"copies":{{"tx/wire-frame":1.0}}}}],"ratios":[{{"name":"aes-gcm-256","of":"fat/thin","median":5.625,"min":4.0,"max":8.0}},{{"name":"aes-gcm-256","of":"fat/veth","median":0.3,"min":0.2,"max":0.4}}]}}"#
         );
@@ -264,7 +315,7 @@ ratios of Gb/s, round by round:
     fn a_peer_stands_beside_and_one_that_failed_once_is_left_out() {
         let mut rounds = three_rounds();
         for (at, round) in rounds.iter_mut().enumerate() {
-            let sample = Sample { gbps: 4.0, arrived: None, cost: Some(peer_cost()) };
+            let sample = Sample { gbps: 4.0, arrived: None, changes: None, cost: Some(peer_cost()) };
             round.insert(Case::Peer(Peer::WireguardGo), sample.clone());
             if at != 1 {
                 round.insert(Case::Peer(Peer::Boringtun), sample);
@@ -291,8 +342,30 @@ ratios of Gb/s, round by round:
     }
 
     #[test]
+    fn a_storm_is_judged_by_throughput_and_by_the_workers_time() {
+        let mut rounds =
+            [(); 3].map(|()| Round::from([(Case::Fat, sample(8.0, 1.0)), (Case::Storm, sample(7.6, 1.0))]));
+        for (round, dropped) in rounds.iter_mut().zip([0, 2, 1]) {
+            let storm = round.get_mut(&Case::Storm).unwrap();
+            storm.changes = Some(999.6);
+            let gateways = storm.cost.as_mut().unwrap().gateways.as_mut().unwrap();
+            (gateways.worker_cpu_s_per_gb, gateways.dropped_packets) = (0.202, dropped);
+        }
+        let report = Report { bench: STORM, ..report(&rounds) };
+        let of: Vec<(&str, &str, f64)> =
+            report.ratios.iter().map(|it| (it.name.as_str(), it.of.as_str(), it.median)).collect();
+        let worker = "aes-gcm-256/worker-cpu-per-byte";
+        assert_eq!(of, [("aes-gcm-256", "storm/fat", 0.95), (worker, "storm/fat", 1.01)]);
+        let text = report.to_string();
+        let line = "\naes-gcm-256/storm: 1000 changes of routes and SAs a second at each gateway; \
+                    3 packets dropped in all rounds; workers 0.202 CPU s/GB\n";
+        assert!(text.contains(line), "{text}");
+        assert!(text.contains("\naes-gcm-256/fat: 0 changes"), "{text}");
+    }
+
+    #[test]
     fn a_case_that_moved_nothing_leaves_a_report_that_can_be_read() {
-        let nothing = |case| (case, Sample { gbps: 0.0, arrived: None, cost: None });
+        let nothing = |case| (case, Sample { gbps: 0.0, arrived: None, changes: None, cost: None });
         let json = report(&[Case::OWN.map(nothing).into()]).to_json();
         let ratio = &serde_json::from_str::<serde_json::Value>(&json).unwrap()["ratios"][0];
         assert_eq!(ratio["median"], 0.0);

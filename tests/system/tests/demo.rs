@@ -21,11 +21,13 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("demo/large_datagrams_are_measured_three_ways", NEEDS, || {
             measures("demo-udp-fragments", &["--udp-fragments"])
         }),
+        trial("demo/a_storm_of_changes_beside_a_stream_is_measured_and_drops_nothing", NEEDS, storm),
         trial("demo/an_interrupt_leaves_nothing_behind", NEEDS, an_interrupt_leaves_nothing_behind),
     ]
 }
 
-fn measures(bench: &str, options: &[&str]) -> Outcome {
+/// The figures of one short round.
+fn figures(bench: &str, options: &[&str]) -> Outcome<(Value, String)> {
     let text = run(Command::new("timeout")
         .arg(PATIENCE.as_secs().to_string())
         .arg(fatpath())
@@ -33,6 +35,11 @@ fn measures(bench: &str, options: &[&str]) -> Outcome {
         .args(options))?;
     let figures: Value = serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))?;
     assert_eq!((&figures["bench"], &figures["rounds"]), (&bench.into(), &1.into()), "{text}");
+    Ok((figures, text))
+}
+
+fn measures(bench: &str, options: &[&str]) -> Outcome {
+    let (figures, text) = figures(bench, options)?;
     for name in ["veth", "aes-gcm-256/thin", "aes-gcm-256/fat"] {
         let case = entry(&figures["cases"], |case| case["name"] == name);
         assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
@@ -40,6 +47,22 @@ fn measures(bench: &str, options: &[&str]) -> Outcome {
     for of in ["fat/thin", "fat/veth"] {
         let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == "aes-gcm-256" && ratio["of"] == of);
         assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+    }
+    Ok(())
+}
+
+fn storm() -> Outcome {
+    let (figures, text) = figures("demo-storm", &["--storm", "500"])?;
+    for (name, least) in [("aes-gcm-256/fat", None), ("aes-gcm-256/storm", Some(50.0))] {
+        let case =
+            entry(&figures["cases"], |case| case["name"] == name).ok_or_else(|| format!("no {name} in {text}"))?;
+        assert!(case["gbps"].as_f64() > Some(0.0) && case["worker_cpu_s_per_gb"].as_f64() > Some(0.0), "{text}");
+        assert!(case["changes_per_second"].as_f64() >= least, "{text}");
+        assert_eq!(case["dropped_packets"], 0, "{text}");
+    }
+    for name in ["aes-gcm-256", "aes-gcm-256/worker-cpu-per-byte"] {
+        let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == name && ratio["of"] == "storm/fat");
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} in {text}");
     }
     Ok(())
 }
