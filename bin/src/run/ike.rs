@@ -1,14 +1,16 @@
-//! The socket of a key manager: IKE messages to and from the ports of ESP in UDP (see [`control::ike`]).
+//! The socket of key managers: IKE messages to and from the node's ports of IKE (see [`control::ike`]).
 //!
 //! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message that
 //! nobody takes in time is lost, as on the network.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
 
-use control::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN};
+use control::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
 use path::IkeMessage;
 
 use super::server::private;
@@ -28,11 +30,27 @@ impl Drop for IkeFile {
     }
 }
 
+/// A port of one family.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Port {
+    is_v4: bool,
+    number: u16,
+}
+
+impl From<SocketAddr> for Port {
+    fn from(at: SocketAddr) -> Self {
+        Self { is_v4: at.is_ipv4(), number: at.port() }
+    }
+}
+
 /// The socket, and who listens at it.
 #[derive(Debug)]
 pub(crate) struct IkeSocket {
     socket: UnixDatagram,
-    manager: Option<SocketAddr>,
+    /// Who gets what nobody has asked for.
+    manager: Option<UnixAddr>,
+    /// Who has asked for a port, each of which a link has.
+    listeners: Vec<(Port, UnixAddr)>,
     buffer: Vec<u8>,
 }
 
@@ -54,7 +72,7 @@ impl IkeSocket {
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
         // One byte more than any datagram may have, so that a longer one is seen to be.
         let buffer = vec![0; IKE_HEADER_LEN + MAX_IKE_LEN + 1];
-        Ok((Self { socket, manager: None, buffer }, IkeFile(path.to_owned())))
+        Ok((Self { socket, manager: None, listeners: Vec::new(), buffer }, IkeFile(path.to_owned())))
     }
 
     /// What to wait for.
@@ -64,7 +82,10 @@ impl IkeSocket {
 
     /// Hands a message to the key manager.
     pub(crate) fn deliver(&mut self, message: &IkeMessage) {
-        let Some(manager) = &self.manager else {
+        let port = Port::from(message.local);
+        let listener = self.listeners.iter().position(|(asked, _)| *asked == port);
+        let manager = listener.and_then(|at| self.listeners.get(at)).map(|(_, who)| who).or(self.manager.as_ref());
+        let Some(manager) = manager else {
             tracing::debug!(peer = %message.peer, "IKE, but no key manager has said that it is there");
             return;
         };
@@ -74,26 +95,54 @@ impl IkeSocket {
             tracing::debug!("{manager:?}: {err}");
             // It is gone. One that is only slow loses this message alone.
             if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
-                self.manager = None;
+                match listener {
+                    Some(at) => drop(self.listeners.swap_remove(at)),
+                    None => self.manager = None,
+                }
             }
         }
     }
 
-    /// Gives `each` the messages that the key manager sends.
-    pub(crate) fn receive(&mut self, mut each: impl FnMut(&IkeMessage)) {
+    /// Has `who` be sent what comes to a port, instead of whoever was before.
+    fn listen(&mut self, port: Port, who: UnixAddr) {
+        self.listeners.retain(|(asked, _)| *asked != port);
+        self.listeners.push((port, who));
+    }
+
+    /// Gives `each` the messages that key managers send. What they ask for they are told from `has_port`.
+    pub(crate) fn receive(&mut self, has_port: impl Fn(SocketAddr) -> bool, mut each: impl FnMut(IkeMessage)) {
         for _ in 0..BURST {
             let Ok((len, from)) = self.socket.recv_from(&mut self.buffer) else { return };
-            if !from.is_unnamed() {
+            let datagram = &self.buffer[..len];
+            if let Some(at) = asked_for(datagram) {
+                let has_port = has_port(at);
+                // One that does not wait for the answer, or has no name, gets none.
+                let _ = self.socket.send_to_addr(if has_port { datagram } else { &[] }, &from);
+                if has_port && !from.is_unnamed() {
+                    self.listen(at.into(), from);
+                }
+                continue;
+            }
+            if !from.is_unnamed() && !self.listeners.iter().any(|(_, who)| is_same(who, &from)) {
                 self.manager = Some(from);
             }
-            match IkeHeader::parse(&self.buffer[..len]) {
+            match IkeHeader::parse(datagram) {
                 Some((IkeHeader { peer, local }, message)) => {
-                    each(&IkeMessage { local, peer, bytes: message.to_vec() });
+                    each(IkeMessage { local, peer, bytes: message.to_vec() });
                 }
                 None if len == 0 => {}
                 None => tracing::warn!("a key manager has sent {len} bytes that are no IKE message behind its header"),
             }
         }
+    }
+}
+
+/// Tells whether two names are one. The kernel's own have no path.
+fn is_same(one: &UnixAddr, other: &UnixAddr) -> bool {
+    match (one.as_pathname(), one.as_abstract_name()) {
+        (Some(path), _) => other.as_pathname() == Some(path),
+        (None, Some(name)) => other.as_abstract_name() == Some(name),
+        (None, None) => false,
     }
 }
 
@@ -124,7 +173,7 @@ mod tests {
         for sent in [&datagram[..], &datagram[..IKE_HEADER_LEN], &[1, 2, 3], &too_long, &[]] {
             manager.send(sent).unwrap();
         }
-        socket.receive(|message| seen.push(message.clone()));
+        socket.receive(|_| true, |message| seen.push(message));
         assert_eq!(seen, std::slice::from_ref(&message), "what is wrong is refused, and ends nothing");
         socket.deliver(&message);
         let mut got = [0; 100];
@@ -134,6 +183,46 @@ mod tests {
         assert!(socket.manager.is_none(), "it is gone");
         drop(file);
         assert!(!path.exists());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn who_asks_for_a_port_gets_what_comes_there() {
+        let dir = std::env::temp_dir().join(format!("fatpath-ike-ports-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("x.ike");
+        let (mut socket, _file) = IkeSocket::open(&path).unwrap();
+        let asking = |name: &str| {
+            let manager = UnixDatagram::bind(dir.join(name)).unwrap();
+            manager.set_nonblocking(true).unwrap();
+            manager.connect(&path).unwrap();
+            manager
+        };
+        let request =
+            |local: &str| IkeHeader { peer: "0.0.0.0:0".parse().unwrap(), local: local.parse().unwrap() }.to_bytes();
+        let received = |manager: &UnixDatagram| {
+            let mut bytes = [0; 100];
+            manager.recv(&mut bytes).ok().map(|len| bytes[..len].to_vec())
+        };
+        let has_port = |at: SocketAddr| at.port() != 501;
+        let [all, ike, encap] = ["all", "ike", "encap"].map(asking);
+        all.send(&[]).unwrap();
+        for (manager, local) in [(&ike, "0.0.0.0:500"), (&encap, "0.0.0.0:4500")] {
+            manager.send(&request(local)).unwrap();
+            socket.receive(has_port, |message| panic!("{message:?}"));
+            assert_eq!(received(manager).unwrap(), request(local), "granted");
+        }
+        ike.send(&request("0.0.0.0:501")).unwrap();
+        socket.receive(has_port, |message| panic!("{message:?}"));
+        assert!(received(&ike).unwrap().is_empty(), "refused");
+        let mut deliver = |local: &str| {
+            let (local, peer) = (local.parse().unwrap(), "192.0.2.2:9".parse().unwrap());
+            socket.deliver(&IkeMessage { local, peer, bytes: vec![7] });
+            [&ike, &encap, &all].map(|manager| received(manager).is_some())
+        };
+        assert_eq!(deliver("192.0.2.1:500"), [true, false, false]);
+        assert_eq!(deliver("192.0.2.1:4500"), [false, true, false]);
+        assert_eq!(deliver("192.0.2.1:4501"), [false, false, true]);
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -11,6 +11,7 @@ use control::netlink::rtnl::{LOOPBACK, Model};
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
 use link::{ConfigKind, Link};
+use path::IkeAt;
 
 use super::command::{Command, Handle};
 use super::crypto::crypto;
@@ -55,7 +56,7 @@ pub(crate) struct Plan {
     /// The links that come and those that have changed, and whether what they receive is glued.
     pub(crate) ports: Vec<(LinkId, bool)>,
     /// The ports of IKE, all of them.
-    pub(crate) ike: Vec<(LinkId, SocketAddr)>,
+    pub(crate) ike: Vec<(LinkId, IkeAt)>,
     /// The key manager's socket, if there is a new one.
     pub(crate) ike_socket: Option<IkeSocket>,
     /// Every route, if any of them changes.
@@ -121,11 +122,13 @@ impl Node {
             plan.opened.push((ids[at], (self.open)(config)?, config.kind.clone()));
             plan.ports.push((ids[at], config.offloads));
         }
-        let udp = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
-            LinkKind::Udp { bind } if link.ike => Some((id, bind)),
-            _ => None,
+        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
+            _ if !link.ike => None,
+            LinkKind::Udp { bind } => Some((id, IkeAt::Port(bind))),
+            LinkKind::Packet { .. } | LinkKind::Xdp { .. } => Some((id, IkeAt::Node)),
+            LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
         };
-        plan.ike = new.links.iter().zip(&ids).filter_map(udp).collect();
+        plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         let config = Arc::new(new);
         plan.config = Arc::clone(&config);
         Ok((Self { config, ids, last_id, routes_changed: false, open: self.open }, plan))

@@ -375,11 +375,13 @@ impl Worker {
     fn serve_ike(&mut self, now: Instant) {
         let Self { ike: Some(socket), path, mem, ike_ready, .. } = self else { return };
         if std::mem::take(ike_ready) {
-            socket.receive(|message| {
+            let mut messages = Vec::new();
+            socket.receive(|at| path.has_ike(at), |message| messages.push(message));
+            for message in &messages {
                 if let Err(reason) = path.send_ike(now, mem, message) {
                     tracing::debug!(peer = %message.peer, reason = reason.name(), "IKE is not sent");
                 }
-            });
+            }
         }
         path.take_ike().for_each(|message| socket.deliver(&message));
     }

@@ -1,4 +1,4 @@
-//! IKE on the port of ESP in UDP: how its messages are handed to a key manager, and taken from it (RFC 3948 §2.2).
+//! How messages of IKE are handed to a key manager, and taken from it (RFC 3948 §2.2, RFC 7296 §2).
 //!
 //! Each datagram of the socket `NAME.ike` is one message, without its non-ESP marker, behind 40 bytes of header. Numbers
 //! are in network byte order; of an IPv4 address the first four bytes count, the others are zero.
@@ -14,7 +14,8 @@
 //! | 24–39 | this node's address |
 //!
 //! Whoever sends a datagram to the socket from a socket that has a name itself is from then on sent what peers send; one
-//! of no bytes does no more than that.
+//! of no bytes does no more than that. A header alone whose peer is zeros asks for what comes to one port, at one address or,
+//! if that is zeros too, at any of its family: it is sent back if a link has that port, else an empty datagram is.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -33,11 +34,20 @@ pub struct IkeHeader {
     pub local: SocketAddr,
 }
 
+/// The address and port that a datagram asks for, if it is a request.
+#[must_use]
+pub fn asked_for(datagram: &[u8]) -> Option<SocketAddr> {
+    let header: &[u8; IKE_HEADER_LEN] = datagram.try_into().ok()?;
+    let local = IkeHeader::end(header, 20, 24).filter(|local| local.port() != 0)?;
+    let nobody = SocketAddr::new(if local.is_ipv4() { [0; 4].into() } else { [0_u16; 8].into() }, 0);
+    (IkeHeader { peer: nobody, local }.to_bytes() == *header).then_some(local)
+}
+
 impl IkeHeader {
     /// The header on the socket.
     pub fn to_bytes(self) -> [u8; IKE_HEADER_LEN] {
         let mut bytes = [0; IKE_HEADER_LEN];
-        bytes[0] = if self.peer.is_ipv4() { 4 } else { 6 };
+        bytes[0] = if self.local.is_ipv4() { 4 } else { 6 };
         for (at, end) in [(2, self.peer), (20, self.local)] {
             bytes[at..at + 2].copy_from_slice(&end.port().to_be_bytes());
             let at = if at == 2 { 4 } else { 24 };
@@ -53,19 +63,21 @@ impl IkeHeader {
     /// the message is neither empty nor too long.
     pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
         let (header, message) = datagram.split_first_chunk::<IKE_HEADER_LEN>()?;
-        let end = |port_at: usize, addr_at: usize| {
-            let port = u16::from_be_bytes([header[port_at], header[port_at + 1]]);
-            let addr: [u8; 16] = *header.get(addr_at..)?.first_chunk()?;
-            let ip = match header[0] {
-                4 => IpAddr::V4(Ipv4Addr::from_octets(*addr.first_chunk()?)),
-                6 => IpAddr::V6(Ipv6Addr::from_octets(addr)),
-                _ => return None,
-            };
-            Some(SocketAddr::new(ip, port)).filter(|_| port != 0)
-        };
+        let end = |port_at, addr_at| Self::end(header, port_at, addr_at).filter(|end| end.port() != 0);
         let parsed = Self { peer: end(2, 4)?, local: end(20, 24)? };
         let is_exact = parsed.to_bytes() == *header;
         (is_exact && (1..=MAX_IKE_LEN).contains(&message.len())).then_some((parsed, message))
+    }
+
+    fn end(header: &[u8; IKE_HEADER_LEN], port_at: usize, addr_at: usize) -> Option<SocketAddr> {
+        let port = u16::from_be_bytes(*header.get(port_at..)?.first_chunk()?);
+        let addr: [u8; 16] = *header.get(addr_at..)?.first_chunk()?;
+        let ip = match header[0] {
+            4 => IpAddr::V4(Ipv4Addr::from_octets(*addr.first_chunk()?)),
+            6 => IpAddr::V6(Ipv6Addr::from_octets(addr)),
+            _ => return None,
+        };
+        Some(SocketAddr::new(ip, port))
     }
 }
 
@@ -87,6 +99,24 @@ mod tests {
             let datagram = [&header.to_bytes()[..], b"message"].concat();
             assert_eq!(IkeHeader::parse(&datagram), Some((header, &b"message"[..])));
         }
+    }
+
+    #[test]
+    fn a_port_is_asked_for_with_no_peer_and_no_message() {
+        for (nobody, local) in [("0.0.0.0:0", "0.0.0.0:500"), ("[::]:0", "[2001:db8::1]:4500")] {
+            let request = header(nobody, local).to_bytes();
+            assert_eq!(asked_for(&request), Some(local.parse().unwrap()));
+            assert_eq!(IkeHeader::parse(&request), None);
+            assert_eq!(asked_for(&[&request[..], &[1]].concat()), None, "a message");
+            assert_eq!(asked_for(&request[1..]), None);
+            for at in [0, 1, 2, 4, 19, 22] {
+                let mut wrong = request;
+                wrong[at] ^= 1;
+                assert_eq!(asked_for(&wrong), None, "byte {at}");
+            }
+        }
+        assert_eq!(asked_for(&header("0.0.0.0:0", "192.0.2.1:0").to_bytes()), None, "no port");
+        assert_eq!(asked_for(&[]), None);
     }
 
     #[test]

@@ -110,7 +110,8 @@ pub struct LinkConfig {
     pub mtu: Option<u16>,
     /// This node's own addresses on the link. That of a UDP link is where it is bound, and is not repeated here.
     pub addresses: Vec<IfAddr>,
-    /// Whether IKE on its port, behind the non-ESP marker, is for a key manager. Of a UDP link alone.
+    /// Whether IKE is for a key manager: of a UDP link what stands on its port behind the non-ESP marker, of a packet or XDP
+    /// link what comes to ports 500 and 4500 of this node's addresses.
     pub ike: bool,
     /// False switches every offload off, and sends and receives one packet at a time.
     pub offloads: bool,

@@ -1,18 +1,26 @@
-//! IKE on the port of ESP in UDP, for a key manager beside this node (RFC 3948 §2.2, §4; Linux `xfrm4_udp_encap_rcv`).
+//! IKE for a key manager beside this node: on the port of ESP in UDP (RFC 3948 §2.2, §4; Linux `xfrm4_udp_encap_rcv`), and on
+//! the ports of a node that has its addresses to itself (RFC 7296 §2).
 //!
-//! Whose port is told to be one of IKE has its messages taken out before any policy is asked, as the policies of an IKE
-//! socket have it: without them there would be no SA that a policy could ask for.
+//! Messages to these ports are taken out before any policy is asked, as the policies of an IKE socket have it: without them
+//! there would be no SA that a policy could ask for.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
 use base::{DropReason, Instant, LinkId, Mib};
+use fib::Decision;
 use offload::checksum;
 use packet::{Memory, Packet};
 use wire::{Protocol, Version, checksum as sums, ipv4, ipv6, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Turn};
+
+/// The port of IKE (RFC 7296 §2).
+const IKE_PORT: u16 = 500;
+
+/// The port of ESP in UDP, and of IKE behind the marker (RFC 3948 §2.2).
+const ENCAP_PORT: u16 = 4500;
 
 /// What stands in front of an IKE message where ESP has its SPI.
 const NON_ESP_MARKER: [u8; 4] = [0; 4];
@@ -22,6 +30,26 @@ const KEEPALIVE: [u8; 1] = [0xff];
 
 /// Bytes of messages that wait to be taken.
 const MAX_WAITING: usize = 1 << 20;
+
+/// Where there is IKE on a link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IkeAt {
+    /// At one address and port, behind the non-ESP marker. What comes from there is sent by this link.
+    Port(SocketAddr),
+    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses. What is sent goes where the peer is.
+    Node,
+}
+
+impl IkeAt {
+    /// Tells whether `at`, which may be any address of its family, is a place of IKE.
+    fn has(self, at: SocketAddr) -> bool {
+        match self {
+            Self::Port(own) if at.ip().is_unspecified() => own.is_ipv4() == at.is_ipv4() && own.port() == at.port(),
+            Self::Port(own) => own == at,
+            Self::Node => matches!(at.port(), IKE_PORT | ENCAP_PORT),
+        }
+    }
+}
 
 /// A message of IKE, without the non-ESP marker.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -37,16 +65,22 @@ pub struct IkeMessage {
 /// The ports of IKE, and what has come to them.
 #[derive(Debug, Default)]
 pub(crate) struct Ike {
-    ports: Vec<(LinkId, SocketAddr)>,
+    links: Vec<(LinkId, IkeAt)>,
     waiting: VecDeque<IkeMessage>,
     /// Bytes of `waiting`.
     bytes: usize,
 }
 
 impl Path {
-    /// Says which links' ports are ports of IKE too.
-    pub fn set_ike(&mut self, ports: Vec<(LinkId, SocketAddr)>) {
-        self.ike.ports = ports;
+    /// Says on which links there is IKE.
+    pub fn set_ike(&mut self, links: Vec<(LinkId, IkeAt)>) {
+        self.ike.links = links;
+    }
+
+    /// Tells whether messages to `at` are taken out; `at` may be any address of its family.
+    #[must_use]
+    pub fn has_ike(&self, at: SocketAddr) -> bool {
+        self.ike.links.iter().any(|(_, place)| place.has(at))
     }
 
     /// What has come since this was last called.
@@ -55,11 +89,11 @@ impl Path {
         self.ike.waiting.drain(..)
     }
 
-    /// Sends a message by the link that has its port, behind the non-ESP marker.
+    /// Sends a message by the link that has its port, or where its peer is; from any port but 500 behind the non-ESP marker.
     ///
     /// # Errors
     /// [`DropReason::IkeUnsendable`] when no port of IKE is the message's own one, or its ends are of two families;
-    /// [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. It is counted.
+    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. It is counted.
     pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
         let turn = Turn { now, mem };
         let sent = self.try_send_ike(turn, message);
@@ -71,27 +105,45 @@ impl Path {
     }
 
     fn try_send_ike(&mut self, turn: Turn<'_>, message: &IkeMessage) -> Result<(), DropReason> {
-        let port = self.ike.ports.iter().find(|(_, local)| *local == message.local);
-        let &(dev, _) = port.filter(|_| is_host(message.peer)).ok_or(DropReason::IkeUnsendable)?;
-        let link_mtu = self.mtu_of(dev).ok_or(DropReason::LinkDown)?;
+        let hop = self.ike_hop(message)?;
+        let link_mtu = self.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
         let pkt = packet(turn.mem, message)?;
         let mtu = self.path_mtu(turn, message.peer.ip(), link_mtu);
         self.counters.count(if message.peer.is_ipv4() { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
-        self.emit_sealed(turn, pkt, mtu, Hop { dev, next_hop: message.peer.ip() });
+        self.emit_sealed(turn, pkt, mtu, hop);
         Ok(())
+    }
+
+    fn ike_hop(&self, message: &IkeMessage) -> Result<Hop, DropReason> {
+        let IkeMessage { local, peer, .. } = *message;
+        if !is_host(peer) || local.is_ipv4() != peer.is_ipv4() {
+            return Err(DropReason::IkeUnsendable);
+        }
+        if let Some(&(dev, _)) = self.ike.links.iter().find(|(_, at)| *at == IkeAt::Port(local)) {
+            return Ok(Hop { dev, next_hop: peer.ip() });
+        }
+        if !self.ike.links.iter().any(|(_, at)| *at == IkeAt::Node && at.has(local)) || !self.fib.is_local(local.ip()) {
+            return Err(DropReason::IkeUnsendable);
+        }
+        match self.fib.decide(peer.ip(), None) {
+            Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
+            Decision::Drop(reason) => Err(reason),
+            Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => Err(DropReason::IkeUnsendable),
+        }
     }
 
     /// Tells whether a packet for this node may be IKE by its port.
     #[inline]
     pub(crate) fn is_for_ike(&self, ip: &IpPacket) -> bool {
-        ip.info.protocol == Protocol::UDP && !self.ike.ports.is_empty() && self.ike_port(ip).is_some()
+        ip.info.protocol == Protocol::UDP && !self.ike.links.is_empty() && self.ike_port(ip).is_some()
     }
 
     fn ike_port(&self, ip: &IpPacket) -> Option<SocketAddr> {
         let dst = SocketAddr::new(ip.info.dst, ip.flow.dport);
         let link = ip.pkt.meta.link;
-        let is_here = |&&(port_link, local): &&(LinkId, SocketAddr)| port_link == link && local == dst;
-        self.ike.ports.iter().find(is_here).map(|&(_, local)| local)
+        let at = self.ike.links.iter().find(|&&(place_link, at)| place_link == link && at.has(dst))?.1;
+        // What is for a group is not for a key manager.
+        (at == IkeAt::Port(dst) || self.fib.is_local(dst.ip())).then_some(dst)
     }
 
     /// Takes in a packet to a port of IKE: a message or a train of them. Gives it back if it is something else.
@@ -100,7 +152,9 @@ impl Path {
         let mut front = [0; NON_ESP_MARKER.len() + 1];
         let front = &mut front[..end.saturating_sub(at).min(NON_ESP_MARKER.len() + 1)];
         let is_read = ip.pkt.read_at(at, front);
-        let is_ours = is_read && (*front == KEEPALIVE || front.len() > 4 && front.starts_with(&NON_ESP_MARKER));
+        let marker = marker(ip.flow.dport);
+        let is_keepalive = !marker.is_empty() && *front == KEEPALIVE;
+        let is_ours = is_read && (is_keepalive || front.len() > marker.len() && front.starts_with(marker));
         let Some(local) = self.ike_port(&ip).filter(|_| is_ours && ip.pkt.meta.sec_path.is_empty()) else {
             return Some(ip);
         };
@@ -117,7 +171,8 @@ impl Path {
         ip.pkt.read_at(at, &mut payload);
         for datagram in payload.chunks(size.unwrap_or(payload.len())) {
             self.counters.count(if v4 { Mib::UdpInDatagrams } else { Mib::Udp6InDatagrams });
-            match datagram.strip_prefix(&NON_ESP_MARKER) {
+            match datagram.strip_prefix(marker) {
+                _ if !marker.is_empty() && *datagram == KEEPALIVE => {}
                 Some(message) if !message.is_empty() => {
                     if self.ike.bytes + message.len() > MAX_WAITING {
                         self.drop(&ip.pkt, DropReason::IkeQueueFull);
@@ -126,12 +181,16 @@ impl Path {
                     self.ike.bytes += message.len();
                     self.ike.waiting.push_back(IkeMessage { local, peer, bytes: message.to_vec() });
                 }
-                _ if *datagram == KEEPALIVE => {}
                 _ => self.drop(&ip.pkt, DropReason::UdpNoPort),
             }
         }
         None
     }
+}
+
+/// What stands in front of a message from or to that port of ours.
+const fn marker(port: u16) -> &'static [u8] {
+    if port == IKE_PORT { &[] } else { &NON_ESP_MARKER }
 }
 
 /// Tells an address that a host can have.
@@ -141,7 +200,7 @@ fn is_host(end: SocketAddr) -> bool {
 
 /// The packet around a message. Its checksum is made, over IPv4 too: nothing else protects it.
 fn packet(mem: &Memory, message: &IkeMessage) -> Result<Packet, DropReason> {
-    let payload = [&NON_ESP_MARKER[..], &message.bytes].concat();
+    let payload = [marker(message.local.port()), &message.bytes].concat();
     let len = u16::try_from(udp::Header::LEN + payload.len()).map_err(|_| DropReason::PacketTooBig)?;
     let mut udp = udp::Header::new(message.local.port(), message.peer.port(), len);
     let (ip, pseudo) = match (message.local.ip(), message.peer.ip()) {

@@ -46,7 +46,7 @@ use wire::ip::Info;
 use egress::Leaving;
 use reassemble::FragmentIds;
 
-pub use ike::IkeMessage;
+pub use ike::{IkeAt, IkeMessage};
 pub use ports::{Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
 
 /// One shard of the node: all that a packet meets between two links.

@@ -61,18 +61,30 @@ impl CharonFiles {
     /// # Errors
     /// An example is not there, or a file cannot be written.
     pub fn new(scratch: &Scratch, end: &str, auth: Auth) -> Outcome<Self> {
-        let all = scratch.file("swanctl");
-        let files = Self { dir: all.join(end) };
         let connections = match auth {
             Auth::Psk => format!("{end}.swanctl.conf"),
             Auth::Certificates => format!("certificates/{end}.swanctl.conf"),
         };
+        Self::with(scratch, end, auth, &connections)
+    }
+
+    /// Those of an end whose gateway has an interface to itself.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn on_interface(scratch: &Scratch, end: &str) -> Outcome<Self> {
+        Self::with(scratch, end, Auth::Psk, &format!("interface/{end}.swanctl.conf"))
+    }
+
+    fn with(scratch: &Scratch, end: &str, auth: Auth, connections: &str) -> Outcome<Self> {
+        let all = scratch.file("swanctl");
+        let files = Self { dir: all.join(end) };
         if auth == Auth::Certificates && !all.join("ca.pem").exists() {
             fs::create_dir_all(&all)?;
             run(Command::new(examples().join("certificates/make")).current_dir(&all))?;
         }
         fs::create_dir_all(&files.dir)?;
-        fs::write(files.file("swanctl.conf"), strongswan_example(&connections)?)?;
+        fs::write(files.file("swanctl.conf"), strongswan_example(connections)?)?;
         fs::write(files.file("strongswan.conf"), strongswan_example("strongswan.conf")?)?;
         Ok(files)
     }
@@ -93,6 +105,14 @@ impl CharonFiles {
             return Err(format!("{name} has no {from:?}:\n{text}").into());
         }
         Ok(fs::write(self.file(name), text.replacen(from, to, 1))?)
+    }
+
+    /// Puts what `edit` makes of it in the place of the file `name`.
+    ///
+    /// # Errors
+    /// It cannot be read or written.
+    pub fn edit(&self, name: &str, edit: impl FnOnce(String) -> String) -> Outcome {
+        Ok(fs::write(self.file(name), edit(fs::read_to_string(self.file(name))?))?)
     }
 
     /// Has the daemon be asked by a socket in this directory, since several may run on one host, and give up a peer soon.

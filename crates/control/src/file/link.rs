@@ -43,7 +43,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let kind_word = table.need("kind", "use tun, tap, udp, packet or xdp")?.word(KINDS)?;
     belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
-    belongs(table, "ike", kind_word == Kind::Udp, "udp")?;
+    belongs(table, "ike", matches!(kind_word, Kind::Udp | Kind::Packet | Kind::Xdp), "udp, packet or xdp")?;
     belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
     belongs(table, "ring", kind_word == Kind::Xdp, "xdp")?;
     belongs(table, "mode", kind_word == Kind::Xdp, "xdp")?;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use base::{DropReason, Mib};
 use ipsec::{Action, Dir, Mode};
 use packet::{Cut, Gso, GsoKind, Packet};
-use path::IkeMessage;
+use path::{IkeAt, IkeMessage};
 use sim::{Flow, Node, esp, unique_mask};
 use wire::udp;
 
@@ -21,7 +21,7 @@ fn ends(v6: bool) -> [SocketAddr; 2] {
 /// A router with IKE at its outer link, that blocks everything else by policy.
 fn node(v6: bool) -> Node {
     let mut node = router();
-    node.path.set_ike(vec![(OUTSIDE, ends(v6)[0])]);
+    node.path.set_ike(vec![(OUTSIDE, IkeAt::Port(ends(v6)[0]))]);
     node.path.ipsec.set_default_policy(Dir::In, Action::Block);
     node.path.ipsec.set_default_policy(Dir::Out, Action::Block);
     node
@@ -29,7 +29,11 @@ fn node(v6: bool) -> Node {
 
 /// A finished packet from the peer with that payload.
 fn from_peer(v6: bool, payload: &[u8]) -> Vec<u8> {
-    let [local, peer] = ends(v6);
+    between(ends(v6), payload)
+}
+
+/// A finished packet from the second end to the first.
+fn between([local, peer]: [SocketAddr; 2], payload: &[u8]) -> Vec<u8> {
     let flow =
         Flow { sport: peer.port(), dport: local.port(), ..Flow::new(&peer.ip().to_string(), &local.ip().to_string()) };
     let mut bytes = flow.udp(payload.len());
@@ -83,6 +87,58 @@ fn a_message_is_taken_out_with_and_without_an_sa_on_its_port() {
             assert_eq!(node.pages_in_use(), 0);
         }
     }
+}
+
+/// The node's end and the peer's, with other ports.
+fn with_ports([local, peer]: [SocketAddr; 2], ports: [u16; 2]) -> [SocketAddr; 2] {
+    [SocketAddr::new(local.ip(), ports[0]), SocketAddr::new(peer.ip(), ports[1])]
+}
+
+#[test]
+fn a_node_with_its_addresses_to_itself_has_both_ports_of_ike() {
+    for v6 in [false, true] {
+        let mut node = node(v6);
+        node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+        let outer = ends(v6);
+        for (port, payload) in [(500, &b"hello"[..]), (4500, b"\0\0\0\0hello")] {
+            let [local, peer] = with_ports(outer, [port, port]);
+            assert!(node.path.has_ike(local));
+            node.rx_bytes(NOW, OUTSIDE, &between([local, peer], payload));
+            let got: Vec<_> = node.path.take_ike().collect();
+            assert_eq!(got, [IkeMessage { local, peer, bytes: b"hello".to_vec() }]);
+            node.path.send_ike(NOW, &node.mem, &got[0]).unwrap();
+            let pkt = only(node.tx(OUTSIDE));
+            let info = info(&pkt);
+            assert_eq!((info.src, info.dst), (local.ip(), peer.ip()));
+            assert_eq!(info.payload(&pkt.to_vec())[8..], *payload, "port {port}");
+        }
+        assert_eq!(node.drops(), [], "v6 {v6}");
+        // A keepalive on the port of ESP in UDP is nobody's, and on the other a message that is none.
+        node.rx_bytes(NOW, OUTSIDE, &between(with_ports(outer, [4500, 4500]), &[0xff]));
+        assert_eq!((node.path.take_ike().count(), node.drops()), (0, vec![]));
+        let other = with_ports(outer, [501, 500]);
+        node.rx_bytes(NOW, OUTSIDE, &between(other, b"hello"));
+        node.rx_bytes(NOW, INSIDE, &between(with_ports(outer, [500, 500]), b"hello"));
+        assert_eq!(node.path.take_ike().count(), 0, "another port, and another link");
+        let [local, peer] = with_ports(outer, [500, 500]);
+        let foreign = IkeMessage { local: peer, peer: local, bytes: vec![1] };
+        let wrong_port = IkeMessage { local: other[0], peer, bytes: vec![1] };
+        for message in [foreign, wrong_port] {
+            assert_eq!(node.path.send_ike(NOW, &node.mem, &message), Err(DropReason::IkeUnsendable), "{message:?}");
+        }
+    }
+}
+
+#[test]
+fn what_ports_of_ike_there_are_is_told() {
+    let mut node = node(false);
+    let has = |node: &Node, at: &str| node.path.has_ike(at.parse().unwrap());
+    assert!(has(&node, "10.2.0.254:4500") && has(&node, "0.0.0.0:4500"));
+    for other in ["10.2.0.253:4500", "0.0.0.0:500", "10.2.0.254:500", "[::]:4500"] {
+        assert!(!has(&node, other), "{other}");
+    }
+    node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+    assert!(has(&node, "0.0.0.0:500") && has(&node, "[::]:4500") && !has(&node, "0.0.0.0:501"));
 }
 
 #[test]

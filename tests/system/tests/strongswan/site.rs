@@ -10,15 +10,39 @@ use system::{
 /// How long IKE may take for anything.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
+/// What the gateways have towards each other.
+#[derive(Clone, Copy, Eq, PartialEq)]
+pub(crate) enum Wan {
+    /// A UDP socket of the host's stack.
+    Udp,
+    /// An interface to themselves.
+    Interface,
+}
+
 /// What differs from the example.
 pub(crate) struct Setup {
+    pub(crate) wan: Wan,
+    /// Whether the outer addresses are IPv6.
+    pub(crate) v6: bool,
     pub(crate) auth: Auth,
     /// What takes the place of what in `swanctl.conf`.
     pub(crate) connections: &'static [(&'static str, &'static str)],
 }
 
 /// The example as it is.
-pub(crate) const EXAMPLE: Setup = Setup { auth: Auth::Psk, connections: &[] };
+pub(crate) const EXAMPLE: Setup = Setup { wan: Wan::Udp, v6: false, auth: Auth::Psk, connections: &[] };
+
+/// A file with IPv6 addresses for the outer ones, which are no neighbours for IPv4 routes.
+fn to_v6(text: &str) -> String {
+    let text = text.lines().filter(|line| !line.starts_with("via = ")).map(|line| line.to_owned() + "\n").collect();
+    ["1", "2"].into_iter().fold(text, |text: String, number| {
+        let (v4, v6) = (format!("192.0.2.{number}"), format!("2001:db8::{number}"));
+        text.replace(&format!("{v4}:4500"), &format!("[{v6}]:4500"))
+            .replace(&format!("{v4}/32"), &format!("{v6}/128"))
+            .replace(&format!("{v4}/24"), &format!("{v6}/64"))
+            .replace(&v4, &v6)
+    })
+}
 
 /// One of the two ends. Fields are dropped in this order.
 pub(crate) struct End {
@@ -51,6 +75,38 @@ impl Site {
         Ok(Self { ends, scratch })
     }
 
+    /// One without its daemons, whose left end sees of the right one nothing but `between` at 192.0.2.254, and the other way
+    /// 198.51.100.254.
+    pub(crate) fn behind(between: &Netns) -> Outcome<Self> {
+        let scratch = Scratch::new()?;
+        let [left, right] = [Netns::new("left")?, Netns::new("right")?];
+        veth((&left, "eth0"), (between, "near"))?;
+        veth((between, "far"), (&right, "eth0"))?;
+        between.sh("ip addr add 192.0.2.254/24 dev near; ip addr add 198.51.100.254/24 dev far")?;
+        right.sh("ip addr add 198.51.100.2/24 dev eth0")?;
+        let of_left = |text: String| text.replace("192.0.2.2", "192.0.2.254");
+        let of_right = |text: String| text.replace("192.0.2.1", "198.51.100.254").replace("192.0.2.2", "198.51.100.2");
+        let left = End::start_with("left", 1, left, &scratch, &EXAMPLE, &of_left)?;
+        let right = End::start_with("right", 2, right, &scratch, &EXAMPLE, &of_right)?;
+        for end in [&left, &right] {
+            // That there is a NAT is found out.
+            end.files.change("swanctl.conf", "encap = yes", "encap = no")?;
+        }
+        // Who is behind a NAT goes by a name.
+        for (end, [left, right]) in
+            [(&left, ["192.0.2.1", "192.0.2.254"]), (&right, ["198.51.100.254", "198.51.100.2"])]
+        {
+            end.files.edit("swanctl.conf", |text| {
+                ["id", "id-1", "id-2"].into_iter().fold(text, |text, key| {
+                    text.replace(&format!("{key} = {left}\n"), &format!("{key} = left.example\n"))
+                        .replace(&format!("{key} = {right}\n"), &format!("{key} = right.example\n"))
+                })
+            })?;
+        }
+        right.files.change("swanctl.conf", "start_action = trap", "start_action = none")?;
+        Ok(Self { ends: [left, right], scratch })
+    }
+
     /// Starts the daemons.
     pub(crate) fn start(&mut self) -> Outcome {
         (0..2).try_for_each(|at| self.start_charon(at))
@@ -76,12 +132,14 @@ impl Site {
             let shown = |what| end.gateway.show(what).unwrap_or_default();
             let log = end.charon.as_ref().map(Charon::log).unwrap_or_default();
             text += &format!(
-                "\n--- {}\n{log}\n{}\n{}\n{}\n{}",
+                "\n--- {}\n{log}\n{}\n{}\n{}\n{}\n{}",
                 end.name,
                 end.gateway.log(),
                 shown("sa"),
                 shown("counters"),
-                shown("drops")
+                shown("drops"),
+                // What was lost without reaching the gateway.
+                end.netns.sh("ip -s link; grep Udp: /proc/net/snmp").unwrap_or_default()
             );
         }
         text.into()
@@ -89,19 +147,55 @@ impl Site {
 
     /// What `ip xfrm` says of the gateway of an end.
     pub(crate) fn xfrm(&self, end: &End, words: &str) -> Outcome<String> {
+        self.ip(end, &format!("xfrm {words}"))
+    }
+
+    /// Runs `ip` on the gateway of an end.
+    pub(crate) fn ip(&self, end: &End, words: &str) -> Outcome<String> {
         let mut command = Command::new(fatpath());
-        command.args(["ip", "--instance", end.name, "xfrm"]).args(words.split_whitespace());
+        command.args(["ip", "--instance", end.name]).args(words.split_whitespace());
         run(command.env("FATPATH_RUNDIR", self.scratch.path()))
     }
 }
 
 impl End {
     fn start(name: &'static str, number: u8, netns: Netns, scratch: &Scratch, setup: &Setup) -> Outcome<Self> {
+        let own = |text: String| if setup.v6 { to_v6(&text) } else { text };
+        Self::start_with(name, number, netns, scratch, setup, &own)
+    }
+
+    /// One whose files are what `own` makes of the example's.
+    fn start_with(
+        name: &'static str,
+        number: u8,
+        netns: Netns,
+        scratch: &Scratch,
+        setup: &Setup,
+        own: &dyn Fn(String) -> String,
+    ) -> Outcome<Self> {
         let peer = 3 - number;
-        netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0"))?;
-        let gateway = Gateway::start(&netns, scratch, name, &strongswan_example(&format!("{name}.toml"))?)?;
+        let file = match setup.wan {
+            Wan::Udp => {
+                netns.sh(&format!(
+                    "ip addr add 192.0.2.{number}/24 dev eth0; ip addr add 2001:db8::{number}/64 dev eth0"
+                ))?;
+                format!("{name}.toml")
+            }
+            Wan::Interface => {
+                // The host's kernel only carries frames here.
+                netns.sh("echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6")?;
+                format!("interface/{name}.toml")
+            }
+        };
+        let gateway = Gateway::start(&netns, scratch, name, &own(strongswan_example(&file)?))?;
         netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
-        let files = CharonFiles::new(scratch, name, setup.auth)?;
+        // A gateway that a busy machine keeps waiting for a moment is not to lose anything by that.
+        netns.sh("ip link set tun0 txqueuelen 10000")?;
+        let files = match setup.wan {
+            Wan::Udp => CharonFiles::new(scratch, name, setup.auth)?,
+            Wan::Interface => CharonFiles::on_interface(scratch, name)?,
+        };
+        files.edit("swanctl.conf", own)?;
         files.for_test()?;
         for (from, to) in setup.connections {
             files.change("swanctl.conf", from, to)?;

@@ -1,0 +1,252 @@
+//! The ports of IKE that a gateway has: a key manager that binds port 500 or 4500 gets IKE from there and sends it there, by
+//! the gateway's socket `NAME.ike`, if a link of the gateway has that port. Its descriptor becomes a Unix datagram socket;
+//! what stands in front of each message there becomes addresses and, on port 4500, the non-ESP marker (RFC 3948 §2.2), and
+//! the other way.
+//!
+//! A process has one such socket for either port of either family.
+
+mod address;
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+
+use libc::{c_int, c_long, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t, timespec};
+
+use crate::errno::{Errno, checked};
+use crate::next;
+use crate::session::{self, Fd};
+use crate::table::socket_inode;
+
+use address::{End, HEADER, ends, header, put_destination, source};
+
+/// The port of IKE.
+const IKE_PORT: u16 = 500;
+/// The port of ESP in UDP.
+const ENCAP_PORT: u16 = 4500;
+/// What stands in front of IKE on the port of ESP.
+const MARKER: [u8; 4] = [0; 4];
+/// The longest message.
+const MAX_LEN: usize = 65_507;
+/// How long the gateway may take to say whether it has a port.
+const PATIENCE: timespec = timespec { tv_sec: 2, tv_nsec: 0 };
+
+/// A key manager's socket.
+struct Place {
+    is_v6: bool,
+    port: u16,
+    fd: AtomicI32,
+    inode: AtomicU64,
+    /// The address that the last message was sent to; zeros for none yet.
+    local: [AtomicU64; 2],
+}
+
+impl Place {
+    const fn new(is_v6: bool, port: u16) -> Self {
+        let (fd, inode) = (AtomicI32::new(-1), AtomicU64::new(0));
+        Self { is_v6, port, fd, inode, local: [const { AtomicU64::new(0) }; 2] }
+    }
+
+    fn marker(&self) -> &'static [u8] {
+        if self.port == ENCAP_PORT { &MARKER } else { &[] }
+    }
+
+    fn set_local(&self, addr: [u8; 16]) {
+        for (word, bytes) in self.local.iter().zip(addr.as_chunks().0) {
+            word.store(u64::from_ne_bytes(*bytes), Relaxed);
+        }
+    }
+
+    fn local(&self) -> [u8; 16] {
+        let mut addr = [0; 16];
+        for (word, bytes) in self.local.iter().zip(addr.as_chunks_mut().0) {
+            *bytes = word.load(Relaxed).to_ne_bytes();
+        }
+        addr
+    }
+}
+
+static PLACES: [Place; 4] = [
+    Place::new(false, IKE_PORT),
+    Place::new(false, ENCAP_PORT),
+    Place::new(true, IKE_PORT),
+    Place::new(true, ENCAP_PORT),
+];
+
+/// The key manager's socket that `fd` is, if it is one.
+fn place(fd: c_int) -> Option<&'static Place> {
+    let place = PLACES.iter().find(|place| place.fd.load(Relaxed) == fd)?;
+    socket_inode(fd).is_some_and(|inode| inode == place.inode.load(Relaxed)).then_some(place)
+}
+
+/// Whether `fd` is a key manager's socket.
+pub(crate) fn is(fd: c_int) -> bool {
+    place(fd).is_some()
+}
+
+/// Binds a port of IKE, if that is what is asked for and the gateway has it. `None`: it is not.
+///
+/// # Safety
+/// `to`, if not null, points to as many bytes as `len` says.
+pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Option<Result<(), Errno>> {
+    // SAFETY: the caller's word.
+    let local = unsafe { End::read(to, len) }?;
+    let place = PLACES.iter().find(|place| (place.is_v6, place.port) == (local.is_v6, local.port))?;
+    let domain = if local.is_v6 { libc::AF_INET6 } else { libc::AF_INET };
+    if option(fd, libc::SO_TYPE) != Some(libc::SOCK_DGRAM) || option(fd, libc::SO_DOMAIN) != Some(domain) {
+        return None;
+    }
+    let connection = connected(local)?;
+    place.set_local(local.addr);
+    Some(replace(fd, place, &connection))
+}
+
+fn option(fd: c_int, name: c_int) -> Option<c_int> {
+    let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
+    // SAFETY: there is room for an int.
+    let done = unsafe { next::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
+    (done == 0).then_some(value)
+}
+
+/// A socket by which the gateway sends what comes to `local`. `None`: it has no such port.
+fn connected(local: End) -> Option<Fd> {
+    let address = session::ike_socket()?;
+    let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: it takes no pointers.
+    let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, flags, 0) }).ok()?);
+    let family = libc::AF_UNIX as u16;
+    // Without a name it is given one.
+    // SAFETY: the address is two bytes long.
+    let bound = unsafe { libc::syscall(libc::SYS_bind, fd.0, &raw const family, mem::size_of::<u16>()) };
+    // SAFETY: the address is that long.
+    let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const address, mem::size_of_val(&address)) };
+    if bound != 0 || done != 0 {
+        return None;
+    }
+    let request = header(End { addr: [0; 16], port: 0, ..local }, local);
+    let (flags, nobody, none) = (libc::MSG_NOSIGNAL, ptr::null::<c_void>(), 0_usize);
+    // SAFETY: there are as many bytes.
+    let asked = unsafe { libc::syscall(libc::SYS_sendto, fd.0, request.as_ptr(), HEADER, flags, nobody, none) };
+    let (mut wanted, mut limit) = (libc::pollfd { fd: fd.0, events: libc::POLLIN, revents: 0 }, PATIENCE);
+    // SAFETY: one place is given and one is told of, and the limit may be written.
+    let ready = unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1_usize, &raw mut limit, nobody, none) };
+    let mut answer = [0_u8; HEADER];
+    let flags = libc::MSG_DONTWAIT;
+    // SAFETY: there is room for as many bytes.
+    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd.0, answer.as_mut_ptr(), HEADER, flags, nobody, none) };
+    let whole = HEADER as c_long;
+    (asked == whole && ready == 1 && got == whole && answer == request).then_some(fd)
+}
+
+/// Puts the connection in the place of `fd`.
+fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
+    // SAFETY: it takes no pointers.
+    let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };
+    // SAFETY: it takes no pointers.
+    let state = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFL) };
+    let close_on_exec = if flags as c_int & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: it takes no pointers.
+    checked(unsafe { libc::syscall(libc::SYS_dup3, by.0, fd, close_on_exec) } as c_int)?;
+    // SAFETY: it takes no pointers.
+    checked(unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_SETFL, state) } as c_int)?;
+    place.inode.store(socket_inode(fd).ok_or(Errno(libc::EBADF))?, Relaxed);
+    place.fd.store(fd, Relaxed);
+    Ok(())
+}
+
+/// Whether an option of the socket is one that the gateway sees to: that UDP carries ESP, and that IKE passes policies.
+pub(crate) const fn is_granted(level: c_int, name: c_int) -> bool {
+    const IP_XFRM_POLICY: c_int = 17;
+    const IPV6_XFRM_POLICY: c_int = 35;
+    const UDP_ENCAP: c_int = 100;
+    matches!(
+        (level, name),
+        (libc::IPPROTO_IP, IP_XFRM_POLICY) | (libc::IPPROTO_IPV6, IPV6_XFRM_POLICY) | (libc::IPPROTO_UDP, UDP_ENCAP)
+    )
+}
+
+/// Sends one message.
+///
+/// # Errors
+/// As `sendmsg(2)`; `EDESTADDRREQ` without a peer.
+///
+/// # Safety
+/// As `sendmsg(2)`.
+pub(crate) unsafe fn send(fd: c_int, message: &msghdr, flags: c_int) -> Result<ssize_t, Errno> {
+    let place = place(fd).ok_or(Errno(libc::EBADF))?;
+    // SAFETY: the caller's word.
+    let peer = unsafe { End::read(message.msg_name.cast(), message.msg_namelen) };
+    let peer = peer.filter(|peer| peer.is_v6 == place.is_v6).ok_or(Errno(libc::EDESTADDRREQ))?;
+    // SAFETY: the caller's word.
+    let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
+    let mut bytes = [0_u8; HEADER + MAX_LEN];
+    let mut len = HEADER;
+    for piece in pieces {
+        let room = bytes.get_mut(len..).and_then(|rest| rest.get_mut(..piece.iov_len)).ok_or(Errno(libc::EMSGSIZE))?;
+        // SAFETY: the caller's word, and there is as much room.
+        unsafe { ptr::copy_nonoverlapping(piece.iov_base.cast::<u8>(), room.as_mut_ptr(), piece.iov_len) };
+        len += piece.iov_len;
+    }
+    let (whole, marker) = (len - HEADER, place.marker());
+    // The gateway keeps the way through a NAT open by itself: a keepalive has nothing behind a marker.
+    if whole <= marker.len() || !bytes[HEADER..].starts_with(marker) {
+        return Ok(whole as ssize_t);
+    }
+    // SAFETY: the caller's word.
+    let addr = unsafe { source(message, place.is_v6) }.unwrap_or_else(|| place.local());
+    let local = End { is_v6: place.is_v6, addr, port: place.port };
+    if local.is_any() {
+        return Err(Errno(libc::EADDRNOTAVAIL));
+    }
+    // The header takes the marker's place.
+    let start = marker.len();
+    bytes[start..start + HEADER].copy_from_slice(&header(peer, local));
+    let mut piece = iovec { iov_base: bytes[start..].as_mut_ptr().cast(), iov_len: len - start };
+    // SAFETY: a message without anything is all zeros.
+    let mut out: msghdr = unsafe { mem::zeroed() };
+    (out.msg_iov, out.msg_iovlen) = (&raw mut piece, 1);
+    // SAFETY: what it points to lives here.
+    checked(unsafe { next::sendmsg(fd, &raw const out, flags | libc::MSG_NOSIGNAL) })?;
+    Ok(whole as ssize_t)
+}
+
+/// Receives one message.
+///
+/// # Errors
+/// As `recvmsg(2)`.
+///
+/// # Safety
+/// As `recvmsg(2)`.
+pub(crate) unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> Result<ssize_t, Errno> {
+    let place = place(fd).ok_or(Errno(libc::EBADF))?;
+    let marker = place.marker();
+    // SAFETY: the caller's word.
+    let pieces = unsafe { crate::calls::pieces(message.msg_iov, message.msg_iovlen) }?;
+    let [first, ..] = pieces else { return Err(Errno(libc::EINVAL)) };
+    if pieces.len() != 1 || first.iov_len < marker.len() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut head = [0_u8; HEADER];
+    let mut into = [
+        iovec { iov_base: head.as_mut_ptr().cast(), iov_len: HEADER },
+        iovec {
+            iov_base: first.iov_base.cast::<u8>().wrapping_add(marker.len()).cast::<c_void>(),
+            iov_len: first.iov_len - marker.len(),
+        },
+    ];
+    // SAFETY: a message without anything is all zeros.
+    let mut from: msghdr = unsafe { mem::zeroed() };
+    (from.msg_iov, from.msg_iovlen) = (into.as_mut_ptr(), into.len());
+    // SAFETY: the header lives here, and the rest is the caller's.
+    let len = checked(unsafe { next::recvmsg(fd, &raw mut from, flags) })?;
+    // SAFETY: there is room for the marker.
+    unsafe { ptr::copy_nonoverlapping(marker.as_ptr(), first.iov_base.cast(), marker.len()) };
+    let [peer, local] = ends(&head);
+    place.set_local(local.addr);
+    message.msg_flags = from.msg_flags & libc::MSG_TRUNC;
+    // SAFETY: the caller's word.
+    unsafe { peer.write(message) };
+    // SAFETY: the caller's word.
+    unsafe { put_destination(message, local) };
+    Ok(len.saturating_sub(HEADER as ssize_t) + marker.len() as ssize_t)
+}
