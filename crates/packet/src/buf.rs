@@ -10,6 +10,8 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use thin_vec::ThinVec;
+
 use crate::page::Page;
 use crate::pool::Memory;
 
@@ -80,6 +82,7 @@ impl Buf {
     }
 
     /// Memory that this buffer is charged for. Splitting shares it out, joining adds it up.
+    #[inline]
     pub fn truesize(&self) -> usize {
         self.truesize as usize
     }
@@ -219,6 +222,16 @@ impl Buf {
         }
         (self.lo, self.hi) = (self.start, self.end);
         Self { page: self.page.clone(), ..*self }
+    }
+
+    /// Lets go of buffers, of which those whose pages go home to one pool do so together.
+    pub(crate) fn drop_all(bufs: &mut ThinVec<Self>) {
+        while let Some(buf) = bufs.pop() {
+            buf.page.drop_with(|is_wanted| {
+                let is_next = bufs.last().is_some_and(|next| is_wanted(&next.page));
+                if is_next { bufs.pop().map(|next| next.page) } else { None }
+            });
+        }
     }
 
     /// Tells whether the bytes of `next` behind its first `front` follow in the same page, and may be written if these may.

@@ -44,7 +44,15 @@ impl Packet {
     ///
     /// # Panics
     /// When there are fewer.
+    #[inline]
     pub fn pull(&mut self, n: usize) {
+        match self.meta.csum {
+            Csum::None | Csum::Unnecessary if n <= self.headlen() => self.head.pull(n),
+            _ => self.pull_pieces(n),
+        }
+    }
+
+    fn pull_pieces(&mut self, n: usize) {
         assert!(n <= self.len(), "pull of {n} from {self:?}");
         self.meta.csum = match self.meta.csum {
             Csum::Partial { start, offset } => match usize::from(start).checked_sub(n) {
@@ -63,12 +71,15 @@ impl Packet {
     ///
     /// # Panics
     /// When there are fewer.
+    #[inline]
     pub fn trim(&mut self, len: usize) {
-        let old = self.len();
-        assert!(len <= old, "trim to {len} of {self:?}");
-        if len == old {
-            return;
+        if len != self.len() {
+            self.trim_pieces(len);
         }
+    }
+
+    fn trim_pieces(&mut self, len: usize) {
+        assert!(len <= self.len(), "trim to {len} of {self:?}");
         if let Csum::Complete(sum) = self.meta.csum {
             self.meta.csum = Csum::Complete(csum::without_back(sum, self.chunks(), len));
         }

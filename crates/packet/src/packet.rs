@@ -101,7 +101,11 @@ impl Packet {
     }
 
     /// Memory that this packet pins: itself, its pages, its children.
+    #[inline]
     pub fn truesize(&self) -> usize {
+        if self.is_linear() && self.frags.0.is_empty() && self.frag_list.0.is_empty() {
+            return SHELL + self.head.truesize();
+        }
         let frags: usize = self.frags.iter().map(Buf::truesize).sum();
         let children: usize = self.frag_list.iter().map(Self::truesize).sum();
         SHELL + self.head.truesize() + frags + children
@@ -112,6 +116,19 @@ impl Packet {
     #[inline]
     pub fn prefetch(&self) {
         self.head.prefetch();
+    }
+
+    /// The buffer of the head.
+    #[inline]
+    pub fn head_buf(&self) -> &Buf {
+        &self.head
+    }
+
+    /// Whether the bytes of one more buffer can be a slot at the end, without a copy of what is there.
+    #[inline]
+    pub fn has_slot(&self) -> bool {
+        let has_room = self.frags.0.len() < MAX_FRAGS && self.frag_list.0.is_empty();
+        has_room && (self.head.is_exclusive() || self.head.is_foreign())
     }
 
     /// The data in the head.
@@ -196,8 +213,20 @@ impl Packet {
     /// # Panics
     /// When there are fewer.
     #[inline]
-    pub fn push_frag_behind(&mut self, mut buf: Buf, front: usize) -> Result<(), Buf> {
+    pub fn push_frag_behind(&mut self, buf: Buf, front: usize) -> Result<(), Buf> {
         let len = buf.len().checked_sub(front).expect("a slot behind the end");
+        self.push_frag_of(buf, front, len)
+    }
+
+    /// As [`push_frag`](Self::push_frag), for the `len` bytes behind the first `front` ones of `buf`.
+    ///
+    /// # Errors
+    /// `buf` itself, or what is left of it without those.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline]
+    pub fn push_frag_of(&mut self, mut buf: Buf, front: usize, len: usize) -> Result<(), Buf> {
         if len == 0 {
             return Ok(());
         }
@@ -208,11 +237,16 @@ impl Packet {
         match self.frags.0.last_mut() {
             Some(last) if last.precedes(&buf, front) => {
                 buf.pull(front);
+                buf.trim(len);
                 last.join(buf)?;
             }
             _ if is_full => return Err(buf),
             // Changed where it is then: a move would have to wait for what was just written.
-            _ => self.frags.push(buf).pull(front),
+            _ => {
+                let slot = self.frags.push(buf);
+                slot.pull(front);
+                slot.trim(len);
+            }
         }
         self.data_len += len;
         self.meta.csum.data_changed();
@@ -249,7 +283,8 @@ impl Packet {
     ///
     /// # Panics
     /// When it has.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a move of all of a packet takes longer than what is done with its head")]
+    #[inline(always)]
     pub fn into_head(self) -> Buf {
         let Self { head, frags, frag_list, data_len, .. } = self;
         assert!(data_len == 0, "bytes outside the head");
@@ -299,7 +334,7 @@ impl fmt::Debug for Packet {
 const SPARE_LISTS: usize = 1024;
 
 macro_rules! recycled_list {
-    ($(#[$doc:meta])* $name:ident of $item:ty, $spare:ident) => {
+    ($(#[$doc:meta])* $name:ident of $item:ty, $spare:ident, $clear:expr) => {
         thread_local! {
             static $spare: RefCell<Vec<ThinVec<$item>>> = const { RefCell::new(Vec::new()) };
         }
@@ -333,7 +368,7 @@ macro_rules! recycled_list {
             }
 
             fn recycle(mut list: ThinVec<$item>) {
-                list.clear();
+                $clear(&mut list);
                 // A thread that is about to end has no spare lists any more: this one is freed. So is one that grew.
                 let _ = $spare.try_with(|spare| {
                     let mut spare = spare.borrow_mut();
@@ -363,12 +398,12 @@ macro_rules! recycled_list {
 
 recycled_list! {
     /// A packet's page slots.
-    Frags of Buf, SPARE_FRAGS
+    Frags of Buf, SPARE_FRAGS, Buf::drop_all
 }
 
 recycled_list! {
     /// A packet's children.
-    FragList of Packet, SPARE_CHILDREN
+    FragList of Packet, SPARE_CHILDREN, ThinVec::clear
 }
 
 impl FragList {

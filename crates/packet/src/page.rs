@@ -5,6 +5,8 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+use std::sync::atomic::fence;
 
 use crate::pool::{Memory, Shared};
 
@@ -94,6 +96,35 @@ impl Page {
         Arc::get_mut(&mut self.0).is_some()
     }
 
+    /// The pool that it goes home to, if this is the only reference to it.
+    #[inline]
+    fn home_if_sole(&self) -> Option<&Arc<Shared>> {
+        if Arc::strong_count(&self.0) > 1 {
+            return None;
+        }
+        // Nobody makes weak references. What others did with the page before they let go has then happened.
+        fence(Acquire);
+        match &self.0.storage {
+            Storage::Pool(home) => Some(home),
+            Storage::Foreign(_) => None,
+        }
+    }
+
+    /// Lets go of this page and of those after it that go home to the same pool. `next` gives the next one if that
+    /// fulfils what it is asked.
+    #[inline]
+    pub(crate) fn drop_with(self, mut next: impl FnMut(&dyn Fn(&Self) -> bool) -> Option<Self>) {
+        let Some(home) = self.home_if_sole().map(Arc::clone) else { return };
+        let goes_there = |page: &Self| page.home_if_sole().is_some_and(|other| Arc::ptr_eq(other, &home));
+        home.put_all(std::iter::once(self).chain(std::iter::from_fn(|| next(&goes_there))).map(Self::into_mem));
+    }
+
+    fn into_mem(self) -> Arc<PageMem> {
+        let mut page = ManuallyDrop::new(self);
+        // SAFETY: `page.0` is not used again: its drop never comes.
+        unsafe { ManuallyDrop::take(&mut page.0) }
+    }
+
     /// Whether it is of a pool that has a limit and half of its pages or more out, and is not `mem`'s.
     #[inline]
     pub(crate) fn is_scarce(&self, mem: &Memory) -> bool {
@@ -165,18 +196,13 @@ impl Clone for Page {
 impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
+        let home = self.home_if_sole().map(Arc::clone);
         // SAFETY: `self.0` is not used again, this being its drop.
-        let mut mem = unsafe { ManuallyDrop::take(&mut self.0) };
+        let mem = unsafe { ManuallyDrop::take(&mut self.0) };
         // Of two threads that let go at the same time neither may be the last: then the memory is freed.
-        if Arc::strong_count(&mem) > 1 {
-            return;
+        if let Some(home) = home {
+            home.put(mem);
         }
-        // What others did with the page has happened once it is known to be ours alone.
-        let home = match Arc::get_mut(&mut mem).map(|mem| &mem.storage) {
-            Some(Storage::Pool(home)) => Arc::clone(home),
-            _ => return,
-        };
-        home.put(mem);
     }
 }
 

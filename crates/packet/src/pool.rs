@@ -173,6 +173,20 @@ impl Shared {
         drop(unwanted);
     }
 
+    /// Takes back pages, of which each is as in [`put`](Self::put).
+    pub(crate) fn put_all(&self, pages: impl Iterator<Item = Arc<PageMem>>) {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let unwanted: Vec<_> = match free.as_mut() {
+            Some(free) => {
+                pages.for_each(|page| free.push(page));
+                Vec::new()
+            }
+            None => pages.collect(),
+        };
+        drop(free);
+        drop(unwanted);
+    }
+
     pub(crate) fn slab(&self) -> Option<&Slab> {
         self.slab.as_ref()
     }
