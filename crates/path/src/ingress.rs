@@ -105,7 +105,7 @@ impl Path {
     pub(crate) fn open_run(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Drain<'_, Packet>) {
         let port = self.ports.get(link).filter(|port| port.config.gro && !port.tap.wire);
         let Some(mac) = port.map(|port| port.config.mac) else { return };
-        let l3 = |pkt: &Packet| mac.map_or(Some(0), |mac| behind_ethernet(mac, pkt));
+        let l3 = |pkt: &Packet| begins_at(mac, pkt);
         while let Some(pkt) = burst.as_slice().first()
             && l3(pkt).is_some_and(|l3| self.ipsec.goes_on_with(pkt, l3))
         {
@@ -225,7 +225,7 @@ impl Path {
     }
 
     /// As [`Fib::is_local`](fib::Fib::is_local), which the packets of one tunnel need not ask again.
-    fn is_local(&self, dst: IpAddr) -> bool {
+    pub(crate) fn is_local(&self, dst: IpAddr) -> bool {
         if self.is_known_local(dst) {
             return true;
         }
@@ -238,7 +238,7 @@ impl Path {
 
     /// Tells whether an address is the one of our own that something came to last.
     #[inline]
-    fn is_known_local(&self, dst: IpAddr) -> bool {
+    pub(crate) fn is_known_local(&self, dst: IpAddr) -> bool {
         self.local.get() == Some((self.fib.generation(), dst))
     }
 
@@ -267,7 +267,7 @@ impl Path {
     }
 
     /// IP input (Linux `ip_rcv`, `ip6_rcv`): from here on a packet may be fat.
-    fn input(&mut self, turn: Turn<'_>, mut pkt: Packet) {
+    pub(crate) fn input(&mut self, turn: Turn<'_>, mut pkt: Packet) {
         let link = pkt.meta.link;
         self.ports.tap_fat(turn.mem, link, false, &pkt);
         let ip = match self.classify(turn, &mut pkt) {
@@ -302,31 +302,7 @@ impl Path {
         if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
             pkt.meta.cut = Cut::Fragment;
         }
-        let addresses = match (info.src, info.dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                let nobody = |octet| octet == 0 || octet == 127;
-                let asks = src.is_unspecified() && dst.is_broadcast();
-                if src.is_multicast() || src.is_broadcast() || nobody(src.octets()[0]) && !asks {
-                    Err(DropReason::IpSourceInvalid)
-                } else if nobody(dst.octets()[0]) {
-                    Err(DropReason::IpDestinationInvalid)
-                } else {
-                    Ok(())
-                }
-            }
-            (IpAddr::V6(src), IpAddr::V6(dst)) => {
-                // Who has no address yet speaks to groups alone.
-                if src.is_multicast() || src.is_loopback() || src.is_unspecified() && !dst.is_multicast() {
-                    Err(DropReason::IpSourceInvalid)
-                } else if dst.is_loopback() || dst.is_unspecified() {
-                    Err(DropReason::IpDestinationInvalid)
-                } else {
-                    Ok(())
-                }
-            }
-            _ => unreachable!("both addresses are of one header"),
-        };
-        addresses.inspect_err(|_| {
+        check_addresses(&info).inspect_err(|_| {
             self.counters.count(if v4 { Mib::IpInAddrErrors } else { Mib::Ip6InAddrErrors });
         })?;
         if v4 && !info.plain {
@@ -365,6 +341,12 @@ pub(crate) fn flow_of(turn: Turn<'_>, pkt: &mut Packet, info: &Info) -> Result<F
         pkt.may_pull(turn.mem, info.total_len.min(info.header_len + ports_len))?;
     }
     Ok(FlowKey::new(info, pkt.head()))
+}
+
+/// Where the IP header begins in a packet for the station `mac` alone, or of a link without stations.
+#[inline]
+pub(crate) fn begins_at(mac: Option<MacAddr>, pkt: &Packet) -> Option<usize> {
+    mac.map_or(Some(0), |mac| behind_ethernet(mac, pkt))
 }
 
 /// Where the IP header begins in a frame to `mac` alone that has no tag, and whose type is the packet's version.
@@ -414,6 +396,34 @@ fn is_transport_check(csum: Csum, info: &Info) -> bool {
     info.fragment.is_none() && csum == Csum::Partial { start: info.header_len as u16, offset: check_at as u16 }
 }
 
+/// Checks that a packet may be from and to the addresses that it has.
+pub(crate) fn check_addresses(info: &Info) -> Result<(), DropReason> {
+    match (info.src, info.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let nobody = |octet| octet == 0 || octet == 127;
+            let asks = src.is_unspecified() && dst.is_broadcast();
+            if src.is_multicast() || src.is_broadcast() || nobody(src.octets()[0]) && !asks {
+                Err(DropReason::IpSourceInvalid)
+            } else if nobody(dst.octets()[0]) {
+                Err(DropReason::IpDestinationInvalid)
+            } else {
+                Ok(())
+            }
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            // Who has no address yet speaks to groups alone.
+            if src.is_multicast() || src.is_loopback() || src.is_unspecified() && !dst.is_multicast() {
+                Err(DropReason::IpSourceInvalid)
+            } else if dst.is_loopback() || dst.is_unspecified() {
+                Err(DropReason::IpDestinationInvalid)
+            } else {
+                Ok(())
+            }
+        }
+        _ => unreachable!("both addresses are of one header"),
+    }
+}
+
 /// Walks the options of an IPv4 header. A source route is not followed (Linux's `accept_source_route=0`).
 fn check_options(pkt: &Packet) -> Result<(), DropReason> {
     for option in Ipv4::parse_head(pkt.head(), pkt.len())?.options() {
@@ -424,6 +434,6 @@ fn check_options(pkt: &Packet) -> Result<(), DropReason> {
     Ok(())
 }
 
-fn is_link_local(addr: IpAddr) -> bool {
+pub(crate) fn is_link_local(addr: IpAddr) -> bool {
     matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
 }

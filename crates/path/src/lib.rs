@@ -217,7 +217,9 @@ impl Path {
             pkt.prefetch();
         }
         let mut burst = burst.drain(..);
-        while let Some(pkt) = burst.next() {
+        loop {
+            self.join_trains(turn, link, &mut burst);
+            let Some(pkt) = burst.next() else { break };
             self.receive(turn, link, pkt);
             if self.ipsec.has_opened() {
                 self.pass_opened(turn);

@@ -1,15 +1,17 @@
 //! Fragments for this node, and the identifications of those that it makes.
 
 use std::hash::{BuildHasher, RandomState};
+use std::vec::Drain;
 
-use base::{DropReason, Mib};
+use base::{DropReason, LinkId, Mib};
 use host::icmp::Problem;
 use offload::ip_headers;
 use packet::Packet;
-use reassembly::{Asker, CutShort, Verdict};
-use wire::Protocol;
+use reassembly::{Asker, CutShort, Train, Verdict};
+use wire::ip::Info;
+use wire::{Protocol, Version};
 
-use crate::ingress::{Framing, flow_of};
+use crate::ingress::{Framing, begins_at, check_addresses, flow_of, is_link_local};
 use crate::{IpPacket, Path, Turn};
 
 /// Identifications for fragments that this node makes, which nobody else can foresee (RFC 7739).
@@ -33,6 +35,56 @@ impl Path {
         let link = ip.pkt.meta.link;
         let IpPacket { pkt, info, .. } = ip;
         let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, Asker::LOCAL, pkt, &info, &mut self.counters);
+        self.conclude(turn, link, verdict, for_all);
+    }
+
+    /// Takes in the fragments for this node at the front of a burst that come behind equal headers, without a look at what
+    /// is the same for all. Where a capture is on, each is looked at on its own.
+    #[inline]
+    pub(crate) fn join_trains(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Drain<'_, Packet>) {
+        let port = self.ports.get(link).filter(|port| !port.tap.wire && !port.tap.fat);
+        let Some(mac) = port.map(|port| port.config.mac) else { return };
+        while let Some(first) = burst.as_slice().first()
+            && let Some(l3) = begins_at(mac, first)
+            && let Some(train) = Train::of(first, l3)
+            && self.is_for_us(train.info())
+        {
+            self.make_way(turn, &first.head()[l3..]);
+            let l3 = |pkt: &Packet| begins_at(mac, pkt);
+            let Self { reassembly, counters, .. } = self;
+            let taken = reassembly.handle_train(turn.now, turn.mem, &train, burst, l3, counters);
+            let Some((packets, verdict)) = taken else { return };
+            let v4 = train.info().version() == Version::V4;
+            self.counters.add(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, packets);
+            self.conclude(turn, link, verdict, false);
+            if self.ipsec.has_opened() {
+                self.pass_opened(turn);
+            }
+        }
+    }
+
+    /// Whether packets with such headers are for this node alone.
+    fn is_for_us(&self, info: &Info) -> bool {
+        !is_link_local(info.dst) && check_addresses(info).is_ok() && self.is_local(info.dst)
+    }
+
+    /// Lets go on what came before a packet that begins with `header`, and must not be overtaken by it.
+    fn make_way(&mut self, turn: Turn<'_>, header: &[u8]) {
+        self.gro.flush_between(header, &mut self.scratch.glued);
+        if !self.scratch.glued.is_empty() {
+            let mut glued = std::mem::take(&mut self.scratch.glued);
+            for pkt in glued.drain(..) {
+                self.input(turn, pkt);
+            }
+            // Its storage goes back unless something has come in meanwhile.
+            if self.scratch.glued.is_empty() {
+                self.scratch.glued = glued;
+            }
+        }
+    }
+
+    /// Does what follows from fragments that came by `link`.
+    fn conclude(&mut self, turn: Turn<'_>, link: LinkId, verdict: Verdict, for_all: bool) {
         self.drop_evicted();
         match verdict {
             Verdict::Held => {}

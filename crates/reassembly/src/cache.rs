@@ -50,7 +50,7 @@ pub(crate) struct Waiting {
 }
 
 /// Memory charged for a queue besides its fragments.
-const QUEUE_SIZE: usize = Keyed::<Key, Waiting>::SIZE;
+pub(crate) const QUEUE_SIZE: usize = Keyed::<Key, Waiting>::SIZE;
 
 impl Waiting {
     fn charged(&self) -> usize {
@@ -119,6 +119,46 @@ impl Cache {
         id
     }
 
+    /// Takes the fragments of a queue out, for [`give_back`](Self::give_back) to put back with more.
+    pub(crate) fn lend(&mut self, id: Id) -> Queue {
+        std::mem::take(&mut self.queues[id].queue)
+    }
+
+    /// Puts back a queue that had `charged` bytes when it was lent, and has as many fragments more now; of these one made it
+    /// much longer, if it `grew`.
+    pub(crate) fn give_back(&mut self, id: Id, queue: Queue, (charged, fragments, grew): (usize, u32, bool)) {
+        let Waiting { queue: place, source, .. } = &mut self.queues[id];
+        *place = queue;
+        if self.max_distance > 0 {
+            self.sources[*source].pass(&mut place.number, fragments);
+        }
+        let after = place.charged();
+        // What was charged before was not let go of meanwhile.
+        self.release(id, charged);
+        self.charge(id, after);
+        if grew {
+            self.promote(id);
+        }
+    }
+
+    /// Notes fragments of a datagram that never waited.
+    pub(crate) fn note_passed(&mut self, key: &Key, fragments: u32) {
+        if self.max_distance > 0
+            && !self.queues.is_empty()
+            && let Some(source) = self.sources.find(&key.source())
+        {
+            self.sources[source].pass(&mut 0, fragments);
+        }
+    }
+
+    /// Bytes that may be charged for before others have to make room. `None` if there is so little that each fragment has to
+    /// be asked about, or if none makes room.
+    pub(crate) fn room(&self) -> Option<usize> {
+        let Limits { high_thresh, .. } = self.limits;
+        let is_ample = self.policy == Policy::Fair && high_thresh >= 2 * Memory::LARGE;
+        if is_ample { high_thresh.checked_sub(self.memory()) } else { None }
+    }
+
     /// Empties a queue whose last fragment is too long ago for another one now, and returns how many fragments it held.
     pub(crate) fn restart_if_too_far(&mut self, id: Id, now: Instant) -> u64 {
         let max_distance = self.max_distance;
@@ -146,7 +186,7 @@ impl Cache {
         (span, part): (&Span, Option<&Part>),
         how: How,
     ) -> Result<Added, Refused> {
-        let how = How { gathers_from: self.gathers_from(), ..how };
+        let how = How { gathers_from: self.gathers_from(0), ..how };
         let Self { queues, spare, .. } = self;
         let queue = &mut queues[id].queue;
         let before = queue.charged();
@@ -162,11 +202,11 @@ impl Cache {
 
     /// From how many bytes on the beginning of a datagram is worth a large page: at once while there is plenty of memory,
     /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
-    /// length; never if a page is much of what may be used at all.
-    fn gathers_from(&self) -> usize {
+    /// length; never if a page is much of what may be used at all. So many bytes are used that are not charged yet.
+    pub(crate) fn gathers_from(&self, uncharged: usize) -> usize {
         let plenty = self.limits.high_thresh / 4;
         match () {
-            () if self.memory() + Memory::LARGE <= plenty => 0,
+            () if self.memory() + uncharged + Memory::LARGE <= plenty => 0,
             () if Memory::LARGE <= plenty => Memory::LARGE / 4,
             () => usize::MAX,
         }

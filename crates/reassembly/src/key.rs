@@ -45,6 +45,11 @@ pub(crate) struct SourceKey(u128);
 impl Key {
     /// The key of a fragment whose headers are `info`.
     pub(crate) fn ip(asker: Asker, pkt: &Packet, info: &Info, fragment: FragInfo) -> Self {
+        Self::of(asker, (pkt.meta.link, &pkt.meta.sec_path), info, fragment)
+    }
+
+    /// The key of fragments that came in by `link`, and through these SAs.
+    pub(crate) fn of(asker: Asker, (from, sec_path): (LinkId, &SecPath), info: &Info, fragment: FragInfo) -> Self {
         let no_link = LinkId::NONE;
         let (src, dst, space, protocol, link) = match (info.src, info.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
@@ -53,11 +58,11 @@ impl Key {
             (src, dst) => {
                 let [src, dst] = [src, dst].map(to_v6);
                 let on_link = dst.is_multicast() || dst.is_unicast_link_local();
-                let link = if on_link { pkt.meta.link } else { no_link };
+                let link = if on_link { from } else { no_link };
                 (src.to_bits(), dst.to_bits(), Space::V6, Protocol::FRAGMENT, link)
             }
         };
-        Self { src, dst, space, protocol, id: fragment.id, link, asker, sec_path: pkt.meta.sec_path.clone() }
+        Self { src, dst, space, protocol, id: fragment.id, link, asker, sec_path: sec_path.clone() }
     }
 
     /// The key of a 6LoWPAN fragment, which means something on its link alone.

@@ -37,8 +37,21 @@ impl<K: Eq + Hash, V> Keyed<K, V> {
         self.by_key.len()
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
     /// The one that has this key.
     pub(crate) fn find(&self, key: &K) -> Option<Id> {
+        if self.by_key.is_empty() {
+            return None;
+        }
+        if let Some(id) = self.latest
+            && self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == *key)
+        {
+            return Some(id);
+        }
         let is_it = |id: &Id| self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == *key);
         self.by_key.find(self.secret.hash_one(key), is_it).copied()
     }

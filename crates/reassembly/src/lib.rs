@@ -36,6 +36,7 @@
 //! - 6LoWPAN fragments may come in any order, and an overlap ends their datagram.
 #![forbid(unsafe_code)]
 
+mod burst;
 mod cache;
 mod config;
 mod cut_short;
@@ -54,6 +55,7 @@ mod refragment;
 mod run;
 mod runs;
 mod source;
+mod train;
 mod user;
 mod verdict;
 mod whole;
@@ -65,5 +67,6 @@ pub use fragment_v6::fragment_v6;
 pub use lowpan::{LinkAddr, LowpanInfo, Station};
 pub use reassembly::{Reassembly, Table, Usage};
 pub use refragment::refragment;
+pub use train::Train;
 pub use user::{Asker, Hook, User};
 pub use verdict::{Evicted, Expired, Verdict};

@@ -28,13 +28,13 @@ impl Pinned {
     #[inline]
     pub(crate) fn claim(&self, pkt: &Packet) -> Claim {
         let mut with = *self;
-        pkt.bufs().filter(|buf| !buf.is_empty()).for_each(|buf| with.add(buf));
+        pkt.bufs().filter(|buf| !buf.is_empty()).for_each(|buf| with.add(buf.page()));
         Claim(with)
     }
 
+    /// Charges for a page of this size.
     #[inline]
-    fn add(&mut self, buf: &Buf) {
-        let (page, size) = buf.page();
+    pub(crate) fn add(&mut self, (page, size): (PageName, usize)) {
         match self.latest {
             [Some(last), _] if last == page => {}
             [last, Some(other)] if other == page => self.latest = [Some(other), last],
@@ -51,16 +51,23 @@ impl Pinned {
         *self = claim.0;
     }
 
+    /// Charges for a run of its own of one buffer.
+    #[inline]
+    pub(crate) fn keep_slot(&mut self, page: (PageName, usize)) {
+        self.add(page);
+        self.bytes += SHELL;
+    }
+
     /// Charges for a packet that waits from now on, and for its pages.
     #[inline]
     pub(crate) fn keep(&mut self, pkt: &Packet) {
-        pkt.bufs().for_each(|buf| self.add(buf));
+        pkt.bufs().for_each(|buf| self.add(buf.page()));
         self.bytes += shells(pkt);
     }
 
     /// What packets pin at the least: themselves, and each page once.
-    pub(crate) fn least<'p>(packets: impl Iterator<Item = &'p Packet>) -> usize {
-        let (mut bytes, mut pages) = (0, Vec::new());
+    pub(crate) fn least<'p>(packets: impl Iterator<Item = &'p Packet>, slots: impl Iterator<Item = &'p Buf>) -> usize {
+        let (mut bytes, mut pages) = (0, slots.map(Buf::page).collect::<Vec<_>>());
         for pkt in packets {
             bytes += shells(pkt);
             pages.extend(pkt.bufs().map(Buf::page));
@@ -99,7 +106,7 @@ mod tests {
             kept.push(pkt);
             assert_eq!(pinned.bytes(), want * Memory::LARGE + kept.len() * SHELL);
         }
-        assert_eq!(Pinned::least(kept.iter()), 3 * Memory::LARGE + kept.len() * SHELL);
+        assert_eq!(Pinned::least(kept.iter(), std::iter::empty()), 3 * Memory::LARGE + kept.len() * SHELL);
         let own = Packet::with_data(&mem, &[0; 100]).unwrap();
         let before = pinned.bytes();
         pinned.hold(pinned.claim(&own));

@@ -1,14 +1,14 @@
 //! The fragments of one datagram that have come so far, in runs (Linux's `inet_frag_queue`).
 
 use base::{DropReason, LinkId};
-use packet::{Memory, Packet};
+use packet::{Csum, Memory, Packet};
 use wire::ip::Info;
 
 use crate::ecn;
 use crate::part::{Part, Span};
 use crate::pinned::Pinned;
 use crate::run::{How, Run};
-use crate::runs::Runs;
+use crate::runs::{Runs, Slot};
 
 /// What waits for the rest of its datagram.
 ///
@@ -145,27 +145,86 @@ impl Queue {
         let before = self.charged();
         self.insert(mem, pkt, (offset, end), at_end, how, spare);
         let growth = self.charged() - before;
+        Ok(self.added(span, growth))
+    }
+
+    /// Notes the link that a fragment came by.
+    pub(crate) fn came_by(&mut self, link: LinkId) {
+        self.link = link;
+    }
+
+    /// Adds a fragment of a train if it will be a slot of its datagram and nothing else has to be done about it; `take` gives
+    /// it then, and says how many bytes of its head are in front of it. `None` if it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn add_slot(
+        &mut self,
+        span: &Span,
+        csum: Csum,
+        spare: &mut Spare,
+        take: impl FnOnce() -> Option<(Packet, usize)>,
+    ) -> Option<Added> {
+        let Span { offset, end, more, .. } = *span;
+        let (start, last) = self.last.as_mut()?;
+        let is_plain = offset > 0
+            && end > offset
+            && matches!(csum, Csum::None | Csum::Unnecessary)
+            && !contradicts((self.last_in, self.len), end, more);
+        if !is_plain {
+            return None;
+        }
+        let before = self.pinned.bytes();
+        if offset == last.end {
+            if !last.has_slot_for(span.len()) {
+                return None;
+            }
+            let (pkt, front) = take()?;
+            self.pinned.add(pkt.head_buf().page());
+            last.append_slot(pkt.into_head(), (front, span.len()), csum);
+            last.end = end;
+        } else {
+            let goes_before = end <= *start;
+            let is_free = || {
+                let before = self.earlier.as_ref().and_then(|earlier| earlier.last_before(end));
+                before.is_none_or(|(_, run_end)| run_end <= offset)
+            };
+            if !goes_before || !is_free() {
+                return None;
+            }
+            let (pkt, front) = take()?;
+            self.pinned.keep_slot(pkt.head_buf().page());
+            let slot = Slot { buf: pkt.into_head(), end: end as u32, csum };
+            let earlier = self.earlier.get_or_insert_with(|| spare.take());
+            let buf = &mut earlier.insert_slot(offset, slot).buf;
+            buf.pull(front);
+            buf.trim(span.len());
+        }
+        self.last_in |= !more;
+        self.len = self.len.max(end);
+        Some(self.added(span, self.pinned.bytes() - before))
+    }
+
+    /// Notes a fragment that was added and has taken `growth` bytes of memory.
+    #[inline]
+    fn added(&mut self, span: &Span, growth: usize) -> Added {
         self.fragments += 1;
         self.received += span.len();
         self.ecn.add(span.ecn);
-        let is_long = 2 * span.packet_len() >= self.largest || !more;
+        let is_long = 2 * span.packet_len() >= self.largest || !span.more;
         let is_dense = span.len() >= growth / DENSITY;
         self.largest = self.largest.max(span.packet_len());
         if span.dont_fragment {
             self.largest_df = self.largest_df.max(span.packet_len());
         }
-        Ok(match () {
+        match () {
             () if self.last_in && self.received == self.len => Added::Whole,
             () if is_long && is_dense && self.fragments > 1 => Added::Nearer,
             () => Added::Hardly,
-        })
+        }
     }
 
     /// Notes where a fragment ends, and with a last one the datagram (RFC 815 §3).
     fn note_end(&mut self, end: usize, more: bool) -> Result<(), DropReason> {
-        let contradicts =
-            if more { self.last_in && end > self.len } else { end < self.len || self.last_in && end != self.len };
-        if contradicts {
+        if contradicts((self.last_in, self.len), end, more) {
             return Err(DropReason::FragmentEnd);
         }
         self.last_in |= !more;
@@ -177,20 +236,17 @@ impl Queue {
     fn place(&self, offset: usize, end: usize) -> Result<bool, Refused> {
         const DUPLICATE: Refused = Refused::Fragment(DropReason::FragmentDuplicate);
         const OVERLAP: Refused = Refused::Datagram(DropReason::FragmentOverlap);
-        let against = |start: usize, run: &Run| match () {
-            () if offset >= run.end || end <= start => Ok(false),
-            () if offset >= start && end <= run.end => Err(DUPLICATE),
+        let against = |(from, to): (usize, usize)| match () {
+            () if offset >= to || end <= from => Ok(false),
+            () if offset >= from && end <= to => Err(DUPLICATE),
             () => Err(OVERLAP),
         };
         let Some((start, last)) = &self.last else { return Ok(true) };
         if end > last.end {
             return if offset < last.end { Err(OVERLAP) } else { Ok(true) };
         }
-        against(*start, last)?;
-        match self.earlier.as_ref().and_then(|earlier| earlier.last_before(end)) {
-            Some((start, run)) => against(start, run),
-            None => Ok(false),
-        }
+        against((*start, last.end))?;
+        self.earlier.as_ref().and_then(|earlier| earlier.last_before(end)).map_or(Ok(false), against)
     }
 
     /// Puts a fragment where it belongs.
@@ -223,9 +279,8 @@ impl Queue {
         let run = match self.earlier.take() {
             None => last?,
             Some(mut earlier) => {
-                let mut runs = earlier.drain().chain(last);
-                let mut joined = runs.next()?;
-                runs.for_each(|run| joined.join(mem, run, how));
+                let mut joined = earlier.join(mem, how)?;
+                last.into_iter().for_each(|run| joined.join(mem, run, how));
                 spare.keep(earlier);
                 joined
             }
@@ -244,7 +299,7 @@ impl Queue {
     pub(crate) fn take_first(&mut self) -> Option<(Packet, Info)> {
         let part = self.first?;
         let last = self.last.take().map(|(_, run)| run);
-        let run = self.earlier.take().and_then(|mut runs| runs.drain().next()).or(last)?;
+        let run = self.earlier.take().and_then(|mut runs| runs.take_first()).or(last)?;
         let mut pkt = run.into_first();
         pkt.trim(part.len());
         Some((pkt, Info { total_len: part.len(), ..part.info }))
@@ -274,7 +329,15 @@ impl Queue {
     pub(crate) fn check_charged(&self) {
         let earlier = self.earlier.iter().flat_map(|runs| runs.iter());
         let runs = earlier.chain(self.last.as_ref().map(|(_, run)| run));
-        let least = Pinned::least(runs.flat_map(Run::packets));
+        let slots = self.earlier.iter().flat_map(|runs| runs.slots());
+        let least = Pinned::least(runs.flat_map(Run::packets), slots.map(|slot| &slot.buf));
         assert!(least <= self.charged(), "{least} bytes wait, and {} are charged", self.charged());
     }
+}
+
+/// Whether a fragment that ends there cannot be of a datagram that ends at `len`, or there at least, if its last has not
+/// come.
+#[inline]
+fn contradicts((last_in, len): (bool, usize), end: usize, more: bool) -> bool {
+    if more { last_in && end > len } else { end < len || last_in && end != len }
 }

@@ -3,14 +3,14 @@
 use base::{Counters, DropReason, Instant, LinkId};
 use packet::{Csum, Cut, Memory, Packet};
 use wire::ip::Info;
-use wire::{FragInfo, Protocol, Version, icmpv6};
+use wire::{FragInfo, Version, icmpv6};
 
 use crate::cache::Cache;
 use crate::config::{Coalesce, Config};
 use crate::key::Key;
 use crate::keyed::Id;
 use crate::part::{ParameterProblem, Part};
-use crate::queue::{Added, Joined, Refused};
+use crate::queue::{Added, Joined, Queue, Refused};
 use crate::run::How;
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
@@ -164,9 +164,7 @@ impl Reassembly {
         part: &Part,
         mut count: Count<'_>,
     ) -> Verdict {
-        let mut how = self.how(key.asker());
-        // A cipher wants it in one piece.
-        how.copies |= how.spares && how.joins && part.info.protocol == Protocol::ESP;
+        let how = self.how(key.asker()).for_protocol(part.info.protocol);
         let cache = self.table(table);
         let id = cache.find_or_open(now, key);
         let restarted = cache.restart_if_too_far(id, now);
@@ -197,8 +195,20 @@ impl Reassembly {
     }
 
     /// Makes one packet of a queue that has all fragments.
-    pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
-        let mut queue = self.table(table).close(id);
+    pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, count: Count<'_>) -> Verdict {
+        let queue = self.table(table).close(id);
+        self.join(table, queue, mem, how, count)
+    }
+
+    /// Makes one packet of all fragments of a datagram.
+    pub(crate) fn join(
+        &mut self,
+        table: Table,
+        mut queue: Queue,
+        mem: &Memory,
+        how: How,
+        mut count: Count<'_>,
+    ) -> Verdict {
         let packets = queue.fragments();
         let spare = &mut self.table(table).spare;
         let made = queue.join(mem, how, spare).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));

@@ -1,6 +1,7 @@
 //! Fragments that follow one another without a hole.
 
-use packet::{CopyReason, Memory, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet};
+use wire::Protocol;
 
 use crate::pinned::Pinned;
 
@@ -27,7 +28,14 @@ pub(crate) struct How {
 }
 
 impl How {
+    /// What happens to fragments of this protocol. A cipher wants them in one piece.
+    pub(crate) fn for_protocol(self, protocol: Protocol) -> Self {
+        let copies = self.copies || self.spares && self.joins && protocol == Protocol::ESP;
+        Self { copies, ..self }
+    }
+
     /// What happens to `pkt`.
+    #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
         let copies = self.copies || self.spares && pkt.bufs().any(|buf| buf.is_scarce(mem));
         Self { copies, ..self }
@@ -97,9 +105,8 @@ impl Run {
     /// stays a packet with room behind, to which those that follow are copied.
     fn coalesce(&mut self, mem: &Memory, pkt: Packet, pinned: &mut Pinned) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
-        let is_small = pkt.truesize() > 4 * pkt.len();
         let is_copied = pkt.len() <= last.tailroom();
-        let pkt = if is_small && !is_copied {
+        let pkt = if is_small(&pkt) && !is_copied {
             with_room(mem, pkt)
         } else {
             let claim = pinned.claim(&pkt);
@@ -111,6 +118,37 @@ impl Run {
         };
         pinned.keep(&pkt);
         self.more.push(pkt);
+    }
+
+    /// Whether a fragment of `len` bytes that follows would be a slot.
+    #[inline]
+    pub(crate) fn has_slot_for(&self, len: usize) -> bool {
+        self.more.is_empty() && len > self.first.tailroom() && self.first.has_slot()
+    }
+
+    /// Appends the `len` bytes behind the first `front` ones of a buffer, for which there [is a slot](Self::has_slot_for).
+    #[inline]
+    pub(crate) fn append_slot(&mut self, buf: Buf, (front, len): (usize, usize), csum: Csum) {
+        let both = match (self.first.meta.csum, csum) {
+            (Csum::Unnecessary, Csum::Unnecessary) => Csum::Unnecessary,
+            (first @ Csum::Partial { .. }, _) => first,
+            _ => Csum::None,
+        };
+        assert!(self.first.push_frag_of(buf, front, len).is_ok(), "a slot that there is not");
+        self.first.meta.csum = both;
+    }
+
+    /// Appends a fragment that follows and ends at `end`, as [`join`](Self::join) would.
+    #[inline]
+    pub(crate) fn join_slot(&mut self, mem: &Memory, (buf, csum): (Buf, Csum), end: usize, how: How) {
+        self.end = end;
+        let len = buf.len();
+        if self.has_slot_for(len) {
+            return self.append_slot(buf, (0, len), csum);
+        }
+        let mut pkt = Packet::from_buf(buf);
+        pkt.meta = Meta { csum, cut: Cut::Fragment, ..self.first.meta.clone() };
+        self.append(mem, pkt, How { copies: false, ..how }, &mut Pinned::default());
     }
 
     /// Appends all of `next`, which follows. Nothing large is copied: what had to be has been.
@@ -143,6 +181,12 @@ impl Run {
     pub(crate) fn packets(&self) -> impl Iterator<Item = &Packet> {
         std::iter::once(&self.first).chain(&self.more)
     }
+}
+
+/// Whether most of a packet's memory is not its bytes.
+#[inline]
+fn is_small(pkt: &Packet) -> bool {
+    pkt.truesize() > 4 * pkt.len()
 }
 
 /// A small packet with room behind it, in a page of its own if need be. Thousands of them could share a large page that

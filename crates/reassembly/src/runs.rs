@@ -1,7 +1,9 @@
 //! Runs by where they begin.
 
+use packet::{Buf, Csum, Memory};
+
 use crate::fragment::BLOCK;
-use crate::run::Run;
+use crate::run::{How, Run};
 
 /// Blocks that one leaf is for.
 const LEAF: usize = u64::BITS as usize;
@@ -16,7 +18,19 @@ pub(crate) struct Runs {
     leaf_of: Vec<u8>,
     leaves: Vec<Leaf>,
     runs: Vec<Option<Run>>,
+    slots: Vec<Option<Slot>>,
 }
+
+/// A run of one fragment that will be a slot of its datagram, and has nothing else to it.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    pub(crate) buf: Buf,
+    pub(crate) end: u32,
+    pub(crate) csum: Csum,
+}
+
+/// Set in the number of what is a slot.
+const SLOT: u16 = 1 << 15;
 
 /// The runs that begin in 64 blocks.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +48,21 @@ impl Runs {
 
     /// Adds a run that begins at byte `start`, where none does.
     pub(crate) fn insert(&mut self, start: usize, run: Run) {
+        self.note(start, self.runs.len() as u16);
+        self.runs.push(Some(run));
+    }
+
+    /// Adds a fragment that begins at byte `start`, where nothing does.
+    #[inline]
+    pub(crate) fn insert_slot(&mut self, start: usize, slot: Slot) -> &mut Slot {
+        self.note(start, self.slots.len() as u16 | SLOT);
+        self.slots.push(None);
+        // Changed where it is then: a move would have to wait for what was just written.
+        self.slots.last_mut().expect("just pushed").insert(slot)
+    }
+
+    #[inline]
+    fn note(&mut self, start: usize, number: u16) {
         let (leaf, bit) = place(start);
         if self.occupied >> leaf & 1 == 0 {
             self.occupied |= 1 << leaf;
@@ -43,12 +72,12 @@ impl Runs {
         }
         let leaf = &mut self.leaves[usize::from(self.leaf_of[leaf])];
         leaf.occupied |= 1 << bit;
-        leaf.run_of[bit] = self.runs.len() as u16;
-        self.runs.push(Some(run));
+        leaf.run_of[bit] = number;
     }
 
-    /// The last run that begins before byte `end`, which is not 0, and where it begins.
-    pub(crate) fn last_before(&self, end: usize) -> Option<(usize, &Run)> {
+    /// Where the last run begins that begins before byte `end`, which is not 0, and where it ends.
+    #[inline]
+    pub(crate) fn last_before(&self, end: usize) -> Option<(usize, usize)> {
         let (leaf, bit) = place(end - 1);
         let here =
             if self.occupied >> leaf & 1 == 1 { self.leaf(leaf).occupied & (u64::MAX >> (LEAF - 1 - bit)) } else { 0 };
@@ -61,27 +90,35 @@ impl Runs {
             bits => (leaf, bits),
         };
         let bit = bits.checked_ilog2()? as usize;
-        let run = self.runs[usize::from(self.leaf(leaf).run_of[bit])].as_ref()?;
-        Some(((leaf * LEAF + bit) * BLOCK, run))
+        let number = self.leaf(leaf).run_of[bit];
+        let end = if number & SLOT == 0 {
+            self.runs[usize::from(number)].as_ref()?.end
+        } else {
+            self.slots[usize::from(number & !SLOT)].as_ref()?.end as usize
+        };
+        Some(((leaf * LEAF + bit) * BLOCK, end))
     }
 
-    /// Takes all runs out, in order.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Run> + '_ {
-        let Self { occupied, leaf_of, leaves, runs } = self;
-        let mut left = std::mem::take(occupied);
-        let mut bits = 0_u64;
-        let mut leaf = None::<Leaf>;
-        std::iter::from_fn(move || {
-            if bits == 0 {
-                let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
-                left &= left - 1;
-                let found = leaves[usize::from(leaf_of[next])];
-                (bits, leaf) = (found.occupied, Some(found));
+    /// Takes all runs out, joined to the first in order. That one has headers, and so is no slot.
+    pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<Run> {
+        let Self { occupied, leaf_of, leaves, runs, slots } = self;
+        let mut numbers = in_order(std::mem::take(occupied), leaf_of, leaves);
+        let mut joined = runs.get_mut(usize::from(numbers.next()?))?.take()?;
+        for number in numbers {
+            if number & SLOT == 0 {
+                let run = runs[usize::from(number)].take();
+                run.into_iter().for_each(|run| joined.join(mem, run, how));
+            } else if let Some(Slot { buf, end, csum }) = slots[usize::from(number & !SLOT)].take() {
+                joined.join_slot(mem, (buf, csum), end as usize, how);
             }
-            let bit = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            runs[usize::from(leaf?.run_of[bit])].take()
-        })
+        }
+        Some(joined)
+    }
+
+    /// Takes out the first run, unless it is a slot.
+    pub(crate) fn take_first(&mut self) -> Option<Run> {
+        let first = in_order(self.occupied, &self.leaf_of, &self.leaves).next()?;
+        self.runs.get_mut(usize::from(first))?.take()
     }
 
     /// Forgets all runs, and tells whether the storage is worth keeping for another datagram.
@@ -89,17 +126,41 @@ impl Runs {
         self.occupied = 0;
         self.leaves.clear();
         self.runs.clear();
-        self.runs.capacity() <= LEAF && self.leaves.capacity() <= LEAF / 4
+        self.slots.clear();
+        let is_small = self.leaves.capacity() <= LEAF && self.slots.capacity() <= LEAF;
+        is_small && self.runs.capacity() <= LEAF
     }
 
-    /// All runs, in no order.
+    /// All runs but those that are slots, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Run> {
         self.runs.iter().flatten()
+    }
+
+    /// All slots, in no order.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().flatten()
     }
 
     fn leaf(&self, which: usize) -> &Leaf {
         &self.leaves[usize::from(self.leaf_of[which])]
     }
+}
+
+/// The numbers of runs and slots, in the order of where they begin.
+fn in_order<'r>(mut left: u128, leaf_of: &'r [u8], leaves: &'r [Leaf]) -> impl Iterator<Item = u16> + 'r {
+    let mut bits = 0_u64;
+    let mut leaf = None::<&Leaf>;
+    std::iter::from_fn(move || {
+        if bits == 0 {
+            let next = (left != 0).then(|| left.trailing_zeros() as usize)?;
+            left &= left - 1;
+            let found = &leaves[usize::from(leaf_of[next])];
+            (bits, leaf) = (found.occupied, Some(found));
+        }
+        let bit = bits.trailing_zeros() as usize;
+        bits &= bits - 1;
+        Some(leaf?.run_of[bit])
+    })
 }
 
 /// The leaf of a byte, and its block there. What lies behind all blocks counts as in the last one.
@@ -112,16 +173,27 @@ fn place(at: usize) -> (usize, usize) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use packet::{Memory, Packet};
+    use packet::Packet;
     use proptest::prelude::*;
 
     use super::*;
     use crate::pinned::Pinned;
-    use crate::run::How;
 
     fn run(mem: &Memory, end: usize) -> Run {
         let how = How { joins: true, copies: false, spares: false, gathers_from: usize::MAX };
         Run::new(mem, Packet::new(mem, 0, 8).unwrap(), (0, end), how, &mut Pinned::default())
+    }
+
+    fn slot(mem: &Memory, end: usize) -> Slot {
+        Slot { buf: mem.small().take(0).unwrap(), end: end as u32, csum: Csum::None }
+    }
+
+    fn ends(runs: &Runs) -> Vec<usize> {
+        let end_of = |number: u16| match number & SLOT {
+            0 => runs.runs[usize::from(number)].as_ref().unwrap().end,
+            _ => runs.slots[usize::from(number & !SLOT)].as_ref().unwrap().end as usize,
+        };
+        in_order(runs.occupied, &runs.leaf_of, &runs.leaves).map(end_of).collect()
     }
 
     proptest! {
@@ -137,16 +209,19 @@ mod tests {
             order.rotate_left(seed as usize % len);
             let (mut runs, mut plain) = (Runs::default(), BTreeMap::new());
             for (n, block) in order.into_iter().enumerate() {
-                runs.insert(block * BLOCK, run(&mem, n));
+                if seed >> (n % 64) & 1 == 0 {
+                    runs.insert(block * BLOCK, run(&mem, n));
+                } else {
+                    runs.insert_slot(block * BLOCK, slot(&mem, n));
+                }
                 plain.insert(block * BLOCK, n);
             }
             for end in asked {
                 let want = plain.range(..end).next_back().map(|(&start, &n)| (start, n));
-                prop_assert_eq!(runs.last_before(end).map(|(start, run)| (start, run.end)), want, "before {}", end);
+                prop_assert_eq!(runs.last_before(end), want, "before {}", end);
             }
-            prop_assert_eq!(runs.iter().count(), plain.len());
-            let left: Vec<_> = runs.drain().map(|run| run.end).collect();
-            prop_assert_eq!(left, plain.into_values().collect::<Vec<_>>());
+            prop_assert_eq!(runs.iter().count() + runs.slots().count(), plain.len());
+            prop_assert_eq!(ends(&runs), plain.into_values().collect::<Vec<_>>());
         }
     }
 
@@ -159,8 +234,8 @@ mod tests {
         }
         for block in 0..8192 {
             let end = block * BLOCK + 1;
-            assert_eq!(runs.last_before(end).map(|(start, run)| (start, run.end)), Some((block * BLOCK, block)));
+            assert_eq!(runs.last_before(end), Some((block * BLOCK, block)));
         }
-        assert!(runs.drain().map(|run| run.end).eq(0..8192));
+        assert!(ends(&runs).into_iter().eq(0..8192));
     }
 }

@@ -25,4 +25,10 @@ impl Source {
         let before = std::mem::replace(last, self.arrived);
         self.arrived.wrapping_sub(before) > max
     }
+
+    /// More fragments came one after the other for a queue, whose last one has this number now.
+    pub(crate) fn pass(&mut self, last: &mut u32, fragments: u32) {
+        self.arrived = self.arrived.wrapping_add(fragments);
+        *last = self.arrived;
+    }
 }

@@ -127,6 +127,13 @@ impl Count<'_> {
         self.count(|mibs| Some(mibs.requests));
     }
 
+    /// As many fragments came.
+    pub(crate) fn requests(&mut self, n: u64) {
+        if let Some((counters, mibs)) = &mut self.0 {
+            counters.add(mibs.requests, n);
+        }
+    }
+
     /// A datagram is whole.
     pub(crate) fn ok(&mut self) {
         self.count(|mibs| Some(mibs.oks));

@@ -159,7 +159,11 @@ impl Gro {
 
     /// Lets go of what is held from the source to the destination of the packet that begins with `head`.
     #[cold]
-    fn flush_between(&mut self, head: &[u8], out: &mut Vec<Packet>) {
+    /// Lets go of what is held between the same two addresses as `head` has, a packet that is not to overtake it.
+    pub fn flush_between(&mut self, head: &[u8], out: &mut Vec<Packet>) {
+        if self.held == 0 {
+            return;
+        }
         for bucket in self.buckets.iter_mut().filter(|bucket| !bucket.is_empty()) {
             let gone = bucket.extract_if(.., |held| held.first.flow.has_addresses_of(head));
             let before = out.len();

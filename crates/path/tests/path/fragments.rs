@@ -116,6 +116,32 @@ fn a_ping_in_fragments_is_answered_in_fragments() {
 }
 
 #[test]
+fn what_comes_in_fragments_keeps_its_place_among_what_comes_whole() {
+    for flow in [Flow::new("10.2.0.1", "10.2.0.254"), Flow::new("fd00:2::1", "fd00:2::254")] {
+        let (mut node, mem) = (router(), Memory::heap());
+        let mut burst = Vec::new();
+        for seq in 1..=4 {
+            let bytes = flow.ping(seq, if seq % 2 == 0 { 1480 } else { 100 });
+            let mut pieces = fragments(&mem, &bytes, 1500);
+            pieces.reverse();
+            burst.append(&mut pieces);
+        }
+        assert_eq!(burst.len(), 6);
+        rx(&mut node, OUTSIDE, burst);
+        let seqs: Vec<u16> = node
+            .tx(OUTSIDE)
+            .iter()
+            .filter(|pkt| info(pkt).has_transport())
+            .map(|pkt| {
+                let message = pkt.to_vec().split_off(info(pkt).header_len);
+                u16::from_be_bytes([message[6], message[7]])
+            })
+            .collect();
+        assert_eq!(seqs, [1, 2, 3, 4], "{}", flow.src);
+    }
+}
+
+#[test]
 fn answers_in_fragments_have_identifications_of_their_own() {
     let flow = Flow::new("10.2.0.1", "10.2.0.254");
     let (mem, mut node) = (Memory::heap(), router());

@@ -17,6 +17,7 @@
 //! | pages that go home at once | `ring` |
 //! | pages that are gathered in one | `gathering` |
 //! | fragmentation, and again on the way | `fragmenting`, `refragmenting` |
+//! | fragments that come together | `trains`: as one by one |
 //! | tracking, 6LoWPAN | `users`: `ipv6_tracking_…`; `lowpan` |
 
 mod fairness;
@@ -31,6 +32,7 @@ mod orders;
 mod refragmenting;
 mod ring;
 mod shapes;
+mod trains;
 mod users;
 
 use model::world;

@@ -1,0 +1,151 @@
+//! Fragments that came together: what is the same for all of one datagram is done once.
+
+use std::vec::Drain;
+
+use base::{Counters, DropReason, Instant};
+use packet::{Cut, Memory, Packet};
+use wire::Version;
+
+use crate::cache::QUEUE_SIZE;
+use crate::queue::{Added, Refused};
+use crate::reassembly::{Reassembly, Table};
+use crate::run::How;
+use crate::train::Train;
+use crate::user::Asker;
+use crate::verdict::{Count, Mibs, Verdict};
+
+/// How a train came to its end.
+enum End {
+    /// What is left of the burst is of something else.
+    Left,
+    /// Its datagram takes more memory than may be used without asking.
+    Full,
+    /// Its datagram is whole.
+    Whole,
+    /// The fragment that came last is not taken.
+    Refused(Refused),
+}
+
+impl Reassembly {
+    /// Takes in the fragments at the front of `burst` that are of this train, for local delivery, as
+    /// [`handle_fragment`](Self::handle_fragment) would one after the other; up to one of which there is more to say than
+    /// that it waits. `l3` says where a packet's IP header begins, if it may be one of them. Returns how many they were;
+    /// `None` if each has to be asked about on its own, and none is taken.
+    pub fn handle_train(
+        &mut self,
+        now: Instant,
+        mem: &Memory,
+        train: &Train,
+        burst: &mut Drain<'_, Packet>,
+        l3: impl Fn(&Packet) -> Option<usize>,
+        counters: &mut Counters,
+    ) -> Option<(u64, Verdict)> {
+        let info = train.info();
+        let (table, version) = match info.version() {
+            Version::V4 => (Table::V4, Version::V4),
+            Version::V6 => (Table::V6, Version::V6),
+        };
+        let how = self.how(Asker::LOCAL).for_protocol(info.protocol);
+        let mut count = Count(Some((counters, Mibs::of(version))));
+        let cache = self.table(table);
+        let room = cache.room()?;
+        // A burst that goes on with something else is not one of the train.
+        train.peek(burst, &l3)?;
+        let key = train.key();
+        let waiting = cache.find(&key);
+        let restarted = waiting.map_or(0, |id| cache.restart_if_too_far(id, now));
+        if restarted > 0 {
+            count.fail();
+        }
+        let (mut queue, before) = waiting.map_or_else(Default::default, |id| {
+            let queue = cache.lend(id);
+            let before = queue.charged();
+            (queue, before)
+        });
+        // One that does not wait yet is charged once it has to.
+        let queue_size = if waiting.is_some() { 0 } else { QUEUE_SIZE };
+        let room = (room + before).saturating_sub(queue_size);
+        let held = queue.fragments();
+        let moves = how.joins && !how.copies;
+        let (mut packets, mut grew) = (0_u32, false);
+        let end = loop {
+            let Some((pkt, at, span)) = train.peek(burst, &l3) else { break End::Left };
+            packets += 1;
+            let is_slot = moves && pkt.truesize() <= 4 * span.len() && !(how.spares && pkt.head_buf().is_scarce(mem));
+            let csum = pkt.meta.csum;
+            let slot = || Some((burst.next()?, at + span.header_len));
+            let added = match is_slot.then(|| queue.add_slot(&span, csum, &mut cache.spare, slot)).flatten() {
+                Some(added) => Ok(added),
+                None => {
+                    let Some(mut pkt) = burst.next() else { break End::Left };
+                    pkt.pull(at);
+                    pkt.meta.cut = Cut::Fragment;
+                    let part = train.first_part(&span);
+                    let uncharged = queue.charged() + queue_size - before;
+                    let how = How { gathers_from: cache.gathers_from(uncharged), ..how };
+                    queue.add(mem, pkt, &span, part.as_ref(), how, &mut cache.spare)
+                }
+            };
+            match added {
+                Ok(Added::Whole) => break End::Whole,
+                Ok(added) => grew |= added == Added::Nearer,
+                Err(refused) => break End::Refused(refused),
+            }
+            if queue.charged() > room {
+                break End::Full;
+            }
+            if restarted > 0 {
+                break End::Left;
+            }
+        };
+        if queue.fragments() > held {
+            queue.came_by(train.link());
+        }
+        count.requests(packets.into());
+        let verdict = match (end, waiting) {
+            (End::Whole, None) => {
+                cache.note_passed(&key, packets);
+                self.join(table, queue, mem, how, count)
+            }
+            (End::Refused(Refused::Datagram(reason)), None) => {
+                cache.note_passed(&key, packets);
+                count.fail_for(reason);
+                Verdict::Drop { reason, packets: queue.fragments() + 1 }
+            }
+            (End::Refused(Refused::Fragment(reason)), None) if queue.fragments() == 0 => {
+                cache.note_passed(&key, packets);
+                Verdict::Drop { reason, packets: 1 }
+            }
+            (end, waiting) => {
+                // The first of those that waited has been counted as one of its source.
+                let (id, more) = match waiting {
+                    Some(id) => (id, packets - 1),
+                    None => (cache.find_or_open(now, key), packets),
+                };
+                cache.give_back(id, queue, (before, more, grew));
+                match end {
+                    End::Whole => self.complete(table, id, mem, how, count),
+                    End::Left if restarted > 0 => Verdict::Restarted { packets: restarted },
+                    End::Left => Verdict::Held,
+                    End::Full => match self.make_room(table, Some(id), &mut count) {
+                        Some(packets) => {
+                            Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted }
+                        }
+                        None if restarted > 0 => Verdict::Restarted { packets: restarted },
+                        None => Verdict::Held,
+                    },
+                    End::Refused(Refused::Datagram(reason)) => {
+                        count.fail_for(reason);
+                        let packets = cache.close(id).fragments() + restarted + 1;
+                        Verdict::Drop { reason, packets }
+                    }
+                    End::Refused(Refused::Fragment(reason)) => {
+                        cache.close_if_empty(id);
+                        Verdict::Drop { reason, packets: restarted + 1 }
+                    }
+                }
+            }
+        };
+        Some((packets.into(), verdict))
+    }
+}

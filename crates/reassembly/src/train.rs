@@ -1,0 +1,186 @@
+//! Fragments of one datagram that come one after the other, behind equal headers: what was found out about the first is
+//! true of all of them.
+
+use std::net::IpAddr;
+use std::vec::Drain;
+
+use base::LinkId;
+use packet::{Csum, Cut, Packet, SecPath};
+use wire::ip::Info;
+use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
+
+use crate::key::Key;
+use crate::part::{Part, Span, upper_len};
+use crate::user::Asker;
+
+/// Bytes of headers in front of an IPv6 fragment.
+const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
+
+/// What the fragments of a train have in common.
+///
+/// Only headers without options, and without extension headers but the fragment header, make a train. A fragment is one of
+/// it if every bit of its headers is the same but those of lengths, offset, checksum, and of reserved fields that have no
+/// meaning; and if nothing is wrong with them.
+#[derive(Clone, Copy, Debug)]
+pub struct Train {
+    link: LinkId,
+    info: Info,
+    id: u32,
+    headers: [[u8; 8]; V6_LEN / 8],
+}
+
+/// The bits of IPv4's first 16 bytes that fragments of one datagram have in common: not total length, MF, offset and
+/// checksum.
+const SAME_V4: [u64; 2] = [
+    u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0xc0, 0]),
+    u64::from_ne_bytes([0xff, 0xff, 0, 0, 0xff, 0xff, 0xff, 0xff]),
+];
+
+/// The bits of IPv6's and of the fragment header: not payload length, offset, M and what is reserved.
+const SAME_V6: [u64; V6_LEN / 8] = [
+    u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0, 0, 0xff, 0xff]),
+    u64::MAX,
+    u64::MAX,
+    u64::MAX,
+    u64::MAX,
+    u64::from_ne_bytes([0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]),
+];
+
+impl Train {
+    /// The train that begins with `pkt`, whose IP header begins at `l3`, if it is a fragment that may begin one.
+    #[inline]
+    pub fn of(pkt: &Packet, l3: usize) -> Option<Self> {
+        let head = pkt.head().get(l3..)?;
+        let is_fragment = match head.first()? {
+            0x45 => head.get(6..8).is_some_and(|field| field[0] & 0x3f | field[1] != 0),
+            0x60..=0x6f => head.get(ipv6::NEXT_HEADER_AT) == Some(&Protocol::FRAGMENT.0),
+            _ => false,
+        };
+        if is_fragment { Self::of_fragment(pkt, l3) } else { None }
+    }
+
+    fn of_fragment(pkt: &Packet, l3: usize) -> Option<Self> {
+        let head = pkt.head().get(l3..)?;
+        let info = Info::parse(head, pkt.len().checked_sub(l3)?).ok()?;
+        let is_plain = match info.version() {
+            Version::V4 => info.plain,
+            // What is behind other headers may be one more of IPv6's.
+            Version::V6 => {
+                let ends = matches!(info.protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMPV6 | Protocol::ESP);
+                ends && info.header_len == V6_LEN
+            }
+        };
+        let mut headers = [[0; 8]; V6_LEN / 8];
+        headers.as_flattened_mut().get_mut(..info.header_len)?.copy_from_slice(head.get(..info.header_len)?);
+        let train = Self { link: pkt.meta.link, info, id: info.fragment?.id, headers };
+        (is_plain && train.read(pkt, l3).is_some()).then_some(train)
+    }
+
+    /// The headers of the fragment that was looked at first.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Where the IP header of the first packet of `burst` begins, and where that lies, if it is one of the train.
+    #[inline(always)]
+    pub(crate) fn peek<'b>(
+        &self,
+        burst: &'b Drain<'_, Packet>,
+        l3: &impl Fn(&Packet) -> Option<usize>,
+    ) -> Option<(&'b Packet, usize, Span)> {
+        let first = burst.as_slice().first()?;
+        let at = l3(first)?;
+        Some((first, at, self.read(first, at)?))
+    }
+
+    /// The link that it came by.
+    pub(crate) fn link(&self) -> LinkId {
+        self.link
+    }
+
+    /// Where `pkt`, whose IP header begins at `l3`, lies in the datagram, if it is one of the train.
+    #[inline(always)]
+    fn read(&self, pkt: &Packet, l3: usize) -> Option<Span> {
+        let meta = &pkt.meta;
+        let is_plain = pkt.is_linear()
+            && meta.cut == Cut::Whole
+            && meta.link == self.link
+            && !matches!(meta.csum, Csum::Partial { .. })
+            && meta.sec_path.is_empty()
+            && meta.esp.is_none()
+            && meta.vlan.is_none();
+        if !is_plain {
+            return None;
+        }
+        let head = pkt.head().get(l3..)?;
+        match self.info.src {
+            IpAddr::V4(_) => self.read_v4(head),
+            IpAddr::V6(_) => self.read_v6(head),
+        }
+    }
+
+    #[inline(always)]
+    fn read_v4(&self, packet: &[u8]) -> Option<Span> {
+        let header: &[u8; ipv4::Header::LEN] = packet.first_chunk()?;
+        let (words, addr) = (header.as_chunks::<8>().0, header.last_chunk::<4>()?);
+        let differ = SAME_V4.iter().zip(words).zip(&self.headers).fold(0, |any, ((same, theirs), ours)| {
+            any | (u64::from_ne_bytes(*theirs) ^ u64::from_ne_bytes(*ours)) & same
+        });
+        let sum: u64 = header.as_chunks::<4>().0.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+        let total_len = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        let field = u16::from_be_bytes([header[6], header[7]]);
+        let more = field & 0x2000 != 0;
+        let offset = usize::from(field & FragOffset::MAX.blocks()) * 8;
+        // A whole number of 0xffff, of which ones' complement makes zero; never zero itself.
+        let is_right = sum.is_multiple_of(0xffff) && total_len <= packet.len() && (more || offset > 0);
+        if differ != 0 || *addr != self.headers[2][..4] || !is_right {
+            return None;
+        }
+        let len = total_len.checked_sub(ipv4::Header::LEN)?;
+        // What exceeds a multiple of 8 does not count (Linux).
+        let end = offset + if more { len & !7 } else { len };
+        let (ecn, dont_fragment) = (self.info.ecn(), self.info.dont_fragment);
+        Some(Span { offset, end, more, header_len: ipv4::Header::LEN, ecn, dont_fragment })
+    }
+
+    #[inline(always)]
+    fn read_v6(&self, packet: &[u8]) -> Option<Span> {
+        let headers: &[u8; V6_LEN] = packet.first_chunk()?;
+        let words = headers.as_chunks::<8>().0;
+        let differ = SAME_V6.iter().zip(words).zip(&self.headers).fold(0, |any, ((same, theirs), ours)| {
+            any | (u64::from_ne_bytes(*theirs) ^ u64::from_ne_bytes(*ours)) & same
+        });
+        let total_len = ipv6::Header::LEN + usize::from(u16::from_be_bytes([headers[4], headers[5]]));
+        let field = u16::from_be_bytes([headers[42], headers[43]]);
+        let (offset, more) = (usize::from(field & !7), field & 1 == 1);
+        if differ != 0 || total_len > packet.len() || !more && offset == 0 {
+            return None;
+        }
+        let len = total_len.checked_sub(V6_LEN)?;
+        let end = offset + len;
+        // These are answered.
+        let is_wrong = end > usize::from(u16::MAX)
+            || more && !len.is_multiple_of(8)
+            || offset == 0 && len < upper_len(self.info.protocol);
+        let (ecn, dont_fragment) = (self.info.ecn(), self.info.dont_fragment);
+        (!is_wrong).then_some(Span { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
+    }
+
+    /// The headers of the fragment at offset 0, of which `span` says where it lies.
+    pub(crate) fn first_part(&self, span: &Span) -> Option<Part> {
+        let Span { offset: 0, end, more, header_len, .. } = *span else { return None };
+        let fragment = Some(FragInfo { offset: FragOffset::ZERO, more, id: self.id });
+        let info = Info { fragment, total_len: span.packet_len(), ..self.info };
+        let next_header_at = match info.version() {
+            Version::V4 => info.next_header_at,
+            Version::V6 => ipv6::NEXT_HEADER_AT,
+        };
+        Some(Part { info, offset: 0, end, more, header_len, next_header_at })
+    }
+
+    /// The key of its datagram, for local delivery.
+    pub(crate) fn key(&self) -> Key {
+        let fragment = FragInfo { offset: FragOffset::ZERO, more: true, id: self.id };
+        Key::of(Asker::LOCAL, (self.link, &SecPath::new()), &self.info, fragment)
+    }
+}
