@@ -48,6 +48,14 @@ pub(crate) enum Command {
     /// As a whole or not at all: a gateway that was started without a file gets one, another one a new one, as by
     /// SIGHUP. What has not changed stays as it is. From then on SIGHUP reads this file.
     Load(LoadArgs),
+    /// Save what programs have set on a running gateway, over a restart
+    ///
+    /// What netlink's clients have made that is not in the configuration (links, addresses, routes, rules, permanent
+    /// neighbours, SAs, policies) is written to the file of `fatpath run --state`, in place of what was there, as a whole
+    /// or not at all. SAs that end by time are left out: they are a key manager's, who will make others.
+    ///
+    /// The file holds keys, and is for the user alone who runs the gateway.
+    Save(SaveArgs),
     /// Show what a running gateway is and has done
     ///
     /// Links, routes and neighbours read as from ip, security associations and policies as from `ip -s xfrm`, counters
@@ -109,7 +117,18 @@ pub(crate) struct RunArgs {
     /// The configuration, TOML or lines for ip; without one the gateway starts empty
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) config: Vec<PathBuf>,
+    /// Where `fatpath save` keeps what programs have set, which is restored now; it is made if it is not there
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) state: Option<PathBuf>,
     /// This gateway's name, which is that of its control socket
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+}
+
+/// What `save` is told.
+#[derive(Args, Debug)]
+pub(crate) struct SaveArgs {
+    /// Which gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
 }

@@ -18,6 +18,7 @@ mod output;
 mod pages;
 mod progress;
 mod run;
+mod save;
 mod show;
 
 use std::io::Write as _;
@@ -41,6 +42,7 @@ fn main() -> ExitCode {
         Command::Run(args) => run::main(&args),
         Command::Check(args) => check::main(&args),
         Command::Load(args) => load::main(&args),
+        Command::Save(args) => save::main(&args),
         Command::Show(args) => show::main(&args),
         Command::Demo(args) => demo::main(&args),
         Command::Bench(args) => bench::main(&args),

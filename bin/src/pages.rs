@@ -89,9 +89,10 @@ struct Entry {
     of: &'static [&'static str],
 }
 
-const EVERY: &[&str] = &["run", "check", "load", "show", "demo", "bench", "capture", "monitor", "completions", "man"];
+const EVERY: &[&str] =
+    &["run", "check", "load", "save", "show", "demo", "bench", "capture", "monitor", "completions", "man"];
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
-const WITH_SOCKET: &[&str] = &["run", "load", "show", "capture", "monitor"];
+const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor"];
 
 /// What follows clap's sections.
 const SECTIONS: &[(&str, &[Entry])] = &[
@@ -130,7 +131,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             Entry {
                 what: "FATPATH_RUNDIR",
                 means: "The directory of the control sockets, in place of /run/fatpath.",
-                of: &["run", "load", "show", "capture", "monitor", "exec", "ip"],
+                of: &["run", "load", "save", "show", "capture", "monitor", "exec", "ip"],
             },
             Entry {
                 what: "FATPATH_PRELOAD",
@@ -154,6 +155,11 @@ const SECTIONS: &[(&str, &[Entry])] = &[
                         may look at links and routes alone.",
                 of: &["run", "exec", "ip"],
             },
+            Entry {
+                what: "FILE of --state",
+                means: "What `fatpath save` has saved, keys among it; for the user alone who runs the gateway.",
+                of: &["run", "save"],
+            },
             Entry { what: "/dev/net/tun", means: "Where TUN and TAP devices are made.", of: &["run", "demo"] },
         ],
     ),
@@ -168,7 +174,7 @@ mod tests {
         let mut root = Cli::command();
         root.build();
         for (name, want) in [
-            ("run", "fatpath run [-c FILE] [--instance NAME]"),
+            ("run", "fatpath run [-c FILE] [--state FILE] [--instance NAME]"),
             ("check", "fatpath check -c FILE"),
             ("show", "fatpath show [-j] [-a] [--instance NAME] WHAT"),
             ("capture", "fatpath capture [-w FILE] [--after-gro] [--instance NAME] LINK"),

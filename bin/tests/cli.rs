@@ -146,7 +146,7 @@ fn help_is_printed_on_request_and_where_a_command_is_missing() {
     let dir = Dir::new("help");
     let help = dir.fatpath(&["--help"]);
     assert_eq!(help.status.code(), Some(0));
-    for word in ["run", "check", "show", "demo", "bench", "capture", "monitor", "completions", "man"] {
+    for word in ["run", "check", "save", "show", "demo", "bench", "capture", "monitor", "completions", "man"] {
         assert!(String::from_utf8_lossy(&help.stdout).contains(&format!("\n  {word} ")), "{word}: {help:?}");
     }
     let nothing = dir.fatpath(&[]);
@@ -256,7 +256,9 @@ fn every_shell_gets_its_completions() {
 fn every_command_has_a_man_page() {
     let dir = Dir::new("man");
     assert_output(&dir.fatpath(&["man", &dir.0.display().to_string()]), 0, "", "");
-    for page in ["fatpath", "fatpath-run", "fatpath-check", "fatpath-show", "fatpath-demo", "fatpath-capture"] {
+    for page in
+        ["fatpath", "fatpath-run", "fatpath-check", "fatpath-save", "fatpath-show", "fatpath-demo", "fatpath-capture"]
+    {
         let text = fs::read_to_string(dir.0.join(format!("{page}.1"))).unwrap();
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }

@@ -14,7 +14,7 @@ use control::model::LinkKind;
 use control::netlink::rtnl::{Delta, LinkNow, NeighbourNow};
 use control::{Shown, What};
 use link::Link;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::node::Plan;
 use super::worker::Worker;
@@ -180,6 +180,14 @@ impl Inbox {
     /// What to wait for besides packets.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         &self.wake
+    }
+
+    /// Waits until somebody has sent or told something.
+    pub(crate) fn wait(&self) -> std::io::Result<()> {
+        match rustix::event::poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], None) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
     }
 
     /// Moves the changes that have been told to the end of `into`. Tells whether there were any.

@@ -18,6 +18,7 @@ mod sadb;
 mod server;
 mod service;
 mod snapshot;
+mod store;
 mod worker;
 mod xfrm;
 
@@ -45,6 +46,7 @@ use netlink::{NetlinkServer, Shared};
 use node::{Node, Plan};
 pub(crate) use rehearse::{Made, rehearse};
 use server::Server;
+use store::{Collected, Keeper, OfFiles, Store};
 use worker::Worker;
 
 /// How long the worker may take to end.
@@ -61,6 +63,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     start_log()?;
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| failed("catch signals", &err))?;
     let sources = config_file::load_all(&args.config)?;
+    let store = args.state.as_deref().map(Store::open).transpose()?;
     let socket = socket_path(&args.instance);
     server::check_vacant(&socket)?;
 
@@ -70,16 +73,23 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let file = ike.open_for(&mut plan)?;
     ike.keep(file);
     let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
+    // Until the node is whole, or what is to be protected might pass in clear.
+    worker.hold(true).map_err(CliError::failed)?;
     worker.apply(plan).map_err(CliError::failed)?;
     let shared = Shared::new(&worker.handle, node::open);
     node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
     let lines = sources.lines.first().map(|lines| lines.name().to_owned());
-    let mut daemon = Daemon { file: sources.file, lines, node, worker, ike, shared };
+    let mut daemon = Daemon { file: sources.file, lines, node, worker, ike, shared, saved: None };
     let server = Server::bind(&socket)?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
-    let Some(_netlink) = daemon.serve_netlink(&socket, &sources.lines, is_ended)? else {
+    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, is_ended)? else {
         return daemon.worker.stop();
     };
+    if let Some(store) = store {
+        daemon.restore(store)?;
+    }
+    netlink.move_to(&socket.with_extension("netlink"))?;
+    daemon.worker.hold(false).map_err(CliError::failed)?;
     let (events, happened) = channel();
     server.serve(&daemon.worker.handle, &events)?;
     tracing::info!("{}: running with {}", args.instance, daemon.links());
@@ -99,10 +109,20 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
                 (daemon.reload(), None)
             }
             Event::Load { file, reply } => (daemon.load(file), Some(reply)),
+            Event::Save { reply } => {
+                let outcome = daemon.save();
+                match &outcome {
+                    Ok(what) => tracing::info!("{}: {what}", args.instance),
+                    Err(why) => tracing::error!("{}: not saved: {why}", args.instance),
+                }
+                // As below.
+                let _ = reply.send(outcome);
+                continue;
+            }
             Event::Signal(_) => {
                 tracing::info!("{}: ending", args.instance);
                 service::stopping();
-                return daemon.worker.stop();
+                return daemon.end();
             }
             Event::WorkerEnded => break,
         };
@@ -129,6 +149,8 @@ enum Event {
     Signal(i32),
     /// A client asks to become what a file says.
     Load { file: PathBuf, reply: Sender<Result<String, String>> },
+    /// A client asks to save what programs have set.
+    Save { reply: Sender<Result<String, String>> },
     /// The worker has ended.
     WorkerEnded,
 }
@@ -168,6 +190,8 @@ struct Daemon {
     ike: IkePlace,
     /// What netlink's clients see and change.
     shared: Shared,
+    /// Where what they have set is saved, and what of the node is not theirs.
+    saved: Option<(Keeper, OfFiles)>,
 }
 
 /// Where the key manager's socket is. It is made when a link first has IKE, and stays.
@@ -216,35 +240,72 @@ impl Daemon {
         self.worker.apply(plan).map_err(named)?;
         self.ike.keep(ike);
         (self.node, self.file, self.lines) = (node, Some(file), None);
-        self.node.tell(&self.worker.handle, &mut protocols)
+        self.node.tell(&self.worker.handle, &mut protocols)?;
+        if let Some((_, of_files)) = &mut self.saved {
+            *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.node.config());
+        }
+        Ok(())
     }
 
-    /// Serves netlink's clients beside the control socket `socket`, once `lines` have been carried out. `None`: `is_ended`
-    /// came before that.
+    /// Serves netlink's clients beside the control socket `socket`, where nobody finds that, and carries `lines` out. `None`:
+    /// `is_ended` came before that was done.
     ///
     /// # Errors
     /// Of the lines, or of the socket.
-    fn serve_netlink(
+    fn carry_out(
         &mut self,
         socket: &Path,
         lines: &[IpLines],
         mut is_ended: impl FnMut() -> bool,
     ) -> Result<Option<NetlinkServer>, CliError> {
-        let (worker, path) = (&self.worker.handle, socket.with_extension("netlink"));
-        if lines.is_empty() {
-            return NetlinkServer::start(&path, self.shared.clone(), worker).map(Some);
-        }
-        // Until they have been, nobody else finds it.
         let starting = socket.with_extension("starting");
-        let mut server = NetlinkServer::start(&starting, self.shared.clone(), worker)?;
+        let server = NetlinkServer::start(&starting, self.shared.clone(), &self.worker.handle)?;
         for lines in lines {
             if !lines.carry_out(&starting, &mut is_ended)? {
                 return Ok(None);
             }
         }
         self.node.follow(&self.shared.lock().rtnl.model);
-        server.move_to(&path)?;
         Ok(Some(server))
+    }
+
+    /// Becomes what `store` holds, beside what it is; and keeps that from now on.
+    ///
+    /// # Errors
+    /// It cannot.
+    fn restore(&mut self, store: Store) -> Result<(), CliError> {
+        let mut state = store.read()?;
+        let shared = self.shared.clone();
+        let mut protocols = shared.lock();
+        let of_files = OfFiles::all(Collected::of(&mut protocols).map_err(CliError::failed)?);
+        let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
+        self.node.follow(&protocols.rtnl.model);
+        tracing::info!(
+            "{}: {done} requests restored; {left} not, for the configuration has them",
+            store.path().display()
+        );
+        let keeper = Keeper::start(store, state.marks, &self.worker.handle)?;
+        self.saved = Some((keeper, of_files));
+        Ok(())
+    }
+
+    /// Keeps what programs have set, over a restart. What that is, in words, and where.
+    fn save(&mut self) -> Result<String, String> {
+        let (keeper, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
+        let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
+        let file = keeper.save(state, &self.worker.handle)?;
+        Ok(format!("{what}: saved to {file}"))
+    }
+
+    /// Ends.
+    fn end(self) -> Result<(), CliError> {
+        if let Some((keeper, _)) = &self.saved {
+            let noted = self.worker.hold(true).and_then(|()| keeper.end(&self.worker.handle));
+            if let Err(err) = noted {
+                tracing::warn!("where SAs are was not saved: {err}");
+            }
+        }
+        self.worker.stop()
     }
 
     /// `2 links: tun0, wan`.
@@ -304,6 +365,11 @@ impl Running {
         let (reply, answer) = channel();
         self.handle.send(Command::Apply(Box::new(plan), reply)).map_err(|gone| gone.to_string())?;
         answer.recv().unwrap_or_else(|_| Err(WorkerGone.to_string()))
+    }
+
+    /// Has no packet move from now on, or has them move again.
+    fn hold(&self, held: bool) -> Result<(), String> {
+        self.handle.call(move |worker| worker.hold(held)).map_err(|gone| gone.to_string())
     }
 
     /// Ends the worker.

@@ -153,6 +153,10 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
             },
+            Ok(Request::Save) => match save(events) {
+                Ok(saved) => Reply::Saved { saved },
+                Err(message) => Reply::Error { message },
+            },
             Ok(Request::StatFile { name }) => match worker.show(What::Counters) {
                 Ok(Shown::Counters(counters)) => match stat_file::text(&name, &counters.counters) {
                     Some(text) => Reply::StatFile { text },
@@ -176,8 +180,17 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
 
 /// Asks the main thread to become what a file says, and waits until it has or will not.
 fn load(events: &Sender<Event>, file: PathBuf) -> Result<String, String> {
+    ask(events, |reply| Event::Load { file, reply })
+}
+
+/// Asks the main thread to save what programs have set, and waits until it has or will not.
+fn save(events: &Sender<Event>) -> Result<String, String> {
+    ask(events, |reply| Event::Save { reply })
+}
+
+fn ask(events: &Sender<Event>, what: impl FnOnce(Sender<Result<String, String>>) -> Event) -> Result<String, String> {
     let (reply, answer) = channel();
     let gone = || "the gateway is ending".to_owned();
-    events.send(Event::Load { file, reply }).map_err(|_| gone())?;
+    events.send(what(reply)).map_err(|_| gone())?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }

@@ -107,6 +107,8 @@ pub(crate) struct Worker {
     ready: Vec<LinkId>,
     burst: Vec<Packet>,
     deltas: Vec<Delta>,
+    /// Whether no packet is to move: it obeys, and does nothing else.
+    held: bool,
 }
 
 impl Worker {
@@ -128,12 +130,19 @@ impl Worker {
             ready: Vec::new(),
             burst: Vec::new(),
             deltas: Vec::new(),
+            held: false,
         })
     }
 
     /// Works until it is told to stop.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
+            while self.held {
+                self.inbox.wait()?;
+                if !self.obey() {
+                    return Ok(());
+                }
+            }
             let limit = self.limit();
             self.poller.wait(limit)?;
             let now = self.clock.now();
@@ -151,6 +160,11 @@ impl Worker {
             self.deliver_captures();
             self.tell_events();
         }
+    }
+
+    /// Has no packet move from now on, or has them move again. What comes meanwhile waits in the devices.
+    pub(crate) fn hold(&mut self, held: bool) {
+        self.held = held;
     }
 
     /// The time, as every core is told it.

@@ -29,6 +29,8 @@ pub enum Request {
         /// The file's absolute path, as the daemon finds it.
         file: String,
     },
+    /// Keep what programs have set, over a restart.
+    Save,
     /// Give a file of counters, as one of that name in `/proc/net` would be.
     StatFile {
         /// See [`stat_file`](crate::stat_file).
@@ -89,6 +91,11 @@ pub enum Reply {
     Loaded {
         /// What runs now, in a few words.
         running: String,
+    },
+    /// To `save`: it is done.
+    Saved {
+        /// What was saved, and where, in a few words.
+        saved: String,
     },
     /// To `stat-file`.
     StatFile {

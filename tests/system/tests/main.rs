@@ -10,6 +10,7 @@ mod lines;
 mod nat;
 mod router;
 mod service;
+mod state;
 mod strongswan;
 mod tunnel;
 mod xdp;
@@ -26,6 +27,7 @@ fn main() {
         exec::trials(),
         ip::trials(),
         lines::trials(),
+        state::trials(),
         strongswan::trials(),
         demo::trials(),
         bench::trials(),

@@ -29,6 +29,11 @@ pub(crate) use database::WorkerSadb;
 pub(crate) use events::Bell;
 pub(crate) use shown::{added_sas, policy_config};
 
+/// The policies of a file.
+pub(crate) fn policies_of(config: &control::Config) -> impl Iterator<Item = Policy> {
+    config.policies.iter().map(from_file::policy)
+}
+
 /// What an SA is called: destination, SPI, and the mark that it was made with.
 type SaName = (std::net::IpAddr, Spi, ipsec::Mark);
 

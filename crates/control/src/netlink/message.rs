@@ -134,6 +134,11 @@ impl Writer {
         &self.bytes
     }
 
+    /// What has been written.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The number of bytes written.
     pub fn len(&self) -> usize {
         self.bytes.len()

@@ -14,8 +14,10 @@ pub mod error;
 pub mod generic;
 pub mod message;
 pub mod rtnl;
+mod saved;
 mod session;
 pub mod xfrm;
 
 pub use error::Error;
-pub use session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, To};
+pub use saved::Saved;
+pub use session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, To, carry_out};

@@ -458,6 +458,19 @@ impl<P: Protocol> Session<P> {
     }
 }
 
+/// Carries out one request of somebody who may do everything, and tells nobody.
+///
+/// # Errors
+/// Why it is refused. What is no message is `EINVAL`.
+pub fn carry_out<P: Protocol>(protocol: &mut P, bytes: &[u8]) -> Result<(), Error> {
+    let message = Messages::new(bytes).next().filter(|message| message.header.kind >= kind::MIN);
+    let message = message.ok_or(Error::text(errno::EINVAL, "Invalid message"))?;
+    let request = Request { message, strict: false, privileged: true, port: 0 };
+    let outbox = &mut Outbox::default();
+    let mut reply = Reply { outbox, listeners: Groups::default(), seq: 0, port: 0, echo: false };
+    protocol.handle(&request, &mut reply)
+}
+
 enum Outcome {
     Done(Result<(), Error>),
     Dumping,

@@ -55,8 +55,9 @@ impl Host for Obedient {
         }
     }
 
-    fn open(&mut self, id: LinkId, _: &LinkConfig) -> Result<LinkNow, Error> {
-        Ok(LinkNow { id, running: false, ..eth0() })
+    fn open(&mut self, id: LinkId, config: &LinkConfig) -> Result<LinkNow, Error> {
+        let mtu = config.mtu.map_or(1500, u32::from);
+        Ok(LinkNow { id, running: false, mtu, ..eth0() })
     }
 
     fn close(&mut self, _: LinkId) -> Result<(), Error> {

@@ -284,7 +284,15 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
     if rtnl.model.links_after(0).count() >= MAX_LINKS {
         return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_LINKS} links")));
     }
-    let index = rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?;
+    if rtnl.model.index_of(name).is_some() {
+        return Err(Error::new(errno::EEXIST));
+    }
+    let index = match word(&header[4..]) {
+        0 => rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?,
+        // One that is there was not taken for a new link.
+        wish if wish <= MAX_WISH => wish,
+        _ => return Err(Error::said(errno::EINVAL, format!("fatpath numbers links up to {MAX_WISH} as is wished"))),
+    };
     let name = name.to_owned();
     let kind = match kind {
         LinkKind::Packet { .. } => LinkKind::Packet { interface: name.clone() },
@@ -311,6 +319,30 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
 
 /// Links that a node may have.
 const MAX_LINKS: usize = 1024;
+
+/// The highest number that a link may be given by whoever makes it: what is kept by number begins at 0.
+const MAX_WISH: u32 = 65535;
+
+/// The request that makes a link like one that a client has made.
+pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
+    put_header(w, 0, index, if link.up { IFF_UP } else { 0 }, IFF_UP);
+    w.put_str(IFLA_IFNAME, &link.config.name);
+    for (kind, value) in [(IFLA_MTU, link.mtu), (IFLA_GROUP, link.group), (IFLA_TXQLEN, link.txqlen)] {
+        w.put_u32(kind, value);
+    }
+    if let Some(alias) = &link.alias {
+        w.put_str(IFLA_IFALIAS, alias);
+    }
+    let kind = match link.config.kind {
+        LinkKind::Udp { bind } => {
+            w.put_ip(IFLA_ADDRESS, bind.ip());
+            "udp"
+        }
+        LinkKind::Tap { .. } => "tap",
+        LinkKind::Tun { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => kind_word(link),
+    };
+    w.nest(IFLA_LINKINFO, |w| w.put_str(IFLA_INFO_KIND, kind));
+}
 
 /// Carries out an `RTM_DELLINK`. The link as it was.
 pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(u32, Link), Error> {

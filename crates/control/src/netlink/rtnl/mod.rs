@@ -10,6 +10,7 @@ mod neigh;
 pub mod nums;
 mod route;
 mod rule;
+mod saved;
 mod table;
 
 use std::fmt;
@@ -27,6 +28,7 @@ use nums::*;
 pub use entry::{Address, Link};
 pub use model::{Delta, LOOPBACK, Model};
 pub use rule::Rule;
+pub use saved::renumber;
 pub use table::{Key, Route, Table};
 
 /// What rtnetlink needs of the packets' side.

@@ -154,7 +154,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
 }
 
 /// A neighbour, as Linux's `neigh_fill_info` writes it.
-fn write(w: &mut Writer, neighbour: &NeighbourNow) {
+pub(super) fn write(w: &mut Writer, neighbour: &NeighbourNow) {
     let family = if neighbour.addr.is_ipv4() { AF_INET } else { AF_INET6 };
     w.fixed(&[family, 0, 0, 0]);
     w.fixed(&neighbour.link.0.to_ne_bytes());

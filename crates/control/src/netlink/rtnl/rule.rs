@@ -225,7 +225,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
 }
 
 /// A rule, as Linux's `fib_nl_fill_rule` writes it.
-fn write(w: &mut Writer, v4: bool, rule: &Rule) {
+pub(super) fn write(w: &mut Writer, v4: bool, rule: &Rule) {
     let family = if v4 { AF_INET } else { AF_INET6 };
     let shown = if rule.table < 256 { rule.table as u8 } else { RT_TABLE_COMPAT as u8 };
     w.fixed(&[family, rule.to.map_or(0, |(_, len)| len), 0, 0, shown, 0, 0, rule.action]);

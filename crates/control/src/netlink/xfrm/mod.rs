@@ -15,8 +15,10 @@ pub mod nums;
 mod policy;
 mod protocol;
 mod sa;
+mod saved;
 
 pub use event::{Acquire, Event, sa_id};
 pub use policy::{Policy, PolicyQuery};
 pub use protocol::{Counts, Database, Xfrm};
 pub use sa::{Mark, NewSa, NewSpi, Replay, Sa, SaQuery};
+pub use saved::{Numbers, renumber, saved_defaults, set_numbers};

@@ -134,14 +134,19 @@ pub struct Xfrm<D> {
 }
 
 /// `XFRM_USERPOLICY_BLOCK`.
-const BLOCK: u8 = 1;
+pub(super) const BLOCK: u8 = 1;
 /// `XFRM_USERPOLICY_ACCEPT`.
-const ACCEPT: u8 = 2;
+pub(super) const ACCEPT: u8 = 2;
 
 impl<D: Database> Xfrm<D> {
     /// Over `database`.
     pub const fn new(database: D) -> Self {
         Self { database, thresholds: [[32, 32], [128, 128]] }
+    }
+
+    /// What it is over.
+    pub const fn database_mut(&mut self) -> &mut D {
+        &mut self.database
     }
 
     /// What it was over.

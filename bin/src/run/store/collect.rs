@@ -1,0 +1,175 @@
+//! What a node is now, and what of that is not its files'.
+
+use std::collections::HashSet;
+
+use control::Config;
+use control::netlink::xfrm::{Database, Policy, Sa, saved_defaults};
+use control::netlink::{Error, Saved};
+use zeroize::Zeroizing;
+
+use super::{Kept, SaName, State};
+use crate::run::netlink::Protocols;
+use crate::run::sadb;
+
+/// SAs and policies that are fetched at once.
+const CHUNK: usize = 256;
+
+/// All that a node is.
+#[derive(Debug)]
+pub(crate) struct Collected {
+    links: Vec<(u32, String)>,
+    route: Vec<Saved>,
+    sas: Vec<(SaName, Saved)>,
+    /// SAs that end by time.
+    limited: HashSet<SaName>,
+    policies: Vec<Saved>,
+    defaults: Saved,
+}
+
+impl Collected {
+    /// What a node is that nobody changes meanwhile.
+    ///
+    /// # Errors
+    /// The worker does not answer.
+    pub(crate) fn of(protocols: &mut Protocols) -> Result<Self, String> {
+        let route = protocols.rtnl.saved().map_err(|err| err.to_string())?;
+        let links = protocols.rtnl.model.links_after(0);
+        let links = links.map(|(number, link)| (number, link.config.name.clone())).collect();
+        let database = protocols.xfrm.database_mut();
+        let defaults = database.defaults().map_err(|err| err.to_string())?;
+        let mut collected = Self {
+            links,
+            route,
+            sas: Vec::new(),
+            limited: HashSet::new(),
+            policies: Vec::new(),
+            defaults: saved_defaults(defaults),
+        };
+        each(|below| database.sas(below, CHUNK), |sa| collected.add_sa(&sa))?;
+        each(|below| database.policies(below, CHUNK), |policy: Policy| collected.policies.push(policy.saved()))?;
+        // They come the newest first.
+        collected.sas.reverse();
+        collected.policies.reverse();
+        Ok(collected)
+    }
+
+    fn add_sa(&mut self, sa: &Sa) {
+        let (Some(saved), Some(dst)) = (sa.saved(), sa.info.daddr.ip(sa.info.family)) else { return };
+        let mark = ipsec::Mark { value: sa.mark.value, mask: sa.mark.mask };
+        let name = SaName { dst, spi: sa.info.spi, mark };
+        if sa.has_time_limit() {
+            self.limited.insert(name);
+        } else {
+            self.sas.push((name, saved));
+        }
+    }
+
+    /// What is to be kept of it, how much that is in words, and how many SAs are left out because they end by time.
+    pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
+        let Self { links, route, sas, limited, policies, defaults } = self;
+        let limited = limited.difference(&of_files.sas).count();
+        let route = route.into_iter().filter(|saved| !of_files.has(saved));
+        let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
+        let defaults = Some(defaults).filter(|saved| !of_files.has(saved));
+        let policies = policies.into_iter().filter(|saved| !of_files.has(saved));
+        let mut counts = Counts::default();
+        let mut keep = |saved: Saved| {
+            counts.add(saved.noun);
+            Kept { label: saved.label, message: Zeroizing::new(saved.message) }
+        };
+        let state = State {
+            links: links.into_iter().collect(),
+            route: route.map(&mut keep).collect(),
+            sas: sas.map(|(name, saved)| (name, keep(saved))).collect(),
+            xfrm: policies.chain(defaults).map(keep).collect(),
+            marks: Default::default(),
+        };
+        (state, counts.say(limited))
+    }
+}
+
+/// Fetches all, a part at a time.
+fn each<T>(
+    mut fetch: impl FnMut(u64) -> Result<std::collections::VecDeque<(u64, T)>, Error>,
+    mut take: impl FnMut(T),
+) -> Result<(), String> {
+    let mut below = u64::MAX;
+    loop {
+        let part = fetch(below).map_err(|err| err.to_string())?;
+        let Some(&(last, _)) = part.back() else { return Ok(()) };
+        below = last;
+        part.into_iter().for_each(|(_, item)| take(item));
+    }
+}
+
+/// How many there are of each kind.
+#[derive(Debug, Default)]
+struct Counts(Vec<(&'static str, usize)>);
+
+impl Counts {
+    fn add(&mut self, noun: &'static str) {
+        match self.0.iter_mut().find(|(there, _)| *there == noun) {
+            Some((_, n)) => *n += 1,
+            None => self.0.push((noun, 1)),
+        }
+    }
+
+    fn say(&self, limited: usize) -> String {
+        let plural = |noun: &str, n: usize| match (noun, n) {
+            (noun, 1) => format!("1 {noun}"),
+            ("address", n) => format!("{n} addresses"),
+            ("policy", n) => format!("{n} policies"),
+            (noun, n) => format!("{n} {noun}s"),
+        };
+        let each: Vec<String> = self.0.iter().map(|(noun, n)| plural(noun, *n)).collect();
+        let kept = if each.is_empty() { "nothing".to_owned() } else { each.join(", ") };
+        match limited {
+            0 => kept,
+            n => format!("{kept}, but not {} that time ends", plural("SA", n)),
+        }
+    }
+}
+
+/// What of a node is its files', and so is not saved.
+#[derive(Debug, Default)]
+pub(crate) struct OfFiles {
+    /// What they have links called.
+    links: HashSet<String>,
+    messages: HashSet<Vec<u8>>,
+    sas: HashSet<SaName>,
+}
+
+impl OfFiles {
+    /// A node that has just started, all of which is its files'.
+    pub(crate) fn all(collected: Collected) -> Self {
+        let Collected { route, sas, limited, policies, defaults, .. } = collected;
+        let mut of_files = Self { sas: limited, ..Self::default() };
+        of_files.sas.extend(sas.into_iter().map(|(name, _)| name));
+        route.into_iter().chain(policies).chain([defaults]).for_each(|saved| of_files.add(saved));
+        of_files
+    }
+
+    /// A node that has just loaded `config`: its SAs and policies may be programs', all else is the file's.
+    pub(crate) fn loaded(collected: Collected, config: &Config) -> Self {
+        let mut of_files = Self::default();
+        collected.route.into_iter().chain([collected.defaults]).for_each(|saved| of_files.add(saved));
+        of_files.sas.extend(config.sas.iter().map(|sa| {
+            let mark = sa.mark.map_or(ipsec::Mark::ANY, |mark| ipsec::Mark { value: mark.value, mask: mark.mask });
+            SaName { dst: sa.dst, spi: sa.spi, mark }
+        }));
+        sadb::policies_of(config).for_each(|policy| of_files.add(policy.saved()));
+        of_files
+    }
+
+    fn add(&mut self, saved: Saved) {
+        if saved.noun == "link" {
+            self.links.insert(saved.label);
+        } else {
+            self.messages.insert(saved.message);
+        }
+    }
+
+    fn has(&self, saved: &Saved) -> bool {
+        if saved.noun == "link" { self.links.contains(&saved.label) } else { self.messages.contains(&saved.message) }
+    }
+}

@@ -1,0 +1,276 @@
+//! Where saved SAs go on after a restart.
+//!
+//! A peer drops numbers that it has seen, so what an SA sends after a restart has to have higher ones than all that it
+//! sent before, also if nobody could write down the last. Therefore numbers are kept ahead of their use: the mark in the
+//! file is one that the SA has not reached. A thread looks every second, and moves marks that come near. Initialisation
+//! vectors do not depend on this: each start draws them from another random place.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use control::netlink::xfrm::Numbers;
+use ipsec::Ipsec;
+use wire::Spi;
+
+use super::{State, Store};
+use crate::error::CliError;
+use crate::run::command::{Handle, WorkerGone};
+use crate::run::xfrm::live;
+
+/// How far ahead of its use a number is kept. A restart skips as many at most, and 2⁸ of these are all that an SA has
+/// without ESN. In half of it, a second's packets have to fit.
+const LEAP: u64 = 1 << 24;
+
+/// How often it is looked.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// SAs that are asked for at once: the worker moves packets between two answers.
+const CHUNK: usize = 512;
+
+/// What an SA is called.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub(crate) struct SaName {
+    pub(crate) dst: IpAddr,
+    pub(crate) spi: u32,
+    pub(crate) mark: ipsec::Mark,
+}
+
+impl SaName {
+    const LEN: usize = 29;
+
+    /// Its name in the file.
+    pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
+        let (family, addr) = match self.dst {
+            IpAddr::V4(addr) => (4, addr.to_ipv6_mapped()),
+            IpAddr::V6(addr) => (6, addr),
+        };
+        let mut bytes = [0; Self::LEN];
+        bytes[0] = family;
+        bytes[1..17].copy_from_slice(&addr.octets());
+        bytes[17..21].copy_from_slice(&self.spi.to_be_bytes());
+        bytes[21..25].copy_from_slice(&self.mark.value.to_be_bytes());
+        bytes[25..].copy_from_slice(&self.mark.mask.to_be_bytes());
+        bytes
+    }
+
+    /// The one of that name in the file.
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
+        let addr = Ipv6Addr::from(*bytes[1..].first_chunk::<16>()?);
+        let dst = match bytes[0] {
+            4 => addr.to_ipv4_mapped()?.into(),
+            6 => addr.into(),
+            _ => return None,
+        };
+        Some(Self { dst, spi: word(17), mark: ipsec::Mark { value: word(21), mask: word(25) } })
+    }
+}
+
+/// Where an SA goes on.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Mark {
+    /// No number above it has been sent.
+    pub(crate) oseq: u64,
+    /// All up to it count as received.
+    pub(crate) seq: u64,
+    /// Bytes and packets that it was used for.
+    pub(crate) used: [u64; 2],
+}
+
+impl Mark {
+    /// The numbers of an SA that begins there.
+    pub(crate) const fn numbers(self) -> Numbers {
+        Numbers { oseq: self.oseq, seq: self.seq, used: self.used }
+    }
+
+    /// The mark of an SA that is `now` there and had this mark: ahead again, if it has come near.
+    fn moved(self, now: Now) -> Self {
+        let ahead = now.mark.oseq.saturating_add(LEAP).min(now.last);
+        let near = now.mark.oseq.saturating_add(LEAP / 2) > self.oseq;
+        let later = |before: [u64; 2], now: [u64; 2]| [before[0].max(now[0]), before[1].max(now[1])];
+        Self {
+            oseq: if near { self.oseq.max(ahead) } else { self.oseq },
+            seq: self.seq.max(now.mark.seq),
+            used: later(self.used, now.mark.used),
+        }
+    }
+}
+
+/// Where an SA is.
+#[derive(Clone, Copy, Debug)]
+struct Now {
+    mark: Mark,
+    /// The last number that it can send.
+    last: u64,
+}
+
+fn now(ipsec: &Ipsec, name: &SaName) -> Option<Now> {
+    let sa = ipsec.sa(live(ipsec, name.dst, Spi(name.spi), name.mark)?)?;
+    let stats = sa.stats();
+    let mark = Mark { oseq: sa.oseq(), seq: sa.replay().top(), used: [stats.bytes, stats.packets] };
+    let last = if sa.flags().esn || sa.flags().oseq_may_wrap { u64::MAX } else { u32::MAX.into() };
+    Some(Now { mark, last })
+}
+
+/// Where those of `names` are that are there.
+fn ask(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, Now>, WorkerGone> {
+    let mut found = HashMap::with_capacity(names.len());
+    for chunk in names.chunks(CHUNK) {
+        let chunk = chunk.to_vec();
+        let here = worker.call(move |worker| {
+            let ipsec = &worker.path.ipsec;
+            chunk.into_iter().filter_map(|name| Some((name, now(ipsec, &name)?))).collect::<Vec<_>>()
+        })?;
+        found.extend(here);
+    }
+    Ok(found)
+}
+
+/// The store, and the thread that keeps its marks ahead.
+#[derive(Clone, Debug)]
+pub(crate) struct Keeper(Arc<Mutex<Kept>>);
+
+#[derive(Debug)]
+struct Kept {
+    store: Store,
+    marks: HashMap<SaName, Mark>,
+    /// Whether the last try to move marks failed.
+    failing: bool,
+}
+
+impl Keeper {
+    /// Keeps `store`, whose SAs have been restored at `marks`, and moves these ahead before a packet is sent.
+    ///
+    /// # Errors
+    /// They cannot be moved.
+    pub(crate) fn start(store: Store, marks: HashMap<SaName, Mark>, worker: &Handle) -> Result<Self, CliError> {
+        let failed = |path: &std::path::Path, err: &dyn std::fmt::Display| {
+            CliError::failed(format!("{}: {err}", path.display()))
+        };
+        let path = store.path().to_owned();
+        let mut kept = Kept { store, marks, failing: false };
+        kept.move_ahead(worker).map_err(|err| failed(&path, &err))?;
+        let keeper = Self(Arc::new(Mutex::new(kept)));
+        let (theirs, worker) = (keeper.clone(), worker.clone());
+        let spawned = thread::Builder::new().name("state".to_owned()).spawn(move || {
+            loop {
+                thread::sleep(PERIOD);
+                theirs.lock().look(&worker);
+            }
+        });
+        spawned.map_err(|err| failed(&path, &err))?;
+        Ok(keeper)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has the file hold `state`, with marks for its SAs.
+    ///
+    /// # Errors
+    /// Why it holds what it held.
+    pub(crate) fn save(&self, mut state: State, worker: &Handle) -> Result<String, String> {
+        let mut kept = self.lock();
+        let names: Vec<SaName> = state.sas.iter().map(|(name, _)| *name).collect();
+        let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
+        let mark = |name: &SaName| {
+            let before = kept.marks.get(name).copied().unwrap_or_default();
+            now.get(name).map_or(before, |now| before.moved(*now))
+        };
+        state.marks = names.iter().map(|name| (*name, mark(name))).collect();
+        kept.store.replace(&state).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
+        kept.marks = state.marks;
+        Ok(kept.store.path().display().to_string())
+    }
+
+    /// Notes where the SAs are that send no more.
+    ///
+    /// # Errors
+    /// Why it could not be noted; they begin farther ahead then.
+    pub(crate) fn end(&self, worker: &Handle) -> Result<(), String> {
+        let mut kept = self.lock();
+        let names: Vec<SaName> = kept.marks.keys().copied().collect();
+        let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
+        let exact: HashMap<SaName, Mark> = now.iter().map(|(name, now)| (*name, now.mark)).collect();
+        if !exact.is_empty() {
+            kept.store.mark(exact.iter()).map_err(|err| format!("{}: {err}", kept.store.path().display()))?;
+        }
+        // It ends: nobody moves them ahead again.
+        kept.marks.clear();
+        Ok(())
+    }
+}
+
+impl Kept {
+    /// Moves marks, and tells when that begins or ceases to fail.
+    fn look(&mut self, worker: &Handle) {
+        match (self.move_ahead(worker), self.failing) {
+            (Ok(()), true) => tracing::info!("{}: sequence numbers are kept again", self.store.path().display()),
+            (Err(err), false) => tracing::error!(
+                "{}: sequence numbers cannot be kept: {err}; peers would drop what is sent after a restart",
+                self.store.path().display()
+            ),
+            (outcome, _) => return self.failing = outcome.is_err(),
+        }
+        self.failing = !self.failing;
+    }
+
+    fn move_ahead(&mut self, worker: &Handle) -> Result<(), String> {
+        let names: Vec<SaName> = self.marks.keys().copied().collect();
+        let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
+        let moved = now.iter().filter_map(|(name, now)| {
+            let before = self.marks.get(name)?;
+            let mark = before.moved(*now);
+            (mark != *before).then_some((*name, mark))
+        });
+        let moved: HashMap<SaName, Mark> = moved.collect();
+        if !moved.is_empty() {
+            self.store.mark(moved.iter()).map_err(|err| err.to_string())?;
+            self.marks.extend(moved);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_ahead_of_what_is_sent_and_moves_only_when_that_comes_near() {
+        let esn = u64::MAX;
+        let max = u64::from(u32::MAX);
+        let cases = [
+            // (mark, sent, the last number, moved)
+            (0, 0, esn, LEAP),
+            (LEAP, 0, esn, LEAP),
+            (LEAP, LEAP / 2, esn, LEAP),
+            (LEAP, LEAP / 2 + 1, esn, LEAP / 2 + 1 + LEAP),
+            (LEAP, 5 * LEAP, esn, 6 * LEAP),
+            (7 * LEAP, 0, esn, 7 * LEAP), // it was made anew under its old name
+            (max - 5, max - 9, max, max),
+            (max, max, max, max),
+            (max - 5, max - 9, esn, max - 9 + LEAP),
+            (esn - 1, esn - 2, esn, esn),
+        ];
+        for (mark, sent, last, want) in cases {
+            let now = Now { mark: Mark { oseq: sent, ..Mark::default() }, last };
+            let moved = Mark { oseq: mark, ..Mark::default() }.moved(now);
+            assert_eq!(moved.oseq, want, "{mark:#x} with {sent:#x} sent");
+            assert_eq!(moved.moved(now), moved);
+        }
+    }
+
+    #[test]
+    fn what_was_received_and_counted_never_goes_back() {
+        let mark = Mark { oseq: LEAP, seq: 90, used: [10, 3] };
+        let now = |seq, used| Now { mark: Mark { oseq: 0, seq, used }, last: u64::MAX };
+        assert_eq!(mark.moved(now(100, [20, 4])), Mark { oseq: LEAP, seq: 100, used: [20, 4] });
+        assert_eq!(mark.moved(now(4, [0, 0])), mark);
+    }
+}

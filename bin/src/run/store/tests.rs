@@ -1,0 +1,169 @@
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+/// A directory of its own, removed at the end.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("fatpath-store-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn kept(label: &str, len: usize) -> Kept {
+    Kept { label: label.to_owned(), message: Zeroizing::new((0..len).map(|at| at as u8).collect()) }
+}
+
+fn name(spi: u32) -> SaName {
+    let dst = if spi.is_multiple_of(2) { "192.0.2.1" } else { "2001:db8::1" };
+    SaName { dst: dst.parse().unwrap(), spi, mark: ipsec::Mark { value: spi, mask: 0xff } }
+}
+
+fn state(n: u32) -> State {
+    State {
+        links: (0..n).map(|number| (number + 2, format!("tun{number}"))).collect(),
+        route: (0..n).map(|at| kept(&format!("route {at}"), 60)).collect(),
+        sas: (0..n).map(|spi| (name(spi), kept(&format!("SA {spi}"), 400))).collect(),
+        xfrm: (0..n).map(|at| kept(&format!("policy {at}"), 300)).collect(),
+        marks: (0..n).map(|spi| (name(spi), Mark { oseq: spi.into(), seq: 7, used: [1, u64::MAX] })).collect(),
+    }
+}
+
+/// What is said of a file, with its exit code.
+fn refusal(path: &Path) -> (u8, String) {
+    let err = Store::open(path).and_then(|store| store.read()).unwrap_err();
+    (err.exit_code, err.message)
+}
+
+#[test]
+fn what_is_saved_is_read_again_and_replaces_what_was_there() {
+    let dir = Dir::new("again");
+    let path = dir.file("state");
+    let store = Store::open(&path).unwrap();
+    assert_eq!(store.read().unwrap(), State::default());
+    for n in [3, 500, 0, 20] {
+        store.replace(&state(n)).unwrap();
+        assert_eq!(store.read().unwrap(), state(n));
+    }
+    let moved = Mark { oseq: 1 << 40, seq: 9, used: [5, 6] };
+    store.mark([(&name(4), &moved)].into_iter()).unwrap();
+    assert_eq!(refusal(&path), (1, format!("{}: another gateway has it; name another with --state.", path.display())));
+    drop(store);
+    let mut want = state(20);
+    want.marks.insert(name(4), moved);
+    assert_eq!(Store::open(&path).unwrap().read().unwrap(), want);
+    let mode = fs::metadata(&path).unwrap().permissions().mode();
+    assert_eq!((mode & 0o777, dir.file("state.new").exists()), (0o600, false));
+}
+
+#[test]
+fn a_file_that_is_none_of_these_is_refused_with_what_to_do() {
+    let dir = Dir::new("none");
+    let path = dir.file("state");
+    let cases: [(&[u8], &str); 3] = [
+        (b"", "it is empty"),
+        (b"[[link]]\nname = \"tun0\"\n", ""),
+        (&[b"SQLite format 3\0".as_slice(), &[0; 8000]].concat(), ""),
+    ];
+    for (bytes, why) in cases {
+        fs::write(&path, bytes).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let (code, said) = refusal(&path);
+        assert!(code == 2 && said.contains("no state that can be restored") && said.contains(why), "{said}");
+        assert!(said.contains("Move it away") && fs::read(&path).unwrap() == bytes, "{said}");
+    }
+    // Another program's database, and one of a version to come.
+    let other = dir.file("other");
+    drop(Database::create(&other).unwrap());
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(matches!(refusal(&other), (2, said) if said.contains("fatpath")));
+    let newer = dir.file("newer");
+    let store = Store::open(&newer).unwrap();
+    let write = store.database.begin_write().unwrap();
+    write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
+    write.commit().unwrap();
+    drop(store);
+    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 2, and this version knows 1")));
+}
+
+#[test]
+fn a_file_that_others_may_use_is_refused() {
+    let dir = Dir::new("others");
+    let path = dir.file("state");
+    drop(Store::open(&path).unwrap());
+    for mode in [0o640, 0o604, 0o620, 0o666] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        assert!(matches!(refusal(&path), (1, said) if said.contains("others may use it")), "{mode:o}");
+    }
+    assert!(matches!(refusal(&dir.0), (1, _)));
+    assert!(matches!(refusal(&dir.file("no/such/directory")), (1, _)));
+}
+
+/// A file of `n` entries, closed.
+fn bytes_of(dir: &Dir, n: u32) -> Vec<u8> {
+    let path = dir.file("whole");
+    let store = Store::open(&path).unwrap();
+    store.replace(&state(n)).unwrap();
+    drop(store);
+    fs::read(&path).unwrap()
+}
+
+/// Whether the file is refused in the usual words, or holds what it held.
+fn is_whole_or_refused(path: &Path, bytes: &[u8], n: u32) -> bool {
+    fs::write(path, bytes).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+    match Store::open(path).and_then(|store| store.read()) {
+        Ok(read) => read == state(n),
+        Err(err) => err.exit_code == 2 && err.message.contains("no state that can be restored"),
+    }
+}
+
+#[test]
+fn one_that_is_cut_short_is_refused_or_whole() {
+    let dir = Dir::new("cut");
+    let whole = bytes_of(&dir, 200);
+    let path = dir.file("cut");
+    for len in (1..whole.len()).step_by(whole.len() / 61) {
+        assert!(is_whole_or_refused(&path, &whole[..len], 200), "{len} of {}", whole.len());
+    }
+}
+
+#[test]
+fn one_that_is_damaged_is_refused_or_whole() {
+    let dir = Dir::new("damaged");
+    let whole = bytes_of(&dir, 200);
+    let path = dir.file("damaged");
+    let mut random = 1_u64;
+    for _ in 0..150 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut bytes = whole.clone();
+        // Half of them in the first two pages, where the database's own structure begins.
+        let range = if random & 1 == 0 { 8192 } else { bytes.len() };
+        let at = (random >> 20) as usize % range;
+        bytes[at] ^= (random >> 8) as u8 | 1;
+        assert!(is_whole_or_refused(&path, &bytes, 200), "byte {at}");
+    }
+}
+
+#[test]
+fn a_name_in_the_file_is_the_sas() {
+    for spi in [0, 1, 2, u32::MAX] {
+        let bytes = name(spi).to_bytes();
+        assert_eq!(SaName::from_bytes(&bytes), Some(name(spi)));
+        assert_eq!(SaName::from_bytes(&bytes[1..]), None);
+        assert_eq!(SaName::from_bytes(&[&[5], &bytes[1..]].concat()), None);
+    }
+}

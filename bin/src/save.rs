@@ -1,0 +1,18 @@
+//! `fatpath save`: what programs have set survives a restart.
+
+use control::{Reply, Request};
+
+use crate::cli::SaveArgs;
+use crate::client::Client;
+use crate::error::CliError;
+use crate::output::print;
+
+/// Has the gateway save, and says what.
+///
+/// # Errors
+/// No gateway of that name answers, or it cannot save.
+pub(crate) fn main(args: &SaveArgs) -> Result<(), CliError> {
+    let mut client = Client::connect(&args.instance)?;
+    let Reply::Saved { saved } = client.ask(&Request::Save)? else { return Err(client.confused()) };
+    print(format!("{}: {saved}\n", args.instance).as_bytes())
+}

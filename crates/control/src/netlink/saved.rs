@@ -1,0 +1,65 @@
+//! What is kept of a node: requests that bring it about again, in netlink's own words.
+
+use super::message::{HEADER_LEN, Header, Writer, align, flag};
+
+/// A request that brings something about, and what that is called.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Saved {
+    /// What kind of thing it is, such as `route`.
+    pub noun: &'static str,
+    /// What it is called, such as `route 10.2.0.0/24`.
+    pub label: String,
+    /// The message.
+    pub message: Vec<u8>,
+}
+
+impl Saved {
+    /// The request of that type, whose payload `body` writes.
+    pub(super) fn new(
+        noun: &'static str,
+        label: String,
+        kind: u16,
+        flags: u16,
+        body: impl FnOnce(&mut Writer),
+    ) -> Self {
+        let mut w = Writer::default();
+        w.message(Header { kind, flags: flag::REQUEST | flags, ..Header::default() }, body);
+        Self { noun, label, message: w.into_bytes() }
+    }
+}
+
+/// Exchanges a number that stands at `at` of the payload.
+pub(super) fn renumber_field(message: &mut [u8], at: usize, now: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
+    let field = message.get_mut(HEADER_LEN + at..).and_then(<[u8]>::first_chunk_mut);
+    let Some(field) = field else { return Ok(()) };
+    let old = u32::from_ne_bytes(*field);
+    *field = now(old).ok_or(old)?.to_ne_bytes();
+    Ok(())
+}
+
+/// Exchanges a number that is an attribute behind a fixed part of `fixed` bytes, if it is there.
+pub(super) fn renumber_attribute(
+    message: &mut [u8],
+    fixed: usize,
+    kind: u16,
+    now: impl Fn(u32) -> Option<u32>,
+) -> Result<(), u32> {
+    match find(message, fixed, kind) {
+        Some(at) => renumber_field(message, at - HEADER_LEN, now),
+        None => Ok(()),
+    }
+}
+
+/// Where the value of the first attribute of that type begins, behind a fixed part of `fixed` bytes.
+pub(super) fn find(message: &[u8], fixed: usize, kind: u16) -> Option<usize> {
+    let mut at = HEADER_LEN + align(fixed);
+    loop {
+        let [l0, l1, k0, k1] = *message.get(at..)?.first_chunk()?;
+        if u16::from_ne_bytes([k0, k1]) == kind {
+            return Some(at + 4);
+        }
+        // Less than its own header: it is no attribute.
+        let len = usize::from(u16::from_ne_bytes([l0, l1]));
+        at = at.checked_add(align(len)).filter(|_| len >= 4)?;
+    }
+}

@@ -1,0 +1,347 @@
+//! What programs have set, over a restart: `fatpath run --state` and `fatpath save`.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use rustix::process::Signal;
+use system::{Need, Netns, Outcome, Process, Scratch, fatpath, ping_script, run, trial, veth};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
+
+/// What a start may take, and an end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// All kinds of things, on a node that has a veth device.
+const LINES: &str = "\
+link add veth0 type packet
+link set veth0 up mtu 1400 alias hello
+link add gone type tun
+link add wan address 127.0.0.1 type udp
+link set wan up
+link del gone
+link add tun6 index 20 type tun
+link set tun6 up
+addr add 10.7.0.1/24 dev tun6
+addr add 10.7.0.2/24 dev tun6
+addr add 2001:db8:7::1/64 dev tun6
+addr add 2001:db8:7::2/64 dev tun6
+addr add 10.8.0.1 peer 10.8.0.2 dev veth0
+rule del pref 32767
+rule add to 10.3.0.0/16 table 7 pref 100
+rule add to 10.4.0.0/16 prohibit
+route add 10.99.0.0/16 via 10.7.0.9
+route append 10.99.0.0/16 via 10.7.0.10
+route add 10.98.0.0/16 dev tun6 metric 5 table 7
+route add blackhole 10.97.0.0/16
+route add throw 10.96.0.0/16 table 7
+route add 2001:db8:99::/48 via 2001:db8:7::9
+neigh add 10.8.0.2 lladdr 02:00:00:00:00:09 dev veth0 nud permanent
+xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x1000 reqid 1 mode tunnel replay-window 1024 flag esn aead rfc4106(gcm(aes)) 0x000102030405060708090a0b0c0d0e0f10111213 128 encap espinudp 4500 4500 0.0.0.0 sel src 10.0.0.0/8 dst 0.0.0.0/0 dev tun6
+xfrm state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 0x1001 reqid 1 mode tunnel replay-window 32 enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f auth-trunc hmac(sha256) 0x000102030405060708090a0b0c0d0e0f 128 mark 0x5 mask 0xff
+xfrm state add src 2001:db8::2 dst 2001:db8::1 proto esp spi 0x1003 mode transport enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f limit byte-hard 36000000
+xfrm policy add dir out src 10.1.0.0/24 dst 10.2.0.0/24 tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 1 mode tunnel
+xfrm policy add dir in src 10.1.0.0/24 dst 10.2.0.0/24 dev tun6 action block priority 7 mark 1
+xfrm policy setdefault in block
+";
+
+/// One that a key manager would add.
+const LIMITED: &str = "xfrm state add src 192.0.2.2 dst 192.0.2.1 proto esp spi 0x1002 reqid 1 mode tunnel \
+                       enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f limit time-hard 3600";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    const PING: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
+    vec![
+        trial("state/what_programs_have_set_is_there_again_after_a_kill", NEEDS, again),
+        trial("state/what_the_file_has_too_is_as_the_file_says", NEEDS, file_wins),
+        trial("state/a_peer_takes_what_is_sent_after_a_kill", PING, numbers),
+        trial("state/a_save_that_is_killed_leaves_a_whole_state", &[Need::Namespaces], killed),
+        trial("state/what_cannot_be_restored_starts_nothing_and_says_why", NEEDS, refused),
+    ]
+}
+
+/// A gateway that keeps its state.
+struct Node<'a> {
+    scratch: &'a Scratch,
+    netns: &'a Netns,
+    name: &'a str,
+}
+
+impl Node<'_> {
+    fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(fatpath());
+        command.args(words).env("FATPATH_RUNDIR", self.scratch.path());
+        command
+    }
+
+    /// What it says, in whichever way it ends.
+    fn try_start(&self, more: &[&str]) -> Command {
+        let mut command = self.netns.command(fatpath());
+        command.args(["run", "--instance", self.name]).args(more).env("FATPATH_RUNDIR", self.scratch.path());
+        command
+    }
+
+    fn start(&self, more: &[&str]) -> Outcome<Process> {
+        let mut process = Process::spawn(&mut self.try_start(more), self.scratch)?;
+        system::wait_until("the gateway answers", PATIENCE, || {
+            !process.is_running() || run(&mut self.command(&["show", "links", "--instance", self.name])).is_ok()
+        })?;
+        if process.is_running() { Ok(process) } else { Err(process.output().into()) }
+    }
+
+    fn ip(&self, words: &str) -> Outcome<String> {
+        let words: Vec<&str> = ["ip", "--instance", self.name].into_iter().chain(words.split(' ')).collect();
+        run(&mut self.command(&words))
+    }
+
+    fn batch(&self, lines: &str) -> Outcome<String> {
+        let file = self.scratch.file("batch.ip");
+        fs::write(&file, lines)?;
+        self.ip(&format!("-batch {}", file.display()))
+    }
+
+    fn save(&self) -> Outcome<String> {
+        run(&mut self.command(&["save", "--instance", self.name]))
+    }
+
+    /// All that `ip` shows, without what the time is.
+    fn dump(&self) -> Outcome<String> {
+        let shows = ["link", "addr", "route show table all", "-6 route show table all", "rule", "-6 rule", "neigh"];
+        let xfrm = ["xfrm state", "xfrm policy", "xfrm policy getdefault"];
+        shows.iter().chain(&xfrm).map(|show| Ok(format!("# {show}\n{}", self.ip(show)?))).collect()
+    }
+}
+
+fn kill(mut process: Process) -> Outcome {
+    process.signal(Signal::KILL)?;
+    process.wait(PATIENCE).map(drop)
+}
+
+fn again() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up; ip link set veth1 up")?;
+    let node = Node { scratch: &scratch, netns: &netns, name: "x" };
+    let file = scratch.file("x.state").display().to_string();
+    let process = node.start(&["--state", &file])?;
+    assert_eq!(node.save()?, format!("x: nothing: saved to {file}\n"));
+    node.batch(LINES)?;
+    let before = node.dump()?;
+    node.batch(LIMITED)?;
+    let said = node.save()?;
+    let want = "3 links, 5 addresses, 3 rules, 6 routes, 1 neighbour, 3 SAs, 2 policies, 1 policy default, but not 1 SA \
+                that time ends";
+    assert_eq!(said, format!("x: {want}: saved to {file}\n"));
+    assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);
+    // What is set after that is not kept.
+    node.ip("route add 10.66.0.0/16 dev tun6")?;
+    kill(process)?;
+    let process = node.start(&["--state", &file])?;
+    let after = node.dump()?;
+    // The SAs go on with numbers that they had not come to.
+    assert_eq!(after.matches("oseq 0x1000000").count(), 3, "{after}");
+    assert_eq!(after.replace("oseq 0x1000000", "oseq 0x0"), before, "{}", process.output());
+    kill(process)?;
+    let mut process = node.start(&["--state", &file])?;
+    let after = node.dump()?;
+    assert_eq!(after.matches("oseq 0x2000000").count(), 3, "{after}");
+    // After an end in order they go on where they are.
+    process.signal(Signal::TERM)?;
+    assert!(process.wait(PATIENCE)?.success(), "{}", process.output());
+    let process = node.start(&["--state", &file])?;
+    assert_eq!(node.dump()?, after);
+    drop(process);
+    let _process = node.start(&[])?;
+    let said = node.command(&["save", "--instance", "x"]).output()?;
+    let said = (said.status.code(), String::from_utf8_lossy(&said.stderr).into_owned());
+    assert_eq!(said, (Some(1), "Error: this gateway was started without --state FILE\n".to_owned()));
+    Ok(())
+}
+
+fn file_wins() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let node = Node { scratch: &scratch, netns: &netns, name: "x" };
+    let (state, toml) = (scratch.file("x.state").display().to_string(), scratch.file("x.toml").display().to_string());
+    let lines = scratch.file("x.ip").display().to_string();
+    let base = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.254/24\"]\n\
+                [[route]]\nto = \"10.50.0.0/16\"\ndev = \"tun0\"\n";
+    let of_file = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0x77\nmode = \"tunnel\"\nenc = { name = \"cbc(aes)\", \
+                   key = \"0x000102030405060708090a0b0c0d0e0f\" }\n";
+    fs::write(&toml, format!("{base}{of_file}"))?;
+    fs::write(&lines, "rule add to 10.3.0.0/16 table 7 pref 100\n")?;
+    let args = ["--state", &state, "-c", &toml, "-c", &lines];
+    let process = node.start(&args)?;
+    node.batch(
+        "route change 10.50.0.0/16 via 10.1.0.9\nroute add 10.51.0.0/16 via 10.1.0.9\naddr add 10.1.0.7/24 dev tun0\n\
+         link set tun0 mtu 1300\nrule del pref 100\n",
+    )?;
+    assert!(node.save()?.starts_with("x: 1 address, 2 routes: saved"), "{}", node.save()?);
+    kill(process)?;
+    // The file has got another link in front, and one of the saved routes.
+    let more = "[[link]]\nname = \"tun9\"\nkind = \"tun\"\n";
+    fs::write(&toml, format!("{more}{base}[[route]]\nto = \"10.51.0.0/16\"\ndev = \"tun0\"\n"))?;
+    let process = node.start(&args)?;
+    let routes = node.ip("route show proto static")?;
+    assert_eq!(
+        routes,
+        "10.50.0.0/16 dev tun0 scope link \n10.51.0.0/16 dev tun0 scope link \n",
+        "{}",
+        process.output()
+    );
+    assert!(node.ip("addr show dev tun0")?.contains("10.1.0.7/24") && node.ip("rule")?.contains("100:"));
+    assert!(node.ip("link show tun0")?.contains("mtu 1500"));
+    // The file's SA was the file's, and is gone with it.
+    assert_eq!(node.ip("xfrm state")?, "");
+    // A file that is loaded takes the place of what was restored; SAs that programs have added stay, and are saved.
+    node.batch("xfrm state add src 192.0.2.1 dst 192.0.2.2 proto esp spi 0x78 enc cbc(aes) 0x000102030405060708090a0b0c0d0e0f\n")?;
+    fs::write(&toml, format!("{base}{of_file}"))?;
+    run(&mut node.command(&["load", "--instance", "x", "-c", &toml]))?;
+    assert_eq!(node.save()?, format!("x: 1 SA: saved to {state}\n"));
+    kill(process)
+}
+
+fn numbers() -> Outcome {
+    let scratch = Scratch::new()?;
+    let ends = [("left", 1, Netns::new("left")?), ("right", 2, Netns::new("right")?)];
+    veth((&ends[0].2, "eth0"), (&ends[1].2, "eth0"))?;
+    let file = |name: &str| format!("{}/../../examples/ip-xfrm/{name}", env!("CARGO_MANIFEST_DIR"));
+    let state = scratch.file("left.state").display().to_string();
+    let links = |name: &str| file(&format!("{name}.toml"));
+    let tun = |number: u32| {
+        format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{}.0.0/24 dev tun0", 3 - number)
+    };
+    let nodes = ends.each_ref().map(|(name, _, netns)| Node { scratch: &scratch, netns, name });
+    let [left, right] = &nodes;
+    for (_, number, netns) in &ends {
+        netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0"))?;
+    }
+    let _right = right.start(&["-c", &links("right"), "-c", &file("right.ip")])?;
+    ends[1].2.sh(&tun(2))?;
+    let start_left = |args: &[&str]| {
+        let process = left.start(args)?;
+        ends[0].2.sh(&tun(1))?;
+        Outcome::Ok(process)
+    };
+    let process = start_left(&["-c", &links("left"), "--state", &state])?;
+    left.ip(&format!("-batch {}", file("left.ip")))?;
+    assert!(left.save()?.starts_with("left: 2 SAs, 3 policies: saved"));
+    let ping = ping_script("10.2.0.1".parse()?, &[56, 1400]);
+    ends[0].2.sh(&ping)?;
+    // More than what the window of the peer spans, after the save.
+    ends[0].2.sh("ping -q -f -c 1500 10.2.0.1")?;
+    // What was received is noted within a second.
+    std::thread::sleep(Duration::from_millis(2500));
+    kill(process)?;
+    let process = start_left(&["-c", &links("left"), "--state", &state])?;
+    ends[0].2.sh(&ping)?;
+    ends[1].2.sh(&ping_script("10.1.0.1".parse()?, &[56]))?;
+    let received = left.ip("xfrm state list src 192.0.2.2")?;
+    assert!(!received.contains("seq 0x0,"), "{received}");
+    drop(process);
+    // Without the state the peer has seen all this before.
+    let _left = start_left(&["-c", &links("left"), "-c", &file("left.ip")])?;
+    assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.1").is_err());
+    Ok(())
+}
+
+fn killed() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let node = Node { scratch: &scratch, netns: &netns, name: "x" };
+    let state = scratch.file("x.state").display().to_string();
+    let lines = |net: u32| {
+        let each = (0..3000).map(|n| format!("route add blackhole 10.{net}.{}.{}/32\n", n / 250, n % 250));
+        each.collect::<String>()
+    };
+    let process = node.start(&["--state", &state])?;
+    node.batch(&lines(1))?;
+    node.save()?;
+    kill(process)?;
+    let mut found = Vec::new();
+    for round in 0..12 {
+        let process = node.start(&["--state", &state])?;
+        let routes = node.ip("route")?.lines().count();
+        found.push(routes);
+        // Whichever it is now, the other is saved.
+        if routes == 3000 {
+            node.batch(&lines(2))?;
+        } else {
+            assert_eq!(routes, 6000);
+            node.batch(&lines(2).replace("add", "del"))?;
+        }
+        let saving = Process::spawn(&mut node.command(&["save", "--instance", "x"]), &scratch)?;
+        std::thread::sleep(Duration::from_millis(round * 6));
+        kill(process)?;
+        drop(saving);
+    }
+    let process = node.start(&["--state", &state])?;
+    found.push(node.ip("route")?.lines().count());
+    kill(process)?;
+    assert!(found.iter().all(|&routes| routes == 3000 || routes == 6000), "{found:?}");
+    // Some were killed before, and some after it was done.
+    assert!(found.windows(2).any(|two| two[0] != two[1]), "{found:?}");
+    Ok(())
+}
+
+fn refused() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up")?;
+    let node = Node { scratch: &scratch, netns: &netns, name: "x" };
+    let path = scratch.file("x.state");
+    let state = path.display().to_string();
+    let process = node.start(&["--state", &state])?;
+    node.batch(
+        "link add tun0 type tun\nlink add veth0 type packet\nlink set veth0 up\nroute add 10.9.0.0/16 dev veth0\n",
+    )?;
+    node.save()?;
+    kill(process)?;
+    let fails = |args: &[&str]| {
+        let output = node.try_start(args).output()?;
+        let left = netns.sh("ls /sys/class/net")?;
+        assert!(!left.contains("tun0") && !scratch.file("x.sock").exists(), "{left}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = said.lines().find(|line| line.starts_with("Error: ")).unwrap_or_default().to_owned();
+        Outcome::Ok((output.status.code(), said))
+    };
+    netns.sh("ip link del veth0")?;
+    let (code, said) = fails(&["--state", &state])?;
+    assert!(code == Some(2) && said.starts_with(&format!("Error: {state}: link veth0: ")), "{said}");
+    assert!(said.contains("Nothing of the saved state is restored.") && said.contains("move the file away"), "{said}");
+    // With what it needs it is whole again.
+    netns.sh("ip link add veth0 type veth peer name veth1; ip link set veth0 up")?;
+    let process = node.start(&["--state", &state])?;
+    assert_eq!(node.ip("route")?, "10.9.0.0/16 dev veth0 scope link \n");
+    let (code, said) = fails_beside(&node, &state)?;
+    assert!(code == Some(1) && said.contains("another gateway has it"), "{said}");
+    kill(process)?;
+    // A link of the file that saved addresses are on is no longer there.
+    let toml = scratch.file("x.toml").display().to_string();
+    let other = scratch.file("other.state").display().to_string();
+    fs::write(&toml, "[[link]]\nname = \"tun1\"\nkind = \"tun\"\n")?;
+    let process = node.start(&["--state", &other, "-c", &toml])?;
+    node.ip("addr add 10.1.0.7/24 dev tun1")?;
+    node.save()?;
+    kill(process)?;
+    let (code, said) = fails(&["--state", &other])?;
+    let want = format!("Error: {other}: address 10.1.0.7/24 dev tun1: no link is named tun1.");
+    assert!(code == Some(2) && said.starts_with(&want), "{said}");
+    let whole = fs::read(&path)?;
+    for (bytes, why) in [(&whole[..5000], ""), (b"[[link]]\n", ""), (b"", "it is empty")] {
+        fs::write(&path, bytes)?;
+        let (code, said) = fails(&["--state", &state])?;
+        let words = "no state that can be restored: ";
+        assert!(code == Some(2) && said.contains(words) && said.contains(why), "{said}");
+        assert!(said.contains("Move it away") && fs::read(&path)? == bytes, "{said}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
+    let (code, said) = fails(&["--state", &state])?;
+    assert!(code == Some(1) && said.contains("others may use it"), "{said}");
+    Ok(())
+}
+
+/// What a second gateway says that is to have the same file.
+fn fails_beside(node: &Node<'_>, state: &str) -> Outcome<(Option<i32>, String)> {
+    let other = Node { name: "y", ..*node };
+    let output = other.try_start(&["--state", state]).output()?;
+    Ok((output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned()))
+}
