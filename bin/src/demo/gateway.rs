@@ -1,5 +1,6 @@
 //! A gateway process: started from a file in its namespace, asked over its control socket, ended with the measurement.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -90,9 +91,13 @@ impl Gateway {
         }
     }
 
-    /// How many packets it has dropped.
-    pub(super) fn dropped(&self) -> Result<u64, Failure> {
-        Ok(self.drop_counts()?.iter().fold(0, |all, drop| all.saturating_add(drop.count)))
+    /// How many packets it has dropped, by reason.
+    pub(super) fn dropped(&self) -> Result<BTreeMap<String, u64>, Failure> {
+        let mut dropped = BTreeMap::new();
+        for drop in self.drop_counts()? {
+            *dropped.entry(drop.reason).or_default() += drop.count;
+        }
+        Ok(dropped)
     }
 
     fn drop_counts(&self) -> Result<Vec<DropState>, Failure> {

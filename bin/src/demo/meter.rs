@@ -31,7 +31,7 @@ pub(super) struct Reading {
     /// The link towards the wire.
     wan: LinkStats,
     counters: CountersState,
-    dropped: u64,
+    dropped: BTreeMap<String, u64>,
 }
 
 /// Resident memory of a process, in KiB.
@@ -113,8 +113,8 @@ pub(super) struct Cost {
 pub(super) struct GatewayFigures {
     /// Processor time of both gateways' workers, which move the packets, for 10⁹ bytes of payload.
     pub(super) worker_cpu_s_per_gb: f64,
-    /// Packets that both gateways have dropped.
-    pub(super) dropped_packets: u64,
+    /// Packets that both gateways have dropped, by reason.
+    pub(super) dropped: BTreeMap<String, u64>,
     /// Wire packets per system call that sends, at the sender's gateway.
     pub(super) tx_packets_per_call: f64,
     /// Wire packets per system call that receives, at the receiver's gateway.
@@ -159,7 +159,7 @@ impl GatewayFigures {
         let rx_copies = copies_per_byte(&rx_before.counters, &rx_after.counters);
         Self {
             worker_cpu_s_per_gb: per(worker, stream.bytes as f64 / BYTES_PER_GB),
-            dropped_packets: both().map(|(before, after)| after.dropped.wrapping_sub(before.dropped)).sum(),
+            dropped: dropped_since(both()),
             tx_packets_per_call: per(
                 grown(tx_before.wan.tx_wire_packets, tx_after.wan.tx_wire_packets),
                 grown(tx_before.wan.tx_calls, tx_after.wan.tx_calls),
@@ -173,6 +173,20 @@ impl GatewayFigures {
             copies: named("tx", tx_copies).chain(named("rx", rx_copies)).collect(),
         }
     }
+}
+
+/// What has been dropped between the readings of each gateway, by reason.
+fn dropped_since<'a>(gateways: impl Iterator<Item = (&'a Reading, &'a Reading)>) -> BTreeMap<String, u64> {
+    let mut dropped: BTreeMap<String, u64> = BTreeMap::new();
+    for (before, after) in gateways {
+        for (reason, count) in &after.dropped {
+            let more = count.wrapping_sub(before.dropped.get(reason).copied().unwrap_or(0));
+            if more > 0 {
+                *dropped.entry(reason.clone()).or_default() += more;
+            }
+        }
+    }
+    dropped
 }
 
 /// Copied bytes by reason, per forwarded byte.
@@ -226,19 +240,23 @@ mod tests {
         CountersState { copies: copies.collect(), forwarded_bytes, ..CountersState::default() }
     }
 
+    fn drops(counts: &[(&str, u64)]) -> BTreeMap<String, u64> {
+        counts.iter().map(|&(reason, count)| (reason.to_owned(), count)).collect()
+    }
+
     #[test]
     fn a_load_is_judged_by_what_changed_during_it() {
         let tx_before = Reading {
             usage: Usage { cpu_seconds: 1.0, worker_seconds: 0.5, memory: Memory { now: 8 * 1024, peak: 9 * 1024 } },
             wan: LinkStats { tx_wire_packets: 10, tx_calls: 10, ..LinkStats::default() },
             counters: counters(100, &[("wire-frame", 100)]),
-            dropped: 3,
+            dropped: drops(&[("TtlExceeded", 3)]),
         };
         let tx_after = Reading {
             usage: Usage { cpu_seconds: 2.5, worker_seconds: 1.5, memory: Memory { now: 30 * 1024, peak: 32 * 1024 } },
             wan: LinkStats { tx_wire_packets: 410, tx_calls: 20, ..LinkStats::default() },
             counters: counters(1100, &[("wire-frame", 1110), ("pull", 0)]),
-            dropped: 5,
+            dropped: drops(&[("TtlExceeded", 3), ("NoRoute", 2)]),
         };
         let usage = Usage { cpu_seconds: 0.0, worker_seconds: 0.0, memory: Memory { now: 10 * 1024, peak: 10 * 1024 } };
         let rx_before = Reading { usage, ..Reading::default() };
@@ -246,12 +264,12 @@ mod tests {
             usage: Usage { cpu_seconds: 0.5, worker_seconds: 0.4, memory: Memory { now: 16 * 1024, peak: 16 * 1024 } },
             wan: LinkStats { rx_wire_packets: 90, rx_calls: 3, tx_calls: 7, ..LinkStats::default() },
             counters: counters(2000, &[("pull", 20), ("coalesce", 40)]),
-            dropped: 1,
+            dropped: drops(&[("NoRoute", 1)]),
         };
         let stream = Stream { bytes: 2_000_000_000, seconds: 2.0 };
         let gateways = GatewayFigures {
             worker_cpu_s_per_gb: 0.7,
-            dropped_packets: 3,
+            dropped: drops(&[("NoRoute", 3)]),
             tx_packets_per_call: 40.0,
             rx_packets_per_call: 30.0,
             tx_copied_bytes_per_byte: 1.01,

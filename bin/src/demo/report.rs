@@ -167,7 +167,10 @@ fn gateway_medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
     });
     GatewayFigures {
         worker_cpu_s_per_gb: of(|it| it.worker_cpu_s_per_gb),
-        dropped_packets: rounds.iter().map(|round| round.dropped_packets).sum(),
+        dropped: rounds.iter().flat_map(|round| &round.dropped).fold(BTreeMap::new(), |mut all, (reason, count)| {
+            *all.entry(reason.clone()).or_default() += count;
+            all
+        }),
         tx_packets_per_call: of(|it| it.tx_packets_per_call),
         rx_packets_per_call: of(|it| it.rx_packets_per_call),
         tx_copied_bytes_per_byte: of(|it| it.tx_copied_bytes_per_byte),
@@ -230,9 +233,11 @@ impl fmt::Display for Report {
                 let changes = case.figures.changes_per_second.unwrap_or(0.0);
                 writeln!(
                     f,
-                    "\n{}: {changes:.0} changes of routes and SAs a second at each gateway; {} packets dropped in all rounds; \
+                    "\n{}: {changes:.0} changes of routes and SAs a second at each gateway; dropped in all rounds: {}; \
                      workers {:.3} CPU s/GB",
-                    case.name, it.dropped_packets, it.worker_cpu_s_per_gb
+                    case.name,
+                    counted(&it.dropped),
+                    it.worker_cpu_s_per_gb
                 )?;
             }
         }
@@ -250,6 +255,11 @@ fn by_reason(copies: &BTreeMap<String, f64>) -> String {
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
 }
 
+fn counted(dropped: &BTreeMap<String, u64>) -> String {
+    let parts: Vec<String> = dropped.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+    if parts.is_empty() { "nothing".to_owned() } else { parts.join(", ") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,7 +267,7 @@ mod tests {
     fn sample(gbps: f64, tx_copied: f64) -> Sample {
         let gateways = GatewayFigures {
             worker_cpu_s_per_gb: 0.2,
-            dropped_packets: 0,
+            dropped: BTreeMap::new(),
             tx_packets_per_call: 44.0,
             rx_packets_per_call: 40.0,
             tx_copied_bytes_per_byte: tx_copied,
@@ -283,7 +293,7 @@ mod tests {
 
     #[test]
     fn the_json_has_the_shape_of_every_benchmark() {
-        let cost = r#""cpu_s_per_gb":0.25,"rss_idle_mib":9.5,"rss_peak_mib":20.0,"worker_cpu_s_per_gb":0.2,"dropped_packets":0,"tx_packets_per_call":44.0,"rx_packets_per_call":40.0"#;
+        let cost = r#""cpu_s_per_gb":0.25,"rss_idle_mib":9.5,"rss_peak_mib":20.0,"worker_cpu_s_per_gb":0.2,"dropped":{},"tx_packets_per_call":44.0,"rx_packets_per_call":40.0"#;
         let want = format!(
             r#"{{"bench":"demo","rounds":3,"cases":[{{"name":"veth","gbps":30.0}},{{"name":"aes-gcm-256/thin","gbps":1.6,{cost},"tx_copied_bytes_per_byte":0.0,"rx_copied_bytes_per_byte":0.0,"copies":{{}}}},{{"name":"aes-gcm-256/fat","gbps":8.0,{cost},"tx_copied_bytes_per_byte":1.0,"rx_copied_bytes_per_byte":0.0,"copies":{{"tx/wire-frame":1.0}}}}],"ratios":[{{"name":"aes-gcm-256","of":"fat/thin","median":5.625,"min":4.0,"max":8.0}},{{"name":"aes-gcm-256","of":"fat/veth","median":0.3,"min":0.2,"max":0.4}}]}}"#
         );
@@ -349,7 +359,8 @@ ratios of Gb/s, round by round:
             let storm = round.get_mut(&Case::Storm).unwrap();
             storm.changes = Some(999.6);
             let gateways = storm.cost.as_mut().unwrap().gateways.as_mut().unwrap();
-            (gateways.worker_cpu_s_per_gb, gateways.dropped_packets) = (0.202, dropped);
+            gateways.worker_cpu_s_per_gb = 0.202;
+            gateways.dropped.insert("NoRoute".to_owned(), dropped);
         }
         let report = Report { bench: STORM, ..report(&rounds) };
         let of: Vec<(&str, &str, f64)> =
@@ -358,9 +369,9 @@ ratios of Gb/s, round by round:
         assert_eq!(of, [("aes-gcm-256", "storm/fat", 0.95), (worker, "storm/fat", 1.01)]);
         let text = report.to_string();
         let line = "\naes-gcm-256/storm: 1000 changes of routes and SAs a second at each gateway; \
-                    3 packets dropped in all rounds; workers 0.202 CPU s/GB\n";
+                    dropped in all rounds: NoRoute 3; workers 0.202 CPU s/GB\n";
         assert!(text.contains(line), "{text}");
-        assert!(text.contains("\naes-gcm-256/fat: 0 changes"), "{text}");
+        assert!(text.contains("\naes-gcm-256/fat: 0 changes of routes and SAs a second at each gateway; dropped in all rounds: nothing"), "{text}");
     }
 
     #[test]

@@ -10,8 +10,8 @@ use std::time::Duration;
 use interop::Uml;
 use libtest_mimic::Trial;
 use system::{
-    Auth, Charon, CharonFiles, Gateway, Need, Netns, Outcome, PING_SIZES, Scratch, ping_script, strongswan_example,
-    trial, wait_until,
+    Auth, Charon, CharonFiles, Gateway, Need, Netns, Outcome, PING_SIZES, Scratch, outer_v6, ping_script,
+    strongswan_example, trial, wait_until,
 };
 
 use crate::scenario::{stream_to_host, stream_to_peer};
@@ -41,21 +41,50 @@ enum Initiator {
     Linux,
 }
 
+/// What fatpath has towards Linux.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Wan {
+    /// A UDP socket of the host.
+    Udp,
+    /// An interface to itself, for raw ESP.
+    Interface,
+}
+
+/// One kind of connection.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    auth: Auth,
+    wan: Wan,
+    /// Whether the outer addresses are IPv6.
+    v6: bool,
+    initiator: Initiator,
+}
+
+const UDP: Kind = Kind { auth: Auth::Psk, wan: Wan::Udp, v6: false, initiator: Initiator::Fatpath };
+const RAW: Kind = Kind { wan: Wan::Interface, ..UDP };
+
 pub(crate) fn trials() -> Vec<Trial> {
+    let from_linux = |kind| Kind { initiator: Initiator::Linux, ..kind };
+    let certificates = Kind { auth: Auth::Certificates, ..UDP };
     [
-        ("strongswan/a_packet_of_fatpath_brings_up_a_tunnel_to_linux", Auth::Psk, Initiator::Fatpath),
-        ("strongswan/a_packet_of_linux_brings_up_a_tunnel_to_fatpath", Auth::Psk, Initiator::Linux),
-        ("strongswan/fatpath_asks_linux_with_certificates", Auth::Certificates, Initiator::Fatpath),
-        ("strongswan/linux_asks_fatpath_with_certificates", Auth::Certificates, Initiator::Linux),
+        ("strongswan/a_packet_of_fatpath_brings_up_a_tunnel_to_linux", UDP),
+        ("strongswan/a_packet_of_linux_brings_up_a_tunnel_to_fatpath", from_linux(UDP)),
+        ("strongswan/fatpath_asks_linux_with_certificates", certificates),
+        ("strongswan/linux_asks_fatpath_with_certificates", from_linux(certificates)),
+        ("strongswan/fatpath_asks_linux_for_raw_esp", RAW),
+        ("strongswan/linux_asks_fatpath_for_raw_esp", from_linux(RAW)),
+        ("strongswan/fatpath_asks_linux_for_raw_esp_over_ipv6", Kind { v6: true, ..RAW }),
+        ("strongswan/linux_asks_fatpath_for_esp_in_udp_over_ipv6", from_linux(Kind { v6: true, ..UDP })),
     ]
     .into_iter()
-    .map(|(name, auth, initiator)| trial(name, NEEDS, move || run(auth, initiator)))
+    .map(|(name, kind)| trial(name, NEEDS, move || run(kind)))
     .collect()
 }
 
 /// Addresses, and the daemon as on any Linux host: it makes its own routes, and ESP is the kernel's.
 const LINUX: &str = "
 ip addr add 192.0.2.2/24 dev eth0
+ip addr add 2001:db8::2/64 dev eth0 nodad
 ip addr add 10.2.0.1/32 dev lo
 export STRONGSWAN_CONF=$PWD/strongswan.conf SWANCTL_DIR=$PWD
 /usr/lib/ipsec/charon >charon.log 2>&1 &
@@ -76,24 +105,41 @@ struct Site {
 }
 
 impl Site {
-    fn new(auth: Auth) -> Outcome<Self> {
+    fn new(kind: Kind) -> Outcome<Self> {
+        let own = |text: String| if kind.v6 { outer_v6(&text) } else { text };
         let scratch = Scratch::new()?;
         let host = Netns::new("near")?;
         let mut linux = Uml::boot(&host, &["eth0"])?;
-        host.sh("ip addr add 192.0.2.1/24 dev eth0")?;
-        let gateway = Gateway::start(&host, &scratch, "left", &strongswan_example("left.toml")?)?;
+        let file = match kind.wan {
+            Wan::Udp => {
+                host.sh("ip addr add 192.0.2.1/24 dev eth0; ip addr add 2001:db8::1/64 dev eth0 nodad")?;
+                "left.toml"
+            }
+            Wan::Interface => {
+                // The host's kernel only carries frames here.
+                host.sh("echo 1 >/proc/sys/net/ipv6/conf/eth0/disable_ipv6")?;
+                "interface/left.toml"
+            }
+        };
+        let gateway = Gateway::start(&host, &scratch, "left", &own(strongswan_example(file)?))?;
         host.sh("ip addr add 10.1.0.1/24 dev tun0; ip route add 10.2.0.0/24 dev tun0")?;
 
-        let files = CharonFiles::new(&scratch, "right", auth)?;
-        files.change("strongswan.conf", "install_routes = no", "install_routes = yes")?;
-        for (name, content) in files.contents()? {
+        let files = |end| match kind.wan {
+            Wan::Udp => CharonFiles::new(&scratch, end, kind.auth),
+            Wan::Interface => CharonFiles::on_interface(&scratch, end),
+        };
+        let right = files("right")?;
+        right.edit("swanctl.conf", own)?;
+        right.change("strongswan.conf", "install_routes = no", "install_routes = yes")?;
+        for (name, content) in right.contents()? {
             linux.put(&name, &content)?;
         }
         linux.sh(LINUX)?;
 
-        let files = CharonFiles::new(&scratch, "left", auth)?;
-        files.for_test()?;
-        let charon = Charon::start(&host, &scratch, "left", &files)?;
+        let left = files("left")?;
+        left.edit("swanctl.conf", own)?;
+        left.for_test()?;
+        let charon = Charon::start(&host, &scratch, "left", &left)?;
         Ok(Self { charon, gateway, linux, host, _scratch: scratch })
     }
 
@@ -108,19 +154,22 @@ impl Site {
     }
 
     /// Has a packet of one of them bring up the tunnel. The first packets wait for it, or are lost.
-    fn up(&mut self, initiator: Initiator) -> Outcome {
-        wait_until("a packet comes through", PATIENCE, || match initiator {
+    fn up(&mut self, kind: Kind) -> Outcome {
+        wait_until("a packet comes through", PATIENCE, || match kind.initiator {
             Initiator::Fatpath => self.host.sh(&format!("ping -c 1 -W 1 {PEER}")).is_ok(),
             Initiator::Linux => self.linux.sh(&format!("ping -c 1 -W 1 {HOST}")).is_ok(),
         })?;
-        let asked = match initiator {
-            Initiator::Fatpath => "initiating IKE_SA net[1] to 192.0.2.2",
-            Initiator::Linux => "192.0.2.2 is initiating an IKE_SA",
+        let linux = if kind.v6 { "2001:db8::2" } else { "192.0.2.2" };
+        let asked = match kind.initiator {
+            Initiator::Fatpath => format!("initiating IKE_SA net[1] to {linux}"),
+            Initiator::Linux => format!("{linux} is initiating an IKE_SA"),
         };
-        if self.charon.log().contains(asked) { Ok(()) } else { Err(format!("not in the log: {asked}").into()) }
+        if self.charon.log().contains(&asked) { Ok(()) } else { Err(format!("not in the log: {asked}").into()) }
     }
 
     fn traffic(&mut self) -> Outcome {
+        // The first packet that fills the link teaches the host the tunnel's MTU, and may be lost by that (RFC 1191).
+        let _ = self.host.sh(&ping_script(PEER.parse()?, &[1410]));
         self.host.sh(&ping_script(PEER.parse()?, PING_SIZES))?;
         self.linux.sh(&ping_script(HOST.parse()?, &[0, 1400, 1473, 9000]))?;
         stream_to_host(&self.host, &mut self.linux, HOST.parse()?)?;
@@ -147,12 +196,12 @@ impl Site {
         }
     }
 
-    fn has_two_sas_of_esp_in_udp(&mut self) -> Outcome {
+    fn has_two_sas(&mut self, wan: Wan) -> Outcome {
         let linux = self.linux.sh("ip xfrm state list nokeys")?;
         let fatpath = self.gateway.show("sa")?;
         for states in [&linux, &fatpath] {
             let encap = states.matches("encap type espinudp sport 4500 dport 4500").count();
-            if encap != 2 || states.matches("rfc4106(gcm(aes))").count() != 2 {
+            if encap != if wan == Wan::Udp { 2 } else { 0 } || states.matches("rfc4106(gcm(aes))").count() != 2 {
                 return Err(format!("not two SAs:\n{linux}\n{fatpath}").into());
             }
         }
@@ -165,11 +214,11 @@ impl Site {
     }
 }
 
-fn run(auth: Auth, initiator: Initiator) -> Outcome {
-    let mut site = Site::new(auth)?;
+fn run(kind: Kind) -> Outcome {
+    let mut site = Site::new(kind)?;
     let mut all = || {
-        site.up(initiator)?;
-        site.has_two_sas_of_esp_in_udp()?;
+        site.up(kind)?;
+        site.has_two_sas(kind.wan)?;
         let errors = site.errors()?;
         site.traffic()?;
         site.rekey()?;

@@ -45,6 +45,19 @@ pub fn strongswan_example(name: &str) -> Outcome<String> {
     fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()).into())
 }
 
+/// A file of `examples/strongswan` with IPv6 addresses for the outer ones, which are no neighbours for IPv4 routes.
+#[must_use]
+pub fn outer_v6(text: &str) -> String {
+    let text = text.lines().filter(|line| !line.starts_with("via = ")).map(|line| line.to_owned() + "\n").collect();
+    ["1", "2"].into_iter().fold(text, |text: String, number| {
+        let (v4, v6) = (format!("192.0.2.{number}"), format!("2001:db8::{number}"));
+        text.replace(&format!("{v4}:4500"), &format!("[{v6}]:4500"))
+            .replace(&format!("{v4}/32"), &format!("{v6}/128"))
+            .replace(&format!("{v4}/24"), &format!("{v6}/64"))
+            .replace(&v4, &v6)
+    })
+}
+
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/strongswan")
 }

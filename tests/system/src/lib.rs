@@ -20,7 +20,7 @@ mod scratch;
 mod traffic;
 
 pub use capture::{Capture, decrypted, wire_checksums};
-pub use charon::{Auth, Charon, CharonFiles, strongswan_example};
+pub use charon::{Auth, Charon, CharonFiles, outer_v6, strongswan_example};
 pub use esp::{Esp, Mode, OUTER_V4, OUTER_V6, Suite};
 pub use gateway::{Gateway, fatpath};
 pub use needs::{Need, trial};

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
-use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,6 +9,7 @@ use libtest_mimic::Trial;
 use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
 
 const UNIT: &str = include_str!("../../../examples/systemd/fatpath@.service");
+const CHARON_UNIT: &str = include_str!("../../../examples/systemd/fatpath-charon@.service");
 
 /// A link for which no more is needed than what the unit leaves.
 const FILE: &str = "[[link]]\nname = \"tun7\"\nkind = \"tun\"\naddresses = [\"10.7.0.1/24\"]\n";
@@ -18,6 +18,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
     vec![
         trial("service/the_unit_is_one_that_systemd_accepts", &[Need::SYSTEMD_ANALYZE], the_unit_is_accepted),
+        trial(
+            "service/the_unit_of_strongswan_is_one_that_systemd_accepts",
+            &[Need::SYSTEMD_ANALYZE, Need::CHARON, Need::SWANCTL],
+            the_unit_of_strongswan_is_accepted,
+        ),
         trial("service/the_capabilities_that_the_unit_leaves_are_enough", NEEDS, the_capabilities_are_enough),
         trial("service/the_manager_is_told_of_start_reload_and_end", NEEDS, the_manager_is_told),
     ]
@@ -25,21 +30,31 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn the_unit_is_accepted() -> Outcome {
     let scratch = Scratch::new()?;
-    let file = scratch.file("fatpath@left.service");
-    let program = fatpath().to_str().ok_or("a path that is no text")?;
-    fs::write(&file, UNIT.replace("/usr/local/bin/fatpath", program))?;
-    let verify = |file: &Path| {
-        let output =
-            Command::new("systemd-analyze").args(["verify", "--man=no", "--recursive-errors=no"]).arg(file).output()?;
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        Ok::<_, std::io::Error>((output.status.success(), said))
-    };
-    assert_eq!(verify(&file)?, (true, String::new()));
+    assert_eq!(verify(&scratch, "fatpath@left.service", UNIT)?, "");
     // It is looked at closely enough to find a word that is wrong.
-    fs::write(&file, UNIT.replace("RestartPreventExitStatus=2", "RestartPreventExitStatuses=2"))?;
-    let (_, said) = verify(&file)?;
+    let wrong = UNIT.replace("RestartPreventExitStatus=2", "RestartPreventExitStatuses=2");
+    let said = verify(&scratch, "fatpath@left.service", &wrong)?;
     assert!(said.contains("RestartPreventExitStatuses"), "{said}");
     Ok(())
+}
+
+fn the_unit_of_strongswan_is_accepted() -> Outcome {
+    let scratch = Scratch::new()?;
+    // It is bound to the other.
+    verify(&scratch, "fatpath@left.service", UNIT)?;
+    assert_eq!(verify(&scratch, "fatpath-charon@left.service", CHARON_UNIT)?, "");
+    Ok(())
+}
+
+/// What systemd says of a unit, where `fatpath` is the program that is tested.
+fn verify(scratch: &Scratch, name: &str, unit: &str) -> Outcome<String> {
+    let program = fatpath().to_str().ok_or("a path that is no text")?;
+    let file = scratch.file(name);
+    fs::write(&file, unit.replace("/usr/local/bin/fatpath", program))?;
+    let mut command = Command::new("systemd-analyze");
+    let output = command.args(["verify", "--man=no", "--recursive-errors=no"]).arg(&file).output()?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.is_empty() && !output.status.success() { Err(output.status.to_string().into()) } else { Ok(said) }
 }
 
 fn the_capabilities_are_enough() -> Outcome {

@@ -4,7 +4,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use system::{
-    Auth, Charon, CharonFiles, Gateway, Netns, Outcome, Scratch, fatpath, run, strongswan_example, veth, wait_until,
+    Auth, Charon, CharonFiles, Gateway, Netns, Outcome, Scratch, fatpath, outer_v6, run, strongswan_example, veth,
+    wait_until,
 };
 
 /// How long IKE may take for anything.
@@ -31,18 +32,6 @@ pub(crate) struct Setup {
 
 /// The example as it is.
 pub(crate) const EXAMPLE: Setup = Setup { wan: Wan::Udp, v6: false, auth: Auth::Psk, connections: &[] };
-
-/// A file with IPv6 addresses for the outer ones, which are no neighbours for IPv4 routes.
-fn to_v6(text: &str) -> String {
-    let text = text.lines().filter(|line| !line.starts_with("via = ")).map(|line| line.to_owned() + "\n").collect();
-    ["1", "2"].into_iter().fold(text, |text: String, number| {
-        let (v4, v6) = (format!("192.0.2.{number}"), format!("2001:db8::{number}"));
-        text.replace(&format!("{v4}:4500"), &format!("[{v6}]:4500"))
-            .replace(&format!("{v4}/32"), &format!("{v6}/128"))
-            .replace(&format!("{v4}/24"), &format!("{v6}/64"))
-            .replace(&v4, &v6)
-    })
-}
 
 /// One of the two ends. Fields are dropped in this order.
 pub(crate) struct End {
@@ -160,7 +149,7 @@ impl Site {
 
 impl End {
     fn start(name: &'static str, number: u8, netns: Netns, scratch: &Scratch, setup: &Setup) -> Outcome<Self> {
-        let own = |text: String| if setup.v6 { to_v6(&text) } else { text };
+        let own = |text: String| if setup.v6 { outer_v6(&text) } else { text };
         Self::start_with(name, number, netns, scratch, setup, &own)
     }
 
