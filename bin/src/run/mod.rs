@@ -10,6 +10,7 @@ mod crypto;
 mod ike;
 mod monitor;
 mod netlink;
+mod news;
 mod node;
 mod poller;
 mod reassembly;
@@ -21,6 +22,9 @@ mod snapshot;
 mod store;
 mod worker;
 mod xfrm;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub use sadb::Alone;
 
 use std::any::Any;
 use std::convert::Infallible;

@@ -61,6 +61,7 @@ pub(crate) fn links(worker: &Worker) -> Vec<LinkNow> {
         mtu: port.config.mtu as u32,
         mac: port.config.mac.map(|mac| mac.0),
         stats: link_stats(slot.link.stats()),
+        carrier: slot.carrier,
     });
     links.collect()
 }

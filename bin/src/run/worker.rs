@@ -20,9 +20,10 @@ use super::command::{CaptureLink, Command, Frame, Inbox, LinkChange};
 use super::ike::IkeSocket;
 use super::monitor::Monitors;
 use super::netlink;
+use super::news::{Bell, Listeners};
 use super::node::Plan;
 use super::poller::{Poller, Ready};
-use super::sadb::{Bell, Sadb};
+use super::sadb::Sadb;
 use super::snapshot::{links, show};
 
 /// Bursts that are taken from each ready link before epoll is asked about the others again.
@@ -44,6 +45,8 @@ pub(crate) struct Slot {
     pub(crate) admin_up: bool,
     /// Why it is not read and written, if it failed.
     pub(crate) down: Option<Down>,
+    /// How often packets could pass by it from then on, and how often no longer.
+    pub(crate) carrier: [u32; 2],
     /// Whether it took no more, and epoll will tell when it does.
     full: bool,
     /// When it is tried again, if it took no more and nothing will tell when it does.
@@ -55,6 +58,14 @@ pub(crate) struct Slot {
 pub(crate) struct Down {
     pub(crate) why: String,
     retry_at: Instant,
+}
+
+impl Slot {
+    const fn count_carrier(&mut self, up: bool) {
+        let [ups, downs] = &mut self.carrier;
+        let count = if up { ups } else { downs };
+        *count = count.wrapping_add(1);
+    }
 }
 
 /// A capture that is on.
@@ -103,6 +114,8 @@ pub(crate) struct Worker {
     monitors: Monitors,
     /// What was said of SAs and policies.
     pub(crate) sadb: Sadb,
+    /// Who listens to what happens to links and neighbours.
+    pub(crate) listeners: Listeners,
     /// Links to be read. Kept for its storage, as is the next one.
     ready: Vec<LinkId>,
     burst: Vec<Packet>,
@@ -127,6 +140,7 @@ impl Worker {
             ike_ready: false,
             monitors: Monitors::default(),
             sadb: Sadb::default(),
+            listeners: Listeners::default(),
             ready: Vec::new(),
             burst: Vec::new(),
             deltas: Vec::new(),
@@ -207,6 +221,7 @@ impl Worker {
 
     /// Tells whoever listens what has happened to SAs and policies.
     fn tell_events(&mut self) {
+        let lost = self.path.ipsec.lost_events();
         if !self.monitors.is_empty() || self.sadb.is_heard() {
             let events: Vec<ipsec::Event> = self.path.ipsec.take_events().collect();
             events.iter().for_each(|event| Sadb::note(self, event));
@@ -215,13 +230,16 @@ impl Worker {
                 self.path.ipsec.set_listener(false);
             }
         }
-        self.sadb.ring();
+        self.sadb.ring(lost);
+        self.sadb.forget_ended(&mut self.path.ipsec);
+        Listeners::tell(self);
     }
 
-    /// Has netlink's clients told what those groups listen to, by ringing `bell`.
-    pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
-        self.sadb.set_bell(heard, bell);
+    /// Has netlink's clients told what those groups listen to, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
+    pub(crate) fn set_bell(&mut self, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
+        self.sadb.set_bell(xfrm, Arc::clone(&bell));
         self.path.ipsec.set_listener(self.sadb.is_heard() || !self.monitors.is_empty());
+        Listeners::listen(self, route, bell);
     }
 
     /// Takes the commands that have come. False: stop.
@@ -292,6 +310,7 @@ impl Worker {
             self.path.set_reassembly(config);
         }
         self.config = plan.config;
+        self.sadb.tidy(&self.path.ipsec);
         self.sadb.file_changed();
         Ok(())
     }
@@ -322,7 +341,8 @@ impl Worker {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
-        self.slots[at] = Some(Slot { link, kind, admin_up: true, down: None, full: false, retry_at: None });
+        self.slots[at] =
+            Some(Slot { link, kind, admin_up: true, down: None, carrier: [1, 0], full: false, retry_at: None });
     }
 
     fn close(&mut self, now: Instant, id: LinkId) {
@@ -354,7 +374,11 @@ impl Worker {
             return;
         }
         slot.full = false;
-        if slot.down.take().is_none() && !up {
+        let was_down = slot.down.take().is_some();
+        if up || !was_down {
+            slot.count_carrier(up);
+        }
+        if !was_down && !up {
             self.poller.remove(&*slot.link);
         }
         if up {
@@ -487,8 +511,10 @@ impl Worker {
         tracing::error!("{err}; the link is down, the others go on");
         slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN });
         slot.full = false;
+        slot.count_carrier(false);
         self.poller.remove(&*slot.link);
         self.path.set_up(now, &self.mem, id, false);
+        self.listeners.link_changed(id);
     }
 
     /// Reads links that failed a while ago again.
@@ -505,8 +531,10 @@ impl Worker {
                 Ok(()) => {
                     tracing::info!("{}: the link is up again", slot.link.name());
                     slot.down = None;
+                    slot.count_carrier(true);
                     self.poller.add(id, &*slot.link);
                     self.path.set_up(now, &self.mem, id, true);
+                    self.listeners.link_changed(id);
                 }
             }
             self.path.handle_rx(now, &self.mem, id, &mut self.burst);

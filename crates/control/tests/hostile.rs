@@ -8,7 +8,7 @@ use control::netlink::error::errno;
 use control::netlink::message::{Header, Messages, Writer, flag};
 use control::netlink::rtnl::Rtnl;
 use control::netlink::rtnl::nums::*;
-use control::netlink::{Groups, Outbox, Session, To};
+use control::netlink::{Groups, Outbox, Session};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -42,7 +42,7 @@ fn answers(
     while session.is_dumping() {
         session.continue_dump(node, &mut outbox);
     }
-    let own = outbox.iter().filter(|(to, _)| *to == To::Requester).flat_map(|(_, bytes)| Messages::new(bytes));
+    let own = outbox.iter().filter(|(to, _)| to.is_own()).flat_map(|(_, bytes)| Messages::new(bytes));
     own.map(|m| (m.header.kind, m.header.seq, m.payload().to_vec())).collect()
 }
 

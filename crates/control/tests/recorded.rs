@@ -7,7 +7,7 @@ mod node;
 
 use control::netlink::message::{Header, Messages};
 use control::netlink::rtnl::Rtnl;
-use control::netlink::{Groups, Outbox, Session, To};
+use control::netlink::{Groups, Outbox, Session};
 
 use node::{Obedient, node};
 
@@ -51,7 +51,7 @@ fn answers(session: &mut Session<Rtnl<Obedient>>, node: &mut Rtnl<Obedient>, dat
     while session.is_dumping() {
         session.continue_dump(node, &mut outbox);
     }
-    let own = outbox.iter().filter(|(to, _)| *to == To::Requester);
+    let own = outbox.iter().filter(|(to, _)| to.is_own());
     own.flat_map(|(_, bytes)| Messages::new(bytes)).filter_map(|m| comparable(m.header, m.bytes)).collect()
 }
 

@@ -180,12 +180,52 @@ pub struct Neighbours {
     timers: BTreeSet<(Instant, Key)>,
     /// Memory of all packets that wait.
     waiting_bytes: usize,
+    /// Whose state has changed by itself, while somebody wants to know.
+    changed: Option<Changed>,
 }
+
+/// Neighbours that have become known, unknown, or less sure by themselves.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Changed {
+    /// On which link, and who; those that are gone, too. Whoever changed twice is there twice.
+    pub who: Vec<(LinkId, IpAddr)>,
+    /// Whether there were more than are kept.
+    pub more: bool,
+}
+
+/// Changes that are kept until they are asked for.
+const MAX_CHANGED: usize = 1024;
 
 impl Neighbours {
     /// Nobody is known yet.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, entries: HashMap::default(), timers: BTreeSet::new(), waiting_bytes: 0 }
+        Self { limits, entries: HashMap::default(), timers: BTreeSet::new(), waiting_bytes: 0, changed: None }
+    }
+
+    /// Says whether somebody [wants to know](Self::take_changed) whose state changes.
+    pub fn watch(&mut self, on: bool) {
+        self.changed = if on { Some(self.changed.take().unwrap_or_default()) } else { None };
+    }
+
+    /// Whose state has changed by itself since this was last asked, as Linux tells of it (`neigh_update_notify`): not that
+    /// somebody is looked for.
+    pub fn take_changed(&mut self) -> Changed {
+        self.changed.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// A neighbour, if it is known or looked for.
+    pub fn get(&self, link: LinkId, addr: IpAddr) -> Option<Neighbour> {
+        let state = self.entries.get(&(link, addr))?;
+        Some(Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued() })
+    }
+
+    fn note(&mut self, key: Key) {
+        if let Some(Changed { who, more }) = &mut self.changed {
+            match who.len() {
+                MAX_CHANGED.. => *more = true,
+                _ => who.push(key),
+            }
+        }
     }
 
     /// Tells whether a packet to `next_hop` need not wait.
@@ -235,9 +275,12 @@ impl Neighbours {
         let key = (link, addr);
         if let Some(state) = self.entries.get_mut(&key) {
             let Some(next) = state.after(now, heard, &self.limits) else { return };
-            let (begun, mac) = (next.deadline(), next.mac());
+            let (begun, mac, word) = (next.deadline(), next.mac(), next.word());
             let before = std::mem::replace(state, next);
             self.rearm(key, before.deadline(), begun);
+            if (before.mac(), before.word()) != (mac, word) {
+                self.note(key);
+            }
             if let (State::Incomplete { waiting, .. }, Some(to)) = (before, mac) {
                 self.waiting_bytes -= waiting.bytes();
                 actions.extend(waiting.into_iter().map(|packet| Action::Send { link, to, packet }));
@@ -245,6 +288,7 @@ impl Neighbours {
         } else if let Heard::Asked(mac) = heard {
             self.make_room(actions);
             self.entries.insert(key, State::Stale { mac, since: now });
+            self.note(key);
         }
     }
 
@@ -305,6 +349,7 @@ impl Neighbours {
                 }
                 State::Failed { .. } => {
                     self.entries.remove(&key);
+                    self.note(key);
                     continue;
                 }
                 // They have no deadline, so no timer either.
@@ -314,6 +359,7 @@ impl Neighbours {
             let begun = state.deadline();
             self.rearm(key, None, begun);
             if let Some(before) = before {
+                self.note(key);
                 self.give_up(link, before, actions);
             }
         }
@@ -325,6 +371,7 @@ impl Neighbours {
         gone.sort_unstable();
         for key in gone {
             self.remove(key, actions);
+            self.note(key);
         }
     }
 
@@ -395,6 +442,7 @@ impl Neighbours {
         let cheap = by_worth.iter().take(at_once).take_while(|(worth, _)| !worth.is_confirmed()).count().max(1);
         for (_, key) in by_worth.into_iter().take(cheap) {
             self.remove(key, actions);
+            self.note(key);
         }
     }
 

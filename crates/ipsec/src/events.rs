@@ -8,7 +8,7 @@ use wire::Spi;
 use crate::config::{Mode, PolicyKey, Selector, Template};
 use crate::mark::Mark;
 use crate::nat::Mapping;
-use crate::sa::SaStats;
+use crate::sa::{Sa, SaStats};
 
 /// Most events that wait to be taken. Later ones are lost, and counted.
 pub const MAX_EVENTS: usize = 1024;
@@ -116,5 +116,24 @@ impl Events {
 
     pub(crate) const fn lost(&self) -> u64 {
         self.lost
+    }
+}
+
+/// SAs that ended by themselves since somebody last asked, whether or not anybody listens to events: whoever keeps
+/// something of them has to forget it.
+#[derive(Debug, Default)]
+pub struct Ended {
+    /// What they were called: destination, SPI and mark. At most [`MAX_EVENTS`].
+    pub names: Vec<(IpAddr, Spi, Mark)>,
+    /// Whether there were more.
+    pub more: bool,
+}
+
+impl Ended {
+    pub(crate) fn push(&mut self, sa: &Sa) {
+        match self.names.len() {
+            MAX_EVENTS.. => self.more = true,
+            _ => self.names.push((sa.dst(), sa.spi(), sa.mark())),
+        }
     }
 }

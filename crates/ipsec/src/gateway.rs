@@ -11,7 +11,7 @@ use wire::Spi;
 use crate::config::{Action, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
-use crate::events::Event;
+use crate::events::{Ended, Event};
 use crate::flow_cache::FlowCache;
 use crate::hold::Holds;
 use crate::nat::Nat;
@@ -98,6 +98,11 @@ impl Ipsec {
         self.sad.remove(dst, spi, mark)
     }
 
+    /// Takes the SA of that number out; `None` when there is none.
+    pub fn remove_sa_of(&mut self, id: SaId) -> Option<Sa> {
+        self.sad.take(id)
+    }
+
     /// Chooses an SPI for an SA to come, and keeps it for [as long as an acquired SA](Self::set_acq_expires). `random` gives
     /// random numbers.
     ///
@@ -135,6 +140,11 @@ impl Ipsec {
     /// What has happened since this was last called. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.
     pub fn take_events(&mut self) -> impl Iterator<Item = Event> {
         self.sad.events.take()
+    }
+
+    /// Which SAs have ended by themselves since this was last called.
+    pub fn take_ended(&mut self) -> Ended {
+        std::mem::take(&mut self.sad.ended)
     }
 
     /// How many events nobody took in time.

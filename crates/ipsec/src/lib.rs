@@ -63,7 +63,7 @@ pub use config::{
     SaFlags, Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
-pub use events::{Acquire, Event, MAX_EVENTS, PolicyExpired, SaExpired};
+pub use events::{Acquire, Ended, Event, MAX_EVENTS, PolicyExpired, SaExpired};
 pub use flowi::Flowi;
 pub use gateway::Ipsec;
 pub use hold::{MAX_HELD, Released};

@@ -13,6 +13,7 @@
 //!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
 //!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
+//!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
 //!
 //! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0 and a multicast group's number are
 //!   followed by netlink messages, [`OVERRUN`] by nothing.
@@ -20,6 +21,9 @@
 //! Each call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the daemon is done with
 //! the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and has its `errno`,
 //! whatever lies unread in the connection. Calls are not answered where they have no descriptor.
+//!
+//! The daemon reads on whether the program reads its answers or not, so a program's call to send waits for the daemon
+//! alone. What there is no room for is lost, and told by [`OVERRUN`].
 //!
 //! Who the peer is, the daemon knows from `SO_PEERCRED`. A program that sends before it binds has its library bind it
 //! (port 0, no groups) first, as Linux does. A connection that breaks these rules is closed.
@@ -33,7 +37,7 @@ pub const MAX_DATA: usize = 64 << 10;
 /// The length of the word in front of each datagram.
 pub const WORD: usize = 4;
 
-/// The word in front of what was lost: notifications were dropped here, because the program reads too slowly. Its next
+/// The word in front of what was lost: answers or notifications were dropped here, because the program reads too slowly. Its next
 /// call to receive fails with `ENOBUFS`, once.
 pub const OVERRUN: u32 = u32::MAX;
 
@@ -115,6 +119,8 @@ pub enum ToDaemon<'a> {
     },
     /// The longest buffer that the program has offered so far.
     RecvLen(u32),
+    /// The room for what the program has not read, as the kernel counts it (`getsockopt` of `SO_RCVBUF`).
+    RecvRoom(u32),
 }
 
 impl<'a> ToDaemon<'a> {
@@ -133,6 +139,7 @@ impl<'a> ToDaemon<'a> {
             2 => of_two().map(|(option, value)| Self::SetOption { option, value })?,
             3 => of_two().map(|(port, groups)| Self::Bind { port, groups })?,
             4 => Self::RecvLen(of_one()?),
+            5 => Self::RecvRoom(of_one()?),
             _ => return None,
         })
     }
@@ -146,6 +153,7 @@ impl<'a> ToDaemon<'a> {
             Self::SetOption { option, value } => Head::of(&[2, option, value]),
             Self::Bind { port, groups } => Head::of(&[3, port, groups]),
             Self::RecvLen(len) => Head::of(&[4, len]),
+            Self::RecvRoom(bytes) => Head::of(&[5, bytes]),
         }
     }
 }
@@ -243,6 +251,7 @@ mod tests {
             ToDaemon::SetOption { option: option::EXT_ACK, value: 1 },
             ToDaemon::Bind { port: 4711, groups: 5 },
             ToDaemon::RecvLen(32768),
+            ToDaemon::RecvRoom(1 << 20),
         ];
         for call in calls {
             assert_eq!(ToDaemon::parse(call.head().as_bytes()), Some(call));
@@ -261,8 +270,19 @@ mod tests {
     #[test]
     fn what_has_another_length_or_an_unknown_word_breaks_the_rules() {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
-        let bad =
-            [&[] as &[u32], &[1], &[1, 0, 0], &[2, 1], &[2, 1, 1, 1], &[3, 1], &[4], &[4, 1, 1], &[5], &[u32::MAX, 0]];
+        let bad = [
+            &[] as &[u32],
+            &[1],
+            &[1, 0, 0],
+            &[2, 1],
+            &[2, 1, 1, 1],
+            &[3, 1],
+            &[4],
+            &[4, 1, 1],
+            &[5],
+            &[6, 0],
+            &[u32::MAX, 0],
+        ];
         for bad in bad {
             assert_eq!(ToDaemon::parse(&words(bad)), None, "{bad:?}");
         }

@@ -8,7 +8,7 @@ use nlsock::{MAX_DATA, ToDaemon, WORD};
 
 use crate::errno::{Errno, checked};
 use crate::next;
-use crate::session::{autobind, refused};
+use crate::session::{autobind, refused, wait_for_room};
 use crate::table::Slot;
 
 /// The most pieces of a message (`IOV_MAX`); one is taken by the word.
@@ -81,9 +81,15 @@ pub(crate) unsafe fn send(
     let head = ToDaemon::Data(&[]).head();
     let mut prefixed = Prefixed::new(head.as_bytes().as_ptr().cast_mut().cast(), pieces)?;
     let message = prefixed.message();
-    // SAFETY: the word lives here, and the pieces are the caller's.
-    let sent = unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
-    Ok(checked(sent).map_err(refused)?.saturating_sub(WORD as ssize_t))
+    loop {
+        // SAFETY: the word lives here, and the pieces are the caller's.
+        let sent = unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
+        match checked(sent).map_err(refused) {
+            // A kernel takes a request at once, and the gateway will soon.
+            Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
+            sent => return Ok(sent?.saturating_sub(WORD as ssize_t)),
+        }
+    }
 }
 
 /// Reads a netlink address.

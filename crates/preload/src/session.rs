@@ -5,7 +5,7 @@ use std::mem::{self, MaybeUninit};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{c_int, c_long, c_void, iovec, sockaddr_un};
+use libc::{c_int, c_long, c_void, iovec, sockaddr_un, socklen_t};
 use nlsock::{Answer, ToDaemon, protocol};
 
 use crate::errno::{Errno, checked};
@@ -24,6 +24,7 @@ static GATEWAY: OnceLock<Option<sockaddr_un>> = OnceLock::new();
 static START: extern "C" fn() = start;
 
 extern "C" fn start() {
+    next::find_all();
     gateway();
 }
 
@@ -166,6 +167,14 @@ pub(crate) fn call(fd: c_int, what: ToDaemon<'_>) -> Result<Answer, Errno> {
     if answer.error == 0 { Ok(answer) } else { Err(Errno(answer.error)) }
 }
 
+/// A socket's option of `SOL_SOCKET` that is an int, as the kernel has it.
+pub(crate) fn option(fd: c_int, name: c_int) -> Option<c_int> {
+    let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
+    // SAFETY: there is room for an int.
+    let done = unsafe { next::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
+    (done == 0).then_some(value)
+}
+
 /// A control message with one descriptor.
 #[repr(C)]
 struct Rights {
@@ -208,7 +217,7 @@ pub(crate) fn tell(fd: c_int, what: ToDaemon<'_>, answer_to: Option<&Fd>) -> Res
 }
 
 /// Waits until a non-blocking connection takes something.
-fn wait_for_room(fd: c_int) {
+pub(crate) fn wait_for_room(fd: c_int) {
     let mut wanted = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
     let forever: *const c_void = std::ptr::null();
     let none: c_long = 0;

@@ -10,6 +10,7 @@ use control::netlink::generic::Generic;
 use control::netlink::{Groups, Outbox, Session, To};
 use nlsock::{Answer, FromDaemon, ToDaemon, protocol};
 use rustix::event::epoll::EventFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
@@ -53,9 +54,9 @@ pub(super) struct Client {
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
-    /// What it has been sent and did not take yet: the rest of the answers to one datagram, and one part of a dump.
+    /// What it has been sent and did not take yet: the last parts of the dumps that one datagram asked for.
     waiting: VecDeque<Vec<u8>>,
-    /// Whether notifications were lost and it has yet to be told.
+    /// Whether answers or notifications were lost and it has yet to be told.
     overrun: bool,
     /// What epoll was last told to wait for.
     pub(super) interest: EventFlags,
@@ -166,6 +167,10 @@ impl Client {
                 with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
                 return Ok(());
             }
+            ToDaemon::RecvRoom(bytes) => {
+                self.set_room(bytes);
+                return Ok(());
+            }
             ToDaemon::Hello { protocol: number } => match (&self.socket, number) {
                 (Socket::New, protocol::ROUTE) => {
                     self.socket = Socket::Route(Session::new(self.privileged));
@@ -200,28 +205,84 @@ impl Client {
         Ok(())
     }
 
-    /// Sends it its own of what is in `outbox`.
+    /// Gives it room for so many bytes of what it has not read, by the kernel's account of this end.
+    fn set_room(&self, bytes: u32) {
+        // The kernel doubles what it is told, for its own account of each datagram.
+        let half = bytes.clamp(MIN_ROOM, MAX_ROOM) as usize / 2;
+        let set = if self.privileged {
+            sockopt::set_socket_send_buffer_size_force(&self.fd, half)
+        } else {
+            sockopt::set_socket_send_buffer_size(&self.fd, half)
+        };
+        // A kernel that does not allow it leaves it the room that it has.
+        if set.is_err() {
+            let _ = sockopt::set_socket_send_buffer_size(&self.fd, half);
+        }
+    }
+
+    /// Sends it its own of what is in `outbox`. Parts of a dump wait until it takes them; answers that it does not take
+    /// are lost, and it will be told so.
     pub(super) fn deliver(&mut self, outbox: &Outbox) -> Result<(), Gone> {
-        for (_, bytes) in outbox.iter().filter(|(to, _)| *to == To::Requester) {
-            self.send(FromDaemon::Unicast, bytes)?;
+        for (to, bytes) in outbox.iter() {
+            match to {
+                To::Requester => self.offer(FromDaemon::Unicast, bytes)?,
+                To::Dumper => {
+                    if !self.waiting.is_empty() || !self.try_send(FromDaemon::Unicast.to_word(), bytes)? {
+                        self.waiting.push_back([&FromDaemon::Unicast.to_word(), bytes].concat());
+                    }
+                }
+                To::Group { .. } => {}
+            }
         }
+        let full = !self.waiting.is_empty();
+        with_session!(&mut self.socket, session => session.set_full(full), {});
         Ok(())
     }
 
-    fn send(&mut self, from: FromDaemon, bytes: &[u8]) -> Result<(), Gone> {
-        let sent = if self.waiting.is_empty() { self.try_send(from.to_word(), bytes)? } else { false };
-        if !sent {
-            self.waiting.push_back([&from.to_word(), bytes].concat());
-        }
-        Ok(())
-    }
-
-    /// Tells it what has happened in a group that it listens to. If it takes no more, that is lost, and it will be told
-    /// so.
+    /// Tells it what has happened in a group that it listens to, if it has room.
     pub(super) fn notify(&mut self, group: u32, bytes: &[u8]) -> Result<(), Gone> {
-        let lost = !self.waiting.is_empty() || self.overrun;
-        if lost || !self.try_send(FromDaemon::Group(group).to_word(), bytes)? {
-            self.overrun = with_session!(&self.socket, session => session.wants_overruns(), false);
+        self.offer(FromDaemon::Group(group), bytes)
+    }
+
+    /// Sends a datagram, or loses it (Linux `netlink_attachskb` of what the kernel sends).
+    fn offer(&mut self, from: FromDaemon, bytes: &[u8]) -> Result<(), Gone> {
+        if !self.is_through()? || !self.try_send(from.to_word(), bytes)? {
+            self.lose();
+        }
+        Ok(())
+    }
+
+    /// Notes that something was lost to it.
+    pub(super) fn lose(&mut self) {
+        self.overrun = with_session!(&self.socket, session => session.wants_overruns(), false);
+    }
+
+    /// Whether it has been sent all that waits for it, and been told of what was lost: until there is much room again,
+    /// nothing more is sent.
+    fn is_through(&mut self) -> Result<bool, Gone> {
+        if self.waiting.is_empty() && !self.overrun {
+            return Ok(true);
+        }
+        let mut room = [PollFd::new(&self.fd, PollFlags::OUT)];
+        let now = Timespec::default();
+        if poll(&mut room, Some(&now)).is_ok() && room[0].revents().contains(PollFlags::OUT) {
+            self.flush()?;
+        }
+        Ok(self.waiting.is_empty() && !self.overrun)
+    }
+
+    /// Sends what waits for it, and tells it of what was lost, as long as it takes that.
+    fn flush(&mut self) -> Result<(), Gone> {
+        while let Some(bytes) = self.waiting.front() {
+            let (word, bytes) = bytes.split_first_chunk().ok_or(Gone)?;
+            if !self.try_send(*word, bytes)? {
+                return Ok(());
+            }
+            self.waiting.pop_front();
+        }
+        with_session!(&mut self.socket, session => session.set_full(false), {});
+        if self.overrun && self.try_send(FromDaemon::Overrun.to_word(), &[])? {
+            self.overrun = false;
         }
         Ok(())
     }
@@ -237,31 +298,20 @@ impl Client {
         }
     }
 
-    /// Whether it has been sent something that it did not take, so that nothing more is done for it.
-    pub(super) fn is_full(&self) -> bool {
-        !self.waiting.is_empty()
-    }
-
-    /// What to wait for, if that has changed: that it takes more, if there is more; and what it asks, unless it is full.
+    /// What to wait for, if that has changed: what it asks, and that it takes more, if there is more.
     pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
-        let more =
-            self.is_full() || self.overrun || with_session!(&self.socket, session => session.is_dumping(), false);
-        let input = if self.is_full() { EventFlags::empty() } else { EventFlags::IN };
-        let interest = if more { input | EventFlags::OUT } else { input };
+        let more = !self.waiting.is_empty()
+            || self.overrun
+            || with_session!(&self.socket, session => session.is_dumping(), false);
+        let interest = if more { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
         (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
 
     /// Goes on with what it did not take, and with its dump, until it takes no more or all is done.
     pub(super) fn go_on(&mut self, protocols: &mut Protocols, outbox: &mut Outbox) -> Result<(), Gone> {
-        while let Some(bytes) = self.waiting.front() {
-            let (word, bytes) = bytes.split_first_chunk().ok_or(Gone)?;
-            if !self.try_send(*word, bytes)? {
-                return Ok(());
-            }
-            self.waiting.pop_front();
-        }
-        if self.overrun && self.try_send(FromDaemon::Overrun.to_word(), &[])? {
-            self.overrun = false;
+        self.flush()?;
+        if !self.waiting.is_empty() {
+            return Ok(());
         }
         for _ in 0..PARTS {
             match &mut self.socket {
@@ -283,13 +333,17 @@ impl Client {
             if self.protocol() == Some(protocol::XFRM) {
                 outbox.wipe();
             }
-            if self.is_full() {
+            if !self.waiting.is_empty() {
                 return Ok(());
             }
         }
         Ok(())
     }
 }
+
+/// Room for the longest datagram, with what the kernel takes it for; and the most that a client can have.
+const MIN_ROOM: u32 = 256 << 10;
+const MAX_ROOM: u32 = 16 << 20;
 
 /// Parts of a dump that are written before others are looked after.
 const PARTS: usize = 4;

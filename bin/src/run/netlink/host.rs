@@ -9,7 +9,7 @@ use control::netlink::error::errno;
 use control::netlink::rtnl::nums::*;
 use control::netlink::rtnl::{self, Delta, Host, LinkNow, NeighbourNow};
 use control::state::LinkStats;
-use fib::{Fib, Known, Neighbours, Route, RouteKind, Then};
+use fib::{Fib, Known, Neighbour, Neighbours, Route, RouteKind, Then};
 use link::Layer;
 use wire::eth::MacAddr;
 
@@ -38,9 +38,9 @@ impl Host for WorkerHost {
             Layer::Ethernet(mac) => Some(mac.0),
             Layer::Ip => None,
         };
-        let (running, mtu, stats) = (false, link.mtu() as u32, LinkStats::default());
+        let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
         self.change(id, LinkChange::Open(link, config.kind.clone()))?;
-        Ok(LinkNow { id, running, mtu, mac, stats })
+        Ok(LinkNow { id, running, mtu, mac, stats, carrier })
     }
 
     fn close(&mut self, id: LinkId) -> Result<(), Error> {
@@ -82,7 +82,12 @@ fn silent(gone: &WorkerGone) -> Error {
 
 /// Every neighbour, as netlink shows it.
 pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
-    let state = |word: &str| match word {
+    all.iter().map(|neighbour| shown(&neighbour)).collect()
+}
+
+/// A neighbour, as netlink shows it.
+pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
+    let state = match neighbour.state {
         "INCOMPLETE" => NUD_INCOMPLETE,
         "REACHABLE" => NUD_REACHABLE,
         "STALE" => NUD_STALE,
@@ -91,13 +96,7 @@ pub(crate) fn neighbours(all: &Neighbours) -> Vec<NeighbourNow> {
         "PERMANENT" => NUD_PERMANENT,
         _ => NUD_FAILED,
     };
-    let each = all.iter().map(|neighbour| NeighbourNow {
-        link: neighbour.link,
-        addr: neighbour.addr,
-        mac: neighbour.mac.map(|mac| mac.0),
-        state: state(neighbour.state),
-    });
-    each.collect()
+    NeighbourNow { link: neighbour.link, addr: neighbour.addr, mac: neighbour.mac.map(|mac| mac.0), state }
 }
 
 /// What a client says of a neighbour.

@@ -1,8 +1,8 @@
 //! Netlink's clients: one thread serves all of them.
 //!
 //! It owns nothing that packets meet: requests change the model ([`Protocols`]), and the worker is told what has changed
-//! before the client is answered. A client that does not read is not read from either, and costs what one datagram's
-//! answers take; what it is told of others' changes meanwhile is lost to it.
+//! before the client is answered. What a client asks for is done whether it reads the answers or not, as in Linux: what it
+//! has no room for is lost to it, and it is told so, but for its dump, which waits.
 
 mod client;
 mod host;
@@ -25,11 +25,12 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use zeroize::Zeroize;
 
 use super::command::Handle;
+use super::news::{Bell, Listeners, News};
 use super::node::Open;
-use super::sadb::{Bell, WorkerSadb};
+use super::sadb::{self, WorkerSadb};
 use crate::error::CliError;
 use client::{Client, Gone};
-pub(crate) use host::{WorkerHost, apply, known, neighbours};
+pub(crate) use host::{WorkerHost, apply, known, neighbours, shown};
 
 /// Rtnetlink, over the worker.
 type Route = Rtnl<WorkerHost>;
@@ -149,9 +150,9 @@ struct Service {
     outbox: Outbox,
     buffer: Vec<u8>,
     worker: Handle,
-    /// What the worker tells of SAs and policies, and who listens to that.
+    /// What the worker tells, and who listens to that: of `NETLINK_XFRM`'s groups, and of rtnetlink's.
     bell: Arc<Bell>,
-    heard: Groups,
+    heard: [Groups; 2],
 }
 
 impl Service {
@@ -163,7 +164,7 @@ impl Service {
         let (clients, outbox) = (HashMap::new(), Outbox::default());
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
-        let (worker, heard) = (worker.clone(), Groups::default());
+        let (worker, heard) = (worker.clone(), Default::default());
         Ok(Self { epoll, listener, shared, clients, last_token: BELL, outbox, buffer, worker, bell, heard })
     }
 
@@ -178,7 +179,7 @@ impl Service {
             for event in found {
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    BELL => self.tell_events(),
+                    BELL => self.tell_news(),
                     token => self.serve(token, event.flags),
                 }
             }
@@ -236,9 +237,9 @@ impl Service {
         self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
     }
 
-    /// Has the worker know who listens to what happens to SAs and policies: nobody is asked for SAs who does not.
+    /// Has the worker know who listens to what happens by itself: nobody is asked for SAs who does not.
     fn note_listeners(&mut self) {
-        let heard = self.listeners(protocol::XFRM);
+        let heard = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if heard != self.heard {
             let bell = Arc::clone(&self.bell);
             // If it has ended, nothing will happen any more.
@@ -248,11 +249,38 @@ impl Service {
     }
 
     /// Passes on what the worker tells.
-    fn tell_events(&mut self) {
-        let listeners = self.listeners(protocol::XFRM);
-        self.outbox.clear();
-        self.bell.take().iter().for_each(|event| event.announce(listeners, &mut self.outbox));
-        self.broadcast(protocol::XFRM);
+    fn tell_news(&mut self) {
+        let rung = self.bell.take();
+        for of in [protocol::XFRM, protocol::ROUTE] {
+            let listeners = self.listeners(of);
+            self.outbox.clear();
+            self.announce(&rung.news, of, listeners);
+            self.broadcast(of);
+        }
+        if rung.lost {
+            let Self { clients, epoll, .. } = self;
+            let told = [(protocol::XFRM, sadb::told()), (protocol::ROUTE, Listeners::told())];
+            clients.retain(|&token, client| {
+                if told.iter().any(|&(protocol, told)| client.groups(protocol).intersects(told)) {
+                    client.lose();
+                }
+                wait_for(epoll, token, client).is_ok()
+            });
+        }
+    }
+
+    /// Writes what of `news` is a protocol's.
+    fn announce(&mut self, news: &[News], of: u32, listeners: Groups) {
+        let Self { outbox, shared, .. } = self;
+        let rtnl = &shared.lock().rtnl;
+        for news in news {
+            match (news, of) {
+                (News::Xfrm(event), protocol::XFRM) => event.announce(listeners, outbox),
+                (News::Link(now), protocol::ROUTE) => rtnl.tell_link(now, listeners, outbox),
+                (News::Neighbour { now, gone }, protocol::ROUTE) => rtnl.tell_neighbour(now, *gone, listeners, outbox),
+                _ => {}
+            }
+        }
     }
 
     fn try_serve(&mut self, token: u64, flags: EventFlags) -> Result<(), Gone> {
@@ -265,10 +293,6 @@ impl Service {
         }
         for _ in 0..TURN {
             let client = self.clients.get_mut(&token).ok_or(Gone)?;
-            if client.is_full() {
-                // Who has hung up takes nothing more.
-                return if flags.intersects(EventFlags::HUP | EventFlags::ERR) { Err(Gone) } else { Ok(()) };
-            }
             let Some((len, answer)) = client.receive(&mut self.buffer)? else { return Ok(()) };
             if len == self.buffer.len() {
                 return Err(Gone);

@@ -1,6 +1,7 @@
 //! The worker's SAs and policies, as netlink's thread asks for them.
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use control::netlink::Error;
 use control::netlink::error::errno;
@@ -11,19 +12,27 @@ use super::Sadb;
 use crate::run::command::Handle;
 use crate::run::worker::Worker;
 
-/// The worker, as `NETLINK_XFRM` needs it. Each request is done between two bursts of packets.
-#[derive(Debug)]
-pub(crate) struct WorkerSadb(pub(crate) Handle);
-
-impl WorkerSadb {
+/// How the worker is asked.
+pub(crate) trait Ask: fmt::Debug + Send + 'static {
     /// Has the worker do something, and waits for what comes of it.
     fn call<T: Send + 'static>(
-        &self,
+        &mut self,
+        what: impl FnOnce(&mut Worker) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error>;
+}
+
+impl Ask for Handle {
+    fn call<T: Send + 'static>(
+        &mut self,
         what: impl FnOnce(&mut Worker) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        self.0.call(what).unwrap_or_else(|gone| Err(Error::said(errno::EBUSY, gone.to_string())))
+        Self::call(self, what).unwrap_or_else(|gone| Err(Error::said(errno::EBUSY, gone.to_string())))
     }
 }
+
+/// The worker, as `NETLINK_XFRM` needs it. Each request is done between two bursts of packets.
+#[derive(Debug)]
+pub(crate) struct WorkerSadb<A = Handle>(pub(crate) A);
 
 /// A number from the kernel.
 fn random() -> Result<u64, Error> {
@@ -35,30 +44,30 @@ fn random() -> Result<u64, Error> {
     }
 }
 
-impl Database for WorkerSadb {
+impl<A: Ask> Database for WorkerSadb<A> {
     fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error> {
         let mask = random()?;
-        self.call(move |worker| Sadb::add_sa(worker, *sa, update, mask))
+        self.0.call(move |worker| Sadb::add_sa(worker, *sa, update, mask))
     }
 
     fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
         let query = *query;
-        self.call(move |worker| Sadb::find_sa(worker, &query))
+        self.0.call(move |worker| Sadb::find_sa(worker, &query))
     }
 
     fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
         let query = *query;
-        self.call(move |worker| Sadb::remove_sa(worker, &query))
+        self.0.call(move |worker| Sadb::remove_sa(worker, &query))
     }
 
     fn expire_sa(&mut self, query: &SaQuery, hard: bool) -> Result<(), Error> {
         let query = *query;
-        self.call(move |worker| Sadb::expire_sa(worker, &query, hard))
+        self.0.call(move |worker| Sadb::expire_sa(worker, &query, hard))
     }
 
     fn set_counts(&mut self, query: &SaQuery, counts: Counts) -> Result<(), Error> {
         let query = *query;
-        self.call(move |worker| Sadb::set_counts(worker, &query, &counts))
+        self.0.call(move |worker| Sadb::set_counts(worker, &query, &counts))
     }
 
     fn alloc_spi(&mut self, request: Box<NewSpi>) -> Result<Sa, Error> {
@@ -68,54 +77,54 @@ impl Database for WorkerSadb {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             (state >> 32) as u32
         };
-        self.call(move |worker| Sadb::alloc_spi(worker, &request, next))
+        self.0.call(move |worker| Sadb::alloc_spi(worker, &request, next))
     }
 
     fn flush_sas(&mut self, proto: u8) -> Result<bool, Error> {
-        self.call(move |worker| Ok(Sadb::flush_sas(worker, proto)))
+        self.0.call(move |worker| Ok(Sadb::flush_sas(worker, proto)))
     }
 
     fn sas(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Sa)>, Error> {
-        self.call(move |worker| Ok(Sadb::sas(worker, below, limit)))
+        self.0.call(move |worker| Ok(Sadb::sas(worker, below, limit)))
     }
 
     fn count_sas(&mut self) -> Result<u32, Error> {
-        self.call(|worker| {
+        self.0.call(|worker| {
             let sad = worker.path.ipsec.sad();
             Ok((sad.len() + sad.larvae().count()) as u32)
         })
     }
 
     fn add_policy(&mut self, policy: Box<Policy>, update: bool) -> Result<(), Error> {
-        self.call(move |worker| Sadb::add_policy(worker, *policy, update))
+        self.0.call(move |worker| Sadb::add_policy(worker, *policy, update))
     }
 
     fn find_policy(&mut self, query: &PolicyQuery, remove: bool) -> Result<Policy, Error> {
         let query = *query;
-        self.call(move |worker| Sadb::find_policy(worker, &query, remove))
+        self.0.call(move |worker| Sadb::find_policy(worker, &query, remove))
     }
 
     fn flush_policies(&mut self) -> Result<bool, Error> {
-        self.call(|worker| Ok(Sadb::flush_policies(worker)))
+        self.0.call(|worker| Ok(Sadb::flush_policies(worker)))
     }
 
     fn policies(&mut self, below: u64, limit: usize) -> Result<VecDeque<(u64, Policy)>, Error> {
-        self.call(move |worker| Ok(Sadb::policies(worker, below, limit)))
+        self.0.call(move |worker| Ok(Sadb::policies(worker, below, limit)))
     }
 
     fn count_policies(&mut self) -> Result<[u32; 3], Error> {
-        self.call(|worker| Ok(worker.path.ipsec.spd().counts()))
+        self.0.call(|worker| Ok(worker.path.ipsec.spd().counts()))
     }
 
     fn defaults(&mut self) -> Result<[bool; 3], Error> {
-        self.call(|worker| {
+        self.0.call(|worker| {
             let spd = worker.path.ipsec.spd();
             Ok(DIRS.map(|dir| spd.default_action(dir) == ipsec::Action::Block))
         })
     }
 
     fn set_defaults(&mut self, block: [Option<bool>; 3]) -> Result<(), Error> {
-        self.call(move |worker| {
+        self.0.call(move |worker| {
             for (dir, block) in DIRS.into_iter().zip(block) {
                 let action = match block {
                     None => continue,

@@ -1,65 +1,28 @@
 //! What the `ipsec` crate tells of, as netlink tells it.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use control::netlink::Groups;
 use control::netlink::xfrm::layout::{Addr, LifetimeCfg, LifetimeCur, PolicyInfo, SaInfo, family_of};
 use control::netlink::xfrm::nums::{group, proto};
 use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
 use ipsec::{SaExpired, Template};
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 
 use super::{Sadb, convert};
+use crate::run::news::{Bell, News};
 use crate::run::worker::Worker;
 
-/// Events on their way to netlink's thread, which it is woken for.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    events: Mutex<Vec<Event>>,
-    fd: OwnedFd,
-}
-
-/// So many may wait for that thread; what comes while they do is lost.
-const MAX_WAITING: usize = 4096;
-
-impl Bell {
-    /// One that has not been rung.
-    pub(crate) fn new() -> Result<Self, Errno> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { events: Mutex::default(), fd })
-    }
-
-    /// What becomes readable when it is rung.
-    pub(crate) const fn fd(&self) -> &OwnedFd {
-        &self.fd
-    }
-
-    /// What it was rung for.
-    pub(crate) fn take(&self) -> Vec<Event> {
-        let mut count = [0; 8];
-        // Nothing to read means that nobody rang, which is as good.
-        let _ = rustix::io::read(&self.fd, &mut count);
-        std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn ring(&self, events: impl Iterator<Item = Event>) {
-        let mut waiting = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = MAX_WAITING.saturating_sub(waiting.len());
-        waiting.extend(events.take(room));
-        // Full: it has been rung, and not looked after yet.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
-}
-
 /// The groups that are told what happens by itself.
-const GROUPS: [u32; 3] = [group::ACQUIRE, group::EXPIRE, group::MAPPING];
+pub(crate) fn told() -> Groups {
+    let mut groups = Groups::default();
+    [group::ACQUIRE, group::EXPIRE, group::MAPPING].iter().for_each(|&group| groups.set(group, true));
+    groups
+}
 
 impl Sadb {
     /// Has events told by ringing `bell`, as far as somebody hears them.
     pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
-        self.bell = GROUPS.iter().any(|&group| heard.has(group)).then_some(bell);
+        self.bell = heard.intersects(told()).then_some(bell);
     }
 
     /// Whether somebody hears what happens.
@@ -67,13 +30,14 @@ impl Sadb {
         self.bell.is_some()
     }
 
-    /// Tells what has happened.
-    pub(crate) fn ring(&mut self) {
-        if self.events.is_empty() {
+    /// Tells what has happened. `lost` counts what there was no room for before.
+    pub(crate) fn ring(&mut self, lost: u64) {
+        let more = std::mem::replace(&mut self.lost, lost) != lost;
+        if self.events.is_empty() && !more {
             return;
         }
         match &self.bell {
-            Some(bell) => bell.ring(self.events.drain(..)),
+            Some(bell) => bell.ring(self.events.drain(..).map(News::Xfrm), more),
             None => self.events.clear(),
         }
     }

@@ -4,6 +4,8 @@
 //! here: names and keys of algorithms, structures with all their fields, the order of coming. The file's SAs and policies
 //! are taken in when they are first asked for. Whatever ends by itself is left out of what is shown, and forgotten later.
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod alone;
 mod convert;
 mod database;
 mod events;
@@ -23,10 +25,13 @@ use control::netlink::xfrm::{Counts, Event, NewSa, NewSpi, Policy, PolicyQuery, 
 use ipsec::{Ipsec, Larval, PolicyKey, SpiRequest};
 use wire::Spi;
 
+use super::news::Bell;
 use super::worker::Worker;
 use super::xfrm::OfFile;
+#[cfg(any(test, feature = "fuzzing"))]
+pub use alone::Alone;
 pub(crate) use database::WorkerSadb;
-pub(crate) use events::Bell;
+pub(crate) use events::told;
 pub(crate) use shown::{added_sas, policy_config};
 
 /// The policies of a file.
@@ -54,6 +59,8 @@ pub(crate) struct Sadb {
     events: Vec<Event>,
     /// Who hears it.
     bell: Option<Arc<Bell>>,
+    /// How many were lost before they came here, as far as that was told.
+    lost: u64,
 }
 
 #[derive(Debug)]
@@ -125,7 +132,21 @@ impl Sadb {
         }
     }
 
-    fn tidy(&mut self, ipsec: &Ipsec) {
+    /// Forgets the SAs that have ended by themselves, and their keys, whether or not anybody was told.
+    pub(crate) fn forget_ended(&mut self, ipsec: &mut Ipsec) {
+        let ended = ipsec.take_ended();
+        if ended.more {
+            return self.tidy(ipsec);
+        }
+        for name in &ended.names {
+            if live(ipsec, name).is_none() {
+                self.forget(name);
+            }
+        }
+    }
+
+    /// Forgets what is gone, and its keys.
+    pub(crate) fn tidy(&mut self, ipsec: &Ipsec) {
         self.sas.retain(|_, record| ipsec.sa(record.id).is_some());
         let sas = &self.sas;
         self.names.retain(|_, place| sas.contains_key(place));
@@ -155,6 +176,12 @@ impl Sadb {
         let name = (config.dst, config.spi, config.mark);
         let ipsec = &mut worker.path.ipsec;
         let before = live(ipsec, &name);
+        // One with a mark that no packet has is not found by it.
+        let place = worker.sadb.names.get(&name);
+        let known = place.and_then(|place| worker.sadb.sas.get(place)).and_then(|record| ipsec.sa(record.id));
+        if !update && before.is_none() && known.is_some() {
+            return Err(Error::new(errno::EEXIST));
+        }
         let name = before.and_then(|id| ipsec.sa(id)).map_or(name, |sa| (sa.dst(), sa.spi(), sa.mark()));
         let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
         let id = added.map_err(|err| convert::refusal(&err))?;
@@ -274,13 +301,14 @@ impl Sadb {
             return false;
         }
         let ipsec = &mut worker.path.ipsec;
-        let names: Vec<SaName> = ipsec.sad().iter().map(|sa| (sa.dst(), sa.spi(), sa.mark())).collect();
+        let sas: Vec<SaId> = ipsec.sad().iter().map(ipsec::Sa::id).collect();
         let larvae: Vec<u32> = ipsec.sad().larvae().map(|larval| larval.seq).collect();
-        let some = !names.is_empty() || !larvae.is_empty();
+        let some = !sas.is_empty() || !larvae.is_empty();
         for &seq in &larvae {
             ipsec.forget_larval(seq);
         }
-        names.iter().for_each(|&(dst, spi, mark)| drop(ipsec.remove_sa(dst, spi, mark.value & mark.mask)));
+        // By their numbers: there are marks that no packet has, by which nothing is found.
+        sas.iter().for_each(|&id| drop(ipsec.remove_sa_of(id)));
         (worker.sadb.sas, worker.sadb.names) = Default::default();
         some
     }

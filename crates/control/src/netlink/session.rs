@@ -99,6 +99,11 @@ impl Groups {
         Self(self.0 | other.0)
     }
 
+    /// Whether some are in both.
+    pub const fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Exchanges groups 1 to 32, of which bit `n` is group `n + 1`.
     const fn set_mask(&mut self, mask: u32) {
         self.0 = self.0 & !(0xffff_ffff << 1) | (mask as u128) << 1;
@@ -120,8 +125,10 @@ pub struct Outbox {
 /// For whom a datagram is.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum To {
-    /// For the client that asked.
+    /// For the client that asked: an answer, which is lost if the client has no room for it.
     Requester,
+    /// For the client that asked: a part of a dump, which waits for room.
+    Dumper,
     /// For the members of a group, but not for the client of that port.
     Group {
         /// The group.
@@ -129,6 +136,13 @@ pub enum To {
         /// The client that has it already.
         except: Option<u32>,
     },
+}
+
+impl To {
+    /// Whether it is for the client that asked.
+    pub const fn is_own(self) -> bool {
+        matches!(self, Self::Requester | Self::Dumper)
+    }
 }
 
 impl Outbox {
@@ -273,6 +287,7 @@ pub struct Session<P: Protocol> {
     acks: AckOptions,
     strict: bool,
     no_enobufs: bool,
+    full: bool,
     part_len: usize,
     dump: Option<Running<P>>,
 }
@@ -300,6 +315,7 @@ impl<P: Protocol> Session<P> {
             acks: AckOptions::default(),
             strict: false,
             no_enobufs: false,
+            full: false,
             part_len: PART_LEN,
             dump: None,
         }
@@ -368,6 +384,12 @@ impl<P: Protocol> Session<P> {
         self.part_len = self.part_len.max((len as usize).min(MAX_PART_LEN));
     }
 
+    /// Whether parts of a dump wait for the client to take them. While they do, no other dump begins (Linux
+    /// `netlink_dump`).
+    pub const fn set_full(&mut self, full: bool) {
+        self.full = full;
+    }
+
     /// Carries out what a datagram asks for, and answers. What follows a dump's first part comes by
     /// [`continue_dump`](Self::continue_dump).
     pub fn handle(&mut self, datagram: &[u8], protocol: &mut P, listeners: Groups, outbox: &mut Outbox) {
@@ -413,6 +435,9 @@ impl<P: Protocol> Session<P> {
         if self.dump.is_some() {
             return Outcome::Done(Err(Error::new(errno::EBUSY)));
         }
+        if self.full {
+            return Outcome::Done(Err(Error::new(errno::ENOBUFS)));
+        }
         match protocol.dump(&request) {
             Ok(next) => {
                 self.dump = Some(Running { next, seq: message.header.seq, interrupted: false });
@@ -441,7 +466,7 @@ impl<P: Protocol> Session<P> {
         let end_flags = part.end_flags;
         let done = match progress {
             Ok(Progress::More) => {
-                ends.push((writer.len(), To::Requester));
+                ends.push((writer.len(), To::Dumper));
                 return;
             }
             Ok(Progress::Done) => Ok(()),
@@ -449,11 +474,11 @@ impl<P: Protocol> Session<P> {
         };
         // Linux sends the end in a datagram of its own.
         if writer.len() > start {
-            ends.push((writer.len(), To::Requester));
+            ends.push((writer.len(), To::Dumper));
         }
         let flags = end_flags | if running.interrupted { flag::DUMP_INTR } else { 0 };
         write_done(writer, running.seq, self.port, flags, &done, self.acks);
-        ends.push((writer.len(), To::Requester));
+        ends.push((writer.len(), To::Dumper));
         self.dump = None;
     }
 }

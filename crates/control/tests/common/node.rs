@@ -23,7 +23,7 @@ pub(crate) struct Obedient {
 const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 
 fn eth0() -> LinkNow {
-    LinkNow { id: LinkId(2), running: true, mtu: 1500, mac: Some(MAC), stats: LinkStats::default() }
+    LinkNow { id: LinkId(2), running: true, mtu: 1500, mac: Some(MAC), stats: LinkStats::default(), carrier: [1, 0] }
 }
 
 impl Host for Obedient {

@@ -165,6 +165,7 @@ impl Sad {
         let Lifetime { soft, hard } = sa.age.lifetime;
         if sa.state == State::Expired || is_due(hard.at(added, sa.age.first_used)) {
             if let Some(gone) = self.take(id) {
+                self.ended.push(&gone);
                 self.events.push(gone.expired(true));
             }
             return;

@@ -19,7 +19,7 @@ use wire::Spi;
 
 use crate::config::{ConfigError, SaConfig, SaDir};
 use crate::device::{Devices, NewState, OffloadMode};
-use crate::events::Events;
+use crate::events::{Ended, Events};
 use crate::names::Names;
 use crate::sa::Sa;
 use crate::timers::Timers;
@@ -51,6 +51,7 @@ pub struct Sad {
     timers: Timers<SaId>,
     pub(crate) larvae: Larvae,
     pub(crate) events: Events,
+    pub(crate) ended: Ended,
     pub(crate) devices: Devices,
     /// Counts what may make another SA the best: whatever was remembered before is void.
     pub(crate) changes: u64,
@@ -171,7 +172,7 @@ impl Sad {
     }
 
     /// Takes an SA out of everything.
-    fn take(&mut self, id: SaId) -> Option<Sa> {
+    pub(crate) fn take(&mut self, id: SaId) -> Option<Sa> {
         let sa = self.get(id)?;
         let (name, key) = (self.name(sa.dst, sa.spi.0), sa.template_key());
         self.by_spi.remove(name, slot_of(id));
@@ -211,7 +212,9 @@ impl Sad {
         let on_it = |sa: &&Sa| sa.offload.is_some_and(|offload| offload.dev == link);
         let gone: Vec<SaId> = self.iter().filter(on_it).map(Sa::id).collect();
         for id in gone {
-            drop(self.take(id));
+            if let Some(gone) = self.take(id) {
+                self.ended.push(&gone);
+            }
         }
     }
 

@@ -62,19 +62,34 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         return 0;
     }
     // SAFETY: passed on.
-    unsafe { next::setsockopt(fd, level, name, value, len) }
+    let done = unsafe { next::setsockopt(fd, level, name, value, len) };
+    if done == 0 && level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) {
+        give_room(fd);
+    }
+    done
 }
 
-/// The int that an option's value begins with.
+/// Has the gateway keep as much for a connection as the kernel would for a netlink socket of its buffer's size.
+fn give_room(fd: c_int) {
+    if table::get(fd).is_some()
+        && let Some(room) = session::option(fd, libc::SO_RCVBUF)
+    {
+        // It is not refused, and that the gateway is gone shows in the next call.
+        let _ = tell(fd, ToDaemon::RecvRoom(room as u32), None);
+    }
+}
+
+/// The int that an option's value begins with; 0 if it is shorter than one (Linux `netlink_setsockopt`).
 ///
 /// # Safety
 /// There are as many bytes as `len` says.
 unsafe fn int(value: *const c_void, len: socklen_t) -> Result<u32, Errno> {
-    if value.is_null() || (len as usize) < mem::size_of::<u32>() {
-        return Err(Errno(libc::EINVAL));
+    match len as usize >= mem::size_of::<u32>() {
+        true if value.is_null() => Err(Errno(libc::EFAULT)),
+        // SAFETY: there are as many bytes.
+        true => Ok(unsafe { value.cast::<u32>().read_unaligned() }),
+        false => Ok(0),
     }
-    // SAFETY: there are as many bytes.
-    Ok(unsafe { value.cast::<u32>().read_unaligned() })
 }
 
 fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<(), Errno> {

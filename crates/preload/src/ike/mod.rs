@@ -93,19 +93,14 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
     let local = unsafe { End::read(to, len) }?;
     let place = PLACES.iter().find(|place| (place.is_v6, place.port) == (local.is_v6, local.port))?;
     let domain = if local.is_v6 { libc::AF_INET6 } else { libc::AF_INET };
-    if option(fd, libc::SO_TYPE) != Some(libc::SOCK_DGRAM) || option(fd, libc::SO_DOMAIN) != Some(domain) {
+    if session::option(fd, libc::SO_TYPE) != Some(libc::SOCK_DGRAM)
+        || session::option(fd, libc::SO_DOMAIN) != Some(domain)
+    {
         return None;
     }
     let connection = connected(local)?;
     place.set_local(local.addr);
     Some(replace(fd, place, &connection))
-}
-
-fn option(fd: c_int, name: c_int) -> Option<c_int> {
-    let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
-    // SAFETY: there is room for an int.
-    let done = unsafe { next::getsockopt(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
-    (done == 0).then_some(value)
 }
 
 /// A socket by which the gateway sends what comes to `local`. `None`: it has no such port.

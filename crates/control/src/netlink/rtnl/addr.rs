@@ -194,7 +194,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
         }
         let there = link.addresses[at].clone();
         let flags = there.flags & !keep | wanted.flags & keep;
-        let metric = there.metric;
+        let metric = if wanted.metric == 0 { there.metric } else { wanted.metric };
         let changed = Address { flags, protocol: address.protocol, metric, ..there };
         model.change_address(wanted.index, at, changed);
         return Ok(());

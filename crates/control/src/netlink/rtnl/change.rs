@@ -218,8 +218,11 @@ fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
     }
 }
 
-/// Whether the link of that number is up.
+/// Whether the link of that number is up. That of the node's own packets never is.
 fn link(model: &Model, index: u32) -> Result<bool, Error> {
+    if index == LOOPBACK {
+        return Ok(false);
+    }
     model.link(index).map(|link| link.up).ok_or(Error::new(errno::ENODEV))
 }
 

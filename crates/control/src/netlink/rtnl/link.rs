@@ -35,6 +35,14 @@ pub(super) const POLICY: Policy<IFLA_MAX> = policy(&[
     (IFLA_NUM_TX_QUEUES, Kind::Int(4)),
     (IFLA_NUM_RX_QUEUES, Kind::Int(4)),
     (IFLA_AF_SPEC, Kind::Nested),
+    (IFLA_VFINFO_LIST, Kind::Nested),
+    (IFLA_PROTO_DOWN, Kind::Int(1)),
+    (IFLA_GSO_MAX_SEGS, Kind::Int(4)),
+    (IFLA_GSO_MAX_SIZE, Kind::Int(4)),
+    (IFLA_XDP, Kind::Nested),
+    (IFLA_GRO_MAX_SIZE, Kind::Int(4)),
+    (IFLA_GSO_IPV4_MAX_SIZE, Kind::Int(4)),
+    (IFLA_GRO_IPV4_MAX_SIZE, Kind::Int(4)),
 ]);
 
 /// What a request for links names.
@@ -107,10 +115,15 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
 
 /// The kind that `IFLA_LINKINFO` names.
 fn kind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<String>, Error> {
+    attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.0))
+}
+
+/// The kind that an `IFLA_LINKINFO` names, and whether it says more.
+fn info_of(info: &Attr<'_>) -> Result<(Option<String>, bool), Error> {
     const INFO: Policy<6> = policy(&[(IFLA_INFO_KIND, Kind::Str(64)), (IFLA_INFO_DATA, Kind::Nested)]);
-    let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(None) };
     let info = info.parse(&INFO, Strictness::Liberal)?;
-    Ok(info.get(IFLA_INFO_KIND).and_then(Attr::text).map(str::to_owned))
+    let kind = info.get(IFLA_INFO_KIND).and_then(Attr::text).map(str::to_owned);
+    Ok((kind, info.get(IFLA_INFO_DATA).is_some()))
 }
 
 pub(super) fn find(now: &[LinkNow], index: u32) -> Option<&LinkNow> {
@@ -143,8 +156,8 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     Ok(())
 }
 
-/// Carries out an `RTM_NEWLINK` or `RTM_SETLINK`.
-pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<u32, Error> {
+/// Carries out an `RTM_NEWLINK` or `RTM_SETLINK`, and tells of it.
+pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).filter(|name| !name.is_empty());
@@ -154,18 +167,30 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<
         (index, _) => Some(index).filter(|&index| index == LOOPBACK || rtnl.model.link(index).is_some()),
     };
     let flags = request.message.header.flags;
-    match index {
-        Some(_) if flags & flag::EXCL != 0 => Err(Error::new(errno::EEXIST)),
-        Some(_) if flags & flag::REPLACE != 0 => Err(Error::new(errno::EOPNOTSUPP)),
-        Some(LOOPBACK) => Err(Error::unsupported("fatpath's lo does not change")),
-        Some(index) => change(rtnl, index, header, &attrs).map(|()| index),
-        None if request.kind() == RTM_SETLINK || flags & flag::CREATE == 0 => Err(Error::new(errno::ENODEV)),
-        None => create(rtnl, header, &attrs),
-    }
+    let made = match index {
+        Some(_) if flags & flag::EXCL != 0 => return Err(Error::new(errno::EEXIST)),
+        Some(_) if flags & flag::REPLACE != 0 => return Err(Error::new(errno::EOPNOTSUPP)),
+        Some(LOOPBACK) => return Err(Error::unsupported("fatpath's lo does not change")),
+        Some(index) => {
+            change(rtnl, index, header, &attrs)?;
+            index
+        }
+        None if request.kind() == RTM_SETLINK || flags & flag::CREATE == 0 => {
+            let of = attrs.get(IFLA_GROUP).filter(|_| request.kind() == RTM_NEWLINK && word(&header[4..]) == 0);
+            let of = of.filter(|_| name.is_none()).ok_or(Error::new(errno::ENODEV))?.u32();
+            for index in rtnl.model.of_group(of) {
+                change(rtnl, index, header, &attrs)?;
+                rtnl.announce_link(index, reply)?;
+            }
+            return Ok(());
+        }
+        None => create(rtnl, header, &attrs)?,
+    };
+    rtnl.announce_link(made, reply)
 }
 
 /// What fatpath does not have of what a link may be told.
-const UNSUPPORTED: [(u16, &str); 8] = [
+const UNSUPPORTED: [(u16, &str); 17] = [
     (IFLA_NET_NS_PID, "fatpath's instances do not give each other links"),
     (IFLA_NET_NS_FD, "fatpath's instances do not give each other links"),
     (IFLA_ADDRESS, "fatpath's links keep their link-layer addresses"),
@@ -174,20 +199,57 @@ const UNSUPPORTED: [(u16, &str); 8] = [
     (IFLA_LINK, "fatpath has no links over others"),
     (IFLA_LINKMODE, "fatpath's links have no other mode"),
     (IFLA_PROMISCUITY, "fatpath's links have no such mode"),
+    (IFLA_OPERSTATE, "fatpath's links know their state themselves"),
+    (IFLA_VFINFO_LIST, "fatpath's links have no virtual functions"),
+    (IFLA_PROTO_DOWN, "fatpath's links are not held down"),
+    (IFLA_GSO_MAX_SEGS, FAT),
+    (IFLA_GSO_MAX_SIZE, FAT),
+    (IFLA_GRO_MAX_SIZE, FAT),
+    (IFLA_GSO_IPV4_MAX_SIZE, FAT),
+    (IFLA_GRO_IPV4_MAX_SIZE, FAT),
+    (IFLA_XDP, "fatpath's links take no programs"),
 ];
+const FAT: &str = "fatpath's links keep the sizes of their fat packets";
 
 fn refuse_unsupported<const N: usize>(attrs: &Attrs<'_, N>, but: Option<u16>) -> Result<(), Error> {
     let mut refused = UNSUPPORTED.iter().filter(|(kind, _)| Some(*kind) != but);
-    match refused.find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
-        Some((attr, text)) => Err(Error::unsupported(text).at(attr.offset)),
-        None => Ok(()),
+    if let Some((attr, text)) = refused.find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
+        return Err(Error::unsupported(text).at(attr.offset));
     }
+    for family in attrs.get(IFLA_AF_SPEC).into_iter().flat_map(Attr::iter) {
+        for attr in family.iter() {
+            let text = match (family.kind == u16::from(AF_INET6), attr.kind) {
+                (true, IFLA_INET6_ADDR_GEN_MODE) if attr.u8() == IN6_ADDR_GEN_MODE_NONE => continue,
+                (true, IFLA_INET6_ADDR_GEN_MODE) => "fatpath's links make no addresses of their own",
+                (true, IFLA_INET6_TOKEN) => "fatpath learns no addresses from routers",
+                _ => "fatpath has no such setting of a link",
+            };
+            return Err(Error::unsupported(text).at(attr.offset));
+        }
+    }
+    Ok(())
 }
 
-/// The flags of a request: those that are to change, and what to.
-fn wanted_up(header: &[u8; LEN]) -> Option<bool> {
+/// What the flags of a request are to be (Linux `rtnl_dev_combine_flags`), and which of them somebody can set.
+fn wanted_flags(header: &[u8; LEN]) -> (u32, u32) {
     let (flags, change) = (word(&header[8..]), word(&header[12..]));
+    let all = if change == 0 && flags != 0 { u32::MAX } else { change };
+    (flags, all & !IFF_VOLATILE)
+}
+
+/// Whether a request sets a link up, or down.
+fn wanted_up(header: &[u8; LEN]) -> Option<bool> {
+    let (flags, change) = wanted_flags(header);
     (change & IFF_UP != 0).then_some(flags & IFF_UP != 0)
+}
+
+/// Refuses flags other than up and down that are to change.
+fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
+    let (flags, change) = wanted_flags(header);
+    match (flags ^ now) & change & !IFF_UP {
+        0 => Ok(()),
+        _ => Err(Error::unsupported("fatpath's links are set up and down, and keep their other flags")),
+    }
 }
 
 /// The MTU that a request wants.
@@ -212,6 +274,17 @@ fn change<H: Host>(
     }
     let mtu = wanted_mtu(attrs)?;
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+    refuse_flags(header, now.flags(false))?;
+    if let Some(info) = attrs.get(IFLA_LINKINFO) {
+        let (kind, settings) = info_of(info)?;
+        // Linux has no text for this.
+        if kind.as_deref().is_some_and(|kind| kind != kind_word(now)) {
+            return Err(Error::new(errno::EOPNOTSUPP));
+        }
+        if settings {
+            return Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset));
+        }
+    }
     if let Some(name) = attrs.get(IFLA_IFNAME).filter(|name| name.text().is_some_and(|name| name != now.config.name)) {
         return Err(Error::unsupported("fatpath's links keep their names").at(name.offset));
     }
@@ -344,23 +417,33 @@ pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
     w.nest(IFLA_LINKINFO, |w| w.put_str(IFLA_INFO_KIND, kind));
 }
 
-/// Carries out an `RTM_DELLINK`. The link as it was.
-pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>) -> Result<(u32, Link), Error> {
+/// Carries out an `RTM_DELLINK`, and tells of it.
+pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text);
-    let index = match (word(&header[4..]), name) {
-        (0, Some(name)) => rtnl.model.index_of(name),
-        (0, None) => return Err(Error::new(errno::EINVAL)),
-        (index, _) => Some(index),
+    let indices = match (word(&header[4..]), name, attrs.get(IFLA_GROUP)) {
+        (0, Some(name), _) => rtnl.model.index_of(name).into_iter().collect(),
+        (0, None, Some(group)) => match group.u32() {
+            0 => return Err(Error::new(errno::EPERM)),
+            group => rtnl.model.of_group(group),
+        },
+        (0, None, None) => return Err(Error::new(errno::EINVAL)),
+        (index, ..) => vec![index],
     };
-    let index = index.ok_or(Error::new(errno::ENODEV))?;
-    if index == LOOPBACK {
-        return Err(Error::new(errno::EOPNOTSUPP));
+    if indices.is_empty() {
+        return Err(Error::new(errno::ENODEV));
     }
-    rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
-    rtnl.host.close(LinkId(index))?;
-    rtnl.model.remove_link(index).map(|link| (index, link)).ok_or(Error::new(errno::ENODEV))
+    for index in indices {
+        if index == LOOPBACK {
+            return Err(Error::new(errno::EOPNOTSUPP));
+        }
+        rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+        rtnl.host.close(LinkId(index))?;
+        let link = rtnl.model.remove_link(index).ok_or(Error::new(errno::ENODEV))?;
+        reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| write(w, index, &link, None, 0, u32::MAX));
+    }
+    Ok(())
 }
 
 /// The word of a kind as `ip link … type` takes it.
@@ -426,10 +509,17 @@ fn write_loopback(w: &mut Writer) {
     w.put_str(IFLA_IFNAME, "lo");
     let (mtu, min_mtu, max_mtu, txqlen, group, queues) = (65536, 0, 0, 1000, 0, 1);
     Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate: 2, carrier: true }.put(w);
+    put_carrier(w, [0; 2]);
     w.put(IFLA_ADDRESS, &[0; 6]);
     w.put(IFLA_BROADCAST, &[0; 6]);
     put_stats(w, &LinkStats::default());
     w.put_str(IFLA_QDISC, "noop");
+}
+
+/// How often its carrier came and went.
+fn put_carrier(w: &mut Writer, [ups, downs]: [u32; 2]) {
+    let counts = [(IFLA_CARRIER_CHANGES, ups.wrapping_add(downs)), (IFLA_CARRIER_UP_COUNT, ups)];
+    counts.into_iter().chain([(IFLA_CARRIER_DOWN_COUNT, downs)]).for_each(|(kind, count)| w.put_u32(kind, count));
 }
 
 /// A link, as Linux's `rtnl_fill_ifinfo` writes it.
@@ -449,6 +539,7 @@ pub(super) fn write(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNo
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
     }
+    put_carrier(w, now.map_or([0; 2], |now| now.carrier));
     if let Some(mac) = link.mac {
         w.put(IFLA_ADDRESS, &mac);
         w.put(IFLA_BROADCAST, &[0xff; 6]);
@@ -459,9 +550,7 @@ pub(super) fn write(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNo
     w.nest(IFLA_LINKINFO, |w| put_info(w, link));
     w.put_str(IFLA_QDISC, if link.was_up { "noqueue" } else { "noop" });
     w.nest(IFLA_AF_SPEC, |w| {
-        const ADDR_GEN_MODE: u16 = 8;
-        const NONE: u8 = 1;
-        w.nest(AF_INET6.into(), |w| w.put_u8(ADDR_GEN_MODE, NONE));
+        w.nest(AF_INET6.into(), |w| w.put_u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE));
     });
 }
 
@@ -486,6 +575,10 @@ fn put_v6(w: &mut Writer, name: &str, mac: Option<[u8; 6]>, mtu: u32, txqlen: u3
     w.put_u32(IFLA_MTU, mtu);
     w.put_u32(IFLA_TXQLEN, txqlen);
     w.put_u8(IFLA_OPERSTATE, operstate);
+    w.nest(IFLA_PROTINFO, |w| {
+        w.put(IFLA_INET6_TOKEN, &[0; 16]);
+        w.put_u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
+    });
 }
 
 /// The smallest MTU that IPv4 allows.

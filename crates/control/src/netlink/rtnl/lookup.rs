@@ -28,7 +28,7 @@ const ASKED: Policy<RTA_MAX> = policy(&[
 
 pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
-    let [family, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
+    let [family, dst_len, src_len, _tos, table, protocol, scope, kind, flags @ ..] = *header;
     let v4 = family == AF_INET;
     let flags = u32::from_ne_bytes(flags);
     let attrs = parse(rest, behind(LEN), &POLICY, strictness(request))?;
@@ -52,21 +52,17 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
             ));
         }
     }
-    if tos != 0 {
-        return Err(Error::unsupported("fatpath has no routes by TOS"));
-    }
-    if let Some(iif) = attrs.get(RTA_IIF).filter(|iif| iif.u32() != 0) {
-        return Err(Error::unsupported("fatpath looks up routes of its own packets only").at(iif.offset));
-    }
     let dst = prefix(&attrs, v4, if v4 { 32 } else { 128 })?.addr();
     let src = attrs.get(RTA_SRC).and_then(|src| src.ip(v4)).filter(|src| !src.is_unspecified());
-    let oif = attrs.get(RTA_OIF).map_or(0, Attr::u32);
+    let named = |kind| attrs.get(kind).map(Attr::u32).filter(|&number| number != 0);
+    let (oif, iif, mark) = (named(RTA_OIF), named(RTA_IIF), named(RTA_MARK));
     let model = &rtnl.model;
-    if oif != 0 && oif != LOOPBACK && model.link(oif).is_none() {
+    if [oif, iif].into_iter().flatten().any(|link| link != LOOPBACK && model.link(link).is_none()) {
         return Err(Error::new(errno::ENODEV));
     }
     if let Some(src) = src
         && v4
+        && iif.is_none()
         && !matches!(model.lookup(src, |_| true), Some((_, route)) if route.kind == RTN_LOCAL)
     {
         return Err(Error::new(errno::ENETUNREACH));
@@ -75,7 +71,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         return Err(Error::unsupported("fatpath asks no route for groups"));
     }
     let up = |route: &Route| route.dev == LOOPBACK || model.link(route.dev).is_some_and(|link| link.up);
-    let fits = |route: &Route| route.is_error() || (up(route) && (oif == 0 || oif == route.dev));
+    let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| oif == route.dev));
     let (table, found) = model.lookup(dst, fits).ok_or(Error::new(errno::ENETUNREACH))?;
     match found.kind {
         RTN_BLACKHOLE => return Err(Error::new(errno::EINVAL)),
@@ -88,24 +84,45 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         return Ok(());
     }
     let itself = (!v4 && found.kind == RTN_LOCAL).then_some(dst);
-    let own = src.or(itself).or(found.src).or_else(|| select_source(model, found.dev, found.via.unwrap_or(dst)));
+    // Who sends a packet of another's is known.
+    let own = match (iif, v4) {
+        (Some(_), _) => None,
+        (None, true) => src,
+        (None, false) => itself,
+    };
+    let select = || found.src.or_else(|| select_source(model, found.dev, found.via.unwrap_or(dst)));
+    let own = own.or_else(|| if iif.is_none() { select() } else { None });
+    let asked = Asked { dst, src, own, iif, mark };
     if v4 {
         // As long as rules are Linux's first ones, its local table is part of the main one.
         let apart = table != RT_TABLE_LOCAL || model.has_other_rules(true);
         let shown = flags & RTM_F_LOOKUP_TABLE != 0 && apart;
         let table = if shown { table } else { RT_TABLE_MAIN };
-        reply.send(RTM_NEWROUTE, 0, |w| write_v4(w, table, found, dst, src, own));
+        reply.send(RTM_NEWROUTE, 0, |w| write_v4(w, table, found, &asked));
     } else {
-        reply.send(RTM_NEWROUTE, 0, |w| write_v6(w, table, found, dst, src, own));
+        reply.send(RTM_NEWROUTE, 0, |w| write_v6(w, table, found, &asked));
     }
     Ok(())
+}
+
+/// A packet whose route is asked for.
+struct Asked {
+    dst: IpAddr,
+    /// Whom the request says that it comes from.
+    src: Option<IpAddr>,
+    /// The node's own address that it would come from.
+    own: Option<IpAddr>,
+    /// The link that it would come in by.
+    iif: Option<u32>,
+    mark: Option<u32>,
 }
 
 /// `struct rta_cacheinfo`, of which nothing is known.
 const CACHEINFO: [u8; 32] = [0; 32];
 
 /// Linux's `rt_fill_info`.
-fn write_v4(w: &mut Writer, table: u32, found: &Route, dst: IpAddr, src: Option<IpAddr>, own: Option<IpAddr>) {
+fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
+    let &Asked { dst, src, own, iif, mark } = asked;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     let src_len = if src.is_some() { 32 } else { 0 };
     w.fixed(&[AF_INET, 32, src_len, 0, shown, 0, RT_SCOPE_UNIVERSE, found.kind]);
@@ -127,18 +144,28 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, dst: IpAddr, src: Option<
     if let Some(via) = found.via {
         w.put_ip(RTA_GATEWAY, via);
     }
-    w.put_u32(RTA_UID, 0);
+    if let Some(mark) = mark {
+        w.put_u32(RTA_MARK, mark);
+    }
+    match iif {
+        Some(iif) => w.put_u32(RTA_IIF, iif),
+        None => w.put_u32(RTA_UID, 0),
+    }
     w.put(RTA_CACHEINFO, &CACHEINFO);
 }
 
 /// Linux's `rt6_fill_node` of a route that was looked up.
-fn write_v6(w: &mut Writer, table: u32, found: &Route, dst: IpAddr, src: Option<IpAddr>, own: Option<IpAddr>) {
+fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
+    let &Asked { dst, src, own, iif, .. } = asked;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     w.fixed(&[AF_INET6, 128, 128, 0, shown, found.protocol, RT_SCOPE_UNIVERSE, found.kind]);
     w.fixed(&0_u32.to_ne_bytes());
     w.put_u32(RTA_TABLE, table);
     w.put_ip(RTA_DST, dst);
     w.put_ip(RTA_SRC, src.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)));
+    if let Some(iif) = iif {
+        w.put_u32(RTA_IIF, iif);
+    }
     if let Some(own) = own {
         w.put_ip(RTA_PREFSRC, own);
     }

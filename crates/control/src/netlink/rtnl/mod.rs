@@ -11,6 +11,7 @@ pub mod nums;
 mod route;
 mod rule;
 mod saved;
+mod shown;
 mod table;
 
 use std::fmt;
@@ -19,7 +20,7 @@ use std::net::IpAddr;
 use super::attr::Strictness;
 use super::error::{Error, errno};
 use super::message::{HEADER_LEN, Writer, flag};
-use super::session::{Dump, Part, Progress, Protocol, Reply, Request};
+use super::session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request};
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
 use base::{LinkId, TableId};
@@ -105,6 +106,8 @@ pub struct LinkNow {
     pub mac: Option<[u8; 6]>,
     /// What it has moved.
     pub stats: LinkStats,
+    /// How often packets could pass by it from then on, and how often no longer.
+    pub carrier: [u32; 2],
 }
 
 /// The protocol, with the node that it is about.
@@ -139,14 +142,11 @@ impl<H: Host> Protocol for Rtnl<H> {
         let Some(&family) = request.payload().first() else { return Ok(()) };
         let inet = matches!(family, AF_INET | AF_INET6);
         let outcome = match request.kind() {
+            // What bridges are told of their ports; Linux has no text for a link that is no port.
+            RTM_SETLINK | RTM_DELLINK if family == AF_BRIDGE => Err(Error::new(errno::EOPNOTSUPP)),
             RTM_GETLINK => link::get(self, request, reply),
-            RTM_NEWLINK | RTM_SETLINK => match link::set(self, request) {
-                Ok(index) => self.announce_link(index, reply),
-                Err(error) => Err(error),
-            },
-            RTM_DELLINK => link::remove(self, request).map(|(index, link)| {
-                reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| link::write(w, index, &link, None, 0, u32::MAX));
-            }),
+            RTM_NEWLINK | RTM_SETLINK => link::set(self, request, reply),
+            RTM_DELLINK => link::remove(self, request, reply),
             RTM_NEWADDR if inet => addr::add(&mut self.model, request),
             RTM_DELADDR if inet => addr::remove(&mut self.model, request),
             RTM_NEWROUTE if inet => change::add(&mut self.model, request),
@@ -163,6 +163,8 @@ impl<H: Host> Protocol for Rtnl<H> {
                 });
                 Ok(())
             }
+            // There are none.
+            RTM_GETNEXTHOP => Err(Error::new(errno::ENOENT)),
             RTM_NEWRULE if inet => rule::add(&mut self.model, request, reply),
             RTM_DELRULE if inet => rule::remove(&mut self.model, request, reply),
             _ => Err(unsupported(request.kind(), family)),
@@ -177,8 +179,10 @@ impl<H: Host> Protocol for Rtnl<H> {
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let family = request.payload().first().copied().unwrap_or_default();
         let begun = match (request.kind(), family) {
-            // The ports of bridges, and what they have learnt; and namespaces that have numbers.
-            (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE) | (RTM_GETNSID, _) => {
+            // The ports of bridges, and what they have learnt; namespaces that have numbers; and so on: there are none.
+            (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE)
+            | (RTM_GETNSID | RTM_GETNEXTHOP | RTM_GETMDB | RTM_GETTUNNEL, _)
+            | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }
             // A family that has nothing of its own gets what there is (Linux `rtnl_get_link`).
@@ -187,10 +191,28 @@ impl<H: Host> Protocol for Rtnl<H> {
             (RTM_GETROUTE, _) => route::dump(self, request, family),
             (RTM_GETRULE, _) => rule::dump(self, request, family),
             (RTM_GETNEIGH, _) => neigh::dump(self, request, family),
+            (RTM_GETQDISC, _) => Ok(shown::qdiscs()),
+            (RTM_GETNETCONF, _) => Ok(shown::netconf(family)),
             (kind, _) => return Err(unsupported(kind, family)),
         };
         // What is wrong with a request is found when its dump is under way, and said at its end.
         Ok(begun.unwrap_or_else(|error| Box::new(move |_, _| Err(error.clone()))))
+    }
+}
+
+impl<H> Rtnl<H> {
+    /// Tells who listens that a link has failed or come back.
+    pub fn tell_link(&self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
+        let index = now.id.0;
+        if let Some(link) = self.model.link(index) {
+            outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| link::write(w, index, link, Some(now), 0, 0));
+        }
+    }
+
+    /// Tells who listens what is known of a neighbour now, or that it is forgotten.
+    pub fn tell_neighbour(&self, now: &NeighbourNow, gone: bool, listeners: Groups, outbox: &mut Outbox) {
+        let kind = if gone { RTM_DELNEIGH } else { RTM_NEWNEIGH };
+        outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| neigh::write(w, now));
     }
 }
 
@@ -240,7 +262,7 @@ fn unsupported(kind: u16, family: u8) -> Error {
         RTM_NEWROUTE => "routes",
         RTM_NEWNEIGH => "neighbours",
         RTM_NEWRULE => "rules",
-        36 | 40 | 44 => "queueing disciplines",
+        36 | 40 | 44 | 48 | 100 => "queueing disciplines, classes, filters or actions",
         64 => "neighbour tables",
         80 => "netconf",
         104 => "next hop objects",

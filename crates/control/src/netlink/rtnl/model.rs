@@ -363,7 +363,7 @@ impl Model {
             (true, false) => all.iter().rposition(Address::is_primary_v4).map_or(0, |last| last + 1),
             (false, _) => all
                 .iter()
-                .position(|other| !other.addr.addr().is_ipv4() && other.scope <= address.scope)
+                .position(|other| !other.addr.addr().is_ipv4() && other.scope >= address.scope)
                 .unwrap_or(all.len()),
         };
         all.insert(at, address.clone());
@@ -371,12 +371,38 @@ impl Model {
         self.add_address_routes(index, &address);
     }
 
-    /// Changes what is said of an address.
+    /// The links of a group.
+    pub(super) fn of_group(&self, group: u32) -> Vec<u32> {
+        self.links.iter().filter(|(_, link)| link.group == group).map(|(&index, _)| index).collect()
+    }
+
+    /// Changes what is said of an address. With another metric its routes have that one, too (Linux
+    /// `fib_modify_prefix_metric`).
     pub(super) fn change_address(&mut self, index: u32, at: usize, address: Address) {
         self.touch();
-        if let Some(there) = self.links.get_mut(&index).and_then(|link| link.addresses.get_mut(at)) {
-            *there = address.clone();
-            self.deltas.push(Delta::ChangeAddress(LinkId(index), address));
+        let Some(link) = self.links.get_mut(&index) else { return };
+        let Some(there) = link.addresses.get_mut(at) else { return };
+        let before = std::mem::replace(there, address.clone());
+        if before.metric != address.metric {
+            let link = link.clone();
+            self.add_address_routes(index, &address);
+            let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
+            for (table, route) in before.routes(index, &link) {
+                if !needed.contains(&(table, route.clone())) {
+                    self.remove_equal(table, &route);
+                }
+            }
+        }
+        self.deltas.push(Delta::ChangeAddress(LinkId(index), address));
+    }
+
+    /// Takes one route away, if it is there.
+    fn remove_equal(&mut self, table: u32, route: &Route) {
+        let v4 = route.prefix.is_ipv4();
+        let of = self.table(v4, table);
+        let key = of.and_then(|of| of.exact(route.prefix).find(|(_, there)| *there == route)).map(|(key, _)| key);
+        if let Some(key) = key {
+            self.remove_route(v4, table, key);
         }
     }
 
@@ -414,20 +440,22 @@ impl Model {
             let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
             // A secondary's routes have the primary's address as their source.
             let as_was = Link { addresses: gone.clone(), ..link.clone() };
-            for (table, route) in address.routes(index, &as_was) {
+            let mut routes = address.routes(index, &as_was);
+            if address.addr.addr().is_ipv4() {
+                // The one to the subnet goes first, and the one to itself last (`fib_del_ifaddr`).
+                routes
+                    .sort_by_key(|(_, route)| [RTN_UNICAST, RTN_BROADCAST].iter().position(|&kind| kind == route.kind));
+                let first = routes.partition_point(|(_, route)| route.kind == RTN_LOCAL);
+                routes.rotate_left(first);
+            }
+            for (table, route) in routes {
                 let alike = |(other_table, other): &(u32, Route)| {
                     *other_table == table && other.prefix == route.prefix && other.kind == route.kind
                 };
                 if needed.iter().any(alike) {
                     continue;
                 }
-                let v4 = route.prefix.is_ipv4();
-                let key = self
-                    .table(v4, table)
-                    .and_then(|table| table.exact(route.prefix).find(|(_, there)| **there == route));
-                if let Some(key) = key.map(|(key, _)| key) {
-                    self.remove_route(v4, table, key);
-                }
+                self.remove_equal(table, &route);
             }
             // Routes whose source it was go with it (`fib_sync_down_addr`).
             let own = address.addr.addr();

@@ -100,6 +100,9 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     let there = named.find(&rtnl.host.neighbours()?).ok_or(Error::new(errno::ENOENT))?;
     rtnl.host.set_neighbour(&NeighbourNow { state: 0, ..there })?;
     let gone = NeighbourNow { state: NUD_FAILED, mac: None, ..there };
+    if there.mac.is_some() {
+        reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, &gone));
+    }
     reply.notify(RTNLGRP_NEIGH, RTM_DELNEIGH, 0, |w| write(w, &gone));
     Ok(())
 }

@@ -23,6 +23,16 @@ pub const RTM_NEWRULE: u16 = 32;
 pub const RTM_DELRULE: u16 = 33;
 pub const RTM_GETRULE: u16 = 34;
 pub const RTM_NEWNSID: u16 = 88;
+pub const RTM_GETQDISC: u16 = 38;
+pub const RTM_GETTCLASS: u16 = 42;
+pub const RTM_GETTFILTER: u16 = 46;
+pub const RTM_GETACTION: u16 = 50;
+pub const RTM_GETNETCONF: u16 = 82;
+pub const RTM_NEWNETCONF: u16 = 80;
+pub const RTM_GETMDB: u16 = 86;
+pub const RTM_GETCHAIN: u16 = 102;
+pub const RTM_GETNEXTHOP: u16 = 106;
+pub const RTM_GETTUNNEL: u16 = 122;
 pub const RTM_GETNSID: u16 = 90;
 pub const NETNSA_NSID: u16 = 1;
 
@@ -60,10 +70,26 @@ pub const IFLA_PROMISCUITY: u16 = 30;
 pub const IFLA_NUM_TX_QUEUES: u16 = 31;
 pub const IFLA_NUM_RX_QUEUES: u16 = 32;
 pub const IFLA_CARRIER: u16 = 33;
+pub const IFLA_VFINFO_LIST: u16 = 22;
+pub const IFLA_PROTINFO: u16 = 12;
+pub const IFLA_CARRIER_CHANGES: u16 = 35;
+pub const IFLA_PROTO_DOWN: u16 = 39;
+pub const IFLA_GSO_MAX_SEGS: u16 = 40;
+pub const IFLA_GSO_MAX_SIZE: u16 = 41;
+pub const IFLA_XDP: u16 = 43;
+pub const IFLA_CARRIER_UP_COUNT: u16 = 47;
+pub const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
+pub const IFLA_GRO_MAX_SIZE: u16 = 58;
+pub const IFLA_GSO_IPV4_MAX_SIZE: u16 = 63;
+pub const IFLA_GRO_IPV4_MAX_SIZE: u16 = 64;
 pub const IFLA_ALT_IFNAME: u16 = 53;
 pub const IFLA_MIN_MTU: u16 = 50;
 pub const IFLA_MAX_MTU: u16 = 51;
 pub const IFLA_MAX: usize = 70;
+
+pub const IFLA_INET6_TOKEN: u16 = 7;
+pub const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
@@ -78,6 +104,8 @@ pub const IFF_RUNNING: u32 = 0x40;
 pub const IFF_NOARP: u32 = 0x80;
 pub const IFF_MULTICAST: u32 = 0x1000;
 pub const IFF_LOWER_UP: u32 = 0x10000;
+/// The flags that follow from what a device is and does: nobody sets them (`IFF_VOLATILE`).
+pub const IFF_VOLATILE: u32 = 0x70c5a;
 
 pub const ARPHRD_ETHER: u16 = 1;
 pub const ARPHRD_LOOPBACK: u16 = 772;

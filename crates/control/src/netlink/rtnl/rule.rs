@@ -170,7 +170,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
         table,
         protocol: wanted.protocol.unwrap_or_default(),
     };
-    let same = |other: &Rule| Rule { protocol: rule.protocol, ..other.clone() } == rule;
+    let same = |other: &Rule| *other == rule;
     if request.has(flag::EXCL) && rules.iter().any(same) {
         return Err(Error::new(errno::EEXIST));
     }

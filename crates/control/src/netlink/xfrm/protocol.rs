@@ -128,7 +128,8 @@ pub struct Counts {
 /// `NETLINK_XFRM`, over a database.
 #[derive(Debug)]
 pub struct Xfrm<D> {
-    pub(super) database: D,
+    /// The SAs and policies.
+    pub database: D,
     /// Prefix lengths from which policies would be found by a hash, of IPv4 and IPv6; here all are, and these are shown.
     thresholds: [[u8; 2]; 2],
 }

@@ -1,0 +1,92 @@
+//! The `fatpath` program, as a library: [`main`] is the daemon and its command line, for `src/main.rs` and for the fuzz
+//! targets that need a node.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod capture;
+mod check;
+mod cli;
+mod client;
+mod config_file;
+mod demo;
+mod error;
+mod exec;
+mod figures;
+mod lines;
+mod load;
+mod monitor;
+mod output;
+mod pages;
+mod progress;
+mod run;
+mod save;
+mod show;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use cli::{Cli, Command};
+use error::CliError;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub use run::Alone;
+
+/// Does what the command line says.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(err) => return usage(&err),
+    };
+    let result = match cli.command {
+        Command::Run(args) => run::main(&args),
+        Command::Check(args) => check::main(&args),
+        Command::Load(args) => load::main(&args),
+        Command::Save(args) => save::main(&args),
+        Command::Show(args) => show::main(&args),
+        Command::Demo(args) => demo::main(&args),
+        Command::Bench(args) => bench::main(&args),
+        Command::Capture(args) => capture::main(&args),
+        Command::Monitor(args) => monitor::main(&args),
+        Command::Exec(args) => exec::main(&args),
+        Command::Ip(args) => exec::ip(&args),
+        Command::Completions(args) => pages::completions(&args),
+        Command::Man(args) => pages::man(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => fail(&err),
+    }
+}
+
+/// Help and the version go to standard output as they are; a wrong command line is one line like any other error.
+fn usage(err: &clap::Error) -> ExitCode {
+    match err.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            // Nobody is left to be told if it cannot be printed.
+            let _ = err.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = err.print();
+            CliError::failed("no command").code()
+        }
+        _ => fail(&CliError::failed(one_line(&err.render().to_string()))),
+    }
+}
+
+fn fail(err: &CliError) -> ExitCode {
+    // Where nobody listens, the exit code has to do.
+    let _ = writeln!(std::io::stderr(), "{err}");
+    err.code()
+}
+
+/// What clap says over several lines, in one, without its usage.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information")).collect();
+    let line = lines.join(" ");
+    format!("{}; try --help.", line.strip_prefix("error: ").unwrap_or(&line))
+}

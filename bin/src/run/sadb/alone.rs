@@ -1,0 +1,215 @@
+//! A worker that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send what a
+//! client may send and look whether what is kept agrees with what packets meet.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use base::Instant;
+use control::netlink::message::Messages;
+use control::netlink::xfrm::Xfrm;
+use control::netlink::xfrm::nums::{group, msg};
+use control::netlink::{Error, Outbox, Session};
+use nlsock::ToDaemon;
+
+use super::Sadb;
+use super::database::{Ask, WorkerSadb};
+use crate::run::command;
+use crate::run::worker::Worker;
+
+impl Ask for Worker {
+    fn call<T: Send + 'static>(
+        &mut self,
+        what: impl FnOnce(&mut Worker) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        what(self)
+    }
+}
+
+type Node = Xfrm<WorkerSadb<Worker>>;
+
+/// The worker and its client.
+#[derive(Debug)]
+pub struct Alone {
+    node: Node,
+    session: Session<Node>,
+    outbox: Outbox,
+    now: Instant,
+}
+
+/// More parts than any dump of these tests has.
+const MAX_PARTS: usize = 10_000;
+
+impl Alone {
+    /// An empty node, and a client that may change it, or not.
+    ///
+    /// # Panics
+    /// The system has no descriptors left.
+    pub fn new(privileged: bool) -> Self {
+        let (_, inbox) = command::channel().expect("a descriptor for the inbox");
+        let worker = Worker::new(inbox).expect("a descriptor for epoll");
+        let mut session = Session::new(privileged);
+        session.bind(1, 0).expect("a port without groups is for everybody");
+        if privileged {
+            let groups = [group::ACQUIRE, group::EXPIRE, group::SA, group::POLICY].map(|it| 1 << (it - 1));
+            session.bind(1, groups.iter().sum()).expect("the groups are for who may change something");
+        }
+        Self { node: Xfrm::new(WorkerSadb(worker)), session, outbox: Outbox::default(), now: Instant::ZERO }
+    }
+
+    fn worker(&mut self) -> &mut Worker {
+        &mut self.node.database.0
+    }
+
+    /// Whether somebody hears what happens by itself.
+    pub fn listen(&mut self, on: bool) {
+        self.worker().path.ipsec.set_listener(on);
+    }
+
+    /// The client sends netlink messages, as its socket carries them.
+    pub fn send(&mut self, messages: &[u8]) {
+        let datagram = [ToDaemon::Data(&[]).head().as_bytes(), messages].concat();
+        self.receive(&datagram);
+    }
+
+    /// Something comes by the client's socket.
+    pub fn receive(&mut self, datagram: &[u8]) {
+        let Some(ToDaemon::Data(messages)) = ToDaemon::parse(datagram) else { return };
+        self.outbox.clear();
+        let listeners = self.session.groups();
+        self.session.handle(messages, &mut self.node, listeners, &mut self.outbox);
+    }
+
+    /// The client reads a part of its dump.
+    pub fn read(&mut self) {
+        self.outbox.clear();
+        self.session.continue_dump(&mut self.node, &mut self.outbox);
+    }
+
+    /// Time passes, and what ends by itself ends.
+    pub fn pass(&mut self, time: Duration) {
+        self.now = self.now.max(self.worker().now()) + time;
+        let now = self.now;
+        let worker = self.worker();
+        worker.path.handle_timeout(now, &worker.mem);
+        let events: Vec<ipsec::Event> = worker.path.ipsec.take_events().collect();
+        events.iter().for_each(|event| Sadb::note(worker, event));
+        worker.sadb.ring(0);
+        worker.sadb.forget_ended(&mut worker.path.ipsec);
+    }
+
+    /// What is kept of SAs and policies is of those that packets meet, and dumps show each of them once.
+    ///
+    /// # Panics
+    /// It is not so.
+    pub fn check(&mut self) {
+        while self.session.is_dumping() {
+            self.read();
+        }
+        let Worker { sadb, path, .. } = self.worker();
+        let (sas, larvae, policies) =
+            (path.ipsec.sad().len(), path.ipsec.sad().larvae().count(), path.ipsec.spd().len());
+        assert_eq!((sadb.sas.len(), sadb.names.len()), (sas, sas), "records and names of SAs");
+        // Those of policies that have ended are forgotten when there are many.
+        assert_eq!(sadb.policies.len(), sadb.keys.len(), "records and keys of policies");
+        assert_eq!(self.dump(msg::GET_SA, msg::NEW_SA), sas + larvae, "SAs in a dump");
+        assert_eq!(self.dump(msg::GET_POLICY, msg::NEW_POLICY), policies, "policies in a dump");
+    }
+
+    /// How many different messages a dump has.
+    fn dump(&mut self, ask: u16, each: u16) -> usize {
+        const REQUEST_DUMP: u16 = 0x301;
+        let len: u32 = 16;
+        let mut request = len.to_ne_bytes().to_vec();
+        request.extend([ask, REQUEST_DUMP].iter().flat_map(|word| word.to_ne_bytes()));
+        request.extend([0; 8]);
+        self.send(&request);
+        let (mut shown, mut count) = (HashSet::new(), 0);
+        for _ in 0..MAX_PARTS {
+            for (_, bytes) in self.outbox.iter() {
+                let found = Messages::new(bytes).filter(|message| message.header.kind == each);
+                found.for_each(|message| {
+                    count += 1;
+                    shown.insert(message.payload().to_vec());
+                });
+            }
+            if !self.session.is_dumping() {
+                assert_eq!(shown.len(), count, "messages of {each:#x}, and different ones");
+                return count;
+            }
+            self.read();
+        }
+        panic!("a dump of {ask:#x} does not end");
+    }
+
+    /// Whether there is no SA, policy, or SA to come.
+    pub fn is_empty(&mut self) -> bool {
+        let ipsec = &self.worker().path.ipsec;
+        ipsec.sad().is_empty() && ipsec.spd().len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORDED: &str = include_str!("../../../../crates/control/tests/recordings/xfrm_requests.txt");
+
+    fn recorded() -> Vec<Vec<u8>> {
+        let byte = |hex: &str, at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        let lines = RECORDED.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|hex| (0..hex.len()).step_by(2).map(|at| byte(hex, at)).collect()).collect()
+    }
+
+    /// A number that follows from the one before it.
+    fn next(state: &mut u64, below: usize) -> usize {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as usize % below
+    }
+
+    #[test]
+    fn what_is_kept_agrees_with_what_packets_meet_whatever_is_asked() {
+        let recorded = recorded();
+        assert!(recorded.len() > 50, "{}", recorded.len());
+        for seed in 0..300 {
+            let mut state = seed;
+            let mut alone = Alone::new(true);
+            for _ in 0..200 {
+                let mut request = recorded[next(&mut state, recorded.len())].clone();
+                for _ in 0..next(&mut state, 4) {
+                    let at = next(&mut state, request.len());
+                    request[at] = next(&mut state, 256) as u8;
+                }
+                alone.send(&request);
+                match next(&mut state, 20) {
+                    0 => alone.pass(Duration::from_secs(next(&mut state, 300) as u64)),
+                    1 => alone.listen(next(&mut state, 2) == 0),
+                    2 => alone.read(),
+                    _ => {}
+                }
+            }
+            alone.check();
+        }
+    }
+
+    #[test]
+    fn who_may_only_look_changes_nothing() {
+        let mut alone = Alone::new(false);
+        for request in recorded() {
+            alone.send(&request);
+            assert!(alone.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_sa_that_ends_unheard_is_forgotten_with_its_key() {
+        let mut alone = Alone::new(true);
+        for request in recorded() {
+            alone.send(&request);
+        }
+        alone.listen(false);
+        alone.pass(Duration::from_secs(1 << 40));
+        let Worker { sadb, path, .. } = alone.worker();
+        assert_eq!(sadb.sas.len(), path.ipsec.sad().len());
+        assert!(sadb.sas.values().all(|record| path.ipsec.sa(record.id).is_some()));
+    }
+}

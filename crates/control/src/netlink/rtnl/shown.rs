@@ -1,0 +1,80 @@
+//! What is as it is and is only shown: queueing disciplines (`net/sched/sch_api.c`) and `netconf` (`net/ipv4/devinet.c`).
+
+use super::*;
+
+/// `struct tcmsg` and its attributes.
+mod tc {
+    pub(super) const ROOT: u32 = u32::MAX;
+    pub(super) const KIND: u16 = 1;
+    pub(super) const STATS2: u16 = 7;
+    pub(super) const HW_OFFLOAD: u16 = 12;
+    pub(super) const STATS_BASIC: u16 = 1;
+    pub(super) const STATS_QUEUE: u16 = 3;
+    /// `RTM_NEWQDISC`.
+    pub(super) const NEWQDISC: u16 = 36;
+}
+
+/// A dump of queueing disciplines: a link that is, or was, up has none.
+pub(super) fn qdiscs<H: Host>() -> Dump<Rtnl<H>> {
+    let mut last = None;
+    Box::new(move |rtnl: &mut Rtnl<H>, part| {
+        let links = rtnl.model.links_after(last.unwrap_or_default()).filter(|(_, link)| link.was_up);
+        Ok(write_each(part, &mut last, links, |part, index, _| part.message(tc::NEWQDISC, |w| write_qdisc(w, index))))
+    })
+}
+
+/// `noqueue`, as Linux's `tc_fill_qdisc` writes it.
+fn write_qdisc(w: &mut Writer, index: u32) {
+    let (handle, users) = (0, 2);
+    w.fixed(&[AF_UNSPEC, 0, 0, 0]);
+    [index, handle, tc::ROOT, users].iter().for_each(|word| w.fixed(&word.to_ne_bytes()));
+    w.put_str(tc::KIND, "noqueue");
+    w.put_u8(tc::HW_OFFLOAD, 0);
+    w.nest(tc::STATS2, |w| {
+        w.put(tc::STATS_BASIC, &[0; 16]);
+        w.put(tc::STATS_QUEUE, &[0; 20]);
+    });
+}
+
+/// What `netconf` is about, beside links: all of them, and those to come.
+const ALL: u32 = u32::MAX;
+const DEFAULT: u32 = u32::MAX - 1;
+
+/// A dump of how each link is configured for IPv4, or IPv6, or both: a router, which looks at no packet's way back.
+pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
+    let families: &[u8] = match family {
+        AF_UNSPEC => &[AF_INET, AF_INET6],
+        AF_INET => &[AF_INET],
+        AF_INET6 => &[AF_INET6],
+        _ => &[],
+    };
+    let mut last: Option<(usize, u32)> = None;
+    Box::new(move |rtnl: &mut Rtnl<H>, part| {
+        let links: Vec<u32> = [LOOPBACK].into_iter().chain(rtnl.model.links_after(0).map(|(index, _)| index)).collect();
+        let all = families.iter().enumerate().flat_map(|(at, family)| {
+            links.iter().copied().chain([DEFAULT, ALL]).map(move |index| ((at, index), *family))
+        });
+        let left: Vec<_> = all.filter(|(key, _)| last.is_none_or(|last| *key > last)).collect();
+        Ok(write_each(part, &mut last, left.into_iter(), |part, (_, index), family| {
+            part.message(RTM_NEWNETCONF, |w| write_netconf(w, family, index))
+        }))
+    })
+}
+
+/// Linux's `inet_netconf_fill_devconf` and `inet6_netconf_fill_devconf`.
+fn write_netconf(w: &mut Writer, family: u8, index: u32) {
+    const IFINDEX: u16 = 1;
+    const FORWARDING: u16 = 2;
+    const RP_FILTER: u16 = 3;
+    const MC_FORWARDING: u16 = 4;
+    const PROXY_NEIGH: u16 = 5;
+    const IGNORE_ROUTES_WITH_LINKDOWN: u16 = 6;
+    w.fixed(&[family]);
+    w.fixed(&[0; 3]);
+    w.put_u32(IFINDEX, index);
+    w.put_u32(FORWARDING, 1);
+    if family == AF_INET {
+        w.put_u32(RP_FILTER, 0);
+    }
+    [MC_FORWARDING, PROXY_NEIGH, IGNORE_ROUTES_WITH_LINKDOWN].into_iter().for_each(|kind| w.put_u32(kind, 0));
+}
