@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use control::request::MAX_REQUEST_LEN;
-use control::{Reply, Request, Shown, What, stat_file};
+use control::{Reply, Request, stat_file};
 use rustix::fs::Mode;
 
 use super::Event;
@@ -157,14 +157,7 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
                 Ok(saved) => Reply::Saved { saved },
                 Err(message) => Reply::Error { message },
             },
-            Ok(Request::StatFile { name }) => match worker.show(What::Counters) {
-                Ok(Shown::Counters(counters)) => match stat_file::text(&name, &counters.counters) {
-                    Some(text) => Reply::StatFile { text },
-                    None => Reply::Error { message: format!("there is no file of counters named {name}") },
-                },
-                Ok(_) => Reply::Error { message: "the worker has shown something else".to_owned() },
-                Err(err) => Reply::Error { message: err.to_string() },
-            },
+            Ok(Request::StatFile { name }) => stat_file(&name, worker),
             Ok(Request::Monitor) => return stream_events(stream, worker),
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
@@ -175,6 +168,18 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
             // The rest of a line that was too long would be taken for requests.
             return Ok(());
         }
+    }
+}
+
+/// A file as Linux has it in `/proc/net`.
+fn stat_file(name: &str, worker: &Handle) -> Reply {
+    let Some(what) = stat_file::shows(name) else {
+        return Reply::Error { message: format!("there is no file named {name}") };
+    };
+    match worker.show(what).map(|shown| stat_file::text(name, &shown)) {
+        Ok(Some(text)) => Reply::StatFile { text },
+        Ok(None) => Reply::Error { message: "the worker has shown something else".to_owned() },
+        Err(err) => Reply::Error { message: err.to_string() },
     }
 }
 

@@ -1,9 +1,12 @@
-//! Counters as the files of `/proc/net` hold them, in Linux's layout: what `nstat` and `netstat -s` read.
+//! The node as the files of `/proc/net` show it, in Linux's layout: what `nstat`, `netstat`, `route` and `arp` read.
 //!
 //! What is not counted here is 0, as in a kernel that never did it.
 
+mod tables;
+
 use std::fmt::Write;
 
+use crate::request::{Shown, What};
 use crate::state::CounterState;
 
 /// `/proc/net/snmp`: its groups, and what each counts.
@@ -40,19 +43,50 @@ const NETSTAT: &[(&str, &str)] = &[(
      OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps",
 )];
 
-/// What a file of that name holds. `None`: there is none.
-pub fn text(name: &str, counters: &[CounterState]) -> Option<String> {
-    Some(match name {
-        "snmp" => tables(SNMP, counters),
-        "netstat" => tables(NETSTAT, counters),
-        "snmp6" => lines(&["Ip6", "Icmp6", "Udp6"], 32, counters),
-        "xfrm_stat" => lines(&["Xfrm"], 24, counters),
+/// The files, and what has to be shown for each.
+const FILES: [(&str, What); 13] = [
+    ("snmp", What::Counters),
+    ("netstat", What::Counters),
+    ("snmp6", What::Counters),
+    ("xfrm_stat", What::Counters),
+    ("dev", What::Links),
+    ("if_inet6", What::Links),
+    ("dev_mcast", What::Links),
+    ("igmp", What::Links),
+    ("igmp6", What::Links),
+    ("route", What::Routes),
+    ("arp", What::Neighbours),
+    ("sockstat", What::Fragments),
+    ("sockstat6", What::Fragments),
+];
+
+/// What has to be shown for a file of that name. `None`: there is none.
+pub fn shows(name: &str) -> Option<What> {
+    FILES.iter().find(|(known, _)| *known == name).map(|&(_, what)| what)
+}
+
+/// What a file of that name holds, from what [is shown](shows) for it.
+pub fn text(name: &str, shown: &Shown) -> Option<String> {
+    Some(match (name, shown) {
+        ("snmp", Shown::Counters(it)) => counts(SNMP, &it.counters),
+        ("netstat", Shown::Counters(it)) => counts(NETSTAT, &it.counters),
+        ("snmp6", Shown::Counters(it)) => lines(&["Ip6", "Icmp6", "Udp6"], 32, &it.counters),
+        ("xfrm_stat", Shown::Counters(it)) => lines(&["Xfrm"], 24, &it.counters),
+        ("dev", Shown::Links(links)) => tables::dev(links),
+        ("if_inet6", Shown::Links(links)) => tables::if_inet6(links),
+        // No link listens to groups of its own choice.
+        ("dev_mcast" | "igmp6", _) => String::new(),
+        ("igmp", _) => "Idx\tDevice    : Count Querier\tGroup    Users Timer\tReporter\n".to_owned(),
+        ("route", Shown::Routes(routes)) => tables::route(routes),
+        ("arp", Shown::Neighbours(neighbours)) => tables::arp(neighbours),
+        ("sockstat", Shown::Fragments(all)) => tables::sockstat(all),
+        ("sockstat6", Shown::Fragments(all)) => tables::sockstat6(all),
         _ => return None,
     })
 }
 
 /// Two lines for each group: names and numbers.
-fn tables(groups: &[(&str, &str)], counters: &[CounterState]) -> String {
+fn counts(groups: &[(&str, &str)], counters: &[CounterState]) -> String {
     let mut text = String::new();
     for (group, names) in groups {
         let value = |name: &str| match (*group, name) {
@@ -91,13 +125,14 @@ fn lines(groups: &[&str], width: usize, counters: &[CounterState]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::state::CountersState;
 
     #[test]
     fn each_counter_is_in_its_file_under_its_name() {
         let counters: Vec<CounterState> =
             (1..).zip(base::Mib::ALL).map(|(value, mib)| CounterState { name: mib.name().to_owned(), value }).collect();
-        let files: String =
-            ["snmp", "netstat", "snmp6", "xfrm_stat"].iter().filter_map(|it| text(it, &counters)).collect();
+        let shown = Shown::Counters(CountersState { counters: counters.clone(), ..CountersState::default() });
+        let files: String = FILES.iter().filter_map(|(name, _)| text(name, &shown)).collect();
         let mut found = Vec::new();
         let mut names: Option<Vec<String>> = None;
         for line in files.lines() {
@@ -117,6 +152,6 @@ mod tests {
         for CounterState { name, value } in counters {
             assert!(found.contains(&(name.clone(), value.to_string())), "{name} is in no file");
         }
-        assert_eq!(text("tcp", &[]), None);
+        assert_eq!(shows("tcp"), None);
     }
 }

@@ -45,6 +45,10 @@ impl Returned for *mut libc::c_char {
     const FAILED: Self = std::ptr::null_mut();
 }
 
+impl Returned for *mut libc::if_nameindex {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
 impl Returned for *mut libc::FILE {
     const FAILED: Self = std::ptr::null_mut();
 }

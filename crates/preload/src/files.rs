@@ -1,24 +1,38 @@
-//! The files of counters in `/proc/net`: a program that opens one gets the gateway's, as a file in memory.
+//! Files of `/proc/net`: a program that opens one gets the gateway's, as a file in memory.
 
 use std::ffi::CStr;
 use std::mem;
 
 use libc::{FILE, c_char, c_int, c_uint};
 
-use crate::errno::checked;
+use crate::errno::{Errno, checked, returned};
 use crate::next;
 use crate::session::{self, Fd};
 
 /// Those that the gateway has.
-const NAMES: [&[u8]; 4] = [b"snmp", b"snmp6", b"netstat", b"xfrm_stat"];
+const NAMES: [&[u8]; 13] = [
+    b"snmp",
+    b"snmp6",
+    b"netstat",
+    b"xfrm_stat",
+    b"dev",
+    b"if_inet6",
+    b"dev_mcast",
+    b"igmp",
+    b"igmp6",
+    b"route",
+    b"arp",
+    b"sockstat",
+    b"sockstat6",
+];
 /// More than any of them has.
-const MAX_LEN: usize = 64 << 10;
+const MAX_LEN: usize = 256 << 20;
 
-/// The gateway's file, if `path` is one. `None` also if the gateway does not give it.
+/// The gateway's file, if `path` is one: `ENOENT` if the gateway does not give it.
 ///
 /// # Safety
 /// `path`, if not null, is a C string.
-unsafe fn ours(path: *const c_char) -> Option<c_int> {
+unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
     if path.is_null() {
         return None;
     }
@@ -26,8 +40,8 @@ unsafe fn ours(path: *const c_char) -> Option<c_int> {
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let name = path.strip_prefix(b"/proc/net/").or_else(|| path.strip_prefix(b"/proc/self/net/"))?;
     let name = NAMES.iter().find(|&&known| known == name)?;
-    let text = ask(name)?;
-    in_memory(&text)
+    session::gateway()?;
+    Some(ask(name).and_then(|text| in_memory(&text)).ok_or(Errno(libc::ENOENT)))
 }
 
 /// The text of a file, from the gateway's control socket.
@@ -96,11 +110,34 @@ macro_rules! opens {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
             // SAFETY: the caller's word.
-            if let Some(fd) = unsafe { ours(path) } {
-                return fd;
+            if let Some(file) = unsafe { ours(path) } {
+                return returned(file);
             }
             // SAFETY: passed on.
             unsafe { next::$name(path, flags, mode) }
+        }
+    )*};
+}
+
+macro_rules! opens_at {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`, whose mode comes where a fourth argument does.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(
+            at: c_int,
+            path: *const c_char,
+            flags: c_int,
+            mode: c_uint,
+        ) -> c_int {
+            // SAFETY: the caller's word.
+            if let Some(file) = unsafe { ours(path) } {
+                return returned(file);
+            }
+            // SAFETY: passed on.
+            unsafe { next::$name(at, path, flags, mode) }
         }
     )*};
 }
@@ -114,9 +151,11 @@ macro_rules! streams {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: the caller's word.
-            if let Some(fd) = unsafe { ours(path) } {
+            match unsafe { ours(path) } {
                 // SAFETY: the descriptor is open, and the mode the caller's.
-                return unsafe { libc::fdopen(fd, mode) };
+                Some(Ok(fd)) => return unsafe { libc::fdopen(fd, mode) },
+                Some(Err(errno)) => return returned(Err(errno)),
+                None => {}
             }
             // SAFETY: passed on.
             unsafe { next::$name(path, mode) }
@@ -125,6 +164,7 @@ macro_rules! streams {
 }
 
 opens! { open; open64; }
+opens_at! { openat; openat64; }
 streams! { fopen; fopen64; }
 
 #[cfg(test)]

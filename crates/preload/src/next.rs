@@ -13,7 +13,8 @@ use libc::{
     timespec,
 };
 
-/// The address of the function `name` behind this library, kept in `found` once it is known.
+/// The address of the function `name` behind this library, kept in `found` once it is known. Threads that look for it at
+/// the same time find the same.
 fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = found.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -25,8 +26,34 @@ fn find(found: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     address
 }
 
+/// The name of a function, for the linker.
+macro_rules! name {
+    ($name:ident) => {
+        const {
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => panic!("no NUL inside"),
+            }
+        }
+    };
+}
+
 macro_rules! next {
     ($($name:ident($($arg:ident: $type:ty),*) -> $returned:ty;)*) => {
+        /// Where the functions are, as far as they have been found.
+        #[allow(non_upper_case_globals, reason = "they are named as the functions are")]
+        mod found {
+            use super::{AtomicPtr, c_void, ptr};
+
+            $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());)*
+        }
+
+        /// Finds all of them. What finds one takes the linker's lock, which a signal's handler or a child of `vfork` must
+        /// not wait for.
+        pub(crate) fn find_all() {
+            $(find(&found::$name, name!($name));)*
+        }
+
         $(
             #[doc = concat!("`", stringify!($name), "(2)` or `(3)`.")]
             ///
@@ -34,16 +61,9 @@ macro_rules! next {
             /// As the manual page says.
             pub(crate) unsafe fn $name($($arg: $type),*) -> $returned {
                 type Function = Option<unsafe extern "C-unwind" fn($($type),*) -> $returned>;
-                static FOUND: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
-                let name = const {
-                    match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                        Ok(name) => name,
-                        Err(_) => panic!("no NUL inside"),
-                    }
-                };
                 // SAFETY: the C library's function of this name has this type; those with a variable argument take
                 // the one that is passed where this library's callers passed it.
-                match unsafe { transmute::<*mut c_void, Function>(find(&FOUND, name)) } {
+                match unsafe { transmute::<*mut c_void, Function>(find(&found::$name, name!($name))) } {
                     // SAFETY: the caller keeps what the manual page asks for.
                     Some(function) => unsafe { function($($arg),*) },
                     None => crate::errno::returned(Err(crate::errno::Errno(libc::ENOSYS))),
@@ -59,6 +79,10 @@ next! {
     connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
     getpeername(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    listen(fd: c_int, backlog: c_int) -> c_int;
+    accept(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, address: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
     getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t;
@@ -86,8 +110,12 @@ next! {
     fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
     open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
     open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    openat(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    openat64(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
     fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    if_nameindex() -> *mut libc::if_nameindex;
+    getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int;
     if_nametoindex(name: *const c_char) -> c_uint;
     if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int;

@@ -7,7 +7,8 @@
 //! one load.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 use libc::c_int;
 
@@ -21,10 +22,17 @@ const MAX_SLOTS: usize = 1024;
 static BY_FD: [AtomicU16; MAX_FDS] = [const { AtomicU16::new(0) }; MAX_FDS];
 static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
 
+/// In place of the inode number of a slot that is being filled in: no file has it.
+const FILLING: u64 = u64::MAX;
+
 /// What is known of a connection. All of it is what the program's own calls have set.
+///
+/// A slot is free, then being filled in, then in use, and is freed by whoever finds that no descriptor stands for the
+/// connection that it *was* looked up with. One that is taken meanwhile has another number then, and stays. So threads
+/// need no lock, which a child of `fork` might find held for ever.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// 0: free.
+    /// 0: free; [`FILLING`]; or the connection's.
     inode: AtomicU64,
     /// `NETLINK_ROUTE` and so on.
     pub(crate) protocol: AtomicU32,
@@ -72,12 +80,20 @@ pub(crate) fn get(fd: c_int) -> Option<&'static Slot> {
         0 => return None,
         at => at,
     };
-    let known = socket_inode(fd).and_then(|inode| {
-        let hinted = SLOTS.get(usize::from(at).wrapping_sub(1)).filter(|slot| slot.inode.load(Relaxed) == inode);
-        hinted.map(|slot| (at, slot)).or_else(|| search(inode))
-    });
-    hint.store(known.map_or(0, |(at, _)| at), Relaxed);
+    let known = look_up(fd, at);
+    let right = known.map_or(0, |(at, _)| at);
+    if right != at {
+        // Unless another thread has just made a connection of that number.
+        let _ = hint.compare_exchange(at, right, AcqRel, Relaxed);
+    }
     known.map(|(_, slot)| slot)
+}
+
+/// The slot of the connection that `fd` is, which may be the one of number `at`.
+fn look_up(fd: c_int, at: u16) -> Option<(u16, &'static Slot)> {
+    let inode = socket_inode(fd)?;
+    let hinted = SLOTS.get(usize::from(at).wrapping_sub(1)).filter(|slot| slot.inode.load(Acquire) == inode);
+    hinted.map(|slot| (at, slot)).or_else(|| search(inode))
 }
 
 /// Has `to` be looked at as `from` is, of which it is a duplicate.
@@ -99,16 +115,18 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32) -> Result<&'static Slot
     let full = Errno(libc::EMFILE);
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
     let inode = socket_inode(fd).ok_or(Errno(libc::EBADF))?;
-    let (at, slot) = take(inode)
+    let (at, slot) = take()
         .or_else(|| {
             sweep();
-            take(inode)
+            take()
         })
         .ok_or(full)?;
     slot.clear();
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
-    hint.store(at, Relaxed);
+    // Before the slot can be found, so that who sweeps finds the descriptor.
+    hint.store(at, Release);
+    slot.inode.store(inode, Release);
     Ok(slot)
 }
 
@@ -118,25 +136,31 @@ fn numbered() -> impl Iterator<Item = (u16, &'static Slot)> {
 }
 
 fn search(inode: u64) -> Option<(u16, &'static Slot)> {
-    numbered().find(|(_, slot)| slot.inode.load(Relaxed) == inode)
+    numbered().find(|(_, slot)| slot.inode.load(Acquire) == inode)
 }
 
 /// A free slot, which is free no more.
-fn take(inode: u64) -> Option<(u16, &'static Slot)> {
-    numbered().find(|(_, slot)| slot.inode.compare_exchange(0, inode, Relaxed, Relaxed).is_ok())
+fn take() -> Option<(u16, &'static Slot)> {
+    numbered().find(|(_, slot)| slot.inode.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok())
 }
 
 /// Frees the slots of connections that no descriptor stands for any more.
 fn sweep() {
+    let mut before = [0; MAX_SLOTS];
+    before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = slot.inode.load(Acquire));
     let mut used = [false; MAX_SLOTS];
     for (fd, hint) in (0..).zip(&BY_FD) {
-        if hint.load(Relaxed) != 0 && get(fd).is_some() {
-            let at = usize::from(hint.load(Relaxed)).wrapping_sub(1);
-            used.get_mut(at).into_iter().for_each(|used| *used = true);
+        let at = hint.load(Acquire);
+        // What is out of date stays so: the descriptor may just be becoming somebody's.
+        if let Some((at, _)) = (at != 0).then(|| look_up(fd, at)).flatten() {
+            used.get_mut(usize::from(at).wrapping_sub(1)).into_iter().for_each(|used| *used = true);
         }
     }
-    for (slot, _) in SLOTS.iter().zip(used).filter(|(_, used)| !used) {
-        slot.inode.store(0, Relaxed);
+    for ((slot, before), used) in SLOTS.iter().zip(before).zip(used) {
+        if !used && !matches!(before, 0 | FILLING) {
+            // Another's by now: it is left alone.
+            let _ = slot.inode.compare_exchange(before, 0, AcqRel, Relaxed);
+        }
     }
 }
 

@@ -6,6 +6,8 @@ use std::process::Command;
 use libtest_mimic::Trial;
 use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, ping_script, run, trial, veth};
 
+use crate::ip::near;
+
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
 const PYTHON: &[Need] = &[Need::Namespaces, Need::Program { name: "python3", package: "python3-minimal" }];
 
@@ -15,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("exec/the_example_of_ip_xfrm_makes_a_tunnel", NEEDS, example),
         trial("exec/a_netlink_socket_is_one_in_every_way", PYTHON, netlink_socket),
+        trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, alike),
         trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
         trial("exec/what_a_program_added_stays_over_a_reload", &[Need::Namespaces], reload),
     ]
@@ -67,6 +70,24 @@ fn netlink_socket() -> Outcome {
     std::fs::write(&script, include_str!("netlink_socket.py"))?;
     let said = run(command(&scratch, &["exec", "--instance", "x", "--", "python3"]).arg(&script))?;
     assert_eq!(said, "all as expected\n");
+    Ok(())
+}
+
+/// The same program on this host's kernel and on a gateway, and what it prints of either.
+fn alike() -> Outcome {
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let script = scratch.file("netlink_alike.py");
+    std::fs::write(&script, include_str!("netlink_alike.py"))?;
+    let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
+    let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\"]\n";
+    let _gateway = Gateway::start(&ours, &scratch, "ours", link)?;
+    linux.sh("ip addr add 10.1.0.1/24 dev eth0")?;
+    let want = run(linux.command("python3").arg(&script))?;
+    let got = run(command(&scratch, &["exec", "--instance", "ours", "--", "python3"]).arg(&script))?;
+    let (want, got): (Vec<_>, Vec<_>) = (want.lines().collect(), got.lines().collect());
+    let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
+    let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
+    assert!(report.is_empty() && want.len() == got.len(), "{} lines, {}:\n{}", want.len(), got.len(), report.concat());
     Ok(())
 }
 

@@ -28,7 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// A namespace with eth0, whose other end is in `far`.
-fn near(role: &str, far: &Netns) -> Outcome<Netns> {
+pub(crate) fn near(role: &str, far: &Netns) -> Outcome<Netns> {
     let netns = Netns::new(role)?;
     // Until now the namespace's first interface, lo, has been changed; ours never is.
     netns.sh("ip addr flush dev lo; ip link set lo down")?;

@@ -140,3 +140,27 @@ pub(crate) unsafe extern "C-unwind" fn getpeername(fd: c_int, to: *mut sockaddr,
         None => unsafe { next::getpeername(fd, to, len) },
     }
 }
+
+macro_rules! refused {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`, which no netlink socket does.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(fd: c_int, $($arg: $type),*) -> c_int {
+            match table::get(fd) {
+                Some(_) => returned(Err(Errno(libc::EOPNOTSUPP))),
+                // SAFETY: passed on.
+                None => unsafe { next::$name(fd, $($arg),*) },
+            }
+        }
+    )*};
+}
+
+refused! {
+    listen(backlog: c_int);
+    accept(from: *mut sockaddr, len: *mut socklen_t);
+    accept4(from: *mut sockaddr, len: *mut socklen_t, flags: c_int);
+    shutdown(how: c_int);
+}

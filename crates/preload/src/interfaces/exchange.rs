@@ -22,6 +22,10 @@ const INFO: usize = 16;
 
 /// `RTM_GETLINK`.
 const GET_LINK: u16 = 18;
+/// `RTM_GETADDR`.
+const GET_ADDR: u16 = 22;
+/// `NLM_F_DUMP`.
+const DUMP: u16 = 0x300;
 
 /// An interface.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +38,67 @@ pub(super) struct Link {
     pub(super) mtu: u32,
     pub(super) queue_len: u32,
     pub(super) address: Vec<u8>,
+    pub(super) broadcast: Vec<u8>,
+    /// `struct rtnl_link_stats`.
+    pub(super) stats: Vec<u8>,
+}
+
+/// An address of an interface.
+#[derive(Clone, Debug)]
+pub(super) struct Address {
+    pub(super) family: u8,
+    pub(super) prefix_len: u8,
+    /// The interface's number.
+    pub(super) index: c_int,
+    /// Its name for this address.
+    pub(super) label: Option<Vec<u8>>,
+    pub(super) own: Vec<u8>,
+    /// The other end's, or its own again.
+    pub(super) peer: Vec<u8>,
+    pub(super) broadcast: Option<Vec<u8>>,
+}
+
+/// Every interface.
+///
+/// # Errors
+/// What the gateway answers.
+pub(super) fn links() -> Result<Vec<Link>, Errno> {
+    let mut found = Vec::new();
+    exchange(GET_LINK, DUMP, &[0; INFO], |body| found.extend(parse_link(body)))?;
+    Ok(found)
+}
+
+/// Every address, in the order of the dump.
+///
+/// # Errors
+/// What the gateway answers.
+pub(super) fn addresses() -> Result<Vec<Address>, Errno> {
+    let mut found = Vec::new();
+    exchange(GET_ADDR, DUMP, &[0; 8], |body| found.extend(parse_address(body)))?;
+    Ok(found)
+}
+
+fn parse_address(body: &[u8]) -> Option<Address> {
+    const IFA_ADDRESS: u16 = 1;
+    const IFA_LOCAL: u16 = 2;
+    const IFA_LABEL: u16 = 3;
+    const IFA_BROADCAST: u16 = 4;
+    let (&[family, prefix_len, ..], rest): (&[u8; 4], _) = body.split_first_chunk()?;
+    let index = word(rest)? as c_int;
+    let (mut own, mut peer, mut broadcast, mut label) = (None, None, None, None);
+    for (kind, value) in attributes(rest.get(4..)?) {
+        let value = Some(value.to_vec());
+        match kind {
+            IFA_ADDRESS => peer = value,
+            IFA_LOCAL => own = value,
+            IFA_BROADCAST => broadcast = value,
+            IFA_LABEL => label = value.and_then(|text| text.split(|&byte| byte == 0).next().map(<[u8]>::to_vec)),
+            _ => {}
+        }
+    }
+    let peer = peer.or_else(|| own.clone())?;
+    let own = own.unwrap_or_else(|| peer.clone());
+    Some(Address { family, prefix_len, index, label, own, peer, broadcast })
 }
 
 /// The interface that is wanted.
@@ -54,7 +119,7 @@ pub(super) fn link(wanted: Wanted<'_>) -> Result<Link, Errno> {
         put_attribute(&mut body, libc::IFLA_IFNAME, name);
     }
     let mut found = None;
-    exchange(GET_LINK, &body, |body| found = parse_link(body))?;
+    exchange(GET_LINK, 0, &body, |body| found = parse_link(body))?;
     found.ok_or(Errno(libc::ENODEV))
 }
 
@@ -79,6 +144,8 @@ fn parse_link(body: &[u8]) -> Option<Link> {
             libc::IFLA_MTU => link.mtu = word(value)?,
             libc::IFLA_TXQLEN => link.queue_len = word(value)?,
             libc::IFLA_ADDRESS => link.address = value.to_vec(),
+            libc::IFLA_BROADCAST => link.broadcast = value.to_vec(),
+            libc::IFLA_STATS => link.stats = value.to_vec(),
             _ => {}
         }
     }
@@ -104,12 +171,12 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 ///
 /// # Errors
 /// What the gateway answers.
-fn exchange(kind: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
+fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
     let connection = session::own(protocol::ROUTE)?;
     let mut request = ToDaemon::Data(&[]).head().as_bytes().to_vec();
     request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     request.extend(kind.to_ne_bytes());
-    request.extend(REQUEST.to_ne_bytes());
+    request.extend((REQUEST | flags).to_ne_bytes());
     request.extend([0; 8]);
     request.extend(body);
     send(&connection, &request)?;

@@ -1,6 +1,7 @@
 //! Network interfaces: what asks the kernel for them by name or number asks the gateway.
 
 mod exchange;
+mod lists;
 
 use std::ffi::CStr;
 use std::ptr;

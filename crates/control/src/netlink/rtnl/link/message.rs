@@ -1,0 +1,163 @@
+//! Links as messages have them (Linux `rtnl_fill_ifinfo`, `inet6_fill_ifinfo`).
+
+use super::super::*;
+use super::kind_word;
+use crate::model::LinkKind;
+
+/// `struct ifinfomsg`.
+pub(super) fn put_header(w: &mut Writer, arphrd: u16, index: u32, flags: u32, change: u32) {
+    put_header_of(w, AF_UNSPEC, arphrd, index, flags, change);
+}
+
+fn put_header_of(w: &mut Writer, family: u8, arphrd: u16, index: u32, flags: u32, change: u32) {
+    let [low, high] = arphrd.to_ne_bytes();
+    w.fixed(&[family, 0, low, high]);
+    for word in [index, flags, change] {
+        w.fixed(&word.to_ne_bytes());
+    }
+}
+
+/// What Linux says of a link of which it knows nothing more: `IFLA_*` of the 6.18 kernel, in its order.
+struct Plain {
+    mtu: u32,
+    min_mtu: u32,
+    max_mtu: u32,
+    txqlen: u32,
+    group: u32,
+    queues: u32,
+    operstate: u8,
+    carrier: bool,
+}
+
+impl Plain {
+    fn put(&self, w: &mut Writer) {
+        const ALLMULTI: u16 = 61;
+        w.put_u32(IFLA_TXQLEN, self.txqlen);
+        w.put_u8(IFLA_OPERSTATE, self.operstate);
+        w.put_u8(IFLA_LINKMODE, 0);
+        w.put_u32(IFLA_MTU, self.mtu);
+        w.put_u32(IFLA_MIN_MTU, self.min_mtu);
+        w.put_u32(IFLA_MAX_MTU, self.max_mtu);
+        for (kind, value) in [(IFLA_GROUP, self.group), (IFLA_PROMISCUITY, 0), (ALLMULTI, 0)] {
+            w.put_u32(kind, value);
+        }
+        w.put_u32(IFLA_NUM_TX_QUEUES, self.queues);
+        // The sizes of segmentation offloads, as every device has them that does not say otherwise.
+        const GSO: [(u16, u32); 7] =
+            [(40, 65535), (41, 65536), (58, 65536), (63, 65536), (64, 65536), (59, 65536), (60, 65535)];
+        GSO.into_iter().for_each(|(kind, value)| w.put_u32(kind, value));
+        w.put_u32(IFLA_NUM_RX_QUEUES, self.queues);
+        w.put_u8(IFLA_CARRIER, self.carrier.into());
+    }
+}
+
+/// `lo`, which is down and carries nothing: what a node sends to itself needs no link.
+pub(super) fn write_loopback(w: &mut Writer) {
+    put_header(w, ARPHRD_LOOPBACK, LOOPBACK, IFF_LOOPBACK, 0);
+    w.put_str(IFLA_IFNAME, "lo");
+    let (mtu, min_mtu, max_mtu, txqlen, group, queues) = (65536, 0, 0, 1000, 0, 1);
+    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate: 2, carrier: true }.put(w);
+    put_carrier(w, [0; 2]);
+    w.put(IFLA_ADDRESS, &[0; 6]);
+    w.put(IFLA_BROADCAST, &[0; 6]);
+    put_stats(w, &LinkStats::default());
+    w.put_str(IFLA_QDISC, "noop");
+}
+
+/// How often its carrier came and went.
+fn put_carrier(w: &mut Writer, [ups, downs]: [u32; 2]) {
+    let counts = [(IFLA_CARRIER_CHANGES, ups.wrapping_add(downs)), (IFLA_CARRIER_UP_COUNT, ups)];
+    counts.into_iter().chain([(IFLA_CARRIER_DOWN_COUNT, downs)]).for_each(|(kind, count)| w.put_u32(kind, count));
+}
+
+/// A link, as Linux's `rtnl_fill_ifinfo` writes it.
+pub(in crate::netlink::rtnl) fn write(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNow>, ext_mask: u32, change: u32) {
+    let running = link.up && now.is_some_and(|now| now.running);
+    let arphrd = if link.mac.is_some() { ARPHRD_ETHER } else { ARPHRD_NONE };
+    put_header(w, arphrd, index, link.flags(running), change);
+    w.put_str(IFLA_IFNAME, &link.config.name);
+    let queues = match link.config.kind {
+        LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
+        LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => 1,
+    };
+    // `RFC 2863`'s states, as `linux/if.h` numbers them.
+    let operstate = if running { 6 } else { 2 };
+    let (mtu, group, txqlen) = (link.mtu, link.group, link.txqlen);
+    Plain { mtu, min_mtu: MIN_MTU, max_mtu: MAX_MTU, txqlen, group, queues, operstate, carrier: running }.put(w);
+    if let Some(alias) = &link.alias {
+        w.put_str(IFLA_IFALIAS, alias);
+    }
+    put_carrier(w, now.map_or([0; 2], |now| now.carrier));
+    if let Some(mac) = link.mac {
+        w.put(IFLA_ADDRESS, &mac);
+        w.put(IFLA_BROADCAST, &[0xff; 6]);
+    }
+    if ext_mask & RTEXT_FILTER_SKIP_STATS == 0 {
+        put_stats(w, now.map_or(&LinkStats::default(), |now| &now.stats));
+    }
+    w.nest(IFLA_LINKINFO, |w| put_info(w, link));
+    w.put_str(IFLA_QDISC, if link.was_up { "noqueue" } else { "noop" });
+    w.nest(IFLA_AF_SPEC, |w| {
+        w.nest(AF_INET6.into(), |w| w.put_u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE));
+    });
+}
+
+/// A link, as Linux's `inet6_fill_ifinfo` writes it for those who ask about IPv6 alone.
+pub(super) fn write_v6(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNow>) {
+    let running = link.up && now.is_some_and(|now| now.running);
+    let arphrd = if link.mac.is_some() { ARPHRD_ETHER } else { ARPHRD_NONE };
+    put_header_of(w, AF_INET6, arphrd, index, link.flags(running), 0);
+    put_v6(w, &link.config.name, link.mac, link.mtu, link.txqlen, if running { 6 } else { 2 });
+}
+
+pub(super) fn write_loopback_v6(w: &mut Writer) {
+    put_header_of(w, AF_INET6, ARPHRD_LOOPBACK, LOOPBACK, IFF_LOOPBACK, 0);
+    put_v6(w, "lo", Some([0; 6]), 65536, 1000, 2);
+}
+
+fn put_v6(w: &mut Writer, name: &str, mac: Option<[u8; 6]>, mtu: u32, txqlen: u32, operstate: u8) {
+    w.put_str(IFLA_IFNAME, name);
+    if let Some(mac) = mac {
+        w.put(IFLA_ADDRESS, &mac);
+    }
+    w.put_u32(IFLA_MTU, mtu);
+    w.put_u32(IFLA_TXQLEN, txqlen);
+    w.put_u8(IFLA_OPERSTATE, operstate);
+    w.nest(IFLA_PROTINFO, |w| {
+        w.put(IFLA_INET6_TOKEN, &[0; 16]);
+        w.put_u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
+    });
+}
+
+/// The smallest MTU that IPv4 allows.
+pub(in crate::netlink::rtnl) const MIN_MTU: u32 = 68;
+/// The largest that a link can be given.
+pub(in crate::netlink::rtnl) const MAX_MTU: u32 = 65535;
+
+fn put_info(w: &mut Writer, link: &Link) {
+    w.put_str(IFLA_INFO_KIND, kind_word(link));
+    let of_tun = |w: &mut Writer, kind: u8| {
+        // `IFLA_TUN_TYPE`, `_PI`, `_VNET_HDR`, `_PERSIST`, `_MULTI_QUEUE`.
+        for (attr, value) in [(3, kind), (4, 0), (5, link.config.offloads.into()), (6, 0), (7, 0)] {
+            w.put_u8(attr, value);
+        }
+    };
+    match link.config.kind {
+        LinkKind::Tun { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
+        LinkKind::Tap { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
+        LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {}
+    }
+}
+
+/// `struct rtnl_link_stats64` and `rtnl_link_stats`.
+fn put_stats(w: &mut Writer, stats: &LinkStats) {
+    const COUNTERS: usize = 25;
+    let LinkStats { rx_wire_packets, rx_bytes, rx_dropped, tx_wire_packets, tx_bytes, tx_dropped, .. } = *stats;
+    let mut counters = [0_u64; COUNTERS];
+    counters[..4].copy_from_slice(&[rx_wire_packets, tx_wire_packets, rx_bytes, tx_bytes]);
+    (counters[6], counters[7]) = (rx_dropped, tx_dropped);
+    let wide: Vec<u8> = counters.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    w.put(IFLA_STATS64, &wide);
+    let narrow: Vec<u8> = counters[..COUNTERS - 1].iter().flat_map(|&value| (value as u32).to_ne_bytes()).collect();
+    w.put(IFLA_STATS, &narrow);
+}

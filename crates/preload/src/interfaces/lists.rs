@@ -1,0 +1,247 @@
+//! `if_nameindex(3)` and `getifaddrs(3)`. The C library makes the sockets for them inside itself, where no other library
+//! is asked. What they return lies in memory as the C library lays it out, so whoever frees it need not know.
+
+use std::mem;
+use std::ptr;
+
+use libc::{c_char, c_int, c_uint, c_void, if_nameindex as NameIndex, ifaddrs, sockaddr, sockaddr_in, sockaddr_in6};
+
+use super::exchange::{Address, Link, addresses, links};
+use crate::errno::{Errno, returned};
+use crate::{next, session};
+
+/// `if_nameindex(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn if_nameindex() -> *mut NameIndex {
+    if session::gateway().is_none() {
+        // SAFETY: passed on.
+        return unsafe { next::if_nameindex() };
+    }
+    returned(links().and_then(|links| {
+        // SAFETY: it takes a size, and one element more is the list's end.
+        let list = unsafe { libc::calloc(links.len() + 1, mem::size_of::<NameIndex>()) }.cast::<NameIndex>();
+        if list.is_null() {
+            return Err(Errno(libc::ENOBUFS));
+        }
+        for (at, link) in links.iter().enumerate() {
+            // SAFETY: the name's bytes are there. The C library frees each of them.
+            let name = unsafe { libc::strndup(link.name.as_ptr().cast(), link.name.len()) };
+            let element = list.wrapping_add(at);
+            // SAFETY: there is room for every link.
+            unsafe { element.write(NameIndex { if_index: link.index as c_uint, if_name: name }) };
+        }
+        Ok(list)
+    }))
+}
+
+/// `getifaddrs(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn getifaddrs(list: *mut *mut ifaddrs) -> c_int {
+    if session::gateway().is_none() {
+        // SAFETY: passed on.
+        return unsafe { next::getifaddrs(list) };
+    }
+    let made = links().and_then(|links| lay_out(&entries(&links, &addresses()?)));
+    returned(made.map(|first| {
+        // SAFETY: the caller has room for the list's place.
+        unsafe { *list = first };
+        0
+    }))
+}
+
+/// The bytes of an address as a program sees it, long enough for every family.
+type Socket = [u8; 36];
+
+/// One element of the list.
+#[derive(Debug)]
+struct Entry<'a> {
+    name: &'a [u8],
+    flags: u32,
+    addr: Option<Socket>,
+    netmask: Option<Socket>,
+    /// The broadcast address, or the other end's.
+    other: Option<Socket>,
+    data: &'a [u8],
+}
+
+/// An element for each interface, and then one for each address, as in the C library.
+fn entries<'a>(links: &'a [Link], addresses: &'a [Address]) -> Vec<Entry<'a>> {
+    let of_links = links.iter().map(|link| Entry {
+        name: &link.name,
+        flags: link.flags,
+        addr: packet_address(link, &link.address),
+        netmask: None,
+        other: packet_address(link, &link.broadcast),
+        data: &link.stats,
+    });
+    let of_addresses = addresses.iter().filter_map(|address| {
+        let link = links.iter().find(|link| link.index == address.index)?;
+        let differs = address.peer != address.own;
+        let other = if differs { Some(&address.peer) } else { address.broadcast.as_ref() };
+        Some(Entry {
+            name: address.label.as_deref().unwrap_or(&link.name),
+            flags: link.flags,
+            addr: ip_address(address, &address.own),
+            netmask: ip_address(address, &mask(address)),
+            other: other.and_then(|other| ip_address(address, other)),
+            data: &[],
+        })
+    });
+    of_links.chain(of_addresses).collect()
+}
+
+/// The bytes of `value`, in front of zeros.
+fn socket<T>(value: &T) -> Socket {
+    const { assert!(mem::size_of::<T>() <= mem::size_of::<Socket>(), "an address has room") };
+    let mut bytes = [0; mem::size_of::<Socket>()];
+    // SAFETY: there are as many bytes, and as much room. Addresses of sockets have no padding that is not zeroed.
+    unsafe { ptr::copy_nonoverlapping((&raw const *value).cast::<u8>(), bytes.as_mut_ptr(), mem::size_of::<T>()) };
+    bytes
+}
+
+/// `struct sockaddr_ll`, whose address may be longer than its declaration says.
+fn packet_address(link: &Link, lladdr: &[u8]) -> Option<Socket> {
+    // SAFETY: any bytes are a valid address.
+    let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    (address.sll_ifindex, address.sll_hatype) = (link.index, link.kind);
+    address.sll_halen = u8::try_from(lladdr.len()).ok()?;
+    let at = mem::offset_of!(libc::sockaddr_ll, sll_addr);
+    let mut bytes = socket(&address);
+    bytes.get_mut(at..at + lladdr.len())?.copy_from_slice(lladdr);
+    Some(bytes)
+}
+
+fn ip_address(of: &Address, octets: &[u8]) -> Option<Socket> {
+    if c_int::from(of.family) == libc::AF_INET {
+        // SAFETY: any bytes are a valid address.
+        let mut address: sockaddr_in = unsafe { mem::zeroed() };
+        address.sin_family = libc::AF_INET as u16;
+        address.sin_addr.s_addr = u32::from_ne_bytes(octets.try_into().ok()?);
+        return Some(socket(&address));
+    }
+    // SAFETY: any bytes are a valid address.
+    let mut address: sockaddr_in6 = unsafe { mem::zeroed() };
+    address.sin6_family = libc::AF_INET6 as u16;
+    address.sin6_addr.s6_addr = octets.try_into().ok()?;
+    let is_link_local = octets.starts_with(&[0xfe]) && octets.get(1).is_some_and(|byte| byte & 0xc0 == 0x80);
+    if is_link_local {
+        address.sin6_scope_id = of.index as u32;
+    }
+    Some(socket(&address))
+}
+
+/// The netmask of an address, as long as the address.
+fn mask(of: &Address) -> Vec<u8> {
+    let bits = (0..of.own.len()).map(|at| usize::from(of.prefix_len).saturating_sub(at * 8).min(8) as u32);
+    bits.map(|bits| u8::MAX.checked_shl(8 - bits).unwrap_or(0)).collect()
+}
+
+/// The room of one element's name and its statistics, which follow the element.
+const NAME: usize = libc::IFNAMSIZ;
+const DATA: usize = 256;
+
+/// An element with all that it points to.
+#[repr(C)]
+struct Laid {
+    element: ifaddrs,
+    name: [u8; NAME],
+    data: [u64; DATA / 8],
+    sockets: [Socket; 3],
+}
+
+/// Makes the list, in one piece of memory: `freeifaddrs` of the C library frees where it begins.
+fn lay_out(entries: &[Entry<'_>]) -> Result<*mut ifaddrs, Errno> {
+    if entries.is_empty() {
+        return Ok(ptr::null_mut());
+    }
+    // SAFETY: it takes a size. Zeros are null pointers, and empty names.
+    let all = unsafe { libc::calloc(entries.len(), mem::size_of::<Laid>()) }.cast::<Laid>();
+    if all.is_null() {
+        return Err(Errno(libc::ENOMEM));
+    }
+    for (at, entry) in entries.iter().enumerate() {
+        let laid = all.wrapping_add(at);
+        // SAFETY: there is room for every entry, zeroed, and nobody else knows of it.
+        let laid = unsafe { &mut *laid };
+        let (room, _) = laid.name.split_at_mut(NAME - 1);
+        room.iter_mut().zip(entry.name).for_each(|(to, &byte)| *to = byte);
+        laid.element.ifa_name = laid.name.as_mut_ptr().cast::<c_char>();
+        laid.element.ifa_flags = entry.flags;
+        let [addr, netmask, other] = &mut laid.sockets;
+        laid.element.ifa_addr = place(addr, entry.addr.as_ref());
+        laid.element.ifa_netmask = place(netmask, entry.netmask.as_ref());
+        laid.element.ifa_ifu = place(other, entry.other.as_ref());
+        if !entry.data.is_empty() {
+            let len = entry.data.len().min(DATA);
+            // SAFETY: no more is written than there is room for, nor read than there is.
+            unsafe { ptr::copy_nonoverlapping(entry.data.as_ptr(), laid.data.as_mut_ptr().cast::<u8>(), len) };
+            laid.element.ifa_data = laid.data.as_mut_ptr().cast::<c_void>();
+        }
+        if at + 1 < entries.len() {
+            // An element stands first in what is laid out with it.
+            laid.element.ifa_next = all.wrapping_add(at + 1).cast::<ifaddrs>();
+        }
+    }
+    Ok(all.cast::<ifaddrs>())
+}
+
+fn place(room: &mut Socket, from: Option<&Socket>) -> *mut sockaddr {
+    let Some(from) = from else { return ptr::null_mut() };
+    *room = *from;
+    room.as_mut_ptr().cast::<sockaddr>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(own: &[u8], prefix_len: u8) -> Address {
+        let (own, peer) = (own.to_vec(), own.to_vec());
+        let family = if own.len() == 4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
+        Address { family, prefix_len, index: 2, label: None, own, peer, broadcast: None }
+    }
+
+    #[test]
+    fn a_mask_has_as_many_ones_as_a_prefix_is_long() {
+        let cases: [(u8, [u8; 4]); 5] =
+            [(0, [0; 4]), (1, [128, 0, 0, 0]), (20, [255, 255, 240, 0]), (32, [255; 4]), (99, [255; 4])];
+        for (len, want) in cases {
+            assert_eq!(mask(&address(&[10, 0, 0, 1], len)), want, "{len}");
+        }
+    }
+
+    #[test]
+    fn a_list_is_one_piece_of_memory_that_ends() {
+        let link =
+            Link { index: 2, name: b"eth0".to_vec(), address: vec![2; 6], stats: vec![1; 96], ..Link::default() };
+        let (links, addresses) = ([link], [address(&[10, 0, 0, 1], 8), address(&[0xfe; 16], 64), address(&[1; 3], 8)]);
+        let entries = entries(&links, &addresses);
+        assert_eq!(entries.len(), 4);
+        let first = lay_out(&entries).unwrap();
+        let (mut at, mut seen) = (first, Vec::new());
+        while !at.is_null() {
+            // SAFETY: the list has just been made.
+            let element = unsafe { &*at };
+            // SAFETY: its name is a C string.
+            let name = unsafe { std::ffi::CStr::from_ptr(element.ifa_name) };
+            // SAFETY: an address that is there begins with its family.
+            let family = unsafe { element.ifa_addr.as_ref() }.map(|addr| addr.sa_family);
+            seen.push((name.to_bytes().to_vec(), family, element.ifa_data.is_null()));
+            at = element.ifa_next;
+        }
+        // SAFETY: it is one piece, and nobody has it any more.
+        unsafe { libc::free(first.cast()) };
+        let eth0 = || b"eth0".to_vec();
+        let [packet, v4, v6] = [libc::AF_PACKET, libc::AF_INET, libc::AF_INET6].map(|it| Some(it as u16));
+        let want = [(eth0(), packet, false), (eth0(), v4, true), (eth0(), v6, true), (eth0(), None, true)];
+        assert_eq!(seen, want);
+        assert!(lay_out(&[]).unwrap().is_null());
+    }
+}
