@@ -9,9 +9,9 @@ use super::entry::Link;
 use super::model::LOOPBACK;
 use super::*;
 use crate::model::{LinkConfig, LinkKind};
-use message::{put_header, write_loopback, write_loopback_v6, write_v6};
+use message::{MIN_MTU, put_header, write_loopback, write_loopback_v6, write_v6};
 
-pub(super) use message::{MAX_MTU, MIN_MTU, write};
+pub(super) use message::write;
 
 /// Length of `struct ifinfomsg`.
 const LEN: usize = 16;

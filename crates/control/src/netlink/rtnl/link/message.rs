@@ -71,7 +71,14 @@ fn put_carrier(w: &mut Writer, [ups, downs]: [u32; 2]) {
 }
 
 /// A link, as Linux's `rtnl_fill_ifinfo` writes it.
-pub(in crate::netlink::rtnl) fn write(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNow>, ext_mask: u32, change: u32) {
+pub(in crate::netlink::rtnl) fn write(
+    w: &mut Writer,
+    index: u32,
+    link: &Link,
+    now: Option<&LinkNow>,
+    ext_mask: u32,
+    change: u32,
+) {
     let running = link.up && now.is_some_and(|now| now.running);
     let arphrd = if link.mac.is_some() { ARPHRD_ETHER } else { ARPHRD_NONE };
     put_header(w, arphrd, index, link.flags(running), change);
@@ -130,9 +137,9 @@ fn put_v6(w: &mut Writer, name: &str, mac: Option<[u8; 6]>, mtu: u32, txqlen: u3
 }
 
 /// The smallest MTU that IPv4 allows.
-pub(in crate::netlink::rtnl) const MIN_MTU: u32 = 68;
+pub(super) const MIN_MTU: u32 = 68;
 /// The largest that a link can be given.
-pub(in crate::netlink::rtnl) const MAX_MTU: u32 = 65535;
+const MAX_MTU: u32 = 65535;
 
 fn put_info(w: &mut Writer, link: &Link) {
     w.put_str(IFLA_INFO_KIND, kind_word(link));
