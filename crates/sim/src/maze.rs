@@ -7,6 +7,7 @@ use fib::RouteKind;
 use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
 use ipsec::{Dir, Mode, PolicyConfig, SaConfig};
 use packet::{Cut, Packet};
+use path::IkeAt;
 use wire::ip::Info;
 use wire::{EtherType, Protocol, eth, udp};
 
@@ -91,6 +92,7 @@ impl Maze {
         node.route_of("10.7.0.0/16", RouteKind::Blackhole);
         node.route_of("10.8.0.0/16", RouteKind::Unreachable);
         node.route_of("fd00:8::/32", RouteKind::Prohibit);
+        node.path.set_ike(vec![(ethernet, IkeAt::Node), (small, IkeAt::Node)]);
         let ipsec = &mut node.path.ipsec;
         let out = Self::policies().into_iter().filter(|policy| policy.dir == Dir::Out);
         for template in out.flat_map(|policy| policy.templates) {
@@ -190,6 +192,7 @@ impl Maze {
 
     fn ends(&mut self, link: LinkId) -> Ends {
         let path = &mut self.node.path;
+        path.take_ike();
         let packets = |waiting: &mut Vec<Packet>| waiting.iter().map(|pkt| pkt.meta.cut.packets()).sum();
         let sent = Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, packets)).sum();
         let drops = |of_link: Option<LinkId>| {
@@ -203,6 +206,9 @@ impl Maze {
             Mib::Icmp6InNeighborAdvertisements,
             Mib::IpReasmReqds,
             Mib::Ip6ReasmReqds,
+            // For a key manager.
+            Mib::UdpInDatagrams,
+            Mib::Udp6InDatagrams,
         ];
         Ends {
             dropped: drops(None),

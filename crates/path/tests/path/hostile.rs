@@ -46,11 +46,13 @@ fn packet(rng: &mut Rng, depth: usize) -> Vec<u8> {
     let mut flow = Flow::new(src, dst);
     flow.dont_fragment = rng.happens(700);
     flow.ttl = *rng.pick(&[0, 1, 2, 64, 255]);
-    flow.dport = *rng.pick(&[4500, 4500, 53, 5201]);
+    flow.dport = *rng.pick(&[4500, 4500, 500, 53, 5201]);
     let len = *rng.pick(&[0, 1, 8, 9, 100, 1200, 1600, 4000]);
     match rng.below(8) {
         0 => flow.tcp(1, len),
-        1 => flow.udp(len),
+        1 if rng.happens(500) => flow.udp(len),
+        // Behind the non-ESP marker.
+        1 => flow.udp_with(&vec![0; len]),
         2 => flow.ping(1, len),
         3 => flow.raw(Protocol(rng.bits() as u8), &vec![rng.bits() as u8; len]),
         4 if flow.src.is_ipv4() => {

@@ -75,8 +75,11 @@ static PLACES: [Place; 4] = [
 
 /// The key manager's socket that `fd` is, if it is one.
 fn place(fd: c_int) -> Option<&'static Place> {
-    let place = PLACES.iter().find(|place| place.fd.load(Relaxed) == fd)?;
-    socket_inode(fd).is_some_and(|inode| inode == place.inode.load(Relaxed)).then_some(place)
+    // A descriptor that was closed may be another's now.
+    let mut places = PLACES.iter().filter(|place| place.fd.load(Relaxed) == fd).peekable();
+    places.peek()?;
+    let inode = socket_inode(fd)?;
+    places.find(|place| place.inode.load(Relaxed) == inode)
 }
 
 /// Whether `fd` is a key manager's socket.
