@@ -151,15 +151,15 @@ fn to_table(cases: &[Case], rounds: usize) -> String {
     text
 }
 
-/// Runs passes for at least `length`, and gives the nanoseconds of one on average, and how many passes there were in all.
-fn average(length: Duration, pass: &mut impl FnMut() -> Duration) -> (f64, u64) {
+/// Runs passes for at least `length`, and gives the nanoseconds of the middle one, and how many passes there were in all:
+/// what others take from the processor meanwhile lengthens a few of them, and is nobody's cost.
+fn middle(length: Duration, pass: &mut impl FnMut() -> Duration) -> (f64, u64) {
     for _ in 0..WARM {
         pass();
     }
-    let (start, mut taken, mut passes) = (Instant::now(), Duration::ZERO, 0);
-    while start.elapsed() < length || passes == 0 {
-        taken += pass();
-        passes += 1;
+    let (start, mut taken) = (Instant::now(), Vec::new());
+    while start.elapsed() < length || taken.is_empty() {
+        taken.push(pass().as_nanos() as f64);
     }
-    (taken.as_nanos() as f64 / passes as f64, WARM + passes)
+    (median(&taken), WARM + taken.len() as u64)
 }

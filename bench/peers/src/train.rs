@@ -24,7 +24,15 @@ pub struct Train {
 /// Fragments in one pass, about.
 const FRAGMENTS: usize = 1024;
 
+/// Fragments that a device brings at once.
+pub const BURST: usize = 64;
+
 impl Train {
+    /// The fragments as a device brings them.
+    pub fn bursts(&self) -> impl Iterator<Item = &[Vec<u8>]> {
+        self.fragments.chunks(BURST)
+    }
+
     /// Everything that is measured. Fragments are of 1500 bytes.
     pub fn all() -> Vec<Self> {
         let (v4, v6) = (Flow::new("192.0.2.1", "192.0.2.2"), Flow::new("fd00::1", "fd00::2"));
