@@ -218,6 +218,36 @@ impl Packet {
         self.push_frag_of(buf, front, len)
     }
 
+    /// Appends the `len` bytes behind the first `front` ones of `buf`, for which there [is a slot](Self::has_slot). Returns
+    /// the slot that they are in.
+    ///
+    /// # Panics
+    /// When there is none, or there are fewer bytes.
+    #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
+    #[inline(always)]
+    pub fn fill_slot(&mut self, buf: Buf, front: usize, len: usize) -> &Buf {
+        assert!(self.frags.0.len() < MAX_FRAGS && self.frag_list.0.is_empty(), "a slot that there is not");
+        self.data_len += len;
+        self.meta.csum.data_changed();
+        // Looked at and changed where it is then: a move would have to wait for what was just written.
+        let slot = self.frags.push(buf);
+        slot.pull(front);
+        slot.trim(len);
+        if let [.., last, slot] = &self.frags.0[..]
+            && last.precedes(slot, 0)
+        {
+            self.join_last_slot();
+        }
+        self.frags.0.last().expect("just pushed")
+    }
+
+    /// Joins the last slot to the one before, whose bytes its own follow in the same page.
+    fn join_last_slot(&mut self) {
+        let Some(next) = self.frags.0.pop() else { return };
+        let joined = self.frags.0.last_mut().map(|last| last.join(next));
+        assert!(matches!(joined, Some(Ok(()))), "bytes that follow are joined");
+    }
+
     /// As [`push_frag`](Self::push_frag), for the `len` bytes behind the first `front` ones of `buf`.
     ///
     /// # Errors
@@ -225,8 +255,7 @@ impl Packet {
     ///
     /// # Panics
     /// When there are fewer.
-    #[inline]
-    pub fn push_frag_of(&mut self, mut buf: Buf, front: usize, len: usize) -> Result<(), Buf> {
+    fn push_frag_of(&mut self, mut buf: Buf, front: usize, len: usize) -> Result<(), Buf> {
         if len == 0 {
             return Ok(());
         }
@@ -288,7 +317,8 @@ impl Packet {
     pub fn into_head(self) -> Buf {
         let Self { head, frags, frag_list, data_len, .. } = self;
         assert!(data_len == 0, "bytes outside the head");
-        drop((frags, frag_list));
+        frags.retire();
+        frag_list.retire();
         head
     }
 
@@ -352,7 +382,7 @@ macro_rules! recycled_list {
                 self.0.iter()
             }
 
-            #[inline]
+            #[inline(always)]
             pub(crate) fn push(&mut self, item: $item) -> &mut $item {
                 if self.0.capacity() == 0 {
                     self.0 = Self::empty();
@@ -365,6 +395,15 @@ macro_rules! recycled_list {
             fn empty() -> ThinVec<$item> {
                 let spare = $spare.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
                 spare.unwrap_or_else(|| ThinVec::with_capacity(MAX_FRAGS))
+            }
+
+            /// Drops it, which is nothing to do if it never had anything.
+            #[inline]
+            fn retire(self) {
+                if self.0.capacity() == 0 {
+                    // It has no storage.
+                    std::mem::forget(self);
+                }
             }
 
             fn recycle(mut list: ThinVec<$item>) {

@@ -137,11 +137,16 @@ impl Pool {
 
 impl Shared {
     /// Whether it has a limit, and half of its pages or more are out.
+    #[inline]
     pub(crate) fn is_scarce(&self) -> bool {
         if self.limit == usize::MAX || self.slab.is_some() {
             // Of a slab they are all out: what packets do not have, its device has.
             return self.slab.is_some();
         }
+        self.is_half_out()
+    }
+
+    fn is_half_out(&self) -> bool {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map_or(0, Vec::len);
         (self.made.load(Relaxed) - free) * 2 >= self.limit
     }

@@ -7,7 +7,7 @@ use packet::{Cut, Memory, Packet};
 use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
-use crate::queue::{Added, Refused};
+use crate::queue::{Added, Queue, Refused};
 use crate::reassembly::{Reassembly, Table};
 use crate::run::How;
 use crate::train::Train;
@@ -49,19 +49,15 @@ impl Reassembly {
         let mut count = Count(Some((counters, Mibs::of(version))));
         let cache = self.table(table);
         let room = cache.room()?;
-        // A burst that goes on with something else is not one of the train.
-        train.peek(burst, &l3)?;
+        let mut next = Some(train.peek(burst, &l3)?);
         let key = train.key();
         let waiting = cache.find(&key);
         let restarted = waiting.map_or(0, |id| cache.restart_if_too_far(id, now));
         if restarted > 0 {
             count.fail();
         }
-        let (mut queue, before) = waiting.map_or_else(Default::default, |id| {
-            let queue = cache.lend(id);
-            let before = queue.charged();
-            (queue, before)
-        });
+        let mut queue = waiting.map_or_else(Queue::default, |id| cache.lend(id));
+        let before = queue.charged();
         // One that does not wait yet is charged once it has to.
         let queue_size = if waiting.is_some() { 0 } else { QUEUE_SIZE };
         let room = (room + before).saturating_sub(queue_size);
@@ -69,7 +65,7 @@ impl Reassembly {
         let moves = how.joins && !how.copies;
         let (mut packets, mut grew) = (0_u32, false);
         let end = loop {
-            let Some((pkt, at, span)) = train.peek(burst, &l3) else { break End::Left };
+            let (Some((at, span)), Some(pkt)) = (next, burst.as_slice().first()) else { break End::Left };
             packets += 1;
             let is_slot = moves && pkt.truesize() <= 4 * span.len() && !(how.spares && pkt.head_buf().is_scarce(mem));
             let csum = pkt.meta.csum;
@@ -97,6 +93,7 @@ impl Reassembly {
             if restarted > 0 {
                 break End::Left;
             }
+            next = train.peek(burst, &l3);
         };
         if queue.fragments() > held {
             queue.came_by(train.link());
@@ -105,7 +102,7 @@ impl Reassembly {
         let verdict = match (end, waiting) {
             (End::Whole, None) => {
                 cache.note_passed(&key, packets);
-                self.join(table, queue, mem, how, count)
+                self.join(table, &mut queue, mem, how, count)
             }
             (End::Refused(Refused::Datagram(reason)), None) => {
                 cache.note_passed(&key, packets);

@@ -178,8 +178,8 @@ impl Queue {
                 return None;
             }
             let (pkt, front) = take()?;
-            self.pinned.add(pkt.head_buf().page());
-            last.append_slot(pkt.into_head(), (front, span.len()), csum);
+            let page = last.append_slot(pkt.into_head(), (front, span.len()), csum);
+            self.pinned.add(page);
             last.end = end;
         } else {
             let goes_before = end <= *start;
@@ -191,12 +191,12 @@ impl Queue {
                 return None;
             }
             let (pkt, front) = take()?;
-            self.pinned.keep_slot(pkt.head_buf().page());
             let slot = Slot { buf: pkt.into_head(), end: end as u32, csum };
             let earlier = self.earlier.get_or_insert_with(|| spare.take());
             let buf = &mut earlier.insert_slot(offset, slot).buf;
             buf.pull(front);
             buf.trim(span.len());
+            self.pinned.keep_slot(buf.page());
         }
         self.last_in |= !more;
         self.len = self.len.max(end);
@@ -204,7 +204,7 @@ impl Queue {
     }
 
     /// Notes a fragment that was added and has taken `growth` bytes of memory.
-    #[inline]
+    #[inline(always)]
     fn added(&mut self, span: &Span, growth: usize) -> Added {
         self.fragments += 1;
         self.received += span.len();

@@ -196,15 +196,15 @@ impl Reassembly {
 
     /// Makes one packet of a queue that has all fragments.
     pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, count: Count<'_>) -> Verdict {
-        let queue = self.table(table).close(id);
-        self.join(table, queue, mem, how, count)
+        let mut queue = self.table(table).close(id);
+        self.join(table, &mut queue, mem, how, count)
     }
 
     /// Makes one packet of all fragments of a datagram.
     pub(crate) fn join(
         &mut self,
         table: Table,
-        mut queue: Queue,
+        queue: &mut Queue,
         mem: &Memory,
         how: How,
         mut count: Count<'_>,

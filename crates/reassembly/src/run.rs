@@ -1,6 +1,6 @@
 //! Fragments that follow one another without a hole.
 
-use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet};
+use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
 use wire::Protocol;
 
 use crate::pinned::Pinned;
@@ -121,21 +121,23 @@ impl Run {
     }
 
     /// Whether a fragment of `len` bytes that follows would be a slot.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn has_slot_for(&self, len: usize) -> bool {
         self.more.is_empty() && len > self.first.tailroom() && self.first.has_slot()
     }
 
-    /// Appends the `len` bytes behind the first `front` ones of a buffer, for which there [is a slot](Self::has_slot_for).
-    #[inline]
-    pub(crate) fn append_slot(&mut self, buf: Buf, (front, len): (usize, usize), csum: Csum) {
+    /// Appends the `len` bytes behind the first `front` ones of a buffer, for which there [is a slot](Self::has_slot_for), and
+    /// returns their page.
+    #[inline(always)]
+    pub(crate) fn append_slot(&mut self, buf: Buf, (front, len): (usize, usize), csum: Csum) -> (PageName, usize) {
         let both = match (self.first.meta.csum, csum) {
             (Csum::Unnecessary, Csum::Unnecessary) => Csum::Unnecessary,
             (first @ Csum::Partial { .. }, _) => first,
             _ => Csum::None,
         };
-        assert!(self.first.push_frag_of(buf, front, len).is_ok(), "a slot that there is not");
+        let page = self.first.fill_slot(buf, front, len).page();
         self.first.meta.csum = both;
+        page
     }
 
     /// Appends a fragment that follows and ends at `end`, as [`join`](Self::join) would.
@@ -144,7 +146,8 @@ impl Run {
         self.end = end;
         let len = buf.len();
         if self.has_slot_for(len) {
-            return self.append_slot(buf, (0, len), csum);
+            self.append_slot(buf, (0, len), csum);
+            return;
         }
         let mut pkt = Packet::from_buf(buf);
         pkt.meta = Meta { csum, cut: Cut::Fragment, ..self.first.meta.clone() };

@@ -17,6 +17,8 @@ pub(crate) struct Runs {
     /// Which of `leaves` those are.
     leaf_of: Vec<u8>,
     leaves: Vec<Leaf>,
+    /// How many of `leaves` are in use. What others have of runs is of datagrams before.
+    used: usize,
     runs: Vec<Option<Run>>,
     slots: Vec<Option<Slot>>,
 }
@@ -67,8 +69,12 @@ impl Runs {
         if self.occupied >> leaf & 1 == 0 {
             self.occupied |= 1 << leaf;
             self.leaf_of.resize(Self::LEAVES, 0);
-            self.leaf_of[leaf] = self.leaves.len() as u8;
-            self.leaves.push(Leaf { occupied: 0, run_of: [0; LEAF] });
+            self.leaf_of[leaf] = self.used as u8;
+            match self.leaves.get_mut(self.used) {
+                Some(leaf) => leaf.occupied = 0,
+                None => self.leaves.push(Leaf { occupied: 0, run_of: [0; LEAF] }),
+            }
+            self.used += 1;
         }
         let leaf = &mut self.leaves[usize::from(self.leaf_of[leaf])];
         leaf.occupied |= 1 << bit;
@@ -101,7 +107,7 @@ impl Runs {
 
     /// Takes all runs out, joined to the first in order. That one has headers, and so is no slot.
     pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<Run> {
-        let Self { occupied, leaf_of, leaves, runs, slots } = self;
+        let Self { occupied, leaf_of, leaves, runs, slots, .. } = self;
         let mut numbers = in_order(std::mem::take(occupied), leaf_of, leaves);
         let mut joined = runs.get_mut(usize::from(numbers.next()?))?.take()?;
         for number in numbers {
@@ -124,7 +130,7 @@ impl Runs {
     /// Forgets all runs, and tells whether the storage is worth keeping for another datagram.
     pub(crate) fn clear(&mut self) -> bool {
         self.occupied = 0;
-        self.leaves.clear();
+        self.used = 0;
         self.runs.clear();
         self.slots.clear();
         let is_small = self.leaves.capacity() <= LEAF && self.slots.capacity() <= LEAF;

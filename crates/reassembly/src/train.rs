@@ -72,8 +72,7 @@ impl Train {
         };
         let mut headers = [[0; 8]; V6_LEN / 8];
         headers.as_flattened_mut().get_mut(..info.header_len)?.copy_from_slice(head.get(..info.header_len)?);
-        let train = Self { link: pkt.meta.link, info, id: info.fragment?.id, headers };
-        (is_plain && train.read(pkt, l3).is_some()).then_some(train)
+        is_plain.then_some(Self { link: pkt.meta.link, info, id: info.fragment?.id, headers })
     }
 
     /// The headers of the fragment that was looked at first.
@@ -83,14 +82,14 @@ impl Train {
 
     /// Where the IP header of the first packet of `burst` begins, and where that lies, if it is one of the train.
     #[inline(always)]
-    pub(crate) fn peek<'b>(
+    pub(crate) fn peek(
         &self,
-        burst: &'b Drain<'_, Packet>,
+        burst: &Drain<'_, Packet>,
         l3: &impl Fn(&Packet) -> Option<usize>,
-    ) -> Option<(&'b Packet, usize, Span)> {
+    ) -> Option<(usize, Span)> {
         let first = burst.as_slice().first()?;
         let at = l3(first)?;
-        Some((first, at, self.read(first, at)?))
+        Some((at, self.read(first, at)?))
     }
 
     /// The link that it came by.
