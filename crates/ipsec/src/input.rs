@@ -117,10 +117,10 @@ impl Ipsec {
         self.crypto.passing.is_some() || self.crypto.opening.has_first()
     }
 
-    /// Hands in what was collected if this thread opens it, so that what comes next is opened at once.
+    /// Hands in what was collected if this thread opens it and what goes on behind it can be opened at once.
     #[inline]
     pub fn close_here(&mut self, now: Instant) -> bool {
-        let closes = self.crypto.is_here() && self.crypto.collecting.is_some();
+        let closes = self.crypto.is_here() && self.crypto.collecting.as_ref().is_some_and(|job| job.is_easy);
         if closes {
             self.crypto.close(now);
         }
@@ -236,7 +236,7 @@ impl Ipsec {
                     nat.follow_peers(sad);
                 }
                 match passed {
-                    Ok(()) => each(Inner::Content(Content { job }))?,
+                    Ok(content) => each(Inner::Content(content))?,
                     Err((mib, reason)) => {
                         counters.count(mib);
                         each(Inner::Dropped(reason, job.outer.meta.link))?;
@@ -261,14 +261,14 @@ fn refuse_headers(reason: DropReason, opened: &mut Opened, counters: &mut Counte
 
 /// What becomes of a packet after the cipher (Linux `xfrm_input` from `lock` on).
 #[inline]
-fn pass(
+fn pass<'j>(
     sad: &mut Sad,
     moves: &mut Vec<Mapping>,
-    job: &mut OpenJob,
+    job: &'j mut OpenJob,
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<(), Refused> {
+) -> Result<Content<'j>, Refused> {
     let sa = match piece.state {
         // Those before it are counted only now, and the SA may have gone while the cipher was busy.
         State::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
@@ -279,15 +279,15 @@ fn pass(
 
 /// As [`pass`], for a packet that its SA admits.
 #[inline]
-fn accept(
+fn accept<'j>(
     sa: &mut Sa,
     moves: &mut Vec<Mapping>,
-    job: &mut OpenJob,
+    job: &'j mut OpenJob,
     piece: Piece,
     mem: &Memory,
     now: Instant,
-) -> Result<(), Refused> {
-    let Piece { seq, id, state } = piece;
+) -> Result<Content<'j>, Refused> {
+    let Piece { seq, id, state, inside: mut buf } = piece;
     let (payload_len, next_header, sum) = match state {
         State::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
         State::Sealed | State::Forged => {
@@ -305,13 +305,15 @@ fn accept(
         moves.extend(sa.came_from(now, source, is_newest));
     }
     sa.used(now, 1, payload_len.into());
-    let OpenJob { outer, bufs, front, untouched, .. } = job;
-    let inside = bufs.last_mut().expect("what is inside");
-    match sa.mode {
-        Mode::Tunnel => outer.meta.csum = decap::tunnel(sa, &outer.info, inside, next_header, sum, untouched)?,
-        Mode::Transport => *front = outer.transport(mem, inside, next_header, id)?,
-    }
-    Ok(())
+    let OpenJob { outer, untouched, .. } = job;
+    let front = match sa.mode {
+        Mode::Tunnel => {
+            outer.meta.csum = decap::tunnel(sa, &outer.info, &mut buf, next_header, sum, untouched)?;
+            None
+        }
+        Mode::Transport => outer.transport(mem, &mut buf, next_header, id)?,
+    };
+    Ok(Content { front, buf, meta: &outer.meta })
 }
 
 /// Finds where ESP begins, or UDP's payload, and cuts off what comes behind it.

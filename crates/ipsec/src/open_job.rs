@@ -8,7 +8,7 @@ use offload::checksum;
 use packet::{Buf, Csum, Cut, Meta, Packet};
 use wire::esp::{Header, Trailer};
 use wire::ip::{self, Info};
-use wire::{Pattern, Protocol, Spi, Version, ipv4};
+use wire::{Pattern, Protocol, RisingNumber, Spi, Version, ipv4};
 
 use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
@@ -30,21 +30,18 @@ pub(crate) struct OpenJob {
     pub(crate) is_offloaded: bool,
     /// What nothing is changed about, once it is known.
     pub(crate) untouched: Option<Untouched>,
-    /// Whether its packets are such as may be [looked at quickly](Self::goes_on_with).
-    is_easy: bool,
+    /// Whether its packets are such as may be [looked at quickly](Self::next_in_line).
+    pub(crate) is_easy: bool,
     pub(crate) outer: Outer,
     /// What the headers of others are compared with.
     pattern: Box<Pattern>,
+    /// The IPv4 identification of the packet before.
+    last_id: u16,
     /// In the order in which they came until there are no more to come, and then the other way round: they are taken
     /// from the end.
     segments: Vec<Segment>,
-    /// What the segments lie in, one behind the other. Turned round with them. The last one is what is inside of the
-    /// packet that was asked for last, until somebody takes it.
-    pub(crate) bufs: Vec<Buf>,
-    /// How many there are without that.
-    left: usize,
-    /// What belongs in front of that, if it has no room for it.
-    pub(crate) front: Option<Buf>,
+    /// What the segments lie in, one behind the other. Turned round with them.
+    bufs: Vec<Buf>,
     bytes: usize,
     /// For ciphers that need room beside the packet.
     scratch: Vec<u8>,
@@ -122,12 +119,26 @@ pub(crate) enum State {
     Malformed,
 }
 
-/// A packet that is through. What was inside of it, if it is [`State::Open`], is the job's last buffer.
+/// A packet that [goes on](OpenJob::next_in_line) where others ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Next {
+    /// Where it begins, from the SPI on, and how many bytes that is.
+    pub(crate) at: usize,
+    pub(crate) len: usize,
+    /// Its sequence number, as the wire has it.
+    pub(crate) seq: u32,
+    /// Its IPv4 identification.
+    pub(crate) id: u16,
+}
+
+/// A packet that is through.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) seq: u64,
     pub(crate) id: u16,
     pub(crate) state: State,
+    /// What was inside of it, if it is [`State::Open`].
+    pub(crate) inside: Buf,
 }
 
 /// Lists of a job that is through, kept for the next one.
@@ -168,10 +179,9 @@ impl OpenJob {
             is_easy: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
             outer: Outer { info, headers: kept, is_udp, meta },
             pattern,
+            last_id: info.id,
             segments,
             bufs,
-            left: 0,
-            front: None,
             bytes: 0,
             scratch,
         }
@@ -185,35 +195,41 @@ impl OpenJob {
         self.sa == sa && !self.outer.is_udp && same && self.takes(meta)
     }
 
-    /// Tells whether `pkt`, whose IP header begins at `l3`, is whole, of this job's SA, and as easily opened as those before
-    /// it: then nothing of what was found out for them has to be found out again.
+    /// What there is to know of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and as easily opened
+    /// as those before it: then nothing of what was found out for them has to be found out again.
     #[inline]
-    pub(crate) fn goes_on_with(&self, pkt: &Packet, l3: usize) -> bool {
-        let headers_len = self.outer.headers.len();
-        let Some(packet) = pkt.head().get(l3..) else { return false };
-        self.is_easy
+    pub(crate) fn next_in_line(&mut self, pkt: &Packet, l3: usize) -> Option<Next> {
+        let packet = pkt.head().get(l3..)?;
+        let is_easy = self.is_easy
             && pkt.is_linear()
-            && packet.len() >= headers_len + self.opening.shortest
-            && self.pattern.matches(packet)
-            && packet.get(headers_len..headers_len + size_of::<Spi>()) == Some(&self.spi.0.to_be_bytes())
-            && self.pattern.is_right(self.outer.info.version(), packet, packet.len())
-            && self.takes(&pkt.meta)
-            && pkt.meta.cut == Cut::Whole
+            && matches!(pkt.meta.cut, Cut::Whole)
             && !matches!(pkt.meta.csum, Csum::Partial { .. })
             && pkt.owns_head()
-    }
-
-    /// What is to be read of a packet that this job [goes on with](Self::goes_on_with): its IPv4 identification, its
-    /// sequence number as it is on the wire, and how many bytes it has from ESP on.
-    #[inline]
-    pub(crate) fn read(&self, pkt: &Packet, l3: usize) -> Option<(u16, u32, usize)> {
-        let packet = pkt.head().get(l3..)?;
-        let id = match self.outer.info.version() {
-            Version::V4 => ipv4::Header::ref_from(packet).ok()?.id(),
+            && self.takes(&pkt.meta);
+        let headers_len = self.outer.headers.len();
+        let (headers, esp) = packet.split_at_checked(headers_len).filter(|_| is_easy)?;
+        let header = Header::ref_from(esp).ok()?;
+        let version = self.outer.info.version();
+        let id = match version {
+            Version::V4 => ipv4::Header::ref_from(headers).ok()?.id(),
             Version::V6 => 0,
         };
-        let esp = packet.get(self.outer.headers.len()..)?;
-        Some((id, Header::ref_from(esp).ok()?.seq(), esp.len()))
+        if self.pattern.next.is(packet, packet.len()) {
+            self.pattern.next.advance();
+        } else {
+            let goes_on = header.spi() == self.spi
+                && esp.len() >= self.opening.shortest
+                && self.pattern.matches(packet)
+                && self.pattern.is_right(version, packet, packet.len());
+            if !goes_on {
+                return None;
+            }
+            let number = RisingNumber { at: headers_len + size_of::<Spi>(), step: 1 };
+            let id_step = id.wrapping_sub(self.last_id);
+            self.pattern.next.set(packet, headers_len + Header::LEN, version, id_step, number, (0, &[]));
+        }
+        self.last_id = id;
+        Some(Next { at: l3 + headers_len, len: esp.len(), seq: header.seq(), id })
     }
 
     /// Tells whether packets that arrive with `meta` are like those of this job.
@@ -222,7 +238,7 @@ impl OpenJob {
         self.outer.meta.link == meta.link
             && self.mark == meta.mark
             && self.opening.by_device == meta.esp.is_some()
-            && self.outer.meta.sec_path.split_last().is_some_and(|(_, outside)| outside == meta.sec_path.as_slice())
+            && self.outer.meta.came_through(&meta.sec_path)
     }
 
     /// Notes that `len` bytes with the number `seq` come next, in the buffer that is [pushed](Self::push_buf) next.
@@ -259,7 +275,6 @@ impl OpenJob {
     pub(crate) fn complete(&mut self) {
         self.segments.reverse();
         self.bufs.reverse();
-        self.left = self.bufs.len();
     }
 
     /// Decrypts the packets where they lie. Those that are not by the time that they are [passed on](Self::next) are
@@ -277,28 +292,30 @@ impl OpenJob {
         }
     }
 
-    /// Opens the packet behind the first `front` bytes of `buf` at once, as one that this job had and
-    /// [passes on](Self::next) now.
+    /// Opens at once the packet that `buf` has, and leaves in it what is inside.
     #[inline]
-    pub(crate) fn open_now(&mut self, buf: Buf, front: usize, seq: u64, id: u16) -> Piece {
-        self.bufs.clear();
-        (self.left, self.front) = (0, None);
-        self.bufs.push(buf);
-        let buf = self.bufs.last_mut().expect("just pushed");
-        buf.pull(front);
+    pub(crate) fn open_now(&mut self, buf: &mut Buf, seq: u64) -> State {
         let packet = buf.bytes_mut().expect("looked at before");
+        let len = packet.len();
         let state = self.opening.open(packet, seq, &mut self.scratch);
-        let (from, to) = self.opening.inside(state, packet.len());
+        let (from, to) = self.opening.inside(state, len);
         buf.trim(to);
         buf.pull(from);
-        Piece { seq, id, state }
+        state
     }
 
-    /// The next packet. What was inside of the one before is dropped unless somebody has taken it.
+    /// Says what a packet sums up to that was opened, if it is a tunnel's TCP about which nothing is changed.
+    #[inline]
+    pub(crate) fn plain_sum(&self, state: State, inside: &[u8]) -> Option<u16> {
+        match (state, self.untouched) {
+            (State::Open { next_header, sum, .. }, Some(untouched)) if untouched.is_like(inside, next_header) => sum,
+            _ => None,
+        }
+    }
+
+    /// The next packet.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Piece> {
-        self.bufs.truncate(self.left);
-        self.front = None;
         let Segment { len, ends_buf, id, seq, mut state, .. } = self.segments.pop()?;
         let (len, buf) = (len as usize, self.bufs.last_mut()?);
         if let State::Sealed = state {
@@ -308,20 +325,20 @@ impl OpenJob {
             // Another processor may have it.
             soon.prefetch();
         }
-        let buf = self.bufs.last_mut()?;
         let (from, to) = self.opening.inside(state, len);
-        if ends_buf {
-            buf.trim(to);
-            buf.pull(from);
+        let mut inside = if ends_buf {
+            let mut last = self.bufs.pop()?;
+            last.trim(to);
+            last
         } else {
-            let mut inside = buf.split_to(to);
+            let buf = self.bufs.last_mut()?;
+            let inside = buf.split_to(to);
             // What pads this packet is room for headers in front of the next.
             buf.pull(len - to);
-            inside.pull(from);
-            self.bufs.push(inside);
-        }
-        self.left = self.bufs.len() - 1;
-        Some(Piece { seq, id, state })
+            inside
+        };
+        inside.pull(from);
+        Some(Piece { seq, id, state, inside })
     }
 
     /// Gives back the lists.

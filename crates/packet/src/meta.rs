@@ -123,6 +123,26 @@ pub enum GsoKind {
     Udp,
 }
 
+impl Meta {
+    /// Tells whether another packet came the same way: by the same link, with the same tag, through the same SAs.
+    #[inline]
+    pub fn came_like(&self, other: &Self) -> bool {
+        self.link == other.link && self.vlan == other.vlan && is_same_path(&self.sec_path, &other.sec_path)
+    }
+
+    /// Tells whether it came through the SAs that are `outside`, and one more.
+    #[inline]
+    pub fn came_through(&self, outside: &SecPath) -> bool {
+        self.sec_path.split_last().is_some_and(|(_, before)| is_same_path(before, outside))
+    }
+}
+
+/// One by one: there are few, and a call to compare memory costs more.
+#[inline]
+fn is_same_path(one: &[SaId], other: &[SaId]) -> bool {
+    one.len() == other.len() && one.iter().zip(other).all(|(one, other)| one == other)
+}
+
 impl Csum {
     /// Keeps it true when bytes come or go at the back that nobody has summed.
     pub(crate) fn data_changed(&mut self) {

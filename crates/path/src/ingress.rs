@@ -106,14 +106,11 @@ impl Path {
         let port = self.ports.get(link).filter(|port| port.config.gro && !port.tap.wire);
         let Some(mac) = port.map(|port| port.config.mac) else { return };
         let l3 = |pkt: &Packet| begins_at(mac, pkt);
-        while let Some(pkt) = burst.as_slice().first()
-            && l3(pkt).is_some_and(|l3| self.ipsec.goes_on_with(pkt, l3))
-        {
-            if self.ipsec.close_here(turn.now) {
-                // What was inside may have been ESP as well.
-                self.pass_opened(turn);
-                continue;
-            }
+        if self.ipsec.close_here(turn.now) {
+            // What was inside may have been ESP as well.
+            self.pass_opened(turn);
+        }
+        loop {
             let Self { ipsec, gro, scratch, ports, counters, .. } = self;
             let run = ipsec.open_run(turn.mem, turn.now, burst, l3, counters, |inner| {
                 take(gro, ports, turn.mem, inner, &mut scratch.glued)
@@ -363,7 +360,7 @@ fn behind_ethernet(mac: MacAddr, pkt: &Packet) -> Option<usize> {
 }
 
 /// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what does not.
-#[inline]
+#[inline(always)]
 fn take(
     gro: &mut Gro,
     ports: &mut Ports,
@@ -373,13 +370,18 @@ fn take(
 ) -> ControlFlow<Packet> {
     match inner {
         Inner::Content(content) => {
-            let joint = content.plain().and_then(|(bytes, meta)| {
-                let is_glued = ports.get(meta.link).is_some_and(|port| port.config.gro);
-                // Anything else may be ESP again.
-                (is_glued && ip::is_plain_tcp(bytes)).then(|| gro.joint(mem, bytes, meta)).flatten()
-            });
-            let Some(joint) = joint else { return ControlFlow::Break(content.into_packet()) };
-            joint.join(content.into_buf(), glued);
+            let (buf, meta) = match content.into_buf() {
+                Ok(plain) => plain,
+                Err(pkt) => return ControlFlow::Break(pkt),
+            };
+            let is_glued = ports.get(meta.link).is_some_and(|port| port.config.gro);
+            let left = if is_glued { gro.join(mem, buf, meta, glued) } else { Err(buf) };
+            if let Err(buf) = left {
+                // It may be ESP again.
+                let mut pkt = Packet::from_buf(buf);
+                pkt.meta = meta.clone();
+                return ControlFlow::Break(pkt);
+            }
         }
         Inner::Dropped(reason, link) => ports.drop(link, reason),
     }

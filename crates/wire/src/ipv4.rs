@@ -104,6 +104,15 @@ impl Header {
         self.tos = tos;
     }
 
+    /// Adds to the identification, and changes the checksum with it: what one gains the other loses modulo 65535 (RFC 1624
+    /// §3), where 65536, by which the identification wraps, is one.
+    #[inline]
+    pub const fn raise_id(&mut self, step: u16) {
+        let (id, wraps) = self.id.get().overflowing_add(step);
+        let (check, borrows) = self.check.get().overflowing_sub(step.wrapping_sub(wraps as u16));
+        (self.id, self.check) = (U16::new(id), U16::new(check.wrapping_sub(borrows as u16)));
+    }
+
     /// Bytes of header and payload, as the header says.
     #[inline]
     pub const fn total_len(&self) -> usize {
@@ -436,6 +445,21 @@ mod tests {
             let mut afresh = header;
             afresh.fill_check();
             assert_eq!(header, afresh, "{value}");
+        }
+    }
+
+    #[test]
+    fn the_checksum_follows_an_identification_that_goes_up() {
+        for id in [0, 1, 0x7fff, 0xfffe, 0xffff] {
+            for step in (0..=0xffff).step_by(0x0fff).chain([1, 2, 0xfffe]) {
+                let mut bytes = [0x45, 3, 0, 90, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 1, 0, 1, 10, 2, 0, 9];
+                bytes[4..6].copy_from_slice(&u16::to_be_bytes(id));
+                let check = checksum::finish(checksum::sum(&bytes));
+                bytes[10..12].copy_from_slice(&check.to_be_bytes());
+                let header = Header::mut_from(&mut bytes).unwrap();
+                header.raise_id(step);
+                assert_eq!((header.id(), header.check_ok()), (id.wrapping_add(step), true), "{id:#x} by {step:#x}");
+            }
         }
     }
 

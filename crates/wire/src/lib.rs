@@ -93,6 +93,7 @@ pub mod vlan;
 
 mod malformed;
 mod pattern;
+mod prediction;
 mod protocol;
 mod quote;
 
@@ -103,5 +104,6 @@ pub use frag::{FragInfo, FragOffset};
 pub use ip::{Ecn, Version};
 pub use malformed::Malformed;
 pub use pattern::Pattern;
+pub use prediction::{Prediction, RisingNumber};
 pub use protocol::Protocol;
 pub use quote::Quote;

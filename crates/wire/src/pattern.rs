@@ -1,9 +1,12 @@
 //! Headers of one flow: what stays the same from packet to packet.
 
-use crate::{Version, ipv4, ipv6};
+use crate::{Prediction, Version, ipv4, ipv6};
 
 /// The most bytes of headers that are compared: IPv6's and TCP's with every option, and some extension headers.
 const LONGEST: usize = 128;
+
+/// What most headers fit into.
+const SHORT: usize = 64;
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 8;
@@ -13,14 +16,16 @@ const CHUNK: usize = 8;
 pub struct Pattern {
     len: usize,
     bytes: [u8; LONGEST],
-    /// A bit is set where the bit of `bytes` stays.
+    /// A bit is set where the bit of `bytes` stays: nowhere behind the headers.
     stays: [u8; LONGEST],
+    /// What comes next, once somebody has predicted it.
+    pub next: Prediction,
 }
 
 impl Default for Pattern {
     /// Which nothing matches.
     fn default() -> Self {
-        Self { len: 0, bytes: [0; LONGEST], stays: [0; LONGEST] }
+        Self { len: 0, bytes: [0; LONGEST], stays: [0; LONGEST], next: Prediction::default() }
     }
 }
 
@@ -29,10 +34,12 @@ impl Pattern {
     /// than 128.
     pub fn set(&mut self, headers: &[u8]) -> &mut Self {
         self.len = 0;
+        self.next.clear();
         if let Some(bytes) = self.bytes.get_mut(..headers.len())
             && headers.len() >= CHUNK
         {
             bytes.copy_from_slice(headers);
+            self.stays = [0; LONGEST];
             self.stays[..headers.len()].fill(0xff);
             self.len = headers.len();
         }
@@ -57,12 +64,21 @@ impl Pattern {
     /// Tells whether `packet` begins with headers of which the bits that stay are the same.
     #[inline]
     pub fn matches(&self, packet: &[u8]) -> bool {
-        let Self { len, bytes, stays } = self;
+        match packet.first_chunk::<SHORT>() {
+            // What is behind the headers stays nowhere, and a loop of a known length needs no steps.
+            Some(theirs) if self.len.wrapping_sub(1) < SHORT => {
+                let chunks = self.bytes.as_chunks().0.iter().zip(theirs.as_chunks().0).zip(self.stays.as_chunks().0);
+                chunks.fold(0, |any, ((ours, theirs), stays)| any | differ(ours, theirs, stays)) == 0
+            }
+            _ => self.matches_any(packet),
+        }
+    }
+
+    /// As [`matches`](Self::matches), however long the headers and the packet are.
+    fn matches_any(&self, packet: &[u8]) -> bool {
+        let Self { len, bytes, stays, .. } = self;
         let (Some(ours), Some(theirs), Some(stays)) = (bytes.get(..*len), packet.get(..*len), stays.get(..*len)) else {
             return false;
-        };
-        let differ = |ours: &[u8; CHUNK], theirs: &[u8; CHUNK], stays: &[u8; CHUNK]| {
-            (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*stays)
         };
         // The last chunk ends with the headers, and may have bytes of the one before it.
         let (Some(our_last), Some(their_last), Some(last_stays)) =
@@ -96,6 +112,12 @@ impl Pattern {
     }
 }
 
+/// The bits that should be the same and are not.
+#[inline]
+fn differ(ours: &[u8; CHUNK], theirs: &[u8; CHUNK], stays: &[u8; CHUNK]) -> u64 {
+    (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*stays)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,7 +133,8 @@ mod tests {
     fn every_bit_that_stays_is_compared_and_no_other() {
         for len in 0..=LONGEST + 1 {
             let headers: Vec<u8> = (0..len).map(|at| (at * 7) as u8).collect();
-            let packet = [&headers[..], &[1, 2, 3]].concat();
+            // Short ones and long ones are compared in different ways.
+            let packet = [&headers[..], &vec![1; if len % 2 == 0 { 3 } else { SHORT }]].concat();
             let mut pattern = pattern(&headers);
             pattern.free(3, &[0xff, 0x81]).free(len, &[0xff]);
             let fits = (CHUNK..=LONGEST).contains(&len);

@@ -72,15 +72,6 @@ impl Queue {
 
     /// The job that packets are like which arrived just before, if nothing that came before them is still to be passed on.
     #[inline]
-    pub(crate) fn like_last(&self) -> Option<&OpenJob> {
-        match &self.collecting {
-            None if self.passing.is_none() && self.opening.len() == 0 => self.last.as_ref(),
-            collecting => collecting.as_ref(),
-        }
-    }
-
-    /// As [`like_last`](Self::like_last), to go on with it.
-    #[inline]
     pub(crate) fn like_last_mut(&mut self) -> Option<&mut OpenJob> {
         match &mut self.collecting {
             None if self.passing.is_none() && self.opening.len() == 0 => self.last.as_mut(),

@@ -72,7 +72,7 @@ pub(crate) struct Untouched {
 impl Untouched {
     /// Tells whether nothing is changed about a packet either: its length has to be what it says.
     #[inline]
-    fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
+    pub(crate) fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
         let Some(&[a, b, c, d, e, f]) = bytes.first_chunk() else { return false };
         let total = match next_header {
             Protocol::IPV6 => ipv6::Header::LEN + usize::from(u16::from_be_bytes([e, f])),

@@ -3,8 +3,6 @@
 use base::{DropReason, LinkId};
 use packet::{Buf, Meta, Packet};
 
-use crate::open_job::OpenJob;
-
 /// What came out of one ESP packet.
 #[derive(Debug)]
 pub enum Inner<'a> {
@@ -14,47 +12,46 @@ pub enum Inner<'a> {
     Dropped(DropReason, LinkId),
 }
 
-/// A packet that was inside of ESP. It is dropped unless it is taken.
+/// A packet that was inside of ESP.
 #[derive(Debug)]
 pub struct Content<'a> {
-    pub(super) job: &'a mut OpenJob,
+    /// What its ESP header's place is taken by, if that does not fit in front of the rest.
+    pub(super) front: Option<Buf>,
+    pub(super) buf: Buf,
+    pub(super) meta: &'a Meta,
 }
 
-impl Content<'_> {
-    /// Its bytes, if they lie in one buffer, and what is known about it.
+impl<'a> Content<'a> {
+    /// All of it in one buffer.
     #[inline]
-    pub fn plain(&self) -> Option<(&[u8], &Meta)> {
-        let OpenJob { outer, bufs, front, .. } = &*self.job;
-        if front.is_some() {
-            return None;
-        }
-        Some((bufs.last()?.bytes(), &outer.meta))
+    pub(super) fn new(buf: Buf, meta: &'a Meta) -> Self {
+        Self { front: None, buf, meta }
     }
 
-    /// The buffer that all of it lies in, if it is [`plain`](Self::plain).
+    /// The buffer that all of it lies in, and what is known about it.
     ///
-    /// # Panics
-    /// When it is not.
+    /// # Errors
+    /// It lies in two: the packet.
     #[inline]
-    pub fn into_buf(self) -> Buf {
-        assert!(self.job.front.is_none(), "what lies in two buffers is taken for one");
-        self.job.bufs.pop().expect("taken once")
+    pub fn into_buf(self) -> Result<(Buf, &'a Meta), Packet> {
+        if self.front.is_some() {
+            return Err(self.into_packet());
+        }
+        Ok((self.buf, self.meta))
     }
 
     /// As a packet.
     pub fn into_packet(self) -> Packet {
-        let Self { job } = self;
-        let front = job.front.take();
-        let behind = job.bufs.pop().expect("taken once");
+        let Self { front, buf, meta } = self;
         let mut pkt = match front {
-            None => Packet::from_buf(behind),
+            None => Packet::from_buf(buf),
             Some(front) => {
                 let mut pkt = Packet::from_buf(front);
-                pkt.push_frag(behind).expect("the first slot");
+                pkt.push_frag(buf).expect("the first slot");
                 pkt
             }
         };
-        pkt.meta = job.outer.meta.clone();
+        pkt.meta = meta.clone();
         pkt
     }
 }

@@ -5,11 +5,12 @@ use std::ops::ControlFlow;
 use std::vec::Drain;
 
 use base::{Counters, Instant};
-use packet::{Memory, Packet};
+use packet::{Csum, Memory, Packet};
 use wire::Version;
 
 use super::{Content, Inner, accept, refuse};
 use crate::gateway::Ipsec;
+use crate::open_job::Piece;
 
 /// What a run was.
 #[derive(Debug)]
@@ -23,17 +24,10 @@ pub struct Run<T> {
 }
 
 impl Ipsec {
-    /// Tells whether a packet, whose IP header begins at `l3`, goes on where the one before it ended: raw ESP of the same
-    /// SA, behind equal headers.
-    #[inline]
-    pub fn goes_on_with(&self, pkt: &Packet, l3: usize) -> bool {
-        self.crypto.like_last().is_some_and(|job| job.goes_on_with(pkt, l3))
-    }
-
-    /// Opens the packets at the front of `burst` that [go on](Self::goes_on_with) where the one before them ended, and
-    /// gives `each` what is inside, until it breaks off; what is for crypto threads comes from
-    /// [`pass_opened`](Self::pass_opened). `l3` says where a packet's IP header begins, if it may be one of them. `None`
-    /// if there is none.
+    /// Opens the packets at the front of `burst` that go on where the one before them ended, and gives `each` what is
+    /// inside, until it breaks off; what is for crypto threads comes from [`pass_opened`](Self::pass_opened). They are raw
+    /// ESP of the same SA, behind equal headers. `l3` says where a packet's IP header begins, if it may be one of them.
+    /// `None` if there is none.
     #[inline]
     pub fn open_run<T>(
         &mut self,
@@ -47,30 +41,40 @@ impl Ipsec {
         let Self { sad, crypto, nat, .. } = self;
         let collects = crypto.collecting.is_some();
         let job = crypto.like_last_mut()?;
+        let sa = sad.get_mut(job.sa)?;
         let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
-        while let Some(pkt) = burst.as_slice().first()
-            && let Some(l3) = l3(pkt).filter(|&l3| job.goes_on_with(pkt, l3))
-            && let Some((id, seq, len)) = job.read(pkt, l3)
-            && let Some(sa) = sad.get_mut(job.sa).filter(|sa| sa.is_at_ease())
+        while sa.is_at_ease()
+            && let Some(pkt) = burst.as_slice().first()
+            && let Some(next) = l3(pkt).and_then(|l3| job.next_in_line(pkt, l3))
+            && let Some(mut buf) = burst.next().map(Packet::into_head)
         {
-            let admitted = sa.replay.check(seq).map_err(|why| refuse(sa, why));
-            let at = l3 + job.outer.headers.len();
-            let Some(buf) = burst.next().map(Packet::into_head) else { break };
             run.packets += 1;
-            let passed = match admitted {
+            buf.pull(next.at);
+            let passed = match sa.replay.check(next.seq) {
                 Ok(seq) if collects => {
-                    job.push(len, seq, id);
-                    job.push_buf(buf, at);
+                    job.push(next.len, seq, next.id);
+                    job.push_buf(buf, 0);
                     if job.is_task() { break } else { continue }
                 }
                 Ok(seq) => {
-                    let piece = job.open_now(buf, at, seq, id);
-                    accept(sa, &mut nat.seen, job, piece, mem, now)
+                    let state = job.open_now(&mut buf, seq);
+                    if let Some(sum) = job.plain_sum(state, buf.bytes())
+                        && sa.replay.mark(seq).is_ok()
+                    {
+                        sa.used(now, 1, buf.len() as u64);
+                        job.outer.meta.csum = Csum::Complete(sum);
+                        if let ControlFlow::Break(with) = each(Inner::Content(Content::new(buf, &job.outer.meta))) {
+                            run.broken = Some(with);
+                            break;
+                        }
+                        continue;
+                    }
+                    accept(sa, &mut nat.seen, job, Piece { seq, id: next.id, state, inside: buf }, mem, now)
                 }
-                Err(refused) => Err(refused),
+                Err(why) => Err(refuse(sa, why)),
             };
             let inner = match passed {
-                Ok(()) => Inner::Content(Content { job }),
+                Ok(content) => Inner::Content(content),
                 Err((mib, reason)) => {
                     counters.count(mib);
                     Inner::Dropped(reason, job.outer.meta.link)

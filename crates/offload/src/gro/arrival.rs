@@ -258,6 +258,12 @@ impl Arrival {
         self.payload > 0 && !self.flags.intersects(ENDING)
     }
 
+    /// Tells whether TCP lies right behind an IP header without options.
+    #[inline]
+    pub(super) fn is_plain_tcp(&self) -> bool {
+        self.protocol == Protocol::TCP && usize::from(self.l4) == self.version.header_len()
+    }
+
     /// Where in the transport header the check is.
     fn check_at(&self) -> u16 {
         if self.protocol == Protocol::UDP { udp::CHECK_AT as u16 } else { tcp::CHECK_AT as u16 }

@@ -1,8 +1,8 @@
 //! A held packet: what it accepts, how it grows, and what it is when it is let go.
 
-use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet};
+use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
-use wire::{Pattern, Protocol, Version, ipv4, udp};
+use wire::{Pattern, Protocol, RisingNumber, Version, ipv4, udp};
 
 use super::Spare;
 use super::arrival::{Arrival, ENDING, LAST, View};
@@ -14,6 +14,9 @@ const MAX_LEN: usize = 65_535;
 
 /// The most datagrams that are merged into one (Linux `UDP_GRO_CNT_MAX`).
 const MAX_DATAGRAMS: u16 = 64;
+
+/// Bytes at the front of a packet that are predicted.
+const PREDICTED: usize = 64;
 
 /// Page slots that are filled when there are to be no children. One is left for a trailer.
 const MAX_SLOTS: usize = MAX_FRAGS - 1;
@@ -34,12 +37,18 @@ pub(super) struct Held {
     last_flags: Flags,
     /// What the headers of others are compared with, once there are others.
     pattern: Option<Box<Pattern>>,
+    /// How many more may be merged that are as the pattern predicts, before anything else has to be looked at.
+    room: u16,
+    /// What the bytes of such a packet sum up to: as those of the one before it, because what differs in number and
+    /// payload is made up for by the checks.
+    sum: u16,
 }
 
 impl Held {
     pub(super) fn new(packet: Packet, first: Arrival) -> Self {
         let next_seq = first.seq.wrapping_add(first.payload);
-        Self { packet, first, next_seq, count: 1, fixed_id: false, last_flags: Flags::NONE, pattern: None }
+        let (fixed_id, last_flags, pattern) = (false, Flags::NONE, None);
+        Self { packet, first, next_seq, count: 1, fixed_id, last_flags, pattern, room: 0, sum: 0 }
     }
 
     /// Prepares to be compared with others. Which patterns nobody uses is in `spare`.
@@ -73,10 +82,7 @@ impl Held {
         let Self { first, packet, .. } = self;
         let pattern = self.pattern.as_deref()?;
         let View { head, len, meta } = view;
-        let same_way = packet.meta.link == meta.link
-            && packet.meta.vlan == meta.vlan
-            && packet.meta.sec_path.as_slice() == meta.sec_path.as_slice();
-        if !(same_way && pattern.matches(head) && pattern.is_right(first.version, head, len)) {
+        if !(packet.meta.came_like(meta) && pattern.matches(head) && pattern.is_right(first.version, head, len)) {
             return None;
         }
         let (l4, end) = (usize::from(first.l4), usize::from(first.end));
@@ -172,9 +178,52 @@ impl Held {
         self.grown(step)
     }
 
+    /// Predicts what comes after a packet that begins with `front` and sums up to `sum`, after which the flow is held
+    /// further.
+    pub(super) fn predict(&mut self, front: &[u8; PREDICTED], step: Step, sum: u16) {
+        let Arrival { version, l4, end, payload, .. } = self.first;
+        let l4 = usize::from(l4);
+        let number = RisingNumber { at: l4 + tcp::SEQ_AT, step: payload };
+        let (id_step, check) = (u16::from(!self.fixed_id), (l4 + tcp::CHECK_AT, &[0xff; 2][..]));
+        if let Some(pattern) = &mut self.pattern
+            && step.payload == payload
+            && self.first.is_plain_tcp()
+            && self.packet.frag_list().is_empty()
+        {
+            pattern.next.set(front, end.into(), version, id_step, number, check);
+            let by_len = MAX_LEN.saturating_sub(self.packet.len()) / payload as usize;
+            let by_count = MAX_SEGMENTS.saturating_sub(self.count.into());
+            let by_slots = MAX_SLOTS.saturating_sub(self.packet.frags().len());
+            (self.room, self.sum) = (by_len.min(by_count).min(by_slots) as u16, sum);
+        }
+    }
+
+    /// Tells whether a packet that is one buffer is what was [predicted](Self::predict).
+    #[inline]
+    pub(super) fn expects(&self, buf: &Buf, meta: &Meta) -> bool {
+        self.room > 0
+            && matches!(meta.csum, Csum::Complete(sum) if sum == self.sum)
+            && matches!(meta.cut, Cut::Whole)
+            && self.pattern.as_ref().is_some_and(|pattern| pattern.next.is(buf.bytes(), buf.len()))
+            && self.packet.meta.came_like(meta)
+    }
+
+    /// Joins the payload of a packet that was [expected](Self::expects).
+    #[inline]
+    pub(super) fn merge_expected(&mut self, buf: Buf) {
+        if let Some(pattern) = &mut self.pattern {
+            pattern.next.advance();
+        }
+        self.packet.push_frag_behind(buf, self.first.end.into()).expect("a free slot: there is room");
+        self.room -= 1;
+        self.count += 1;
+        self.next_seq = self.next_seq.wrapping_add(self.first.payload);
+    }
+
     #[inline]
     fn grown(&mut self, step: Step) -> bool {
         let Step { payload, id, flags } = step;
+        self.room = 0;
         if self.count == 1 {
             self.fixed_id = self.first.version == Version::V4 && id == self.first.id;
         }

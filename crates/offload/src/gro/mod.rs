@@ -15,7 +15,7 @@ use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 use wire::Pattern;
 
 use self::arrival::{Arrival, Class, View};
-use self::held::{Held, Step};
+use self::held::Held;
 use crate::checksum;
 
 /// Buckets that flows are spread over by hash (Linux `GRO_HASH_BUCKETS`).
@@ -36,15 +36,6 @@ pub struct Config {
 
 /// Patterns that nobody uses, each where it was made: it is large.
 type Spare = Vec<Box<Pattern>>;
-
-/// The place where a packet continues one that is held.
-#[derive(Debug)]
-pub struct Joint<'g> {
-    gro: &'g mut Gro,
-    bucket: usize,
-    at: usize,
-    step: Step,
-}
 
 /// The packets held by one worker for the links that it serves.
 #[derive(Debug)]
@@ -86,20 +77,46 @@ impl Gro {
         }
     }
 
-    /// Says how a whole packet that is one buffer of these bytes continues the one that grew last, if it does. That is
-    /// the way of most packets that come out of a tunnel: they need be no [`Packet`] for it.
+    /// Merges a whole packet that is one buffer with the one that grew last, if it continues that one and there is nothing
+    /// but TCP behind their IP headers; else gives it back. That is the way of most packets that come out of a tunnel: they
+    /// need be no [`Packet`] for it.
+    ///
+    /// # Errors
+    /// `buf` itself.
     #[inline]
-    pub fn joint(&mut self, mem: &Memory, bytes: &[u8], meta: &Meta) -> Option<Joint<'_>> {
-        let (bucket, at) = self.latest?;
-        let held = self.buckets[bucket].get_mut(at)?;
+    pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
+        let Some((bucket, at)) = self.latest else { return Err(buf) };
+        let Some(held) = self.buckets[bucket].get_mut(at) else { return Err(buf) };
+        if held.expects(&buf, meta) {
+            held.merge_expected(buf);
+            return Ok(());
+        }
+        self.join_unexpected(mem, buf, meta, out)
+    }
+
+    /// As [`join`](Self::join), for a packet about which nothing is known.
+    #[inline(never)]
+    fn join_unexpected(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
+        let Some((bucket, at)) = self.latest else { return Err(buf) };
+        let Some(held) = self.buckets[bucket].get_mut(at) else { return Err(buf) };
         held.look(&mut self.spare);
+        let bytes = buf.bytes();
         let view = View { head: bytes, len: bytes.len(), meta };
-        let step = held.continued_by(view)?;
-        let joins = meta.cut == Cut::Whole
-            && held.has_slots(1)
-            && held.first.check_ok(view, |l4| sum_from(bytes, l4))
-            && held.own_headers(mem);
-        joins.then_some(Joint { gro: self, bucket, at, step })
+        let step = held.continued_by(view).filter(|_| {
+            held.first.is_plain_tcp()
+                && matches!(meta.cut, Cut::Whole)
+                && held.has_slots(1)
+                && held.first.check_ok(view, |l4| checksum::sum(&bytes[l4..]))
+                && held.own_headers(mem)
+        });
+        let Some(step) = step else { return Err(buf) };
+        let front = bytes.first_chunk().copied();
+        if !held.merge_buf(buf, step) {
+            out.push(self.let_go(bucket, at));
+        } else if let (Some(front), Csum::Complete(sum)) = (front, meta.csum) {
+            held.predict(&front, step, sum);
+        }
+        Ok(())
     }
 
     /// Lets go of one packet.
@@ -172,21 +189,4 @@ impl Gro {
         }
         self.latest = None;
     }
-}
-
-impl Joint<'_> {
-    /// Merges the buffer of the packet that this was found for with the one that it continues.
-    #[inline]
-    pub fn join(self, buf: Buf, out: &mut Vec<Packet>) {
-        let Self { gro, bucket, at, step } = self;
-        if !gro.buckets[bucket][at].merge_buf(buf, step) {
-            out.push(gro.let_go(bucket, at));
-        }
-    }
-}
-
-/// The sum of the bytes from `l4` on, out of the way of those of which it is known.
-#[inline(never)]
-fn sum_from(bytes: &[u8], l4: usize) -> u32 {
-    checksum::sum(&bytes[l4..])
 }

@@ -30,10 +30,11 @@ fn join(gro: &mut Gro, mem: &Memory, packet: Packet, out: &mut Vec<Packet>) -> O
     if !packet.is_linear() {
         return Some(packet);
     }
-    let Some(joint) = gro.joint(mem, packet.head(), &packet.meta) else { return Some(packet) };
-    let (buf, ..) = packet.into_parts();
-    joint.join(buf, out);
-    None
+    let meta = packet.meta.clone();
+    let buf = gro.join(mem, packet.into_head(), &meta, out).err()?;
+    let mut packet = Packet::from_buf(buf);
+    packet.meta = meta;
+    Some(packet)
 }
 
 /// Runs the packets through GRO, in bursts that some of the steps end.

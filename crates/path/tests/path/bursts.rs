@@ -121,6 +121,24 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
     assert!(merged > 300, "{merged} bursts were merged");
 }
 
+/// What comes next is predicted, and compared in one go: what differs anywhere is not what was predicted.
+#[test]
+fn every_bit_of_a_header_within_a_burst_counts() {
+    let (frames, receiver) = sealed(u64::MAX);
+    // Outer header, SPI and sequence number of a packet in the middle of each flow's.
+    for (at, headers) in [(7, 20 + 8), (16 + 7, 40 + 8)] {
+        for bit in 0..8 * headers {
+            let mut frames = frames.clone();
+            frames[at][bit / 8] ^= 1 << (bit % 8);
+            let [mut one_by_one, mut at_once] = [receiver(), receiver()];
+            frames.iter().for_each(|frame| one_by_one.rx_bytes(NOW, OUTSIDE, frame));
+            let burst = frames.iter().map(|frame| Packet::with_data(&at_once.mem, frame).unwrap()).collect();
+            at_once.rx(NOW, OUTSIDE, burst);
+            assert_eq!(made(&mut at_once), made(&mut one_by_one), "bit {bit} of packet {at}");
+        }
+    }
+}
+
 #[test]
 fn a_burst_of_many_small_packets_is_sealed_by_threads_without_loss() {
     const PACKETS: u16 = 1100;

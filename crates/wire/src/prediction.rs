@@ -1,0 +1,177 @@
+//! The headers that a flow's next packet most likely has: those of the one before it, gone on by one step (V. Jacobson's
+//! header prediction). A packet that has them needs no other look.
+
+use crate::{Version, ipv4, ipv6};
+
+/// Bytes that are compared: all headers have to be among them, and shorter packets are not predicted.
+const WINDOW: usize = 64;
+
+/// Bytes that are compared at a time.
+const CHUNK: usize = 8;
+
+/// The next packet of a flow.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    bytes: [u8; WINDOW],
+    /// A bit is set where the bit of `bytes` is known.
+    known: [u8; WINDOW],
+    /// Bytes of the whole packet; 0 if none is predicted.
+    len: usize,
+    version: Version,
+    /// By how much IPv4's identification goes up.
+    id_step: u16,
+    number: RisingNumber,
+}
+
+/// A 32-bit number in the headers that goes up from packet to packet: TCP's sequence number, ESP's.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RisingNumber {
+    /// Where it is.
+    pub at: usize,
+    /// By how much it goes up.
+    pub step: u32,
+}
+
+impl Default for Prediction {
+    /// No packet.
+    fn default() -> Self {
+        Self {
+            bytes: [0; WINDOW],
+            known: [0; WINDOW],
+            len: 0,
+            version: Version::V4,
+            id_step: 0,
+            number: RisingNumber::default(),
+        }
+    }
+}
+
+impl Prediction {
+    /// Predicts nothing until it is [set](Self::set).
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Predicts the packet after one that begins with `front`, where its IP header is, and is as long as that says. All of
+    /// its `headers` bytes of headers are right. In the next one `number` has gone up, IPv4's identification by `id_step`;
+    /// nothing is known of the bits `ignored` from an offset on.
+    pub fn set(
+        &mut self,
+        front: &[u8],
+        headers: usize,
+        version: Version,
+        id_step: u16,
+        number: RisingNumber,
+        ignored: (usize, &[u8]),
+    ) {
+        self.clear();
+        let (Some(front), 0..=WINDOW) = (front.first_chunk::<WINDOW>(), headers) else { return };
+        let len = match version {
+            Version::V4 => ipv4::Header::ref_from(front).map_or(0, ipv4::Header::total_len),
+            Version::V6 => ipv6::Header::ref_from(front).map_or(0, |header| ipv6::Header::LEN + header.payload_len()),
+        };
+        (self.bytes, self.len, self.version, self.id_step, self.number) = (*front, len, version, id_step, number);
+        self.known = std::array::from_fn(|at| if at < headers { 0xff } else { 0 });
+        let (at, bits) = ignored;
+        self.known.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
+        self.advance();
+    }
+
+    /// Tells whether a packet of `len` bytes that begins with `front` is the predicted one.
+    #[inline]
+    pub fn is(&self, front: &[u8], len: usize) -> bool {
+        let Some(theirs) = front.first_chunk::<WINDOW>() else { return false };
+        let chunks = self.bytes.as_chunks::<CHUNK>().0.iter().zip(theirs.as_chunks::<CHUNK>().0);
+        let differs = chunks.zip(self.known.as_chunks::<CHUNK>().0).fold(0, |any, ((ours, theirs), known)| {
+            any | (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*known)
+        });
+        differs == 0 && len == self.len
+    }
+
+    /// Predicts the packet after the predicted one.
+    #[inline]
+    pub fn advance(&mut self) {
+        let Self { bytes, version, id_step, number: RisingNumber { at, step }, .. } = self;
+        if let Some(number) = bytes.get_mut(*at..).and_then(<[u8]>::first_chunk_mut) {
+            *number = u32::from_be_bytes(*number).wrapping_add(*step).to_be_bytes();
+        }
+        if *version == Version::V4
+            && *id_step != 0
+            && let Ok(header) = ipv4::Header::mut_from(bytes)
+        {
+            header.raise_id(*id_step);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checksum;
+
+    const NUMBER: RisingNumber = RisingNumber { at: 24, step: 0x7000_0001 };
+
+    /// A packet of `len` bytes with a number in it.
+    fn v4(len: usize, id: u16, number: u32) -> Vec<u8> {
+        let mut packet: Vec<u8> = (0..len).map(|at| at as u8).collect();
+        packet[..12].copy_from_slice(&[0x45, 3, 0, 0, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+        packet[2..4].copy_from_slice(&(len as u16).to_be_bytes());
+        packet[4..6].copy_from_slice(&id.to_be_bytes());
+        let check = checksum::finish(checksum::sum(&packet[..20]));
+        packet[10..12].copy_from_slice(&check.to_be_bytes());
+        packet[24..28].copy_from_slice(&number.to_be_bytes());
+        packet
+    }
+
+    #[test]
+    fn the_packets_of_a_flow_are_predicted_one_after_the_other() {
+        for id_step in [0_u16, 1, 0x1234, 0xffff] {
+            let mut prediction = Prediction::default();
+            for n in 0..200_u16 {
+                let packet = v4(100, id_step.wrapping_mul(n), NUMBER.step.wrapping_mul(n.into()));
+                // A zero of ones' complement has two forms; whoever says the other one is looked at.
+                assert!(n == 0 || prediction.is(&packet, packet.len()) || packet[10..12] == [0, 0], "{id_step} {n}");
+                match n {
+                    0 => prediction.set(&packet, 28, Version::V4, id_step, NUMBER, (0, &[])),
+                    _ if prediction.is(&packet, packet.len()) => prediction.advance(),
+                    _ => prediction.set(&packet, 28, Version::V4, id_step, NUMBER, (0, &[])),
+                }
+            }
+        }
+        let v6 = |number: u32| {
+            let mut packet: Vec<u8> = (0..120).collect();
+            packet[..6].copy_from_slice(&[0x60, 0, 0, 0, 0, 80]);
+            packet[24..28].copy_from_slice(&number.to_be_bytes());
+            packet
+        };
+        let mut prediction = Prediction::default();
+        prediction.set(&v6(1), 48, Version::V6, 0, RisingNumber { step: 1, ..NUMBER }, (0, &[]));
+        assert!(prediction.is(&v6(2), 120) && !prediction.is(&v6(2), 121) && !prediction.is(&v6(3), 120));
+    }
+
+    #[test]
+    fn whatever_else_differs_it_is_another_packet() {
+        let mut prediction = Prediction::default();
+        prediction.set(&v4(90, 7, 5), 40, Version::V4, 1, NUMBER, (30, &[0xff, 0x0f]));
+        let next = v4(90, 8, 5 + NUMBER.step);
+        assert!(prediction.is(&next, 90) && !prediction.is(&next, 89) && !prediction.is(&next[..63], 90));
+        for bit in 0..8 * next.len() {
+            let mut other = next.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            let is_ignored = (240..252).contains(&bit) || bit >= 320;
+            assert_eq!(prediction.is(&other, 90), is_ignored, "bit {bit}");
+        }
+        prediction.clear();
+        assert!(!prediction.is(&next, 90));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_predicted() {
+        let packet = v4(90, 7, 5);
+        for (front, headers) in [(&packet[..63], 40), (&packet[..], 65)] {
+            let mut prediction = Prediction::default();
+            prediction.set(front, headers, Version::V4, 0, RisingNumber::default(), (0, &[]));
+            assert!(!prediction.is(&packet, 90), "{headers}");
+        }
+    }
+}
