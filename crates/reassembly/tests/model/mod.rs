@@ -7,6 +7,7 @@ use wire::Version;
 use wire::ip::Info;
 
 pub(crate) mod ops;
+pub(crate) mod trains;
 pub(crate) mod world;
 
 use world::{BOTH, Piece, World, byte_at, limited};

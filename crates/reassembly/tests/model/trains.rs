@@ -1,0 +1,156 @@
+//! Fragments that come together, and one by one, which is the plain way: either has to end as the other.
+
+use std::time::Duration;
+
+use base::LinkId;
+use packet::{Csum, Packet};
+use reassembly::{Coalesce, Config, Policy, Table, Train};
+use wire::ip::Info;
+use wire::{Protocol, Version};
+
+use super::world::{BOTH, LINK, Piece, World, limited, part};
+
+/// Bytes of a link-layer header in front of each fragment.
+const L3: usize = 14;
+
+/// A fragment as it comes in a burst.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Coming {
+    pub(crate) piece: Piece,
+    pub(crate) link: LinkId,
+    pub(crate) csum: Csum,
+    /// Bytes behind it, as Ethernet pads.
+    pub(crate) padding: usize,
+}
+
+/// What either way has led to.
+pub(crate) type Outcome = (Vec<(Vec<u8>, usize, usize, Csum, LinkId)>, [String; 3], Vec<(usize, usize)>, u64);
+
+pub(crate) fn outcome(world: &World) -> Outcome {
+    let whole = |pkt: &Packet| (pkt.to_vec(), pkt.frags().len(), pkt.frag_list().len(), pkt.meta.csum, pkt.meta.link);
+    let said = [
+        format!("{:?} {:?}", world.dropped, world.max_sizes),
+        format!("{:?}", world.refused),
+        format!("{:?}", world.counters),
+    ];
+    let usage = Table::ALL.map(|table| world.reassembly.usage(table)).map(|usage| (usage.queues, usage.memory));
+    let copied = world.mem.copies().total_bytes();
+    (world.delivered.iter().map(whole).collect(), said, usage.to_vec(), copied)
+}
+
+fn packet(world: &World, coming: &Coming) -> (Packet, Vec<u8>) {
+    let bytes = coming.piece.bytes(world.version);
+    let framed = [&[0xee; L3], &bytes[..], &vec![0; coming.padding]].concat();
+    let mut pkt = Packet::with_data(&world.mem, &framed).unwrap();
+    (pkt.meta.link, pkt.meta.csum) = (coming.link, coming.csum);
+    (pkt, bytes)
+}
+
+/// Sends fragments one by one.
+fn send_plain(world: &mut World, burst: &[Coming]) {
+    for coming in burst {
+        let (mut pkt, bytes) = packet(world, coming);
+        pkt.pull(L3);
+        pkt.trim(bytes.len());
+        world.link = coming.link;
+        if Info::parse(&bytes, bytes.len()).is_ok() {
+            world.send_packet(pkt, &bytes);
+        }
+    }
+}
+
+/// Sends them together. Returns how many were of trains.
+fn send_burst(world: &mut World, burst: &[Coming]) -> u64 {
+    let mut packets: Vec<Packet> = burst.iter().map(|coming| packet(world, coming).0).collect();
+    let mut packets = packets.drain(..);
+    let mut together = 0;
+    while let Some(first) = packets.as_slice().first() {
+        let World { now, mem, counters, reassembly, .. } = world;
+        let train = Train::of(first, L3);
+        let taken =
+            train.and_then(|train| reassembly.handle_train(*now, mem, &train, &mut packets, |_| Some(L3), counters));
+        if let Some((fragments, verdict)) = taken {
+            assert!(fragments > 0, "a train of nothing");
+            together += fragments;
+            world.note(verdict, &[]);
+            continue;
+        }
+        let Some(mut pkt) = packets.next() else { break };
+        pkt.pull(L3);
+        world.link = pkt.meta.link;
+        let bytes = pkt.to_vec();
+        if let Ok(info) = Info::parse(&bytes, bytes.len()) {
+            pkt.trim(info.total_len);
+            world.send_packet(pkt, &bytes[..info.total_len]);
+        }
+    }
+    together
+}
+
+/// Sends bursts both ways, compares what comes of each, and returns how many fragments were of trains.
+pub(crate) fn both_ways(version: Version, config: Config, bursts: &[Vec<Coming>]) -> u64 {
+    let [mut plain, mut fast] = [(); 2].map(|()| World::with_config(version, config));
+    let mut together = 0;
+    for (n, burst) in bursts.iter().enumerate() {
+        send_plain(&mut plain, burst);
+        together += send_burst(&mut fast, burst);
+        assert_eq!(outcome(&fast), outcome(&plain), "after burst {n}, {version}");
+        for world in [&mut plain, &mut fast] {
+            world.now = world.now + Duration::from_millis(1);
+        }
+    }
+    assert_eq!(expired(&mut fast), expired(&mut plain), "at the end, {version}");
+    [plain, fast].iter_mut().for_each(World::assert_pages_came_home);
+    together
+}
+
+/// What times out at last: how many fragments, the link of the last, and what the first was.
+fn expired(world: &mut World) -> Vec<(u64, LinkId, Option<Vec<u8>>)> {
+    let mut expired = Vec::new();
+    while let Some(at) = world.reassembly.poll_timeout() {
+        world.reassembly.handle_timeout(at, |_| true, &mut world.counters, &mut expired);
+    }
+    expired.into_iter().map(|it| (it.packets, it.link, it.first.map(|(pkt, _)| pkt.to_vec()))).collect()
+}
+
+/// One fragment: how it comes, of which datagram, where, how long.
+pub(crate) type Step = (u8, u8, u8, u8);
+
+/// Sends fragments both ways, in bursts that end where steps say.
+pub(crate) fn run(policy: Policy, limit: usize, how: u8, steps: &[Step]) {
+    let mut bursts = vec![Vec::new()];
+    for &(kind, who, at, len) in steps {
+        if kind == u8::MAX {
+            bursts.push(Vec::new());
+            continue;
+        }
+        let len = match len % 8 {
+            0..4 => 640,
+            4 => 1280,
+            5 => usize::from(len),
+            _ => 5 * usize::from(len),
+        };
+        let piece = Piece {
+            more: kind % 4 > 0,
+            id: u32::from(who % 3),
+            src: 1 + who / 64,
+            tos: if kind % 32 == 5 { 2 } else { 0 },
+            dont_fragment: kind % 32 == 6,
+            reserved: if kind % 32 == 7 { kind } else { 0 },
+            change: kind / 128,
+            protocol: if who % 8 == 7 { Protocol::ESP } else { Protocol::UDP },
+            ..part(usize::from(at % 40) * 640 + usize::from(at / 250) * 8, len)
+        };
+        let coming = Coming {
+            piece,
+            link: LinkId(LINK.0 + u32::from(kind % 64 == 9)),
+            csum: if kind % 32 == 10 { Csum::None } else { Csum::Unnecessary },
+            padding: usize::from(kind % 32 == 11),
+        };
+        bursts.last_mut().expect("one at least").push(coming);
+    }
+    let coalesce = [Coalesce::Move, Coalesce::Copy, Coalesce::Off][usize::from(how % 3)];
+    for version in BOTH {
+        both_ways(version, Config { coalesce, ..limited(policy, limit, how.into()) }, &bursts);
+    }
+}
