@@ -245,8 +245,9 @@ impl Daemon {
         self.ike.keep(ike);
         (self.node, self.file, self.lines) = (node, Some(file), None);
         self.node.tell(&self.worker.handle, &mut protocols)?;
-        if let Some((_, of_files)) = &mut self.saved {
+        if let Some((keeper, of_files)) = &mut self.saved {
             *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.node.config());
+            keeper.follow(of_files.sas());
         }
         Ok(())
     }
@@ -282,13 +283,15 @@ impl Daemon {
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
         let of_files = OfFiles::all(Collected::of(&mut protocols).map_err(CliError::failed)?);
+        store::skip(&state.marks, of_files.sas(), &self.worker.handle)
+            .map_err(|gone| CliError::failed(gone.to_string()))?;
         let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
         self.node.follow(&protocols.rtnl.model);
         tracing::info!(
             "{}: {done} requests restored; {left} not, for the configuration has them",
             store.path().display()
         );
-        let keeper = Keeper::start(store, state.marks, &self.worker.handle)?;
+        let keeper = Keeper::start(store, state.marks, of_files.sas(), &self.worker.handle)?;
         self.saved = Some((keeper, of_files));
         Ok(())
     }
@@ -297,7 +300,7 @@ impl Daemon {
     fn save(&mut self) -> Result<String, String> {
         let (keeper, of_files) = self.saved.as_ref().ok_or("this gateway was started without --state FILE")?;
         let (state, what) = Collected::of(&mut self.shared.lock())?.without(of_files);
-        let file = keeper.save(state, &self.worker.handle)?;
+        let file = keeper.save(state, of_files.sas(), &self.worker.handle)?;
         Ok(format!("{what}: saved to {file}"))
     }
 

@@ -277,6 +277,11 @@ impl Sa {
         self.stats
     }
 
+    /// Sends no number up to `oseq` any more: another SA of its name may have sent them, before a restart.
+    pub const fn skip_to(&mut self, oseq: u64) {
+        self.out.skip_to(oseq);
+    }
+
     /// Takes these numbers for received, the lowest first: another node's SA has received them, and this one goes on
     /// after it.
     pub fn resume_received(&mut self, seqs: &[u64]) {

@@ -47,6 +47,13 @@ impl OutSequence {
         self.may_wrap = may_wrap;
     }
 
+    /// Takes no number up to `last` any more. It never goes back, which would repeat vectors.
+    pub const fn skip_to(&mut self, last: u64) {
+        if last > self.last {
+            self.last = last;
+        }
+    }
+
     /// Takes the next `n` numbers at once, or none.
     ///
     /// # Errors
@@ -104,6 +111,17 @@ mod tests {
             assert_eq!(got, want, "{n} after {last:#x}");
             assert_eq!(out.last(), if want.is_ok() { last + u64::from(n) } else { last });
         }
+    }
+
+    #[test]
+    fn numbers_are_skipped_and_never_taken_back() {
+        let mut out = OutSequence::new(5, false, false, 0);
+        for (to, want) in [(3, 5), (5, 5), (1 << 24, 1 << 24), (9, 1 << 24), (u64::from(u32::MAX), u64::from(u32::MAX))]
+        {
+            out.skip_to(to);
+            assert_eq!(out.last(), want);
+        }
+        assert_eq!(out.reserve(1), Err(Overflow));
     }
 
     #[test]

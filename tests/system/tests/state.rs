@@ -57,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("state/what_programs_have_set_is_there_again_after_a_kill", NEEDS, again),
         trial("state/what_the_file_has_too_is_as_the_file_says", NEEDS, file_wins),
         trial("state/a_peer_takes_what_is_sent_after_a_kill", PING, numbers),
+        trial("state/a_peer_takes_what_an_sa_of_the_file_sends_after_a_kill", PING, numbers_of_the_file),
         trial("state/a_save_that_is_killed_leaves_a_whole_state", &[Need::Namespaces], killed),
         trial("state/what_cannot_be_restored_starts_nothing_and_says_why", NEEDS, refused),
     ]
@@ -242,6 +243,37 @@ fn numbers() -> Outcome {
     // Without the state the peer has seen all this before.
     let _left = start_left(&["-c", &links("left"), "-c", &file("left.ip")])?;
     assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.1").is_err());
+    Ok(())
+}
+
+fn numbers_of_the_file() -> Outcome {
+    let scratch = Scratch::new()?;
+    let ends = [("left", 1, Netns::new("left")?), ("right", 2, Netns::new("right")?)];
+    veth((&ends[0].2, "eth0"), (&ends[1].2, "eth0"))?;
+    let state = scratch.file("left.state").display().to_string();
+    let file = |name: &str| format!("{}/../../examples/tunnel-{name}.toml", env!("CARGO_MANIFEST_DIR"));
+    for (_, number, netns) in &ends {
+        netns.sh(&format!("ip addr add 192.0.2.{number}/24 dev eth0"))?;
+    }
+    let [left, right] = ends.each_ref().map(|(name, _, netns)| Node { scratch: &scratch, netns, name });
+    let start = |args: &[&str]| {
+        let process = left.start(&[args, &["-c", &file("left")]].concat())?;
+        ends[0].2.sh("ip addr add 10.1.0.1/24 dev tun0; ip route add 10.2.0.0/24 dev tun0")?;
+        Outcome::Ok(process)
+    };
+    let _right = right.start(&["-c", &file("right")])?;
+    // Twice: the second start goes on where the first one was killed, and nobody has saved anything.
+    for _ in 0..2 {
+        let process = start(&["--state", &state])?;
+        ends[0].2.sh("ping -q -f -c 1500 10.2.0.254")?;
+        kill(process)?;
+    }
+    let process = start(&["--state", &state])?;
+    let sent = left.ip("xfrm state list src 192.0.2.1")?;
+    assert!(sent.contains("oseq 0x2000000"), "{sent}");
+    kill(process)?;
+    let _left = start(&[])?;
+    assert!(ends[0].2.sh("ping -q -c 3 -i 0.2 -w 2 10.2.0.254").is_err());
     Ok(())
 }
 

@@ -133,7 +133,7 @@ pub(super) fn nl_selector(selector: &Selector) -> layout::Selector {
 }
 
 /// The numbers that an SA begins with: sent, and received.
-fn begins_at(replay: Option<&Replay>) -> (u64, u64) {
+pub(super) fn begins_at(replay: Option<&Replay>) -> (u64, u64) {
     match replay {
         None => (0, 0),
         Some(&Replay::Legacy([oseq, seq, _])) => (oseq.into(), seq.into()),

@@ -470,7 +470,7 @@ impl SaRecord {
             extra_flags: said.extra_flags,
             replay: match &said.replay {
                 // Nothing has changed what was said.
-                Some(said) if stats.packets == 0 => said.clone(),
+                Some(said) if stats.packets == 0 && convert::begins_at(Some(said)).0 == sa.oseq() => said.clone(),
                 as_made => convert::replay(as_made.as_ref(), sa.replay(), sa.oseq()),
             },
             tfcpad: said.tfcpad,

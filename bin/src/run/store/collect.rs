@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use control::Config;
 use control::netlink::xfrm::{Database, Policy, Sa, saved_defaults};
 use control::netlink::{Error, Saved};
-use zeroize::Zeroizing;
 
 use super::{Kept, SaName, State};
 use crate::run::netlink::Protocols;
@@ -75,7 +74,7 @@ impl Collected {
         let mut counts = Counts::default();
         let mut keep = |saved: Saved| {
             counts.add(saved.noun);
-            Kept { label: saved.label, message: Zeroizing::new(saved.message) }
+            Kept { label: saved.label, message: saved.message }
         };
         let state = State {
             links: links.into_iter().collect(),
@@ -161,15 +160,20 @@ impl OfFiles {
         of_files
     }
 
+    /// Their SAs.
+    pub(crate) fn sas(&self) -> impl Iterator<Item = SaName> + '_ {
+        self.sas.iter().copied()
+    }
+
     fn add(&mut self, saved: Saved) {
         if saved.noun == "link" {
             self.links.insert(saved.label);
         } else {
-            self.messages.insert(saved.message);
+            self.messages.insert(saved.message.to_vec());
         }
     }
 
     fn has(&self, saved: &Saved) -> bool {
-        if saved.noun == "link" { self.links.contains(&saved.label) } else { self.messages.contains(&saved.message) }
+        if saved.noun == "link" { self.links.contains(&saved.label) } else { self.messages.contains(&*saved.message) }
     }
 }

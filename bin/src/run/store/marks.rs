@@ -1,4 +1,4 @@
-//! Where saved SAs go on after a restart.
+//! Where SAs go on after a restart: those that are saved, and those of the configuration, which send no number twice.
 //!
 //! A peer drops numbers that it has seen, so what an SA sends after a restart has to have higher ones than all that it
 //! sent before, also if nobody could write down the last. Therefore numbers are kept ahead of their use: the mark in the
@@ -142,12 +142,45 @@ struct Kept {
     failing: bool,
 }
 
+/// Has SAs that were not restored send no number that they may have sent before.
+///
+/// # Errors
+/// The worker does not answer.
+pub(crate) fn skip(
+    marks: &HashMap<SaName, Mark>,
+    names: impl Iterator<Item = SaName>,
+    worker: &Handle,
+) -> Result<(), WorkerGone> {
+    let marked: Vec<(SaName, u64)> = names.filter_map(|name| Some((name, marks.get(&name)?.oseq))).collect();
+    for chunk in marked.chunks(CHUNK) {
+        let chunk = chunk.to_vec();
+        worker.call(move |worker| {
+            let ipsec = &mut worker.path.ipsec;
+            for (name, oseq) in chunk {
+                if let Some(id) = live(ipsec, name.dst, Spi(name.spi), name.mark)
+                    && let Some(sa) = ipsec.sa_mut(id)
+                {
+                    sa.skip_to(oseq);
+                }
+            }
+        })?;
+    }
+    Ok(())
+}
+
 impl Keeper {
-    /// Keeps `store`, whose SAs have been restored at `marks`, and moves these ahead before a packet is sent.
+    /// Keeps `store`, and ahead of their use `marks`, at which SAs have been restored, and those of `others`. All are moved
+    /// before a packet is sent.
     ///
     /// # Errors
     /// They cannot be moved.
-    pub(crate) fn start(store: Store, marks: HashMap<SaName, Mark>, worker: &Handle) -> Result<Self, CliError> {
+    pub(crate) fn start(
+        store: Store,
+        mut marks: HashMap<SaName, Mark>,
+        others: impl Iterator<Item = SaName>,
+        worker: &Handle,
+    ) -> Result<Self, CliError> {
+        add_names(&mut marks, others);
         let failed = |path: &std::path::Path, err: &dyn std::fmt::Display| {
             CliError::failed(format!("{}: {err}", path.display()))
         };
@@ -170,13 +203,23 @@ impl Keeper {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the file hold `state`, with marks for its SAs.
+    /// Keeps marks of these, too.
+    pub(crate) fn follow(&self, names: impl Iterator<Item = SaName>) {
+        add_names(&mut self.lock().marks, names);
+    }
+
+    /// Has the file hold `state`, with marks for its SAs and for `others`.
     ///
     /// # Errors
     /// Why it holds what it held.
-    pub(crate) fn save(&self, mut state: State, worker: &Handle) -> Result<String, String> {
+    pub(crate) fn save(
+        &self,
+        mut state: State,
+        others: impl Iterator<Item = SaName>,
+        worker: &Handle,
+    ) -> Result<String, String> {
         let mut kept = self.lock();
-        let names: Vec<SaName> = state.sas.iter().map(|(name, _)| *name).collect();
+        let names: Vec<SaName> = state.sas.iter().map(|(name, _)| *name).chain(others).collect();
         let now = ask(worker, &names).map_err(|gone| gone.to_string())?;
         let mark = |name: &SaName| {
             let before = kept.marks.get(name).copied().unwrap_or_default();
@@ -203,6 +246,12 @@ impl Keeper {
         // It ends: nobody moves them ahead again.
         kept.marks.clear();
         Ok(())
+    }
+}
+
+fn add_names(marks: &mut HashMap<SaName, Mark>, names: impl Iterator<Item = SaName>) {
+    for name in names {
+        marks.entry(name).or_default();
     }
 }
 

@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 use crate::error::CliError;
 pub(crate) use collect::{Collected, OfFiles};
-pub(crate) use marks::{Keeper, Mark, SaName};
+pub(crate) use marks::{Keeper, Mark, SaName, skip};
 pub(crate) use restore::restore;
 
 /// What a file of another version has another number of.

@@ -1,5 +1,7 @@
 //! What is kept of a node: requests that bring it about again, in netlink's own words.
 
+use zeroize::Zeroizing;
+
 use super::message::{HEADER_LEN, Header, Writer, align, flag};
 
 /// A request that brings something about, and what that is called.
@@ -9,8 +11,8 @@ pub struct Saved {
     pub noun: &'static str,
     /// What it is called, such as `route 10.2.0.0/24`.
     pub label: String,
-    /// The message.
-    pub message: Vec<u8>,
+    /// The message. It may have keys in it.
+    pub message: Zeroizing<Vec<u8>>,
 }
 
 impl Saved {
@@ -24,7 +26,7 @@ impl Saved {
     ) -> Self {
         let mut w = Writer::default();
         w.message(Header { kind, flags: flag::REQUEST | flags, ..Header::default() }, body);
-        Self { noun, label, message: w.into_bytes() }
+        Self { noun, label, message: Zeroizing::new(w.into_bytes()) }
     }
 }
 

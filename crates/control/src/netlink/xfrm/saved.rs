@@ -108,3 +108,123 @@ pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{LifetimeCfg, LifetimeCur, ReplayEsn, family_of};
+    use super::super::nums::{mode, proto, sa_flag};
+    use super::super::protocol::split;
+    use super::super::{Mark, NewSa, Replay};
+    use super::*;
+    use crate::algorithm::{Aead, Algorithm};
+    use crate::key::Key;
+    use crate::netlink::message::Messages;
+    use crate::netlink::session::Request;
+
+    fn sa(dir: u8, esn: bool) -> Sa {
+        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse::<std::net::IpAddr>().unwrap());
+        let flags = if esn { sa_flag::ESN } else { 0 };
+        let curlft = LifetimeCur { bytes: 5, packets: 2, add_time: 9, use_time: 9 };
+        let family = family_of(dst);
+        let replay = if esn {
+            let (replay_window, bmp) = if dir == 2 { (0, Vec::new()) } else { (64, vec![1, 0]) };
+            Replay::Esn(ReplayEsn { oseq: 7, seq: 8, oseq_hi: 0, seq_hi: 0, replay_window, bmp })
+        } else {
+            Replay::Legacy([7, 8, 1])
+        };
+        let info = SaInfo {
+            saddr: src.into(),
+            daddr: dst.into(),
+            spi: 0x1000,
+            proto: proto::ESP,
+            lft: LifetimeCfg::INFINITE,
+            curlft,
+            seq: 77,
+            family,
+            mode: mode::TUNNEL,
+            replay_window: if esn || dir == 2 { 0 } else { 32 },
+            flags,
+            ..SaInfo::default()
+        };
+        let key = Key::new(vec![3; 20].into());
+        Sa {
+            info,
+            algorithm: Some(Algorithm::Aead { name: Aead::GcmAes, key, icv_bits: 128 }),
+            encap: None,
+            coaddr: None,
+            last_used: 9,
+            mark: Mark { value: 5, mask: 0xff },
+            set_mark: Mark::default(),
+            extra_flags: 0,
+            replay,
+            tfcpad: 0,
+            if_id: 0,
+            dir,
+            mapping_threshold: 0,
+            nat_keepalive: 0,
+        }
+    }
+
+    /// What the gateway would take a request for.
+    fn parsed(message: &[u8]) -> NewSa {
+        let message = Messages::new(message).next().unwrap();
+        let request = Request { message, strict: false, privileged: true, port: 0 };
+        let (fixed, attrs) = split(&request).unwrap();
+        NewSa::parse(fixed, &attrs).unwrap()
+    }
+
+    #[test]
+    fn an_sa_begins_at_the_numbers_that_it_is_given() {
+        let numbers = Numbers { oseq: 0x1_0000_0002, seq: 0x2_0000_0003, used: [u64::MAX - 1, 6] };
+        for (dir, oseq, seq) in [(0, true, true), (1, false, true), (2, true, false)] {
+            let [sent, received] = [(oseq, numbers.oseq), (seq, numbers.seq)].map(|(has, n)| if has { n } else { 0 });
+            let seen = if seq { u32::MAX } else { 0 };
+            for esn in [true, false] {
+                let mut message = sa(dir, esn).saved().unwrap().message;
+                if dir == 0 {
+                    assert_eq!(parsed(&message).replay, Some(sa(dir, esn).replay), "as it was");
+                }
+                set_numbers(&mut message, numbers);
+                let new = parsed(&message);
+                let want = if esn {
+                    let (oseq, seq) = (sent as u32, received as u32);
+                    let (oseq_hi, seq_hi) = ((sent >> 32) as u32, (received >> 32) as u32);
+                    let (replay_window, bmp) = if dir == 2 { (0, Vec::new()) } else { (64, vec![seen; 2]) };
+                    Replay::Esn(ReplayEsn { oseq, seq, oseq_hi, seq_hi, replay_window, bmp })
+                } else {
+                    Replay::Legacy([sent as u32, received as u32, seen])
+                };
+                assert_eq!(new.replay, Some(want), "{dir}");
+                assert_eq!(new.used.map(|used| [used.bytes, used.packets]), Some(numbers.used));
+                assert_eq!((new.info.seq, new.mark.value, new.dir), (0, 5, dir));
+            }
+        }
+    }
+
+    #[test]
+    fn a_request_of_any_length_is_changed_within_it() {
+        let whole = sa(0, true).saved().unwrap().message;
+        for len in 0..whole.len() {
+            set_numbers(&mut whole[..len].to_vec(), Numbers { oseq: 1, seq: 1, used: [1; 2] });
+            let _ = renumber(&mut whole[..len].to_vec(), |_| Some(1));
+        }
+        // A bitmap that says it is longer than it is.
+        let mut long = whole.clone();
+        let at = find(&long, SaInfo::LEN, attr::REPLAY_ESN_VAL).unwrap();
+        put(&mut long, at, &[u32::MAX]);
+        set_numbers(&mut long, Numbers::default());
+        assert_eq!(long.len(), whole.len());
+    }
+
+    #[test]
+    fn what_ends_by_time_and_what_is_yet_to_come_is_told() {
+        let mut it = sa(0, false);
+        assert!(!it.has_time_limit() && it.saved().is_some());
+        it.info.lft.soft_add_expires_seconds = 1;
+        assert!(!it.has_time_limit());
+        it.info.lft.hard_use_expires_seconds = 1;
+        assert!(it.has_time_limit());
+        it.algorithm = None;
+        assert_eq!(it.saved(), None);
+    }
+}
