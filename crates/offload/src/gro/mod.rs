@@ -174,9 +174,8 @@ impl Gro {
         }
     }
 
-    /// Lets go of what is held from the source to the destination of the packet that begins with `head`.
-    #[cold]
     /// Lets go of what is held between the same two addresses as `head` has, a packet that is not to overtake it.
+    #[cold]
     pub fn flush_between(&mut self, head: &[u8], out: &mut Vec<Packet>) {
         if self.held == 0 {
             return;
