@@ -1,6 +1,7 @@
 //! Reads configuration files, for `run`, `check` and `load`.
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use control::Config;
@@ -8,6 +9,9 @@ use zeroize::Zeroizing;
 
 use crate::error::CliError;
 use crate::lines::{self, IpLines};
+
+/// The most that is made room for at first, in bytes, whatever a file is said to have.
+const MAX_GUESS: u64 = 1 << 20;
 
 /// What files say together.
 #[derive(Debug, Default)]
@@ -41,7 +45,7 @@ pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
     for path in paths {
         let bytes = read(path)?;
         if lines::are_in(&bytes) {
-            sources.lines.push(IpLines::new(path.display().to_string(), bytes));
+            sources.lines.push(IpLines::new(path.display().to_string(), bytes)?);
             continue;
         }
         if let Some(first) = sources.file.replace(path.clone()) {
@@ -54,8 +58,30 @@ pub(crate) fn load_all(paths: &[PathBuf]) -> Result<Sources, CliError> {
 }
 
 fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, CliError> {
-    let bytes = fs::read(path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
-    Ok(Zeroizing::new(bytes))
+    read_to_end(path).map_err(|err| CliError::failed(format!("{}: {err}", path.display())))
+}
+
+/// What a file holds, of which no copy is left behind, with room for another byte.
+fn read_to_end(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
+    let mut file = File::open(path)?;
+    let size = file.metadata()?.len().min(MAX_GUESS);
+    let mut bytes = Zeroizing::new(vec![0; size as usize + 1]);
+    let mut len = 0;
+    loop {
+        if len == bytes.len() {
+            let mut larger = Zeroizing::new(vec![0; 2 * len]);
+            larger[..len].copy_from_slice(&bytes);
+            bytes = larger;
+        }
+        match file.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(more) => len += more,
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+            Err(err) => return Err(err),
+        }
+    }
+    bytes.truncate(len);
+    Ok(bytes)
 }
 
 fn parse(path: &Path, bytes: &[u8]) -> Result<Config, CliError> {

@@ -3,9 +3,13 @@
 //!
 //! `ip` is given one line at a time, so that where it ends early is the line that it could not do. It does not always
 //! say so itself.
+//!
+//! Only those lines are given to it that are about what netlink is asked for. By others `ip` opens devices, makes calls
+//! to the kernel that no library sees, or runs programs; and a file that is only checked would do so, too.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
@@ -22,6 +26,12 @@ const POLL: Duration = Duration::from_millis(2);
 
 /// The most that is kept of what `ip` says.
 const MAX_SAID: u64 = 64 << 10;
+
+/// What lines may be about.
+const OBJECTS: [&str; 7] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm"];
+
+/// How often it is looked, when a signal has ended `ip`, whether that was meant for this program, too.
+const LOOKS: usize = 250;
 
 /// Whether a file is one of `ip` lines, and not TOML: its first line with anything on it has two words, of which the first
 /// is one of letters and the second does not begin with `=`.
@@ -49,12 +59,16 @@ pub(crate) struct IpLines {
 }
 
 impl IpLines {
-    /// The lines of the file of that name.
-    pub(crate) fn new(name: String, mut text: Zeroizing<Vec<u8>>) -> Self {
+    /// The lines of the file of that name, of which none has been carried out.
+    ///
+    /// # Errors
+    /// Exit code 2: a line is about something else than `ip` asks netlink for.
+    pub(crate) fn new(name: String, mut text: Zeroizing<Vec<u8>>) -> Result<Self, CliError> {
         if text.last().is_some_and(|&byte| byte != b'\n') {
             text.push(b'\n');
         }
-        Self { name, text }
+        check(&text).map_err(|(line, why)| CliError::bad_config(format!("{name}:{line}: {why}")))?;
+        Ok(Self { name, text })
     }
 
     /// The file's name.
@@ -75,7 +89,9 @@ impl IpLines {
         let (reader, writer) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;
         let rest = File::from(reader.try_clone().map_err(failed)?);
-        let mut ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        let ip = command.args(["-batch", "-"]).stdin(reader).stderr(Stdio::piped());
+        // What a terminal sends to this program is not for `ip`.
+        let mut ip = ip.process_group(0).spawn().map_err(failed)?;
         drop(command);
         let said = ip.stderr.take();
         let (ended, left, said) = thread::scope(|scope| {
@@ -87,7 +103,12 @@ impl IpLines {
         });
         match ended.map_err(failed)? {
             None => Ok(false),
-            Some(status) if status.success() => Ok(true),
+            Some(status) if status.success() => {
+                if let Some(said) = what_was_said(&said) {
+                    tracing::warn!("{}: ip: {said}", self.name);
+                }
+                Ok(true)
+            }
             Some(status) => {
                 let line = lines_in(&self.text).saturating_sub(left);
                 let why = what_was_said(&said).unwrap_or_else(|| format!("ip ended, {status}"));
@@ -101,6 +122,58 @@ impl IpLines {
         // There is a reader until all of it has been read.
         let _ = lines.flat_map(|line| line.chunks(PIPE_BUF)).try_for_each(|packet| into.write_all(packet));
     }
+}
+
+/// The number of the first line that may not be there, and why.
+fn check(text: &[u8]) -> Result<(), (usize, String)> {
+    // It may have keys in it, and does not move.
+    let mut whole = Zeroizing::new(Vec::with_capacity(text.len()));
+    let mut begins = None;
+    for (line, number) in text.split_inclusive(|&byte| byte == b'\n').zip(1..) {
+        let begins_at = *begins.get_or_insert(number);
+        if line.contains(&0) {
+            return Err((number, "a byte of zero is no text".to_owned()));
+        }
+        // Where a comment begins and whether a line goes on, as `getcmdline` of iproute2 has it.
+        let said = line.split(|&byte| byte == b'#').next().unwrap_or_default();
+        match said.strip_suffix(b"\\\n") {
+            Some(said) => {
+                whole.extend_from_slice(said);
+                continue;
+            }
+            None => whole.extend_from_slice(said),
+        }
+        match first_word(&whole) {
+            Some(word) if !is_allowed(word) => {
+                let word = String::from_utf8_lossy(&word[..word.len().min(32)]).into_owned();
+                let why = format!(
+                    "\"{word}\": lines can be about link, address, route, rule, neighbour and xfrm, which `ip` asks \
+                     netlink for"
+                );
+                return Err((begins_at, why));
+            }
+            _ => {}
+        }
+        whole.clear();
+        begins = None;
+    }
+    Ok(())
+}
+
+/// The first word, as `makeargs` of iproute2 has it.
+fn first_word(line: &[u8]) -> Option<&[u8]> {
+    let is_space = |byte: &u8| b" \t\r\n".contains(byte);
+    let line = &line[line.iter().position(|byte| !is_space(byte))?..];
+    match *line {
+        [quote @ (b'"' | b'\''), ref quoted @ ..] => quoted.split(|&byte| byte == quote).next(),
+        _ => line.split(is_space).next(),
+    }
+}
+
+/// Whether `ip` takes a word for an object that lines may be about: it may be short. Where it stands for two, `ip` takes
+/// the one that lines may be about.
+fn is_allowed(word: &[u8]) -> bool {
+    !word.is_empty() && OBJECTS.iter().any(|object| object.as_bytes().starts_with(word))
 }
 
 fn lines_in(text: &[u8]) -> usize {
@@ -129,7 +202,15 @@ fn listen(mut from: impl Read) -> String {
 fn wait(ip: &mut Child, mut is_over: impl FnMut() -> bool) -> io::Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = ip.try_wait()? {
-            return Ok(Some(status));
+            // A signal for both may have come to `ip` first.
+            let looks = if status.success() { 0 } else { status.signal().map_or(1, |_| LOOKS) };
+            let is_ended = (0..looks).any(|look| {
+                if look > 0 {
+                    thread::sleep(POLL);
+                }
+                is_over()
+            });
+            return Ok(Some(status).filter(|_| !is_ended));
         }
         if is_over() {
             ip.kill()?;
@@ -172,6 +253,54 @@ mod tests {
         {
             assert!(!are_in(text.as_bytes()), "{text}");
         }
+    }
+
+    #[test]
+    fn lines_are_about_what_netlink_is_asked_for() {
+        let good = [
+            "link add tun0 type tun\n\n# tuntap add x\n\t a add 10.0.0.1/8 dev x # netns\n",
+            "'route' add x\n\"ru\" add y\nnei add z\nneighbor add z\nx s f\nl\\\ni add x\r\n",
+            "\\\n\\\n",
+            "# \\\nroute add x\n",
+        ];
+        for text in good {
+            assert_eq!(check(text.as_bytes()), Ok(()), "{text}");
+        }
+        let bad = [
+            ("link add x\ntuntap add t9 mode tun\n", 2, "\"tuntap\""),
+            ("netns exec x sh\n", 1, "\"netns\""),
+            ("\n ne\\\ntns exec x sh\n", 2, "\"netns\""),
+            ("route \\\nadd x # \\\ntunnel add\n", 3, "\"tunnel\""),
+            ("\"tunnel\"add\n", 1, "\"tunnel\""),
+            ("'netns\n", 1, "\"netns"),
+            ("'' add x\n", 1, "\"\""),
+            ("linkadd x\n", 1, "\"linkadd\""),
+            ("l2tp add x\n", 1, "\"l2tp\""),
+            ("addrlabel add x\n", 1, "\"addrlabel\""),
+            ("vrf exec x sh\n", 1, "\"vrf\""),
+            ("-6 route add x\n", 1, "\"-6\""),
+            ("link\x0cadd x\n", 1, "\"link\x0cadd\""),
+            ("link add x\nlink\0 add x\n", 2, "a byte of zero"),
+        ];
+        for (text, line, why) in bad {
+            let (at, said) = check(text.as_bytes()).unwrap_err();
+            assert!(at == line && said.starts_with(why), "{text}: {at}: {said}");
+        }
+    }
+
+    #[test]
+    fn a_signal_that_ends_ip_first_is_no_failure_of_ip() {
+        let end = |script: &str, is_meant: bool| {
+            let mut ip = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+            // It is asked for the first time when `ip` is gone.
+            let here = std::path::PathBuf::from(format!("/proc/{}", ip.id()));
+            wait(&mut ip, || is_meant && !here.exists()).unwrap().map(|status| (status.code(), status.signal()))
+        };
+        assert_eq!(end("kill -TERM $$", true), None);
+        assert_eq!(end("exit 3", true), None);
+        assert_eq!(end("exit 0", true), Some((Some(0), None)));
+        assert_eq!(end("exit 3", false), Some((Some(3), None)));
+        assert_eq!(end("kill -TERM $$", false), Some((None, Some(15))));
     }
 
     #[test]

@@ -156,8 +156,8 @@ impl Node {
     }
 }
 
-/// A number for an SA, from the kernel.
-fn random() -> Result<u64, CliError> {
+/// A number, from the kernel.
+pub(super) fn random() -> Result<u64, CliError> {
     let mut bytes = [0; 8];
     // As few bytes as these are given at once or not at all (getrandom(2)).
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())

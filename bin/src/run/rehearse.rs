@@ -1,6 +1,7 @@
 //! A gateway in memory that becomes what files say, to see whether one could: its links lead nowhere.
 
 use std::fs::DirBuilder;
+use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
@@ -9,11 +10,12 @@ use control::model::{LinkConfig, LinkKind};
 use control::netlink::rtnl::nums::RTPROT_KERNEL;
 use link::memory::{End, pair};
 use link::{Layer, Link};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wire::eth::MacAddr;
 
 use super::netlink::{NetlinkServer, Shared};
-use super::node::Node;
+use super::node::{Node, random};
 use super::{Running, failed};
 use crate::config_file::Sources;
 use crate::error::CliError;
@@ -45,7 +47,8 @@ impl Made {
 /// # Errors
 /// As if a gateway were started; devices and privileges are not looked at.
 pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
-    let signals = Signals::new::<_, i32>([]).map_err(|err| failed("catch signals", &err))?;
+    // Those that end it leave nothing behind.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| failed("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };
     let (node, plan) = Node::new(open).plan(config)?;
     let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
@@ -56,7 +59,10 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
     let netlink = dir.0.join("netlink");
     let _server = NetlinkServer::start(&netlink, shared.clone(), &worker.handle)?;
     for lines in &sources.lines {
-        lines.carry_out(&netlink, || false)?;
+        if !lines.carry_out(&netlink, || signals.pending().next().is_some())? {
+            worker.stop()?;
+            return Err(CliError::failed("ended by a signal"));
+        }
     }
     let (sas, policies) = worker
         .handle
@@ -90,10 +96,17 @@ struct PrivateDir(PathBuf);
 
 impl PrivateDir {
     fn make() -> Result<Self, CliError> {
-        let path = std::env::temp_dir().join(format!("fatpath-check-{}", std::process::id()));
-        let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|err| CliError::failed(format!("{}: {err}", path.display())))?;
-        Ok(Self(path))
+        // What has that name may be left over, or somebody else's.
+        let mut left = 16;
+        loop {
+            let path = std::env::temp_dir().join(format!("fatpath-check-{:016x}", random()?));
+            left -= 1;
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(err) if left > 0 && err.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(err) => return Err(CliError::failed(format!("{}: {err}", path.display()))),
+            }
+        }
     }
 }
 

@@ -5,9 +5,12 @@ mod node;
 
 use std::collections::BTreeSet;
 
+use control::netlink::error::errno;
+use control::netlink::message::{HEADER_LEN, flag};
 use control::netlink::rtnl::nums::*;
-use control::netlink::rtnl::{Host, Link, Model, Rtnl, renumber};
-use control::netlink::{Groups, Outbox, Session, carry_out};
+use control::netlink::rtnl::{Host, Link, Model, Rtnl, renumber, without};
+use control::netlink::xfrm::saved_defaults;
+use control::netlink::{Error, Groups, Outbox, Session, carry_out, flags_of, set_flags};
 
 use node::{Obedient, check, node};
 
@@ -115,5 +118,94 @@ fn a_link_that_is_to_come_has_its_number_unless_that_is_taken() {
         renumber(&mut message, |_| None, is_taken).unwrap();
         assert_eq!(carry_out(&mut node, &message), Ok(()));
         assert_eq!(node.model.index_of("eth9"), Some(want));
+    }
+}
+
+#[test]
+fn a_link_whose_number_nobody_may_wish_for_gets_another() {
+    let saved = node().saved().unwrap().remove(0);
+    for (number, want) in [(2, 2), (65535, 65535), (65536, 0), (u32::MAX, 0)] {
+        let mut message = saved.message.clone();
+        message[HEADER_LEN + 4..][..4].copy_from_slice(&u32::to_ne_bytes(number));
+        renumber(&mut message, |_| None, |_| false).unwrap();
+        assert_eq!(message[HEADER_LEN + 4..][..4], u32::to_ne_bytes(want));
+    }
+}
+
+const EQUALS: [u8; 4] = [RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT, RTN_THROW];
+
+/// The request for a route of that kind, of which all have one prefix and metric.
+fn route(kind: u8, flags: u16) -> Vec<u8> {
+    let mut node = Rtnl { model: Model::default(), host: Obedient::default() };
+    let mut message = 36_u32.to_ne_bytes().to_vec();
+    message.extend(RTM_NEWROUTE.to_ne_bytes());
+    message.extend((flag::REQUEST | flag::CREATE | flags).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend([AF_INET, 16, 0, 0, 254, 4, 0, kind, 0, 0, 0, 0]);
+    message.extend([8_u16.to_ne_bytes(), RTA_DST.to_ne_bytes(), [10, 99], [0, 0]].concat());
+    assert_eq!(carry_out(&mut node, &message), Ok(()));
+    message
+}
+
+fn kinds(node: &Rtnl<Obedient>) -> Vec<u8> {
+    node.model.routes().map(|(_, route)| route.kind).collect()
+}
+
+fn of_kinds(kinds: &[u8]) -> Rtnl<Obedient> {
+    let mut node = Rtnl { model: Model::default(), host: Obedient::default() };
+    kinds.iter().for_each(|&kind| carry_out(&mut node, &route(kind, flag::APPEND)).unwrap());
+    node
+}
+
+#[test]
+fn routes_beside_one_that_is_there_come_where_they_were() {
+    // All orders of four, in which each of them is there already, or two are.
+    let mut orders = vec![vec![]];
+    for _ in 0..4 {
+        let more = |order: &Vec<u8>| {
+            let left = EQUALS.into_iter().filter(|kind| !order.contains(kind));
+            left.map(|kind| [&order[..], &[kind]].concat()).collect::<Vec<_>>()
+        };
+        orders = orders.iter().flat_map(more).collect();
+    }
+    assert_eq!(orders.len(), 24);
+    for order in orders {
+        for there in [&order[..1], &order[1..2], &order[2..3], &order[3..], &order[1..3]] {
+            let mut before = of_kinds(there);
+            let canonical = |mut message: Vec<u8>| {
+                set_flags(&mut message, 0);
+                message
+            };
+            let of_files: Vec<_> =
+                before.saved().unwrap().iter().map(|saved| canonical(saved.message.to_vec())).collect();
+            let all = of_kinds(&order).saved().unwrap();
+            let saved = without(all, |saved| of_files.contains(&canonical(saved.message.to_vec())));
+            assert_eq!(saved.len(), 4 - there.len());
+            for saved in saved {
+                assert_eq!(carry_out(&mut before, &saved.message), Ok(()));
+            }
+            assert_eq!(kinds(&before), order, "{there:?}");
+        }
+    }
+}
+
+#[test]
+fn routes_of_which_none_is_there_are_alone_or_not_at_all() {
+    let all = of_kinds(&EQUALS).saved().unwrap();
+    let saved = without(all.clone(), |_| false);
+    assert_eq!(saved, all);
+    let flags: Vec<_> = saved.iter().map(|saved| flags_of(&saved.message) & (flag::EXCL | flag::APPEND)).collect();
+    assert_eq!(flags, [flag::EXCL, flag::APPEND, flag::APPEND, flag::APPEND]);
+    let mut other = of_kinds(&[RTN_THROW]);
+    assert_eq!(carry_out(&mut other, &saved[0].message), Err(Error::new(errno::EEXIST)));
+}
+
+#[test]
+fn a_saved_default_leaves_the_other_directions_as_they_are() {
+    // `struct xfrm_userpolicy_default`: in, fwd, out; 1 is `XFRM_USERPOLICY_BLOCK`.
+    for (block, want) in
+        [([true, false, false], [1, 0, 0]), ([false, true, false], [0, 0, 1]), ([true, false, true], [1, 1, 0])]
+    {
+        assert_eq!(saved_defaults(block).message[HEADER_LEN..][..3], want);
     }
 }

@@ -31,6 +31,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("lines/a_gateway_is_started_by_lines_of_ip", NEEDS, start),
         trial("lines/they_come_after_a_toml_file", NEEDS, after_toml),
         trial("lines/the_one_that_ip_cannot_do_is_named_with_what_ip_says", NEEDS, bad),
+        trial("lines/those_that_are_not_for_netlink_are_refused_before_any_is_done", NEEDS, others),
+        trial("lines/a_check_that_is_ended_leaves_nothing", NEEDS, check_ended),
         trial("lines/a_gateway_that_is_told_to_end_does_not_finish_them", NEEDS, ended),
     ]
 }
@@ -105,7 +107,6 @@ fn bad() -> Outcome {
         ("route add 10.8.0.0/16 via 10.99.0.9", "Nexthop has invalid gateway."),
         ("route add 10.8.0.0/99 dev tun0", "any valid prefix is expected rather than \"10.8.0.0/99\"."),
         ("route add 10.2.0.0/24 dev wan", "RTNETLINK answers: File exists"),
-        ("frob x", "Object \"frob\" is unknown, try \"ip help\"."),
         ("link add tun0 type tun", "RTNETLINK answers: File exists"),
         ("link add g type vhost", "Unknown device type."),
         (
@@ -137,11 +138,58 @@ fn bad() -> Outcome {
     Ok(())
 }
 
+fn others() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let file = scratch.file("bad.ip");
+    let name = file.display().to_string();
+    let made = scratch.file("made").display().to_string();
+    let lines = [
+        ("frob", "frob x".to_owned()),
+        ("tuntap", "tuntap add t9 mode tun".to_owned()),
+        ("tunnel", "tunnel add t9 mode ipip remote 192.0.2.1 local 192.0.2.2".to_owned()),
+        ("vrf", format!("vrf exec x touch {made}")),
+        ("netns", format!("ne\\\ntns exec x touch {made}")),
+    ];
+    for (word, line) in lines {
+        fs::write(&file, format!("{GOOD}{line}\n"))?;
+        let number = GOOD.lines().count() + 1;
+        let want = format!(
+            "Error: {name}:{number}: \"{word}\": lines can be about link, address, route, rule, neighbour and xfrm, which \
+             `ip` asks netlink for\n"
+        );
+        for verb in ["check", "run"] {
+            let mut it = netns.command(fatpath());
+            let output = it.args([verb, "-c", &name]).env("FATPATH_RUNDIR", scratch.path()).output()?;
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!((output.status.code(), said), (Some(2), want.clone()), "{verb}: {line}");
+        }
+    }
+    assert_eq!((netns.sh("ls /sys/class/net")?, scratch.file("made").exists()), ("lo\n".to_owned(), false));
+    Ok(())
+}
+
+/// A check that is ended leaves nothing, and what others have left is not in its way.
+fn check_ended() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let (file, dir) = (scratch.file("x.ip"), scratch.file("tmp"));
+    fs::create_dir(&dir)?;
+    fs::write(&file, "link add tun0 type tun\nxfrm monitor\n")?;
+    let names = || Outcome::Ok(fs::read_dir(&dir)?.filter_map(Result::ok).count());
+    let mut it = netns.command(fatpath());
+    it.args(["check", "-c"]).arg(&file).env("TMPDIR", &dir);
+    let mut process = Process::spawn(&mut it, &scratch)?;
+    system::wait_until("it has begun", Duration::from_secs(20), || names().is_ok_and(|names| names == 1))?;
+    process.signal(rustix::process::Signal::INT)?;
+    assert_eq!(process.wait(Duration::from_secs(20))?.code(), Some(1), "{}", process.output());
+    assert_eq!(names()?, 0, "{}", process.output());
+    Ok(())
+}
+
 fn ended() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let file = scratch.file("x.ip");
     // This one does not end by itself.
-    fs::write(&file, "link add tun0 type tun\nmonitor link\n")?;
+    fs::write(&file, "link add tun0 type tun\nxfrm monitor\n")?;
     let mut it = netns.command(fatpath());
     it.args(["run", "--instance", "x", "-c"]).arg(&file).env("FATPATH_RUNDIR", scratch.path());
     let mut process = Process::spawn(&mut it, &scratch)?;

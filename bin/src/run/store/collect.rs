@@ -3,8 +3,9 @@
 use std::collections::HashSet;
 
 use control::Config;
+use control::model::PolicyDefault;
 use control::netlink::xfrm::{Database, Policy, Sa, saved_defaults};
-use control::netlink::{Error, Saved};
+use control::netlink::{Error, Saved, rtnl, set_flags};
 
 use super::{Kept, SaName, State};
 use crate::run::netlink::Protocols;
@@ -22,7 +23,8 @@ pub(crate) struct Collected {
     /// SAs that end by time.
     limited: HashSet<SaName>,
     policies: Vec<Saved>,
-    defaults: Saved,
+    /// Whether in, out and fwd block what no policy is for.
+    defaults: [bool; 3],
 }
 
 impl Collected {
@@ -36,14 +38,8 @@ impl Collected {
         let links = links.map(|(number, link)| (number, link.config.name.clone())).collect();
         let database = protocols.xfrm.database_mut();
         let defaults = database.defaults().map_err(|err| err.to_string())?;
-        let mut collected = Self {
-            links,
-            route,
-            sas: Vec::new(),
-            limited: HashSet::new(),
-            policies: Vec::new(),
-            defaults: saved_defaults(defaults),
-        };
+        let mut collected =
+            Self { links, route, sas: Vec::new(), limited: HashSet::new(), policies: Vec::new(), defaults };
         each(|below| database.sas(below, CHUNK), |sa| collected.add_sa(&sa))?;
         each(|below| database.policies(below, CHUNK), |policy: Policy| collected.policies.push(policy.saved()))?;
         // They come the newest first.
@@ -67,9 +63,11 @@ impl Collected {
     pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
         let Self { links, route, sas, limited, policies, defaults } = self;
         let limited = limited.difference(&of_files.sas).count();
-        let route = route.into_iter().filter(|saved| !of_files.has(saved));
+        let route = rtnl::without(route, |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
-        let defaults = Some(defaults).filter(|saved| !of_files.has(saved));
+        // One that the files have block does so again, whatever a program has made of it.
+        let block = [0, 1, 2].map(|dir| defaults[dir] && !of_files.defaults[dir]);
+        let defaults = Some(saved_defaults(block)).filter(|_| block.contains(&true));
         let policies = policies.into_iter().filter(|saved| !of_files.has(saved));
         let mut counts = Counts::default();
         let mut keep = |saved: Saved| {
@@ -134,24 +132,30 @@ impl Counts {
 pub(crate) struct OfFiles {
     /// What they have links called.
     links: HashSet<String>,
+    /// Without flags, which say how a route lies to others.
     messages: HashSet<Vec<u8>>,
     sas: HashSet<SaName>,
+    /// As a node's.
+    defaults: [bool; 3],
 }
 
 impl OfFiles {
     /// A node that has just started, all of which is its files'.
     pub(crate) fn all(collected: Collected) -> Self {
         let Collected { route, sas, limited, policies, defaults, .. } = collected;
-        let mut of_files = Self { sas: limited, ..Self::default() };
+        let mut of_files = Self { sas: limited, defaults, ..Self::default() };
         of_files.sas.extend(sas.into_iter().map(|(name, _)| name));
-        route.into_iter().chain(policies).chain([defaults]).for_each(|saved| of_files.add(saved));
+        route.into_iter().chain(policies).for_each(|saved| of_files.add(saved));
         of_files
     }
 
-    /// A node that has just loaded `config`: its SAs and policies may be programs', all else is the file's.
+    /// A node that has just loaded `config`: its links, addresses, routes and rules are the file's, all else may be
+    /// programs'.
     pub(crate) fn loaded(collected: Collected, config: &Config) -> Self {
-        let mut of_files = Self::default();
-        collected.route.into_iter().chain([collected.defaults]).for_each(|saved| of_files.add(saved));
+        let PolicyDefault { block_in, block_out, block_fwd } = config.policy_default;
+        let mut of_files = Self { defaults: [block_in, block_out, block_fwd], ..Self::default() };
+        let route = collected.route.into_iter().filter(|saved| saved.noun != "neighbour");
+        route.for_each(|saved| of_files.add(saved));
         of_files.sas.extend(config.sas.iter().map(|sa| {
             let mark = sa.mark.map_or(ipsec::Mark::ANY, |mark| ipsec::Mark { value: mark.value, mask: mark.mask });
             SaName { dst: sa.dst, spi: sa.spi, mark }
@@ -169,11 +173,21 @@ impl OfFiles {
         if saved.noun == "link" {
             self.links.insert(saved.label);
         } else {
-            self.messages.insert(saved.message.to_vec());
+            self.messages.insert(without_flags(&saved));
         }
     }
 
     fn has(&self, saved: &Saved) -> bool {
-        if saved.noun == "link" { self.links.contains(&saved.label) } else { self.messages.contains(&*saved.message) }
+        if saved.noun == "link" {
+            return self.links.contains(&saved.label);
+        }
+        self.messages.contains(&without_flags(saved))
     }
+}
+
+/// What has no keys in it.
+fn without_flags(saved: &Saved) -> Vec<u8> {
+    let mut message = saved.message.to_vec();
+    set_flags(&mut message, 0);
+    message
 }

@@ -19,6 +19,7 @@ use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, Ta
 use zeroize::Zeroizing;
 
 use crate::error::CliError;
+use crate::run::node::random;
 pub(crate) use collect::{Collected, OfFiles};
 pub(crate) use marks::{Keeper, Mark, SaName, skip};
 pub(crate) use restore::restore;
@@ -205,23 +206,29 @@ fn sa_name(bytes: &[u8]) -> Result<SaName, redb::Error> {
     SaName::from_bytes(bytes).ok_or_else(|| redb::Error::Corrupted("an SA's name has another length".to_owned()))
 }
 
-/// Makes an empty one, which is there as a whole or not at all.
+/// Makes an empty one, which is there as a whole or not at all; or finds one that somebody else has made meanwhile.
 fn make(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let mut name = path.as_os_str().to_owned();
-    name.push(".new");
+    name.push(format!(".{:016x}", random().map_err(|err| err.message)?));
     let new = PathBuf::from(name);
+    let made = make_new(&new).and_then(|()| match fs::hard_link(&new, path) {
+        Err(err) if err.kind() != io::ErrorKind::AlreadyExists => Err(err.into()),
+        _ => Ok(()),
+    });
     match fs::remove_file(&new) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(err.into()),
-        _ => {}
+        Err(err) if made.is_ok() => return Err(err.into()),
+        _ => made?,
     }
-    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
-    let database = Builder::new().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)?;
-    Store { path: new.clone(), database }.replace(&State::default())?;
-    fs::rename(&new, path)?;
     if let Some(dir) = path.parent().filter(|dir| !dir.as_os_str().is_empty()) {
         File::open(dir)?.sync_all()?;
     }
     Ok(())
+}
+
+fn make_new(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
+    let database = Builder::new().set_cache_size(CACHE).create_with_backend(FileBackend::new(file)?)?;
+    Ok(Store { path: path.to_owned(), database }.replace(&State::default())?)
 }
 
 /// That a file is none of these, or damaged; and what to do.

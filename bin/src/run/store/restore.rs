@@ -1,13 +1,15 @@
 //! A node becomes what was kept, beside what its files say.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use control::netlink::error::errno;
-use control::netlink::rtnl::Model;
-use control::netlink::{Error, carry_out, rtnl, xfrm};
+use control::netlink::message::flag;
+use control::netlink::rtnl::nums::RTM_DELRULE;
+use control::netlink::rtnl::{Model, RouteKey};
+use control::netlink::{Error, carry_out, flags_of, kind_of, rtnl, xfrm};
 
-use super::State;
+use super::{Kept, State};
 use crate::error::CliError;
 use crate::run::netlink::Protocols;
 
@@ -19,18 +21,19 @@ use crate::run::netlink::Protocols;
 pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<[usize; 2], CliError> {
     let State { links, route, sas, xfrm: others, marks } = state;
     let mut done = [0; 2];
-    let mut take = |label: &str, outcome: Result<(), Error>| match outcome {
+    let mut take = |kept: &Kept, outcome: Result<(), Error>| match outcome {
         Ok(()) => {
             done[0] += 1;
-            Ok(())
+            Ok(true)
         }
-        // A rule that is to go is gone.
-        Err(error) if matches!(error.errno, errno::EEXIST | errno::ENOENT) => {
+        Err(error) if is_of_files(&kept.message, &error) => {
             done[1] += 1;
-            Ok(())
+            Ok(false)
         }
-        Err(error) => Err(refused(path, label, &words(&error))),
+        Err(error) => Err(refused(path, &kept.label, &words(&error))),
     };
+    // Those that the configuration has, and so none of them is restored.
+    let mut of_files = HashSet::new();
     let gone = |label: &str, number: u32, links: &BTreeMap<u32, String>| {
         let name = links.get(&number).map_or("?", String::as_str);
         refused(path, label, &format!("no link is named {name}"))
@@ -40,7 +43,14 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         let is_taken = |number| model.link(number).is_some();
         rtnl::renumber(&mut kept.message, |old| current(links, model, old), is_taken)
             .map_err(|number| gone(&kept.label, number, links))?;
-        take(&kept.label, carry_out(&mut protocols.rtnl, &kept.message))?;
+        let key = RouteKey::of(&kept.message);
+        let outcome = match key.filter(|key| of_files.contains(key)) {
+            Some(_) => Err(Error::new(errno::EEXIST)),
+            None => carry_out(&mut protocols.rtnl, &kept.message),
+        };
+        if !take(kept, outcome)? && is_alone(&kept.message) {
+            of_files.extend(key);
+        }
     }
     for (name, kept) in sas {
         let model = &protocols.rtnl.model;
@@ -49,15 +59,30 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         if let Some(mark) = marks.get(name) {
             xfrm::set_numbers(&mut kept.message, mark.numbers());
         }
-        take(&kept.label, carry_out(&mut protocols.xfrm, &kept.message))?;
+        take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
     }
     for kept in others {
         let model = &protocols.rtnl.model;
         xfrm::renumber(&mut kept.message, |old| current(links, model, old))
             .map_err(|number| gone(&kept.label, number, links))?;
-        take(&kept.label, carry_out(&mut protocols.xfrm, &kept.message))?;
+        take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
     }
     Ok(done)
+}
+
+/// Whether a request was refused because the configuration has what it asks for: what is there, or a rule that is to go and
+/// has gone.
+fn is_of_files(message: &[u8], error: &Error) -> bool {
+    match error.errno {
+        errno::EEXIST => true,
+        errno::ENOENT => kind_of(message) == RTM_DELRULE,
+        _ => false,
+    }
+}
+
+/// Whether a request is for something beside which there is no other.
+fn is_alone(message: &[u8]) -> bool {
+    flags_of(message) & flag::EXCL != 0
 }
 
 /// The number that the link has now that had `old`.

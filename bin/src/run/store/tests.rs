@@ -12,6 +12,11 @@ impl Dir {
         Self(path)
     }
 
+    fn names(&self) -> Vec<String> {
+        let names = fs::read_dir(&self.0).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    }
+
     fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
@@ -66,7 +71,28 @@ fn what_is_saved_is_read_again_and_replaces_what_was_there() {
     want.marks.insert(name(4), moved);
     assert_eq!(Store::open(&path).unwrap().read().unwrap(), want);
     let mode = fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!((mode & 0o777, dir.file("state.new").exists()), (0o600, false));
+    assert_eq!((mode & 0o777, dir.names()), (0o600, vec!["state".to_owned()]));
+}
+
+#[test]
+fn of_many_that_make_the_file_at_once_one_has_it_and_what_it_writes_stays() {
+    let dir = Dir::new("many");
+    for round in 0..8 {
+        let path = dir.file(&format!("state{round}"));
+        let stores: Vec<_> = std::thread::scope(|scope| {
+            let each: Vec<_> = (0..4).map(|_| scope.spawn(|| Store::open(&path))).collect();
+            each.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        let (had, refused): (Vec<_>, Vec<_>) = stores.into_iter().partition(Result::is_ok);
+        for err in refused.into_iter().filter_map(Result::err) {
+            assert_eq!(err.message, format!("{}: another gateway has it; name another with --state.", path.display()));
+        }
+        assert_eq!(had.len(), 1);
+        had[0].as_ref().unwrap().replace(&state(3)).unwrap();
+        drop(had);
+        assert_eq!(Store::open(&path).unwrap().read().unwrap(), state(3));
+        assert_eq!(dir.names().len(), round + 1);
+    }
 }
 
 #[test]

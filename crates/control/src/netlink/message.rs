@@ -129,6 +129,11 @@ pub struct Writer {
 }
 
 impl Writer {
+    /// One that does not move what has been written up to `len` bytes.
+    pub fn with_capacity(len: usize) -> Self {
+        Self { bytes: Vec::with_capacity(len) }
+    }
+
     /// What has been written.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes

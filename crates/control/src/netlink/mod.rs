@@ -19,5 +19,5 @@ mod session;
 pub mod xfrm;
 
 pub use error::Error;
-pub use saved::Saved;
+pub use saved::{Saved, flags_of, kind_of, set_flags};
 pub use session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request, Session, To, carry_out};

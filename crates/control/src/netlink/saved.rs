@@ -4,6 +4,9 @@ use zeroize::Zeroizing;
 
 use super::message::{HEADER_LEN, Header, Writer, align, flag};
 
+/// More than any request has.
+const CAPACITY: usize = 4096;
+
 /// A request that brings something about, and what that is called.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Saved {
@@ -11,7 +14,7 @@ pub struct Saved {
     pub noun: &'static str,
     /// What it is called, such as `route 10.2.0.0/24`.
     pub label: String,
-    /// The message. It may have keys in it.
+    /// The message, which may have keys in it.
     pub message: Zeroizing<Vec<u8>>,
 }
 
@@ -24,9 +27,28 @@ impl Saved {
         flags: u16,
         body: impl FnOnce(&mut Writer),
     ) -> Self {
-        let mut w = Writer::default();
+        // All fits, so that no part of a key is left behind when it grows.
+        let mut w = Writer::with_capacity(CAPACITY);
         w.message(Header { kind, flags: flag::REQUEST | flags, ..Header::default() }, body);
-        Self { noun, label, message: Zeroizing::new(w.into_bytes()) }
+        let written = Zeroizing::new(w.into_bytes());
+        Self { noun, label, message: Zeroizing::new(written.to_vec()) }
+    }
+}
+
+/// The type of a message.
+pub fn kind_of(message: &[u8]) -> u16 {
+    message.get(4..6).and_then(<[u8]>::first_chunk).map_or(0, |kind| u16::from_ne_bytes(*kind))
+}
+
+/// The flags of a message.
+pub fn flags_of(message: &[u8]) -> u16 {
+    message.get(6..8).and_then(<[u8]>::first_chunk).map_or(0, |flags| u16::from_ne_bytes(*flags))
+}
+
+/// Exchanges the flags of a message.
+pub fn set_flags(message: &mut [u8], flags: u16) {
+    if let Some(field) = message.get_mut(6..8) {
+        field.copy_from_slice(&flags.to_ne_bytes());
     }
 }
 

@@ -399,7 +399,7 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
 const MAX_LINKS: usize = 1024;
 
 /// The highest number that a link may be given by whoever makes it: what is kept by number begins at 0.
-const MAX_WISH: u32 = 65535;
+pub(super) const MAX_WISH: u32 = 65535;
 
 /// The request that makes a link like one that a client has made.
 pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {

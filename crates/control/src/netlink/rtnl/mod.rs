@@ -29,7 +29,7 @@ use nums::*;
 pub use entry::{Address, Link};
 pub use model::{Delta, LOOPBACK, Model};
 pub use rule::Rule;
-pub use saved::renumber;
+pub use saved::{RouteKey, renumber, without};
 pub use table::{Key, Route, Table};
 
 /// What rtnetlink needs of the packets' side.

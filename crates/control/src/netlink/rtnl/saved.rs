@@ -1,6 +1,6 @@
 //! What clients have made of a node, as the requests that make it again.
 
-use super::super::saved::{Saved, renumber_attribute, renumber_field};
+use super::super::saved::{Saved, find, kind_of, renumber_attribute, renumber_field, set_flags};
 use super::*;
 use crate::model::LinkKind;
 
@@ -77,6 +77,53 @@ impl<H: Host> Rtnl<H> {
     }
 }
 
+/// What routes have in common of which a table has one behind the other.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct RouteKey {
+    v4: bool,
+    len: u8,
+    dst: [u8; 16],
+    table: u32,
+    metric: u32,
+}
+
+impl RouteKey {
+    /// That of the route that a request makes; `None` of other requests.
+    pub fn of(message: &[u8]) -> Option<Self> {
+        if kind_of(message) != RTM_NEWROUTE {
+            return None;
+        }
+        let [family, len] = *message.get(HEADER_LEN..)?.first_chunk()?;
+        let v4 = family == AF_INET;
+        let bytes = |kind| message.get(find(message, route::LEN, kind)?..);
+        let number = |kind| bytes(kind)?.first_chunk().map(|number| u32::from_ne_bytes(*number));
+        let mut dst = [0; 16];
+        let width = if v4 { 4 } else { 16 };
+        let addr = bytes(RTA_DST).unwrap_or_default();
+        dst.iter_mut().zip(addr.iter().take(width)).for_each(|(to, from)| *to = *from);
+        Some(Self { v4, len, dst, table: number(RTA_TABLE)?, metric: number(RTA_PRIORITY).unwrap_or_default() })
+    }
+}
+
+/// What [`Rtnl::saved`] gives, without what `is_there` already when it is carried out. Beside a route that is there, others
+/// with its prefix and metric come where they were: before it, or behind it.
+pub fn without(saved: Vec<Saved>, is_there: impl Fn(&Saved) -> bool) -> Vec<Saved> {
+    let each = saved.into_iter().map(|saved| (RouteKey::of(&saved.message), is_there(&saved), saved));
+    let mut each: Vec<(Option<RouteKey>, bool, Saved)> = each.collect();
+    for equals in each.chunk_by_mut(|a, b| a.0.is_some() && a.0 == b.0) {
+        let Some((first, key)) = equals.iter().position(|it| it.1).zip(equals[0].0) else { continue };
+        let (before, behind) = equals.split_at_mut(first);
+        let made = flag::REQUEST | flag::CREATE;
+        before.iter_mut().for_each(|it| set_flags(&mut it.2.message, made));
+        behind.iter_mut().for_each(|it| set_flags(&mut it.2.message, made | flag::APPEND));
+        // Each is put before all others; of IPv6 none is.
+        if key.v4 {
+            before.reverse();
+        }
+    }
+    each.into_iter().filter(|it| !it.1).map(|it| it.2).collect()
+}
+
 /// Exchanges the numbers of links in a request for those that `now` gives. One that is to come may have its number, unless
 /// that `is_taken`.
 ///
@@ -87,11 +134,12 @@ pub fn renumber(
     now: impl Fn(u32) -> Option<u32>,
     is_taken: impl Fn(u32) -> bool,
 ) -> Result<(), u32> {
-    let kind = message.get(4..6).and_then(<[u8]>::first_chunk).map_or(0, |kind| u16::from_ne_bytes(*kind));
     let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
-    match kind {
+    match kind_of(message) {
         // `ifi_index`; 0 is any.
-        RTM_NEWLINK => renumber_field(message, 4, |old| Some(if is_taken(old) { 0 } else { old })),
+        RTM_NEWLINK => {
+            renumber_field(message, 4, |old| Some(if is_taken(old) || old > link::MAX_WISH { 0 } else { old }))
+        }
         // `ifa_index`, `ndm_ifindex`.
         RTM_NEWADDR | RTM_NEWNEIGH => renumber_field(message, 4, now),
         RTM_NEWROUTE => renumber_attribute(message, route::LEN, RTA_OIF, now),

@@ -1,10 +1,10 @@
 //! SAs and policies as the requests that make them again.
 
 use super::super::message::{HEADER_LEN, flag};
-use super::super::saved::{Saved, find, renumber_field};
+use super::super::saved::{Saved, find, kind_of, renumber_field};
 use super::layout::{Layout, PolicyInfo, ReplayEsn, SaInfo};
 use super::nums::{attr, msg};
-use super::protocol::{ACCEPT, BLOCK};
+use super::protocol::BLOCK;
 use super::{Policy, Sa};
 
 /// What is said of the numbers of an SA that is made again.
@@ -87,9 +87,12 @@ impl Policy {
     }
 }
 
-/// The request that says which of in, fwd and out block what no policy is for, of `block` in the order in, out, fwd.
+/// The request that has those of in, out and fwd block what no policy is for that are to, in this order. The others stay as
+/// they are.
 pub fn saved_defaults(block: [bool; 3]) -> Saved {
-    let [input, out, fwd] = block.map(|block| if block { BLOCK } else { ACCEPT });
+    // `XFRM_USERPOLICY_UNSPEC`.
+    const UNSPEC: u8 = 0;
+    let [input, out, fwd] = block.map(|block| if block { BLOCK } else { UNSPEC });
     Saved::new("policy default", "policy default".to_owned(), msg::SET_DEFAULT, 0, |w| w.fixed(&[input, fwd, out]))
 }
 
@@ -100,8 +103,7 @@ pub fn saved_defaults(block: [bool; 3]) -> Saved {
 pub fn renumber(message: &mut [u8], now: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
     // Both begin with a `struct xfrm_selector`, whose link stands before its last word.
     const IFINDEX: usize = 48;
-    let kind = message.get(4..6).and_then(<[u8]>::first_chunk).map_or(0, |kind| u16::from_ne_bytes(*kind));
-    match kind {
+    match kind_of(message) {
         msg::NEW_SA | msg::NEW_POLICY if message.len() > HEADER_LEN + IFINDEX => {
             renumber_field(message, IFINDEX, |old| if old == 0 { Some(0) } else { now(old) })
         }
