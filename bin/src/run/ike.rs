@@ -4,7 +4,7 @@
 //! nobody takes in time is lost, as on the network.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
@@ -30,27 +30,14 @@ impl Drop for IkeFile {
     }
 }
 
-/// A port of one family.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Port {
-    is_v4: bool,
-    number: u16,
-}
-
-impl From<SocketAddr> for Port {
-    fn from(at: SocketAddr) -> Self {
-        Self { is_v4: at.is_ipv4(), number: at.port() }
-    }
-}
-
 /// The socket, and who listens at it.
 #[derive(Debug)]
 pub(crate) struct IkeSocket {
     socket: UnixDatagram,
     /// Who gets what nobody has asked for.
     manager: Option<UnixAddr>,
-    /// Who has asked for a port, each of which a link has.
-    listeners: Vec<(Port, UnixAddr)>,
+    /// Who has asked for a port, at one address or at the unspecified one for any.
+    listeners: Vec<(SocketAddr, UnixAddr)>,
     buffer: Vec<u8>,
 }
 
@@ -82,8 +69,7 @@ impl IkeSocket {
 
     /// Hands a message to the key manager.
     pub(crate) fn deliver(&mut self, message: &IkeMessage) {
-        let port = Port::from(message.local);
-        let listener = self.listeners.iter().position(|(asked, _)| *asked == port);
+        let listener = self.listener(message.local);
         let manager = listener.and_then(|at| self.listeners.get(at)).map(|(_, who)| who).or(self.manager.as_ref());
         let Some(manager) = manager else {
             tracing::debug!(peer = %message.peer, "IKE, but no key manager has said that it is there");
@@ -103,10 +89,19 @@ impl IkeSocket {
         }
     }
 
-    /// Has `who` be sent what comes to a port, instead of whoever was before.
-    fn listen(&mut self, port: Port, who: UnixAddr) {
-        self.listeners.retain(|(asked, _)| *asked != port);
-        self.listeners.push((port, who));
+    /// Where in the list stands who gets what comes to `local`: who has asked for its address goes before who has asked for
+    /// any.
+    fn listener(&self, local: SocketAddr) -> Option<usize> {
+        let any = if local.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
+        let asked_for =
+            |ip| self.listeners.iter().position(|(asked, _)| (asked.ip(), asked.port()) == (ip, local.port()));
+        asked_for(local.ip()).or_else(|| asked_for(any))
+    }
+
+    /// Has `who` be sent what comes to a port of one address or of any, instead of who asked for just that before.
+    fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
+        self.listeners.retain(|(asked, _)| *asked != at);
+        self.listeners.push((at, who));
     }
 
     /// Gives `each` the messages that key managers send. What they ask for they are told from `has_port`.
@@ -119,7 +114,7 @@ impl IkeSocket {
                 // One that does not wait for the answer, or has no name, gets none.
                 let _ = self.socket.send_to_addr(if has_port { datagram } else { &[] }, &from);
                 if has_port && !from.is_unnamed() {
-                    self.listen(at.into(), from);
+                    self.listen(at, from);
                 }
                 continue;
             }
@@ -205,9 +200,10 @@ mod tests {
             manager.recv(&mut bytes).ok().map(|len| bytes[..len].to_vec())
         };
         let has_port = |at: SocketAddr| at.port() != 501;
-        let [all, ike, encap] = ["all", "ike", "encap"].map(asking);
+        let [all, ike, encap, one] = ["all", "ike", "encap", "one"].map(asking);
         all.send(&[]).unwrap();
-        for (manager, local) in [(&ike, "0.0.0.0:500"), (&encap, "0.0.0.0:4500")] {
+        let granted = [(&ike, "0.0.0.0:500"), (&one, "192.0.2.7:4500"), (&encap, "192.0.2.8:4500")];
+        for (manager, local) in [&granted[..], &[(&encap, "0.0.0.0:4500")]].concat() {
             manager.send(&request(local)).unwrap();
             socket.receive(has_port, |message| panic!("{message:?}"));
             assert_eq!(received(manager).unwrap(), request(local), "granted");
@@ -218,11 +214,19 @@ mod tests {
         let mut deliver = |local: &str| {
             let (local, peer) = (local.parse().unwrap(), "192.0.2.2:9".parse().unwrap());
             socket.deliver(&IkeMessage { local, peer, bytes: vec![7] });
-            [&ike, &encap, &all].map(|manager| received(manager).is_some())
+            [&ike, &encap, &one, &all].map(|manager| received(manager).is_some())
         };
-        assert_eq!(deliver("192.0.2.1:500"), [true, false, false]);
-        assert_eq!(deliver("192.0.2.1:4500"), [false, true, false]);
-        assert_eq!(deliver("192.0.2.1:4501"), [false, false, true]);
+        for (local, whose) in [
+            ("192.0.2.1:500", [true, false, false, false]),
+            ("192.0.2.1:4500", [false, true, false, false]),
+            ("192.0.2.7:4500", [false, false, true, false]),
+            ("192.0.2.8:4500", [false, true, false, false]),
+            ("192.0.2.7:500", [true, false, false, false]),
+            ("192.0.2.1:4501", [false, false, false, true]),
+            ("[2001:db8::1]:500", [false, false, false, true]),
+        ] {
+            assert_eq!(deliver(local), whose, "{local}");
+        }
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }
