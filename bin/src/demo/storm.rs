@@ -1,11 +1,13 @@
 //! Changes of routes and SAs beside a stream: the system's `ip` at each gateway, told what to do at a steady pace.
 
-use std::io::{self, ErrorKind, Write};
-use std::process::{Child, Stdio};
+use std::io::{self, Write};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
+
+use rustix::pipe::fcntl_setpipe_size;
 
 use super::failure::Failure;
 use super::gateway::Gateway;
@@ -19,6 +21,10 @@ const KEPT: u64 = 256;
 const ADDRESSES: u64 = 1 << 17;
 /// How often `ip` is given what is due.
 const PACE: Duration = Duration::from_millis(5);
+/// What is more overdue than this is not made up for: a machine that cannot keep the pace sets its own.
+const CATCH_UP: u64 = 1000;
+/// Bytes of lines that `ip` may have before it: one page, the least that the kernel gives.
+const AHEAD: usize = 4096;
 /// How long `ip` may take for what it has been given when the stream is over.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
 
@@ -29,92 +35,109 @@ pub(super) struct Storm {
     start: Instant,
 }
 
-/// One `ip` and the thread that feeds it.
+/// One `ip` and the thread that feeds it, which tells how many changes it gave it.
 #[derive(Debug)]
 struct End {
     ip: Option<Child>,
-    feeder: Option<JoinHandle<io::Result<()>>>,
+    feeder: Option<JoinHandle<io::Result<u64>>>,
     over: Arc<AtomicBool>,
-    changes: Arc<AtomicU64>,
 }
 
 impl Storm {
     /// Begins `rate` changes a second at each of the gateways.
     pub(super) fn start(gateways: &[Gateway; 2], scratch: &Scratch, rate: u32) -> Result<Self, Failure> {
-        let ends = gateways.iter().map(|gateway| End::start(gateway, scratch, rate)).collect::<Result<_, _>>()?;
-        Ok(Self { ends, start: Instant::now() })
+        let start = Instant::now();
+        let ends = gateways.iter().map(|gateway| {
+            let mut ip = command("/proc/self/exe");
+            ip.args(["ip", "--instance", gateway.instance(), "-batch", "-"]).env("FATPATH_RUNDIR", scratch.path());
+            End::start(ip, rate)
+        });
+        Ok(Self { ends: ends.collect::<Result<_, _>>()?, start })
     }
 
-    /// Ends it, and tells how many changes a second there were at each gateway.
+    /// Ends it, and tells how many changes a second there were at each gateway: all have been carried out, in the time that
+    /// this took.
     pub(super) fn end(mut self, stop: &Stop) -> Result<f64, Failure> {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let changes: u64 = self.ends.iter().map(|end| end.changes.load(Ordering::Relaxed)).sum();
-        let rate = changes as f64 / self.ends.len() as f64 / seconds;
-        self.ends.drain(..).try_for_each(|end| end.finish(stop))?;
-        Ok(rate)
+        for end in &self.ends {
+            end.over.store(true, Ordering::Relaxed);
+        }
+        let ends = self.ends.len() as f64;
+        let changes: u64 = self.ends.drain(..).map(|end| end.finish(DRAIN_LIMIT, stop)).sum::<Result<_, _>>()?;
+        Ok(changes as f64 / ends / self.start.elapsed().as_secs_f64())
     }
 }
 
 impl End {
-    fn start(gateway: &Gateway, scratch: &Scratch, rate: u32) -> Result<Self, Failure> {
-        let mut command = command("/proc/self/exe");
-        command.args(["ip", "--instance", gateway.instance(), "-batch", "-"]).env("FATPATH_RUNDIR", scratch.path());
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut ip = command.spawn().map_err(|err| Failure::step("ip -batch", err))?;
-        let stdin = ip.stdin.take();
-        let (over, changes) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let feeder = stdin.map(|stdin| {
-            let (over, changes) = (over.clone(), changes.clone());
-            thread::spawn(move || feed(stdin, rate, &over, &changes))
-        });
-        Ok(Self { ip: Some(ip), feeder, over, changes })
+    fn start(mut ip: Command, rate: u32) -> Result<Self, Failure> {
+        let failed = |err| Failure::step("ip -batch", err);
+        let (lines, write) = io::pipe().map_err(failed)?;
+        fcntl_setpipe_size(&write, AHEAD).map_err(|err| failed(err.into()))?;
+        let ip = ip.stdin(lines).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let feeder = {
+            let over = over.clone();
+            thread::spawn(move || feed(write, rate, &over))
+        };
+        Ok(Self { ip: Some(ip), feeder: Some(feeder), over })
     }
 
-    fn finish(mut self, stop: &Stop) -> Result<(), Failure> {
-        let fed = self.stop_feeding();
-        if let Some(ip) = self.ip.take() {
-            finish(ip, "ip -batch", DRAIN_LIMIT, stop)?;
-        }
-        fed.map_err(|err| Failure::step("feed ip -batch", err))
-    }
-
-    /// Closes its input. That it has ended by itself shows in its status.
-    fn stop_feeding(&mut self) -> io::Result<()> {
+    /// Has it do what it has been given, in at most `limit`, and tells how many changes that were.
+    fn finish(mut self, limit: Duration, stop: &Stop) -> Result<u64, Failure> {
         self.over.store(true, Ordering::Relaxed);
-        match self.feeder.take().map(JoinHandle::join) {
-            Some(Ok(Err(err))) if err.kind() != ErrorKind::BrokenPipe => Err(err),
-            Some(Err(_)) => Err(io::Error::other("the thread that feeds it panicked")),
-            _ => Ok(()),
+        if let Some(ip) = self.ip.take() {
+            // It has no more to read once the feeder has seen that. The feeder, in turn, may be waiting for it.
+            finish(ip, "ip -batch", limit, stop)?;
         }
+        self.join().map_err(|err| Failure::step("feed ip -batch", err))
+    }
+
+    fn join(&mut self) -> io::Result<u64> {
+        self.feeder.take().map_or(Ok(0), |feeder| {
+            feeder.join().unwrap_or_else(|_| Err(io::Error::other("the thread that feeds it panicked")))
+        })
     }
 }
 
 impl Drop for End {
     fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
         if let Some(mut ip) = self.ip.take() {
             // First, so that the feeder does not wait for it.
             end(&mut ip);
         }
         // A storm that is given up has nothing more to say.
-        let _ = self.stop_feeding();
+        let _ = self.join();
     }
 }
 
-/// Writes what is due, until it is over.
-fn feed(mut ip: impl Write, rate: u32, over: &AtomicBool, changes: &AtomicU64) -> io::Result<()> {
-    let (start, mut step, mut done) = (Instant::now(), 0, 0);
-    while !over.load(Ordering::Relaxed) {
-        let due = (start.elapsed().as_secs_f64() * f64::from(rate)) as u64;
-        let mut lines = String::new();
-        while done < due {
-            done += changes_of(step, &mut lines);
-            step += 1;
+/// Writes what is due, until it is over; tells how many changes that were.
+fn feed(mut ip: impl Write, rate: u32, over: &AtomicBool) -> io::Result<u64> {
+    let (start, mut step, mut done, mut skipped) = (Instant::now(), 0, 0, 0);
+    loop {
+        let late = late(start.elapsed(), rate, done, &mut skipped);
+        let turn = done + late;
+        while done < turn {
+            if over.load(Ordering::Relaxed) {
+                return Ok(done);
+            }
+            let mut lines = String::new();
+            let changes = changes_of(step, &mut lines);
+            ip.write_all(lines.as_bytes())?;
+            (step, done) = (step + 1, done + changes);
         }
-        ip.write_all(lines.as_bytes())?;
-        changes.store(done, Ordering::Relaxed);
+        if over.load(Ordering::Relaxed) {
+            return Ok(done);
+        }
         thread::sleep(PACE);
     }
-    Ok(())
+}
+
+/// How many changes are to be made up for, with more than [`CATCH_UP`] given up.
+fn late(elapsed: Duration, rate: u32, done: u64, skipped: &mut u64) -> u64 {
+    let due = (elapsed.as_secs_f64() * f64::from(rate)) as u64;
+    let late = due.saturating_sub(done + *skipped);
+    *skipped += late.saturating_sub(CATCH_UP);
+    late.min(CATCH_UP)
 }
 
 /// The lines of one step, a route and an SA that come and, once there are enough, a route and an SA that go; tells how many.
@@ -163,17 +186,67 @@ mod tests {
 
     #[test]
     fn the_pace_is_kept() {
-        let (over, changes) = (AtomicBool::new(false), AtomicU64::new(0));
+        let over = AtomicBool::new(false);
         let start = Instant::now();
         let fed = thread::scope(|scope| {
-            let feeder = scope.spawn(|| feed(io::sink(), 10_000, &over, &changes));
+            let feeder = scope.spawn(|| feed(io::sink(), 10_000, &over));
             thread::sleep(Duration::from_millis(100));
             over.store(true, Ordering::Relaxed);
             feeder.join().unwrap()
         });
-        fed.unwrap();
         let most = start.elapsed().as_secs_f64() * 10_000.0 + 4.0;
-        let changes = changes.into_inner();
+        let changes = fed.unwrap();
         assert!(changes > 0 && changes as f64 <= most, "{changes} of at most {most}");
+    }
+
+    #[test]
+    fn what_is_overdue_is_given_up() {
+        let mut skipped = 0;
+        let [first, tenth] = [1, 10].map(Duration::from_secs);
+        assert_eq!(late(first, 1_000_000, 0, &mut skipped), CATCH_UP);
+        assert_eq!(late(first, 1_000_000, CATCH_UP, &mut skipped), 0);
+        assert_eq!(late(tenth, 1_000_000, CATCH_UP, &mut skipped), CATCH_UP);
+        assert_eq!(skipped, 10_000_000 - 2 * CATCH_UP);
+        assert_eq!(late(tenth, 100, 998, &mut 0), 2);
+    }
+
+    #[test]
+    fn what_is_due_ends_when_it_is_over() {
+        struct Reader<'a>(&'a AtomicBool, u32);
+        impl Write for Reader<'_> {
+            fn write(&mut self, lines: &[u8]) -> io::Result<usize> {
+                assert!(!self.0.load(Ordering::Relaxed), "it is over");
+                self.1 += 1;
+                self.0.store(self.1 == 20, Ordering::Relaxed);
+                Ok(lines.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let over = AtomicBool::new(false);
+        assert_eq!(feed(Reader(&over, 0), 1_000_000, &over).unwrap(), 40);
+    }
+
+    #[test]
+    fn one_that_reads_nothing_is_given_no_more_than_its_time() {
+        let mut silent = command("sleep");
+        silent.arg("600");
+        let end = End::start(silent, 1_000_000).unwrap();
+        // By now the pipe is full.
+        thread::sleep(Duration::from_millis(50));
+        let failed = end.finish(Duration::from_millis(20), &Stop::never()).unwrap_err();
+        assert_eq!(failed.to_string(), "ip -batch: nothing after 0.0 s");
+        let end = End::start(command("true"), 1_000_000).unwrap();
+        while end.feeder.as_ref().is_some_and(|feeder| !feeder.is_finished()) {
+            thread::sleep(PACE);
+        }
+        assert!(end.finish(Duration::from_secs(60), &Stop::never()).is_err(), "it has read nothing");
+        let mut all = command("cat");
+        all.arg("-");
+        let end = End::start(all, 1000).unwrap();
+        thread::sleep(Duration::from_millis(50));
+        let given = end.finish(Duration::from_secs(60), &Stop::never()).unwrap();
+        assert_eq!(given % 2, 0, "whole steps");
     }
 }
