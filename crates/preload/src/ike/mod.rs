@@ -28,8 +28,8 @@ const ENCAP_PORT: u16 = 4500;
 const MARKER: [u8; 4] = [0; 4];
 /// The longest message.
 const MAX_LEN: usize = 65_507;
-/// How long the gateway may take to say whether it has a port.
-const PATIENCE: timespec = timespec { tv_sec: 2, tv_nsec: 0 };
+/// How long the gateway may take to say whether it has a port: as long as it gives its own worker.
+const PATIENCE: timespec = timespec { tv_sec: 5, tv_nsec: 0 };
 
 /// A key manager's socket.
 struct Place {
@@ -101,13 +101,20 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
     {
         return None;
     }
-    let connection = connected(local)?;
-    place.set_local(local.addr);
-    Some(replace(fd, place, &connection))
+    let connection = connected()?;
+    match has_port(connection.0, local, PATIENCE) {
+        Ok(false) => None,
+        Ok(true) => {
+            place.set_local(local.addr);
+            Some(replace(fd, place, &connection))
+        }
+        // The port may be the gateway's, so it is not the host's own to give.
+        Err(errno) => Some(Err(errno)),
+    }
 }
 
-/// A socket by which the gateway sends what comes to `local`. `None`: it has no such port.
-fn connected(local: End) -> Option<Fd> {
+/// A socket towards the gateway. `None`: it takes no IKE.
+fn connected() -> Option<Fd> {
     let address = session::ike_socket()?;
     let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: it takes no pointers.
@@ -118,22 +125,26 @@ fn connected(local: End) -> Option<Fd> {
     let bound = unsafe { libc::syscall(libc::SYS_bind, fd.0, &raw const family, mem::size_of::<u16>()) };
     // SAFETY: the address is that long.
     let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const address, mem::size_of_val(&address)) };
-    if bound != 0 || done != 0 {
-        return None;
-    }
+    (bound == 0 && done == 0).then_some(fd)
+}
+
+/// Asks the gateway at the other end of `fd` to send here what comes to `local`; tells whether it has such a port.
+///
+/// # Errors
+/// `EAGAIN`: it says nothing for as long as `limit`.
+fn has_port(fd: c_int, local: End, mut limit: timespec) -> Result<bool, Errno> {
     let request = header(End { addr: [0; 16], port: 0, ..local }, local);
-    let (flags, nobody, none) = (libc::MSG_NOSIGNAL, ptr::null::<c_void>(), 0_usize);
+    let (flags, nobody, none) = (libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT, ptr::null::<c_void>(), 0_usize);
     // SAFETY: there are as many bytes.
-    let asked = unsafe { libc::syscall(libc::SYS_sendto, fd.0, request.as_ptr(), HEADER, flags, nobody, none) };
-    let (mut wanted, mut limit) = (libc::pollfd { fd: fd.0, events: libc::POLLIN, revents: 0 }, PATIENCE);
+    let asked = unsafe { libc::syscall(libc::SYS_sendto, fd, request.as_ptr(), HEADER, flags, nobody, none) };
+    checked(asked as c_int)?;
+    let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one place is given and one is told of, and the limit may be written.
-    let ready = unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1_usize, &raw mut limit, nobody, none) };
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1_usize, &raw mut limit, nobody, none) };
     let mut answer = [0_u8; HEADER];
-    let flags = libc::MSG_DONTWAIT;
     // SAFETY: there is room for as many bytes.
-    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd.0, answer.as_mut_ptr(), HEADER, flags, nobody, none) };
-    let whole = HEADER as c_long;
-    (asked == whole && ready == 1 && got == whole && answer == request).then_some(fd)
+    let got = unsafe { libc::syscall(libc::SYS_recvfrom, fd, answer.as_mut_ptr(), HEADER, flags, nobody, none) };
+    Ok(checked(got as c_int)? == HEADER as c_int && answer == request)
 }
 
 /// Puts the connection in the place of `fd`.
@@ -247,4 +258,29 @@ pub(crate) unsafe fn receive(fd: c_int, message: &mut msghdr, flags: c_int) -> R
     // SAFETY: the caller's word.
     unsafe { put_destination(message, local) };
     Ok(len.saturating_sub(HEADER as ssize_t) + marker.len() as ssize_t)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_says_nothing_is_no_gateway_without_the_port() {
+        let (here, gateway) = UnixDatagram::pair().unwrap();
+        let local = End { is_v6: false, addr: [0; 16], port: IKE_PORT };
+        let limit = timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        let ask = || has_port(here.as_raw_fd(), local, limit).map_err(|errno| errno.0);
+        assert_eq!(ask(), Err(libc::EAGAIN));
+        let mut request = [0; HEADER];
+        assert_eq!(gateway.recv(&mut request).unwrap(), HEADER);
+        for (answer, want) in [(&request[..], true), (&[], false), (&request[1..], false)] {
+            gateway.send(answer).unwrap();
+            assert_eq!(ask(), Ok(want));
+        }
+        drop(gateway);
+        assert_eq!(ask(), Err(libc::ECONNREFUSED));
+    }
 }
