@@ -77,6 +77,11 @@ impl Path {
         self.ike.links = links;
     }
 
+    /// Has a link no longer have IKE. Another may come to have its number.
+    pub(crate) fn forget_ike(&mut self, link: LinkId) {
+        self.ike.links.retain(|&(its, _)| its != link);
+    }
+
     /// Tells whether messages to `at` are taken out; `at` may be any address of its family.
     #[must_use]
     pub fn has_ike(&self, at: SocketAddr) -> bool {

@@ -176,10 +176,12 @@ impl Path {
         &self.reassembly
     }
 
-    /// Takes a port away, with what waits in it or for its neighbours, and with the SAs and policies on its device. Routes by it are the caller's to remove.
+    /// Takes a port away, with what waits in it or for its neighbours, with the SAs and policies on its device, and with its
+    /// IKE. Routes by it are the caller's to remove.
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
         self.drop_tx(id, DropReason::LinkDown);
         self.ipsec.set_device(id, None);
+        self.forget_ike(id);
         self.ports.remove(id);
         self.forget_neighbours(Turn { now, mem }, id);
     }

@@ -142,6 +142,17 @@ fn what_ports_of_ike_there_are_is_told() {
 }
 
 #[test]
+fn a_link_that_is_gone_leaves_its_ike_to_none_that_has_its_number_next() {
+    for at in [IkeAt::Node, IkeAt::Port(ends(false)[0])] {
+        let mut node = node(false);
+        node.path.set_ike(vec![(INSIDE, IkeAt::Node), (OUTSIDE, at)]);
+        node.path.remove_port(NOW, &node.mem, OUTSIDE);
+        node.path.remove_port(NOW, &node.mem, INSIDE);
+        assert!(!node.path.has_ike(ends(false)[0]));
+    }
+}
+
+#[test]
 fn messages_that_came_as_a_train_are_taken_one_by_one() {
     let mut node = node(false);
     let bytes = from_peer(false, b"\0\0\0\0one\0\0\0\0two\0\0\0\0x");
