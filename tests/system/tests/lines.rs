@@ -103,11 +103,12 @@ fn bad() -> Outcome {
     let file = scratch.file("bad.ip");
     let name = file.display().to_string();
     let long = format!("route add 10.8.0.0/16 dev tun0 {}frob x", " ".repeat(10_000));
+    // What the gateway says, as it is; of what `ip` says, which other releases word otherwise, what it is about.
     let cases = [
         ("route add 10.8.0.0/16 via 10.99.0.9", "Nexthop has invalid gateway."),
-        ("route add 10.8.0.0/99 dev tun0", "any valid prefix is expected rather than \"10.8.0.0/99\"."),
-        ("route add 10.2.0.0/24 dev wan", "RTNETLINK answers: File exists"),
-        ("link add tun0 type tun", "RTNETLINK answers: File exists"),
+        ("route add 10.8.0.0/99 dev tun0", "10.8.0.0/99"),
+        ("route add 10.2.0.0/24 dev wan", "File exists"),
+        ("link add tun0 type tun", "File exists"),
         ("link add g type vhost", "Unknown device type."),
         (
             "link add w type udp",
@@ -117,19 +118,21 @@ fn bad() -> Outcome {
             "link add w address 02:00:00:00:00:01 type udp",
             "a udp link needs the address that its socket is bound to, as in `address 192.0.2.1 type udp`.",
         ),
-        ("xfrm state add src 1.1.1.1", "argument \"XFRM-PROTO\" is required"),
-        (&long, "either \"to\" is duplicate, or \"frob\" is a garbage."),
+        ("xfrm state add src 1.1.1.1", "XFRM-PROTO"),
+        (&long, "\"frob\""),
     ];
     for (line, want) in cases {
         // Many lines behind it: those are not done, and not counted.
         fs::write(&file, format!("{GOOD}{line}\n{}", "route add 10.77.0.0/16 dev tun0\n".repeat(5000)))?;
         let number = GOOD.lines().count() + 1;
-        let want = format!("Error: {name}:{number}: {want}\n");
+        let place = format!("Error: {name}:{number}: ");
         for verb in ["check", "run"] {
             let mut it = netns.command(fatpath());
             let output = it.args([verb, "-c", &name]).env("FATPATH_RUNDIR", scratch.path()).output()?;
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert_eq!((output.status.code(), said), (Some(2), want.clone()), "{verb}: {line}");
+            assert_eq!(output.status.code(), Some(2), "{verb}: {line}: {said}");
+            let is_it = |what: &str| what.contains(want) && what.lines().count() == 1;
+            assert!(said.strip_prefix(&place).is_some_and(is_it), "{verb}: {line}: {said}");
         }
     }
     // No device and no socket is left.
