@@ -11,7 +11,7 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 
-use libc::{c_int, c_long, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t, timespec};
+use libc::{c_int, c_void, iovec, msghdr, sockaddr, socklen_t, ssize_t, timespec};
 
 use crate::errno::{Errno, checked};
 use crate::next;
