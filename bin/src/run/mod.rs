@@ -168,7 +168,7 @@ fn start_log() -> Result<(), CliError> {
     let ansi = io::stderr().is_terminal();
     // A log that nobody reads any more, or a full disk, is no reason to end.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
-    log.log_internal_errors(false).init();
+    log.log_internal_errors(false).with_target(false).init();
     Ok(())
 }
 
@@ -288,8 +288,9 @@ impl Daemon {
         let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
         self.node.follow(&protocols.rtnl.model);
         tracing::info!(
-            "{}: {done} requests restored; {left} not, for the configuration has them",
-            store.path().display()
+            "{}: {done} of {} saved requests restored; the configuration has the others",
+            store.path().display(),
+            done + left
         );
         let keeper = Keeper::start(store, state.marks, of_files.sas(), &self.worker.handle)?;
         self.saved = Some((keeper, of_files));

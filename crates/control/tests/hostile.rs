@@ -2,6 +2,8 @@
 
 #[path = "common/node.rs"]
 mod node;
+#[path = "common/recording.rs"]
+mod recording;
 
 use control::model::LinkKind;
 use control::netlink::error::errno;
@@ -13,15 +15,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use node::{Obedient, check, node};
-
-const RECORDING: &str = include_str!("recordings/iproute2.txt");
-
-fn recorded() -> Vec<Vec<u8>> {
-    let requests = RECORDING.lines().filter_map(|line| line.strip_prefix("> ")?.split_once(' '));
-    let bytes =
-        |hex: &str| (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
-    requests.map(|(_, hex)| bytes(hex)).collect()
-}
+use recording::recorded;
 
 /// A session that wants to be told everything.
 fn session(privileged: bool) -> Session<Rtnl<Obedient>> {

@@ -3,8 +3,7 @@
 
 use crate::{Version, ipv4, ipv6};
 
-/// Bytes that are compared: all headers have to be among them, and shorter packets are not predicted.
-const WINDOW: usize = 64;
+const WINDOW: usize = Prediction::WINDOW;
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 8;
@@ -47,6 +46,9 @@ impl Default for Prediction {
 }
 
 impl Prediction {
+    /// Bytes that are compared: all headers have to be among them, and shorter packets are not predicted.
+    pub const WINDOW: usize = 64;
+
     /// Predicts nothing until it is [set](Self::set).
     pub fn clear(&mut self) {
         self.len = 0;

@@ -2,7 +2,7 @@
 
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
-use wire::{Pattern, Protocol, RisingNumber, Version, ipv4, udp};
+use wire::{Pattern, Prediction, Protocol, RisingNumber, Version, ipv4, udp};
 
 use super::Spare;
 use super::arrival::{Arrival, ENDING, LAST, View};
@@ -14,9 +14,6 @@ const MAX_LEN: usize = 65_535;
 
 /// The most datagrams that are merged into one (Linux `UDP_GRO_CNT_MAX`).
 const MAX_DATAGRAMS: u16 = 64;
-
-/// Bytes at the front of a packet that are predicted.
-const PREDICTED: usize = 64;
 
 /// Page slots that are filled when there are to be no children. One is left for a trailer.
 const MAX_SLOTS: usize = MAX_FRAGS - 1;
@@ -180,7 +177,7 @@ impl Held {
 
     /// Predicts what comes after a packet that begins with `front` and sums up to `sum`, after which the flow is held
     /// further.
-    pub(super) fn predict(&mut self, front: &[u8; PREDICTED], step: Step, sum: u16) {
+    pub(super) fn predict(&mut self, front: &[u8; Prediction::WINDOW], step: Step, sum: u16) {
         let Arrival { version, l4, end, payload, .. } = self.first;
         let l4 = usize::from(l4);
         let number = RisingNumber { at: l4 + tcp::SEQ_AT, step: payload };
