@@ -3,12 +3,16 @@
 //! The kernel's root is the host's file system, read-only, so every program of the host is there. Its interfaces are
 //! TAP devices in a namespace of the host. Scripts and their output pass through a directory that both share; the
 //! kernel's console says which script to run and when it has ended (see `guest-init`).
+//!
+//! This kernel learns of input by signals, and now and then misses the one of a frame: the frame then waits for the
+//! next input of any device. Its console gets an empty line every [`TICK`], so that none waits longer.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -17,11 +21,14 @@ use system::{Netns, Outcome, Scratch};
 /// How long booting or one script may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a frame may wait in this kernel unseen. The terminal holds 4096 bytes while a script runs.
+const TICK: Duration = Duration::from_millis(50);
+
 /// A running kernel, killed when dropped.
 #[derive(Debug)]
 pub struct Uml {
     child: Child,
-    console: ChildStdin,
+    console: Console,
     lines: Receiver<String>,
     share: Scratch,
     scripts: u32,
@@ -57,9 +64,17 @@ impl Uml {
         let (sender, lines) = mpsc::channel();
         thread::spawn(move || {
             for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
-                if sender.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                let line = String::from_utf8_lossy(&line).trim_end().to_owned();
+                if !line.is_empty() && sender.send(line).is_err() {
                     break;
                 }
+            }
+        });
+        let console = Console(Arc::new(Mutex::new(console)));
+        let ticking = console.clone();
+        thread::spawn(move || {
+            while ticking.enter("").is_ok() {
+                thread::sleep(TICK);
             }
         });
         let mut uml = Self { child, console, lines, share, scripts: 0 };
@@ -85,7 +100,7 @@ impl Uml {
         let name = format!("script-{}", self.scripts);
         self.scripts += 1;
         self.put(&name, script.as_bytes())?;
-        writeln!(self.console, "{name}")?;
+        self.console.enter(&name)?;
         Ok(Script { uml: self, name, text: script })
     }
 
@@ -120,6 +135,16 @@ impl Uml {
     }
 }
 
+/// What is typed at a kernel's console.
+#[derive(Clone, Debug)]
+struct Console(Arc<Mutex<ChildStdin>>);
+
+impl Console {
+    fn enter(&self, line: &str) -> io::Result<()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).write_all(format!("{line}\n").as_bytes())
+    }
+}
+
 /// A script that runs in a kernel.
 #[derive(Debug)]
 pub struct Script<'a> {
@@ -148,7 +173,7 @@ impl Script<'_> {
 impl Drop for Uml {
     fn drop(&mut self) {
         // A kernel that does not power off by itself, or has ended already, cannot be helped by an error here.
-        let _ = writeln!(self.console, "poweroff");
+        let _ = self.console.enter("poweroff");
         let ended = || matches!(self.child.try_wait(), Ok(Some(_)));
         if system::wait_until("the kernel powers off", Duration::from_secs(2), ended).is_err() {
             let _ = system::kill_group(&self.child);
