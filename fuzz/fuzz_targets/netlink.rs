@@ -43,8 +43,10 @@ fuzz_target!(|input: (bool, Vec<Op>)| {
             4 => {
                 let datagram: Vec<u8> = bytes.iter().flat_map(|&(at, byte)| [at as u8, byte]).collect();
                 // As it comes by the socket.
-                if let Some(ToDaemon::Data(messages)) = ToDaemon::parse(&datagram) {
-                    session.handle(messages, &mut node, listeners, &mut outbox);
+                for call in ToDaemon::calls(&datagram) {
+                    if let Some(ToDaemon::Data(messages)) = call {
+                        session.handle(messages, &mut node, listeners, &mut outbox);
+                    }
                 }
             }
             5 => drop(session.set_option(number.into(), bytes.len() as u32)),

@@ -4,29 +4,37 @@
 //! connection to it. Records stay records, so `poll`, `MSG_PEEK`, `MSG_TRUNC`, non-blocking mode, `fork` and `dup` of
 //! that descriptor behave as on a netlink socket, with four bytes in front of each datagram:
 //!
-//! - To the daemon, a word that says what follows ([`ToDaemon`]). All words are in the host's byte order.
+//! - To the daemon, calls one after the other: of each a word that says what follows ([`ToDaemon`]). Messages are the last
+//!   one. All words are in the host's byte order.
 //!
 //!   | word | what follows |
 //!   |---|---|
 //!   | 0 | netlink messages, as the program wrote them |
-//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol); the first datagram of a connection |
+//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol); the first call of a connection |
 //!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
 //!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
 //!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
+//!   | 6 | `port`: the socket has that port, unless it has one: the program did not ask for one |
 //!
-//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0 and a multicast group's number are
+//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PART`] and a multicast group's number are
 //!   followed by netlink messages, [`OVERRUN`] by nothing.
 //!
-//! Each call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the daemon is done with
-//! the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and has its `errno`,
-//! whatever lies unread in the connection. Calls are not answered where they have no descriptor.
+//! A datagram that ends with a call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the
+//! daemon is done with the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and
+//! has its `errno`, whatever lies unread in the connection. Calls are not answered where they have no descriptor.
+//!
+//! A program that opens a socket, sets options, binds it to any port, and sends a request, needs an answer to the request
+//! alone. So what cannot be refused is not told at once: it goes in front of what is sent next, and what has been told is
+//! told again by a child of `fork` that does not know. A connection may say its protocol again.
 //!
 //! The daemon reads on whether the program reads its answers or not, so a program's call to send waits for the daemon
 //! alone. What there is no room for is lost, and told by [`OVERRUN`].
 //!
-//! Who the peer is, the daemon knows from `SO_PEERCRED`. A program that sends before it binds has its library bind it
-//! (port 0, no groups) first, as Linux does. A connection that breaks these rules is closed.
+//! Who the peer is, the daemon knows from `SO_PEERCRED`. A program that sends before it binds has its library choose a port
+//! first, as Linux does: the process's number, if no other socket of the process has it, or one that comes of the
+//! connection's inode number, which no other connection has. Processes that see different numbers of processes may choose
+//! the same, which the daemon lets them. A connection that breaks these rules is closed.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -34,12 +42,18 @@ use std::path::{Path, PathBuf};
 /// The longest datagram of netlink messages that the daemon reads: `sendmsg` answers `EMSGSIZE` above.
 pub const MAX_DATA: usize = 64 << 10;
 
+/// The most bytes of a datagram to the daemon that are not netlink messages.
+pub const MAX_HEAD: usize = 128;
+
 /// The length of the word in front of each datagram.
 pub const WORD: usize = 4;
 
 /// The word in front of what was lost: answers or notifications were dropped here, because the program reads too slowly. Its next
 /// call to receive fails with `ENOBUFS`, once.
 pub const OVERRUN: u32 = u32::MAX;
+
+/// The word in front of a part of a dump. Longer parts follow if the program offers more room meanwhile.
+pub const PART: u32 = u32::MAX - 1;
 
 /// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. Others are answered
 /// [`EPROTONOSUPPORT`](errno::EPROTONOSUPPORT).
@@ -93,7 +107,7 @@ pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
     rundir.join(format!("{instance}.netlink"))
 }
 
-/// A datagram from the program's side.
+/// A call from the program's side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ToDaemon<'a> {
     /// Netlink messages, possibly several.
@@ -121,31 +135,43 @@ pub enum ToDaemon<'a> {
     RecvLen(u32),
     /// The room for what the program has not read, as the kernel counts it (`getsockopt` of `SO_RCVBUF`).
     RecvRoom(u32),
+    /// The port that the library has chosen for a socket that has none.
+    Port(u32),
 }
 
 impl<'a> ToDaemon<'a> {
-    /// What a datagram says. `None`: it breaks the rules.
-    pub fn parse(datagram: &'a [u8]) -> Option<Self> {
-        let (kind, rest) = word(datagram)?;
-        let of_one = || word(rest).filter(|(_, rest)| rest.is_empty()).map(|(value, _)| value);
-        let of_two = || {
-            let (first, rest) = word(rest)?;
-            let (second, rest) = word(rest)?;
-            rest.is_empty().then_some((first, second))
-        };
+    /// The calls of a datagram. `None` is the last of one that breaks the rules.
+    pub fn calls(datagram: &'a [u8]) -> impl Iterator<Item = Option<Self>> {
+        let mut rest = Some(datagram);
+        std::iter::from_fn(move || {
+            let bytes = rest.take()?;
+            let Some((call, after)) = Self::first(bytes) else { return Some(None) };
+            rest = after.filter(|after| !after.is_empty());
+            Some(Some(call))
+        })
+    }
+
+    /// The first call, and what may follow it.
+    fn first(bytes: &'a [u8]) -> Option<(Self, Option<&'a [u8]>)> {
+        let (kind, rest) = word(bytes)?;
+        if kind == 0 {
+            return (rest.len() <= MAX_DATA).then_some((Self::Data(rest), None));
+        }
+        let (first, one) = word(rest)?;
+        let two = || word(one);
         Some(match kind {
-            0 => Self::Data(rest),
-            1 => Self::Hello { protocol: of_one()? },
-            2 => of_two().map(|(option, value)| Self::SetOption { option, value })?,
-            3 => of_two().map(|(port, groups)| Self::Bind { port, groups })?,
-            4 => Self::RecvLen(of_one()?),
-            5 => Self::RecvRoom(of_one()?),
+            1 => (Self::Hello { protocol: first }, Some(one)),
+            2 => two().map(|(value, rest)| (Self::SetOption { option: first, value }, Some(rest)))?,
+            3 => two().map(|(groups, rest)| (Self::Bind { port: first, groups }, Some(rest)))?,
+            4 => (Self::RecvLen(first), Some(one)),
+            5 => (Self::RecvRoom(first), Some(one)),
+            6 if first != 0 => (Self::Port(first), Some(one)),
             _ => return None,
         })
     }
 
-    /// The datagram of a call: its first [`WORD`] bytes if it is [`Data`](Self::Data), which the netlink messages
-    /// follow, else all of it.
+    /// The bytes of a call: its first [`WORD`] if it is [`Data`](Self::Data), which the netlink messages follow, else all
+    /// of it.
     pub fn head(&self) -> Head {
         match *self {
             Self::Data(_) => Head::of(&[0]),
@@ -154,11 +180,12 @@ impl<'a> ToDaemon<'a> {
             Self::Bind { port, groups } => Head::of(&[3, port, groups]),
             Self::RecvLen(len) => Head::of(&[4, len]),
             Self::RecvRoom(bytes) => Head::of(&[5, bytes]),
+            Self::Port(port) => Head::of(&[6, port]),
         }
     }
 }
 
-/// The words that a datagram to the daemon begins with.
+/// The words that a call begins with.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Head {
     bytes: [u8; 3 * WORD],
@@ -183,6 +210,8 @@ impl Head {
 pub enum FromDaemon {
     /// From the daemon to this connection alone: `nl_pid` and `nl_groups` of its source are 0.
     Unicast,
+    /// As [`Unicast`](Self::Unicast), of a dump.
+    Part,
     /// To a multicast group: `nl_groups` of its source is bit `group - 1` if there is one, else 0.
     Group(u32),
     /// Nothing came, for too much had come: `ENOBUFS`.
@@ -194,6 +223,7 @@ impl FromDaemon {
     pub const fn from_word(word: [u8; WORD]) -> Self {
         match u32::from_ne_bytes(word) {
             0 => Self::Unicast,
+            PART => Self::Part,
             OVERRUN => Self::Overrun,
             group => Self::Group(group),
         }
@@ -203,6 +233,7 @@ impl FromDaemon {
     pub const fn to_word(self) -> [u8; WORD] {
         match self {
             Self::Unicast => 0_u32.to_ne_bytes(),
+            Self::Part => PART.to_ne_bytes(),
             Self::Group(group) => group.to_ne_bytes(),
             Self::Overrun => OVERRUN.to_ne_bytes(),
         }
@@ -244,6 +275,10 @@ fn word(bytes: &[u8]) -> Option<(u32, &[u8])> {
 mod tests {
     use super::*;
 
+    fn parse(datagram: &[u8]) -> Vec<Option<ToDaemon<'_>>> {
+        ToDaemon::calls(datagram).collect()
+    }
+
     #[test]
     fn what_is_said_is_understood() {
         let calls = [
@@ -252,14 +287,18 @@ mod tests {
             ToDaemon::Bind { port: 4711, groups: 5 },
             ToDaemon::RecvLen(32768),
             ToDaemon::RecvRoom(1 << 20),
+            ToDaemon::Port(815),
         ];
         for call in calls {
-            assert_eq!(ToDaemon::parse(call.head().as_bytes()), Some(call));
+            assert_eq!(parse(call.head().as_bytes()), [Some(call)]);
         }
-        let head = ToDaemon::Data(b"netlink").head();
-        let datagram = [head.as_bytes(), b"netlink"].concat();
-        assert_eq!(ToDaemon::parse(&datagram), Some(ToDaemon::Data(b"netlink")));
-        for from in [FromDaemon::Unicast, FromDaemon::Group(33), FromDaemon::Overrun] {
+        let data = ToDaemon::Data(b"netlink");
+        let datagram = [data.head().as_bytes(), b"netlink"].concat();
+        assert_eq!(parse(&datagram), [Some(data)]);
+        let heads: Vec<u8> = calls.iter().flat_map(|call| call.head().as_bytes().to_vec()).collect();
+        let all: Vec<_> = calls.into_iter().chain([data]).map(Some).collect();
+        assert_eq!(parse(&[heads, datagram].concat()), all);
+        for from in [FromDaemon::Unicast, FromDaemon::Part, FromDaemon::Group(33), FromDaemon::Overrun] {
             assert_eq!(FromDaemon::from_word(from.to_word()), from);
         }
         for answer in [Answer { error: 0, port: u32::MAX }, Answer { error: errno::EADDRINUSE, port: 7 }] {
@@ -273,21 +312,27 @@ mod tests {
         let bad = [
             &[] as &[u32],
             &[1],
-            &[1, 0, 0],
+            &[1, 0, 7],
             &[2, 1],
             &[2, 1, 1, 1],
             &[3, 1],
             &[4],
             &[4, 1, 1],
             &[5],
+            &[6],
             &[6, 0],
+            &[7, 0],
             &[u32::MAX, 0],
         ];
         for bad in bad {
-            assert_eq!(ToDaemon::parse(&words(bad)), None, "{bad:?}");
+            let calls = words(bad);
+            let calls = parse(&calls);
+            assert_eq!(calls.iter().position(Option::is_none), Some(calls.len() - 1), "{bad:?}");
         }
-        assert_eq!(ToDaemon::parse(&[0, 0, 0]), None);
-        assert_eq!(ToDaemon::parse(&words(&[0])), Some(ToDaemon::Data(&[])));
+        assert_eq!(parse(&[0, 0, 0]), [None]);
+        assert_eq!(parse(&words(&[0])), [Some(ToDaemon::Data(&[]))]);
+        assert_eq!(parse(&vec![0; WORD + MAX_DATA]).len(), 1);
+        assert_eq!(parse(&vec![0; WORD + MAX_DATA + 1]), [None]);
     }
 
     #[test]

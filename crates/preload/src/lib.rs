@@ -26,3 +26,4 @@ mod receive;
 mod send;
 mod session;
 mod table;
+mod unsaid;

@@ -5,14 +5,15 @@ use std::ptr;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, c_uint, c_void, cmsghdr, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t, ucred};
-use nlsock::{FromDaemon, ToDaemon, WORD, option};
+use nlsock::{FromDaemon, WORD, option};
 
 use crate::calls::options::{PASSCRED, is_on};
 use crate::errno::{Errno, checked};
 use crate::next;
-use crate::send::Prefixed;
-use crate::session::tell;
+use crate::send::Pieces;
+use crate::session::tell_unsaid;
 use crate::table::Slot;
+use crate::unsaid;
 
 /// Buffers from this length on are no news to the gateway: parts of a dump do not get longer.
 const MAX_PART: usize = 32 << 10;
@@ -39,17 +40,24 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    offer(fd, slot, pieces);
+    offer(slot, pieces);
+    tell_of_offer(fd, slot);
     let mut word = [0; WORD];
-    let mut prefixed = Prefixed::new(word.as_mut_ptr().cast(), pieces)?;
-    let mut message = prefixed.message();
+    let mut all = Pieces::new();
+    let mut message = all.message(iovec { iov_base: word.as_mut_ptr().cast(), iov_len: WORD }, pieces)?;
     // SAFETY: the word lives here, and the pieces are the caller's.
     let len = checked(unsafe { next::recvmsg(fd, &raw mut message, flags) })?;
     if len == 0 {
         return Err(Errno(libc::ECONNRESET));
     }
-    let group = match FromDaemon::from_word(word) {
+    let from = FromDaemon::from_word(word);
+    slot.dumping.store(from == FromDaemon::Part, Relaxed);
+    let group = match from {
         FromDaemon::Unicast => 0,
+        FromDaemon::Part => {
+            tell_of_offer(fd, slot);
+            0
+        }
         FromDaemon::Group(group) => group,
         FromDaemon::Overrun => {
             if flags & libc::MSG_PEEK != 0 {
@@ -62,12 +70,19 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     Ok(Received { len: len.saturating_sub(WORD as ssize_t), flags, group })
 }
 
-/// Tells the gateway of a buffer that is longer than those before.
-fn offer(fd: c_int, slot: &Slot, pieces: &[iovec]) {
+/// Notes a buffer that is longer than those before.
+fn offer(slot: &Slot, pieces: &[iovec]) {
     let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len)).min(MAX_PART) as u32;
-    if len > slot.recv_len.fetch_max(len, Relaxed) {
+    if len > slot.recv_len.load(Relaxed) && len > slot.recv_len.fetch_max(len, Relaxed) {
+        unsaid::note(slot, unsaid::LEN);
+    }
+}
+
+/// Has the gateway know of a longer buffer if it is writing a dump, of which the next part may be longer then.
+fn tell_of_offer(fd: c_int, slot: &Slot) {
+    if slot.dumping.load(Relaxed) && unsaid::is_noted(slot, unsaid::LEN) {
         // What cannot be told now shows in the call that follows.
-        let _ = tell(fd, ToDaemon::RecvLen(len), None);
+        let _ = tell_unsaid(fd, slot);
     }
 }
 

@@ -3,45 +3,41 @@
 use std::mem::{self, MaybeUninit};
 use std::sync::atomic::Ordering::Relaxed;
 
-use libc::{c_int, c_void, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
-use nlsock::{MAX_DATA, ToDaemon, WORD};
+use libc::{c_int, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t};
+use nlsock::{MAX_DATA, ToDaemon};
 
 use crate::errno::{Errno, checked};
 use crate::next;
 use crate::session::{autobind, refused, wait_for_room};
 use crate::table::Slot;
+use crate::unsaid::Calls;
 
-/// The most pieces of a message (`IOV_MAX`); one is taken by the word.
+/// The most pieces of a message (`IOV_MAX`); one is taken by what is in front.
 const MAX_PIECES: usize = 1024;
 
-/// Pieces with a word in front of them.
-pub(crate) struct Prefixed {
-    pieces: [MaybeUninit<iovec>; MAX_PIECES],
-    len: usize,
-}
+/// Room for pieces with something in front of them. It is not moved once it is made: most of it is never written to.
+pub(crate) struct Pieces([MaybeUninit<iovec>; MAX_PIECES]);
 
-impl Prefixed {
-    /// `word` and then `pieces`.
+impl Pieces {
+    /// None.
+    #[inline(always)]
+    pub(crate) const fn new() -> Self {
+        Self([const { MaybeUninit::uninit() }; MAX_PIECES])
+    }
+
+    /// A message of `first` and then `pieces`. It points into this value.
     ///
     /// # Errors
     /// There are too many of them.
-    pub(crate) fn new(word: *mut c_void, pieces: &[iovec]) -> Result<Self, Errno> {
-        let first = iovec { iov_base: word, iov_len: WORD };
-        let mut all = [MaybeUninit::uninit(); MAX_PIECES];
-        let len = 1 + pieces.len();
-        let room = all.get_mut(..len).ok_or(Errno(libc::EMSGSIZE))?;
+    pub(crate) fn message(&mut self, first: iovec, pieces: &[iovec]) -> Result<msghdr, Errno> {
+        let room = self.0.get_mut(..1 + pieces.len()).ok_or(Errno(libc::EMSGSIZE))?;
         for (to, piece) in room.iter_mut().zip(std::iter::once(&first).chain(pieces)) {
             to.write(*piece);
         }
-        Ok(Self { pieces: all, len })
-    }
-
-    /// A message of them. It points into this value.
-    pub(crate) fn message(&mut self) -> msghdr {
         // SAFETY: a message without anything is all zeros.
         let mut message: msghdr = unsafe { mem::zeroed() };
-        (message.msg_iov, message.msg_iovlen) = (self.pieces.as_mut_ptr().cast(), self.len);
-        message
+        (message.msg_iov, message.msg_iovlen) = (room.as_mut_ptr().cast(), room.len());
+        Ok(message)
     }
 }
 
@@ -69,7 +65,7 @@ pub(crate) unsafe fn send(
         // SAFETY: the caller's word.
         unsafe { address(to, to_len) }?.nl_pid
     };
-    autobind(fd, slot)?;
+    autobind(slot);
     let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len));
     match (len, port) {
         (0, _) => return Err(Errno(libc::ENODATA)),
@@ -78,16 +74,22 @@ pub(crate) unsafe fn send(
         (_, 1..) => return Err(Errno(libc::ECONNREFUSED)),
         _ => {}
     }
-    let head = ToDaemon::Data(&[]).head();
-    let mut prefixed = Prefixed::new(head.as_bytes().as_ptr().cast_mut().cast(), pieces)?;
-    let message = prefixed.message();
+    let mut calls = Calls::unsaid(slot);
+    calls.push(ToDaemon::Data(&[]));
+    let (front, mut all) = (calls.as_bytes(), Pieces::new());
+    let front = iovec { iov_base: front.as_ptr().cast_mut().cast(), iov_len: front.len() };
+    let message = all.message(front, pieces)?;
     loop {
-        // SAFETY: the word lives here, and the pieces are the caller's.
+        // SAFETY: the calls live here, and the pieces are the caller's.
         let sent = unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
         match checked(sent).map_err(refused) {
             // A kernel takes a request at once, and the gateway will soon.
             Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
-            sent => return Ok(sent?.saturating_sub(WORD as ssize_t)),
+            sent => {
+                let sent = sent?.saturating_sub(calls.as_bytes().len() as ssize_t);
+                calls.are_said(slot);
+                return Ok(sent);
+            }
         }
     }
 }

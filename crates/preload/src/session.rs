@@ -3,7 +3,7 @@
 use std::ffi::CStr;
 use std::mem::{self, MaybeUninit};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 use libc::{c_int, c_long, c_void, iovec, sockaddr_un, socklen_t};
 use nlsock::{Answer, ToDaemon, protocol};
@@ -11,6 +11,7 @@ use nlsock::{Answer, ToDaemon, protocol};
 use crate::errno::{Errno, checked};
 use crate::next;
 use crate::table::{self, Slot};
+use crate::unsaid::{self, Calls, HELLO, PORT};
 
 /// Names the gateway's netlink socket.
 const VARIABLE: &CStr = c"FATPATH_NETLINK";
@@ -91,14 +92,12 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let fd = connected(flags & libc::SOCK_CLOEXEC)?;
     let protocol = u32::try_from(protocol).map_err(|_| Errno(libc::EPROTONOSUPPORT))?;
-    // It is one that is served, so there is nothing to wait for: programs make many sockets.
-    tell(fd.0, ToDaemon::Hello { protocol }, None)?;
     if flags & libc::SOCK_NONBLOCK != 0 {
         let on: c_int = 1;
         // SAFETY: the request takes a pointer to an int.
         checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
     }
-    table::enter(fd.0, protocol, (kind & !flags) as u32)?;
+    table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
     let made = fd.0;
     mem::forget(fd);
     Ok(made)
@@ -125,33 +124,81 @@ fn connected(flags: c_int) -> Result<Fd, Errno> {
 /// As [`socket`].
 pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     let fd = connected(libc::SOCK_CLOEXEC)?;
-    tell(fd.0, ToDaemon::Hello { protocol }, None)?;
-    call(fd.0, ToDaemon::Bind { port: 0, groups: 0 })?;
+    let mut calls = Calls::new();
+    calls.push(ToDaemon::Hello { protocol });
+    tell(fd.0, &calls, None)?;
     Ok(fd)
 }
 
-/// Binds a connection that is not bound, as sending and connecting do.
+/// Chooses a port for a connection that has none, as binding to any, sending and connecting do (Linux
+/// `netlink_autobind`). The gateway is told when there is something to be told.
+pub(crate) fn autobind(slot: &Slot) {
+    if slot.port.load(Relaxed) == 0 {
+        choose_port(slot);
+        unsaid::note(slot, PORT);
+    }
+}
+
+/// Gives a connection the process's number, or if another has that, a number of no process's that no other has.
+pub(crate) fn choose_port(slot: &Slot) {
+    // SAFETY: it takes nothing.
+    let own = unsafe { libc::getpid() } as u32;
+    // Noted first: of two threads that choose at the same time, one at least sees the other.
+    slot.port.store(own, SeqCst);
+    let protocol = slot.protocol.load(Relaxed);
+    let has_it = |other: &Slot| {
+        !std::ptr::eq(other, slot) && other.port.load(SeqCst) == own && other.protocol.load(Relaxed) == protocol
+    };
+    if table::live(has_it).next().is_some() {
+        slot.port.store(1 << 31 | (slot.inode() % OTHER_PORTS) as u32, SeqCst);
+    }
+}
+
+/// From 2 to the 31 on, as many numbers are ports of no process (Linux `netlink_autobind`).
+const OTHER_PORTS: u64 = (1 << 31) - 4096;
+
+/// Has the gateway know what a connection's slot holds: at once, unless the program is still making the socket. One that
+/// only listens sends nothing that this could go with.
 ///
 /// # Errors
-/// What the gateway answers.
-pub(crate) fn autobind(fd: c_int, slot: &Slot) -> Result<(), Errno> {
-    if slot.port.load(Relaxed) == 0 {
-        let answer = call(fd, ToDaemon::Bind { port: 0, groups: 0 })?;
-        slot.port.store(answer.port, Relaxed);
-    }
+/// `ECONNREFUSED` if it is gone.
+pub(crate) fn say(fd: c_int, slot: &Slot, what: u32) -> Result<(), Errno> {
+    unsaid::note(slot, what);
+    if unsaid::is_noted(slot, HELLO) { Ok(()) } else { tell_unsaid(fd, slot) }
+}
+
+/// Tells the gateway what it was not told yet.
+///
+/// # Errors
+/// `ECONNREFUSED` if it is gone.
+pub(crate) fn tell_unsaid(fd: c_int, slot: &Slot) -> Result<(), Errno> {
+    let calls = Calls::unsaid(slot);
+    tell(fd, &calls, None)?;
+    calls.are_said(slot);
     Ok(())
 }
 
-/// Tells the gateway something and waits until it has done it.
+/// Has the gateway know which ports connections of `protocol` have, before somebody asks for one of them.
+pub(crate) fn tell_ports(protocol: u32) {
+    for (fd, slot) in table::live(|slot| unsaid::is_noted(slot, PORT) && slot.protocol.load(Relaxed) == protocol) {
+        // That it is gone shows in the next call.
+        let _ = tell_unsaid(fd, slot);
+    }
+}
+
+/// Tells the gateway something of a connection and waits until it has done it.
 ///
 /// # Errors
 /// What the gateway answers; `ECONNREFUSED` if it is gone.
-pub(crate) fn call(fd: c_int, what: ToDaemon<'_>) -> Result<Answer, Errno> {
+pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer, Errno> {
+    let mut calls = Calls::unsaid(slot);
+    calls.push(what);
     let mut ends = [0; 2];
     // SAFETY: there is room for two descriptors.
     checked(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } as c_int)?;
     let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
-    tell(fd, what, Some(&theirs))?;
+    tell(fd, &calls, Some(&theirs))?;
+    calls.are_said(slot);
     drop(theirs);
     let mut bytes = [0; Answer::LEN];
     loop {
@@ -182,13 +229,12 @@ struct Rights {
     fd: c_int,
 }
 
-/// Tells the gateway something, with the place for its answer.
+/// Tells the gateway something, with the place for its answer to the last of it.
 ///
 /// # Errors
 /// `ECONNREFUSED` if it is gone.
-pub(crate) fn tell(fd: c_int, what: ToDaemon<'_>, answer_to: Option<&Fd>) -> Result<(), Errno> {
-    let head = what.head();
-    let bytes = head.as_bytes();
+pub(crate) fn tell(fd: c_int, calls: &Calls, answer_to: Option<&Fd>) -> Result<(), Errno> {
+    let bytes = calls.as_bytes();
     let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: a message without anything is all zeros.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };

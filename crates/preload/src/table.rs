@@ -8,7 +8,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize};
 
 use libc::c_int;
 
@@ -21,6 +21,9 @@ const MAX_SLOTS: usize = 1024;
 
 static BY_FD: [AtomicU16; MAX_FDS] = [const { AtomicU16::new(0) }; MAX_FDS];
 static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
+
+/// No descriptor from here on has ever been one.
+static NEVER: AtomicUsize = AtomicUsize::new(0);
 
 /// In place of the inode number of a slot that is being filled in: no file has it.
 const FILLING: u64 = u64::MAX;
@@ -48,8 +51,14 @@ pub(crate) struct Slot {
     pub(crate) groups: [AtomicU32; 4],
     /// Options that are on: option `n` of `SOL_NETLINK` is bit `n`, `SO_PASSCRED` bit 31.
     pub(crate) options: AtomicU32,
-    /// The longest buffer that the gateway has been told of.
+    /// The longest buffer that the program has offered.
     pub(crate) recv_len: AtomicU32,
+    /// The room for what it has not read (`SO_RCVBUF`).
+    pub(crate) room: AtomicU32,
+    /// Whether what was received last is of a dump.
+    pub(crate) dumping: AtomicBool,
+    /// What of all this the gateway has yet to be told ([`Unsaid`](crate::unsaid::Unsaid)).
+    pub(crate) unsaid: AtomicU32,
 }
 
 impl Slot {
@@ -64,12 +73,22 @@ impl Slot {
             groups: [const { AtomicU32::new(0) }; 4],
             options: AtomicU32::new(0),
             recv_len: AtomicU32::new(0),
+            room: AtomicU32::new(0),
+            dumping: AtomicBool::new(false),
+            unsaid: AtomicU32::new(0),
         }
     }
 
+    /// The connection's inode number.
+    pub(crate) fn inode(&self) -> u64 {
+        self.inode.load(Relaxed)
+    }
+
     fn clear(&self) {
-        let words = [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len];
+        let words =
+            [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
         words.into_iter().chain(&self.groups).for_each(|word| word.store(0, Relaxed));
+        self.dumping.store(false, Relaxed);
     }
 }
 
@@ -99,19 +118,30 @@ fn look_up(fd: c_int, at: u16) -> Option<(u16, &'static Slot)> {
 /// Has `to` be looked at as `from` is, of which it is a duplicate.
 pub(crate) fn duplicated(from: c_int, to: c_int) {
     let hint = |fd: c_int| usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
-    if let (Some(from), Some(to)) = (hint(from), hint(to)) {
+    if let (Some(from), Some(hinted)) = (hint(from), hint(to)) {
         let known = from.load(Relaxed);
         if known != 0 {
-            to.store(known, Relaxed);
+            hinted.store(known, Relaxed);
+            NEVER.fetch_max(to as usize + 1, Relaxed);
         }
     }
 }
 
-/// Enters a new connection.
+/// The connections that descriptors stand for and that are as `wanted` says, each with a descriptor; one that has several
+/// comes several times.
+pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item = (c_int, &'static Slot)> {
+    let hints = BY_FD.iter().take(NEVER.load(Relaxed));
+    (0..).zip(hints).filter_map(move |(fd, hint)| {
+        let hinted = SLOTS.get(usize::from(hint.load(Acquire)).wrapping_sub(1))?;
+        if wanted(hinted) { get(fd).filter(|slot| wanted(slot)).map(|slot| (fd, slot)) } else { None }
+    })
+}
+
+/// Enters a new connection, of which the gateway has yet to be told what `unsaid` says.
 ///
 /// # Errors
 /// There are too many.
-pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32) -> Result<&'static Slot, Errno> {
+pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<&'static Slot, Errno> {
     let full = Errno(libc::EMFILE);
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
     let inode = socket_inode(fd).ok_or(Errno(libc::EBADF))?;
@@ -124,8 +154,10 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32) -> Result<&'static Slot
     slot.clear();
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
+    slot.unsaid.store(unsaid, Relaxed);
     // Before the slot can be found, so that who sweeps finds the descriptor.
     hint.store(at, Release);
+    NEVER.fetch_max(fd as usize + 1, Relaxed);
     slot.inode.store(inode, Release);
     Ok(slot)
 }
@@ -139,9 +171,15 @@ fn search(inode: u64) -> Option<(u16, &'static Slot)> {
     numbered().find(|(_, slot)| slot.inode.load(Acquire) == inode)
 }
 
-/// A free slot, which is free no more.
+/// A free slot, which is free no more. The search begins behind the one that was taken last: those before are in use, or
+/// were not swept yet.
 fn take() -> Option<(u16, &'static Slot)> {
-    numbered().find(|(_, slot)| slot.inode.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok())
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let is_free = |slot: &Slot| slot.inode.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok();
+    let all = numbered().skip(NEXT.load(Relaxed)).chain(numbered());
+    let taken = all.take(MAX_SLOTS).find(|(_, slot)| is_free(slot))?;
+    NEXT.store(usize::from(taken.0), Relaxed);
+    Some(taken)
 }
 
 /// Frees the slots of connections that no descriptor stands for any more.
@@ -149,7 +187,7 @@ fn sweep() {
     let mut before = [0; MAX_SLOTS];
     before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = slot.inode.load(Acquire));
     let mut used = [false; MAX_SLOTS];
-    for (fd, hint) in (0..).zip(&BY_FD) {
+    for (fd, hint) in (0..).zip(BY_FD.iter().take(NEVER.load(Relaxed))) {
         let at = hint.load(Acquire);
         // What is out of date stays so: the descriptor may just be becoming somebody's.
         if let Some((at, _)) = (at != 0).then(|| look_up(fd, at)).flatten() {

@@ -133,43 +133,72 @@ impl Client {
     }
 
     /// Does what one datagram says; what comes of it is in `outbox`. `port` gives out a port for a protocol: the one that
-    /// is wished for, or any; or says why not.
+    /// is wished for, or any; or says why not. `answer` is for the last of its calls.
     pub(super) fn handle(
         &mut self,
         datagram: &[u8],
         answer: Option<OwnedFd>,
         protocols: &mut Protocols,
         listeners: impl Fn(u32) -> Groups,
-        port: impl FnOnce(u32, u32) -> Result<u32, i32>,
+        port: impl Fn(u32, u32) -> Result<u32, i32>,
         outbox: &mut Outbox,
     ) -> Result<(), Gone> {
-        let outcome = match ToDaemon::parse(datagram).ok_or(Gone)? {
-            ToDaemon::Data(messages) => {
-                if let Some(number) = self.protocol().filter(|_| self.port() == 0) {
-                    let port = port(number, 0).map_err(|_| Gone)?;
-                    with_session!(&mut self.socket, session => session.bind(port, 0).map_err(|_| Gone)?, {});
-                }
-                match &mut self.socket {
-                    Socket::New => return Err(Gone),
-                    Socket::Route(session) => {
-                        session.handle(messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox);
-                    }
-                    Socket::Xfrm(session) => {
-                        session.handle(messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox);
-                    }
-                    Socket::Generic(session) => {
-                        session.handle(messages, &mut Generic, listeners(protocol::GENERIC), outbox);
-                    }
-                }
-                return Ok(());
+        let mut outcome = Ok(());
+        for call in ToDaemon::calls(datagram) {
+            outcome = match call.ok_or(Gone)? {
+                ToDaemon::Data(messages) => self.request(messages, protocols, &listeners, &port, outbox).map(Ok)?,
+                call => self.call(call, &port)?,
+            };
+        }
+        if let Some(fd) = answer {
+            write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: self.port() });
+        }
+        Ok(())
+    }
+
+    /// Does what messages ask for.
+    fn request(
+        &mut self,
+        messages: &[u8],
+        protocols: &mut Protocols,
+        listeners: impl Fn(u32) -> Groups,
+        port: impl Fn(u32, u32) -> Result<u32, i32>,
+        outbox: &mut Outbox,
+    ) -> Result<(), Gone> {
+        if let Some(number) = self.protocol().filter(|_| self.port() == 0) {
+            let port = port(number, 0).map_err(|_| Gone)?;
+            with_session!(&mut self.socket, session => session.set_port(port), {});
+        }
+        match &mut self.socket {
+            Socket::New => return Err(Gone),
+            Socket::Route(session) => {
+                session.handle(messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox);
             }
+            Socket::Xfrm(session) => session.handle(messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox),
+            Socket::Generic(session) => session.handle(messages, &mut Generic, listeners(protocol::GENERIC), outbox),
+        }
+        Ok(())
+    }
+
+    /// Does what a call of the program's that is no message asks for, and says with which `errno` it is refused.
+    fn call(
+        &mut self,
+        call: ToDaemon<'_>,
+        port: impl Fn(u32, u32) -> Result<u32, i32>,
+    ) -> Result<Result<(), i32>, Gone> {
+        let outcome = match call {
+            ToDaemon::Data(_) => return Err(Gone),
             ToDaemon::RecvLen(len) => {
                 with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
-                return Ok(());
+                Ok(())
             }
             ToDaemon::RecvRoom(bytes) => {
                 self.set_room(bytes);
-                return Ok(());
+                Ok(())
+            }
+            ToDaemon::Port(port) => {
+                with_session!(&mut self.socket, session => session.set_port(port), return Err(Gone));
+                Ok(())
             }
             ToDaemon::Hello { protocol: number } => match (&self.socket, number) {
                 (Socket::New, protocol::ROUTE) => {
@@ -185,6 +214,8 @@ impl Client {
                     Ok(())
                 }
                 (Socket::New, _) => Err(nlsock::errno::EPROTONOSUPPORT),
+                // A child says what its parent may have said.
+                _ if self.protocol() == Some(number) => Ok(()),
                 _ => return Err(Gone),
             },
             ToDaemon::SetOption { option, value } => {
@@ -199,10 +230,7 @@ impl Client {
                 }, return Err(Gone))
             }
         };
-        if let Some(fd) = answer {
-            write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: self.port() });
-        }
-        Ok(())
+        Ok(outcome)
     }
 
     /// Gives it room for so many bytes of what it has not read, by the kernel's account of this end.
@@ -227,8 +255,8 @@ impl Client {
             match to {
                 To::Requester => self.offer(FromDaemon::Unicast, bytes)?,
                 To::Dumper => {
-                    if !self.waiting.is_empty() || !self.try_send(FromDaemon::Unicast.to_word(), bytes)? {
-                        self.waiting.push_back([&FromDaemon::Unicast.to_word(), bytes].concat());
+                    if !self.waiting.is_empty() || !self.try_send(FromDaemon::Part.to_word(), bytes)? {
+                        self.waiting.push_back([&FromDaemon::Part.to_word(), bytes].concat());
                     }
                 }
                 To::Group { .. } => {}

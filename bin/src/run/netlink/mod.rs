@@ -17,7 +17,7 @@ use std::thread;
 
 use control::netlink::rtnl::{Model, Rtnl};
 use control::netlink::{Groups, Outbox, To, xfrm};
-use nlsock::{MAX_DATA, WORD, protocol};
+use nlsock::{MAX_DATA, MAX_HEAD, protocol};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -160,7 +160,7 @@ impl Service {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // One byte more than a datagram may have, so that a longer one is seen to be.
-        let buffer = vec![0; WORD + MAX_DATA + 1];
+        let buffer = vec![0; MAX_HEAD + MAX_DATA + 1];
         let (clients, outbox) = (HashMap::new(), Outbox::default());
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
@@ -196,16 +196,21 @@ impl Service {
         let added = client.and_then(|client| {
             if !self.has_room_for(&client) {
                 tracing::debug!(uid = client.uid, "netlink: too many clients");
-                return Ok(());
+                return Ok(None);
             }
             self.last_token += 1;
             epoll::add(&self.epoll, client.fd(), EventData::new_u64(self.last_token), EventFlags::IN)?;
             self.clients.insert(self.last_token, client);
-            Ok(())
+            Ok(Some(self.last_token))
         });
-        if let Err(err) = added {
-            tracing::warn!("netlink: accept: {err}");
-            thread::sleep(std::time::Duration::from_millis(10));
+        match added {
+            // Who connects has something to ask, which may have come meanwhile.
+            Ok(Some(token)) => self.serve(token, EventFlags::IN),
+            Ok(None) => {}
+            Err(err) => {
+                tracing::warn!("netlink: accept: {err}");
+                thread::sleep(std::time::Duration::from_millis(10));
+            }
         }
     }
 
@@ -255,7 +260,7 @@ impl Service {
             let listeners = self.listeners(of);
             self.outbox.clear();
             self.announce(&rung.news, of, listeners);
-            self.broadcast(of);
+            self.broadcast(of, None);
         }
         if rung.lost {
             let Self { clients, epoll, .. } = self;
@@ -314,7 +319,7 @@ impl Service {
             let delivered = handled.and_then(|()| client.deliver(&self.outbox));
             let spoken = client.protocol().ok_or(Gone)?;
             self.clients.insert(token, client);
-            self.broadcast(spoken);
+            self.broadcast(spoken, Some(token));
             if spoken == protocol::XFRM {
                 // Keys were asked for or said.
                 self.buffer[..len].zeroize();
@@ -325,13 +330,13 @@ impl Service {
         Ok(())
     }
 
-    /// Tells everybody who listens what is in the outbox for them.
-    fn broadcast(&mut self, protocol: u32) {
+    /// Tells everybody who listens what is in the outbox for them, which came of what `requester` asked for.
+    fn broadcast(&mut self, protocol: u32, requester: Option<u64>) {
         let Self { outbox, clients, epoll, .. } = self;
         for (to, bytes) in outbox.iter() {
-            let To::Group { group, except } = to else { continue };
+            let To::Group { group, echoed } = to else { continue };
             clients.retain(|&token, client| {
-                let spared = except.is_some_and(|port| client.name() == Some((protocol, port)));
+                let spared = echoed && requester == Some(token);
                 if spared || !client.groups(protocol).has(group) {
                     return true;
                 }

@@ -73,10 +73,12 @@ impl Alone {
 
     /// Something comes by the client's socket.
     pub fn receive(&mut self, datagram: &[u8]) {
-        let Some(ToDaemon::Data(messages)) = ToDaemon::parse(datagram) else { return };
-        self.outbox.clear();
-        let listeners = self.session.groups();
-        self.session.handle(messages, &mut self.node, listeners, &mut self.outbox);
+        for call in ToDaemon::calls(datagram) {
+            let Some(ToDaemon::Data(messages)) = call else { continue };
+            self.outbox.clear();
+            let listeners = self.session.groups();
+            self.session.handle(messages, &mut self.node, listeners, &mut self.outbox);
+        }
     }
 
     /// The client reads a part of its dump.

@@ -129,12 +129,12 @@ pub enum To {
     Requester,
     /// For the client that asked: a part of a dump, which waits for room.
     Dumper,
-    /// For the members of a group, but not for the client of that port.
+    /// For the members of a group.
     Group {
         /// The group.
         group: u32,
-        /// The client that has it already.
-        except: Option<u32>,
+        /// The client that asked is sent it besides, and not as a member.
+        echoed: bool,
     },
 }
 
@@ -180,7 +180,7 @@ impl Outbox {
     pub fn announce(&mut self, listeners: Groups, group: u32, kind: u16, body: impl FnOnce(&mut Writer)) {
         if listeners.has(group) {
             let header = Header { kind, ..Header::default() };
-            self.push(To::Group { group, except: None }, |w| w.message(header, body));
+            self.push(To::Group { group, echoed: false }, |w| w.message(header, body));
         }
     }
 }
@@ -213,13 +213,12 @@ impl Reply<'_> {
             return;
         }
         let header = Header { kind, flags, seq: self.seq, port: self.port };
-        let except = self.echo.then_some(self.port);
         let listened = self.listeners.has(group);
         let Outbox { writer, ends } = &mut *self.outbox;
         let start = writer.len();
         writer.message(header, body);
         if listened {
-            ends.push((writer.len(), To::Group { group, except }));
+            ends.push((writer.len(), To::Group { group, echoed: self.echo }));
         }
         if self.echo {
             if listened {
@@ -350,6 +349,13 @@ impl<P: Protocol> Session<P> {
         self.port = port;
         self.groups.set_mask(groups);
         Ok(())
+    }
+
+    /// Gives it the port that was chosen for it, unless it has one (Linux `netlink_autobind`).
+    pub const fn set_port(&mut self, port: u32) {
+        if self.port == 0 {
+            self.port = port;
+        }
     }
 
     /// Sets an option of `SOL_NETLINK`.

@@ -8,9 +8,9 @@ use libc::{c_int, c_void, socklen_t};
 use nlsock::{ToDaemon, option, protocol};
 
 use crate::errno::{Errno, returned};
-use crate::session::{call, tell};
+use crate::session::call;
 use crate::table::Slot;
-use crate::{ike, next, session, table};
+use crate::{ike, next, session, table, unsaid};
 
 /// `SO_PASSCRED`, among a connection's options.
 pub(crate) const PASSCRED: u32 = 31;
@@ -19,7 +19,7 @@ pub(crate) const PASSCRED: u32 = 31;
 const LIST_MEMBERSHIPS: u32 = 9;
 
 /// Options that are on or off.
-const SWITCHES: [u32; 7] = [
+pub(crate) const SWITCHES: [u32; 7] = [
     option::PKTINFO,
     option::BROADCAST_ERROR,
     option::NO_ENOBUFS,
@@ -34,7 +34,8 @@ pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
     slot.options.load(Relaxed) & bit(option) != 0
 }
 
-const fn bit(option: u32) -> u32 {
+/// Its bit, among a connection's options.
+pub(crate) const fn bit(option: u32) -> u32 {
     1 << (option & 31)
 }
 
@@ -64,18 +65,19 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     // SAFETY: passed on.
     let done = unsafe { next::setsockopt(fd, level, name, value, len) };
     if done == 0 && level == libc::SOL_SOCKET && matches!(name, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) {
-        give_room(fd);
+        note_room(fd);
     }
     done
 }
 
 /// Has the gateway keep as much for a connection as the kernel would for a netlink socket of its buffer's size.
-fn give_room(fd: c_int) {
-    if table::get(fd).is_some()
+fn note_room(fd: c_int) {
+    if let Some(slot) = table::get(fd)
         && let Some(room) = session::option(fd, libc::SO_RCVBUF)
     {
+        slot.room.store(room as u32, Relaxed);
         // It is not refused, and that the gateway is gone shows in the next call.
-        let _ = tell(fd, ToDaemon::RecvRoom(room as u32), None);
+        let _ = session::say(fd, slot, unsaid::ROOM);
     }
 }
 
@@ -98,17 +100,15 @@ fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<
         return if name == libc::SO_PASSCRED { switch(slot, PASSCRED, value) } else { Err(Errno(libc::ENOPROTOOPT)) };
     }
     let name = name as u32;
-    let what = ToDaemon::SetOption { option: name, value };
     if SWITCHES.contains(&name) {
-        // Nobody refuses these, so there is nothing to wait for.
-        tell(fd, what, None)?;
-    } else {
-        call(fd, what)?;
+        switch(slot, name, value)?;
+        return session::say(fd, slot, bit(name));
     }
+    call(fd, slot, ToDaemon::SetOption { option: name, value })?;
     match name {
         option::ADD_MEMBERSHIP => member(slot, value, true),
         option::DROP_MEMBERSHIP => member(slot, value, false),
-        _ => return switch(slot, name, value),
+        _ => {}
     }
     Ok(())
 }

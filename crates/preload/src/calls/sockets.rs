@@ -8,7 +8,7 @@ use nlsock::ToDaemon;
 use crate::errno::{Errno, returned};
 use crate::receive::{netlink_address, write_address};
 use crate::send::address;
-use crate::session::{autobind, call};
+use crate::session::{autobind, call, choose_port, tell_ports};
 use crate::table::Slot;
 use crate::{ike, next, session, table};
 
@@ -47,14 +47,43 @@ pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len:
         return unsafe { next::bind(fd, to, len) };
     };
     // SAFETY: the caller's word.
-    let done = unsafe { address(to, len) }.and_then(|address| {
-        let (port, groups) = (address.nl_pid, address.nl_groups);
-        let answer = call(fd, ToDaemon::Bind { port, groups })?;
-        slot.port.store(answer.port, Relaxed);
-        slot.groups[0].store(groups, Relaxed);
-        Ok(0)
-    });
+    let done = unsafe { address(to, len) }
+        .and_then(|address| bind_to(fd, slot, address.nl_pid, address.nl_groups).map(|()| 0));
     returned(done)
+}
+
+/// Binds a connection to a port, or any, and makes it a member of groups.
+fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> {
+    if port == 0 && groups == 0 && slot.groups[0].load(Relaxed) == 0 {
+        autobind(slot);
+        return Ok(());
+    }
+    tell_ports(slot.protocol.load(Relaxed));
+    let unbound = port == 0 && slot.port.load(Relaxed) == 0;
+    let wish = if unbound {
+        choose_port(slot);
+        slot.port.load(Relaxed)
+    } else {
+        port
+    };
+    let done = match call(fd, slot, ToDaemon::Bind { port: wish, groups }) {
+        // A process that sees other numbers of processes has it.
+        Err(Errno(libc::EADDRINUSE)) if unbound => call(fd, slot, ToDaemon::Bind { port: 0, groups }),
+        done => done,
+    };
+    match done {
+        Ok(answer) => {
+            slot.port.store(answer.port, Relaxed);
+            slot.groups[0].store(groups, Relaxed);
+            Ok(())
+        }
+        Err(errno) => {
+            if unbound {
+                slot.port.store(0, Relaxed);
+            }
+            Err(errno)
+        }
+    }
 }
 
 /// `connect(2)`.
@@ -65,7 +94,7 @@ pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len:
 pub(crate) unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, len: socklen_t) -> c_int {
     match table::get(fd) {
         // SAFETY: the caller's word.
-        Some(slot) => returned(unsafe { connect_to(fd, slot, to, len) }.map(|()| 0)),
+        Some(slot) => returned(unsafe { connect_to(slot, to, len) }.map(|()| 0)),
         // SAFETY: passed on.
         None => unsafe { next::connect(fd, to, len) },
     }
@@ -75,14 +104,14 @@ pub(crate) unsafe extern "C-unwind" fn connect(fd: c_int, to: *const sockaddr, l
 ///
 /// # Safety
 /// `to` points to as many bytes as `len` says.
-unsafe fn connect_to(fd: c_int, slot: &Slot, to: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
+unsafe fn connect_to(slot: &Slot, to: *const sockaddr, len: socklen_t) -> Result<(), Errno> {
     let (mut peer, mut groups) = (0, 0);
     // SAFETY: the caller's word.
     if !unsafe { is_unspecified(to, len) } {
         // SAFETY: the caller's word.
         let address = unsafe { address(to, len) }?;
         (peer, groups) = (address.nl_pid, address.nl_groups);
-        autobind(fd, slot)?;
+        autobind(slot);
     }
     slot.peer.store(peer, Relaxed);
     slot.peer_groups.store(groups, Relaxed);
