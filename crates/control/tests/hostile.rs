@@ -205,6 +205,58 @@ fn a_dump_goes_on_where_it_ended_whatever_changes() {
 }
 
 #[test]
+fn a_dump_of_a_hundred_thousand_routes_has_each_that_stays_once_while_others_come_and_go() {
+    const COUNT: u32 = 100_000;
+    let mut node = node();
+    let mut session = session(true);
+    // Even ones stay, odd ones come and go.
+    let with = |number: u32, kind: u16| {
+        let mut datagram = route(|_| {});
+        datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
+        datagram[17] = 32;
+        datagram[32..36].copy_from_slice(&(0x0a00_0000 + number).to_be_bytes());
+        datagram
+    };
+    for number in (0..2 * COUNT).filter(|number| number % 2 == 0 || number % 10 == 1) {
+        assert_eq!(answers(&mut session, &mut node, &with(number, RTM_NEWROUTE)).len(), 1);
+    }
+    let mut other = self::session(true);
+    let dump = request(RTM_GETROUTE, flag::DUMP, |w| w.fixed(&[AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+    session.set_recv_len(32 << 10);
+    let (mut outbox, mut seen, mut parts, mut state) = (Outbox::default(), vec![0_u8; 2 * COUNT as usize], 0, 1_u64);
+    session.handle(&dump, &mut node, Groups::default(), &mut outbox);
+    loop {
+        for message in outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes)) {
+            assert!(!message.header.has(flag::DUMP_INTR), "Linux says that of no dump of routes");
+            let payload = message.payload();
+            if message.header.kind == RTM_NEWROUTE && payload[1] == 32 {
+                let to = payload.windows(8).find(|it| it[..4] == [8, 0, 1, 0]).map(|it| [it[4], it[5], it[6], it[7]]);
+                let number = u32::from_be_bytes(to.unwrap()).wrapping_sub(0x0a00_0000);
+                seen.get_mut(number as usize).into_iter().for_each(|times| *times += 1);
+            }
+        }
+        outbox.clear();
+        if !session.is_dumping() {
+            break;
+        }
+        parts += 1;
+        for turn in 0..64_u32 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let odd = (state >> 33) as u32 % COUNT * 2 + 1;
+            let kind = if turn % 2 == 0 { RTM_NEWROUTE } else { RTM_DELROUTE };
+            // One that is there is not added again, and one that is not there does not go.
+            assert_eq!(answers(&mut other, &mut node, &with(odd, kind)).len(), 1);
+        }
+        session.continue_dump(&mut node, &mut outbox);
+    }
+    assert!(parts > 100, "{parts} parts");
+    let wrong = |(number, times): &(usize, &u8)| if number % 2 == 0 { **times != 1 } else { **times > 1 };
+    assert_eq!(seen.iter().enumerate().find(wrong), None);
+    assert!(seen.iter().skip(1).step_by(2).any(|&times| times == 1), "some of the others are seen");
+    check(&node);
+}
+
+#[test]
 fn an_address_that_leads_to_two_peers_stays_until_both_are_gone() {
     let mut node = node();
     let mut session = session(true);

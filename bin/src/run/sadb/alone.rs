@@ -152,6 +152,8 @@ impl Alone {
 
 #[cfg(test)]
 mod tests {
+    use control::netlink::message::flag;
+
     use super::*;
 
     const RECORDED: &str = include_str!("../../../../crates/control/tests/recordings/xfrm_requests.txt");
@@ -191,6 +193,85 @@ mod tests {
             }
             alone.check();
         }
+    }
+
+    /// The SPI of an SA in a dump's message: behind a selector and an address.
+    fn spi_shown(payload: &[u8]) -> u32 {
+        u32::from_be_bytes(payload[72..76].try_into().unwrap())
+    }
+
+    #[test]
+    fn a_dump_of_a_hundred_thousand_sas_has_each_that_stays_once_while_others_come_and_go() {
+        const STABLE: u32 = 100_000;
+        const FIRST_OTHER: u32 = 0x8000_0000;
+        const OTHERS: u32 = 20_000;
+        let is_added = |request: &Vec<u8>| {
+            let mut alone = Alone::new(true);
+            alone.send(request);
+            alone.worker().path.ipsec.sad().len() == 1
+        };
+        let known = recorded().into_iter().find(is_added).unwrap();
+        let mut alone = Alone::new(true);
+        alone.session.set_recv_len(32 << 10);
+        let add = |alone: &mut Alone, spi: u32| {
+            let mut request = known.clone();
+            request[88..92].copy_from_slice(&spi.to_be_bytes());
+            alone.send(&request);
+        };
+        let remove = |alone: &mut Alone, spi: u32| {
+            let mut request = 40_u32.to_ne_bytes().to_vec();
+            request.extend([msg::DEL_SA, 5].iter().flat_map(|word| word.to_ne_bytes()));
+            request.extend([0; 8]);
+            // The address, the SPI, the family and the protocol, ESP.
+            request.extend_from_slice(&known[72..88]);
+            request.extend(spi.to_be_bytes());
+            request.extend_from_slice(&known[228..230]);
+            request.extend([50, 0]);
+            alone.send(&request);
+        };
+        for n in 0..STABLE {
+            add(&mut alone, 0x1000 + n);
+            if n % (STABLE / OTHERS) == 0 {
+                add(&mut alone, FIRST_OTHER + n / (STABLE / OTHERS));
+            }
+        }
+        let len = |alone: &mut Alone| alone.worker().path.ipsec.sad().len() as u32;
+        assert_eq!(len(&mut alone), STABLE + OTHERS);
+        let mut ask = 16_u32.to_ne_bytes().to_vec();
+        ask.extend([msg::GET_SA, 0x301].iter().flat_map(|word| word.to_ne_bytes()));
+        ask.extend([0; 8]);
+        let (mut seen, mut parts, mut state, mut next_new) = (vec![0_u8; STABLE as usize], 0, 1, FIRST_OTHER + OTHERS);
+        let mut others = HashSet::new();
+        alone.send(&ask);
+        loop {
+            for (_, bytes) in alone.outbox.iter() {
+                for message in Messages::new(bytes) {
+                    assert!(!message.header.has(flag::DUMP_INTR), "Linux says that of no dump of SAs");
+                    if message.header.kind != msg::NEW_SA {
+                        continue;
+                    }
+                    match spi_shown(message.payload()) {
+                        other @ FIRST_OTHER.. => assert!(others.insert(other), "{other:#x} twice"),
+                        stable => seen[(stable - 0x1000) as usize] += 1,
+                    }
+                }
+            }
+            if !alone.session.is_dumping() {
+                break;
+            }
+            parts += 1;
+            for _ in 0..8 {
+                // One that was there from the first goes, maybe just where the dump is, and one comes.
+                remove(&mut alone, FIRST_OTHER + next(&mut state, OTHERS as usize) as u32);
+                add(&mut alone, next_new);
+                next_new += 1;
+            }
+            alone.read();
+        }
+        assert!(parts > 1000 && next_new - FIRST_OTHER > OTHERS + 8000, "{parts} parts");
+        assert!(seen.iter().all(|&times| times == 1), "{:?}", seen.iter().position(|&times| times != 1));
+        assert!(others.iter().all(|&spi| spi < FIRST_OTHER + OTHERS), "what comes while a dump lasts is not in it");
+        assert!(!others.is_empty() && len(&mut alone) > STABLE + OTHERS, "{}", others.len());
     }
 
     #[test]
