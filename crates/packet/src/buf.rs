@@ -8,6 +8,7 @@
 //! was received into one page is split into exclusive buffers, each of which is decrypted where it lies.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
 use thin_vec::ThinVec;
@@ -40,7 +41,7 @@ enum Access {
 
 /// Which page it is.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub struct PageName(usize);
+pub struct PageName(NonZeroUsize);
 
 impl Buf {
     /// The whole of a page that nobody else refers to, without data.

@@ -90,6 +90,12 @@ impl Packet {
         self.data_len == 0
     }
 
+    /// Tells whether its head is all that it has.
+    #[inline]
+    pub fn is_one_buf(&self) -> bool {
+        self.is_linear() && self.frags.0.is_empty() && self.frag_list.0.is_empty()
+    }
+
     /// Room before the data.
     pub fn headroom(&self) -> usize {
         self.head.headroom()
@@ -103,7 +109,7 @@ impl Packet {
     /// Memory that this packet pins: itself, its pages, its children.
     #[inline]
     pub fn truesize(&self) -> usize {
-        if self.is_linear() && self.frags.0.is_empty() && self.frag_list.0.is_empty() {
+        if self.is_one_buf() {
             return SHELL + self.head.truesize();
         }
         let frags: usize = self.frags.iter().map(Buf::truesize).sum();

@@ -3,6 +3,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::mem::ManuallyDrop;
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
@@ -136,8 +137,8 @@ impl Page {
 
     /// Its address.
     #[inline]
-    pub(crate) fn addr(&self) -> usize {
-        Arc::as_ptr(&self.0).addr()
+    pub(crate) fn addr(&self) -> NonZeroUsize {
+        NonNull::from(&**self.0).addr()
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use packet::{Cut, Memory, Packet};
 use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
-use crate::queue::{Added, Queue, Refused};
+use crate::queue::{Added, Refused};
 use crate::reassembly::{Reassembly, Table};
 use crate::run::How;
 use crate::train::Train;
@@ -49,14 +49,17 @@ impl Reassembly {
         let mut count = Count(Some((counters, Mibs::of(version))));
         let cache = self.table(table);
         let room = cache.room()?;
+        let gathering = cache.gathering();
         let mut next = Some(train.peek(burst, &l3)?);
         let key = train.key();
-        let waiting = cache.find(&key);
+        let hash = cache.hash(&key);
+        let waiting = cache.find(hash, &key);
         let restarted = waiting.map_or(0, |id| cache.restart_if_too_far(id, now));
         if restarted > 0 {
             count.fail();
         }
-        let mut queue = waiting.map_or_else(Queue::default, |id| cache.lend(id));
+        let id = waiting.unwrap_or_else(|| cache.open());
+        let (queue, spare) = cache.queue_mut(id);
         let before = queue.charged();
         // One that does not wait yet is charged once it has to.
         let queue_size = if waiting.is_some() { 0 } else { QUEUE_SIZE };
@@ -70,16 +73,15 @@ impl Reassembly {
             let is_slot = moves && pkt.truesize() <= 4 * span.len() && !(how.spares && pkt.head_buf().is_scarce(mem));
             let csum = pkt.meta.csum;
             let slot = || Some((burst.next()?, at + span.header_len));
-            let added = match is_slot.then(|| queue.add_slot(&span, csum, &mut cache.spare, slot)).flatten() {
+            let added = match is_slot.then(|| queue.add_slot(&span, csum, spare, slot)).flatten() {
                 Some(added) => Ok(added),
                 None => {
                     let Some(mut pkt) = burst.next() else { break End::Left };
                     pkt.pull(at);
                     pkt.meta.cut = Cut::Fragment;
-                    let part = train.first_part(&span);
                     let uncharged = queue.charged() + queue_size - before;
-                    let how = How { gathers_from: cache.gathers_from(uncharged), ..how };
-                    queue.add(mem, pkt, &span, part.as_ref(), how, &mut cache.spare)
+                    let how = How { gathers_from: gathering.from(uncharged), ..how };
+                    queue.add(mem, pkt, &span, train.first(&span), how, spare)
                 }
             };
             match added {
@@ -99,27 +101,30 @@ impl Reassembly {
             queue.came_by(train.link());
         }
         count.requests(packets.into());
+        let held = queue.fragments();
         let verdict = match (end, waiting) {
             (End::Whole, None) => {
                 cache.note_passed(&key, packets);
-                self.join(table, &mut queue, mem, how, count)
+                self.complete(table, id, mem, how, count)
             }
             (End::Refused(Refused::Datagram(reason)), None) => {
                 cache.note_passed(&key, packets);
+                cache.close(id, |_, _| ());
                 count.fail_for(reason);
-                Verdict::Drop { reason, packets: queue.fragments() + 1 }
+                Verdict::Drop { reason, packets: held + 1 }
             }
-            (End::Refused(Refused::Fragment(reason)), None) if queue.fragments() == 0 => {
+            (End::Refused(Refused::Fragment(reason)), None) if held == 0 => {
                 cache.note_passed(&key, packets);
+                cache.close(id, |_, _| ());
                 Verdict::Drop { reason, packets: 1 }
             }
             (end, waiting) => {
-                // The first of those that waited has been counted as one of its source.
-                let (id, more) = match waiting {
-                    Some(id) => (id, packets - 1),
-                    None => (cache.find_or_open(now, key), packets),
+                // Of those that waited, the first has been counted as one of its source, and the others are charged.
+                let (before, more) = match waiting {
+                    Some(_) => (before, packets - 1),
+                    None => (cache.enlist(now, id, (hash, key)), packets),
                 };
-                cache.give_back(id, queue, (before, more, grew));
+                cache.note_added(id, before, more, grew);
                 match end {
                     End::Whole => self.complete(table, id, mem, how, count),
                     End::Left if restarted > 0 => Verdict::Restarted { packets: restarted },
@@ -133,7 +138,8 @@ impl Reassembly {
                     },
                     End::Refused(Refused::Datagram(reason)) => {
                         count.fail_for(reason);
-                        let packets = cache.close(id).fragments() + restarted + 1;
+                        let packets = held + restarted + 1;
+                        cache.close(id, |_, _| ());
                         Verdict::Drop { reason, packets }
                     }
                     End::Refused(Refused::Fragment(reason)) => {

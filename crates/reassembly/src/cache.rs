@@ -6,8 +6,8 @@ use packet::{Memory, Packet};
 
 use crate::config::{Limits, Policy};
 use crate::key::{Key, SourceKey};
-use crate::keyed::{Id, Keyed};
-use crate::part::{Part, Span};
+use crate::keyed::{Hash, Id, Keyed};
+use crate::part::{First, Span};
 use crate::queue::{Added, Queue, Refused, Spare};
 use crate::rank::{Group, Links, List, Of, Standing};
 use crate::run::How;
@@ -39,12 +39,13 @@ pub(crate) struct Cache {
 }
 
 /// A datagram that waits for fragments.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Waiting {
     queue: Queue,
     /// When its first fragment came, or it was restarted.
     since: Instant,
-    source: Id,
+    /// Whoever sent it, as long as it waits.
+    source: Option<Id>,
     standing: Standing,
     pub(crate) links: [Links; Of::COUNT],
 }
@@ -52,7 +53,32 @@ pub(crate) struct Waiting {
 /// Memory charged for a queue besides its fragments.
 pub(crate) const QUEUE_SIZE: usize = Keyed::<Key, Waiting>::SIZE;
 
+/// How much memory is used, and how much may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gathering {
+    memory: usize,
+    high_thresh: usize,
+}
+
+impl Gathering {
+    /// From how many bytes on the beginning of a datagram is worth a large page: at once while there is plenty of memory,
+    /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
+    /// length; never if a page is much of what may be used at all. So many bytes are used that are not charged yet.
+    pub(crate) fn from(self, uncharged: usize) -> usize {
+        let plenty = self.high_thresh / 4;
+        match () {
+            () if self.memory + uncharged + Memory::LARGE <= plenty => 0,
+            () if Memory::LARGE <= plenty => Memory::LARGE / 4,
+            () => usize::MAX,
+        }
+    }
+}
+
 impl Waiting {
+    fn source(&self) -> Id {
+        self.source.expect("what waits is somebody's")
+    }
+
     fn charged(&self) -> usize {
         QUEUE_SIZE + self.queue.charged()
     }
@@ -94,48 +120,72 @@ impl Cache {
         self.policy == Policy::Linux
     }
 
+    /// What a datagram's key hashes to.
+    pub(crate) fn hash(&self, key: &Key) -> Hash {
+        self.queues.hash(key)
+    }
+
     /// The queue of a datagram, if there is one.
-    pub(crate) fn find(&self, key: &Key) -> Option<Id> {
-        self.queues.find(key)
+    pub(crate) fn find(&self, hash: Hash, key: &Key) -> Option<Id> {
+        self.queues.find(hash, key)
     }
 
     /// The queue of a datagram.
     pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> Id {
-        let Self { sources, queues, .. } = self;
-        let known = queues.len();
-        let id = queues.find_or_insert(key, |key| {
-            let source = sources.find_or_insert(key.source(), |_| Source::default());
-            sources[source].queues += 1;
-            let (queue, standing) = (Queue::default(), Standing::New);
-            Waiting { queue, since: now, source, standing, links: Default::default() }
-        });
-        if queues.len() == known {
-            return id;
-        }
-        let Waiting { source, standing, .. } = queues[id];
+        let hash = self.hash(&key);
+        self.find(hash, &key).unwrap_or_else(|| {
+            let id = self.open();
+            self.enlist(now, id, (hash, key));
+            id
+        })
+    }
+
+    /// A place for the fragments of a datagram that does not wait yet, and may never.
+    pub(crate) fn open(&mut self) -> Id {
+        self.queues.reserve()
+    }
+
+    /// Has a datagram wait from now on that has a place, and returns what is charged for its fragments.
+    pub(crate) fn enlist(&mut self, now: Instant, id: Id, (hash, key): (Hash, Key)) -> usize {
+        let source = self.open_source(key.source());
+        self.sources[source].queues += 1;
+        let waiting = &mut self.queues[id];
+        (waiting.since, waiting.source, waiting.standing) = (now, Some(source), Standing::New);
+        let charged = waiting.charged();
+        self.queues.insert(id, hash, key);
         self.by_age.push(&mut self.queues, Of::Age, id);
-        self.link(id, source, standing);
-        self.charge(id, QUEUE_SIZE);
-        id
+        self.link(id, source, Standing::New);
+        self.charge(source, Standing::New, charged);
+        charged - QUEUE_SIZE
     }
 
-    /// Takes the fragments of a queue out, for [`give_back`](Self::give_back) to put back with more.
-    pub(crate) fn lend(&mut self, id: Id) -> Queue {
-        std::mem::take(&mut self.queues[id].queue)
+    fn open_source(&mut self, key: SourceKey) -> Id {
+        let sources = &mut self.sources;
+        let hash = sources.hash(&key);
+        sources.find(hash, &key).unwrap_or_else(|| {
+            let id = sources.reserve();
+            sources[id] = Source::default();
+            sources.insert(id, hash, key);
+            id
+        })
     }
 
-    /// Puts back a queue that had `charged` bytes when it was lent, and has as many fragments more now; of these one made it
-    /// much longer, if it `grew`.
-    pub(crate) fn give_back(&mut self, id: Id, queue: Queue, (charged, fragments, grew): (usize, u32, bool)) {
-        let Waiting { queue: place, source, .. } = &mut self.queues[id];
-        *place = queue;
+    /// The fragments at a place, and what they work with.
+    pub(crate) fn queue_mut(&mut self, id: Id) -> (&mut Queue, &mut Spare) {
+        (&mut self.queues[id].queue, &mut self.spare)
+    }
+
+    /// Notes fragments that were added to what waits, of which one made it much longer, if it `grew`. So much had been
+    /// charged for the others.
+    pub(crate) fn note_added(&mut self, id: Id, charged: usize, fragments: u32, grew: bool) {
+        let waiting = &mut self.queues[id];
+        let (source, standing, after) = (waiting.source(), waiting.standing, waiting.queue.charged());
         if self.max_distance > 0 {
-            self.sources[*source].pass(&mut place.number, fragments);
+            self.sources[source].pass(&mut waiting.queue.number, fragments);
         }
-        let after = place.charged();
         // What was charged before was not let go of meanwhile.
-        self.release(id, charged);
-        self.charge(id, after);
+        self.release(source, standing, charged);
+        self.charge(source, standing, after);
         if grew {
             self.promote(id);
         }
@@ -145,7 +195,7 @@ impl Cache {
     pub(crate) fn note_passed(&mut self, key: &Key, fragments: u32) {
         if self.max_distance > 0
             && !self.queues.is_empty()
-            && let Some(source) = self.sources.find(&key.source())
+            && let Some(source) = self.sources.find(self.sources.hash(&key.source()), &key.source())
         {
             self.sources[source].pass(&mut 0, fragments);
         }
@@ -163,7 +213,8 @@ impl Cache {
     pub(crate) fn restart_if_too_far(&mut self, id: Id, now: Instant) -> u64 {
         let max_distance = self.max_distance;
         let waiting = &mut self.queues[id];
-        if max_distance == 0 || !self.sources[waiting.source].advance(&mut waiting.queue.number, max_distance) {
+        let (source, standing) = (waiting.source(), waiting.standing);
+        if max_distance == 0 || !self.sources[source].advance(&mut waiting.queue.number, max_distance) {
             return 0;
         }
         let (held, charged) = (waiting.queue.fragments(), waiting.queue.charged());
@@ -172,7 +223,7 @@ impl Cache {
         }
         waiting.queue.restart();
         waiting.since = now;
-        self.release(id, charged);
+        self.release(source, standing, charged);
         self.by_age.refresh(&mut self.queues, Of::Age, id);
         held
     }
@@ -183,40 +234,33 @@ impl Cache {
         id: Id,
         mem: &Memory,
         pkt: Packet,
-        (span, part): (&Span, Option<&Part>),
+        (span, first): (&Span, Option<First>),
         how: How,
     ) -> Result<Added, Refused> {
-        let how = How { gathers_from: self.gathers_from(0), ..how };
+        let how = How { gathers_from: self.gathering().from(0), ..how };
         let Self { queues, spare, .. } = self;
-        let queue = &mut queues[id].queue;
-        let before = queue.charged();
-        let added = queue.add(mem, pkt, span, part, how, spare)?;
-        let after = queue.charged();
-        self.release(id, before);
-        self.charge(id, after);
+        let waiting = &mut queues[id];
+        let (source, standing, before) = (waiting.source(), waiting.standing, waiting.queue.charged());
+        let added = waiting.queue.add(mem, pkt, span, first, how, spare)?;
+        let after = waiting.queue.charged();
+        self.release(source, standing, before);
+        self.charge(source, standing, after);
         if added == Added::Nearer {
             self.promote(id);
         }
         Ok(added)
     }
 
-    /// From how many bytes on the beginning of a datagram is worth a large page: at once while there is plenty of memory,
-    /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
-    /// length; never if a page is much of what may be used at all. So many bytes are used that are not charged yet.
-    pub(crate) fn gathers_from(&self, uncharged: usize) -> usize {
-        let plenty = self.limits.high_thresh / 4;
-        match () {
-            () if self.memory() + uncharged + Memory::LARGE <= plenty => 0,
-            () if Memory::LARGE <= plenty => Memory::LARGE / 4,
-            () => usize::MAX,
-        }
+    /// How much memory is used now.
+    pub(crate) fn gathering(&self) -> Gathering {
+        Gathering { memory: self.memory(), high_thresh: self.limits.high_thresh }
     }
 
     /// Gives up datagrams until memory is below its limit, and hands each to `gone`.
     pub(crate) fn make_room(&mut self, mut gone: impl FnMut(Id, &Queue)) {
         while self.policy == Policy::Fair && self.memory() > self.limits.high_thresh {
             let Some(victim) = self.victim() else { return };
-            gone(victim, &self.close(victim));
+            self.close(victim, |queue, _| gone(victim, queue));
         }
     }
 
@@ -235,14 +279,29 @@ impl Cache {
         group.oldest(standing).or(self.all.oldest(other))
     }
 
-    /// Takes a queue out, and with it its share of memory.
-    pub(crate) fn close(&mut self, id: Id) -> Queue {
-        let Waiting { source, standing, ref queue, .. } = self.queues[id];
-        if cfg!(debug_assertions) {
-            queue.check_charged();
+    /// Takes a queue out, and with it its share of memory, or one that has a place only. What `with` leaves of it is
+    /// dropped.
+    pub(crate) fn close<T>(&mut self, id: Id, with: impl FnOnce(&mut Queue, &mut Spare) -> T) -> T {
+        if self.queues.contains(id) {
+            self.unlist(id);
         }
-        let charged = self.queues[id].charged();
-        self.release(id, charged);
+        let Self { queues, spare, .. } = self;
+        let queue = &mut queues[id].queue;
+        let result = with(queue, spare);
+        queue.clear(spare);
+        queues.remove(id);
+        debug_assert!(self.queues() > 0 || self.memory() == 0, "{} bytes for nothing", self.memory());
+        result
+    }
+
+    /// Takes a queue out of all lists.
+    fn unlist(&mut self, id: Id) {
+        let waiting = &self.queues[id];
+        if cfg!(debug_assertions) {
+            waiting.queue.check_charged();
+        }
+        let (source, standing) = (waiting.source(), waiting.standing);
+        self.release(source, standing, waiting.charged());
         self.by_age.unlink(&mut self.queues, Of::Age, id);
         self.unlink(id, source, standing);
         self.sources[source].queues -= 1;
@@ -253,15 +312,12 @@ impl Cache {
         {
             self.sources.remove(idle);
         }
-        let queue = self.queues.remove(id).queue;
-        debug_assert!(self.queues() > 0 || self.memory() == 0, "{} bytes for nothing", self.memory());
-        queue
     }
 
     /// Takes a queue out that has no fragments.
     pub(crate) fn close_if_empty(&mut self, id: Id) {
         if self.queues[id].queue.fragments() == 0 {
-            self.close(id);
+            self.close(id, |_, _| ());
         }
     }
 
@@ -290,8 +346,7 @@ impl Cache {
         self.queues.len()
     }
 
-    fn charge(&mut self, id: Id, bytes: usize) {
-        let Waiting { source, standing, .. } = self.queues[id];
+    fn charge(&mut self, source: Id, standing: Standing, bytes: usize) {
         *self.all.charged_mut(standing) += bytes;
         let group = &mut self.sources[source].group;
         *group.charged_mut(standing) += bytes;
@@ -300,26 +355,25 @@ impl Cache {
         }
     }
 
-    fn release(&mut self, id: Id, bytes: usize) {
-        let Waiting { source, standing, .. } = self.queues[id];
+    fn release(&mut self, source: Id, standing: Standing, bytes: usize) {
         *self.all.charged_mut(standing) -= bytes;
         *self.sources[source].group.charged_mut(standing) -= bytes;
     }
 
     /// A datagram has made progress.
     fn promote(&mut self, id: Id) {
-        let Waiting { source, standing, .. } = self.queues[id];
+        let waiting = &self.queues[id];
+        let (source, standing, charged) = (waiting.source(), waiting.standing, waiting.charged());
         if standing == Standing::Growing {
             self.sources[source].group.list(standing).refresh(&mut self.queues, Of::Source, id);
             self.all.list(standing).refresh(&mut self.queues, Of::All, id);
             return;
         }
-        let charged = self.queues[id].charged();
-        self.release(id, charged);
+        self.release(source, standing, charged);
         self.unlink(id, source, standing);
         self.queues[id].standing = Standing::Growing;
         self.link(id, source, Standing::Growing);
-        self.charge(id, charged);
+        self.charge(source, Standing::Growing, charged);
     }
 
     fn link(&mut self, id: Id, source: Id, standing: Standing) {

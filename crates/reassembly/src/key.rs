@@ -1,25 +1,26 @@
 //! What the fragments of one datagram have in common, and those of one source.
 
-use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
 use base::LinkId;
 use packet::{Packet, SecPath};
+use wire::FragInfo;
 use wire::ip::Info;
-use wire::{FragInfo, Protocol};
 
+use crate::keyed::Hashed;
 use crate::lowpan::LowpanInfo;
+use crate::secret::Secret;
 use crate::user::Asker;
 
 /// What the fragments of one datagram have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).
-#[derive(Clone, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Key {
     /// Source and destination, as numbers.
     src: u128,
     dst: u128,
     space: Space,
     /// IPv4 counts identifications by protocol. In IPv6 the next header of later fragments is ignored.
-    protocol: Protocol,
+    protocol: u8,
     /// The identification; 6LoWPAN's tag, and above it the datagram's size.
     id: u32,
     /// Where a group or a link-local address means something: on one link.
@@ -30,8 +31,9 @@ pub(crate) struct Key {
 }
 
 /// What the addresses are of.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Space {
+    #[default]
     V4,
     V6,
     Link,
@@ -39,7 +41,7 @@ enum Space {
 
 /// Whose memory a fragment is charged to: an IPv4 address, an IPv6 subnet, a station. Whoever has one address of an IPv6
 /// subnet can have them all.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SourceKey(u128);
 
 impl Key {
@@ -53,13 +55,13 @@ impl Key {
         let no_link = LinkId::NONE;
         let (src, dst, space, protocol, link) = match (info.src, info.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                (src.to_bits().into(), dst.to_bits().into(), Space::V4, info.protocol, no_link)
+                (src.to_bits().into(), dst.to_bits().into(), Space::V4, info.protocol.0, no_link)
             }
             (src, dst) => {
                 let [src, dst] = [src, dst].map(to_v6);
                 let on_link = dst.is_multicast() || dst.is_unicast_link_local();
                 let link = if on_link { from } else { no_link };
-                (src.to_bits(), dst.to_bits(), Space::V6, Protocol::FRAGMENT, link)
+                (src.to_bits(), dst.to_bits(), Space::V6, 0, link)
             }
         };
         Self { src, dst, space, protocol, id: fragment.id, link, asker, sec_path: sec_path.clone() }
@@ -71,7 +73,7 @@ impl Key {
             src: info.src.to_bits(),
             dst: info.dst.to_bits(),
             space: Space::Link,
-            protocol: Protocol::FRAGMENT,
+            protocol: 0,
             id: u32::from(info.size) << 16 | u32::from(info.tag),
             link,
             asker: Asker::LOCAL,
@@ -93,20 +95,27 @@ impl Key {
     }
 }
 
-impl Hash for Key {
-    /// In one write. What differs in the rest alone is told by comparing.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        let mut bytes = [0_u8; 48];
-        bytes[..16].copy_from_slice(&self.src.to_ne_bytes());
-        bytes[16..32].copy_from_slice(&self.dst.to_ne_bytes());
-        bytes[32..36].copy_from_slice(&self.id.to_ne_bytes());
-        bytes[36..40].copy_from_slice(&self.link.0.to_ne_bytes());
-        bytes[40..44].copy_from_slice(&self.asker.domain.0.to_ne_bytes());
-        bytes[44..].copy_from_slice(&(u32::from(self.protocol.0) << 24 | self.asker.user.to_bits()).to_ne_bytes());
-        state.write(&bytes);
-        if !self.sec_path.is_empty() {
-            self.sec_path.hash(state);
+impl Hashed for Key {
+    /// What differs in the rest alone is told by comparing.
+    #[inline]
+    fn hash(&self, secret: &Secret) -> u64 {
+        let [src, dst] = [self.src, self.dst].map(|addr| [addr as u64, (addr >> 64) as u64]);
+        let id = u64::from(self.id) << 32 | u64::from(self.link.0);
+        let user = u64::from(self.protocol) << 24 | u64::from(self.asker.user.to_bits());
+        let asker = u64::from(self.asker.domain.0) << 32 | user;
+        if self.sec_path.is_empty() {
+            return secret.hash(&[src[0], src[1], dst[0], dst[1], id, asker]);
         }
+        let sa = |at: usize| self.sec_path.get(at).map_or(0, |id| u64::from(id.0));
+        let path = |at: usize| sa(at) << 32 | sa(at + 1);
+        secret.hash(&[src[0], src[1], dst[0], dst[1], id, asker, path(0), path(2), path(4), self.sec_path.len() as u64])
+    }
+}
+
+impl Hashed for SourceKey {
+    #[inline]
+    fn hash(&self, secret: &Secret) -> u64 {
+        secret.hash(&[self.0 as u64, (self.0 >> 64) as u64])
     }
 }
 

@@ -1,36 +1,63 @@
 //! Things that are found by key or by number.
 
-use std::hash::{BuildHasher, Hash, RandomState};
+use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
 use hashbrown::HashTable;
 
+use crate::secret::Secret;
+
 /// A number of something in a [`Keyed`], good as long as that is there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Id(u32);
+pub(crate) struct Id(NonZeroU32);
 
-/// A table of things that each have a key. Senders choose the keys, so they are hashed with a secret (SipHash): nobody
-/// can make many that fall together.
+impl Id {
+    fn at(self) -> usize {
+        self.0.get() as usize - 1
+    }
+
+    fn of(at: usize) -> Self {
+        let number = u32::try_from(at + 1).ok().and_then(NonZeroU32::new);
+        Self(number.expect("memory has an end before numbers have"))
+    }
+}
+
+/// What is hashed.
+pub(crate) trait Hashed: Eq {
+    /// Its value: the same for equal keys.
+    fn hash(&self, secret: &Secret) -> u64;
+}
+
+/// What a key hashes to in one table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hash(u64);
+
+/// A table of things that each have a key. Senders choose the keys, so they are hashed with a secret: nobody can make
+/// many that fall together.
+///
+/// Places are kept for others when what they were of is taken out, and nothing is moved on its way in or out.
 #[derive(Debug)]
 pub(crate) struct Keyed<K, V> {
-    secret: RandomState,
+    secret: Secret,
     by_key: HashTable<Id>,
-    entries: Vec<Option<Entry<K, V>>>,
+    places: Vec<Place<K, V>>,
     free: Vec<Id>,
     /// What was asked for last, and mostly is asked for next.
     latest: Option<Id>,
 }
 
-#[derive(Debug)]
-struct Entry<K, V> {
+#[derive(Debug, Default)]
+struct Place<K, V> {
     hash: u64,
+    /// Whether it is found by its key.
+    is_there: bool,
     key: K,
     value: V,
 }
 
-impl<K: Eq + Hash, V> Keyed<K, V> {
+impl<K: Hashed + Default, V: Default> Keyed<K, V> {
     /// Memory that one takes.
-    pub(crate) const SIZE: usize = size_of::<Option<Entry<K, V>>>() + size_of::<Id>();
+    pub(crate) const SIZE: usize = size_of::<Place<K, V>>() + size_of::<Id>();
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
@@ -42,110 +69,92 @@ impl<K: Eq + Hash, V> Keyed<K, V> {
         self.by_key.is_empty()
     }
 
+    /// What a key hashes to here.
+    #[inline]
+    pub(crate) fn hash(&self, key: &K) -> Hash {
+        Hash(key.hash(&self.secret))
+    }
+
     /// The one that has this key.
-    pub(crate) fn find(&self, key: &K) -> Option<Id> {
+    #[inline]
+    pub(crate) fn find(&self, hash: Hash, key: &K) -> Option<Id> {
         if self.by_key.is_empty() {
             return None;
         }
-        if let Some(id) = self.latest
-            && self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == *key)
-        {
-            return Some(id);
-        }
-        let is_it = |id: &Id| self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == *key);
-        self.by_key.find(self.secret.hash_one(key), is_it).copied()
+        let is_it = |id: &Id| {
+            let place = &self.places[id.at()];
+            place.hash == hash.0 && place.is_there && place.key == *key
+        };
+        self.latest.filter(is_it).or_else(|| self.by_key.find(hash.0, is_it).copied())
     }
 
-    /// The one that has this key, or else a new one.
-    pub(crate) fn find_or_insert(&mut self, key: K, value: impl FnOnce(&K) -> V) -> Id {
-        if let Some(id) = self.latest
-            && self.entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == key)
-        {
+    /// A place for one that nobody finds yet. Its value is what whoever had it last left there.
+    #[inline]
+    pub(crate) fn reserve(&mut self) -> Id {
+        if let Some(id) = self.free.pop() {
             return id;
         }
-        let hash = self.secret.hash_one(&key);
-        let entries = &self.entries;
-        let is_it = |id: &Id| entries[id.0 as usize].as_ref().is_some_and(|entry| entry.key == key);
-        let id = match self.by_key.find(hash, is_it) {
-            Some(&id) => id,
-            None => {
-                let value = value(&key);
-                self.insert(Entry { hash, key, value })
-            }
-        };
+        self.places.push(Place::default());
+        Id::of(self.places.len() - 1)
+    }
+
+    /// Has the one at a reserved place found by this key, which none has.
+    pub(crate) fn insert(&mut self, id: Id, hash: Hash, key: K) {
+        let place = &mut self.places[id.at()];
+        assert!(!place.is_there, "a place is one's own");
+        (place.hash, place.is_there, place.key) = (hash.0, true, key);
+        let places = &self.places;
+        self.by_key.insert_unique(hash.0, id, |id| places[id.at()].hash);
         self.latest = Some(id);
-        id
     }
 
-    /// Adds one with a key that none has.
-    fn insert(&mut self, entry: Entry<K, V>) -> Id {
-        let hash = entry.hash;
-        let id = match self.free.pop() {
-            Some(id) => {
-                self.entries[id.0 as usize] = Some(entry);
-                id
-            }
-            None => {
-                self.entries.push(Some(entry));
-                Id(self.entries.len() as u32 - 1)
-            }
-        };
-        let entries = &self.entries;
-        self.by_key.insert_unique(hash, id, |id| entries[id.0 as usize].as_ref().map_or(0, |entry| entry.hash));
-        id
-    }
-
-    /// Takes one out.
-    pub(crate) fn remove(&mut self, id: Id) -> V {
-        let Entry { hash, value, .. } = self.entries[id.0 as usize].take().expect("an id is of what is there");
-        if let Ok(found) = self.by_key.find_entry(hash, |&other| other == id) {
+    /// Takes one out, and leaves its place to others.
+    pub(crate) fn remove(&mut self, id: Id) {
+        let place = &mut self.places[id.at()];
+        if std::mem::take(&mut place.is_there)
+            && let Ok(found) = self.by_key.find_entry(place.hash, |&other| other == id)
+        {
             found.remove();
         }
         self.free.push(id);
-        value
     }
 
     /// The key of one.
     pub(crate) fn key(&self, id: Id) -> &K {
-        &self.entries[id.0 as usize].as_ref().expect("an id is of what is there").key
+        &self.places[id.at()].key
     }
 
     /// Whether there is one of this number, though perhaps another than once.
     pub(crate) fn contains(&self, id: Id) -> bool {
-        self.entries[id.0 as usize].is_some()
+        self.places[id.at()].is_there
     }
 
     /// All of them, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &V)> {
-        let present = |(at, entry): (usize, &'_ Option<Entry<K, V>>)| entry.is_some().then_some(at);
-        let ids = self.entries.iter().enumerate().filter_map(present);
-        ids.map(|at| (Id(at as u32), &self[Id(at as u32)]))
+        let present = self.places.iter().enumerate().filter(|(_, place)| place.is_there);
+        present.map(|(at, place)| (Id::of(at), &place.value))
     }
 }
 
 impl<K, V> Default for Keyed<K, V> {
     fn default() -> Self {
-        Self {
-            secret: RandomState::new(),
-            by_key: HashTable::new(),
-            entries: Vec::new(),
-            free: Vec::new(),
-            latest: None,
-        }
+        Self { secret: Secret::new(), by_key: HashTable::new(), places: Vec::new(), free: Vec::new(), latest: None }
     }
 }
 
 impl<K, V> Index<Id> for Keyed<K, V> {
     type Output = V;
 
+    #[inline]
     fn index(&self, id: Id) -> &V {
-        &self.entries[id.0 as usize].as_ref().expect("an id is of what is there").value
+        &self.places[id.at()].value
     }
 }
 
 impl<K, V> IndexMut<Id> for Keyed<K, V> {
+    #[inline]
     fn index_mut(&mut self, id: Id) -> &mut V {
-        &mut self.entries[id.0 as usize].as_mut().expect("an id is of what is there").value
+        &mut self.places[id.at()].value
     }
 }
 
@@ -153,32 +162,40 @@ impl<K, V> IndexMut<Id> for Keyed<K, V> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_was_put_in_is_found_by_key_and_number_until_it_is_taken_out() {
-        let mut table = Keyed::<u32, String>::default();
-        let ids: Vec<_> = (0..100).map(|n| table.find_or_insert(n, u32::to_string)).collect();
-        for (n, &id) in ids.iter().enumerate().filter(|(n, _)| n % 3 == 0) {
-            assert_eq!(table.remove(id), n.to_string());
+    impl Hashed for u32 {
+        fn hash(&self, secret: &Secret) -> u64 {
+            secret.hash(&[u64::from(*self)])
         }
-        for (n, &id) in ids.iter().enumerate() {
-            let there = (n % 3 != 0).then_some(id);
-            assert_eq!(table.find(&(n as u32)), there);
-            assert_eq!(table.contains(id), there.is_some());
-            if let Some(id) = there {
-                assert_eq!(table.find_or_insert(n as u32, |_| unreachable!("it is there")), id);
-            }
-        }
-        assert_eq!((table.len(), table.iter().count()), (66, 66));
-        let again = table.find_or_insert(1000, |_| "again".to_owned());
-        assert!(ids.contains(&again), "a number is used again");
-        assert_eq!((table.find(&1000), table.key(again), &table[again][..]), (Some(again), &1000, "again"));
-        assert_eq!(table.find(&99), None);
     }
 
     #[test]
-    fn nobody_knows_which_keys_fall_together() {
-        let tables = [(); 2].map(|()| Keyed::<u32, ()>::default());
-        let same = (0..1000).filter(|key| tables[0].secret.hash_one(key) == tables[1].secret.hash_one(key)).count();
-        assert_eq!(same, 0, "two tables hash alike");
+    fn what_was_put_in_is_found_by_key_and_number_until_it_is_taken_out() {
+        let mut table = Keyed::<u32, String>::default();
+        let put = |table: &mut Keyed<u32, String>, key: u32| {
+            let (id, hash) = (table.reserve(), table.hash(&key));
+            assert_eq!((table.find(hash, &key), table.contains(id)), (None, false));
+            table[id] = key.to_string();
+            table.insert(id, hash, key);
+            id
+        };
+        let ids: Vec<_> = (0..100).map(|n| put(&mut table, n)).collect();
+        for (n, &id) in ids.iter().enumerate().filter(|(n, _)| n % 3 == 0) {
+            assert_eq!(table[id], n.to_string());
+            table.remove(id);
+        }
+        for (n, &id) in ids.iter().enumerate() {
+            let there = (n % 3 != 0).then_some(id);
+            assert_eq!(table.find(table.hash(&(n as u32)), &(n as u32)), there);
+            assert_eq!(table.contains(id), there.is_some());
+        }
+        assert_eq!((table.len(), table.iter().count()), (66, 66));
+        let again = put(&mut table, 1000);
+        assert!(ids.contains(&again), "a number is used again");
+        let found = table.find(table.hash(&1000), &1000);
+        assert_eq!((found, table.key(again), &table[again][..]), (Some(again), &1000, "1000"));
+        assert_eq!(table.find(table.hash(&99), &99), None);
+        let reserved = table.reserve();
+        table.remove(reserved);
+        assert_eq!((table.len(), table.reserve()), (67, reserved), "a place that was not used");
     }
 }

@@ -54,6 +54,7 @@ mod reassembly;
 mod refragment;
 mod run;
 mod runs;
+mod secret;
 mod source;
 mod train;
 mod user;

@@ -122,7 +122,7 @@ impl Reassembly {
                 Verdict::Drop { reason, packets: 1 }
             }
             Err(Refused::Datagram(reason)) => {
-                let packets = cache.close(id).fragments() + 1;
+                let packets = cache.close(id, |queue, _| queue.fragments()) + 1;
                 Verdict::Drop { reason, packets }
             }
         }

@@ -1,12 +1,10 @@
 //! Which part of its datagram a fragment is.
 
-use std::net::IpAddr;
-
 use base::DropReason;
 use packet::Packet;
 use wire::ip::Info;
 use wire::ipv6::{self, Ipv6};
-use wire::{Ecn, FragInfo, Malformed, Protocol, frag, icmpv6, tcp, udp};
+use wire::{Ecn, FragInfo, Malformed, Protocol, Version, frag, icmpv6, tcp, udp};
 
 /// Where a fragment lies in its datagram.
 #[derive(Clone, Copy, Debug)]
@@ -21,6 +19,22 @@ pub(crate) struct Part {
     pub(crate) header_len: usize,
     /// Where the byte is that names the IPv6 fragment header.
     pub(crate) next_header_at: usize,
+}
+
+/// What a first fragment says of the whole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct First {
+    pub(crate) version: Version,
+    pub(crate) tos: u8,
+    /// Whether another fragment header follows in what is fragmented, and where the header is then that says so.
+    pub(crate) is_nested: bool,
+    /// Bytes before its payload, an IPv6 fragment header included, and of IP headers alone.
+    pub(crate) header_len: u16,
+    pub(crate) ip_len: u16,
+    /// Where the byte is that names the IPv6 fragment header.
+    pub(crate) next_header_at: u16,
+    /// Bytes of the fragment, as far as they count.
+    pub(crate) len: u32,
 }
 
 /// Where a piece of whatever protocol lies in its datagram, and what its headers say that concerns the whole.
@@ -81,6 +95,21 @@ impl Part {
         })
     }
 
+    /// What it says of the whole, if it is the first.
+    pub(crate) fn first(&self) -> Option<First> {
+        let [header_len, ip_len, next_header_at] =
+            [self.header_len, self.info.header_len, self.next_header_at].map(|place| place as u16);
+        (self.offset == 0).then(|| First {
+            version: self.info.version(),
+            tos: self.info.tos,
+            is_nested: self.is_nested(),
+            header_len,
+            ip_len,
+            next_header_at,
+            len: self.span().packet_len() as u32,
+        })
+    }
+
     /// Bytes of the fragment itself, headers included, as far as they count.
     pub(crate) fn len(&self) -> usize {
         self.span().packet_len()
@@ -94,7 +123,8 @@ impl Part {
 
     /// Whether another fragment header follows in what is fragmented.
     pub(crate) fn is_nested(&self) -> bool {
-        self.info.protocol == Protocol::FRAGMENT && self.info.has_transport()
+        let is_fragment = self.info.version() == Version::V6 && self.info.protocol == Protocol::FRAGMENT;
+        is_fragment && self.info.has_transport()
     }
 
     /// Tells a first fragment that does not hold its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
@@ -123,17 +153,31 @@ impl Part {
         Ok(())
     }
 
-    /// The length field of the whole datagram, whose payload is `payload` bytes and whose first fragment this is.
+    /// The length field of the whole datagram, which is this fragment alone.
+    ///
+    /// # Errors
+    /// [`DropReason::FragmentTooLong`] if it has no room for that.
+    pub(crate) fn whole_len(&self) -> Result<u16, DropReason> {
+        whole_len(self.info.version(), self.header_len, self.end)
+    }
+}
+
+impl First {
+    /// The length field of the whole datagram, whose payload is `payload` bytes.
     ///
     /// # Errors
     /// [`DropReason::FragmentTooLong`] if it has no room for that.
     pub(crate) fn whole_len(&self, payload: usize) -> Result<u16, DropReason> {
-        let headers = match self.info.src {
-            IpAddr::V4(_) => self.header_len,
-            IpAddr::V6(_) => self.header_len - frag::Header::LEN - ipv6::Header::LEN,
-        };
-        u16::try_from(headers + payload).map_err(|_| DropReason::FragmentTooLong)
+        whole_len(self.version, self.header_len.into(), payload)
     }
+}
+
+fn whole_len(version: Version, header_len: usize, payload: usize) -> Result<u16, DropReason> {
+    let headers = match version {
+        Version::V4 => header_len,
+        Version::V6 => header_len - frag::Header::LEN - ipv6::Header::LEN,
+    };
+    u16::try_from(headers + payload).map_err(|_| DropReason::FragmentTooLong)
 }
 
 impl Span {

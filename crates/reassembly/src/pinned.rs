@@ -61,6 +61,9 @@ impl Pinned {
     /// Charges for a packet that waits from now on, and for its pages.
     #[inline]
     pub(crate) fn keep(&mut self, pkt: &Packet) {
+        if pkt.is_one_buf() {
+            return self.keep_slot(pkt.head_buf().page());
+        }
         pkt.bufs().for_each(|buf| self.add(buf.page()));
         self.bytes += shells(pkt);
     }

@@ -5,7 +5,7 @@ use packet::{Csum, Memory, Packet};
 use wire::ip::Info;
 
 use crate::ecn;
-use crate::part::{Part, Span};
+use crate::part::{First, Span};
 use crate::pinned::Pinned;
 use crate::run::{How, Run};
 use crate::runs::{Runs, Slot};
@@ -20,8 +20,8 @@ pub(crate) struct Queue {
     last: Option<(usize, Run)>,
     /// The runs before it.
     earlier: Option<Box<Runs>>,
-    /// The fragment at offset zero.
-    first: Option<Part>,
+    /// What the fragment at offset zero says, if it has headers.
+    first: Option<First>,
     /// Where the datagram ends, as far as is known.
     len: usize,
     /// Whether the fragment that ends it has come.
@@ -61,6 +61,9 @@ impl Spare {
     }
 }
 
+/// No packet is longer than this many bytes.
+const LONGEST: usize = 1 << 17;
+
 /// A fragment brings its datagram nearer to being whole if it takes at most as many times its length in memory: in the
 /// page of a device, one that was cut for a small MTU does, and one that was cut to fill memory does not.
 const DENSITY: usize = 16;
@@ -90,8 +93,8 @@ pub(crate) enum Added {
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) pkt: Packet,
-    /// The first fragment, unless it has no headers.
-    pub(crate) first: Option<Part>,
+    /// What the first fragment says, unless it has no headers.
+    pub(crate) first: Option<First>,
     /// Bytes of payload.
     pub(crate) len: usize,
     pub(crate) ecn: ecn::Seen,
@@ -108,14 +111,39 @@ impl Queue {
         *self = Self { number, largest, largest_df, ..Self::default() };
     }
 
-    /// Adds a fragment, which begins with its headers; `part` are those of a first one. Unless it joins others, it stays a
-    /// packet of its own.
+    /// Lets go of all that is here.
+    pub(crate) fn clear(&mut self, spare: &mut Spare) {
+        let Self {
+            last,
+            earlier,
+            first,
+            len,
+            last_in,
+            received,
+            fragments,
+            ecn,
+            pinned,
+            largest,
+            largest_df,
+            link,
+            number,
+        } = self;
+        *last = None;
+        if let Some(runs) = earlier.take() {
+            spare.keep(runs);
+        }
+        (*first, *len, *last_in, *received, *fragments, *ecn) = Default::default();
+        (*pinned, *largest, *largest_df, *link, *number) = Default::default();
+    }
+
+    /// Adds a fragment, which begins with its headers; `first` is what those of a first one say. Unless it joins others, it
+    /// stays a packet of its own.
     pub(crate) fn add(
         &mut self,
         mem: &Memory,
         mut pkt: Packet,
         span: &Span,
-        part: Option<&Part>,
+        first: Option<First>,
         how: How,
         spare: &mut Spare,
     ) -> Result<Added, Refused> {
@@ -131,7 +159,7 @@ impl Queue {
         self.link = pkt.meta.link;
         pkt.trim(span.packet_len());
         if offset == 0 {
-            self.first = part.copied();
+            self.first = first;
         } else {
             pkt.pull(span.header_len);
         }
@@ -267,6 +295,10 @@ impl Queue {
             return last.append(mem, pkt, how, &mut self.pinned);
         }
         let run = Run::new(mem, pkt, (offset, end), how, &mut self.pinned);
+        if self.last.is_none() {
+            self.last = Some((offset, run));
+            return;
+        }
         let before = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
         if let Some((start, run)) = before {
             self.earlier.get_or_insert_with(|| spare.take()).insert(start, run);
@@ -297,12 +329,14 @@ impl Queue {
 
     /// Takes out the first fragment as it came, with its summary, if it has come.
     pub(crate) fn take_first(&mut self) -> Option<(Packet, Info)> {
-        let part = self.first?;
+        let len = self.first?.len as usize;
         let last = self.last.take().map(|(_, run)| run);
         let run = self.earlier.take().and_then(|mut runs| runs.take_first()).or(last)?;
         let mut pkt = run.into_first();
-        pkt.trim(part.len());
-        Some((pkt, Info { total_len: part.len(), ..part.info }))
+        // What its header says of the length may be more than what counts.
+        let info = Info::parse(pkt.head(), LONGEST).ok()?;
+        pkt.trim(len);
+        Some((pkt, Info { total_len: len, ..info }))
     }
 
     /// Fragments that it holds.

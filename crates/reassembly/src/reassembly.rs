@@ -10,7 +10,7 @@ use crate::config::{Coalesce, Config};
 use crate::key::Key;
 use crate::keyed::Id;
 use crate::part::{ParameterProblem, Part};
-use crate::queue::{Added, Joined, Queue, Refused};
+use crate::queue::{Added, Joined, Refused};
 use crate::run::How;
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
@@ -148,7 +148,8 @@ impl Reassembly {
             return Verdict::Drop { reason: problem.reason, packets: 1 };
         }
         let cache = self.table(Table::TrackingV6);
-        let packets = cache.find(key).map_or(0, |id| cache.close(id).fragments());
+        let waiting = cache.find(cache.hash(key), key);
+        let packets = waiting.map_or(0, |id| cache.close(id, |queue, _| queue.fragments()));
         Verdict::Pass { pkt, packets }
     }
 
@@ -171,7 +172,7 @@ impl Reassembly {
         if restarted > 0 {
             count.fail();
         }
-        match cache.add(id, mem, pkt, (&part.span(), Some(part)), how) {
+        match cache.add(id, mem, pkt, (&part.span(), part.first()), how) {
             Ok(Added::Whole) => self.complete(table, id, mem, how, count),
             Ok(Added::Nearer | Added::Hardly) => match self.make_room(table, Some(id), &mut count) {
                 Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted },
@@ -184,7 +185,7 @@ impl Reassembly {
             }
             Err(Refused::Datagram(reason)) => {
                 count.fail_for(reason);
-                let packets = cache.close(id).fragments() + restarted + 1;
+                let packets = cache.close(id, |queue, _| queue.fragments()) + restarted + 1;
                 Verdict::Drop { reason, packets }
             }
             Err(Refused::Fragment(reason)) => {
@@ -195,38 +196,25 @@ impl Reassembly {
     }
 
     /// Makes one packet of a queue that has all fragments.
-    pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, count: Count<'_>) -> Verdict {
-        let mut queue = self.table(table).close(id);
-        self.join(table, &mut queue, mem, how, count)
-    }
-
-    /// Makes one packet of all fragments of a datagram.
-    pub(crate) fn join(
-        &mut self,
-        table: Table,
-        queue: &mut Queue,
-        mem: &Memory,
-        how: How,
-        mut count: Count<'_>,
-    ) -> Verdict {
-        let packets = queue.fragments();
-        let spare = &mut self.table(table).spare;
-        let made = queue.join(mem, how, spare).ok_or(DropReason::FragmentEnd).and_then(|joined| finish(mem, joined));
-        match made {
-            Ok((pkt, Some(first), _)) if first.is_nested() && table != Table::TrackingV6 => {
-                count.ok();
-                let pointer = first.info.header_len - wire::frag::Header::LEN;
-                refuse(pkt, nested(pointer), &mut count)
-            }
-            Ok((pkt, _, max_size)) => {
-                count.ok();
-                Verdict::Whole { pkt, max_size }
-            }
-            Err(reason) => {
+    pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
+        self.table(table).close(id, |queue, spare| {
+            let packets = queue.fragments();
+            let Some(mut joined) = queue.join(mem, how, spare) else {
                 count.fail();
-                Verdict::Drop { reason, packets }
+                return Verdict::Drop { reason: DropReason::FragmentEnd, packets };
+            };
+            if let Err(reason) = finish(mem, &mut joined) {
+                count.fail();
+                return Verdict::Drop { reason, packets };
             }
-        }
+            count.ok();
+            match joined.first {
+                Some(first) if first.is_nested && table != Table::TrackingV6 => {
+                    refuse(joined.pkt, nested(usize::from(first.ip_len) - wire::frag::Header::LEN), &mut count)
+                }
+                _ => Verdict::Whole { pkt: joined.pkt, max_size: joined.largest },
+            }
+        })
     }
 
     /// Gives up datagrams until a table is below its limit. If that of `own` is among them, returns how many fragments it
@@ -273,9 +261,11 @@ impl Reassembly {
                 && deadline <= now
             {
                 let asker = cache.asker(id);
-                let mut queue = cache.close(id);
-                let (link, packets) = (queue.link(), queue.fragments());
-                let is_there = is_there(link);
+                let (link, packets, first) = cache.close(id, |queue, _| {
+                    let link = queue.link();
+                    (link, queue.fragments(), is_there(link).then(|| queue.take_first()))
+                });
+                let is_there = first.is_some();
                 // Tracking counts what times out, and nothing else.
                 let mibs = match table {
                     Table::V4 => Some(Mibs::of(Version::V4)),
@@ -283,8 +273,7 @@ impl Reassembly {
                     Table::Lowpan => None,
                 };
                 Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
-                let first = if is_there { queue.take_first() } else { None };
-                expired.push(Expired { first, link, packets, asker });
+                expired.push(Expired { first: first.flatten(), link, packets, asker });
             }
         }
     }
@@ -351,22 +340,19 @@ fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> R
     }
 }
 
-/// Gives a datagram the headers of a whole one. Returns with it the first fragment and the size of the largest.
+/// Gives a datagram the headers of a whole one.
 ///
 /// # Errors
 /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
-fn finish(mem: &Memory, joined: Joined) -> Result<(Packet, Option<Part>, usize), DropReason> {
-    let Joined { mut pkt, first, len, ecn, largest, dont_fragment } = joined;
+fn finish(mem: &Memory, joined: &mut Joined) -> Result<(), DropReason> {
+    let Joined { pkt, first, len, ecn, dont_fragment, .. } = joined;
     pkt.meta.cut = Cut::Whole;
-    if let Some(first) = &first {
-        let tos = ecn.join(first.info.tos)?;
-        let len = first.whole_len(len)?;
-        match first.info.version() {
-            Version::V4 => whole::v4(mem, &mut pkt, first.header_len, len, tos, dont_fragment)?,
-            Version::V6 => whole::v6(mem, &mut pkt, (first.header_len, first.next_header_at), len, tos)?,
-        }
+    let Some(first) = first else { return Ok(()) };
+    let (header_len, tos, len) = (first.header_len.into(), ecn.join(first.tos)?, first.whole_len(*len)?);
+    match first.version {
+        Version::V4 => whole::v4(mem, pkt, header_len, len, tos, *dont_fragment),
+        Version::V6 => whole::v6(mem, pkt, (header_len, first.next_header_at.into()), len, tos),
     }
-    Ok((pkt, first, largest))
 }
 
 /// A packet that has a fragment header and yet is whole: it does not touch others of its identification (RFC 6946).
@@ -376,7 +362,7 @@ fn atomic(mem: &Memory, mut pkt: Packet, part: &Part, only_looks_on: bool, count
         return refuse(pkt, nested(part.header_len), count);
     }
     let places = (part.header_len, part.next_header_at);
-    let made = part.whole_len(part.end).and_then(|len| whole::v6(mem, &mut pkt, places, len, part.info.tos));
+    let made = part.whole_len().and_then(|len| whole::v6(mem, &mut pkt, places, len, part.info.tos));
     match made {
         Ok(()) => {
             count.ok();

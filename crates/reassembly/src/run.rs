@@ -37,7 +37,11 @@ impl How {
     /// What happens to `pkt`.
     #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
-        let copies = self.copies || self.spares && pkt.bufs().any(|buf| buf.is_scarce(mem));
+        let is_scarce = || match pkt.is_one_buf() {
+            true => pkt.head_buf().is_scarce(mem),
+            false => pkt.bufs().any(|buf| buf.is_scarce(mem)),
+        };
+        let copies = self.copies || self.spares && is_scarce();
         Self { copies, ..self }
     }
 }
@@ -56,6 +60,7 @@ pub(crate) struct Run {
 
 impl Run {
     /// A run of one fragment, from `offset` to `end`.
+    #[inline]
     pub(crate) fn new(mem: &Memory, pkt: Packet, (offset, end): (usize, usize), how: How, pinned: &mut Pinned) -> Self {
         let first = if how.copies { copied(mem, pkt, 0) } else { pkt };
         pinned.keep(&first);

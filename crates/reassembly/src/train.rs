@@ -10,7 +10,7 @@ use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
 use crate::key::Key;
-use crate::part::{Part, Span, upper_len};
+use crate::part::{First, Span, upper_len};
 use crate::user::Asker;
 
 /// Bytes of headers in front of an IPv6 fragment.
@@ -165,16 +165,23 @@ impl Train {
         (!is_wrong).then_some(Span { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
     }
 
-    /// The headers of the fragment at offset 0, of which `span` says where it lies.
-    pub(crate) fn first_part(&self, span: &Span) -> Option<Part> {
-        let Span { offset: 0, end, more, header_len, .. } = *span else { return None };
-        let fragment = Some(FragInfo { offset: FragOffset::ZERO, more, id: self.id });
-        let info = Info { fragment, total_len: span.packet_len(), ..self.info };
-        let next_header_at = match info.version() {
-            Version::V4 => info.next_header_at,
-            Version::V6 => ipv6::NEXT_HEADER_AT,
+    /// What the fragment says of the whole that lies there, if it is the first.
+    #[inline]
+    pub(crate) fn first(&self, span: &Span) -> Option<First> {
+        let ip_len = self.info.header_len as u16;
+        let (version, next_header_at) = match self.info.src {
+            IpAddr::V4(_) => (Version::V4, self.info.next_header_at as u16),
+            IpAddr::V6(_) => (Version::V6, ipv6::NEXT_HEADER_AT as u16),
         };
-        Some(Part { info, offset: 0, end, more, header_len, next_header_at })
+        (span.offset == 0).then(|| First {
+            version,
+            tos: self.info.tos,
+            is_nested: false,
+            header_len: ip_len,
+            ip_len,
+            next_header_at,
+            len: span.packet_len() as u32,
+        })
     }
 
     /// The key of its datagram, for local delivery.

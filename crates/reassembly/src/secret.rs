@@ -1,0 +1,79 @@
+//! A hash of which only this process knows what it is.
+
+use std::hash::{BuildHasher, RandomState};
+
+/// Words that a key has at most: those of any key, and more for what came through SAs.
+const MOST: usize = 10;
+
+/// One of a family of functions, chosen by chance.
+///
+/// The family is strongly universal ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"): of
+/// any two keys of the same length, whoever has chosen them, one in 2³² functions gives both the same value. A multiplication
+/// for each word; nobody outside sees a value from which to learn which function it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Secret {
+    sum: u64,
+    factors: [[u64; 2]; MOST],
+}
+
+impl Secret {
+    /// A function that nobody can foresee.
+    pub(crate) fn new() -> Self {
+        let random = RandomState::new();
+        let factor = |at: usize| random.hash_one(at);
+        Self { sum: factor(2 * MOST), factors: std::array::from_fn(|at| [factor(2 * at), factor(2 * at + 1)]) }
+    }
+
+    /// The value of a key, of which upper and lower half are the same.
+    #[inline]
+    pub(crate) fn hash(&self, words: &[u64]) -> u64 {
+        debug_assert!(words.len() <= MOST, "{} words", words.len());
+        let sum = words.iter().zip(&self.factors).fold(self.sum, |sum, (&word, factors)| {
+            let halves = [word & u64::from(u32::MAX), word >> 32];
+            let [low, high] = [0, 1].map(|half| halves[half].wrapping_add(factors[half]));
+            sum.wrapping_add(low.wrapping_mul(high))
+        });
+        sum >> 32 << 32 | sum >> 32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bit_of_a_key_changes_the_value() {
+        let secret = Secret::new();
+        let key = [0x0123_4567_89ab_cdef_u64; MOST];
+        for bit in 0..64 * MOST {
+            let mut other = key;
+            other[bit / 64] ^= 1 << (bit % 64);
+            assert_ne!(secret.hash(&other), secret.hash(&key), "but for bit {bit}");
+        }
+    }
+
+    #[test]
+    fn keys_that_count_up_fill_a_table_evenly() {
+        const SLOTS: usize = 1024;
+        for word in 0..MOST {
+            for shift in [0, 16, 32, 48] {
+                let secret = Secret::new();
+                let mut filled = [0_u32; SLOTS];
+                for n in 0..4 * SLOTS as u64 {
+                    let mut key = [7; MOST];
+                    key[word] = n << shift;
+                    filled[secret.hash(&key) as usize % SLOTS] += 1;
+                }
+                let fullest = filled.iter().max().copied().unwrap_or_default();
+                assert!(fullest < 64, "{fullest} of {} keys in one of {SLOTS} slots", 4 * SLOTS);
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_functions_are_the_same() {
+        let [one, other] = [(); 2].map(|()| Secret::new());
+        let same = (0..1000).filter(|&word| one.hash(&[word, 1]) == other.hash(&[word, 1])).count();
+        assert_eq!(same, 0, "two functions hash alike");
+    }
+}
