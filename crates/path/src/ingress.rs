@@ -299,7 +299,7 @@ impl Path {
         if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
             pkt.meta.cut = Cut::Fragment;
         }
-        check_addresses(&info).inspect_err(|_| {
+        check_addresses(info.src, info.dst).inspect_err(|_| {
             self.counters.count(if v4 { Mib::IpInAddrErrors } else { Mib::Ip6InAddrErrors });
         })?;
         if v4 && !info.plain {
@@ -399,8 +399,8 @@ fn is_transport_check(csum: Csum, info: &Info) -> bool {
 }
 
 /// Checks that a packet may be from and to the addresses that it has.
-pub(crate) fn check_addresses(info: &Info) -> Result<(), DropReason> {
-    match (info.src, info.dst) {
+pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
+    match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             let nobody = |octet| octet == 0 || octet == 127;
             let asks = src.is_unspecified() && dst.is_broadcast();

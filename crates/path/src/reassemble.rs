@@ -1,6 +1,7 @@
 //! Fragments for this node, and the identifications of those that it makes.
 
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::vec::Drain;
 
 use base::{DropReason, LinkId, Mib};
@@ -8,7 +9,6 @@ use host::icmp::Problem;
 use offload::ip_headers;
 use packet::Packet;
 use reassembly::{Asker, CutShort, Train, Verdict};
-use wire::ip::Info;
 use wire::{Protocol, Version};
 
 use crate::ingress::{Framing, begins_at, check_addresses, flow_of, is_link_local};
@@ -47,14 +47,14 @@ impl Path {
         while let Some(first) = burst.as_slice().first()
             && let Some(l3) = begins_at(mac, first)
             && let Some(train) = Train::of(first, l3)
-            && self.is_for_us(train.info())
+            && self.is_for_us(train.addresses())
         {
             self.make_way(turn, &first.head()[l3..]);
             let l3 = |pkt: &Packet| begins_at(mac, pkt);
             let Self { reassembly, counters, .. } = self;
             let taken = reassembly.handle_train(turn.now, turn.mem, &train, burst, l3, counters);
             let Some((packets, verdict)) = taken else { return };
-            let v4 = train.info().version() == Version::V4;
+            let v4 = train.version() == Version::V4;
             self.counters.add(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, packets);
             self.conclude(turn, link, verdict, false);
             if self.ipsec.has_opened() {
@@ -63,9 +63,9 @@ impl Path {
         }
     }
 
-    /// Whether packets with such headers are for this node alone.
-    fn is_for_us(&self, info: &Info) -> bool {
-        !is_link_local(info.dst) && check_addresses(info).is_ok() && self.is_local(info.dst)
+    /// Whether packets between such addresses are for this node alone.
+    fn is_for_us(&self, [src, dst]: [IpAddr; 2]) -> bool {
+        !is_link_local(dst) && check_addresses(src, dst).is_ok() && self.is_local(dst)
     }
 
     /// Lets go on what came before a packet that begins with `header`, and must not be overtaken by it.

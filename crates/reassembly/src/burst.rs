@@ -40,13 +40,12 @@ impl Reassembly {
         l3: impl Fn(&Packet) -> Option<usize>,
         counters: &mut Counters,
     ) -> Option<(u64, Verdict)> {
-        let info = train.info();
-        let (table, version) = match info.version() {
-            Version::V4 => (Table::V4, Version::V4),
-            Version::V6 => (Table::V6, Version::V6),
+        let table = match train.version() {
+            Version::V4 => Table::V4,
+            Version::V6 => Table::V6,
         };
-        let how = self.how(Asker::LOCAL).for_protocol(info.protocol);
-        let mut count = Count(Some((counters, Mibs::of(version))));
+        let how = self.how(Asker::LOCAL).for_protocol(train.protocol());
+        let mut count = Count(Some((counters, Mibs::of(train.version()))));
         let cache = self.table(table);
         let room = cache.room()?;
         let gathering = cache.gathering();
@@ -70,10 +69,17 @@ impl Reassembly {
         let end = loop {
             let (Some((at, span)), Some(pkt)) = (next, burst.as_slice().first()) else { break End::Left };
             packets += 1;
-            let is_slot = moves && pkt.truesize() <= 4 * span.len() && !(how.spares && pkt.head_buf().is_scarce(mem));
+            let is_moved = moves && !(how.spares && pkt.head_buf().is_scarce(mem));
+            let is_slot = is_moved && pkt.truesize() <= 4 * span.len();
             let csum = pkt.meta.csum;
-            let slot = || Some((burst.next()?, at + span.header_len));
-            let added = match is_slot.then(|| queue.add_slot(&span, csum, spare, slot)).flatten() {
+            let added = match () {
+                () if is_moved && queue.is_empty() => {
+                    queue.begin(&span, train.first(&span), || Some((burst.next()?, at)))
+                }
+                () if is_slot => queue.add_slot(&span, csum, spare, || Some((burst.next()?, at + span.header_len))),
+                () => None,
+            };
+            let added = match added {
                 Some(added) => Ok(added),
                 None => {
                     let Some(mut pkt) = burst.next() else { break End::Left };

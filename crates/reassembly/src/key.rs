@@ -1,11 +1,11 @@
 //! What the fragments of one datagram have in common, and those of one source.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::LinkId;
 use packet::{Packet, SecPath};
-use wire::FragInfo;
 use wire::ip::Info;
+use wire::{FragInfo, Protocol};
 
 use crate::keyed::Hashed;
 use crate::lowpan::LowpanInfo;
@@ -47,24 +47,32 @@ pub(crate) struct SourceKey(u128);
 impl Key {
     /// The key of a fragment whose headers are `info`.
     pub(crate) fn ip(asker: Asker, pkt: &Packet, info: &Info, fragment: FragInfo) -> Self {
-        Self::of(asker, (pkt.meta.link, &pkt.meta.sec_path), info, fragment)
-    }
-
-    /// The key of fragments that came in by `link`, and through these SAs.
-    pub(crate) fn of(asker: Asker, (from, sec_path): (LinkId, &SecPath), info: &Info, fragment: FragInfo) -> Self {
-        let no_link = LinkId::NONE;
-        let (src, dst, space, protocol, link) = match (info.src, info.dst) {
+        let key = match (info.src, info.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                (src.to_bits().into(), dst.to_bits().into(), Space::V4, info.protocol.0, no_link)
+                Self::v4(asker, [src, dst].map(Ipv4Addr::to_bits), info.protocol, fragment.id)
             }
             (src, dst) => {
-                let [src, dst] = [src, dst].map(to_v6);
-                let on_link = dst.is_multicast() || dst.is_unicast_link_local();
-                let link = if on_link { from } else { no_link };
-                (src.to_bits(), dst.to_bits(), Space::V6, 0, link)
+                let addresses = [src, dst].map(|addr| to_v6(addr).to_bits());
+                Self::v6(asker, addresses, pkt.meta.link, fragment.id)
             }
         };
-        Self { src, dst, space, protocol, id: fragment.id, link, asker, sec_path: sec_path.clone() }
+        Self { sec_path: pkt.meta.sec_path.clone(), ..key }
+    }
+
+    /// The key of IPv4 fragments that came through no SA.
+    #[inline(always)]
+    pub(crate) fn v4(asker: Asker, addresses: [u32; 2], protocol: Protocol, id: u32) -> Self {
+        let [src, dst] = addresses.map(u128::from);
+        let (link, sec_path) = (LinkId::NONE, SecPath::new());
+        Self { src, dst, space: Space::V4, protocol: protocol.0, id, link, asker, sec_path }
+    }
+
+    /// The key of IPv6 fragments that came in by `link` and through no SA.
+    #[inline(always)]
+    pub(crate) fn v6(asker: Asker, [src, dst]: [u128; 2], link: LinkId, id: u32) -> Self {
+        let addr = Ipv6Addr::from_bits(dst);
+        let link = if addr.is_multicast() || addr.is_unicast_link_local() { link } else { LinkId::NONE };
+        Self { src, dst, space: Space::V6, protocol: 0, id, link, asker, sec_path: SecPath::new() }
     }
 
     /// The key of a 6LoWPAN fragment, which means something on its link alone.

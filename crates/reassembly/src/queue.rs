@@ -1,7 +1,7 @@
 //! The fragments of one datagram that have come so far, in runs (Linux's `inet_frag_queue`).
 
 use base::{DropReason, LinkId};
-use packet::{Csum, Memory, Packet};
+use packet::{Csum, Cut, Memory, Packet};
 use wire::ip::Info;
 
 use crate::ecn;
@@ -174,6 +174,41 @@ impl Queue {
         self.insert(mem, pkt, (offset, end), at_end, how, spare);
         let growth = self.charged() - before;
         Ok(self.added(span, growth))
+    }
+
+    /// Whether nothing has come yet.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.last.is_none()
+    }
+
+    /// Adds the fragment of a train that comes first, as it is, if nothing has to be done about it; `take` gives it then, and
+    /// says how many bytes are in front of its headers. `None` if it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn begin(
+        &mut self,
+        span: &Span,
+        first: Option<First>,
+        take: impl FnOnce() -> Option<(Packet, usize)>,
+    ) -> Option<Added> {
+        let Span { offset, end, more, header_len, .. } = *span;
+        // Of a datagram that was restarted nothing is left but how large its fragments were.
+        if end == offset || contradicts((self.last_in, self.len), end, more) {
+            return None;
+        }
+        let (pkt, front) = take()?;
+        let (_, run) = self.last.insert((offset, Run::alone(pkt, end)));
+        // Changed where it is then: a move would have to wait for what was just written.
+        let pkt = run.first_mut();
+        let headers = if offset == 0 { 0 } else { header_len };
+        pkt.pull(front + headers);
+        pkt.trim(span.packet_len() - headers);
+        pkt.meta.cut = Cut::Fragment;
+        self.pinned.keep(pkt);
+        self.first = first;
+        (self.last_in, self.len) = (!more, end);
+        let growth = self.pinned.bytes();
+        Some(self.added(span, growth))
     }
 
     /// Notes the link that a fragment came by.

@@ -67,6 +67,18 @@ impl Run {
         Self { end, gathers: how.joins && how.copies && offset == 0, first, more: Vec::new() }
     }
 
+    /// A run of one fragment that ends there, and stays as it came.
+    #[inline(always)]
+    pub(crate) fn alone(pkt: Packet, end: usize) -> Self {
+        Self { end, gathers: false, first: pkt, more: Vec::new() }
+    }
+
+    /// What it begins with.
+    #[inline]
+    pub(crate) fn first_mut(&mut self) -> &mut Packet {
+        &mut self.first
+    }
+
     /// Appends `pkt`.
     pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: How, pinned: &mut Pinned) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);

@@ -1,13 +1,12 @@
 //! Fragments of one datagram that come one after the other, behind equal headers: what was found out about the first is
 //! true of all of them.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::vec::Drain;
 
 use base::LinkId;
-use packet::{Csum, Cut, Packet, SecPath};
-use wire::ip::Info;
-use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
+use packet::{Csum, Cut, Packet};
+use wire::{Ecn, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
 use crate::key::Key;
 use crate::part::{First, Span, upper_len};
@@ -24,7 +23,10 @@ const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     link: LinkId,
-    info: Info,
+    version: Version,
+    protocol: Protocol,
+    tos: u8,
+    dont_fragment: bool,
     id: u32,
     headers: [[u8; 8]; V6_LEN / 8],
 }
@@ -47,37 +49,78 @@ const SAME_V6: [u64; V6_LEN / 8] = [
 ];
 
 impl Train {
-    /// The train that begins with `pkt`, whose IP header begins at `l3`, if it is a fragment that may begin one.
-    #[inline]
+    /// The train that may begin with `pkt`, whose IP header begins at `l3`, if that looks like a fragment. Whether it is in
+    /// order is seen when it is taken in.
+    #[inline(always)]
     pub fn of(pkt: &Packet, l3: usize) -> Option<Self> {
         let head = pkt.head().get(l3..)?;
-        let is_fragment = match head.first()? {
-            0x45 => head.get(6..8).is_some_and(|field| field[0] & 0x3f | field[1] != 0),
-            0x60..=0x6f => head.get(ipv6::NEXT_HEADER_AT) == Some(&Protocol::FRAGMENT.0),
-            _ => false,
-        };
-        if is_fragment { Self::of_fragment(pkt, l3) } else { None }
+        match head.first()? {
+            0x45 => Self::of_v4(pkt.meta.link, head),
+            0x60..=0x6f => Self::of_v6(pkt.meta.link, head),
+            _ => None,
+        }
     }
 
-    fn of_fragment(pkt: &Packet, l3: usize) -> Option<Self> {
-        let head = pkt.head().get(l3..)?;
-        let info = Info::parse(head, pkt.len().checked_sub(l3)?).ok()?;
-        let is_plain = match info.version() {
-            Version::V4 => info.plain,
-            // What is behind other headers may be one more of IPv6's.
-            Version::V6 => {
-                let ends = matches!(info.protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMPV6 | Protocol::ESP);
-                ends && info.header_len == V6_LEN
-            }
-        };
+    #[inline(always)]
+    fn of_v4(link: LinkId, head: &[u8]) -> Option<Self> {
+        let bytes: &[u8; ipv4::Header::LEN] = head.first_chunk()?;
+        if bytes[6] & 0x3f | bytes[7] == 0 {
+            return None;
+        }
+        let header = ipv4::Header::ref_from(bytes).ok()?;
         let mut headers = [[0; 8]; V6_LEN / 8];
-        headers.as_flattened_mut().get_mut(..info.header_len)?.copy_from_slice(head.get(..info.header_len)?);
-        is_plain.then_some(Self { link: pkt.meta.link, info, id: info.fragment?.id, headers })
+        headers.as_flattened_mut()[..ipv4::Header::LEN].copy_from_slice(bytes);
+        let (protocol, tos, dont_fragment) = (header.protocol(), header.tos(), header.dont_fragment());
+        Some(Self { link, version: Version::V4, protocol, tos, dont_fragment, id: header.id().into(), headers })
     }
 
-    /// The headers of the fragment that was looked at first.
-    pub fn info(&self) -> &Info {
-        &self.info
+    #[inline(always)]
+    fn of_v6(link: LinkId, head: &[u8]) -> Option<Self> {
+        let bytes: &[u8; V6_LEN] = head.first_chunk()?;
+        // What is behind other headers may be one more of IPv6's.
+        let protocol = Protocol(bytes[ipv6::Header::LEN]);
+        let ends = matches!(protocol, Protocol::UDP | Protocol::TCP | Protocol::ICMPV6 | Protocol::ESP);
+        if bytes[ipv6::NEXT_HEADER_AT] != Protocol::FRAGMENT.0 || !ends {
+            return None;
+        }
+        let mut headers = [[0; 8]; V6_LEN / 8];
+        headers.as_flattened_mut().copy_from_slice(bytes);
+        let (tos, id) = (bytes[0] << 4 | bytes[1] >> 4, u32::from_be_bytes(*bytes.last_chunk()?));
+        Some(Self { link, version: Version::V6, protocol, tos, dont_fragment: true, id, headers })
+    }
+
+    /// IPv4 or IPv6.
+    #[inline]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Source and destination.
+    #[inline(always)]
+    pub fn addresses(&self) -> [IpAddr; 2] {
+        match self.version {
+            Version::V4 => self.addresses_v4().map(|addr| IpAddr::V4(Ipv4Addr::from_bits(addr))),
+            Version::V6 => self.addresses_v6().map(|addr| IpAddr::V6(Ipv6Addr::from_bits(addr))),
+        }
+    }
+
+    fn addresses_v4(&self) -> [u32; 2] {
+        let [.., [_, _, _, _, src @ ..], [dst @ .., _, _, _, _], _, _, _] = self.headers;
+        [src, dst].map(u32::from_be_bytes)
+    }
+
+    fn addresses_v6(&self) -> [u128; 2] {
+        let [_, rest @ .., _] = self.headers;
+        let [src, dst] = [[rest[0], rest[1]], [rest[2], rest[3]]];
+        [src, dst].map(|[high, low]| u128::from(u64::from_be_bytes(high)) << 64 | u128::from(u64::from_be_bytes(low)))
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.protocol
+    }
+
+    fn ecn(&self) -> Ecn {
+        Ecn::from_tos(self.tos)
     }
 
     /// Where the IP header of the first packet of `burst` begins, and where that lies, if it is one of the train.
@@ -112,9 +155,9 @@ impl Train {
             return None;
         }
         let head = pkt.head().get(l3..)?;
-        match self.info.src {
-            IpAddr::V4(_) => self.read_v4(head),
-            IpAddr::V6(_) => self.read_v6(head),
+        match self.version {
+            Version::V4 => self.read_v4(head),
+            Version::V6 => self.read_v6(head),
         }
     }
 
@@ -138,7 +181,7 @@ impl Train {
         let len = total_len.checked_sub(ipv4::Header::LEN)?;
         // What exceeds a multiple of 8 does not count (Linux).
         let end = offset + if more { len & !7 } else { len };
-        let (ecn, dont_fragment) = (self.info.ecn(), self.info.dont_fragment);
+        let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
         Some(Span { offset, end, more, header_len: ipv4::Header::LEN, ecn, dont_fragment })
     }
 
@@ -160,33 +203,35 @@ impl Train {
         // These are answered.
         let is_wrong = end > usize::from(u16::MAX)
             || more && !len.is_multiple_of(8)
-            || offset == 0 && len < upper_len(self.info.protocol);
-        let (ecn, dont_fragment) = (self.info.ecn(), self.info.dont_fragment);
+            || offset == 0 && len < upper_len(self.protocol);
+        let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
         (!is_wrong).then_some(Span { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
     }
 
     /// What the fragment says of the whole that lies there, if it is the first.
     #[inline]
     pub(crate) fn first(&self, span: &Span) -> Option<First> {
-        let ip_len = self.info.header_len as u16;
-        let (version, next_header_at) = match self.info.src {
-            IpAddr::V4(_) => (Version::V4, self.info.next_header_at as u16),
-            IpAddr::V6(_) => (Version::V6, ipv6::NEXT_HEADER_AT as u16),
+        let (header_len, next_header_at) = match self.version {
+            Version::V4 => (ipv4::Header::LEN, ipv4::PROTOCOL_AT),
+            Version::V6 => (V6_LEN, ipv6::NEXT_HEADER_AT),
         };
         (span.offset == 0).then(|| First {
-            version,
-            tos: self.info.tos,
+            version: self.version,
+            tos: self.tos,
             is_nested: false,
-            header_len: ip_len,
-            ip_len,
-            next_header_at,
+            header_len: header_len as u16,
+            ip_len: header_len as u16,
+            next_header_at: next_header_at as u16,
             len: span.packet_len() as u32,
         })
     }
 
     /// The key of its datagram, for local delivery.
+    #[inline(always)]
     pub(crate) fn key(&self) -> Key {
-        let fragment = FragInfo { offset: FragOffset::ZERO, more: true, id: self.id };
-        Key::of(Asker::LOCAL, (self.link, &SecPath::new()), &self.info, fragment)
+        match self.version {
+            Version::V4 => Key::v4(Asker::LOCAL, self.addresses_v4(), self.protocol, self.id),
+            Version::V6 => Key::v6(Asker::LOCAL, self.addresses_v6(), self.link, self.id),
+        }
     }
 }
