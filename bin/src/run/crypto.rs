@@ -1,10 +1,9 @@
 //! Threads for the ciphers, as the configuration asks for them.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use control::model::CryptoConfig;
-use ipsec::crypto::{Crypto, Pool, PoolCrypto};
+use ipsec::crypto::{Crypto, Pool};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::error::CliError;
@@ -27,7 +26,7 @@ pub(super) fn crypto(config: &CryptoConfig) -> Result<Option<Box<dyn Crypto>>, C
         }
     };
     let pool = Pool::new(threads, bind).map_err(|err| CliError::failed(format!("crypto threads: {err}")))?;
-    Ok(Some(Box::new(PoolCrypto::new(Arc::new(pool)))))
+    Ok(Some(Box::new(pool)))
 }
 
 fn one(cpu: usize) -> CpuSet {

@@ -85,12 +85,24 @@ impl Sa {
         Some(EspInUdp { dport: self.moved_to().map_or(encap.dport, |place| place.port()), ..encap })
     }
 
+    /// Where its peer is, if it is one that sends ESP in UDP.
+    #[inline]
+    fn peer(&self) -> Option<SocketAddr> {
+        let said = SocketAddr::new(self.src, self.encap?.sport);
+        Some(self.extras.as_deref().and_then(|extras| extras.place.seen).unwrap_or(said))
+    }
+
+    /// Tells whether a packet that came `from` there says nothing new of where its peer is.
+    #[inline]
+    pub(crate) fn peer_is_at(&self, from: SocketAddr) -> bool {
+        self.peer() == Some(from)
+    }
+
     /// Notes that an authentic packet came `from` somewhere; `is_newest` if no newer one had come before. Something if
     /// that is worth telling.
     #[inline]
     pub(crate) fn came_from(&mut self, now: Instant, from: SocketAddr, is_newest: bool) -> Option<Mapping> {
-        let seen = self.extras.as_deref().and_then(|extras| extras.place.seen);
-        let old = seen.unwrap_or(SocketAddr::new(self.src, self.encap?.sport));
+        let old = self.peer()?;
         if old == from || !is_newest { None } else { self.came_from_elsewhere(now, old, from) }
     }
 

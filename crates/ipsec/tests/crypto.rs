@@ -6,20 +6,20 @@ use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use base::{DropReason, Instant, Mib};
-use common::{Pair, sa, udp_packet};
-use ipsec::crypto::{Crypto, Pool, PoolCrypto, Task};
-use ipsec::{Inner, Train};
+use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
+use ipsec::crypto::{Crypto, Pool, Task};
+use ipsec::{Inner, SaConfig, Train};
 use offload::ip_headers;
-use packet::{Memory, Packet};
+use packet::{Memory, Packet, geometry};
 use wire::{Version, esp, ipv4};
 
 const NOW: Instant = Instant::from_nanos(7);
 
 fn pool(threads: usize) -> Option<Box<dyn Crypto>> {
-    let pool = Pool::new(NonZeroUsize::new(threads).unwrap(), |_| {}).unwrap();
-    Some(Box::new(PoolCrypto::new(Arc::new(pool))))
+    Some(Box::new(Pool::new(NonZeroUsize::new(threads).unwrap(), |_| {}).unwrap()))
 }
 
 /// Takes all there is, and gives it back last first, when asked once more.
@@ -120,6 +120,46 @@ fn whoever_opens_the_same_packets_come_out_in_the_same_order() {
         assert!(opened_by(&mut other, crypto, &packets) == want, "{name}");
         let stats = |pair: &Pair| pair.receiver.sa(pair.in_sa).unwrap().stats();
         assert_eq!((stats(&other).packets, stats(&other).failed), (299, 1), "{name}");
+    }
+}
+
+/// Has every task done at once, and counts them.
+#[derive(Debug)]
+struct Counting(Arc<AtomicUsize>);
+
+impl Crypto for Counting {
+    fn work(&mut self, _: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        self.0.fetch_add(todo.len(), Relaxed);
+        todo.iter_mut().for_each(Task::run);
+        done.extend(todo.drain(..));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+#[test]
+fn a_train_is_opened_in_several_tasks_wherever_its_bytes_lie() {
+    let config = SaConfig { encap: NAT_T, ..sa() };
+    let (bytes, csum, cut) = fat(Version::V4, true, 1300, 50_000);
+    let wire = |pair: &mut Pair| {
+        let mut pkt = Packet::with_data(&pair.mem, &bytes).unwrap();
+        (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
+        pair.seal(pkt, Train::Udp).remove(0)
+    };
+    let sealed = wire(&mut Pair::new(&config));
+    let esp = usize::from(sealed.meta.cut.gso().unwrap().size);
+    let shapes = geometry::all(&Memory::heap(), &sealed.to_vec(), &[28 + 12 * esp, 28 + 13 * esp, 28 + 20 * esp + 5]);
+    for (name, mut pkt) in shapes {
+        let mut pair = Pair::new(&config);
+        let want = segments(&pair.mem, &bytes, csum, cut);
+        let tasks = Arc::new(AtomicUsize::new(0));
+        pair.receiver.set_crypto(Some(Box::new(Counting(Arc::clone(&tasks)))));
+        pkt.meta.cut = sealed.meta.cut;
+        let got: Vec<_> = pair.open(pkt).iter().map(Packet::to_vec).collect();
+        assert!(got == want, "{name}: {:?}", pair.opened.drops);
+        assert!(tasks.load(Relaxed) > 2, "{name}");
     }
 }
 

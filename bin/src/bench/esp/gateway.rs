@@ -1,11 +1,11 @@
 //! Two gateways with an SA from the first to the second.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 use base::{LinkId, SaId, TableId};
 use fib::{Route, RouteKind};
-use ipsec::crypto::{Pool, PoolCrypto};
+use ipsec::crypto::Pool;
 use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use offload::Features;
 use packet::Memory;
@@ -91,7 +91,7 @@ impl Pair {
 }
 
 /// One crypto thread, which has found its processor.
-fn helper() -> PoolCrypto {
+fn helper() -> Pool {
     let (there, is_there) = mpsc::channel();
     let start = move |_| {
         cpu::step_aside();
@@ -100,7 +100,7 @@ fn helper() -> PoolCrypto {
     let pool = Pool::new(NonZeroUsize::MIN, start).expect("one more thread");
     // As long as this thread ran before all others, that one would not begin to.
     is_there.recv().expect("it tells");
-    PoolCrypto::new(Arc::new(pool))
+    pool
 }
 
 /// The SA of a setting.

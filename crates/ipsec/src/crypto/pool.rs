@@ -28,40 +28,24 @@ const LOOKS: u32 = 16_000;
 /// How often a worker looks for the end of others' work before it lets them have its core.
 const PATIENCE: u32 = 200;
 
-/// Crypto threads, for any number of workers.
+/// Crypto threads of one worker.
 pub struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
+    /// How many of the worker's tasks others have.
+    away: usize,
 }
 
 struct Shared {
-    todo: ArrayQueue<Errand>,
+    todo: ArrayQueue<Task>,
+    done: ArrayQueue<Task>,
     /// Threads that sleep, or are about to. Changed under `gate` alone.
     sleeping: AtomicUsize,
     gate: Mutex<()>,
     bell: Condvar,
     ending: AtomicBool,
-}
-
-/// A task, and where it is to be brought back.
-struct Errand {
-    task: Task,
-    home: Arc<Home>,
-}
-
-/// Where one worker's tasks come back.
-struct Home {
-    done: ArrayQueue<Task>,
-    /// A thread has panicked with one of them.
+    /// A thread has panicked with a task.
     lost: AtomicBool,
-}
-
-/// One worker's use of a [`Pool`].
-pub struct PoolCrypto {
-    pool: Arc<Pool>,
-    home: Arc<Home>,
-    /// How many of its tasks others have.
-    away: usize,
 }
 
 impl Pool {
@@ -72,13 +56,15 @@ impl Pool {
     pub fn new(threads: NonZeroUsize, start: impl Fn(usize) + Send + Sync + 'static) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
             todo: ArrayQueue::new(WAITING),
+            done: ArrayQueue::new(WAITING),
             sleeping: AtomicUsize::new(0),
             gate: Mutex::new(()),
             bell: Condvar::new(),
             ending: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
         });
         let start = Arc::new(start);
-        let mut pool = Self { shared, threads: Vec::new() };
+        let mut pool = Self { shared, threads: Vec::new(), away: 0 };
         for number in 0..threads.get() {
             let (shared, start) = (Arc::clone(&pool.shared), Arc::clone(&start));
             let thread = thread::Builder::new().name(format!("crypto-{number}")).spawn(move || {
@@ -89,10 +75,18 @@ impl Pool {
         }
         Ok(pool)
     }
+
+    /// Takes back what is done.
+    fn collect(&mut self, done: &mut Vec<Task>) {
+        while let Some(task) = self.shared.done.pop() {
+            done.push(task);
+            self.away -= 1;
+        }
+    }
 }
 
 impl Drop for Pool {
-    /// Waits until the threads have ended. Workers hold the pool as long as they have work in it.
+    /// Waits until the threads have ended.
     fn drop(&mut self) {
         self.shared.ending.store(true, SeqCst);
         self.shared.wake(usize::MAX);
@@ -113,8 +107,8 @@ impl Shared {
         let mut looks = 0;
         while !self.ending.load(SeqCst) {
             match self.todo.pop() {
-                Some(errand) => {
-                    errand.run();
+                Some(task) => {
+                    self.run(task);
                     looks = 0;
                 }
                 None if looks < LOOKS => {
@@ -127,6 +121,14 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Does a task, and puts it where its worker takes it back.
+    fn run(&self, mut task: Task) {
+        let loss = Loss(&self.lost);
+        task.run();
+        std::mem::forget(loss);
+        self.done.push(task).expect("as much room as for what is to be done");
     }
 
     /// Sleeps until there is work. Whoever brings some sees that somebody sleeps, or is seen to have brought it.
@@ -152,16 +154,6 @@ impl Shared {
     }
 }
 
-impl Errand {
-    fn run(self) {
-        let Self { mut task, home } = self;
-        let loss = Loss(&home.lost);
-        task.run();
-        std::mem::forget(loss);
-        home.done.push(task).expect("a home has room for all its tasks");
-    }
-}
-
 /// Tells a worker, when dropped by a panic, that its task will not come back.
 struct Loss<'a>(&'a AtomicBool);
 
@@ -171,38 +163,16 @@ impl Drop for Loss<'_> {
     }
 }
 
-impl PoolCrypto {
-    /// A worker's share of `pool`.
-    pub fn new(pool: Arc<Pool>) -> Self {
-        let home = Home { done: ArrayQueue::new(WAITING), lost: AtomicBool::new(false) };
-        Self { pool, home: Arc::new(home), away: 0 }
-    }
-
-    /// Takes back what is done.
-    fn collect(&mut self, done: &mut Vec<Task>) {
-        while let Some(task) = self.home.done.pop() {
-            done.push(task);
-            self.away -= 1;
-        }
-    }
-}
-
-impl Crypto for PoolCrypto {
-    /// The last one stays: it is this worker's own, so that a burst of a single task is never handed out.
+impl Crypto for Pool {
+    /// The first one waits for a second, so that a burst of a single task is never handed out.
     fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>) {
-        let shared = &self.pool.shared;
         let before = self.away;
-        while self.away < WAITING && todo.len() > 1 {
+        while self.away < WAITING && todo.len() + self.away > 1 {
             let Some(task) = todo.pop_front() else { break };
-            match shared.todo.push(Errand { task, home: Arc::clone(&self.home) }) {
-                Ok(()) => self.away += 1,
-                Err(errand) => {
-                    todo.push_front(errand.task);
-                    break;
-                }
-            }
+            self.shared.todo.push(task).expect("room for all that are away");
+            self.away += 1;
         }
-        shared.wake(self.away - before);
+        self.shared.wake(self.away - before);
     }
 
     /// At least one of those that there are is done on return.
@@ -215,17 +185,15 @@ impl Crypto for PoolCrypto {
             if done.len() > before {
                 return;
             }
-            // Its own that nobody has begun first, which are before the last in order; another worker's only while it waits.
-            let begun = if self.away > 0 { self.pool.shared.todo.pop() } else { None };
-            if let Some(errand) = begun {
-                errand.run();
-            } else if let Some(mut task) = todo.pop_front() {
+            // What nobody has begun comes before what was not handed out.
+            let waiting = if self.away > 0 { self.shared.todo.pop() } else { None };
+            if let Some(mut task) = waiting.inspect(|_| self.away -= 1).or_else(|| todo.pop_front()) {
                 task.run();
                 done.push(task);
             } else if self.away == 0 {
                 return;
             } else {
-                assert!(!self.home.lost.load(SeqCst), "a crypto thread has panicked");
+                assert!(!self.shared.lost.load(SeqCst), "a crypto thread has panicked");
                 looks += 1;
                 if looks < PATIENCE { std::hint::spin_loop() } else { thread::yield_now() }
             }
@@ -244,11 +212,5 @@ impl Crypto for PoolCrypto {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({} threads)", self.threads.len())
-    }
-}
-
-impl fmt::Debug for PoolCrypto {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.pool.fmt(f)
     }
 }

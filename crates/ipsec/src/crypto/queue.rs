@@ -6,7 +6,7 @@ use std::ops::Range;
 use base::Instant;
 use packet::Buf;
 
-use super::line::Line;
+use super::line::{Line, Ticket};
 use super::{Crypto, Job, Task};
 use crate::open_job::{self, OpenJob};
 use crate::seal_job::SealJob;
@@ -40,6 +40,9 @@ pub(crate) struct Queue {
     todo: VecDeque<Task>,
     waiting: usize,
     done: Vec<Task>,
+    /// Places for jobs to be in while they are away.
+    #[expect(clippy::vec_box, reason = "tasks own them")]
+    spare_places: Vec<Box<Option<Job>>>,
     /// Lists of jobs that are through.
     pub(crate) spare_open: Vec<open_job::Storage>,
     /// Those of this burst. How many a burst needs does then not depend on how quick others are.
@@ -101,7 +104,7 @@ impl Queue {
             return self.sealing.push(job);
         }
         let ticket = self.sealing.reserve();
-        self.hand_in(now, Task { ticket, job: Job::Seal(job) });
+        self.hand_in(now, ticket, Job::Seal(job));
     }
 
     /// Hands in what was collected.
@@ -113,18 +116,27 @@ impl Queue {
             return self.opening.push(job);
         }
         let ticket = self.opening.reserve();
-        self.hand_in(now, Task { ticket, job: Job::Open(job) });
+        self.hand_in(now, ticket, Job::Open(job));
+    }
+
+    /// Tells whether what was collected is enough for others, if there are others.
+    #[inline]
+    pub(crate) fn has_task(&self) -> bool {
+        self.collecting.as_ref().is_some_and(OpenJob::is_task) && !self.is_here()
     }
 
     /// Hands in what was collected if it is enough for others.
     #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant) {
-        if !self.is_here() && self.collecting.as_ref().is_some_and(OpenJob::is_task) {
+        if self.has_task() {
             self.close(now);
         }
     }
 
-    fn hand_in(&mut self, now: Instant, task: Task) {
+    fn hand_in(&mut self, now: Instant, ticket: Ticket, job: Job) {
+        let mut place = self.spare_places.pop().unwrap_or_default();
+        *place = Some(job);
+        let task = Task { ticket, job: place };
         self.waiting += task.bytes();
         self.todo.push_back(task);
         // They may all be done at once.
@@ -177,11 +189,13 @@ impl Queue {
             former.clear();
         }
         self.waiting = self.todo.iter().map(Task::bytes).sum();
-        for Task { ticket, job } in self.done.drain(..) {
-            match job {
-                Job::Seal(job) => self.sealing.put_back(ticket, job),
-                Job::Open(job) => self.opening.put_back(ticket, job),
+        for Task { ticket, job: mut place } in self.done.drain(..) {
+            match place.take() {
+                Some(Job::Seal(job)) => self.sealing.put_back(ticket, job),
+                Some(Job::Open(job)) => self.opening.put_back(ticket, job),
+                None => unreachable!("a task has its job until it is back"),
             }
+            self.spare_places.push(place);
         }
     }
 

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::vec::Drain;
 
 use base::{Counters, Instant};
-use packet::{Csum, Memory, Packet};
+use packet::{Memory, Packet};
 use wire::Version;
 
 use super::{Content, Inner, accept, refuse};
@@ -58,11 +58,7 @@ impl Ipsec {
                 }
                 Ok(seq) => {
                     let state = job.open_now(&mut buf, seq);
-                    if let Some(sum) = job.plain_sum(state, buf.bytes())
-                        && sa.replay.mark(seq).is_ok()
-                    {
-                        sa.used(now, 1, buf.len() as u64);
-                        job.outer.meta.csum = Csum::Complete(sum);
+                    if sa.passes_plainly(job, seq, state, buf.bytes(), now) {
                         if let ControlFlow::Break(with) = each(Inner::Content(Content::new(buf, &job.outer.meta))) {
                             run.broken = Some(with);
                             break;

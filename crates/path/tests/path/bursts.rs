@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 
 use base::Mib;
-use ipsec::crypto::{Pool, PoolCrypto};
+use ipsec::crypto::Pool;
 use ipsec::{Dir, Limits, SaStats};
 use offload::Features;
 use packet::Packet;
@@ -146,7 +145,7 @@ fn a_burst_of_many_small_packets_is_sealed_by_threads_without_loss() {
     let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
     for node in [&mut *near, &mut *far] {
         let pool = Pool::new(NonZeroUsize::MIN, |_| {}).unwrap();
-        node.path.ipsec.set_crypto(Some(Box::new(PoolCrypto::new(Arc::new(pool)))));
+        node.path.ipsec.set_crypto(Some(Box::new(pool)));
     }
     let flow = Flow::new("10.1.0.1", "10.2.0.1");
     let burst = (0..PACKETS).map(|sport| Packet::with_data(&near.mem, &Flow { sport, ..flow }.udp(20)).unwrap());

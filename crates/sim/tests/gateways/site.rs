@@ -1,12 +1,11 @@
 //! Two gateways with a host behind each, joined by two wires of which one is used at a time.
 
 use std::num::NonZeroUsize;
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use base::{IfAddr, Instant, LinkId, SaId, TableId};
 use fib::{Fib, Route, RouteKind};
-use ipsec::crypto::{Pool, PoolCrypto};
+use ipsec::crypto::Pool;
 use ipsec::{Action, Dir, Lifetime, Mode, PortMask, SaConfig, SaDir, SaFlags};
 use sim::{End, Host, Medium, Node, PortOptions, SlowCrypto, Wire, World, esp, policy};
 use wire::{Protocol, Spi};
@@ -101,7 +100,10 @@ impl Site {
                     let seed = plan.seed.wrapping_mul(2) + at as u64;
                     Some(Box::new(SlowCrypto::new(seed, Duration::from_micros(longest))))
                 }
-                Worker::Threads => Some(Box::new(PoolCrypto::new(threads()))),
+                Worker::Threads => {
+                    let two = NonZeroUsize::new(2).expect("not zero");
+                    Some(Box::new(Pool::new(two, |_| ()).expect("threads")))
+                }
             });
             world.add_node(node);
             world.add_host(Host::guest());
@@ -290,15 +292,6 @@ impl Totals {
         self.replay_window += stats.replay_window;
         self.failed += stats.failed;
     }
-}
-
-/// The threads of all sites.
-fn threads() -> Arc<Pool> {
-    static THREADS: LazyLock<Arc<Pool>> = LazyLock::new(|| {
-        let two = NonZeroUsize::new(2).expect("not zero");
-        Arc::new(Pool::new(two, |_| ()).expect("threads"))
-    });
-    Arc::clone(&THREADS)
 }
 
 /// The `reqid` of SAs around tunnels.
