@@ -115,6 +115,12 @@ impl Buf {
         self.page.prefetch(self.start);
     }
 
+    /// The same for what has to be known of its page to let go of it.
+    #[inline]
+    pub fn prefetch_home(&self) {
+        self.page.prefetch_home();
+    }
+
     /// The data for writing; `None` when somebody else may see it.
     #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {

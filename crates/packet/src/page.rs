@@ -163,14 +163,18 @@ impl Page {
     /// Asks the processor to have the two cache lines from `at` on near before they are read.
     #[inline]
     pub(crate) fn prefetch(&self, at: u32) {
-        #[cfg(target_arch = "x86_64")]
-        for line in [at, at.saturating_add(ALIGN as u32)] {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a hint, which reads nothing and is ignored where there is no memory.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(self.0.start.as_ptr().wrapping_add(line as usize).cast()) }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = at;
+        let start = self.0.start.as_ptr().wrapping_add(at as usize);
+        prefetch_line(start);
+        prefetch_line(start.wrapping_add(ALIGN));
+    }
+
+    /// The same for what has to be known to let go of it.
+    #[inline]
+    pub(crate) fn prefetch_home(&self) {
+        let counts = Arc::as_ptr(&self.0).cast::<u8>();
+        // The counts are in front.
+        prefetch_line(counts.wrapping_sub(2 * size_of::<usize>()));
+        prefetch_line(counts.wrapping_add(size_of::<PageMem>() - 1));
     }
 
     /// Bytes `from..to` for writing.
@@ -185,6 +189,25 @@ impl Page {
         // SAFETY: inside the page and initialised; the caller promises that nobody else reads or writes them.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (to - from) as usize) }
     }
+}
+
+/// Asks the processor to have all of something near before it is read.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    let start = std::ptr::from_ref(value).cast::<u8>();
+    (0..size_of::<T>()).step_by(ALIGN).for_each(|at| prefetch_line(start.wrapping_add(at)));
+}
+
+#[inline(always)]
+fn prefetch_line(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint, which reads nothing and is ignored where there is no memory.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 impl Clone for Page {

@@ -399,6 +399,7 @@ fn is_transport_check(csum: Csum, info: &Info) -> bool {
 }
 
 /// Checks that a packet may be from and to the addresses that it has.
+#[inline(always)]
 pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {

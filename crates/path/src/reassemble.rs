@@ -35,6 +35,7 @@ impl Path {
         let link = ip.pkt.meta.link;
         let IpPacket { pkt, info, .. } = ip;
         let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, Asker::LOCAL, pkt, &info, &mut self.counters);
+        self.drop_evicted();
         self.conclude(turn, link, verdict, for_all);
     }
 
@@ -44,6 +45,7 @@ impl Path {
     pub(crate) fn join_trains(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Drain<'_, Packet>) {
         let port = self.ports.get(link).filter(|port| !port.tap.wire && !port.tap.fat);
         let Some(mac) = port.map(|port| port.config.mac) else { return };
+        let mut is_any = false;
         while let Some(first) = burst.as_slice().first()
             && let Some(l3) = begins_at(mac, first)
             && let Some(train) = Train::of(first, l3)
@@ -53,13 +55,17 @@ impl Path {
             let l3 = |pkt: &Packet| begins_at(mac, pkt);
             let Self { reassembly, counters, .. } = self;
             let taken = reassembly.handle_train(turn.now, turn.mem, &train, burst, l3, counters);
-            let Some((packets, verdict)) = taken else { return };
+            let Some((packets, verdict)) = taken else { break };
+            is_any = true;
             let v4 = train.version() == Version::V4;
             self.counters.add(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, packets);
             self.conclude(turn, link, verdict, false);
             if self.ipsec.has_opened() {
                 self.pass_opened(turn);
             }
+        }
+        if is_any {
+            self.drop_evicted();
         }
     }
 
@@ -85,7 +91,6 @@ impl Path {
 
     /// Does what follows from fragments that came by `link`.
     fn conclude(&mut self, turn: Turn<'_>, link: LinkId, verdict: Verdict, for_all: bool) {
-        self.drop_evicted();
         match verdict {
             Verdict::Held => {}
             Verdict::Whole { pkt, .. } => self.deliver_whole(turn, pkt, for_all),

@@ -2,7 +2,7 @@
 //! become whole (Linux's `fqdir`).
 
 use base::Instant;
-use packet::{Memory, Packet};
+use packet::{Memory, Packet, prefetch};
 
 use crate::config::{Limits, Policy};
 use crate::key::{Key, SourceKey};
@@ -35,7 +35,7 @@ pub(crate) struct Cache {
     /// The source whose last datagram left last: mostly the next one is its own too.
     idle: Option<Id>,
     /// What queues work with while they are there.
-    pub(crate) spare: Spare,
+    spare: Spare,
 }
 
 /// A datagram that waits for fragments.
@@ -121,6 +121,7 @@ impl Cache {
     }
 
     /// What a datagram's key hashes to.
+    #[inline(always)]
     pub(crate) fn hash(&self, key: &Key) -> Hash {
         self.queues.hash(key)
     }
@@ -183,9 +184,11 @@ impl Cache {
         if self.max_distance > 0 {
             self.sources[source].pass(&mut waiting.queue.number, fragments);
         }
-        // What was charged before was not let go of meanwhile.
-        self.release(source, standing, charged);
-        self.charge(source, standing, after);
+        if after != charged {
+            // What was charged before was not let go of meanwhile.
+            self.release(source, standing, charged);
+            self.charge(source, standing, after);
+        }
         if grew {
             self.promote(id);
         }
@@ -260,8 +263,32 @@ impl Cache {
     pub(crate) fn make_room(&mut self, mut gone: impl FnMut(Id, &Queue)) {
         while self.policy == Policy::Fair && self.memory() > self.limits.high_thresh {
             let Some(victim) = self.victim() else { return };
-            self.close(victim, |queue, _| gone(victim, queue));
+            self.prefetch_behind(victim);
+            self.close(victim, |queue, spare| {
+                gone(victim, queue);
+                queue.discard(&mut spare.discards);
+            });
         }
+    }
+
+    /// Asks the processor to have near what the next ones to make room are made of: all of them came long ago. What the
+    /// next one points to is known, as that one has been asked for when the last one went.
+    #[inline]
+    fn prefetch_behind(&self, victim: Id) {
+        let Some(next) = self.queues[victim].links[Of::All as usize].younger else { return };
+        let waiting = &self.queues[next];
+        waiting.queue.prefetch_home();
+        if let Some(source) = waiting.source {
+            prefetch(&self.sources[source]);
+        }
+        if let Some(after) = waiting.links[Of::All as usize].younger {
+            prefetch(&self.queues[after]);
+        }
+    }
+
+    /// Lets go of what made room.
+    pub(crate) fn settle(&mut self) {
+        self.spare.discards.settle();
     }
 
     /// Whoever goes first.

@@ -105,9 +105,9 @@ impl Key {
 
 impl Hashed for Key {
     /// What differs in the rest alone is told by comparing.
-    #[inline]
-    fn hash(&self, secret: &Secret) -> u64 {
-        let [src, dst] = [self.src, self.dst].map(|addr| [addr as u64, (addr >> 64) as u64]);
+    #[inline(always)]
+    fn hash(&self, secret: &Secret) -> u32 {
+        let (src, dst) = (halves(self.src), halves(self.dst));
         let id = u64::from(self.id) << 32 | u64::from(self.link.0);
         let user = u64::from(self.protocol) << 24 | u64::from(self.asker.user.to_bits());
         let asker = u64::from(self.asker.domain.0) << 32 | user;
@@ -121,10 +121,15 @@ impl Hashed for Key {
 }
 
 impl Hashed for SourceKey {
-    #[inline]
-    fn hash(&self, secret: &Secret) -> u64 {
-        secret.hash(&[self.0 as u64, (self.0 >> 64) as u64])
+    #[inline(always)]
+    fn hash(&self, secret: &Secret) -> u32 {
+        secret.hash(&halves(self.0))
     }
+}
+
+#[inline(always)]
+const fn halves(addr: u128) -> [u64; 2] {
+    [addr as u64, (addr >> 64) as u64]
 }
 
 /// An address as one of IPv6.

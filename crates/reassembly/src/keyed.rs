@@ -3,8 +3,6 @@
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-use hashbrown::HashTable;
-
 use crate::secret::Secret;
 
 /// A number of something in a [`Keyed`], good as long as that is there.
@@ -25,52 +23,67 @@ impl Id {
 /// What is hashed.
 pub(crate) trait Hashed: Eq {
     /// Its value: the same for equal keys.
-    fn hash(&self, secret: &Secret) -> u64;
+    fn hash(&self, secret: &Secret) -> u32;
 }
 
 /// What a key hashes to in one table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hash(u64);
+pub(crate) struct Hash(u32);
 
 /// A table of things that each have a key. Senders choose the keys, so they are hashed with a secret: nobody can make
 /// many that fall together.
 ///
-/// Places are kept for others when what they were of is taken out, and nothing is moved on its way in or out.
+/// Places are kept for others when what they were of is taken out, and nothing is moved on its way in or out. Those whose
+/// keys fall together are chained; there are as few of them as makes it likely that a key which nobody has is told by the
+/// chain's being empty, without a look at a place.
 #[derive(Debug)]
 pub(crate) struct Keyed<K, V> {
     secret: Secret,
-    by_key: HashTable<Id>,
+    /// The first of each chain: a power of two of them, and [`SPARSE`] for each that there is at least.
+    chains: Vec<Option<Id>>,
+    len: usize,
     places: Vec<Place<K, V>>,
+    /// What chains are walked by, of each place: apart from these, which are large and mostly far away.
+    nodes: Vec<Node>,
     free: Vec<Id>,
     /// What was asked for last, and mostly is asked for next.
     latest: Option<Id>,
 }
 
+/// Chains for each thing that is in a table.
+const SPARSE: usize = 4;
+
 #[derive(Debug, Default)]
 struct Place<K, V> {
-    hash: u64,
-    /// Whether it is found by its key.
-    is_there: bool,
     key: K,
     value: V,
 }
 
+#[derive(Clone, Copy, Debug, Default)]
+struct Node {
+    hash: u32,
+    /// The next of its chain.
+    next: Option<Id>,
+    /// Whether it is found by its key.
+    is_there: bool,
+}
+
 impl<K: Hashed + Default, V: Default> Keyed<K, V> {
     /// Memory that one takes.
-    pub(crate) const SIZE: usize = size_of::<Place<K, V>>() + size_of::<Id>();
+    pub(crate) const SIZE: usize = size_of::<Place<K, V>>() + size_of::<Node>() + (SPARSE + 1) * size_of::<Id>();
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
+        self.len
     }
 
     /// Whether there is none.
     pub(crate) fn is_empty(&self) -> bool {
-        self.by_key.is_empty()
+        self.len == 0
     }
 
     /// What a key hashes to here.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn hash(&self, key: &K) -> Hash {
         Hash(key.hash(&self.secret))
     }
@@ -78,14 +91,23 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
     /// The one that has this key.
     #[inline]
     pub(crate) fn find(&self, hash: Hash, key: &K) -> Option<Id> {
-        if self.by_key.is_empty() {
-            return None;
-        }
         let is_it = |id: &Id| {
-            let place = &self.places[id.at()];
-            place.hash == hash.0 && place.is_there && place.key == *key
+            let node = &self.nodes[id.at()];
+            node.hash == hash.0 && node.is_there && self.places[id.at()].key == *key
         };
-        self.latest.filter(is_it).or_else(|| self.by_key.find(hash.0, is_it).copied())
+        if let Some(latest) = self.latest.filter(is_it) {
+            return Some(latest);
+        }
+        let mut next = *self.chains.get(self.chain(hash.0))?;
+        while let Some(id) = next.filter(|id| !is_it(id)) {
+            next = self.nodes[id.at()].next;
+        }
+        next
+    }
+
+    /// Which chain a hash falls to.
+    fn chain(&self, hash: u32) -> usize {
+        hash as usize & self.chains.len().wrapping_sub(1)
     }
 
     /// A place for one that nobody finds yet. Its value is what whoever had it last left there.
@@ -95,28 +117,62 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
             return id;
         }
         self.places.push(Place::default());
+        self.nodes.push(Node::default());
         Id::of(self.places.len() - 1)
     }
 
     /// Has the one at a reserved place found by this key, which none has.
     pub(crate) fn insert(&mut self, id: Id, hash: Hash, key: K) {
-        let place = &mut self.places[id.at()];
-        assert!(!place.is_there, "a place is one's own");
-        (place.hash, place.is_there, place.key) = (hash.0, true, key);
-        let places = &self.places;
-        self.by_key.insert_unique(hash.0, id, |id| places[id.at()].hash);
+        self.len += 1;
+        if self.len * SPARSE > self.chains.len() {
+            self.grow();
+        }
+        let chain = self.chain(hash.0);
+        let next = self.chains[chain].replace(id);
+        let node = &mut self.nodes[id.at()];
+        assert!(!node.is_there, "a place is one's own");
+        *node = Node { hash: hash.0, next, is_there: true };
+        self.places[id.at()].key = key;
         self.latest = Some(id);
+    }
+
+    /// Makes more chains.
+    #[cold]
+    fn grow(&mut self) {
+        let count = (self.len * SPARSE).next_power_of_two().max(64);
+        self.chains.clear();
+        self.chains.resize(count, None);
+        for (at, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| node.is_there) {
+            node.next = self.chains[node.hash as usize & (count - 1)].replace(Id::of(at));
+        }
     }
 
     /// Takes one out, and leaves its place to others.
     pub(crate) fn remove(&mut self, id: Id) {
-        let place = &mut self.places[id.at()];
-        if std::mem::take(&mut place.is_there)
-            && let Ok(found) = self.by_key.find_entry(place.hash, |&other| other == id)
-        {
-            found.remove();
+        let node = std::mem::take(&mut self.nodes[id.at()]);
+        if node.is_there {
+            self.unchain(id, node);
         }
         self.free.push(id);
+    }
+
+    /// Takes one out of its chain.
+    fn unchain(&mut self, id: Id, Node { hash, next, .. }: Node) {
+        self.len -= 1;
+        let chain = self.chain(hash);
+        let mut before = self.chains[chain];
+        if before == Some(id) {
+            self.chains[chain] = next;
+            return;
+        }
+        while let Some(other) = before {
+            let node = &mut self.nodes[other.at()];
+            if node.next == Some(id) {
+                node.next = next;
+                return;
+            }
+            before = node.next;
+        }
     }
 
     /// The key of one.
@@ -126,19 +182,20 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
 
     /// Whether there is one of this number, though perhaps another than once.
     pub(crate) fn contains(&self, id: Id) -> bool {
-        self.places[id.at()].is_there
+        self.nodes[id.at()].is_there
     }
 
     /// All of them, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &V)> {
-        let present = self.places.iter().enumerate().filter(|(_, place)| place.is_there);
-        present.map(|(at, place)| (Id::of(at), &place.value))
+        let present = self.places.iter().zip(&self.nodes).enumerate().filter(|(_, (_, node))| node.is_there);
+        present.map(|(at, (place, _))| (Id::of(at), &place.value))
     }
 }
 
 impl<K, V> Default for Keyed<K, V> {
     fn default() -> Self {
-        Self { secret: Secret::new(), by_key: HashTable::new(), places: Vec::new(), free: Vec::new(), latest: None }
+        let (chains, places, nodes, free) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { secret: Secret::new(), chains, len: 0, places, nodes, free, latest: None }
     }
 }
 
@@ -163,7 +220,7 @@ mod tests {
     use super::*;
 
     impl Hashed for u32 {
-        fn hash(&self, secret: &Secret) -> u64 {
+        fn hash(&self, secret: &Secret) -> u32 {
             secret.hash(&[u64::from(*self)])
         }
     }
@@ -194,6 +251,16 @@ mod tests {
         let found = table.find(table.hash(&1000), &1000);
         assert_eq!((found, table.key(again), &table[again][..]), (Some(again), &1000, "1000"));
         assert_eq!(table.find(table.hash(&99), &99), None);
+        // In a chain, too, whichever of it goes.
+        let many: Vec<_> = (2000..12_000).map(|key| put(&mut table, key)).collect();
+        for (n, &id) in many.iter().enumerate().filter(|(n, _)| n % 7 > 0) {
+            table.remove(id);
+            assert_eq!(table.find(table.hash(&(2000 + n as u32)), &(2000 + n as u32)), None);
+        }
+        for (n, &id) in many.iter().enumerate().filter(|(n, _)| n % 7 == 0) {
+            assert_eq!(table.find(table.hash(&(2000 + n as u32)), &(2000 + n as u32)), Some(id));
+            table.remove(id);
+        }
         let reserved = table.reserve();
         table.remove(reserved);
         assert_eq!((table.len(), table.reserve()), (67, reserved), "a place that was not used");

@@ -1,7 +1,7 @@
 //! The fragments of one datagram that have come so far, in runs (Linux's `inet_frag_queue`).
 
 use base::{DropReason, LinkId};
-use packet::{Csum, Cut, Memory, Packet};
+use packet::{Csum, Cut, Discards, Memory, Packet};
 use wire::ip::Info;
 
 use crate::ecn;
@@ -41,22 +41,27 @@ pub(crate) struct Queue {
     pub(crate) number: u32,
 }
 
-/// Emptied lists of runs, kept for other datagrams so that in a steady state none is allocated.
+/// What queues share.
 #[derive(Debug, Default)]
-#[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
-pub(crate) struct Spare(Vec<Box<Runs>>);
+pub(crate) struct Spare {
+    /// Emptied lists of runs, kept for other datagrams so that in a steady state none is allocated.
+    #[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
+    runs: Vec<Box<Runs>>,
+    /// What made room for others.
+    pub(crate) discards: Discards,
+}
 
 impl Spare {
-    /// How many are kept.
+    /// How many lists are kept.
     const MOST: usize = 16;
 
     fn take(&mut self) -> Box<Runs> {
-        self.0.pop().unwrap_or_default()
+        self.runs.pop().unwrap_or_default()
     }
 
     fn keep(&mut self, mut runs: Box<Runs>) {
-        if runs.clear() && self.0.len() < Self::MOST {
-            self.0.push(runs);
+        if runs.clear() && self.runs.len() < Self::MOST {
+            self.runs.push(runs);
         }
     }
 }
@@ -109,6 +114,23 @@ impl Queue {
     pub(crate) fn restart(&mut self) {
         let Self { number, largest, largest_df, .. } = *self;
         *self = Self { number, largest, largest_df, ..Self::default() };
+    }
+
+    /// Asks the processor to have near what has to be known to let go of the run that is all there is.
+    #[inline]
+    pub(crate) fn prefetch_home(&self) {
+        if let Some((_, run)) = &self.last {
+            run.first().head_buf().prefetch_home();
+        }
+    }
+
+    /// Lets go of a run that is all there is, with others of other datagrams.
+    pub(crate) fn discard(&mut self, discards: &mut Discards) {
+        if self.earlier.is_none()
+            && let Some((_, run)) = self.last.take()
+        {
+            run.discard(discards);
+        }
     }
 
     /// Lets go of all that is here.

@@ -8,7 +8,7 @@ use crate::keyed::{Id, Keyed};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Links {
     older: Option<Id>,
-    younger: Option<Id>,
+    pub(crate) younger: Option<Id>,
 }
 
 /// The lists that a queue is in: each a place in its [`Waiting::links`].

@@ -236,8 +236,10 @@ impl Reassembly {
         lost
     }
 
-    /// What made room for others since this was last called.
+    /// What made room for others since this was last called. Up to then some of its pages may be kept: those of a burst go
+    /// home together.
     pub fn drain_evicted(&mut self) -> std::vec::Drain<'_, Evicted> {
+        self.tables.iter_mut().for_each(Cache::settle);
         self.evicted.drain(..)
     }
 

@@ -1,6 +1,6 @@
 //! Fragments that follow one another without a hole.
 
-use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
+use packet::{Buf, CopyReason, Csum, Cut, Discards, Memory, Meta, Packet, PageName};
 use wire::Protocol;
 
 use crate::pinned::Pinned;
@@ -74,6 +74,12 @@ impl Run {
     }
 
     /// What it begins with.
+    #[inline]
+    pub(crate) fn first(&self) -> &Packet {
+        &self.first
+    }
+
+    /// The same, to change it.
     #[inline]
     pub(crate) fn first_mut(&mut self) -> &mut Packet {
         &mut self.first
@@ -190,6 +196,15 @@ impl Run {
             if how.joins { whole.append(pkt) } else { whole.push_child(pkt) }
         }
         whole
+    }
+
+    /// Lets go of a run, with others if it is one buffer.
+    #[inline(always)]
+    pub(crate) fn discard(self, discards: &mut Discards) {
+        let Self { first, more, .. } = self;
+        if more.is_empty() && first.is_one_buf() {
+            discards.add(first.into_head());
+        }
     }
 
     /// What the run begins with.

@@ -24,16 +24,16 @@ impl Secret {
         Self { sum: factor(2 * MOST), factors: std::array::from_fn(|at| [factor(2 * at), factor(2 * at + 1)]) }
     }
 
-    /// The value of a key, of which upper and lower half are the same.
-    #[inline]
-    pub(crate) fn hash(&self, words: &[u64]) -> u64 {
+    /// The value of a key.
+    #[inline(always)]
+    pub(crate) fn hash(&self, words: &[u64]) -> u32 {
         debug_assert!(words.len() <= MOST, "{} words", words.len());
         let sum = words.iter().zip(&self.factors).fold(self.sum, |sum, (&word, factors)| {
-            let halves = [word & u64::from(u32::MAX), word >> 32];
-            let [low, high] = [0, 1].map(|half| halves[half].wrapping_add(factors[half]));
+            let low = (word & u64::from(u32::MAX)).wrapping_add(factors[0]);
+            let high = (word >> 32).wrapping_add(factors[1]);
             sum.wrapping_add(low.wrapping_mul(high))
         });
-        sum >> 32 << 32 | sum >> 32
+        (sum >> 32) as u32
     }
 }
 

@@ -104,15 +104,19 @@ impl Train {
         }
     }
 
+    #[inline(always)]
     fn addresses_v4(&self) -> [u32; 2] {
         let [.., [_, _, _, _, src @ ..], [dst @ .., _, _, _, _], _, _, _] = self.headers;
         [src, dst].map(u32::from_be_bytes)
     }
 
+    #[inline(always)]
     fn addresses_v6(&self) -> [u128; 2] {
-        let [_, rest @ .., _] = self.headers;
-        let [src, dst] = [[rest[0], rest[1]], [rest[2], rest[3]]];
-        [src, dst].map(|[high, low]| u128::from(u64::from_be_bytes(high)) << 64 | u128::from(u64::from_be_bytes(low)))
+        let at = |at: usize| {
+            let [high, low] = [self.headers[at], self.headers[at + 1]];
+            u128::from(u64::from_be_bytes(high)) << 64 | u128::from(u64::from_be_bytes(low))
+        };
+        [at(1), at(3)]
     }
 
     pub(crate) fn protocol(&self) -> Protocol {

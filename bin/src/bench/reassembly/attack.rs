@@ -29,6 +29,9 @@ const LARGEST: usize = 65_507;
 /// Fragments in one turn, about.
 const FRAGMENTS: usize = 4096;
 
+/// Fragments that a device brings at once.
+pub(super) const BURST: usize = 64;
+
 /// Fragments of a flood that are made in advance, and come again and again under other identifications where these do not
 /// matter.
 const MADE: usize = 8192;
@@ -104,21 +107,21 @@ pub(super) fn groups() -> Vec<Group> {
         ],
         ratios: COMPARISONS,
     });
-    let cost = Flood::ALL.map(|(flood, name)| Group {
-        name: format!("attack-cpu/{name}"),
-        cases: vec![
-            Plan::new(
-                "good",
-                Load { packets: FRAGMENTS / 46 * 46, payload: FRAGMENTS / 46 * LARGEST, small: true },
-                || Box::new(Alone::new(None)),
-            ),
-            Plan::new("attack", Load { packets: FRAGMENTS, payload: 0, small: true }, move || {
-                Box::new(Alone::new(Some(flood)))
-            }),
-        ],
-        ratios: CPU_COMPARISONS,
-    });
+    let cost = [("attack-cpu", BURST), ("attack-cpu-at-once", FRAGMENTS)];
+    let cost =
+        cost.into_iter().flat_map(|(way, at_once)| Flood::ALL.map(|(flood, name)| cost_of(flood, at_once, way, name)));
     through.into_iter().chain(cost).collect()
+}
+
+/// What a fragment costs of a flood, and one of a good flow, of which so many come at once.
+fn cost_of(flood: Flood, at_once: usize, way: &str, name: &str) -> Group {
+    let good = Load { packets: FRAGMENTS / 46 * 46, payload: FRAGMENTS / 46 * LARGEST, small: true };
+    let attack = Load { packets: FRAGMENTS, payload: 0, small: true };
+    let cases = vec![
+        Plan::new("good", good, move || Box::new(Alone::new(None, at_once))),
+        Plan::new("attack", attack, move || Box::new(Alone::new(Some(flood), at_once))),
+    ];
+    Group { name: format!("{way}/{name}"), cases, ratios: CPU_COMPARISONS }
 }
 
 /// A good flow, with a flood beside it or without.
@@ -200,19 +203,22 @@ struct Alone {
     flood: Vec<Vec<u8>>,
     sent: usize,
     device: Memory,
-    burst: Vec<Packet>,
+    /// What comes, and how many of it at once.
+    bursts: Vec<Vec<Packet>>,
+    at_once: usize,
     due: u64,
 }
 
 impl Alone {
-    fn new(flood: Option<Flood>) -> Self {
+    fn new(flood: Option<Flood>, at_once: usize) -> Self {
         Self {
             receiver: Receiver::new(Config::default()),
             good: Stream::clear(Version::V6, LARGEST),
             flood: flood.map(Flood::fragments).unwrap_or_default(),
             sent: 0,
             device: Memory::heap(),
-            burst: Vec::with_capacity(FRAGMENTS),
+            bursts: (0..FRAGMENTS.div_ceil(at_once)).map(|_| Vec::with_capacity(at_once)).collect(),
+            at_once,
             due: 0,
         }
     }
@@ -220,24 +226,22 @@ impl Alone {
 
 impl Turn for Alone {
     fn prepare(&mut self) {
-        let Self { good, flood, sent, device, burst, due, .. } = self;
+        let Self { good, flood, sent, device, bursts, at_once, due, .. } = self;
+        let mut put = |n: usize, pkt| bursts[n / *at_once].push(pkt);
         if flood.is_empty() {
-            for _ in 0..FRAGMENTS / good.len() {
-                let id = *due as u32;
-                burst.extend((0..good.len()).map(|at| {
-                    let frame = device.small().take(Memory::HEADROOM).expect("a heap without limit");
-                    good.write(at, id, frame)
-                }));
-                *due += 1;
+            for n in 0..FRAGMENTS / good.len() * good.len() {
+                let frame = device.small().take(Memory::HEADROOM).expect("a heap without limit");
+                put(n, good.write(n % good.len(), *due as u32, frame));
+                *due += u64::from((n + 1) % good.len() == 0);
             }
         } else {
-            burst.extend((0..FRAGMENTS).map(|n| again(device, flood, *sent + n)));
+            (0..FRAGMENTS).for_each(|n| put(n, again(device, flood, *sent + n)));
             *sent += FRAGMENTS;
         }
     }
 
     fn run(&mut self) {
-        self.receiver.take_paced(&mut self.burst, Duration::ZERO);
+        self.bursts.iter_mut().for_each(|burst| self.receiver.take_paced(burst, Duration::ZERO));
     }
 
     fn copied(&self) -> Copied {

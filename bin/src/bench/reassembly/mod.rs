@@ -3,8 +3,10 @@
 //! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV) and
 //!   fragmented then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did before it
 //!   coalesced, `on` as this node does, and `copy` has every fragment copied at once.
-//! - `fragments/FAMILY/ORDER`: what a fragment costs the engine, by how many there are to a datagram.
-//! - `attack/KIND`: a good flow beside a flood; `attack-cpu/KIND`: what a fragment of each costs.
+//! - `fragments/FAMILY/ORDER`: what a fragment costs the engine one by one, by how many there are to a datagram;
+//!   `fragments-in-bursts/FAMILY/ORDER`: the same in bursts of 64, as devices bring them.
+//! - `attack/KIND`: a good flow beside a flood; `attack-cpu/KIND`: what a fragment of each costs, in bursts of 64 as devices
+//!   bring them; `attack-cpu-at-once/KIND`: in one of 4096.
 
 mod attack;
 mod orders;

@@ -2,11 +2,12 @@
 
 use base::{Counters, Instant};
 use packet::{Memory, Packet};
-use reassembly::{Asker, Config, Limits, Reassembly, Verdict};
+use reassembly::{Asker, Config, Limits, Reassembly, Train, Verdict};
 use sim::Rng;
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
+use super::attack::BURST;
 use super::stream::FLOWS;
 use crate::bench::case::{Comparison, Copied, Group, Load, Plan, Turn};
 
@@ -21,20 +22,34 @@ const COMPARISONS_V4: &[Comparison] = &[Comparison { of: "8189/2", over: &["8189
 const COMPARISONS_V6: &[Comparison] = &[Comparison { of: "8191/2", over: &["8191"], under: &["2"] }];
 
 /// How the fragments of a datagram come.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Order {
     Straight,
     Reversed,
     Shuffled,
+    /// In order, but one of another datagram comes after each.
+    Alternating,
 }
 
-/// Every case.
+const ORDERS: [(Order, &str); 4] = [
+    (Order::Straight, "in-order"),
+    (Order::Reversed, "reversed"),
+    (Order::Shuffled, "shuffled"),
+    (Order::Alternating, "alternating"),
+];
+
+/// Every case: one by one, and in bursts as a device brings them.
 pub(super) fn groups() -> Vec<Group> {
+    [("fragments", 1), ("fragments-in-bursts", BURST)]
+        .into_iter()
+        .flat_map(|(way, at_once)| groups_of(way, at_once))
+        .collect()
+}
+
+fn groups_of(way: &str, at_once: usize) -> Vec<Group> {
     let mut groups = Vec::new();
     for version in [Version::V4, Version::V6] {
-        for (order, name) in
-            [(Order::Straight, "in-order"), (Order::Reversed, "reversed"), (Order::Shuffled, "shuffled")]
-        {
+        for (order, name) in ORDERS {
             let (family, ratios) = match version {
                 Version::V4 => ("v4", COMPARISONS_V4),
                 Version::V6 => ("v6", COMPARISONS_V6),
@@ -44,10 +59,13 @@ pub(super) fn groups() -> Vec<Group> {
                 counts[4] = MOST_V6;
             }
             let case = |(count, name)| {
-                let train = Train { version, order, count };
-                Plan::new(name, train.load(), move || Box::new(Receiving::new(train)))
+                let shape = Shape { version, order, count };
+                Plan::new(name, shape.load(), move || Box::new(Receiving::new(shape, at_once)))
             };
-            groups.push(Group { name: format!("fragments/{family}/{name}"), cases: counts.map(case).into(), ratios });
+            // The longest datagram is alone in its turn.
+            let counts = if order == Order::Alternating { &counts[..4] } else { &counts };
+            let cases = counts.iter().copied().map(case).collect();
+            groups.push(Group { name: format!("{way}/{family}/{name}"), cases, ratios });
         }
     }
     groups
@@ -55,13 +73,13 @@ pub(super) fn groups() -> Vec<Group> {
 
 /// Datagrams of as many fragments.
 #[derive(Clone, Copy, Debug)]
-struct Train {
+struct Shape {
     version: Version,
     order: Order,
     count: usize,
 }
 
-impl Train {
+impl Shape {
     fn datagrams(self) -> usize {
         FRAGMENTS / self.count
     }
@@ -86,7 +104,7 @@ impl Train {
         };
         let mut fragments: Vec<_> = (0..self.count).map(one).collect();
         match self.order {
-            Order::Straight => {}
+            Order::Straight | Order::Alternating => {}
             Order::Reversed => fragments.reverse(),
             Order::Shuffled => {
                 for at in (1..fragments.len()).rev() {
@@ -105,7 +123,9 @@ struct Receiving {
     reassembly: Reassembly,
     counters: Counters,
     fragments: Vec<(Vec<u8>, Info)>,
-    packets: Vec<Packet>,
+    /// Those that come together, if more than one does.
+    bursts: Vec<Vec<Packet>>,
+    at_once: usize,
     /// Datagrams to a turn, those that should have come, and those that have.
     per_turn: usize,
     due: usize,
@@ -113,20 +133,62 @@ struct Receiving {
 }
 
 impl Receiving {
-    fn new(train: Train) -> Self {
+    fn new(shape: Shape, at_once: usize) -> Self {
         let mut chance = Rng::new(42);
-        let fragments = (0..train.datagrams()).flat_map(|id| train.fragments(id, &mut chance)).collect();
+        let datagrams = (0..shape.datagrams()).map(|id| shape.fragments(id, &mut chance));
+        let fragments: Vec<_> = match shape.order {
+            Order::Alternating => alternating(datagrams),
+            _ => datagrams.flatten().collect(),
+        };
+        let in_burst = if at_once == 1 { fragments.len() } else { at_once };
         Self {
             mem: Memory::heap(),
             reassembly: Reassembly::new(boundless()),
             counters: Counters::ZERO,
+            bursts: (0..fragments.len().div_ceil(in_burst)).map(|_| Vec::with_capacity(in_burst)).collect(),
+            at_once: in_burst,
             fragments,
-            packets: Vec::with_capacity(FRAGMENTS),
-            per_turn: train.datagrams(),
+            per_turn: shape.datagrams(),
             due: 0,
             whole: 0,
         }
     }
+
+    /// Takes in fragments one by one.
+    fn run_single(&mut self) -> usize {
+        let Self { mem, reassembly, counters, bursts, fragments, .. } = self;
+        let packets = bursts.iter_mut().flat_map(|burst| burst.drain(..));
+        let verdicts = packets
+            .zip(fragments)
+            .map(|(pkt, (_, info))| reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, counters));
+        verdicts.filter(|verdict| matches!(verdict, Verdict::Whole { .. })).count()
+    }
+
+    /// Takes in bursts of them.
+    fn run_bursts(&mut self) -> usize {
+        let Self { mem, reassembly, counters, bursts, .. } = self;
+        let mut whole = 0;
+        for burst in bursts {
+            // As the path does.
+            burst.iter().for_each(Packet::prefetch);
+            let mut burst = burst.drain(..);
+            while let Some(train) = burst.as_slice().first().and_then(|first| Train::of(first, 0)) {
+                let taken = reassembly.handle_train(Instant::ZERO, mem, &train, &mut burst, |_| Some(0), counters);
+                let Some((_, verdict)) = taken else { break };
+                whole += usize::from(matches!(verdict, Verdict::Whole { .. }));
+            }
+        }
+        whole
+    }
+}
+
+/// One of each of two datagrams, and so on.
+fn alternating<T>(mut datagrams: impl Iterator<Item = Vec<T>>) -> Vec<T> {
+    let mut all = Vec::new();
+    while let (Some(one), Some(other)) = (datagrams.next(), datagrams.next()) {
+        all.extend(one.into_iter().zip(other).flat_map(|(one, other)| [one, other]));
+    }
+    all
 }
 
 /// As much as it takes.
@@ -138,18 +200,15 @@ fn boundless() -> Config {
 
 impl Turn for Receiving {
     fn prepare(&mut self) {
-        let Self { mem, packets, .. } = self;
-        let received = |(bytes, _): &(Vec<u8>, Info)| Packet::with_data(mem, bytes).expect("a heap without limit");
-        packets.extend(self.fragments.iter().map(received));
+        let Self { mem, bursts, fragments, at_once, .. } = self;
+        for (n, (bytes, _)) in fragments.iter().enumerate() {
+            bursts[n / *at_once].push(Packet::with_data(mem, bytes).expect("a heap without limit"));
+        }
         self.due += self.per_turn;
     }
 
     fn run(&mut self) {
-        let Self { mem, reassembly, counters, .. } = self;
-        for (pkt, (_, info)) in self.packets.drain(..).zip(&self.fragments) {
-            let verdict = reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, counters);
-            self.whole += usize::from(matches!(verdict, Verdict::Whole { .. }));
-        }
+        self.whole += if self.bursts.len() == 1 { self.run_single() } else { self.run_bursts() };
     }
 
     fn copied(&self) -> Copied {
