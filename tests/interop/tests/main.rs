@@ -1,7 +1,8 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And IKE; and `ip xfrm`, line by line; and ESP packet by packet: against scapy, and before the eyes of tshark.
+//! runs with fatpath alone. And IKE; and `ip xfrm`, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
+mod batch;
 mod ip_xfrm;
 mod scapy;
 mod scenario;
@@ -21,6 +22,7 @@ fn main() {
     let mut trials = scapy::trials();
     trials.extend(tshark::trials());
     trials.extend(ip_xfrm::trials());
+    trials.extend(batch::trials());
     trials.extend(strongswan::trials());
     for scenario in SCENARIOS {
         if scenario.with_linux {
