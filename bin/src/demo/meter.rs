@@ -44,10 +44,9 @@ struct Memory {
 impl Usage {
     /// Reads a running process.
     pub(super) fn of(pid: u32) -> Result<Self, Failure> {
-        let seconds = |ticks: u64| ticks as f64 / clock_ticks_per_second() as f64;
         let ticks = read_proc(pid, "stat", cpu_ticks)?;
         let memory = read_proc(pid, "status", memory)?;
-        Ok(Self { cpu_seconds: seconds(ticks), worker_seconds: seconds(worker_ticks(pid)), memory })
+        Ok(Self { cpu_seconds: seconds(ticks), worker_seconds: thread_seconds(pid, "worker"), memory })
     }
 }
 
@@ -78,11 +77,16 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     utime.checked_add(stime)
 }
 
-/// The same of a process's threads named `worker`. Of another program, and of a thread that ends meanwhile, it is nothing.
-fn worker_ticks(pid: u32) -> u64 {
+fn seconds(ticks: u64) -> f64 {
+    ticks as f64 / clock_ticks_per_second() as f64
+}
+
+/// Processor time so far of a process's threads of that name, in seconds. Of those that have ended it is nothing.
+pub(super) fn thread_seconds(pid: u32, name: &str) -> f64 {
+    let name = format!(" ({name}) ");
     let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
-    stats.filter(|stat| stat.contains(" (worker) ")).filter_map(|stat| cpu_ticks(&stat)).sum()
+    seconds(stats.filter(|stat| stat.contains(&name)).filter_map(|stat| cpu_ticks(&stat)).sum())
 }
 
 /// VmRSS and VmHWM out of `/proc/PID/status`.

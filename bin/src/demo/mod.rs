@@ -23,7 +23,7 @@ mod storm;
 mod stream;
 mod topology;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use config::Keys;
 use failure::Failure;
@@ -192,10 +192,13 @@ impl Bench {
         pinged.map_err(|failure| explain(failure, &mut gateways))?;
         let storm = storm.map(|rate| Storm::start(&gateways, &self.scratch, rate)).transpose()?;
         let before = readings(&gateways)?;
+        let storm_cpu = |gateways: &_| storm.as_ref().map_or(0.0, |storm| storm.cpu_seconds(gateways));
+        let (start, storm_before) = (Instant::now(), storm_cpu(&gateways));
         let streamed = self.stream(Side::B.host());
         let (stream, arrived) = streamed.map_err(|failure| explain(failure, &mut gateways))?;
+        let load = (storm_cpu(&gateways) - storm_before) / start.elapsed().as_secs_f64();
         let after = readings(&gateways)?;
-        let changes = storm.map(|storm| storm.end(&self.stop)).transpose()?;
+        let changes = storm.map(|storm| storm.end(load, &self.stop)).transpose()?;
         Ok(Sample { gbps: gbps(stream), arrived, changes, cost: Some(Cost::of_gateways(&before, &after, stream)) })
     }
 

@@ -62,10 +62,20 @@ pub(super) struct Sample {
     pub(super) gbps: f64,
     /// The share of the datagrams that arrived, where the stream is of datagrams.
     pub(super) arrived: Option<f64>,
-    /// Changes of routes and SAs a second at each gateway, where there is a storm.
-    pub(super) changes: Option<f64>,
+    /// The changes of routes and SAs, where there is a storm.
+    pub(super) changes: Option<Changes>,
     /// What it cost, where a tunnel carries it.
     pub(super) cost: Option<Cost>,
+}
+
+/// What a storm came to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Changes {
+    /// Changes a second at each gateway.
+    pub(super) per_second: f64,
+    /// Processor time of a change, of the program that asks for it and the gateway's thread that it asks, in millionths of a
+    /// second.
+    pub(super) cpu_us: f64,
 }
 
 /// The samples of one round.
@@ -88,6 +98,9 @@ pub(super) struct Figures {
     /// Changes of routes and SAs a second at each gateway.
     #[serde(skip_serializing_if = "Option::is_none")]
     changes_per_second: Option<f64>,
+    /// Processor time of a change, in millionths of a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change_cpu_us: Option<f64>,
     /// What it cost, where a tunnel carries it.
     #[serde(flatten)]
     cost: Option<Cost>,
@@ -116,7 +129,8 @@ fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
         gbps: rounded(median(samples.iter().map(|sample| sample.gbps))),
         figures: Figures {
             arrived: all(|sample| sample.arrived),
-            changes_per_second: all(|sample| sample.changes),
+            changes_per_second: all(|sample| sample.changes.map(|changes| changes.per_second)),
+            change_cpu_us: all(|sample| sample.changes.map(|changes| changes.cpu_us)),
             cost: (!costs.is_empty()).then(|| medians(&costs)),
         },
     }
@@ -231,9 +245,10 @@ impl fmt::Display for Report {
             let gateways = case.figures.cost.as_ref().and_then(|cost| cost.gateways.as_ref());
             if let (STORM, Some(it)) = (self.bench, gateways) {
                 let changes = case.figures.changes_per_second.unwrap_or(0.0);
+                let cost = case.figures.change_cpu_us.map_or_else(String::new, |us| format!(" of {us:.0} CPU us each"));
                 writeln!(
                     f,
-                    "\n{}: {changes:.0} changes of routes and SAs a second at each gateway; dropped in all rounds: {}; \
+                    "\n{}: {changes:.0} changes of routes and SAs a second at each gateway{cost}; dropped in all rounds: {}; \
                      workers {:.3} CPU s/GB",
                     case.name,
                     counted(&it.dropped),
@@ -357,7 +372,7 @@ ratios of Gb/s, round by round:
             [(); 3].map(|()| Round::from([(Case::Fat, sample(8.0, 1.0)), (Case::Storm, sample(7.6, 1.0))]));
         for (round, dropped) in rounds.iter_mut().zip([0, 2, 1]) {
             let storm = round.get_mut(&Case::Storm).unwrap();
-            storm.changes = Some(999.6);
+            storm.changes = Some(Changes { per_second: 999.6, cpu_us: 41.7 });
             let gateways = storm.cost.as_mut().unwrap().gateways.as_mut().unwrap();
             gateways.worker_cpu_s_per_gb = 0.202;
             gateways.dropped.insert("NoRoute".to_owned(), dropped);
@@ -368,7 +383,7 @@ ratios of Gb/s, round by round:
         let worker = "aes-gcm-256/worker-cpu-per-byte";
         assert_eq!(of, [("aes-gcm-256", "storm/fat", 0.95), (worker, "storm/fat", 1.01)]);
         let text = report.to_string();
-        let line = "\naes-gcm-256/storm: 1000 changes of routes and SAs a second at each gateway; \
+        let line = "\naes-gcm-256/storm: 1000 changes of routes and SAs a second at each gateway of 42 CPU us each; \
                     dropped in all rounds: NoRoute 3; workers 0.202 CPU s/GB\n";
         assert!(text.contains(line), "{text}");
         assert!(text.contains("\naes-gcm-256/fat: 0 changes of routes and SAs a second at each gateway; dropped in all rounds: nothing"), "{text}");

@@ -11,7 +11,9 @@ use rustix::pipe::fcntl_setpipe_size;
 
 use super::failure::Failure;
 use super::gateway::Gateway;
+use super::meter::thread_seconds;
 use super::process::{Scratch, command, end, finish};
+use super::report::Changes;
 use super::stop::Stop;
 use super::topology::Side;
 
@@ -55,15 +57,26 @@ impl Storm {
         Ok(Self { ends: ends.collect::<Result<_, _>>()?, start })
     }
 
+    /// Processor time so far, in seconds: of what asks for changes, and of what is asked.
+    pub(super) fn cpu_seconds(&self, gateways: &[Gateway; 2]) -> f64 {
+        let asking = self.ends.iter().filter_map(|end| end.ip.as_ref()).map(|ip| thread_seconds(ip.id(), "ip"));
+        let asked = gateways.iter().map(|gateway| thread_seconds(gateway.pid(), "netlink"));
+        asking.chain(asked).sum()
+    }
+
     /// Ends it, and tells how many changes a second there were at each gateway: all have been carried out, in the time that
-    /// this took.
-    pub(super) fn end(mut self, stop: &Stop) -> Result<f64, Failure> {
+    /// this took. `load` is the processor time for them in a second.
+    pub(super) fn end(mut self, load: f64, stop: &Stop) -> Result<Changes, Failure> {
         for end in &self.ends {
             end.over.store(true, Ordering::Relaxed);
         }
         let ends = self.ends.len() as f64;
         let changes: u64 = self.ends.drain(..).map(|end| end.finish(DRAIN_LIMIT, stop)).sum::<Result<_, _>>()?;
-        Ok(changes as f64 / ends / self.start.elapsed().as_secs_f64())
+        let per_second = changes as f64 / self.start.elapsed().as_secs_f64();
+        Ok(Changes {
+            per_second: per_second / ends,
+            cpu_us: if per_second > 0.0 { load / per_second * 1e6 } else { 0.0 },
+        })
     }
 }
 

@@ -90,12 +90,22 @@ struct Deltas {
 /// Changes that may lie until somebody wakes the worker for their number.
 const MANY_DELTAS: usize = 4096;
 
+/// What wakes the worker. One that is awake looks for commands before it falls asleep, so nobody need ring.
+#[derive(Debug)]
+struct Doorbell {
+    fd: OwnedFd,
+    /// Whether there are commands that it has not looked for.
+    some: AtomicBool,
+    /// Whether the worker sleeps, or has yet to look whether it may.
+    asleep: AtomicBool,
+}
+
 /// The other threads' end of the worker.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     commands: Sender<Command>,
     deltas: Arc<Deltas>,
-    wake: Arc<OwnedFd>,
+    bell: Arc<Doorbell>,
 }
 
 /// The worker's end.
@@ -103,7 +113,7 @@ pub(crate) struct Handle {
 pub(crate) struct Inbox {
     commands: Receiver<Command>,
     deltas: Arc<Deltas>,
-    wake: Arc<OwnedFd>,
+    bell: Arc<Doorbell>,
 }
 
 /// The worker has ended, or does not answer.
@@ -118,17 +128,20 @@ impl fmt::Display for WorkerGone {
 
 /// A worker's inbox and the handle to it.
 pub(crate) fn channel() -> std::io::Result<(Handle, Inbox)> {
-    let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let bell = Arc::new(Doorbell { fd, some: AtomicBool::new(false), asleep: AtomicBool::new(false) });
     let (sender, receiver) = mpsc::channel();
     let deltas = Arc::<Deltas>::default();
-    let handle = Handle { commands: sender, deltas: Arc::clone(&deltas), wake: Arc::clone(&wake) };
-    Ok((handle, Inbox { commands: receiver, deltas, wake }))
+    let handle = Handle { commands: sender, deltas: Arc::clone(&deltas), bell: Arc::clone(&bell) };
+    Ok((handle, Inbox { commands: receiver, deltas, bell }))
 }
 
 impl Handle {
-    /// Sends `command` and wakes the worker.
+    /// Sends `command` and wakes the worker, if it sleeps.
     pub(crate) fn send(&self, command: Command) -> Result<(), WorkerGone> {
         self.commands.send(command).map_err(|_| WorkerGone)?;
+        // Of this and what the worker does before it sleeps, the other's first step is seen by one at least.
+        self.bell.some.store(true, Ordering::SeqCst);
         self.wake()
     }
 
@@ -147,7 +160,10 @@ impl Handle {
     }
 
     fn wake(&self) -> Result<(), WorkerGone> {
-        match rustix::io::write(&*self.wake, &1_u64.to_ne_bytes()) {
+        if !self.bell.asleep.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        match rustix::io::write(&self.bell.fd, &1_u64.to_ne_bytes()) {
             // Full: the worker has not even seen the earlier ones, and will take this one with them.
             Ok(_) | Err(rustix::io::Errno::AGAIN) => Ok(()),
             Err(_) => Err(WorkerGone),
@@ -179,12 +195,34 @@ impl Handle {
 impl Inbox {
     /// What to wait for besides packets.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
-        &self.wake
+        &self.bell.fd
     }
 
-    /// Waits until somebody has sent or told something.
+    /// Has others ring from now on; false if there are commands already. The worker is awake again by
+    /// [`wake_up`](Self::wake_up).
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.bell.asleep.store(true, Ordering::SeqCst);
+        !self.bell.some.load(Ordering::SeqCst)
+    }
+
+    /// Has nobody ring any more; `rung`: somebody has.
+    pub(crate) fn wake_up(&self, rung: bool) {
+        self.bell.asleep.store(false, Ordering::SeqCst);
+        if rung {
+            let mut count = [0; 8];
+            // Nothing to read means nobody rang, which is as good.
+            let _ = rustix::io::read(&self.bell.fd, &mut count);
+        }
+    }
+
+    /// Waits until somebody has sent something, or told many changes.
     pub(crate) fn wait(&self) -> std::io::Result<()> {
-        match rustix::event::poll(&mut [PollFd::new(&*self.wake, PollFlags::IN)], None) {
+        let waited = match self.may_sleep() {
+            true => rustix::event::poll(&mut [PollFd::new(&self.bell.fd, PollFlags::IN)], None),
+            false => Ok(0),
+        };
+        self.wake_up(matches!(waited, Ok(1..)));
+        match waited {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -201,17 +239,64 @@ impl Inbox {
         true
     }
 
+    /// Whether commands have come since this was asked.
+    pub(crate) fn has_commands(&self) -> bool {
+        self.bell.some.load(Ordering::Relaxed) && self.bell.some.swap(false, Ordering::SeqCst)
+    }
+
     /// The next command, if there is one.
     pub(crate) fn next(&self) -> Option<Command> {
         match self.commands.try_recv() {
             Ok(command) => Some(command),
-            Err(mpsc::TryRecvError::Empty) => {
-                let mut count = [0; 8];
-                // Nothing to read means nobody rang, which is as good.
-                let _ = rustix::io::read(&*self.wake, &mut count);
-                self.commands.try_recv().ok()
-            }
+            Err(mpsc::TryRecvError::Empty) => None,
             Err(mpsc::TryRecvError::Disconnected) => Some(Command::Stop),
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_sleeps_now_and_then_gets_all_that_is_sent() {
+        const COUNT: usize = 20_000;
+        let (handle, inbox) = channel().unwrap();
+        let worker = thread::spawn(move || {
+            let mut taken = 0;
+            loop {
+                inbox.wait().unwrap();
+                while inbox.has_commands() {
+                    while let Some(command) = inbox.next() {
+                        let Command::Links(reply) = command else { return taken };
+                        taken += 1;
+                        reply.send(Vec::new()).unwrap();
+                    }
+                }
+            }
+        });
+        for _ in 0..COUNT {
+            assert!(handle.ask(Command::Links).is_ok());
+        }
+        handle.send(Command::Stop).unwrap();
+        assert_eq!(worker.join().unwrap(), COUNT);
+    }
+
+    #[test]
+    fn one_that_is_awake_is_not_rung_for() {
+        let (handle, inbox) = channel().unwrap();
+        let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
+        handle.send(Command::Stop).unwrap();
+        assert!(!is_rung() && !inbox.may_sleep() && inbox.has_commands() && inbox.next().is_some());
+        inbox.wake_up(false);
+        assert!(!inbox.has_commands() && inbox.next().is_none() && inbox.may_sleep());
+        handle.send(Command::Stop).unwrap();
+        assert!(is_rung());
+        inbox.wake_up(true);
+        assert!(!is_rung() && inbox.has_commands());
+    }
+
+    const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
 }

@@ -157,12 +157,14 @@ impl Worker {
                     return Ok(());
                 }
             }
-            let limit = self.limit();
+            let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
             self.poller.wait(limit)?;
+            let rung = self.look_what_is_ready();
+            self.inbox.wake_up(rung);
             let now = self.clock.now();
             self.learn();
             self.path.handle_timeout(now, &self.mem);
-            if self.look_what_is_ready() && !self.obey() {
+            if !self.obey() {
                 return Ok(());
             }
             self.serve_ready();
@@ -195,13 +197,13 @@ impl Worker {
         Some(at.since(self.clock.now()))
     }
 
-    /// Notes which links have packets and which take packets again. Tells whether there are commands.
+    /// Notes which links have packets and which take packets again. Tells whether somebody has rung.
     fn look_what_is_ready(&mut self) -> bool {
         let Self { poller, slots, ready, ike_ready, .. } = self;
-        let mut commands = false;
+        let mut rung = false;
         for found in poller.ready() {
             match found {
-                Ready::Inbox => commands = true,
+                Ready::Inbox => rung = true,
                 Ready::Ike => *ike_ready = true,
                 Ready::Link { id, input, room } => {
                     let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { continue };
@@ -216,7 +218,7 @@ impl Worker {
                 }
             }
         }
-        commands
+        rung
     }
 
     /// Tells whoever listens what has happened to SAs and policies.
@@ -244,6 +246,9 @@ impl Worker {
 
     /// Takes the commands that have come. False: stop.
     fn obey(&mut self) -> bool {
+        if !self.inbox.has_commands() {
+            return true;
+        }
         while let Some(command) = self.inbox.next() {
             self.learn();
             // Whoever asked may have lost patience; then nobody wants the answer.
