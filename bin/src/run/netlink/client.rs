@@ -56,6 +56,10 @@ pub(super) struct Client {
     socket: Socket,
     /// What it has been sent and did not take yet: the last parts of the dumps that one datagram asked for.
     waiting: VecDeque<Vec<u8>>,
+    /// The room that it wants for what it has not read. It is given when it is needed first, which it seldom is.
+    room: Option<u32>,
+    /// Whether it was given.
+    grown: bool,
     /// Whether answers or notifications were lost and it has yet to be told.
     overrun: bool,
     /// What epoll was last told to wait for.
@@ -73,7 +77,8 @@ impl Client {
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
         let uid = peer.uid.as_raw();
-        Ok(Self { fd, privileged, uid, pid, socket, waiting, overrun: false, interest })
+        let (room, grown, overrun) = (None, false, false);
+        Ok(Self { fd, privileged, uid, pid, socket, waiting, room, grown, overrun, interest })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -193,7 +198,10 @@ impl Client {
                 Ok(())
             }
             ToDaemon::RecvRoom(bytes) => {
-                self.set_room(bytes);
+                self.room = Some(bytes);
+                if self.grown {
+                    self.give_room();
+                }
                 Ok(())
             }
             ToDaemon::Port(port) => {
@@ -233,8 +241,10 @@ impl Client {
         Ok(outcome)
     }
 
-    /// Gives it room for so many bytes of what it has not read, by the kernel's account of this end.
-    fn set_room(&self, bytes: u32) {
+    /// Gives it the room that it wants, by the kernel's account of this end. False: it has that.
+    fn give_room(&mut self) -> bool {
+        let Some(bytes) = self.room.take() else { return false };
+        self.grown = true;
         // The kernel doubles what it is told, for its own account of each datagram.
         let half = bytes.clamp(MIN_ROOM, MAX_ROOM) as usize / 2;
         let set = if self.privileged {
@@ -246,6 +256,7 @@ impl Client {
         if set.is_err() {
             let _ = sockopt::set_socket_send_buffer_size(&self.fd, half);
         }
+        true
     }
 
     /// Sends it its own of what is in `outbox`. Parts of a dump wait until it takes them; answers that it does not take
@@ -301,12 +312,12 @@ impl Client {
 
     /// Sends what waits for it, and tells it of what was lost, as long as it takes that.
     fn flush(&mut self) -> Result<(), Gone> {
-        while let Some(bytes) = self.waiting.front() {
-            let (word, bytes) = bytes.split_first_chunk().ok_or(Gone)?;
+        while let Some(waiting) = self.waiting.pop_front() {
+            let (word, bytes) = waiting.split_first_chunk().ok_or(Gone)?;
             if !self.try_send(*word, bytes)? {
+                self.waiting.push_front(waiting);
                 return Ok(());
             }
-            self.waiting.pop_front();
         }
         with_session!(&mut self.socket, session => session.set_full(false), {});
         if self.overrun && self.try_send(FromDaemon::Overrun.to_word(), &[])? {
@@ -316,13 +327,16 @@ impl Client {
     }
 
     /// Sends a datagram. False: it does not take it now.
-    fn try_send(&self, word: [u8; 4], bytes: &[u8]) -> Result<bool, Gone> {
+    fn try_send(&mut self, word: [u8; 4], bytes: &[u8]) -> Result<bool, Gone> {
         let parts = [IoSlice::new(&word), IoSlice::new(bytes)];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        match sendmsg(&self.fd, &parts, &mut SendAncillaryBuffer::default(), flags) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => Ok(false),
-            Err(_) => Err(Gone),
+        loop {
+            match sendmsg(&self.fd, &parts, &mut SendAncillaryBuffer::default(), flags) {
+                Ok(_) => return Ok(true),
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) if self.give_room() => {}
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => return Ok(false),
+                Err(_) => return Err(Gone),
+            }
         }
     }
 
