@@ -166,6 +166,7 @@ impl Page {
         let start = self.0.start.as_ptr().wrapping_add(at as usize);
         prefetch_line(start);
         prefetch_line(start.wrapping_add(ALIGN));
+        prefetch_line(start.wrapping_add(2 * ALIGN));
     }
 
     /// The same for what has to be known to let go of it.

@@ -70,13 +70,14 @@ impl Reassembly {
             let (Some((at, span)), Some(pkt)) = (next, burst.as_slice().first()) else { break End::Left };
             packets += 1;
             let is_moved = moves && !(how.spares && pkt.head_buf().is_scarce(mem));
-            let is_slot = is_moved && pkt.truesize() <= 4 * span.len();
             let csum = pkt.meta.csum;
             let added = match () {
                 () if is_moved && queue.is_empty() => {
                     queue.begin(&span, train.first(&span), || Some((burst.next()?, at)))
                 }
-                () if is_slot => queue.add_slot(&span, csum, spare, || Some((burst.next()?, at + span.header_len))),
+                () if is_moved && pkt.truesize() <= 4 * span.len() => {
+                    queue.add_slot(&span, csum, spare, || Some((burst.next()?, at + span.header_len)))
+                }
                 () => None,
             };
             let added = match added {

@@ -124,12 +124,11 @@ impl Queue {
         }
     }
 
-    /// Lets go of a run that is all there is, with others of other datagrams.
+    /// Lets go of the last run, if it is one buffer, with those of other datagrams.
     pub(crate) fn discard(&mut self, discards: &mut Discards) {
-        if self.earlier.is_none()
-            && let Some((_, run)) = self.last.take()
-        {
-            run.discard(discards);
+        let is_one_buf = self.last.as_ref().is_some_and(|(_, run)| run.is_one_buf());
+        if is_one_buf && let Some((_, run)) = self.last.take() {
+            discards.add(run.into_buf());
         }
     }
 

@@ -1,6 +1,6 @@
 //! Fragments that follow one another without a hole.
 
-use packet::{Buf, CopyReason, Csum, Cut, Discards, Memory, Meta, Packet, PageName};
+use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
 use wire::Protocol;
 
 use crate::pinned::Pinned;
@@ -198,13 +198,16 @@ impl Run {
         whole
     }
 
-    /// Lets go of a run, with others if it is one buffer.
+    /// Whether it is one buffer, and no more.
+    #[inline]
+    pub(crate) fn is_one_buf(&self) -> bool {
+        self.more.is_empty() && self.first.is_one_buf()
+    }
+
+    /// That buffer.
     #[inline(always)]
-    pub(crate) fn discard(self, discards: &mut Discards) {
-        let Self { first, more, .. } = self;
-        if more.is_empty() && first.is_one_buf() {
-            discards.add(first.into_head());
-        }
+    pub(crate) fn into_buf(self) -> Buf {
+        self.first.into_head()
     }
 
     /// What the run begins with.

@@ -31,6 +31,10 @@ pub(crate) struct Slot {
     pub(crate) csum: Csum,
 }
 
+/// Runs from which on they are asked to be near before they are joined, and how many ahead.
+const MANY: usize = 128;
+const AHEAD: usize = 8;
+
 /// Set in the number of what is a slot.
 const SLOT: u16 = 1 << 15;
 
@@ -108,9 +112,32 @@ impl Runs {
     /// Takes all runs out, joined to the first in order. That one has headers, and so is no slot.
     pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<Run> {
         let Self { occupied, leaf_of, leaves, runs, slots, .. } = self;
-        let mut numbers = in_order(std::mem::take(occupied), leaf_of, leaves);
+        let occupied = std::mem::take(occupied);
+        let mut numbers = in_order(occupied, leaf_of, leaves);
+        // Of many, most came long ago, and from all over memory.
+        let is_far = runs.len() + slots.len() > MANY;
+        let [mut soon, mut later] = [AHEAD, 2 * AHEAD].map(|ahead| {
+            let behind = in_order(if is_far { occupied } else { 0 }, leaf_of, leaves);
+            behind.skip(ahead)
+        });
         let mut joined = runs.get_mut(usize::from(numbers.next()?))?.take()?;
         for number in numbers {
+            if let Some(number) = later.next() {
+                match number & SLOT {
+                    0 => packet::prefetch(&runs[usize::from(number)]),
+                    _ => packet::prefetch(&slots[usize::from(number & !SLOT)]),
+                }
+            }
+            if let Some(number) = soon.next() {
+                let buf = match number & SLOT {
+                    0 => runs[usize::from(number)].as_ref().map(|run| run.first().head_buf()),
+                    _ => slots[usize::from(number & !SLOT)].as_ref().map(|slot| &slot.buf),
+                };
+                if let Some(buf) = buf {
+                    buf.prefetch();
+                    buf.prefetch_home();
+                }
+            }
             if number & SLOT == 0 {
                 let run = runs[usize::from(number)].take();
                 run.into_iter().for_each(|run| joined.join(mem, run, how));
