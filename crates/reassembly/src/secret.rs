@@ -7,9 +7,10 @@ const MOST: usize = 10;
 
 /// One of a family of functions, chosen by chance.
 ///
-/// The family is strongly universal ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"): of
-/// any two keys of the same length, whoever has chosen them, one in 2³² functions gives both the same value. A multiplication
-/// for each word; nobody outside sees a value from which to learn which function it is.
+/// Of any two keys of the same length, whoever has chosen them, one in 2³² functions at most gives both the same sum
+/// ("multilinear-HM" of Lemire and Kaser, "Strongly universal string hashing is fast"), for a multiplication a word. Sums are
+/// mixed then: else, with some functions, keys that count up would fall to few chains of a table. Nobody outside sees a
+/// value from which to learn which function it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Secret {
     sum: u64,
@@ -33,8 +34,16 @@ impl Secret {
             let high = (word >> 32).wrapping_add(factors[1]);
             sum.wrapping_add(low.wrapping_mul(high))
         });
-        (sum >> 32) as u32
+        (mixed(sum) >> 32) as u32
     }
+}
+
+/// Spreads sums that differ little, as those of numbers that count up may do: one to one (MurmurHash3's `fmix64`).
+#[inline(always)]
+const fn mixed(mut sum: u64) -> u64 {
+    sum = (sum ^ sum >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    sum = (sum ^ sum >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    sum ^ sum >> 33
 }
 
 #[cfg(test)]
@@ -53,9 +62,10 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_count_up_fill_a_table_evenly() {
+    fn keys_that_count_up_fill_a_table_evenly_with_whatever_function() {
         const SLOTS: usize = 1024;
-        for word in 0..MOST {
+        // With one in some hundred functions their sums do not.
+        for word in (0..MOST).cycle().take(200) {
             for shift in [0, 16, 32, 48] {
                 let secret = Secret::new();
                 let mut filled = [0_u32; SLOTS];
@@ -65,7 +75,7 @@ mod tests {
                     filled[secret.hash(&key) as usize % SLOTS] += 1;
                 }
                 let fullest = filled.iter().max().copied().unwrap_or_default();
-                assert!(fullest < 64, "{fullest} of {} keys in one of {SLOTS} slots", 4 * SLOTS);
+                assert!(fullest < 32, "{fullest} of {} keys in one of {SLOTS} slots", 4 * SLOTS);
             }
         }
     }
