@@ -117,7 +117,7 @@ impl Listeners {
         let Some(bell) = worker.listeners.bell.clone() else { return };
         let changed = std::mem::take(&mut worker.listeners.changed);
         let neighbours = worker.path.neighbours.take_changed();
-        if changed.is_empty() && neighbours.who.is_empty() {
+        if changed.is_empty() && neighbours.who.is_empty() && neighbours.gone.is_empty() {
             return;
         }
         let of_links = if changed.is_empty() { Vec::new() } else { links(worker) };
@@ -125,8 +125,12 @@ impl Listeners {
         let all = &worker.path.neighbours;
         let of_neighbours = neighbours.who.iter().map(|&(link, addr)| match all.get(link, addr) {
             Some(now) => News::Neighbour { now: shown(&now), gone: false },
-            None => News::Neighbour { now: NeighbourNow { link, addr, mac: None, state: NUD_FAILED }, gone: true },
+            None => {
+                let now = NeighbourNow { link, addr, mac: None, state: NUD_FAILED, protocol: 0 };
+                News::Neighbour { now, gone: true }
+            }
         });
-        bell.ring(of_links.chain(of_neighbours), neighbours.more);
+        let gone = neighbours.gone.iter().map(|was| News::Neighbour { now: shown(was), gone: true });
+        bell.ring(of_links.chain(of_neighbours).chain(gone), neighbours.more);
     }
 }

@@ -126,7 +126,7 @@ impl Node {
             _ if !link.ike => None,
             LinkKind::Udp { bind } => Some((id, IkeAt::Port(bind))),
             LinkKind::Packet { .. } | LinkKind::Xdp { .. } => Some((id, IkeAt::Node)),
-            LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
+            LinkKind::Loopback | LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         let config = Arc::new(new);
@@ -139,7 +139,7 @@ impl Node {
         if !model.has_changed() {
             return;
         }
-        let links = model.links_after(0).map(|(id, link)| (LinkId(id), link.to_config()));
+        let links = model.links_after(LOOPBACK).map(|(id, link)| (LinkId(id), link.to_config()));
         let config = Arc::make_mut(&mut self.config);
         (self.ids, config.links) = links.unzip();
         (self.last_id, self.routes_changed) = (model.last_index(), true);
@@ -193,7 +193,7 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     match link.kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
         LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
-        LinkKind::Packet { .. } => None,
+        LinkKind::Loopback | LinkKind::Packet { .. } => None,
         LinkKind::Xdp { ref interface, .. } => Some(OnlyOnce::Interface(interface)),
     }
 }
@@ -201,6 +201,9 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
 /// Opens a link of the host.
 pub(crate) fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
     let kind = match &config.kind {
+        LinkKind::Loopback => {
+            return Err(CliError::failed(format!("link {}: every node has it by itself", config.name)));
+        }
         LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
         LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
         LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use control::Config;
 use control::model::{LinkConfig, LinkKind};
+use control::netlink::rtnl::LOOPBACK;
 use control::netlink::rtnl::nums::RTPROT_KERNEL;
 use link::memory::{End, pair};
 use link::{Layer, Link};
@@ -70,7 +71,7 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
         .map_err(|gone| CliError::failed(gone.to_string()))?;
     let model = &shared.lock().rtnl.model;
     let routes = model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL).count();
-    let made = Made { links: model.links_after(0).count(), routes, sas, policies };
+    let made = Made { links: model.links_after(LOOPBACK).count(), routes, sas, policies };
     worker.stop()?;
     Ok(made)
 }
@@ -78,7 +79,7 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
 /// Opens a link that leads nowhere.
 fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
     let layer = match config.kind {
-        LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
+        LinkKind::Loopback | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
         // Locally administered, and nobody's.
         LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
             Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1]))

@@ -260,7 +260,7 @@ impl Worker {
                 Command::Neighbours(reply) => drop(reply.send(netlink::neighbours(&self.path.neighbours))),
                 Command::SetNeighbour(wanted, reply) => {
                     if let Some((link, addr, known)) = netlink::known(&wanted) {
-                        self.path.set_neighbour(self.clock.now(), &self.mem, link, addr, known);
+                        self.path.set_neighbour(self.clock.now(), &self.mem, link, addr, known, wanted.protocol);
                     }
                     let _ = reply.send(());
                 }

@@ -120,6 +120,8 @@ pub struct LinkConfig {
 /// What moves a link's bytes.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum LinkKind {
+    /// `lo`, which every node has by itself: it has addresses, and no packet passes by it.
+    Loopback,
     /// A TUN device of this host: IP packets to and from its stack.
     Tun {
         /// How many queues it has, 1 to 256.
@@ -159,7 +161,7 @@ impl LinkKind {
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Packet { interface } | Self::Xdp { interface, .. } => Some(interface),
-            Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } => None,
+            Self::Loopback | Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } => None,
         }
     }
 }
@@ -456,6 +458,7 @@ impl LinkKind {
     /// The word for it in a configuration and in `fatpath show links`.
     pub const fn word(&self) -> &'static str {
         match self {
+            Self::Loopback => "loopback",
             Self::Tun { .. } => "tun",
             Self::Tap { .. } => "tap",
             Self::Udp { .. } => "udp",

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use control::netlink::error::errno;
 use control::netlink::message::{HEADER_LEN, flag};
 use control::netlink::rtnl::nums::*;
-use control::netlink::rtnl::{Host, Link, Model, Rtnl, renumber, without};
+use control::netlink::rtnl::{Host, LOOPBACK, Link, Model, Rtnl, renumber, without};
 use control::netlink::xfrm::saved_defaults;
 use control::netlink::{Error, Groups, Outbox, Session, carry_out, flags_of, set_flags};
 
@@ -112,6 +112,47 @@ fn a_link_that_is_to_come_has_its_number_unless_that_is_taken() {
         renumber(&mut message, |_| None, is_taken).unwrap();
         assert_eq!(carry_out(&mut node, &message), Ok(()));
         assert_eq!(node.model.index_of("eth9"), Some(want));
+    }
+}
+
+/// A request about link 1, with one attribute.
+fn of_lo(kind: u16, flags: u16, fixed: &[u8], attribute: u16, data: &[u8]) -> Vec<u8> {
+    let mut message = vec![0; HEADER_LEN];
+    message.extend_from_slice(fixed);
+    message.extend_from_slice(&(4 + data.len() as u16).to_ne_bytes());
+    message.extend_from_slice(&attribute.to_ne_bytes());
+    message.extend_from_slice(data);
+    let len = message.len() as u32;
+    message[..4].copy_from_slice(&len.to_ne_bytes());
+    message[4..6].copy_from_slice(&kind.to_ne_bytes());
+    message[6..8].copy_from_slice(&flags.to_ne_bytes());
+    message
+}
+
+#[test]
+fn lo_is_up_again_with_its_addresses() {
+    let up =
+        of_lo(RTM_NEWLINK, flag::REQUEST, &[0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0], IFLA_GROUP, &[7, 0, 0, 0]);
+    let made = flag::REQUEST | flag::CREATE | flag::EXCL;
+    let address = of_lo(RTM_NEWADDR, made, &[AF_INET, 32, 0, 0, 1, 0, 0, 0], IFA_LOCAL, &[10, 255, 0, 1]);
+    for requests in [vec![&up], vec![&address], vec![&address, &up], vec![&up, &address]] {
+        let mut before = node();
+        for request in &requests {
+            assert_eq!(carry_out(&mut before, request), Ok(()));
+        }
+        let mut copy = again(&mut before);
+        assert_eq!(seen(&mut copy), seen(&mut before), "{requests:?}");
+        check(&copy);
+        let lo = copy.model.link(LOOPBACK).unwrap();
+        assert_eq!(
+            (lo.up, lo.addresses.len()),
+            match requests.len() {
+                2 if requests[0] == &up => (true, 3),
+                2 => (true, 2),
+                _ if requests[0] == &up => (true, 2),
+                _ => (false, 1),
+            }
+        );
     }
 }
 

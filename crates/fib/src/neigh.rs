@@ -168,6 +168,8 @@ pub struct Neighbour {
     pub state: &'static str,
     /// How many packets wait for its link-layer address.
     pub queued: usize,
+    /// Who said so (`RTPROT_*`); 0 if nobody did, or did not say who.
+    pub protocol: u8,
 }
 
 type Key = (LinkId, IpAddr);
@@ -176,6 +178,8 @@ type Key = (LinkId, IpAddr);
 pub struct Neighbours {
     limits: Limits,
     entries: HashMap<Key, State, RandomState>,
+    /// Who has said what is known of some of them.
+    protocols: HashMap<Key, u8, RandomState>,
     /// When whose state ends; one for each entry whose state has an end.
     timers: BTreeSet<(Instant, Key)>,
     /// Memory of all packets that wait.
@@ -189,6 +193,8 @@ pub struct Neighbours {
 pub struct Changed {
     /// On which link, and who; those that are gone, too. Whoever changed twice is there twice.
     pub who: Vec<(LinkId, IpAddr)>,
+    /// Those that have gone with their link, as they were.
+    pub gone: Vec<Neighbour>,
     /// Whether there were more than are kept.
     pub more: bool,
 }
@@ -199,7 +205,8 @@ const MAX_CHANGED: usize = 1024;
 impl Neighbours {
     /// Nobody is known yet.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, entries: HashMap::default(), timers: BTreeSet::new(), waiting_bytes: 0, changed: None }
+        let (entries, protocols, timers) = (HashMap::default(), HashMap::default(), BTreeSet::new());
+        Self { limits, entries, protocols, timers, waiting_bytes: 0, changed: None }
     }
 
     /// Says whether somebody [wants to know](Self::take_changed) whose state changes.
@@ -215,12 +222,17 @@ impl Neighbours {
 
     /// A neighbour, if it is known or looked for.
     pub fn get(&self, link: LinkId, addr: IpAddr) -> Option<Neighbour> {
-        let state = self.entries.get(&(link, addr))?;
-        Some(Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued() })
+        self.entries.get(&(link, addr)).map(|state| self.shown((link, addr), state))
+    }
+
+    fn shown(&self, key: Key, state: &State) -> Neighbour {
+        let protocol = self.protocols.get(&key).copied().unwrap_or_default();
+        let (link, addr) = key;
+        Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued(), protocol }
     }
 
     fn note(&mut self, key: Key) {
-        if let Some(Changed { who, more }) = &mut self.changed {
+        if let Some(Changed { who, more, .. }) = &mut self.changed {
             match who.len() {
                 MAX_CHANGED.. => *more = true,
                 _ => who.push(key),
@@ -313,6 +325,13 @@ impl Neighbours {
         }
     }
 
+    /// Notes who has said what is known of a neighbour (Linux `neigh_add`), as long as there is one.
+    pub fn set_protocol(&mut self, link: LinkId, addr: IpAddr, protocol: u8) {
+        if self.entries.contains_key(&(link, addr)) {
+            self.protocols.insert((link, addr), protocol);
+        }
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|&(at, _)| at)
@@ -349,6 +368,7 @@ impl Neighbours {
                 }
                 State::Failed { .. } => {
                     self.entries.remove(&key);
+                    self.protocols.remove(&key);
                     self.note(key);
                     continue;
                 }
@@ -370,8 +390,14 @@ impl Neighbours {
         let mut gone: Vec<Key> = self.entries.keys().copied().filter(|&(on, _)| on == link).collect();
         gone.sort_unstable();
         for key in gone {
+            let was = self.get(key.0, key.1);
             self.remove(key, actions);
-            self.note(key);
+            if let Some((Changed { gone, more, .. }, was)) = self.changed.as_mut().zip(was) {
+                match gone.len() {
+                    MAX_CHANGED.. => *more = true,
+                    _ => gone.push(was),
+                }
+            }
         }
     }
 
@@ -387,13 +413,7 @@ impl Neighbours {
 
     /// Every neighbour, in no order.
     pub fn iter(&self) -> impl Iterator<Item = Neighbour> + '_ {
-        self.entries.iter().map(|(&(link, addr), state)| Neighbour {
-            link,
-            addr,
-            mac: state.mac(),
-            state: state.word(),
-            queued: state.queued(),
-        })
+        self.entries.iter().map(|(&key, state)| self.shown(key, state))
     }
 
     /// Begins to look for a neighbour that is not known, with the packet that needs it.
@@ -448,6 +468,7 @@ impl Neighbours {
 
     /// Forgets a neighbour and drops what waited for it.
     fn remove(&mut self, key: Key, actions: &mut Vec<Action>) {
+        self.protocols.remove(&key);
         if let Some(state) = self.entries.remove(&key) {
             self.rearm(key, state.deadline(), None);
             self.give_up(key.0, state, actions);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId};
-use fib::{Action, Heard, Limits, Neighbours, Resolution};
+use fib::{Action, Heard, Known, Limits, Neighbours, Resolution};
 use packet::{Memory, Packet};
 use wire::MacAddr;
 
@@ -145,6 +145,35 @@ fn an_unknown_neighbour_is_asked_three_times_a_second_apart_and_then_fails_with_
     world.pass(0.2);
     assert_eq!(world.state(), "none");
     assert_eq!(world.neighbours.poll_timeout(), None);
+}
+
+#[test]
+fn who_has_said_what_is_known_is_remembered_as_long_as_it_is_known() {
+    let mut world = World::new();
+    let protocol = |world: &World| world.neighbours.get(LINK, hop()).map(|it| it.protocol);
+    let set = |world: &mut World, known| world.neighbours.set(world.now, LINK, hop(), known, &mut Vec::new());
+    world.neighbours.set_protocol(LINK, hop(), 4);
+    set(&mut world, Known::Permanent(A));
+    assert_eq!(protocol(&world), Some(0));
+    world.neighbours.set_protocol(LINK, hop(), 4);
+    set(&mut world, Known::Stale(B));
+    assert_eq!(protocol(&world), Some(4));
+    set(&mut world, Known::Nothing);
+    assert_eq!(protocol(&world), None);
+    set(&mut world, Known::Permanent(A));
+    assert_eq!(protocol(&world), Some(0));
+}
+
+#[test]
+fn neighbours_that_go_with_their_link_are_told_as_they_were() {
+    let mut world = World::new();
+    world.neighbours.watch(true);
+    world.neighbours.set(world.now, LINK, hop(), Known::Permanent(A), &mut world.actions);
+    let was = world.neighbours.get(LINK, hop()).unwrap();
+    world.neighbours.remove_link(LINK, &mut world.actions);
+    let changed = world.neighbours.take_changed();
+    assert_eq!((changed.who, changed.gone, changed.more), (vec![], vec![was], false));
+    assert!(world.neighbours.take_changed().gone.is_empty());
 }
 
 #[test]

@@ -291,6 +291,16 @@ impl Sa {
         }
     }
 
+    /// Has its window be of `size` packets up to `top`, and of these no others than `seqs` and `top` received, whatever was
+    /// before: the operator says so.
+    ///
+    /// # Panics
+    /// As [`ReplayWindow::new`].
+    pub fn set_received(&mut self, size: u32, top: u64, seqs: &[u64]) {
+        self.replay = ReplayWindow::new(size, self.replay.esn(), top);
+        self.resume_received(seqs);
+    }
+
     /// Counts from here on: another SA was used for so much, and this one goes on after it.
     pub const fn resume_counts(&mut self, packets: u64, bytes: u64) {
         (self.stats.packets, self.stats.bytes) = (packets, bytes);

@@ -139,9 +139,20 @@ impl Path {
         }
     }
 
-    /// Has a neighbour known as the operator says.
-    pub fn set_neighbour(&mut self, now: Instant, mem: &Memory, link: LinkId, addr: IpAddr, known: Known) {
+    /// Has a neighbour known as the operator says, or the `protocol` (`RTPROT_*`) that does; 0 says nothing of that.
+    pub fn set_neighbour(
+        &mut self,
+        now: Instant,
+        mem: &Memory,
+        link: LinkId,
+        addr: IpAddr,
+        known: Known,
+        protocol: u8,
+    ) {
         self.neighbours.set(now, link, addr, known, &mut self.actions);
+        if protocol != 0 {
+            self.neighbours.set_protocol(link, addr, protocol);
+        }
         self.settle(Turn { now, mem });
     }
 

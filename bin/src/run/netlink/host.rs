@@ -96,7 +96,8 @@ pub(crate) fn shown(neighbour: &Neighbour) -> NeighbourNow {
         "PERMANENT" => NUD_PERMANENT,
         _ => NUD_FAILED,
     };
-    NeighbourNow { link: neighbour.link, addr: neighbour.addr, mac: neighbour.mac.map(|mac| mac.0), state }
+    let &Neighbour { link, addr, protocol, .. } = neighbour;
+    NeighbourNow { link, addr, mac: neighbour.mac.map(|mac| mac.0), state, protocol }
 }
 
 /// What a client says of a neighbour.
@@ -119,7 +120,7 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
                 fib.insert(*table, route, *ahead);
             }
         }
-        Delta::RemoveRoute { table, route } => {
+        Delta::RemoveRoute { table, route, .. } => {
             if let Some(route) = to_fib(route) {
                 fib.remove(*table, &route);
             }
@@ -130,6 +131,8 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
             (None, Some(new)) => fib.insert(*table, new, false),
             (None, None) => {}
         },
+        // No packet leaves this node with an address that is for itself alone.
+        Delta::AddAddress(_, address) | Delta::RemoveAddress(_, address) if address.scope >= RT_SCOPE_HOST => {}
         Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
         Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
         Delta::Rules { v4, rules } => fib.set_rules(*v4, rules.iter().map(|rule| to_rule(*v4, rule)).collect()),

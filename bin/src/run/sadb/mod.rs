@@ -259,15 +259,48 @@ impl Sadb {
     }
 
     fn set_counts(worker: &mut Worker, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
-        let id = Self::find(worker, query)?;
+        Self::follow(worker);
+        let id = match Self::find(worker, query) {
+            Err(_) if Self::find_larval(worker, query).is_ok() => {
+                return Err(Error::text(errno::EINVAL, "SA must be in VALID state"));
+            }
+            found => found?,
+        };
         let sa = worker.path.ipsec.sa_mut(id).ok_or_else(not_there)?;
-        // Linux `xfrm_replay_verify_len`.
-        if let Some(Replay::Esn(it)) = &counts.replay
-            && (it.bmp.len() != sa.replay().size().div_ceil(32) as usize || it.replay_window > sa.replay().size())
-        {
-            return Err(Error::new(errno::EINVAL));
+        let name = (sa.dst(), sa.spi(), sa.mark());
+        let place = worker.sadb.names.get(&name);
+        let record = place.and_then(|place| worker.sadb.sas.get_mut(place)).ok_or_else(not_there)?;
+        // Those of the other form are there, and count for nothing (Linux `xfrm_update_ae_params`).
+        let replay = match &record.said.replay {
+            Some(Replay::Esn(made)) => {
+                // Linux `xfrm_replay_verify_len`.
+                if let Some(Replay::Esn(it)) = &counts.esn
+                    && (it.bmp.len() != made.bmp.len() || it.replay_window as usize > 32 * made.bmp.len())
+                {
+                    return Err(Error::new(errno::EINVAL));
+                }
+                &counts.esn
+            }
+            _ => &counts.legacy,
+        };
+        if let Some(replay) = replay {
+            let (oseq, top) = convert::begins_at(Some(replay));
+            if oseq < sa.oseq() {
+                return Err(Error::unsupported(
+                    "fatpath sends no sequence number twice: initialisation vectors would repeat",
+                ));
+            }
+            let size = match replay {
+                Replay::Esn(it) => it.replay_window,
+                Replay::Legacy(_) => sa.replay().size(),
+            };
+            sa.skip_to(oseq);
+            sa.set_received(size, top, &convert::seen(replay));
+            record.said.replay = Some(replay.clone());
         }
-        resume(sa, counts.replay.as_ref(), counts.used.as_ref());
+        if let Some(used) = &counts.used {
+            sa.resume_counts(used.packets, used.bytes);
+        }
         Ok(())
     }
 
@@ -414,7 +447,7 @@ fn live(ipsec: &Ipsec, &(dst, spi, mark): &SaName) -> Option<SaId> {
     super::xfrm::live(ipsec, dst, spi, mark)
 }
 
-/// Has an SA go on with the numbers and counts of another, as its own.
+/// Has a new SA go on with the numbers and counts of another, as its own.
 fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur>) {
     if let Some(replay) = replay {
         sa.resume_received(&convert::seen(replay));

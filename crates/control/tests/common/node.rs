@@ -39,7 +39,7 @@ impl Host for Obedient {
         };
         for delta in deltas {
             match delta {
-                Delta::RemoveRoute { table, route } => drop(remove(routes, table, route)),
+                Delta::RemoveRoute { table, route, .. } => drop(remove(routes, table, route)),
                 Delta::ReplaceRoute { table, old, new } => {
                     remove(routes, table, old);
                     routes.push((table, new));

@@ -37,7 +37,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         if parse(rest, behind(LEN), &POLICY, strictness(request))?.iter().next().is_some() {
             return Err(Error::text(errno::EINVAL, "Unsupported attribute in dump request"));
         }
-        if dev != 0 && dev != LOOPBACK && rtnl.model.link(dev).is_none() {
+        if dev != 0 && rtnl.model.link(dev).is_none() {
             return Err(Error::new(errno::ENODEV));
         }
     }
@@ -112,10 +112,7 @@ impl Wanted {
         }
         if model.link(index).is_none() {
             let text = if v4 { "ipv4: Device not found" } else { "ipv6: Unable to find the interface" };
-            return Err(match index {
-                LOOPBACK => Error::unsupported("fatpath has no addresses on lo"),
-                _ => Error::text(errno::ENODEV, text),
-            });
+            return Err(Error::text(errno::ENODEV, text));
         }
         if let Some(times) = attrs.get(IFA_CACHEINFO) {
             // `struct ifa_cacheinfo`: how long it is preferred, how long it is valid.
@@ -154,7 +151,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
         IpAddr::V6(own) if own.is_multicast() => {
             return Err(invalid("ipv6: Cannot assign multicast address without \"IFA_F_MCAUTOJOIN\" flag"));
         }
-        IpAddr::V6(own) if own.is_loopback() => {
+        IpAddr::V6(own) if own.is_loopback() && wanted.index != LOOPBACK => {
             return Err(Error::text(errno::EADDRNOTAVAIL, "ipv6: Cannot assign loopback address on this device"));
         }
         IpAddr::V6(own) if own.is_unspecified() => {
@@ -168,8 +165,12 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
     let addr = IfAddr::new(wanted.own, wanted.len).map_err(|_| Error::new(errno::EINVAL))?;
     let computed = model.new_address(wanted.index, addr);
     let name = model.link(wanted.index).map(|link| link.config.name.clone());
-    let keep =
-        if v4 { IFA_F_NOPREFIXROUTE | IFA_F_NODAD } else { IFA_F_NOPREFIXROUTE | IFA_F_NODAD | IFA_F_HOMEADDRESS };
+    // No temporary ones are made beside one that may have them, as where `use_tempaddr` is 0.
+    let only_v6 = IFA_F_HOMEADDRESS | IFA_F_MANAGETEMPADDR;
+    let keep = IFA_F_NOPREFIXROUTE | IFA_F_NODAD | if v4 { 0 } else { only_v6 };
+    if !v4 && wanted.flags & IFA_F_MANAGETEMPADDR != 0 && wanted.len != 64 {
+        return Err(invalid("ipv6: address with \"mngtmpaddr\" flag must have a prefix length of 64"));
+    }
     let mut address = Address {
         peer: wanted.peer,
         broadcast: wanted.broadcast,

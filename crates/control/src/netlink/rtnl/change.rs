@@ -127,6 +127,7 @@ fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAd
     }
     let Some(attr) = gateway else { return Ok(None) };
     match attr.ip(v4) {
+        Some(addr) if addr.is_unspecified() && !v4 => Err(invalid("Invalid gateway address")),
         Some(addr) => Ok(Some(addr).filter(|addr| !addr.is_unspecified())),
         None => Err(Error::new(errno::EINVAL).at(attr.offset)),
     }
@@ -212,17 +213,23 @@ fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
         }
     }
     let is_dst = |src| wanted.kind == RTN_LOCAL && src == wanted.prefix.addr();
+    refuse_by_loopback(route)?;
     match wanted.src {
         Some(src) if !is_dst(src) && !is_local(model, src) => Err(invalid("Invalid prefsrc address")),
         _ => Ok(()),
     }
 }
 
-/// Whether the link of that number is up. That of the node's own packets never is.
-fn link(model: &Model, index: u32) -> Result<bool, Error> {
-    if index == LOOPBACK {
-        return Ok(false);
+/// Refuses a route by which packets would come back to the node until they have no hop left.
+fn refuse_by_loopback(route: &Route) -> Result<(), Error> {
+    if route.kind == RTN_UNICAST && route.dev == LOOPBACK {
+        return Err(Error::unsupported("fatpath sends nothing by lo; a route to the node itself is of type local"));
     }
+    Ok(())
+}
+
+/// Whether the link of that number is up.
+fn link(model: &Model, index: u32) -> Result<bool, Error> {
     model.link(index).map(|link| link.up).ok_or(Error::new(errno::ENODEV))
 }
 
@@ -252,7 +259,10 @@ fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
         let by = wanted.dev == 0 || route.dev == wanted.dev;
         route.is_error() || (route.scope >= scope && by && model.link(route.dev).is_some_and(|link| link.up))
     };
-    let in_table = model.table(true, wanted.table).and_then(|table| table.lookup(via, fits));
+    let in_table = match wanted.table {
+        RT_TABLE_MAIN => None,
+        table => model.table(true, table).and_then(|table| table.lookup(via, fits)),
+    };
     let found =
         in_table.filter(|route| route.kind != RTN_THROW).or_else(|| model.lookup(via, fits).map(|(_, route)| route));
     let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
@@ -289,7 +299,12 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
             return Err(Error::unsupported("fatpath has no multipath routes"));
         }
     } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
-        return Err(Error::text(errno::ENOENT, "Can not replace route - no match found"));
+        // Linux has a text only if there is none of another metric, either.
+        let mut others = model.table(false, wanted.table).into_iter().flat_map(|table| table.exact(route.prefix));
+        return Err(match others.next() {
+            Some(_) => Error::new(errno::ENOENT),
+            None => Error::text(errno::ENOENT, "Can not replace route - no match found"),
+        });
     }
     model.insert_route(wanted.table, route, false);
     Ok(())
@@ -318,6 +333,7 @@ fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
     if !link(model, route.dev)? {
         return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
     }
+    refuse_by_loopback(route)?;
     match wanted.src {
         Some(src) if !is_local(model, src) => Err(invalid("Invalid source address")),
         _ => Ok(()),
@@ -333,7 +349,7 @@ fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
     if addr.is_unicast_link_local() {
         return if wanted.dev == 0 { Err(invalid("Egress device not specified")) } else { Ok(wanted.dev) };
     }
-    if addr.is_multicast() || addr.is_loopback() {
+    if addr.is_multicast() {
         return Err(invalid("Invalid gateway address"));
     }
     if wanted.onlink {

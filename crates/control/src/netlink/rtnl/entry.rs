@@ -1,6 +1,6 @@
 //! Links and their addresses, and what an address makes of routes.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{IfAddr, Prefix};
 
@@ -57,6 +57,21 @@ pub struct Link {
     pub txqlen: u32,
 }
 
+/// The address that `lo` has as soon as it is up, of each family (Linux `inetdev_event`, `init_loopback`).
+pub(super) fn loopback_addresses() -> [Address; 2] {
+    let own = |addr: IpAddr, len, protocol| Address {
+        addr: IfAddr::new(addr, len).unwrap_or(IfAddr::host(addr)),
+        peer: None,
+        broadcast: None,
+        label: None,
+        scope: RT_SCOPE_HOST,
+        flags: IFA_F_PERMANENT,
+        metric: 0,
+        protocol,
+    };
+    [own(Ipv4Addr::LOCALHOST.into(), 8, 0), own(Ipv6Addr::LOCALHOST.into(), 128, IFAPROT_KERNEL_LO)]
+}
+
 impl Address {
     /// How many leading bits are its subnet's.
     pub fn prefix_len(&self) -> u8 {
@@ -103,6 +118,7 @@ impl Address {
         let subnet = self.subnet();
         let connected = self.flags & IFA_F_NOPREFIXROUTE == 0;
         if !v4 {
+            let connected = connected && self.protocol != IFAPROT_KERNEL_LO;
             let metric = if self.metric == 0 { METRIC_V6_CONNECTED } else { self.metric };
             let prefix = Route { prefix: subnet, kind: RTN_UNICAST, metric, ..local.clone() };
             let prefix = connected.then_some((RT_TABLE_MAIN, prefix));
@@ -120,8 +136,12 @@ impl Address {
             && (subnet.addr() != own || !subnet.is_host())
         {
             if connected {
-                let route = Route { prefix: subnet, kind: RTN_UNICAST, metric: self.metric, ..on_link.clone() };
-                routes.push((RT_TABLE_MAIN, route));
+                // All of a subnet on `lo` is the node itself.
+                let (table, like, kind) = match link.config.kind {
+                    LinkKind::Loopback => (RT_TABLE_LOCAL, &routes[0].1, RTN_LOCAL),
+                    _ => (RT_TABLE_MAIN, &on_link, RTN_UNICAST),
+                };
+                routes.push((table, Route { prefix: subnet, kind, metric: self.metric, ..like.clone() }));
             }
             if subnet.len() < 31 {
                 let last = broadcast(Ipv4Addr::from_bits(start.to_bits() | u32::MAX >> subnet.len()));
@@ -133,6 +153,26 @@ impl Address {
 }
 
 impl Link {
+    /// `lo` as every node begins with it.
+    pub(super) fn loopback() -> Self {
+        let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
+        let config = LinkConfig { name, kind, mtu: None, addresses: Vec::new(), ike: false, offloads: true };
+        let (mtu, mac, txqlen) = (65536, Some([0; 6]), 1000);
+        Self { config, mtu, mac, up: false, was_up: false, addresses, group: 0, alias: None, txqlen }
+    }
+
+    /// Whether it is `lo` as every node begins with it, but for addresses.
+    pub(super) fn is_as_it_was(&self) -> bool {
+        let Self { group, alias, txqlen, up, .. } = self;
+        let new = Self::loopback();
+        (*up, *group, alias, *txqlen) == (new.up, new.group, &new.alias, new.txqlen)
+    }
+
+    /// Whether it is `lo`.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.config.kind == LinkKind::Loopback
+    }
+
     /// What it would be made from again.
     pub fn to_config(&self) -> LinkConfig {
         let bound = match self.config.kind {
@@ -149,6 +189,7 @@ impl Link {
             LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => IFF_BROADCAST | IFF_MULTICAST,
             LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
             LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
+            LinkKind::Loopback => IFF_LOOPBACK,
         };
         match (self.up, running) {
             (true, true) => kind | IFF_UP | IFF_RUNNING | IFF_LOWER_UP,

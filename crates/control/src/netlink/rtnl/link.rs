@@ -9,7 +9,7 @@ use super::entry::Link;
 use super::model::LOOPBACK;
 use super::*;
 use crate::model::{LinkConfig, LinkKind};
-use message::{MIN_MTU, put_header, write_loopback, write_loopback_v6, write_v6};
+use message::{FAT_SIZES, MIN_MTU, broadcast, put_header, write_v6};
 
 pub(super) use message::write;
 
@@ -95,17 +95,11 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
         };
         let model = &rtnl.model;
         part.interrupted(*generation.get_or_insert(model.generation()) != model.generation());
-        let wanted = |link: Option<&Link>| {
-            filter.master.is_none()
-                && filter.kind.as_deref().is_none_or(|kind| link.is_some_and(|l| kind_word(l) == kind))
+        // 0 is any, and all ones is none (Linux `link_master_filtered`).
+        let wanted = |link: &Link| {
+            filter.master.is_none_or(|master| matches!(master, 0 | u32::MAX))
+                && filter.kind.as_deref().is_none_or(|kind| !link.is_loopback() && kind_word(link) == kind)
         };
-        if last.is_none() {
-            let write_lo = if family == AF_INET6 { write_loopback_v6 } else { write_loopback };
-            if wanted(None) && !part.message(RTM_NEWLINK, write_lo) {
-                return Ok(Progress::More);
-            }
-            last = Some(LOOPBACK);
-        }
         let links: Vec<_> = model.links_after(last.unwrap_or_default()).collect();
         Ok(write_each(part, &mut last, links.into_iter(), |part, index, link| {
             let now = find(now, index);
@@ -113,7 +107,7 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
                 AF_INET6 => write_v6(w, index, link, now),
                 _ => write(w, index, link, now, filter.ext_mask, 0),
             };
-            !wanted(Some(link)) || part.message(RTM_NEWLINK, write)
+            !wanted(link) || part.message(RTM_NEWLINK, write)
         }))
     }))
 }
@@ -151,10 +145,6 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     };
     let none = Error::new(errno::ENODEV);
     let index = index.ok_or_else(|| none.clone())?;
-    if index == LOOPBACK {
-        reply.send(RTM_NEWLINK, 0, write_loopback);
-        return Ok(());
-    }
     let link = rtnl.model.link(index).ok_or(none)?;
     let now = rtnl.host.links()?;
     reply.send(RTM_NEWLINK, 0, |w| write(w, index, link, find(&now, index), ext_mask, 0));
@@ -169,13 +159,12 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let index = match (word(&header[4..]), name) {
         (0, Some(name)) => rtnl.model.index_of(name),
         (0, None) => None,
-        (index, _) => Some(index).filter(|&index| index == LOOPBACK || rtnl.model.link(index).is_some()),
+        (index, _) => Some(index).filter(|&index| rtnl.model.link(index).is_some()),
     };
     let flags = request.message.header.flags;
     let made = match index {
         Some(_) if flags & flag::EXCL != 0 => return Err(Error::new(errno::EEXIST)),
         Some(_) if flags & flag::REPLACE != 0 => return Err(Error::new(errno::EOPNOTSUPP)),
-        Some(LOOPBACK) => return Err(Error::unsupported("fatpath's lo does not change")),
         Some(index) => {
             change(rtnl, index, header, &attrs)?;
             index
@@ -216,9 +205,10 @@ const UNSUPPORTED: [(u16, &str); 17] = [
 ];
 const FAT: &str = "fatpath's links keep the sizes of their fat packets";
 
-fn refuse_unsupported<const N: usize>(attrs: &Attrs<'_, N>, but: Option<u16>) -> Result<(), Error> {
-    let mut refused = UNSUPPORTED.iter().filter(|(kind, _)| Some(*kind) != but);
-    if let Some((attr, text)) = refused.find_map(|&(kind, text)| Some((attrs.get(kind)?, text))) {
+/// Refuses what fatpath does not have, unless it `is_so` already.
+fn refuse_unsupported<const N: usize>(attrs: &Attrs<'_, N>, is_so: impl Fn(&Attr<'_>) -> bool) -> Result<(), Error> {
+    let named = UNSUPPORTED.iter().filter_map(|&(kind, text)| Some((attrs.get(kind)?, text)));
+    if let Some((attr, text)) = named.into_iter().find(|(attr, _)| !is_so(attr)) {
         return Err(Error::unsupported(text).at(attr.offset));
     }
     for family in attrs.get(IFLA_AF_SPEC).into_iter().flat_map(Attr::iter) {
@@ -266,6 +256,17 @@ fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<u16>, Error
     }
 }
 
+/// Whether a link is what this says of it.
+fn is_so(link: &Link, attr: &Attr<'_>) -> bool {
+    match attr.kind {
+        IFLA_ADDRESS => link.mac.is_some_and(|mac| attr.data == mac),
+        IFLA_BROADCAST => attr.data == broadcast(link),
+        // `struct rtnl_link` has a descriptor here: -1 takes a program away.
+        IFLA_XDP => attr.iter().all(|of| of.kind != IFLA_XDP_FD || of.u32() == u32::MAX),
+        kind => FAT_SIZES.iter().any(|&(size, value)| size == kind && attr.u32() == value),
+    }
+}
+
 /// Linux's `do_setlink`.
 fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
@@ -273,12 +274,18 @@ fn change<H: Host>(
     header: &[u8; LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
 ) -> Result<(), Error> {
-    refuse_unsupported(attrs, None)?;
     if let Some(master) = attrs.get(IFLA_MASTER).filter(|master| master.u32() != 0) {
         return Err(Error::unsupported("fatpath has no bridges, bonds or VRFs yet").at(master.offset));
     }
-    let mtu = wanted_mtu(attrs)?;
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
+    refuse_unsupported(attrs, |attr| is_so(now, attr))?;
+    let mtu = match attrs.get(IFLA_MTU) {
+        Some(mtu) if mtu.u32() == now.mtu => None,
+        Some(mtu) if now.is_loopback() => {
+            return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
+        }
+        _ => wanted_mtu(attrs)?,
+    };
     refuse_flags(header, now.flags(false))?;
     if let Some(info) = attrs.get(IFLA_LINKINFO) {
         let (kind, settings) = info_of(info)?;
@@ -294,7 +301,7 @@ fn change<H: Host>(
         return Err(Error::unsupported("fatpath's links keep their names").at(name.offset));
     }
     let up = wanted_up(header).filter(|&up| up != now.up);
-    if let Some(mtu) = mtu.filter(|&mtu| u32::from(mtu) != now.mtu) {
+    if let Some(mtu) = mtu {
         rtnl.host.set_mtu(LinkId(index), mtu)?;
         if let Some(link) = rtnl.model.link_mut(index) {
             (link.mtu, link.config.mtu) = (mtu.into(), Some(mtu));
@@ -312,7 +319,9 @@ fn change<H: Host>(
         }
     }
     if let Some(up) = up {
-        rtnl.host.set_up(LinkId(index), up)?;
+        if index != LOOPBACK {
+            rtnl.host.set_up(LinkId(index), up)?;
+        }
         rtnl.model.set_up(index, up);
     }
     Ok(())
@@ -349,7 +358,7 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
         "udp" => LinkKind::Udp { bind: bind_of(attrs)? },
         _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
     };
-    refuse_unsupported(attrs, matches!(kind, LinkKind::Udp { .. }).then_some(IFLA_ADDRESS))?;
+    refuse_unsupported(attrs, |attr| attr.kind == IFLA_ADDRESS && matches!(kind, LinkKind::Udp { .. }))?;
     let mtu = wanted_mtu(attrs)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
     if name.is_empty()
@@ -417,7 +426,7 @@ pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
             "udp"
         }
         LinkKind::Tap { .. } => "tap",
-        LinkKind::Tun { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => kind_word(link),
+        LinkKind::Loopback | LinkKind::Tun { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => kind_word(link),
     };
     w.nest(IFLA_LINKINFO, |w| w.put_str(IFLA_INFO_KIND, kind));
 }
@@ -455,6 +464,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
 pub(super) const fn kind_word(link: &Link) -> &'static str {
     match link.config.kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => "tun",
+        LinkKind::Loopback => "loopback",
         LinkKind::Udp { .. } => "udp",
         LinkKind::Packet { .. } => "packet",
         LinkKind::Xdp { .. } => "xdp",

@@ -57,7 +57,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let named = |kind| attrs.get(kind).map(Attr::u32).filter(|&number| number != 0);
     let (oif, iif, mark) = (named(RTA_OIF), named(RTA_IIF), named(RTA_MARK));
     let model = &rtnl.model;
-    if [oif, iif].into_iter().flatten().any(|link| link != LOOPBACK && model.link(link).is_none()) {
+    if [oif, iif].into_iter().flatten().any(|link| model.link(link).is_none()) {
         return Err(Error::new(errno::ENODEV));
     }
     if let Some(src) = src
@@ -70,7 +70,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return Err(Error::unsupported("fatpath asks no route for groups"));
     }
-    let up = |route: &Route| route.dev == LOOPBACK || model.link(route.dev).is_some_and(|link| link.up);
+    let up = |route: &Route| model.link(route.dev).is_some_and(|link| link.up);
     let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| oif == route.dev));
     let (table, found) = model.lookup(dst, fits).ok_or(Error::new(errno::ENETUNREACH))?;
     match found.kind {
@@ -79,23 +79,24 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         RTN_PROHIBIT => return Err(Error::new(errno::EACCES)),
         _ => {}
     }
+    let apart = !v4 || table != RT_TABLE_LOCAL || model.is_local_apart();
     if flags & RTM_F_FIB_MATCH != 0 {
+        let table = if apart { table } else { RT_TABLE_MAIN };
         reply.send(RTM_NEWROUTE, 0, |w| route::write(w, table, found));
         return Ok(());
     }
-    let itself = (!v4 && found.kind == RTN_LOCAL).then_some(dst);
+    let itself = (found.kind == RTN_LOCAL && !(v4 && found.src.is_some())).then_some(dst);
     // Who sends a packet of another's is known.
     let own = match (iif, v4) {
         (Some(_), _) => None,
-        (None, true) => src,
+        (None, true) => src.or(itself),
         (None, false) => itself,
     };
     let select = || found.src.or_else(|| select_source(model, found.dev, found.via.unwrap_or(dst)));
     let own = own.or_else(|| if iif.is_none() { select() } else { None });
-    let asked = Asked { dst, src, own, iif, mark };
+    let uid = attrs.get(RTA_UID).map_or(0, Attr::u32);
+    let asked = Asked { dst, src, own, iif, mark, uid };
     if v4 {
-        // As long as rules are Linux's first ones, its local table is part of the main one.
-        let apart = table != RT_TABLE_LOCAL || model.has_other_rules(true);
         let shown = flags & RTM_F_LOOKUP_TABLE != 0 && apart;
         let table = if shown { table } else { RT_TABLE_MAIN };
         reply.send(RTM_NEWROUTE, 0, |w| write_v4(w, table, found, &asked));
@@ -115,6 +116,8 @@ struct Asked {
     /// The link that it would come in by.
     iif: Option<u32>,
     mark: Option<u32>,
+    /// Whose process it would come from.
+    uid: u32,
 }
 
 /// `struct rta_cacheinfo`, of which nothing is known.
@@ -122,7 +125,7 @@ const CACHEINFO: [u8; 32] = [0; 32];
 
 /// Linux's `rt_fill_info`.
 fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
-    let &Asked { dst, src, own, iif, mark } = asked;
+    let &Asked { dst, src, own, iif, mark, uid } = asked;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     let src_len = if src.is_some() { 32 } else { 0 };
     w.fixed(&[AF_INET, 32, src_len, 0, shown, 0, RT_SCOPE_UNIVERSE, found.kind]);
@@ -149,7 +152,7 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
     }
     match iif {
         Some(iif) => w.put_u32(RTA_IIF, iif),
-        None => w.put_u32(RTA_UID, 0),
+        None => w.put_u32(RTA_UID, uid),
     }
     w.put(RTA_CACHEINFO, &CACHEINFO);
 }

@@ -91,6 +91,8 @@ pub struct NeighbourNow {
     pub mac: Option<[u8; 6]>,
     /// `NUD_*`.
     pub state: u16,
+    /// Who said so (`RTPROT_*`); 0 if nobody did, or did not say who. When it is set, 0 leaves that as it is.
+    pub protocol: u8,
 }
 
 /// How a link is at this moment.
@@ -163,6 +165,7 @@ impl<H: Host> Protocol for Rtnl<H> {
                 });
                 Ok(())
             }
+            RTM_GETNETCONF if inet => shown::netconf_of(self, request, reply),
             // There are none.
             RTM_GETNEXTHOP => Err(Error::new(errno::ENOENT)),
             RTM_NEWRULE if inet => rule::add(&mut self.model, request, reply),
@@ -182,7 +185,8 @@ impl<H: Host> Protocol for Rtnl<H> {
             // The ports of bridges, and what they have learnt; namespaces that have numbers; and so on: there are none.
             (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE)
             | (RTM_GETNSID | RTM_GETNEXTHOP | RTM_GETMDB | RTM_GETTUNNEL, _)
-            | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _) => {
+            | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _)
+            | (RTM_GETVLAN | RTM_GETNEXTHOPBUCKET, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }
             // A family that has nothing of its own gets what there is (Linux `rtnl_get_link`).
@@ -193,7 +197,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             (RTM_GETNEIGH, _) => neigh::dump(self, request, family),
             (RTM_GETQDISC, _) => Ok(shown::qdiscs()),
             (RTM_GETNETCONF, _) => Ok(shown::netconf(family)),
-            (kind, _) => return Err(unsupported(kind, family)),
+            (kind, _) => Err(unsupported(kind, family)),
         };
         // What is wrong with a request is found when its dump is under way, and said at its end.
         Ok(begun.unwrap_or_else(|error| Box::new(move |_, _| Err(error.clone()))))
@@ -237,7 +241,8 @@ fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
     };
     match delta {
         Delta::AddRoute { table, route, .. } => of_route(RTM_NEWROUTE, 0, table, route),
-        Delta::RemoveRoute { table, route } => of_route(RTM_DELROUTE, 0, table, route),
+        Delta::RemoveRoute { quiet: true, .. } => {}
+        Delta::RemoveRoute { table, route, .. } => of_route(RTM_DELROUTE, 0, table, route),
         Delta::ReplaceRoute { table, new, .. } => of_route(RTM_NEWROUTE, flag::REPLACE, table, new),
         // Told as one rule, by who changed it.
         Delta::Rules { .. } => {}
@@ -264,6 +269,9 @@ fn unsupported(kind: u16, family: u8) -> Error {
         RTM_NEWRULE => "rules",
         36 | 40 | 44 | 48 | 100 => "queueing disciplines, classes, filters or actions",
         64 => "neighbour tables",
+        72 => "address labels",
+        92 => "statistics by kind",
+        108 => "other names of links",
         80 => "netconf",
         104 => "next hop objects",
         _ => return Error::said(errno::EOPNOTSUPP, format!("fatpath has nothing of rtnetlink type {kind}")),

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use base::{IfAddr, LinkId, Prefix, TableId};
 
 use super::LinkNow;
-use super::entry::{Address, Link, METRIC_V6_CONNECTED, METRIC_V6_USER};
+use super::entry::{Address, Link, METRIC_V6_CONNECTED, METRIC_V6_USER, loopback_addresses};
 use super::nums::*;
 use super::rule::Rule;
 use super::table::{Key, Route, Table};
@@ -36,6 +36,8 @@ pub enum Delta {
         table: TableId,
         /// The route.
         route: Route,
+        /// Whether nobody is told: IPv4's that go with a link or an address (Linux `fib_flush`).
+        quiet: bool,
     },
     /// A route takes the place of another with its prefix and metric.
     ReplaceRoute {
@@ -71,6 +73,8 @@ pub struct Model {
     last_index: u32,
     v4: Family,
     v6: Family,
+    /// Whether a rule of IPv4 has ever come or gone.
+    local_apart: bool,
     /// Counts changes of links and addresses.
     generation: u32,
     deltas: Vec<Delta>,
@@ -88,13 +92,14 @@ struct Family {
 }
 
 impl Default for Model {
-    /// A node without links.
+    /// A node with `lo` alone.
     fn default() -> Self {
         Self {
-            links: BTreeMap::new(),
+            links: BTreeMap::from([(LOOPBACK, Link::loopback())]),
             last_index: LOOPBACK,
             v4: Family::new(true),
             v6: Family::new(false),
+            local_apart: false,
             generation: 0,
             deltas: Vec::new(),
             changed: false,
@@ -208,9 +213,6 @@ impl Model {
 
     /// The number of the link of that name.
     pub fn index_of(&self, name: &str) -> Option<u32> {
-        if name == "lo" {
-            return Some(LOOPBACK);
-        }
         self.links.iter().find(|(_, link)| link.config.name == name).map(|(&index, _)| index)
     }
 
@@ -266,9 +268,10 @@ impl Model {
         &self.family(v4).rules
     }
 
-    /// Whether a family's rules are not those that Linux begins with.
-    pub(super) fn has_other_rules(&self, v4: bool) -> bool {
-        self.family(v4).rules != Rule::first(v4)
+    /// Whether IPv4's local table is apart from the main one, as it is in Linux from the first change of rules on
+    /// (`fib_unmerge`).
+    pub(super) const fn is_local_apart(&self) -> bool {
+        self.local_apart
     }
 
     /// Exchanges a family's rules, and tells.
@@ -277,6 +280,7 @@ impl Model {
         let family = self.family_mut(v4);
         family.verdicts = rules.iter().map(|rule| rule.verdict(v4)).collect();
         family.rules = rules;
+        self.local_apart |= v4;
         self.changed = true;
     }
 
@@ -298,19 +302,23 @@ impl Model {
 
     /// Takes a route away, and tells.
     pub(super) fn remove_route(&mut self, v4: bool, table: u32, key: Key) {
+        self.take_route(v4, table, key, false);
+    }
+
+    fn take_route(&mut self, v4: bool, table: u32, key: Key, quiet: bool) {
         let route = self.family_mut(v4).get_or_make(table).remove(key);
         if let Some(route) = route {
-            self.deltas.push(Delta::RemoveRoute { table: TableId(table), route });
+            self.deltas.push(Delta::RemoveRoute { table: TableId(table), route, quiet });
             self.changed = true;
         }
     }
 
-    /// Takes every route away that `goes`.
+    /// Takes every route away that `goes` with something else.
     pub(super) fn remove_routes(&mut self, v4: bool, goes: impl Fn(u32, &Route) -> bool) {
         let tables = self.family(v4).tables.values();
         let each = tables.flat_map(|(id, table)| table.after(None).map(move |(key, route)| (*id, key, route)));
         let gone: Vec<_> = each.filter(|(id, _, route)| goes(*id, route)).map(|(id, key, _)| (id, key)).collect();
-        gone.into_iter().for_each(|(id, key)| self.remove_route(v4, id, key));
+        gone.into_iter().for_each(|(id, key)| self.take_route(v4, id, key, v4));
     }
 
     /// Adds a route unless it is there.
@@ -352,15 +360,18 @@ impl Model {
         self.changed = true;
     }
 
-    /// Gives a link an address, with the routes that this makes. It is listed as Linux lists it: IPv4 primaries in the
-    /// order in which they came and then the secondaries, IPv6 the newest first.
+    /// Gives a link an address, with the routes that this makes. It is listed as Linux lists it: IPv4 primaries, those of
+    /// the narrowest scope first, in the order in which they came, and then the secondaries; IPv6 the newest first.
     pub(super) fn add_address(&mut self, index: u32, address: Address) {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
         let all = &mut link.addresses;
         let at = match (address.addr.addr().is_ipv4(), address.is_secondary()) {
             (true, true) => all.len(),
-            (true, false) => all.iter().rposition(Address::is_primary_v4).map_or(0, |last| last + 1),
+            (true, false) => {
+                let before = |other: &Address| other.is_primary_v4() && other.scope >= address.scope;
+                all.iter().rposition(before).map_or(0, |last| last + 1)
+            }
             (false, _) => all
                 .iter()
                 .position(|other| !other.addr.addr().is_ipv4() && other.scope >= address.scope)
@@ -439,7 +450,7 @@ impl Model {
             self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
             let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
             // A secondary's routes have the primary's address as their source.
-            let as_was = Link { addresses: gone.clone(), ..link.clone() };
+            let as_was = Link { addresses: [gone.as_slice(), &link.addresses].concat(), ..link.clone() };
             let mut routes = address.routes(index, &as_was);
             if address.addr.addr().is_ipv4() {
                 // The one to the subnet goes first, and the one to itself last (`fib_del_ifaddr`).
@@ -476,7 +487,11 @@ impl Model {
         if up {
             let link = link.clone();
             link.addresses.iter().for_each(|address| self.add_address_routes(index, address));
-            self.ensure_route(RT_TABLE_LOCAL, multicast_v6(index));
+            if link.is_loopback() {
+                self.add_loopback_addresses(&link);
+            } else {
+                self.ensure_route(RT_TABLE_LOCAL, multicast_v6(index));
+            }
             return;
         }
         let (staying, going) = link.addresses.drain(..).partition(|address: &Address| address.addr.addr().is_ipv4());
@@ -484,6 +499,22 @@ impl Model {
         self.remove_routes(true, |_, route| route.dev == index && route.scope != RT_SCOPE_HOST);
         self.remove_routes(false, |_, route| route.dev == index);
         going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(LinkId(index), address)));
+    }
+}
+
+impl Model {
+    /// Gives `lo` its addresses: of IPv4 if it has none, of IPv6 if it does not have that one.
+    fn add_loopback_addresses(&mut self, lo: &Link) {
+        for address in loopback_addresses() {
+            let own = address.addr.addr();
+            let in_place = |other: &Address| match own {
+                IpAddr::V4(_) => other.addr.addr().is_ipv4(),
+                IpAddr::V6(_) => other.addr.addr() == own,
+            };
+            if !lo.addresses.iter().any(in_place) {
+                self.add_address(LOOPBACK, address);
+            }
+        }
     }
 }
 

@@ -61,7 +61,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     if lladdr.is_some_and(|lladdr| lladdr.data.len() < link.mac.map_or(0, |mac| mac.len())) {
         return Err(Error::text(errno::EINVAL, "Invalid link address"));
     }
-    if link.mac.is_none() {
+    if link.mac.is_none() || link.is_loopback() {
         return Err(Error::unsupported("fatpath's links without link-layer addresses have no neighbours"));
     }
     if named.flags != 0 || named.attrs.get(NDA_FLAGS_EXT).is_some_and(|flags| flags.u32() != 0) {
@@ -88,7 +88,11 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         // Nothing is known, and nobody asks.
         _ => return Err(Error::unsupported("fatpath's neighbours are looked for when a packet needs them")),
     };
-    let neighbour = NeighbourNow { link: named.link, addr: named.addr, mac, state };
+    let protocol = match named.attrs.get(NDA_PROTOCOL).map_or(0, Attr::u8) {
+        0 => there.map_or(0, |there| there.protocol),
+        protocol => protocol,
+    };
+    let neighbour = NeighbourNow { link: named.link, addr: named.addr, mac, state, protocol };
     rtnl.host.set_neighbour(&neighbour)?;
     reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, &neighbour));
     Ok(())
@@ -117,7 +121,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 }
 
 pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u8) -> Result<Dump<Rtnl<H>>, Error> {
-    let mut dev = None;
+    let (mut dev, mut master) = (None, None);
     let mut proxies = false;
     // Old programs send no more than a `struct rtgenmsg`.
     match fixed::<LEN>(request) {
@@ -133,15 +137,17 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
             if request.strict && attrs.iter().any(|attr| !matches!(attr.kind, NDA_IFINDEX | NDA_MASTER)) {
                 return Err(Error::text(errno::EINVAL, "Unsupported attribute in neighbor dump request"));
             }
-            dev = attrs.get(NDA_IFINDEX).map(Attr::u32).filter(|&dev| dev != 0);
+            let named = |kind| attrs.get(kind).map(Attr::u32).filter(|&number| number != 0);
+            (dev, master) = (named(NDA_IFINDEX), named(NDA_MASTER));
         }
         Err(_) if !request.strict => {}
         Err(_) => return Err(Error::text(errno::EINVAL, "Invalid header for neighbor dump request")),
     }
-    let flags = if dev.is_some() { flag::DUMP_FILTERED } else { 0 };
+    let flags = if dev.or(master).is_some() { flag::DUMP_FILTERED } else { 0 };
     let wanted = |neighbour: &NeighbourNow| {
         !proxies
             && dev.is_none_or(|dev| dev == neighbour.link.0)
+            && master.is_none_or(|master| master == u32::MAX)
             && (family == AF_UNSPEC || (family == AF_INET) == neighbour.addr.is_ipv4())
     };
     // All parts show the same moment: there are not so many that this would be much.
@@ -170,4 +176,7 @@ pub(super) fn write(w: &mut Writer, neighbour: &NeighbourNow) {
     w.put_u32(NDA_PROBES, 0);
     // `struct nda_cacheinfo`: when it was confirmed, used and changed is not kept.
     w.put(NDA_CACHEINFO, &[0; 16]);
+    if neighbour.protocol != 0 {
+        w.put_u8(NDA_PROTOCOL, neighbour.protocol);
+    }
 }

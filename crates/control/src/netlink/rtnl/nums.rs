@@ -32,6 +32,8 @@ pub const RTM_NEWNETCONF: u16 = 80;
 pub const RTM_GETMDB: u16 = 86;
 pub const RTM_GETCHAIN: u16 = 102;
 pub const RTM_GETNEXTHOP: u16 = 106;
+pub const RTM_GETVLAN: u16 = 114;
+pub const RTM_GETNEXTHOPBUCKET: u16 = 118;
 pub const RTM_GETTUNNEL: u16 = 122;
 pub const RTM_GETNSID: u16 = 90;
 pub const NETNSA_NSID: u16 = 1;
@@ -77,6 +79,8 @@ pub const IFLA_PROTO_DOWN: u16 = 39;
 pub const IFLA_GSO_MAX_SEGS: u16 = 40;
 pub const IFLA_GSO_MAX_SIZE: u16 = 41;
 pub const IFLA_XDP: u16 = 43;
+/// In [`IFLA_XDP`].
+pub const IFLA_XDP_FD: u16 = 1;
 pub const IFLA_CARRIER_UP_COUNT: u16 = 47;
 pub const IFLA_CARRIER_DOWN_COUNT: u16 = 48;
 pub const IFLA_GRO_MAX_SIZE: u16 = 58;
@@ -98,6 +102,8 @@ pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 
 pub const IFF_UP: u32 = 0x1;
 pub const IFF_BROADCAST: u32 = 0x2;
+/// Who gave `lo` its IPv6 address (`IFAPROT_KERNEL_LO`).
+pub const IFAPROT_KERNEL_LO: u8 = 1;
 pub const IFF_LOOPBACK: u32 = 0x8;
 pub const IFF_POINTOPOINT: u32 = 0x10;
 pub const IFF_RUNNING: u32 = 0x40;
@@ -124,6 +130,7 @@ pub const IFA_F_SECONDARY: u32 = 0x01;
 pub const IFA_F_NODAD: u32 = 0x02;
 pub const IFA_F_HOMEADDRESS: u32 = 0x10;
 pub const IFA_F_PERMANENT: u32 = 0x80;
+pub const IFA_F_MANAGETEMPADDR: u32 = 0x100;
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;
 
 pub const RTA_DST: u16 = 1;

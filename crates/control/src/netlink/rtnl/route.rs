@@ -63,7 +63,7 @@ impl Filter {
                 RTA_TABLE => filter.table = attr.u32(),
                 RTA_OIF => {
                     let dev = attr.u32();
-                    if dev != LOOPBACK && rtnl.model.link(dev).is_none() {
+                    if rtnl.model.link(dev).is_none() {
                         return Err(Error::new(errno::ENODEV));
                     }
                     filter.dev = Some(dev);

@@ -125,15 +125,13 @@ impl Wanted {
         if suppressing.iter().filter_map(|&kind| attrs.get(kind)).any(|attr| attr.u32() != u32::MAX) {
             return Err(Error::unsupported("fatpath has no rules that suppress routes"));
         }
-        let to = match attrs.get(FRA_DST) {
-            None if dst_len != 0 => return Err(Error::text(errno::EINVAL, "Invalid dst address")),
-            None => None,
-            Some(dst) => {
-                let addr = dst.ip(v4).ok_or_else(|| dst.refused("Invalid dst address"))?;
-                if Prefix::containing(addr, dst_len).is_err() {
-                    return Err(dst.refused("Invalid dst prefix length"));
-                }
-                Some((addr, dst_len)).filter(|_| dst_len > 0)
+        let to = match dst_len {
+            0 => None,
+            // Linux `validate_rulemsg`.
+            len => {
+                let dst = attrs.get(FRA_DST).filter(|dst| dst.data.len() == if v4 { 4 } else { 16 });
+                let to = dst.and_then(|dst| dst.ip(v4)).filter(|&addr| Prefix::containing(addr, len).is_ok());
+                Some((to.ok_or(Error::text(errno::EINVAL, "Invalid dst address"))?, len))
             }
         };
         Ok(Self {
@@ -155,9 +153,12 @@ fn group(v4: bool) -> u32 {
 pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let wanted = Wanted::of(request)?;
     let table = match (wanted.action, wanted.table) {
-        (FR_ACT_TO_TBL, 0) => return Err(Error::text(errno::EINVAL, "Invalid table")),
-        (FR_ACT_TO_TBL, table) => table,
-        (FR_ACT_BLACKHOLE | FR_ACT_UNREACHABLE | FR_ACT_PROHIBIT, _) => 0,
+        (FR_ACT_TO_TBL, 0) if !wanted.v4 => return Err(Error::text(errno::EINVAL, "Invalid table")),
+        // The first one that is empty (Linux `fib_empty_table`).
+        (FR_ACT_TO_TBL, 0) => {
+            (1..=u32::MAX).find(|&id| !model.has_table(true, id)).ok_or(Error::new(errno::ENOBUFS))?
+        }
+        (FR_ACT_TO_TBL | FR_ACT_BLACKHOLE | FR_ACT_UNREACHABLE | FR_ACT_PROHIBIT, table) => table,
         _ => return Err(Error::unsupported("fatpath's rules ask tables or drop")),
     };
     let mut rules = model.rules(wanted.v4).to_vec();

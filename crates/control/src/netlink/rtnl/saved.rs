@@ -15,7 +15,7 @@ impl<H: Host> Rtnl<H> {
         let model = &self.model;
         let mut all = Vec::new();
         let made = flag::CREATE | flag::EXCL;
-        for (index, link) in model.links_after(0) {
+        for (index, link) in model.links_after(LOOPBACK) {
             let label = format!("link {}", link.config.name);
             all.push(Saved::new("link", label, RTM_NEWLINK, made, |w| link::write_request(w, index, link)));
         }
@@ -33,6 +33,12 @@ impl<H: Host> Rtnl<H> {
             all.extend(each.map(|address| {
                 let label = format!("address {} dev {name}", address.addr);
                 Saved::new("address", label, RTM_NEWADDR, made, |w| addr::write(w, index, name, address))
+            }));
+        }
+        // It is there, and has its own addresses only if it has no others when it is set up.
+        if let Some(lo) = model.link(LOOPBACK).filter(|lo| !lo.is_as_it_was()) {
+            all.push(Saved::new("link", "link lo".to_owned(), RTM_NEWLINK, 0, |w| {
+                link::write_request(w, LOOPBACK, lo);
             }));
         }
         for v4 in [true, false] {

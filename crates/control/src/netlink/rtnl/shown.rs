@@ -1,5 +1,6 @@
 //! What is as it is and is only shown: queueing disciplines (`net/sched/sch_api.c`) and `netconf` (`net/ipv4/devinet.c`).
 
+use super::super::attr::{Kind, Policy, parse, policy};
 use super::*;
 
 /// `struct tcmsg` and its attributes.
@@ -50,7 +51,7 @@ pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
     };
     let mut last: Option<(usize, u32)> = None;
     Box::new(move |rtnl: &mut Rtnl<H>, part| {
-        let links: Vec<u32> = [LOOPBACK].into_iter().chain(rtnl.model.links_after(0).map(|(index, _)| index)).collect();
+        let links: Vec<u32> = rtnl.model.links_after(0).map(|(index, _)| index).collect();
         let all = families.iter().enumerate().flat_map(|(at, family)| {
             links.iter().copied().chain([DEFAULT, ALL]).map(move |index| ((at, index), *family))
         });
@@ -61,16 +62,30 @@ pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
     })
 }
 
+/// Answers an `RTM_GETNETCONF` about one link, or all (Linux `inet_netconf_get_devconf`).
+pub(super) fn netconf_of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    const POLICY: Policy<8> = policy(&[(IFINDEX, Kind::Int(4))]);
+    let (&[family], rest) = fixed::<1>(request)?;
+    let attrs = parse(rest, behind(1), &POLICY, strictness(request))?;
+    let index = attrs.get(IFINDEX).ok_or(Error::new(errno::EINVAL))?.u32();
+    if !matches!(index, ALL | DEFAULT) && rtnl.model.link(index).is_none() {
+        return Err(Error::new(errno::ENODEV));
+    }
+    reply.send(RTM_NEWNETCONF, 0, |w| write_netconf(w, family, index));
+    Ok(())
+}
+
+/// `NETCONFA_IFINDEX`.
+const IFINDEX: u16 = 1;
+
 /// Linux's `inet_netconf_fill_devconf` and `inet6_netconf_fill_devconf`.
 fn write_netconf(w: &mut Writer, family: u8, index: u32) {
-    const IFINDEX: u16 = 1;
     const FORWARDING: u16 = 2;
     const RP_FILTER: u16 = 3;
     const MC_FORWARDING: u16 = 4;
     const PROXY_NEIGH: u16 = 5;
     const IGNORE_ROUTES_WITH_LINKDOWN: u16 = 6;
-    w.fixed(&[family]);
-    w.fixed(&[0; 3]);
+    w.fixed(&[family, 0, 0, 0]);
     w.put_u32(IFINDEX, index);
     w.put_u32(FORWARDING, 1);
     if family == AF_INET {

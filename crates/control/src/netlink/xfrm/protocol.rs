@@ -12,7 +12,7 @@ use crate::netlink::attr::Attr;
 use crate::netlink::attr::{Strictness, parse};
 use crate::netlink::error::{Error, errno};
 use crate::netlink::message::HEADER_LEN;
-use crate::netlink::message::flag;
+use crate::netlink::message::{Writer, flag};
 use crate::netlink::session::{Dump, Protocol, Reply, Request};
 
 /// SAs and policies, which requests are about.
@@ -46,7 +46,7 @@ pub trait Database {
     /// Sets what an SA has counted and its numbers.
     ///
     /// # Errors
-    /// `ESRCH`: there is none.
+    /// `ESRCH`: there is none; `EINVAL`: it is yet to come, or its window has another length.
     fn set_counts(&mut self, query: &SaQuery, counts: Counts) -> Result<(), Error>;
 
     /// Promises an SPI, and returns the SA that is to come.
@@ -119,8 +119,10 @@ pub trait Database {
 /// What `NEWAE` sets.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// `oseq`, `seq`, and the numbers that were seen.
-    pub replay: Option<super::sa::Replay>,
+    /// The numbers of an SA whose window is one of up to 32: `oseq`, `seq`, and those that were seen.
+    pub legacy: Option<super::sa::Replay>,
+    /// The numbers of the others.
+    pub esn: Option<super::sa::Replay>,
     /// What it has been used for.
     pub used: Option<LifetimeCur>,
 }
@@ -229,7 +231,7 @@ impl<D: Database + 'static> Protocol for Xfrm<D> {
             msg::FLUSH_SA => self.flush_sa(fixed, reply),
             msg::EXPIRE => self.expire(fixed, attrs),
             msg::GET_AE => self.get_ae(fixed, attrs, reply),
-            msg::NEW_AE => self.new_ae(request, fixed, attrs),
+            msg::NEW_AE => self.new_ae(request, fixed, attrs, reply),
             kind @ (msg::NEW_POLICY | msg::UPD_POLICY) => self.new_policy(kind, fixed, attrs, reply),
             msg::DEL_POLICY => self.del_policy(&PolicyQuery::parse(fixed, attrs)?, reply),
             msg::GET_POLICY => {
@@ -313,23 +315,17 @@ impl<D: Database> Xfrm<D> {
     fn get_ae(&mut self, fixed: &[u8], attrs: &Attributes<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
         let sa = self.database.find_sa(&ae_query(fixed, attrs))?;
         let flags: [u8; 4] = fixed.get(40..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
-        reply.send(msg::NEW_AE, 0, |w| {
-            let mut bytes = sa.id().to_bytes();
-            bytes.extend(sa.info.saddr.0);
-            bytes.extend(flags);
-            bytes.extend(sa.info.reqid.to_ne_bytes());
-            w.fixed(&bytes);
-            sa.write_replay(w);
-            sa.info.curlft.put(w, attr::LTIME_VAL);
-            super::sa::put_mark(w, sa.mark);
-            if sa.if_id != 0 {
-                w.put_u32(attr::IF_ID, sa.if_id);
-            }
-        });
+        reply.send(msg::NEW_AE, 0, |w| write_ae(w, &sa, flags));
         Ok(())
     }
 
-    fn new_ae(&mut self, request: &Request<'_>, fixed: &[u8], attrs: &Attributes<'_>) -> Result<(), Error> {
+    fn new_ae(
+        &mut self,
+        request: &Request<'_>,
+        fixed: &[u8],
+        attrs: &Attributes<'_>,
+        reply: &mut Reply<'_>,
+    ) -> Result<(), Error> {
         let has = |kind| attrs.get(kind).is_some();
         if has(attr::ETIMER_THRESH) || has(attr::REPLAY_THRESH) {
             return Err(Error::unsupported("SAs do not tell of their sequence numbers"));
@@ -341,10 +337,19 @@ impl<D: Database> Xfrm<D> {
             return Err(Error::text(errno::EINVAL, "NLM_F_REPLACE flag is required"));
         }
         let counts = Counts {
-            replay: super::sa::replay(attrs),
+            legacy: super::sa::legacy_replay(attrs),
+            esn: super::sa::esn_replay(attrs),
             used: attrs.get(attr::LTIME_VAL).map(|attr| LifetimeCur::of(attr.data)),
         };
-        self.database.set_counts(&ae_query(fixed, attrs), counts)
+        /// `XFRM_AE_CU`: somebody has set them.
+        const UPDATED: u32 = 1 << 6;
+        let query = ae_query(fixed, attrs);
+        self.database.set_counts(&query, counts)?;
+        if reply.is_heard(group::AEVENTS) {
+            let sa = self.database.find_sa(&query)?;
+            reply.notify(group::AEVENTS, msg::NEW_AE, 0, |w| write_ae(w, &sa, UPDATED.to_ne_bytes()));
+        }
+        Ok(())
     }
 
     fn new_policy(
@@ -462,6 +467,24 @@ impl<D: Database> Xfrm<D> {
             reply.notify(group::POLICY, msg::GET_DEFAULT, 0, |w| w.fixed(&bytes));
         }
         Ok(())
+    }
+}
+
+/// The payload of `NEWAE` (Linux `build_aevent`).
+fn write_ae(w: &mut Writer, sa: &Sa, flags: [u8; 4]) {
+    let mut bytes = sa.id().to_bytes();
+    bytes.extend(sa.info.saddr.0);
+    bytes.extend(flags);
+    bytes.extend(sa.info.reqid.to_ne_bytes());
+    w.fixed(&bytes);
+    sa.write_replay(w);
+    sa.info.curlft.put(w, attr::LTIME_VAL);
+    super::sa::put_mark(w, sa.mark);
+    if sa.if_id != 0 {
+        w.put_u32(attr::IF_ID, sa.if_id);
+    }
+    if sa.dir != 0 {
+        w.put_u8(attr::SA_DIR, sa.dir);
     }
 }
 

@@ -105,10 +105,17 @@ pub(super) fn mark(attrs: &Attributes<'_>) -> Mark {
 }
 
 /// The numbers that a request says. Those with a bitmap of any length win.
-pub(super) fn replay(attrs: &Attributes<'_>) -> Option<Replay> {
-    if let Some(attr) = attrs.get(attr::REPLAY_ESN_VAL) {
-        return Some(Replay::Esn(ReplayEsn::of(attr.data)));
-    }
+fn replay(attrs: &Attributes<'_>) -> Option<Replay> {
+    esn_replay(attrs).or_else(|| legacy_replay(attrs))
+}
+
+/// Those with a bitmap of any length.
+pub(super) fn esn_replay(attrs: &Attributes<'_>) -> Option<Replay> {
+    attrs.get(attr::REPLAY_ESN_VAL).map(|attr| Replay::Esn(ReplayEsn::of(attr.data)))
+}
+
+/// Those with a bitmap of 32.
+pub(super) fn legacy_replay(attrs: &Attributes<'_>) -> Option<Replay> {
     let mut from = super::layout::Fields(attrs.get(attr::REPLAY_VAL)?.data);
     Some(Replay::Legacy([from.u32(), from.u32(), from.u32()]))
 }

@@ -42,26 +42,36 @@ impl Plain {
             w.put_u32(kind, value);
         }
         w.put_u32(IFLA_NUM_TX_QUEUES, self.queues);
-        // The sizes of segmentation offloads, as every device has them that does not say otherwise.
-        const GSO: [(u16, u32); 7] =
-            [(40, 65535), (41, 65536), (58, 65536), (63, 65536), (64, 65536), (59, 65536), (60, 65535)];
-        GSO.into_iter().for_each(|(kind, value)| w.put_u32(kind, value));
+        FAT_SIZES.into_iter().for_each(|(kind, value)| w.put_u32(kind, value));
         w.put_u32(IFLA_NUM_RX_QUEUES, self.queues);
         w.put_u8(IFLA_CARRIER, self.carrier.into());
     }
 }
 
-/// `lo`, which is down and carries nothing: what a node sends to itself needs no link.
-pub(super) fn write_loopback(w: &mut Writer) {
-    put_header(w, ARPHRD_LOOPBACK, LOOPBACK, IFF_LOOPBACK, 0);
-    w.put_str(IFLA_IFNAME, "lo");
-    let (mtu, min_mtu, max_mtu, txqlen, group, queues) = (65536, 0, 0, 1000, 0, 1);
-    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate: 2, carrier: true }.put(w);
-    put_carrier(w, [0; 2]);
-    w.put(IFLA_ADDRESS, &[0; 6]);
-    w.put(IFLA_BROADCAST, &[0; 6]);
-    put_stats(w, &LinkStats::default());
-    w.put_str(IFLA_QDISC, "noop");
+/// The sizes of segmentation offloads, as every device has them that does not say otherwise.
+pub(super) const FAT_SIZES: [(u16, u32); 7] =
+    [(40, 65535), (41, 65536), (58, 65536), (63, 65536), (64, 65536), (59, 65536), (60, 65535)];
+
+/// The link-layer address of all there.
+pub(super) fn broadcast(link: &Link) -> [u8; 6] {
+    if link.is_loopback() { [0; 6] } else { [0xff; 6] }
+}
+
+fn arphrd(link: &Link) -> u16 {
+    match link.mac {
+        _ if link.is_loopback() => ARPHRD_LOOPBACK,
+        Some(_) => ARPHRD_ETHER,
+        None => ARPHRD_NONE,
+    }
+}
+
+/// Whether packets can pass; and RFC 2863's state, as `linux/if.h` numbers them. Nobody knows of `lo`.
+fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
+    match (link.up, link.is_loopback() || now.is_some_and(|now| now.running)) {
+        (true, true) if link.is_loopback() => (true, 0),
+        (true, true) => (true, 6),
+        _ => (false, 2),
+    }
 }
 
 /// How often its carrier came and went.
@@ -79,60 +89,60 @@ pub(in crate::netlink::rtnl) fn write(
     ext_mask: u32,
     change: u32,
 ) {
-    let running = link.up && now.is_some_and(|now| now.running);
-    let arphrd = if link.mac.is_some() { ARPHRD_ETHER } else { ARPHRD_NONE };
-    put_header(w, arphrd, index, link.flags(running), change);
+    let (running, operstate) = operstate(link, now);
+    put_header(w, arphrd(link), index, link.flags(running), change);
     w.put_str(IFLA_IFNAME, &link.config.name);
     let queues = match link.config.kind {
         LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
-        LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => 1,
+        LinkKind::Loopback | LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => 1,
     };
-    // `RFC 2863`'s states, as `linux/if.h` numbers them.
-    let operstate = if running { 6 } else { 2 };
     let (mtu, group, txqlen) = (link.mtu, link.group, link.txqlen);
-    Plain { mtu, min_mtu: MIN_MTU, max_mtu: MAX_MTU, txqlen, group, queues, operstate, carrier: running }.put(w);
+    let (min_mtu, max_mtu) = if link.is_loopback() { (0, 0) } else { (MIN_MTU, MAX_MTU) };
+    let carrier = running || link.is_loopback();
+    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate, carrier }.put(w);
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
     }
     put_carrier(w, now.map_or([0; 2], |now| now.carrier));
     if let Some(mac) = link.mac {
         w.put(IFLA_ADDRESS, &mac);
-        w.put(IFLA_BROADCAST, &[0xff; 6]);
+        w.put(IFLA_BROADCAST, &broadcast(link));
     }
     if ext_mask & RTEXT_FILTER_SKIP_STATS == 0 {
         put_stats(w, now.map_or(&LinkStats::default(), |now| &now.stats));
     }
-    w.nest(IFLA_LINKINFO, |w| put_info(w, link));
+    if !link.is_loopback() {
+        w.nest(IFLA_LINKINFO, |w| put_info(w, link));
+    }
     w.put_str(IFLA_QDISC, if link.was_up { "noqueue" } else { "noop" });
     w.nest(IFLA_AF_SPEC, |w| {
-        w.nest(AF_INET6.into(), |w| w.put_u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE));
+        w.nest(AF_INET6.into(), |w| w.put_u8(IFLA_INET6_ADDR_GEN_MODE, addr_gen_mode(link)));
     });
+}
+
+/// How a link makes addresses by itself. Linux would have `lo` do it as others do, but it does not either.
+fn addr_gen_mode(link: &Link) -> u8 {
+    const EUI64: u8 = 0;
+    if link.is_loopback() { EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
 }
 
 /// A link, as Linux's `inet6_fill_ifinfo` writes it for those who ask about IPv6 alone.
 pub(super) fn write_v6(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNow>) {
-    let running = link.up && now.is_some_and(|now| now.running);
-    let arphrd = if link.mac.is_some() { ARPHRD_ETHER } else { ARPHRD_NONE };
-    put_header_of(w, AF_INET6, arphrd, index, link.flags(running), 0);
-    put_v6(w, &link.config.name, link.mac, link.mtu, link.txqlen, if running { 6 } else { 2 });
-}
-
-pub(super) fn write_loopback_v6(w: &mut Writer) {
-    put_header_of(w, AF_INET6, ARPHRD_LOOPBACK, LOOPBACK, IFF_LOOPBACK, 0);
-    put_v6(w, "lo", Some([0; 6]), 65536, 1000, 2);
-}
-
-fn put_v6(w: &mut Writer, name: &str, mac: Option<[u8; 6]>, mtu: u32, txqlen: u32, operstate: u8) {
-    w.put_str(IFLA_IFNAME, name);
-    if let Some(mac) = mac {
+    let (running, operstate) = operstate(link, now);
+    put_header_of(w, AF_INET6, arphrd(link), index, link.flags(running), 0);
+    w.put_str(IFLA_IFNAME, &link.config.name);
+    if let Some(mac) = link.mac {
         w.put(IFLA_ADDRESS, &mac);
     }
-    w.put_u32(IFLA_MTU, mtu);
-    w.put_u32(IFLA_TXQLEN, txqlen);
+    w.put_u32(IFLA_MTU, link.mtu);
+    w.put_u32(IFLA_TXQLEN, link.txqlen);
     w.put_u8(IFLA_OPERSTATE, operstate);
     w.nest(IFLA_PROTINFO, |w| {
         w.put(IFLA_INET6_TOKEN, &[0; 16]);
-        w.put_u8(IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
+        w.put_u8(
+            IFLA_INET6_ADDR_GEN_MODE,
+            if link.is_loopback() { IN6_ADDR_GEN_MODE_NONE } else { addr_gen_mode(link) },
+        );
     });
 }
 
@@ -152,7 +162,7 @@ fn put_info(w: &mut Writer, link: &Link) {
     match link.config.kind {
         LinkKind::Tun { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
         LinkKind::Tap { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
-        LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {}
+        LinkKind::Loopback | LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {}
     }
 }
 
