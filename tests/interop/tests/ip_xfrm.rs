@@ -13,6 +13,9 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE];
 /// The lines. Each is a command for a shell.
 const LINES: &str = include_str!("ip_xfrm.lines");
 
+/// A program that the lines name.
+const AE_MESSAGES: &str = include_str!("ae_messages.py");
+
 pub(crate) fn trials() -> Vec<Trial> {
     vec![trial("fatpath/ip_xfrm_prints_what_it_prints_of_linux", NEEDS, compare)]
 }
@@ -21,6 +24,7 @@ fn compare() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("near")?);
     let mut linux = Uml::boot(&netns, &[])?;
     linux.put("runner", LINE_RUNNER.as_bytes())?;
+    linux.put("ae_messages.py", AE_MESSAGES.as_bytes())?;
     let mut want = String::new();
     // A guest takes its time for each program; so it is not asked for all at once.
     for some in LINES.lines().collect::<Vec<_>>().chunks(25) {
@@ -30,6 +34,7 @@ fn compare() -> Outcome {
     let _gateway = Gateway::start(&netns, &scratch, "near", "")?;
     fs::write(scratch.file("lines"), LINES)?;
     fs::write(scratch.file("runner"), LINE_RUNNER)?;
+    fs::write(scratch.file("ae_messages.py"), AE_MESSAGES)?;
     let mut command = Command::new(fatpath());
     command.args(["exec", "--instance", "near", "--", "sh", "./runner", "lines"]);
     let got = run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()))?;

@@ -3,6 +3,7 @@
 //! runs with fatpath alone. And IKE; and `ip xfrm`, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
 mod batch;
+mod events;
 mod ip_xfrm;
 mod scapy;
 mod scenario;
@@ -21,6 +22,7 @@ const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::UML, Need::MODPROBE,
 fn main() {
     let mut trials = scapy::trials();
     trials.extend(tshark::trials());
+    trials.extend(events::trials());
     trials.extend(ip_xfrm::trials());
     trials.extend(batch::trials());
     trials.extend(strongswan::trials());

@@ -30,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/a_peer_whose_nat_gives_it_another_port_is_followed", NEEDS, moves::port),
         trial("strongswan/an_sa_that_is_about_to_end_is_replaced", NEEDS, expire),
         trial("strongswan/a_peer_that_is_gone_is_noticed_and_found_again", NEEDS, dead_peer),
+        trial("strongswan/routes_may_be_its_own_in_a_table_of_its_own", NEEDS, own_routes),
+        trial("strongswan/it_takes_over_policies_that_were_kept_over_a_restart", NEEDS, kept_policies),
     ]
 }
 
@@ -229,4 +231,39 @@ fn dead_peer() -> Outcome {
     })
     .map_err(|failed| site.explain(&failed))?;
     Ok(())
+}
+
+fn own_routes() -> Outcome {
+    let mut site = Site::prepare(&Setup { wan: Wan::Interface, ..EXAMPLE })?;
+    let left = &site.ends[0];
+    // Nothing else leads there.
+    site.ip(left, "route del 10.2.0.0/24")?;
+    left.files.change("strongswan.conf", "install_routes = no", "install_routes = yes")?;
+    site.start()?;
+    site.up()?;
+    let left = &site.ends[0];
+    let rules = site.ip(left, "rule")?;
+    assert!(rules.contains("220:\tfrom all lookup 220"), "{rules}");
+    let routes = site.ip(left, "route show table 220")?;
+    assert_eq!(routes.trim(), "10.2.0.0/24 via 192.0.2.2 dev wan proto static src 10.1.0.254");
+    left.netns.sh("ping -c 5 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;
+    Ok(())
+}
+
+fn kept_policies() -> Outcome {
+    let mut site = Site::prepare(&EXAMPLE)?;
+    site.restart_with_state(0)?;
+    site.start()?;
+    site.up()?;
+    let policies = site.xfrm(&site.ends[0], "policy")?;
+    let said = site.save(&site.ends[0])?;
+    assert!(said.contains("policies, but not 2 SAs that time ends"), "{said}");
+    site.restart_with_state(0)?;
+    assert_eq!(site.xfrm(&site.ends[0], "policy")?, policies, "before the daemon is there");
+    assert_eq!(site.xfrm(&site.ends[0], "state")?, "");
+    site.start_charon(0)?;
+    site.up()?;
+    let now = site.xfrm(&site.ends[0], "policy")?;
+    assert_eq!(now.matches("dir ").count(), policies.matches("dir ").count(), "{now}");
+    both_have_sas(&site, true)
 }

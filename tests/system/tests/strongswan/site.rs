@@ -107,6 +107,25 @@ impl Site {
         Ok(())
     }
 
+    /// Starts the gateway of an end of the example again, as one that keeps what programs set in a file of its own. Its daemon
+    /// has to be started again, too.
+    pub(crate) fn restart_with_state(&mut self, at: usize) -> Outcome {
+        let end = &mut self.ends[at];
+        drop(end.charon.take());
+        end.gateway.terminate()?;
+        let state = self.scratch.file(&format!("{}.state", end.name));
+        let mut command = end.netns.command("sh");
+        command.args(["-c", &format!("exec {} \"$@\" --state {}", fatpath().display(), state.display()), "sh"]);
+        let file = strongswan_example(&format!("{}.toml", end.name))?;
+        end.gateway = Gateway::start_under(command, &self.scratch, end.name, &file)?;
+        end.to_peer(at + 1)
+    }
+
+    /// Has the gateway of an end keep what it is.
+    pub(crate) fn save(&self, end: &End) -> Outcome<String> {
+        run(Command::new(fatpath()).args(["save", "--instance", end.name]).env("FATPATH_RUNDIR", self.scratch.path()))
+    }
+
     /// Has a packet bring up the tunnel. What needs it waits for it, or is lost: the first packets are.
     pub(crate) fn up(&self) -> Outcome {
         let [left, _] = &self.ends;
@@ -162,7 +181,6 @@ impl End {
         setup: &Setup,
         own: &dyn Fn(String) -> String,
     ) -> Outcome<Self> {
-        let peer = 3 - number;
         let file = match setup.wan {
             Wan::Udp => {
                 netns.sh(&format!(
@@ -177,9 +195,6 @@ impl End {
             }
         };
         let gateway = Gateway::start(&netns, scratch, name, &own(strongswan_example(&file)?))?;
-        netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
-        // A gateway that a busy machine keeps waiting for a moment is not to lose anything by that.
-        netns.sh("ip link set tun0 txqueuelen 10000")?;
         let files = match setup.wan {
             Wan::Udp => CharonFiles::new(scratch, name, setup.auth)?,
             Wan::Interface => CharonFiles::on_interface(scratch, name)?,
@@ -189,7 +204,18 @@ impl End {
         for (from, to) in setup.connections {
             files.change("swanctl.conf", from, to)?;
         }
-        Ok(Self { charon: None, gateway, netns, name, files })
+        let end = Self { charon: None, gateway, netns, name, files };
+        end.to_peer(number.into())?;
+        Ok(end)
+    }
+
+    /// Has the host of this end send to the other one by its gateway.
+    fn to_peer(&self, number: usize) -> Outcome {
+        let peer = 3 - number;
+        self.netns.sh(&format!("ip addr add 10.{number}.0.1/24 dev tun0; ip route add 10.{peer}.0.0/24 dev tun0"))?;
+        // A gateway that a busy machine keeps waiting for a moment is not to lose anything by that.
+        self.netns.sh("ip link set tun0 txqueuelen 10000")?;
+        Ok(())
     }
 
     /// Tells the daemon something.
