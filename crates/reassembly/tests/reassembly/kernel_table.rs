@@ -327,3 +327,14 @@ fn a_fragment_inside_a_fragment_is_answered_after_reassembly() {
     assert_eq!(run(&[a(), b(), c(), d()]), [(reason, Problem::FIELD, 40)]);
     assert_eq!(run(&[last(0, 100)]), [(reason, Problem::FIELD, 48)], "nothing was taken out of what is quoted");
 }
+
+#[test]
+fn ipv4_may_carry_the_protocol_that_ipv6_has_for_fragment_headers() {
+    for pieces in [vec![a(), b(), c(), d()], vec![d(), c(), b(), a()]] {
+        let pieces: Vec<_> = pieces.into_iter().map(|piece| Piece { protocol: Protocol::FRAGMENT, ..piece }).collect();
+        let mut world = World::new(Version::V4);
+        world.send_all(&pieces);
+        let whole = Piece { protocol: Protocol::FRAGMENT, ..a() }.whole(Version::V4, LEN);
+        assert_eq!((world.bytes(), world.refused), (vec![whole], vec![]));
+    }
+}
