@@ -5,7 +5,7 @@
 //!  far 10.1.0.9 ── eth0 10.1.0.1 node
 //! ```
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use interop::Uml;
@@ -76,8 +76,12 @@ fn compare() -> Outcome {
         exec.args(["exec", "--instance", "node", "--", "sh", "-c", &script]);
         exec.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path());
         let mut ours = Process::spawn(&mut exec, &scratch)?;
+        let mut pings = Vec::new();
         for far in [&linux_far, &far] {
-            far.sh(PINGS)?;
+            pings.push(far.command("sh").args(["-ec", PINGS]).stdout(Stdio::null()).spawn()?);
+        }
+        for mut pings in pings {
+            pings.wait()?;
         }
         let want = normal(&running.wait()?);
         ours.wait(Duration::from_secs(30))?;
