@@ -57,7 +57,7 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether what was received last is of a dump.
     pub(crate) dumping: AtomicBool,
-    /// What of all this the gateway has yet to be told ([`Unsaid`](crate::unsaid::Unsaid)).
+    /// What of all this the gateway has yet to be told ([`Calls::unsaid`](crate::unsaid::Calls::unsaid)).
     pub(crate) unsaid: AtomicU32,
 }
 
