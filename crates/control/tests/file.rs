@@ -166,6 +166,37 @@ fn what_an_sa_does_about_a_nat_and_about_sizes_is_read() {
 }
 
 #[test]
+fn a_route_leads_by_a_neighbour_of_whatever_stands_before_or_behind_it() {
+    let link = |name, net| format!("[[link]]\nname = \"{name}\"\nkind = \"tun\"\naddresses = [\"{net}\"]\n");
+    let links = link("a", "10.1.0.1/16") + &link("b", "10.2.0.1/16") + &link("c", "10.1.2.1/24");
+    let by = "[[route]]\nto = \"default\"\nvia = \"VIA\"\n";
+    let direct = |to, dev| format!("[[route]]\nto = \"{to}\"\ndev = \"{dev}\"\n");
+    let on_the_way = direct("10.9.0.0/16", "a") + &direct("10.9.9.0/24", "b") + &direct("10.9.9.9/32", "c");
+    let cases = [
+        ("10.1.0.9", "a"),
+        ("10.2.0.9", "b"),
+        ("10.1.2.9", "c"),
+        ("10.9.0.9", "a"),
+        ("10.9.9.1", "b"),
+        ("10.9.9.9", "c"),
+        ("10.9.9.9\"\ndev = \"a", "a"),
+    ];
+    for (via, dev) in cases {
+        let by = by.replace("VIA", via);
+        for text in [[&links, &on_the_way, &by], [&links, &by, &on_the_way]] {
+            let config = read(&text.map(String::as_str)).unwrap();
+            let found = config.routes.iter().find_map(|route| match &route.action {
+                RouteAction::Unicast { via: Some(_), dev } => Some(dev.as_str()),
+                _ => None,
+            });
+            assert_eq!(found, Some(dev), "{via}");
+        }
+    }
+    let nowhere = read(&[&links, &by.replace("VIA", "10.3.0.1"), &on_the_way]).unwrap_err().to_string();
+    assert!(nowhere.contains("10.3.0.1 is on no link"), "{nowhere}");
+}
+
+#[test]
 fn an_empty_file_is_a_node_without_links() {
     assert_eq!(Config::from_toml("", "f"), Ok(Config::default()));
 }

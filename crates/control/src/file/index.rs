@@ -1,10 +1,15 @@
-//! What a file has said already, by what nothing after it may repeat and by what templates ask for: a file of many SAs is
-//! read once, and not once for each of them.
+//! What a file has said already, by what nothing after it may repeat and by what templates and routes ask for: a file of
+//! many SAs or routes is read once, and not once for each of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use crate::model::{Dir, Mark, Mode, PolicyConfig, SaConfig, Selector, Template};
+use base::{Prefix, TableId};
+
+use crate::model::{Dir, LinkConfig, Mark, Mode, PolicyConfig, RouteConfig, SaConfig, Selector, Template};
+
+/// What tells a route from others: where to, its table and its metric.
+pub(super) type RouteName = (Prefix, TableId, u32);
 
 /// What tells an SA from others (RFC 4301 §4.1).
 pub(super) type SaName = (IpAddr, u32, Option<Mark>);
@@ -12,15 +17,50 @@ pub(super) type SaName = (IpAddr, u32, Option<Mark>);
 /// What tells a policy from others.
 pub(super) type PolicyName = (Dir, Selector, Option<Mark>, u32);
 
-/// SAs and policies by their names, as positions in the file.
+/// Routes, SAs and policies by their names, as positions in the file.
 #[derive(Debug, Default)]
 pub(super) struct Index {
+    routes: HashMap<RouteName, usize>,
+    /// The links on which addresses are neighbours, by the prefixes that say so, in the order in which these were said.
+    direct: HashMap<Prefix, Vec<String>>,
     sas: HashMap<SaName, usize>,
     policies: HashMap<PolicyName, usize>,
     serving: Serving,
 }
 
 impl Index {
+    /// That of a file which has named these links.
+    pub(super) fn of_links(links: &[LinkConfig]) -> Self {
+        let mut index = Self::default();
+        for link in links {
+            link.addresses.iter().for_each(|address| index.push_direct(address.prefix(), &link.name));
+        }
+        index
+    }
+
+    /// Where a route of that name stands.
+    pub(super) fn route(&self, name: &RouteName) -> Option<usize> {
+        self.routes.get(name).copied()
+    }
+
+    /// Notes the next route.
+    pub(super) fn push_route(&mut self, route: &RouteConfig) {
+        self.routes.insert((route.to, route.table, route.metric), self.routes.len());
+    }
+
+    /// Notes that the addresses of `prefix` are neighbours on a link.
+    pub(super) fn push_direct(&mut self, prefix: Prefix, link: &str) {
+        self.direct.entry(prefix).or_default().push(link.to_owned());
+    }
+
+    /// The link on which `via` is a neighbour, `dev` if that is said: by the longest prefix, and of equal ones the last.
+    pub(super) fn link_of(&self, via: IpAddr, dev: Option<&str>) -> Option<&str> {
+        let longest = Prefix::host(via).len();
+        let prefixes = (0..=longest).rev().filter_map(|len| Prefix::containing(via, len).ok());
+        let links = prefixes.filter_map(|prefix| self.direct.get(&prefix)).flat_map(|links| links.iter().rev());
+        links.map(String::as_str).find(|&link| dev.is_none_or(|dev| dev == link))
+    }
+
     /// Where an SA of that name stands.
     pub(super) fn sa(&self, name: &SaName) -> Option<usize> {
         self.sas.get(name).copied()

@@ -39,11 +39,14 @@ impl Config {
             let link = link::read(&table, &config.links)?;
             config.links.push(link);
         }
-        for table in root.tables("route", route::KEYS)? {
-            let route = route::read(&table, &config)?;
+        let mut index = Index::of_links(&config.links);
+        let routes = root.tables("route", route::KEYS)?;
+        routes.iter().for_each(|table| route::note_direct(table, &mut index));
+        for table in routes {
+            let route = route::read(&table, &config, &index)?;
+            index.push_route(&route);
             config.routes.push(route);
         }
-        let mut index = Index::default();
         for table in root.tables("sa", ipsec::SA_KEYS)? {
             let sa = ipsec::read_sa(&table, &config, &index)?;
             index.push_sa(&sa);

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use base::{Prefix, TableId};
 
+use super::index::Index;
 use super::reader::{ConfigError, Result, Table, Value, quoted};
 use crate::model::{Config, RouteAction, RouteConfig};
 
@@ -27,8 +28,19 @@ const TYPES: &[(&str, Type)] = &[
     ("prohibit", Type::Prohibit),
 ];
 
-/// Reads one route. `config` holds every link and the routes before it.
-pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<RouteConfig> {
+/// Notes on which link the destinations of a route are neighbours, if it says so: others may lead by one of them, in whatever
+/// order they stand. What is wrong with it is found when it is read.
+pub(super) fn note_direct(table: &Table<'_>, index: &mut Index) {
+    let word = |key| table.get(key).and_then(|value| value.str().ok().map(str::to_owned));
+    if let (Some(to), Some(dev), None) = (word("to"), word("dev"), table.get("via"))
+        && let Ok(to) = if to == "default" { Ok(Prefix::ANY_V4) } else { to.parse() }
+    {
+        index.push_direct(to, &dev);
+    }
+}
+
+/// Reads one route. `config` holds every link, and `index` what else is on them and the routes before it.
+pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<RouteConfig> {
     let via = table.get("via").map(|value| Ok((address(&value)?, value))).transpose()?;
     let to_value = table.need("to", "use a prefix such as \"10.2.0.0/24\", or \"default\"")?;
     let to = match to_value.str()? {
@@ -41,7 +53,7 @@ pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<RouteConfig> {
     }
     let kind = table.get("type").map_or(Ok(Type::Unicast), |value| value.word(TYPES))?;
     let action = match kind {
-        Type::Unicast => unicast(table, to, via, config)?,
+        Type::Unicast => unicast(table, to, via, config, index)?,
         Type::Blackhole => nowhere(table, RouteAction::Blackhole)?,
         Type::Unreachable => nowhere(table, RouteAction::Unreachable)?,
         Type::Prohibit => nowhere(table, RouteAction::Prohibit)?,
@@ -49,8 +61,7 @@ pub(super) fn read(table: &Table<'_>, config: &Config) -> Result<RouteConfig> {
     let default_metric = if to.is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
     let metric = table.get("metric").map_or(Ok(default_metric), |value| value.number(0..=u32::MAX))?;
     let table_id = table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value))?;
-    let same = |other: &RouteConfig| (other.to, other.table, other.metric) == (to, table_id, metric);
-    if let Some(n) = config.routes.iter().position(same) {
+    if let Some(n) = index.route(&(to, table_id, metric)) {
         return Err(to_value.error(format!(
             "{to} with metric {metric} in table {table_id} is already route[{n}]; use another metric"
         )));
@@ -68,7 +79,13 @@ fn address(value: &Value<'_>) -> Result<IpAddr> {
     Ok(addr)
 }
 
-fn unicast(table: &Table<'_>, to: Prefix, via: Option<(IpAddr, Value<'_>)>, config: &Config) -> Result<RouteAction> {
+fn unicast(
+    table: &Table<'_>,
+    to: Prefix,
+    via: Option<(IpAddr, Value<'_>)>,
+    config: &Config,
+    index: &Index,
+) -> Result<RouteAction> {
     let dev = table.get("dev").map(|value| dev(&value, config)).transpose()?;
     let Some((via, value)) = via else {
         let dev = dev.ok_or_else(|| table.missing("dev", "name a link, or a neighbour with via"))?;
@@ -80,31 +97,19 @@ fn unicast(table: &Table<'_>, to: Prefix, via: Option<(IpAddr, Value<'_>)>, conf
     if config.links.iter().any(|link| link.own_addresses().any(|own| own.addr() == via)) {
         return Err(value.error(format!("{via} is this node's own address; use that of a neighbour")));
     }
-    let by = via_link(via, dev.as_deref(), config).ok_or_else(|| not_on_link(&value, via, dev.as_deref()))?;
+    let by = via_link(via, dev.as_deref(), index).ok_or_else(|| not_on_link(&value, via, dev.as_deref()))?;
     Ok(RouteAction::Unicast { via: Some(via), dev: by })
 }
 
 /// The link on which `via` is a neighbour: by the longest of the links' own prefixes and of the routes that lead to a
 /// link directly. `fib_check_nh` asks the same of a gateway.
-fn via_link(via: IpAddr, dev: Option<&str>, config: &Config) -> Option<String> {
+fn via_link(via: IpAddr, dev: Option<&str>, index: &Index) -> Option<String> {
     if let (IpAddr::V6(v6), Some(dev)) = (via, dev)
         && v6.is_unicast_link_local()
     {
         return Some(dev.to_owned());
     }
-    let connected = config
-        .links
-        .iter()
-        .flat_map(|link| link.addresses.iter().map(|address| (address.prefix(), link.name.as_str())));
-    let direct = config.routes.iter().filter_map(|route| match &route.action {
-        RouteAction::Unicast { via: None, dev } => Some((route.to, dev.as_str())),
-        _ => None,
-    });
-    connected
-        .chain(direct)
-        .filter(|&(prefix, name)| prefix.contains(via) && dev.is_none_or(|dev| dev == name))
-        .max_by_key(|&(prefix, _)| prefix.len())
-        .map(|(_, name)| name.to_owned())
+    index.link_of(via, dev).map(str::to_owned)
 }
 
 fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError {
