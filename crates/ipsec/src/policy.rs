@@ -10,7 +10,7 @@ use crate::config::{Action, Dir, MAX_TEMPLATES};
 use crate::flowi::Flowi;
 use crate::gateway::Ipsec;
 use crate::hold::Released;
-use crate::resolve::{Verdict, resolve};
+use crate::resolve::{Refusal, Verdict, resolve};
 use crate::spd::PolicyId;
 
 /// The SAs that a packet goes through on its way out, the innermost first.
@@ -59,7 +59,7 @@ impl Ipsec {
     #[cold]
     fn is_behind_held(&mut self, policy: PolicyId) -> bool {
         let Some(first) = self.holds.first_flow(policy) else { return false };
-        let may_go = self.larval_drop || !matches!(self.verdict(&first).1, Verdict::Missing { .. });
+        let may_go = self.larval_drop || !self.verdict(&first).1.is_missing();
         if may_go {
             self.holds.hurry(policy);
         }
@@ -70,7 +70,7 @@ impl Ipsec {
     /// for, whoever listens is told again.
     pub(crate) fn must_wait(&mut self, now: Instant, flow: &Flowi, counters: &mut Counters) -> bool {
         let (policy, verdict) = self.verdict(flow);
-        matches!(verdict, Verdict::Missing { .. })
+        verdict.is_missing()
             && !self.larval_drop
             && matches!(self.decide(now, policy, verdict, flow, counters), Decision::Hold(_))
     }
@@ -90,7 +90,7 @@ impl Ipsec {
         match verdict {
             Verdict::Bypass => Decision::Bypass,
             Verdict::Protect(bundle) => Decision::Protect(bundle),
-            refused => self.refuse(now, policy, refused, flow, counters),
+            Verdict::Refused(why) => self.refuse(now, policy, why, flow, counters),
         }
     }
 
@@ -100,16 +100,14 @@ impl Ipsec {
         &mut self,
         now: Instant,
         policy: Option<PolicyId>,
-        verdict: Verdict,
+        why: Refusal,
         flow: &Flowi,
         counters: &mut Counters,
     ) -> Decision {
-        let (mib, reason) = match verdict {
-            Verdict::Bypass => return Decision::Bypass,
-            Verdict::Protect(bundle) => return Decision::Protect(bundle),
-            Verdict::DefaultBlock => return Decision::Drop(DropReason::PolicyBlock),
-            Verdict::Block => (Mib::XfrmOutPolBlock, DropReason::PolicyBlock),
-            Verdict::Missing { template, pending } => {
+        let (mib, reason) = match why {
+            Refusal::DefaultBlock => return Decision::Drop(DropReason::PolicyBlock),
+            Refusal::Block => (Mib::XfrmOutPolBlock, DropReason::PolicyBlock),
+            Refusal::Missing { template, pending } => {
                 if let Some(policy) = policy {
                     if !pending {
                         self.acquire(now, policy, template.into(), flow);
@@ -120,12 +118,12 @@ impl Ipsec {
                 }
                 (Mib::XfrmOutNoStates, DropReason::PolicyNoState)
             }
-            Verdict::WrongDirection => {
+            Refusal::WrongDirection => {
                 counters.count(Mib::XfrmOutStateDirError);
                 (Mib::XfrmOutPolError, DropReason::EspDirection)
             }
-            Verdict::Clash => (Mib::XfrmOutPolError, DropReason::PolicyNoState),
-            Verdict::TooDeep => (Mib::XfrmOutPolError, DropReason::PolicyDepth),
+            Refusal::Clash => (Mib::XfrmOutPolError, DropReason::PolicyNoState),
+            Refusal::TooDeep => (Mib::XfrmOutPolError, DropReason::PolicyDepth),
         };
         counters.count(mib);
         Decision::Drop(reason)

@@ -19,6 +19,12 @@ use crate::spd::{PolicyId, Spd};
 pub(crate) enum Verdict {
     Bypass,
     Protect(Bundle),
+    Refused(Refusal),
+}
+
+/// Why packets of a flow do not leave.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Refusal {
     Block,
     /// Nobody's policy, and the default is to block, which Linux does not count.
     DefaultBlock,
@@ -38,7 +44,12 @@ pub(crate) enum Verdict {
 impl Verdict {
     #[inline]
     pub(crate) const fn lets_pass(&self) -> bool {
-        matches!(self, Self::Bypass | Self::Protect(_))
+        !matches!(self, Self::Refused(_))
+    }
+
+    /// Tells whether it is an SA that is missing.
+    pub(crate) const fn is_missing(&self) -> bool {
+        matches!(self, Self::Refused(Refusal::Missing { .. }))
     }
 }
 
@@ -47,29 +58,30 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
     let Some(policy) = policy.and_then(|policy| spd.get(policy)) else {
         return match spd.default_action(Dir::Out) {
             Action::Allow => Verdict::Bypass,
-            Action::Block => Verdict::DefaultBlock,
+            Action::Block => Verdict::Refused(Refusal::DefaultBlock),
         };
     };
     let PolicyConfig { action, templates, offload, .. } = &policy.config;
     if *action == Action::Block {
-        return Verdict::Block;
+        return Verdict::Refused(Refusal::Block);
     }
     if templates.len() >= MAX_TEMPLATES {
-        return Verdict::TooDeep;
+        return Verdict::Refused(Refusal::TooDeep);
     }
     let mut bundle = Bundle::new();
     for (at, (template, (src, dst))) in with_ends(templates, flow).enumerate() {
-        let (found, missing) = match sad.find(template, src, dst, flow, *offload) {
-            Found::Sa(id) if sad.get(id).is_some_and(|sa| sa.dir == Some(SaDir::In)) => return Verdict::WrongDirection,
-            Found::Sa(id) => (Some(id), Verdict::Bypass),
-            Found::Nothing => (None, Verdict::Missing { template: at as u8, pending: false }),
-            Found::Pending => (None, Verdict::Missing { template: at as u8, pending: true }),
-            Found::Clash => (None, Verdict::Clash),
+        let missing = match sad.find(template, src, dst, flow, *offload) {
+            Found::Sa(id) if sad.get(id).is_some_and(|sa| sa.dir == Some(SaDir::In)) => {
+                return Verdict::Refused(Refusal::WrongDirection);
+            }
+            Found::Sa(id) if bundle.try_push(id).is_err() => return Verdict::Refused(Refusal::TooDeep),
+            Found::Sa(_) => continue,
+            Found::Nothing => Refusal::Missing { template: at as u8, pending: false },
+            Found::Pending => Refusal::Missing { template: at as u8, pending: true },
+            Found::Clash => Refusal::Clash,
         };
-        match found {
-            Some(id) if bundle.try_push(id).is_err() => return Verdict::TooDeep,
-            None if template.level == Level::Required => return missing,
-            _ => {}
+        if template.level == Level::Required {
+            return Verdict::Refused(missing);
         }
     }
     if bundle.is_empty() { Verdict::Bypass } else { Verdict::Protect(bundle) }

@@ -346,6 +346,34 @@ mod tests {
     use std::mem::{offset_of, size_of};
 
     use super::*;
+    use crate::engine::Algorithm;
+
+    #[test]
+    fn an_operator_says_what_an_sa_has_received_whatever_it_has() {
+        let algorithm = Algorithm::Null;
+        for (esn, top) in [(false, 100), (true, 7 << 32)] {
+            let flags = SaFlags { esn, ..SaFlags::default() };
+            let [src, dst] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+            let config = SaConfig {
+                replay_window: 32,
+                flags,
+                ..SaConfig::new(src, dst, Spi(1), Mode::Tunnel, algorithm.clone())
+            };
+            let mut sa = Sa::new(SaId(1), &config, 0).unwrap();
+            sa.resume_received(&[top + 400, top + 500]);
+            // (size, received, what counts as received then): behind its top as ahead of it, in a window of another size.
+            for (size, received, want) in [
+                (32, vec![], vec![top]),
+                (32, vec![top - 31, top - 2], vec![top, top - 2, top - 31]),
+                (64, vec![top - 63, top - 64], vec![top, top - 63]),
+            ] {
+                sa.set_received(size, top, &received);
+                assert_eq!(sa.replay().seen().collect::<Vec<_>>(), want, "{size}, esn {esn}");
+                assert_eq!((sa.replay().size(), sa.replay().top(), sa.replay().esn()), (size, top, esn));
+                assert_eq!(sa.replay().check(top as u32 + 1), Ok(top + 1));
+            }
+        }
+    }
 
     #[test]
     fn one_cache_line_says_whether_a_packet_is_for_it_and_four_hold_it() {
