@@ -63,6 +63,9 @@ fn ask(name: &[u8]) -> Option<Vec<u8>> {
     while line.last() != Some(&b'\n') && line.len() < MAX_LEN {
         // SAFETY: there is as much room.
         let len = unsafe { libc::syscall(libc::SYS_read, fd.0, buffer.as_mut_ptr(), buffer.len()) };
+        if len < 0 && Errno::last() == Errno(libc::EINTR) {
+            continue;
+        }
         line.extend(buffer.get(..usize::try_from(len).ok().filter(|&len| len > 0)?)?);
     }
     unquoted(&line)

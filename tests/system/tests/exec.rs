@@ -82,6 +82,11 @@ fn alike() -> Outcome {
     let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\"]\n";
     let _gateway = Gateway::start(&ours, &scratch, "ours", link)?;
     linux.sh("ip addr add 10.1.0.1/24 dev eth0")?;
+    for more in ["10.2.0.7/16 broadcast 10.2.255.255 label eth0:x", "10.3.0.1 peer 10.3.0.2", "10.3.0.3/24 brd +"] {
+        linux.sh(&format!("ip addr add {more} dev eth0"))?;
+        let words = format!("ip --instance ours addr add {more} dev eth0");
+        run(&mut command(&scratch, &words.split(' ').collect::<Vec<_>>()))?;
+    }
     let want = run(linux.command("python3").arg(&script))?;
     let got = run(command(&scratch, &["exec", "--instance", "ours", "--", "python3"]).arg(&script))?;
     let (want, got): (Vec<_>, Vec<_>) = (want.lines().collect(), got.lines().collect());

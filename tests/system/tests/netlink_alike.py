@@ -332,3 +332,27 @@ while at:
     print("getifaddrs:", it.name, hex(it.flags), family, bytes(it.addr.contents)[:length].hex() if it.addr else None)
     at = it.next
 libc.freeifaddrs(first)
+
+# IPv4 addresses as programs ask for them that know no netlink.
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+
+
+def part(name, request, given=b""):
+    try:
+        return fcntl.ioctl(udp, request, name.ljust(16, b"\0") + given.ljust(24, b"\0"))[16:32].hex()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+
+
+for name in (b"eth0", b"eth0:x", b"eth0:y", b"lo", b"nosuch", b"nosuch:x", b""):
+    print("parts:", name, [part(name, request) for request in (0x8915, 0x8917, 0x8919, 0x891B)])
+    print("the interface's:", name, part(name, 0x8921)[:8])
+for own in ("10.3.0.1", "10.2.0.7", "10.9.9.9"):
+    given = struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(own))
+    print("given:", own, [part(b"eth0", request, given) for request in (0x8915, 0x8917, 0x8919, 0x891B)])
+for space in (None, 0, 39, 40, 100, 400):
+    buffer = ctypes.create_string_buffer(space or 1)
+    conf = struct.pack("=i4xQ", space or 0, 0 if space is None else ctypes.addressof(buffer))
+    length = struct.unpack_from("=i", fcntl.ioctl(udp, 0x8912, conf))[0]
+    found = [buffer.raw[at : at + 40] for at in range(0, length if space else 0, 40)]
+    print("list:", space, length, [(it[:16].rstrip(b"\0"), it[16:32].hex()) for it in found])

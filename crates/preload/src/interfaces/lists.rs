@@ -138,7 +138,7 @@ fn ip_address(of: &Address, octets: &[u8]) -> Option<Socket> {
 }
 
 /// The netmask of an address, as long as the address.
-fn mask(of: &Address) -> Vec<u8> {
+pub(super) fn mask(of: &Address) -> Vec<u8> {
     let bits = (0..of.own.len()).map(|at| usize::from(of.prefix_len).saturating_sub(at * 8).min(8) as u32);
     bits.map(|bits| u8::MAX.checked_shl(8 - bits).unwrap_or(0)).collect()
 }

@@ -1,6 +1,7 @@
 //! Network interfaces: what asks the kernel for them by name or number asks the gateway.
 
 mod exchange;
+mod ipv4;
 mod lists;
 
 use std::ffi::CStr;
@@ -10,7 +11,8 @@ use libc::{c_char, c_int, c_short, c_uint, ifreq, sockaddr};
 
 use crate::errno::{Errno, returned};
 use crate::{next, session};
-use exchange::{Link, link};
+use exchange::link;
+use ipv4::Part;
 
 /// How an interface is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +26,10 @@ pub(crate) enum Wanted<'a> {
 /// What an `ioctl` asks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Request {
+    /// `SIOCGIFCONF`.
+    List,
+    /// A part of an IPv4 address.
+    Ipv4(Part),
     /// `SIOCGIFNAME`.
     Name,
     /// `SIOCGIFINDEX`.
@@ -46,6 +52,11 @@ impl Request {
     /// What the `ioctl` of this number asks; `None` if it is not about interfaces.
     pub(crate) fn of(number: u32) -> Option<Self> {
         Some(match number {
+            0x8912 => Self::List,
+            0x8915 => Self::Ipv4(Part::Own),
+            0x8917 => Self::Ipv4(Part::Peer),
+            0x8919 => Self::Ipv4(Part::Broadcast),
+            0x891b => Self::Ipv4(Part::Netmask),
             0x8910 => Self::Name,
             0x8933 => Self::Index,
             0x8913 => Self::Flags,
@@ -63,27 +74,38 @@ impl Request {
 /// Answers an `ioctl`.
 ///
 /// # Errors
-/// `ENODEV`: there is no such interface; `EOPNOTSUPP`.
+/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address; `EOPNOTSUPP`.
 ///
 /// # Safety
-/// `to`, if not null, is a `struct ifreq`.
+/// `to`, if not null, is a `struct ifreq`; of [`Request::List`] a `struct ifconf` with as much room as it says.
 pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<(), Errno> {
-    if what == Request::Other {
-        return Err(Errno(libc::EOPNOTSUPP));
+    match what {
+        Request::Other => return Err(Errno(libc::EOPNOTSUPP)),
+        // SAFETY: the caller's word.
+        Request::List => return unsafe { ipv4::list(to.cast()) },
+        _ => {}
     }
     // SAFETY: the caller's word.
     let to = unsafe { to.as_mut() }.ok_or(Errno(libc::EFAULT))?;
     if what == Request::Name {
         // SAFETY: any bytes are a number.
         let found = link(Wanted::Index(unsafe { to.ifr_ifru.ifru_ifindex }))?;
-        put_name(&found, &mut to.ifr_name);
+        put_name(&found.name, &mut to.ifr_name);
         return Ok(());
     }
     let name = to.ifr_name.map(|byte| byte as u8);
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len() - 1);
-    let found = link(Wanted::Name(&name[..len]))?;
+    let name = &name[..len];
+    // An address may be called by more than its interface's name: `eth0:1`.
+    let device = name.split(|&byte| byte == b':').next().unwrap_or(name);
+    if let Request::Ipv4(part) = what {
+        // SAFETY: any bytes are an address of some family.
+        to.ifr_ifru.ifru_addr = ipv4::part(part, device, name, &unsafe { to.ifr_ifru.ifru_addr })?;
+        return Ok(());
+    }
+    let found = link(Wanted::Name(device))?;
     match what {
-        Request::Name | Request::Other => {}
+        Request::Name | Request::Other | Request::List | Request::Ipv4(_) => {}
         Request::Index => to.ifr_ifru.ifru_ifindex = found.index,
         Request::Flags => to.ifr_ifru.ifru_flags = found.flags as c_short,
         Request::Metric => to.ifr_ifru.ifru_metric = 0,
@@ -98,10 +120,10 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<(), Errno> {
     Ok(())
 }
 
-fn put_name(link: &Link, to: &mut [c_char; libc::IFNAMSIZ]) {
+fn put_name(name: &[u8], to: &mut [c_char; libc::IFNAMSIZ]) {
     *to = [0; libc::IFNAMSIZ];
     let (room, _) = to.split_at_mut(libc::IFNAMSIZ - 1);
-    room.iter_mut().zip(&link.name).for_each(|(to, &byte)| *to = byte as c_char);
+    room.iter_mut().zip(name).for_each(|(to, &byte)| *to = byte as c_char);
 }
 
 /// `if_nametoindex(3)`.
@@ -136,7 +158,7 @@ pub(crate) unsafe extern "C-unwind" fn if_indextoname(index: c_uint, name: *mut 
     });
     returned(found.map(|link| {
         let mut bytes = [0; libc::IFNAMSIZ];
-        put_name(&link, &mut bytes);
+        put_name(&link.name, &mut bytes);
         // SAFETY: the caller has IFNAMSIZ bytes.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), name, bytes.len()) };
         name

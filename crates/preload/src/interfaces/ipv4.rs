@@ -1,0 +1,157 @@
+//! IPv4 addresses as programs ask for them that know no netlink (netdevice(7); Linux `devinet_ioctl`, `inet_gifconf`).
+
+use libc::{c_char, c_int, ifconf, ifreq, sockaddr, sockaddr_in};
+
+use super::exchange::{Address, addresses, link, links};
+use super::lists::mask;
+use super::{Wanted, put_name};
+use crate::errno::Errno;
+
+/// What of an address is asked for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Part {
+    /// `SIOCGIFADDR`.
+    Own,
+    /// `SIOCGIFDSTADDR`.
+    Peer,
+    /// `SIOCGIFBRDADDR`.
+    Broadcast,
+    /// `SIOCGIFNETMASK`.
+    Netmask,
+}
+
+/// The part of the first address of an interface that is called `name`, or of the one of these that `given` says.
+///
+/// # Errors
+/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address.
+pub(super) fn part(part: Part, device: &[u8], name: &[u8], given: &sockaddr) -> Result<sockaddr, Errno> {
+    let device = link(Wanted::Name(device))?;
+    let all = addresses()?;
+    let named = named(&all, device.index, &device.name, name, octets(given));
+    let address = named.ok_or(Errno(libc::EADDRNOTAVAIL))?;
+    Ok(internet(&match part {
+        Part::Own => address.own.clone(),
+        Part::Peer => address.peer.clone(),
+        Part::Broadcast => address.broadcast.clone().unwrap_or_default(),
+        Part::Netmask => mask(address),
+    }))
+}
+
+/// The first IPv4 address of that interface with the name `wanted`; if one of these is `given`, that one.
+fn named<'a>(
+    all: &'a [Address],
+    index: c_int,
+    device: &[u8],
+    wanted: &[u8],
+    given: Option<[u8; 4]>,
+) -> Option<&'a Address> {
+    let is_named = |address: &&Address| {
+        let label = address.label.as_deref().unwrap_or(device);
+        is_ipv4(address) && address.index == index && label == wanted
+    };
+    let mut of_name = all.iter().filter(is_named);
+    let mut copy = of_name.clone();
+    let same = given.and_then(|given| copy.find(|address| address.own == given));
+    same.or_else(|| of_name.next())
+}
+
+fn is_ipv4(address: &Address) -> bool {
+    c_int::from(address.family) == libc::AF_INET && address.own.len() == 4
+}
+
+/// Where the four bytes of an address stand in a `struct sockaddr_in`, behind its family and its port.
+const AT: usize = 2;
+
+/// The IPv4 address that a `struct sockaddr_in` has, if it is one.
+fn octets(addr: &sockaddr) -> Option<[u8; 4]> {
+    let bytes = addr.sa_data.map(|byte| byte as u8);
+    let octets = bytes.get(AT..)?.first_chunk()?;
+    (c_int::from(addr.sa_family) == libc::AF_INET).then_some(*octets)
+}
+
+/// A `struct sockaddr_in` of that address.
+fn internet(octets: &[u8]) -> sockaddr {
+    const { assert!(size_of::<sockaddr>() == size_of::<sockaddr_in>(), "one takes the other's place") };
+    let mut sa_data = [0 as c_char; 14];
+    sa_data.iter_mut().skip(AT).zip(octets).for_each(|(to, &byte)| *to = byte as c_char);
+    sockaddr { sa_family: libc::AF_INET as u16, sa_data }
+}
+
+/// `SIOCGIFCONF`: every IPv4 address, as many as there is room for; without room, how much they take.
+///
+/// # Errors
+/// What the gateway answers; `EFAULT`; `EINVAL`: there is less room than none.
+///
+/// # Safety
+/// `conf`, if not null, is a `struct ifconf` with as much room as it says.
+pub(super) unsafe fn list(conf: *mut ifconf) -> Result<(), Errno> {
+    // SAFETY: the caller's word.
+    let conf = unsafe { conf.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+    let room = usize::try_from(conf.ifc_len).map_err(|_| Errno(libc::EINVAL))? / size_of::<ifreq>();
+    let (links, all) = (links()?, addresses()?);
+    let found: Vec<ifreq> = all
+        .iter()
+        .filter(|address| is_ipv4(address))
+        .filter_map(|address| {
+            let link = links.iter().find(|link| link.index == address.index)?;
+            // SAFETY: zeros are an empty name, and a number.
+            let mut request: ifreq = unsafe { std::mem::zeroed() };
+            put_name(address.label.as_deref().unwrap_or(&link.name), &mut request.ifr_name);
+            request.ifr_ifru.ifru_addr = internet(&address.own);
+            Some(request)
+        })
+        .collect();
+    // SAFETY: either of the two is a pointer.
+    let to = unsafe { conf.ifc_ifcu.ifcu_req };
+    let count = if to.is_null() { found.len() } else { found.len().min(room) };
+    if !to.is_null() {
+        // SAFETY: the caller has room for as many.
+        unsafe { std::ptr::copy_nonoverlapping(found.as_ptr(), to, count) };
+    }
+    conf.ifc_len = c_int::try_from(count * size_of::<ifreq>()).map_err(|_| Errno(libc::EINVAL))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(index: c_int, label: Option<&str>, own: &[u8]) -> Address {
+        let family = if own.len() == 4 { libc::AF_INET } else { libc::AF_INET6 } as u8;
+        let (label, own, peer) = (label.map(|label| label.as_bytes().to_vec()), own.to_vec(), own.to_vec());
+        Address { family, prefix_len: 24, index, label, own, peer, broadcast: None }
+    }
+
+    #[test]
+    fn an_address_is_the_first_of_its_name_or_the_one_that_is_given() {
+        let all = [
+            address(2, None, &[0xfe; 16]),
+            address(3, None, &[10, 0, 0, 3]),
+            address(2, Some("eth0:1"), &[10, 0, 0, 9]),
+            address(2, Some("eth0"), &[10, 0, 0, 1]),
+            address(2, None, &[10, 0, 0, 2]),
+        ];
+        let last = |wanted: &str, given: Option<u8>| {
+            let given = given.map(|last| [10, 0, 0, last]);
+            named(&all, 2, b"eth0", wanted.as_bytes(), given).map(|address| address.own[3])
+        };
+        let cases = [
+            ("eth0", None, Some(1)),
+            ("eth0", Some(2), Some(2)),
+            ("eth0", Some(9), Some(1)),
+            ("eth0:1", None, Some(9)),
+            ("eth0:2", None, None),
+        ];
+        for (wanted, given, want) in cases {
+            assert_eq!(last(wanted, given), want, "{wanted} {given:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_comes_back_out_of_its_structure() {
+        let addr = internet(&[192, 0, 2, 7]);
+        assert_eq!(octets(&addr), Some([192, 0, 2, 7]));
+        assert_eq!(octets(&sockaddr { sa_family: libc::AF_INET6 as u16, ..addr }), None);
+        assert_eq!(octets(&internet(&[])), Some([0; 4]));
+    }
+}
