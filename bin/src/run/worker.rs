@@ -163,7 +163,7 @@ impl Worker {
             self.inbox.wake_up(rung);
             let now = self.clock.now();
             self.learn();
-            self.path.handle_timeout(now, &self.mem);
+            self.let_time_pass(now);
             if !self.obey() {
                 return Ok(());
             }
@@ -221,9 +221,14 @@ impl Worker {
         rung
     }
 
-    /// Tells whoever listens what has happened to SAs and policies.
-    fn tell_events(&mut self) {
-        let lost = self.path.ipsec.lost_events();
+    /// Does what time asks for. What ends by that is noted before a command puts something else in its place.
+    pub(crate) fn let_time_pass(&mut self, now: Instant) {
+        self.path.handle_timeout(now, &self.mem);
+        self.note_events();
+    }
+
+    /// Notes what has happened to SAs and policies, for whoever listens.
+    fn note_events(&mut self) {
         if !self.monitors.is_empty() || self.sadb.is_heard() {
             let events: Vec<ipsec::Event> = self.path.ipsec.take_events().collect();
             events.iter().for_each(|event| Sadb::note(self, event));
@@ -232,6 +237,12 @@ impl Worker {
                 self.path.ipsec.set_listener(false);
             }
         }
+    }
+
+    /// Tells whoever listens what has happened.
+    pub(crate) fn tell_events(&mut self) {
+        let lost = self.path.ipsec.lost_events();
+        self.note_events();
         self.sadb.ring(lost);
         self.sadb.forget_ended(&mut self.path.ipsec);
         Listeners::tell(self);
@@ -239,7 +250,7 @@ impl Worker {
 
     /// Has netlink's clients told what those groups listen to, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
     pub(crate) fn set_bell(&mut self, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
-        self.sadb.set_bell(xfrm, Arc::clone(&bell));
+        Sadb::set_bell(self, xfrm, Arc::clone(&bell));
         self.path.ipsec.set_listener(self.sadb.is_heard() || !self.monitors.is_empty());
         Listeners::listen(self, route, bell);
     }
@@ -287,7 +298,7 @@ impl Worker {
     }
 
     /// Becomes what `plan` says. The MTUs come first: they alone may be refused.
-    fn apply(&mut self, plan: Plan) -> Result<(), String> {
+    pub(crate) fn apply(&mut self, plan: Plan) -> Result<(), String> {
         self.set_mtus(&plan.mtus)?;
         if let Some(socket) = plan.ike_socket {
             self.poller.add_ike(socket.fd()).map_err(|err| format!("epoll: {err}"))?;
@@ -316,7 +327,7 @@ impl Worker {
         }
         self.config = plan.config;
         self.sadb.tidy(&self.path.ipsec);
-        self.sadb.file_changed();
+        Sadb::file_changed(self);
         Ok(())
     }
 

@@ -2,18 +2,20 @@
 //! client may send and look whether what is kept agrees with what packets meet.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::Instant;
 use control::netlink::message::Messages;
 use control::netlink::xfrm::Xfrm;
 use control::netlink::xfrm::nums::{group, msg};
-use control::netlink::{Error, Outbox, Session};
+use control::netlink::{Error, Groups, Outbox, Session};
 use nlsock::ToDaemon;
 
-use super::Sadb;
 use super::database::{Ask, WorkerSadb};
+use super::told;
 use crate::run::command;
+use crate::run::news::{Bell, News};
 use crate::run::worker::Worker;
 
 impl Ask for Worker {
@@ -33,6 +35,7 @@ pub struct Alone {
     node: Node,
     session: Session<Node>,
     outbox: Outbox,
+    bell: Arc<Bell>,
     now: Instant,
 }
 
@@ -53,7 +56,8 @@ impl Alone {
             let groups = [group::ACQUIRE, group::EXPIRE, group::SA, group::POLICY].map(|it| 1 << (it - 1));
             session.bind(1, groups.iter().sum()).expect("the groups are for who may change something");
         }
-        Self { node: Xfrm::new(WorkerSadb(worker)), session, outbox: Outbox::default(), now: Instant::ZERO }
+        let bell = Arc::new(Bell::new().expect("a descriptor for what is told"));
+        Self { node: Xfrm::new(WorkerSadb(worker)), session, outbox: Outbox::default(), bell, now: Instant::ZERO }
     }
 
     fn worker(&mut self) -> &mut Worker {
@@ -62,7 +66,8 @@ impl Alone {
 
     /// Whether somebody hears what happens by itself.
     pub fn listen(&mut self, on: bool) {
-        self.worker().path.ipsec.set_listener(on);
+        let (heard, bell) = (if on { told() } else { Groups::default() }, Arc::clone(&self.bell));
+        self.worker().set_bell([heard, Groups::default()], bell);
     }
 
     /// The client sends netlink messages, as its socket carries them.
@@ -89,14 +94,20 @@ impl Alone {
 
     /// Time passes, and what ends by itself ends.
     pub fn pass(&mut self, time: Duration) {
+        self.let_pass(time);
+        self.news();
+    }
+
+    fn let_pass(&mut self, time: Duration) {
         self.now = self.now.max(self.worker().now()) + time;
         let now = self.now;
-        let worker = self.worker();
-        worker.path.handle_timeout(now, &worker.mem);
-        let events: Vec<ipsec::Event> = worker.path.ipsec.take_events().collect();
-        events.iter().for_each(|event| Sadb::note(worker, event));
-        worker.sadb.ring(0);
-        worker.sadb.forget_ended(&mut worker.path.ipsec);
+        self.worker().let_time_pass(now);
+    }
+
+    /// What is told of what has happened.
+    fn news(&mut self) -> Vec<News> {
+        self.worker().tell_events();
+        self.bell.take().news
     }
 
     /// What is kept of SAs and policies is of those that packets meet, and dumps show each of them once.
@@ -152,9 +163,17 @@ impl Alone {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
+    use base::Prefix;
+    use control::Config;
     use control::netlink::message::flag;
+    use control::netlink::xfrm::layout::{self, LifetimeCfg, PolicyInfo};
+    use control::netlink::xfrm::{Database, Event, Policy};
 
     use super::*;
+    use crate::run::node::Node;
+    use crate::run::sadb::convert;
 
     const RECORDED: &str = include_str!("../../../../crates/control/tests/recordings/xfrm_requests.txt");
 
@@ -294,5 +313,81 @@ mod tests {
         let Worker { sadb, path, .. } = alone.worker();
         assert_eq!(sadb.sas.len(), path.ipsec.sad().len());
         assert!(sadb.sas.values().all(|record| path.ipsec.sa(record.id).is_some()));
+    }
+
+    /// A policy of which `third` is a part of the destination, which ends after a minute.
+    fn policy(third: u8) -> Policy {
+        let sel = layout::Selector {
+            prefixlen_d: 24,
+            ..convert::nl_selector(&ipsec::Selector::new(
+                Prefix::ANY_V4,
+                Prefix::new(Ipv4Addr::new(10, 0, third, 0).into(), 24).unwrap(),
+            ))
+        };
+        let lft = LifetimeCfg { hard_add_expires_seconds: 60, ..LifetimeCfg::INFINITE };
+        Policy { info: PolicyInfo { sel, lft, dir: 1, ..PolicyInfo::default() }, ..Policy::default() }
+    }
+
+    /// How many policies and SAs have ended by what is told, each of them with what was said of it.
+    fn ended(news: &[News]) -> (usize, usize) {
+        let policies = news.iter().filter(|news| match news {
+            News::Xfrm(Event::PolicyExpire { policy, hard: true }) => policy.info.lft.hard_add_expires_seconds == 60,
+            _ => false,
+        });
+        let sas = news.iter().filter(|news| match news {
+            News::Xfrm(Event::Expire { info, hard: true, .. }) => info.lft.hard_add_expires_seconds == 60,
+            _ => false,
+        });
+        (policies.count(), sas.count())
+    }
+
+    #[test]
+    fn of_many_that_end_together_each_is_told() {
+        let mut alone = Alone::new(true);
+        alone.listen(true);
+        for third in 0..=u8::MAX {
+            alone.node.database.add_policy(Box::new(policy(third)), false).unwrap();
+        }
+        alone.let_pass(Duration::ZERO);
+        alone.let_pass(Duration::from_secs(61));
+        assert_eq!(ended(&alone.news()), (256, 0));
+        alone.check();
+    }
+
+    #[test]
+    fn what_comes_in_the_place_of_what_has_just_ended_stays() {
+        let mut alone = Alone::new(true);
+        alone.listen(true);
+        for _ in 0..3 {
+            alone.node.database.add_policy(Box::new(policy(1)), false).unwrap();
+            alone.let_pass(Duration::ZERO);
+            alone.let_pass(Duration::from_secs(61));
+        }
+        alone.node.database.add_policy(Box::new(policy(1)), false).unwrap();
+        assert_eq!(ended(&alone.news()), (3, 0));
+        assert_eq!(alone.worker().path.ipsec.spd().len(), 1);
+        alone.check();
+    }
+
+    #[test]
+    fn what_ends_of_a_file_that_nobody_has_looked_at_is_told() {
+        for heard_before in [false, true] {
+            let limit = "limit = { time-hard = 60 }\n";
+            let file = format!(
+                "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 1\nenc = \"ecb(cipher_null)\"\n{limit}\
+                 [[policy]]\ndir = \"out\"\ndst = \"10.0.0.0/8\"\n{limit}"
+            );
+            let (_, plan) = Node::default().plan(Config::from_toml(&file, "f").unwrap()).unwrap();
+            let mut alone = Alone::new(true);
+            if heard_before {
+                alone.listen(true);
+            }
+            alone.worker().apply(plan).unwrap();
+            alone.listen(true);
+            alone.let_pass(Duration::ZERO);
+            alone.let_pass(Duration::from_secs(61));
+            assert_eq!(ended(&alone.news()), (1, 1), "heard before: {heard_before}");
+            alone.check();
+        }
     }
 }

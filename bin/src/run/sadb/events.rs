@@ -21,8 +21,9 @@ pub(crate) fn told() -> Groups {
 
 impl Sadb {
     /// Has events told by ringing `bell`, as far as somebody hears them.
-    pub(crate) fn set_bell(&mut self, heard: Groups, bell: Arc<Bell>) {
-        self.bell = heard.intersects(told()).then_some(bell);
+    pub(crate) fn set_bell(worker: &mut Worker, heard: Groups, bell: Arc<Bell>) {
+        worker.sadb.bell = heard.intersects(told()).then_some(bell);
+        Self::keep_what_is_told_of(worker);
     }
 
     /// Whether somebody hears what happens.
@@ -42,9 +43,8 @@ impl Sadb {
         }
     }
 
-    /// Notes what has happened.
+    /// Notes what has happened. What was said of what has ended is forgotten with that.
     pub(crate) fn note(worker: &mut Worker, event: &ipsec::Event) {
-        Self::follow(worker);
         let event = match event {
             ipsec::Event::Acquire(it) => acquire(worker, it),
             ipsec::Event::SaExpired(it) => expire(worker, it),

@@ -93,8 +93,16 @@ fn seconds(worker: &Worker, at: Option<Instant>) -> u64 {
 
 impl Sadb {
     /// Notes that the file's SAs and policies may be others now.
-    pub(crate) const fn file_changed(&mut self) {
-        self.stale = true;
+    pub(crate) fn file_changed(worker: &mut Worker) {
+        worker.sadb.stale = true;
+        Self::keep_what_is_told_of(worker);
+    }
+
+    /// What ends by itself is told with what was said of it: if somebody hears that, it has to be known before.
+    fn keep_what_is_told_of(worker: &mut Worker) {
+        if worker.sadb.is_heard() {
+            Self::follow(worker);
+        }
     }
 
     fn next_place(&mut self) -> u64 {
@@ -102,7 +110,8 @@ impl Sadb {
         self.last_place
     }
 
-    /// Takes in what the file has said since it was last looked at, and forgets what is gone.
+    /// Takes in what the file has said since it was last looked at, and forgets what is gone, of which nothing must be left
+    /// to tell.
     fn follow(worker: &mut Worker) {
         let Worker { sadb, path, config, .. } = worker;
         let ipsec = &path.ipsec;
