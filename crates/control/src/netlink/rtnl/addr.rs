@@ -194,9 +194,15 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
             return Err(Error::text(errno::EEXIST, text));
         }
         let there = link.addresses[at].clone();
-        let flags = there.flags & !keep | wanted.flags & keep;
-        let metric = if wanted.metric == 0 { there.metric } else { wanted.metric };
-        let changed = Address { flags, protocol: address.protocol, metric, ..there };
+        let protocol = address.protocol;
+        let changed = if v4 {
+            // None is as good a metric as any (`inet_rtm_newaddr`).
+            Address { metric: wanted.metric, protocol, ..there }
+        } else {
+            let flags = there.flags & !keep | wanted.flags & keep;
+            let metric = if wanted.metric == 0 { there.metric } else { wanted.metric };
+            Address { flags, metric, protocol, peer: address.peer.or(there.peer), ..there }
+        };
         model.change_address(wanted.index, at, changed);
         return Ok(());
     }

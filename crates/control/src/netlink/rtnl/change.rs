@@ -137,6 +137,8 @@ fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAd
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
     let wanted = Wanted::of(request)?;
     let flags = request.message.header.flags;
+    // It is there from now on, whatever becomes of the route.
+    model.make_table(wanted.v4, wanted.table);
     if wanted.v4 { add_v4(model, &wanted, flags) } else { add_v6(model, wanted, flags) }
 }
 
@@ -251,6 +253,8 @@ fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
             return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
         }
         let own = model.table(true, RT_TABLE_LOCAL).and_then(|table| table.lookup(via, |_| true));
+        // What is local on another link may be a neighbour on this one.
+        let own = own.filter(|route| route.dev == wanted.dev);
         return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(wanted.dev) };
     }
     // Nearer than the route itself, and no farther than the link.
@@ -312,7 +316,7 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
 
 /// Linux's `ip6_route_info_create` and `fib6_nh_init`.
 fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Error> {
-    if wanted.dev != 0 && wanted.dev != LOOPBACK {
+    if wanted.dev != 0 {
         let up = link(model, wanted.dev)?;
         if wanted.onlink && !up {
             return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
@@ -325,15 +329,15 @@ fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
     }
     if route.is_error() {
         (route.dev, route.via, route.onlink) = (LOOPBACK, None, false);
-        return Ok(());
+    } else {
+        if let Some(via) = wanted.via {
+            route.dev = check_gateway_v6(model, wanted, via)?;
+        }
+        if !link(model, route.dev)? {
+            return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+        }
+        refuse_by_loopback(route)?;
     }
-    if let Some(via) = wanted.via {
-        route.dev = check_gateway_v6(model, wanted, via)?;
-    }
-    if !link(model, route.dev)? {
-        return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
-    }
-    refuse_by_loopback(route)?;
     match wanted.src {
         Some(src) if !is_local(model, src) => Err(invalid("Invalid source address")),
         _ => Ok(()),
@@ -380,9 +384,17 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
             && (wanted.src.is_none() || wanted.src == route.src);
         common && (v4 || !wanted.v4)
     };
-    let table = model.table(wanted.v4, wanted.table);
-    let found = table.and_then(|table| table.exact(wanted.prefix).find(|(_, route)| fits(route)));
-    let key = found.map(|(key, _)| key).ok_or(Error::new(errno::ESRCH))?;
+    let routes = || model.table(wanted.v4, wanted.table).into_iter().flat_map(|table| table.exact(wanted.prefix));
+    // Where IPv6 has no default route, its tree has one that cannot go (`fib6_null_entry`).
+    let is_null = !wanted.v4
+        && wanted.prefix.len() == 0
+        && wanted.via.is_none()
+        && matches!(wanted.dev, 0 | LOOPBACK)
+        && matches!(wanted.metric, 0 | u32::MAX)
+        && matches!(wanted.protocol, RTPROT_UNSPEC | RTPROT_KERNEL)
+        && routes().next().is_none();
+    let none = Error::new(if is_null { errno::ENOENT } else { errno::ESRCH });
+    let key = routes().find(|(_, route)| fits(route)).map(|(key, _)| key).ok_or(none)?;
     model.remove_route(wanted.v4, wanted.table, key);
     Ok(())
 }

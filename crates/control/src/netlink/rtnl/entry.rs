@@ -78,9 +78,9 @@ impl Address {
         self.addr.prefix().len()
     }
 
-    /// The subnet: its own, or its peer's.
+    /// The subnet: its own, or of IPv4 its peer's.
     pub(super) fn subnet(&self) -> Prefix {
-        let addr = self.peer.unwrap_or(self.addr.addr());
+        let addr = self.peer.filter(IpAddr::is_ipv4).unwrap_or(self.addr.addr());
         Prefix::containing(addr, self.prefix_len()).unwrap_or(Prefix::host(addr))
     }
 
@@ -121,8 +121,9 @@ impl Address {
             let connected = connected && self.protocol != IFAPROT_KERNEL_LO;
             let metric = if self.metric == 0 { METRIC_V6_CONNECTED } else { self.metric };
             let prefix = Route { prefix: subnet, kind: RTN_UNICAST, metric, ..local.clone() };
+            let to_peer = self.peer.map(|peer| (RT_TABLE_MAIN, Route { prefix: Prefix::host(peer), ..prefix.clone() }));
             let prefix = connected.then_some((RT_TABLE_MAIN, prefix));
-            return [(RT_TABLE_LOCAL, local)].into_iter().chain(prefix).collect();
+            return [(RT_TABLE_LOCAL, local)].into_iter().chain(prefix).chain(to_peer).collect();
         }
         let on_link = Route { scope: RT_SCOPE_LINK, ..local.clone() };
         let broadcast = |addr: Ipv4Addr| {

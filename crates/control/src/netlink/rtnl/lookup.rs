@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use base::Prefix;
+
 use super::super::attr::{Attr, Kind, Policy, parse, policy};
 use super::change::prefix;
 use super::entry::Address;
@@ -70,9 +72,19 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     if dst.is_multicast() || dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return Err(Error::unsupported("fatpath asks no route for groups"));
     }
-    let up = |route: &Route| model.link(route.dev).is_some_and(|link| link.up);
+    // The addresses of a link that is down are this node's all the same.
+    let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);
     let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| oif == route.dev));
-    let (table, found) = model.lookup(dst, fits).ok_or(Error::new(errno::ENETUNREACH))?;
+    let looked_up = model.lookup(dst, fits);
+    let direct = match oif {
+        Some(dev) if v4 && iif.is_none() && looked_up.is_none_or(|(_, route)| route.is_error()) => {
+            Some(on_link(model, dst, dev, flags)?)
+        }
+        _ => None,
+    };
+    // It is in no table.
+    let looked_up = direct.as_ref().map(|route| (RT_TABLE_UNSPEC, route)).or(looked_up);
+    let (table, found) = looked_up.ok_or(Error::new(errno::ENETUNREACH))?;
     match found.kind {
         RTN_BLACKHOLE => return Err(Error::new(errno::EINVAL)),
         RTN_UNREACHABLE => return Err(Error::new(errno::EHOSTUNREACH)),
@@ -104,6 +116,27 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         reply.send(RTM_NEWROUTE, 0, |w| write_v6(w, table, found, &asked));
     }
     Ok(())
+}
+
+/// How IPv4 sends by a link that is named and no route leads by: the destination is taken for a neighbour (Linux
+/// `ip_route_output_key_hash_rcu`).
+fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Error> {
+    let is_up = model.link(dev).is_some_and(|link| link.up);
+    match (is_up, flags & RTM_F_FIB_MATCH) {
+        (false, _) => Err(Error::new(errno::ENETUNREACH)),
+        (true, 0) => Ok(Route {
+            prefix: Prefix::host(dst),
+            kind: RTN_UNICAST,
+            metric: 0,
+            scope: RT_SCOPE_LINK,
+            protocol: RTPROT_UNSPEC,
+            dev,
+            via: None,
+            src: None,
+            onlink: false,
+        }),
+        (true, _) => Err(Error::new(errno::EHOSTUNREACH)),
+    }
 }
 
 /// A packet whose route is asked for.
@@ -181,15 +214,36 @@ fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
     w.put_u8(RTA_PREF, 0);
 }
 
-/// The address that a packet to `to` by `dev` comes from (Linux `inet_select_addr`): one of that link's in the subnet, or
-/// its first, or another link's.
+/// The address that a packet to `to` by `dev` comes from.
 fn select_source(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
-    let usable = |address: &&Address| {
-        address.addr.addr().is_ipv4() == to.is_ipv4() && !address.is_secondary() && address.scope < RT_SCOPE_HOST
-    };
+    if to.is_ipv4() { select_v4(model, dev, to) } else { select_v6(model, dev, to) }
+}
+
+/// Linux's `inet_select_addr`: one of the link's in the subnet, or its first, or another link's.
+fn select_v4(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
+    let usable = |address: &&Address| address.is_primary_v4() && address.scope < RT_SCOPE_HOST;
     let of_link = model.link(dev).into_iter().flat_map(|link| &link.addresses).filter(usable);
     let near = of_link.clone().find(|address| address.subnet().contains(to));
     let mut others = model.links_after(0).flat_map(|(_, link)| &link.addresses).filter(usable);
     let chosen = near.or_else(|| of_link.clone().next());
     chosen.or_else(|| others.find(|address| address.scope != RT_SCOPE_LINK)).map(|address| address.addr.addr())
+}
+
+/// Of RFC 6724 §5 what tells this node's addresses apart: their scope, their link, and how much of their subnet they share
+/// with `to` (Linux `ipv6_dev_get_saddr`). Of equals the first.
+fn select_v6(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
+    let is_near = |addr: IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    let rank = |link: u32, address: &Address| {
+        let own = address.addr.addr();
+        let shared =
+            (0..=address.prefix_len()).rev().find(|&len| Prefix::containing(own, len).is_ok_and(|it| it.contains(to)));
+        (is_near(own) == is_near(to), link == dev, shared)
+    };
+    let all = model.links_after(0).flat_map(|(index, link)| link.addresses.iter().map(move |address| (index, address)));
+    let usable = all.filter(|&(link, address)| {
+        let own = address.addr.addr();
+        !own.is_ipv4() && address.scope < RT_SCOPE_HOST && (link == dev || !is_near(own))
+    });
+    let ranked: Vec<_> = usable.map(|(link, address)| (rank(link, address), address.addr.addr())).collect();
+    ranked.into_iter().rev().max_by_key(|(rank, _)| *rank).map(|(_, own)| own)
 }

@@ -284,6 +284,11 @@ impl Model {
         self.changed = true;
     }
 
+    /// Has a table be there, with or without routes.
+    pub(super) fn make_table(&mut self, v4: bool, id: u32) {
+        self.family_mut(v4).get_or_make(id);
+    }
+
     /// Adds a route, and tells.
     pub(super) fn insert_route(&mut self, table: u32, route: Route, ahead: bool) {
         self.deltas.push(Delta::AddRoute { table: TableId(table), route: route.clone(), ahead });
@@ -388,13 +393,15 @@ impl Model {
     }
 
     /// Changes what is said of an address. With another metric its routes have that one, too (Linux
-    /// `fib_modify_prefix_metric`).
+    /// `fib_modify_prefix_metric`); what else IPv6 may say anew may make other routes (`inet6_addr_modify`).
     pub(super) fn change_address(&mut self, index: u32, at: usize, address: Address) {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
         let Some(there) = link.addresses.get_mut(at) else { return };
         let before = std::mem::replace(there, address.clone());
-        if before.metric != address.metric {
+        let makes = |it: &Address| (it.peer, it.flags & IFA_F_NOPREFIXROUTE);
+        let v4 = address.addr.addr().is_ipv4();
+        if before.metric != address.metric || (!v4 && makes(&before) != makes(&address)) {
             let link = link.clone();
             self.add_address_routes(index, &address);
             let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
@@ -422,8 +429,9 @@ impl Model {
     fn add_address_routes(&mut self, index: u32, address: &Address) {
         let Some(link) = self.links.get(&index) else { return };
         let up = link.up;
+        let itself = Prefix::host(address.addr.addr());
         for (table, route) in address.routes(index, link) {
-            if up || route.kind == RTN_LOCAL {
+            if up || (route.kind == RTN_LOCAL && route.prefix == itself) {
                 self.ensure_route(table, route);
             }
         }

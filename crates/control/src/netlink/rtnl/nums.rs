@@ -176,9 +176,11 @@ pub const RT_SCOPE_LINK: u8 = 253;
 pub const RT_SCOPE_HOST: u8 = 254;
 pub const RT_SCOPE_NOWHERE: u8 = 255;
 
+pub const RTPROT_UNSPEC: u8 = 0;
 pub const RTPROT_KERNEL: u8 = 2;
 pub const RTPROT_STATIC: u8 = 4;
 
+pub const RT_TABLE_UNSPEC: u32 = 0;
 pub const RT_TABLE_COMPAT: u32 = 252;
 pub const RT_TABLE_DEFAULT: u32 = 253;
 pub const RT_TABLE_MAIN: u32 = 254;
