@@ -511,7 +511,11 @@ impl Train<'_> {
             self.last = Header::ref_from(front).ok().map(|header| (header.spi(), id));
             self.has_job = false;
         }
-        if self.held == 0 {
+        if self.held == 0 && !pieces.join_in_place(n) {
+            let opens_elsewhere = || ipsec.sad.get(id).is_some_and(|sa| sa.cipher.opens_elsewhere());
+            if self.arrival.meta.esp.is_none() && opens_elsewhere() {
+                return self.admit_pieces(ipsec, mem, pieces, (id, seq), n).map_err(|why| (Mib::XfrmInError, why));
+            }
             pieces.make_writable(mem, n).map_err(|reason| (Mib::XfrmInError, reason))?;
         }
         if !self.has_job {
@@ -525,6 +529,28 @@ impl Train<'_> {
             ipsec.crypto.close(self.arrival.now);
             self.has_job = false;
         }
+        Ok(())
+    }
+
+    /// Lets a packet wait for a cipher that reads it in the pieces in which it came, and writes it to a page of its own.
+    #[cold]
+    fn admit_pieces(
+        &mut self,
+        ipsec: &mut Ipsec,
+        mem: &Memory,
+        pieces: &mut Pieces<'_>,
+        (id, seq): (SaId, u64),
+        n: usize,
+    ) -> Result<(), DropReason> {
+        let mut whole = mem.take(Memory::HEADROOM, n)?;
+        whole.put(n).ok_or(DropReason::NoMemory)?;
+        ipsec.crypto.close(self.arrival.now);
+        let job = self.arrival.join_or_begin(ipsec, id);
+        job.push(n, seq, self.id);
+        job.push_buf(whole, 0);
+        pieces.move_to(n, job.pieces_mut());
+        ipsec.crypto.close(self.arrival.now);
+        self.has_job = false;
         Ok(())
     }
 

@@ -43,8 +43,8 @@ pub(crate) struct OpenJob {
     /// What the segments lie in, one behind the other. Turned round with them.
     bufs: Vec<Buf>,
     bytes: usize,
-    /// For ciphers that need room beside the packet.
-    scratch: Vec<u8>,
+    /// What the only segment is opened from, if that is not where it lies.
+    pieces: Vec<Buf>,
 }
 
 /// How a packet is opened.
@@ -148,7 +148,7 @@ pub(crate) struct Storage {
     pattern: Box<Pattern>,
     segments: Vec<Segment>,
     bufs: Vec<Buf>,
-    scratch: Vec<u8>,
+    pieces: Vec<Buf>,
 }
 
 impl OpenJob {
@@ -158,7 +158,7 @@ impl OpenJob {
         let mut sec_path = meta.sec_path.clone();
         sec_path.push(sa.id());
         let meta = Meta { link, mark: sa.output_mark.set_on(mark), sec_path, ..Meta::default() };
-        let Storage { headers: mut kept, mut pattern, segments, bufs, scratch } = storage;
+        let Storage { headers: mut kept, mut pattern, segments, bufs, pieces } = storage;
         kept.clear();
         kept.extend_from_slice(headers);
         pattern.set(headers).free_ip(info.version());
@@ -183,7 +183,7 @@ impl OpenJob {
             segments,
             bufs,
             bytes: 0,
-            scratch,
+            pieces,
         }
     }
 
@@ -260,6 +260,12 @@ impl OpenJob {
         }
     }
 
+    /// The list of what the only packet is opened from, whose buffer has its length.
+    pub(crate) fn pieces_mut(&mut self) -> &mut Vec<Buf> {
+        debug_assert_eq!(self.segments.len(), 1, "others lie in their buffers");
+        &mut self.pieces
+    }
+
     /// Bytes that pass through the cipher.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -287,7 +293,7 @@ impl OpenJob {
                 rest = bufs.next().and_then(Buf::bytes_mut).expect("a buffer that is this job's own");
             }
             let (packet, behind) = rest.split_at_mut(segment.len as usize);
-            segment.state = self.opening.open(packet, segment.seq, &mut self.scratch);
+            segment.state = self.opening.open(packet, &self.pieces, segment.seq);
             rest = behind;
         }
     }
@@ -297,7 +303,7 @@ impl OpenJob {
     pub(crate) fn open_now(&mut self, buf: &mut Buf, seq: u64) -> State {
         let packet = buf.bytes_mut().expect("looked at before");
         let len = packet.len();
-        let state = self.opening.open(packet, seq, &mut self.scratch);
+        let state = self.opening.open(packet, &[], seq);
         let (from, to) = self.opening.inside(state, len);
         buf.trim(to);
         buf.pull(from);
@@ -320,11 +326,12 @@ impl OpenJob {
         let (len, buf) = (len as usize, self.bufs.last_mut()?);
         if let State::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
-            state = self.opening.open(packet, seq, &mut self.scratch);
+            state = self.opening.open(packet, &self.pieces, seq);
         } else if let [.., soon, _] = &*self.bufs {
             // Another processor may have it.
             soon.prefetch();
         }
+        self.pieces.clear();
         let (from, to) = self.opening.inside(state, len);
         let mut inside = if ends_buf {
             let mut last = self.bufs.pop()?;
@@ -343,21 +350,27 @@ impl OpenJob {
 
     /// Gives back the lists.
     pub(crate) fn into_storage(self) -> Storage {
-        let Self { outer, pattern, segments, mut bufs, scratch, .. } = self;
+        let Self { outer, pattern, segments, mut bufs, mut pieces, .. } = self;
         bufs.clear();
-        Storage { headers: outer.headers, pattern, segments, bufs, scratch }
+        pieces.clear();
+        Storage { headers: outer.headers, pattern, segments, bufs, pieces }
     }
 }
 
 impl Opening {
-    /// Decrypts one ESP packet in place, and says what is in it.
+    /// Decrypts one ESP packet, from `pieces` or, if there are none, in place, and says what is in it.
     #[inline]
-    fn open(&self, packet: &mut [u8], seq: u64, scratch: &mut Vec<u8>) -> State {
+    fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64) -> State {
         if self.by_device {
             let text_end = packet.len() - self.cipher.icv_len();
             return examine(&packet[self.text_at..text_end], self.sums);
         }
-        match self.cipher.open(packet, self.esn.then_some((seq >> 32) as u32), scratch) {
+        let high = self.esn.then_some((seq >> 32) as u32);
+        let opened = match pieces {
+            [] => self.cipher.open(packet, high),
+            pieces => self.cipher.open_from(pieces.iter().map(Buf::bytes), packet, high),
+        };
+        match opened {
             Ok(text) => examine(text, self.sums),
             Err(OpenError::IcvWrong) => State::Forged,
             Err(OpenError::NotBlocks) => State::Malformed,

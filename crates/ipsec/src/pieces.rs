@@ -54,6 +54,32 @@ impl<'a> Pieces<'a> {
         self.front.len() >= n && self.front.is_writable()
     }
 
+    /// As [`has_in_place`](Self::has_in_place), once pieces are joined that follow each other in one page.
+    pub(crate) fn join_in_place(&mut self, n: usize) -> bool {
+        while self.front.len() < n
+            && let Some(next) = self.rest.pop_front()
+        {
+            if self.front.is_empty() {
+                self.front = next;
+            } else if let Err(next) = self.front.join(next) {
+                self.rest.push_front(next);
+                return false;
+            }
+        }
+        self.has_in_place(n)
+    }
+
+    /// Moves the first `n` bytes, or as many as there are, to the end of `to` in the pieces that they are in.
+    pub(crate) fn move_to(&mut self, mut n: usize, to: &mut Vec<Buf>) {
+        while n > self.front.len()
+            && let Some(next) = self.rest.pop_front()
+        {
+            n -= self.front.len();
+            to.push(std::mem::replace(&mut self.front, next));
+        }
+        to.push(self.front.split_to(n.min(self.front.len())));
+    }
+
     /// Brings the first `n` bytes into one piece that may be written. They are copied when they are not in one, or not
     /// ours to change.
     ///
@@ -61,10 +87,12 @@ impl<'a> Pieces<'a> {
     /// [`DropReason::NoMemory`]; [`DropReason::IpTruncated`] when there are fewer.
     #[inline]
     pub(crate) fn make_writable(&mut self, mem: &Memory, n: usize) -> Result<(), DropReason> {
-        if self.front.len() < n {
-            self.join_front(mem, n)?;
+        if self.join_in_place(n) {
+            return Ok(());
         }
-        if !self.front.is_writable() {
+        if self.front.len() < n {
+            self.gather(mem, n)?;
+        } else {
             let mut copy = mem.take(HEADROOM, n)?;
             copy.put(n).ok_or(DropReason::NoMemory)?.copy_from_slice(&self.front.bytes()[..n]);
             mem.copied(CopyReason::Writable, n);
@@ -94,20 +122,6 @@ impl<'a> Pieces<'a> {
                 None => return,
             }
         }
-    }
-
-    /// Brings the first `n` bytes into one buffer: by reference where they follow each other in one page.
-    fn join_front(&mut self, mem: &Memory, n: usize) -> Result<(), DropReason> {
-        while self.front.len() < n {
-            let next = self.rest.pop_front().ok_or(DropReason::IpTruncated)?;
-            if self.front.is_empty() {
-                self.front = next;
-            } else if let Err(next) = self.front.join(next) {
-                self.rest.push_front(next);
-                return self.gather(mem, n);
-            }
-        }
-        Ok(())
     }
 
     /// Copies the first `n` bytes into one buffer.

@@ -81,7 +81,7 @@ fn sealed(cipher: &Cipher, number: u64, high: Option<u32>, len: usize) -> Vec<u8
 }
 
 fn open(cipher: &Cipher, packet: &[u8], high: Option<u32>) -> Result<Vec<u8>, OpenError> {
-    cipher.open(&mut packet.to_vec(), high, &mut Vec::new()).map(|text| text.to_vec())
+    cipher.open(&mut packet.to_vec(), high).map(|text| text.to_vec())
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn seal(cipher: &Cipher, header: &[u8], high: Option<u32>, iv: [u8; 8], text: &[
 }
 
 fn open(cipher: &Cipher, packet: &[u8], high: Option<u32>) -> Result<Vec<u8>, OpenError> {
-    cipher.open(&mut packet.to_vec(), high, &mut Vec::new()).map(|text| text.to_vec())
+    cipher.open(&mut packet.to_vec(), high).map(|text| text.to_vec())
 }
 
 /// SPI, sequence number and the half that is not sent, of the bytes that a vector authenticates beside its text. A vector

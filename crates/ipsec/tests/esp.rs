@@ -239,31 +239,33 @@ fn in_transport_mode_only_the_headers_move() {
 
 #[test]
 fn pages_that_others_own_stay_as_they_are() {
-    let config = SaConfig { encap: NAT_T, ..sa() };
-    let mut pair = Pair::new(&config);
-    let (bytes, csum, cut) = fat(Version::V4, true, 800, 4000);
-    let canary: Arc<[u8]> = bytes.clone().into();
-    let mut pkt = Packet::from_buf(Buf::foreign(canary.clone()));
-    (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
-    let wire = pair.seal(pkt, Train::Udp).remove(0);
-    assert_eq!(canary[..], bytes[..], "the sender's page");
+    for (algorithm, is_copied) in [(sa().algorithm, false), (cbc(32, 16), true)] {
+        let config = SaConfig { encap: NAT_T, algorithm, ..sa() };
+        let mut pair = Pair::new(&config);
+        let (bytes, csum, cut) = fat(Version::V4, true, 800, 4000);
+        let canary: Arc<[u8]> = bytes.clone().into();
+        let mut pkt = Packet::from_buf(Buf::foreign(canary.clone()));
+        (pkt.meta.csum, pkt.meta.cut) = (csum, cut);
+        let wire = pair.seal(pkt, Train::Udp).remove(0);
+        assert_eq!(canary[..], bytes[..], "the sender's page");
 
-    let sealed: Arc<[u8]> = wire.to_vec().into();
-    let before = sealed.to_vec();
-    let mut received = Packet::from_buf(Buf::foreign(sealed.clone()));
-    received.meta.cut = wire.meta.cut;
-    assert_eq!(pair.open(received).len(), 5);
-    assert_eq!(sealed[..], before[..], "the receiver's page");
-    assert!(pair.mem.copies().get(CopyReason::Writable).bytes > 4000);
+        let sealed: Arc<[u8]> = wire.to_vec().into();
+        let before = sealed.to_vec();
+        let mut received = Packet::from_buf(Buf::foreign(sealed.clone()));
+        received.meta.cut = wire.meta.cut;
+        assert_eq!(pair.open(received).len(), 5);
+        assert_eq!(sealed[..], before[..], "the receiver's page");
+        assert_eq!(pair.mem.copies().get(CopyReason::Writable).bytes > 4000, is_copied);
 
-    // A clone that somebody else still holds.
-    let mut pair = Pair::new(&config);
-    let pkt = packet(&Memory::heap(), &bytes, csum, cut);
-    let mut wire = pair.seal(pkt, Train::Udp).remove(0);
-    let kept = wire.clone_shared();
-    let before = kept.to_vec();
-    assert_eq!(pair.open(wire).len(), 5);
-    assert_eq!(kept.to_vec(), before, "the clone");
+        // A clone that somebody else still holds.
+        let mut pair = Pair::new(&config);
+        let pkt = packet(&Memory::heap(), &bytes, csum, cut);
+        let mut wire = pair.seal(pkt, Train::Udp).remove(0);
+        let kept = wire.clone_shared();
+        let before = kept.to_vec();
+        assert_eq!(pair.open(wire).len(), 5);
+        assert_eq!(kept.to_vec(), before, "the clone");
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ impl Reassembly {
             Version::V4 => Table::V4,
             Version::V6 => Table::V6,
         };
-        let how = self.how(Asker::LOCAL).for_protocol(train.protocol());
+        let how = self.how(Asker::LOCAL);
         let mut count = Count(Some((counters, Mibs::of(train.version()))));
         let cache = self.table(table);
         let room = cache.room()?;

@@ -165,7 +165,7 @@ impl Reassembly {
         part: &Part,
         mut count: Count<'_>,
     ) -> Verdict {
-        let how = self.how(key.asker()).for_protocol(part.info.protocol);
+        let how = self.how(key.asker());
         let cache = self.table(table);
         let id = cache.find_or_open(now, key);
         let restarted = cache.restart_if_too_far(id, now);

@@ -1,7 +1,6 @@
 //! Fragments that follow one another without a hole.
 
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
-use wire::Protocol;
 
 use crate::pinned::Pinned;
 
@@ -28,12 +27,6 @@ pub(crate) struct How {
 }
 
 impl How {
-    /// What happens to fragments of this protocol. A cipher wants them in one piece.
-    pub(crate) fn for_protocol(self, protocol: Protocol) -> Self {
-        let copies = self.copies || self.spares && self.joins && protocol == Protocol::ESP;
-        Self { copies, ..self }
-    }
-
     /// What happens to `pkt`.
     #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {

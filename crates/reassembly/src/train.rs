@@ -119,10 +119,6 @@ impl Train {
         [at(1), at(3)]
     }
 
-    pub(crate) fn protocol(&self) -> Protocol {
-        self.protocol
-    }
-
     fn ecn(&self) -> Ecn {
         Ecn::from_tos(self.tos)
     }

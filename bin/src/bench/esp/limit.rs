@@ -31,7 +31,6 @@ pub(super) struct Limit {
     /// What is copied, where that is all.
     sources: Vec<Buf>,
     number: u64,
-    scratch: Vec<u8>,
 }
 
 /// What is done with each frame.
@@ -72,7 +71,6 @@ impl Limit {
             pages: Vec::new(),
             sources: Vec::new(),
             number: 0,
-            scratch: Vec::new(),
         };
         if work == Work::Open {
             limit.seal_master();
@@ -108,7 +106,7 @@ impl Turn for Limit {
     }
 
     fn run(&mut self) {
-        let Self { work, cipher, stride, pages, sources, number, scratch, .. } = self;
+        let Self { work, cipher, stride, pages, sources, number, .. } = self;
         for (nth, page) in pages.iter_mut().enumerate() {
             let bytes = page.bytes_mut().expect("a page of its own");
             for (index, frame) in bytes.chunks_exact_mut(*stride).enumerate() {
@@ -119,7 +117,7 @@ impl Turn for Limit {
                         cipher.seal(packet, number.to_be_bytes(), HIGH);
                     }
                     Work::Open => {
-                        assert!(cipher.open(packet, HIGH, scratch).is_ok(), "what was sealed opens");
+                        assert!(cipher.open(packet, HIGH).is_ok(), "what was sealed opens");
                     }
                     Work::Copy => {
                         let source = &sources[nth].bytes()[index * *stride + ESP_AT..][..packet.len()];

@@ -2,7 +2,8 @@
 //!
 //! - `ring-FRAMES/loss-SHARE`: UDP datagrams of 64 KiB over IPv6, sealed in transport mode (AES-GCM-128, 96-bit ICV) and
 //!   fragmented then, through a receive ring of so many frames with so much loss on the wire. `off` waits as Linux did before it
-//!   coalesced, `on` as this node does, and `copy` has every fragment copied at once.
+//!   coalesced, `on` as this node does, and `copy` has every fragment copied at once. `copied_by_moving` is for each byte
+//!   delivered what was copied although fragments are moved.
 //! - `fragments/FAMILY/ORDER`: what a fragment costs the engine one by one, by how many there are to a datagram;
 //!   `fragments-in-bursts/FAMILY/ORDER`: the same in bursts of 64, as devices bring them.
 //! - `attack/KIND`: a good flow beside a flood; `attack-cpu/KIND`: what a fragment of each costs, in bursts of 64 as devices
@@ -53,6 +54,18 @@ mod tests {
         for on in [on, copy] {
             assert!(on[0] == 0.0 && on[1] > 0.95 && on[3] < 1000.0, "{on:?}");
         }
+    }
+
+    #[test]
+    fn what_is_moved_is_opened_without_a_copy_and_what_is_copied_is_copied_once() {
+        let group = ring::groups().into_iter().find(|group| group.name == "ring-256/loss-0").unwrap();
+        let copied = |way: usize| {
+            let mut case = group.cases[way].start();
+            case.slice(Duration::from_millis(1)).and_then(|()| case.end_round(1)).unwrap();
+            case.rounds[0].copied_bytes_per_byte
+        };
+        let (on, copy) = (copied(1), copied(2));
+        assert!(on <= 0.05 && (1.0..=1.05).contains(&copy), "{on} {copy}");
     }
 
     #[test]

@@ -150,6 +150,9 @@ impl Run {
             ("memory_high_water", self.receiver.high_water() as f64),
             ("recovery_ms", recovery.as_secs_f64() * 1e3),
         ];
+        if self.setting.config.coalesce == Coalesce::Move {
+            sample.more.push(("copied_by_moving", sample.copied_bytes_per_byte));
+        }
         Ok(sample)
     }
 

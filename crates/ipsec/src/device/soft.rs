@@ -34,7 +34,6 @@ pub(super) struct State {
     pub(super) engine: Option<Engine>,
     pub(super) faults: Faults,
     pub(super) stats: SoftStats,
-    scratch: Vec<u8>,
 }
 
 /// An SA of crypto mode.
@@ -82,7 +81,6 @@ impl SoftDevice {
             engine: packet_mode.then(Engine::default),
             faults: Faults::default(),
             stats: SoftStats::default(),
-            scratch: Vec::new(),
         })))
     }
 
@@ -179,7 +177,7 @@ impl State {
         if let Some(status) = self.faults.status {
             return status;
         }
-        let Self { states, scratch, stats, .. } = self;
+        let Self { states, stats, .. } = self;
         let Some(state) = states.get(&sa) else { return EspStatus::Failed };
         if pkt.linearize(mem).is_err() {
             return EspStatus::Failed;
@@ -192,7 +190,7 @@ impl State {
         let low = esp::Header::ref_from(frame).map_or(0, esp::Header::seq);
         let high = state.esn.then(|| (state.number(low) >> 32) as u32);
         // A cipher moves the text to no other place, but says where it is.
-        match state.cipher.open(frame, high, scratch) {
+        match state.cipher.open(frame, high) {
             Ok(_) => {
                 stats.opened += 1;
                 EspStatus::Success

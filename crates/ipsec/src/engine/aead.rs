@@ -2,10 +2,10 @@
 
 use aws_lc_rs::aead as aws_lc;
 use ring::aead as ring;
-use subtle::ConstantTimeEq;
 use wire::esp::Header;
 
 use super::secret::Secret;
+use super::stream::{GcmStream, Pieces};
 use super::{Library, OpenError};
 
 /// Bytes of salt at the end of the keying material of RFC 4106 §8.1, the first ones of each nonce.
@@ -24,6 +24,8 @@ const FRONT: usize = Header::LEN + IV_LEN;
 pub(super) struct SaltedKey {
     key: Key,
     salt: [u8; SALT_LEN],
+    /// For texts in pieces and shortened ICVs, if the algorithm has it.
+    stream: Option<Box<GcmStream>>,
 }
 
 /// A library's key.
@@ -34,10 +36,16 @@ pub(super) enum Key {
 }
 
 impl SaltedKey {
-    /// The key that `make` makes of all bytes of `material` but the last four, which are the salt.
-    pub(super) fn new(material: &[u8], make: impl FnOnce(&[u8]) -> Option<Key>) -> Option<Self> {
+    /// AES-GCM with a key and, in the last four bytes, the salt; `None` for a length that AES does not have.
+    pub(super) fn gcm(material: &[u8], library: Library) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
-        Some(Self { key: make(key)?, salt })
+        Some(Self { key: Key::gcm(key, library)?, salt, stream: Some(Box::new(GcmStream::new(key)?)) })
+    }
+
+    /// ChaCha20-Poly1305 with a key of 32 bytes and the salt.
+    pub(super) fn chacha20_poly1305(material: &[u8], library: Library) -> Option<Self> {
+        let (key, &salt) = material.split_last_chunk()?;
+        Some(Self { key: Key::chacha20_poly1305(key, library)?, salt, stream: None })
     }
 
     #[inline]
@@ -75,21 +83,20 @@ impl SaltedKey {
             .expect("a packet within 64 GiB, with room for trailer and ICV");
     }
 
-    /// A shortened ICV costs a second pass and a copy to `scratch`: no library compares less than it computes, so the
-    /// value is computed anew from the ciphertext and its front compared.
     #[inline]
     pub(super) fn open<'a>(
         &self,
         packet: &'a mut [u8],
         high: Option<u32>,
         icv_len: usize,
-        scratch: &mut Vec<u8>,
     ) -> Result<&'a mut [u8], OpenError> {
         let (front, sealed) = packet.split_at_mut_checked(FRONT).ok_or(OpenError::IcvWrong)?;
         let (header, iv) = front.split_at(Header::LEN);
         let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
-        if icv_len < FULL_ICV {
-            return self.key.open_short(nonce, aad.bytes(), sealed, icv_len, scratch);
+        if let Some(stream) = self.stream.as_ref().filter(|_| icv_len < FULL_ICV) {
+            let at = sealed.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
+            let (text, icv) = sealed.split_at_mut(at);
+            return stream.open(nonce, aad.bytes(), text, icv).map(|()| text);
         }
         match &self.key {
             Key::Ring(key) => {
@@ -101,6 +108,30 @@ impl SaltedKey {
                 key.open_in_place(nonce, aws_lc::Aad::from(aad.bytes()), sealed).map_err(|_| OpenError::IcvWrong)
             }
         }
+    }
+
+    /// Tells whether [`open_from`](Self::open_from) can be used.
+    pub(super) const fn opens_elsewhere(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Opens the packet that `pieces` are, of which `packet` has the length, and leaves the text where it would be there.
+    pub(super) fn open_from<'p>(
+        &self,
+        pieces: impl Iterator<Item = &'p [u8]>,
+        packet: &mut [u8],
+        high: Option<u32>,
+        icv_len: usize,
+    ) -> Result<(), OpenError> {
+        let end = packet.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
+        let (mut pieces, mut front) = (Pieces::new(pieces), [0; FRONT]);
+        pieces.read(&mut front, |from, to| to.copy_from_slice(from));
+        let (header, iv) = front.split_at(Header::LEN);
+        let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
+        let (Some(stream), Some(text)) = (&self.stream, packet.get_mut(FRONT..end)) else {
+            return Err(OpenError::IcvWrong);
+        };
+        stream.open_from(nonce, aad.bytes(), &mut pieces, text, icv_len)
     }
 
     /// Salt and initialisation vector (RFC 4106 §4).
@@ -159,30 +190,6 @@ impl Key {
             }
         }
         full
-    }
-
-    /// Opens a packet whose integrity check value is the front of the whole one. GCM encrypts by a key stream
-    /// (NIST SP 800-38D §7), so sealing the ciphertext gives the plaintext, and sealing that gives the ciphertext
-    /// again, together with the value that it should have come with.
-    fn open_short<'a>(
-        &self,
-        nonce: [u8; SALT_LEN + IV_LEN],
-        aad: &[u8],
-        sealed: &'a mut [u8],
-        icv_len: usize,
-        scratch: &mut Vec<u8>,
-    ) -> Result<&'a mut [u8], OpenError> {
-        let at = sealed.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
-        let (text, icv) = sealed.split_at_mut(at);
-        self.seal(nonce, aad, text);
-        scratch.clear();
-        scratch.extend_from_slice(text);
-        let full = self.seal(nonce, aad, scratch);
-        if bool::from(full[..icv_len].ct_eq(icv)) {
-            return Ok(text);
-        }
-        text.copy_from_slice(scratch);
-        Err(OpenError::IcvWrong)
     }
 }
 

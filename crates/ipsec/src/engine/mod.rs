@@ -12,6 +12,8 @@ mod gmac;
 #[expect(unsafe_code, reason = "zeroes the key schedules that libraries leave behind")]
 mod secret;
 mod separate;
+#[expect(unsafe_code, reason = "calls the library's streaming interface")]
+mod stream;
 mod xcbc;
 
 use std::fmt;
@@ -20,7 +22,7 @@ use wire::esp::Header;
 
 pub use algorithm::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 
-use aead::{FULL_ICV, Key, SaltedKey};
+use aead::{FULL_ICV, SaltedKey};
 use ccm::CcmAes;
 use gmac::Gmac;
 use separate::Separate;
@@ -109,10 +111,8 @@ impl Cipher {
             Algorithm::Null => 0,
         };
         let engine = match algorithm {
-            Algorithm::GcmAes { key, .. } => SaltedKey::new(key, |key| Key::gcm(key, library)).map(Engine::Aead),
-            Algorithm::ChaCha20Poly1305 { key } => {
-                SaltedKey::new(key, |key| Key::chacha20_poly1305(key, library)).map(Engine::Aead)
-            }
+            Algorithm::GcmAes { key, .. } => SaltedKey::gcm(key, library).map(Engine::Aead),
+            Algorithm::ChaCha20Poly1305 { key } => SaltedKey::chacha20_poly1305(key, library).map(Engine::Aead),
             Algorithm::GmacAes { key } => Gmac::new(key).map(|gmac| Engine::Gmac(Box::new(gmac))),
             Algorithm::CcmAes { key, .. } => CcmAes::new(key, icv_len).map(Engine::Ccm),
             Algorithm::Separate { enc, auth } => Some(Engine::Separate(Box::new(Separate::new(enc, auth.as_ref())?))),
@@ -203,22 +203,17 @@ impl Cipher {
     }
 
     /// Opens an ESP packet in place, from SPI to ICV, if its ICV is right, and gives its text with the trailer. `high`
-    /// as in [`seal`](Self::seal). `scratch` is room of the caller's, kept from packet to packet.
+    /// as in [`seal`](Self::seal).
     ///
     /// # Errors
     /// [`OpenError`].
     #[inline]
-    pub fn open<'a>(
-        &self,
-        packet: &'a mut [u8],
-        high: Option<u32>,
-        scratch: &mut Vec<u8>,
-    ) -> Result<&'a mut [u8], OpenError> {
+    pub fn open<'a>(&self, packet: &'a mut [u8], high: Option<u32>) -> Result<&'a mut [u8], OpenError> {
         if packet.len() < self.overhead() {
             return Err(OpenError::IcvWrong);
         }
         match &self.engine {
-            Engine::Aead(key) => key.open(packet, high, self.icv_len, scratch),
+            Engine::Aead(key) => key.open(packet, high, self.icv_len),
             Engine::Null => Ok(&mut packet[Header::LEN..]),
             Engine::Gmac(key) => {
                 key.verify(packet, high)?;
@@ -228,6 +223,34 @@ impl Cipher {
             Engine::Ccm(key) => key.open(packet, high, self.icv_len),
             Engine::Separate(keys) => keys.open(packet, high, self.icv_len),
         }
+    }
+
+    /// Tells whether [`open_from`](Self::open_from) reads pieces where they lie, in the pass that decrypts them.
+    pub const fn opens_elsewhere(&self) -> bool {
+        match &self.engine {
+            Engine::Aead(key) => key.opens_elsewhere(),
+            Engine::Null | Engine::Gmac(_) | Engine::Ccm(_) | Engine::Separate(_) => false,
+        }
+    }
+
+    /// As [`open`](Self::open), for a packet that lies in pieces, which are left as they are. `packet` is room for all of
+    /// it, in which its text goes where it would have been; what is around that stays.
+    ///
+    /// # Errors
+    /// [`OpenError`], and nothing is in `packet` that was not, but zeros.
+    ///
+    /// # Panics
+    /// Unless it [opens elsewhere](Self::opens_elsewhere).
+    pub fn open_from<'a, 'p>(
+        &self,
+        pieces: impl Iterator<Item = &'p [u8]>,
+        packet: &'a mut [u8],
+        high: Option<u32>,
+    ) -> Result<&'a mut [u8], OpenError> {
+        let Engine::Aead(key) = &self.engine else { unreachable!("asked before") };
+        key.open_from(pieces, packet, high, self.icv_len)?;
+        let end = packet.len() - self.icv_len;
+        Ok(&mut packet[Header::LEN + self.iv_len..end])
     }
 
     /// Notes that this key is about to seal with `iv`; panics if it has before.

@@ -223,7 +223,7 @@ pub(crate) fn decode(config: &SaConfig, esp: &[u8], seq_high: u32) -> Decoded {
         other => {
             let high = config.flags.esn.then_some(seq_high);
             let cipher = Cipher::new(other).unwrap();
-            cipher.open(&mut esp.to_vec(), high, &mut Vec::new()).expect("an authentic packet").to_vec()
+            cipher.open(&mut esp.to_vec(), high).expect("an authentic packet").to_vec()
         }
     };
     let align = Cipher::new(&config.algorithm).unwrap().align();

@@ -1,42 +1,54 @@
 //! Datagrams whose fragments are copied to one large page, and those that are not worth one.
 
-use packet::{CopyReason, Memory, Packet};
+use packet::{CopyReason, Memory, Packet, Pool};
 use reassembly::{Coalesce, Config, Policy, Table};
-use wire::{Protocol, Version};
+use wire::Version;
 
 use crate::world::{BOTH, Piece, World, last, limited, no_limits, part};
 
 /// Linux's limit.
 const LIMIT: usize = 4 << 20;
 
-/// Why fragments are copied: all are, or a cipher will read them.
-const COPIED: [(Coalesce, Protocol); 2] = [(Coalesce::Copy, Protocol::UDP), (Coalesce::Move, Protocol::ESP)];
+/// Why fragments are copied: all are, or their device has few frames.
+const COPIED: [(Coalesce, Device); 2] = [(Coalesce::Copy, Device::Plenty), (Coalesce::Move, Device::Scarce)];
+
+/// Where fragments are received.
+#[derive(Clone, Copy, Debug)]
+enum Device {
+    Plenty,
+    Scarce,
+}
 
 /// A datagram of `len` bytes in fragments of 1480, from a source of its own.
-fn datagram(id: u32, protocol: Protocol, len: usize) -> Vec<Piece> {
+fn datagram(id: u32, len: usize) -> Vec<Piece> {
     let ends = (0..len).step_by(1480).map(|at| if at + 1480 < len { part(at, 1480) } else { last(at, len - at) });
-    ends.map(|piece| Piece { id, protocol, src: 1, ..piece }).collect()
+    ends.map(|piece| Piece { id, src: 1, ..piece }).collect()
 }
 
 /// The first two fragments of datagram `n` of a flood; the second does not fit into the page of the first.
-fn pair(n: u32, protocol: Protocol) -> [Piece; 2] {
-    [part(0, 1480), part(1480, 456)].map(|piece| Piece { id: n + 1000, protocol, src: 2 + (n % 250) as u8, ..piece })
+fn pair(n: u32) -> [Piece; 2] {
+    [part(0, 1480), part(1480, 456)].map(|piece| Piece { id: n + 1000, src: 2 + (n % 250) as u8, ..piece })
 }
 
 /// Sends `piece` in a page that has no room behind.
-fn send(world: &mut World, piece: Piece) {
+fn send(world: &mut World, device: Device, piece: Piece) {
     let bytes = piece.bytes(world.version);
-    let mut pkt = Packet::new(&world.mem, Memory::HEADROOM, Memory::SMALL - Memory::HEADROOM).unwrap();
-    pkt.put(bytes.len()).unwrap().copy_from_slice(&bytes);
-    world.send_packet(pkt, &bytes);
+    let page = match device {
+        Device::Plenty => world.mem.small().take(Memory::HEADROOM),
+        // One of two is in use then.
+        Device::Scarce => Pool::bounded(Memory::SMALL, 2).take(Memory::HEADROOM),
+    };
+    let mut page = page.unwrap();
+    page.put(bytes.len()).unwrap().copy_from_slice(&bytes);
+    world.send_packet(Packet::from_buf(page), &bytes);
 }
 
 /// What is copied for each byte of one datagram of `len`, and in how many pieces it ends.
-fn copied(world: &mut World, protocol: Protocol, len: usize) -> (f64, usize) {
+fn copied(world: &mut World, device: Device, len: usize) -> (f64, usize) {
     let before = world.mem.copies().get(CopyReason::Coalesce).bytes;
-    datagram(1, protocol, len).into_iter().for_each(|piece| send(world, piece));
+    datagram(1, len).into_iter().for_each(|piece| send(world, device, piece));
     let whole = world.delivered.pop().expect("all of it has come");
-    assert!(whole.to_vec() == Piece { id: 1, protocol, ..part(0, 0) }.whole(world.version, len));
+    assert!(whole.to_vec() == Piece { id: 1, ..part(0, 0) }.whole(world.version, len));
     let copied = world.mem.copies().get(CopyReason::Coalesce).bytes - before;
     (copied as f64 / len as f64, 1 + whole.frags().len() + whole.frag_list().len())
 }
@@ -44,10 +56,10 @@ fn copied(world: &mut World, protocol: Protocol, len: usize) -> (f64, usize) {
 #[test]
 fn all_is_copied_hardly_more_than_once_and_lies_in_one_page() {
     for version in BOTH {
-        for (coalesce, protocol) in COPIED {
+        for (coalesce, device) in COPIED {
             for len in [65_515, 30_000] {
                 let mut world = World::with_config(version, Config { coalesce, ..no_limits() });
-                let (bytes, pieces) = copied(&mut world, protocol, len);
+                let (bytes, pieces) = copied(&mut world, device, len);
                 assert!((1.0..1.055).contains(&bytes) && pieces == 1, "{bytes} in {pieces}, {coalesce:?}, {version}");
                 world.assert_pages_came_home();
             }
@@ -58,12 +70,12 @@ fn all_is_copied_hardly_more_than_once_and_lies_in_one_page() {
 #[test]
 fn where_much_waits_a_datagram_is_gathered_when_it_fills_a_quarter_of_a_page() {
     for version in BOTH {
-        for (coalesce, protocol) in COPIED {
+        for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, LIMIT, 0) });
-            (0..1000).for_each(|n| send(&mut world, pair(n, protocol)[0]));
-            let (bytes, pieces) = copied(&mut world, protocol, 65_515);
+            (0..1000).for_each(|n| send(&mut world, device, pair(n)[0]));
+            let (bytes, pieces) = copied(&mut world, device, 65_515);
             assert!((1.2..1.3).contains(&bytes) && pieces == 1, "{bytes} in {pieces}, {coalesce:?}, {version}");
-            let (bytes, pieces) = copied(&mut world, protocol, 15_000);
+            let (bytes, pieces) = copied(&mut world, device, 15_000);
             assert!((1.0..1.02).contains(&bytes) && pieces == 10, "{bytes} in {pieces}, {coalesce:?}, {version}");
             assert_eq!(world.dropped, [], "{coalesce:?}, {version}");
         }
@@ -73,15 +85,15 @@ fn where_much_waits_a_datagram_is_gathered_when_it_fills_a_quarter_of_a_page() {
 #[test]
 fn pairs_of_fragments_do_not_take_large_pages_from_others() {
     for version in BOTH {
-        for (coalesce, protocol) in COPIED {
+        for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, LIMIT, 0) });
-            let good = datagram(1, protocol, 3 * 1480);
-            send(&mut world, good[0]);
-            (0..500).for_each(|n| pair(n, protocol).into_iter().for_each(|piece| send(&mut world, piece)));
+            let good = datagram(1, 3 * 1480);
+            send(&mut world, device, good[0]);
+            (0..500).for_each(|n| pair(n).into_iter().for_each(|piece| send(&mut world, device, piece)));
             assert_eq!(world.dropped, [], "{coalesce:?}, {version}");
             assert!(world.mem.large().in_use() * Memory::LARGE <= LIMIT / 4);
-            send(&mut world, good[1]);
-            send(&mut world, good[2]);
+            send(&mut world, device, good[1]);
+            send(&mut world, device, good[2]);
             assert_eq!(world.delivered.len(), 1, "{coalesce:?}, {version}");
         }
     }
@@ -90,15 +102,15 @@ fn pairs_of_fragments_do_not_take_large_pages_from_others() {
 #[test]
 fn a_page_for_what_is_to_come_does_not_make_a_fragment_sparse() {
     for version in BOTH {
-        for (coalesce, protocol) in COPIED {
+        for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, LIMIT, 0) });
-            let good = datagram(1, protocol, 3 * 1480);
-            send(&mut world, good[0]);
-            send(&mut world, good[1]);
+            let good = datagram(1, 3 * 1480);
+            send(&mut world, device, good[0]);
+            send(&mut world, device, good[1]);
             assert_eq!(world.mem.large().in_use(), 1);
-            (0..3000).for_each(|n| pair(n, protocol).into_iter().for_each(|piece| send(&mut world, piece)));
+            (0..3000).for_each(|n| pair(n).into_iter().for_each(|piece| send(&mut world, device, piece)));
             assert!(world.dropped.len() > 2000, "{} of the flood made room", world.dropped.len());
-            send(&mut world, good[2]);
+            send(&mut world, device, good[2]);
             assert_eq!(world.delivered.len(), 1, "{coalesce:?}, {version}");
         }
     }
@@ -107,13 +119,13 @@ fn a_page_for_what_is_to_come_does_not_make_a_fragment_sparse() {
 #[test]
 fn datagrams_that_lost_a_fragment_do_not_fill_linuxs_table_with_empty_pages() {
     for version in BOTH {
-        for (coalesce, protocol) in COPIED {
+        for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Linux, LIMIT, 0) });
             for id in 0..300 {
-                datagram(1000 + id, protocol, 3 * 1480)[..2].iter().for_each(|&piece| send(&mut world, piece));
+                datagram(1000 + id, 3 * 1480)[..2].iter().for_each(|&piece| send(&mut world, device, piece));
             }
             assert_eq!(world.reassembly.queues(), 300, "{coalesce:?}, {version}");
-            datagram(1, protocol, 3 * 1480).into_iter().for_each(|piece| send(&mut world, piece));
+            datagram(1, 3 * 1480).into_iter().for_each(|piece| send(&mut world, device, piece));
             assert_eq!(world.delivered.len(), 1, "{coalesce:?}, {version}");
         }
     }
@@ -122,11 +134,11 @@ fn datagrams_that_lost_a_fragment_do_not_fill_linuxs_table_with_empty_pages() {
 #[test]
 fn a_limit_of_less_than_a_large_page_lets_short_datagrams_through() {
     for version in BOTH {
-        for (coalesce, protocol) in COPIED {
+        for (coalesce, device) in COPIED {
             for policy in [Policy::Fair, Policy::Linux] {
                 let mut world = World::with_config(version, Config { coalesce, ..limited(policy, 65_536, 0) });
                 for len in [3 * 1480, 20_000] {
-                    copied(&mut world, protocol, len);
+                    copied(&mut world, device, len);
                     assert_eq!((world.mem.large().in_use(), world.reassembly.memory()), (0, 0));
                 }
                 assert_eq!(world.dropped, [], "{coalesce:?}, {policy:?}, {version}");
@@ -138,9 +150,10 @@ fn a_limit_of_less_than_a_large_page_lets_short_datagrams_through() {
 #[test]
 fn a_page_takes_the_place_of_those_that_were_gathered_in_it() {
     let mut world = World::with_config(Version::V4, limited(Policy::Fair, LIMIT, 0));
-    (0..1000).for_each(|n| send(&mut world, pair(n, Protocol::ESP)[0]));
+    let device = Device::Scarce;
+    (0..1000).for_each(|n| send(&mut world, device, pair(n)[0]));
     let (before, others) = (world.reassembly.usage(Table::V4).memory, world.mem.small().in_use());
-    datagram(1, Protocol::ESP, 65_515)[..20].iter().for_each(|&piece| send(&mut world, piece));
+    datagram(1, 65_515)[..20].iter().for_each(|&piece| send(&mut world, device, piece));
     assert_eq!((world.mem.large().in_use(), world.mem.small().in_use()), (1, others));
     let grown = world.reassembly.usage(Table::V4).memory - before;
     assert!((Memory::LARGE..Memory::LARGE + 2048).contains(&grown), "{grown} bytes");
