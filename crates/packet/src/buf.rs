@@ -231,14 +231,9 @@ impl Buf {
         Self { page: self.page.clone(), ..*self }
     }
 
-    /// Lets go of buffers, of which those whose pages go home to one pool do so together.
+    /// Lets go of buffers: at once of those of one page, and those whose pages go home to one pool do so together.
     pub(crate) fn drop_all(bufs: &mut ThinVec<Self>) {
-        while let Some(buf) = bufs.pop() {
-            buf.page.drop_with(|is_wanted| {
-                let is_next = bufs.last().is_some_and(|next| is_wanted(&next.page));
-                if is_next { bufs.pop().map(|next| next.page) } else { None }
-            });
-        }
+        Page::drop_all(std::iter::from_fn(|| bufs.pop().map(|buf| buf.page)));
     }
 
     /// Tells whether the bytes of `next` behind its first `front` follow in the same page, and may be written if these may.

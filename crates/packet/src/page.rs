@@ -2,12 +2,11 @@
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
-use std::mem::ManuallyDrop;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Acquire;
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicUsize, fence};
 
 use crate::pool::{Memory, Shared};
 
@@ -17,13 +16,18 @@ const ALIGN: usize = 64;
 /// A counted reference to one page.
 ///
 /// Invariant 1: bytes are written only through a `Buf` that alone covers them (invariant 2 in `buf.rs`).
-pub(crate) struct Page(ManuallyDrop<Arc<PageMem>>);
+///
+/// Invariant 3: it points to what [`Page::new`] was given, which is there until as many references as are counted are
+/// gone. The count is this crate's own, so that many references are let go of in one step ([`Page::drop_all`]).
+pub(crate) struct Page(NonNull<PageMem>);
 
 /// The page itself.
 pub(crate) struct PageMem {
+    /// How many references there are, if there are any.
+    users: AtomicUsize,
     start: NonNull<u8>,
     len: u32,
-    pub(crate) storage: Storage,
+    storage: Storage,
 }
 
 /// Whose memory a page is.
@@ -39,19 +43,37 @@ unsafe impl Send for PageMem {}
 // SAFETY: as above; `PageMem` itself has no interior mutability beyond those bytes.
 unsafe impl Sync for PageMem {}
 
+// SAFETY: as an `Arc` of what is `Send` and `Sync`: what is behind it goes with the last of its references.
+unsafe impl Send for Page {}
+// SAFETY: as above.
+unsafe impl Sync for Page {}
+
 impl PageMem {
     /// Fresh zeroed memory of `len` bytes for the pool `home`.
-    pub(crate) fn for_pool(home: Arc<Shared>, len: usize) -> Arc<Self> {
+    pub(crate) fn for_pool(home: Arc<Shared>, len: usize) -> Box<Self> {
         let layout = Self::layout(len);
         // SAFETY: `layout` has a size above zero, asserted in `Self::layout`.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        Arc::new(Self { start, len: len as u32, storage: Storage::Pool(home) })
+        Self::new(start, len as u32, Storage::Pool(home))
     }
 
     /// Bytes of the slab of `home`, which lives as long as that.
-    pub(crate) fn of_slab(home: Arc<Shared>, start: NonNull<u8>, len: usize) -> Arc<Self> {
-        Arc::new(Self { start, len: len as u32, storage: Storage::Pool(home) })
+    pub(crate) fn of_slab(home: Arc<Shared>, start: NonNull<u8>, len: usize) -> Box<Self> {
+        Self::new(start, len as u32, Storage::Pool(home))
+    }
+
+    fn new(start: NonNull<u8>, len: u32, storage: Storage) -> Box<Self> {
+        Box::new(Self { users: AtomicUsize::new(0), start, len, storage })
+    }
+
+    /// The pool that it goes home to.
+    #[inline]
+    fn home(&self) -> Option<&Arc<Shared>> {
+        match &self.storage {
+            Storage::Pool(home) => Some(home),
+            Storage::Foreign(_) => None,
+        }
     }
 
     fn layout(len: usize) -> Layout {
@@ -61,12 +83,11 @@ impl PageMem {
 }
 
 impl Drop for PageMem {
+    /// The end of a page that nobody uses and whose pool is gone.
     fn drop(&mut self) {
-        if let Storage::Pool(home) = &self.storage {
-            if home.slab().is_some() {
-                return home.put_anew(self.start);
-            }
-            home.forget();
+        if let Storage::Pool(home) = &self.storage
+            && home.slab().is_none()
+        {
             // SAFETY: `for_pool` allocated exactly this, and nobody refers to it any more.
             unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len as usize)) }
         }
@@ -74,8 +95,10 @@ impl Drop for PageMem {
 }
 
 impl Page {
-    pub(crate) fn new(mem: Arc<PageMem>) -> Self {
-        Self(ManuallyDrop::new(mem))
+    /// The first reference to a page that has none.
+    pub(crate) fn new(mut mem: Box<PageMem>) -> Self {
+        *mem.users.get_mut() = 1;
+        Self(NonNull::from(Box::leak(mem)))
     }
 
     /// A page over memory that is not ours, which stays readable as long as the page lives.
@@ -83,79 +106,112 @@ impl Page {
         let bytes: &[u8] = (*owner).as_ref();
         let start = NonNull::from(bytes).cast();
         let len = u32::try_from(bytes.len()).expect("foreign memory below 4 GiB");
-        Self::new(Arc::new(PageMem { start, len, storage: Storage::Foreign(owner) }))
+        Self::new(PageMem::new(start, len, Storage::Foreign(owner)))
+    }
+
+    #[inline]
+    fn mem(&self) -> &PageMem {
+        // SAFETY: there as long as this reference is, by invariant 3, and never referred to as mutable before.
+        unsafe { self.0.as_ref() }
     }
 
     #[inline]
     pub(crate) fn len(&self) -> u32 {
-        self.0.len
+        self.mem().len
     }
 
     /// Tells whether this is the only reference. What others did with the page before they let go has then happened.
     #[inline]
     pub(crate) fn is_sole(&mut self) -> bool {
-        Arc::get_mut(&mut self.0).is_some()
+        self.mem().users.load(Acquire) == 1
     }
 
-    /// The pool that it goes home to, if this is the only reference to it.
+    /// Lets go of this reference and of `others` that the caller has forgotten. Gives the page to who had the last.
+    ///
+    /// # Safety
+    /// As many references to this page were forgotten.
     #[inline]
-    fn home_if_sole(&self) -> Option<&Arc<Shared>> {
-        if Arc::strong_count(&self.0) > 1 {
+    unsafe fn let_go(self, others: usize) -> Option<Box<PageMem>> {
+        let (mem, given_up) = (self.0, others + 1);
+        let users = &self.mem().users;
+        // Nobody who has none can make another. What others did with the page before they let go has then happened.
+        let had_all = users.load(Acquire) == given_up;
+        if !had_all && users.fetch_sub(given_up, Release) != given_up {
+            std::mem::forget(self);
             return None;
         }
-        // Nobody makes weak references. What others did with the page before they let go has then happened.
         fence(Acquire);
-        match &self.0.storage {
-            Storage::Pool(home) => Some(home),
-            Storage::Foreign(_) => None,
+        std::mem::forget(self);
+        // SAFETY: it was a box before the first reference was made, by invariant 3, and there are no more of them.
+        Some(unsafe { Box::from_raw(mem.as_ptr()) })
+    }
+
+    /// Lets go of pages: at once of those that are one behind the other, and those that go home to one pool one behind the
+    /// other do so together.
+    pub(crate) fn drop_all(mut pages: impl Iterator<Item = Self>) {
+        let mut ahead = None;
+        let mut unused = std::iter::from_fn(|| {
+            while let Some(page) = ahead.take().or_else(|| pages.next()) {
+                let mut others = 0;
+                ahead = loop {
+                    match pages.next() {
+                        Some(other) if other.same(&page) => std::mem::forget(other),
+                        other => break other,
+                    }
+                    others += 1;
+                };
+                // SAFETY: just forgotten.
+                let unused = unsafe { page.let_go(others) };
+                if unused.is_some() {
+                    return unused;
+                }
+            }
+            None
+        });
+        let mut ahead = unused.next();
+        while let Some(mem) = ahead.take() {
+            if let Some(home) = mem.home().map(Arc::clone) {
+                let together = std::iter::from_fn(|| match unused.next() {
+                    Some(mem) if mem.home().is_some_and(|other| Arc::ptr_eq(other, &home)) => Some(mem),
+                    other => {
+                        ahead = other;
+                        None
+                    }
+                });
+                home.put_all(std::iter::once(mem).chain(together));
+            } else {
+                ahead = unused.next();
+            }
         }
-    }
-
-    /// Lets go of this page and of those after it that go home to the same pool. `next` gives the next one if that
-    /// fulfils what it is asked.
-    #[inline]
-    pub(crate) fn drop_with(self, mut next: impl FnMut(&dyn Fn(&Self) -> bool) -> Option<Self>) {
-        let Some(home) = self.home_if_sole().map(Arc::clone) else { return };
-        let goes_there = |page: &Self| page.home_if_sole().is_some_and(|other| Arc::ptr_eq(other, &home));
-        home.put_all(std::iter::once(self).chain(std::iter::from_fn(|| next(&goes_there))).map(Self::into_mem));
-    }
-
-    fn into_mem(self) -> Arc<PageMem> {
-        let mut page = ManuallyDrop::new(self);
-        // SAFETY: `page.0` is not used again: its drop never comes.
-        unsafe { ManuallyDrop::take(&mut page.0) }
     }
 
     /// Whether it is of a pool that has a limit and half of its pages or more out, and is not `mem`'s.
     #[inline]
     pub(crate) fn is_scarce(&self, mem: &Memory) -> bool {
-        match &self.0.storage {
-            Storage::Pool(home) => home.is_scarce() && !mem.has_pool(home),
-            Storage::Foreign(_) => false,
-        }
+        self.mem().home().is_some_and(|home| home.is_scarce() && !mem.has_pool(home))
     }
 
     /// Its address.
     #[inline]
     pub(crate) fn addr(&self) -> NonZeroUsize {
-        NonNull::from(&**self.0).addr()
+        self.0.addr()
     }
 
     #[inline]
     pub(crate) fn same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        self.0 == other.0
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
-        self.0.start
+        self.mem().start
     }
 
     /// Bytes `from..to`, which the caller's `Buf` covers.
     #[inline]
     pub(crate) fn bytes(&self, from: u32, to: u32) -> &[u8] {
-        assert!(from <= to && to <= self.0.len, "{from}..{to} of a page of {} bytes", self.0.len);
+        assert!(from <= to && to <= self.mem().len, "{from}..{to} of a page of {} bytes", self.mem().len);
         // SAFETY: inside the page, just checked.
-        let start = unsafe { self.0.start.add(from as usize) };
+        let start = unsafe { self.mem().start.add(from as usize) };
         // SAFETY: inside the page and initialised (zeroed at birth); by invariant 1 nobody writes these bytes now.
         unsafe { std::slice::from_raw_parts(start.as_ptr(), (to - from) as usize) }
     }
@@ -163,7 +219,7 @@ impl Page {
     /// Asks the processor to have the two cache lines from `at` on near before they are read.
     #[inline]
     pub(crate) fn prefetch(&self, at: u32) {
-        let start = self.0.start.as_ptr().wrapping_add(at as usize);
+        let start = self.mem().start.as_ptr().wrapping_add(at as usize);
         prefetch_line(start);
         prefetch_line(start.wrapping_add(ALIGN));
         prefetch_line(start.wrapping_add(2 * ALIGN));
@@ -172,10 +228,9 @@ impl Page {
     /// The same for what has to be known to let go of it.
     #[inline]
     pub(crate) fn prefetch_home(&self) {
-        let counts = Arc::as_ptr(&self.0).cast::<u8>();
-        // The counts are in front.
-        prefetch_line(counts.wrapping_sub(2 * size_of::<usize>()));
-        prefetch_line(counts.wrapping_add(size_of::<PageMem>() - 1));
+        let mem = self.0.as_ptr().cast::<u8>();
+        prefetch_line(mem);
+        prefetch_line(mem.wrapping_add(size_of::<PageMem>() - 1));
     }
 
     /// Bytes `from..to` for writing.
@@ -184,9 +239,9 @@ impl Page {
     /// The page comes from a pool, and the caller holds the only `Buf` that covers these bytes.
     #[inline]
     pub(crate) unsafe fn bytes_mut(&mut self, from: u32, to: u32) -> &mut [u8] {
-        assert!(from <= to && to <= self.0.len, "{from}..{to} of a page of {} bytes", self.0.len);
+        assert!(from <= to && to <= self.mem().len, "{from}..{to} of a page of {} bytes", self.mem().len);
         // SAFETY: inside the page, just checked.
-        let start = unsafe { self.0.start.add(from as usize) };
+        let start = unsafe { self.mem().start.add(from as usize) };
         // SAFETY: inside the page and initialised; the caller promises that nobody else reads or writes them.
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (to - from) as usize) }
     }
@@ -214,18 +269,23 @@ fn prefetch_line(at: *const u8) {
 impl Clone for Page {
     #[inline]
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        // Who has a reference keeps the count above zero meanwhile, so that it need not be ordered with anything.
+        let users = self.mem().users.fetch_add(1, Relaxed);
+        // As an `Arc`: nobody has so many, unless they are forgotten on purpose.
+        assert!(users <= isize::MAX as usize, "references without end");
+        Self(self.0)
     }
 }
 
 impl Drop for Page {
     #[inline]
     fn drop(&mut self) {
-        let home = self.home_if_sole().map(Arc::clone);
-        // SAFETY: `self.0` is not used again, this being its drop.
-        let mem = unsafe { ManuallyDrop::take(&mut self.0) };
-        // Of two threads that let go at the same time neither may be the last: then the memory is freed.
-        if let Some(home) = home {
+        // SAFETY: this reference is not used again, this being its drop.
+        let page = Self(self.0);
+        // SAFETY: there are no others.
+        if let Some(mem) = unsafe { page.let_go(0) }
+            && let Some(home) = mem.home().map(Arc::clone)
+        {
             home.put(mem);
         }
     }
@@ -233,6 +293,6 @@ impl Drop for Page {
 
 impl fmt::Debug for Page {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Page({} bytes, {} users)", self.0.len, Arc::strong_count(&self.0))
+        write!(f, "Page({} bytes, {} users)", self.mem().len, self.mem().users.load(Relaxed))
     }
 }

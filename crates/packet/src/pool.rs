@@ -41,7 +41,8 @@ pub(crate) struct Shared {
     page_size: usize,
     limit: usize,
     /// Pages that nobody uses. `None` once the pool is gone: pages that come home later are freed.
-    free: Mutex<Option<Vec<Arc<PageMem>>>>,
+    #[expect(clippy::vec_box, reason = "packets point to them")]
+    free: Mutex<Option<Vec<Box<PageMem>>>>,
     /// Pages there are, free ones included.
     made: AtomicUsize,
     dry: AtomicU64,
@@ -151,7 +152,7 @@ impl Shared {
         (self.made.load(Relaxed) - free) * 2 >= self.limit
     }
 
-    fn take(self: &Arc<Self>) -> Result<Arc<PageMem>, PoolDry> {
+    fn take(self: &Arc<Self>) -> Result<Box<PageMem>, PoolDry> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut().and_then(Vec::pop);
         match free {
             Some(mem) => Ok(mem),
@@ -167,7 +168,7 @@ impl Shared {
     }
 
     /// Takes back a page that nobody refers to any more.
-    pub(crate) fn put(&self, mem: Arc<PageMem>) {
+    pub(crate) fn put(&self, mem: Box<PageMem>) {
         let unwanted = match self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
             Some(free) => {
                 free.push(mem);
@@ -179,7 +180,7 @@ impl Shared {
     }
 
     /// Takes back pages, of which each is as in [`put`](Self::put).
-    pub(crate) fn put_all(&self, pages: impl Iterator<Item = Arc<PageMem>>) {
+    pub(crate) fn put_all(&self, pages: impl Iterator<Item = Box<PageMem>>) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let unwanted: Vec<_> = match free.as_mut() {
             Some(free) => {
@@ -194,19 +195,6 @@ impl Shared {
 
     pub(crate) fn slab(&self) -> Option<&Slab> {
         self.slab.as_ref()
-    }
-
-    /// Takes back the slab's page at `start`, of which two threads let go at the same time.
-    #[cold]
-    pub(crate) fn put_anew(self: &Arc<Self>, start: NonNull<u8>) {
-        if let Some(free) = self.free.lock().unwrap_or_else(PoisonError::into_inner).as_mut() {
-            free.push(PageMem::of_slab(Arc::clone(self), start, self.page_size));
-        }
-    }
-
-    /// Notes that a page's memory is gone: the pool's end, or two threads that let go of a page at the same time.
-    pub(crate) fn forget(&self) {
-        self.made.fetch_sub(1, Relaxed);
     }
 }
 
