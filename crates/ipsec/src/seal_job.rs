@@ -314,16 +314,14 @@ impl Plan {
             let (inside, behind) = around.split_at_mut(text_len);
             inside[..head_len].copy_from_slice(repeated);
             cutting.patch(inside, self.outside, index, sum);
-            // Of 5 bytes at most.
-            let mut trailer = [0; size_of::<u64>()];
-            esp::write_trailer(&mut trailer[..trailer_len], self.next_header);
+            let trailer = short_trailer(trailer_len, self.next_header);
             let Some(behind) = behind.first_chunk_mut() else {
-                return cipher.seal_from(frame, inside, &trailer[..trailer_len], number.iv, high);
+                return cipher.seal_from(frame, inside, &trailer.to_le_bytes()[..trailer_len], number.iv, high);
             };
             // One text is sealed sooner than two: the trailer stands over the next segment's first bytes meanwhile.
             let next = u64::from_le_bytes(*behind);
             let others = u64::MAX << (u8::BITS as usize * trailer_len);
-            *behind = (next & others | u64::from_le_bytes(trailer)).to_le_bytes();
+            *behind = (next & others | trailer).to_le_bytes();
             cipher.seal_from(frame, &around[..text_len + trailer_len], &[], number.iv, high);
             return around[text_len..].copy_from_slice(&next.to_le_bytes());
         }
@@ -391,4 +389,30 @@ fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Ou
     };
     let next_header = Protocol(*pkt.head().get(next_header_at).ok_or(DropReason::Ipv6Header)?);
     Ok((Outer::own(sa, version, len, next_header_at, fixed_id), len, next_header))
+}
+
+/// A trailer of `len` bytes, 2 to 8, as a little-endian word ([`esp::write_trailer`]): read in another piece than it was
+/// written in, it would have to reach the cache first.
+#[inline]
+fn short_trailer(len: usize, next_header: Protocol) -> u64 {
+    const PADDING: u64 = u64::from_le_bytes([1, 2, 3, 4, 5, 6, 0, 0]);
+    let pad_len = len - esp::TRAILER_LEN;
+    let at = u8::BITS as usize * pad_len;
+    PADDING & ((1 << at) - 1) | (pad_len as u64 | u64::from(next_header.0) << u8::BITS) << at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_short_trailer_is_what_any_trailer_is() {
+        for len in 2..=8 {
+            for next_header in [Protocol::IPIP, Protocol(0), Protocol(0xff)] {
+                let mut want = [0; 8];
+                esp::write_trailer(&mut want[..len], next_header);
+                assert_eq!(short_trailer(len, next_header).to_le_bytes(), want, "{len}");
+            }
+        }
+    }
 }
