@@ -115,6 +115,19 @@ impl ReplayWindow {
         if self.size == 0 {
             return Ok(());
         }
+        if seq == self.top.wrapping_add(1) && seq != 0 {
+            let len = self.words.len();
+            let word = &mut self.words[(seq / 64) as usize & (len - 1)];
+            // The first of another word: what the word stood for has left the window.
+            *word = if seq.is_multiple_of(64) { 1 } else { *word | 1 << (seq % 64) };
+            self.top = seq;
+            return Ok(());
+        }
+        self.mark_other(seq)
+    }
+
+    /// As [`mark`](Self::mark), for any number but the next.
+    fn mark_other(&mut self, seq: u64) -> Result<(), Replay> {
         // What comes right of the window, and not far from it, nobody would guess differently.
         let is_next = seq > self.top && seq - self.top < 1 << 31;
         if !is_next {

@@ -49,6 +49,9 @@ impl Ipsec {
             && let Some(mut buf) = burst.next().map(Packet::into_head)
         {
             run.packets += 1;
+            if let [_, soon, ..] = burst.as_slice() {
+                soon.prefetch();
+            }
             buf.pull(next.at);
             let passed = match sa.replay.check(next.seq) {
                 Ok(seq) if collects => {

@@ -211,7 +211,8 @@ impl Held {
         if let Some(pattern) = &mut self.pattern {
             pattern.next.advance();
         }
-        self.packet.push_frag_behind(buf, self.first.end.into()).expect("a free slot: there is room");
+        let (front, payload) = (self.first.end.into(), self.first.payload as usize);
+        self.packet.fill_slot(buf, front, payload);
         self.room -= 1;
         self.count += 1;
         self.next_seq = self.next_seq.wrapping_add(self.first.payload);
