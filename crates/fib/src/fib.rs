@@ -155,10 +155,12 @@ impl Fib {
     pub fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         let rules = self.rules[usize::from(dst.is_ipv6())].iter();
         let mut found = rules.filter(|rule| rule.is_for(dst)).filter_map(|rule| match &rule.then {
-            Then::Ask(table) => self.lookup_in(*table, dst, oif),
-            Then::Take(route) => Some(route),
+            Then::Ask(table) => self.lookup_in(*table, dst, oif).map(Some),
+            // The network is, and not a host (Linux `fib4_rule_action`): as if no route led there.
+            Then::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
+            Then::Take(route) => Some(Some(route)),
         });
-        found.find(|route| route.kind != RouteKind::Throw)
+        found.find(|route| route.is_none_or(|route| route.kind != RouteKind::Throw)).flatten()
     }
 
     /// As [`lookup`](Self::lookup), in one table alone.

@@ -68,6 +68,9 @@ mod tests {
         let prohibit = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Prohibit, metric: 0 };
         fib.set_rules(true, rules(Rule { to: None, then: Then::Take(prohibit) }));
         assert_eq!(asked(&fib, far), Err(DropReason::RouteProhibit));
+        let unreachable = Route { kind: RouteKind::Unreachable, ..prohibit };
+        fib.set_rules(true, rules(Rule { to: None, then: Then::Take(unreachable) }));
+        assert_eq!(asked(&fib, far), Err(DropReason::NoRoute));
         // What a table does not have, or throws, the next one is asked.
         fib.set_rules(true, rules(Rule::ask(TableId(7))));
         assert_eq!(asked(&fib, far), Ok(1));

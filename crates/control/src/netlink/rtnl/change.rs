@@ -303,10 +303,11 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
             return Err(Error::unsupported("fatpath has no multipath routes"));
         }
     } else if flags & (flag::CREATE | flag::REPLACE) == flag::REPLACE {
-        // Linux has a text only if there is none of another metric, either.
+        // Linux has a text only if there is none of another metric, either; for all destinations there always is a place.
         let mut others = model.table(false, wanted.table).into_iter().flat_map(|table| table.exact(route.prefix));
         return Err(match others.next() {
             Some(_) => Error::new(errno::ENOENT),
+            None if wanted.prefix.len() == 0 => Error::new(errno::ENOENT),
             None => Error::text(errno::ENOENT, "Can not replace route - no match found"),
         });
     }

@@ -87,6 +87,8 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let (table, found) = looked_up.ok_or(Error::new(errno::ENETUNREACH))?;
     match found.kind {
         RTN_BLACKHOLE => return Err(Error::new(errno::EINVAL)),
+        // A rule means the network by that, and a route the host (`fib4_rule_action`).
+        RTN_UNREACHABLE if table == RT_TABLE_UNSPEC => return Err(Error::new(errno::ENETUNREACH)),
         RTN_UNREACHABLE => return Err(Error::new(errno::EHOSTUNREACH)),
         RTN_PROHIBIT => return Err(Error::new(errno::EACCES)),
         _ => {}

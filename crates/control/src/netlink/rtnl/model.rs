@@ -250,14 +250,15 @@ impl Model {
         matches!(id, RT_TABLE_LOCAL | RT_TABLE_MAIN) || self.table(v4, id).is_some()
     }
 
-    /// The best route to `dst` that `fits`, in the order in which rules ask the tables, with the table's number.
+    /// The best route to `dst` that `fits`, in the order in which rules ask the tables, with the table's number: that of none
+    /// if it is a rule's.
     pub(super) fn lookup(&self, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
         let v4 = dst.is_ipv4();
         let family = self.family(v4);
         let rules = family.rules.iter().zip(&family.verdicts);
         let asked = rules.filter(|(rule, _)| rule.prefix().is_none_or(|to| to.contains(dst)));
         let mut found = asked.filter_map(|(rule, verdict)| match verdict {
-            Some(route) => Some((0, route)),
+            Some(route) => Some((RT_TABLE_UNSPEC, route)),
             None => Some((rule.table, family.get(rule.table)?.lookup(dst, &fits)?)),
         });
         found.find(|(_, route)| route.kind != RTN_THROW)
@@ -511,15 +512,18 @@ impl Model {
 }
 
 impl Model {
-    /// Gives `lo` its addresses: of IPv4 if it has none, of IPv6 if it does not have that one.
+    /// Gives `lo` its addresses, if it does not have them.
     fn add_loopback_addresses(&mut self, lo: &Link) {
-        for address in loopback_addresses() {
+        for mut address in loopback_addresses() {
             let own = address.addr.addr();
-            let in_place = |other: &Address| match own {
-                IpAddr::V4(_) => other.addr.addr().is_ipv4(),
+            let is_there = |other: &Address| match own {
+                IpAddr::V4(_) => other.addr == address.addr,
                 IpAddr::V6(_) => other.addr.addr() == own,
             };
-            if !lo.addresses.iter().any(in_place) {
+            if !lo.addresses.iter().any(is_there) {
+                if lo.addresses.iter().any(|other| other.is_primary_v4() && other.in_subnet_of(&address)) {
+                    address.flags |= IFA_F_SECONDARY;
+                }
                 self.add_address(LOOPBACK, address);
             }
         }
