@@ -137,6 +137,10 @@ fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
                 assert_eq!((told.message, sent.len()), (want, 0), "{name}");
                 assert!(bytes.starts_with(&told.quote), "{name}: quoted as it came, with its TTL");
                 assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 1)], "{name}");
+                let counted = [Mib::IpFragFails, Mib::Ip6FragFails, Mib::Ip6InTooBigErrors]
+                    .map(|mib| node.path.counters.get(mib));
+                let want = if before.version() == Version::V4 { [1, 0, 0] } else { [0, 1, 1] };
+                assert_eq!(counted, want, "{name}");
             }
             Fragments(n) => {
                 assert_eq!(sent.len(), n, "{name}: {sent:?}");
