@@ -154,4 +154,49 @@ mod tests {
         }
         assert_eq!(shows("tcp"), None);
     }
+
+    /// The order of Linux's `xfrm_mib_list`.
+    const XFRM_STAT: [&str; 32] = [
+        "XfrmInError",
+        "XfrmInBufferError",
+        "XfrmInHdrError",
+        "XfrmInNoStates",
+        "XfrmInStateProtoError",
+        "XfrmInStateModeError",
+        "XfrmInStateSeqError",
+        "XfrmInStateExpired",
+        "XfrmInStateMismatch",
+        "XfrmInStateInvalid",
+        "XfrmInTmplMismatch",
+        "XfrmInNoPols",
+        "XfrmInPolBlock",
+        "XfrmInPolError",
+        "XfrmOutError",
+        "XfrmOutBundleGenError",
+        "XfrmOutBundleCheckError",
+        "XfrmOutNoStates",
+        "XfrmOutStateProtoError",
+        "XfrmOutStateModeError",
+        "XfrmOutStateSeqError",
+        "XfrmOutStateExpired",
+        "XfrmOutPolBlock",
+        "XfrmOutPolDead",
+        "XfrmOutPolError",
+        "XfrmFwdHdrError",
+        "XfrmOutStateInvalid",
+        "XfrmAcquireError",
+        "XfrmOutStateDirError",
+        "XfrmInStateDirError",
+        "XfrmInIptfsError",
+        "XfrmOutNoQueueSpace",
+    ];
+
+    #[test]
+    fn xfrm_stat_has_linuxs_names_in_linuxs_order_and_columns() {
+        let named = |mib: &base::Mib| CounterState { name: mib.name().to_owned(), value: 7 };
+        let counters = base::Mib::ALL.iter().map(named).collect();
+        let shown = Shown::Counters(CountersState { counters, ..CountersState::default() });
+        let want: String = XFRM_STAT.iter().map(|name| format!("{name:<24}\t7\n")).collect();
+        assert_eq!(text("xfrm_stat", &shown), Some(want));
+    }
 }
