@@ -37,6 +37,9 @@ const KINDS: &[(&str, Kind)] =
 pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
     let name_value = table.need("name", "every link has a name, such as \"tun0\"")?;
     let name = link_name(&name_value)?;
+    if name == "lo" {
+        return Err(name_value.error("lo is a link that every node has; use another name"));
+    }
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
