@@ -75,8 +75,19 @@ impl Reassembly {
                 () if is_moved && queue.is_empty() => {
                     queue.begin(&span, train.first(&span), || Some((burst.next()?, at)))
                 }
+                () if is_moved && span.offset == 0 => {
+                    queue.add_front(&span, train.first(&span), spare, || Some((burst.next()?, at)))
+                }
                 () if is_moved && pkt.truesize() <= 4 * span.len() => {
                     queue.add_slot(&span, csum, spare, || Some((burst.next()?, at + span.header_len)))
+                }
+                () if is_moved => {
+                    let bytes = pkt.head().get(at + span.header_len..at + span.packet_len());
+                    let added = bytes.and_then(|bytes| queue.add_copy(mem, &span, csum, bytes));
+                    if added.is_some() {
+                        burst.next();
+                    }
+                    added
                 }
                 () => None,
             };
@@ -86,7 +97,7 @@ impl Reassembly {
                     let Some(mut pkt) = burst.next() else { break End::Left };
                     pkt.pull(at);
                     pkt.meta.cut = Cut::Fragment;
-                    let uncharged = queue.charged() + queue_size - before;
+                    let uncharged = (queue.charged() + queue_size).wrapping_sub(before).cast_signed();
                     let how = How { gathers_from: gathering.from(uncharged), ..how };
                     queue.add(mem, pkt, &span, train.first(&span), how, spare)
                 }

@@ -63,11 +63,11 @@ pub(crate) struct Gathering {
 impl Gathering {
     /// From how many bytes on the beginning of a datagram is worth a large page: at once while there is plenty of memory,
     /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
-    /// length; never if a page is much of what may be used at all. So many bytes are used that are not charged yet.
-    pub(crate) fn from(self, uncharged: usize) -> usize {
+    /// length; never if a page is much of what may be used at all. So many bytes more are used, or fewer, than are charged yet.
+    pub(crate) fn from(self, uncharged: isize) -> usize {
         let plenty = self.high_thresh / 4;
         match () {
-            () if self.memory + uncharged + Memory::LARGE <= plenty => 0,
+            () if self.memory.saturating_add_signed(uncharged) + Memory::LARGE <= plenty => 0,
             () if Memory::LARGE <= plenty => Memory::LARGE / 4,
             () => usize::MAX,
         }

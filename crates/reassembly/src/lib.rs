@@ -57,6 +57,7 @@ mod runs;
 mod secret;
 mod source;
 mod train;
+mod tray;
 mod user;
 mod verdict;
 mod whole;

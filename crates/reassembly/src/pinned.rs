@@ -58,6 +58,12 @@ impl Pinned {
         self.bytes += SHELL;
     }
 
+    /// Takes back what is charged for a run of one buffer, which has the page to itself.
+    pub(crate) fn let_go_of_slot(&mut self, (page, size): (PageName, usize)) {
+        self.latest = self.latest.map(|name| name.filter(|&name| name != page));
+        self.bytes -= size + SHELL;
+    }
+
     /// Charges for a packet that waits from now on, and for its pages.
     #[inline]
     pub(crate) fn keep(&mut self, pkt: &Packet) {

@@ -1,13 +1,13 @@
 //! The fragments of one datagram that have come so far, in runs (Linux's `inet_frag_queue`).
 
 use base::{DropReason, LinkId};
-use packet::{Csum, Cut, Discards, Memory, Packet};
+use packet::{Buf, Csum, Cut, Discards, Memory, Packet};
 use wire::ip::Info;
 
 use crate::ecn;
 use crate::part::{First, Span};
 use crate::pinned::Pinned;
-use crate::run::{How, Run};
+use crate::run::{How, Run, is_slot, is_tiny};
 use crate::runs::{Runs, Slot};
 
 /// What waits for the rest of its datagram.
@@ -191,9 +191,7 @@ impl Queue {
             last.gather_for(mem, &pkt, how, &mut self.pinned);
         }
         // A page for all that is to come does not count against the fragment.
-        let before = self.charged();
-        self.insert(mem, pkt, (offset, end), at_end, how, spare);
-        let growth = self.charged() - before;
+        let growth = self.insert(mem, pkt, (offset, end), at_end, how, spare);
         Ok(self.added(span, growth))
     }
 
@@ -287,6 +285,54 @@ impl Queue {
         Some(self.added(span, self.pinned.bytes() - before))
     }
 
+    /// Adds the `bytes` of a tiny fragment of a train that follows the last one, by a copy to the room behind that. `None` if
+    /// it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn add_copy(&mut self, mem: &Memory, span: &Span, csum: Csum, bytes: &[u8]) -> Option<Added> {
+        let Span { offset, end, more, .. } = *span;
+        let (_, last) = self.last.as_mut()?;
+        let is_plain = offset == last.end
+            && end > offset
+            && matches!(csum, Csum::None | Csum::Unnecessary)
+            && !contradicts((self.last_in, self.len), end, more);
+        if !is_plain || !last.append_copy(mem, bytes, csum) {
+            return None;
+        }
+        last.end = end;
+        self.last_in |= !more;
+        self.len = self.len.max(end);
+        Some(self.added(span, 0))
+    }
+
+    /// Adds the fragment of a train with which its datagram begins and is whole; `take` gives it then, and says how many bytes
+    /// are in front of its headers. `None` if it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn add_front(
+        &mut self,
+        span: &Span,
+        first: Option<First>,
+        spare: &mut Spare,
+        take: impl FnOnce() -> Option<(Packet, usize)>,
+    ) -> Option<Added> {
+        let Span { end, more, .. } = *span;
+        let (start, _) = self.last.as_ref()?;
+        let completes = self.last_in && more && end > 0 && self.received + end == self.len;
+        let is_free = || self.earlier.as_ref().is_none_or(|earlier| earlier.last_before(end).is_none());
+        if !completes || end > *start || !is_free() {
+            return None;
+        }
+        let (pkt, front) = take()?;
+        let earlier = self.earlier.get_or_insert_with(|| spare.take());
+        // Changed where it is then: a move would have to wait for what was just written.
+        let pkt = earlier.set_head(Run::alone(pkt, end)).first_mut();
+        pkt.pull(front);
+        pkt.trim(span.packet_len());
+        pkt.meta.cut = Cut::Fragment;
+        self.pinned.keep(pkt);
+        self.first = first;
+        Some(self.added(span, 0))
+    }
+
     /// Notes a fragment that was added and has taken `growth` bytes of memory.
     #[inline(always)]
     fn added(&mut self, span: &Span, growth: usize) -> Added {
@@ -333,7 +379,7 @@ impl Queue {
         self.earlier.as_ref().and_then(|earlier| earlier.last_before(end)).map_or(Ok(false), against)
     }
 
-    /// Puts a fragment where it belongs.
+    /// Puts a fragment where it belongs, and says how much memory it takes, or would if it had not been copied to others.
     fn insert(
         &mut self,
         mem: &Memory,
@@ -342,23 +388,65 @@ impl Queue {
         at_end: bool,
         how: How,
         spare: &mut Spare,
-    ) {
+    ) -> usize {
+        let (before, truesize) = (self.charged(), pkt.truesize());
         if at_end
             && let Some((_, last)) = &mut self.last
             && last.end == offset
         {
             last.end = end;
-            return last.append(mem, pkt, how, &mut self.pinned);
+            last.append(mem, pkt, how, &mut self.pinned);
+            return self.charged() - before;
         }
+        let has_tray = self.earlier.as_ref().is_some_and(|earlier| earlier.has_tray());
+        let is_tiny = |pkt: &Packet| how.joins && is_slot(pkt) && is_tiny(pkt.head_buf());
+        if has_tray && !at_end && offset > 0 && is_tiny(&pkt) {
+            self.insert_tiny(mem, offset, end, pkt, spare);
+            return truesize;
+        }
+        let completes = self.last_in && self.received + end - offset == self.len;
         let run = Run::new(mem, pkt, (offset, end), how, &mut self.pinned);
+        let growth = self.charged() - before;
         if self.last.is_none() {
             self.last = Some((offset, run));
-            return;
+            return growth;
         }
-        let before = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
-        if let Some((start, run)) = before {
-            self.earlier.get_or_insert_with(|| spare.take()).insert(start, run);
+        let inner = if at_end { self.last.replace((offset, run)) } else { Some((offset, run)) };
+        let Some((start, run)) = inner else { return growth };
+        // A page that others share may be charged for them too.
+        let has_page = |buf: &Buf| buf.truesize() == buf.page().1;
+        if start > 0 && run.is_one_buf() && is_tiny(run.first()) && (!has_tray || has_page(run.first().head_buf())) {
+            if has_tray {
+                self.pinned.let_go_of_slot(run.first().head_buf().page());
+            }
+            self.insert_tiny(mem, start, run.end, run.into_first(), spare);
+            return growth;
         }
+        let earlier = self.earlier.get_or_insert_with(|| spare.take());
+        if start == 0 && completes {
+            earlier.set_head(run);
+        } else {
+            earlier.insert(start, run);
+        }
+        growth
+    }
+
+    /// Puts a tiny fragment that is one buffer among others, which may move together for it.
+    fn insert_tiny(&mut self, mem: &Memory, start: usize, end: usize, pkt: Packet, spare: &mut Spare) {
+        let csum = pkt.meta.csum;
+        let slot = Slot { end: end as u32, buf: pkt.into_head(), csum };
+        if self.earlier.get_or_insert_with(|| spare.take()).insert_tiny(mem, start, slot) {
+            self.recharge();
+        }
+    }
+
+    /// Charges anew for all that is here.
+    fn recharge(&mut self) {
+        let Self { last, earlier, pinned, .. } = self;
+        *pinned = Pinned::default();
+        let runs = earlier.iter().flat_map(|runs| runs.iter()).chain(last.iter().map(|(_, run)| run));
+        runs.flat_map(Run::packets).for_each(|pkt| pinned.keep(pkt));
+        earlier.iter().flat_map(|runs| runs.bufs()).for_each(|buf| pinned.keep_slot(buf.page()));
     }
 
     /// Takes all fragments out as one packet. They follow one another.
@@ -419,8 +507,8 @@ impl Queue {
     pub(crate) fn check_charged(&self) {
         let earlier = self.earlier.iter().flat_map(|runs| runs.iter());
         let runs = earlier.chain(self.last.as_ref().map(|(_, run)| run));
-        let slots = self.earlier.iter().flat_map(|runs| runs.slots());
-        let least = Pinned::least(runs.flat_map(Run::packets), slots.map(|slot| &slot.buf));
+        let slots = self.earlier.iter().flat_map(|runs| runs.bufs());
+        let least = Pinned::least(runs.flat_map(Run::packets), slots);
         assert!(least <= self.charged(), "{least} bytes wait, and {} are charged", self.charged());
     }
 }

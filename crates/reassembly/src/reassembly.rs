@@ -11,7 +11,7 @@ use crate::key::Key;
 use crate::keyed::Id;
 use crate::part::{ParameterProblem, Part};
 use crate::queue::{Added, Joined, Refused};
-use crate::run::How;
+use crate::run::{How, TINY};
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 use crate::whole;
@@ -102,6 +102,7 @@ impl Reassembly {
         counters: &mut Counters,
     ) -> Verdict {
         let Some(fragment) = info.fragment else { return Verdict::Whole { pkt, max_size: 0 } };
+        prefetch_tiny(&pkt);
         let version = info.version();
         let only_looks_on = asker.user.only_looks_on(version);
         let mut count = Count((!only_looks_on).then(|| (counters, Mibs::of(version))));
@@ -327,6 +328,16 @@ impl Default for Reassembly {
 /// Whether a fragment that contradicts its datagram does not end that, as in Linux's `nf_ct_frag6_queue`.
 const fn leaves_others(table: Table, reason: DropReason) -> bool {
     matches!((table, reason), (Table::TrackingV6, DropReason::FragmentEnd | DropReason::FragmentEmpty))
+}
+
+/// Asks the processor to have all of a short fragment near, as it will be copied.
+#[inline]
+fn prefetch_tiny(pkt: &Packet) {
+    /// Bytes of a cache line.
+    const LINE: usize = 64;
+    if pkt.headlen() <= TINY {
+        pkt.head().iter().step_by(LINE).chain(pkt.head().last()).for_each(packet::prefetch);
+    }
 }
 
 /// Brings a fragment's headers into the head, and says which part of its datagram it is.

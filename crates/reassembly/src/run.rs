@@ -7,6 +7,9 @@ use crate::pinned::Pinned;
 /// Bytes behind a small packet that make it worth keeping for those that follow; no more is copied to get them.
 const ROOM: usize = Memory::SMALL / 4;
 
+/// A piece with more bytes than this is not tiny, however large its page is.
+pub(crate) const TINY: usize = Memory::SMALL / 4;
+
 /// Pages of a run from which on those that follow are copied to a large one, so that slots suffice for all.
 const MANY: usize = 16;
 
@@ -146,14 +149,22 @@ impl Run {
     /// returns their page.
     #[inline(always)]
     pub(crate) fn append_slot(&mut self, buf: Buf, (front, len): (usize, usize), csum: Csum) -> (PageName, usize) {
-        let both = match (self.first.meta.csum, csum) {
-            (Csum::Unnecessary, Csum::Unnecessary) => Csum::Unnecessary,
-            (first @ Csum::Partial { .. }, _) => first,
-            _ => Csum::None,
-        };
+        let both = both(self.first.meta.csum, csum);
         let page = self.first.fill_slot(buf, front, len).page();
         self.first.meta.csum = both;
         page
+    }
+
+    /// Copies a fragment behind what is there, if there is room.
+    #[inline(always)]
+    pub(crate) fn append_copy(&mut self, mem: &Memory, bytes: &[u8], csum: Csum) -> bool {
+        let last = self.more.last_mut().unwrap_or(&mut self.first);
+        let both = both(last.meta.csum, csum);
+        let Some(room) = last.put(bytes.len()) else { return false };
+        room.copy_from_slice(bytes);
+        mem.copied(CopyReason::Coalesce, bytes.len());
+        last.meta.csum = both;
+        true
     }
 
     /// Appends a fragment that follows and ends at `end`, as [`join`](Self::join) would.
@@ -172,6 +183,17 @@ impl Run {
 
     /// Appends all of `next`, which follows. Nothing large is copied: what had to be has been.
     pub(crate) fn join(&mut self, mem: &Memory, next: Self, how: How) {
+        if how.joins
+            && next.more.is_empty()
+            && is_slot(&next.first)
+            && !is_small(&next.first)
+            && self.has_slot_for(next.first.len())
+        {
+            self.end = next.end;
+            let (len, csum) = (next.first.len(), next.first.meta.csum);
+            self.append_slot(next.into_buf(), (0, len), csum);
+            return;
+        }
         let how = How { copies: false, ..how };
         self.end = next.end;
         // Nobody is charged any more.
@@ -212,6 +234,28 @@ impl Run {
     pub(crate) fn packets(&self) -> impl Iterator<Item = &Packet> {
         std::iter::once(&self.first).chain(&self.more)
     }
+}
+
+/// What is known of the sum of a packet, once something follows of whose sum no more is known than whether it is right.
+#[inline(always)]
+fn both(first: Csum, csum: Csum) -> Csum {
+    match (first, csum) {
+        (Csum::Unnecessary, Csum::Unnecessary) => Csum::Unnecessary,
+        (first @ Csum::Partial { .. }, _) => first,
+        _ => Csum::None,
+    }
+}
+
+/// Whether a packet is one buffer, about whose sum there is nothing to be added up.
+#[inline]
+pub(crate) fn is_slot(pkt: &Packet) -> bool {
+    pkt.is_one_buf() && matches!(pkt.meta.csum, Csum::None | Csum::Unnecessary)
+}
+
+/// Whether most of a buffer's memory is not its bytes, and these are quickly copied.
+#[inline]
+pub(crate) fn is_tiny(buf: &Buf) -> bool {
+    buf.len() <= TINY && buf.truesize() > 4 * buf.len()
 }
 
 /// Whether most of a packet's memory is not its bytes.

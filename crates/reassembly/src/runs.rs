@@ -3,7 +3,8 @@
 use packet::{Buf, Csum, Memory};
 
 use crate::fragment::BLOCK;
-use crate::run::{How, Run};
+use crate::run::{How, Run, is_tiny};
+use crate::tray::Tray;
 
 /// Blocks that one leaf is for.
 const LEAF: usize = u64::BITS as usize;
@@ -21,6 +22,11 @@ pub(crate) struct Runs {
     used: usize,
     runs: Vec<Option<Run>>,
     slots: Vec<Option<Slot>>,
+    /// How many slots were tiny when they came.
+    tiny: usize,
+    tray: Tray,
+    /// The run that begins the datagram, if it came when nothing else was missing.
+    head: Option<Run>,
 }
 
 /// A run of one fragment that will be a slot of its datagram, and has nothing else to it.
@@ -35,8 +41,12 @@ pub(crate) struct Slot {
 const MANY: usize = 128;
 const AHEAD: usize = 8;
 
-/// Set in the number of what is a slot.
+/// Set in the number of what is a slot, and of what lies in the tray.
 const SLOT: u16 = 1 << 15;
+const PLACED: u16 = 1 << 14;
+
+/// Tiny pieces that keep as much memory as a large page.
+const TRAYFUL: usize = Memory::LARGE / Memory::SMALL;
 
 /// The runs that begin in 64 blocks.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +75,49 @@ impl Runs {
         self.slots.push(None);
         // Changed where it is then: a move would have to wait for what was just written.
         self.slots.last_mut().expect("just pushed").insert(slot)
+    }
+
+    /// Adds a tiny fragment that begins at byte `start`, where nothing does, and says whether what is charged has changed
+    /// altogether: others have been put into the tray with it.
+    pub(crate) fn insert_tiny(&mut self, mem: &Memory, start: usize, slot: Slot) -> bool {
+        if self.has_tray() {
+            let number = self.tray.put(mem, start, &slot) | PLACED;
+            self.note(start, number);
+            return false;
+        }
+        self.insert_slot(start, slot);
+        self.tiny += 1;
+        self.tiny == TRAYFUL && self.fill_tray(mem)
+    }
+
+    /// Whether tiny pieces that come are copied to one page.
+    pub(crate) fn has_tray(&self) -> bool {
+        self.tray.page().is_some()
+    }
+
+    /// Puts all tiny slots into a tray, if there is memory for it.
+    fn fill_tray(&mut self, mem: &Memory) -> bool {
+        if !self.tray.open(mem) {
+            return false;
+        }
+        let Self { occupied, leaf_of, leaves, slots, tray, .. } = self;
+        for at in (0..Self::LEAVES).filter(|at| *occupied >> at & 1 == 1) {
+            let leaf = &mut leaves[usize::from(leaf_of[at])];
+            for bit in (0..LEAF).filter(|bit| leaf.occupied >> bit & 1 == 1) {
+                let number = &mut leaf.run_of[bit];
+                if *number & SLOT != 0
+                    && let Some(tiny) = slots[usize::from(*number & !SLOT)].take_if(|slot| is_tiny(&slot.buf))
+                {
+                    *number = tray.put(mem, (at * LEAF + bit) * BLOCK, &tiny) | PLACED;
+                }
+            }
+        }
+        true
+    }
+
+    /// Keeps the run that begins the datagram, which is whole with it.
+    pub(crate) fn set_head(&mut self, run: Run) -> &mut Run {
+        self.head.insert(run)
     }
 
     #[inline]
@@ -101,27 +154,43 @@ impl Runs {
         };
         let bit = bits.checked_ilog2()? as usize;
         let number = self.leaf(leaf).run_of[bit];
-        let end = if number & SLOT == 0 {
-            self.runs[usize::from(number)].as_ref()?.end
-        } else {
-            self.slots[usize::from(number & !SLOT)].as_ref()?.end as usize
-        };
-        Some(((leaf * LEAF + bit) * BLOCK, end))
+        Some(((leaf * LEAF + bit) * BLOCK, self.end_of(number)?))
+    }
+
+    /// Where the run of this number ends.
+    #[inline]
+    fn end_of(&self, number: u16) -> Option<usize> {
+        match number {
+            _ if number & SLOT != 0 => Some(self.slots[usize::from(number & !SLOT)].as_ref()?.end as usize),
+            _ if number & PLACED != 0 => Some(self.tray.end_of(number & !PLACED)),
+            _ => Some(self.runs[usize::from(number)].as_ref()?.end),
+        }
     }
 
     /// Takes all runs out, joined to the first in order. That one has headers, and so is no slot.
     pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<Run> {
-        let Self { occupied, leaf_of, leaves, runs, slots, .. } = self;
+        let Self { occupied, leaf_of, leaves, runs, slots, tray, head, .. } = self;
         let occupied = std::mem::take(occupied);
         let mut numbers = in_order(occupied, leaf_of, leaves);
         // Of many, most came long ago, and from all over memory.
-        let is_far = runs.len() + slots.len() > MANY;
+        let is_far = runs.len() + slots.len() > MANY && tray.page().is_none();
         let [mut soon, mut later] = [AHEAD, 2 * AHEAD].map(|ahead| {
             let behind = in_order(if is_far { occupied } else { 0 }, leaf_of, leaves);
             behind.skip(ahead)
         });
-        let mut joined = runs.get_mut(usize::from(numbers.next()?))?.take()?;
+        let mut joined = match head.take() {
+            Some(head) => head,
+            None => runs.get_mut(usize::from(numbers.next()?))?.take()?,
+        };
+        // What lies in the tray, and is not joined yet.
+        let mut stretch = None::<(usize, usize)>;
         for number in numbers {
+            if number & (SLOT | PLACED) == PLACED {
+                let start = stretch.map_or(joined.end, |(start, _)| start);
+                stretch = Some((start, tray.end_of(number & !PLACED)));
+                continue;
+            }
+            tray.join_to(&mut joined, stretch.take(), mem, how);
             if let Some(number) = later.next() {
                 match number & SLOT {
                     0 => packet::prefetch(&runs[usize::from(number)]),
@@ -145,6 +214,7 @@ impl Runs {
                 joined.join_slot(mem, (buf, csum), end as usize, how);
             }
         }
+        tray.join_to(&mut joined, stretch, mem, how);
         Some(joined)
     }
 
@@ -160,18 +230,20 @@ impl Runs {
         self.used = 0;
         self.runs.clear();
         self.slots.clear();
+        self.tray.clear();
+        (self.tiny, self.head) = (0, None);
         let is_small = self.leaves.capacity() <= LEAF && self.slots.capacity() <= LEAF;
         is_small && self.runs.capacity() <= LEAF
     }
 
     /// All runs but those that are slots, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Run> {
-        self.runs.iter().flatten()
+        self.runs.iter().chain([&self.head]).flatten()
     }
 
-    /// All slots, in no order.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.iter().flatten()
+    /// The buffers of all slots, in no order, and of the tray.
+    pub(crate) fn bufs(&self) -> impl Iterator<Item = &Buf> {
+        self.slots.iter().flatten().map(|slot| &slot.buf).chain(self.tray.page())
     }
 
     fn leaf(&self, which: usize) -> &Leaf {
@@ -217,16 +289,14 @@ mod tests {
         Run::new(mem, Packet::new(mem, 0, 8).unwrap(), (0, end), how, &mut Pinned::default())
     }
 
-    fn slot(mem: &Memory, end: usize) -> Slot {
-        Slot { buf: mem.small().take(0).unwrap(), end: end as u32, csum: Csum::None }
+    fn tiny(mem: &Memory, end: usize) -> Slot {
+        let mut buf = mem.small().take(0).unwrap();
+        buf.put(BLOCK).unwrap().fill(end as u8);
+        Slot { buf, end: end as u32, csum: Csum::None }
     }
 
     fn ends(runs: &Runs) -> Vec<usize> {
-        let end_of = |number: u16| match number & SLOT {
-            0 => runs.runs[usize::from(number)].as_ref().unwrap().end,
-            _ => runs.slots[usize::from(number & !SLOT)].as_ref().unwrap().end as usize,
-        };
-        in_order(runs.occupied, &runs.leaf_of, &runs.leaves).map(end_of).collect()
+        in_order(runs.occupied, &runs.leaf_of, &runs.leaves).map(|number| runs.end_of(number).unwrap()).collect()
     }
 
     proptest! {
@@ -242,18 +312,24 @@ mod tests {
             order.rotate_left(seed as usize % len);
             let (mut runs, mut plain) = (Runs::default(), BTreeMap::new());
             for (n, block) in order.into_iter().enumerate() {
-                if seed >> (n % 64) & 1 == 0 {
-                    runs.insert(block * BLOCK, run(&mem, n));
-                } else {
-                    runs.insert_slot(block * BLOCK, slot(&mem, n));
+                let start = block * BLOCK;
+                let end = match seed.rotate_right(n as u32) & 3 {
+                    0 => start + n,
+                    _ => start + BLOCK,
+                };
+                match seed.rotate_right(n as u32) & 3 {
+                    0 => runs.insert(start, run(&mem, end)),
+                    1 => _ = runs.insert_slot(start, tiny(&mem, end)),
+                    _ => _ = runs.insert_tiny(&mem, start, tiny(&mem, end)),
                 }
-                plain.insert(block * BLOCK, n);
+                plain.insert(start, end);
             }
             for end in asked {
                 let want = plain.range(..end).next_back().map(|(&start, &n)| (start, n));
                 prop_assert_eq!(runs.last_before(end), want, "before {}", end);
             }
-            prop_assert_eq!(runs.iter().count() + runs.slots().count(), plain.len());
+            let placed = in_order(runs.occupied, &runs.leaf_of, &runs.leaves).filter(|number| number & PLACED != 0).count();
+            prop_assert_eq!(runs.iter().count() + runs.slots.iter().flatten().count() + placed, plain.len());
             prop_assert_eq!(ends(&runs), plain.into_values().collect::<Vec<_>>());
         }
     }

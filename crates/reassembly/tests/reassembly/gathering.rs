@@ -158,3 +158,32 @@ fn a_page_takes_the_place_of_those_that_were_gathered_in_it() {
     let grown = world.reassembly.usage(Table::V4).memory - before;
     assert!((Memory::LARGE..Memory::LARGE + 2048).contains(&grown), "{grown} bytes");
 }
+
+#[test]
+fn tiny_fragments_out_of_order_wait_in_one_page_once_theirs_are_as_much_memory() {
+    for version in BOTH {
+        for step in [1, 2] {
+            let mut world = World::with_config(version, no_limits());
+            let mut pieces: Vec<Piece> = (0..4000).map(|n| part(8 * n, 8)).collect();
+            pieces.push(last(8 * 4000, 5));
+            // All odd ones from behind, then all even ones; or one by one.
+            pieces.reverse();
+            let order = (0..step).flat_map(|from| pieces.iter().skip(from).step_by(step));
+            for (sent, piece) in order.enumerate() {
+                let few = Memory::LARGE / Memory::SMALL;
+                assert_eq!(world.mem.large().in_use(), usize::from(sent > few), "{version}, after {sent}");
+                if sent > few {
+                    assert!(world.mem.small().in_use() <= 2, "{version}, after {sent}");
+                    let charged = world.reassembly.memory();
+                    assert!((Memory::LARGE..Memory::LARGE + 3 * Memory::SMALL).contains(&charged), "{charged} bytes");
+                }
+                send(&mut world, Device::Plenty, *piece);
+            }
+            let whole = world.delivered.pop().expect("all of it has come");
+            assert!(whole.to_vec() == part(0, 0).whole(version, 8 * 4000 + 5), "{version}");
+            assert!(whole.frags().len() <= 2 && whole.frag_list().is_empty(), "{version}");
+            drop(whole);
+            world.assert_pages_came_home();
+        }
+    }
+}
