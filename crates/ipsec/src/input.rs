@@ -27,7 +27,7 @@ use crate::sa::Sa;
 use crate::sad::Sad;
 
 pub(crate) use decap::Untouched;
-pub use inner::{Content, Inner};
+pub use inner::{Content, Inner, Taker};
 pub use run::Run;
 
 /// What became of the packets of a train. The caller keeps it for the next one, and empties what it has taken.

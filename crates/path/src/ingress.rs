@@ -6,9 +6,9 @@ use std::vec::Drain;
 
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
-use ipsec::Inner;
+use ipsec::{Inner, Taker};
 use offload::{Gro, ip_headers};
-use packet::{Csum, Cut, Memory, Packet};
+use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::{self, Info};
 use wire::ipv4::{Ipv4, Opt};
@@ -112,9 +112,8 @@ impl Path {
         }
         loop {
             let Self { ipsec, gro, scratch, ports, counters, .. } = self;
-            let run = ipsec.open_run(turn.mem, turn.now, burst, l3, counters, |inner| {
-                take(gro, ports, turn.mem, inner, &mut scratch.glued)
-            });
+            let mut gluing = Gluing { gro, ports, mem: turn.mem, glued: &mut scratch.glued };
+            let run = ipsec.open_run(turn.mem, turn.now, burst, l3, counters, &mut gluing);
             let Some(run) = run else { return };
             let v4 = run.version == Version::V4;
             self.counters.add(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, run.packets);
@@ -181,9 +180,8 @@ impl Path {
     pub(crate) fn pass_opened(&mut self, turn: Turn<'_>) {
         loop {
             let Self { ipsec, gro, ports, scratch, counters, .. } = self;
-            let next = ipsec.pass_opened(turn.mem, turn.now, counters, |inner| {
-                take(gro, ports, turn.mem, inner, &mut scratch.glued)
-            });
+            let mut gluing = Gluing { gro, ports, mem: turn.mem, glued: &mut scratch.glued };
+            let next = ipsec.pass_opened(turn.mem, turn.now, counters, |inner| gluing.take(inner));
             match next {
                 ControlFlow::Break(pkt) => self.pass(turn, pkt),
                 ControlFlow::Continue(()) => return,
@@ -360,32 +358,51 @@ fn behind_ethernet(mac: MacAddr, pkt: &Packet) -> Option<usize> {
 }
 
 /// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what does not.
-#[inline(always)]
-fn take(
-    gro: &mut Gro,
-    ports: &mut Ports,
-    mem: &Memory,
-    inner: Inner<'_>,
-    glued: &mut Vec<Packet>,
-) -> ControlFlow<Packet> {
-    match inner {
-        Inner::Content(content) => {
-            let (buf, meta) = match content.into_buf() {
-                Ok(plain) => plain,
-                Err(pkt) => return ControlFlow::Break(pkt),
-            };
-            let is_glued = ports.get(meta.link).is_some_and(|port| port.config.gro);
-            let left = if is_glued { gro.join(mem, buf, meta, glued) } else { Err(buf) };
-            if let Err(buf) = left {
-                // It may be ESP again.
-                let mut pkt = Packet::from_buf(buf);
-                pkt.meta = meta.clone();
-                return ControlFlow::Break(pkt);
+struct Gluing<'a> {
+    gro: &'a mut Gro,
+    ports: &'a mut Ports,
+    mem: &'a Memory,
+    glued: &'a mut Vec<Packet>,
+}
+
+impl Taker for Gluing<'_> {
+    type Left = Packet;
+
+    /// Runs are of links with GRO.
+    #[inline(always)]
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
+        match self.gro.join(self.mem, buf, meta, self.glued) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(buf) => ControlFlow::Break(left(buf, meta)),
+        }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
+        match inner {
+            Inner::Content(content) => {
+                let (buf, meta) = match content.into_buf() {
+                    Ok(plain) => plain,
+                    Err(pkt) => return ControlFlow::Break(pkt),
+                };
+                if self.ports.get(meta.link).is_some_and(|port| port.config.gro) {
+                    return self.take_plain(buf, meta);
+                }
+                ControlFlow::Break(left(buf, meta))
+            }
+            Inner::Dropped(reason, link) => {
+                self.ports.drop(link, reason);
+                ControlFlow::Continue(())
             }
         }
-        Inner::Dropped(reason, link) => ports.drop(link, reason),
     }
-    ControlFlow::Continue(())
+}
+
+/// What GRO does not take: it may be ESP again.
+fn left(buf: Buf, meta: &Meta) -> Packet {
+    let mut pkt = Packet::from_buf(buf);
+    pkt.meta = meta.clone();
+    pkt
 }
 
 /// Tells whether an unfinished checksum is that of the packet's own TCP or UDP.

@@ -1,7 +1,21 @@
 //! What comes out of ESP packets, as it is handed on.
 
+use std::ops::ControlFlow;
+
 use base::{DropReason, LinkId};
 use packet::{Buf, Meta, Packet};
+
+/// Who is handed what comes out of a [run](crate::Ipsec::open_run).
+pub trait Taker {
+    /// What it breaks off with.
+    type Left;
+
+    /// Takes a packet that lies in one buffer, and about which nothing was changed: most are such.
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Self::Left>;
+
+    /// Takes whatever came out of one ESP packet.
+    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Self::Left>;
+}
 
 /// What came out of one ESP packet.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use base::{Counters, Instant};
 use packet::{Memory, Packet};
 use wire::Version;
 
-use super::{Content, Inner, accept, refuse};
+use super::{Inner, Taker, accept, refuse};
 use crate::gateway::Ipsec;
 use crate::open_job::Piece;
 
@@ -24,20 +24,20 @@ pub struct Run<T> {
 }
 
 impl Ipsec {
-    /// Opens the packets at the front of `burst` that go on where the one before them ended, and gives `each` what is
-    /// inside, until it breaks off; what is for crypto threads comes from [`pass_opened`](Self::pass_opened). They are raw
+    /// Opens the packets at the front of `burst` that go on where the one before them ended, and gives `taker` what
+    /// is inside, until it breaks off; what is for crypto threads comes from [`pass_opened`](Self::pass_opened). They are raw
     /// ESP of the same SA, behind equal headers. `l3` says where a packet's IP header begins, if it may be one of them.
     /// `None` if there is none.
     #[inline]
-    pub fn open_run<T>(
+    pub fn open_run<T: Taker>(
         &mut self,
         mem: &Memory,
         now: Instant,
         burst: &mut Drain<'_, Packet>,
         l3: impl Fn(&Packet) -> Option<usize>,
         counters: &mut Counters,
-        mut each: impl FnMut(Inner<'_>) -> ControlFlow<T>,
-    ) -> Option<Run<T>> {
+        taker: &mut T,
+    ) -> Option<Run<T::Left>> {
         let Self { sad, crypto, nat, .. } = self;
         let collects = crypto.collecting.is_some();
         let job = crypto.like_last_mut()?;
@@ -62,7 +62,7 @@ impl Ipsec {
                 Ok(seq) => {
                     let state = job.open_now(&mut buf, seq);
                     if sa.passes_plainly(job, seq, state, buf.bytes(), now) {
-                        if let ControlFlow::Break(with) = each(Inner::Content(Content::new(buf, &job.outer.meta))) {
+                        if let ControlFlow::Break(with) = taker.take_plain(buf, &job.outer.meta) {
                             run.broken = Some(with);
                             break;
                         }
@@ -79,7 +79,7 @@ impl Ipsec {
                     Inner::Dropped(reason, job.outer.meta.link)
                 }
             };
-            if let ControlFlow::Break(with) = each(inner) {
+            if let ControlFlow::Break(with) = taker.take(inner) {
                 run.broken = Some(with);
                 break;
             }
