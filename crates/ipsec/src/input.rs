@@ -227,6 +227,7 @@ impl Ipsec {
         loop {
             let Some(job) = &mut crypto.passing else {
                 let Some(job) = crypto.opening.pop() else { return ControlFlow::Continue(()) };
+                job.begin_passing();
                 crypto.passing = Some(job);
                 continue;
             };

@@ -18,6 +18,9 @@ use crate::sa::Sa;
 /// Bytes that make a task for others: of a burst of 64 packets there are then enough that all end at about the same time.
 const TASK: usize = 16 << 10;
 
+/// How many buffers ahead of the one that is passed on are asked for, if another processor may have them.
+const AHEAD: usize = 4;
+
 /// Packets of one SA behind equal headers, in the order in which they came.
 #[derive(Debug)]
 pub(crate) struct OpenJob {
@@ -283,6 +286,14 @@ impl OpenJob {
         self.bufs.reverse();
     }
 
+    /// Prepares for the first packets to be [passed on](Self::next) if others have opened them: their processor has them, and
+    /// is asked for all at once.
+    pub(crate) fn begin_passing(&self) {
+        if self.segments.last().is_some_and(|first| !matches!(first.state, State::Sealed)) {
+            self.bufs.iter().rev().take(AHEAD).for_each(Buf::prefetch);
+        }
+    }
+
     /// Decrypts the packets where they lie. Those that are not by the time that they are [passed on](Self::next) are
     /// then, while the nearest cache has them.
     pub(crate) fn run(&mut self) {
@@ -327,7 +338,7 @@ impl OpenJob {
         if let State::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
             state = self.opening.open(packet, &self.pieces, seq);
-        } else if let [.., soon, _] = &*self.bufs {
+        } else if let [.., soon, _, _, _, _] = &*self.bufs {
             // Another processor may have it.
             soon.prefetch();
         }

@@ -49,7 +49,7 @@ impl Ipsec {
             && let Some(mut buf) = burst.next().map(Packet::into_head)
         {
             run.packets += 1;
-            if let [_, soon, ..] = burst.as_slice() {
+            if let ([_, soon, ..], false) = (burst.as_slice(), collects) {
                 soon.prefetch();
             }
             buf.pull(next.at);
