@@ -13,6 +13,9 @@ use crate::lines::{self, IpLines};
 /// The most that is made room for at first, in bytes, whatever a file is said to have.
 const MAX_GUESS: u64 = 1 << 20;
 
+/// The most that a file may have, in bytes: many times what one of a hundred thousand SAs has. A device has no end.
+const MAX_LEN: usize = 256 << 20;
+
 /// What files say together.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
@@ -72,6 +75,9 @@ fn read_to_end(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
             let mut larger = Zeroizing::new(vec![0; 2 * len]);
             larger[..len].copy_from_slice(&bytes);
             bytes = larger;
+        }
+        if len > MAX_LEN {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "it is longer than 256 MiB, and no configuration"));
         }
         match file.read(&mut bytes[len..]) {
             Ok(0) => break,

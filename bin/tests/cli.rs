@@ -112,6 +112,8 @@ fn a_file_that_cannot_be_read_is_exit_code_1() {
     let dir = Dir::new("unreadable");
     let output = dir.fatpath(&["check", "-c", "/nowhere/gw.toml"]);
     assert_output(&output, 1, "", "Error: /nowhere/gw.toml: No such file or directory (os error 2)\n");
+    let output = dir.fatpath(&["check", "-c", "/dev/zero"]);
+    assert_output(&output, 1, "", "Error: /dev/zero: it is longer than 256 MiB, and no configuration\n");
 }
 
 #[test]
