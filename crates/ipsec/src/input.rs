@@ -3,28 +3,31 @@
 //! Packets of a train are opened where they lie. Forged ones cost a look-up and the cipher's pass at most, and never a
 //! copy before the SA is known. The order of checks and the counters are those of Linux's `xfrm_input` and `esp_input`.
 
+mod arrival;
 mod decap;
 mod inner;
 mod run;
+mod train;
 
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
-use base::{Counters, DropReason, Instant, Mib, SaId};
+use base::{Counters, DropReason, Instant, Mib};
 use offload::ip_headers;
-use packet::{Csum, Cut, Memory, Meta, Packet};
+use packet::{Csum, Cut, Memory, Packet};
 use wire::esp::Header;
 use wire::ip::Info;
-use wire::{Protocol, Spi, udp};
+use wire::{Protocol, udp};
 
-use crate::config::{Mode, SaDir};
+use crate::config::Mode;
 use crate::gateway::Ipsec;
 use crate::nat::Mapping;
 use crate::open_job::{OpenJob, Piece, State};
-use crate::pieces::Pieces;
 use crate::replay::Replay;
 use crate::sa::Sa;
 use crate::sad::Sad;
+
+use arrival::Arrival;
 
 pub(crate) use decap::Untouched;
 pub use inner::{Content, Inner, Taker};
@@ -173,44 +176,6 @@ impl Ipsec {
                 opened.drops.push(reason);
             }
         }
-    }
-
-    /// Takes in a train whose packets are of `size` bytes and have IPv4 identifications that go up by `id_step`.
-    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
-    fn take_in_train(
-        &mut self,
-        mem: &Memory,
-        now: Instant,
-        mut pkt: Packet,
-        info: &Info,
-        payload_at: usize,
-        (size, id_step): (usize, u16),
-        opened: &mut Opened,
-        counters: &mut Counters,
-    ) {
-        let mut headers = std::mem::take(&mut self.headers);
-        headers.clear();
-        headers.extend_from_slice(&pkt.head()[..payload_at]);
-        let meta = pkt.meta.clone();
-        pkt.pull(payload_at);
-        let mut left = pkt.len();
-        let mut storage = std::mem::take(&mut self.pieces);
-        let mut pieces = Pieces::new(pkt, &mut storage);
-        let is_udp = info.protocol == Protocol::UDP;
-        let arrival = Arrival { now, info, headers: &headers, meta: &meta, is_udp };
-        let mut train = Train { arrival, held: 0, has_job: false, id: info.id, last: None };
-        loop {
-            let n = left.min(size);
-            left -= n;
-            train.next(self, mem, &mut pieces, n, opened, counters);
-            train.id = train.id.wrapping_add(id_step);
-            if left == 0 {
-                break;
-            }
-        }
-        train.flush(self, &mut pieces);
-        drop(pieces);
-        (self.pieces, self.headers) = (storage, headers);
     }
 
     /// Gives `each` what came out of ESP packets, in the order in which they were submitted, until none is through or
@@ -367,200 +332,6 @@ fn kind(front: &[u8]) -> Kind {
         [0, 0, 0, 0, ..] => Kind::NotEsp,
         _ if front.len() <= Header::LEN => Kind::NotEsp,
         _ => Kind::Esp,
-    }
-}
-
-/// What a packet or a train arrived with.
-#[derive(Clone, Copy)]
-struct Arrival<'a> {
-    now: Instant,
-    info: &'a Info,
-    /// IP headers, and UDP's if there is one.
-    headers: &'a [u8],
-    meta: &'a Meta,
-    is_udp: bool,
-}
-
-impl Arrival<'_> {
-    /// Says which SA a packet is of and what its whole sequence number may be, from what is in clear. `last` is the SA of
-    /// the packet before.
-    #[inline]
-    fn find(&self, sad: &mut Sad, last: Option<(Spi, SaId)>, front: &[u8], n: usize) -> Result<(SaId, u64), Refused> {
-        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
-        if self.meta.sec_path.is_full() {
-            return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
-        }
-        let id = match last {
-            Some((spi, id)) if spi == header.spi() => Some(id),
-            _ => sad.by_spi(self.info.dst, header.spi(), self.meta.mark),
-        };
-        let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi()))?;
-        self.admit(sad, id, front, n).map(|seq| (id, seq))
-    }
-
-    /// Says whether a packet may be one of that SA, and what its whole sequence number may be.
-    #[inline]
-    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Refused> {
-        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
-        let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
-        if sa.dir == Some(SaDir::Out) {
-            return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
-        }
-        sa.check_valid()?;
-        if sa.encap.is_some() != self.is_udp {
-            return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
-        }
-        if sa.offload.is_some() || self.meta.esp.is_some() {
-            sa.judge(self.meta.link, self.meta.esp)?;
-        }
-        let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
-        if n < sa.shortest() {
-            return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
-        }
-        if !sa.is_at_ease() {
-            sad.look_closely(id, self.now)?;
-        }
-        Ok(seq)
-    }
-
-    /// The job for packets of that SA that arrive like this one: the one that is collected, or a new one.
-    #[inline]
-    fn join_or_begin<'i>(&self, ipsec: &'i mut Ipsec, id: SaId) -> &'i mut OpenJob {
-        let Ipsec { sad, crypto, .. } = ipsec;
-        if !crypto.collecting.as_ref().is_some_and(|job| job.is_for(id, self.headers, self.meta)) {
-            crypto.close(self.now);
-            let sa = sad.get(id).expect("just found");
-            let storage = crypto.spare_open.pop().unwrap_or_default();
-            crypto.collecting = Some(OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage));
-        }
-        crypto.collecting.as_mut().expect("just made")
-    }
-}
-
-/// A train that is taken in, packet by packet.
-struct Train<'a> {
-    arrival: Arrival<'a>,
-    /// Bytes at the front that are admitted, and lie in one piece.
-    held: usize,
-    /// Whether the job that is collected is for packets like the one before.
-    has_job: bool,
-    /// The IPv4 identification of the packet at hand.
-    id: u16,
-    /// The SA of the packet before.
-    last: Option<(Spi, SaId)>,
-}
-
-impl Train<'_> {
-    /// Takes in the next `n` bytes, as what they are.
-    #[inline]
-    fn next(
-        &mut self,
-        ipsec: &mut Ipsec,
-        mem: &Memory,
-        pieces: &mut Pieces<'_>,
-        n: usize,
-        opened: &mut Opened,
-        counters: &mut Counters,
-    ) {
-        if !pieces.has_in_place(self.held + n) {
-            self.flush(ipsec, pieces);
-        }
-        let mut front = [0; PEEK];
-        let front = &mut front[..n.min(PEEK)];
-        pieces.peek(self.held, front);
-        let Arrival { info, headers, meta, is_udp, .. } = self.arrival;
-        match if is_udp { kind(&front[..n.min(Header::LEN + 1)]) } else { Kind::Esp } {
-            Kind::Esp => {
-                if let Err((mib, reason)) = self.admit(ipsec, mem, pieces, front, n) {
-                    self.flush(ipsec, pieces);
-                    pieces.skip(n);
-                    counters.count(mib);
-                    opened.drops.push(reason);
-                }
-            }
-            Kind::Keepalive => {
-                self.flush(ipsec, pieces);
-                pieces.skip(n);
-                opened.keepalives += 1;
-            }
-            Kind::NotEsp => {
-                self.flush(ipsec, pieces);
-                match decap::not_esp(mem, info, headers, self.id, pieces, n) {
-                    Ok(mut pkt) => {
-                        pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, esp: None, ..meta.clone() };
-                        opened.not_esp.push(pkt);
-                    }
-                    Err(reason) => opened.drops.push(reason),
-                }
-            }
-        }
-    }
-
-    /// Finds the SA of a packet that begins with `front`, and lets it wait for the cipher.
-    #[inline]
-    fn admit(
-        &mut self,
-        ipsec: &mut Ipsec,
-        mem: &Memory,
-        pieces: &mut Pieces<'_>,
-        front: &[u8],
-        n: usize,
-    ) -> Result<(), Refused> {
-        let (id, seq) = self.arrival.find(&mut ipsec.sad, self.last, front, n)?;
-        if self.last.is_none_or(|(_, last)| last != id) {
-            self.flush(ipsec, pieces);
-            self.last = Header::ref_from(front).ok().map(|header| (header.spi(), id));
-            self.has_job = false;
-        }
-        if self.held == 0 && !pieces.join_in_place(n) {
-            let opens_elsewhere = || ipsec.sad.get(id).is_some_and(|sa| sa.cipher.opens_elsewhere());
-            if self.arrival.meta.esp.is_none() && opens_elsewhere() {
-                return self.admit_pieces(ipsec, mem, pieces, (id, seq), n).map_err(|why| (Mib::XfrmInError, why));
-            }
-            pieces.make_writable(mem, n).map_err(|reason| (Mib::XfrmInError, reason))?;
-        }
-        if !self.has_job {
-            self.arrival.join_or_begin(ipsec, id);
-            self.has_job = true;
-        }
-        ipsec.crypto.collecting.as_mut().expect("begun with the first that is held").push(n, seq, self.id);
-        self.held += n;
-        if ipsec.crypto.has_task() {
-            self.flush(ipsec, pieces);
-            ipsec.crypto.close(self.arrival.now);
-            self.has_job = false;
-        }
-        Ok(())
-    }
-
-    /// Lets a packet wait for a cipher that reads it in the pieces in which it came, and writes it to a page of its own.
-    #[cold]
-    fn admit_pieces(
-        &mut self,
-        ipsec: &mut Ipsec,
-        mem: &Memory,
-        pieces: &mut Pieces<'_>,
-        (id, seq): (SaId, u64),
-        n: usize,
-    ) -> Result<(), DropReason> {
-        let mut whole = mem.take(Memory::HEADROOM, n)?;
-        whole.put(n).ok_or(DropReason::NoMemory)?;
-        ipsec.crypto.close(self.arrival.now);
-        let job = self.arrival.join_or_begin(ipsec, id);
-        job.push(n, seq, self.id);
-        job.push_buf(whole, 0);
-        pieces.move_to(n, job.pieces_mut());
-        ipsec.crypto.close(self.arrival.now);
-        self.has_job = false;
-        Ok(())
-    }
-
-    /// Takes what is admitted off the front.
-    fn flush(&mut self, ipsec: &mut Ipsec, pieces: &mut Pieces<'_>) {
-        if let (1.., Some(job)) = (self.held, &mut ipsec.crypto.collecting) {
-            job.push_buf(pieces.take(self.held), 0);
-        }
-        self.held = 0;
     }
 }
 

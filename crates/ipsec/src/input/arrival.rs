@@ -1,0 +1,86 @@
+//! Which SA a packet is of, and whether it may be: what is known before a cipher has been at it.
+
+use base::{DropReason, Instant, Mib, SaId};
+use packet::Meta;
+use wire::Spi;
+use wire::esp::Header;
+use wire::ip::Info;
+
+use super::{Refused, refuse};
+use crate::config::SaDir;
+use crate::gateway::Ipsec;
+use crate::open_job::OpenJob;
+use crate::sad::Sad;
+
+/// What a packet or a train arrived with.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival<'a> {
+    pub(super) now: Instant,
+    pub(super) info: &'a Info,
+    /// IP headers, and UDP's if there is one.
+    pub(super) headers: &'a [u8],
+    pub(super) meta: &'a Meta,
+    pub(super) is_udp: bool,
+}
+
+impl Arrival<'_> {
+    /// Says which SA a packet is of and what its whole sequence number may be, from what is in clear. `last` is the SA of
+    /// the packet before.
+    #[inline]
+    pub(super) fn find(
+        &self,
+        sad: &mut Sad,
+        last: Option<(Spi, SaId)>,
+        front: &[u8],
+        n: usize,
+    ) -> Result<(SaId, u64), Refused> {
+        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
+        if self.meta.sec_path.is_full() {
+            return Err((Mib::XfrmInBufferError, DropReason::PolicyDepth));
+        }
+        let id = match last {
+            Some((spi, id)) if spi == header.spi() => Some(id),
+            _ => sad.by_spi(self.info.dst, header.spi(), self.meta.mark),
+        };
+        let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi()))?;
+        self.admit(sad, id, front, n).map(|seq| (id, seq))
+    }
+
+    /// Says whether a packet may be one of that SA, and what its whole sequence number may be.
+    #[inline]
+    fn admit(&self, sad: &mut Sad, id: SaId, front: &[u8], n: usize) -> Result<u64, Refused> {
+        let header = Header::ref_from(front).map_err(|why| (Mib::XfrmInHdrError, why.into()))?;
+        let sa = sad.get_mut(id).ok_or((Mib::XfrmInNoStates, DropReason::EspNoState))?;
+        if sa.dir == Some(SaDir::Out) {
+            return Err((Mib::XfrmInStateDirError, DropReason::EspDirection));
+        }
+        sa.check_valid()?;
+        if sa.encap.is_some() != self.is_udp {
+            return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
+        }
+        if sa.offload.is_some() || self.meta.esp.is_some() {
+            sa.judge(self.meta.link, self.meta.esp)?;
+        }
+        let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
+        if n < sa.shortest() {
+            return Err((Mib::XfrmInStateProtoError, DropReason::EspTruncated));
+        }
+        if !sa.is_at_ease() {
+            sad.look_closely(id, self.now)?;
+        }
+        Ok(seq)
+    }
+
+    /// The job for packets of that SA that arrive like this one: the one that is collected, or a new one.
+    #[inline]
+    pub(super) fn join_or_begin<'i>(&self, ipsec: &'i mut Ipsec, id: SaId) -> &'i mut OpenJob {
+        let Ipsec { sad, crypto, .. } = ipsec;
+        if !crypto.collecting.as_ref().is_some_and(|job| job.is_for(id, self.headers, self.meta)) {
+            crypto.close(self.now);
+            let sa = sad.get(id).expect("just found");
+            let storage = crypto.spare_open.pop().unwrap_or_default();
+            crypto.collecting = Some(OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage));
+        }
+        crypto.collecting.as_mut().expect("just made")
+    }
+}

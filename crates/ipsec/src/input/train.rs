@@ -1,0 +1,179 @@
+//! A train of ESP in UDP, or a packet in pieces: taken in packet by packet, each as what it is.
+
+use base::{Counters, DropReason, Instant, Mib, SaId};
+use packet::{Csum, Cut, Memory, Meta, Packet};
+use wire::esp::Header;
+use wire::ip::Info;
+use wire::{Protocol, Spi};
+
+use super::arrival::Arrival;
+use super::{Kind, Opened, PEEK, Refused, decap, kind};
+use crate::gateway::Ipsec;
+use crate::pieces::Pieces;
+
+impl Ipsec {
+    /// Takes in a train whose packets are of `size` bytes and have IPv4 identifications that go up by `id_step`.
+    #[allow(clippy::too_many_arguments, reason = "each is one thing that a core is handed")]
+    pub(super) fn take_in_train(
+        &mut self,
+        mem: &Memory,
+        now: Instant,
+        mut pkt: Packet,
+        info: &Info,
+        payload_at: usize,
+        (size, id_step): (usize, u16),
+        opened: &mut Opened,
+        counters: &mut Counters,
+    ) {
+        let mut headers = std::mem::take(&mut self.headers);
+        headers.clear();
+        headers.extend_from_slice(&pkt.head()[..payload_at]);
+        let meta = pkt.meta.clone();
+        pkt.pull(payload_at);
+        let mut left = pkt.len();
+        let mut storage = std::mem::take(&mut self.pieces);
+        let mut pieces = Pieces::new(pkt, &mut storage);
+        let is_udp = info.protocol == Protocol::UDP;
+        let arrival = Arrival { now, info, headers: &headers, meta: &meta, is_udp };
+        let mut train = Train { arrival, held: 0, has_job: false, id: info.id, last: None };
+        loop {
+            let n = left.min(size);
+            left -= n;
+            train.next(self, mem, &mut pieces, n, opened, counters);
+            train.id = train.id.wrapping_add(id_step);
+            if left == 0 {
+                break;
+            }
+        }
+        train.flush(self, &mut pieces);
+        drop(pieces);
+        (self.pieces, self.headers) = (storage, headers);
+    }
+}
+
+/// A train that is taken in, packet by packet.
+struct Train<'a> {
+    arrival: Arrival<'a>,
+    /// Bytes at the front that are admitted, and lie in one piece.
+    held: usize,
+    /// Whether the job that is collected is for packets like the one before.
+    has_job: bool,
+    /// The IPv4 identification of the packet at hand.
+    id: u16,
+    /// The SA of the packet before.
+    last: Option<(Spi, SaId)>,
+}
+
+impl Train<'_> {
+    /// Takes in the next `n` bytes, as what they are.
+    #[inline]
+    fn next(
+        &mut self,
+        ipsec: &mut Ipsec,
+        mem: &Memory,
+        pieces: &mut Pieces<'_>,
+        n: usize,
+        opened: &mut Opened,
+        counters: &mut Counters,
+    ) {
+        if !pieces.has_in_place(self.held + n) {
+            self.flush(ipsec, pieces);
+        }
+        let mut front = [0; PEEK];
+        let front = &mut front[..n.min(PEEK)];
+        pieces.peek(self.held, front);
+        let Arrival { info, headers, meta, is_udp, .. } = self.arrival;
+        match if is_udp { kind(&front[..n.min(Header::LEN + 1)]) } else { Kind::Esp } {
+            Kind::Esp => {
+                if let Err((mib, reason)) = self.admit(ipsec, mem, pieces, front, n) {
+                    self.flush(ipsec, pieces);
+                    pieces.skip(n);
+                    counters.count(mib);
+                    opened.drops.push(reason);
+                }
+            }
+            Kind::Keepalive => {
+                self.flush(ipsec, pieces);
+                pieces.skip(n);
+                opened.keepalives += 1;
+            }
+            Kind::NotEsp => {
+                self.flush(ipsec, pieces);
+                match decap::not_esp(mem, info, headers, self.id, pieces, n) {
+                    Ok(mut pkt) => {
+                        pkt.meta = Meta { csum: Csum::Unnecessary, cut: Cut::Whole, esp: None, ..meta.clone() };
+                        opened.not_esp.push(pkt);
+                    }
+                    Err(reason) => opened.drops.push(reason),
+                }
+            }
+        }
+    }
+
+    /// Finds the SA of a packet that begins with `front`, and lets it wait for the cipher.
+    #[inline]
+    fn admit(
+        &mut self,
+        ipsec: &mut Ipsec,
+        mem: &Memory,
+        pieces: &mut Pieces<'_>,
+        front: &[u8],
+        n: usize,
+    ) -> Result<(), Refused> {
+        let (id, seq) = self.arrival.find(&mut ipsec.sad, self.last, front, n)?;
+        if self.last.is_none_or(|(_, last)| last != id) {
+            self.flush(ipsec, pieces);
+            self.last = Header::ref_from(front).ok().map(|header| (header.spi(), id));
+            self.has_job = false;
+        }
+        if self.held == 0 && !pieces.join_in_place(n) {
+            let opens_elsewhere = || ipsec.sad.get(id).is_some_and(|sa| sa.cipher.opens_elsewhere());
+            if self.arrival.meta.esp.is_none() && opens_elsewhere() {
+                return self.admit_pieces(ipsec, mem, pieces, (id, seq), n).map_err(|why| (Mib::XfrmInError, why));
+            }
+            pieces.make_writable(mem, n).map_err(|reason| (Mib::XfrmInError, reason))?;
+        }
+        if !self.has_job {
+            self.arrival.join_or_begin(ipsec, id);
+            self.has_job = true;
+        }
+        ipsec.crypto.collecting.as_mut().expect("begun with the first that is held").push(n, seq, self.id);
+        self.held += n;
+        if ipsec.crypto.has_task() {
+            self.flush(ipsec, pieces);
+            ipsec.crypto.close(self.arrival.now);
+            self.has_job = false;
+        }
+        Ok(())
+    }
+
+    /// Lets a packet wait for a cipher that reads it in the pieces in which it came, and writes it to a page of its own.
+    #[cold]
+    fn admit_pieces(
+        &mut self,
+        ipsec: &mut Ipsec,
+        mem: &Memory,
+        pieces: &mut Pieces<'_>,
+        (id, seq): (SaId, u64),
+        n: usize,
+    ) -> Result<(), DropReason> {
+        let mut whole = mem.take(Memory::HEADROOM, n)?;
+        whole.put(n).ok_or(DropReason::NoMemory)?;
+        ipsec.crypto.close(self.arrival.now);
+        let job = self.arrival.join_or_begin(ipsec, id);
+        job.push(n, seq, self.id);
+        job.push_buf(whole, 0);
+        pieces.move_to(n, job.pieces_mut());
+        ipsec.crypto.close(self.arrival.now);
+        self.has_job = false;
+        Ok(())
+    }
+
+    /// Takes what is admitted off the front.
+    fn flush(&mut self, ipsec: &mut Ipsec, pieces: &mut Pieces<'_>) {
+        if let (1.., Some(job)) = (self.held, &mut ipsec.crypto.collecting) {
+            job.push_buf(pieces.take(self.held), 0);
+        }
+        self.held = 0;
+    }
+}
