@@ -6,6 +6,7 @@ use control::model::CryptoConfig;
 use ipsec::crypto::{Crypto, Pool};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use super::priority::go_first;
 use crate::error::CliError;
 
 /// Who does the ciphers' work; the worker itself if there are to be no threads.
@@ -18,14 +19,15 @@ pub(super) fn crypto(config: &CryptoConfig) -> Result<Option<Box<dyn Crypto>>, C
     if let Some(&cpu) = cpus.iter().find(|&&cpu| !is_ours(cpu)) {
         return Err(CliError::failed(format!("crypto: this process may not run on CPU {cpu}")));
     }
-    let bind = move |number: usize| {
+    let start = move |number: usize| {
+        go_first();
         if !cpus.is_empty()
             && let Err(err) = sched_setaffinity(None, &one(cpus[number % cpus.len()]))
         {
             tracing::warn!("crypto thread {number}: cannot be bound to its CPU: {err}");
         }
     };
-    let pool = Pool::new(threads, bind).map_err(|err| CliError::failed(format!("crypto threads: {err}")))?;
+    let pool = Pool::new(threads, start).map_err(|err| CliError::failed(format!("crypto threads: {err}")))?;
     Ok(Some(Box::new(pool)))
 }
 

@@ -13,6 +13,7 @@ mod netlink;
 mod news;
 mod node;
 mod poller;
+mod priority;
 mod reassembly;
 mod rehearse;
 mod sadb;
@@ -363,6 +364,7 @@ impl Running {
         let ending = Ending { signals, _ended: sender };
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let _ending = ending;
+            priority::go_first();
             work()
         })?;
         Ok(Self { handle, thread, ended })

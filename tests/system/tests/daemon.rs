@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process};
-use system::{Gateway, Need, Outcome, Process, Scratch, fatpath, ping_script, run, trial, wait_until};
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, ping_script, run, trial, wait_until};
 
 use crate::{router, tunnel};
 
@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/sighup_changes_how_fragments_wait", NEEDS, sighup_changes_how_fragments_wait),
         trial("daemon/an_empty_gateway_is_configured_at_run_time", NEEDS, an_empty_gateway_is_configured_at_run_time),
         trial("daemon/a_log_that_nobody_takes_ends_nothing", &[], a_log_that_nobody_takes_ends_nothing),
+        trial("daemon/packets_go_before_programs_where_that_is_allowed", NEEDS, packets_go_before_programs),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
         trial("cli/check_accepts_a_good_file", &[], check_accepts_a_good_file),
         trial("cli/check_names_what_is_wrong_in_one_line_and_exits_2", &[], check_names_what_is_wrong),
@@ -35,6 +36,36 @@ fn sigterm_ends_it_cleanly() -> Outcome {
     assert!(status.success(), "{status}: {}", site.gateway_a.log());
     assert!(!site.gateway_a.socket().exists(), "its socket is left");
     assert!(site.a.sh("ip link show tun0").is_err(), "its TUN device is left");
+    Ok(())
+}
+
+fn packets_go_before_programs() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("gateway")?);
+    let toml = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n[crypto]\nworkers = 1\n";
+    let nice = |gateway: &Gateway, name: &str| -> Outcome<Vec<i64>> {
+        let mut found = Vec::new();
+        for thread in fs::read_dir(format!("/proc/{}/task", gateway.id()))? {
+            let stat = fs::read_to_string(thread?.path().join("stat"))?;
+            let (front, rest) = stat.rsplit_once(')').ok_or("no name in /proc/PID/task/TID/stat")?;
+            if front.contains(&format!("({name}")) {
+                // The 19th field (proc_pid_stat(5)), 17th from the state on.
+                found.push(rest.split_whitespace().nth(16).ok_or("no niceness")?.parse()?);
+            }
+        }
+        Ok(found)
+    };
+    let with = Gateway::start(&netns, &scratch, "with", toml)?;
+    let mut without = netns.command("setpriv");
+    without.args(["--bounding-set", "-sys_nice"]).arg(fatpath());
+    let toml = &toml.replace("tun0", "tun1");
+    let without = Gateway::start_under(without, &scratch, "without", toml)?;
+    let (others, own) = (nice(&with, "netlink")?, nice(&without, "netlink")?);
+    assert_eq!((others.len(), &others), (1, &own), "threads that answer programs");
+    for name in ["worker", "crypto"] {
+        assert_eq!(nice(&with, name)?, [(others[0] - 10).max(-20)], "{name}");
+        assert_eq!(nice(&without, name)?, own, "{name}, without CAP_SYS_NICE");
+    }
+    assert!(without.log().contains("CAP_SYS_NICE"), "{}", without.log());
     Ok(())
 }
 
