@@ -17,6 +17,7 @@ use link::Link;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::node::Plan;
+use super::sadb::SharedNames;
 use super::worker::Worker;
 
 /// How long a worker may be busy with a burst before whoever asks gives up.
@@ -98,6 +99,8 @@ struct Doorbell {
     some: AtomicBool,
     /// Whether the worker sleeps, or has yet to look whether it may.
     asleep: AtomicBool,
+    /// Whether there were no packets for it when it last woke up.
+    at_rest: AtomicBool,
 }
 
 /// The other threads' end of the worker.
@@ -106,6 +109,7 @@ pub(crate) struct Handle {
     commands: Sender<Command>,
     deltas: Arc<Deltas>,
     bell: Arc<Doorbell>,
+    sa_names: SharedNames,
 }
 
 /// The worker's end.
@@ -114,6 +118,7 @@ pub(crate) struct Inbox {
     commands: Receiver<Command>,
     deltas: Arc<Deltas>,
     bell: Arc<Doorbell>,
+    sa_names: SharedNames,
 }
 
 /// The worker has ended, or does not answer.
@@ -129,11 +134,14 @@ impl fmt::Display for WorkerGone {
 /// A worker's inbox and the handle to it.
 pub(crate) fn channel() -> std::io::Result<(Handle, Inbox)> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let bell = Arc::new(Doorbell { fd, some: AtomicBool::new(false), asleep: AtomicBool::new(false) });
+    let [some, asleep, at_rest] = [false, false, true].map(AtomicBool::new);
+    let bell = Arc::new(Doorbell { fd, some, asleep, at_rest });
     let (sender, receiver) = mpsc::channel();
     let deltas = Arc::<Deltas>::default();
-    let handle = Handle { commands: sender, deltas: Arc::clone(&deltas), bell: Arc::clone(&bell) };
-    Ok((handle, Inbox { commands: receiver, deltas, bell }))
+    let sa_names = SharedNames::default();
+    let handle =
+        Handle { commands: sender, deltas: Arc::clone(&deltas), bell: Arc::clone(&bell), sa_names: sa_names.clone() };
+    Ok((handle, Inbox { commands: receiver, deltas, bell, sa_names }))
 }
 
 impl Handle {
@@ -159,7 +167,18 @@ impl Handle {
         }
     }
 
-    fn wake(&self) -> Result<(), WorkerGone> {
+    /// Whether no packets keep the worker busy.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        self.bell.asleep.load(Ordering::Relaxed) || self.bell.at_rest.load(Ordering::Relaxed)
+    }
+
+    /// What its SAs are called, and which are promised.
+    pub(crate) const fn sa_names(&self) -> &SharedNames {
+        &self.sa_names
+    }
+
+    /// Wakes the worker, if it sleeps.
+    pub(crate) fn wake(&self) -> Result<(), WorkerGone> {
         if !self.bell.asleep.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -193,6 +212,11 @@ impl Handle {
 }
 
 impl Inbox {
+    /// As [`Handle::sa_names`].
+    pub(crate) fn sa_names(&self) -> SharedNames {
+        self.sa_names.clone()
+    }
+
     /// What to wait for besides packets.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         &self.bell.fd
@@ -205,8 +229,9 @@ impl Inbox {
         !self.bell.some.load(Ordering::SeqCst)
     }
 
-    /// Has nobody ring any more; `rung`: somebody has.
-    pub(crate) fn wake_up(&self, rung: bool) {
+    /// Has nobody ring any more; `rung`: somebody has; `at_rest`: there are no packets to see to.
+    pub(crate) fn wake_up(&self, rung: bool, at_rest: bool) {
+        self.bell.at_rest.store(at_rest, Ordering::Relaxed);
         self.bell.asleep.store(false, Ordering::SeqCst);
         if rung {
             let mut count = [0; 8];
@@ -221,7 +246,7 @@ impl Inbox {
             true => rustix::event::poll(&mut [PollFd::new(&self.bell.fd, PollFlags::IN)], None),
             false => Ok(0),
         };
-        self.wake_up(matches!(waited, Ok(1..)));
+        self.wake_up(matches!(waited, Ok(1..)), true);
         match waited {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -290,12 +315,22 @@ mod tests {
         let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
         handle.send(Command::Stop).unwrap();
         assert!(!is_rung() && !inbox.may_sleep() && inbox.has_commands() && inbox.next().is_some());
-        inbox.wake_up(false);
+        inbox.wake_up(false, true);
         assert!(!inbox.has_commands() && inbox.next().is_none() && inbox.may_sleep());
         handle.send(Command::Stop).unwrap();
         assert!(is_rung());
-        inbox.wake_up(true);
+        inbox.wake_up(true, true);
         assert!(!is_rung() && inbox.has_commands());
+    }
+
+    #[test]
+    fn one_that_has_packets_is_at_rest_when_it_sleeps() {
+        let (handle, inbox) = channel().unwrap();
+        for (packets, at_rest) in [(false, true), (true, false), (true, false), (false, true)] {
+            assert!(inbox.may_sleep() && handle.is_at_rest());
+            inbox.wake_up(false, !packets);
+            assert_eq!(handle.is_at_rest(), at_rest);
+        }
     }
 
     const NOW: rustix::event::Timespec = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

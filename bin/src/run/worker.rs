@@ -134,12 +134,12 @@ impl Worker {
             config: Arc::default(),
             clock: Clock::start(),
             poller: Poller::new(inbox.wake_fd())?,
+            sadb: Sadb::new(inbox.sa_names()),
             inbox,
             captures: Vec::new(),
             ike: None,
             ike_ready: false,
             monitors: Monitors::default(),
-            sadb: Sadb::default(),
             listeners: Listeners::default(),
             ready: Vec::new(),
             burst: Vec::new(),
@@ -160,7 +160,7 @@ impl Worker {
             let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
             self.poller.wait(limit)?;
             let rung = self.look_what_is_ready();
-            self.inbox.wake_up(rung);
+            self.inbox.wake_up(rung, self.ready.is_empty());
             let now = self.clock.now();
             self.learn();
             self.let_time_pass(now);
@@ -295,6 +295,7 @@ impl Worker {
         if self.inbox.take_deltas(&mut self.deltas) {
             self.deltas.drain(..).for_each(|delta| netlink::apply(&mut self.path.fib, &delta));
         }
+        Sadb::learn(self);
     }
 
     /// Becomes what `plan` says. The MTUs come first: they alone may be refused.
@@ -318,6 +319,7 @@ impl Worker {
         if let Some(fib) = plan.fib {
             self.path.fib.replace(fib);
         }
+        Sadb::promise_nothing(self);
         plan.ipsec.apply(&mut self.path.ipsec, &mut self.sadb.of_file);
         if let Some(crypto) = plan.crypto {
             self.path.ipsec.set_crypto(crypto);

@@ -17,8 +17,8 @@
 //!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
 //!   | 6 | `port`: the socket has that port, unless it has one: the program did not ask for one |
 //!
-//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PART`] and a multicast group's number are
-//!   followed by netlink messages, [`OVERRUN`] by nothing.
+//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`PART`] and a multicast group's
+//!   number are followed by netlink messages, [`OVERRUN`] by nothing.
 //!
 //! A datagram that ends with a call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the
 //! daemon is done with the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and
@@ -37,7 +37,11 @@
 //! the same, which the daemon lets them. A connection that breaks these rules is closed.
 #![forbid(unsafe_code)]
 
+mod lookout;
+
 use std::path::{Path, PathBuf};
+
+pub use lookout::Lookout;
 
 /// The longest datagram of netlink messages that the daemon reads: `sendmsg` answers `EMSGSIZE` above.
 pub const MAX_DATA: usize = 64 << 10;
@@ -54,6 +58,10 @@ pub const OVERRUN: u32 = u32::MAX;
 
 /// The word in front of a part of a dump. Longer parts follow if the program offers more room meanwhile.
 pub const PART: u32 = u32::MAX - 1;
+
+/// The word in front of an answer if the daemon [looks](Lookout) for what is asked next before it sleeps: the answer to that
+/// will come so soon that it is worth looking for.
+pub const PROMPT: u32 = u32::MAX - 2;
 
 /// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. Others are answered
 /// [`EPROTONOSUPPORT`](errno::EPROTONOSUPPORT).
@@ -210,6 +218,8 @@ impl Head {
 pub enum FromDaemon {
     /// From the daemon to this connection alone: `nl_pid` and `nl_groups` of its source are 0.
     Unicast,
+    /// As [`Unicast`](Self::Unicast), and what is asked next will be answered soon.
+    Prompt,
     /// As [`Unicast`](Self::Unicast), of a dump.
     Part,
     /// To a multicast group: `nl_groups` of its source is bit `group - 1` if there is one, else 0.
@@ -224,6 +234,7 @@ impl FromDaemon {
         match u32::from_ne_bytes(word) {
             0 => Self::Unicast,
             PART => Self::Part,
+            PROMPT => Self::Prompt,
             OVERRUN => Self::Overrun,
             group => Self::Group(group),
         }
@@ -234,6 +245,7 @@ impl FromDaemon {
         match self {
             Self::Unicast => 0_u32.to_ne_bytes(),
             Self::Part => PART.to_ne_bytes(),
+            Self::Prompt => PROMPT.to_ne_bytes(),
             Self::Group(group) => group.to_ne_bytes(),
             Self::Overrun => OVERRUN.to_ne_bytes(),
         }
@@ -298,7 +310,9 @@ mod tests {
         let heads: Vec<u8> = calls.iter().flat_map(|call| call.head().as_bytes().to_vec()).collect();
         let all: Vec<_> = calls.into_iter().chain([data]).map(Some).collect();
         assert_eq!(parse(&[heads, datagram].concat()), all);
-        for from in [FromDaemon::Unicast, FromDaemon::Part, FromDaemon::Group(33), FromDaemon::Overrun] {
+        for from in
+            [FromDaemon::Unicast, FromDaemon::Prompt, FromDaemon::Part, FromDaemon::Group(33), FromDaemon::Overrun]
+        {
             assert_eq!(FromDaemon::from_word(from.to_word()), from);
         }
         for answer in [Answer { error: 0, port: u32::MAX }, Answer { error: errno::EADDRINUSE, port: 7 }] {

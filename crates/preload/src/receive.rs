@@ -2,10 +2,11 @@
 
 use std::mem;
 use std::ptr;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use libc::{c_int, c_uint, c_void, cmsghdr, iovec, msghdr, sockaddr, sockaddr_nl, socklen_t, ssize_t, ucred};
-use nlsock::{FromDaemon, WORD, option};
+use nlsock::{FromDaemon, Lookout, WORD, option};
 
 use crate::calls::options::{PASSCRED, is_on};
 use crate::errno::{Errno, checked};
@@ -17,6 +18,10 @@ use crate::unsaid;
 
 /// Buffers from this length on are no news to the gateway: parts of a dump do not get longer.
 const MAX_PART: usize = 32 << 10;
+
+/// Whether the gateway has last said that it answers at once.
+static PROMPT: AtomicBool = AtomicBool::new(false);
+static LOOKOUT: Lookout = Lookout::new();
 
 /// A received datagram.
 #[derive(Debug)]
@@ -46,14 +51,19 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let mut all = Pieces::new();
     let mut message = all.message(iovec { iov_base: word.as_mut_ptr().cast(), iov_len: WORD }, pieces)?;
     // SAFETY: the word lives here, and the pieces are the caller's.
-    let len = checked(unsafe { next::recvmsg(fd, &raw mut message, flags) })?;
+    let mut attempt = |flags| checked(unsafe { next::recvmsg(fd, &raw mut message, flags) });
+    let asked = slot.asked.swap(false, Relaxed);
+    let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && LOOKOUT.is_worth_it();
+    let found = soon.then(|| LOOKOUT.look(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
+    let len = found.map_or_else(|| attempt(flags), Ok)?;
     if len == 0 {
         return Err(Errno(libc::ECONNRESET));
     }
     let from = FromDaemon::from_word(word);
     slot.dumping.store(from == FromDaemon::Part, Relaxed);
+    PROMPT.store(from == FromDaemon::Prompt, Relaxed);
     let group = match from {
-        FromDaemon::Unicast => 0,
+        FromDaemon::Unicast | FromDaemon::Prompt => 0,
         FromDaemon::Part => {
             tell_of_offer(fd, slot);
             0

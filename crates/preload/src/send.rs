@@ -88,6 +88,7 @@ pub(crate) unsafe fn send(
             sent => {
                 let sent = sent?.saturating_sub(calls.as_bytes().len() as ssize_t);
                 calls.are_said(slot);
+                slot.asked.store(true, Relaxed);
                 return Ok(sent);
             }
         }

@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether what was received last is of a dump.
     pub(crate) dumping: AtomicBool,
+    /// Whether something was sent since the program last received.
+    pub(crate) asked: AtomicBool,
     /// What of all this the gateway has yet to be told ([`Calls::unsaid`](crate::unsaid::Calls::unsaid)).
     pub(crate) unsaid: AtomicU32,
 }
@@ -75,6 +77,7 @@ impl Slot {
             recv_len: AtomicU32::new(0),
             room: AtomicU32::new(0),
             dumping: AtomicBool::new(false),
+            asked: AtomicBool::new(false),
             unsaid: AtomicU32::new(0),
         }
     }
@@ -89,6 +92,7 @@ impl Slot {
             [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
         words.into_iter().chain(&self.groups).for_each(|word| word.store(0, Relaxed));
         self.dumping.store(false, Relaxed);
+        self.asked.store(false, Relaxed);
     }
 }
 

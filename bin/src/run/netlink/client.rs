@@ -261,10 +261,10 @@ impl Client {
 
     /// Sends it its own of what is in `outbox`. Parts of a dump wait until it takes them; answers that it does not take
     /// are lost, and it will be told so.
-    pub(super) fn deliver(&mut self, outbox: &Outbox) -> Result<(), Gone> {
+    pub(super) fn deliver(&mut self, outbox: &Outbox, answer: FromDaemon) -> Result<(), Gone> {
         for (to, bytes) in outbox.iter() {
             match to {
-                To::Requester => self.offer(FromDaemon::Unicast, bytes)?,
+                To::Requester => self.offer(answer, bytes)?,
                 To::Dumper => {
                     if !self.waiting.is_empty() || !self.try_send(FromDaemon::Part.to_word(), bytes)? {
                         self.waiting.push_back([&FromDaemon::Part.to_word(), bytes].concat());
@@ -371,7 +371,7 @@ impl Client {
                 }
                 _ => return Ok(()),
             }
-            self.deliver(outbox)?;
+            self.deliver(outbox, FromDaemon::Unicast)?;
             if self.protocol() == Some(protocol::XFRM) {
                 outbox.wipe();
             }

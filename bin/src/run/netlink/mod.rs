@@ -17,7 +17,8 @@ use std::thread;
 
 use control::netlink::rtnl::{Model, Rtnl};
 use control::netlink::{Groups, Outbox, To, xfrm};
-use nlsock::{MAX_DATA, MAX_HEAD, protocol};
+use nlsock::{FromDaemon, Lookout, MAX_DATA, MAX_HEAD, protocol};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::Mode;
 use rustix::io::Errno;
@@ -153,6 +154,9 @@ struct Service {
     /// What the worker tells, and who listens to that: of `NETLINK_XFRM`'s groups, and of rtnetlink's.
     bell: Arc<Bell>,
     heard: [Groups; 2],
+    /// Looks for what is asked next, if that was promised to whom was answered last.
+    lookout: Lookout,
+    prompt: bool,
 }
 
 impl Service {
@@ -165,18 +169,13 @@ impl Service {
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         let (worker, heard) = (worker.clone(), Default::default());
-        Ok(Self { epoll, listener, shared, clients, last_token: BELL, outbox, buffer, worker, bell, heard })
+        let (lookout, prompt, last_token) = (Lookout::new(), false, BELL);
+        Ok(Self { epoll, listener, shared, clients, last_token, outbox, buffer, worker, bell, heard, lookout, prompt })
     }
 
     fn run(mut self) -> Result<(), Errno> {
         loop {
-            let mut events = [const { MaybeUninit::uninit() }; 64];
-            let found: Vec<epoll::Event> = match epoll::wait(&self.epoll, &mut events[..], None) {
-                Ok((found, _)) => found.to_vec(),
-                Err(Errno::INTR) => continue,
-                Err(err) => return Err(err),
-            };
-            for event in found {
+            for event in self.wait()? {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     BELL => self.tell_news(),
@@ -184,6 +183,23 @@ impl Service {
                 }
             }
         }
+    }
+
+    /// Waits until somebody wants something.
+    fn wait(&mut self) -> Result<Vec<epoll::Event>, Errno> {
+        let (mut room, now) = ([const { MaybeUninit::uninit() }; 64], Timespec::default());
+        let mut found = |limit| match epoll::wait(&self.epoll, &mut room[..], limit) {
+            Ok((found, _)) => Ok(found.to_vec()),
+            Err(Errno::INTR) => Ok(Vec::new()),
+            Err(err) => Err(err),
+        };
+        if std::mem::take(&mut self.prompt) {
+            let soon = self.lookout.look(|| found(Some(&now)).ok().filter(|found| !found.is_empty()));
+            if let Some(soon) = soon {
+                return Ok(soon);
+            }
+        }
+        found(None)
     }
 
     fn accept(&mut self) {
@@ -316,7 +332,10 @@ impl Service {
             let port = |protocol, wish| choose_port(clients, protocol, wish, pid);
             let (datagram, outbox) = (&self.buffer[..len], &mut self.outbox);
             let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
-            let delivered = handled.and_then(|()| client.deliver(&self.outbox));
+            // Only while no packet needs the processor for this.
+            self.prompt = self.worker.is_at_rest() && self.lookout.is_worth_it();
+            let from = if self.prompt { FromDaemon::Prompt } else { FromDaemon::Unicast };
+            let delivered = handled.and_then(|()| client.deliver(&self.outbox, from));
             let spoken = client.protocol().ok_or(Gone)?;
             self.clients.insert(token, client);
             self.broadcast(spoken, Some(token));

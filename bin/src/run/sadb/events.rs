@@ -101,7 +101,7 @@ fn with_template(mut policy: Policy, template: &Template) -> Policy {
 
 fn expire(worker: &mut Worker, it: &SaExpired) -> Event {
     let name = (it.dst, it.spi, it.mark);
-    let record = worker.sadb.names.get(&name).and_then(|place| worker.sadb.sas.get(place));
+    let record = worker.sadb.place_of(&name).and_then(|place| worker.sadb.sas.get(&place));
     let said = record.map(|record| (record.said.info, record.added));
     let bare = SaInfo {
         sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst))),

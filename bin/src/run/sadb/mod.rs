@@ -10,6 +10,7 @@ mod convert;
 mod database;
 mod events;
 mod from_file;
+mod names;
 mod shown;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -32,6 +33,8 @@ use super::xfrm::OfFile;
 pub use alone::Alone;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::told;
+pub(crate) use names::Shared as SharedNames;
+use names::{Change, Promise, SaName};
 pub(crate) use shown::{added_sas, policy_config};
 
 /// The policies of a file.
@@ -39,20 +42,17 @@ pub(crate) fn policies_of(config: &control::Config) -> impl Iterator<Item = Poli
     config.policies.iter().map(from_file::policy)
 }
 
-/// What an SA is called: destination, SPI, and the mark that it was made with.
-type SaName = (std::net::IpAddr, Spi, ipsec::Mark);
-
 /// What is kept beside the `ipsec` crate's databases.
 #[derive(Debug, Default)]
 pub(crate) struct Sadb {
     /// By their places, the newest last.
     sas: BTreeMap<u64, SaRecord>,
-    names: HashMap<SaName, u64>,
+    names: names::Shared,
     policies: BTreeMap<u64, PolicyRecord>,
     keys: HashMap<PolicyKey, u64>,
-    last_place: u64,
-    /// Whether the file was read again since its SAs and policies were taken in.
-    stale: bool,
+    last_policy_place: u64,
+    /// Whether SPIs may be promised to key managers.
+    larval: bool,
     /// Which of them are the file's.
     pub(crate) of_file: OfFile,
     /// What has happened and was not told yet.
@@ -92,9 +92,14 @@ fn seconds(worker: &Worker, at: Option<Instant>) -> u64 {
 }
 
 impl Sadb {
+    /// One of those names.
+    pub(crate) fn new(names: SharedNames) -> Self {
+        Self { names, ..Self::default() }
+    }
+
     /// Notes that the file's SAs and policies may be others now.
     pub(crate) fn file_changed(worker: &mut Worker) {
-        worker.sadb.stale = true;
+        worker.sadb.names.lock().stale = true;
         Self::keep_what_is_told_of(worker);
     }
 
@@ -105,9 +110,60 @@ impl Sadb {
         }
     }
 
-    fn next_place(&mut self) -> u64 {
-        self.last_place += 1;
-        self.last_place
+    /// What its SAs are called.
+    #[cfg(any(test, feature = "fuzzing"))]
+    fn names(&self) -> &SharedNames {
+        &self.names
+    }
+
+    /// Where the SA of that name is kept.
+    fn place_of(&self, name: &SaName) -> Option<u64> {
+        self.names.lock().get(name)
+    }
+
+    fn next_policy_place(&mut self) -> u64 {
+        self.last_policy_place += 1;
+        self.last_policy_place
+    }
+
+    /// Has no SA promised until the file's SAs, which are about to change, are taken in; sees to those that were.
+    pub(crate) fn promise_nothing(worker: &mut Worker) {
+        worker.sadb.names.lock().stale = true;
+        Self::learn(worker);
+    }
+
+    /// Sees to what netlink's thread has promised.
+    pub(crate) fn learn(worker: &mut Worker) {
+        for change in worker.sadb.names.take_changes() {
+            match change {
+                Change::Add(place, promise) => Self::keep_promise(worker, place, *promise),
+                Change::Remove(name) => {
+                    let given_up = worker.sadb.names.lock().remove_given_up(&name);
+                    if let Some(record) = given_up.and_then(|place| worker.sadb.sas.remove(&place)) {
+                        drop(worker.path.ipsec.remove_sa_of(record.id));
+                    }
+                }
+            }
+        }
+    }
+
+    fn keep_promise(worker: &mut Worker, place: u64, promise: Promise) {
+        let Promise { said, config, mask, added } = promise;
+        let name = (config.dst, config.spi, config.mark);
+        let kept = worker.path.ipsec.add_sa(&config, mask);
+        worker.sadb.names.lock().kept(&name, kept.is_ok());
+        match kept {
+            Ok(id) => Self::install(worker, place, SaRecord { id, said: *said, added }),
+            Err(err) => tracing::error!("SA {:#x} to {} was promised, but: {err}", config.spi.0, config.dst),
+        }
+    }
+
+    /// Keeps what was said of a new SA, which goes on with the numbers and counts that were said.
+    fn install(worker: &mut Worker, place: u64, record: SaRecord) {
+        if let Some(sa) = worker.path.ipsec.sa_mut(record.id) {
+            resume(sa, record.said.replay.as_ref(), record.said.used.as_ref());
+        }
+        worker.sadb.sas.insert(place, record);
     }
 
     /// Takes in what the file has said since it was last looked at, and forgets what is gone, of which nothing must be left
@@ -118,7 +174,7 @@ impl Sadb {
         if sadb.sas.len() > 2 * ipsec.sad().len() + 64 || sadb.policies.len() > 2 * ipsec.spd().len() + 64 {
             sadb.tidy(ipsec);
         }
-        if !std::mem::take(&mut sadb.stale) {
+        if !sadb.names.lock().stale {
             return;
         }
         sadb.tidy(ipsec);
@@ -127,22 +183,27 @@ impl Sadb {
             let said = from_file::sa(of_file);
             let name = (of_file.dst, Spi(of_file.spi), convert::mark(said.mark));
             let Some(id) = live(ipsec, &name).filter(|id| changed.contains(id)) else { continue };
-            let place = sadb.names.get(&name).copied().unwrap_or_else(|| sadb.next_place());
+            let place = sadb.place_of(&name).unwrap_or_else(|| sadb.names.lock().next_place());
             let added = sadb.sas.get(&place).map_or_else(wall_clock, |record| record.added);
             sadb.insert_sa(place, name, SaRecord { id, said, added });
         }
         for of_file in &config.policies {
             let key = super::xfrm::policy(of_file).key();
             if sadb.of_file.has_policy(&key) && ipsec.spd().find(&key).is_some() {
-                let place = sadb.keys.get(&key).copied().unwrap_or_else(|| sadb.next_place());
+                let place = sadb.keys.get(&key).copied().unwrap_or_else(|| sadb.next_policy_place());
                 let added = sadb.policies.get(&place).map_or_else(wall_clock, |record| record.added);
                 sadb.insert_policy(place, PolicyRecord { key, said: from_file::policy(of_file), added });
             }
         }
+        sadb.names.lock().stale = false;
     }
 
     /// Forgets the SAs that have ended by themselves, and their keys, whether or not anybody was told.
     pub(crate) fn forget_ended(&mut self, ipsec: &mut Ipsec) {
+        if self.larval && ipsec.sad().larvae().next().is_none() {
+            self.larval = false;
+            self.names.lock().larval = false;
+        }
         let ended = ipsec.take_ended();
         if ended.more {
             return self.tidy(ipsec);
@@ -158,14 +219,15 @@ impl Sadb {
     pub(crate) fn tidy(&mut self, ipsec: &Ipsec) {
         self.sas.retain(|_, record| ipsec.sa(record.id).is_some());
         let sas = &self.sas;
-        self.names.retain(|_, place| sas.contains_key(place));
+        self.names.lock().retain(|place| sas.contains_key(&place));
         self.policies.retain(|_, record| ipsec.spd().find(&record.key).is_some());
         let policies = &self.policies;
         self.keys.retain(|_, place| policies.contains_key(place));
     }
 
     fn insert_sa(&mut self, place: u64, name: SaName, record: SaRecord) {
-        if let Some(old) = self.names.insert(name, place).filter(|&old| old != place) {
+        let old = self.names.lock().insert(name, place).filter(|&old| old != place);
+        if let Some(old) = old {
             self.sas.remove(&old);
         }
         self.sas.insert(place, record);
@@ -186,8 +248,8 @@ impl Sadb {
         let ipsec = &mut worker.path.ipsec;
         let before = live(ipsec, &name);
         // One with a mark that no packet has is not found by it.
-        let place = worker.sadb.names.get(&name);
-        let known = place.and_then(|place| worker.sadb.sas.get(place)).and_then(|record| ipsec.sa(record.id));
+        let place = worker.sadb.place_of(&name);
+        let known = place.and_then(|place| worker.sadb.sas.get(&place)).and_then(|record| ipsec.sa(record.id));
         if !update && before.is_none() && known.is_some() {
             return Err(Error::new(errno::EEXIST));
         }
@@ -196,17 +258,15 @@ impl Sadb {
         let id = added.map_err(|err| convert::refusal(&err))?;
         let sadb = &mut worker.sadb;
         if before == Some(id) {
-            if let Some(record) = sadb.names.get(&name).and_then(|place| sadb.sas.get_mut(place)) {
+            if let Some(record) = sadb.place_of(&name).and_then(|place| sadb.sas.get_mut(&place)) {
                 record.adjust(said);
             }
             return Ok(());
         }
-        if let Some(sa) = ipsec.sa_mut(id) {
-            let (replay, used) = (said.replay.as_ref(), said.used);
-            resume(sa, replay, used.as_ref());
-        }
-        let place = sadb.next_place();
-        sadb.insert_sa(place, name, SaRecord { id, said, added: wall_clock() });
+        let place = sadb.names.lock().next_place();
+        let old = sadb.names.lock().insert(name, place);
+        old.and_then(|old| sadb.sas.remove(&old));
+        Self::install(worker, place, SaRecord { id, said, added: wall_clock() });
         Ok(())
     }
 
@@ -239,8 +299,8 @@ impl Sadb {
     /// An SA as it is now.
     fn view(worker: &Worker, id: SaId) -> Option<Sa> {
         let sa = worker.path.ipsec.sa(id)?;
-        let place = worker.sadb.names.get(&(sa.dst(), sa.spi(), sa.mark()))?;
-        let record = worker.sadb.sas.get(place).filter(|record| record.id == id)?;
+        let place = worker.sadb.place_of(&(sa.dst(), sa.spi(), sa.mark()))?;
+        let record = worker.sadb.sas.get(&place).filter(|record| record.id == id)?;
         Some(record.view(worker, sa))
     }
 
@@ -255,7 +315,8 @@ impl Sadb {
     }
 
     fn forget(&mut self, name: &SaName) {
-        if let Some(place) = self.names.remove(name) {
+        let place = self.names.lock().remove(name);
+        if let Some(place) = place {
             self.sas.remove(&place);
         }
     }
@@ -277,8 +338,8 @@ impl Sadb {
         };
         let sa = worker.path.ipsec.sa_mut(id).ok_or_else(not_there)?;
         let name = (sa.dst(), sa.spi(), sa.mark());
-        let place = worker.sadb.names.get(&name);
-        let record = place.and_then(|place| worker.sadb.sas.get_mut(place)).ok_or_else(not_there)?;
+        let place = worker.sadb.place_of(&name);
+        let record = place.and_then(|place| worker.sadb.sas.get_mut(&place)).ok_or_else(not_there)?;
         // Those of the other form are there, and count for nothing (Linux `xfrm_update_ae_params`).
         let replay = match &record.said.replay {
             Some(Replay::Esn(made)) => {
@@ -332,6 +393,8 @@ impl Sadb {
             max: request.max,
         };
         let now = worker.now();
+        worker.sadb.larval = true;
+        worker.sadb.names.lock().larval = true;
         let spi = worker.path.ipsec.alloc_spi(now, &wanted, &mut random).map_err(|err| convert::refusal(&err))?;
         let mut larvae = worker.path.ipsec.sad().larvae();
         let larval = larvae.find(|it| (it.dst, it.spi) == (wanted.dst, spi)).ok_or_else(not_there)?;
@@ -351,7 +414,8 @@ impl Sadb {
         }
         // By their numbers: there are marks that no packet has, by which nothing is found.
         sas.iter().for_each(|&id| drop(ipsec.remove_sa_of(id)));
-        (worker.sadb.sas, worker.sadb.names) = Default::default();
+        worker.sadb.sas = Default::default();
+        worker.sadb.names.lock().retain(|_| false);
         some
     }
 
@@ -386,7 +450,7 @@ impl Sadb {
         let added = if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) };
         added.map_err(|err| convert::refusal(&err))?;
         worker.sadb.of_file.forget_policy(&key);
-        let place = worker.sadb.next_place();
+        let place = worker.sadb.next_policy_place();
         worker.sadb.insert_policy(place, PolicyRecord { key, said, added: wall_clock() });
         Ok(())
     }
