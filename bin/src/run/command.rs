@@ -15,6 +15,7 @@ use control::netlink::rtnl::{Delta, LinkNow, NeighbourNow};
 use control::{Shown, What};
 use link::Link;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
+use wire::eth::MacAddr;
 
 use super::node::Plan;
 use super::sadb::SharedNames;
@@ -55,6 +56,8 @@ pub(crate) enum LinkChange {
     Close,
     /// It gets another MTU.
     Mtu(u16),
+    /// It gets another link-layer address.
+    Mac(MacAddr),
     /// It is set up, or down.
     Up(bool),
 }

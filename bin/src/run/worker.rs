@@ -348,6 +348,12 @@ impl Worker {
                 let gro = self.path.ports.get(id).is_some_and(|port| port.config.gro);
                 self.set_port(id, gro);
             }
+            LinkChange::Mac(mac) => {
+                let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return Ok(()) };
+                slot.link.set_mac(mac).map_err(|refused| refused.to_string())?;
+                let gro = self.path.ports.get(id).is_some_and(|port| port.config.gro);
+                self.set_port(id, gro);
+            }
             LinkChange::Up(up) => self.set_admin_up(now, id, up),
         }
         Ok(())

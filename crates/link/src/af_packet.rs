@@ -308,6 +308,12 @@ impl Link for PacketLink {
         Ok(())
     }
 
+    fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {
+        self.interface.set_mac(mac).map_err(|err| OpenError::new(self.interface.name(), "SIOCSIFHWADDR", err))?;
+        self.layer = Layer::Ethernet(mac);
+        Ok(())
+    }
+
     fn layer(&self) -> Layer {
         self.layer
     }

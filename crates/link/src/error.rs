@@ -25,6 +25,11 @@ impl OpenError {
         Self { device: device.to_owned(), call, source, hint }
     }
 
+    /// What the link has no address for.
+    pub(crate) fn no_address(device: &str) -> Self {
+        Self::new(device, "address", io::Error::from_raw_os_error(libc::EOPNOTSUPP))
+    }
+
     pub(crate) fn with_hint(self, errno: i32, hint: &'static str) -> Self {
         if self.source.raw_os_error() == Some(errno) { Self { hint: Some(hint), ..self } } else { self }
     }

@@ -30,6 +30,14 @@ pub trait Link: fmt::Debug + Send {
     /// The system does not allow it; the MTU is as it was.
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError>;
 
+    /// Gives it another link-layer address while it is open; an interface of the host's gets it too.
+    ///
+    /// # Errors
+    /// It has none, or the system does not allow it; the address is as it was.
+    fn set_mac(&mut self, _mac: MacAddr) -> Result<(), OpenError> {
+        Err(OpenError::no_address(self.name()))
+    }
+
     /// What its packets begin with.
     fn layer(&self) -> Layer;
 

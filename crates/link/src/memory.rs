@@ -132,6 +132,14 @@ impl Link for MemoryLink {
         Ok(())
     }
 
+    fn set_mac(&mut self, mac: wire::MacAddr) -> Result<(), OpenError> {
+        if !matches!(self.end.layer, Layer::Ethernet(_)) {
+            return Err(OpenError::no_address(self.name()));
+        }
+        self.end.layer = Layer::Ethernet(mac);
+        Ok(())
+    }
+
     fn layer(&self) -> Layer {
         self.end.layer
     }

@@ -23,6 +23,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("ip/prints_what_it_prints_of_linux", NEEDS, compare),
         trial("ip/a_hundred_thousand_routes_are_loaded_and_listed_while_others_change", NEEDS, many_routes),
+        trial(
+            "ip/a_link_is_found_by_the_address_that_it_is_given",
+            &[Need::Namespaces, Need::Tun, Need::PING],
+            address,
+        ),
         trial("ip/a_storm_of_routes_costs_no_packet_of_others", &[Need::Namespaces, Need::Tun, Need::PING], storm),
     ]
 }
@@ -71,6 +76,35 @@ fn batch(scratch: &Scratch, verb: &str, net: u32, count: u32, rest: &str) -> Out
     let file = scratch.file(&format!("{verb}-{net}"));
     fs::write(&file, (0..count).map(line).collect::<String>())?;
     Ok(file.display().to_string())
+}
+
+fn address() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("host")?);
+    let _gateway = Gateway::start(&host, &scratch, "gw", "")?;
+    let ip = |line: &str| run(&mut ip(&scratch, "gw", &line.split(' ').collect::<Vec<_>>()));
+    let answers_from = |mac: &str| -> Outcome {
+        host.sh("ip neigh flush dev tap0; ping -n -c 1 -W 5 10.1.0.1")?;
+        let seen = host.sh("ip neigh show 10.1.0.1 dev tap0")?;
+        if seen.contains(mac) { Ok(()) } else { Err(format!("{mac}: {seen}").into()) }
+    };
+    ip("link add tap0 address 02:00:00:00:00:11 type tap")?;
+    ip("link set tap0 up")?;
+    ip("addr add 10.1.0.1/24 dev tap0")?;
+    host.sh("ip addr add 10.1.0.2/24 dev tap0")?;
+    answers_from("02:00:00:00:00:11")?;
+    ip("link set tap0 address 02:00:00:00:00:12")?;
+    answers_from("02:00:00:00:00:12")?;
+    assert!(ip("-o link show tap0")?.contains("link/ether 02:00:00:00:00:12"));
+    let refused = |line: &str, why: &str| match ip(line) {
+        Err(err) if err.to_string().contains(why) => Ok(()),
+        other => Err(format!("{line}: {other:?}")),
+    };
+    refused("link set tap0 address 01:00:00:00:00:12", "Cannot assign requested address")?;
+    refused("link add tap1 address 00:00:00:00:00:00 type tap", "Cannot assign requested address")?;
+    assert!(host.sh("ip link show tap1").is_err(), "what was refused is left");
+    ip("link add tun0 type tun")?;
+    refused("link set tun0 address 02:00:00:00:00:13", "Operation not supported")?;
+    Ok(())
 }
 
 fn many_routes() -> Outcome {

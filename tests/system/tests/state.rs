@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// All kinds of things, on a node that has a veth device.
 const LINES: &str = "\
 link add veth0 type packet
-link set veth0 up mtu 1400 alias hello
+link set veth0 up mtu 1400 alias hello address 02:00:00:00:33:44
 link add gone type tun
 link add wan address 127.0.0.1 type udp
 link set wan up

@@ -51,6 +51,10 @@ impl Host for WorkerHost {
         self.change(id, LinkChange::Mtu(mtu))
     }
 
+    fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error> {
+        self.change(id, LinkChange::Mac(MacAddr(mac)))
+    }
+
     fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error> {
         self.change(id, LinkChange::Up(up))
     }

@@ -68,6 +68,10 @@ impl Host for Obedient {
         Ok(())
     }
 
+    fn set_mac(&mut self, _: LinkId, _: [u8; 6]) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
         Ok(())
     }

@@ -98,6 +98,13 @@ impl Interface {
         Ok(ethernet.then_some(MacAddr(address)))
     }
 
+    /// Gives it another Ethernet address.
+    pub(crate) fn set_mac(&self, mac: MacAddr) -> io::Result<()> {
+        let [family_0, family_1] = libc::ARPHRD_ETHER.to_ne_bytes();
+        let [a, b, c, d, e, f] = mac.0;
+        self.set(libc::SIOCSIFHWADDR, &[family_0, family_1, a, b, c, d, e, f])
+    }
+
     /// How many receive queues it has now (`ETHTOOL_GCHANNELS`); 1 if its driver does not say.
     pub(crate) fn rx_queues(&self) -> io::Result<u32> {
         // `struct ethtool_channels`: the command; the most there can be for receiving, for sending, for other things and

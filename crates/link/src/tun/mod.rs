@@ -181,6 +181,15 @@ impl Link for TunLink {
         Ok(())
     }
 
+    /// The host's end keeps its own.
+    fn set_mac(&mut self, mac: MacAddr) -> Result<(), OpenError> {
+        if !matches!(self.layer, Layer::Ethernet(_)) {
+            return Err(OpenError::no_address(self.name()));
+        }
+        self.layer = Layer::Ethernet(mac);
+        Ok(())
+    }
+
     fn layer(&self) -> Layer {
         self.layer
     }

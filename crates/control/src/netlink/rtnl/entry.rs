@@ -43,6 +43,8 @@ pub struct Link {
     pub mtu: u32,
     /// Its link-layer address; `None` if it has none.
     pub mac: Option<[u8; 6]>,
+    /// Whether a client gave it that.
+    pub mac_set: bool,
     /// Whether it is set up.
     pub up: bool,
     /// Whether it ever was.
@@ -158,8 +160,8 @@ impl Link {
     pub(super) fn loopback() -> Self {
         let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
         let config = LinkConfig { name, kind, mtu: None, addresses: Vec::new(), ike: false, offloads: true };
-        let (mtu, mac, txqlen) = (65536, Some([0; 6]), 1000);
-        Self { config, mtu, mac, up: false, was_up: false, addresses, group: 0, alias: None, txqlen }
+        let (mtu, mac, mac_set, txqlen) = (65536, Some([0; 6]), false, 1000);
+        Self { config, mtu, mac, mac_set, up: false, was_up: false, addresses, group: 0, alias: None, txqlen }
     }
 
     /// Whether it is `lo` as every node begins with it, but for addresses.

@@ -184,11 +184,10 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 }
 
 /// What fatpath does not have of what a link may be told.
-const UNSUPPORTED: [(u16, &str); 17] = [
+const UNSUPPORTED: [(u16, &str); 16] = [
     (IFLA_NET_NS_PID, "fatpath's instances do not give each other links"),
     (IFLA_NET_NS_FD, "fatpath's instances do not give each other links"),
-    (IFLA_ADDRESS, "fatpath's links keep their link-layer addresses"),
-    (IFLA_BROADCAST, "fatpath's links keep their link-layer addresses"),
+    (IFLA_BROADCAST, "fatpath's links keep their broadcast addresses"),
     (IFLA_CARRIER, "fatpath's links know their carrier themselves"),
     (IFLA_LINK, "fatpath has no links over others"),
     (IFLA_LINKMODE, "fatpath's links have no other mode"),
@@ -256,10 +255,20 @@ fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<u16>, Error
     }
 }
 
+/// The link-layer address that a request wants for a link that has one, or has none (Linux `dev_set_mac_address`).
+fn wanted_mac(attr: &Attr<'_>, now: Option<[u8; 6]>) -> Result<Option<[u8; 6]>, Error> {
+    let Some(now) = now else { return Err(Error::new(errno::EOPNOTSUPP)) };
+    match attr.data.first_chunk() {
+        None => Err(Error::new(errno::EINVAL)),
+        Some(mac) if *mac == now => Ok(None),
+        Some(mac) if mac[0] & 1 == 1 || *mac == [0; 6] => Err(Error::new(errno::EADDRNOTAVAIL)),
+        Some(mac) => Ok(Some(*mac)),
+    }
+}
+
 /// Whether a link is what this says of it.
 fn is_so(link: &Link, attr: &Attr<'_>) -> bool {
     match attr.kind {
-        IFLA_ADDRESS => link.mac.is_some_and(|mac| attr.data == mac),
         IFLA_BROADCAST => attr.data == broadcast(link),
         // `struct rtnl_link` has a descriptor here: -1 takes a program away.
         IFLA_XDP => attr.iter().all(|of| of.kind != IFLA_XDP_FD || of.u32() == u32::MAX),
@@ -286,6 +295,13 @@ fn change<H: Host>(
         }
         _ => wanted_mtu(attrs)?,
     };
+    let mac = match attrs.get(IFLA_ADDRESS) {
+        Some(mac) if now.is_loopback() => {
+            return Err(Error::unsupported("fatpath's lo keeps its address: no packet passes by it").at(mac.offset));
+        }
+        Some(mac) => wanted_mac(mac, now.mac)?,
+        None => None,
+    };
     refuse_flags(header, now.flags(false))?;
     if let Some(info) = attrs.get(IFLA_LINKINFO) {
         let (kind, settings) = info_of(info)?;
@@ -301,6 +317,12 @@ fn change<H: Host>(
         return Err(Error::unsupported("fatpath's links keep their names").at(name.offset));
     }
     let up = wanted_up(header).filter(|&up| up != now.up);
+    if let Some(mac) = mac {
+        rtnl.host.set_mac(LinkId(index), mac)?;
+        if let Some(link) = rtnl.model.link_mut(index) {
+            (link.mac, link.mac_set) = (Some(mac), true);
+        }
+    }
     if let Some(mtu) = mtu {
         rtnl.host.set_mtu(LinkId(index), mtu)?;
         if let Some(link) = rtnl.model.link_mut(index) {
@@ -358,7 +380,9 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
         "udp" => LinkKind::Udp { bind: bind_of(attrs)? },
         _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
     };
-    refuse_unsupported(attrs, |attr| attr.kind == IFLA_ADDRESS && matches!(kind, LinkKind::Udp { .. }))?;
+    refuse_unsupported(attrs, |_| false)?;
+    // A udp link's is that of its socket.
+    let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Udp { .. }));
     let mtu = wanted_mtu(attrs)?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
     if name.is_empty()
@@ -386,13 +410,26 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
         kind => kind,
     };
     let config = LinkConfig { name, kind, mtu, addresses: Vec::new(), ike: false, offloads: true };
-    let now = rtnl.host.open(LinkId(index), &config)?;
+    let mut now = rtnl.host.open(LinkId(index), &config)?;
+    let mac = address.map_or(Ok(None), |address| wanted_mac(address, now.mac));
+    let set = mac.and_then(|mac| {
+        mac.map_or(Ok(()), |mac| {
+            now.mac = Some(mac);
+            rtnl.host.set_mac(LinkId(index), mac)
+        })
+    });
+    if let Err(refused) = set {
+        rtnl.host.close(LinkId(index))?;
+        return Err(refused);
+    }
     let up = wanted_up(header) == Some(true);
     let (group, txqlen) = (attrs.get(IFLA_GROUP).map_or(0, Attr::u32), attrs.get(IFLA_TXQLEN).map_or(1000, Attr::u32));
     let alias = attrs.get(IFLA_IFALIAS).and_then(Attr::text).map(str::to_owned);
-    let (mtu, mac, addresses) = (now.mtu, now.mac, Vec::new());
+    let (mtu, mac, mac_set, addresses) = (now.mtu, now.mac, address.is_some(), Vec::new());
     let own: Vec<_> = config.own_addresses().collect();
-    rtnl.model.insert_link(index, Link { config, mtu, mac, up: false, was_up: false, addresses, group, alias, txqlen });
+    let (up_now, was_up) = (false, false);
+    let link = Link { config, mtu, mac, mac_set, up: up_now, was_up, addresses, group, alias, txqlen };
+    rtnl.model.insert_link(index, link);
     for addr in own {
         let address = rtnl.model.new_address(index, addr);
         rtnl.model.add_address(index, address);
@@ -419,6 +456,9 @@ pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
     }
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
+    }
+    if let Some(mac) = link.mac.filter(|_| link.mac_set) {
+        w.put(IFLA_ADDRESS, &mac);
     }
     let kind = match link.config.kind {
         LinkKind::Udp { bind } => {

@@ -61,6 +61,12 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// The system refuses it.
     fn set_mtu(&mut self, id: LinkId, mtu: u16) -> Result<(), Error>;
 
+    /// Gives a link another link-layer address.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error>;
+
     /// Sets a link up or down.
     ///
     /// # Errors

@@ -145,6 +145,7 @@ impl Model {
                 config: config.clone(),
                 mtu: now.mtu,
                 mac: now.mac,
+                mac_set: false,
                 up: true,
                 was_up: true,
                 addresses: Vec::new(),
