@@ -12,6 +12,7 @@ mod events;
 mod from_file;
 mod names;
 mod shown;
+mod view;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use base::{Instant, SaId};
 use control::netlink::Error;
 use control::netlink::error::errno;
-use control::netlink::xfrm::layout::{Addr, LifetimeCfg, LifetimeCur};
+use control::netlink::xfrm::layout::{Addr, LifetimeCur};
 use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Counts, Event, NewSa, NewSpi, Policy, PolicyQuery, Replay, Sa, SaQuery};
 use ipsec::{Ipsec, Larval, PolicyKey, SpiRequest};
@@ -36,6 +37,7 @@ pub(crate) use events::told;
 pub(crate) use names::Shared as SharedNames;
 use names::{Change, Promise, SaName};
 pub(crate) use shown::{added_sas, policy_config};
+use view::larval_view;
 
 /// The policies of a file.
 pub(crate) fn policies_of(config: &control::Config) -> impl Iterator<Item = Policy> {
@@ -527,89 +529,5 @@ fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur
     }
     if let Some(used) = used {
         sa.resume_counts(used.packets, used.bytes);
-    }
-}
-
-fn larval_view(worker: &Worker, larval: &Larval) -> Sa {
-    let lasts = u64::from(worker.config.xfrm.acq_expires);
-    let mut info = convert::larval(larval, lasts);
-    info.curlft.add_time = seconds(worker, Some(larval.added));
-    Sa {
-        info,
-        algorithm: None,
-        encap: None,
-        coaddr: None,
-        last_used: 0,
-        mark: convert::nl_mark(larval.mark),
-        set_mark: Default::default(),
-        extra_flags: 0,
-        replay: Replay::Legacy([0; 3]),
-        tfcpad: 0,
-        if_id: larval.if_id,
-        dir: convert::nl_sa_dir(larval.dir),
-        mapping_threshold: 0,
-        nat_keepalive: 0,
-    }
-}
-
-impl SaRecord {
-    fn view(&self, worker: &Worker, sa: &ipsec::Sa) -> Sa {
-        let said = &self.said;
-        let stats = sa.stats();
-        let mut info = said.info;
-        info.curlft = LifetimeCur {
-            bytes: stats.bytes,
-            packets: stats.packets,
-            add_time: self.added,
-            use_time: seconds(worker, sa.first_used()),
-        };
-        info.stats = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
-        info.seq = said.info.seq;
-        Sa {
-            info,
-            algorithm: Some(said.algorithm.clone()),
-            encap: said.encap,
-            coaddr: said.coaddr,
-            last_used: seconds(worker, stats.last_used),
-            mark: said.mark,
-            set_mark: said.set_mark,
-            extra_flags: said.extra_flags,
-            replay: match &said.replay {
-                // Nothing has changed what was said.
-                Some(said) if stats.packets == 0 && convert::begins_at(Some(said)).0 == sa.oseq() => said.clone(),
-                as_made => convert::replay(as_made.as_ref(), sa.replay(), sa.oseq()),
-            },
-            tfcpad: said.tfcpad,
-            if_id: said.if_id,
-            dir: said.dir,
-            mapping_threshold: said.mapping_threshold,
-            nat_keepalive: said.nat_keepalive,
-        }
-    }
-
-    /// Takes over what changes of a valid SA (Linux `xfrm_state_update`).
-    fn adjust(&mut self, new: NewSa) {
-        let said = &mut self.said;
-        said.info.lft = LifetimeCfg { ..new.info.lft };
-        said.coaddr = new.coaddr.or(said.coaddr);
-        if let Some(encap) = new.encap {
-            said.encap = Some(encap);
-        }
-        if new.set_mark != Default::default() {
-            said.set_mark = new.set_mark;
-        }
-        if new.if_id != 0 {
-            said.if_id = new.if_id;
-        }
-    }
-}
-
-impl PolicyRecord {
-    fn view(&self, worker: &Worker, policy: &ipsec::spd::Policy) -> Policy {
-        let mut shown = self.said.clone();
-        shown.info.index = policy.index;
-        shown.info.curlft =
-            LifetimeCur { add_time: self.added, use_time: seconds(worker, policy.used()), ..LifetimeCur::default() };
-        shown
     }
 }
