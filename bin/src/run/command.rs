@@ -151,6 +151,11 @@ impl Handle {
     /// Sends `command` and wakes the worker, if it sleeps.
     pub(crate) fn send(&self, command: Command) -> Result<(), WorkerGone> {
         self.commands.send(command).map_err(|_| WorkerGone)?;
+        self.call_for()
+    }
+
+    /// Has the worker look what there is for it before it sleeps again.
+    pub(crate) fn call_for(&self) -> Result<(), WorkerGone> {
         // Of this and what the worker does before it sleeps, the other's first step is seen by one at least.
         self.bell.some.store(true, Ordering::SeqCst);
         self.wake()
@@ -180,8 +185,7 @@ impl Handle {
         &self.sa_names
     }
 
-    /// Wakes the worker, if it sleeps.
-    pub(crate) fn wake(&self) -> Result<(), WorkerGone> {
+    fn wake(&self) -> Result<(), WorkerGone> {
         if !self.bell.asleep.load(Ordering::SeqCst) {
             return Ok(());
         }
@@ -323,7 +327,10 @@ mod tests {
         handle.send(Command::Stop).unwrap();
         assert!(is_rung());
         inbox.wake_up(true, true);
-        assert!(!is_rung() && inbox.has_commands());
+        assert!(!is_rung() && inbox.has_commands() && inbox.next().is_some());
+        // What is no command is looked for, too.
+        handle.call_for().unwrap();
+        assert!(!is_rung() && !inbox.may_sleep() && inbox.has_commands());
     }
 
     #[test]

@@ -345,14 +345,12 @@ impl Worker {
             LinkChange::Close => self.close(now, id),
             LinkChange::Mtu(mtu) => {
                 self.set_mtus(&[(id, Some(mtu))])?;
-                let gro = self.path.ports.get(id).is_some_and(|port| port.config.gro);
-                self.set_port(id, gro);
+                self.see_link(id);
             }
             LinkChange::Mac(mac) => {
                 let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return Ok(()) };
                 slot.link.set_mac(mac).map_err(|refused| refused.to_string())?;
-                let gro = self.path.ports.get(id).is_some_and(|port| port.config.gro);
-                self.set_port(id, gro);
+                self.see_link(id);
             }
             LinkChange::Up(up) => self.set_admin_up(now, id, up),
         }
@@ -378,6 +376,12 @@ impl Worker {
         {
             self.poller.remove(&*slot.link);
         }
+    }
+
+    /// Has the path know of a link that has changed.
+    fn see_link(&mut self, id: LinkId) {
+        let gro = self.path.ports.get(id).is_some_and(|port| port.config.gro);
+        self.set_port(id, gro);
     }
 
     /// Has the path know of a link as it is.

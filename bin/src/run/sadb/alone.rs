@@ -31,7 +31,7 @@ impl Ask for Worker {
         self.sadb.names()
     }
 
-    fn wake(&self) {}
+    fn call_for(&self) {}
 }
 
 type Node = Xfrm<WorkerSadb<Worker>>;

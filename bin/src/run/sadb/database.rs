@@ -25,8 +25,8 @@ pub(crate) trait Ask: fmt::Debug + Send + 'static {
     /// What its SAs are called.
     fn names(&self) -> &SharedNames;
 
-    /// Has it see to what was promised, if it sleeps.
-    fn wake(&self);
+    /// Has it see to what was promised before it sleeps again.
+    fn call_for(&self);
 }
 
 impl Ask for Handle {
@@ -41,9 +41,9 @@ impl Ask for Handle {
         self.sa_names()
     }
 
-    fn wake(&self) {
+    fn call_for(&self) {
         // If it has ended, nobody needs to know.
-        let _ = Self::wake(self);
+        let _ = Self::call_for(self);
     }
 }
 
@@ -68,7 +68,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
         let promised = if update { Err(sa) } else { self.0.names().promise(sa, mask) };
         match promised {
             Ok(()) => {
-                self.0.wake();
+                self.0.call_for();
                 Ok(())
             }
             Err(sa) => self.0.call(move |worker| Sadb::add_sa(worker, *sa, update, mask)),
@@ -90,7 +90,7 @@ impl<A: Ask> Database for WorkerSadb<A> {
                 .zip(query.spi.ok())
                 .is_some_and(|(dst, spi)| self.0.names().give_up(dst, Spi(spi)));
         if given_up {
-            self.0.wake();
+            self.0.call_for();
             return Ok(None);
         }
         self.0.call(move |worker| Sadb::remove_sa(worker, &query).map(Some))
