@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use base::LinkId;
 use control::event::Event;
-use control::model::LinkKind;
+use control::features::FeatureSet;
+use control::model::LinkConfig;
 use control::netlink::rtnl::{Delta, LinkNow, NeighbourNow};
 use control::{Shown, What};
 use link::Link;
@@ -51,13 +52,15 @@ pub(crate) enum Command {
 /// What is to become of a link.
 pub(crate) enum LinkChange {
     /// It comes, and is down.
-    Open(Box<dyn Link>, LinkKind),
+    Open(Box<dyn Link>, LinkConfig),
     /// It goes.
     Close,
     /// It gets another MTU.
     Mtu(u16),
     /// It gets another link-layer address.
     Mac(MacAddr),
+    /// Those features are to be on that it can have.
+    Features(FeatureSet),
     /// It is set up, or down.
     Up(bool),
 }

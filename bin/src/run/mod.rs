@@ -7,6 +7,7 @@
 mod capture;
 mod command;
 mod crypto;
+mod features;
 mod ike;
 mod monitor;
 mod netlink;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use base::{LinkId, Prefix};
 use control::Change;
+use control::features::FeatureSet;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
 use control::netlink::rtnl::{LOOPBACK, Model};
 use fib::{Fib, Route, RouteKind};
@@ -53,8 +54,8 @@ pub(crate) struct Plan {
     pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkKind)>,
     /// Links that stay and get another MTU.
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
-    /// The links that come and those that have changed, and whether what they receive is glued.
-    pub(crate) ports: Vec<(LinkId, bool)>,
+    /// The links that come and those that have changed, and which of their features are wanted.
+    pub(crate) ports: Vec<(LinkId, FeatureSet)>,
     /// The ports of IKE, all of them.
     pub(crate) ike: Vec<(LinkId, IkeAt)>,
     /// The key manager's socket, if there is a new one.
@@ -113,14 +114,14 @@ impl Node {
             if old.mtu != new.mtu {
                 plan.mtus.push((ids[kept.new], new.mtu));
             }
-            plan.ports.push((ids[kept.new], new.offloads));
+            plan.ports.push((ids[kept.new], new.features));
         }
         for &at in &change.links.added {
             let config = &new.links[at];
             let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
             refuse_one_that_leaves(config, leaving)?;
             plan.opened.push((ids[at], (self.open)(config)?, config.kind.clone()));
-            plan.ports.push((ids[at], config.offloads));
+            plan.ports.push((ids[at], config.features));
         }
         let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
             _ if !link.ike => None,
@@ -293,6 +294,7 @@ mod tests {
             addresses: Vec::new(),
             ike: false,
             offloads: false,
+            features: FeatureSet::wanted_first(false),
         }
     }
 
@@ -316,7 +318,7 @@ mod tests {
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
-        assert_eq!(plan.ports, [(LinkId(2), false)]);
+        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::wanted_first(false))]);
         let fib = plan.fib.unwrap();
         let cases = [
             ("127.0.0.1", Decision::Local { dev: LinkId(2) }),

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashSet};
 
 use base::{DropReason, Instant, LinkId};
 use control::algorithm::Name;
+use control::features::FeatureSet;
 use control::model::{LinkKind, NatTraversal, SaConfig};
-use control::netlink::rtnl::LinkNow;
+use control::netlink::rtnl::{LinkDetail, LinkNow};
 use control::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState,
     OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
@@ -16,13 +17,13 @@ use control::{Shown, What};
 use fib::Fib;
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
-use link::Layer;
+use link::{Layer, Offload};
 use path::Port;
 use reassembly::{Reassembly, Table};
 use wire::Spi;
 
 use super::worker::{Slot, Worker};
-use super::{monitor, sadb};
+use super::{features, monitor, sadb};
 
 /// One kind of thing, as it is now.
 pub(crate) fn show(worker: &Worker, what: What) -> Shown {
@@ -66,12 +67,32 @@ pub(crate) fn links(worker: &Worker) -> Vec<LinkNow> {
     links.collect()
 }
 
+/// A link as `ethtool` shows it.
+pub(crate) fn detail(worker: &Worker, id: LinkId) -> Option<LinkDetail> {
+    let (port, slot) = (worker.path.ports.get(id)?, slot(worker, id)?);
+    let by_path = worker.path.ports.drop_counts().filter(|&(link, ..)| link == id);
+    let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
+    let (can, on) = (slot.can(), slot.on() | features::always(&*slot.link));
+    Some(LinkDetail { state: link(worker, id, port, slot), drops: drops.collect(), can, on })
+}
+
+/// An offload, which somebody may have switched off.
+fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
+    let (name, why) = (offload.name.to_owned(), offload.why.clone());
+    match features::of_offload(offload.name) {
+        Some(feature) if offload.on && !on.has(feature) => {
+            OffloadState { name, on: false, why: Some(SWITCHED.to_owned()) }
+        }
+        _ => OffloadState { name, on: offload.on, why },
+    }
+}
+
+/// Why an offload is not in use that the link would have.
+const SWITCHED: &str = "switched off";
+
 fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
-    let offloads = slot.link.offloads().iter().map(|offload| OffloadState {
-        name: offload.name.to_owned(),
-        on: offload.on,
-        why: offload.why.clone(),
-    });
+    let on = slot.on();
+    let offloads = slot.link.offloads().iter().map(|found| offload(found, on));
     LinkState {
         index: id.0,
         name: port.config.name.clone(),

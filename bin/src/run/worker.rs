@@ -9,14 +9,17 @@ use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, SystemTime};
 
 use base::{Instant, LinkId};
+use control::features::FeatureSet;
 use control::model::LinkKind;
 use control::netlink::Groups;
 use control::netlink::rtnl::Delta;
 use link::{Layer, Link, Sent};
+use offload::Features;
 use packet::{Memory, Packet};
 use path::{Path, PortConfig, TapPoints};
 
 use super::command::{CaptureLink, Command, Frame, Inbox, LinkChange};
+use super::features;
 use super::ike::IkeSocket;
 use super::monitor::Monitors;
 use super::netlink;
@@ -41,6 +44,10 @@ pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
     /// What it was opened from.
     pub(crate) kind: LinkKind,
+    /// What could be switched of it when it was opened; some of it may have been refused since.
+    can: FeatureSet,
+    /// What of that is wanted.
+    wanted: FeatureSet,
     /// Whether the operator wants it to be.
     pub(crate) admin_up: bool,
     /// Why it is not read and written, if it failed.
@@ -61,6 +68,21 @@ pub(crate) struct Down {
 }
 
 impl Slot {
+    /// What can be switched of it.
+    pub(crate) const fn can(&self) -> FeatureSet {
+        self.can
+    }
+
+    /// What of it is on.
+    pub(crate) fn on(&self) -> FeatureSet {
+        (features::of(&*self.link) & self.wanted).coherent()
+    }
+
+    /// What of the work on packets that are sent is left to it.
+    fn features(&self) -> Features {
+        features::limited(self.link.features(), self.on())
+    }
+
     const fn count_carrier(&mut self, up: bool) {
         let [ups, downs] = &mut self.carrier;
         let count = if up { ups } else { downs };
@@ -311,7 +333,7 @@ impl Worker {
         for (id, link, kind) in plan.opened {
             self.open(id, link, kind);
         }
-        plan.ports.into_iter().for_each(|(id, gro)| self.set_port(id, gro));
+        plan.ports.into_iter().for_each(|(id, wanted)| self.set_port(id, wanted));
         // What a file says is up.
         for at in 0..self.slots.len() {
             self.set_admin_up(now, LinkId(at as u32), true);
@@ -337,9 +359,9 @@ impl Worker {
     fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
         let now = self.clock.now();
         match change {
-            LinkChange::Open(link, kind) => {
-                self.open(id, link, kind);
-                self.set_port(id, true);
+            LinkChange::Open(link, config) => {
+                self.open(id, link, config.kind);
+                self.set_port(id, config.features);
                 self.set_admin_up(now, id, false);
             }
             LinkChange::Close => self.close(now, id),
@@ -352,6 +374,8 @@ impl Worker {
                 slot.link.set_mac(mac).map_err(|refused| refused.to_string())?;
                 self.see_link(id);
             }
+            // What waits to be sent goes as it is.
+            LinkChange::Features(wanted) => self.set_port(id, wanted),
             LinkChange::Up(up) => self.set_admin_up(now, id, up),
         }
         Ok(())
@@ -363,8 +387,18 @@ impl Worker {
             self.slots.resize_with(at + 1, || None);
         }
         self.poller.add(id, &*link);
-        self.slots[at] =
-            Some(Slot { link, kind, admin_up: true, down: None, carrier: [1, 0], full: false, retry_at: None });
+        let can = features::of(&*link);
+        self.slots[at] = Some(Slot {
+            can,
+            wanted: can,
+            link,
+            kind,
+            admin_up: true,
+            down: None,
+            carrier: [1, 0],
+            full: false,
+            retry_at: None,
+        });
     }
 
     fn close(&mut self, now: Instant, id: LinkId) {
@@ -380,18 +414,21 @@ impl Worker {
 
     /// Has the path know of a link that has changed.
     fn see_link(&mut self, id: LinkId) {
-        let gro = self.path.ports.get(id).is_some_and(|port| port.config.gro);
-        self.set_port(id, gro);
+        if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
+            self.set_port(id, *wanted);
+        }
     }
 
-    /// Has the path know of a link as it is.
-    fn set_port(&mut self, id: LinkId, gro: bool) {
-        let Some(Some(Slot { link, .. })) = self.slots.get(id.0 as usize) else { return };
+    /// Has the path know of a link as it is, of which those features are wanted.
+    fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        slot.wanted = wanted;
+        let (link, features, gro) = (&slot.link, slot.features(), slot.on().has(FeatureSet::GRO));
         let mac = match link.layer() {
             Layer::Ethernet(mac) => Some(mac),
             Layer::Ip => None,
         };
-        let (name, mtu, features) = (link.name().to_owned(), link.mtu(), link.features());
+        let (name, mtu) = (link.name().to_owned(), link.mtu());
         self.path.set_port(id, PortConfig { name, mac, mtu, features, gro });
     }
 
@@ -515,7 +552,7 @@ impl Worker {
                     poller.want_room(id, &*slot.link, true);
                     return;
                 }
-                Ok(Sent::Refit) => path.refit(mem, id, slot.link.features()),
+                Ok(Sent::Refit) => path.refit(mem, id, slot.features()),
                 Err(err) => return self.link_failed(now, id, &err),
             }
         }

@@ -7,6 +7,7 @@
 pub mod algorithm;
 mod as_text;
 pub mod event;
+pub mod features;
 mod file;
 pub mod ike;
 mod key;

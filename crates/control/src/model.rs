@@ -10,6 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 use base::{IfAddr, Prefix, TableId};
 use serde::{Deserialize, Serialize};
 
+use crate::features::FeatureSet;
+
 pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
 pub use crate::key::Key;
 pub use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
@@ -115,6 +117,9 @@ pub struct LinkConfig {
     pub ike: bool,
     /// False switches every offload off, and sends and receives one packet at a time.
     pub offloads: bool,
+    /// Those that are to be on of the features that can be switched while it is open (Linux `wanted_features`). A file does
+    /// not say.
+    pub features: FeatureSet,
 }
 
 /// What moves a link's bytes.
@@ -156,6 +161,9 @@ pub enum LinkKind {
 impl LinkKind {
     /// The frames of an AF_XDP queue that is not given another number.
     pub const RING: u16 = 1024;
+
+    /// The most frames that it can be given.
+    pub const MAX_RING: u16 = 4096;
 
     /// The interface of this host that it stands on.
     pub fn interface(&self) -> Option<&str> {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use base::{Prefix, TableId};
 use control::Config;
 use control::algorithm::Name;
+use control::features::FeatureSet;
 use control::model::*;
 
 const GOOD: &str = include_str!("gw.toml");
@@ -27,6 +28,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         addresses: Vec::new(),
         ike: false,
         offloads: true,
+        features: FeatureSet::SWITCHED,
     };
     let links = vec![
         LinkConfig {
@@ -34,7 +36,11 @@ fn a_file_becomes_the_model_that_it_describes() {
             addresses: vec!["10.1.0.254/24".parse().unwrap(), "fd00:1::fe/64".parse().unwrap()],
             ..link("tun0", LinkKind::Tun { queues: 2 })
         },
-        LinkConfig { offloads: false, ..link("wan", LinkKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() }) },
+        LinkConfig {
+            offloads: false,
+            features: FeatureSet::wanted_first(false),
+            ..link("wan", LinkKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() })
+        },
         LinkConfig {
             addresses: vec!["198.51.100.1/24".parse().unwrap()],
             ..link("eth1", LinkKind::Packet { interface: "eth1".to_owned() })

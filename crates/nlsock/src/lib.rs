@@ -37,6 +37,7 @@
 //! the same, which the daemon lets them. A connection that breaks these rules is closed.
 #![forbid(unsafe_code)]
 
+pub mod ethtool;
 mod lookout;
 
 use std::path::{Path, PathBuf};

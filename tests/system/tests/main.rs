@@ -3,6 +3,7 @@
 mod bench;
 mod daemon;
 mod demo;
+mod ethtool;
 mod exec;
 mod fragment_tools;
 mod ip;
@@ -25,6 +26,7 @@ fn main() {
         daemon::trials(),
         service::trials(),
         exec::trials(),
+        ethtool::trials(),
         ip::trials(),
         lines::trials(),
         state::trials(),

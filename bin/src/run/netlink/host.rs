@@ -3,11 +3,12 @@
 use std::net::IpAddr;
 
 use base::{LinkId, TableId};
+use control::features::FeatureSet;
 use control::model::LinkConfig;
 use control::netlink::Error;
 use control::netlink::error::errno;
 use control::netlink::rtnl::nums::*;
-use control::netlink::rtnl::{self, Delta, Host, LinkNow, NeighbourNow};
+use control::netlink::rtnl::{self, Delta, Host, LinkDetail, LinkNow, NeighbourNow};
 use control::state::LinkStats;
 use fib::{Fib, Known, Neighbour, Neighbours, Route, RouteKind, Then};
 use link::Layer;
@@ -15,6 +16,7 @@ use wire::eth::MacAddr;
 
 use crate::run::command::{Command, Handle, LinkChange, WorkerGone};
 use crate::run::node::Open;
+use crate::run::snapshot;
 
 /// The worker, as rtnetlink needs it.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ impl Host for WorkerHost {
             Layer::Ip => None,
         };
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
-        self.change(id, LinkChange::Open(link, config.kind.clone()))?;
+        self.change(id, LinkChange::Open(link, config.clone()))?;
         Ok(LinkNow { id, running, mtu, mac, stats, carrier })
     }
 
@@ -53,6 +55,15 @@ impl Host for WorkerHost {
 
     fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error> {
         self.change(id, LinkChange::Mac(MacAddr(mac)))
+    }
+
+    fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error> {
+        let found = self.worker.call(move |worker| snapshot::detail(worker, id)).map_err(|gone| silent(&gone))?;
+        found.ok_or(Error::new(errno::ENODEV))
+    }
+
+    fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error> {
+        self.change(id, LinkChange::Features(wanted))
     }
 
     fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error> {

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use base::IfAddr;
 
 use super::reader::{Result, Table, Value, quoted};
+use crate::features::FeatureSet;
 use crate::model::{LinkConfig, LinkKind, XdpMode};
 
 pub(super) const KEYS: &[&str] =
@@ -19,7 +20,7 @@ const MIN_MTU_V6: u16 = 1280;
 /// Linux's `MAX_TAP_QUEUES`.
 const MAX_QUEUES: u16 = 256;
 /// Frames of a ring: the kernel wants a power of two.
-const RINGS: [u16; 5] = [256, 512, 1024, 2048, 4096];
+const RINGS: [u16; 5] = [256, 512, 1024, 2048, LinkKind::MAX_RING];
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
@@ -66,7 +67,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
     let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
     let ike = table.get("ike").map_or(Ok(false), |value| value.bool())?;
-    Ok(LinkConfig { name, kind, mtu, addresses, ike, offloads })
+    Ok(LinkConfig { name, kind, mtu, addresses, ike, offloads, features: FeatureSet::wanted_first(offloads) })
 }
 
 /// Refuses `key` unless it is for this kind of link.

@@ -16,7 +16,7 @@ pub trait Protocol {
     /// Whether everybody may listen to the groups.
     const ANYONE_LISTENS: bool;
 
-    /// Whether a request changes nothing, so that everybody may make it.
+    /// Whether everybody may make a request: it changes nothing, or is refused by [`handle`](Self::handle) where it would.
     fn only_reads(request: &Request<'_>) -> bool;
 
     /// Whether a request with those flags begins a dump.

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{IfAddr, LinkId, TableId};
+use base::{DropReason, IfAddr, LinkId, TableId};
 use control::Config;
+use control::features::FeatureSet;
 use control::model::LinkConfig;
 use control::netlink::Error;
-use control::netlink::rtnl::{Delta, Host, LinkNow, Model, NeighbourNow, Route, Rtnl};
-use control::state::LinkStats;
+use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl};
+use control::state::{LinkState, LinkStats, RingState};
 
 /// A packets' side that does as it is told.
 #[derive(Debug, Default)]
@@ -18,6 +19,10 @@ pub(crate) struct Obedient {
     /// Every address.
     pub(crate) addresses: Vec<(LinkId, IfAddr)>,
     neighbours: BTreeMap<(LinkId, IpAddr), NeighbourNow>,
+    /// What is wanted of the link that was asked for last.
+    pub(crate) wanted: Option<FeatureSet>,
+    /// What it counts besides.
+    pub(crate) ring: Option<RingState>,
 }
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
@@ -73,6 +78,32 @@ impl Host for Obedient {
     }
 
     fn set_up(&mut self, _: LinkId, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error> {
+        let wanted = self.wanted.unwrap_or(FeatureSet::SWITCHED);
+        let can = FeatureSet::SWITCHED & !FeatureSet::IP_CSUM & !FeatureSet::IPV6_CSUM & !FeatureSet::TSO6;
+        let state = LinkState {
+            index: id.0,
+            name: "eth0".to_owned(),
+            kind: "packet".to_owned(),
+            on: Some("eth0".to_owned()),
+            mtu: 1500,
+            up: true,
+            why_down: None,
+            lladdr: None,
+            addresses: Vec::new(),
+            offloads: Vec::new(),
+            ring: self.ring.clone(),
+            stats: LinkStats { rx_packets: 7, tx_dropped: 9, ..LinkStats::default() },
+        };
+        let on = (can & wanted).coherent() | FeatureSet::RX_CSUM;
+        Ok(LinkDetail { state, drops: vec![(DropReason::NoRoute, 3), (DropReason::NoRoute, 4)], can, on })
+    }
+
+    fn set_features(&mut self, _: LinkId, wanted: FeatureSet) -> Result<(), Error> {
+        self.wanted = Some(wanted);
         Ok(())
     }
 

@@ -82,7 +82,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argume
         && table::socket_inode(fd).is_some()
     {
         // SAFETY: these requests all take a `struct ifreq`.
-        return returned(unsafe { interfaces::serve(what, argument.cast()) }.map(|()| 0));
+        return returned(unsafe { interfaces::serve(what, argument.cast()) });
     }
     // SAFETY: passed on.
     unsafe { next::ioctl(fd, request, argument) }

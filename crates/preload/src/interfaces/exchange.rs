@@ -116,18 +116,18 @@ pub(super) fn link(wanted: Wanted<'_>) -> Result<Link, Errno> {
     let mut body = vec![0; INFO];
     body[4..8].copy_from_slice(&index.to_ne_bytes());
     if !name.is_empty() {
-        put_attribute(&mut body, libc::IFLA_IFNAME, name);
+        put_attribute(&mut body, libc::IFLA_IFNAME, &[name, &[0]].concat());
     }
     let mut found = None;
     exchange(GET_LINK, 0, &body, |body| found = parse_link(body))?;
     found.ok_or(Errno(libc::ENODEV))
 }
 
-fn put_attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    to.extend(((value.len() + 5) as u16).to_ne_bytes());
+/// Appends an attribute.
+pub(super) fn put_attribute(to: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    to.extend(((value.len() + 4) as u16).to_ne_bytes());
     to.extend(kind.to_ne_bytes());
     to.extend(value);
-    to.push(0);
     to.resize(to.len().next_multiple_of(4), 0);
 }
 
@@ -152,12 +152,13 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-fn word(bytes: &[u8]) -> Option<u32> {
+/// Four bytes as a number.
+pub(super) fn word(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|word| u32::from_ne_bytes(*word))
 }
 
 /// The attributes that `bytes` hold, up to the first that is not whole.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(super) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let len = usize::from(u16::from_ne_bytes(*bytes.first_chunk()?));
         let kind = u16::from_ne_bytes(*bytes.get(2..)?.first_chunk()?);
@@ -171,7 +172,7 @@ fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 ///
 /// # Errors
 /// What the gateway answers.
-fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
+pub(super) fn exchange(kind: u16, flags: u16, body: &[u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
     let connection = session::own(protocol::ROUTE)?;
     let mut request = ToDaemon::Data(&[]).head().as_bytes().to_vec();
     request.extend(((HEADER + body.len()) as u32).to_ne_bytes());
@@ -245,7 +246,7 @@ mod tests {
         body[2..4].copy_from_slice(&1_u16.to_ne_bytes());
         body[4..8].copy_from_slice(&7_i32.to_ne_bytes());
         body[8..12].copy_from_slice(&0x43_u32.to_ne_bytes());
-        put_attribute(&mut body, libc::IFLA_IFNAME, b"wan");
+        put_attribute(&mut body, libc::IFLA_IFNAME, b"wan\0");
         body.extend([8, 0]);
         body.extend(libc::IFLA_MTU.to_ne_bytes());
         body.extend(1500_u32.to_ne_bytes());

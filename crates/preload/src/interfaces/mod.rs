@@ -1,5 +1,6 @@
 //! Network interfaces: what asks the kernel for them by name or number asks the gateway.
 
+mod ethtool;
 mod exchange;
 mod ipv4;
 mod lists;
@@ -44,6 +45,8 @@ pub(crate) enum Request {
     Address,
     /// `SIOCGIFTXQLEN`.
     QueueLen,
+    /// `SIOCETHTOOL`.
+    Ethtool,
     /// Another request about interfaces, which would be about the kernel's: `EOPNOTSUPP`.
     Other,
 }
@@ -64,25 +67,27 @@ impl Request {
             0x8921 => Self::Mtu,
             0x8927 => Self::Address,
             0x8942 => Self::QueueLen,
+            0x8946 => Self::Ethtool,
             // SIOCADDRT and SIOCDELRT, and the rest of SIOCGIF* and SIOCSIF*.
-            0x890b | 0x890c | 0x8911..=0x8943 | 0x8946 | 0x8970 | 0x8971 => Self::Other,
+            0x890b | 0x890c | 0x8911..=0x8943 | 0x8970 | 0x8971 => Self::Other,
             _ => return None,
         })
     }
 }
 
-/// Answers an `ioctl`.
+/// Answers an `ioctl`, with what it returns.
 ///
 /// # Errors
-/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address; `EOPNOTSUPP`.
+/// `ENODEV`: there is no such interface; `EADDRNOTAVAIL`: it has no such address; `EOPNOTSUPP`; what the gateway answers.
 ///
 /// # Safety
-/// `to`, if not null, is a `struct ifreq`; of [`Request::List`] a `struct ifconf` with as much room as it says.
-pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<(), Errno> {
+/// `to`, if not null, is a `struct ifreq`; of [`Request::List`] a `struct ifconf` with as much room as it says;
+/// of [`Request::Ethtool`] it points to a block of the command by which that begins.
+pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno> {
     match what {
         Request::Other => return Err(Errno(libc::EOPNOTSUPP)),
         // SAFETY: the caller's word.
-        Request::List => return unsafe { ipv4::list(to.cast()) },
+        Request::List => return unsafe { ipv4::list(to.cast()) }.map(|()| 0),
         _ => {}
     }
     // SAFETY: the caller's word.
@@ -91,21 +96,27 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<(), Errno> {
         // SAFETY: any bytes are a number.
         let found = link(Wanted::Index(unsafe { to.ifr_ifru.ifru_ifindex }))?;
         put_name(&found.name, &mut to.ifr_name);
-        return Ok(());
+        return Ok(0);
     }
     let name = to.ifr_name.map(|byte| byte as u8);
     let len = name.iter().position(|&byte| byte == 0).unwrap_or(name.len() - 1);
     let name = &name[..len];
     // An address may be called by more than its interface's name: `eth0:1`.
     let device = name.split(|&byte| byte == b':').next().unwrap_or(name);
+    if what == Request::Ethtool {
+        // SAFETY: any bytes are a pointer.
+        let block = unsafe { to.ifr_ifru.ifru_data };
+        // SAFETY: the caller's word.
+        return unsafe { ethtool::serve(device, block.cast()) };
+    }
     if let Request::Ipv4(part) = what {
         // SAFETY: any bytes are an address of some family.
         to.ifr_ifru.ifru_addr = ipv4::part(part, device, name, &unsafe { to.ifr_ifru.ifru_addr })?;
-        return Ok(());
+        return Ok(0);
     }
     let found = link(Wanted::Name(device))?;
     match what {
-        Request::Name | Request::Other | Request::List | Request::Ipv4(_) => {}
+        Request::Name | Request::Other | Request::List | Request::Ipv4(_) | Request::Ethtool => {}
         Request::Index => to.ifr_ifru.ifru_ifindex = found.index,
         Request::Flags => to.ifr_ifru.ifru_flags = found.flags as c_short,
         Request::Metric => to.ifr_ifru.ifru_metric = 0,
@@ -117,7 +128,7 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<(), Errno> {
             to.ifr_ifru.ifru_hwaddr = sockaddr { sa_family: found.kind, sa_data: data };
         }
     }
-    Ok(())
+    Ok(0)
 }
 
 fn put_name(name: &[u8], to: &mut [c_char; libc::IFNAMSIZ]) {

@@ -6,6 +6,7 @@ use base::{IfAddr, Prefix};
 
 use super::nums::*;
 use super::table::Route;
+use crate::features::FeatureSet;
 use crate::model::{LinkConfig, LinkKind};
 
 /// Metric of an IPv6 route that was added without one (`IP6_RT_PRIO_USER`).
@@ -159,7 +160,8 @@ impl Link {
     /// `lo` as every node begins with it.
     pub(super) fn loopback() -> Self {
         let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
-        let config = LinkConfig { name, kind, mtu: None, addresses: Vec::new(), ike: false, offloads: true };
+        let features = FeatureSet::wanted_first(true);
+        let config = LinkConfig { name, kind, mtu: None, addresses: Vec::new(), ike: false, offloads: true, features };
         let (mtu, mac, mac_set, txqlen) = (65536, Some([0; 6]), false, 1000);
         Self { config, mtu, mac, mac_set, up: false, was_up: false, addresses, group: 0, alias: None, txqlen }
     }

@@ -8,6 +8,7 @@ use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
 use super::entry::Link;
 use super::model::LOOPBACK;
 use super::*;
+use crate::features::FeatureSet;
 use crate::model::{LinkConfig, LinkKind};
 use message::{FAT_SIZES, MIN_MTU, broadcast, put_header, write_v6};
 
@@ -115,6 +116,16 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
 /// The kind that `IFLA_LINKINFO` names.
 fn kind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<String>, Error> {
     attrs.get(IFLA_LINKINFO).map_or(Ok(None), |info| Ok(info_of(info)?.0))
+}
+
+/// The features that are wanted of a link that was saved.
+fn features_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<FeatureSet>, Error> {
+    const INFO: Policy<6> = policy(&[(IFLA_INFO_DATA, Kind::Nested)]);
+    let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(None) };
+    let info = info.parse(&INFO, Strictness::Liberal)?;
+    let mut settings = info.get(IFLA_INFO_DATA).into_iter().flat_map(Attr::iter);
+    let features = settings.find(|setting| setting.kind == IFLA_FATPATH_FEATURES);
+    Ok(features.map(|features| FeatureSet(features.u64()) & FeatureSet::SWITCHED))
 }
 
 /// The kind that an `IFLA_LINKINFO` names, and whether it says more.
@@ -409,7 +420,8 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
         LinkKind::Packet { .. } => LinkKind::Packet { interface: name.clone() },
         kind => kind,
     };
-    let config = LinkConfig { name, kind, mtu, addresses: Vec::new(), ike: false, offloads: true };
+    let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true));
+    let config = LinkConfig { name, kind, mtu, addresses: Vec::new(), ike: false, offloads: true, features };
     let mut now = rtnl.host.open(LinkId(index), &config)?;
     let mac = address.map_or(Ok(None), |address| wanted_mac(address, now.mac));
     let set = mac.and_then(|mac| {
@@ -468,7 +480,13 @@ pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
         LinkKind::Tap { .. } => "tap",
         LinkKind::Loopback | LinkKind::Tun { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => kind_word(link),
     };
-    w.nest(IFLA_LINKINFO, |w| w.put_str(IFLA_INFO_KIND, kind));
+    w.nest(IFLA_LINKINFO, |w| {
+        w.put_str(IFLA_INFO_KIND, kind);
+        let features = link.config.features;
+        if features != FeatureSet::wanted_first(link.config.offloads) {
+            w.nest(IFLA_INFO_DATA, |w| w.put_u64(IFLA_FATPATH_FEATURES, features.0));
+        }
+    });
 }
 
 /// Carries out an `RTM_DELLINK`, and tells of it.

@@ -3,6 +3,7 @@
 mod addr;
 mod change;
 mod entry;
+mod ethtool;
 mod link;
 mod lookup;
 mod model;
@@ -21,12 +22,14 @@ use super::attr::Strictness;
 use super::error::{Error, errno};
 use super::message::{HEADER_LEN, Writer, flag};
 use super::session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Request};
+use crate::features::FeatureSet;
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
 use base::{LinkId, TableId};
 use nums::*;
 
 pub use entry::{Address, Link};
+pub use ethtool::LinkDetail;
 pub use model::{Delta, LOOPBACK, Model};
 pub use rule::Rule;
 pub use saved::{RouteKey, renumber, without};
@@ -72,6 +75,18 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// # Errors
     /// The packets' side does not answer.
     fn set_up(&mut self, id: LinkId, up: bool) -> Result<(), Error>;
+
+    /// How a link is, as `ethtool` shows it.
+    ///
+    /// # Errors
+    /// The packets' side does not answer, or has no such link.
+    fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error>;
+
+    /// Has those features of a link be on that are `wanted` and that it can have.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error>;
 
     /// Every neighbour, by link and address.
     ///
@@ -136,6 +151,7 @@ impl<H: Host> Protocol for Rtnl<H> {
     const ANYONE_LISTENS: bool = true;
 
     fn only_reads(request: &Request<'_>) -> bool {
+        // Of what `ethtool` asks, too, which judges by itself who may have something changed.
         request.kind() & 3 == KIND_GET
     }
 
@@ -152,6 +168,7 @@ impl<H: Host> Protocol for Rtnl<H> {
         let outcome = match request.kind() {
             // What bridges are told of their ports; Linux has no text for a link that is no port.
             RTM_SETLINK | RTM_DELLINK if family == AF_BRIDGE => Err(Error::new(errno::EOPNOTSUPP)),
+            ethtool::MESSAGE => ethtool::serve(self, request, reply),
             RTM_GETLINK => link::get(self, request, reply),
             RTM_NEWLINK | RTM_SETLINK => link::set(self, request, reply),
             RTM_DELLINK => link::remove(self, request, reply),

@@ -97,6 +97,8 @@ pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
+/// Of `IFLA_INFO_DATA`, fatpath's own and in no other message than those that are saved: the features that are wanted of a link.
+pub const IFLA_FATPATH_FEATURES: u16 = 0x100;
 
 pub const RTEXT_FILTER_SKIP_STATS: u32 = 8;
 

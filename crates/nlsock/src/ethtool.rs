@@ -1,0 +1,191 @@
+//! `ioctl(SIOCETHTOOL)` as a request: a program's block of memory goes to the daemon, and what the kernel would write into it
+//! comes back (Linux `include/uapi/linux/ethtool.h`, `net/ethtool/ioctl.c`).
+//!
+//! The request is a message [`MESSAGE`] of rtnetlink: four zero bytes as a `struct rtgenmsg`, then [`NAME`], the interface's
+//! name, and [`BLOCK`], the first [`input_len`] bytes of the block. The answer has the same four bytes, [`BLOCK`] with what is
+//! to stand at the block's beginning, never more than [`room`] says, and [`RESULT`], what the call returns. All numbers are
+//! in the host's byte order.
+//!
+//! Linux has no such message: its numbers for rtnetlink end far below.
+
+/// The type of the request, and of its answer.
+pub const MESSAGE: u16 = 0x3fe;
+/// The length of what stands in front of the attributes.
+pub const FIXED: usize = 4;
+/// The attribute of the interface's name (`IFLA_IFNAME`).
+pub const NAME: u16 = 3;
+/// The attribute of the block's bytes.
+pub const BLOCK: u16 = 4;
+/// The attribute of what the call returns, 32 bits; 0 if it is not there.
+pub const RESULT: u16 = 5;
+
+/// The commands that are answered, by which a block begins.
+pub mod command {
+    /// `struct ethtool_drvinfo`.
+    pub const GDRVINFO: u32 = 0x3;
+    /// `struct ethtool_value`.
+    pub const GLINK: u32 = 0xa;
+    /// `struct ethtool_ringparam`.
+    pub const GRINGPARAM: u32 = 0x10;
+    /// `struct ethtool_value`, as the next ones are.
+    pub const GRXCSUM: u32 = 0x14;
+    /// Sets it.
+    pub const SRXCSUM: u32 = 0x15;
+    /// Transmit checksums.
+    pub const GTXCSUM: u32 = 0x16;
+    /// Sets it.
+    pub const STXCSUM: u32 = 0x17;
+    /// Packets in pieces.
+    pub const GSG: u32 = 0x18;
+    /// Sets it.
+    pub const SSG: u32 = 0x19;
+    /// `struct ethtool_gstrings`.
+    pub const GSTRINGS: u32 = 0x1b;
+    /// `struct ethtool_stats`.
+    pub const GSTATS: u32 = 0x1d;
+    /// `struct ethtool_value`, as the next ones are: TCP segmentation.
+    pub const GTSO: u32 = 0x1e;
+    /// Sets it.
+    pub const STSO: u32 = 0x1f;
+    /// Segmentation in software.
+    pub const GGSO: u32 = 0x23;
+    /// Sets it.
+    pub const SGSO: u32 = 0x24;
+    /// `ETH_FLAG_*`.
+    pub const GFLAGS: u32 = 0x25;
+    /// Sets them.
+    pub const SFLAGS: u32 = 0x26;
+    /// Receive offload in software.
+    pub const GGRO: u32 = 0x2b;
+    /// Sets it.
+    pub const SGRO: u32 = 0x2c;
+    /// `struct ethtool_sset_info`.
+    pub const GSSET_INFO: u32 = 0x37;
+    /// `struct ethtool_gfeatures`.
+    pub const GFEATURES: u32 = 0x3a;
+    /// `struct ethtool_sfeatures`.
+    pub const SFEATURES: u32 = 0x3b;
+    /// `struct ethtool_channels`.
+    pub const GCHANNELS: u32 = 0x3c;
+    /// `struct ethtool_link_settings`.
+    pub const GLINKSETTINGS: u32 = 0x4c;
+}
+
+/// The length of a name in a set of them (`ETH_GSTRING_LEN`).
+pub const STRING_LEN: usize = 32;
+/// Words of 32 bits that features take (`ETHTOOL_DEV_FEATURE_WORDS`).
+pub const FEATURE_WORDS: usize = 2;
+/// The length of `struct ethtool_drvinfo`.
+pub const DRVINFO_LEN: usize = 196;
+/// The length of `struct ethtool_channels` and of `struct ethtool_ringparam`.
+pub const COUNTS_LEN: usize = 36;
+/// The length of `struct ethtool_link_settings` without the sets behind it.
+pub const LINK_SETTINGS_LEN: usize = 48;
+/// Words of 32 bits that a set of link modes takes (Linux 6.18's `__ETHTOOL_LINK_MODE_MASK_NU32`).
+pub const LINK_MODE_WORDS: usize = 4;
+
+/// Where a block of link settings says how many that is.
+pub const LINK_MODE_WORDS_AT: usize = 15;
+
+/// How many bytes of its block a command reads. `words` are the block's first two, the second 0 if it is not there: no more
+/// than the first is read before the command is known to have a second ([`has_size`]).
+pub fn input_len([command, size]: [u32; 2]) -> usize {
+    use command::*;
+    match command {
+        SRXCSUM | STXCSUM | SSG | STSO | SGSO | SFLAGS | SGRO | GSTATS | GFEATURES => 8,
+        GSTRINGS => 12,
+        GSSET_INFO => 16,
+        // Another number of words is refused by it alone.
+        SFEATURES => 8 + if size as usize == FEATURE_WORDS { 8 * FEATURE_WORDS } else { 0 },
+        GLINKSETTINGS => LINK_SETTINGS_LEN,
+        _ => 4,
+    }
+}
+
+/// Whether a command's block has a second word that says how long it is.
+pub const fn has_size(command: u32) -> bool {
+    command == command::SFEATURES
+}
+
+/// How many bytes a command may write to its block, which begins with `input`. What a program says of its room is taken at
+/// its word where Linux takes it, and also where newer kernels do (`GSTRINGS`, `GSTATS`): 0 is as much as is needed.
+pub fn room(input: &[u8]) -> usize {
+    use command::*;
+    let word = |at: usize| input.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));
+    let counted = |head: usize, count: u32, each: usize| match count {
+        0 => usize::MAX,
+        count => (count as usize).saturating_mul(each).saturating_add(head),
+    };
+    match word(0) {
+        GDRVINFO => DRVINFO_LEN,
+        GLINK | GRXCSUM | GTXCSUM | GSG | GTSO | GGSO | GFLAGS | GGRO => 8,
+        GRINGPARAM | GCHANNELS => COUNTS_LEN,
+        GSTRINGS => counted(12, word(8), STRING_LEN),
+        GSTATS => counted(8, word(4), 8),
+        GSSET_INFO => 16 + 4 * (word(8).count_ones() + word(12).count_ones()) as usize,
+        GFEATURES => 8 + 16 * (word(4) as usize).min(FEATURE_WORDS),
+        // Who does not know how many words there are has no room for them.
+        GLINKSETTINGS => {
+            let words = input.get(LINK_MODE_WORDS_AT).map_or(0, |&words| words as i8);
+            LINK_SETTINGS_LEN + if words as usize == LINK_MODE_WORDS { 12 * LINK_MODE_WORDS } else { 0 }
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::command::*;
+    use super::*;
+
+    fn block(words: &[u32]) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+    }
+
+    #[test]
+    fn no_more_is_read_than_a_command_has() {
+        let cases = [
+            ([GDRVINFO, 7], 4),
+            ([SGRO, 7], 8),
+            ([GSSET_INFO, 0], 16),
+            ([SFEATURES, 1], 8),
+            ([SFEATURES, 2], 24),
+            ([SFEATURES, u32::MAX], 8),
+            ([u32::MAX, u32::MAX], 4),
+        ];
+        for (words, want) in cases {
+            assert_eq!(input_len(words), want, "{words:x?}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_written_than_a_program_has_room_for() {
+        let settings = |words: i8| {
+            let mut block = block(&[GLINKSETTINGS, 0, 0, 0, 0, 0]);
+            block[LINK_MODE_WORDS_AT] = words as u8;
+            block
+        };
+        let cases = [
+            (block(&[GDRVINFO]), 196),
+            (block(&[GLINK]), 8),
+            (block(&[SGRO, 1]), 0),
+            (block(&[GSTRINGS, 4, 3]), 12 + 3 * 32),
+            (block(&[GSTRINGS, 4, 0]), usize::MAX),
+            (block(&[GSTATS, 5]), 48),
+            (block(&[GSTATS, 1 << 31]), (1 << 34) + 8),
+            (block(&[GSSET_INFO, 0, 0x12, 1]), 28),
+            (block(&[GFEATURES, 0]), 8),
+            (block(&[GFEATURES, 1]), 24),
+            (block(&[GFEATURES, u32::MAX]), 40),
+            (settings(0), 48),
+            (settings(-4), 48),
+            (settings(4), 96),
+            (block(&[0]), 0),
+            (vec![3], 0),
+            (Vec::new(), 0),
+        ];
+        for (input, want) in cases {
+            assert_eq!(room(&input), want, "{input:x?}");
+        }
+    }
+}

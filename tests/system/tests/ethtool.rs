@@ -1,0 +1,231 @@
+//! The system's own `ethtool` on a gateway, beside this host's kernel; what it switches; what it counts.
+
+use std::fs;
+use std::process::Command;
+
+use libtest_mimic::Trial;
+use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Scratch, fatpath, run, transfer, trial};
+
+use crate::ip::near;
+use crate::router::{B_V4, PlainSite};
+
+const PYTHON: Need = Need::Program { name: "python3", package: "python3-minimal" };
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::ETHTOOL, PYTHON];
+
+/// The commands, for a shell, about a packet link or a veth, eth0, and a TUN device that is down, tun0.
+const LINES: &str = include_str!("ethtool.lines");
+
+const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\n\n\
+                     [[link]]\nname = \"tun0\"\nkind = \"tun\"\n";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("ethtool/prints_what_it_prints_of_linux", NEEDS, compare),
+        trial("ethtool/what_is_switched_off_is_no_longer_done", NEEDS, switched),
+        trial("ethtool/counts_what_fatpath_shows", NEEDS, counts),
+        trial("ethtool/a_block_of_memory_is_answered_as_linux_does", NEEDS, blocks),
+        trial("ethtool/what_was_switched_is_kept_as_other_changes_are", NEEDS, kept),
+    ]
+}
+
+/// A program on the gateway of that name.
+fn exec(scratch: &Scratch, instance: &str, words: &[&str]) -> Command {
+    let mut command = Command::new(fatpath());
+    command.args(["exec", "--instance", instance, "--"]).args(words);
+    command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path());
+    command
+}
+
+fn ethtool(scratch: &Scratch, instance: &str, line: &str) -> Outcome<String> {
+    run(&mut exec(scratch, instance, &["sh", "-c", &format!("ethtool {line}")]))
+}
+
+fn compare() -> Outcome {
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
+    linux.sh("ip tuntap add tun0 mode tun")?;
+    let _gateway = Gateway::start(&ours, &scratch, "ours", LINKS)?;
+    run(&mut exec(&scratch, "ours", &["ip", "link", "set", "tun0", "down"]))?;
+    fs::write(scratch.file("lines"), LINES)?;
+    fs::write(scratch.file("runner"), LINE_RUNNER)?;
+    let by_ioctl = scratch.file("without_netlink.py");
+    fs::write(&by_ioctl, include_str!("without_netlink.py"))?;
+    let mut of_linux = linux.command("python3");
+    let want = run(of_linux.arg(&by_ioctl).args(["sh", "./runner", "lines"]).current_dir(scratch.path()))?;
+    let got = run(&mut exec(&scratch, "ours", &["sh", "./runner", "lines"]))?;
+    let (want, got) = (commands(&want), commands(&got));
+    assert_eq!((want.len(), got.len()), (LINES.lines().count(), LINES.lines().count()), "lines that were run");
+    let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
+    let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
+    if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
+}
+
+/// What each command came to, without what a veth has and a packet link does not, and a TUN device of Linux's.
+fn commands(text: &str) -> Vec<String> {
+    const OTHERS: [&str; 6] =
+        ["sctp", "mangleid", "accecn", "generic-segmentation", "Current message level", "\t\t\t       "];
+    let mut commands: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let lists = commands.last().is_some_and(|command| command.starts_with("$ ethtool -k"));
+        match commands.last_mut().filter(|_| !line.starts_with("$ ")) {
+            None => commands.push(line.to_owned()),
+            // Names are the same, of each feature that Linux 6.18 has; what links have is not.
+            Some(command) if lists => *command += &format!("\n{}", line.split(':').next().unwrap_or(line)),
+            Some(_) if OTHERS.iter().any(|other| line.contains(other)) => {}
+            Some(command) => *command += &format!("\n{line}"),
+        }
+    }
+    commands
+}
+
+/// The counters of `ethtool -S` by their names.
+fn statistics(scratch: &Scratch, instance: &str, link: &str) -> Outcome<Vec<(String, u64)>> {
+    let said = ethtool(scratch, instance, &format!("-S {link}"))?;
+    let lines = said.lines().skip(1).map(|line| {
+        let (name, count) = line.trim().split_once(": ").ok_or_else(|| format!("{line}: {said}"))?;
+        Ok((name.to_owned(), count.parse()?))
+    });
+    lines.collect()
+}
+
+fn counted(of: &[(String, u64)], name: &str) -> Outcome<u64> {
+    let found = of.iter().find(|(own, _)| own == name).ok_or_else(|| format!("no {name} in {of:?}"))?;
+    Ok(found.1)
+}
+
+fn switched() -> Outcome {
+    const LEN: usize = 8 << 20;
+    let site = PlainSite::new(true)?;
+    let ethtool = |line: &str| ethtool(&site.scratch, "plain", line);
+    // Frames of the wire's size come in.
+    site.a.sh("ethtool -K eth0 tx off tso off gso off >/dev/null")?;
+    site.gateway_ns.sh("ethtool -K left gro off >/dev/null")?;
+    // How many wire packets there were for each that left by the link to b.
+    let fatness = || -> Outcome<f64> {
+        let now = || statistics(&site.scratch, "plain", "right");
+        let before = now()?;
+        transfer(&site.a, (&site.b, B_V4.parse()?), LEN)?;
+        let after = now()?;
+        let more = |name: &str| Outcome::Ok(counted(&after, name)? - counted(&before, name)?);
+        let (packets, wire) = (more("tx_packets")?, more("tx_wire_packets")?);
+        assert!(wire >= LEN as u64 / 1500, "{wire} wire packets");
+        Ok(wire as f64 / packets as f64)
+    };
+    let is = |fat: bool, what: &str| -> Outcome {
+        let found = fatness()?;
+        if (found > 1.5) == fat { Ok(()) } else { Err(format!("{what}: {found} wire packets in a packet").into()) }
+    };
+    is(true, "as it is")?;
+    // Nothing is glued, and so nothing is to be cut.
+    ethtool("-K left gro off")?;
+    assert!(ethtool("-k left")?.contains("generic-receive-offload: off\n"));
+    is(false, "gro off")?;
+    ethtool("-K left gro on")?;
+    is(true, "gro on")?;
+    // What is glued is cut here.
+    ethtool("-K right tso off")?;
+    is(false, "tso off")?;
+    let shown = site.gateway.show("links")?;
+    assert!(shown.contains("tx-tso4 off (switched off)"), "{shown}");
+    ethtool("-K right tso on")?;
+    is(true, "tso on")?;
+    for off in ["tx", "sg"] {
+        let said = ethtool(&format!("-K right {off} off"))?;
+        assert!(said.contains("tx-tcp-segmentation: off [requested on]"), "{said}");
+        is(false, off)?;
+        ethtool(&format!("-K right {off} on"))?;
+        is(true, off)?;
+    }
+    // A file that is loaded describes links as a whole.
+    ethtool("-K left gro off")?;
+    site.gateway.reload(&PlainSite::config(true))?;
+    system::wait_until("the file holds", std::time::Duration::from_secs(20), || {
+        ethtool("-k left").is_ok_and(|said| said.contains("generic-receive-offload: on\n"))
+    })?;
+    is(true, "reloaded")
+}
+
+fn counts() -> Outcome {
+    let site = PlainSite::new(true)?;
+    transfer(&site.a, (&site.b, B_V4.parse()?), 1 << 20)?;
+    // No route leads there.
+    let _ = site.a.sh("ping -n -c 3 -i 0.2 -W 1 203.0.113.1");
+    // Hosts send a packet of their own now and then, so what is shown is counted before and after.
+    let all = || ["left", "right", "spare", "tun9"].map(|link| statistics(&site.scratch, "plain", link));
+    let before = all();
+    let shown: serde_json::Value = serde_json::from_str(&site.gateway.show("links --json")?)?;
+    let drops: serde_json::Value = serde_json::from_str(&site.gateway.show("drops --json")?)?;
+    let links = shown.as_array().ok_or("links")?;
+    for ((link, before), after) in links.iter().zip(before).zip(all()) {
+        let (name, before, after) = (link["name"].as_str().ok_or("a name")?, before?, after?);
+        let is_counted = |counter: &str, value: &serde_json::Value| -> Outcome {
+            let (least, most) = (counted(&before, counter)?, counted(&after, counter)?);
+            let value = value.as_u64().ok_or("a number")?;
+            assert!(least <= value && value <= most, "{name} {counter}: {least} to {most}, and {value} is shown");
+            Ok(())
+        };
+        for (counter, value) in link["stats"].as_object().ok_or("counters")? {
+            is_counted(counter, value)?;
+        }
+        for drop in drops.as_array().ok_or("drops")?.iter().filter(|drop| drop["link"] == name) {
+            is_counted(&format!("drop_{}", drop["reason"].as_str().ok_or("a reason")?), &drop["count"])?;
+        }
+    }
+    let of_left = statistics(&site.scratch, "plain", "left")?;
+    assert_eq!((links.len(), counted(&of_left, "drop_NoRoute")?), (4, 3));
+    assert!(counted(&of_left, "rx_bytes")? > 1 << 20);
+    let info = ethtool(&site.scratch, "plain", "-i left")?;
+    assert!(info.starts_with("driver: packet\n") && info.contains("\nbus-info: left\n"), "{info}");
+    assert!(ethtool(&site.scratch, "plain", "left")?.contains("Link detected: yes"));
+    let channels = ethtool(&site.scratch, "plain", "-l tun9")?;
+    assert_eq!(channels.matches("Combined:\t1\n").count(), 2, "{channels}");
+    Ok(())
+}
+
+/// The same program on this host's kernel and on a gateway, and what it prints of either.
+fn blocks() -> Outcome {
+    let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+    let script = scratch.file("ethtool_ioctl.py");
+    fs::write(&script, include_str!("ethtool_ioctl.py"))?;
+    let script = script.display().to_string();
+    let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
+    linux.sh("ip tuntap add tun0 mode tun")?;
+    let _gateway = Gateway::start(&ours, &scratch, "ours", LINKS)?;
+    let want = run(linux.command("python3").arg(&script))?;
+    let got = run(&mut exec(&scratch, "ours", &["python3", &script]))?;
+    assert!(want.lines().count() > 40, "{want}");
+    assert_eq!(want, got);
+    Ok(())
+}
+
+fn kept() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let state = scratch.file("state").display().to_string();
+    let start = || {
+        let mut command = netns.command("sh");
+        command.args(["-c", "exec \"$0\" \"$@\" --state \"$STATE\""]).arg(fatpath()).env("STATE", &state);
+        Gateway::start_under(command, &scratch, "x", "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n")
+    };
+    let fatpath_does = |words: &[&str]| {
+        let mut command = Command::new(fatpath());
+        run(command.args(words).args(["--instance", "x"]).env("FATPATH_RUNDIR", scratch.path()))
+    };
+    let features = |link: &str| -> Outcome<[bool; 3]> {
+        let said = ethtool(&scratch, "x", &format!("-k {link}"))?;
+        Ok(["generic-receive-offload: on\n", "tx-udp-segmentation: on\n", "tx-tcp-segmentation: on\n"]
+            .map(|feature| said.contains(feature)))
+    };
+    let mut gateway = start()?;
+    run(&mut exec(&scratch, "x", &["ip", "link", "add", "tun1", "type", "tun"]))?;
+    let [_, uso, tso] = features("tun1")?;
+    for link in ["tun0", "tun1"] {
+        ethtool(&scratch, "x", &format!("-K {link} gro off tx-udp-segmentation off"))?;
+        assert_eq!(features(link)?, [false, false, tso], "{link}");
+    }
+    fatpath_does(&["save"])?;
+    gateway.terminate()?;
+    let _gateway = start()?;
+    assert_eq!(features("tun1")?, [false, false, tso], "a program's link is as programs have made it");
+    assert_eq!(features("tun0")?, [true, uso, tso], "the configuration's link is as the configuration says");
+    Ok(())
+}
