@@ -36,6 +36,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use control::sysctl::Settings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
@@ -84,6 +85,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     worker.apply(plan).map_err(CliError::failed)?;
     let shared = Shared::new(&worker.handle, node::open);
     node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+    shared.lock().sysctl.follow(Settings::of(node.config()));
     let lines = sources.lines.first().map(|lines| lines.name().to_owned());
     let mut daemon = Daemon { file: sources.file, lines, node, worker, ike, shared, saved: None };
     let server = Server::bind(&socket)?;
@@ -243,7 +245,11 @@ impl Daemon {
         self.node.follow(&protocols.rtnl.model);
         let (node, mut plan) = self.node.plan(config).map_err(|err| named(err.message))?;
         let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
+        let settings =
+            protocols.sysctl.settings().reloaded(&Settings::of(self.node.config()), &Settings::of(node.config()));
+        plan.settings = plan.settings.map(|_| settings);
         self.worker.apply(plan).map_err(named)?;
+        protocols.sysctl.follow(settings);
         self.ike.keep(ike);
         (self.node, self.file, self.lines) = (node, Some(file), None);
         self.node.tell(&self.worker.handle, &mut protocols)?;

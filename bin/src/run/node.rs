@@ -9,6 +9,7 @@ use control::Change;
 use control::features::FeatureSet;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
 use control::netlink::rtnl::{LOOPBACK, Model};
+use control::sysctl::Settings;
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
 use link::{ConfigKind, Link};
@@ -18,7 +19,6 @@ use super::command::{Command, Handle};
 use super::crypto::crypto;
 use super::ike::IkeSocket;
 use super::netlink::Protocols;
-use super::reassembly;
 use super::xfrm::Steps;
 use crate::error::CliError;
 
@@ -66,8 +66,8 @@ pub(crate) struct Plan {
     pub(crate) ipsec: Steps,
     /// Who does the ciphers' work from now on, if that changes.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
-    /// How fragments wait from now on, if that changes.
-    pub(crate) reassembly: Option<::reassembly::Config>,
+    /// What programs can set, too, if a file changes any of it.
+    pub(crate) settings: Option<Settings>,
 }
 
 impl Node {
@@ -106,8 +106,8 @@ impl Node {
         if change.crypto {
             plan.crypto = Some(crypto(&new.crypto)?);
         }
-        if change.reassembly {
-            plan.reassembly = Some(reassembly::config(new.reassembly));
+        if change.settings {
+            plan.settings = Some(Settings::of(&new));
         }
         for kept in change.links.kept.iter().filter(|kept| kept.changed) {
             let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);

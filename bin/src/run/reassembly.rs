@@ -25,7 +25,7 @@ pub(super) fn config(config: ReassemblyConfig) -> Config {
     }
 }
 
-fn limits(FragLimits { high_thresh, timeout_secs }: FragLimits) -> Limits {
+fn limits(FragLimits { high_thresh, low_thresh: _, timeout_secs }: FragLimits) -> Limits {
     Limits {
         high_thresh: usize::try_from(high_thresh).unwrap_or(usize::MAX),
         timeout: Duration::from_secs(timeout_secs.into()),
@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn what_a_file_says_holds_for_its_family() {
-        let v4 = FragLimits { high_thresh: 1000, timeout_secs: 2 };
+        let v4 = FragLimits { high_thresh: 1000, low_thresh: 0, timeout_secs: 2 };
         let said = ReassemblyConfig { policy: Eviction::Linux, coalesce: Coalesce::Copy, v4, ..Default::default() };
         let limits = Limits { high_thresh: 1000, timeout: Duration::from_secs(2) };
         let want =

@@ -13,6 +13,7 @@ use control::features::FeatureSet;
 use control::model::LinkKind;
 use control::netlink::Groups;
 use control::netlink::rtnl::Delta;
+use control::sysctl::Settings;
 use link::{Layer, Link, Sent};
 use offload::Features;
 use packet::{Memory, Packet};
@@ -28,6 +29,7 @@ use super::node::Plan;
 use super::poller::{Poller, Ready};
 use super::sadb::Sadb;
 use super::snapshot::{links, show};
+use super::{reassembly, xfrm};
 
 /// Bursts that are taken from each ready link before epoll is asked about the others again.
 const TURNS: usize = 4;
@@ -346,13 +348,19 @@ impl Worker {
         if let Some(crypto) = plan.crypto {
             self.path.ipsec.set_crypto(crypto);
         }
-        if let Some(config) = plan.reassembly {
-            self.path.set_reassembly(config);
+        if let Some(settings) = plan.settings {
+            self.set(settings);
         }
         self.config = plan.config;
         self.sadb.tidy(&self.path.ipsec);
         Sadb::file_changed(self);
         Ok(())
+    }
+
+    /// Has what can be set while it runs be so.
+    pub(crate) fn set(&mut self, settings: Settings) {
+        self.path.set_reassembly(reassembly::config(settings.reassembly));
+        xfrm::set_options(&mut self.path.ipsec, settings.xfrm);
     }
 
     /// Changes one link, or says why not.

@@ -24,7 +24,7 @@ enum Step {
     UpdateSa(SaConfig),
     RemovePolicy(PolicyKey),
     AddPolicy(PolicyConfig),
-    SetOptions(PolicyDefault, XfrmOptions),
+    SetDefault(PolicyDefault),
 }
 
 /// What changes, as steps that were found to be right.
@@ -51,8 +51,8 @@ impl Steps {
         for &at in &change.sas.added {
             steps.push(Step::AddSa(sa(&new.sas[at]), random()?));
         }
-        if change.options {
-            steps.push(Step::SetOptions(new.policy_default, new.xfrm));
+        if change.policy_default {
+            steps.push(Step::SetDefault(new.policy_default));
         }
         if change.policies {
             let gone = old.policies.iter().map(|it| Step::RemovePolicy(policy(it).key()));
@@ -148,8 +148,8 @@ impl Step {
                 of_file.policies.insert(config.key());
                 ipsec.update_policy(config)
             }
-            Self::SetOptions(default, options) => {
-                set_options(ipsec, default, options);
+            Self::SetDefault(default) => {
+                set_default(ipsec, default);
                 Ok(())
             }
         }
@@ -262,13 +262,17 @@ fn flags(flags: model::SaFlags) -> SaFlags {
     SaFlags { noecn, decap_dscp, nopmtudisc, wildrecv, icmp, af_unspec, esn, dont_encap_dscp, oseq_may_wrap }
 }
 
-fn set_options(ipsec: &mut Ipsec, default: PolicyDefault, options: XfrmOptions) {
+fn set_default(ipsec: &mut Ipsec, default: PolicyDefault) {
     let PolicyDefault { block_in, block_out, block_fwd } = default;
     for (dir, block) in [(Dir::In, block_in), (Dir::Out, block_out), (Dir::Fwd, block_fwd)] {
         ipsec.set_default_policy(dir, if block { Action::Block } else { Action::Allow });
     }
-    ipsec.set_larval_drop(options.larval_drop);
-    ipsec.set_acq_expires(Duration::from_secs(options.acq_expires.into()));
+}
+
+/// Has what holds for all SAs be so.
+pub(super) fn set_options(ipsec: &mut Ipsec, XfrmOptions { larval_drop, acq_expires }: XfrmOptions) {
+    ipsec.set_larval_drop(larval_drop);
+    ipsec.set_acq_expires(Duration::from_secs(acq_expires.into()));
 }
 
 fn mark(mark: Option<model::Mark>) -> Mark {

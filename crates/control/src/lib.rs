@@ -17,6 +17,7 @@ pub mod reload;
 pub mod request;
 pub mod stat_file;
 pub mod state;
+pub mod sysctl;
 mod text;
 pub mod xfrm;
 

@@ -66,6 +66,8 @@ pub struct ReassemblyConfig {
 pub struct FragLimits {
     /// Memory in bytes (`ipfrag_high_thresh`); 0 takes nothing.
     pub high_thresh: u64,
+    /// At most as much (`ipfrag_low_thresh`), which is kept for those who set it and has no effect, as in Linux since 4.17.
+    pub low_thresh: u64,
     /// How long a datagram may take from the fragment that comes first (`ipfrag_time`).
     pub timeout_secs: u32,
 }
@@ -94,7 +96,7 @@ pub enum Coalesce {
 
 impl Default for ReassemblyConfig {
     fn default() -> Self {
-        let limits = |timeout_secs| FragLimits { high_thresh: 4 << 20, timeout_secs };
+        let limits = |timeout_secs| FragLimits { high_thresh: 4 << 20, low_thresh: 3 << 20, timeout_secs };
         let (policy, coalesce) = (Eviction::default(), Coalesce::default());
         Self { policy, coalesce, v4: limits(30), v6: limits(60), max_distance: 64 }
     }

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 
 use crate::model::{Config, LinkConfig, SaConfig};
+use crate::sysctl::Settings;
 
 /// The steps from one configuration to the next. Positions are those in the two configurations' lists.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -21,12 +22,12 @@ pub struct Change {
     pub routes: bool,
     /// Whether the policies differ, which are then replaced as a whole: among equals in priority the first one wins.
     pub policies: bool,
-    /// Whether what holds for all SAs and policies differs.
-    pub options: bool,
+    /// Whether what becomes of packets that no policy is for differs.
+    pub policy_default: bool,
     /// Whether the ciphers' work is to be done by others.
     pub crypto: bool,
-    /// Whether fragments wait otherwise.
-    pub reassembly: bool,
+    /// Whether what can be [set](crate::sysctl) while it runs differs.
+    pub settings: bool,
 }
 
 /// What becomes of a list's items.
@@ -59,16 +60,16 @@ impl Change {
             sas: ListChange::between(&old.sas, &new.sas, |sa| (sa.dst, sa.spi, sa.mark), same_sa),
             routes: old.routes != new.routes,
             policies: old.policies != new.policies,
-            options: (old.policy_default, old.xfrm) != (new.policy_default, new.xfrm),
+            policy_default: old.policy_default != new.policy_default,
             crypto: old.crypto != new.crypto,
-            reassembly: old.reassembly != new.reassembly,
+            settings: Settings::of(old) != Settings::of(new),
         }
     }
 
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         let lists = self.links.is_empty() && self.sas.is_empty();
-        lists && !self.routes && !self.policies && !self.options && !self.crypto && !self.reassembly
+        lists && !self.routes && !self.policies && !self.policy_default && !self.crypto && !self.settings
     }
 }
 
@@ -239,7 +240,7 @@ mod tests {
         let mut new = config();
         new.reassembly.v4.timeout_secs += 1;
         let change = Change::between(&config(), &new);
-        assert!(change.reassembly && !change.routes && change.links.is_empty() && !change.is_empty());
+        assert!(change.settings && !change.routes && change.links.is_empty() && !change.is_empty());
         let mut new = config();
         new.policies.swap(0, 1);
         let change = Change::between(&config(), &new);

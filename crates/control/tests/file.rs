@@ -390,7 +390,8 @@ fn what_holds_for_all_sas_and_policies_is_read() {
     let none = Config::default();
     assert_eq!((none.xfrm.larval_drop, none.xfrm.acq_expires), (true, 30));
     let change = control::Change::between(&none, &config);
-    assert!(change.options && !change.is_empty() && !control::Change::between(&config, &config).options);
+    assert!(change.policy_default && change.settings && !change.is_empty());
+    assert!(control::Change::between(&config, &config).is_empty());
 }
 
 #[test]

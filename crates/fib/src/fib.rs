@@ -222,6 +222,11 @@ impl Fib {
         self.path_mtus.lower(now, dst, mtu, link_mtu)
     }
 
+    /// Forgets what is known of paths to IPv4 destinations (Linux `fnhe_genid_bump`).
+    pub fn forget_path_mtus_v4(&mut self) {
+        self.path_mtus.clear_v4();
+    }
+
     /// Every path of which something is known beyond its first link.
     pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = (IpAddr, PathMtu)> + '_ {
         self.path_mtus.iter(now)

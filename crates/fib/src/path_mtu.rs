@@ -70,6 +70,11 @@ impl PathMtus {
         }
     }
 
+    /// Forgets what is known of paths to IPv4 destinations.
+    pub(crate) fn clear_v4(&mut self) {
+        self.known.retain(|dst, _| dst.is_ipv6());
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.known.clear();
@@ -113,6 +118,15 @@ mod tests {
             assert_eq!(mtus.get(now, dst), known, "{told} after {seconds} s");
         }
         assert_eq!(mtus.get(START, addr("192.0.2.3")), None);
+    }
+
+    #[test]
+    fn one_family_is_forgotten_alone() {
+        let mut mtus = PathMtus::default();
+        let [v4, v6] = ["192.0.2.2", "2001:db8::2"].map(addr);
+        assert!(mtus.lower(START, v4, 1400, 1500) && mtus.lower(START, v6, 1400, 1500));
+        mtus.clear_v4();
+        assert_eq!((mtus.get(START, v4), mtus.get(START, v6)), (None, Some(1400)));
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
 //!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
 //!   | 6 | `port`: the socket has that port, unless it has one: the program did not ask for one |
+//!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
 //!
 //! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`PART`] and a multicast group's
 //!   number are followed by netlink messages, [`OVERRUN`] by nothing.
@@ -23,6 +24,11 @@
 //! A datagram that ends with a call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the
 //! daemon is done with the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and
 //! has its `errno`, whatever lies unread in the connection. Calls are not answered where they have no descriptor.
+//!
+//! Call 7 is answered on the connection, by an [`Answer`] and the text that was asked for. A connection for which a file
+//! was [opened](Sysctl::Open) is that file from then on: each datagram is what the program writes, without a word in front,
+//! so that it is written even where nobody waits for an answer. Of these the first that fails is told later: to an empty
+//! datagram with a descriptor.
 //!
 //! A program that opens a socket, sets options, binds it to any port, and sends a request, needs an answer to the request
 //! alone. So what cannot be refused is not told at once: it goes in front of what is sent next, and what has been told is
@@ -49,6 +55,9 @@ pub const MAX_DATA: usize = 64 << 10;
 
 /// The most bytes of a datagram to the daemon that are not netlink messages.
 pub const MAX_HEAD: usize = 128;
+
+/// The longest name of a file of `/proc/sys/net` that the daemon reads.
+pub const MAX_NAME: usize = 4096;
 
 /// The length of the word in front of each datagram.
 pub const WORD: usize = 4;
@@ -103,12 +112,40 @@ pub mod errno {
     pub const EPERM: i32 = 1;
     /// The connection is bound to another port already, or has no protocol yet; or there is no such group.
     pub const EINVAL: i32 = 22;
+    /// There is no such file.
+    pub const ENOENT: i32 = 2;
+    /// The gateway is ending.
+    pub const EIO: i32 = 5;
+    /// The file is not to be written, or not by this user.
+    pub const EACCES: i32 = 13;
+    /// It is no directory.
+    pub const ENOTDIR: i32 = 20;
+    /// It is a directory.
+    pub const EISDIR: i32 = 21;
     /// The option is not known.
     pub const ENOPROTOOPT: i32 = 92;
     /// The protocol is not served.
     pub const EPROTONOSUPPORT: i32 = 93;
     /// Another connection has the port.
     pub const EADDRINUSE: i32 = 98;
+}
+
+/// What is asked about a file or directory of `/proc/sys/net`, which is named as below that directory.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Sysctl {
+    /// What it is: `port` of the [`Answer`] is its mode, as `st_mode` has it.
+    Look,
+    /// What it holds.
+    Read,
+    /// The names in it, in order, each as `d` or `-`, the name, and a NUL; some of them. The name that is asked for ends with a
+    /// NUL and the last name that is known.
+    List,
+    /// To write it.
+    Open,
+}
+
+impl Sysctl {
+    const ALL: [Self; 4] = [Self::Look, Self::Read, Self::List, Self::Open];
 }
 
 /// Where the instance of that name listens.
@@ -146,6 +183,13 @@ pub enum ToDaemon<'a> {
     RecvRoom(u32),
     /// The port that the library has chosen for a socket that has none.
     Port(u32),
+    /// About a file of `/proc/sys/net`.
+    Sysctl {
+        /// What.
+        what: Sysctl,
+        /// Which.
+        name: &'a [u8],
+    },
 }
 
 impl<'a> ToDaemon<'a> {
@@ -167,6 +211,10 @@ impl<'a> ToDaemon<'a> {
             return (rest.len() <= MAX_DATA).then_some((Self::Data(rest), None));
         }
         let (first, one) = word(rest)?;
+        if kind == 7 {
+            let what = *Sysctl::ALL.get(usize::try_from(first).ok()?)?;
+            return (one.len() <= MAX_NAME).then_some((Self::Sysctl { what, name: one }, None));
+        }
         let two = || word(one);
         Some(match kind {
             1 => (Self::Hello { protocol: first }, Some(one)),
@@ -179,8 +227,8 @@ impl<'a> ToDaemon<'a> {
         })
     }
 
-    /// The bytes of a call: its first [`WORD`] if it is [`Data`](Self::Data), which the netlink messages follow, else all
-    /// of it.
+    /// The bytes of a call: its first [`WORD`] if it is [`Data`](Self::Data), which the netlink messages follow, its first two
+    /// if it is [`Sysctl`](Self::Sysctl), which the name follows, else all of it.
     pub fn head(&self) -> Head {
         match *self {
             Self::Data(_) => Head::of(&[0]),
@@ -190,6 +238,7 @@ impl<'a> ToDaemon<'a> {
             Self::RecvLen(len) => Head::of(&[4, len]),
             Self::RecvRoom(bytes) => Head::of(&[5, bytes]),
             Self::Port(port) => Head::of(&[6, port]),
+            Self::Sysctl { what, .. } => Head::of(&[7, what as u32]),
         }
     }
 }
@@ -311,6 +360,11 @@ mod tests {
         let heads: Vec<u8> = calls.iter().flat_map(|call| call.head().as_bytes().to_vec()).collect();
         let all: Vec<_> = calls.into_iter().chain([data]).map(Some).collect();
         assert_eq!(parse(&[heads, datagram].concat()), all);
+        for what in Sysctl::ALL {
+            let call = ToDaemon::Sysctl { what, name: b"ipv4/ip_forward" };
+            let datagram = [call.head().as_bytes(), b"ipv4/ip_forward"].concat();
+            assert_eq!(parse(&datagram), [Some(call)]);
+        }
         for from in
             [FromDaemon::Unicast, FromDaemon::Prompt, FromDaemon::Part, FromDaemon::Group(33), FromDaemon::Overrun]
         {
@@ -336,7 +390,9 @@ mod tests {
             &[5],
             &[6],
             &[6, 0],
-            &[7, 0],
+            &[7],
+            &[7, 4],
+            &[8, 0],
             &[u32::MAX, 0],
         ];
         for bad in bad {
@@ -348,6 +404,8 @@ mod tests {
         assert_eq!(parse(&words(&[0])), [Some(ToDaemon::Data(&[]))]);
         assert_eq!(parse(&vec![0; WORD + MAX_DATA]).len(), 1);
         assert_eq!(parse(&vec![0; WORD + MAX_DATA + 1]), [None]);
+        let name = |len| [words(&[7, 0]), vec![b'x'; len]].concat();
+        assert_eq!([MAX_NAME, MAX_NAME + 1].map(|len| parse(&name(len))[0].is_some()), [true, false]);
     }
 
     #[test]

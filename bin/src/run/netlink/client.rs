@@ -8,7 +8,7 @@ use std::thread;
 
 use control::netlink::generic::Generic;
 use control::netlink::{Groups, Outbox, Session, To};
-use nlsock::{Answer, FromDaemon, ToDaemon, protocol};
+use nlsock::{Answer, FromDaemon, Sysctl, ToDaemon, protocol};
 use rustix::event::epoll::EventFlags;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
@@ -17,6 +17,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg, sockopt,
 };
 
+use super::sysctl::{self, OpenFile};
 use super::{Protocols, Route, Xfrm};
 
 /// A datagram that has been received, and where its sender wants its answer.
@@ -30,12 +31,14 @@ enum Socket {
     Route(Session<Route>),
     Xfrm(Session<Xfrm>),
     Generic(Session<Generic>),
+    /// None: a file of `/proc/sys/net` that is open to be written.
+    File(OpenFile),
 }
 
 macro_rules! with_session {
     ($socket:expr, $session:ident => $do:expr, $none:expr) => {
         match $socket {
-            Socket::New => $none,
+            Socket::New | Socket::File(_) => $none,
             Socket::Route($session) => $do,
             Socket::Xfrm($session) => $do,
             Socket::Generic($session) => $do,
@@ -88,11 +91,16 @@ impl Client {
     /// The protocol that it speaks, once it has said.
     pub(super) const fn protocol(&self) -> Option<u32> {
         match self.socket {
-            Socket::New => None,
+            Socket::New | Socket::File(_) => None,
             Socket::Route(_) => Some(protocol::ROUTE),
             Socket::Xfrm(_) => Some(protocol::XFRM),
             Socket::Generic(_) => Some(protocol::GENERIC),
         }
+    }
+
+    /// Whether it is a file, which is spoken to in no protocol.
+    pub(super) const fn is_file(&self) -> bool {
+        matches!(self.socket, Socket::File(_))
     }
 
     fn port(&self) -> u32 {
@@ -133,8 +141,8 @@ impl Client {
             let _ = thread::Builder::new().name("close".to_owned()).spawn(move || drop(answer));
             return Err(Gone);
         }
-        // No datagram of the protocol is empty: this is the end.
-        if received.bytes == 0 { Err(Gone) } else { Ok(Some((received.bytes, answer))) }
+        // No datagram without a descriptor is empty: this is the end.
+        if received.bytes == 0 && answer.is_none() { Err(Gone) } else { Ok(Some((received.bytes, answer))) }
     }
 
     /// Does what one datagram says; what comes of it is in `outbox`. `port` gives out a port for a protocol: the one that
@@ -148,16 +156,36 @@ impl Client {
         port: impl Fn(u32, u32) -> Result<u32, i32>,
         outbox: &mut Outbox,
     ) -> Result<(), Gone> {
+        if let Socket::File(file) = &mut self.socket {
+            let outcome = file.write(datagram, answer.is_some(), protocols);
+            if let Some(fd) = answer {
+                write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: 0 });
+            }
+            return Ok(());
+        }
         let mut outcome = Ok(());
         for call in ToDaemon::calls(datagram) {
             outcome = match call.ok_or(Gone)? {
                 ToDaemon::Data(messages) => self.request(messages, protocols, &listeners, &port, outbox).map(Ok)?,
+                ToDaemon::Sysctl { what, name } => return self.sysctl(what, name, protocols),
                 call => self.call(call, &port)?,
             };
         }
         if let Some(fd) = answer {
             write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: self.port() });
         }
+        Ok(())
+    }
+
+    /// Answers about a file of `/proc/sys/net`, and is that file from then on if it was opened. Else it is the end.
+    fn sysctl(&mut self, what: Sysctl, name: &[u8], protocols: &Protocols) -> Result<(), Gone> {
+        if !matches!(self.socket, Socket::New) {
+            return Err(Gone);
+        }
+        let (answer, text, opened) = sysctl::ask(what, name, self.privileged, protocols);
+        // It has been sent nothing before, and so has room.
+        self.try_send(answer.to_bytes(), &text)?;
+        self.socket = Socket::File(opened.ok_or(Gone)?);
         Ok(())
     }
 
@@ -175,7 +203,7 @@ impl Client {
             with_session!(&mut self.socket, session => session.set_port(port), {});
         }
         match &mut self.socket {
-            Socket::New => return Err(Gone),
+            Socket::New | Socket::File(_) => return Err(Gone),
             Socket::Route(session) => {
                 session.handle(messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox);
             }
@@ -192,7 +220,7 @@ impl Client {
         port: impl Fn(u32, u32) -> Result<u32, i32>,
     ) -> Result<Result<(), i32>, Gone> {
         let outcome = match call {
-            ToDaemon::Data(_) => return Err(Gone),
+            ToDaemon::Data(_) | ToDaemon::Sysctl { .. } => return Err(Gone),
             ToDaemon::RecvLen(len) => {
                 with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
                 Ok(())
@@ -314,7 +342,7 @@ impl Client {
     fn flush(&mut self) -> Result<(), Gone> {
         while let Some(waiting) = self.waiting.pop_front() {
             let (word, bytes) = waiting.split_first_chunk().ok_or(Gone)?;
-            if !self.try_send(*word, bytes)? {
+            if !self.try_send::<{ nlsock::WORD }>(*word, bytes)? {
                 self.waiting.push_front(waiting);
                 return Ok(());
             }
@@ -327,7 +355,7 @@ impl Client {
     }
 
     /// Sends a datagram. False: it does not take it now.
-    fn try_send(&mut self, word: [u8; 4], bytes: &[u8]) -> Result<bool, Gone> {
+    fn try_send<const N: usize>(&mut self, word: [u8; N], bytes: &[u8]) -> Result<bool, Gone> {
         let parts = [IoSlice::new(&word), IoSlice::new(bytes)];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {

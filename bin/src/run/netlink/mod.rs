@@ -6,6 +6,7 @@
 
 mod client;
 mod host;
+mod sysctl;
 
 use std::collections::HashMap;
 use std::io;
@@ -32,6 +33,7 @@ use super::sadb::{self, WorkerSadb};
 use crate::error::CliError;
 use client::{Client, Gone};
 pub(crate) use host::{WorkerHost, apply, known, neighbours, shown};
+use sysctl::Sysctl;
 
 /// Rtnetlink, over the worker.
 type Route = Rtnl<WorkerHost>;
@@ -59,6 +61,7 @@ const BELL: u64 = 1;
 pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
     pub(crate) xfrm: Xfrm,
+    pub(crate) sysctl: Sysctl,
 }
 
 /// [`Protocols`], for one at a time.
@@ -70,7 +73,8 @@ impl Shared {
     pub(crate) fn new(worker: &Handle, open: Open) -> Self {
         let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
-        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm })))
+        let sysctl = Sysctl::new(worker.clone());
+        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, sysctl })))
     }
 
     /// Keeps others from changing anything.
@@ -336,8 +340,14 @@ impl Service {
             self.prompt = self.worker.is_at_rest() && self.lookout.is_worth_it();
             let from = if self.prompt { FromDaemon::Prompt } else { FromDaemon::Unicast };
             let delivered = handled.and_then(|()| client.deliver(&self.outbox, from));
-            let spoken = client.protocol().ok_or(Gone)?;
-            self.clients.insert(token, client);
+            let (spoken, is_file) = (client.protocol(), client.is_file());
+            if is_file || spoken.is_some() {
+                self.clients.insert(token, client);
+            }
+            let Some(spoken) = spoken.filter(|_| !is_file) else {
+                delivered?;
+                continue;
+            };
             self.broadcast(spoken, Some(token));
             if spoken == protocol::XFRM {
                 // Keys were asked for or said.

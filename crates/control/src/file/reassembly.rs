@@ -42,14 +42,18 @@ pub(super) fn read(table: &Table<'_>) -> Result<ReassemblyConfig> {
 fn limits(table: &Table<'_>, family: &str, default: FragLimits) -> Result<FragLimits> {
     let get = |key: &str| table.get(&format!("{family}_{key}"));
     let high_thresh = get("high_thresh").map_or(Ok(default.high_thresh), |value| value.number(0..=MAX_THRESH))?;
-    // As in Linux, which keeps it for those who set it: it has had no effect since 4.17, but has to be in order.
-    if let Some(value) = get("low_thresh")
-        && value.number(0..=MAX_THRESH)? > high_thresh
-    {
-        return Err(value.error(format!("is above {family}_high_thresh; use 0 to {high_thresh}")));
-    }
+    let low_thresh = match get("low_thresh") {
+        None => default.low_thresh.min(high_thresh),
+        Some(value) => {
+            let low_thresh = value.number(0..=MAX_THRESH)?;
+            if low_thresh > high_thresh {
+                return Err(value.error(format!("is above {family}_high_thresh; use 0 to {high_thresh}")));
+            }
+            low_thresh
+        }
+    };
     let timeout_secs = get("time").map_or(Ok(default.timeout_secs), |value| value.number(1..=MAX_TIME))?;
-    Ok(FragLimits { high_thresh, timeout_secs })
+    Ok(FragLimits { high_thresh, low_thresh, timeout_secs })
 }
 
 #[cfg(test)]
@@ -69,18 +73,19 @@ mod tests {
         assert_eq!(read(""), Ok(default));
         assert_eq!((default.v4.high_thresh, default.v4.timeout_secs), (4_194_304, 30));
         assert_eq!((default.v6.high_thresh, default.v6.timeout_secs, default.max_distance), (4_194_304, 60, 64));
-        let v4 = |high_thresh, timeout_secs| FragLimits { high_thresh, timeout_secs };
+        assert_eq!((default.v4.low_thresh, default.v6.low_thresh), (3_145_728, 3_145_728));
+        let limits = |high_thresh, timeout_secs| FragLimits { high_thresh, low_thresh: high_thresh, timeout_secs };
         let cases = [
             ("policy = \"linux\"", ReassemblyConfig { policy: Eviction::Linux, ..default }),
             ("policy = \"fair\"", default),
             ("coalesce = \"copy\"", ReassemblyConfig { coalesce: Coalesce::Copy, ..default }),
             ("coalesce = \"off\"", ReassemblyConfig { coalesce: Coalesce::Off, ..default }),
             ("coalesce = \"move\"", default),
-            ("ipfrag_high_thresh = 0\nipfrag_time = 1", ReassemblyConfig { v4: v4(0, 1), ..default }),
+            ("ipfrag_high_thresh = 0\nipfrag_time = 1", ReassemblyConfig { v4: limits(0, 1), ..default }),
             ("ipfrag_max_dist = 0", ReassemblyConfig { max_distance: 0, ..default }),
             (
                 "ip6frag_high_thresh = 262144\nip6frag_low_thresh = 262144\nip6frag_time = 2",
-                ReassemblyConfig { v6: v4(262_144, 2), ..default },
+                ReassemblyConfig { v6: limits(262_144, 2), ..default },
             ),
         ];
         for (keys, want) in cases {

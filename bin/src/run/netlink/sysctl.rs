@@ -1,0 +1,169 @@
+//! Files of `/proc/sys/net`: what programs are told of them, and what they write.
+
+use control::sysctl::{self, Found, Settings, Written};
+use nlsock::{Answer, Sysctl as Ask, errno};
+
+use super::Protocols;
+use crate::run::command::Handle;
+
+/// Bytes of names that are told at once.
+const NAMES: usize = 32 << 10;
+
+/// What can be set, and the worker that is to be so.
+#[derive(Debug)]
+pub(crate) struct Sysctl {
+    settings: Settings,
+    worker: Handle,
+}
+
+impl Sysctl {
+    /// As a worker is that nobody has told anything.
+    pub(super) fn new(worker: Handle) -> Self {
+        Self { settings: Settings::default(), worker }
+    }
+
+    /// As it is.
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes note of what the worker has become.
+    pub(crate) const fn follow(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// Has the worker forget what ICMP has told of paths to IPv4 destinations.
+    fn forget_paths(&self) -> Result<(), i32> {
+        self.worker.call(|worker| worker.path.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
+    }
+
+    /// Has the worker be so.
+    ///
+    /// # Errors
+    /// `EIO`: it does not answer.
+    pub(crate) fn set(&mut self, settings: Settings) -> Result<(), i32> {
+        if settings != self.settings {
+            self.worker.call(move |worker| worker.set(settings)).map_err(|_| errno::EIO)?;
+            self.settings = settings;
+        }
+        Ok(())
+    }
+}
+
+/// A file that is open to be written, for somebody who may.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    name: String,
+    /// Whether something was written, so that what follows it does not count (Linux `proc_first_pos_non_zero_ignore`).
+    is_behind: bool,
+    /// How what was written failed for which nobody has waited.
+    failed: Option<i32>,
+}
+
+impl OpenFile {
+    /// Writes what comes next. `is_awaited`: somebody waits for what comes of it; nothing at all asks what came of what was
+    /// written before.
+    pub(super) fn write(&mut self, text: &[u8], is_awaited: bool, protocols: &mut Protocols) -> Result<(), i32> {
+        if text.is_empty() {
+            return self.failed.take().map_or(Ok(()), Err);
+        }
+        let written = if self.is_behind { Ok(()) } else { write(&self.name, text, protocols) };
+        self.is_behind |= written.is_ok();
+        if !is_awaited {
+            self.failed = self.failed.or(written.err());
+        }
+        written
+    }
+}
+
+/// Answers, with the text that was asked for, or the file that was opened.
+pub(super) fn ask(
+    what: Ask,
+    name: &[u8],
+    may_write: bool,
+    protocols: &Protocols,
+) -> (Answer, Vec<u8>, Option<OpenFile>) {
+    let mut answer = Answer { error: 0, port: 0 };
+    let (mut text, mut opened) = (Vec::new(), None);
+    match found(what, name, may_write, protocols) {
+        Err(errno) => answer.error = errno,
+        Ok(Reply::Mode(mode)) => answer.port = mode,
+        Ok(Reply::Text(found)) => text = found,
+        Ok(Reply::Opened(name)) => opened = Some(OpenFile { name, is_behind: false, failed: None }),
+    }
+    (answer, text, opened)
+}
+
+enum Reply {
+    Mode(u32),
+    Text(Vec<u8>),
+    Opened(String),
+}
+
+fn found(what: Ask, name: &[u8], may_write: bool, protocols: &Protocols) -> Result<Reply, i32> {
+    // Names of links are text.
+    let name = std::str::from_utf8(name).map_err(|_| errno::ENOENT)?;
+    let (name, after) = name.split_once('\0').unwrap_or((name, ""));
+    let model = &protocols.rtnl.model;
+    let found = sysctl::find(name, model).ok_or(errno::ENOENT)?;
+    match (what, found) {
+        (Ask::Look, _) => Ok(Reply::Mode(found.mode())),
+        (Ask::Read, Found::File(file)) => {
+            file.read(protocols.sysctl.settings()).map(|text| Reply::Text(text.into_bytes()))
+        }
+        (Ask::List, Found::Dir) => {
+            let names = sysctl::list(name, after, NAMES, model).ok_or(errno::ENOENT)?;
+            let line = |(name, is_dir): (String, bool)| format!("{}{name}\0", if is_dir { 'd' } else { '-' });
+            Ok(Reply::Text(names.into_iter().map(line).collect::<String>().into_bytes()))
+        }
+        (Ask::List, Found::File(_)) => Err(errno::ENOTDIR),
+        (Ask::Read | Ask::Open, Found::Dir) => Err(errno::EISDIR),
+        (Ask::Open, Found::File(file)) if may_write && file.is_writable() => Ok(Reply::Opened(name.to_owned())),
+        (Ask::Open, Found::File(_)) => Err(errno::EACCES),
+    }
+}
+
+fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Result<(), i32> {
+    // The link that it is about may have gone.
+    let Some(Found::File(file)) = sysctl::find(name, &protocols.rtnl.model) else { return Err(errno::ENOENT) };
+    match file.write(*protocols.sysctl.settings(), text)? {
+        Written::Settings(settings) => protocols.sysctl.set(settings),
+        Written::ForgetPaths => protocols.sysctl.forget_paths(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use control::netlink::rtnl::Model;
+
+    use super::*;
+
+    fn shown(name: &str) -> String {
+        match sysctl::find(name, &Model::default()) {
+            Some(Found::File(file)) => file.read(&Settings::default()).unwrap(),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_fixed_is_shown_as_it_is() {
+        let neighbours = fib::Limits::default();
+        for family in ["ipv4", "ipv6"] {
+            let fixed = [
+                ("neigh/default/mcast_solicit", neighbours.multicast_probes.into()),
+                ("neigh/default/ucast_solicit", neighbours.unicast_probes.into()),
+                ("neigh/default/retrans_time_ms", neighbours.retransmit.as_millis()),
+                ("neigh/default/base_reachable_time_ms", neighbours.reachable.as_millis()),
+                ("neigh/default/delay_first_probe_time", neighbours.delay.as_secs().into()),
+                ("neigh/default/gc_stale_time", neighbours.failed.as_secs().into()),
+                ("neigh/default/unres_qlen_bytes", neighbours.waiting_bytes as u128),
+                ("neigh/default/gc_thresh3", neighbours.entries as u128),
+                ("route/mtu_expires", fib::PATH_MTU_EXPIRES.as_secs().into()),
+            ];
+            for (name, value) in fixed {
+                assert_eq!(shown(&format!("{family}/{name}")), format!("{value}\n"), "{name}");
+            }
+        }
+        assert_eq!(shown("ipv4/route/min_pmtu"), format!("{}\n", fib::MIN_PATH_MTU_V4));
+    }
+}

@@ -1,0 +1,133 @@
+//! What of a node can be set by `sysctl` while it runs.
+
+use std::ops::RangeInclusive;
+
+use super::{INT, SECONDS, ULONG, number};
+use crate::model::{Config, FragLimits, ReassemblyConfig, XfrmOptions};
+use crate::netlink::error::errno;
+
+/// All of it. It is part of what a file says, too.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Settings {
+    /// How fragments wait for each other.
+    pub reassembly: ReassemblyConfig,
+    /// What holds for all SAs.
+    pub xfrm: XfrmOptions,
+}
+
+/// One number of it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Setting {
+    AcqExpires,
+    LarvalDrop,
+    HighThresh(Family),
+    LowThresh(Family),
+    Time(Family),
+    MaxDist,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Settings {
+    /// What a file says of it.
+    pub const fn of(config: &Config) -> Self {
+        Self { reassembly: config.reassembly, xfrm: config.xfrm }
+    }
+
+    /// What it becomes when a file that said `old` says `new`: what the file changes, it sets; what programs have set beside
+    /// that stays.
+    #[must_use]
+    pub fn reloaded(mut self, old: &Self, new: &Self) -> Self {
+        for setting in super::settings() {
+            let said = setting.get(new);
+            if said != setting.get(old) {
+                // A file says nothing that cannot be.
+                let _ = setting.set(&mut self, said);
+            }
+        }
+        let ReassemblyConfig { policy, coalesce, .. } = new.reassembly;
+        self.reassembly = ReassemblyConfig { policy, coalesce, ..self.reassembly };
+        for family in [Family::V4, Family::V6] {
+            let limits = self.frag_mut(family);
+            limits.low_thresh = limits.low_thresh.min(limits.high_thresh);
+        }
+        self
+    }
+
+    const fn frag(&self, family: Family) -> &FragLimits {
+        match family {
+            Family::V4 => &self.reassembly.v4,
+            Family::V6 => &self.reassembly.v6,
+        }
+    }
+
+    const fn frag_mut(&mut self, family: Family) -> &mut FragLimits {
+        match family {
+            Family::V4 => &mut self.reassembly.v4,
+            Family::V6 => &mut self.reassembly.v6,
+        }
+    }
+}
+
+impl Setting {
+    pub(super) fn get(self, settings: &Settings) -> i128 {
+        match self {
+            Self::AcqExpires => settings.xfrm.acq_expires.into(),
+            Self::LarvalDrop => settings.xfrm.larval_drop.into(),
+            Self::HighThresh(family) => settings.frag(family).high_thresh.into(),
+            Self::LowThresh(family) => settings.frag(family).low_thresh.into(),
+            Self::Time(family) => settings.frag(family).timeout_secs.into(),
+            Self::MaxDist => settings.reassembly.max_distance.into(),
+        }
+    }
+
+    /// Sets what `text` says.
+    ///
+    /// # Errors
+    /// `EINVAL` if Linux would not take it; else as [`set`](Self::set).
+    pub(super) fn write(self, settings: &mut Settings, text: &[u8]) -> Result<(), i32> {
+        let value = number::within(self.bounds(settings), text)?;
+        self.set(settings, value)
+    }
+
+    /// What Linux takes.
+    fn bounds(self, settings: &Settings) -> RangeInclusive<i128> {
+        match self {
+            Self::AcqExpires | Self::LarvalDrop => INT,
+            Self::HighThresh(family) => settings.frag(family).low_thresh.into()..=*ULONG.end(),
+            Self::LowThresh(family) => 0..=settings.frag(family).high_thresh.into(),
+            Self::Time(_) => SECONDS,
+            Self::MaxDist => 0..=*INT.end(),
+        }
+    }
+
+    /// Sets what is within the bounds.
+    ///
+    /// # Errors
+    /// `EOPNOTSUPP`: no node can be like that.
+    fn set(self, settings: &mut Settings, value: i128) -> Result<(), i32> {
+        let unable = errno::EOPNOTSUPP;
+        let narrow = |value: i128| u32::try_from(value).map_err(|_| unable);
+        let wide = |value: i128| u64::try_from(value).map_err(|_| unable);
+        match self {
+            Self::AcqExpires if value == 0 => return Err(unable),
+            Self::AcqExpires => settings.xfrm.acq_expires = narrow(value)?,
+            Self::LarvalDrop => {
+                settings.xfrm.larval_drop = match value {
+                    0 => false,
+                    1 => true,
+                    _ => return Err(unable),
+                }
+            }
+            Self::HighThresh(family) => settings.frag_mut(family).high_thresh = wide(value)?,
+            Self::LowThresh(family) => settings.frag_mut(family).low_thresh = wide(value)?,
+            Self::Time(family) => settings.frag_mut(family).timeout_secs = narrow(value)?,
+            Self::MaxDist => settings.reassembly.max_distance = narrow(value)?,
+        }
+        Ok(())
+    }
+}
