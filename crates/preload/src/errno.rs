@@ -37,6 +37,10 @@ impl Returned for ssize_t {
     const FAILED: Self = -1;
 }
 
+impl Returned for libc::c_long {
+    const FAILED: Self = -1;
+}
+
 impl Returned for libc::c_uint {
     const FAILED: Self = 0;
 }
@@ -51,6 +55,18 @@ impl Returned for *mut libc::if_nameindex {
 
 impl Returned for *mut libc::FILE {
     const FAILED: Self = std::ptr::null_mut();
+}
+
+impl Returned for *mut libc::DIR {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
+impl Returned for *mut libc::dirent {
+    const FAILED: Self = std::ptr::null_mut();
+}
+
+impl Returned for () {
+    const FAILED: Self = ();
 }
 
 /// A result as the C library returns it.

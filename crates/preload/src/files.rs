@@ -1,4 +1,4 @@
-//! Files of `/proc/net`: a program that opens one gets the gateway's, as a file in memory.
+//! Opening files: those of `/proc/net` are the gateway's, as files in memory; those of `/proc/sys/net` are [`sysctl`]'s.
 
 use std::ffi::CStr;
 use std::mem;
@@ -6,8 +6,8 @@ use std::mem;
 use libc::{FILE, c_char, c_int, c_uint};
 
 use crate::errno::{Errno, checked, returned};
-use crate::next;
 use crate::session::{self, Fd};
+use crate::{next, sysctl, table};
 
 /// Those that the gateway has.
 const NAMES: [&[u8]; 13] = [
@@ -41,7 +41,7 @@ unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
     let name = path.strip_prefix(b"/proc/net/").or_else(|| path.strip_prefix(b"/proc/self/net/"))?;
     let name = NAMES.iter().find(|&&known| known == name)?;
     session::gateway()?;
-    Some(ask(name).and_then(|text| in_memory(&text)).ok_or(Errno(libc::ENOENT)))
+    Some(ask(name).ok_or(Errno(libc::ENOENT)).and_then(|text| in_memory(&text, libc::O_CLOEXEC)))
 }
 
 /// The text of a file, from the gateway's control socket.
@@ -89,41 +89,51 @@ fn unquoted(reply: &[u8]) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// A file in memory that holds `text`.
-fn in_memory(text: &[u8]) -> Option<c_int> {
+/// A file in memory that holds `text`; of the flags of `open(2)` it has `O_CLOEXEC`.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn in_memory(text: &[u8], flags: c_int) -> Result<c_int, Errno> {
+    let cloexec = if flags & libc::O_CLOEXEC != 0 { libc::MFD_CLOEXEC } else { 0 };
     // SAFETY: the name is a C string.
-    let fd = checked(unsafe { libc::memfd_create(c"fatpath".as_ptr(), libc::MFD_CLOEXEC) }).ok()?;
-    let fd = Fd(fd);
+    let fd = Fd(checked(unsafe { libc::memfd_create(c"fatpath".as_ptr(), cloexec) })?);
     // SAFETY: there are as many bytes. The place to read from stays the beginning.
     let written = unsafe { libc::syscall(libc::SYS_pwrite64, fd.0, text.as_ptr(), text.len(), 0) };
-    if usize::try_from(written) != Ok(text.len()) {
-        return None;
+    match usize::try_from(written) {
+        Ok(len) if len == text.len() => Ok(fd.keep()),
+        _ => Err(Errno::last()),
     }
-    let made = fd.0;
-    mem::forget(fd);
-    Some(made)
+}
+
+/// What is opened in place of `path`, if it is a file of the gateway's.
+///
+/// # Safety
+/// `path`, if not null, is a C string.
+unsafe fn opened(at: c_int, path: *const c_char, flags: c_int) -> Option<Result<c_int, Errno>> {
+    // SAFETY: the caller's word.
+    unsafe { ours(path) }.or_else(|| unsafe { sysctl::open(at, path, flags) })
 }
 
 macro_rules! opens {
-    ($($name:ident;)*) => {$(
+    ($($name:ident($($mode:ident)?);)*) => {$(
         #[doc = concat!("`", stringify!($name), "(2)`. Its mode, where there is one, comes where a third argument does.")]
         ///
         /// # Safety
         /// As the manual page says.
         #[unsafe(no_mangle)]
-        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
+        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, flags: c_int $(, $mode: c_uint)?) -> c_int {
             // SAFETY: the caller's word.
-            if let Some(file) = unsafe { ours(path) } {
+            if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
                 return returned(file);
             }
             // SAFETY: passed on.
-            unsafe { next::$name(path, flags, mode) }
+            returned_instead(unsafe { next::$name(path, flags $(, $mode)?) }, flags)
         }
     )*};
 }
 
 macro_rules! opens_at {
-    ($($name:ident;)*) => {$(
+    ($($name:ident($($mode:ident)?);)*) => {$(
         #[doc = concat!("`", stringify!($name), "(2)`, whose mode comes where a fourth argument does.")]
         ///
         /// # Safety
@@ -132,15 +142,34 @@ macro_rules! opens_at {
         pub(crate) unsafe extern "C-unwind" fn $name(
             at: c_int,
             path: *const c_char,
-            flags: c_int,
-            mode: c_uint,
+            flags: c_int
+            $(, $mode: c_uint)?
         ) -> c_int {
             // SAFETY: the caller's word.
-            if let Some(file) = unsafe { ours(path) } {
+            if let Some(file) = unsafe { opened(at, path, flags) } {
                 return returned(file);
             }
             // SAFETY: passed on.
-            unsafe { next::$name(at, path, flags, mode) }
+            returned_instead(unsafe { next::$name(at, path, flags $(, $mode)?) }, flags)
+        }
+    )*};
+}
+
+macro_rules! creates {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: c_uint) -> c_int {
+            let flags = libc::O_WRONLY | libc::O_CREAT;
+            // SAFETY: the caller's word.
+            if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
+                return returned(file);
+            }
+            // SAFETY: passed on.
+            returned_instead(unsafe { next::$name(path, mode) }, flags)
         }
     )*};
 }
@@ -154,21 +183,111 @@ macro_rules! streams {
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: *const c_char) -> *mut FILE {
             // SAFETY: the caller's word.
-            match unsafe { ours(path) } {
-                // SAFETY: the descriptor is open, and the mode the caller's.
-                Some(Ok(fd)) => return unsafe { libc::fdopen(fd, mode) },
-                Some(Err(errno)) => return returned(Err(errno)),
-                None => {}
+            let flags = unsafe { sysctl::flags_of(mode) };
+            // SAFETY: the caller's word.
+            if let Some(file) = unsafe { opened(libc::AT_FDCWD, path, flags) } {
+                // SAFETY: the mode is the caller's.
+                return unsafe { stream(file, mode) };
             }
             // SAFETY: passed on.
-            unsafe { next::$name(path, mode) }
+            let stream = unsafe { next::$name(path, mode) };
+            // SAFETY: it is open.
+            match unsafe { is_hosts(stream) } {
+                None => stream,
+                Some(name) => {
+                    // SAFETY: nobody knows it.
+                    unsafe { next::fclose(stream) };
+                    // SAFETY: the mode is the caller's.
+                    unsafe { self::stream(name.open(flags), mode) }
+                }
+            }
         }
     )*};
 }
 
-opens! { open; open64; }
-opens_at! { openat; openat64; }
+macro_rules! streams_again {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            mode: *const c_char,
+            stream: *mut FILE,
+        ) -> *mut FILE {
+            // SAFETY: the caller's word.
+            let flags = unsafe { sysctl::flags_of(mode) };
+            // SAFETY: the caller's word.
+            let found = unsafe { opened(libc::AT_FDCWD, path, flags) };
+            let elsewhere = if found.is_some() { c"/dev/null".as_ptr() } else { path };
+            // SAFETY: passed on.
+            let stream = unsafe { next::$name(elsewhere, mode, stream) };
+            // SAFETY: it is open.
+            let Some(found) = found.or_else(|| unsafe { is_hosts(stream) }.map(|name| name.open(flags))) else {
+                return stream;
+            };
+            // SAFETY: it is open.
+            returned(found.and_then(|fd| unsafe { become_file(stream, session::Fd(fd)) }).inspect_err(|_| {
+                if !stream.is_null() {
+                    // SAFETY: it is open, and the caller has none of it.
+                    unsafe { next::fclose(stream) };
+                }
+            }))
+        }
+    )*};
+}
+
+/// A descriptor, or the gateway's file if it is one of the host's of that kind.
+fn returned_instead(fd: c_int, flags: c_int) -> c_int {
+    if fd < 0 { fd } else { returned(sysctl::instead(fd, flags)) }
+}
+
+/// A stream of a file that was opened.
+///
+/// # Safety
+/// `mode` is a C string.
+unsafe fn stream(file: Result<c_int, Errno>, mode: *const c_char) -> *mut FILE {
+    match file {
+        Ok(fd) if table::is_file(fd) => sysctl::stream::of(fd),
+        // SAFETY: the descriptor is open, and the mode the caller's.
+        Ok(fd) => unsafe { libc::fdopen(fd, mode) },
+        Err(errno) => returned(Err(errno)),
+    }
+}
+
+/// The file that a stream should have been of, which is of the host's.
+///
+/// # Safety
+/// `stream`, if not null, is open.
+unsafe fn is_hosts(stream: *mut FILE) -> Option<sysctl::Name> {
+    session::gateway()?;
+    // SAFETY: the caller's word.
+    if stream.is_null() { None } else { sysctl::Name::of_hosts(unsafe { libc::fileno(stream) }) }
+}
+
+/// Has a stream that is open be one of the file `fd`.
+///
+/// # Safety
+/// `stream`, if not null, is open.
+unsafe fn become_file(stream: *mut FILE, fd: session::Fd) -> Result<*mut FILE, Errno> {
+    if stream.is_null() {
+        return Err(Errno::last());
+    }
+    // SAFETY: the caller's word.
+    let to = unsafe { libc::fileno(stream) };
+    // SAFETY: it takes no pointers.
+    checked(unsafe { next::dup2(fd.0, to) })?;
+    table::duplicated(fd.0, to);
+    Ok(stream)
+}
+
+opens! { open(mode); open64(mode); __open_2(); __open64_2(); }
+opens_at! { openat(mode); openat64(mode); __openat_2(); __openat64_2(); }
+creates! { creat; creat64; }
 streams! { fopen; fopen64; }
+streams_again! { freopen; freopen64; }
 
 #[cfg(test)]
 mod tests {

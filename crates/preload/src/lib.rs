@@ -10,7 +10,8 @@
 //! the functions that see those are the ones taken over (`calls`). They keep no other state than `table`, allocate
 //! nothing, hold no lock while they wait, and can be cancelled where the C library's can.
 //!
-//! And a key manager's socket of UDP port 4500 is the gateway's, which has ESP there (`ike`), and files of counters are the gateway's (`files`).
+//! And a key manager's socket of UDP port 4500 is the gateway's, which has ESP there (`ike`), and files of counters and
+//! of `/proc/sys/net` are the gateway's (`files`, `sysctl`).
 //!
 //! Limits: programs of another C library, static or privileged ones (`AT_SECURE`) do not load this library; system calls
 //! that a program makes without the C library, `io_uring`, and netlink sockets that it inherits over `execve` or as
@@ -25,5 +26,6 @@ mod next;
 mod receive;
 mod send;
 mod session;
+mod sysctl;
 mod table;
 mod unsaid;

@@ -9,9 +9,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, c_char, c_int, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t,
-    timespec,
+    DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t,
+    ssize_t, timespec,
 };
+
+use crate::sysctl::stream::Functions;
 
 /// The address of the function `name` behind this library, kept in `found` once it is known. Threads that look for it at
 /// the same time find the same.
@@ -114,6 +116,37 @@ next! {
     openat64(at: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
     fopen(path: *const c_char, mode: *const c_char) -> *mut FILE;
     fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE;
+    creat(path: *const c_char, mode: c_uint) -> c_int;
+    creat64(path: *const c_char, mode: c_uint) -> c_int;
+    __open_2(path: *const c_char, flags: c_int) -> c_int;
+    __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int;
+    __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int;
+    freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE;
+    fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fflush(stream: *mut FILE) -> c_int;
+    fflush_unlocked(stream: *mut FILE) -> c_int;
+    fclose(stream: *mut FILE) -> c_int;
+    stat(path: *const c_char, into: *mut libc::stat) -> c_int;
+    stat64(path: *const c_char, into: *mut libc::stat) -> c_int;
+    lstat(path: *const c_char, into: *mut libc::stat) -> c_int;
+    lstat64(path: *const c_char, into: *mut libc::stat) -> c_int;
+    fstatat(at: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int;
+    fstatat64(at: c_int, path: *const c_char, into: *mut libc::stat, flags: c_int) -> c_int;
+    statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, into: *mut libc::statx) -> c_int;
+    access(path: *const c_char, mode: c_int) -> c_int;
+    eaccess(path: *const c_char, mode: c_int) -> c_int;
+    euidaccess(path: *const c_char, mode: c_int) -> c_int;
+    faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int;
+    opendir(path: *const c_char) -> *mut DIR;
+    readdir(dir: *mut DIR) -> *mut libc::dirent;
+    readdir64(dir: *mut DIR) -> *mut libc::dirent;
+    closedir(dir: *mut DIR) -> c_int;
+    rewinddir(dir: *mut DIR) -> ();
+    telldir(dir: *mut DIR) -> c_long;
+    seekdir(dir: *mut DIR, at: c_long) -> ();
+    dirfd(dir: *mut DIR) -> c_int;
     if_nameindex() -> *mut libc::if_nameindex;
     getifaddrs(list: *mut *mut libc::ifaddrs) -> c_int;
     if_nametoindex(name: *const c_char) -> c_uint;

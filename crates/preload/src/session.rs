@@ -10,6 +10,7 @@ use nlsock::{Answer, ToDaemon, protocol};
 
 use crate::errno::{Errno, checked};
 use crate::next;
+use crate::sysctl;
 use crate::table::{self, Slot};
 use crate::unsaid::{self, Calls, HELLO, PORT};
 
@@ -26,7 +27,9 @@ static START: extern "C" fn() = start;
 
 extern "C" fn start() {
     next::find_all();
-    gateway();
+    if gateway().is_some() {
+        sysctl::find_inherited();
+    }
 }
 
 /// The gateway's address.
@@ -77,6 +80,15 @@ pub(crate) fn is_served(protocol: c_int) -> bool {
 #[derive(Debug)]
 pub(crate) struct Fd(pub(crate) c_int);
 
+impl Fd {
+    /// The descriptor, which stays open.
+    pub(crate) fn keep(self) -> c_int {
+        let fd = self.0;
+        mem::forget(self);
+        fd
+    }
+}
+
 impl Drop for Fd {
     fn drop(&mut self) {
         // SAFETY: it is this value's own descriptor.
@@ -98,13 +110,14 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
         checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
     }
     table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
-    let made = fd.0;
-    mem::forget(fd);
-    Ok(made)
+    Ok(fd.keep())
 }
 
 /// A connection of which the gateway knows nothing yet.
-fn connected(flags: c_int) -> Result<Fd, Errno> {
+///
+/// # Errors
+/// `ECONNREFUSED` if there is no gateway.
+pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
     let address = gateway().ok_or(Errno(libc::ECONNREFUSED))?;
     // SAFETY: it takes no pointers.
     let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET | flags, 0) })?);
@@ -126,7 +139,7 @@ pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     let fd = connected(libc::SOCK_CLOEXEC)?;
     let mut calls = Calls::new();
     calls.push(ToDaemon::Hello { protocol });
-    tell(fd.0, &calls, None)?;
+    tell(fd.0, calls.as_bytes(), None)?;
     Ok(fd)
 }
 
@@ -173,7 +186,7 @@ pub(crate) fn say(fd: c_int, slot: &Slot, what: u32) -> Result<(), Errno> {
 /// `ECONNREFUSED` if it is gone.
 pub(crate) fn tell_unsaid(fd: c_int, slot: &Slot) -> Result<(), Errno> {
     let calls = Calls::unsaid(slot);
-    tell(fd, &calls, None)?;
+    tell(fd, calls.as_bytes(), None)?;
     calls.are_said(slot);
     Ok(())
 }
@@ -193,12 +206,20 @@ pub(crate) fn tell_ports(protocol: u32) {
 pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer, Errno> {
     let mut calls = Calls::unsaid(slot);
     calls.push(what);
+    awaited(fd, calls.as_bytes(), || calls.are_said(slot))
+}
+
+/// Tells the gateway something and waits for what comes of the last of it. `sent`: it is on its way.
+///
+/// # Errors
+/// What the gateway answers; `ECONNREFUSED` if it is gone.
+pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<Answer, Errno> {
     let mut ends = [0; 2];
     // SAFETY: there is room for two descriptors.
     checked(unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) } as c_int)?;
     let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
-    tell(fd, &calls, Some(&theirs))?;
-    calls.are_said(slot);
+    tell(fd, bytes, Some(&theirs))?;
+    sent();
     drop(theirs);
     let mut bytes = [0; Answer::LEN];
     loop {
@@ -233,8 +254,7 @@ struct Rights {
 ///
 /// # Errors
 /// `ECONNREFUSED` if it is gone.
-pub(crate) fn tell(fd: c_int, calls: &Calls, answer_to: Option<&Fd>) -> Result<(), Errno> {
-    let bytes = calls.as_bytes();
+pub(crate) fn tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<(), Errno> {
     let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: a message without anything is all zeros.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };

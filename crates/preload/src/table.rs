@@ -96,8 +96,20 @@ impl Slot {
     }
 }
 
-/// The connection that `fd` is, if it is one.
+/// In place of a protocol: the connection is a file of `/proc/sys/net` that is written.
+pub(crate) const FILE: u32 = u32::MAX;
+
+/// The connection that `fd` is, if it is one that stands for a netlink socket.
 pub(crate) fn get(fd: c_int) -> Option<&'static Slot> {
+    find(fd).filter(|slot| slot.protocol.load(Relaxed) != FILE)
+}
+
+/// Whether `fd` is a connection that stands for a file.
+pub(crate) fn is_file(fd: c_int) -> bool {
+    find(fd).is_some_and(|slot| slot.protocol.load(Relaxed) == FILE)
+}
+
+fn find(fd: c_int) -> Option<&'static Slot> {
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd))?;
     let at = match hint.load(Relaxed) {
         0 => return None,

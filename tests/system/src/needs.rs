@@ -35,6 +35,8 @@ pub enum Need {
 impl Need {
     /// `ping` of iputils.
     pub const PING: Self = Self::Program { name: "ping", package: "iputils-ping" };
+    /// `sysctl` of procps.
+    pub const SYSCTL: Self = Self::Program { name: "sysctl", package: "procps" };
     /// `tcpdump`.
     pub const TCPDUMP: Self = Self::Program { name: "tcpdump", package: "tcpdump" };
     /// `tshark`.

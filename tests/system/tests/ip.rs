@@ -49,15 +49,25 @@ fn compare() -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
     let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
     let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
-    fs::write(scratch.file("lines"), LINES)?;
+    compare_lines(&scratch, LINES, linux.command("sh"), exec(&ours, "ours"))
+}
+
+/// `fatpath exec -- sh` on the gateway of that name, in its namespace.
+pub(crate) fn exec(netns: &Netns, instance: &str) -> Command {
+    let mut exec = netns.command(fatpath());
+    exec.args(["exec", "--instance", instance, "--", "sh"]);
+    exec
+}
+
+/// Has two shells run each of `lines`, and says which came to something else with `ours` than with that of `linux`.
+pub(crate) fn compare_lines(scratch: &Scratch, lines: &str, mut linux: Command, mut ours: Command) -> Outcome {
+    fs::write(scratch.file("lines"), lines)?;
     fs::write(scratch.file("runner"), LINE_RUNNER)?;
-    let in_scratch =
-        |command: &mut Command| run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()));
-    let want = in_scratch(linux.command("sh").args(["./runner", "lines"]))?;
-    let mut exec = Command::new(fatpath());
-    let got = in_scratch(exec.args(["exec", "--instance", "ours", "--", "sh", "./runner", "lines"]))?;
-    let (want, got) = (blocks(&want), blocks(&got));
-    assert_eq!((want.len(), got.len()), (LINES.lines().count(), LINES.lines().count()), "lines that were run");
+    let in_scratch = |command: &mut Command| {
+        run(command.args(["./runner", "lines"]).current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()))
+    };
+    let (want, got) = (blocks(&in_scratch(&mut linux)?), blocks(&in_scratch(&mut ours)?));
+    assert_eq!((want.len(), got.len()), (lines.lines().count(), lines.lines().count()), "lines that were run");
     let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
     let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
     if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }

@@ -13,6 +13,7 @@ mod router;
 mod service;
 mod state;
 mod strongswan;
+mod sysctl;
 mod tunnel;
 mod xdp;
 
@@ -29,6 +30,7 @@ fn main() {
         ethtool::trials(),
         ip::trials(),
         lines::trials(),
+        sysctl::trials(),
         state::trials(),
         strongswan::trials(),
         demo::trials(),

@@ -10,8 +10,8 @@ use super::pieces;
 use crate::errno::{Errno, returned};
 use crate::next;
 use crate::receive::{receive, receive_message, source, write_address};
-use crate::table::{Slot, get};
-use crate::{ike, send};
+use crate::table::{Slot, get, is_file};
+use crate::{ike, send, sysctl};
 
 /// One piece.
 fn piece(bytes: *const c_void, len: size_t) -> iovec {
@@ -62,6 +62,8 @@ pub(crate) unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, le
     match get(fd) {
         // SAFETY: the caller's word.
         Some(slot) => returned(unsafe { send::send(fd, slot, &[piece(bytes, len)], ptr::null(), 0, 0) }),
+        // SAFETY: the caller's word.
+        None if is_file(fd) => returned(unsafe { sysctl::write(fd, &[piece(bytes, len)]) }),
         // SAFETY: passed on.
         None => unsafe { next::write(fd, bytes, len) },
     }
@@ -73,14 +75,17 @@ pub(crate) unsafe extern "C-unwind" fn write(fd: c_int, bytes: *const c_void, le
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn writev(fd: c_int, first: *const iovec, count: c_int) -> ssize_t {
-    let Some(slot) = get(fd) else {
+    let slot = get(fd);
+    if slot.is_none() && !is_file(fd) {
         // SAFETY: passed on.
         return unsafe { next::writev(fd, first, count) };
-    };
+    }
     // SAFETY: the caller's word.
-    let sent = unsafe { vector(first, count) }.and_then(|pieces| {
+    let sent = unsafe { vector(first, count) }.and_then(|pieces| match slot {
         // SAFETY: the caller's word.
-        unsafe { send::send(fd, slot, pieces, ptr::null(), 0, 0) }
+        Some(slot) => unsafe { send::send(fd, slot, pieces, ptr::null(), 0, 0) },
+        // SAFETY: the caller's word.
+        None => unsafe { sysctl::write(fd, pieces) },
     });
     returned(sent)
 }

@@ -1,0 +1,214 @@
+//! Listing such directories, as `opendir(3)` and `readdir(3)` do.
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+
+use libc::{DIR, c_char, c_int, c_long, dirent};
+use nlsock::Sysctl;
+
+use super::{Name, ask};
+use crate::errno::{Errno, returned};
+use crate::next;
+
+/// Directories that can be open at the same time.
+const MAX_OPEN: usize = 64;
+
+static OPEN: [AtomicPtr<Listing>; MAX_OPEN] = [const { AtomicPtr::new(ptr::null_mut()) }; MAX_OPEN];
+
+/// What a `DIR` is here.
+struct Listing {
+    name: Name,
+    /// Names that are known and were not told yet, and the one behind which they are.
+    known: Vec<(bool, Vec<u8>)>,
+    last: Vec<u8>,
+    /// Names that were told.
+    told: c_long,
+    entry: dirent,
+}
+
+impl Listing {
+    fn new(name: Name) -> Box<Self> {
+        // SAFETY: any bytes are valid.
+        let entry: dirent = unsafe { mem::zeroed() };
+        Box::new(Self { name, known: Vec::new(), last: Vec::new(), told: 0, entry })
+    }
+
+    fn rewind(&mut self) {
+        self.known.clear();
+        self.last.clear();
+        self.told = 0;
+    }
+
+    /// The next name, and whether it is a directory's. `None`: there are no more.
+    fn next(&mut self) -> Result<Option<(bool, Vec<u8>)>, Errno> {
+        self.told += 1;
+        match self.told {
+            1 => return Ok(Some((true, b".".to_vec()))),
+            2 => return Ok(Some((true, b"..".to_vec()))),
+            _ => {}
+        }
+        if self.known.is_empty() {
+            let Name(name) = &self.name;
+            let asked = ask(Sysctl::List, &[name, &b"\0"[..], &self.last].concat(), libc::SOCK_CLOEXEC)?;
+            let lines = asked.text.split(|&byte| byte == 0).filter_map(<[u8]>::split_first);
+            self.known = lines.map(|(kind, name)| (*kind == b'd', name.to_vec())).collect();
+            self.known.reverse();
+        }
+        let next = self.known.pop();
+        if let Some((_, name)) = &next {
+            self.last.clone_from(name);
+        }
+        Ok(next)
+    }
+
+    fn read(&mut self) -> Result<*mut dirent, Errno> {
+        let Some((is_dir, name)) = self.next()? else {
+            self.told -= 1;
+            return Ok(ptr::null_mut());
+        };
+        let room = self.entry.d_name.iter_mut();
+        room.zip(name.iter().chain([&0])).for_each(|(to, &byte)| *to = byte as c_char);
+        self.entry.d_ino = self.told as u64;
+        self.entry.d_off = self.told;
+        self.entry.d_reclen = mem::size_of::<dirent>() as u16;
+        self.entry.d_type = if is_dir { libc::DT_DIR } else { libc::DT_REG };
+        Ok(&raw mut self.entry)
+    }
+}
+
+/// Where it is known that a `DIR` is one of ours.
+fn place(dir: *mut DIR) -> Option<&'static AtomicPtr<Listing>> {
+    OPEN.iter().find(|open| !dir.is_null() && open.load(Acquire).cast() == dir)
+}
+
+/// The listing that a `DIR` is, if it is one of ours.
+///
+/// # Safety
+/// Nobody else uses it meanwhile.
+unsafe fn listing<'a>(dir: *mut DIR) -> Option<&'a mut Listing> {
+    // SAFETY: what is known there lives; the rest is the caller's word.
+    place(dir).and_then(|open| unsafe { open.load(Acquire).as_mut() })
+}
+
+fn open(name: Name) -> Result<*mut DIR, Errno> {
+    if name.mode()? & libc::S_IFMT != libc::S_IFDIR {
+        return Err(Errno(libc::ENOTDIR));
+    }
+    let made = Box::into_raw(Listing::new(name));
+    let is_free = |open: &&AtomicPtr<Listing>| open.compare_exchange(ptr::null_mut(), made, AcqRel, Relaxed).is_ok();
+    if OPEN.iter().find(is_free).is_some() {
+        return Ok(made.cast());
+    }
+    // SAFETY: it was made here, and nobody knows it.
+    drop(unsafe { Box::from_raw(made) });
+    Err(Errno(libc::EMFILE))
+}
+
+/// `opendir(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn opendir(path: *const c_char) -> *mut DIR {
+    // SAFETY: the caller's word.
+    match unsafe { Name::of(libc::AT_FDCWD, path) } {
+        Some(name) => returned(open(name)),
+        // SAFETY: passed on.
+        None => unsafe { next::opendir(path) },
+    }
+}
+
+macro_rules! reads {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(3)`.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(dir: *mut DIR) -> *mut dirent {
+            // SAFETY: the caller's word.
+            match unsafe { listing(dir) } {
+                Some(listing) => returned(listing.read()),
+                // SAFETY: passed on.
+                None => unsafe { next::$name(dir) },
+            }
+        }
+    )*};
+}
+
+// On 64-bit machines, the name for large files means the same.
+reads! { readdir; readdir64; }
+
+/// `closedir(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn closedir(dir: *mut DIR) -> c_int {
+    let Some(open) = place(dir) else {
+        // SAFETY: passed on.
+        return unsafe { next::closedir(dir) };
+    };
+    let made = open.swap(ptr::null_mut(), AcqRel);
+    // SAFETY: `open` has made it, and nobody finds it any more.
+    drop(unsafe { Box::from_raw(made) });
+    0
+}
+
+/// `rewinddir(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn rewinddir(dir: *mut DIR) {
+    // SAFETY: the caller's word.
+    match unsafe { listing(dir) } {
+        Some(listing) => listing.rewind(),
+        // SAFETY: passed on.
+        None => unsafe { next::rewinddir(dir) },
+    }
+}
+
+/// `telldir(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn telldir(dir: *mut DIR) -> c_long {
+    // SAFETY: the caller's word.
+    match unsafe { listing(dir) } {
+        Some(listing) => listing.told,
+        // SAFETY: passed on.
+        None => unsafe { next::telldir(dir) },
+    }
+}
+
+/// `seekdir(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn seekdir(dir: *mut DIR, at: c_long) {
+    // SAFETY: the caller's word.
+    let Some(listing) = (unsafe { listing(dir) }) else {
+        // SAFETY: passed on.
+        return unsafe { next::seekdir(dir, at) };
+    };
+    listing.rewind();
+    while listing.told < at && matches!(listing.next(), Ok(Some(_))) {}
+}
+
+/// `dirfd(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn dirfd(dir: *mut DIR) -> c_int {
+    match place(dir) {
+        Some(_) => returned(Err(Errno(libc::EOPNOTSUPP))),
+        // SAFETY: passed on.
+        None => unsafe { next::dirfd(dir) },
+    }
+}

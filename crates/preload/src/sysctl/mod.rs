@@ -1,0 +1,358 @@
+//! Files of `/proc/sys/net`: a program that reads or writes one reads or writes the gateway's, whatever name it has for it, and
+//! never the host's.
+//!
+//! One that is read is a file in memory. One that is written is a connection to the gateway ([`nlsock::Sysctl::Open`]), so
+//! that `dup`, `fork` and `execve` keep it, and `write(2)` returns what the gateway says ([`write`]). What the C library
+//! writes by itself for a stream is written too, and what came of it is told when the program flushes or closes the stream
+//! ([`stream`]).
+//!
+//! Limits: a file is opened to be read or to be written, not both; there is no `lseek` in one that is written; no descriptor
+//! of a directory can be had (`find`), though it can be listed (`directory`). What came of a write is not told to programs that do not load this
+//! library, or end without closing their stream.
+
+mod directory;
+mod stat;
+pub(crate) mod stream;
+
+use std::ffi::CStr;
+use std::mem;
+
+use libc::{c_char, c_int, iovec, ssize_t};
+use nlsock::{Answer, MAX_NAME, Sysctl, ToDaemon};
+
+use crate::errno::{Errno, checked};
+use crate::files::in_memory;
+use crate::session::{self, Fd};
+use crate::table;
+
+/// Where the files are.
+const ROOT: [&[u8]; 3] = [b"proc", b"sys", b"net"];
+/// Longer answers are in parts.
+const MAX_ANSWER: usize = 64 << 10;
+/// No more of what is written counts (Linux `proc_first_pos_non_zero_ignore`): one number, in a page.
+const PAGE: usize = 4096;
+
+/// The name of a file or directory below `/proc/sys/net`, without a slash at either end.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(crate) struct Name(Vec<u8>);
+
+impl Name {
+    /// What `path` names, seen from the directory `at`; `None` if that is elsewhere.
+    ///
+    /// # Safety
+    /// `path`, if not null, is a C string.
+    pub(crate) unsafe fn of(at: c_int, path: *const c_char) -> Option<Self> {
+        if path.is_null() || session::gateway().is_none() {
+            return None;
+        }
+        // SAFETY: the caller's word.
+        let path = unsafe { CStr::from_ptr(path) }.to_bytes();
+        if path.is_empty() {
+            return None;
+        }
+        if path.starts_with(b"/") {
+            return has(path, b"sys").then(|| Self::absolute(path))?;
+        }
+        let mut room = [0; MAX_NAME];
+        let directory = match at {
+            libc::AT_FDCWD => link(c"/proc/self/cwd", &mut room)?,
+            at => link_of(at, &mut room)?,
+        };
+        let may_be = directory.starts_with(b"/proc") || has(path, b"proc");
+        may_be.then(|| Self::absolute(&[directory, b"/", path].concat()))?
+    }
+
+    fn absolute(path: &[u8]) -> Option<Self> {
+        let mut parts: Vec<&[u8]> = Vec::new();
+        for part in path.split(|&byte| byte == b'/') {
+            match part {
+                b"" | b"." => {}
+                b".." => drop(parts.pop()),
+                part => parts.push(part),
+            }
+        }
+        parts.strip_prefix(&ROOT).map(|rest| Self(rest.join(&b'/')))
+    }
+
+    /// What the host's file or directory `fd` would be here; `None` if it is none of those.
+    pub(crate) fn of_hosts(fd: c_int) -> Option<Self> {
+        // SAFETY: any bytes are valid.
+        let mut on: libc::statfs = unsafe { mem::zeroed() };
+        // SAFETY: there is room.
+        if unsafe { libc::fstatfs(fd, &raw mut on) } != 0 || on.f_type != libc::PROC_SUPER_MAGIC {
+            return None;
+        }
+        let mut room = [0; MAX_NAME];
+        let path = link_of(fd, &mut room)?;
+        // Wherever it is mounted.
+        let end = path.windows(8).position(|part| part == b"/sys/net")? + 8;
+        match path.get(end..)? {
+            [] => Some(Self(Vec::new())),
+            [b'/', rest @ ..] => Some(Self(rest.to_vec())),
+            _ => None,
+        }
+    }
+
+    /// What it is, as `st_mode` has it.
+    ///
+    /// # Errors
+    /// `ENOENT`: the gateway has none of that name.
+    fn mode(&self) -> Result<u32, Errno> {
+        self.ask(Sysctl::Look, 0).map(|asked| asked.answer.port)
+    }
+
+    /// Opens it, as `open(2)` with those flags.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn open(&self, flags: c_int) -> Result<c_int, Errno> {
+        let opened = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => self.ask(Sysctl::Read, 0).and_then(|asked| in_memory(&asked.text, flags)),
+            libc::O_WRONLY => self.open_to_write(flags),
+            _ => self.mode().and(Err(Errno(libc::EOPNOTSUPP))),
+        };
+        match opened {
+            Ok(fd) if flags & libc::O_CREAT != 0 && flags & libc::O_EXCL != 0 => {
+                drop(Fd(fd));
+                Err(Errno(libc::EEXIST))
+            }
+            Ok(fd) if flags & libc::O_DIRECTORY != 0 => {
+                drop(Fd(fd));
+                Err(Errno(libc::ENOTDIR))
+            }
+            Err(Errno(libc::EISDIR)) if flags & libc::O_ACCMODE == libc::O_RDONLY => Err(Errno(libc::EOPNOTSUPP)),
+            opened => opened,
+        }
+    }
+
+    fn open_to_write(&self, flags: c_int) -> Result<c_int, Errno> {
+        let asked = self.ask(Sysctl::Open, flags & libc::O_CLOEXEC)?;
+        // So that it can be told from a netlink socket by a program that inherits it, and nobody waits for what never comes.
+        // SAFETY: it takes no pointers.
+        unsafe { libc::syscall(libc::SYS_shutdown, asked.fd.0, libc::SHUT_RD) };
+        table::enter(asked.fd.0, table::FILE, 0, 0)?;
+        Ok(asked.fd.keep())
+    }
+
+    fn ask(&self, what: Sysctl, cloexec: c_int) -> Result<Asked, Errno> {
+        ask(what, &self.0, cloexec)
+    }
+}
+
+/// What the gateway has said, and by which connection.
+struct Asked {
+    fd: Fd,
+    answer: Answer,
+    text: Vec<u8>,
+}
+
+fn ask(what: Sysctl, name: &[u8], flags: c_int) -> Result<Asked, Errno> {
+    if name.len() > MAX_NAME {
+        return Err(Errno(libc::ENAMETOOLONG));
+    }
+    let fd = session::connected(flags & libc::SOCK_CLOEXEC)?;
+    let head = ToDaemon::Sysctl { what, name }.head();
+    session::tell(fd.0, &[head.as_bytes(), name].concat(), None)?;
+    let mut text = vec![0; MAX_ANSWER];
+    let len = loop {
+        // SAFETY: there is as much room.
+        let len = unsafe { libc::syscall(libc::SYS_read, fd.0, text.as_mut_ptr(), text.len()) };
+        match checked(len as ssize_t) {
+            Err(Errno(libc::EINTR)) => {}
+            len => break len? as usize,
+        }
+    };
+    text.truncate(len);
+    let answer = text.split_first_chunk().map(|(answer, _)| Answer::from_bytes(*answer));
+    let answer = answer.ok_or(Errno(libc::ECONNREFUSED))?;
+    text.drain(..Answer::LEN);
+    if answer.error == 0 { Ok(Asked { fd, answer, text }) } else { Err(Errno(answer.error)) }
+}
+
+/// The gateway's file, if `path` is one of `/proc/sys/net`.
+///
+/// # Safety
+/// `path`, if not null, is a C string.
+pub(crate) unsafe fn open(at: c_int, path: *const c_char, flags: c_int) -> Option<Result<c_int, Errno>> {
+    // SAFETY: the caller's word.
+    unsafe { Name::of(at, path) }.map(|name| name.open(flags))
+}
+
+/// The gateway's file in place of `fd`, if that turns out to be the host's, by whatever name it was opened.
+pub(crate) fn instead(fd: c_int, flags: c_int) -> Result<c_int, Errno> {
+    if fd < 0 || session::gateway().is_none() {
+        return Ok(fd);
+    }
+    let Some(name) = Name::of_hosts(fd) else { return Ok(fd) };
+    drop(Fd(fd));
+    name.open(flags)
+}
+
+/// Writes to a file, as `write(2)`.
+///
+/// # Errors
+/// What the gateway says.
+///
+/// # Safety
+/// The pieces can be read.
+pub(crate) unsafe fn write(fd: c_int, pieces: &[iovec]) -> Result<ssize_t, Errno> {
+    let mut text = Vec::with_capacity(PAGE);
+    let mut len: usize = 0;
+    for piece in pieces {
+        if piece.iov_base.is_null() && piece.iov_len > 0 {
+            return Err(Errno(libc::EFAULT));
+        }
+        let room = piece.iov_len.min(PAGE - text.len());
+        if room > 0 {
+            // SAFETY: the caller's word.
+            text.extend_from_slice(unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), room) });
+        }
+        len = len.saturating_add(piece.iov_len);
+    }
+    if !text.is_empty() {
+        session::awaited(fd, &text, || {}).map_err(gone)?;
+    }
+    Ok(len as ssize_t)
+}
+
+/// Tells whether all that was written without waiting for what comes of it was taken.
+///
+/// # Errors
+/// The first that failed.
+fn settle(fd: c_int) -> Result<(), Errno> {
+    session::awaited(fd, &[], || {}).map(drop).map_err(gone)
+}
+
+fn gone(errno: Errno) -> Errno {
+    if errno.0 == libc::ECONNREFUSED { Errno(libc::EIO) } else { errno }
+}
+
+/// Has standard input, output and error known that another program has opened: they are connections to the gateway which
+/// receive nothing.
+pub(crate) fn find_inherited() {
+    let Some(gateway) = session::gateway().map(instance) else { return };
+    for fd in 0..3 {
+        // SAFETY: any bytes are valid.
+        let mut peer: libc::sockaddr_un = unsafe { mem::zeroed() };
+        let mut len = mem::size_of_val(&peer) as libc::socklen_t;
+        // SAFETY: there is as much room.
+        let found = unsafe { libc::syscall(libc::SYS_getpeername, fd, &raw mut peer, &raw mut len) };
+        if found != 0 || c_int::from(peer.sun_family) != libc::AF_UNIX || instance(&peer) != gateway {
+            continue;
+        }
+        let mut wanted = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
+        // SAFETY: one is given.
+        let polled = unsafe { libc::poll(&raw mut wanted, 1, 0) };
+        if polled == 1 && wanted.revents & libc::POLLRDHUP != 0 {
+            // With a full table, what came of writes is not told.
+            let _ = table::enter(fd, table::FILE, 0, 0);
+        }
+    }
+}
+
+/// The name that the sockets of an instance have in common: one that has started gives its own another ending.
+fn instance(address: &libc::sockaddr_un) -> Vec<u8> {
+    let path: Vec<u8> = address.sun_path.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0).collect();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let end = name.iter().rposition(|&byte| byte == b'.').unwrap_or(name.len());
+    name.get(..end).unwrap_or_default().to_vec()
+}
+
+/// Where a descriptor leads, in words.
+fn link_of(fd: c_int, room: &mut [u8]) -> Option<&[u8]> {
+    let mut path = *b"/proc/self/fd/0000000000\0";
+    let mut left = u32::try_from(fd).ok()?;
+    for digit in path.iter_mut().rev().skip(1).take(10) {
+        *digit = b'0' + (left % 10) as u8;
+        left /= 10;
+    }
+    // Numbers there have no zeros in front.
+    let digits = path.get(14..24)?;
+    let first = digits.iter().position(|&digit| digit != b'0').unwrap_or(9);
+    let mut name = Vec::from(b"/proc/self/fd/");
+    name.extend_from_slice(digits.get(first..)?);
+    name.push(0);
+    link(CStr::from_bytes_with_nul(&name).ok()?, room)
+}
+
+fn link<'a>(path: &CStr, room: &'a mut [u8]) -> Option<&'a [u8]> {
+    // SAFETY: there is as much room.
+    let len =
+        unsafe { libc::syscall(libc::SYS_readlinkat, libc::AT_FDCWD, path.as_ptr(), room.as_mut_ptr(), room.len()) };
+    room.get(..usize::try_from(len).ok()?)
+}
+
+fn has(text: &[u8], word: &[u8]) -> bool {
+    text.windows(word.len()).any(|part| part == word)
+}
+
+/// The flags of `open(2)` that a mode of `fopen(3)` stands for.
+///
+/// # Safety
+/// `mode` is a C string.
+pub(crate) unsafe fn flags_of(mode: *const c_char) -> c_int {
+    // SAFETY: the caller's word.
+    let mode = unsafe { CStr::from_ptr(mode) }.to_bytes();
+    let access = match (mode.contains(&b'+'), mode.first()) {
+        (true, _) => libc::O_RDWR,
+        (false, Some(b'r')) => libc::O_RDONLY,
+        (false, _) => libc::O_WRONLY,
+    };
+    let made = if mode.first() == Some(&b'r') { 0 } else { libc::O_CREAT };
+    let cloexec = if mode.contains(&b'e') { libc::O_CLOEXEC } else { 0 };
+    access | made | cloexec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_taken_apart_as_the_kernel_does() {
+        let name = |path: &str| Name::absolute(path.as_bytes()).map(|name| String::from_utf8(name.0).unwrap());
+        let cases = [
+            ("/proc/sys/net", Some("")),
+            ("/proc/sys/net/", Some("")),
+            ("//proc/./sys//net/ipv4/../ipv4/ip_forward", Some("ipv4/ip_forward")),
+            ("/tmp/../proc/sys/net/core", Some("core")),
+            ("/../proc/sys/net/ipv4/conf/a.1/forwarding", Some("ipv4/conf/a.1/forwarding")),
+            ("/proc/sys/net/../kernel/osrelease", None),
+            ("/proc/sys/network", None),
+            ("/proc/sys", None),
+            ("/x/proc/sys/net/core", None),
+        ];
+        for (path, want) in cases {
+            assert_eq!(name(path).as_deref(), want, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_descriptor_leads_where_the_kernel_says() {
+        let mut room = [0; MAX_NAME];
+        let file = std::fs::File::open("/proc/sys/net/core/somaxconn").unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
+        assert_eq!(link_of(fd, &mut room), Some(&b"/proc/sys/net/core/somaxconn"[..]));
+        assert_eq!(Name::of_hosts(fd), Some(Name(b"core/somaxconn".to_vec())));
+        let other = std::fs::File::open("/proc/self/net/dev").unwrap();
+        assert_eq!(Name::of_hosts(std::os::fd::AsRawFd::as_raw_fd(&other)), None);
+        let directory = std::fs::File::open("/proc/sys/net").unwrap();
+        assert_eq!(Name::of_hosts(std::os::fd::AsRawFd::as_raw_fd(&directory)), Some(Name(Vec::new())));
+        assert_eq!(link_of(-1, &mut room), None);
+    }
+
+    #[test]
+    fn modes_of_streams_are_flags() {
+        let cases = [
+            (c"r", libc::O_RDONLY),
+            (c"rbe", libc::O_RDONLY | libc::O_CLOEXEC),
+            (c"w", libc::O_WRONLY | libc::O_CREAT),
+            (c"a", libc::O_WRONLY | libc::O_CREAT),
+            (c"r+", libc::O_RDWR),
+            (c"w+", libc::O_RDWR | libc::O_CREAT),
+        ];
+        for (mode, want) in cases {
+            // SAFETY: it is a C string.
+            assert_eq!(unsafe { flags_of(mode.as_ptr()) }, want, "{mode:?}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! What `stat(2)` and `access(2)` say of such files.
+
+use std::mem;
+
+use libc::{c_char, c_int, c_uint};
+use nlsock::Sysctl;
+
+use super::Name;
+use crate::errno::{Errno, returned};
+use crate::next;
+
+/// What there is to say of one, if `path` is one.
+///
+/// # Safety
+/// `path`, if not null, is a C string; `into`, if not null, may be written.
+unsafe fn stat_at(at: c_int, path: *const c_char, into: *mut libc::stat) -> Option<Result<c_int, Errno>> {
+    // SAFETY: the caller's word.
+    let name = unsafe { Name::of(at, path) }?;
+    Some(name.mode().and_then(|mode| {
+        // SAFETY: the caller's word.
+        let into = unsafe { into.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+        // SAFETY: any bytes are valid.
+        *into = unsafe { mem::zeroed() };
+        (into.st_mode, into.st_nlink, into.st_blksize) = (mode, 1, 1024);
+        Ok(0)
+    }))
+}
+
+macro_rules! stats {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, into: *mut libc::stat) -> c_int {
+            // SAFETY: the caller's word.
+            match unsafe { stat_at(libc::AT_FDCWD, path, into) } {
+                Some(found) => returned(found),
+                // SAFETY: passed on.
+                None => unsafe { next::$name(path, into) },
+            }
+        }
+    )*};
+}
+
+macro_rules! stats_at {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(
+            at: c_int,
+            path: *const c_char,
+            into: *mut libc::stat,
+            flags: c_int,
+        ) -> c_int {
+            // SAFETY: the caller's word.
+            match unsafe { stat_at(at, path, into) } {
+                Some(found) => returned(found),
+                // SAFETY: passed on.
+                None => unsafe { next::$name(at, path, into, flags) },
+            }
+        }
+    )*};
+}
+
+// On 64-bit machines, the names for large files mean the same.
+stats! { stat; stat64; lstat; lstat64; }
+stats_at! { fstatat; fstatat64; }
+
+/// `statx(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn statx(
+    at: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mask: c_uint,
+    into: *mut libc::statx,
+) -> c_int {
+    // SAFETY: the caller's word.
+    let Some(name) = (unsafe { Name::of(at, path) }) else {
+        // SAFETY: passed on.
+        return unsafe { next::statx(at, path, flags, mask, into) };
+    };
+    returned(name.mode().and_then(|mode| {
+        // SAFETY: the caller's word.
+        let into = unsafe { into.as_mut() }.ok_or(Errno(libc::EFAULT))?;
+        // SAFETY: any bytes are valid.
+        *into = unsafe { mem::zeroed() };
+        (into.stx_mask, into.stx_mode) = (libc::STATX_BASIC_STATS, mode as u16);
+        (into.stx_nlink, into.stx_blksize) = (1, 1024);
+        Ok(0)
+    }))
+}
+
+/// Whether the program may do as `mode` says with one, if `path` is one.
+///
+/// # Safety
+/// `path`, if not null, is a C string.
+unsafe fn may(at: c_int, path: *const c_char, mode: c_int) -> Option<Result<c_int, Errno>> {
+    // SAFETY: the caller's word.
+    let name = unsafe { Name::of(at, path) }?;
+    Some(name.mode().and_then(|found| {
+        let lacks = |wanted, bits| mode & wanted != 0 && found & bits == 0;
+        let fails = lacks(libc::X_OK, 0o111) || lacks(libc::R_OK, 0o444);
+        let writes = mode & libc::W_OK != 0 && name.ask(Sysctl::Open, libc::SOCK_CLOEXEC).is_err();
+        if fails || writes { Err(Errno(libc::EACCES)) } else { Ok(0) }
+    }))
+}
+
+macro_rules! accesses {
+    ($($name:ident;)*) => {$(
+        #[doc = concat!("`", stringify!($name), "`, as `access(2)`.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name(path: *const c_char, mode: c_int) -> c_int {
+            // SAFETY: the caller's word.
+            match unsafe { may(libc::AT_FDCWD, path, mode) } {
+                Some(answer) => returned(answer),
+                // SAFETY: passed on.
+                None => unsafe { next::$name(path, mode) },
+            }
+        }
+    )*};
+}
+
+accesses! { access; eaccess; euidaccess; }
+
+/// `faccessat(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int {
+    // SAFETY: the caller's word.
+    match unsafe { may(at, path, mode) } {
+        Some(answer) => returned(answer),
+        // SAFETY: passed on.
+        None => unsafe { next::faccessat(at, path, mode, flags) },
+    }
+}
