@@ -57,6 +57,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("state/what_programs_have_set_is_there_again_after_a_kill", NEEDS, again),
         trial("state/what_the_file_has_too_is_as_the_file_says", NEEDS, file_wins),
         trial("state/what_programs_add_beside_the_file_is_saved_whatever_is_loaded", NEEDS, beside),
+        trial("state/what_sysctl_has_set_is_there_again_after_a_kill", &[Need::Namespaces, Need::SYSCTL], settings),
         trial("state/a_peer_takes_what_is_sent_after_a_kill", PING, numbers),
         trial("state/a_peer_takes_what_an_sa_of_the_file_sends_after_a_kill", PING, numbers_of_the_file),
         trial("state/a_save_that_is_killed_leaves_a_whole_state", &[Need::Namespaces], killed),
@@ -104,6 +105,12 @@ impl Node<'_> {
         self.ip(&format!("-batch {}", file.display()))
     }
 
+    fn sysctl(&self, words: &str) -> Outcome<String> {
+        let words: Vec<&str> =
+            ["exec", "--instance", self.name, "--", "sysctl"].into_iter().chain(words.split(' ')).collect();
+        run(&mut self.command(&words))
+    }
+
     fn save(&self) -> Outcome<String> {
         run(&mut self.command(&["save", "--instance", self.name]))
     }
@@ -114,6 +121,29 @@ impl Node<'_> {
         let xfrm = ["xfrm state", "xfrm policy", "xfrm policy getdefault"];
         shows.iter().chain(&xfrm).map(|show| Ok(format!("# {show}\n{}", self.ip(show)?))).collect()
     }
+}
+
+fn settings() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("settings")?);
+    let node = Node { scratch: &scratch, netns: &netns, name: "settings" };
+    let (file, state) = (scratch.file("gw.toml"), scratch.file("state").display().to_string());
+    let config = file.display().to_string();
+    let with = ["-c", &config, "--state", &state];
+    fs::write(&file, "[reassembly]\nipfrag_time = 9\n")?;
+    let process = node.start(&with)?;
+    let names = "net.ipv4.ipfrag_time net.ipv4.ipfrag_high_thresh net.ipv4.ipfrag_low_thresh net.core.xfrm_acq_expires";
+    node.sysctl("-w net.ipv4.ipfrag_time=8 net.core.xfrm_acq_expires=165")?;
+    node.sysctl("-w net.ipv4.ipfrag_high_thresh=9000000 net.ipv4.ipfrag_low_thresh=8000000")?;
+    assert!(node.save()?.contains("3 settings"), "what the file has is not saved");
+    node.sysctl("-w net.ipv4.ipfrag_high_thresh=10000000")?;
+    kill(process)?;
+    let process = node.start(&with)?;
+    assert_eq!(node.sysctl(&format!("-n {names}"))?, "9\n9000000\n8000000\n165\n");
+    kill(process)?;
+    fs::write(&file, "[ipsec]\nacq-expires = 7\n")?;
+    let process = node.start(&with)?;
+    assert_eq!(node.sysctl(&format!("-n {names}"))?, "30\n9000000\n8000000\n7\n");
+    kill(process)
 }
 
 fn kill(mut process: Process) -> Outcome {

@@ -6,6 +6,7 @@ use control::Config;
 use control::model::PolicyDefault;
 use control::netlink::xfrm::{Database, Policy, Sa, saved_defaults};
 use control::netlink::{Error, Saved, rtnl, set_flags};
+use control::sysctl::{self, Settings};
 
 use super::{Kept, SaName, State};
 use crate::run::netlink::Protocols;
@@ -25,6 +26,7 @@ pub(crate) struct Collected {
     policies: Vec<Saved>,
     /// Whether in, out and fwd block what no policy is for.
     defaults: [bool; 3],
+    settings: Settings,
 }
 
 impl Collected {
@@ -36,10 +38,11 @@ impl Collected {
         let route = protocols.rtnl.saved().map_err(|err| err.to_string())?;
         let links = protocols.rtnl.model.links_after(0);
         let links = links.map(|(number, link)| (number, link.config.name.clone())).collect();
+        let settings = *protocols.sysctl.settings();
         let database = protocols.xfrm.database_mut();
         let defaults = database.defaults().map_err(|err| err.to_string())?;
         let mut collected =
-            Self { links, route, sas: Vec::new(), limited: HashSet::new(), policies: Vec::new(), defaults };
+            Self { links, route, sas: Vec::new(), limited: HashSet::new(), policies: Vec::new(), defaults, settings };
         each(|below| database.sas(below, CHUNK), |sa| collected.add_sa(&sa))?;
         each(|below| database.policies(below, CHUNK), |policy: Policy| collected.policies.push(policy.saved()))?;
         // They come the newest first.
@@ -61,7 +64,7 @@ impl Collected {
 
     /// What is to be kept of it, how much that is in words, and how many SAs are left out because they end by time.
     pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
-        let Self { links, route, sas, limited, policies, defaults } = self;
+        let Self { links, route, sas, limited, policies, defaults, settings } = self;
         let limited = limited.difference(&of_files.sas).count();
         let route = rtnl::without(route, |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
@@ -79,8 +82,12 @@ impl Collected {
             route: route.map(&mut keep).collect(),
             sas: sas.map(|(name, saved)| (name, keep(saved))).collect(),
             xfrm: policies.chain(defaults).map(keep).collect(),
+            settings: sysctl::saved(&settings, &of_files.settings)
+                .map(|(name, text)| (name.to_owned(), text))
+                .collect(),
             marks: Default::default(),
         };
+        state.settings.iter().for_each(|_| counts.add("setting"));
         (state, counts.say(limited))
     }
 }
@@ -137,13 +144,14 @@ pub(crate) struct OfFiles {
     sas: HashSet<SaName>,
     /// As a node's.
     defaults: [bool; 3],
+    settings: Settings,
 }
 
 impl OfFiles {
     /// A node that has just started, all of which is its files'.
     pub(crate) fn all(collected: Collected) -> Self {
-        let Collected { route, sas, limited, policies, defaults, .. } = collected;
-        let mut of_files = Self { sas: limited, defaults, ..Self::default() };
+        let Collected { route, sas, limited, policies, defaults, settings, .. } = collected;
+        let mut of_files = Self { sas: limited, defaults, settings, ..Self::default() };
         of_files.sas.extend(sas.into_iter().map(|(name, _)| name));
         route.into_iter().chain(policies).for_each(|saved| of_files.add(saved));
         of_files
@@ -153,7 +161,8 @@ impl OfFiles {
     /// programs'.
     pub(crate) fn loaded(collected: Collected, config: &Config) -> Self {
         let PolicyDefault { block_in, block_out, block_fwd } = config.policy_default;
-        let mut of_files = Self { defaults: [block_in, block_out, block_fwd], ..Self::default() };
+        let (defaults, settings) = ([block_in, block_out, block_fwd], Settings::of(config));
+        let mut of_files = Self { defaults, settings, ..Self::default() };
         let route = collected.route.into_iter().filter(|saved| saved.noun != "neighbour");
         route.for_each(|saved| of_files.add(saved));
         of_files.sas.extend(config.sas.iter().map(|sa| {

@@ -25,7 +25,10 @@ pub(crate) use marks::{Keeper, Mark, SaName, skip};
 pub(crate) use restore::restore;
 
 /// What a file of another version has another number of.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+
+/// The first version's number: it knew no settings.
+const OLD_FORMAT: u32 = 1;
 
 /// The format, by the name `format`.
 const FATPATH: TableDefinition<'_, &str, u32> = TableDefinition::new("fatpath");
@@ -37,6 +40,8 @@ const ROUTE: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("rou
 const XFRM: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("xfrm");
 /// Those for SAs, in order, each with its name.
 const SAS: TableDefinition<'_, u64, (&str, &[u8], &[u8])> = TableDefinition::new("sas");
+/// What was set by `sysctl`, by names below `/proc/sys/net`.
+const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings");
 /// Where SAs go on: sent, received, bytes, packets.
 const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
@@ -57,6 +62,7 @@ pub(crate) struct State {
     pub(crate) route: Vec<Kept>,
     pub(crate) sas: Vec<(SaName, Kept)>,
     pub(crate) xfrm: Vec<Kept>,
+    pub(crate) settings: BTreeMap<String, String>,
     pub(crate) marks: HashMap<SaName, Mark>,
 }
 
@@ -97,7 +103,7 @@ impl Store {
         })?;
         let store = Self { path: path.to_owned(), database };
         match store.format().map_err(|err| unusable(path, &err))? {
-            FORMAT => Ok(store),
+            OLD_FORMAT | FORMAT => Ok(store),
             other => Err(unusable(path, &format!("it is of format {other}, and this version knows {FORMAT}"))),
         }
     }
@@ -140,6 +146,12 @@ impl Store {
             let kept = Kept { label: label.to_owned(), message: Zeroizing::new(message.to_vec()) };
             state.sas.push((sa_name(name)?, kept));
         }
+        if self.format()? != OLD_FORMAT {
+            for entry in read.open_table(SETTINGS)?.iter()? {
+                let (name, text) = entry?;
+                state.settings.insert(name.value().to_owned(), text.value().to_owned());
+            }
+        }
         for entry in read.open_table(MARKS)?.iter()? {
             let (name, mark) = entry?;
             let (oseq, seq, bytes, packets) = mark.value();
@@ -158,6 +170,7 @@ impl Store {
         write.delete_table(ROUTE)?;
         write.delete_table(XFRM)?;
         write.delete_table(SAS)?;
+        write.delete_table(SETTINGS)?;
         write.delete_table(MARKS)?;
         {
             write.open_table(FATPATH)?.insert("format", FORMAT)?;
@@ -174,6 +187,12 @@ impl Store {
             let mut sas = write.open_table(SAS)?;
             for (at, (name, Kept { label, message })) in state.sas.iter().enumerate() {
                 sas.insert(at as u64, (label.as_str(), &name.to_bytes()[..], message.as_slice()))?;
+            }
+        }
+        {
+            let mut settings = write.open_table(SETTINGS)?;
+            for (name, text) in &state.settings {
+                settings.insert(name.as_str(), text.as_str())?;
             }
         }
         put_marks(&write, state.marks.iter())?;

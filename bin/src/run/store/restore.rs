@@ -8,6 +8,7 @@ use control::netlink::message::flag;
 use control::netlink::rtnl::nums::RTM_DELRULE;
 use control::netlink::rtnl::{Model, RouteKey};
 use control::netlink::{Error, carry_out, flags_of, kind_of, rtnl, xfrm};
+use control::sysctl;
 
 use super::{Kept, State};
 use crate::error::CliError;
@@ -19,7 +20,7 @@ use crate::run::netlink::Protocols;
 /// # Errors
 /// Exit code 2: one of them cannot be carried out. Some of the others have been.
 pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<[usize; 2], CliError> {
-    let State { links, route, sas, xfrm: others, marks } = state;
+    let State { links, route, sas, xfrm: others, settings, marks } = state;
     let mut done = [0; 2];
     let mut take = |kept: &Kept, outcome: Result<(), Error>| match outcome {
         Ok(()) => {
@@ -67,7 +68,12 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
             .map_err(|number| gone(&kept.label, number, links))?;
         take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
     }
-    Ok(done)
+    let saved = settings.iter().map(|(name, text)| (name.as_str(), text.as_str()));
+    let (set, [n, left]) = sysctl::restored(*protocols.sysctl.settings(), saved).map_err(|(name, errno)| {
+        refused(path, &format!("setting net.{}", name.replace('/', ".")), &words(&Error::new(errno)))
+    })?;
+    protocols.sysctl.set(set).map_err(|errno| refused(path, "settings", &words(&Error::new(errno))))?;
+    Ok([done[0] + n, done[1] + left])
 }
 
 /// Whether a request was refused because the configuration has what it asks for: what is there, or a rule that is to go and

@@ -43,6 +43,7 @@ fn state(n: u32) -> State {
         route: (0..n).map(|at| kept(&format!("route {at}"), 60)).collect(),
         sas: (0..n).map(|spi| (name(spi), kept(&format!("SA {spi}"), 400))).collect(),
         xfrm: (0..n).map(|at| kept(&format!("policy {at}"), 300)).collect(),
+        settings: (0..n).map(|at| (format!("ipv4/{at}"), at.to_string())).collect(),
         marks: (0..n).map(|spi| (name(spi), Mark { oseq: spi.into(), seq: 7, used: [1, u64::MAX] })).collect(),
     }
 }
@@ -122,7 +123,23 @@ fn a_file_that_is_none_of_these_is_refused_with_what_to_do() {
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 2, and this version knows 1")));
+    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 3, and this version knows 2")));
+}
+
+#[test]
+fn a_file_of_the_first_version_has_no_settings() {
+    let dir = Dir::new("first");
+    let store = Store::open(&dir.file("state")).unwrap();
+    store.replace(&state(3)).unwrap();
+    let write = store.database.begin_write().unwrap();
+    write.open_table(FATPATH).unwrap().insert("format", OLD_FORMAT).unwrap();
+    write.delete_table(SETTINGS).unwrap();
+    write.commit().unwrap();
+    drop(store);
+    let store = Store::open(&dir.file("state")).unwrap();
+    assert_eq!(store.read().unwrap(), State { settings: BTreeMap::new(), ..state(3) });
+    store.replace(&state(4)).unwrap();
+    assert_eq!((store.read().unwrap(), store.format().unwrap()), (state(4), FORMAT));
 }
 
 #[test]
