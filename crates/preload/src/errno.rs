@@ -15,7 +15,8 @@ impl Errno {
         Self(unsafe { *place })
     }
 
-    fn set(self) {
+    /// Has it be what the last call left.
+    pub(crate) fn set(self) {
         // SAFETY: it takes nothing.
         let place = unsafe { libc::__errno_location() };
         // SAFETY: as above.

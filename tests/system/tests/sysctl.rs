@@ -57,6 +57,7 @@ fn compare() -> Outcome {
     linux.sh("sysctl -q -w net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")?;
     let before = of_host(&ours)?;
     let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
+    fs::write(scratch.file("alike.py"), include_str!("sysctl_alike.py"))?;
     compare_lines(&scratch, LINES, linux.command("sh"), exec(&ours, "ours"))?;
     assert_eq!(of_host(&ours)?, before);
     assert_ne!(of_host(&linux)?, before, "the lines change something");

@@ -8,7 +8,8 @@
 //!
 //! Limits: a file is opened to be read or to be written, not both; there is no `lseek` in one that is written; no descriptor
 //! of a directory can be had (`find`), though it can be listed (`directory`). What came of a write is not told to programs that do not load this
-//! library, or end without closing their stream.
+//! library, or end without closing their stream. Programs that were built against a C library before 2.33 ask `stat` by names
+//! that are not taken over.
 
 mod directory;
 mod stat;

@@ -62,8 +62,14 @@ const SEEN: c_int = 0x20;
 /// # Safety
 /// `stream`, if not null, is open.
 unsafe fn written(stream: *mut FILE) -> Option<c_int> {
+    if stream.is_null() {
+        return None;
+    }
+    let before = Errno::last();
     // SAFETY: the caller's word.
-    let fd = if stream.is_null() { -1 } else { unsafe { libc::fileno(stream) } };
+    let fd = unsafe { libc::fileno(stream) };
+    // It says so of a stream that has none.
+    before.set();
     table::is_file(fd).then_some(fd)
 }
 
