@@ -40,6 +40,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("sysctl/does_what_it_does_of_linux_and_nothing_to_the_host", NEEDS, compare),
         trial("sysctl/who_may_not_change_the_node_reads", &[Need::Namespaces, Need::SYSCTL, SETPRIV], reader),
+        trial("sysctl/who_asks_without_the_library_is_answered_or_left", &[Need::Namespaces, PYTHON], hostile),
         trial("sysctl/what_is_set_takes_effect", &[Need::Namespaces, Need::Tun, Need::PING], effect),
         trial("sysctl/a_reload_changes_what_the_file_changes", &[Need::Namespaces], reload),
         trial("sysctl/what_a_node_cannot_be_is_refused", &[Need::Namespaces, Need::SYSCTL, PYTHON], refused),
@@ -82,6 +83,19 @@ fn reader() -> Outcome {
     let program = program.display().to_string();
     let ours = somebody(&netns, &[&program, "exec", "--instance", "x", "--", "sh"]);
     compare_lines(&scratch, READER, somebody(&linux, &["sh"]), ours)
+}
+
+fn hostile() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("hostile")?);
+    let gateway = Gateway::start(&netns, &scratch, "x", "")?;
+    fs::write(scratch.file("hostile.py"), include_str!("sysctl_hostile.py"))?;
+    let (script, socket) = (scratch.file("hostile.py"), scratch.file("x.netlink"));
+    // Somebody first, and then who may change the gateway.
+    for user in ["65534", "0"] {
+        let said = run(netns.command("python3").arg(&script).arg(&socket).arg(user))?;
+        assert_eq!(said, "all as expected\n");
+    }
+    gateway.show("links").map(drop)
 }
 
 /// A shell's script on the gateway `x`.
