@@ -173,12 +173,11 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
 
 /// A file as Linux has it in `/proc/net`.
 fn stat_file(name: &str, worker: &Handle) -> Reply {
-    let Some(what) = stat_file::shows(name) else {
-        return Reply::Error { message: format!("there is no file named {name}") };
-    };
+    let none = || Reply::Error { message: format!("there is no file named {name}") };
+    let Some(what) = stat_file::shows(name) else { return none() };
     match worker.show(what).map(|shown| stat_file::text(name, &shown)) {
         Ok(Some(text)) => Reply::StatFile { text },
-        Ok(None) => Reply::Error { message: "the worker has shown something else".to_owned() },
+        Ok(None) => none(),
         Err(err) => Reply::Error { message: err.to_string() },
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, LinkId, Mib};
 use control::algorithm::Name;
 use control::features::FeatureSet;
 use control::model::{LinkKind, NatTraversal, SaConfig};
@@ -112,7 +112,12 @@ fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         offloads: offloads.collect(),
         ring: slot.link.ring().map(|ring| ring_state(&ring)),
         stats: link_stats(slot.link.stats()),
+        ip6: port.counters.iter().filter(|&(_, value)| value > 0).map(counter).collect(),
     }
+}
+
+fn counter((which, value): (Mib, u64)) -> CounterState {
+    CounterState { name: which.name().to_owned(), value }
 }
 
 fn ring_state(ring: &link::RingState) -> RingState {
@@ -328,7 +333,7 @@ fn counters(worker: &Worker) -> CountersState {
     let counters = path.counters.iter();
     let copies = worker.mem.copies().iter();
     CountersState {
-        counters: counters.map(|(mib, value)| CounterState { name: mib.name().to_owned(), value }).collect(),
+        counters: counters.map(counter).collect(),
         copies: copies
             .map(|(reason, copied)| CopyState {
                 reason: reason.name().to_owned(),

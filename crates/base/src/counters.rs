@@ -47,6 +47,12 @@ mib! {
 impl Mib {
     /// How many counters there are.
     pub const COUNT: usize = Self::ALL.len();
+
+    /// Whether each link has one of its own too, as Linux has those of IPv6 and ICMPv6 (`/proc/net/dev_snmp6`).
+    pub const fn is_of_links(self) -> bool {
+        let of_v6 = Self::Ip6InReceives as u8 <= self as u8 && self as u8 <= Self::Icmp6OutNeighborAdvertisements as u8;
+        of_v6 && !matches!(self, Self::Icmp6OutRateLimitHost)
+    }
 }
 
 /// One node's counters. Compared as a whole in tests: what a test does not name must have stayed still.
@@ -106,6 +112,15 @@ impl fmt::Debug for Counters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn links_count_ipv6_alone() {
+        let of_links = |which: &&Mib| which.name().starts_with("Ip6") || which.name().starts_with("Icmp6");
+        let named: Vec<Mib> = Mib::ALL.iter().filter(of_links).copied().collect();
+        let counted: Vec<Mib> = Mib::ALL.iter().filter(|which| which.is_of_links()).copied().collect();
+        assert_eq!(counted.len(), named.len() - 1, "Linux limits ICMPv6 for the node");
+        assert!(counted.iter().all(|which| named.contains(which)));
+    }
 
     #[test]
     fn a_counter_moves_alone() {

@@ -6,8 +6,10 @@ mod tables;
 
 use std::fmt::Write;
 
+use base::Mib;
+
 use crate::request::{Shown, What};
-use crate::state::CounterState;
+use crate::state::{CounterState, LinkState};
 
 /// `/proc/net/snmp`: its groups, and what each counts.
 const SNMP: &[(&str, &str)] = &[
@@ -60,13 +62,22 @@ const FILES: [(&str, What); 13] = [
     ("sockstat6", What::Fragments),
 ];
 
+/// Where each link has a file of IPv6's counters, under its name.
+const DEV_SNMP6: &str = "dev_snmp6/";
+
 /// What has to be shown for a file of that name. `None`: there is none.
 pub fn shows(name: &str) -> Option<What> {
+    if name.starts_with(DEV_SNMP6) {
+        return Some(What::Links);
+    }
     FILES.iter().find(|(known, _)| *known == name).map(|&(_, what)| what)
 }
 
-/// What a file of that name holds, from what [is shown](shows) for it.
+/// What a file of that name holds, from what [is shown](shows) for it; `None` if it is of a link that is not there.
 pub fn text(name: &str, shown: &Shown) -> Option<String> {
+    if let (Some(link), Shown::Links(links)) = (name.strip_prefix(DEV_SNMP6), shown) {
+        return links.iter().find(|it| it.name == link).map(dev_snmp6);
+    }
     Some(match (name, shown) {
         ("snmp", Shown::Counters(it)) => counts(SNMP, &it.counters),
         ("netstat", Shown::Counters(it)) => counts(NETSTAT, &it.counters),
@@ -106,6 +117,17 @@ fn counts(groups: &[(&str, &str)], counters: &[CounterState]) -> String {
         let values: Vec<String> = names.split(' ').map(value).collect();
         // Writing to a String does not fail.
         let _ = write!(text, "{group}: {names}\n{group}: {}\n", values.join(" "));
+    }
+    text
+}
+
+/// A link's number, and its counters.
+fn dev_snmp6(link: &LinkState) -> String {
+    let mut text = format!("{:32}\t{}\n", "ifIndex", link.index);
+    for which in Mib::ALL.iter().filter(|which| which.is_of_links()) {
+        let counted = link.ip6.iter().find(|it| it.name == which.name());
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{:32}\t{}", which.name(), counted.map_or(0, |it| it.value));
     }
     text
 }

@@ -36,6 +36,9 @@ pub struct LinkState {
     pub ring: Option<RingState>,
     /// What it has moved.
     pub stats: LinkStats,
+    /// Linux's counters of IPv6 and ICMPv6, as far as they are this link's and not 0.
+    #[serde(default)]
+    pub ip6: Vec<CounterState>,
 }
 
 /// How a device's ring fares, all its queues together. The last six are the kernel's own counters (`struct xdp_statistics`).

@@ -39,6 +39,7 @@ fn links() -> Shown {
             tx_calls: 2,
             tx_dropped: 0,
         },
+        ip6: Vec::new(),
     };
     let eth1 = LinkState {
         index: 2,
@@ -53,6 +54,7 @@ fn links() -> Shown {
         offloads: Vec::new(),
         ring: None,
         stats: LinkStats::default(),
+        ip6: Vec::new(),
     };
     let eth2 = LinkState {
         index: 3,

@@ -57,16 +57,16 @@ impl Path {
         let mtu = if is_own { self.path_mtu(turn, ip.info.dst, link_mtu) } else { link_mtu };
         let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
-            return self.too_big(turn, &ip, mtu);
+            return self.too_big(turn, &ip, mtu, hop.dev);
         }
-        if let Err(reason) = self.count_hop(turn, &mut ip) {
+        if let Err(reason) = self.count_hop(turn, &mut ip, hop.dev) {
             return self.drop(&ip.pkt, reason);
         }
         if fits {
             return self.emit(turn, ip.pkt, hop);
         }
         let mut pieces = std::mem::take(&mut self.scratch.pieces);
-        self.fragment(turn, ip.pkt, mtu, &mut pieces);
+        self.fragment(turn, ip.pkt, mtu, hop.dev, &mut pieces);
         for piece in pieces.drain(..) {
             self.emit(turn, piece, hop);
         }
@@ -102,9 +102,9 @@ impl Path {
         let mtu = if v4 { mtu } else { mtu.max(IPV6_MIN_MTU) };
         let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
-            return self.too_big(turn, &ip, mtu);
+            return self.too_big(turn, &ip, mtu, hop.dev);
         }
-        if let Err(reason) = self.count_hop(turn, &mut ip) {
+        if let Err(reason) = self.count_hop(turn, &mut ip, hop.dev) {
             return self.drop(&ip.pkt, reason);
         }
         let mut pieces = std::mem::take(&mut self.scratch.pieces);
@@ -112,7 +112,7 @@ impl Path {
             pieces.push(ip.pkt);
         } else {
             // Before ESP, so that the peer has nothing to reassemble (RFC 4301 §7).
-            self.fragment(turn, ip.pkt, mtu, &mut pieces);
+            self.fragment(turn, ip.pkt, mtu, hop.dev, &mut pieces);
         }
         let Some((&outermost, within)) = bundle.split_last() else { return };
         self.seal(turn, within, self.inner_mtu(&[outermost], outer_mtu), &mut pieces);
@@ -165,7 +165,7 @@ impl Path {
             for pkt in leaving.drain(..) {
                 let outside = Version::of(pkt.head());
                 let requests = if outside == Ok(Version::V4) { Mib::IpOutRequests } else { Mib::Ip6OutRequests };
-                self.counters.add(requests, pkt.meta.cut.packets());
+                self.count_all(hop.dev, requests, pkt.meta.cut.packets());
                 self.emit_sealed(turn, pkt, mtu, hop);
             }
         }
@@ -214,7 +214,7 @@ impl Path {
             return self.emit_to_be_fragmented(turn, pkt, hop);
         }
         let mut fragments = std::mem::take(&mut self.scratch.sealed);
-        self.fragment(turn, pkt, mtu, &mut fragments);
+        self.fragment(turn, pkt, mtu, hop.dev, &mut fragments);
         for fragment in fragments.drain(..) {
             self.emit(turn, fragment, hop);
         }
@@ -245,8 +245,8 @@ impl Path {
         }
     }
 
-    /// Cuts a packet to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
-    fn fragment(&mut self, turn: Turn<'_>, mut pkt: Packet, mtu: usize, out: &mut Vec<Packet>) {
+    /// Cuts a packet that leaves by `dev` to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
+    fn fragment(&mut self, turn: Turn<'_>, mut pkt: Packet, mtu: usize, dev: LinkId, out: &mut Vec<Packet>) {
         let link = pkt.meta.link;
         let before = out.len();
         let v4 = Version::of(pkt.head()) == Ok(Version::V4);
@@ -254,7 +254,7 @@ impl Path {
             let mut segments = Vec::new();
             gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut segments).map(|()| {
                 for segment in segments {
-                    self.fragment(turn, segment, mtu, out);
+                    self.fragment(turn, segment, mtu, dev, out);
                 }
             })
         } else {
@@ -264,13 +264,13 @@ impl Path {
                     false => reassembly::fragment_v6(turn.mem, pkt, mtu, self.fragment_ids.next(), out),
                 })
                 .inspect(|()| {
-                    self.counters.count(if v4 { Mib::IpFragOKs } else { Mib::Ip6FragOKs });
+                    self.count(dev, if v4 { Mib::IpFragOKs } else { Mib::Ip6FragOKs });
                     let made = (out.len() - before) as u64;
-                    self.counters.add(if v4 { Mib::IpFragCreates } else { Mib::Ip6FragCreates }, made);
+                    self.count_all(dev, if v4 { Mib::IpFragCreates } else { Mib::Ip6FragCreates }, made);
                 })
         };
         if let Err(reason) = result {
-            self.counters.count(if v4 { Mib::IpFragFails } else { Mib::Ip6FragFails });
+            self.count(dev, if v4 { Mib::IpFragFails } else { Mib::Ip6FragFails });
             self.ports.drop(link, reason);
         }
     }
@@ -291,13 +291,13 @@ impl Path {
         reassembly::fragment(turn.mem, pkt, mtu, out)
     }
 
-    /// Drops a packet that does not fit, and says what would.
-    fn too_big(&mut self, turn: Turn<'_>, ip: &IpPacket, mtu: usize) {
+    /// Drops a packet that does not fit the way by `dev`, and says what would.
+    fn too_big(&mut self, turn: Turn<'_>, ip: &IpPacket, mtu: usize, dev: LinkId) {
         if ip.info.version() == Version::V4 {
             self.counters.count(Mib::IpFragFails);
         } else {
-            self.counters.count(Mib::Ip6InTooBigErrors);
-            self.counters.count(Mib::Ip6FragFails);
+            self.count(ip.pkt.meta.link, Mib::Ip6InTooBigErrors);
+            self.count(dev, Mib::Ip6FragFails);
         }
         self.reject(turn, ip, DropReason::PacketTooBig, Problem::TooBig { mtu });
     }

@@ -27,11 +27,11 @@ impl Path {
             return self.drop(&ip.pkt, reason);
         }
         if !v4 && has_link_scope(&ip) {
-            self.counters.count(Mib::Ip6InAddrErrors);
+            self.count(ip.pkt.meta.link, Mib::Ip6InAddrErrors);
             return self.drop(&ip.pkt, DropReason::IpSourceInvalid);
         }
         if ip.info.ttl <= 1 {
-            self.counters.count(if v4 { Mib::IpInHdrErrors } else { Mib::Ip6InHdrErrors });
+            self.count(ip.pkt.meta.link, if v4 { Mib::IpInHdrErrors } else { Mib::Ip6InHdrErrors });
             return self.reject(turn, &ip, DropReason::TtlExceeded, Problem::TtlExceeded);
         }
         if self.ports.get(hop.dev).is_none_or(|port| !port.up) {
@@ -40,10 +40,10 @@ impl Path {
         self.output(turn, ip, hop);
     }
 
-    /// Takes one from the TTL of a packet that is sent on, when nothing keeps it here any more: until then an ICMP error
+    /// Takes one from the TTL of a packet that is sent on by `dev`, when nothing keeps it here any more: until then an ICMP error
     /// quotes it as it came. A packet of our own starts with its whole TTL.
     #[inline]
-    pub(crate) fn count_hop(&mut self, turn: Turn<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+    pub(crate) fn count_hop(&mut self, turn: Turn<'_>, ip: &mut IpPacket, dev: LinkId) -> Result<(), DropReason> {
         if ip.pkt.meta.link == LinkId::NONE {
             return Ok(());
         }
@@ -55,7 +55,7 @@ impl Path {
             ipv6::Header::mut_from(head)?.decrement_hop_limit();
         }
         ip.info.ttl = ip.info.ttl.saturating_sub(1);
-        self.counters.count(if v4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams });
+        self.count(dev, if v4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams });
         self.forwarded.packets += 1;
         self.forwarded.bytes += ip.pkt.len() as u64;
         Ok(())
@@ -110,7 +110,7 @@ impl Path {
         match (v4, reason) {
             (true, DropReason::NoRoute) => self.counters.count(Mib::IpExtInNoRoutes),
             (true, _) => {}
-            (false, _) => self.counters.count(Mib::Ip6InNoRoutes),
+            (false, _) => self.count(ip.pkt.meta.link, Mib::Ip6InNoRoutes),
         }
         self.reject(turn, ip, reason, problem);
     }

@@ -114,7 +114,7 @@ impl Path {
         let link_mtu = self.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
         let pkt = packet(turn.mem, message)?;
         let mtu = self.path_mtu(turn, message.peer.ip(), link_mtu);
-        self.counters.count(if message.peer.is_ipv4() { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+        self.count(hop.dev, if message.peer.is_ipv4() { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
         self.emit_sealed(turn, pkt, mtu, hop);
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Path {
             return Some(ip);
         };
         let v4 = local.is_ipv4();
-        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        self.count(ip.pkt.meta.link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
         let size = ip.pkt.meta.cut.gso().map(|gso| usize::from(gso.size).max(1));
         if size.is_none() && !checksum::verify(&ip.pkt, &ip.info) {
             self.counters.count(if v4 { Mib::UdpInCsumErrors } else { Mib::Udp6InCsumErrors });

@@ -116,8 +116,8 @@ impl Path {
             let run = ipsec.open_run(turn.mem, turn.now, burst, l3, counters, &mut gluing);
             let Some(run) = run else { return };
             let v4 = run.version == Version::V4;
-            self.counters.add(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, run.packets);
-            self.counters.add(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers }, run.packets);
+            self.count_all(link, if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, run.packets);
+            self.count_all(link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers }, run.packets);
             if let Some(pkt) = run.broken {
                 self.pass(turn, pkt);
             }
@@ -128,7 +128,7 @@ impl Path {
     #[inline]
     pub(crate) fn open_esp(&mut self, turn: Turn<'_>, pkt: Packet, info: &Info) {
         let v4 = info.version() == Version::V4;
-        self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
+        self.count(pkt.meta.link, if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
         self.decrypt(turn, pkt, info);
     }
 
@@ -144,8 +144,8 @@ impl Path {
 
     /// The IP headers, which have to be what the link layer said.
     pub(crate) fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
-        let v4 = Version::of(pkt.head()) != Ok(Version::V6);
-        let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, v4))?;
+        let (link, v4) = (pkt.meta.link, Version::of(pkt.head()) != Ok(Version::V6));
+        let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(link, reason, v4))?;
         let is_for_others = || match self.fib.decide(info.dst, None) {
             Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => false,
             Decision::Forward { .. } | Decision::Drop(_) => self.own_link_local(pkt.meta.link) != Some(info.dst),
@@ -164,7 +164,7 @@ impl Path {
     /// Opens a packet or a train of ESP that is for us.
     pub(crate) fn decrypt(&mut self, turn: Turn<'_>, pkt: Packet, info: &Info) {
         let link = pkt.meta.link;
-        self.counters.count(if info.version() == Version::V4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        self.count(link, if info.version() == Version::V4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
         let mut opened = std::mem::take(&mut self.scratch.opened);
         self.ipsec.submit_open(turn.mem, turn.now, pkt, info, &mut opened, &mut self.counters);
         for reason in opened.drops.drain(..) {
@@ -291,14 +291,14 @@ impl Path {
 
     /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
     fn classify(&mut self, turn: Turn<'_>, pkt: &mut Packet) -> Result<(Info, FlowKey), DropReason> {
-        let v4 = Version::of(pkt.head()) != Ok(Version::V6);
-        let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(reason, v4))?;
-        self.counters.count(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
+        let (link, v4) = (pkt.meta.link, Version::of(pkt.head()) != Ok(Version::V6));
+        let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(link, reason, v4))?;
+        self.count(link, if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
         if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
             pkt.meta.cut = Cut::Fragment;
         }
         check_addresses(info.src, info.dst).inspect_err(|_| {
-            self.counters.count(if v4 { Mib::IpInAddrErrors } else { Mib::Ip6InAddrErrors });
+            self.count(link, if v4 { Mib::IpInAddrErrors } else { Mib::Ip6InAddrErrors });
         })?;
         if v4 && !info.plain {
             check_options(pkt).inspect_err(|_| self.counters.count(Mib::IpInHdrErrors))?;
@@ -307,15 +307,18 @@ impl Path {
     }
 
     /// Linux's counter for a packet whose IP headers are wrong.
-    fn count_malformed(&mut self, reason: DropReason, v4: bool) {
-        self.counters.count(match reason {
-            DropReason::Ipv4Header | DropReason::Ipv4Options => Mib::IpInHdrErrors,
-            DropReason::Ipv6Header => Mib::Ip6InHdrErrors,
-            DropReason::IpTruncated if v4 => Mib::IpExtInTruncatedPkts,
-            DropReason::IpTruncated => Mib::Ip6InTruncatedPkts,
-            _ if v4 => Mib::IpInDiscards,
-            _ => Mib::Ip6InDiscards,
-        });
+    fn count_malformed(&mut self, link: LinkId, reason: DropReason, v4: bool) {
+        self.count(
+            link,
+            match reason {
+                DropReason::Ipv4Header | DropReason::Ipv4Options => Mib::IpInHdrErrors,
+                DropReason::Ipv6Header => Mib::Ip6InHdrErrors,
+                DropReason::IpTruncated if v4 => Mib::IpExtInTruncatedPkts,
+                DropReason::IpTruncated => Mib::Ip6InTruncatedPkts,
+                _ if v4 => Mib::IpInDiscards,
+                _ => Mib::Ip6InDiscards,
+            },
+        );
     }
 
     /// The address that every Ethernet link has by itself (RFC 4291 App. A).

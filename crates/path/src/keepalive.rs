@@ -33,7 +33,7 @@ impl Path {
             }
         };
         let pkt = packet(turn, &keepalive)?;
-        self.counters.count(if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+        self.count(hop.dev, if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
         self.emit(turn, pkt, hop);
         Ok(())
     }

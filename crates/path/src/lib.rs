@@ -33,7 +33,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use base::{Counters, DropReason, Instant, LinkId};
+use base::{Counters, DropReason, Instant, LinkId, Mib};
 use fib::{Action, Fib, Neighbours};
 use host::RateLimit;
 use ipsec::{Flowi, Ipsec, Opened};
@@ -288,6 +288,24 @@ impl Path {
         let l3 = port.l3();
         for pkt in std::mem::take(port.take_tx()) {
             self.enqueue(mem, id, pkt, l3);
+        }
+    }
+
+    /// Counts something, for the node and, if [links have that counter](Mib::is_of_links), for `link` (Linux
+    /// `IP6_INC_STATS`): that by which a packet came in, or by which it leaves.
+    #[inline]
+    pub(crate) fn count(&mut self, link: LinkId, which: Mib) {
+        self.count_all(link, which, 1);
+    }
+
+    /// As [`count`](Self::count), `n` times.
+    #[inline]
+    pub(crate) fn count_all(&mut self, link: LinkId, which: Mib, n: u64) {
+        self.counters.add(which, n);
+        if which.is_of_links()
+            && let Some(port) = self.ports.get_mut(link)
+        {
+            port.counters.add(which, n);
         }
     }
 

@@ -37,7 +37,7 @@ impl Path {
             Protocol::ICMPV6 if !v4 => self.icmp(turn, ip, for_all),
             Protocol::UDP => self.udp(turn, &ip, for_all),
             _ => {
-                self.counters.count(if v4 { Mib::IpInUnknownProtos } else { Mib::Ip6InUnknownProtos });
+                self.count(ip.pkt.meta.link, if v4 { Mib::IpInUnknownProtos } else { Mib::Ip6InUnknownProtos });
                 let problem = Problem::ProtocolUnknown { at: ip.info.next_header_at };
                 self.refuse(turn, &ip, for_all, DropReason::ProtocolUnknown, problem);
             }
@@ -52,11 +52,11 @@ impl Path {
     /// Neighbour discovery, which is for the link itself.
     fn discover(&mut self, turn: Turn<'_>, mut ip: IpPacket) {
         let link = ip.pkt.meta.link;
-        self.counters.count(Mib::Ip6InDelivers);
-        self.counters.count(Mib::Icmp6InMsgs);
+        self.count(link, Mib::Ip6InDelivers);
+        self.count(link, Mib::Icmp6InMsgs);
         match ip.flow.sport as u8 {
-            wire::nd::NEIGHBOUR_SOLICIT => self.counters.count(Mib::Icmp6InNeighborSolicits),
-            wire::nd::NEIGHBOUR_ADVERT => self.counters.count(Mib::Icmp6InNeighborAdvertisements),
+            wire::nd::NEIGHBOUR_SOLICIT => self.count(link, Mib::Icmp6InNeighborSolicits),
+            wire::nd::NEIGHBOUR_ADVERT => self.count(link, Mib::Icmp6InNeighborAdvertisements),
             _ => {}
         }
         let mac = self.ports.get(link).and_then(|port| port.config.mac);
@@ -72,7 +72,7 @@ impl Path {
         let is_own = |addr| addr == mac.link_local() || fib.has_address(link, IpAddr::V6(addr));
         let heard = nd::handle(neighbours, turn.now, turn.mem, Station { link, mac }, is_own, ip.pkt.head(), actions);
         if let Err(reason) = heard {
-            self.counters.count(Mib::Icmp6InErrors);
+            self.count(link, Mib::Icmp6InErrors);
             self.drop(&ip.pkt, reason);
         }
         self.act(turn);
@@ -80,17 +80,17 @@ impl Path {
 
     /// ICMP and ICMPv6: a ping is answered, what is said of a path is learnt, all else ends here.
     fn icmp(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
-        let v4 = ip.info.version() == Version::V4;
-        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
-        self.counters.count(if v4 { Mib::IcmpInMsgs } else { Mib::Icmp6InMsgs });
+        let (link, v4) = (ip.pkt.meta.link, ip.info.version() == Version::V4);
+        self.count(link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        self.count(link, if v4 { Mib::IcmpInMsgs } else { Mib::Icmp6InMsgs });
         if !icmp::check_ok(&ip.pkt, &ip.info) {
-            self.counters.count(if v4 { Mib::IcmpInCsumErrors } else { Mib::Icmp6InCsumErrors });
-            self.counters.count(if v4 { Mib::IcmpInErrors } else { Mib::Icmp6InErrors });
+            self.count(link, if v4 { Mib::IcmpInCsumErrors } else { Mib::Icmp6InCsumErrors });
+            self.count(link, if v4 { Mib::IcmpInErrors } else { Mib::Icmp6InErrors });
             return self.drop(&ip.pkt, DropReason::ChecksumWrong);
         }
         let kind = counter_of(&ip);
         if let Some(mib) = kind {
-            self.counters.count(mib);
+            self.count(link, mib);
         }
         if let Some(mtu) = path_mtu::told(&ip) {
             return self.learn_mtu(turn, &ip, mtu);
@@ -99,12 +99,10 @@ impl Path {
         if for_all || !matches!(kind, Some(Mib::IcmpInEchos | Mib::Icmp6InEchos)) {
             return self.drop(&ip.pkt, DropReason::IcmpIgnored);
         }
-        let link = ip.pkt.meta.link;
         match icmp::echo_reply(turn.mem, ip.pkt, &ip.info) {
             Ok(reply) => {
-                self.counters.count(if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs });
-                self.counters.count(if v4 { Mib::IcmpOutEchoReps } else { Mib::Icmp6OutEchoReplies });
-                self.send_own(turn, reply, link);
+                let kind = if v4 { Mib::IcmpOutEchoReps } else { Mib::Icmp6OutEchoReplies };
+                self.send_own(turn, reply, link, kind);
             }
             Err(reason) => self.ports.drop(link, reason),
         }
@@ -113,7 +111,7 @@ impl Path {
     /// UDP: no port has a listener.
     fn udp(&mut self, turn: Turn<'_>, ip: &IpPacket, for_all: bool) {
         let v4 = ip.info.version() == Version::V4;
-        self.counters.count(if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        self.count(ip.pkt.meta.link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
         let fat = ip.pkt.meta.cut.gso().is_some();
         if !fat && !checksum::verify(&ip.pkt, &ip.info) {
             self.counters.count(if v4 { Mib::UdpInCsumErrors } else { Mib::Udp6InCsumErrors });

@@ -39,8 +39,8 @@ impl Path {
             Action::Send { link, to, packet } => self.frame(turn, link, to, packet),
             Action::Answer { link, frame } => {
                 if eth::Header::ref_from(frame.head()).is_ok_and(|header| header.ethertype() == EtherType::IPV6) {
-                    self.counters.count(Mib::Icmp6OutMsgs);
-                    self.counters.count(Mib::Icmp6OutNeighborAdvertisements);
+                    self.count(link, Mib::Icmp6OutMsgs);
+                    self.count(link, Mib::Icmp6OutNeighborAdvertisements);
                 }
                 self.say(turn, link, frame);
             }
@@ -95,8 +95,8 @@ impl Path {
             }
             IpAddr::V6(target) => {
                 let source = if let Some(IpAddr::V6(source)) = source { source } else { mac.link_local() };
-                self.counters.count(Mib::Icmp6OutMsgs);
-                self.counters.count(Mib::Icmp6OutNeighborSolicits);
+                self.count(link, Mib::Icmp6OutMsgs);
+                self.count(link, Mib::Icmp6OutNeighborSolicits);
                 nd::solicit(turn.mem, here, source, target, unicast_to)?
             }
         })

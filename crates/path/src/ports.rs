@@ -1,6 +1,6 @@
 //! The node's ports: what the path has to know of each link, and what waits to be sent on it.
 
-use base::{DropReason, LinkId};
+use base::{Counters, DropReason, LinkId};
 use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
@@ -36,11 +36,14 @@ pub struct Port {
     tx_bytes: Option<usize>,
     /// Where captured packets are copied from.
     pub(crate) tap: TapPoints,
+    /// What it has had of IPv6, of those counters that [links have](base::Mib::is_of_links).
+    pub counters: Box<Counters>,
 }
 
 impl Port {
     fn new(config: PortConfig) -> Self {
-        Self { config, up: true, tx: Vec::new(), tx_bytes: None, tap: TapPoints::default() }
+        let (tap, counters) = (TapPoints::default(), Box::default());
+        Self { config, up: true, tx: Vec::new(), tx_bytes: None, tap, counters }
     }
 
     /// Where the IP header begins in what this port sends.

@@ -4,15 +4,22 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::vec::Drain;
 
-use base::{DropReason, LinkId, Mib};
+use base::{Counters, DropReason, LinkId, Mib};
 use host::icmp::Problem;
 use offload::ip_headers;
 use packet::Packet;
-use reassembly::{Asker, CutShort, Train, Verdict};
+use reassembly::{Asker, CutShort, Table, Train, Verdict};
 use wire::{Protocol, Version};
 
 use crate::ingress::{Framing, begins_at, check_addresses, flow_of, is_link_local};
 use crate::{IpPacket, Path, Turn};
+
+/// The counters of links that reassembly moves as fragments come.
+const REASSEMBLY: [Mib; 4] = [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6ReasmFails, Mib::Ip6InHdrErrors];
+
+fn moved(counters: &Counters) -> [u64; REASSEMBLY.len()] {
+    REASSEMBLY.map(|which| counters.get(which))
+}
 
 /// Identifications for fragments that this node makes, which nobody else can foresee (RFC 7739).
 #[derive(Debug, Default)]
@@ -34,7 +41,9 @@ impl Path {
     pub(crate) fn reassemble(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
         let link = ip.pkt.meta.link;
         let IpPacket { pkt, info, .. } = ip;
+        let before = moved(&self.counters);
         let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, Asker::LOCAL, pkt, &info, &mut self.counters);
+        self.credit(link, before);
         self.drop_evicted();
         self.conclude(turn, link, verdict, for_all);
     }
@@ -54,11 +63,15 @@ impl Path {
             self.make_way(turn, &first.head()[l3..]);
             let l3 = |pkt: &Packet| begins_at(mac, pkt);
             let Self { reassembly, counters, .. } = self;
+            let v4 = train.version() == Version::V4;
+            let before = (!v4).then(|| moved(counters));
             let taken = reassembly.handle_train(turn.now, turn.mem, &train, burst, l3, counters);
+            if let Some(before) = before {
+                self.credit(link, before);
+            }
             let Some((packets, verdict)) = taken else { break };
             is_any = true;
-            let v4 = train.version() == Version::V4;
-            self.counters.add(if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, packets);
+            self.count_all(link, if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, packets);
             self.conclude(turn, link, verdict, false);
             if self.ipsec.has_opened() {
                 self.pass_opened(turn);
@@ -66,6 +79,15 @@ impl Path {
         }
         if is_any {
             self.drop_evicted();
+        }
+    }
+
+    /// Counts for `link` what reassembly has counted for the node: those that had to make room for its fragments included.
+    fn credit(&mut self, link: LinkId, before: [u64; REASSEMBLY.len()]) {
+        let after = moved(&self.counters);
+        let Some(port) = self.ports.get_mut(link).filter(|_| after != before) else { return };
+        for (which, (after, before)) in REASSEMBLY.into_iter().zip(after.into_iter().zip(before)) {
+            port.counters.add(which, after.wrapping_sub(before));
         }
     }
 
@@ -125,7 +147,7 @@ impl Path {
         let is_ours = |cut: &CutShort| self.fib.is_local(cut.info.dst) || own == Some(cut.info.dst);
         let cut_short = CutShort::find(turn.mem, &mut pkt).filter(|cut| framing.lets_answer_v6() && is_ours(cut));
         let Some(CutShort { info, reason, code, pointer }) = cut_short else { return self.drop(&pkt, reason) };
-        self.counters.count(Mib::Ip6ReasmReqds);
+        self.count(pkt.meta.link, Mib::Ip6ReasmReqds);
         self.drop(&pkt, reason);
         self.tell(turn, &pkt, &info, Problem::Parameter { code, at: pointer });
     }
@@ -152,6 +174,12 @@ impl Path {
         reassembly.handle_timeout(turn.now, |link| ports.get(link).is_some(), counters, &mut expired);
         for gone in expired.drain(..) {
             self.ports.drops(gone.link, DropReason::FragmentTimeout, gone.packets);
+            if gone.table == Table::V6
+                && let Some(port) = self.ports.get_mut(gone.link)
+            {
+                port.counters.count(Mib::Ip6ReasmTimeout);
+                port.counters.count(Mib::Ip6ReasmFails);
+            }
             if let Some((pkt, info)) = gone.first {
                 self.tell(turn, &pkt, &info, Problem::ReassemblyTimeExceeded);
             }

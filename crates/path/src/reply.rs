@@ -38,8 +38,7 @@ impl Path {
             Ok(error) => error,
             Err(reason) => return self.ports.drop(LinkId::NONE, reason),
         };
-        self.counters.count(if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs });
-        self.counters.count(match (v4, problem) {
+        let kind = match (v4, problem) {
             (true, Problem::TtlExceeded | Problem::ReassemblyTimeExceeded) => Mib::IcmpOutTimeExcds,
             (true, Problem::Parameter { .. }) => Mib::IcmpOutParmProbs,
             (true, _) => Mib::IcmpOutDestUnreachs,
@@ -47,9 +46,9 @@ impl Path {
             (false, Problem::TooBig { .. }) => Mib::Icmp6OutPktTooBigs,
             (false, Problem::ProtocolUnknown { .. } | Problem::Parameter { .. }) => Mib::Icmp6OutParmProblems,
             (false, _) => Mib::Icmp6OutDestUnreachs,
-        });
+        };
         error.meta.sec_path = pkt.meta.sec_path.clone();
-        self.send_own(turn, error, pkt.meta.link);
+        self.send_own(turn, error, pkt.meta.link, kind);
     }
 
     /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
@@ -89,9 +88,9 @@ impl Path {
         }
     }
 
-    /// Sends a packet of our own that begins with its IP header. `link` is where a link-local destination is; the packet's
-    /// `sec_path` is that of a packet that it quotes.
-    pub(crate) fn send_own(&mut self, turn: Turn<'_>, mut pkt: Packet, link: LinkId) {
+    /// Sends a message of ICMP that begins with its IP header, and is counted as `kind` once it is known where it goes. `link`
+    /// is where a link-local destination is; the packet's `sec_path` is that of a packet that it quotes.
+    pub(crate) fn send_own(&mut self, turn: Turn<'_>, mut pkt: Packet, link: LinkId, kind: Mib) {
         pkt.meta.link = LinkId::NONE;
         let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
         let (info, flow) = match parsed {
@@ -100,7 +99,6 @@ impl Path {
         };
         let v4 = info.version() == Version::V4;
         let link_local = matches!(info.dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
-        self.counters.count(if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
         let hop = match self.fib.decide(info.dst, link_local.then_some(link)) {
             Decision::Forward { dev, next_hop } => Hop { dev, next_hop },
             _ if link_local => Hop { dev: link, next_hop: info.dst },
@@ -110,6 +108,9 @@ impl Path {
                 return self.drop(&pkt, reason);
             }
         };
+        self.count(hop.dev, if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+        self.count(hop.dev, if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs });
+        self.count(hop.dev, kind);
         self.output(turn, IpPacket { pkt, info, flow }, hop);
     }
 }

@@ -276,7 +276,7 @@ impl Reassembly {
                     Table::Lowpan => None,
                 };
                 Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
-                expired.push(Expired { first: first.flatten(), link, packets, asker });
+                expired.push(Expired { first: first.flatten(), link, packets, asker, table });
             }
         }
     }

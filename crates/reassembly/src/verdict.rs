@@ -5,6 +5,7 @@ use packet::Packet;
 use wire::ip::Info;
 use wire::{Version, icmpv6};
 
+use crate::reassembly::Table;
 use crate::user::Asker;
 
 /// What became of a fragment.
@@ -66,6 +67,8 @@ pub struct Expired {
     pub packets: u64,
     /// Who waited for it.
     pub asker: Asker,
+    /// Where it waited.
+    pub table: Table,
 }
 
 /// Fragments that made room for others, dropped for [`DropReason::FragmentEvicted`].

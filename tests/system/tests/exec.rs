@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec/the_example_of_ip_xfrm_makes_a_tunnel", NEEDS, example),
         trial("exec/a_netlink_socket_is_one_in_every_way", PYTHON, netlink_socket),
         trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, alike),
+        trial("exec/a_link_counts_of_ipv6_what_it_does_on_linux", &[Need::Namespaces], dev_snmp6),
         trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
         trial("exec/what_a_program_added_stays_over_a_reload", &[Need::Namespaces], reload),
     ]
@@ -93,6 +94,46 @@ fn alike() -> Outcome {
     let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
     let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
     assert!(report.is_empty() && want.len() == got.len(), "{} lines, {}:\n{}", want.len(), got.len(), report.concat());
+    Ok(())
+}
+
+/// Five datagrams of three fragments each, and their answers, as they are counted for the link that they pass.
+fn dev_snmp6() -> Outcome {
+    const COUNTED: [&str; 8] = [
+        "Ip6ReasmReqds",
+        "Ip6ReasmOKs",
+        "Ip6ReasmFails",
+        "Ip6FragOKs",
+        "Ip6FragCreates",
+        "Ip6InHdrErrors",
+        "Icmp6InEchos",
+        "Icmp6OutEchoReplies",
+    ];
+    let scratch = Scratch::new()?;
+    let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"fd00::1/64\"]\n";
+    let counted = |is_ours: bool| {
+        let (near, far) = (Netns::new("near")?, Netns::new("far")?);
+        veth((&near, "eth0"), (&far, "eth0"))?;
+        let gateway = if is_ours { Some(Gateway::start(&near, &scratch, "ours", link)?) } else { None };
+        if !is_ours {
+            near.sh("ip addr add fd00::1/64 dev eth0 nodad")?;
+        }
+        far.sh("ip addr add fd00::2/64 dev eth0 nodad; ping -q -c 5 -i 0.1 -W 5 -s 4000 fd00::1")?;
+        let read = "cat /proc/net/dev_snmp6/eth0";
+        let text = match gateway {
+            Some(_) => run(&mut command(&scratch, &["exec", "--instance", "ours", "--", "sh", "-c", read]))?,
+            None => near.sh(read)?,
+        };
+        let value = |name: &str| {
+            let line = text.lines().map(str::split_whitespace).find(|line| line.clone().next() == Some(name));
+            let value = line.and_then(|mut line| line.nth(1)).ok_or_else(|| format!("{name} is not in\n{text}"))?;
+            Outcome::Ok(value.to_owned())
+        };
+        COUNTED.iter().map(|name| value(name)).collect::<Outcome<Vec<_>>>()
+    };
+    let want = counted(false)?;
+    assert_eq!(want[..2], ["15", "5"], "what Linux counts");
+    assert_eq!(counted(true)?, want);
     Ok(())
 }
 

@@ -97,6 +97,7 @@ impl Host for Obedient {
             offloads: Vec::new(),
             ring: self.ring.clone(),
             stats: LinkStats { rx_packets: 7, tx_dropped: 9, ..LinkStats::default() },
+            ip6: Vec::new(),
         };
         let on = (can & wanted).coherent() | FeatureSet::RX_CSUM;
         Ok(LinkDetail { state, drops: vec![(DropReason::NoRoute, 3), (DropReason::NoRoute, 4)], can, on })

@@ -1,6 +1,6 @@
 //! Packets for others: hops, MTU, fragments, fat ones, links that are down or slow.
 
-use base::{DropReason, LinkId, Mib};
+use base::{Counters, DropReason, LinkId, Mib};
 use offload::Features;
 use packet::{Csum, Cut, Memory, Packet, geometry};
 use path::{Forwarded, TX_QUEUE_BYTES};
@@ -16,6 +16,34 @@ fn received(flow: &Flow) -> Mib {
 
 fn sent_on(flow: &Flow) -> Mib {
     if flow.version() == Version::V4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams }
+}
+
+/// What a link has had of IPv6.
+fn of_link(node: &Node, link: LinkId) -> Counters {
+    (*node.path.ports.get(link).expect("a port").counters).clone()
+}
+
+#[test]
+fn each_link_counts_its_own_share_of_ipv6() {
+    let [_, v6] = flows();
+    let mut node = router();
+    node.rx_bytes(NOW, INSIDE, &v6.udp(1000));
+    assert_eq!(of_link(&node, INSIDE), counters([(Mib::Ip6InReceives, 1)]));
+    assert_eq!(of_link(&node, OUTSIDE), counters([(Mib::Ip6OutForwDatagrams, 1)]));
+    // Linux's `ip6_forward` counts one that is too long at both ends, and the error where it leaves.
+    node.rx_bytes(NOW, INSIDE, &v6.udp(2000));
+    let inside = [
+        (Mib::Ip6InReceives, 2),
+        (Mib::Ip6InTooBigErrors, 1),
+        (Mib::Ip6OutRequests, 1),
+        (Mib::Icmp6OutMsgs, 1),
+        (Mib::Icmp6OutPktTooBigs, 1),
+    ];
+    assert_eq!(of_link(&node, INSIDE), counters(inside));
+    assert_eq!(of_link(&node, OUTSIDE), counters([(Mib::Ip6OutForwDatagrams, 1), (Mib::Ip6FragFails, 1)]));
+    // Of IPv4 a link counts nothing.
+    node.rx_bytes(NOW, INSIDE, &flows()[0].udp(1000));
+    assert_eq!(of_link(&node, INSIDE), counters(inside));
 }
 
 #[test]
