@@ -18,7 +18,7 @@ use fib::Fib;
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
-use path::Port;
+use path::{FatCounts, Port};
 use reassembly::{Reassembly, Table};
 use wire::Spi;
 
@@ -73,7 +73,20 @@ pub(crate) fn detail(worker: &Worker, id: LinkId) -> Option<LinkDetail> {
     let by_path = worker.path.ports.drop_counts().filter(|&(link, ..)| link == id);
     let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
     let (can, on) = (slot.can(), slot.on() | features::always(&*slot.link));
-    Some(LinkDetail { state: link(worker, id, port, slot), drops: drops.collect(), can, on })
+    let fat = fat_counts(&port.fat);
+    Some(LinkDetail { state: link(worker, id, port, slot), drops: drops.collect(), fat, can, on })
+}
+
+/// Under their names, the segments of what was glued and of what was to be cut behind the packets.
+const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 6] {
+    [
+        ("rx_gro_packets", fat.rx_gro_packets),
+        ("rx_gro_segs", fat.rx_gro_segs),
+        ("tx_gso_packets", fat.tx_gso_packets),
+        ("tx_gso_segs", fat.tx_gso_segs),
+        ("tx_gso_cut_packets", fat.tx_gso_cut_packets),
+        ("tx_gso_cut_segs", fat.tx_gso_cut_segs),
+    ]
 }
 
 /// An offload, which somebody may have switched off.

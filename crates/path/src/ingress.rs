@@ -265,6 +265,7 @@ impl Path {
     pub(crate) fn input(&mut self, turn: Turn<'_>, mut pkt: Packet) {
         let link = pkt.meta.link;
         self.ports.tap_fat(turn.mem, link, false, &pkt);
+        self.ports.count_received(link, &pkt);
         let ip = match self.classify(turn, &mut pkt) {
             Ok((info, flow)) => IpPacket { pkt, info, flow },
             Err(reason) => return self.drop(&pkt, reason),

@@ -47,7 +47,7 @@ use egress::Leaving;
 use reassemble::FragmentIds;
 
 pub use ike::{IkeAt, IkeMessage};
-pub use ports::{Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
+pub use ports::{FatCounts, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
 
 /// One shard of the node: all that a packet meets between two links.
 #[derive(Debug)]

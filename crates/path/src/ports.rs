@@ -23,6 +23,23 @@ pub struct PortConfig {
     pub gro: bool,
 }
 
+/// Fat packets of a port, and the wire packets that each stands for (`segs`).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FatCounts {
+    /// Came in by it and were fat when they came to IP: glued here, or by the link.
+    pub rx_gro_packets: u64,
+    /// The wire packets in them.
+    pub rx_gro_segs: u64,
+    /// Left by it fat, for the link to cut.
+    pub tx_gso_packets: u64,
+    /// The wire packets in them.
+    pub tx_gso_segs: u64,
+    /// Were cut here before they left by it.
+    pub tx_gso_cut_packets: u64,
+    /// What they were cut into.
+    pub tx_gso_cut_segs: u64,
+}
+
 /// One link as the path sees it.
 #[derive(Debug)]
 pub struct Port {
@@ -30,6 +47,8 @@ pub struct Port {
     pub config: PortConfig,
     /// Whether packets may go out by it.
     pub up: bool,
+    /// What was fat of it.
+    pub fat: FatCounts,
     /// Packets that fit the link, in the order in which they leave.
     tx: Vec<Packet>,
     /// Their truesize in all; `None` when it has to be added up anew, because somebody took from them.
@@ -42,8 +61,8 @@ pub struct Port {
 
 impl Port {
     fn new(config: PortConfig) -> Self {
-        let (tap, counters) = (TapPoints::default(), Box::default());
-        Self { config, up: true, tx: Vec::new(), tx_bytes: None, tap, counters }
+        let (fat, tap, counters) = (FatCounts::default(), TapPoints::default(), Box::default());
+        Self { config, up: true, fat, tx: Vec::new(), tx_bytes: None, tap, counters }
     }
 
     /// Where the IP header begins in what this port sends.
@@ -69,7 +88,11 @@ impl Port {
             None => self.tx.iter().map(Packet::truesize).sum(),
         };
         if pkt.meta.esp.is_none() {
+            let is_fat = pkt.meta.cut.gso().is_some();
             offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
+            if is_fat {
+                self.count_fat(before);
+            }
         } else if self.config.features.esp {
             self.tx.push(pkt);
         } else {
@@ -83,6 +106,21 @@ impl Port {
         }
         self.tx_bytes = Some(waiting + more);
         Ok(&self.tx[before..])
+    }
+
+    /// Counts a fat packet, of which what waits from that place on was made.
+    fn count_fat(&mut self, from: usize) {
+        let Self { fat, tx, .. } = self;
+        match &tx[from..] {
+            [one] if one.meta.cut.gso().is_some() => {
+                fat.tx_gso_packets += 1;
+                fat.tx_gso_segs += one.meta.cut.segs();
+            }
+            cut => {
+                fat.tx_gso_cut_packets += 1;
+                fat.tx_gso_cut_segs += cut.len() as u64;
+            }
+        }
     }
 }
 
@@ -181,6 +219,17 @@ impl Ports {
             queued.iter().for_each(|pkt| record_cut(tapped, mem, link, true, pkt, l3));
         }
         Ok(())
+    }
+
+    /// Counts a packet that came in, if it is fat.
+    #[inline]
+    pub(crate) fn count_received(&mut self, link: LinkId, pkt: &Packet) {
+        if pkt.meta.cut.gso().is_some()
+            && let Some(port) = self.get_mut(link)
+        {
+            port.fat.rx_gro_packets += 1;
+            port.fat.rx_gro_segs += pkt.meta.cut.segs();
+        }
     }
 
     /// What was captured.

@@ -100,6 +100,15 @@ fn switched() -> Outcome {
     // Frames of the wire's size come in.
     site.a.sh("ethtool -K eth0 tx off tso off gso off >/dev/null")?;
     site.gateway_ns.sh("ethtool -K left gro off >/dev/null")?;
+    // Counters of gluing and of cutting, one after the other.
+    let glued_and_cut = || -> Outcome<[u64; 3]> {
+        let (left, right) = (statistics(&site.scratch, "plain", "left")?, statistics(&site.scratch, "plain", "right")?);
+        Ok([counted(&left, "rx_gro_segs")?, counted(&right, "tx_gso_segs")?, counted(&right, "tx_gso_cut_segs")?])
+    };
+    let grown = |before: [u64; 3]| -> Outcome<[bool; 3]> {
+        let now = glued_and_cut()?;
+        Ok([0, 1, 2].map(|at| now[at] > before[at] + LEN as u64 / 15_000))
+    };
     // How many wire packets there were for each that left by the link to b.
     let fatness = || -> Outcome<f64> {
         let now = || statistics(&site.scratch, "plain", "right");
@@ -115,16 +124,22 @@ fn switched() -> Outcome {
         let found = fatness()?;
         if (found > 1.5) == fat { Ok(()) } else { Err(format!("{what}: {found} wire packets in a packet").into()) }
     };
+    let before = glued_and_cut()?;
     is(true, "as it is")?;
+    assert_eq!(grown(before)?, [true, true, false]);
     // Nothing is glued, and so nothing is to be cut.
     ethtool("-K left gro off")?;
     assert!(ethtool("-k left")?.contains("generic-receive-offload: off\n"));
+    let before = glued_and_cut()?;
     is(false, "gro off")?;
+    assert_eq!(grown(before)?, [false; 3]);
     ethtool("-K left gro on")?;
     is(true, "gro on")?;
     // What is glued is cut here.
     ethtool("-K right tso off")?;
+    let before = glued_and_cut()?;
     is(false, "tso off")?;
+    assert_eq!(grown(before)?, [true, false, true]);
     let shown = site.gateway.show("links")?;
     assert!(shown.contains("tx-tso4 off (switched off)"), "{shown}");
     ethtool("-K right tso on")?;

@@ -100,7 +100,9 @@ impl Host for Obedient {
             ip6: Vec::new(),
         };
         let on = (can & wanted).coherent() | FeatureSet::RX_CSUM;
-        Ok(LinkDetail { state, drops: vec![(DropReason::NoRoute, 3), (DropReason::NoRoute, 4)], can, on })
+        let drops = vec![(DropReason::NoRoute, 3), (DropReason::NoRoute, 4)];
+        let fat = ["a", "b", "c", "d", "e", "f"].map(|name| (name, 0));
+        Ok(LinkDetail { state, drops, fat, can, on })
     }
 
     fn set_features(&mut self, _: LinkId, wanted: FeatureSet) -> Result<(), Error> {

@@ -3,7 +3,7 @@
 use base::{Counters, DropReason, LinkId, Mib};
 use offload::Features;
 use packet::{Csum, Cut, Memory, Packet, geometry};
-use path::{Forwarded, TX_QUEUE_BYTES};
+use path::{FatCounts, Forwarded, TX_QUEUE_BYTES};
 use sim::{Flow, Node, PortOptions};
 use wire::{Version, icmp, icmpv6};
 
@@ -12,6 +12,11 @@ use crate::common::*;
 /// The counters of one received packet, and of one sent on.
 fn received(flow: &Flow) -> Mib {
     if flow.version() == Version::V4 { Mib::IpInReceives } else { Mib::Ip6InReceives }
+}
+
+/// What was fat at a port.
+fn fat(node: &Node, link: LinkId) -> FatCounts {
+    node.path.ports.get(link).unwrap().fat
 }
 
 fn sent_on(flow: &Flow) -> Mib {
@@ -223,6 +228,9 @@ fn a_device_without_offloads_gets_the_segments_and_they_are_finished() {
             assert!(pkt.to_vec() == bytes && pkt.is_linear(), "segment {at}");
         }
         assert_eq!(node.path.forwarded.packets, 1, "a fat packet is looked up once");
+        assert_eq!(fat(&node, INSIDE), FatCounts { rx_gro_packets: 1, rx_gro_segs: 4, ..FatCounts::default() });
+        let cut = FatCounts { tx_gso_cut_packets: 1, tx_gso_cut_segs: 4, ..FatCounts::default() };
+        assert_eq!(fat(&node, OUTSIDE), cut);
     }
 }
 
@@ -235,6 +243,8 @@ fn segments_that_come_in_a_burst_leave_as_one_packet() {
         let sent = only(node.tx(OUTSIDE));
         assert_eq!(sent.meta.cut.gso().map(|gso| (gso.size, gso.segs)), Some((1400, 40)));
         assert_eq!(node.path.forwarded.packets, 1);
+        assert_eq!(fat(&node, INSIDE), FatCounts { rx_gro_packets: 1, rx_gro_segs: 40, ..FatCounts::default() });
+        assert_eq!(fat(&node, OUTSIDE), FatCounts { tx_gso_packets: 1, tx_gso_segs: 40, ..FatCounts::default() });
     }
 }
 

@@ -56,7 +56,7 @@ fn all<H: Host>(asked: &mut Asked<'_, H>) -> Result<Vec<(String, u64)>, Error> {
     }
     let detail = asked.detail()?;
     let ring = detail.state.ring.as_ref().map(of_ring);
-    let counts = of_link(&detail.state.stats).into_iter().chain(ring.into_iter().flatten());
+    let counts = of_link(&detail.state.stats).into_iter().chain(detail.fat).chain(ring.into_iter().flatten());
     let dropped = DropReason::ALL.iter().map(|&reason| {
         let of_reason = detail.drops.iter().filter(|(other, _)| *other == reason);
         (format!("drop_{}", reason.name()), of_reason.map(|(_, count)| count).sum())
