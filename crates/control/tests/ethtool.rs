@@ -102,6 +102,24 @@ fn a_link_says_what_it_is() {
 }
 
 #[test]
+fn the_settings_of_an_interface_are_the_hosts() {
+    let mut node = node();
+    let mut asked = |words: i8| {
+        let mut request = block(&[GLINKSETTINGS]);
+        request.resize(48, 0);
+        request[15] = words as u8;
+        ask(&mut node, false, "eth0", &request).unwrap().0
+    };
+    let so_many = |at: u8| if at == 15 { 4_i8.wrapping_neg() as u8 } else { 0 };
+    let refused: Vec<u8> = GLINKSETTINGS.to_ne_bytes().into_iter().chain((4..48).map(so_many)).collect();
+    for words in [0, 1, 3, 5, 127, -4, -128] {
+        let answer = asked(words);
+        assert_eq!((answer.len(), &answer[4..]), (48, &refused[4..]), "{words}");
+    }
+    assert_eq!(asked(4), (0..96).map(|at| if at == 15 { 4 } else { at }).collect::<Vec<u8>>());
+}
+
+#[test]
 fn only_who_may_change_things_gets_past_what_changes_nothing() {
     let mut node = node();
     for command in [SRXCSUM, SGRO, SFEATURES, SFLAGS, 0x2, 0x11, 0x3d, 0x4d, 0x4b, u32::MAX] {

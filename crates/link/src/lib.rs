@@ -46,6 +46,6 @@ pub use af_xdp::{RingState, XdpMode};
 pub use error::OpenError;
 pub use link::{Kind, Layer, Link, Sent};
 pub use offloads::Offload;
-pub use open::{Config, ConfigKind, open};
+pub use open::{Config, ConfigKind, link_settings, open};
 pub use stats::LinkStats;
 pub use sys::xsk::XdpStats;

@@ -1,10 +1,12 @@
 //! Links of the host, from what an operator wrote.
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
 use crate::af_packet::PacketLink;
 use crate::af_xdp::XdpLink;
+use crate::sys::ifreq::Interface;
 use crate::tun::TunLink;
 use crate::udp::UdpLink;
 use crate::{Layer, Link, OpenError, XdpMode};
@@ -54,6 +56,15 @@ pub enum ConfigKind {
         /// Where its frames are taken.
         mode: XdpMode,
     },
+}
+
+/// What the driver of an interface of the calling thread's network namespace says of its link (Linux `struct
+/// ethtool_link_settings`), with `words` words of 32 bits for each of the three sets of link modes behind it.
+///
+/// # Errors
+/// What the system says; `EOPNOTSUPP`: the driver says nothing.
+pub fn link_settings(interface: &str, words: usize) -> io::Result<Vec<u8>> {
+    Interface::new(interface)?.link_settings(words)
 }
 
 /// The MTU of a link that has none of its own.

@@ -12,6 +12,7 @@ use control::netlink::rtnl::{self, Delta, Host, LinkDetail, LinkNow, NeighbourNo
 use control::state::LinkStats;
 use fib::{Fib, Known, Neighbour, Neighbours, Route, RouteKind, Then};
 use link::Layer;
+use nlsock::ethtool::LINK_MODE_WORDS;
 use wire::eth::MacAddr;
 
 use crate::run::command::{Command, Handle, LinkChange, WorkerGone};
@@ -60,6 +61,12 @@ impl Host for WorkerHost {
     fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error> {
         let found = self.worker.call(move |worker| snapshot::detail(worker, id)).map_err(|gone| silent(&gone))?;
         found.ok_or(Error::new(errno::ENODEV))
+    }
+
+    fn settings(&mut self, interface: &str) -> Result<Vec<u8>, Error> {
+        // A driver may take its time, which is not the worker's.
+        link::link_settings(interface, LINK_MODE_WORDS)
+            .map_err(|err| Error::new(err.raw_os_error().unwrap_or(errno::EOPNOTSUPP)))
     }
 
     fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error> {

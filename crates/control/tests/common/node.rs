@@ -105,6 +105,11 @@ impl Host for Obedient {
         Ok(LinkDetail { state, drops, fat, can, on })
     }
 
+    fn settings(&mut self, interface: &str) -> Result<Vec<u8>, Error> {
+        assert_eq!(interface, "eth0");
+        Ok((0..96).map(|at| if at == 15 { 4 } else { at }).collect())
+    }
+
     fn set_features(&mut self, _: LinkId, wanted: FeatureSet) -> Result<(), Error> {
         self.wanted = Some(wanted);
         Ok(())

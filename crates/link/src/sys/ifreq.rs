@@ -12,6 +12,12 @@ use super::check;
 /// `linux/sockios.h` and `linux/ethtool.h`.
 const SIOCETHTOOL: c_int = 0x8946;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
+
+/// `struct ethtool_link_settings`: its length, where it says how many words a set of link modes has, and the sets behind it.
+const SETTINGS_LEN: usize = 48;
+const SET_WORDS_AT: usize = 15;
+const SETS: usize = 3;
 
 /// `struct ifreq` as bytes: a name and a union.
 #[repr(C, align(8))]
@@ -34,7 +40,7 @@ impl IfReq {
 
     fn call(&mut self, fd: BorrowedFd<'_>, request: c_ulong) -> io::Result<()> {
         // SAFETY: every request this module passes takes a `struct ifreq`, which `self` is laid out as; the kernel
-        // keeps no pointer to it. The one with an address in it, of `rx_queues`, has a structure there that outlives this.
+        // keeps no pointer to it. Those with an address in it, of `ethtool`, have a structure there that outlives this.
         check(unsafe { libc::ioctl(fd.as_raw_fd(), request as libc::Ioctl, std::ptr::from_mut(self)) })?;
         Ok(())
     }
@@ -47,6 +53,10 @@ impl IfReq {
         self.value[..bytes.len()].copy_from_slice(bytes);
     }
 }
+
+/// Room for link settings, aligned as they are.
+#[repr(C, align(4))]
+struct Settings([u8; SETTINGS_LEN + SETS * 4 * i8::MAX as usize]);
 
 /// An interface of the network namespace in which this was made, asked by name.
 #[derive(Debug)]
@@ -110,14 +120,44 @@ impl Interface {
         // `struct ethtool_channels`: the command; the most there can be for receiving, for sending, for other things and
         // for all; then how many of each there are.
         let mut channels = [ETHTOOL_GCHANNELS, 0, 0, 0, 0, 0, 0, 0, 0];
-        let mut req = IfReq::new(&self.name)?;
-        // The kernel reads and writes the structure by this address, for as long as the call takes.
-        req.set_value(&(&raw mut channels).expose_provenance().to_ne_bytes());
-        match req.call(self.control.as_fd(), SIOCETHTOOL as c_ulong) {
+        match self.ethtool(&mut channels) {
             Ok(()) => Ok(channels[5].saturating_add(channels[8]).max(1)),
             Err(err) if err.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(1),
             Err(err) => Err(err),
         }
+    }
+
+    /// What its driver says of its link: `struct ethtool_link_settings`, and behind it link modes that are supported, advertised,
+    /// and advertised by the other end, each set in `words` words of 32 bits.
+    ///
+    /// # Errors
+    /// What the system says; `EOPNOTSUPP`: the driver says nothing.
+    pub(crate) fn link_settings(&self, words: usize) -> io::Result<Vec<u8>> {
+        // As many words as the structure can say, so that there is room whatever it says.
+        let mut block = Settings([0; SETTINGS_LEN + SETS * 4 * i8::MAX as usize]);
+        block.0[..4].copy_from_slice(&ETHTOOL_GLINKSETTINGS.to_ne_bytes());
+        self.ethtool(&mut block)?;
+        // So many words the kernel has, and asks for that number.
+        let asked = (block.0[SET_WORDS_AT] as i8).unsigned_abs();
+        block.0[SET_WORDS_AT] = asked;
+        self.ethtool(&mut block)?;
+        let (head, sets) = block.0.split_at(SETTINGS_LEN);
+        let mut settings = head.to_vec();
+        settings[SET_WORDS_AT] = words as u8;
+        for set in sets.chunks(4 * usize::from(asked).max(1)).take(SETS) {
+            let end = settings.len() + 4 * words;
+            settings.extend(set.iter().take(4 * words));
+            settings.resize(end, 0);
+        }
+        Ok(settings)
+    }
+
+    /// Has the kernel read and write the structure by whose first word it knows the command.
+    fn ethtool<T>(&self, block: &mut T) -> io::Result<()> {
+        let mut req = IfReq::new(&self.name)?;
+        // By this address, for as long as the call takes.
+        req.set_value(&std::ptr::from_mut(block).expose_provenance().to_ne_bytes());
+        req.call(self.control.as_fd(), SIOCETHTOOL as c_ulong)
     }
 
     pub(crate) fn is_up(&self) -> io::Result<bool> {

@@ -82,6 +82,13 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// The packets' side does not answer, or has no such link.
     fn detail(&mut self, id: LinkId) -> Result<LinkDetail, Error>;
 
+    /// What the driver of an interface of the host's says of its link: `struct ethtool_link_settings` with
+    /// [`LINK_MODE_WORDS`](nlsock::ethtool::LINK_MODE_WORDS) words for each of the three sets behind it.
+    ///
+    /// # Errors
+    /// What the host's kernel says.
+    fn settings(&mut self, interface: &str) -> Result<Vec<u8>, Error>;
+
     /// Has those features of a link be on that are `wanted` and that it can have.
     ///
     /// # Errors

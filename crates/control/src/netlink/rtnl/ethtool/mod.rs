@@ -135,7 +135,7 @@ fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: &[u8]) -> R
             let up = if asked.is_loopback() { asked.up } else { asked.detail()?.state.up };
             Ok(Answer::value(command, up.into()))
         }
-        command::GLINKSETTINGS => settings(&asked.config, block),
+        command::GLINKSETTINGS => settings(asked, block),
         command::GCHANNELS => channels(asked),
         command::GRINGPARAM => rings(asked),
         command::GSSET_INFO => stats::set_info(asked, block),
@@ -178,27 +178,31 @@ fn put_text(to: &mut Vec<u8>, text: &str, len: usize) {
     to.resize(end, 0);
 }
 
-/// `struct ethtool_link_settings`: what Linux says of a TUN or TAP device (`tun_default_link_ksettings`). Other links have
-/// none of their own.
-fn settings(link: &LinkConfig, block: &[u8]) -> Result<Answer, Error> {
-    const SPEED_10000: u32 = 10_000;
-    const DUPLEX_FULL: u8 = 1;
-    if !matches!(link.kind, LinkKind::Tun { .. } | LinkKind::Tap { .. }) {
-        return Err(unsupported());
-    }
-    let mut answer = vec![0; LINK_SETTINGS_LEN];
-    answer[..4].copy_from_slice(&command::GLINKSETTINGS.to_ne_bytes());
-    if block[LINK_MODE_WORDS_AT] == LINK_MODE_WORDS as u8 {
-        answer[4..8].copy_from_slice(&SPEED_10000.to_ne_bytes());
-        answer[8] = DUPLEX_FULL;
-        answer[LINK_MODE_WORDS_AT] = LINK_MODE_WORDS as u8;
-        // No link modes: supported, advertised, advertised by the other end.
-        answer.resize(LINK_SETTINGS_LEN + 3 * 4 * LINK_MODE_WORDS, 0);
-    } else {
+/// `struct ethtool_link_settings`: what Linux says of a TUN or TAP device (`tun_default_link_ksettings`), and what an
+/// interface's driver says of it. Other links have none.
+fn settings<H: Host>(asked: &mut Asked<'_, H>, block: &[u8]) -> Result<Answer, Error> {
+    let mut answer = match &asked.config.kind {
+        LinkKind::Tun { .. } | LinkKind::Tap { .. } => settings_of_tun(),
+        kind => asked.rtnl.host.settings(kind.interface().ok_or_else(unsupported)?)?,
+    };
+    if block[LINK_MODE_WORDS_AT] != LINK_MODE_WORDS as u8 {
         // So many words it would be.
+        answer.truncate(LINK_SETTINGS_LEN);
+        answer[4..].fill(0);
         answer[LINK_MODE_WORDS_AT] = (LINK_MODE_WORDS as u8).wrapping_neg();
     }
     Ok(Answer { block: answer, result: 0 })
+}
+
+/// 10 Gb/s, full duplex, and no link modes: supported, advertised, advertised by the other end.
+fn settings_of_tun() -> Vec<u8> {
+    const SPEED_10000: u32 = 10_000;
+    const DUPLEX_FULL: u8 = 1;
+    let mut settings = vec![0; LINK_SETTINGS_LEN + 3 * 4 * LINK_MODE_WORDS];
+    settings[..4].copy_from_slice(&command::GLINKSETTINGS.to_ne_bytes());
+    settings[4..8].copy_from_slice(&SPEED_10000.to_ne_bytes());
+    (settings[8], settings[LINK_MODE_WORDS_AT]) = (DUPLEX_FULL, LINK_MODE_WORDS as u8);
+    settings
 }
 
 /// `struct ethtool_channels`: queues that receive and send, as many as there can be while the link is open.
