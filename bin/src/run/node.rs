@@ -1,5 +1,6 @@
 //! From a configuration to a plan that the worker only has to carry out: whatever can fail is done or tried here.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -8,7 +9,7 @@ use base::{LinkId, Prefix};
 use control::Change;
 use control::features::FeatureSet;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
-use control::netlink::rtnl::{LOOPBACK, Model};
+use control::netlink::rtnl::{LOOPBACK, Model, Vrf};
 use control::sysctl::Settings;
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
@@ -48,7 +49,7 @@ impl Default for Node {
 pub(crate) struct Plan {
     /// The whole of it, to be shown.
     pub(crate) config: Arc<Config>,
-    /// Links that go.
+    /// Links that go, but VRFs.
     pub(crate) removed: Vec<LinkId>,
     /// Links that come.
     pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkKind)>,
@@ -60,8 +61,10 @@ pub(crate) struct Plan {
     pub(crate) ike: Vec<(LinkId, IkeAt)>,
     /// The key manager's socket, if there is a new one.
     pub(crate) ike_socket: Option<IkeSocket>,
-    /// Every route, if any of them changes.
+    /// Every route, if any of them changes, and the VRFs then.
     pub(crate) fib: Option<Fib>,
+    /// See `fib`.
+    pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
     /// What changes of SAs and policies.
     pub(crate) ipsec: Steps,
     /// Who does the ciphers' work from now on, if that changes.
@@ -97,11 +100,13 @@ impl Node {
         }
         let mut plan = Plan {
             ipsec: Steps::between(&self.config, &new, &change, random)?,
-            removed: change.links.removed.iter().map(|&at| self.ids[at]).collect(),
+            removed: real(&self.config, &change.links.removed).map(|at| self.ids[at]).collect(),
             ..Plan::default()
         };
         if !change.links.is_empty() || change.routes || self.routes_changed {
-            plan.fib = Some(fib(&new, &ids)?);
+            let vrfs = vrfs(&new, &ids);
+            plan.fib = Some(fib(&new, &ids, &vrfs)?);
+            plan.vrfs = vrfs;
         }
         if change.crypto {
             plan.crypto = Some(crypto(&new.crypto)?);
@@ -109,14 +114,15 @@ impl Node {
         if change.settings {
             plan.settings = Some(Settings::of(&new));
         }
-        for kept in change.links.kept.iter().filter(|kept| kept.changed) {
+        let is_real = |at: usize| !matches!(new.links[at].kind, LinkKind::Vrf { .. });
+        for kept in change.links.kept.iter().filter(|kept| kept.changed && is_real(kept.new)) {
             let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);
             if old.mtu != new.mtu {
                 plan.mtus.push((ids[kept.new], new.mtu));
             }
             plan.ports.push((ids[kept.new], new.features));
         }
-        for &at in &change.links.added {
+        for at in real(&new, &change.links.added) {
             let config = &new.links[at];
             let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
             refuse_one_that_leaves(config, leaving)?;
@@ -127,7 +133,7 @@ impl Node {
             _ if !link.ike => None,
             LinkKind::Udp { bind } => Some((id, IkeAt::Port(bind))),
             LinkKind::Packet { .. } | LinkKind::Xdp { .. } => Some((id, IkeAt::Node)),
-            LinkKind::Loopback | LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
+            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         let config = Arc::new(new);
@@ -140,7 +146,7 @@ impl Node {
         if !model.has_changed() {
             return;
         }
-        let links = model.links_after(LOOPBACK).map(|(id, link)| (LinkId(id), link.to_config()));
+        let links = model.links_after(LOOPBACK).map(|(id, link)| (LinkId(id), model.config_of(link)));
         let config = Arc::make_mut(&mut self.config);
         (self.ids, config.links) = links.unzip();
         (self.last_id, self.routes_changed) = (model.last_index(), true);
@@ -194,7 +200,7 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     match link.kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
         LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
-        LinkKind::Loopback | LinkKind::Packet { .. } => None,
+        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Packet { .. } => None,
         LinkKind::Xdp { ref interface, .. } => Some(OnlyOnce::Interface(interface)),
     }
 }
@@ -204,6 +210,9 @@ pub(crate) fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
     let kind = match &config.kind {
         LinkKind::Loopback => {
             return Err(CliError::failed(format!("link {}: every node has it by itself", config.name)));
+        }
+        LinkKind::Vrf { .. } => {
+            return Err(CliError::failed(format!("link {}: a VRF is no device of this host", config.name)));
         }
         LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
         LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
@@ -245,9 +254,39 @@ fn xdp_mode(mode: XdpMode) -> link::XdpMode {
     }
 }
 
-/// Every route: those that the links' addresses make, and the static ones.
-fn fib(config: &Config, ids: &[LinkId]) -> Result<Fib, CliError> {
+/// Those of the links at these places that have a device.
+fn real<'a>(config: &'a Config, places: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+    places.iter().copied().filter(|&at| !matches!(config.links[at].kind, LinkKind::Vrf { .. }))
+}
+
+/// The VRFs, by the numbers of their devices, which are up.
+pub(crate) fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
+    let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
+        LinkKind::Vrf { table } => Some((*id, Vrf::of_file(&link.name, table))),
+        _ => None,
+    });
+    each.collect()
+}
+
+/// Every route: those that the links' addresses make, and the static ones; and the VRFs.
+fn fib(config: &Config, ids: &[LinkId], vrfs: &BTreeMap<LinkId, Vrf>) -> Result<Fib, CliError> {
     let mut fib = Fib::default();
+    for (&device, &Vrf { table, up, .. }) in vrfs {
+        fib.set_vrf(device, Some(fib::Vrf { table, up }));
+    }
+    if !vrfs.is_empty() {
+        for v4 in [true, false] {
+            let mut rules = fib::Rule::first(v4);
+            rules.insert(1, fib::Rule::ask_vrf());
+            fib.set_rules(v4, rules);
+        }
+    }
+    for (link, &id) in config.links.iter().zip(ids) {
+        let domain = vrfs.iter().find(|(_, vrf)| link.master.as_ref() == Some(&vrf.name)).map(|(device, _)| *device);
+        if let Some(domain) = domain {
+            fib.set_domain(id, domain);
+        }
+    }
     for (link, &id) in config.links.iter().zip(ids) {
         link.own_addresses().for_each(|address| fib.add_address(id, address));
     }
@@ -295,6 +334,7 @@ mod tests {
             ike: false,
             offloads: false,
             features: FeatureSet::wanted_first(false),
+            master: None,
         }
     }
 
@@ -326,8 +366,29 @@ mod tests {
             ("10.2.0.1", Decision::Drop(base::DropReason::RouteBlackhole)),
         ];
         for (dst, want) in cases {
-            assert_eq!(fib.decide(dst.parse().unwrap(), None), want, "{dst}");
+            assert_eq!(fib.decide(LinkId::NONE, dst.parse().unwrap(), None), want, "{dst}");
         }
+    }
+
+    #[test]
+    fn a_vrf_has_no_device_and_the_routes_of_its_links() {
+        let red = LinkConfig { kind: LinkKind::Vrf { table: 10 }, ..udp("red", 0) };
+        let links = [LinkConfig { master: Some("red".to_owned()), ..udp("wan", 0) }, red.clone()];
+        let (node, plan) = running(config(&links, ""));
+        assert_eq!((plan.opened.len(), plan.ports.len()), (1, 1));
+        assert_eq!(plan.vrfs, BTreeMap::from([(LinkId(3), Vrf::of_file("red", 10))]));
+        let decide = |fib: &Fib, domain| fib.decide(LinkId(domain), "127.0.0.1".parse().unwrap(), None);
+        let (fib, none) = (plan.fib.unwrap(), Decision::Drop(base::DropReason::NoRoute));
+        assert_eq!([3, 0].map(|domain| decide(&fib, domain)), [Decision::Local { dev: LinkId(2) }, none]);
+        // It goes, and its link stays.
+        let (_, plan) = node.plan(config(&[udp("wan", 0)], "")).unwrap();
+        assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.vrfs.is_empty());
+        assert_eq!(decide(&plan.fib.unwrap(), 0), Decision::Local { dev: LinkId(2) });
+        // With another table it is another one.
+        let links = [links[0].clone(), LinkConfig { kind: LinkKind::Vrf { table: 20 }, ..red }];
+        let (_, plan) = node.plan(config(&links, "")).unwrap();
+        assert_eq!((plan.removed.len(), plan.vrfs.keys().collect::<Vec<_>>()), (0, vec![&LinkId(4)]));
+        assert_eq!(decide(&plan.fib.unwrap(), 4), Decision::Local { dev: LinkId(2) });
     }
 
     #[test]

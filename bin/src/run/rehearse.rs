@@ -79,7 +79,7 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
 /// Opens a link that leads nowhere.
 fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
     let layer = match config.kind {
-        LinkKind::Loopback | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
+        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
         // Locally administered, and nobody's.
         LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
             Layer::Ethernet(MacAddr([2, 0, 0, 0, 0, 1]))

@@ -7,7 +7,7 @@ use base::{DropReason, Instant, LinkId, Mib};
 use control::algorithm::Name;
 use control::features::FeatureSet;
 use control::model::{LinkKind, NatTraversal, SaConfig};
-use control::netlink::rtnl::{LinkDetail, LinkNow};
+use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use control::state::{
     CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState,
     OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
@@ -31,7 +31,7 @@ pub(crate) fn show(worker: &Worker, what: What) -> Shown {
         What::Links => Shown::Links(link_states(worker)),
         What::Routes => Shown::Routes(routes(worker)),
         What::Neighbours => Shown::Neighbours(neighbours(worker)),
-        What::Pmtus => Shown::Pmtus(pmtus(&worker.path.fib, worker.now())),
+        What::Pmtus => Shown::Pmtus(pmtus(&worker.path.fib, worker.now(), |id| name_of(worker, id))),
         What::Sa => Shown::Sa(sas(worker)),
         What::Policies => Shown::Policies(policies(worker)),
         What::Counters => Shown::Counters(counters(worker)),
@@ -41,12 +41,37 @@ pub(crate) fn show(worker: &Worker, what: What) -> Shown {
 }
 
 fn name_of(worker: &Worker, id: LinkId) -> Option<String> {
-    worker.path.ports.get(id).map(|port| port.config.name.clone())
+    let of_vrf = || worker.vrfs.get(&id).map(|vrf| vrf.name.clone());
+    worker.path.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
 }
 
 fn link_states(worker: &Worker) -> Vec<LinkState> {
     let slots = worker.path.ports.iter().filter_map(|(id, port)| Some((id, port, slot(worker, id)?)));
-    slots.map(|(id, port, slot)| link(worker, id, port, slot)).collect()
+    let mut links: Vec<_> = slots.map(|(id, port, slot)| link(worker, id, port, slot)).collect();
+    links.extend(worker.vrfs.iter().map(|(&id, vrf)| of_vrf(worker, id, vrf)));
+    links.sort_unstable_by_key(|link| link.index);
+    links
+}
+
+/// The device of a VRF, by which no packet passes.
+fn of_vrf(worker: &Worker, id: LinkId, vrf: &Vrf) -> LinkState {
+    LinkState {
+        index: id.0,
+        name: vrf.name.clone(),
+        kind: "vrf".to_owned(),
+        on: None,
+        vrf: None,
+        table: Some(vrf.table.0),
+        mtu: vrf.mtu,
+        up: vrf.up,
+        why_down: None,
+        lladdr: None,
+        addresses: worker.path.fib.addresses(id).collect(),
+        offloads: Vec::new(),
+        ring: None,
+        stats: LinkStats::default(),
+        ip6: Vec::new(),
+    }
 }
 
 fn slot(worker: &Worker, id: LinkId) -> Option<&Slot> {
@@ -114,6 +139,8 @@ fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
             LinkKind::Udp { bind } => Some(bind.to_string()),
             kind => kind.interface().map(str::to_owned),
         },
+        vrf: name_of(worker, worker.path.fib.domain(id)),
+        table: None,
         mtu: port.config.mtu as u32,
         up: port.up,
         why_down: slot.down.as_ref().map(|down| down.why.clone()),
@@ -193,9 +220,10 @@ fn neighbours(worker: &Worker) -> Vec<NeighbourState> {
     states.collect()
 }
 
-fn pmtus(fib: &Fib, now: Instant) -> Vec<PmtuState> {
-    let states = fib.path_mtus(now).map(|(to, known)| PmtuState {
+fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) -> Vec<PmtuState> {
+    let states = fib.path_mtus(now).map(|((domain, to), known)| PmtuState {
         to,
+        vrf: name_of(domain),
         mtu: known.mtu as u32,
         expires_secs: known.expires.since(now).as_secs(),
     });
@@ -427,9 +455,9 @@ mod tests {
     #[test]
     fn a_path_mtu_is_shown_until_it_is_forgotten() {
         let (mut fib, to, now) = (Fib::default(), "192.0.2.2".parse().unwrap(), Instant::ZERO);
-        assert!(fib.lower_path_mtu(now, to, 1400, 1500));
-        let at = |secs| pmtus(&fib, now + Duration::from_secs(secs));
-        assert_eq!(at(17), [PmtuState { to, mtu: 1400, expires_secs: 583 }]);
+        assert!(fib.lower_path_mtu(now, LinkId::NONE, to, 1400, 1500));
+        let at = |secs| pmtus(&fib, now + Duration::from_secs(secs), |_| None);
+        assert_eq!(at(17), [PmtuState { to, vrf: None, mtu: 1400, expires_secs: 583 }]);
         assert!(at(600).is_empty());
     }
 

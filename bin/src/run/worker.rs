@@ -3,6 +3,7 @@
 //! It is the only thread that touches packets, so nothing on their way is locked. Commands are taken between bursts. A
 //! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
@@ -12,7 +13,7 @@ use base::{Instant, LinkId};
 use control::features::FeatureSet;
 use control::model::LinkKind;
 use control::netlink::Groups;
-use control::netlink::rtnl::Delta;
+use control::netlink::rtnl::{Delta, Vrf};
 use control::sysctl::Settings;
 use link::{Layer, Link, Sent};
 use offload::Features;
@@ -125,6 +126,8 @@ pub(crate) struct Worker {
     pub(crate) path: Path,
     /// The links, by their numbers.
     pub(crate) slots: Vec<Option<Slot>>,
+    /// The VRFs, by the numbers of their devices, as they are shown. What packets need of them is in the FIB.
+    pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
     pub(crate) mem: Memory,
     /// What all this was made from.
     pub(crate) config: Arc<control::Config>,
@@ -154,6 +157,7 @@ impl Worker {
         Ok(Self {
             path: Path::new(),
             slots: Vec::new(),
+            vrfs: BTreeMap::new(),
             mem: Memory::heap(),
             config: Arc::default(),
             clock: Clock::start(),
@@ -317,7 +321,14 @@ impl Worker {
     /// Takes the changes that have been told.
     fn learn(&mut self) {
         if self.inbox.take_deltas(&mut self.deltas) {
-            self.deltas.drain(..).for_each(|delta| netlink::apply(&mut self.path.fib, &delta));
+            for delta in self.deltas.drain(..) {
+                netlink::apply(&mut self.path.fib, &delta);
+                match delta {
+                    Delta::Vrf(device, Some(vrf)) => drop(self.vrfs.insert(device, vrf)),
+                    Delta::Vrf(device, None) => drop(self.vrfs.remove(&device)),
+                    _ => {}
+                }
+            }
         }
         Sadb::learn(self);
     }
@@ -342,6 +353,7 @@ impl Worker {
         }
         if let Some(fib) = plan.fib {
             self.path.fib.replace(fib);
+            self.vrfs = plan.vrfs;
         }
         Sadb::promise_nothing(self);
         plan.ipsec.apply(&mut self.path.ipsec, &mut self.sadb.of_file);

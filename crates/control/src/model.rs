@@ -122,6 +122,8 @@ pub struct LinkConfig {
     /// Those that are to be on of the features that can be switched while it is open (Linux `wanted_features`). A file does
     /// not say.
     pub features: FeatureSet,
+    /// The VRF that it belongs to, by the name of its device.
+    pub master: Option<String>,
 }
 
 /// What moves a link's bytes.
@@ -129,6 +131,12 @@ pub struct LinkConfig {
 pub enum LinkKind {
     /// `lo`, which every node has by itself: it has addresses, and no packet passes by it.
     Loopback,
+    /// The device of a VRF, which the links that name it as their `master` belong to: it has addresses, and no packet passes
+    /// by it.
+    Vrf {
+        /// The routing table of these links.
+        table: u32,
+    },
     /// A TUN device of this host: IP packets to and from its stack.
     Tun {
         /// How many queues it has, 1 to 256.
@@ -171,7 +179,7 @@ impl LinkKind {
     pub fn interface(&self) -> Option<&str> {
         match self {
             Self::Packet { interface } | Self::Xdp { interface, .. } => Some(interface),
-            Self::Loopback | Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } => None,
+            Self::Loopback | Self::Vrf { .. } | Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } => None,
         }
     }
 }
@@ -469,6 +477,7 @@ impl LinkKind {
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Loopback => "loopback",
+            Self::Vrf { .. } => "vrf",
             Self::Tun { .. } => "tun",
             Self::Tap { .. } => "tap",
             Self::Udp { .. } => "udp",

@@ -15,10 +15,14 @@ pub struct LinkState {
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// `tun`, `tap`, `udp`, `packet` or `xdp`.
+    /// `tun`, `tap`, `udp`, `packet`, `xdp` or `vrf`.
     pub kind: String,
     /// What it stands on, if that has a name of its own: a socket's address, an interface.
     pub on: Option<String>,
+    /// The VRF that it belongs to, by the name of its device.
+    pub vrf: Option<String>,
+    /// The table of the VRF that it is the device of.
+    pub table: Option<u32>,
     /// Its layer-3 MTU in bytes.
     pub mtu: u32,
     /// Whether it carries packets.
@@ -147,6 +151,8 @@ pub struct NeighbourState {
 pub struct PmtuState {
     /// Where it ends.
     pub to: IpAddr,
+    /// The VRF that it is in, by the name of its device.
+    pub vrf: Option<String>,
     /// The largest IP packet that it takes, in bytes.
     pub mtu: u32,
     /// When that is forgotten.

@@ -46,6 +46,8 @@ impl Display for LinkState {
         let flags = if self.up { "UP" } else { "DOWN" };
         write!(f, "{}: {}: <{flags}> mtu {} kind {}", self.index, self.name, self.mtu, self.kind)?;
         optional(f, "on", self.on.as_deref())?;
+        optional(f, "table", self.table)?;
+        optional(f, "master", self.vrf.as_deref())?;
         writeln!(f)?;
         if let Some(why) = &self.why_down {
             writeln!(f, "    down ({why})")?;
@@ -138,7 +140,9 @@ impl Display for NeighbourState {
 impl Display for PmtuState {
     /// As `ip route get` ends.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} cache expires {}sec mtu {}", self.to, self.expires_secs, self.mtu)
+        write!(f, "{}", self.to)?;
+        optional(f, "vrf", self.vrf.as_deref())?;
+        writeln!(f, " cache expires {}sec mtu {}", self.expires_secs, self.mtu)
     }
 }
 

@@ -29,6 +29,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         ike: false,
         offloads: true,
         features: FeatureSet::SWITCHED,
+        master: None,
     };
     let links = vec![
         LinkConfig {
@@ -443,4 +444,63 @@ fn an_xdp_link_has_a_ring_and_a_mode_of_its_own_or_the_usual_ones() {
     assert_eq!(kind(""), want(1024, XdpMode::Auto));
     assert_eq!(kind("ring = 256\nmode = \"native\"\n"), want(256, XdpMode::Native));
     assert_eq!(kind("ring = 0x1000\nmode = \"generic\"\n"), want(4096, XdpMode::Generic));
+}
+
+const VRFS: &str = "[[link]]\nname = \"one\"\nkind = \"tap\"\nmaster = \"red\"\naddresses = [\"10.1.0.1/24\"]\n\
+                    [[link]]\nname = \"red\"\nkind = \"vrf\"\ntable = 10\n\
+                    [[link]]\nname = \"blue\"\nkind = \"vrf\"\ntable = 20\naddresses = [\"192.0.2.9/32\"]\n\
+                    [[link]]\nname = \"two\"\nkind = \"tap\"\nmaster = \"blue\"\naddresses = [\"10.1.0.1/24\"]\n";
+
+#[test]
+fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
+    let route = |to: &str, rest: &str| format!("[[route]]\nto = \"{to}\"\nvia = \"10.1.0.9\"\n{rest}\n");
+    let routes = [
+        route("10.2.0.0/16", "vrf = \"red\""),
+        route("10.2.0.0/16", "vrf = \"blue\""),
+        route("10.3.0.0/16", "table = 10"),
+        route("10.3.0.0/16", "dev = \"two\""),
+    ];
+    let config = read(&[VRFS, &routes.concat()]).unwrap();
+    let kinds: Vec<_> = config.links.iter().map(|link| (link.kind.word(), link.master.as_deref())).collect();
+    assert_eq!(kinds, [("tap", Some("red")), ("vrf", None), ("vrf", None), ("tap", Some("blue"))]);
+    assert_eq!(config.links[2].kind, LinkKind::Vrf { table: 20 });
+    let by = |route: &RouteConfig| match &route.action {
+        RouteAction::Unicast { dev, .. } => (dev.clone(), route.table.0),
+        other => panic!("{other:?}"),
+    };
+    let want = [("one", 10), ("two", 20), ("one", 10), ("two", 254)].map(|(dev, table)| (dev.to_owned(), table));
+    assert_eq!(config.routes.iter().map(by).collect::<Vec<_>>(), want);
+    let tap = "[[link]]\nname = \"t\"\nkind = \"tap\"\n";
+    let vrf = "[[link]]\nname = \"v\"\nkind = \"vrf\"\n";
+    let cases = [
+        (tap, "master = \"none\"", "f:4: link[0].master: no VRF is named none; there is none."),
+        (tap, "master = \"t\"", "f:4: link[0].master: no VRF is named t; there is none."),
+        (tap, "table = 1", "f:4: link[0].table: is only for links of kind vrf; take it out."),
+        (vrf, "", "f:1: link[0].table: missing; use the number of a routing table, 1 to 4294967295."),
+        (vrf, "table = 0", "f:4: link[0].table: 0 is out of range; use 1 to 4294967295."),
+        (
+            vrf,
+            "mtu = 1500\ntable = 5",
+            "f:4: link[0].mtu: is only for links of kind tun, tap, udp, packet or xdp; take it out.",
+        ),
+        (VRFS, "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"x\"", "f:23: route[0].vrf: no VRF is named x."),
+        (
+            VRFS,
+            "[[route]]\nto = \"::/0\"\ntype = \"blackhole\"\nvrf = \"red\"\ntable = 7",
+            "f:24: route[0].table: the VRF says in which table; take one out.",
+        ),
+        (
+            VRFS,
+            &route("::/0", "vrf = \"red\""),
+            "f:22: route[0].via: 10.1.0.9 is not of the family of ::/0; use a neighbour of the same family.",
+        ),
+        (
+            VRFS,
+            &route("10.9.0.0/16", ""),
+            "f:22: route[0].via: 10.1.0.9 is on no link; use an address in a link's prefix.",
+        ),
+    ];
+    for (before, wrong, want) in cases {
+        assert_eq!(read(&[before, wrong]).unwrap_err(), want);
+    }
 }

@@ -20,9 +20,9 @@ use recording::recorded;
 /// All that lasts of what clients see of a node.
 fn seen(node: &mut Rtnl<Obedient>) -> String {
     let links = node.model.links_after(0).map(|(index, link)| {
-        let Link { config, mtu, mac, up, addresses, group, alias, txqlen, .. } = link;
+        let Link { config, mtu, mac, up, addresses, group, alias, txqlen, master, .. } = link;
         format!(
-            "{index} {} {:?} {mtu} {mac:?} {up} {addresses:#?} {group} {alias:?} {txqlen}\n",
+            "{index} {} {:?} {mtu} {mac:?} {up} {addresses:#?} {group} {alias:?} {txqlen} {master:?}\n",
             config.name, config.kind
         )
     });
@@ -152,6 +152,81 @@ fn lo_is_up_again_with_its_addresses() {
                 _ => (false, 1),
             }
         );
+    }
+}
+
+/// A request about the link of that number, with these attributes.
+fn of_link(kind: u16, flags: u16, index: u32, up: u32, attributes: &[(u16, &[u8])]) -> Vec<u8> {
+    let mut fixed = vec![0; 4];
+    for word in [index, up, up] {
+        fixed.extend(word.to_ne_bytes());
+    }
+    for (at, (attribute, data)) in attributes.iter().enumerate() {
+        let padding = vec![0; data.len().next_multiple_of(4) - data.len()];
+        let head = [(4 + data.len() as u16).to_ne_bytes(), attribute.to_ne_bytes()].concat();
+        if at + 1 < attributes.len() {
+            fixed.extend([&head[..], data, &padding].concat());
+        }
+    }
+    let (last, data) = attributes.last().unwrap();
+    of_lo(kind, flag::REQUEST | flags, &fixed, *last, data)
+}
+
+/// The request for a VRF of that name and table.
+fn vrf(name: &[u8; 4], table: u32) -> Vec<u8> {
+    let data = [8_u16.to_ne_bytes(), IFLA_VRF_TABLE.to_ne_bytes()].concat();
+    let data = [&data[..], &table.to_ne_bytes()].concat();
+    let kind = [8_u16.to_ne_bytes(), IFLA_INFO_KIND.to_ne_bytes(), *b"vr", *b"f\0"].concat();
+    let info = [&kind[..], &12_u16.to_ne_bytes(), &IFLA_INFO_DATA.to_ne_bytes(), &data];
+    of_link(RTM_NEWLINK, flag::CREATE | flag::EXCL, 0, 0, &[(IFLA_IFNAME, name), (IFLA_LINKINFO, &info.concat())])
+}
+
+#[test]
+fn vrfs_are_there_again_with_their_links_rules_and_routes() {
+    let [none, to_red, to_blue] =
+        [0_u32, 3, 4].map(|index| of_link(RTM_NEWLINK, 0, 2, 0, &[(IFLA_MASTER, &index.to_ne_bytes())]));
+    let address = of_lo(
+        RTM_NEWADDR,
+        flag::REQUEST | flag::CREATE | flag::EXCL,
+        &[AF_INET, 24, 0, 0, 2, 0, 0, 0],
+        IFA_LOCAL,
+        &[10, 1, 0, 1],
+    );
+    let up = of_link(RTM_NEWLINK, 0, 3, IFF_UP, &[(IFLA_MTU, &2000_u32.to_ne_bytes())]);
+    let delete = of_link(RTM_DELLINK, 0, 3, 0, &[(IFLA_GROUP, &[0; 4])]);
+    let any = [AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let no_rule = of_lo(RTM_DELRULE, flag::REQUEST, &any, FRA_PRIORITY, &1000_u32.to_ne_bytes());
+    let (red, blue) = (vrf(b"red\0", 10), vrf(b"blue", 20));
+    // What is done, and then eth0's table and how many rules ask VRFs' tables.
+    let steps = [
+        (vec![&red, &address, &to_red, &up], Some(10), 2),
+        (vec![&red, &blue, &address, &to_red, &to_blue], Some(20), 2),
+        (vec![&red, &address, &to_red, &none], None, 2),
+        (vec![&red, &blue, &address, &to_red, &delete], None, 2),
+        (vec![&red, &no_rule, &address, &to_red], Some(10), 1),
+    ];
+    for (requests, table, asked) in steps {
+        let mut before = node();
+        for request in &requests {
+            assert_eq!(carry_out(&mut before, request), Ok(()), "{request:?}");
+            check(&before);
+        }
+        assert_eq!(before.model.link(2).unwrap().master.map(|master| master.table), table);
+        let connected = before.model.routes().find(|(_, route)| route.kind == RTN_UNICAST && route.dev == 2);
+        assert_eq!(connected.map(|(id, _)| id.0), Some(table.unwrap_or(254)));
+        assert_eq!(before.host.l3mdev.iter().sum::<usize>(), asked);
+        let mut copy = again(&mut before);
+        assert_eq!(seen(&mut copy), seen(&mut before));
+        assert_eq!(copy.host.l3mdev, before.host.l3mdev);
+        check(&copy);
+        // Numbers of links may be others by then.
+        for saved in before.saved().unwrap().iter().filter(|saved| saved.noun == "link of a VRF") {
+            let mut message = saved.message.clone();
+            renumber(&mut message, |old| Some(old + 70), |_| true).unwrap();
+            let numbers =
+                [&72_u32.to_ne_bytes()[..], &(before.model.link(2).unwrap().master.unwrap().index + 70).to_ne_bytes()];
+            assert!(numbers.iter().all(|number| message.windows(4).any(|four| four == *number)), "{message:?}");
+        }
     }
 }
 

@@ -17,6 +17,8 @@ fn links() -> Shown {
         name: "tun0".to_owned(),
         kind: "tun".to_owned(),
         on: None,
+        vrf: Some("red".to_owned()),
+        table: None,
         mtu: 1438,
         up: true,
         why_down: None,
@@ -46,6 +48,8 @@ fn links() -> Shown {
         name: "eth1".to_owned(),
         kind: "packet".to_owned(),
         on: Some("ens4".to_owned()),
+        vrf: None,
+        table: None,
         mtu: 1500,
         up: false,
         why_down: Some("ens4 is gone".to_owned()),
@@ -116,8 +120,13 @@ fn neighbours() -> Shown {
 }
 
 fn pmtus() -> Shown {
-    let pmtu = |to: &str, mtu, expires_secs| PmtuState { to: to.parse().unwrap(), mtu, expires_secs };
-    Shown::Pmtus(vec![pmtu("192.0.2.2", 1400, 583), pmtu("fd00::2", 1280, 0)])
+    let pmtu = |to: &str, vrf: Option<&str>, mtu, expires_secs| PmtuState {
+        to: to.parse().unwrap(),
+        vrf: vrf.map(str::to_owned),
+        mtu,
+        expires_secs,
+    };
+    Shown::Pmtus(vec![pmtu("192.0.2.2", None, 1400, 583), pmtu("fd00::2", Some("red"), 1280, 0)])
 }
 
 fn sas() -> Shown {
@@ -258,7 +267,7 @@ fn drops() -> Shown {
 #[test]
 fn links_show_offloads_with_reasons_and_what_they_moved() {
     let want = "\
-1: tun0: <UP> mtu 1438 kind tun
+1: tun0: <UP> mtu 1438 kind tun master red
     inet 10.1.0.254/24
     inet6 fd00:1::fe/64
     tso4 on
@@ -304,7 +313,7 @@ blackhole fd00::/16 table 100 metric 1024
 198.51.100.254 dev eth1 queued 3 INCOMPLETE
 ";
     assert_eq!(neighbours().to_text(false), want);
-    let want = "192.0.2.2 cache expires 583sec mtu 1400\nfd00::2 cache expires 0sec mtu 1280\n";
+    let want = "192.0.2.2 cache expires 583sec mtu 1400\nfd00::2 vrf red cache expires 0sec mtu 1280\n";
     assert_eq!(pmtus().to_text(false), want);
 }
 

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{IfAddr, Instant, LinkId, Prefix, TableId};
+use base::{DropReason, IfAddr, Instant, LinkId, Prefix, TableId};
 
 use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::{Decision, Route, RouteExists, RouteKind};
 use crate::rule::{Rule, Then};
 use crate::table::Table;
+use crate::vrf::{Vrf, Vrfs};
 
 /// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`). A connected IPv4 route has 0.
 const METRIC_V6_CONNECTED: u32 = 256;
@@ -28,7 +29,11 @@ pub struct Fib {
     path_mtus: PathMtus,
     /// In which order tables are asked, by family.
     rules: [Vec<Rule>; 2],
+    vrfs: Vrfs,
 }
+
+/// VRFs' devices that a packet may be passed on to, one by the other's routes (Linux's `XMIT_RECURSION_LIMIT`).
+const MAX_LEAKS: usize = 8;
 
 impl Default for Fib {
     fn default() -> Self {
@@ -40,6 +45,7 @@ impl Default for Fib {
             generation: 0,
             path_mtus: PathMtus::default(),
             rules: [Rule::first(true), Rule::first(false)],
+            vrfs: Vrfs::default(),
         }
     }
 }
@@ -60,18 +66,20 @@ impl Fib {
 
     /// Gives `dev` the address `addr`: a local route to it, a connected one to its subnet, and an IPv4 broadcast one to
     /// the subnet's last address if it has hosts (Linux's `fib_add_ifaddr`, `addrconf_prefix_route`). Subnets that
-    /// several links share are allowed; the first link has them.
+    /// several links share are allowed; the first link has them. If it is in a VRF, all of these stand in the VRF's table.
     pub fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
+        let table = self.vrfs.get(self.vrfs.domain(dev)).map(|vrf| vrf.table);
+        let [locals, connected] = [TableId::LOCAL, TableId::MAIN].map(|usual| table.unwrap_or(usual));
         let local = Route { prefix: Prefix::host(addr.addr()), kind: RouteKind::Local { dev }, metric: 0 };
-        self.append(TableId::LOCAL, local);
+        self.append(locals, local);
         if let Some(last) = subnet_broadcast(addr) {
             let prefix = Prefix::host(last.into());
-            self.append(TableId::LOCAL, Route { prefix, kind: RouteKind::Broadcast { dev }, metric: 0 });
+            self.append(locals, Route { prefix, kind: RouteKind::Broadcast { dev }, metric: 0 });
         }
         let prefix = addr.prefix();
         if !prefix.is_host() {
             let metric = if prefix.is_ipv4() { 0 } else { METRIC_V6_CONNECTED };
-            self.append(TableId::MAIN, Route { prefix, kind: RouteKind::Unicast { via: None, dev }, metric });
+            self.append(connected, Route { prefix, kind: RouteKind::Unicast { via: None, dev }, metric });
         }
         if !self.addresses.contains(&(dev, addr)) {
             self.addresses.push((dev, addr));
@@ -150,12 +158,37 @@ impl Fib {
         self.changed();
     }
 
-    /// The route to `dst`: of the longest prefix, and there of the smallest metric, in the first table that has one of
-    /// those that rules ask. With `oif`, only routes by that link and those that need none.
-    pub fn lookup(&self, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+    /// Has a VRF come, change or go. `device` is its number among the links. Routes are the caller's to add and remove.
+    pub fn set_vrf(&mut self, device: LinkId, vrf: Option<Vrf>) {
+        self.vrfs.set(device, vrf);
+        self.changed();
+    }
+
+    /// Has a link belong to the VRF of that device, or to none. Its routes are the caller's to move.
+    pub fn set_domain(&mut self, link: LinkId, domain: LinkId) {
+        self.vrfs.set_domain(link, domain);
+        self.changed();
+    }
+
+    /// The domain of a link: the device of the VRF that it belongs to, or [`LinkId::NONE`] (Linux
+    /// `l3mdev_master_ifindex`).
+    #[inline(always)]
+    pub fn domain(&self, link: LinkId) -> LinkId {
+        self.vrfs.domain(link)
+    }
+
+    /// Tells whether this node may send packets of its own in a domain: a VRF's device has to be up for that.
+    pub fn may_send(&self, domain: LinkId) -> bool {
+        domain == LinkId::NONE || self.vrfs.get(domain).is_some_and(|vrf| vrf.up)
+    }
+
+    /// The route to `dst` in a domain: of the longest prefix, and there of the smallest metric, in the first table that has
+    /// one of those that rules ask. With `oif`, only routes by that link and those that need none.
+    pub fn lookup(&self, domain: LinkId, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         let rules = self.rules[usize::from(dst.is_ipv6())].iter();
-        let mut found = rules.filter(|rule| rule.is_for(dst)).filter_map(|rule| match &rule.then {
+        let mut found = rules.filter(|rule| rule.is_for(domain, dst)).filter_map(|rule| match &rule.then {
             Then::Ask(table) => self.lookup_in(*table, dst, oif).map(Some),
+            Then::AskVrf => self.lookup_in(self.vrfs.get(domain)?.table, dst, oif).map(Some),
             // The network is, and not a host (Linux `fib4_rule_action`): as if no route led there.
             Then::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
             Then::Take(route) => Some(Some(route)),
@@ -168,20 +201,32 @@ impl Fib {
         self.table(table)?.lookup(dst, oif)
     }
 
-    /// What becomes of packets to `dst`.
-    pub fn decide(&self, dst: IpAddr, oif: Option<LinkId>) -> Decision {
+    /// What becomes of packets to `dst` in a domain. A route by a VRF's device leads into that VRF, where it is asked again
+    /// (Linux `vrf_xmit`).
+    pub fn decide(&self, domain: LinkId, dst: IpAddr, oif: Option<LinkId>) -> Decision {
         if dst.is_multicast() {
-            Decision::Multicast
-        } else if dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
-            Decision::Broadcast { dev: None }
-        } else {
-            Decision::of(self.lookup(dst, oif), dst)
+            return Decision::Multicast;
         }
+        if dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            return Decision::Broadcast { dev: None };
+        }
+        let mut decision = Decision::of(self.lookup(domain, dst, oif), dst);
+        let mut domain = domain;
+        for _ in 0..MAX_LEAKS {
+            match decision {
+                Decision::Forward { dev, .. } if self.vrfs.get(dev).is_some() && dev != domain => {
+                    domain = dev;
+                    decision = Decision::of(self.lookup(domain, dst, None), dst);
+                }
+                other => return other,
+            }
+        }
+        Decision::Drop(DropReason::NoRoute)
     }
 
-    /// Tells whether this node has the address, on whatever link.
-    pub fn is_local(&self, addr: IpAddr) -> bool {
-        matches!(self.decide(addr, None), Decision::Local { .. })
+    /// Tells whether this node has the address in a domain, on whatever link.
+    pub fn is_local(&self, domain: LinkId, addr: IpAddr) -> bool {
+        matches!(self.decide(domain, addr, None), Decision::Local { .. })
     }
 
     /// Tells whether `dev` itself has the address.
@@ -195,31 +240,40 @@ impl Fib {
     }
 
     /// The address that this node's own packets to `dst` by `dev` come from: of that link if it has one of the family,
-    /// else of another; in the destination's own subnet if possible. An IPv6 link-local address is for link-local
-    /// destinations, and never taken from another link (Linux's `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
+    /// else of the device of its VRF, else of another link in its domain; in the destination's own subnet if possible. An
+    /// IPv6 link-local address is for link-local destinations, and never taken from another link (Linux's
+    /// `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
     pub fn source(&self, dev: LinkId, dst: IpAddr) -> Option<IpAddr> {
+        let domain = self.domain(dev);
         let usable = |&&(link, own): &&(LinkId, IfAddr)| {
-            own.addr().is_ipv4() == dst.is_ipv4() && (link == dev || !is_link_local(own.addr()))
+            own.addr().is_ipv4() == dst.is_ipv4()
+                && (link == dev || !is_link_local(own.addr()) && self.domain(link) == domain)
         };
         let rank = |&&(link, own): &&(LinkId, IfAddr)| {
             let same_scope = is_link_local(own.addr()) == is_link_local(dst);
-            (link == dev && same_scope, same_scope, own.prefix().contains(dst), link == dev)
+            let (is_own, is_vrf) = (link == dev, link == domain);
+            (is_own && same_scope, same_scope, is_vrf, own.prefix().contains(dst), is_own)
         };
         // `max_by_key` gives the last of equals, hence from the back: the first one added wins.
         self.addresses.iter().filter(usable).rev().max_by_key(rank).map(|&(_, own)| own.addr())
     }
 
-    /// The MTU of the path to `dst`, as far as something is known beyond its first link.
+    /// The domain of the link that has the address: of the first one, if several have.
+    pub fn domain_of(&self, addr: IpAddr) -> LinkId {
+        self.addresses.iter().find(|(_, own)| own.addr() == addr).map_or(LinkId::NONE, |&(link, _)| self.domain(link))
+    }
+
+    /// The MTU of the path to `dst` in a domain, as far as something is known beyond its first link.
     #[inline]
-    pub fn path_mtu(&self, now: Instant, dst: IpAddr) -> Option<usize> {
-        self.path_mtus.get(now, dst)
+    pub fn path_mtu(&self, now: Instant, domain: LinkId, dst: IpAddr) -> Option<usize> {
+        self.path_mtus.get(now, domain, dst)
     }
 
     /// Believes for ten minutes, or until a route changes, that the path to `dst` takes packets of `mtu` bytes: at least
     /// 552 over IPv4 and 1280 over IPv6, and less than `link_mtu`, which its first link takes. Tells whether that is less
     /// than was known, or as much again.
-    pub fn lower_path_mtu(&mut self, now: Instant, dst: IpAddr, mtu: usize, link_mtu: usize) -> bool {
-        self.path_mtus.lower(now, dst, mtu, link_mtu)
+    pub fn lower_path_mtu(&mut self, now: Instant, domain: LinkId, dst: IpAddr, mtu: usize, link_mtu: usize) -> bool {
+        self.path_mtus.lower(now, (domain, dst), mtu, link_mtu)
     }
 
     /// Forgets what is known of paths to IPv4 destinations (Linux `fnhe_genid_bump`).
@@ -227,8 +281,8 @@ impl Fib {
         self.path_mtus.clear_v4();
     }
 
-    /// Every path of which something is known beyond its first link.
-    pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = (IpAddr, PathMtu)> + '_ {
+    /// Every path of which something is known beyond its first link, by its domain and destination.
+    pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = ((LinkId, IpAddr), PathMtu)> + '_ {
         self.path_mtus.iter(now)
     }
 

@@ -9,7 +9,10 @@
 //!   caller what to send and what to give up ([`Action`]). It is a core: it sends nothing itself and reads no clock.
 //! - [`arp`] and [`nd`] build and judge the messages (RFC 826, RFC 5227; RFC 4861 §4.3, §4.4, §7).
 //!
-//! Left to others: VRFs, and rules by more than the destination (a table can be asked by its number already);
+//! - Links may belong to a [`Vrf`]: what comes in by them is looked up in its table, where a rule of the kind `l3mdev` says
+//!   so. The *domain* that a lookup is in is the VRF's device, or [`LinkId::NONE`](base::LinkId::NONE) outside of all.
+//!
+//! Left to others: rules by more than the destination and the domain (a table can be asked by its number already);
 //! router discovery, redirects and duplicate address detection (RFC 4862 §5.4: addresses are used as configured, but
 //! who else probes for one is answered); multicast routing; multipath. Next hops are not resolved through other routes.
 #![forbid(unsafe_code)]
@@ -24,6 +27,7 @@ mod route;
 mod rule;
 mod station;
 mod table;
+mod vrf;
 
 pub use fib::Fib;
 pub use neigh::{Action, Changed, Heard, Known, Limits, Neighbour, Neighbours, Resolution};
@@ -31,3 +35,4 @@ pub use path_mtu::{MAX_PATH_MTUS, MIN_PATH_MTU_V4, MIN_PATH_MTU_V6, PATH_MTU_EXP
 pub use route::{Decision, Route, RouteExists, RouteKind};
 pub use rule::{Rule, Then};
 pub use station::Station;
+pub use vrf::Vrf;

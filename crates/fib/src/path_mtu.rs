@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::Instant;
+use base::{Instant, LinkId};
 
 /// How long what was told is believed: then the path may have grown (Linux's `ip_rt_mtu_expires`, `ip6_rt_mtu_expires`).
 pub const PATH_MTU_EXPIRES: Duration = Duration::from_secs(600);
@@ -19,10 +19,10 @@ pub const MIN_PATH_MTU_V6: usize = 1280;
 /// Most destinations of which something is known. Beyond that the one is forgotten that expires first.
 pub const MAX_PATH_MTUS: usize = 1024;
 
-/// Path MTUs by destination.
+/// Path MTUs by domain and destination.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PathMtus {
-    known: BTreeMap<IpAddr, PathMtu>,
+    known: BTreeMap<(LinkId, IpAddr), PathMtu>,
 }
 
 /// The MTU of the path to a destination.
@@ -36,27 +36,28 @@ pub struct PathMtu {
 
 impl PathMtus {
     /// What is known of the path to `dst`.
-    pub(crate) fn get(&self, now: Instant, dst: IpAddr) -> Option<usize> {
+    pub(crate) fn get(&self, now: Instant, domain: LinkId, dst: IpAddr) -> Option<usize> {
         // Most nodes know nothing.
         if self.known.is_empty() {
             return None;
         }
-        self.known.get(&dst).filter(|known| known.expires > now).map(|known| known.mtu)
+        self.known.get(&(domain, dst)).filter(|known| known.expires > now).map(|known| known.mtu)
     }
 
-    /// Believes that the path to `dst`, whose first link takes `link_mtu`, takes `told` bytes. Tells whether that is less
-    /// than was known, or as much again (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
-    pub(crate) fn lower(&mut self, now: Instant, dst: IpAddr, told: usize, link_mtu: usize) -> bool {
+    /// Believes that the path in a domain to a destination, whose first link takes `link_mtu`, takes `told` bytes. Tells
+    /// whether that is less than was known, or as much again (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
+    pub(crate) fn lower(&mut self, now: Instant, to: (LinkId, IpAddr), told: usize, link_mtu: usize) -> bool {
+        let (domain, dst) = to;
         let least = if dst.is_ipv4() { MIN_PATH_MTU_V4 } else { MIN_PATH_MTU_V6 };
         let mtu = told.max(least);
-        let known = self.get(now, dst);
+        let known = self.get(now, domain, dst);
         if mtu >= link_mtu || known.is_some_and(|known| known < mtu) {
             return false;
         }
-        if self.known.len() >= MAX_PATH_MTUS && !self.known.contains_key(&dst) {
+        if self.known.len() >= MAX_PATH_MTUS && !self.known.contains_key(&to) {
             self.make_room(now);
         }
-        self.known.insert(dst, PathMtu { mtu, expires: now + PATH_MTU_EXPIRES });
+        self.known.insert(to, PathMtu { mtu, expires: now + PATH_MTU_EXPIRES });
         true
     }
 
@@ -72,7 +73,7 @@ impl PathMtus {
 
     /// Forgets what is known of paths to IPv4 destinations.
     pub(crate) fn clear_v4(&mut self) {
-        self.known.retain(|dst, _| dst.is_ipv6());
+        self.known.retain(|(_, dst), _| dst.is_ipv6());
     }
 
     /// Forgets everything.
@@ -80,9 +81,9 @@ impl PathMtus {
         self.known.clear();
     }
 
-    /// Everything that is known, by destination.
-    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = (IpAddr, PathMtu)> + '_ {
-        self.known.iter().filter(move |(_, known)| known.expires > now).map(|(&dst, &known)| (dst, known))
+    /// Everything that is known, by domain and destination.
+    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = ((LinkId, IpAddr), PathMtu)> + '_ {
+        self.known.iter().filter(move |(_, known)| known.expires > now).map(|(&to, &known)| (to, known))
     }
 }
 
@@ -93,6 +94,7 @@ mod tests {
     use super::*;
 
     const START: Instant = Instant::from_nanos(5);
+    const HERE: LinkId = LinkId::NONE;
 
     fn addr(text: &str) -> IpAddr {
         text.parse().unwrap()
@@ -114,31 +116,31 @@ mod tests {
         ];
         for (seconds, told, news, known) in steps {
             let now = START + Duration::from_secs(seconds);
-            assert_eq!(mtus.lower(now, dst, told, 1500), news, "{told} after {seconds} s");
-            assert_eq!(mtus.get(now, dst), known, "{told} after {seconds} s");
+            assert_eq!(mtus.lower(now, (HERE, dst), told, 1500), news, "{told} after {seconds} s");
+            assert_eq!(mtus.get(now, HERE, dst), known, "{told} after {seconds} s");
         }
-        assert_eq!(mtus.get(START, addr("192.0.2.3")), None);
+        assert_eq!(mtus.get(START, HERE, addr("192.0.2.3")), None);
     }
 
     #[test]
     fn one_family_is_forgotten_alone() {
         let mut mtus = PathMtus::default();
         let [v4, v6] = ["192.0.2.2", "2001:db8::2"].map(addr);
-        assert!(mtus.lower(START, v4, 1400, 1500) && mtus.lower(START, v6, 1400, 1500));
+        assert!(mtus.lower(START, (HERE, v4), 1400, 1500) && mtus.lower(START, (HERE, v6), 1400, 1500));
         mtus.clear_v4();
-        assert_eq!((mtus.get(START, v4), mtus.get(START, v6)), (None, Some(1400)));
+        assert_eq!((mtus.get(START, HERE, v4), mtus.get(START, HERE, v6)), (None, Some(1400)));
     }
 
     #[test]
     fn nobody_makes_a_path_narrower_than_it_may_be() {
         for (dst, told, want) in [("192.0.2.2", 551, 552), ("192.0.2.2", 0, 552), ("2001:db8::2", 1279, 1280)] {
             let mut mtus = PathMtus::default();
-            assert!(mtus.lower(START, addr(dst), told, 1500));
-            assert_eq!(mtus.get(START, addr(dst)), Some(want), "{dst} {told}");
+            assert!(mtus.lower(START, (HERE, addr(dst)), told, 1500));
+            assert_eq!(mtus.get(START, HERE, addr(dst)), Some(want), "{dst} {told}");
         }
         let mut mtus = PathMtus::default();
-        assert!(!mtus.lower(START, addr("192.0.2.2"), 68, 500), "a link that is narrower still");
-        assert!(!mtus.lower(START, addr("2001:db8::2"), 1280, 1280));
+        assert!(!mtus.lower(START, (HERE, addr("192.0.2.2")), 68, 500), "a link that is narrower still");
+        assert!(!mtus.lower(START, (HERE, addr("2001:db8::2")), 1280, 1280));
     }
 
     #[test]
@@ -146,13 +148,13 @@ mod tests {
         let mut mtus = PathMtus::default();
         let dst = |n: usize| IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + n as u32));
         for n in 0..=MAX_PATH_MTUS {
-            assert!(mtus.lower(START + Duration::from_nanos(n as u64), dst(n), 1400, 1500));
+            assert!(mtus.lower(START + Duration::from_nanos(n as u64), (HERE, dst(n)), 1400, 1500));
         }
         let now = START + Duration::from_nanos(2000);
-        assert_eq!((mtus.get(now, dst(0)), mtus.get(now, dst(1))), (None, Some(1400)));
+        assert_eq!((mtus.get(now, HERE, dst(0)), mtus.get(now, HERE, dst(1))), (None, Some(1400)));
         assert_eq!(mtus.iter(now).count(), MAX_PATH_MTUS);
         let late = now + PATH_MTU_EXPIRES;
-        assert!(mtus.lower(late, dst(9999), 1400, 1500));
+        assert!(mtus.lower(late, (HERE, dst(9999)), 1400, 1500));
         assert_eq!(mtus.known.len(), 1, "what has expired goes first");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{Prefix, TableId};
+use base::{LinkId, Prefix, TableId};
 
 use crate::route::Route;
 
@@ -11,6 +11,8 @@ use crate::route::Route;
 pub struct Rule {
     /// The destinations that it is for; all if `None`.
     pub to: Option<Prefix>,
+    /// Whether it is for packets in VRFs alone (`FRA_L3MDEV`).
+    pub l3mdev: bool,
     /// What it says.
     pub then: Then,
 }
@@ -20,6 +22,8 @@ pub struct Rule {
 pub enum Then {
     /// Ask that table.
     Ask(TableId),
+    /// Ask the table of the packet's VRF.
+    AskVrf,
     /// Take this route, as if a table had it.
     Take(Route),
 }
@@ -27,7 +31,12 @@ pub enum Then {
 impl Rule {
     /// One for all destinations.
     pub const fn ask(table: TableId) -> Self {
-        Self { to: None, then: Then::Ask(table) }
+        Self { to: None, l3mdev: false, then: Then::Ask(table) }
+    }
+
+    /// The one that comes with the first VRF.
+    pub const fn ask_vrf() -> Self {
+        Self { to: None, l3mdev: true, then: Then::AskVrf }
     }
 
     /// Those that Linux begins with: numbers 0, 32766 and, for IPv4 alone, 32767.
@@ -36,8 +45,8 @@ impl Rule {
         [TableId::LOCAL, TableId::MAIN].into_iter().chain(last).map(Self::ask).collect()
     }
 
-    pub(crate) fn is_for(&self, dst: IpAddr) -> bool {
-        self.to.is_none_or(|to| to.contains(dst))
+    pub(crate) fn is_for(&self, domain: LinkId, dst: IpAddr) -> bool {
+        (!self.l3mdev || domain != LinkId::NONE) && self.to.is_none_or(|to| to.contains(dst))
     }
 }
 
@@ -54,7 +63,7 @@ mod tests {
             let kind = RouteKind::Unicast { via: None, dev: LinkId(dev) };
             fib.insert(table, Route { prefix: Prefix::ANY_V4, kind, metric: 0 }, false);
         }
-        let asked = |fib: &Fib, dst: &str| match fib.decide(dst.parse().unwrap(), None) {
+        let asked = |fib: &Fib, dst: &str| match fib.decide(LinkId::NONE, dst.parse().unwrap(), None) {
             Decision::Forward { dev, .. } => Ok(dev.0),
             Decision::Drop(reason) => Err(reason),
             other => panic!("{other:?}"),
@@ -66,10 +75,10 @@ mod tests {
         fib.set_rules(true, rules(some));
         assert_eq!([near, far].map(|dst| asked(&fib, dst)), [Ok(2), Ok(1)]);
         let prohibit = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Prohibit, metric: 0 };
-        fib.set_rules(true, rules(Rule { to: None, then: Then::Take(prohibit) }));
+        fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(prohibit) }));
         assert_eq!(asked(&fib, far), Err(DropReason::RouteProhibit));
         let unreachable = Route { kind: RouteKind::Unreachable, ..prohibit };
-        fib.set_rules(true, rules(Rule { to: None, then: Then::Take(unreachable) }));
+        fib.set_rules(true, rules(Rule { to: None, l3mdev: false, then: Then::Take(unreachable) }));
         assert_eq!(asked(&fib, far), Err(DropReason::NoRoute));
         // What a table does not have, or throws, the next one is asked.
         fib.set_rules(true, rules(Rule::ask(TableId(7))));

@@ -259,7 +259,7 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
     let lens: Vec<usize> = node
         .take_released()
         .into_iter()
-        .map(|it| if let Released::Again(pkt) = it { pkt.len() - 28 } else { panic!("{it:?}") })
+        .map(|it| if let Released::Again(pkt, _) = it { pkt.len() - 28 } else { panic!("{it:?}") })
         .collect();
     assert_eq!((lens, node.held()), ((0..=100).collect(), 0));
     assert_eq!(counters, Counters::ZERO);
@@ -316,7 +316,7 @@ fn packets_that_were_held_together_are_judged_each_by_itself() {
     node.add_policy(block).unwrap();
     node.handle_timeout(at(101), &mut counters);
     let released = node.take_released();
-    assert!(matches!(released[..], [Released::Again(_), Released::Again(_)]), "{released:?}");
+    assert!(matches!(released[..], [Released::Again(..), Released::Again(..)]), "{released:?}");
     assert_eq!(counters, Counters::ZERO);
     assert_eq!(node.lookup(at(101), &flow(1), &mut counters), Decision::Drop(DropReason::PolicyBlock));
     assert!(matches!(node.lookup(at(101), &flow(2), &mut counters), Decision::Hold(_)));

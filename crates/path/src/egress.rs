@@ -54,7 +54,7 @@ impl Path {
         let Some(link_mtu) = self.mtu_of(hop.dev) else { return self.drop(&ip.pkt, DropReason::LinkDown) };
         // What goes beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
         let is_own = ip.pkt.meta.link == LinkId::NONE;
-        let mtu = if is_own { self.path_mtu(turn, ip.info.dst, link_mtu) } else { link_mtu };
+        let mtu = if is_own { self.path_mtu(turn, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
         let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
             return self.too_big(turn, &ip, mtu, hop.dev);
@@ -74,13 +74,13 @@ impl Path {
     }
 
     /// Protects a packet by the SAs of `bundle`, the innermost first, and sends what comes of it to the end of the
-    /// outermost tunnel.
+    /// outermost tunnel, in the domain of the link that it would have left by (Linux `xfrm_dst_lookup`).
     fn output_esp(&mut self, turn: Turn<'_>, mut ip: IpPacket, bundle: &Bundle, mut hop: Hop) {
         let sas = || bundle.iter().filter_map(|&id| self.ipsec.sa(id));
         let mut end = ip.info.dst;
         if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
             end = tunnel.end();
-            match self.fib.decide(end, None) {
+            match self.fib.decide(self.fib.domain(hop.dev), end, None) {
                 Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
                 decision => {
                     let v4 = end.is_ipv4();
@@ -94,7 +94,7 @@ impl Path {
             return self.drop(&ip.pkt, DropReason::LinkDown);
         };
         let features = port.config.features;
-        let outer_mtu = self.path_mtu(turn, end, port.config.mtu);
+        let outer_mtu = self.path_mtu(turn, hop.dev, end, port.config.mtu);
         let mtu = self.inner_mtu(bundle, outer_mtu);
         let v4 = ip.info.version() == Version::V4;
         // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): what is too long is cut afterwards.

@@ -36,7 +36,8 @@ const MAX_WAITING: usize = 1 << 20;
 pub enum IkeAt {
     /// At one address and port, behind the non-ESP marker. What comes from there is sent by this link.
     Port(SocketAddr),
-    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses. What is sent goes where the peer is.
+    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses in the link's domain. What is sent goes
+    /// where the peer is there.
     Node,
 }
 
@@ -113,7 +114,7 @@ impl Path {
         let hop = self.ike_hop(message)?;
         let link_mtu = self.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
         let pkt = packet(turn.mem, message)?;
-        let mtu = self.path_mtu(turn, message.peer.ip(), link_mtu);
+        let mtu = self.path_mtu(turn, hop.dev, message.peer.ip(), link_mtu);
         self.count(hop.dev, if message.peer.is_ipv4() { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
         self.emit_sealed(turn, pkt, mtu, hop);
         Ok(())
@@ -127,10 +128,10 @@ impl Path {
         if let Some(&(dev, _)) = self.ike.links.iter().find(|(_, at)| *at == IkeAt::Port(local)) {
             return Ok(Hop { dev, next_hop: peer.ip() });
         }
-        if !self.ike.links.iter().any(|(_, at)| *at == IkeAt::Node && at.has(local)) || !self.fib.is_local(local.ip()) {
-            return Err(DropReason::IkeUnsendable);
-        }
-        match self.fib.decide(peer.ip(), None) {
+        let places = self.ike.links.iter().filter(|(_, at)| *at == IkeAt::Node && at.has(local));
+        let mut domains = places.map(|&(link, _)| self.fib.domain(link));
+        let domain = domains.find(|&domain| self.fib.is_local(domain, local.ip())).ok_or(DropReason::IkeUnsendable)?;
+        match self.fib.decide(domain, peer.ip(), None) {
             Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
             Decision::Drop(reason) => Err(reason),
             Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => Err(DropReason::IkeUnsendable),
@@ -148,7 +149,7 @@ impl Path {
         let link = ip.pkt.meta.link;
         let at = self.ike.links.iter().find(|&&(place_link, at)| place_link == link && at.has(dst))?.1;
         // What is for a group is not for a key manager.
-        (at == IkeAt::Port(dst) || self.fib.is_local(dst.ip())).then_some(dst)
+        (at == IkeAt::Port(dst) || self.fib.is_local(self.fib.domain(link), dst.ip())).then_some(dst)
     }
 
     /// Takes in a packet to a port of IKE: a message or a train of them. Gives it back if it is something else.

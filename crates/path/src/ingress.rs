@@ -78,7 +78,8 @@ impl Path {
     fn arp(&mut self, turn: Turn<'_>, here: Station, pkt: &mut Packet) -> Result<(), DropReason> {
         pkt.linearize(turn.mem)?;
         let Self { fib, neighbours, actions, .. } = self;
-        let is_own = |addr| fib.is_local(IpAddr::V4(addr));
+        let domain = fib.domain(here.link);
+        let is_own = |addr| fib.is_local(domain, IpAddr::V4(addr));
         arp::handle(neighbours, turn.now, turn.mem, here, is_own, pkt.head(), actions)?;
         self.act(turn);
         Ok(())
@@ -146,7 +147,7 @@ impl Path {
     pub(crate) fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
         let (link, v4) = (pkt.meta.link, Version::of(pkt.head()) != Ok(Version::V6));
         let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(link, reason, v4))?;
-        let is_for_others = || match self.fib.decide(info.dst, None) {
+        let is_for_others = || match self.fib.decide(self.fib.domain(link), info.dst, None) {
             Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => false,
             Decision::Forward { .. } | Decision::Drop(_) => self.own_link_local(pkt.meta.link) != Some(info.dst),
         };
@@ -214,27 +215,27 @@ impl Path {
             _ => return false,
         };
         let mut spi = [0; size_of::<u32>()];
-        self.is_local(info.dst)
+        self.is_local(self.fib.domain(pkt.meta.link), info.dst)
             || pkt.read_at(esp_at, &mut spi)
                 && sad.opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)), pkt.meta.mark)
     }
 
     /// As [`Fib::is_local`](fib::Fib::is_local), which the packets of one tunnel need not ask again.
-    pub(crate) fn is_local(&self, dst: IpAddr) -> bool {
-        if self.is_known_local(dst) {
+    pub(crate) fn is_local(&self, domain: LinkId, dst: IpAddr) -> bool {
+        if self.is_known_local(domain, dst) {
             return true;
         }
-        let is_local = self.fib.is_local(dst);
+        let is_local = self.fib.is_local(domain, dst);
         if is_local {
-            self.local.set(Some((self.fib.generation(), dst)));
+            self.local.set(Some((self.fib.generation(), domain, dst)));
         }
         is_local
     }
 
     /// Tells whether an address is the one of our own that something came to last.
     #[inline]
-    pub(crate) fn is_known_local(&self, dst: IpAddr) -> bool {
-        self.local.get() == Some((self.fib.generation(), dst))
+    pub(crate) fn is_known_local(&self, domain: LinkId, dst: IpAddr) -> bool {
+        self.local.get() == Some((self.fib.generation(), domain, dst))
     }
 
     /// Ends a burst: what ciphers and GRO hold goes on, in order, until they hold no more than what is with a device.
@@ -273,13 +274,14 @@ impl Path {
         let dst = ip.info.dst;
         // A link-local address means something on its link alone (RFC 4291 §2.5.6).
         let oif = is_link_local(dst).then_some(link);
-        if self.is_known_local(dst) && oif.is_none() {
+        let domain = self.fib.domain(link);
+        if self.is_known_local(domain, dst) && oif.is_none() {
             return self.deliver(turn, ip, false);
         }
-        match self.fib.decide(dst, oif) {
+        match self.fib.decide(domain, dst, oif) {
             Decision::Local { .. } => {
                 if oif.is_none() {
-                    self.local.set(Some((self.fib.generation(), dst)));
+                    self.local.set(Some((self.fib.generation(), domain, dst)));
                 }
                 self.deliver(turn, ip, false);
             }

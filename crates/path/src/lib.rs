@@ -11,6 +11,9 @@
 //!                    └▶ (inner MTU) ─▶ ESP: seal ──▲
 //! ```
 //!
+//! What came in by a link is looked up, and answered, in the domain of that link ([`Fib::domain`]): a packet keeps its link, so
+//! it needs to carry no more for that.
+//!
 //! Every packet ends as delivered, sent, held (by a neighbour that has yet to answer) or dropped for a
 //! [`DropReason`], counted by the link that it came in by; Linux's own counters count beside that.
 #![forbid(unsafe_code)]
@@ -71,8 +74,8 @@ pub struct Path {
     reassembly: Reassembly,
     fragment_ids: FragmentIds,
     icmp_limit: RateLimit,
-    /// The address of our own that something last came to, and the generation of the routes that said so.
-    local: Cell<Option<(u64, IpAddr)>>,
+    /// The address of our own that something last came to, in which domain, and the generation of the routes that said so.
+    local: Cell<Option<(u64, LinkId, IpAddr)>>,
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
     /// Where each packet goes that ciphers have yet to seal, in order.

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-use base::DropReason;
+use base::{DropReason, LinkId};
 use fib::Decision;
 use wire::{Quote, Version, icmp, icmpv6};
 
@@ -37,30 +37,31 @@ impl Path {
         let mut bytes = [0; QUOTE_LEN];
         let at = ip.info.header_len + icmp::Header::LEN;
         let quoted = &mut bytes[..ip.info.total_len.saturating_sub(at).min(QUOTE_LEN)];
+        let domain = self.fib.domain(ip.pkt.meta.link);
         let quote = if ip.pkt.read_at(at, quoted) { Quote::parse(quoted).ok() } else { None };
         let is_ours = |quote: &Quote<'_>| {
             Version::of_addr(quote.dst) == ip.info.version()
-                && self.fib.is_local(quote.src)
+                && self.fib.is_local(domain, quote.src)
                 && self.ipsec.may_have_sent(quote)
         };
         let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
             return self.drop(&ip.pkt, DropReason::IcmpQuote);
         };
-        let link_mtu = match self.fib.decide(dst, None) {
+        let link_mtu = match self.fib.decide(domain, dst, None) {
             Decision::Forward { dev, .. } => self.mtu_of(dev).unwrap_or(0),
             _ => 0,
         };
-        if self.fib.lower_path_mtu(turn.now, dst, mtu, link_mtu) {
+        if self.fib.lower_path_mtu(turn.now, domain, dst, mtu, link_mtu) {
             self.path_mtus_learnt += 1;
-            tracing::debug!(%dst, mtu = self.fib.path_mtu(turn.now, dst), "path MTU");
+            tracing::debug!(%dst, mtu = self.fib.path_mtu(turn.now, domain, dst), "path MTU");
         } else {
             self.drop(&ip.pkt, DropReason::IcmpIgnored);
         }
     }
 
-    /// What the path to `dst` takes, whose first link takes `link_mtu`.
+    /// What the path to `dst` takes, whose first link is `dev` and takes `link_mtu`.
     #[inline]
-    pub(crate) fn path_mtu(&self, turn: Turn<'_>, dst: IpAddr, link_mtu: usize) -> usize {
-        self.fib.path_mtu(turn.now, dst).map_or(link_mtu, |mtu| mtu.min(link_mtu))
+    pub(crate) fn path_mtu(&self, turn: Turn<'_>, dev: LinkId, dst: IpAddr, link_mtu: usize) -> usize {
+        self.fib.path_mtu(turn.now, self.fib.domain(dev), dst).map_or(link_mtu, |mtu| mtu.min(link_mtu))
     }
 }

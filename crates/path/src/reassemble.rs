@@ -41,8 +41,9 @@ impl Path {
     pub(crate) fn reassemble(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
         let link = ip.pkt.meta.link;
         let IpPacket { pkt, info, .. } = ip;
+        let asker = Asker { domain: self.fib.domain(link), ..Asker::LOCAL };
         let before = moved(&self.counters);
-        let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, Asker::LOCAL, pkt, &info, &mut self.counters);
+        let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, asker, pkt, &info, &mut self.counters);
         self.credit(link, before);
         self.drop_evicted();
         self.conclude(turn, link, verdict, for_all);
@@ -54,12 +55,14 @@ impl Path {
     pub(crate) fn join_trains(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Drain<'_, Packet>) {
         let port = self.ports.get(link).filter(|port| !port.tap.wire && !port.tap.fat);
         let Some(mac) = port.map(|port| port.config.mac) else { return };
+        let domain = self.fib.domain(link);
         let mut is_any = false;
         while let Some(first) = burst.as_slice().first()
             && let Some(l3) = begins_at(mac, first)
             && let Some(train) = Train::of(first, l3)
-            && self.is_for_us(train.addresses())
+            && self.is_for_us(domain, train.addresses())
         {
+            let train = train.in_domain(domain);
             self.make_way(turn, &first.head()[l3..]);
             let l3 = |pkt: &Packet| begins_at(mac, pkt);
             let Self { reassembly, counters, .. } = self;
@@ -92,8 +95,8 @@ impl Path {
     }
 
     /// Whether packets between such addresses are for this node alone.
-    fn is_for_us(&self, [src, dst]: [IpAddr; 2]) -> bool {
-        !is_link_local(dst) && check_addresses(src, dst).is_ok() && self.is_local(dst)
+    fn is_for_us(&self, domain: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
+        !is_link_local(dst) && check_addresses(src, dst).is_ok() && self.is_local(domain, dst)
     }
 
     /// Lets go on what came before a packet that begins with `header`, and must not be overtaken by it.
@@ -143,8 +146,8 @@ impl Path {
     /// sender is told (RFC 7112 §5).
     #[cold]
     pub(crate) fn malformed(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason, framing: Framing) {
-        let own = self.own_link_local(pkt.meta.link);
-        let is_ours = |cut: &CutShort| self.fib.is_local(cut.info.dst) || own == Some(cut.info.dst);
+        let (own, domain) = (self.own_link_local(pkt.meta.link), self.fib.domain(pkt.meta.link));
+        let is_ours = |cut: &CutShort| self.fib.is_local(domain, cut.info.dst) || own == Some(cut.info.dst);
         let cut_short = CutShort::find(turn.mem, &mut pkt).filter(|cut| framing.lets_answer_v6() && is_ours(cut));
         let Some(CutShort { info, reason, code, pointer }) = cut_short else { return self.drop(&pkt, reason) };
         self.count(pkt.meta.link, Mib::Ip6ReasmReqds);

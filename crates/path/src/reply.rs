@@ -56,11 +56,12 @@ impl Path {
     /// should have left by: policies speak of what is behind a gateway, not of the wire between gateways.
     fn source_for(&self, pkt: &Packet, info: &Info) -> Option<IpAddr> {
         let link = pkt.meta.link;
-        if self.fib.is_local(info.dst) || self.own_link_local(link) == Some(info.dst) {
+        let domain = self.fib.domain(link);
+        if self.fib.is_local(domain, info.dst) || self.own_link_local(link) == Some(info.dst) {
             return Some(info.dst);
         }
         let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
-        let dev = match self.fib.decide(towards, None) {
+        let dev = match self.fib.decide(domain, towards, None) {
             Decision::Forward { dev, .. } => dev,
             _ => link,
         };
@@ -70,15 +71,17 @@ impl Path {
     /// Sends what has waited for an SA as if it had just come, or drops it.
     pub(crate) fn release(&mut self, turn: Turn<'_>) {
         for released in self.ipsec.take_released() {
-            let mut pkt = match released {
-                Released::Again(pkt) => pkt,
+            let (mut pkt, by) = match released {
+                Released::Again(pkt, by) => (pkt, by),
                 Released::Dropped(pkt, reason) => {
                     self.drop(&pkt, reason);
                     continue;
                 }
             };
             let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
-            match parsed.map(|(info, flow)| (self.fib.decide(info.dst, None), info, flow)) {
+            // What came in goes on in the domain that it came in by.
+            let domain = self.fib.domain(if pkt.meta.link == LinkId::NONE { by } else { pkt.meta.link });
+            match parsed.map(|(info, flow)| (self.fib.decide(domain, info.dst, None), info, flow)) {
                 Ok((Decision::Forward { dev, next_hop }, info, flow)) => {
                     self.output(turn, IpPacket { pkt, info, flow }, Hop { dev, next_hop });
                 }
@@ -88,8 +91,8 @@ impl Path {
         }
     }
 
-    /// Sends a message of ICMP that begins with its IP header, and is counted as `kind` once it is known where it goes. `link`
-    /// is where a link-local destination is; the packet's `sec_path` is that of a packet that it quotes.
+    /// Sends a message of ICMP that begins with its IP header, in the domain of `link`, which is where a link-local destination
+    /// is. It is counted as `kind` once it is known where it goes; its `sec_path` is that of a packet that it quotes.
     pub(crate) fn send_own(&mut self, turn: Turn<'_>, mut pkt: Packet, link: LinkId, kind: Mib) {
         pkt.meta.link = LinkId::NONE;
         let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
@@ -99,12 +102,19 @@ impl Path {
         };
         let v4 = info.version() == Version::V4;
         let link_local = matches!(info.dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
-        let hop = match self.fib.decide(info.dst, link_local.then_some(link)) {
-            Decision::Forward { dev, next_hop } => Hop { dev, next_hop },
-            _ if link_local => Hop { dev: link, next_hop: info.dst },
-            decision => {
+        let domain = self.fib.domain(link);
+        let hop = match self.fib.decide(domain, info.dst, link_local.then_some(link)) {
+            // What is on the link itself needs no VRF.
+            Decision::Forward { .. } if !link_local && !self.fib.may_send(domain) => Err(DropReason::LinkDown),
+            Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
+            _ if link_local => Ok(Hop { dev: link, next_hop: info.dst }),
+            Decision::Drop(reason) => Err(reason),
+            Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => Err(DropReason::NoRoute),
+        };
+        let hop = match hop {
+            Ok(hop) => hop,
+            Err(reason) => {
                 self.counters.count(if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes });
-                let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
                 return self.drop(&pkt, reason);
             }
         };

@@ -11,7 +11,6 @@ use crate::queue::{Added, Refused};
 use crate::reassembly::{Reassembly, Table};
 use crate::run::How;
 use crate::train::Train;
-use crate::user::Asker;
 use crate::verdict::{Count, Mibs, Verdict};
 
 /// How a train came to its end.
@@ -44,7 +43,7 @@ impl Reassembly {
             Version::V4 => Table::V4,
             Version::V6 => Table::V6,
         };
-        let how = self.how(Asker::LOCAL);
+        let how = self.how(train.asker());
         let mut count = Count(Some((counters, Mibs::of(train.version()))));
         let cache = self.table(table);
         let room = cache.room()?;

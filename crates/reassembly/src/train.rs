@@ -23,6 +23,8 @@ const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
     link: LinkId,
+    /// The VRF's device that it came in by, or [`LinkId::NONE`].
+    domain: LinkId,
     version: Version,
     protocol: Protocol,
     tos: u8,
@@ -71,7 +73,16 @@ impl Train {
         let mut headers = [[0; 8]; V6_LEN / 8];
         headers.as_flattened_mut()[..ipv4::Header::LEN].copy_from_slice(bytes);
         let (protocol, tos, dont_fragment) = (header.protocol(), header.tos(), header.dont_fragment());
-        Some(Self { link, version: Version::V4, protocol, tos, dont_fragment, id: header.id().into(), headers })
+        Some(Self {
+            link,
+            domain: LinkId::NONE,
+            version: Version::V4,
+            protocol,
+            tos,
+            dont_fragment,
+            id: header.id().into(),
+            headers,
+        })
     }
 
     #[inline(always)]
@@ -86,7 +97,14 @@ impl Train {
         let mut headers = [[0; 8]; V6_LEN / 8];
         headers.as_flattened_mut().copy_from_slice(bytes);
         let (tos, id) = (bytes[0] << 4 | bytes[1] >> 4, u32::from_be_bytes(*bytes.last_chunk()?));
-        Some(Self { link, version: Version::V6, protocol, tos, dont_fragment: true, id, headers })
+        Some(Self { link, domain: LinkId::NONE, version: Version::V6, protocol, tos, dont_fragment: true, id, headers })
+    }
+
+    /// The same one in an L3 domain: the device of a VRF.
+    #[inline(always)]
+    #[must_use]
+    pub fn in_domain(self, domain: LinkId) -> Self {
+        Self { domain, ..self }
     }
 
     /// IPv4 or IPv6.
@@ -226,12 +244,18 @@ impl Train {
         })
     }
 
+    /// Who asks for it: the node itself.
+    #[inline(always)]
+    pub(crate) fn asker(&self) -> Asker {
+        Asker { domain: self.domain, ..Asker::LOCAL }
+    }
+
     /// The key of its datagram, for local delivery.
     #[inline(always)]
     pub(crate) fn key(&self) -> Key {
         match self.version {
-            Version::V4 => Key::v4(Asker::LOCAL, self.addresses_v4(), self.protocol, self.id),
-            Version::V6 => Key::v6(Asker::LOCAL, self.addresses_v6(), self.link, self.id),
+            Version::V4 => Key::v4(self.asker(), self.addresses_v4(), self.protocol, self.id),
+            Version::V6 => Key::v6(self.asker(), self.addresses_v6(), self.link, self.id),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A node: a path and the memory that it works in.
 
 use base::{DropReason, IfAddr, Instant, LinkId, TableId};
-use fib::{Route, RouteKind};
+use fib::{Route, RouteKind, Rule, Vrf};
 use ipsec::device::SoftDevice;
 use offload::Features;
 use packet::{Memory, Packet};
@@ -108,6 +108,19 @@ impl Node {
         let (_, device) = self.devices.iter().find(|(other, _)| *other == id)?;
         let is_ethernet = self.path.ports.get(id).is_some_and(|port| port.config.mac.is_some());
         Some((device, if is_ethernet { eth::Header::LEN } else { 0 }))
+    }
+
+    /// Has a VRF be there whose device has the number `device`, and ports `slaves` belong to it. They have no addresses yet.
+    pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> LinkId {
+        let device = LinkId(device);
+        self.path.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));
+        slaves.iter().for_each(|&slave| self.path.fib.set_domain(LinkId(slave), device));
+        for v4 in [true, false] {
+            let mut rules = Rule::first(v4);
+            rules.insert(1, Rule::ask_vrf());
+            self.path.fib.set_rules(v4, rules);
+        }
+        device
     }
 
     /// Adds a route to `to` by `dev`, over the gateway `via` if there is one.

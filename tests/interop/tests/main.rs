@@ -1,9 +1,10 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And IKE; and `ip xfrm`, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
+//! runs with fatpath alone. And IKE; and `ip xfrm` and `ip` about VRFs, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
 mod batch;
 mod events;
+mod ip_vrf;
 mod ip_xfrm;
 mod scapy;
 mod scenario;
@@ -23,6 +24,7 @@ fn main() {
     let mut trials = scapy::trials();
     trials.extend(tshark::trials());
     trials.extend(events::trials());
+    trials.extend(ip_vrf::trials());
     trials.extend(ip_xfrm::trials());
     trials.extend(batch::trials());
     trials.extend(strongswan::trials());

@@ -15,6 +15,7 @@ mod state;
 mod strongswan;
 mod sysctl;
 mod tunnel;
+mod vrf;
 mod xdp;
 
 use libtest_mimic::Arguments;
@@ -29,6 +30,7 @@ fn main() {
         exec::trials(),
         ethtool::trials(),
         ip::trials(),
+        vrf::trials(),
         lines::trials(),
         sysctl::trials(),
         state::trials(),

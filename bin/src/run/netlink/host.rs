@@ -158,16 +158,23 @@ pub(crate) fn apply(fib: &mut Fib, delta: &Delta) {
         Delta::AddAddress(link, address) => fib.set_address(*link, address.addr, true),
         Delta::RemoveAddress(link, address) => fib.set_address(*link, address.addr, false),
         Delta::Rules { v4, rules } => fib.set_rules(*v4, rules.iter().map(|rule| to_rule(*v4, rule)).collect()),
+        Delta::Vrf(device, vrf) => fib.set_vrf(*device, vrf.as_ref().map(to_vrf)),
+        Delta::Domain(link, domain) => fib.set_domain(*link, *domain),
         Delta::ChangeAddress(..) => {}
     }
+}
+
+const fn to_vrf(vrf: &rtnl::Vrf) -> fib::Vrf {
+    fib::Vrf { table: vrf.table, up: vrf.up }
 }
 
 fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
     let then = match rule.verdict(v4).as_ref().and_then(to_fib) {
         Some(route) => Then::Take(route),
+        None if rule.l3mdev => Then::AskVrf,
         None => Then::Ask(TableId(rule.table)),
     };
-    fib::Rule { to: rule.prefix(), then }
+    fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
 }
 
 fn to_fib(route: &rtnl::Route) -> Option<Route> {

@@ -122,6 +122,7 @@ impl Counts {
         let plural = |noun: &str, n: usize| match (noun, n) {
             (noun, 1) => format!("1 {noun}"),
             ("address", n) => format!("{n} addresses"),
+            ("link of a VRF", n) => format!("{n} links of VRFs"),
             ("policy", n) => format!("{n} policies"),
             (noun, n) => format!("{n} {noun}s"),
         };

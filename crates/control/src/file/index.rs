@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use base::{Prefix, TableId};
 
-use crate::model::{Dir, LinkConfig, Mark, Mode, PolicyConfig, RouteConfig, SaConfig, Selector, Template};
+use crate::model::{Dir, LinkConfig, LinkKind, Mark, Mode, PolicyConfig, RouteConfig, SaConfig, Selector, Template};
 
 /// What tells a route from others: where to, its table and its metric.
 pub(super) type RouteName = (Prefix, TableId, u32);
@@ -21,6 +21,8 @@ pub(super) type PolicyName = (Dir, Selector, Option<Mark>, u32);
 #[derive(Debug, Default)]
 pub(super) struct Index {
     routes: HashMap<RouteName, usize>,
+    /// The tables of VRFs, by the names of their devices and of the links that belong to them.
+    domains: HashMap<String, TableId>,
     /// The links on which addresses are neighbours, by the prefixes that say so, in the order in which these were said.
     direct: HashMap<Prefix, Vec<String>>,
     sas: HashMap<SaName, usize>,
@@ -32,10 +34,28 @@ impl Index {
     /// That of a file which has named these links.
     pub(super) fn of_links(links: &[LinkConfig]) -> Self {
         let mut index = Self::default();
+        let vrfs = links.iter().filter_map(|link| match link.kind {
+            LinkKind::Vrf { table } => Some((link.name.clone(), TableId(table))),
+            _ => None,
+        });
+        index.domains = vrfs.collect();
+        let vrf_of = |link: &LinkConfig| Some((link.name.clone(), *index.domains.get(link.master.as_ref()?)?));
+        let slaves: Vec<_> = links.iter().filter_map(vrf_of).collect();
+        index.domains.extend(slaves);
         for link in links {
             link.addresses.iter().for_each(|address| index.push_direct(address.prefix(), &link.name));
         }
         index
+    }
+
+    /// The table of the VRF that a link belongs to, or is the device of.
+    pub(super) fn domain(&self, link: &str) -> Option<TableId> {
+        self.domains.get(link).copied()
+    }
+
+    /// Whether a table is one of a VRF.
+    pub(super) fn has_vrf(&self, table: TableId) -> bool {
+        self.domains.values().any(|&its| its == table)
     }
 
     /// Where a route of that name stands.
@@ -53,12 +73,12 @@ impl Index {
         self.direct.entry(prefix).or_default().push(link.to_owned());
     }
 
-    /// The link on which `via` is a neighbour, `dev` if that is said: by the longest prefix, and of equal ones the last.
-    pub(super) fn link_of(&self, via: IpAddr, dev: Option<&str>) -> Option<&str> {
+    /// The link on which `via` is a neighbour, of those that `may_be`: by the longest prefix, and of equal ones the last.
+    pub(super) fn link_of(&self, via: IpAddr, may_be: impl Fn(&str) -> bool) -> Option<&str> {
         let longest = Prefix::host(via).len();
         let prefixes = (0..=longest).rev().filter_map(|len| Prefix::containing(via, len).ok());
         let links = prefixes.filter_map(|prefix| self.direct.get(&prefix)).flat_map(|links| links.iter().rev());
-        links.map(String::as_str).find(|&link| dev.is_none_or(|dev| dev == link))
+        links.map(String::as_str).find(|&link| may_be(link))
     }
 
     /// Where an SA of that name stands.

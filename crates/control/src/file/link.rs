@@ -5,11 +5,25 @@ use std::net::{IpAddr, SocketAddr};
 use base::IfAddr;
 
 use super::reader::{Result, Table, Value, quoted};
+use super::route::table_id;
 use crate::features::FeatureSet;
 use crate::model::{LinkConfig, LinkKind, XdpMode};
 
-pub(super) const KEYS: &[&str] =
-    &["name", "kind", "mtu", "addresses", "offloads", "queues", "bind", "interface", "ring", "mode", "ike"];
+pub(super) const KEYS: &[&str] = &[
+    "name",
+    "kind",
+    "mtu",
+    "addresses",
+    "offloads",
+    "queues",
+    "bind",
+    "interface",
+    "ring",
+    "mode",
+    "ike",
+    "table",
+    "master",
+];
 
 /// Longest name of a link, in bytes: Linux's `IFNAMSIZ` without the final zero.
 const MAX_NAME_LEN: usize = 15;
@@ -29,10 +43,17 @@ enum Kind {
     Udp,
     Packet,
     Xdp,
+    Vrf,
 }
 
-const KINDS: &[(&str, Kind)] =
-    &[("tun", Kind::Tun), ("tap", Kind::Tap), ("udp", Kind::Udp), ("packet", Kind::Packet), ("xdp", Kind::Xdp)];
+const KINDS: &[(&str, Kind)] = &[
+    ("tun", Kind::Tun),
+    ("tap", Kind::Tap),
+    ("udp", Kind::Udp),
+    ("packet", Kind::Packet),
+    ("xdp", Kind::Xdp),
+    ("vrf", Kind::Vrf),
+];
 
 /// Reads one link. `others` are those before it.
 pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfig> {
@@ -44,13 +65,18 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     if let Some(n) = others.iter().position(|other| other.name == name) {
         return Err(name_value.error(format!("{name} is already the name of link[{n}]; names are unique")));
     }
-    let kind_word = table.need("kind", "use tun, tap, udp, packet or xdp")?.word(KINDS)?;
+    let kind_word = table.need("kind", "use tun, tap, udp, packet, xdp or vrf")?.word(KINDS)?;
     belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
     belongs(table, "ike", matches!(kind_word, Kind::Udp | Kind::Packet | Kind::Xdp), "udp, packet or xdp")?;
     belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
     belongs(table, "ring", kind_word == Kind::Xdp, "xdp")?;
     belongs(table, "mode", kind_word == Kind::Xdp, "xdp")?;
+    let is_vrf = kind_word == Kind::Vrf;
+    belongs(table, "table", is_vrf, "vrf")?;
+    for key in ["mtu", "offloads", "master"] {
+        belongs(table, key, !is_vrf, "tun, tap, udp, packet or xdp")?;
+    }
     let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=MAX_QUEUES))?;
     let kind = match kind_word {
         Kind::Tun => LinkKind::Tun { queues },
@@ -62,12 +88,31 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
             ring: table.get("ring").map_or(Ok(LinkKind::RING), |value| ring(&value))?,
             mode: table.get("mode").map_or(Ok(XdpMode::Auto), |value| value.word(XdpMode::WORDS))?,
         },
+        Kind::Vrf => {
+            let value = table.need("table", "use the number of a routing table, 1 to 4294967295")?;
+            LinkKind::Vrf { table: table_id(&value)?.0 }
+        }
     };
     let addresses = addresses(table, kind_word)?;
+    let master = table.get("master").map(|value| link_name(&value)).transpose()?;
     let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
     let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
     let ike = table.get("ike").map_or(Ok(false), |value| value.bool())?;
-    Ok(LinkConfig { name, kind, mtu, addresses, ike, offloads, features: FeatureSet::wanted_first(offloads) })
+    let features = FeatureSet::wanted_first(offloads);
+    Ok(LinkConfig { name, kind, mtu, addresses, ike, offloads, features, master })
+}
+
+/// Checks that the VRF is there that a link belongs to, wherever it stands in the file.
+pub(super) fn check_master(table: &Table<'_>, links: &[LinkConfig]) -> Result<()> {
+    let Some(value) = table.get("master") else { return Ok(()) };
+    let name = value.str()?;
+    let is_vrf = |link: &&LinkConfig| matches!(link.kind, LinkKind::Vrf { .. });
+    if links.iter().filter(is_vrf).any(|link| link.name == name) {
+        return Ok(());
+    }
+    let names: Vec<&str> = links.iter().filter(is_vrf).map(|link| link.name.as_str()).collect();
+    let hint = if names.is_empty() { "there is none".to_owned() } else { format!("VRFs are {}", names.join(", ")) };
+    Err(value.error(format!("no VRF is named {}; {hint}", quoted(name))))
 }
 
 /// Refuses `key` unless it is for this kind of link.

@@ -35,10 +35,12 @@ impl Config {
         let root = source.root(&document, ROOT_KEYS)?;
         let mut config =
             Self { xfrm: xfrm::options(&root)?, policy_default: xfrm::policy_default(&root)?, ..Self::default() };
-        for table in root.tables("link", link::KEYS)? {
-            let link = link::read(&table, &config.links)?;
+        let links = root.tables("link", link::KEYS)?;
+        for table in &links {
+            let link = link::read(table, &config.links)?;
             config.links.push(link);
         }
+        links.iter().try_for_each(|table| link::check_master(table, &config.links))?;
         let mut index = Index::of_links(&config.links);
         let routes = root.tables("route", route::KEYS)?;
         routes.iter().for_each(|table| route::note_direct(table, &mut index));

@@ -6,9 +6,9 @@ use base::{Prefix, TableId};
 
 use super::index::Index;
 use super::reader::{ConfigError, Result, Table, Value, quoted};
-use crate::model::{Config, RouteAction, RouteConfig};
+use crate::model::{Config, LinkKind, RouteAction, RouteConfig};
 
-pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "metric", "table"];
+pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "metric", "table", "vrf"];
 
 /// Linux's `IP6_RT_PRIO_USER`: the metric of an IPv6 route that names none. IPv4's is 0.
 const DEFAULT_METRIC_V6: u32 = 1024;
@@ -51,16 +51,16 @@ pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<
     if to.addr().is_multicast() {
         return Err(to_value.error(format!("{to} is multicast, which is not routed; use a unicast prefix")));
     }
+    let table_id = wanted_table(table, config)?;
     let kind = table.get("type").map_or(Ok(Type::Unicast), |value| value.word(TYPES))?;
     let action = match kind {
-        Type::Unicast => unicast(table, to, via, config, index)?,
+        Type::Unicast => unicast(table, to, table_id, via, config, index)?,
         Type::Blackhole => nowhere(table, RouteAction::Blackhole)?,
         Type::Unreachable => nowhere(table, RouteAction::Unreachable)?,
         Type::Prohibit => nowhere(table, RouteAction::Prohibit)?,
     };
     let default_metric = if to.is_ipv4() { 0 } else { DEFAULT_METRIC_V6 };
     let metric = table.get("metric").map_or(Ok(default_metric), |value| value.number(0..=u32::MAX))?;
-    let table_id = table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value))?;
     if let Some(n) = index.route(&(to, table_id, metric)) {
         return Err(to_value.error(format!(
             "{to} with metric {metric} in table {table_id} is already route[{n}]; use another metric"
@@ -79,9 +79,26 @@ fn address(value: &Value<'_>) -> Result<IpAddr> {
     Ok(addr)
 }
 
+/// The table that a route stands in: its VRF's, if it names one.
+fn wanted_table(table: &Table<'_>, config: &Config) -> Result<TableId> {
+    let Some(value) = table.get("vrf") else {
+        return table.get("table").map_or(Ok(TableId::MAIN), |value| table_id(&value));
+    };
+    if let Some(table) = table.get("table") {
+        return Err(table.error("the VRF says in which table; take one out"));
+    }
+    let name = value.str()?;
+    let named = config.links.iter().find(|link| link.name == name).map(|link| &link.kind);
+    match named {
+        Some(&LinkKind::Vrf { table }) => Ok(TableId(table)),
+        _ => Err(value.error(format!("no VRF is named {}", quoted(name)))),
+    }
+}
+
 fn unicast(
     table: &Table<'_>,
     to: Prefix,
+    table_id: TableId,
     via: Option<(IpAddr, Value<'_>)>,
     config: &Config,
     index: &Index,
@@ -94,22 +111,29 @@ fn unicast(
     if via.is_ipv4() != to.is_ipv4() {
         return Err(value.error(format!("{via} is not of the family of {to}; use a neighbour of the same family")));
     }
-    if config.links.iter().any(|link| link.own_addresses().any(|own| own.addr() == via)) {
+    // A neighbour is in the domain of its link, or else of the route's table.
+    let domain = match &dev {
+        Some(dev) => index.domain(dev),
+        None => index.has_vrf(table_id).then_some(table_id),
+    };
+    let is_here = |link: &str| index.domain(link) == domain;
+    let mut here = config.links.iter().filter(|link| is_here(&link.name));
+    if here.any(|link| link.own_addresses().any(|own| own.addr() == via)) {
         return Err(value.error(format!("{via} is this node's own address; use that of a neighbour")));
     }
-    let by = via_link(via, dev.as_deref(), index).ok_or_else(|| not_on_link(&value, via, dev.as_deref()))?;
+    let by = via_link(via, dev.as_deref(), index, is_here).ok_or_else(|| not_on_link(&value, via, dev.as_deref()))?;
     Ok(RouteAction::Unicast { via: Some(via), dev: by })
 }
 
 /// The link on which `via` is a neighbour: by the longest of the links' own prefixes and of the routes that lead to a
-/// link directly. `fib_check_nh` asks the same of a gateway.
-fn via_link(via: IpAddr, dev: Option<&str>, index: &Index) -> Option<String> {
+/// link directly. `fib_check_nh` asks the same of a gateway. Only links that are `here` count.
+fn via_link(via: IpAddr, dev: Option<&str>, index: &Index, is_here: impl Fn(&str) -> bool) -> Option<String> {
     if let (IpAddr::V6(v6), Some(dev)) = (via, dev)
         && v6.is_unicast_link_local()
     {
         return Some(dev.to_owned());
     }
-    index.link_of(via, dev).map(str::to_owned)
+    index.link_of(via, |link| dev.map_or_else(|| is_here(link), |dev| dev == link)).map(str::to_owned)
 }
 
 fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError {
@@ -138,7 +162,7 @@ fn nowhere(table: &Table<'_>, action: RouteAction) -> Result<RouteAction> {
     }
 }
 
-fn table_id(value: &Value<'_>) -> Result<TableId> {
+pub(super) fn table_id(value: &Value<'_>) -> Result<TableId> {
     if value.is_number() {
         return Ok(TableId(value.number(1..=u32::MAX)?));
     }

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use base::{DropReason, IfAddr, LinkId, TableId};
 use control::Config;
 use control::features::FeatureSet;
-use control::model::LinkConfig;
+use control::model::{LinkConfig, LinkKind};
 use control::netlink::Error;
-use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl};
+use control::netlink::rtnl::{Delta, Host, LinkDetail, LinkNow, Model, NeighbourNow, Route, Rtnl, Vrf};
 use control::state::{LinkState, LinkStats, RingState};
 
 /// A packets' side that does as it is told.
@@ -18,11 +18,16 @@ pub(crate) struct Obedient {
     pub(crate) routes: Vec<(TableId, Route)>,
     /// Every address.
     pub(crate) addresses: Vec<(LinkId, IfAddr)>,
+    /// Of each family, how many rules ask the tables of VRFs.
+    pub(crate) l3mdev: [usize; 2],
     neighbours: BTreeMap<(LinkId, IpAddr), NeighbourNow>,
     /// What is wanted of the link that was asked for last.
     pub(crate) wanted: Option<FeatureSet>,
     /// What it counts besides.
     pub(crate) ring: Option<RingState>,
+    /// Every VRF by its device, and the domains of the links that belong to one.
+    vrfs: BTreeMap<LinkId, Vrf>,
+    domains: BTreeMap<LinkId, LinkId>,
 }
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
@@ -37,7 +42,7 @@ impl Host for Obedient {
     }
 
     fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
-        let Self { routes, addresses, .. } = self;
+        let Self { routes, addresses, vrfs, domains, l3mdev, .. } = self;
         let remove = |routes: &mut Vec<(TableId, Route)>, table: TableId, route: Route| {
             let at = routes.iter().position(|there| *there == (table, route.clone()));
             routes.remove(at.unwrap_or_else(|| panic!("{route:?} is not in table {table}")))
@@ -55,7 +60,14 @@ impl Host for Obedient {
                     let at = addresses.iter().position(|own| *own == (link, address.addr));
                     addresses.remove(at.unwrap_or_else(|| panic!("{address:?} is not on link {}", link.0)));
                 }
-                Delta::ChangeAddress(..) | Delta::Rules { .. } => {}
+                Delta::Vrf(device, Some(vrf)) => drop(vrfs.insert(device, vrf)),
+                Delta::Vrf(device, None) => drop(vrfs.remove(&device).expect("a VRF")),
+                Delta::Domain(link, LinkId::NONE) => drop(domains.remove(&link).expect("a domain")),
+                Delta::Domain(link, domain) => drop(domains.insert(link, domain)),
+                Delta::Rules { v4, rules } => {
+                    l3mdev[usize::from(!v4)] = rules.iter().filter(|rule| rule.l3mdev).count();
+                }
+                Delta::ChangeAddress(..) => {}
             }
         }
     }
@@ -89,6 +101,8 @@ impl Host for Obedient {
             name: "eth0".to_owned(),
             kind: "packet".to_owned(),
             on: Some("eth0".to_owned()),
+            vrf: None,
+            table: None,
             mtu: 1500,
             up: true,
             why_down: None,
@@ -160,4 +174,13 @@ pub(crate) fn check(node: &Rtnl<Obedient>) {
     seen.sort_unstable();
     told.sort_unstable();
     assert_eq!(seen, told);
+    let links = || node.model.links_after(0).map(|(index, link)| (LinkId(index), link));
+    let masters = links().filter_map(|(id, link)| Some((id, LinkId(link.master?.index))));
+    assert_eq!(masters.collect::<BTreeMap<_, _>>(), node.host.domains);
+    let vrfs = links().filter_map(|(id, link)| match link.config.kind {
+        LinkKind::Vrf { table } => Some((id, TableId(table), link.up)),
+        _ => None,
+    });
+    let told = node.host.vrfs.iter().map(|(id, vrf)| (*id, vrf.table, vrf.up));
+    assert_eq!(vrfs.collect::<Vec<_>>(), told.collect::<Vec<_>>());
 }

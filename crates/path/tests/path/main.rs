@@ -23,3 +23,4 @@ mod nesting;
 mod offload;
 mod path_mtu;
 mod refused;
+mod vrf;

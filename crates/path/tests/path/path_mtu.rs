@@ -178,7 +178,7 @@ fn a_path_that_has_grown_again_is_used_after_ten_minutes() {
 }
 
 /// A message that a packet was too big, made by whoever.
-fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
+pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
     let forger = Flow::new(STRANGERS[usize::from(v6)], to);
     let mut message = vec![0; icmp::Header::LEN];
     if v6 {
@@ -247,7 +247,8 @@ fn a_message_that_quotes_nothing_of_ours_is_counted_and_changes_nothing() {
         assert_eq!(node.path.counters.get(counted), forged.len() as u64);
         // The same message with the true quote is believed, as far as it goes.
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 600, here, quote));
-        let known: Vec<_> = node.path.fib.path_mtus(NOW).map(|(dst, known)| (dst.to_string(), known.mtu)).collect();
+        let known: Vec<_> =
+            node.path.fib.path_mtus(NOW).map(|((_, dst), known)| (dst.to_string(), known.mtu)).collect();
         assert_eq!(known, [(there.to_owned(), if tunnel.v6 { 1280 } else { 600 })], "{tunnel:?}");
         // And one that tells no news is not.
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 1499, here, quote));

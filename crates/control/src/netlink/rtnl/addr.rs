@@ -147,11 +147,13 @@ impl Wanted {
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
     let wanted = Wanted::of(model, request)?;
     let v4 = wanted.own.is_ipv4();
+    // The device of a VRF is what lo is to other links.
+    let is_virtual = model.link(wanted.index).is_some_and(Link::is_virtual);
     match wanted.own {
         IpAddr::V6(own) if own.is_multicast() => {
             return Err(invalid("ipv6: Cannot assign multicast address without \"IFA_F_MCAUTOJOIN\" flag"));
         }
-        IpAddr::V6(own) if own.is_loopback() && wanted.index != LOOPBACK => {
+        IpAddr::V6(own) if own.is_loopback() && !is_virtual => {
             return Err(Error::text(errno::EADDRNOTAVAIL, "ipv6: Cannot assign loopback address on this device"));
         }
         IpAddr::V6(own) if own.is_unspecified() => {

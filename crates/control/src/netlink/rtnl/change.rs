@@ -217,7 +217,10 @@ fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
     let is_dst = |src| wanted.kind == RTN_LOCAL && src == wanted.prefix.addr();
     refuse_by_loopback(route)?;
     match wanted.src {
-        Some(src) if !is_dst(src) && !is_local(model, src) => Err(invalid("Invalid prefsrc address")),
+        // `fib_valid_prefsrc`.
+        Some(src) if !is_dst(src) && ![wanted.table, RT_TABLE_LOCAL].iter().any(|&id| is_local(model, id, src)) => {
+            Err(invalid("Invalid prefsrc address"))
+        }
         _ => Ok(()),
     }
 }
@@ -235,8 +238,13 @@ fn link(model: &Model, index: u32) -> Result<bool, Error> {
     model.link(index).map(|link| link.up).ok_or(Error::new(errno::ENODEV))
 }
 
-fn is_local(model: &Model, addr: IpAddr) -> bool {
-    let local = model.table(addr.is_ipv4(), RT_TABLE_LOCAL).and_then(|table| table.lookup(addr, |_| true));
+/// The table that has the local routes of the link of that number.
+fn locals_of(model: &Model, dev: u32) -> u32 {
+    model.link(dev).and_then(Link::l3_table).unwrap_or(RT_TABLE_LOCAL)
+}
+
+fn is_local(model: &Model, table: u32, addr: IpAddr) -> bool {
+    let local = model.table(addr.is_ipv4(), table).and_then(|table| table.lookup(addr, |_| true));
     local.is_some_and(|route| route.kind == RTN_LOCAL)
 }
 
@@ -252,7 +260,8 @@ fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
         if !up {
             return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
         }
-        let own = model.table(true, RT_TABLE_LOCAL).and_then(|table| table.lookup(via, |_| true));
+        let own = model.table(true, locals_of(model, wanted.dev)).and_then(|table| table.lookup(via, |_| true));
+        let own = own.filter(|route| matches!(route.kind, RTN_LOCAL | RTN_BROADCAST));
         // What is local on another link may be a neighbour on this one.
         let own = own.filter(|route| route.dev == wanted.dev);
         return if own.is_some() || via.is_multicast() { Err(invalid(TEXT)) } else { Ok(wanted.dev) };
@@ -267,8 +276,8 @@ fn check_gateway_v4(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
         RT_TABLE_MAIN => None,
         table => model.table(true, table).and_then(|table| table.lookup(via, fits)),
     };
-    let found =
-        in_table.filter(|route| route.kind != RTN_THROW).or_else(|| model.lookup(via, fits).map(|(_, route)| route));
+    let by_rules = || model.lookup(model.domain(wanted.dev), via, fits).map(|(_, route)| route);
+    let found = in_table.filter(|route| route.kind != RTN_THROW).or_else(by_rules);
     let route = found.ok_or(Error::text(errno::ENETUNREACH, TEXT))?;
     match route.kind {
         RTN_UNICAST | RTN_LOCAL => Ok(route.dev),
@@ -340,15 +349,19 @@ fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
         refuse_by_loopback(route)?;
     }
     match wanted.src {
-        Some(src) if !is_local(model, src) => Err(invalid("Invalid source address")),
+        Some(src) if !is_local(model, locals_of(model, route.dev), src) => Err(invalid("Invalid source address")),
         _ => Ok(()),
     }
 }
 
 /// Linux's `ip6_validate_gw`.
 fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, Error> {
-    if is_local(model, via) {
-        return Err(invalid("Gateway can not be a local address"));
+    let refuse_own = |dev| match is_local(model, locals_of(model, dev), via) {
+        true => Err(invalid("Gateway can not be a local address")),
+        false => Ok(dev),
+    };
+    if wanted.dev != 0 {
+        refuse_own(wanted.dev)?;
     }
     let IpAddr::V6(addr) = via else { return Err(invalid("Invalid gateway address")) };
     if addr.is_unicast_link_local() {
@@ -364,8 +377,10 @@ fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
     let by = |route: &Route| wanted.dev == 0 || route.dev == wanted.dev;
     let in_table = model.table(false, wanted.table).and_then(|table| table.lookup(via, by));
     let on_link = |route: &&Route| !route.is_error() && route.via.is_none();
-    let found = in_table.filter(on_link).or_else(|| model.lookup(via, by).map(|(_, route)| route).filter(on_link));
-    found.map(|route| route.dev).ok_or(unreachable)
+    let by_rules = || model.lookup(model.domain(wanted.dev), via, by).map(|(_, route)| route).filter(on_link);
+    let found = in_table.filter(on_link).or_else(by_rules);
+    // Whose address it may be is known now.
+    found.map(|route| route.dev).ok_or(unreachable).and_then(refuse_own)
 }
 
 /// Carries out an `RTM_DELROUTE`.

@@ -58,6 +58,17 @@ pub struct Link {
     pub alias: Option<String>,
     /// `ip link set … txqueuelen`.
     pub txqlen: u32,
+    /// The VRF that it belongs to.
+    pub master: Option<Master>,
+}
+
+/// The VRF that a link belongs to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Master {
+    /// The number of its device.
+    pub index: u32,
+    /// Its table.
+    pub table: u32,
 }
 
 /// The address that `lo` has as soon as it is up, of each family (Linux `inetdev_event`, `init_loopback`).
@@ -118,21 +129,22 @@ impl Address {
             src,
             onlink: false,
         };
+        let [locals, on_links] = [RT_TABLE_LOCAL, RT_TABLE_MAIN].map(|usual| link.l3_table().unwrap_or(usual));
         let subnet = self.subnet();
         let connected = self.flags & IFA_F_NOPREFIXROUTE == 0;
         if !v4 {
             let connected = connected && self.protocol != IFAPROT_KERNEL_LO;
             let metric = if self.metric == 0 { METRIC_V6_CONNECTED } else { self.metric };
             let prefix = Route { prefix: subnet, kind: RTN_UNICAST, metric, ..local.clone() };
-            let to_peer = self.peer.map(|peer| (RT_TABLE_MAIN, Route { prefix: Prefix::host(peer), ..prefix.clone() }));
-            let prefix = connected.then_some((RT_TABLE_MAIN, prefix));
-            return [(RT_TABLE_LOCAL, local)].into_iter().chain(prefix).chain(to_peer).collect();
+            let to_peer = self.peer.map(|peer| (on_links, Route { prefix: Prefix::host(peer), ..prefix.clone() }));
+            let prefix = connected.then_some((on_links, prefix));
+            return [(locals, local)].into_iter().chain(prefix).chain(to_peer).collect();
         }
         let on_link = Route { scope: RT_SCOPE_LINK, ..local.clone() };
         let broadcast = |addr: Ipv4Addr| {
-            (RT_TABLE_LOCAL, Route { prefix: Prefix::host(addr.into()), kind: RTN_BROADCAST, ..on_link.clone() })
+            (locals, Route { prefix: Prefix::host(addr.into()), kind: RTN_BROADCAST, ..on_link.clone() })
         };
-        let mut routes = vec![(RT_TABLE_LOCAL, local)];
+        let mut routes = vec![(locals, local)];
         routes.extend(self.broadcast.filter(|addr| *addr != Ipv4Addr::BROADCAST).map(broadcast));
         if let IpAddr::V4(start) = subnet.addr()
             && !start.is_unspecified()
@@ -142,8 +154,8 @@ impl Address {
             if connected {
                 // All of a subnet on `lo` is the node itself.
                 let (table, like, kind) = match link.config.kind {
-                    LinkKind::Loopback => (RT_TABLE_LOCAL, &routes[0].1, RTN_LOCAL),
-                    _ => (RT_TABLE_MAIN, &on_link, RTN_UNICAST),
+                    LinkKind::Loopback => (locals, &routes[0].1, RTN_LOCAL),
+                    _ => (on_links, &on_link, RTN_UNICAST),
                 };
                 routes.push((table, Route { prefix: subnet, kind, metric: self.metric, ..like.clone() }));
             }
@@ -160,10 +172,11 @@ impl Link {
     /// `lo` as every node begins with it.
     pub(super) fn loopback() -> Self {
         let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
-        let features = FeatureSet::wanted_first(true);
-        let config = LinkConfig { name, kind, mtu: None, addresses: Vec::new(), ike: false, offloads: true, features };
-        let (mtu, mac, mac_set, txqlen) = (65536, Some([0; 6]), false, 1000);
-        Self { config, mtu, mac, mac_set, up: false, was_up: false, addresses, group: 0, alias: None, txqlen }
+        let (mtu, none, ike, offloads, master) = (None, Vec::new(), false, true, None);
+        let features = FeatureSet::wanted_first(offloads);
+        let config = LinkConfig { name, kind, mtu, addresses: none, ike, offloads, features, master };
+        let (mtu, mac, mac_set, txqlen, master) = (65536, Some([0; 6]), false, 1000, None);
+        Self { config, mtu, mac, mac_set, up: false, was_up: false, addresses, group: 0, alias: None, txqlen, master }
     }
 
     /// Whether it is `lo` as every node begins with it, but for addresses.
@@ -178,8 +191,26 @@ impl Link {
         self.config.kind == LinkKind::Loopback
     }
 
-    /// What it would be made from again.
-    pub fn to_config(&self) -> LinkConfig {
+    /// Whether it is the device of a VRF.
+    pub(super) fn is_vrf(&self) -> bool {
+        matches!(self.config.kind, LinkKind::Vrf { .. })
+    }
+
+    /// Whether no packet passes by it.
+    pub(super) fn is_virtual(&self) -> bool {
+        self.is_loopback() || self.is_vrf()
+    }
+
+    /// The table of the VRF that it is the device of, or belongs to (Linux `l3mdev_fib_table`).
+    pub(super) fn l3_table(&self) -> Option<u32> {
+        match self.config.kind {
+            LinkKind::Vrf { table } => Some(table),
+            _ => self.master.map(|master| master.table),
+        }
+    }
+
+    /// What it would be made from again, but for its master.
+    pub(super) fn to_config(&self) -> LinkConfig {
         let bound = match self.config.kind {
             LinkKind::Udp { bind } => Some(IfAddr::host(bind.ip())),
             _ => None,
@@ -195,6 +226,7 @@ impl Link {
             LinkKind::Tun { .. } => IFF_POINTOPOINT | IFF_NOARP | IFF_MULTICAST,
             LinkKind::Udp { .. } => IFF_POINTOPOINT | IFF_NOARP,
             LinkKind::Loopback => IFF_LOOPBACK,
+            LinkKind::Vrf { .. } => IFF_NOARP | IFF_MASTER,
         };
         match (self.up, running) {
             (true, true) => kind | IFF_UP | IFF_RUNNING | IFF_LOWER_UP,

@@ -10,12 +10,12 @@ use super::model::LOOPBACK;
 use super::*;
 use crate::features::FeatureSet;
 use crate::model::{LinkConfig, LinkKind};
-use message::{FAT_SIZES, MIN_MTU, broadcast, put_header, write_v6};
+use message::{FAT_SIZES, broadcast, mtus, put_header, write_v6};
 
 pub(super) use message::write;
 
 /// Length of `struct ifinfomsg`.
-const LEN: usize = 16;
+pub(super) const LEN: usize = 16;
 
 /// Longest name, with its zero byte (`IFNAMSIZ`).
 pub(super) const IFNAMSIZ: u16 = 16;
@@ -98,7 +98,8 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
         part.interrupted(*generation.get_or_insert(model.generation()) != model.generation());
         // 0 is any, and all ones is none (Linux `link_master_filtered`).
         let wanted = |link: &Link| {
-            filter.master.is_none_or(|master| matches!(master, 0 | u32::MAX))
+            let master = link.master.map(|master| master.index);
+            filter.master.is_none_or(|wanted| wanted == 0 || master == Some(wanted).filter(|&it| it != u32::MAX))
                 && filter.kind.as_deref().is_none_or(|kind| !link.is_loopback() && kind_word(link) == kind)
         };
         let links: Vec<_> = model.links_after(last.unwrap_or_default()).collect();
@@ -128,12 +129,12 @@ fn features_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<FeatureSet
     Ok(features.map(|features| FeatureSet(features.u64()) & FeatureSet::SWITCHED))
 }
 
-/// The kind that an `IFLA_LINKINFO` names, and whether it says more.
-fn info_of(info: &Attr<'_>) -> Result<(Option<String>, bool), Error> {
+/// The kind that an `IFLA_LINKINFO` names, and what else it says of that.
+fn info_of<'a>(info: &Attr<'a>) -> Result<(Option<String>, Option<Attr<'a>>), Error> {
     const INFO: Policy<6> = policy(&[(IFLA_INFO_KIND, Kind::Str(64)), (IFLA_INFO_DATA, Kind::Nested)]);
     let info = info.parse(&INFO, Strictness::Liberal)?;
     let kind = info.get(IFLA_INFO_KIND).and_then(Attr::text).map(str::to_owned);
-    Ok((kind, info.get(IFLA_INFO_DATA).is_some()))
+    Ok((kind, info.get(IFLA_INFO_DATA).copied()))
 }
 
 pub(super) fn find(now: &[LinkNow], index: u32) -> Option<&LinkNow> {
@@ -177,19 +178,19 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         Some(_) if flags & flag::EXCL != 0 => return Err(Error::new(errno::EEXIST)),
         Some(_) if flags & flag::REPLACE != 0 => return Err(Error::new(errno::EOPNOTSUPP)),
         Some(index) => {
-            change(rtnl, index, header, &attrs)?;
+            change(rtnl, index, header, &attrs, reply)?;
             index
         }
         None if request.kind() == RTM_SETLINK || flags & flag::CREATE == 0 => {
             let of = attrs.get(IFLA_GROUP).filter(|_| request.kind() == RTM_NEWLINK && word(&header[4..]) == 0);
             let of = of.filter(|_| name.is_none()).ok_or(Error::new(errno::ENODEV))?.u32();
             for index in rtnl.model.of_group(of) {
-                change(rtnl, index, header, &attrs)?;
+                change(rtnl, index, header, &attrs, reply)?;
                 rtnl.announce_link(index, reply)?;
             }
             return Ok(());
         }
-        None => create(rtnl, header, &attrs)?,
+        None => create(rtnl, header, &attrs, reply)?,
     };
     rtnl.announce_link(made, reply)
 }
@@ -257,12 +258,14 @@ fn refuse_flags(header: &[u8; LEN], now: u32) -> Result<(), Error> {
     }
 }
 
-/// The MTU that a request wants.
-fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>) -> Result<Option<u16>, Error> {
+/// The MTU that a request wants for a link of that kind.
+fn wanted_mtu<const N: usize>(attrs: &Attrs<'_, N>, kind: &LinkKind) -> Result<Option<u32>, Error> {
     let Some(mtu) = attrs.get(IFLA_MTU) else { return Ok(None) };
+    let (min, max) = mtus(kind);
     match mtu.u32() {
-        mtu if mtu < MIN_MTU => Err(Error::text(errno::EINVAL, "mtu less than device minimum")),
-        mtu => u16::try_from(mtu).map(Some).map_err(|_| Error::text(errno::EINVAL, "mtu greater than device maximum")),
+        mtu if mtu < min => Err(Error::text(errno::EINVAL, "mtu less than device minimum")),
+        mtu if mtu > max => Err(Error::text(errno::EINVAL, "mtu greater than device maximum")),
+        mtu => Ok(Some(mtu)),
     }
 }
 
@@ -293,10 +296,8 @@ fn change<H: Host>(
     index: u32,
     header: &[u8; LEN],
     attrs: &Attrs<'_, IFLA_MAX>,
+    reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
-    if let Some(master) = attrs.get(IFLA_MASTER).filter(|master| master.u32() != 0) {
-        return Err(Error::unsupported("fatpath has no bridges, bonds or VRFs yet").at(master.offset));
-    }
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
     refuse_unsupported(attrs, |attr| is_so(now, attr))?;
     let mtu = match attrs.get(IFLA_MTU) {
@@ -304,7 +305,7 @@ fn change<H: Host>(
         Some(mtu) if now.is_loopback() => {
             return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
         }
-        _ => wanted_mtu(attrs)?,
+        _ => wanted_mtu(attrs, &now.config.kind)?,
     };
     let mac = match attrs.get(IFLA_ADDRESS) {
         Some(mac) if now.is_loopback() => {
@@ -320,7 +321,11 @@ fn change<H: Host>(
         if kind.as_deref().is_some_and(|kind| kind != kind_word(now)) {
             return Err(Error::new(errno::EOPNOTSUPP));
         }
-        if settings {
+        // Nor does a VRF have another table.
+        if settings.is_some() && now.is_vrf() {
+            return Err(Error::new(errno::EOPNOTSUPP));
+        }
+        if settings.is_some() {
             return Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset));
         }
     }
@@ -328,17 +333,33 @@ fn change<H: Host>(
         return Err(Error::unsupported("fatpath's links keep their names").at(name.offset));
     }
     let up = wanted_up(header).filter(|&up| up != now.up);
+    let before = now.master;
+    let master = match attrs.get(IFLA_MASTER).map(Attr::u32) {
+        None => before,
+        Some(0) => None,
+        // `do_set_master` asks no more of one that is there.
+        Some(master) if before.is_some_and(|before| before.index == master) => before,
+        Some(master) => Some(vrf::check(&rtnl.model, Some(index), &now.config.kind, master)?),
+    };
+    // No packet passes by it, so the packets' side has none to change.
+    let is_virtual = now.is_virtual();
     if let Some(mac) = mac {
-        rtnl.host.set_mac(LinkId(index), mac)?;
+        if !is_virtual {
+            rtnl.host.set_mac(LinkId(index), mac)?;
+        }
         if let Some(link) = rtnl.model.link_mut(index) {
             (link.mac, link.mac_set) = (Some(mac), true);
         }
     }
     if let Some(mtu) = mtu {
-        rtnl.host.set_mtu(LinkId(index), mtu)?;
-        if let Some(link) = rtnl.model.link_mut(index) {
-            (link.mtu, link.config.mtu) = (mtu.into(), Some(mtu));
+        let of_device = u16::try_from(mtu).ok().filter(|_| !is_virtual);
+        if let Some(mtu) = of_device {
+            rtnl.host.set_mtu(LinkId(index), mtu)?;
         }
+        if let Some(link) = rtnl.model.link_mut(index) {
+            (link.mtu, link.config.mtu) = (mtu, of_device);
+        }
+        rtnl.model.tell_vrf(index);
     }
     if let Some(link) = rtnl.model.link_mut(index) {
         if let Some(group) = attrs.get(IFLA_GROUP) {
@@ -351,8 +372,17 @@ fn change<H: Host>(
             link.txqlen = len.u32();
         }
     }
+    if before != master {
+        // Out of the one, and then into the other.
+        if before.is_some() {
+            rtnl.enslave(index, None, reply)?;
+        }
+        if master.is_some() {
+            rtnl.enslave(index, master, reply)?;
+        }
+    }
     if let Some(up) = up {
-        if index != LOOPBACK {
+        if !is_virtual {
             rtnl.host.set_up(LinkId(index), up)?;
         }
         rtnl.model.set_up(index, up);
@@ -381,10 +411,17 @@ fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
 }
 
 /// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, a packet socket on the host's interface of that name,
-/// or a UDP socket.
-fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFLA_MAX>) -> Result<u32, Error> {
-    let kind = kind_of(attrs)?.ok_or(Error::new(errno::EINVAL))?;
+/// a UDP socket, or a VRF.
+fn create<H: Host>(
+    rtnl: &mut Rtnl<H>,
+    header: &[u8; LEN],
+    attrs: &Attrs<'_, IFLA_MAX>,
+    reply: &mut Reply<'_>,
+) -> Result<u32, Error> {
+    let (kind, data) = attrs.get(IFLA_LINKINFO).map_or(Ok((None, None)), info_of)?;
+    let kind = kind.ok_or(Error::new(errno::EINVAL))?;
     let kind = match kind.as_str() {
+        "vrf" => LinkKind::Vrf { table: vrf::wanted_table(data.as_ref())? },
         "tun" => LinkKind::Tun { queues: 1 },
         "tap" => LinkKind::Tap { queues: 1 },
         "packet" => LinkKind::Packet { interface: String::new() },
@@ -394,7 +431,9 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
     refuse_unsupported(attrs, |_| false)?;
     // A udp link's is that of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Udp { .. }));
-    let mtu = wanted_mtu(attrs)?;
+    let mtu = wanted_mtu(attrs, &kind)?;
+    let master = attrs.get(IFLA_MASTER).map(Attr::u32).filter(|&master| master != 0);
+    let master = master.map(|master| vrf::check(&rtnl.model, None, &kind, master)).transpose()?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
     if name.is_empty()
         || name == "."
@@ -421,17 +460,26 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
         kind => kind,
     };
     let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true));
-    let config = LinkConfig { name, kind, mtu, addresses: Vec::new(), ike: false, offloads: true, features };
-    let mut now = rtnl.host.open(LinkId(index), &config)?;
+    let (of_device, ike, offloads) = (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, true);
+    let addresses = Vec::new();
+    let config = LinkConfig { name, kind, mtu: of_device, addresses, ike, offloads, features, master: None };
+    let id = LinkId(index);
+    let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
+    let mut now = match is_vrf {
+        true => vrf::new(id, mtu),
+        false => rtnl.host.open(id, &config)?,
+    };
     let mac = address.map_or(Ok(None), |address| wanted_mac(address, now.mac));
     let set = mac.and_then(|mac| {
         mac.map_or(Ok(()), |mac| {
             now.mac = Some(mac);
-            rtnl.host.set_mac(LinkId(index), mac)
+            if is_vrf { Ok(()) } else { rtnl.host.set_mac(id, mac) }
         })
     });
     if let Err(refused) = set {
-        rtnl.host.close(LinkId(index))?;
+        if !is_vrf {
+            rtnl.host.close(id)?;
+        }
         return Err(refused);
     }
     let up = wanted_up(header) == Some(true);
@@ -440,14 +488,22 @@ fn create<H: Host>(rtnl: &mut Rtnl<H>, header: &[u8; LEN], attrs: &Attrs<'_, IFL
     let (mtu, mac, mac_set, addresses) = (now.mtu, now.mac, address.is_some(), Vec::new());
     let own: Vec<_> = config.own_addresses().collect();
     let (up_now, was_up) = (false, false);
-    let link = Link { config, mtu, mac, mac_set, up: up_now, was_up, addresses, group, alias, txqlen };
+    let link = Link { config, mtu, mac, mac_set, up: up_now, was_up, addresses, group, alias, txqlen, master: None };
     rtnl.model.insert_link(index, link);
+    if is_vrf {
+        rtnl.add_vrf(index, reply);
+    }
     for addr in own {
         let address = rtnl.model.new_address(index, addr);
         rtnl.model.add_address(index, address);
     }
+    if master.is_some() {
+        rtnl.enslave(index, master, reply)?;
+    }
     if up {
-        rtnl.host.set_up(LinkId(index), true)?;
+        if !is_vrf {
+            rtnl.host.set_up(id, true)?;
+        }
         rtnl.model.set_up(index, true);
     }
     Ok(index)
@@ -478,7 +534,11 @@ pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
             "udp"
         }
         LinkKind::Tap { .. } => "tap",
-        LinkKind::Loopback | LinkKind::Tun { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => kind_word(link),
+        LinkKind::Loopback
+        | LinkKind::Vrf { .. }
+        | LinkKind::Tun { .. }
+        | LinkKind::Packet { .. }
+        | LinkKind::Xdp { .. } => kind_word(link),
     };
     w.nest(IFLA_LINKINFO, |w| {
         w.put_str(IFLA_INFO_KIND, kind);
@@ -486,7 +546,16 @@ pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
         if features != FeatureSet::wanted_first(link.config.offloads) {
             w.nest(IFLA_INFO_DATA, |w| w.put_u64(IFLA_FATPATH_FEATURES, features.0));
         }
+        if let LinkKind::Vrf { table } = link.config.kind {
+            w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table));
+        }
     });
+}
+
+/// The request that has a link belong to the VRF of that number.
+pub(super) fn write_enslaving(w: &mut Writer, index: u32, vrf: u32) {
+    put_header(w, 0, index, 0, 0);
+    w.put_u32(IFLA_MASTER, vrf);
 }
 
 /// Carries out an `RTM_DELLINK`, and tells of it.
@@ -510,8 +579,11 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
         if index == LOOPBACK {
             return Err(Error::new(errno::EOPNOTSUPP));
         }
-        rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
-        rtnl.host.close(LinkId(index))?;
+        if rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?.is_vrf() {
+            rtnl.release(index, reply)?;
+        } else {
+            rtnl.host.close(LinkId(index))?;
+        }
         let link = rtnl.model.remove_link(index).ok_or(Error::new(errno::ENODEV))?;
         reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| write(w, index, &link, None, 0, u32::MAX));
     }
@@ -523,6 +595,7 @@ pub(super) const fn kind_word(link: &Link) -> &'static str {
     match link.config.kind {
         LinkKind::Tun { .. } | LinkKind::Tap { .. } => "tun",
         LinkKind::Loopback => "loopback",
+        LinkKind::Vrf { .. } => "vrf",
         LinkKind::Udp { .. } => "udp",
         LinkKind::Packet { .. } => "packet",
         LinkKind::Xdp { .. } => "xdp",

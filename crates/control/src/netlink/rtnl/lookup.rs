@@ -62,10 +62,15 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     if [oif, iif].into_iter().flatten().any(|link| model.link(link).is_none()) {
         return Err(Error::new(errno::ENODEV));
     }
+    // In which VRF it is looked up; the device of one is no link to leave by (Linux `l3mdev_update_flow`).
+    let domain = oif.or(iif).map_or(0, |link| model.domain(link));
+    let oif = oif.filter(|&oif| oif != domain);
     if let Some(src) = src
         && v4
         && iif.is_none()
-        && !matches!(model.lookup(src, |_| true), Some((_, route)) if route.kind == RTN_LOCAL)
+        && !matches!(model.lookup(0, src, |_| true), Some((_, route)) if route.kind == RTN_LOCAL)
+        // Of whatever domain (`__ip_dev_find`).
+        && !model.links_after(0).any(|(_, link)| link.addresses.iter().any(|own| own.addr.addr() == src))
     {
         return Err(Error::new(errno::ENETUNREACH));
     }
@@ -75,9 +80,9 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     // The addresses of a link that is down are this node's all the same.
     let up = |route: &Route| route.kind == RTN_LOCAL || model.link(route.dev).is_some_and(|link| link.up);
     let fits = |route: &Route| route.is_error() || (up(route) && oif.is_none_or(|oif| oif == route.dev));
-    let looked_up = model.lookup(dst, fits);
+    let looked_up = model.lookup(domain, dst, fits);
     let direct = match oif {
-        Some(dev) if v4 && iif.is_none() && looked_up.is_none_or(|(_, route)| route.is_error()) => {
+        Some(dev) if v4 && iif.is_none() && domain == 0 && looked_up.is_none_or(|(_, route)| route.is_error()) => {
             Some(on_link(model, dst, dev, flags)?)
         }
         _ => None,
@@ -109,7 +114,13 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let select = || found.src.or_else(|| select_source(model, found.dev, found.via.unwrap_or(dst)));
     let own = own.or_else(|| if iif.is_none() { select() } else { None });
     let uid = attrs.get(RTA_UID).map_or(0, Attr::u32);
-    let asked = Asked { dst, src, own, iif, mark, uid };
+    // What is local has arrived at its domain's device.
+    let dev = match (found.kind, model.domain(found.dev)) {
+        (RTN_LOCAL, 0) => LOOPBACK,
+        (RTN_LOCAL, vrf) => vrf,
+        _ => found.dev,
+    };
+    let asked = Asked { dst, src, own, dev, iif, mark, uid };
     if v4 {
         let shown = flags & RTM_F_LOOKUP_TABLE != 0 && apart;
         let table = if shown { table } else { RT_TABLE_MAIN };
@@ -148,6 +159,8 @@ struct Asked {
     src: Option<IpAddr>,
     /// The node's own address that it would come from.
     own: Option<IpAddr>,
+    /// The link that it would leave by, or arrive at.
+    dev: u32,
     /// The link that it would come in by.
     iif: Option<u32>,
     mark: Option<u32>,
@@ -160,7 +173,7 @@ const CACHEINFO: [u8; 32] = [0; 32];
 
 /// Linux's `rt_fill_info`.
 fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
-    let &Asked { dst, src, own, iif, mark, uid } = asked;
+    let &Asked { dst, src, own, dev, iif, mark, uid } = asked;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     let src_len = if src.is_some() { 32 } else { 0 };
     w.fixed(&[AF_INET, 32, src_len, 0, shown, 0, RT_SCOPE_UNIVERSE, found.kind]);
@@ -175,7 +188,7 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
     if let Some(src) = src {
         w.put_ip(RTA_SRC, src);
     }
-    w.put_u32(RTA_OIF, if found.kind == RTN_LOCAL { LOOPBACK } else { found.dev });
+    w.put_u32(RTA_OIF, dev);
     if let Some(own) = own.filter(|own| src != Some(*own)) {
         w.put_ip(RTA_PREFSRC, own);
     }
@@ -194,7 +207,7 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
 
 /// Linux's `rt6_fill_node` of a route that was looked up.
 fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
-    let &Asked { dst, src, own, iif, .. } = asked;
+    let &Asked { dst, src, own, dev, iif, .. } = asked;
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
     w.fixed(&[AF_INET6, 128, 128, 0, shown, found.protocol, RT_SCOPE_UNIVERSE, found.kind]);
     w.fixed(&0_u32.to_ne_bytes());
@@ -211,7 +224,7 @@ fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
     if let Some(via) = found.via {
         w.put_ip(RTA_GATEWAY, via);
     }
-    w.put_u32(RTA_OIF, if found.kind == RTN_LOCAL { LOOPBACK } else { found.dev });
+    w.put_u32(RTA_OIF, dev);
     w.put(RTA_CACHEINFO, &CACHEINFO);
     w.put_u8(RTA_PREF, 0);
 }
@@ -221,19 +234,24 @@ fn select_source(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     if to.is_ipv4() { select_v4(model, dev, to) } else { select_v6(model, dev, to) }
 }
 
-/// Linux's `inet_select_addr`: one of the link's in the subnet, or its first, or another link's.
+/// Linux's `inet_select_addr`: one of the link's in the subnet, or its first, or one of its VRF's device, or of another link
+/// in its domain.
 fn select_v4(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     let usable = |address: &&Address| address.is_primary_v4() && address.scope < RT_SCOPE_HOST;
     let of_link = model.link(dev).into_iter().flat_map(|link| &link.addresses).filter(usable);
     let near = of_link.clone().find(|address| address.subnet().contains(to));
-    let mut others = model.links_after(0).flat_map(|(_, link)| &link.addresses).filter(usable);
-    let chosen = near.or_else(|| of_link.clone().next());
+    let domain = model.domain(dev);
+    let in_domain = model.links_after(0).filter(|&(index, _)| model.domain(index) == domain);
+    let mut others = in_domain.flat_map(|(_, link)| &link.addresses).filter(usable);
+    let mut of_vrf = model.link(domain).into_iter().flat_map(|link| &link.addresses).filter(usable);
+    let chosen = near.or_else(|| of_link.clone().next()).or_else(|| of_vrf.next());
     chosen.or_else(|| others.find(|address| address.scope != RT_SCOPE_LINK)).map(|address| address.addr.addr())
 }
 
 /// Of RFC 6724 §5 what tells this node's addresses apart: their scope, their link, and how much of their subnet they share
 /// with `to` (Linux `ipv6_dev_get_saddr`). Of equals the first.
 fn select_v6(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
+    let domain = model.domain(dev);
     let is_near = |addr: IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
     let rank = |link: u32, address: &Address| {
         let own = address.addr.addr();
@@ -244,7 +262,8 @@ fn select_v6(model: &Model, dev: u32, to: IpAddr) -> Option<IpAddr> {
     let all = model.links_after(0).flat_map(|(index, link)| link.addresses.iter().map(move |address| (index, address)));
     let usable = all.filter(|&(link, address)| {
         let own = address.addr.addr();
-        !own.is_ipv4() && address.scope < RT_SCOPE_HOST && (link == dev || !is_near(own))
+        let in_domain = !is_near(own) && model.domain(link) == domain;
+        !own.is_ipv4() && address.scope < RT_SCOPE_HOST && (link == dev || in_domain)
     });
     let ranked: Vec<_> = usable.map(|(link, address)| (rank(link, address), address.addr.addr())).collect();
     ranked.into_iter().rev().max_by_key(|(rank, _)| *rank).map(|(_, own)| own)

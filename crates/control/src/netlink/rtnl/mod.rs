@@ -14,6 +14,7 @@ mod rule;
 mod saved;
 mod shown;
 mod table;
+mod vrf;
 
 use std::fmt;
 use std::net::IpAddr;
@@ -28,12 +29,13 @@ use crate::state::LinkStats;
 use base::{LinkId, TableId};
 use nums::*;
 
-pub use entry::{Address, Link};
+pub use entry::{Address, Link, Master};
 pub use ethtool::LinkDetail;
 pub use model::{Delta, LOOPBACK, Model};
 pub use rule::Rule;
 pub use saved::{RouteKey, renumber, without};
 pub use table::{Key, Route, Table};
+pub use vrf::Vrf;
 
 /// What rtnetlink needs of the packets' side.
 pub trait Host: fmt::Debug + Send + 'static {
@@ -202,10 +204,7 @@ impl<H: Host> Protocol for Rtnl<H> {
             RTM_DELRULE if inet => rule::remove(&mut self.model, request, reply),
             _ => Err(unsupported(request.kind(), family)),
         };
-        for delta in self.model.deltas() {
-            tell(&self.model, delta, reply);
-        }
-        self.host.tell(&mut self.model.take_deltas());
+        self.publish(reply);
         outcome
     }
 
@@ -251,6 +250,14 @@ impl<H> Rtnl<H> {
 }
 
 impl<H: Host> Rtnl<H> {
+    /// Tells who listens, and the packets' side, what has changed so far.
+    fn publish(&mut self, reply: &mut Reply<'_>) {
+        for delta in self.model.deltas() {
+            tell(&self.model, delta, reply);
+        }
+        self.host.tell(&mut self.model.take_deltas());
+    }
+
     /// Tells who listens how a link is now.
     fn announce_link(&mut self, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
         if let Some(link) = self.model.link(index)
@@ -274,8 +281,8 @@ fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
         Delta::RemoveRoute { quiet: true, .. } => {}
         Delta::RemoveRoute { table, route, .. } => of_route(RTM_DELROUTE, 0, table, route),
         Delta::ReplaceRoute { table, new, .. } => of_route(RTM_NEWROUTE, flag::REPLACE, table, new),
-        // Told as one rule, by who changed it.
-        Delta::Rules { .. } => {}
+        // Told as one rule, or as a link, by who changed it.
+        Delta::Rules { .. } | Delta::Vrf(..) | Delta::Domain(..) => {}
         Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {
             let group = if address.addr.addr().is_ipv4() { RTNLGRP_IPV4_IFADDR } else { RTNLGRP_IPV6_IFADDR };
             let kind = if matches!(delta, Delta::RemoveAddress(..)) { RTM_DELADDR } else { RTM_NEWADDR };

@@ -13,7 +13,8 @@ use super::entry::{Address, Link, METRIC_V6_CONNECTED, METRIC_V6_USER, loopback_
 use super::nums::*;
 use super::rule::Rule;
 use super::table::{Key, Route, Table};
-use crate::model::{Config, RouteAction};
+use super::vrf::{self, Vrf};
+use crate::model::{Config, LinkKind, RouteAction};
 
 /// The number of `lo`, which every node has, as in Linux.
 pub const LOOPBACK: u32 = 1;
@@ -61,6 +62,10 @@ pub enum Delta {
     },
     /// Nothing of a link's address has changed that packets meet.
     ChangeAddress(LinkId, Address),
+    /// A VRF comes, changes or goes. Its device has that number.
+    Vrf(LinkId, Option<Vrf>),
+    /// A link belongs to the VRF of that device from now on, or to none ([`LinkId::NONE`]).
+    Domain(LinkId, LinkId),
 }
 
 /// Tables by the order in which Linux lists them: `id` modulo 256, and of those the one that was made last.
@@ -69,15 +74,17 @@ type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 /// Links, addresses, routes.
 #[derive(Clone, Debug)]
 pub struct Model {
-    links: BTreeMap<u32, Link>,
+    pub(super) links: BTreeMap<u32, Link>,
     last_index: u32,
     v4: Family,
     v6: Family,
     /// Whether a rule of IPv4 has ever come or gone.
     local_apart: bool,
+    /// Whether there has been a VRF: with the first one a rule comes.
+    pub(super) had_vrf: bool,
     /// Counts changes of links and addresses.
     generation: u32,
-    deltas: Vec<Delta>,
+    pub(super) deltas: Vec<Delta>,
     /// Whether routes, links or addresses have changed since the model was read from a file.
     changed: bool,
 }
@@ -100,6 +107,7 @@ impl Default for Model {
             v4: Family::new(true),
             v6: Family::new(false),
             local_apart: false,
+            had_vrf: false,
             generation: 0,
             deltas: Vec::new(),
             changed: false,
@@ -139,12 +147,17 @@ impl Model {
     pub fn read(&mut self, config: &Config, ids: &[LinkId], now: &[LinkNow], last_index: u32) {
         let generation = self.generation.wrapping_add(1);
         *self = Self { last_index, generation, ..Self::default() };
+        let vrfs = vrf::of_config(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
-            let Some(now) = now.iter().find(|now| now.id == *id) else { continue };
+            let (mtu, mac) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
+                (LinkKind::Vrf { .. }, _) => (vrf::MTU, Some(vrf::mac(id.0))),
+                (_, Some(now)) => (now.mtu, now.mac),
+                (_, None) => continue,
+            };
             let link = Link {
                 config: config.clone(),
-                mtu: now.mtu,
-                mac: now.mac,
+                mtu,
+                mac,
                 mac_set: false,
                 up: true,
                 was_up: true,
@@ -152,9 +165,14 @@ impl Model {
                 group: 0,
                 alias: None,
                 txqlen: 1000,
+                master: config.master.as_ref().and_then(|name| vrfs.get(name.as_str()).copied()),
             };
+            if let LinkKind::Vrf { table } = link.config.kind {
+                self.add_vrf_rules();
+                [true, false].into_iter().for_each(|v4| self.make_table(v4, table));
+            }
             self.links.insert(id.0, link);
-            self.ensure_route(RT_TABLE_LOCAL, multicast_v6(id.0));
+            self.ensure_multicast(id.0);
             for addr in config.own_addresses() {
                 let address = self.new_address(id.0, addr);
                 self.add_address(id.0, address);
@@ -252,15 +270,21 @@ impl Model {
     }
 
     /// The best route to `dst` that `fits`, in the order in which rules ask the tables, with the table's number: that of none
-    /// if it is a rule's.
-    pub(super) fn lookup(&self, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
+    /// if it is a rule's. `domain` is the number of the device of the VRF that is asked for, 0 for none.
+    pub(super) fn lookup(&self, domain: u32, dst: IpAddr, fits: impl Fn(&Route) -> bool) -> Option<(u32, &Route)> {
         let v4 = dst.is_ipv4();
         let family = self.family(v4);
+        let vrf_table = self.link(domain).and_then(Link::l3_table);
         let rules = family.rules.iter().zip(&family.verdicts);
-        let asked = rules.filter(|(rule, _)| rule.prefix().is_none_or(|to| to.contains(dst)));
+        let asked = rules.filter(|(rule, _)| {
+            (!rule.l3mdev || vrf_table.is_some()) && rule.prefix().is_none_or(|to| to.contains(dst))
+        });
         let mut found = asked.filter_map(|(rule, verdict)| match verdict {
             Some(route) => Some((RT_TABLE_UNSPEC, route)),
-            None => Some((rule.table, family.get(rule.table)?.lookup(dst, &fits)?)),
+            None => {
+                let table = vrf_table.filter(|_| rule.l3mdev).unwrap_or(rule.table);
+                Some((table, family.get(table)?.lookup(dst, &fits)?))
+            }
         });
         found.find(|(_, route)| route.kind != RTN_THROW)
     }
@@ -349,7 +373,7 @@ impl Model {
         self.links.get_mut(&index)
     }
 
-    /// Takes a link away, with its addresses and every route by it.
+    /// Takes a link away, with its addresses and every route by it. No link belongs to it.
     pub(super) fn remove_link(&mut self, index: u32) -> Option<Link> {
         for v4 in [true, false] {
             self.remove_routes(v4, |_, route| route.dev == index);
@@ -358,11 +382,17 @@ impl Model {
             self.deltas.push(Delta::RemoveAddress(LinkId(index), address));
         }
         self.touch();
-        self.links.remove(&index)
+        let gone = self.links.remove(&index)?;
+        if gone.is_vrf() {
+            self.deltas.push(Delta::Vrf(LinkId(index), None));
+        } else if gone.master.is_some() {
+            self.deltas.push(Delta::Domain(LinkId(index), LinkId::NONE));
+        }
+        Some(gone)
     }
 
     /// Counts a change of links or addresses.
-    fn touch(&mut self) {
+    pub(super) fn touch(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.changed = true;
     }
@@ -494,16 +524,18 @@ impl Model {
         self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
         (link.up, link.was_up) = (up, link.was_up || up);
+        self.tell_vrf(index);
         if up {
-            let link = link.clone();
+            let Some(link) = self.links.get(&index).cloned() else { return };
             link.addresses.iter().for_each(|address| self.add_address_routes(index, address));
             if link.is_loopback() {
                 self.add_loopback_addresses(&link);
             } else {
-                self.ensure_route(RT_TABLE_LOCAL, multicast_v6(index));
+                self.ensure_multicast(index);
             }
             return;
         }
+        let Some(link) = self.links.get_mut(&index) else { return };
         let (staying, going) = link.addresses.drain(..).partition(|address: &Address| address.addr.addr().is_ipv4());
         link.addresses = staying;
         self.remove_routes(true, |_, route| route.dev == index && route.scope != RT_SCOPE_HOST);
@@ -531,7 +563,15 @@ impl Model {
     }
 }
 
-/// What Linux lists for IPv6's groups on a link that is up. Packets to groups ask no route.
+impl Model {
+    /// Lists the route to IPv6's groups on a link that is up, as Linux does; a VRF's device has none. Packets to groups ask no
+    /// route.
+    fn ensure_multicast(&mut self, index: u32) {
+        let Some(link) = self.links.get(&index).filter(|link| !link.is_vrf()) else { return };
+        self.ensure_route(link.l3_table().unwrap_or(RT_TABLE_LOCAL), multicast_v6(index));
+    }
+}
+
 fn multicast_v6(index: u32) -> Route {
     let prefix = Prefix::containing(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8).unwrap_or(Prefix::ANY_V6);
     let (scope, protocol, metric) = (RT_SCOPE_UNIVERSE, RTPROT_KERNEL, METRIC_V6_CONNECTED);

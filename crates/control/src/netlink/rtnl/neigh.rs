@@ -61,7 +61,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     if lladdr.is_some_and(|lladdr| lladdr.data.len() < link.mac.map_or(0, |mac| mac.len())) {
         return Err(Error::text(errno::EINVAL, "Invalid link address"));
     }
-    if link.mac.is_none() || link.is_loopback() {
+    if link.mac.is_none() || link.is_virtual() {
         return Err(Error::unsupported("fatpath's links without link-layer addresses have no neighbours"));
     }
     if named.flags != 0 || named.attrs.get(NDA_FLAGS_EXT).is_some_and(|flags| flags.u32() != 0) {
@@ -147,11 +147,12 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let wanted = |neighbour: &NeighbourNow| {
         !proxies
             && dev.is_none_or(|dev| dev == neighbour.link.0)
-            && master.is_none_or(|master| master == u32::MAX)
+            && master.is_none_or(|wanted| is_of_master(&rtnl.model, neighbour.link, wanted))
             && (family == AF_UNSPEC || (family == AF_INET) == neighbour.addr.is_ipv4())
     };
     // All parts show the same moment: there are not so many that this would be much.
-    let mut all: Vec<_> = rtnl.host.neighbours()?.into_iter().filter(wanted).collect();
+    let all = rtnl.host.neighbours()?;
+    let mut all: Vec<_> = all.into_iter().filter(wanted).collect();
     all.sort_unstable_by_key(|neighbour| (neighbour.addr.is_ipv6(), neighbour.addr, neighbour.link));
     let mut last = None;
     Ok(Box::new(move |_: &mut Rtnl<H>, part| {
@@ -160,6 +161,12 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
             part.message_with(RTM_NEWNEIGH, flags, |w| write(w, neighbour))
         }))
     }))
+}
+
+/// Whether a link belongs to the one of that number; all ones is none (Linux `neigh_master_filtered`).
+fn is_of_master(model: &Model, link: LinkId, wanted: u32) -> bool {
+    let master = model.link(link.0).and_then(|link| link.master).map(|master| master.index);
+    if wanted == u32::MAX { master.is_none() } else { master == Some(wanted) }
 }
 
 /// A neighbour, as Linux's `neigh_fill_info` writes it.

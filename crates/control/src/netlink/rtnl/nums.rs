@@ -97,6 +97,12 @@ pub const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 
 pub const IFLA_INFO_KIND: u16 = 1;
 pub const IFLA_INFO_DATA: u16 = 2;
+pub const IFLA_INFO_SLAVE_KIND: u16 = 4;
+pub const IFLA_INFO_SLAVE_DATA: u16 = 5;
+/// In the data of a VRF.
+pub const IFLA_VRF_TABLE: u16 = 1;
+/// In the data of what belongs to one.
+pub const IFLA_VRF_PORT_TABLE: u16 = 1;
 /// Of `IFLA_INFO_DATA`, fatpath's own and in no other message than those that are saved: the features that are wanted of a link.
 pub const IFLA_FATPATH_FEATURES: u16 = 0x100;
 
@@ -110,6 +116,7 @@ pub const IFF_LOOPBACK: u32 = 0x8;
 pub const IFF_POINTOPOINT: u32 = 0x10;
 pub const IFF_RUNNING: u32 = 0x40;
 pub const IFF_NOARP: u32 = 0x80;
+pub const IFF_MASTER: u32 = 0x400;
 pub const IFF_MULTICAST: u32 = 0x1000;
 pub const IFF_LOWER_UP: u32 = 0x10000;
 /// The flags that follow from what a device is and does: nobody sets them (`IFF_VOLATILE`).

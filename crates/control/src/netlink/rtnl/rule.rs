@@ -1,4 +1,5 @@
-//! `RTM_*RULE`: in which order tables are asked (`net/core/fib_rules.c`). A rule chooses by destination alone.
+//! `RTM_*RULE`: in which order tables are asked (`net/core/fib_rules.c`). A rule chooses by destination, and by whether a
+//! packet is in a VRF.
 
 use base::Prefix;
 
@@ -13,6 +14,9 @@ const LEN: usize = 12;
 const FR_ACT_BLACKHOLE: u8 = 6;
 const FR_ACT_UNREACHABLE: u8 = 7;
 const FR_ACT_PROHIBIT: u8 = 8;
+
+/// The priority of the rule by which VRFs' tables are asked (`FIB_RULE_PREF`).
+pub(super) const L3MDEV_PRIORITY: u32 = 1000;
 
 /// Rules that a family may have.
 const MAX_RULES: usize = 1000;
@@ -40,7 +44,7 @@ const POLICY: Policy<FRA_MAX> = policy(&[
 ]);
 
 /// What fatpath's rules do not choose by.
-const UNSUPPORTED: [(u16, &str); 13] = [
+const UNSUPPORTED: [(u16, &str); 12] = [
     (FRA_SRC, "fatpath has no rules by source"),
     (FRA_IIFNAME, "fatpath has no rules by link"),
     (FRA_OIFNAME, "fatpath has no rules by link"),
@@ -49,7 +53,6 @@ const UNSUPPORTED: [(u16, &str); 13] = [
     (FRA_FWMASK, "fatpath has no rules by mark"),
     (FRA_FLOW, "fatpath has no realms"),
     (FRA_TUN_ID, "fatpath has no rules by tunnel"),
-    (FRA_L3MDEV, "fatpath has no VRFs yet"),
     (FRA_UID_RANGE, "fatpath has no rules by user"),
     (FRA_IP_PROTO, "fatpath has no rules by protocol"),
     (FRA_SPORT_RANGE, "fatpath has no rules by port"),
@@ -65,8 +68,10 @@ pub struct Rule {
     pub to: Option<(IpAddr, u8)>,
     /// `FR_ACT_*`.
     pub action: u8,
-    /// The table that is asked; 0 if none is.
+    /// The table that is asked; 0 if none is, or that of the packet's VRF.
     pub table: u32,
+    /// Whether it is for packets in VRFs alone.
+    pub l3mdev: bool,
     /// Who made it: `RTPROT_*`.
     pub protocol: u8,
 }
@@ -74,10 +79,16 @@ pub struct Rule {
 impl Rule {
     /// Those that Linux begins with.
     pub(super) fn first(v4: bool) -> Vec<Self> {
-        let rule =
-            |(priority, table)| Self { priority, to: None, action: FR_ACT_TO_TBL, table, protocol: RTPROT_KERNEL };
+        let (to, action, l3mdev, protocol) = (None, FR_ACT_TO_TBL, false, RTPROT_KERNEL);
+        let rule = |(priority, table)| Self { priority, to, action, table, l3mdev, protocol };
         let last = v4.then_some((32767, RT_TABLE_DEFAULT));
         [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN)].into_iter().chain(last).map(rule).collect()
+    }
+
+    /// The one that comes with the first VRF.
+    pub(super) const fn l3mdev() -> Self {
+        let (priority, action, table) = (L3MDEV_PRIORITY, FR_ACT_TO_TBL, RT_TABLE_UNSPEC);
+        Self { priority, to: None, action, table, l3mdev: true, protocol: RTPROT_KERNEL }
     }
 
     /// The destinations that it is for; all if `None`.
@@ -105,6 +116,7 @@ struct Wanted {
     to: Option<(IpAddr, u8)>,
     action: u8,
     table: u32,
+    l3mdev: bool,
     priority: Option<u32>,
     protocol: Option<u8>,
 }
@@ -125,6 +137,11 @@ impl Wanted {
         if suppressing.iter().filter_map(|&kind| attrs.get(kind)).any(|attr| attr.u32() != u32::MAX) {
             return Err(Error::unsupported("fatpath has no rules that suppress routes"));
         }
+        let l3mdev = match attrs.get(FRA_L3MDEV).map(Attr::u8) {
+            None => false,
+            Some(1) => true,
+            Some(_) => return Err(Error::text(errno::EINVAL, "Invalid l3mdev attribute")),
+        };
         let to = match dst_len {
             0 => None,
             // Linux `validate_rulemsg`.
@@ -139,6 +156,7 @@ impl Wanted {
             to,
             action,
             table: attrs.get(FRA_TABLE).map_or(table.into(), Attr::u32),
+            l3mdev,
             priority: attrs.get(FRA_PRIORITY).map(Attr::u32),
             protocol: attrs.get(FRA_PROTOCOL).map(Attr::u8),
         })
@@ -152,7 +170,11 @@ fn group(v4: bool) -> u32 {
 /// Carries out an `RTM_NEWRULE` (Linux `fib_nl_newrule`).
 pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let wanted = Wanted::of(request)?;
+    if wanted.l3mdev && wanted.table != 0 {
+        return Err(Error::text(errno::EINVAL, "l3mdev and table are mutually exclusive"));
+    }
     let table = match (wanted.action, wanted.table) {
+        (FR_ACT_TO_TBL, 0) if wanted.l3mdev => 0,
         (FR_ACT_TO_TBL, 0) if !wanted.v4 => return Err(Error::text(errno::EINVAL, "Invalid table")),
         // The first one that is empty (Linux `fib_empty_table`).
         (FR_ACT_TO_TBL, 0) => {
@@ -169,6 +191,7 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
         to: wanted.to,
         action: wanted.action,
         table,
+        l3mdev: wanted.l3mdev,
         protocol: wanted.protocol.unwrap_or_default(),
     };
     let same = |other: &Rule| *other == rule;
@@ -181,8 +204,13 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>, reply: &mut Reply<'_
     let at = rules.partition_point(|other| other.priority <= rule.priority);
     rules.insert(at, rule.clone());
     model.set_rules(wanted.v4, rules);
-    reply.notify(group(wanted.v4), RTM_NEWRULE, 0, |w| write(w, wanted.v4, &rule));
+    tell_added(wanted.v4, &rule, reply);
     Ok(())
+}
+
+/// Tells who listens that a rule has come.
+pub(super) fn tell_added(v4: bool, rule: &Rule, reply: &mut Reply<'_>) {
+    reply.notify(group(v4), RTM_NEWRULE, 0, |w| write(w, v4, rule));
 }
 
 /// Carries out an `RTM_DELRULE` (Linux `fib_nl_delrule`).
@@ -193,6 +221,7 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>, reply: &mut Reply
         wanted.priority.is_none_or(|priority| priority == rule.priority)
             && (wanted.action == 0 || wanted.action == rule.action)
             && (wanted.table == 0 || wanted.table == rule.table)
+            && (!wanted.l3mdev || rule.l3mdev)
             && wanted.protocol.is_none_or(|protocol| protocol == rule.protocol)
             && wanted.to.is_none_or(|to| rule.to == Some(to))
     });
@@ -234,6 +263,9 @@ pub(super) fn write(w: &mut Writer, v4: bool, rule: &Rule) {
     w.put_u32(FRA_TABLE, rule.table);
     w.put_u32(FRA_SUPPRESS_PREFIXLEN, u32::MAX);
     w.put_u8(FRA_PROTOCOL, rule.protocol);
+    if rule.l3mdev {
+        w.put_u8(FRA_L3MDEV, 1);
+    }
     if rule.priority != 0 {
         w.put_u32(FRA_PRIORITY, rule.priority);
     }

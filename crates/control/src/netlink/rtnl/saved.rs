@@ -19,6 +19,13 @@ impl<H: Host> Rtnl<H> {
             let label = format!("link {}", link.config.name);
             all.push(Saved::new("link", label, RTM_NEWLINK, made, |w| link::write_request(w, index, link)));
         }
+        for (index, link) in model.links_after(LOOPBACK) {
+            if let Some(master) = link.master {
+                let label = format!("link {} of a VRF", link.config.name);
+                let write = |w: &mut Writer| link::write_enslaving(w, index, master.index);
+                all.push(Saved::new("link of a VRF", label, RTM_SETLINK, 0, write));
+            }
+        }
         for (index, link) in model.links_after(0) {
             let name = &link.config.name;
             // A UDP link has its socket's by itself.
@@ -43,7 +50,11 @@ impl<H: Host> Rtnl<H> {
         }
         for v4 in [true, false] {
             let rules = model.rules(v4);
-            let first = Rule::first(v4);
+            let mut first = Rule::first(v4);
+            // It comes with the first VRF.
+            if model.links_after(0).any(|(_, link)| link.is_vrf()) {
+                first.push(Rule::l3mdev());
+            }
             let rule = |rule: &Rule, kind, flags| {
                 let label = format!("rule {}", rule.priority);
                 Saved::new("rule", label, kind, flags, |w| rule::write(w, v4, rule))
@@ -145,6 +156,10 @@ pub fn renumber(
         // `ifi_index`; 0 is any.
         RTM_NEWLINK => {
             renumber_field(message, 4, |old| Some(if is_taken(old) || old > link::MAX_WISH { 0 } else { old }))
+        }
+        RTM_SETLINK => {
+            renumber_field(message, 4, now)?;
+            renumber_attribute(message, link::LEN, IFLA_MASTER, now)
         }
         // `ifa_index`, `ndm_ifindex`.
         RTM_NEWADDR | RTM_NEWNEIGH => renumber_field(message, 4, now),

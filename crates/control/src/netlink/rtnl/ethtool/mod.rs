@@ -59,13 +59,18 @@ struct Asked<'a, H> {
 }
 
 impl<H: Host> Asked<'_, H> {
-    /// How it is now. Of `lo` nobody else knows more.
+    /// How it is now.
     fn detail(&mut self) -> Result<LinkDetail, Error> {
         self.rtnl.host.detail(LinkId(self.index))
     }
 
     fn is_loopback(&self) -> bool {
         self.config.kind == LinkKind::Loopback
+    }
+
+    /// Whether no packet passes by it, so that nobody else knows more.
+    fn is_virtual(&self) -> bool {
+        self.is_loopback() || matches!(self.config.kind, LinkKind::Vrf { .. })
     }
 }
 
@@ -132,7 +137,7 @@ fn carry_out<H: Host>(asked: &mut Asked<'_, H>, command: u32, block: &[u8]) -> R
     match command {
         command::GDRVINFO => driver(asked),
         command::GLINK => {
-            let up = if asked.is_loopback() { asked.up } else { asked.detail()?.state.up };
+            let up = if asked.is_virtual() { asked.up } else { asked.detail()?.state.up };
             Ok(Answer::value(command, up.into()))
         }
         command::GLINKSETTINGS => settings(asked, block),
@@ -211,7 +216,7 @@ fn channels<H: Host>(asked: &mut Asked<'_, H>) -> Result<Answer, Error> {
         LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
         LinkKind::Xdp { .. } => asked.detail()?.state.ring.ok_or_else(unsupported)?.queues,
         LinkKind::Packet { .. } | LinkKind::Udp { .. } => 1,
-        LinkKind::Loopback => return Err(unsupported()),
+        LinkKind::Loopback | LinkKind::Vrf { .. } => return Err(unsupported()),
     };
     let words = [command::GCHANNELS, 0, 0, 0, queues, 0, 0, 0, queues];
     debug_assert_eq!(words.len() * 4, COUNTS_LEN);

@@ -51,7 +51,7 @@ fn of_ring(ring: &RingState) -> [(&'static str, u64); 8] {
 
 /// All that a link has counted, under its name.
 fn all<H: Host>(asked: &mut Asked<'_, H>) -> Result<Vec<(String, u64)>, Error> {
-    if asked.is_loopback() {
+    if asked.is_virtual() {
         return Ok(Vec::new());
     }
     let detail = asked.detail()?;
@@ -77,7 +77,7 @@ fn set<H: Host>(asked: &mut Asked<'_, H>, set: u32) -> Result<Option<Vec<String>
         }
         FEATURES => Some(NAMES.map(str::to_owned).into()),
         // None, and that is not an error.
-        PRIV_FLAGS if !asked.is_loopback() => Some(Vec::new()),
+        PRIV_FLAGS if !asked.is_virtual() => Some(Vec::new()),
         _ => None,
     })
 }

@@ -26,6 +26,7 @@ struct Plain {
     group: u32,
     queues: u32,
     operstate: u8,
+    master: Option<u32>,
     carrier: bool,
 }
 
@@ -44,6 +45,9 @@ impl Plain {
         w.put_u32(IFLA_NUM_TX_QUEUES, self.queues);
         FAT_SIZES.into_iter().for_each(|(kind, value)| w.put_u32(kind, value));
         w.put_u32(IFLA_NUM_RX_QUEUES, self.queues);
+        if let Some(master) = self.master {
+            w.put_u32(IFLA_MASTER, master);
+        }
         w.put_u8(IFLA_CARRIER, self.carrier.into());
     }
 }
@@ -67,7 +71,7 @@ fn arphrd(link: &Link) -> u16 {
 
 /// Whether packets can pass; and RFC 2863's state, as `linux/if.h` numbers them. Nobody knows of `lo`.
 fn operstate(link: &Link, now: Option<&LinkNow>) -> (bool, u8) {
-    match (link.up, link.is_loopback() || now.is_some_and(|now| now.running)) {
+    match (link.up, link.is_virtual() || now.is_some_and(|now| now.running)) {
         (true, true) if link.is_loopback() => (true, 0),
         (true, true) => (true, 6),
         _ => (false, 2),
@@ -94,12 +98,17 @@ pub(in crate::netlink::rtnl) fn write(
     w.put_str(IFLA_IFNAME, &link.config.name);
     let queues = match link.config.kind {
         LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
-        LinkKind::Loopback | LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => 1,
+        LinkKind::Loopback
+        | LinkKind::Vrf { .. }
+        | LinkKind::Udp { .. }
+        | LinkKind::Packet { .. }
+        | LinkKind::Xdp { .. } => 1,
     };
     let (mtu, group, txqlen) = (link.mtu, link.group, link.txqlen);
-    let (min_mtu, max_mtu) = if link.is_loopback() { (0, 0) } else { (MIN_MTU, MAX_MTU) };
-    let carrier = running || link.is_loopback();
-    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate, carrier }.put(w);
+    let (min_mtu, max_mtu) = mtus(&link.config.kind);
+    let carrier = running || link.is_virtual();
+    let master = link.master.map(|master| master.index);
+    Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate, master, carrier }.put(w);
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
     }
@@ -123,7 +132,7 @@ pub(in crate::netlink::rtnl) fn write(
 /// How a link makes addresses by itself. Linux would have `lo` do it as others do, but it does not either.
 fn addr_gen_mode(link: &Link) -> u8 {
     const EUI64: u8 = 0;
-    if link.is_loopback() { EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
+    if link.is_virtual() { EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
 }
 
 /// A link, as Linux's `inet6_fill_ifinfo` writes it for those who ask about IPv6 alone.
@@ -146,10 +155,15 @@ pub(super) fn write_v6(w: &mut Writer, index: u32, link: &Link, now: Option<&Lin
     });
 }
 
-/// The smallest MTU that IPv4 allows.
-pub(super) const MIN_MTU: u32 = 68;
-/// The largest that a link can be given.
-const MAX_MTU: u32 = 65535;
+/// The smallest MTU that a link can be given, and the largest; 0 for `lo`'s, which stays.
+pub(super) fn mtus(kind: &LinkKind) -> (u32, u32) {
+    match kind {
+        LinkKind::Loopback => (0, 0),
+        LinkKind::Vrf { .. } => (vrf::MIN_MTU, vrf::MTU),
+        // The smallest that IPv4 allows.
+        _ => (68, 65535),
+    }
+}
 
 fn put_info(w: &mut Writer, link: &Link) {
     w.put_str(IFLA_INFO_KIND, kind_word(link));
@@ -162,7 +176,12 @@ fn put_info(w: &mut Writer, link: &Link) {
     match link.config.kind {
         LinkKind::Tun { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 1)),
         LinkKind::Tap { .. } => w.nest(IFLA_INFO_DATA, |w| of_tun(w, 2)),
+        LinkKind::Vrf { table } => w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table)),
         LinkKind::Loopback | LinkKind::Udp { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {}
+    }
+    if let Some(master) = link.master {
+        w.put_str(IFLA_INFO_SLAVE_KIND, "vrf");
+        w.nest(IFLA_INFO_SLAVE_DATA, |w| w.put_u32(IFLA_VRF_PORT_TABLE, master.table));
     }
 }
 

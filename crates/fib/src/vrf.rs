@@ -1,0 +1,68 @@
+//! VRFs: which links are apart from the others, and whose table is asked for them (Linux `l3mdev`, `drivers/net/vrf.c`).
+
+use std::collections::BTreeMap;
+
+use base::{LinkId, TableId};
+
+/// The VRFs by their devices, and the links that belong to them.
+///
+/// An *L3 domain* is a VRF's device, or [`LinkId::NONE`]: all links that are in no VRF. Equal addresses in two domains have
+/// nothing to do with each other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Vrfs {
+    vrfs: BTreeMap<LinkId, Vrf>,
+    /// The domain of each link by its number, up to the last one that is in a VRF: empty where there are none.
+    domains: Vec<LinkId>,
+}
+
+/// A VRF.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Vrf {
+    /// The table that is asked for its packets, if a rule says so.
+    pub table: TableId,
+    /// Whether its device is up: if not, the node itself sends nothing in it. What others send goes through.
+    pub up: bool,
+}
+
+impl Vrfs {
+    /// The domain of a link.
+    #[inline(always)]
+    pub(crate) fn domain(&self, link: LinkId) -> LinkId {
+        self.domains.get(link.0 as usize).copied().unwrap_or(LinkId::NONE)
+    }
+
+    /// The VRF of that device.
+    pub(crate) fn get(&self, device: LinkId) -> Option<&Vrf> {
+        self.vrfs.get(&device)
+    }
+
+    /// Has a VRF come, change or go. Its device is of its own domain. Links that stay behind belong to nothing.
+    pub(crate) fn set(&mut self, device: LinkId, vrf: Option<Vrf>) {
+        match vrf {
+            Some(vrf) => {
+                self.vrfs.insert(device, vrf);
+                self.set_domain(device, device);
+            }
+            None => {
+                self.vrfs.remove(&device);
+                self.domains.iter_mut().filter(|domain| **domain == device).for_each(|domain| *domain = LinkId::NONE);
+                self.trim();
+            }
+        }
+    }
+
+    /// Has a link belong to a VRF, or to none.
+    pub(crate) fn set_domain(&mut self, link: LinkId, domain: LinkId) {
+        let at = link.0 as usize;
+        if self.domains.len() <= at {
+            self.domains.resize(at + 1, LinkId::NONE);
+        }
+        self.domains[at] = domain;
+        self.trim();
+    }
+
+    fn trim(&mut self) {
+        let len = self.domains.iter().rposition(|&domain| domain != LinkId::NONE).map_or(0, |last| last + 1);
+        self.domains.truncate(len);
+    }
+}

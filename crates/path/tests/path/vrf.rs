@@ -1,0 +1,267 @@
+//! VRFs: equal addresses in two of them on one node have nothing to do with each other.
+
+use base::{DropReason, LinkId, Prefix, TableId};
+use fib::{Fib, Route, RouteKind, Rule, Vrf};
+use ipsec::{Dir, Mode};
+use packet::{Memory, Packet};
+use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
+use wire::{Version, icmp, icmpv6};
+
+use crate::common::*;
+use crate::fragments::fragments;
+use crate::gateways::*;
+use crate::path_mtu::too_big;
+
+/// Two VRFs, each with a link inside and one outside, which have the addresses of [`router`]'s links; and one link outside
+/// of both.
+const RED: u32 = 11;
+const BLUE: u32 = 12;
+const IN: [LinkId; 2] = [LinkId(1), LinkId(3)];
+const OUT: [LinkId; 2] = [LinkId(2), LinkId(4)];
+const NEITHER: LinkId = LinkId(5);
+
+fn two_vrfs() -> Node {
+    let mut node = Node::new();
+    node.vrf(RED, 10, &[1, 2]);
+    node.vrf(BLUE, 20, &[3, 4]);
+    for vrf in 0..2 {
+        node.port(IN[vrf].0, PortOptions::BARE.mtu(9000), &["10.1.0.254/24", "fd00:1::254/64"]);
+        node.port(OUT[vrf].0, PortOptions::BARE, &["10.2.0.254/24", "fd00:2::254/64"]);
+    }
+    node.port(NEITHER.0, PortOptions::BARE, &["10.3.0.254/24", "fd00:3::254/64"]);
+    node
+}
+
+/// Where packets wait to be sent, and how many.
+fn sent(node: &mut Node) -> Vec<(LinkId, Vec<Packet>)> {
+    let all = [IN[0], OUT[0], IN[1], OUT[1], NEITHER].map(|link| (link, node.tx(link)));
+    all.into_iter().filter(|(_, packets)| !packets.is_empty()).collect()
+}
+
+#[test]
+fn packets_go_on_in_the_vrf_that_they_came_by() {
+    for flow in flows() {
+        let mut node = two_vrfs();
+        for vrf in [0, 1, 1, 0] {
+            node.rx_bytes(NOW, IN[vrf], &flow.udp(100 + vrf));
+            let [(link, ref packets)] = sent(&mut node)[..] else { panic!("one link") };
+            assert_eq!((link, packets.len()), (OUT[vrf], 1));
+            assert_eq!(packets[0].to_vec(), Flow { ttl: 63, ..flow }.udp(100 + vrf));
+        }
+        assert_eq!(node.drops(), []);
+        // Who is in neither knows nothing of these.
+        node.rx_bytes(NOW, NEITHER, &flow.udp(1));
+        assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1), (NEITHER.0, DropReason::NoRoute, 1)]);
+    }
+}
+
+#[test]
+fn what_a_vrf_does_not_know_is_asked_of_the_main_table_and_local_addresses_of_none_before_it() {
+    for (far, own) in [("10.3.0.1", "10.3.0.254"), ("fd00:3::1", "fd00:3::254")] {
+        let near = if far.contains(':') { "fd00:1::1" } else { "10.1.0.1" };
+        let mut node = two_vrfs();
+        node.rx_bytes(NOW, IN[0], &Flow::new(near, far).udp(1));
+        assert_eq!(only(node.tx(NEITHER)).len(), Flow::new(near, far).udp(1).len());
+        // Answered in the VRF that was asked in, though another domain has the address.
+        node.rx_bytes(NOW, IN[1], &Flow::new(near, own).ping(1, 8));
+        let [(IN_BLUE, ref replies)] = sent(&mut node)[..] else { panic!("by blue alone") };
+        assert_eq!(told(&replies[0]).src, own);
+        // Unless the rule of the local table stands behind, and the VRF has a route.
+        let v4 = !far.contains(':');
+        let rules = vec![Rule::ask_vrf(), Rule::ask(TableId::LOCAL), Rule::ask(TableId::MAIN)];
+        node.path.fib.set_rules(v4, rules);
+        let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+        let unreachable = Route { prefix, kind: RouteKind::Unreachable, metric: u32::MAX };
+        node.path.fib.add(TableId(20), unreachable).unwrap();
+        node.rx_bytes(NOW, IN[1], &Flow::new(near, own).ping(1, 8));
+        node.rx_bytes(NOW, IN[1], &Flow::new(near, far).udp(1));
+        assert_eq!(node.drops(), [(IN[1].0, DropReason::RouteUnreachable, 2)]);
+    }
+}
+
+const IN_BLUE: LinkId = IN[1];
+
+#[test]
+fn pings_in_fragments_are_put_together_each_in_its_vrf() {
+    for flow in [Flow::new("10.1.0.1", "10.1.0.254"), Flow::new("fd00:1::1", "fd00:1::254")] {
+        let mut node = two_vrfs();
+        let mem = Memory::heap();
+        let data = [[0xaa; 4000], [0xbb; 4000]];
+        // One identification for both, as by chance.
+        let mut pieces = data.map(|data| fragments(&mem, &flow.ping_with(3, &data), 1500));
+        assert_eq!(pieces[0].len(), 3);
+        while !pieces[0].is_empty() {
+            for (link, pieces) in IN.into_iter().zip(&mut pieces) {
+                node.rx(NOW, link, vec![pieces.remove(0)]);
+            }
+        }
+        for (link, data) in IN.into_iter().zip(data) {
+            let reply = told(&only(node.tx(link)));
+            assert_eq!((reply.src, reply.quote), (flow.dst.to_string(), data.to_vec()), "by {link:?}");
+        }
+        // And in bursts, as trains.
+        let [mut one, mut other] = data.map(|data| fragments(&mem, &flow.ping_with(4, &data), 1500));
+        let last = one.pop();
+        node.rx(NOW, IN[0], one);
+        node.rx(NOW, IN[1], vec![other.remove(0)]);
+        node.rx(NOW, IN[1], other);
+        assert_eq!(told(&only(node.tx(IN[1]))).quote, data[1]);
+        node.rx(NOW, IN[0], last.into_iter().collect());
+        assert_eq!(told(&only(node.tx(IN[0]))).quote, data[0]);
+        assert_eq!((node.drops(), node.tx(IN[1]).len()), (vec![], 0));
+    }
+}
+
+#[test]
+fn errors_are_told_in_the_vrf_that_the_packet_came_by() {
+    for flow in flows() {
+        for inside in IN {
+            let mut node = two_vrfs();
+            let v4 = flow.version() == Version::V4;
+            node.rx_bytes(NOW, inside, &Flow { ttl: 1, ..flow }.udp(10));
+            node.rx_bytes(NOW, inside, &Flow { dont_fragment: true, ..flow }.udp(4000));
+            let [(link, ref packets)] = sent(&mut node)[..] else { panic!("by one link") };
+            let all: Vec<_> = packets.iter().map(told).collect();
+            let own = if v4 { "10.1.0.254" } else { "fd00:1::254" };
+            assert!(link == inside && all.iter().all(|it| it.src == own && it.dst == flow.src.to_string()), "{all:?}");
+            let want = match v4 {
+                true => [
+                    Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::TTL)),
+                    Message::V4(icmp::Message::FragNeeded { mtu: 1500 }),
+                ],
+                false => [
+                    Message::V6(icmpv6::Message::TimeExceeded(icmpv6::Exceeded::HOP_LIMIT)),
+                    Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }),
+                ],
+            };
+            assert_eq!([all[0].message, all[1].message], want);
+        }
+    }
+}
+
+#[test]
+fn a_route_by_a_vrfs_device_leads_into_it_and_one_by_a_link_past_it() {
+    for [flow, back] in [
+        [Flow::new("10.3.0.1", "10.2.0.1"), Flow::new("10.2.0.1", "10.3.0.1")],
+        [Flow::new("fd00:3::1", "fd00:2::1"), Flow::new("fd00:2::1", "fd00:3::1")],
+    ] {
+        let mut node = two_vrfs();
+        let net = if flow.src.is_ipv4() { "10.2.0.0/24" } else { "fd00:2::/64" };
+        node.route(net, None, LinkId(BLUE));
+        node.rx_bytes(NOW, NEITHER, &flow.udp(10));
+        assert_eq!(only(node.tx(OUT[1])).to_vec(), Flow { ttl: 63, ..flow }.udp(10));
+        // The way back is the main table's.
+        node.rx_bytes(NOW, OUT[1], &back.udp(10));
+        assert_eq!(only(node.tx(NEITHER)).to_vec(), Flow { ttl: 63, ..back }.udp(10));
+        // What does not go through is told where it came by.
+        node.rx_bytes(NOW, NEITHER, &Flow { ttl: 1, ..flow }.udp(10));
+        assert_eq!(told(&only(node.tx(NEITHER))).dst, flow.src.to_string());
+        // An address there is this node's, too.
+        let own = if flow.src.is_ipv4() { "10.2.0.254" } else { "fd00:2::254" };
+        node.rx_bytes(NOW, NEITHER, &Flow::new(&flow.src.to_string(), own).ping(1, 8));
+        assert_eq!(told(&only(node.tx(NEITHER))).src, own);
+        // From one VRF by a link of the other; and round in a circle.
+        let via = |dev| Route { prefix: net.parse().unwrap(), kind: RouteKind::Unicast { via: None, dev }, metric: 0 };
+        let add = |fib: &mut Fib, table, dev| {
+            fib.insert(TableId(table), via(dev), true);
+            let route = Route { metric: if flow.src.is_ipv4() { 0 } else { 256 }, ..via(OUT[table as usize / 10 - 1]) };
+            assert!(fib.remove(TableId(table), &route));
+        };
+        add(&mut node.path.fib, 10, OUT[1]);
+        node.rx_bytes(NOW, IN[0], &Flow { dst: flow.dst, ..flows()[usize::from(flow.src.is_ipv6())] }.udp(10));
+        assert_eq!(node.tx(OUT[1]).len(), 1);
+        assert!(node.path.fib.remove(TableId(10), &via(OUT[1])));
+        node.path.fib.insert(TableId(10), via(LinkId(BLUE)), true);
+        add(&mut node.path.fib, 20, LinkId(RED));
+        let drops = node.drops().len();
+        node.rx_bytes(NOW, NEITHER, &flow.udp(10));
+        assert_eq!((node.drops().len(), sent(&mut node).len()), (drops + 1, 1), "told that no route leads there");
+    }
+}
+
+#[test]
+fn a_vrf_that_is_down_sends_on_and_says_nothing() {
+    for flow in flows() {
+        let mut node = two_vrfs();
+        node.path.fib.set_vrf(LinkId(RED), Some(Vrf { table: TableId(10), up: false }));
+        node.rx_bytes(NOW, IN[0], &flow.udp(10));
+        assert_eq!(node.tx(OUT[0]).len(), 1);
+        let own = if flow.src.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
+        node.rx_bytes(NOW, IN[0], &Flow::new(&flow.src.to_string(), own).ping(1, 8));
+        assert_eq!((sent(&mut node).len(), node.drops()), (0, vec![(0, DropReason::LinkDown, 1)]));
+    }
+}
+
+#[test]
+fn who_has_an_address_is_answered_in_its_vrf_alone() {
+    let mut node = Node::new();
+    node.vrf(RED, 10, &[1]);
+    node.vrf(BLUE, 20, &[2]);
+    node.port(1, PortOptions::ethernet(1), &["10.1.0.254/24", "fd00:1::254/64"]);
+    node.port(2, PortOptions::ethernet(2), &["10.1.0.253/24", "fd00:1::253/64"]);
+    let ask = |link: u8, target: [u8; 4]| {
+        let mut frame = [[0xff; 6], mac(9).0, [8, 6, 0, 1, 8, 0], [6, 4, 0, 1, 2, 0]].concat();
+        frame.extend([0, 0, 0, 9, 10, 1, 0, 9, 0, 0, 0, 0, 0, 0]);
+        frame.extend(target);
+        (LinkId(link.into()), frame)
+    };
+    for (own, its) in [([10, 1, 0, 254], 1), ([10, 1, 0, 253], 2)] {
+        for link in [1, 2] {
+            let (port, frame) = ask(link, own);
+            node.rx_bytes(NOW, port, &frame);
+            assert_eq!(node.tx(port).len(), usize::from(link == its), "{own:?} by {link}");
+        }
+    }
+}
+
+/// Has every link of a node belong to a VRF, with all its routes.
+fn into_vrf(node: &mut Node) {
+    let fib = &mut node.path.fib;
+    let routes: Vec<_> = fib.routes().map(|(table, route)| (table, *route)).collect();
+    for (table, route) in routes {
+        assert!(fib.remove(table, &route));
+        fib.insert(TableId(10), route, false);
+    }
+    node.vrf(RED, 10, &[INSIDE.0, OUTSIDE.0]);
+}
+
+#[test]
+fn a_tunnel_of_a_gateway_whose_links_are_in_a_vrf_is_found_and_narrowed_there() {
+    for tunnel in TUNNELS {
+        let [flow, _] = flows();
+        let mut world = tunnelled(tunnel, 1);
+        world.nodes.iter_mut().for_each(into_vrf);
+        world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(1000));
+        let sealed = only(world.nodes[0].tx(OUTSIDE)).to_vec();
+        world.nodes[1].rx_bytes(NOW, OUTSIDE, &sealed);
+        let mut want = flow;
+        want.ttl -= 2;
+        assert_eq!(only(world.nodes[1].tx(INSIDE)).to_vec(), want.udp(1000), "{tunnel:?}");
+        let [here, there] = ENDS[usize::from(tunnel.v6)];
+        let spi_end = if tunnel.v6 { 44 } else { 24 } + if tunnel.udp { 8 } else { 0 };
+        let node = &mut world.nodes[0];
+        node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 1300, here, &sealed[..spi_end]));
+        let known: Vec<_> = node.path.fib.path_mtus(NOW).map(|(to, known)| (to, known.mtu)).collect();
+        assert_eq!(known, [((LinkId(RED), there.parse().unwrap()), 1300)], "{tunnel:?}");
+        node.rx_bytes(NOW, INSIDE, &Flow { dont_fragment: true, ..flow }.udp(1400));
+        let Message::V4(icmp::Message::FragNeeded { mtu }) = told(&only(node.tx(INSIDE))).message else { panic!() };
+        assert!((1200..1300).contains(&mtu), "{tunnel:?} {mtu}");
+    }
+}
+
+#[test]
+fn an_answer_that_waits_for_its_sa_leaves_in_its_vrf() {
+    let mut node = Node::new();
+    node.vrf(RED, 10, &[INSIDE.0]);
+    node.port(INSIDE.0, PortOptions::BARE, &["10.1.0.254/24"]);
+    let sa = esp("10.1.0.254", "10.1.0.1", 1, Mode::Transport, false);
+    node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa))).unwrap();
+    node.path.ipsec.set_larval_drop(false);
+    node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8));
+    assert_eq!((node.path.ipsec.held(), node.drops()), (1, vec![]));
+    node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
+    while node.path.ipsec.held() > 0 {
+        node.timeout(node.path.poll_timeout().unwrap());
+    }
+    assert_eq!((node.tx(INSIDE).len(), node.drops()), (1, vec![]));
+}

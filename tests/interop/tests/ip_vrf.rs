@@ -1,0 +1,105 @@
+//! VRFs by `ip`, word for word: the same lines under `fatpath exec` and in a Linux kernel that has them, about two Ethernet
+//! interfaces, eth0 and eth1. What they print, on either stream, and their exit codes are compared.
+
+use std::fs;
+use std::process::Command;
+
+use interop::Uml;
+use libtest_mimic::Trial;
+use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE];
+
+/// The lines. Each is a command for a shell.
+const LINES: &str = include_str!("ip_vrf.lines");
+
+/// The namespace of the Linux kernel that has the interfaces, each of which leads to the other one.
+const LINUX: &str = "
+mkdir -p /run/netns
+ip netns add near
+ip netns add far
+for scope in all default; do
+    echo 0 | ip netns exec near tee /proc/sys/net/ipv6/conf/$scope/accept_dad
+done
+for n in 0 1; do
+    ip -n near link add eth$n index $((n + 2)) address 02:00:00:00:01:0$n type veth peer name far$n netns far
+    ip -n near link set eth$n addrgenmode none up
+    ip -n far link set far$n addrgenmode none up
+done
+";
+
+/// A gateway on both.
+const GATEWAY: &str = "
+[[link]]
+name = \"eth0\"
+kind = \"packet\"
+interface = \"eth0\"
+
+[[link]]
+name = \"eth1\"
+kind = \"packet\"
+interface = \"eth1\"
+";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("fatpath/ip_prints_of_vrfs_what_it_prints_of_linux", NEEDS, compare)]
+}
+
+fn compare() -> Outcome {
+    let (scratch, netns, far) = (Scratch::new()?, Netns::new("near")?, Netns::new("far")?);
+    let mut linux = Uml::boot(&netns, &[])?;
+    linux.put("runner", LINE_RUNNER.as_bytes())?;
+    linux.sh(LINUX)?;
+    let mut want = String::new();
+    // A guest takes its time for each program; so it is not asked for all at once.
+    for some in LINES.lines().collect::<Vec<_>>().chunks(20) {
+        linux.put("lines", (some.join("\n") + "\n").as_bytes())?;
+        want += &linux.sh("ip netns exec near sh ./runner lines")?;
+    }
+    for n in 0..2 {
+        let peer = format!("type veth peer name far{n} netns {}", far.name());
+        netns.sh(&format!("ip link add eth{n} address 02:00:00:00:01:0{n} {peer}"))?;
+        netns.sh(&format!("ip link set eth{n} addrgenmode none up"))?;
+        far.sh(&format!("ip link set far{n} addrgenmode none up"))?;
+        netns.sh(&format!("until grep -q up /sys/class/net/eth{n}/operstate; do sleep 0.1; done"))?;
+    }
+    let _gateway = Gateway::start(&netns, &scratch, "near", GATEWAY)?;
+    fs::write(scratch.file("lines"), LINES)?;
+    fs::write(scratch.file("runner"), LINE_RUNNER)?;
+    let mut command = Command::new(fatpath());
+    command.args(["exec", "--instance", "near", "--", "sh", "./runner", "lines"]);
+    let got = run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()))?;
+    let (want, got) = (blocks(&want), blocks(&got));
+    assert_eq!((want.len(), got.len()), (LINES.lines().count(), LINES.lines().count()), "lines that were run");
+    let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
+    let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
+    if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
+}
+
+/// What each line came to, without what makes a veth of an Ethernet interface.
+fn blocks(text: &str) -> Vec<String> {
+    let mut blocks: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match blocks.last_mut().filter(|_| !line.starts_with("$ ")) {
+            None => blocks.push(line.to_owned()),
+            Some(block) => *block += &format!("\n{}", normal(line)),
+        }
+    }
+    blocks
+}
+
+fn normal(line: &str) -> String {
+    let mut line = line.to_owned();
+    // A kernel for one processor does not say how many queues it receives by.
+    line = line.replace(" numrxqueues 1", "");
+    for (begin, end) in [("@if", &[':', ' '][..]), (" link-netns ", &[' '][..])] {
+        if let Some(at) = line.find(begin) {
+            let rest = at + begin.len();
+            let end = line[rest..].find(end).map_or(line.len(), |end| rest + end);
+            line.replace_range(at..end, "");
+        }
+    }
+    // `ip -br` has columns.
+    let is_brief = ["eth0 ", "eth1 "].iter().any(|name| line.starts_with(name));
+    if is_brief { line.split_whitespace().collect::<Vec<_>>().join(" ") } else { line }
+}
