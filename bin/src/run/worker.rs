@@ -3,25 +3,22 @@
 //! It is the only thread that touches packets, so nothing on their way is locked. Commands are taken between bursts. A
 //! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
 
+mod links;
+mod taps;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::{Duration, SystemTime};
 
 use base::{Instant, LinkId};
-use control::features::FeatureSet;
-use control::model::LinkKind;
 use control::netlink::Groups;
 use control::netlink::rtnl::{Delta, Vrf};
 use control::sysctl::Settings;
-use link::{Layer, Link, Sent};
-use offload::Features;
 use packet::{Memory, Packet};
-use path::{Path, PortConfig, TapPoints};
+use path::Path;
 
-use super::command::{CaptureLink, Command, Frame, Inbox, LinkChange};
-use super::features;
+use super::command::{Command, Inbox};
 use super::ike::IkeSocket;
 use super::monitor::Monitors;
 use super::netlink;
@@ -31,75 +28,15 @@ use super::poller::{Poller, Ready};
 use super::sadb::Sadb;
 use super::snapshot::{links, show};
 use super::{reassembly, xfrm};
+use taps::Capture;
+
+pub(crate) use links::Slot;
 
 /// Bursts that are taken from each ready link before epoll is asked about the others again.
 const TURNS: usize = 4;
 
-/// How long a link that failed stays unread before it is tried again.
-const RETRY_DOWN: Duration = Duration::from_secs(1);
-
 /// How long a device is left alone that takes no more and does not tell when it does.
 const RETRY_DEVICE: Duration = Duration::from_millis(1);
-
-/// A link with what the worker knows of it.
-#[derive(Debug)]
-pub(crate) struct Slot {
-    pub(crate) link: Box<dyn Link>,
-    /// What it was opened from.
-    pub(crate) kind: LinkKind,
-    /// What could be switched of it when it was opened; some of it may have been refused since.
-    can: FeatureSet,
-    /// What of that is wanted.
-    wanted: FeatureSet,
-    /// Whether the operator wants it to be.
-    pub(crate) admin_up: bool,
-    /// Why it is not read and written, if it failed.
-    pub(crate) down: Option<Down>,
-    /// How often packets could pass by it from then on, and how often no longer.
-    pub(crate) carrier: [u32; 2],
-    /// Whether it took no more, and epoll will tell when it does.
-    full: bool,
-    /// When it is tried again, if it took no more and nothing will tell when it does.
-    retry_at: Option<Instant>,
-}
-
-/// That a link failed.
-#[derive(Debug)]
-pub(crate) struct Down {
-    pub(crate) why: String,
-    retry_at: Instant,
-}
-
-impl Slot {
-    /// What can be switched of it.
-    pub(crate) const fn can(&self) -> FeatureSet {
-        self.can
-    }
-
-    /// What of it is on.
-    pub(crate) fn on(&self) -> FeatureSet {
-        (features::of(&*self.link) & self.wanted).coherent()
-    }
-
-    /// What of the work on packets that are sent is left to it.
-    fn features(&self) -> Features {
-        features::limited(self.link.features(), self.on())
-    }
-
-    const fn count_carrier(&mut self, up: bool) {
-        let [ups, downs] = &mut self.carrier;
-        let count = if up { ups } else { downs };
-        *count = count.wrapping_add(1);
-    }
-}
-
-/// A capture that is on.
-#[derive(Debug)]
-struct Capture {
-    link: LinkId,
-    fat: bool,
-    sink: SyncSender<Frame>,
-}
 
 /// The clock that every core's `now` comes from.
 #[derive(Debug)]
@@ -375,125 +312,6 @@ impl Worker {
         xfrm::set_options(&mut self.path.ipsec, settings.xfrm);
     }
 
-    /// Changes one link, or says why not.
-    fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
-        let now = self.clock.now();
-        match change {
-            LinkChange::Open(link, config) => {
-                self.open(id, link, config.kind);
-                self.set_port(id, config.features);
-                self.set_admin_up(now, id, false);
-            }
-            LinkChange::Close => self.close(now, id),
-            LinkChange::Mtu(mtu) => {
-                self.set_mtus(&[(id, Some(mtu))])?;
-                self.see_link(id);
-            }
-            LinkChange::Mac(mac) => {
-                let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return Ok(()) };
-                slot.link.set_mac(mac).map_err(|refused| refused.to_string())?;
-                self.see_link(id);
-            }
-            // What waits to be sent goes as it is.
-            LinkChange::Features(wanted) => self.set_port(id, wanted),
-            LinkChange::Up(up) => self.set_admin_up(now, id, up),
-        }
-        Ok(())
-    }
-
-    fn open(&mut self, id: LinkId, link: Box<dyn Link>, kind: LinkKind) {
-        let at = id.0 as usize;
-        if self.slots.len() <= at {
-            self.slots.resize_with(at + 1, || None);
-        }
-        self.poller.add(id, &*link);
-        let can = features::of(&*link);
-        self.slots[at] = Some(Slot {
-            can,
-            wanted: can,
-            link,
-            kind,
-            admin_up: true,
-            down: None,
-            carrier: [1, 0],
-            full: false,
-            retry_at: None,
-        });
-    }
-
-    fn close(&mut self, now: Instant, id: LinkId) {
-        self.path.remove_port(now, &self.mem, id);
-        self.captures.retain(|capture| capture.link != id);
-        if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
-            && slot.down.is_none()
-            && slot.admin_up
-        {
-            self.poller.remove(&*slot.link);
-        }
-    }
-
-    /// Has the path know of a link that has changed.
-    fn see_link(&mut self, id: LinkId) {
-        if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
-            self.set_port(id, *wanted);
-        }
-    }
-
-    /// Has the path know of a link as it is, of which those features are wanted.
-    fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
-        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        slot.wanted = wanted;
-        let (link, features, gro) = (&slot.link, slot.features(), slot.on().has(FeatureSet::GRO));
-        let mac = match link.layer() {
-            Layer::Ethernet(mac) => Some(mac),
-            Layer::Ip => None,
-        };
-        let (name, mtu) = (link.name().to_owned(), link.mtu());
-        self.path.set_port(id, PortConfig { name, mac, mtu, features, gro });
-    }
-
-    /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried again when it is set up.
-    fn set_admin_up(&mut self, now: Instant, id: LinkId, up: bool) {
-        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        if std::mem::replace(&mut slot.admin_up, up) == up {
-            return;
-        }
-        slot.full = false;
-        let was_down = slot.down.take().is_some();
-        if up || !was_down {
-            slot.count_carrier(up);
-        }
-        if !was_down && !up {
-            self.poller.remove(&*slot.link);
-        }
-        if up {
-            self.poller.add(id, &*slot.link);
-        }
-        self.path.set_up(now, &self.mem, id, up);
-    }
-
-    /// Gives links another MTU: all of them, or none and why.
-    fn set_mtus(&mut self, mtus: &[(LinkId, Option<u16>)]) -> Result<(), String> {
-        let mut before = Vec::new();
-        for &(id, mtu) in mtus {
-            let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
-            let old = u16::try_from(link.mtu()).ok();
-            match link.set_mtu(mtu) {
-                Ok(()) => before.push((id, old)),
-                Err(refused) => {
-                    for (id, mtu) in before {
-                        let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
-                        if let Err(err) = link.set_mtu(mtu) {
-                            tracing::error!("{}: cannot have its former MTU back: {err}", link.name());
-                        }
-                    }
-                    return Err(refused.to_string());
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Carries IKE between the key manager and the links.
     fn serve_ike(&mut self, now: Instant) {
         let Self { ike: Some(socket), path, mem, ike_ready, .. } = self else { return };
@@ -523,61 +341,6 @@ impl Worker {
         self.ready = ready;
     }
 
-    /// Receives one burst from a link and runs it through the path. Tells whether there may be more.
-    fn serve(&mut self, now: Instant, id: LinkId) -> bool {
-        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
-        if slot.down.is_some() || !slot.admin_up {
-            return false;
-        }
-        let received = slot.link.recv(&self.mem, &mut self.burst);
-        let more = !self.burst.is_empty();
-        if more {
-            // A change that a client had been told of before it sent these packets holds for them.
-            self.learn();
-            self.path.handle_rx(now, &self.mem, id, &mut self.burst);
-            self.send_all(now);
-        }
-        match received {
-            Ok(()) => more,
-            Err(err) => {
-                self.link_failed(now, id, &err);
-                false
-            }
-        }
-    }
-
-    /// Sends what waits in the ports.
-    fn send_all(&mut self, now: Instant) {
-        for at in 0..self.slots.len() {
-            self.send(now, LinkId(at as u32));
-        }
-    }
-
-    fn send(&mut self, now: Instant, id: LinkId) {
-        let Self { slots, path, mem, poller, .. } = self;
-        let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
-        if slot.full || slot.down.is_some() || !slot.admin_up {
-            return;
-        }
-        loop {
-            let Some(waiting) = path.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
-            match slot.link.send(waiting) {
-                Ok(Sent::All) => return,
-                Ok(Sent::Busy) if slot.link.room_fds().is_empty() => {
-                    slot.retry_at = Some(now + RETRY_DEVICE);
-                    return;
-                }
-                Ok(Sent::Busy) => {
-                    slot.full = true;
-                    poller.want_room(id, &*slot.link, true);
-                    return;
-                }
-                Ok(Sent::Refit) => path.refit(mem, id, slot.features()),
-                Err(err) => return self.link_failed(now, id, &err),
-            }
-        }
-    }
-
     /// Has each link take back what came home from packets, and notes which are to be asked again. Every turn tries again
     /// to send what a link that is not full did not take; what is noted is when there is to be one.
     fn settle(&mut self, now: Instant) {
@@ -586,86 +349,6 @@ impl Worker {
             if slot.down.is_none() && slot.link.settle(&self.mem) && slot.admin_up {
                 slot.retry_at.get_or_insert(now + RETRY_DEVICE);
             }
-        }
-    }
-
-    /// Sets a link aside that failed; the others go on.
-    #[cold]
-    fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
-        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
-        tracing::error!("{err}; the link is down, the others go on");
-        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN });
-        slot.full = false;
-        slot.count_carrier(false);
-        self.poller.remove(&*slot.link);
-        self.path.set_up(now, &self.mem, id, false);
-        self.listeners.link_changed(id);
-    }
-
-    /// Reads links that failed a while ago again.
-    fn retry_links(&mut self, now: Instant) {
-        for at in 0..self.slots.len() {
-            let Some(slot) = &mut self.slots[at] else { continue };
-            let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
-            let id = LinkId(at as u32);
-            match slot.link.recv(&self.mem, &mut self.burst) {
-                Err(err) => {
-                    down.why = err.to_string();
-                    down.retry_at = now + RETRY_DOWN;
-                }
-                Ok(()) => {
-                    tracing::info!("{}: the link is up again", slot.link.name());
-                    slot.down = None;
-                    slot.count_carrier(true);
-                    self.poller.add(id, &*slot.link);
-                    self.path.set_up(now, &self.mem, id, true);
-                    self.listeners.link_changed(id);
-                }
-            }
-            self.path.handle_rx(now, &self.mem, id, &mut self.burst);
-        }
-    }
-
-    fn start_capture(&mut self, name: &str, fat: bool, sink: SyncSender<Frame>) -> Result<CaptureLink, String> {
-        let found = self.path.ports.iter().find(|(_, port)| port.config.name == name);
-        let Some((id, ethernet)) = found.map(|(id, port)| (id, port.config.mac.is_some())) else {
-            let names: Vec<&str> = self.path.ports.iter().map(|(_, port)| port.config.name.as_str()).collect();
-            return Err(format!("no link is named {name}; links are {}", names.join(", ")));
-        };
-        self.captures.push(Capture { link: id, fat, sink });
-        self.set_taps();
-        // Behind GRO a packet has no link-layer header any more.
-        Ok(CaptureLink { ethernet: ethernet && !fat, epoch: self.clock.epoch })
-    }
-
-    /// Switches the path's taps on where a capture is, and off elsewhere.
-    fn set_taps(&mut self) {
-        for at in 0..self.slots.len() {
-            let id = LinkId(at as u32);
-            let on = |fat| self.captures.iter().any(|capture| capture.link == id && capture.fat == fat);
-            let points = TapPoints { wire: on(false), fat: on(true) };
-            self.path.set_tap(id, points);
-        }
-    }
-
-    /// Hands captured packets to whoever asked. A slow reader loses some; one that is gone ends its capture.
-    fn deliver_captures(&mut self) {
-        if self.captures.is_empty() {
-            return;
-        }
-        let at = self.clock.now();
-        let before = self.captures.len();
-        for tapped in self.path.take_tapped() {
-            self.captures.retain(|capture| {
-                if (capture.link, capture.fat) != (tapped.link, tapped.fat) {
-                    return true;
-                }
-                let frame = Frame { at, outbound: tapped.outbound, bytes: tapped.bytes.clone() };
-                !matches!(capture.sink.try_send(frame), Err(TrySendError::Disconnected(_)))
-            });
-        }
-        if self.captures.len() != before {
-            self.set_taps();
         }
     }
 }
