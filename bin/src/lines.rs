@@ -143,14 +143,21 @@ fn check(text: &[u8]) -> Result<(), (usize, String)> {
             }
             None => whole.extend_from_slice(said),
         }
-        match first_word(&whole) {
-            Some(word) if !is_allowed(word) => {
+        let mut words = Words(&whole);
+        match (words.next(), words.next()) {
+            (Some(word), _) if !is_allowed(word) => {
                 let word = String::from_utf8_lossy(&word[..word.len().min(32)]).into_owned();
                 let why = format!(
                     "\"{word}\": lines can be about link, address, route, rule, neighbour and xfrm, which `ip` asks \
                      netlink for"
                 );
                 return Err((begins_at, why));
+            }
+            // It may be short, too.
+            (Some(xfrm), Some(word))
+                if b"xfrm".starts_with(xfrm) && !word.is_empty() && b"monitor".starts_with(word) =>
+            {
+                return Err((begins_at, "\"xfrm monitor\" has no end, and no line behind it a beginning".to_owned()));
             }
             _ => {}
         }
@@ -160,13 +167,27 @@ fn check(text: &[u8]) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// The first word, as `makeargs` of iproute2 has it.
-fn first_word(line: &[u8]) -> Option<&[u8]> {
-    let is_space = |byte: &u8| b" \t\r\n".contains(byte);
-    let line = &line[line.iter().position(|byte| !is_space(byte))?..];
-    match *line {
-        [quote @ (b'"' | b'\''), ref quoted @ ..] => quoted.split(|&byte| byte == quote).next(),
-        _ => line.split(is_space).next(),
+/// The words of a line, as `makeargs` of iproute2 has them.
+struct Words<'l>(&'l [u8]);
+
+impl<'l> Iterator for Words<'l> {
+    type Item = &'l [u8];
+
+    fn next(&mut self) -> Option<&'l [u8]> {
+        let is_space = |byte: &u8| b" \t\r\n".contains(byte);
+        let line = &self.0[self.0.iter().position(|byte| !is_space(byte))?..];
+        let (word, end) = match *line {
+            [quote @ (b'"' | b'\''), ref quoted @ ..] => {
+                let word = quoted.split(|&byte| byte == quote).next()?;
+                (word, word.len() + 2)
+            }
+            _ => {
+                let word = line.split(is_space).next()?;
+                (word, word.len())
+            }
+        };
+        self.0 = line.get(end..).unwrap_or_default();
+        Some(word)
     }
 }
 
@@ -261,6 +282,7 @@ mod tests {
             "link add tun0 type tun\n\n# tuntap add x\n\t a add 10.0.0.1/8 dev x # netns\n",
             "'route' add x\n\"ru\" add y\nnei add z\nneighbor add z\nx s f\nl\\\ni add x\r\n",
             "\\\n\\\n",
+            "xfrm\nx ''\nx policy monitor\n\"xfrm\"state\nlink monitor\n'x'",
             "# \\\nroute add x\n",
         ];
         for text in good {
@@ -279,6 +301,8 @@ mod tests {
             ("addrlabel add x\n", 1, "\"addrlabel\""),
             ("vrf exec x sh\n", 1, "\"vrf\""),
             ("-6 route add x\n", 1, "\"-6\""),
+            ("xfrm state flush\nxfrm monitor\n", 2, "\"xfrm monitor\""),
+            ("'x'\\\n \"mon\" all\n", 1, "\"xfrm monitor\""),
             ("link\x0cadd x\n", 1, "\"link\x0cadd\""),
             ("link add x\nlink\0 add x\n", 2, "a byte of zero"),
         ];
