@@ -39,6 +39,16 @@ def expect(want, *datagrams):
     assert got == want, (datagrams, got, want)
 
 
+def told(file):
+    """What has come of all that was written to an open file, of which the first that failed is told."""
+    reader, writer = os.pipe()
+    socket.send_fds(file, [b""], [writer])
+    os.close(writer)
+    answer = os.read(reader, 8)
+    os.close(reader)
+    return struct.unpack("=i", answer[:4])[0]
+
+
 TIME = b"ipv4/ipfrag_time"
 expect((0, b"30\n"), call(READ, TIME))
 expect((0, b""), call(LOOK, TIME))
@@ -72,6 +82,8 @@ if os.getuid() == 0:
     for at, file in enumerate(files):
         file.send(b"%d" % (at + 1))
         file.send(b"1000")
+        # Then it has been read.
+        assert [told(file), told(file)] == [22, 0]
         file.close()
     expect((0, b"200\n"), call(READ, TIME))
 else:
