@@ -172,11 +172,16 @@ fn others() -> Outcome {
 }
 
 /// A check that is ended leaves nothing, and what others have left is not in its way.
+/// Lines that take longer than a test waits for them, of which the first shows.
+fn many_lines() -> String {
+    "link add tun0 type tun\n".to_owned() + &"link set tun0 up\n".repeat(3_000_000)
+}
+
 fn check_ended() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let (file, dir) = (scratch.file("x.ip"), scratch.file("tmp"));
     fs::create_dir(&dir)?;
-    fs::write(&file, "link add tun0 type tun\nxfrm monitor\n")?;
+    fs::write(&file, many_lines())?;
     let names = || Outcome::Ok(fs::read_dir(&dir)?.filter_map(Result::ok).count());
     let mut it = netns.command(fatpath());
     it.args(["check", "-c"]).arg(&file).env("TMPDIR", &dir);
@@ -191,8 +196,7 @@ fn check_ended() -> Outcome {
 fn ended() -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let file = scratch.file("x.ip");
-    // This one does not end by itself.
-    fs::write(&file, "link add tun0 type tun\nxfrm monitor\n")?;
+    fs::write(&file, many_lines())?;
     let mut it = netns.command(fatpath());
     it.args(["run", "--instance", "x", "-c"]).arg(&file).env("FATPATH_RUNDIR", scratch.path());
     let mut process = Process::spawn(&mut it, &scratch)?;
