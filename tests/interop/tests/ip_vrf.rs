@@ -1,12 +1,11 @@
 //! VRFs by `ip`, word for word: the same lines under `fatpath exec` and in a Linux kernel that has them, about two Ethernet
 //! interfaces, eth0 and eth1. What they print, on either stream, and their exit codes are compared.
 
-use std::fs;
-use std::process::Command;
-
 use interop::Uml;
 use libtest_mimic::Trial;
-use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Scratch, trial};
+
+use crate::alike::compare_lines;
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE];
 
@@ -64,30 +63,10 @@ fn compare() -> Outcome {
         netns.sh(&format!("until grep -q up /sys/class/net/eth{n}/operstate; do sleep 0.1; done"))?;
     }
     let _gateway = Gateway::start(&netns, &scratch, "near", GATEWAY)?;
-    fs::write(scratch.file("lines"), LINES)?;
-    fs::write(scratch.file("runner"), LINE_RUNNER)?;
-    let mut command = Command::new(fatpath());
-    command.args(["exec", "--instance", "near", "--", "sh", "./runner", "lines"]);
-    let got = run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()))?;
-    let (want, got) = (blocks(&want), blocks(&got));
-    assert_eq!((want.len(), got.len()), (LINES.lines().count(), LINES.lines().count()), "lines that were run");
-    let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
-    let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
-    if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
+    compare_lines(&scratch, LINES, &want, normal)
 }
 
-/// What each line came to, without what makes a veth of an Ethernet interface.
-fn blocks(text: &str) -> Vec<String> {
-    let mut blocks: Vec<String> = Vec::new();
-    for line in text.lines() {
-        match blocks.last_mut().filter(|_| !line.starts_with("$ ")) {
-            None => blocks.push(line.to_owned()),
-            Some(block) => *block += &format!("\n{}", normal(line)),
-        }
-    }
-    blocks
-}
-
+/// A line without what makes a veth of an Ethernet interface.
 fn normal(line: &str) -> String {
     let mut line = line.to_owned();
     // A kernel for one processor does not say how many queues it receives by.

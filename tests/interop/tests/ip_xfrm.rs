@@ -2,11 +2,12 @@
 //! stream, and their exit codes are compared. Times and policies' numbers are what each makes up itself.
 
 use std::fs;
-use std::process::Command;
 
 use interop::Uml;
 use libtest_mimic::Trial;
-use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+use system::{Gateway, LINE_RUNNER, Need, Netns, Outcome, Scratch, trial};
+
+use crate::alike::compare_lines;
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE];
 
@@ -32,29 +33,8 @@ fn compare() -> Outcome {
         want += &linux.sh("sh ./runner lines")?;
     }
     let _gateway = Gateway::start(&netns, &scratch, "near", "")?;
-    fs::write(scratch.file("lines"), LINES)?;
-    fs::write(scratch.file("runner"), LINE_RUNNER)?;
     fs::write(scratch.file("ae_messages.py"), AE_MESSAGES)?;
-    let mut command = Command::new(fatpath());
-    command.args(["exec", "--instance", "near", "--", "sh", "./runner", "lines"]);
-    let got = run(command.current_dir(scratch.path()).env("FATPATH_RUNDIR", scratch.path()))?;
-    let (want, got) = (blocks(&want), blocks(&got));
-    assert_eq!((want.len(), got.len()), (LINES.lines().count(), LINES.lines().count()), "lines that were run");
-    let differ = want.iter().zip(&got).filter(|(want, got)| want != got);
-    let report: Vec<String> = differ.map(|(want, got)| format!("Linux: {want}\nfatpath: {got}\n")).collect();
-    if report.is_empty() { Ok(()) } else { Err(report.concat().into()) }
-}
-
-/// What each line came to, without what is made up.
-fn blocks(text: &str) -> Vec<String> {
-    let mut blocks: Vec<String> = Vec::new();
-    for line in text.lines() {
-        match blocks.last_mut().filter(|_| !line.starts_with("$ ")) {
-            None => blocks.push(line.to_owned()),
-            Some(block) => *block += &format!("\n{}", normal(line)),
-        }
-    }
-    blocks
+    compare_lines(&scratch, LINES, &want, normal)
 }
 
 /// A line with words in place of its time and its policy's number.

@@ -2,6 +2,7 @@
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
 //! runs with fatpath alone. And IKE; and `ip xfrm` and `ip` about VRFs, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
+mod alike;
 mod batch;
 mod events;
 mod ip_vrf;

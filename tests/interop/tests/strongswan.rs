@@ -4,7 +4,7 @@
 //!  host ── tun0 ── fatpath with charon ── eth0 ── Linux with charon
 //! ```
 
-use std::process::Stdio;
+use std::fs;
 use std::time::Duration;
 
 use interop::Uml;
@@ -101,7 +101,7 @@ struct Site {
     gateway: Gateway,
     linux: Uml,
     host: Netns,
-    _scratch: Scratch,
+    scratch: Scratch,
 }
 
 impl Site {
@@ -138,9 +138,9 @@ impl Site {
 
         let left = files("left")?;
         left.edit("swanctl.conf", own)?;
-        left.for_test()?;
+        left.with_own_socket()?;
         let charon = Charon::start(&host, &scratch, "left", &left)?;
-        Ok(Self { charon, gateway, linux, host, _scratch: scratch })
+        Ok(Self { charon, gateway, linux, host, scratch })
     }
 
     /// A failure with what both ends have to say of it.
@@ -178,22 +178,32 @@ impl Site {
 
     /// Has either end change the keys a few times while packets are under way.
     fn rekey(&mut self) -> Outcome {
-        let mut ping = self.host.command("ping");
-        ping.args(["-q", "-i", "0.01", "-c", "600", "-W", "3", PEER]).stdout(Stdio::piped());
-        let ping = ping.spawn()?;
-        for _ in 0..2 {
-            self.charon.swanctl(&["--rekey", "--child", "net"])?;
-            std::thread::sleep(Duration::from_millis(500));
-            self.linux.sh("swanctl --rekey --child net")?;
-            std::thread::sleep(Duration::from_millis(500));
-        }
-        let said = String::from_utf8_lossy(&ping.wait_with_output()?.stdout).into_owned();
-        let made = self.linux.sh("grep -c 'inbound CHILD_SA net{.*} established' charon.log")?;
-        if said.contains("600 received, 0% packet loss") && made.trim() == "4" {
-            Ok(())
-        } else {
-            Err(format!("{said}\nCHILD_SAs: {made}").into())
-        }
+        fs::write(self.scratch.file("rekeying"), "")?;
+        let round = format!("ping -q -i 0.01 -c 50 -W 3 {PEER}");
+        let rounds = format!("while [ -e rekeying ]; do {round} >round; grep -q '50 received' round || exit 1; done");
+        let mut pings = self.host.command("sh");
+        let mut pings = pings.args(["-c", &rounds]).current_dir(self.scratch.path()).spawn()?;
+        let rekeyed = (1..=4).try_for_each(|number| self.rekey_once(number));
+        fs::remove_file(self.scratch.file("rekeying"))?;
+        let all_came = pings.wait()?.success();
+        rekeyed?;
+        if all_came { Ok(()) } else { Err(fs::read_to_string(self.scratch.file("round"))?.into()) }
+    }
+
+    /// One of these changes, begun by each end in turn.
+    fn rekey_once(&mut self, number: u32) -> Outcome {
+        let words = ["--rekey", "--child", "net"];
+        match number % 2 {
+            1 => self.charon.swanctl(&words)?,
+            _ => self.linux.sh(&format!("swanctl {}", words.join(" ")))?,
+        };
+        wait_until("Linux has new keys", PATIENCE, || {
+            let made = self.linux.sh("grep -c 'inbound CHILD_SA net{.*} established' charon.log");
+            made.is_ok_and(|made| made.trim() == number.to_string())
+        })?;
+        // The old ones are deleted meanwhile.
+        std::thread::sleep(Duration::from_millis(500));
+        Ok(())
     }
 
     fn has_two_sas(&mut self, wan: Wan) -> Outcome {

@@ -128,14 +128,24 @@ impl CharonFiles {
         Ok(fs::write(self.file(name), edit(fs::read_to_string(self.file(name))?))?)
     }
 
-    /// Has the daemon be asked by a socket in this directory, since several may run on one host, and give up a peer soon.
+    /// Has the daemon be asked by a socket in this directory, since several may run on one host.
     ///
     /// # Errors
     /// The file cannot be changed.
-    pub fn for_test(&self) -> Outcome {
-        let vici = format!("plugins {{ vici {{ socket = unix://{} }} }}", self.file("vici").display());
-        let own = format!("charon {{\n  {vici}\n  retransmit_tries = 1\n  retransmit_timeout = 1\n");
-        self.change("strongswan.conf", "charon {\n", &own)
+    pub fn with_own_socket(&self) -> Outcome {
+        self.set(&format!("plugins {{ vici {{ socket = unix://{} }} }}", self.file("vici").display()))
+    }
+
+    /// Has the daemon give up a peer that does not answer within 3 seconds.
+    ///
+    /// # Errors
+    /// The file cannot be changed.
+    pub fn giving_up_soon(&self) -> Outcome {
+        self.set("retransmit_tries = 1\n  retransmit_timeout = 1")
+    }
+
+    fn set(&self, settings: &str) -> Outcome {
+        self.change("strongswan.conf", "charon {\n", &format!("charon {{\n  {settings}\n"))
     }
 
     /// Their names and what they hold.

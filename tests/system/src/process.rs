@@ -12,14 +12,14 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use crate::{Outcome, Scratch};
 
 /// A shell script that runs each line of a file, and prints it, its output, what it says on standard error, and its exit code.
-pub const LINE_RUNNER: &str = r#"while IFS= read -r line; do
-    echo "\$ $line"
-    sh -c "$line" >"$1.out" 2>"$1.err" </dev/null
+pub const LINE_RUNNER: &str = r#"while IFS= read -r line <&3; do
+    printf '$ %s\n' "$line"
+    (eval "$line") >"$1.out" 2>"$1.err" </dev/null 3<&-
     code=$?
-    cat "$1.out"
-    sed 's/^/! /' "$1.err"
+    while IFS= read -r said || [ -n "$said" ]; do printf '%s\n' "$said"; done <"$1.out"
+    while IFS= read -r said || [ -n "$said" ]; do printf '! %s\n' "$said"; done <"$1.err"
     echo "= $code"
-done <"$1"
+done 3<"$1"
 "#;
 
 /// Runs `command` to its end and returns its standard output.

@@ -200,7 +200,8 @@ impl End {
             Wan::Interface => CharonFiles::on_interface(scratch, name)?,
         };
         files.edit("swanctl.conf", own)?;
-        files.for_test()?;
+        files.with_own_socket()?;
+        files.giving_up_soon()?;
         for (from, to) in setup.connections {
             files.change("swanctl.conf", from, to)?;
         }
