@@ -190,7 +190,7 @@ impl Bench {
         let host = self.topology.host(Side::A);
         let pinged = ping::ping(host, Side::B.host(), &self.stop);
         pinged.map_err(|failure| explain(failure, &mut gateways))?;
-        let storm = storm.map(|rate| Storm::start(&gateways, &self.scratch, rate)).transpose()?;
+        let storm = storm.map(|rate| Storm::start(&gateways, &self.scratch, rate, &self.stop)).transpose()?;
         let before = readings(&gateways)?;
         let storm_cpu = |gateways: &_| storm.as_ref().map_or(0.0, |storm| storm.cpu_seconds(gateways));
         let (start, storm_before) = (Instant::now(), storm_cpu(&gateways));

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use rustix::io::ioctl_fionread;
 use rustix::pipe::fcntl_setpipe_size;
 
 use super::failure::Failure;
@@ -27,8 +28,8 @@ const PACE: Duration = Duration::from_millis(5);
 const CATCH_UP: u64 = 1000;
 /// Bytes of lines that `ip` may have before it: one page, the least that the kernel gives.
 const AHEAD: usize = 4096;
-/// How long `ip` may take for what it has been given when the stream is over.
-const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+/// How long `ip` may take to begin, and for what it has been given when the stream is over.
+const LIMIT: Duration = Duration::from_secs(10);
 
 /// The storm at both gateways, ended on drop.
 #[derive(Debug)]
@@ -46,13 +47,13 @@ struct End {
 }
 
 impl Storm {
-    /// Begins `rate` changes a second at each of the gateways.
-    pub(super) fn start(gateways: &[Gateway; 2], scratch: &Scratch, rate: u32) -> Result<Self, Failure> {
+    /// Begins `rate` changes a second at each of the gateways. To start `ip` is no change, and is over when this returns.
+    pub(super) fn start(gateways: &[Gateway; 2], scratch: &Scratch, rate: u32, stop: &Stop) -> Result<Self, Failure> {
         let start = Instant::now();
         let ends = gateways.iter().map(|gateway| {
             let mut ip = command("/proc/self/exe");
             ip.args(["ip", "--instance", gateway.instance(), "-batch", "-"]).env("FATPATH_RUNDIR", scratch.path());
-            End::start(ip, rate)
+            End::start(ip, rate, LIMIT, stop)
         });
         Ok(Self { ends: ends.collect::<Result<_, _>>()?, start })
     }
@@ -71,7 +72,7 @@ impl Storm {
             end.over.store(true, Ordering::Relaxed);
         }
         let ends = self.ends.len() as f64;
-        let changes: u64 = self.ends.drain(..).map(|end| end.finish(DRAIN_LIMIT, stop)).sum::<Result<_, _>>()?;
+        let changes: u64 = self.ends.drain(..).map(|end| end.finish(LIMIT, stop)).sum::<Result<_, _>>()?;
         let per_second = changes as f64 / self.start.elapsed().as_secs_f64();
         Ok(Changes {
             per_second: per_second / ends,
@@ -81,17 +82,25 @@ impl Storm {
 }
 
 impl End {
-    fn start(mut ip: Command, rate: u32) -> Result<Self, Failure> {
+    /// Starts `ip`, waits for at most `limit` until it takes its first lines, and feeds it from then on.
+    fn start(mut ip: Command, rate: u32, limit: Duration, stop: &Stop) -> Result<Self, Failure> {
         let failed = |err| Failure::step("ip -batch", err);
-        let (lines, write) = io::pipe().map_err(failed)?;
+        let (lines, mut write) = io::pipe().map_err(failed)?;
         fcntl_setpipe_size(&write, AHEAD).map_err(|err| failed(err.into()))?;
         let ip = ip.stdin(lines).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
-        let over = Arc::new(AtomicBool::new(false));
-        let feeder = {
-            let over = over.clone();
-            thread::spawn(move || feed(write, rate, &over))
-        };
-        Ok(Self { ip: Some(ip), feeder: Some(feeder), over })
+        let mut end = Self { ip: Some(ip), feeder: None, over: Arc::default() };
+        let mut first = String::new();
+        changes_of(0, &mut first);
+        write.write_all(first.as_bytes()).map_err(failed)?;
+        stop.wait("ip -batch", limit, || {
+            // One that ends before it reads has its reasons, which are told at the end.
+            let has_ended = end.ip.as_mut().is_none_or(|ip| !matches!(ip.try_wait(), Ok(None)));
+            let unread = ioctl_fionread(&write).map_err(|err| failed(err.into()))?;
+            Ok((has_ended || unread == 0).then_some(()))
+        })?;
+        let over = end.over.clone();
+        end.feeder = Some(thread::spawn(move || feed(write, rate, &over)));
+        Ok(end)
     }
 
     /// Has it do what it has been given, in at most `limit`, and tells how many changes that were.
@@ -123,9 +132,9 @@ impl Drop for End {
     }
 }
 
-/// Writes what is due, until it is over; tells how many changes that were.
+/// Writes what is due after the first step, until it is over; tells how many changes that were.
 fn feed(mut ip: impl Write, rate: u32, over: &AtomicBool) -> io::Result<u64> {
-    let (start, mut step, mut done, mut skipped) = (Instant::now(), 0, 0, 0);
+    let (start, mut step, mut done, mut skipped) = (Instant::now(), 1, 0, 0);
     loop {
         let late = late(start.elapsed(), rate, done, &mut skipped);
         let turn = done + late;
@@ -243,21 +252,26 @@ mod tests {
 
     #[test]
     fn one_that_reads_nothing_is_given_no_more_than_its_time() {
-        let mut silent = command("sleep");
-        silent.arg("600");
-        let end = End::start(silent, 1_000_000).unwrap();
+        let start = |script: &str, limit| {
+            let mut reader = command("sh");
+            reader.args(["-c", script]);
+            End::start(reader, 1_000_000, limit, &Stop::never())
+        };
+        let failed = start("exec sleep 600", Duration::from_millis(20)).unwrap_err();
+        assert_eq!(failed.to_string(), "ip -batch: nothing after 0.0 s", "it has not begun");
+        let end = start("read route; read state; exec sleep 600", LIMIT).unwrap();
         // By now the pipe is full.
         thread::sleep(Duration::from_millis(50));
         let failed = end.finish(Duration::from_millis(20), &Stop::never()).unwrap_err();
         assert_eq!(failed.to_string(), "ip -batch: nothing after 0.0 s");
-        let end = End::start(command("true"), 1_000_000).unwrap();
+        let end = start("exit 1", LIMIT).unwrap();
         while end.feeder.as_ref().is_some_and(|feeder| !feeder.is_finished()) {
             thread::sleep(PACE);
         }
         assert!(end.finish(Duration::from_secs(60), &Stop::never()).is_err(), "it has read nothing");
         let mut all = command("cat");
         all.arg("-");
-        let end = End::start(all, 1000).unwrap();
+        let end = End::start(all, 1000, LIMIT, &Stop::never()).unwrap();
         thread::sleep(Duration::from_millis(50));
         let given = end.finish(Duration::from_secs(60), &Stop::never()).unwrap();
         assert_eq!(given % 2, 0, "whole steps");

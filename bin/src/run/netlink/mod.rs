@@ -48,9 +48,6 @@ const MAX_CLIENTS: usize = 1024;
 const MAX_READERS: usize = 512;
 const MAX_OF_READER: usize = 64;
 
-/// Datagrams of one client that are answered before others are looked after.
-const TURN: usize = 64;
-
 /// The token of the listening socket.
 const LISTENER: u64 = 0;
 /// The token of what the worker rings. Clients' begin behind it.
@@ -216,21 +213,16 @@ impl Service {
         let added = client.and_then(|client| {
             if !self.has_room_for(&client) {
                 tracing::debug!(uid = client.uid, "netlink: too many clients");
-                return Ok(None);
+                return Ok(());
             }
             self.last_token += 1;
             epoll::add(&self.epoll, client.fd(), EventData::new_u64(self.last_token), EventFlags::IN)?;
             self.clients.insert(self.last_token, client);
-            Ok(Some(self.last_token))
+            Ok(())
         });
-        match added {
-            // Who connects has something to ask, which may have come meanwhile.
-            Ok(Some(token)) => self.serve(token, EventFlags::IN),
-            Ok(None) => {}
-            Err(err) => {
-                tracing::warn!("netlink: accept: {err}");
-                thread::sleep(std::time::Duration::from_millis(10));
-            }
+        if let Err(err) = added {
+            tracing::warn!("netlink: accept: {err}");
+            thread::sleep(std::time::Duration::from_millis(10));
         }
     }
 
@@ -316,47 +308,43 @@ impl Service {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return Ok(());
         }
-        for _ in 0..TURN {
-            let client = self.clients.get_mut(&token).ok_or(Gone)?;
-            let Some((len, answer)) = client.receive(&mut self.buffer)? else { return Ok(()) };
-            if len == self.buffer.len() {
-                return Err(Gone);
-            }
-            self.outbox.clear();
-            // Others' groups and ports are asked for while this one is changed.
-            let mut client = self.clients.remove(&token).ok_or(Gone)?;
-            let clients = &self.clients;
-            let listeners = |protocol| {
-                let others = clients.values().map(|other| other.groups(protocol));
-                others.fold(client.groups(protocol), Groups::union)
-            };
-            let own = [protocol::ROUTE, protocol::XFRM, protocol::GENERIC].map(|number| (number, listeners(number)));
-            let of = |number: u32| own.iter().find(|(own, _)| *own == number).map_or(Groups::default(), |(_, of)| *of);
-            let pid = client.pid;
-            let port = |protocol, wish| choose_port(clients, protocol, wish, pid);
-            let (datagram, outbox) = (&self.buffer[..len], &mut self.outbox);
-            let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
-            // Only while no packet needs the processor for this.
-            self.prompt = self.worker.is_at_rest() && self.lookout.is_worth_it();
-            let from = if self.prompt { FromDaemon::Prompt } else { FromDaemon::Unicast };
-            let delivered = handled.and_then(|()| client.deliver(&self.outbox, from));
-            let (spoken, is_file) = (client.protocol(), client.is_file());
-            if is_file || spoken.is_some() {
-                self.clients.insert(token, client);
-            }
-            let Some(spoken) = spoken.filter(|_| !is_file) else {
-                delivered?;
-                continue;
-            };
-            self.broadcast(spoken, Some(token));
-            if spoken == protocol::XFRM {
-                // Keys were asked for or said.
-                self.buffer[..len].zeroize();
-                self.outbox.wipe();
-            }
-            delivered?;
+        let client = self.clients.get_mut(&token).ok_or(Gone)?;
+        let Some((len, answer)) = client.receive(&mut self.buffer)? else { return Ok(()) };
+        if len == self.buffer.len() {
+            return Err(Gone);
         }
-        Ok(())
+        self.outbox.clear();
+        // Others' groups and ports are asked for while this one is changed.
+        let mut client = self.clients.remove(&token).ok_or(Gone)?;
+        let clients = &self.clients;
+        let listeners = |protocol| {
+            let others = clients.values().map(|other| other.groups(protocol));
+            others.fold(client.groups(protocol), Groups::union)
+        };
+        let own = [protocol::ROUTE, protocol::XFRM, protocol::GENERIC].map(|number| (number, listeners(number)));
+        let of = |number: u32| own.iter().find(|(own, _)| *own == number).map_or(Groups::default(), |(_, of)| *of);
+        let pid = client.pid;
+        let port = |protocol, wish| choose_port(clients, protocol, wish, pid);
+        let (datagram, outbox) = (&self.buffer[..len], &mut self.outbox);
+        let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
+        // Only while no packet needs the processor for this.
+        self.prompt = self.worker.is_at_rest() && self.lookout.is_worth_it();
+        let from = if self.prompt { FromDaemon::Prompt } else { FromDaemon::Unicast };
+        let delivered = handled.and_then(|()| client.deliver(&self.outbox, from));
+        let (spoken, is_file) = (client.protocol(), client.is_file());
+        if is_file || spoken.is_some() {
+            self.clients.insert(token, client);
+        }
+        let Some(spoken) = spoken.filter(|_| !is_file) else {
+            return delivered;
+        };
+        self.broadcast(spoken, Some(token));
+        if spoken == protocol::XFRM {
+            // Keys were asked for or said.
+            self.buffer[..len].zeroize();
+            self.outbox.wipe();
+        }
+        delivered
     }
 
     /// Tells everybody who listens what is in the outbox for them, which came of what `requester` asked for.
