@@ -17,9 +17,10 @@
 //!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
 //!   | 6 | `port`: the socket has that port, unless it has one: the program did not ask for one |
 //!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
+//!   | 8 | `protocol`, `number`: the connection is a new socket, of that protocol, unless it was one of that number already |
 //!
-//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`PART`] and a multicast group's
-//!   number are followed by netlink messages, [`OVERRUN`] by nothing.
+//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`], [`PART`] and
+//!   a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
 //!
 //! A datagram that ends with a call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the
 //! daemon is done with the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and
@@ -54,7 +55,7 @@ pub use lookout::Lookout;
 pub const MAX_DATA: usize = 64 << 10;
 
 /// The most bytes of a datagram to the daemon that are not netlink messages.
-pub const MAX_HEAD: usize = 128;
+pub const MAX_HEAD: usize = 132;
 
 /// The longest name of a file of `/proc/sys/net` that the daemon reads.
 pub const MAX_NAME: usize = 4096;
@@ -72,6 +73,12 @@ pub const PART: u32 = u32::MAX - 1;
 /// The word in front of an answer if the daemon [looks](Lookout) for what is asked next before it sleeps: the answer to that
 /// will come so soon that it is worth looking for.
 pub const PROMPT: u32 = u32::MAX - 2;
+
+/// The word in front of the last answer to a datagram. Datagrams that nothing answers, or a dump, have none.
+pub const LAST: u32 = u32::MAX - 3;
+
+/// [`PROMPT`] and [`LAST`].
+pub const PROMPT_LAST: u32 = u32::MAX - 4;
 
 /// Linux's numbers for netlink protocols (`NETLINK_*`) that the daemon serves. Others are answered
 /// [`EPROTONOSUPPORT`](errno::EPROTONOSUPPORT).
@@ -163,6 +170,13 @@ pub enum ToDaemon<'a> {
         /// As in [`protocol`].
         protocol: u32,
     },
+    /// The connection is another socket of the same process from now on.
+    Again {
+        /// As in [`protocol`].
+        protocol: u32,
+        /// How many sockets it was before. It may be told again.
+        number: u32,
+    },
     /// `setsockopt`.
     SetOption {
         /// As in [`option`].
@@ -222,6 +236,7 @@ impl<'a> ToDaemon<'a> {
             3 => two().map(|(groups, rest)| (Self::Bind { port: first, groups }, Some(rest)))?,
             4 => (Self::RecvLen(first), Some(one)),
             5 => (Self::RecvRoom(first), Some(one)),
+            8 => two().map(|(number, rest)| (Self::Again { protocol: first, number }, Some(rest)))?,
             6 if first != 0 => (Self::Port(first), Some(one)),
             _ => return None,
         })
@@ -233,6 +248,7 @@ impl<'a> ToDaemon<'a> {
         match *self {
             Self::Data(_) => Head::of(&[0]),
             Self::Hello { protocol } => Head::of(&[1, protocol]),
+            Self::Again { protocol, number } => Head::of(&[8, protocol, number]),
             Self::SetOption { option, value } => Head::of(&[2, option, value]),
             Self::Bind { port, groups } => Head::of(&[3, port, groups]),
             Self::RecvLen(len) => Head::of(&[4, len]),
@@ -267,10 +283,13 @@ impl Head {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FromDaemon {
     /// From the daemon to this connection alone: `nl_pid` and `nl_groups` of its source are 0.
-    Unicast,
-    /// As [`Unicast`](Self::Unicast), and what is asked next will be answered soon.
-    Prompt,
-    /// As [`Unicast`](Self::Unicast), of a dump.
+    Answer {
+        /// What is asked next will be answered soon.
+        prompt: bool,
+        /// Nothing more comes of the datagram that asked for it.
+        last: bool,
+    },
+    /// As [`Answer`](Self::Answer), of a dump.
     Part,
     /// To a multicast group: `nl_groups` of its source is bit `group - 1` if there is one, else 0.
     Group(u32),
@@ -282,9 +301,11 @@ impl FromDaemon {
     /// What the word in front of a datagram says.
     pub const fn from_word(word: [u8; WORD]) -> Self {
         match u32::from_ne_bytes(word) {
-            0 => Self::Unicast,
+            0 => Self::Answer { prompt: false, last: false },
+            PROMPT => Self::Answer { prompt: true, last: false },
+            LAST => Self::Answer { prompt: false, last: true },
+            PROMPT_LAST => Self::Answer { prompt: true, last: true },
             PART => Self::Part,
-            PROMPT => Self::Prompt,
             OVERRUN => Self::Overrun,
             group => Self::Group(group),
         }
@@ -293,9 +314,11 @@ impl FromDaemon {
     /// The word in front of a datagram.
     pub const fn to_word(self) -> [u8; WORD] {
         match self {
-            Self::Unicast => 0_u32.to_ne_bytes(),
+            Self::Answer { prompt: false, last: false } => 0_u32.to_ne_bytes(),
+            Self::Answer { prompt: true, last: false } => PROMPT.to_ne_bytes(),
+            Self::Answer { prompt: false, last: true } => LAST.to_ne_bytes(),
+            Self::Answer { prompt: true, last: true } => PROMPT_LAST.to_ne_bytes(),
             Self::Part => PART.to_ne_bytes(),
-            Self::Prompt => PROMPT.to_ne_bytes(),
             Self::Group(group) => group.to_ne_bytes(),
             Self::Overrun => OVERRUN.to_ne_bytes(),
         }
@@ -345,6 +368,7 @@ mod tests {
     fn what_is_said_is_understood() {
         let calls = [
             ToDaemon::Hello { protocol: protocol::XFRM },
+            ToDaemon::Again { protocol: protocol::ROUTE, number: 2 },
             ToDaemon::SetOption { option: option::EXT_ACK, value: 1 },
             ToDaemon::Bind { port: 4711, groups: 5 },
             ToDaemon::RecvLen(32768),
@@ -365,9 +389,9 @@ mod tests {
             let datagram = [call.head().as_bytes(), b"ipv4/ip_forward"].concat();
             assert_eq!(parse(&datagram), [Some(call)]);
         }
-        for from in
-            [FromDaemon::Unicast, FromDaemon::Prompt, FromDaemon::Part, FromDaemon::Group(33), FromDaemon::Overrun]
-        {
+        let answers = [(false, false), (true, false), (false, true), (true, true)];
+        let answers = answers.map(|(prompt, last)| FromDaemon::Answer { prompt, last });
+        for from in answers.into_iter().chain([FromDaemon::Part, FromDaemon::Group(33), FromDaemon::Overrun]) {
             assert_eq!(FromDaemon::from_word(from.to_word()), from);
         }
         for answer in [Answer { error: 0, port: u32::MAX }, Answer { error: errno::EADDRINUSE, port: 7 }] {
@@ -393,6 +417,7 @@ mod tests {
             &[7],
             &[7, 4],
             &[8, 0],
+            &[9, 0],
             &[u32::MAX, 0],
         ];
         for bad in bad {

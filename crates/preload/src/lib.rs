@@ -6,7 +6,7 @@
 //! network interfaces asks the gateway. All other calls go on as they came.
 //!
 //! Such a connection is a descriptor of the kernel, so that `poll`, `epoll`, `fork`, `close`, close-on-exec and signals
-//! need nothing from here. What differs from a netlink socket is the word in front of each datagram and the addresses:
+//! need nothing from here, but that the last one that was closed becomes the next socket where nobody can tell (`spare`). What differs from a netlink socket is the word in front of each datagram and the addresses:
 //! the functions that see those are the ones taken over (`calls`). They keep no other state than `table`, allocate
 //! nothing, hold no lock while they wait, and can be cancelled where the C library's can.
 //!
@@ -26,6 +26,7 @@ mod next;
 mod receive;
 mod send;
 mod session;
+mod spare;
 mod sysctl;
 mod table;
 mod unsaid;

@@ -76,6 +76,8 @@ macro_rules! next {
 }
 
 next! {
+    close(fd: c_int) -> c_int;
+    epoll_ctl(epoll: c_int, command: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
@@ -108,6 +110,7 @@ next! {
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
     fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
     open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;

@@ -61,9 +61,12 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     }
     let from = FromDaemon::from_word(word);
     slot.dumping.store(from == FromDaemon::Part, Relaxed);
-    PROMPT.store(from == FromDaemon::Prompt, Relaxed);
+    PROMPT.store(matches!(from, FromDaemon::Answer { prompt: true, .. }), Relaxed);
+    if matches!(from, FromDaemon::Answer { last: true, .. }) && flags & libc::MSG_PEEK == 0 {
+        slot.pending.fetch_sub(1, Relaxed);
+    }
     let group = match from {
-        FromDaemon::Unicast | FromDaemon::Prompt => 0,
+        FromDaemon::Answer { .. } => 0,
         FromDaemon::Part => {
             tell_of_offer(fd, slot);
             0

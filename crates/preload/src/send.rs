@@ -79,6 +79,7 @@ pub(crate) unsafe fn send(
     let (front, mut all) = (calls.as_bytes(), Pieces::new());
     let front = iovec { iov_base: front.as_ptr().cast_mut().cast(), iov_len: front.len() };
     let message = all.message(front, pieces)?;
+    slot.pending.fetch_add(1, Relaxed);
     loop {
         // SAFETY: the calls live here, and the pieces are the caller's.
         let sent = unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };

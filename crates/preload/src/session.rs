@@ -10,6 +10,7 @@ use nlsock::{Answer, ToDaemon, protocol};
 
 use crate::errno::{Errno, checked};
 use crate::next;
+use crate::spare;
 use crate::sysctl;
 use crate::table::{self, Slot};
 use crate::unsaid::{self, Calls, HELLO, PORT};
@@ -28,6 +29,7 @@ static START: extern "C" fn() = start;
 extern "C" fn start() {
     next::find_all();
     if gateway().is_some() {
+        spare::start();
         sysctl::find_inherited();
     }
 }
@@ -102,14 +104,20 @@ impl Drop for Fd {
 /// `ECONNREFUSED`: there is no gateway; else as `socket(2)`.
 pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-    let fd = connected(flags & libc::SOCK_CLOEXEC)?;
+    let cloexec = flags & libc::SOCK_CLOEXEC;
+    let (fd, uses) = match spare::take(cloexec) {
+        Some(spare) => spare,
+        None => (connected(cloexec)?, 0),
+    };
     let protocol = u32::try_from(protocol).map_err(|_| Errno(libc::EPROTONOSUPPORT))?;
     if flags & libc::SOCK_NONBLOCK != 0 {
         let on: c_int = 1;
         // SAFETY: the request takes a pointer to an int.
         checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
     }
-    table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
+    let slot = table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
+    spare::note(slot, uses);
+    slot.is_marked.store(flags != libc::SOCK_CLOEXEC, Relaxed);
     Ok(fd.keep())
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A connection is known by its inode number, which `dup` and `fork` keep and which no other socket has while it is
 //! open. The table by descriptor only says where to look: it may be out of date, since descriptors are closed in ways
-//! that this library does not see, and is put right by `fstat` at the next use. So `close` needs no attention, not even
-//! that of a `vfork`ed child, which shares this table with its parent. A descriptor that was never a connection costs
+//! that this library does not see, and is put right by `fstat` at the next use. So nothing here depends on `close`
+//! being seen, not even that of a `vfork`ed child, which shares this table with its parent. A descriptor that was never a connection costs
 //! one load.
 
 use std::mem::MaybeUninit;
@@ -57,6 +57,16 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether what was received last is of a dump.
     pub(crate) dumping: AtomicBool,
+    /// Requests that the gateway has not answered to the end.
+    pub(crate) pending: AtomicU32,
+    /// Whether something about it is not as with a new one, or others may know it.
+    pub(crate) is_marked: AtomicBool,
+    /// When it was made ([`spare::age`](crate::spare::age)).
+    pub(crate) age: AtomicU32,
+    /// The user who connected.
+    pub(crate) user: AtomicU32,
+    /// How many sockets it was before.
+    pub(crate) uses: AtomicU32,
     /// Whether something was sent since the program last received.
     pub(crate) asked: AtomicBool,
     /// What of all this the gateway has yet to be told ([`Calls::unsaid`](crate::unsaid::Calls::unsaid)).
@@ -77,6 +87,11 @@ impl Slot {
             recv_len: AtomicU32::new(0),
             room: AtomicU32::new(0),
             dumping: AtomicBool::new(false),
+            pending: AtomicU32::new(0),
+            is_marked: AtomicBool::new(false),
+            age: AtomicU32::new(0),
+            user: AtomicU32::new(0),
+            uses: AtomicU32::new(0),
             asked: AtomicBool::new(false),
             unsaid: AtomicU32::new(0),
         }
@@ -90,9 +105,18 @@ impl Slot {
     fn clear(&self) {
         let words =
             [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
-        words.into_iter().chain(&self.groups).for_each(|word| word.store(0, Relaxed));
+        let others = [&self.pending, &self.age, &self.user, &self.uses];
+        words.into_iter().chain(others).chain(&self.groups).for_each(|word| word.store(0, Relaxed));
         self.dumping.store(false, Relaxed);
+        self.is_marked.store(false, Relaxed);
         self.asked.store(false, Relaxed);
+    }
+
+    /// Whether a new connection would do as well: all is answered, it is in no group, and nothing else is known of it.
+    pub(crate) fn is_as_new(&self) -> bool {
+        let none = |word: &AtomicU32| word.load(Relaxed) == 0;
+        let words = [&self.pending, &self.peer, &self.peer_groups];
+        words.into_iter().chain(&self.groups).all(none) && !self.is_marked.load(Relaxed)
     }
 }
 
@@ -137,10 +161,29 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     if let (Some(from), Some(hinted)) = (hint(from), hint(to)) {
         let known = from.load(Relaxed);
         if known != 0 {
+            mark_slot(SLOTS.get(usize::from(known).wrapping_sub(1)));
             hinted.store(known, Relaxed);
             NEVER.fetch_max(to as usize + 1, Relaxed);
         }
     }
+}
+
+/// Notes that something is done to `fd` that a new connection would know nothing of.
+pub(crate) fn mark(fd: c_int) {
+    let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
+    if hint.is_some_and(|hint| hint.load(Relaxed) != 0) {
+        mark_slot(get(fd));
+    }
+}
+
+fn mark_slot(slot: Option<&Slot>) {
+    slot.into_iter().for_each(|slot| slot.is_marked.store(true, Relaxed));
+}
+
+/// Frees the slot of a connection that stands for no socket any more.
+pub(crate) fn forget(slot: &Slot, inode: u64) {
+    // Another's by now: it is left alone.
+    let _ = slot.inode.compare_exchange(inode, 0, AcqRel, Relaxed);
 }
 
 /// The connections that descriptors stand for and that are as `wanted` says, each with a descriptor; one that has several
@@ -212,8 +255,7 @@ fn sweep() {
     }
     for ((slot, before), used) in SLOTS.iter().zip(before).zip(used) {
         if !used && !matches!(before, 0 | FILLING) {
-            // Another's by now: it is left alone.
-            let _ = slot.inode.compare_exchange(before, 0, AcqRel, Relaxed);
+            forget(slot, before);
         }
     }
 }

@@ -71,7 +71,11 @@ impl Calls {
         calls.said = said;
         let unsaid = calls.unsaid;
         let has = |what: u32| unsaid & what != 0;
-        let hello = has(HELLO).then(|| ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) });
+        let protocol = slot.protocol.load(Relaxed);
+        let hello = has(HELLO).then(|| match slot.uses.load(Relaxed) {
+            0 => ToDaemon::Hello { protocol },
+            number => ToDaemon::Again { protocol, number },
+        });
         let room = has(ROOM).then_some(ToDaemon::RecvRoom(said.room));
         let len = has(LEN).then_some(ToDaemon::RecvLen(said.recv_len));
         let port = Some(slot.port.load(Relaxed)).filter(|&port| port != 0 && has(PORT)).map(ToDaemon::Port);

@@ -17,6 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("exec/the_example_of_ip_xfrm_makes_a_tunnel", NEEDS, example),
         trial("exec/a_netlink_socket_is_one_in_every_way", PYTHON, netlink_socket),
+        trial("exec/a_closed_socket_leaves_nothing_to_the_next", PYTHON, again),
         trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, alike),
         trial("exec/a_link_counts_of_ipv6_what_it_does_on_linux", &[Need::Namespaces], dev_snmp6),
         trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
@@ -65,10 +66,19 @@ fn example() -> Outcome {
 }
 
 fn netlink_socket() -> Outcome {
+    as_expected(include_str!("netlink_socket.py"))
+}
+
+fn again() -> Outcome {
+    as_expected(include_str!("netlink_again.py"))
+}
+
+/// Runs a Python program on a gateway, which says whether it has met what it expects.
+fn as_expected(program: &str) -> Outcome {
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let _gateway = Gateway::start(&netns, &scratch, "x", WAN)?;
-    let script = scratch.file("netlink_socket.py");
-    std::fs::write(&script, include_str!("netlink_socket.py"))?;
+    let script = scratch.file("program.py");
+    std::fs::write(&script, program)?;
     let said = run(command(&scratch, &["exec", "--instance", "x", "--", "python3"]).arg(&script))?;
     assert_eq!(said, "all as expected\n");
     Ok(())

@@ -57,6 +57,8 @@ pub(super) struct Client {
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
+    /// How many sockets it was before.
+    number: u32,
     /// What it has been sent and did not take yet: the last parts of the dumps that one datagram asked for.
     waiting: VecDeque<Vec<u8>>,
     /// The room that it wants for what it has not read. It is given when it is needed first, which it seldom is.
@@ -81,7 +83,8 @@ impl Client {
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
         let uid = peer.uid.as_raw();
         let (room, grown, overrun) = (None, false, false);
-        Ok(Self { fd, privileged, uid, pid, socket, waiting, room, grown, overrun, interest })
+        let number = 0;
+        Ok(Self { fd, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -221,6 +224,14 @@ impl Client {
     ) -> Result<Result<(), i32>, Gone> {
         let outcome = match call {
             ToDaemon::Data(_) | ToDaemon::Sysctl { .. } => return Err(Gone),
+            ToDaemon::Again { protocol, number } => {
+                if number != self.number {
+                    (self.socket, self.number) = (Socket::New, number);
+                    self.waiting.clear();
+                    (self.room, self.overrun) = (None, false);
+                }
+                return self.call(ToDaemon::Hello { protocol }, port);
+            }
             ToDaemon::RecvLen(len) => {
                 with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
                 Ok(())
@@ -289,10 +300,17 @@ impl Client {
 
     /// Sends it its own of what is in `outbox`. Parts of a dump wait until it takes them; answers that it does not take
     /// are lost, and it will be told so.
-    pub(super) fn deliver(&mut self, outbox: &Outbox, answer: FromDaemon) -> Result<(), Gone> {
+    /// `prompt`: what it asks next will be answered soon.
+    pub(super) fn deliver(&mut self, outbox: &Outbox, prompt: bool) -> Result<(), Gone> {
+        let is_dump = outbox.iter().any(|(to, _)| to == To::Dumper);
+        let mut answers = outbox.iter().filter(|(to, _)| *to == To::Requester).count();
         for (to, bytes) in outbox.iter() {
             match to {
-                To::Requester => self.offer(answer, bytes)?,
+                To::Requester => {
+                    answers -= 1;
+                    let last = answers == 0 && !is_dump && !self.overrun;
+                    self.offer(FromDaemon::Answer { prompt, last }, bytes)?;
+                }
                 To::Dumper => {
                     if !self.waiting.is_empty() || !self.try_send(FromDaemon::Part.to_word(), bytes)? {
                         self.waiting.push_back([&FromDaemon::Part.to_word(), bytes].concat());
@@ -399,7 +417,7 @@ impl Client {
                 }
                 _ => return Ok(()),
             }
-            self.deliver(outbox, FromDaemon::Unicast)?;
+            self.deliver(outbox, false)?;
             if self.protocol() == Some(protocol::XFRM) {
                 outbox.wipe();
             }

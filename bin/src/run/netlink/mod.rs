@@ -18,7 +18,7 @@ use std::thread;
 
 use control::netlink::rtnl::{Model, Rtnl};
 use control::netlink::{Groups, Outbox, To, xfrm};
-use nlsock::{FromDaemon, Lookout, MAX_DATA, MAX_HEAD, protocol};
+use nlsock::{Lookout, MAX_DATA, MAX_HEAD, protocol};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::Mode;
@@ -329,8 +329,7 @@ impl Service {
         let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
         // Only while no packet needs the processor for this.
         self.prompt = self.worker.is_at_rest() && self.lookout.is_worth_it();
-        let from = if self.prompt { FromDaemon::Prompt } else { FromDaemon::Unicast };
-        let delivered = handled.and_then(|()| client.deliver(&self.outbox, from));
+        let delivered = handled.and_then(|()| client.deliver(&self.outbox, self.prompt));
         let (spoken, is_file) = (client.protocol(), client.is_file());
         if is_file || spoken.is_some() {
             self.clients.insert(token, client);

@@ -3,7 +3,7 @@
 use libc::{c_char, c_int, c_ulong};
 
 use crate::errno::returned;
-use crate::{interfaces, next, session, table};
+use crate::{interfaces, next, session, spare, table};
 
 /// Has a new descriptor looked at as the old one is.
 fn noted(from: c_int, to: c_int) -> c_int {
@@ -11,6 +11,34 @@ fn noted(from: c_int, to: c_int) -> c_int {
         table::duplicated(from, to);
     }
     to
+}
+
+/// `close(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    spare::keep(fd);
+    // SAFETY: passed on.
+    unsafe { next::close(fd) }
+}
+
+/// `epoll_ctl(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
+    epoll: c_int,
+    command: c_int,
+    fd: c_int,
+    event: *mut libc::epoll_event,
+) -> c_int {
+    // It knows what it was given as long as that is open anywhere.
+    table::mark(fd);
+    // SAFETY: passed on.
+    unsafe { next::epoll_ctl(epoll, command, fd, event) }
 }
 
 /// `dup(2)`.
@@ -43,10 +71,29 @@ pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) 
     noted(fd, unsafe { next::dup3(fd, to, flags) })
 }
 
+/// `posix_spawn_file_actions_adddup2(3)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
+    actions: *mut libc::posix_spawn_file_actions_t,
+    fd: c_int,
+    to: c_int,
+) -> c_int {
+    table::mark(fd);
+    // SAFETY: passed on.
+    unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
 fn fcntl_noted(fd: c_int, command: c_int, value: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => noted(fd, value),
-        _ => value,
+        libc::F_GETFD | libc::F_GETFL => value,
+        _ => {
+            table::mark(fd);
+            value
+        }
     }
 }
 
@@ -84,6 +131,7 @@ pub(crate) unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, argume
         // SAFETY: these requests all take a `struct ifreq`.
         return returned(unsafe { interfaces::serve(what, argument.cast()) });
     }
+    table::mark(fd);
     // SAFETY: passed on.
     unsafe { next::ioctl(fd, request, argument) }
 }

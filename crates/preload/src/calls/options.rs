@@ -29,6 +29,9 @@ pub(crate) const SWITCHES: [u32; 7] = [
     option::GET_STRICT_CHK,
 ];
 
+/// The sizes of a socket's buffers.
+const SIZES: [c_int; 4] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
+
 /// Whether an option is on.
 pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
     slot.options.load(Relaxed) & bit(option) != 0
@@ -61,6 +64,9 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     // The gateway does what they ask for, and the kernel behind it may not be able to.
     if ike::is_granted(level, name) && session::gateway().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
         return 0;
+    }
+    if level != libc::SOL_SOCKET || !SIZES.contains(&name) {
+        table::mark(fd);
     }
     // SAFETY: passed on.
     let done = unsafe { next::setsockopt(fd, level, name, value, len) };

@@ -11,7 +11,7 @@ use crate::errno::{Errno, returned};
 use crate::next;
 use crate::receive::{receive, receive_message, source, write_address};
 use crate::table::{Slot, get, is_file};
-use crate::{ike, send, sysctl};
+use crate::{ike, send, spare, sysctl};
 
 /// One piece.
 fn piece(bytes: *const c_void, len: size_t) -> iovec {
@@ -115,8 +115,19 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
             // SAFETY: the caller's word.
             returned(message.and_then(|message| unsafe { ike::send(fd, message, flags) }))
         }
-        // SAFETY: passed on.
-        None => unsafe { next::sendmsg(fd, message, flags) },
+        None => {
+            // SAFETY: the caller's word.
+            note_descriptors(unsafe { message.as_ref() }.into_iter());
+            // SAFETY: passed on.
+            unsafe { next::sendmsg(fd, message, flags) }
+        }
+    }
+}
+
+/// Notes that descriptors may go to another process. Most control messages hold none, and are not worth a closer look.
+fn note_descriptors<'a>(mut messages: impl Iterator<Item = &'a msghdr>) {
+    if messages.any(|message| message.msg_controllen != 0) {
+        spare::given_away();
     }
 }
 
@@ -138,6 +149,8 @@ unsafe fn send_message(fd: c_int, slot: &Slot, message: *const msghdr, flags: c_
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn sendmmsg(fd: c_int, first: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let Some(slot) = get(fd) else {
+        // SAFETY: the caller's word.
+        note_descriptors(unsafe { messages(first, count) }.iter().map(|message| &message.msg_hdr));
         // SAFETY: passed on.
         return unsafe { next::sendmmsg(fd, first, count, flags) };
     };
