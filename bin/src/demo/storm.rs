@@ -42,6 +42,8 @@ pub(super) struct Storm {
 #[derive(Debug)]
 struct End {
     ip: Option<Child>,
+    /// Where it reads, before it is fed.
+    lines: Option<io::PipeWriter>,
     feeder: Option<JoinHandle<io::Result<u64>>>,
     over: Arc<AtomicBool>,
 }
@@ -49,13 +51,14 @@ struct End {
 impl Storm {
     /// Begins `rate` changes a second at each of the gateways. To start `ip` is no change, and is over when this returns.
     pub(super) fn start(gateways: &[Gateway; 2], scratch: &Scratch, rate: u32, stop: &Stop) -> Result<Self, Failure> {
-        let start = Instant::now();
         let ends = gateways.iter().map(|gateway| {
             let mut ip = command("/proc/self/exe");
             ip.args(["ip", "--instance", gateway.instance(), "-batch", "-"]).env("FATPATH_RUNDIR", scratch.path());
-            End::start(ip, rate, LIMIT, stop)
+            End::start(ip, LIMIT, stop)
         });
-        Ok(Self { ends: ends.collect::<Result<_, _>>()?, start })
+        let mut ends = ends.collect::<Result<Vec<_>, _>>()?;
+        ends.iter_mut().for_each(|end| end.feed(rate));
+        Ok(Self { ends, start: Instant::now() })
     }
 
     /// Processor time so far, in seconds: of what asks for changes, and of what is asked.
@@ -82,13 +85,13 @@ impl Storm {
 }
 
 impl End {
-    /// Starts `ip`, waits for at most `limit` until it takes its first lines, and feeds it from then on.
-    fn start(mut ip: Command, rate: u32, limit: Duration, stop: &Stop) -> Result<Self, Failure> {
+    /// Starts `ip`, and waits for at most `limit` until it takes its first lines.
+    fn start(mut ip: Command, limit: Duration, stop: &Stop) -> Result<Self, Failure> {
         let failed = |err| Failure::step("ip -batch", err);
         let (lines, mut write) = io::pipe().map_err(failed)?;
         fcntl_setpipe_size(&write, AHEAD).map_err(|err| failed(err.into()))?;
         let ip = ip.stdin(lines).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(failed)?;
-        let mut end = Self { ip: Some(ip), feeder: None, over: Arc::default() };
+        let mut end = Self { ip: Some(ip), lines: None, feeder: None, over: Arc::default() };
         let mut first = String::new();
         changes_of(0, &mut first);
         write.write_all(first.as_bytes()).map_err(failed)?;
@@ -98,9 +101,14 @@ impl End {
             let unread = ioctl_fionread(&write).map_err(|err| failed(err.into()))?;
             Ok((has_ended || unread == 0).then_some(()))
         })?;
-        let over = end.over.clone();
-        end.feeder = Some(thread::spawn(move || feed(write, rate, &over)));
+        end.lines = Some(write);
         Ok(end)
+    }
+
+    /// Feeds it from now on.
+    fn feed(&mut self, rate: u32) {
+        let over = self.over.clone();
+        self.feeder = self.lines.take().map(|lines| thread::spawn(move || feed(lines, rate, &over)));
     }
 
     /// Has it do what it has been given, in at most `limit`, and tells how many changes that were.
@@ -255,7 +263,9 @@ mod tests {
         let start = |script: &str, limit| {
             let mut reader = command("sh");
             reader.args(["-c", script]);
-            End::start(reader, 1_000_000, limit, &Stop::never())
+            let mut end = End::start(reader, limit, &Stop::never())?;
+            end.feed(1_000_000);
+            Ok::<_, Failure>(end)
         };
         let failed = start("exec sleep 600", Duration::from_millis(20)).unwrap_err();
         assert_eq!(failed.to_string(), "ip -batch: nothing after 0.0 s", "it has not begun");
@@ -271,7 +281,8 @@ mod tests {
         assert!(end.finish(Duration::from_secs(60), &Stop::never()).is_err(), "it has read nothing");
         let mut all = command("cat");
         all.arg("-");
-        let end = End::start(all, 1000, LIMIT, &Stop::never()).unwrap();
+        let mut end = End::start(all, LIMIT, &Stop::never()).unwrap();
+        end.feed(1000);
         thread::sleep(Duration::from_millis(50));
         let given = end.finish(Duration::from_secs(60), &Stop::never()).unwrap();
         assert_eq!(given % 2, 0, "whole steps");

@@ -10,7 +10,7 @@
 //!   | word | what follows |
 //!   |---|---|
 //!   | 0 | netlink messages, as the program wrote them |
-//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol); the first call of a connection |
+//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol); the first call of a connection, unless call 8 is |
 //!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
 //!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
@@ -74,7 +74,8 @@ pub const PART: u32 = u32::MAX - 1;
 /// will come so soon that it is worth looking for.
 pub const PROMPT: u32 = u32::MAX - 2;
 
-/// The word in front of the last answer to a datagram. Datagrams that nothing answers, or a dump, have none.
+/// The word in front of the last answer to a datagram. A datagram has none that nothing answers, or a dump, or
+/// whose sender has yet to be told that something was lost.
 pub const LAST: u32 = u32::MAX - 3;
 
 /// [`PROMPT`] and [`LAST`].
@@ -286,7 +287,7 @@ pub enum FromDaemon {
     Answer {
         /// What is asked next will be answered soon.
         prompt: bool,
-        /// Nothing more comes of the datagram that asked for it.
+        /// No more answers come to the datagram that asked for it.
         last: bool,
     },
     /// As [`Answer`](Self::Answer), of a dump.

@@ -111,6 +111,12 @@ next! {
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
     posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int;
+    setuid(user: libc::uid_t) -> c_int;
+    seteuid(user: libc::uid_t) -> c_int;
+    setreuid(real: libc::uid_t, user: libc::uid_t) -> c_int;
+    setresuid(real: libc::uid_t, user: libc::uid_t, saved: libc::uid_t) -> c_int;
+    unshare(what: c_int) -> c_int;
+    setns(fd: c_int, kind: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
     fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
     open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;

@@ -116,7 +116,7 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
         checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
     }
     let slot = table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
-    spare::note(slot, uses);
+    spare::note(fd.0, slot, uses);
     slot.is_marked.store(flags != libc::SOCK_CLOEXEC, Relaxed);
     Ok(fd.keep())
 }
@@ -199,9 +199,15 @@ pub(crate) fn tell_unsaid(fd: c_int, slot: &Slot) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Has the gateway know which ports connections of `protocol` have, before somebody asks for one of them.
-pub(crate) fn tell_ports(protocol: u32) {
-    for (fd, slot) in table::live(|slot| unsaid::is_noted(slot, PORT) && slot.protocol.load(Relaxed) == protocol) {
+/// Has the gateway know which ports other connections of the protocol have, before `own` asks for one of them, and which
+/// are sockets' no more.
+pub(crate) fn tell_ports(own: &Slot) {
+    spare::let_go();
+    let protocol = own.protocol.load(Relaxed);
+    let has_port = |slot: &Slot| unsaid::is_noted(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
+    let had_port = |slot: &Slot| unsaid::is_noted(slot, HELLO) && slot.uses.load(Relaxed) != 0;
+    let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
+    for (fd, slot) in table::live(|slot| is_other(slot) && (has_port(slot) || had_port(slot))) {
         // That it is gone shows in the next call.
         let _ = tell_unsaid(fd, slot);
     }

@@ -1,35 +1,39 @@
 //! A connection that the program is done with, for the next socket that it makes.
 //!
 //! `ip` makes a socket for each line of a batch about SAs. To connect and to hang up wakes the gateway twice, and costs
-//! more than what the line asks for. So the last connection that was closed stays, and becomes the next socket.
+//! more than what the line asks for. So a connection that is closed stays, one at a time, and becomes the next socket.
 //!
-//! Nobody can tell, because only such connections stay as nobody else can hold and nothing is left of: closed by this
-//! process, before any duplicate, fork or message could give it to others ([`given_away`]), not known to `epoll`, with
-//! nothing of its kernel's socket changed but the sizes of its buffers, and all answered that was asked. Who calls the
-//! kernel without the C library to share a connection is not seen, as everywhere in this library.
+//! It stays if nobody else can hold it and nothing of it is left: closed by the process that made it, before any
+//! duplicate, fork or message could give it to others ([`given_away`]), with nobody waiting for it and not known to
+//! `epoll`, with nothing of its kernel's socket changed but the sizes of its buffers, in no group, bound to no port that
+//! was asked for, and all answered that was asked. And only if it is the superuser's: others have few places at the
+//! gateway. What is done without the C library to share a connection is not seen, as everywhere in this library.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
 
 use libc::{c_int, c_long, c_void};
 
 use crate::errno::{Errno, checked};
-use crate::session::Fd;
+use crate::next;
+use crate::session::{self, Fd};
 use crate::table::{self, Slot};
 
-/// Where a spare connection lies, out of the way of those that the program has.
-const FROM: c_int = 200;
+/// Where a spare connection lies, out of the way of those that the program has. With a lower limit there is none.
+const FROM: c_int = 1000;
 
 /// In place of its descriptor: there is none, or a thread is just putting it there or taking it.
 const NONE: c_int = -1;
 const BUSY: c_int = -2;
 
 static FD: AtomicI32 = AtomicI32::new(NONE);
-/// What is known of it: its inode number, the user who connected, its age, how often it was a socket.
+/// What is known of it: its inode number, the user who connected, its age, how often it was a socket, and
+/// whether its buffers' sizes were changed.
 static INODE: AtomicU64 = AtomicU64::new(0);
 static USER: AtomicU32 = AtomicU32::new(0);
 static AGE: AtomicU32 = AtomicU32::new(0);
 static USES: AtomicU32 = AtomicU32::new(0);
+static IS_SIZED: AtomicBool = AtomicBool::new(false);
 
 /// The process whose it is: children of `vfork` see this memory, other children a copy of it.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -40,13 +44,13 @@ static GIVEN_AWAY: AtomicU32 = AtomicU32::new(0);
 /// Has `fork` be seen.
 pub(crate) fn start() {
     OWNER.store(own_process(), Relaxed);
-    // SAFETY: both handlers call what may be called there. Without them, which takes memory, nothing is kept.
-    if unsafe { libc::pthread_atfork(None, Some(given_away), Some(forked)) } != 0 {
+    // SAFETY: the handlers call what may be called there. Without them, which takes memory, nothing is kept.
+    if unsafe { libc::pthread_atfork(Some(given_away), Some(given_away), Some(forked)) } != 0 {
         OWNER.store(0, Relaxed);
     }
 }
 
-/// Has no connection that is in use now be kept: another process may have it.
+/// Has no connection that is in use now be kept: another process may have it, or this one becomes another.
 pub(crate) extern "C" fn given_away() {
     GIVEN_AWAY.fetch_add(1, Relaxed);
 }
@@ -54,11 +58,20 @@ pub(crate) extern "C" fn given_away() {
 /// In a child of `fork`, whose parent has all its connections.
 extern "C" fn forked() {
     given_away();
-    let spare = FD.swap(NONE, AcqRel);
-    if spare >= 0 && table::socket_inode(spare) == Some(INODE.load(Relaxed)) {
-        drop(Fd(spare));
-    }
+    drop(found(FD.swap(NONE, AcqRel), INODE.load(Relaxed)));
     OWNER.store(own_process(), Relaxed);
+}
+
+/// The spare connection, if it is still there: a program that closes whatever is open may have something else there.
+fn found(spare: c_int, inode: u64) -> Option<Fd> {
+    (spare >= 0 && table::socket_inode(spare) == Some(inode)).then_some(Fd(spare))
+}
+
+/// Hangs up the spare connection.
+pub(crate) fn let_go() {
+    let errno = Errno::last();
+    drop(take_it());
+    errno.set();
 }
 
 /// What tells connections that were made before descriptors got away from those made later.
@@ -76,10 +89,21 @@ fn own_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Keeps the connection that `fd` is, which its program is about to close, if nobody can tell.
+/// Keeps the connection that `fd` is, which its program is about to close, if that is so as the module says.
 pub(crate) fn keep(fd: c_int) {
-    let Some(slot) = table::get(fd).filter(|slot| slot.is_as_new() && slot.age.load(Relaxed) == age()) else { return };
-    if OWNER.load(Relaxed) != own_process() || FD.compare_exchange(NONE, BUSY, AcqRel, Relaxed).is_err() {
+    let errno = Errno::last();
+    if let Some(slot) = table::get(fd).filter(|slot| slot.is_as_new()) {
+        keep_as_spare(fd, slot);
+    }
+    errno.set();
+}
+
+fn keep_as_spare(fd: c_int, slot: &Slot) {
+    let is_own = slot.user.load(Relaxed) == 0
+        && own_user() == 0
+        && slot.age.load(Relaxed) == age()
+        && OWNER.load(Relaxed) == own_process();
+    if !is_own || FD.compare_exchange(NONE, BUSY, AcqRel, Relaxed).is_err() {
         return;
     }
     let inode = slot.inode();
@@ -87,7 +111,8 @@ pub(crate) fn keep(fd: c_int) {
     USER.store(slot.user.load(Relaxed), Relaxed);
     AGE.store(slot.age.load(Relaxed), Relaxed);
     USES.store(slot.uses.load(Relaxed), Relaxed);
-    // SAFETY: it takes no pointers. Where there is no room, none is kept.
+    IS_SIZED.store(slot.is_sized.load(Relaxed), Relaxed);
+    // SAFETY: it takes no pointers.
     let spare = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, FROM) } as c_int;
     if spare >= 0 {
         table::forget(slot, inode);
@@ -95,24 +120,61 @@ pub(crate) fn keep(fd: c_int) {
     FD.store(spare.max(NONE), Release);
 }
 
-/// A connection for a new socket, and how often it was one; with `FD_CLOEXEC`, if that is among the `flags` of
-/// `socket(2)`.
-pub(crate) fn take(flags: c_int) -> Option<(Fd, u32)> {
+/// A spare connection, and what is known of it.
+#[derive(Debug)]
+struct Spare {
+    fd: Fd,
+    user: u32,
+    age: u32,
+    uses: u32,
+    is_sized: bool,
+}
+
+fn take_it() -> Option<Spare> {
     let spare = FD.load(Acquire);
     if spare < 0 || OWNER.load(Relaxed) != own_process() || FD.compare_exchange(spare, BUSY, AcqRel, Relaxed).is_err() {
         return None;
     }
-    let (inode, uses) = (INODE.load(Relaxed), USES.load(Relaxed));
-    // The gateway looked at who connected.
-    let is_own = USER.load(Relaxed) == own_user() && AGE.load(Relaxed) == age();
+    let [user, age, uses] = [&USER, &AGE, &USES].map(|word| word.load(Relaxed));
+    let (inode, is_sized) = (INODE.load(Relaxed), IS_SIZED.load(Relaxed));
     FD.store(NONE, Release);
-    // A program that closes whatever is open may have something else there by now.
-    let spare = (table::socket_inode(spare) == Some(inode)).then_some(Fd(spare))?;
-    let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
-    // SAFETY: it takes no pointers.
-    let fd = unsafe { libc::syscall(libc::SYS_fcntl, spare.0, command, 0) };
-    let fd = Fd(checked(fd as c_int).ok()?);
-    (is_own && is_quiet(&fd)).then_some((fd, uses + 1))
+    Some(Spare { fd: found(spare, inode)?, user, age, uses, is_sized })
+}
+
+/// A connection for a new socket, and how often it was one; with `FD_CLOEXEC`, if that is among the `flags` of
+/// `socket(2)`.
+pub(crate) fn take(flags: c_int) -> Option<(Fd, u32)> {
+    if FD.load(Relaxed) == NONE {
+        return None;
+    }
+    let errno = Errno::last();
+    let taken = take_it().and_then(|spare| {
+        let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
+        // SAFETY: it takes no pointers.
+        let fd = unsafe { libc::syscall(libc::SYS_fcntl, spare.fd.0, command, 0) };
+        let fd = Fd(checked(fd as c_int).ok()?);
+        // The gateway looked at who connected.
+        let is_own = spare.user == own_user() && spare.age == age();
+        (is_own && is_quiet(&fd) && (!spare.is_sized || has_usual_sizes(&fd))).then_some((fd, spare.uses + 1))
+    });
+    errno.set();
+    taken
+}
+
+/// The sizes of a new connection's buffers; 0 before there was one.
+static USUAL: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
+const SIZES: [c_int; 2] = [libc::SO_RCVBUF, libc::SO_SNDBUF];
+
+/// Gives a connection's buffers the sizes that new ones have.
+fn has_usual_sizes(fd: &Fd) -> bool {
+    SIZES.iter().zip(&USUAL).all(|(&size, usual)| {
+        // The kernel doubles what it is told.
+        let half = usual.load(Relaxed) / 2;
+        let len = std::mem::size_of::<c_int>() as libc::socklen_t;
+        // SAFETY: the value is an int.
+        let set = unsafe { next::setsockopt(fd.0, libc::SOL_SOCKET, size, (&raw const half).cast(), len) };
+        half != 0 && set == 0 && session::option(fd.0, size) == Some(2 * half)
+    })
 }
 
 /// Whether the gateway is there and has said nothing.
@@ -124,8 +186,13 @@ fn is_quiet(fd: &Fd) -> bool {
     found < 0 && Errno::last() == Errno(libc::EAGAIN)
 }
 
-/// Notes of a new connection what [`keep`] will want to know.
-pub(crate) fn note(slot: &Slot, uses: u32) {
+/// Notes of a connection what [`keep`] will want to know.
+pub(crate) fn note(fd: c_int, slot: &Slot, uses: u32) {
+    if uses == 0 && USUAL.iter().any(|usual| usual.load(Relaxed) == 0) {
+        for (size, usual) in SIZES.into_iter().zip(&USUAL) {
+            usual.store(session::option(fd, size).unwrap_or(0), Relaxed);
+        }
+    }
     slot.age.store(age(), Relaxed);
     slot.user.store(own_user(), Relaxed);
     slot.uses.store(uses, Relaxed);

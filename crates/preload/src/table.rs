@@ -28,7 +28,7 @@ static NEVER: AtomicUsize = AtomicUsize::new(0);
 /// In place of the inode number of a slot that is being filled in: no file has it.
 const FILLING: u64 = u64::MAX;
 
-/// What is known of a connection. All of it is what the program's own calls have set.
+/// What is known of a connection: what the program's own calls have set, and what [`spare`](crate::spare) wants to know.
 ///
 /// A slot is free, then being filled in, then in use, and is freed by whoever finds that no descriptor stands for the
 /// connection that it *was* looked up with. One that is taken meanwhile has another number then, and stays. So threads
@@ -57,10 +57,14 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether what was received last is of a dump.
     pub(crate) dumping: AtomicBool,
+    /// Threads that are receiving.
+    pub(crate) receivers: AtomicU32,
     /// Requests that the gateway has not answered to the end.
     pub(crate) pending: AtomicU32,
     /// Whether something about it is not as with a new one, or others may know it.
     pub(crate) is_marked: AtomicBool,
+    /// Whether its buffers' sizes were changed.
+    pub(crate) is_sized: AtomicBool,
     /// When it was made ([`spare::age`](crate::spare::age)).
     pub(crate) age: AtomicU32,
     /// The user who connected.
@@ -87,7 +91,9 @@ impl Slot {
             recv_len: AtomicU32::new(0),
             room: AtomicU32::new(0),
             dumping: AtomicBool::new(false),
+            receivers: AtomicU32::new(0),
             pending: AtomicU32::new(0),
+            is_sized: AtomicBool::new(false),
             is_marked: AtomicBool::new(false),
             age: AtomicU32::new(0),
             user: AtomicU32::new(0),
@@ -105,17 +111,18 @@ impl Slot {
     fn clear(&self) {
         let words =
             [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
-        let others = [&self.pending, &self.age, &self.user, &self.uses];
+        let others = [&self.receivers, &self.pending, &self.age, &self.user, &self.uses];
         words.into_iter().chain(others).chain(&self.groups).for_each(|word| word.store(0, Relaxed));
         self.dumping.store(false, Relaxed);
         self.is_marked.store(false, Relaxed);
+        self.is_sized.store(false, Relaxed);
         self.asked.store(false, Relaxed);
     }
 
     /// Whether a new connection would do as well: all is answered, it is in no group, and nothing else is known of it.
     pub(crate) fn is_as_new(&self) -> bool {
         let none = |word: &AtomicU32| word.load(Relaxed) == 0;
-        let words = [&self.pending, &self.peer, &self.peer_groups];
+        let words = [&self.receivers, &self.pending, &self.peer, &self.peer_groups];
         words.into_iter().chain(&self.groups).all(none) && !self.is_marked.load(Relaxed)
     }
 }
@@ -166,6 +173,11 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
             NEVER.fetch_max(to as usize + 1, Relaxed);
         }
     }
+}
+
+/// Whether there ever was a connection.
+pub(crate) fn is_used() -> bool {
+    NEVER.load(Relaxed) != 0
 }
 
 /// Notes that something is done to `fd` that a new connection would know nothing of.

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import select
 import socket
 import struct
@@ -12,6 +13,9 @@ ROUTE, XFRM = 0, 6
 GETLINK, GETSA, NEWLINK = 18, 18, 16
 REQUEST, ACK = 1, 4
 SOL_NETLINK, EXT_ACK = 270, 11
+# Where a closed socket waits.
+SPARE = 1000
+SIZES = [socket.SO_RCVBUF, socket.SO_SNDBUF]
 
 
 def sock(protocol=ROUTE):
@@ -51,6 +55,7 @@ def is_same(before, protocol=ROUTE):
         assert t.getsockname() == (0, 0), t.getsockname()
         ask(t, 2)
         assert t.getsockname()[0] != 0
+        assert [t.getsockopt(socket.SOL_SOCKET, size) for size in SIZES] == usual, "as new ones have"
     else:
         send(t, 2, GETSA, bytes(20) + struct.pack("=HBx", socket.AF_INET, 50))
         got = answer(t)
@@ -58,6 +63,14 @@ def is_same(before, protocol=ROUTE):
     same = os.fstat(t.fileno()).st_ino == inode
     t.close()
     return same
+
+
+def is_open(fd):
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def nothing(s):
@@ -114,6 +127,11 @@ def with_options(s):
     ask(s, 3)
 
 
+def with_sizes(s):
+    for size in SIZES:
+        s.setsockopt(socket.SOL_SOCKET, size, 32768)
+
+
 def with_program(s):
     subprocess.run(["true"], check=True)
 
@@ -124,7 +142,7 @@ def as_another(s):
 
 def main():
     is_same(nothing)
-    for before in [nothing, with_options]:
+    for before in [nothing, with_options, with_sizes]:
         assert is_same(before), before
     assert is_same(nothing, XFRM), "of another protocol"
     assert is_same(nothing)
@@ -147,18 +165,51 @@ def main():
     assert is_same(nothing)
 
     # Who is somebody else by now has that one's rights.
+    s = sock()
+    ask(s, 8)
+    os.seteuid(65534)
+    s.close()
+    assert not is_open(SPARE), "nobody has root's connection"
+    os.seteuid(0)
     assert not is_same(as_another)
     s = sock()
     send(s, 9, NEWLINK)
     assert answer(s)[:2] == (9, errno.EPERM)
     s.close()
+    s = sock()
+    ask(s, 10)
+    s.close()
+    assert not is_open(SPARE), "only the superuser's stay"
     os.seteuid(0)
-    assert not is_same(nothing) or is_same(nothing)
+    is_same(nothing)
+    assert is_same(nothing)
+    assert is_open(SPARE)
+    os.seteuid(0)
+    assert not is_open(SPARE), "none stays over a change of rights"
+
+    # A port that a closed socket had is free, also for one that was made before.
+    before = sock()
+    s = sock()
+    ask(s, 1)
+    s.close()
+    assert is_open(SPARE)
+    before.bind((os.getpid(), 0))
+    ask(before, 2)
+    before.close()
+    before = sock()
+    s = sock()
+    ask(s, 1)
+    s.close()
+    silent = sock()
+    before.bind((os.getpid(), 0))
+    ask(before, 2)
+    for s in [before, silent]:
+        s.close()
 
     # What is closed without a word is missed by nobody, and what took its place is left alone.
     is_same(nothing)
     os.closerange(3, 1024)
-    other = os.dup2(os.open("/dev/null", os.O_RDONLY), 200)
+    other = os.dup2(os.open("/dev/null", os.O_RDONLY), SPARE)
     is_same(nothing)
     os.fstat(other)
 
@@ -175,5 +226,8 @@ def main():
     print("all as expected")
 
 
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 kept, epoll = [], select.epoll()
+with sock() as first:
+    usual = [first.getsockopt(socket.SOL_SOCKET, size) for size in SIZES]
 main()

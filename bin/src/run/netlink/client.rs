@@ -169,6 +169,8 @@ impl Client {
         let mut outcome = Ok(());
         for call in ToDaemon::calls(datagram) {
             outcome = match call.ok_or(Gone)? {
+                // Said late, of a socket before: nothing of it is meant for this one.
+                ToDaemon::Again { number, .. } if number.wrapping_sub(self.number).cast_signed() < 0 => return Ok(()),
                 ToDaemon::Data(messages) => self.request(messages, protocols, &listeners, &port, outbox).map(Ok)?,
                 ToDaemon::Sysctl { what, name } => return self.sysctl(what, name, protocols),
                 call => self.call(call, &port)?,

@@ -1,6 +1,6 @@
-//! Duplicates of descriptors, and interface requests on any socket.
+//! Descriptors' ends and duplicates, what becomes of their process, and interface requests on any socket.
 
-use libc::{c_char, c_int, c_ulong};
+use libc::{c_char, c_int, c_ulong, uid_t};
 
 use crate::errno::returned;
 use crate::{interfaces, next, session, spare, table};
@@ -84,6 +84,31 @@ pub(crate) unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
     table::mark(fd);
     // SAFETY: passed on.
     unsafe { next::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
+macro_rules! becomes {
+    ($($name:ident($($arg:ident: $type:ty),*);)*) => {$(
+        #[doc = concat!("`", stringify!($name), "(2)`: whoever the process is then has no connection that it has not.")]
+        ///
+        /// # Safety
+        /// As the manual page says.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name($($arg: $type),*) -> c_int {
+            spare::given_away();
+            spare::let_go();
+            // SAFETY: passed on.
+            unsafe { next::$name($($arg),*) }
+        }
+    )*};
+}
+
+becomes! {
+    setuid(user: uid_t);
+    seteuid(user: uid_t);
+    setreuid(real: uid_t, user: uid_t);
+    setresuid(real: uid_t, user: uid_t, saved: uid_t);
+    unshare(what: c_int);
+    setns(fd: c_int, kind: c_int);
 }
 
 fn fcntl_noted(fd: c_int, command: c_int, value: c_int) -> c_int {

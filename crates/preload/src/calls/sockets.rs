@@ -58,7 +58,8 @@ fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> 
         autobind(slot);
         return Ok(());
     }
-    tell_ports(slot.protocol.load(Relaxed));
+    table::mark(fd);
+    tell_ports(slot);
     let unbound = port == 0 && slot.port.load(Relaxed) == 0;
     let wish = if unbound {
         choose_port(slot);

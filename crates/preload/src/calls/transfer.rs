@@ -10,7 +10,7 @@ use super::pieces;
 use crate::errno::{Errno, returned};
 use crate::next;
 use crate::receive::{receive, receive_message, source, write_address};
-use crate::table::{Slot, get, is_file};
+use crate::table::{self, Slot, get, is_file};
 use crate::{ike, send, spare, sysctl};
 
 /// One piece.
@@ -117,7 +117,7 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
         }
         None => {
             // SAFETY: the caller's word.
-            note_descriptors(unsafe { message.as_ref() }.into_iter());
+            unsafe { note_descriptors(message) };
             // SAFETY: passed on.
             unsafe { next::sendmsg(fd, message, flags) }
         }
@@ -125,8 +125,12 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
 }
 
 /// Notes that descriptors may go to another process. Most control messages hold none, and are not worth a closer look.
-fn note_descriptors<'a>(mut messages: impl Iterator<Item = &'a msghdr>) {
-    if messages.any(|message| message.msg_controllen != 0) {
+///
+/// # Safety
+/// As `sendmsg(2)`.
+unsafe fn note_descriptors(message: *const msghdr) {
+    // SAFETY: the caller's word.
+    if table::is_used() && !message.is_null() && unsafe { message.read_unaligned() }.msg_controllen != 0 {
         spare::given_away();
     }
 }
@@ -149,8 +153,12 @@ unsafe fn send_message(fd: c_int, slot: &Slot, message: *const msghdr, flags: c_
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn sendmmsg(fd: c_int, first: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let Some(slot) = get(fd) else {
-        // SAFETY: the caller's word.
-        note_descriptors(unsafe { messages(first, count) }.iter().map(|message| &message.msg_hdr));
+        if table::is_used() {
+            // SAFETY: the caller's word.
+            let messages = unsafe { messages(first, count) };
+            // SAFETY: it is one of these.
+            messages.iter().for_each(|message| unsafe { note_descriptors(&raw const message.msg_hdr) });
+        }
         // SAFETY: passed on.
         return unsafe { next::sendmmsg(fd, first, count, flags) };
     };
