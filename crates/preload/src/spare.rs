@@ -10,7 +10,7 @@
 //! gateway. What is done without the C library to share a connection is not seen, as everywhere in this library.
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use libc::{c_int, c_long, c_void};
 
@@ -27,13 +27,10 @@ const NONE: c_int = -1;
 const BUSY: c_int = -2;
 
 static FD: AtomicI32 = AtomicI32::new(NONE);
-/// What is known of it: its inode number, the user who connected, its age, how often it was a socket, and
-/// whether its buffers' sizes were changed.
+/// What is known of it: its inode number, its age, and how often it was a socket.
 static INODE: AtomicU64 = AtomicU64::new(0);
-static USER: AtomicU32 = AtomicU32::new(0);
 static AGE: AtomicU32 = AtomicU32::new(0);
 static USES: AtomicU32 = AtomicU32::new(0);
-static IS_SIZED: AtomicBool = AtomicBool::new(false);
 
 /// The process whose it is: children of `vfork` see this memory, other children a copy of it.
 static OWNER: AtomicI32 = AtomicI32::new(0);
@@ -84,9 +81,10 @@ fn own_process() -> c_int {
     unsafe { libc::getpid() }
 }
 
-fn own_user() -> u32 {
+/// Whether the process is the superuser's. Who connected was so, too, if nothing got away since ([`given_away`]).
+fn is_superuser() -> bool {
     // SAFETY: it takes nothing.
-    unsafe { libc::geteuid() }
+    unsafe { libc::geteuid() == 0 }
 }
 
 /// Keeps the connection that `fd` is, which its program is about to close, if that is so as the module says.
@@ -99,19 +97,14 @@ pub(crate) fn keep(fd: c_int) {
 }
 
 fn keep_as_spare(fd: c_int, slot: &Slot) {
-    let is_own = slot.user.load(Relaxed) == 0
-        && own_user() == 0
-        && slot.age.load(Relaxed) == age()
-        && OWNER.load(Relaxed) == own_process();
+    let is_own = slot.age.load(Relaxed) == age() && is_superuser() && OWNER.load(Relaxed) == own_process();
     if !is_own || FD.compare_exchange(NONE, BUSY, AcqRel, Relaxed).is_err() {
         return;
     }
     let inode = slot.inode();
     INODE.store(inode, Relaxed);
-    USER.store(slot.user.load(Relaxed), Relaxed);
     AGE.store(slot.age.load(Relaxed), Relaxed);
     USES.store(slot.uses.load(Relaxed), Relaxed);
-    IS_SIZED.store(slot.is_sized.load(Relaxed), Relaxed);
     // SAFETY: it takes no pointers.
     let spare = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, FROM) } as c_int;
     if spare >= 0 {
@@ -124,10 +117,8 @@ fn keep_as_spare(fd: c_int, slot: &Slot) {
 #[derive(Debug)]
 struct Spare {
     fd: Fd,
-    user: u32,
     age: u32,
     uses: u32,
-    is_sized: bool,
 }
 
 fn take_it() -> Option<Spare> {
@@ -135,10 +126,9 @@ fn take_it() -> Option<Spare> {
     if spare < 0 || OWNER.load(Relaxed) != own_process() || FD.compare_exchange(spare, BUSY, AcqRel, Relaxed).is_err() {
         return None;
     }
-    let [user, age, uses] = [&USER, &AGE, &USES].map(|word| word.load(Relaxed));
-    let (inode, is_sized) = (INODE.load(Relaxed), IS_SIZED.load(Relaxed));
+    let (inode, [age, uses]) = (INODE.load(Relaxed), [&AGE, &USES].map(|word| word.load(Relaxed)));
     FD.store(NONE, Release);
-    Some(Spare { fd: found(spare, inode)?, user, age, uses, is_sized })
+    Some(Spare { fd: found(spare, inode)?, age, uses })
 }
 
 /// A connection for a new socket, and how often it was one; with `FD_CLOEXEC`, if that is among the `flags` of
@@ -153,9 +143,8 @@ pub(crate) fn take(flags: c_int) -> Option<(Fd, u32)> {
         // SAFETY: it takes no pointers.
         let fd = unsafe { libc::syscall(libc::SYS_fcntl, spare.fd.0, command, 0) };
         let fd = Fd(checked(fd as c_int).ok()?);
-        // The gateway looked at who connected.
-        let is_own = spare.user == own_user() && spare.age == age();
-        (is_own && is_quiet(&fd) && (!spare.is_sized || has_usual_sizes(&fd))).then_some((fd, spare.uses + 1))
+        let is_own = spare.age == age() && is_superuser();
+        (is_own && is_quiet(&fd) && reset_sizes(&fd)).then_some((fd, spare.uses + 1))
     });
     errno.set();
     taken
@@ -165,8 +154,8 @@ pub(crate) fn take(flags: c_int) -> Option<(Fd, u32)> {
 static USUAL: [AtomicI32; 2] = [const { AtomicI32::new(0) }; 2];
 const SIZES: [c_int; 2] = [libc::SO_RCVBUF, libc::SO_SNDBUF];
 
-/// Gives a connection's buffers the sizes that new ones have.
-fn has_usual_sizes(fd: &Fd) -> bool {
+/// Gives a connection's buffers the sizes that new ones have. False: the kernel does not let it.
+fn reset_sizes(fd: &Fd) -> bool {
     SIZES.iter().zip(&USUAL).all(|(&size, usual)| {
         // The kernel doubles what it is told.
         let half = usual.load(Relaxed) / 2;
@@ -194,6 +183,5 @@ pub(crate) fn note(fd: c_int, slot: &Slot, uses: u32) {
         }
     }
     slot.age.store(age(), Relaxed);
-    slot.user.store(own_user(), Relaxed);
     slot.uses.store(uses, Relaxed);
 }

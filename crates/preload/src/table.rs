@@ -3,8 +3,8 @@
 //! A connection is known by its inode number, which `dup` and `fork` keep and which no other socket has while it is
 //! open. The table by descriptor only says where to look: it may be out of date, since descriptors are closed in ways
 //! that this library does not see, and is put right by `fstat` at the next use. So nothing here depends on `close`
-//! being seen, not even that of a `vfork`ed child, which shares this table with its parent. A descriptor that was never a connection costs
-//! one load.
+//! being seen, not even that of a `vfork`ed child, which shares this table with its parent. A descriptor that was never a
+//! connection costs one load.
 
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -63,12 +63,8 @@ pub(crate) struct Slot {
     pub(crate) pending: AtomicU32,
     /// Whether something about it is not as with a new one, or others may know it.
     pub(crate) is_marked: AtomicBool,
-    /// Whether its buffers' sizes were changed.
-    pub(crate) is_sized: AtomicBool,
     /// When it was made ([`spare::age`](crate::spare::age)).
     pub(crate) age: AtomicU32,
-    /// The user who connected.
-    pub(crate) user: AtomicU32,
     /// How many sockets it was before.
     pub(crate) uses: AtomicU32,
     /// Whether something was sent since the program last received.
@@ -93,10 +89,8 @@ impl Slot {
             dumping: AtomicBool::new(false),
             receivers: AtomicU32::new(0),
             pending: AtomicU32::new(0),
-            is_sized: AtomicBool::new(false),
             is_marked: AtomicBool::new(false),
             age: AtomicU32::new(0),
-            user: AtomicU32::new(0),
             uses: AtomicU32::new(0),
             asked: AtomicBool::new(false),
             unsaid: AtomicU32::new(0),
@@ -111,11 +105,10 @@ impl Slot {
     fn clear(&self) {
         let words =
             [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
-        let others = [&self.receivers, &self.pending, &self.age, &self.user, &self.uses];
+        let others = [&self.receivers, &self.pending, &self.age, &self.uses];
         words.into_iter().chain(others).chain(&self.groups).for_each(|word| word.store(0, Relaxed));
         self.dumping.store(false, Relaxed);
         self.is_marked.store(false, Relaxed);
-        self.is_sized.store(false, Relaxed);
         self.asked.store(false, Relaxed);
     }
 

@@ -65,9 +65,7 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
     if ike::is_granted(level, name) && session::gateway().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
         return 0;
     }
-    if level == libc::SOL_SOCKET && SIZES.contains(&name) {
-        table::get(fd).into_iter().for_each(|slot| slot.is_sized.store(true, Relaxed));
-    } else {
+    if level != libc::SOL_SOCKET || !SIZES.contains(&name) {
         table::mark(fd);
     }
     // SAFETY: passed on.
