@@ -55,12 +55,12 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let asked = slot.asked.swap(false, Relaxed);
     let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && LOOKOUT.is_worth_it();
     // A thread that is cancelled here stays one of them, and the connection is nobody else's ever after.
-    let inode = slot.inode();
+    let connection = slot.connection();
     slot.receivers.fetch_add(1, Relaxed);
     let found = soon.then(|| LOOKOUT.look(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
     let len = found.map_or_else(|| attempt(flags), Ok);
     // Unless it was closed meanwhile, and the slot is another's.
-    if slot.inode() == inode {
+    if slot.connection() == connection {
         slot.receivers.fetch_sub(1, Relaxed);
     }
     let len = len?;

@@ -105,6 +105,7 @@ impl Drop for Fd {
 pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let cloexec = flags & libc::SOCK_CLOEXEC;
+    let age = spare::age();
     let (fd, uses) = match spare::take(cloexec) {
         Some(spare) => spare,
         None => (connected(cloexec)?, 0),
@@ -116,7 +117,7 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
         checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
     }
     let slot = table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
-    spare::note(fd.0, slot, uses);
+    spare::note(fd.0, slot, age, uses);
     slot.is_marked.store(flags != libc::SOCK_CLOEXEC, Relaxed);
     Ok(fd.keep())
 }

@@ -101,14 +101,14 @@ fn keep_as_spare(fd: c_int, slot: &Slot) {
     if !is_own || FD.compare_exchange(NONE, BUSY, AcqRel, Relaxed).is_err() {
         return;
     }
-    let inode = slot.inode();
-    INODE.store(inode, Relaxed);
+    let connection = slot.connection();
+    INODE.store(slot.inode(), Relaxed);
     AGE.store(slot.age.load(Relaxed), Relaxed);
     USES.store(slot.uses.load(Relaxed), Relaxed);
     // SAFETY: it takes no pointers.
     let spare = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, FROM) } as c_int;
     if spare >= 0 {
-        table::forget(slot, inode);
+        table::forget(slot, connection);
     }
     FD.store(spare.max(NONE), Release);
 }
@@ -175,13 +175,13 @@ fn is_quiet(fd: &Fd) -> bool {
     found < 0 && Errno::last() == Errno(libc::EAGAIN)
 }
 
-/// Notes of a connection what [`keep`] will want to know.
-pub(crate) fn note(fd: c_int, slot: &Slot, uses: u32) {
+/// Notes of a connection what [`keep`] will want to know: the age before it was made, and how often it was a socket.
+pub(crate) fn note(fd: c_int, slot: &Slot, age: u32, uses: u32) {
     if uses == 0 && USUAL.iter().any(|usual| usual.load(Relaxed) == 0) {
         for (size, usual) in SIZES.into_iter().zip(&USUAL) {
             usual.store(session::option(fd, size).unwrap_or(0), Relaxed);
         }
     }
-    slot.age.store(age(), Relaxed);
+    slot.age.store(age, Relaxed);
     slot.uses.store(uses, Relaxed);
 }

@@ -25,18 +25,22 @@ static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
 /// No descriptor from here on has ever been one.
 static NEVER: AtomicUsize = AtomicUsize::new(0);
 
-/// In place of the inode number of a slot that is being filled in: no file has it.
+/// In place of the connection of a slot that is being filled in: no file has such an inode number.
 const FILLING: u64 = u64::MAX;
+
+/// The bits of a slot's connection that are its inode number. The others say which time a slot was filled in: one that
+/// was kept ([`spare`](crate::spare)) may come back to the slot that it was in.
+const INODE: u64 = u64::MAX >> u16::BITS;
 
 /// What is known of a connection: what the program's own calls have set, and what [`spare`](crate::spare) wants to know.
 ///
 /// A slot is free, then being filled in, then in use, and is freed by whoever finds that no descriptor stands for the
-/// connection that it *was* looked up with. One that is taken meanwhile has another number then, and stays. So threads
-/// need no lock, which a child of `fork` might find held for ever.
+/// connection that it *was* looked up with. One that is filled in again meanwhile is another one then, and stays. So
+/// threads need no lock, which a child of `fork` might find held for ever.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    /// 0: free; [`FILLING`]; or the connection's.
-    inode: AtomicU64,
+    /// 0: free; [`FILLING`]; or the connection's ([`INODE`]).
+    connection: AtomicU64,
     /// `NETLINK_ROUTE` and so on.
     pub(crate) protocol: AtomicU32,
     /// `SOCK_RAW` or `SOCK_DGRAM`.
@@ -76,7 +80,7 @@ pub(crate) struct Slot {
 impl Slot {
     const fn new() -> Self {
         Self {
-            inode: AtomicU64::new(0),
+            connection: AtomicU64::new(0),
             protocol: AtomicU32::new(0),
             kind: AtomicU32::new(0),
             port: AtomicU32::new(0),
@@ -97,9 +101,14 @@ impl Slot {
         }
     }
 
+    /// What no other connection that this slot stood for or will stand for has.
+    pub(crate) fn connection(&self) -> u64 {
+        self.connection.load(Acquire)
+    }
+
     /// The connection's inode number.
     pub(crate) fn inode(&self) -> u64 {
-        self.inode.load(Relaxed)
+        self.connection() & INODE
     }
 
     fn clear(&self) {
@@ -151,7 +160,7 @@ fn find(fd: c_int) -> Option<&'static Slot> {
 /// The slot of the connection that `fd` is, which may be the one of number `at`.
 fn look_up(fd: c_int, at: u16) -> Option<(u16, &'static Slot)> {
     let inode = socket_inode(fd)?;
-    let hinted = SLOTS.get(usize::from(at).wrapping_sub(1)).filter(|slot| slot.inode.load(Acquire) == inode);
+    let hinted = SLOTS.get(usize::from(at).wrapping_sub(1)).filter(|slot| slot.inode() == inode);
     hinted.map(|slot| (at, slot)).or_else(|| search(inode))
 }
 
@@ -186,9 +195,9 @@ fn mark_slot(slot: Option<&Slot>) {
 }
 
 /// Frees the slot of a connection that stands for no socket any more.
-pub(crate) fn forget(slot: &Slot, inode: u64) {
+pub(crate) fn forget(slot: &Slot, connection: u64) {
     // Another's by now: it is left alone.
-    let _ = slot.inode.compare_exchange(inode, 0, AcqRel, Relaxed);
+    let _ = slot.connection.compare_exchange(connection, 0, AcqRel, Relaxed);
 }
 
 /// The connections that descriptors stand for and that are as `wanted` says, each with a descriptor; one that has several
@@ -196,8 +205,11 @@ pub(crate) fn forget(slot: &Slot, inode: u64) {
 pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item = (c_int, &'static Slot)> {
     let hints = BY_FD.iter().take(NEVER.load(Relaxed));
     (0..).zip(hints).filter_map(move |(fd, hint)| {
-        let hinted = SLOTS.get(usize::from(hint.load(Acquire)).wrapping_sub(1))?;
-        if wanted(hinted) { get(fd).filter(|slot| wanted(slot)).map(|slot| (fd, slot)) } else { None }
+        let at = hint.load(Acquire);
+        let hinted = SLOTS.get(usize::from(at).wrapping_sub(1))?;
+        // What is out of date stays so: the descriptor may just be becoming somebody's.
+        let (_, slot) = wanted(hinted).then(|| look_up(fd, at)).flatten()?;
+        wanted(slot).then_some((fd, slot))
     })
 }
 
@@ -206,6 +218,8 @@ pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item
 /// # Errors
 /// There are too many.
 pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<&'static Slot, Errno> {
+    /// How often a slot was filled in.
+    static FILLS: AtomicU16 = AtomicU16::new(0);
     let full = Errno(libc::EMFILE);
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
     let inode = socket_inode(fd).ok_or(Errno(libc::EBADF))?;
@@ -222,7 +236,8 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<
     // Before the slot can be found, so that who sweeps finds the descriptor.
     hint.store(at, Release);
     NEVER.fetch_max(fd as usize + 1, Relaxed);
-    slot.inode.store(inode, Release);
+    let fill = u64::from(FILLS.fetch_add(1, Relaxed));
+    slot.connection.store(fill << INODE.trailing_ones() | inode, Release);
     Ok(slot)
 }
 
@@ -232,14 +247,14 @@ fn numbered() -> impl Iterator<Item = (u16, &'static Slot)> {
 }
 
 fn search(inode: u64) -> Option<(u16, &'static Slot)> {
-    numbered().find(|(_, slot)| slot.inode.load(Acquire) == inode)
+    numbered().find(|(_, slot)| slot.inode() == inode)
 }
 
 /// A free slot, which is free no more. The search begins behind the one that was taken last: those before are in use, or
 /// were not swept yet.
 fn take() -> Option<(u16, &'static Slot)> {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let is_free = |slot: &Slot| slot.inode.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok();
+    let is_free = |slot: &Slot| slot.connection.compare_exchange(0, FILLING, AcqRel, Relaxed).is_ok();
     let all = numbered().skip(NEXT.load(Relaxed)).chain(numbered());
     let taken = all.take(MAX_SLOTS).find(|(_, slot)| is_free(slot))?;
     NEXT.store(usize::from(taken.0), Relaxed);
@@ -249,7 +264,7 @@ fn take() -> Option<(u16, &'static Slot)> {
 /// Frees the slots of connections that no descriptor stands for any more.
 fn sweep() {
     let mut before = [0; MAX_SLOTS];
-    before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = slot.inode.load(Acquire));
+    before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = slot.connection());
     let mut used = [false; MAX_SLOTS];
     for (fd, hint) in (0..).zip(BY_FD.iter().take(NEVER.load(Relaxed))) {
         let at = hint.load(Acquire);
@@ -274,5 +289,5 @@ pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
     }
     // SAFETY: it was filled in.
     let stat = unsafe { stat.assume_init() };
-    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino)
+    (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino & INODE)
 }
