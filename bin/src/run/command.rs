@@ -3,7 +3,7 @@
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -105,8 +105,8 @@ struct Doorbell {
     some: AtomicBool,
     /// Whether the worker sleeps, or has yet to look whether it may.
     asleep: AtomicBool,
-    /// Whether there were no packets for it when it last woke up.
-    at_rest: AtomicBool,
+    /// How often it has woken up to packets. It wraps.
+    bursts: AtomicU32,
 }
 
 /// The other threads' end of the worker.
@@ -140,8 +140,8 @@ impl fmt::Display for WorkerGone {
 /// A worker's inbox and the handle to it.
 pub(crate) fn channel() -> std::io::Result<(Handle, Inbox)> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-    let [some, asleep, at_rest] = [false, false, true].map(AtomicBool::new);
-    let bell = Arc::new(Doorbell { fd, some, asleep, at_rest });
+    let [some, asleep] = [false, false].map(AtomicBool::new);
+    let bell = Arc::new(Doorbell { fd, some, asleep, bursts: AtomicU32::new(0) });
     let (sender, receiver) = mpsc::channel();
     let deltas = Arc::<Deltas>::default();
     let sa_names = SharedNames::default();
@@ -178,9 +178,10 @@ impl Handle {
         }
     }
 
-    /// Whether no packets keep the worker busy.
-    pub(crate) fn is_at_rest(&self) -> bool {
-        self.bell.asleep.load(Ordering::Relaxed) || self.bell.at_rest.load(Ordering::Relaxed)
+    /// How often the worker has woken up to packets; it wraps. Between two bursts of a stream it may sleep, and whoever
+    /// keeps a processor busy meanwhile is in the stream's way.
+    pub(crate) fn bursts(&self) -> u32 {
+        self.bell.bursts.load(Ordering::Relaxed)
     }
 
     /// What its SAs are called, and which are promised.
@@ -239,9 +240,12 @@ impl Inbox {
         !self.bell.some.load(Ordering::SeqCst)
     }
 
-    /// Has nobody ring any more; `rung`: somebody has; `at_rest`: there are no packets to see to.
-    pub(crate) fn wake_up(&self, rung: bool, at_rest: bool) {
-        self.bell.at_rest.store(at_rest, Ordering::Relaxed);
+    /// Has nobody ring any more; `rung`: somebody has; `packets`: there are some to see to.
+    pub(crate) fn wake_up(&self, rung: bool, packets: bool) {
+        if packets {
+            // Nobody else counts.
+            self.bell.bursts.store(self.bell.bursts.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
         self.bell.asleep.store(false, Ordering::SeqCst);
         if rung {
             let mut count = [0; 8];
@@ -256,7 +260,7 @@ impl Inbox {
             true => rustix::event::poll(&mut [PollFd::new(&self.bell.fd, PollFlags::IN)], None),
             false => Ok(0),
         };
-        self.wake_up(matches!(waited, Ok(1..)), true);
+        self.wake_up(matches!(waited, Ok(1..)), false);
         match waited {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(errno) => Err(errno.into()),
@@ -325,11 +329,11 @@ mod tests {
         let is_rung = || rustix::event::poll(&mut [PollFd::new(inbox.wake_fd(), PollFlags::IN)], Some(&NOW)) == Ok(1);
         handle.send(Command::Stop).unwrap();
         assert!(!is_rung() && !inbox.may_sleep() && inbox.has_commands() && inbox.next().is_some());
-        inbox.wake_up(false, true);
+        inbox.wake_up(false, false);
         assert!(!inbox.has_commands() && inbox.next().is_none() && inbox.may_sleep());
         handle.send(Command::Stop).unwrap();
         assert!(is_rung());
-        inbox.wake_up(true, true);
+        inbox.wake_up(true, false);
         assert!(!is_rung() && inbox.has_commands() && inbox.next().is_some());
         // What is no command is looked for, too.
         handle.call_for().unwrap();
@@ -337,12 +341,12 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_packets_is_at_rest_when_it_sleeps() {
+    fn only_packets_are_bursts() {
         let (handle, inbox) = channel().unwrap();
-        for (packets, at_rest) in [(false, true), (true, false), (true, false), (false, true)] {
-            assert!(inbox.may_sleep() && handle.is_at_rest());
-            inbox.wake_up(false, !packets);
-            assert_eq!(handle.is_at_rest(), at_rest);
+        for (rung, packets, bursts) in [(false, false, 0), (false, true, 1), (true, true, 2), (true, false, 2)] {
+            assert!(inbox.may_sleep());
+            inbox.wake_up(rung, packets);
+            assert_eq!(handle.bursts(), bursts);
         }
     }
 

@@ -125,7 +125,7 @@ impl Worker {
             let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
             self.poller.wait(limit)?;
             let rung = self.look_what_is_ready();
-            self.inbox.wake_up(rung, self.ready.is_empty());
+            self.inbox.wake_up(rung, !self.ready.is_empty());
             let now = self.clock.now();
             self.learn();
             self.let_time_pass(now);

@@ -6,6 +6,7 @@
 
 mod client;
 mod host;
+mod rest;
 mod sysctl;
 
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Instant;
 
 use control::netlink::rtnl::{Model, Rtnl};
 use control::netlink::{Groups, Outbox, To, xfrm};
@@ -33,6 +35,7 @@ use super::sadb::{self, WorkerSadb};
 use crate::error::CliError;
 use client::{Client, Gone};
 pub(crate) use host::{WorkerHost, apply, known, neighbours, shown};
+use rest::Rest;
 use sysctl::Sysctl;
 
 /// Rtnetlink, over the worker.
@@ -157,6 +160,7 @@ struct Service {
     heard: [Groups; 2],
     /// Looks for what is asked next, if that was promised to whom was answered last.
     lookout: Lookout,
+    rest: Rest,
     prompt: bool,
 }
 
@@ -170,8 +174,22 @@ impl Service {
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         let (worker, heard) = (worker.clone(), Default::default());
-        let (lookout, prompt, last_token) = (Lookout::new(), false, BELL);
-        Ok(Self { epoll, listener, shared, clients, last_token, outbox, buffer, worker, bell, heard, lookout, prompt })
+        let (lookout, rest, prompt, last_token) = (Lookout::new(), Rest::default(), false, BELL);
+        Ok(Self {
+            epoll,
+            listener,
+            shared,
+            clients,
+            last_token,
+            outbox,
+            buffer,
+            worker,
+            bell,
+            heard,
+            lookout,
+            rest,
+            prompt,
+        })
     }
 
     fn run(mut self) -> Result<(), Errno> {
@@ -328,7 +346,7 @@ impl Service {
         let (datagram, outbox) = (&self.buffer[..len], &mut self.outbox);
         let handled = client.handle(datagram, answer, &mut self.shared.lock(), of, port, outbox);
         // Only while no packet needs the processor for this.
-        self.prompt = self.worker.is_at_rest() && self.lookout.is_worth_it();
+        self.prompt = self.rest.is_long(self.worker.bursts(), Instant::now()) && self.lookout.is_worth_it();
         let delivered = handled.and_then(|()| client.deliver(&self.outbox, self.prompt));
         let (spoken, is_file) = (client.protocol(), client.is_file());
         if is_file || spoken.is_some() {

@@ -1,0 +1,38 @@
+//! Whether packets come.
+
+use std::time::{Duration, Instant};
+
+/// For how long no packets have come. A stream leaves its worker idle between two bursts, and is in a hurry again soon.
+#[derive(Debug, Default)]
+pub(super) struct Rest {
+    bursts: u32,
+    /// When `bursts` was found to be that many; `None`: there was none yet.
+    since: Option<Instant>,
+}
+
+impl Rest {
+    /// No packets for so long, and none are expected soon.
+    const LONG: Duration = Duration::from_millis(10);
+
+    /// Whether none have come for long, as far as was looked: there have been `bursts` of them so far.
+    pub(super) fn is_long(&mut self, bursts: u32, now: Instant) -> bool {
+        if self.bursts != bursts {
+            (self.bursts, self.since) = (bursts, Some(now));
+        }
+        self.since.is_none_or(|since| now.duration_since(since) >= Self::LONG)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_no_rest_between_two_bursts() {
+        let (start, mut rest) = (Instant::now(), Rest::default());
+        let mut at = |millis, bursts| rest.is_long(bursts, start + Duration::from_millis(millis));
+        assert!(at(0, 0) && at(1, 0), "nothing has come yet");
+        assert!(!at(2, 1) && !at(11, 1) && at(12, 1));
+        assert!(!at(13, 7) && !at(22, 8) && !at(31, 8) && at(32, 8));
+    }
+}
