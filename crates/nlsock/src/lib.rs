@@ -166,16 +166,11 @@ pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
 pub enum ToDaemon<'a> {
     /// Netlink messages, possibly several.
     Data(&'a [u8]),
-    /// Which protocol the socket is of.
+    /// Which protocol the socket is of. It may be told again.
     Hello {
         /// As in [`protocol`].
         protocol: u32,
-    },
-    /// The connection is another socket of the same process from now on.
-    Again {
-        /// As in [`protocol`].
-        protocol: u32,
-        /// How many sockets it was before. It may be told again.
+        /// How many sockets of the same process the connection was before. With another number, it is another from now on.
         number: u32,
     },
     /// `setsockopt`.
@@ -232,12 +227,11 @@ impl<'a> ToDaemon<'a> {
         }
         let two = || word(one);
         Some(match kind {
-            1 => (Self::Hello { protocol: first }, Some(one)),
+            1 => two().map(|(number, rest)| (Self::Hello { protocol: first, number }, Some(rest)))?,
             2 => two().map(|(value, rest)| (Self::SetOption { option: first, value }, Some(rest)))?,
             3 => two().map(|(groups, rest)| (Self::Bind { port: first, groups }, Some(rest)))?,
             4 => (Self::RecvLen(first), Some(one)),
             5 => (Self::RecvRoom(first), Some(one)),
-            8 => two().map(|(number, rest)| (Self::Again { protocol: first, number }, Some(rest)))?,
             6 if first != 0 => (Self::Port(first), Some(one)),
             _ => return None,
         })
@@ -248,8 +242,7 @@ impl<'a> ToDaemon<'a> {
     pub fn head(&self) -> Head {
         match *self {
             Self::Data(_) => Head::of(&[0]),
-            Self::Hello { protocol } => Head::of(&[1, protocol]),
-            Self::Again { protocol, number } => Head::of(&[8, protocol, number]),
+            Self::Hello { protocol, number } => Head::of(&[1, protocol, number]),
             Self::SetOption { option, value } => Head::of(&[2, option, value]),
             Self::Bind { port, groups } => Head::of(&[3, port, groups]),
             Self::RecvLen(len) => Head::of(&[4, len]),
@@ -368,8 +361,7 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let calls = [
-            ToDaemon::Hello { protocol: protocol::XFRM },
-            ToDaemon::Again { protocol: protocol::ROUTE, number: 2 },
+            ToDaemon::Hello { protocol: protocol::XFRM, number: 2 },
             ToDaemon::SetOption { option: option::EXT_ACK, value: 1 },
             ToDaemon::Bind { port: 4711, groups: 5 },
             ToDaemon::RecvLen(32768),
@@ -405,8 +397,8 @@ mod tests {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
         let bad = [
             &[] as &[u32],
-            &[1],
-            &[1, 0, 7],
+            &[1, 0],
+            &[1, 0, 1, 8],
             &[2, 1],
             &[2, 1, 1, 1],
             &[3, 1],

@@ -45,6 +45,9 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
+    if slot.overrun.load(Relaxed) && slot.overrun.swap(false, Relaxed) {
+        return Err(Errno(libc::ENOBUFS));
+    }
     offer(slot, pieces);
     tell_of_offer(fd, slot);
     let mut word = [0; WORD];
@@ -60,18 +63,19 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let found = soon.then(|| LOOKOUT.look(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
     let len = found.map_or_else(|| attempt(flags), Ok);
     // Unless it was closed meanwhile, and the slot is another's.
-    if slot.connection() == connection {
-        slot.receivers.fetch_sub(1, Relaxed);
-    }
+    let slot_of_it = Some(slot).filter(|slot| slot.connection() == connection);
+    slot_of_it.into_iter().for_each(|slot| _ = slot.receivers.fetch_sub(1, Relaxed));
     let len = len?;
     if len == 0 {
         return Err(Errno(libc::ECONNRESET));
     }
     let from = FromDaemon::from_word(word);
-    slot.dumping.store(from == FromDaemon::Part, Relaxed);
     PROMPT.store(matches!(from, FromDaemon::Answer { prompt: true, .. }), Relaxed);
-    if matches!(from, FromDaemon::Answer { last: true, .. }) && flags & libc::MSG_PEEK == 0 {
-        slot.pending.fetch_sub(1, Relaxed);
+    if let Some(slot) = slot_of_it {
+        slot.dumping.store(from == FromDaemon::Part, Relaxed);
+        if matches!(from, FromDaemon::Answer { last: true, .. }) && flags & libc::MSG_PEEK == 0 {
+            slot.pending.fetch_sub(1, Relaxed);
+        }
     }
     let group = match from {
         FromDaemon::Answer { .. } => 0,

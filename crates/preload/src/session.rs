@@ -12,7 +12,7 @@ use crate::errno::{Errno, checked};
 use crate::next;
 use crate::spare;
 use crate::sysctl;
-use crate::table::{self, Slot};
+use crate::table::{self, Past, Slot};
 use crate::unsaid::{self, Calls, HELLO, PORT};
 
 /// Names the gateway's netlink socket.
@@ -116,9 +116,9 @@ pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
         // SAFETY: the request takes a pointer to an int.
         checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
     }
-    let slot = table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
-    spare::note(fd.0, slot, age, uses);
-    slot.is_marked.store(flags != libc::SOCK_CLOEXEC, Relaxed);
+    spare::note_usual(fd.0, uses);
+    let is_marked = flags != libc::SOCK_CLOEXEC;
+    table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO, Past { age, uses, is_marked })?;
     Ok(fd.keep())
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
 pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     let fd = connected(libc::SOCK_CLOEXEC)?;
     let mut calls = Calls::new();
-    calls.push(ToDaemon::Hello { protocol });
+    calls.push(ToDaemon::Hello { protocol, number: 0 });
     tell(fd.0, calls.as_bytes(), None)?;
     Ok(fd)
 }
@@ -209,9 +209,19 @@ pub(crate) fn tell_ports(own: &Slot) {
     let had_port = |slot: &Slot| unsaid::is_noted(slot, HELLO) && slot.uses.load(Relaxed) != 0;
     let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
     for (fd, slot) in table::live(|slot| is_other(slot) && (has_port(slot) || had_port(slot))) {
-        // That it is gone shows in the next call.
-        let _ = tell_unsaid(fd, slot);
+        // Its descriptor may be something else's by now, but this one is what it is. That the gateway is gone shows in
+        // the next call.
+        if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
+            let _ = tell_unsaid(same.0, slot);
+        }
     }
+}
+
+/// Another descriptor of what `fd` is, which the program does not know.
+fn duplicate(fd: c_int) -> Option<Fd> {
+    // SAFETY: it takes no pointers.
+    let same = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
+    checked(same as c_int).ok().map(Fd)
 }
 
 /// Tells the gateway something of a connection and waits until it has done it.

@@ -9,7 +9,7 @@
 //! was asked for, and all answered that was asked. And only if it is the superuser's: others have few places at the
 //! gateway. What is done without the C library to share a connection is not seen, as everywhere in this library.
 
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 use libc::{c_int, c_long, c_void};
@@ -49,7 +49,7 @@ pub(crate) fn start() {
 
 /// Has no connection that is in use now be kept: another process may have it, or this one becomes another.
 pub(crate) extern "C" fn given_away() {
-    GIVEN_AWAY.fetch_add(1, Relaxed);
+    GIVEN_AWAY.fetch_add(1, SeqCst);
 }
 
 /// In a child of `fork`, whose parent has all its connections.
@@ -67,13 +67,13 @@ fn found(spare: c_int, inode: u64) -> Option<Fd> {
 /// Hangs up the spare connection.
 pub(crate) fn let_go() {
     let errno = Errno::last();
-    drop(take_it());
+    drop(take_it().and_then(|spare| found(spare.fd, spare.inode)));
     errno.set();
 }
 
 /// What tells connections that were made before descriptors got away from those made later.
 pub(crate) fn age() -> u32 {
-    GIVEN_AWAY.load(Relaxed)
+    GIVEN_AWAY.load(SeqCst)
 }
 
 fn own_process() -> c_int {
@@ -87,48 +87,55 @@ fn is_superuser() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Keeps the connection that `fd` is, which its program is about to close, if that is so as the module says.
-pub(crate) fn keep(fd: c_int) {
+/// Keeps the connection that `fd` is, which its program is about to close, if that is so as the module says. True: it is
+/// kept, and `fd` is no socket of the program's any more.
+pub(crate) fn keep(fd: c_int) -> bool {
     let errno = Errno::last();
-    if let Some(slot) = table::get(fd).filter(|slot| slot.is_as_new()) {
-        keep_as_spare(fd, slot);
-    }
+    let kept = table::get(fd).is_some_and(|slot| slot.is_as_new() && keep_as_spare(fd, slot));
     errno.set();
+    kept
 }
 
-fn keep_as_spare(fd: c_int, slot: &Slot) {
-    let is_own = slot.age.load(Relaxed) == age() && is_superuser() && OWNER.load(Relaxed) == own_process();
+fn keep_as_spare(fd: c_int, slot: &Slot) -> bool {
+    let made = slot.age.load(Relaxed);
+    let is_own = made == age() && is_superuser() && OWNER.load(Relaxed) == own_process();
     if !is_own || FD.compare_exchange(NONE, BUSY, AcqRel, Relaxed).is_err() {
-        return;
+        return false;
     }
     let connection = slot.connection();
     INODE.store(slot.inode(), Relaxed);
-    AGE.store(slot.age.load(Relaxed), Relaxed);
+    AGE.store(made, Relaxed);
     USES.store(slot.uses.load(Relaxed), Relaxed);
     // SAFETY: it takes no pointers.
     let spare = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, FROM) } as c_int;
     if spare >= 0 {
         table::forget(slot, connection);
     }
-    FD.store(spare.max(NONE), Release);
+    FD.store(spare.max(NONE), SeqCst);
+    // Of this and what a thread does that becomes somebody else, the other's first step is seen by one at least.
+    if made != age() {
+        let_go();
+    }
+    spare >= 0
 }
 
-/// A spare connection, and what is known of it.
+/// A spare connection, and what is known of it. Its descriptor may be something else by now.
 #[derive(Debug)]
 struct Spare {
-    fd: Fd,
+    fd: c_int,
+    inode: u64,
     age: u32,
     uses: u32,
 }
 
 fn take_it() -> Option<Spare> {
-    let spare = FD.load(Acquire);
+    let spare = FD.load(SeqCst);
     if spare < 0 || OWNER.load(Relaxed) != own_process() || FD.compare_exchange(spare, BUSY, AcqRel, Relaxed).is_err() {
         return None;
     }
     let (inode, [age, uses]) = (INODE.load(Relaxed), [&AGE, &USES].map(|word| word.load(Relaxed)));
     FD.store(NONE, Release);
-    Some(Spare { fd: found(spare, inode)?, age, uses })
+    Some(Spare { fd: spare, inode, age, uses })
 }
 
 /// A connection for a new socket, and how often it was one; with `FD_CLOEXEC`, if that is among the `flags` of
@@ -141,10 +148,13 @@ pub(crate) fn take(flags: c_int) -> Option<(Fd, u32)> {
     let taken = take_it().and_then(|spare| {
         let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         // SAFETY: it takes no pointers.
-        let fd = unsafe { libc::syscall(libc::SYS_fcntl, spare.fd.0, command, 0) };
-        let fd = Fd(checked(fd as c_int).ok()?);
-        let is_own = spare.age == age() && is_superuser();
-        (is_own && is_quiet(&fd) && reset_sizes(&fd)).then_some((fd, spare.uses + 1))
+        let fd = unsafe { libc::syscall(libc::SYS_fcntl, spare.fd, command, 0) };
+        let fd = checked(fd as c_int).map(Fd);
+        // Whatever is asked of it from here on is asked of what was found to be it.
+        let is_it = fd.as_ref().is_ok_and(|fd| table::socket_inode(fd.0) == Some(spare.inode));
+        drop(if is_it { Some(Fd(spare.fd)) } else { found(spare.fd, spare.inode) });
+        let is_own = is_it && spare.age == age() && is_superuser();
+        fd.ok().filter(|fd| is_own && is_quiet(fd) && reset_sizes(fd)).map(|fd| (fd, spare.uses + 1))
     });
     errno.set();
     taken
@@ -175,13 +185,11 @@ fn is_quiet(fd: &Fd) -> bool {
     found < 0 && Errno::last() == Errno(libc::EAGAIN)
 }
 
-/// Notes of a connection what [`keep`] will want to know: the age before it was made, and how often it was a socket.
-pub(crate) fn note(fd: c_int, slot: &Slot, age: u32, uses: u32) {
+/// Notes the sizes of a new connection's buffers; `uses`: how often it was a socket.
+pub(crate) fn note_usual(fd: c_int, uses: u32) {
     if uses == 0 && USUAL.iter().any(|usual| usual.load(Relaxed) == 0) {
         for (size, usual) in SIZES.into_iter().zip(&USUAL) {
             usual.store(session::option(fd, size).unwrap_or(0), Relaxed);
         }
     }
-    slot.age.store(age, Relaxed);
-    slot.uses.store(uses, Relaxed);
 }

@@ -7,7 +7,7 @@
 //! connection costs one load.
 
 use std::mem::MaybeUninit;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, AtomicUsize};
 
 use libc::c_int;
@@ -61,6 +61,10 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether what was received last is of a dump.
     pub(crate) dumping: AtomicBool,
+    /// Whether the next call that receives has to tell that something was lost.
+    pub(crate) overrun: AtomicBool,
+    /// How often it got another descriptor. It wraps, and is never cleared.
+    moves: AtomicU32,
     /// Threads that are receiving.
     pub(crate) receivers: AtomicU32,
     /// Requests that the gateway has not answered to the end.
@@ -91,6 +95,8 @@ impl Slot {
             recv_len: AtomicU32::new(0),
             room: AtomicU32::new(0),
             dumping: AtomicBool::new(false),
+            overrun: AtomicBool::new(false),
+            moves: AtomicU32::new(0),
             receivers: AtomicU32::new(0),
             pending: AtomicU32::new(0),
             is_marked: AtomicBool::new(false),
@@ -114,11 +120,13 @@ impl Slot {
     fn clear(&self) {
         let words =
             [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
-        let others = [&self.receivers, &self.pending, &self.age, &self.uses];
+        let others = [&self.receivers, &self.pending];
         words.into_iter().chain(others).chain(&self.groups).for_each(|word| word.store(0, Relaxed));
-        self.dumping.store(false, Relaxed);
-        self.is_marked.store(false, Relaxed);
-        self.asked.store(false, Relaxed);
+        [&self.dumping, &self.overrun, &self.asked].into_iter().for_each(|word| word.store(false, Relaxed));
+    }
+
+    fn moved(&self) {
+        self.moves.fetch_add(1, SeqCst);
     }
 
     /// Whether a new connection would do as well: all is answered, it is in no group, and nothing else is known of it.
@@ -127,6 +135,22 @@ impl Slot {
         let words = [&self.receivers, &self.pending, &self.peer, &self.peer_groups];
         words.into_iter().chain(&self.groups).all(none) && !self.is_marked.load(Relaxed)
     }
+}
+
+/// What becomes of a connection when it is closed depends on this ([`spare`](crate::spare)).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Past {
+    /// The age before it was made.
+    pub(crate) age: u32,
+    /// How many sockets it was before.
+    pub(crate) uses: u32,
+    /// Whether it is not to be kept anyway.
+    pub(crate) is_marked: bool,
+}
+
+impl Past {
+    /// Of a connection that nobody keeps.
+    pub(crate) const NONE: Self = Self { age: 0, uses: 0, is_marked: true };
 }
 
 /// In place of a protocol: the connection is a file of `/proc/sys/net` that is written.
@@ -148,7 +172,9 @@ fn find(fd: c_int) -> Option<&'static Slot> {
         0 => return None,
         at => at,
     };
-    let known = look_up(fd, at);
+    // A descriptor that is none may be somebody's next moment.
+    let stat = stat(fd)?;
+    let known = inode_of_socket(&stat).and_then(|inode| slot_of(inode, at));
     let right = known.map_or(0, |(at, _)| at);
     if right != at {
         // Unless another thread has just made a connection of that number.
@@ -159,7 +185,10 @@ fn find(fd: c_int) -> Option<&'static Slot> {
 
 /// The slot of the connection that `fd` is, which may be the one of number `at`.
 fn look_up(fd: c_int, at: u16) -> Option<(u16, &'static Slot)> {
-    let inode = socket_inode(fd)?;
+    slot_of(socket_inode(fd)?, at)
+}
+
+fn slot_of(inode: u64, at: u16) -> Option<(u16, &'static Slot)> {
     let hinted = SLOTS.get(usize::from(at).wrapping_sub(1)).filter(|slot| slot.inode() == inode);
     hinted.map(|slot| (at, slot)).or_else(|| search(inode))
 }
@@ -170,9 +199,9 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     if let (Some(from), Some(hinted)) = (hint(from), hint(to)) {
         let known = from.load(Relaxed);
         if known != 0 {
-            mark_slot(SLOTS.get(usize::from(known).wrapping_sub(1)));
             hinted.store(known, Relaxed);
             NEVER.fetch_max(to as usize + 1, Relaxed);
+            SLOTS.get(usize::from(known).wrapping_sub(1)).into_iter().for_each(Slot::moved);
         }
     }
 }
@@ -186,12 +215,8 @@ pub(crate) fn is_used() -> bool {
 pub(crate) fn mark(fd: c_int) {
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
     if hint.is_some_and(|hint| hint.load(Relaxed) != 0) {
-        mark_slot(get(fd));
+        get(fd).into_iter().for_each(|slot| slot.is_marked.store(true, Relaxed));
     }
-}
-
-fn mark_slot(slot: Option<&Slot>) {
-    slot.into_iter().for_each(|slot| slot.is_marked.store(true, Relaxed));
 }
 
 /// Frees the slot of a connection that stands for no socket any more.
@@ -217,7 +242,7 @@ pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item
 ///
 /// # Errors
 /// There are too many.
-pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<&'static Slot, Errno> {
+pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32, past: Past) -> Result<&'static Slot, Errno> {
     /// How often a slot was filled in.
     static FILLS: AtomicU16 = AtomicU16::new(0);
     let full = Errno(libc::EMFILE);
@@ -233,6 +258,9 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
     slot.unsaid.store(unsaid, Relaxed);
+    slot.age.store(past.age, Relaxed);
+    slot.uses.store(past.uses, Relaxed);
+    slot.is_marked.store(past.is_marked, Relaxed);
     // Before the slot can be found, so that who sweeps finds the descriptor.
     hint.store(at, Release);
     NEVER.fetch_max(fd as usize + 1, Relaxed);
@@ -263,8 +291,8 @@ fn take() -> Option<(u16, &'static Slot)> {
 
 /// Frees the slots of connections that no descriptor stands for any more.
 fn sweep() {
-    let mut before = [0; MAX_SLOTS];
-    before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = slot.connection());
+    let mut before = [(0, 0); MAX_SLOTS];
+    before.iter_mut().zip(&SLOTS).for_each(|(before, slot)| *before = (slot.connection(), slot.moves.load(SeqCst)));
     let mut used = [false; MAX_SLOTS];
     for (fd, hint) in (0..).zip(BY_FD.iter().take(NEVER.load(Relaxed))) {
         let at = hint.load(Acquire);
@@ -273,8 +301,9 @@ fn sweep() {
             used.get_mut(usize::from(at).wrapping_sub(1)).into_iter().for_each(|used| *used = true);
         }
     }
-    for ((slot, before), used) in SLOTS.iter().zip(before).zip(used) {
-        if !used && !matches!(before, 0 | FILLING) {
+    for ((slot, (before, moves)), used) in SLOTS.iter().zip(before).zip(used) {
+        // One that has got another descriptor meanwhile, and lost the one that it had, may have been seen at neither.
+        if !used && !matches!(before, 0 | FILLING) && slot.moves.load(SeqCst) == moves {
             forget(slot, before);
         }
     }
@@ -282,12 +311,18 @@ fn sweep() {
 
 /// The inode number of `fd`, if it is a socket.
 pub(crate) fn socket_inode(fd: c_int) -> Option<u64> {
+    inode_of_socket(&stat(fd)?)
+}
+
+/// What `fd` is; `None`: it is not open.
+fn stat(fd: c_int) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the place is large enough.
-    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } != 0 {
-        return None;
-    }
+    let done = unsafe { libc::fstat(fd, stat.as_mut_ptr()) } == 0;
     // SAFETY: it was filled in.
-    let stat = unsafe { stat.assume_init() };
+    done.then(|| unsafe { stat.assume_init() })
+}
+
+fn inode_of_socket(stat: &libc::stat) -> Option<u64> {
     (stat.st_mode & libc::S_IFMT == libc::S_IFSOCK).then_some(stat.st_ino & INODE)
 }

@@ -37,6 +37,8 @@ pub(crate) struct Calls {
     len: usize,
     unsaid: u32,
     said: Said,
+    /// Which they are of.
+    connection: u64,
 }
 
 /// What may have been changed since it was written down.
@@ -57,7 +59,7 @@ impl Said {
 impl Calls {
     /// None.
     pub(crate) const fn new() -> Self {
-        Self { bytes: [0; MAX_HEAD], len: 0, unsaid: 0, said: Said { options: 0, room: 0, recv_len: 0 } }
+        Self { bytes: [0; MAX_HEAD], len: 0, unsaid: 0, said: Said { options: 0, room: 0, recv_len: 0 }, connection: 0 }
     }
 
     /// What is yet to be told of a connection.
@@ -67,15 +69,14 @@ impl Calls {
         if calls.unsaid == 0 {
             return calls;
         }
+        calls.connection = slot.connection();
         let said = Said::now(slot);
         calls.said = said;
         let unsaid = calls.unsaid;
         let has = |what: u32| unsaid & what != 0;
         let protocol = slot.protocol.load(Relaxed);
-        let hello = has(HELLO).then(|| match slot.uses.load(Relaxed) {
-            0 => ToDaemon::Hello { protocol },
-            number => ToDaemon::Again { protocol, number },
-        });
+        // With its number: said late, of a socket that it was before, it means nothing to the next.
+        let hello = has(HELLO).then(|| ToDaemon::Hello { protocol, number: slot.uses.load(Relaxed) });
         let room = has(ROOM).then_some(ToDaemon::RecvRoom(said.room));
         let len = has(LEN).then_some(ToDaemon::RecvLen(said.recv_len));
         let port = Some(slot.port.load(Relaxed)).filter(|&port| port != 0 && has(PORT)).map(ToDaemon::Port);
@@ -105,7 +106,7 @@ impl Calls {
 
     /// Notes that they were told.
     pub(crate) fn are_said(&self, slot: &Slot) {
-        if self.unsaid == 0 {
+        if self.unsaid == 0 || slot.connection() != self.connection {
             return;
         }
         slot.unsaid.fetch_and(!self.unsaid, AcqRel);

@@ -89,6 +89,11 @@ def in_group(s):
     s.setsockopt(SOL_NETLINK, 1, 1)
 
 
+def was_in_group(s):
+    s.setsockopt(SOL_NETLINK, 1, 1)
+    s.setsockopt(SOL_NETLINK, 2, 1)
+
+
 def in_epoll(s):
     epoll.register(s.fileno(), select.EPOLLIN)
 
@@ -146,7 +151,7 @@ def main():
         assert is_same(before), before
     assert is_same(nothing, XFRM), "of another protocol"
     assert is_same(nothing)
-    particular = [with_duplicate, with_question, in_group, in_epoll, sent_on]
+    particular = [with_duplicate, with_question, in_group, was_in_group, in_epoll, sent_on]
     particular += [lambda s: s.setblocking(False) or s.setblocking(True)]
     particular += [lambda s: s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("=qq", 9, 0))]
     particular += [lambda s: s.connect((0, 1)), lambda s: os.set_inheritable(s.fileno(), True)]
@@ -219,7 +224,13 @@ def main():
     def many(number):
         for turn in range(100):
             some = [sock((ROUTE, XFRM)[it % 2]) for it in range(110)]
-            for s in some[::4]:
+            # Some go to other descriptors, below and above.
+            low, some = some[0], some[1:]
+            some.append(socket.socket(fileno=os.dup(low.fileno())))
+            high = some[5].detach()
+            some[5] = socket.socket(fileno=os.dup2(high, low.detach()))
+            os.close(high)
+            for s in [*some[1::4], some[-1]]:
                 ask(s, 1000 * number + turn)
             for s in some:
                 s.close()

@@ -184,6 +184,20 @@ count = libc.recvmmsg(nl.fileno(), array, 5, socket.MSG_DONTWAIT, None)
 print("recvmmsg:", count, [parse(it.raw[: each.length])[0][1] for it, each in zip(buffers, array[:count])])
 print("again:", libc.recvmmsg(nl.fileno(), array, 5, socket.MSG_DONTWAIT, None), errno.errorcode[ctypes.get_errno()])
 
+# What was lost is told, also if it shows behind what was received.
+listener, teller = opened(), opened()
+listener.bind((0, 0))
+listener.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP_ROUTE)
+for kind in (NEWROUTE, DELROUTE):
+    for number in range(2000):
+        teller.send(route(kind, number, number))
+        assert kinds(teller.recv(1 << 16)) == [ERROR]
+errors = []
+while "EAGAIN" not in errors:
+    if libc.recvmmsg(listener.fileno(), array, 5, socket.MSG_DONTWAIT, None) < 0:
+        errors.append(errno.errorcode[ctypes.get_errno()])
+print("recvmmsg, too late:", errors)
+
 # Waiting.
 nl = opened()
 nl.bind((0, 0))

@@ -170,7 +170,7 @@ impl Client {
         for call in ToDaemon::calls(datagram) {
             outcome = match call.ok_or(Gone)? {
                 // Said late, of a socket before: nothing of it is meant for this one.
-                ToDaemon::Again { number, .. } if number.wrapping_sub(self.number).cast_signed() < 0 => return Ok(()),
+                ToDaemon::Hello { number, .. } if number.wrapping_sub(self.number).cast_signed() < 0 => return Ok(()),
                 ToDaemon::Data(messages) => self.request(messages, protocols, &listeners, &port, outbox).map(Ok)?,
                 ToDaemon::Sysctl { what, name } => return self.sysctl(what, name, protocols),
                 call => self.call(call, &port)?,
@@ -226,14 +226,6 @@ impl Client {
     ) -> Result<Result<(), i32>, Gone> {
         let outcome = match call {
             ToDaemon::Data(_) | ToDaemon::Sysctl { .. } => return Err(Gone),
-            ToDaemon::Again { protocol, number } => {
-                if number != self.number {
-                    (self.socket, self.number) = (Socket::New, number);
-                    self.waiting.clear();
-                    (self.room, self.overrun) = (None, false);
-                }
-                return self.call(ToDaemon::Hello { protocol }, port);
-            }
             ToDaemon::RecvLen(len) => {
                 with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
                 Ok(())
@@ -249,24 +241,14 @@ impl Client {
                 with_session!(&mut self.socket, session => session.set_port(port), return Err(Gone));
                 Ok(())
             }
-            ToDaemon::Hello { protocol: number } => match (&self.socket, number) {
-                (Socket::New, protocol::ROUTE) => {
-                    self.socket = Socket::Route(Session::new(self.privileged));
-                    Ok(())
+            ToDaemon::Hello { protocol, number } => {
+                if number != self.number {
+                    (self.socket, self.number) = (Socket::New, number);
+                    self.waiting.clear();
+                    (self.room, self.overrun) = (None, false);
                 }
-                (Socket::New, protocol::XFRM) => {
-                    self.socket = Socket::Xfrm(Session::new(self.privileged));
-                    Ok(())
-                }
-                (Socket::New, protocol::GENERIC) => {
-                    self.socket = Socket::Generic(Session::new(self.privileged));
-                    Ok(())
-                }
-                (Socket::New, _) => Err(nlsock::errno::EPROTONOSUPPORT),
-                // A child says what its parent may have said.
-                _ if self.protocol() == Some(number) => Ok(()),
-                _ => return Err(Gone),
-            },
+                return self.hello(protocol);
+            }
             ToDaemon::SetOption { option, value } => {
                 with_session!(&mut self.socket, session => session.set_option(option, value), return Err(Gone))
             }
@@ -280,6 +262,21 @@ impl Client {
             }
         };
         Ok(outcome)
+    }
+
+    /// Makes it a socket of that protocol.
+    fn hello(&mut self, protocol: u32) -> Result<Result<(), i32>, Gone> {
+        let privileged = self.privileged;
+        self.socket = match (&self.socket, protocol) {
+            (Socket::New, protocol::ROUTE) => Socket::Route(Session::new(privileged)),
+            (Socket::New, protocol::XFRM) => Socket::Xfrm(Session::new(privileged)),
+            (Socket::New, protocol::GENERIC) => Socket::Generic(Session::new(privileged)),
+            (Socket::New, _) => return Ok(Err(nlsock::errno::EPROTONOSUPPORT)),
+            // A child says what its parent may have said.
+            _ if self.protocol() == Some(protocol) => return Ok(Ok(())),
+            _ => return Err(Gone),
+        };
+        Ok(Ok(()))
     }
 
     /// Gives it the room that it wants, by the kernel's account of this end. False: it has that.

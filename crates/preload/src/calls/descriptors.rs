@@ -5,8 +5,11 @@ use libc::{c_char, c_int, c_ulong, uid_t};
 use crate::errno::returned;
 use crate::{interfaces, next, session, spare, table};
 
-/// Has a new descriptor looked at as the old one is.
-fn noted(from: c_int, to: c_int) -> c_int {
+/// Has a new descriptor, made by `duplicate`, looked at as the old one is. There are two from then on, so neither's end is
+/// the connection's: that is noted first.
+fn noted(from: c_int, duplicate: impl FnOnce() -> c_int) -> c_int {
+    table::mark(from);
+    let to = duplicate();
     if to >= 0 {
         table::duplicated(from, to);
     }
@@ -19,7 +22,11 @@ fn noted(from: c_int, to: c_int) -> c_int {
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
-    spare::keep(fd);
+    if spare::keep(fd) {
+        // At the C library's a thread can be cancelled before anything is closed, and would close it again.
+        drop(session::Fd(fd));
+        return 0;
+    }
     // SAFETY: passed on.
     unsafe { next::close(fd) }
 }
@@ -48,7 +55,7 @@ pub(crate) unsafe extern "C-unwind" fn epoll_ctl(
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: passed on.
-    noted(fd, unsafe { next::dup(fd) })
+    noted(fd, || unsafe { next::dup(fd) })
 }
 
 /// `dup2(2)`.
@@ -58,7 +65,7 @@ pub(crate) unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: passed on.
-    noted(fd, unsafe { next::dup2(fd, to) })
+    noted(fd, || unsafe { next::dup2(fd, to) })
 }
 
 /// `dup3(2)`.
@@ -68,7 +75,7 @@ pub(crate) unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: passed on.
-    noted(fd, unsafe { next::dup3(fd, to, flags) })
+    noted(fd, || unsafe { next::dup3(fd, to, flags) })
 }
 
 /// `posix_spawn_file_actions_adddup2(3)`.
@@ -97,7 +104,10 @@ macro_rules! becomes {
             spare::given_away();
             spare::let_go();
             // SAFETY: passed on.
-            unsafe { next::$name($($arg),*) }
+            let done = unsafe { next::$name($($arg),*) };
+            // Another thread may have left one meanwhile.
+            spare::let_go();
+            done
         }
     )*};
 }
@@ -111,13 +121,13 @@ becomes! {
     setns(fd: c_int, kind: c_int);
 }
 
-fn fcntl_noted(fd: c_int, command: c_int, value: c_int) -> c_int {
+fn fcntl_noted(fd: c_int, command: c_int, call: impl FnOnce() -> c_int) -> c_int {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => noted(fd, value),
-        libc::F_GETFD | libc::F_GETFL => value,
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => noted(fd, call),
+        libc::F_GETFD | libc::F_GETFL => call(),
         _ => {
             table::mark(fd);
-            value
+            call()
         }
     }
 }
@@ -129,7 +139,7 @@ fn fcntl_noted(fd: c_int, command: c_int, value: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: passed on.
-    fcntl_noted(fd, command, unsafe { next::fcntl(fd, command, argument) })
+    fcntl_noted(fd, command, || unsafe { next::fcntl(fd, command, argument) })
 }
 
 /// `fcntl(2)` by its name for large files.
@@ -139,7 +149,7 @@ pub(crate) unsafe extern "C-unwind" fn fcntl(fd: c_int, command: c_int, argument
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn fcntl64(fd: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: passed on.
-    fcntl_noted(fd, command, unsafe { next::fcntl64(fd, command, argument) })
+    fcntl_noted(fd, command, || unsafe { next::fcntl64(fd, command, argument) })
 }
 
 /// `ioctl(2)`: what asks for network interfaces is answered by the gateway.

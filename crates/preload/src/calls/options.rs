@@ -110,6 +110,8 @@ fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<
         switch(slot, name, value)?;
         return session::say(fd, slot, bit(name));
     }
+    // It may be told of what was in a group after it has left that.
+    table::mark(fd);
     call(fd, slot, ToDaemon::SetOption { option: name, value })?;
     match name {
         option::ADD_MEMBERSHIP => member(slot, value, true),

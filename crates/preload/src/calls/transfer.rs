@@ -2,6 +2,7 @@
 
 use std::ptr;
 use std::slice;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -395,7 +396,11 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
         match unsafe { receive_message(fd, slot, &mut message.msg_hdr, flags_now) } {
             Ok(len) => message.msg_len = len as c_uint,
             Err(errno) if done == 0 => return returned(Err(errno)),
-            Err(_) => break,
+            Err(errno) => {
+                // As `sk_err` of Linux keeps it.
+                slot.overrun.fetch_or(errno.0 == libc::ENOBUFS, Relaxed);
+                break;
+            }
         }
         done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {
