@@ -309,16 +309,28 @@ impl Cache {
     /// Takes a queue out, and with it its share of memory, or one that has a place only. What `with` leaves of it is
     /// dropped.
     pub(crate) fn close<T>(&mut self, id: Id, with: impl FnOnce(&mut Queue, &mut Spare) -> T) -> T {
+        self.withdraw(id);
+        let (queue, spare) = self.queue_mut(id);
+        let result = with(queue, spare);
+        self.vacate(id);
+        result
+    }
+
+    /// Takes a queue out of all lists if it waits, and with it its share of memory. Its place is still its own.
+    #[inline]
+    pub(crate) fn withdraw(&mut self, id: Id) {
         if self.queues.contains(id) {
             self.unlist(id);
         }
+    }
+
+    /// Drops what is left of a queue that was [taken out](Self::withdraw), and leaves its place to others.
+    #[inline]
+    pub(crate) fn vacate(&mut self, id: Id) {
         let Self { queues, spare, .. } = self;
-        let queue = &mut queues[id].queue;
-        let result = with(queue, spare);
-        queue.clear(spare);
+        queues[id].queue.clear(spare);
         queues.remove(id);
         debug_assert!(self.queues() > 0 || self.memory() == 0, "{} bytes for nothing", self.memory());
-        result
     }
 
     /// Takes a queue out of all lists.

@@ -3,12 +3,14 @@
 use base::{DropReason, LinkId};
 use packet::{Buf, Csum, Cut, Discards, Memory, Packet};
 use wire::ip::Info;
+use wire::{Version, frag};
 
 use crate::ecn;
 use crate::part::{First, Span};
 use crate::pinned::Pinned;
 use crate::run::{How, Run, is_slot, is_tiny};
 use crate::runs::{Runs, Slot};
+use crate::whole;
 
 /// What waits for the rest of its datagram.
 ///
@@ -92,21 +94,6 @@ pub(crate) enum Added {
     /// It is hardly nearer: the fragment is the first to come, or much shorter than others though more follow, or than the
     /// memory that it takes.
     Hardly,
-}
-
-/// All fragments of a datagram, as one packet that begins with the headers of the first.
-#[derive(Debug)]
-pub(crate) struct Joined {
-    pub(crate) pkt: Packet,
-    /// What the first fragment says, unless it has no headers.
-    pub(crate) first: Option<First>,
-    /// Bytes of payload.
-    pub(crate) len: usize,
-    pub(crate) ecn: ecn::Seen,
-    /// Bytes of the largest fragment.
-    pub(crate) largest: usize,
-    /// Whether the largest had DF. Somebody may have sent one small fragment with it, and a large one without.
-    pub(crate) dont_fragment: bool,
 }
 
 impl Queue {
@@ -449,26 +436,54 @@ impl Queue {
         earlier.iter().flat_map(|runs| runs.bufs()).for_each(|buf| pinned.keep_slot(buf.page()));
     }
 
-    /// Takes all fragments out as one packet. They follow one another.
-    pub(crate) fn join(&mut self, mem: &Memory, how: How, spare: &mut Spare) -> Option<Joined> {
-        let last = self.last.take().map(|(_, run)| run);
-        let run = match self.earlier.take() {
-            None => last?,
-            Some(mut earlier) => {
-                let mut joined = earlier.join(mem, how)?;
-                last.into_iter().for_each(|run| joined.join(mem, run, how));
-                spare.keep(earlier);
-                joined
+    /// Makes one packet of all fragments, which follow one another, and gives it the headers of the whole datagram.
+    ///
+    /// # Errors
+    /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
+    pub(crate) fn finish(&mut self, mem: &Memory, how: How) -> Result<(), DropReason> {
+        let Self { last, earlier, .. } = self;
+        let joined = match earlier {
+            None => last.as_mut().map(|(_, run)| run),
+            Some(earlier) => {
+                let joined = earlier.join(mem, how).ok_or(DropReason::FragmentEnd)?;
+                if let Some((_, run)) = last.take() {
+                    joined.join(mem, run, how);
+                }
+                Some(joined)
             }
         };
-        Some(Joined {
-            pkt: run.into_packet(how),
-            first: self.first,
-            len: self.len,
-            ecn: self.ecn,
-            largest: self.largest,
-            dont_fragment: self.largest_df == self.largest,
-        })
+        let pkt = joined.ok_or(DropReason::FragmentEnd)?.pack(how);
+        pkt.meta.cut = Cut::Whole;
+        let Some(first) = self.first else { return Ok(()) };
+        let (header_len, tos) = (first.header_len.into(), self.ecn.join(first.tos)?);
+        let len = first.whole_len(self.len)?;
+        match first.version {
+            Version::V4 => whole::v4(mem, pkt, header_len, len, tos, self.largest_df == self.largest),
+            Version::V6 => whole::v6(mem, pkt, (header_len, first.next_header_at.into()), len, tos),
+        }
+    }
+
+    /// Takes out the packet that was [made](Self::finish) of all.
+    ///
+    /// # Panics
+    /// When none was.
+    #[inline]
+    pub(crate) fn take_whole(&mut self) -> Packet {
+        const MADE: &str = "a packet that was made";
+        match &mut self.earlier {
+            None => self.last.take().expect(MADE).1.into_first(),
+            Some(earlier) => earlier.take_joined().expect(MADE).into_first(),
+        }
+    }
+
+    /// Where a second fragment header lies, if what is fragmented has one.
+    pub(crate) fn nested(&self) -> Option<usize> {
+        self.first.filter(|first| first.is_nested).map(|first| usize::from(first.ip_len) - frag::Header::LEN)
+    }
+
+    /// Bytes of the largest fragment.
+    pub(crate) fn largest(&self) -> usize {
+        self.largest
     }
 
     /// Takes out the first fragment as it came, with its summary, if it has come.

@@ -10,7 +10,7 @@ use crate::config::{Coalesce, Config};
 use crate::key::Key;
 use crate::keyed::Id;
 use crate::part::{ParameterProblem, Part};
-use crate::queue::{Added, Joined, Refused};
+use crate::queue::{Added, Refused};
 use crate::run::{How, TINY};
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
@@ -197,25 +197,28 @@ impl Reassembly {
     }
 
     /// Makes one packet of a queue that has all fragments.
+    #[inline]
     pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
-        self.table(table).close(id, |queue, spare| {
-            let packets = queue.fragments();
-            let Some(mut joined) = queue.join(mem, how, spare) else {
-                count.fail();
-                return Verdict::Drop { reason: DropReason::FragmentEnd, packets };
-            };
-            if let Err(reason) = finish(mem, &mut joined) {
-                count.fail();
-                return Verdict::Drop { reason, packets };
-            }
-            count.ok();
-            match joined.first {
-                Some(first) if first.is_nested && table != Table::TrackingV6 => {
-                    refuse(joined.pkt, nested(usize::from(first.ip_len) - wire::frag::Header::LEN), &mut count)
+        let cache = self.table(table);
+        cache.withdraw(id);
+        let (queue, _) = cache.queue_mut(id);
+        let packets = queue.fragments();
+        // Moved once, when nothing is left to be done about it.
+        let verdict = match queue.finish(mem, how) {
+            Ok(()) => {
+                count.ok();
+                match queue.nested().filter(|_| table != Table::TrackingV6) {
+                    Some(pointer) => refuse(queue.take_whole(), nested(pointer), &mut count),
+                    None => Verdict::Whole { pkt: queue.take_whole(), max_size: queue.largest() },
                 }
-                _ => Verdict::Whole { pkt: joined.pkt, max_size: joined.largest },
             }
-        })
+            Err(reason) => {
+                count.fail();
+                Verdict::Drop { reason, packets }
+            }
+        };
+        cache.vacate(id);
+        verdict
     }
 
     /// Gives up datagrams until a table is below its limit. If that of `own` is among them, returns how many fragments it
@@ -350,21 +353,6 @@ fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> R
     match info.version() {
         Version::V4 => Ok(Part::v4(info, fragment)),
         Version::V6 => Ok(Part::v6(pkt, info)?),
-    }
-}
-
-/// Gives a datagram the headers of a whole one.
-///
-/// # Errors
-/// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
-fn finish(mem: &Memory, joined: &mut Joined) -> Result<(), DropReason> {
-    let Joined { pkt, first, len, ecn, dont_fragment, .. } = joined;
-    pkt.meta.cut = Cut::Whole;
-    let Some(first) = first else { return Ok(()) };
-    let (header_len, tos, len) = (first.header_len.into(), ecn.join(first.tos)?, first.whole_len(*len)?);
-    match first.version {
-        Version::V4 => whole::v4(mem, pkt, header_len, len, tos, *dont_fragment),
-        Version::V6 => whole::v6(mem, pkt, (header_len, first.next_header_at.into()), len, tos),
     }
 }
 

@@ -203,11 +203,12 @@ impl Run {
         }
     }
 
-    /// All of it in one packet, by reference: in slots as long as there are some, then as children; or each piece but
+    /// Has all of it lie in one packet, by reference: in slots as long as there are some, then as children; or each piece but
     /// the first as a child of its own.
-    pub(crate) fn into_packet(self, how: How) -> Packet {
-        let mut whole = self.first;
-        for pkt in self.more {
+    #[inline]
+    pub(crate) fn pack(&mut self, how: How) -> &mut Packet {
+        let whole = &mut self.first;
+        for pkt in std::mem::take(&mut self.more) {
             if how.joins { whole.append(pkt) } else { whole.push_child(pkt) }
         }
         whole

@@ -167,8 +167,8 @@ impl Runs {
         }
     }
 
-    /// Takes all runs out, joined to the first in order. That one has headers, and so is no slot.
-    pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<Run> {
+    /// Joins all runs to the first in order, which is the only one then. It has headers, and so is no slot.
+    pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<&mut Run> {
         let Self { occupied, leaf_of, leaves, runs, slots, tray, head, .. } = self;
         let occupied = std::mem::take(occupied);
         let mut numbers = in_order(occupied, leaf_of, leaves);
@@ -178,9 +178,9 @@ impl Runs {
             let behind = in_order(if is_far { occupied } else { 0 }, leaf_of, leaves);
             behind.skip(ahead)
         });
-        let mut joined = match head.take() {
+        let joined = match head {
             Some(head) => head,
-            None => runs.get_mut(usize::from(numbers.next()?))?.take()?,
+            None => head.insert(runs.get_mut(usize::from(numbers.next()?))?.take()?),
         };
         // What lies in the tray, and is not joined yet.
         let mut stretch = None::<(usize, usize)>;
@@ -190,7 +190,7 @@ impl Runs {
                 stretch = Some((start, tray.end_of(number & !PLACED)));
                 continue;
             }
-            tray.join_to(&mut joined, stretch.take(), mem, how);
+            tray.join_to(joined, stretch.take(), mem, how);
             if let Some(number) = later.next() {
                 match number & SLOT {
                     0 => packet::prefetch(&runs[usize::from(number)]),
@@ -214,8 +214,14 @@ impl Runs {
                 joined.join_slot(mem, (buf, csum), end as usize, how);
             }
         }
-        tray.join_to(&mut joined, stretch, mem, how);
+        tray.join_to(joined, stretch, mem, how);
         Some(joined)
+    }
+
+    /// Takes out what all were joined to.
+    #[inline]
+    pub(crate) fn take_joined(&mut self) -> Option<Run> {
+        self.head.take()
     }
 
     /// Takes out the first run, unless it is a slot.
