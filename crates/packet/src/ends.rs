@@ -36,7 +36,10 @@ impl Packet {
     /// # Errors
     /// [`PoolDry`], and the packet is as it was.
     pub fn writable_head(&mut self, mem: &Memory) -> Result<&mut [u8], PoolDry> {
-        self.push(mem, 0)?;
+        if !self.head.is_writable() {
+            self.expand_head(mem, 0)?;
+        }
+        self.meta.csum.data_changed();
         self.head_mut().ok_or(PoolDry)
     }
 

@@ -18,11 +18,19 @@ pub(crate) fn v4(
     dont_fragment: bool,
 ) -> Result<(), DropReason> {
     rewrite(mem, pkt, header_len, |header| {
-        let fields = ipv4::Header::mut_from(header)?;
+        let place = ipv4::Header::mut_from(header)?;
+        // Written once it is all known: what was just written in pieces cannot be summed up at once.
+        let mut fields = *place;
         fields.set_total_len(total_len);
         fields.set_tos(tos);
         fields.set_fragment(FragOffset::ZERO, false);
         fields.set_dont_fragment(dont_fragment);
+        if header_len == ipv4::Header::LEN {
+            fields.fill_check();
+            *place = fields;
+            return Ok(());
+        }
+        *place = fields;
         Ok(ipv4::fill_check(header)?)
     })
 }
