@@ -64,7 +64,11 @@ pub enum EspStatus {
 pub type SecPath = ArrayVec<SaId, 6>;
 
 /// What is known about a packet's transport checksum. Linux's `ip_summed`.
+///
+/// Which it is takes four bytes, as here an `Option` of a packet tells that there is none: what is before and behind them is
+/// then moved in pieces that do not overlap, for which a processor would have to wait.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[repr(u32)]
 pub enum Csum {
     /// Nothing: whoever needs it verifies it.
     #[default]
