@@ -28,7 +28,16 @@ impl Pinned {
     #[inline]
     pub(crate) fn claim(&self, pkt: &Packet) -> Claim {
         let mut with = *self;
-        pkt.bufs().filter(|buf| !buf.is_empty()).for_each(|buf| with.add(buf.page()));
+        let mut add = |buf: &Buf| {
+            if !buf.is_empty() {
+                with.add(buf.page());
+            }
+        };
+        if pkt.is_one_buf() {
+            add(pkt.head_buf());
+        } else {
+            pkt.bufs().for_each(add);
+        }
         Claim(with)
     }
 
