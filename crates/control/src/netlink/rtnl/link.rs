@@ -1,7 +1,6 @@
 //! `RTM_*LINK`.
 
-use std::net::SocketAddr;
-
+mod create;
 mod message;
 
 use super::super::attr::{Attr, Attrs, Kind, Policy, Strictness, parse, policy};
@@ -9,9 +8,11 @@ use super::entry::Link;
 use super::model::LOOPBACK;
 use super::*;
 use crate::features::FeatureSet;
-use crate::model::{LinkConfig, LinkKind};
-use message::{FAT_SIZES, broadcast, mtus, put_header, write_v6};
+use crate::model::LinkKind;
+use create::create;
+use message::{FAT_SIZES, broadcast, mtus, write_v6};
 
+pub(super) use create::{MAX_WISH, write_enslaving, write_request};
 pub(super) use message::write;
 
 /// Length of `struct ifinfomsg`.
@@ -388,174 +389,6 @@ fn change<H: Host>(
         rtnl.model.set_up(index, up);
     }
     Ok(())
-}
-
-/// The port of ESP in UDP (RFC 3948 §2).
-const ESP_IN_UDP: u16 = 4500;
-
-/// Where a `udp` link is to be bound: to the address of its near end, as a tunnel device has it.
-fn bind_of<const N: usize>(attrs: &Attrs<'_, N>) -> Result<SocketAddr, Error> {
-    let missing = || {
-        Error::unsupported(
-            "a udp link needs the address that its socket is bound to, as in `address 192.0.2.1 type udp`",
-        )
-    };
-    let attr = attrs.get(IFLA_ADDRESS).ok_or_else(missing)?;
-    let addr = match attr.data.len() {
-        4 => attr.ip(true),
-        16 => attr.ip(false),
-        _ => None,
-    };
-    let addr = addr.filter(|addr| !addr.is_unspecified() && !addr.is_multicast());
-    addr.map(|addr| SocketAddr::new(addr, ESP_IN_UDP)).ok_or_else(|| missing().at(attr.offset))
-}
-
-/// Linux's `rtnl_newlink_create`: a TUN or TAP device of that name, a packet socket on the host's interface of that name,
-/// a UDP socket, or a VRF.
-fn create<H: Host>(
-    rtnl: &mut Rtnl<H>,
-    header: &[u8; LEN],
-    attrs: &Attrs<'_, IFLA_MAX>,
-    reply: &mut Reply<'_>,
-) -> Result<u32, Error> {
-    let (kind, data) = attrs.get(IFLA_LINKINFO).map_or(Ok((None, None)), info_of)?;
-    let kind = kind.ok_or(Error::new(errno::EINVAL))?;
-    let kind = match kind.as_str() {
-        "vrf" => LinkKind::Vrf { table: vrf::wanted_table(data.as_ref())? },
-        "tun" => LinkKind::Tun { queues: 1 },
-        "tap" => LinkKind::Tap { queues: 1 },
-        "packet" => LinkKind::Packet { interface: String::new() },
-        "udp" => LinkKind::Udp { bind: bind_of(attrs)? },
-        _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
-    };
-    refuse_unsupported(attrs, |_| false)?;
-    // A udp link's is that of its socket.
-    let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Udp { .. }));
-    let mtu = wanted_mtu(attrs, &kind)?;
-    let master = attrs.get(IFLA_MASTER).map(Attr::u32).filter(|&master| master != 0);
-    let master = master.map(|master| vrf::check(&rtnl.model, None, &kind, master)).transpose()?;
-    let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
-    if name.is_empty()
-        || name == "."
-        || name == ".."
-        || name.contains(|c: char| c == '/' || c == ':' || c.is_whitespace())
-    {
-        return Err(Error::new(errno::EINVAL));
-    }
-    if rtnl.model.links_after(0).count() >= MAX_LINKS {
-        return Err(Error::said(errno::ENOMEM, format!("fatpath has at most {MAX_LINKS} links")));
-    }
-    if rtnl.model.index_of(name).is_some() {
-        return Err(Error::new(errno::EEXIST));
-    }
-    let index = match word(&header[4..]) {
-        0 => rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?,
-        // One that is there was not taken for a new link.
-        wish if wish <= MAX_WISH => wish,
-        _ => return Err(Error::said(errno::EINVAL, format!("fatpath numbers links up to {MAX_WISH} as is wished"))),
-    };
-    let name = name.to_owned();
-    let kind = match kind {
-        LinkKind::Packet { .. } => LinkKind::Packet { interface: name.clone() },
-        kind => kind,
-    };
-    let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true));
-    let (of_device, ike, offloads) = (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, true);
-    let addresses = Vec::new();
-    let config = LinkConfig { name, kind, mtu: of_device, addresses, ike, offloads, features, master: None };
-    let id = LinkId(index);
-    let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
-    let mut now = match is_vrf {
-        true => vrf::new(id, mtu),
-        false => rtnl.host.open(id, &config)?,
-    };
-    let mac = address.map_or(Ok(None), |address| wanted_mac(address, now.mac));
-    let set = mac.and_then(|mac| {
-        mac.map_or(Ok(()), |mac| {
-            now.mac = Some(mac);
-            if is_vrf { Ok(()) } else { rtnl.host.set_mac(id, mac) }
-        })
-    });
-    if let Err(refused) = set {
-        if !is_vrf {
-            rtnl.host.close(id)?;
-        }
-        return Err(refused);
-    }
-    let up = wanted_up(header) == Some(true);
-    let (group, txqlen) = (attrs.get(IFLA_GROUP).map_or(0, Attr::u32), attrs.get(IFLA_TXQLEN).map_or(1000, Attr::u32));
-    let alias = attrs.get(IFLA_IFALIAS).and_then(Attr::text).map(str::to_owned);
-    let (mtu, mac, mac_set, addresses) = (now.mtu, now.mac, address.is_some(), Vec::new());
-    let own: Vec<_> = config.own_addresses().collect();
-    let (up_now, was_up) = (false, false);
-    let link = Link { config, mtu, mac, mac_set, up: up_now, was_up, addresses, group, alias, txqlen, master: None };
-    rtnl.model.insert_link(index, link);
-    if is_vrf {
-        rtnl.add_vrf(index, reply);
-    }
-    for addr in own {
-        let address = rtnl.model.new_address(index, addr);
-        rtnl.model.add_address(index, address);
-    }
-    if master.is_some() {
-        rtnl.enslave(index, master, reply)?;
-    }
-    if up {
-        if !is_vrf {
-            rtnl.host.set_up(id, true)?;
-        }
-        rtnl.model.set_up(index, true);
-    }
-    Ok(index)
-}
-
-/// Links that a node may have.
-const MAX_LINKS: usize = 1024;
-
-/// The highest number that a link may be given by whoever makes it: what is kept by number begins at 0.
-pub(super) const MAX_WISH: u32 = 65535;
-
-/// The request that makes a link like one that a client has made.
-pub(super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
-    put_header(w, 0, index, if link.up { IFF_UP } else { 0 }, IFF_UP);
-    w.put_str(IFLA_IFNAME, &link.config.name);
-    for (kind, value) in [(IFLA_MTU, link.mtu), (IFLA_GROUP, link.group), (IFLA_TXQLEN, link.txqlen)] {
-        w.put_u32(kind, value);
-    }
-    if let Some(alias) = &link.alias {
-        w.put_str(IFLA_IFALIAS, alias);
-    }
-    if let Some(mac) = link.mac.filter(|_| link.mac_set) {
-        w.put(IFLA_ADDRESS, &mac);
-    }
-    let kind = match link.config.kind {
-        LinkKind::Udp { bind } => {
-            w.put_ip(IFLA_ADDRESS, bind.ip());
-            "udp"
-        }
-        LinkKind::Tap { .. } => "tap",
-        LinkKind::Loopback
-        | LinkKind::Vrf { .. }
-        | LinkKind::Tun { .. }
-        | LinkKind::Packet { .. }
-        | LinkKind::Xdp { .. } => kind_word(link),
-    };
-    w.nest(IFLA_LINKINFO, |w| {
-        w.put_str(IFLA_INFO_KIND, kind);
-        let features = link.config.features;
-        if features != FeatureSet::wanted_first(link.config.offloads) {
-            w.nest(IFLA_INFO_DATA, |w| w.put_u64(IFLA_FATPATH_FEATURES, features.0));
-        }
-        if let LinkKind::Vrf { table } = link.config.kind {
-            w.nest(IFLA_INFO_DATA, |w| w.put_u32(IFLA_VRF_TABLE, table));
-        }
-    });
-}
-
-/// The request that has a link belong to the VRF of that number.
-pub(super) fn write_enslaving(w: &mut Writer, index: u32, vrf: u32) {
-    put_header(w, 0, index, 0, 0);
-    w.put_u32(IFLA_MASTER, vrf);
 }
 
 /// Carries out an `RTM_DELLINK`, and tells of it.
