@@ -10,14 +10,13 @@
 //!   | word | what follows |
 //!   |---|---|
 //!   | 0 | netlink messages, as the program wrote them |
-//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol); the first call of a connection, unless call 8 is |
+//!   | 1 | `protocol`, `number`: [`socket(2)`'s third argument](protocol), the first call of a connection; with another `number` than before, it is a new socket from then on |
 //!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
 //!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
 //!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
 //!   | 6 | `port`: the socket has that port, unless it has one: the program did not ask for one |
 //!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
-//!   | 8 | `protocol`, `number`: the connection is a new socket, of that protocol, unless it was one of that number already |
 //!
 //! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`], [`PART`] and
 //!   a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.

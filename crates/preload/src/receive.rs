@@ -45,9 +45,6 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    if slot.overrun.load(Relaxed) && slot.overrun.swap(false, Relaxed) {
-        return Err(Errno(libc::ENOBUFS));
-    }
     offer(slot, pieces);
     tell_of_offer(fd, slot);
     let mut word = [0; WORD];
@@ -80,7 +77,7 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let group = match from {
         FromDaemon::Answer { .. } => 0,
         FromDaemon::Part => {
-            tell_of_offer(fd, slot);
+            slot_of_it.into_iter().for_each(|slot| tell_of_offer(fd, slot));
             0
         }
         FromDaemon::Group(group) => group,
@@ -109,6 +106,14 @@ fn tell_of_offer(fd: c_int, slot: &Slot) {
         // What cannot be told now shows in the call that follows.
         let _ = tell_unsaid(fd, slot);
     }
+}
+
+/// Whether what is received next is no error. Waits for it unless `flags` say otherwise.
+pub(crate) fn is_received_next(fd: c_int, flags: c_int) -> bool {
+    let mut word = [0; WORD];
+    // SAFETY: there is room for a word.
+    let len = unsafe { next::recv(fd, word.as_mut_ptr().cast(), WORD, flags | libc::MSG_PEEK) };
+    len == WORD as ssize_t && FromDaemon::from_word(word) != FromDaemon::Overrun
 }
 
 /// Takes what was only looked at.

@@ -145,7 +145,9 @@ pub(crate) fn take(flags: c_int) -> Option<(Fd, u32)> {
         return None;
     }
     let errno = Errno::last();
-    let taken = take_it().and_then(|spare| {
+    // To duplicate and to close what is something else by now would let go of that one's locks.
+    let is_there = |spare: &Spare| table::socket_inode(spare.fd) == Some(spare.inode);
+    let taken = take_it().filter(is_there).and_then(|spare| {
         let command = if flags & libc::SOCK_CLOEXEC != 0 { libc::F_DUPFD_CLOEXEC } else { libc::F_DUPFD };
         // SAFETY: it takes no pointers.
         let fd = unsafe { libc::syscall(libc::SYS_fcntl, spare.fd, command, 0) };

@@ -61,8 +61,6 @@ pub(crate) struct Slot {
     pub(crate) room: AtomicU32,
     /// Whether what was received last is of a dump.
     pub(crate) dumping: AtomicBool,
-    /// Whether the next call that receives has to tell that something was lost.
-    pub(crate) overrun: AtomicBool,
     /// How often it got another descriptor. It wraps, and is never cleared.
     moves: AtomicU32,
     /// Threads that are receiving.
@@ -95,7 +93,6 @@ impl Slot {
             recv_len: AtomicU32::new(0),
             room: AtomicU32::new(0),
             dumping: AtomicBool::new(false),
-            overrun: AtomicBool::new(false),
             moves: AtomicU32::new(0),
             receivers: AtomicU32::new(0),
             pending: AtomicU32::new(0),
@@ -122,7 +119,7 @@ impl Slot {
             [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
         let others = [&self.receivers, &self.pending];
         words.into_iter().chain(others).chain(&self.groups).for_each(|word| word.store(0, Relaxed));
-        [&self.dumping, &self.overrun, &self.asked].into_iter().for_each(|word| word.store(false, Relaxed));
+        [&self.dumping, &self.asked].into_iter().for_each(|word| word.store(false, Relaxed));
     }
 
     fn moved(&self) {

@@ -65,11 +65,11 @@ impl Calls {
     /// What is yet to be told of a connection.
     pub(crate) fn unsaid(slot: &Slot) -> Self {
         let mut calls = Self::new();
+        calls.connection = slot.connection();
         calls.unsaid = slot.unsaid.load(Acquire);
         if calls.unsaid == 0 {
             return calls;
         }
-        calls.connection = slot.connection();
         let said = Said::now(slot);
         calls.said = said;
         let unsaid = calls.unsaid;

@@ -105,7 +105,8 @@ macro_rules! becomes {
             spare::let_go();
             // SAFETY: passed on.
             let done = unsafe { next::$name($($arg),*) };
-            // Another thread may have left one meanwhile.
+            // Another thread may have made or left one meanwhile.
+            spare::given_away();
             spare::let_go();
             done
         }

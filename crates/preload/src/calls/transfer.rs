@@ -2,7 +2,6 @@
 
 use std::ptr;
 use std::slice;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -10,7 +9,7 @@ use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, sock
 use super::pieces;
 use crate::errno::{Errno, returned};
 use crate::next;
-use crate::receive::{receive, receive_message, source, write_address};
+use crate::receive::{is_received_next, receive, receive_message, source, write_address};
 use crate::table::{self, Slot, get, is_file};
 use crate::{ike, send, spare, sysctl};
 
@@ -392,15 +391,15 @@ pub(crate) unsafe extern "C-unwind" fn recvmmsg(
     let messages = unsafe { messages(first, count) };
     let mut done = 0;
     for message in messages {
+        // An error behind what was received is the next call's, as `sk_err` of Linux is.
+        if done > 0 && !is_received_next(fd, flags_now) {
+            break;
+        }
         // SAFETY: the caller's word.
         match unsafe { receive_message(fd, slot, &mut message.msg_hdr, flags_now) } {
             Ok(len) => message.msg_len = len as c_uint,
             Err(errno) if done == 0 => return returned(Err(errno)),
-            Err(errno) => {
-                // As `sk_err` of Linux keeps it.
-                slot.overrun.fetch_or(errno.0 == libc::ENOBUFS, Relaxed);
-                break;
-            }
+            Err(_) => break,
         }
         done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {
