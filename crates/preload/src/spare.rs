@@ -61,7 +61,7 @@ extern "C" fn forked() {
 
 /// The spare connection, if it is still there: a program that closes whatever is open may have something else there.
 fn found(spare: c_int, inode: u64) -> Option<Fd> {
-    (spare >= 0 && table::socket_inode(spare) == Some(inode)).then_some(Fd(spare))
+    (spare >= 0 && table::socket_inode(spare) == Some(inode)).then(|| Fd(spare))
 }
 
 /// Hangs up the spare connection.
