@@ -48,6 +48,9 @@ enum Outcome {
     Skipped(String),
 }
 
+/// So many lines of what a failed test said are told beside its name.
+const SHORT: usize = 4;
+
 /// What the stages of one run came to.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
@@ -127,7 +130,8 @@ impl Report {
         }
     }
 
-    /// Prints what failed, the stages and, as the last line, the count of tests.
+    /// Prints what failed, the stages, what failed in short, since some look at the end alone, and as the last line the
+    /// count of tests.
     pub(crate) fn finish(self) -> ExitCode {
         if !self.failures.is_empty() {
             println!("\n== once more, what failed\n{}", self.failures);
@@ -136,6 +140,7 @@ impl Report {
         for (name, outcome, time) in &self.stages {
             println!("  {:>6.1} s  {name}: {}", time.as_secs_f64(), outcome.describe());
         }
+        print!("{}", in_short(&self.failures));
         let Tally { passed, failed, skipped } = self.tally;
         println!("fatpath: {passed} passed, {failed} failed, {skipped} skipped");
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -166,6 +171,23 @@ impl Outcome {
             Self::Skipped(reason) => format!("skipped ({reason})"),
         }
     }
+}
+
+/// The names of failed tests, each with the first lines of what it said.
+fn in_short(failures: &str) -> String {
+    let (mut short, mut left) = (String::new(), 0);
+    for line in failures.lines() {
+        if let Some(name) = line.strip_prefix("---- ").and_then(|line| line.strip_suffix(" ----")) {
+            short += &format!("{name}:\n");
+            left = SHORT;
+        } else if line == "failures:" {
+            left = 0;
+        } else if left > 0 && !line.is_empty() {
+            short += &format!("  {line}\n");
+            left -= 1;
+        }
+    }
+    short
 }
 
 fn begin(name: &str) -> Instant {
@@ -221,6 +243,12 @@ mod tests {
         printed.lines().for_each(|line| output.line(line));
         assert_eq!(output.failures, "failures:\n---- a ----\nwhy\n\nfailures:\n    a\n\n");
         assert_eq!(output.tally, Tally { passed: 1, failed: 1, skipped: 0 });
+    }
+
+    #[test]
+    fn a_failed_test_is_told_in_short() {
+        let failures = "failures:\n---- a ----\n1\n\n2\n3\n4\n5\n---- b stdout ----\nwhy\n\nfailures:\n    a\n    b\n";
+        assert_eq!(in_short(failures), "a:\n  1\n  2\n  3\n  4\nb stdout:\n  why\n");
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub enum Need {
 impl Need {
     /// `ping` of iputils.
     pub const PING: Self = Self::Program { name: "ping", package: "iputils-ping" };
+    /// `fping`.
+    pub const FPING: Self = Self::Program { name: "fping", package: "fping" };
     /// `sysctl` of procps.
     pub const SYSCTL: Self = Self::Program { name: "sysctl", package: "procps" };
     /// `tcpdump`.
