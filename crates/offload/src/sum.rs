@@ -3,8 +3,6 @@
 //! However wide, whole 64-bit words are added modulo 2^64, and their upper halves beside them. The lower halves' sum is
 //! the difference of the two: three vector operations for as many bytes as a vector has, and no carries.
 
-use wire::checksum;
-
 /// From how many bytes on the widest vectors are worth asking for.
 const WIDE: usize = 64;
 
@@ -49,7 +47,7 @@ fn sum_narrow(bytes: &[u8]) -> u32 {
     words.fold()
 }
 
-/// Little-endian words added up, fewer than 2^32 of them.
+/// Little-endian words added up, fewer than 2^31 of them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Words {
     /// Modulo 2^64.
@@ -87,17 +85,18 @@ impl Words {
     /// The partial sum.
     #[inline]
     fn fold(self) -> u32 {
-        let lower = self.all.wrapping_sub(self.upper << 32);
-        let sum = halves(halves(halves(lower) + halves(self.upper)));
-        let folded = checksum::fold(checksum::add(sum as u32, (sum >> 32) as u32));
-        // Summed in little-endian order; exchanging the bytes of the sum exchanges theirs (RFC 1071 §2B).
-        u32::from(folded.swap_bytes())
+        fold(self.all.wrapping_sub(self.upper << 32) + self.upper)
     }
 }
 
-/// A word's two 32-bit halves added.
-const fn halves(word: u64) -> u64 {
-    (word & 0xffff_ffff) + (word >> 32)
+/// The partial sum of a sum of 32-bit words.
+#[inline]
+const fn fold(sum: u64) -> u32 {
+    // Each half added to the other: the upper half is then their sum, and the lower one's carry with it.
+    let sum = (sum.wrapping_add(sum.rotate_right(32)) >> 32) as u32;
+    let sum = (sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16;
+    // Summed in little-endian order; exchanging the bytes of the sum exchanges theirs (RFC 1071 §2B).
+    sum.swap_bytes() as u32
 }
 
 /// Vectors that not every x86-64 has. The standard library remembers which there are: asking is one load.
@@ -106,7 +105,7 @@ const fn halves(word: u64) -> u64 {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::Words;
+    use super::{Words, fold};
 
     /// The sum with AVX-512, if there is AVX-512.
     pub(super) fn sum_avx512(bytes: &[u8]) -> Option<u32> {
@@ -143,8 +142,9 @@ mod x86 {
             // SAFETY: only the bytes of `few` are read, of which there are fewer than 64.
             add(unsafe { _mm512_maskz_loadu_epi8(present, few.as_ptr().cast()) });
         }
-        let (all, upper) = (_mm512_reduce_add_epi64(all) as u64, _mm512_reduce_add_epi64(upper) as u64);
-        Words { all, upper }.fold()
+        // As `Words` does it, before lanes are added: there is one way from a vector to a word then, and not two.
+        let lower = _mm512_sub_epi64(all, _mm512_slli_epi64::<32>(upper));
+        fold(_mm512_reduce_add_epi64(_mm512_add_epi64(lower, upper)) as u64)
     }
 
     #[target_feature(enable = "avx2")]
@@ -172,6 +172,8 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
+    use wire::checksum;
+
     use super::*;
 
     /// A way to sum, if this processor has it.

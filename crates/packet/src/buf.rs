@@ -4,8 +4,11 @@
 //! is part of its type's state and never a flag that a transform could forget: [`Buf::bytes_mut`] is the only way to
 //! write, and answers `None` when somebody else may see the bytes.
 //!
-//! Invariant 2: an `Exclusive` buffer's `lo..hi` overlaps no other buffer of the same page. So a train of packets that
+//! Invariant 2: an `Exclusive` buffer's data and room overlap no other buffer of the same page. So a train of packets that
 //! was received into one page is split into exclusive buffers, each of which is decrypted where it lies.
+//!
+//! Invariant 4: the `before` bytes in front of `start`, and the `len` and `behind` bytes from it on, are inside the page. So
+//! the data is read without a look at what is known of its page, which often lies in no near cache.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -13,19 +16,58 @@ use std::ptr::NonNull;
 
 use thin_vec::ThinVec;
 
-use crate::page::Page;
+use crate::page::{Page, prefetch_data};
 use crate::pool::Memory;
 
-/// A stretch of a page: data `start..end` inside the room `lo..hi`.
+/// A stretch of a page: data, with the room around it.
 #[repr(C)]
 pub struct Buf {
     page: Page,
-    start: u32,
-    end: u32,
-    lo: u32,
-    hi: u32,
-    truesize: u32,
-    access: Access,
+    /// Where the data begins.
+    start: NonNull<u8>,
+    len: u32,
+    /// Bytes of room in front of the data.
+    before: u32,
+    /// Bytes of room behind it.
+    behind: u32,
+    charge: Charge,
+}
+
+// SAFETY: `start` is as much its own as the page is, which may be sent.
+unsafe impl Send for Buf {}
+// SAFETY: as above; through a shared reference the bytes are only read.
+unsafe impl Sync for Buf {}
+
+/// Two to a cache line, as a packet's pages lie one behind the other.
+const _: () = assert!(size_of::<Buf>() == 32);
+
+/// Bytes of memory that a buffer is charged for, below the two bits that say who may see them.
+#[derive(Clone, Copy)]
+struct Charge(u32);
+
+impl Charge {
+    const MAX: u32 = (1 << 30) - 1;
+
+    /// A charge above [`MAX`](Self::MAX) is cut down to that: no page is so large.
+    #[inline]
+    const fn new(truesize: u32, access: Access) -> Self {
+        let truesize = if truesize > Self::MAX { Self::MAX } else { truesize };
+        Self(truesize | (access as u32) << 30)
+    }
+
+    #[inline]
+    const fn truesize(self) -> u32 {
+        self.0 & Self::MAX
+    }
+
+    #[inline]
+    const fn access(self) -> Access {
+        match self.0 >> 30 {
+            0 => Access::Exclusive,
+            1 => Access::Shared,
+            _ => Access::Foreign,
+        }
+    }
 }
 
 /// Who may see a buffer's bytes.
@@ -46,46 +88,49 @@ pub struct PageName(NonZeroUsize);
 impl Buf {
     /// The whole of a page that nobody else refers to, without data.
     pub(crate) fn whole(page: Page, headroom: u32) -> Self {
-        let hi = page.len();
-        debug_assert!(headroom <= hi, "headroom {headroom} of {page:?}");
-        Self { page, lo: 0, start: headroom, end: headroom, hi, truesize: hi, access: Access::Exclusive }
+        let size = page.len();
+        assert!(headroom <= size, "headroom {headroom} of {page:?}");
+        // SAFETY: not behind the page's end, just checked.
+        let start = unsafe { page.start().add(headroom as usize) };
+        let charge = Charge::new(size, Access::Exclusive);
+        Self { page, start, len: 0, before: headroom, behind: size - headroom, charge }
     }
 
     /// Bytes that belong to somebody else (a guest, a page cache): readable, never writable, wherever they go.
     pub fn foreign(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         let page = Page::foreign(Box::new(owner));
-        let hi = page.len();
-        Self { page, lo: 0, start: 0, end: hi, hi, truesize: hi, access: Access::Foreign }
+        let (start, len) = (page.start(), page.len());
+        Self { page, start, len, before: 0, behind: 0, charge: Charge::new(len, Access::Foreign) }
     }
 
     /// Bytes of data.
     #[inline]
     pub fn len(&self) -> usize {
-        (self.end - self.start) as usize
+        self.len as usize
     }
 
     /// Tells whether there is no data.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.start == self.end
+        self.len == 0
     }
 
     /// Room before the data that [`push`](Self::push) can take.
     #[inline]
     pub fn headroom(&self) -> usize {
-        if self.access == Access::Exclusive { (self.start - self.lo) as usize } else { 0 }
+        if self.is_exclusive() { self.before as usize } else { 0 }
     }
 
     /// Room behind the data that [`put`](Self::put) can take.
     #[inline]
     pub fn tailroom(&self) -> usize {
-        if self.access == Access::Exclusive { (self.hi - self.end) as usize } else { 0 }
+        if self.is_exclusive() { self.behind as usize } else { 0 }
     }
 
     /// Memory that this buffer is charged for. Splitting shares it out, joining adds it up.
     #[inline]
     pub fn truesize(&self) -> usize {
-        self.truesize as usize
+        self.charge.truesize() as usize
     }
 
     /// The page that it keeps from going home, and that one's size in bytes: more than its [`truesize`](Self::truesize) if
@@ -105,14 +150,16 @@ impl Buf {
     /// The data.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        self.page.bytes(self.start, self.end)
+        // SAFETY: inside the page by invariant 4, and initialised (zeroed at birth); by the page's invariant 1 nobody writes
+        // these bytes now.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
     /// Asks the processor to have the front of the data near before it is read: for one of many that are looked at one
     /// after the other.
     #[inline]
     pub fn prefetch(&self) {
-        self.page.prefetch(self.start);
+        prefetch_data(self.start.as_ptr());
     }
 
     /// The same for what has to be known of its page to let go of it.
@@ -127,28 +174,31 @@ impl Buf {
         if !self.is_writable() {
             return None;
         }
-        // SAFETY: exclusive, so of a pool's page and, by invariant 2, covered by this buffer alone.
-        Some(unsafe { self.page.bytes_mut(self.start, self.end) })
+        // SAFETY: inside the page by invariant 4, and initialised; exclusive, so of a pool's page and, by invariant 2, covered
+        // by this buffer alone.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) })
     }
 
     /// Tells whether the data may be written. A shared buffer becomes exclusive again once it is its page's last.
     #[inline]
     pub fn is_writable(&mut self) -> bool {
-        if self.access == Access::Shared && self.page.is_sole() {
-            (self.lo, self.hi, self.access) = (0, self.page.len(), Access::Exclusive);
+        if self.charge.access() == Access::Shared && self.page.is_sole() {
+            self.before = (self.start.addr().get() - self.page.start().addr().get()) as u32;
+            self.behind = self.page.len() - self.before - self.len;
+            self.charge = Charge::new(self.charge.truesize(), Access::Exclusive);
         }
-        self.access == Access::Exclusive
+        self.is_exclusive()
     }
 
     /// Tells whether the data may be written as it is.
     #[inline]
     pub(crate) fn is_exclusive(&self) -> bool {
-        self.access == Access::Exclusive
+        self.charge.access() == Access::Exclusive
     }
 
     /// Tells whether the bytes belong to somebody outside this program.
     pub fn is_foreign(&self) -> bool {
-        self.access == Access::Foreign
+        self.charge.access() == Access::Foreign
     }
 
     /// Where its page begins.
@@ -162,9 +212,12 @@ impl Buf {
         if n > self.headroom() {
             return None;
         }
-        self.start -= n as u32;
-        // SAFETY: there is headroom, so the buffer is exclusive; by invariant 2 it alone covers `lo..hi`.
-        Some(unsafe { self.page.bytes_mut(self.start, self.start + n as u32) })
+        // SAFETY: there is so much headroom, which is inside the page by invariant 4.
+        self.start = unsafe { self.start.sub(n) };
+        self.before -= n as u32;
+        self.len += n as u32;
+        // SAFETY: there was headroom, so the buffer is exclusive; by invariant 2 it alone covers the room around its data.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), n) })
     }
 
     /// Grows the data by `n` bytes at the back, with whatever the tailroom held; `None` when there is too little.
@@ -172,9 +225,12 @@ impl Buf {
         if n > self.tailroom() {
             return None;
         }
-        self.end += n as u32;
+        // SAFETY: the end of the data is inside the page by invariant 4.
+        let end = unsafe { self.start.add(self.len()) };
+        self.behind -= n as u32;
+        self.len += n as u32;
         // SAFETY: as in `push`.
-        Some(unsafe { self.page.bytes_mut(self.end - n as u32, self.end) })
+        Some(unsafe { std::slice::from_raw_parts_mut(end.as_ptr(), n) })
     }
 
     /// Takes the first `n` bytes off the data; they become headroom.
@@ -184,7 +240,10 @@ impl Buf {
     #[inline]
     pub fn pull(&mut self, n: usize) {
         assert!(n <= self.len(), "a pull of more than there is");
-        self.start += n as u32;
+        // SAFETY: at most to the end of the data, just checked.
+        self.start = unsafe { self.start.add(n) };
+        self.before += n as u32;
+        self.len -= n as u32;
     }
 
     /// Cuts the data down to `len` bytes; the rest becomes tailroom.
@@ -194,7 +253,8 @@ impl Buf {
     #[inline]
     pub fn trim(&mut self, len: usize) {
         assert!(len <= self.len(), "a trim to more than there is");
-        self.end = self.start + len as u32;
+        self.behind += self.len - len as u32;
+        self.len = len as u32;
     }
 
     /// Splits off the first `at` bytes, with the headroom before them. Both halves are as writable as the whole was.
@@ -205,29 +265,31 @@ impl Buf {
     #[must_use]
     pub fn split_to(&mut self, at: usize) -> Self {
         assert!(at <= self.len(), "a split behind the end");
-        let cut = self.start + at as u32;
-        let room = u64::from(self.hi - self.lo).max(1);
-        let truesize = (u64::from(self.truesize) * u64::from(cut - self.lo) / room) as u32;
-        let front = Self {
-            page: self.page.clone(),
-            lo: self.lo,
-            start: self.start,
-            end: cut,
-            hi: cut,
-            truesize,
-            access: self.access,
+        let at = at as u32;
+        let (truesize, access) = (self.charge.truesize(), self.charge.access());
+        let (room, its) = (self.before + self.len + self.behind, self.before + at);
+        // Mostly all of a page is in use. A division takes longer than the rest of this.
+        let share = match truesize == room {
+            true => its,
+            false => (u64::from(truesize) * u64::from(its) / u64::from(room.max(1))) as u32,
         };
-        (self.lo, self.start, self.truesize) = (cut, cut, self.truesize - truesize);
+        let charge = Charge::new(share, access);
+        let front =
+            Self { page: self.page.clone(), start: self.start, len: at, before: self.before, behind: 0, charge };
+        // SAFETY: at most to the end of the data, checked above.
+        self.start = unsafe { self.start.add(at as usize) };
+        (self.len, self.before) = (self.len - at, 0);
+        self.charge = Charge::new(truesize - share, access);
         front
     }
 
     /// A second buffer over the same bytes; from now on neither may write them, until one is left.
     #[must_use]
     pub fn share(&mut self) -> Self {
-        if self.access == Access::Exclusive {
-            self.access = Access::Shared;
+        if self.is_exclusive() {
+            self.charge = Charge::new(self.charge.truesize(), Access::Shared);
         }
-        (self.lo, self.hi) = (self.start, self.end);
+        (self.before, self.behind) = (0, 0);
         Self { page: self.page.clone(), ..*self }
     }
 
@@ -239,7 +301,8 @@ impl Buf {
     /// Tells whether the bytes of `next` behind its first `front` follow in the same page, and may be written if these may.
     #[inline]
     pub(crate) fn precedes(&self, next: &Self, front: usize) -> bool {
-        self.end as usize == next.start as usize + front && self.access == next.access && self.page.same(&next.page)
+        let follows = self.start.addr().get() + self.len() == next.start.addr().get() + front;
+        follows && self.charge.access() == next.charge.access() && self.page.same(&next.page)
     }
 
     /// Joins `next` to this buffer if its bytes follow in the same page; gives it back otherwise.
@@ -250,15 +313,17 @@ impl Buf {
         if !self.precedes(&next, 0) {
             return Err(next);
         }
-        (self.end, self.hi) = (next.end, next.hi);
-        self.truesize += next.truesize;
+        (self.len, self.behind) = (self.len + next.len, next.behind);
+        self.charge = Charge::new(self.charge.truesize() + next.charge.truesize(), self.charge.access());
         Ok(())
     }
 }
 
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { page, lo, start, end, hi, truesize, access } = self;
-        write!(f, "Buf({access:?} {lo}..[{start}..{end}]..{hi} truesize {truesize} of {page:?})")
+        let Self { page, start, len, before, behind, charge } = self;
+        let at = start.addr().get() - page.start().addr().get();
+        let (truesize, access) = (charge.truesize(), charge.access());
+        write!(f, "Buf({access:?} {before}+[{len} at {at}]+{behind} truesize {truesize} of {page:?})")
     }
 }

@@ -77,7 +77,7 @@ impl PageMem {
     }
 
     fn layout(len: usize) -> Layout {
-        assert!((1..=1 << 30).contains(&len), "a page of {len} bytes");
+        assert!((1..1 << 30).contains(&len), "a page of {len} bytes");
         Layout::from_size_align(len, ALIGN).expect("size and alignment are small")
     }
 }
@@ -105,8 +105,9 @@ impl Page {
     pub(crate) fn foreign(owner: Box<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         let bytes: &[u8] = (*owner).as_ref();
         let start = NonNull::from(bytes).cast();
-        let len = u32::try_from(bytes.len()).expect("foreign memory below 4 GiB");
-        Self::new(PageMem::new(start, len, Storage::Foreign(owner)))
+        let len = bytes.len();
+        assert!(len < 1 << 30, "foreign memory of {len} bytes");
+        Self::new(PageMem::new(start, len as u32, Storage::Foreign(owner)))
     }
 
     #[inline]
@@ -202,49 +203,25 @@ impl Page {
         self.0 == other.0
     }
 
+    /// Where its bytes begin.
+    #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.mem().start
     }
 
-    /// Bytes `from..to`, which the caller's `Buf` covers.
-    #[inline]
-    pub(crate) fn bytes(&self, from: u32, to: u32) -> &[u8] {
-        assert!(from <= to && to <= self.mem().len, "{from}..{to} of a page of {} bytes", self.mem().len);
-        // SAFETY: inside the page, just checked.
-        let start = unsafe { self.mem().start.add(from as usize) };
-        // SAFETY: inside the page and initialised (zeroed at birth); by invariant 1 nobody writes these bytes now.
-        unsafe { std::slice::from_raw_parts(start.as_ptr(), (to - from) as usize) }
-    }
-
-    /// Asks the processor to have the two cache lines from `at` on near before they are read.
-    #[inline]
-    pub(crate) fn prefetch(&self, at: u32) {
-        let start = self.mem().start.as_ptr().wrapping_add(at as usize);
-        prefetch_line(start);
-        prefetch_line(start.wrapping_add(ALIGN));
-        prefetch_line(start.wrapping_add(2 * ALIGN));
-    }
-
-    /// The same for what has to be known to let go of it.
+    /// Asks the processor to have near what has to be known to let go of it.
     #[inline]
     pub(crate) fn prefetch_home(&self) {
         let mem = self.0.as_ptr().cast::<u8>();
         prefetch_line(mem);
         prefetch_line(mem.wrapping_add(size_of::<PageMem>() - 1));
     }
+}
 
-    /// Bytes `from..to` for writing.
-    ///
-    /// # Safety
-    /// The page comes from a pool, and the caller holds the only `Buf` that covers these bytes.
-    #[inline]
-    pub(crate) unsafe fn bytes_mut(&mut self, from: u32, to: u32) -> &mut [u8] {
-        assert!(from <= to && to <= self.mem().len, "{from}..{to} of a page of {} bytes", self.mem().len);
-        // SAFETY: inside the page, just checked.
-        let start = unsafe { self.mem().start.add(from as usize) };
-        // SAFETY: inside the page and initialised; the caller promises that nobody else reads or writes them.
-        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), (to - from) as usize) }
-    }
+/// Asks the processor to have the first cache lines of some data near before they are read.
+#[inline]
+pub(crate) fn prefetch_data(at: *const u8) {
+    (0..3).for_each(|line| prefetch_line(at.wrapping_add(line * ALIGN)));
 }
 
 /// Asks the processor to have all of something near before it is read.

@@ -23,7 +23,7 @@ pub(crate) struct Slab {
 impl Slab {
     /// As many pages of `page_size` bytes as there is memory for.
     pub(crate) fn new(backing: Box<dyn Backing>, page_size: usize) -> Self {
-        assert!((1..=1 << 30).contains(&page_size), "a page of {page_size} bytes");
+        assert!((1..1 << 30).contains(&page_size), "a page of {page_size} bytes");
         Self { backing, page_size }
     }
 
