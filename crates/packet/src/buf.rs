@@ -33,13 +33,13 @@ pub struct Buf {
     charge: Charge,
 }
 
-// SAFETY: `start` is as much its own as the page is, which may be sent.
+// SAFETY: `start` points into the page, which may be sent.
 unsafe impl Send for Buf {}
-// SAFETY: as above; through a shared reference the bytes are only read.
+// SAFETY: `start` points into the page, and through a shared reference its bytes are only read.
 unsafe impl Sync for Buf {}
 
-/// Two to a cache line, as a packet's pages lie one behind the other.
-const _: () = assert!(size_of::<Buf>() == 32);
+/// Packets have many, and are moved with them.
+const _: () = assert!(size_of::<Buf>() <= 32);
 
 /// Bytes of memory that a buffer is charged for, below the two bits that say who may see them.
 #[derive(Clone, Copy)]
@@ -48,7 +48,8 @@ struct Charge(u32);
 impl Charge {
     const MAX: u32 = (1 << 30) - 1;
 
-    /// A charge above [`MAX`](Self::MAX) is cut down to that: no page is so large.
+    /// A charge above [`MAX`](Self::MAX) is cut down to that. No page is so large, but shares of one that are joined again may
+    /// add up to more.
     #[inline]
     const fn new(truesize: u32, access: Access) -> Self {
         let truesize = if truesize > Self::MAX { Self::MAX } else { truesize };
@@ -97,6 +98,9 @@ impl Buf {
     }
 
     /// Bytes that belong to somebody else (a guest, a page cache): readable, never writable, wherever they go.
+    ///
+    /// # Panics
+    /// When they are 1 GiB or more.
     pub fn foreign(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
         let page = Page::foreign(Box::new(owner));
         let (start, len) = (page.start(), page.len());
@@ -150,7 +154,7 @@ impl Buf {
     /// The data.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: inside the page by invariant 4, and initialised (zeroed at birth); by the page's invariant 1 nobody writes
+        // SAFETY: inside the page by invariant 4, and initialised; by the page's invariant 1 nobody writes
         // these bytes now.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
@@ -325,5 +329,35 @@ impl fmt::Debug for Buf {
         let at = start.addr().get() - page.start().addr().get();
         let (truesize, access) = (charge.truesize(), charge.access());
         write!(f, "Buf({access:?} {before}+[{len} at {at}]+{behind} truesize {truesize} of {page:?})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_charge_keeps_who_may_see_the_bytes() {
+        for access in [Access::Exclusive, Access::Shared, Access::Foreign] {
+            for (truesize, kept) in [(0, 0), (2048, 2048), (Charge::MAX, Charge::MAX), (Charge::MAX + 1, Charge::MAX)] {
+                let charge = Charge::new(truesize, access);
+                assert_eq!((charge.truesize(), charge.access()), (kept, access));
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_split_shares_out_adds_up_again() {
+        let mem = Memory::heap();
+        let mut whole = mem.take(0, 2048).unwrap();
+        whole.put(1000).unwrap();
+        let all = whole.truesize();
+        // Cut down, it is charged for more than it has room for.
+        let mut back = whole.share();
+        back.pull(100);
+        let front = whole.split_to(10);
+        let middle = back.split_to(450);
+        assert_eq!((front.truesize(), whole.truesize()), (all / 100, all - all / 100));
+        assert_eq!((middle.truesize(), back.truesize()), (all * 550 / 1000, all - all * 550 / 1000));
     }
 }

@@ -73,7 +73,7 @@ impl Pool {
     /// ([`Buf::is_scarce`]).
     ///
     /// # Panics
-    /// When a page would have no bytes, or more than 1 GiB.
+    /// When a page would have no bytes, or 1 GiB or more.
     pub fn slab(backing: Box<dyn Backing>, page_size: usize) -> Self {
         let slab = Slab::new(backing, page_size);
         let shared = Arc::new(Shared {
