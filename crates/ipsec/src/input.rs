@@ -284,7 +284,7 @@ fn accept<'j>(
             outer.meta.csum = decap::tunnel(sa, &outer.info, &mut buf, next_header, sum, untouched)?;
             None
         }
-        Mode::Transport => outer.transport(mem, &mut buf, next_header, id)?,
+        Mode::Transport => outer.transport(mem, &mut buf, next_header, sum, id)?,
     };
     Ok(Content { front, buf, meta: &outer.meta })
 }

@@ -59,10 +59,20 @@ struct Opening {
     text_at: usize,
     /// Bytes that a packet has at least.
     shortest: usize,
-    /// Whether whole packets are inside, which may be glued and are summed for it.
-    sums: bool,
+    sums: Sums,
     /// Whether a device has been at the ciphers' work already.
     by_device: bool,
+}
+
+/// What is summed of what is inside, so that it may be glued: TCP alone is.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Sums {
+    /// Nothing: nobody asks for a sum.
+    Nothing,
+    /// Whole packets.
+    Packets,
+    /// What is behind IP headers.
+    Payloads,
 }
 
 /// The headers in front of ESP.
@@ -113,7 +123,7 @@ pub(crate) enum State {
         payload_len: u32,
         /// What they are.
         next_header: Protocol,
-        /// Their sum, if they are a TCP packet.
+        /// Their sum, if they are a TCP packet, or its part behind the IP headers.
         sum: Option<u16>,
     },
     /// Its ICV is wrong.
@@ -173,7 +183,11 @@ impl OpenJob {
                 esn: sa.flags.esn,
                 text_at: Header::LEN + sa.cipher.iv_len(),
                 shortest: sa.shortest(),
-                sums: sa.mode == Mode::Tunnel,
+                sums: match sa.mode {
+                    Mode::Tunnel => Sums::Packets,
+                    Mode::Transport if is_udp => Sums::Nothing,
+                    Mode::Transport => Sums::Payloads,
+                },
                 by_device: esp.is_some(),
             },
             mark,
@@ -401,13 +415,18 @@ impl Opening {
 
 /// Says what is in a decrypted ESP packet.
 #[inline]
-fn examine(text: &[u8], sums: bool) -> State {
+fn examine(text: &[u8], sums: Sums) -> State {
     let Ok(trailer) = Trailer::parse(text) else { return State::Malformed };
     match text.len().checked_sub(trailer.trailer_len()) {
         None | Some(0) => State::Malformed,
         Some(len) => {
             let payload = &text[..len];
-            let sum = (sums && ip::is_plain_tcp(payload)).then(|| checksum::sum(payload) as u16);
+            let is_summed = match sums {
+                Sums::Nothing => false,
+                Sums::Packets => ip::is_plain_tcp(payload),
+                Sums::Payloads => trailer.next_header == Protocol::TCP,
+            };
+            let sum = is_summed.then(|| checksum::sum(payload) as u16);
             State::Open { payload_len: len as u32, next_header: trailer.next_header, sum }
         }
     }

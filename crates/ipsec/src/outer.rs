@@ -115,9 +115,8 @@ impl Outer {
                 ip.copy_from_slice(header.as_bytes());
             }
             OuterIp::Own { next_header_at, version, fixed_id } => {
-                ip.copy_from_slice(&head[..self.ip_len]);
                 let index = if *fixed_id { 0 } else { index };
-                patch_own(ip, *version, *next_header_at, below(self.encap), total, index);
+                write_own(ip, &head[..self.ip_len], *version, *next_header_at, below(self.encap), total, index);
             }
         }
         if let Some(EspInUdp { sport, dport }) = self.encap {
@@ -139,26 +138,30 @@ impl Outer {
     }
 }
 
-/// Makes a packet's own IP headers, whose lengths were checked before, those of a packet of `total` bytes with
-/// `protocol` inside. `next_header_at` is where what they carry is named.
-pub(crate) fn patch_own(
-    headers: &mut [u8],
+/// Writes a packet's `own` IP headers, which were checked before, to `to` as those of a packet of `total` bytes with
+/// `protocol` inside. `next_header_at` is where what they carry is named, and `index` is added to the IPv4 identification.
+pub(crate) fn write_own(
+    to: &mut [u8],
+    own: &[u8],
     version: Version,
     next_header_at: usize,
     protocol: Protocol,
     total: usize,
     index: u16,
 ) {
-    headers[next_header_at] = protocol.0;
+    to.copy_from_slice(own);
     match version {
         Version::V4 => {
-            let header = ipv4::Header::mut_from(headers).expect("an IPv4 header, parsed before");
-            header.set_total_len(total as u16);
-            header.set_id(header.id().wrapping_add(index));
-            ipv4::fill_check(headers).expect("an IPv4 header, parsed before");
+            // Changed before it is written: what was just written in one piece and is read in another is waited for.
+            let mut header = *ipv4::Header::ref_from(own).expect("an IPv4 header, parsed before");
+            header.replace_protocol(protocol);
+            header.replace_total_len(total as u16);
+            header.raise_id(index);
+            *ipv4::Header::mut_from(to).expect("as long") = header;
         }
         Version::V6 => {
-            let header = ipv6::Header::mut_from(headers).expect("an IPv6 header, parsed before");
+            to[next_header_at] = protocol.0;
+            let header = ipv6::Header::mut_from(to).expect("an IPv6 header, parsed before");
             header.set_payload_len((total - ipv6::Header::LEN) as u16);
         }
     }

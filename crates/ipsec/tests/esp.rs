@@ -9,7 +9,7 @@ use common::{BOTH_FAMILIES, NAT_T, Pair, cbc, decode, fat, gcm, ip_header, sa, s
 use ipsec::engine::Cipher;
 use ipsec::{Algorithm, Authentication, Code, Encryption, Mode, SaConfig, SaFlags, Train};
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Packet, geometry};
-use wire::{Protocol, Version, ipv4, ipv6};
+use wire::{Protocol, Version, checksum, ipv4, ipv6};
 
 /// Every SA worth trying: modes, outer families, with and without UDP, algorithms.
 fn configs() -> Vec<SaConfig> {
@@ -130,6 +130,12 @@ fn open_undoes_seal() {
                     let wire = pair.seal(packet(&Memory::heap(), &bytes, csum, cut), train);
                     let got: Vec<_> = wire.into_iter().flat_map(|pkt| pair.open(pkt)).collect();
                     assert!(got.iter().all(|pkt| pkt.meta.sec_path[..] == [pair.in_sa]));
+                    let is_tcp = want[0][if version == Version::V4 { 9 } else { 6 }] == 6;
+                    let is_summed = is_tcp && (config.mode == Mode::Tunnel || config.encap.is_none());
+                    for pkt in &got {
+                        let sum = Csum::Complete(checksum::fold(checksum::sum(&pkt.to_vec())));
+                        assert_eq!(pkt.meta.csum == sum, is_summed, "{config:?} {version} {:?}", pkt.meta.csum);
+                    }
                     let got: Vec<_> = got.iter().map(Packet::to_vec).collect();
                     assert!(got == want, "{config:?} {version} {cut:?}");
                 }

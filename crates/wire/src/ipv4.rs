@@ -124,6 +124,20 @@ impl Header {
         self.total_len = U16::new(len);
     }
 
+    /// Changes the total length and the checksum with it.
+    #[inline]
+    pub const fn replace_total_len(&mut self, len: u16) {
+        self.check = U16::new(checksum::replace2(self.check.get(), self.total_len.get(), len));
+        self.total_len = U16::new(len);
+    }
+
+    /// Changes what the packet carries and the checksum with it.
+    #[inline]
+    pub const fn replace_protocol(&mut self, protocol: Protocol) {
+        self.check = U16::new(checksum::replace2(self.check.get(), self.protocol.0 as u16, protocol.0 as u16));
+        self.protocol = protocol;
+    }
+
     /// Identification, which matters in fragments alone (RFC 6864).
     #[inline]
     pub const fn id(&self) -> u16 {
@@ -435,13 +449,15 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_follows_ttl_and_tos_through_every_value() {
+    fn the_checksum_follows_what_is_replaced_through_every_value() {
         for value in 0..=u8::MAX {
             let mut header = Header::new(HERE, THERE, Protocol(value.wrapping_mul(7)), 20);
             header.set_ttl(value);
             header.fill_check();
             assert_eq!(header.decrement_ttl(), value.saturating_sub(1));
             header.replace_tos(value);
+            header.replace_protocol(Protocol(value));
+            header.replace_total_len(u16::from(value) << 8 | 0x0f);
             let mut afresh = header;
             afresh.fill_check();
             assert_eq!(header, afresh, "{value}");

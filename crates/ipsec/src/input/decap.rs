@@ -3,11 +3,11 @@
 use base::{DropReason, Mib};
 use packet::{Buf, CopyReason, Csum, Memory, Packet};
 use wire::ip::Info;
-use wire::{Ecn, Protocol, Version, ipv4, ipv6, udp};
+use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
 use super::Refused;
 use crate::open_job::Outer;
-use crate::outer::patch_own;
+use crate::outer::write_own;
 use crate::pieces::Pieces;
 use crate::sa::Sa;
 
@@ -102,13 +102,14 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
 }
 
 impl Outer {
-    /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, in front of it if
-    /// there is room, else in a buffer of their own, which is returned.
+    /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, whose bytes sum up to `sum`
+    /// if they were summed, in front of it if there is room, else in a buffer of their own, which is returned.
     pub(super) fn transport(
         &mut self,
         mem: &Memory,
         inside: &mut Buf,
         next_header: Protocol,
+        sum: Option<u16>,
         id: u16,
     ) -> Result<Option<Buf>, Refused> {
         let len = self.info.header_len;
@@ -118,18 +119,26 @@ impl Outer {
         // The sender's checksum is of the addresses before translation, and the ICV was right (RFC 3948 §3.1.2).
         self.meta.csum = if self.is_udp { Csum::Unnecessary } else { Csum::None };
         if let Some(front) = inside.push(len) {
-            self.restore(front, next_header, total, id);
+            self.restore(front, next_header, total, sum, id);
             return Ok(None);
         }
         let mut front = mem.take(Memory::HEADROOM, len).map_err(|_| no_memory)?;
-        self.restore(front.put(len).ok_or(no_memory)?, next_header, total, id);
+        self.restore(front.put(len).ok_or(no_memory)?, next_header, total, sum, id);
         Ok(Some(front))
     }
 
-    fn restore(&self, to: &mut [u8], next_header: Protocol, total: usize, id: u16) {
-        to.copy_from_slice(&self.headers[..self.info.header_len]);
+    fn restore(&mut self, to: &mut [u8], next_header: Protocol, total: usize, sum: Option<u16>, id: u16) {
+        let (own, version) = (&self.headers[..self.info.header_len], self.info.version());
         let above = id.wrapping_sub(self.info.id);
-        patch_own(to, self.info.version(), self.info.next_header_at, next_header, total, above);
+        write_own(to, own, version, self.info.next_header_at, next_header, total, above);
+        if let Some(sum) = sum {
+            let of_headers = match version {
+                // As its check has it.
+                Version::V4 => 0xffff,
+                Version::V6 => offload::checksum::sum(to),
+            };
+            self.meta.csum = Csum::Complete(checksum::fold(checksum::add(sum.into(), of_headers)));
+        }
     }
 }
 
@@ -147,11 +156,12 @@ pub(super) fn not_esp(
     let mut pkt = Packet::new(mem, Memory::HEADROOM, total)?;
     let bytes = pkt.put(total).ok_or(DropReason::NoMemory)?;
     let (front, payload) = bytes.split_at_mut(headers.len());
-    front.copy_from_slice(headers);
     pieces.peek(0, payload);
     pieces.skip(n);
     let (ip, udp) = front.split_at_mut(info.header_len);
-    patch_own(ip, info.version(), info.next_header_at, Protocol::UDP, total, id.wrapping_sub(info.id));
+    let (own, own_udp) = headers.split_at(info.header_len);
+    write_own(ip, own, info.version(), info.next_header_at, Protocol::UDP, total, id.wrapping_sub(info.id));
+    udp.copy_from_slice(own_udp);
     udp::Header::mut_from(udp)?.set_len((udp::Header::LEN + n) as u16);
     mem.copied(CopyReason::SegmentPayload, n);
     Ok(pkt)
