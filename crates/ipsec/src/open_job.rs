@@ -64,7 +64,7 @@ struct Opening {
     by_device: bool,
 }
 
-/// What is summed of what is inside, so that it may be glued: TCP alone is.
+/// What is summed of what is inside, for GRO, if it is TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Sums {
     /// Nothing: nobody asks for a sum.

@@ -138,8 +138,8 @@ impl Outer {
     }
 }
 
-/// Writes a packet's `own` IP headers, which were checked before, to `to` as those of a packet of `total` bytes with
-/// `protocol` inside. `next_header_at` is where what they carry is named, and `index` is added to the IPv4 identification.
+/// Writes a packet's `own` IP headers, whose lengths and IPv4 check are right, to `to` as those of a packet of `total` bytes
+/// with `protocol` inside. `next_header_at` is where what they carry is named; `index` is added to the identification.
 pub(crate) fn write_own(
     to: &mut [u8],
     own: &[u8],

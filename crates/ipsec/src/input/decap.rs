@@ -133,7 +133,7 @@ impl Outer {
         write_own(to, own, version, self.info.next_header_at, next_header, total, above);
         if let Some(sum) = sum {
             let of_headers = match version {
-                // As its check has it.
+                // What a header with a right check sums up to.
                 Version::V4 => 0xffff,
                 Version::V6 => offload::checksum::sum(to),
             };
