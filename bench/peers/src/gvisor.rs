@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::train::Train;
 
-pub const HOW: &str = "gVisor: InjectInbound at a channel endpoint of its stack, fragment by fragment, in a Go program; the UDP \
-                       checksum is verified, the socket is read when the clock has stopped";
+pub const HOW: &str = "gVisor: InjectInbound at a channel endpoint of its stack, fragment by fragment, in a Go program; it verifies \
+                       UDP's checksum in any case, and the socket is read when the clock has stopped";
 
 /// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all. `program` is what was built of it.
 pub fn measure(program: &str, train: &Train, length: Duration) -> Result<f64, String> {

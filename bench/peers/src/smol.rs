@@ -19,7 +19,7 @@ pub const HOW: &str = "smoltcp 0.14: Interface::poll over a device in memory tha
 /// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
     let IpAddr::V4(own) = train.flow.dst else { return Err("it has no reassembly of IPv6".to_owned()) };
-    let mut device = Memory { waiting: VecDeque::new() };
+    let mut device = Memory { waiting: VecDeque::new(), is_verified: train.is_verified };
     let mut interface = Interface::new(Config::new(HardwareAddress::Ip), &mut device, Instant::ZERO);
     interface.update_ip_addrs(|all| _ = all.push(IpCidr::new(own.into(), 24)));
     let buffer = || PacketBuffer::new(vec![PacketMetadata::EMPTY; BURST], vec![0; 4 << 20]);
@@ -50,6 +50,7 @@ pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
 /// A device that has received these packets, and forgets what is sent.
 struct Memory {
     waiting: VecDeque<Vec<u8>>,
+    is_verified: bool,
 }
 
 struct Received(Vec<u8>);
@@ -70,7 +71,7 @@ impl Device for Memory {
     fn capabilities(&self) -> DeviceCapabilities {
         let mut capabilities = DeviceCapabilities::default();
         (capabilities.medium, capabilities.max_transmission_unit) = (Medium::Ip, 1500);
-        capabilities.checksum.udp = Checksum::None;
+        capabilities.checksum.udp = if self.is_verified { Checksum::None } else { Checksum::Both };
         capabilities
     }
 }

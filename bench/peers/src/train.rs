@@ -15,8 +15,11 @@ pub enum Order {
 /// Datagrams in fragments, one after the other, as a device brings them.
 #[derive(Debug)]
 pub struct Train {
-    pub name: &'static str,
+    pub name: String,
     pub flow: Flow,
+    /// Whether the device has verified UDP's checksums, as one does that brings what a process of this machine has sent. One that
+    /// brings it from a wire cannot, as they are of several packets.
+    pub is_verified: bool,
     pub fragments: Vec<Vec<u8>>,
     pub datagrams: usize,
 }
@@ -46,10 +49,17 @@ impl Train {
             ("v6/reversed/46", v6, 65_507, Order::Reversed),
             ("v6/shuffled/46", v6, 65_507, Order::Shuffled),
         ];
-        cases.into_iter().map(|(name, flow, payload, order)| Self::new(name, flow, payload, order)).collect()
+        let both = [("", false), ("/verified", true)];
+        let cases = both.into_iter().flat_map(|(suffix, is_verified)| {
+            cases.map(|(name, flow, payload, order)| {
+                let name = format!("{name}{suffix}");
+                Self { name, is_verified, ..Self::new(flow, payload, order) }
+            })
+        });
+        cases.collect()
     }
 
-    fn new(name: &'static str, flow: Flow, payload: usize, order: Order) -> Self {
+    fn new(flow: Flow, payload: usize, order: Order) -> Self {
         let flow = Flow { dont_fragment: false, ..flow };
         let mem = Memory::heap();
         let mut chance = Rng::new(42);
@@ -80,6 +90,6 @@ impl Train {
             fragments.append(&mut cut);
             datagrams += 1;
         }
-        Self { name, flow, fragments, datagrams }
+        Self { name: String::new(), flow, is_verified: false, fragments, datagrams }
     }
 }
