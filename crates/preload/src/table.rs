@@ -245,12 +245,7 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32, past: Past
     let full = Errno(libc::EMFILE);
     let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd)).ok_or(full)?;
     let inode = socket_inode(fd).ok_or(Errno(libc::EBADF))?;
-    let (at, slot) = take()
-        .or_else(|| {
-            sweep();
-            take()
-        })
-        .ok_or(full)?;
+    let (at, slot) = take().or_else(take_swept).ok_or(full)?;
     slot.clear();
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
@@ -284,6 +279,15 @@ fn take() -> Option<(u16, &'static Slot)> {
     let taken = all.take(MAX_SLOTS).find(|(_, slot)| is_free(slot))?;
     NEXT.store(usize::from(taken.0), Relaxed);
     Some(taken)
+}
+
+/// The same, after looking which are. What is found free may be another thread's before it is taken: then once more.
+fn take_swept() -> Option<(u16, &'static Slot)> {
+    const TRIES: usize = 16;
+    (0..TRIES).find_map(|_| {
+        sweep();
+        take()
+    })
 }
 
 /// Frees the slots of connections that no descriptor stands for any more.
