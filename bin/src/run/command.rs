@@ -267,9 +267,14 @@ impl Inbox {
         }
     }
 
+    /// Whether changes have been told.
+    pub(crate) fn has_deltas(&self) -> bool {
+        self.deltas.some.load(Ordering::Acquire)
+    }
+
     /// Moves the changes that have been told to the end of `into`. Tells whether there were any.
     pub(crate) fn take_deltas(&self, into: &mut Vec<Delta>) -> bool {
-        if !self.deltas.some.load(Ordering::Acquire) {
+        if !self.has_deltas() {
             return false;
         }
         let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,5 @@
-//! The worker: waits for links, runs each burst through the path to completion, and sends what comes out.
+//! The worker: waits for links, runs each burst through the path, and sends what comes out. Crypto threads may have some of one
+//! while the next is received; all of it is through before anything else is looked at.
 //!
 //! It is the only thread that touches packets, so nothing on their way is locked. Commands are taken between bursts. A
 //! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
@@ -255,8 +256,12 @@ impl Worker {
         true
     }
 
-    /// Takes the changes that have been told.
+    /// Takes the changes that have been told, which are not for what was taken in before.
     fn learn(&mut self) {
+        if !self.inbox.has_deltas() && !self.sadb.has_changes() {
+            return;
+        }
+        self.path.finish(self.clock.now(), &self.mem);
         if self.inbox.take_deltas(&mut self.deltas) {
             for delta in self.deltas.drain(..) {
                 netlink::apply(&mut self.path.fib, &delta);
@@ -327,7 +332,8 @@ impl Worker {
         path.take_ike().for_each(|message| socket.deliver(&message));
     }
 
-    /// Takes a burst from each ready link in turn, until they are empty or others may be ready too.
+    /// Takes a burst from each ready link in turn, until they are empty or others may be ready too. What crypto threads have of
+    /// one goes on with the next, or in the end.
     fn serve_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         for _ in 0..TURNS {
@@ -337,6 +343,8 @@ impl Worker {
             let now = self.clock.now();
             ready.retain(|&id| self.serve(now, id));
         }
+        let now = self.clock.now();
+        self.path.finish(now, &self.mem);
         ready.clear();
         self.ready = ready;
     }

@@ -238,6 +238,13 @@ impl Ipsec {
         self.crypto.has_done()
     }
 
+    /// As [`work`](Self::work) while more arrives: crypto threads are left what they get to soon, and not waited for.
+    pub fn help(&mut self, now: Instant) -> bool {
+        self.crypto.close(now);
+        self.crypto.help(now);
+        self.crypto.has_done()
+    }
+
     /// When [`work`](Self::work) is to be called again for what is with a device.
     pub fn work_timeout(&self) -> Option<Instant> {
         self.crypto.poll_timeout()
@@ -246,6 +253,11 @@ impl Ipsec {
     /// Tells whether something that was submitted has not been taken yet.
     pub fn is_pending(&self) -> bool {
         self.crypto.is_busy()
+    }
+
+    /// Tells whether something that was submitted to be opened is not through yet.
+    pub fn is_opening(&self) -> bool {
+        self.crypto.opening.len() > 0
     }
 
     /// The SA of that number, if it is still there.

@@ -196,10 +196,10 @@ impl Ipsec {
                 crypto.passing = Some(job);
                 continue;
             };
-            while let Some(piece) = job.next() {
+            while let Some(mut piece) = job.next() {
                 if let Some(sa) = sad.get_mut(job.sa).filter(|sa| sa.is_at_ease())
                     && job.outer.source().is_none_or(|source| sa.peer_is_at(source))
-                    && sa.passes_plainly(job, piece.seq, piece.state, piece.inside.bytes(), now)
+                    && sa.passes_plainly(job, &mut piece, mem, now)
                 {
                     each(Inner::Content(Content::new(piece.inside, &job.outer.meta)))?;
                     continue;
@@ -290,17 +290,25 @@ fn accept<'j>(
 }
 
 impl Sa {
-    /// Notes the opened packet that `inside` is from, if it is TCP in a tunnel about which nothing is changed: there is
-    /// nothing else to do for it.
-    #[inline]
-    fn passes_plainly(&mut self, job: &mut OpenJob, seq: u64, state: State, inside: &[u8], now: Instant) -> bool {
-        let Some(sum) = job.plain_sum(state, inside) else { return false };
-        let is_new = self.replay.mark(seq).is_ok();
-        if is_new {
-            self.used(now, 1, inside.len() as u64);
-            job.outer.meta.csum = Csum::Complete(sum);
+    /// Notes an opened packet of which [no more than the sum](OpenJob::plain_sum) need be known, and puts its IP headers in
+    /// front of it again if they were outside of ESP: there is nothing else to do for it.
+    #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]
+    #[inline(always)]
+    fn passes_plainly(&mut self, job: &mut OpenJob, piece: &mut Piece, mem: &Memory, now: Instant) -> bool {
+        let Piece { seq, id, state, ref mut inside } = *piece;
+        let Some(sum) = job.plain_sum(self.mode, state, inside) else { return false };
+        if self.replay.mark(seq).is_err() {
+            return false;
         }
-        is_new
+        self.used(now, 1, inside.len() as u64);
+        match self.mode {
+            Mode::Tunnel => job.outer.meta.csum = Csum::Complete(sum),
+            Mode::Transport => {
+                let has_room = job.outer.push_own(mem, inside, Protocol::TCP, Some(sum), id);
+                debug_assert!(has_room, "looked for with the sum");
+            }
+        }
+        true
     }
 }
 

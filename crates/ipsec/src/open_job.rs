@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::SaId;
 use offload::checksum;
-use packet::{Buf, Csum, Cut, Meta, Packet};
+use packet::{Buf, Csum, Cut, Meta, Packet, prefetch, prefetch_to_write};
 use wire::esp::{Header, Trailer};
 use wire::ip::{self, Info};
 use wire::{Pattern, Protocol, RisingNumber, Spi, Version, ipv4};
@@ -14,9 +14,6 @@ use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
 use crate::input::Untouched;
 use crate::sa::Sa;
-
-/// Bytes that make a task for others: of a burst of 64 packets there are then enough that all end at about the same time.
-const TASK: usize = 16 << 10;
 
 /// How many buffers ahead of the one that is passed on are asked for, if another processor may have them.
 const AHEAD: usize = 4;
@@ -51,7 +48,7 @@ pub(crate) struct OpenJob {
 }
 
 /// How a packet is opened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Opening {
     cipher: Arc<Cipher>,
     esn: bool,
@@ -162,6 +159,14 @@ pub(crate) struct Storage {
     segments: Vec<Segment>,
     bufs: Vec<Buf>,
     pieces: Vec<Buf>,
+}
+
+impl Storage {
+    /// For as many packets as a burst has: which lists get how many depends on how quick others are.
+    pub(crate) fn with_room() -> Self {
+        const PACKETS: usize = 64;
+        Self { segments: Vec::with_capacity(PACKETS), bufs: Vec::with_capacity(PACKETS), ..Self::default() }
+    }
 }
 
 impl OpenJob {
@@ -277,6 +282,13 @@ impl OpenJob {
         }
     }
 
+    /// Notes the packet that lies in `buf` from `next` on.
+    #[inline]
+    pub(crate) fn push_whole(&mut self, next: Next, seq: u64, buf: Buf) {
+        self.push(next.len, seq, next.id);
+        self.push_buf(buf, next.at);
+    }
+
     /// The list of what the only packet is opened from, whose buffer has its length.
     pub(crate) fn pieces_mut(&mut self) -> &mut Vec<Buf> {
         debug_assert_eq!(self.segments.len(), 1, "others lie in their buffers");
@@ -288,16 +300,42 @@ impl OpenJob {
         self.bytes
     }
 
-    /// Tells whether it is as much work as is handed to others.
-    #[inline]
-    pub(crate) fn is_task(&self) -> bool {
-        self.bytes >= TASK
+    /// An empty job for what comes next and is like it; nothing is compared with this one any more.
+    pub(crate) fn another(&mut self, storage: Storage) -> Self {
+        let Self { sa, spi, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;
+        let Storage { mut headers, mut pattern, segments, bufs, pieces } = storage;
+        headers.clone_from(&outer.headers);
+        pattern.set(&[]);
+        std::mem::swap(&mut pattern, &mut self.pattern);
+        Self {
+            sa,
+            spi,
+            opening: opening.clone(),
+            mark,
+            is_offloaded,
+            untouched: None,
+            is_easy,
+            outer: Outer { headers, info: outer.info, is_udp: outer.is_udp, meta: outer.meta.clone() },
+            pattern,
+            last_id,
+            segments,
+            bufs,
+            bytes: 0,
+            pieces,
+        }
     }
 
     /// Notes that no more packets come.
     pub(crate) fn complete(&mut self) {
         self.segments.reverse();
         self.bufs.reverse();
+    }
+
+    /// Asks for its lists to be near, which another processor may have had: they are read at once, and written for the next
+    /// packets.
+    pub(crate) fn prefetch_lists(&self) {
+        prefetch_to_write(&self.segments[..]);
+        prefetch_to_write(&self.bufs[..]);
     }
 
     /// Prepares for the first packets to be [passed on](Self::next) if others have opened them: their processor has them, and
@@ -311,6 +349,9 @@ impl OpenJob {
     /// Decrypts the packets where they lie. Those that are not by the time that they are [passed on](Self::next) are
     /// then, while the nearest cache has them.
     pub(crate) fn run(&mut self) {
+        // The worker that filled these lists has them.
+        prefetch_to_write(&self.segments[..]);
+        self.bufs.iter().for_each(prefetch);
         let mut bufs = self.bufs.iter_mut().rev();
         let mut rest: &mut [u8] = &mut [];
         for segment in self.segments.iter_mut().rev() {
@@ -323,25 +364,28 @@ impl OpenJob {
         }
     }
 
-    /// Opens at once the packet that `buf` has, and leaves in it what is inside.
+    /// Opens at once the packet that `buf` has behind its first `front` bytes, and gives what is inside.
     #[inline]
-    pub(crate) fn open_now(&mut self, buf: &mut Buf, seq: u64) -> State {
-        let packet = buf.bytes_mut().expect("looked at before");
+    pub(crate) fn open_now(&mut self, mut buf: Buf, front: usize, seq: u64) -> (State, Buf) {
+        let packet = &mut buf.bytes_mut().expect("looked at before")[front..];
         let len = packet.len();
         let state = self.opening.open(packet, &[], seq);
         let (from, to) = self.opening.inside(state, len);
-        buf.trim(to);
-        buf.pull(from);
-        state
+        (state, buf.narrowed(front + from, front + to))
     }
 
-    /// Says what a packet sums up to that was opened, if it is a tunnel's TCP about which nothing is changed.
+    /// Says what an opened packet sums up to, if it is TCP: in a tunnel, and such that nothing is changed about it, or with
+    /// room in front of it for the IP headers that it was protected behind. The SA has that mode by now.
     #[inline]
-    pub(crate) fn plain_sum(&self, state: State, inside: &[u8]) -> Option<u16> {
-        match (state, self.untouched) {
-            (State::Open { next_header, sum, .. }, Some(untouched)) if untouched.is_like(inside, next_header) => sum,
-            _ => None,
-        }
+    pub(crate) fn plain_sum(&self, mode: Mode, state: State, inside: &Buf) -> Option<u16> {
+        let State::Open { next_header, sum, .. } = state else { return None };
+        sum.filter(|_| match (mode, self.opening.sums) {
+            (Mode::Tunnel, Sums::Packets) => {
+                self.untouched.is_some_and(|untouched| untouched.is_like(inside.bytes(), next_header))
+            }
+            (Mode::Transport, Sums::Payloads) => inside.headroom() >= self.outer.info.header_len,
+            _ => false,
+        })
     }
 
     /// The next packet.
@@ -358,19 +402,16 @@ impl OpenJob {
         }
         self.pieces.clear();
         let (from, to) = self.opening.inside(state, len);
-        let mut inside = if ends_buf {
-            let mut last = self.bufs.pop()?;
-            last.trim(to);
-            last
+        let whole = if ends_buf {
+            self.bufs.pop()?
         } else {
             let buf = self.bufs.last_mut()?;
-            let inside = buf.split_to(to);
+            let front = buf.split_to(to);
             // What pads this packet is room for headers in front of the next.
             buf.pull(len - to);
-            inside
+            front
         };
-        inside.pull(from);
-        Some(Piece { seq, id, state, inside })
+        Some(Piece { seq, id, state, inside: whole.narrowed(from, to) })
     }
 
     /// Gives back the lists.

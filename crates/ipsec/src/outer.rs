@@ -140,6 +140,7 @@ impl Outer {
 
 /// Writes a packet's `own` IP headers, whose lengths and IPv4 check are right, to `to` as those of a packet of `total` bytes
 /// with `protocol` inside. `next_header_at` is where what they carry is named; `index` is added to the identification.
+#[inline]
 pub(crate) fn write_own(
     to: &mut [u8],
     own: &[u8],
@@ -149,7 +150,6 @@ pub(crate) fn write_own(
     total: usize,
     index: u16,
 ) {
-    to.copy_from_slice(own);
     match version {
         Version::V4 => {
             // Changed before it is written: what was just written in one piece and is read in another is waited for.
@@ -158,8 +158,12 @@ pub(crate) fn write_own(
             header.replace_total_len(total as u16);
             header.raise_id(index);
             *ipv4::Header::mut_from(to).expect("as long") = header;
+            if own.len() > ipv4::Header::LEN {
+                to[ipv4::Header::LEN..].copy_from_slice(&own[ipv4::Header::LEN..]);
+            }
         }
         Version::V6 => {
+            to.copy_from_slice(own);
             to[next_header_at] = protocol.0;
             let header = ipv6::Header::mut_from(to).expect("an IPv6 header, parsed before");
             header.set_payload_len((total - ipv6::Header::LEN) as u16);

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use base::{DropReason, Instant, Mib};
 use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Inner, SaConfig, Train};
+use ipsec::{Inner, Mode, SaConfig, Train};
 use offload::ip_headers;
 use packet::{Memory, Packet, geometry};
 use wire::{Version, esp, ipv4};
@@ -123,6 +123,42 @@ fn whoever_opens_the_same_packets_come_out_in_the_same_order() {
     }
 }
 
+/// A packet alone is opened at once also while more arrives. Of many, threads are left some, which come out in the end.
+#[test]
+fn while_more_arrives_threads_are_left_what_they_get_to() {
+    let mut pair = Pair::new(&sa());
+    let mut packets: Vec<_> = (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0)).collect();
+    pair.receiver.set_crypto(pool(1));
+    let submit = |pair: &mut Pair, mut pkt: Packet| {
+        let info = ip_headers(&pair.mem, &mut pkt).unwrap();
+        pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
+    };
+    let take = |pair: &mut Pair| {
+        let mut got = Vec::new();
+        let all = pair.receiver.pass_opened(&pair.mem, NOW, &mut pair.received, |inner| {
+            let Inner::Content(content) = inner else { panic!("a good packet") };
+            got.push(content.into_packet().to_vec());
+            ControlFlow::<()>::Continue(())
+        });
+        assert!(all.is_continue());
+        got
+    };
+    let rest = packets.split_off(1);
+    submit(&mut pair, packets.remove(0));
+    assert!(pair.receiver.help(NOW));
+    assert_eq!((take(&mut pair).len(), pair.receiver.is_pending()), (1, false));
+    rest.into_iter().for_each(|pkt| submit(&mut pair, pkt));
+    let mut got = Vec::new();
+    while pair.receiver.help(NOW) {
+        got.append(&mut take(&mut pair));
+    }
+    while pair.receiver.work(NOW) {
+        got.append(&mut take(&mut pair));
+    }
+    let want: Vec<_> = (1..300).map(|n| pkt(&Memory::heap(), n).to_vec()).collect();
+    assert!(got == want && !pair.receiver.is_pending());
+}
+
 /// Has every task done at once, and counts them.
 #[derive(Debug)]
 struct Counting(Arc<AtomicUsize>);
@@ -189,6 +225,25 @@ fn an_sa_that_goes_while_its_packets_are_away_lets_none_pass() {
     let got = opened_by(&mut pair, pool(1), &[]);
     assert_eq!(got, [Err(DropReason::EspNoState)]);
     assert_eq!(pair.received.get(Mib::XfrmInStateInvalid), 1);
+}
+
+/// What was in a packet of transport mode is no packet that a tunnel brings.
+#[test]
+fn an_sa_whose_mode_changes_while_its_packets_are_away_refuses_them() {
+    let transport = SaConfig { mode: Mode::Transport, ..sa() };
+    let mut pair = Pair::new(&transport);
+    let (bytes, csum, cut) = fat(Version::V4, true, 1000, 1000);
+    let tcp = segments(&pair.mem, &bytes, csum, cut).remove(0);
+    for (mode, want) in [(Mode::Transport, Ok(tcp.clone())), (Mode::Tunnel, Err(DropReason::EspFormat))] {
+        let sealed = pair.seal(Packet::with_data(&pair.mem, &tcp).unwrap(), Train::None).remove(0);
+        let mut pkt = Packet::with_data(&pair.mem, &sealed.to_vec()).unwrap();
+        pair.receiver.set_crypto(Some(Box::<Backwards>::default()));
+        let info = ip_headers(&pair.mem, &mut pkt).unwrap();
+        pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
+        pair.receiver.work(NOW);
+        pair.receiver.replace_sa(&SaConfig { mode, ..transport.clone() }).unwrap();
+        assert_eq!(opened_by(&mut pair, pool(1), &[]), [want], "{mode:?}");
+    }
 }
 
 #[test]

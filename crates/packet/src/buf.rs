@@ -261,6 +261,22 @@ impl Buf {
         self.len = len as u32;
     }
 
+    /// This buffer with the data from `from` to `to` alone; the rest becomes room. In one step, because what was just written
+    /// field by field is not to be had at once where a whole buffer is moved.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[inline]
+    #[must_use]
+    pub fn narrowed(self, from: usize, to: usize) -> Self {
+        assert!(from <= to && to <= self.len(), "a part of more than there is");
+        let Self { page, start, len, before, behind, charge } = self;
+        // SAFETY: at most to the end of the data, just checked.
+        let start = unsafe { start.add(from) };
+        let (from, to) = (from as u32, to as u32);
+        Self { page, start, len: to - from, before: before + from, behind: behind + (len - to), charge }
+    }
+
     /// Splits off the first `at` bytes, with the headroom before them. Both halves are as writable as the whole was.
     ///
     /// # Panics
@@ -344,6 +360,33 @@ mod tests {
                 assert_eq!((charge.truesize(), charge.access()), (kept, access));
             }
         }
+    }
+
+    #[test]
+    fn narrowed_is_pulled_and_trimmed() {
+        let mem = Memory::heap();
+        let of = |change: fn(Buf) -> Buf| {
+            let mut buf = mem.take(10, 100).unwrap();
+            buf.put(50).unwrap().iter_mut().zip(0..).for_each(|(byte, n)| *byte = n);
+            let buf = change(buf);
+            (buf.bytes().to_vec(), buf.headroom(), buf.tailroom(), buf.truesize())
+        };
+        let in_steps = of(|mut buf| {
+            buf.trim(40);
+            buf.pull(3);
+            buf
+        });
+        assert_eq!(of(|buf| buf.narrowed(3, 40)), in_steps);
+        assert_eq!(in_steps.0, (3..40).collect::<Vec<u8>>());
+        assert_eq!(of(|buf| buf.narrowed(50, 50)).0, []);
+    }
+
+    #[test]
+    #[should_panic(expected = "a part of more than there is")]
+    fn nothing_is_narrowed_to_more_than_it_has() {
+        let mut buf = Memory::heap().take(0, 100).unwrap();
+        buf.put(5).unwrap();
+        let _ = buf.narrowed(2, 6);
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub use ends::SlotsFull;
 pub use frames::Frames;
 pub use meta::{Csum, Cut, Esp, EspStatus, Gso, GsoKind, Meta, SecPath};
 pub use packet::{MAX_FRAGS, Packet, SHELL};
-pub use page::prefetch;
+pub use page::{prefetch, prefetch_to_write};
 pub use pieces::Piece;
 pub use pool::{Memory, Pool, PoolDry};
 pub use slab::Backing;

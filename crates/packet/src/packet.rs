@@ -235,10 +235,7 @@ impl Packet {
         assert!(self.frags.0.len() < MAX_FRAGS && self.frag_list.0.is_empty(), "a slot that there is not");
         self.data_len += len;
         self.meta.csum.data_changed();
-        // Looked at and changed where it is then: a move would have to wait for what was just written.
-        let slot = self.frags.push(buf);
-        slot.pull(front);
-        slot.trim(len);
+        self.frags.push(buf.narrowed(front, front + len));
         if let [.., last, slot] = &self.frags.0[..]
             && last.precedes(slot, 0)
         {

@@ -6,7 +6,7 @@ use std::vec::Drain;
 
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
-use ipsec::{Inner, Taker};
+use ipsec::{Inner, Ipsec, Taker};
 use offload::{Gro, ip_headers};
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 use wire::eth::{self, EtherType};
@@ -238,16 +238,20 @@ impl Path {
         self.local.get() == Some((self.fib.generation(), domain, dst))
     }
 
-    /// Ends a burst: what ciphers and GRO hold goes on, in order, until they hold no more than what is with a device.
-    pub(crate) fn flush(&mut self, turn: Turn<'_>) {
+    /// Ends a burst: what ciphers and GRO hold goes on, in order, until they hold no more than what is with a device. If `more`
+    /// arrives, threads are not waited for, and GRO keeps what they may have the rest of.
+    pub(crate) fn flush(&mut self, turn: Turn<'_>, more: bool) {
+        let work = if more { Ipsec::help } else { Ipsec::work };
         loop {
             // What is inside may be ESP again.
-            while self.ipsec.work(turn.now) {
+            while work(&mut self.ipsec, turn.now) {
                 self.pass_opened(turn);
                 self.send_sealed(turn);
             }
             let mut glued = std::mem::take(&mut self.scratch.glued);
-            self.gro.flush(&mut glued);
+            if !(more && self.ipsec.is_opening()) {
+                self.gro.flush(&mut glued);
+            }
             if glued.is_empty() {
                 self.scratch.glued = glued;
                 return;
@@ -383,7 +387,8 @@ impl Taker for Gluing<'_> {
         }
     }
 
-    #[inline(always)]
+    /// Kept out of line: GRO is compiled into its other caller, which most packets come by.
+    #[inline(never)]
     fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
         match inner {
             Inner::Content(content) => {

@@ -216,6 +216,13 @@ impl Path {
 
     /// Runs what `link` received, in order, through to the ports that it leaves by. Empties `burst`.
     pub fn handle_rx(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
+        self.take_in(now, mem, link, burst);
+        self.finish(now, mem);
+    }
+
+    /// As [`handle_rx`](Self::handle_rx) while more arrives: some of it may be with crypto threads then, and goes on with what is
+    /// taken in next, or when that is [finished](Self::finish).
+    pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let turn = Turn { now, mem };
         for pkt in burst.iter_mut() {
             pkt.meta.link = link;
@@ -232,8 +239,14 @@ impl Path {
             self.open_run(turn, link, &mut burst);
         }
         drop(burst);
-        self.flush(turn);
-        self.settle(turn);
+        self.flush(turn, true);
+        self.act(turn);
+        self.ipsec.rest();
+    }
+
+    /// Waits for crypto threads, and runs through what they have of what was [taken in](Self::take_in).
+    pub fn finish(&mut self, now: Instant, mem: &Memory) {
+        self.settle(Turn { now, mem });
     }
 
     /// Does what time asks for.
@@ -259,7 +272,7 @@ impl Path {
     pub(crate) fn settle(&mut self, turn: Turn<'_>) {
         self.act(turn);
         if self.ipsec.is_pending() {
-            self.flush(turn);
+            self.flush(turn, false);
         }
         self.ipsec.rest();
     }

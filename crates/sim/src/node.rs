@@ -142,10 +142,24 @@ impl Node {
     }
 
     /// Takes in packets in one burst.
-    pub fn rx(&mut self, now: Instant, link: LinkId, packets: Vec<Packet>) {
-        let mut burst = packets;
+    ///
+    /// # Panics
+    /// When it is not taken whole.
+    pub fn rx(&mut self, now: Instant, link: LinkId, mut burst: Vec<Packet>) {
         self.path.handle_rx(now, &self.mem, link, &mut burst);
         assert!(burst.is_empty(), "a burst is taken whole");
+    }
+
+    /// Takes in bursts of which each is there when the one before is taken in.
+    ///
+    /// # Panics
+    /// When a burst is not taken whole.
+    pub fn rx_all(&mut self, now: Instant, link: LinkId, bursts: impl IntoIterator<Item = Vec<Packet>>) {
+        for mut burst in bursts {
+            self.path.take_in(now, &self.mem, link, &mut burst);
+            assert!(burst.is_empty(), "a burst is taken whole");
+        }
+        self.path.finish(now, &self.mem);
     }
 
     /// Takes in one plain packet.

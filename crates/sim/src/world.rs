@@ -32,6 +32,8 @@ pub struct World {
     pub hosts: Vec<Host>,
     /// What happened on each wire.
     pub stats: Vec<WireStats>,
+    /// Whether nodes take in what comes at once in two bursts, as workers do that find the second after the first.
+    pub in_two_bursts: bool,
     now: Instant,
     rng: Rng,
     _seed: PrintSeed,
@@ -68,6 +70,7 @@ impl World {
             nodes: Vec::new(),
             hosts: Vec::new(),
             stats: Vec::new(),
+            in_two_bursts: false,
             now: Instant::ZERO,
             rng: Rng::new(seed),
             _seed: PrintSeed(seed),
@@ -173,7 +176,8 @@ impl World {
                     let node = &mut self.nodes[at];
                     let mut burst = wire.arrive(&node.mem, burst);
                     node.from_wire(self.now, link, &mut burst);
-                    node.rx(self.now, link, burst);
+                    let rest = if self.in_two_bursts { burst.split_off(burst.len() / 2) } else { Vec::new() };
+                    node.rx_all(self.now, link, [burst, rest]);
                 }
                 End::Host(at) => {
                     let host = &mut self.hosts[at];

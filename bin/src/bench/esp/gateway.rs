@@ -1,11 +1,14 @@
 //! Two gateways with an SA from the first to the second.
 
+use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::sync::mpsc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 
-use base::{LinkId, SaId, TableId};
+use base::{Instant, LinkId, SaId, TableId};
 use fib::{Route, RouteKind};
-use ipsec::crypto::Pool;
+use ipsec::crypto::{Crypto, Pool, Task};
 use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use offload::Features;
 use packet::Memory;
@@ -53,6 +56,51 @@ pub(super) struct Pair {
     pub(super) far: Gateway,
     pub(super) way: Way,
     pub(super) sa: SaId,
+    pub(super) holding: Holding,
+}
+
+/// Whether a gateway's crypto thread is given nothing before it is waited for: then there are as many tasks at once as it can
+/// bring about by being slow.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Holding(Arc<AtomicBool>);
+
+impl Holding {
+    pub(super) fn set(&self, holds: bool) {
+        self.0.store(holds, Relaxed);
+    }
+}
+
+/// A crypto thread that may be held up.
+#[derive(Debug)]
+struct Helper {
+    pool: Pool,
+    holding: Holding,
+}
+
+impl Crypto for Helper {
+    fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>) {
+        if !self.holding.0.load(Relaxed) {
+            self.pool.take(now, todo);
+        }
+    }
+
+    fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        self.pool.work(now, todo, done);
+    }
+
+    fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        if !self.holding.0.load(Relaxed) {
+            self.pool.help(now, todo, done);
+        }
+    }
+
+    fn is_at_it(&self) -> bool {
+        self.pool.is_at_it()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.pool.poll_timeout()
+    }
 }
 
 impl Pair {
@@ -72,11 +120,12 @@ impl Pair {
         for dir in [Dir::In, Dir::Fwd] {
             far.path.ipsec.add_policy(policy(dir, NETS[0], NETS[1], &sas)).expect("a good policy");
         }
+        let holding = Holding::default();
         if way == Way::Worker {
             let measured = if setting.side == Side::Tx { &mut near } else { &mut far };
-            measured.path.ipsec.set_crypto(Some(Box::new(helper())));
+            measured.path.ipsec.set_crypto(Some(Box::new(Helper { pool: pool(), holding: holding.clone() })));
         }
-        Self { near, far, way, sa: id }
+        Self { near, far, way, sa: id, holding }
     }
 
     /// The largest packet that fits the wire once it is sealed, in bytes with its IP header.
@@ -91,7 +140,7 @@ impl Pair {
 }
 
 /// One crypto thread, which has found its processor.
-fn helper() -> Pool {
+fn pool() -> Pool {
     let (there, is_there) = mpsc::channel();
     let start = move |_| {
         cpu::step_aside();

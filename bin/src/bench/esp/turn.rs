@@ -4,7 +4,7 @@ use base::{DropReason, Instant, LinkId};
 use packet::{Buf, Csum, Cut, Memory, Packet};
 
 use super::forgery::Forgery;
-use super::gateway::{Gateway, LAN, Pair, WAN};
+use super::gateway::{Gateway, Holding, LAN, Pair, WAN};
 use super::load::{Source, Traffic, in_bursts};
 use crate::bench::case::{Copied, Turn};
 
@@ -21,6 +21,7 @@ pub(super) struct Sending {
     source: Source,
     bursts: Vec<Vec<Packet>>,
     expected: Expected,
+    holding: Holding,
 }
 
 /// What the receiving gateway is sent.
@@ -63,12 +64,14 @@ struct Expected {
 }
 
 impl Gateway {
-    /// Runs bursts from one link to the other, which takes what it is given.
+    /// Runs bursts that come at once from one link to the other, which takes what it is given.
     fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
-            self.path.handle_rx(Instant::ZERO, &self.mem, from, burst);
+            self.path.take_in(Instant::ZERO, &self.mem, from, burst);
             self.path.take_tx(to).expect("a port").clear();
         }
+        self.path.finish(Instant::ZERO, &self.mem);
+        self.path.take_tx(to).expect("a port").clear();
     }
 }
 
@@ -76,7 +79,7 @@ impl Sending {
     pub(super) fn new(pair: Pair, traffic: Traffic) -> Self {
         let source = Source::new(&pair, traffic);
         let expected = Expected::of(&pair, traffic);
-        Self { source, gateway: pair.near, bursts: Vec::new(), expected }
+        Self { source, gateway: pair.near, bursts: Vec::new(), expected, holding: pair.holding }
     }
 
     /// Packets that it has forwarded, as they came.
@@ -94,6 +97,13 @@ impl Turn for Sending {
 
     fn run(&mut self) {
         self.gateway.run(LAN, WAN, &mut self.bursts);
+    }
+
+    fn warm(&mut self) {
+        self.prepare();
+        self.holding.set(true);
+        self.run();
+        self.holding.set(false);
     }
 
     fn copied(&self) -> Copied {
@@ -193,6 +203,13 @@ impl Turn for Receiving {
 
     fn run(&mut self) {
         self.pair.far.run(WAN, LAN, &mut self.bursts);
+    }
+
+    fn warm(&mut self) {
+        self.prepare();
+        self.pair.holding.set(true);
+        self.run();
+        self.pair.holding.set(false);
     }
 
     fn copied(&self) -> Copied {

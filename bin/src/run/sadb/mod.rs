@@ -134,6 +134,11 @@ impl Sadb {
         Self::learn(worker);
     }
 
+    /// Whether netlink's thread has promised something that is to be seen to.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.names.has_changes()
+    }
+
     /// Sees to what netlink's thread has promised.
     pub(crate) fn learn(worker: &mut Worker) {
         for change in worker.sadb.names.take_changes() {

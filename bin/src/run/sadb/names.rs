@@ -188,9 +188,14 @@ impl Shared {
         done
     }
 
+    /// Whether there is something that the worker has to see to.
+    pub(super) fn has_changes(&self) -> bool {
+        self.0.some.load(Ordering::Acquire)
+    }
+
     /// What the worker has to see to, in its order.
     pub(super) fn take_changes(&self) -> Vec<Change> {
-        if !self.0.some.load(Ordering::Acquire) {
+        if !self.has_changes() {
             return Vec::new();
         }
         let mut names = self.lock();

@@ -189,7 +189,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Receives one burst from a link and runs it through the path. Tells whether there may be more.
+    /// Receives one burst from a link and has the path take it in. Tells whether there may be more.
     pub(super) fn serve(&mut self, now: Instant, id: LinkId) -> bool {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return false };
         if slot.down.is_some() || !slot.admin_up {
@@ -200,7 +200,7 @@ impl Worker {
         if more {
             // A change that a client had been told of before it sent these packets holds for them.
             self.learn();
-            self.path.handle_rx(now, &self.mem, id, &mut self.burst);
+            self.path.take_in(now, &self.mem, id, &mut self.burst);
             self.send_all(now);
         }
         match received {

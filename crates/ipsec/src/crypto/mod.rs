@@ -45,6 +45,12 @@ pub trait Crypto: fmt::Debug + Send {
     /// now, in whatever order. What it leaves in `todo` it is offered again, in the same order, next time.
     fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>);
 
+    /// As [`work`](Self::work) while more arrives: it waits for nobody, and leaves to others what they get to soon. What they
+    /// have is taken back by a later call.
+    fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        self.work(now, todo, done);
+    }
+
     /// Tells whether it is worth calling [`work`](Self::work) again at once: somebody is at a task.
     fn is_at_it(&self) -> bool {
         false

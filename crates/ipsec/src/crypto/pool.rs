@@ -1,9 +1,10 @@
 //! Threads that share the work of a burst with the worker that received it.
 //!
 //! Others begin while the worker that hands work in still takes in the burst, and when it is through it does as much as
-//! anybody: it passes on what is done, in order, and waits only for what others have begun, at most one task each. A
-//! burst of a single task is never handed out. Threads look for more for a while before they sleep, and are woken only
-//! when there is more than the worker itself takes up next; so one core never pays for them.
+//! anybody: it passes on what is done, in order. While more arrives it leaves some to them, which is passed on with the
+//! next burst; else it waits, but only for what others have begun, at most one task each. A burst of a single task is never
+//! handed out. Threads look for more for a while before they sleep, and are woken only when there is more than the worker
+//! itself takes up next; so one core never pays for them.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -24,6 +25,9 @@ const WAITING: usize = 256;
 /// a burst (as long as Linux polls before it halts a virtual processor, `halt_poll_ns`). To be woken costs both sides
 /// more than a task.
 const LOOKS: u32 = 16_000;
+
+/// Tasks that each thread is left while more arrives: what it does while its worker passes on a burst, and takes in the next.
+const LEFT: usize = 2;
 
 /// How often a worker looks for the end of others' work before it lets them have its core.
 const PATIENCE: u32 = 200;
@@ -197,6 +201,23 @@ impl Crypto for Pool {
                 looks += 1;
                 if looks < PATIENCE { std::hint::spin_loop() } else { thread::yield_now() }
             }
+        }
+    }
+
+    /// A single task is done at once, as nobody else gets it.
+    fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        self.take(now, todo);
+        let before = done.len();
+        self.collect(done);
+        let next = match self.away {
+            _ if done.len() > before => None,
+            0 => todo.pop_front(),
+            _ if self.shared.todo.len() <= LEFT * self.threads.len() => None,
+            _ => self.shared.todo.pop().inspect(|_| self.away -= 1),
+        };
+        if let Some(mut task) = next {
+            task.run();
+            done.push(task);
         }
     }
 

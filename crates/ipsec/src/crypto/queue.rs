@@ -8,11 +8,14 @@ use packet::Buf;
 
 use super::line::{Line, Ticket};
 use super::{Crypto, Job, Task};
-use crate::open_job::{self, OpenJob};
+use crate::open_job::{OpenJob, Storage};
 use crate::seal_job::SealJob;
 
 /// Bytes that may wait before work begins, so that what was written is still near when it is read.
 const WAITING: usize = 512 << 10;
+
+/// Bytes that make a task for others: a burst of 64 packets is four.
+const TASK: usize = 22 << 10;
 
 /// Most packets and trains that wait in each direction (Linux's `netdev_max_backlog`).
 const PLACES: usize = 1_000;
@@ -44,9 +47,9 @@ pub(crate) struct Queue {
     #[expect(clippy::vec_box, reason = "tasks own them")]
     spare_places: Vec<Box<Option<Job>>>,
     /// Lists of jobs that are through.
-    pub(crate) spare_open: Vec<open_job::Storage>,
+    pub(crate) spare_open: Vec<Storage>,
     /// Those of this burst. How many a burst needs does then not depend on how quick others are.
-    resting: Vec<open_job::Storage>,
+    resting: Vec<Storage>,
     pub(crate) spare_pages: Vec<Vec<(Buf, Range<usize>)>>,
 }
 
@@ -119,10 +122,26 @@ impl Queue {
         self.hand_in(now, ticket, Job::Open(job));
     }
 
+    /// The job that is collected, for one more packet: if it was enough for others, that is handed in, and it is one like it.
+    #[inline]
+    pub(crate) fn collect(&mut self, now: Instant) -> &mut OpenJob {
+        if self.has_task() {
+            self.go_on(now);
+        }
+        self.collecting.as_mut().expect("begun")
+    }
+
+    fn go_on(&mut self, now: Instant) {
+        let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
+        let another = self.collecting.as_mut().map(|job| job.another(storage));
+        self.close(now);
+        self.collecting = another;
+    }
+
     /// Tells whether what was collected is enough for others, if there are others.
     #[inline]
     pub(crate) fn has_task(&self) -> bool {
-        self.collecting.as_ref().is_some_and(OpenJob::is_task) && !self.is_here()
+        self.collecting.as_ref().is_some_and(|job| job.bytes() >= TASK) && !self.is_here()
     }
 
     /// Hands in what was collected if it is enough for others.
@@ -156,7 +175,7 @@ impl Queue {
     /// Has the work done until something is through that can be passed on, or as far as it goes without time passing.
     pub(crate) fn work(&mut self, now: Instant) {
         loop {
-            self.work_once(now);
+            self.work_once(now, true);
             let mut all = self.former.iter().chain(&self.crypto);
             if self.has_done() || !all.any(|crypto| crypto.is_at_it()) {
                 return;
@@ -164,18 +183,28 @@ impl Queue {
         }
     }
 
-    /// Gives the work to whoever does it, and puts what has come back into its place.
-    fn work_once(&mut self, now: Instant) {
+    /// As [`work`](Self::work) while more arrives: nobody waits for threads, which are left what they get to soon.
+    pub(crate) fn help(&mut self, now: Instant) {
+        while !self.has_done() && self.work_once(now, false) > 0 {}
+    }
+
+    /// Gives the work to whoever does it, and puts what has come back into its place: says how much that was. If this `waits`,
+    /// there is some, if anybody is at something.
+    fn work_once(&mut self, now: Instant, waits: bool) -> usize {
         if self.is_here() && self.away == 0 && self.todo.is_empty() {
-            return;
+            return 0;
         }
         let Self { crypto, former, away, todo, done, .. } = self;
+        let work = |crypto: &mut Box<dyn Crypto>, todo: &mut VecDeque<Task>, done: &mut Vec<Task>| match waits {
+            true => crypto.work(now, todo, done),
+            false => crypto.help(now, todo, done),
+        };
         let mut nothing = VecDeque::new();
-        former.iter_mut().for_each(|former| former.work(now, &mut nothing, done));
+        former.iter_mut().for_each(|former| work(former, &mut nothing, done));
         match crypto {
             Some(crypto) => {
                 let before = todo.len();
-                crypto.work(now, todo, done);
+                work(crypto, todo, done);
                 *away += before - todo.len();
             }
             None => {
@@ -184,7 +213,8 @@ impl Queue {
                 done.extend(todo.drain(..));
             }
         }
-        *away -= done.len();
+        let came = done.len();
+        *away -= came;
         if *away == 0 {
             former.clear();
         }
@@ -192,11 +222,15 @@ impl Queue {
         for Task { ticket, job: mut place } in self.done.drain(..) {
             match place.take() {
                 Some(Job::Seal(job)) => self.sealing.put_back(ticket, job),
-                Some(Job::Open(job)) => self.opening.put_back(ticket, job),
+                Some(Job::Open(job)) => {
+                    job.prefetch_lists();
+                    self.opening.put_back(ticket, job);
+                }
                 None => unreachable!("a task has its job until it is back"),
             }
             self.spare_places.push(place);
         }
+        came
     }
 
     /// When [`work`](Self::work) is to be done again.

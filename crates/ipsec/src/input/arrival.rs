@@ -9,7 +9,7 @@ use wire::ip::Info;
 use super::{Refused, refuse};
 use crate::config::SaDir;
 use crate::gateway::Ipsec;
-use crate::open_job::OpenJob;
+use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;
 
 /// What a packet or a train arrived with.
@@ -78,7 +78,7 @@ impl Arrival<'_> {
         if !crypto.collecting.as_ref().is_some_and(|job| job.is_for(id, self.headers, self.meta)) {
             crypto.close(self.now);
             let sa = sad.get(id).expect("just found");
-            let storage = crypto.spare_open.pop().unwrap_or_default();
+            let storage = crypto.spare_open.pop().unwrap_or_else(Storage::with_room);
             crypto.collecting = Some(OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage));
         }
         crypto.collecting.as_mut().expect("just made")

@@ -112,33 +112,51 @@ impl Outer {
         sum: Option<u16>,
         id: u16,
     ) -> Result<Option<Buf>, Refused> {
-        let len = self.info.header_len;
-        let total = len + inside.len();
-        let no_memory = (Mib::XfrmInError, DropReason::NoMemory);
-        mem.copied(CopyReason::SegmentHeader, len);
-        // The sender's checksum is of the addresses before translation, and the ICV was right (RFC 3948 §3.1.2).
-        self.meta.csum = if self.is_udp { Csum::Unnecessary } else { Csum::None };
-        if let Some(front) = inside.push(len) {
-            self.restore(front, next_header, total, sum, id);
+        if self.push_own(mem, inside, next_header, sum, id) {
             return Ok(None);
         }
+        let no_memory = (Mib::XfrmInError, DropReason::NoMemory);
+        let len = self.info.header_len;
         let mut front = mem.take(Memory::HEADROOM, len).map_err(|_| no_memory)?;
-        self.restore(front.put(len).ok_or(no_memory)?, next_header, total, sum, id);
+        self.restore(mem, front.put(len).ok_or(no_memory)?, next_header, len + inside.len(), sum, id);
         Ok(Some(front))
     }
 
-    fn restore(&mut self, to: &mut [u8], next_header: Protocol, total: usize, sum: Option<u16>, id: u16) {
+    /// The same if there is room in front of `inside`; else false.
+    #[inline]
+    pub(super) fn push_own(
+        &mut self,
+        mem: &Memory,
+        inside: &mut Buf,
+        next_header: Protocol,
+        sum: Option<u16>,
+        id: u16,
+    ) -> bool {
+        let total = self.info.header_len + inside.len();
+        let Some(front) = inside.push(self.info.header_len) else { return false };
+        self.restore(mem, front, next_header, total, sum, id);
+        true
+    }
+
+    #[inline]
+    fn restore(&mut self, mem: &Memory, to: &mut [u8], next_header: Protocol, total: usize, sum: Option<u16>, id: u16) {
         let (own, version) = (&self.headers[..self.info.header_len], self.info.version());
         let above = id.wrapping_sub(self.info.id);
+        mem.copied(CopyReason::SegmentHeader, own.len());
         write_own(to, own, version, self.info.next_header_at, next_header, total, above);
-        if let Some(sum) = sum {
-            let of_headers = match version {
-                // What a header with a right check sums up to.
-                Version::V4 => 0xffff,
-                Version::V6 => offload::checksum::sum(to),
-            };
-            self.meta.csum = Csum::Complete(checksum::fold(checksum::add(sum.into(), of_headers)));
-        }
+        self.meta.csum = match sum {
+            Some(sum) => {
+                let of_headers = match version {
+                    // What a header with a right check sums up to.
+                    Version::V4 => 0xffff,
+                    Version::V6 => offload::checksum::sum(to),
+                };
+                Csum::Complete(checksum::fold(checksum::add(sum.into(), of_headers)))
+            }
+            // The sender's checksum is of the addresses before translation, and the ICV was right (RFC 3948 §3.1.2).
+            None if self.is_udp => Csum::Unnecessary,
+            None => Csum::None,
+        };
     }
 }
 

@@ -10,7 +10,7 @@ pub trait Taker {
     /// What it breaks off with.
     type Left;
 
-    /// Takes a packet that lies in one buffer, and about which nothing was changed: most are such.
+    /// Takes a packet that lies in one buffer, TCP about which there was nothing to find out: most are such.
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Self::Left>;
 
     /// Takes whatever came out of one ESP packet.

@@ -10,7 +10,8 @@ use wire::Version;
 
 use super::{Inner, Taker, accept, refuse};
 use crate::gateway::Ipsec;
-use crate::open_job::Piece;
+use crate::open_job::{Next, OpenJob, Piece};
+use crate::sa::Sa;
 
 /// What a run was.
 #[derive(Debug)]
@@ -39,36 +40,31 @@ impl Ipsec {
         taker: &mut T,
     ) -> Option<Run<T::Left>> {
         let Self { sad, crypto, nat, .. } = self;
-        let collects = crypto.collecting.is_some();
+        if crypto.collecting.is_some() {
+            return self.collect_run(now, burst, l3, counters, taker);
+        }
         let job = crypto.like_last_mut()?;
         let sa = sad.get_mut(job.sa)?;
         let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
-        while sa.is_at_ease()
-            && let Some(pkt) = burst.as_slice().first()
-            && let Some(next) = l3(pkt).and_then(|l3| job.next_in_line(pkt, l3))
-            && let Some(mut buf) = burst.next().map(Packet::into_head)
+        while let Some(next) = next_of(sa, job, burst, &l3)
+            && let Some(buf) = burst.next().map(Packet::into_head)
         {
             run.packets += 1;
-            if let ([_, soon, ..], false) = (burst.as_slice(), collects) {
+            if let [_, soon, ..] = burst.as_slice() {
                 soon.prefetch();
             }
-            buf.pull(next.at);
             let passed = match sa.replay.check(next.seq) {
-                Ok(seq) if collects => {
-                    job.push(next.len, seq, next.id);
-                    job.push_buf(buf, 0);
-                    if job.is_task() { break } else { continue }
-                }
                 Ok(seq) => {
-                    let state = job.open_now(&mut buf, seq);
-                    if sa.passes_plainly(job, seq, state, buf.bytes(), now) {
-                        if let ControlFlow::Break(with) = taker.take_plain(buf, &job.outer.meta) {
+                    let (state, inside) = job.open_now(buf, next.at, seq);
+                    let mut piece = Piece { seq, id: next.id, state, inside };
+                    if sa.passes_plainly(job, &mut piece, mem, now) {
+                        if let ControlFlow::Break(with) = taker.take_plain(piece.inside, &job.outer.meta) {
                             run.broken = Some(with);
                             break;
                         }
                         continue;
                     }
-                    accept(sa, &mut nat.seen, job, Piece { seq, id: next.id, state, inside: buf }, mem, now)
+                    accept(sa, &mut nat.seen, job, piece, mem, now)
                 }
                 Err(why) => Err(refuse(sa, why)),
             };
@@ -84,7 +80,53 @@ impl Ipsec {
                 break;
             }
         }
+        (run.packets > 0).then_some(run)
+    }
+
+    /// As [`open_run`](Self::open_run), for packets behind some that are collected: they are as well.
+    fn collect_run<T: Taker>(
+        &mut self,
+        now: Instant,
+        burst: &mut Drain<'_, Packet>,
+        l3: impl Fn(&Packet) -> Option<usize>,
+        counters: &mut Counters,
+        taker: &mut T,
+    ) -> Option<Run<T::Left>> {
+        let Self { sad, crypto, .. } = self;
+        let job = crypto.collecting.as_mut()?;
+        let sa = sad.get_mut(job.sa)?;
+        let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
+        while let Some(job) = &mut crypto.collecting
+            && let Some(next) = next_of(sa, job, burst, &l3)
+            && let Some(buf) = burst.next().map(Packet::into_head)
+        {
+            run.packets += 1;
+            match sa.replay.check(next.seq) {
+                Ok(seq) => crypto.collect(now).push_whole(next, seq, buf),
+                Err(why) => {
+                    let (mib, reason) = refuse(sa, why);
+                    counters.count(mib);
+                    if let ControlFlow::Break(with) = taker.take(Inner::Dropped(reason, job.outer.meta.link)) {
+                        run.broken = Some(with);
+                        break;
+                    }
+                }
+            }
+        }
         crypto.close_if_large(now);
         (run.packets > 0).then_some(run)
     }
+}
+
+/// What the packet at the front of a burst is to `job`, if it is one more of it.
+#[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
+#[inline(always)]
+fn next_of(
+    sa: &Sa,
+    job: &mut OpenJob,
+    burst: &Drain<'_, Packet>,
+    l3: &impl Fn(&Packet) -> Option<usize>,
+) -> Option<Next> {
+    let pkt = burst.as_slice().first().filter(|_| sa.is_at_ease())?;
+    job.next_in_line(pkt, l3(pkt)?)
 }

@@ -83,7 +83,8 @@ impl Gro {
     ///
     /// # Errors
     /// `buf` itself.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
+    #[inline(always)]
     pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
         let Some((bucket, at)) = self.latest else { return Err(buf) };
         let Some(held) = self.buckets[bucket].get_mut(at) else { return Err(buf) };

@@ -1,10 +1,10 @@
 //! What comes out of a burst of ESP is what comes out of its packets one by one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
 
-use base::Mib;
-use ipsec::crypto::Pool;
+use base::{Instant, Mib};
+use ipsec::crypto::{Crypto, Pool, Task};
 use ipsec::{Dir, Limits, SaStats};
 use offload::Features;
 use packet::Packet;
@@ -15,9 +15,12 @@ use crate::common::*;
 use crate::gateways::*;
 
 /// Bytes of payload in a segment.
-const PAYLOAD: usize = 500;
+const PAYLOAD: usize = 1300;
 
-/// Sixteen segments of each of two flows, one in a tunnel over IPv4, one in a tunnel over IPv6, and what the receiver
+/// Segments of each flow: more than are handed to a crypto thread at once.
+const SEGMENTS: u32 = 24;
+
+/// Segments of each of two flows, one in a tunnel over IPv4, one in a tunnel over IPv6, and what the receiver
 /// is.
 fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     let mut near = gateways(sim::Medium::Cable, 1).nodes.remove(0);
@@ -28,7 +31,7 @@ fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
     let mut frames = Vec::new();
     for ((flow, tunnel), net) in flows.iter().zip(tunnels).zip(nets) {
         link_pair(&mut near, &mut elsewhere, net, &tunnel.sas(0));
-        for nth in 0..16 {
+        for nth in 0..SEGMENTS {
             near.rx_bytes(NOW, INSIDE, &flow.tcp(nth * PAYLOAD as u32, PAYLOAD));
             frames.extend(near.tx(OUTSIDE).iter().map(Packet::to_vec));
         }
@@ -59,15 +62,21 @@ fn disturb(rng: &mut Rng, frames: &mut Vec<Vec<u8>>) {
             1 => frames.insert(at, frames[other].clone()),
             // Anywhere: in the outer header, the SPI, the sequence number, what is encrypted, the ICV.
             2 | 3 => {
-                let place = if rng.happens(500) { rng.below(60) } else { rng.below(frames[at].len()) };
-                frames[at][place] ^= 1 << rng.below(8);
+                let len = if rng.happens(500) { 60 } else { frames[at].len() };
+                if let Some(byte) = frames[at].get_mut(rng.below(len.max(1))) {
+                    *byte ^= 1 << rng.below(8);
+                }
             }
             _ => {
-                let len = rng.below(frames[at].len());
+                let len = rng.below(frames[at].len().max(1));
                 frames[at].truncate(len);
             }
         }
     }
+}
+
+fn pool(threads: usize) -> Box<Pool> {
+    Box::new(Pool::new(NonZeroUsize::new(threads).unwrap(), |_| {}).unwrap())
 }
 
 /// What a node made of what it was given.
@@ -115,7 +124,24 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
         let burst = frames.iter().map(|frame| Packet::with_data(&at_once.mem, frame).unwrap()).collect();
         at_once.rx(NOW, OUTSIDE, burst);
         merged += usize::from(at_once.path.forwarded.packets < one_by_one.path.forwarded.packets);
-        assert_eq!(made(&mut at_once), made(&mut one_by_one), "seed {seed}");
+        let want = made(&mut one_by_one);
+        assert_eq!(made(&mut at_once), want, "seed {seed}");
+        let mut by_threads = receiver();
+        by_threads.path.ipsec.set_crypto(Some(pool(1 + seed as usize % 2)));
+        while !frames.is_empty() {
+            let rest = frames.split_off((rng.below(frames.len()) + 1).min(1 + rng.below(80)));
+            let mut burst = frames.iter().map(|frame| Packet::with_data(&by_threads.mem, frame).unwrap()).collect();
+            by_threads.path.take_in(NOW, &by_threads.mem, OUTSIDE, &mut burst);
+            frames = rest;
+        }
+        by_threads.path.finish(NOW, &by_threads.mem);
+        // Of what is refused while others are in flight, the first reason is another one.
+        let refused = |made: &Made| made.drops.iter().map(|(.., n)| n).sum::<u64>();
+        let accepted =
+            |made: &Made| made.sas.iter().map(|(_, sa, top)| (sa.packets, sa.bytes, *top)).collect::<Vec<_>>();
+        let got = made(&mut by_threads);
+        assert_eq!((refused(&got), accepted(&got)), (refused(&want), accepted(&want)), "seed {seed} by threads");
+        assert_eq!(got.inside, want.inside, "seed {seed} by threads");
     }
     assert!(merged > 300, "{merged} bursts were merged");
 }
@@ -125,7 +151,7 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
 fn every_bit_of_a_header_within_a_burst_counts() {
     let (frames, receiver) = sealed(u64::MAX);
     // Outer header, SPI and sequence number of a packet in the middle of each flow's.
-    for (at, headers) in [(7, 20 + 8), (16 + 7, 40 + 8)] {
+    for (at, headers) in [(7, 20 + 8), (SEGMENTS as usize + 7, 40 + 8)] {
         for bit in 0..8 * headers {
             let mut frames = frames.clone();
             frames[at][bit / 8] ^= 1 << (bit % 8);
@@ -138,14 +164,49 @@ fn every_bit_of_a_header_within_a_burst_counts() {
     }
 }
 
+/// Gives nothing back before it is waited for.
+#[derive(Debug, Default)]
+struct Reluctant(Vec<Task>);
+
+impl Crypto for Reluctant {
+    fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        self.help(now, todo, done);
+        self.0.iter_mut().for_each(Task::run);
+        done.append(&mut self.0);
+    }
+
+    fn help(&mut self, _: Instant, todo: &mut VecDeque<Task>, _: &mut Vec<Task>) {
+        self.0.extend(todo.drain(..));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+#[test]
+fn nobody_is_waited_for_before_all_is_taken_in() {
+    let (frames, receiver) = sealed(u64::MAX);
+    let [mut one_by_one, mut node] = [receiver(), receiver()];
+    node.path.ipsec.set_crypto(Some(Box::<Reluctant>::default()));
+    frames.iter().for_each(|frame| one_by_one.rx_bytes(NOW, OUTSIDE, frame));
+    for frames in frames.chunks(5) {
+        let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
+        node.path.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+        assert!(node.path.ipsec.is_pending() && node.path.take_tx(INSIDE).unwrap().is_empty());
+    }
+    node.path.finish(NOW, &node.mem);
+    assert!(!node.path.ipsec.is_pending());
+    assert_eq!(made(&mut node), made(&mut one_by_one));
+}
+
 #[test]
 fn a_burst_of_many_small_packets_is_sealed_by_threads_without_loss() {
     const PACKETS: u16 = 1100;
     let mut world = tunnelled(TUNNELS[0], 1);
     let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
     for node in [&mut *near, &mut *far] {
-        let pool = Pool::new(NonZeroUsize::MIN, |_| {}).unwrap();
-        node.path.ipsec.set_crypto(Some(Box::new(pool)));
+        node.path.ipsec.set_crypto(Some(pool(1)));
     }
     let flow = Flow::new("10.1.0.1", "10.2.0.1");
     let burst = (0..PACKETS).map(|sport| Packet::with_data(&near.mem, &Flow { sport, ..flow }.udp(20)).unwrap());

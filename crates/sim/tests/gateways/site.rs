@@ -82,6 +82,7 @@ pub(crate) struct Totals {
 impl Site {
     pub(crate) fn new(plan: Plan) -> Self {
         let mut world = World::new(plan.seed);
+        world.in_two_bursts = !plan.seed.is_multiple_of(3);
         for at in 0..2 {
             let mut node = Node::new();
             node.port(INSIDE.0, PortOptions::BARE.mtu(9000).features(plan.features[0]), &[]);
