@@ -128,7 +128,7 @@ impl Worker {
             let rung = self.look_what_is_ready();
             self.inbox.wake_up(rung, !self.ready.is_empty());
             let now = self.clock.now();
-            self.learn();
+            self.learn(now);
             self.let_time_pass(now);
             if !self.obey() {
                 return Ok(());
@@ -227,7 +227,7 @@ impl Worker {
             return true;
         }
         while let Some(command) = self.inbox.next() {
-            self.learn();
+            self.learn(self.clock.now());
             // Whoever asked may have lost patience; then nobody wants the answer.
             match command {
                 Command::Stop => return false,
@@ -257,11 +257,11 @@ impl Worker {
     }
 
     /// Takes the changes that have been told, which are not for what was taken in before.
-    fn learn(&mut self) {
+    fn learn(&mut self, now: Instant) {
         if !self.inbox.has_deltas() && !self.sadb.has_changes() {
             return;
         }
-        self.path.finish(self.clock.now(), &self.mem);
+        self.path.finish(now, &self.mem);
         if self.inbox.take_deltas(&mut self.deltas) {
             for delta in self.deltas.drain(..) {
                 netlink::apply(&mut self.path.fib, &delta);

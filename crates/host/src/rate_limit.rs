@@ -44,7 +44,7 @@ impl Bucket {
         // Time starts at zero: shifted by a full bucket, so that one is there from the start.
         let now_ns = now_ns.saturating_add(rate.interval_ns * rate.burst);
         let empty_at = self.empty_at_ns.max(now_ns - rate.interval_ns * rate.burst);
-        let may = now_ns - empty_at >= rate.interval_ns;
+        let may = now_ns.saturating_sub(empty_at) >= rate.interval_ns;
         if may {
             self.empty_at_ns = empty_at + rate.interval_ns;
         }
@@ -101,6 +101,8 @@ mod tests {
         assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(1)), 1);
         assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(3)), 2);
         assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(300)), 6);
+        // What was received before is not always looked at before.
+        assert_eq!(allowed(&mut limit, Instant::ZERO + Duration::from_secs(299)), 0);
     }
 
     #[test]

@@ -199,7 +199,7 @@ impl Worker {
         let more = !self.burst.is_empty();
         if more {
             // A change that a client had been told of before it sent these packets holds for them.
-            self.learn();
+            self.learn(now);
             self.path.take_in(now, &self.mem, id, &mut self.burst);
             self.send_all(now);
         }

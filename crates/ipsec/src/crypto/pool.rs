@@ -2,7 +2,7 @@
 //!
 //! Others begin while the worker that hands work in still takes in the burst, and when it is through it does as much as
 //! anybody: it passes on what is done, in order. While more arrives it leaves some to them, which is passed on with the
-//! next burst; else it waits, but only for what others have begun, at most one task each. A burst of a single task is never
+//! next burst; else it waits, but only for what others have begun, at most one task each. A task that is alone is never
 //! handed out. Threads look for more for a while before they sleep, and are woken only when there is more than the worker
 //! itself takes up next; so one core never pays for them.
 
@@ -168,7 +168,7 @@ impl Drop for Loss<'_> {
 }
 
 impl Crypto for Pool {
-    /// The first one waits for a second, so that a burst of a single task is never handed out.
+    /// The first one waits for a second, so that a task that is alone is never handed out.
     fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>) {
         let before = self.away;
         while self.away < WAITING && todo.len() + self.away > 1 {
@@ -204,7 +204,7 @@ impl Crypto for Pool {
         }
     }
 
-    /// A single task is done at once, as nobody else gets it.
+    /// A task that is alone is done at once, as nobody else gets it.
     fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
         self.take(now, todo);
         let before = done.len();

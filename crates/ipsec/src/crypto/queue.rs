@@ -48,8 +48,6 @@ pub(crate) struct Queue {
     spare_places: Vec<Box<Option<Job>>>,
     /// Lists of jobs that are through.
     pub(crate) spare_open: Vec<Storage>,
-    /// Those of this burst. How many a burst needs does then not depend on how quick others are.
-    resting: Vec<Storage>,
     pub(crate) spare_pages: Vec<Vec<(Buf, Range<usize>)>>,
 }
 
@@ -90,14 +88,13 @@ impl Queue {
         if self.is_here() {
             self.spare_open.extend(self.last.replace(done).map(OpenJob::into_storage));
         } else {
-            self.resting.push(done.into_storage());
+            self.spare_open.push(done.into_storage());
         }
     }
 
     /// Ends a burst.
     pub(crate) fn rest(&mut self) {
         self.spare_open.extend(self.last.take().map(OpenJob::into_storage));
-        self.spare_open.append(&mut self.resting);
     }
 
     /// Hands in a packet to seal.
