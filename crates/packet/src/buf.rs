@@ -14,8 +14,6 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-use thin_vec::ThinVec;
-
 use crate::page::{Page, prefetch_data};
 use crate::pool::Memory;
 
@@ -314,8 +312,8 @@ impl Buf {
     }
 
     /// Lets go of buffers: at once of those of one page, and those whose pages go home to one pool do so together.
-    pub(crate) fn drop_all(bufs: &mut ThinVec<Self>) {
-        Page::drop_all(std::iter::from_fn(|| bufs.pop().map(|buf| buf.page)));
+    pub(crate) fn drop_all(bufs: impl Iterator<Item = Self>) {
+        Page::drop_all(bufs.map(|buf| buf.page));
     }
 
     /// Tells whether the bytes of `next` behind its first `front` follow in the same page, and may be written if these may.

@@ -1,12 +1,10 @@
 //! Buffers that nobody needs any more.
 
-use thin_vec::ThinVec;
-
 use crate::buf::Buf;
 
 /// Buffers that are let go of together: pages that go home to one pool do so under one lock.
 #[derive(Debug, Default)]
-pub struct Discards(ThinVec<Buf>);
+pub struct Discards(Vec<Buf>);
 
 impl Discards {
     /// How many wait for others at most.
@@ -25,7 +23,7 @@ impl Discards {
     #[inline]
     pub fn settle(&mut self) {
         if !self.0.is_empty() {
-            Buf::drop_all(&mut self.0);
+            Buf::drop_all(self.0.drain(..));
         }
     }
 }

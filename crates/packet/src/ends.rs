@@ -87,18 +87,18 @@ impl Packet {
             self.meta.csum = Csum::Complete(csum::without_back(sum, self.chunks(), len));
         }
         let mut left = len;
-        for buf in std::iter::once(&mut self.head).chain(self.frags.0.iter_mut()) {
+        for buf in std::iter::once(&mut self.head).chain(self.frags.iter_mut()) {
             let here = left.min(buf.len());
             left -= here;
             buf.trim(here);
         }
-        for child in &mut self.frag_list.0 {
+        for child in self.frag_list.iter_mut() {
             let here = left.min(child.len());
             left -= here;
             child.trim(here);
         }
-        self.frags.0.retain(|buf| !buf.is_empty());
-        self.frag_list.0.retain(|child| !child.is_empty());
+        self.frags.retain(|buf| !buf.is_empty());
+        self.frag_list.retain(|child| !child.is_empty());
         self.data_len = len - self.headlen();
     }
 
@@ -127,13 +127,13 @@ impl Packet {
         let missing = n - self.headlen();
         let copied = if self.head.is_writable() && missing <= self.head.tailroom() {
             let to = self.head.put(missing).ok_or(PoolDry)?;
-            read_rest(&self.frags.0, &self.frag_list.0, to);
+            read_rest(&self.frags, &self.frag_list, to);
             missing
         } else {
             let mut head = mem.take(Memory::HEADROOM, n)?;
             let (front, rest) = head.put(n).ok_or(PoolDry)?.split_at_mut(self.headlen());
             front.copy_from_slice(self.head.bytes());
-            read_rest(&self.frags.0, &self.frag_list.0, rest);
+            read_rest(&self.frags, &self.frag_list, rest);
             self.head = head;
             n
         };
@@ -152,34 +152,34 @@ impl Packet {
     /// When there are fewer bytes.
     pub fn move_front(&mut self, n: usize, into: &mut Self) -> Result<(), SlotsFull> {
         assert!(n <= self.len(), "move of {n} from {self:?}");
-        if into.frags.0.len() + self.pieces(n) > MAX_FRAGS || !into.frag_list.0.is_empty() {
+        if into.frags.len() + self.pieces(n) > MAX_FRAGS || !into.frag_list.is_empty() {
             return Err(SlotsFull);
         }
         self.meta.csum = Csum::None;
         let mut left = n;
         left -= split_front(&mut self.head, left, into);
         let whole =
-            self.frags.0.iter().scan(left, |left, buf| Some(take(left, buf.len()))).take_while(|&all| all).count();
-        for buf in self.frags.0.drain(..whole) {
+            self.frags.iter().scan(left, |left, buf| Some(take(left, buf.len()))).take_while(|&all| all).count();
+        for buf in self.frags.drain_front(whole) {
             left -= buf.len();
             self.data_len -= buf.len();
             into.push_frag(buf).map_err(|_| SlotsFull)?;
         }
         if left > 0
-            && let Some(first) = self.frags.0.first_mut()
+            && let Some(first) = self.frags.first_mut()
         {
             let moved = split_front(first, left, into);
             left -= moved;
             self.data_len -= moved;
         }
         let whole = self.frag_list.iter().take_while(|child| take(&mut left, child.len())).count();
-        for child in self.frag_list.0.drain(..whole) {
+        for child in self.frag_list.drain_front(whole) {
             self.data_len -= child.len();
             let (head, frags, _) = child.into_parts();
             std::iter::once(head).chain(frags).try_for_each(|buf| into.push_frag(buf)).map_err(|_| SlotsFull)?;
         }
         if left > 0
-            && let Some(child) = self.frag_list.0.first_mut()
+            && let Some(child) = self.frag_list.first_mut()
         {
             child.move_front(left, into)?;
             self.data_len -= left;
@@ -202,15 +202,15 @@ impl Packet {
     fn drop_front_of_rest(&mut self, n: usize) {
         self.data_len -= n;
         let mut left = n;
-        let whole = self.frags.0.iter().take_while(|buf| take(&mut left, buf.len())).count();
-        self.frags.0.drain(..whole);
-        if let Some(first) = self.frags.0.first_mut() {
+        let whole = self.frags.iter().take_while(|buf| take(&mut left, buf.len())).count();
+        drop(self.frags.drain_front(whole));
+        if let Some(first) = self.frags.first_mut() {
             first.pull(left);
             return;
         }
         let whole = self.frag_list.iter().take_while(|child| take(&mut left, child.len())).count();
-        self.frag_list.0.drain(..whole);
-        if let Some(first) = self.frag_list.0.first_mut() {
+        drop(self.frag_list.drain_front(whole));
+        if let Some(first) = self.frag_list.first_mut() {
             first.pull(left);
         }
     }

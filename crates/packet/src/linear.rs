@@ -57,11 +57,11 @@ impl Packet {
     #[must_use]
     pub fn clone_shared(&mut self) -> Self {
         let mut frags = Frags::new();
-        for buf in &mut self.frags.0 {
+        for buf in self.frags.iter_mut() {
             frags.push(buf.share());
         }
         let mut frag_list = FragList::new();
-        for child in &mut self.frag_list.0 {
+        for child in self.frag_list.iter_mut() {
             frag_list.push(child.clone_shared());
         }
         Self { head: self.head.share(), frags, frag_list, data_len: self.data_len, meta: self.meta.clone() }
@@ -96,9 +96,9 @@ impl Packet {
             mem.copied(CopyReason::Coalesce, len);
             return Ok(0);
         }
-        let slots = from.frags.0.len() + usize::from(from.headlen() != 0);
-        let children = !self.frag_list.0.is_empty() || !from.frag_list.0.is_empty();
-        if children || self.frags.0.len() + slots > MAX_FRAGS {
+        let slots = from.frags.len() + usize::from(from.headlen() != 0);
+        let children = !self.frag_list.is_empty() || !from.frag_list.is_empty();
+        if children || self.frags.len() + slots > MAX_FRAGS {
             return Err(from);
         }
         Ok(self.take_slots(from))
@@ -106,9 +106,9 @@ impl Packet {
 
     /// Joins `from` to the end of this packet without copying: as slots while there are some, else as a child.
     pub fn append(&mut self, from: Self) {
-        let slots = from.frags.0.len() + usize::from(from.headlen() != 0);
-        let children = !self.frag_list.0.is_empty() || !from.frag_list.0.is_empty();
-        if children || self.frags.0.len() + slots > MAX_FRAGS {
+        let slots = from.frags.len() + usize::from(from.headlen() != 0);
+        let children = !self.frag_list.is_empty() || !from.frag_list.is_empty();
+        if children || self.frags.len() + slots > MAX_FRAGS {
             self.push_child(from);
         } else {
             self.take_slots(from);
@@ -120,8 +120,8 @@ impl Packet {
         let truesize = from.truesize() - SHELL;
         let lost = if from.headlen() == 0 { from.head.truesize() } else { 0 };
         let csum = csum::joined((self.meta.csum, self.len()), from.meta.csum);
-        let Self { head, mut frags, .. } = from;
-        for buf in std::iter::once(head).chain(frags.0.drain(..)) {
+        let Self { head, frags, .. } = from;
+        for buf in std::iter::once(head).chain(frags.into_iter()) {
             self.push_frag(buf).expect("a free slot, counted before");
         }
         self.meta.csum = csum;

@@ -2,8 +2,9 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
-use thin_vec::ThinVec;
+use arrayvec::ArrayVec;
 
 use crate::buf::Buf;
 use crate::csum;
@@ -93,7 +94,7 @@ impl Packet {
     /// Tells whether its head is all that it has.
     #[inline]
     pub fn is_one_buf(&self) -> bool {
-        self.is_linear() && self.frags.0.is_empty() && self.frag_list.0.is_empty()
+        self.is_linear() && self.frags.is_empty() && self.frag_list.is_empty()
     }
 
     /// Room before the data.
@@ -133,7 +134,7 @@ impl Packet {
     /// Whether the bytes of one more buffer can be a slot at the end, without a copy of what is there.
     #[inline]
     pub fn has_slot(&self) -> bool {
-        let has_room = self.frags.0.len() < MAX_FRAGS && self.frag_list.0.is_empty();
+        let has_room = self.frags.len() < MAX_FRAGS && self.frag_list.is_empty();
         has_room && (self.head.is_exclusive() || self.head.is_foreign())
     }
 
@@ -158,13 +159,13 @@ impl Packet {
     /// The page slots.
     #[inline]
     pub fn frags(&self) -> &[Buf] {
-        &self.frags.0
+        &self.frags
     }
 
     /// The children.
     #[inline]
     pub fn frag_list(&self) -> &[Self] {
-        &self.frag_list.0
+        &self.frag_list
     }
 
     /// Head, slots, and those of the children, in order.
@@ -232,22 +233,22 @@ impl Packet {
     #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
     #[inline(always)]
     pub fn fill_slot(&mut self, buf: Buf, front: usize, len: usize) -> &Buf {
-        assert!(self.frags.0.len() < MAX_FRAGS && self.frag_list.0.is_empty(), "a slot that there is not");
+        assert!(self.frags.len() < MAX_FRAGS && self.frag_list.is_empty(), "a slot that there is not");
         self.data_len += len;
         self.meta.csum.data_changed();
-        self.frags.push(buf.narrowed(front, front + len));
-        if let [.., last, slot] = &self.frags.0[..]
+        self.frags.push_with(|| buf.narrowed(front, front + len));
+        if let [.., last, slot] = &self.frags[..]
             && last.precedes(slot, 0)
         {
             self.join_last_slot();
         }
-        self.frags.0.last().expect("just pushed")
+        self.frags.last().expect("just pushed")
     }
 
     /// Joins the last slot to the one before, whose bytes its own follow in the same page.
     fn join_last_slot(&mut self) {
-        let Some(next) = self.frags.0.pop() else { return };
-        let joined = self.frags.0.last_mut().map(|last| last.join(next));
+        let Some(next) = self.frags.pop() else { return };
+        let joined = self.frags.last_mut().map(|last| last.join(next));
         assert!(matches!(joined, Some(Ok(()))), "bytes that follow are joined");
     }
 
@@ -262,11 +263,11 @@ impl Packet {
         if len == 0 {
             return Ok(());
         }
-        if !self.frag_list.0.is_empty() {
+        if !self.frag_list.is_empty() {
             return Err(buf);
         }
-        let is_full = self.frags.0.len() == MAX_FRAGS;
-        match self.frags.0.last_mut() {
+        let is_full = self.frags.len() == MAX_FRAGS;
+        match self.frags.last_mut() {
             Some(last) if last.precedes(&buf, front) => {
                 buf.pull(front);
                 buf.trim(len);
@@ -292,7 +293,7 @@ impl Packet {
         }
         self.meta.csum = csum::joined((self.meta.csum, self.len()), child.meta.csum);
         let grandchildren = std::mem::replace(&mut child.frag_list, FragList::new());
-        if !grandchildren.0.is_empty() {
+        if !grandchildren.is_empty() {
             child.data_len -= grandchildren.iter().map(Self::len).sum::<usize>();
             child.meta.csum.data_changed();
         }
@@ -332,9 +333,9 @@ impl Packet {
 
     /// Head, slots, and those of the children.
     pub(crate) fn bufs_mut(&mut self) -> impl Iterator<Item = &mut Buf> {
-        let children = self.frag_list.0.iter_mut();
-        let theirs = children.flat_map(|child| std::iter::once(&mut child.head).chain(child.frags.0.iter_mut()));
-        std::iter::once(&mut self.head).chain(self.frags.0.iter_mut()).chain(theirs)
+        let children = self.frag_list.iter_mut();
+        let theirs = children.flat_map(|child| std::iter::once(&mut child.head).chain(child.frags.iter_mut()));
+        std::iter::once(&mut self.head).chain(self.frags.iter_mut()).chain(theirs)
     }
 
     /// Panics unless the lengths agree with the pieces. For tests.
@@ -342,9 +343,9 @@ impl Packet {
         let frags: usize = self.frags.iter().map(Buf::len).sum();
         let children: usize = self.frag_list.iter().map(Self::len).sum();
         assert_eq!(self.data_len, frags + children, "{self:?}");
-        assert!(self.frags.0.len() <= MAX_FRAGS, "{self:?}");
+        assert!(self.frags.len() <= MAX_FRAGS, "{self:?}");
         for child in self.frag_list.iter() {
-            assert!(child.frag_list.0.is_empty(), "a grandchild: {self:?}");
+            assert!(child.frag_list.is_empty(), "a grandchild: {self:?}");
             child.check_invariants();
         }
     }
@@ -356,8 +357,8 @@ impl fmt::Debug for Packet {
         f.debug_struct("Packet")
             .field("len", &(head.len() + data_len))
             .field("head", head)
-            .field("frags", &frags.0)
-            .field("frag_list", &frag_list.0)
+            .field("frags", &frags)
+            .field("frag_list", &frag_list)
             .field("meta", meta)
             .finish()
     }
@@ -367,49 +368,51 @@ impl fmt::Debug for Packet {
 const SPARE_LISTS: usize = 1024;
 
 macro_rules! recycled_list {
-    ($(#[$doc:meta])* $name:ident of $item:ty, $spare:ident, $clear:expr) => {
+    ($(#[$doc:meta])* $name:ident of $item:ty, $storage:ty, $spare:ident, $clear:expr) => {
         thread_local! {
-            static $spare: RefCell<Vec<ThinVec<$item>>> = const { RefCell::new(Vec::new()) };
+            static $spare: RefCell<Vec<Box<$storage>>> = const { RefCell::new(Vec::new()) };
         }
 
         $(#[$doc])*
         #[derive(Debug)]
-        pub(crate) struct $name(pub(crate) ThinVec<$item>);
+        pub(crate) struct $name(Option<Box<$storage>>);
 
         impl $name {
             pub(crate) const fn new() -> Self {
-                Self(ThinVec::new())
+                Self(None)
             }
 
-            pub(crate) fn iter(&self) -> std::slice::Iter<'_, $item> {
-                self.0.iter()
+            pub(crate) fn pop(&mut self) -> Option<$item> {
+                self.0.as_mut()?.pop()
             }
 
-            #[inline(always)]
-            pub(crate) fn push(&mut self, item: $item) -> &mut $item {
-                if self.0.capacity() == 0 {
-                    self.0 = Self::empty();
+            /// Takes off the first `n`.
+            pub(crate) fn drain_front(&mut self, n: usize) -> impl Iterator<Item = $item> {
+                self.0.as_mut().map(|list| list.drain(..n)).into_iter().flatten()
+            }
+
+            pub(crate) fn retain(&mut self, keep: impl Fn(&$item) -> bool) {
+                if let Some(list) = &mut self.0 {
+                    list.retain(|item| keep(&*item));
                 }
-                self.0.push(item);
-                self.0.last_mut().expect("just pushed")
             }
 
             #[cold]
-            fn empty() -> ThinVec<$item> {
+            fn empty() -> Box<$storage> {
                 let spare = $spare.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-                spare.unwrap_or_else(|| ThinVec::with_capacity(MAX_FRAGS))
+                spare.unwrap_or_default()
             }
 
             /// Drops it, which is nothing to do if it never had anything.
             #[inline]
             fn retire(self) {
-                if self.0.capacity() == 0 {
+                if self.0.is_none() {
                     // It has no storage.
                     std::mem::forget(self);
                 }
             }
 
-            fn recycle(mut list: ThinVec<$item>) {
+            fn recycle(mut list: Box<$storage>) {
                 $clear(&mut list);
                 // A thread that is about to end has no spare lists any more: this one is freed. So is one that grew.
                 let _ = $spare.try_with(|spare| {
@@ -422,16 +425,38 @@ macro_rules! recycled_list {
 
             /// The items, in order; the storage goes back when they are through.
             pub(crate) fn into_iter(mut self) -> impl Iterator<Item = $item> {
-                self.0.reverse();
-                std::iter::from_fn(move || self.0.pop())
+                self.reverse();
+                std::iter::from_fn(move || self.pop())
+            }
+        }
+
+        impl Deref for $name {
+            type Target = [$item];
+
+            #[inline]
+            fn deref(&self) -> &[$item] {
+                match &self.0 {
+                    Some(list) => list,
+                    None => &[],
+                }
+            }
+        }
+
+        impl DerefMut for $name {
+            #[inline]
+            fn deref_mut(&mut self) -> &mut [$item] {
+                match &mut self.0 {
+                    Some(list) => list,
+                    None => &mut [],
+                }
             }
         }
 
         impl Drop for $name {
             #[inline]
             fn drop(&mut self) {
-                if self.0.capacity() != 0 {
-                    Self::recycle(std::mem::take(&mut self.0));
+                if let Some(list) = self.0.take() {
+                    Self::recycle(list);
                 }
             }
         }
@@ -440,15 +465,41 @@ macro_rules! recycled_list {
 
 recycled_list! {
     /// A packet's page slots.
-    Frags of Buf, SPARE_FRAGS, Buf::drop_all
+    Frags of Buf, ArrayVec<Buf, MAX_FRAGS>, SPARE_FRAGS, |list: &mut ArrayVec<_, MAX_FRAGS>| Buf::drop_all(list.drain(..))
 }
 
 recycled_list! {
     /// A packet's children.
-    FragList of Packet, SPARE_CHILDREN, ThinVec::clear
+    FragList of Packet, Vec<Packet>, SPARE_CHILDREN, Vec::clear
+}
+
+impl Frags {
+    /// Appends a slot.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[inline]
+    pub(crate) fn push(&mut self, buf: Buf) -> &mut Buf {
+        self.push_with(|| buf)
+    }
+
+    /// As [`push`](Self::push), for a buffer that is made in its slot.
+    #[inline(always)]
+    fn push_with(&mut self, make: impl FnOnce() -> Buf) -> &mut Buf {
+        let list = self.0.get_or_insert_with(Self::empty);
+        assert!(!list.is_full(), "a slot that there is not");
+        // SAFETY: there is room.
+        unsafe { list.push_unchecked(make()) };
+        list.last_mut().expect("just pushed")
+    }
 }
 
 impl FragList {
+    /// Appends a child.
+    pub(crate) fn push(&mut self, child: Packet) {
+        self.0.get_or_insert_with(Self::empty).push(child);
+    }
+
     /// Appends the children of `other`, whose bytes `data_len` gains.
     pub(crate) fn take_from(&mut self, other: Self, data_len: &mut usize) {
         for child in other.into_iter() {
