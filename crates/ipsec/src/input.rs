@@ -14,7 +14,7 @@ use std::ops::ControlFlow;
 
 use base::{Counters, DropReason, Instant, Mib};
 use offload::ip_headers;
-use packet::{Csum, Cut, Memory, Packet};
+use packet::{Buf, Csum, Cut, Memory, Packet};
 use wire::esp::Header;
 use wire::ip::Info;
 use wire::{Protocol, udp};
@@ -130,7 +130,7 @@ impl Ipsec {
         closes
     }
 
-    /// Ends a burst: the next packet has nothing to do with those before it.
+    /// Ends what arrives together: the next packet has nothing to do with those before it, and anything may be changed.
     pub fn rest(&mut self) {
         self.crypto.rest();
     }
@@ -199,7 +199,7 @@ impl Ipsec {
             while let Some(mut piece) = job.next() {
                 if let Some(sa) = sad.get_mut(job.sa).filter(|sa| sa.is_at_ease())
                     && job.outer.source().is_none_or(|source| sa.peer_is_at(source))
-                    && sa.passes_plainly(job, &mut piece, mem, now)
+                    && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
                 {
                     each(Inner::Content(Content::new(piece.inside, &job.outer.meta)))?;
                     continue;
@@ -290,22 +290,34 @@ fn accept<'j>(
 }
 
 impl Sa {
-    /// Notes an opened packet of which [no more than the sum](OpenJob::plain_sum) need be known, and puts its IP headers in
+    /// Notes an opened packet of which [no more than the sum](OpenJob::is_plain) need be known, and puts its IP headers in
     /// front of it again if they were outside of ESP: there is nothing else to do for it.
     #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]
     #[inline(always)]
-    fn passes_plainly(&mut self, job: &mut OpenJob, piece: &mut Piece, mem: &Memory, now: Instant) -> bool {
-        let Piece { seq, id, state, ref mut inside } = *piece;
-        let Some(sum) = job.plain_sum(self.mode, state, inside) else { return false };
+    fn passes_plainly(
+        &mut self,
+        job: &mut OpenJob,
+        (seq, id, state): (u64, u16, State),
+        inside: &mut Buf,
+        mem: &Memory,
+        now: Instant,
+    ) -> bool {
+        if !job.is_plain(self.mode, state, inside) {
+            return false;
+        }
         if self.replay.mark(seq).is_err() {
             return false;
         }
         self.used(now, 1, inside.len() as u64);
         match self.mode {
-            Mode::Tunnel => job.outer.meta.csum = Csum::Complete(sum),
+            Mode::Tunnel => job.outer.meta.csum = Csum::Complete(state.sum_of(inside.bytes())),
             Mode::Transport => {
-                let has_room = job.outer.push_own(mem, inside, Protocol::TCP, Some(sum), id);
-                debug_assert!(has_room, "looked for with the sum");
+                let len = job.outer.info.header_len;
+                let has_room = job.outer.push_own(mem, inside, Protocol::TCP, id);
+                debug_assert!(has_room, "looked for with the rest");
+                // In this order, as what was just written is not to be had at once.
+                let (headers, payload) = inside.bytes().split_at(len);
+                job.outer.meta.csum = job.outer.complete(headers, state.sum_of(payload));
             }
         }
         true

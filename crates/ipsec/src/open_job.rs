@@ -129,6 +129,17 @@ pub(crate) enum State {
     Malformed,
 }
 
+impl State {
+    /// What `bytes`, all that are inside, sum up to.
+    #[inline]
+    pub(crate) fn sum_of(self, bytes: &[u8]) -> u16 {
+        match self {
+            Self::Open { sum: Some(sum), .. } => sum,
+            _ => checksum::sum(bytes) as u16,
+        }
+    }
+}
+
 /// A packet that [goes on](OpenJob::next_in_line) where others ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
@@ -359,33 +370,38 @@ impl OpenJob {
                 rest = bufs.next().and_then(Buf::bytes_mut).expect("a buffer that is this job's own");
             }
             let (packet, behind) = rest.split_at_mut(segment.len as usize);
-            segment.state = self.opening.open(packet, &self.pieces, segment.seq);
+            segment.state = self.opening.open(packet, &self.pieces, segment.seq, self.opening.sums);
             rest = behind;
         }
     }
 
-    /// Opens at once the packet that `buf` has behind its first `front` bytes, and gives what is inside.
+    /// Opens at once the packet that `buf` has behind its first `front` bytes, and leaves what is inside. It is not summed yet.
     #[inline]
-    pub(crate) fn open_now(&mut self, mut buf: Buf, front: usize, seq: u64) -> (State, Buf) {
+    pub(crate) fn open_now(&mut self, buf: &mut Buf, front: usize, seq: u64) -> State {
         let packet = &mut buf.bytes_mut().expect("looked at before")[front..];
         let len = packet.len();
-        let state = self.opening.open(packet, &[], seq);
+        let state = self.opening.open(packet, &[], seq, Sums::Nothing);
         let (from, to) = self.opening.inside(state, len);
-        (state, buf.narrowed(front + from, front + to))
+        buf.trim(front + to);
+        buf.pull(front + from);
+        state
     }
 
-    /// Says what an opened packet sums up to, if it is TCP: in a tunnel, and such that nothing is changed about it, or with
-    /// room in front of it for the IP headers that it was protected behind. The SA has that mode by now.
+    /// Tells whether an opened packet is TCP of which no more than the sum need be known: in a tunnel, and such that nothing is
+    /// changed about it, or with room in front of it for the IP headers that it was protected behind. The SA has that mode by now.
     #[inline]
-    pub(crate) fn plain_sum(&self, mode: Mode, state: State, inside: &Buf) -> Option<u16> {
-        let State::Open { next_header, sum, .. } = state else { return None };
-        sum.filter(|_| match (mode, self.opening.sums) {
+    pub(crate) fn is_plain(&self, mode: Mode, state: State, inside: &Buf) -> bool {
+        let State::Open { next_header, .. } = state else { return false };
+        match (mode, self.opening.sums) {
             (Mode::Tunnel, Sums::Packets) => {
                 self.untouched.is_some_and(|untouched| untouched.is_like(inside.bytes(), next_header))
+                    && ip::is_plain_tcp(inside.bytes())
             }
-            (Mode::Transport, Sums::Payloads) => inside.headroom() >= self.outer.info.header_len,
+            (Mode::Transport, Sums::Payloads) => {
+                next_header == Protocol::TCP && inside.headroom() >= self.outer.info.header_len
+            }
             _ => false,
-        })
+        }
     }
 
     /// The next packet.
@@ -395,7 +411,7 @@ impl OpenJob {
         let (len, buf) = (len as usize, self.bufs.last_mut()?);
         if let State::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
-            state = self.opening.open(packet, &self.pieces, seq);
+            state = self.opening.open(packet, &self.pieces, seq, self.opening.sums);
         } else if let [.., soon, _, _, _, _] = &*self.bufs {
             // Another processor may have it.
             soon.prefetch();
@@ -427,10 +443,10 @@ impl Opening {
     /// Decrypts one ESP packet, from `pieces` or, if there are none, in place, and says what is in it.
     #[expect(clippy::inline_always, reason = "what is in it would be written to memory, and read in other pieces")]
     #[inline(always)]
-    fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64) -> State {
+    fn open(&self, packet: &mut [u8], pieces: &[Buf], seq: u64, sums: Sums) -> State {
         if self.by_device {
             let text_end = packet.len() - self.cipher.icv_len();
-            return examine(&packet[self.text_at..text_end], self.sums);
+            return examine(&packet[self.text_at..text_end], sums);
         }
         let high = self.esn.then_some((seq >> 32) as u32);
         let opened = match pieces {
@@ -438,7 +454,7 @@ impl Opening {
             pieces => self.cipher.open_from(pieces.iter().map(Buf::bytes), packet, high),
         };
         match opened {
-            Ok(text) => examine(text, self.sums),
+            Ok(text) => examine(text, sums),
             Err(OpenError::IcvWrong) => State::Forged,
             Err(OpenError::NotBlocks) => State::Malformed,
         }

@@ -37,7 +37,8 @@ pub(crate) struct Queue {
     pub(crate) collecting: Option<OpenJob>,
     /// What is through and passed on now.
     pub(crate) passing: Option<OpenJob>,
-    /// What was passed on last, empty: what arrives and is like it need not be found out about again. For one burst.
+    /// What was passed on last, empty: what arrives and is like it need not be found out about again, until something else may
+    /// have been decided.
     pub(crate) last: Option<OpenJob>,
     /// What nobody has taken yet, and how many bytes that is.
     todo: VecDeque<Task>,
@@ -92,7 +93,7 @@ impl Queue {
         }
     }
 
-    /// Ends a burst.
+    /// Ends what arrives together.
     pub(crate) fn rest(&mut self) {
         self.spare_open.extend(self.last.take().map(OpenJob::into_storage));
     }

@@ -101,6 +101,8 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
     (tos != inner).then_some(tos)
 }
 
+const PARSED: &str = "an IP header, parsed before";
+
 impl Outer {
     /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, whose bytes sum up to `sum`
     /// if they were summed, in front of it if there is room, else in a buffer of their own, which is returned.
@@ -112,51 +114,73 @@ impl Outer {
         sum: Option<u16>,
         id: u16,
     ) -> Result<Option<Buf>, Refused> {
-        if self.push_own(mem, inside, next_header, sum, id) {
-            return Ok(None);
-        }
-        let no_memory = (Mib::XfrmInError, DropReason::NoMemory);
         let len = self.info.header_len;
-        let mut front = mem.take(Memory::HEADROOM, len).map_err(|_| no_memory)?;
-        self.restore(mem, front.put(len).ok_or(no_memory)?, next_header, len + inside.len(), sum, id);
-        Ok(Some(front))
-    }
-
-    /// The same if there is room in front of `inside`; else false.
-    #[inline]
-    pub(super) fn push_own(
-        &mut self,
-        mem: &Memory,
-        inside: &mut Buf,
-        next_header: Protocol,
-        sum: Option<u16>,
-        id: u16,
-    ) -> bool {
-        let total = self.info.header_len + inside.len();
-        let Some(front) = inside.push(self.info.header_len) else { return false };
-        self.restore(mem, front, next_header, total, sum, id);
-        true
-    }
-
-    #[inline]
-    fn restore(&mut self, mem: &Memory, to: &mut [u8], next_header: Protocol, total: usize, sum: Option<u16>, id: u16) {
-        let (own, version) = (&self.headers[..self.info.header_len], self.info.version());
-        let above = id.wrapping_sub(self.info.id);
-        mem.copied(CopyReason::SegmentHeader, own.len());
-        write_own(to, own, version, self.info.next_header_at, next_header, total, above);
+        let front = if self.push_own(mem, inside, next_header, id) {
+            None
+        } else {
+            let no_memory = (Mib::XfrmInError, DropReason::NoMemory);
+            let mut front = mem.take(Memory::HEADROOM, len).map_err(|_| no_memory)?;
+            self.restore(mem, front.put(len).ok_or(no_memory)?, next_header, len + inside.len(), id);
+            Some(front)
+        };
         self.meta.csum = match sum {
-            Some(sum) => {
-                let of_headers = match version {
-                    // What a header with a right check sums up to.
-                    Version::V4 => 0xffff,
-                    Version::V6 => offload::checksum::sum(to),
-                };
-                Csum::Complete(checksum::fold(checksum::add(sum.into(), of_headers)))
-            }
+            Some(sum) => self.complete(&front.as_ref().unwrap_or(inside).bytes()[..len], sum),
             // The sender's checksum is of the addresses before translation, and the ICV was right (RFC 3948 §3.1.2).
             None if self.is_udp => Csum::Unnecessary,
             None => Csum::None,
         };
+        Ok(front)
+    }
+
+    /// The same if there is room in front of `inside`; else false.
+    #[inline]
+    pub(super) fn push_own(&mut self, mem: &Memory, inside: &mut Buf, next_header: Protocol, id: u16) -> bool {
+        let total = self.info.header_len + inside.len();
+        let Some(front) = inside.push(self.info.header_len) else { return false };
+        self.restore(mem, front, next_header, total, id);
+        true
+    }
+
+    /// Writes the IP headers of a packet of `total` bytes with `next_header` inside to `to`. Most are as long as the one before
+    /// and carry the same: what is kept is changed for those that are not, and is right for all but its identification.
+    #[expect(clippy::inline_always, reason = "less than a call takes")]
+    #[inline(always)]
+    fn restore(&mut self, mem: &Memory, to: &mut [u8], next_header: Protocol, total: usize, id: u16) {
+        let own = &mut self.headers[..self.info.header_len];
+        mem.copied(CopyReason::SegmentHeader, own.len());
+        match self.info.version() {
+            Version::V4 => {
+                let own = ipv4::Header::mut_from(own).expect(PARSED);
+                if own.total_len() != total || own.protocol() != next_header {
+                    own.replace_total_len(total as u16);
+                    own.replace_protocol(next_header);
+                }
+                // Changed before it is written: what was just written in one piece and is read in another is waited for.
+                let mut header = *own;
+                header.raise_id(id.wrapping_sub(self.info.id));
+                *ipv4::Header::mut_from(to).expect("as long") = header;
+                if self.info.header_len > ipv4::Header::LEN {
+                    let options = ipv4::Header::LEN..self.info.header_len;
+                    to[options.clone()].copy_from_slice(&self.headers[options]);
+                }
+            }
+            Version::V6 => {
+                own[self.info.next_header_at] = next_header.0;
+                ipv6::Header::mut_from(own).expect(PARSED).set_payload_len((total - ipv6::Header::LEN) as u16);
+                to.copy_from_slice(own);
+            }
+        }
+    }
+
+    /// What is known of a packet with such IP `headers`, what is behind which sums up to `sum`.
+    #[inline(always)]
+    pub(super) fn complete(&self, headers: &[u8], sum: u16) -> Csum {
+        let of_headers = match self.info.version() {
+            // What a header with a right check sums up to.
+            Version::V4 => 0xffff,
+            Version::V6 => offload::checksum::sum(headers),
+        };
+        Csum::Complete(checksum::fold(checksum::add(sum.into(), of_headers)))
     }
 }
 

@@ -47,7 +47,7 @@ impl Ipsec {
         let sa = sad.get_mut(job.sa)?;
         let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
         while let Some(next) = next_of(sa, job, burst, &l3)
-            && let Some(buf) = burst.next().map(Packet::into_head)
+            && let Some(mut inside) = burst.next().map(Packet::into_head)
         {
             run.packets += 1;
             if let [_, soon, ..] = burst.as_slice() {
@@ -55,15 +55,15 @@ impl Ipsec {
             }
             let passed = match sa.replay.check(next.seq) {
                 Ok(seq) => {
-                    let (state, inside) = job.open_now(buf, next.at, seq);
-                    let mut piece = Piece { seq, id: next.id, state, inside };
-                    if sa.passes_plainly(job, &mut piece, mem, now) {
-                        if let ControlFlow::Break(with) = taker.take_plain(piece.inside, &job.outer.meta) {
+                    let state = job.open_now(&mut inside, next.at, seq);
+                    if sa.passes_plainly(job, (seq, next.id, state), &mut inside, mem, now) {
+                        if let ControlFlow::Break(with) = taker.take_plain(inside, &job.outer.meta) {
                             run.broken = Some(with);
                             break;
                         }
                         continue;
                     }
+                    let piece = Piece { seq, id: next.id, state, inside };
                     accept(sa, &mut nat.seen, job, piece, mem, now)
                 }
                 Err(why) => Err(refuse(sa, why)),
