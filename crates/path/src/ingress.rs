@@ -238,10 +238,11 @@ impl Path {
         self.local.get() == Some((self.fib.generation(), domain, dst))
     }
 
-    /// Ends a burst: what ciphers and GRO hold goes on, in order, until they hold no more than what is with a device. If `more`
-    /// arrives, threads are not waited for, and GRO keeps what they may have the rest of.
-    pub(crate) fn flush(&mut self, turn: Turn<'_>, more: bool) {
-        let work = if more { Ipsec::help } else { Ipsec::work };
+    /// Ends a burst: what ciphers hold goes on, in order, until they hold no more than what is with a device, or with threads
+    /// unless this `waits` for them. GRO lets go of what it holds unless it `keeps` that for what arrives next, or may have the
+    /// rest of it from threads.
+    pub(crate) fn flush(&mut self, turn: Turn<'_>, waits: bool, keeps: bool) {
+        let work = if waits { Ipsec::work } else { Ipsec::help };
         loop {
             // What is inside may be ESP again.
             while work(&mut self.ipsec, turn.now) {
@@ -249,7 +250,7 @@ impl Path {
                 self.send_sealed(turn);
             }
             let mut glued = std::mem::take(&mut self.scratch.glued);
-            if !(more && self.ipsec.is_opening()) {
+            if !(keeps || !waits && self.ipsec.is_opening()) {
                 self.gro.flush(&mut glued);
             }
             if glued.is_empty() {
@@ -282,6 +283,10 @@ impl Path {
         if self.is_known_local(domain, dst) && oif.is_none() {
             return self.deliver(turn, ip, false);
         }
+        let place = (self.fib.generation(), domain, dst);
+        if let Some((_, hop)) = self.remote.filter(|(known, _)| *known == place && oif.is_none()) {
+            return self.forward(turn, ip, hop);
+        }
         match self.fib.decide(domain, dst, oif) {
             Decision::Local { .. } => {
                 if oif.is_none() {
@@ -291,7 +296,13 @@ impl Path {
             }
             Decision::Broadcast { .. } | Decision::Multicast => self.deliver(turn, ip, true),
             _ if oif.is_some() && self.own_link_local(link) == Some(dst) => self.deliver(turn, ip, false),
-            Decision::Forward { dev, next_hop } => self.forward(turn, ip, Hop { dev, next_hop }),
+            Decision::Forward { dev, next_hop } => {
+                let hop = Hop { dev, next_hop };
+                if oif.is_none() {
+                    self.remote = Some((place, hop));
+                }
+                self.forward(turn, ip, hop);
+            }
             Decision::Drop(reason) => self.unroutable(turn, &ip, reason),
         }
     }

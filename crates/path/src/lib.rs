@@ -76,6 +76,8 @@ pub struct Path {
     icmp_limit: RateLimit,
     /// The address of our own that something last came to, in which domain, and the generation of the routes that said so.
     local: Cell<Option<(u64, LinkId, IpAddr)>>,
+    /// The same of the address of others that something was last sent on to, and where that went.
+    remote: Option<((u64, LinkId, IpAddr), forward::Hop)>,
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
     /// Where each packet goes that ciphers have yet to seal, in order.
@@ -152,6 +154,7 @@ impl Path {
             fragment_ids: FragmentIds::default(),
             icmp_limit: RateLimit::default(),
             local: Cell::new(None),
+            remote: None,
             conflict_told: None,
             leaving: VecDeque::new(),
             scratch: Scratch::default(),
@@ -224,6 +227,7 @@ impl Path {
     /// taken in next, or when that is [finished](Self::finish).
     pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let turn = Turn { now, mem };
+        let is_short = burst.last().is_some_and(|pkt| pkt.head_buf().is_scarce(mem));
         for pkt in burst.iter_mut() {
             pkt.meta.link = link;
             pkt.prefetch();
@@ -239,9 +243,9 @@ impl Path {
             self.open_run(turn, link, &mut burst);
         }
         drop(burst);
-        self.flush(turn, true);
+        // A device that is short of frames gets them back.
+        self.flush(turn, false, !is_short);
         self.act(turn);
-        self.ipsec.rest();
     }
 
     /// Waits for crypto threads, and runs through what they have of what was [taken in](Self::take_in).
@@ -271,8 +275,8 @@ impl Path {
     /// Does what neighbours ask for, and sees through what ciphers then have to do.
     pub(crate) fn settle(&mut self, turn: Turn<'_>) {
         self.act(turn);
-        if self.ipsec.is_pending() {
-            self.flush(turn, false);
+        if self.ipsec.is_pending() || self.gro.held() > 0 {
+            self.flush(turn, true, false);
         }
         self.ipsec.rest();
     }

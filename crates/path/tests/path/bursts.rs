@@ -7,7 +7,7 @@ use base::{Instant, Mib};
 use ipsec::crypto::{Crypto, Pool, Task};
 use ipsec::{Dir, Limits, SaStats};
 use offload::Features;
-use packet::Packet;
+use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
 use wire::Spi;
 
@@ -109,6 +109,12 @@ fn made(node: &mut Node) -> Made {
     Made { inside, drops: node.drops(), counted, sas }
 }
 
+/// Has a node take in one of several bursts.
+fn take_in(node: &mut Node, frames: &[Vec<u8>]) {
+    let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
+    node.path.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+}
+
 #[test]
 fn a_burst_is_opened_as_its_packets_are_one_by_one() {
     let mut merged = 0;
@@ -124,17 +130,22 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
         let burst = frames.iter().map(|frame| Packet::with_data(&at_once.mem, frame).unwrap()).collect();
         at_once.rx(NOW, OUTSIDE, burst);
         merged += usize::from(at_once.path.forwarded.packets < one_by_one.path.forwarded.packets);
-        let want = made(&mut one_by_one);
+        let (want, at_once_packets) = (made(&mut one_by_one), at_once.path.forwarded.packets);
         assert_eq!(made(&mut at_once), want, "seed {seed}");
-        let mut by_threads = receiver();
+        let [mut in_parts, mut by_threads] = [receiver(), receiver()];
         by_threads.path.ipsec.set_crypto(Some(pool(1 + seed as usize % 2)));
         while !frames.is_empty() {
             let rest = frames.split_off((rng.below(frames.len()) + 1).min(1 + rng.below(80)));
-            let mut burst = frames.iter().map(|frame| Packet::with_data(&by_threads.mem, frame).unwrap()).collect();
-            by_threads.path.take_in(NOW, &by_threads.mem, OUTSIDE, &mut burst);
+            for node in [&mut in_parts, &mut by_threads] {
+                take_in(node, &frames);
+            }
             frames = rest;
         }
-        by_threads.path.finish(NOW, &by_threads.mem);
+        for node in [&mut in_parts, &mut by_threads] {
+            node.path.finish(NOW, &node.mem);
+        }
+        assert_eq!(in_parts.path.forwarded.packets, at_once_packets, "seed {seed} in parts");
+        assert_eq!(made(&mut in_parts), want, "seed {seed} in parts");
         // Of what is refused while others are in flight, the first reason is another one.
         let refused = |made: &Made| made.drops.iter().map(|(.., n)| n).sum::<u64>();
         let accepted =
@@ -191,13 +202,36 @@ fn nobody_is_waited_for_before_all_is_taken_in() {
     node.path.ipsec.set_crypto(Some(Box::<Reluctant>::default()));
     frames.iter().for_each(|frame| one_by_one.rx_bytes(NOW, OUTSIDE, frame));
     for frames in frames.chunks(5) {
-        let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
-        node.path.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+        take_in(&mut node, frames);
         assert!(node.path.ipsec.is_pending() && node.path.take_tx(INSIDE).unwrap().is_empty());
     }
     node.path.finish(NOW, &node.mem);
     assert!(!node.path.ipsec.is_pending());
     assert_eq!(made(&mut node), made(&mut one_by_one));
+}
+
+/// Segments of one flow that come in several bursts leave as one packet, unless their device is short of frames.
+#[test]
+fn what_a_device_can_spare_is_merged_across_bursts() {
+    const BURST: usize = SEGMENTS as usize / 3;
+    let (frames, receiver) = sealed(u64::MAX);
+    for (of_device, is_short) in [(usize::MAX, false), (6 * BURST + 1, false), (2 * BURST, true)] {
+        let (mut node, device) = (receiver(), packet::Pool::bounded(Memory::SMALL, of_device));
+        for frames in frames[..SEGMENTS as usize].chunks(BURST) {
+            let received = frames.iter().map(|frame| {
+                let mut buf = device.take(Memory::HEADROOM).unwrap();
+                buf.put(frame.len()).unwrap().copy_from_slice(frame);
+                Packet::from_buf(buf)
+            });
+            let mut burst = received.collect();
+            node.path.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+            let sent = node.path.take_tx(INSIDE).unwrap();
+            assert_eq!(sent.len(), usize::from(is_short), "with {of_device} frames");
+            sent.clear();
+        }
+        node.path.finish(NOW, &node.mem);
+        assert_eq!(node.path.take_tx(INSIDE).unwrap().len(), usize::from(!is_short), "with {of_device} frames");
+    }
 }
 
 #[test]
