@@ -1,5 +1,5 @@
-//! The worker: waits for links, runs each burst through the path, and sends what comes out. Crypto threads may have some of one
-//! while the next is received; all of it is through before anything else is looked at.
+//! The worker: waits for links, runs each burst through the path, and sends what comes out. Crypto threads and GRO may have some
+//! of one while the next is received; all of it is through before anything else is looked at.
 //!
 //! It is the only thread that touches packets, so nothing on their way is locked. Commands are taken between bursts. A
 //! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
@@ -332,8 +332,8 @@ impl Worker {
         path.take_ike().for_each(|message| socket.deliver(&message));
     }
 
-    /// Takes a burst from each ready link in turn, until they are empty or others may be ready too. What crypto threads have of
-    /// one goes on with the next, or in the end.
+    /// Takes a burst from each ready link in turn, until they are empty or others may be ready too. What crypto threads and GRO
+    /// have of one goes on with the next, or in the end.
     fn serve_ready(&mut self) {
         let mut ready = std::mem::take(&mut self.ready);
         for _ in 0..TURNS {

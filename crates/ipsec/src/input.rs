@@ -9,7 +9,6 @@ mod inner;
 mod run;
 mod train;
 
-use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use base::{Counters, DropReason, Instant, Mib};
@@ -30,7 +29,7 @@ use crate::sad::Sad;
 use arrival::Arrival;
 
 pub(crate) use decap::Untouched;
-pub use inner::{Content, Inner, Taker};
+pub use inner::{Content, Each, Inner, Taker};
 pub use run::Run;
 
 /// What became of the packets of a train. The caller keeps it for the next one, and empties what it has taken.
@@ -70,14 +69,11 @@ impl Ipsec {
             Err(reason) => refuse_headers(reason, opened, counters),
         }
         self.work(now);
-        let all = self.pass_opened(mem, now, counters, |inner| {
-            match inner {
-                Inner::Content(content) => opened.packets.push(content.into_packet()),
-                Inner::Dropped(reason, _) => opened.drops.push(reason),
-            }
-            ControlFlow::<Infallible>::Continue(())
+        let mut each = Each(|inner: Inner<'_>| match inner {
+            Inner::Content(content) => opened.packets.push(content.into_packet()),
+            Inner::Dropped(reason, _) => opened.drops.push(reason),
         });
-        let ControlFlow::Continue(()) = all;
+        let ControlFlow::Continue(()) = self.pass_opened(mem, now, counters, &mut each);
         self.rest();
     }
 
@@ -178,16 +174,16 @@ impl Ipsec {
         }
     }
 
-    /// Gives `each` what came out of ESP packets, in the order in which they were submitted, until none is through or
-    /// `each` breaks off.
+    /// Gives `taker` what came out of ESP packets, in the order in which they were submitted, until none is through or it
+    /// breaks off.
     #[inline]
-    pub fn pass_opened<T>(
+    pub fn pass_opened<T: Taker>(
         &mut self,
         mem: &Memory,
         now: Instant,
         counters: &mut Counters,
-        mut each: impl FnMut(Inner<'_>) -> ControlFlow<T>,
-    ) -> ControlFlow<T> {
+        taker: &mut T,
+    ) -> ControlFlow<T::Left> {
         let Self { sad, crypto, nat, .. } = self;
         loop {
             let Some(job) = &mut crypto.passing else {
@@ -201,7 +197,7 @@ impl Ipsec {
                     && job.outer.source().is_none_or(|source| sa.peer_is_at(source))
                     && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
                 {
-                    each(Inner::Content(Content::new(piece.inside, &job.outer.meta)))?;
+                    taker.take_plain(piece.inside, &job.outer.meta)?;
                     continue;
                 }
                 let passed = pass(sad, &mut nat.seen, job, piece, mem, now);
@@ -209,10 +205,10 @@ impl Ipsec {
                     nat.follow_peers(sad);
                 }
                 match passed {
-                    Ok(content) => each(Inner::Content(content))?,
+                    Ok(content) => taker.take(Inner::Content(content))?,
                     Err((mib, reason)) => {
                         counters.count(mib);
-                        each(Inner::Dropped(reason, job.outer.meta.link))?;
+                        taker.take(Inner::Dropped(reason, job.outer.meta.link))?;
                     }
                 }
             }

@@ -64,7 +64,7 @@ struct Opening {
 /// What is summed of what is inside, for GRO, if it is TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Sums {
-    /// Nothing: nobody asks for a sum.
+    /// Nothing: nobody asks for a sum, or not before the headers are there.
     Nothing,
     /// Whole packets.
     Packets,
@@ -76,7 +76,8 @@ enum Sums {
 #[derive(Debug)]
 pub(crate) struct Outer {
     pub(crate) info: Info,
-    /// IP headers, and UDP's if there is one.
+    /// IP headers, and UDP's if there is one; in transport mode as they were put in front of the packet before, but for its
+    /// identification.
     pub(crate) headers: Vec<u8>,
     pub(crate) is_udp: bool,
     /// What its packets get, but for the SA.
@@ -120,7 +121,7 @@ pub(crate) enum State {
         payload_len: u32,
         /// What they are.
         next_header: Protocol,
-        /// Their sum, if they are a TCP packet, or its part behind the IP headers.
+        /// Their sum, if they are a TCP packet, or its part behind the IP headers, and were summed.
         sum: Option<u16>,
     },
     /// Its ICV is wrong.

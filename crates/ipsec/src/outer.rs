@@ -152,15 +152,10 @@ pub(crate) fn write_own(
 ) {
     match version {
         Version::V4 => {
-            // Changed before it is written: what was just written in one piece and is read in another is waited for.
             let mut header = *ipv4::Header::ref_from(own).expect("an IPv4 header, parsed before");
             header.replace_protocol(protocol);
             header.replace_total_len(total as u16);
-            header.raise_id(index);
-            *ipv4::Header::mut_from(to).expect("as long") = header;
-            if own.len() > ipv4::Header::LEN {
-                to[ipv4::Header::LEN..].copy_from_slice(&own[ipv4::Header::LEN..]);
-            }
+            write_v4(to, header, own, index);
         }
         Version::V6 => {
             to.copy_from_slice(own);
@@ -168,6 +163,17 @@ pub(crate) fn write_own(
             let header = ipv6::Header::mut_from(to).expect("an IPv6 header, parsed before");
             header.set_payload_len((total - ipv6::Header::LEN) as u16);
         }
+    }
+}
+
+/// Writes an IPv4 header, with an identification that is raised by `index`, and behind it the options of `own` to `to`.
+#[inline]
+pub(crate) fn write_v4(to: &mut [u8], mut header: ipv4::Header, own: &[u8], index: u16) {
+    // Changed before it is written: what was just written in one piece and is read in another is waited for.
+    header.raise_id(index);
+    *ipv4::Header::mut_from(to).expect("as long") = header;
+    if own.len() > ipv4::Header::LEN {
+        to[ipv4::Header::LEN..].copy_from_slice(&own[ipv4::Header::LEN..]);
     }
 }
 

@@ -32,15 +32,22 @@ impl<'a> Pieces<'a> {
         Self { front, rest }
     }
 
-    /// Copies the bytes from `at` on, which is within the first buffer, to `to`; what is not there stays as it was.
+    /// The first bytes from `at` on, which is within the first buffer; zeros where there are none.
     #[inline]
-    pub(crate) fn peek(&self, at: usize, to: &mut [u8]) {
-        let front = &self.front.bytes()[at..];
-        if let Some(front) = front.get(..to.len()) {
-            to.copy_from_slice(front);
-            return;
+    pub(crate) fn peek<const N: usize>(&self, at: usize) -> [u8; N] {
+        match self.front.bytes()[at..].first_chunk() {
+            Some(&front) => front,
+            None => {
+                let mut front = [0; N];
+                self.copy(at, &mut front);
+                front
+            }
         }
-        let mut to = to;
+    }
+
+    /// Copies the bytes from `at` on, which is within the first buffer, to `to`; what is not there stays as it was.
+    pub(crate) fn copy(&self, at: usize, mut to: &mut [u8]) {
+        let front = &self.front.bytes()[at..];
         for bytes in std::iter::once(front).chain(self.rest.iter().map(Buf::bytes)) {
             let n = bytes.len().min(to.len());
             to[..n].copy_from_slice(&bytes[..n]);

@@ -4,14 +4,13 @@ mod common;
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use base::{DropReason, Instant, Mib};
 use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Inner, Mode, SaConfig, Train};
+use ipsec::{Each, Inner, Mode, SaConfig, Train};
 use offload::ip_headers;
 use packet::{Memory, Packet, geometry};
 use wire::{Version, esp, ipv4};
@@ -82,13 +81,17 @@ fn opened_by(
     }
     while pair.receiver.is_pending() {
         pair.receiver.work(NOW);
-        let all = pair.receiver.pass_opened(&pair.mem, NOW, &mut pair.received, |inner| {
-            got.push(match inner {
-                Inner::Content(content) => Ok(content.into_packet().to_vec()),
-                Inner::Dropped(reason, _) => Err(reason),
-            });
-            ControlFlow::<()>::Continue(())
-        });
+        let all = pair.receiver.pass_opened(
+            &pair.mem,
+            NOW,
+            &mut pair.received,
+            &mut Each(|inner: Inner<'_>| {
+                got.push(match inner {
+                    Inner::Content(content) => Ok(content.into_packet().to_vec()),
+                    Inner::Dropped(reason, _) => Err(reason),
+                });
+            }),
+        );
         assert!(all.is_continue());
     }
     got
@@ -135,11 +138,15 @@ fn while_more_arrives_threads_are_left_what_they_get_to() {
     };
     let take = |pair: &mut Pair| {
         let mut got = Vec::new();
-        let all = pair.receiver.pass_opened(&pair.mem, NOW, &mut pair.received, |inner| {
-            let Inner::Content(content) = inner else { panic!("a good packet") };
-            got.push(content.into_packet().to_vec());
-            ControlFlow::<()>::Continue(())
-        });
+        let all = pair.receiver.pass_opened(
+            &pair.mem,
+            NOW,
+            &mut pair.received,
+            &mut Each(|inner: Inner<'_>| {
+                let Inner::Content(content) = inner else { panic!("a good packet") };
+                got.push(content.into_packet().to_vec());
+            }),
+        );
         assert!(all.is_continue());
         got
     };

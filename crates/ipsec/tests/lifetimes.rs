@@ -110,10 +110,14 @@ fn what_is_received_ends_an_sa_at_the_very_packet() {
                 receiver.submit_open(mem, at(9), pkt, &info, out, received);
             }
             receiver.work(at(9));
-            let all = receiver.pass_opened(mem, at(9), received, |inner| {
-                opened += usize::from(!matches!(inner, ipsec::Inner::Dropped(..)));
-                std::ops::ControlFlow::<()>::Continue(())
-            });
+            let all = receiver.pass_opened(
+                mem,
+                at(9),
+                received,
+                &mut ipsec::Each(|inner: ipsec::Inner<'_>| {
+                    opened += usize::from(!matches!(inner, ipsec::Inner::Dropped(..)));
+                }),
+            );
             assert!(all.is_continue());
         } else {
             opened = wire.into_iter().map(|pkt| pair.open(pkt).len()).sum();

@@ -143,7 +143,7 @@ impl Buf {
     }
 
     /// Tells whether its page is one of a device's few frames, of which half or more are in use, and not of `mem`: the
-    /// device may soon have none to receive into.
+    /// device may soon have none to receive into. Those of a device that has them all are always such.
     #[inline]
     pub fn is_scarce(&self, mem: &Memory) -> bool {
         self.page.is_scarce(mem)

@@ -236,7 +236,8 @@ impl Packet {
         assert!(self.frags.len() < MAX_FRAGS && self.frag_list.is_empty(), "a slot that there is not");
         self.data_len += len;
         self.meta.csum.data_changed();
-        self.frags.push_with(|| buf.narrowed(front, front + len));
+        // SAFETY: there is room, as the list was just asked.
+        unsafe { self.frags.with_room().push_unchecked(buf.narrowed(front, front + len)) };
         if let [.., last, slot] = &self.frags[..]
             && last.precedes(slot, 0)
         {
@@ -357,8 +358,8 @@ impl fmt::Debug for Packet {
         f.debug_struct("Packet")
             .field("len", &(head.len() + data_len))
             .field("head", head)
-            .field("frags", &frags)
-            .field("frag_list", &frag_list)
+            .field("frags", &&frags[..])
+            .field("frag_list", &&frag_list[..])
             .field("meta", meta)
             .finish()
     }
@@ -368,7 +369,7 @@ impl fmt::Debug for Packet {
 const SPARE_LISTS: usize = 1024;
 
 macro_rules! recycled_list {
-    ($(#[$doc:meta])* $name:ident of $item:ty, $storage:ty, $spare:ident, $clear:expr) => {
+    ($(#[$doc:meta])* $name:ident of $item:ty, $storage:ty, $spare:ident, $new:expr, $clear:expr) => {
         thread_local! {
             static $spare: RefCell<Vec<Box<$storage>>> = const { RefCell::new(Vec::new()) };
         }
@@ -400,7 +401,7 @@ macro_rules! recycled_list {
             #[cold]
             fn empty() -> Box<$storage> {
                 let spare = $spare.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-                spare.unwrap_or_default()
+                spare.unwrap_or_else(|| Box::new($new))
             }
 
             /// Drops it, which is nothing to do if it never had anything.
@@ -414,7 +415,7 @@ macro_rules! recycled_list {
 
             fn recycle(mut list: Box<$storage>) {
                 $clear(&mut list);
-                // A thread that is about to end has no spare lists any more: this one is freed. So is one that grew.
+                // A thread that is about to end has no spare lists any more: this one is freed. So is one that has grown.
                 let _ = $spare.try_with(|spare| {
                     let mut spare = spare.borrow_mut();
                     if spare.len() < SPARE_LISTS && list.capacity() <= MAX_FRAGS {
@@ -465,12 +466,17 @@ macro_rules! recycled_list {
 
 recycled_list! {
     /// A packet's page slots.
-    Frags of Buf, ArrayVec<Buf, MAX_FRAGS>, SPARE_FRAGS, |list: &mut ArrayVec<_, MAX_FRAGS>| Buf::drop_all(list.drain(..))
+    Frags of Buf, ArrayVec<Buf, MAX_FRAGS>, SPARE_FRAGS, ArrayVec::new(), drop_slots
 }
 
 recycled_list! {
     /// A packet's children.
-    FragList of Packet, Vec<Packet>, SPARE_CHILDREN, Vec::clear
+    FragList of Packet, Vec<Packet>, SPARE_CHILDREN, Vec::with_capacity(MAX_FRAGS), Vec::clear
+}
+
+/// Lets go of slots, together if there are several.
+fn drop_slots(slots: &mut ArrayVec<Buf, MAX_FRAGS>) {
+    if slots.len() > 1 { Buf::drop_all(slots.drain(..)) } else { slots.clear() }
 }
 
 impl Frags {
@@ -480,17 +486,21 @@ impl Frags {
     /// When there is none.
     #[inline]
     pub(crate) fn push(&mut self, buf: Buf) -> &mut Buf {
-        self.push_with(|| buf)
+        let list = self.with_room();
+        // SAFETY: there is room, as its list was just asked.
+        unsafe { list.push_unchecked(buf) };
+        list.last_mut().expect("just pushed")
     }
 
-    /// As [`push`](Self::push), for a buffer that is made in its slot.
+    /// The list, with room for one more.
+    ///
+    /// # Panics
+    /// When there is none.
     #[inline(always)]
-    fn push_with(&mut self, make: impl FnOnce() -> Buf) -> &mut Buf {
+    fn with_room(&mut self) -> &mut ArrayVec<Buf, MAX_FRAGS> {
         let list = self.0.get_or_insert_with(Self::empty);
         assert!(!list.is_full(), "a slot that there is not");
-        // SAFETY: there is room.
-        unsafe { list.push_unchecked(make()) };
-        list.last_mut().expect("just pushed")
+        list
     }
 }
 

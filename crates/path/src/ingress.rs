@@ -42,8 +42,19 @@ impl Framing {
     const NONE: Self = Self { version: None, for_all: false };
 }
 
+/// What comes behind a burst.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Then {
+    /// More.
+    More,
+    /// More, by a device that is short of frames: it gets them back.
+    MoreOfFew,
+    /// Nothing.
+    Nothing,
+}
+
 impl Path {
-    /// Takes in one packet as the link had it. What is inside waits in GRO until [`flush`](Self::flush).
+    /// Takes in one packet as the link had it. What is inside waits in GRO until a [`flush`](Self::flush) that lets go of it.
     pub(crate) fn receive(&mut self, turn: Turn<'_>, link: LinkId, mut pkt: Packet) {
         self.ports.tap_wire(turn.mem, link, &pkt);
         match self.link_layer(turn, link, &mut pkt) {
@@ -139,7 +150,12 @@ impl Path {
         let glued = &mut self.scratch.glued;
         match self.ports.get(pkt.meta.link) {
             Some(port) if port.config.gro => self.gro.receive(turn.mem, pkt, glued),
-            _ => glued.push(pkt),
+            _ => {
+                if self.gro.held() > 0 {
+                    self.gro.flush_between(pkt.head(), glued);
+                }
+                glued.push(pkt);
+            }
         }
     }
 
@@ -181,9 +197,8 @@ impl Path {
     pub(crate) fn pass_opened(&mut self, turn: Turn<'_>) {
         loop {
             let Self { ipsec, gro, ports, scratch, counters, .. } = self;
-            let mut gluing = Gluing { gro, ports, mem: turn.mem, glued: &mut scratch.glued };
-            let next = ipsec.pass_opened(turn.mem, turn.now, counters, |inner| gluing.take(inner));
-            match next {
+            let gluing = Gluing { gro, ports, mem: turn.mem, glued: &mut scratch.glued };
+            match ipsec.pass_opened(turn.mem, turn.now, counters, &mut Asking(gluing)) {
                 ControlFlow::Break(pkt) => self.pass(turn, pkt),
                 ControlFlow::Continue(()) => return,
             }
@@ -238,11 +253,10 @@ impl Path {
         self.local.get() == Some((self.fib.generation(), domain, dst))
     }
 
-    /// Ends a burst: what ciphers hold goes on, in order, until they hold no more than what is with a device, or with threads
-    /// unless this `waits` for them. GRO lets go of what it holds unless it `keeps` that for what arrives next, or may have the
-    /// rest of it from threads.
-    pub(crate) fn flush(&mut self, turn: Turn<'_>, waits: bool, keeps: bool) {
-        let work = if waits { Ipsec::work } else { Ipsec::help };
+    /// Ends a burst: what ciphers hold goes on, in order, until they hold no more than what is with a device, and what GRO
+    /// holds. If more arrives `then`, threads are not waited for, and GRO keeps what may go on.
+    pub(crate) fn flush(&mut self, turn: Turn<'_>, then: Then) {
+        let work = if then == Then::Nothing { Ipsec::work } else { Ipsec::help };
         loop {
             // What is inside may be ESP again.
             while work(&mut self.ipsec, turn.now) {
@@ -250,7 +264,12 @@ impl Path {
                 self.send_sealed(turn);
             }
             let mut glued = std::mem::take(&mut self.scratch.glued);
-            if !(keeps || !waits && self.ipsec.is_opening()) {
+            let keeps = match then {
+                Then::More => true,
+                Then::MoreOfFew => self.ipsec.is_opening(),
+                Then::Nothing => false,
+            };
+            if !keeps {
                 self.gro.flush(&mut glued);
             }
             if glued.is_empty() {
@@ -398,7 +417,7 @@ impl Taker for Gluing<'_> {
         }
     }
 
-    /// Kept out of line: GRO is compiled into its other caller, which most packets come by.
+    /// Kept out of line: most packets are plain.
     #[inline(never)]
     fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
         match inner {
@@ -407,16 +426,37 @@ impl Taker for Gluing<'_> {
                     Ok(plain) => plain,
                     Err(pkt) => return ControlFlow::Break(pkt),
                 };
-                if self.ports.get(meta.link).is_some_and(|port| port.config.gro) {
-                    return self.take_plain(buf, meta);
-                }
-                ControlFlow::Break(left(buf, meta))
+                if self.is_for(meta) { self.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
             }
             Inner::Dropped(reason, link) => {
                 self.ports.drop(link, reason);
                 ControlFlow::Continue(())
             }
         }
+    }
+}
+
+impl Gluing<'_> {
+    /// Tells whether a packet is of a link with GRO.
+    #[inline]
+    fn is_for(&self, meta: &Meta) -> bool {
+        self.ports.get(meta.link).is_some_and(|port| port.config.gro)
+    }
+}
+
+/// The same for what is of any link.
+struct Asking<'a>(Gluing<'a>);
+
+impl Taker for Asking<'_> {
+    type Left = Packet;
+
+    #[inline(always)]
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
+        if self.0.is_for(meta) { self.0.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
+    }
+
+    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
+        self.0.take(inner)
     }
 }
 

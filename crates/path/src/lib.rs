@@ -47,6 +47,7 @@ use wire::FlowKey;
 use wire::ip::Info;
 
 use egress::Leaving;
+use ingress::Then;
 use reassemble::FragmentIds;
 
 pub use ike::{IkeAt, IkeMessage};
@@ -185,6 +186,7 @@ impl Path {
     /// Takes a port away, with what waits in it or for its neighbours, with the SAs and policies on its device, and with its
     /// IKE. Routes by it are the caller's to remove.
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
+        self.finish(now, mem);
         self.drop_tx(id, DropReason::LinkDown);
         self.ipsec.set_device(id, None);
         self.forget_ike(id);
@@ -195,6 +197,8 @@ impl Path {
     /// Says whether a port's link is up. While it is down, nothing is queued for it, and its neighbours are unknown. The SAs
     /// and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
     pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
+        // What was taken in before was judged by what was so then.
+        self.finish(now, mem);
         if let Some(port) = self.ports.get_mut(id) {
             port.up = up;
         }
@@ -223,11 +227,14 @@ impl Path {
         self.finish(now, mem);
     }
 
-    /// As [`handle_rx`](Self::handle_rx) while more arrives: some of it may be with crypto threads then, and goes on with what is
-    /// taken in next, or when that is [finished](Self::finish).
+    /// As [`handle_rx`](Self::handle_rx) while more arrives, on this link or another: some of it may be with crypto threads then, or
+    /// with GRO, and goes on with what is taken in next, or when that is [finished](Self::finish). Nothing is to be changed before.
     pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let turn = Turn { now, mem };
-        let is_short = burst.last().is_some_and(|pkt| pkt.head_buf().is_scarce(mem));
+        let then = match burst.last() {
+            Some(last) if last.head_buf().is_scarce(mem) => Then::MoreOfFew,
+            _ => Then::More,
+        };
         for pkt in burst.iter_mut() {
             pkt.meta.link = link;
             pkt.prefetch();
@@ -235,20 +242,19 @@ impl Path {
         let mut burst = burst.drain(..);
         loop {
             self.join_trains(turn, link, &mut burst);
+            self.open_run(turn, link, &mut burst);
             let Some(pkt) = burst.next() else { break };
             self.receive(turn, link, pkt);
             if self.ipsec.has_opened() {
                 self.pass_opened(turn);
             }
-            self.open_run(turn, link, &mut burst);
         }
         drop(burst);
-        // A device that is short of frames gets them back.
-        self.flush(turn, false, !is_short);
+        self.flush(turn, then);
         self.act(turn);
     }
 
-    /// Waits for crypto threads, and runs through what they have of what was [taken in](Self::take_in).
+    /// Waits for crypto threads, and runs through what they and GRO have of what was [taken in](Self::take_in).
     pub fn finish(&mut self, now: Instant, mem: &Memory) {
         self.settle(Turn { now, mem });
     }
@@ -276,7 +282,7 @@ impl Path {
     pub(crate) fn settle(&mut self, turn: Turn<'_>) {
         self.act(turn);
         if self.ipsec.is_pending() || self.gro.held() > 0 {
-            self.flush(turn, true, false);
+            self.flush(turn, Then::Nothing);
         }
         self.ipsec.rest();
     }

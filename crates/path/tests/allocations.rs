@@ -178,6 +178,24 @@ fn sealing_and_opening_esp_in_udp_allocates_nothing() {
 }
 
 #[test]
+fn packets_with_slots_or_children_allocate_nothing() {
+    let mem = Memory::heap();
+    let round = || {
+        let [mut children, mut slots] = [0, 1].map(|_| Packet::with_data(&mem, &[0; 100]).unwrap());
+        for _ in 0..40 {
+            children.push_child(Packet::with_data(&mem, &[0; 100]).unwrap());
+            let mut slot = mem.take(0, 100).unwrap();
+            slot.put(100);
+            slots.push_frag(slot).unwrap();
+        }
+    };
+    round();
+    let before = ALLOCATIONS.get();
+    round();
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+}
+
+#[test]
 fn what_is_counted_is_seen() {
     let before = ALLOCATIONS.get();
     drop(std::hint::black_box(vec![0_u8; 100]));

@@ -70,8 +70,9 @@ impl Train {
             return None;
         }
         let header = ipv4::Header::ref_from(bytes).ok()?;
-        let mut headers = [[0; 8]; V6_LEN / 8];
-        headers.as_flattened_mut()[..ipv4::Header::LEN].copy_from_slice(bytes);
+        // Word by word: what was just written in pieces cannot be moved at once.
+        let (words, &[a, b, c, d]) = (bytes.as_chunks().0, bytes.last_chunk()?);
+        let headers = [words[0], words[1], [a, b, c, d, 0, 0, 0, 0], [0; 8], [0; 8], [0; 8]];
         let (protocol, tos, dont_fragment) = (header.protocol(), header.tos(), header.dont_fragment());
         Some(Self {
             link,

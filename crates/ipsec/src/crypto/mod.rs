@@ -6,6 +6,7 @@
 //! was handed in (Linux `crypto/pcrypt.c`, `padata_reorder`).
 
 mod line;
+mod place;
 mod pool;
 pub(crate) mod queue;
 
@@ -19,19 +20,19 @@ pub use pool::Pool;
 use crate::open_job::OpenJob;
 use crate::seal_job::SealJob;
 use line::Ticket;
+use place::Placed;
 
 /// One packet's or one train's work for a cipher.
 pub struct Task {
     ticket: Ticket,
-    /// In a place of its own, so that little is moved where a task goes from hand to hand.
-    job: Box<Option<Job>>,
+    job: Job,
 }
 
 /// What a [`Task`] is about.
 #[derive(Debug)]
 pub(crate) enum Job {
-    Seal(SealJob),
-    Open(OpenJob),
+    Seal(Placed<SealJob>),
+    Open(Placed<OpenJob>),
 }
 
 /// Something that does the work of ciphers: threads, or a device.
@@ -63,29 +64,26 @@ pub trait Crypto: fmt::Debug + Send {
 impl Task {
     /// Does the work, once.
     pub fn run(&mut self) {
-        match &mut *self.job {
-            Some(Job::Seal(job)) => job.run(),
-            Some(Job::Open(job)) => job.run(),
-            None => {}
+        match &mut self.job {
+            Job::Seal(job) => job.run(),
+            Job::Open(job) => job.run(),
         }
     }
 
     /// Bytes that pass through the cipher.
     pub fn bytes(&self) -> usize {
-        match &*self.job {
-            Some(Job::Seal(job)) => job.bytes(),
-            Some(Job::Open(job)) => job.bytes(),
-            None => 0,
+        match &self.job {
+            Job::Seal(job) => job.bytes(),
+            Job::Open(job) => job.bytes(),
         }
     }
 }
 
 impl fmt::Debug for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match &*self.job {
-            Some(Job::Seal(_)) => "seal",
-            Some(Job::Open(_)) => "open",
-            None => "nothing",
+        let what = match &self.job {
+            Job::Seal(_) => "seal",
+            Job::Open(_) => "open",
         };
         write!(f, "Task({what} {} bytes)", self.bytes())
     }

@@ -7,6 +7,7 @@ use base::Instant;
 use packet::Buf;
 
 use super::line::{Line, Ticket};
+use super::place::{Placed, Places};
 use super::{Crypto, Job, Task};
 use crate::open_job::{OpenJob, Storage};
 use crate::seal_job::SealJob;
@@ -32,21 +33,20 @@ pub(crate) struct Queue {
     /// What is being sealed, in the order of its numbers.
     pub(crate) sealing: Line<SealJob>,
     /// What is being opened, in the order of its arrival.
-    pub(crate) opening: Line<OpenJob>,
+    pub(crate) opening: Line<Placed<OpenJob>>,
     /// What arrives now and is not handed in yet.
-    pub(crate) collecting: Option<OpenJob>,
+    pub(crate) collecting: Option<Placed<OpenJob>>,
     /// What is through and passed on now.
-    pub(crate) passing: Option<OpenJob>,
+    pub(crate) passing: Option<Placed<OpenJob>>,
     /// What was passed on last, empty: what arrives and is like it need not be found out about again, until something else may
     /// have been decided.
-    pub(crate) last: Option<OpenJob>,
+    pub(crate) last: Option<Placed<OpenJob>>,
     /// What nobody has taken yet, and how many bytes that is.
     todo: VecDeque<Task>,
     waiting: usize,
     done: Vec<Task>,
-    /// Places for jobs to be in while they are away.
-    #[expect(clippy::vec_box, reason = "tasks own them")]
-    spare_places: Vec<Box<Option<Job>>>,
+    seal_places: Places<SealJob>,
+    open_places: Places<OpenJob>,
     /// Lists of jobs that are through.
     pub(crate) spare_open: Vec<Storage>,
     pub(crate) spare_pages: Vec<Vec<(Buf, Range<usize>)>>,
@@ -79,23 +79,26 @@ impl Queue {
     #[inline]
     pub(crate) fn like_last_mut(&mut self) -> Option<&mut OpenJob> {
         match &mut self.collecting {
-            None if self.passing.is_none() && self.opening.len() == 0 => self.last.as_mut(),
-            collecting => collecting.as_mut(),
+            None if self.passing.is_none() && self.opening.len() == 0 => self.last.as_deref_mut(),
+            collecting => collecting.as_deref_mut(),
         }
     }
 
     /// Keeps a job that is through, if this thread does the work, for what is like it; else what it consists of.
-    pub(crate) fn keep(&mut self, done: OpenJob) {
-        if self.is_here() {
-            self.spare_open.extend(self.last.replace(done).map(OpenJob::into_storage));
-        } else {
-            self.spare_open.push(done.into_storage());
-        }
+    pub(crate) fn keep(&mut self, done: Placed<OpenJob>) {
+        let unlike = if self.is_here() { self.last.replace(done) } else { Some(done) };
+        self.dissolve(unlike);
+    }
+
+    /// Keeps what a job consists of that nothing is like any more.
+    fn dissolve(&mut self, job: Option<Placed<OpenJob>>) {
+        self.spare_open.extend(job.map(|job| self.open_places.take(job).into_storage()));
     }
 
     /// Ends what arrives together.
     pub(crate) fn rest(&mut self) {
-        self.spare_open.extend(self.last.take().map(OpenJob::into_storage));
+        let last = self.last.take();
+        self.dissolve(last);
     }
 
     /// Hands in a packet to seal.
@@ -105,7 +108,13 @@ impl Queue {
             return self.sealing.push(job);
         }
         let ticket = self.sealing.reserve();
-        self.hand_in(now, ticket, Job::Seal(job));
+        let job = Job::Seal(self.seal_places.put(job));
+        self.hand_in(now, ticket, job);
+    }
+
+    /// Collects what is for a job that begins. Nothing was collected before.
+    pub(crate) fn begin(&mut self, job: OpenJob) -> &mut OpenJob {
+        self.collecting.insert(self.open_places.put(job))
     }
 
     /// Hands in what was collected.
@@ -133,7 +142,7 @@ impl Queue {
         let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
         let another = self.collecting.as_mut().map(|job| job.another(storage));
         self.close(now);
-        self.collecting = another;
+        self.collecting = another.map(|job| self.open_places.put(job));
     }
 
     /// Tells whether what was collected is enough for others, if there are others.
@@ -151,9 +160,7 @@ impl Queue {
     }
 
     fn hand_in(&mut self, now: Instant, ticket: Ticket, job: Job) {
-        let mut place = self.spare_places.pop().unwrap_or_default();
-        *place = Some(job);
-        let task = Task { ticket, job: place };
+        let task = Task { ticket, job };
         self.waiting += task.bytes();
         self.todo.push_back(task);
         // They may all be done at once.
@@ -217,16 +224,14 @@ impl Queue {
             former.clear();
         }
         self.waiting = self.todo.iter().map(Task::bytes).sum();
-        for Task { ticket, job: mut place } in self.done.drain(..) {
-            match place.take() {
-                Some(Job::Seal(job)) => self.sealing.put_back(ticket, job),
-                Some(Job::Open(job)) => {
+        for Task { ticket, job } in self.done.drain(..) {
+            match job {
+                Job::Seal(job) => self.sealing.put_back(ticket, self.seal_places.take(job)),
+                Job::Open(job) => {
                     job.prefetch_lists();
                     self.opening.put_back(ticket, job);
                 }
-                None => unreachable!("a task has its job until it is back"),
             }
-            self.spare_places.push(place);
         }
         came
     }

@@ -75,12 +75,12 @@ impl Arrival<'_> {
     #[inline]
     pub(super) fn join_or_begin<'i>(&self, ipsec: &'i mut Ipsec, id: SaId) -> &'i mut OpenJob {
         let Ipsec { sad, crypto, .. } = ipsec;
-        if !crypto.collecting.as_ref().is_some_and(|job| job.is_for(id, self.headers, self.meta)) {
-            crypto.close(self.now);
-            let sa = sad.get(id).expect("just found");
-            let storage = crypto.spare_open.pop().unwrap_or_else(Storage::with_room);
-            crypto.collecting = Some(OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage));
+        if crypto.collecting.as_ref().is_some_and(|job| job.is_for(id, self.headers, self.meta)) {
+            return crypto.collecting.as_mut().expect("just looked at");
         }
-        crypto.collecting.as_mut().expect("just made")
+        crypto.close(self.now);
+        let sa = sad.get(id).expect("just found");
+        let storage = crypto.spare_open.pop().unwrap_or_else(Storage::with_room);
+        crypto.begin(OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage))
     }
 }

@@ -7,7 +7,7 @@ use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
 use super::Refused;
 use crate::open_job::Outer;
-use crate::outer::write_own;
+use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
 use crate::sa::Sa;
 
@@ -150,19 +150,12 @@ impl Outer {
         mem.copied(CopyReason::SegmentHeader, own.len());
         match self.info.version() {
             Version::V4 => {
-                let own = ipv4::Header::mut_from(own).expect(PARSED);
-                if own.total_len() != total || own.protocol() != next_header {
-                    own.replace_total_len(total as u16);
-                    own.replace_protocol(next_header);
+                let header = ipv4::Header::mut_from(own).expect(PARSED);
+                if header.total_len() != total || header.protocol() != next_header {
+                    header.replace_total_len(total as u16);
+                    header.replace_protocol(next_header);
                 }
-                // Changed before it is written: what was just written in one piece and is read in another is waited for.
-                let mut header = *own;
-                header.raise_id(id.wrapping_sub(self.info.id));
-                *ipv4::Header::mut_from(to).expect("as long") = header;
-                if self.info.header_len > ipv4::Header::LEN {
-                    let options = ipv4::Header::LEN..self.info.header_len;
-                    to[options.clone()].copy_from_slice(&self.headers[options]);
-                }
+                write_v4(to, *header, own, id.wrapping_sub(self.info.id));
             }
             Version::V6 => {
                 own[self.info.next_header_at] = next_header.0;
@@ -198,7 +191,7 @@ pub(super) fn not_esp(
     let mut pkt = Packet::new(mem, Memory::HEADROOM, total)?;
     let bytes = pkt.put(total).ok_or(DropReason::NoMemory)?;
     let (front, payload) = bytes.split_at_mut(headers.len());
-    pieces.peek(0, payload);
+    pieces.copy(0, payload);
     pieces.skip(n);
     let (ip, udp) = front.split_at_mut(info.header_len);
     let (own, own_udp) = headers.split_at(info.header_len);

@@ -1,11 +1,12 @@
 //! What comes out of ESP packets, as it is handed on.
 
+use std::convert::Infallible;
 use std::ops::ControlFlow;
 
 use base::{DropReason, LinkId};
 use packet::{Buf, Meta, Packet};
 
-/// Who is handed what comes out of a [run](crate::Ipsec::open_run).
+/// Who is handed what comes out of ESP packets.
 pub trait Taker {
     /// What it breaks off with.
     type Left;
@@ -15,6 +16,23 @@ pub trait Taker {
 
     /// Takes whatever came out of one ESP packet.
     fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Self::Left>;
+}
+
+/// Takes everything, and gives it to a function.
+#[derive(Debug)]
+pub struct Each<F>(pub F);
+
+impl<F: FnMut(Inner<'_>)> Taker for Each<F> {
+    type Left = Infallible;
+
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Infallible> {
+        self.take(Inner::Content(Content::new(buf, meta)))
+    }
+
+    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Infallible> {
+        self.0(inner);
+        ControlFlow::Continue(())
+    }
 }
 
 /// What came out of one ESP packet.

@@ -79,9 +79,8 @@ impl Train<'_> {
         if !pieces.has_in_place(self.held + n) {
             self.flush(ipsec, pieces);
         }
-        let mut front = [0; PEEK];
-        let front = &mut front[..n.min(PEEK)];
-        pieces.peek(self.held, front);
+        let front: [u8; PEEK] = pieces.peek(self.held);
+        let front = &front[..n.min(PEEK)];
         let Arrival { info, headers, meta, is_udp, .. } = self.arrival;
         match if is_udp { kind(&front[..n.min(Header::LEN + 1)]) } else { Kind::Esp } {
             Kind::Esp => {

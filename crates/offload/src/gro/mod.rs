@@ -165,7 +165,7 @@ impl Gro {
         self.held += 1;
     }
 
-    /// Lets go of everything: at the end of a burst, before the worker sleeps or looks elsewhere.
+    /// Lets go of everything: at the end of what arrives together, before anything else is looked at.
     pub fn flush(&mut self, out: &mut Vec<Packet>) {
         if self.held > 0 {
             for bucket in &mut self.buckets {

@@ -248,6 +248,61 @@ fn segments_that_come_in_a_burst_leave_as_one_packet() {
     }
 }
 
+/// Another link than the router's.
+const THIRD: LinkId = LinkId(3);
+
+/// Has a node take in a packet while more arrives.
+fn take_in(node: &mut Node, link: LinkId, packet: &[u8]) {
+    let mut burst = vec![Packet::with_data(&node.mem, packet).unwrap()];
+    node.path.take_in(NOW, &node.mem, link, &mut burst);
+}
+
+#[test]
+fn what_gro_holds_while_more_arrives_is_not_lost_with_its_link() {
+    let ends: [fn(&mut Node); 3] = [
+        |node| node.path.finish(NOW, &node.mem),
+        |node| node.path.remove_port(NOW, &node.mem, INSIDE),
+        |node| node.path.set_up(NOW, &node.mem, INSIDE, false),
+    ];
+    for (flow, end) in flows().into_iter().flat_map(|flow| ends.map(|end| (flow, end))) {
+        let mut node = router();
+        take_in(&mut node, INSIDE, &flow.tcp(1, 1000));
+        assert!(node.tx(OUTSIDE).is_empty());
+        end(&mut node);
+        assert_eq!(only(node.tx(OUTSIDE)).to_vec(), Flow { ttl: 63, ..flow }.tcp(1, 1000));
+        assert_eq!(node.drops(), []);
+    }
+}
+
+#[test]
+fn what_comes_by_a_link_without_gro_overtakes_nothing() {
+    for flow in flows() {
+        let mut node = router();
+        node.port(THIRD.0, PortOptions::BARE, &[]);
+        let mut config = node.path.ports.get(THIRD).unwrap().config.clone();
+        config.gro = false;
+        node.path.set_port(THIRD, config);
+        take_in(&mut node, INSIDE, &flow.tcp(1, 1000));
+        take_in(&mut node, THIRD, &flow.tcp(1001, 1000));
+        node.path.finish(NOW, &node.mem);
+        let sent: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::to_vec).collect();
+        let flow = Flow { ttl: 63, ..flow };
+        assert_eq!(sent, [flow.tcp(1, 1000), flow.tcp(1001, 1000)]);
+    }
+}
+
+#[test]
+fn a_new_route_is_taken_by_the_next_packet() {
+    for flow in flows() {
+        let mut node = router();
+        node.port(THIRD.0, PortOptions::BARE, &[]);
+        node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+        node.route(&format!("{}/{}", flow.dst, if flow.dst.is_ipv4() { 32 } else { 128 }), None, THIRD);
+        node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+        assert_eq!((node.tx(OUTSIDE).len(), node.tx(THIRD).len()), (1, 1));
+    }
+}
+
 #[test]
 fn a_link_that_is_down_gets_nothing_and_its_packets_are_answered() {
     for flow in flows() {
