@@ -470,7 +470,7 @@ recycled_list! {
 }
 
 recycled_list! {
-    /// A packet's children.
+    /// A packet's children. Few packets have some, and those that do have many.
     FragList of Packet, Vec<Packet>, SPARE_CHILDREN, Vec::with_capacity(MAX_FRAGS), Vec::clear
 }
 

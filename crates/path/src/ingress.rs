@@ -47,7 +47,7 @@ impl Framing {
 pub(crate) enum Then {
     /// More.
     More,
-    /// More, by a device that is short of frames: it gets them back.
+    /// More, by a device that is short of frames: it gets back those that no threads are at.
     MoreOfFew,
     /// Nothing.
     Nothing,

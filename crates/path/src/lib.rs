@@ -241,8 +241,8 @@ impl Path {
         }
         let mut burst = burst.drain(..);
         loop {
-            self.join_trains(turn, link, &mut burst);
             self.open_run(turn, link, &mut burst);
+            self.join_trains(turn, link, &mut burst);
             let Some(pkt) = burst.next() else { break };
             self.receive(turn, link, pkt);
             if self.ipsec.has_opened() {

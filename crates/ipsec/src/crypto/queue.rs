@@ -114,6 +114,7 @@ impl Queue {
 
     /// Collects what is for a job that begins. Nothing was collected before.
     pub(crate) fn begin(&mut self, job: OpenJob) -> &mut OpenJob {
+        assert!(self.collecting.is_none(), "what was collected has to be handed in");
         self.collecting.insert(self.open_places.put(job))
     }
 

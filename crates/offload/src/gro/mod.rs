@@ -185,8 +185,10 @@ impl Gro {
             let gone = bucket.extract_if(.., |held| held.first.flow.has_addresses_of(head));
             let before = out.len();
             out.extend(gone.map(|held| held.finish(&mut self.spare)));
-            self.held -= out.len() - before;
+            if out.len() > before {
+                self.held -= out.len() - before;
+                self.latest = None;
+            }
         }
-        self.latest = None;
     }
 }
