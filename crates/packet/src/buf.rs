@@ -14,7 +14,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-use crate::page::{Page, prefetch_data};
+use crate::page::{Page, prefetch_line};
 use crate::pool::Memory;
 
 /// A stretch of a page: data, with the room around it.
@@ -161,7 +161,7 @@ impl Buf {
     /// after the other.
     #[inline]
     pub fn prefetch(&self) {
-        prefetch_data(self.start.as_ptr());
+        prefetch_line(self.start.as_ptr());
     }
 
     /// The same for what has to be known of its page to let go of it.

@@ -18,6 +18,7 @@
 
 mod allocations;
 mod buf;
+mod burst;
 mod copies;
 mod csum;
 mod discards;
@@ -35,6 +36,7 @@ mod slab;
 
 pub use allocations::Allocations;
 pub use buf::{Buf, PageName};
+pub use burst::Burst;
 pub use copies::{Copied, Copies, CopyReason};
 pub use discards::Discards;
 pub use ends::SlotsFull;

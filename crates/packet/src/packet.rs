@@ -118,11 +118,11 @@ impl Packet {
         SHELL + self.head.truesize() + frags + children
     }
 
-    /// Asks the processor to have the front of the head near before it is read: for one of many that are looked at one
-    /// after the other.
+    /// Asks the processor to have near what is looked at first: the front of the head, and whose page that is.
     #[inline]
-    pub fn prefetch(&self) {
+    pub(crate) fn prefetch(&self) {
         self.head.prefetch();
+        self.head.prefetch_home();
     }
 
     /// The buffer of the head.

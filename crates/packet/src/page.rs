@@ -218,12 +218,6 @@ impl Page {
     }
 }
 
-/// Asks the processor to have the first cache lines of some data near before they are read.
-#[inline]
-pub(crate) fn prefetch_data(at: *const u8) {
-    (0..3).for_each(|line| prefetch_line(at.wrapping_add(line * ALIGN)));
-}
-
 /// Asks the processor to have all of something near before it is read.
 #[inline]
 pub fn prefetch<T>(value: &T) {
@@ -250,8 +244,9 @@ fn prefetch_line_to_write(at: *const u8) {
     let _ = at;
 }
 
+/// Asks the processor to have near the cache line that a byte is in.
 #[inline(always)]
-fn prefetch_line(at: *const u8) {
+pub(crate) fn prefetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

@@ -2,13 +2,12 @@
 
 use std::net::IpAddr;
 use std::ops::ControlFlow;
-use std::vec::Drain;
 
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Station, arp};
 use ipsec::{Inner, Ipsec, Taker};
 use offload::{Gro, ip_headers};
-use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
+use packet::{Buf, Burst, Csum, Cut, Memory, Meta, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::{self, Info};
 use wire::ipv4::{Ipv4, Opt};
@@ -114,7 +113,7 @@ impl Path {
     /// Opens the packets of a burst that are ESP like the one before them, so that all that was found out about that one is
     /// true of them. That is for links with GRO; where a capture is on, each is looked at on its own.
     #[inline]
-    pub(crate) fn open_run(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Drain<'_, Packet>) {
+    pub(crate) fn open_run(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Burst<'_>) {
         let port = self.ports.get(link).filter(|port| port.config.gro && !port.tap.wire);
         let Some(mac) = port.map(|port| port.config.mac) else { return };
         let l3 = |pkt: &Packet| begins_at(mac, pkt);

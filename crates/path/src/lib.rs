@@ -41,7 +41,7 @@ use fib::{Action, Fib, Neighbours};
 use host::RateLimit;
 use ipsec::{Flowi, Ipsec, Opened};
 use offload::{Features, Gro, gro};
-use packet::{Memory, Packet};
+use packet::{Burst, Memory, Packet};
 use reassembly::{Expired, Reassembly};
 use wire::FlowKey;
 use wire::ip::Info;
@@ -237,12 +237,12 @@ impl Path {
         };
         for pkt in burst.iter_mut() {
             pkt.meta.link = link;
-            pkt.prefetch();
         }
-        let mut burst = burst.drain(..);
+        let mut burst = Burst::new(burst);
         loop {
             self.open_run(turn, link, &mut burst);
             self.join_trains(turn, link, &mut burst);
+            burst.look_ahead();
             let Some(pkt) = burst.next() else { break };
             self.receive(turn, link, pkt);
             if self.ipsec.has_opened() {

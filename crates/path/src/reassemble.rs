@@ -2,12 +2,11 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
-use std::vec::Drain;
 
 use base::{Counters, DropReason, LinkId, Mib};
 use host::icmp::Problem;
 use offload::ip_headers;
-use packet::Packet;
+use packet::{Burst, Packet};
 use reassembly::{Asker, CutShort, Table, Train, Verdict};
 use wire::{Protocol, Version};
 
@@ -52,12 +51,12 @@ impl Path {
     /// Takes in the fragments for this node at the front of a burst that come behind equal headers, without a look at what
     /// is the same for all. Where a capture is on, each is looked at on its own.
     #[inline]
-    pub(crate) fn join_trains(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Drain<'_, Packet>) {
+    pub(crate) fn join_trains(&mut self, turn: Turn<'_>, link: LinkId, burst: &mut Burst<'_>) {
         let port = self.ports.get(link).filter(|port| !port.tap.wire && !port.tap.fat);
         let Some(mac) = port.map(|port| port.config.mac) else { return };
         let domain = self.fib.domain(link);
         let mut is_any = false;
-        while let Some(first) = burst.as_slice().first()
+        while let Some(first) = burst.first()
             && let Some(l3) = begins_at(mac, first)
             && let Some(train) = Train::of(first, l3)
             && self.is_for_us(domain, train.addresses())

@@ -1,9 +1,7 @@
 //! Fragments that came together: what is the same for all of one datagram is done once.
 
-use std::vec::Drain;
-
 use base::{Counters, DropReason, Instant};
-use packet::{Cut, Memory, Packet};
+use packet::{Burst, Cut, Memory, Packet};
 use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
@@ -35,7 +33,7 @@ impl Reassembly {
         now: Instant,
         mem: &Memory,
         train: &Train,
-        burst: &mut Drain<'_, Packet>,
+        burst: &mut Burst<'_>,
         l3: impl Fn(&Packet) -> Option<usize>,
         counters: &mut Counters,
     ) -> Option<(u64, Verdict)> {
@@ -50,8 +48,9 @@ impl Reassembly {
         let gathering = cache.gathering();
         let mut next = Some(train.peek(burst, &l3)?);
         let key = train.key();
-        let hash = cache.hash(&key);
-        let waiting = cache.find(hash, &key);
+        // While nothing waits there is nothing to find.
+        let hash = (cache.queues() > 0).then(|| cache.hash(&key));
+        let waiting = hash.and_then(|hash| cache.find(hash, &key));
         let restarted = waiting.map_or(0, |id| cache.restart_if_too_far(id, now));
         if restarted > 0 {
             count.fail();
@@ -66,8 +65,9 @@ impl Reassembly {
         let moves = how.joins && !how.copies;
         let (mut packets, mut grew) = (0_u32, false);
         let end = loop {
-            let (Some((at, span)), Some(pkt)) = (next, burst.as_slice().first()) else { break End::Left };
+            let (Some((at, span)), Some(pkt)) = (next, burst.first()) else { break End::Left };
             packets += 1;
+            burst.look_ahead();
             let is_moved = moves && !(how.spares && pkt.head_buf().is_scarce(mem));
             let csum = pkt.meta.csum;
             let added = match () {
@@ -139,7 +139,10 @@ impl Reassembly {
                 // Of those that waited, the first has been counted as one of its source, and the others are charged.
                 let (before, more) = match waiting {
                     Some(_) => (before, packets - 1),
-                    None => (cache.enlist(now, id, (hash, key)), packets),
+                    None => {
+                        let hash = hash.unwrap_or_else(|| cache.hash(&key));
+                        (cache.enlist(now, id, (hash, key)), packets)
+                    }
                 };
                 cache.note_added(id, before, more, grew);
                 match end {

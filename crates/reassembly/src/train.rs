@@ -2,10 +2,9 @@
 //! true of all of them.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::vec::Drain;
 
 use base::LinkId;
-use packet::{Csum, Cut, Packet};
+use packet::{Burst, Csum, Cut, Packet};
 use wire::{Ecn, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
 use crate::key::Key;
@@ -144,12 +143,8 @@ impl Train {
 
     /// Where the IP header of the first packet of `burst` begins, and where that lies, if it is one of the train.
     #[inline(always)]
-    pub(crate) fn peek(
-        &self,
-        burst: &Drain<'_, Packet>,
-        l3: &impl Fn(&Packet) -> Option<usize>,
-    ) -> Option<(usize, Span)> {
-        let first = burst.as_slice().first()?;
+    pub(crate) fn peek(&self, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<(usize, Span)> {
+        let first = burst.first()?;
         let at = l3(first)?;
         Some((at, self.read(first, at)?))
     }

@@ -1,7 +1,7 @@
 //! What a fragment costs the engine, however many there are to a datagram and in whatever order they come.
 
 use base::{Counters, Instant};
-use packet::{Memory, Packet};
+use packet::{Burst, Memory, Packet};
 use reassembly::{Asker, Config, Limits, Reassembly, Train, Verdict};
 use sim::Rng;
 use wire::ip::Info;
@@ -18,8 +18,18 @@ const FRAGMENTS: usize = 8192;
 const COUNTS: [(usize, &str); 5] = [(2, "2"), (8, "8"), (45, "45"), (512, "512"), (8189, "8189")];
 const MOST_V6: (usize, &str) = (8191, "8191");
 
-const COMPARISONS_V4: &[Comparison] = &[Comparison { of: "8189/2", over: &["8189"], under: &["2"] }];
-const COMPARISONS_V6: &[Comparison] = &[Comparison { of: "8191/2", over: &["8191"], under: &["2"] }];
+const COMPARISONS_V4: &[Comparison] = &[
+    Comparison { of: "8189/2", over: &["8189"], under: &["2"] },
+    Comparison { of: "8189/8", over: &["8189"], under: &["8"] },
+    Comparison { of: "8189/45", over: &["8189"], under: &["45"] },
+    Comparison { of: "8189/512", over: &["8189"], under: &["512"] },
+];
+const COMPARISONS_V6: &[Comparison] = &[
+    Comparison { of: "8191/2", over: &["8191"], under: &["2"] },
+    Comparison { of: "8191/8", over: &["8191"], under: &["8"] },
+    Comparison { of: "8191/45", over: &["8191"], under: &["45"] },
+    Comparison { of: "8191/512", over: &["8191"], under: &["512"] },
+];
 
 /// How the fragments of a datagram come.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -157,11 +167,17 @@ impl Receiving {
     /// Takes in fragments one by one.
     fn run_single(&mut self) -> usize {
         let Self { mem, reassembly, counters, bursts, fragments, .. } = self;
-        let packets = bursts.iter_mut().flat_map(|burst| burst.drain(..));
-        let verdicts = packets
-            .zip(fragments)
-            .map(|(pkt, (_, info))| reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, counters));
-        verdicts.filter(|verdict| matches!(verdict, Verdict::Whole { .. })).count()
+        let mut infos = fragments.iter().map(|(_, info)| info);
+        let mut whole = 0;
+        for burst in bursts {
+            let mut burst = Burst::new(burst);
+            while let Some((pkt, info)) = burst.next().zip(infos.next()) {
+                burst.look_ahead();
+                let verdict = reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, counters);
+                whole += usize::from(matches!(verdict, Verdict::Whole { .. }));
+            }
+        }
+        whole
     }
 
     /// Takes in bursts of them.
@@ -169,10 +185,8 @@ impl Receiving {
         let Self { mem, reassembly, counters, bursts, .. } = self;
         let mut whole = 0;
         for burst in bursts {
-            // As the path does.
-            burst.iter().for_each(Packet::prefetch);
-            let mut burst = burst.drain(..);
-            while let Some(train) = burst.as_slice().first().and_then(|first| Train::of(first, 0)) {
+            let mut burst = Burst::new(burst);
+            while let Some(train) = burst.first().and_then(|first| Train::of(first, 0)) {
                 let taken = reassembly.handle_train(Instant::ZERO, mem, &train, &mut burst, |_| Some(0), counters);
                 let Some((_, verdict)) = taken else { break };
                 whole += usize::from(matches!(verdict, Verdict::Whole { .. }));

@@ -2,10 +2,9 @@
 //! all of them.
 
 use std::ops::ControlFlow;
-use std::vec::Drain;
 
 use base::{Counters, Instant};
-use packet::{Memory, Packet};
+use packet::{Burst, Memory, Packet};
 use wire::Version;
 
 use super::{Inner, Taker, accept, refuse};
@@ -34,7 +33,7 @@ impl Ipsec {
         &mut self,
         mem: &Memory,
         now: Instant,
-        burst: &mut Drain<'_, Packet>,
+        burst: &mut Burst<'_>,
         l3: impl Fn(&Packet) -> Option<usize>,
         counters: &mut Counters,
         taker: &mut T,
@@ -50,9 +49,7 @@ impl Ipsec {
             && let Some(mut inside) = burst.next().map(Packet::into_head)
         {
             run.packets += 1;
-            if let [_, soon, ..] = burst.as_slice() {
-                soon.prefetch();
-            }
+            burst.look_ahead();
             let passed = match sa.replay.check(next.seq) {
                 Ok(seq) => {
                     let state = job.open_now(&mut inside, next.at, seq);
@@ -87,7 +84,7 @@ impl Ipsec {
     fn collect_run<T: Taker>(
         &mut self,
         now: Instant,
-        burst: &mut Drain<'_, Packet>,
+        burst: &mut Burst<'_>,
         l3: impl Fn(&Packet) -> Option<usize>,
         counters: &mut Counters,
         taker: &mut T,
@@ -101,6 +98,7 @@ impl Ipsec {
             && let Some(buf) = burst.next().map(Packet::into_head)
         {
             run.packets += 1;
+            burst.look_ahead();
             match sa.replay.check(next.seq) {
                 Ok(seq) => crypto.collect(now).push_whole(next, seq, buf),
                 Err(why) => {
@@ -121,12 +119,7 @@ impl Ipsec {
 /// What the packet at the front of a burst is to `job`, if it is one more of it.
 #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
 #[inline(always)]
-fn next_of(
-    sa: &Sa,
-    job: &mut OpenJob,
-    burst: &Drain<'_, Packet>,
-    l3: &impl Fn(&Packet) -> Option<usize>,
-) -> Option<Next> {
-    let pkt = burst.as_slice().first().filter(|_| sa.is_at_ease())?;
+fn next_of(sa: &Sa, job: &mut OpenJob, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<Next> {
+    let pkt = burst.first().filter(|_| sa.is_at_ease())?;
     job.next_in_line(pkt, l3(pkt)?)
 }

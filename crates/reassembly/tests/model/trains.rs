@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use base::LinkId;
-use packet::{Csum, Packet};
+use packet::{Burst, Csum, Packet};
 use reassembly::{Coalesce, Config, Policy, Table, Train};
 use wire::ip::Info;
 use wire::{Protocol, Version};
@@ -62,9 +62,9 @@ fn send_plain(world: &mut World, burst: &[Coming]) {
 /// Sends them together. Returns how many were of trains.
 fn send_burst(world: &mut World, burst: &[Coming]) -> u64 {
     let mut packets: Vec<Packet> = burst.iter().map(|coming| packet(world, coming).0).collect();
-    let mut packets = packets.drain(..);
+    let mut packets = Burst::new(&mut packets);
     let mut together = 0;
-    while let Some(first) = packets.as_slice().first() {
+    while let Some(first) = packets.first() {
         let World { now, mem, counters, reassembly, .. } = world;
         let train = Train::of(first, L3);
         let taken =

@@ -1,7 +1,7 @@
 //! Fragments that come together end as they do one by one, which is the plain way.
 
 use base::LinkId;
-use packet::{Csum, Packet};
+use packet::{Burst, Csum, Packet};
 use proptest::prelude::*;
 use reassembly::{Coalesce, Config, Policy, Train};
 use wire::ip::Info;
@@ -119,8 +119,8 @@ proptest! {
             }
             let mut burst: Vec<Packet> = packets.iter().map(|it| Packet::with_data(&fast.mem, it).unwrap()).collect();
             burst.iter_mut().for_each(|pkt| pkt.meta.link = LINK);
-            let mut burst = burst.drain(..);
-            while let Some(first) = burst.as_slice().first() {
+            let mut burst = Burst::new(&mut burst);
+            while let Some(first) = burst.first() {
                 let World { now, mem, counters, reassembly, .. } = &mut fast;
                 let train = Train::of(first, 0);
                 let taken = train.and_then(|it| reassembly.handle_train(*now, mem, &it, &mut burst, |_| Some(0), counters));

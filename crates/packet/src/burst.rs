@@ -1,0 +1,71 @@
+//! Packets that came at once.
+
+use std::vec::Drain;
+
+use crate::Packet;
+
+/// How many packets ahead a packet is asked for: as long as memory takes to answer, no less is done to so many. Asked for all at
+/// once, more would come than the processor can wait for at a time, and than its nearest cache has sets for.
+const AHEAD: usize = 8;
+
+/// Packets that a link has brought at once, from the first on, each in a page that may lie anywhere in memory.
+#[derive(Debug)]
+pub struct Burst<'a>(Drain<'a, Packet>);
+
+impl<'a> Burst<'a> {
+    /// All of `packets`, where none is left then, whether taken out or not.
+    #[inline]
+    pub fn new(packets: &'a mut Vec<Packet>) -> Self {
+        packets.iter().take(AHEAD).for_each(Packet::prefetch);
+        Self(packets.drain(..))
+    }
+
+    /// Asks the processor to have near what is looked at first of the packet that comes a few behind the first: to be called
+    /// once for each.
+    #[inline]
+    pub fn look_ahead(&self) {
+        if let Some(soon) = self.0.as_slice().get(AHEAD) {
+            soon.prefetch();
+        }
+    }
+
+    /// The packet that [`next`](Self::next) would give.
+    #[inline]
+    pub fn first(&self) -> Option<&Packet> {
+        self.0.as_slice().first()
+    }
+}
+
+impl Iterator for Burst<'_> {
+    type Item = Packet;
+
+    #[inline]
+    fn next(&mut self) -> Option<Packet> {
+        self.0.next()
+    }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Memory;
+
+    #[test]
+    fn all_come_in_order_and_what_is_left_is_dropped() {
+        let mem = Memory::heap();
+        let mut packets: Vec<_> = (0..20).map(|n| Packet::with_data(&mem, &[n]).unwrap()).collect();
+        let mut burst = Burst::new(&mut packets);
+        for n in 0..19 {
+            assert_eq!(burst.first().map(Packet::head), Some(&[n][..]));
+            assert_eq!(burst.next().unwrap().head(), [n]);
+        }
+        assert_eq!(burst.size_hint(), (1, Some(1)));
+        drop(burst);
+        assert_eq!((packets.len(), mem.small().in_use()), (0, 0));
+    }
+}
