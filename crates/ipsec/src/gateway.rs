@@ -220,13 +220,14 @@ impl Ipsec {
         }
     }
 
-    /// Changes whenever an answer may: what was remembered under another number is void.
-    pub(crate) const fn generation(&self) -> u64 {
+    /// A number that changes whenever an answer may: what was remembered under another one is void.
+    pub const fn generation(&self) -> u64 {
         self.sad.changes + self.spd.changes
     }
 
     /// Lets `crypto` do the ciphers' work from now on, or this thread if `None`. What another one has it may finish.
     pub fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
+        self.forget_last();
         self.crypto.set_crypto(crypto);
     }
 
@@ -267,6 +268,7 @@ impl Ipsec {
 
     /// The same, to change what may be changed of it.
     pub fn sa_mut(&mut self, id: SaId) -> Option<&mut Sa> {
+        self.sad.changes += 1;
         self.sad.get_mut(id)
     }
 

@@ -74,7 +74,7 @@ impl Ipsec {
             Inner::Dropped(reason, _) => opened.drops.push(reason),
         });
         let ControlFlow::Continue(()) = self.pass_opened(mem, now, counters, &mut each);
-        self.rest();
+        self.forget_last();
     }
 
     /// As [`open`](Self::open), for a packet whose IP headers are `info` ([`ip_headers`]); but what is inside comes from
@@ -126,9 +126,10 @@ impl Ipsec {
         closes
     }
 
-    /// Ends what arrives together: the next packet has nothing to do with those before it, and anything may be changed.
-    pub fn rest(&mut self) {
-        self.crypto.rest();
+    /// Forgets what was found out about the packets that came last: the next one has nothing to do with them. Called before
+    /// anything is changed that it follows from, but for SAs and policies: their [`generation`](Self::generation) tells.
+    pub fn forget_last(&mut self) {
+        self.crypto.forget_last();
     }
 
     /// Takes in a packet that is no train.

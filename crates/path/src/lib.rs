@@ -79,6 +79,8 @@ pub struct Path {
     local: Cell<Option<(u64, LinkId, IpAddr)>>,
     /// The same of the address of others that something was last sent on to, and where that went.
     remote: Option<((u64, LinkId, IpAddr), forward::Hop)>,
+    /// The generations of routes, and of SAs and policies, by which the packets of ESP that came last were judged.
+    generations: [u64; 2],
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
     /// Where each packet goes that ciphers have yet to seal, in order.
@@ -156,6 +158,7 @@ impl Path {
             icmp_limit: RateLimit::default(),
             local: Cell::new(None),
             remote: None,
+            generations: [0; 2],
             conflict_told: None,
             leaving: VecDeque::new(),
             scratch: Scratch::default(),
@@ -165,6 +168,7 @@ impl Path {
 
     /// Adds a port, or gives the one that is there another configuration.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
+        self.ipsec.forget_last();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         self.ports.set(id, config);
         if loses_esp {
@@ -231,6 +235,7 @@ impl Path {
     /// with GRO, and goes on with what is taken in next, or when that is [finished](Self::finish). Nothing is to be changed before.
     pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
         let turn = Turn { now, mem };
+        self.forget_if_changed();
         let then = match burst.last() {
             Some(last) if last.head_buf().is_scarce(mem) => Then::MoreOfFew,
             _ => Then::More,
@@ -284,7 +289,15 @@ impl Path {
         if self.ipsec.is_pending() || self.gro.held() > 0 {
             self.flush(turn, Then::Nothing);
         }
-        self.ipsec.rest();
+    }
+
+    /// Forgets what was found out about the packets of ESP that came last, if anything that it follows from has changed since.
+    fn forget_if_changed(&mut self) {
+        let generations = [self.fib.generation(), self.ipsec.generation()];
+        if generations != self.generations {
+            self.generations = generations;
+            self.ipsec.forget_last();
+        }
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.

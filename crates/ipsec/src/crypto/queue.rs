@@ -95,8 +95,8 @@ impl Queue {
         self.spare_open.extend(job.map(|job| self.open_places.take(job).into_storage()));
     }
 
-    /// Ends what arrives together.
-    pub(crate) fn rest(&mut self) {
+    /// Has nothing be like what was passed on last.
+    pub(crate) fn forget_last(&mut self) {
         let last = self.last.take();
         self.dissolve(last);
     }

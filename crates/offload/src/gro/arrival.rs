@@ -244,6 +244,17 @@ impl Arrival {
         Ok(Class::Segment(self))
     }
 
+    /// What another TCP packet is whose headers are as long as this one's and of the same flow.
+    pub(super) fn anew(&self, View { head, len, .. }: View<'_>) -> Option<Self> {
+        let id = match self.version {
+            Version::V4 => ipv4::Header::ref_from(head).ok()?.id(),
+            Version::V6 => 0,
+        };
+        let header = tcp::Header::ref_from(head.get(self.l4.into()..)?).ok()?;
+        let payload = len.checked_sub(self.end.into())? as u32;
+        Some(Self { payload, id, seq: header.seq(), flags: header.flags(), ..*self })
+    }
+
     /// The bucket that the flow is held in.
     #[inline]
     pub(super) fn bucket(&self, buckets: usize) -> usize {

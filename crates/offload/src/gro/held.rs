@@ -28,7 +28,7 @@ pub(super) struct Held {
     next_seq: u32,
     /// How many packets there are in this one.
     count: u16,
-    /// Whether all have the same IPv4 identification.
+    /// Whether all have the same IPv4 identification; of one alone, whether those of its flow had before.
     fixed_id: bool,
     /// FIN and PSH, if the last one had them.
     last_flags: Flags,
@@ -104,14 +104,44 @@ impl Held {
         fits.then_some(Step { payload, id, flags })
     }
 
+    /// What a packet is that may be held instead of this one, TCP: its headers are those of the first but for what changes
+    /// from segment to segment. Its transport check is not looked at. [Prepared](Self::look).
+    pub(super) fn begins_anew(&self, view: View<'_>) -> Option<Arrival> {
+        let Self { first, pattern, .. } = self;
+        let View { head, len, .. } = view;
+        let is_like = |pattern: &Pattern| pattern.matches(head) && pattern.is_right(first.version, head, len);
+        if !first.is_plain_tcp() || !pattern.as_deref().is_some_and(is_like) {
+            return None;
+        }
+        first.anew(view).filter(Arrival::may_be_first)
+    }
+
+    /// Holds `packet`, as what it [begins anew](Self::begins_anew), instead of this one, which is returned. What follows is
+    /// predicted from its front and its sum to be numbered as before.
+    pub(super) fn renew(
+        &mut self,
+        packet: Packet,
+        first: Arrival,
+        seen: Option<([u8; Prediction::WINDOW], u16)>,
+    ) -> Self {
+        let (pattern, fixed_id) = (self.pattern.take(), self.fixed_id);
+        let former = std::mem::replace(self, Self { pattern, fixed_id, ..Self::new(packet, first) });
+        if let Some((front, sum)) = seen
+            && self.packet.head_mut().is_some()
+        {
+            let Arrival { payload, id, flags, .. } = first;
+            self.predict(&front, Step { payload, id, flags }, sum);
+        }
+        former
+    }
+
     /// IPv4 identifications either count up or, under DF, stay the same (Linux `inet_gro_flush`).
     #[inline]
     fn id_goes_on(&self, id: u16) -> bool {
-        let step = id.wrapping_sub(self.first.id);
-        if self.fixed_id || (self.count == 1 && self.first.dont_fragment && step == 0) {
-            step == 0
-        } else {
-            step == self.count
+        match (id.wrapping_sub(self.first.id), self.count) {
+            (0, 1) => self.first.dont_fragment,
+            (step, count) if count == 1 || !self.fixed_id => step == count,
+            (step, _) => step == 0,
         }
     }
 

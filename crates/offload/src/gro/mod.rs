@@ -110,13 +110,39 @@ impl Gro {
                 && held.first.check_ok(view, |l4| checksum::sum(&bytes[l4..]))
                 && held.own_headers(mem)
         });
-        let Some(step) = step else { return Err(buf) };
+        let Some(step) = step else { return self.begin_anew((bucket, at), buf, meta, out) };
         let front = bytes.first_chunk().copied();
         if !held.merge_buf(buf, step) {
             out.push(self.let_go(bucket, at));
         } else if let (Some(front), Csum::Complete(sum)) = (front, meta.csum) {
             held.predict(&front, step, sum);
         }
+        Ok(())
+    }
+
+    /// Holds a whole packet that is one buffer instead of the one of its flow that is held, and which it does not continue.
+    /// What others are compared with stays.
+    ///
+    /// # Errors
+    /// `buf` itself, if it is for [`receive`](Self::receive).
+    fn begin_anew(
+        &mut self,
+        (bucket, at): (usize, usize),
+        buf: Buf,
+        meta: &Meta,
+        out: &mut Vec<Packet>,
+    ) -> Result<(), Buf> {
+        let held = &mut self.buckets[bucket][at..];
+        let bytes = buf.bytes();
+        let view = View { head: bytes, len: bytes.len(), meta };
+        let begins = held[0].begins_anew(view).filter(|it| it.check_ok(view, |l4| checksum::sum(&bytes[l4..])));
+        let (Some(first), Csum::Complete(sum), Cut::Whole) = (begins, meta.csum, &meta.cut) else { return Err(buf) };
+        let front = bytes.first_chunk().copied();
+        let mut packet = Packet::from_buf(buf);
+        packet.meta = Meta { csum: Csum::Unnecessary, ..meta.clone() };
+        out.push(held[0].renew(packet, first, front.zip(Some(sum))).finish(&mut self.spare));
+        held.rotate_left(1);
+        self.latest = Some((bucket, self.buckets[bucket].len() - 1));
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use base::{Instant, Mib};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Dir, Limits, SaStats};
+use ipsec::{Action, Dir, Lifetime, Limits, PolicyConfig, SaConfig, SaStats, Selector};
 use offload::Features;
 use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
@@ -109,6 +109,12 @@ fn made(node: &mut Node) -> Made {
     Made { inside, drops: node.drops(), counted, sas }
 }
 
+/// Has a node receive a packet without a thought of those before it.
+fn receive_alone(node: &mut Node, frame: &[u8]) {
+    node.path.ipsec.forget_last();
+    node.rx_bytes(NOW, OUTSIDE, frame);
+}
+
 /// Has a node take in one of several bursts.
 fn take_in(node: &mut Node, frames: &[Vec<u8>]) {
     let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
@@ -125,7 +131,7 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
         disturb(&mut rng, &mut frames);
         let [mut one_by_one, mut at_once] = [receiver(), receiver()];
         for frame in &frames {
-            one_by_one.rx_bytes(NOW, OUTSIDE, frame);
+            receive_alone(&mut one_by_one, frame);
         }
         let burst = frames.iter().map(|frame| Packet::with_data(&at_once.mem, frame).unwrap()).collect();
         at_once.rx(NOW, OUTSIDE, burst);
@@ -167,11 +173,55 @@ fn every_bit_of_a_header_within_a_burst_counts() {
             let mut frames = frames.clone();
             frames[at][bit / 8] ^= 1 << (bit % 8);
             let [mut one_by_one, mut at_once] = [receiver(), receiver()];
-            frames.iter().for_each(|frame| one_by_one.rx_bytes(NOW, OUTSIDE, frame));
+            frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
             let burst = frames.iter().map(|frame| Packet::with_data(&at_once.mem, frame).unwrap()).collect();
             at_once.rx(NOW, OUTSIDE, burst);
             assert_eq!(made(&mut at_once), made(&mut one_by_one), "bit {bit} of packet {at}");
         }
+    }
+}
+
+/// What was found out about the packets that came last is nothing to go by when something has changed since.
+#[test]
+fn what_changes_counts_for_the_next_packet() {
+    let sa = || TUNNELS[0].sas(0).remove(0);
+    let changes: [fn(&mut Node, &SaConfig); 8] = [
+        |node, _| node.path.fib.remove_dev(OUTSIDE),
+        |node, _| node.path.fib.set_rules(true, vec![]),
+        |node, sa| drop(node.path.ipsec.remove_sa(sa.dst, sa.spi, 0)),
+        |node, sa| {
+            let lifetime = Lifetime { hard: Limits { packets: 1, ..Limits::NONE }, ..sa.lifetime };
+            node.path.ipsec.update_sa(&SaConfig { lifetime, ..sa.clone() }, sim::unique_mask()).unwrap();
+        },
+        |node, sa| {
+            let selector = Some(Selector::new("172.16.0.0/12".parse().unwrap(), "10.2.0.0/16".parse().unwrap()));
+            node.path.ipsec.replace_sa(&SaConfig { selector, ..sa.clone() }).unwrap();
+        },
+        |node, _| {
+            for dir in [Dir::In, Dir::Fwd] {
+                let blocked = policy(dir, "10.1.0.0/16", "10.2.0.0/16", &[]);
+                node.path.ipsec.update_policy(PolicyConfig { action: Action::Block, ..blocked }).unwrap();
+            }
+        },
+        |node, _| node.path.set_up(NOW, &Memory::heap(), INSIDE, false),
+        |node, _| _ = node.port(OUTSIDE.0, PortOptions::ethernet(2), &[]),
+    ];
+    let (frames, receiver) = sealed(u64::MAX);
+    let (before, after) = frames[..SEGMENTS as usize].split_at(SEGMENTS as usize / 2);
+    let run = |change: &dyn Fn(&mut Node), receive: fn(&mut Node, &[u8])| {
+        let mut node = receiver();
+        before.iter().for_each(|frame| receive(&mut node, frame));
+        change(&mut node);
+        after.iter().for_each(|frame| receive(&mut node, frame));
+        made(&mut node)
+    };
+    let receive = |node: &mut Node, frame: &[u8]| node.rx_bytes(NOW, OUTSIDE, frame);
+    let unchanged = run(&|_| {}, receive);
+    for (nth, change) in changes.iter().enumerate() {
+        let change = |node: &mut Node| change(node, &sa());
+        let changed = run(&change, receive);
+        assert!(changed == run(&change, receive_alone), "change {nth} is not seen");
+        assert!(changed != unchanged, "change {nth} makes no difference");
     }
 }
 
@@ -200,7 +250,7 @@ fn nobody_is_waited_for_before_all_is_taken_in() {
     let (frames, receiver) = sealed(u64::MAX);
     let [mut one_by_one, mut node] = [receiver(), receiver()];
     node.path.ipsec.set_crypto(Some(Box::<Reluctant>::default()));
-    frames.iter().for_each(|frame| one_by_one.rx_bytes(NOW, OUTSIDE, frame));
+    frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
     for frames in frames.chunks(5) {
         take_in(&mut node, frames);
         assert!(node.path.ipsec.is_pending() && node.path.take_tx(INSIDE).unwrap().is_empty());
