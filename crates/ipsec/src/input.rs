@@ -126,8 +126,9 @@ impl Ipsec {
         closes
     }
 
-    /// Forgets what was found out about the packets that came last: the next one has nothing to do with them. Called before
-    /// anything is changed that it follows from, but for SAs and policies: their [`generation`](Self::generation) tells.
+    /// Forgets what was found out about the packets that came last: the next one has nothing to do with them. The caller does
+    /// so when anything has changed that it follows from: whose packets these are, the link that they come by, or, as the
+    /// [`generation`](Self::generation) tells, SAs and policies.
     pub fn forget_last(&mut self) {
         self.crypto.forget_last();
     }

@@ -14,7 +14,7 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-use crate::page::{Page, prefetch_line};
+use crate::page::{Page, prefetch_lines};
 use crate::pool::Memory;
 
 /// A stretch of a page: data, with the room around it.
@@ -161,7 +161,14 @@ impl Buf {
     /// after the other.
     #[inline]
     pub fn prefetch(&self) {
-        prefetch_line(self.start.as_ptr());
+        prefetch_lines(self.start.as_ptr(), 3);
+    }
+
+    /// The same for no more than the first cache line, and for what has to be known of its page.
+    #[inline]
+    pub(crate) fn prefetch_front(&self) {
+        prefetch_lines(self.start.as_ptr(), 1);
+        self.prefetch_home();
     }
 
     /// The same for what has to be known of its page to let go of it.

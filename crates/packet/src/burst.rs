@@ -4,24 +4,25 @@ use std::vec::Drain;
 
 use crate::Packet;
 
-/// How many packets ahead a packet is asked for: as long as memory takes to answer, no less is done to so many. Asked for all at
-/// once, more would come than the processor can wait for at a time, and than its nearest cache has sets for.
+/// How many packets are in front of one when it is asked for: what is done to so many takes as long as memory does to answer. Of
+/// many more some would be asked for in vain: a core waits for a few lines at a time, and its nearest cache has few sets.
 const AHEAD: usize = 8;
 
-/// Packets that a link has brought at once, from the first on, each in a page that may lie anywhere in memory.
+/// Packets that came by a link at once, taken out one by one. Their pages may lie anywhere in memory, so each is asked for while a
+/// few are in front of it.
 #[derive(Debug)]
 pub struct Burst<'a>(Drain<'a, Packet>);
 
 impl<'a> Burst<'a> {
-    /// All of `packets`, where none is left then, whether taken out or not.
+    /// All of `packets`, which is empty afterwards, whether they were taken out or not. Asks for the first few.
     #[inline]
     pub fn new(packets: &'a mut Vec<Packet>) -> Self {
         packets.iter().take(AHEAD).for_each(Packet::prefetch);
         Self(packets.drain(..))
     }
 
-    /// Asks the processor to have near what is looked at first of the packet that comes a few behind the first: to be called
-    /// once for each.
+    /// Asks the processor to have near what is looked at first of a packet a few behind the first: to be called once for each,
+    /// before that is taken out.
     #[inline]
     pub fn look_ahead(&self) {
         if let Some(soon) = self.0.as_slice().get(AHEAD) {
@@ -61,6 +62,7 @@ mod tests {
         let mut packets: Vec<_> = (0..20).map(|n| Packet::with_data(&mem, &[n]).unwrap()).collect();
         let mut burst = Burst::new(&mut packets);
         for n in 0..19 {
+            burst.look_ahead();
             assert_eq!(burst.first().map(Packet::head), Some(&[n][..]));
             assert_eq!(burst.next().unwrap().head(), [n]);
         }

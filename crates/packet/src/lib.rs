@@ -8,6 +8,8 @@
 //!   (a guest's memory) never, wherever it went.
 //! - [`Memory`] is what a worker allocates from: pools of small and large pages, last in first out, and the ledger of
 //!   copied bytes, each with its [`CopyReason`].
+//! - A [`Burst`] is packets that came at once: each is asked for, with the record of its page, while a few are in front of
+//!   it.
 //! - A pool may be a slab ([`Pool::slab`]), the frames that a device receives into. Its pages are like any other, but
 //!   scarce: who holds packets for long copies them ([`Buf::is_scarce`]).
 //! - [`Meta::cut`] says whether a packet is whole, fat, several in one buffer, or a fragment. It is one value: a fragment

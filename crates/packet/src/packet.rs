@@ -121,8 +121,7 @@ impl Packet {
     /// Asks the processor to have near what is looked at first: the front of the head, and whose page that is.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        self.head.prefetch();
-        self.head.prefetch_home();
+        self.head.prefetch_front();
     }
 
     /// The buffer of the head.

@@ -244,9 +244,14 @@ fn prefetch_line_to_write(at: *const u8) {
     let _ = at;
 }
 
-/// Asks the processor to have near the cache line that a byte is in.
+/// Asks the processor to have the first cache lines of some data near before they are read.
+#[inline]
+pub(crate) fn prefetch_lines(at: *const u8, lines: usize) {
+    (0..lines).for_each(|line| prefetch_line(at.wrapping_add(line * ALIGN)));
+}
+
 #[inline(always)]
-pub(crate) fn prefetch_line(at: *const u8) {
+fn prefetch_line(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};

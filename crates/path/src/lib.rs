@@ -58,7 +58,7 @@ pub use ports::{FatCounts, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, T
 pub struct Path {
     /// The ports and their drops.
     pub ports: Ports,
-    /// The routes.
+    /// The routes. Another set takes their place by [`Fib::replace`]: what is remembered goes by their generation.
     pub fib: Fib,
     /// The link-layer addresses of others.
     pub neighbours: Neighbours,
@@ -289,6 +289,8 @@ impl Path {
         if self.ipsec.is_pending() || self.gro.held() > 0 {
             self.flush(turn, Then::Nothing);
         }
+        // Nor is the key of an SA that is gone kept any longer.
+        self.forget_if_changed();
     }
 
     /// Forgets what was found out about the packets of ESP that came last, if anything that it follows from has changed since.

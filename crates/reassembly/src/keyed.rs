@@ -149,8 +149,8 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
 
     /// Takes one out, and leaves its place to others.
     pub(crate) fn remove(&mut self, id: Id) {
-        let node = std::mem::take(&mut self.nodes[id.at()]);
-        if node.is_there {
+        if self.nodes[id.at()].is_there {
+            let node = std::mem::take(&mut self.nodes[id.at()]);
             self.unchain(id, node);
         }
         self.free.push(id);

@@ -18,13 +18,16 @@ const FRAGMENTS: usize = 8192;
 const COUNTS: [(usize, &str); 5] = [(2, "2"), (8, "8"), (45, "45"), (512, "512"), (8189, "8189")];
 const MOST_V6: (usize, &str) = (8191, "8191");
 
+/// By the time for a fragment: those of a datagram of the most, and of as many as have an MTU of 1500 bytes, beside others.
 const COMPARISONS_V4: &[Comparison] = &[
+    Comparison { of: "45/2", over: &["45"], under: &["2"] },
     Comparison { of: "8189/2", over: &["8189"], under: &["2"] },
     Comparison { of: "8189/8", over: &["8189"], under: &["8"] },
     Comparison { of: "8189/45", over: &["8189"], under: &["45"] },
     Comparison { of: "8189/512", over: &["8189"], under: &["512"] },
 ];
 const COMPARISONS_V6: &[Comparison] = &[
+    Comparison { of: "45/2", over: &["45"], under: &["2"] },
     Comparison { of: "8191/2", over: &["8191"], under: &["2"] },
     Comparison { of: "8191/8", over: &["8191"], under: &["8"] },
     Comparison { of: "8191/45", over: &["8191"], under: &["45"] },
@@ -171,8 +174,10 @@ impl Receiving {
         let mut whole = 0;
         for burst in bursts {
             let mut burst = Burst::new(burst);
-            while let Some((pkt, info)) = burst.next().zip(infos.next()) {
+            loop {
                 burst.look_ahead();
+                let Some(pkt) = burst.next() else { break };
+                let info = infos.next().expect("one of each fragment");
                 let verdict = reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, counters);
                 whole += usize::from(matches!(verdict, Verdict::Whole { .. }));
             }

@@ -75,7 +75,7 @@ impl Queue {
         self.collecting.is_some() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
     }
 
-    /// The job that packets are like which arrived just before, if nothing that came before them is still to be passed on.
+    /// The job of the packets that came last, if nothing that came before them is still to be passed on.
     #[inline]
     pub(crate) fn like_last_mut(&mut self) -> Option<&mut OpenJob> {
         match &mut self.collecting {

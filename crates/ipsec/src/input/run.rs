@@ -27,7 +27,7 @@ impl Ipsec {
     /// Opens the packets at the front of `burst` that go on where the one before them ended, and gives `taker` what
     /// is inside, until it breaks off; what is for crypto threads comes from [`pass_opened`](Self::pass_opened). They are raw
     /// ESP of the same SA, behind equal headers. `l3` says where a packet's IP header begins, if it may be one of them.
-    /// `None` if there is none.
+    /// `None` if there is none. What has changed since the last packet, [`forget_last`](Self::forget_last) has said.
     #[inline]
     pub fn open_run<T: Taker>(
         &mut self,
@@ -45,11 +45,10 @@ impl Ipsec {
         let job = crypto.like_last_mut()?;
         let sa = sad.get_mut(job.sa)?;
         let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
-        while let Some(next) = next_of(sa, job, burst, &l3)
-            && let Some(mut inside) = burst.next().map(Packet::into_head)
-        {
-            run.packets += 1;
+        while let Some(next) = next_of(sa, job, burst, &l3) {
             burst.look_ahead();
+            let Some(mut inside) = burst.next().map(Packet::into_head) else { break };
+            run.packets += 1;
             let passed = match sa.replay.check(next.seq) {
                 Ok(seq) => {
                     let state = job.open_now(&mut inside, next.at, seq);
@@ -95,10 +94,10 @@ impl Ipsec {
         let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
         while let Some(job) = &mut crypto.collecting
             && let Some(next) = next_of(sa, job, burst, &l3)
-            && let Some(buf) = burst.next().map(Packet::into_head)
         {
-            run.packets += 1;
             burst.look_ahead();
+            let Some(buf) = burst.next().map(Packet::into_head) else { break };
+            run.packets += 1;
             match sa.replay.check(next.seq) {
                 Ok(seq) => crypto.collect(now).push_whole(next, seq, buf),
                 Err(why) => {

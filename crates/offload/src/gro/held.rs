@@ -126,10 +126,12 @@ impl Held {
     ) -> Self {
         let (pattern, fixed_id) = (self.pattern.take(), self.fixed_id);
         let former = std::mem::replace(self, Self { pattern, fixed_id, ..Self::new(packet, first) });
+        let Arrival { payload, id, flags, .. } = first;
+        // What has CWR itself is never merged, and the flags of what is predicted are these.
         if let Some((front, sum)) = seen
             && self.packet.head_mut().is_some()
+            && !flags.contains(Flags::CWR)
         {
-            let Arrival { payload, id, flags, .. } = first;
             self.predict(&front, Step { payload, id, flags }, sum);
         }
         former

@@ -77,12 +77,12 @@ impl Gro {
         }
     }
 
-    /// Merges a whole packet that is one buffer with the one that grew last, if it continues that one and there is nothing
-    /// but TCP behind their IP headers; else gives it back. That is the way of most packets that come out of a tunnel: they
-    /// need be no [`Packet`] for it.
+    /// Merges a whole packet that is one buffer with the one that grew or began last, if it continues that one and there is
+    /// nothing but TCP behind their IP headers; or holds it instead, if it is of the same flow. That is the way of most packets
+    /// that come out of a tunnel: they need be no [`Packet`] for it.
     ///
     /// # Errors
-    /// `buf` itself.
+    /// `buf` itself, if it is for [`receive`](Self::receive).
     #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
     #[inline(always)]
     pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
@@ -110,7 +110,11 @@ impl Gro {
                 && held.first.check_ok(view, |l4| checksum::sum(&bytes[l4..]))
                 && held.own_headers(mem)
         });
-        let Some(step) = step else { return self.begin_anew((bucket, at), buf, meta, out) };
+        let Some(step) = step else {
+            // Where there are no slots left there may be children.
+            let may_begin = !self.config.frag_list;
+            return if may_begin { self.begin_anew((bucket, at), buf, meta, out) } else { Err(buf) };
+        };
         let front = bytes.first_chunk().copied();
         if !held.merge_buf(buf, step) {
             out.push(self.let_go(bucket, at));
@@ -135,8 +139,9 @@ impl Gro {
         let held = &mut self.buckets[bucket][at..];
         let bytes = buf.bytes();
         let view = View { head: bytes, len: bytes.len(), meta };
+        let (Csum::Complete(sum), Cut::Whole) = (meta.csum, &meta.cut) else { return Err(buf) };
         let begins = held[0].begins_anew(view).filter(|it| it.check_ok(view, |l4| checksum::sum(&bytes[l4..])));
-        let (Some(first), Csum::Complete(sum), Cut::Whole) = (begins, meta.csum, &meta.cut) else { return Err(buf) };
+        let Some(first) = begins else { return Err(buf) };
         let front = bytes.first_chunk().copied();
         let mut packet = Packet::from_buf(buf);
         packet.meta = Meta { csum: Csum::Unnecessary, ..meta.clone() };

@@ -361,11 +361,14 @@ fn a_head_that_others_see_costs_its_headers_and_no_payload() {
 /// Most of a flow is merged by a look at what was predicted of it; that must not merge what is anything else.
 #[test]
 fn joining_buffers_is_receiving_packets() {
-    let flows: [fn(u32) -> Frame; 4] = [
+    let flows: [fn(u32) -> Frame; 6] = [
         |n| tcp4(1 + n * 100, (0xfff8 + n) as u16, 100),
         |n| tcp4(0xffff_fe00_u32.wrapping_add(n * 100), 7, 100),
         |n| Frame { frag: 0, options: Vec::new(), ..tcp4(n * 100, n as u16, 100) },
         |n| Frame { options: Vec::new(), ..tcp6(n * 100, 100) },
+        // Each begins anew, the one because of its flag, the other because of its identification.
+        |n| Frame { flags: ACK | CWR, ..tcp4(1 + n * 100, n as u16, 100) },
+        |n| tcp4(1 + n * 100, (n ^ (n / 3 % 2)) as u16, 100),
     ];
     let changes: [ChangeFrame; 10] = [
         |_| {},
@@ -401,8 +404,13 @@ fn joining_buffers_is_receiving_packets() {
 /// Panics unless packets whose bytes a device has summed come out the same if they are offered as buffers first: none of
 /// them, all, or two of three.
 fn join_as_received(frames: &[Vec<u8>]) {
+    join_as_received_by(SLOTS_ONLY, frames);
+    join_as_received_by(MERGE, frames);
+}
+
+fn join_as_received_by(config: Config, frames: &[Vec<u8>]) {
     let run = |joins: fn(usize) -> bool| {
-        let (mem, mut gro, mut out) = (Memory::heap(), Gro::new(SLOTS_ONLY), Vec::new());
+        let (mem, mut gro, mut out) = (Memory::heap(), Gro::new(config), Vec::new());
         for (nth, bytes) in frames.iter().enumerate() {
             let mut packet = received(&mem, bytes);
             packet.meta.csum = Csum::Complete(plain_sum(bytes));

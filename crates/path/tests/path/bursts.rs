@@ -225,6 +225,20 @@ fn what_changes_counts_for_the_next_packet() {
     }
 }
 
+/// The key of an SA that is gone is nowhere any more, though no packet comes that would be judged anew.
+#[test]
+fn what_was_found_out_of_an_sa_goes_with_it() {
+    let (frames, receiver) = sealed(u64::MAX);
+    let mut node = receiver();
+    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("last: Some(Placed(");
+    node.rx_bytes(NOW, OUTSIDE, &frames[0]);
+    assert!(is_kept(&node), "what came last is remembered");
+    let sa = TUNNELS[0].sas(0).remove(0);
+    drop(node.path.ipsec.remove_sa(sa.dst, sa.spi, 0));
+    node.path.finish(NOW, &node.mem);
+    assert!(!is_kept(&node), "it is forgotten with its SA");
+}
+
 /// Gives nothing back before it is waited for.
 #[derive(Debug, Default)]
 struct Reluctant(Vec<Task>);
