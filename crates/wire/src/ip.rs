@@ -118,14 +118,22 @@ pub struct Info {
     pub flow_label: u32,
 }
 
+/// What comes right behind the IP header that a packet begins with, if that has no options: the upper layer, or the first
+/// extension header of IPv6.
+#[inline]
+pub fn plain_protocol(packet: &[u8]) -> Option<Protocol> {
+    let at = match packet.first()? {
+        0x45 => ipv4::PROTOCOL_AT,
+        0x60..=0x6f => ipv6::NEXT_HEADER_AT,
+        _ => return None,
+    };
+    packet.get(at).copied().map(Protocol)
+}
+
 /// Tells whether a packet begins with an IP header without options or extension headers, and carries TCP.
 #[inline]
 pub fn is_plain_tcp(packet: &[u8]) -> bool {
-    match packet.first() {
-        Some(0x45) => packet.get(ipv4::PROTOCOL_AT) == Some(&Protocol::TCP.0),
-        Some(0x60..=0x6f) => packet.get(ipv6::NEXT_HEADER_AT) == Some(&Protocol::TCP.0),
-        _ => false,
-    }
+    plain_protocol(packet) == Some(Protocol::TCP)
 }
 
 impl Info {

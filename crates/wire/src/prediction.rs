@@ -6,7 +6,7 @@ use crate::{Version, ipv4, ipv6};
 const WINDOW: usize = Prediction::WINDOW;
 
 /// Bytes that are compared at a time.
-const CHUNK: usize = 8;
+const CHUNK: usize = size_of::<u128>();
 
 /// The next packet of a flow.
 #[derive(Clone, Debug)]
@@ -14,6 +14,8 @@ pub struct Prediction {
     bytes: [u8; WINDOW],
     /// A bit is set where the bit of `bytes` is known.
     known: [u8; WINDOW],
+    /// In how many chunks the headers are.
+    chunks: usize,
     /// Bytes of the whole packet; 0 if none is predicted.
     len: usize,
     version: Version,
@@ -37,6 +39,7 @@ impl Default for Prediction {
         Self {
             bytes: [0; WINDOW],
             known: [0; WINDOW],
+            chunks: 0,
             len: 0,
             version: Version::V4,
             id_step: 0,
@@ -46,8 +49,9 @@ impl Default for Prediction {
 }
 
 impl Prediction {
-    /// Bytes that are compared: all headers have to be among them, and shorter packets are not predicted.
-    pub const WINDOW: usize = 64;
+    /// Bytes that may be compared: all headers have to be among them, as IPv6 with TCP and its timestamps is, and shorter
+    /// packets are not predicted.
+    pub const WINDOW: usize = 80;
 
     /// Predicts nothing until it is [set](Self::set).
     pub fn clear(&mut self) {
@@ -73,6 +77,7 @@ impl Prediction {
             Version::V6 => ipv6::Header::ref_from(front).map_or(0, |header| ipv6::Header::LEN + header.payload_len()),
         };
         (self.bytes, self.len, self.version, self.id_step, self.number) = (*front, len, version, id_step, number);
+        self.chunks = headers.div_ceil(CHUNK);
         self.known = std::array::from_fn(|at| if at < headers { 0xff } else { 0 });
         let (at, bits) = ignored;
         self.known.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
@@ -84,8 +89,9 @@ impl Prediction {
     pub fn is(&self, front: &[u8], len: usize) -> bool {
         let Some(theirs) = front.first_chunk::<WINDOW>() else { return false };
         let chunks = self.bytes.as_chunks::<CHUNK>().0.iter().zip(theirs.as_chunks::<CHUNK>().0);
-        let differs = chunks.zip(self.known.as_chunks::<CHUNK>().0).fold(0, |any, ((ours, theirs), known)| {
-            any | (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*known)
+        let chunks = chunks.zip(self.known.as_chunks::<CHUNK>().0).take(self.chunks);
+        let differs = chunks.fold(0, |any, ((ours, theirs), known)| {
+            any | (u128::from_ne_bytes(*ours) ^ u128::from_ne_bytes(*theirs)) & u128::from_ne_bytes(*known)
         });
         differs == 0 && len == self.len
     }
@@ -149,6 +155,9 @@ mod tests {
         let mut prediction = Prediction::default();
         prediction.set(&v6(1), 48, Version::V6, 0, RisingNumber { step: 1, ..NUMBER }, (0, &[]));
         assert!(prediction.is(&v6(2), 120) && !prediction.is(&v6(2), 121) && !prediction.is(&v6(3), 120));
+        // With TCP and its timestamps.
+        prediction.set(&v6(1), 40 + 32, Version::V6, 0, RisingNumber { step: 1, ..NUMBER }, (0, &[]));
+        assert!(prediction.is(&v6(2), 120) && !prediction.is(&v6(3), 120));
     }
 
     #[test]
@@ -156,7 +165,7 @@ mod tests {
         let mut prediction = Prediction::default();
         prediction.set(&v4(90, 7, 5), 40, Version::V4, 1, NUMBER, (30, &[0xff, 0x0f]));
         let next = v4(90, 8, 5 + NUMBER.step);
-        assert!(prediction.is(&next, 90) && !prediction.is(&next, 89) && !prediction.is(&next[..63], 90));
+        assert!(prediction.is(&next, 90) && !prediction.is(&next, 89) && !prediction.is(&next[..79], 90));
         for bit in 0..8 * next.len() {
             let mut other = next.clone();
             other[bit / 8] ^= 1 << (bit % 8);
@@ -170,7 +179,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_predicted() {
         let packet = v4(90, 7, 5);
-        for (front, headers) in [(&packet[..63], 40), (&packet[..], 65)] {
+        for (front, headers) in [(&packet[..79], 40), (&packet[..], 81)] {
             let mut prediction = Prediction::default();
             prediction.set(front, headers, Version::V4, 0, RisingNumber::default(), (0, &[]));
             assert!(!prediction.is(&packet, 90), "{headers}");
