@@ -255,14 +255,6 @@ impl Arrival {
         Some(Self { payload, id, seq: header.seq(), flags: header.flags(), ..*self })
     }
 
-    /// The bucket that the flow is held in.
-    #[inline]
-    pub(super) fn bucket(&self, buckets: usize) -> usize {
-        let Flow { addresses: [a, b, c, d], ports, .. } = self.flow;
-        let mixed = a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ u64::from(ports);
-        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % buckets
-    }
-
     /// Tells whether a flow may begin to be held with this packet.
     #[inline]
     pub(super) fn may_be_first(&self) -> bool {
@@ -300,6 +292,30 @@ impl Arrival {
 }
 
 impl Flow {
+    /// That of a packet with TCP right behind an IP header without options; `None` of any other.
+    #[inline]
+    pub(super) fn of_plain_tcp(head: &[u8]) -> Option<Self> {
+        if !wire::ip::is_plain_tcp(head) {
+            return None;
+        }
+        let version = Version::of(head).ok()?;
+        let word = |at: usize| head.get(at..)?.first_chunk().map(|&word| u64::from_be_bytes(word));
+        let addresses = match version {
+            Version::V4 => [word(12)?, 0, 0, 0],
+            Version::V6 => [word(8)?, word(16)?, word(24)?, word(32)?],
+        };
+        let ports = u32::from_be_bytes(*head.get(version.header_len()..)?.first_chunk()?);
+        Some(Self { addresses, ports, version, protocol: Protocol::TCP })
+    }
+
+    /// The bucket that it is held in.
+    #[inline]
+    pub(super) fn bucket(&self, buckets: usize) -> usize {
+        let Self { addresses: [a, b, c, d], ports, .. } = *self;
+        let mixed = a ^ b.rotate_left(16) ^ c.rotate_left(32) ^ d.rotate_left(48) ^ u64::from(ports);
+        (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as usize % buckets
+    }
+
     /// Tells whether source and destination of the IP packet that begins with `head` are this flow's.
     pub(super) fn has_addresses_of(&self, head: &[u8]) -> bool {
         let addresses = match Version::of(head) {

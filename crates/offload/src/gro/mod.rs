@@ -14,7 +14,7 @@ mod held;
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 use wire::Pattern;
 
-use self::arrival::{Arrival, Class, View};
+use self::arrival::{Arrival, Class, Flow, View};
 use self::held::Held;
 use crate::checksum;
 
@@ -44,7 +44,7 @@ pub struct Gro {
     /// Each in order of arrival.
     buckets: [Vec<Held>; BUCKETS],
     held: usize,
-    /// The bucket and the place in it of the one that grew last.
+    /// The bucket and the place in it of the one that grew, or was found, last.
     latest: Option<(usize, usize)>,
     /// Patterns for those that will be held.
     spare: Spare,
@@ -77,35 +77,44 @@ impl Gro {
         }
     }
 
-    /// Merges a whole packet that is one buffer with the one that grew or began last, if it continues that one and there is
-    /// nothing but TCP behind their IP headers; or holds it instead, if it is of the same flow. That is the way of most packets
-    /// that come out of a tunnel: they need be no [`Packet`] for it.
+    /// Merges a whole packet that is one buffer, with nothing but TCP behind its IP header, with the one that is held of its
+    /// flow; or holds it instead, if it does not continue that one. That is the way of most packets that come out of a tunnel:
+    /// they need be no [`Packet`] for it.
     ///
     /// # Errors
     /// `buf` itself, if it is for [`receive`](Self::receive).
     #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
     #[inline(always)]
     pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
-        let Some((bucket, at)) = self.latest else { return Err(buf) };
-        let Some(held) = self.buckets[bucket].get_mut(at) else { return Err(buf) };
-        if held.expects(&buf, meta) {
+        if let Some((bucket, at)) = self.latest
+            && let Some(held) = self.buckets[bucket].get_mut(at)
+            && held.expects(&buf, meta)
+        {
             held.merge_expected(buf);
             return Ok(());
         }
-        self.join_unexpected(mem, buf, meta, out)
+        self.join_its_flow(mem, buf, meta, out)
     }
 
-    /// As [`join`](Self::join), for a packet about which nothing is known.
+    /// As [`join`](Self::join), for a packet that is not the next one of the flow that grew or began last.
     #[inline(never)]
-    fn join_unexpected(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
-        let Some((bucket, at)) = self.latest else { return Err(buf) };
-        let Some(held) = self.buckets[bucket].get_mut(at) else { return Err(buf) };
+    fn join_its_flow(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
+        let Some((bucket, at)) = Flow::of_plain_tcp(buf.bytes()).and_then(|flow| self.find(&flow)) else {
+            return Err(buf);
+        };
+        let held = &mut self.buckets[bucket][at];
+        if self.latest != Some((bucket, at)) {
+            self.latest = Some((bucket, at));
+            if held.expects(&buf, meta) {
+                held.merge_expected(buf);
+                return Ok(());
+            }
+        }
         held.look(&mut self.spare);
         let bytes = buf.bytes();
         let view = View { head: bytes, len: bytes.len(), meta };
         let step = held.continued_by(view).filter(|_| {
-            held.first.is_plain_tcp()
-                && matches!(meta.cut, Cut::Whole)
+            matches!(meta.cut, Cut::Whole)
                 && held.has_slots(1)
                 && held.first.check_ok(view, |l4| checksum::sum(&bytes[l4..]))
                 && held.own_headers(mem)
@@ -122,6 +131,14 @@ impl Gro {
             held.predict(&front, step, sum);
         }
         Ok(())
+    }
+
+    /// Where a flow is held.
+    #[inline]
+    fn find(&self, flow: &Flow) -> Option<(usize, usize)> {
+        let bucket = flow.bucket(BUCKETS);
+        let at = self.buckets[bucket].iter().position(|held| held.first.flow == *flow)?;
+        Some((bucket, at))
     }
 
     /// Holds a whole packet that is one buffer instead of the one of its flow that is held, and which it does not continue.
@@ -160,9 +177,8 @@ impl Gro {
 
     #[inline]
     fn receive_segment(&mut self, mem: &Memory, mut pkt: Packet, arrival: &Arrival, out: &mut Vec<Packet>) {
-        let bucket = arrival.bucket(BUCKETS);
         let check_ok = |pkt: &Packet| arrival.check_ok(View::of(pkt), |l4| checksum::sum_of(pkt, l4, pkt.len()));
-        if let Some(at) = self.buckets[bucket].iter().position(|held| held.first.flow == arrival.flow) {
+        if let Some((bucket, at)) = self.find(&arrival.flow) {
             let held = &mut self.buckets[bucket][at];
             held.look(&mut self.spare);
             let step = held.continued_by(View::of(&pkt)).filter(|_| {
@@ -188,6 +204,7 @@ impl Gro {
         if matches!(pkt.meta.csum, Csum::None | Csum::Complete(_)) {
             pkt.meta.csum = Csum::Unnecessary;
         }
+        let bucket = arrival.flow.bucket(BUCKETS);
         if self.buckets[bucket].len() == PER_BUCKET {
             out.push(self.let_go(bucket, 0));
         }

@@ -370,7 +370,7 @@ fn joining_buffers_is_receiving_packets() {
         |n| Frame { flags: ACK | CWR, ..tcp4(1 + n * 100, n as u16, 100) },
         |n| tcp4(1 + n * 100, (n ^ (n / 3 % 2)) as u16, 100),
     ];
-    let changes: [ChangeFrame; 10] = [
+    let changes: [ChangeFrame; 11] = [
         |_| {},
         |frame| frame.flags |= PSH,
         |frame| frame.flags |= CWR,
@@ -381,6 +381,8 @@ fn joining_buffers_is_receiving_packets() {
         |frame| frame.payload.push(1),
         |frame| frame.payload.clear(),
         |frame| frame.ttl -= 1,
+        // Too short to predict anything from, and nothing that was predicted.
+        |frame| (frame.seq, frame.payload) = (frame.seq.wrapping_add(1), vec![1; 10]),
     ];
     for flow in flows {
         for change in changes {
@@ -399,6 +401,48 @@ fn joining_buffers_is_receiving_packets() {
     // Up to the longest packet there is.
     let frames = (0..60).map(|n| tcp4(1 + n * 1448, n as u16, 1448).bytes());
     join_as_received(&frames.collect::<Vec<_>>());
+}
+
+/// So are those of several flows, in any order, as many as are held and more, and whatever comes between.
+#[test]
+fn joining_buffers_of_many_flows_is_receiving_packets() {
+    let kinds: [fn(u32) -> Frame; 5] = [
+        |n| tcp4(1 + n * 100, n as u16, 100),
+        |n| tcp4(1 + n * 100, 7, 100),
+        |n| tcp6(1 + n * 100, 100),
+        |n| Frame { options: Vec::new(), ..tcp4(1 + n * 100, n as u16, 100) },
+        |n| udp4(n as u16, 100),
+    ];
+    let changes: [ChangeFrame; 6] = [
+        |frame| frame.flags |= PSH,
+        |frame| frame.seq = frame.seq.wrapping_add(1),
+        |frame| frame.payload.truncate(40),
+        |frame| frame.frag = 0x2000,
+        |frame| frame.ip_options = vec![1; 4],
+        |frame| frame.dest_opts = vec![frame.protocol, 0, 1, 4, 0, 0, 0, 0],
+    ];
+    for flows in [2, 3, 9, 70] {
+        for seed in 0..8 {
+            let mut chances = bytes(4 * 30 * flows, seed).into_iter().map(usize::from);
+            let mut chance = |below: usize| chances.next().expect("enough for all") % below;
+            let mut sent = vec![0; flows];
+            let frames = (0..30 * flows).map(|nth| {
+                // In turn, by chance, or several of one after each other.
+                let flow = match seed % 3 {
+                    0 => nth % flows,
+                    1 => chance(flows),
+                    _ => nth / 5 % flows,
+                };
+                let mut frame = Frame { port: flow as u16, ..kinds[flow % kinds.len()](sent[flow]) };
+                sent[flow] += 1;
+                if chance(20) == 0 {
+                    changes[chance(changes.len())](&mut frame);
+                }
+                frame.bytes()
+            });
+            join_as_received(&frames.collect::<Vec<_>>());
+        }
+    }
 }
 
 /// Panics unless packets whose bytes a device has summed come out the same if they are offered as buffers first: none of
