@@ -10,8 +10,8 @@ use offload::{Gro, ip_headers};
 use packet::{Buf, Burst, Csum, Cut, Memory, Meta, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::{self, Info};
-use wire::ipv4::{Ipv4, Opt};
-use wire::{FlowKey, MacAddr, Protocol, Spi, Version, tcp, udp};
+use wire::ipv4::{self, Ipv4, Opt};
+use wire::{FlowKey, MacAddr, Protocol, Spi, Version, ipv6, tcp, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Ports, Turn};
@@ -204,9 +204,27 @@ impl Path {
         }
     }
 
-    /// Gives TCP to GRO, which looks at it closely enough, and IP input later. Anything else may be ESP again.
+    /// Opens further what came out of ESP and may be ESP again. At the rest GRO looks closely enough, and IP input later.
     pub(crate) fn pass(&mut self, turn: Turn<'_>, pkt: Packet) {
-        if ip::is_plain_tcp(pkt.head()) { self.glue(turn, pkt) } else { self.open(turn, pkt, Framing::NONE) }
+        if self.may_be_esp(pkt.head()) { self.open(turn, pkt, Framing::NONE) } else { self.glue(turn, pkt) }
+    }
+
+    /// Tells whether a packet that begins with `head` may be [ours](Self::is_our_esp): TCP is not, nor is UDP to a port of
+    /// which nobody expects ESP.
+    #[inline]
+    fn may_be_esp(&self, head: &[u8]) -> bool {
+        let is_encap = || {
+            let (dst, udp) = match Version::of(head).ok()? {
+                Version::V4 => (IpAddr::V4(ipv4::Header::ref_from(head).ok()?.dst()), head.get(ipv4::Header::LEN..)?),
+                Version::V6 => (IpAddr::V6(ipv6::Header::ref_from(head).ok()?.dst()), head.get(ipv6::Header::LEN..)?),
+            };
+            Some(self.ipsec.sad().is_encap_port(dst, udp::Header::ref_from(udp).ok()?.dport()))
+        };
+        match ip::plain_protocol(head) {
+            Some(Protocol::TCP) => false,
+            Some(Protocol::UDP) => is_encap().unwrap_or(true),
+            _ => true,
+        }
     }
 
     /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here: at this node, or at a host that it opens ESP
@@ -396,7 +414,7 @@ fn behind_ethernet(mac: MacAddr, pkt: &Packet) -> Option<usize> {
     (is_whole && header.dst() == mac && pkt.meta.vlan.is_none()).then_some(eth::Header::LEN)
 }
 
-/// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what does not.
+/// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what may be ESP again.
 struct Gluing<'a> {
     gro: &'a mut Gro,
     ports: &'a mut Ports,
@@ -412,7 +430,7 @@ impl Taker for Gluing<'_> {
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
         match self.gro.join(self.mem, buf, meta, self.glued) {
             Ok(()) => ControlFlow::Continue(()),
-            Err(buf) => ControlFlow::Break(left(buf, meta)),
+            Err(buf) => self.take_left(left(buf, meta)),
         }
     }
 
@@ -436,6 +454,16 @@ impl Taker for Gluing<'_> {
 }
 
 impl Gluing<'_> {
+    /// Takes the first of a flow, if it is TCP.
+    #[inline(never)]
+    fn take_left(&mut self, pkt: Packet) -> ControlFlow<Packet> {
+        if !ip::is_plain_tcp(pkt.head()) {
+            return ControlFlow::Break(pkt);
+        }
+        self.gro.receive(self.mem, pkt, self.glued);
+        ControlFlow::Continue(())
+    }
+
     /// Tells whether a packet is of a link with GRO.
     #[inline]
     fn is_for(&self, meta: &Meta) -> bool {
