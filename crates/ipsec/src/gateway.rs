@@ -227,7 +227,6 @@ impl Ipsec {
 
     /// Lets `crypto` do the ciphers' work from now on, or this thread if `None`. What another one has it may finish.
     pub fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
-        self.forget_last();
         self.crypto.set_crypto(crypto);
     }
 

@@ -74,7 +74,7 @@ impl Ipsec {
             Inner::Dropped(reason, _) => opened.drops.push(reason),
         });
         let ControlFlow::Continue(()) = self.pass_opened(mem, now, counters, &mut each);
-        self.forget_last();
+        self.forget_recent();
     }
 
     /// As [`open`](Self::open), for a packet whose IP headers are `info` ([`ip_headers`]); but what is inside comes from
@@ -119,18 +119,18 @@ impl Ipsec {
     /// Hands in what was collected if this thread opens it and what goes on behind it can be opened at once.
     #[inline]
     pub fn close_here(&mut self, now: Instant) -> bool {
-        let closes = self.crypto.is_here() && self.crypto.collecting.as_ref().is_some_and(|job| job.is_easy);
+        let closes = self.crypto.is_here() && self.crypto.collecting.latest().is_some_and(|job| job.is_easy);
         if closes {
             self.crypto.close(now);
         }
         closes
     }
 
-    /// Forgets what was found out about the packets that came last: the next one has nothing to do with them. The caller does
+    /// Forgets what was found out about the packets that came last: the next ones have nothing to do with them. The caller does
     /// so when anything has changed that it follows from: whose packets these are, the link that they come by, or, as the
     /// [`generation`](Self::generation) tells, SAs and policies.
-    pub fn forget_last(&mut self) {
-        self.crypto.forget_last();
+    pub fn forget_recent(&mut self) {
+        self.crypto.forget_recent();
     }
 
     /// Takes in a packet that is no train.
@@ -166,7 +166,7 @@ impl Ipsec {
         match arrival.find(&mut self.sad, None, front, len) {
             Ok((id, seq)) => {
                 arrival.join_or_begin(self, id).push(len, seq, info.id);
-                let job = self.crypto.collecting.as_mut().expect("just joined");
+                let job = self.crypto.collecting.latest_mut().expect("just joined");
                 job.push_buf(pkt.into_head(), payload_at);
             }
             Err((mib, reason)) => {

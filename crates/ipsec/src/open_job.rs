@@ -275,6 +275,11 @@ impl OpenJob {
             && self.outer.meta.came_through(&meta.sec_path)
     }
 
+    /// The SPI of its packets.
+    pub(crate) fn spi(&self) -> Spi {
+        self.spi
+    }
+
     /// Notes that `len` bytes with the number `seq` come next, in the buffer that is [pushed](Self::push_buf) next.
     #[inline]
     pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
@@ -312,13 +317,12 @@ impl OpenJob {
         self.bytes
     }
 
-    /// An empty job for what comes next and is like it; nothing is compared with this one any more.
-    pub(crate) fn another(&mut self, storage: Storage) -> Self {
+    /// An empty job for what comes next and is like it.
+    pub(crate) fn another(&self, storage: Storage) -> Self {
         let Self { sa, spi, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;
         let Storage { mut headers, mut pattern, segments, bufs, pieces } = storage;
         headers.clone_from(&outer.headers);
-        pattern.set(&[]);
-        std::mem::swap(&mut pattern, &mut self.pattern);
+        pattern.clone_from(&self.pattern);
         Self {
             sa,
             spi,

@@ -168,7 +168,7 @@ impl Path {
 
     /// Adds a port, or gives the one that is there another configuration.
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
-        self.ipsec.forget_last();
+        self.ipsec.forget_recent();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         self.ports.set(id, config);
         if loses_esp {
@@ -298,7 +298,7 @@ impl Path {
         let generations = [self.fib.generation(), self.ipsec.generation()];
         if generations != self.generations {
             self.generations = generations;
-            self.ipsec.forget_last();
+            self.ipsec.forget_recent();
         }
     }
 

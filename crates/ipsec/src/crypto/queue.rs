@@ -4,8 +4,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use base::Instant;
+use hashbrown::HashMap;
 use packet::Buf;
+use wire::Spi;
 
+use super::collecting::Collecting;
 use super::line::{Line, Ticket};
 use super::place::{Placed, Places};
 use super::{Crypto, Job, Task};
@@ -18,8 +21,14 @@ const WAITING: usize = 512 << 10;
 /// Bytes that make a task for others: a burst of 64 packets is four.
 const TASK: usize = 22 << 10;
 
+/// Most SAs whose packets are collected at once.
+const COLLECTED: usize = 16;
+
 /// Most packets and trains that wait in each direction (Linux's `netdev_max_backlog`).
 const PLACES: usize = 1_000;
+
+/// Most SAs of which it is known what their packets are like.
+const RECENT: usize = 256;
 
 /// The ciphers' work of one node.
 #[derive(Debug, Default)]
@@ -35,12 +44,14 @@ pub(crate) struct Queue {
     /// What is being opened, in the order of its arrival.
     pub(crate) opening: Line<Placed<OpenJob>>,
     /// What arrives now and is not handed in yet.
-    pub(crate) collecting: Option<Placed<OpenJob>>,
+    pub(crate) collecting: Collecting,
     /// What is through and passed on now.
     pub(crate) passing: Option<Placed<OpenJob>>,
-    /// What was passed on last, empty: what arrives and is like it need not be found out about again, until something else may
-    /// have been decided.
-    pub(crate) last: Option<Placed<OpenJob>>,
+    /// What was passed on last of each SA, empty: what arrives and is like it need not be found out about again, until
+    /// something else may have been decided. This thread opens with it at once, or collects others like it.
+    recent: HashMap<Spi, Placed<OpenJob>, foldhash::fast::RandomState>,
+    /// How many of the openings that are not through yet began before something else may have been decided.
+    outdated: usize,
     /// What nobody has taken yet, and how many bytes that is.
     todo: VecDeque<Task>,
     waiting: usize,
@@ -72,21 +83,26 @@ impl Queue {
 
     /// Tells whether something is not through, or not taken.
     pub(crate) fn is_busy(&self) -> bool {
-        self.collecting.is_some() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
+        !self.collecting.is_empty() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
     }
 
-    /// The job of the packets that came last, if nothing that came before them is still to be passed on.
+    /// The job of the packets with this SPI that came last, if nothing that came before is still to be passed on.
     #[inline]
-    pub(crate) fn like_last_mut(&mut self) -> Option<&mut OpenJob> {
-        match &mut self.collecting {
-            None if self.passing.is_none() && self.opening.len() == 0 => self.last.as_deref_mut(),
-            collecting => collecting.as_deref_mut(),
-        }
+    pub(crate) fn recent_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
+        let is_first = self.collecting.is_empty() && self.passing.is_none() && self.opening.len() == 0;
+        self.recent.get_mut(&spi).filter(|_| is_first).map(|job| &mut **job)
     }
 
-    /// Keeps a job that is through, if this thread does the work, for what is like it; else what it consists of.
+    /// Keeps a job that is through for what is like it, if something may be; else what it consists of.
     pub(crate) fn keep(&mut self, done: Placed<OpenJob>) {
-        let unlike = if self.is_here() { self.last.replace(done) } else { Some(done) };
+        let may_be_like = done.is_easy && self.outdated == 0;
+        self.outdated = self.outdated.saturating_sub(1);
+        if may_be_like && self.recent.len() == RECENT && !self.recent.contains_key(&done.spi()) {
+            let any = self.recent.keys().next().copied();
+            let gone = any.and_then(|any| self.recent.remove(&any));
+            self.dissolve(gone);
+        }
+        let unlike = if may_be_like { self.recent.insert(done.spi(), done) } else { Some(done) };
         self.dissolve(unlike);
     }
 
@@ -95,10 +111,11 @@ impl Queue {
         self.spare_open.extend(job.map(|job| self.open_places.take(job).into_storage()));
     }
 
-    /// Has nothing be like what was passed on last.
-    pub(crate) fn forget_last(&mut self) {
-        let last = self.last.take();
-        self.dissolve(last);
+    /// Has nothing be like what was passed on, or has arrived.
+    pub(crate) fn forget_recent(&mut self) {
+        self.outdated = self.collecting.len() + self.opening.len() + usize::from(self.passing.is_some());
+        let Self { recent, spare_open, open_places, .. } = self;
+        spare_open.extend(recent.drain().map(|(_, job)| open_places.take(job).into_storage()));
     }
 
     /// Hands in a packet to seal.
@@ -112,51 +129,76 @@ impl Queue {
         self.hand_in(now, ticket, job);
     }
 
-    /// Collects what is for a job that begins. Nothing was collected before.
-    pub(crate) fn begin(&mut self, job: OpenJob) -> &mut OpenJob {
-        assert!(self.collecting.is_none(), "what was collected has to be handed in");
-        self.collecting.insert(self.open_places.put(job))
+    /// Collects what is for a job that begins, of an SA for which nothing is collected: beside what is for others, if somebody
+    /// else opens it.
+    pub(crate) fn begin(&mut self, now: Instant, job: OpenJob) -> &mut OpenJob {
+        if self.is_here() || self.collecting.len() == COLLECTED {
+            self.close(now);
+        }
+        self.collecting.push(self.open_places.put(job))
     }
 
     /// Hands in what was collected.
     pub(crate) fn close(&mut self, now: Instant) {
-        let Some(mut job) = self.collecting.take() else { return };
-        job.complete();
-        if self.is_here() {
-            // It is decrypted as it is passed on.
-            return self.opening.push(job);
-        }
-        let ticket = self.opening.reserve();
-        self.hand_in(now, ticket, Job::Open(job));
+        self.close_first(now, self.collecting.len());
     }
 
-    /// The job that is collected, for one more packet: if it was enough for others, that is handed in, and it is one like it.
+    /// Hands in so many jobs, those that began first: what came by an SA stays in front of what comes by one that takes its
+    /// place.
+    fn close_first(&mut self, now: Instant, n: usize) {
+        for _ in 0..n {
+            let Some(mut job) = self.collecting.pop() else { return };
+            job.complete();
+            if self.is_here() {
+                // It is decrypted as it is passed on.
+                self.opening.push(job);
+            } else {
+                let ticket = self.opening.reserve();
+                self.hand_in(now, ticket, Job::Open(job));
+            }
+        }
+    }
+
+    /// What the next packets with this SPI may be like, which others open: those that are collected, or those before.
     #[inline]
-    pub(crate) fn collect(&mut self, now: Instant) -> &mut OpenJob {
-        if self.has_task() {
-            self.go_on(now);
+    pub(crate) fn like_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
+        if self.collecting.find(|job| job.spi() == spi).is_some() {
+            return self.collecting.latest_mut();
         }
-        self.collecting.as_mut().expect("begun")
+        let is_here = self.is_here();
+        self.recent.get_mut(&spi).filter(|_| !is_here).map(|job| &mut **job)
     }
 
-    fn go_on(&mut self, now: Instant) {
-        let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
-        let another = self.collecting.as_mut().map(|job| job.another(storage));
-        self.close(now);
-        self.collecting = another.map(|job| self.open_places.put(job));
+    /// The job that is collected for packets with this SPI, for one more that is [like them](Self::like_mut). If it was enough
+    /// for others, that is handed in, and it is another one.
+    #[inline]
+    pub(crate) fn collect(&mut self, now: Instant, spi: Spi) -> &mut OpenJob {
+        let is_collected = self.collecting.find(|job| job.spi() == spi).is_some();
+        if !is_collected || self.has_task() {
+            let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
+            let another = self.like_mut(spi).expect("just compared with").another(storage);
+            self.close_if_large(now);
+            return self.begin(now, another);
+        }
+        self.collecting.latest_mut().expect("just found")
     }
 
-    /// Tells whether what was collected is enough for others, if there are others.
+    /// Tells whether the job at hand is enough for others, if there are others.
     #[inline]
     pub(crate) fn has_task(&self) -> bool {
-        self.collecting.as_ref().is_some_and(|job| job.bytes() >= TASK) && !self.is_here()
+        self.collecting.latest().is_some_and(|job| job.bytes() >= TASK) && !self.is_here()
     }
 
-    /// Hands in what was collected if it is enough for others.
+    /// Hands in the job at hand, and those that began before it.
+    pub(crate) fn close_latest(&mut self, now: Instant) {
+        self.close_first(now, self.collecting.up_to_latest());
+    }
+
+    /// The same if it is enough for others.
     #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant) {
         if self.has_task() {
-            self.close(now);
+            self.close_latest(now);
         }
     }
 

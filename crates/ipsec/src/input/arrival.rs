@@ -71,16 +71,18 @@ impl Arrival<'_> {
         Ok(seq)
     }
 
-    /// The job for packets of that SA that arrive like this one: the one that is collected, or a new one.
+    /// The job for packets of that SA that arrive like this one: one that is collected, or a new one.
     #[inline]
     pub(super) fn join_or_begin<'i>(&self, ipsec: &'i mut Ipsec, id: SaId) -> &'i mut OpenJob {
         let Ipsec { sad, crypto, .. } = ipsec;
-        if crypto.collecting.as_ref().is_some_and(|job| job.is_for(id, self.headers, self.meta)) {
-            return crypto.collecting.as_mut().expect("just looked at");
+        if let Some(job) = crypto.collecting.find(|job| job.sa == id) {
+            if job.is_for(id, self.headers, self.meta) {
+                return crypto.collecting.latest_mut().expect("just found");
+            }
+            crypto.close_latest(self.now);
         }
-        crypto.close(self.now);
         let sa = sad.get(id).expect("just found");
         let storage = crypto.spare_open.pop().unwrap_or_else(Storage::with_room);
-        crypto.begin(OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage))
+        crypto.begin(self.now, OpenJob::new(sa, *self.info, self.headers, self.is_udp, self.meta, storage))
     }
 }

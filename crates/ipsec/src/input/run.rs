@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 
 use base::{Counters, Instant};
 use packet::{Burst, Memory, Packet};
-use wire::Version;
+use wire::esp::Header;
+use wire::{Protocol, Spi, Version, ip};
 
 use super::{Inner, Taker, accept, refuse};
 use crate::gateway::Ipsec;
@@ -24,10 +25,10 @@ pub struct Run<T> {
 }
 
 impl Ipsec {
-    /// Opens the packets at the front of `burst` that go on where the one before them ended, and gives `taker` what
-    /// is inside, until it breaks off; what is for crypto threads comes from [`pass_opened`](Self::pass_opened). They are raw
-    /// ESP of the same SA, behind equal headers. `l3` says where a packet's IP header begins, if it may be one of them.
-    /// `None` if there is none. What has changed since the last packet, [`forget_last`](Self::forget_last) has said.
+    /// Opens the packets at the front of `burst` that are like one that came before, and gives `taker` what is inside, until
+    /// it breaks off; what is for crypto threads comes from [`pass_opened`](Self::pass_opened). They are raw ESP of the same
+    /// SA, behind equal headers. `l3` says where a packet's IP header begins, if it may be one of them. `None` if there is
+    /// none. What has changed since that one came, [`forget_recent`](Self::forget_recent) has said.
     #[inline]
     pub fn open_run<T: Taker>(
         &mut self,
@@ -39,10 +40,11 @@ impl Ipsec {
         taker: &mut T,
     ) -> Option<Run<T::Left>> {
         let Self { sad, crypto, nat, .. } = self;
-        if crypto.collecting.is_some() {
+        if !crypto.collecting.is_empty() || !crypto.is_here() {
             return self.collect_run(now, burst, l3, counters, taker);
         }
-        let job = crypto.like_last_mut()?;
+        let first = burst.first()?;
+        let job = crypto.recent_mut(spi_of(first.head().get(l3(first)?..)?)?)?;
         let sa = sad.get_mut(job.sa)?;
         let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
         while let Some(next) = next_of(sa, job, burst, &l3) {
@@ -79,7 +81,7 @@ impl Ipsec {
         (run.packets > 0).then_some(run)
     }
 
-    /// As [`open_run`](Self::open_run), for packets behind some that are collected: they are as well.
+    /// As [`open_run`](Self::open_run), for packets that others open, or behind some that are collected: they are as well.
     fn collect_run<T: Taker>(
         &mut self,
         now: Instant,
@@ -89,17 +91,21 @@ impl Ipsec {
         taker: &mut T,
     ) -> Option<Run<T::Left>> {
         let Self { sad, crypto, .. } = self;
-        let job = crypto.collecting.as_mut()?;
-        let sa = sad.get_mut(job.sa)?;
-        let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
-        while let Some(job) = &mut crypto.collecting
+        let spi_of = |pkt: &Packet| spi_of(pkt.head().get(l3(pkt)?..)?);
+        let version = crypto.like_mut(spi_of(burst.first()?)?)?.outer.info.version();
+        let mut run = Run { packets: 0, version, broken: None };
+        // What there is no place for is counted where it is refused.
+        while !crypto.is_full()
+            && let Some(spi) = burst.first().and_then(spi_of)
+            && let Some(job) = crypto.like_mut(spi).filter(|job| job.outer.info.version() == version)
+            && let Some(sa) = sad.get_mut(job.sa)
             && let Some(next) = next_of(sa, job, burst, &l3)
         {
             burst.look_ahead();
             let Some(buf) = burst.next().map(Packet::into_head) else { break };
             run.packets += 1;
             match sa.replay.check(next.seq) {
-                Ok(seq) => crypto.collect(now).push_whole(next, seq, buf),
+                Ok(seq) => crypto.collect(now, spi).push_whole(next, seq, buf),
                 Err(why) => {
                     let (mib, reason) = refuse(sa, why);
                     counters.count(mib);
@@ -113,6 +119,14 @@ impl Ipsec {
         crypto.close_if_large(now);
         (run.packets > 0).then_some(run)
     }
+}
+
+/// The SPI of a packet that is ESP right behind an IP header without options.
+#[inline]
+fn spi_of(packet: &[u8]) -> Option<Spi> {
+    let esp_at = Version::of(packet).ok()?.header_len();
+    let esp = packet.get(esp_at..).filter(|_| ip::plain_protocol(packet) == Some(Protocol::ESP))?;
+    Header::ref_from(esp).ok().map(Header::spi)
 }
 
 /// What the packet at the front of a burst is to `job`, if it is one more of it.

@@ -136,11 +136,11 @@ impl Train<'_> {
             self.arrival.join_or_begin(ipsec, id);
             self.has_job = true;
         }
-        ipsec.crypto.collecting.as_mut().expect("begun with the first that is held").push(n, seq, self.id);
+        ipsec.crypto.collecting.latest_mut().expect("begun with the first that is held").push(n, seq, self.id);
         self.held += n;
         if ipsec.crypto.has_task() {
             self.flush(ipsec, pieces);
-            ipsec.crypto.close(self.arrival.now);
+            ipsec.crypto.close_latest(self.arrival.now);
             self.has_job = false;
         }
         Ok(())
@@ -170,7 +170,7 @@ impl Train<'_> {
 
     /// Takes what is admitted off the front.
     fn flush(&mut self, ipsec: &mut Ipsec, pieces: &mut Pieces<'_>) {
-        if let (1.., Some(job)) = (self.held, &mut ipsec.crypto.collecting) {
+        if let (1.., Some(job)) = (self.held, ipsec.crypto.collecting.latest_mut()) {
             job.push_buf(pieces.take(self.held), 0);
         }
         self.held = 0;

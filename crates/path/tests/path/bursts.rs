@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-use base::{Instant, Mib};
+use base::{DropReason, Instant, Mib};
 use ipsec::crypto::{Crypto, Pool, Task};
 use ipsec::{Action, Dir, Lifetime, Limits, PolicyConfig, SaConfig, SaStats, Selector};
 use offload::Features;
@@ -23,14 +26,19 @@ const SEGMENTS: u32 = 24;
 /// Segments of each of two flows, one in a tunnel over IPv4, one in a tunnel over IPv6, and what the receiver
 /// is.
 fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
+    sealed_by(limit, [Spi(0x1000), Spi(0x2000)])
+}
+
+/// The same by SAs with these SPIs, which may be one.
+fn sealed_by(limit: u64, spis: [Spi; 2]) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
+    let sas = move |nth: usize| [SaConfig { spi: spis[nth], ..[TUNNELS[0], TUNNELS[2]][nth].sas(0).remove(0) }];
     let mut near = gateways(sim::Medium::Cable, 1).nodes.remove(0);
     let flows = [Flow::new("10.1.0.1", "10.2.0.1"), Flow::new("fd00:1::1", "fd00:2::1")];
-    let tunnels = [TUNNELS[0], TUNNELS[2]];
     let nets = [("10.1.0.0/16", "10.2.0.0/16"), ("fd00:1::/32", "fd00:2::/32")];
     let mut elsewhere = Node::new();
     let mut frames = Vec::new();
-    for ((flow, tunnel), net) in flows.iter().zip(tunnels).zip(nets) {
-        link_pair(&mut near, &mut elsewhere, net, &tunnel.sas(0));
+    for (nth, (flow, net)) in flows.iter().zip(nets).enumerate() {
+        link_pair(&mut near, &mut elsewhere, net, &sas(nth));
         for nth in 0..SEGMENTS {
             near.rx_bytes(NOW, INSIDE, &flow.tcp(nth * PAYLOAD as u32, PAYLOAD));
             frames.extend(near.tx(OUTSIDE).iter().map(Packet::to_vec));
@@ -40,8 +48,8 @@ fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
         let mut far = Node::new();
         far.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.2.0.254/16", "fd00:2::254/32"]);
         far.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.2/24", "2001:db8::2/64"]);
-        for (tunnel, (src, dst)) in tunnels.into_iter().zip(nets) {
-            let mut sas = tunnel.sas(0);
+        for (nth, (src, dst)) in nets.into_iter().enumerate() {
+            let mut sas = sas(nth);
             sas[0].lifetime.hard = Limits { packets: limit, ..Limits::NONE };
             far.path.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
             for dir in [Dir::In, Dir::Fwd] {
@@ -111,7 +119,7 @@ fn made(node: &mut Node) -> Made {
 
 /// Has a node receive a packet without a thought of those before it.
 fn receive_alone(node: &mut Node, frame: &[u8]) {
-    node.path.ipsec.forget_last();
+    node.path.ipsec.forget_recent();
     node.rx_bytes(NOW, OUTSIDE, frame);
 }
 
@@ -127,7 +135,12 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
         let limit = if rng.happens(300) { rng.below(20) as u64 + 1 } else { u64::MAX };
-        let (mut frames, receiver) = sealed(limit);
+        let (mut frames, receiver) = sealed_by(limit, [Spi(0x1000), Spi(0x1000 + rng.below(2) as u32)]);
+        if rng.happens(500) {
+            // In turn.
+            let other = frames.split_off(SEGMENTS as usize);
+            frames = frames.into_iter().zip(other).flat_map(|(one, other)| [one, other]).collect();
+        }
         disturb(&mut rng, &mut frames);
         let [mut one_by_one, mut at_once] = [receiver(), receiver()];
         for frame in &frames {
@@ -230,13 +243,165 @@ fn what_changes_counts_for_the_next_packet() {
 fn what_was_found_out_of_an_sa_goes_with_it() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
-    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("last: Some(Placed(");
+    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("Placed(Some(");
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     assert!(is_kept(&node), "what came last is remembered");
     let sa = TUNNELS[0].sas(0).remove(0);
     drop(node.path.ipsec.remove_sa(sa.dst, sa.spi, 0));
     node.path.finish(NOW, &node.mem);
     assert!(!is_kept(&node), "it is forgotten with its SA");
+}
+
+/// Gives nothing back while it is busy, however long it is waited for.
+#[derive(Debug, Default)]
+struct Device {
+    tasks: Vec<Task>,
+    is_busy: Arc<AtomicBool>,
+    /// How many it was given.
+    given: Arc<AtomicUsize>,
+}
+
+impl Crypto for Device {
+    fn work(&mut self, _: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        self.given.fetch_add(todo.len(), Relaxed);
+        self.tasks.extend(todo.drain(..));
+        if !self.is_busy.load(Relaxed) {
+            self.tasks.iter_mut().for_each(Task::run);
+            done.append(&mut self.tasks);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// Nor is it kept if a device had some of its packets at that time.
+#[test]
+fn what_comes_back_when_its_sa_is_gone_is_not_remembered() {
+    let (frames, receiver) = sealed(u64::MAX);
+    let mut node = receiver();
+    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("Placed(Some(");
+    let device = Device::default();
+    let is_busy = Arc::clone(&device.is_busy);
+    node.path.ipsec.set_crypto(Some(Box::new(device)));
+    node.rx_bytes(NOW, OUTSIDE, &frames[0]);
+    assert!(is_kept(&node), "what came last is remembered");
+    is_busy.store(true, Relaxed);
+    node.rx_bytes(NOW, OUTSIDE, &frames[1]);
+    let sa = TUNNELS[0].sas(0).remove(0);
+    drop(node.path.ipsec.remove_sa(sa.dst, sa.spi, 0));
+    node.path.finish(NOW, &node.mem);
+    is_busy.store(false, Relaxed);
+    node.path.finish(NOW, &node.mem);
+    assert!(!node.path.ipsec.is_pending());
+    assert!(!is_kept(&node), "it is forgotten with its SA");
+}
+
+/// What waits for a device is no more than may wait, though it is known what its packets are like.
+#[test]
+fn a_device_that_gives_nothing_back_is_not_given_packets_without_end() {
+    const MOST: u64 = 1000;
+    let (frames, receiver) = sealed(u64::MAX);
+    let mut node = receiver();
+    let device = Device::default();
+    let is_busy = Arc::clone(&device.is_busy);
+    node.path.ipsec.set_crypto(Some(Box::new(device)));
+    node.rx_bytes(NOW, OUTSIDE, &frames[0]);
+    is_busy.store(true, Relaxed);
+    // They are one packet, which is found out when it comes back.
+    (0..MOST + 100).for_each(|_| take_in(&mut node, &frames[1..2]));
+    assert_eq!(node.drops(), [(OUTSIDE.0, DropReason::CryptoQueueFull, 100)]);
+    is_busy.store(false, Relaxed);
+    node.path.finish(NOW, &node.mem);
+    let replays = (OUTSIDE.0, DropReason::EspReplay, MOST - 1);
+    assert!(node.drops().contains(&replays) && !node.path.ipsec.is_pending(), "{:?}", node.drops());
+}
+
+/// So many SAs, each to one guest: frames with segments of theirs in the order in which `next` says whose is next, and who
+/// receives them.
+fn sealed_by_many(sas: u32, segments: u32, mut next: impl FnMut(u32) -> u32) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
+    let sa = |nth: u32| {
+        let sa = TUNNELS[0].sas(0).remove(0);
+        [SaConfig { spi: Spi(0x1000 + nth), reqid: 1 + nth, ..sa }]
+    };
+    let guest = |nth: u32| format!("10.2.{}.{}", nth / 200, 1 + nth % 200);
+    let net = move |nth| ("10.1.0.0/16", format!("{}/32", guest(nth)));
+    let (mut near, mut elsewhere) = (gateways(sim::Medium::Cable, 1).nodes.remove(0), Node::new());
+    for nth in 0..sas {
+        link_pair(&mut near, &mut elsewhere, (net(nth).0, &net(nth).1), &sa(nth));
+    }
+    let mut frames = Vec::new();
+    let mut sent = vec![0; sas as usize];
+    for at in 0..segments {
+        let nth = next(at);
+        let seq = &mut sent[nth as usize];
+        near.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", &guest(nth)).tcp(*seq, 100));
+        *seq += 100;
+        frames.extend(near.tx(OUTSIDE).iter().map(Packet::to_vec));
+    }
+    let receiver = move || {
+        let mut far = Node::new();
+        far.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.2.255.254/16"]);
+        far.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.2/24"]);
+        for nth in 0..sas {
+            far.path.ipsec.add_sa(&sa(nth)[0], sim::unique_mask()).unwrap();
+            for dir in [Dir::In, Dir::Fwd] {
+                far.path.ipsec.add_policy(policy(dir, net(nth).0, &net(nth).1, &sa(nth))).unwrap();
+            }
+        }
+        far
+    };
+    (frames, receiver)
+}
+
+/// Packets of very many SAs come out as those of a few do, whatever is remembered of how many, and whoever opens them.
+#[test]
+fn the_packets_of_more_sas_than_are_remembered_are_opened_all_the_same() {
+    const SAS: u32 = 300;
+    let mut rng = Rng::new(1);
+    // Each once, then some more often than others.
+    let (frames, receiver) = sealed_by_many(SAS, 4 * SAS, |at| match at {
+        0..SAS => at,
+        _ => {
+            let few = rng.happens(500);
+            rng.below(if few { 30 } else { SAS as usize }) as u32
+        }
+    });
+    let mut one_by_one = receiver();
+    frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
+    let want = made(&mut one_by_one);
+    assert_eq!((want.inside.len(), &want.drops), (SAS as usize, &vec![]));
+    for threads in 0..3 {
+        let mut at_once = receiver();
+        if threads > 0 {
+            at_once.path.ipsec.set_crypto(Some(pool(threads)));
+        }
+        frames.chunks(64).for_each(|frames| take_in(&mut at_once, frames));
+        at_once.path.finish(NOW, &at_once.mem);
+        let remembered = format!("{:?}", at_once.path.ipsec).matches("Placed(Some(").count();
+        assert_eq!(remembered, 256, "with {threads} threads");
+        assert_eq!(made(&mut at_once), want, "with {threads} threads");
+    }
+}
+
+/// Packets of tunnels that take turns are tasks by SA, and not one each.
+#[test]
+fn what_comes_by_several_sas_in_turn_is_collected_side_by_side() {
+    const SAS: u32 = 10;
+    let (frames, receiver) = sealed_by_many(SAS, 12 * SAS, |at| at % SAS);
+    let (mut one_by_one, mut node) = (receiver(), receiver());
+    frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
+    let device = Device::default();
+    let given = Arc::clone(&device.given);
+    node.path.ipsec.set_crypto(Some(Box::new(device)));
+    for frames in frames.chunks(6 * SAS as usize) {
+        let before = given.load(Relaxed);
+        take_in(&mut node, frames);
+        assert_eq!(given.load(Relaxed) - before, SAS as usize);
+    }
+    node.path.finish(NOW, &node.mem);
+    assert_eq!(made(&mut node), made(&mut one_by_one));
 }
 
 /// Gives nothing back before it is waited for.
