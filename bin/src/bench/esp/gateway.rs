@@ -15,7 +15,7 @@ use packet::Memory;
 use path::{Path, PortConfig};
 use sim::{policy, unique_mask};
 
-use super::load::{FLOW, Traffic};
+use super::load::{FLOW, STREAMS, Traffic};
 use super::{Setting, Side};
 use crate::bench::case::Load;
 use crate::bench::cpu;
@@ -30,6 +30,11 @@ pub(super) const MTU: usize = 1500;
 
 const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 const NETS: [&str; 2] = ["10.1.0.0/16", "10.2.0.0/16"];
+
+/// The network of one host of [`NETS`].
+fn net_of(nth: u8) -> String {
+    format!("10.2.{nth}.0/24")
+}
 
 /// Which way packets go through a gateway.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -106,26 +111,19 @@ impl Crypto for Helper {
 impl Pair {
     /// Two gateways that both go the same way.
     pub(super) fn new(setting: Setting, way: Way) -> Self {
-        let [mut near, mut far] = [0, 1].map(|at| Gateway::new(at, way));
-        let sa = sa(setting);
-        let [out, into] = [SaDir::Out, SaDir::In].map(|dir| SaConfig {
-            dir: Some(dir),
-            replay_window: if dir == SaDir::In { 1024 } else { 0 },
-            ..sa.clone()
-        });
-        let id = near.path.ipsec.add_sa(&out, unique_mask()).expect("a good SA");
-        far.path.ipsec.add_sa(&into, unique_mask()).expect("a good SA");
-        let sas = [sa];
-        near.path.ipsec.add_policy(policy(Dir::Out, NETS[0], NETS[1], &sas)).expect("a good policy");
-        for dir in [Dir::In, Dir::Fwd] {
-            far.path.ipsec.add_policy(policy(dir, NETS[0], NETS[1], &sas)).expect("a good policy");
-        }
+        // Segments in turn leave the sending gateway as they come to it.
+        let glues = [!matches!(setting.traffic, Traffic::Streams | Traffic::Sas), true];
+        let [mut near, mut far] = [0, 1].map(|at| Gateway::new(at, way, glues[at]));
+        let sas: Vec<SaId> = match setting.traffic {
+            Traffic::Sas => (0..STREAMS).map(|nth| link(&mut near, &mut far, setting, nth, &net_of(nth))).collect(),
+            _ => vec![link(&mut near, &mut far, setting, 0, NETS[1])],
+        };
         let holding = Holding::default();
         if way == Way::Worker {
             let measured = if setting.side == Side::Tx { &mut near } else { &mut far };
             measured.path.ipsec.set_crypto(Some(Box::new(Helper { pool: pool(), holding: holding.clone() })));
         }
-        Self { near, far, way, sa: id, holding }
+        Self { near, far, way, sa: sas[0], holding }
     }
 
     /// The largest packet that fits the wire once it is sealed, in bytes with its IP header.
@@ -152,8 +150,25 @@ fn pool() -> Pool {
     pool
 }
 
-/// The SA of a setting.
-fn sa(setting: Setting) -> SaConfig {
+/// Has what is for `net` go from one gateway to the other by an SA of its own, the `nth` one.
+fn link(near: &mut Gateway, far: &mut Gateway, setting: Setting, nth: u8, net: &str) -> SaId {
+    let sa = sa(setting, nth);
+    let [out, into] = [SaDir::Out, SaDir::In].map(|dir| SaConfig {
+        dir: Some(dir),
+        replay_window: if dir == SaDir::In { 1024 } else { 0 },
+        ..sa.clone()
+    });
+    far.path.ipsec.add_sa(&into, unique_mask()).expect("a good SA");
+    let sas = [sa];
+    near.path.ipsec.add_policy(policy(Dir::Out, NETS[0], net, &sas)).expect("a good policy");
+    for dir in [Dir::In, Dir::Fwd] {
+        far.path.ipsec.add_policy(policy(dir, NETS[0], net, &sas)).expect("a good policy");
+    }
+    near.path.ipsec.add_sa(&out, unique_mask()).expect("a good SA")
+}
+
+/// The `nth` SA of a setting.
+fn sa(setting: Setting, nth: u8) -> SaConfig {
     let [src, dst] = match setting.mode {
         Mode::Tunnel => ENDS.map(|end| end.parse().expect("an address")),
         Mode::Transport => [FLOW.src, FLOW.dst],
@@ -164,19 +179,20 @@ fn sa(setting: Setting) -> SaConfig {
         dst,
         algorithm: setting.cipher.algorithm(),
         flags,
-        ..sim::esp(ENDS[0], ENDS[1], 0x1000, setting.mode, setting.udp)
+        reqid: 1 + u32::from(nth),
+        ..sim::esp(ENDS[0], ENDS[1], 0x1000 + u32::from(nth), setting.mode, setting.udp)
     }
 }
 
 impl Gateway {
-    fn new(at: usize, way: Way) -> Self {
+    fn new(at: usize, way: Way, glues: bool) -> Self {
         let mut path = Path::new();
         for (id, name, address) in
             [(LAN, "lan", format!("10.{}.0.254/16", at + 1)), (WAN, "wan", format!("{}/24", ENDS[at]))]
         {
             let (features, gro) = match way {
                 Way::Baseline => (Features::NONE, false),
-                Way::Fat | Way::Worker => (Features::ALL, true),
+                Way::Fat | Way::Worker => (Features::ALL, glues),
             };
             path.set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro });
             path.fib.add_address(id, address.parse().expect("an address"));

@@ -54,7 +54,7 @@ impl Limit {
         };
         let Load { packets: frames, payload, .. } = pair.load(setting.traffic);
         let inner = match setting.traffic {
-            Traffic::SuperPackets => pair.inner_mtu(),
+            Traffic::SuperPackets | Traffic::Streams | Traffic::Sas => pair.inner_mtu(),
             Traffic::Small => payload / frames + ipv4::Header::LEN + wire::udp::Header::LEN,
         };
         let inside = if setting.mode == Mode::Tunnel { inner } else { inner - ipv4::Header::LEN };

@@ -12,12 +12,17 @@ use crate::bench::case::Load;
 /// Who sends to whom.
 pub(super) const FLOW: Flow = Flow {
     src: IpAddr::V4(Ipv4Addr::new(10, 1, 0, 1)),
-    dst: IpAddr::V4(Ipv4Addr::new(10, 2, 0, 1)),
+    dst: host(0),
     sport: 40_000,
     dport: 5201,
     ttl: 64,
     dont_fragment: true,
 };
+
+/// The host that a stream is for.
+const fn host(stream: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 2, stream, 1))
+}
 
 /// Super-packets in one turn, or bursts of small ones.
 const TRAINS: usize = 4;
@@ -28,6 +33,9 @@ pub(super) const BURST: usize = 64;
 /// Most bytes of an IP packet, and so of a super-packet.
 const LONGEST: usize = 65_535;
 
+/// Streams of which segments come in turn.
+pub(super) const STREAMS: u8 = 16;
+
 /// Bytes of a small packet, with its headers.
 const SMALL: usize = 64;
 
@@ -36,6 +44,10 @@ const SMALL: usize = 64;
 pub(super) enum Traffic {
     /// One TCP stream in packets of up to 64 KiB with a checksum to be made, as a TUN device hands them over.
     SuperPackets,
+    /// The segments of several such streams to as many hosts, one of each in turn, as a wire brings them.
+    Streams,
+    /// The same with an SA for each stream.
+    Sas,
     /// UDP in packets of 64 bytes, each of a burst of another flow.
     Small,
 }
@@ -57,7 +69,7 @@ impl Traffic {
     /// What one turn moves, when a packet may have `mtu` bytes.
     pub(super) fn load(self, mtu: usize) -> Load {
         match self {
-            Self::SuperPackets => {
+            Self::SuperPackets | Self::Streams | Self::Sas => {
                 let (segs, size) = segments(mtu);
                 Load { packets: TRAINS * segs, payload: TRAINS * segs * size, small: false }
             }
@@ -81,18 +93,25 @@ impl Source {
     pub(super) fn new(pair: &Pair, traffic: Traffic) -> Self {
         let (segs, size) = segments(pair.inner_mtu());
         let seq = |segment: usize| (1 + segment * size) as u32;
+        // The segments of so many streams.
+        let in_turn = |streams: u8| {
+            let segment = |at: usize| {
+                let (stream, at) = ((at % usize::from(streams)) as u8, at / usize::from(streams));
+                Template::finished(Flow { dst: host(stream), ..FLOW }.tcp(seq(at), size)).numbered(at)
+            };
+            (0..TRAINS * segs).map(segment).collect()
+        };
         let templates = match (traffic, pair.way) {
             (Traffic::SuperPackets, Way::Fat | Way::Worker) => {
                 let mem = Memory::heap();
                 let fat = |train: usize| {
                     let pkt = FLOW.fat_tcp(&mem, seq(train * segs), segs * size, size as u16);
-                    Template { bytes: pkt.to_vec(), meta: pkt.meta.clone() }
+                    Template { bytes: pkt.to_vec(), meta: pkt.meta.clone() }.numbered(train * segs)
                 };
                 (0..TRAINS).map(fat).collect()
             }
-            (Traffic::SuperPackets, Way::Baseline) => {
-                (0..TRAINS * segs).map(|at| Template::finished(FLOW.tcp(seq(at), size))).collect()
-            }
+            (Traffic::SuperPackets, Way::Baseline) => in_turn(1),
+            (Traffic::Streams | Traffic::Sas, _) => in_turn(STREAMS),
             (Traffic::Small, _) => {
                 let payload = SMALL - ipv4::Header::LEN - udp::Header::LEN;
                 let flow = |at: usize| Flow { sport: FLOW.sport + (at % BURST) as u16, ..FLOW };
@@ -114,6 +133,13 @@ impl Source {
 }
 
 impl Template {
+    /// With the identification that Linux gives the segment that is so many behind the first of its connection.
+    fn numbered(mut self, segment: usize) -> Self {
+        ipv4::Header::mut_from(&mut self.bytes).expect("a flow of IPv4").set_id(segment as u16);
+        ipv4::fill_check(&mut self.bytes).expect("a header");
+        self
+    }
+
     /// A packet with nothing left to do.
     fn finished(bytes: Vec<u8>) -> Self {
         Self { bytes, meta: Meta { csum: Csum::None, cut: Cut::Whole, ..Meta::default() } }

@@ -1,7 +1,7 @@
 //! `fatpath bench esp`: ESP at the cipher's speed, or how far from it.
 //!
 //! Two gateways speak raw ESP, or ESP in UDP, over a 1500-byte wire, and each has a device towards its hosts. A turn moves a few super-
-//! packets of TCP, or as many small packets of UDP.
+//! packets of TCP, or as many segments of several streams, or small packets of UDP.
 //!
 //! - `tx` is the sending gateway, from the device to the wire; `rx` the receiving one, from the wire to the device.
 //! - `baseline` is packet by packet, as with `offloads = false`: what comes in has the wire's size already, and nothing
@@ -27,7 +27,7 @@ use ipsec::{Algorithm, Mode};
 use self::forgery::Forgery;
 use self::gateway::{Pair, Way};
 use self::limit::Limit;
-use self::load::Traffic;
+use self::load::{STREAMS, Traffic};
 use self::turn::{Arrivals, Receiving, Sending};
 use super::case::{Comparison, Group, Load, Plan, Turn};
 
@@ -105,6 +105,7 @@ pub(super) fn groups() -> Vec<Group> {
         groups.push(Setting { udp: true, ..common }.group());
         groups.push(Setting { traffic: Traffic::Small, ..common }.group());
     }
+    groups.extend([Traffic::Streams, Traffic::Sas].map(|traffic| Setting { traffic, ..Setting::COMMON }.group()));
     groups.extend(Forgery::ALL.map(flood));
     groups
 }
@@ -122,9 +123,14 @@ impl Setting {
     fn name(self) -> String {
         let side = if self.side == Side::Tx { "tx" } else { "rx" };
         let mode = if self.mode == Mode::Tunnel { "tunnel" } else { "transport" };
-        let small = if self.traffic == Traffic::Small { "-64b" } else { "" };
+        let traffic = match self.traffic {
+            Traffic::SuperPackets => String::new(),
+            Traffic::Streams => format!("-{STREAMS}streams"),
+            Traffic::Sas => format!("-{STREAMS}sas"),
+            Traffic::Small => "-64b".to_owned(),
+        };
         let udp = if self.udp { "-udp" } else { "" };
-        format!("{side}/{mode}/{}{udp}{small}", self.cipher.name())
+        format!("{side}/{mode}/{}{udp}{traffic}", self.cipher.name())
     }
 
     fn group(self) -> Group {
@@ -194,7 +200,9 @@ mod tests {
         let groups = groups();
         let names: BTreeSet<&str> = groups.iter().map(|group| group.name.as_str()).collect();
         assert_eq!(names.len(), groups.len());
-        for name in ["tx/tunnel/aes-gcm-256", "rx/transport/null", "tx/tunnel/aes-gcm-256-64b", "flood/wrong-icv"] {
+        let tx = ["tx/tunnel/aes-gcm-256", "tx/tunnel/aes-gcm-256-64b"];
+        let rx = ["rx/transport/null", "rx/tunnel/aes-gcm-256-16streams", "rx/tunnel/aes-gcm-256-16sas"];
+        for name in tx.into_iter().chain(rx).chain(["flood/wrong-icv"]) {
             assert!(names.contains(name), "{name} in {names:?}");
         }
     }
