@@ -125,7 +125,14 @@ impl Path {
             let Self { ipsec, gro, scratch, ports, counters, .. } = self;
             let mut gluing = Gluing { gro, ports, mem: turn.mem, glued: &mut scratch.glued };
             let run = ipsec.open_run(turn.mem, turn.now, burst, l3, counters, &mut gluing);
-            let Some(run) = run else { return };
+            let Some(run) = run else {
+                if !self.ipsec.has_opened() {
+                    return;
+                }
+                // What is through makes room for more.
+                self.pass_opened(turn);
+                continue;
+            };
             let v4 = run.version == Version::V4;
             self.count_all(link, if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, run.packets);
             self.count_all(link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers }, run.packets);

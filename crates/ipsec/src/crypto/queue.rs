@@ -50,6 +50,8 @@ pub(crate) struct Queue {
     /// What was passed on last of each SA, empty: what arrives and is like it need not be found out about again, until
     /// something else may have been decided. This thread opens with it at once, or collects others like it.
     recent: HashMap<Spi, Placed<OpenJob>, foldhash::fast::RandomState>,
+    /// Whose those are, in no order.
+    recent_spis: Vec<Spi>,
     /// How many of the openings that are not through yet began before something else may have been decided.
     outdated: usize,
     /// What nobody has taken yet, and how many bytes that is.
@@ -97,13 +99,23 @@ impl Queue {
     pub(crate) fn keep(&mut self, done: Placed<OpenJob>) {
         let may_be_like = done.is_easy && self.outdated == 0;
         self.outdated = self.outdated.saturating_sub(1);
-        if may_be_like && self.recent.len() == RECENT && !self.recent.contains_key(&done.spi()) {
-            let any = self.recent.keys().next().copied();
-            let gone = any.and_then(|any| self.recent.remove(&any));
-            self.dissolve(gone);
+        let spi = done.spi();
+        let unlike = if may_be_like { self.recent.insert(spi, done) } else { Some(done) };
+        if may_be_like && unlike.is_none() {
+            self.make_room_for(spi);
         }
-        let unlike = if may_be_like { self.recent.insert(done.spi(), done) } else { Some(done) };
         self.dissolve(unlike);
+    }
+
+    /// Forgets one that is remembered, if there is one too many now that `new` is. Its SPI says which one that is: those that
+    /// are in use are back soon, wherever they go.
+    fn make_room_for(&mut self, new: Spi) {
+        if self.recent_spis.len() < RECENT {
+            return self.recent_spis.push(new);
+        }
+        let old = std::mem::replace(&mut self.recent_spis[new.0 as usize % RECENT], new);
+        let gone = self.recent.remove(&old);
+        self.dissolve(gone);
     }
 
     /// Keeps what a job consists of that nothing is like any more.
@@ -114,7 +126,8 @@ impl Queue {
     /// Has nothing be like what was passed on, or has arrived.
     pub(crate) fn forget_recent(&mut self) {
         self.outdated = self.collecting.len() + self.opening.len() + usize::from(self.passing.is_some());
-        let Self { recent, spare_open, open_places, .. } = self;
+        let Self { recent, recent_spis, spare_open, open_places, .. } = self;
+        recent_spis.clear();
         spare_open.extend(recent.drain().map(|(_, job)| open_places.take(job).into_storage()));
     }
 

@@ -385,6 +385,38 @@ fn the_packets_of_more_sas_than_are_remembered_are_opened_all_the_same() {
     }
 }
 
+/// Of more SAs than are remembered those are that are in use.
+#[test]
+fn an_sa_that_is_in_use_again_is_remembered() {
+    const SAS: u32 = 600;
+    const BUSY: u32 = 100;
+    // Each once, then a few again and again.
+    let (frames, receiver) = sealed_by_many(SAS, SAS + 3 * BUSY, |at| if at < SAS { at } else { at % BUSY });
+    let mut node = receiver();
+    frames.chunks(64).for_each(|frames| take_in(&mut node, frames));
+    node.path.finish(NOW, &node.mem);
+    let ipsec = format!("{:?}", node.path.ipsec);
+    let is_remembered = |nth: &u32| ipsec.contains(&format!("{:?}: Placed(Some(", Spi(0x1000 + nth)));
+    assert_eq!((0..BUSY).filter(is_remembered).count(), BUSY as usize);
+}
+
+/// What others are through with while more of a burst is taken in makes room for that.
+#[test]
+fn a_burst_of_more_tasks_than_may_wait_is_opened_by_others_without_loss() {
+    const SAS: u32 = 200;
+    let (frames, receiver) = sealed_by_many(SAS, 7 * SAS, |at| at % SAS);
+    let (mut one_by_one, mut node) = (receiver(), receiver());
+    frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
+    node.path.ipsec.set_crypto(Some(Box::<Device>::default()));
+    let (each_once, the_rest) = frames.split_at(SAS as usize);
+    take_in(&mut node, each_once);
+    take_in(&mut node, the_rest);
+    node.path.finish(NOW, &node.mem);
+    let (want, made) = (made(&mut one_by_one), made(&mut node));
+    assert_eq!(made.drops, []);
+    assert_eq!(made, want);
+}
+
 /// Packets of tunnels that take turns are tasks by SA, and not one each.
 #[test]
 fn what_comes_by_several_sas_in_turn_is_collected_side_by_side() {
