@@ -30,7 +30,8 @@ pub(crate) fn check(report: &mut Report) {
     report.run("unit, property and simulation tests", &mut tests);
 }
 
-/// Everything: `check`, each benchmark once, the tests against real kernels, the fuzz targets and the dependencies.
+/// Everything: `check`, each benchmark once, the tests against real kernels, what is built on demand, the fuzz targets and the
+/// dependencies.
 pub(crate) fn test(report: &mut Report) {
     check(report);
     report.run("benchmarks, each once", cargo("test --locked --workspace").args(["--bench", "*"]));
@@ -41,10 +42,21 @@ pub(crate) fn test(report: &mut Report) {
         }
         report.run("system and interop tests", tests.env("FATPATH_BIN", target_dir().join("release/fatpath")));
     }
+    intel(report);
     report.run("fuzz targets", &mut fuzz_cargo("check --locked --target-dir target"));
     let peers = "clippy --locked --manifest-path bench/peers/Cargo.toml --target-dir target/peers-check -- -D warnings";
     report.run("the benchmark beside peers", &mut cargo(peers));
     deny(report);
+}
+
+/// What is built with the feature `ipsec-mb`.
+fn intel(report: &mut Report) {
+    if !Path::new("/usr/include/intel-ipsec-mb.h").exists() {
+        return report.missing("ciphers of Intel's library", "needs the Debian package libipsec-mb-dev");
+    }
+    let lints = "clippy --locked -p fatpath -p fatpath-ipsec --all-targets --features ipsec-mb -- -D warnings";
+    report.run("clippy with Intel's library", &mut cargo(lints));
+    report.run("ciphers of Intel's library", &mut cargo("test --locked -p fatpath-ipsec --features ipsec-mb"));
 }
 
 /// Licences, sources and known flaws of the dependencies. The flaws are listed in a database that has to be fetched.

@@ -10,6 +10,7 @@ mod reassembly;
 mod report;
 
 use case::{Case, Group, Plan};
+use ipsec::engine::Library;
 use report::{Report, Tally};
 
 use crate::cli::{BenchArgs, BenchName};
@@ -36,7 +37,8 @@ pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let seconds = groups.iter().map(|group| group.cases.len()).sum::<usize>() as f64
         * f64::from(args.rounds)
         * args.slice().as_secs_f64();
-    progress.announce(&format!("fatpath bench {bench}: about {seconds:.0} s, {}", cpu::settle()));
+    let (cpu, library) = (cpu::settle(), Library::fastest());
+    progress.announce(&format!("fatpath bench {bench}: about {seconds:.0} s, {cpu}, AES-GCM by {library}"));
     let mut tally = Tally::default();
     for group in &groups {
         progress.say(&group.name);

@@ -120,7 +120,7 @@ fn memcpy(bencher: Bencher<'_, '_>, train: Train) {
 }
 
 /// The cipher alone, over as many bytes in as many places.
-#[divan::bench(args = [Library::Ring, Library::AwsLc])]
+#[divan::bench(args = Library::ALL)]
 fn cipher(bencher: Bencher<'_, '_>, library: Library) {
     let cipher = Cipher::with_library(&sa(false).algorithm, library).unwrap();
     let len = cipher.overhead() + (HEADERS + PAYLOAD + 2).next_multiple_of(4);

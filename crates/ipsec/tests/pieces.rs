@@ -14,7 +14,7 @@ use wire::Version;
 const AROUND: u8 = 0xa5;
 
 fn library() -> impl Strategy<Value = Library> {
-    prop_oneof![Just(Library::Ring), Just(Library::AwsLc)]
+    prop::sample::select(Library::ALL)
 }
 
 /// `bytes` in pieces of these lengths, the last one as long as it takes; some may be empty.

@@ -4,6 +4,8 @@ use aws_lc_rs::aead as aws_lc;
 use ring::aead as ring;
 use wire::esp::Header;
 
+#[cfg(feature = "ipsec-mb")]
+use super::ipsec_mb::Gcm;
 use super::secret::Secret;
 use super::stream::{GcmStream, Pieces};
 use super::{Library, OpenError};
@@ -33,6 +35,8 @@ pub(super) enum Key {
     Ring(Secret<ring::LessSafeKey>),
     /// Zeroed by the library when it is freed.
     AwsLc(aws_lc::LessSafeKey),
+    #[cfg(feature = "ipsec-mb")]
+    IpsecMb(Gcm),
 }
 
 impl SaltedKey {
@@ -54,16 +58,20 @@ impl SaltedKey {
         let (header, iv_room) = front.split_at_mut(Header::LEN);
         iv_room.copy_from_slice(&iv);
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
-        let full = self.key.seal(self.nonce(iv), Aad::new(header, high).bytes(), text);
-        icv.copy_from_slice(&full[..icv_len]);
+        self.key.seal(self.nonce(iv), Aad::new(header, high).bytes(), text, icv);
     }
 
-    /// Tells whether [`seal_from`](Self::seal_from) can be used: the library has it, and writes whole ICVs alone.
+    /// Tells whether [`seal_from`](Self::seal_from) can be used: the library has it, and AWS-LC writes whole ICVs alone.
     pub(super) const fn reads_elsewhere(&self, icv_len: usize) -> bool {
-        matches!(self.key, Key::AwsLc(_)) && icv_len == FULL_ICV
+        match self.key {
+            Key::Ring(_) => false,
+            Key::AwsLc(_) => icv_len == FULL_ICV,
+            #[cfg(feature = "ipsec-mb")]
+            Key::IpsecMb(_) => true,
+        }
     }
 
-    /// As [`seal`](Self::seal) with a whole ICV, of a text and a trailer that lie elsewhere.
+    /// As [`seal`](Self::seal), of a text and a trailer that lie elsewhere.
     #[inline]
     pub(super) fn seal_from(
         &self,
@@ -72,15 +80,27 @@ impl SaltedKey {
         trailer: &[u8],
         iv: [u8; IV_LEN],
         high: Option<u32>,
+        icv_len: usize,
     ) {
-        let Key::AwsLc(key) = &self.key else { unreachable!("asked before") };
         let (front, rest) = packet.split_at_mut(FRONT);
         let (header, iv_room) = front.split_at_mut(Header::LEN);
         iv_room.copy_from_slice(&iv);
-        let (to, behind) = rest.split_at_mut(text.len());
-        let (nonce, aad) = (aws_lc::Nonce::assume_unique_for_key(self.nonce(iv)), Aad::new(header, high));
-        key.seal_out_of_place_scatter(nonce, aws_lc::Aad::from(aad.bytes()), text, to, trailer, behind)
-            .expect("a packet within 64 GiB, with room for trailer and ICV");
+        let (nonce, aad) = (self.nonce(iv), Aad::new(header, high));
+        match &self.key {
+            Key::Ring(_) => unreachable!("asked before"),
+            Key::AwsLc(key) => {
+                debug_assert_eq!(icv_len, FULL_ICV, "asked before");
+                let (to, behind) = rest.split_at_mut(text.len());
+                let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
+                key.seal_out_of_place_scatter(nonce, aws_lc::Aad::from(aad.bytes()), text, to, trailer, behind)
+                    .expect("a packet within 64 GiB, with room for trailer and ICV");
+            }
+            #[cfg(feature = "ipsec-mb")]
+            Key::IpsecMb(key) => {
+                let (to, icv) = rest.split_at_mut(rest.len() - icv_len);
+                key.seal_from(nonce, aad.bytes(), (text, trailer), to, icv);
+            }
+        }
     }
 
     #[inline]
@@ -93,17 +113,21 @@ impl SaltedKey {
         let (front, sealed) = packet.split_at_mut_checked(FRONT).ok_or(OpenError::IcvWrong)?;
         let (header, iv) = front.split_at(Header::LEN);
         let (nonce, aad) = (self.nonce(iv.try_into().map_err(|_| OpenError::IcvWrong)?), Aad::new(header, high));
-        if let Some(stream) = self.stream.as_ref().filter(|_| icv_len < FULL_ICV) {
-            let at = sealed.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
-            let (text, icv) = sealed.split_at_mut(at);
-            return stream.open(nonce, aad.bytes(), text, icv).map(|()| text);
-        }
-        match &self.key {
-            Key::Ring(key) => {
+        match (&self.key, &self.stream) {
+            #[cfg(feature = "ipsec-mb")]
+            (Key::IpsecMb(key), _) => {
+                let (text, icv) = split_icv(sealed, icv_len)?;
+                key.open(nonce, aad.bytes(), text, icv).map(|()| text)
+            }
+            (_, Some(stream)) if icv_len < FULL_ICV => {
+                let (text, icv) = split_icv(sealed, icv_len)?;
+                stream.open(nonce, aad.bytes(), text, icv).map(|()| text)
+            }
+            (Key::Ring(key), _) => {
                 let nonce = ring::Nonce::assume_unique_for_key(nonce);
                 key.get().open_in_place(nonce, ring::Aad::from(aad.bytes()), sealed).map_err(|_| OpenError::IcvWrong)
             }
-            Key::AwsLc(key) => {
+            (Key::AwsLc(key), _) => {
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
                 let (text, icv) = sealed.split_last_chunk_mut::<FULL_ICV>().ok_or(OpenError::IcvWrong)?;
                 // Without the ICV behind it a text is not moved to where it is already.
@@ -147,6 +171,13 @@ impl SaltedKey {
     }
 }
 
+/// The text in front of an ICV of so many bytes, and that.
+fn split_icv(sealed: &mut [u8], icv_len: usize) -> Result<(&mut [u8], &[u8]), OpenError> {
+    let at = sealed.len().checked_sub(icv_len).ok_or(OpenError::IcvWrong)?;
+    let (text, icv) = sealed.split_at_mut(at);
+    Ok((text, icv))
+}
+
 impl Key {
     /// AES-GCM with `key`; `None` for a length that AES does not have.
     pub(super) fn gcm(key: &[u8], library: Library) -> Option<Self> {
@@ -154,8 +185,10 @@ impl Key {
             (16, Library::Ring) => Self::ring(&ring::AES_128_GCM, key),
             (32, Library::Ring) => Self::ring(&ring::AES_256_GCM, key),
             (16, Library::AwsLc) => Self::aws_lc(&aws_lc::AES_128_GCM, key),
-            (24, _) => Self::aws_lc(&aws_lc::AES_192_GCM, key),
+            (24, Library::Ring | Library::AwsLc) => Self::aws_lc(&aws_lc::AES_192_GCM, key),
             (32, Library::AwsLc) => Self::aws_lc(&aws_lc::AES_256_GCM, key),
+            #[cfg(feature = "ipsec-mb")]
+            (_, Library::IpsecMb) => Gcm::new(key).map(Self::IpsecMb),
             _ => None,
         }
     }
@@ -164,7 +197,7 @@ impl Key {
     pub(super) fn chacha20_poly1305(key: &[u8], library: Library) -> Option<Self> {
         match library {
             Library::Ring => Self::ring(&ring::CHACHA20_POLY1305, key),
-            Library::AwsLc => Self::aws_lc(&aws_lc::CHACHA20_POLY1305, key),
+            _ => Self::aws_lc(&aws_lc::CHACHA20_POLY1305, key),
         }
     }
 
@@ -176,23 +209,24 @@ impl Key {
         Some(Self::AwsLc(aws_lc::LessSafeKey::new(aws_lc::UnboundKey::new(algorithm, key).ok()?)))
     }
 
-    /// Encrypts in place and gives the whole integrity check value.
+    /// Encrypts in place, and writes the front of the integrity check value to `icv`.
     #[inline]
-    fn seal(&self, nonce: [u8; SALT_LEN + IV_LEN], aad: &[u8], text: &mut [u8]) -> [u8; FULL_ICV] {
-        let mut full = [0; FULL_ICV];
+    fn seal(&self, nonce: [u8; SALT_LEN + IV_LEN], aad: &[u8], text: &mut [u8], icv: &mut [u8]) {
+        let icv_len = icv.len();
         match self {
             Self::Ring(key) => {
                 let nonce = ring::Nonce::assume_unique_for_key(nonce);
                 let tag = key.get().seal_in_place_separate_tag(nonce, ring::Aad::from(aad), text);
-                full.copy_from_slice(tag.expect("a packet within 64 GiB").as_ref());
+                icv.copy_from_slice(&tag.expect("a packet within 64 GiB").as_ref()[..icv_len]);
             }
             Self::AwsLc(key) => {
                 let nonce = aws_lc::Nonce::assume_unique_for_key(nonce);
                 let tag = key.seal_in_place_separate_tag(nonce, aws_lc::Aad::from(aad), text);
-                full.copy_from_slice(tag.expect("a packet within 64 GiB").as_ref());
+                icv.copy_from_slice(&tag.expect("a packet within 64 GiB").as_ref()[..icv_len]);
             }
+            #[cfg(feature = "ipsec-mb")]
+            Self::IpsecMb(key) => key.seal(nonce, aad, text, icv),
         }
-        full
     }
 }
 
