@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-use super::OpenError;
+use super::{OpenError, judge};
 
 /// Bytes of a nonce.
 const NONCE_LEN: usize = 12;
@@ -175,11 +175,7 @@ impl Gcm {
         unsafe {
             fatpath_gcm_open(self.0.as_ptr(), at, len, nonce.as_ptr(), aad.as_ptr(), aad.len(), tag.as_mut_ptr());
         }
-        if tag[..icv.len()].ct_eq(icv).into() {
-            return Ok(());
-        }
-        text.fill(0);
-        Err(OpenError::IcvWrong)
+        judge(tag[..icv.len()].ct_eq(icv).into(), text)
     }
 }
 

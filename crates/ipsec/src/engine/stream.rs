@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use aws_lc_sys as aws_lc;
 use zeroize::Zeroizing;
 
-use super::OpenError;
+use super::{OpenError, judge};
 
 /// Bytes of a nonce.
 const NONCE_LEN: usize = 12;
@@ -79,15 +79,6 @@ impl GcmStream {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(context);
         result
     }
-}
-
-/// Takes back what must not be seen.
-fn judge(is_authentic: bool, text: &mut [u8]) -> Result<(), OpenError> {
-    if is_authentic {
-        return Ok(());
-    }
-    text.fill(0);
-    Err(OpenError::IcvWrong)
 }
 
 /// Bytes in several places, from front to back.
