@@ -317,6 +317,11 @@ impl OpenJob {
         self.bytes
     }
 
+    /// Tells whether a cipher has work with them, and not a device, or nobody.
+    pub(crate) fn has_cipher_work(&self) -> bool {
+        !self.opening.by_device && !self.opening.cipher.is_null()
+    }
+
     /// An empty job for what comes next and is like it.
     pub(crate) fn another(&self, storage: Storage) -> Self {
         let Self { sa, spi, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use base::{DropReason, Instant, Mib};
 use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Each, Inner, Mode, SaConfig, Train};
+use ipsec::{Algorithm, Each, Inner, Mode, SaConfig, Train};
 use offload::ip_headers;
 use packet::{Memory, Packet, geometry};
 use wire::{Version, esp, ipv4};
@@ -202,6 +202,18 @@ fn a_train_is_opened_in_several_tasks_wherever_its_bytes_lie() {
         assert!(got == want, "{name}: {:?}", pair.opened.drops);
         assert!(tasks.load(Relaxed) > 2, "{name}");
     }
+}
+
+/// One core does not pay for threads where no cipher works.
+#[test]
+fn what_is_not_encrypted_is_handed_to_nobody() {
+    let mut pair = Pair::new(&SaConfig { algorithm: Algorithm::Null, ..sa() });
+    let packets: Vec<_> =
+        (0..300).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0).to_vec()).collect();
+    let tasks = Arc::new(AtomicUsize::new(0));
+    let got = opened_by(&mut pair, Some(Box::new(Counting(Arc::clone(&tasks)))), &packets);
+    assert!(got.into_iter().eq((0..300).map(|n| Ok(pkt(&Memory::heap(), n).to_vec()))));
+    assert_eq!(tasks.load(Relaxed), 0);
 }
 
 /// Row X31: the second check finds a duplicate that was in flight with the first.

@@ -88,11 +88,18 @@ impl Queue {
         !self.collecting.is_empty() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
     }
 
-    /// The job of the packets with this SPI that came last, if nothing that came before is still to be passed on.
+    /// Tells whether this thread opens at once what now comes with this SPI: nothing that came before is still to be passed on,
+    /// and there is nobody else, or nothing for them to do.
+    #[inline]
+    pub(crate) fn opens_at_once(&self, spi: Spi) -> bool {
+        let is_first = self.collecting.is_empty() && self.passing.is_none() && self.opening.len() == 0;
+        is_first && (self.is_here() || self.recent.get(&spi).is_some_and(|job| !job.has_cipher_work()))
+    }
+
+    /// The job of the packets with this SPI that came last.
     #[inline]
     pub(crate) fn recent_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
-        let is_first = self.collecting.is_empty() && self.passing.is_none() && self.opening.len() == 0;
-        self.recent.get_mut(&spi).filter(|_| is_first).map(|job| &mut **job)
+        self.recent.get_mut(&spi).map(|job| &mut **job)
     }
 
     /// Keeps a job that is through for what is like it, if something may be; else what it consists of.
@@ -162,7 +169,7 @@ impl Queue {
         for _ in 0..n {
             let Some(mut job) = self.collecting.pop() else { return };
             job.complete();
-            if self.is_here() {
+            if self.is_here() || !job.has_cipher_work() {
                 // It is decrypted as it is passed on.
                 self.opening.push(job);
             } else {

@@ -213,6 +213,11 @@ impl Cipher {
         }
     }
 
+    /// Tells whether this is NULL without authentication: packets are sealed and opened as they are.
+    pub const fn is_null(&self) -> bool {
+        matches!(self.engine, Engine::Null)
+    }
+
     /// Tells whether [`seal_from`](Self::seal_from) reads the text where it lies, in the pass that encrypts it.
     pub const fn reads_elsewhere(&self) -> bool {
         match &self.engine {

@@ -40,11 +40,12 @@ impl Ipsec {
         taker: &mut T,
     ) -> Option<Run<T::Left>> {
         let Self { sad, crypto, nat, .. } = self;
-        if !crypto.collecting.is_empty() || !crypto.is_here() {
+        let first = burst.first()?;
+        let spi = spi_of(first.head().get(l3(first)?..)?)?;
+        if !crypto.opens_at_once(spi) {
             return self.collect_run(now, burst, l3, counters, taker);
         }
-        let first = burst.first()?;
-        let job = crypto.recent_mut(spi_of(first.head().get(l3(first)?..)?)?)?;
+        let job = crypto.recent_mut(spi)?;
         let sa = sad.get_mut(job.sa)?;
         let mut run = Run { packets: 0, version: job.outer.info.version(), broken: None };
         while let Some(next) = next_of(sa, job, burst, &l3) {

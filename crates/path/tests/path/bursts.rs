@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use base::{DropReason, Instant, Mib};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Action, Dir, Lifetime, Limits, PolicyConfig, SaConfig, SaStats, Selector};
+use ipsec::{Action, Algorithm, Dir, Lifetime, Limits, PolicyConfig, SaConfig, SaStats, Selector};
 use offload::Features;
 use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
@@ -26,12 +26,16 @@ const SEGMENTS: u32 = 24;
 /// Segments of each of two flows, one in a tunnel over IPv4, one in a tunnel over IPv6, and what the receiver
 /// is.
 fn sealed(limit: u64) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
-    sealed_by(limit, [Spi(0x1000), Spi(0x2000)])
+    sealed_by(limit, [Spi(0x1000), Spi(0x2000)], false)
 }
 
-/// The same by SAs with these SPIs, which may be one.
-fn sealed_by(limit: u64, spis: [Spi; 2]) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
-    let sas = move |nth: usize| [SaConfig { spi: spis[nth], ..[TUNNELS[0], TUNNELS[2]][nth].sas(0).remove(0) }];
+/// The same by SAs with these SPIs, which may be one, the first of which may encrypt nothing.
+fn sealed_by(limit: u64, spis: [Spi; 2], is_null: bool) -> (Vec<Vec<u8>>, impl Fn() -> Node) {
+    let sas = move |nth: usize| {
+        let sa = [TUNNELS[0], TUNNELS[2]][nth].sas(0).remove(0);
+        let algorithm = if nth == 0 && is_null { Algorithm::Null } else { sa.algorithm };
+        [SaConfig { spi: spis[nth], algorithm, ..sa }]
+    };
     let mut near = gateways(sim::Medium::Cable, 1).nodes.remove(0);
     let flows = [Flow::new("10.1.0.1", "10.2.0.1"), Flow::new("fd00:1::1", "fd00:2::1")];
     let nets = [("10.1.0.0/16", "10.2.0.0/16"), ("fd00:1::/32", "fd00:2::/32")];
@@ -107,8 +111,8 @@ fn made(node: &mut Node) -> Made {
         }
         for segment in cut {
             let bytes = segment.to_vec();
-            let addresses = if bytes[0] >> 4 == 4 { &bytes[12..20] } else { &bytes[8..40] };
-            inside.entry(addresses.to_vec()).or_default().push(bytes);
+            let addresses_and_ports = if bytes[0] >> 4 == 4 { &bytes[12..24] } else { &bytes[8..44] };
+            inside.entry(addresses_and_ports.to_vec()).or_default().push(bytes);
         }
     }
     let xfrm = Mib::ALL.iter().filter(|mib| mib.name().starts_with("Xfrm"));
@@ -135,7 +139,8 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
     for seed in 0..400 {
         let mut rng = Rng::new(seed);
         let limit = if rng.happens(300) { rng.below(20) as u64 + 1 } else { u64::MAX };
-        let (mut frames, receiver) = sealed_by(limit, [Spi(0x1000), Spi(0x1000 + rng.below(2) as u32)]);
+        let spis = [Spi(0x1000), Spi(0x1000 + rng.below(2) as u32)];
+        let (mut frames, receiver) = sealed_by(limit, spis, rng.happens(250));
         if rng.happens(500) {
             // In turn.
             let other = frames.split_off(SEGMENTS as usize);
