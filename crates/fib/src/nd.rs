@@ -127,7 +127,7 @@ fn advertise(
     let dst = if solicited { asker } else { nd::ALL_NODES };
     let flags = AdvertFlags { router: true, solicited, overriding: true };
     let packet = message(mem, nd::Neighbour::advert(target, flags), LinkAddr::target(here.mac), target, dst)?;
-    match neighbours.resolve(now, here.link, IpAddr::V6(dst), packet, actions) {
+    match neighbours.resolve(now, mem, here.link, IpAddr::V6(dst), packet, actions) {
         Resolution::Send(to, packet) => {
             let frame = frame(mem, packet, here.mac, to, EtherType::IPV6)?;
             actions.push(Action::Answer { link: here.link, frame });

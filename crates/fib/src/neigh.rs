@@ -6,7 +6,8 @@
 //!
 //! A stranger may make this node look for addresses that nobody has, so everything is bounded: the number of
 //! neighbours, the packets and bytes that wait for one, and the bytes that wait for all of them. When the table is
-//! full, who never answered goes first and who is reachable goes last (RFC 6583 §7.1).
+//! full, who never answered goes first and who is reachable goes last (RFC 6583 §7.1); whom the operator has set stays.
+//! Nor do waiting packets keep a device's frames from it.
 
 mod state;
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 use base::{DropReason, Instant, LinkId};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use packet::Packet;
+use packet::{Memory, Packet};
 use wire::MacAddr;
 
 use state::{State, Waiting};
@@ -38,7 +39,7 @@ pub struct Limits {
     pub delay: Duration,
     /// How long a failed neighbour is remembered (`gc_stale_time`).
     pub failed: Duration,
-    /// Neighbours at most (`gc_thresh3`).
+    /// Neighbours at most, without those that are permanent (`gc_thresh3`).
     pub entries: usize,
     /// Packets that may wait for one neighbour; one always may.
     pub waiting_packets: usize,
@@ -178,6 +179,8 @@ type Key = (LinkId, IpAddr);
 pub struct Neighbours {
     limits: Limits,
     entries: HashMap<Key, State, RandomState>,
+    /// How many of them are permanent.
+    permanent: usize,
     /// Who has said what is known of some of them.
     protocols: HashMap<Key, u8, RandomState>,
     /// When whose state ends; one for each entry whose state has an end.
@@ -206,7 +209,7 @@ impl Neighbours {
     /// Nobody is known yet.
     pub fn new(limits: Limits) -> Self {
         let (entries, protocols, timers) = (HashMap::default(), HashMap::default(), BTreeSet::new());
-        Self { limits, entries, protocols, timers, waiting_bytes: 0, changed: None }
+        Self { limits, entries, permanent: 0, protocols, timers, waiting_bytes: 0, changed: None }
     }
 
     /// Says whether somebody [wants to know](Self::take_changed) whose state changes.
@@ -253,6 +256,7 @@ impl Neighbours {
     pub fn resolve(
         &mut self,
         now: Instant,
+        mem: &Memory,
         link: LinkId,
         next_hop: IpAddr,
         packet: Packet,
@@ -271,13 +275,13 @@ impl Neighbours {
                     self.timers.insert((until, key));
                     Resolution::Send(mac, packet)
                 }
-                State::Incomplete { .. } => self.wait(key, packet, actions),
-                State::Failed { .. } => self.look_for(now, key, packet, actions),
+                State::Incomplete { .. } => self.wait(mem, key, packet, actions),
+                State::Failed { .. } => self.look_for(now, mem, key, packet, actions),
             },
             None => match next_hop {
                 IpAddr::V4(group) if group.is_multicast() => Resolution::Send(MacAddr::multicast_v4(group), packet),
                 IpAddr::V6(group) if group.is_multicast() => Resolution::Send(MacAddr::multicast_v6(group), packet),
-                _ => self.look_for(now, key, packet, actions),
+                _ => self.look_for(now, mem, key, packet, actions),
             },
         }
     }
@@ -313,11 +317,13 @@ impl Neighbours {
             Known::Reachable(mac) => (State::Reachable { mac, until: now + self.limits.reachable }, mac),
             Known::Stale(mac) => (State::Stale { mac, since: now }, mac),
         };
-        if !self.entries.contains_key(&key) {
+        if !state.is_permanent() && !self.entries.contains_key(&key) {
             self.make_room(actions);
         }
         let begun = state.deadline();
+        self.permanent += usize::from(state.is_permanent());
         let before = self.entries.insert(key, state);
+        self.permanent -= usize::from(before.as_ref().is_some_and(State::is_permanent));
         self.rearm(key, before.as_ref().and_then(State::deadline), begun);
         if let Some(State::Incomplete { waiting, .. }) = before {
             self.waiting_bytes -= waiting.bytes();
@@ -417,22 +423,30 @@ impl Neighbours {
     }
 
     /// Begins to look for a neighbour that is not known, with the packet that needs it.
-    fn look_for(&mut self, now: Instant, key: Key, packet: Packet, actions: &mut Vec<Action>) -> Resolution {
+    fn look_for(
+        &mut self,
+        now: Instant,
+        mem: &Memory,
+        key: Key,
+        packet: Packet,
+        actions: &mut Vec<Action>,
+    ) -> Resolution {
         self.remove(key, actions);
         self.make_room(actions);
         let until = now + self.limits.retransmit;
         self.entries.insert(key, State::Incomplete { waiting: Waiting::default(), sent: 1, until });
         self.timers.insert((until, key));
         actions.push(Action::Solicit { link: key.0, target: key.1, unicast_to: None });
-        self.wait(key, packet, actions)
+        self.wait(mem, key, packet, actions)
     }
 
     /// Lets a packet wait for an incomplete neighbour. It is the eldest that yields, as in Linux's
     /// `__neigh_event_send`: what is said last is what matters.
-    fn wait(&mut self, key: Key, packet: Packet, actions: &mut Vec<Action>) -> Resolution {
+    fn wait(&mut self, mem: &Memory, key: Key, mut packet: Packet, actions: &mut Vec<Action>) -> Resolution {
         let Some(State::Incomplete { waiting, .. }) = self.entries.get_mut(&key) else {
             return Resolution::Dropped(packet, DropReason::NeighbourFailed);
         };
+        packet.spare(mem);
         let (limits, need) = (&self.limits, packet.truesize());
         let reason = DropReason::NeighbourQueueFull;
         while waiting.len() >= limits.waiting_packets || waiting.bytes() + need > limits.waiting_bytes {
@@ -451,15 +465,20 @@ impl Neighbours {
     /// Makes room for one more neighbour.
     ///
     /// Takes those away that are worth least, an eighth of the table at once so that a scan costs little for each
-    /// address. Of those that were heard of lately only one goes.
+    /// address. Of those that were heard of lately only one goes. Permanent ones stay (Linux `neigh_forced_gc`).
     fn make_room(&mut self, actions: &mut Vec<Action>) {
-        if self.entries.len() < self.limits.entries {
+        if self.entries.len() - self.permanent < self.limits.entries {
             return;
         }
-        let mut by_worth: Vec<_> = self.entries.iter().map(|(&key, state)| (state.worth(), key)).collect();
-        by_worth.sort_unstable();
+        let worth = |(&key, state): (&Key, &State)| Some((state.worth()?, key));
+        let mut by_worth: Vec<_> = self.entries.iter().filter_map(worth).collect();
         let at_once = (self.limits.entries / 8).max(1);
-        let cheap = by_worth.iter().take(at_once).take_while(|(worth, _)| !worth.is_confirmed()).count().max(1);
+        if at_once < by_worth.len() {
+            by_worth.select_nth_unstable(at_once);
+            by_worth.truncate(at_once);
+        }
+        by_worth.sort_unstable();
+        let cheap = by_worth.iter().take_while(|(worth, _)| !worth.is_confirmed()).count().max(1);
         for (_, key) in by_worth.into_iter().take(cheap) {
             self.remove(key, actions);
             self.note(key);
@@ -470,6 +489,7 @@ impl Neighbours {
     fn remove(&mut self, key: Key, actions: &mut Vec<Action>) {
         self.protocols.remove(&key);
         if let Some(state) = self.entries.remove(&key) {
+            self.permanent -= usize::from(state.is_permanent());
             self.rearm(key, state.deadline(), None);
             self.give_up(key.0, state, actions);
         }

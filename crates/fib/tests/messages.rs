@@ -308,7 +308,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
 
         let mut actions = Vec::new();
         let waits = Packet::with_data(&mem, b"waits").unwrap();
-        here.resolve(now, LINK, hop, waits, &mut actions);
+        here.resolve(now, &mem, LINK, hop, waits, &mut actions);
         match hop {
             IpAddr::V4(_) => {
                 arp::handle(&mut here, now, &mem, HERE, |addr| addr == OURS, answer, &mut actions).unwrap();
@@ -318,7 +318,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
             }
         }
         let packet = Packet::with_data(&mem, b"next").unwrap();
-        let sent = here.resolve(now, LINK, hop, packet, &mut actions);
+        let sent = here.resolve(now, &mem, LINK, hop, packet, &mut actions);
         assert!(matches!(sent, Resolution::Send(B, _)), "{hop}: {sent:?}");
     }
     assert!(here.iter().all(|entry| entry.state == "REACHABLE"));

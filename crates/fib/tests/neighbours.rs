@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId};
 use fib::{Action, Heard, Known, Limits, Neighbours, Resolution};
-use packet::{Memory, Packet};
+use packet::{Memory, Packet, Pool};
 use wire::MacAddr;
 
 const LINK: LinkId = LinkId(1);
@@ -32,7 +32,7 @@ impl World {
 
     fn send(&mut self, hop: IpAddr, data: &[u8]) -> Resolution {
         let packet = Packet::with_data(&self.mem, data).unwrap();
-        self.neighbours.resolve(self.now, LINK, hop, packet, &mut self.actions)
+        self.neighbours.resolve(self.now, &self.mem, LINK, hop, packet, &mut self.actions)
     }
 
     /// Sends to the usual next hop, and says what became of it.
@@ -380,6 +380,50 @@ fn a_table_full_of_reachable_neighbours_gives_up_one_at_a_time() {
     let mut left: Vec<_> = world.neighbours.iter().map(|entry| entry.addr).collect();
     left.sort();
     assert_eq!(left[0], IpAddr::from([10, 0, 1, 4]), "the eldest went");
+}
+
+#[test]
+fn neither_a_scan_nor_another_one_pushes_out_who_is_permanent() {
+    let mut world = World::with(Limits { entries: 4, ..Limits::default() });
+    let permanent = |n| IpAddr::from([10, 0, 1, n]);
+    for n in 0..10 {
+        world.neighbours.set(world.now, LINK, permanent(n), Known::Permanent(A), &mut world.actions);
+    }
+    for n in 0..100 {
+        assert!(matches!(world.send(IpAddr::from([10, 0, 2, n]), b"scan"), Resolution::Queued));
+    }
+    assert!((0..10).all(|n| world.neighbours.knows(LINK, permanent(n))));
+    assert_eq!(world.neighbours.len(), 10 + 4);
+    // Whoever is permanent no more counts like others.
+    for n in 0..10 {
+        world.neighbours.set(world.now, LINK, permanent(n), Known::Stale(A), &mut world.actions);
+    }
+    world.neighbours.set(world.now, LINK, permanent(0), Known::Nothing, &mut world.actions);
+    for n in 100..120 {
+        assert!(matches!(world.send(IpAddr::from([10, 0, 2, n]), b"scan"), Resolution::Queued));
+    }
+    assert!(world.neighbours.len() <= 13, "one goes for each that comes");
+}
+
+/// Else who scans a network has a device's ring run dry.
+#[test]
+fn what_waits_gives_a_devices_frames_back() {
+    let mut world = World::new();
+    let ring = Pool::bounded(Memory::SMALL, 1);
+    for n in 0..40u8 {
+        let mut frame = ring.take(0).expect("the frame came back");
+        frame.put(4).unwrap().copy_from_slice(&[1, 2, 3, n]);
+        let waits = Packet::from_buf(frame);
+        let got = world.neighbours.resolve(world.now, &world.mem, LINK, hop(), waits, &mut world.actions);
+        assert_eq!(show_resolution(got), "queued");
+    }
+    world.actions.clear();
+    world.hear(Heard::Asked(B));
+    let sent = world.actions.drain(..).filter_map(|action| match action {
+        Action::Send { packet, .. } => Some(packet.to_vec()),
+        _ => None,
+    });
+    assert!(sent.eq((8..40).map(|n| vec![1, 2, 3, n])), "the last 32");
 }
 
 #[test]

@@ -31,13 +31,15 @@ pub enum CopyReason {
     DeviceFrame,
     /// Someone looks on: a capture, or the quotation in an ICMP error.
     Tap,
+    /// A packet waits, and its device needs the frames that it lay in.
+    Spare,
     /// A copy that its caller asked for by name.
     Copy,
 }
 
 impl CopyReason {
     /// Every reason, in the order of its counter.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Linearize,
         Self::Pull,
         Self::Expand,
@@ -49,6 +51,7 @@ impl CopyReason {
         Self::WireFrame,
         Self::DeviceFrame,
         Self::Tap,
+        Self::Spare,
         Self::Copy,
     ];
 
@@ -66,6 +69,7 @@ impl CopyReason {
             Self::WireFrame => "wire-frame",
             Self::DeviceFrame => "device-frame",
             Self::Tap => "tap",
+            Self::Spare => "spare",
             Self::Copy => "copy",
         }
     }

@@ -77,6 +77,16 @@ impl Packet {
         Ok(copy)
     }
 
+    /// Copies the packet if some of it lies in [scarce](Buf::is_scarce) pages, which their device needs while somebody holds the
+    /// packet. If there is no memory it stays where it is.
+    pub fn spare(&mut self, mem: &Memory) {
+        if self.is_scarce(mem)
+            && let Ok(copy) = self.copy(mem, CopyReason::Spare)
+        {
+            *self = copy;
+        }
+    }
+
     /// Joins `from` to the end of this packet if that leaves it without children: copied when it fits the tailroom,
     /// else by reference. Linux's `skb_try_coalesce`, but for the rule on pool kinds: a page knows its way home.
     ///

@@ -172,6 +172,15 @@ impl Packet {
         self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs))
     }
 
+    /// Tells whether some of it lies in [scarce](Buf::is_scarce) pages.
+    #[inline]
+    pub fn is_scarce(&self, mem: &Memory) -> bool {
+        match self.is_one_buf() {
+            true => self.head.is_scarce(mem),
+            false => self.bufs().any(|buf| buf.is_scarce(mem)),
+        }
+    }
+
     /// All data, piece by piece, in order; no piece is empty.
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         self.bufs().map(Buf::bytes).filter(|bytes| !bytes.is_empty())

@@ -28,7 +28,7 @@ pub(crate) struct Leaving {
 
 impl Path {
     /// Sends an IP packet, fat or not, by `hop`; through IPsec if a policy says so.
-    pub(crate) fn output(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
+    pub(crate) fn output(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop) {
         // An error quotes what it is about.
         let quotes_secret = ip.pkt.meta.link == LinkId::NONE && !ip.pkt.meta.sec_path.is_empty();
         if self.ipsec.is_idle() && !quotes_secret {
@@ -42,6 +42,7 @@ impl Path {
             Policy::Bypass => self.output_clear(turn, ip, hop),
             Policy::Protect(bundle) => self.output_esp(turn, ip, &bundle, hop),
             Policy::Hold(policy) => {
+                ip.pkt.spare(turn.mem);
                 if let Err((pkt, reason)) = self.ipsec.hold(turn.now, policy, &ip.flowi(hop.dev), ip.pkt) {
                     self.drop(&pkt, reason);
                 }
@@ -328,7 +329,7 @@ impl Path {
 
     fn resolve(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
         let Hop { dev, next_hop } = hop;
-        match self.neighbours.resolve(turn.now, dev, next_hop, pkt, &mut self.actions) {
+        match self.neighbours.resolve(turn.now, turn.mem, dev, next_hop, pkt, &mut self.actions) {
             Resolution::Send(to, pkt) => self.frame(turn, dev, to, pkt),
             Resolution::Queued => {}
             Resolution::Dropped(pkt, reason) => self.give_up(turn, pkt, reason),

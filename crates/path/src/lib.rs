@@ -314,6 +314,13 @@ impl Path {
         self.ports.get_mut(id).map(Port::take_tx)
     }
 
+    /// Says whether a link takes nothing for now of what waits to be sent on it.
+    pub fn set_busy(&mut self, mem: &Memory, id: LinkId, is_busy: bool) {
+        if let Some(port) = self.ports.get_mut(id) {
+            port.set_busy(mem, is_busy);
+        }
+    }
+
     /// Drops what waits to be sent on a link.
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };

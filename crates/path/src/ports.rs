@@ -53,6 +53,8 @@ pub struct Port {
     tx: Vec<Packet>,
     /// Their truesize in all; `None` when it has to be added up anew, because somebody took from them.
     tx_bytes: Option<usize>,
+    /// Whether the link took nothing when it was offered them last.
+    is_busy: bool,
     /// Where captured packets are copied from.
     pub(crate) tap: TapPoints,
     /// What it has had of IPv6, of those counters that [links have](base::Mib::is_of_links).
@@ -62,7 +64,7 @@ pub struct Port {
 impl Port {
     fn new(config: PortConfig) -> Self {
         let (fat, tap, counters) = (FatCounts::default(), TapPoints::default(), Box::default());
-        Self { config, up: true, fat, tx: Vec::new(), tx_bytes: None, tap, counters }
+        Self { config, up: true, fat, tx: Vec::new(), tx_bytes: None, is_busy: false, tap, counters }
     }
 
     /// Where the IP header begins in what this port sends.
@@ -98,6 +100,9 @@ impl Port {
         } else {
             return Err(DropReason::EspWrongDevice);
         }
+        if self.is_busy {
+            self.tx[before..].iter_mut().for_each(|pkt| pkt.spare(mem));
+        }
         let more: usize = self.tx[before..].iter().map(Packet::truesize).sum();
         if waiting + more > TX_QUEUE_BYTES {
             self.tx.truncate(before);
@@ -106,6 +111,15 @@ impl Port {
         }
         self.tx_bytes = Some(waiting + more);
         Ok(&self.tx[before..])
+    }
+
+    /// Says whether the link takes nothing for now. What waits for long gives back the frames of the device that received it,
+    /// which would run out of them.
+    pub(crate) fn set_busy(&mut self, mem: &Memory, is_busy: bool) {
+        if is_busy && !self.is_busy {
+            self.take_tx().iter_mut().for_each(|pkt| pkt.spare(mem));
+        }
+        self.is_busy = is_busy;
     }
 
     /// Counts a fat packet, of which what waits from that place on was made.

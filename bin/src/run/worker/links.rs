@@ -228,14 +228,15 @@ impl Worker {
         loop {
             let Some(waiting) = path.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
             match slot.link.send(waiting) {
-                Ok(Sent::All) => return,
-                Ok(Sent::Busy) if slot.link.room_fds().is_empty() => {
-                    slot.retry_at = Some(now + RETRY_DEVICE);
-                    return;
-                }
+                Ok(Sent::All) => return path.set_busy(mem, id, false),
                 Ok(Sent::Busy) => {
-                    slot.full = true;
-                    poller.want_room(id, &*slot.link, true);
+                    path.set_busy(mem, id, true);
+                    if slot.link.room_fds().is_empty() {
+                        slot.retry_at = Some(now + RETRY_DEVICE);
+                    } else {
+                        slot.full = true;
+                        poller.want_room(id, &*slot.link, true);
+                    }
                     return;
                 }
                 Ok(Sent::Refit) => path.refit(mem, id, slot.features()),

@@ -41,7 +41,6 @@ pub(super) enum Worth {
     Incomplete(Instant),
     Stale(Instant),
     Confirmed(Instant),
-    Permanent,
 }
 
 impl State {
@@ -89,22 +88,28 @@ impl State {
         }
     }
 
-    pub(super) fn worth(&self) -> Worth {
+    /// Tells whether the operator has set it for good.
+    pub(super) const fn is_permanent(&self) -> bool {
+        matches!(self, Self::Permanent { .. })
+    }
+
+    /// What it is worth; `None` for one that does not go.
+    pub(super) fn worth(&self) -> Option<Worth> {
         match self {
-            Self::Failed { until } => Worth::Failed(*until),
-            Self::Incomplete { until, .. } => Worth::Incomplete(*until),
-            Self::Stale { since, .. } => Worth::Stale(*since),
+            Self::Failed { until } => Some(Worth::Failed(*until)),
+            Self::Incomplete { until, .. } => Some(Worth::Incomplete(*until)),
+            Self::Stale { since, .. } => Some(Worth::Stale(*since)),
             Self::Reachable { until, .. } | Self::Delay { until, .. } | Self::Probe { until, .. } => {
-                Worth::Confirmed(*until)
+                Some(Worth::Confirmed(*until))
             }
-            Self::Permanent { .. } => Worth::Permanent,
+            Self::Permanent { .. } => None,
         }
     }
 
     /// The state after `heard`; `None` when that changes nothing. A neighbour that was not known goes by the columns of
     /// INCOMPLETE in RFC 4861 App. C, also when it had failed.
     pub(super) fn after(&self, now: Instant, heard: Heard, limits: &Limits) -> Option<Self> {
-        if matches!(self, Self::Permanent { .. }) {
+        if self.is_permanent() {
             return None;
         }
         let stale = |mac| Self::Stale { mac, since: now };
@@ -131,7 +136,7 @@ impl State {
 
 impl Worth {
     pub(super) fn is_confirmed(self) -> bool {
-        matches!(self, Self::Confirmed(_) | Self::Permanent)
+        matches!(self, Self::Confirmed(_))
     }
 }
 

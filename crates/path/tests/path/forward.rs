@@ -2,7 +2,7 @@
 
 use base::{Counters, DropReason, LinkId, Mib};
 use offload::Features;
-use packet::{Csum, Cut, Memory, Packet, geometry};
+use packet::{Csum, Cut, Memory, Packet, Pool, geometry};
 use path::{FatCounts, Forwarded, TX_QUEUE_BYTES};
 use sim::{Flow, Node, PortOptions};
 use wire::{Version, icmp, icmpv6};
@@ -358,6 +358,35 @@ fn what_waits_for_a_slow_link_is_bounded() {
     assert_eq!(node.drops(), [(1, DropReason::TxQueueFull, 12)], "what was taken makes room");
     drop(node.tx(OUTSIDE));
     assert_eq!(node.pages_in_use(), 0);
+}
+
+/// Else the ring of the device that received it runs dry.
+#[test]
+fn what_waits_for_a_busy_link_gives_frames_back() {
+    const FRAMES: usize = 8;
+    let [flow, _] = flows();
+    let mut node = router();
+    let ring = Pool::bounded(Memory::SMALL, FRAMES);
+    let received = |n: usize| {
+        let mut frame = ring.take(Memory::HEADROOM).expect("frames came back");
+        let bytes = flow.udp(n);
+        frame.put(bytes.len()).unwrap().copy_from_slice(&bytes);
+        Packet::from_buf(frame)
+    };
+    for n in 0..FRAMES {
+        node.rx(NOW, INSIDE, vec![received(n)]);
+    }
+    assert_eq!(ring.in_use(), FRAMES, "they are as good as sent");
+    node.path.set_busy(&node.mem, OUTSIDE, true);
+    assert!(ring.in_use() < FRAMES / 2, "so many can be spared");
+    for n in FRAMES..10 * FRAMES {
+        node.rx(NOW, INSIDE, vec![received(n)]);
+    }
+    let lens: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::len).collect();
+    assert!(lens.into_iter().eq((0..10 * FRAMES).map(|n| 28 + n)));
+    node.path.set_busy(&node.mem, OUTSIDE, false);
+    node.rx(NOW, INSIDE, vec![received(0)]);
+    assert_eq!(ring.in_use(), 1, "nothing is copied that need not wait");
 }
 
 #[test]

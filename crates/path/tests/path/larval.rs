@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId, Mib};
 use ipsec::{Dir, Event, Lifetime, Limits, Mode, SaConfig};
+use packet::{Memory, Packet, Pool};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::{Protocol, Spi, ipv4};
 
@@ -45,7 +46,23 @@ fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
         assert_eq!(ipv4::Header::ref_from(pkt.head()).unwrap().protocol(), Protocol::ESP);
         far.rx_bytes(now, OUTSIDE, &pkt.to_vec());
     }
-    far.tx(INSIDE).iter().map(packet::Packet::to_vec).collect()
+    far.tx(INSIDE).iter().map(Packet::to_vec).collect()
+}
+
+/// Else the ring of the device that received them runs dry until the SA has come.
+#[test]
+fn what_waits_for_an_sa_gives_frames_back() {
+    let [mut near, _] = gateways();
+    near.path.ipsec.set_larval_drop(false);
+    near.path.ipsec.set_listener(true);
+    let ring = Pool::bounded(Memory::SMALL, 1);
+    for n in 0..20 {
+        let mut frame = ring.take(Memory::HEADROOM).expect("the frame came back");
+        let bytes = packet(n);
+        frame.put(bytes.len()).unwrap().copy_from_slice(&bytes);
+        near.rx(at(1), INSIDE, vec![Packet::from_buf(frame)]);
+    }
+    assert_eq!((near.path.ipsec.held(), ring.in_use()), (20, 0));
 }
 
 #[test]
