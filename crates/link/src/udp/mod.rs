@@ -387,6 +387,9 @@ impl Batches for UdpLink {
                     self.narrow.push(narrow);
                     self.errors_wait = true;
                     DropReason::PacketTooBig
+                } else if errno == libc::EMSGSIZE {
+                    // Routers say so, or who forges what they say: it is nothing about the offload.
+                    DropReason::PacketTooBig
                 } else if self.offloads.give_up(packet, &failed(&self.name, "sendmmsg", err).to_string()) {
                     self.features = features(&self.offloads, self.is_fat);
                     return Ok(Refused::Stop(Sent::Refit));
@@ -520,5 +523,33 @@ impl Link for UdpLink {
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {
         burst::send(self, burst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use packet::{Gso, GsoKind};
+    use wire::{Protocol, ipv4, udp};
+
+    use super::*;
+    use crate::open::ConfigKind;
+
+    /// A forged "fragmentation needed" that quotes our port has any call fail with `EMSGSIZE`.
+    #[test]
+    fn whoever_says_again_and_again_that_a_train_is_too_long_costs_no_offload() {
+        let bind: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+        let config = Config { name: "wan".to_owned(), kind: ConfigKind::Udp { bind }, mtu: None, offloads: true };
+        let mut link = UdpLink::open(&config, bind).expect("a socket");
+        let mut train = ipv4::Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
+        train.fill_check();
+        let train = [train.as_bytes(), udp::Header::new(link.local.port(), 9, 108).as_bytes(), &[0; 100]].concat();
+        let mut train = Packet::with_data(&Memory::heap(), &train).expect("memory");
+        train.meta.cut = Cut::Gso(Gso { kind: GsoKind::Udp, size: 50, segs: 2, ecn: false, fixed_id: false });
+        let before = link.features;
+        let err = io::Error::from_raw_os_error(libc::EMSGSIZE);
+        let answers: Vec<_> = (0..20).map(|_| link.refused(&train, &err).expect("the link goes on")).collect();
+        assert!(!answers.iter().any(|answer| matches!(answer, Refused::Stop(_))));
+        let dropped = answers.iter().filter(|answer| matches!(answer, Refused::Dropped)).count() as u64;
+        assert_eq!((link.features, link.stats.tx_dropped, dropped), (before, 5, 5));
     }
 }
