@@ -36,6 +36,10 @@ pub struct AuthConfig {
     pub icv_bits: u16,
 }
 
+/// Bytes of the longest key of an algorithm that takes any length. HMAC hashes one of more than 64 or 128 bytes first (RFC 2104
+/// §3), and a netlink message that shows an SA holds its key twice.
+pub const MAX_KEY: usize = 4096;
+
 /// Names of one kind of algorithm.
 pub trait Name: Copy + PartialEq + 'static {
     /// What the kernel calls the kind in its refusals.
@@ -50,8 +54,15 @@ pub trait Name: Copy + PartialEq + 'static {
         Self::NAMES.iter().find(|&&(_, known)| known == self).map_or("", |&(text, _)| text)
     }
 
-    /// Lengths of the key in bytes, with what is at its end; none if every length but 0 will do.
+    /// Lengths of the key in bytes, with what is at its end; none if every length from 1 to [`MAX_KEY`] will do.
     fn key_lens(self) -> &'static [usize];
+    /// Tells whether a key may have so many bytes.
+    fn takes_key_of(self, len: usize) -> bool {
+        match self.key_lens() {
+            [] => (1..=MAX_KEY).contains(&len),
+            lens => lens.contains(&len),
+        }
+    }
     /// Bytes at the end of the key that are no key but the beginning of each nonce.
     fn salt_len(self) -> usize;
 }

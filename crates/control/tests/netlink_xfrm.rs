@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use control::algorithm::MAX_KEY;
 use control::netlink::message::{Header, Messages, Writer, flag};
 use control::netlink::xfrm::nums::{attr, msg};
 use control::netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery, Xfrm};
@@ -151,6 +152,27 @@ fn an_sa_and_a_policy_arrive_as_they_were_said() {
     assert!(!format!("{sa:?}").contains("[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]"), "{sa:?}");
     let (error, got) = ask(Empty::default(), true, msg::NEW_POLICY, &policy());
     assert_eq!((error, got.policies[0].templates.len(), got.policies[0].info.sel.prefixlen_d), (Some(0), 1, 24));
+}
+
+/// One that is taken is shown, twice in a message that has room for 64 KiB.
+#[test]
+fn a_key_has_to_fit_the_message_that_shows_its_sa() {
+    for (len, refused) in [(16, 0), (MAX_KEY, 0), (MAX_KEY + 1, 22), (65_000, 22)] {
+        let mut bytes = sa()[..224].to_vec();
+        let mut w = Writer::default();
+        let mut auth = vec![0; 68 + len];
+        auth[..12].copy_from_slice(b"hmac(sha256)");
+        auth[64..68].copy_from_slice(&(8 * len as u32).to_ne_bytes());
+        w.put(attr::ALG_AUTH, &auth);
+        let mut enc = vec![0; 68];
+        enc[..11].copy_from_slice(b"cipher_null");
+        w.put(attr::ALG_CRYPT, &enc);
+        bytes.extend(w.as_bytes());
+        // Without ESN, which needs a window of its own.
+        bytes[216] = 0;
+        let (error, got) = ask(Empty::default(), true, msg::NEW_SA, &bytes);
+        assert_eq!((error, got.sas.len()), (Some(refused), usize::from(refused == 0)), "{len} bytes");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use zeroize::Zeroizing;
 
 use super::reader::{Result, Table, Value, one_of, quoted};
-use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc, Name};
+use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc, MAX_KEY, Name};
 use crate::key::Key;
 
 /// The keys of an SA that name its algorithm.
@@ -123,13 +123,13 @@ fn key<N: Name>(table: &Table<'_>, name: N) -> Result<Key> {
         _ => format!(", the last {salt} of them salt"),
     };
     let takes = match lens {
-        [] => "1 or more".to_owned(),
+        [] => format!("1 to {MAX_KEY}"),
         _ => numbers(lens),
     };
     let value = table.need("key", &format!("use 0x and {takes} bytes in hexadecimal{what}"))?;
     let bytes = key_bytes(&value)?;
     let len = bytes.len();
-    if lens.contains(&len) || (lens.is_empty() && len > 0) {
+    if name.takes_key_of(len) {
         return Ok(Key::new(bytes));
     }
     let hint = if value.str()?.starts_with("0x") { "" } else { ", in hexadecimal behind 0x" };

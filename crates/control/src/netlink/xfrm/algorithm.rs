@@ -61,14 +61,6 @@ fn known<N: Name>(text: &str) -> Option<N> {
     N::NAMES.iter().find(|&&(known, _)| known == text).map(|&(_, name)| name)
 }
 
-/// Whether an algorithm takes keys of that length.
-fn takes<N: Name>(name: N, key: &Key) -> bool {
-    match name.key_lens() {
-        [] => !key.bytes().is_empty(),
-        lens => lens.contains(&key.bytes().len()),
-    }
-}
-
 /// What an SA protects with.
 ///
 /// # Errors
@@ -81,7 +73,7 @@ pub(super) fn read(attrs: &Attributes<'_>) -> Result<Algorithm, Error> {
             known::<Aead>(parts.name).filter(|name| name.icv_bits().iter().any(|&it| u32::from(it) == parts.more));
         let name = name.ok_or(not_found("Requested AEAD algorithm not found"))?;
         let key = parts.key();
-        return if takes(name, &key) {
+        return if name.takes_key_of(key.bytes().len()) {
             Ok(Algorithm::Aead { name, key, icv_bits: parts.more as u16 })
         } else {
             Err(Error::text(errno::EINVAL, CRYPTO))
@@ -94,8 +86,8 @@ pub(super) fn read(attrs: &Attributes<'_>) -> Result<Algorithm, Error> {
     let parts = Parts::of(attr, false);
     let enc = known::<Enc>(parts.name).ok_or(not_found("Requested CRYPT algorithm not found"))?;
     let key = parts.key();
-    let auth_fits = auth.as_ref().is_none_or(|auth| takes(auth.name, &auth.key));
-    if takes(enc, &key) && auth_fits {
+    let auth_fits = auth.as_ref().is_none_or(|auth| auth.name.takes_key_of(auth.key.bytes().len()));
+    if enc.takes_key_of(key.bytes().len()) && auth_fits {
         Ok(Algorithm::Separate { enc, key, auth })
     } else {
         Err(Error::new(errno::EINVAL))
