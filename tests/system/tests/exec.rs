@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec/the_example_of_ip_xfrm_makes_a_tunnel", NEEDS, example),
         trial("exec/a_netlink_socket_is_one_in_every_way", PYTHON, netlink_socket),
         trial("exec/a_closed_socket_leaves_nothing_to_the_next", PYTHON, again),
+        trial("exec/what_takes_long_to_close_keeps_nobody_waiting", PYTHON, lingering),
         trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, alike),
         trial("exec/a_link_counts_of_ipv6_what_it_does_on_linux", &[Need::Namespaces], dev_snmp6),
         trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
@@ -71,6 +72,18 @@ fn netlink_socket() -> Outcome {
 
 fn again() -> Outcome {
     as_expected(include_str!("netlink_again.py"))
+}
+
+fn lingering() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let gateway = Gateway::start(&netns, &scratch, "x", "")?;
+    netns.sh("ip link set lo up")?;
+    let script = scratch.file("program.py");
+    std::fs::write(&script, include_str!("netlink_lingering.py"))?;
+    let (socket, id) = (scratch.file("x.netlink"), gateway.id().to_string());
+    let said = run(netns.command("python3").arg(&script).arg(socket).arg(id))?;
+    assert_eq!(said, "all as expected\n");
+    Ok(())
 }
 
 /// Runs a Python program on a gateway, which says whether it has met what it expects.

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::thread;
 
 use control::netlink::generic::Generic;
 use control::netlink::{Groups, Outbox, Session, To};
@@ -17,6 +16,7 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg, sockopt,
 };
 
+use super::closing::Closing;
 use super::sysctl::{self, OpenFile};
 use super::{Protocols, Route, Xfrm};
 
@@ -49,7 +49,12 @@ macro_rules! with_session {
 /// A program's socket.
 #[derive(Debug)]
 pub(super) struct Client {
-    fd: OwnedFd,
+    /// `None` when it is closed.
+    fd: Option<OwnedFd>,
+    /// Where it is closed, if it may only look.
+    closing: Closing,
+    /// Whether the other end is closed, and all that it sent has been received.
+    ended: bool,
     /// Whether it may change things: it is the superuser's or our own user's.
     pub(super) privileged: bool,
     /// Whose it is.
@@ -75,20 +80,28 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) struct Gone;
 
+impl Drop for Client {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take_if(|_| !self.privileged && !self.ended) {
+            self.closing.close(self.uid, vec![fd]);
+        }
+    }
+}
+
 impl Client {
-    pub(super) fn new(fd: OwnedFd) -> Result<Self, Errno> {
+    pub(super) fn new(fd: OwnedFd, closing: &Closing) -> Result<Self, Errno> {
         let peer = sockopt::socket_peercred(&fd)?;
         let privileged = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
         let uid = peer.uid.as_raw();
         let (room, grown, overrun) = (None, false, false);
-        let number = 0;
-        Ok(Self { fd, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
+        let (fd, closing, ended, number) = (Some(fd), closing.clone(), false, 0);
+        Ok(Self { fd, closing, ended, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.fd.as_ref().expect("it is closed last").as_fd()
     }
 
     /// The protocol that it speaks, once it has said.
@@ -126,26 +139,32 @@ impl Client {
     }
 
     /// Receives one datagram. `None`: there is none.
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
+        // For all that one may have: what there is no room for, the kernel would close at once.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RIGHTS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let received = match recvmsg(&self.fd, &mut [IoSliceMut::new(buffer)], &mut control, flags) {
+        let received = match recvmsg(self.fd(), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(_) => return Err(Gone),
         };
-        let answer = control.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        let rights = control.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
             _ => None,
         });
-        if answer.as_ref().is_some_and(|fd| !is_pipe(fd)) {
-            // To close what it is may take as long as its sender likes.
-            let _ = thread::Builder::new().name("close".to_owned()).spawn(move || drop(answer));
+        let mut rights: Vec<OwnedFd> = rights.flatten().collect();
+        if rights.len() > 1 || rights.iter().any(|fd| !is_pipe(fd)) {
+            self.closing.close(self.uid, rights);
             return Err(Gone);
         }
+        let answer = rights.pop();
         // No datagram without a descriptor is empty: this is the end.
-        if received.bytes == 0 && answer.is_none() { Err(Gone) } else { Ok(Some((received.bytes, answer))) }
+        if received.bytes == 0 && answer.is_none() {
+            self.ended = true;
+            return Err(Gone);
+        }
+        Ok(Some((received.bytes, answer)))
     }
 
     /// Does what one datagram says; what comes of it is in `outbox`. `port` gives out a port for a protocol: the one that
@@ -286,13 +305,13 @@ impl Client {
         // The kernel doubles what it is told, for its own account of each datagram.
         let half = bytes.clamp(MIN_ROOM, MAX_ROOM) as usize / 2;
         let set = if self.privileged {
-            sockopt::set_socket_send_buffer_size_force(&self.fd, half)
+            sockopt::set_socket_send_buffer_size_force(self.fd(), half)
         } else {
-            sockopt::set_socket_send_buffer_size(&self.fd, half)
+            sockopt::set_socket_send_buffer_size(self.fd(), half)
         };
         // A kernel that does not allow it leaves it the room that it has.
         if set.is_err() {
-            let _ = sockopt::set_socket_send_buffer_size(&self.fd, half);
+            let _ = sockopt::set_socket_send_buffer_size(self.fd(), half);
         }
         true
     }
@@ -347,9 +366,11 @@ impl Client {
         if self.waiting.is_empty() && !self.overrun {
             return Ok(true);
         }
-        let mut room = [PollFd::new(&self.fd, PollFlags::OUT)];
         let now = Timespec::default();
-        if poll(&mut room, Some(&now)).is_ok() && room[0].revents().contains(PollFlags::OUT) {
+        let fd = self.fd();
+        let mut room = [PollFd::new(&fd, PollFlags::OUT)];
+        let has_room = poll(&mut room, Some(&now)).is_ok() && room[0].revents().contains(PollFlags::OUT);
+        if has_room {
             self.flush()?;
         }
         Ok(self.waiting.is_empty() && !self.overrun)
@@ -376,7 +397,7 @@ impl Client {
         let parts = [IoSlice::new(&word), IoSlice::new(bytes)];
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         loop {
-            match sendmsg(&self.fd, &parts, &mut SendAncillaryBuffer::default(), flags) {
+            match sendmsg(self.fd(), &parts, &mut SendAncillaryBuffer::default(), flags) {
                 Ok(_) => return Ok(true),
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) if self.give_room() => {}
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => return Ok(false),
@@ -431,6 +452,9 @@ impl Client {
 /// Room for the longest datagram, with what the kernel takes it for; and the most that a client can have.
 const MIN_ROOM: u32 = 256 << 10;
 const MAX_ROOM: u32 = 16 << 20;
+
+/// Descriptors that a datagram has at most (`SCM_MAX_FD`).
+const MAX_RIGHTS: usize = 253;
 
 /// Parts of a dump that are written before others are looked after.
 const PARTS: usize = 4;

@@ -81,6 +81,11 @@ impl Host for WorkerHost {
         self.worker.ask(Command::Neighbours).map_err(|gone| silent(&gone))
     }
 
+    fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
+        let found = self.worker.call(move |worker| worker.path.neighbours.get(link, addr).map(|it| shown(&it)));
+        found.map_err(|gone| silent(&gone))
+    }
+
     fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
         self.worker.ask(|reply| Command::SetNeighbour(*neighbour, reply)).map_err(|gone| silent(&gone))
     }

@@ -5,6 +5,7 @@
 //! has no room for is lost to it, and it is told so, but for its dump, which waits.
 
 mod client;
+mod closing;
 mod host;
 mod rest;
 mod sysctl;
@@ -34,6 +35,7 @@ use super::node::Open;
 use super::sadb::{self, WorkerSadb};
 use crate::error::CliError;
 use client::{Client, Gone};
+use closing::Closing;
 pub(crate) use host::{WorkerHost, apply, known, neighbours, shown};
 use rest::Rest;
 use sysctl::Sysctl;
@@ -151,6 +153,7 @@ struct Service {
     listener: OwnedFd,
     shared: Shared,
     clients: HashMap<u64, Client>,
+    closing: Closing,
     last_token: u64,
     outbox: Outbox,
     buffer: Vec<u8>,
@@ -170,7 +173,7 @@ impl Service {
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // One byte more than a datagram may have, so that a longer one is seen to be.
         let buffer = vec![0; MAX_HEAD + MAX_DATA + 1];
-        let (clients, outbox) = (HashMap::new(), Outbox::default());
+        let (clients, closing, outbox) = (HashMap::new(), Closing::default(), Outbox::default());
         let bell = Arc::new(Bell::new()?);
         epoll::add(&epoll, bell.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         let (worker, heard) = (worker.clone(), Default::default());
@@ -180,6 +183,7 @@ impl Service {
             listener,
             shared,
             clients,
+            closing,
             last_token,
             outbox,
             buffer,
@@ -224,7 +228,7 @@ impl Service {
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let client = match rustix::net::accept_with(&self.listener, flags) {
-            Ok(fd) => Client::new(fd),
+            Ok(fd) => Client::new(fd, &self.closing),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(err) => Err(err),
         };
@@ -244,14 +248,16 @@ impl Service {
         }
     }
 
-    /// Who may not change anything can neither take the places of those who may, nor those of others.
+    /// Who may not change anything can neither take the places of those who may, nor those of others. What is being closed has its
+    /// place still.
     fn has_room_for(&self, new: &Client) -> bool {
         let others = self.clients.values();
         match new.privileged {
             true => self.clients.len() < MAX_CLIENTS,
             false => {
-                let readers = others.clone().filter(|client| !client.privileged).count();
-                readers < MAX_READERS && others.filter(|client| client.uid == new.uid).count() < MAX_OF_READER
+                let readers = others.clone().filter(|client| !client.privileged).count() + self.closing.all();
+                let own = others.filter(|client| client.uid == new.uid).count() + self.closing.of(new.uid);
+                readers < MAX_READERS && own < MAX_OF_READER
             }
         }
     }

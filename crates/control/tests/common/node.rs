@@ -133,6 +133,10 @@ impl Host for Obedient {
         Ok(self.neighbours.values().copied().collect())
     }
 
+    fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error> {
+        Ok(self.neighbours.get(&(link, addr)).copied())
+    }
+
     fn set_neighbour(&mut self, neighbour: &NeighbourNow) -> Result<(), Error> {
         let key = (neighbour.link, neighbour.addr);
         if neighbour.state == 0 {

@@ -103,6 +103,12 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// The packets' side does not answer.
     fn neighbours(&mut self) -> Result<Vec<NeighbourNow>, Error>;
 
+    /// One of them, if it is there.
+    ///
+    /// # Errors
+    /// The packets' side does not answer.
+    fn neighbour(&mut self, link: LinkId, addr: IpAddr) -> Result<Option<NeighbourNow>, Error>;
+
     /// Has a neighbour known as `neighbour` says, or forgotten if its state is 0.
     ///
     /// # Errors

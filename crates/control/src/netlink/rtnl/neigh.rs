@@ -47,10 +47,6 @@ impl<'a> Named<'a> {
         }
         Ok(Self { link: LinkId(index), addr, state: u16::from_ne_bytes(state), flags, attrs })
     }
-
-    fn find(&self, all: &[NeighbourNow]) -> Option<NeighbourNow> {
-        all.iter().find(|there| (there.link, there.addr) == (self.link, self.addr)).copied()
-    }
 }
 
 /// Carries out an `RTM_NEWNEIGH` (Linux `neigh_add`).
@@ -67,7 +63,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     if named.flags != 0 || named.attrs.get(NDA_FLAGS_EXT).is_some_and(|flags| flags.u32() != 0) {
         return Err(Error::unsupported("fatpath's neighbours have no flags"));
     }
-    let there = named.find(&rtnl.host.neighbours()?);
+    let there = rtnl.host.neighbour(named.link, named.addr)?;
     let flags = request.message.header.flags;
     match there {
         None if flags & flag::CREATE == 0 => return Err(Error::new(errno::ENOENT)),
@@ -101,7 +97,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
 /// Carries out an `RTM_DELNEIGH` (Linux `neigh_delete`).
 pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
-    let there = named.find(&rtnl.host.neighbours()?).ok_or(Error::new(errno::ENOENT))?;
+    let there = rtnl.host.neighbour(named.link, named.addr)?.ok_or(Error::new(errno::ENOENT))?;
     rtnl.host.set_neighbour(&NeighbourNow { state: 0, ..there })?;
     let gone = NeighbourNow { state: NUD_FAILED, mac: None, ..there };
     if there.mac.is_some() {
@@ -114,8 +110,8 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
 /// Carries out an `RTM_GETNEIGH` of one.
 pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
     let named = Named::of(rtnl, request)?;
-    let all = rtnl.host.neighbours()?;
-    let there = named.find(&all).ok_or(Error::text(errno::ENOENT, "Neighbour entry not found"))?;
+    let there = rtnl.host.neighbour(named.link, named.addr)?;
+    let there = there.ok_or(Error::text(errno::ENOENT, "Neighbour entry not found"))?;
     reply.send(RTM_NEWNEIGH, 0, |w| write(w, &there));
     Ok(())
 }
