@@ -76,7 +76,8 @@ impl SealJob {
     /// storage.
     ///
     /// # Errors
-    /// Why not; no number is used then.
+    /// Why not; no number is used then. [`DropReason::EspWrongDevice`] if its numbers are a device's: the same ones from
+    /// here would repeat its nonces.
     pub(crate) fn new(
         sa: &mut Sa,
         mem: &Memory,
@@ -85,6 +86,9 @@ impl SealJob {
         mtu: usize,
         storage: Vec<(Buf, Range<usize>)>,
     ) -> Result<Self, DropReason> {
+        if sa.packet_device().is_some() {
+            return Err(DropReason::EspWrongDevice);
+        }
         let info = ip_headers(mem, &mut pkt)?;
         let cutting = Cutting::new(mem, &mut pkt, &info)?;
         let Cutting { segs, headers, payload, .. } = cutting;

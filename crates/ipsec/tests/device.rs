@@ -399,6 +399,39 @@ fn a_policy_and_its_sas_are_on_one_device() {
 }
 
 #[test]
+fn nobody_but_its_device_seals_by_an_sa_of_packet_mode() {
+    let mut pair = Pair::new(&sa());
+    pair.sender = node_with(&SoftDevice::new(true, true));
+    let offload = on(WAN, SaDir::Out, OffloadMode::Packet);
+    let id = pair.sender.add_sa(&SaConfig { offload, ..sa() }, mask()).unwrap();
+    let Pair { sender, mem, sent, .. } = &mut pair;
+    for train in [Train::None, Train::Frames, Train::Inline] {
+        let mut out = Vec::new();
+        let sealed = sender.seal(mem, NOW, id, fat_packet(mem), train, 1500, &mut out, sent);
+        assert_eq!((sealed, out.len()), (Err(DropReason::EspWrongDevice), 0), "{train:?}");
+        let submitted = sender.submit_seal(mem, NOW, id, fat_packet(mem), train, 1500, sent);
+        assert_eq!((submitted, sender.sealing()), (Err(DropReason::EspWrongDevice), 0), "{train:?}");
+    }
+    assert_eq!((sender.sa(id).unwrap().oseq(), &*sent), (0, &Counters::ZERO.with(Mib::XfrmOutError, 6)));
+}
+
+#[test]
+fn a_policy_on_a_device_asks_for_one_sa_at_most() {
+    let device = SoftDevice::new(true, true);
+    let mut node = node_with(&device);
+    for dir in [Dir::Out, Dir::In] {
+        let one = policy(dir, Some(WAN));
+        let two = PolicyConfig { templates: [&one.templates[..]; 2].concat(), ..one.clone() };
+        let refused = Err(ConfigError::Offload("more than one tmpl"));
+        assert_eq!(node.add_policy(two.clone()), refused, "{dir:?}");
+        node.add_policy(one).unwrap();
+        assert_eq!(node.update_policy(two.clone()), refused, "{dir:?}");
+        node.update_policy(PolicyConfig { offload: None, ..two }).unwrap();
+    }
+    assert_eq!((node.spd().len(), device.load().1), (2, 0));
+}
+
+#[test]
 fn a_policy_is_on_its_device_as_long_as_it_is_here() {
     let device = SoftDevice::new(true, true);
     let mut node = node_with(&device);

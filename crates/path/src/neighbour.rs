@@ -6,7 +6,8 @@ use std::time::Duration;
 use base::{DropReason, Instant, LinkId, Mib};
 use fib::{Action, Known, Station, arp, nd};
 use host::icmp::Problem;
-use ipsec::{Decision as Policy, Flowi, Mode};
+use ipsec::device::Treatment;
+use ipsec::{Bundle, Decision as Policy, Flowi, Mode};
 use offload::ip_headers;
 use packet::{Esp, Memory, Packet};
 use wire::eth::{self, EtherType};
@@ -69,12 +70,28 @@ impl Path {
             && bundle.iter().all(|&id| self.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
         {
             frame.pull(eth::Header::LEN);
-            let mut sealed = vec![frame];
-            let mtu = self.ports.get(link).map_or(0, |port| port.config.mtu);
-            self.seal(turn, &bundle, mtu, &mut sealed);
-            return sealed.into_iter().for_each(|pkt| self.frame(turn, link, header.dst(), pkt));
+            return self.say_protected(turn, link, header.dst(), frame, &bundle);
         }
         self.enqueue(turn.mem, link, frame, eth::Header::LEN);
+    }
+
+    /// Sends a packet of neighbour discovery through these SAs to a station that needs not be looked for. A device that
+    /// numbers the packets of its SA is left this one too.
+    fn say_protected(&mut self, turn: Turn<'_>, link: LinkId, to: MacAddr, mut pkt: Packet, bundle: &Bundle) {
+        let mtu = self.ports.get(link).map_or(0, |port| port.config.mtu);
+        let treatment = match bundle[..] {
+            [sa] => self.treat(turn, sa, &mut pkt, link, mtu),
+            _ => Ok(Treatment::Software),
+        };
+        match treatment {
+            Ok(Treatment::Device) => self.frame(turn, link, to, pkt),
+            Ok(Treatment::Refused(reason)) | Err(reason) => self.drop(&pkt, reason),
+            Ok(Treatment::Software | Treatment::Cipher) => {
+                let mut sealed = vec![pkt];
+                self.seal(turn, bundle, mtu, &mut sealed);
+                sealed.into_iter().for_each(|pkt| self.frame(turn, link, to, pkt));
+            }
+        }
     }
 
     /// The frame that asks on `link` who has `target`.

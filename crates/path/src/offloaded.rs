@@ -22,22 +22,39 @@ impl Path {
         train: Train,
         leaving: Leaving,
     ) -> Result<(), DropReason> {
-        let info = ip_headers(turn.mem, &mut pkt)?;
-        let len = wire_len(&pkt, &info);
-        let (mtu, encap) = self.ipsec.sa(sa).map_or((0, None), |it| (it.inner_mtu(leaving.mtu), it.encap()));
-        let has_options = info.header_len > info.version().header_len();
-        let facts = Facts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
-        match self.ipsec.treatment(leaving.hop.dev, &facts, &mut self.counters) {
+        match self.treat(turn, sa, &mut pkt, leaving.hop.dev, leaving.mtu)? {
             Treatment::Software => self.submit(turn, sa, pkt, train, leaving),
             Treatment::Cipher => self.submit(turn, sa, pkt, Train::Inline, leaving),
             Treatment::Device => {
-                self.ipsec.admit_to_device(turn.now, sa, &mut self.counters)?;
-                pkt.meta.esp = Some(Esp::Protect(sa));
                 self.emit(turn, pkt, leaving.hop);
                 Ok(())
             }
             Treatment::Refused(reason) => Err(reason),
         }
+    }
+
+    /// Finds out who makes ESP of a packet that leaves by `link`, of whose path `mtu` bytes are known to fit, in the last SA
+    /// that it goes through. One that the device does is marked for it.
+    #[cold]
+    pub(crate) fn treat(
+        &mut self,
+        turn: Turn<'_>,
+        sa: SaId,
+        pkt: &mut Packet,
+        link: LinkId,
+        mtu: usize,
+    ) -> Result<Treatment, DropReason> {
+        let info = ip_headers(turn.mem, pkt)?;
+        let len = wire_len(pkt, &info);
+        let (mtu, encap) = self.ipsec.sa(sa).map_or((0, None), |it| (it.inner_mtu(mtu), it.encap()));
+        let has_options = info.header_len > info.version().header_len();
+        let facts = Facts { sa, len, fits: len <= mtu, has_options, encap: encap.is_some() };
+        let treatment = self.ipsec.treatment(link, &facts, &mut self.counters);
+        if treatment == Treatment::Device {
+            self.ipsec.admit_to_device(turn.now, sa, &mut self.counters)?;
+            pkt.meta.esp = Some(Esp::Protect(sa));
+        }
+        Ok(treatment)
     }
 
     /// Sees to it that a packet with a mark for a device goes to that device, or has none any more (Linux

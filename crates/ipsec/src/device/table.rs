@@ -62,12 +62,17 @@ impl Devices {
         }
     }
 
-    /// Has a device take a policy whose configuration says so (Linux `xfrm_dev_policy_add`).
+    /// Has a device take a policy whose configuration says so (Linux `xfrm_dev_policy_add`). It has one template at most, as
+    /// for the one driver of Linux that offloads policies (`mlx5e_xfrm_validate_policy`): a device does one layer of ESP, and
+    /// the keys of packet mode are used by nobody else.
     ///
     /// # Errors
     /// Why the policy cannot be added.
     pub(crate) fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), ConfigError> {
         let Some(dev) = policy.offload else { return Ok(()) };
+        if policy.templates.len() > 1 {
+            return Err(ConfigError::Offload("more than one tmpl"));
+        }
         let device = self.packet_mode(dev).ok_or(ConfigError::OffloadUnsupported(dev))?;
         device.add_policy(policy).map_err(|refused| match refused {
             Refused::Unsupported => ConfigError::OffloadUnsupported(dev),

@@ -2,14 +2,15 @@
 //! nothing goes out in clear.
 
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Counters, DropReason, LinkId, Mib};
 use ipsec::device::{Faults, Offload, OffloadMode, SoftDevice, SoftStats};
-use ipsec::{Dir, SaConfig, SaDir};
+use ipsec::{Dir, Mode, SaConfig, SaDir};
 use offload::Features;
 use packet::{Esp, EspStatus, Packet};
-use sim::{Fate, Flow, Medium, Node, PortOptions, Wire, World, policy, unique_mask};
+use sim::{Fate, Flow, Medium, Node, PortOptions, Wire, World, esp, policy, unique_mask};
 
 use crate::common::*;
 use crate::gateways::*;
@@ -410,6 +411,40 @@ fn in_packet_mode_there_is_no_other_way() {
     }
     assert_eq!(lane.near.drops(), [(2, DropReason::EspMismatch, 2)]);
     assert_eq!(lane.near.path.counters.get(Mib::XfrmInStateMismatch), 2);
+}
+
+#[test]
+fn what_neighbours_are_told_has_its_number_from_the_device_that_counts() {
+    let (here, there) = ("2001:db8::1", "2001:db8::2");
+    for (mode, by_device) in MODES.into_iter().zip([1, 2]) {
+        let mut node = Node::new();
+        node.port(OUTSIDE.0, PortOptions { mac: Some(mac(1)), ..PortOptions::BARE }, &[&format!("{here}/64")]);
+        let device = SoftDevice::new(true, true);
+        node.attach(OUTSIDE, &device);
+        let sa = esp(here, there, 0x1000, Mode::Transport, false);
+        let offload = Some(Offload { dev: OUTSIDE, dir: SaDir::Out, mode });
+        node.path.ipsec.add_sa(&SaConfig { offload, ..sa.clone() }, unique_mask()).unwrap();
+        let offload = (mode == OffloadMode::Packet).then_some(OUTSIDE);
+        let policy = policy(Dir::Out, here, there, &[sa]);
+        node.path.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
+        let ask = Flow::new(there, here);
+        let (IpAddr::V6(src), IpAddr::V6(dst)) = (ask.src, ask.dst) else { panic!("IPv6") };
+        let mut message = wire::nd::Neighbour::solicit(dst).as_bytes().to_vec();
+        message.extend_from_slice(wire::nd::LinkAddr::source(mac(2)).as_bytes());
+        wire::icmpv6::fill_check(&mut message, src, dst).unwrap();
+        let mut solicit = ask.raw(wire::Protocol::ICMPV6, &message);
+        wire::ipv6::Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
+        let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
+        let mut frames = Vec::new();
+        for packet in [solicit, ask.ping(1, 100)] {
+            node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), &packet].concat());
+            frames.extend(node.tx(OUTSIDE));
+        }
+        node.to_wire(NOW, OUTSIDE, &mut frames);
+        let numbers: Vec<_> = frames.iter().map(|frame| frame.to_vec()[58..62].to_vec()).collect();
+        assert_eq!(numbers, [[0, 0, 0, 1], [0, 0, 0, 2]], "{mode:?}");
+        assert_eq!((device.stats().sealed, node.drops()), (by_device, vec![]), "{mode:?}");
+    }
 }
 
 #[test]
