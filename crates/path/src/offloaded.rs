@@ -1,16 +1,25 @@
 //! Packets whose ESP is a device's: which go to it, and what becomes of those that do not get there.
 
-use base::{DropReason, LinkId, SaId};
+use base::{DropReason, Instant, LinkId, SaId};
 use ipsec::Train;
-use ipsec::device::{Facts, Treatment};
+use ipsec::device::{Device, Facts, Treatment};
 use offload::ip_headers;
-use packet::{Esp, Packet};
+use packet::{Esp, Memory, Packet};
 
 use crate::egress::{Leaving, wire_len};
 use crate::ingress::Framing;
 use crate::{Path, Turn};
 
 impl Path {
+    /// Lets a link have a device that offloads ESP, from now on, or none. What was on the one before is removed, SAs and
+    /// policies, and what waits for its work is dropped: laid out as ESP, it is still in clear.
+    pub fn set_device(&mut self, now: Instant, mem: &Memory, link: LinkId, device: Option<Box<dyn Device>>) {
+        // What was taken in before was judged by what was so then.
+        self.finish(now, mem);
+        self.ipsec.set_device(link, device);
+        self.seal_waiting(link);
+    }
+
     /// Leaves a packet to the device that its last SA is on as far as that can do it, and seals it otherwise (Linux
     /// `xfrm_output`).
     #[cold]
@@ -69,7 +78,7 @@ impl Path {
         self.ipsec.seal_here(pkt, l3)
     }
 
-    /// Does for what waits at a link the work of its device, which does it no more.
+    /// Does for what waits at a link the work of its device, which does it no more, or drops what nobody else can do.
     pub(crate) fn seal_waiting(&mut self, link: LinkId) {
         let Some(port) = self.ports.get_mut(link) else { return };
         let l3 = port.l3();

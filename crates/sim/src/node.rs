@@ -83,7 +83,7 @@ impl Node {
     /// # Panics
     /// When there is no such port.
     pub fn attach(&mut self, id: LinkId, device: &SoftDevice) {
-        self.path.ipsec.set_device(id, Some(Box::new(device.clone())));
+        self.path.set_device(Instant::ZERO, &self.mem, id, Some(Box::new(device.clone())));
         let mut config = self.path.ports.get(id).expect("a port").config.clone();
         config.features.esp = true;
         self.path.set_port(id, config);

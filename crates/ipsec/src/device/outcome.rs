@@ -94,7 +94,8 @@ impl Sad {
 }
 
 impl Ipsec {
-    /// Lets a link have a device that offloads ESP, from now on, or none. What was on the one before is removed.
+    /// Lets a link have a device that offloads ESP, from now on, or none. What was on the one before is removed. Packets that
+    /// wait for its work are the caller's to see to: they are in clear.
     pub fn set_device(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
         self.flush_device(link);
         self.sad.devices.set(link, device);

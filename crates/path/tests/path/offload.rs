@@ -282,6 +282,29 @@ fn a_link_that_loses_its_device_mid_queue_gets_what_waits_sealed() {
 }
 
 #[test]
+fn nothing_waits_in_clear_for_a_device_that_is_unloaded() {
+    for mode in MODES {
+        for other in [false, true] {
+            let mut lane = Lane::new(mode);
+            lane.send();
+            let waiting = lane.waiting(OUTSIDE).len() as u64;
+            let Node { path, mem, .. } = &mut lane.near;
+            // The link may say for a while yet that it does ESP.
+            let other = other.then(|| Box::new(SoftDevice::new(true, true)) as Box<dyn ipsec::device::Device>);
+            path.set_device(NOW, mem, OUTSIDE, other);
+            assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
+            assert_eq!((lane.device.load(), lane.near.path.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
+            let reason = match mode {
+                OffloadMode::Crypto => DropReason::PolicyNoState,
+                OffloadMode::Packet => DropReason::EspWrongDevice,
+            };
+            assert_eq!(lane.near.drops(), [(1, reason, waiting)], "{mode:?}");
+            assert_eq!(lane.near.pages_in_use(), 0, "{mode:?}");
+        }
+    }
+}
+
+#[test]
 fn what_waits_for_a_neighbour_is_left_to_the_device_only_if_it_still_can() {
     for esp in [true, false] {
         let mut lane = Lane::new(OffloadMode::Crypto);
