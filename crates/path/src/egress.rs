@@ -26,6 +26,16 @@ pub(crate) struct Leaving {
     pub(crate) mtu: usize,
 }
 
+/// The SAs that packets go through, the innermost first, and the path behind them all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layers<'a> {
+    pub(crate) sas: &'a [SaId],
+    /// The link that it begins with.
+    pub(crate) dev: LinkId,
+    /// What it takes.
+    pub(crate) mtu: usize,
+}
+
 impl Path {
     /// Sends an IP packet, fat or not, by `hop`; through IPsec if a policy says so.
     pub(crate) fn output(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop) {
@@ -96,7 +106,8 @@ impl Path {
         };
         let features = port.config.features;
         let outer_mtu = self.path_mtu(turn, hop.dev, end, port.config.mtu);
-        let mtu = self.inner_mtu(bundle, outer_mtu);
+        let layers = Layers { sas: bundle, dev: hop.dev, mtu: outer_mtu };
+        let mtu = self.inner_mtu(turn, layers, 0);
         let v4 = ip.info.version() == Version::V4;
         // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): what is too long is cut afterwards.
         let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
@@ -116,7 +127,7 @@ impl Path {
             self.fragment(turn, ip.pkt, mtu, hop.dev, &mut pieces);
         }
         let Some((&outermost, within)) = bundle.split_last() else { return };
-        self.seal(turn, within, self.inner_mtu(&[outermost], outer_mtu), &mut pieces);
+        self.seal(turn, layers, within.len(), &mut pieces);
         let sa = self.ipsec.sa(outermost);
         let is_offloaded = sa.is_some_and(|sa| sa.offload().is_some());
         let train = match sa.is_some_and(|sa| sa.encap().is_some()) {
@@ -173,11 +184,11 @@ impl Path {
         self.scratch.leaving = leaving;
     }
 
-    /// Runs packets through these SAs, the innermost first, at once. A path of `mtu` bytes lies behind them.
-    pub(crate) fn seal(&mut self, turn: Turn<'_>, sas: &[SaId], mtu: usize, packets: &mut Vec<Packet>) {
+    /// Runs packets through the first `n` of these SAs at once.
+    pub(crate) fn seal(&mut self, turn: Turn<'_>, layers: Layers<'_>, n: usize, packets: &mut Vec<Packet>) {
         let mut sealed = std::mem::take(&mut self.scratch.sealed);
-        for (at, &sa) in sas.iter().enumerate() {
-            let mtu = self.inner_mtu(&sas[at + 1..], mtu);
+        for (at, &sa) in layers.sas[..n].iter().enumerate() {
+            let mtu = self.inner_mtu(turn, layers, at + 1);
             for pkt in packets.drain(..) {
                 let (link, Self { ipsec, counters, .. }) = (pkt.meta.link, &mut *self);
                 let result = ipsec.seal(turn.mem, turn.now, sa, pkt, Train::None, mtu, &mut sealed, counters);
@@ -190,9 +201,17 @@ impl Path {
         self.scratch.sealed = sealed;
     }
 
-    /// What a path of `mtu` bytes takes of packets that go through these SAs, the innermost first.
-    fn inner_mtu(&self, sas: &[SaId], mtu: usize) -> usize {
-        sas.iter().rev().filter_map(|&id| self.ipsec.sa(id)).fold(mtu, |mtu, sa| sa.inner_mtu(mtu))
+    /// What the path takes of packets that are through the first `n` of these SAs and go through the others. What is sealed
+    /// for the end of a tunnel goes on from the end of the one around it, and that way may be narrower (Linux
+    /// `xfrm_init_pmtu`).
+    fn inner_mtu(&self, turn: Turn<'_>, layers: Layers<'_>, n: usize) -> usize {
+        let Layers { sas, dev, mtu } = layers;
+        (n..sas.len()).rev().fold(mtu, |mtu, at| {
+            let inner_mtu = self.ipsec.sa(sas[at]).map_or(mtu, |sa| sa.inner_mtu(mtu));
+            let mut within = sas[..at].iter().filter_map(|&id| self.ipsec.sa(id));
+            let tunnel = within.rfind(|sa| sa.mode() == Mode::Tunnel);
+            tunnel.map_or(inner_mtu, |tunnel| self.path_mtu(turn, dev, tunnel.end(), inner_mtu))
+        })
     }
 
     /// Sends a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).

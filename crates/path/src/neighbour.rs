@@ -13,6 +13,7 @@ use packet::{Esp, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
 
+use crate::egress::Layers;
 use crate::ingress::flow_of;
 use crate::{IpPacket, Path, Turn};
 
@@ -88,7 +89,7 @@ impl Path {
             Ok(Treatment::Refused(reason)) | Err(reason) => self.drop(&pkt, reason),
             Ok(Treatment::Software | Treatment::Cipher) => {
                 let mut sealed = vec![pkt];
-                self.seal(turn, bundle, mtu, &mut sealed);
+                self.seal(turn, Layers { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
                 sealed.into_iter().for_each(|pkt| self.frame(turn, link, to, pkt));
             }
         }

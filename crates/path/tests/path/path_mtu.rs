@@ -177,6 +177,48 @@ fn a_path_that_has_grown_again_is_used_after_ten_minutes() {
     }
 }
 
+#[test]
+fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
+    // To the gateway of a site by a tunnel through a hub, whose own way to that gateway is narrow.
+    let (hub, site) = ("198.51.100.7", ENDS[0][1]);
+    for (tfcpad, tunnelled) in [(0, true), (9000, true), (0, false)] {
+        let mut node = Node::new();
+        node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.1.0.254/16"]);
+        node.port(OUTSIDE.0, PortOptions::BARE, &[&format!("{}/24", ENDS[0][0])]);
+        node.route("0.0.0.0/0", None, OUTSIDE);
+        let inner = SaConfig { tfcpad, ..esp(ENDS[0][0], site, 0x3000, Mode::Tunnel, false) };
+        let (end, mode) = if tunnelled { (hub, Mode::Tunnel) } else { (site, Mode::Transport) };
+        let sas = [inner, esp(ENDS[0][0], end, 0x1000, mode, false)];
+        for sa in &sas {
+            node.path.ipsec.add_sa(sa, unique_mask()).unwrap();
+        }
+        node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas)).unwrap();
+        let [flow, _] = flows();
+        let df = |len: usize| edit_v4(&flow.udp(len), |header| header.set_dont_fragment(true));
+        let outer = |mtu| overhead(&sas[1]).inner_mtu(mtu);
+        let at_first = overhead(&sas[0]).inner_mtu(outer(1500));
+        node.rx_bytes(NOW, INSIDE, &df(at_first - 28));
+        assert_eq!(only(node.tx(OUTSIDE)).len().div_ceil(8), 1500_usize.div_ceil(8), "it just fits");
+        // What the hub, or the router behind it, has of the packet: the inner ESP.
+        let quote = Flow::new(ENDS[0][0], site).raw(Protocol::ESP, &[0, 0, 0x30, 0, 0, 0, 0, 1]);
+        node.rx_bytes(NOW, OUTSIDE, &too_big(false, 1300, ENDS[0][0], &quote));
+        assert_eq!(node.drops(), []);
+        let want = overhead(&sas[0]).inner_mtu(if tunnelled { 1300.min(outer(1500)) } else { outer(1300) });
+        for (len, fits) in [(want - 27, false), (want - 28, true)] {
+            node.rx_bytes(NOW, INSIDE, &df(len));
+            let sent = node.tx(OUTSIDE);
+            assert_eq!(sent.len(), usize::from(fits), "{len} of {want}, {tfcpad}");
+            if let [sealed] = &sent[..] {
+                // As long as the narrow way takes it: 1300 bytes come out at the hub, of 56 more.
+                let most = if tunnelled { 1356 } else { 1300 };
+                assert!(sealed.len() <= most && sealed.len() > most - 8, "{} of {most}, {tfcpad}", sealed.len());
+            }
+            let [told, ..] = &node.tx(INSIDE)[..] else { continue };
+            assert_eq!((told_mtu(told), fits), (want, false), "{tfcpad}");
+        }
+    }
+}
+
 /// A message that a packet was too big, made by whoever.
 pub(crate) fn too_big(v6: bool, mtu: u16, to: &str, quote: &[u8]) -> Vec<u8> {
     let forger = Flow::new(STRANGERS[usize::from(v6)], to);
