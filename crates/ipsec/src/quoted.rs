@@ -3,7 +3,19 @@
 use wire::{Protocol, Quote, Spi, udp};
 
 use crate::config::{EspInUdp, SaDir};
+use crate::device::{Offload, OffloadMode};
 use crate::gateway::Ipsec;
+use crate::sa::Sa;
+
+impl Sa {
+    /// Tells whether a packet was sent by it. Those of packet mode are numbered by the device.
+    fn has_sent(&self) -> bool {
+        match self.offload {
+            Some(Offload { mode: OffloadMode::Packet, dir, .. }) => dir == SaDir::Out && self.first_used().is_some(),
+            _ => self.oseq() > 0,
+        }
+    }
+}
 
 impl Ipsec {
     /// Tells whether the packet that an ICMP error quotes is one that an SA of this node may have sent (RFC 4301 §6.1.1,
@@ -21,7 +33,7 @@ impl Ipsec {
         let Some(&spi) = esp.first_chunk() else { return false };
         self.sa_to(quote.dst, Spi(u32::from_be_bytes(spi))).is_some_and(|sa| {
             sa.dir != Some(SaDir::In)
-                && sa.oseq() > 0
+                && sa.has_sent()
                 && sa.encap_to() == encap
                 && (sa.src == quote.src || sa.src.is_unspecified())
         })

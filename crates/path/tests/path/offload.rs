@@ -14,6 +14,7 @@ use sim::{Fate, Flow, Medium, Node, PortOptions, Wire, World, esp, policy, uniqu
 
 use crate::common::*;
 use crate::gateways::*;
+use crate::path_mtu::too_big;
 
 const SECOND: Duration = Duration::from_secs(1);
 const SEGMENTS: usize = 40;
@@ -467,6 +468,29 @@ fn what_neighbours_are_told_has_its_number_from_the_device_that_counts() {
         let numbers: Vec<_> = frames.iter().map(|frame| frame.to_vec()[58..62].to_vec()).collect();
         assert_eq!(numbers, [[0, 0, 0, 1], [0, 0, 0, 2]], "{mode:?}");
         assert_eq!((device.stats().sealed, node.drops()), (by_device, vec![]), "{mode:?}");
+    }
+}
+
+#[test]
+fn a_path_that_is_too_narrow_for_what_a_device_has_sealed_is_known_as_such() {
+    for mode in MODES {
+        let mut lane = Lane::new(mode);
+        let too_narrow = |spi: u8| {
+            let quote = Flow::new(ENDS[0][0], ENDS[0][1]).raw(wire::Protocol::ESP, &[0, 0, 0x10, spi, 0, 0, 0, 1]);
+            too_big(false, 1300, ENDS[0][0], &quote)
+        };
+        lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(0));
+        assert_eq!(lane.near.drops(), [(2, DropReason::IcmpQuote, 1)], "{mode:?}: nothing was sent yet");
+        lane.send();
+        assert_eq!(lane.carry(OUTSIDE), SEGMENTS);
+        lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(1));
+        assert_eq!(lane.near.path.path_mtus_learnt, 0, "{mode:?}: the SA to receive by");
+        lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(0));
+        assert_eq!(lane.near.path.path_mtus_learnt, 1, "{mode:?}");
+        lane.send();
+        assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
+        let said = told(&only(lane.near.tx(INSIDE))).message;
+        assert_eq!(said, Message::V4(wire::icmp::Message::FragNeeded { mtu: 1246 }), "{mode:?}");
     }
 }
 
