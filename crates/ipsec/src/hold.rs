@@ -92,13 +92,6 @@ impl Holds {
         self.queues.get(&policy).map(|queue| queue.flow)
     }
 
-    /// Has it asked at once whether the SA of a policy has come.
-    pub(crate) fn hurry(&mut self, policy: PolicyId) {
-        if let Some(queue) = self.queues.get_mut(&policy) {
-            self.timers.set(policy, &mut queue.timer, Some(Instant::ZERO));
-        }
-    }
-
     /// Has the packets wait twice as long as before; or no longer, if that was long.
     pub(crate) fn wait_longer(&mut self, now: Instant, policy: PolicyId) {
         match self.queues.get_mut(&policy) {

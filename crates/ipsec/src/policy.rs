@@ -23,7 +23,8 @@ pub enum Decision {
     Bypass,
     /// It goes through these SAs, at least one.
     Protect(Bundle),
-    /// It [waits](Ipsec::hold) until the SA that this policy asks for is there, and those that wait for it already have left.
+    /// It [waits](Ipsec::hold) until the SA that this policy asks for is there. Or it is, and others wait still: they
+    /// [go](Ipsec::let_go) first.
     Hold(PolicyId),
     /// It does not leave. The counter is counted.
     Drop(DropReason),
@@ -55,13 +56,18 @@ impl Ipsec {
         })
     }
 
-    /// Tells whether packets wait that need not any more, and are about to leave: no other one overtakes them.
+    /// Tells whether packets wait that need not any more: no other one overtakes them.
     #[cold]
     fn is_behind_held(&mut self, policy: PolicyId) -> bool {
         let Some(first) = self.holds.first_flow(policy) else { return false };
-        let may_go = self.larval_drop || !self.verdict(&first).1.is_missing();
+        self.larval_drop || !self.verdict(&first).1.is_missing()
+    }
+
+    /// [Releases](Self::take_released) what waits for a policy, if it need not any more. Tells whether it has.
+    pub fn let_go(&mut self, policy: PolicyId) -> bool {
+        let may_go = self.is_behind_held(policy);
         if may_go {
-            self.holds.hurry(policy);
+            self.holds.release(policy);
         }
         may_go
     }

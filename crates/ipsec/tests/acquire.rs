@@ -246,6 +246,8 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
     }
     assert_eq!(hold(&mut node, &mem, at(1), 101, &mut counters), Err(DropReason::PolicyQueueFull));
     assert_eq!((node.held(), acquires(&mut node).len(), counters.clone()), (101, 1, Counters::ZERO));
+    let Decision::Hold(policy) = node.lookup(at(1), &flow(1), &mut counters) else { panic!() };
+    assert!(!node.let_go(policy), "what they wait for is not there");
     // Asked after 0.1 s, then after twice as long each time.
     for due in [101, 301, 701] {
         assert_eq!(node.poll_timeout(), Some(at(due)));
@@ -274,10 +276,9 @@ fn no_packet_overtakes_those_that_are_held_and_may_go() {
     hold(&mut node, &mem, at(1), 1, &mut counters).unwrap();
     let id = node.add_sa(&sa(), mask()).unwrap();
     // The SA is there, and one packet waits in front.
-    hold(&mut node, &mem, at(2), 2, &mut counters).unwrap();
-    assert_eq!(node.poll_timeout(), Some(at(0)), "there is nothing to wait for");
-    node.handle_timeout(at(2), &mut counters);
-    assert_eq!((node.take_released().len(), node.held()), (2, 0));
+    let Decision::Hold(policy) = node.lookup(at(2), &flow(1), &mut counters) else { panic!() };
+    assert!(node.let_go(policy), "there is nothing to wait for");
+    assert_eq!((node.take_released().len(), node.held(), node.let_go(policy)), (1, 0, false));
     assert_eq!(node.lookup(at(2), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
     assert_eq!(counters, Counters::ZERO);
 }

@@ -3,7 +3,7 @@
 use base::{DropReason, LinkId, Mib, SaId};
 use fib::{Decision, Resolution};
 use host::icmp::Problem;
-use ipsec::{Bundle, Decision as Policy, Dir, Mode, Train};
+use ipsec::{Bundle, Decision as Policy, Dir, Mode, PolicyId, Train};
 use offload::{Features, checksum, gso};
 use packet::{Cut, GsoKind, Memory, Packet};
 use wire::ip::Info;
@@ -38,7 +38,7 @@ pub(crate) struct Layers<'a> {
 
 impl Path {
     /// Sends an IP packet, fat or not, by `hop`; through IPsec if a policy says so.
-    pub(crate) fn output(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop) {
+    pub(crate) fn output(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
         // An error quotes what it is about.
         let quotes_secret = ip.pkt.meta.link == LinkId::NONE && !ip.pkt.meta.sec_path.is_empty();
         if self.ipsec.is_idle() && !quotes_secret {
@@ -51,13 +51,21 @@ impl Path {
             }
             Policy::Bypass => self.output_clear(turn, ip, hop),
             Policy::Protect(bundle) => self.output_esp(turn, ip, &bundle, hop),
-            Policy::Hold(policy) => {
-                ip.pkt.spare(turn.mem);
-                if let Err((pkt, reason)) = self.ipsec.hold(turn.now, policy, &ip.flowi(hop.dev), ip.pkt) {
-                    self.drop(&pkt, reason);
-                }
-            }
+            Policy::Hold(policy) => self.hold(turn, ip, hop, policy),
             Policy::Drop(reason) => self.drop(&ip.pkt, reason),
+        }
+    }
+
+    /// Has a packet wait for the SA that this policy asks for, or go right behind those that have waited for it.
+    #[cold]
+    fn hold(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop, policy: PolicyId) {
+        if self.ipsec.let_go(policy) {
+            self.release(turn);
+            return self.output(turn, ip, hop);
+        }
+        ip.pkt.spare(turn.mem);
+        if let Err((pkt, reason)) = self.ipsec.hold(turn.now, policy, &ip.flowi(hop.dev), ip.pkt) {
+            self.drop(&pkt, reason);
         }
     }
 

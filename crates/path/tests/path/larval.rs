@@ -94,6 +94,23 @@ fn packets_wait_for_their_sa_and_leave_in_order_with_one_hop_counted() {
 }
 
 #[test]
+fn the_first_packet_after_its_sa_has_come_takes_those_that_waited_along() {
+    let mut nodes = gateways();
+    nodes[0].path.ipsec.set_larval_drop(false);
+    for n in 1..=101 {
+        nodes[0].rx_bytes(at(1), INSIDE, &packet(n));
+    }
+    for node in &mut nodes {
+        node.path.ipsec.add_sa(&sa(1), unique_mask()).unwrap();
+    }
+    let burst = (102..=165).map(|n| packet::Packet::with_data(&nodes[0].mem, &packet(n)).unwrap()).collect();
+    nodes[0].rx(at(2), INSIDE, burst);
+    let got = arrived(&mut nodes, at(2));
+    assert_eq!(got.iter().map(|bytes| bytes.len() - 28).collect::<Vec<_>>(), (1..=165).collect::<Vec<_>>());
+    assert_eq!((nodes[0].drops(), nodes[0].path.ipsec.held(), nodes[0].pages_in_use()), (vec![], 0, 0));
+}
+
+#[test]
 fn packets_that_wait_in_vain_are_counted_by_their_link() {
     let mut nodes = gateways();
     nodes[0].path.ipsec.set_larval_drop(false);
