@@ -89,7 +89,7 @@ impl Ipsec {
         opened: &mut Opened,
         counters: &mut Counters,
     ) {
-        if self.crypto.is_full() {
+        if self.crypto.opens_no_more() {
             counters.count(Mib::XfrmInError);
             opened.drops.push(DropReason::CryptoQueueFull);
             return;

@@ -65,7 +65,7 @@ impl Ipsec {
         mtu: usize,
         counters: &mut Counters,
     ) -> Result<(), DropReason> {
-        if self.crypto.is_full() {
+        if self.crypto.seals_no_more() {
             counters.count(Mib::XfrmOutNoQueueSpace);
             return Err(DropReason::CryptoQueueFull);
         }

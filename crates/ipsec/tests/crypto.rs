@@ -310,3 +310,53 @@ fn a_device_that_never_answers_is_given_a_bounded_number_of_packets() {
     assert_eq!(results[1000], Err(DropReason::CryptoQueueFull));
     assert_eq!(pair.sent.get(Mib::XfrmOutNoQueueSpace), 100);
 }
+
+/// Rows X99 and X100: either direction has an instance of its own.
+#[test]
+fn a_direction_that_is_stuck_and_full_leaves_the_other_one_moving() {
+    /// Does all tasks but those of one kind.
+    #[derive(Debug)]
+    struct Stuck(&'static str, Vec<Task>);
+    impl Crypto for Stuck {
+        fn work(&mut self, _: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+            for mut task in todo.drain(..) {
+                if format!("{task:?}").starts_with(self.0) {
+                    self.1.push(task);
+                } else {
+                    task.run();
+                    done.push(task);
+                }
+            }
+        }
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+    }
+    // (what is stuck, [sealed, refused], [opened, refused])
+    let cases = [("Task(seal", [0, 100], [1100, 0]), ("Task(open", [1100, 0], [0, 100])];
+    for (stuck, seals, opens) in cases {
+        let mut pair = Pair::new(&sa());
+        let back = SaConfig { src: sa().dst, dst: sa().src, spi: wire::Spi(0x2000), ..sa() };
+        let back = pair.receiver.add_sa(&back, common::mask()).unwrap();
+        let packets: Vec<_> =
+            (0..1100).map(|n| pair.seal(pkt(&Memory::heap(), n), Train::None).remove(0).to_vec()).collect();
+        let Pair { receiver: node, mem, opened, sent, received, .. } = &mut pair;
+        node.set_crypto(Some(Box::new(Stuck(stuck, Vec::new()))));
+        let (mut sealed, mut passed) = (Vec::new(), 0);
+        for (n, packet) in packets.iter().enumerate() {
+            let _counted = node.submit_seal(mem, NOW, back, pkt(mem, n), Train::None, 1500, sent);
+            let mut pkt = Packet::with_data(mem, packet).unwrap();
+            let info = ip_headers(mem, &mut pkt).unwrap();
+            node.submit_open(mem, NOW, pkt, &info, opened, received);
+            while node.work(NOW) {
+                while node.next_sealed(mem, &mut sealed) {}
+                let mut count = Each(|inner: Inner<'_>| passed += usize::from(matches!(inner, Inner::Content(_))));
+                let _all = node.pass_opened(mem, NOW, received, &mut count);
+            }
+        }
+        let refused = [sent.get(Mib::XfrmOutNoQueueSpace), received.get(Mib::XfrmInError)];
+        assert_eq!(([sealed.len() as u64, refused[0]], [passed as u64, refused[1]]), (seals, opens), "{stuck}");
+        assert!(opened.drops.iter().all(|&reason| reason == DropReason::CryptoQueueFull));
+    }
+}

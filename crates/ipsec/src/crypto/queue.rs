@@ -73,9 +73,15 @@ impl Queue {
         }
     }
 
-    /// Tells whether so much waits that more is to be dropped.
-    pub(crate) fn is_full(&self) -> bool {
-        self.sealing.len() >= PLACES || self.opening.len() >= PLACES
+    /// Tells whether so much waits to be sealed that more is to be dropped, whatever waits to be opened (Linux's `pencrypt`
+    /// and `pdecrypt` are two instances).
+    pub(crate) fn seals_no_more(&self) -> bool {
+        self.sealing.len() >= PLACES
+    }
+
+    /// Tells whether so much waits to be opened that more is to be dropped, whatever waits to be sealed.
+    pub(crate) fn opens_no_more(&self) -> bool {
+        self.opening.len() >= PLACES
     }
 
     /// Tells whether something is through.

@@ -96,7 +96,7 @@ impl Ipsec {
         let version = crypto.like_mut(spi_of(burst.first()?)?)?.outer.info.version();
         let mut run = Run { packets: 0, version, broken: None };
         // What there is no place for is counted where it is refused.
-        while !crypto.is_full()
+        while !crypto.opens_no_more()
             && let Some(spi) = burst.first().and_then(spi_of)
             && let Some(job) = crypto.like_mut(spi).filter(|job| job.outer.info.version() == version)
             && let Some(sa) = sad.get_mut(job.sa)
