@@ -150,6 +150,8 @@ impl Ipsec {
         if let Some(sa) = self.sad.get_mut(id) {
             sa.place_mut().towards = Some(towards);
             self.nat.moved.insert((towards.ip(), spi), id);
+            // A peer that has moved once and is rekeyed for ever would leave one behind each time.
+            self.nat.tidy(&self.sad);
         }
     }
 
@@ -186,9 +188,37 @@ impl Nat {
                 self.moved.insert((mapping.new.ip(), sa.spi), id);
             }
         }
+        self.tidy(sad);
+    }
+
+    /// Forgets SAs that are gone, or elsewhere, if there are many more than when this was last done.
+    fn tidy(&mut self, sad: &Sad) {
         if self.moved.len() > self.tidy_at {
             self.moved.retain(|&(end, _), id| sad.get(*id).is_some_and(|sa| sa.end() == end));
             self.tidy_at = 2 * self.moved.len() + 64;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Algorithm;
+
+    #[test]
+    fn a_peer_that_has_moved_is_rekeyed_for_ever_in_the_same_room() {
+        let [src, dst] = [1, 2].map(|last| IpAddr::from([192, 0, 2, last]));
+        let place: SocketAddr = "198.51.100.7:61000".parse().unwrap();
+        let encap = Some(EspInUdp { sport: 4500, dport: 4500 });
+        let config = |spi| SaConfig { encap, ..SaConfig::new(src, dst, Spi(spi), Mode::Tunnel, Algorithm::Null) };
+        let mut node = Ipsec::new();
+        let first = node.add_sa(&config(1), 1).unwrap();
+        node.sad.get_mut(first).unwrap().place_mut().towards = Some(place);
+        for spi in 2..1000 {
+            let id = node.add_sa(&config(spi), u64::from(spi)).unwrap();
+            node.remove_sa(dst, Spi(spi - 1), 0).unwrap();
+            assert_eq!(node.sa_to(place.ip(), Spi(spi)).map(Sa::id), Some(id), "{spi}");
+            assert!(node.nat.moved.len() <= 2 * 2 + 64, "{spi}: {}", node.nat.moved.len());
         }
     }
 }
