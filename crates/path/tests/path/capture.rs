@@ -2,11 +2,12 @@
 
 use offload::Features;
 use packet::{CopyReason, Packet};
-use path::{TapPoints, Tapped};
+use path::{PortConfig, TapPoints, Tapped};
 use sim::{Node, PortOptions};
 use wire::{EtherType, eth};
 
 use crate::common::*;
+use crate::gateways::{TUNNELS, Tunnel, tunnelled};
 
 const BOTH: TapPoints = TapPoints { wire: true, fat: true };
 
@@ -83,7 +84,6 @@ fn a_capture_of_ethernet_sees_frames_on_the_wire_and_packets_in_the_path() {
 
 #[test]
 fn a_capture_behind_a_tunnel_sees_esp_on_the_wire_and_what_was_inside_in_the_path() {
-    use crate::gateways::{TUNNELS, tunnelled};
     let [flow, _] = flows();
     let mut world = tunnelled(TUNNELS[1], 1);
     let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 10 * 1300, 1300);
@@ -98,6 +98,53 @@ fn a_capture_behind_a_tunnel_sees_esp_on_the_wire_and_what_was_inside_in_the_pat
     assert!(wire.iter().all(|(kind, info)| (*kind, info.protocol) == ("wire", wire::Protocol::UDP)), "{seen:?}");
     assert!(wire.iter().all(|(_, info)| info.total_len <= 1500), "{seen:?}");
     assert!(matches!(fat, [("fat", info)] if info.protocol == wire::Protocol::TCP), "{seen:?}");
+}
+
+/// What a gateway makes of these frames: packets to its guest, the bytes of each as the wire has them, and what a capture of
+/// its outer link sees.
+fn opened(tunnel: Tunnel, gro: bool, tap: TapPoints, frames: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let mut far = tunnelled(tunnel, 1).nodes.remove(1);
+    let config = far.path.ports.get(OUTSIDE).unwrap().config.clone();
+    far.path.set_port(OUTSIDE, PortConfig { gro, ..config });
+    far.path.set_tap(OUTSIDE, tap);
+    let burst = frames.iter().map(|frame| Packet::with_data(&far.mem, frame).unwrap()).collect();
+    far.rx(NOW, OUTSIDE, burst);
+    let got = far.tx(INSIDE);
+    let (packets, mut segments) = (got.len(), Vec::new());
+    got.into_iter().for_each(|pkt| offload::fit(&far.mem, &Features::NONE, pkt, 0, &mut segments).unwrap());
+    let seen = seen(&mut far);
+    assert!(seen.iter().all(|(link, kind, way, _)| (*link, *kind, *way) == (OUTSIDE.0, "wire", "in")), "{tunnel:?}");
+    assert_eq!(far.drops(), [], "{tunnel:?}, gro {gro}, {tap:?}");
+    (packets, segments.iter().map(Packet::to_vec).collect(), seen.into_iter().map(|(.., bytes)| bytes).collect())
+}
+
+/// Row X93.
+#[test]
+fn esp_brings_the_same_bytes_with_gro_and_without_and_a_capture_sees_every_frame_of_it() {
+    const WIRE: TapPoints = TapPoints { wire: true, fat: false };
+    for tunnel in TUNNELS {
+        for flow in flows() {
+            let mut near = tunnelled(tunnel, 1).nodes.remove(0);
+            let mss = tunnel.mss(&flow);
+            let inside =
+                [flow.fat_tcp(&near.mem, 1, 30 * usize::from(mss), mss), flow.fat_udp(&near.mem, 10 * 1000, 1000)];
+            near.rx(NOW, INSIDE, inside.into());
+            let mut frames = Vec::new();
+            near.tx(OUTSIDE).into_iter().for_each(|pkt| {
+                offload::fit(&near.mem, &Features::NONE, pkt, 0, &mut frames).unwrap();
+            });
+            let frames: Vec<_> = frames.iter().map(Packet::to_vec).collect();
+            let (packets, bytes, seen) = opened(tunnel, false, WIRE, &frames);
+            assert_eq!((packets, bytes.len(), frames.len()), (40, 40, 40), "{tunnel:?}");
+            assert!(seen == frames, "{tunnel:?}: what came, in order");
+            for (gro, tap) in [(false, TapPoints::default()), (true, TapPoints::default()), (true, WIRE)] {
+                let (packets, got, seen) = opened(tunnel, gro, tap, &frames);
+                assert_eq!(packets, if gro { 2 } else { 40 }, "{tunnel:?} {flow:?}");
+                assert!(got == bytes, "{tunnel:?} {flow:?}, gro {gro}, {tap:?}");
+                assert!(if tap == WIRE { seen == frames } else { seen.is_empty() }, "{tunnel:?} {flow:?}, gro {gro}");
+            }
+        }
+    }
 }
 
 #[test]

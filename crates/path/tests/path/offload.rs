@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base::{Counters, DropReason, LinkId, Mib};
 use ipsec::device::{Faults, Offload, OffloadMode, SoftDevice, SoftStats};
-use ipsec::{Dir, Mode, SaConfig, SaDir};
+use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use offload::Features;
 use packet::{Esp, EspStatus, Packet};
 use sim::{Fate, Flow, Medium, Node, PortOptions, Wire, World, esp, policy, unique_mask};
@@ -256,6 +256,55 @@ fn a_route_that_flips_takes_nothing_out_in_clear_and_loses_nothing() {
     assert_eq!((lane.carry(OUTSIDE), lane.carry(DETOUR)), (SEGMENTS, SEGMENTS));
     assert_eq!((lane.received.bytes, lane.device.stats().sealed), (lane.sent, SEGMENTS as u64));
     assert_eq!((lane.near.drops(), lane.far.drops()), (vec![], vec![]));
+}
+
+/// Rows X34 and X96: the numbers of a train are taken in one step, or none of them.
+#[test]
+fn numbers_that_run_out_within_a_train_stop_it_whole_and_with_esn_it_goes_on() {
+    const LEFT: usize = 10;
+    let last = u64::from(u32::MAX) - LEFT as u64;
+    for (esn, by_device) in [(false, true), (true, true), (true, false)] {
+        let mut lane = Lane::new(OffloadMode::Crypto);
+        let sa = TUNNELS[0].sas(0).remove(0);
+        let sa = SaConfig { flags: SaFlags { esn, ..sa.flags }, ..sa };
+        let offload = Some(Offload { dev: OUTSIDE, dir: SaDir::Out, mode: OffloadMode::Crypto });
+        let ends = [SaConfig { oseq: last, offload, ..sa.clone() }, SaConfig { seq: last, ..sa.clone() }];
+        for (node, config) in [&mut lane.near, &mut lane.far].into_iter().zip(ends) {
+            node.path.ipsec.remove_sa(sa.dst, sa.spi, 0).unwrap();
+            node.path.ipsec.add_sa(&config, unique_mask()).unwrap();
+        }
+        let oseq = |lane: &Lane| {
+            let ipsec = &lane.near.path.ipsec;
+            ipsec.sa(ipsec.sad().by_spi(sa.dst, sa.spi, 0).unwrap()).unwrap().oseq()
+        };
+        if !esn {
+            lane.send();
+            assert!(lane.waiting(OUTSIDE).is_empty());
+            assert_eq!(lane.near.drops(), [(1, DropReason::EspSequenceOverflow, 1)]);
+            assert_eq!((lane.near.path.counters.get(Mib::XfrmOutStateSeqError), oseq(&lane)), (1, last));
+            // What there are numbers for still goes.
+            let mss = usize::from(lane.mss);
+            let pkt = lane.flow.fat_tcp(&lane.near.mem, 0, LEFT * mss, lane.mss);
+            lane.near.rx(NOW, INSIDE, vec![pkt]);
+            assert_eq!((lane.carry(OUTSIDE), lane.received.bytes, oseq(&lane)), (LEFT, LEFT * mss, u32::MAX.into()));
+            continue;
+        }
+        lane.send();
+        let highs = lane.waiting(OUTSIDE).into_iter().map(|esp| match esp {
+            Some(Esp::Seal { high, .. }) => high,
+            other => panic!("{other:?}"),
+        });
+        assert!(highs.eq((0..SEGMENTS).map(|at| u32::from(at >= LEFT))), "the upper half moves within the train");
+        if !by_device {
+            let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+            config.features.esp = false;
+            lane.near.path.set_port(OUTSIDE, config);
+            assert_eq!(lane.waiting(OUTSIDE), vec![None; SEGMENTS]);
+        }
+        assert_eq!((lane.carry(OUTSIDE), lane.received.bytes), (SEGMENTS, lane.sent));
+        assert_eq!(lane.device.stats().sealed, if by_device { SEGMENTS as u64 } else { 0 });
+        assert_eq!((lane.near.drops(), lane.far.drops(), oseq(&lane)), (vec![], vec![], last + SEGMENTS as u64));
+    }
 }
 
 #[test]
