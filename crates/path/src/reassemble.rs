@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use base::{Counters, DropReason, LinkId, Mib};
 use host::icmp::Problem;
+use ipsec::Dir;
 use offload::ip_headers;
 use packet::{Burst, Packet};
 use reassembly::{Asker, CutShort, Table, Train, Verdict};
@@ -125,13 +126,26 @@ impl Path {
             }
             Verdict::Restarted { packets } => self.ports.drops(link, DropReason::FragmentDistance, packets),
             Verdict::Drop { reason, packets } => self.ports.drops(link, reason, packets),
-            Verdict::Refuse { mut pkt, reason, code, pointer } => {
-                self.drop(&pkt, reason);
-                if let Ok(info) = ip_headers(turn.mem, &mut pkt) {
-                    self.tell(turn, &pkt, &info, Problem::Parameter { code, at: pointer });
-                }
+            Verdict::Refuse { pkt, reason, code, pointer } => {
+                self.refuse_fragment(turn, pkt, reason, Problem::Parameter { code, at: pointer });
             }
         }
+    }
+
+    /// Drops a fragment, or what was made of all, and tells its sender what is wrong with it.
+    #[cold]
+    fn refuse_fragment(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason, problem: Problem) {
+        let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
+        let Ok((info, flow)) = parsed else { return self.drop(&pkt, reason) };
+        let (link, ip) = (pkt.meta.link, IpPacket { pkt, info, flow });
+        // What policies keep out is not told which protocols are known (Linux `ip6_protocol_deliver_rcu`).
+        if reason == DropReason::ProtocolUnknown {
+            if let Err(reason) = self.check_policy(turn, Dir::In, &ip, link) {
+                return self.drop(&ip.pkt, reason);
+            }
+            self.count(link, Mib::Ip6InUnknownProtos);
+        }
+        self.reject(turn, &ip, reason, problem);
     }
 
     /// Counts what made room for others.

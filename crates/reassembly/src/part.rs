@@ -26,8 +26,8 @@ pub(crate) struct Part {
 pub(crate) struct First {
     pub(crate) version: Version,
     pub(crate) tos: u8,
-    /// Whether another fragment header follows in what is fragmented, and where the header is then that says so.
-    pub(crate) is_nested: bool,
+    /// What follows in what is fragmented, if that may not.
+    pub(crate) misplaced: Option<Misplaced>,
     /// Bytes before its payload, an IPv6 fragment header included, and of IP headers alone.
     pub(crate) header_len: u16,
     pub(crate) ip_len: u16,
@@ -35,6 +35,16 @@ pub(crate) struct First {
     pub(crate) next_header_at: u16,
     /// Bytes of the fragment, as far as they count.
     pub(crate) len: u32,
+}
+
+/// A header behind a fragment header for which a datagram is refused once it is whole.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Misplaced {
+    /// Another fragment header.
+    Fragment,
+    /// Hop-by-hop options right behind it. Once it is taken out they might be where they belong, and nobody could tell what is
+    /// behind them from the headers of a packet that was never fragmented. Linux, too, does not know them here.
+    HopByHop,
 }
 
 /// Where a piece of whatever protocol lies in its datagram, and what its headers say that concerns the whole.
@@ -102,7 +112,7 @@ impl Part {
         (self.offset == 0).then(|| First {
             version: self.info.version(),
             tos: self.info.tos,
-            is_nested: self.is_nested(),
+            misplaced: self.misplaced(),
             header_len,
             ip_len,
             next_header_at,
@@ -121,10 +131,14 @@ impl Part {
         Span { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
     }
 
-    /// Whether another fragment header follows in what is fragmented.
-    pub(crate) fn is_nested(&self) -> bool {
-        let is_fragment = self.info.version() == Version::V6 && self.info.protocol == Protocol::FRAGMENT;
-        is_fragment && self.info.has_transport()
+    /// What follows the fragment header of a first fragment, if that may not.
+    pub(crate) fn misplaced(&self) -> Option<Misplaced> {
+        match self.info.protocol {
+            _ if self.info.version() == Version::V4 || !self.info.has_transport() => None,
+            Protocol::FRAGMENT => Some(Misplaced::Fragment),
+            Protocol::HOP_BY_HOP if self.info.header_len == self.header_len => Some(Misplaced::HopByHop),
+            _ => None,
+        }
     }
 
     /// Tells a first fragment that does not hold its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
@@ -159,6 +173,22 @@ impl Part {
     /// [`DropReason::FragmentTooLong`] if it has no room for that.
     pub(crate) fn whole_len(&self) -> Result<u16, DropReason> {
         whole_len(self.info.version(), self.header_len, self.end)
+    }
+}
+
+impl ParameterProblem {
+    /// A header, at `header_at`, and named by the byte at `next_header_at`, that no whole datagram may have.
+    pub(crate) const fn misplaced(which: Misplaced, header_at: usize, next_header_at: usize) -> Self {
+        match which {
+            Misplaced::Fragment => {
+                let (reason, code) = (DropReason::FragmentNested, icmpv6::Problem::FIELD);
+                Self { reason, code, pointer: header_at }
+            }
+            Misplaced::HopByHop => {
+                let (reason, code) = (DropReason::ProtocolUnknown, icmpv6::Problem::NEXT_HEADER);
+                Self { reason, code, pointer: next_header_at }
+            }
+        }
     }
 }
 

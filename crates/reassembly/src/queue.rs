@@ -6,7 +6,7 @@ use wire::ip::Info;
 use wire::{Version, frag};
 
 use crate::ecn;
-use crate::part::{First, Span};
+use crate::part::{First, ParameterProblem, Span};
 use crate::pinned::Pinned;
 use crate::run::{How, Run, is_slot, is_tiny};
 use crate::runs::{Runs, Slot};
@@ -476,9 +476,11 @@ impl Queue {
         }
     }
 
-    /// Where a second fragment header lies, if what is fragmented has one.
-    pub(crate) fn nested(&self) -> Option<usize> {
-        self.first.filter(|first| first.is_nested).map(|first| usize::from(first.ip_len) - frag::Header::LEN)
+    /// For what the packet that was made of all is refused, if what is fragmented has a header that it may not have.
+    pub(crate) fn misplaced(&self) -> Option<ParameterProblem> {
+        let First { misplaced, ip_len, next_header_at, .. } = self.first?;
+        let header_at = usize::from(ip_len) - frag::Header::LEN;
+        Some(ParameterProblem::misplaced(misplaced?, header_at, next_header_at.into()))
     }
 
     /// Bytes of the largest fragment.

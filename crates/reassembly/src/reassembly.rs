@@ -3,7 +3,7 @@
 use base::{Counters, DropReason, Instant, LinkId};
 use packet::{Csum, Cut, Memory, Packet};
 use wire::ip::Info;
-use wire::{FragInfo, Version, icmpv6};
+use wire::{FragInfo, Version};
 
 use crate::cache::Cache;
 use crate::config::{Coalesce, Config};
@@ -207,8 +207,8 @@ impl Reassembly {
         let verdict = match queue.finish(mem, how) {
             Ok(()) => {
                 count.ok();
-                match queue.nested().filter(|_| table != Table::TrackingV6) {
-                    Some(pointer) => refuse(queue.take_whole(), nested(pointer), &mut count),
+                match queue.misplaced().filter(|_| table != Table::TrackingV6) {
+                    Some(problem) => refuse(queue.take_whole(), problem, &mut count),
                     None => Verdict::Whole { pkt: queue.take_whole(), max_size: queue.largest() },
                 }
             }
@@ -358,9 +358,10 @@ fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> R
 
 /// A packet that has a fragment header and yet is whole: it does not touch others of its identification (RFC 6946).
 fn atomic(mem: &Memory, mut pkt: Packet, part: &Part, only_looks_on: bool, count: &mut Count<'_>) -> Verdict {
-    if part.is_nested() && !only_looks_on {
+    if let Some(misplaced) = part.misplaced().filter(|_| !only_looks_on) {
         count.ok();
-        return refuse(pkt, nested(part.header_len), count);
+        let problem = ParameterProblem::misplaced(misplaced, part.info.header_len, part.info.next_header_at);
+        return refuse(pkt, problem, count);
     }
     let places = (part.header_len, part.next_header_at);
     let made = part.whole_len().and_then(|len| whole::v6(mem, &mut pkt, places, len, part.info.tos));
@@ -380,12 +381,9 @@ fn atomic(mem: &Memory, mut pkt: Packet, part: &Part, only_looks_on: bool, count
 }
 
 fn refuse(pkt: Packet, problem: ParameterProblem, count: &mut Count<'_>) -> Verdict {
-    count.header_error();
     let ParameterProblem { reason, code, pointer } = problem;
+    if reason != DropReason::ProtocolUnknown {
+        count.header_error();
+    }
     Verdict::Refuse { pkt, reason, code, pointer }
-}
-
-/// A second fragment header, at `pointer`, in a packet that has been put together.
-const fn nested(pointer: usize) -> ParameterProblem {
-    ParameterProblem { reason: DropReason::FragmentNested, code: icmpv6::Problem::FIELD, pointer }
 }

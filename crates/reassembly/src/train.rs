@@ -232,7 +232,7 @@ impl Train {
         (span.offset == 0).then(|| First {
             version: self.version,
             tos: self.tos,
-            is_nested: false,
+            misplaced: None,
             header_len: header_len as u16,
             ip_len: header_len as u16,
             next_header_at: next_header_at as u16,

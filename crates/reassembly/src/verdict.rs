@@ -44,9 +44,9 @@ pub enum Verdict {
     /// It is dropped, and its sender is told by an ICMPv6 parameter problem.
     Refuse {
         /// What is quoted. It begins with its IP header, and is the fragment as it came; or the whole datagram, for
-        /// [`DropReason::FragmentNested`].
+        /// [`DropReason::FragmentNested`] and [`DropReason::ProtocolUnknown`].
         pkt: Packet,
-        /// Why.
+        /// Why. An unknown protocol, of a packet that policies let in, is counted by whoever asked.
         reason: DropReason,
         /// The message's code.
         code: icmpv6::Problem,

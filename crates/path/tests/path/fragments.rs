@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::{DropReason, LinkId, Mib};
 use packet::{Cut, Memory, Packet};
 use sim::{Flow, Node};
-use wire::{FragOffset, Version, icmp, icmpv6};
+use wire::{FragOffset, Protocol, Version, icmp, icmpv6};
 
 use crate::common::*;
 use crate::gateways::*;
@@ -238,7 +238,7 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     // A fragment header that says a destination options header follows, and nothing behind it.
     let mut bytes = fragments(&mem, &flow.udp(400), 152).pop().unwrap().to_vec();
     bytes.truncate(40 + 8);
-    bytes[40] = wire::Protocol::DEST_OPTS.0;
+    bytes[40] = Protocol::DEST_OPTS.0;
     bytes[4..6].copy_from_slice(&8_u16.to_be_bytes());
     node.rx_bytes(NOW, INSIDE, &bytes);
     assert_eq!(node.drops(), [(1, DropReason::FragmentHeaderChain, 1)]);
@@ -248,14 +248,56 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
 }
 
 #[test]
+fn hop_by_hop_options_behind_a_fragment_header_are_refused_by_name_unless_policies_keep_them_out() {
+    let flow = Flow::new("fd00:1::1", "fd00:1::254");
+    let udp = flow.udp(400);
+    // Whole, with a fragment header, options, and the fragment header of something that still waits.
+    let mut bytes = udp.clone();
+    bytes[6] = Protocol::FRAGMENT.0;
+    let hop_by_hop = [Protocol::HOP_BY_HOP.0, 0, 0, 0, 0, 0, 0, 1, Protocol::FRAGMENT.0, 0, 1, 4, 0, 0, 0, 0];
+    bytes.splice(40..40, hop_by_hop.into_iter().chain([Protocol::UDP.0, 0, 0, 1, 0, 0, 0, 9]));
+    let len = (bytes.len() - 40) as u16;
+    bytes[4..6].copy_from_slice(&len.to_be_bytes());
+    let halves = || {
+        let mut first = bytes[..48 + 64].to_vec();
+        first[4..6].copy_from_slice(&[0, 72]);
+        first[43] = 1;
+        let mut second = [&bytes[..48], &bytes[48 + 64..]].concat();
+        let len = (second.len() - 40) as u16;
+        second[4..6].copy_from_slice(&len.to_be_bytes());
+        second[43] = 64;
+        vec![first, second]
+    };
+    for (packets, pointer) in [(vec![bytes.clone()], 40), (halves(), 6)] {
+        let mut node = router();
+        packets.iter().for_each(|bytes| node.rx_bytes(NOW, INSIDE, bytes));
+        assert_eq!(node.drops(), [(1, DropReason::ProtocolUnknown, 1)]);
+        let Told { message, .. } = told(&only(node.tx(INSIDE)));
+        let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer };
+        assert_eq!(message, Message::V6(want));
+        let port = &node.path.ports.get(INSIDE).unwrap().counters;
+        for moved in [port, &node.path.counters] {
+            assert_eq!([Mib::Ip6InUnknownProtos, Mib::Ip6InHdrErrors].map(|mib| moved.get(mib)), [1, 0]);
+        }
+        assert_eq!((node.path.reassembly().queues(), node.pages_in_use()), (0, 0));
+
+        let mut node = router();
+        node.path.ipsec.set_default_policy(ipsec::Dir::In, ipsec::Action::Block);
+        packets.iter().for_each(|bytes| node.rx_bytes(NOW, INSIDE, bytes));
+        assert_eq!((node.tx(INSIDE).len(), node.path.counters.get(Mib::Ip6InUnknownProtos)), (0, 0));
+        assert_eq!(node.drops(), [(1, DropReason::PolicyMismatch, 1)]);
+    }
+}
+
+#[test]
 fn esp_behind_a_fragment_header_that_cuts_nothing_is_opened() {
     let [_, flow] = flows();
     let tunnel = Tunnel { v6: true, udp: false, nested: false };
     let mut world = tunnelled(tunnel, 1);
     world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
     let mut bytes = only(world.nodes[0].tx(OUTSIDE)).to_vec();
-    bytes.splice(40..40, [wire::Protocol::ESP.0, 0, 0, 0, 0, 0, 0, 7]);
-    bytes[6] = wire::Protocol::FRAGMENT.0;
+    bytes.splice(40..40, [Protocol::ESP.0, 0, 0, 0, 0, 0, 0, 7]);
+    bytes[6] = Protocol::FRAGMENT.0;
     let len = (bytes.len() - 40) as u16;
     bytes[4..6].copy_from_slice(&len.to_be_bytes());
     world.nodes[1].rx_bytes(NOW, OUTSIDE, &bytes);

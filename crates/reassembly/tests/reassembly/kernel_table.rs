@@ -329,6 +329,47 @@ fn a_fragment_inside_a_fragment_is_answered_after_reassembly() {
 }
 
 #[test]
+fn hop_by_hop_options_inside_a_fragment_hide_no_other_fragment() {
+    // Once the outer fragment header is gone the options would lie where they may, with a fragment header behind them.
+    let run = |protocol: Protocol, pieces: &[Piece]| {
+        let mut world = World::new(Version::V6);
+        for &piece in pieces {
+            let mut bytes = Piece { protocol: Protocol::HOP_BY_HOP, ..piece }.bytes(Version::V6);
+            if piece.at == 0 {
+                bytes[48..56].copy_from_slice(&[protocol.0, 0, 1, 4, 0, 0, 0, 0]);
+                bytes[56..64].copy_from_slice(&[17, 0, 0, 1, 0, 0, 0, 9]);
+            }
+            let pkt = packet::Packet::with_data(&world.mem, &bytes).unwrap();
+            world.send_packet(pkt, &bytes);
+        }
+        let requests = pieces.len() as u64;
+        assert_eq!(world.counters, Moved { requests, oks: 1, ..Moved::default() }.counters(Version::V6));
+        assert!(world.delivered.is_empty());
+        world.refused
+    };
+    let reason = DropReason::ProtocolUnknown;
+    for protocol in [Protocol::FRAGMENT, Protocol::UDP] {
+        assert_eq!(run(protocol, &[a(), b(), c(), d()]), [(reason, Problem::NEXT_HEADER, 6)]);
+        assert_eq!(run(protocol, &[d(), c(), b(), a()]), [(reason, Problem::NEXT_HEADER, 6)]);
+        assert_eq!(
+            run(protocol, &[last(0, 100)]),
+            [(reason, Problem::NEXT_HEADER, 40)],
+            "the fragment header is there"
+        );
+    }
+}
+
+#[test]
+fn a_second_fragment_header_behind_options_is_pointed_to() {
+    let mut bytes = Piece { protocol: Protocol::DEST_OPTS, ..last(0, 100) }.bytes(Version::V6);
+    bytes[48..56].copy_from_slice(&[44, 0, 1, 4, 0, 0, 0, 0]);
+    let mut world = World::new(Version::V6);
+    let pkt = packet::Packet::with_data(&world.mem, &bytes).unwrap();
+    world.send_packet(pkt, &bytes);
+    assert_eq!(world.refused, [(DropReason::FragmentNested, Problem::FIELD, 56)]);
+}
+
+#[test]
 fn ipv4_may_carry_the_protocol_that_ipv6_has_for_fragment_headers() {
     for pieces in [vec![a(), b(), c(), d()], vec![d(), c(), b(), a()]] {
         let pieces: Vec<_> = pieces.into_iter().map(|piece| Piece { protocol: Protocol::FRAGMENT, ..piece }).collect();
