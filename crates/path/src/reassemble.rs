@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use base::{Counters, DropReason, LinkId, Mib};
+use fib::Decision;
 use host::icmp::Problem;
 use ipsec::Dir;
 use offload::ip_headers;
@@ -97,6 +98,11 @@ impl Path {
     /// Whether packets between such addresses are for this node alone.
     fn is_for_us(&self, domain: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
         !is_link_local(dst) && check_addresses(src, dst).is_ok() && self.is_local(domain, dst)
+    }
+
+    /// Whether packets to such an address are for everybody on a link, or for a group.
+    fn is_for_all(&self, domain: LinkId, dst: IpAddr) -> bool {
+        matches!(self.fib.decide(domain, dst, None), Decision::Broadcast { .. } | Decision::Multicast)
     }
 
     /// Lets go on what came before a packet that begins with `header`, and must not be overtaken by it.
@@ -196,7 +202,10 @@ impl Path {
                 port.counters.count(Mib::Ip6ReasmTimeout);
                 port.counters.count(Mib::Ip6ReasmFails);
             }
-            if let Some((pkt, info)) = gone.first {
+            // What went to a whole subnet looks like any other packet by its address alone (RFC 1122 §3.2.2).
+            if let Some((pkt, info)) = gone.first
+                && !self.is_for_all(self.fib.domain(gone.link), info.dst)
+            {
                 self.tell(turn, &pkt, &info, Problem::ReassemblyTimeExceeded);
             }
         }

@@ -194,6 +194,19 @@ fn what_is_not_whole_in_time_is_dropped_and_its_sender_told_and_what_is_for_othe
 }
 
 #[test]
+fn nobody_is_told_that_a_broadcast_was_not_whole_in_time() {
+    for (dst, told) in [("10.1.0.254", 1), ("10.1.0.255", 0), ("255.255.255.255", 0), ("224.0.0.1", 0)] {
+        let mut node = router();
+        let bytes = Flow::new("10.1.0.1", dst).udp(800);
+        node.rx_bytes(NOW, INSIDE, &edit_v4(&bytes, |header| header.set_fragment(FragOffset::ZERO, true)));
+        assert_eq!(node.path.reassembly().queues(), 1, "{dst}");
+        node.timeout(NOW + Duration::from_secs(30));
+        assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 1)], "{dst}");
+        assert_eq!(node.tx(INSIDE).len(), told, "{dst}");
+    }
+}
+
+#[test]
 fn rules_for_fragments_can_change_while_some_wait() {
     let to_us = Flow::new("10.1.0.1", "10.1.0.254");
     let first = edit_v4(&to_us.udp(800), |header| header.set_fragment(FragOffset::ZERO, true));
