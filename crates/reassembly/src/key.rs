@@ -40,9 +40,12 @@ enum Space {
 }
 
 /// Whose memory a fragment is charged to: an IPv4 address, an IPv6 subnet, a station. Whoever has one address of an IPv6
-/// subnet can have them all.
+/// subnet can have them all. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct SourceKey(u128);
+pub(crate) struct SourceKey {
+    addr: u128,
+    domain: LinkId,
+}
 
 impl Key {
     /// The key of a fragment whose headers are `info`.
@@ -96,10 +99,11 @@ impl Key {
 
     /// Who is charged.
     pub(crate) fn source(&self) -> SourceKey {
-        SourceKey(match self.space {
+        let addr = match self.space {
             Space::V6 => self.src >> 64,
             Space::V4 | Space::Link => self.src,
-        })
+        };
+        SourceKey { addr, domain: self.asker.domain }
     }
 }
 
@@ -123,7 +127,8 @@ impl Hashed for Key {
 impl Hashed for SourceKey {
     #[inline(always)]
     fn hash(&self, secret: &Secret) -> u32 {
-        secret.hash(&halves(self.0))
+        let [low, high] = halves(self.addr);
+        secret.hash(&[low, high, self.domain.0.into()])
     }
 }
 

@@ -1,6 +1,6 @@
 //! A full table: who makes room, and who gets through.
 
-use base::DropReason;
+use base::{DropReason, LinkId};
 use proptest::prelude::*;
 use reassembly::{Policy, Table};
 use wire::Version;
@@ -57,6 +57,25 @@ const FLOODS: [(&str, Flood); 8] = [
         ..part(16 * (n as usize / 3 % 4000), 8)
     }),
 ];
+
+#[test]
+fn a_source_of_one_domain_does_not_pay_for_its_namesake_in_another() {
+    for version in BOTH {
+        let mut world = world(version, Policy::Fair);
+        world.asker.domain = LinkId(8);
+        world.send_all(&[part(0, 1448), part(1448, 1448)]);
+        // Of who has more than half of all memory, what grew longest ago makes room.
+        world.asker.domain = LinkId(7);
+        for n in 0..2000 {
+            let at = n as usize % 2 * 1448;
+            world.send(Piece { id: 1000 + n / 2, ..part(at, 1448) });
+        }
+        assert!(world.dropped.iter().any(|it| it.0 == DropReason::FragmentEvicted));
+        world.asker.domain = LinkId(8);
+        world.send(last(2896, 100));
+        assert_eq!(world.delivered.len(), 1, "{version}");
+    }
+}
 
 #[test]
 fn a_good_flow_gets_through_every_flood() {

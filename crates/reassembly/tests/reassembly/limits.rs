@@ -182,6 +182,19 @@ fn the_distance_is_each_ipv4_sources_own_and_may_be_without_limit() {
 }
 
 #[test]
+fn the_distance_of_a_source_is_counted_in_each_domain_by_itself() {
+    for (domain, delivered) in [(7, true), (0, false)] {
+        let mut world = World::new(Version::V4);
+        world.send(part(0, 104));
+        world.asker.domain = LinkId(domain);
+        (0..80).for_each(|id| world.send(Piece { id, ..part(0, 104) }));
+        world.asker.domain = LinkId::NONE;
+        world.send(last(104, 8));
+        assert_eq!(world.delivered.len(), usize::from(delivered), "80 others in domain {domain}");
+    }
+}
+
+#[test]
 fn a_restarted_queue_remembers_its_largest_fragment() {
     let df = |piece: Piece| Piece { dont_fragment: true, ..piece };
     for (largest, want) in [(104, true), (288, false)] {
