@@ -31,7 +31,7 @@
 //! - Nor are those of different VRFs, also in IPv6.
 //! - A fragment that is answered with a parameter problem leaves no empty queue behind, which in Linux is counted as
 //!   timed out later.
-//! - A first fragment of nothing that announces an extension header is answered with a parameter problem.
+//! - A first fragment that ends in front of an extension header is answered with a parameter problem.
 //! - In IPv6 tracking, an atomic fragment does not touch others of its identification (RFC 6946).
 //! - 6LoWPAN fragments may come in any order, and an overlap ends their datagram.
 #![forbid(unsafe_code)]

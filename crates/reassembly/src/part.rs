@@ -4,7 +4,7 @@ use base::DropReason;
 use packet::Packet;
 use wire::ip::Info;
 use wire::ipv6::{self, Ipv6};
-use wire::{Ecn, FragInfo, Malformed, Protocol, Version, frag, icmpv6, tcp, udp};
+use wire::{Ecn, FragInfo, Malformed, Protocol, Version, ext, frag, icmpv6, tcp, udp};
 
 /// Where a fragment lies in its datagram.
 #[derive(Clone, Copy, Debug)]
@@ -142,12 +142,40 @@ impl Part {
     }
 
     /// Tells a first fragment that does not hold its upper-layer header (Linux's `ipv6frag_thdr_truncated`).
-    pub(crate) fn check_header_chain(&self) -> Result<(), ParameterProblem> {
-        if self.offset > 0 || self.info.payload_len() >= upper_len(self.info.protocol) {
+    pub(crate) fn check_header_chain(&self, pkt: &Packet) -> Result<(), ParameterProblem> {
+        if self.offset > 0 || self.has_upper_layer(pkt) {
             return Ok(());
         }
         let (reason, code) = (DropReason::FragmentHeaderChain, icmpv6::Problem::HEADER_CHAIN);
         Err(ParameterProblem { reason, code, pointer: 0 })
+    }
+
+    /// Whether a first fragment holds all headers. Of those that nobody here reads, and that its summary stops in front of, it
+    /// has to hold what is behind them too (RFC 7112 §2).
+    fn has_upper_layer(&self, pkt: &Packet) -> bool {
+        let Info { mut protocol, header_len: mut at, total_len, .. } = self.info;
+        for _ in 0..ext::MAX_EXTENSIONS {
+            let mut start = [0; frag::Header::LEN];
+            match protocol {
+                Protocol::NO_NEXT => return true,
+                Protocol::AH | Protocol::HOP_BY_HOP | Protocol::ROUTING | Protocol::DEST_OPTS | Protocol::FRAGMENT => {
+                    if at + start.len() > total_len || !pkt.read_at(at, &mut start) {
+                        return false;
+                    }
+                }
+                _ => return at + upper_len(protocol) <= total_len,
+            }
+            let blocks = usize::from(start[1]);
+            at += match protocol {
+                Protocol::AH => (blocks + 2) * 4,
+                // What is behind a later one is no header.
+                Protocol::FRAGMENT if u16::from_be_bytes([start[2], start[3]]) >> 3 > 0 => return true,
+                Protocol::FRAGMENT => frag::Header::LEN,
+                _ => (blocks + 1) * 8,
+            };
+            protocol = Protocol(start[0]);
+        }
+        true
     }
 
     /// Checks the lengths that RFC 8200 §4.5 answers with a parameter problem.

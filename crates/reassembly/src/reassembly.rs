@@ -118,7 +118,7 @@ impl Reassembly {
             if fragment.is_atomic() {
                 return atomic(mem, pkt, &part, only_looks_on, &mut count);
             }
-            match part.check_header_chain() {
+            match part.check_header_chain(&pkt) {
                 Err(_) if only_looks_on => return Verdict::Pass { pkt, packets: 0 },
                 Err(problem) => return refuse(pkt, problem, &mut count),
                 Ok(()) => {}

@@ -9,6 +9,7 @@
 //! [`Policy::Linux`]: reassembly::Policy::Linux
 
 mod cases;
+mod headers;
 mod host;
 mod ring;
 mod tshark;
@@ -39,6 +40,7 @@ fn main() {
     let trials: Vec<Trial> = vec![
         trial("random_trains_end_as_in_the_kernel", NEEDS, random_trains),
         trial("what_times_out_is_counted_and_answered_as_in_the_kernel", NEEDS, timeouts),
+        trial("headers_inside_of_fragments_are_answered_as_by_the_kernel", NEEDS, headers::judge),
         trial("a_full_table_refuses_as_the_kernel_does", NEEDS, full),
         trial(
             "every_long_datagram_of_a_socket_arrives_by_a_ring_of_256_frames",

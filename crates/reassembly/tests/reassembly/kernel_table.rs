@@ -181,6 +181,56 @@ fn ipv6_refuses_a_first_piece_without_its_upper_layer_header() {
 }
 
 #[test]
+fn ipv6_looks_for_the_upper_layer_header_behind_all_other_headers() {
+    const AH: [u8; 2] = [51, 4];
+    let udp_behind = |kind: u8| vec![(kind, vec![17, 0])];
+    let (ah, ah_dest) = (vec![(AH[0], vec![17, AH[1]])], vec![(AH[0], vec![60, AH[1]]), (60, vec![17, 0])]);
+    // Headers, of which all but AH are of 8 bytes; bytes of payload; whether it is refused.
+    let cases = [
+        ("AH cut short", &ah, 8, true),
+        ("nothing behind AH", &ah, 24, true),
+        ("UDP behind AH", &ah, 32, false),
+        ("nothing behind AH and options", &ah_dest, 32, true),
+        ("options behind AH cut short", &ah_dest, 24, true),
+        ("UDP behind AH and options", &ah_dest, 40, false),
+        ("nothing behind hop-by-hop options", &udp_behind(0), 8, true),
+        ("UDP behind hop-by-hop options", &udp_behind(0), 16, false),
+        ("nothing behind a fragment header", &udp_behind(44), 8, true),
+        ("UDP behind a fragment header", &udp_behind(44), 16, false),
+        ("nothing behind that of a later fragment", &vec![(44, vec![17, 0, 0, 9])], 8, false),
+    ];
+    let problem = (DropReason::FragmentHeaderChain, Problem::HEADER_CHAIN, 0);
+    for (name, headers, len, is_refused) in cases {
+        let mut chain = Vec::new();
+        for (kind, start) in headers {
+            let header_len = if *kind == AH[0] { 24 } else { 8 };
+            chain.extend(start);
+            chain.resize(chain.len() + header_len - start.len(), 0);
+        }
+        let mut bytes = Piece { protocol: Protocol(headers[0].0), ..part(0, len) }.bytes(Version::V6);
+        chain.resize(len, 0);
+        bytes[48..].copy_from_slice(&chain);
+        for (shape, pkt) in packet::geometry::all(&packet::Memory::heap(), &bytes, &[40, 48, 50]) {
+            let mut world = World::new(Version::V6);
+            world.send_packet(pkt, &bytes);
+            let refused: Vec<Refused> = is_refused.then_some(problem).into_iter().collect();
+            assert_eq!(
+                (world.refused, world.reassembly.queues()),
+                (refused, usize::from(!is_refused)),
+                "{name}, {shape}"
+            );
+        }
+    }
+}
+
+#[test]
+fn ipv6_does_not_look_for_what_follows_no_next_header() {
+    let no_next = |piece: Piece| Piece { protocol: Protocol::NO_NEXT, ..piece };
+    check("nothing at all", Version::V6, &[no_next(part(0, 0))], &failed(1));
+    check("something all the same", Version::V6, &[no_next(part(0, 8))], &nothing(1));
+}
+
+#[test]
 fn ipv6_refuses_a_piece_that_ends_beyond_65535() {
     let problem = (DropReason::FragmentTooLong, Problem::FIELD, 42);
     check("by one", Version::V6, &[last(65_528, 8)], &refused(1, problem));
