@@ -436,7 +436,8 @@ impl Queue {
         earlier.iter().flat_map(|runs| runs.bufs()).for_each(|buf| pinned.keep_slot(buf.page()));
     }
 
-    /// Makes one packet of all fragments, which follow one another, and gives it the headers of the whole datagram.
+    /// Makes one packet of all fragments, which follow one another, and gives it the headers of the whole datagram. As in Linux
+    /// it has come by the link of the fragment that came last.
     ///
     /// # Errors
     /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
@@ -453,7 +454,7 @@ impl Queue {
             }
         };
         let pkt = joined.ok_or(DropReason::FragmentEnd)?.pack(how);
-        pkt.meta.cut = Cut::Whole;
+        (pkt.meta.cut, pkt.meta.link) = (Cut::Whole, self.link);
         let Some(first) = self.first else { return Ok(()) };
         let (header_len, tos) = (first.header_len.into(), self.ecn.join(first.tos)?);
         let len = first.whole_len(self.len)?;
@@ -488,7 +489,8 @@ impl Queue {
         self.largest
     }
 
-    /// Takes out the first fragment as it came, with its summary, if it has come.
+    /// Takes out the first fragment as it came, with its summary, if it has come; but for its link, which is that of the fragment
+    /// that came last.
     pub(crate) fn take_first(&mut self) -> Option<(Packet, Info)> {
         let len = self.first?.len as usize;
         let last = self.last.take().map(|(_, run)| run);
@@ -497,6 +499,7 @@ impl Queue {
         // What its header says of the length may be more than what counts.
         let info = Info::parse(pkt.head(), LONGEST).ok()?;
         pkt.trim(len);
+        pkt.meta.link = self.link;
         Some((pkt, Info { total_len: len, ..info }))
     }
 

@@ -59,7 +59,7 @@ pub enum Verdict {
 #[derive(Debug)]
 pub struct Expired {
     /// Its first fragment, of which an ICMP error tells the sender, and that one's summary; `None` if it has not come, or
-    /// the link is gone. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
+    /// the link is gone; it is that link's now. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
     pub first: Option<(Packet, Info)>,
     /// The link by which the last fragment came.
     pub link: LinkId,

@@ -275,7 +275,7 @@ fn pieces_from_two_links_join_unless_their_destination_is_of_one_link() {
             world.send_packet(pkt, &bytes);
         }
         assert_eq!(world.delivered.len(), usize::from(joins), "{dst}");
-        assert!(world.delivered.iter().all(|pkt| pkt.meta.link == LinkId(3)), "the first piece's link");
+        assert!(world.delivered.iter().all(|pkt| pkt.meta.link == LinkId(4)), "the last piece's link");
     }
 }
 

@@ -226,10 +226,10 @@ fn df_is_set_if_the_largest_fragment_had_it() {
 }
 
 #[test]
-fn what_is_known_of_a_packet_is_what_was_known_of_its_first_fragment() {
+fn what_is_known_of_a_packet_is_what_was_known_of_its_first_fragment_but_for_the_link_of_the_last_to_come() {
     for version in BOTH {
         let mut world = World::new(version);
-        for (piece, link, vlan) in [(last(104, 96), 8, None), (part(0, 104), 9, Some(7))] {
+        for (piece, link, vlan) in [(part(0, 104), 8, Some(7)), (last(104, 96), 9, None)] {
             let bytes = piece.bytes(version);
             let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
             pkt.meta.vlan = vlan;

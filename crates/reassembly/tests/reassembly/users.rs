@@ -271,6 +271,23 @@ fn whoever_looks_at_ipv4_on_its_way_tells_only_of_what_is_for_this_node() {
 }
 
 #[test]
+fn what_times_out_is_told_as_of_the_link_by_which_a_fragment_came_last() {
+    for version in BOTH {
+        let mut world = World::new(version);
+        for (piece, link) in [(part(0, 104), 3), (part(104, 8), 4)] {
+            world.link = LinkId(link);
+            world.send(piece);
+        }
+        let mut expired = Vec::new();
+        let deadline = world.reassembly.poll_timeout().unwrap();
+        // The first one's link may be gone by then.
+        world.reassembly.handle_timeout(deadline, |it| it == LinkId(4), &mut world.counters, &mut expired);
+        let links: Vec<_> = expired.into_iter().map(|it| (it.link, it.first.map(|(pkt, _)| pkt.meta.link))).collect();
+        assert_eq!(links, [(LinkId(4), Some(LinkId(4)))], "{version}");
+    }
+}
+
+#[test]
 fn of_a_link_that_is_gone_nobody_is_told_and_ipv6_does_not_count() {
     for (version, counted) in [(Version::V4, 1), (Version::V6, 0)] {
         for user in [User::Local, tracking(Hook::In, 0)] {
