@@ -171,6 +171,8 @@ impl Path {
         let Some(CutShort { info, reason, code, pointer }) = cut_short else { return self.drop(&pkt, reason) };
         self.count(pkt.meta.link, Mib::Ip6ReasmReqds);
         self.drop(&pkt, reason);
+        // What the link padded it with is nothing to quote.
+        pkt.trim(info.total_len);
         self.tell(turn, &pkt, &info, Problem::Parameter { code, at: pointer });
     }
 

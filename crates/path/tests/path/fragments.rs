@@ -255,9 +255,12 @@ fn a_first_fragment_without_its_upper_layer_header_is_answered() {
     bytes[4..6].copy_from_slice(&8_u16.to_be_bytes());
     node.rx_bytes(NOW, INSIDE, &bytes);
     assert_eq!(node.drops(), [(1, DropReason::FragmentHeaderChain, 1)]);
-    let Told { message, .. } = told(&only(node.tx(INSIDE)));
+    let Told { message, quote, .. } = told(&only(node.tx(INSIDE)));
     let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::HEADER_CHAIN, pointer: 0 };
-    assert_eq!(message, Message::V6(want));
+    assert_eq!((message, quote), (Message::V6(want), bytes.clone()));
+    // An Ethernet frame has 46 bytes at least; what a device adds beyond may be anything.
+    node.rx_bytes(NOW, INSIDE, &[&bytes[..], &[0xee; 16]].concat());
+    assert_eq!(told(&only(node.tx(INSIDE))).quote, bytes);
 }
 
 #[test]
