@@ -25,15 +25,21 @@ impl<'a> Burst<'a> {
     /// before that is taken out.
     #[inline]
     pub fn look_ahead(&self) {
-        if let Some(soon) = self.0.as_slice().get(AHEAD) {
+        if let Some(soon) = self.ahead().get(AHEAD) {
             soon.prefetch();
         }
+    }
+
+    /// All that have not been taken out.
+    #[inline]
+    pub fn ahead(&self) -> &[Packet] {
+        self.0.as_slice()
     }
 
     /// The packet that [`next`](Self::next) would give.
     #[inline]
     pub fn first(&self) -> Option<&Packet> {
-        self.0.as_slice().first()
+        self.ahead().first()
     }
 }
 

@@ -65,12 +65,16 @@ impl Gathering {
     /// as it is then copied once only; else when it fills some of it, so that a few fragments do not pin many times their
     /// length; never if a page is much of what may be used at all. So many bytes more are used, or fewer, than are charged yet.
     pub(crate) fn from(self, uncharged: isize) -> usize {
-        let plenty = self.high_thresh / 4;
         match () {
-            () if self.memory.saturating_add_signed(uncharged) + Memory::LARGE <= plenty => 0,
-            () if Memory::LARGE <= plenty => Memory::LARGE / 4,
+            () if self.is_plenty(uncharged) => 0,
+            () if Memory::LARGE <= self.high_thresh / 4 => Memory::LARGE / 4,
             () => usize::MAX,
         }
+    }
+
+    /// Whether one large page more is used without much thought: less than a quarter of what may be is used.
+    pub(crate) fn is_plenty(self, uncharged: isize) -> bool {
+        self.memory.saturating_add_signed(uncharged) + Memory::LARGE <= self.high_thresh / 4
     }
 }
 

@@ -11,7 +11,8 @@
 //! For local delivery, payload is moved by reference; what is small enough to fit behind the fragment before it is copied
 //! there, so that its page goes home at once; what leaves is one packet in pieces. For all others each fragment stays a
 //! piece of its own. What is encrypted, and what lies in frames of which a device has few, is copied at once instead, to one
-//! page if it comes in order ([`Coalesce`]). A page that others have a share in is charged whole.
+//! page if it comes in order ([`Coalesce`]). A page that others have a share in is charged whole; unless there is plenty of
+//! memory, a fragment that uses little of it is copied to a page of its own before it waits.
 //!
 //! It keeps no clock, sends nothing and knows no routes. Its memory has a limit, and no fragment costs more for how many
 //! others there are. When memory is full, the datagram that is least likely to become whole makes room:
@@ -56,6 +57,7 @@ mod run;
 mod runs;
 mod secret;
 mod source;
+mod thin;
 mod train;
 mod tray;
 mod user;

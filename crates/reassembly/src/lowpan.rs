@@ -95,11 +95,14 @@ impl Reassembly {
             () if span.end > usize::from(info.size) => Some(DropReason::FragmentEnd),
             () if pkt.is_empty() => Some(DropReason::FragmentEmpty),
             () if span.more && !span.end.is_multiple_of(8) => Some(DropReason::FragmentLength),
-            () if !self.table(Table::Lowpan).admits(&pkt) => Some(DropReason::FragmentMemory),
             () => None,
         };
         if let Some(reason) = reason {
             return Verdict::Drop { reason, packets: 1 };
+        }
+        self.thin_out(mem, Table::Lowpan, &mut pkt);
+        if !self.table(Table::Lowpan).admits(&pkt) {
+            return Verdict::Drop { reason: DropReason::FragmentMemory, packets: 1 };
         }
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;

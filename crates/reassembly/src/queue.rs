@@ -73,7 +73,7 @@ const LONGEST: usize = 1 << 17;
 
 /// A fragment brings its datagram nearer to being whole if it takes at most as many times its length in memory: in the
 /// page of a device, one that was cut for a small MTU does, and one that was cut to fill memory does not.
-const DENSITY: usize = 16;
+pub(crate) const DENSITY: usize = 16;
 
 /// Why a fragment was not added.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -215,6 +215,11 @@ impl Queue {
         (self.last_in, self.len) = (!more, end);
         let growth = self.pinned.bytes();
         Some(self.added(span, growth))
+    }
+
+    /// Whether nothing is missing once fragments of `len` bytes in all have come, of which the last ends the datagram at `end`.
+    pub(crate) fn is_whole_with(&self, len: usize, end: Option<usize>) -> bool {
+        end.or(self.last_in.then_some(self.len)) == Some(self.received + len)
     }
 
     /// Notes the link that a fragment came by.

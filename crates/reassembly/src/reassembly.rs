@@ -12,6 +12,7 @@ use crate::keyed::Id;
 use crate::part::{ParameterProblem, Part};
 use crate::queue::{Added, Refused};
 use crate::run::{How, TINY};
+use crate::thin::{is_thin, set_apart};
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 use crate::whole;
@@ -125,6 +126,7 @@ impl Reassembly {
             }
         }
         let table = Table::of(asker, version);
+        self.thin_out(mem, table, &mut pkt);
         if !self.table(table).admits(&pkt) {
             count.fail();
             return Verdict::Drop { reason: DropReason::FragmentMemory, packets: 1 };
@@ -313,6 +315,14 @@ impl Reassembly {
             copies,
             spares: self.coalesce == Coalesce::Move,
             gathers_from: usize::MAX,
+        }
+    }
+
+    /// Sets a fragment that may wait apart if it uses little of a large page, and there is not plenty of memory.
+    pub(crate) fn thin_out(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
+        let looks = self.coalesce == Coalesce::Move && !self.table(table).gathering().is_plenty(0);
+        if looks && is_thin(pkt) {
+            set_apart(mem, pkt);
         }
     }
 

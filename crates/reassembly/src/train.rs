@@ -149,6 +149,15 @@ impl Train {
         Some((at, self.read(first, at)?))
     }
 
+    /// The packets at the front of `burst` that are of the train, and where each lies.
+    pub(crate) fn ahead<'b>(
+        &self,
+        burst: &'b Burst<'_>,
+        l3: &impl Fn(&Packet) -> Option<usize>,
+    ) -> impl Iterator<Item = (&'b Packet, Span)> {
+        burst.ahead().iter().map_while(|pkt| Some((pkt, self.read(pkt, l3(pkt)?)?)))
+    }
+
     /// The link that it came by.
     pub(crate) fn link(&self) -> LinkId {
         self.link

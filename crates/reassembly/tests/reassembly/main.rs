@@ -16,6 +16,7 @@
 //! | slots first, then children | `shapes`: `beyond_the_slots_there_are_children_…` |
 //! | pages that go home at once | `ring` |
 //! | pages that are gathered in one | `gathering` |
+//! | pages that others share | `thin` |
 //! | fragmentation, and again on the way | `fragmenting`, `refragmenting` |
 //! | fragments that come together | `trains`: as one by one |
 //! | tracking, 6LoWPAN | `users`: `ipv6_tracking_…`; `lowpan` |
@@ -32,6 +33,7 @@ mod orders;
 mod refragmenting;
 mod ring;
 mod shapes;
+mod thin;
 mod trains;
 mod users;
 
