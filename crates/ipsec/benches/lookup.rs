@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use base::{Counters, Instant, LinkId, Prefix};
 use divan::{Bencher, black_box};
 use ipsec::{
-    Algorithm, Decision, Dir, Flowi, Ipsec, Level, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template,
+    Algorithm, Decision, Dir, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template,
 };
 use packet::SecPath;
 use wire::{FlowKey, Protocol, Spi};
@@ -315,7 +315,11 @@ mod sas {
         let (mut random, mut found) = (Random::new(), 0);
         bencher.bench_local(|| {
             let n = random.below(n, found);
-            found = node.sad().for_template(&template(n), HERE, peer(n), black_box(&flow)).expect("it is there").0;
+            found = node
+                .sad()
+                .for_template(&template(n), Mark::ANY, HERE, peer(n), black_box(&flow))
+                .expect("it is there")
+                .0;
         });
     }
 

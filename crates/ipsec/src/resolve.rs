@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::Instant;
+use wire::Spi;
 
 use crate::config::Level;
 use crate::config::{Action, Dir, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
@@ -61,7 +62,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
             Action::Block => Verdict::Refused(Refusal::DefaultBlock),
         };
     };
-    let PolicyConfig { action, templates, offload, .. } = &policy.config;
+    let PolicyConfig { action, templates, mark, offload, .. } = &policy.config;
     if *action == Action::Block {
         return Verdict::Refused(Refusal::Block);
     }
@@ -70,7 +71,7 @@ pub(crate) fn resolve(sad: &Sad, spd: &Spd, policy: Option<PolicyId>, flow: &Flo
     }
     let mut bundle = Bundle::new();
     for (at, (template, (src, dst))) in with_ends(templates, flow).enumerate() {
-        let missing = match sad.find(template, src, dst, flow, *offload) {
+        let missing = match sad.find(template, *mark, src, dst, flow, *offload) {
             Found::Sa(id) if sad.get(id).is_some_and(|sa| sa.dir == Some(SaDir::In)) => {
                 return Verdict::Refused(Refusal::WrongDirection);
             }
@@ -121,6 +122,8 @@ impl Ipsec {
         let (mark, if_id) = (*mark, *if_id);
         let dir = Some(SaDir::Out);
         let larval = Larval {
+            // So the next packet knows it for what its template asks for.
+            spi: template.spi.unwrap_or(Spi(0)),
             dir,
             selector: Some(selector),
             mark,

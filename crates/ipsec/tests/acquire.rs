@@ -157,6 +157,69 @@ fn an_spi_that_the_policy_wants_but_another_sa_has_is_an_error() {
     assert!(acquires(&mut node).is_empty());
 }
 
+/// A node whose policies, one for each mark of `marks`, want an SA with the SPI of [`sa`].
+fn node_wanting_an_spi(marks: &[Mark]) -> Ipsec {
+    let mut node = Ipsec::new();
+    let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
+    for &mark in marks {
+        let templates = vec![Template { spi: Some(sa().spi), ..template() }];
+        node.add_policy(PolicyConfig { templates, mark, ..PolicyConfig::new(Dir::Out, any) }).unwrap();
+    }
+    node.set_listener(true);
+    node
+}
+
+#[test]
+fn a_policy_that_wants_an_spi_asks_for_it_once() {
+    type Answer = fn(&mut Ipsec, &SaConfig) -> Result<base::SaId, ConfigError>;
+    let answers: [Answer; 2] = [|node, sa| node.add_sa(sa, mask()), |node, sa| node.update_sa(sa, mask())];
+    for answer in answers {
+        let mut node = node_wanting_an_spi(&[Mark::ANY]);
+        let mut counters = Counters::ZERO;
+        for sport in [1, 1, 2, 3] {
+            assert_eq!(node.lookup(at(1), &flow(sport), &mut counters), NO_STATE);
+        }
+        assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 4));
+        assert_eq!(acquires(&mut node)[..].iter().map(|it| it.template.spi).collect::<Vec<_>>(), [Some(sa().spi)]);
+        assert_eq!(node.sad().larvae().map(|it| it.spi).collect::<Vec<_>>(), [sa().spi]);
+        // Nobody else is given it meanwhile.
+        let (min, max) = (sa().spi.0, sa().spi.0);
+        assert_eq!(node.alloc_spi(at(1), &request(min, max), &mut || 0), Err(ConfigError::NoSpi));
+        let id = answer(&mut node, &sa()).unwrap();
+        assert_eq!((node.sad().larvae().count(), node.sad().len()), (0, 1));
+        assert_eq!(node.lookup(at(3), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
+    }
+}
+
+#[test]
+fn an_spi_that_is_asked_for_is_no_other_templates() {
+    let mut node = node_wanting_an_spi(&[Mark::exactly(1), Mark::exactly(2)]);
+    let mut counters = Counters::ZERO;
+    for mark in [1, 2, 2, 1] {
+        assert_eq!(node.lookup(at(1), &Flowi { mark, ..flow(1) }, &mut counters), NO_STATE);
+    }
+    let marks: Vec<Mark> = acquires(&mut node).iter().map(|it| it.mark).collect();
+    assert_eq!(marks, [Mark::exactly(1), Mark::exactly(2)], "each policy asks for its own");
+    // One of another number wants the SPI that is on its way.
+    let other = Selector::new("10.3.0.0/16".parse().unwrap(), base::Prefix::ANY_V4);
+    let templates = vec![Template { spi: Some(sa().spi), reqid: 5, ..template() }];
+    node.add_policy(PolicyConfig { templates, mark: Mark::exactly(2), ..PolicyConfig::new(Dir::Out, other) }).unwrap();
+    let key = FlowKey { src: "10.3.0.1".parse().unwrap(), ..flow(1).key };
+    let mut clash = Counters::ZERO;
+    node.remove_policy(&PolicyConfig { mark: Mark::exactly(2), ..any_v4() }.key()).unwrap();
+    assert_eq!(node.lookup(at(1), &Flowi { key, mark: 2, ..flow(1) }, &mut clash), NO_STATE);
+    assert_eq!(clash, Counters::ZERO.with(Mib::XfrmOutPolError, 1));
+    // What is on its way is no end to what has come: each mark's goes with its own SA.
+    for mark in [1, 2] {
+        node.add_sa(&SaConfig { mark: Mark::exactly(mark), ..sa() }, mask()).unwrap();
+        assert_eq!(node.sad().larvae().count(), 2 - mark as usize);
+    }
+}
+
+fn any_v4() -> PolicyConfig {
+    PolicyConfig::new(Dir::Out, Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4))
+}
+
 fn request(min: u32, max: u32) -> SpiRequest {
     SpiRequest {
         src: HERE[0],

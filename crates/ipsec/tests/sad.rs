@@ -70,10 +70,10 @@ fn a_packet_is_received_by_its_mark_and_marked_by_its_sa() {
 
 #[test]
 fn a_template_finds_what_fits_and_not_what_is_to_be_received_by() {
-    let fits = |config: SaConfig, flow: Flowi| {
+    let fits = |config: SaConfig, mark: Mark, flow: Flowi| {
         let mut node = Ipsec::new();
         let id = node.add_sa(&config, mask()).unwrap();
-        let found = node.sad().for_template(&template(), HERE[0], THERE[0], &flow);
+        let found = node.sad().for_template(&template(), mark, HERE[0], THERE[0], &flow);
         assert!(found.is_none_or(|found| found == id));
         found.is_some()
     };
@@ -89,8 +89,6 @@ fn a_template_finds_what_fits_and_not_what_is_to_be_received_by() {
         (SaConfig { if_id: 5, ..sa() }, v4, false),
         (SaConfig { if_id: 5, ..sa() }, Flowi { if_id: 5, ..v4 }, true),
         (sa(), Flowi { if_id: 5, ..v4 }, false),
-        (SaConfig { mark: mark_of(1, 1), ..sa() }, v4, false),
-        (SaConfig { mark: mark_of(1, 1), ..sa() }, Flowi { mark: 3, ..v4 }, true),
         (sa(), flow(Version::V6), true),
         (SaConfig { flags: one_family, ..sa() }, v4, true),
         (SaConfig { flags: one_family, ..sa() }, flow(Version::V6), false),
@@ -98,7 +96,22 @@ fn a_template_finds_what_fits_and_not_what_is_to_be_received_by() {
         (SaConfig { selector: any_v6, ..sa() }, v4, false),
     ];
     for (config, flow, want) in cases {
-        assert_eq!(fits(config.clone(), flow), want, "{config:?} for {flow:?}");
+        assert_eq!(fits(config.clone(), Mark::ANY, flow), want, "{config:?} for {flow:?}");
+    }
+    // The policy's mark chooses, as far as it counts; the packet's was the policy's to look at.
+    let marked = SaConfig { mark: mark_of(1, 1), ..sa() };
+    for (mark, want) in [
+        (Mark::ANY, false),
+        (mark_of(1, 1), true),
+        (mark_of(3, 3), true),
+        (mark_of(3, 2), false),
+        (mark_of(2, 3), false),
+    ] {
+        for of_packet in [0, 1, 3] {
+            let flow = Flowi { mark: of_packet, ..v4 };
+            assert_eq!(fits(marked.clone(), mark, flow), want, "{mark:?} {of_packet}");
+            assert!(fits(sa(), mark, flow), "{mark:?} {of_packet}");
+        }
     }
 }
 
@@ -108,7 +121,7 @@ fn a_source_of_its_own_comes_before_any_and_then_the_newest() {
     let add = |node: &mut Ipsec, spi, src: &str| {
         node.add_sa(&SaConfig { spi: Spi(spi), src: src.parse().unwrap(), ..sa() }, mask()).unwrap()
     };
-    let found = |node: &Ipsec| node.sad().for_template(&template(), HERE[0], THERE[0], &flow(Version::V4));
+    let found = |node: &Ipsec| node.sad().for_template(&template(), Mark::ANY, HERE[0], THERE[0], &flow(Version::V4));
     let older_any = add(&mut node, 1, "0.0.0.0");
     let any = add(&mut node, 2, "0.0.0.0");
     assert_eq!(found(&node), Some(any));

@@ -4,7 +4,7 @@ mod common;
 
 use base::DropReason;
 use common::{Pair, sa, udp_packet};
-use ipsec::{ConfigError, EspInUdp, Ipsec, Level, Mode, SaConfig, SaFlags, Template};
+use ipsec::{ConfigError, EspInUdp, Ipsec, Level, Mark, Mode, SaConfig, SaFlags, Template};
 use packet::Packet;
 use wire::{FlowKey, Spi, Version};
 
@@ -42,7 +42,7 @@ fn a_template_finds_a_changed_sa_by_what_it_is_now() {
     let found = |reqid| {
         let (mode, level) = (Mode::Tunnel, Level::Required);
         let template = Template { src: Some(src), dst: Some(dst), spi: None, mode, reqid, level };
-        pair.sender.sad().for_template(&template, src, dst, &flow.into())
+        pair.sender.sad().for_template(&template, Mark::ANY, src, dst, &flow.into())
     };
     assert_eq!((found(77), found(sa().reqid)), (Some(pair.out_sa), None));
 }

@@ -73,6 +73,7 @@ fn acquire(worker: &Worker, it: &ipsec::Acquire) -> Event {
     Event::Acquire(Acquire {
         seq: it.seq,
         daddr: it.dst.into(),
+        spi: it.template.spi.map_or(0, |spi| spi.0),
         saddr: it.src.into(),
         sel: convert::nl_selector(&it.selector),
         // Linux tells of the one template that lacks its SA, and the policy's own come with it.
@@ -88,6 +89,7 @@ fn with_template(mut policy: Policy, template: &Template) -> Policy {
         policy.templates.push(control::netlink::xfrm::layout::Tmpl {
             daddr: addr(template.dst),
             saddr: addr(template.src),
+            spi: template.spi.map_or(0, |spi| spi.0),
             proto: proto::ESP,
             family,
             reqid: template.reqid,

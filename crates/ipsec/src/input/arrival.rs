@@ -42,7 +42,7 @@ impl Arrival<'_> {
             Some((spi, id)) if spi == header.spi() => Some(id),
             _ => sad.by_spi(self.info.dst, header.spi(), self.meta.mark),
         };
-        let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi()))?;
+        let id = id.ok_or_else(|| sad.larvae.refuse(self.info.dst, header.spi(), self.meta.mark))?;
         self.admit(sad, id, front, n).map(|seq| (id, seq))
     }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{DropReason, Instant, Mib};
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use wire::Spi;
 
 use super::State;
@@ -28,7 +28,7 @@ pub struct Larval {
     pub src: IpAddr,
     /// The outer destination.
     pub dst: IpAddr,
-    /// The SPI that it is promised to have; 0 for none yet.
+    /// The SPI that it is to have: promised to a peer, or the one that the policy asks for. 0 for none yet.
     pub spi: Spi,
     /// Tunnel or transport.
     pub mode: Mode,
@@ -57,8 +57,10 @@ type Key = (IpAddr, u32);
 pub(crate) struct Larvae {
     by_seq: HashMap<u32, Larval, foldhash::fast::RandomState>,
     by_key: HashMap<Key, Vec<u32>, foldhash::fast::RandomState>,
-    by_spi: HashMap<(IpAddr, Spi), u32, foldhash::fast::RandomState>,
-    spis: HashSet<Spi, foldhash::fast::RandomState>,
+    /// Those of several marks share a name.
+    by_spi: HashMap<(IpAddr, Spi), Vec<u32>, foldhash::fast::RandomState>,
+    /// How many have an SPI.
+    spis: HashMap<Spi, u32, foldhash::fast::RandomState>,
     timers: Timers<u32>,
     last_seq: u32,
 }
@@ -83,6 +85,11 @@ impl Larval {
         }
     }
 
+    /// Tells whether its SPI was promised to a peer, and is not only what a policy asks for.
+    pub(crate) fn is_promised(&self) -> bool {
+        self.spi.0 != 0 && self.selector.is_none()
+    }
+
     /// Tells whether `config` is the SA that it waits for (Linux `__find_acq_core`).
     fn is_answered_by(&self, config: &SaConfig) -> bool {
         let same_ends = (self.src, self.dst) == (config.src, config.dst);
@@ -92,7 +99,7 @@ impl Larval {
 }
 
 impl Larvae {
-    /// Adds one without an SPI, which ends after `lasts`. `None` if there are too many.
+    /// Adds one, which ends after `lasts`. `None` if there are too many.
     pub(crate) fn add(&mut self, now: Instant, lasts: Duration, mut larval: Larval) -> Option<u32> {
         if self.by_seq.len() >= MAX_LARVAE {
             return None;
@@ -101,6 +108,7 @@ impl Larvae {
         (larval.seq, larval.added) = (seq, now);
         self.timers.set(seq, &mut larval.timer, Some(now + lasts));
         self.by_key.entry((larval.dst, larval.reqid)).or_default().push(seq);
+        self.name(seq, larval.dst, larval.spi);
         self.by_seq.insert(seq, larval);
         Some(seq)
     }
@@ -118,8 +126,7 @@ impl Larvae {
     pub(crate) fn remove(&mut self, seq: u32) -> Option<Larval> {
         let mut larval = self.by_seq.remove(&seq)?;
         self.timers.set(seq, &mut larval.timer, None);
-        self.by_spi.remove(&(larval.dst, larval.spi));
-        self.spis.remove(&larval.spi);
+        self.forget_name(seq, larval.dst, larval.spi);
         let key = (larval.dst, larval.reqid);
         if let Some(seqs) = self.by_key.get_mut(&key) {
             seqs.retain(|&other| other != seq);
@@ -134,14 +141,37 @@ impl Larvae {
     pub(crate) fn set_spi(&mut self, seq: u32, spi: Spi, dir: Option<SaDir>) {
         if let Some(larval) = self.by_seq.get_mut(&seq) {
             (larval.spi, larval.dir) = (spi, dir.or(larval.dir));
-            self.by_spi.insert((larval.dst, spi), seq);
-            self.spis.insert(spi);
+            let dst = larval.dst;
+            self.name(seq, dst, spi);
         }
     }
 
-    /// Tells whether one of them is promised that SPI, which no other of them is.
+    /// Notes that one of them is to have that SPI, if it is one.
+    fn name(&mut self, seq: u32, dst: IpAddr, spi: Spi) {
+        if spi.0 != 0 {
+            self.by_spi.entry((dst, spi)).or_default().push(seq);
+            *self.spis.entry(spi).or_default() += 1;
+        }
+    }
+
+    fn forget_name(&mut self, seq: u32, dst: IpAddr, spi: Spi) {
+        if let Some(seqs) = self.by_spi.get_mut(&(dst, spi)) {
+            seqs.retain(|&other| other != seq);
+            if seqs.is_empty() {
+                self.by_spi.remove(&(dst, spi));
+            }
+        }
+        if let Some(users) = self.spis.get_mut(&spi) {
+            *users -= 1;
+            if *users == 0 {
+                self.spis.remove(&spi);
+            }
+        }
+    }
+
+    /// Tells whether one of them is to have that SPI.
     pub(crate) fn has_spi(&self, spi: Spi) -> bool {
-        self.spis.contains(&spi)
+        self.spis.contains_key(&spi)
     }
 
     /// Notes that nobody can make it.
@@ -156,14 +186,17 @@ impl Larvae {
         self.by_seq.get(&seq)
     }
 
-    pub(crate) fn by_spi(&self, dst: IpAddr, spi: Spi) -> Option<&Larval> {
-        self.by_spi.get(&(dst, spi)).and_then(|seq| self.by_seq.get(seq))
+    /// The one with that SPI that packets marked `mark` find.
+    pub(crate) fn by_spi(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<&Larval> {
+        let mut named = self.by_spi.get(&(dst, spi)).into_iter().flatten().filter_map(|seq| self.by_seq.get(seq));
+        named.find(|larval| larval.mark.matches(mark))
     }
 
-    /// Why a packet is refused whose SPI no SA has: one may be promised it (Linux `xfrm_input`).
-    pub(crate) fn refuse(&self, dst: IpAddr, spi: Spi) -> (Mib, DropReason) {
-        match self.by_spi(dst, spi).map(|larval| larval.state) {
-            Some(State::Acq) => (Mib::XfrmAcquireError, DropReason::EspState),
+    /// Why a packet is refused whose SPI no SA has: one may be to have it (Linux `xfrm_input`).
+    pub(crate) fn refuse(&self, dst: IpAddr, spi: Spi, mark: u32) -> (Mib, DropReason) {
+        match self.by_spi(dst, spi, mark).map(|larval| (larval.dir, larval.state)) {
+            Some((Some(SaDir::Out), _)) => (Mib::XfrmInStateDirError, DropReason::EspDirection),
+            Some((_, State::Acq)) => (Mib::XfrmAcquireError, DropReason::EspState),
             Some(_) => (Mib::XfrmInStateInvalid, DropReason::EspState),
             None => (Mib::XfrmInNoStates, DropReason::EspNoState),
         }

@@ -77,12 +77,15 @@ impl Sad {
     /// has been promised it (Linux `xfrm_state_add`).
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         let taken = self.by_spi(config.dst, config.spi, config.mark.sought()).is_some();
-        if taken || self.larvae.by_spi(config.dst, config.spi).is_some() {
+        let larval = self.larvae.by_spi(config.dst, config.spi, config.mark.sought());
+        if taken || larval.is_some_and(Larval::is_promised) {
             config.check()?;
             return Err(ConfigError::Exists);
         }
+        // Where a policy asks for that SPI this is the SA of it, whoever is asked for it. Linux wants an update for that.
+        let wanted = larval.map(|larval| larval.seq);
         let id = self.insert(config, mask)?;
-        if let Some(seq) = self.larvae.answered_by(config) {
+        for seq in [wanted, self.larvae.answered_by(config)].into_iter().flatten() {
             self.larvae.remove(seq);
         }
         Ok(id)
@@ -96,7 +99,7 @@ impl Sad {
     /// [`ConfigError::EncapChanged`], [`ConfigError::NotValid`]. Nothing has changed then.
     pub fn update(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         config.check()?;
-        if let Some(larval) = self.larvae.by_spi(config.dst, config.spi) {
+        if let Some(larval) = self.larvae.by_spi(config.dst, config.spi, config.mark.sought()) {
             if config.dir.is_some() && config.dir != larval.dir {
                 return Err(ConfigError::DirReversed);
             }
@@ -146,7 +149,7 @@ impl Sad {
 
     /// Takes an SA out that packets marked `mark` find; `None` when there is none. A larval one goes too.
     pub fn remove(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Sa> {
-        if let Some(larval) = self.larvae.by_spi(dst, spi) {
+        if let Some(larval) = self.larvae.by_spi(dst, spi, mark) {
             let seq = larval.seq;
             self.larvae.remove(seq);
             self.changes += 1;

@@ -8,6 +8,7 @@ use wire::Version;
 use super::{Sad, State};
 use crate::config::{ConfigError, Mode, SaDir, Template};
 use crate::flowi::Flowi;
+use crate::mark::Mark;
 use crate::sa::Sa;
 
 /// What is found for a template.
@@ -19,7 +20,7 @@ pub(crate) enum Found {
     Nothing,
     /// None, and one is being made, or could not be.
     Pending,
-    /// None, but an SA that does not fit has the SPI that the template wants.
+    /// None, but an SA that does not fit has the SPI that the template wants, or is to have it.
     Clash,
 }
 
@@ -38,11 +39,11 @@ impl Sa {
         self.takes(Version::of_addr(flow.key.dst)) && self.selector().is_none_or(|selector| selector.matches(flow))
     }
 
-    /// Tells whether it is one of those that `template` asks for, but for its source.
-    fn suits(&self, template: &Template, flow: &Flowi) -> bool {
+    /// Tells whether it is one of those that `template` of a policy for `mark` asks for, but for its source.
+    fn suits(&self, template: &Template, mark: u32, flow: &Flowi) -> bool {
         self.mode == template.mode
             && self.if_id == flow.if_id
-            && self.mark.matches(flow.mark)
+            && self.mark.matches(mark)
             && template.spi.is_none_or(|spi| spi == self.spi)
             && !self.flags.wildrecv
     }
@@ -66,10 +67,18 @@ impl Best {
 
 impl Sad {
     /// The SA to send `flow` by as `template` asks, from `src` to `dst`: a valid one, of these one that is not about to
-    /// end, and of these the newest. One with that very source comes before one with any. Its direction is the caller's
-    /// to look at.
-    pub fn for_template(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> Option<SaId> {
-        match self.find(template, src, dst, flow, None) {
+    /// end, and of these the newest. One with that very source comes before one with any. `mark` is the mark that the
+    /// template's policy is for, which chooses among SAs, and not the packet's. The SA's direction is the caller's to look
+    /// at.
+    pub fn for_template(
+        &self,
+        template: &Template,
+        mark: Mark,
+        src: IpAddr,
+        dst: IpAddr,
+        flow: &Flowi,
+    ) -> Option<SaId> {
+        match self.find(template, mark, src, dst, flow, None) {
             Found::Sa(id) => Some(id),
             Found::Nothing | Found::Pending | Found::Clash => None,
         }
@@ -80,14 +89,16 @@ impl Sad {
     pub(crate) fn find(
         &self,
         template: &Template,
+        mark: Mark,
         src: IpAddr,
         dst: IpAddr,
         flow: &Flowi,
         device: Option<LinkId>,
     ) -> Found {
+        let mark = mark.sought();
         let [mut same_source, mut any_source] = [Best::default(); 2];
         for sa in self.slots.list(self.newest((dst, template.reqid))) {
-            if !sa.suits(template, flow) || sa.packet_device() != device {
+            if !sa.suits(template, mark, flow) || sa.packet_device() != device {
                 continue;
             }
             let best = if sa.src == src || src.is_unspecified() {
@@ -110,8 +121,9 @@ impl Sad {
                 return Found::Sa(id);
             }
         }
-        let pending = self.pending(template, src, dst, flow);
-        let clash = || template.spi.is_some_and(|spi| self.by_spi(dst, spi, flow.mark).is_some());
+        let pending = self.pending(template, mark, src, dst, flow);
+        let has = |spi| self.by_spi(dst, spi, mark).is_some() || self.larvae.by_spi(dst, spi, mark).is_some();
+        let clash = || template.spi.is_some_and(has);
         match same_source.valid().or(any_source.valid().filter(|_| !pending)) {
             Some(id) => Found::Sa(id),
             None if pending || same_source.failed || any_source.failed => Found::Pending,
@@ -126,11 +138,11 @@ impl Sad {
     }
 
     /// Tells whether an SA for `template` was asked for already; for whatever flow, unless it was in vain.
-    fn pending(&self, template: &Template, src: IpAddr, dst: IpAddr, flow: &Flowi) -> bool {
+    fn pending(&self, template: &Template, mark: u32, src: IpAddr, dst: IpAddr, flow: &Flowi) -> bool {
         self.larvae.with(dst, template.reqid).any(|larval| {
             (larval.src == src || src.is_unspecified() || larval.src.is_unspecified())
                 && (larval.mode, larval.if_id) == (template.mode, flow.if_id)
-                && larval.mark.matches(flow.mark)
+                && larval.mark.matches(mark)
                 && template.spi.is_none_or(|spi| spi == larval.spi)
                 && (larval.state == State::Acq || larval.selector.is_none_or(|selector| selector.matches(flow)))
         })

@@ -62,7 +62,7 @@ impl Oracle {
                 let any = if dst.is_ipv4() { "0.0.0.0" } else { "::" };
                 ends = (template.src.unwrap_or_else(|| any.parse().expect("an address")), dst);
             }
-            match self.sa_for(template, ends, flow) {
+            match self.sa_for(template, config.mark, ends, flow) {
                 Some(sa) if sa.config.dir == Some(SaDir::In) => return Decision::Drop(DropReason::EspDirection),
                 Some(sa) => bundle.push(sa.id),
                 None if template.level == Level::Use => {}
@@ -72,8 +72,15 @@ impl Oracle {
         if bundle.is_empty() { Decision::Bypass } else { Decision::Protect(bundle) }
     }
 
-    /// The best SA for a template: of that very source before any, not dying before dying, newest first.
-    pub(super) fn sa_for(&self, template: &Template, (src, dst): (IpAddr, IpAddr), flow: &Flowi) -> Option<&PlainSa> {
+    /// The best SA for a template of a policy for `mark`: of that very source before any, not dying before dying, newest
+    /// first.
+    pub(super) fn sa_for(
+        &self,
+        template: &Template,
+        mark: Mark,
+        (src, dst): (IpAddr, IpAddr),
+        flow: &Flowi,
+    ) -> Option<&PlainSa> {
         let rank = |sa: &PlainSa| {
             let same_source = sa.config.src == src || src.is_unspecified();
             (same_source, !sa.dying, sa.listed)
@@ -86,7 +93,7 @@ impl Oracle {
                 None => config.flags.af_unspec || Version::of_addr(config.dst) == inside,
             };
             (config.dst, config.reqid, config.mode, config.if_id) == (dst, template.reqid, template.mode, flow.if_id)
-                && matches(config.mark, flow.mark)
+                && matches(config.mark, mark.value & mark.mask)
                 && template.spi.is_none_or(|spi| spi == config.spi)
                 && !config.flags.wildrecv
                 && (config.src == src || src.is_unspecified() || config.src.is_unspecified())

@@ -51,8 +51,10 @@ pub enum Event {
 pub struct Acquire {
     /// Its number, by which it is answered.
     pub seq: u32,
-    /// The SA's destination and protocol.
+    /// The SA's destination.
     pub daddr: Addr,
+    /// The SPI that the template wants; 0 for any.
+    pub spi: u32,
     /// The SA's source.
     pub saddr: Addr,
     /// The packet.
@@ -115,9 +117,9 @@ impl Event {
 
 impl Acquire {
     fn write(&self, w: &mut Writer) {
-        let Self { seq, daddr, saddr, sel, policy } = self;
+        let Self { seq, daddr, spi, saddr, sel, policy } = self;
         let mut bytes = daddr.0.to_vec();
-        bytes.extend([0; 4]);
+        bytes.extend(spi.to_be_bytes());
         bytes.extend([proto::ESP, 0, 0, 0]);
         bytes.extend(saddr.0);
         sel.write(&mut bytes);
