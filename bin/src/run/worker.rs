@@ -198,11 +198,19 @@ impl Worker {
         if !self.monitors.is_empty() || self.sadb.is_heard() {
             let events: Vec<ipsec::Event> = self.path.ipsec.take_events().collect();
             events.iter().for_each(|event| Sadb::note(self, event));
+            let was_monitored = !self.monitors.is_empty();
             self.monitors.tell(&events);
-            if self.monitors.is_empty() && !self.sadb.is_heard() {
-                self.path.ipsec.set_listener(false);
+            if was_monitored && self.monitors.is_empty() {
+                self.note_listeners();
             }
         }
+    }
+
+    /// Has what happens kept as far as somebody hears it, and SAs asked for only if somebody hears that.
+    fn note_listeners(&mut self) {
+        let monitored = !self.monitors.is_empty();
+        self.path.ipsec.set_listener(monitored || self.sadb.is_heard());
+        self.path.ipsec.set_asked(monitored || self.sadb.is_asked());
     }
 
     /// Tells whoever listens what has happened.
@@ -217,7 +225,7 @@ impl Worker {
     /// Has netlink's clients told what those groups listen to, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
     pub(crate) fn set_bell(&mut self, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
         Sadb::set_bell(self, xfrm, Arc::clone(&bell));
-        self.path.ipsec.set_listener(self.sadb.is_heard() || !self.monitors.is_empty());
+        self.note_listeners();
         Listeners::listen(self, route, bell);
     }
 
@@ -244,7 +252,7 @@ impl Worker {
                 Command::Apply(plan, reply) => drop(reply.send(self.apply(*plan))),
                 Command::Monitor { sink, reply } => {
                     self.monitors.add(sink);
-                    self.path.ipsec.set_listener(true);
+                    self.note_listeners();
                     let _ = reply.send(());
                 }
                 Command::Call(what) => what(self),

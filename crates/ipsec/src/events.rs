@@ -86,28 +86,39 @@ pub struct PolicyExpired {
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     listening: bool,
+    /// Whether of those who listen somebody hears what is asked for.
+    asked: bool,
     lost: u64,
 }
 
 impl Events {
-    /// Says whether somebody takes events. If not, those that wait are forgotten.
+    /// Says whether somebody takes events, and is asked for SAs. If not, those that wait are forgotten.
     pub(crate) fn listen(&mut self, listening: bool) {
-        self.listening = listening;
+        (self.listening, self.asked) = (listening, listening);
         if !listening {
             self.queue.clear();
         }
     }
 
-    pub(crate) const fn is_listening(&self) -> bool {
-        self.listening
+    /// Says whether those who listen are asked for SAs.
+    pub(crate) const fn ask(&mut self, asked: bool) {
+        self.asked = asked;
     }
 
-    pub(crate) fn push(&mut self, event: Event) {
-        match self.queue.len() {
-            _ if !self.listening => {}
-            MAX_EVENTS.. => self.lost += 1,
-            _ => self.queue.push_back(event),
+    /// Tells whether somebody is to be asked for SAs.
+    pub(crate) const fn are_asked(&self) -> bool {
+        self.listening && self.asked
+    }
+
+    /// Lets an event wait to be taken. Tells whether it does.
+    pub(crate) fn push(&mut self, event: Event) -> bool {
+        let has_room = self.queue.len() < MAX_EVENTS;
+        if self.listening && has_room {
+            self.queue.push_back(event);
+        } else if self.listening {
+            self.lost += 1;
         }
+        self.listening && has_room
     }
 
     pub(crate) fn take(&mut self) -> std::collections::vec_deque::Drain<'_, Event> {

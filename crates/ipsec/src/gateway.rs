@@ -137,6 +137,13 @@ impl Ipsec {
         self.sad.events.listen(listening);
     }
 
+    /// Says whether those who take events are asked for SAs, as they are until this is said. Who only hears what has ended
+    /// makes none, and then nothing is remembered of what nobody was asked for (Linux `km_is_alive`).
+    pub const fn set_asked(&mut self, asked: bool) {
+        self.sad.changes += 1;
+        self.sad.events.ask(asked);
+    }
+
     /// What has happened since this was last called. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.
     pub fn take_events(&mut self) -> impl Iterator<Item = Event> {
         self.sad.events.take()

@@ -109,10 +109,10 @@ const fn any_like(addr: IpAddr) -> IpAddr {
 
 impl Ipsec {
     /// Asks whoever listens for the SA that a packet of `flow` needs, and remembers that (Linux `xfrm_state_find`,
-    /// `km_query`). If nobody listens nothing is remembered.
+    /// `km_query`). If nobody listens, or it is not told for want of room, nothing is remembered: the next packet asks.
     pub(crate) fn acquire(&mut self, now: Instant, policy: PolicyId, template: usize, flow: &Flowi) {
         let Self { sad, spd, acq_expires, .. } = self;
-        if !sad.events.is_listening() {
+        if !sad.events.are_asked() {
             return;
         }
         let Some(policy) = spd.get(policy) else { return };
@@ -131,9 +131,12 @@ impl Ipsec {
             ..Larval::new(src, dst, template.mode, template.reqid)
         };
         if let Some(seq) = sad.larvae.add(now, *acq_expires, larval) {
-            sad.changes += 1;
             let acquire = Acquire { seq, src, dst, template, selector, policy: policy.index, mark, if_id };
-            sad.events.push(Event::Acquire(acquire));
+            if sad.events.push(Event::Acquire(acquire)) {
+                sad.changes += 1;
+            } else {
+                sad.larvae.remove(seq);
+            }
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use common::{HERE, Pair, THERE, mask, sa, udp_packet};
 use ipsec::{
-    Acquire, Action, ConfigError, Decision, Dir, Event, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask,
-    Released, SaConfig, SaDir, Selector, SpiRequest, State, Template,
+    Acquire, Action, ConfigError, Decision, Dir, Event, Flowi, Ipsec, Level, Lifetime, Limits, Mark, Mode,
+    PolicyConfig, PortMask, Released, SaConfig, SaDir, Selector, SpiRequest, State, Template,
 };
 use packet::{Memory, Packet};
 use wire::{FlowKey, Protocol, Spi, Version};
@@ -218,6 +218,45 @@ fn an_spi_that_is_asked_for_is_no_other_templates() {
 
 fn any_v4() -> PolicyConfig {
     PolicyConfig::new(Dir::Out, Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4))
+}
+
+#[test]
+fn who_is_not_asked_for_sas_hears_what_ends() {
+    let mut node = node(true);
+    let lifetime =
+        Lifetime { hard: Limits { added: Some(Duration::from_secs(1)), ..Limits::NONE }, ..Lifetime::default() };
+    node.add_sa(&SaConfig { reqid: 9, lifetime, ..sa() }, mask()).unwrap();
+    node.set_asked(false);
+    let mut counters = Counters::ZERO;
+    assert_eq!(node.lookup(at(1), &flow(1), &mut counters), NO_STATE);
+    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 1));
+    assert_eq!(node.sad().larvae().count(), 0);
+    node.handle_timeout(at(1), &mut counters);
+    node.handle_timeout(at(2000), &mut counters);
+    let told: Vec<Event> = node.take_events().collect();
+    let [Event::SaExpired(gone)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!((gone.spi, gone.hard), (sa().spi, true));
+    node.set_asked(true);
+    assert_eq!(node.lookup(at(2001), &flow(1), &mut counters), NO_STATE);
+    assert_eq!(acquires(&mut node).len(), 1);
+}
+
+#[test]
+fn a_question_that_is_lost_is_asked_by_the_next_packet() {
+    let mut node = Ipsec::new();
+    let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
+    let transport = Template { src: None, dst: None, mode: Mode::Transport, ..template() };
+    node.add_policy(PolicyConfig { templates: vec![transport], ..PolicyConfig::new(Dir::Out, any) }).unwrap();
+    node.set_listener(true);
+    let to = |n: u32| Flowi { key: FlowKey { dst: IpAddr::V4((0x0a00_0000 + n).into()), ..flow(1).key }, ..flow(1) };
+    for n in 1..=ipsec::MAX_EVENTS as u32 + 2 {
+        assert_eq!(node.lookup(at(1), &to(n), &mut Counters::default()), NO_STATE);
+    }
+    assert_eq!((node.sad().larvae().count(), node.lost_events()), (ipsec::MAX_EVENTS, 2));
+    assert_eq!(acquires(&mut node).len(), ipsec::MAX_EVENTS);
+    let last = to(ipsec::MAX_EVENTS as u32 + 2);
+    assert_eq!(node.lookup(at(2), &last, &mut Counters::default()), NO_STATE);
+    assert_eq!(acquires(&mut node).iter().map(|it| it.dst).collect::<Vec<_>>(), [last.key.dst]);
 }
 
 fn request(min: u32, max: u32) -> SpiRequest {

@@ -23,12 +23,18 @@ impl Sadb {
     /// Has events told by ringing `bell`, as far as somebody hears them.
     pub(crate) fn set_bell(worker: &mut Worker, heard: Groups, bell: Arc<Bell>) {
         worker.sadb.bell = heard.intersects(told()).then_some(bell);
+        worker.sadb.asked = heard.has(group::ACQUIRE);
         Self::keep_what_is_told_of(worker);
     }
 
     /// Whether somebody hears what happens.
     pub(crate) const fn is_heard(&self) -> bool {
         self.bell.is_some()
+    }
+
+    /// Whether somebody hears which SAs are missing.
+    pub(crate) const fn is_asked(&self) -> bool {
+        self.asked
     }
 
     /// Tells what has happened. `lost` counts what there was no room for before.

@@ -61,6 +61,8 @@ pub(crate) struct Sadb {
     events: Vec<Event>,
     /// Who hears it.
     bell: Option<Arc<Bell>>,
+    /// Whether one of them makes SAs that are missing.
+    asked: bool,
     /// How many were lost before they came here, as far as that was told.
     lost: u64,
 }
