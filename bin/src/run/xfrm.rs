@@ -106,6 +106,13 @@ pub(super) fn live(ipsec: &Ipsec, dst: IpAddr, spi: Spi, mark: Mark) -> Option<S
     ipsec.sa(id).filter(|sa| bits(sa.mark()) == bits(mark)).map(ipsec::Sa::id)
 }
 
+/// Takes away what has the SPI of `config`, or was promised it. False if there is no such thing.
+fn make_way(ipsec: &mut Ipsec, config: &SaConfig) -> bool {
+    let (dst, spi, mark) = (config.dst, config.spi, config.mark.value & config.mark.mask);
+    let promised = ipsec.sad().larval(dst, spi, mark).map(|larval| larval.seq);
+    promised.is_some_and(|seq| ipsec.forget_larval(seq)) || ipsec.remove_sa(dst, spi, mark).is_some()
+}
+
 impl Step {
     fn take(self, ipsec: &mut Ipsec, of_file: &mut OfFile) -> Result<(), ConfigError> {
         match self {
@@ -120,10 +127,7 @@ impl Step {
                 // Programs may have added it meanwhile, or asked for its SPI.
                 let id = loop {
                     match ipsec.add_sa(&config, mask) {
-                        Err(ConfigError::Exists)
-                            if ipsec
-                                .remove_sa(config.dst, config.spi, config.mark.value & config.mark.mask)
-                                .is_some() => {}
+                        Err(ConfigError::Exists) if make_way(ipsec, &config) => {}
                         added => break added?,
                     }
                 };
@@ -350,7 +354,7 @@ fn template(template: &model::Template) -> Template {
 #[cfg(test)]
 mod tests {
     use base::{Counters, Instant};
-    use ipsec::Decision;
+    use ipsec::{Decision, SpiRequest};
     use wire::FlowKey;
 
     use super::*;
@@ -477,6 +481,25 @@ mod tests {
         let now: Vec<_> = ipsec.sad().iter().map(|sa| (sa.flags().esn, of_file.sas.contains(&sa.id()))).collect();
         assert_eq!((now, ipsec.sa(theirs).is_some(), ipsec.spd().len()), (vec![(false, true)], false, 2));
         assert!(of_file.has_policy(&open.key()));
+    }
+
+    #[test]
+    fn an_sa_of_the_file_comes_though_its_spi_was_promised_or_taken() {
+        let new = config(&[SA, POLICIES].concat());
+        let of_file = sa(&new.sas[0]);
+        let promise = |ipsec: &mut Ipsec| {
+            let &SaConfig { src, dst, mode, mark, if_id, dir, spi: Spi(spi), .. } = &of_file;
+            let request = SpiRequest { src, dst, mode, reqid: 9, mark, if_id, dir, seq: 0, min: spi, max: spi };
+            ipsec.alloc_spi(Instant::ZERO, &request, &mut || 0).map(drop)
+        };
+        let add = |ipsec: &mut Ipsec| ipsec.add_sa(&of_file, 1).map(drop);
+        for before in [&promise as &dyn Fn(&mut Ipsec) -> _, &add] {
+            let mut ipsec = Ipsec::new();
+            before(&mut ipsec).unwrap();
+            change(&mut ipsec, &Config::default(), &new).unwrap();
+            let spis: Vec<_> = ipsec.sad().iter().map(ipsec::Sa::spi).collect();
+            assert_eq!((spis, ipsec.sad().larvae().count()), (vec![of_file.spi], 0));
+        }
     }
 
     #[test]

@@ -3,9 +3,10 @@
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
+use base::Instant;
 use wire::Spi;
 
-use crate::config::{Mode, PolicyKey, Selector, Template};
+use crate::config::{Mode, PolicyKey, SaDir, Selector, Template};
 use crate::mark::Mark;
 use crate::nat::Mapping;
 use crate::sa::{Sa, SaStats};
@@ -66,6 +67,10 @@ pub struct SaExpired {
     pub reqid: u32,
     /// The number of its XFRM interface; 0 for none.
     pub if_id: u32,
+    /// The only direction in which it might be used.
+    pub dir: Option<SaDir>,
+    /// When it was used first.
+    pub first_used: Option<Instant>,
     /// What it has counted.
     pub stats: SaStats,
 }

@@ -70,14 +70,25 @@ impl Alone {
         Self { node, session, outbox, bell, listening: true, now: Instant::ZERO }
     }
 
-    fn worker(&mut self) -> &mut Worker {
+    pub(super) fn worker(&mut self) -> &mut Worker {
         &mut self.node.database.0
+    }
+
+    /// What netlink's thread asks.
+    #[cfg(test)]
+    pub(super) fn database(&mut self) -> &mut WorkerSadb<Worker> {
+        &mut self.node.database
     }
 
     /// Whether somebody hears what happens.
     pub fn listen(&mut self, on: bool) {
         self.listening = on;
-        let (heard, bell) = (if on { told() } else { Groups::default() }, Arc::clone(&self.bell));
+        self.hear(if on { told() } else { Groups::default() });
+    }
+
+    /// Has what those groups are told be heard.
+    pub(super) fn hear(&mut self, heard: Groups) {
+        let bell = Arc::clone(&self.bell);
         self.worker().set_bell([heard, Groups::default()], bell);
     }
 
@@ -109,7 +120,7 @@ impl Alone {
         self.news();
     }
 
-    fn let_pass(&mut self, time: Duration) {
+    pub(super) fn let_pass(&mut self, time: Duration) {
         Sadb::learn(self.worker());
         self.now = self.now.max(self.worker().now()) + time;
         let now = self.now;
@@ -117,7 +128,7 @@ impl Alone {
     }
 
     /// What is told of what has happened.
-    fn news(&mut self) -> Vec<News> {
+    pub(super) fn news(&mut self) -> Vec<News> {
         self.worker().tell_events();
         self.bell.take().news
     }

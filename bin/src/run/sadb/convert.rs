@@ -132,14 +132,16 @@ pub(super) fn nl_selector(selector: &Selector) -> layout::Selector {
     }
 }
 
-/// The numbers that an SA begins with: sent, and received.
-pub(super) fn begins_at(replay: Option<&Replay>) -> (u64, u64) {
+/// The numbers that an SA with those flags begins with: sent, and received. Without ESN the lower halves count alone; but
+/// one that may start over is counted on in both, so that its vectors do not.
+pub(super) fn begins_at(replay: Option<&Replay>, flags: SaFlags) -> (u64, u64) {
     match replay {
         None => (0, 0),
         Some(&Replay::Legacy([oseq, seq, _])) => (oseq.into(), seq.into()),
         Some(Replay::Esn(it)) => {
-            let whole = |hi: u32, lo: u32| u64::from(hi) << 32 | u64::from(lo);
-            (whole(it.oseq_hi, it.oseq), whole(it.seq_hi, it.seq))
+            let whole = |is_wide: bool, hi: u32, lo: u32| u64::from(if is_wide { hi } else { 0 }) << 32 | u64::from(lo);
+            let goes_on = flags.esn || flags.oseq_may_wrap;
+            (whole(goes_on, it.oseq_hi, it.oseq), whole(flags.esn, it.seq_hi, it.seq))
         }
     }
 }
@@ -167,7 +169,7 @@ pub(super) fn sa(new: &NewSa) -> Result<SaConfig, Error> {
     let any = |prefix: Prefix| prefix.is_ipv4() == dst.is_ipv4() && prefix.len() == 0;
     let everything = |sel: &Selector| *sel == Selector::new(sel.src, sel.dst) && any(sel.src) && any(sel.dst);
     let sel = sel.filter(|sel| flags.af_unspec || !everything(sel));
-    let (oseq, seq) = begins_at(new.replay.as_ref());
+    let (oseq, seq) = begins_at(new.replay.as_ref(), flags);
     Ok(SaConfig {
         dir: sa_dir(new.dir),
         reqid: info.reqid,
@@ -192,9 +194,9 @@ pub(super) fn sa(new: &NewSa) -> Result<SaConfig, Error> {
     })
 }
 
-/// The numbers that were received, as far as a message remembers them.
-pub(super) fn seen(replay: &Replay) -> Vec<u64> {
-    let (_, top) = begins_at(Some(replay));
+/// The numbers that an SA with those flags has received, as far as a message remembers them.
+pub(super) fn seen(replay: &Replay, flags: SaFlags) -> Vec<u64> {
+    let (_, top) = begins_at(Some(replay), flags);
     match replay {
         Replay::Legacy([_, _, bitmap]) => {
             (0..32).filter(|age| bitmap >> age & 1 == 1).filter_map(|age| top.checked_sub(age)).collect()

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use control::netlink::Groups;
-use control::netlink::xfrm::layout::{Addr, LifetimeCfg, LifetimeCur, PolicyInfo, SaInfo, family_of};
+use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, SaInfo, family_of};
 use control::netlink::xfrm::nums::{group, proto};
 use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
 use ipsec::{SaExpired, Template};
 
-use super::{Sadb, convert};
+use super::{Sadb, convert, seconds, view};
 use crate::run::news::{Bell, News};
 use crate::run::worker::Worker;
 
@@ -124,11 +124,12 @@ fn expire(worker: &mut Worker, it: &SaExpired) -> Event {
         ..SaInfo::default()
     };
     let (mut info, add_time) = said.unwrap_or((bare, 0));
-    info.curlft = LifetimeCur { bytes: it.stats.bytes, packets: it.stats.packets, add_time, ..LifetimeCur::default() };
+    (info.curlft, info.stats) = view::counted(&it.stats, add_time, seconds(worker, it.first_used));
     if it.hard {
         worker.sadb.forget(&name);
     }
-    Event::Expire { info, mark: convert::nl_mark(it.mark), if_id: it.if_id, hard: it.hard }
+    let (mark, dir) = (convert::nl_mark(it.mark), convert::nl_sa_dir(it.dir));
+    Event::Expire { info, mark, if_id: it.if_id, dir, hard: it.hard }
 }
 
 fn expired_policy(worker: &mut Worker, it: &ipsec::PolicyExpired) -> Option<Policy> {

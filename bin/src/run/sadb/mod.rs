@@ -12,6 +12,8 @@ mod events;
 mod from_file;
 mod names;
 mod shown;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -293,8 +295,9 @@ impl Sadb {
     fn find_larval<'a>(worker: &'a Worker, query: &SaQuery) -> Result<&'a Larval, Error> {
         let spi = query.spi.map_err(|_: Addr| not_there())?;
         let dst = convert::addr(query.daddr, query.family)?;
-        let mut larvae = worker.path.ipsec.sad().larvae();
-        larvae.find(|it| (it.dst, it.spi) == (dst, Spi(spi)) && query.proto == proto::ESP).ok_or_else(not_there)
+        let mark = query.mark.value & query.mark.mask;
+        let larval = worker.path.ipsec.sad().larval(dst, Spi(spi), mark);
+        larval.filter(|_| query.proto == proto::ESP).ok_or_else(not_there)
     }
 
     fn find_sa(worker: &mut Worker, query: &SaQuery) -> Result<Sa, Error> {
@@ -315,10 +318,13 @@ impl Sadb {
 
     fn remove_sa(worker: &mut Worker, query: &SaQuery) -> Result<Sa, Error> {
         let was = Self::find_sa(worker, query)?;
-        let ipsec = &mut worker.path.ipsec;
-        let (dst, mark) = (convert::addr(query.daddr, query.family)?, query.mark.value & query.mark.mask);
-        if let Some(sa) = ipsec.remove_sa(dst, Spi(was.info.spi), mark) {
-            worker.sadb.forget(&(sa.dst(), sa.spi(), sa.mark()));
+        if let Ok(id) = Self::find(worker, query) {
+            if let Some(sa) = worker.path.ipsec.remove_sa_of(id) {
+                worker.sadb.forget(&(sa.dst(), sa.spi(), sa.mark()));
+            }
+        } else {
+            let seq = Self::find_larval(worker, query)?.seq;
+            worker.path.ipsec.forget_larval(seq);
         }
         Ok(was)
     }
@@ -332,8 +338,8 @@ impl Sadb {
 
     fn expire_sa(worker: &mut Worker, query: &SaQuery, hard: bool) -> Result<(), Error> {
         let sa = if hard { Self::remove_sa(worker, query)? } else { Self::find_sa(worker, query)? };
-        let Sa { info, mark, if_id, .. } = sa;
-        worker.sadb.events.push(Event::Expire { info, mark, if_id, hard });
+        let Sa { info, mark, if_id, dir, .. } = sa;
+        worker.sadb.events.push(Event::Expire { info, mark, if_id, dir, hard });
         Ok(())
     }
 
@@ -363,7 +369,7 @@ impl Sadb {
             _ => &counts.legacy,
         };
         if let Some(replay) = replay {
-            let (oseq, top) = convert::begins_at(Some(replay));
+            let (oseq, top) = convert::begins_at(Some(replay), sa.flags());
             if oseq < sa.oseq() {
                 return Err(Error::unsupported(
                     "fatpath sends no sequence number twice: initialisation vectors would repeat",
@@ -374,7 +380,7 @@ impl Sadb {
                 Replay::Legacy(_) => sa.replay().size(),
             };
             sa.skip_to(oseq);
-            sa.set_received(size, top, &convert::seen(replay));
+            sa.set_received(size, top, &convert::seen(replay, sa.flags()));
             record.said.replay = Some(replay.clone());
         }
         if let Some(used) = &counts.used {
@@ -532,7 +538,7 @@ fn live(ipsec: &Ipsec, &(dst, spi, mark): &SaName) -> Option<SaId> {
 /// Has a new SA go on with the numbers and counts of another, as its own.
 fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur>) {
     if let Some(replay) = replay {
-        sa.resume_received(&convert::seen(replay));
+        sa.resume_received(&convert::seen(replay, sa.flags()));
     }
     if let Some(used) = used {
         sa.resume_counts(used.packets, used.bytes);

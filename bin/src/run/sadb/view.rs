@@ -2,10 +2,16 @@
 
 use control::netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
 use control::netlink::xfrm::{NewSa, Policy, Replay, Sa};
-use ipsec::Larval;
+use ipsec::{Larval, SaStats};
 
 use super::{PolicyRecord, SaRecord, convert, seconds};
 use crate::run::worker::Worker;
+
+/// What an SA has counted: its use, and what it has refused.
+pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (LifetimeCur, [u32; 3]) {
+    let refused = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
+    (LifetimeCur { bytes: stats.bytes, packets: stats.packets, add_time, use_time }, refused)
+}
 
 pub(super) fn larval_view(worker: &Worker, larval: &Larval) -> Sa {
     let lasts = u64::from(worker.config.xfrm.acq_expires);
@@ -34,13 +40,7 @@ impl SaRecord {
         let said = &self.said;
         let stats = sa.stats();
         let mut info = said.info;
-        info.curlft = LifetimeCur {
-            bytes: stats.bytes,
-            packets: stats.packets,
-            add_time: self.added,
-            use_time: seconds(worker, sa.first_used()),
-        };
-        info.stats = [stats.replay_window, stats.replay, stats.failed].map(|count| count as u32);
+        (info.curlft, info.stats) = counted(&stats, self.added, seconds(worker, sa.first_used()));
         info.seq = said.info.seq;
         Sa {
             info,
@@ -53,7 +53,9 @@ impl SaRecord {
             extra_flags: said.extra_flags,
             replay: match &said.replay {
                 // Nothing has changed what was said.
-                Some(said) if stats.packets == 0 && convert::begins_at(Some(said)).0 == sa.oseq() => said.clone(),
+                Some(said) if stats.packets == 0 && convert::begins_at(Some(said), sa.flags()).0 == sa.oseq() => {
+                    said.clone()
+                }
                 as_made => convert::replay(as_made.as_ref(), sa.replay(), sa.oseq()),
             },
             tfcpad: said.tfcpad,

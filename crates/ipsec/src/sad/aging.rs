@@ -77,8 +77,9 @@ impl Sa {
     }
 
     fn expired(&self, hard: bool) -> Event {
-        let &Self { src, dst, spi, mark, mode, reqid, if_id, stats, .. } = self;
-        Event::SaExpired(SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, stats })
+        let &Self { src, dst, spi, mark, mode, reqid, if_id, dir, stats, .. } = self;
+        let first_used = self.age.first_used;
+        Event::SaExpired(SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats })
     }
 
     fn warn(&mut self, events: &mut Events, changes: &mut u64) {

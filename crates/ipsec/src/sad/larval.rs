@@ -234,9 +234,10 @@ impl Larvae {
             larval.timer.clear();
         }
         if let Some(gone) = self.remove(seq) {
-            let Larval { src, dst, spi, mark, mode, reqid, if_id, .. } = gone;
-            let stats = SaStats::default();
-            events.push(Event::SaExpired(SaExpired { hard: true, src, dst, spi, mark, mode, reqid, if_id, stats }));
+            let Larval { src, dst, spi, mark, mode, reqid, if_id, dir, .. } = gone;
+            let (hard, first_used, stats) = (true, None, SaStats::default());
+            let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats };
+            events.push(Event::SaExpired(gone));
         }
         true
     }

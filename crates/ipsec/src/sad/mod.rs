@@ -147,13 +147,8 @@ impl Sad {
         Ok(id)
     }
 
-    /// Takes an SA out that packets marked `mark` find; `None` when there is none. A larval one goes too.
+    /// Takes an SA out that packets marked `mark` find; `None` when there is none.
     pub fn remove(&mut self, dst: IpAddr, spi: Spi, mark: u32) -> Option<Sa> {
-        if let Some(larval) = self.larvae.by_spi(dst, spi, mark) {
-            let seq = larval.seq;
-            self.larvae.remove(seq);
-            self.changes += 1;
-        }
         self.take(self.by_spi(dst, spi, mark)?)
     }
 
@@ -328,6 +323,11 @@ impl Sad {
     /// Every SA, in the order of its slot.
     pub fn iter(&self) -> impl Iterator<Item = &Sa> {
         self.slots.iter()
+    }
+
+    /// The one that is yet to come, with that destination and SPI, that packets marked `mark` find.
+    pub fn larval(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<&Larval> {
+        self.larvae.by_spi(dst, spi, mark)
     }
 
     /// Those that are yet to come, in no order.

@@ -23,6 +23,8 @@ pub enum Event {
         mark: Mark,
         /// The number of its XFRM interface.
         if_id: u32,
+        /// 1 for in, 2 for out, 0 for either.
+        dir: u8,
         /// It has.
         hard: bool,
     },
@@ -87,13 +89,16 @@ impl Event {
     fn write(&self, w: &mut Writer) {
         match self {
             Self::Acquire(it) => it.write(w),
-            Self::Expire { info, mark, if_id, hard } => {
+            Self::Expire { info, mark, if_id, dir, hard } => {
                 let mut bytes = info.to_bytes();
                 bytes.extend([u8::from(*hard), 0, 0, 0, 0, 0, 0, 0]);
                 w.fixed(&bytes);
                 put_mark(w, *mark);
                 if *if_id != 0 {
                     w.put_u32(attr::IF_ID, *if_id);
+                }
+                if *dir != 0 {
+                    w.put_u8(attr::SA_DIR, *dir);
                 }
             }
             Self::PolicyExpire { policy, hard } => {

@@ -1,0 +1,167 @@
+//! What clients of `NETLINK_XFRM` are told of SAs that are yet to come, and of those that end.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use base::{Counters, DropReason, Instant, LinkId};
+use control::Config;
+use control::netlink::error::errno;
+use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
+use control::netlink::xfrm::nums::{group, mode, proto};
+use control::netlink::xfrm::{Database, Event, Mark, NewSpi, Policy, Replay, SaQuery};
+use control::netlink::{Error, Groups};
+use ipsec::{Decision, Flowi, Opened, SaFlags};
+use packet::Packet;
+use wire::{FlowKey, Protocol};
+
+use super::{Alone, convert, from_file, wall_clock};
+use crate::run::news::News;
+
+const INET: u16 = 2;
+
+fn addr(last: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, last])
+}
+
+/// A node whose policy wants an SA with that SPI for what goes to 10.0.0.0/8.
+fn node(spi: u32) -> Alone {
+    let mut alone = Alone::new(true);
+    let sel = Selector {
+        family: INET,
+        prefixlen_d: 8,
+        daddr: Addr::from(IpAddr::from([10, 0, 0, 0])),
+        ..Selector::default()
+    };
+    let template = Tmpl {
+        daddr: addr(2).into(),
+        saddr: addr(1).into(),
+        spi,
+        proto: proto::ESP,
+        family: INET,
+        reqid: 7,
+        mode: mode::TUNNEL,
+        algos: [u32::MAX; 3],
+        ..Tmpl::default()
+    };
+    let info = PolicyInfo { sel, lft: LifetimeCfg::INFINITE, dir: 1, ..PolicyInfo::default() };
+    let policy = Policy { info, templates: vec![template], ..Policy::default() };
+    alone.database().add_policy(Box::new(policy), false).unwrap();
+    alone
+}
+
+/// Sends a packet that has no SA, and tells how many are to come then.
+fn send(alone: &mut Alone) -> usize {
+    let key = FlowKey { src: addr(9), dst: IpAddr::from([10, 0, 0, 1]), protocol: Protocol::UDP, sport: 1, dport: 2 };
+    let flow = Flowi { key, mark: 0, if_id: 0, link: LinkId::NONE };
+    let ipsec = &mut alone.worker().path.ipsec;
+    let decision = ipsec.lookup(Instant::ZERO, &flow, &mut Counters::default());
+    assert_eq!(decision, Decision::Drop(DropReason::PolicyNoState));
+    ipsec.sad().larvae().count()
+}
+
+fn query(spi: u32, mark: Mark) -> SaQuery {
+    SaQuery { daddr: addr(2).into(), spi: Ok(spi), family: INET, proto: proto::ESP, mark }
+}
+
+const NONE: Mark = Mark { value: 0, mask: 0 };
+
+#[test]
+fn only_who_hears_what_is_asked_for_is_asked() {
+    let mut alone = node(0);
+    for (heard, want) in
+        [(&[][..], 0), (&[group::EXPIRE, group::MAPPING], 0), (&[group::SA], 0), (&[group::ACQUIRE], 1)]
+    {
+        let mut groups = Groups::default();
+        heard.iter().for_each(|&group| groups.set(group, true));
+        alone.hear(groups);
+        assert_eq!(send(&mut alone), want, "{heard:?}");
+    }
+}
+
+#[test]
+fn the_spi_that_is_wanted_is_asked_for() {
+    let mut alone = node(0x1234);
+    alone.listen(true);
+    assert_eq!((send(&mut alone), send(&mut alone)), (1, 1));
+    let news = alone.news();
+    let [News::Xfrm(Event::Acquire(acquire))] = &news[..] else { panic!("{news:?}") };
+    assert_eq!((acquire.spi, acquire.policy.templates[0].spi), (0x1234, 0x1234));
+    assert_eq!(alone.database().find_sa(&query(0x1234, NONE)).unwrap().info.reqid, 7);
+}
+
+#[test]
+fn an_sa_that_is_asked_for_has_no_name_until_it_has_an_spi() {
+    let mut alone = node(0);
+    alone.listen(true);
+    assert_eq!(send(&mut alone), 1);
+    let not_there = Error::new(errno::ESRCH);
+    assert_eq!(alone.database().find_sa(&query(0, NONE)).unwrap_err(), not_there);
+    assert_eq!(alone.database().remove_sa(&query(0, NONE), true).unwrap_err(), not_there);
+    assert_eq!(send(&mut alone), 1, "it is still to come");
+}
+
+#[test]
+fn a_promised_spi_is_found_and_taken_back_by_its_mark() {
+    let mut alone = Alone::new(true);
+    let mark = Mark { value: 5, mask: 0xff };
+    let info = SaInfo {
+        daddr: addr(2).into(),
+        saddr: addr(1).into(),
+        proto: proto::ESP,
+        family: INET,
+        mode: mode::TUNNEL,
+        ..SaInfo::default()
+    };
+    let request = NewSpi { info, min: 0x100, max: 0x100, mark, if_id: 0, dir: 1 };
+    assert_eq!(alone.database().alloc_spi(Box::new(request)).unwrap().info.spi, 0x100);
+    for other in [NONE, Mark { value: 6, mask: 0xff }] {
+        let database = alone.database();
+        assert_eq!(database.find_sa(&query(0x100, other)).unwrap_err(), Error::new(errno::ESRCH));
+        assert_eq!(database.remove_sa(&query(0x100, other), true).unwrap_err(), Error::new(errno::ESRCH));
+    }
+    assert_eq!(alone.database().find_sa(&query(0x100, mark)).unwrap().mark, mark);
+    assert_eq!(alone.database().remove_sa(&query(0x100, mark), true).unwrap().unwrap().info.spi, 0x100);
+    assert!(alone.is_empty());
+}
+
+#[test]
+fn of_an_sa_that_ends_all_is_told_that_was_counted() {
+    let file = "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 0x1000\nmode = \"tunnel\"\ndir = \"in\"\n\
+                replay-window = 32\nlimit = { time-hard = 60 }\n\
+                aead = { name = \"rfc4106(gcm(aes))\", key = \"0x000102030405060708090a0b0c0d0e0fa0a1a2a3\", icv = 128 }\n";
+    let config = Config::from_toml(file, "f").unwrap();
+    let mut alone = Alone::new(true);
+    alone.listen(true);
+    alone.database().add_sa(Box::new(from_file::sa(&config.sas[0])), false).unwrap();
+    alone.let_pass(Duration::ZERO);
+    let before = wall_clock();
+    let worker = alone.worker();
+    // A forgery, by ESP's first number.
+    let mut forged =
+        vec![0x45, 0, 0, 80, 0, 0, 0, 0, 64, 50, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0x10, 0, 0, 0, 0, 1];
+    forged.resize(80, 7);
+    let sum = wire::checksum::finish(wire::checksum::sum(&forged[..20]));
+    forged[10..12].copy_from_slice(&sum.to_be_bytes());
+    let pkt = Packet::with_data(&worker.mem, &forged).unwrap();
+    let (mut opened, now) = (Opened::default(), worker.now());
+    worker.path.ipsec.open(&worker.mem, now, pkt, &mut opened, &mut Counters::default());
+    assert_eq!(opened.drops, [DropReason::EspIcv]);
+    alone.let_pass(Duration::from_secs(61));
+    let news = alone.news();
+    let [News::Xfrm(Event::Expire { info, dir: 1, hard: true, .. })] = &news[..] else { panic!("{news:?}") };
+    assert_eq!(info.stats, [0, 0, 1]);
+    let used = info.curlft.use_time;
+    assert!(used.abs_diff(before) <= 62 && info.curlft.add_time >= before, "{used} {before}");
+}
+
+#[test]
+fn the_upper_halves_of_numbers_count_where_there_are_any() {
+    let replay =
+        Replay::Esn(ReplayEsn { oseq: 7, seq: 8, oseq_hi: 1, seq_hi: 2, replay_window: 32, bmp: vec![1 << 7] });
+    let of = |esn, oseq_may_wrap| SaFlags { esn, oseq_may_wrap, ..SaFlags::default() };
+    let (oseq, seq) = (1 << 32 | 7, 2 << 32 | 8);
+    for (flags, want) in [(of(false, false), (7, 8)), (of(true, false), (oseq, seq)), (of(false, true), (oseq, 8))] {
+        assert_eq!(convert::begins_at(Some(&replay), flags), want, "{flags:?}");
+        assert_eq!(convert::seen(&replay, flags), [want.1], "{flags:?}");
+    }
+}
