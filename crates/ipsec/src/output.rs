@@ -116,6 +116,8 @@ impl Ipsec {
             counters.count(match reason {
                 DropReason::EspSequenceOverflow => Mib::XfrmOutStateSeqError,
                 DropReason::EspMismatch => Mib::XfrmOutStateModeError,
+                // ESP itself does not get done (Linux `esp_output`: ENOMEM, EMSGSIZE).
+                DropReason::NoMemory | DropReason::PacketTooBig => Mib::XfrmOutStateProtoError,
                 _ => Mib::XfrmOutError,
             });
         })?;

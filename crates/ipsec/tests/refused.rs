@@ -8,7 +8,7 @@ use base::{Counters, DropReason, Instant, Mib, SaId};
 use common::{NAT_T, Pair, THERE, cbc, fat, gcm, ip_header, mask, sa, split_wire, udp_packet};
 use ipsec::engine::Cipher;
 use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Mode, SaConfig, SaFlags, Train};
-use packet::{Cut, Gso, GsoKind, Packet};
+use packet::{Cut, Gso, GsoKind, Memory, Packet, Pool};
 use wire::{Protocol, Spi, Version, checksum, ipv4, udp};
 
 /// A sealed packet of 100 bytes of UDP payload, and the pair.
@@ -355,7 +355,26 @@ fn a_packet_that_no_ip_header_can_hold_is_too_big() {
             let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::Udp, 1500, &mut out, &mut pair.sent);
             assert_eq!(got, if fits { Ok(()) } else { Err(DropReason::PacketTooBig) }, "{len} bytes");
         }
+        assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutStateProtoError, 1));
     }
+}
+
+#[test]
+fn without_memory_esp_fails_and_is_counted_as_that() {
+    let mut pair = Pair::new(&sa());
+    let [plain, other] = [(); 2].map(|()| Packet::with_data(&pair.mem, &udp_packet(Version::V4, 100)).unwrap());
+    let mut wire = pair.seal(other, Train::None).remove(0);
+    pair.mem = Memory::new(Pool::bounded(Memory::SMALL, 0), Pool::bounded(Memory::LARGE, 0));
+    pair.sent = Counters::ZERO;
+    let (mut out, id) = (Vec::new(), pair.out_sa);
+    let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, plain, Train::None, 1500, &mut out, &mut pair.sent);
+    assert_eq!(got, Err(DropReason::NoMemory));
+    assert_eq!(pair.sent, Counters::ZERO.with(Mib::XfrmOutStateProtoError, 1));
+    // Somebody else sees these bytes, so they are opened elsewhere.
+    let _kept = wire.clone_shared();
+    assert!(pair.open(wire).is_empty());
+    assert_eq!(pair.opened.drops, [DropReason::NoMemory]);
+    assert_eq!(pair.received, Counters::ZERO.with(Mib::XfrmInStateProtoError, 1));
 }
 
 #[test]

@@ -102,8 +102,7 @@ impl Path {
             match self.fib.decide(self.fib.domain(hop.dev), end, None) {
                 Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
                 decision => {
-                    let v4 = end.is_ipv4();
-                    self.counters.count(if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes });
+                    self.counters.count(Mib::XfrmOutBundleGenError);
                     let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
                     return self.drop(&ip.pkt, reason);
                 }

@@ -51,6 +51,11 @@ impl Ipsec {
     }
 }
 
+/// A packet of an SA that there is no memory to open in (Linux `esp_input`).
+const fn not_opened(why: DropReason) -> Refused {
+    (Mib::XfrmInStateProtoError, why)
+}
+
 /// A train that is taken in, packet by packet.
 struct Train<'a> {
     arrival: Arrival<'a>,
@@ -128,9 +133,9 @@ impl Train<'_> {
         if self.held == 0 && !pieces.join_in_place(n) {
             let opens_elsewhere = || ipsec.sad.get(id).is_some_and(|sa| sa.cipher.opens_elsewhere());
             if self.arrival.meta.esp.is_none() && opens_elsewhere() {
-                return self.admit_pieces(ipsec, mem, pieces, (id, seq), n).map_err(|why| (Mib::XfrmInError, why));
+                return self.admit_pieces(ipsec, mem, pieces, (id, seq), n).map_err(not_opened);
             }
-            pieces.make_writable(mem, n).map_err(|reason| (Mib::XfrmInError, reason))?;
+            pieces.make_writable(mem, n).map_err(not_opened)?;
         }
         if !self.has_job {
             self.arrival.join_or_begin(ipsec, id);

@@ -149,7 +149,7 @@ fn a_policy_without_its_sa_lets_nothing_leave() {
 
 #[test]
 fn a_tunnel_whose_end_no_route_leads_to_sends_nothing() {
-    for (dst, mib) in [("198.51.100.1", Mib::IpOutNoRoutes), ("2001:db8:9::1", Mib::Ip6OutNoRoutes)] {
+    for dst in ["198.51.100.1", "2001:db8:9::1"] {
         let [flow, _] = flows();
         let mut node = router();
         let src = if dst.contains(':') { "fd00:2::254" } else { "10.2.0.254" };
@@ -157,7 +157,7 @@ fn a_tunnel_whose_end_no_route_leads_to_sends_nothing() {
         node.path.ipsec.add_sa(&sa[0], 1).unwrap();
         node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sa)).unwrap();
         let got = refused(&mut node, INSIDE, &flow.udp(10));
-        let want = counters([(Mib::IpInReceives, 1), (mib, 1)]);
+        let want = counters([(Mib::IpInReceives, 1), (Mib::XfrmOutBundleGenError, 1)]);
         assert_eq!(got, (vec![(1, DropReason::NoRoute, 1)], want), "{dst}");
     }
 }
