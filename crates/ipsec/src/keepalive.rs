@@ -27,7 +27,7 @@ impl Sa {
     /// How long it may be silent.
     fn keepalive_interval(&self) -> Option<Duration> {
         let seconds = self.nat().keepalive_interval;
-        (seconds > 0 && self.dir != Some(SaDir::In)).then(|| Duration::from_secs(seconds.into()))
+        (seconds > 0 && self.dir == Some(SaDir::Out)).then(|| Duration::from_secs(seconds.into()))
     }
 }
 

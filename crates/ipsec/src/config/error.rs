@@ -55,6 +55,8 @@ pub enum ConfigError {
     TfcTransport,
     /// A peer that is to be followed without a replay window: what is sent again would say that it has moved.
     FollowWithoutWindow,
+    /// Keepalives of an SA that may be one to receive by: they would be sent in the peer's name.
+    KeepaliveWithoutDir,
     /// A device is to work the other way than the SA.
     OffloadDirection,
     /// An option, by iproute2's name, that an SA on a device cannot have.
@@ -99,6 +101,7 @@ impl fmt::Display for ConfigError {
             Self::NoSpi => f.write_str("No SPI available in the requested range"),
             Self::TfcTransport => f.write_str("tfcpad is for tunnel mode alone"),
             Self::FollowWithoutWindow => f.write_str("nat-follow needs a replay-window above 0"),
+            Self::KeepaliveWithoutDir => f.write_str("nat-keepalive-interval needs dir out"),
             Self::OffloadDirection => f.write_str("offload is not of the direction of the SA"),
             Self::Offload(option) => write!(f, "{option} cannot be offloaded"),
             Self::OffloadUnsupported(link) => write!(f, "link {} does not offload it", link.0),

@@ -87,7 +87,7 @@ pub struct SaConfig {
 /// What an SA with a UDP header around ESP does about the NAT that it is for.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct NatTraversal {
-    /// Seconds after which one that was not used sends a keepalive (RFC 3948 §4); 0 for never.
+    /// Seconds after which one of direction out that was not used sends a keepalive (RFC 3948 §4); 0 for never.
     pub keepalive_interval: u32,
     /// Seconds after which it is told again that its peer sends from elsewhere; 0 tells each new place once.
     pub mapping_threshold: u32,
@@ -217,6 +217,7 @@ impl SaConfig {
         ];
         match options.iter().find(|(_, is_set)| *is_set && self.encap.is_none()) {
             Some(&(option, _)) => Err(ConfigError::WithoutEncap(option)),
+            None if keepalive_interval > 0 && self.dir != Some(SaDir::Out) => Err(ConfigError::KeepaliveWithoutDir),
             None if follow && self.replay_window == 0 && self.dir != Some(SaDir::Out) => {
                 Err(ConfigError::FollowWithoutWindow)
             }
@@ -244,7 +245,6 @@ impl SaConfig {
                 ("dont-encap-dscp", dont_encap_dscp),
                 ("oseq-may-wrap", oseq_may_wrap),
                 ("replay-oseq", self.oseq > 0),
-                ("tfcpad", self.tfcpad > 0),
                 ("nat-keepalive-interval", self.nat.keepalive_interval > 0),
             ],
         };

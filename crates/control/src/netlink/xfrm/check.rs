@@ -4,6 +4,7 @@
 use super::algorithm::has_its_key;
 use super::layout::{Encap, Layout, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
 use super::nums::{AF_INET, AF_INET6, MAX_DEPTH, attr, mode, proto, sa_flag};
+use super::sa::Replay;
 use crate::netlink::attr::{Attr, Attrs, Kind, Policy, policy};
 use crate::netlink::error::{Error, errno};
 
@@ -81,6 +82,7 @@ fn selector(sel: &Selector) -> Result<(), Error> {
 /// Finds fault with `NEWSA` and `UPDSA`.
 pub(super) fn new_sa(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     let has = |kind| attrs.get(kind).is_some();
+    known_direction(attrs)?;
     if_wrong(!matches!(info.family, AF_INET | AF_INET6), "Invalid address family")?;
     selector(&info.sel)?;
     if_wrong(!matches!(info.sel.family, 0 | AF_INET | AF_INET6), "Invalid address family in selector")?;
@@ -160,29 +162,56 @@ fn replay(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
         "ESN attribute is too short to fit the full bitmap length",
     )?;
     if_wrong(!matches!(info.proto, proto::ESP | proto::AH), "ESN only supported for ESP and AH")?;
-    if_wrong(info.replay_window != 0, "ESN not compatible with legacy replay_window")
+    if_wrong(info.replay_window != 0, "ESN not compatible with legacy replay_window")?;
+    let esn = ReplayEsn::of(attr.data);
+    match direction_of(attrs) {
+        OUT => {
+            if_wrong(esn.replay_window != 0, "Replay window should be 0 for output SA")?;
+            if_wrong(esn.seq != 0 || esn.seq_hi != 0, "Replay seq and seq_hi should be 0 for output SA")?;
+            if_wrong(words != 0, "Replay bmp_len should 0 for output SA")
+        }
+        IN => if_wrong(esn.oseq != 0 || esn.oseq_hi != 0, "Replay oseq and oseq_hi should be 0 for input SA"),
+        _ => Ok(()),
+    }
+}
+
+/// `XFRM_SA_DIR_IN`.
+const IN: u8 = 1;
+/// `XFRM_SA_DIR_OUT`.
+const OUT: u8 = 2;
+
+/// The direction that an SA is said to have; 0 for none.
+fn direction_of(attrs: &Attributes<'_>) -> u8 {
+    attrs.get(attr::SA_DIR).map_or(0, Attr::u8)
+}
+
+/// Whether a direction is one. Linux says so by its table of attributes, before it looks at anything else.
+pub(super) fn known_direction(attrs: &Attributes<'_>) -> Result<(), Error> {
+    match attrs.get(attr::SA_DIR) {
+        Some(attr) if !matches!(attr.u8(), IN | OUT) => {
+            Err(Error::text(errno::ERANGE, "integer out of range").at(attr.offset))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// What an SA of one direction has not (Linux 6.10, `verify_newsa_info`).
 fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
-    const IN: u8 = 1;
-    const OUT: u8 = 2;
-    let Some(attr) = attrs.get(attr::SA_DIR) else { return Ok(()) };
-    let dir = attr.u8();
     let has_flag = |flag| info.flags & flag != 0;
     let extra = attrs.get(attr::SA_EXTRA_FLAGS).map_or(0, Attr::u32);
-    let esn = attrs.get(attr::REPLAY_ESN_VAL).map(|attr| ReplayEsn::of(attr.data));
-    match dir {
+    match direction_of(attrs) {
         OUT => {
-            if_wrong(info.replay_window != 0, "Replay window should not be set for OUT SA")?;
+            let has_threshold = attrs.get(attr::MTIMER_THRESH).is_some();
+            if_wrong(has_threshold, "MTIMER_THRESH attribute should not be set on output SA")?;
             if_wrong(has_flag(sa_flag::DECAP_DSCP), "Flag DECAP_DSCP should not be set for output SA")?;
             if_wrong(has_flag(sa_flag::ICMP), "Flag ICMP should not be set for output SA")?;
             if_wrong(has_flag(sa_flag::WILDRECV), "Flag WILDRECV should not be set for output SA")?;
-            if let Some(esn) = esn {
-                if_wrong(esn.replay_window != 0, "Replay window should be 0 for output SA")?;
-                if_wrong(esn.seq != 0 || esn.seq_hi != 0, "Replay seq and seq_hi should be 0 for output SA")?;
-            }
-            if_wrong(attrs.get(attr::MTIMER_THRESH).is_some(), "MTIMER_THRESH attribute should not be set on output SA")
+            if_wrong(info.replay_window != 0, "Replay window should be 0 for output SA")?;
+            let received = match super::sa::legacy_replay(attrs) {
+                Some(Replay::Legacy([_, seq, bitmap])) => seq != 0 || bitmap != 0,
+                _ => false,
+            };
+            if_wrong(received, "Replay seq and bitmap should be 0 for output SA")
         }
         IN => {
             if_wrong(has_flag(sa_flag::NOPMTUDISC), "Flag NOPMTUDISC should not be set for input SA")?;
@@ -190,14 +219,9 @@ fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
                 extra & sa_flag::EXTRA_DONT_ENCAP_DSCP != 0,
                 "Flag DONT_ENCAP_DSCP should not be set for input SA",
             )?;
-            if_wrong(extra & sa_flag::EXTRA_OSEQ_MAY_WRAP != 0, "Flag OSEQ_MAY_WRAP should not be set for input SA")?;
-            if let Some(esn) = esn {
-                if_wrong(esn.oseq != 0 || esn.oseq_hi != 0, "Replay oseq and oseq_hi should be 0 for input SA")?;
-            }
-            Ok(())
+            if_wrong(extra & sa_flag::EXTRA_OSEQ_MAY_WRAP != 0, "Flag OSEQ_MAY_WRAP should not be set for input SA")
         }
-        // Linux says so by its table of attributes.
-        _ => Err(Error::text(errno::ERANGE, "integer out of range").at(attr.offset)),
+        _ => Ok(()),
     }
 }
 
@@ -223,8 +247,13 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
     if let Some(esn) = attrs.get(attr::REPLAY_ESN_VAL).map(|attr| ReplayEsn::of(attr.data)) {
         let bits = u64::from(esn.bmp.len() as u32) * 32;
         if_wrong(u64::from(esn.replay_window) > bits, "ESN replay window is too large for the chosen bitmap size")?;
-        let sends = attrs.get(attr::SA_DIR).is_some_and(|attr| attr.u8() == 2);
+        let sends = direction_of(attrs) == OUT;
         if_wrong(info.flags & sa_flag::ESN != 0 && esn.replay_window == 0 && !sends, "ESN replay window must be > 0")?;
+    }
+    if attrs.get(attr::NAT_KEEPALIVE_INTERVAL).is_some_and(|attr| attr.u32() != 0) {
+        if_wrong(direction_of(attrs) != OUT, "NAT keepalive is only supported for outbound SAs")?;
+        let text = "NAT keepalive is only supported for UDP encapsulation";
+        if_wrong(attrs.get(attr::ENCAP).is_none(), text)?;
     }
     for kind in [attr::OFFLOAD_DEV, attr::SA_PCPU] {
         if let Some(attr) = attrs.get(kind) {
@@ -279,7 +308,7 @@ pub(super) fn policy_type(attrs: &Attributes<'_>) -> Result<(), Error> {
 
 /// Reads a policy's templates (Linux `copy_from_user_tmpl`, `validate_tmpl`).
 pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<Vec<Tmpl>, Error> {
-    const OUT: u8 = 1;
+    const POLICY_OUT: u8 = 1;
     let Some(attr) = attrs.get(attr::TMPL) else { return Ok(Vec::new()) };
     let mut templates: Vec<Tmpl> = attr.data.chunks_exact(Tmpl::LEN).map(Tmpl::of).collect();
     if_wrong(templates.len() > MAX_DEPTH, "Template count must be <= XFRM_MAX_DEPTH (6)")?;
@@ -290,7 +319,7 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
         }
         match template.mode {
             mode::TUNNEL | mode::BEET => if_wrong(
-                template.optional != 0 && dir == OUT,
+                template.optional != 0 && dir == POLICY_OUT,
                 "Mode in optional template not allowed in outbound policy",
             )?,
             _ => if_wrong(template.family != previous, "Mode in template doesn't support a family change")?,
@@ -308,4 +337,176 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
         }
     }
     Ok(templates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::LifetimeCfg;
+    use super::super::nums::msg;
+    use super::super::protocol::split;
+    use super::super::{NewSa, NewSpi};
+    use super::*;
+    use crate::netlink::message::{Header, Messages, Writer, flag};
+    use crate::netlink::session::Request;
+
+    /// What a request of `kind` with that fixed part and these attributes is read as.
+    fn read<T>(
+        kind: u16,
+        fixed: &[u8],
+        put: impl FnOnce(&mut Writer),
+        parse: impl FnOnce(&[u8], &Attributes<'_>) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut w = Writer::default();
+        w.message(Header { kind, flags: flag::REQUEST, seq: 1, port: 0 }, |w| {
+            w.fixed(fixed);
+            put(w);
+        });
+        let message = Messages::new(w.as_bytes()).next().unwrap();
+        let request = Request { message, strict: false, privileged: true, port: 0 };
+        let (fixed, attrs) = split(&request).unwrap();
+        parse(fixed, &attrs)
+    }
+
+    fn info() -> SaInfo {
+        let [src, dst] = ["192.0.2.1", "192.0.2.2"].map(|addr| addr.parse::<std::net::IpAddr>().unwrap());
+        SaInfo {
+            saddr: src.into(),
+            daddr: dst.into(),
+            spi: 0x1000,
+            proto: proto::ESP,
+            lft: LifetimeCfg::INFINITE,
+            family: AF_INET,
+            mode: mode::TUNNEL,
+            ..SaInfo::default()
+        }
+    }
+
+    /// An SA with AES-GCM of that fixed part, and these attributes.
+    fn new_sa(info: SaInfo, put: impl FnOnce(&mut Writer)) -> Result<NewSa, Error> {
+        let mut aead = vec![7; 72 + 20];
+        aead[..64].fill(0);
+        aead[..17].copy_from_slice(b"rfc4106(gcm(aes))");
+        aead[64..68].copy_from_slice(&160_u32.to_ne_bytes());
+        aead[68..72].copy_from_slice(&128_u32.to_ne_bytes());
+        let all = |w: &mut Writer| {
+            w.put(attr::ALG_AEAD, &aead);
+            put(w);
+        };
+        read(msg::NEW_SA, &info.to_bytes(), all, NewSa::parse)
+    }
+
+    fn words(w: &mut Writer, kind: u16, words: &[u32]) {
+        w.put(kind, &words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>());
+    }
+
+    /// A bitmap's length, `oseq`, `seq`, their upper halves, the window, and a bitmap of that length.
+    fn esn(w: &mut Writer, fixed: [u32; 6]) {
+        words(w, attr::REPLAY_ESN_VAL, &[&fixed[..], &vec![0; fixed[0] as usize]].concat());
+    }
+
+    fn encap(w: &mut Writer) {
+        w.put(attr::ENCAP, &[&[ESPINUDP as u8, 0][..], &[0; 22]].concat());
+    }
+
+    type Put = fn(&mut Writer);
+
+    #[test]
+    fn an_sa_of_one_direction_has_nothing_of_the_other() {
+        let with = |flags, replay_window| SaInfo { flags, replay_window, ..info() };
+        let out_and_all = with(sa_flag::DECAP_DSCP | sa_flag::ICMP | sa_flag::WILDRECV, 8);
+        let cases: &[(u8, SaInfo, Put, Option<&str>)] = &[
+            (OUT, with(0, 8), |_| {}, Some("Replay window should be 0 for output SA")),
+            (OUT, out_and_all, |_| {}, Some("Flag DECAP_DSCP should not be set for output SA")),
+            (OUT, with(sa_flag::WILDRECV, 8), |_| {}, Some("Flag WILDRECV should not be set for output SA")),
+            (
+                OUT,
+                out_and_all,
+                |w| {
+                    encap(w);
+                    w.put_u32(attr::MTIMER_THRESH, 1);
+                },
+                Some("MTIMER_THRESH attribute should not be set on output SA"),
+            ),
+            (
+                OUT,
+                with(0, 0),
+                |w| words(w, attr::REPLAY_VAL, &[5, 1, 0]),
+                Some("Replay seq and bitmap should be 0 for output SA"),
+            ),
+            (
+                OUT,
+                with(0, 0),
+                |w| words(w, attr::REPLAY_VAL, &[5, 0, 1]),
+                Some("Replay seq and bitmap should be 0 for output SA"),
+            ),
+            (OUT, with(0, 0), |w| words(w, attr::REPLAY_VAL, &[5, 0, 0]), None),
+            (
+                OUT,
+                with(sa_flag::ESN | sa_flag::ICMP, 0),
+                |w| esn(w, [1, 0, 1, 0, 0, 32]),
+                Some("Replay window should be 0 for output SA"),
+            ),
+            (
+                OUT,
+                with(sa_flag::ESN, 0),
+                |w| esn(w, [1, 0, 0, 0, 1, 0]),
+                Some("Replay seq and seq_hi should be 0 for output SA"),
+            ),
+            (OUT, with(sa_flag::ESN, 0), |w| esn(w, [1, 0, 0, 0, 0, 0]), Some("Replay bmp_len should 0 for output SA")),
+            (OUT, with(sa_flag::ESN, 0), |w| esn(w, [0, 5, 0, 1, 0, 0]), None),
+            (
+                IN,
+                with(sa_flag::ESN | sa_flag::NOPMTUDISC, 0),
+                |w| esn(w, [1, 0, 0, 1, 0, 32]),
+                Some("Replay oseq and oseq_hi should be 0 for input SA"),
+            ),
+            (IN, with(sa_flag::NOPMTUDISC, 0), |_| {}, Some("Flag NOPMTUDISC should not be set for input SA")),
+            (IN, with(0, 8), |w| w.put_u32(attr::TFCPAD, 100), None),
+            (3, with(0, 8), |_| {}, Some("integer out of range")),
+        ];
+        for &(dir, info, put, want) in cases {
+            let put = |w: &mut Writer| {
+                put(w);
+                w.put_u8(attr::SA_DIR, dir);
+            };
+            let got = new_sa(info, put).map(drop).map_err(|err| err.text.unwrap());
+            assert_eq!(got, want.map_or(Ok(()), |text| Err(text.into())), "dir {dir}: {info:?}");
+        }
+        let promise = [&info().to_bytes()[..], &[0; 8]].concat();
+        let err = read(msg::ALLOC_SPI, &promise, |w| w.put_u8(attr::SA_DIR, 0), NewSpi::parse).unwrap_err();
+        assert_eq!(err.errno, errno::ERANGE);
+    }
+
+    #[test]
+    fn keepalives_are_sent_by_what_sends_and_has_ports() {
+        let cases: &[(u8, bool, Option<&str>)] = &[
+            (OUT, true, None),
+            (OUT, false, Some("NAT keepalive is only supported for UDP encapsulation")),
+            (IN, true, Some("NAT keepalive is only supported for outbound SAs")),
+            (0, true, Some("NAT keepalive is only supported for outbound SAs")),
+        ];
+        for &(dir, has_ports, want) in cases {
+            let put = |w: &mut Writer| {
+                w.put_u32(attr::NAT_KEEPALIVE_INTERVAL, 20);
+                if has_ports {
+                    encap(w);
+                }
+                if dir != 0 {
+                    w.put_u8(attr::SA_DIR, dir);
+                }
+            };
+            let got = new_sa(info(), put).map(|sa| sa.nat_keepalive).map_err(|err| err.text.unwrap());
+            assert_eq!(got, want.map_or(Ok(20), |text| Err(text.into())), "dir {dir}, ports {has_ports}");
+        }
+    }
+
+    #[test]
+    fn a_window_without_a_bitmap_attribute_has_the_bits_of_a_word() {
+        for (said, want) in [(0, 0), (32, 32), (33, 32), (255, 32)] {
+            let sa = new_sa(SaInfo { replay_window: said, ..info() }, |_| {}).unwrap();
+            assert_eq!((sa.replay_window(), sa.info.replay_window), (u32::from(want), want), "{said}");
+        }
+        let sa = new_sa(info(), |w| esn(w, [4, 0, 0, 0, 0, 128])).unwrap();
+        assert_eq!(sa.replay_window(), 128);
+    }
 }

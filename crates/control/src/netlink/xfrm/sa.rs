@@ -66,6 +66,8 @@ impl NewSa {
             info.sel.family = info.family;
         }
         check::buildable(&info, attrs)?;
+        // The bits of the bitmap that goes with it (Linux `copy_from_user_state`).
+        info.replay_window = info.replay_window.min(u32::BITS as u8);
         let mut set_mark = Mark { value: word(attr::SET_MARK), mask: word(attr::SET_MARK_MASK) };
         if attrs.get(attr::SET_MARK).is_some() && attrs.get(attr::SET_MARK_MASK).is_none() {
             set_mark.mask = u32::MAX;
@@ -289,6 +291,7 @@ impl NewSpi {
         let mut from = super::layout::Fields(bytes);
         let info = SaInfo::read(&mut from);
         let (min, max) = (from.u32(), from.u32());
+        check::known_direction(attrs)?;
         check::spi_range(info.proto, min, max)?;
         let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
         let dir = attrs.get(attr::SA_DIR).map_or(0, Attr::u8);
