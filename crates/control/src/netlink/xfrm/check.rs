@@ -175,6 +175,8 @@ fn replay(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
+/// `XFRM_POLICY_OUT`.
+const POLICY_OUT: u8 = 1;
 /// `XFRM_SA_DIR_IN`.
 const IN: u8 = 1;
 /// `XFRM_SA_DIR_OUT`.
@@ -308,7 +310,6 @@ pub(super) fn policy_type(attrs: &Attributes<'_>) -> Result<(), Error> {
 
 /// Reads a policy's templates (Linux `copy_from_user_tmpl`, `validate_tmpl`).
 pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<Vec<Tmpl>, Error> {
-    const POLICY_OUT: u8 = 1;
     let Some(attr) = attrs.get(attr::TMPL) else { return Ok(Vec::new()) };
     let mut templates: Vec<Tmpl> = attr.data.chunks_exact(Tmpl::LEN).map(Tmpl::of).collect();
     if_wrong(templates.len() > MAX_DEPTH, "Template count must be <= XFRM_MAX_DEPTH (6)")?;
@@ -325,6 +326,10 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
             _ => if_wrong(template.family != previous, "Mode in template doesn't support a family change")?,
         }
         if_wrong(template.mode >= mode::MAX, "Mode in template must be < XFRM_MODE_MAX (5)")?;
+        // Where Linux looks at it (`xfrm_state_ok`): what is not looked at here is not to be thought safe.
+        if template.algos[0] != u32::MAX && dir != POLICY_OUT {
+            return Err(Error::unsupported("Templates are of any authentication algorithm").at(attr.offset));
+        }
         previous = template.family;
         if_wrong(!matches!(template.family, AF_INET | AF_INET6), "Invalid family in template")?;
         let valid =
@@ -508,5 +513,31 @@ mod tests {
         }
         let sa = new_sa(info(), |w| esn(w, [4, 0, 0, 0, 0, 128])).unwrap();
         assert_eq!(sa.replay_window(), 128);
+    }
+
+    #[test]
+    fn a_template_of_some_authentication_algorithms_is_refused_where_that_would_count() {
+        let some = [u32::MAX ^ 4, u32::MAX, u32::MAX];
+        for (dir, algos, want) in [
+            (0, [u32::MAX; 3], true),
+            (0, [u32::MAX, 0, 0], true), // Linux looks at the first alone
+            (0, some, false),
+            (POLICY_OUT, some, true),
+            (2, some, false),
+        ] {
+            let address = info().daddr;
+            let template = Tmpl {
+                daddr: address,
+                proto: proto::ESP,
+                family: AF_INET,
+                mode: mode::TUNNEL,
+                algos,
+                ..Tmpl::default()
+            };
+            let put = |w: &mut Writer| w.put(attr::TMPL, &template.to_bytes());
+            let fixed = PolicyInfo { dir, ..PolicyInfo::default() }.to_bytes();
+            let got = read(msg::NEW_POLICY, &fixed, put, |_, attrs| templates(attrs, AF_INET, dir));
+            assert_eq!(got.is_ok(), want, "dir {dir}, {algos:x?}: {got:?}");
+        }
     }
 }
