@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use base::LinkId;
-use link::Link;
+use link::{HostLinks, Link};
 use rustix::event::{Timespec, epoll};
 
 /// The token of the inbox. A link's is its number, and no link has number 0.
@@ -14,6 +14,9 @@ const INBOX: u64 = 0;
 
 /// The token of the key manager's socket. Links are numbered by 32 bits.
 const IKE: u64 = u64::MAX;
+
+/// The token of what happens to the host's interfaces.
+const HOST: u64 = u64::MAX - 1;
 
 /// What one wait finds at most; the rest is found by the next.
 const MAX_READY: usize = 64;
@@ -25,6 +28,8 @@ pub(crate) enum Ready {
     Inbox,
     /// A key manager has sent something.
     Ike,
+    /// Something has happened to an interface of the host's.
+    Host,
     /// A link has packets or an error (`input`), or takes more after it did not (`room`).
     Link { id: LinkId, input: bool, room: bool },
 }
@@ -35,6 +40,7 @@ impl From<epoll::Event> for Ready {
         match data.u64() {
             INBOX => Self::Inbox,
             IKE => Self::Ike,
+            HOST => Self::Host,
             id => Self::Link {
                 id: LinkId(id as u32),
                 input: flags.intersects(epoll::EventFlags::IN | error),
@@ -93,6 +99,11 @@ impl Poller {
     /// Waits for a key manager too.
     pub(crate) fn add_ike(&self, socket: impl AsFd) -> io::Result<()> {
         Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(IKE), epoll::EventFlags::IN)?)
+    }
+
+    /// Waits for what happens to the host's interfaces too.
+    pub(crate) fn add_host(&self, links: &HostLinks) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, links, epoll::EventData::new_u64(HOST), epoll::EventFlags::IN)?)
     }
 
     /// Says whether to wait until the link takes more.

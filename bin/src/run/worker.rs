@@ -16,6 +16,7 @@ use base::{Instant, LinkId};
 use control::netlink::Groups;
 use control::netlink::rtnl::{Delta, Vrf};
 use control::sysctl::Settings;
+use link::HostLinks;
 use packet::{Memory, Packet};
 use path::Path;
 
@@ -71,6 +72,9 @@ pub(crate) struct Worker {
     pub(crate) config: Arc<control::Config>,
     clock: Clock,
     poller: Poller,
+    /// What happens to the host's interfaces, if the system tells, and whether something has.
+    host: Option<HostLinks>,
+    host_changed: bool,
     inbox: Inbox,
     captures: Vec<Capture>,
     /// The key manager's socket, if a link has IKE, and whether it has sent something.
@@ -92,6 +96,11 @@ pub(crate) struct Worker {
 impl Worker {
     /// A worker without links.
     pub(crate) fn new(inbox: Inbox) -> io::Result<Self> {
+        let poller = Poller::new(inbox.wake_fd())?;
+        let host = HostLinks::listen().and_then(|host| poller.add_host(&host).map(|()| host));
+        if let Err(err) = &host {
+            tracing::warn!("rtnetlink: {err}; what the host makes of its interfaces is seen when they fail");
+        }
         Ok(Self {
             path: Path::new(),
             slots: Vec::new(),
@@ -99,7 +108,9 @@ impl Worker {
             mem: Memory::heap(),
             config: Arc::default(),
             clock: Clock::start(),
-            poller: Poller::new(inbox.wake_fd())?,
+            poller,
+            host: host.ok(),
+            host_changed: false,
             sadb: Sadb::new(inbox.sa_names()),
             inbox,
             captures: Vec::new(),
@@ -133,6 +144,7 @@ impl Worker {
             if !self.obey() {
                 return Ok(());
             }
+            self.look_at_links(now);
             self.serve_ready();
             let now = self.clock.now();
             self.retry_links(now);
@@ -157,20 +169,21 @@ impl Worker {
     /// How long nothing needs doing, as far as is known.
     fn limit(&self) -> Option<Duration> {
         let slots = self.slots.iter().flatten();
-        let retries =
-            slots.flat_map(|slot| slot.down.as_ref().map(|down| down.retry_at).into_iter().chain(slot.retry_at));
+        let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
+        let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
         let at = retries.chain(self.path.poll_timeout()).min()?;
         Some(at.since(self.clock.now()))
     }
 
     /// Notes which links have packets and which take packets again. Tells whether somebody has rung.
     fn look_what_is_ready(&mut self) -> bool {
-        let Self { poller, slots, ready, ike_ready, .. } = self;
+        let Self { poller, slots, ready, ike_ready, host_changed, .. } = self;
         let mut rung = false;
         for found in poller.ready() {
             match found {
                 Ready::Inbox => rung = true,
                 Ready::Ike => *ike_ready = true,
+                Ready::Host => *host_changed = true,
                 Ready::Link { id, input, room } => {
                     let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { continue };
                     if room && slot.full {

@@ -52,6 +52,8 @@ const SOCKET_BUFFER: i32 = 8 << 20;
 pub(crate) struct PacketLink {
     name: String,
     mtu: usize,
+    /// The one that it is to have, if that is not the interface's own.
+    wanted_mtu: Option<u16>,
     layer: Layer,
     socket: OwnedFd,
     /// Frames in one call when sending, 1 in the thin way.
@@ -121,6 +123,7 @@ impl PacketLink {
         Ok(Self {
             name: config.name.clone(),
             mtu,
+            wanted_mtu: config.mtu,
             layer: Layer::Ethernet(mac),
             socket,
             width: send,
@@ -305,7 +308,15 @@ impl Link for PacketLink {
 
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         self.mtu = mtu_of(&self.interface, self.interface.name(), mtu)?;
+        self.wanted_mtu = mtu;
         Ok(())
+    }
+
+    fn look(&mut self) -> io::Result<bool> {
+        self.interface.check_up(self.index).map_err(|(call, err)| self.went_down(call, &err))?;
+        let limit = self.interface.mtu().map_err(|err| self.went_down("SIOCGIFMTU", &err))?;
+        let mtu = self.wanted_mtu.map_or(limit, |wanted| limit.min(wanted.into()));
+        Ok(std::mem::replace(&mut self.mtu, mtu) != mtu)
     }
 
     fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {

@@ -28,6 +28,7 @@ mod af_xdp;
 mod burst;
 pub mod capture;
 mod error;
+mod host_links;
 mod link;
 pub mod memory;
 mod offloads;
@@ -44,6 +45,7 @@ pub mod virtio;
 
 pub use af_xdp::{RingState, XdpMode};
 pub use error::OpenError;
+pub use host_links::HostLinks;
 pub use link::{Kind, Layer, Link, Sent};
 pub use offloads::Offload;
 pub use open::{Config, ConfigKind, link_settings, open};

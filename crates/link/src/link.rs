@@ -30,6 +30,14 @@ pub trait Link: fmt::Debug + Send {
     /// The system does not allow it; the MTU is as it was.
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError>;
 
+    /// Looks at what the host has made of its interface meanwhile. Tells whether it has another MTU.
+    ///
+    /// # Errors
+    /// The interface is down or gone.
+    fn look(&mut self) -> io::Result<bool> {
+        Ok(false)
+    }
+
     /// Gives it another link-layer address while it is open; an interface of the host's gets it too.
     ///
     /// # Errors

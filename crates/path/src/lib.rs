@@ -321,6 +321,14 @@ impl Path {
         }
     }
 
+    /// Drops what a link has received, for this reason.
+    pub fn discard(&mut self, id: LinkId, burst: &mut Vec<Packet>, reason: DropReason) {
+        for mut pkt in burst.drain(..) {
+            pkt.meta.link = id;
+            self.drop(&pkt, reason);
+        }
+    }
+
     /// Drops what waits to be sent on a link.
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };

@@ -24,6 +24,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/a_log_that_nobody_takes_ends_nothing", &[], a_log_that_nobody_takes_ends_nothing),
         trial("daemon/packets_go_before_programs_where_that_is_allowed", NEEDS, packets_go_before_programs),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
+        trial("daemon/a_link_is_as_its_interface", NEEDS, a_link_is_as_its_interface),
+        trial("daemon/what_came_while_a_link_was_down_is_dropped", NEEDS, what_came_while_down),
         trial("cli/check_accepts_a_good_file", &[], check_accepts_a_good_file),
         trial("cli/check_names_what_is_wrong_in_one_line_and_exits_2", &[], check_names_what_is_wrong),
         trial("cli/a_missing_privilege_is_named_with_its_remedy", NEEDS, a_missing_privilege_is_named),
@@ -129,6 +131,56 @@ fn a_lost_link_leaves_the_others_running() -> Outcome {
         })?;
         site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[0, 56, 4000]))?;
     }
+    Ok(())
+}
+
+/// No packet tells of that.
+fn a_link_is_as_its_interface() -> Outcome {
+    let mut site = router::PlainSite::new(true)?;
+    let changes = [
+        ("right mtu 1300", "right: <UP> mtu 1300"),
+        ("right mtu 1500", "right: <UP> mtu 1500"),
+        ("spare down", "spare: <DOWN>"),
+        ("spare up", "spare: <UP>"),
+        ("tun9 down", "tun9: <DOWN>"),
+        ("tun9 up", "tun9: <UP>"),
+    ];
+    for (change, shown) in changes {
+        site.gateway_ns.sh(&format!("ip link set {change}"))?;
+        if let Some(mtu) = change.strip_prefix("right ") {
+            site.b.sh(&format!("ip link set eth0 {mtu}"))?;
+        }
+        site.gateway.wait_until(&format!("it sees {change}"), |gateway| {
+            gateway.show("links").is_ok_and(|links| links.contains(shown))
+        })?;
+        if change.ends_with("1300") {
+            // What no longer fits is for the sender to know: so much that the next one does.
+            let ping = format!("ping -n -c 2 -W 2 -M do -s 1400 {} 2>&1 || true", router::PlainSite::FAR);
+            let said = site.a.sh(&ping)?;
+            assert!(said.contains("mtu = 1300") || said.contains("mtu=1300"), "{said}");
+        }
+        site.a.sh(&ping_script(router::PlainSite::FAR.parse()?, &[0, 56, 1200, 4000]))?;
+    }
+    Ok(())
+}
+
+fn what_came_while_down() -> Outcome {
+    let site = router::PlainSite::new(true)?;
+    let ip = |words: &str| {
+        let mut command = Command::new(fatpath());
+        command.args(["ip", "--instance", "plain", "link", "set", "left"]).args(words.split(' '));
+        run(command.env("FATPATH_RUNDIR", site.scratch.path())).map(drop)
+    };
+    let ping = |count: u8| site.a.sh(&format!("ping -n -q -c {count} -i 0.1 -W 1 {}", router::PlainSite::FAR));
+    ping(1)?;
+    ip("down")?;
+    assert!(ping(3).is_err(), "it is down");
+    let sent = |netns: &Netns| netns.sh("nstat -asz IcmpInEchos | awk '/IcmpInEchos/ { print $2 }'");
+    let before = sent(&site.b)?;
+    ip("up")?;
+    site.gateway.show("drops").map(|drops| assert!(drops.contains("LinkDown"), "{drops}"))?;
+    assert_eq!(sent(&site.b)?, before, "nothing of what came meanwhile is passed on");
+    ping(3)?;
     Ok(())
 }
 

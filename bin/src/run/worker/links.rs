@@ -3,10 +3,10 @@
 use std::io;
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{DropReason, Instant, LinkId};
 use control::features::FeatureSet;
 use control::model::LinkKind;
-use link::{Layer, Link, Sent};
+use link::{HostLinks, Layer, Link, Sent};
 use offload::Features;
 use path::PortConfig;
 
@@ -16,6 +16,9 @@ use super::{RETRY_DEVICE, Worker};
 
 /// How long a link that failed stays unread before it is tried again.
 const RETRY_DOWN: Duration = Duration::from_secs(1);
+
+/// Bursts that came while a link was down and are dropped when it is up again; should more come at once, they are new.
+const MOST_DISCARDED: usize = 1024;
 
 /// A link with what the worker knows of it.
 #[derive(Debug)]
@@ -154,17 +157,57 @@ impl Worker {
             return;
         }
         slot.full = false;
-        let was_down = slot.down.take().is_some();
-        if up || !was_down {
-            slot.count_carrier(up);
+        if let Some(down) = &mut slot.down {
+            down.retry_at = now;
+            return;
         }
-        if !was_down && !up {
-            self.poller.remove(&*slot.link);
-        }
+        slot.count_carrier(up);
+        self.path.set_up(now, &self.mem, id, up);
         if up {
             self.poller.add(id, &*slot.link);
+            self.discard(now, id);
+        } else {
+            self.poller.remove(&*slot.link);
         }
-        self.path.set_up(now, &self.mem, id, up);
+    }
+
+    /// Drops what a link has received while it was down.
+    fn discard(&mut self, now: Instant, id: LinkId) {
+        for _ in 0..MOST_DISCARDED {
+            let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+            let received = slot.link.recv(&self.mem, &mut self.burst);
+            let came = !self.burst.is_empty();
+            self.path.discard(id, &mut self.burst, DropReason::LinkDown);
+            match received {
+                Ok(()) if came => {}
+                Ok(()) => return,
+                Err(err) => return self.link_failed(now, id, &err),
+            }
+        }
+    }
+
+    /// Looks at every link, if something has happened to an interface of the host's.
+    pub(super) fn look_at_links(&mut self, now: Instant) {
+        if !std::mem::take(&mut self.host_changed) || !self.host.as_ref().is_some_and(HostLinks::have_changed) {
+            return;
+        }
+        for at in 0..self.slots.len() {
+            let id = LinkId(at as u32);
+            let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
+            if let Some(down) = &mut slot.down {
+                down.retry_at = now;
+                continue;
+            }
+            match slot.link.look() {
+                Ok(false) => {}
+                Ok(true) => {
+                    tracing::info!("{}: the interface has an MTU of {} now", slot.link.name(), slot.link.mtu());
+                    self.see_link(id);
+                    self.listeners.link_changed(id);
+                }
+                Err(err) => self.link_failed(now, id, &err),
+            }
+        }
     }
 
     /// Gives links another MTU: all of them, or none and why.
@@ -261,7 +304,7 @@ impl Worker {
     /// Reads links that failed a while ago again.
     pub(super) fn retry_links(&mut self, now: Instant) {
         for at in 0..self.slots.len() {
-            let Some(slot) = &mut self.slots[at] else { continue };
+            let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
             let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
             let id = LinkId(at as u32);
             match slot.link.recv(&self.mem, &mut self.burst) {

@@ -76,6 +76,8 @@ pub struct RingState {
 pub(crate) struct XdpLink {
     name: String,
     mtu: usize,
+    /// The one that it is to have, if that is not the interface's own.
+    wanted_mtu: Option<u16>,
     layer: Layer,
     offloads: Offloads,
     stats: LinkStats,
@@ -152,6 +154,7 @@ impl XdpLink {
         Ok(Self {
             name: config.name.clone(),
             mtu,
+            wanted_mtu: config.mtu,
             layer: Layer::Ethernet(mac),
             offloads,
             stats: LinkStats::ZERO,
@@ -178,7 +181,7 @@ impl XdpLink {
     }
 
     /// Looks whether the interface went down. Frames of the type that nobody sends are nobody's.
-    fn look(&mut self) -> io::Result<()> {
+    fn look_at_watch(&mut self) -> io::Result<()> {
         match recv(&self.watch, &mut [0; 1], RecvFlags::DONTWAIT) {
             Ok(_) | Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(()),
             Err(err) => Err(self.went_down("recv", &err.into())),
@@ -334,7 +337,15 @@ impl Link for XdpLink {
 
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError> {
         self.mtu = mtu_of(&self.interface, self.shape, mtu)?;
+        self.wanted_mtu = mtu;
         Ok(())
+    }
+
+    fn look(&mut self) -> io::Result<bool> {
+        self.interface.check_up(self.index).map_err(|(call, err)| self.went_down(call, &err))?;
+        let limit = self.interface.mtu().map_err(|err| self.went_down("SIOCGIFMTU", &err))?;
+        let mtu = self.wanted_mtu.map_or(limit, |wanted| limit.min(wanted.into())).min(self.shape.largest_mtu());
+        Ok(std::mem::replace(&mut self.mtu, mtu) != mtu)
     }
 
     fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {
@@ -418,7 +429,7 @@ impl Link for XdpLink {
             }
             xsk.release();
         }
-        if out.len() == before { self.look() } else { Ok(()) }
+        if out.len() == before { self.look_at_watch() } else { Ok(()) }
     }
 
     fn send(&mut self, burst: &mut Vec<Packet>) -> io::Result<Sent> {

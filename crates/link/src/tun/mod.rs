@@ -194,6 +194,17 @@ impl Link for TunLink {
         self.layer
     }
 
+    /// Its own MTU is what is said here, whatever the host's programs send.
+    fn look(&mut self) -> io::Result<bool> {
+        let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err));
+        self.down = !matches!(up, Ok(true));
+        if up? {
+            Ok(false)
+        } else {
+            Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)))
+        }
+    }
+
     fn features(&self) -> Features {
         self.features
     }
@@ -213,10 +224,7 @@ impl Link for TunLink {
     fn recv(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<()> {
         if self.down {
             // Reading does not tell.
-            let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err))?;
-            if !up {
-                return Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)));
-            }
+            self.look()?;
             self.down = false;
         }
         let (mut packets, mut bytes, mut empty) = (0, 0, 0);
