@@ -78,11 +78,11 @@ impl Client {
     /// If the gateway refuses the request, says why in its own words; else if it does not answer.
     pub(crate) fn ask(&mut self, request: &Request) -> Result<Reply, CliError> {
         let mut line = String::new();
-        let answered = self
-            .stream
-            .get_mut()
-            .write_all(request.to_line().as_bytes())
-            .and_then(|()| self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line));
+        let answered = match self.stream.get_mut().write_all(request.to_line().as_bytes()) {
+            // One that has no room for this client has said so before it was asked.
+            Err(err) if err.kind() != ErrorKind::BrokenPipe => Err(err),
+            _ => self.stream.by_ref().take(MAX_REPLY_LEN).read_line(&mut line),
+        };
         match answered {
             Ok(0) => return Err(self.failed(&"the gateway ended before it answered")),
             Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {

@@ -41,6 +41,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle as SignalsHandle, Signals};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::cli::RunArgs;
 use crate::client::socket_path;
@@ -166,7 +167,7 @@ enum Event {
 /// Log lines go to standard error.
 fn start_log() -> Result<(), CliError> {
     let filter = match std::env::var(LOG_VARIABLE) {
-        Ok(wanted) => EnvFilter::try_new(&wanted).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))?,
+        Ok(wanted) => log_filter(&wanted)?,
         Err(_) => EnvFilter::new("info"),
     };
     let ansi = io::stderr().is_terminal();
@@ -174,6 +175,18 @@ fn start_log() -> Result<(), CliError> {
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(ansi);
     log.log_internal_errors(false).with_target(false).init();
     Ok(())
+}
+
+/// What is logged if `wanted` is: a level, or several for parts of the program. A word that is no level would be taken for a part,
+/// and nothing be logged of the others.
+fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
+    let level = |part: &str| part.rsplit('=').next().unwrap_or_default().trim().to_owned();
+    let mut levels = wanted.split(',').map(level).filter(|level| !level.is_empty());
+    if let Some(wrong) = levels.find(|level| level.parse::<LevelFilter>().is_err()) {
+        let text = format!("{LOG_VARIABLE}: {wrong} is no level; use error, warn, info, debug, trace or off.");
+        return Err(CliError::failed(text));
+    }
+    EnvFilter::try_new(wanted).map_err(|err| CliError::failed(format!("{LOG_VARIABLE}: {err}.")))
 }
 
 /// Lets this process have as many descriptors as it may: each client has one, and each queue of a link.
@@ -295,11 +308,11 @@ impl Daemon {
             .map_err(|gone| CliError::failed(gone.to_string()))?;
         let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
         self.node.follow(&protocols.rtnl.model);
-        tracing::info!(
-            "{}: {done} of {} saved requests restored; the configuration has the others",
-            store.path().display(),
-            done + left
-        );
+        let (place, all) = (store.path().display(), done + left);
+        match left {
+            0 => tracing::info!("{place}: {all} saved requests restored"),
+            _ => tracing::info!("{place}: {done} of {all} saved requests restored; the configuration has the others"),
+        }
         let keeper = Keeper::start(store, state.marks, of_files.sas(), &self.worker.handle)?;
         self.saved = Some((keeper, of_files));
         Ok(())
@@ -432,6 +445,17 @@ mod tests {
         let worker = Running::spawn(handle, signals.handle(), work).unwrap();
         assert_eq!(signals.forever().next(), None);
         worker.failure().message
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_refused() {
+        for wrong in ["wanr", "verbose", "info,wanr", "fatpath=loud"] {
+            let said = log_filter(wrong).unwrap_err().message;
+            assert!(said.contains("is no level; use error, warn, info"), "{said}");
+        }
+        for right in ["info", "WARN", "off", "fatpath=debug,warn", ""] {
+            log_filter(right).unwrap();
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ pub struct LinkId(pub u32);
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct TableId(pub u32);
 
-/// A security association of this node, as a slot number of its SAD. Not the SPI, which only the wire knows.
+/// A security association of this node, as its SAD numbers them: none that is gone has the number of one that is there. Not the
+/// SPI, which is for the wire.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct SaId(pub u32);
 

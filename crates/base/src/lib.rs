@@ -1,4 +1,4 @@
-//! What every room of fatpath shares: identifiers, prefixes, time, counters and the reasons for a drop.
+//! What every crate of fatpath shares: identifiers, prefixes, time, counters and the reasons for a drop.
 //!
 //! Nothing here knows a protocol. A core takes [`Instant`] as a parameter and never reads a clock; it counts into
 //! [`Counters`], which its owner holds; and each packet that goes no further does so for one [`DropReason`].

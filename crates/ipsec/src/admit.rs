@@ -9,9 +9,6 @@ use crate::gateway::Ipsec;
 use crate::sa::Sa;
 use crate::sad::{Expired, Sad, State};
 
-/// How a fat packet is cut whose SA ends in its middle: by reference, with its checksums complete.
-const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
-
 impl Sad {
     /// The SA, if one more packet may be received by it (Linux `xfrm_input`).
     ///
@@ -100,7 +97,8 @@ impl Ipsec {
         mut seal: impl FnMut(&mut Self, Packet, &mut Counters) -> Result<(), DropReason>,
     ) -> Result<(), DropReason> {
         let mut segments = Vec::new();
-        gso::segment(mem, &CUT_HERE, pkt, 0, &mut segments).inspect_err(|_| counters.count(Mib::XfrmOutError))?;
+        gso::segment(mem, &Features::BY_REFERENCE, pkt, 0, &mut segments)
+            .inspect_err(|_| counters.count(Mib::XfrmOutError))?;
         let mut result = Ok(());
         for segment in segments {
             // Each is asked for itself, as Linux does, so that each is counted.

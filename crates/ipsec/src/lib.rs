@@ -8,8 +8,8 @@
 //!   into the wire frames of a large page, encrypted on the way there, or copied once and encrypted where they then lie. The
 //!   result is a UDP train ([`Train::Udp`]), packets that share the page and go on as one ([`Train::Frames`]), or single
 //!   ones ([`Train::None`]).
-//! - **In**: packets of a train are split by reference and decrypted where they were received. Payload is copied only
-//!   when others may see it or when it lies in pieces, and every such copy is counted.
+//! - **In**: packets of a train are split by reference and decrypted where they were received; what lies in pieces is decrypted
+//!   from these, by AES-GCM, or copied together first. Every copy is counted.
 //! - **Replay**: checked before the ICV and marked after it, so a forgery never moves the window.
 //! - **Time** is told ([`handle_timeout`](Ipsec::handle_timeout)): lifetimes end, softly and hard, and whoever listens
 //!   ([`set_listener`](Ipsec::set_listener)) takes [`Event`]s, of SAs that packets need among them.
@@ -17,8 +17,8 @@
 //! - **Initialisation vectors** come from [`sequence`] alone. Debug builds keep a register of every pair of key and
 //!   nonce per thread and panic when one repeats.
 //!
-//! Implements RFC 4301 (policies), 4303 (ESP with extended sequence numbers), 4106 (AES-GCM), 2410 (NULL), 3948 (ESP in
-//! UDP). Counters and corner cases are those of Linux's XFRM. Limits: no AH, no IPComp.
+//! Implements RFC 4301 (policies), 4303 (ESP with extended sequence numbers), 3948 (ESP in UDP); AES in GCM (4106), CCM (4309),
+//! CBC (3602) and CTR (3686), GMAC (4543), ChaCha20-Poly1305 (7634), NULL (2410), and Linux's algorithms that authenticate. Counters and corner cases are those of Linux's XFRM. Limits: no AH, no IPComp.
 #![deny(unsafe_code)]
 
 mod admit;

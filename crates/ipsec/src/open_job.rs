@@ -422,9 +422,9 @@ impl OpenJob {
         if let State::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
             state = self.opening.open(packet, &self.pieces, seq, self.opening.sums);
-        } else if let [.., soon, _, _, _, _] = &*self.bufs {
+        } else if let Some(soon) = self.bufs.len().checked_sub(AHEAD + 1) {
             // Another processor may have it.
-            soon.prefetch();
+            self.bufs[soon].prefetch();
         }
         self.pieces.clear();
         let (from, to) = self.opening.inside(state, len);

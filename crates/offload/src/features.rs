@@ -67,6 +67,8 @@ impl Features {
         gso_max_size: 65_536,
         gso_max_segs: 65_535,
     };
+    /// How packets are cut before they are fragmented or sealed: by reference, with their checksums complete.
+    pub const BY_REFERENCE: Self = Self { sg: true, ..Self::NONE };
 
     /// A device that takes everything as it is, but fragments nothing and does no ESP.
     pub const ALL: Self = Self {

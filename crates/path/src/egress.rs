@@ -7,16 +7,10 @@ use ipsec::{Bundle, Decision as Policy, Dir, Mode, PolicyId, Train};
 use offload::{Features, checksum, gso};
 use packet::{Cut, GsoKind, Memory, Packet};
 use wire::ip::Info;
-use wire::{Version, ipv4, tcp, udp};
+use wire::{Version, ipv4, ipv6, tcp, udp};
 
 use crate::forward::Hop;
 use crate::{IpPacket, Path, Turn};
-
-/// The smallest MTU that IPv6 knows (RFC 8200 §5). A packet that fits it is never told to be smaller.
-const IPV6_MIN_MTU: usize = 1280;
-
-/// How packets are cut before they are fragmented or sealed: by reference, with their checksums complete.
-const CUT_HERE: Features = Features { sg: true, ..Features::NONE };
 
 /// Where a packet goes that ciphers have yet to seal.
 #[derive(Clone, Copy, Debug)]
@@ -118,7 +112,7 @@ impl Path {
         let v4 = ip.info.version() == Version::V4;
         // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): what is too long is cut afterwards.
         let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
-        let mtu = if v4 { mtu } else { mtu.max(IPV6_MIN_MTU) };
+        let mtu = if v4 { mtu } else { mtu.max(ipv6::MIN_MTU) };
         let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
             return self.too_big(turn, &ip, mtu, hop.dev);
@@ -254,7 +248,7 @@ impl Path {
         let link = pkt.meta.link;
         let mut datagrams = Vec::new();
         let cut = match pkt.meta.cut {
-            Cut::Gso(_) => gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut datagrams),
+            Cut::Gso(_) => gso::segment(turn.mem, &Features::BY_REFERENCE, pkt, 0, &mut datagrams),
             Cut::Whole | Cut::Frames(_) | Cut::Fragment => {
                 pkt.into_frames(&mut datagrams);
                 Ok(())
@@ -279,7 +273,7 @@ impl Path {
         let v4 = Version::of(pkt.head()) == Ok(Version::V4);
         let result = if pkt.meta.cut.gso().is_some() {
             let mut segments = Vec::new();
-            gso::segment(turn.mem, &CUT_HERE, pkt, 0, &mut segments).map(|()| {
+            gso::segment(turn.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments).map(|()| {
                 for segment in segments {
                     self.fragment(turn, segment, mtu, dev, out);
                 }

@@ -6,11 +6,12 @@
 //! network interfaces asks the gateway. All other calls go on as they came.
 //!
 //! Such a connection is a descriptor of the kernel, so that `poll`, `epoll`, `fork`, `close`, close-on-exec and signals
-//! need nothing from here, but that one that was closed becomes the next socket where nobody can tell (`spare`). What differs from a netlink socket is the word in front of each datagram and the addresses:
-//! the functions that see those are the ones taken over (`calls`). They keep no other state than `table` and `spare`, allocate
-//! nothing, hold no lock while they wait, and can be cancelled where the C library's can.
+//! need nothing from here, but that one that was closed becomes the next socket where nobody can tell (`spare`). What differs
+//! from a netlink socket is the word in front of each datagram and the addresses: the functions that see those are the ones
+//! taken over (`calls`). They keep no more state than which descriptors are whose, allocate nothing, hold no lock while they
+//! wait, and can be cancelled where the C library's can.
 //!
-//! And a key manager's socket of UDP port 4500 is the gateway's, which has ESP there (`ike`), and files of counters and
+//! And a key manager's sockets of UDP ports 500 and 4500 are the gateway's, which has ESP there (`ike`), and files of counters and
 //! of `/proc/sys/net` are the gateway's (`files`, `sysctl`).
 //!
 //! Limits: programs of another C library, static or privileged ones (`AT_SECURE`) do not load this library; system calls

@@ -3,14 +3,11 @@
 
 use base::DropReason;
 use packet::{Memory, Packet};
-use wire::Version;
 use wire::ipv4::Ipv4;
+use wire::{Version, ipv6};
 
 use crate::fragment::cut;
 use crate::fragment_v6::cut_v6;
-
-/// The least MTU of IPv6 (RFC 8200 §5).
-const MIN_MTU_V6: usize = 1280;
 
 /// Cuts a packet that was put together from fragments of at most `max_size` bytes, for somebody who is not its
 /// destination, as [`Verdict::Whole`](crate::Verdict::Whole) has them; IPv6 gets the identification `id`. Where its pieces
@@ -48,6 +45,6 @@ pub fn refragment(
             out.push(packet);
             Ok(())
         }
-        Version::V6 => cut_v6(mem, packet, max_size.max(MIN_MTU_V6), id, out),
+        Version::V6 => cut_v6(mem, packet, max_size.max(ipv6::MIN_MTU), id, out),
     }
 }

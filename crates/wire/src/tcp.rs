@@ -173,11 +173,6 @@ impl Header {
         self.ack.get()
     }
 
-    /// Changes the acknowledgment number.
-    pub const fn set_ack(&mut self, ack: u32) {
-        self.ack = U32::new(ack);
-    }
-
     /// The header's length in bytes with options, as the data offset says: 0 to 60, and 20 to 60 after a `parse`.
     #[inline]
     pub const fn header_len(&self) -> usize {

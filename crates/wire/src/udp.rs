@@ -41,16 +41,6 @@ impl Header {
         self.dport.get()
     }
 
-    /// Changes the source port.
-    pub const fn set_sport(&mut self, port: u16) {
-        self.sport = U16::new(port);
-    }
-
-    /// Changes the destination port.
-    pub const fn set_dport(&mut self, port: u16) {
-        self.dport = U16::new(port);
-    }
-
     /// Bytes of header and payload, as the header says. `len` as in RFC 768, never of a slice.
     #[inline]
     #[allow(clippy::len_without_is_empty, reason = "a field of the wire")]

@@ -59,11 +59,6 @@ impl Header {
     pub const fn ethertype(&self) -> EtherType {
         EtherType(self.ethertype.get())
     }
-
-    /// Changes priority and VLAN.
-    pub const fn set_tci(&mut self, tci: Tci) {
-        self.tci = U16::new(tci.0);
-    }
 }
 
 /// A tag and what follows it.

@@ -7,8 +7,6 @@ pub const HEADER_LEN: usize = 16;
 
 /// Types of messages that no protocol defines itself (`NLMSG_*`).
 pub mod kind {
-    /// Nothing.
-    pub const NOOP: u16 = 1;
     /// An error, or an acknowledgement.
     pub const ERROR: u16 = 2;
     /// The end of a dump.

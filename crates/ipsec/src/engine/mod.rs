@@ -1,4 +1,4 @@
-//! Ciphers: what seals and opens one ESP packet, in place.
+//! Ciphers: what seals and opens one ESP packet, in place or from where its text lies.
 //!
 //! A [`Cipher`] is given the whole packet and alone knows what of it is encrypted and what authenticated, and in which
 //! order. It holds nothing that changes, so several threads may use one at once. The primitives come from kept

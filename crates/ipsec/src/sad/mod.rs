@@ -1,6 +1,6 @@
 //! The database of security associations (RFC 4301 §4.4.2).
 //!
-//! SAs are found by what arrives ([`Sad::by_spi`]) and by what a policy asks for ([`Sad::for_template`]), each with one
+//! SAs are found by what arrives ([`Sad::by_spi`]) and by what a template of a policy asks for ([`Sad::for_template`]), each with one
 //! hash and, where several have the same name, the newest first. Their number makes no look-up longer: it touches a line
 //! of the hash table, and then the SA's first line, which says whether it is the one.
 

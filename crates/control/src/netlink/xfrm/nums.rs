@@ -141,8 +141,6 @@ pub mod mode {
     pub const TUNNEL: u8 = 1;
     /// Route optimisation of mobile IPv6.
     pub const ROUTE_OPTIMIZATION: u8 = 2;
-    /// Transport when a policy's trap is hit.
-    pub const IN_TRIGGER: u8 = 3;
     /// Bound end to end tunnel.
     pub const BEET: u8 = 4;
     /// The first number that is none.
