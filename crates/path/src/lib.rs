@@ -20,8 +20,10 @@
 
 mod egress;
 mod forward;
+mod glue;
 mod ike;
 mod ingress;
+mod ip_input;
 mod keepalive;
 mod local;
 mod neighbour;

@@ -14,7 +14,7 @@ use wire::eth::{self, EtherType};
 use wire::{FlowKey, MacAddr, Version};
 
 use crate::egress::Layers;
-use crate::ingress::flow_of;
+use crate::ip_input::flow_of;
 use crate::{IpPacket, Path, Turn};
 
 /// How often the operator is told at most that another station has one of our addresses.

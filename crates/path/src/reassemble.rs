@@ -12,7 +12,8 @@ use packet::{Burst, Packet};
 use reassembly::{Asker, CutShort, Table, Train, Verdict};
 use wire::{Protocol, Version};
 
-use crate::ingress::{Framing, begins_at, check_addresses, flow_of, is_link_local};
+use crate::ingress::{Framing, begins_at};
+use crate::ip_input::{check_addresses, flow_of, is_link_local};
 use crate::{IpPacket, Path, Turn};
 
 /// The counters of links that reassembly moves as fragments come.

@@ -12,7 +12,7 @@ use wire::Version;
 use wire::ip::Info;
 
 use crate::forward::Hop;
-use crate::ingress::flow_of;
+use crate::ip_input::flow_of;
 use crate::{IpPacket, Path, Turn};
 
 impl Path {

@@ -1,0 +1,90 @@
+//! What came out of ESP, on its way to GRO.
+
+use std::ops::ControlFlow;
+
+use ipsec::{Inner, Taker};
+use offload::Gro;
+use packet::{Buf, Memory, Meta, Packet};
+use wire::ip;
+
+use crate::Ports;
+
+/// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what may be ESP again.
+pub(crate) struct Gluing<'a> {
+    pub(crate) gro: &'a mut Gro,
+    pub(crate) ports: &'a mut Ports,
+    pub(crate) mem: &'a Memory,
+    pub(crate) glued: &'a mut Vec<Packet>,
+}
+
+impl Taker for Gluing<'_> {
+    type Left = Packet;
+
+    /// Runs are of links with GRO.
+    #[inline(always)]
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
+        match self.gro.join(self.mem, buf, meta, self.glued) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(buf) => self.take_left(left(buf, meta)),
+        }
+    }
+
+    /// Kept out of line: most packets are plain.
+    #[inline(never)]
+    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
+        match inner {
+            Inner::Content(content) => {
+                let (buf, meta) = match content.into_buf() {
+                    Ok(plain) => plain,
+                    Err(pkt) => return ControlFlow::Break(pkt),
+                };
+                if self.is_for(meta) { self.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
+            }
+            Inner::Dropped(reason, link) => {
+                self.ports.drop(link, reason);
+                ControlFlow::Continue(())
+            }
+        }
+    }
+}
+
+impl Gluing<'_> {
+    /// Takes the first of a flow, if it is TCP.
+    #[inline(never)]
+    fn take_left(&mut self, pkt: Packet) -> ControlFlow<Packet> {
+        if !ip::is_plain_tcp(pkt.head()) {
+            return ControlFlow::Break(pkt);
+        }
+        self.gro.receive(self.mem, pkt, self.glued);
+        ControlFlow::Continue(())
+    }
+
+    /// Tells whether a packet is of a link with GRO.
+    #[inline]
+    fn is_for(&self, meta: &Meta) -> bool {
+        self.ports.get(meta.link).is_some_and(|port| port.config.gro)
+    }
+}
+
+/// The same for what is of any link.
+pub(crate) struct Asking<'a>(pub(crate) Gluing<'a>);
+
+impl Taker for Asking<'_> {
+    type Left = Packet;
+
+    #[inline(always)]
+    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
+        if self.0.is_for(meta) { self.0.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
+    }
+
+    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {
+        self.0.take(inner)
+    }
+}
+
+/// What GRO does not take: it may be ESP again.
+fn left(buf: Buf, meta: &Meta) -> Packet {
+    let mut pkt = Packet::from_buf(buf);
+    pkt.meta = meta.clone();
+    pkt
+}
