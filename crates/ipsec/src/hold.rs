@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId};
 use hashbrown::HashMap;
-use packet::Packet;
+use packet::{Memory, Packet};
 
 use crate::flowi::Flowi;
 use crate::spd::PolicyId;
@@ -56,15 +56,17 @@ impl Holds {
     /// The packet, if too many do.
     pub(crate) fn push(
         &mut self,
+        mem: &Memory,
         now: Instant,
         policy: PolicyId,
         flow: &Flowi,
-        pkt: Packet,
+        mut pkt: Packet,
     ) -> Result<(), (Packet, DropReason)> {
         let waiting = self.queues.get(&policy).map_or(0, |queue| queue.packets.len());
         if waiting > MAX_PER_POLICY || self.held >= MAX_HELD {
             return Err((pkt, DropReason::PolicyQueueFull));
         }
+        pkt.spare(mem);
         let queue = self.queues.entry(policy).or_insert_with(|| {
             let mut timer = Timer::default();
             self.timers.set(policy, &mut timer, Some(now + FIRST_RETRY));

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use base::{Counters, DropReason, Instant, Mib, SaId};
-use packet::{Packet, SecPath};
+use packet::{Memory, Packet, SecPath};
 use wire::FlowKey;
 
 use crate::check::check;
@@ -135,18 +135,19 @@ impl Ipsec {
         Decision::Drop(reason)
     }
 
-    /// Lets a packet of `flow` wait, as [`Decision::Hold`] says.
+    /// Lets a packet of `flow` wait, as [`Decision::Hold`] says. It gives a device's frames back.
     ///
     /// # Errors
     /// The packet, if too many wait.
     pub fn hold(
         &mut self,
+        mem: &Memory,
         now: Instant,
         policy: PolicyId,
         flow: &Flowi,
         pkt: Packet,
     ) -> Result<(), (Packet, DropReason)> {
-        self.holds.push(now, policy, flow, pkt)
+        self.holds.push(mem, now, policy, flow, pkt)
     }
 
     /// How many packets wait.

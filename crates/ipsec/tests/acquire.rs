@@ -332,7 +332,7 @@ fn packet(mem: &Memory, n: usize) -> Packet {
 /// Has packets wait, as a path does.
 fn hold(node: &mut Ipsec, mem: &Memory, now: Instant, n: usize, counters: &mut Counters) -> Result<(), DropReason> {
     match node.lookup(now, &flow(1), counters) {
-        Decision::Hold(policy) => node.hold(now, policy, &flow(1), packet(mem, n)).map_err(|(_, reason)| reason),
+        Decision::Hold(policy) => node.hold(mem, now, policy, &flow(1), packet(mem, n)).map_err(|(_, reason)| reason),
         other => panic!("{other:?}"),
     }
 }
@@ -409,7 +409,7 @@ fn packets_that_were_held_together_are_judged_each_by_itself() {
     let mut counters = Counters::ZERO;
     for sport in [1, 2] {
         let Decision::Hold(policy) = node.lookup(at(1), &flow(sport), &mut counters) else { panic!() };
-        node.hold(at(1), policy, &flow(sport), packet(&mem, 1)).unwrap();
+        node.hold(&mem, at(1), policy, &flow(sport), packet(&mem, 1)).unwrap();
     }
     let any = Selector::new(base::Prefix::ANY_V4, base::Prefix::ANY_V4);
     let selector = Selector { protocol: Some(Protocol::UDP), sport: PortMask::exactly(1), ..any };
@@ -465,7 +465,7 @@ fn no_more_packets_are_held_than_a_node_has_room_for() {
         flow.key.dst = dst.addr();
         for _ in 0..101 {
             let Decision::Hold(policy) = node.lookup(at(0), &flow, &mut Counters::default()) else { panic!() };
-            match node.hold(at(0), policy, &flow, packet(&mem, 1)) {
+            match node.hold(&mem, at(0), policy, &flow, packet(&mem, 1)) {
                 Ok(()) => held += 1,
                 Err(_) => refused += 1,
             }

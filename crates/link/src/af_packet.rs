@@ -10,6 +10,7 @@ use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
 use packet::{Cut, Memory, Packet};
+use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use wire::{eth, vlan};
 
@@ -142,6 +143,8 @@ impl PacketLink {
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
+        // That it was down the socket has yet to tell, if it was found out otherwise.
+        let _ = socket_error(&self.socket);
         self.down = false;
         Ok(())
     }
@@ -310,6 +313,10 @@ impl Link for PacketLink {
         self.mtu = mtu_of(&self.interface, self.interface.name(), mtu)?;
         self.wanted_mtu = mtu;
         Ok(())
+    }
+
+    fn wanted_mtu(&self) -> Option<u16> {
+        self.wanted_mtu
     }
 
     fn look(&mut self) -> io::Result<bool> {

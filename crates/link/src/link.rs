@@ -30,6 +30,11 @@ pub trait Link: fmt::Debug + Send {
     /// The system does not allow it; the MTU is as it was.
     fn set_mtu(&mut self, mtu: Option<u16>) -> Result<(), OpenError>;
 
+    /// What it was told of its MTU last, as in [`set_mtu`](Self::set_mtu).
+    fn wanted_mtu(&self) -> Option<u16> {
+        u16::try_from(self.mtu()).ok()
+    }
+
     /// Looks at what the host has made of its interface meanwhile. Tells whether it has another MTU.
     ///
     /// # Errors

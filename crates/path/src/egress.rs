@@ -52,13 +52,12 @@ impl Path {
 
     /// Has a packet wait for the SA that this policy asks for, or go right behind those that have waited for it.
     #[cold]
-    fn hold(&mut self, turn: Turn<'_>, mut ip: IpPacket, hop: Hop, policy: PolicyId) {
+    fn hold(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop, policy: PolicyId) {
         if self.ipsec.let_go(policy) {
             self.release(turn);
             return self.output(turn, ip, hop);
         }
-        ip.pkt.spare(turn.mem);
-        if let Err((pkt, reason)) = self.ipsec.hold(turn.now, policy, &ip.flowi(hop.dev), ip.pkt) {
+        if let Err((pkt, reason)) = self.ipsec.hold(turn.mem, turn.now, policy, &ip.flowi(hop.dev), ip.pkt) {
             self.drop(&pkt, reason);
         }
     }

@@ -207,6 +207,7 @@ impl Path {
         self.finish(now, mem);
         if let Some(port) = self.ports.get_mut(id) {
             port.up = up;
+            port.set_busy(mem, false);
         }
         if !up {
             self.drop_tx(id, DropReason::LinkDown);

@@ -100,16 +100,16 @@ impl Port {
         } else {
             return Err(DropReason::EspWrongDevice);
         }
-        if self.is_busy {
-            self.tx[before..].iter_mut().for_each(|pkt| pkt.spare(mem));
-        }
-        let more: usize = self.tx[before..].iter().map(Packet::truesize).sum();
-        if waiting + more > TX_QUEUE_BYTES {
+        let added = |tx: &[Packet]| tx[before..].iter().map(Packet::truesize).sum::<usize>();
+        if waiting + added(&self.tx) > TX_QUEUE_BYTES {
             self.tx.truncate(before);
             self.tx_bytes = Some(waiting);
             return Err(DropReason::TxQueueFull);
         }
-        self.tx_bytes = Some(waiting + more);
+        if self.is_busy {
+            self.tx[before..].iter_mut().for_each(|pkt| pkt.spare(mem));
+        }
+        self.tx_bytes = Some(waiting + added(&self.tx));
         Ok(&self.tx[before..])
     }
 

@@ -33,11 +33,7 @@ impl How {
     /// What happens to `pkt`.
     #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
-        let is_scarce = || match pkt.is_one_buf() {
-            true => pkt.head_buf().is_scarce(mem),
-            false => pkt.bufs().any(|buf| buf.is_scarce(mem)),
-        };
-        let copies = self.copies || self.spares && is_scarce();
+        let copies = self.copies || self.spares && pkt.is_scarce(mem);
         Self { copies, ..self }
     }
 }

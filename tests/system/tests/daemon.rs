@@ -164,23 +164,42 @@ fn a_link_is_as_its_interface() -> Outcome {
     Ok(())
 }
 
+/// Also where its interface was down before, and is not the one that it was then.
 fn what_came_while_down() -> Outcome {
-    let site = router::PlainSite::new(true)?;
+    let mut site = router::PlainSite::new(true)?;
+    let rundir = site.scratch.path().to_owned();
     let ip = |words: &str| {
         let mut command = Command::new(fatpath());
         command.args(["ip", "--instance", "plain", "link", "set", "left"]).args(words.split(' '));
-        run(command.env("FATPATH_RUNDIR", site.scratch.path())).map(drop)
+        run(command.env("FATPATH_RUNDIR", &rundir)).map(drop)
     };
-    let ping = |count: u8| site.a.sh(&format!("ping -n -q -c {count} -i 0.1 -W 1 {}", router::PlainSite::FAR));
-    ping(1)?;
-    ip("down")?;
-    assert!(ping(3).is_err(), "it is down");
-    let sent = |netns: &Netns| netns.sh("nstat -asz IcmpInEchos | awk '/IcmpInEchos/ { print $2 }'");
-    let before = sent(&site.b)?;
-    ip("up")?;
-    site.gateway.show("drops").map(|drops| assert!(drops.contains("LinkDown"), "{drops}"))?;
-    assert_eq!(sent(&site.b)?, before, "nothing of what came meanwhile is passed on");
-    ping(3)?;
+    let ping = |site: &router::PlainSite, count: u8| {
+        site.a.sh(&format!("ping -n -q -c {count} -i 0.1 -W 1 {}", router::PlainSite::FAR))
+    };
+    let passed_on = |site: &router::PlainSite| site.b.sh("nstat -asz IcmpInEchos | awk '/IcmpInEchos/ { print $2 }'");
+    for (failed_before, mtu) in [(false, 1400), (true, 1300)] {
+        ping(&site, 1)?;
+        if failed_before {
+            site.gateway_ns.sh("ip link set left down")?;
+            site.gateway.wait_until("its interface is down", |gateway| {
+                gateway.show("links").is_ok_and(|links| links.contains("left: <DOWN>"))
+            })?;
+        }
+        ip("down")?;
+        site.gateway_ns.sh(&format!("ip link set left up mtu {mtu}"))?;
+        site.a.sh(&format!("ip link set eth0 mtu {mtu}"))?;
+        let before = passed_on(&site)?;
+        site.a
+            .sh("for i in $(seq 100); do [ $(cat /sys/class/net/eth0/operstate) = up ] && break; sleep 0.05; done")?;
+        assert!(ping(&site, 3).is_err(), "it is down");
+        ip("up")?;
+        site.gateway.wait_until("it is up, and as its interface", |gateway| {
+            gateway.show("links").is_ok_and(|links| links.contains(&format!("left: <UP> mtu {mtu}")))
+        })?;
+        assert_eq!(passed_on(&site)?, before, "nothing of what came meanwhile is passed on");
+        assert!(site.gateway.show("drops")?.contains("LinkDown"));
+    }
+    ping(&site, 3)?;
     Ok(())
 }
 

@@ -42,12 +42,15 @@ def hostile(ready):
     os.setuid(USER)
     kept = []
     for _ in range(3):
-        for what in ["alone", "behind another", "unread"]:
+        for what in ["alone", "behind another", "unread", "behind nothing"]:
             (near, far), connection = lingering(), connect()
             (reader, writer), fds = os.pipe(), [near.fileno()]
             if what == "unread":
                 # This is what the connection is closed for.
                 connection.send(b"bad")
+            if what == "behind nothing":
+                # It is closed for this as well, as if it had ended.
+                connection.send(b"")
             if what == "behind another":
                 fds.insert(0, writer)
             socket.send_fds(connection, [HELLO], fds)

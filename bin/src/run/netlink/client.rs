@@ -53,8 +53,6 @@ pub(super) struct Client {
     fd: Option<OwnedFd>,
     /// Where it is closed, if it may only look.
     closing: Closing,
-    /// Whether the other end is closed, and all that it sent has been received.
-    ended: bool,
     /// Whether it may change things: it is the superuser's or our own user's.
     pub(super) privileged: bool,
     /// Whose it is.
@@ -82,8 +80,8 @@ pub(super) struct Gone;
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if let Some(fd) = self.fd.take_if(|_| !self.privileged && !self.ended) {
-            self.closing.close(self.uid, vec![fd]);
+        if !self.privileged {
+            self.closing.close(self.uid, self.fd.take());
         }
     }
 }
@@ -96,8 +94,8 @@ impl Client {
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
         let uid = peer.uid.as_raw();
         let (room, grown, overrun) = (None, false, false);
-        let (fd, closing, ended, number) = (Some(fd), closing.clone(), false, 0);
-        Ok(Self { fd, closing, ended, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
+        let (fd, closing, number) = (Some(fd), closing.clone(), 0);
+        Ok(Self { fd, closing, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -139,7 +137,7 @@ impl Client {
     }
 
     /// Receives one datagram. `None`: there is none.
-    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
         // For all that one may have: what there is no room for, the kernel would close at once.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RIGHTS))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -160,11 +158,7 @@ impl Client {
         }
         let answer = rights.pop();
         // No datagram without a descriptor is empty: this is the end.
-        if received.bytes == 0 && answer.is_none() {
-            self.ended = true;
-            return Err(Gone);
-        }
-        Ok(Some((received.bytes, answer)))
+        if received.bytes == 0 && answer.is_none() { Err(Gone) } else { Ok(Some((received.bytes, answer))) }
     }
 
     /// Does what one datagram says; what comes of it is in `outbox`. `port` gives out a port for a protocol: the one that

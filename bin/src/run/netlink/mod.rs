@@ -255,7 +255,8 @@ impl Service {
         match new.privileged {
             true => self.clients.len() < MAX_CLIENTS,
             false => {
-                let readers = others.clone().filter(|client| !client.privileged).count() + self.closing.all();
+                let readers = others.clone().filter(|client| !client.privileged).count();
+                let readers = readers + self.closing.all(MAX_OF_READER);
                 let own = others.filter(|client| client.uid == new.uid).count() + self.closing.of(new.uid);
                 readers < MAX_READERS && own < MAX_OF_READER
             }

@@ -47,6 +47,8 @@ pub(crate) struct Slot {
 pub(crate) struct Down {
     pub(crate) why: String,
     pub(super) retry_at: Instant,
+    /// Whether the operator had it down meanwhile: nothing of what it has received counts any more.
+    is_stale: bool,
 }
 
 impl Slot {
@@ -150,7 +152,7 @@ impl Worker {
         self.path.set_port(id, PortConfig { name, mac, mtu, features, gro });
     }
 
-    /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried again when it is set up.
+    /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried at once when it is set up.
     pub(super) fn set_admin_up(&mut self, now: Instant, id: LinkId, up: bool) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if std::mem::replace(&mut slot.admin_up, up) == up {
@@ -158,6 +160,7 @@ impl Worker {
         }
         slot.full = false;
         if let Some(down) = &mut slot.down {
+            down.is_stale = true;
             down.retry_at = now;
             return;
         }
@@ -166,6 +169,7 @@ impl Worker {
         if up {
             self.poller.add(id, &*slot.link);
             self.discard(now, id);
+            self.look_at(now, id);
         } else {
             self.poller.remove(&*slot.link);
         }
@@ -175,8 +179,9 @@ impl Worker {
     fn discard(&mut self, now: Instant, id: LinkId) {
         for _ in 0..MOST_DISCARDED {
             let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+            let malformed = slot.link.stats().rx_dropped;
             let received = slot.link.recv(&self.mem, &mut self.burst);
-            let came = !self.burst.is_empty();
+            let came = !self.burst.is_empty() || slot.link.stats().rx_dropped != malformed;
             self.path.discard(id, &mut self.burst, DropReason::LinkDown);
             match received {
                 Ok(()) if came => {}
@@ -186,26 +191,33 @@ impl Worker {
         }
     }
 
+    /// Looks at what the host has made of a link's interface.
+    fn look_at(&mut self, now: Instant, id: LinkId) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if slot.down.is_some() {
+            return;
+        }
+        match slot.link.look() {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!("{}: the interface has an MTU of {} now", slot.link.name(), slot.link.mtu());
+                self.see_link(id);
+                self.listeners.link_changed(id);
+            }
+            Err(err) => self.link_failed(now, id, &err),
+        }
+    }
+
     /// Looks at every link, if something has happened to an interface of the host's.
     pub(super) fn look_at_links(&mut self, now: Instant) {
         if !std::mem::take(&mut self.host_changed) || !self.host.as_ref().is_some_and(HostLinks::have_changed) {
             return;
         }
         for at in 0..self.slots.len() {
-            let id = LinkId(at as u32);
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
-            if let Some(down) = &mut slot.down {
-                down.retry_at = now;
-                continue;
-            }
-            match slot.link.look() {
-                Ok(false) => {}
-                Ok(true) => {
-                    tracing::info!("{}: the interface has an MTU of {} now", slot.link.name(), slot.link.mtu());
-                    self.see_link(id);
-                    self.listeners.link_changed(id);
-                }
-                Err(err) => self.link_failed(now, id, &err),
+            match &mut slot.down {
+                Some(down) => down.retry_at = now,
+                None => self.look_at(now, LinkId(at as u32)),
             }
         }
     }
@@ -215,7 +227,7 @@ impl Worker {
         let mut before = Vec::new();
         for &(id, mtu) in mtus {
             let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
-            let old = u16::try_from(link.mtu()).ok();
+            let old = link.wanted_mtu();
             match link.set_mtu(mtu) {
                 Ok(()) => before.push((id, old)),
                 Err(refused) => {
@@ -293,7 +305,7 @@ impl Worker {
     pub(super) fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         tracing::error!("{err}; the link is down, the others go on");
-        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN });
+        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false });
         slot.full = false;
         slot.count_carrier(false);
         self.poller.remove(&*slot.link);
@@ -307,20 +319,24 @@ impl Worker {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
             let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
             let id = LinkId(at as u32);
-            match slot.link.recv(&self.mem, &mut self.burst) {
-                Err(err) => {
-                    down.why = err.to_string();
-                    down.retry_at = now + RETRY_DOWN;
-                }
-                Ok(()) => {
-                    tracing::info!("{}: the link is up again", slot.link.name());
-                    slot.down = None;
-                    slot.count_carrier(true);
-                    self.poller.add(id, &*slot.link);
-                    self.path.set_up(now, &self.mem, id, true);
-                    self.listeners.link_changed(id);
-                }
+            if let Err(err) = slot.link.recv(&self.mem, &mut self.burst) {
+                down.why = err.to_string();
+                down.retry_at = now + RETRY_DOWN;
+                self.path.discard(id, &mut self.burst, DropReason::LinkDown);
+                continue;
             }
+            tracing::info!("{}: the link is up again", slot.link.name());
+            let is_stale = down.is_stale;
+            slot.down = None;
+            slot.count_carrier(true);
+            self.poller.add(id, &*slot.link);
+            self.path.set_up(now, &self.mem, id, true);
+            self.listeners.link_changed(id);
+            if is_stale {
+                self.path.discard(id, &mut self.burst, DropReason::LinkDown);
+                self.discard(now, id);
+            }
+            self.look_at(now, id);
             self.path.handle_rx(now, &self.mem, id, &mut self.burst);
         }
     }

@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use base::DropReason;
 use offload::Features;
 use packet::{Copied, CopyReason, Cut, Memory, Packet};
+use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socket_with};
 use wire::{eth, vlan};
 
@@ -176,6 +177,8 @@ impl XdpLink {
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
+        // That it was down this has yet to tell, if it was found out otherwise.
+        let _ = socket_error(&self.watch);
         self.down = false;
         Ok(())
     }
@@ -339,6 +342,10 @@ impl Link for XdpLink {
         self.mtu = mtu_of(&self.interface, self.shape, mtu)?;
         self.wanted_mtu = mtu;
         Ok(())
+    }
+
+    fn wanted_mtu(&self) -> Option<u16> {
+        self.wanted_mtu
     }
 
     fn look(&mut self) -> io::Result<bool> {

@@ -58,7 +58,7 @@ impl IfReq {
 #[repr(C, align(4))]
 struct Settings([u8; SETTINGS_LEN + SETS * 4 * i8::MAX as usize]);
 
-/// An interface of the network namespace in which this was made, asked by name.
+/// An interface of the network namespace in which this was made, asked by the name that it has.
 #[derive(Debug)]
 pub(crate) struct Interface {
     name: String,
@@ -89,6 +89,15 @@ impl Interface {
 
     pub(crate) fn index(&self) -> io::Result<i32> {
         Ok(c_int::from_ne_bytes(self.get(libc::SIOCGIFINDEX)?))
+    }
+
+    /// The name that the interface of that number has now, if there is one.
+    fn name_of(&self, index: i32) -> Option<String> {
+        let mut req = IfReq::new("?").ok()?;
+        req.set_value(&index.to_ne_bytes());
+        req.call(self.control.as_fd(), libc::SIOCGIFNAME as c_ulong).ok()?;
+        let end = req.name.iter().position(|&byte| byte == 0)?;
+        String::from_utf8(req.name[..end].to_vec()).ok()
     }
 
     pub(crate) fn mtu(&self) -> io::Result<usize> {
@@ -169,8 +178,11 @@ impl Interface {
     ///
     /// # Errors
     /// What was asked, and why not.
-    pub(crate) fn check_up(&self, index: i32) -> Result<(), (&'static str, io::Error)> {
+    pub(crate) fn check_up(&mut self, index: i32) -> Result<(), (&'static str, io::Error)> {
         let (number, flags) = ("SIOCGIFINDEX", "SIOCGIFFLAGS");
+        if let Some(name) = self.name_of(index) {
+            self.name = name;
+        }
         let now = self.index().map_err(|err| (number, err))?;
         let up = self.is_up().map_err(|err| (flags, err))?;
         if now != index {

@@ -194,14 +194,17 @@ impl Link for TunLink {
         self.layer
     }
 
-    /// Its own MTU is what is said here, whatever the host's programs send.
+    /// Its own MTU is what is said here, whatever the host's programs send. One that has another name by now, or is in another
+    /// namespace, works on; reading tells of one that is gone.
     fn look(&mut self) -> io::Result<bool> {
-        let up = self.interface.is_up().map_err(|err| failed(&self.name, "SIOCGIFFLAGS", &err));
-        self.down = !matches!(up, Ok(true));
-        if up? {
-            Ok(false)
-        } else {
-            Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN)))
+        self.down = match self.interface.is_up() {
+            Ok(up) => !up,
+            Err(err) if errno(&err) == libc::ENODEV => false,
+            Err(err) => return Err(failed(&self.name, "SIOCGIFFLAGS", &err)),
+        };
+        match self.down {
+            true => Err(failed(&self.name, "SIOCGIFFLAGS", &io::Error::from_raw_os_error(libc::ENETDOWN))),
+            false => Ok(false),
         }
     }
 
@@ -225,7 +228,6 @@ impl Link for TunLink {
         if self.down {
             // Reading does not tell.
             self.look()?;
-            self.down = false;
         }
         let (mut packets, mut bytes, mut empty) = (0, 0, 0);
         while packets < BURST_PACKETS && bytes < BURST_BYTES && empty < self.queues.len() {
