@@ -10,7 +10,6 @@ use crate::queue::{DENSITY, Queue};
 use crate::train::Train;
 
 /// Whether a packet keeps a page that is many times as large, and a small one would do.
-#[inline]
 pub(crate) fn is_thin(pkt: &Packet) -> bool {
     let keeps = |size: usize| size > Memory::SMALL && size / DENSITY > pkt.len();
     let fits = Memory::HEADROOM + pkt.len() <= Memory::SMALL;
@@ -50,10 +49,11 @@ impl Thin {
         burst: &Burst<'_>,
         l3: &impl Fn(&Packet) -> Option<usize>,
     ) -> bool {
-        self.looks && burst.first().is_some_and(is_thin) && self.is_apart(train, queue, burst, l3)
+        self.looks && self.is_apart(train, queue, burst, l3)
     }
 
     /// Kept out of line: mostly there is plenty of memory.
+    #[cold]
     #[inline(never)]
     fn is_apart(
         &mut self,
@@ -70,7 +70,8 @@ impl Thin {
             }
             queue.is_whole_with(len, end)
         };
-        let Some((page, size)) = burst.first().map(|pkt| pkt.head_buf().page()) else { return false };
+        let Some(pkt) = burst.first().filter(|pkt| is_thin(pkt)) else { return false };
+        let (page, size) = pkt.head_buf().page();
         if *self.is_whole.get_or_insert_with(is_whole) {
             return false;
         }
