@@ -87,7 +87,7 @@ pub struct PolicyExpired {
 }
 
 /// Events that wait to be taken, if there is somebody to take them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Events {
     queue: VecDeque<Event>,
     listening: bool,
@@ -96,10 +96,17 @@ pub(crate) struct Events {
     lost: u64,
 }
 
+impl Default for Events {
+    /// Nobody listens; whoever does then is asked for SAs.
+    fn default() -> Self {
+        Self { queue: VecDeque::new(), listening: false, asked: true, lost: 0 }
+    }
+}
+
 impl Events {
-    /// Says whether somebody takes events, and is asked for SAs. If not, those that wait are forgotten.
+    /// Says whether somebody takes events. If not, those that wait are forgotten.
     pub(crate) fn listen(&mut self, listening: bool) {
-        (self.listening, self.asked) = (listening, listening);
+        self.listening = listening;
         if !listening {
             self.queue.clear();
         }

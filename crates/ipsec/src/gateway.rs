@@ -17,7 +17,7 @@ use crate::hold::Holds;
 use crate::nat::Nat;
 use crate::resolve::Verdict;
 use crate::sa::Sa;
-use crate::sad::{Sad, SpiRequest};
+use crate::sad::{Larval, Sad, SpiRequest};
 use crate::spd::{Policy, PolicyId, Spd};
 
 /// How long an SA that was asked for may take, unless it is said.
@@ -103,8 +103,8 @@ impl Ipsec {
         self.sad.take(id)
     }
 
-    /// Chooses an SPI for an SA to come, and keeps it for [as long as an acquired SA](Self::set_acq_expires). `random` gives
-    /// random numbers.
+    /// Chooses an SPI for an SA to come, which it gives, and keeps it for [as long as an acquired
+    /// SA](Self::set_acq_expires). `random` gives random numbers.
     ///
     /// # Errors
     /// [`ConfigError::SpiRange`], [`ConfigError::NoSpi`], [`ConfigError::NoDestination`]; [`ConfigError::TooMany`] if too
@@ -114,7 +114,7 @@ impl Ipsec {
         now: Instant,
         request: &SpiRequest,
         random: &mut dyn FnMut() -> u32,
-    ) -> Result<Spi, ConfigError> {
+    ) -> Result<&Larval, ConfigError> {
         self.sad.alloc_spi(now, self.acq_expires, request, random)
     }
 
@@ -131,7 +131,8 @@ impl Ipsec {
         self.sad.larvae.remove(seq).is_some()
     }
 
-    /// Says whether somebody [takes events](Self::take_events). Nobody does at first: then nobody is asked for SAs.
+    /// Says whether somebody [takes events](Self::take_events). Nobody does at first: then nobody is asked for SAs. Whether
+    /// those who do [are asked](Self::set_asked) stays as it was said.
     pub fn set_listener(&mut self, listening: bool) {
         self.sad.changes += 1;
         self.sad.events.listen(listening);

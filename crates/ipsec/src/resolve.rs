@@ -37,7 +37,7 @@ pub(crate) enum Refusal {
     },
     /// The SA that the policy asks for is one to receive by.
     WrongDirection,
-    /// The SPI that the policy asks for is another SA's.
+    /// The SPI that the policy asks for is another SA's, or is to be.
     Clash,
     TooDeep,
 }

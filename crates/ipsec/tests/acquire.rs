@@ -184,7 +184,7 @@ fn a_policy_that_wants_an_spi_asks_for_it_once() {
         assert_eq!(node.sad().larvae().map(|it| it.spi).collect::<Vec<_>>(), [sa().spi]);
         // Nobody else is given it meanwhile.
         let (min, max) = (sa().spi.0, sa().spi.0);
-        assert_eq!(node.alloc_spi(at(1), &request(min, max), &mut || 0), Err(ConfigError::NoSpi));
+        assert_eq!(promise(&mut node, at(1), &request(min, max), &mut || 0), Err(ConfigError::NoSpi));
         let id = answer(&mut node, &sa()).unwrap();
         assert_eq!((node.sad().larvae().count(), node.sad().len()), (0, 1));
         assert_eq!(node.lookup(at(3), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
@@ -227,6 +227,7 @@ fn who_is_not_asked_for_sas_hears_what_ends() {
         Lifetime { hard: Limits { added: Some(Duration::from_secs(1)), ..Limits::NONE }, ..Lifetime::default() };
     node.add_sa(&SaConfig { reqid: 9, lifetime, ..sa() }, mask()).unwrap();
     node.set_asked(false);
+    node.set_listener(true);
     let mut counters = Counters::ZERO;
     assert_eq!(node.lookup(at(1), &flow(1), &mut counters), NO_STATE);
     assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 1));
@@ -274,6 +275,16 @@ fn request(min: u32, max: u32) -> SpiRequest {
     }
 }
 
+/// The SPI that is promised.
+fn promise(
+    node: &mut Ipsec,
+    now: Instant,
+    request: &SpiRequest,
+    random: &mut dyn FnMut() -> u32,
+) -> Result<Spi, ConfigError> {
+    node.alloc_spi(now, request, random).map(|larval| larval.spi)
+}
+
 #[test]
 fn spis_are_promised_until_there_are_none() {
     let mut node = Ipsec::new();
@@ -282,16 +293,16 @@ fn spis_are_promised_until_there_are_none() {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         state
     };
-    assert_eq!(node.alloc_spi(at(0), &request(9, 8), &mut random), Err(ConfigError::SpiRange(9, 8)));
-    assert_eq!(node.alloc_spi(at(0), &request(0, 0), &mut random), Err(ConfigError::NoSpi), "0 is never chosen");
-    assert_eq!(node.alloc_spi(at(0), &request(7, 7), &mut random), Ok(Spi(7)));
+    assert_eq!(promise(&mut node, at(0), &request(9, 8), &mut random), Err(ConfigError::SpiRange(9, 8)));
+    assert_eq!(promise(&mut node, at(0), &request(0, 0), &mut random), Err(ConfigError::NoSpi), "0 is never chosen");
+    assert_eq!(promise(&mut node, at(0), &request(7, 7), &mut random), Ok(Spi(7)));
     // Taken for one destination, taken for all.
     let elsewhere = SpiRequest { dst: HERE[0], ..request(7, 7) };
-    assert_eq!(node.alloc_spi(at(0), &elsewhere, &mut random), Err(ConfigError::NoSpi));
+    assert_eq!(promise(&mut node, at(0), &elsewhere, &mut random), Err(ConfigError::NoSpi));
     node.add_sa(&SaConfig { spi: Spi(0x105), ..sa() }, mask()).unwrap();
     let mut got: Vec<u32> =
-        (0..15).map(|_| node.alloc_spi(at(0), &request(0x100, 0x10f), &mut random).unwrap().0).collect();
-    assert_eq!(node.alloc_spi(at(0), &request(0x100, 0x10f), &mut random), Err(ConfigError::NoSpi));
+        (0..15).map(|_| promise(&mut node, at(0), &request(0x100, 0x10f), &mut random).unwrap().0).collect();
+    assert_eq!(promise(&mut node, at(0), &request(0x100, 0x10f), &mut random), Err(ConfigError::NoSpi));
     assert!(got.windows(2).any(|pair| pair[0] > pair[1]), "at random: {got:x?}");
     got.push(0x105);
     got.sort_unstable();
@@ -299,7 +310,7 @@ fn spis_are_promised_until_there_are_none() {
     assert!(node.alloc_spi(at(0), &request(0, u32::MAX), &mut random).is_ok());
     node.handle_timeout(at(30_000), &mut Counters::default());
     assert_eq!(node.sad().larvae().count(), 0);
-    assert_eq!(node.alloc_spi(at(30_000), &request(7, 7), &mut random), Ok(Spi(7)), "free again");
+    assert_eq!(promise(&mut node, at(30_000), &request(7, 7), &mut random), Ok(Spi(7)), "free again");
 }
 
 #[test]
@@ -323,6 +334,54 @@ fn an_update_completes_what_was_promised_and_add_does_not() {
     // The promise was kept: it does not end.
     pair.receiver.handle_timeout(at(60_000), &mut Counters::default());
     assert!(pair.receiver.sa(pair.in_sa).is_some());
+}
+
+#[test]
+fn what_a_packet_has_acquired_is_completed_by_an_update_once_it_was_promised_an_spi() {
+    let mut node = node(true);
+    node.lookup(at(1), &flow(1), &mut Counters::default());
+    let seq = acquires(&mut node)[0].seq;
+    let wanted = SpiRequest { seq, dir: None, ..request(0x1001, 0x1001) };
+    let larval = node.alloc_spi(at(1), &wanted, &mut || 0).unwrap();
+    assert_eq!((larval.seq, larval.spi), (seq, Spi(0x1001)));
+    let config = SaConfig { spi: Spi(0x1001), dir: Some(SaDir::Out), replay_window: 0, ..sa() };
+    assert_eq!(node.add_sa(&config, mask()), Err(ConfigError::Exists));
+    node.update_sa(&config, mask()).unwrap();
+    assert_eq!((node.sad().larvae().count(), node.sad().len()), (0, 1));
+}
+
+#[test]
+fn an_update_of_an_sa_that_is_there_makes_no_second_one() {
+    let mut node = node_wanting_an_spi(&[Mark::ANY]);
+    let config = SaConfig { mark: Mark::exactly(1), ..sa() };
+    let id = node.add_sa(&config, mask()).unwrap();
+    // The policy is for no such marks, and asks for an SA with that very SPI.
+    node.lookup(at(1), &flow(1), &mut Counters::default());
+    assert_eq!(node.sad().larvae().map(|it| (it.spi, it.mark)).collect::<Vec<_>>(), [(sa().spi, Mark::ANY)]);
+    assert_eq!(node.update_sa(&config, mask()), Ok(id));
+    assert_eq!((node.sad().larvae().count(), node.sad().len()), (1, 1));
+}
+
+#[test]
+fn a_question_is_answered_by_its_number_for_its_mark_alone() {
+    for (mark, is_one) in [(1, true), (2, false)] {
+        let asking = || {
+            let mut node = Ipsec::new();
+            let templates = vec![template()];
+            node.add_policy(PolicyConfig { templates, mark: Mark::exactly(1), ..any_v4() }).unwrap();
+            node.set_listener(true);
+            node.lookup(at(1), &Flowi { mark: 1, ..flow(1) }, &mut Counters::default());
+            let seq = acquires(&mut node)[0].seq;
+            (node, seq)
+        };
+        let mark = Mark::exactly(mark);
+        let (mut node, acquire_seq) = asking();
+        node.add_sa(&SaConfig { acquire_seq, mark, ..sa() }, mask()).unwrap();
+        assert_eq!(node.sad().larvae().count(), usize::from(!is_one), "{mark:?}");
+        let (mut node, seq) = asking();
+        let given = node.alloc_spi(at(1), &SpiRequest { seq, mark, ..request(7, 7) }, &mut || 0).unwrap().seq;
+        assert_eq!((given == seq, node.sad().larvae().count()), (is_one, 2 - usize::from(is_one)), "{mark:?}");
+    }
 }
 
 fn packet(mem: &Memory, n: usize) -> Packet {

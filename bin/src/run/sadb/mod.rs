@@ -292,6 +292,17 @@ impl Sadb {
         worker.path.ipsec.sad().by_spi(dst, Spi(spi), mark).ok_or_else(not_there)
     }
 
+    /// The SA that a query means, which is no larval one.
+    fn find_real(worker: &mut Worker, query: &SaQuery) -> Result<SaId, Error> {
+        Self::follow(worker);
+        match Self::find(worker, query) {
+            Err(_) if Self::find_larval(worker, query).is_ok() => {
+                Err(Error::text(errno::EINVAL, "SA must be in VALID state"))
+            }
+            found => found,
+        }
+    }
+
     fn find_larval<'a>(worker: &'a Worker, query: &SaQuery) -> Result<&'a Larval, Error> {
         let spi = query.spi.map_err(|_: Addr| not_there())?;
         let dst = convert::addr(query.daddr, query.family)?;
@@ -337,6 +348,8 @@ impl Sadb {
     }
 
     fn expire_sa(worker: &mut Worker, query: &SaQuery, hard: bool) -> Result<(), Error> {
+        // What is yet to come has its own time (Linux `xfrm_add_sa_expire`).
+        Self::find_real(worker, query)?;
         let sa = if hard { Self::remove_sa(worker, query)? } else { Self::find_sa(worker, query)? };
         let Sa { info, mark, if_id, dir, .. } = sa;
         worker.sadb.events.push(Event::Expire { info, mark, if_id, dir, hard });
@@ -344,13 +357,7 @@ impl Sadb {
     }
 
     fn set_counts(worker: &mut Worker, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
-        Self::follow(worker);
-        let id = match Self::find(worker, query) {
-            Err(_) if Self::find_larval(worker, query).is_ok() => {
-                return Err(Error::text(errno::EINVAL, "SA must be in VALID state"));
-            }
-            found => found?,
-        };
+        let id = Self::find_real(worker, query)?;
         let sa = worker.path.ipsec.sa_mut(id).ok_or_else(not_there)?;
         let name = (sa.dst(), sa.spi(), sa.mark());
         let place = worker.sadb.place_of(&name);
@@ -410,10 +417,9 @@ impl Sadb {
         let now = worker.now();
         worker.sadb.larval = true;
         worker.sadb.names.lock().larval = true;
-        let spi = worker.path.ipsec.alloc_spi(now, &wanted, &mut random).map_err(|err| convert::refusal(&err))?;
-        let mut larvae = worker.path.ipsec.sad().larvae();
-        let larval = larvae.find(|it| (it.dst, it.spi) == (wanted.dst, spi)).ok_or_else(not_there)?;
-        Ok(larval_view(worker, larval))
+        let larval = worker.path.ipsec.alloc_spi(now, &wanted, &mut random).map_err(|err| convert::refusal(&err))?;
+        let larval = larval.clone();
+        Ok(larval_view(worker, &larval))
     }
 
     fn flush_sas(worker: &mut Worker, of: u8) -> bool {

@@ -26,6 +26,12 @@ fn addr(last: u8) -> IpAddr {
 /// A node whose policy wants an SA with that SPI for what goes to 10.0.0.0/8.
 fn node(spi: u32) -> Alone {
     let mut alone = Alone::new(true);
+    add_policy(&mut alone, spi, NONE);
+    alone
+}
+
+/// Adds such a policy, for packets of that mark.
+fn add_policy(alone: &mut Alone, spi: u32, mark: Mark) {
     let sel = Selector {
         family: INET,
         prefixlen_d: 8,
@@ -44,15 +50,18 @@ fn node(spi: u32) -> Alone {
         ..Tmpl::default()
     };
     let info = PolicyInfo { sel, lft: LifetimeCfg::INFINITE, dir: 1, ..PolicyInfo::default() };
-    let policy = Policy { info, templates: vec![template], ..Policy::default() };
+    let policy = Policy { info, templates: vec![template], mark, ..Policy::default() };
     alone.database().add_policy(Box::new(policy), false).unwrap();
-    alone
 }
 
 /// Sends a packet that has no SA, and tells how many are to come then.
 fn send(alone: &mut Alone) -> usize {
+    send_marked(alone, 0)
+}
+
+fn send_marked(alone: &mut Alone, mark: u32) -> usize {
     let key = FlowKey { src: addr(9), dst: IpAddr::from([10, 0, 0, 1]), protocol: Protocol::UDP, sport: 1, dport: 2 };
-    let flow = Flowi { key, mark: 0, if_id: 0, link: LinkId::NONE };
+    let flow = Flowi { key, mark, if_id: 0, link: LinkId::NONE };
     let ipsec = &mut alone.worker().path.ipsec;
     let decision = ipsec.lookup(Instant::ZERO, &flow, &mut Counters::default());
     assert_eq!(decision, Decision::Drop(DropReason::PolicyNoState));
@@ -122,6 +131,46 @@ fn a_promised_spi_is_found_and_taken_back_by_its_mark() {
     assert_eq!(alone.database().find_sa(&query(0x100, mark)).unwrap().mark, mark);
     assert_eq!(alone.database().remove_sa(&query(0x100, mark), true).unwrap().unwrap().info.spi, 0x100);
     assert!(alone.is_empty());
+}
+
+#[test]
+fn who_asks_for_an_spi_is_given_the_sa_of_its_own_number() {
+    // Each mark has an SA to come, and all of them are to have the same SPI.
+    let mut alone = Alone::new(true);
+    alone.listen(true);
+    for value in 1..=8 {
+        add_policy(&mut alone, 0x1234, Mark { value, mask: u32::MAX });
+        assert_eq!(send_marked(&mut alone, value), value as usize);
+    }
+    for event in alone.news() {
+        let News::Xfrm(Event::Acquire(acquire)) = event else { panic!("{event:?}") };
+        let info = SaInfo {
+            daddr: addr(2).into(),
+            saddr: addr(1).into(),
+            proto: proto::ESP,
+            family: INET,
+            mode: mode::TUNNEL,
+            seq: acquire.seq,
+            ..SaInfo::default()
+        };
+        let request = NewSpi { info, min: 0x100, max: 0x1ff, mark: acquire.policy.mark, if_id: 0, dir: 0 };
+        let given = alone.database().alloc_spi(Box::new(request)).unwrap();
+        assert_eq!((given.info.seq, given.info.spi, given.mark), (acquire.seq, 0x1234, acquire.policy.mark));
+    }
+}
+
+#[test]
+fn what_is_yet_to_come_is_not_ended_as_what_was_used_up() {
+    let mut alone = node(0x1234);
+    alone.listen(true);
+    assert_eq!(send(&mut alone), 1);
+    alone.news();
+    for hard in [false, true] {
+        let refused = alone.database().expire_sa(&query(0x1234, NONE), hard).unwrap_err();
+        assert_eq!(refused, Error::text(errno::EINVAL, "SA must be in VALID state"), "{hard}");
+    }
+    assert!(alone.news().is_empty());
+    assert_eq!(send(&mut alone), 1, "it is still to come");
 }
 
 #[test]

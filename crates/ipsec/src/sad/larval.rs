@@ -32,6 +32,8 @@ pub struct Larval {
     pub spi: Spi,
     /// Tunnel or transport.
     pub mode: Mode,
+    /// Whether that SPI was promised to a peer, and is not only what a policy asks for.
+    pub(crate) promised: bool,
     /// What ties it to templates.
     pub reqid: u32,
     /// The only direction in which it may be used.
@@ -73,6 +75,7 @@ impl Larval {
             src,
             dst,
             spi: Spi(0),
+            promised: false,
             mode,
             reqid,
             dir: None,
@@ -83,11 +86,6 @@ impl Larval {
             added: Instant::ZERO,
             timer: Timer::default(),
         }
-    }
-
-    /// Tells whether its SPI was promised to a peer, and is not only what a policy asks for.
-    pub(crate) fn is_promised(&self) -> bool {
-        self.spi.0 != 0 && self.selector.is_none()
     }
 
     /// Tells whether `config` is the SA that it waits for (Linux `__find_acq_core`).
@@ -140,7 +138,7 @@ impl Larvae {
     /// Promises an SPI that no other of them has.
     pub(crate) fn set_spi(&mut self, seq: u32, spi: Spi, dir: Option<SaDir>) {
         if let Some(larval) = self.by_seq.get_mut(&seq) {
-            (larval.spi, larval.dir) = (spi, dir.or(larval.dir));
+            (larval.spi, larval.promised, larval.dir) = (spi, true, dir.or(larval.dir));
             let dst = larval.dst;
             self.name(seq, dst, spi);
         }
@@ -186,6 +184,11 @@ impl Larvae {
         self.by_seq.get(&seq)
     }
 
+    /// The one of that number and destination, if it is for such marks (Linux `__xfrm_find_acq_byseq`).
+    pub(crate) fn numbered(&self, seq: u32, dst: IpAddr, mark: Mark) -> Option<&Larval> {
+        self.get(seq).filter(|larval| larval.dst == dst && larval.mark.matches(mark.sought()))
+    }
+
     /// The one with that SPI that packets marked `mark` find.
     pub(crate) fn by_spi(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<&Larval> {
         let mut named = self.by_spi.get(&(dst, spi)).into_iter().flatten().filter_map(|seq| self.by_seq.get(seq));
@@ -209,7 +212,7 @@ impl Larvae {
 
     /// The one that `config` is the SA of: by its number, else by what it is.
     pub(crate) fn answered_by(&self, config: &SaConfig) -> Option<u32> {
-        let named = self.by_seq.get(&config.acquire_seq).filter(|larval| larval.dst == config.dst);
+        let named = self.numbered(config.acquire_seq, config.dst, config.mark);
         let named = named.filter(|larval| larval.spi.0 == 0 || larval.spi == config.spi);
         let found = named.or_else(|| self.with(config.dst, config.reqid).find(|it| it.is_answered_by(config)));
         found.map(|larval| larval.seq)

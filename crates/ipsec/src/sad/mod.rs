@@ -78,7 +78,7 @@ impl Sad {
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         let taken = self.by_spi(config.dst, config.spi, config.mark.sought()).is_some();
         let larval = self.larvae.by_spi(config.dst, config.spi, config.mark.sought());
-        if taken || larval.is_some_and(Larval::is_promised) {
+        if taken || larval.is_some_and(|larval| larval.promised) {
             config.check()?;
             return Err(ConfigError::Exists);
         }
@@ -99,7 +99,10 @@ impl Sad {
     /// [`ConfigError::EncapChanged`], [`ConfigError::NotValid`]. Nothing has changed then.
     pub fn update(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         config.check()?;
-        if let Some(larval) = self.larvae.by_spi(config.dst, config.spi, config.mark.sought()) {
+        let live = self.by_spi(config.dst, config.spi, config.mark.sought());
+        // A policy for other marks may have asked for the SPI of one that is there: that one is meant all the same.
+        let larval = self.larvae.by_spi(config.dst, config.spi, config.mark.sought()).filter(|_| live.is_none());
+        if let Some(larval) = larval {
             if config.dir.is_some() && config.dir != larval.dir {
                 return Err(ConfigError::DirReversed);
             }
@@ -108,7 +111,7 @@ impl Sad {
             self.larvae.remove(seq);
             return Ok(id);
         }
-        let id = self.by_spi(config.dst, config.spi, config.mark.sought()).ok_or(ConfigError::NotFound)?;
+        let id = live.ok_or(ConfigError::NotFound)?;
         let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
         let old_encap = sa.encap;
         sa.adjust(config)?;

@@ -37,7 +37,7 @@ pub struct SpiRequest {
 }
 
 impl Sad {
-    /// Chooses an SPI that no SA has, at random, and keeps it for `lasts`.
+    /// Chooses an SPI that no SA has, at random, and keeps it for `lasts` for the larval SA that it gives.
     ///
     /// # Errors
     /// [`ConfigError::SpiRange`], [`ConfigError::NoSpi`], and [`ConfigError::TooMany`] SAs to come.
@@ -47,7 +47,7 @@ impl Sad {
         lasts: Duration,
         request: &SpiRequest,
         random: &mut dyn FnMut() -> u32,
-    ) -> Result<Spi, ConfigError> {
+    ) -> Result<&Larval, ConfigError> {
         let &SpiRequest { src, dst, mode, reqid, mark, if_id, dir, seq, min, max } = request;
         if min > max {
             return Err(ConfigError::SpiRange(min, max));
@@ -55,27 +55,27 @@ impl Sad {
         if dst.is_unspecified() {
             return Err(ConfigError::NoDestination);
         }
-        let named = self.larvae.get(seq).filter(|larval| larval.dst == dst);
+        let named = self.larvae.numbered(seq, dst, mark);
         let same = |larval: &&Larval| {
             larval.spi.0 == 0 && (larval.src, larval.mode, larval.mark, larval.if_id) == (src, mode, mark, if_id)
         };
         let found = named.or_else(|| self.larvae.with(dst, reqid).find(same));
-        // One that was promised an SPI before keeps it.
-        if let Some(spi) = found.map(|larval| larval.spi).filter(|spi| spi.0 != 0) {
-            return Ok(spi);
+        let found = found.map(|larval| (larval.seq, larval.spi));
+        // One that has an SPI keeps it.
+        if let Some((seq, _)) = found.filter(|&(_, spi)| spi.0 != 0) {
+            return self.larvae.get(seq).ok_or(ConfigError::NotFound);
         }
-        let found = found.map(|larval| larval.seq);
         let spi = self.free_spi(min, max, random).ok_or(ConfigError::NoSpi)?;
         let seq = match found {
-            Some(seq) => seq,
+            Some((seq, _)) => seq,
             None => {
                 let larval = Larval { mark, if_id, dir, ..Larval::new(src, dst, mode, reqid) };
                 self.larvae.add(now, lasts, larval).ok_or(ConfigError::TooMany)?
             }
         };
-        self.larvae.set_spi(seq, spi, dir);
         self.changes += 1;
-        Ok(spi)
+        self.larvae.set_spi(seq, spi, dir);
+        self.larvae.get(seq).ok_or(ConfigError::NotFound)
     }
 
     /// An SPI of `min..=max` that is free, whatever its destination; never 0.
