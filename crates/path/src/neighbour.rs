@@ -66,14 +66,24 @@ impl Path {
         };
         if header.ethertype() == EtherType::IPV6
             && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
-            && let Policy::Protect(bundle) =
-                self.ipsec.lookup(turn.now, &Flowi { link, ..flow.into() }, &mut self.counters)
+            && let Policy::Protect(bundle) = self.protection(turn, &Flowi { link, ..flow.into() })
             && bundle.iter().all(|&id| self.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
         {
             frame.pull(eth::Header::LEN);
             return self.say_protected(turn, link, header.dst(), frame, &bundle);
         }
         self.enqueue(turn.mem, link, frame, eth::Header::LEN);
+    }
+
+    /// What the policies say of neighbour discovery of `flow`, after what has waited for an SA that is there now.
+    fn protection(&mut self, turn: Turn<'_>, flow: &Flowi) -> Policy {
+        match self.ipsec.lookup(turn.now, flow, &mut self.counters) {
+            Policy::Hold(policy) if self.ipsec.let_go(policy) => {
+                self.release(turn);
+                self.ipsec.lookup(turn.now, flow, &mut self.counters)
+            }
+            decision => decision,
+        }
     }
 
     /// Sends a packet of neighbour discovery through these SAs to a station that needs not be looked for. A device that

@@ -1,11 +1,13 @@
 //! A router between two bare links, and what can be read off what it sends.
 
+use std::net::IpAddr;
+
 use base::{Counters, Instant, LinkId, Mib};
 use packet::Packet;
 use sim::{Flow, Node, PortOptions};
 use wire::ip::Info;
 use wire::ipv4::Ipv4;
-use wire::{MacAddr, Protocol, Version, icmp, icmpv6};
+use wire::{MacAddr, Protocol, Version, icmp, icmpv6, ipv6, nd};
 
 pub(crate) const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -100,4 +102,15 @@ pub(crate) fn edit_v4(bytes: &[u8], edit: impl FnOnce(&mut wire::ipv4::Header)) 
     edit(wire::ipv4::Header::mut_from(&mut bytes).unwrap());
     wire::ipv4::fill_check(&mut bytes).unwrap();
     bytes
+}
+
+/// What the source of an IPv6 flow, at `mac`, asks its destination for.
+pub(crate) fn solicitation(ask: &Flow, mac: MacAddr) -> Vec<u8> {
+    let (IpAddr::V6(src), IpAddr::V6(dst)) = (ask.src, ask.dst) else { panic!("{ask:?}") };
+    let mut message = nd::Neighbour::solicit(dst).as_bytes().to_vec();
+    message.extend_from_slice(nd::LinkAddr::source(mac).as_bytes());
+    icmpv6::fill_check(&mut message, src, dst).unwrap();
+    let mut solicit = ask.raw(Protocol::ICMPV6, &message);
+    ipv6::Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
+    solicit
 }

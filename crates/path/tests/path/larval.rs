@@ -8,6 +8,8 @@ use packet::{Memory, Packet, Pool};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
 use wire::{Protocol, Spi, ipv4};
 
+use crate::common::{mac, solicitation};
+
 const INSIDE: LinkId = LinkId(1);
 const OUTSIDE: LinkId = LinkId(2);
 const ENDS: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -108,6 +110,25 @@ fn the_first_packet_after_its_sa_has_come_takes_those_that_waited_along() {
     let got = arrived(&mut nodes, at(2));
     assert_eq!(got.iter().map(|bytes| bytes.len() - 28).collect::<Vec<_>>(), (1..=165).collect::<Vec<_>>());
     assert_eq!((nodes[0].drops(), nodes[0].path.ipsec.held(), nodes[0].pages_in_use()), (vec![], 0, 0));
+}
+
+#[test]
+fn a_neighbour_is_told_nothing_in_clear_because_others_have_waited_for_the_sa() {
+    let (here, there) = ("2001:db8::1", "2001:db8::2");
+    let mut node = Node::new();
+    node.port(OUTSIDE.0, PortOptions::ethernet(1), &[&format!("{here}/64")]);
+    node.path.ipsec.set_larval_drop(false);
+    let sa = esp(here, there, 0x1000, Mode::Transport, false);
+    node.path.ipsec.add_policy(policy(Dir::Out, here, there, std::slice::from_ref(&sa))).unwrap();
+    let ask = Flow::new(there, here);
+    let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
+    node.rx_bytes(at(1), OUTSIDE, &[header.as_bytes(), &ask.ping(1, 100)].concat());
+    assert_eq!((node.path.ipsec.held(), node.tx(OUTSIDE).len()), (1, 0), "the answer waits");
+    node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
+    node.rx_bytes(at(2), OUTSIDE, &[header.as_bytes(), &solicitation(&ask, mac(2))].concat());
+    let sent: Vec<_> = node.tx(OUTSIDE).iter().map(|frame| frame.to_vec()[20]).collect();
+    assert_eq!(sent, [Protocol::ESP.0; 2], "what has waited, and what the neighbour asked for");
+    assert_eq!((node.path.ipsec.held(), node.drops()), (0, vec![]));
 }
 
 #[test]

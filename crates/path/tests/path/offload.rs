@@ -2,7 +2,6 @@
 //! nothing goes out in clear.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Counters, DropReason, LinkId, Mib};
@@ -501,15 +500,9 @@ fn what_neighbours_are_told_has_its_number_from_the_device_that_counts() {
         let policy = policy(Dir::Out, here, there, &[sa]);
         node.path.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
         let ask = Flow::new(there, here);
-        let (IpAddr::V6(src), IpAddr::V6(dst)) = (ask.src, ask.dst) else { panic!("IPv6") };
-        let mut message = wire::nd::Neighbour::solicit(dst).as_bytes().to_vec();
-        message.extend_from_slice(wire::nd::LinkAddr::source(mac(2)).as_bytes());
-        wire::icmpv6::fill_check(&mut message, src, dst).unwrap();
-        let mut solicit = ask.raw(wire::Protocol::ICMPV6, &message);
-        wire::ipv6::Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
         let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
         let mut frames = Vec::new();
-        for packet in [solicit, ask.ping(1, 100)] {
+        for packet in [solicitation(&ask, mac(2)), ask.ping(1, 100)] {
             node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), &packet].concat());
             frames.extend(node.tx(OUTSIDE));
         }
