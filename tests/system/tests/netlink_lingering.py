@@ -36,6 +36,12 @@ def connect():
     return connection
 
 
+def ticks():
+    """Hundredths of a second for which the gateway has worked."""
+    with open(f"/proc/{gateway}/stat") as stat:
+        return sum(int(field) for field in stat.read().rsplit(")", 1)[1].split()[11:13])
+
+
 def hostile(ready):
     os.setgroups([])
     os.setgid(USER)
@@ -85,6 +91,10 @@ try:
         assert connection.recv(100)[:4] == bytes(4)
         assert time.monotonic() - before < 5
         connection.close()
+    # Nor does anybody look again and again at what is not closed yet.
+    before = ticks()
+    time.sleep(1)
+    assert ticks() - before < 30
 finally:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

@@ -4,16 +4,18 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use control::netlink::generic::Generic;
 use control::netlink::{Groups, Outbox, Session, To};
 use nlsock::{Answer, FromDaemon, Sysctl, ToDaemon, protocol};
-use rustix::event::epoll::EventFlags;
+use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg, sendmsg, sockopt,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv,
+    recvmsg, sendmsg, shutdown, sockopt,
 };
 
 use super::closing::Closing;
@@ -51,8 +53,10 @@ macro_rules! with_session {
 pub(super) struct Client {
     /// `None` when it is closed.
     fd: Option<OwnedFd>,
-    /// Where it is closed, if it may only look.
+    /// Where it is closed, if that may take long.
     closing: Closing,
+    /// What waits for it.
+    epoll: Arc<OwnedFd>,
     /// Whether it may change things: it is the superuser's or our own user's.
     pub(super) privileged: bool,
     /// Whose it is.
@@ -80,22 +84,27 @@ pub(super) struct Gone;
 
 impl Drop for Client {
     fn drop(&mut self) {
-        if !self.privileged {
-            self.closing.close(self.uid, self.fd.take());
+        let unread = self.fd.take_if(|fd| !self.privileged && has_unread_rights(fd));
+        if let Some(fd) = unread {
+            // It would be found ready for as long as it is open.
+            let _ = epoll::delete(&*self.epoll, &fd);
+            self.closing.close(self.uid, [fd]);
         }
     }
 }
 
 impl Client {
-    pub(super) fn new(fd: OwnedFd, closing: &Closing) -> Result<Self, Errno> {
+    pub(super) fn new(fd: OwnedFd, closing: &Closing, epoll: &Arc<OwnedFd>) -> Result<Self, Errno> {
+        // So that an empty datagram is not taken for the end.
+        sockopt::set_socket_passcred(&fd, true)?;
         let peer = sockopt::socket_peercred(&fd)?;
         let privileged = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
         let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
         let uid = peer.uid.as_raw();
         let (room, grown, overrun) = (None, false, false);
-        let (fd, closing, number) = (Some(fd), closing.clone(), 0);
-        Ok(Self { fd, closing, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
+        let (fd, closing, epoll, number) = (Some(fd), closing.clone(), Arc::clone(epoll), 0);
+        Ok(Self { fd, closing, epoll, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -139,7 +148,7 @@ impl Client {
     /// Receives one datagram. `None`: there is none.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
         // For all that one may have: what there is no room for, the kernel would close at once.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RIGHTS))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RIGHTS), ScmCredentials(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = match recvmsg(self.fd(), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
@@ -153,7 +162,9 @@ impl Client {
         });
         let mut rights: Vec<OwnedFd> = rights.flatten().collect();
         if rights.len() > 1 || rights.iter().any(|fd| !is_pipe(fd)) {
-            self.closing.close(self.uid, rights);
+            if !self.privileged {
+                self.closing.close(self.uid, rights);
+            }
             return Err(Gone);
         }
         let answer = rights.pop();
@@ -452,6 +463,26 @@ const MAX_RIGHTS: usize = 253;
 
 /// Parts of a dump that are written before others are looked after.
 const PARTS: usize = 4;
+
+/// Ends a connection, and says whether it holds datagrams with descriptors that nobody has received: these are closed with it.
+fn has_unread_rights(fd: &OwnedFd) -> bool {
+    // Nothing more comes, and the other end sees that it is over.
+    let _ = shutdown(fd, Shutdown::Both);
+    loop {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        match recvmsg(fd, &mut [], &mut control, flags) {
+            // There was no room for them.
+            Ok(looked) if looked.flags.contains(ReturnFlags::CTRUNC) => return true,
+            Err(Errno::INTR) => continue,
+            Ok(_) if control.drain().next().is_some() => {}
+            // Every datagram has its sender's credentials: there is none.
+            Ok(_) | Err(_) => return false,
+        }
+        let _ = recv(fd, &mut [0; 0], RecvFlags::DONTWAIT);
+    }
+}
 
 /// Whether a descriptor is one of a pipe: what else it is might have us wait, even to be told what.
 fn is_pipe(fd: &OwnedFd) -> bool {

@@ -149,7 +149,7 @@ fn listen(path: &Path) -> Result<OwnedFd, Errno> {
 
 /// The thread's own.
 struct Service {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     listener: OwnedFd,
     shared: Shared,
     clients: HashMap<u64, Client>,
@@ -169,7 +169,7 @@ struct Service {
 
 impl Service {
     fn new(listener: OwnedFd, shared: Shared, worker: &Handle) -> Result<Self, Errno> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         // One byte more than a datagram may have, so that a longer one is seen to be.
         let buffer = vec![0; MAX_HEAD + MAX_DATA + 1];
@@ -228,7 +228,7 @@ impl Service {
     fn accept(&mut self) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let client = match rustix::net::accept_with(&self.listener, flags) {
-            Ok(fd) => Client::new(fd, &self.closing),
+            Ok(fd) => Client::new(fd, &self.closing, &self.epoll),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => return,
             Err(err) => Err(err),
         };

@@ -186,7 +186,14 @@ impl Worker {
             match received {
                 Ok(()) if came => {}
                 Ok(()) => return,
-                Err(err) => return self.link_failed(now, id, &err),
+                Err(err) => {
+                    self.link_failed(now, id, &err);
+                    let slot = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+                    if let Some(down) = slot.and_then(|slot| slot.down.as_mut()) {
+                        down.is_stale = true;
+                    }
+                    return;
+                }
             }
         }
     }
@@ -337,7 +344,10 @@ impl Worker {
                 self.discard(now, id);
             }
             self.look_at(now, id);
-            self.path.handle_rx(now, &self.mem, id, &mut self.burst);
+            match self.slots[at].as_ref().is_some_and(|slot| slot.down.is_some()) {
+                true => self.path.discard(id, &mut self.burst, DropReason::LinkDown),
+                false => self.path.handle_rx(now, &self.mem, id, &mut self.burst),
+            }
         }
     }
 }
