@@ -95,7 +95,7 @@ impl Drop for Client {
 
 impl Client {
     pub(super) fn new(fd: OwnedFd, closing: &Closing, epoll: &Arc<OwnedFd>) -> Result<Self, Errno> {
-        // So that an empty datagram is not taken for the end.
+        // Each datagram has them then, and the end has not: an empty one is told from it when the connection is closed.
         sockopt::set_socket_passcred(&fd, true)?;
         let peer = sockopt::socket_peercred(&fd)?;
         let privileged = peer.uid.is_root() || peer.uid == rustix::process::geteuid();

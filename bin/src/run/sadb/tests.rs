@@ -23,6 +23,18 @@ fn addr(last: u8) -> IpAddr {
     IpAddr::from([192, 0, 2, last])
 }
 
+/// The SA that a key manager asks an SPI for.
+fn info() -> SaInfo {
+    SaInfo {
+        daddr: addr(2).into(),
+        saddr: addr(1).into(),
+        proto: proto::ESP,
+        family: INET,
+        mode: mode::TUNNEL,
+        ..SaInfo::default()
+    }
+}
+
 /// A node whose policy wants an SA with that SPI for what goes to 10.0.0.0/8.
 fn node(spi: u32) -> Alone {
     let mut alone = Alone::new(true);
@@ -113,14 +125,7 @@ fn an_sa_that_is_asked_for_has_no_name_until_it_has_an_spi() {
 fn a_promised_spi_is_found_and_taken_back_by_its_mark() {
     let mut alone = Alone::new(true);
     let mark = Mark { value: 5, mask: 0xff };
-    let info = SaInfo {
-        daddr: addr(2).into(),
-        saddr: addr(1).into(),
-        proto: proto::ESP,
-        family: INET,
-        mode: mode::TUNNEL,
-        ..SaInfo::default()
-    };
+    let info = info();
     let request = NewSpi { info, min: 0x100, max: 0x100, mark, if_id: 0, dir: 1 };
     assert_eq!(alone.database().alloc_spi(Box::new(request)).unwrap().info.spi, 0x100);
     for other in [NONE, Mark { value: 6, mask: 0xff }] {
@@ -144,15 +149,7 @@ fn who_asks_for_an_spi_is_given_the_sa_of_its_own_number() {
     }
     for event in alone.news() {
         let News::Xfrm(Event::Acquire(acquire)) = event else { panic!("{event:?}") };
-        let info = SaInfo {
-            daddr: addr(2).into(),
-            saddr: addr(1).into(),
-            proto: proto::ESP,
-            family: INET,
-            mode: mode::TUNNEL,
-            seq: acquire.seq,
-            ..SaInfo::default()
-        };
+        let info = SaInfo { seq: acquire.seq, ..info() };
         let request = NewSpi { info, min: 0x100, max: 0x1ff, mark: acquire.policy.mark, if_id: 0, dir: 0 };
         let given = alone.database().alloc_spi(Box::new(request)).unwrap();
         assert_eq!((given.info.seq, given.info.spi, given.mark), (acquire.seq, 0x1234, acquire.policy.mark));

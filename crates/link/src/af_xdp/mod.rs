@@ -349,9 +349,8 @@ impl Link for XdpLink {
     }
 
     fn look(&mut self) -> io::Result<bool> {
-        self.interface.check_up(self.index).map_err(|(call, err)| self.went_down(call, &err))?;
-        let limit = self.interface.mtu().map_err(|err| self.went_down("SIOCGIFMTU", &err))?;
-        let mtu = self.wanted_mtu.map_or(limit, |wanted| limit.min(wanted.into())).min(self.shape.largest_mtu());
+        let mtu = self.interface.mtu_now(self.index, self.wanted_mtu);
+        let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?.min(self.shape.largest_mtu());
         Ok(std::mem::replace(&mut self.mtu, mtu) != mtu)
     }
 

@@ -191,6 +191,16 @@ impl Interface {
         if up { Ok(()) } else { Err((flags, io::Error::from_raw_os_error(libc::ENETDOWN))) }
     }
 
+    /// The MTU of a link that is to have `wanted`, or the interface's own, if that [is up](Self::check_up).
+    ///
+    /// # Errors
+    /// What was asked, and why not.
+    pub(crate) fn mtu_now(&mut self, index: i32, wanted: Option<u16>) -> Result<usize, (&'static str, io::Error)> {
+        self.check_up(index)?;
+        let limit = self.mtu().map_err(|err| ("SIOCGIFMTU", err))?;
+        Ok(wanted.map_or(limit, |wanted| limit.min(wanted.into())))
+    }
+
     pub(crate) fn set_up(&self) -> io::Result<()> {
         let flags = i32::from(self.flags()?) | libc::IFF_UP;
         self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
