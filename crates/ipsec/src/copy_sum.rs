@@ -11,50 +11,12 @@ pub(crate) struct Source<'a, I> {
     /// How much of that was taken.
     at: usize,
     copied: usize,
-    ahead: Ahead,
-}
-
-/// Sums of what comes next in the piece, in parts of one length: several are made at once while the bytes come by.
-#[derive(Debug, Default)]
-struct Ahead {
-    sums: [u32; SUMS_AHEAD],
-    /// Those that are left are `next..made`.
-    next: usize,
-    made: usize,
-    /// Where the next one's bytes begin, and how many they are.
-    at: usize,
-    len: usize,
-}
-
-/// As many as the nearest cache keeps the bytes of.
-const SUMS_AHEAD: usize = 8;
-
-impl Ahead {
-    /// The partial sum of `piece[at..at + len]`.
-    #[inline]
-    fn sum(&mut self, piece: &[u8], at: usize, len: usize) -> u32 {
-        if self.next == self.made || (self.at, self.len) != (at, len) {
-            self.look(piece, at, len);
-        }
-        let sum = self.sums[self.next % SUMS_AHEAD];
-        self.next += 1;
-        self.at += len;
-        sum
-    }
-
-    fn look(&mut self, piece: &[u8], at: usize, len: usize) {
-        (self.next, self.made, self.at, self.len) = (0, 0, at, len);
-        for bytes in piece[at..].chunks_exact(len.max(1)).take(SUMS_AHEAD) {
-            self.sums[self.made] = offload::checksum::sum(bytes);
-            self.made += 1;
-        }
-    }
 }
 
 impl<'a, I: Iterator<Item = Piece<'a>>> Source<'a, I> {
     /// The bytes of `pieces` but the first `skip`.
     pub(crate) fn new(pieces: I, mut skip: usize) -> Self {
-        let mut source = Self { pieces, now: Piece::ReadOnly(&[]), at: 0, copied: 0, ahead: Ahead::default() };
+        let mut source = Self { pieces, now: Piece::ReadOnly(&[]), at: 0, copied: 0 };
         while skip > 0 {
             skip -= source.take(skip).len();
         }
@@ -85,7 +47,7 @@ impl<'a, I: Iterator<Item = Piece<'a>>> Source<'a, I> {
         if end > len {
             return None;
         }
-        let sum = if sums && n > 0 { self.ahead.sum(bytes, self.at, n) } else { 0 };
+        let sum = if sums { offload::checksum::sum(&bytes[self.at..end]) } else { 0 };
         self.at = end;
         Some((&mut bytes[start..end.saturating_add(behind).min(len)], sum))
     }
@@ -122,7 +84,7 @@ impl<'a, I: Iterator<Item = Piece<'a>>> Source<'a, I> {
         while self.at == self.now.bytes().len()
             && let Some(next) = self.pieces.next()
         {
-            (self.now, self.at, self.ahead.made) = (next, 0, self.ahead.next);
+            (self.now, self.at) = (next, 0);
         }
     }
 

@@ -64,9 +64,6 @@ enum TransportTemplate {
     Unchecked,
 }
 
-/// Where IPv4's checksum is.
-const IPV4_CHECK_AT: usize = 10;
-
 impl Cutting {
     /// Decides how `pkt`, whose IP headers are `info`, is cut, and brings all headers that repeat into its head.
     ///
@@ -140,28 +137,22 @@ impl Cutting {
     pub(crate) fn patch(&self, inside: &mut [u8], skipped: usize, index: usize, sum: u32) {
         match &self.checks {
             Checks::Done => {}
-            Checks::Complete { start, at } => {
-                let (start, at) = (start - skipped, at - skipped);
-                let total = offload::checksum::sum(&inside[start..]);
-                let check =
-                    if at - start == udp::CHECK_AT { checksum::finish_udp(total) } else { checksum::finish(total) };
-                put_check(inside, at, check);
-            }
+            Checks::Complete { start, at } => complete(inside, start - skipped, at - skipped),
             Checks::Segments { ip, l4, transport } => {
                 if skipped == 0 {
                     ip.patch(inside, if self.fixed_id { 0 } else { index as u16 });
                 }
                 let len = inside.len() + skipped - l4;
-                let sum = checksum::add(sum, len as u32);
                 match transport {
                     TransportTemplate::Tcp { seq, flags, rest } => {
                         let seq = seq.wrapping_add((index * self.size) as u32);
                         let flags = self.flags(*flags, index);
-                        let sum = checksum::add(checksum::add(sum, *rest), checksum::add(seq, u32::from(flags.bits())));
+                        let sum = checksum::add_all([sum, *rest, len as u32, seq, u32::from(flags.bits())]);
                         patch_tcp(&mut inside[l4 - skipped..], seq, flags, checksum::finish(sum));
                     }
                     TransportTemplate::Udp { rest } => {
-                        let sum = checksum::add(checksum::add(sum, *rest), len as u32);
+                        // The length is in the pseudo-header and in the header.
+                        let sum = checksum::add_all([sum, *rest, len as u32, len as u32]);
                         patch_udp(&mut inside[l4 - skipped..], len, checksum::finish_udp(sum));
                     }
                     TransportTemplate::Unchecked => patch_udp(&mut inside[l4 - skipped..], len, 0),
@@ -215,8 +206,7 @@ impl IpTemplate {
                 let id = id.wrapping_add(index);
                 header.set_total_len(len as u16);
                 header.set_id(id);
-                let sum = checksum::add(*rest, len as u32 + u32::from(id));
-                put_check(packet, IPV4_CHECK_AT, checksum::finish(sum));
+                header.set_check(checksum::finish(checksum::add_all([*rest, len as u32, id.into()])));
             }
             Self::V6 => {
                 let header = ipv6::Header::mut_from(packet).expect("an IPv6 header, parsed before");
@@ -265,8 +255,12 @@ fn patch_udp(transport: &mut [u8], len: usize, check: u16) {
     header.set_check(check);
 }
 
-fn put_check(bytes: &mut [u8], at: usize, check: u16) {
-    bytes[at..at + 2].copy_from_slice(&check.to_be_bytes());
+/// Completes a whole packet's checksum.
+#[inline(never)]
+fn complete(packet: &mut [u8], start: usize, at: usize) {
+    let sum = offload::checksum::sum(&packet[start..]);
+    let check = if at - start == udp::CHECK_AT { checksum::finish_udp(sum) } else { checksum::finish(sum) };
+    packet[at..at + 2].copy_from_slice(&check.to_be_bytes());
 }
 
 /// The pseudo-header's partial sum without the length.

@@ -56,6 +56,7 @@ impl Outer {
                 header.set_tos(tos);
                 header.set_id(id);
                 header.set_dont_fragment(info.dont_fragment && !sa.flags.nopmtudisc && !small_v6);
+                header.fill_check();
                 OuterIp::V4(header)
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
@@ -95,18 +96,28 @@ impl Outer {
         ip_max - self.len()
     }
 
+    /// Makes ready for many packets with `esp_len` bytes of ESP.
+    pub(crate) const fn expect(&mut self, esp_len: usize) {
+        let total = self.len() + esp_len;
+        if let OuterIp::V4(header) = &mut self.ip {
+            header.replace_total_len(total as u16);
+        }
+    }
+
     /// Writes the headers in front of `esp_len` bytes of ESP to `to`, which is [`len`](Self::len) bytes. `head` is the
     /// packet's own front. `index` is added to the IPv4 identification. The caller keeps within
     /// [`max_esp_len`](Self::max_esp_len).
+    #[inline]
     pub(crate) fn write(&self, to: &mut [u8], head: &[u8], esp_len: usize, index: u16) {
         let (ip, rest) = to.split_at_mut(self.ip_len);
         let total = self.len() + esp_len;
         match &self.ip {
             OuterIp::V4(header) => {
                 let mut header = *header;
-                header.set_total_len(total as u16);
-                header.set_id(header.id().wrapping_add(index));
-                header.fill_check();
+                if header.total_len() != total {
+                    header.replace_total_len(total as u16);
+                }
+                header.raise_id(index);
                 ip.copy_from_slice(header.as_bytes());
             }
             OuterIp::V6(header) => {

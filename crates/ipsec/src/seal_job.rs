@@ -57,8 +57,9 @@ struct Plan {
     outside: usize,
     /// Where its headers end that repeat, inside of ESP or outside.
     skip: usize,
-    /// How many bytes there are inside of ESP at least, for traffic flow confidentiality.
-    pad_to: usize,
+    /// Each segment but the last.
+    full: Form,
+    last: Form,
     next_header: Protocol,
     /// Whether segments are sealed from where they lie, if they can be.
     reads_elsewhere: bool,
@@ -69,6 +70,27 @@ struct Plan {
     inline: Option<SaId>,
     /// What its packets are marked with.
     mark: u32,
+}
+
+/// The lengths of one segment, which those of the same payload share.
+#[derive(Clone, Copy, Debug)]
+struct Form {
+    /// Bytes inside of ESP.
+    text: usize,
+    /// Zeros behind them, for traffic flow confidentiality.
+    tfc: usize,
+    trailer: usize,
+    /// From the SPI to the end of the ICV.
+    esp: usize,
+}
+
+impl Form {
+    /// Of `text` bytes inside of ESP, which are filled up to `pad_to`.
+    fn new(cipher: &Cipher, text: usize, pad_to: usize) -> Self {
+        let tfc = pad_to.saturating_sub(text);
+        let trailer = esp::trailer_len(text + tfc, cipher.align());
+        Self { text, tfc, trailer, esp: cipher.overhead() + text + tfc + trailer }
+    }
 }
 
 impl SealJob {
@@ -106,17 +128,20 @@ impl SealJob {
         let as_train = train == Train::Udp && sa.encap.is_some();
         // A checksum that is still to be made is one packet's.
         let together = train == Train::Frames && outer.udp_check_at().is_none();
-        let pad_to = sa.pad_to(mtu);
-        let plan = Plan {
+        let (pad_to, skip) = (sa.pad_to(mtu), headers.max(outside));
+        // Of a whole packet, which counts its headers as payload, what stays outside is some of that.
+        let form = |index| Form::new(&sa.cipher, headers + cutting.payload_of(index) - outside, pad_to);
+        let mut plan = Plan {
             reads_elsewhere: sa.cipher.reads_elsewhere() && train != Train::Inline && pad_to == 0,
+            full: form(0),
+            last: form(segs - 1),
             cipher: Arc::clone(&sa.cipher),
             spi: sa.spi,
             esn: sa.flags.esn,
             sequence: Reserved::NONE,
             outer,
             outside,
-            skip: headers.max(outside),
-            pad_to,
+            skip,
             cutting,
             next_header,
             as_train,
@@ -124,10 +149,11 @@ impl SealJob {
             inline: (train == Train::Inline).then_some(sa.id()),
             mark: sa.output_mark.set_on(pkt.meta.mark),
         };
-        let full = plan.esp_len(0);
+        let full = plan.full.esp;
         if full > plan.outer.max_esp_len() {
             return Err(DropReason::PacketTooBig);
         }
+        plan.outer.expect(full);
         let heads = segs * plan.head_len();
         let protects = (segs as u64, (heads + payload - plan.first_payload()) as u64);
         let at_once = if as_train {
@@ -205,39 +231,33 @@ impl SealJob {
 
 impl Plan {
     /// Bytes of headers that each segment repeats inside of ESP.
-    fn head_len(&self) -> usize {
+    const fn head_len(&self) -> usize {
         self.skip - self.outside
     }
 
     /// How much of the first segment's payload these headers are: of a whole packet, which counts its headers as
     /// payload.
-    fn first_payload(&self) -> usize {
+    const fn first_payload(&self) -> usize {
         self.skip - self.cutting.headers
     }
 
-    /// Bytes inside of ESP in segment `index`.
-    fn text_len(&self, index: usize) -> usize {
-        self.head_len() + self.cutting.payload_of(index) - self.first_payload()
-    }
-
-    /// Bytes from the SPI to the end of the ICV in segment `index`.
-    fn esp_len(&self, index: usize) -> usize {
-        let text_len = self.text_len(index).max(self.pad_to);
-        self.cipher.overhead() + text_len + esp::trailer_len(text_len, self.cipher.align())
+    #[inline]
+    const fn form(&self, index: usize) -> &Form {
+        if index + 1 < self.cutting.segs { &self.full } else { &self.last }
     }
 
     /// Bytes of segment `index` as a packet of its own.
-    fn frame_len(&self, index: usize) -> usize {
-        self.outer.len() + self.esp_len(index)
+    const fn frame_len(&self, index: usize) -> usize {
+        self.outer.len() + self.form(index).esp
     }
 
     /// Headroom and bytes of the page for the segments of `run`.
     fn page_of(&self, run: &Range<usize>) -> (usize, usize) {
         let (before, last) = (run.len() - 1, run.end - 1);
         if self.as_train {
-            (Memory::HEADROOM, self.outer.len() + self.esp_len(run.start) * before + self.esp_len(last))
+            (Memory::HEADROOM, self.outer.len() + self.full.esp * before + self.form(last).esp)
         } else {
-            (FRAME_HEADROOM, (FRAME_HEADROOM + self.frame_len(run.start)) * before + self.frame_len(last))
+            (FRAME_HEADROOM, (FRAME_HEADROOM + self.outer.len() + self.full.esp) * before + self.frame_len(last))
         }
     }
 
@@ -250,47 +270,32 @@ impl Plan {
     ) -> usize {
         for (page, run) in pages {
             let bytes = page.bytes_mut().expect("a page that this job took for itself");
-            if self.as_train {
-                self.write_train(head, &mut payload, bytes, run.clone());
-            } else {
-                self.write_singles(head, &mut payload, bytes, run.clone());
-            }
+            self.write_page(head, &mut payload, bytes, run.clone());
         }
         payload.copied()
     }
 
-    /// Seals the segments of `run` as one fat UDP packet.
-    fn write_train<'a>(
+    /// Seals the segments of `run`: as one fat UDP packet, or as packets of their own, which share a page.
+    fn write_page<'a>(
         &self,
         head: &[u8],
         payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
         page: &mut [u8],
         run: Range<usize>,
     ) {
-        let (outer, mut rest) = page.split_at_mut(self.outer.len());
-        self.outer.write(outer, head, rest.len(), run.start as u16);
+        let (first, mut rest) = (run.start, page);
         for index in run {
-            let (frame, behind) = rest.split_at_mut(self.esp_len(index));
+            let esp_len = self.form(index).esp;
+            if index == first || !self.as_train {
+                let (outer, behind) = rest.split_at_mut(self.outer.len());
+                let esp_len = if self.as_train { behind.len() } else { esp_len };
+                self.outer.write(outer, head, esp_len, index as u16);
+                rest = behind;
+            }
+            let (frame, behind) = rest.split_at_mut(esp_len);
             self.seal_one(head, payload, frame, index);
-            rest = behind;
-        }
-    }
-
-    /// Seals the segments of `run` as packets of their own, which share a page.
-    fn write_singles<'a>(
-        &self,
-        head: &[u8],
-        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
-        page: &mut [u8],
-        run: Range<usize>,
-    ) {
-        let mut rest = page;
-        for index in run {
-            let (frame, behind) = rest.split_at_mut(self.frame_len(index));
-            let (outer, esp) = frame.split_at_mut(self.outer.len());
-            self.outer.write(outer, head, esp.len(), index as u16);
-            self.seal_one(head, payload, esp, index);
-            rest = behind.get_mut(FRAME_HEADROOM..).unwrap_or_default();
+            let room = if self.as_train { 0 } else { FRAME_HEADROOM };
+            rest = behind.get_mut(room..).unwrap_or_default();
         }
     }
 
@@ -308,9 +313,9 @@ impl Plan {
         let high = self.esn.then_some(number.high);
         let (header, rest) = frame.split_at_mut(esp::Header::LEN);
         header.copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
-        let (head_len, text_len) = (self.head_len(), self.text_len(index));
+        let (form, head_len) = (self.form(index), self.head_len());
+        let Form { text: text_len, trailer: trailer_len, .. } = *form;
         let repeated = &head[self.outside..self.skip];
-        let trailer_len = esp::trailer_len(text_len, cipher.align());
         if self.reads_elsewhere
             && let Some((around, sum)) =
                 payload.take_around(head_len, text_len - head_len, size_of::<u64>(), cutting.sums_payload())
@@ -332,7 +337,7 @@ impl Plan {
         let text = &mut rest[cipher.iv_len()..];
         let (text, _) = text.split_at_mut(text.len() - cipher.icv_len());
         let (inside, trailer) = text.split_at_mut(text_len);
-        let (tfc, trailer) = trailer.split_at_mut(self.pad_to.saturating_sub(inside.len()));
+        let (tfc, trailer) = trailer.split_at_mut(form.tfc);
         tfc.fill(0);
         let (front, own) = inside.split_at_mut(head_len);
         front.copy_from_slice(repeated);
@@ -356,7 +361,7 @@ impl Plan {
         if run.len() > 1 {
             let count = run.len() as u16;
             pkt.meta.cut = if self.as_train {
-                let size = self.esp_len(run.start) as u16;
+                let size = self.form(run.start).esp as u16;
                 Cut::Gso(Gso { size, kind: GsoKind::Udp, segs: count, ecn: false, fixed_id: false })
             } else {
                 let size = self.frame_len(run.start) as u16;

@@ -41,8 +41,8 @@ pub fn sum(bytes: &[u8]) -> u32 {
 /// Brings a partial sum to 16 bits, without complementing it.
 #[inline]
 pub const fn fold(sum: u32) -> u16 {
-    let sum = (sum & 0xffff) + (sum >> 16);
-    (sum + (sum >> 16)) as u16
+    // Each half added to the other: the upper half is then their sum, and the lower one's carry with it.
+    (sum.wrapping_add(sum.rotate_right(16)) >> 16) as u16
 }
 
 /// The check to store for a partial sum: folded and complemented.
@@ -65,6 +65,17 @@ pub const fn finish_udp(sum: u32) -> u16 {
 pub const fn add(a: u32, b: u32) -> u32 {
     let (sum, carry) = a.overflowing_add(b);
     sum + carry as u32 // cannot overflow: a sum that carried is at most 2^32 - 2
+}
+
+/// The sum of several partial sums, brought to one once.
+#[inline]
+pub const fn add_all<const N: usize>(sums: [u32; N]) -> u32 {
+    let (mut acc, mut at) = (0u64, 0);
+    while at < N {
+        acc += sums[at] as u64;
+        at += 1;
+    }
+    narrow(acc)
 }
 
 /// What is left of partial sum `a` without `b`.
@@ -141,6 +152,7 @@ pub fn pseudo_v6(src: Ipv6Addr, dst: Ipv6Addr, protocol: Protocol, len: usize) -
 }
 
 /// Brings a sum of a few 32-bit words to a partial sum.
+#[inline]
 const fn narrow(acc: u64) -> u32 {
     add(acc as u32, (acc >> 32) as u32)
 }
