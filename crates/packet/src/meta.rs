@@ -137,7 +137,7 @@ impl Meta {
     /// Tells whether it came through the SAs that are `outside`, and one more.
     #[inline]
     pub fn came_through(&self, outside: &SecPath) -> bool {
-        self.sec_path.split_last().is_some_and(|(_, before)| is_same_path(before, outside))
+        self.sec_path.len() == outside.len() + 1 && is_same_path(&self.sec_path[..outside.len()], outside)
     }
 }
 

@@ -101,15 +101,17 @@ impl Port {
             return Err(DropReason::EspWrongDevice);
         }
         let added = |tx: &[Packet]| tx[before..].iter().map(Packet::truesize).sum::<usize>();
-        if waiting + added(&self.tx) > TX_QUEUE_BYTES {
+        let mut all = waiting + added(&self.tx);
+        if all > TX_QUEUE_BYTES {
             self.tx.truncate(before);
             self.tx_bytes = Some(waiting);
             return Err(DropReason::TxQueueFull);
         }
         if self.is_busy {
             self.tx[before..].iter_mut().for_each(|pkt| pkt.spare(mem));
+            all = waiting + added(&self.tx);
         }
-        self.tx_bytes = Some(waiting + added(&self.tx));
+        self.tx_bytes = Some(all);
         Ok(&self.tx[before..])
     }
 

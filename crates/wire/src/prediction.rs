@@ -5,17 +5,17 @@ use crate::{Version, ipv4, ipv6};
 
 const WINDOW: usize = Prediction::WINDOW;
 
-/// Bytes that are compared at a time.
-const CHUNK: usize = size_of::<u128>();
+/// Where vectors lie that are compared.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(16))]
+struct Aligned([u8; WINDOW]);
 
 /// The next packet of a flow.
 #[derive(Clone, Debug)]
 pub struct Prediction {
-    bytes: [u8; WINDOW],
-    /// A bit is set where the bit of `bytes` is known.
-    known: [u8; WINDOW],
-    /// In how many chunks the headers are.
-    chunks: usize,
+    bytes: Aligned,
+    /// A bit is set where the bit of `bytes` is known: nowhere behind the headers.
+    known: Aligned,
     /// Bytes of the whole packet; 0 if none is predicted.
     len: usize,
     version: Version,
@@ -37,9 +37,8 @@ impl Default for Prediction {
     /// No packet.
     fn default() -> Self {
         Self {
-            bytes: [0; WINDOW],
-            known: [0; WINDOW],
-            chunks: 0,
+            bytes: Aligned([0; WINDOW]),
+            known: Aligned([0; WINDOW]),
             len: 0,
             version: Version::V4,
             id_step: 0,
@@ -76,11 +75,11 @@ impl Prediction {
             Version::V4 => ipv4::Header::ref_from(front).map_or(0, ipv4::Header::total_len),
             Version::V6 => ipv6::Header::ref_from(front).map_or(0, |header| ipv6::Header::LEN + header.payload_len()),
         };
-        (self.bytes, self.len, self.version, self.id_step, self.number) = (*front, len, version, id_step, number);
-        self.chunks = headers.div_ceil(CHUNK);
-        self.known = std::array::from_fn(|at| if at < headers { 0xff } else { 0 });
+        (self.bytes, self.len, self.version, self.id_step, self.number) =
+            (Aligned(*front), len, version, id_step, number);
+        self.known.0 = std::array::from_fn(|at| if at < headers { 0xff } else { 0 });
         let (at, bits) = ignored;
-        self.known.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
+        self.known.0.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
         self.advance();
     }
 
@@ -88,10 +87,10 @@ impl Prediction {
     #[inline]
     pub fn is(&self, front: &[u8], len: usize) -> bool {
         let Some(theirs) = front.first_chunk::<WINDOW>() else { return false };
-        let chunks = self.bytes.as_chunks::<CHUNK>().0.iter().zip(theirs.as_chunks::<CHUNK>().0);
-        let chunks = chunks.zip(self.known.as_chunks::<CHUNK>().0).take(self.chunks);
-        let differs = chunks.fold(0, |any, ((ours, theirs), known)| {
-            any | (u128::from_ne_bytes(*ours) ^ u128::from_ne_bytes(*theirs)) & u128::from_ne_bytes(*known)
+        // All of the window, whose length is known, sooner than as many chunks as there are headers.
+        let words = self.bytes.0.as_chunks().0.iter().zip(theirs.as_chunks().0).zip(self.known.0.as_chunks().0);
+        let differs = words.fold(0, |any, ((ours, theirs), known)| {
+            any | (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*known)
         });
         differs == 0 && len == self.len
     }
@@ -99,7 +98,7 @@ impl Prediction {
     /// Predicts the packet after the predicted one.
     #[inline]
     pub fn advance(&mut self) {
-        let Self { bytes, version, id_step, number: RisingNumber { at, step }, .. } = self;
+        let Self { bytes: Aligned(bytes), version, id_step, number: RisingNumber { at, step }, .. } = self;
         if let Some(number) = bytes.get_mut(*at..).and_then(<[u8]>::first_chunk_mut) {
             *number = u32::from_be_bytes(*number).wrapping_add(*step).to_be_bytes();
         }
