@@ -92,7 +92,7 @@ impl Path {
         let mut end = ip.info.dst;
         if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
             end = tunnel.end();
-            match self.fib.decide(self.fib.domain(hop.dev), end, None) {
+            match self.decide(self.fib.domain(hop.dev), end) {
                 Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
                 decision => {
                     self.counters.count(Mib::XfrmOutBundleGenError);

@@ -131,7 +131,7 @@ impl Path {
         let places = self.ike.links.iter().filter(|(_, at)| *at == IkeAt::Node && at.has(local));
         let mut domains = places.map(|&(link, _)| self.fib.domain(link));
         let domain = domains.find(|&domain| self.fib.is_local(domain, local.ip())).ok_or(DropReason::IkeUnsendable)?;
-        match self.fib.decide(domain, peer.ip(), None) {
+        match self.decide(domain, peer.ip()) {
             Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
             Decision::Drop(reason) => Err(reason),
             Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => Err(DropReason::IkeUnsendable),

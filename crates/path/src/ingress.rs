@@ -162,7 +162,7 @@ impl Path {
     pub(crate) fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
         let (link, v4) = (pkt.meta.link, Version::of(pkt.head()) != Ok(Version::V6));
         let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(link, reason, v4))?;
-        let is_for_others = || match self.fib.decide(self.fib.domain(link), info.dst, None) {
+        let is_for_others = || match self.decide(self.fib.domain(link), info.dst) {
             Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => false,
             Decision::Forward { .. } | Decision::Drop(_) => self.own_link_local(pkt.meta.link) != Some(info.dst),
         };
@@ -250,24 +250,6 @@ impl Path {
         self.is_local(self.fib.domain(pkt.meta.link), info.dst)
             || pkt.read_at(esp_at, &mut spi)
                 && sad.opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)), pkt.meta.mark)
-    }
-
-    /// As [`Fib::is_local`](fib::Fib::is_local), which the packets of one tunnel need not ask again.
-    pub(crate) fn is_local(&self, domain: LinkId, dst: IpAddr) -> bool {
-        if self.is_known_local(domain, dst) {
-            return true;
-        }
-        let is_local = self.fib.is_local(domain, dst);
-        if is_local {
-            self.local.set(Some((self.fib.generation(), domain, dst)));
-        }
-        is_local
-    }
-
-    /// Tells whether an address is the one of our own that something came to last.
-    #[inline]
-    pub(crate) fn is_known_local(&self, domain: LinkId, dst: IpAddr) -> bool {
-        self.local.get() == Some((self.fib.generation(), domain, dst))
     }
 
     /// Ends a burst: what ciphers hold goes on, in order, until they hold no more than what is with a device, and what GRO

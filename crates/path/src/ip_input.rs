@@ -33,29 +33,12 @@ impl Path {
         // A link-local address means something on its link alone (RFC 4291 §2.5.6).
         let oif = is_link_local(dst).then_some(link);
         let domain = self.fib.domain(link);
-        if self.is_known_local(domain, dst) && oif.is_none() {
-            return self.deliver(turn, ip, false);
-        }
-        let place = (self.fib.generation(), domain, dst);
-        if let Some((_, hop)) = self.remote.filter(|(known, _)| *known == place && oif.is_none()) {
-            return self.forward(turn, ip, hop);
-        }
-        match self.fib.decide(domain, dst, oif) {
-            Decision::Local { .. } => {
-                if oif.is_none() {
-                    self.local.set(Some((self.fib.generation(), domain, dst)));
-                }
-                self.deliver(turn, ip, false);
-            }
+        let decision = if oif.is_some() { self.fib.decide(domain, dst, oif) } else { self.decide(domain, dst) };
+        match decision {
+            Decision::Local { .. } => self.deliver(turn, ip, false),
             Decision::Broadcast { .. } | Decision::Multicast => self.deliver(turn, ip, true),
             _ if oif.is_some() && self.own_link_local(link) == Some(dst) => self.deliver(turn, ip, false),
-            Decision::Forward { dev, next_hop } => {
-                let hop = Hop { dev, next_hop };
-                if oif.is_none() {
-                    self.remote = Some((place, hop));
-                }
-                self.forward(turn, ip, hop);
-            }
+            Decision::Forward { dev, next_hop } => self.forward(turn, ip, Hop { dev, next_hop }),
             Decision::Drop(reason) => self.unroutable(turn, &ip, reason),
         }
     }

@@ -25,7 +25,7 @@ impl Path {
 
     fn send_keepalive(&mut self, turn: Turn<'_>, keepalive: Keepalive) -> Result<(), DropReason> {
         let v4 = keepalive.dst.is_ipv4();
-        let hop = match self.fib.decide(self.fib.domain_of(keepalive.src), keepalive.dst, None) {
+        let hop = match self.decide(self.fib.domain_of(keepalive.src), keepalive.dst) {
             Decision::Forward { dev, next_hop } => Hop { dev, next_hop },
             decision => {
                 self.counters.count(if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes });

@@ -32,11 +32,10 @@ mod path_mtu;
 mod ports;
 mod quote;
 mod reassemble;
+mod recent_routes;
 mod reply;
 
-use std::cell::Cell;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use fib::{Action, Fib, Neighbours};
@@ -51,6 +50,7 @@ use wire::ip::Info;
 use egress::Leaving;
 use ingress::Then;
 use reassemble::FragmentIds;
+use recent_routes::RecentRoutes;
 
 pub use ike::{IkeAt, IkeMessage};
 pub use ports::{FatCounts, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
@@ -77,10 +77,7 @@ pub struct Path {
     reassembly: Reassembly,
     fragment_ids: FragmentIds,
     icmp_limit: RateLimit,
-    /// The address of our own that something last came to, in which domain, and the generation of the routes that said so.
-    local: Cell<Option<(u64, LinkId, IpAddr)>>,
-    /// The same of the address of others that something was last sent on to, and where that went.
-    remote: Option<((u64, LinkId, IpAddr), forward::Hop)>,
+    recent_routes: RecentRoutes,
     /// The generations of routes, and of SAs and policies, by which the packets of ESP that came last were judged.
     generations: [u64; 2],
     /// When the operator was last told that another station has our address.
@@ -158,8 +155,7 @@ impl Path {
             reassembly: Reassembly::default(),
             fragment_ids: FragmentIds::default(),
             icmp_limit: RateLimit::default(),
-            local: Cell::new(None),
-            remote: None,
+            recent_routes: RecentRoutes::default(),
             generations: [0; 2],
             conflict_told: None,
             leaving: VecDeque::new(),

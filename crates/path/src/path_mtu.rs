@@ -47,7 +47,7 @@ impl Path {
         let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
             return self.drop(&ip.pkt, DropReason::IcmpQuote);
         };
-        let link_mtu = match self.fib.decide(domain, dst, None) {
+        let link_mtu = match self.decide(domain, dst) {
             Decision::Forward { dev, .. } => self.mtu_of(dev).unwrap_or(0),
             _ => 0,
         };

@@ -103,7 +103,7 @@ impl Path {
 
     /// Whether packets to such an address are for everybody on a link, or for a group.
     fn is_for_all(&self, domain: LinkId, dst: IpAddr) -> bool {
-        matches!(self.fib.decide(domain, dst, None), Decision::Broadcast { .. } | Decision::Multicast)
+        matches!(self.decide(domain, dst), Decision::Broadcast { .. } | Decision::Multicast)
     }
 
     /// Lets go on what came before a packet that begins with `header`, and must not be overtaken by it.

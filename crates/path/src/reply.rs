@@ -61,7 +61,7 @@ impl Path {
             return Some(info.dst);
         }
         let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
-        let dev = match self.fib.decide(domain, towards, None) {
+        let dev = match self.decide(domain, towards) {
             Decision::Forward { dev, .. } => dev,
             _ => link,
         };
@@ -81,7 +81,7 @@ impl Path {
             let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
             // What came in goes on in the domain that it came in by.
             let domain = self.fib.domain(if pkt.meta.link == LinkId::NONE { by } else { pkt.meta.link });
-            match parsed.map(|(info, flow)| (self.fib.decide(domain, info.dst, None), info, flow)) {
+            match parsed.map(|(info, flow)| (self.decide(domain, info.dst), info, flow)) {
                 Ok((Decision::Forward { dev, next_hop }, info, flow)) => {
                     self.output(turn, IpPacket { pkt, info, flow }, Hop { dev, next_hop });
                 }

@@ -1,0 +1,124 @@
+//! Where packets to the latest destinations went: most go where others did, and a table need not be asked again.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+
+use base::LinkId;
+use fib::{Decision, Fib};
+
+use crate::Path;
+
+/// How many destinations are remembered at most; a power of two.
+const SLOTS: usize = 64;
+
+/// What the routes said of a destination, under one of their generations, in a domain.
+type Remembered = ((u64, LinkId, IpAddr), Decision);
+
+/// Decisions about destinations, each in the one place that it may have.
+#[derive(Debug)]
+pub(crate) struct RecentRoutes {
+    slots: [Cell<Option<Remembered>>; SLOTS],
+}
+
+impl Default for RecentRoutes {
+    fn default() -> Self {
+        Self { slots: std::array::from_fn(|_| Cell::new(None)) }
+    }
+}
+
+impl RecentRoutes {
+    /// As [`Fib::decide`] of a destination by whatever link.
+    #[inline]
+    fn decide(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
+        let slot = &self.slots[slot_of(domain, dst)];
+        let place = (fib.generation(), domain, dst);
+        match slot.get() {
+            Some((known, decision)) if known == place => decision,
+            _ => {
+                let decision = fib.decide(domain, dst, None);
+                slot.set(Some((place, decision)));
+                decision
+            }
+        }
+    }
+}
+
+/// Neighbouring addresses have places of their own.
+#[inline]
+fn slot_of(domain: LinkId, dst: IpAddr) -> usize {
+    let bits = match dst {
+        IpAddr::V4(addr) => addr.to_bits(),
+        IpAddr::V6(addr) => {
+            let bits = addr.to_bits();
+            (bits >> 64) as u32 ^ (bits >> 32) as u32 ^ bits as u32
+        }
+    };
+    // The subnet matters as the host does.
+    (bits ^ bits >> 8 ^ bits >> 16 ^ domain.0) as usize % SLOTS
+}
+
+impl Path {
+    /// What becomes of packets to `dst` in a domain ([`Fib::decide`]).
+    #[inline]
+    pub(crate) fn decide(&self, domain: LinkId, dst: IpAddr) -> Decision {
+        self.recent_routes.decide(&self.fib, domain, dst)
+    }
+
+    /// Tells whether this node has the address in a domain, on whatever link.
+    #[inline]
+    pub(crate) fn is_local(&self, domain: LinkId, dst: IpAddr) -> bool {
+        matches!(self.decide(domain, dst), Decision::Local { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{DropReason, TableId};
+    use fib::{Route, RouteKind};
+
+    use super::*;
+
+    const DEV: LinkId = LinkId(1);
+
+    fn addr(n: u32) -> IpAddr {
+        IpAddr::from(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n))
+    }
+
+    #[test]
+    fn what_is_remembered_is_what_the_routes_say() {
+        let mut path = Path::new();
+        // More destinations than there are places, in turn, while routes come and go.
+        for round in 0..6 {
+            for n in 0..3 * SLOTS as u32 {
+                assert_eq!(path.decide(LinkId::NONE, addr(n)), path.fib.decide(LinkId::NONE, addr(n), None), "{n}");
+                assert_eq!(path.decide(DEV, addr(n)), path.fib.decide(DEV, addr(n), None), "{n} elsewhere");
+            }
+            let route = Route {
+                prefix: base::Prefix::host(addr(7 + 20 * (round / 2))),
+                kind: RouteKind::Local { dev: DEV },
+                metric: 0,
+            };
+            if round % 2 == 0 {
+                path.fib.add(TableId::MAIN, route).unwrap();
+                assert!(path.is_local(LinkId::NONE, route.prefix.addr()), "a change is seen at once");
+            } else {
+                assert!(path.fib.remove(TableId::MAIN, &route));
+                assert_eq!(path.decide(LinkId::NONE, route.prefix.addr()), Decision::Drop(DropReason::NoRoute));
+            }
+        }
+    }
+
+    #[test]
+    fn neighbouring_hosts_and_subnets_have_places_of_their_own() {
+        let distinct = |all: &mut dyn Iterator<Item = IpAddr>| {
+            let mut slots: Vec<usize> = all.map(|dst| slot_of(LinkId::NONE, dst)).collect();
+            slots.sort_unstable();
+            slots.dedup();
+            slots.len()
+        };
+        assert_eq!(distinct(&mut (0..SLOTS as u32).map(addr)), SLOTS);
+        assert_eq!(distinct(&mut (0..SLOTS as u32).map(|n| addr(n << 8 | 1))), SLOTS);
+        let v6 = |n: u128| IpAddr::from(std::net::Ipv6Addr::from_bits(0xfd00 << 112 | n));
+        assert_eq!(distinct(&mut (0..SLOTS as u128).map(|n| v6(n << 64 | 1))), SLOTS);
+    }
+}
