@@ -33,27 +33,17 @@ enum Checks {
     Done,
     /// A whole packet's: the sum from `start` goes to `at`.
     Complete { start: usize, at: usize },
-    /// Each segment's, made from what all have in common and what one has for itself.
-    Segments { ip: IpTemplate, l4: usize, transport: TransportTemplate },
+    /// Each segment's. With `counts` their IPv4 identifications go up.
+    Segments { counts: bool, l4: usize, transport: Transport },
 }
 
-/// What is changed in each segment's IP header.
+/// The transport header that segments between the first and the last one have; `rest` is the sum of it and of the
+/// pseudo-header, but for what differs in each.
 #[derive(Debug)]
-enum IpTemplate {
-    /// `rest` is the header's sum without length and identification.
-    V4 {
-        id: u16,
-        rest: u32,
-    },
-    V6,
-}
-
-/// What is changed in each segment's transport header; `rest` is the sum of the pseudo-header and of the header without
-/// what is changed.
-#[derive(Debug)]
-enum TransportTemplate {
+enum Transport {
     Tcp {
         seq: u32,
+        /// Of the packet.
         flags: Flags,
         rest: u32,
     },
@@ -111,10 +101,10 @@ impl Cutting {
         if segs > MAX_SEGMENTS {
             return Err(DropReason::CannotSegment);
         }
-        let (ip, transport) = pkt.head()[..headers].split_at(l4);
         let partial = matches!(pkt.meta.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
-        let transport = TransportTemplate::new(transport, info, partial)?;
-        let checks = Checks::Segments { ip: IpTemplate::new(ip)?, l4, transport };
+        let transport = Transport::new(&pkt.head()[l4..headers], info, partial, headers - l4 + size)?;
+        let counts = info.version() == Version::V4 && !gso.fixed_id;
+        let checks = Checks::Segments { counts, l4, transport };
         Ok(Self { segs, headers, payload, size, fixed_id: gso.fixed_id, checks })
     }
 
@@ -127,50 +117,83 @@ impl Cutting {
     /// Whether each segment gets a checksum of its own, so that its payload has to be summed.
     #[inline]
     pub(crate) const fn sums_payload(&self) -> bool {
-        use TransportTemplate::{Tcp, Udp};
+        use Transport::{Tcp, Udp};
         matches!(self.checks, Checks::Segments { transport: Tcp { .. } | Udp { .. }, .. })
     }
 
-    /// Makes `inside`, the packet's headers and a segment's payload without the first `skipped` bytes, which stay
-    /// outside of ESP, the segment `index`. `sum` is the partial sum of its payload.
-    #[inline]
-    pub(crate) fn patch(&self, inside: &mut [u8], skipped: usize, index: usize, sum: u32) {
-        match &self.checks {
-            Checks::Done => {}
-            Checks::Complete { start, at } => complete(inside, start - skipped, at - skipped),
-            Checks::Segments { ip, l4, transport } => {
-                if skipped == 0 {
-                    ip.patch(inside, if self.fixed_id { 0 } else { index as u16 });
-                }
-                let len = inside.len() + skipped - l4;
-                match transport {
-                    TransportTemplate::Tcp { seq, flags, rest } => {
-                        let seq = seq.wrapping_add((index * self.size) as u32);
-                        let flags = self.flags(*flags, index);
-                        let sum = checksum::add_all([sum, *rest, len as u32, seq, u32::from(flags.bits())]);
-                        patch_tcp(&mut inside[l4 - skipped..], seq, flags, checksum::finish(sum));
-                    }
-                    TransportTemplate::Udp { rest } => {
-                        // The length is in the pseudo-header and in the header.
-                        let sum = checksum::add_all([sum, *rest, len as u32, len as u32]);
-                        patch_udp(&mut inside[l4 - skipped..], len, checksum::finish_udp(sum));
-                    }
-                    TransportTemplate::Unchecked => patch_udp(&mut inside[l4 - skipped..], len, 0),
-                }
-            }
+    /// Makes the packet's headers those of segments between the first and the last one, but for what
+    /// [`patch`](Self::patch) makes each one's own.
+    pub(crate) fn prepare(&self, headers: &mut [u8]) {
+        let Checks::Segments { l4, transport, .. } = &self.checks else { return };
+        let len = self.headers + self.size;
+        put_len(headers, len);
+        match transport {
+            Transport::Tcp { flags, .. } => tcp_header(&mut headers[*l4..]).set_flags(between(*flags)),
+            Transport::Udp { .. } | Transport::Unchecked => udp_header(&mut headers[*l4..]).set_len((len - l4) as u16),
         }
     }
 
-    /// The TCP flags of segment `index`: CWR belongs to the first, FIN and PSH to the last.
-    fn flags(&self, mut flags: Flags, index: usize) -> Flags {
-        if index > 0 {
-            flags = flags & !Flags::CWR;
+    /// Makes `inside`, [prepared](Self::prepare) headers and a segment's payload without the first `skipped` bytes, which
+    /// stay outside of ESP, the segment `index`. `sum` is the partial sum of its payload.
+    #[inline]
+    pub(crate) fn patch(&self, inside: &mut [u8], skipped: usize, index: usize, sum: u32) {
+        let (counts, l4, transport) = match &self.checks {
+            Checks::Segments { counts, l4, transport } => (*counts, *l4, transport),
+            Checks::Complete { start, at } => return complete(inside, start - skipped, at - skipped),
+            Checks::Done => return,
+        };
+        let is_between = index > 0 && index + 1 < self.segs;
+        let own = if is_between { 0 } else { self.patch_end(inside, skipped, index) };
+        if counts && skipped == 0 {
+            ipv4_header(inside).raise_id(index as u16);
         }
-        if index + 1 < self.segs {
-            flags = flags & !(Flags::FIN | Flags::PSH);
+        match transport {
+            Transport::Tcp { seq, rest, .. } => {
+                let (seq, header) =
+                    (seq.wrapping_add((index * self.size) as u32), tcp_header(&mut inside[l4 - skipped..]));
+                header.set_seq(seq);
+                header.set_check(checksum::finish(checksum::add_all([sum, *rest, own, seq])));
+            }
+            Transport::Udp { rest } => {
+                let check = checksum::finish_udp(checksum::add_all([sum, *rest, own]));
+                udp_header(&mut inside[l4 - skipped..]).set_check(check);
+            }
+            Transport::Unchecked => {}
         }
-        flags
     }
+
+    /// Changes what the first segment or the last one does not have as those between them: its length, and TCP's flags, of
+    /// which CWR belongs to the first, FIN and PSH to the last. Gives what that adds to the transport's sum.
+    #[inline(never)]
+    fn patch_end(&self, inside: &mut [u8], skipped: usize, index: usize) -> u32 {
+        let Checks::Segments { l4, transport, .. } = &self.checks else { return 0 };
+        let len = inside.len() + skipped;
+        let longer = checksum::sub(len as u32, (self.headers + self.size) as u32);
+        if skipped == 0 {
+            put_len(inside, len);
+        }
+        let header = &mut inside[l4 - skipped..];
+        match transport {
+            Transport::Tcp { flags, .. } => {
+                let first = if index == 0 { Flags::NONE } else { Flags::CWR };
+                let last = if index + 1 == self.segs { Flags::NONE } else { Flags::FIN | Flags::PSH };
+                let own = *flags & !(first | last);
+                tcp_header(header).set_flags(own);
+                let more = checksum::sub(own.bits().into(), between(*flags).bits().into());
+                checksum::add(longer, more)
+            }
+            Transport::Udp { .. } | Transport::Unchecked => {
+                udp_header(header).set_len((len - l4) as u16);
+                // It is in the pseudo-header as well.
+                checksum::add(longer, longer)
+            }
+        }
+    }
+}
+
+/// TCP's flags between the first segment and the last one.
+fn between(flags: Flags) -> Flags {
+    flags & !(Flags::CWR | Flags::FIN | Flags::PSH)
 }
 
 /// Bytes of a fat packet's transport header, of which the fixed part is brought into the head.
@@ -187,72 +210,54 @@ fn transport_header_len(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<u
     }
 }
 
-impl IpTemplate {
-    fn new(headers: &[u8]) -> Result<Self, DropReason> {
-        if Version::of(headers)? == Version::V6 {
-            return Ok(Self::V6);
-        }
-        let header = ipv4::Header::ref_from(headers)?;
-        let changed = [header.total_len() as u16, header.id(), header.check()].map(u32::from);
-        let rest = changed.into_iter().fold(checksum::sum(headers), checksum::sub);
-        Ok(Self::V4 { id: header.id(), rest })
-    }
-
-    fn patch(&self, packet: &mut [u8], index: u16) {
-        let len = packet.len();
-        match self {
-            Self::V4 { id, rest } => {
-                let header = ipv4::Header::mut_from(packet).expect("an IPv4 header, parsed before");
-                let id = id.wrapping_add(index);
-                header.set_total_len(len as u16);
-                header.set_id(id);
-                header.set_check(checksum::finish(checksum::add_all([*rest, len as u32, id.into()])));
-            }
-            Self::V6 => {
-                let header = ipv6::Header::mut_from(packet).expect("an IPv6 header, parsed before");
-                header.set_payload_len((len - ipv6::Header::LEN) as u16);
-            }
-        }
-    }
-}
-
-impl TransportTemplate {
-    /// `partial` tells that the check is the pseudo-header's sum: the sender knows the address that it is made with,
-    /// also when a routing header hides it.
-    fn new(header: &[u8], info: &Info, partial: bool) -> Result<Self, DropReason> {
-        let without = |pseudo, changed: &[u32]| {
-            let all = checksum::add(pseudo, checksum::sum(header));
-            changed.iter().copied().fold(all, checksum::sub)
+impl Transport {
+    /// Of segments with `len` bytes behind the IP header. `partial` tells that the check is the pseudo-header's sum: the
+    /// sender knows the address that it is made with, also when a routing header hides it.
+    fn new(header: &[u8], info: &Info, partial: bool, len: usize) -> Result<Self, DropReason> {
+        let pseudo = |check: u16| {
+            if partial { checksum::sub(check.into(), info.payload_len() as u32) } else { pseudo(info) }
         };
-        let pseudo = |check| {
-            let len = info.payload_len() as u32;
-            if partial { checksum::sub(u32::from(check), len) } else { pseudo(info) }
+        // What is exchanged for what.
+        let rest = |check, exchanged: &[(u32, u32)]| {
+            let all = checksum::add_all([pseudo(check), checksum::sum(header), len as u32]);
+            let all = checksum::sub(all, check.into());
+            exchanged.iter().fold(all, |all, &(old, new)| checksum::add(checksum::sub(all, old), new))
         };
         if info.protocol == Protocol::TCP {
             let tcp = tcp::Header::ref_from(header)?;
-            let (seq, flags, check) = (tcp.seq(), tcp.flags(), tcp.check());
-            let rest = without(pseudo(check), &[seq, u32::from(flags.bits()), u32::from(check)]);
-            return Ok(Self::Tcp { seq, flags, rest });
+            let (seq, flags) = (tcp.seq(), tcp.flags());
+            let exchanged = [(seq, 0), (flags.bits().into(), between(flags).bits().into())];
+            return Ok(Self::Tcp { seq, flags, rest: rest(tcp.check(), &exchanged) });
         }
         let udp = udp::Header::ref_from(header)?;
         if !partial && udp.check() == 0 && info.version() == Version::V4 {
             return Ok(Self::Unchecked);
         }
-        Ok(Self::Udp { rest: without(pseudo(udp.check()), &[udp.len() as u32, u32::from(udp.check())]) })
+        Ok(Self::Udp { rest: rest(udp.check(), &[(udp.len() as u32, len as u32)]) })
     }
 }
 
-fn patch_tcp(transport: &mut [u8], seq: u32, flags: Flags, check: u16) {
-    let header = tcp::Header::mut_from(transport).expect("a TCP header, parsed before");
-    header.set_seq(seq);
-    header.set_flags(flags);
-    header.set_check(check);
+fn ipv4_header(packet: &mut [u8]) -> &mut ipv4::Header {
+    ipv4::Header::mut_from(packet).expect("an IPv4 header, parsed before")
 }
 
-fn patch_udp(transport: &mut [u8], len: usize, check: u16) {
-    let header = udp::Header::mut_from(transport).expect("a UDP header, parsed before");
-    header.set_len(len as u16);
-    header.set_check(check);
+fn tcp_header(transport: &mut [u8]) -> &mut tcp::Header {
+    tcp::Header::mut_from(transport).expect("a TCP header, parsed before")
+}
+
+fn udp_header(transport: &mut [u8]) -> &mut udp::Header {
+    udp::Header::mut_from(transport).expect("a UDP header, parsed before")
+}
+
+/// Makes the IP headers at the front those of a packet of `len` bytes.
+fn put_len(packet: &mut [u8], len: usize) {
+    if Version::of(packet) == Ok(Version::V4) {
+        ipv4_header(packet).set_total_len(len as u16);
+        ipv4::fill_check(packet).expect("an IPv4 header, parsed before");
+    } else {
+        let header = ipv6::Header::mut_from(packet).expect("an IPv6 header, parsed before");
+        header.set_payload_len((len - ipv6::Header::LEN) as u16);
+    }
 }
 
 /// Completes a whole packet's checksum.

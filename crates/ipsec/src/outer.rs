@@ -20,13 +20,18 @@ pub(crate) struct Outer {
 
 #[derive(Debug)]
 enum OuterIp {
-    V4(ipv4::Header),
+    /// With `counts` identifications go up. Length and checksum are those of a packet that was [expected](Outer::expect).
+    V4 {
+        header: ipv4::Header,
+        counts: bool,
+    },
     V6(ipv6::Header),
-    /// The packet's own headers up to where ESP goes, with the byte that says what follows them.
+    /// The packet's own headers up to where ESP goes, with the byte that says what follows them: IPv4's with options, or
+    /// IPv6's.
     Own {
         next_header_at: usize,
         version: Version,
-        fixed_id: bool,
+        counts: bool,
     },
 }
 
@@ -57,7 +62,7 @@ impl Outer {
                 header.set_id(id);
                 header.set_dont_fragment(info.dont_fragment && !sa.flags.nopmtudisc && !small_v6);
                 header.fill_check();
-                OuterIp::V4(header)
+                OuterIp::V4 { header, counts: true }
             }
             (IpAddr::V6(src), IpAddr::V6(dst)) => {
                 let mut header = ipv6::Header::new(src, dst, below(encap), 0);
@@ -70,10 +75,17 @@ impl Outer {
         Ok(Self { ip, encap, ip_len: Version::of_addr(sa.dst).header_len() })
     }
 
-    /// The first `len` bytes of the packet's own headers, behind which ESP goes (RFC 4303 §3.1.1). With `fixed_id` all
-    /// segments have the IPv4 identification that is there.
-    pub(crate) const fn own(sa: &Sa, version: Version, len: usize, next_header_at: usize, fixed_id: bool) -> Self {
-        Self { ip: OuterIp::Own { next_header_at, version, fixed_id }, encap: sa.encap, ip_len: len }
+    /// The packet's own IP headers, `own`, behind which ESP goes (RFC 4303 §3.1.1). With `counts` the IPv4 identifications
+    /// of segments go up.
+    pub(crate) fn own(sa: &Sa, own: &[u8], version: Version, next_header_at: usize, counts: bool) -> Self {
+        let ip = match ipv4::Header::ref_from(own) {
+            Ok(&(mut header)) if version == Version::V4 && own.len() == ipv4::Header::LEN => {
+                header.replace_protocol(below(sa.encap));
+                OuterIp::V4 { header, counts }
+            }
+            _ => OuterIp::Own { next_header_at, version, counts },
+        };
+        Self { ip, encap: sa.encap, ip_len: own.len() }
     }
 
     /// Bytes in front of ESP.
@@ -99,7 +111,7 @@ impl Outer {
     /// Makes ready for many packets with `esp_len` bytes of ESP.
     pub(crate) const fn expect(&mut self, esp_len: usize) {
         let total = self.len() + esp_len;
-        if let OuterIp::V4(header) = &mut self.ip {
+        if let OuterIp::V4 { header, .. } = &mut self.ip {
             header.replace_total_len(total as u16);
         }
     }
@@ -112,12 +124,12 @@ impl Outer {
         let (ip, rest) = to.split_at_mut(self.ip_len);
         let total = self.len() + esp_len;
         match &self.ip {
-            OuterIp::V4(header) => {
+            OuterIp::V4 { header, counts } => {
                 let mut header = *header;
                 if header.total_len() != total {
                     header.replace_total_len(total as u16);
                 }
-                header.raise_id(index);
+                header.raise_id(if *counts { index } else { 0 });
                 ip.copy_from_slice(header.as_bytes());
             }
             OuterIp::V6(header) => {
@@ -125,24 +137,29 @@ impl Outer {
                 header.set_payload_len((total - ipv6::Header::LEN) as u16);
                 ip.copy_from_slice(header.as_bytes());
             }
-            OuterIp::Own { next_header_at, version, fixed_id } => {
-                let index = if *fixed_id { 0 } else { index };
+            OuterIp::Own { next_header_at, version, counts } => {
+                let index = if *counts { index } else { 0 };
                 write_own(ip, &head[..self.ip_len], *version, *next_header_at, below(self.encap), total, index);
             }
         }
-        if let Some(EspInUdp { sport, dport }) = self.encap {
-            let len = udp::Header::LEN + esp_len;
-            let mut header = udp::Header::new(sport, dport, len as u16);
-            if self.version() == Version::V6 {
-                header.set_check(checksum::fold(pseudo_v6(ip, len)));
-            }
-            rest.copy_from_slice(header.as_bytes());
+        if let Some(encap) = self.encap {
+            self.write_udp(encap, ip, rest, esp_len);
         }
+    }
+
+    /// Writes UDP's header, behind the IP headers `ip`, in front of `esp_len` bytes of ESP.
+    fn write_udp(&self, EspInUdp { sport, dport }: EspInUdp, ip: &[u8], to: &mut [u8], esp_len: usize) {
+        let len = udp::Header::LEN + esp_len;
+        let mut header = udp::Header::new(sport, dport, len as u16);
+        if self.version() == Version::V6 {
+            header.set_check(checksum::fold(pseudo_v6(ip, len)));
+        }
+        to.copy_from_slice(header.as_bytes());
     }
 
     fn version(&self) -> Version {
         match &self.ip {
-            OuterIp::V4(_) => Version::V4,
+            OuterIp::V4 { .. } => Version::V4,
             OuterIp::V6(_) => Version::V6,
             OuterIp::Own { version, .. } => *version,
         }

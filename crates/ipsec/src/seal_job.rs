@@ -29,8 +29,8 @@ const FRAME_HEADROOM: usize = 32;
 /// Most datagrams in a train, as Linux's `UDP_MAX_SEGMENTS` was before 6.10.
 const MAX_TRAIN: usize = 64;
 
-/// Headers that repeat, at their longest, for segments to be sealed from where they lie.
-const MAX_HEADERS: usize = 160;
+/// Bytes of headers that repeat, for which nothing is allocated.
+const FEW_HEADERS: usize = 160;
 
 /// A packet that is to be sealed, with the pages that its frames go to.
 #[derive(Debug)]
@@ -190,13 +190,20 @@ impl SealJob {
     /// Writes and encrypts the frames. What is nobody else's of the packet's bytes is written over.
     pub(crate) fn run(&mut self) {
         let Self { plan, source, pages, copied, .. } = self;
-        let mut headers = [0; MAX_HEADERS];
-        *copied = match headers.get_mut(..plan.skip) {
-            Some(headers) if plan.reads_elsewhere => {
-                headers.copy_from_slice(&source.head()[..plan.skip]);
-                plan.write(headers, Source::new(source.pieces_mut(), plan.skip), pages)
+        let (mut few, mut many) = ([0; FEW_HEADERS], Vec::new());
+        let headers = match few.get_mut(..plan.skip) {
+            Some(headers) => headers,
+            None => {
+                many.resize(plan.skip, 0);
+                &mut many[..]
             }
-            _ => plan.write(source.head(), Source::new(source.chunks().map(Piece::ReadOnly), plan.skip), pages),
+        };
+        headers.copy_from_slice(&source.head()[..plan.skip]);
+        plan.cutting.prepare(headers);
+        *copied = if plan.reads_elsewhere {
+            plan.write(headers, Source::new(source.pieces_mut(), plan.skip), pages)
+        } else {
+            plan.write(headers, Source::new(source.chunks().map(Piece::ReadOnly), plan.skip), pages)
         };
     }
 
@@ -397,7 +404,8 @@ fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Ou
         }
     };
     let next_header = Protocol(*pkt.head().get(next_header_at).ok_or(DropReason::Ipv6Header)?);
-    Ok((Outer::own(sa, version, len, next_header_at, fixed_id), len, next_header))
+    let own = pkt.head().get(..len).ok_or(DropReason::Ipv6Header)?;
+    Ok((Outer::own(sa, own, version, next_header_at, !fixed_id), len, next_header))
 }
 
 /// A trailer of `len` bytes, 2 to 8, as a little-endian word ([`esp::write_trailer`]): read in another piece than it was
