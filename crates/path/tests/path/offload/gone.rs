@@ -1,0 +1,120 @@
+//! A device that goes while packets wait for it.
+
+use base::DropReason;
+use ipsec::Dir;
+use ipsec::device::{OffloadMode, SoftDevice, SoftStats};
+use sim::Node;
+
+use super::{Lane, MODES, SEGMENTS};
+use crate::common::*;
+
+#[test]
+fn a_link_that_loses_its_device_mid_queue_gets_what_waits_sealed() {
+    // `ethtool -K … esp-hw-offload off`, and the kernel's refusal of an offload.
+    for by_refit in [false, true] {
+        let mut lane = Lane::new(OffloadMode::Crypto);
+        lane.send();
+        lane.send();
+        let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+        config.features.esp = false;
+        let Node { path, mem, .. } = &mut lane.near;
+        if by_refit {
+            path.refit(mem, OUTSIDE, config.features);
+        } else {
+            path.set_port(OUTSIDE, config);
+        }
+        assert_eq!(lane.waiting(OUTSIDE), vec![None; 2 * SEGMENTS]);
+        lane.send();
+        assert_eq!(lane.waiting(OUTSIDE), vec![None; 3 * SEGMENTS]);
+        assert_eq!(lane.carry(OUTSIDE), 3 * SEGMENTS);
+        assert_eq!((lane.received.bytes, lane.device.stats()), (lane.sent, SoftStats::default()));
+        assert_eq!((lane.near.drops(), lane.far.drops()), (vec![], vec![]));
+    }
+}
+
+#[test]
+fn nothing_waits_in_clear_for_a_device_that_is_unloaded() {
+    for mode in MODES {
+        for other in [false, true] {
+            let mut lane = Lane::new(mode);
+            lane.send();
+            let waiting = lane.waiting(OUTSIDE).len() as u64;
+            let Node { path, mem, .. } = &mut lane.near;
+            // The link may say for a while yet that it does ESP.
+            let other = other.then(|| Box::new(SoftDevice::new(true, true)) as Box<dyn ipsec::device::Device>);
+            path.set_device(NOW, mem, OUTSIDE, other);
+            assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
+            assert_eq!((lane.device.load(), lane.near.path.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
+            let reason = match mode {
+                OffloadMode::Crypto => DropReason::PolicyNoState,
+                OffloadMode::Packet => DropReason::EspWrongDevice,
+            };
+            assert_eq!(lane.near.drops(), [(1, reason, waiting)], "{mode:?}");
+            assert_eq!(lane.near.pages_in_use(), 0, "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn what_waits_for_a_neighbour_is_left_to_the_device_only_if_it_still_can() {
+    for esp in [true, false] {
+        let mut lane = Lane::new(OffloadMode::Crypto);
+        let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+        config.mac = Some(mac(1));
+        lane.near.path.set_port(OUTSIDE, config.clone());
+        lane.near.rx(NOW, INSIDE, vec![lane.flow.fat_tcp(&lane.near.mem, 0, 2 * 1000, 1000)]);
+        assert_eq!(lane.near.waiting(), 2);
+        let asked = lane.near.tx(OUTSIDE);
+        assert_eq!(asked.len(), 1, "an ARP request");
+        config.features.esp = esp;
+        lane.near.path.set_port(OUTSIDE, config);
+        let mut reply = asked[0].to_vec();
+        // Its operation is 2 now, and sender and target change places (RFC 826).
+        let (ours, theirs) = (reply[22..32].to_vec(), [&[2, 0, 0, 0, 0, 2][..], &reply[38..42]].concat());
+        reply[21] = 2;
+        reply[22..32].copy_from_slice(&theirs);
+        reply[32..42].copy_from_slice(&ours);
+        reply[..6].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+        lane.near.rx_bytes(NOW, OUTSIDE, &reply);
+        let marks = lane.waiting(OUTSIDE);
+        assert_eq!((marks.len(), marks.iter().all(Option::is_some), marks.iter().any(Option::is_some)), (2, esp, esp));
+    }
+}
+
+#[test]
+fn a_device_that_goes_down_under_load_takes_its_sas_and_policies_along() {
+    for removed in [false, true] {
+        for mode in MODES {
+            let mut lane = Lane::new(mode);
+            lane.send();
+            lane.carry(OUTSIDE);
+            lane.send();
+            let waiting = lane.waiting(OUTSIDE).len() as u64;
+            let policies = if mode == OffloadMode::Packet { 4 } else { 0 };
+            assert_eq!(lane.device.load(), (2, policies));
+            let Node { path, mem, .. } = &mut lane.near;
+            if removed {
+                path.remove_port(NOW, mem, OUTSIDE);
+            } else {
+                path.set_up(NOW, mem, OUTSIDE, false);
+                path.set_up(NOW, mem, OUTSIDE, true);
+            }
+            assert_eq!((lane.device.load(), lane.near.path.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
+            assert_eq!(lane.near.path.ipsec.spd().len(), 6 - policies, "{mode:?}");
+            assert_eq!(lane.near.drops(), [(1, DropReason::LinkDown, waiting)], "{mode:?}");
+            // Without a policy packets would pass: who offloads policies blocks what has none.
+            lane.near.path.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
+            lane.send();
+            assert!(removed || lane.near.tx(OUTSIDE).is_empty(), "{mode:?}");
+            let reason = match mode {
+                _ if removed => DropReason::LinkDown,
+                OffloadMode::Crypto => DropReason::PolicyNoState,
+                OffloadMode::Packet => DropReason::PolicyBlock,
+            };
+            assert!(lane.near.drops().iter().any(|&(_, why, n)| why == reason && n > 0), "{mode:?}");
+            assert_eq!(lane.received.bytes, SEGMENTS * usize::from(lane.mss), "{mode:?}");
+            drop(lane.near.tx(INSIDE));
+            assert_eq!(lane.near.pages_in_use(), 0, "{mode:?}");
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! What comes from a device, and what comes back about packets that it has sealed.
+
+use base::{DropReason, Mib};
+use ipsec::device::{Faults, OffloadMode};
+use packet::{EspStatus, Packet};
+use sim::Flow;
+
+use super::{Lane, MODES, SEGMENTS};
+use crate::common::*;
+use crate::gateways::*;
+use crate::path_mtu::too_big;
+
+#[test]
+fn what_a_device_says_is_counted_exactly() {
+    let cases = [
+        (EspStatus::AuthFailed, Mib::XfrmInStateProtoError, DropReason::EspIcv, 1),
+        (EspStatus::BadProtocol, Mib::XfrmInStateProtoError, DropReason::EspFormat, 0),
+        (EspStatus::BadSyntax, Mib::XfrmInBufferError, DropReason::EspDevice, 0),
+        (EspStatus::Failed, Mib::XfrmInBufferError, DropReason::EspDevice, 0),
+    ];
+    for mode in MODES {
+        for (status, mib, reason, failed) in cases {
+            let mut lane = Lane::new(mode);
+            lane.device.set_faults(Faults { status: Some(status), ..Faults::default() });
+            lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 3 * 1000, 1000)]);
+            let frames = lane.far.tx(OUTSIDE);
+            let mut frames: Vec<_> =
+                frames.iter().map(|frame| Packet::with_data(&lane.near.mem, &frame.to_vec()).unwrap()).collect();
+            lane.near.from_wire(NOW, OUTSIDE, &mut frames);
+            lane.near.rx(NOW, OUTSIDE, frames);
+            assert_eq!(lane.near.drops(), [(2, reason, 3)], "{mode:?} {status:?}");
+            let outer = if mode == OffloadMode::Crypto { 3 } else { 0 };
+            let want = counters([(mib, 3), (Mib::IpInReceives, outer), (Mib::IpInDelivers, outer)]);
+            assert_eq!(lane.near.path.counters, want, "{mode:?} {status:?}");
+            let stats: Vec<_> = lane.near.path.ipsec.sad().iter().map(|sa| sa.stats().failed).collect();
+            assert_eq!(stats, [0, 3 * failed], "{mode:?} {status:?}");
+            assert!(lane.near.tx(INSIDE).is_empty());
+        }
+    }
+}
+
+#[test]
+fn what_a_device_has_decrypted_goes_nowhere_but_to_its_sa() {
+    // The address is no more the node's, so the frame would be forwarded as it is: in clear.
+    let mut lane = Lane::new(OffloadMode::Crypto);
+    lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 2 * 1000, 1000)]);
+    let frames = lane.far.tx(OUTSIDE);
+    let mut frames: Vec<_> =
+        frames.iter().map(|frame| Packet::with_data(&lane.near.mem, &frame.to_vec()).unwrap()).collect();
+    lane.near.from_wire(NOW, OUTSIDE, &mut frames);
+    lane.near.path.fib = fib::Fib::default();
+    lane.near.route("192.0.2.1/32", None, INSIDE);
+    lane.near.rx(NOW, OUTSIDE, frames);
+    assert_eq!(lane.near.drops(), [(2, DropReason::EspDevice, 2)]);
+    assert!(lane.near.tx(INSIDE).is_empty());
+}
+
+#[test]
+fn a_path_that_is_too_narrow_for_what_a_device_has_sealed_is_known_as_such() {
+    for mode in MODES {
+        let mut lane = Lane::new(mode);
+        let too_narrow = |spi: u8| {
+            let quote = Flow::new(ENDS[0][0], ENDS[0][1]).raw(wire::Protocol::ESP, &[0, 0, 0x10, spi, 0, 0, 0, 1]);
+            too_big(false, 1300, ENDS[0][0], &quote)
+        };
+        lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(0));
+        assert_eq!(lane.near.drops(), [(2, DropReason::IcmpQuote, 1)], "{mode:?}: nothing was sent yet");
+        lane.send();
+        assert_eq!(lane.carry(OUTSIDE), SEGMENTS);
+        lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(1));
+        assert_eq!(lane.near.path.path_mtus_learnt, 0, "{mode:?}: the SA to receive by");
+        lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(0));
+        assert_eq!(lane.near.path.path_mtus_learnt, 1, "{mode:?}");
+        lane.send();
+        assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
+        let said = told(&only(lane.near.tx(INSIDE))).message;
+        assert_eq!(said, Message::V4(wire::icmp::Message::FragNeeded { mtu: 1246 }), "{mode:?}");
+    }
+}

@@ -1,0 +1,148 @@
+//! A gateway whose device does ESP, and one that does it in software: they understand each other, and whatever happens,
+//! nothing goes out in clear.
+
+mod both_ways;
+mod gone;
+mod input;
+mod numbers;
+mod who_seals;
+
+use std::collections::HashSet;
+
+use base::LinkId;
+use ipsec::device::{Offload, OffloadMode, SoftDevice};
+use ipsec::{Dir, SaConfig, SaDir};
+use offload::Features;
+use packet::{Esp, Packet};
+use sim::{Fate, Flow, Medium, Node, PortOptions, World, policy, unique_mask};
+
+use crate::common::*;
+use crate::gateways::*;
+
+const SEGMENTS: usize = 40;
+const MODES: [OffloadMode; 2] = [OffloadMode::Crypto, OffloadMode::Packet];
+
+/// Another link to the other gateway, without a device.
+const DETOUR: LinkId = LinkId(3);
+
+/// The prefixes behind the gateways, by family and gateway.
+const NETS: [[&str; 2]; 2] = [["10.1.0.0/16", "10.2.0.0/16"], ["fd00:1::/32", "fd00:2::/32"]];
+
+/// Gives gateway `at` its SAs and policies, on its device if there is one.
+fn configure(node: &mut Node, at: usize, tunnel: Tunnel, mode: Option<OffloadMode>) {
+    let packet_mode = mode == Some(OffloadMode::Packet);
+    for from in 0..2 {
+        let dir = if from == at { SaDir::Out } else { SaDir::In };
+        let offload = mode.map(|mode| Offload { dev: OUTSIDE, dir, mode });
+        let sas = tunnel.sas(from);
+        for (nth, sa) in sas.iter().enumerate() {
+            let offload = offload.filter(|_| nth + 1 == sas.len());
+            node.path.ipsec.add_sa(&SaConfig { offload, ..sa.clone() }, unique_mask()).unwrap();
+        }
+        let dirs = if from == at { &[Dir::Out][..] } else { &[Dir::In, Dir::Fwd] };
+        for (net, &dir) in NETS.iter().flat_map(|net| dirs.iter().map(move |dir| (net, dir))) {
+            let offload = (packet_mode && dir != Dir::Fwd).then_some(OUTSIDE);
+            let policy = policy(dir, net[from], net[1 - from], &sas);
+            node.path.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
+        }
+    }
+}
+
+/// The two gateways with a tunnel between them. The first has a device on its wire that does what `mode` says.
+fn world_with(tunnel: Tunnel, mode: OffloadMode, seed: u64) -> (World, SoftDevice) {
+    let mut world = gateways(if tunnel.udp { Medium::UdpSocket } else { Medium::Cable }, seed);
+    let device = SoftDevice::new(true, true);
+    world.nodes[0].attach(OUTSIDE, &device);
+    configure(&mut world.nodes[0], 0, tunnel, Some(mode));
+    configure(&mut world.nodes[1], 1, tunnel, None);
+    world.watch(WIRE);
+    (world, device)
+}
+
+/// What must not be seen: every run of 16 bytes of what was sent.
+#[derive(Default)]
+struct Secrets(HashSet<[u8; 16]>);
+
+impl Secrets {
+    fn note(&mut self, pkt: &Packet) {
+        self.0.extend(pkt.to_vec()[60..].windows(16).map(|run| <[u8; 16]>::try_from(run).unwrap()));
+    }
+
+    fn check(&self, frame: &[u8]) {
+        let seen = frame.windows(16).find(|run| self.0.contains(*run));
+        assert!(seen.is_none() && !self.0.is_empty(), "in clear on the wire: {frame:02x?}");
+    }
+
+    fn check_wire(&self, world: &mut World) -> usize {
+        let seen = world.take_seen();
+        let frames = seen.iter().filter_map(|seen| if let Fate::Sent(frame) = &seen.fate { Some(frame) } else { None });
+        frames.inspect(|frame| self.check(frame)).count()
+    }
+}
+
+/// A fat packet of `SEGMENTS` segments that begins at `seq`.
+fn fat(node: &Node, flow: &Flow, mss: u16, seq: usize) -> Packet {
+    flow.fat_tcp(&node.mem, seq as u32, SEGMENTS * usize::from(mss), mss)
+}
+
+/// A gateway alone, whose packets a test carries to the other one.
+struct Lane {
+    near: Node,
+    far: Node,
+    device: SoftDevice,
+    flow: Flow,
+    mss: u16,
+    sent: usize,
+    secrets: Secrets,
+    received: Received,
+}
+
+impl Lane {
+    fn new(mode: OffloadMode) -> Self {
+        Self::over(TUNNELS[0], mode)
+    }
+
+    fn over(tunnel: Tunnel, mode: OffloadMode) -> Self {
+        let (mut world, device) = world_with(tunnel, mode, 1);
+        let far = world.nodes.pop().unwrap();
+        let near = world.nodes.pop().unwrap();
+        let [flow, _] = flows();
+        let mss = tunnel.mss(&flow);
+        Self { near, far, device, flow, mss, sent: 0, secrets: Secrets::default(), received: Received::default() }
+    }
+
+    /// The guest sends a fat packet, which waits on some link then.
+    fn send(&mut self) {
+        let pkt = fat(&self.near, &self.flow, self.mss, self.sent);
+        self.sent += SEGMENTS * usize::from(self.mss);
+        self.secrets.note(&pkt);
+        self.near.rx(NOW, INSIDE, vec![pkt]);
+    }
+
+    /// What waits on a link goes over the wire to the other gateway, whose guest gets what is inside.
+    fn carry(&mut self, link: LinkId) -> usize {
+        let mut frames = self.near.tx(link);
+        self.near.to_wire(NOW, link, &mut frames);
+        let mut wire = Vec::new();
+        for frame in frames {
+            assert_eq!(frame.meta.esp, None);
+            offload::fit(&self.near.mem, &Features::NONE, frame, 0, &mut wire).unwrap();
+        }
+        wire.iter().for_each(|frame| self.secrets.check(&frame.to_vec()));
+        let count = wire.len();
+        let copies = wire.iter().map(|frame| Packet::with_data(&self.far.mem, &frame.to_vec()).unwrap()).collect();
+        self.far.rx(NOW, OUTSIDE, copies);
+        self.far.tx(INSIDE).iter().for_each(|pkt| self.received.take(&self.flow, pkt));
+        count
+    }
+
+    fn waiting(&mut self, link: LinkId) -> Vec<Option<Esp>> {
+        let waiting = self.near.path.take_tx(link).unwrap().iter();
+        waiting.flat_map(|pkt| std::iter::repeat_n(pkt.meta.esp, pkt.meta.cut.packets() as usize)).collect()
+    }
+
+    fn detour(&mut self) {
+        self.near.port(DETOUR.0, PortOptions::BARE, &[]);
+        self.near.route("192.0.2.2/32", None, DETOUR);
+    }
+}

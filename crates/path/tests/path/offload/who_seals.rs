@@ -1,0 +1,130 @@
+//! What is left to a device, and what is sealed in software or not at all.
+
+use base::{DropReason, Mib};
+use ipsec::device::{Faults, OffloadMode};
+use packet::{Esp, Packet};
+use sim::Flow;
+
+use super::{DETOUR, Lane, SEGMENTS};
+use crate::common::*;
+use crate::gateways::*;
+
+#[test]
+fn a_route_that_flips_takes_nothing_out_in_clear_and_loses_nothing() {
+    let mut lane = Lane::new(OffloadMode::Crypto);
+    lane.send();
+    assert!(lane.waiting(OUTSIDE).iter().all(|esp| matches!(esp, Some(Esp::Seal { .. }))));
+    lane.detour();
+    lane.send();
+    assert_eq!(lane.waiting(OUTSIDE).len(), SEGMENTS, "what waits goes where it was going");
+    assert_eq!(lane.waiting(DETOUR), vec![None; SEGMENTS], "sealed here");
+    assert_eq!((lane.carry(OUTSIDE), lane.carry(DETOUR)), (SEGMENTS, SEGMENTS));
+    assert_eq!((lane.received.bytes, lane.device.stats().sealed), (lane.sent, SEGMENTS as u64));
+    assert_eq!((lane.near.drops(), lane.far.drops()), (vec![], vec![]));
+}
+
+#[test]
+fn what_speaks_against_a_device_is_sealed_in_software() {
+    let options = |lane: &mut Lane| {
+        let plain = lane.flow.tcp(0, 100);
+        let mut bytes = [&plain[..20], &[1, 1, 1, 0], &plain[20..]].concat();
+        bytes[0] = 0x46;
+        edit_v4(&bytes, |header| header.set_total_len(plain.len() as u16 + 4))
+    };
+    let extension = |_: &mut Lane| {
+        let plain = Flow::new("fd00:1::1", "fd00:2::1").tcp(0, 100);
+        let mut bytes = [&plain[..40], &[6, 0, 1, 4, 0, 0, 0, 0], &plain[40..]].concat();
+        bytes[6] = 60;
+        bytes[4..6].copy_from_slice(&(plain.len() as u16 - 40 + 8).to_be_bytes());
+        bytes
+    };
+    let plain = |lane: &mut Lane| lane.flow.tcp(0, 100);
+    type Make<'a> = &'a dyn Fn(&mut Lane) -> Vec<u8>;
+    let raw = TUNNELS[0];
+    let cases: [(&str, Tunnel, Make<'_>, u64); 6] = [
+        ("nothing", raw, &plain, 1),
+        ("IPv4 options", raw, &options, 0),
+        ("IPv6 extension headers", raw, &extension, 0),
+        ("UDP around ESP", TUNNELS[1], &plain, 0),
+        (
+            "another link",
+            raw,
+            &|lane| {
+                lane.detour();
+                lane.flow.tcp(0, 100)
+            },
+            0,
+        ),
+        (
+            "a device without time",
+            raw,
+            &|lane| {
+                lane.device.set_faults(Faults { busy: true, ..Faults::default() });
+                lane.flow.tcp(0, 100)
+            },
+            0,
+        ),
+    ];
+    for (what, tunnel, make, sealed) in cases {
+        let mut lane = Lane::over(tunnel, OffloadMode::Crypto);
+        let bytes = make(&mut lane);
+        let pkt = Packet::with_data(&lane.near.mem, &bytes).unwrap();
+        lane.secrets.note(&pkt);
+        lane.near.rx(NOW, INSIDE, vec![pkt]);
+        let link = if what == "another link" { DETOUR } else { OUTSIDE };
+        let mut frames = lane.near.tx(link);
+        lane.near.to_wire(NOW, link, &mut frames);
+        let frame = only(frames);
+        lane.secrets.check(&frame.to_vec());
+        lane.far.rx_bytes(NOW, OUTSIDE, &frame.to_vec());
+        assert_eq!(only(lane.far.tx(INSIDE)).len(), bytes.len(), "{what}");
+        assert_eq!((lane.device.stats().sealed, lane.near.drops()), (sealed, vec![]), "{what}");
+    }
+    // Of SAs in a row the last is the device's; one that does not fit is fragmented behind ESP, in software.
+    let mut lane = Lane::over(Tunnel { nested: true, ..raw }, OffloadMode::Crypto);
+    lane.send();
+    assert_eq!((lane.carry(OUTSIDE), lane.device.stats().sealed), (SEGMENTS, SEGMENTS as u64));
+    assert_eq!(lane.received.bytes, lane.sent);
+    let mut lane = Lane::over(TUNNELS[0], OffloadMode::Crypto);
+    let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+    config.mtu = 1280;
+    lane.near.path.set_port(OUTSIDE, config);
+    let bytes = Flow::new("fd00:1::1", "fd00:2::1").tcp(0, 1200);
+    lane.near.rx_bytes(NOW, INSIDE, &bytes);
+    let fragments = lane.near.tx(OUTSIDE);
+    assert_eq!((fragments.len(), fragments.iter().any(|pkt| pkt.meta.esp.is_some())), (2, false));
+    for fragment in &fragments {
+        lane.far.rx_bytes(NOW, OUTSIDE, &fragment.to_vec());
+    }
+    assert_eq!(only(lane.far.tx(INSIDE)).len(), bytes.len());
+}
+
+#[test]
+fn in_packet_mode_there_is_no_other_way() {
+    let drops = |lane: &Lane| (lane.near.drops(), lane.near.path.counters.get(Mib::XfrmOutError));
+    let mut lane = Lane::new(OffloadMode::Packet);
+    lane.detour();
+    lane.send();
+    assert_eq!(drops(&lane), (vec![(1, DropReason::EspWrongDevice, 1)], 0));
+    let mut lane = Lane::new(OffloadMode::Packet);
+    lane.device.set_faults(Faults { busy: true, ..Faults::default() });
+    lane.send();
+    assert_eq!(drops(&lane), (vec![(1, DropReason::EspDevice, 1)], 1));
+    // What waits is for this device alone.
+    let mut lane = Lane::new(OffloadMode::Packet);
+    lane.send();
+    assert_eq!(lane.waiting(OUTSIDE).len(), 1, "fat, as it came");
+    let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+    config.features.esp = false;
+    lane.near.path.set_port(OUTSIDE, config);
+    assert_eq!(lane.waiting(OUTSIDE), []);
+    assert_eq!(drops(&lane), (vec![(1, DropReason::EspWrongDevice, 1)], 0));
+    // The replay window is the device's: what goes by it is not opened here.
+    let mut lane = Lane::new(OffloadMode::Packet);
+    lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 2 * 1000, 1000)]);
+    for frame in lane.far.tx(OUTSIDE) {
+        lane.near.rx_bytes(NOW, OUTSIDE, &frame.to_vec());
+    }
+    assert_eq!(lane.near.drops(), [(2, DropReason::EspMismatch, 2)]);
+    assert_eq!(lane.near.path.counters.get(Mib::XfrmInStateMismatch), 2);
+}
