@@ -291,7 +291,7 @@ fn is_so(link: &Link, attr: &Attr<'_>) -> bool {
     }
 }
 
-/// Linux's `do_setlink`.
+/// Linux's `do_setlink`. All is judged before anything changes.
 fn change<H: Host>(
     rtnl: &mut Rtnl<H>,
     index: u32,
@@ -300,51 +300,11 @@ fn change<H: Host>(
     reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
-    refuse_unsupported(attrs, |attr| is_so(now, attr))?;
-    let mtu = match attrs.get(IFLA_MTU) {
-        Some(mtu) if mtu.u32() == now.mtu => None,
-        Some(mtu) if now.is_loopback() => {
-            return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
-        }
-        _ => wanted_mtu(attrs, &now.config.kind)?,
-    };
-    let mac = match attrs.get(IFLA_ADDRESS) {
-        Some(mac) if now.is_loopback() => {
-            return Err(Error::unsupported("fatpath's lo keeps its address: no packet passes by it").at(mac.offset));
-        }
-        Some(mac) => wanted_mac(mac, now.mac)?,
-        None => None,
-    };
-    refuse_flags(header, now.flags(false))?;
-    if let Some(info) = attrs.get(IFLA_LINKINFO) {
-        let (kind, settings) = info_of(info)?;
-        // Linux has no text for this.
-        if kind.as_deref().is_some_and(|kind| kind != kind_word(now)) {
-            return Err(Error::new(errno::EOPNOTSUPP));
-        }
-        // Nor does a VRF have another table.
-        if settings.is_some() && now.is_vrf() {
-            return Err(Error::new(errno::EOPNOTSUPP));
-        }
-        if settings.is_some() {
-            return Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset));
-        }
-    }
-    if let Some(name) = attrs.get(IFLA_IFNAME).filter(|name| name.text().is_some_and(|name| name != now.config.name)) {
-        return Err(Error::unsupported("fatpath's links keep their names").at(name.offset));
-    }
-    let up = wanted_up(header).filter(|&up| up != now.up);
+    let wanted = Wanted::of(&rtnl.model, (index, now), header, attrs)?;
     let before = now.master;
-    let master = match attrs.get(IFLA_MASTER).map(Attr::u32) {
-        None => before,
-        Some(0) => None,
-        // `do_set_master` asks no more of one that is there.
-        Some(master) if before.is_some_and(|before| before.index == master) => before,
-        Some(master) => Some(vrf::check(&rtnl.model, Some(index), &now.config.kind, master)?),
-    };
     // No packet passes by it, so the packets' side has none to change.
     let is_virtual = now.is_virtual();
-    if let Some(mac) = mac {
+    if let Some(mac) = wanted.mac {
         if !is_virtual {
             rtnl.host.set_mac(LinkId(index), mac)?;
         }
@@ -352,7 +312,7 @@ fn change<H: Host>(
             (link.mac, link.mac_set) = (Some(mac), true);
         }
     }
-    if let Some(mtu) = mtu {
+    if let Some(mtu) = wanted.mtu {
         let of_device = u16::try_from(mtu).ok().filter(|_| !is_virtual);
         if let Some(mtu) = of_device {
             rtnl.host.set_mtu(LinkId(index), mtu)?;
@@ -363,32 +323,105 @@ fn change<H: Host>(
         rtnl.model.tell_vrf(index);
     }
     if let Some(link) = rtnl.model.link_mut(index) {
-        if let Some(group) = attrs.get(IFLA_GROUP) {
-            link.group = group.u32();
-        }
-        if let Some(alias) = attrs.get(IFLA_IFALIAS) {
-            link.alias = alias.text().filter(|alias| !alias.is_empty()).map(str::to_owned);
-        }
-        if let Some(len) = attrs.get(IFLA_TXQLEN) {
-            link.txqlen = len.u32();
-        }
+        note(link, attrs);
     }
-    if before != master {
+    if before != wanted.master {
         // Out of the one, and then into the other.
         if before.is_some() {
             rtnl.enslave(index, None, reply)?;
         }
-        if master.is_some() {
-            rtnl.enslave(index, master, reply)?;
+        if wanted.master.is_some() {
+            rtnl.enslave(index, wanted.master, reply)?;
         }
     }
-    if let Some(up) = up {
+    if let Some(up) = wanted.up {
         if !is_virtual {
             rtnl.host.set_up(LinkId(index), up)?;
         }
         rtnl.model.set_up(index, up);
     }
     Ok(())
+}
+
+/// What a request wants of a link that is there; `None` where that stays as it is.
+struct Wanted {
+    mac: Option<[u8; 6]>,
+    mtu: Option<u32>,
+    up: Option<bool>,
+    /// The VRF that it is to belong to, also if it does already.
+    master: Option<Master>,
+}
+
+impl Wanted {
+    /// Judges a request for link `now` of number `index`.
+    fn of(
+        model: &Model,
+        (index, now): (u32, &Link),
+        header: &[u8; LEN],
+        attrs: &Attrs<'_, IFLA_MAX>,
+    ) -> Result<Self, Error> {
+        refuse_unsupported(attrs, |attr| is_so(now, attr))?;
+        let mtu = match attrs.get(IFLA_MTU) {
+            Some(mtu) if mtu.u32() == now.mtu => None,
+            Some(mtu) if now.is_loopback() => {
+                return Err(Error::unsupported("fatpath's lo keeps its MTU: no packet passes by it").at(mtu.offset));
+            }
+            _ => wanted_mtu(attrs, &now.config.kind)?,
+        };
+        let mac = match attrs.get(IFLA_ADDRESS) {
+            Some(mac) if now.is_loopback() => {
+                return Err(Error::unsupported("fatpath's lo keeps its address: no packet passes by it").at(mac.offset));
+            }
+            Some(mac) => wanted_mac(mac, now.mac)?,
+            None => None,
+        };
+        refuse_flags(header, now.flags(false))?;
+        refuse_other_kind(attrs, now)?;
+        refuse_other_name(attrs, now)?;
+        let master = match attrs.get(IFLA_MASTER).map(Attr::u32) {
+            None => now.master,
+            Some(0) => None,
+            // `do_set_master` asks no more of one that is there.
+            Some(master) if now.master.is_some_and(|before| before.index == master) => now.master,
+            Some(master) => Some(vrf::check(model, Some(index), &now.config.kind, master)?),
+        };
+        Ok(Self { mac, mtu, up: wanted_up(header).filter(|&up| up != now.up), master })
+    }
+}
+
+/// Refuses another kind than a link has, and other settings than it was made with.
+fn refuse_other_kind(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
+    let Some(info) = attrs.get(IFLA_LINKINFO) else { return Ok(()) };
+    let (kind, settings) = info_of(info)?;
+    // Linux has no text for this.
+    if kind.as_deref().is_some_and(|kind| kind != kind_word(now)) {
+        return Err(Error::new(errno::EOPNOTSUPP));
+    }
+    match settings {
+        None => Ok(()),
+        // Nor for this: a VRF keeps its table.
+        Some(_) if now.is_vrf() => Err(Error::new(errno::EOPNOTSUPP)),
+        Some(_) => Err(Error::unsupported("fatpath's links stay as they were made").at(info.offset)),
+    }
+}
+
+/// Refuses another name than a link has.
+fn refuse_other_name(attrs: &Attrs<'_, IFLA_MAX>, now: &Link) -> Result<(), Error> {
+    let name = attrs.get(IFLA_IFNAME).filter(|name| name.text().is_some_and(|name| name != now.config.name));
+    name.map_or(Ok(()), |name| Err(Error::unsupported("fatpath's links keep their names").at(name.offset)))
+}
+
+/// Notes what packets do not depend on.
+fn note(link: &mut Link, attrs: &Attrs<'_, IFLA_MAX>) {
+    if let Some(group) = attrs.get(IFLA_GROUP) {
+        link.group = group.u32();
+    }
+    if let Some(alias) = attrs.get(IFLA_IFALIAS) {
+        link.alias = alias.text().filter(|alias| !alias.is_empty()).map(str::to_owned);
+    }
+    if let Some(len) = attrs.get(IFLA_TXQLEN) {
+        link.txqlen = len.u32();
+    }
 }
 
 /// Carries out an `RTM_DELLINK`, and tells of it.
