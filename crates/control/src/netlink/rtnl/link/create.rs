@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use super::super::super::attr::{Attr, Attrs};
 use super::super::entry::Link;
 use super::super::*;
+use super::change::{refuse_unsupported, wanted_mac, wanted_mtu, wanted_up};
 use super::message::put_header;
-use super::{LEN, features_of, info_of, kind_word, refuse_unsupported, wanted_mac, wanted_mtu, wanted_up};
+use super::{LEN, features_of, info_of, kind_word};
 use crate::features::FeatureSet;
 use crate::model::{LinkConfig, LinkKind};
 
