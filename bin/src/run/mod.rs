@@ -36,6 +36,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use control::Config;
 use control::sysctl::Settings;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -76,19 +77,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     server::check_vacant(&socket)?;
 
     raise_descriptor_limit();
-    let (node, mut plan) = Node::default().plan(sources.config)?;
-    let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
-    let file = ike.open_for(&mut plan)?;
-    ike.keep(file);
-    let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
-    // Until the node is whole, or what is to be protected might pass in clear.
-    worker.hold(true).map_err(CliError::failed)?;
-    worker.apply(plan).map_err(CliError::failed)?;
-    let shared = Shared::new(&worker.handle, node::open);
-    node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
-    shared.lock().sysctl.follow(Settings::of(node.config()));
-    let lines = sources.lines.first().map(|lines| lines.name().to_owned());
-    let mut daemon = Daemon { file: sources.file, lines, node, worker, ike, shared, saved: None };
+    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle())?;
     let server = Server::bind(&socket)?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, is_ended)? else {
@@ -102,54 +91,9 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let (events, happened) = channel();
     server.serve(&daemon.worker.handle, &events)?;
     tracing::info!("{}: running with {}", args.instance, daemon.links());
-    thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
-            // Only the end of the worker ends the signals. At the daemon's own end nobody listens any more.
-            let _ = events.send(Event::WorkerEnded);
-        })
-        .map_err(|err| failed("start a thread", &err))?;
+    pass_on(signals, events).map_err(|err| failed("start a thread", &err))?;
     service::ready(&format!("running with {}", daemon.links()));
-    for event in happened {
-        let (outcome, reply) = match event {
-            Event::Signal(SIGHUP) => {
-                service::reloading();
-                (daemon.reload(), None)
-            }
-            Event::Load { file, reply } => (daemon.load(file), Some(reply)),
-            Event::Save { reply } => {
-                let outcome = daemon.save();
-                match &outcome {
-                    Ok(what) => tracing::info!("{}: {what}", args.instance),
-                    Err(why) => tracing::error!("{}: not saved: {why}", args.instance),
-                }
-                // As below.
-                let _ = reply.send(outcome);
-                continue;
-            }
-            Event::Signal(_) => {
-                tracing::info!("{}: ending", args.instance);
-                service::stopping();
-                return daemon.end();
-            }
-            Event::WorkerEnded => break,
-        };
-        let status = match &outcome {
-            Ok(()) => format!("running with {}", daemon.links()),
-            Err(why) => format!("running with {}; not reloaded: {why}", daemon.links()),
-        };
-        service::ready(&status);
-        match &outcome {
-            Ok(()) => tracing::info!("{}: reloaded, running with {}", args.instance, daemon.links()),
-            Err(why) => tracing::error!("{}: not reloaded, nothing has changed: {why}", args.instance),
-        }
-        if let Some(reply) = reply {
-            // Whoever asked may have lost patience.
-            let _ = reply.send(outcome.map(|()| daemon.links()));
-        }
-    }
-    Err(daemon.worker.failure())
+    daemon.run(&args.instance, happened)
 }
 
 /// What the daemon waits for.
@@ -162,6 +106,16 @@ enum Event {
     Save { reply: Sender<Result<String, String>> },
     /// The worker has ended.
     WorkerEnded,
+}
+
+/// Has a thread pass signals on as events.
+fn pass_on(mut signals: Signals, events: Sender<Event>) -> io::Result<()> {
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
+        // Only the end of the worker ends the signals. At the daemon's own end nobody listens any more.
+        let _ = events.send(Event::WorkerEnded);
+    })?;
+    Ok(())
 }
 
 /// Log lines go to standard error.
@@ -239,6 +193,72 @@ impl IkePlace {
 }
 
 impl Daemon {
+    /// Starts a worker that is what `config` says, of `file`, and holds it: until the node is whole, what is to be protected
+    /// might pass in clear.
+    fn start(config: Config, file: Option<PathBuf>, socket: &Path, signals: SignalsHandle) -> Result<Self, CliError> {
+        let (node, mut plan) = Node::default().plan(config)?;
+        let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
+        let ike_file = ike.open_for(&mut plan)?;
+        ike.keep(ike_file);
+        let worker = Running::start(signals).map_err(|err| failed("start the worker", &err))?;
+        worker.hold(true).map_err(CliError::failed)?;
+        worker.apply(plan).map_err(CliError::failed)?;
+        let shared = Shared::new(&worker.handle, node::open);
+        node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+        shared.lock().sysctl.follow(Settings::of(node.config()));
+        Ok(Self { file, lines: None, node, worker, ike, shared, saved: None })
+    }
+
+    /// Does what signals and clients ask for until the daemon is to end, or the worker has ended.
+    fn run(mut self, instance: &str, happened: Receiver<Event>) -> Result<(), CliError> {
+        for event in happened {
+            match event {
+                Event::Signal(SIGHUP) => {
+                    service::reloading();
+                    let outcome = self.reload();
+                    self.tell_of_reload(instance, &outcome);
+                }
+                Event::Load { file, reply } => {
+                    let outcome = self.load(file);
+                    self.tell_of_reload(instance, &outcome);
+                    // Whoever asked may have lost patience.
+                    let _ = reply.send(outcome.map(|()| self.links()));
+                }
+                Event::Save { reply } => {
+                    let outcome = self.save();
+                    match &outcome {
+                        Ok(what) => tracing::info!("{instance}: {what}"),
+                        Err(why) => tracing::error!("{instance}: not saved: {why}"),
+                    }
+                    // As above.
+                    let _ = reply.send(outcome);
+                }
+                Event::Signal(_) => {
+                    tracing::info!("{instance}: ending");
+                    service::stopping();
+                    return self.end();
+                }
+                Event::WorkerEnded => break,
+            }
+        }
+        Err(self.worker.failure())
+    }
+
+    /// Tells the service manager and the log what has become of a reload.
+    fn tell_of_reload(&self, instance: &str, outcome: &Result<(), String>) {
+        let links = self.links();
+        match outcome {
+            Ok(()) => {
+                service::ready(&format!("running with {links}"));
+                tracing::info!("{instance}: reloaded, running with {links}");
+            }
+            Err(why) => {
+                service::ready(&format!("running with {links}; not reloaded: {why}"));
+                tracing::error!("{instance}: not reloaded, nothing has changed: {why}");
+            }
+        }
+    }
+
     /// Becomes what its file says now, or stays what it is and says why.
     fn reload(&mut self) -> Result<(), String> {
         if let Some(lines) = &self.lines {
@@ -286,6 +306,7 @@ impl Daemon {
     ) -> Result<Option<NetlinkServer>, CliError> {
         let starting = socket.with_extension("starting");
         let server = NetlinkServer::start(&starting, self.shared.clone(), &self.worker.handle)?;
+        self.lines = lines.first().map(|lines| lines.name().to_owned());
         for lines in lines {
             if !lines.carry_out(&starting, &mut is_ended)? {
                 return Ok(None);
