@@ -15,9 +15,10 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wire::eth::MacAddr;
 
+use super::failed;
 use super::netlink::{NetlinkServer, Shared};
 use super::node::{Node, random};
-use super::{Running, failed};
+use super::running::Running;
 use crate::config_file::Sources;
 use crate::error::CliError;
 

@@ -16,9 +16,9 @@ use control::request::MAX_REQUEST_LEN;
 use control::{Reply, Request, stat_file};
 use rustix::fs::Mode;
 
-use super::Event;
 use super::capture::stream_capture;
 use super::command::Handle;
+use super::daemon::Event;
 use super::monitor::stream_events;
 use crate::error::CliError;
 
