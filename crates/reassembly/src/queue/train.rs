@@ -1,0 +1,138 @@
+//! Fragments of a train about which nothing else has to be done: each goes where it belongs as it lies. All others are for
+//! [`Queue::add`].
+
+use packet::{Csum, Cut, Memory, Packet};
+
+use super::{Added, Queue, Spare, contradicts};
+use crate::part::{First, Span};
+use crate::run::Run;
+use crate::runs::Slot;
+
+impl Queue {
+    /// Adds the fragment of a train that comes first, as it is, if nothing has to be done about it; `take` gives it then, and
+    /// says how many bytes are in front of its headers. `None` if it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn begin(
+        &mut self,
+        span: &Span,
+        first: Option<First>,
+        take: impl FnOnce() -> Option<(Packet, usize)>,
+    ) -> Option<Added> {
+        let Span { offset, end, more, header_len, .. } = *span;
+        // Of a datagram that was restarted nothing is left but how large its fragments were.
+        if end == offset || contradicts((self.last_in, self.len), end, more) {
+            return None;
+        }
+        let (pkt, front) = take()?;
+        let (_, run) = self.last.insert((offset, Run::alone(pkt, end)));
+        // Changed where it is then: a move would have to wait for what was just written.
+        let pkt = run.first_mut();
+        let headers = if offset == 0 { 0 } else { header_len };
+        pkt.pull(front + headers);
+        pkt.trim(span.packet_len() - headers);
+        pkt.meta.cut = Cut::Fragment;
+        self.pinned.keep(pkt);
+        self.first = first;
+        (self.last_in, self.len) = (!more, end);
+        let growth = self.pinned.bytes();
+        Some(self.added(span, growth))
+    }
+
+    /// Adds a fragment of a train if it will be a slot of its datagram and nothing else has to be done about it; `take` gives
+    /// it then, and says how many bytes of its head are in front of it. `None` if it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn add_slot(
+        &mut self,
+        span: &Span,
+        csum: Csum,
+        spare: &mut Spare,
+        take: impl FnOnce() -> Option<(Packet, usize)>,
+    ) -> Option<Added> {
+        let Span { offset, end, more, .. } = *span;
+        let (start, last) = self.last.as_mut()?;
+        let is_plain = offset > 0
+            && end > offset
+            && matches!(csum, Csum::None | Csum::Unnecessary)
+            && !contradicts((self.last_in, self.len), end, more);
+        if !is_plain {
+            return None;
+        }
+        let before = self.pinned.bytes();
+        if offset == last.end {
+            if !last.has_slot_for(span.len()) {
+                return None;
+            }
+            let (pkt, front) = take()?;
+            let page = last.append_slot(pkt.into_head(), (front, span.len()), csum);
+            self.pinned.add(page);
+            last.end = end;
+        } else {
+            let goes_before = end <= *start;
+            let is_free = || {
+                let before = self.earlier.as_ref().and_then(|earlier| earlier.last_before(end));
+                before.is_none_or(|(_, run_end)| run_end <= offset)
+            };
+            if !goes_before || !is_free() {
+                return None;
+            }
+            let (pkt, front) = take()?;
+            let slot = Slot { buf: pkt.into_head(), end: end as u32, csum };
+            let earlier = self.earlier.get_or_insert_with(|| spare.take());
+            let buf = &mut earlier.insert_slot(offset, slot).buf;
+            buf.pull(front);
+            buf.trim(span.len());
+            self.pinned.keep_slot(buf.page());
+        }
+        self.last_in |= !more;
+        self.len = self.len.max(end);
+        Some(self.added(span, self.pinned.bytes() - before))
+    }
+
+    /// Adds the `bytes` of a tiny fragment of a train that follows the last one, by a copy to the room behind that. `None` if
+    /// it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn add_copy(&mut self, mem: &Memory, span: &Span, csum: Csum, bytes: &[u8]) -> Option<Added> {
+        let Span { offset, end, more, .. } = *span;
+        let (_, last) = self.last.as_mut()?;
+        let is_plain = offset == last.end
+            && end > offset
+            && matches!(csum, Csum::None | Csum::Unnecessary)
+            && !contradicts((self.last_in, self.len), end, more);
+        if !is_plain || !last.append_copy(mem, bytes, csum) {
+            return None;
+        }
+        last.end = end;
+        self.last_in |= !more;
+        self.len = self.len.max(end);
+        Some(self.added(span, 0))
+    }
+
+    /// Adds the fragment of a train with which its datagram begins and is whole; `take` gives it then, and says how many bytes
+    /// are in front of its headers. `None` if it is one for [`add`](Self::add).
+    #[inline(always)]
+    pub(crate) fn add_front(
+        &mut self,
+        span: &Span,
+        first: Option<First>,
+        spare: &mut Spare,
+        take: impl FnOnce() -> Option<(Packet, usize)>,
+    ) -> Option<Added> {
+        let Span { end, more, .. } = *span;
+        let (start, _) = self.last.as_ref()?;
+        let completes = self.last_in && more && end > 0 && self.received + end == self.len;
+        let is_free = || self.earlier.as_ref().is_none_or(|earlier| earlier.last_before(end).is_none());
+        if !completes || end > *start || !is_free() {
+            return None;
+        }
+        let (pkt, front) = take()?;
+        let earlier = self.earlier.get_or_insert_with(|| spare.take());
+        // Changed where it is then: a move would have to wait for what was just written.
+        let pkt = earlier.set_head(Run::alone(pkt, end)).first_mut();
+        pkt.pull(front);
+        pkt.trim(span.packet_len());
+        pkt.meta.cut = Cut::Fragment;
+        self.pinned.keep(pkt);
+        self.first = first;
+        Some(self.added(span, 0))
+    }
+}
