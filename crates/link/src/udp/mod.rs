@@ -3,26 +3,27 @@
 //! The kernel strips IP and UDP headers from what it delivers and makes them for what we send. This link puts them back
 //! ([`synthetic`]), so that nobody else has to know that it is a socket. Trains of datagrams go through the kernel as
 //! one buffer in both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. What ICMP says of the
-//! path's MTU is received as the message that it was ([`errors`]); a datagram that the path may cut is cut by the kernel.
+//! path's MTU is received as the message that it was ([`paths`]); a datagram that the path may cut is cut by the kernel.
 
 mod errors;
+mod open;
+mod paths;
 mod probe;
 mod synthetic;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
 use packet::{Cut, Memory, Packet};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::burst::{self, Batches, Refused};
 use crate::error::failed;
-use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
-use crate::open::{Config, DEFAULT_MTU};
+use crate::offloads::Offloads;
+use crate::open::DEFAULT_MTU;
 use crate::pieces::skipping;
 use crate::posted::Posted;
 use crate::stats::LinkStats;
@@ -30,8 +31,9 @@ use crate::sys::cmsg::{self, CONTROL_LEN, Control};
 use crate::sys::errno;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
-use crate::sys::socket::{get_option, set_buffer, set_option};
+use crate::sys::socket::set_option;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use paths::{first_bytes, is_soft};
 use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
 
 /// Datagrams or trains received in one system call: as many 64 KiB pages as the second-level cache holds.
@@ -45,9 +47,6 @@ const BURST_BYTES: usize = 256 << 10;
 
 /// The longest payload: that of a datagram as of a train.
 const LONGEST: usize = 65_535;
-
-/// Bytes that the kernel may hold for us in either direction.
-const SOCKET_BUFFER: i32 = 8 << 20;
 
 /// How often a packet is tried again that was refused for an error about an earlier one.
 const MAX_RETRIES: u8 = 3;
@@ -94,81 +93,6 @@ struct Slot {
 }
 
 impl UdpLink {
-    /// Binds a socket, and finds out what the kernel does for it.
-    pub(crate) fn open(config: &Config, bind: SocketAddr) -> Result<Self, OpenError> {
-        let name = &config.name;
-        let failed = |call| move |err: io::Error| OpenError::new(name, call, err);
-        let (family, level) = match bind {
-            SocketAddr::V4(_) => (AddressFamily::INET, libc::IPPROTO_IP),
-            SocketAddr::V6(_) => (AddressFamily::INET6, libc::IPPROTO_IPV6),
-        };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(family, SocketType::DGRAM, flags, None).map_err(|err| failed("socket")(err.into()))?;
-        let fd = socket.as_fd();
-        let option = |name, value, call| set_option(fd, level, name, value).map_err(failed(call));
-        match bind {
-            SocketAddr::V4(_) => {
-                option(libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER")?;
-                option(libc::IP_RECVERR, 1, "IP_RECVERR")?;
-                option(libc::IP_RECVTOS, 1, "IP_RECVTOS")?;
-                option(libc::IP_PKTINFO, bind.ip().is_unspecified().into(), "IP_PKTINFO")?;
-            }
-            SocketAddr::V6(_) => {
-                option(libc::IPV6_V6ONLY, 1, "IPV6_V6ONLY")?;
-                option(libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE, "IPV6_MTU_DISCOVER")?;
-                option(libc::IPV6_RECVERR, 1, "IPV6_RECVERR")?;
-                option(libc::IPV6_RECVTCLASS, 1, "IPV6_RECVTCLASS")?;
-                option(libc::IPV6_RECVPKTINFO, bind.ip().is_unspecified().into(), "IPV6_RECVPKTINFO")?;
-            }
-        }
-        set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1).map_err(failed("SO_RXQ_OVFL"))?;
-        set_buffer(fd, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, SOCKET_BUFFER).map_err(failed("SO_RCVBUF"))?;
-        set_buffer(fd, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SOCKET_BUFFER).map_err(failed("SO_SNDBUF"))?;
-        rustix::net::bind(fd, &bind).map_err(|err| {
-            OpenError::new(name, "bind", err.into())
-                .with_hint(libc::EADDRINUSE, "another socket has this address and port")
-                .with_hint(libc::EADDRNOTAVAIL, "the host has no such address")
-                .with_hint(libc::EACCES, "needs CAP_NET_BIND_SERVICE; run as root or grant it")
-        })?;
-
-        let mut offloads = Offloads::with_safe_trains();
-        let (gro, uso) = if config.offloads {
-            let found = probe::probe(bind);
-            let gro = found.gro.and_then(|how| match set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1) {
-                Ok(()) => Ok(how),
-                Err(err) => Err(format!("UDP_GRO: {}", crate::error::text(&err))),
-            });
-            (gro, found.uso)
-        } else {
-            (Err(BY_CONFIGURATION.to_owned()), Err(BY_CONFIGURATION.to_owned()))
-        };
-        offloads.add("rx-gro", gro);
-        offloads.add(TX_CSUM, Ok(Some("the socket makes it".to_owned())));
-        offloads.add(TX_USO, uso);
-
-        let socket = std::net::UdpSocket::from(socket);
-        let local = socket.local_addr().map_err(failed("getsockname"))?;
-        let width = if config.offloads { RECV_MESSAGES } else { 1 };
-        let slot = || Slot { posted: Posted::new(), name: [0; SOCKADDR_LEN], control: [0; CONTROL_LEN] };
-        Ok(Self {
-            name: name.clone(),
-            mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
-            socket,
-            local,
-            width: if config.offloads { MAX_MESSAGES } else { 1 },
-            is_fat: config.offloads,
-            features: features(&offloads, config.offloads),
-            offloads,
-            stats: LinkStats::ZERO,
-            slots: std::iter::repeat_with(slot).take(width).collect(),
-            overflows: 0,
-            retries: 0,
-            errors_wait: false,
-            too_big: None,
-            narrow: Vec::new(),
-        })
-    }
-
     /// One system call. Tells how many messages it brought, and their bytes.
     fn recv_batch(&mut self, mem: &Memory, out: &mut Vec<Packet>) -> io::Result<(usize, usize)> {
         let mut batch = RecvBatch::new();
@@ -201,62 +125,6 @@ impl UdpLink {
             }
         }
         Ok((received.len(), bytes))
-    }
-
-    /// Reads the error queue, and appends what it says of paths.
-    #[cold]
-    fn recv_errors(&mut self, mem: &Memory, out: &mut Vec<Packet>) {
-        self.errors_wait = false;
-        for (local, mtu, quote) in std::mem::take(&mut self.narrow) {
-            self.tell(mem, local, local, mtu, &quote, out);
-        }
-        for _ in 0..MAX_ERRORS {
-            let (mut payload, mut control, mut name) = ([0; errors::QUOTE_LEN], [0; CONTROL_LEN], [0; SOCKADDR_LEN]);
-            let mut batch = RecvBatch::new();
-            batch.push(&mut name, &mut control, [&mut payload]);
-            let Ok(received) = batch.recv_errors(self.socket.as_fd()) else { return };
-            let Some(&Received { len, name_len, control_len, .. }) = received.first() else { return };
-            let error = control.get(..control_len).and_then(errors::parse);
-            let dst = name.get(..name_len).and_then(sockaddr::parse);
-            let (Some(error), Some(dst)) = (error, dst) else { continue };
-            self.stats.soft_errors += 1;
-            if error.errno != libc::EMSGSIZE {
-                continue;
-            }
-            let local = error.local.unwrap_or(self.local.ip());
-            if !error.is_local {
-                let src = SocketAddr::new(local, self.local.port());
-                if let Some(quote) = errors::quote(src, dst, payload.get(..len).unwrap_or(&payload)) {
-                    self.tell(mem, error.offender.unwrap_or(dst.ip()), local, error.info, &quote, out);
-                }
-            } else if let Some((_, quote)) = self.too_big.take_if(|(to, _)| *to == dst.ip()) {
-                self.tell(mem, local, local, error.info, &quote, out);
-            }
-        }
-        self.errors_wait = true;
-    }
-
-    /// Appends the message from `offender` that the quoted packet is longer than `mtu`.
-    fn tell(&mut self, mem: &Memory, offender: IpAddr, local: IpAddr, mtu: u32, quote: &[u8], out: &mut Vec<Packet>) {
-        match errors::too_big(mem, offender, local, mtu, quote) {
-            Ok(message) => out.extend(message),
-            Err(dry) => self.stats.rx_drop(dry.into()),
-        }
-    }
-
-    /// What the first link to where a packet goes takes, if that is less than the packet's segments are.
-    #[cold]
-    fn narrow(&self, packet: &Packet) -> Option<(IpAddr, u32, Vec<u8>)> {
-        let Unwrapped { ends: Ends { src, dst, .. }, header_len } = unwrap(packet).ok()?;
-        let (any, level, name) = match dst {
-            SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), libc::IPPROTO_IP, libc::IP_MTU),
-            SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), libc::IPPROTO_IPV6, libc::IPV6_MTU),
-        };
-        let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
-        socket.connect(dst).ok()?;
-        let mtu = u32::try_from(get_option(socket.as_fd(), level, name).ok()?).ok()?;
-        let longest = packet.meta.cut.gso().map_or(packet.len(), |gso| header_len + usize::from(gso.size));
-        (longest > mtu as usize).then(|| (src.ip(), mtu, first_bytes(packet, header_len)))
     }
 
     /// Sends a datagram that the kernel and routers may cut.
@@ -424,36 +292,11 @@ struct Message {
     header_len: usize,
 }
 
-/// The headers of a packet, which are `header_len` bytes, and the first of its payload.
-fn first_bytes(packet: &Packet, header_len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; packet.len().min(header_len + errors::QUOTE_LEN)];
-    packet.read_at(0, &mut bytes);
-    bytes
-}
-
 /// What the socket takes over.
 fn features(offloads: &Offloads, is_fat: bool) -> Features {
     let features = offloads.features();
     let features = if is_fat { features } else { Features { csum: features.csum, ..Features::NONE } };
     Features { ufo: true, ..features }
-}
-
-/// Tells an error that the network reported about an earlier packet (ip(7)): it is over once it was read.
-fn is_soft(errno: i32) -> bool {
-    [
-        libc::ECONNREFUSED,
-        libc::EHOSTUNREACH,
-        libc::ENETUNREACH,
-        libc::EHOSTDOWN,
-        libc::ENETDOWN,
-        libc::ENONET,
-        libc::ENOPROTOOPT,
-        libc::EOPNOTSUPP,
-        libc::EPROTO,
-        libc::EACCES,
-        libc::EMSGSIZE,
-    ]
-    .contains(&errno)
 }
 
 fn set_ip(addr: &mut SocketAddr, ip: Option<IpAddr>) {
@@ -532,7 +375,7 @@ mod tests {
     use wire::{Protocol, ipv4, udp};
 
     use super::*;
-    use crate::open::ConfigKind;
+    use crate::open::{Config, ConfigKind};
 
     /// A forged "fragmentation needed" that quotes our port has any call fail with `EMSGSIZE`.
     #[test]

@@ -1,0 +1,96 @@
+//! What the kernel has found out about the paths of earlier packets, and the messages that tell of it.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsFd;
+
+use packet::{Memory, Packet};
+
+use super::synthetic::{Ends, Unwrapped, unwrap};
+use super::{MAX_ERRORS, UdpLink, errors};
+use crate::sys::cmsg::CONTROL_LEN;
+use crate::sys::mmsg::{Received, RecvBatch};
+use crate::sys::sockaddr::{self, SOCKADDR_LEN};
+use crate::sys::socket::get_option;
+
+impl UdpLink {
+    /// Reads the error queue, and appends what it says of paths.
+    #[cold]
+    pub(super) fn recv_errors(&mut self, mem: &Memory, out: &mut Vec<Packet>) {
+        self.errors_wait = false;
+        for (local, mtu, quote) in std::mem::take(&mut self.narrow) {
+            self.tell(mem, local, local, mtu, &quote, out);
+        }
+        for _ in 0..MAX_ERRORS {
+            let (mut payload, mut control, mut name) = ([0; errors::QUOTE_LEN], [0; CONTROL_LEN], [0; SOCKADDR_LEN]);
+            let mut batch = RecvBatch::new();
+            batch.push(&mut name, &mut control, [&mut payload]);
+            let Ok(received) = batch.recv_errors(self.socket.as_fd()) else { return };
+            let Some(&Received { len, name_len, control_len, .. }) = received.first() else { return };
+            let error = control.get(..control_len).and_then(errors::parse);
+            let dst = name.get(..name_len).and_then(sockaddr::parse);
+            let (Some(error), Some(dst)) = (error, dst) else { continue };
+            self.stats.soft_errors += 1;
+            if error.errno != libc::EMSGSIZE {
+                continue;
+            }
+            let local = error.local.unwrap_or(self.local.ip());
+            if !error.is_local {
+                let src = SocketAddr::new(local, self.local.port());
+                if let Some(quote) = errors::quote(src, dst, payload.get(..len).unwrap_or(&payload)) {
+                    self.tell(mem, error.offender.unwrap_or(dst.ip()), local, error.info, &quote, out);
+                }
+            } else if let Some((_, quote)) = self.too_big.take_if(|(to, _)| *to == dst.ip()) {
+                self.tell(mem, local, local, error.info, &quote, out);
+            }
+        }
+        self.errors_wait = true;
+    }
+
+    /// Appends the message from `offender` that the quoted packet is longer than `mtu`.
+    fn tell(&mut self, mem: &Memory, offender: IpAddr, local: IpAddr, mtu: u32, quote: &[u8], out: &mut Vec<Packet>) {
+        match errors::too_big(mem, offender, local, mtu, quote) {
+            Ok(message) => out.extend(message),
+            Err(dry) => self.stats.rx_drop(dry.into()),
+        }
+    }
+
+    /// What the first link to where a packet goes takes, if that is less than the packet's segments are.
+    #[cold]
+    pub(super) fn narrow(&self, packet: &Packet) -> Option<(IpAddr, u32, Vec<u8>)> {
+        let Unwrapped { ends: Ends { src, dst, .. }, header_len } = unwrap(packet).ok()?;
+        let (any, level, name) = match dst {
+            SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), libc::IPPROTO_IP, libc::IP_MTU),
+            SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        let socket = std::net::UdpSocket::bind((any, 0)).ok()?;
+        socket.connect(dst).ok()?;
+        let mtu = u32::try_from(get_option(socket.as_fd(), level, name).ok()?).ok()?;
+        let longest = packet.meta.cut.gso().map_or(packet.len(), |gso| header_len + usize::from(gso.size));
+        (longest > mtu as usize).then(|| (src.ip(), mtu, first_bytes(packet, header_len)))
+    }
+}
+
+/// The headers of a packet, which are `header_len` bytes, and the first of its payload.
+pub(super) fn first_bytes(packet: &Packet, header_len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; packet.len().min(header_len + errors::QUOTE_LEN)];
+    packet.read_at(0, &mut bytes);
+    bytes
+}
+
+/// Tells an error that the network reported about an earlier packet (ip(7)): it is over once it was read.
+pub(super) fn is_soft(errno: i32) -> bool {
+    [
+        libc::ECONNREFUSED,
+        libc::EHOSTUNREACH,
+        libc::ENETUNREACH,
+        libc::EHOSTDOWN,
+        libc::ENETDOWN,
+        libc::ENONET,
+        libc::ENOPROTOOPT,
+        libc::EOPNOTSUPP,
+        libc::EPROTO,
+        libc::EACCES,
+        libc::EMSGSIZE,
+    ]
+    .contains(&errno)
+}
