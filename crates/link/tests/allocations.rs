@@ -1,54 +1,13 @@
 //! In a steady state links allocate nothing, however many packets they move.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use libtest_mimic::Arguments;
 use link::{Config, ConfigKind, Link, Sent};
-use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
+use packet::{Allocations, Csum, Cut, Gso, GsoKind, Memory, Packet};
 use system::{Need, Netns, Outcome, trial};
 use wire::{Protocol, ipv4, udp};
 
-/// Counts what each thread asks of the system's allocator.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(start, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
-
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: Allocations = Allocations;
 
 fn main() {
     let trials = vec![
@@ -91,11 +50,11 @@ fn steady(mut round: impl FnMut() -> Outcome) -> Outcome {
     for _ in 0..200 {
         round()?;
     }
-    let before = ALLOCATIONS.get();
+    let before = Allocations::of_thread();
     for _ in 0..ROUNDS {
         round()?;
     }
-    let allocated = ALLOCATIONS.get() - before;
+    let allocated = Allocations::of_thread() - before;
     assert_eq!(allocated, 0, "allocations in {ROUNDS} rounds");
     Ok(())
 }

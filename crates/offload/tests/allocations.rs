@@ -1,11 +1,8 @@
 //! In a steady state merging and cutting allocate nothing, however many packets go through.
 
-use std::alloc::{self, GlobalAlloc, System};
-use std::cell::Cell;
-
 use offload::gro::Config;
 use offload::{Features, Gro, fit};
-use packet::{Memory, Packet};
+use packet::{Allocations, Memory, Packet};
 
 #[expect(dead_code, reason = "only some of the frames are needed here")]
 #[path = "offload/frames.rs"]
@@ -13,46 +10,8 @@ mod frames;
 
 use frames::{Frame, Layout, SG, SG_CSUM, tcp4, tcp6, udp4};
 
-/// Counts what each thread asks of the system's allocator.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: alloc::Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: alloc::Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, start: *mut u8, layout: alloc::Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(start, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: alloc::Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
-
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: Allocations = Allocations;
 
 /// One round: the frames of one flow arrive as a burst, become few, and are cut again as the device asks. Returns how
 /// often memory was asked for since they arrived.
@@ -63,7 +22,7 @@ fn round(
     features: &Features,
     [fat, sent]: &mut [Vec<Packet>; 2],
 ) -> u64 {
-    let (before, came) = (ALLOCATIONS.get(), arrived.len());
+    let (before, came) = (Allocations::of_thread(), arrived.len());
     for packet in arrived {
         gro.receive(mem, packet, fat);
     }
@@ -75,7 +34,7 @@ fn round(
     let wire: u64 = sent.iter().map(|packet| packet.meta.cut.segs()).sum();
     assert_eq!(wire, came as u64);
     sent.clear();
-    ALLOCATIONS.get() - before
+    Allocations::of_thread() - before
 }
 
 #[test]

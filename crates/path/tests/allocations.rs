@@ -1,53 +1,12 @@
 //! In a steady state nothing is allocated, however many packets are routed, sealed, opened and glued.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use base::{Instant, LinkId};
 use ipsec::Mode;
-use packet::{Csum, Cut, Memory, Meta, Packet};
+use packet::{Allocations, Csum, Cut, Memory, Meta, Packet};
 use sim::{Flow, Node, PortOptions, esp, link_pair};
 
-/// Counts what each thread asks of the system's allocator.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-fn count() {
-    // A thread that is ending has no counter any more.
-    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-}
-
-// SAFETY: every call goes to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc_zeroed(layout) }
-    }
-
-    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(start, layout, size) }
-    }
-
-    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(start, layout) }
-    }
-}
-
 #[global_allocator]
-static GLOBAL: Counting = Counting;
+static ALLOCATOR: Allocations = Allocations;
 
 const INSIDE: LinkId = LinkId(1);
 const OUTSIDE: LinkId = LinkId(2);
@@ -154,9 +113,9 @@ fn steady_state(speak: Speak) {
         }
     };
     rounds(WARM);
-    let before = ALLOCATIONS.get();
+    let before = Allocations::of_thread();
     rounds(COUNTED);
-    assert_eq!(ALLOCATIONS.get() - before, 0, "allocations in {COUNTED} rounds of {speak:?}");
+    assert_eq!(Allocations::of_thread() - before, 0, "allocations in {COUNTED} rounds of {speak:?}");
     for node in &pair.nodes {
         assert_eq!((node.drops(), node.path.forwarded.packets), (vec![], 2 * (WARM + COUNTED) as u64));
     }
@@ -190,14 +149,14 @@ fn packets_with_slots_or_children_allocate_nothing() {
         }
     };
     round();
-    let before = ALLOCATIONS.get();
+    let before = Allocations::of_thread();
     round();
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(Allocations::of_thread() - before, 0);
 }
 
 #[test]
 fn what_is_counted_is_seen() {
-    let before = ALLOCATIONS.get();
+    let before = Allocations::of_thread();
     drop(std::hint::black_box(vec![0_u8; 100]));
-    assert_eq!(ALLOCATIONS.get() - before, 1);
+    assert_eq!(Allocations::of_thread() - before, 1);
 }
