@@ -62,6 +62,11 @@ fn forwarded_checksums(offloads: bool) -> Outcome {
     // The host's kernel finishes what the gateway leaves to the device, as a card would, before tcpdump looks.
     site.gateway_ns.sh("ethtool -K right tx off tso off >/dev/null")?;
     let capture = Capture::start(&site.gateway_ns, "right", "src 10.1.0.2 or src fd01::2", &site.scratch)?;
+    judge_checksums(&site, capture)
+}
+
+/// Sends pings and TCP from one host to the other and has tcpdump judge each packet of `capture`.
+pub(crate) fn judge_checksums(site: &PlainSite, capture: Capture) -> Outcome {
     for b in [B_V4, B_V6] {
         site.a.sh(&ping_script(b.parse()?, &[56, 4000]))?;
         transfer(&site.a, (&site.b, b.parse()?), 4 << 20)?;
