@@ -230,6 +230,8 @@ impl Worker {
     pub(crate) fn tell_events(&mut self) {
         let lost = self.path.ipsec.lost_events();
         self.note_events();
+        // Before anybody is told of one.
+        self.sadb.note_larvae(&self.path.ipsec);
         self.sadb.ring(lost);
         self.sadb.forget_ended(&mut self.path.ipsec);
         Listeners::tell(self);

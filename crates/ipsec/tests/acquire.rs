@@ -171,24 +171,33 @@ fn node_wanting_an_spi(marks: &[Mark]) -> Ipsec {
 
 #[test]
 fn a_policy_that_wants_an_spi_asks_for_it_once() {
-    type Answer = fn(&mut Ipsec, &SaConfig) -> Result<base::SaId, ConfigError>;
-    let answers: [Answer; 2] = [|node, sa| node.add_sa(sa, mask()), |node, sa| node.update_sa(sa, mask())];
-    for answer in answers {
-        let mut node = node_wanting_an_spi(&[Mark::ANY]);
-        let mut counters = Counters::ZERO;
-        for sport in [1, 1, 2, 3] {
-            assert_eq!(node.lookup(at(1), &flow(sport), &mut counters), NO_STATE);
-        }
-        assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 4));
-        assert_eq!(acquires(&mut node)[..].iter().map(|it| it.template.spi).collect::<Vec<_>>(), [Some(sa().spi)]);
-        assert_eq!(node.sad().larvae().map(|it| it.spi).collect::<Vec<_>>(), [sa().spi]);
-        // Nobody else is given it meanwhile.
-        let (min, max) = (sa().spi.0, sa().spi.0);
-        assert_eq!(promise(&mut node, at(1), &request(min, max), &mut || 0), Err(ConfigError::NoSpi));
-        let id = answer(&mut node, &sa()).unwrap();
-        assert_eq!((node.sad().larvae().count(), node.sad().len()), (0, 1));
-        assert_eq!(node.lookup(at(3), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
+    let mut node = node_wanting_an_spi(&[Mark::ANY]);
+    let mut counters = Counters::ZERO;
+    for sport in [1, 1, 2, 3] {
+        assert_eq!(node.lookup(at(1), &flow(sport), &mut counters), NO_STATE);
     }
+    assert_eq!(counters, Counters::ZERO.with(Mib::XfrmOutNoStates, 4));
+    assert_eq!(acquires(&mut node)[..].iter().map(|it| it.template.spi).collect::<Vec<_>>(), [Some(sa().spi)]);
+    assert_eq!(node.sad().larvae().map(|it| it.spi).collect::<Vec<_>>(), [sa().spi]);
+    // Nobody else is given it meanwhile, and only an update completes it (Linux `xfrm_state_add`).
+    let (min, max) = (sa().spi.0, sa().spi.0);
+    assert_eq!(promise(&mut node, at(1), &request(min, max), &mut || 0), Err(ConfigError::NoSpi));
+    assert_eq!(node.add_sa(&sa(), mask()), Err(ConfigError::Exists));
+    assert_eq!((node.sad().larvae().count(), node.sad().len()), (1, 0));
+    let id = node.update_sa(&SaConfig { dir: Some(SaDir::Out), replay_window: 0, ..sa() }, mask()).unwrap();
+    assert_eq!((node.sad().larvae().count(), node.sad().len()), (0, 1));
+    assert_eq!(node.lookup(at(3), &flow(1), &mut counters), Decision::Protect([id].into_iter().collect()));
+}
+
+#[test]
+fn a_question_is_answered_by_its_number_under_another_spi_too() {
+    let mut node = node_wanting_an_spi(&[Mark::ANY]);
+    node.lookup(at(1), &flow(1), &mut Counters::default());
+    let acquire_seq = acquires(&mut node)[0].seq;
+    node.add_sa(&SaConfig { spi: Spi(0x2222), ..sa() }, mask()).unwrap();
+    assert_eq!(node.sad().larvae().count(), 1);
+    node.add_sa(&SaConfig { spi: Spi(0x3333), acquire_seq, ..sa() }, mask()).unwrap();
+    assert_eq!(node.sad().larvae().count(), 0);
 }
 
 #[test]
@@ -211,7 +220,7 @@ fn an_spi_that_is_asked_for_is_no_other_templates() {
     assert_eq!(clash, Counters::ZERO.with(Mib::XfrmOutPolError, 1));
     // What is on its way is no end to what has come: each mark's goes with its own SA.
     for mark in [1, 2] {
-        node.add_sa(&SaConfig { mark: Mark::exactly(mark), ..sa() }, mask()).unwrap();
+        node.update_sa(&SaConfig { mark: Mark::exactly(mark), ..sa() }, mask()).unwrap();
         assert_eq!(node.sad().larvae().count(), 2 - mark as usize);
     }
 }

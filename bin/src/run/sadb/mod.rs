@@ -53,7 +53,7 @@ pub(crate) struct Sadb {
     policies: BTreeMap<u64, PolicyRecord>,
     keys: HashMap<PolicyKey, u64>,
     last_policy_place: u64,
-    /// Whether SPIs may be promised to key managers.
+    /// Whether SAs to come have SPIs.
     larval: bool,
     /// Which of them are the file's.
     pub(crate) of_file: OfFile,
@@ -155,6 +155,11 @@ impl Sadb {
     fn keep_promise(worker: &mut Worker, place: u64, promise: Promise) {
         let Promise { said, config, mask, added } = promise;
         let name = (config.dst, config.spi, config.mark);
+        // A packet may have asked for that very SPI meanwhile: the promise was first.
+        let ipsec = &mut worker.path.ipsec;
+        if let Some(seq) = ipsec.sad().larval(config.dst, config.spi, 0).map(|larval| larval.seq) {
+            ipsec.forget_larval(seq);
+        }
         let kept = worker.path.ipsec.add_sa(&config, mask);
         worker.sadb.names.lock().kept(&name, kept.is_ok());
         match kept {
@@ -203,12 +208,17 @@ impl Sadb {
         sadb.names.lock().stale = false;
     }
 
+    /// Notes whether SAs to come have SPIs, which names do not tell.
+    pub(crate) fn note_larvae(&mut self, ipsec: &Ipsec) {
+        let larval = ipsec.sad().has_larval_spi();
+        if self.larval != larval {
+            self.larval = larval;
+            self.names.lock().larval = larval;
+        }
+    }
+
     /// Forgets the SAs that have ended by themselves, and their keys, whether or not anybody was told.
     pub(crate) fn forget_ended(&mut self, ipsec: &mut Ipsec) {
-        if self.larval && ipsec.sad().larvae().next().is_none() {
-            self.larval = false;
-            self.names.lock().larval = false;
-        }
         let ended = ipsec.take_ended();
         if ended.more {
             return self.tidy(ipsec);

@@ -55,7 +55,7 @@ pub(super) struct Names {
     marked: usize,
     /// Whether there may be SAs without names: the file was read again since its SAs were taken in.
     pub(super) stale: bool,
-    /// Whether there may be SPIs that are promised to key managers.
+    /// Whether there may be SAs to come that have SPIs.
     pub(super) larval: bool,
     changes: Vec<Change>,
 }

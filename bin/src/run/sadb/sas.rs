@@ -184,11 +184,9 @@ impl Sadb {
             max: request.max,
         };
         let now = worker.now();
-        worker.sadb.larval = true;
-        worker.sadb.names.lock().larval = true;
-        let larval = worker.path.ipsec.alloc_spi(now, &wanted, &mut random).map_err(|err| convert::refusal(&err))?;
-        let larval = larval.clone();
-        Ok(larval_view(worker, &larval))
+        let larval = worker.path.ipsec.alloc_spi(now, &wanted, &mut random).cloned();
+        worker.sadb.note_larvae(&worker.path.ipsec);
+        Ok(larval_view(worker, &larval.map_err(|err| convert::refusal(&err))?))
     }
 
     pub(super) fn flush_sas(worker: &mut Worker, of: u8) -> bool {

@@ -8,7 +8,7 @@ use control::Config;
 use control::netlink::error::errno;
 use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
 use control::netlink::xfrm::nums::{group, mode, proto};
-use control::netlink::xfrm::{Database, Event, Mark, NewSpi, Policy, Replay, SaQuery};
+use control::netlink::xfrm::{Database, Event, Mark, NewSa, NewSpi, Policy, Replay, SaQuery};
 use control::netlink::{Error, Groups};
 use ipsec::{Decision, Flowi, Opened, SaFlags};
 use packet::Packet;
@@ -108,6 +108,38 @@ fn the_spi_that_is_wanted_is_asked_for() {
     let [News::Xfrm(Event::Acquire(acquire))] = &news[..] else { panic!("{news:?}") };
     assert_eq!((acquire.spi, acquire.policy.templates[0].spi), (0x1234, 0x1234));
     assert_eq!(alone.database().find_sa(&query(0x1234, NONE)).unwrap().info.reqid, 7);
+}
+
+/// An SA with that SPI for the policy of [`node`], as a program says it.
+fn sa(spi: u32) -> Box<NewSa> {
+    let file = format!(
+        "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = {spi}\nreqid = 7\nmode = \"tunnel\"\n\
+         enc = \"ecb(cipher_null)\"\n"
+    );
+    Box::new(from_file::sa(&Config::from_toml(&file, "f").unwrap().sas[0]))
+}
+
+#[test]
+fn an_sa_that_a_policy_asks_for_by_its_spi_is_completed_by_an_update_alone() {
+    let mut alone = node(0x1234);
+    alone.listen(true);
+    assert_eq!(send(&mut alone), 1);
+    alone.news();
+    assert_eq!(alone.database().add_sa(sa(0x1234), false).unwrap_err(), Error::new(errno::EEXIST));
+    alone.database().add_sa(sa(0x1234), true).unwrap();
+    let sad = alone.worker().path.ipsec.sad();
+    assert_eq!((sad.len(), sad.larvae().count()), (1, 0));
+}
+
+#[test]
+fn an_sa_that_was_promised_comes_though_a_packet_asked_for_its_spi_meanwhile() {
+    let mut alone = node(0x1234);
+    alone.listen(true);
+    alone.database().add_sa(sa(0x1234), false).unwrap();
+    assert_eq!(send(&mut alone), 1, "the worker has not seen to the promise");
+    alone.check();
+    let sad = alone.worker().path.ipsec.sad();
+    assert_eq!((sad.len(), sad.larvae().count()), (1, 0));
 }
 
 #[test]

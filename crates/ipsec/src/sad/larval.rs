@@ -32,8 +32,6 @@ pub struct Larval {
     pub spi: Spi,
     /// Tunnel or transport.
     pub mode: Mode,
-    /// Whether that SPI was promised to a peer, and is not only what a policy asks for.
-    pub(crate) promised: bool,
     /// What ties it to templates.
     pub reqid: u32,
     /// The only direction in which it may be used.
@@ -75,7 +73,6 @@ impl Larval {
             src,
             dst,
             spi: Spi(0),
-            promised: false,
             mode,
             reqid,
             dir: None,
@@ -138,7 +135,7 @@ impl Larvae {
     /// Promises an SPI that no other of them has.
     pub(crate) fn set_spi(&mut self, seq: u32, spi: Spi, dir: Option<SaDir>) {
         if let Some(larval) = self.by_seq.get_mut(&seq) {
-            (larval.spi, larval.promised, larval.dir) = (spi, true, dir.or(larval.dir));
+            (larval.spi, larval.dir) = (spi, dir.or(larval.dir));
             let dst = larval.dst;
             self.name(seq, dst, spi);
         }
@@ -170,6 +167,11 @@ impl Larvae {
     /// Tells whether one of them is to have that SPI.
     pub(crate) fn has_spi(&self, spi: Spi) -> bool {
         self.spis.contains_key(&spi)
+    }
+
+    /// Tells whether one of them is to have some SPI.
+    pub(crate) fn has_spis(&self) -> bool {
+        !self.spis.is_empty()
     }
 
     /// Notes that nobody can make it.
@@ -210,10 +212,9 @@ impl Larvae {
         self.by_key.get(&(dst, reqid)).into_iter().flatten().filter_map(|seq| self.by_seq.get(seq))
     }
 
-    /// The one that `config` is the SA of: by its number, else by what it is.
+    /// The one that `config` is the SA of: by its number, whatever its SPI, else by what it is.
     pub(crate) fn answered_by(&self, config: &SaConfig) -> Option<u32> {
         let named = self.numbered(config.acquire_seq, config.dst, config.mark);
-        let named = named.filter(|larval| larval.spi.0 == 0 || larval.spi == config.spi);
         let found = named.or_else(|| self.with(config.dst, config.reqid).find(|it| it.is_answered_by(config)));
         found.map(|larval| larval.seq)
     }

@@ -74,18 +74,15 @@ impl Sad {
     ///
     /// # Errors
     /// What is wrong with `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks, or
-    /// has been promised it (Linux `xfrm_state_add`).
+    /// a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
-        let taken = self.by_spi(config.dst, config.spi, config.mark.sought()).is_some();
-        let larval = self.larvae.by_spi(config.dst, config.spi, config.mark.sought());
-        if taken || larval.is_some_and(|larval| larval.promised) {
+        let (dst, spi, mark) = (config.dst, config.spi, config.mark.sought());
+        if self.by_spi(dst, spi, mark).is_some() || self.larval(dst, spi, mark).is_some() {
             config.check()?;
             return Err(ConfigError::Exists);
         }
-        // Where a policy asks for that SPI this is the SA of it, whoever is asked for it. Linux wants an update for that.
-        let wanted = larval.map(|larval| larval.seq);
         let id = self.insert(config, mask)?;
-        for seq in [wanted, self.larvae.answered_by(config)].into_iter().flatten() {
+        if let Some(seq) = self.larvae.answered_by(config) {
             self.larvae.remove(seq);
         }
         Ok(id)
@@ -331,6 +328,11 @@ impl Sad {
     /// The one that is yet to come, with that destination and SPI, that packets marked `mark` find.
     pub fn larval(&self, dst: IpAddr, spi: Spi, mark: u32) -> Option<&Larval> {
         self.larvae.by_spi(dst, spi, mark)
+    }
+
+    /// Whether one of those that are yet to come is to have some SPI.
+    pub fn has_larval_spi(&self) -> bool {
+        self.larvae.has_spis()
     }
 
     /// Those that are yet to come, in no order.
