@@ -48,14 +48,14 @@ impl Monitors {
 
     /// Tells what has happened. Whoever is gone is forgotten; a slow one loses some.
     pub(crate) fn tell(&mut self, events: &[ipsec::Event]) {
-        for event in events.iter().map(event) {
+        for event in events.iter().filter_map(event) {
             self.0.retain(|sink| !matches!(sink.try_send(event.clone()), Err(TrySendError::Disconnected(_))));
         }
     }
 }
 
-fn event(event: &ipsec::Event) -> Event {
-    match event {
+fn event(event: &ipsec::Event) -> Option<Event> {
+    Some(match event {
         ipsec::Event::Acquire(it) => Event::Acquire {
             seq: it.seq,
             src: it.src,
@@ -82,7 +82,9 @@ fn event(event: &ipsec::Event) -> Event {
         ipsec::Event::Mapping(it) => {
             Event::Mapping { dst: it.dst, spi: it.spi.0, reqid: it.reqid, old: it.old, new: it.new }
         }
-    }
+        // For whoever goes on with the SA elsewhere: not one of those who watch.
+        ipsec::Event::Numbers(_) => return None,
+    })
 }
 
 pub(super) const fn dir(dir: ipsec::Dir) -> model::Dir {

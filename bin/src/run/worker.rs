@@ -224,6 +224,7 @@ impl Worker {
         let monitored = !self.monitors.is_empty();
         self.path.ipsec.set_listener(monitored || self.sadb.is_heard());
         self.path.ipsec.set_asked(monitored || self.sadb.is_asked());
+        self.path.ipsec.set_numbers_heard(self.sadb.are_numbers_heard());
     }
 
     /// Tells whoever listens what has happened.

@@ -8,8 +8,9 @@ use base::{Prefix, SaId};
 use control::Change;
 use control::model::{self, Config, PolicyDefault, XfrmOptions};
 use ipsec::{
-    Action, Algorithm, Authentication, Code, ConfigError, Dir, Encryption, EspInUdp, Ipsec, Level, Lifetime, Limits,
-    Mark, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
+    Action, AeventLimits, Algorithm, Authentication, Code, ConfigError, Dir, Encryption, EspInUdp, Ipsec, Level,
+    Lifetime, Limits, Mark, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector,
+    Template,
 };
 use wire::{Protocol, Spi};
 use zeroize::Zeroizing;
@@ -274,9 +275,11 @@ fn set_default(ipsec: &mut Ipsec, default: PolicyDefault) {
 }
 
 /// Has what holds for all SAs be so.
-pub(super) fn set_options(ipsec: &mut Ipsec, XfrmOptions { larval_drop, acq_expires }: XfrmOptions) {
+pub(super) fn set_options(ipsec: &mut Ipsec, options: XfrmOptions) {
+    let XfrmOptions { larval_drop, acq_expires, aevent_rseqth, aevent_etime } = options;
     ipsec.set_larval_drop(larval_drop);
     ipsec.set_acq_expires(Duration::from_secs(acq_expires.into()));
+    ipsec.set_aevent_limits(AeventLimits { packets: aevent_rseqth, time: Duration::from_millis(100) * aevent_etime });
 }
 
 fn mark(mark: Option<model::Mark>) -> Mark {

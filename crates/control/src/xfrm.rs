@@ -62,11 +62,15 @@ pub struct XfrmOptions {
     pub larval_drop: bool,
     /// Seconds that an SA may take which was asked for.
     pub acq_expires: u32,
+    /// Packets after which an SA's numbers are told of; 0 for never.
+    pub aevent_rseqth: u32,
+    /// Tenths of a second after which they are told of again; 0 for never.
+    pub aevent_etime: u32,
 }
 
 impl Default for XfrmOptions {
     fn default() -> Self {
-        Self { larval_drop: true, acq_expires: 30 }
+        Self { larval_drop: true, acq_expires: 30, aevent_rseqth: 2, aevent_etime: 10 }
     }
 }
 

@@ -385,8 +385,8 @@ fn marks_and_limits_are_read() {
 
 #[test]
 fn what_holds_for_all_sas_and_policies_is_read() {
-    let config = read(&["[ipsec]\nlarval-drop = false\nacq-expires = 9\n[policy-default]\nin = \"block\"\n"]).unwrap();
-    assert_eq!(config.xfrm, XfrmOptions { larval_drop: false, acq_expires: 9 });
+    let config = read(&["[ipsec]\nlarval-drop = false\nacq-expires = 9\naevent-rseqth = 0\naevent-etime = 5\n[policy-default]\nin = \"block\"\n"]).unwrap();
+    assert_eq!(config.xfrm, XfrmOptions { larval_drop: false, acq_expires: 9, aevent_rseqth: 0, aevent_etime: 5 });
     assert_eq!(config.policy_default, PolicyDefault { block_in: true, ..PolicyDefault::default() });
     let none = Config::default();
     assert_eq!((none.xfrm.larval_drop, none.xfrm.acq_expires), (true, 30));

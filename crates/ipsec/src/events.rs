@@ -10,6 +10,7 @@ use crate::config::{Mode, PolicyKey, SaDir, Selector, Template};
 use crate::mark::Mark;
 use crate::nat::Mapping;
 use crate::sa::{Sa, SaStats};
+use crate::sad::Aevent;
 
 /// Most events that wait to be taken. Later ones are lost, and counted.
 pub const MAX_EVENTS: usize = 1024;
@@ -25,6 +26,8 @@ pub enum Event {
     PolicyExpired(PolicyExpired),
     /// A peer sends from elsewhere.
     Mapping(Mapping),
+    /// An SA's numbers have changed; only told if [somebody hears of them](crate::Ipsec::set_numbers_heard).
+    Numbers(Aevent),
 }
 
 /// The SA that a packet needs.
@@ -93,13 +96,15 @@ pub(crate) struct Events {
     listening: bool,
     /// Whether of those who listen somebody hears what is asked for.
     asked: bool,
+    /// Whether of those who listen somebody hears of numbers.
+    numbers: bool,
     lost: u64,
 }
 
 impl Default for Events {
     /// Nobody listens; whoever does then is asked for SAs.
     fn default() -> Self {
-        Self { queue: VecDeque::new(), listening: false, asked: true, lost: 0 }
+        Self { queue: VecDeque::new(), listening: false, asked: true, numbers: false, lost: 0 }
     }
 }
 
@@ -120,6 +125,16 @@ impl Events {
     /// Tells whether somebody is to be asked for SAs.
     pub(crate) const fn are_asked(&self) -> bool {
         self.listening && self.asked
+    }
+
+    /// Says whether somebody hears of numbers. Tells whether somebody did.
+    pub(crate) const fn hear_numbers(&mut self, heard: bool) -> bool {
+        std::mem::replace(&mut self.numbers, heard)
+    }
+
+    /// Tells whether somebody is to be told of numbers.
+    pub(crate) const fn are_numbers_heard(&self) -> bool {
+        self.listening && self.numbers
     }
 
     /// Lets an event wait to be taken. Tells whether it does.

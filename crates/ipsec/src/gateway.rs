@@ -17,7 +17,7 @@ use crate::hold::Holds;
 use crate::nat::Nat;
 use crate::resolve::Verdict;
 use crate::sa::Sa;
-use crate::sad::{Larval, Sad, SpiRequest};
+use crate::sad::{AeventLimits, Larval, Sad, SpiRequest};
 use crate::spd::{Policy, PolicyId, Spd};
 
 /// How long an SA that was asked for may take, unless it is said.
@@ -143,6 +143,16 @@ impl Ipsec {
     pub const fn set_asked(&mut self, asked: bool) {
         self.sad.changes += 1;
         self.sad.events.ask(asked);
+    }
+
+    /// Says whether those who take events are told of SAs' numbers ([`Event::Numbers`]), as they are not until this is said.
+    pub fn set_numbers_heard(&mut self, heard: bool) {
+        self.sad.hear_numbers(heard);
+    }
+
+    /// Says when numbers are told of, of SAs that are added from now on (`xfrm_aevent_rseqth`, `xfrm_aevent_etime`).
+    pub const fn set_aevent_limits(&mut self, limits: AeventLimits) {
+        self.sad.aevent_limits = limits;
     }
 
     /// What has happened since this was last called. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.

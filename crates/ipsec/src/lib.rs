@@ -59,8 +59,8 @@ pub mod spd;
 mod timers;
 
 pub use config::{
-    Action, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir,
-    SaFlags, Selector, Template,
+    Action, Aevents, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask,
+    SaConfig, SaDir, SaFlags, Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 pub use events::{Acquire, Ended, Event, MAX_EVENTS, PolicyExpired, SaExpired};
@@ -75,5 +75,5 @@ pub use nat::Mapping;
 pub use output::Train;
 pub use policy::{Bundle, Decision};
 pub use sa::{Sa, SaStats};
-pub use sad::{Larval, SpiRequest, State};
+pub use sad::{Aevent, AeventLimits, Larval, SpiRequest, State};
 pub use spd::PolicyId;

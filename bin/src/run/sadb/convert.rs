@@ -11,8 +11,8 @@ use control::netlink::xfrm::nums::{mode, proto, sa_flag};
 use control::netlink::xfrm::{self as nl, NewSa, Replay};
 use ipsec::replay::ReplayWindow;
 use ipsec::{
-    Action, ConfigError, Dir, EspInUdp, Level, Lifetime, Limits, Mark, Mode, NatTraversal, PolicyConfig, PortMask,
-    SaConfig, SaDir, SaFlags, Selector, Template,
+    Action, Aevents, ConfigError, Dir, EspInUdp, Level, Lifetime, Limits, Mark, Mode, NatTraversal, PolicyConfig,
+    PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
 use wire::{Protocol, Spi};
 
@@ -190,9 +190,18 @@ pub(super) fn sa(new: &NewSa) -> Result<SaConfig, Error> {
         if_id: new.if_id,
         lifetime: lifetime(&info.lft),
         acquire_seq: info.seq,
+        aevents: aevents(new.thresholds),
         ..SaConfig::new(src, dst, Spi(info.spi), to_mode(info.mode), algorithm(&new.algorithm))
     })
 }
+
+/// When an SA's numbers are told of.
+pub(super) fn aevents(said: nl::Thresholds) -> Aevents {
+    Aevents { packets: said.replay, time: said.etimer.map(|tenths| TENTH * tenths) }
+}
+
+/// What times of async events are counted in, whatever a kernel's `HZ`.
+pub(super) const TENTH: Duration = Duration::from_millis(100);
 
 /// The numbers that an SA with those flags has received, as far as a message remembers them.
 pub(super) fn seen(replay: &Replay, flags: SaFlags) -> Vec<u64> {

@@ -15,7 +15,7 @@ use crate::run::worker::Worker;
 /// The groups that are told what happens by itself.
 pub(crate) fn told() -> Groups {
     let mut groups = Groups::default();
-    [group::ACQUIRE, group::EXPIRE, group::MAPPING].iter().for_each(|&group| groups.set(group, true));
+    [group::ACQUIRE, group::EXPIRE, group::AEVENTS, group::MAPPING].iter().for_each(|&group| groups.set(group, true));
     groups
 }
 
@@ -24,6 +24,7 @@ impl Sadb {
     pub(crate) fn set_bell(worker: &mut Worker, heard: Groups, bell: Arc<Bell>) {
         worker.sadb.bell = heard.intersects(told()).then_some(bell);
         worker.sadb.asked = heard.has(group::ACQUIRE);
+        worker.sadb.numbers_heard = heard.has(group::AEVENTS);
         Self::keep_what_is_told_of(worker);
     }
 
@@ -35,6 +36,11 @@ impl Sadb {
     /// Whether somebody hears which SAs are missing.
     pub(crate) const fn is_asked(&self) -> bool {
         self.asked
+    }
+
+    /// Whether somebody hears how far SAs' numbers are.
+    pub(crate) const fn are_numbers_heard(&self) -> bool {
+        self.numbers_heard
     }
 
     /// Tells what has happened. `lost` counts what there was no room for before.
@@ -60,6 +66,10 @@ impl Sadb {
             }
             ipsec::Event::Mapping(it) => {
                 Event::Mapping { id: sa_id(it.dst, it.spi.0), reqid: it.reqid, old: it.old, new: it.new }
+            }
+            ipsec::Event::Numbers(it) => {
+                let Some(sa) = Self::view(worker, it.sa) else { return };
+                Event::Numbers { sa: Box::new(sa), by_time: it.by_time }
             }
         };
         worker.sadb.events.push(event);

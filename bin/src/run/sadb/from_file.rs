@@ -117,6 +117,7 @@ pub(super) fn sa(config: &model::SaConfig) -> NewSa {
         },
         mapping_threshold: config.nat.mapping_threshold,
         nat_keepalive: config.nat.keepalive_interval,
+        thresholds: Default::default(),
     }
 }
 

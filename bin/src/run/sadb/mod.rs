@@ -63,6 +63,8 @@ pub(crate) struct Sadb {
     bell: Option<Arc<Bell>>,
     /// Whether one of them makes SAs that are missing.
     asked: bool,
+    /// Whether one of them hears how far SAs' numbers are.
+    numbers_heard: bool,
     /// How many were lost before they came here, as far as that was told.
     lost: u64,
 }
@@ -172,6 +174,7 @@ impl Sadb {
     fn install(worker: &mut Worker, place: u64, record: SaRecord) {
         if let Some(sa) = worker.path.ipsec.sa_mut(record.id) {
             resume(sa, record.said.replay.as_ref(), record.said.used.as_ref());
+            sa.note_numbers_told();
         }
         worker.sadb.sas.insert(place, record);
     }

@@ -153,11 +153,13 @@ impl Sadb {
             };
             sa.skip_to(oseq);
             sa.set_received(size, top, &convert::seen(replay, sa.flags()));
+            sa.note_numbers_told();
             record.said.replay = Some(replay.clone());
         }
         if let Some(used) = &counts.used {
             sa.resume_counts(used.packets, used.bytes);
         }
+        sa.set_aevent_limits(convert::aevents(counts.thresholds).or(sa.aevent_limits()));
         Ok(())
     }
 

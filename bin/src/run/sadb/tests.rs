@@ -8,14 +8,15 @@ use control::Config;
 use control::netlink::error::errno;
 use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
 use control::netlink::xfrm::nums::{group, mode, proto};
-use control::netlink::xfrm::{Database, Event, Mark, NewSa, NewSpi, Policy, Replay, SaQuery};
+use control::netlink::xfrm::{Counts, Database, Event, Mark, NewSa, NewSpi, Policy, Replay, SaQuery, Thresholds};
 use control::netlink::{Error, Groups};
-use ipsec::{Decision, Flowi, Opened, SaFlags};
+use ipsec::{Decision, Flowi, Opened, SaFlags, Train};
 use packet::Packet;
 use wire::{FlowKey, Protocol};
 
 use super::{Alone, convert, from_file, wall_clock};
 use crate::run::news::News;
+use crate::run::worker::Worker;
 
 const INET: u16 = 2;
 
@@ -200,6 +201,52 @@ fn what_is_yet_to_come_is_not_ended_as_what_was_used_up() {
     }
     assert!(alone.news().is_empty());
     assert_eq!(send(&mut alone), 1, "it is still to come");
+}
+
+#[test]
+fn numbers_are_told_of_to_who_hears_them_and_when_the_sa_says_so() {
+    let mut alone = Alone::new(true);
+    let said = Thresholds { replay: Some(3), etimer: Some(5) };
+    alone.database().add_sa(Box::new(NewSa { thresholds: said, ..*sa(0x1000) }), false).unwrap();
+    // Sends so many packets, and passes what is told of them: the number sent last, and whether by time.
+    let send = |alone: &mut Alone, packets: u32, tenths: u32| {
+        alone.let_pass(Duration::ZERO);
+        let worker = alone.worker();
+        let id = worker.path.ipsec.sad().iter().next().unwrap().id();
+        for _ in 0..packets {
+            let mut inner = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1];
+            let sum = wire::checksum::finish(wire::checksum::sum(&inner));
+            inner[10..12].copy_from_slice(&sum.to_be_bytes());
+            let pkt = Packet::with_data(&worker.mem, &inner).unwrap();
+            let (now, mut out) = (worker.now(), Vec::new());
+            let Worker { path, mem, .. } = &mut *worker;
+            path.ipsec.seal(mem, now, id, pkt, Train::None, 1500, &mut out, &mut Counters::default()).unwrap();
+        }
+        alone.let_pass(Duration::from_millis(100) * tenths);
+        let told = alone.news().into_iter().map(|news| match news {
+            News::Xfrm(Event::Numbers { sa, by_time }) => {
+                (convert::begins_at(Some(&sa.replay), SaFlags::default()).0, by_time)
+            }
+            other => panic!("{other:?}"),
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(send(&mut alone, 9, 0), []);
+    let mut groups = Groups::default();
+    groups.set(group::AEVENTS, true);
+    alone.hear(groups);
+    assert_eq!(send(&mut alone, 1, 0), [(10, false)]);
+    assert_eq!(send(&mut alone, 2, 4), []);
+    assert_eq!(send(&mut alone, 0, 1), [(12, true)]);
+    assert_eq!(send(&mut alone, 8, 0), [(20, false)]);
+    // A program that sets other limits hears by these.
+    let counts = Counts { thresholds: Thresholds { replay: Some(1), etimer: None }, ..Counts::default() };
+    alone.database().set_counts(&query(0x1000, NONE), counts).unwrap();
+    let shown = alone.database().find_sa(&query(0x1000, NONE)).unwrap();
+    assert_eq!((shown.replay_thresh, shown.etimer_thresh), (1, 5));
+    assert_eq!(send(&mut alone, 1, 0), [(21, false)]);
+    alone.hear(Groups::default());
+    assert_eq!(send(&mut alone, 9, 100), []);
 }
 
 #[test]

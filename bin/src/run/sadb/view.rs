@@ -32,13 +32,15 @@ pub(super) fn larval_view(worker: &Worker, larval: &Larval) -> Sa {
         dir: convert::nl_sa_dir(larval.dir),
         mapping_threshold: 0,
         nat_keepalive: 0,
+        replay_thresh: 0,
+        etimer_thresh: 0,
     }
 }
 
 impl SaRecord {
     pub(super) fn view(&self, worker: &Worker, sa: &ipsec::Sa) -> Sa {
         let said = &self.said;
-        let stats = sa.stats();
+        let (stats, limits) = (sa.stats(), sa.aevent_limits());
         let mut info = said.info;
         (info.curlft, info.stats) = counted(&stats, self.added, seconds(worker, sa.first_used()));
         info.seq = said.info.seq;
@@ -63,6 +65,8 @@ impl SaRecord {
             dir: said.dir,
             mapping_threshold: said.mapping_threshold,
             nat_keepalive: said.nat_keepalive,
+            replay_thresh: limits.packets,
+            etimer_thresh: (limits.time.as_millis() / convert::TENTH.as_millis()) as u32,
         }
     }
 

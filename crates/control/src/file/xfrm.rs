@@ -3,7 +3,7 @@
 use super::reader::{Result, Table, Value};
 use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
 
-pub(super) const OPTION_KEYS: &[&str] = &["larval-drop", "acq-expires"];
+pub(super) const OPTION_KEYS: &[&str] = &["larval-drop", "acq-expires", "aevent-rseqth", "aevent-etime"];
 pub(super) const DEFAULT_KEYS: &[&str] = &["in", "out", "fwd"];
 
 const USE_KEYS: [&str; 4] = ["byte-soft", "byte-hard", "packet-soft", "packet-hard"];
@@ -68,6 +68,12 @@ pub(super) fn options(root: &Table<'_>) -> Result<XfrmOptions> {
     }
     if let Some(value) = table.get("acq-expires") {
         options.acq_expires = value.number(1..=u32::MAX)?;
+    }
+    if let Some(value) = table.get("aevent-rseqth") {
+        options.aevent_rseqth = value.number(0..=u32::MAX)?;
+    }
+    if let Some(value) = table.get("aevent-etime") {
+        options.aevent_etime = value.number(0..=u32::MAX)?;
     }
     Ok(options)
 }

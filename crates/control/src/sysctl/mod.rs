@@ -20,6 +20,8 @@ use table::{CONF, ENTRIES, LINK, NEIGH};
 
 /// Linux's `int`.
 const INT: RangeInclusive<i128> = i32::MIN as i128..=i32::MAX as i128;
+/// Linux's `unsigned int`.
+const UINT: RangeInclusive<i128> = 0..=u32::MAX as i128;
 /// Linux's `unsigned long`.
 const ULONG: RangeInclusive<i128> = 0..=u64::MAX as i128;
 /// Linux's `int` of jiffies, at a thousand to the second, in seconds.

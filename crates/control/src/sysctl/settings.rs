@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::{INT, SECONDS, ULONG, number};
+use super::{INT, SECONDS, UINT, ULONG, number};
 use crate::model::{Config, FragLimits, ReassemblyConfig, XfrmOptions};
 use crate::netlink::error::errno;
 
@@ -19,6 +19,8 @@ pub struct Settings {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Setting {
     AcqExpires,
+    AeventEtime,
+    AeventRseqth,
     LarvalDrop,
     HighThresh(Family),
     LowThresh(Family),
@@ -77,6 +79,8 @@ impl Setting {
     pub(super) fn get(self, settings: &Settings) -> i128 {
         match self {
             Self::AcqExpires => settings.xfrm.acq_expires.into(),
+            Self::AeventEtime => settings.xfrm.aevent_etime.into(),
+            Self::AeventRseqth => settings.xfrm.aevent_rseqth.into(),
             Self::LarvalDrop => settings.xfrm.larval_drop.into(),
             Self::HighThresh(family) => settings.frag(family).high_thresh.into(),
             Self::LowThresh(family) => settings.frag(family).low_thresh.into(),
@@ -98,6 +102,7 @@ impl Setting {
     fn bounds(self, settings: &Settings) -> RangeInclusive<i128> {
         match self {
             Self::AcqExpires | Self::LarvalDrop => INT,
+            Self::AeventEtime | Self::AeventRseqth => UINT,
             Self::HighThresh(family) => settings.frag(family).low_thresh.into()..=*ULONG.end(),
             Self::LowThresh(family) => 0..=settings.frag(family).high_thresh.into(),
             Self::Time(_) => SECONDS,
@@ -116,6 +121,8 @@ impl Setting {
         match self {
             Self::AcqExpires if value == 0 => return Err(unable),
             Self::AcqExpires => settings.xfrm.acq_expires = narrow(value)?,
+            Self::AeventEtime => settings.xfrm.aevent_etime = narrow(value)?,
+            Self::AeventRseqth => settings.xfrm.aevent_rseqth = narrow(value)?,
             Self::LarvalDrop => {
                 settings.xfrm.larval_drop = match value {
                     0 => false,

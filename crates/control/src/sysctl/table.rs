@@ -39,6 +39,8 @@ const fn shown(name: &'static str, value: i32) -> Entry {
 
 pub(super) static ENTRIES: &[Entry] = &[
     setting("core/xfrm_acq_expires", Setting::AcqExpires),
+    setting("core/xfrm_aevent_etime", Setting::AeventEtime),
+    setting("core/xfrm_aevent_rseqth", Setting::AeventRseqth),
     setting("core/xfrm_larval_drop", Setting::LarvalDrop),
     setting("ipv4/ipfrag_high_thresh", Setting::HighThresh(Family::V4)),
     setting("ipv4/ipfrag_low_thresh", Setting::LowThresh(Family::V4)),

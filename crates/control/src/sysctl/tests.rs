@@ -50,6 +50,8 @@ const UNABLE: Result<(), i32> = Err(errno::EOPNOTSUPP);
 fn what_nobody_has_changed_is_as_in_linux() {
     let usual = [
         ("core/xfrm_acq_expires", "30\n"),
+        ("core/xfrm_aevent_etime", "10\n"),
+        ("core/xfrm_aevent_rseqth", "2\n"),
         ("core/xfrm_larval_drop", "1\n"),
         ("ipv4/ipfrag_high_thresh", "4194304\n"),
         ("ipv4/ipfrag_low_thresh", "3145728\n"),
@@ -105,6 +107,10 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
         ("core/xfrm_acq_expires", "165", Ok(())),
         ("core/xfrm_acq_expires", "0", UNABLE),
         ("core/xfrm_acq_expires", "2147483648", INVALID),
+        ("core/xfrm_aevent_etime", "-1", INVALID),
+        ("core/xfrm_aevent_etime", "4294967296", INVALID),
+        ("core/xfrm_aevent_etime", "4294967295", Ok(())),
+        ("core/xfrm_aevent_rseqth", "0", Ok(())),
         ("core/xfrm_larval_drop", "2", UNABLE),
         ("core/xfrm_larval_drop", "0", Ok(())),
         ("ipv4/ip_forward", "1", Ok(())),
@@ -128,7 +134,12 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
             max_distance: i32::MAX as u32,
             ..Default::default()
         },
-        xfrm: crate::xfrm::XfrmOptions { larval_drop: false, acq_expires: 165 },
+        xfrm: crate::xfrm::XfrmOptions {
+            larval_drop: false,
+            acq_expires: 165,
+            aevent_rseqth: 0,
+            aevent_etime: u32::MAX,
+        },
     };
     assert_eq!(settings, want);
 }
@@ -204,7 +215,7 @@ fn what_is_not_here_is_not_found() {
             "{name}"
         );
     }
-    for under in ["ipv4/ip_forward/x", "ipv6/conf/all/mtu", "ipv4/neigh/eth0/gc_thresh3", "core/xfrm_aevent_etime"] {
+    for under in ["ipv4/ip_forward/x", "ipv6/conf/all/mtu", "ipv4/neigh/eth0/gc_thresh3", "core/xfrm_aevent"] {
         assert!(find(under, &model).is_none(), "{under}");
     }
     assert_eq!(find("", &model).map(Found::mode), Some(0o40555));

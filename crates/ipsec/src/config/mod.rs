@@ -5,6 +5,7 @@ mod policy;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use wire::Spi;
 
@@ -13,6 +14,7 @@ use crate::engine::{Algorithm, Cipher};
 use crate::lifetime::Lifetime;
 use crate::mark::Mark;
 use crate::replay::MAX_WINDOW;
+use crate::sad::AeventLimits;
 
 pub use error::ConfigError;
 pub use policy::{Action, Dir, Level, MAX_TEMPLATES, PolicyConfig, PolicyKey, PortMask, Selector, Template};
@@ -80,6 +82,8 @@ pub struct SaConfig {
     pub lifetime: Lifetime,
     /// The number of the [`Acquire`](crate::Acquire) that it answers (`seq`); 0 for none.
     pub acquire_seq: u32,
+    /// When its numbers are told of.
+    pub aevents: Aevents,
     /// The device that does its work.
     pub offload: Option<Offload>,
 }
@@ -93,6 +97,23 @@ pub struct NatTraversal {
     pub mapping_threshold: u32,
     /// Whether the tunnels to its peer (those with its `reqid`) follow it to the place that it sends from now.
     pub follow: bool,
+}
+
+/// What an SA says of when its numbers are told of: `None` leaves it to the [node](crate::Ipsec::set_aevent_limits).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Aevents {
+    /// After so many packets; 0: not by that.
+    pub packets: Option<u32>,
+    /// After so long; zero: not by that.
+    pub time: Option<Duration>,
+}
+
+impl Aevents {
+    /// What holds, if `usual` does where nothing is said.
+    #[must_use]
+    pub fn or(self, usual: AeventLimits) -> AeventLimits {
+        AeventLimits { packets: self.packets.unwrap_or(usual.packets), time: self.time.unwrap_or(usual.time) }
+    }
 }
 
 /// Options of an SA, by the names that `ip xfrm state … flag` and `extra-flag` give them.
@@ -151,6 +172,7 @@ impl SaConfig {
             if_id: 0,
             lifetime: Lifetime::default(),
             acquire_seq: 0,
+            aevents: Aevents::default(),
             offload: None,
         }
     }

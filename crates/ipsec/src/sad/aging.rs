@@ -4,6 +4,7 @@
 use base::{Instant, SaId};
 
 use super::Sad;
+use super::aevents::Aevents;
 use crate::events::{Event, Events, SaExpired};
 use crate::lifetime::Lifetime;
 use crate::sa::Sa;
@@ -41,11 +42,13 @@ pub(crate) struct Age {
     pub(crate) born: u64,
     /// The highest number received when its device was last told.
     pub(crate) esn_told: u64,
+    pub(super) aevents: Aevents,
 }
 
 impl Age {
     pub(crate) fn new(lifetime: Lifetime, seq: u64) -> Self {
-        Self { lifetime, added: None, first_used: None, timer: Timer::default(), born: 0, esn_told: seq }
+        let (timer, aevents) = (Timer::default(), Aevents::default());
+        Self { lifetime, added: None, first_used: None, timer, born: 0, esn_told: seq, aevents }
     }
 
     pub(crate) fn unschedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {
@@ -56,13 +59,13 @@ impl Age {
 impl Sa {
     /// When time changes something.
     fn next_change(&self) -> Option<Instant> {
-        let Age { lifetime, added, first_used, .. } = &*self.age;
+        let Age { lifetime, added, first_used, aevents, .. } = &*self.age;
         let Some(added) = *added else { return Some(Instant::ZERO) };
         if self.state == State::Expired {
             return Some(Instant::ZERO);
         }
         let soft = if self.dying { None } else { lifetime.soft.at(added, *first_used) };
-        soft.into_iter().chain(lifetime.hard.at(added, *first_used)).min()
+        [soft, lifetime.hard.at(added, *first_used), aevents.due()].into_iter().flatten().min()
     }
 
     fn schedule(&mut self, timers: &mut Timers<SaId>) {
@@ -120,6 +123,9 @@ impl Sad {
             let soft = if sa.dying { hard } else { soft };
             sa.next_bytes = soft.bytes.min(hard.bytes);
             sa.next_packets = soft.packets.min(hard.packets);
+            if events.are_numbers_heard() {
+                sa.age.aevents.touch();
+            }
             Ok(())
         };
         sa.schedule(timers);
@@ -173,6 +179,9 @@ impl Sad {
         }
         if !sa.dying && is_due(soft.at(added, sa.age.first_used)) {
             sa.warn(events, changes);
+        }
+        if let Some(aevent) = sa.look_at_numbers(now, events.are_numbers_heard()) {
+            events.push(Event::Numbers(aevent));
         }
         sa.schedule(timers);
     }

@@ -4,6 +4,7 @@
 //! hash and, where several have the same name, the newest first. Their number makes no look-up longer: it touches a line
 //! of the hash table, and then the SA's first line, which says whether it is the one.
 
+mod aevents;
 mod aging;
 mod larval;
 mod search;
@@ -24,6 +25,7 @@ use crate::names::Names;
 use crate::sa::Sa;
 use crate::timers::Timers;
 
+pub use aevents::{Aevent, AeventLimits};
 pub use aging::State;
 pub(crate) use aging::{Age, Expired};
 pub(crate) use larval::Larvae;
@@ -53,6 +55,8 @@ pub struct Sad {
     pub(crate) events: Events,
     pub(crate) ended: Ended,
     pub(crate) devices: Devices,
+    /// When numbers are told of, of an SA that does not say it.
+    pub(crate) aevent_limits: AeventLimits,
     /// Counts what may make another SA the best: whatever was remembered before is void.
     pub(crate) changes: u64,
     /// How many SAs were ever added.
@@ -158,6 +162,8 @@ impl Sad {
         sa.offload = self.devices.add_state(&NewState { id, config, mask })?;
         self.born += 1;
         sa.age.born = self.born;
+        sa.set_aevent_limits(config.aevents.or(self.aevent_limits));
+        sa.note_numbers_told();
         let key = sa.template_key();
         self.slots.insert(sa);
         self.by_spi.insert(self.name(config.dst, config.spi.0), slot_of(id));

@@ -1,12 +1,13 @@
 //! What happens to SAs and policies by itself, as it is told (Linux `build_acquire`, `build_expire`, `build_polexpire`,
-//! `build_mapping`).
+//! `build_mapping`, `build_aevent`).
 
 use std::net::SocketAddr;
 
 use super::layout::{Addr, Layout, PolicyInfo, SaId, SaInfo, Selector, family_of};
-use super::nums::{attr, group, msg, proto};
+use super::nums::{ae_flag, attr, group, msg, proto};
 use super::policy::Policy;
-use super::sa::{Mark, put_mark};
+use super::protocol::write_ae;
+use super::sa::{Mark, Sa, put_mark};
 use crate::netlink::message::Writer;
 use crate::netlink::session::{Groups, Outbox};
 
@@ -46,6 +47,13 @@ pub enum Event {
         /// Where it is.
         new: SocketAddr,
     },
+    /// An SA's numbers have changed.
+    Numbers {
+        /// The SA.
+        sa: Box<Sa>,
+        /// Time has passed since they were told of; else there were as many packets.
+        by_time: bool,
+    },
 }
 
 /// The SA that a packet needs.
@@ -72,6 +80,7 @@ impl Event {
             Self::Acquire(_) => group::ACQUIRE,
             Self::Expire { .. } | Self::PolicyExpire { .. } => group::EXPIRE,
             Self::Mapping { .. } => group::MAPPING,
+            Self::Numbers { .. } => group::AEVENTS,
         }
     }
 
@@ -82,6 +91,7 @@ impl Event {
             Self::Expire { .. } => msg::EXPIRE,
             Self::PolicyExpire { .. } => msg::POL_EXPIRE,
             Self::Mapping { .. } => msg::MAPPING,
+            Self::Numbers { .. } => msg::NEW_AE,
         };
         outbox.announce(listeners, self.group(), kind, |w| self.write(w));
     }
@@ -115,6 +125,9 @@ impl Event {
                 bytes.extend(old.port().to_be_bytes());
                 bytes.extend(new.port().to_be_bytes());
                 w.fixed(&bytes);
+            }
+            Self::Numbers { sa, by_time } => {
+                write_ae(w, sa, if *by_time { ae_flag::TIMEOUT } else { ae_flag::REACHED });
             }
         }
     }

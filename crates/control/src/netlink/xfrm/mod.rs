@@ -20,5 +20,5 @@ mod saved;
 pub use event::{Acquire, Event, sa_id};
 pub use policy::{Policy, PolicyQuery};
 pub use protocol::{Counts, Database, Xfrm};
-pub use sa::{Mark, NewSa, NewSpi, Replay, Sa, SaQuery};
+pub use sa::{Mark, NewSa, NewSpi, Replay, Sa, SaQuery, Thresholds};
 pub use saved::{Numbers, renumber, saved_defaults, set_numbers};

@@ -52,6 +52,20 @@ pub mod msg {
     pub const GET_DEFAULT: u16 = 0x28;
 }
 
+/// What `NEWAE` is about, and why (`XFRM_AE_*`).
+pub mod ae_flag {
+    /// The packets after which it is told are asked for.
+    pub const REPLAY_THRESH: u32 = 1;
+    /// The time after which it is told is asked for.
+    pub const ETIMER_THRESH: u32 = 1 << 3;
+    /// There were as many packets (`XFRM_AE_CR`).
+    pub const REACHED: u32 = 1 << 4;
+    /// Time has passed (`XFRM_AE_CE`).
+    pub const TIMEOUT: u32 = 1 << 5;
+    /// Somebody has set the numbers (`XFRM_AE_CU`).
+    pub const UPDATED: u32 = 1 << 6;
+}
+
 /// Attributes (`XFRMA_*`).
 pub mod attr {
     #![expect(missing_docs, reason = "Linux's names")]

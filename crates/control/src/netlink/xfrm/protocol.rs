@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::check::{Attributes, POLICY};
 use super::dump::{SaFilter, policies, sas};
 use super::layout::{Layout, LifetimeCur, PolicyId, PolicyInfo, SaId, SaInfo};
-use super::nums::{HASH_MAX, attr, group, msg, proto};
+use super::nums::{HASH_MAX, ae_flag, attr, group, msg, proto};
 use super::policy::{Policy, PolicyQuery};
 use super::sa::{NewSa, NewSpi, Sa, SaQuery};
 use crate::netlink::attr::Attr;
@@ -125,6 +125,8 @@ pub struct Counts {
     pub esn: Option<super::sa::Replay>,
     /// What it has been used for.
     pub used: Option<LifetimeCur>,
+    /// When its numbers are told of.
+    pub thresholds: super::sa::Thresholds,
 }
 
 /// `NETLINK_XFRM`, over a database.
@@ -315,7 +317,7 @@ impl<D: Database> Xfrm<D> {
 
     fn get_ae(&mut self, fixed: &[u8], attrs: &Attributes<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
         let sa = self.database.find_sa(&ae_query(fixed, attrs))?;
-        let flags: [u8; 4] = fixed.get(40..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
+        let flags = fixed.get(40..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_ne_bytes(*it));
         reply.send(msg::NEW_AE, 0, |w| write_ae(w, &sa, flags));
         Ok(())
     }
@@ -328,10 +330,9 @@ impl<D: Database> Xfrm<D> {
         reply: &mut Reply<'_>,
     ) -> Result<(), Error> {
         let has = |kind| attrs.get(kind).is_some();
-        if has(attr::ETIMER_THRESH) || has(attr::REPLAY_THRESH) {
-            return Err(Error::unsupported("SAs do not tell of their sequence numbers"));
-        }
-        if !has(attr::LTIME_VAL) && !has(attr::REPLAY_VAL) && !has(attr::REPLAY_ESN_VAL) {
+        let settable =
+            [attr::LTIME_VAL, attr::REPLAY_VAL, attr::REPLAY_ESN_VAL, attr::ETIMER_THRESH, attr::REPLAY_THRESH];
+        if !settable.into_iter().any(has) {
             return Err(Error::text(errno::EINVAL, "Missing required attribute for AE"));
         }
         if !request.has(flag::REPLACE) {
@@ -341,14 +342,13 @@ impl<D: Database> Xfrm<D> {
             legacy: super::sa::legacy_replay(attrs),
             esn: super::sa::esn_replay(attrs),
             used: attrs.get(attr::LTIME_VAL).map(|attr| LifetimeCur::of(attr.data)),
+            thresholds: super::sa::Thresholds::of(attrs),
         };
-        /// `XFRM_AE_CU`: somebody has set them.
-        const UPDATED: u32 = 1 << 6;
         let query = ae_query(fixed, attrs);
         self.database.set_counts(&query, counts)?;
         if reply.is_heard(group::AEVENTS) {
             let sa = self.database.find_sa(&query)?;
-            reply.notify(group::AEVENTS, msg::NEW_AE, 0, |w| write_ae(w, &sa, UPDATED.to_ne_bytes()));
+            reply.notify(group::AEVENTS, msg::NEW_AE, 0, |w| write_ae(w, &sa, ae_flag::UPDATED));
         }
         Ok(())
     }
@@ -472,14 +472,20 @@ impl<D: Database> Xfrm<D> {
 }
 
 /// The payload of `NEWAE` (Linux `build_aevent`).
-fn write_ae(w: &mut Writer, sa: &Sa, flags: [u8; 4]) {
+pub(super) fn write_ae(w: &mut Writer, sa: &Sa, flags: u32) {
     let mut bytes = sa.id().to_bytes();
     bytes.extend(sa.info.saddr.0);
-    bytes.extend(flags);
+    bytes.extend(flags.to_ne_bytes());
     bytes.extend(sa.info.reqid.to_ne_bytes());
     w.fixed(&bytes);
     sa.write_replay(w);
     sa.info.curlft.put(w, attr::LTIME_VAL);
+    if flags & ae_flag::REPLAY_THRESH != 0 {
+        w.put_u32(attr::REPLAY_THRESH, sa.replay_thresh);
+    }
+    if flags & ae_flag::ETIMER_THRESH != 0 {
+        w.put_u32(attr::ETIMER_THRESH, sa.etimer_thresh);
+    }
     super::sa::put_mark(w, sa.mark);
     if sa.if_id != 0 {
         w.put_u32(attr::IF_ID, sa.if_id);

@@ -50,6 +50,25 @@ pub struct NewSa {
     pub mapping_threshold: u32,
     /// Seconds between keepalives for a NAT.
     pub nat_keepalive: u32,
+    /// When its numbers are told of, as far as that is said.
+    pub thresholds: Thresholds,
+}
+
+/// When an SA's numbers are told of; `None` is as usual.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Thresholds {
+    /// After so many packets; 0 for never.
+    pub replay: Option<u32>,
+    /// After so many tenths of a second; 0 for never.
+    pub etimer: Option<u32>,
+}
+
+impl Thresholds {
+    /// Those of a request.
+    pub(super) fn of(attrs: &Attributes<'_>) -> Self {
+        let word = |kind| attrs.get(kind).map(Attr::u32);
+        Self { replay: word(attr::REPLAY_THRESH), etimer: word(attr::ETIMER_THRESH) }
+    }
 }
 
 impl NewSa {
@@ -86,6 +105,7 @@ impl NewSa {
             dir: attrs.get(attr::SA_DIR).map_or(0, Attr::u8),
             mapping_threshold: word(attr::MTIMER_THRESH),
             nat_keepalive: word(attr::NAT_KEEPALIVE_INTERVAL),
+            thresholds: Thresholds::of(attrs),
             info,
         })
     }
@@ -167,6 +187,10 @@ pub struct Sa {
     pub mapping_threshold: u32,
     /// Seconds between keepalives.
     pub nat_keepalive: u32,
+    /// Packets after which its numbers are told of.
+    pub replay_thresh: u32,
+    /// Tenths of a second after which they are.
+    pub etimer_thresh: u32,
 }
 
 impl Sa {

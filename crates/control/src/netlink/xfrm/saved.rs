@@ -35,6 +35,8 @@ impl Sa {
         Some(Saved::new("SA", label, msg::NEW_SA, flag::CREATE | flag::EXCL, |w| {
             again.write(w);
             again.info.curlft.put(w, attr::LTIME_VAL);
+            w.put_u32(attr::ETIMER_THRESH, again.etimer_thresh);
+            w.put_u32(attr::REPLAY_THRESH, again.replay_thresh);
         }))
     }
 }
@@ -164,6 +166,8 @@ mod tests {
             dir,
             mapping_threshold: 0,
             nat_keepalive: 0,
+            replay_thresh: 3,
+            etimer_thresh: 50,
         }
     }
 
@@ -199,6 +203,7 @@ mod tests {
                 assert_eq!(new.replay, Some(want), "{dir}");
                 assert_eq!(new.used.map(|used| [used.bytes, used.packets]), Some(numbers.used));
                 assert_eq!((new.info.seq, new.mark.value, new.dir), (0, 5, dir));
+                assert_eq!((new.thresholds.replay, new.thresholds.etimer), (Some(3), Some(50)));
             }
         }
     }

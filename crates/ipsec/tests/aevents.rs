@@ -1,0 +1,58 @@
+//! What is told of an SA's numbers while it is used.
+
+mod common;
+
+use std::time::Duration;
+
+use base::{Counters, Instant};
+use common::{Pair, sa, udp_packet};
+use ipsec::{Aevent, Aevents, Event, Ipsec, SaConfig, Train};
+use packet::Packet;
+use wire::Version;
+
+const fn at(millis: u64) -> Instant {
+    Instant::from_nanos(millis * 1_000_000)
+}
+
+/// Lets time pass, and gives what is told by then.
+fn told(node: &mut Ipsec, now: Instant) -> Vec<Event> {
+    node.handle_timeout(now, &mut Counters::default());
+    node.take_events().collect()
+}
+
+#[test]
+fn a_burst_is_told_of_once_at_both_ends() {
+    let time = Some(Duration::from_millis(200));
+    let mut pair = Pair::new(&SaConfig { aevents: Aevents { packets: None, time }, ..sa() });
+    for node in [&mut pair.sender, &mut pair.receiver] {
+        node.set_listener(true);
+        assert_eq!(told(node, at(0)), []);
+    }
+    let carry = |pair: &mut Pair, packets| {
+        for n in 0..packets {
+            let inner = Packet::with_data(&pair.mem, &udp_packet(Version::V4, n)).unwrap();
+            let sealed = pair.seal(inner, Train::None).remove(0);
+            assert_eq!(pair.open(sealed).len(), 1);
+        }
+    };
+    let (out_sa, in_sa) = (pair.out_sa, pair.in_sa);
+    let event = |by_time| [out_sa, in_sa].map(|sa| Event::Numbers(Aevent { sa, by_time }));
+    carry(&mut pair, 5);
+    for node in [&mut pair.sender, &mut pair.receiver] {
+        assert_eq!(told(node, at(1)), [], "nobody hears of numbers");
+        node.set_numbers_heard(true);
+    }
+    // Two packets are the limit where an SA says none.
+    carry(&mut pair, 9);
+    let both = |pair: &mut Pair, now| [told(&mut pair.sender, now), told(&mut pair.receiver, now)].concat();
+    assert_eq!(both(&mut pair, at(2)), event(false));
+    assert_eq!(both(&mut pair, at(3)), []);
+    carry(&mut pair, 1);
+    assert_eq!(both(&mut pair, at(4)), []);
+    assert_eq!(pair.sender.poll_timeout(), Some(at(202)));
+    assert_eq!(both(&mut pair, at(202)), event(true));
+    assert_eq!(both(&mut pair, at(402)), [], "nothing has changed");
+    assert_eq!(pair.sender.poll_timeout(), None);
+    carry(&mut pair, 1);
+    assert_eq!(both(&mut pair, at(900)), event(true), "what comes after that is told at once");
+}
