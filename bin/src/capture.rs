@@ -3,10 +3,12 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
 use control::{Reply, Request};
+use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -38,13 +40,18 @@ pub(crate) fn main(args: &CaptureArgs) -> Result<(), CliError> {
     }
     let failed = |err: io::Error| CliError::failed(format!("capture: {err}"));
     let (from, connection) = client.into_stream().map_err(failed)?;
-    end_on_signal(connection).map_err(failed)?;
+    end_on_signal(connection.try_clone().map_err(failed)?).map_err(failed)?;
     let packets = match &args.write {
         Some(path) => {
             let named = |err: io::Error| CliError::failed(format!("{}: {err}", path.display()));
-            copy_blocks(from, File::create(path).map_err(named)?).map_err(named)?
+            let file = File::create(path).map_err(named)?;
+            end_with_reader(&file, connection).map_err(named)?;
+            copy_blocks(from, file).map_err(named)?
         }
-        None => copy_blocks(from, io::stdout().lock()).map_err(failed)?,
+        None => {
+            end_with_reader(io::stdout(), connection).map_err(failed)?;
+            copy_blocks(from, io::stdout().lock()).map_err(failed)?
+        }
     };
     let _ = writeln!(io::stderr(), "{packets} {} captured", if packets == 1 { "packet" } else { "packets" });
     Ok(())
@@ -56,6 +63,20 @@ pub(crate) fn end_on_signal(connection: UnixStream) -> io::Result<()> {
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         if signals.forever().next().is_some() {
             // It fails only if the gateway has closed it already.
+            let _ = connection.shutdown(Shutdown::Both);
+        }
+    })?;
+    Ok(())
+}
+
+/// Closes the connection once nobody reads `output` any more: where nothing comes to be written, that would not be noticed.
+pub(crate) fn end_with_reader(output: impl AsFd, connection: UnixStream) -> io::Result<()> {
+    let output = output.as_fd().try_clone_to_owned()?;
+    thread::Builder::new().name("reader".to_owned()).spawn(move || {
+        // Nothing is asked for: a hang-up and an error are told all the same.
+        let mut fds = [PollFd::new(&output, PollFlags::empty())];
+        while poll(&mut fds, None) == Err(rustix::io::Errno::INTR) {}
+        if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
             let _ = connection.shutdown(Shutdown::Both);
         }
     })?;

@@ -35,12 +35,21 @@ pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
     exec(&args.instance, program, rest)
 }
 
-/// Becomes the system's `ip`.
+/// Becomes the system's `ip`. It needs no gateway to tell of itself.
 ///
 /// # Errors
 /// As [`main`].
 pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
-    exec(&args.instance, system_ip()?.as_os_str(), &args.words)
+    let ip = system_ip()?;
+    if is_about_itself(&args.words) {
+        return Err(CliError::failed(format!("{}: {}", ip.display(), Command::new(&ip).args(&args.words).exec())));
+    }
+    exec(&args.instance, ip.as_os_str(), &args.words)
+}
+
+/// Whether `ip` would print its usage or version, and do nothing, whatever comes behind the first word.
+fn is_about_itself(words: &[OsString]) -> bool {
+    words.first().is_none_or(|word| ["help", "-help", "--help", "-V", "-Version"].iter().any(|it| word == it))
 }
 
 /// Where the system's `ip` is.
@@ -213,6 +222,17 @@ fn has_loader(start: &[u8]) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ip_does_on_a_node_is_nothing_about_itself() {
+        let about = |words: &str| is_about_itself(&words.split_whitespace().map(OsString::from).collect::<Vec<_>>());
+        for words in ["", "help", "-help", "--help", "-V", "help link"] {
+            assert!(about(words), "{words}");
+        }
+        for words in ["link", "-h link", "link del help", "link show help", "-s help"] {
+            assert!(!about(words), "{words}");
+        }
+    }
 
     #[test]
     fn a_program_is_told_by_its_beginning() {

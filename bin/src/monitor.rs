@@ -5,7 +5,7 @@ use std::io::{self, BufRead, ErrorKind, Write};
 use control::event::Event;
 use control::{Reply, Request};
 
-use crate::capture::end_on_signal;
+use crate::capture::{end_on_signal, end_with_reader};
 use crate::cli::MonitorArgs;
 use crate::client::Client;
 use crate::error::CliError;
@@ -21,7 +21,8 @@ pub(crate) fn main(args: &MonitorArgs) -> Result<(), CliError> {
     }
     let failed = |err: io::Error| CliError::failed(format!("monitor: {err}"));
     let (events, connection) = client.into_stream().map_err(failed)?;
-    end_on_signal(connection).map_err(failed)?;
+    end_on_signal(connection.try_clone().map_err(failed)?).map_err(failed)?;
+    end_with_reader(io::stdout(), connection).map_err(failed)?;
     match copy(events, io::stdout().lock(), args.json) {
         Err(err) if err.kind() == ErrorKind::BrokenPipe => Ok(()),
         copied => copied.map_err(failed),

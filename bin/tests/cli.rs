@@ -4,8 +4,9 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use control::state::{CounterState, CountersState, DropState};
 use control::{Reply, Request, Shown, What};
@@ -241,6 +242,30 @@ fn a_capture_goes_to_a_file_or_to_a_pipe_by_whole_blocks() {
         assert_eq!(written, whole);
         let after_gro = instance == "file";
         assert_eq!(gateway.join().unwrap(), [Request::Capture { link: "wan".to_owned(), after_gro }]);
+    }
+}
+
+#[test]
+fn what_nobody_reads_any_more_ends_though_nothing_comes() {
+    let dir = Dir::new("reader");
+    for (instance, args, reply) in
+        [("c", &["capture", "wan"][..], Reply::Capturing), ("m", &["monitor"], Reply::Monitoring)]
+    {
+        let listener = UnixListener::bind(dir.0.join(format!("{instance}.sock"))).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fatpath"));
+        command.args(args).args(["--instance", instance]).env("FATPATH_RUNDIR", &dir.0);
+        let mut client = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut lines = BufReader::new(stream.try_clone().unwrap());
+        lines.read_line(&mut String::new()).unwrap();
+        stream.write_all(reply.to_line().as_bytes()).unwrap();
+        drop(client.stdout.take());
+        let ended = lines.read_line(&mut String::new());
+        if ended.is_err() {
+            let _ = client.kill();
+        }
+        assert_eq!((ended.ok(), client.wait().unwrap().code()), (Some(0), Some(0)), "{instance}");
     }
 }
 

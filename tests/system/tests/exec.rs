@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, alike),
         trial("exec/a_link_counts_of_ipv6_what_it_does_on_linux", &[Need::Namespaces], dev_snmp6),
         trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
+        trial("exec/ip_tells_of_itself_without_a_gateway", &[Need::Namespaces], about_itself),
         trial("exec/what_a_program_added_stays_over_a_reload", &[Need::Namespaces], reload),
     ]
 }
@@ -182,6 +183,15 @@ fn refused() -> Outcome {
     for (words, library, said) in cases {
         let (code, text) = fails(words, library)?;
         assert!(code == Some(1) && text.starts_with("Error: ") && text.contains(said), "{words:?}: {code:?} {text}");
+    }
+    Ok(())
+}
+
+fn about_itself() -> Outcome {
+    let scratch = Scratch::new()?;
+    for words in [&["--help"][..], &["help"], &["-V"], &[]] {
+        let here = Command::new("ip").args(words).output()?;
+        assert_eq!(command(&scratch, &[&["ip"], words].concat()).output()?, here, "{words:?}");
     }
     Ok(())
 }
