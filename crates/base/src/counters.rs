@@ -35,6 +35,7 @@ mib! {
     Icmp6InEchos Icmp6InEchoReplies Icmp6InNeighborSolicits Icmp6InNeighborAdvertisements
     Icmp6OutMsgs Icmp6OutRateLimitHost Icmp6OutDestUnreachs Icmp6OutPktTooBigs Icmp6OutTimeExcds Icmp6OutParmProblems
     Icmp6OutEchoReplies Icmp6OutNeighborSolicits Icmp6OutNeighborAdvertisements
+    TcpInSegs TcpOutSegs TcpInErrs TcpOutRsts TcpInCsumErrors
     UdpInDatagrams UdpNoPorts UdpInErrors UdpInCsumErrors Udp6InDatagrams Udp6NoPorts Udp6InErrors Udp6InCsumErrors
     XfrmInError XfrmInBufferError XfrmInHdrError XfrmInNoStates XfrmInStateProtoError XfrmInStateModeError
     XfrmInStateSeqError XfrmInStateExpired XfrmInStateMismatch XfrmInStateInvalid XfrmInTmplMismatch XfrmInNoPols

@@ -64,6 +64,8 @@ drop_reasons! {
     ProtocolUnknown,
     /// For this node's UDP, but no one has that port.
     UdpNoPort,
+    /// For this node's TCP, where no one has such a connection or listens.
+    TcpNoPort,
     /// A transport header that is short, or lies about its length.
     TransportHeader,
     /// A checksum that does not match.

@@ -86,10 +86,6 @@ impl Problem {
 /// Tells whether anybody may be told about a packet's problem: not about an error message, a later fragment (but for an
 /// IPv6 one whose headers are wrong), or what did not come from one host to one host (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
 pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
-    let one_source = match info.src {
-        IpAddr::V4(src) => !(src.is_unspecified() || src.is_multicast() || src.is_loopback() || src.is_broadcast()),
-        IpAddr::V6(src) => !(src.is_unspecified() || src.is_multicast() || src.is_loopback()),
-    };
     let one_destination = match info.dst {
         IpAddr::V4(dst) => !(dst.is_multicast() || dst.is_broadcast()),
         IpAddr::V6(dst) => !dst.is_multicast() || matches!(problem, Problem::TooBig { .. }),
@@ -111,7 +107,7 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
     // A router of IPv6 does not fragment: only the source itself can have made a later fragment wrong.
     let one_message =
         info.has_transport() || info.version() == Version::V6 && matches!(problem, Problem::Parameter { .. });
-    one_source && one_destination && one_message && !is_error
+    crate::is_one_host(info.src) && one_destination && one_message && !is_error
 }
 
 /// The error message about `packet`, whose summary `info` is, from `src`, which is of the same family. It quotes as much

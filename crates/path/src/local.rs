@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, Mib};
+use base::{DropReason, LinkId, Mib};
 use fib::{Station, nd};
 use host::icmp::{self, Problem};
+use host::tcp::Segment;
 use ipsec::{Dir, Mode};
 use offload::checksum;
-use wire::{Protocol, Version, icmp as icmpv4, icmpv6};
+use wire::{Malformed, Protocol, Version, icmp as icmpv4, icmpv6};
 
 use crate::{IpPacket, Path, Turn, path_mtu};
 
@@ -36,6 +37,7 @@ impl Path {
             Protocol::ICMP if v4 => self.icmp(turn, ip, for_all),
             Protocol::ICMPV6 if !v4 => self.icmp(turn, ip, for_all),
             Protocol::UDP => self.udp(turn, &ip, for_all),
+            Protocol::TCP => self.tcp(turn, &ip, for_all),
             _ => {
                 self.count(ip.pkt.meta.link, if v4 { Mib::IpInUnknownProtos } else { Mib::Ip6InUnknownProtos });
                 let problem = Problem::ProtocolUnknown { at: ip.info.next_header_at };
@@ -101,8 +103,11 @@ impl Path {
         }
         match icmp::echo_reply(turn.mem, ip.pkt, &ip.info) {
             Ok(reply) => {
-                let kind = if v4 { Mib::IcmpOutEchoReps } else { Mib::Icmp6OutEchoReplies };
-                self.send_own(turn, reply, link, kind);
+                let kinds = match v4 {
+                    true => [Mib::IcmpOutMsgs, Mib::IcmpOutEchoReps],
+                    false => [Mib::Icmp6OutMsgs, Mib::Icmp6OutEchoReplies],
+                };
+                self.send_own(turn, reply, link, kinds);
             }
             Err(reason) => self.ports.drop(link, reason),
         }
@@ -120,6 +125,37 @@ impl Path {
         }
         self.counters.count(if v4 { Mib::UdpNoPorts } else { Mib::Udp6NoPorts });
         self.refuse(turn, ip, for_all, DropReason::UdpNoPort, Problem::PortUnreachable);
+    }
+
+    /// TCP: nobody listens, and there is no connection (Linux `tcp_v4_rcv`, `tcp_v6_rcv`).
+    fn tcp(&mut self, turn: Turn<'_>, ip: &IpPacket, for_all: bool) {
+        let (link, v4) = (ip.pkt.meta.link, ip.info.version() == Version::V4);
+        self.count(link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        if for_all {
+            return self.drop(&ip.pkt, DropReason::TcpNoPort);
+        }
+        self.counters.count(Mib::TcpInSegs);
+        let segment = match Segment::read(&ip.pkt, &ip.info) {
+            Ok(segment) => segment,
+            Err(malformed) => {
+                if malformed == Malformed::TcpDataOffset {
+                    self.counters.count(Mib::TcpInErrs);
+                }
+                return self.drop(&ip.pkt, malformed.into());
+            }
+        };
+        let fat = ip.pkt.meta.cut.gso().is_some();
+        if !fat && !checksum::verify(&ip.pkt, &ip.info) {
+            self.counters.count(Mib::TcpInCsumErrors);
+            self.counters.count(Mib::TcpInErrs);
+            return self.drop(&ip.pkt, DropReason::ChecksumWrong);
+        }
+        self.drop(&ip.pkt, DropReason::TcpNoPort);
+        match segment.reset(turn.mem, &ip.info) {
+            Ok(Some(reset)) => self.send_own(turn, reset, link, [Mib::TcpOutSegs, Mib::TcpOutRsts]),
+            Ok(None) => {}
+            Err(reason) => self.ports.drop(LinkId::NONE, reason),
+        }
     }
 }
 

@@ -48,7 +48,8 @@ impl Path {
             (false, _) => Mib::Icmp6OutDestUnreachs,
         };
         error.meta.sec_path = pkt.meta.sec_path.clone();
-        self.send_own(turn, error, pkt.meta.link, kind);
+        let all = if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs };
+        self.send_own(turn, error, pkt.meta.link, [all, kind]);
     }
 
     /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
@@ -91,9 +92,10 @@ impl Path {
         }
     }
 
-    /// Sends a message of ICMP that begins with its IP header, in the domain of `link`, which is where a link-local destination
-    /// is. It is counted as `kind` once it is known where it goes; its `sec_path` is that of a packet that it quotes.
-    pub(crate) fn send_own(&mut self, turn: Turn<'_>, mut pkt: Packet, link: LinkId, kind: Mib) {
+    /// Sends a packet of this node's that begins with its IP header, in the domain of `link`, which is where a link-local
+    /// destination is. It is counted as `kinds` once it is known where it goes; its `sec_path` is that of a packet that it
+    /// quotes.
+    pub(crate) fn send_own(&mut self, turn: Turn<'_>, mut pkt: Packet, link: LinkId, kinds: [Mib; 2]) {
         pkt.meta.link = LinkId::NONE;
         let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
         let (info, flow) = match parsed {
@@ -119,8 +121,7 @@ impl Path {
             }
         };
         self.count(hop.dev, if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
-        self.count(hop.dev, if v4 { Mib::IcmpOutMsgs } else { Mib::Icmp6OutMsgs });
-        self.count(hop.dev, kind);
+        kinds.into_iter().for_each(|kind| self.count(hop.dev, kind));
         self.output(turn, IpPacket { pkt, info, flow }, hop);
     }
 }

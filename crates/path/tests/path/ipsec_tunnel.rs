@@ -134,7 +134,7 @@ fn transport_mode_protects_what_is_between_the_gateways_themselves() {
             world.run(SECOND);
             // In a train there is no room for 40 bytes of IPv6 header where ESP's were: it takes a slot of its own.
             let packets = if v6 && udp { 2 } else { 1 };
-            assert_eq!(world.nodes[1].drops(), [(2, DropReason::ProtocolUnknown, packets)], "v6 {v6}, udp {udp}");
+            assert_eq!(world.nodes[1].drops(), [(2, DropReason::TcpNoPort, packets)], "v6 {v6}, udp {udp}");
         }
     }
 }

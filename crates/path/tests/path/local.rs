@@ -3,7 +3,7 @@
 use base::{DropReason, Mib};
 use packet::{Memory, Packet, geometry};
 use sim::Flow;
-use wire::{Protocol, Version, icmp, icmpv6};
+use wire::{Protocol, Version, icmp, icmpv6, tcp};
 
 use crate::common::*;
 
@@ -75,13 +75,13 @@ fn what_nobody_here_wants_is_refused_by_name() {
     use icmp::{Message::Unreachable as V4, Unreachable as Code4};
     let [v4, v6] = to_us();
     let next_header = icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer: 6 };
+    let gre = Protocol(47);
     let no_port = DropReason::UdpNoPort;
     let unknown = DropReason::ProtocolUnknown;
     let cases = [
         ("UDP", v4.udp(9), no_port, Mib::UdpNoPorts, Message::V4(V4(Code4::PORT))),
         ("UDP over IPv6", v6.udp(9), no_port, Mib::Udp6NoPorts, unreachable_v6(icmpv6::Unreachable::PORT)),
-        ("TCP", v4.tcp(1, 9), unknown, Mib::IpInUnknownProtos, Message::V4(V4(Code4::PROTOCOL))),
-        ("TCP over IPv6", v6.tcp(1, 9), unknown, Mib::Ip6InUnknownProtos, Message::V6(next_header)),
+        ("GRE over IPv6", v6.raw(gre, &[0; 9]), unknown, Mib::Ip6InUnknownProtos, Message::V6(next_header)),
         ("OSPF", v4.raw(Protocol(89), &[0; 9]), unknown, Mib::IpInUnknownProtos, Message::V4(V4(Code4::PROTOCOL))),
         ("ICMPv6 over IPv4", v4.raw(Protocol::ICMPV6, &[128; 9]), unknown, Mib::IpInUnknownProtos, {
             Message::V4(V4(Code4::PROTOCOL))
@@ -95,6 +95,75 @@ fn what_nobody_here_wants_is_refused_by_name() {
         assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
         assert_eq!(node.path.counters.get(mib), 1, "{name}");
     }
+}
+
+/// What of a segment a test looks at: its flags, sequence and acknowledgment number.
+fn reset_of(pkt: &Packet, flow: &Flow) -> (tcp::Flags, u32, u32) {
+    let bytes = pkt.to_vec();
+    let info = info_of(&bytes);
+    assert_eq!((info.protocol, info.src, info.dst), (Protocol::TCP, flow.dst, flow.src));
+    assert!(offload::checksum::verify(pkt, &info));
+    let segment = tcp::Tcp::parse(info.payload(&bytes)).unwrap();
+    let it = segment.header();
+    assert_eq!((it.sport(), it.dport(), segment.payload_len()), (flow.dport, flow.sport, 0));
+    (it.flags(), it.seq(), it.ack())
+}
+
+#[test]
+fn a_segment_where_nobody_listens_is_reset() {
+    for flow in to_us() {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &flow.tcp(5, 9));
+        assert_eq!(reset_of(&only(node.tx(INSIDE)), &flow), (tcp::Flags::RST, 1, 0));
+        let fat = flow.fat_tcp(&node.mem, 5, 12_000, 1200);
+        node.rx(NOW, INSIDE, vec![fat]);
+        assert_eq!(reset_of(&only(node.tx(INSIDE)), &flow), (tcp::Flags::RST, 1, 0));
+        assert_eq!(node.drops(), [(1, DropReason::TcpNoPort, 2)]);
+        let of_tcp =
+            [Mib::TcpInSegs, Mib::TcpOutSegs, Mib::TcpOutRsts, Mib::TcpInErrs].map(|mib| node.path.counters.get(mib));
+        assert_eq!(of_tcp, [2, 2, 2, 0]);
+        // As many as come: ICMP's limits are not for them.
+        (0..2000).for_each(|_| node.rx_bytes(NOW, INSIDE, &flow.tcp(5, 9)));
+        assert_eq!(node.tx(INSIDE).len(), 2000);
+    }
+}
+
+#[test]
+fn a_reset_or_a_wrong_segment_is_not_answered() {
+    type Edit = fn(&mut [u8]);
+    for flow in to_us() {
+        let at = flow.version().header_len();
+        let edits: [(Edit, DropReason, [u64; 3]); 4] = [
+            (|it| it[21] ^= 0x10, DropReason::ChecksumWrong, [1, 1, 1]),
+            (|it| it[12] = 0x40, DropReason::TransportHeader, [1, 1, 0]),
+            (|it| it[12] = 0xf0, DropReason::TransportHeader, [1, 0, 0]),
+            // A reset whose check is right.
+            (
+                |it| {
+                    it[13] |= 4;
+                    let check = u16::from_be_bytes([it[16], it[17]]);
+                    let check = wire::checksum::replace2(check, 0x8010, 0x8014);
+                    it[16..18].copy_from_slice(&check.to_be_bytes());
+                },
+                DropReason::TcpNoPort,
+                [1, 0, 0],
+            ),
+        ];
+        for (n, (edit, reason, counted)) in edits.into_iter().enumerate() {
+            let mut bytes = flow.tcp(1, 9);
+            edit(&mut bytes[at..]);
+            let mut node = router();
+            node.rx_bytes(NOW, INSIDE, &bytes);
+            assert!(node.tx(INSIDE).is_empty(), "{n}");
+            assert_eq!(node.drops(), [(1, reason, 1)], "{n}");
+            let of_tcp = [Mib::TcpInSegs, Mib::TcpInErrs, Mib::TcpInCsumErrors].map(|mib| node.path.counters.get(mib));
+            assert_eq!((of_tcp, node.path.counters.get(Mib::TcpOutRsts)), (counted, 0), "{n}");
+        }
+    }
+    let mut node = router();
+    node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.1.0.255").tcp(1, 9));
+    assert!(node.tx(INSIDE).is_empty());
+    assert_eq!(node.drops(), [(1, DropReason::TcpNoPort, 1)]);
 }
 
 const fn unreachable_v6(code: icmpv6::Unreachable) -> Message {
