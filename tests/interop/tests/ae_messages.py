@@ -7,7 +7,8 @@ import struct
 
 ROUTE_ERROR, NEWAE, GETAE = 2, 0x1E, 0x1F
 REQUEST, ACK, REPLACE = 1, 4, 0x100
-LTIME, REPLAY, MARK, ESN, PAD = 9, 10, 21, 23, 27
+LTIME, REPLAY, REPLAY_THRESH, MARK, ESN, PAD = 9, 10, 11, 21, 23, 27
+THRESHOLDS = 1 | 8
 AEVENTS = 5
 
 
@@ -72,6 +73,11 @@ for name, kind, flags, payload in [
     ("get that", GETAE, 0, sa(0x1000)),
     ("set counts", NEWAE, ACK | REPLACE, sa(0x1000) + attr(LTIME, "4Q", 1000, 10, 0, 0)),
     ("get those", GETAE, 0, sa(0x1000)),
+    ("get when they are told", GETAE, 0, sa(0x1000, THRESHOLDS)),
+    ("set after how many packets", NEWAE, ACK | REPLACE, sa(0x1000) + attr(REPLAY_THRESH, "I", 9)),
+    ("set that of one that is yet to come", NEWAE, ACK | REPLACE, sa(0x7000) + attr(REPLAY_THRESH, "I", 9)),
+    ("get after how many", GETAE, 0, sa(0x1000, THRESHOLDS)),
+    ("get after how many of one that is yet to come", GETAE, 0, sa(0x7000, THRESHOLDS)),
     ("set numbers, too short", NEWAE, ACK | REPLACE, sa(0x1000) + attr(REPLAY, "2I", 100, 200)),
     ("set ESN of one without", NEWAE, ACK | REPLACE, sa(0x1000) + esn(1, 300, 9, 0, 0, 32, 0)),
     ("get one without, unchanged", GETAE, 0, sa(0x1000)),

@@ -1,5 +1,5 @@
-//! What `ip xfrm monitor` hears of packets: SAs that are asked for, and limits that are reached. Each is brought about in a
-//! Linux kernel and on fatpath, by pings that the node answers, and heard alike.
+//! What `ip xfrm monitor` hears of packets: SAs that are asked for, limits that are reached, and numbers that go on. Each is
+//! brought about in a Linux kernel and on fatpath, by pings that the node answers, and heard alike.
 //!
 //! ```text
 //!  far 10.1.0.9 ── eth0 10.1.0.1 node
@@ -14,30 +14,43 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, trial};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::UML, Need::MODPROBE, Need::PING];
 
-/// What the node is told, and what is heard of the answers to pings in either kernel.
-const CASES: &[(&str, &str)] = &[
-    ("ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "acquire proto esp"),
+/// What is listened to, what the node is told, and what is heard of the answers to pings in either kernel.
+const CASES: &[(&str, &str, &str)] = &[
+    (EXPIRE, "ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "acquire proto esp"),
     (
+        EXPIRE,
         "ip xfrm policy add dir out src 10.1.0.0/24 dst 10.1.0.9 proto icmp priority 5 mark 0 mask 0 $TMPL",
         "acquire proto esp",
     ),
     (
+        EXPIRE,
         "$SA limit packet-soft 2 limit packet-hard 4; ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL",
         "hard 1",
     ),
     (
+        EXPIRE,
         "$SA limit byte-soft 100 limit byte-hard 100000; ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL",
         "hard 0",
     ),
-    ("$SA limit time-use-soft 1; ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "hard 0"),
+    (EXPIRE, "$SA limit time-use-soft 1; ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "hard 0"),
+    // What is asked for by its SPI is there already to who adds it.
+    (
+        EXPIRE,
+        "ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $SPI_TMPL; sleep 9; $SA 2>&1 || true",
+        "File exists",
+    ),
+    ("aevent", "$SA; ip xfrm policy add dir out src 10.1.0.1 dst 10.1.0.9 $TMPL", "timer expired"),
 ];
 
-/// Listens while `WHAT` has been done, and shows the SAs that there are then.
+const EXPIRE: &str = "acquire expire";
+
+/// Listens to `GROUPS` while `WHAT` has been done, and shows the SAs that there are then.
 const SCRIPT: &str = "
 TMPL='tmpl src 10.1.0.1 dst 10.1.0.9 proto esp reqid 7 mode transport'
+SPI_TMPL='tmpl src 10.1.0.1 dst 10.1.0.9 proto esp spi 0x700 reqid 7 mode transport'
 SA='ip xfrm state add src 10.1.0.1 dst 10.1.0.9 proto esp spi 0x700 reqid 7 mode transport'
 SA=\"$SA aead rfc4106(gcm(aes)) 0x00112233445566778899aabbccddeeff01020304 128\"
-timeout 14 ip xfrm monitor acquire expire >monitor &
+timeout 14 ip xfrm monitor GROUPS >monitor &
 sleep 2
 WHAT
 wait
@@ -69,8 +82,8 @@ fn compare() -> Outcome {
     let file = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\"]\n";
     let _gateway = Gateway::start(&node, &scratch, "node", file)?;
     let mut report = String::new();
-    for (what, heard) in CASES {
-        let script = SCRIPT.replace("WHAT", &what.replace("; ", "\n"));
+    for (groups, what, heard) in CASES {
+        let script = SCRIPT.replace("WHAT", &what.replace("; ", "\n")).replace("GROUPS", groups);
         let running = linux.start(&script)?;
         let mut exec = Command::new(fatpath());
         exec.args(["exec", "--instance", "node", "--", "sh", "-c", &script]);
