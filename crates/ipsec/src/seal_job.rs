@@ -342,7 +342,7 @@ impl Plan {
             return around[text_len..].copy_from_slice(&next.to_le_bytes());
         }
         let text = &mut rest[cipher.iv_len()..];
-        let (text, _) = text.split_at_mut(text.len() - cipher.icv_len());
+        let (text, icv) = text.split_at_mut(text.len() - cipher.icv_len());
         let (inside, trailer) = text.split_at_mut(text_len);
         let (tfc, trailer) = trailer.split_at_mut(form.tfc);
         tfc.fill(0);
@@ -357,6 +357,8 @@ impl Plan {
         cutting.patch(inside, self.outside, index, sum);
         esp::write_trailer(trailer, self.next_header);
         if self.inline.is_some() {
+            // What the page had before is nobody else's.
+            icv.fill(0);
             return leave_seed(frame, cipher.iv_len(), number.iv);
         }
         cipher.seal(frame, number.iv, high);

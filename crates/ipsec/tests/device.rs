@@ -5,6 +5,7 @@ mod common;
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use common::*;
 use ipsec::device::{Facts, Faults, Offload, OffloadMode, Refused, SoftDevice, SoftStats, Treatment};
+use ipsec::engine::Cipher;
 use ipsec::{
     Algorithm, ConfigError, Dir, Ipsec, Level, Limits, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector,
     Template, Train,
@@ -322,6 +323,31 @@ fn a_packet_is_left_to_a_device_if_nothing_speaks_against_it() {
         let udp = Facts { encap: true, ..good };
         let want = if mode == OffloadMode::Crypto { Treatment::Software } else { Treatment::Device };
         assert_eq!(node.treatment(WAN, &udp, &mut Counters::ZERO.clone()), want);
+    }
+}
+
+#[test]
+fn what_a_device_has_yet_to_fill_in_shows_nothing_of_packets_before() {
+    for config in configs() {
+        let device = SoftDevice::new(false, true);
+        let mut pair = Pair::new(&config);
+        pair.sender = node_with(&device);
+        pair.out_sa = pair.sender.add_sa(&SaConfig { offload: CRYPTO_OUT, ..config.clone() }, mask()).unwrap();
+        let fat = fat_packet(&pair.mem);
+        let pages: Vec<_> = (0..4)
+            .map(|_| {
+                let mut page = pair.mem.large().take(0).unwrap();
+                page.put(page.tailroom()).unwrap().fill(0xee);
+                page
+            })
+            .collect();
+        drop(pages);
+        let cipher = Cipher::new(&config.algorithm).unwrap();
+        for frame in pair.seal(fat, Train::Inline) {
+            let bytes = frame.to_vec();
+            let icv = &bytes[bytes.len() - cipher.icv_len()..];
+            assert!(icv.iter().all(|&byte| byte == 0), "{config:?}: {icv:x?}");
+        }
     }
 }
 

@@ -50,7 +50,7 @@ fn slot_of(domain: LinkId, dst: IpAddr) -> usize {
         IpAddr::V4(addr) => addr.to_bits(),
         IpAddr::V6(addr) => {
             let bits = addr.to_bits();
-            (bits >> 64) as u32 ^ (bits >> 32) as u32 ^ bits as u32
+            (bits >> 96) as u32 ^ (bits >> 64) as u32 ^ (bits >> 32) as u32 ^ bits as u32
         }
     };
     // The subnet matters as the host does.
@@ -106,6 +106,12 @@ mod tests {
                 assert_eq!(path.decide(LinkId::NONE, route.prefix.addr()), Decision::Drop(DropReason::NoRoute));
             }
         }
+        // All routes at once.
+        let route = Route { prefix: base::Prefix::host(addr(9)), kind: RouteKind::Local { dev: DEV }, metric: 0 };
+        let mut others = Fib::default();
+        others.add(TableId::MAIN, route).unwrap();
+        path.fib.replace(others);
+        assert!(path.is_local(LinkId::NONE, addr(9)) && path.is_local(DEV, addr(9)));
     }
 
     #[test]

@@ -235,12 +235,6 @@ impl Header {
         self.check.get()
     }
 
-    /// Changes the header checksum.
-    #[inline]
-    pub const fn set_check(&mut self, check: u16) {
-        self.check = U16::new(check);
-    }
-
     /// Computes the checksum of a header without options. One with options takes [`fill_check`].
     #[inline]
     pub fn fill_check(&mut self) {

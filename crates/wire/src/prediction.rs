@@ -5,7 +5,7 @@ use crate::{Version, ipv4, ipv6};
 
 const WINDOW: usize = Prediction::WINDOW;
 
-/// Where vectors lie that are compared.
+/// Bytes that vectors are loaded from at once.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(16))]
 struct Aligned([u8; WINDOW]);

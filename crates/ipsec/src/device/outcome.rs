@@ -244,6 +244,7 @@ impl Ipsec {
 /// Puts what an initialisation vector is made from where that goes, if there is one.
 pub(crate) fn leave_seed(frame: &mut [u8], iv_len: usize, iv: [u8; 8]) {
     let room = &mut frame[esp::Header::LEN..][..iv_len];
+    room.fill(0);
     let n = room.len().min(iv.len());
     room[..n].copy_from_slice(&iv[..n]);
 }
