@@ -212,7 +212,7 @@ impl Queue {
     /// Tells whether the job at hand is enough for others, if there are others.
     #[inline]
     pub(crate) fn has_task(&self) -> bool {
-        self.collecting.latest().is_some_and(|job| job.bytes() >= TASK) && !self.is_here()
+        self.collecting.latest().is_some_and(is_task) && !self.is_here()
     }
 
     /// Hands in the job at hand, and those that began before it.
@@ -315,4 +315,10 @@ impl Queue {
     pub(crate) fn is_here(&self) -> bool {
         self.crypto.is_none() && self.former.is_empty()
     }
+}
+
+/// Tells whether a job is enough for others.
+#[inline]
+pub(crate) fn is_task(job: &OpenJob) -> bool {
+    job.bytes() >= TASK
 }

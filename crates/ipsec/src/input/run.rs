@@ -9,8 +9,10 @@ use wire::esp::Header;
 use wire::{Protocol, Spi, Version, ip};
 
 use super::{Inner, Taker, accept, refuse};
+use crate::crypto::queue::is_task;
 use crate::gateway::Ipsec;
 use crate::open_job::{Next, OpenJob, Piece};
+use crate::replay::Replay;
 use crate::sa::Sa;
 
 /// What a run was.
@@ -102,18 +104,24 @@ impl Ipsec {
             && let Some(sa) = sad.get_mut(job.sa)
             && let Some(next) = next_of(sa, job, burst, &l3)
         {
+            let link = job.outer.meta.link;
             burst.look_ahead();
             let Some(buf) = burst.next().map(Packet::into_head) else { break };
             run.packets += 1;
-            match sa.replay.check(next.seq) {
-                Ok(seq) => crypto.collect(now, spi).push_whole(next, seq, buf),
-                Err(why) => {
-                    let (mib, reason) = refuse(sa, why);
-                    counters.count(mib);
-                    if let ControlFlow::Break(with) = taker.take(Inner::Dropped(reason, job.outer.meta.link)) {
-                        run.broken = Some(with);
-                        break;
-                    }
+            let refused = match sa.replay.check(next.seq) {
+                Ok(seq) => {
+                    let job = crypto.collect(now, spi);
+                    job.push_whole(next, seq, buf);
+                    grow(sa, job, burst, &l3, &mut run.packets)
+                }
+                Err(why) => Some(why),
+            };
+            if let Some(why) = refused {
+                let (mib, reason) = refuse(sa, why);
+                counters.count(mib);
+                if let ControlFlow::Break(with) = taker.take(Inner::Dropped(reason, link)) {
+                    run.broken = Some(with);
+                    break;
                 }
             }
         }
@@ -128,6 +136,30 @@ fn spi_of(packet: &[u8]) -> Option<Spi> {
     let esp_at = Version::of(packet).ok()?.header_len();
     let esp = packet.get(esp_at..).filter(|_| ip::plain_protocol(packet) == Some(Protocol::ESP))?;
     Header::ref_from(esp).ok().map(Header::spi)
+}
+
+/// Lets what follows in `burst` wait in `job` as well, while it is like that and the job not enough for others. Some: the last
+/// packet is refused. They are counted.
+#[inline]
+fn grow(
+    sa: &Sa,
+    job: &mut OpenJob,
+    burst: &mut Burst<'_>,
+    l3: &impl Fn(&Packet) -> Option<usize>,
+    packets: &mut u64,
+) -> Option<Replay> {
+    while !is_task(job)
+        && let Some(next) = next_of(sa, job, burst, l3)
+    {
+        burst.look_ahead();
+        let buf = burst.next()?.into_head();
+        *packets += 1;
+        match sa.replay.check(next.seq) {
+            Ok(seq) => job.push_whole(next, seq, buf),
+            Err(why) => return Some(why),
+        }
+    }
+    None
 }
 
 /// What the packet at the front of a burst is to `job`, if it is one more of it.
