@@ -187,6 +187,11 @@ impl SealJob {
         self.source.len()
     }
 
+    /// Tells whether a cipher has work with it, and not a device, or nobody.
+    pub(crate) fn has_cipher_work(&self) -> bool {
+        self.plan.inline.is_none() && !self.plan.cipher.is_null()
+    }
+
     /// Writes and encrypts the frames. What is nobody else's of the packet's bytes is written over.
     pub(crate) fn run(&mut self) {
         let Self { plan, source, pages, copied, .. } = self;

@@ -213,7 +213,15 @@ fn what_is_not_encrypted_is_handed_to_nobody() {
     let tasks = Arc::new(AtomicUsize::new(0));
     let got = opened_by(&mut pair, Some(Box::new(Counting(Arc::clone(&tasks)))), &packets);
     assert!(got.into_iter().eq((0..300).map(|n| Ok(pkt(&Memory::heap(), n).to_vec()))));
-    assert_eq!(tasks.load(Relaxed), 0);
+    assert_eq!(tasks.load(Relaxed), 0, "opened");
+    pair.sender.set_crypto(Some(Box::new(Counting(Arc::clone(&tasks)))));
+    let mut sealed = Vec::new();
+    for n in 0..300 {
+        let (Pair { sender, mem, out_sa, sent, .. }, pkt) = (&mut pair, pkt(&Memory::heap(), n));
+        sender.submit_seal(mem, NOW, *out_sa, pkt, Train::None, 1500, sent).unwrap();
+        assert!(pair.sender.next_sealed(&pair.mem, &mut sealed), "nobody is waited for");
+    }
+    assert_eq!((sealed.len(), tasks.load(Relaxed)), (300, 0), "sealed");
 }
 
 /// Row X31: the second check finds a duplicate that was in flight with the first.

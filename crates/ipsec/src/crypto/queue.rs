@@ -146,7 +146,7 @@ impl Queue {
 
     /// Hands in a packet to seal.
     pub(crate) fn seal(&mut self, now: Instant, mut job: SealJob) {
-        if self.is_here() {
+        if self.is_here() || !job.has_cipher_work() {
             job.run();
             return self.sealing.push(job);
         }
