@@ -12,17 +12,35 @@ use crate::Path;
 const SLOTS: usize = 64;
 
 /// What the routes said of a destination, under one of their generations, in a domain.
-type Remembered = ((u64, LinkId, IpAddr), Decision);
+#[derive(Debug)]
+struct Slot {
+    generation: Cell<u64>,
+    domain: Cell<LinkId>,
+    /// None of a place that nothing is in.
+    dst: Cell<Option<IpAddr>>,
+    decision: Cell<Decision>,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            generation: Cell::new(0),
+            domain: Cell::new(LinkId::NONE),
+            dst: Cell::new(None),
+            decision: Cell::new(Decision::Multicast),
+        }
+    }
+}
 
 /// Decisions about destinations, each in the one place that it may have.
 #[derive(Debug)]
 pub(crate) struct RecentRoutes {
-    slots: [Cell<Option<Remembered>>; SLOTS],
+    slots: [Slot; SLOTS],
 }
 
 impl Default for RecentRoutes {
     fn default() -> Self {
-        Self { slots: std::array::from_fn(|_| Cell::new(None)) }
+        Self { slots: std::array::from_fn(|_| Slot::default()) }
     }
 }
 
@@ -31,15 +49,23 @@ impl RecentRoutes {
     #[inline]
     fn decide(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
         let slot = &self.slots[slot_of(domain, dst)];
-        let place = (fib.generation(), domain, dst);
-        match slot.get() {
-            Some((known, decision)) if known == place => decision,
-            _ => {
-                let decision = fib.decide(domain, dst, None);
-                slot.set(Some((place, decision)));
-                decision
-            }
-        }
+        // One by one: a whole that is put together to be compared is waited for.
+        let is_known = slot.generation.get() == fib.generation()
+            && slot.domain.get() == domain
+            && slot.dst.get().is_some_and(|known| known == dst);
+        if is_known { slot.decision.get() } else { slot.learn(fib, domain, dst) }
+    }
+}
+
+impl Slot {
+    #[inline(never)]
+    fn learn(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
+        let decision = fib.decide(domain, dst, None);
+        self.generation.set(fib.generation());
+        self.domain.set(domain);
+        self.dst.set(Some(dst));
+        self.decision.set(decision);
+        decision
     }
 }
 
