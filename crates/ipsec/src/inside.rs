@@ -135,7 +135,7 @@ impl Cutting {
 
     /// Makes `inside`, [prepared](Self::prepare) headers and a segment's payload without the first `skipped` bytes, which
     /// stay outside of ESP, the segment `index`. `sum` is the partial sum of its payload.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn patch(&self, inside: &mut [u8], skipped: usize, index: usize, sum: u32) {
         let (counts, l4, transport) = match &self.checks {
             Checks::Segments { counts, l4, transport } => (*counts, *l4, transport),

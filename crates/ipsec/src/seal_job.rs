@@ -82,14 +82,17 @@ struct Form {
     trailer: usize,
     /// From the SPI to the end of the ICV.
     esp: usize,
+    /// A trailer that is [short](short_trailer).
+    short_trailer: u64,
 }
 
 impl Form {
-    /// Of `text` bytes inside of ESP, which are filled up to `pad_to`.
-    fn new(cipher: &Cipher, text: usize, pad_to: usize) -> Self {
+    /// Of `text` bytes inside of ESP, which are `next_header` and are filled up to `pad_to`.
+    fn new(cipher: &Cipher, text: usize, next_header: Protocol, pad_to: usize) -> Self {
         let tfc = pad_to.saturating_sub(text);
         let trailer = esp::trailer_len(text + tfc, cipher.align());
-        Self { text, tfc, trailer, esp: cipher.overhead() + text + tfc + trailer }
+        let short_trailer = if trailer <= size_of::<u64>() { short_trailer(trailer, next_header) } else { 0 };
+        Self { text, tfc, trailer, esp: cipher.overhead() + text + tfc + trailer, short_trailer }
     }
 }
 
@@ -130,7 +133,7 @@ impl SealJob {
         let together = train == Train::Frames && outer.udp_check_at().is_none();
         let (pad_to, skip) = (sa.pad_to(mtu), headers.max(outside));
         // Of a whole packet, which counts its headers as payload, what stays outside is some of that.
-        let form = |index| Form::new(&sa.cipher, headers + cutting.payload_of(index) - outside, pad_to);
+        let form = |index| Form::new(&sa.cipher, headers + cutting.payload_of(index) - outside, next_header, pad_to);
         let mut plan = Plan {
             reads_elsewhere: sa.cipher.reads_elsewhere() && train != Train::Inline && pad_to == 0,
             full: form(0),
@@ -323,8 +326,7 @@ impl Plan {
         let Self { cipher, cutting, .. } = self;
         let number = self.sequence.get(index as u32);
         let high = self.esn.then_some(number.high);
-        let (header, rest) = frame.split_at_mut(esp::Header::LEN);
-        header.copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
+        frame[..esp::Header::LEN].copy_from_slice(esp::Header::new(self.spi, number.low).as_bytes());
         let (form, head_len) = (self.form(index), self.head_len());
         let Form { text: text_len, trailer: trailer_len, .. } = *form;
         let repeated = &head[self.outside..self.skip];
@@ -333,9 +335,9 @@ impl Plan {
                 payload.take_around(head_len, text_len - head_len, size_of::<u64>(), cutting.sums_payload())
         {
             let (inside, behind) = around.split_at_mut(text_len);
-            inside[..head_len].copy_from_slice(repeated);
+            copy_headers(&mut inside[..head_len], repeated);
             cutting.patch(inside, self.outside, index, sum);
-            let trailer = short_trailer(trailer_len, self.next_header);
+            let trailer = form.short_trailer;
             let Some(behind) = behind.first_chunk_mut() else {
                 return cipher.seal_from(frame, inside, &trailer.to_le_bytes()[..trailer_len], number.iv, high);
             };
@@ -346,13 +348,28 @@ impl Plan {
             cipher.seal_from(frame, &around[..text_len + trailer_len], &[], number.iv, high);
             return around[text_len..].copy_from_slice(&next.to_le_bytes());
         }
-        let text = &mut rest[cipher.iv_len()..];
+        self.seal_copy(head, payload, frame, index);
+    }
+
+    /// As [`seal_one`](Self::seal_one), once the header is written, of what has to be copied to be sealed.
+    #[inline(never)]
+    fn seal_copy<'a>(
+        &self,
+        head: &[u8],
+        payload: &mut Source<'a, impl Iterator<Item = Piece<'a>>>,
+        frame: &mut [u8],
+        index: usize,
+    ) {
+        let Self { cipher, cutting, .. } = self;
+        let number = self.sequence.get(index as u32);
+        let (form, head_len) = (self.form(index), self.head_len());
+        let text = &mut frame[esp::Header::LEN + cipher.iv_len()..];
         let (text, icv) = text.split_at_mut(text.len() - cipher.icv_len());
-        let (inside, trailer) = text.split_at_mut(text_len);
+        let (inside, trailer) = text.split_at_mut(form.text);
         let (tfc, trailer) = trailer.split_at_mut(form.tfc);
         tfc.fill(0);
         let (front, own) = inside.split_at_mut(head_len);
-        front.copy_from_slice(repeated);
+        front.copy_from_slice(&head[self.outside..self.skip]);
         let sum = if cutting.sums_payload() {
             payload.copy_and_sum(own)
         } else {
@@ -366,7 +383,7 @@ impl Plan {
             icv.fill(0);
             return leave_seed(frame, cipher.iv_len(), number.iv);
         }
-        cipher.seal(frame, number.iv, high);
+        cipher.seal(frame, number.iv, self.esn.then_some(number.high));
     }
 
     /// The packet that a page of `run` is: a fat one, or several in one buffer.
@@ -413,6 +430,23 @@ fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Ou
     let next_header = Protocol(*pkt.head().get(next_header_at).ok_or(DropReason::Ipv6Header)?);
     let own = pkt.head().get(..len).ok_or(DropReason::Ipv6Header)?;
     Ok((Outer::own(sa, own, version, next_header_at, !fixed_id), len, next_header))
+}
+
+/// Copies headers, which are as long: in two pieces if they are neither few nor many bytes, which is less than a call takes.
+#[inline]
+fn copy_headers(to: &mut [u8], from: &[u8]) {
+    #[inline]
+    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
+        *to.first_chunk_mut::<N>()? = *from.first_chunk()?;
+        *to.last_chunk_mut::<N>()? = *from.last_chunk()?;
+        Some(())
+    }
+    let copied = match from.len() {
+        16..=32 => ends::<16>(to, from),
+        33..=64 => ends::<32>(to, from),
+        _ => None,
+    };
+    copied.unwrap_or_else(|| to.copy_from_slice(from));
 }
 
 /// A trailer of `len` bytes, 2 to 8, as a little-endian word ([`esp::write_trailer`]): read in another piece than it was
