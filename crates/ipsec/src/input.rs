@@ -107,7 +107,7 @@ impl Ipsec {
             }
             _ => self.take_in_one(mem, now, pkt, info, payload_at, is_udp, opened, counters),
         }
-        self.crypto.close_if_large(now);
+        self.crypto.close_if_large(now, false);
     }
 
     /// Tells whether something waits to be [passed on](Self::pass_opened).
@@ -194,14 +194,7 @@ impl Ipsec {
                 crypto.passing = Some(job);
                 continue;
             };
-            while let Some(mut piece) = job.next() {
-                if let Some(sa) = sad.get_mut(job.sa).filter(|sa| sa.is_at_ease())
-                    && job.outer.source().is_none_or(|source| sa.peer_is_at(source))
-                    && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
-                {
-                    taker.take_plain(piece.inside, &job.outer.meta)?;
-                    continue;
-                }
+            while let Some(piece) = pass_plain(sad, job, mem, now, taker)? {
                 let passed = pass(sad, &mut nat.seen, job, piece, mem, now);
                 if !nat.seen.is_empty() {
                     nat.follow_peers(sad);
@@ -222,6 +215,30 @@ impl Ipsec {
             }
         }
     }
+}
+
+/// Gives `taker` the packets of a job that [are plain](Sa::passes_plainly) up to the first one that is not, which is returned,
+/// or until it breaks off.
+#[inline]
+fn pass_plain<T: Taker>(
+    sad: &mut Sad,
+    job: &mut OpenJob,
+    mem: &Memory,
+    now: Instant,
+    taker: &mut T,
+) -> ControlFlow<T::Left, Option<Piece>> {
+    let source = job.outer.source();
+    let mut sa = sad.get_mut(job.sa).filter(|sa| source.is_none_or(|source| sa.peer_is_at(source)));
+    while let Some(mut piece) = job.next() {
+        let is_plain = sa.as_deref_mut().is_some_and(|sa| {
+            sa.is_at_ease() && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
+        });
+        if !is_plain {
+            return ControlFlow::Continue(Some(piece));
+        }
+        taker.take_plain(piece.inside, &job.outer.meta)?;
+    }
+    ControlFlow::Continue(None)
 }
 
 /// Counts a packet whose headers say nothing that ESP could be behind.

@@ -231,7 +231,8 @@ impl OpenJob {
 
     /// What there is to know of `pkt`, whose IP header begins at `l3`, if it is whole, of this job's SA, and as easily opened
     /// as those before it: then nothing of what was found out for them has to be found out again.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
+    #[inline(always)]
     pub(crate) fn next_in_line(&mut self, pkt: &Packet, l3: usize) -> Option<Next> {
         let packet = pkt.head().get(l3..)?;
         let is_easy = self.is_easy
@@ -300,10 +301,15 @@ impl OpenJob {
     }
 
     /// Notes the packet that lies in `buf` from `next` on.
-    #[inline]
-    pub(crate) fn push_whole(&mut self, next: Next, seq: u64, buf: Buf) {
-        self.push(next.len, seq, next.id);
-        self.push_buf(buf, next.at);
+    #[expect(clippy::inline_always, reason = "what is found of a packet would be written and read once more")]
+    #[inline(always)]
+    pub(crate) fn push_whole(&mut self, next: Next, seq: u64, mut buf: Buf) {
+        let Next { at, len, id, .. } = next;
+        let (begins_buf, ends_buf, state) = (true, true, State::Sealed);
+        self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
+        self.bytes += len;
+        buf.pull(at);
+        self.bufs.push(buf);
     }
 
     /// The list of what the only packet is opened from, whose buffer has its length.

@@ -83,9 +83,9 @@ struct Helper {
 }
 
 impl Crypto for Helper {
-    fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>) {
+    fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>, more: bool) {
         if !self.holding.0.load(Relaxed) {
-            self.pool.take(now, todo);
+            self.pool.take(now, todo, more);
         }
     }
 

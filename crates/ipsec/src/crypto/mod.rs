@@ -38,9 +38,10 @@ pub(crate) enum Job {
 
 /// Something that does the work of ciphers: threads, or a device.
 pub trait Crypto: fmt::Debug + Send {
-    /// Takes tasks off the front of `todo` that somebody else can begin with while more arrive.
-    fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>) {
-        let _ = (now, todo);
+    /// Takes tasks off the front of `todo` that somebody else can begin with while more arrive: surely if there is `more` than
+    /// these, else perhaps.
+    fn take(&mut self, now: Instant, todo: &mut VecDeque<Task>, more: bool) {
+        let _ = (now, todo, more);
     }
 
     /// Takes tasks off the front of `todo`, as many as it has room for, and appends to `done` those that are done by

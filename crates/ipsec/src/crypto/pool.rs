@@ -168,10 +168,10 @@ impl Drop for Loss<'_> {
 }
 
 impl Crypto for Pool {
-    /// The first one waits for a second, so that a task that is alone is never handed out.
-    fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>) {
-        let before = self.away;
-        while self.away < WAITING && todo.len() + self.away > 1 {
+    /// The first one waits until there is more, so that a task that is alone is never handed out.
+    fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>, more: bool) {
+        let (before, alone) = (self.away, usize::from(!more));
+        while self.away < WAITING && todo.len() + self.away > alone {
             let Some(task) = todo.pop_front() else { break };
             self.shared.todo.push(task).expect("room for all that are away");
             self.away += 1;
@@ -181,7 +181,7 @@ impl Crypto for Pool {
 
     /// At least one of those that there are is done on return.
     fn work(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
-        self.take(now, todo);
+        self.take(now, todo, false);
         let before = done.len();
         let mut looks = 0;
         loop {
@@ -206,7 +206,7 @@ impl Crypto for Pool {
 
     /// A task that is alone is done at once, as nobody else gets it.
     fn help(&mut self, now: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
-        self.take(now, todo);
+        self.take(now, todo, false);
         let before = done.len();
         self.collect(done);
         let next = match self.away {

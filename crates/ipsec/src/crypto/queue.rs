@@ -152,7 +152,7 @@ impl Queue {
         }
         let ticket = self.sealing.reserve();
         let job = Job::Seal(self.seal_places.put(job));
-        self.hand_in(now, ticket, job);
+        self.hand_in(now, ticket, job, false);
     }
 
     /// Collects what is for a job that begins, of an SA for which nothing is collected: beside what is for others, if somebody
@@ -166,12 +166,12 @@ impl Queue {
 
     /// Hands in what was collected.
     pub(crate) fn close(&mut self, now: Instant) {
-        self.close_first(now, self.collecting.len());
+        self.close_first(now, self.collecting.len(), false);
     }
 
     /// Hands in so many jobs, those that began first: what came by an SA stays in front of what comes by one that takes its
     /// place.
-    fn close_first(&mut self, now: Instant, n: usize) {
+    fn close_first(&mut self, now: Instant, n: usize, more: bool) {
         for _ in 0..n {
             let Some(mut job) = self.collecting.pop() else { return };
             job.complete();
@@ -180,7 +180,7 @@ impl Queue {
                 self.opening.push(job);
             } else {
                 let ticket = self.opening.reserve();
-                self.hand_in(now, ticket, Job::Open(job));
+                self.hand_in(now, ticket, Job::Open(job), more);
             }
         }
     }
@@ -203,7 +203,7 @@ impl Queue {
         if !is_collected || self.has_task() {
             let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
             let another = self.like_mut(spi).expect("just compared with").another(storage);
-            self.close_if_large(now);
+            self.close_if_large(now, another.has_cipher_work());
             return self.begin(now, another);
         }
         self.collecting.latest_mut().expect("just found")
@@ -215,20 +215,21 @@ impl Queue {
         self.collecting.latest().is_some_and(is_task) && !self.is_here()
     }
 
-    /// Hands in the job at hand, and those that began before it.
-    pub(crate) fn close_latest(&mut self, now: Instant) {
-        self.close_first(now, self.collecting.up_to_latest());
+    /// Hands in the job at hand, and those that began before it. Whether packets are known to follow, which will be
+    /// another task, says `more`.
+    pub(crate) fn close_latest(&mut self, now: Instant, more: bool) {
+        self.close_first(now, self.collecting.up_to_latest(), more);
     }
 
     /// The same if it is enough for others.
     #[inline]
-    pub(crate) fn close_if_large(&mut self, now: Instant) {
+    pub(crate) fn close_if_large(&mut self, now: Instant, more: bool) {
         if self.has_task() {
-            self.close_latest(now);
+            self.close_latest(now, more);
         }
     }
 
-    fn hand_in(&mut self, now: Instant, ticket: Ticket, job: Job) {
+    fn hand_in(&mut self, now: Instant, ticket: Ticket, job: Job, more: bool) {
         let task = Task { ticket, job };
         self.waiting += task.bytes();
         self.todo.push_back(task);
@@ -236,7 +237,7 @@ impl Queue {
         self.done.reserve(self.away + self.todo.len());
         if let Some(crypto) = &mut self.crypto {
             let before = self.todo.len();
-            crypto.take(now, &mut self.todo);
+            crypto.take(now, &mut self.todo, more);
             self.away += before - self.todo.len();
             self.waiting = self.todo.iter().map(Task::bytes).sum();
         }

@@ -102,7 +102,7 @@ impl Ipsec {
             && let Some(spi) = burst.first().and_then(spi_of)
             && let Some(job) = crypto.like_mut(spi).filter(|job| job.outer.info.version() == version)
             && let Some(sa) = sad.get_mut(job.sa)
-            && let Some(next) = next_of(sa, job, burst, &l3)
+            && let Some(next) = first_of(sa, job, burst, &l3)
         {
             let link = job.outer.meta.link;
             burst.look_ahead();
@@ -125,7 +125,7 @@ impl Ipsec {
                 }
             }
         }
-        crypto.close_if_large(now);
+        crypto.close_if_large(now, false);
         (run.packets > 0).then_some(run)
     }
 }
@@ -160,6 +160,12 @@ fn grow(
         }
     }
     None
+}
+
+/// As [`next_of`], where most packets do not come by.
+#[inline(never)]
+fn first_of(sa: &Sa, job: &mut OpenJob, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<Next> {
+    next_of(sa, job, burst, l3)
 }
 
 /// What the packet at the front of a burst is to `job`, if it is one more of it.

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Arc, Mutex};
 
 use base::{DropReason, Instant, Mib};
 use ipsec::crypto::{Crypto, Pool, Task};
@@ -474,6 +474,43 @@ fn nobody_is_waited_for_before_all_is_taken_in() {
     node.path.finish(NOW, &node.mem);
     assert!(!node.path.ipsec.is_pending());
     assert_eq!(made(&mut node), made(&mut one_by_one));
+}
+
+/// Notes what it is offered while more arrives: how many tasks, and whether there is surely more.
+#[derive(Debug, Default)]
+struct Offered(Arc<Mutex<Vec<(usize, bool)>>>);
+
+impl Crypto for Offered {
+    fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>, more: bool) {
+        self.0.lock().unwrap().push((todo.len(), more));
+    }
+
+    fn work(&mut self, _: Instant, todo: &mut VecDeque<Task>, done: &mut Vec<Task>) {
+        todo.iter_mut().for_each(Task::run);
+        done.extend(todo.drain(..));
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// The first task of several is for others at once, when the next one begins. One that may be alone does not look like that.
+#[test]
+fn who_helps_is_told_that_there_is_more_as_soon_as_that_is_sure() {
+    let (frames, receiver) = sealed(u64::MAX);
+    let mut node = receiver();
+    let offered = Arc::<Mutex<_>>::default();
+    node.path.ipsec.set_crypto(Some(Box::new(Offered(Arc::clone(&offered)))));
+    let mut offers = |frames: &[Vec<u8>]| {
+        take_in(&mut node, frames);
+        std::mem::take(&mut *offered.lock().unwrap())
+    };
+    assert_eq!(offers(&frames[..1]), [(1, false)], "what it is like has to be found out");
+    assert_eq!(offers(&frames[1..6]), [(1, false)]);
+    let several = offers(&frames[6..SEGMENTS as usize]);
+    assert!(several.len() > 1, "{several:?}");
+    assert!(several.iter().enumerate().all(|(nth, &offer)| offer == (nth + 1, nth + 1 < several.len())), "{several:?}");
 }
 
 /// Segments of one flow that come in several bursts leave as one packet, unless their device is short of frames.
