@@ -82,7 +82,7 @@ struct Form {
     trailer: usize,
     /// From the SPI to the end of the ICV.
     esp: usize,
-    /// A trailer that is [short](short_trailer).
+    /// The trailer if it is [short](short_trailer), else 0.
     short_trailer: u64,
 }
 
