@@ -7,14 +7,17 @@ use std::process::{self, Command};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{Outcome, run};
+use crate::{Outcome, run, wait_until};
 
 /// What every name begins with; the process that made the namespace follows.
 const PREFIX: &str = "fpt-";
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A network namespace of its own, deleted when dropped.
 #[derive(Debug)]
@@ -64,6 +67,16 @@ impl Netns {
         run(self.command("sh").args(["-ec", script]))
     }
 
+    /// Waits until an interface whose other end was brought up sends what it is given. Until then it loses it without a word.
+    ///
+    /// # Errors
+    /// It has none in time.
+    pub fn wait_for_carrier(&self, interface: &str) -> Outcome {
+        // The kernel has begun to send before it answers so.
+        let is_up = || self.sh(&format!("ip link show dev {interface}")).is_ok_and(|seen| seen.contains("state UP"));
+        wait_until(&format!("{interface} has a carrier"), PATIENCE, is_up)
+    }
+
     /// Runs `action` on a thread in it. Sockets made there stay in it for good.
     ///
     /// # Panics
@@ -96,7 +109,7 @@ impl Drop for Netns {
 pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome {
     a.sh(&format!("ip link add {a_name} type veth peer name {b_name} netns {}; ip link set {a_name} up", b.name))?;
     b.sh(&format!("ip link set {b_name} up"))?;
-    Ok(())
+    a.wait_for_carrier(a_name)
 }
 
 /// Deletes a namespace; one that is gone already is as good.

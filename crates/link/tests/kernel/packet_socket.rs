@@ -176,6 +176,7 @@ fn down() -> Outcome {
     let err = left.recv(&mem, &mut got).expect_err("the interface is still down");
     assert_eq!(err.to_string(), "left: SIOCGIFFLAGS: Network is down");
     street.middle.sh("ip link set left up")?;
+    street.a.wait_for_carrier("host")?;
     left.recv(&mem, &mut got)?;
     assert_eq!(left.send(&mut burst)?, Sent::All);
     got.clear();

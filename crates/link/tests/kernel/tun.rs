@@ -144,8 +144,8 @@ fn down() -> Outcome {
 }
 
 fn another_mtu() -> Outcome {
-    let netns = Netns::new("a")?;
     for offloads in [true, false] {
+        let netns = Netns::new("a")?;
         let mut link = open(&netns, "fat0", TUN, offloads)?;
         let seen = || netns.sh("cat /sys/class/net/fat0/mtu");
         for (wanted, mtu) in [(Some(9000), 9000), (Some(1400), 1400), (None, 1500)] {

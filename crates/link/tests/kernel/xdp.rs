@@ -83,6 +83,18 @@ fn ring(link: &dyn Link) -> RingState {
     link.ring().expect("an XDP link has one")
 }
 
+/// Drops the only link of a namespace, and waits until its interface is as it was. A program that another test starts has its
+/// descriptors too, between `fork` and `exec`.
+fn close(link: Box<dyn Link>, netns: &Netns) -> Outcome {
+    drop(link);
+    let mut seen = Ok(String::new());
+    wait_until("no interface has a program", PATIENCE, || {
+        seen = netns.sh("ip -d link show");
+        !seen.as_ref().is_ok_and(|seen| seen.contains("xdp"))
+    })?;
+    seen.map(drop)
+}
+
 /// The bytes of an Ethernet frame for everybody, `len` in all, each different from those around it.
 fn bytes(number: u32, len: usize) -> Vec<u8> {
     let header = [[0xff; 6], [2, 0, 0, 0, 0, 1]].concat();
@@ -267,10 +279,8 @@ fn nothing_is_left(mode: XdpMode) -> Outcome {
         send(&mut *host, vec![frame(&mem, round, 100)])?;
         // A packet outlives its link.
         let got = receive(&mut *link, &mem, 1)?;
-        drop(link);
+        close(link, &cable.us)?;
         assert_eq!(got[0].to_vec(), bytes(round, 100));
-        let after = cable.us.sh("ip -d link show eth0")?;
-        assert!(!after.contains("xdp"), "{after}");
     }
     // The host's own stack has the interface again.
     cable.us.sh("ip link set eth0 arp on; ip addr add 192.0.2.2/24 dev eth0")?;
@@ -291,11 +301,10 @@ fn chosen() -> Outcome {
         (false, Some("Operation not supported".to_owned())),
         "a cable has no memory to write to"
     );
-    drop(link);
+    close(link, &cable.us)?;
     let link = xdp(&cable.us, "eth0", 512, XdpMode::Generic)?;
     let native = &link.offloads()[0];
     assert_eq!((native.on, native.why.as_deref()), (false, Some("mode = \"generic\"")));
-    drop(link);
     // A driver that cannot: a bridge has no XDP of its own.
     cable.us.sh("ip link add bridge type bridge; ip link set bridge up")?;
     let link = xdp(&cable.us, "bridge", 512, XdpMode::Auto)?;
@@ -328,6 +337,7 @@ fn by_a_tap() -> Outcome {
         }
         link.settle(&mem);
         assert_eq!((ring(&*link).held, ring(&*link).kernel.rx_dropped, link.stats().tx_packets), (0, 0, 640));
+        close(link, &netns)?;
     }
     Ok(())
 }
@@ -360,9 +370,7 @@ fn down() -> Outcome {
     let err = link.send(&mut burst).expect_err("the interface is still down");
     assert_eq!((err.to_string().as_str(), burst.len()), ("eth0: SIOCGIFFLAGS: Network is down", 1));
     cable.us.sh("ip link set eth0 up")?;
-    cable
-        .host
-        .sh("for i in $(seq 100); do [ $(cat /sys/class/net/host/operstate) = up ] && break; sleep 0.05; done")?;
+    cable.host.wait_for_carrier("host")?;
     let _was_down_too = host.recv(&mem, &mut Vec::new());
     link.recv(&mem, &mut Vec::new())?;
     assert_eq!((link.send(&mut burst)?, burst.len()), (Sent::All, 0));
@@ -382,6 +390,7 @@ fn down_from_the_start() -> Outcome {
         assert_eq!(err.to_string(), "eth0: recv: Network is down");
         link.recv(&mem, &mut Vec::new()).expect_err("the interface is still down");
         cable.us.sh("ip link set eth0 up")?;
+        cable.host.wait_for_carrier("host")?;
         link.recv(&mem, &mut Vec::new())?;
         let mut host = at_the_host(&cable)?;
         send(&mut *host, vec![frame(&mem, 1, 100)])?;
@@ -420,8 +429,7 @@ fn no_carrier() -> Outcome {
         }
         assert_eq!((link.stats().tx_dropped, link.stats().dropped_for(DropReason::TxError)), (500, 500), "{mode:?}");
         cable.host.sh("ip link set host up")?;
-        let carrier = || cable.us.sh("cat /sys/class/net/eth0/carrier").is_ok_and(|carrier| carrier.trim() == "1");
-        wait_until("the other end is there again", PATIENCE, carrier)?;
+        cable.us.wait_for_carrier("eth0")?;
         let mut host = at_the_host(&cable)?;
         send(&mut *link, vec![frame(&mem, 7, 100)])?;
         assert_eq!(receive(&mut *host, &mem, 1)?[0].to_vec(), bytes(7, 100));
