@@ -4,8 +4,8 @@ mod common;
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use base::{DropReason, Instant, Mib};
 use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
@@ -162,6 +162,39 @@ fn while_more_arrives_threads_are_left_what_they_get_to() {
     }
     let want: Vec<_> = (1..300).map(|n| pkt(&Memory::heap(), n).to_vec()).collect();
     assert!(got == want && !pair.receiver.is_pending());
+}
+
+/// Keeps what it is given.
+#[derive(Clone, Debug, Default)]
+struct Keeping(Arc<Mutex<VecDeque<Task>>>);
+
+impl Crypto for Keeping {
+    fn work(&mut self, _: Instant, todo: &mut VecDeque<Task>, _: &mut Vec<Task>) {
+        self.0.lock().unwrap().append(todo);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+}
+
+#[test]
+fn a_task_that_is_alone_goes_to_a_thread_when_more_is_known_to_follow() {
+    let (mut pair, keeping) = (Pair::new(&sa()), Keeping::default());
+    pair.sender.set_crypto(Some(Box::new(keeping.clone())));
+    let pkt = pkt(&pair.mem, 1);
+    let sealed = pair.sender.submit_seal(&pair.mem, NOW, pair.out_sa, pkt, Train::None, 1500, &mut pair.sent);
+    assert_eq!(sealed, Ok(()));
+    pair.sender.work(NOW);
+    let mut todo = std::mem::take(&mut *keeping.0.lock().unwrap());
+    let mut pool = Pool::new(NonZeroUsize::MIN, |_| {}).unwrap();
+    for (more, want) in [(false, (1, false)), (true, (0, true))] {
+        pool.take(NOW, &mut todo, more);
+        assert_eq!((todo.len(), pool.is_at_it()), want, "more: {more}");
+    }
+    let mut done = Vec::new();
+    pool.work(NOW, &mut todo, &mut done);
+    assert_eq!((done.len(), pool.is_at_it()), (1, false));
 }
 
 /// Has every task done at once, and counts them.

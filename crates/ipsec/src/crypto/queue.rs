@@ -215,17 +215,16 @@ impl Queue {
         self.collecting.latest().is_some_and(is_task) && !self.is_here()
     }
 
-    /// Hands in the job at hand, and those that began before it. Whether packets are known to follow, which will be
-    /// another task, says `more`.
-    pub(crate) fn close_latest(&mut self, now: Instant, more: bool) {
-        self.close_first(now, self.collecting.up_to_latest(), more);
+    /// Hands in the job at hand, and those that began before it.
+    pub(crate) fn close_latest(&mut self, now: Instant) {
+        self.close_first(now, self.collecting.up_to_latest(), false);
     }
 
-    /// The same if it is enough for others.
+    /// The same if it is enough for others. Whether packets are known to follow, which will be another task, says `more`.
     #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant, more: bool) {
         if self.has_task() {
-            self.close_latest(now, more);
+            self.close_first(now, self.collecting.up_to_latest(), more);
         }
     }
 

@@ -79,7 +79,7 @@ impl Arrival<'_> {
             if job.is_for(id, self.headers, self.meta) {
                 return crypto.collecting.latest_mut().expect("just found");
             }
-            crypto.close_latest(self.now, false);
+            crypto.close_latest(self.now);
         }
         let sa = sad.get(id).expect("just found");
         let storage = crypto.spare_open.pop().unwrap_or_else(Storage::with_room);

@@ -145,7 +145,7 @@ impl Train<'_> {
         self.held += n;
         if ipsec.crypto.has_task() {
             self.flush(ipsec, pieces);
-            ipsec.crypto.close_latest(self.arrival.now, false);
+            ipsec.crypto.close_latest(self.arrival.now);
             self.has_job = false;
         }
         Ok(())
