@@ -104,13 +104,11 @@ impl Header {
         self.tos = tos;
     }
 
-    /// Adds to the identification, and changes the checksum with it: what one gains the other loses modulo 65535 (RFC 1624
-    /// §3), where 65536, by which the identification wraps, is one.
+    /// Adds to the identification, and changes the checksum with it.
     #[inline]
     pub const fn raise_id(&mut self, step: u16) {
-        let (id, wraps) = self.id.get().overflowing_add(step);
-        let (check, borrows) = self.check.get().overflowing_sub(step.wrapping_sub(wraps as u16));
-        (self.id, self.check) = (U16::new(id), U16::new(check.wrapping_sub(borrows as u16)));
+        let (id, check) = raised_id(self.id.get(), self.check.get(), step);
+        (self.id, self.check) = (U16::new(id), U16::new(check));
     }
 
     /// Bytes of header and payload, as the header says.
@@ -265,6 +263,15 @@ impl Header {
     pub const fn set_dst(&mut self, dst: Ipv4Addr) {
         self.dst = dst.octets();
     }
+}
+
+/// An identification that is raised by `step`, and the checksum of its header after that: what one gains the other loses modulo
+/// 65535 (RFC 1624 §3), where 65536, by which the identification wraps, is one.
+#[inline]
+pub(crate) const fn raised_id(id: u16, check: u16, step: u16) -> (u16, u16) {
+    let (id, wraps) = id.overflowing_add(step);
+    let (check, borrows) = check.overflowing_sub(step.wrapping_sub(wraps as u16));
+    (id, check.wrapping_sub(borrows as u16))
 }
 
 /// Computes the checksum of the header at the front of `packet`, options included.

@@ -1,9 +1,13 @@
 //! The headers that a flow's next packet most likely has: those of the one before it, gone on by one step (V. Jacobson's
 //! header prediction). A packet that has them needs no other look.
 
-use crate::{Version, ipv4, ipv6};
+use crate::ipv4;
 
 const WINDOW: usize = Prediction::WINDOW;
+
+/// Where an IPv4 header has its identification, and its checksum.
+const ID_AT: usize = 4;
+const CHECK_AT: usize = 10;
 
 /// Bytes that vectors are loaded from at once.
 #[derive(Clone, Copy, Debug)]
@@ -14,14 +18,24 @@ struct Aligned([u8; WINDOW]);
 #[derive(Clone, Debug)]
 pub struct Prediction {
     bytes: Aligned,
-    /// A bit is set where the bit of `bytes` is known: nowhere behind the headers.
+    /// A bit is set where the bit of `bytes` is known and that of every packet to come: nowhere behind the headers.
     known: Aligned,
     /// Bytes of the whole packet; 0 if none is predicted.
     len: usize,
-    version: Version,
+    number: RisingNumber,
     /// By how much IPv4's identification goes up.
     id_step: u16,
-    number: RisingNumber,
+    rising: Rising,
+}
+
+/// What differs from packet to packet. It is not among the bytes that are compared at once, because a processor has to wait
+/// for some of what it loads together if others were just stored.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+struct Rising {
+    number: u32,
+    /// IPv4's identification and the checksum over it, if it goes up.
+    id: u16,
+    check: u16,
 }
 
 /// A 32-bit number in the headers that goes up from packet to packet: TCP's sequence number, ESP's.
@@ -40,9 +54,9 @@ impl Default for Prediction {
             bytes: Aligned([0; WINDOW]),
             known: Aligned([0; WINDOW]),
             len: 0,
-            version: Version::V4,
-            id_step: 0,
             number: RisingNumber::default(),
+            id_step: 0,
+            rising: Rising::default(),
         }
     }
 }
@@ -57,30 +71,43 @@ impl Prediction {
         self.len = 0;
     }
 
-    /// Predicts the packet after one that begins with `front`, where its IP header is, and is as long as that says. All of
-    /// its `headers` bytes of headers are right. In the next one `number` has gone up, IPv4's identification by `id_step`;
-    /// nothing is known of the bits `ignored` from an offset on.
+    /// Predicts the packet after one of `len` bytes that begins with `front`. All of its `headers` bytes of headers are right. In
+    /// the next one `number` has gone up, and the identification of an IPv4 header at the front by `id_step`, 0 where there is
+    /// none; nothing is known of the bits `ignored` from an offset on.
     pub fn set(
         &mut self,
         front: &[u8],
         headers: usize,
-        version: Version,
+        len: usize,
         id_step: u16,
         number: RisingNumber,
         ignored: (usize, &[u8]),
     ) {
         self.clear();
         let (Some(front), 0..=WINDOW) = (front.first_chunk::<WINDOW>(), headers) else { return };
-        let len = match version {
-            Version::V4 => ipv4::Header::ref_from(front).map_or(0, ipv4::Header::total_len),
-            Version::V6 => ipv6::Header::ref_from(front).map_or(0, |header| ipv6::Header::LEN + header.payload_len()),
-        };
-        (self.bytes, self.len, self.version, self.id_step, self.number) =
-            (Aligned(*front), len, version, id_step, number);
+        (self.bytes, self.len, self.number, self.id_step) = (Aligned(*front), len, number, id_step);
         self.known.0 = std::array::from_fn(|at| if at < headers { 0xff } else { 0 });
-        let (at, bits) = ignored;
-        self.known.0.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
+        self.forget(ignored);
+        self.forget((number.at, &[0xff; 4]));
+        if id_step != 0 {
+            self.forget((ID_AT, &[0xff; 2]));
+            self.forget((CHECK_AT, &[0xff; 2]));
+        }
+        self.rising = self.rising_in(front);
         self.advance();
+    }
+
+    /// Does not compare these bits of what is behind an offset.
+    fn forget(&mut self, (at, bits): (usize, &[u8])) {
+        self.known.0.iter_mut().skip(at).zip(bits).for_each(|(known, bits)| *known &= !bits);
+    }
+
+    #[inline]
+    fn rising_in(&self, front: &[u8; WINDOW]) -> Rising {
+        let half = |at: usize| if self.id_step == 0 { 0 } else { u16::from_be_bytes([front[at], front[at + 1]]) };
+        let number = front.get(self.number.at..).and_then(<[u8]>::first_chunk);
+        let number = number.map_or(0, |&number| u32::from_be_bytes(number));
+        Rising { number, id: half(ID_AT), check: half(CHECK_AT) }
     }
 
     /// Tells whether a packet of `len` bytes that begins with `front` is the predicted one.
@@ -92,22 +119,21 @@ impl Prediction {
         let differs = words.fold(0, |any, ((ours, theirs), known)| {
             any | (u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(*theirs)) & u64::from_ne_bytes(*known)
         });
-        differs == 0 && len == self.len
+        differs == 0 && len == self.len && self.rising_in(theirs) == self.rising
     }
 
     /// Predicts the packet after the predicted one.
     #[inline]
-    pub fn advance(&mut self) {
-        let Self { bytes: Aligned(bytes), version, id_step, number: RisingNumber { at, step }, .. } = self;
-        if let Some(number) = bytes.get_mut(*at..).and_then(<[u8]>::first_chunk_mut) {
-            *number = u32::from_be_bytes(*number).wrapping_add(*step).to_be_bytes();
-        }
-        if *version == Version::V4
-            && *id_step != 0
-            && let Ok(header) = ipv4::Header::mut_from(bytes)
-        {
-            header.raise_id(*id_step);
-        }
+    pub const fn advance(&mut self) {
+        self.advance_by(1);
+    }
+
+    /// Predicts the packet that is so many behind the predicted one. IPv4's identification goes up by less than 65536.
+    #[inline]
+    pub const fn advance_by(&mut self, n: u16) {
+        let Rising { number, id, check } = self.rising;
+        let (id, check) = ipv4::raised_id(id, check, self.id_step.wrapping_mul(n));
+        self.rising = Rising { number: number.wrapping_add(self.number.step.wrapping_mul(n as u32)), id, check };
     }
 }
 
@@ -139,9 +165,9 @@ mod tests {
                 // A zero of ones' complement has two forms; whoever says the other one is looked at.
                 assert!(n == 0 || prediction.is(&packet, packet.len()) || packet[10..12] == [0, 0], "{id_step} {n}");
                 match n {
-                    0 => prediction.set(&packet, 28, Version::V4, id_step, NUMBER, (0, &[])),
+                    0 => prediction.set(&packet, 28, packet.len(), id_step, NUMBER, (0, &[])),
                     _ if prediction.is(&packet, packet.len()) => prediction.advance(),
-                    _ => prediction.set(&packet, 28, Version::V4, id_step, NUMBER, (0, &[])),
+                    _ => prediction.set(&packet, 28, packet.len(), id_step, NUMBER, (0, &[])),
                 }
             }
         }
@@ -152,17 +178,38 @@ mod tests {
             packet
         };
         let mut prediction = Prediction::default();
-        prediction.set(&v6(1), 48, Version::V6, 0, RisingNumber { step: 1, ..NUMBER }, (0, &[]));
+        prediction.set(&v6(1), 48, 120, 0, RisingNumber { step: 1, ..NUMBER }, (0, &[]));
         assert!(prediction.is(&v6(2), 120) && !prediction.is(&v6(2), 121) && !prediction.is(&v6(3), 120));
         // With TCP and its timestamps.
-        prediction.set(&v6(1), 40 + 32, Version::V6, 0, RisingNumber { step: 1, ..NUMBER }, (0, &[]));
+        prediction.set(&v6(1), 40 + 32, 120, 0, RisingNumber { step: 1, ..NUMBER }, (0, &[]));
         assert!(prediction.is(&v6(2), 120) && !prediction.is(&v6(3), 120));
+    }
+
+    #[test]
+    fn several_steps_at_once_are_as_many_steps() {
+        for (id_step, n) in [(0, 9), (1, 0), (1, 1), (1, 45), (3, 1000), (0xffff, 1)] {
+            for id in [0, 7, 0xfff0, 0xffff] {
+                let mut at_once = Prediction::default();
+                at_once.set(&v4(100, id, 5), 40, 100, id_step, NUMBER, (0, &[]));
+                let mut in_steps = at_once.clone();
+                at_once.advance_by(n);
+                (0..n).for_each(|_| in_steps.advance());
+                let steps = n.wrapping_add(1);
+                let there = v4(
+                    100,
+                    id.wrapping_add(id_step.wrapping_mul(steps)),
+                    5_u32.wrapping_add(NUMBER.step.wrapping_mul(steps.into())),
+                );
+                assert_eq!(at_once.rising, in_steps.rising, "{id:#x} by {n} times {id_step}");
+                assert!(at_once.is(&there, 100) || there[10..12] == [0, 0], "{id:#x} by {n} times {id_step}");
+            }
+        }
     }
 
     #[test]
     fn whatever_else_differs_it_is_another_packet() {
         let mut prediction = Prediction::default();
-        prediction.set(&v4(90, 7, 5), 40, Version::V4, 1, NUMBER, (30, &[0xff, 0x0f]));
+        prediction.set(&v4(90, 7, 5), 40, 90, 1, NUMBER, (30, &[0xff, 0x0f]));
         let next = v4(90, 8, 5 + NUMBER.step);
         assert!(prediction.is(&next, 90) && !prediction.is(&next, 89) && !prediction.is(&next[..79], 90));
         for bit in 0..8 * next.len() {
@@ -180,7 +227,7 @@ mod tests {
         let packet = v4(90, 7, 5);
         for (front, headers) in [(&packet[..79], 40), (&packet[..], 81)] {
             let mut prediction = Prediction::default();
-            prediction.set(front, headers, Version::V4, 0, RisingNumber::default(), (0, &[]));
+            prediction.set(front, headers, 90, 0, RisingNumber::default(), (0, &[]));
             assert!(!prediction.is(&packet, 90), "{headers}");
         }
     }

@@ -4,8 +4,8 @@ use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
 use wire::{Pattern, Prediction, Protocol, RisingNumber, Version, ipv4, udp};
 
-use super::Spare;
 use super::arrival::{Arrival, ENDING, LAST, View};
+use super::{Room, Spare};
 use crate::gso::MAX_SEGMENTS;
 use crate::headers::Headers;
 
@@ -213,13 +213,14 @@ impl Held {
         let Arrival { version, l4, end, payload, .. } = self.first;
         let l4 = usize::from(l4);
         let number = RisingNumber { at: l4 + tcp::SEQ_AT, step: payload };
-        let (id_step, check) = (u16::from(!self.fixed_id), (l4 + tcp::CHECK_AT, &[0xff; 2][..]));
+        let id_step = u16::from(version == Version::V4 && !self.fixed_id);
+        let check = (l4 + tcp::CHECK_AT, &[0xff; 2][..]);
         if let Some(pattern) = &mut self.pattern
             && step.payload == payload
             && self.first.is_plain_tcp()
             && self.packet.frag_list().is_empty()
         {
-            pattern.next.set(front, end.into(), version, id_step, number, check);
+            pattern.next.set(front, end.into(), usize::from(end) + payload as usize, id_step, number, check);
             let by_len = MAX_LEN.saturating_sub(self.packet.len()) / payload as usize;
             let by_count = MAX_SEGMENTS.saturating_sub(self.count.into());
             let by_slots = MAX_SLOTS.saturating_sub(self.packet.frags().len());
@@ -248,6 +249,28 @@ impl Held {
         self.room -= 1;
         self.count += 1;
         self.next_seq = self.next_seq.wrapping_add(self.first.payload);
+    }
+
+    /// What may be merged behind the packet that was merged last.
+    #[inline]
+    pub(super) fn room(&self) -> Room {
+        Room { packets: self.room, fixed_id: self.fixed_id }
+    }
+
+    /// Joins the payload of packets of which each continues the one before, and has its TCP header behind the first `front` bytes
+    /// of its buffer.
+    #[inline]
+    pub(super) fn merge_following(&mut self, bufs: impl ExactSizeIterator<Item = Buf>, front: usize) {
+        let n = u16::try_from(bufs.len()).ok().filter(|&n| n <= self.room).expect("no more than there is room for");
+        let Arrival { l4, end, payload, .. } = self.first;
+        let payload_at = front + usize::from(end - l4);
+        self.packet.fill_slots(bufs, payload_at, payload as usize);
+        if let Some(pattern) = &mut self.pattern {
+            pattern.next.advance_by(n);
+        }
+        self.room -= n;
+        self.count += n;
+        self.next_seq = self.next_seq.wrapping_add(payload * u32::from(n));
     }
 
     #[inline]
