@@ -97,8 +97,12 @@ pub(crate) enum Command {
     /// gateway's links, addresses, routes, SAs and policies. Everything else of it goes on as always, and so do the
     /// programs that it starts.
     ///
-    /// It has to be linked with the system's C library, dynamically, and must not run with another account's rights. The
-    /// library that is put before it, libfatpath_preload.so, is looked for beside fatpath and in ../lib/fatpath; the
+    /// It has to be linked with the system's C library, dynamically, and must not run with another account's rights: what
+    /// would not load the library is not started, here and below. Netlink sockets of the kernel, io_uring, requests that
+    /// make or change interfaces of the host, and network namespaces are refused (seccomp). If that takes privileges that
+    /// the caller does not have, setuid programs start without theirs.
+    ///
+    /// The library that is put before it, libfatpath_preload.so, is looked for beside fatpath and in ../lib/fatpath; the
     /// environment variable FATPATH_PRELOAD names another place.
     Exec(ExecArgs),
     /// Run the system's `ip` on a gateway

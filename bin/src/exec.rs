@@ -1,15 +1,16 @@
-//! `fatpath exec` and `fatpath ip`: other programs, whose netlink sockets reach a gateway.
+//! `fatpath exec` and `fatpath ip`: other programs, whose netlink sockets reach a gateway and never the host's kernel
+//! ([`launch`]).
 
 use std::env;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
@@ -23,8 +24,6 @@ const LIBRARY: &str = "libfatpath_preload.so";
 const LIBRARY_VARIABLE: &str = "FATPATH_PRELOAD";
 /// Tells the library which gateway.
 const NETLINK_VARIABLE: &str = "FATPATH_NETLINK";
-/// Interpreters of interpreters that are looked through, as many as Linux does.
-const MAX_SCRIPTS: usize = 5;
 
 /// Becomes the program.
 ///
@@ -69,13 +68,17 @@ fn exec(instance: &str, program: &OsStr, arguments: &[OsString]) -> Result<(), C
     let netlink = netlink_path(instance);
     let mut command = command(program, &netlink)?;
     try_connect(&netlink).map_err(|errno| unreachable(instance, &netlink, &errno.into()))?;
+    launch::filter::set()
+        .map_err(|err| CliError::failed(format!("seccomp: {err}; without it no program is started.")))?;
+    // With the filter a program may have lost the rights for which its loader would ignore the library.
+    check_loads(program, &command)?;
     Err(CliError::failed(format!("{shown}: {}", command.args(arguments).exec())))
 }
 
 /// How to run `program` with its netlink sockets reaching the gateway whose own is at `netlink`.
 ///
 /// # Errors
-/// If the library is missing, or the program cannot load it.
+/// If the program or the library is missing.
 pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliError> {
     let shown = program.to_string_lossy();
     let path = find(program).ok_or_else(|| CliError::failed(format!("{shown}: no such program.")))?;
@@ -87,7 +90,6 @@ pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliErr
             "{place}: no library can be put first from a path with a space or colon."
         )));
     }
-    check_loads(&path).map_err(|why| CliError::failed(format!("{shown}: {why}.")))?;
     let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
     let preload = match env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         None => library.into_os_string(),
@@ -96,6 +98,18 @@ pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliErr
     let mut command = Command::new(&path);
     command.arg0(program).env("LD_PRELOAD", preload).env(NETLINK_VARIABLE, netlink);
     Ok(command)
+}
+
+/// Checks that what `command` starts, which was asked for as `program`, would load the library.
+///
+/// # Errors
+/// Why not.
+pub(crate) fn check_loads(program: &OsStr, command: &Command) -> Result<(), CliError> {
+    // A path with a NUL in it names nothing.
+    let path = CString::new(command.get_program().as_bytes()).unwrap_or_default();
+    let refused =
+        |why: launch::NotLoadable| CliError::failed(format!("{}: {}.", program.to_string_lossy(), why.reason));
+    launch::check(CWD, &path).map_err(refused)
 }
 
 /// Whether anybody serves netlink there.
@@ -135,90 +149,6 @@ fn library() -> Result<PathBuf, CliError> {
     places.into_iter().find(|path| path.is_file()).ok_or_else(missing)
 }
 
-/// Whether a program would load the library.
-///
-/// # Errors
-/// Why not.
-fn check_loads(program: &Path) -> Result<(), String> {
-    let mut path = program.to_owned();
-    for _ in 0..MAX_SCRIPTS {
-        let failed = |err: io::Error| format!("cannot be read: {err}");
-        let file = File::open(&path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        let mut start = Vec::new();
-        file.take(64 << 10).read_to_end(&mut start).map_err(failed)?;
-        match Program::of(&start) {
-            Program::Script(interpreter) => path = interpreter,
-            Program::Dynamic => return check_unprivileged(&metadata),
-            Program::Static => {
-                return Err("it is linked statically, and a library can only be put before one that is not".to_owned());
-            }
-            Program::Other => return Err("it is no program of this machine's kind".to_owned()),
-        }
-    }
-    Err("its interpreters do not end".to_owned())
-}
-
-/// The kernel has a program with another user's rights load no such library.
-fn check_unprivileged(metadata: &fs::Metadata) -> Result<(), String> {
-    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-    let mode = metadata.permissions().mode();
-    if (mode & 0o4000 != 0 && metadata.uid() != uid) || (mode & 0o2010 == 0o2010 && metadata.gid() != gid) {
-        return Err(
-            "it runs with another account's rights (setuid or setgid); use that account, as with sudo".to_owned()
-        );
-    }
-    Ok(())
-}
-
-/// What a file that is to be run is.
-#[derive(Debug, Eq, PartialEq)]
-enum Program {
-    /// One that a dynamic loader starts.
-    Dynamic,
-    /// One that starts without.
-    Static,
-    /// One that another program reads.
-    Script(PathBuf),
-    /// None that can be told of.
-    Other,
-}
-
-impl Program {
-    /// What a file is, by its beginning.
-    fn of(start: &[u8]) -> Self {
-        if let Some(line) = start.strip_prefix(b"#!") {
-            let line = line.split(|&byte| byte == b'\n').next().unwrap_or_default();
-            let mut words = line.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
-            return words.next().map_or(Self::Other, |path| Self::Script(PathBuf::from(OsStr::from_bytes(path))));
-        }
-        match has_loader(start) {
-            Some(true) => Self::Dynamic,
-            Some(false) => Self::Static,
-            None => Self::Other,
-        }
-    }
-}
-
-/// Whether a 64-bit ELF file of this machine's byte order names a loader (`PT_INTERP`). `None`: it is none.
-fn has_loader(start: &[u8]) -> Option<bool> {
-    const PT_INTERP: u32 = 3;
-    let class = [2, if cfg!(target_endian = "little") { 1 } else { 2 }];
-    if start.get(..6)? != [b"\x7fELF", &class[..]].concat() {
-        return None;
-    }
-    let half = |at: usize| Some(usize::from(u16::from_ne_bytes(*start.get(at..)?.first_chunk()?)));
-    let first = usize::try_from(u64::from_ne_bytes(*start.get(32..)?.first_chunk()?)).ok()?;
-    let (size, count) = (half(54)?, half(56)?);
-    for at in 0..count {
-        let header = start.get(at.checked_mul(size)?.checked_add(first)?..)?;
-        if u32::from_ne_bytes(*header.first_chunk()?) == PT_INTERP {
-            return Some(true);
-        }
-    }
-    Some(false)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -232,22 +162,5 @@ mod tests {
         for words in ["link", "-h link", "link del help", "link show help", "-s help"] {
             assert!(!about(words), "{words}");
         }
-    }
-
-    #[test]
-    fn a_program_is_told_by_its_beginning() {
-        assert_eq!(check_loads(&env::current_exe().unwrap()), Ok(()));
-        assert_eq!(Program::of(b"#! /bin/sh -e\n"), Program::Script("/bin/sh".into()));
-        assert_eq!(Program::of(b"#!\n"), Program::Other);
-        let mut elf = fs::read(env::current_exe().unwrap()).unwrap();
-        elf.truncate(64 << 10);
-        assert_eq!(Program::of(&elf), Program::Dynamic);
-        for len in 0..elf.len().min(2000) {
-            assert_ne!(Program::of(&elf[..len]), Program::Static, "{len}");
-        }
-        elf[56..58].fill(0);
-        assert_eq!(Program::of(&elf), Program::Static);
-        elf[4] = 1;
-        assert_eq!(Program::of(&elf), Program::Other);
     }
 }

@@ -84,7 +84,9 @@ impl IpLines {
     /// `ip` cannot be had.
     pub(crate) fn carry_out(&self, netlink: &Path, is_over: impl FnMut() -> bool) -> Result<bool, CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: ip: {err}", self.name));
-        let mut command = exec::command(exec::system_ip()?.as_os_str(), netlink)?;
+        let ip = exec::system_ip()?;
+        let mut command = exec::command(ip.as_os_str(), netlink)?;
+        exec::check_loads(ip.as_os_str(), &command)?;
         // Whoever reads from a pipe of packets gets one at a time, and the others stay to be counted.
         let (reader, writer) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::DIRECT).map_err(|errno| failed(errno.into()))?;

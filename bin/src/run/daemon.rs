@@ -1,10 +1,13 @@
 //! A gateway that runs: what it becomes at start, on a signal and when clients ask.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 
 use control::Config;
 use control::sysctl::Settings;
+use link::Discard;
+use packet::Allocations;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Handle as SignalsHandle;
 
@@ -15,6 +18,7 @@ use super::node::{self, Node, Plan};
 use super::running::Running;
 use super::service;
 use super::store::{self, Collected, Keeper, OfFiles, Store};
+use super::threads::{Threads, Watchdog};
 use crate::config_file;
 use crate::error::CliError;
 use crate::lines::{self, IpLines};
@@ -29,6 +33,8 @@ pub(super) enum Event {
     Save { reply: Sender<Result<String, String>> },
     /// The worker has ended.
     WorkerEnded,
+    /// Another thread has panicked or returned an error, for this reason.
+    ThreadEnded(String),
 }
 
 /// A gateway that runs.
@@ -43,6 +49,31 @@ pub(super) struct Daemon {
     shared: Shared,
     /// Where what they have set is saved, and what of the node is not theirs.
     saved: Option<(Keeper, OfFiles)>,
+}
+
+/// Summary of a gateway's links, displayed as `2 links: tun0, wan; wan is down (eth1: SIOCGIFFLAGS: Network is down)`.
+pub(super) struct LinkSummary {
+    names: String,
+    /// Names of links that are down, each with the reason.
+    failed: Vec<(String, String)>,
+}
+
+impl fmt::Display for LinkSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.names)?;
+        self.failed.iter().try_for_each(|(name, why)| write!(f, "; {name} is down ({why})"))
+    }
+}
+
+impl LinkSummary {
+    /// Logs `done` and the links, as a warning if one is down.
+    pub(super) fn log(&self, done: &str) {
+        if self.failed.is_empty() {
+            tracing::info!("{done} with {self}");
+        } else {
+            tracing::warn!("{done} with {self}");
+        }
+    }
 }
 
 /// Where the key manager's socket is. It is made when a link first has IKE, and stays.
@@ -90,20 +121,25 @@ impl Daemon {
         Ok(Self { file, lines: None, node, worker, ike, shared, saved: None })
     }
 
-    /// Does what signals and clients ask for until the daemon is to end, or the worker has ended.
-    pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>) -> Result<(), CliError> {
-        for event in happened {
+    /// Does what signals and clients ask for until the daemon is to end, or a thread has failed.
+    pub(super) fn run(mut self, instance: &str, happened: Receiver<Event>, threads: &Threads) -> Result<(), CliError> {
+        // Reading the file and planning the change took memory that is free by now.
+        Allocations::trim();
+        let mut watchdog = service::watchdog_limit().map(|limit| Watchdog::new(threads.clone(), limit));
+        while let Some(event) = next_event(&happened, &mut watchdog) {
             match event {
                 Event::Signal(SIGHUP) => {
                     service::reloading();
                     let outcome = self.reload();
+                    Allocations::trim();
                     self.tell_of_reload(instance, &outcome);
                 }
                 Event::Load { file, reply } => {
                     let outcome = self.load(file);
+                    Allocations::trim();
                     self.tell_of_reload(instance, &outcome);
                     // Whoever asked may have lost patience.
-                    let _ = reply.send(outcome.map(|()| self.links()));
+                    let _ = reply.send(outcome.map(|()| self.links().to_string()));
                 }
                 Event::Save { reply } => {
                     let outcome = self.save();
@@ -120,6 +156,12 @@ impl Daemon {
                     return self.end();
                 }
                 Event::WorkerEnded => break,
+                Event::ThreadEnded(why) => {
+                    tracing::error!("{instance}: {why}");
+                    // The worker still runs: its sequence numbers are saved. The error to report is the thread's.
+                    let _ = self.end();
+                    return Err(CliError::failed(why));
+                }
             }
         }
         Err(self.worker.failure())
@@ -131,7 +173,7 @@ impl Daemon {
         match outcome {
             Ok(()) => {
                 service::ready(&format!("running with {links}"));
-                tracing::info!("{instance}: reloaded, running with {links}");
+                links.log(&format!("{instance}: reloaded, running"));
             }
             Err(why) => {
                 service::ready(&format!("running with {links}; not reloaded: {why}"));
@@ -183,10 +225,12 @@ impl Daemon {
         &mut self,
         socket: &Path,
         lines: &[IpLines],
+        discard: &Discard,
+        threads: &Threads,
         mut is_ended: impl FnMut() -> bool,
     ) -> Result<Option<NetlinkServer>, CliError> {
         let starting = socket.with_extension("starting");
-        let server = NetlinkServer::start(&starting, self.shared.clone(), &self.worker.handle)?;
+        let server = NetlinkServer::start(&starting, self.shared.clone(), &self.worker.handle, discard, threads)?;
         self.lines = lines.first().map(|lines| lines.name().to_owned());
         for lines in lines {
             if !lines.carry_out(&starting, &mut is_ended)? {
@@ -201,7 +245,7 @@ impl Daemon {
     ///
     /// # Errors
     /// It cannot.
-    pub(super) fn restore(&mut self, store: Store) -> Result<(), CliError> {
+    pub(super) fn restore(&mut self, store: Store, threads: &Threads) -> Result<(), CliError> {
         let mut state = store.read()?;
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
@@ -215,7 +259,7 @@ impl Daemon {
             0 => tracing::info!("{place}: {all} saved requests restored"),
             _ => tracing::info!("{place}: {done} of {all} saved requests restored; the configuration has the others"),
         }
-        let keeper = Keeper::start(store, state.marks, of_files.sas(), &self.worker.handle)?;
+        let keeper = Keeper::start(store, state.marks, of_files.sas(), &self.worker.handle, threads)?;
         self.saved = Some((keeper, of_files));
         Ok(())
     }
@@ -239,13 +283,31 @@ impl Daemon {
         self.worker.stop()
     }
 
-    /// `2 links: tun0, wan`.
-    pub(super) fn links(&self) -> String {
+    /// Summary of the links that run.
+    pub(super) fn links(&self) -> LinkSummary {
         let names: Vec<&str> = self.node.config().links.iter().map(|link| link.name.as_str()).collect();
-        match names.len() {
+        let names = match names.len() {
             0 => "no links".to_owned(),
             1 => format!("1 link: {}", names[0]),
             n => format!("{n} links: {}", names.join(", ")),
+        };
+        // A worker that does not answer is reported elsewhere.
+        let failed = self.worker.handle.call(|worker| worker.failed_links()).unwrap_or_default();
+        LinkSummary { names, failed }
+    }
+}
+
+/// Waits for the next event, and feeds the service manager's watchdog meanwhile.
+fn next_event(happened: &Receiver<Event>, watchdog: &mut Option<Watchdog>) -> Option<Event> {
+    loop {
+        let Some(watchdog) = watchdog else { return happened.recv().ok() };
+        if watchdog.is_well() {
+            service::well();
+        }
+        match happened.recv_timeout(watchdog.timeout()) {
+            Ok(event) => return Some(event),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return None,
         }
     }
 }

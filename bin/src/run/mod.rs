@@ -4,6 +4,7 @@
 //! this one, which waits for signals. What the node is to become is planned here, where it may fail and take its time, and handed to the
 //! worker as a whole.
 
+mod acceptor;
 mod capture;
 mod command;
 mod crypto;
@@ -16,6 +17,7 @@ mod news;
 mod node;
 mod poller;
 mod priority;
+mod privilege;
 mod reassembly;
 mod rehearse;
 mod running;
@@ -24,16 +26,18 @@ mod server;
 mod service;
 mod snapshot;
 mod store;
+mod threads;
 mod worker;
 mod xfrm;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub use sadb::Alone;
 
+use std::convert::Infallible;
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
 
+use link::Discard;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -48,6 +52,7 @@ use daemon::{Daemon, Event};
 pub(crate) use rehearse::{Made, rehearse};
 use server::Server;
 use store::Store;
+use threads::Threads;
 
 /// Which log lines are wanted.
 const LOG_VARIABLE: &str = "FATPATH_LOG";
@@ -65,33 +70,45 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     server::check_vacant(&socket)?;
 
     raise_descriptor_limit();
+    let (events, happened) = channel();
+    let threads = Threads::new(events.clone());
+    let discard = start_discard(&threads)?;
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle())?;
     let server = Server::bind(&socket)?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
-    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, is_ended)? else {
+    let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
         return daemon.worker.stop();
     };
     if let Some(store) = store {
-        daemon.restore(store)?;
+        daemon.restore(store, &threads)?;
     }
     netlink.move_to(&socket.with_extension("netlink"))?;
     daemon.worker.hold(false).map_err(CliError::failed)?;
-    let (events, happened) = channel();
-    server.serve(&daemon.worker.handle, &events)?;
-    tracing::info!("{}: running with {}", args.instance, daemon.links());
-    pass_on(signals, events).map_err(|err| failed("start a thread", &err))?;
-    service::ready(&format!("running with {}", daemon.links()));
-    daemon.run(&args.instance, happened)
+    daemon.worker.watch(&threads);
+    server.serve(&daemon.worker.handle, &events, &threads)?;
+    let links = daemon.links();
+    links.log(&format!("{}: running", args.instance));
+    pass_on(signals, events, &threads).map_err(|err| failed("start a thread", &err))?;
+    service::ready(&format!("running with {links}"));
+    daemon.run(&args.instance, happened, &threads)
 }
 
-/// Has a thread pass signals on as events.
-fn pass_on(mut signals: Signals, events: Sender<Event>) -> io::Result<()> {
-    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+/// Starts the thread that closes descriptors of clients. It starts before any link is opened: its copy of the table of
+/// descriptors would keep links open until it has closed them.
+fn start_discard(threads: &Threads) -> Result<Discard, CliError> {
+    let (discard, thread) = link::discard();
+    threads.spawn("discard", move || thread.run()).map_err(|err| failed("start a thread", &err))?;
+    Ok(discard)
+}
+
+/// Starts a thread that passes signals on as events.
+fn pass_on(mut signals: Signals, events: Sender<Event>, threads: &Threads) -> io::Result<()> {
+    threads.spawn("signals", move || -> Result<(), Infallible> {
         signals.forever().try_for_each(|signal| events.send(Event::Signal(signal)).ok());
         // Only the end of the worker ends the signals. At the daemon's own end nobody listens any more.
         let _ = events.send(Event::WorkerEnded);
-    })?;
-    Ok(())
+        Ok(())
+    })
 }
 
 /// Log lines go to standard error.

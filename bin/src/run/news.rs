@@ -1,4 +1,4 @@
-//! What happens by itself, on its way from the worker to netlink's clients.
+//! Events of the worker, on their way to netlink's listeners.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,80 +8,117 @@ use control::netlink::Groups;
 use control::netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_LINK, RTNLGRP_NEIGH};
 use control::netlink::rtnl::{LinkNow, NeighbourNow};
 use control::netlink::xfrm::Event;
+use fib::Changed;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::netlink::shown;
+use super::sadb;
 use super::snapshot::links;
 use super::worker::Worker;
 
-/// Something that has happened.
+/// An event that no client has caused.
 #[derive(Clone, Debug)]
 pub(crate) enum News {
-    /// To SAs or policies.
+    /// Event of an SA or a policy.
     Xfrm(Event),
-    /// To a link, which has failed or come back.
+    /// Event of a link, which has failed or come back.
     Link(LinkNow),
-    /// To a neighbour.
+    /// Event of a neighbour.
     Neighbour {
-        /// As it is, or as it was last.
+        /// State now, or the last one.
         now: NeighbourNow,
-        /// Nothing is known of it any more.
+        /// The entry is removed.
         gone: bool,
     },
 }
 
-/// News on their way to netlink's thread, which it is woken for.
+/// Events for netlink's thread, and the descriptor that wakes it.
 #[derive(Debug)]
 pub(crate) struct Bell {
     rung: Mutex<Rung>,
     fd: OwnedFd,
 }
 
-/// What a bell was rung for.
+/// Events since netlink's thread last took them. Each protocol has a queue of its own: stations on a link, which can
+/// change neighbours as often as they like, crowd out no event of an SA.
 #[derive(Debug, Default)]
 pub(crate) struct Rung {
-    /// What has happened.
-    pub(crate) news: Vec<News>,
-    /// Whether more has, for which there was no room.
-    pub(crate) lost: bool,
+    /// Events of SAs and policies, for listeners of `NETLINK_XFRM`.
+    pub(crate) xfrm: Queue,
+    /// Events of links and neighbours, for listeners of `NETLINK_ROUTE`.
+    pub(crate) route: Queue,
 }
 
-/// So many may wait for that thread; what comes while they do is lost, and listeners are told so.
+/// Events of one protocol, and the groups for which some were lost.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) news: Vec<News>,
+    pub(crate) lost: Groups,
+}
+
+/// Events that may wait in a queue. With more, the listeners of all its groups are told that some were lost.
 const MAX_WAITING: usize = 4096;
 
 impl Bell {
-    /// One that has not been rung.
+    /// A bell without events.
     pub(crate) fn new() -> Result<Self, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { rung: Mutex::default(), fd })
     }
 
-    /// What becomes readable when it is rung.
+    /// The descriptor that is readable while there are events.
     pub(crate) const fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// What it was rung for.
+    /// Takes the events.
     pub(crate) fn take(&self) -> Rung {
         let mut count = [0; 8];
-        // Nothing to read means that nobody rang, which is as good.
+        // Nothing to read means that there are no events.
         let _ = rustix::io::read(&self.fd, &mut count);
         std::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tells `news`; `lost`: some were lost already.
-    pub(crate) fn ring(&self, mut news: impl Iterator<Item = News>, lost: bool) {
+    /// Wakes netlink's thread without an event.
+    pub(crate) fn wake(&self) {
+        // A full counter already wakes the thread.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+
+    /// Adds events of SAs and policies; `lost`: there were more.
+    pub(crate) fn ring_xfrm(&self, news: impl Iterator<Item = News>, lost: bool) {
+        let told = sadb::told();
+        let lost = if lost { told } else { Groups::default() };
+        self.ring(|rung| &mut rung.xfrm, news, lost, told);
+    }
+
+    /// Adds events of links and neighbours; there were more for the groups `lost`.
+    pub(crate) fn ring_route(&self, news: impl Iterator<Item = News>, lost: Groups) {
+        self.ring(|rung| &mut rung.route, news, lost, Listeners::told());
+    }
+
+    fn ring(
+        &self,
+        queue: impl FnOnce(&mut Rung) -> &mut Queue,
+        mut news: impl Iterator<Item = News>,
+        lost: Groups,
+        told: Groups,
+    ) {
         let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let room = MAX_WAITING.saturating_sub(rung.news.len());
-        rung.news.extend(news.by_ref().take(room));
-        rung.lost |= lost || news.next().is_some();
-        // Full: it has been rung, and not looked after yet.
+        let queue = queue(&mut rung);
+        let room = MAX_WAITING.saturating_sub(queue.news.len());
+        queue.news.extend(news.by_ref().take(room));
+        queue.lost = queue.lost.union(lost);
+        if news.next().is_some() {
+            queue.lost = queue.lost.union(told);
+        }
+        // A counter that is full has been written to, and not been read yet.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 }
 
-/// Who listens to what happens to links and neighbours, and what has happened to links.
+/// The listeners of rtnetlink that are told of links and neighbours, and the links that have changed.
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     bell: Option<Arc<Bell>>,
@@ -90,7 +127,7 @@ pub(crate) struct Listeners {
 }
 
 impl Listeners {
-    /// The groups of rtnetlink that are told what happens by itself.
+    /// The groups of rtnetlink that are told of events that no client has caused.
     pub(crate) fn told() -> Groups {
         let mut groups = Groups::default();
         [RTNLGRP_LINK, RTNLGRP_NEIGH].iter().for_each(|&group| groups.set(group, true));
@@ -104,7 +141,7 @@ impl Listeners {
         }
     }
 
-    /// Has news told by ringing `bell`, as far as somebody hears them.
+    /// Sends events by `bell` from now on, of the groups in `heard` that have listeners.
     pub(crate) fn listen(worker: &mut Worker, heard: Groups, bell: Arc<Bell>) {
         let neighbours = heard.has(RTNLGRP_NEIGH);
         worker.path.neighbours.watch(neighbours);
@@ -112,12 +149,12 @@ impl Listeners {
         worker.listeners = Self { bell: (links || neighbours).then_some(bell), links, changed: Vec::new() };
     }
 
-    /// Tells what has happened.
+    /// Tells the events since the last call.
     pub(crate) fn tell(worker: &mut Worker) {
         let Some(bell) = worker.listeners.bell.clone() else { return };
         let changed = std::mem::take(&mut worker.listeners.changed);
         let neighbours = worker.path.neighbours.take_changed();
-        if changed.is_empty() && neighbours.who.is_empty() && neighbours.gone.is_empty() {
+        if changed.is_empty() && neighbours == Changed::default() {
             return;
         }
         let of_links = if changed.is_empty() { Vec::new() } else { links(worker) };
@@ -131,6 +168,43 @@ impl Listeners {
             }
         });
         let gone = neighbours.gone.iter().map(|was| News::Neighbour { now: shown(was), gone: true });
-        bell.ring(of_links.chain(of_neighbours).chain(gone), neighbours.more);
+        let mut lost = Groups::default();
+        lost.set(RTNLGRP_NEIGH, neighbours.more);
+        bell.ring_route(of_links.chain(of_neighbours).chain(gone), lost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::LinkId;
+
+    use super::*;
+
+    fn neighbour(n: u32) -> News {
+        let addr = std::net::Ipv4Addr::from(n).into();
+        News::Neighbour { now: NeighbourNow { link: LinkId(1), addr, mac: None, state: 0, protocol: 0 }, gone: true }
+    }
+
+    #[test]
+    fn flood_of_neighbour_events_loses_no_xfrm_event() {
+        let bell = Bell::new().unwrap();
+        for n in 0..10_000 {
+            bell.ring_route(std::iter::once(neighbour(n)), Groups::default());
+        }
+        bell.ring_xfrm([neighbour(0)].into_iter(), false);
+        let rung = bell.take();
+        assert_eq!((rung.route.news.len(), rung.route.lost), (MAX_WAITING, Listeners::told()));
+        assert_eq!((rung.xfrm.news.len(), rung.xfrm.lost), (1, Groups::default()));
+    }
+
+    #[test]
+    fn lost_neighbour_events_are_told_to_their_listeners_alone() {
+        let bell = Bell::new().unwrap();
+        let mut neighbours = Groups::default();
+        neighbours.set(RTNLGRP_NEIGH, true);
+        bell.ring_route(std::iter::empty(), neighbours);
+        let lost = bell.take().route.lost;
+        assert!(lost.has(RTNLGRP_NEIGH) && !lost.has(RTNLGRP_LINK));
+        assert_eq!(bell.take().route.lost, Groups::default(), "they are told once");
     }
 }

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use base::{LinkId, Prefix};
+use base::{IfIndex, LinkId, Prefix};
 use control::Change;
 use control::features::FeatureSet;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
-use control::netlink::rtnl::{LOOPBACK, Model, Vrf};
+use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
 use control::sysctl::Settings;
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
@@ -29,14 +29,16 @@ pub(crate) struct Node {
     config: Arc<Config>,
     /// The number of each link of `config`. One is never given twice, as in Linux.
     ids: Vec<LinkId>,
+    /// For each of them the number of the host's interface that it is, if it is one.
+    host_indexes: Vec<Option<u32>>,
     last_id: u32,
     /// Whether the routes are no longer those of `config`.
     routes_changed: bool,
     open: Open,
 }
 
-/// How a link is opened.
-pub(crate) type Open = fn(&LinkConfig) -> Result<Box<dyn Link>, CliError>;
+/// How a link is opened, with the number that it is to have if it is a device that is made for it.
+pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
 
 impl Default for Node {
     fn default() -> Self {
@@ -52,7 +54,7 @@ pub(crate) struct Plan {
     /// Links that go, but VRFs.
     pub(crate) removed: Vec<LinkId>,
     /// Links that come.
-    pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkKind)>,
+    pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkConfig)>,
     /// Links that stay and get another MTU.
     pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
     /// The links that come and those that have changed, and which of their features are wanted.
@@ -76,7 +78,8 @@ pub(crate) struct Plan {
 impl Node {
     /// An empty one, whose links `open` opens.
     pub(crate) fn new(open: Open) -> Self {
-        Self { config: Arc::default(), ids: Vec::new(), last_id: LOOPBACK, routes_changed: false, open }
+        let (ids, host_indexes) = (Vec::new(), Vec::new());
+        Self { config: Arc::default(), ids, host_indexes, last_id: LOOPBACK, routes_changed: false, open }
     }
 
     /// What it was last told.
@@ -93,7 +96,11 @@ impl Node {
         let change = Change::between(&self.config, &new);
         let mut last_id = self.last_id;
         let mut ids = vec![LinkId::NONE; new.links.len()];
-        change.links.kept.iter().for_each(|kept| ids[kept.new] = self.ids[kept.old]);
+        let mut host_indexes = vec![None; new.links.len()];
+        for kept in &change.links.kept {
+            ids[kept.new] = self.ids[kept.old];
+            host_indexes[kept.new] = self.host_indexes[kept.old];
+        }
         for &at in &change.links.added {
             last_id += 1;
             ids[at] = LinkId(last_id);
@@ -126,7 +133,10 @@ impl Node {
             let config = &new.links[at];
             let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
             refuse_one_that_leaves(config, leaving)?;
-            plan.opened.push((ids[at], (self.open)(config)?, config.kind.clone()));
+            let link = (self.open)(config, None)?;
+            refuse_number(&new, &host_indexes, &*link)?;
+            host_indexes[at] = link.host_index();
+            plan.opened.push((ids[at], link, config.clone()));
             plan.ports.push((ids[at], config.features));
         }
         let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
@@ -138,7 +148,7 @@ impl Node {
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
         let config = Arc::new(new);
         plan.config = Arc::clone(&config);
-        Ok((Self { config, ids, last_id, routes_changed: false, open: self.open }, plan))
+        Ok((Self { config, ids, host_indexes, last_id, routes_changed: false, open: self.open }, plan))
     }
 
     /// Takes note of what netlink's clients have made of the links and routes.
@@ -147,6 +157,7 @@ impl Node {
             return;
         }
         let links = model.links_after(LOOPBACK).map(|(id, link)| (LinkId(id), model.config_of(link)));
+        self.host_indexes = model.links_after(LOOPBACK).map(|(_, link)| link.host_index).collect();
         let config = Arc::make_mut(&mut self.config);
         (self.ids, config.links) = links.unzip();
         (self.last_id, self.routes_changed) = (model.last_index(), true);
@@ -188,6 +199,17 @@ fn refuse_one_that_leaves<'a>(
     }
 }
 
+/// Refuses a link that is an interface of the host whose number another link of `config` has. `host_indexes` has the numbers of
+/// those that are open.
+fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link) -> Result<(), CliError> {
+    let Some(number) = link.host_index() else { return Ok(()) };
+    let open = config.links.iter().zip(host_indexes);
+    let open = open.filter_map(|(other, index)| Some((other.name.as_str(), IfIndex((*index)?))));
+    let others = open.chain([("lo", IfIndex(LOOPBACK))]);
+    let why = rtnl::refusal(number, others);
+    why.map_or(Ok(()), |why| Err(CliError::failed(format!("link {}: {why}.", link.name()))))
+}
+
 /// What a link has for itself.
 #[derive(Debug, Eq, PartialEq)]
 enum OnlyOnce<'a> {
@@ -205,8 +227,11 @@ fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
     }
 }
 
-/// Opens a link of the host.
-pub(crate) fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
+/// Configuration of a link's driver. A device that is made for the link gets the number `index`, if that is given.
+///
+/// # Errors
+/// The link has no driver.
+fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config, CliError> {
     let kind = match &config.kind {
         LinkKind::Loopback => {
             return Err(CliError::failed(format!("link {}: every node has it by itself", config.name)));
@@ -223,8 +248,18 @@ pub(crate) fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
             ConfigKind::Xdp { interface: interface.clone(), ring, mode: xdp_mode(*mode) }
         }
     };
-    let opened =
-        link::open(&link::Config { name: config.name.clone(), kind, mtu: config.mtu, offloads: config.offloads });
+    let LinkConfig { ref name, mtu, offloads, .. } = *config;
+    Ok(link::Config { name: name.clone(), kind, mtu, offloads, index })
+}
+
+/// Tells whether the host has the device that a link is on.
+pub(crate) fn has_device(config: &LinkConfig) -> bool {
+    driver_config(config, None).is_ok_and(|config| link::has_device(&config))
+}
+
+/// Opens a link of the host. A device that is made for it gets the number `index`, if that is given.
+pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+    let opened = link::open(&driver_config(config, index)?);
     let opened = opened.map_err(|err| {
         let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
         CliError::failed(format!("{on}{err}"))

@@ -142,7 +142,7 @@ mod tests {
         let mut poller = Poller::new(&inbox).unwrap();
         let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let kind = link::ConfigKind::Udp { bind: port };
-        let config = link::Config { name: "wan".to_owned(), kind, mtu: None, offloads: false };
+        let config = link::Config { name: "wan".to_owned(), kind, mtu: None, offloads: false, index: None };
         let wan = link::open(&config).unwrap();
         let found = |poller: &mut Poller| {
             poller.wait(Some(Duration::from_millis(20))).unwrap();

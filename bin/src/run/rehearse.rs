@@ -4,6 +4,7 @@ use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 
 use control::Config;
 use control::model::{LinkConfig, LinkKind};
@@ -15,10 +16,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wire::eth::MacAddr;
 
-use super::failed;
 use super::netlink::{NetlinkServer, Shared};
 use super::node::{Node, random};
 use super::running::Running;
+use super::threads::Threads;
+use super::{failed, start_discard};
 use crate::config_file::Sources;
 use crate::error::CliError;
 
@@ -59,7 +61,10 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
     node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
     let dir = PrivateDir::make()?;
     let netlink = dir.0.join("netlink");
-    let _server = NetlinkServer::start(&netlink, shared.clone(), &worker.handle)?;
+    // No main thread takes events: requests to a thread that has ended fail.
+    let threads = Threads::new(channel().0);
+    let discard = start_discard(&threads)?;
+    let _server = NetlinkServer::start(&netlink, shared.clone(), &worker.handle, &discard, &threads)?;
     for lines in &sources.lines {
         if !lines.carry_out(&netlink, || signals.pending().next().is_some())? {
             worker.stop()?;
@@ -78,7 +83,7 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
 }
 
 /// Opens a link that leads nowhere.
-fn open(config: &LinkConfig) -> Result<Box<dyn Link>, CliError> {
+fn open(config: &LinkConfig, _: Option<u32>) -> Result<Box<dyn Link>, CliError> {
     let layer = match config.kind {
         LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => Layer::Ip,
         // Locally administered, and nobody's.

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::convert::Infallible;
 use std::io;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use signal_hook::iterator::Handle as SignalsHandle;
 
 use super::command::{self, Command, Handle, WorkerGone};
 use super::node::Plan;
+use super::threads::{Threads, text_of};
 use super::worker::Worker;
 use super::{failed, priority};
 use crate::error::CliError;
@@ -72,6 +74,16 @@ impl Running {
         self.handle.call(move |worker| worker.hold(held)).map_err(|gone| gone.to_string())
     }
 
+    /// Adds the worker to the threads that the watchdog asks.
+    pub(super) fn watch(&self, threads: &Threads) {
+        let handle = self.handle.clone();
+        threads.watch("worker", move |pulse| {
+            let pulse = Arc::clone(pulse);
+            // A worker that has ended answers nothing.
+            let _ = handle.send(Command::Call(Box::new(move |_| pulse.answer())));
+        });
+    }
+
     /// Ends the worker.
     pub(super) fn stop(self) -> Result<(), CliError> {
         // If it does not take the command it has ended, and says why below.
@@ -100,8 +112,7 @@ impl Running {
 }
 
 fn panicked(panic: &(dyn Any + Send)) -> CliError {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    CliError::failed(format!("the worker panicked: {}", text.unwrap_or("without a message")))
+    CliError::failed(format!("the worker panicked: {}", text_of(panic)))
 }
 
 #[cfg(test)]

@@ -3,7 +3,9 @@
 //! A client can neither delay the worker (it answers between two bursts) nor fill memory: requests have a longest line,
 //! clients a largest number, and a capture that is read too slowly loses packets instead of holding them.
 
+use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,12 +16,17 @@ use std::time::Duration;
 
 use control::request::MAX_REQUEST_LEN;
 use control::{Reply, Request, stat_file};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::Mode;
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
 
+use super::acceptor::Acceptor;
 use super::capture::stream_capture;
 use super::command::Handle;
 use super::daemon::Event;
 use super::monitor::stream_events;
+use super::threads::{Pulse, Threads};
 use crate::error::CliError;
 
 /// Clients at a time; another one is told to come back.
@@ -73,13 +80,21 @@ impl Server {
     ///
     /// # Errors
     /// No thread can be started.
-    pub(crate) fn serve(&self, worker: &Handle, events: &Sender<Event>) -> Result<(), CliError> {
+    pub(crate) fn serve(&self, worker: &Handle, events: &Sender<Event>, threads: &Threads) -> Result<(), CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.path.display()));
         let listener = self.listener.try_clone().map_err(failed)?;
-        let (worker, events) = (worker.clone(), events.clone());
-        let spawned =
-            thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &worker, &events));
-        spawned.map(drop).map_err(failed)
+        listener.set_nonblocking(true).map_err(failed)?;
+        let mut acceptor = Acceptor::new(listener.into(), "control socket");
+        let (worker, events, starter) = (worker.clone(), events.clone(), threads.clone());
+        let asked = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
+        let asked = Arc::new(asked);
+        let asking = Arc::clone(&asked);
+        let pulse = threads.watch("control", move |_| {
+            // A full counter already wakes the thread.
+            let _ = rustix::io::write(&asking, &1_u64.to_ne_bytes());
+        });
+        let run = move || accept(&mut acceptor, &asked, &pulse, &worker, &events, &starter);
+        threads.spawn("control", run).map_err(failed)
     }
 }
 
@@ -99,13 +114,30 @@ impl Drop for Server {
     }
 }
 
-fn accept(listener: &UnixListener, worker: &Handle, events: &Sender<Event>) {
+/// Accepts clients, and answers the watchdog when `asked` can be read.
+fn accept(
+    acceptor: &mut Acceptor,
+    asked: &OwnedFd,
+    pulse: &Pulse,
+    worker: &Handle,
+    events: &Sender<Event>,
+    threads: &Threads,
+) -> Result<(), Errno> {
     let clients = Arc::new(AtomicUsize::new(0));
-    for stream in listener.incoming() {
-        let stream = match stream {
-            Ok(stream) => stream,
+    loop {
+        let mut ready = [PollFd::new(acceptor, PollFlags::IN), PollFd::new(asked, PollFlags::IN)];
+        match poll(&mut ready, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(err) => return Err(err),
+        }
+        // There is nothing to read while the watchdog does not ask.
+        let _ = rustix::io::read(asked, &mut [0; 8]);
+        pulse.answer();
+        let stream = match acceptor.accept(SocketFlags::CLOEXEC) {
+            Ok(Some(accepted)) => UnixStream::from(accepted.fd),
+            Ok(None) => continue,
             Err(err) => {
-                tracing::warn!("control socket: accept: {err}");
+                tracing::debug!("control socket: accept: {err}");
                 thread::sleep(Duration::from_millis(100));
                 continue;
             }
@@ -117,13 +149,14 @@ fn accept(listener: &UnixListener, worker: &Handle, events: &Sender<Event>) {
             continue;
         }
         let (worker, events, clients) = (worker.clone(), events.clone(), Arc::clone(&clients));
-        let spawned = thread::Builder::new().name("client".to_owned()).spawn({
+        let spawned = threads.spawn("client", {
             let clients = Arc::clone(&clients);
-            move || {
+            move || -> Result<(), Infallible> {
                 if let Err(err) = serve(&stream, &worker, &events) {
                     tracing::debug!("a control client went: {err}");
                 }
                 clients.fetch_sub(1, Ordering::Relaxed);
+                Ok(())
             }
         });
         if let Err(err) = spawned {

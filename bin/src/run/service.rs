@@ -1,6 +1,8 @@
 //! What the service manager is told (sd_notify(3)): that the gateway serves, reads its file again, ends. Without one there
 //! is nobody to tell.
 
+use std::time::Duration;
+
 use sd_notify::{NotifyState, notify};
 
 /// It serves: what waits for it may begin. `status` is what `systemctl status` shows.
@@ -15,6 +17,16 @@ pub(super) fn reloading() {
         Ok(now) => tell(&[NotifyState::Reloading, now]),
         Err(err) => tracing::warn!("service manager: clock: {err}"),
     }
+}
+
+/// Longest silence that the service manager accepts (`WATCHDOG_USEC`), if it has a watchdog.
+pub(super) fn watchdog_limit() -> Option<Duration> {
+    sd_notify::watchdog_enabled().filter(|limit| !limit.is_zero())
+}
+
+/// Feeds the service manager's watchdog.
+pub(super) fn well() {
+    tell(&[NotifyState::Watchdog]);
 }
 
 /// It ends.

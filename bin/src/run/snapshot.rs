@@ -56,7 +56,7 @@ fn link_states(worker: &Worker) -> Vec<LinkState> {
 /// The device of a VRF, by which no packet passes.
 fn of_vrf(worker: &Worker, id: LinkId, vrf: &Vrf) -> LinkState {
     LinkState {
-        index: id.0,
+        index: worker.ifindex(id).0,
         name: vrf.name.clone(),
         kind: "vrf".to_owned(),
         on: None,
@@ -83,6 +83,7 @@ pub(crate) fn links(worker: &Worker) -> Vec<LinkNow> {
     let slots = worker.path.ports.iter().filter_map(|(id, port)| Some((id, port, slot(worker, id)?)));
     let links = slots.map(|(id, port, slot)| LinkNow {
         id,
+        host_index: slot.link.host_index(),
         running: port.up,
         mtu: port.config.mtu as u32,
         mac: port.config.mac.map(|mac| mac.0),
@@ -132,10 +133,10 @@ fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
     let on = slot.on();
     let offloads = slot.link.offloads().iter().map(|found| offload(found, on));
     LinkState {
-        index: id.0,
+        index: worker.ifindex(id).0,
         name: port.config.name.clone(),
         kind: slot.link.kind().word().to_owned(),
-        on: match &slot.kind {
+        on: match &slot.config.kind {
             LinkKind::Udp { bind } => Some(bind.to_string()),
             kind => kind.interface().map(str::to_owned),
         },

@@ -101,13 +101,16 @@ impl Worker {
         if let Err(err) = &host {
             tracing::warn!("rtnetlink: {err}; what the host makes of its interfaces is seen when they fail");
         }
+        let clock = Clock::start();
+        let mut path = Path::new();
+        path.epoch = clock.epoch;
         Ok(Self {
-            path: Path::new(),
+            path,
             slots: Vec::new(),
             vrfs: BTreeMap::new(),
             mem: Memory::heap(),
             config: Arc::default(),
-            clock: Clock::start(),
+            clock,
             poller,
             host: host.ok(),
             host_changed: false,
@@ -309,8 +312,9 @@ impl Worker {
         self.path.set_ike(plan.ike);
         let now = self.clock.now();
         plan.removed.into_iter().for_each(|id| self.close(now, id));
-        for (id, link, kind) in plan.opened {
-            self.open(id, link, kind);
+        let opened: Vec<LinkId> = plan.opened.iter().map(|(id, ..)| *id).collect();
+        for (id, link, config) in plan.opened {
+            self.open(id, link, config);
         }
         plan.ports.into_iter().for_each(|(id, wanted)| self.set_port(id, wanted));
         // What a file says is up.
@@ -329,6 +333,8 @@ impl Worker {
         if let Some(settings) = plan.settings {
             self.set(settings);
         }
+        // The answer says which links are down.
+        opened.into_iter().for_each(|id| self.look_at(now, id));
         self.config = plan.config;
         self.sadb.tidy(&self.path.ipsec);
         Sadb::file_changed(self);

@@ -30,8 +30,10 @@ drop_reasons! {
     RingDescriptor,
     /// An ARP packet that is malformed or of another address family (RFC 826).
     ArpMalformed,
-    /// The IPv4 header is short, lies about its length, or has a wrong checksum (RFC 791 §3.1).
+    /// The IPv4 header is short or lies about its length (RFC 791 §3.1).
     Ipv4Header,
+    /// The IPv4 header has a wrong checksum (`IpExtInCsumErrors`, RFC 1812 §5.2.2).
+    Ipv4Checksum,
     /// An IPv4 option runs past its header (RFC 791 §3.1).
     Ipv4Options,
     /// The packet is shorter than its IP header says (`IpInTruncatedPkts`).
@@ -58,12 +60,18 @@ drop_reasons! {
     NeighbourFailed,
     /// Too many packets waited for the next hop's link-layer address.
     NeighbourQueueFull,
+    /// Too many unknown next hops on a link were wanted in a second, or too many unknown stations asked there for this
+    /// node's addresses (RFC 6583 §6.4, §7.1).
+    NeighbourRateLimited,
     /// A neighbour discovery message that RFC 4861 §7.1 or §8.1 says to ignore.
     NeighbourMalformed,
     /// For this node, but of a protocol that nobody here listens to.
     ProtocolUnknown,
     /// For this node's UDP, but no one has that port.
     UdpNoPort,
+    /// To a port of IKE or of ESP in UDP, which is open, and neither a message that a key manager here takes nor ESP: cut
+    /// short, or IKE where no link has it (RFC 3948 §2).
+    EncapIgnored,
     /// For this node's TCP, where no one has such a connection or listens.
     TcpNoPort,
     /// A transport header that is short, or lies about its length.
@@ -111,6 +119,9 @@ drop_reasons! {
     FragmentTimeout,
     /// A packet that cannot be cut or fragmented as its link demands.
     CannotSegment,
+    /// A fat packet inside a tunnel whose headers cannot be followed to the transport header that segments are cut at, or
+    /// are not the same for each segment: an unknown encapsulation, GRE with a checksum or sequence number (RFC 2890).
+    GsoEncapsulation,
     /// The link is down or gone.
     LinkDown,
     /// The link took no more, and its queue was full.

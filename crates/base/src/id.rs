@@ -2,9 +2,17 @@
 
 use std::fmt;
 
-/// A link of this node, as an index into its table of links. Linux calls it `ifindex`, and starts at 1 as we do.
+/// A link of this node, as an index into its table of links. Programs know it by its [`IfIndex`].
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LinkId(pub u32);
+
+/// The number by which netlink shows a link (Linux `ifindex`).
+///
+/// A link that is an interface of the host has that interface's number, since programs use it on the host too: to bind a
+/// socket, or to name the interface of a frame. All others have numbers from [`IfIndex::FIRST_OWN`] on, which no interface
+/// of the host has (Linux counts from 1), so that the host says `ENODEV`. `lo` is 1 everywhere.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct IfIndex(pub u32);
 
 /// A routing table's number. Linux's well-known ones are [`TableId::MAIN`] and [`TableId::LOCAL`].
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -18,6 +26,32 @@ pub struct SaId(pub u32);
 impl LinkId {
     /// No link: a packet that this node made itself.
     pub const NONE: Self = Self(0);
+    /// `lo`, which no packet comes or leaves by. The numbers of other links are larger, as on Linux.
+    pub const LOOPBACK: Self = Self(1);
+}
+
+impl IfIndex {
+    /// The least number of a link that is no interface of the host. A host that makes a hundred interfaces a second gets to it
+    /// after four months; the largest that Linux has is `i32::MAX`.
+    pub const FIRST_OWN: u32 = 1_000_000_000;
+
+    /// The number of a link that is no interface of the host.
+    #[must_use]
+    pub const fn own(link: LinkId) -> Self {
+        match link {
+            LinkId::NONE | LinkId::LOOPBACK => Self(link.0),
+            LinkId(id) => Self(id.saturating_add(Self::FIRST_OWN)),
+        }
+    }
+
+    /// The link of which this is the [own](Self::own) number, if it is one.
+    #[must_use]
+    pub const fn as_own(self) -> Option<LinkId> {
+        match self.0.checked_sub(Self::FIRST_OWN) {
+            None | Some(0 | 1) => None,
+            Some(id) => Some(LinkId(id)),
+        }
+    }
 }
 
 impl TableId {
@@ -37,5 +71,25 @@ impl fmt::Display for TableId {
             Self::LOCAL => f.write_str("local"),
             Self(number) => write!(f, "{number}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_number_leads_back_to_its_link() {
+        let first = IfIndex::FIRST_OWN;
+        let links = [(LinkId::NONE, 0), (LinkId::LOOPBACK, 1), (LinkId(2), first + 2), (LinkId(65535), first + 65535)];
+        for (link, number) in links {
+            assert_eq!(IfIndex::own(link), IfIndex(number));
+            assert_eq!(IfIndex(number).as_own(), Some(link).filter(|link| link.0 > 1));
+        }
+        for number in [2, first - 1, first, first + 1] {
+            assert_eq!(IfIndex(number).as_own(), None, "{number}");
+        }
+        // As clients may say.
+        assert_eq!(IfIndex::own(LinkId(u32::MAX)), IfIndex(u32::MAX));
     }
 }

@@ -1,4 +1,4 @@
-//! What every crate of fatpath shares: identifiers, prefixes, time, counters and the reasons for a drop.
+//! Vocabulary that every crate of fatpath shares: identifiers, prefixes, time, rate limits, counters and the reasons for a drop.
 //!
 //! Nothing here knows a protocol. A core takes [`Instant`] as a parameter and never reads a clock; it counts into
 //! [`Counters`], which its owner holds; and each packet that goes no further does so for one [`DropReason`].
@@ -9,9 +9,11 @@ mod drop_reason;
 mod id;
 mod prefix;
 mod time;
+mod token_bucket;
 
 pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
-pub use id::{LinkId, SaId, TableId};
+pub use id::{IfIndex, LinkId, SaId, TableId};
 pub use prefix::{IfAddr, Prefix, PrefixError};
 pub use time::Instant;
+pub use token_bucket::{Rate, TokenBucket};

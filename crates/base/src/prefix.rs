@@ -108,6 +108,13 @@ impl IfAddr {
     pub fn prefix(self) -> Prefix {
         Prefix { addr: masked(self.addr, self.len), len: self.len }
     }
+
+    /// The anycast address of all routers on the subnet, unless this address is it (RFC 4291 §2.6.1; Linux
+    /// `addrconf_join_anycast`). IPv4 has none, nor has a subnet of one or two addresses (RFC 6164 §4).
+    pub fn subnet_router_anycast(self) -> Option<IpAddr> {
+        let addr = masked(self.addr, self.len);
+        (addr.is_ipv6() && self.len < 127 && !addr.is_unspecified() && addr != self.addr).then_some(addr)
+    }
 }
 
 /// 32 or 128.

@@ -6,8 +6,6 @@ mod tables;
 
 use std::fmt::Write;
 
-use base::Mib;
-
 use crate::request::{Shown, What};
 use crate::state::{CounterState, LinkState};
 
@@ -45,6 +43,31 @@ const NETSTAT: &[(&str, &str)] = &[(
      OutMcastOctets InBcastOctets OutBcastOctets InCsumErrors InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts ReasmOverlaps",
 )];
 
+/// `/proc/net/snmp6`, without the ICMPv6 messages that Linux counts by type.
+const SNMP6: &str = "Ip6InReceives Ip6InHdrErrors Ip6InTooBigErrors Ip6InNoRoutes Ip6InAddrErrors Ip6InUnknownProtos \
+     Ip6InTruncatedPkts Ip6InDiscards Ip6InDelivers Ip6OutForwDatagrams Ip6OutRequests Ip6OutDiscards Ip6OutNoRoutes \
+     Ip6ReasmTimeout Ip6ReasmReqds Ip6ReasmOKs Ip6ReasmFails Ip6FragOKs Ip6FragFails Ip6FragCreates Ip6InMcastPkts \
+     Ip6OutMcastPkts Ip6InOctets Ip6OutOctets Ip6InMcastOctets Ip6OutMcastOctets Ip6InBcastOctets Ip6OutBcastOctets \
+     Ip6InNoECTPkts Ip6InECT1Pkts Ip6InECT0Pkts Ip6InCEPkts Ip6OutTransmits Icmp6InMsgs Icmp6InErrors Icmp6OutMsgs \
+     Icmp6OutErrors Icmp6InCsumErrors Icmp6OutRateLimitHost Icmp6InDestUnreachs Icmp6InPktTooBigs Icmp6InTimeExcds \
+     Icmp6InParmProblems Icmp6InEchos Icmp6InEchoReplies Icmp6InGroupMembQueries Icmp6InGroupMembResponses \
+     Icmp6InGroupMembReductions Icmp6InRouterSolicits Icmp6InRouterAdvertisements Icmp6InNeighborSolicits \
+     Icmp6InNeighborAdvertisements Icmp6InRedirects Icmp6InMLDv2Reports Icmp6OutDestUnreachs Icmp6OutPktTooBigs \
+     Icmp6OutTimeExcds Icmp6OutParmProblems Icmp6OutEchos Icmp6OutEchoReplies Icmp6OutGroupMembQueries \
+     Icmp6OutGroupMembResponses Icmp6OutGroupMembReductions Icmp6OutRouterSolicits Icmp6OutRouterAdvertisements \
+     Icmp6OutNeighborSolicits Icmp6OutNeighborAdvertisements Icmp6OutRedirects Icmp6OutMLDv2Reports Udp6InDatagrams \
+     Udp6NoPorts Udp6InErrors Udp6OutDatagrams Udp6RcvbufErrors Udp6SndbufErrors Udp6InCsumErrors Udp6IgnoredMulti \
+     Udp6MemErrors UdpLite6InDatagrams UdpLite6NoPorts UdpLite6InErrors UdpLite6OutDatagrams UdpLite6RcvbufErrors \
+     UdpLite6SndbufErrors UdpLite6InCsumErrors UdpLite6MemErrors";
+
+/// `/proc/net/xfrm_stat` (Linux `xfrm_mib_list`).
+const XFRM_STAT: &str = "XfrmInError XfrmInBufferError XfrmInHdrError XfrmInNoStates XfrmInStateProtoError XfrmInStateModeError \
+     XfrmInStateSeqError XfrmInStateExpired XfrmInStateMismatch XfrmInStateInvalid XfrmInTmplMismatch XfrmInNoPols \
+     XfrmInPolBlock XfrmInPolError XfrmOutError XfrmOutBundleGenError XfrmOutBundleCheckError XfrmOutNoStates \
+     XfrmOutStateProtoError XfrmOutStateModeError XfrmOutStateSeqError XfrmOutStateExpired XfrmOutPolBlock \
+     XfrmOutPolDead XfrmOutPolError XfrmFwdHdrError XfrmOutStateInvalid XfrmAcquireError XfrmOutStateDirError \
+     XfrmInStateDirError XfrmInIptfsError XfrmOutNoQueueSpace";
+
 /// The files, and what has to be shown for each.
 const FILES: [(&str, What); 13] = [
     ("snmp", What::Counters),
@@ -81,8 +104,8 @@ pub fn text(name: &str, shown: &Shown) -> Option<String> {
     Some(match (name, shown) {
         ("snmp", Shown::Counters(it)) => counts(SNMP, &it.counters),
         ("netstat", Shown::Counters(it)) => counts(NETSTAT, &it.counters),
-        ("snmp6", Shown::Counters(it)) => lines(&["Ip6", "Icmp6", "Udp6"], 32, &it.counters),
-        ("xfrm_stat", Shown::Counters(it)) => lines(&["Xfrm"], 24, &it.counters),
+        ("snmp6", Shown::Counters(it)) => lines(SNMP6.split(' '), 32, &it.counters),
+        ("xfrm_stat", Shown::Counters(it)) => lines(XFRM_STAT.split(' '), 24, &it.counters),
         ("dev", Shown::Links(links)) => tables::dev(links),
         ("if_inet6", Shown::Links(links)) => tables::if_inet6(links),
         // No link listens to groups of its own choice.
@@ -121,25 +144,20 @@ fn counts(groups: &[(&str, &str)], counters: &[CounterState]) -> String {
     text
 }
 
-/// A link's number, and its counters.
+/// A link's number, and its counters. ICMPv6's rate limit is the node's.
 fn dev_snmp6(link: &LinkState) -> String {
-    let mut text = format!("{:32}\t{}\n", "ifIndex", link.index);
-    for which in Mib::ALL.iter().filter(|which| which.is_of_links()) {
-        let counted = link.ip6.iter().find(|it| it.name == which.name());
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "{:32}\t{}", which.name(), counted.map_or(0, |it| it.value));
-    }
-    text
+    let of_links =
+        |name: &&str| (name.starts_with("Ip6") || name.starts_with("Icmp6")) && !name.ends_with("RateLimitHost");
+    format!("{:32}\t{}\n", "ifIndex", link.index) + &lines(SNMP6.split(' ').filter(of_links), 32, &link.ip6)
 }
 
-/// A line for each counter whose name begins so.
-fn lines(groups: &[&str], width: usize, counters: &[CounterState]) -> String {
+/// A line for each name: what is counted under it, or 0.
+fn lines<'a>(names: impl Iterator<Item = &'a str>, width: usize, counters: &[CounterState]) -> String {
     let mut text = String::new();
-    for CounterState { name, value } in counters {
-        if groups.iter().any(|group| name.starts_with(group)) {
-            // Writing to a String does not fail.
-            let _ = writeln!(text, "{name:width$}\t{value}");
-        }
+    for name in names {
+        let value = counters.iter().find(|it| it.name == name).map_or(0, |it| it.value);
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "{name:width$}\t{value}");
     }
     text
 }
@@ -177,48 +195,19 @@ mod tests {
         assert_eq!(shows("tcp"), None);
     }
 
-    /// The order of Linux's `xfrm_mib_list`.
-    const XFRM_STAT: [&str; 32] = [
-        "XfrmInError",
-        "XfrmInBufferError",
-        "XfrmInHdrError",
-        "XfrmInNoStates",
-        "XfrmInStateProtoError",
-        "XfrmInStateModeError",
-        "XfrmInStateSeqError",
-        "XfrmInStateExpired",
-        "XfrmInStateMismatch",
-        "XfrmInStateInvalid",
-        "XfrmInTmplMismatch",
-        "XfrmInNoPols",
-        "XfrmInPolBlock",
-        "XfrmInPolError",
-        "XfrmOutError",
-        "XfrmOutBundleGenError",
-        "XfrmOutBundleCheckError",
-        "XfrmOutNoStates",
-        "XfrmOutStateProtoError",
-        "XfrmOutStateModeError",
-        "XfrmOutStateSeqError",
-        "XfrmOutStateExpired",
-        "XfrmOutPolBlock",
-        "XfrmOutPolDead",
-        "XfrmOutPolError",
-        "XfrmFwdHdrError",
-        "XfrmOutStateInvalid",
-        "XfrmAcquireError",
-        "XfrmOutStateDirError",
-        "XfrmInStateDirError",
-        "XfrmInIptfsError",
-        "XfrmOutNoQueueSpace",
-    ];
-
     #[test]
-    fn xfrm_stat_has_linuxs_names_in_linuxs_order_and_columns() {
+    fn xfrm_stat_has_linuxs_lines_and_0_for_what_is_not_counted() {
         let named = |mib: &base::Mib| CounterState { name: mib.name().to_owned(), value: 7 };
-        let counters = base::Mib::ALL.iter().map(named).collect();
-        let shown = Shown::Counters(CountersState { counters, ..CountersState::default() });
-        let want: String = XFRM_STAT.iter().map(|name| format!("{name:<24}\t7\n")).collect();
-        assert_eq!(text("xfrm_stat", &shown), Some(want));
+        let counters: Vec<CounterState> = base::Mib::ALL.iter().map(named).collect();
+        let value = |name: &str| if counters.iter().any(|it| it.name == name) { 7 } else { 0 };
+        let want: String = XFRM_STAT.split(' ').map(|name| format!("{name:<24}\t{}\n", value(name))).collect();
+        let shown = Shown::Counters(CountersState { counters: counters.clone(), ..CountersState::default() });
+        let got = text("xfrm_stat", &shown);
+        assert_eq!((got, XFRM_STAT.split(' ').count()), (Some(want), 32));
+        let never: Vec<&str> = XFRM_STAT.split(' ').filter(|name| value(name) == 0).collect();
+        // As docs/netlink.md lists them.
+        let listed =
+            ["XfrmInPolError", "XfrmOutBundleCheckError", "XfrmOutPolDead", "XfrmFwdHdrError", "XfrmInIptfsError"];
+        assert_eq!(never, listed);
     }
 }

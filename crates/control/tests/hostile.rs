@@ -10,7 +10,7 @@ use control::netlink::error::errno;
 use control::netlink::message::{Header, Messages, Writer, flag};
 use control::netlink::rtnl::Rtnl;
 use control::netlink::rtnl::nums::*;
-use control::netlink::{Groups, Outbox, Session};
+use control::netlink::{Groups, Outbox, Session, To};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -82,6 +82,66 @@ fn who_may_not_change_anything_may_look() {
         }
     }
     assert!(!node.model.has_changed());
+}
+
+#[test]
+fn nexthop_requests_are_errors_and_dumps_too() {
+    for (kind, flags) in [
+        (RTM_GETNEXTHOP, flag::DUMP),
+        (RTM_GETNEXTHOPBUCKET, flag::DUMP),
+        (RTM_GETNEXTHOP, 0),
+        (RTM_GETNEXTHOPBUCKET, 0),
+        (RTM_GETNEXTHOP - 2, flag::CREATE | flag::REPLACE),
+        (RTM_GETNEXTHOP - 1, 0),
+    ] {
+        // `struct nhmsg`, and `NHA_ID` 5.
+        let datagram = request(kind, flags, |w| {
+            w.fixed(&[0; 8]);
+            w.put_u32(1, 5);
+        });
+        let (mut session, mut outbox) = (Session::new(true), Outbox::default());
+        session.bind(9, 0).unwrap();
+        session.handle(&datagram, &mut node(), Groups::default(), &mut outbox);
+        assert!(!session.is_dumping());
+        // `struct nlmsgerr` with the request, and no `NLMSG_DONE`.
+        let head = [16 + 4 + datagram.len() as u32, 2, 7, 9, (-95_i32).cast_unsigned()].map(u32::to_ne_bytes).concat();
+        let want = [&head[..], &datagram].concat();
+        let answers: Vec<_> = outbox.iter().map(|(to, bytes)| (to, bytes.to_vec())).collect();
+        assert_eq!(answers, [(To::Requester, want)], "{kind} {flags:#x}");
+    }
+}
+
+#[test]
+fn dump_with_filter_looks_at_few_routes_at_a_time() {
+    const ROUTES: u32 = 50_000;
+    let (mut node, mut maker) = (node(), session(true));
+    let mut outbox = Outbox::default();
+    for number in 0..ROUTES {
+        let datagram = request(RTM_NEWROUTE, flag::CREATE, |w| {
+            let protocol = if number == ROUTES - 1 { 77 } else { 3 };
+            w.fixed(&[AF_INET, 32, 0, 0, RT_TABLE_MAIN as u8, protocol, RT_SCOPE_UNIVERSE, RTN_BLACKHOLE]);
+            w.fixed(&[0; 4]);
+            w.put(RTA_DST, &(0x0a00_0000 + number).to_be_bytes());
+        });
+        outbox.clear();
+        maker.handle(&datagram, &mut node, Groups::default(), &mut outbox);
+    }
+    let mut session = session(false);
+    session.set_option(nlsock::option::GET_STRICT_CHK, 1).unwrap();
+    let dump = request(RTM_GETROUTE, flag::DUMP, |w| {
+        w.fixed(&[AF_INET, 0, 0, 0, RT_TABLE_MAIN as u8, 77, 0, 0, 0, 0, 0, 0]);
+    });
+    outbox.clear();
+    session.handle(&dump, &mut node, Groups::default(), &mut outbox);
+    assert!(outbox.is_empty() && session.is_dumping(), "the first part has looked in vain");
+    let mut parts = 1;
+    while session.is_dumping() {
+        session.continue_dump(&mut node, &mut outbox);
+        parts += 1;
+    }
+    assert!((4..10).contains(&parts), "{parts}");
+    let found = outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes)).map(|message| message.header.kind);
+    assert_eq!(found.collect::<Vec<_>>(), [RTM_NEWROUTE, 3]);
 }
 
 #[test]

@@ -13,11 +13,16 @@ use node::{Obedient, node};
 
 const RECORDING: &str = include_str!("recordings/iproute2.txt");
 
+/// Offset of `rtm_type`, and the type of a subnet-router anycast address's route.
+const ROUTE_TYPE_AT: usize = 23;
+const RTN_ANYCAST: u8 = 4;
+
 fn bytes(hex: &str) -> Vec<u8> {
     hex.as_bytes().chunks(2).map(|two| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap()).collect()
 }
 
-/// A message without what is another time another: sequence and port numbers, time stamps. `None` for one of a link.
+/// A message without what is another time another: sequence and port numbers, time stamps. `None` for one of a link, and of
+/// what a router alone has.
 fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
     let mut message = message.to_vec();
     message[8..16].fill(0);
@@ -28,6 +33,8 @@ fn comparable(header: Header, message: &[u8]) -> Option<Vec<u8>> {
         }
         16 => return None,
         20 | 21 => 24,
+        // The recorded namespace does not forward: it is not one of the routers on its subnets.
+        24 if message[ROUTE_TYPE_AT] == RTN_ANYCAST => return None,
         24 | 25 => 28,
         _ => return Some(message),
     };

@@ -1,4 +1,4 @@
-//! ARP as a node speaks it (RFC 826, RFC 5227; Linux's `arp_process`).
+//! ARP requests and replies (RFC 826, RFC 5227; Linux's `arp_process`).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -10,8 +10,8 @@ use wire::{EtherType, MacAddr};
 use crate::neigh::{Action, Heard, Neighbours};
 use crate::station::{Station, frame};
 
-/// The frame that asks who has `target`: a request to everybody, or to the neighbour itself. `sender` is one of our
-/// addresses, or unspecified when we have none (a probe, RFC 5227 §2.1.1).
+/// The frame of a request for `target`: a broadcast, or to the neighbour itself. `sender` is one of this node's
+/// addresses, or unspecified when it has none (a probe, RFC 5227 §2.1.1).
 ///
 /// # Errors
 /// [`PoolDry`].
@@ -27,15 +27,16 @@ pub fn solicit(
     frame(mem, Packet::with_data(mem, request.as_bytes())?, here.mac, to, EtherType::ARP)
 }
 
-/// Takes in an ARP packet that came from `here.link`, from its first byte on: learns, and answers if it asks for an
-/// address that `is_own` claims.
+/// Takes in an ARP packet that came from `here.link`, from its first byte on: learns from it, and answers a request for
+/// an address for which `is_own` is true.
 ///
-/// A request to us makes its sender a neighbour. Any other packet only corrects what is known of its sender, as
-/// RFC 826 has it, so that a stranger cannot fill the table by announcing itself (Linux's `arp_accept=0`).
+/// A request to this node makes a STALE entry for its sender. Any other packet changes the entry of its sender and makes
+/// none (RFC 826; Linux's `arp_accept=0`), so that announcements cannot fill the table.
 ///
 /// # Errors
-/// [`DropReason::ArpMalformed`] for what RFC 826 does not know, or for a sender that no single station can be;
-/// [`DropReason::NoMemory`] when there is no page for the answer.
+/// [`DropReason::ArpMalformed`] for an operation other than request and reply, or a sender whose addresses are not those
+/// of one station; [`DropReason::NeighbourRateLimited`] when too many stations ask; [`DropReason::NoMemory`] when there
+/// is no page for the answer.
 pub fn handle(
     neighbours: &mut Neighbours,
     now: Instant,
@@ -53,7 +54,7 @@ pub fn handle(
         _ => return Err(DropReason::ArpMalformed),
     };
     if mac == here.mac {
-        return Ok(()); // our own, come back
+        return Ok(()); // this node's own, sent back
     }
     if !mac.is_unicast() || !(is_host(sender) || sender.is_unspecified()) {
         return Err(DropReason::ArpMalformed);
@@ -66,7 +67,7 @@ pub fn handle(
     if !sender.is_unspecified() {
         let heard = match (is_request, to_us) {
             (true, true) => Heard::Asked(mac),
-            // An announcement names its sender twice, and is never for us.
+            // An announcement names its sender twice, and is never for this node.
             (true, false) => Heard::Advertised { mac: Some(mac), solicited: false, overrides: true },
             (false, _) => {
                 let solicited = to_us && arp.target_mac() == here.mac;
@@ -76,6 +77,9 @@ pub fn handle(
         neighbours.learn(now, here.link, IpAddr::V4(sender), heard, actions);
     }
     if is_request && to_us {
+        if !neighbours.may_answer(now, here.link, IpAddr::V4(sender)) {
+            return Err(DropReason::NeighbourRateLimited);
+        }
         let reply = Header::reply((here.mac, target), (mac, sender));
         let reply = Packet::with_data(mem, reply.as_bytes())?;
         let frame = frame(mem, reply, here.mac, mac, EtherType::ARP)?;

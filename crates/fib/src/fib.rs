@@ -64,9 +64,9 @@ impl Fib {
         self.changed();
     }
 
-    /// Gives `dev` the address `addr`: a local route to it, a connected one to its subnet, and an IPv4 broadcast one to
-    /// the subnet's last address if it has hosts (Linux's `fib_add_ifaddr`, `addrconf_prefix_route`). Subnets that
-    /// several links share are allowed; the first link has them. If it is in a VRF, all of these stand in the VRF's table.
+    /// Gives `dev` the address `addr`: a local route to it, a connected one to its subnet, and to that subnet an IPv4
+    /// broadcast one to the last address if it has hosts, or an IPv6 anycast one to the first (Linux's `fib_add_ifaddr`,
+    /// `addrconf_prefix_route`, `addrconf_join_anycast`). Subnets that several links share are allowed; the first link has them. If it is in a VRF, all of these stand in the VRF's table.
     pub fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
         let table = self.vrfs.get(self.vrfs.domain(dev)).map(|vrf| vrf.table);
         let [locals, connected] = [TableId::LOCAL, TableId::MAIN].map(|usual| table.unwrap_or(usual));
@@ -75,6 +75,10 @@ impl Fib {
         if let Some(last) = subnet_broadcast(addr) {
             let prefix = Prefix::host(last.into());
             self.append(locals, Route { prefix, kind: RouteKind::Broadcast { dev }, metric: 0 });
+        }
+        if let Some(first) = addr.subnet_router_anycast() {
+            let prefix = Prefix::host(first);
+            self.append(locals, Route { prefix, kind: RouteKind::Anycast { dev }, metric: 0 });
         }
         let prefix = addr.prefix();
         if !prefix.is_host() {
@@ -229,6 +233,16 @@ impl Fib {
         matches!(self.decide(domain, addr, None), Decision::Local { .. })
     }
 
+    /// Tells whether packets to the address are for this node in a domain, or for it as one of the routers on a subnet.
+    pub fn is_local_or_anycast(&self, domain: LinkId, addr: IpAddr) -> bool {
+        matches!(self.decide(domain, addr, None), Decision::Local { .. } | Decision::Anycast { .. })
+    }
+
+    /// Tells whether the address is the anycast address of the routers on a subnet of `dev`.
+    pub fn has_anycast(&self, dev: LinkId, addr: IpAddr) -> bool {
+        self.addresses(dev).any(|own| own.subnet_router_anycast() == Some(addr))
+    }
+
     /// Tells whether `dev` itself has the address.
     pub fn has_address(&self, dev: LinkId, addr: IpAddr) -> bool {
         self.addresses(dev).any(|own| own.addr() == addr)
@@ -244,9 +258,15 @@ impl Fib {
     /// IPv6 link-local address is for link-local destinations, and never taken from another link (Linux's
     /// `inet_select_addr`; RFC 6724 §5, rules 2, 5 and 8).
     pub fn source(&self, dev: LinkId, dst: IpAddr) -> Option<IpAddr> {
+        self.source_among(dev, dst, |_| true)
+    }
+
+    /// As [`source`](Self::source), of the addresses of those links alone that are `allowed`.
+    pub fn source_among(&self, dev: LinkId, dst: IpAddr, allowed: impl Fn(LinkId) -> bool) -> Option<IpAddr> {
         let domain = self.domain(dev);
         let usable = |&&(link, own): &&(LinkId, IfAddr)| {
             own.addr().is_ipv4() == dst.is_ipv4()
+                && allowed(link)
                 && (link == dev || !is_link_local(own.addr()) && self.domain(link) == domain)
         };
         let rank = |&&(link, own): &&(LinkId, IfAddr)| {
@@ -256,6 +276,11 @@ impl Fib {
         };
         // `max_by_key` gives the last of equals, hence from the back: the first one added wins.
         self.addresses.iter().filter(usable).rev().max_by_key(rank).map(|&(_, own)| own.addr())
+    }
+
+    /// The links that have the address, in whatever domain.
+    pub fn links_with(&self, addr: IpAddr) -> impl Iterator<Item = LinkId> + '_ {
+        self.addresses.iter().filter(move |(_, own)| own.addr() == addr).map(|&(link, _)| link)
     }
 
     /// The domain of the link that has the address: of the first one, if several have.

@@ -1,4 +1,4 @@
-//! Neighbour discovery as a node speaks it: solicitations and advertisements of neighbours (RFC 4861 §7.2; Linux's
+//! Messages of neighbour discovery: solicitations and advertisements of neighbours (RFC 4861 §7.2; Linux's
 //! `ndisc_recv_ns`, `ndisc_recv_na`).
 
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,8 +16,8 @@ use crate::station::{Station, frame};
 /// Bytes of a solicitation or advertisement with its one option.
 const MESSAGE_LEN: usize = nd::Neighbour::LEN + LinkAddr::LEN;
 
-/// The frame that asks who has `target`: a solicitation to its group, or to the neighbour itself. `source` is one of
-/// our addresses on the link.
+/// The frame of a solicitation for `target`: to its solicited-node group, or to the neighbour itself. `source` is one of
+/// this node's addresses on the link.
 ///
 /// # Errors
 /// [`PoolDry`].
@@ -35,19 +35,20 @@ pub fn solicit(
 }
 
 /// Takes in a solicitation or advertisement that came from `here.link`, from its IPv6 header on and all in `bytes`:
-/// learns, and answers if it asks for an address that `is_own` claims. Router discovery is left alone.
+/// learns from it, and answers a solicitation for a target for which `own` gives the address to answer the asker from: the
+/// target itself if it is this node's, another of its addresses if the target is anycast. Router discovery is ignored.
 ///
 /// # Errors
 /// [`DropReason::NeighbourMalformed`] for what RFC 4861 §7.1 says to discard, a fragment among it (RFC 6980 §5), and for
 /// link-layer addresses that no single other station can have; [`DropReason::ChecksumWrong`];
-/// [`DropReason::IcmpIgnored`] for messages of other types; [`DropReason::NoMemory`] when there is no page for the
-/// answer; whatever is wrong with the headers.
+/// [`DropReason::IcmpIgnored`] for messages of other types; [`DropReason::NeighbourRateLimited`] when too many stations
+/// ask; [`DropReason::NoMemory`] when there is no page for the answer; the reasons of malformed headers.
 pub fn handle(
     neighbours: &mut Neighbours,
     now: Instant,
     mem: &Memory,
     here: Station,
-    is_own: impl Fn(Ipv6Addr) -> bool,
+    own: impl Fn(Ipv6Addr, Ipv6Addr) -> Option<Ipv6Addr>,
     bytes: &[u8],
     actions: &mut Vec<Action>,
 ) -> Result<(), DropReason> {
@@ -68,21 +69,36 @@ pub fn handle(
         return Err(DropReason::IpSourceInvalid);
     }
     let nd = Nd::parse(message, src, dst, header.hop_limit())?.ok_or(DropReason::IcmpIgnored)?;
+    let is_own = |addr| own(addr, addr) == Some(addr);
     let conflict = |addr: Ipv6Addr, station| Action::Conflict { link: here.link, addr: addr.into(), station };
     match nd {
         Nd::NeighbourSolicit { target, options } => {
             let mac = options.source_link_addr();
             if mac == Some(here.mac) {
-                return Ok(()); // our own, come back
+                return Ok(()); // this node's own, sent back
             }
             check_station(mac)?;
             if let Some(station) = mac.filter(|_| is_own(src)) {
                 actions.push(conflict(src, station));
-            } else if is_own(target) && !is_own(src) {
+            } else if let Some(from) = own(target, src).filter(|_| !is_own(src)) {
                 if let Some(mac) = mac {
                     neighbours.learn(now, here.link, IpAddr::V6(src), Heard::Asked(mac), actions);
                 }
-                advertise(neighbours, now, mem, here, target, src, actions)?;
+                if !neighbours.may_answer(now, here.link, IpAddr::V6(src)) {
+                    return Err(DropReason::NeighbourRateLimited);
+                }
+                // The answer is no use of the entry: it would have each station that asks probed (RFC 4861 §7.3.3).
+                let to = if src.is_unspecified() {
+                    Some(MacAddr::multicast_v6(nd::ALL_NODES))
+                } else {
+                    neighbours.mac(here.link, IpAddr::V6(src)).or(mac)
+                };
+                let packet = advert(mem, here, target, from, src)?;
+                let resolution = match to {
+                    Some(to) => Resolution::Send(to, packet),
+                    None => neighbours.resolve(now, mem, here.link, IpAddr::V6(src), packet, actions),
+                };
+                send(mem, here, resolution, actions)?;
             }
         }
         Nd::NeighbourAdvert { target, flags, options } => {
@@ -104,7 +120,7 @@ pub fn handle(
     Ok(())
 }
 
-/// Refuses a link-layer address that is a group's or nobody's.
+/// Refuses a link-layer address that is a group's, or all zeros.
 fn check_station(mac: Option<MacAddr>) -> Result<(), DropReason> {
     match mac {
         Some(mac) if !mac.is_unicast() => Err(DropReason::NeighbourMalformed),
@@ -112,22 +128,19 @@ fn check_station(mac: Option<MacAddr>) -> Result<(), DropReason> {
     }
 }
 
-/// Says to `asker` that `target` is here (RFC 4861 §7.2.4). Whoever asks without an address is checking whether it may
-/// have ours, and then everybody is told.
-fn advertise(
-    neighbours: &mut Neighbours,
-    now: Instant,
-    mem: &Memory,
-    here: Station,
-    target: Ipv6Addr,
-    asker: Ipv6Addr,
-    actions: &mut Vec<Action>,
-) -> Result<(), PoolDry> {
+/// The advertisement of `target` for `asker`, `from` one of this node's own addresses (RFC 4861 §7.2.4). If `target` is
+/// another one, an anycast address, the answer overrides nobody else's (§7.2.7). The unspecified address asks whether it may
+/// have `target` (duplicate address detection), and the answer is for all nodes.
+fn advert(mem: &Memory, here: Station, target: Ipv6Addr, from: Ipv6Addr, asker: Ipv6Addr) -> Result<Packet, PoolDry> {
     let solicited = !asker.is_unspecified();
     let dst = if solicited { asker } else { nd::ALL_NODES };
-    let flags = AdvertFlags { router: true, solicited, overriding: true };
-    let packet = message(mem, nd::Neighbour::advert(target, flags), LinkAddr::target(here.mac), target, dst)?;
-    match neighbours.resolve(now, mem, here.link, IpAddr::V6(dst), packet, actions) {
+    let flags = AdvertFlags { router: true, solicited, overriding: from == target };
+    message(mem, nd::Neighbour::advert(target, flags), LinkAddr::target(here.mac), from, dst)
+}
+
+/// Sends an answer as far as its receiver's link-layer address is known.
+fn send(mem: &Memory, here: Station, answer: Resolution, actions: &mut Vec<Action>) -> Result<(), PoolDry> {
+    match answer {
         Resolution::Send(to, packet) => {
             let frame = frame(mem, packet, here.mac, to, EtherType::IPV6)?;
             actions.push(Action::Answer { link: here.link, frame });

@@ -1,258 +1,140 @@
-//! Neighbours: which link-layer address a next hop has, and who waits for it (RFC 4861 §7.3, RFC 826).
+//! Neighbours: the link-layer addresses of next hops, and the packets that wait for them (RFC 4861 §7.3, RFC 826).
 //!
-//! One state machine serves ARP and neighbour discovery, as in Linux. An unknown next hop is asked for three times, a
-//! second apart, while its packets wait; what is known is used, and asked about again when it has not been heard of
-//! for long (RFC 4861 App. C).
+//! One state machine serves ARP and neighbour discovery, as in Linux. An unknown next hop is solicited three times, a
+//! second apart, while its packets wait. A known one is used, and probed when it has not been heard of for long
+//! (RFC 4861 App. C).
 //!
-//! A stranger may make this node look for addresses that nobody has, so everything is bounded: the number of
-//! neighbours, the packets and bytes that wait for one, and the bytes that wait for all of them. When the table is
-//! full, who never answered goes first and who is reachable goes last (RFC 6583 §7.1); whom the operator has set stays.
-//! Nor do waiting packets keep a device's frames from it.
+//! Other stations can make this node create entries and send solicitations, so all of that is limited. Each link has a
+//! table for each family, with its own limits, so that an attack on one link or by one protocol leaves the others alone:
+//!
+//! - The number of entries. A full table evicts by worth, in O(log n) ([`table`]). Permanent entries are never evicted.
+//! - The entries that solicitations and ARP requests make in a second, and the resolutions that packets start in a second
+//!   (RFC 6583 §6.4, §7.1). A neighbour that has answered before is resolved again without that limit.
+//! - The solicitations and ARP requests that are answered in a second. A neighbour that has answered before has a share
+//!   of its own.
+//! - The packets and bytes that wait, for one neighbour, one table and in total. Packets that wait hold none of a
+//!   device's frames.
+//!
+//! A neighbour is confirmed only by its answer to a solicitation of this node, never by its own (RFC 4861 §7.2.3).
 
 mod state;
+mod table;
+mod types;
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, LinkId, Rate, TokenBucket};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use packet::{Memory, Packet};
 use wire::MacAddr;
 
 use state::{State, Waiting};
+use table::{Place, Table, Worth};
 
-/// How long and how often; how much at most. The defaults are Linux's, from RFC 4861 §10.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Solicitations to everybody before an unknown neighbour counts as failed (`mcast_solicit`).
-    pub multicast_probes: u8,
-    /// Solicitations to a known neighbour before it counts as failed (`ucast_solicit`).
-    pub unicast_probes: u8,
-    /// Time between them (`retrans_time_ms`).
-    pub retransmit: Duration,
-    /// How long a neighbour that answered counts as reachable (`base_reachable_time_ms`). Not randomised.
-    pub reachable: Duration,
-    /// How long a neighbour in use may take to be heard of before it is probed (`delay_first_probe_time`).
-    pub delay: Duration,
-    /// How long a failed neighbour is remembered (`gc_stale_time`).
-    pub failed: Duration,
-    /// Neighbours at most, without those that are permanent (`gc_thresh3`).
-    pub entries: usize,
-    /// Packets that may wait for one neighbour; one always may.
-    pub waiting_packets: usize,
-    /// Their memory, by `truesize` (`unres_qlen_bytes`).
-    pub waiting_bytes: usize,
-    /// The memory of the packets that wait for any neighbour.
-    pub waiting_bytes_total: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            multicast_probes: 3,
-            unicast_probes: 3,
-            retransmit: Duration::from_secs(1),
-            reachable: Duration::from_secs(30),
-            delay: Duration::from_secs(5),
-            failed: Duration::from_secs(60),
-            entries: 1024,
-            waiting_packets: 32,
-            waiting_bytes: 212_992,
-            waiting_bytes_total: 8 << 20,
-        }
-    }
-}
-
-/// What became of a packet for a next hop.
-#[derive(Debug)]
-pub enum Resolution {
-    /// It may go, to this link-layer address.
-    Send(MacAddr, Packet),
-    /// It waits; an [`Action`] will say what becomes of it.
-    Queued,
-    /// It is given back, for this reason.
-    Dropped(Packet, DropReason),
-}
-
-/// What the owner of [`Neighbours`] has to do.
-#[derive(Debug)]
-pub enum Action {
-    /// Ask on `link` who has `target`.
-    Solicit {
-        /// The link.
-        link: LinkId,
-        /// The address that is looked for.
-        target: IpAddr,
-        /// Whom to ask: the neighbour itself if it is known, else everybody.
-        unicast_to: Option<MacAddr>,
-    },
-    /// Send on `link` a packet that waited.
-    Send {
-        /// The link.
-        link: LinkId,
-        /// The link-layer address of its next hop.
-        to: MacAddr,
-        /// The packet.
-        packet: Packet,
-    },
-    /// Send on `link` a frame that is complete: an answer to somebody who asked for our address.
-    Answer {
-        /// The link.
-        link: LinkId,
-        /// The frame, from its Ethernet header on.
-        frame: Packet,
-    },
-    /// Drop a packet that waited. [`DropReason::NeighbourFailed`] asks for an ICMP error to its sender.
-    Drop {
-        /// The link that it should have gone by.
-        link: LinkId,
-        /// The packet.
-        packet: Packet,
-        /// Why.
-        reason: DropReason,
-    },
-    /// Tell the operator: another station uses this node's own address.
-    Conflict {
-        /// The link.
-        link: LinkId,
-        /// The address.
-        addr: IpAddr,
-        /// The other station.
-        station: MacAddr,
-    },
-}
-
-/// What a neighbour's message says about its link-layer address.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Heard {
-    /// It asked for one of our addresses and named its own: a neighbour worth knowing. An ARP request to us, a
-    /// neighbour solicitation with a source link-layer address (RFC 4861 §7.2.3).
-    Asked(MacAddr),
-    /// It said where it is. Who does not look for it learns nothing. An ARP reply, or a request to others; a neighbour
-    /// advertisement (RFC 4861 §7.2.5).
-    Advertised {
-        /// Its link-layer address, if it named it.
-        mac: Option<MacAddr>,
-        /// We had asked: it is reachable both ways.
-        solicited: bool,
-        /// This may replace another link-layer address.
-        overrides: bool,
-    },
-}
-
-/// What the operator says of a neighbour (`ip neigh … nud`).
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Known {
-    /// It has this link-layer address, whatever is heard.
-    Permanent(MacAddr),
-    /// It has this one, as if it had answered.
-    Reachable(MacAddr),
-    /// It has this one, or had it.
-    Stale(MacAddr),
-    /// It is to be forgotten.
-    Nothing,
-}
-
-/// A neighbour as it is shown.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Neighbour {
-    /// The link that it is on.
-    pub link: LinkId,
-    /// Its address.
-    pub addr: IpAddr,
-    /// Its link-layer address, once known.
-    pub mac: Option<MacAddr>,
-    /// Linux's word for its state, such as `REACHABLE`.
-    pub state: &'static str,
-    /// How many packets wait for its link-layer address.
-    pub queued: usize,
-    /// Who said so (`RTPROT_*`); 0 if nobody did, or did not say who.
-    pub protocol: u8,
-}
+pub use types::{Action, Changed, Heard, Known, Limits, Neighbour, Resolution};
 
 type Key = (LinkId, IpAddr);
+
+/// The link of a table, and whether it is that of IPv6.
+type TableKey = (LinkId, bool);
 
 /// The neighbours on every link of a node.
 pub struct Neighbours {
     limits: Limits,
-    entries: HashMap<Key, State, RandomState>,
-    /// How many of them are permanent.
-    permanent: usize,
-    /// Who has said what is known of some of them.
+    entries: HashMap<Key, Entry, RandomState>,
+    tables: HashMap<TableKey, Table, RandomState>,
+    /// Protocols that have set entries (`RTPROT_*`).
     protocols: HashMap<Key, u8, RandomState>,
-    /// When whose state ends; one for each entry whose state has an end.
+    /// One timer for each entry whose state has a deadline.
     timers: BTreeSet<(Instant, Key)>,
     /// Memory of all packets that wait.
     waiting_bytes: usize,
-    /// Whose state has changed by itself, while somebody wants to know.
-    changed: Option<Changed>,
+    /// Changes to be told, while somebody listens.
+    watch: Option<Watch>,
 }
 
-/// Neighbours that have become known, unknown, or less sure by themselves.
-#[derive(Clone, Debug, Default, Eq, PartialEq)]
-pub struct Changed {
-    /// On which link, and who; those that are gone, too. Whoever changed twice is there twice.
-    pub who: Vec<(LinkId, IpAddr)>,
-    /// Those that have gone with their link, as they were.
-    pub gone: Vec<Neighbour>,
-    /// Whether there were more than are kept.
-    pub more: bool,
+/// One neighbour.
+struct Entry {
+    state: State,
+    /// Place in the eviction order of its table; a permanent entry has none.
+    place: Option<Place>,
+    /// A packet was sent to it since it was put in its place.
+    is_used: bool,
+    /// The time from which its next question is answered whatever others ask.
+    answer_from: Instant,
 }
 
-/// Changes that are kept until they are asked for.
+impl Entry {
+    /// Tells whether the neighbour has answered a solicitation, or the operator has set it.
+    fn is_confirmed(&self) -> bool {
+        self.place.is_none_or(|place| place.worth == Worth::Confirmed)
+    }
+}
+
+/// Changes since they were last taken.
+#[derive(Default)]
+struct Watch {
+    changed: Changed,
+    budget: Option<TokenBucket>,
+}
+
+/// Changes that are kept until they are taken, of entries and of entries that went with their link.
 const MAX_CHANGED: usize = 1024;
 
+/// Changes that are told in a second; stations can make any number of them.
+const CHANGES: Rate = Rate::new(1000, MAX_CHANGED as u32);
+
 impl Neighbours {
-    /// Nobody is known yet.
+    /// Empty tables.
     pub fn new(limits: Limits) -> Self {
-        let (entries, protocols, timers) = (HashMap::default(), HashMap::default(), BTreeSet::new());
-        Self { limits, entries, permanent: 0, protocols, timers, waiting_bytes: 0, changed: None }
-    }
-
-    /// Says whether somebody [wants to know](Self::take_changed) whose state changes.
-    pub fn watch(&mut self, on: bool) {
-        self.changed = if on { Some(self.changed.take().unwrap_or_default()) } else { None };
-    }
-
-    /// Whose state has changed by itself since this was last asked, as Linux tells of it (`neigh_update_notify`): not that
-    /// somebody is looked for.
-    pub fn take_changed(&mut self) -> Changed {
-        self.changed.as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    /// A neighbour, if it is known or looked for.
-    pub fn get(&self, link: LinkId, addr: IpAddr) -> Option<Neighbour> {
-        self.entries.get(&(link, addr)).map(|state| self.shown((link, addr), state))
-    }
-
-    fn shown(&self, key: Key, state: &State) -> Neighbour {
-        let protocol = self.protocols.get(&key).copied().unwrap_or_default();
-        let (link, addr) = key;
-        Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued(), protocol }
-    }
-
-    fn note(&mut self, key: Key) {
-        if let Some(Changed { who, more, .. }) = &mut self.changed {
-            match who.len() {
-                MAX_CHANGED.. => *more = true,
-                _ => who.push(key),
-            }
+        Self {
+            limits,
+            entries: HashMap::default(),
+            tables: HashMap::default(),
+            protocols: HashMap::default(),
+            timers: BTreeSet::new(),
+            waiting_bytes: 0,
+            watch: None,
         }
+    }
+
+    /// Sets whether changes are kept for [`take_changed`](Self::take_changed).
+    pub fn watch(&mut self, on: bool) {
+        self.watch = if on { Some(self.watch.take().unwrap_or_default()) } else { None };
+    }
+
+    /// Changes that the operator has not made, since this was last called, as Linux tells of them
+    /// (`neigh_update_notify`): the start of a resolution is none.
+    pub fn take_changed(&mut self) -> Changed {
+        self.watch.as_mut().map(|watch| std::mem::take(&mut watch.changed)).unwrap_or_default()
+    }
+
+    /// A neighbour, if there is an entry.
+    pub fn get(&self, link: LinkId, addr: IpAddr) -> Option<Neighbour> {
+        self.entries.get(&(link, addr)).map(|entry| self.shown((link, addr), entry))
+    }
+
+    /// The link-layer address of a neighbour, if it is known.
+    pub fn mac(&self, link: LinkId, addr: IpAddr) -> Option<MacAddr> {
+        self.entries.get(&(link, addr))?.state.mac()
     }
 
     /// Tells whether a packet to `next_hop` need not wait.
     pub fn knows(&self, link: LinkId, next_hop: IpAddr) -> bool {
         match self.entries.get(&(link, next_hop)) {
-            Some(state) => state.mac().is_some(),
+            Some(entry) => entry.state.mac().is_some(),
             None => next_hop.is_multicast(),
         }
     }
 
-    /// Finds the link-layer address for a packet to `next_hop`, or lets it wait until that is known. Groups need no
-    /// neighbour (RFC 1112 §6.4, RFC 2464 §7).
+    /// Finds the link-layer address for a packet to `next_hop`, or queues the packet until it is known. Groups need no
+    /// resolution (RFC 1112 §6.4, RFC 2464 §7).
+    ///
+    /// A packet is dropped for [`DropReason::NeighbourRateLimited`] when too many unknown next hops were wanted in the
+    /// last second, and for [`DropReason::NeighbourQueueFull`] when too much waits.
     pub fn resolve(
         &mut self,
         now: Instant,
@@ -264,15 +146,16 @@ impl Neighbours {
     ) -> Resolution {
         let key = (link, next_hop);
         match self.entries.get_mut(&key) {
-            Some(state) => match *state {
+            Some(entry) => match entry.state {
                 State::Reachable { mac, .. }
                 | State::Delay { mac, .. }
                 | State::Probe { mac, .. }
-                | State::Permanent { mac } => Resolution::Send(mac, packet),
-                State::Stale { mac, .. } => {
-                    let until = now + self.limits.delay;
-                    *state = State::Delay { mac, until };
-                    self.timers.insert((until, key));
+                | State::Permanent { mac } => {
+                    entry.is_used = true;
+                    Resolution::Send(mac, packet)
+                }
+                State::Stale { mac } => {
+                    self.delay(now, key, mac);
                     Resolution::Send(mac, packet)
                 }
                 State::Incomplete { .. } => self.wait(mem, key, packet, actions),
@@ -286,143 +169,187 @@ impl Neighbours {
         }
     }
 
-    /// Takes in what was heard from `addr`. Packets that waited for it go out as actions.
+    /// Takes in what was heard from `addr`. Packets that waited for it are sent by actions.
     pub fn learn(&mut self, now: Instant, link: LinkId, addr: IpAddr, heard: Heard, actions: &mut Vec<Action>) {
         let key = (link, addr);
-        if let Some(state) = self.entries.get_mut(&key) {
-            let Some(next) = state.after(now, heard, &self.limits) else { return };
-            let (begun, mac, word) = (next.deadline(), next.mac(), next.word());
-            let before = std::mem::replace(state, next);
-            self.rearm(key, before.deadline(), begun);
-            if (before.mac(), before.word()) != (mac, word) {
-                self.note(key);
+        let Some(entry) = self.entries.get_mut(&key) else {
+            if let Heard::Asked(mac) = heard {
+                self.learn_asker(now, key, mac, actions);
             }
-            if let (State::Incomplete { waiting, .. }, Some(to)) = (before, mac) {
-                self.waiting_bytes -= waiting.bytes();
-                actions.extend(waiting.into_iter().map(|packet| Action::Send { link, to, packet }));
-            }
-        } else if let Heard::Asked(mac) = heard {
-            self.make_room(actions);
-            self.entries.insert(key, State::Stale { mac, since: now });
-            self.note(key);
+            return;
+        };
+        let Some(next) = entry.state.after(now, heard, &self.limits) else { return };
+        let is_answer = entry.state.is_solicited() && matches!(next, State::Reachable { .. });
+        let had_failed = entry.place.is_some_and(|place| place.worth == Worth::Failed);
+        let mac = next.mac();
+        let word = next.word();
+        let begun = next.deadline();
+        let before = std::mem::replace(&mut entry.state, next);
+        self.rearm(key, before.deadline(), begun);
+        if is_answer {
+            self.put_behind(key, Some(Worth::Confirmed));
+        } else if had_failed {
+            self.put_behind(key, Some(Worth::Asked));
+        }
+        if (before.mac(), before.word()) != (mac, word) {
+            self.note(now, key);
+        }
+        if let Some(mac) = mac {
+            self.send_waiting(key, before, mac, actions);
         }
     }
 
-    /// Has a neighbour known as the operator says. Packets that waited for it go out as actions, or are dropped.
+    /// Tells whether a solicitation or ARP request of `asker` may be answered now, and notes that it is. A confirmed
+    /// neighbour, which checks whether this node is still there, is answered at least every
+    /// [`answer_interval`](Limits::answer_interval), however many others ask.
+    pub fn may_answer(&mut self, now: Instant, link: LinkId, asker: IpAddr) -> bool {
+        let key = (link, asker);
+        if let Some(entry) = self.entries.get_mut(&key)
+            && entry.is_confirmed()
+            && entry.answer_from <= now
+        {
+            entry.answer_from = now + self.limits.answer_interval;
+            return true;
+        }
+        let rate = self.limits.answers;
+        self.table(key).answers.take(rate, now)
+    }
+
+    /// Sets a neighbour as the operator says. Packets that waited for it are sent or dropped by actions.
     pub fn set(&mut self, now: Instant, link: LinkId, addr: IpAddr, known: Known, actions: &mut Vec<Action>) {
         let key = (link, addr);
-        let (state, to) = match known {
+        let (state, mac) = match known {
             Known::Nothing => return self.remove(key, actions),
             Known::Permanent(mac) => (State::Permanent { mac }, mac),
             Known::Reachable(mac) => (State::Reachable { mac, until: now + self.limits.reachable }, mac),
-            Known::Stale(mac) => (State::Stale { mac, since: now }, mac),
+            Known::Stale(mac) => (State::Stale { mac }, mac),
         };
-        if !state.is_permanent() && !self.entries.contains_key(&key) {
-            self.make_room(actions);
-        }
-        let begun = state.deadline();
-        self.permanent += usize::from(state.is_permanent());
-        let before = self.entries.insert(key, state);
-        self.permanent -= usize::from(before.as_ref().is_some_and(State::is_permanent));
-        self.rearm(key, before.as_ref().and_then(State::deadline), begun);
-        if let Some(State::Incomplete { waiting, .. }) = before {
-            self.waiting_bytes -= waiting.bytes();
-            actions.extend(waiting.into_iter().map(|packet| Action::Send { link, to, packet }));
+        let worth = (!state.is_permanent()).then_some(Worth::Confirmed);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            let begun = state.deadline();
+            let before = std::mem::replace(&mut entry.state, state);
+            self.rearm(key, before.deadline(), begun);
+            self.put_behind(key, worth);
+            self.send_waiting(key, before, mac, actions);
+        } else {
+            if worth.is_some() {
+                self.make_room(now, key, Worth::Confirmed, actions);
+            }
+            self.insert(key, state, worth);
         }
     }
 
-    /// Notes who has said what is known of a neighbour (Linux `neigh_add`), as long as there is one.
+    /// Notes the protocol that has set a neighbour (Linux `neigh_add`), for as long as there is an entry.
     pub fn set_protocol(&mut self, link: LinkId, addr: IpAddr, protocol: u8) {
         if self.entries.contains_key(&(link, addr)) {
             self.protocols.insert((link, addr), protocol);
         }
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
+    /// The time at which [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|&(at, _)| at)
     }
 
-    /// Moves on every neighbour whose time has come: asks again, or gives up, and then the packets that waited are
-    /// dropped.
+    /// Advances every neighbour whose deadline has passed: solicits it again, or gives it up and drops the packets that
+    /// waited for it.
     pub fn handle_timeout(&mut self, now: Instant, actions: &mut Vec<Action>) {
         while let Some(&(at, key)) = self.timers.first()
             && at <= now
         {
             self.timers.pop_first();
-            let Some(state) = self.entries.get_mut(&key) else { continue };
-            let (link, target) = key;
-            let solicit = |unicast_to| Action::Solicit { link, target, unicast_to };
-            let next = match state {
-                State::Incomplete { sent, until, .. } if *sent < self.limits.multicast_probes => {
-                    (*sent, *until) = (*sent + 1, now + self.limits.retransmit);
-                    actions.push(solicit(None));
-                    None
-                }
-                State::Probe { sent, until, mac } if *sent < self.limits.unicast_probes => {
-                    (*sent, *until) = (*sent + 1, now + self.limits.retransmit);
-                    actions.push(solicit(Some(*mac)));
-                    None
-                }
-                State::Incomplete { .. } | State::Probe { .. } => {
-                    Some(State::Failed { until: now + self.limits.failed })
-                }
-                State::Reachable { mac, .. } => Some(State::Stale { mac: *mac, since: now }),
-                State::Delay { mac, .. } => {
-                    actions.push(solicit(Some(*mac)));
-                    Some(State::Probe { mac: *mac, sent: 1, until: now + self.limits.retransmit })
-                }
-                State::Failed { .. } => {
-                    self.entries.remove(&key);
-                    self.protocols.remove(&key);
-                    self.note(key);
-                    continue;
-                }
-                // They have no deadline, so no timer either.
-                State::Stale { .. } | State::Permanent { .. } => None,
-            };
-            let before = next.map(|next| std::mem::replace(state, next));
-            let begun = state.deadline();
-            self.rearm(key, None, begun);
-            if let Some(before) = before {
-                self.note(key);
-                self.give_up(link, before, actions);
-            }
+            self.expire(now, key, actions);
         }
     }
 
-    /// Forgets everybody on `link`, which has gone down.
+    /// Removes every neighbour on `link`, which has gone down.
     pub fn remove_link(&mut self, link: LinkId, actions: &mut Vec<Action>) {
-        let mut gone: Vec<Key> = self.entries.keys().copied().filter(|&(on, _)| on == link).collect();
-        gone.sort_unstable();
-        for key in gone {
+        let mut keys: Vec<Key> = self.entries.keys().copied().filter(|&(on, _)| on == link).collect();
+        keys.sort_unstable();
+        for key in keys {
             let was = self.get(key.0, key.1);
             self.remove(key, actions);
-            if let Some((Changed { gone, more, .. }, was)) = self.changed.as_mut().zip(was) {
-                match gone.len() {
-                    MAX_CHANGED.. => *more = true,
-                    _ => gone.push(was),
+            if let Some((Watch { changed, .. }, was)) = self.watch.as_mut().zip(was) {
+                match changed.gone.len() {
+                    MAX_CHANGED.. => changed.more = true,
+                    _ => changed.gone.push(was),
                 }
             }
         }
+        self.tables.retain(|&(on, _), _| on != link);
     }
 
-    /// How many neighbours there are.
+    /// The number of neighbours.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Tells whether nobody is known or looked for.
+    /// Tells whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
     /// Every neighbour, in no order.
     pub fn iter(&self) -> impl Iterator<Item = Neighbour> + '_ {
-        self.entries.iter().map(|(&key, state)| self.shown(key, state))
+        self.entries.iter().map(|(&key, entry)| self.shown(key, entry))
     }
 
-    /// Begins to look for a neighbour that is not known, with the packet that needs it.
+    /// Checks what holds between any two calls, for tests.
+    ///
+    /// # Panics
+    /// When it does not hold.
+    pub fn check_invariants(&self) {
+        let places: usize = self.tables.values().map(Table::len).sum();
+        let evictable = self.entries.values().filter(|entry| !entry.state.is_permanent()).count();
+        assert_eq!(places, evictable, "each entry that is not permanent has a place in the eviction order");
+        for (&table_key, table) in &self.tables {
+            for (place, addr) in table.places() {
+                let key = (table_key.0, addr);
+                assert_eq!(table_of(key), table_key, "{addr} is in the table of its link and family");
+                assert_eq!(self.entries[&key].place, Some(place), "{addr} is where its entry says");
+            }
+            let keys = self.entries.iter().filter(|(key, _)| table_of(**key) == table_key);
+            let waiting: usize = keys.map(|(_, entry)| entry.state.waiting_bytes()).sum();
+            assert_eq!(table.waiting_bytes, waiting, "bytes that wait in {table_key:?}");
+        }
+        let waiting: usize = self.tables.values().map(|table| table.waiting_bytes).sum();
+        assert_eq!(self.waiting_bytes, waiting, "bytes that wait in all tables");
+        let deadlines = self.entries.iter().filter_map(|(&key, entry)| Some((entry.state.deadline()?, key)));
+        assert_eq!(self.timers, deadlines.collect(), "one timer for each deadline");
+        assert!(self.protocols.keys().all(|key| self.entries.contains_key(key)), "a protocol without an entry");
+    }
+
+    fn shown(&self, key: Key, entry: &Entry) -> Neighbour {
+        let (link, addr) = key;
+        let protocol = self.protocols.get(&key).copied().unwrap_or_default();
+        let state = &entry.state;
+        Neighbour { link, addr, mac: state.mac(), state: state.word(), queued: state.queued(), protocol }
+    }
+
+    /// Makes a STALE entry for a station that asked for an address of this node, if the rate and the table allow it
+    /// (RFC 4861 §7.2.3; Linux `neigh_event_ns`). Without an entry it is resolved when a packet is to be sent to it.
+    fn learn_asker(&mut self, now: Instant, key: Key, mac: MacAddr, actions: &mut Vec<Action>) {
+        let rate = self.limits.asked;
+        if self.table(key).asked.take(rate, now) && self.make_room(now, key, Worth::Asked, actions) {
+            self.insert(key, State::Stale { mac }, Some(Worth::Asked));
+            self.note(now, key);
+        }
+    }
+
+    /// Notes the first use of a stale neighbour, which is probed if it is not heard of in time.
+    fn delay(&mut self, now: Instant, key: Key, mac: MacAddr) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let until = now + self.limits.delay;
+        entry.state = State::Delay { mac, until };
+        entry.is_used = true;
+        let worth = entry.place.map(|place| place.worth);
+        self.timers.insert((until, key));
+        if worth == Some(Worth::Asked) {
+            self.put_behind(key, Some(Worth::Wanted));
+        }
+    }
+
+    /// Starts the resolution of a neighbour that has no entry or has failed, with the packet that needs it.
     fn look_for(
         &mut self,
         now: Instant,
@@ -431,80 +358,188 @@ impl Neighbours {
         packet: Packet,
         actions: &mut Vec<Action>,
     ) -> Resolution {
-        self.remove(key, actions);
-        self.make_room(actions);
+        let is_confirmed = self.entries.get(&key).is_some_and(Entry::is_confirmed);
+        let rate = self.limits.resolutions;
+        if !is_confirmed && !self.table(key).resolutions.take(rate, now) {
+            return Resolution::Dropped(packet, DropReason::NeighbourRateLimited);
+        }
         let until = now + self.limits.retransmit;
-        self.entries.insert(key, State::Incomplete { waiting: Waiting::default(), sent: 1, until });
-        self.timers.insert((until, key));
+        let state = State::Incomplete { waiting: Waiting::default(), sent: 1, until };
+        if let Some(entry) = self.entries.get_mut(&key) {
+            let before = std::mem::replace(&mut entry.state, state);
+            self.rearm(key, before.deadline(), Some(until));
+            if !is_confirmed {
+                self.put_behind(key, Some(Worth::Wanted));
+            }
+        } else {
+            self.make_room(now, key, Worth::Wanted, actions);
+            self.insert(key, state, Some(Worth::Wanted));
+        }
         actions.push(Action::Solicit { link: key.0, target: key.1, unicast_to: None });
         self.wait(mem, key, packet, actions)
     }
 
-    /// Lets a packet wait for an incomplete neighbour. It is the eldest that yields, as in Linux's
-    /// `__neigh_event_send`: what is said last is what matters.
+    /// Queues a packet for an incomplete neighbour. A full queue drops its oldest packet, as in Linux's
+    /// `__neigh_event_send`.
     fn wait(&mut self, mem: &Memory, key: Key, mut packet: Packet, actions: &mut Vec<Action>) -> Resolution {
-        let Some(State::Incomplete { waiting, .. }) = self.entries.get_mut(&key) else {
+        let (Some(Entry { state: State::Incomplete { waiting, .. }, .. }), Some(table)) =
+            (self.entries.get_mut(&key), self.tables.get_mut(&table_of(key)))
+        else {
             return Resolution::Dropped(packet, DropReason::NeighbourFailed);
         };
         packet.spare(mem);
-        let (limits, need) = (&self.limits, packet.truesize());
+        let limits = &self.limits;
+        let need = packet.truesize();
         let reason = DropReason::NeighbourQueueFull;
         while waiting.len() >= limits.waiting_packets || waiting.bytes() + need > limits.waiting_bytes {
-            let Some((eldest, bytes)) = waiting.pop() else { break };
+            let Some((oldest, bytes)) = waiting.pop() else { break };
             self.waiting_bytes -= bytes;
-            actions.push(Action::Drop { link: key.0, packet: eldest, reason });
+            table.waiting_bytes -= bytes;
+            actions.push(Action::Drop { link: key.0, packet: oldest, reason });
         }
-        if self.waiting_bytes + need > limits.waiting_bytes_total {
+        if self.waiting_bytes + need > limits.waiting_bytes_total
+            || table.waiting_bytes + need > limits.waiting_bytes_table
+        {
             return Resolution::Dropped(packet, reason);
         }
         self.waiting_bytes += need;
+        table.waiting_bytes += need;
         waiting.push(packet, need);
         Resolution::Queued
     }
 
-    /// Makes room for one more neighbour.
-    ///
-    /// Takes those away that are worth least, an eighth of the table at once so that a scan costs little for each
-    /// address. Of those that were heard of lately only one goes. Permanent ones stay (Linux `neigh_forced_gc`).
-    fn make_room(&mut self, actions: &mut Vec<Action>) {
-        if self.entries.len() - self.permanent < self.limits.entries {
-            return;
+    /// Advances a neighbour whose deadline has passed. Its timer is gone already.
+    fn expire(&mut self, now: Instant, key: Key, actions: &mut Vec<Action>) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let limits = &self.limits;
+        let retransmit_at = now + limits.retransmit;
+        let (link, target) = key;
+        let solicit = |unicast_to| Action::Solicit { link, target, unicast_to };
+        let next = match &mut entry.state {
+            State::Incomplete { sent, until, .. } if *sent < limits.multicast_probes => {
+                *sent += 1;
+                *until = retransmit_at;
+                actions.push(solicit(None));
+                return self.rearm(key, None, Some(retransmit_at));
+            }
+            State::Probe { sent, until, mac } if *sent < limits.unicast_probes => {
+                *sent += 1;
+                *until = retransmit_at;
+                actions.push(solicit(Some(*mac)));
+                return self.rearm(key, None, Some(retransmit_at));
+            }
+            State::Incomplete { .. } | State::Probe { .. } => State::Failed { until: now + limits.failed },
+            State::Reachable { mac, .. } => State::Stale { mac: *mac },
+            State::Delay { mac, .. } => {
+                actions.push(solicit(Some(*mac)));
+                State::Probe { mac: *mac, sent: 1, until: retransmit_at }
+            }
+            State::Failed { .. } => {
+                self.remove(key, actions);
+                return self.note(now, key);
+            }
+            // Without a deadline there is no timer.
+            State::Stale { .. } | State::Permanent { .. } => return,
+        };
+        let has_failed = matches!(next, State::Failed { .. });
+        let was_confirmed = entry.is_confirmed();
+        let begun = next.deadline();
+        let before = std::mem::replace(&mut entry.state, next);
+        self.rearm(key, None, begun);
+        if has_failed && !was_confirmed {
+            self.put_behind(key, Some(Worth::Failed));
         }
-        let worth = |(&key, state): (&Key, &State)| Some((state.worth()?, key));
-        let mut by_worth: Vec<_> = self.entries.iter().filter_map(worth).collect();
-        let at_once = (self.limits.entries / 8).max(1);
-        if at_once < by_worth.len() {
-            by_worth.select_nth_unstable(at_once);
-            by_worth.truncate(at_once);
-        }
-        by_worth.sort_unstable();
-        let cheap = by_worth.iter().take_while(|(worth, _)| !worth.is_confirmed()).count().max(1);
-        for (_, key) in by_worth.into_iter().take(cheap) {
-            self.remove(key, actions);
-            self.note(key);
-        }
+        self.note(now, key);
+        self.drop_waiting(key, before, actions);
     }
 
-    /// Forgets a neighbour and drops what waited for it.
+    /// Makes room for one more entry of the worth `newcomer` in a full table. False if the newcomer has to stay out,
+    /// which happens to [`Worth::Asked`] alone.
+    ///
+    /// A confirmed entry that packets were sent to since it was put in its place is put behind the others once more
+    /// instead (second chance): one step for each such packet at most.
+    fn make_room(&mut self, now: Instant, key: Key, newcomer: Worth, actions: &mut Vec<Action>) -> bool {
+        let limit = self.limits.entries.max(1);
+        while self.table(key).len() >= limit {
+            let Some(addr) = self.table(key).victim(newcomer, limit) else { return false };
+            let victim = (key.0, addr);
+            if self.entries.get(&victim).is_some_and(|entry| entry.is_used && entry.is_confirmed()) {
+                self.put_behind(victim, Some(Worth::Confirmed));
+                continue;
+            }
+            self.remove(victim, actions);
+            self.note(now, victim);
+            break;
+        }
+        true
+    }
+
+    /// Adds an entry; a permanent one has no worth.
+    fn insert(&mut self, key: Key, state: State, worth: Option<Worth>) {
+        self.rearm(key, None, state.deadline());
+        self.entries.insert(key, Entry { state, place: None, is_used: false, answer_from: Instant::ZERO });
+        self.put_behind(key, worth);
+    }
+
+    /// Puts an entry behind all others of its new worth.
+    fn put_behind(&mut self, key: Key, worth: Option<Worth>) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let table = self.tables.entry(table_of(key)).or_default();
+        if let Some(place) = entry.place.take() {
+            table.remove(place);
+        }
+        entry.place = worth.map(|worth| table.push(worth, key.1));
+        entry.is_used = false;
+    }
+
+    /// Removes an entry and drops the packets that waited for it.
     fn remove(&mut self, key: Key, actions: &mut Vec<Action>) {
         self.protocols.remove(&key);
-        if let Some(state) = self.entries.remove(&key) {
-            self.permanent -= usize::from(state.is_permanent());
-            self.rearm(key, state.deadline(), None);
-            self.give_up(key.0, state, actions);
+        let Some(entry) = self.entries.remove(&key) else { return };
+        if let Some(place) = entry.place {
+            self.table(key).remove(place);
+        }
+        self.rearm(key, entry.state.deadline(), None);
+        self.drop_waiting(key, entry.state, actions);
+    }
+
+    /// Sends the packets that waited in a state that is over.
+    fn send_waiting(&mut self, key: Key, before: State, to: MacAddr, actions: &mut Vec<Action>) {
+        let link = key.0;
+        actions.extend(self.take_waiting(key, before).map(|packet| Action::Send { link, to, packet }));
+    }
+
+    /// Drops the packets that waited in a state that is over.
+    fn drop_waiting(&mut self, key: Key, before: State, actions: &mut Vec<Action>) {
+        let link = key.0;
+        let reason = DropReason::NeighbourFailed;
+        actions.extend(self.take_waiting(key, before).map(|packet| Action::Drop { link, packet, reason }));
+    }
+
+    fn take_waiting(&mut self, key: Key, before: State) -> impl Iterator<Item = Packet> + use<> {
+        let bytes = before.waiting_bytes();
+        if bytes > 0 {
+            self.waiting_bytes -= bytes;
+            self.table(key).waiting_bytes -= bytes;
+        }
+        before.into_waiting()
+    }
+
+    fn table(&mut self, key: Key) -> &mut Table {
+        self.tables.entry(table_of(key)).or_default()
+    }
+
+    /// Keeps a change for [`take_changed`](Self::take_changed), as far as the rate allows.
+    fn note(&mut self, now: Instant, key: Key) {
+        let Some(Watch { changed, budget }) = &mut self.watch else { return };
+        if changed.who.len() < MAX_CHANGED && budget.get_or_insert(TokenBucket::FULL).take(CHANGES, now) {
+            changed.who.push(key);
+        } else {
+            changed.more = true;
         }
     }
 
-    /// Drops what waited in a state that is over.
-    fn give_up(&mut self, link: LinkId, before: State, actions: &mut Vec<Action>) {
-        if let State::Incomplete { waiting, .. } = before {
-            self.waiting_bytes -= waiting.bytes();
-            let reason = DropReason::NeighbourFailed;
-            actions.extend(waiting.into_iter().map(|packet| Action::Drop { link, packet, reason }));
-        }
-    }
-
-    /// Puts a new deadline in the place of an old one.
+    /// Replaces a deadline by another.
     fn rearm(&mut self, key: Key, ended: Option<Instant>, begun: Option<Instant>) {
         if let Some(ended) = ended {
             self.timers.remove(&(ended, key));
@@ -525,4 +560,9 @@ impl fmt::Debug for Neighbours {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
+}
+
+/// The table that an entry is in.
+fn table_of((link, addr): Key) -> TableKey {
+    (link, addr.is_ipv6())
 }

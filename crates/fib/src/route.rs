@@ -36,6 +36,11 @@ pub enum RouteKind {
         /// The link with that subnet.
         dev: LinkId,
     },
+    /// It has arrived: an anycast address of the routers on a subnet (RFC 4291 §2.6.1).
+    Anycast {
+        /// The link with that subnet.
+        dev: LinkId,
+    },
     /// Drops it silently.
     Blackhole,
     /// Drops it and has *host unreachable* answered.
@@ -50,7 +55,9 @@ impl RouteKind {
     /// The link that it needs, if it needs one.
     pub const fn dev(self) -> Option<LinkId> {
         match self {
-            Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } => Some(dev),
+            Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } | Self::Anycast { dev } => {
+                Some(dev)
+            }
             Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw => None,
         }
     }
@@ -69,6 +76,7 @@ impl RouteKind {
             Self::Unicast { .. } => "unicast",
             Self::Local { .. } => "local",
             Self::Broadcast { .. } => "broadcast",
+            Self::Anycast { .. } => "anycast",
             Self::Blackhole => "blackhole",
             Self::Unreachable => "unreachable",
             Self::Prohibit => "prohibit",
@@ -89,6 +97,11 @@ pub enum Decision {
     Broadcast {
         /// The link whose subnet it is.
         dev: Option<LinkId>,
+    },
+    /// An anycast address of the routers on a subnet of `dev`, of which this node is one.
+    Anycast {
+        /// The link whose subnet it is.
+        dev: LinkId,
     },
     /// A group: no route is asked.
     Multicast,
@@ -111,6 +124,7 @@ impl Decision {
             RouteKind::Unicast { via, dev } => Self::Forward { dev, next_hop: via.unwrap_or(dst) },
             RouteKind::Local { dev } => Self::Local { dev },
             RouteKind::Broadcast { dev } => Self::Broadcast { dev: Some(dev) },
+            RouteKind::Anycast { dev } => Self::Anycast { dev },
             RouteKind::Blackhole => Self::Drop(DropReason::RouteBlackhole),
             RouteKind::Unreachable => Self::Drop(DropReason::RouteUnreachable),
             RouteKind::Prohibit => Self::Drop(DropReason::RouteProhibit),

@@ -54,7 +54,7 @@ fn gateway() -> Fib {
 }
 
 #[test]
-fn the_addresses_of_links_become_local_connected_and_broadcast_routes() {
+fn the_addresses_of_links_become_routes() {
     let shown: Vec<_> = gateway()
         .routes()
         .filter(|(_, route)| route.kind.via().is_none() && route.kind.dev().is_some())
@@ -68,8 +68,11 @@ fn the_addresses_of_links_become_local_connected_and_broadcast_routes() {
         "broadcast 10.1.0.255/32 dev 1 table local metric 0",
         "local 192.0.2.1/32 dev 2 table local metric 0",
         "local 198.51.100.7/32 dev 2 table local metric 0",
+        "anycast fd00:1::/128 dev 1 table local metric 0",
         "local fd00:1::1/128 dev 1 table local metric 0",
         "local fd00:2::1/128 dev 2 table local metric 0",
+        "anycast fe80::/128 dev 1 table local metric 0",
+        "anycast fe80::/128 dev 2 table local metric 0",
         "local fe80::1/128 dev 1 table local metric 0",
         "local fe80::2/128 dev 2 table local metric 0",
         "unicast 10.1.0.0/24 dev 1 table main metric 0",

@@ -67,7 +67,15 @@ fn handle_arp(known: bool, bytes: &[u8]) -> Outcome {
 
 fn handle_nd(known: bool, bytes: &[u8]) -> Outcome {
     let (mem, mut neighbours, mut actions) = (Memory::heap(), neighbours(known), Vec::new());
-    let result = nd::handle(&mut neighbours, Instant::ZERO, &mem, HERE, |addr| addr == OURS6, bytes, &mut actions);
+    let result = nd::handle(
+        &mut neighbours,
+        Instant::ZERO,
+        &mem,
+        HERE,
+        |addr, _| (addr == OURS6).then_some(addr),
+        bytes,
+        &mut actions,
+    );
     outcome(&neighbours, IpAddr::V6(THEIRS6), result, actions)
 }
 
@@ -163,8 +171,8 @@ fn a_solicitation_is_answered_learnt_from_or_refused_as_rfc_4861_says() {
     let all_nodes = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
     let answer = |dst, to, solicited| Some(here(dst, to, solicited));
     let none = Ipv6Addr::UNSPECIFIED;
-    // Known by its question, and in use for the answer.
-    let asked = |mac| Some((mac, "DELAY"));
+    // The answer is no use of the entry.
+    let asked = |mac| Some((mac, "STALE"));
     let body = Neighbour::solicit(OURS6);
     let group = solicited_node(OURS6);
     let malformed = || refused(DropReason::NeighbourMalformed);
@@ -266,7 +274,7 @@ fn a_fragment_a_ping_and_router_discovery_are_no_business_of_neighbours() {
 fn an_answer_to_a_neighbour_whose_link_layer_address_is_unknown_waits_for_it() {
     let (mem, mut neighbours, mut actions) = (Memory::heap(), Neighbours::default(), Vec::new());
     let bytes = packet(THEIRS6, OURS6, 255, Neighbour::solicit(OURS6), &[]);
-    let own = |addr| addr == OURS6;
+    let own = |addr, _| (addr == OURS6).then_some(addr);
     nd::handle(&mut neighbours, Instant::ZERO, &mem, HERE, own, &bytes, &mut actions).unwrap();
     assert!(matches!(actions[..], [Action::Solicit { target: IpAddr::V6(THEIRS6), unicast_to: None, .. }]));
     actions.clear();
@@ -298,7 +306,16 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
                 arp::handle(&mut there_knows, now, &mem, there, |addr| addr == THEIRS, asked, &mut actions).unwrap();
             }
             IpAddr::V6(_) => {
-                nd::handle(&mut there_knows, now, &mem, there, |addr| addr == THEIRS6, asked, &mut actions).unwrap();
+                nd::handle(
+                    &mut there_knows,
+                    now,
+                    &mem,
+                    there,
+                    |addr, _| (addr == THEIRS6).then_some(addr),
+                    asked,
+                    &mut actions,
+                )
+                .unwrap();
             }
         }
         let [Action::Answer { link: LinkId(7), frame }] = &actions[..] else { panic!("{actions:?}") };
@@ -314,7 +331,8 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
                 arp::handle(&mut here, now, &mem, HERE, |addr| addr == OURS, answer, &mut actions).unwrap();
             }
             IpAddr::V6(_) => {
-                nd::handle(&mut here, now, &mem, HERE, |addr| addr == OURS6, answer, &mut actions).unwrap();
+                nd::handle(&mut here, now, &mem, HERE, |addr, _| (addr == OURS6).then_some(addr), answer, &mut actions)
+                    .unwrap();
             }
         }
         let packet = Packet::with_data(&mem, b"next").unwrap();
@@ -367,7 +385,7 @@ proptest! {
             let (mem, mut neighbours, mut actions) = (Memory::heap(), neighbours(known), Vec::new());
             let now = Instant::ZERO;
             let v4 = arp::handle(&mut neighbours, now, &mem, HERE, |addr| addr == OURS, &bytes, &mut actions);
-            let v6 = nd::handle(&mut neighbours, now, &mem, HERE, |addr| addr == OURS6, &bytes, &mut actions);
+            let v6 = nd::handle(&mut neighbours, now, &mem, HERE, |addr, _| (addr == OURS6).then_some(addr), &bytes, &mut actions);
             prop_assert!(v4.is_err() || v6.is_err(), "nothing is both");
             // Whatever was learnt is a single station other than ourselves.
             for entry in neighbours.iter() {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, Instant, LinkId, Rate};
 use fib::{Action, Heard, Known, Limits, Neighbours, Resolution};
 use packet::{Memory, Packet, Pool};
 use wire::MacAddr;
@@ -44,6 +44,18 @@ impl World {
         self.neighbours.learn(self.now, LINK, hop(), heard, &mut self.actions);
     }
 
+    /// Resolves `addr`, which answers from A.
+    fn confirm(&mut self, addr: IpAddr) {
+        assert!(matches!(self.send(addr, b"first"), Resolution::Queued), "{addr}");
+        self.neighbours.learn(self.now, LINK, addr, advertised(A, true, true), &mut self.actions);
+        assert_eq!(self.state_of(addr), "REACHABLE");
+    }
+
+    /// Takes in a request of `addr` for an address of this node.
+    fn ask(&mut self, link: LinkId, addr: IpAddr) {
+        self.neighbours.learn(self.now, link, addr, Heard::Asked(B), &mut self.actions);
+    }
+
     /// Lets time pass, with the time-outs on the way at their own instants.
     fn pass(&mut self, secs: f64) {
         let until = self.now + Duration::from_secs_f64(secs);
@@ -52,11 +64,16 @@ impl World {
             self.now = at;
             self.neighbours.handle_timeout(at, &mut self.actions);
         }
+        self.neighbours.check_invariants();
         self.now = until;
     }
 
     fn state(&self) -> &'static str {
-        self.neighbours.iter().find(|entry| entry.addr == hop()).map_or("none", |entry| entry.state)
+        self.state_of(hop())
+    }
+
+    fn state_of(&self, addr: IpAddr) -> &'static str {
+        self.neighbours.iter().find(|entry| entry.addr == addr).map_or("none", |entry| entry.state)
     }
 
     /// What there was to do since the last time, in short.
@@ -341,9 +358,8 @@ fn packets_for_many_neighbours_are_bounded_together() {
 
 #[test]
 fn a_scan_does_not_push_out_who_is_known() {
-    let limits = Limits { entries: 64, ..Limits::default() };
-    let mut world = in_state("REACHABLE");
-    world.neighbours = Neighbours::new(limits);
+    let limits = Limits { entries: 64, resolutions: Rate::new(1000, 1000), ..Limits::default() };
+    let mut world = World::with(limits);
     world.hear(Heard::Asked(A));
     world.hear(advertised(A, true, true));
     let stale: IpAddr = "10.0.0.3".parse().unwrap();
@@ -447,4 +463,238 @@ fn the_same_address_on_two_links_is_two_neighbours_and_a_link_that_goes_takes_it
     let left: Vec<_> = world.neighbours.iter().map(|entry| (entry.link, entry.mac)).collect();
     assert_eq!(left, [(other, Some(B))]);
     assert_eq!(world.neighbours.poll_timeout(), None);
+}
+
+/// Rates that limit nothing, for what a full table does.
+fn full_table(entries: usize) -> Limits {
+    let unlimited = Rate::new(1_000_000, 1_000_000);
+    Limits { entries, asked: unlimited, resolutions: unlimited, ..Limits::default() }
+}
+
+/// The `n`th of many addresses in 10.1.0.0/16 and after.
+fn nth(n: u32) -> IpAddr {
+    IpAddr::from((0x0a01_0000 + n).to_be_bytes())
+}
+
+#[test]
+fn asking_again_confirms_no_neighbour() {
+    let mut world = World::new();
+    for _ in 0..100 {
+        world.ask(LINK, hop());
+        world.pass(1.0);
+        assert_eq!(world.state(), "STALE");
+    }
+    assert_eq!(world.done(), [""; 0], "nothing is sent to a station that asks");
+}
+
+#[test]
+fn solicitation_flood_evicts_no_awaited_neighbour() {
+    let mut world = World::with(full_table(16));
+    assert_eq!(world.try_send(b"waits"), "queued");
+    let stale: IpAddr = "10.0.0.3".parse().unwrap();
+    world.ask(LINK, stale);
+    for n in 0..10_000 {
+        world.ask(LINK, nth(n));
+    }
+    assert_eq!((world.state(), world.state_of(stale)), ("INCOMPLETE", "none"));
+    assert_eq!(world.neighbours.len(), 16);
+    world.hear(advertised(A, true, true));
+    assert_eq!(world.done(), ["who has 10.0.0.2?", r#"send "waits" to 02:00:00:00:00:0a"#]);
+    assert_eq!(world.state(), "REACHABLE");
+}
+
+#[test]
+fn solicitation_flood_evicts_no_neighbour_being_probed() {
+    let mut world = World::with(full_table(16));
+    // It has asked, and is in use for the first time.
+    world.ask(LINK, hop());
+    assert_eq!(world.try_send(b"first"), "send 02:00:00:00:00:0b");
+    for n in 0..10_000 {
+        world.ask(LINK, nth(n));
+    }
+    assert_eq!(world.state(), "DELAY");
+    world.pass(5.0);
+    assert_eq!((world.state(), world.done()), ("PROBE", vec!["02:00:00:00:00:0b, have you 10.0.0.2?".to_owned()]));
+}
+
+#[test]
+fn confirmed_neighbour_outlives_floods_whatever_its_state() {
+    // A neighbour that has answered once, in each state that it may come to.
+    for (state, secs) in [("REACHABLE", 0.0), ("STALE", 31.0), ("DELAY", 31.0), ("PROBE", 31.0), ("FAILED", 31.0)] {
+        let mut world = World::with(full_table(16));
+        world.confirm(hop());
+        world.pass(secs);
+        if !matches!(state, "REACHABLE" | "STALE") {
+            assert_eq!(world.try_send(b"again"), "send 02:00:00:00:00:0a");
+            world.pass(match state {
+                "DELAY" => 0.0,
+                "PROBE" => 5.0,
+                _ => 8.0,
+            });
+        }
+        for n in 0..10_000 {
+            world.ask(LINK, nth(n));
+            let _ = world.send(nth(20_000 + n), b"scan");
+        }
+        assert_eq!(world.state(), state);
+        world.neighbours.check_invariants();
+    }
+}
+
+#[test]
+fn table_full_of_confirmed_neighbours_admits_no_asker() {
+    let mut world = World::with(full_table(16));
+    (0..16).for_each(|n| world.confirm(nth(n)));
+    world.ask(LINK, hop());
+    assert_eq!((world.state(), world.neighbours.len()), ("none", 16));
+    // A packet's next hop takes the place of the one that was used least recently.
+    assert!(matches!(world.send(nth(0), b"in use"), Resolution::Send(..)));
+    assert_eq!(world.try_send(b"waits"), "queued");
+    assert_eq!([0, 1, 2].map(|n| world.state_of(nth(n))), ["REACHABLE", "none", "REACHABLE"]);
+    assert_eq!(world.neighbours.len(), 16);
+}
+
+#[test]
+fn scan_leaves_three_quarters_to_confirmed_neighbours() {
+    let mut world = World::with(full_table(16));
+    (0..16).for_each(|n| world.confirm(nth(n)));
+    for n in 0..10_000 {
+        let _ = world.send(nth(20_000 + n), b"scan");
+    }
+    let confirmed: Vec<_> = (0..16).filter(|&n| world.state_of(nth(n)) == "REACHABLE").collect();
+    assert_eq!(confirmed, (4..16).collect::<Vec<_>>(), "the oldest went");
+}
+
+#[test]
+fn askers_make_a_limited_number_of_entries_a_second() {
+    let mut world = World::new();
+    let other = LinkId(2);
+    (0..10_000).for_each(|n| world.ask(LINK, nth(n)));
+    assert_eq!(world.neighbours.len(), 256);
+    // Another link and the other family have budgets of their own.
+    world.ask(other, nth(0));
+    world.ask(LINK, "fd00::2".parse().unwrap());
+    assert_eq!(world.neighbours.len(), 258);
+    world.pass(0.5);
+    (0..10_000).for_each(|n| world.ask(LINK, nth(10_000 + n)));
+    assert_eq!(world.neighbours.len(), 258 + 128);
+    // A station that is known may move all the same.
+    world.neighbours.learn(world.now, LINK, nth(0), Heard::Asked(A), &mut world.actions);
+    assert_eq!(world.neighbours.mac(LINK, nth(0)), Some(A));
+}
+
+#[test]
+fn packets_start_a_limited_number_of_resolutions_a_second() {
+    let mut world = World::new();
+    let count = |world: &mut World, from: u32| {
+        let outcomes = (from..from + 10_000).map(|n| show_resolution(world.send(nth(n), b"scan")));
+        outcomes.filter(|outcome| outcome == "queued").count()
+    };
+    assert_eq!(count(&mut world, 0), 256);
+    assert_eq!(world.done().len(), 256, "one solicitation each");
+    assert_eq!(show_resolution(world.send(nth(9_999), b"scan")), DropReason::NeighbourRateLimited.name());
+    // Another link and the other family have budgets of their own.
+    let v6: IpAddr = "fd00::2".parse().unwrap();
+    assert_eq!(show_resolution(world.send(v6, b"other family")), "queued");
+    world.pass(0.5);
+    assert_eq!(count(&mut world, 20_000), 128);
+    // More packets for one that is being resolved need no budget.
+    assert_eq!(show_resolution(world.send(nth(20_000), b"more")), "queued");
+}
+
+#[test]
+fn neighbour_that_has_answered_is_resolved_again_in_a_scan() {
+    let mut world = World::new();
+    world.confirm(hop());
+    world.pass(31.0);
+    assert_eq!(world.try_send(b"again"), "send 02:00:00:00:00:0a");
+    world.pass(8.0);
+    assert_eq!(world.state(), "FAILED");
+    for n in 0..10_000 {
+        let _ = world.send(nth(n), b"scan");
+    }
+    world.actions.clear();
+    assert_eq!(world.try_send(b"waits"), "queued");
+    assert_eq!(world.done(), ["who has 10.0.0.2?"]);
+    // One that has never answered is not.
+    assert_eq!(show_resolution(world.send(nth(9_999), b"scan")), DropReason::NeighbourRateLimited.name());
+}
+
+#[test]
+fn claimed_answer_without_a_question_confirms_nothing() {
+    let mut world = World::with(full_table(16));
+    for n in 0..16 {
+        world.ask(LINK, nth(n));
+        world.neighbours.learn(world.now, LINK, nth(n), advertised(B, true, true), &mut world.actions);
+    }
+    // REACHABLE as RFC 4861 §7.2.5 says, and worth no more to a full table than before.
+    assert_eq!(world.state_of(nth(0)), "REACHABLE");
+    world.ask(LINK, hop());
+    assert_eq!((world.state_of(nth(0)), world.state()), ("none", "STALE"));
+}
+
+#[test]
+fn packets_that_wait_leave_room_to_those_of_other_links() {
+    let small = Packet::with_data(&Memory::heap(), b"small").unwrap().truesize();
+    let mut world = World::with(Limits { waiting_bytes_table: 2 * small, ..Limits::default() });
+    let full = DropReason::NeighbourQueueFull.name();
+    let outcomes: Vec<_> = (0..3).map(|n| show_resolution(world.send(nth(n), b"scan"))).collect();
+    assert_eq!(outcomes, ["queued", "queued", full]);
+    let packet = Packet::with_data(&world.mem, b"other").unwrap();
+    let other = world.neighbours.resolve(world.now, &world.mem, LinkId(2), hop(), packet, &mut world.actions);
+    assert_eq!(show_resolution(other), "queued");
+}
+
+#[test]
+fn changes_are_told_at_a_limited_rate() {
+    let mut world = World::new();
+    world.neighbours.watch(true);
+    let flip = |world: &mut World| {
+        for n in 0..5_000 {
+            world.hear(Heard::Asked(if n % 2 == 0 { A } else { B }));
+        }
+    };
+    flip(&mut world);
+    let changed = world.neighbours.take_changed();
+    assert_eq!((changed.who.len(), changed.more), (1024, true));
+    flip(&mut world);
+    let changed = world.neighbours.take_changed();
+    assert_eq!((changed.who.len(), changed.more), (0, true));
+    world.pass(0.5);
+    flip(&mut world);
+    assert_eq!(world.neighbours.take_changed().who.len(), 500);
+}
+
+#[test]
+fn full_table_evicts_one_entry_for_each_that_comes() {
+    let mut world = World::with(full_table(64));
+    world.neighbours.watch(true);
+    for n in 0..400 {
+        if n % 2 == 0 {
+            world.ask(LINK, nth(n));
+        } else {
+            let _ = world.send(nth(n), b"scan");
+        }
+        let changed = world.neighbours.take_changed().who;
+        let gone = changed.iter().filter(|&&(_, addr)| world.state_of(addr) == "none").count();
+        assert_eq!(gone, usize::from(n >= 64), "at {n}");
+    }
+    world.neighbours.check_invariants();
+}
+
+#[test]
+fn strangers_are_answered_at_a_limited_rate() {
+    let mut world = World::new();
+    world.confirm(hop());
+    world.ask(LINK, nth(0));
+    let mut answered = |addr, ms| {
+        let now = world.now + Duration::from_millis(ms);
+        (0..20_000).filter(|_| world.neighbours.may_answer(now, LINK, addr)).count()
+    };
+    // One of the confirmed neighbour does not count.
+    assert_eq!(answered(hop(), 0), 10_001);
+    assert_eq!((answered(nth(0), 0), answered(nth(1), 0)), (0, 0));
+    assert_eq!(answered("fd00::2".parse().unwrap(), 0), 10_000, "the other family");
+    assert_eq!(answered(nth(0), 50), 500);
+    assert_eq!((answered(hop(), 50), answered(nth(1), 100), answered(hop(), 100)), (0, 500, 1));
 }

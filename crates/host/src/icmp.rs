@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::DropReason;
 use offload::checksum;
-use packet::{CopyReason, Csum, Cut, Memory, Meta, Packet};
+use packet::{CopyReason, Csum, Cut, Memory, Meta, Packet, PktType};
 use wire::ip::{Info, Version};
 use wire::{Protocol, icmp, icmpv6, ipv4, ipv6};
 
@@ -83,12 +83,14 @@ impl Problem {
     }
 }
 
-/// Tells whether anybody may be told about a packet's problem: not about an error message, a later fragment (but for an
-/// IPv6 one whose headers are wrong), or what did not come from one host to one host (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
+/// Tells whether the sender of a packet may be told about its problem: not about an error message, a later fragment (but for
+/// an IPv6 one whose headers are wrong), or what did not come from one host to one host, by its IP header and by that of its
+/// link (RFC 1122 §3.2.2, RFC 4443 §2.4 (e)).
 pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
+    let one_station = packet.meta.pkt_type == PktType::Host;
     let one_destination = match info.dst {
-        IpAddr::V4(dst) => !(dst.is_multicast() || dst.is_broadcast()),
-        IpAddr::V6(dst) => !dst.is_multicast() || matches!(problem, Problem::TooBig { .. }),
+        IpAddr::V4(dst) => one_station && !(dst.is_multicast() || dst.is_broadcast()),
+        IpAddr::V6(dst) => one_station && !dst.is_multicast() || is_owed_to_groups(packet, problem),
     };
     let mut kind = [0; HEADER_LEN];
     let is_error = match info.protocol {
@@ -108,6 +110,21 @@ pub fn may_answer(packet: &Packet, info: &Info, problem: Problem) -> bool {
     let one_message =
         info.has_transport() || info.version() == Version::V6 && matches!(problem, Problem::Parameter { .. });
     crate::is_one_host(info.src) && one_destination && one_message && !is_error
+}
+
+/// Tells whether a problem is reported even if the packet went to a group: a path MTU, and an option whose type says so
+/// (RFC 4443 §2.4 (e.3), RFC 8200 §4.2).
+fn is_owed_to_groups(packet: &Packet, problem: Problem) -> bool {
+    const ACTION: u8 = 0xc0;
+    const REPORT: u8 = 0x80;
+    match problem {
+        Problem::TooBig { .. } => true,
+        Problem::Parameter { code: icmpv6::Problem::OPTION, at } => {
+            let mut kind = [0];
+            packet.read_at(at, &mut kind) && kind[0] & ACTION == REPORT
+        }
+        _ => false,
+    }
 }
 
 /// The error message about `packet`, whose summary `info` is, from `src`, which is of the same family. It quotes as much
@@ -131,15 +148,21 @@ pub fn error(mem: &Memory, packet: &Packet, info: &Info, problem: Problem, src: 
         Version::V6 => icmpv6::Header::new(problem.v6()).write(&mut header)?,
     };
     error.push(mem, HEADER_LEN)?.copy_from_slice(&header);
-    finish(mem, error, src, info.src, 0xc0)
+    finish(mem, error, src, info.src, 0xc0, &[])
 }
 
-/// The answer to the echo request `packet`, whose summary `info` is: the same data, turned around (RFC 792, RFC 4443
-/// §4.2). IP options and extension headers are not returned.
+/// The answer `from` this address to the echo request `packet`, whose summary `info` is: the same data, turned around
+/// (RFC 792, RFC 4443 §4.2), over IPv4 with these options, whole words. Extension headers are not returned.
 ///
 /// # Errors
 /// It is dropped: a wrong checksum, no echo request after all, no memory.
-pub fn echo_reply(mem: &Memory, mut packet: Packet, info: &Info) -> Result<Packet, DropReason> {
+pub fn echo_reply(
+    mem: &Memory,
+    mut packet: Packet,
+    info: &Info,
+    from: IpAddr,
+    options: &[u8],
+) -> Result<Packet, DropReason> {
     if !check_ok(&packet, info) {
         return Err(DropReason::ChecksumWrong);
     }
@@ -165,7 +188,7 @@ pub fn echo_reply(mem: &Memory, mut packet: Packet, info: &Info) -> Result<Packe
     }
     packet.meta = Meta::default();
     // The DSCP of a request is its answer's; an answer does not take part in ECN (RFC 3168 §6.1.1).
-    finish(mem, packet, info.dst, info.src, info.tos & !3)
+    finish(mem, packet, from, info.src, info.tos & !3, options)
 }
 
 /// Tells whether the checksum of an ICMP or ICMPv6 message is right.
@@ -179,15 +202,21 @@ pub fn check_ok(packet: &Packet, info: &Info) -> bool {
     }
 }
 
-/// Fills in the checksum of the message that `packet` begins with, and puts an IP header in front.
-fn finish(mem: &Memory, mut packet: Packet, src: IpAddr, dst: IpAddr, tos: u8) -> Result<Packet, DropReason> {
+/// Fills in the checksum of the message that `packet` begins with, and puts an IP header in front, an IPv4 one with options.
+fn finish(
+    mem: &Memory,
+    mut packet: Packet,
+    src: IpAddr,
+    dst: IpAddr,
+    tos: u8,
+    options: &[u8],
+) -> Result<Packet, DropReason> {
     let len = packet.len();
     let total = u16::try_from(len).map_err(|_| DropReason::PacketTooBig)?;
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => {
             set_check(&mut packet, 0)?;
-            let total = total.checked_add(ipv4::Header::LEN as u16).ok_or(DropReason::PacketTooBig)?;
-            push_v4(mem, &mut packet, src, dst, total, tos)?;
+            push_v4(mem, &mut packet, src, dst, total, tos, options)?;
         }
         (IpAddr::V6(src), IpAddr::V6(dst)) => {
             set_check(&mut packet, wire::checksum::pseudo_v6(src, dst, Protocol::ICMPV6, len))?;
@@ -216,13 +245,19 @@ fn push_v4(
     packet: &mut Packet,
     src: Ipv4Addr,
     dst: Ipv4Addr,
-    total: u16,
+    len: u16,
     tos: u8,
+    options: &[u8],
 ) -> Result<(), DropReason> {
+    let header_len = ipv4::Header::LEN + options.len();
+    let total = len.checked_add(header_len as u16).ok_or(DropReason::PacketTooBig)?;
     let mut header = ipv4::Header::new(src, dst, Protocol::ICMP, total);
     header.set_tos(tos);
-    header.fill_check();
-    header.write(packet.push(mem, ipv4::Header::LEN)?)?;
+    header.set_header_len(header_len);
+    let place = packet.push(mem, header_len)?;
+    place[ipv4::Header::LEN..].copy_from_slice(options);
+    header.write(place)?;
+    ipv4::fill_check(place)?;
     Ok(())
 }
 
@@ -293,7 +328,7 @@ mod tests {
                 let bytes = echo(version, len);
                 let info = Info::parse(&bytes, bytes.len()).unwrap();
                 for (shape, packet) in geometry::all(&mem, &bytes, &[20, 28, 40, 48]) {
-                    let reply = echo_reply(&mem, packet, &info).unwrap().to_vec();
+                    let reply = echo_reply(&mem, packet, &info, info.dst, &[]).unwrap().to_vec();
                     let seen = Info::parse(&reply, reply.len()).unwrap();
                     assert_eq!((seen.src, seen.dst), (info.dst, info.src), "{version} {len} {shape}");
                     assert_eq!(seen.payload(&reply)[4..], info.payload(&bytes)[4..], "{version} {len} {shape}");
@@ -312,7 +347,7 @@ mod tests {
             bytes[90] ^= 4;
             let info = Info::parse(&bytes, bytes.len()).unwrap();
             let packet = Packet::with_data(&mem, &bytes).unwrap();
-            assert_eq!(echo_reply(&mem, packet, &info).unwrap_err(), DropReason::ChecksumWrong);
+            assert_eq!(echo_reply(&mem, packet, &info, info.dst, &[]).unwrap_err(), DropReason::ChecksumWrong);
         }
     }
 

@@ -3,81 +3,48 @@
 
 use std::net::IpAddr;
 
-use base::Instant;
+use base::{Instant, Rate, TokenBucket};
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
 /// Messages a second to all destinations together, and how many of them may come at once.
-const ALL: Rate = Rate { interval_ns: 1_000_000, burst: 50 };
+const ALL: Rate = Rate::new(1000, 50);
 
 /// Messages to one destination: one a second, six at once (`XRLIM_BURST_FACTOR`).
-const EACH: Rate = Rate { interval_ns: 1_000_000_000, burst: 6 };
+const EACH: Rate = Rate::new(1, 6);
 
-/// Destinations that are remembered. With more, the ones that could send again anyway are forgotten; if none could, the
-/// limit for all together has to do.
+/// Destinations that are remembered: those that were sent something lately. When there are more, the ones with a full
+/// bucket are forgotten; if there is none, the limit for all together has to do.
 const MAX_DESTINATIONS: usize = 1024;
-
-#[derive(Clone, Copy, Debug)]
-struct Rate {
-    interval_ns: u64,
-    burst: u64,
-}
-
-/// The tokens of one bucket, as the time at which it was last empty.
-#[derive(Clone, Copy, Debug)]
-struct Bucket {
-    empty_at_ns: u64,
-}
 
 /// Both limits.
 #[derive(Debug)]
 pub struct RateLimit {
-    all: Bucket,
-    each: HashMap<IpAddr, Bucket, RandomState>,
-}
-
-impl Bucket {
-    /// A full bucket.
-    const FULL: Self = Self { empty_at_ns: 0 };
-
-    fn take(&mut self, rate: Rate, now_ns: u64) -> bool {
-        // Time starts at zero: shifted by a full bucket, so that one is there from the start.
-        let now_ns = now_ns.saturating_add(rate.interval_ns * rate.burst);
-        let empty_at = self.empty_at_ns.max(now_ns - rate.interval_ns * rate.burst);
-        let may = now_ns.saturating_sub(empty_at) >= rate.interval_ns;
-        if may {
-            self.empty_at_ns = empty_at + rate.interval_ns;
-        }
-        may
-    }
-
-    fn is_full(self, now_ns: u64) -> bool {
-        self.empty_at_ns <= now_ns
-    }
+    all: TokenBucket,
+    each: HashMap<IpAddr, TokenBucket, RandomState>,
 }
 
 impl Default for RateLimit {
     fn default() -> Self {
-        Self { all: Bucket::FULL, each: HashMap::with_hasher(RandomState::default()) }
+        Self { all: TokenBucket::FULL, each: HashMap::with_hasher(RandomState::default()) }
     }
 }
 
 impl RateLimit {
-    /// Tells whether one more message may go to `to` now, and notes that it does.
+    /// Tells whether one more message may go to `to` now, and notes that it does. A message that may not go costs one
+    /// look-up at most: only those that go, a thousand a second, have destinations forgotten.
     pub fn allow(&mut self, now: Instant, to: IpAddr) -> bool {
-        let now_ns = now.as_nanos();
-        if self.each.len() >= MAX_DESTINATIONS && !self.each.contains_key(&to) {
-            self.each.retain(|_, bucket| !bucket.is_full(now_ns));
-            if self.each.len() >= MAX_DESTINATIONS {
-                return self.all.take(ALL, now_ns);
-            }
-        }
-        let each = self.each.entry(to).or_insert(Bucket::FULL);
-        let mut trial = *each;
-        if !trial.take(EACH, now_ns) || !self.all.take(ALL, now_ns) {
+        if !self.all.has_token(ALL, now) || self.each.get(&to).is_some_and(|each| !each.has_token(EACH, now)) {
             return false;
         }
-        *each = trial;
+        self.all.take(ALL, now);
+        if self.each.len() >= MAX_DESTINATIONS && !self.each.contains_key(&to) {
+            self.each.retain(|_, bucket| !bucket.is_full(now));
+            if self.each.len() >= MAX_DESTINATIONS {
+                return true;
+            }
+        }
+        self.each.entry(to).or_insert(TokenBucket::FULL).take(EACH, now);
         true
     }
 }
@@ -126,5 +93,14 @@ mod tests {
             limit.allow(Instant::from_nanos(u64::from(n) * 1_000_000), IpAddr::from(n.to_be_bytes()));
         }
         assert!(limit.each.len() <= MAX_DESTINATIONS, "{} destinations", limit.each.len());
+    }
+
+    #[test]
+    fn refused_destinations_are_not_remembered() {
+        let mut limit = RateLimit::default();
+        for n in 0..100_000_u32 {
+            limit.allow(Instant::ZERO, IpAddr::from(n.to_be_bytes()));
+        }
+        assert_eq!(limit.each.len(), 50);
     }
 }

@@ -30,7 +30,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use base::{Counters, Instant, LinkId, Prefix};
+use base::{Counters, Instant, Prefix};
 use divan::{Bencher, black_box};
 use ipsec::{
     Algorithm, Decision, Dir, Flowi, Ipsec, Level, Mark, Mode, PolicyConfig, PortMask, SaConfig, Selector, Template,
@@ -147,7 +147,7 @@ impl Kind {
         let src = Ipv4Addr::from_bits(0xac10_0000 + n).into();
         let key = FlowKey { src, dst: self.host(n % of).into(), protocol: Protocol::TCP, sport: n as u16, dport };
         let if_id = if self == Self::Interfaces { n % of + 1 } else { 0 };
-        Flowi { key, mark: 0, if_id, link: LinkId::NONE }
+        Flowi { if_id, ..key.into() }
     }
 }
 

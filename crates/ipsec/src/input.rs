@@ -49,6 +49,9 @@ pub struct Opened {
 /// Bytes of a packet that are looked at before its cipher is.
 const PEEK: usize = Header::LEN + 8;
 
+/// Bytes of a UDP payload that tell whether it is ESP.
+pub const ENCAP_PEEK: usize = Header::LEN + 1;
+
 /// What a packet of a train is.
 enum Kind {
     Esp,
@@ -151,7 +154,7 @@ impl Ipsec {
         let mut front = [0; PEEK];
         let front = &mut front[..len.min(PEEK)];
         pkt.read_at(payload_at, front);
-        match if is_udp { kind(&front[..len.min(Header::LEN + 1)]) } else { Kind::Esp } {
+        match if is_udp { kind(&front[..len.min(ENCAP_PEEK)]) } else { Kind::Esp } {
             Kind::Esp => {}
             Kind::Keepalive => return opened.keepalives += 1,
             Kind::NotEsp => {
@@ -379,7 +382,14 @@ fn esp_at(mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<usize, DropReas
     }
 }
 
-/// What a UDP payload is whose first bytes, nine if it has so many, are `front` (Linux `__xfrm4_udp_encap_rcv`).
+/// Tells whether a UDP payload is ESP; `front` is its beginning, up to [`ENCAP_PEEK`] bytes (RFC 3948 §2.2).
+#[must_use]
+#[inline]
+pub fn is_esp_in_udp(front: &[u8]) -> bool {
+    matches!(kind(front), Kind::Esp)
+}
+
+/// Kind of a UDP payload whose first bytes, [`ENCAP_PEEK`] if it has so many, are `front` (Linux `__xfrm4_udp_encap_rcv`).
 fn kind(front: &[u8]) -> Kind {
     match front {
         [0xff] => Kind::Keepalive,

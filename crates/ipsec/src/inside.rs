@@ -89,7 +89,12 @@ impl Cutting {
             GsoKind::TcpV6 => (info.version(), info.protocol) == (Version::V6, Protocol::TCP),
             GsoKind::Udp => info.protocol == Protocol::UDP,
         };
-        if !kind_ok || info.fragment.is_some() || size == 0 {
+        // One that is cut inside a tunnel comes here in its segments.
+        let (partial, in_tunnel) = match pkt.meta.csum {
+            Csum::Partial { start, .. } => (usize::from(start) == l4, usize::from(start) > l4),
+            Csum::None | Csum::Unnecessary | Csum::Complete(_) => (false, false),
+        };
+        if !kind_ok || in_tunnel || info.fragment.is_some() || size == 0 {
             return Err(DropReason::CannotSegment);
         }
         let headers = l4 + transport_header_len(mem, pkt, info)?;
@@ -101,7 +106,6 @@ impl Cutting {
         if segs > MAX_SEGMENTS {
             return Err(DropReason::CannotSegment);
         }
-        let partial = matches!(pkt.meta.csum, Csum::Partial { start, .. } if usize::from(start) == l4);
         let transport = Transport::new(&pkt.head()[l4..headers], info, partial, headers - l4 + size)?;
         let counts = info.version() == Version::V4 && !gso.fixed_id;
         let checks = Checks::Segments { counts, l4, transport };

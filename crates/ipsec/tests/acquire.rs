@@ -36,7 +36,7 @@ fn node(listens: bool) -> Ipsec {
 fn flow(sport: u16) -> Flowi {
     let (src, dst) = ("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
     let key = FlowKey { src, dst, protocol: Protocol::UDP, sport, dport: 53 };
-    Flowi { key, mark: 0, if_id: 0, link: LinkId(7) }
+    Flowi { link: LinkId(7), ..key.into() }
 }
 
 fn acquires(node: &mut Ipsec) -> Vec<Acquire> {

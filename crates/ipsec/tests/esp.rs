@@ -323,7 +323,7 @@ fn udp_has_no_checksum_over_ipv4_and_one_to_complete_over_ipv6() {
             assert_eq!((&headers[26..28], wire[0].meta.csum), (&[0, 0][..], Csum::None));
         } else {
             assert_eq!(wire[0].meta.csum, Csum::Partial { start: 40, offset: 6 });
-            offload::checksum::complete(&pair.mem, &mut wire[0]).unwrap();
+            offload::checksum::complete(&pair.mem, &mut wire[0], 0).unwrap();
             let bytes = wire[0].to_vec();
             let packet = ipv6::Ipv6::parse(&bytes).unwrap();
             assert!(packet.transport_check_ok(&packet.chain().unwrap()));

@@ -8,7 +8,7 @@ use base::{Counters, DropReason, Instant, Mib, SaId};
 use common::{NAT_T, Pair, THERE, cbc, fat, gcm, ip_header, mask, sa, split_wire, udp_packet};
 use ipsec::engine::Cipher;
 use ipsec::{Algorithm, Authentication, Code, Encryption, EspInUdp, Mode, SaConfig, SaFlags, Train};
-use packet::{Cut, Gso, GsoKind, Memory, Packet, Pool};
+use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, Pool};
 use wire::{Protocol, Spi, Version, checksum, ipv4, udp};
 
 /// A sealed packet of 100 bytes of UDP payload, and the pair.
@@ -412,6 +412,20 @@ fn a_fat_packet_that_is_not_what_it_says_is_not_cut() {
         let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, 1500, &mut out, &mut pair.sent);
         assert_eq!((got, out.len()), (Err(DropReason::CannotSegment), 0), "{gso:?}");
     }
+    assert_eq!(pair.sender.sa(pair.out_sa).unwrap().oseq(), 0);
+}
+
+#[test]
+fn fat_packet_cut_inside_a_tunnel_is_not_sealed() {
+    let (bytes, csum, cut) = fat(Version::V4, true, 1000, 5000);
+    let Csum::Partial { start, offset } = csum else { unreachable!() };
+    let mut pair = Pair::new(&sa());
+    let mut pkt = Packet::with_data(&pair.mem, &bytes).unwrap();
+    (pkt.meta.csum, pkt.meta.cut) = (Csum::Partial { start: start + 40, offset }, cut);
+    let mut out = Vec::new();
+    let id = pair.out_sa;
+    let got = pair.sender.seal(&pair.mem, Instant::ZERO, id, pkt, Train::None, 1500, &mut out, &mut pair.sent);
+    assert_eq!((got, out.len()), (Err(DropReason::CannotSegment), 0));
     assert_eq!(pair.sender.sa(pair.out_sa).unwrap().oseq(), 0);
 }
 

@@ -239,6 +239,8 @@ fn policies_of_two_interfaces_and_marks_do_not_see_each_other() {
         (Flowi { mark: 12, ..v4 }, Some(2)),
         (Flowi { link: LinkId(3), ..v4 }, Some(3)),
         (Flowi { link: LinkId(4), ..v4 }, None),
+        (Flowi { link: LinkId(4), domain: LinkId(3), ..v4 }, Some(3)),
+        (Flowi { link: LinkId(3), domain: LinkId(4), ..v4 }, Some(3)),
     ];
     for (flow, want) in cases {
         assert_eq!(found(flow), want, "{flow:?}");

@@ -60,10 +60,10 @@ fn policy() -> impl Strategy<Value = PolicyConfig> {
 
 fn flow() -> impl Strategy<Value = Flowi> {
     let ends = any::<bool>().prop_flat_map(|v6| (addr(v6), addr(v6)));
-    (ends, select(vec![6, 17, 1]), 0..3_u16, 0..3_u16, 0..4_u32, select(vec![0, 5]), 0..3_u32).prop_map(
-        |((src, dst), protocol, sport, dport, mark, if_id, link)| {
+    (ends, select(vec![6, 17, 1]), 0..3_u16, 0..3_u16, 0..4_u32, select(vec![0, 5]), 0..3_u32, 0..3_u32).prop_map(
+        |((src, dst), protocol, sport, dport, mark, if_id, link, domain)| {
             let key = FlowKey { src, dst, protocol: Protocol(protocol), sport, dport };
-            Flowi { key, mark, if_id, link: LinkId(link) }
+            Flowi { key, mark, if_id, link: LinkId(link), domain: LinkId(domain) }
         },
     )
 }

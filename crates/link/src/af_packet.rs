@@ -26,7 +26,7 @@ use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::link_layer;
-use crate::sys::socket::{bind, set_buffer, set_option};
+use crate::sys::socket::{bind, has_lost_interface, set_buffer, set_option};
 use crate::virtio::{Framing, HEADER_LEN, Header, decode, encode};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
@@ -143,6 +143,9 @@ impl PacketLink {
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
+        if self.is_gone() {
+            return Err(failed(&self.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
+        }
         // That it was down the socket has yet to tell, if it was found out otherwise.
         let _ = socket_error(&self.socket);
         self.down = false;
@@ -179,7 +182,7 @@ impl PacketLink {
         self.asking = (2 * received.len()).clamp(FEW_MESSAGES.min(self.slots.len()), self.slots.len());
         let mut bytes = 0;
         for (slot, received) in self.slots.iter_mut().zip(&received) {
-            match slot.received(received) {
+            match slot.received(mem, received) {
                 Ok(packet) => {
                     bytes += packet.len();
                     self.stats.received(&packet);
@@ -251,7 +254,7 @@ impl Batches for PacketLink {
 
 impl Slot {
     /// The frame that was received here.
-    fn received(&mut self, received: &Received) -> Result<Packet, DropReason> {
+    fn received(&mut self, mem: &Memory, received: &Received) -> Result<Packet, DropReason> {
         let len = received.len.saturating_sub(HEADER_LEN);
         let mut packet = Packet::from_buf(self.front.take(len.min(FRONT), Memory::HEADROOM, FRONT));
         if let Some(more) = len.checked_sub(FRONT).filter(|&more| more > 0) {
@@ -261,7 +264,7 @@ impl Slot {
             return Err(DropReason::IpTruncated);
         }
         let header = Header::from_bytes(self.header);
-        decode(&header, Framing::Ethernet, packet.head(), len)?.apply(&mut packet);
+        decode(&header, Framing::Ethernet, packet.head(), len)?.apply(mem, &mut packet)?;
         let messages = cmsg::iter(self.control.get(..received.control_len).unwrap_or_default());
         for (_, _, data) in
             messages.filter(|&(level, kind, _)| (level, kind) == (libc::SOL_PACKET, libc::PACKET_AUXDATA))
@@ -305,6 +308,10 @@ impl Link for PacketLink {
         Kind::Packet
     }
 
+    fn host_index(&self) -> Option<u32> {
+        u32::try_from(self.index).ok()
+    }
+
     fn mtu(&self) -> usize {
         self.mtu
     }
@@ -323,6 +330,10 @@ impl Link for PacketLink {
         let mtu = self.interface.mtu_now(self.index, self.wanted_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?;
         Ok(std::mem::replace(&mut self.mtu, mtu) != mtu)
+    }
+
+    fn is_gone(&self) -> bool {
+        has_lost_interface(self.socket.as_fd(), self.index)
     }
 
     fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {
@@ -345,6 +356,10 @@ impl Link for PacketLink {
 
     fn stats(&self) -> &LinkStats {
         &self.stats
+    }
+
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.stats = stats;
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

@@ -13,13 +13,17 @@ use crate::{LinkStats, Offload, OpenError, RingState};
 /// A link: packets come in and go out in bursts, and no call waits.
 ///
 /// A link that goes down or away says so as an error of [`recv`](Self::recv) or [`send`](Self::send), with the device
-/// and the call in its text. From then on `recv` says so until it is up again; a device that is gone does not come back.
+/// and the call in its text. From then on `recv` says so until it is up again. A device that [is gone](Self::is_gone) does not
+/// come back: a link on another device of its name is opened anew.
 pub trait Link: fmt::Debug + Send {
     /// Its name in this node.
     fn name(&self) -> &str;
 
     /// What moves its bytes.
     fn kind(&self) -> Kind;
+
+    /// The number of the host's interface that it is, as its network namespace numbers it; `None` if it is none.
+    fn host_index(&self) -> Option<u32>;
 
     /// The layer-3 MTU in bytes.
     fn mtu(&self) -> usize;
@@ -43,6 +47,14 @@ pub trait Link: fmt::Debug + Send {
         Ok(false)
     }
 
+    /// Tells, of a link that has failed, whether its device was deleted or has left the namespace for good.
+    fn is_gone(&self) -> bool {
+        false
+    }
+
+    /// Lets go of a device that [is gone](Self::is_gone) and may have come back, so that the link can be opened on it again.
+    fn release(&mut self) {}
+
     /// Gives it another link-layer address while it is open; an interface of the host's gets it too.
     ///
     /// # Errors
@@ -62,6 +74,9 @@ pub trait Link: fmt::Debug + Send {
 
     /// What it has moved and dropped.
     fn stats(&self) -> &LinkStats;
+
+    /// Sets the counters, to continue those of the link that this one replaces.
+    fn set_stats(&mut self, stats: LinkStats);
 
     /// The device's ring, if it receives into frames of one.
     fn ring(&self) -> Option<RingState> {

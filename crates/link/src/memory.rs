@@ -123,6 +123,10 @@ impl Link for MemoryLink {
         Kind::Memory
     }
 
+    fn host_index(&self) -> Option<u32> {
+        None
+    }
+
     fn mtu(&self) -> usize {
         self.end.mtu
     }
@@ -154,6 +158,10 @@ impl Link for MemoryLink {
 
     fn stats(&self) -> &LinkStats {
         &self.stats
+    }
+
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.stats = stats;
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

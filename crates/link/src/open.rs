@@ -22,6 +22,8 @@ pub struct Config {
     pub mtu: Option<u16>,
     /// False switches every offload off, and moves one packet in a system call.
     pub offloads: bool,
+    /// Number that a TUN or TAP device gets if it is made for the link; `None` is one that the host chooses.
+    pub index: Option<u32>,
 }
 
 /// What moves a link's bytes.
@@ -65,6 +67,23 @@ pub enum ConfigKind {
 /// What the system says; `EOPNOTSUPP`: the driver says nothing.
 pub fn link_settings(interface: &str, words: usize) -> io::Result<Vec<u8>> {
     Interface::new(interface)?.link_settings(words)
+}
+
+/// Whether an interface of the calling thread's network namespace has that number.
+#[must_use]
+pub fn has_interface(index: u32) -> bool {
+    let Ok(index) = i32::try_from(index) else { return false };
+    Interface::new("lo").is_ok_and(|any| any.name_of(index).is_some())
+}
+
+/// Tells whether the host has the device that a link is on. A UDP socket has none that it could lose.
+pub fn has_device(config: &Config) -> bool {
+    let name = match &config.kind {
+        ConfigKind::Tun { .. } | ConfigKind::Tap { .. } => &config.name,
+        ConfigKind::Packet { interface } | ConfigKind::Xdp { interface, .. } => interface,
+        ConfigKind::Udp { .. } => return true,
+    };
+    Interface::new(name).and_then(|interface| interface.index()).is_ok()
 }
 
 /// The MTU of a link that has none of its own.

@@ -10,21 +10,31 @@
 //!   | word | what follows |
 //!   |---|---|
 //!   | 0 | netlink messages, as the program wrote them |
-//!   | 1 | `protocol`, `number`: [`socket(2)`'s third argument](protocol), the first call of a connection; with another `number` than before, it is a new socket from then on |
+//!   | 1 | `protocol`: [`socket(2)`'s third argument](protocol), the first call of a connection |
 //!   | 2 | `option`, `value`: `setsockopt(SOL_NETLINK, …)` with an `int` |
 //!   | 3 | `port`, `groups`: `bind(2)` with that `sockaddr_nl`; port 0 leaves the choice to the daemon |
 //!   | 4 | `len`: the program has offered a buffer of that many bytes; parts of a dump may get as long |
 //!   | 5 | `bytes`: `setsockopt(SOL_SOCKET, SO_RCVBUF)`: room for what the program has not read |
 //!   | 6 | `port`: the socket has that port, unless it has one: the program did not ask for one |
 //!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
+//!   | 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) |
+//!   | 9 | `lost`, and calls to the end: a socket that [a daemon before](#restart) served; the first call of a datagram |
 //!
-//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`], [`PART`] and
-//!   a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
+//! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`], [`PART`],
+//!   [`LAST_PART`] and a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
 //!
 //! A datagram that ends with a call of 1 to 3 may carry one descriptor (`SCM_RIGHTS`), the writing end of a pipe: when the
 //! daemon is done with the call it writes an [`Answer`] to it and closes it. So the caller waits as in a system call, and
 //! has its `errno`, whatever lies unread in the connection. Calls are not answered where they have no descriptor.
 //!
+//! # Restart
+//! A connection is hung up when nobody has the daemon's end of it any more. So that a program's socket outlives the daemon, its library
+//! keeps a duplicate of that end: with call 8 comes a connected Unix socket (`SCM_RIGHTS`), to which the daemon sends the call's
+//! `name` and the duplicate. To the next daemon the library hands the end with call 9, on a connection of its own, whose
+//! rights the socket has then. The calls behind say what the socket's state is: 1, 2, 4, 5, and 6. If `lost` is not 0, the
+//! socket's program has lost something and is told so by [`OVERRUN`]. A daemon that has the socket already carries out these calls alone.
+//!
+//! # Other calls
 //! Call 7 is answered on the connection, by an [`Answer`] and the text that was asked for. A connection for which a file
 //! was [opened](Sysctl::Open) is that file from then on: each datagram is what the program writes, without a word in front,
 //! so that it is written even where nobody waits for an answer. Of these the first that fails is told later: to an empty
@@ -54,7 +64,7 @@ pub use lookout::Lookout;
 pub const MAX_DATA: usize = 64 << 10;
 
 /// The most bytes of a datagram to the daemon that are not netlink messages.
-pub const MAX_HEAD: usize = 132;
+pub const MAX_HEAD: usize = 128;
 
 /// The longest name of a file of `/proc/sys/net` that the daemon reads.
 pub const MAX_NAME: usize = 4096;
@@ -68,6 +78,9 @@ pub const OVERRUN: u32 = u32::MAX;
 
 /// The word in front of a part of a dump. Longer parts follow if the program offers more room meanwhile.
 pub const PART: u32 = u32::MAX - 1;
+
+/// The word in front of the last part of a dump.
+pub const LAST_PART: u32 = u32::MAX - 5;
 
 /// The word in front of an answer if the daemon [looks](Lookout) for what is asked next before it sleeps: the answer to that
 /// will come so soon that it is worth looking for.
@@ -169,8 +182,6 @@ pub enum ToDaemon<'a> {
     Hello {
         /// As in [`protocol`].
         protocol: u32,
-        /// How many sockets of the same process the connection was before. With another number, it is another from now on.
-        number: u32,
     },
     /// `setsockopt`.
     SetOption {
@@ -199,6 +210,18 @@ pub enum ToDaemon<'a> {
         /// Which.
         name: &'a [u8],
     },
+    /// The daemon's end of the connection is to be [kept](self#restart) by the socket that comes with the call.
+    Keep {
+        /// Comes with the daemon's end.
+        name: u64,
+    },
+    /// A socket [that a daemon before served](self#restart), of which the daemon's end comes with the call.
+    Adopt {
+        /// The program has lost answers or notifications.
+        lost: bool,
+        /// [Calls](Self::calls) that the socket's state comes of.
+        state: &'a [u8],
+    },
 }
 
 impl<'a> ToDaemon<'a> {
@@ -224,30 +247,40 @@ impl<'a> ToDaemon<'a> {
             let what = *Sysctl::ALL.get(usize::try_from(first).ok()?)?;
             return (one.len() <= MAX_NAME).then_some((Self::Sysctl { what, name: one }, None));
         }
+        if kind == 9 {
+            return Some((Self::Adopt { lost: first != 0, state: one }, None));
+        }
         let two = || word(one);
         Some(match kind {
-            1 => two().map(|(number, rest)| (Self::Hello { protocol: first, number }, Some(rest)))?,
+            1 => (Self::Hello { protocol: first }, Some(one)),
             2 => two().map(|(value, rest)| (Self::SetOption { option: first, value }, Some(rest)))?,
             3 => two().map(|(groups, rest)| (Self::Bind { port: first, groups }, Some(rest)))?,
             4 => (Self::RecvLen(first), Some(one)),
             5 => (Self::RecvRoom(first), Some(one)),
             6 if first != 0 => (Self::Port(first), Some(one)),
+            8 => two().filter(|(_, rest)| rest.is_empty()).map(|(high, _)| (Self::keep([first, high]), None))?,
             _ => return None,
         })
     }
 
+    fn keep([low, high]: [u32; 2]) -> Self {
+        Self::Keep { name: u64::from(high) << 32 | u64::from(low) }
+    }
+
     /// The bytes of a call: its first [`WORD`] if it is [`Data`](Self::Data), which the netlink messages follow, its first two
-    /// if it is [`Sysctl`](Self::Sysctl), which the name follows, else all of it.
+    /// if it is [`Sysctl`](Self::Sysctl), which the name follows, or [`Adopt`](Self::Adopt), which the state follows, else all of it.
     pub fn head(&self) -> Head {
         match *self {
             Self::Data(_) => Head::of(&[0]),
-            Self::Hello { protocol, number } => Head::of(&[1, protocol, number]),
+            Self::Hello { protocol } => Head::of(&[1, protocol]),
             Self::SetOption { option, value } => Head::of(&[2, option, value]),
             Self::Bind { port, groups } => Head::of(&[3, port, groups]),
             Self::RecvLen(len) => Head::of(&[4, len]),
             Self::RecvRoom(bytes) => Head::of(&[5, bytes]),
             Self::Port(port) => Head::of(&[6, port]),
             Self::Sysctl { what, .. } => Head::of(&[7, what as u32]),
+            Self::Keep { name } => Head::of(&[8, name as u32, (name >> 32) as u32]),
+            Self::Adopt { lost, .. } => Head::of(&[9, lost.into()]),
         }
     }
 }
@@ -283,7 +316,10 @@ pub enum FromDaemon {
         last: bool,
     },
     /// As [`Answer`](Self::Answer), of a dump.
-    Part,
+    Part {
+        /// The dump ends with it.
+        last: bool,
+    },
     /// To a multicast group: `nl_groups` of its source is bit `group - 1` if there is one, else 0.
     Group(u32),
     /// Nothing came, for too much had come: `ENOBUFS`.
@@ -298,7 +334,8 @@ impl FromDaemon {
             PROMPT => Self::Answer { prompt: true, last: false },
             LAST => Self::Answer { prompt: false, last: true },
             PROMPT_LAST => Self::Answer { prompt: true, last: true },
-            PART => Self::Part,
+            PART => Self::Part { last: false },
+            LAST_PART => Self::Part { last: true },
             OVERRUN => Self::Overrun,
             group => Self::Group(group),
         }
@@ -311,7 +348,8 @@ impl FromDaemon {
             Self::Answer { prompt: true, last: false } => PROMPT.to_ne_bytes(),
             Self::Answer { prompt: false, last: true } => LAST.to_ne_bytes(),
             Self::Answer { prompt: true, last: true } => PROMPT_LAST.to_ne_bytes(),
-            Self::Part => PART.to_ne_bytes(),
+            Self::Part { last: false } => PART.to_ne_bytes(),
+            Self::Part { last: true } => LAST_PART.to_ne_bytes(),
             Self::Group(group) => group.to_ne_bytes(),
             Self::Overrun => OVERRUN.to_ne_bytes(),
         }
@@ -360,7 +398,7 @@ mod tests {
     #[test]
     fn what_is_said_is_understood() {
         let calls = [
-            ToDaemon::Hello { protocol: protocol::XFRM, number: 2 },
+            ToDaemon::Hello { protocol: protocol::XFRM },
             ToDaemon::SetOption { option: option::EXT_ACK, value: 1 },
             ToDaemon::Bind { port: 4711, groups: 5 },
             ToDaemon::RecvLen(32768),
@@ -381,9 +419,15 @@ mod tests {
             let datagram = [call.head().as_bytes(), b"ipv4/ip_forward"].concat();
             assert_eq!(parse(&datagram), [Some(call)]);
         }
+        let keep = ToDaemon::Keep { name: 0x8765_4321_1234_5678 };
+        assert_eq!(parse(keep.head().as_bytes()), [Some(keep)]);
+        let state = calls[0].head();
+        let adopt = ToDaemon::Adopt { lost: true, state: state.as_bytes() };
+        assert_eq!(parse(&[adopt.head().as_bytes(), state.as_bytes()].concat()), [Some(adopt)]);
         let answers = [(false, false), (true, false), (false, true), (true, true)];
         let answers = answers.map(|(prompt, last)| FromDaemon::Answer { prompt, last });
-        for from in answers.into_iter().chain([FromDaemon::Part, FromDaemon::Group(33), FromDaemon::Overrun]) {
+        let parts = [false, true].map(|last| FromDaemon::Part { last });
+        for from in answers.into_iter().chain(parts).chain([FromDaemon::Group(33), FromDaemon::Overrun]) {
             assert_eq!(FromDaemon::from_word(from.to_word()), from);
         }
         for answer in [Answer { error: 0, port: u32::MAX }, Answer { error: errno::EADDRINUSE, port: 7 }] {
@@ -396,8 +440,8 @@ mod tests {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
         let bad = [
             &[] as &[u32],
-            &[1, 0],
-            &[1, 0, 1, 8],
+            &[1],
+            &[1, 0, 1],
             &[2, 1],
             &[2, 1, 1, 1],
             &[3, 1],
@@ -409,7 +453,9 @@ mod tests {
             &[7],
             &[7, 4],
             &[8, 0],
-            &[9, 0],
+            &[8, 0, 0, 0],
+            &[9],
+            &[10, 0],
             &[u32::MAX, 0],
         ];
         for bad in bad {

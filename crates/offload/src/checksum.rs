@@ -1,5 +1,5 @@
 //! The Internet checksum over packets (RFC 1071): fast over bytes, right over pieces, and what a packet's checksum
-//! state asks for.
+//! state asks for, CRC32c for SCTP among it (RFC 9260 §6.8).
 //!
 //! Arithmetic on sums is `wire::checksum`'s; here they are made from bytes ([`sum()`]).
 
@@ -10,6 +10,8 @@ use packet::{Buf, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Protocol, Version, checksum as sums, udp};
 
+use crate::crc32c::Crc32c;
+use crate::encapsulation::Encapsulation;
 pub use crate::sum::sum;
 
 /// The partial sum of a header of a few whole 32-bit words: what is behind the last whole one does not count.
@@ -80,10 +82,14 @@ pub fn verify(pkt: &Packet, info: &Info) -> bool {
 /// Turns a partial checksum into bytes (Linux `skb_checksum_help`), and leaves any other state alone. Only a check at
 /// UDP's place is sent as 0xffff when it comes out as zero.
 ///
+/// The checksum may be of any protocol, and anywhere behind `l3`, where the IP header begins. SCTP's is a CRC32c (Linux
+/// `skb_crc32c_csum_help`): that the checksum is SCTP's is known from the headers in front of it, also in tunnels, as a
+/// virtio-net header does not say it. Where the headers do not lead to it, it is taken for an Internet checksum.
+///
 /// # Errors
 /// [`DropReason::CannotSegment`] for a fat packet, whose segments have one each; [`DropReason::TransportHeader`] when
 /// the field lies beyond the packet; [`DropReason::NoMemory`].
-pub fn complete(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
+pub fn complete(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<(), DropReason> {
     let Csum::Partial { start, offset } = pkt.meta.csum else { return Ok(()) };
     if pkt.meta.cut.gso().is_some() {
         return Err(DropReason::CannotSegment);
@@ -97,10 +103,38 @@ pub fn complete(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
         pkt.linearize(mem)?;
     }
     pkt.writable_head(mem)?;
+    if usize::from(offset) == SCTP_CHECK_AT && is_sctp(pkt, l3, start) {
+        return complete_crc32c(mem, pkt, start, at);
+    }
     let total = sum_of(pkt, start, pkt.len());
     let check = if usize::from(offset) == udp::CHECK_AT { sums::finish_udp(total) } else { sums::finish(total) };
     let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
     head[at..at + 2].copy_from_slice(&check.to_be_bytes());
+    pkt.meta.csum = Csum::Unnecessary;
+    Ok(())
+}
+
+/// Offset of SCTP's checksum, four bytes (RFC 9260 §3.1).
+const SCTP_CHECK_AT: usize = 8;
+
+/// Tells whether the headers from `l3` on lead to an SCTP header at `start`.
+fn is_sctp(pkt: &Packet, l3: usize, start: usize) -> bool {
+    Encapsulation::parse(pkt.head(), pkt.len(), l3, start).is_ok_and(|found| found.inner.protocol == Protocol::SCTP)
+}
+
+/// Writes the CRC32c of all bytes from `start` on to `at`, made with zeros in its place (RFC 9260 §6.8).
+fn complete_crc32c(mem: &Memory, pkt: &mut Packet, start: usize, at: usize) -> Result<(), DropReason> {
+    if !pkt.may_pull(mem, at + 4)? {
+        return Err(DropReason::TransportHeader);
+    }
+    let head = pkt.writable_head(mem)?;
+    head[at..at + 4].fill(0);
+    let mut crc = Crc32c::EMPTY;
+    crc.add(&head[start..]);
+    pkt.frags().iter().for_each(|buf| crc.add(buf.bytes()));
+    pkt.frag_list().iter().flat_map(Packet::chunks).for_each(|chunk| crc.add(chunk));
+    let head = pkt.head_mut().ok_or(DropReason::NoMemory)?;
+    head[at..at + 4].copy_from_slice(&crc.to_bytes());
     pkt.meta.csum = Csum::Unnecessary;
     Ok(())
 }

@@ -54,6 +54,10 @@ fn make_fit(
     match pkt.meta.cut {
         Cut::Gso(gso) => {
             let headers = Headers::find(mem, &mut pkt, l3)?;
+            if headers.start_inside(pkt.meta.csum).is_some() {
+                // No device is told where the tunnels' headers are.
+                return gso::segment(mem, features, pkt, l3, out);
+            }
             let gso = counted(&gso, &headers, pkt.len())?;
             if !features.cuts(&gso, pkt.len()) || flatten(mem, features, &mut pkt).is_err() {
                 return gso::segment(mem, features, pkt, l3, out);
@@ -64,7 +68,7 @@ fn make_fit(
         Cut::Whole | Cut::Frames(_) | Cut::Fragment => {
             flatten(mem, features, &mut pkt)?;
             if !completes(mem, features.csum, &mut pkt, l3)? {
-                checksum::complete(mem, &mut pkt)?;
+                checksum::complete(mem, &mut pkt, l3)?;
             }
         }
     }

@@ -1,13 +1,16 @@
 //! Segmentation: a fat packet becomes the packets that go on the wire.
 //!
-//! Follows Linux's `skb_segment`, `tcp_gso_segment` and `__udp_gso_segment`.
+//! Follows Linux's `skb_segment`, `tcp_gso_segment`, `__udp_gso_segment`, and for a packet inside tunnels
+//! `skb_udp_tunnel_segment` and `gre_gso_segment`.
 
+use arrayvec::ArrayVec;
 use base::DropReason;
 use packet::{Buf, CopyReason, Csum, Cut, Gso, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
 use wire::{Protocol, Version, checksum as sums, ipv4, udp};
 
 use crate::checksum;
+use crate::encapsulation::{Encapsulation, MAX_TUNNELS};
 use crate::features::Features;
 use crate::headers::Headers;
 
@@ -18,14 +21,19 @@ pub const MAX_SEGMENTS: usize = 65_535 / 28;
 /// Cuts a fat packet, whose IP header begins at `l3`, and appends its segments to `out`. What comes before the IP
 /// header is repeated in front of each.
 ///
+/// A packet whose checksum is [partial](Csum::Partial) is cut at the transport header where that starts, which may be inside
+/// tunnels: IP in IP, GRE, VXLAN, Geneve. Their headers are repeated too, each with the lengths, identification and checksums
+/// of its segment; UDP without a check stays so. All checks of such segments are completed here.
+///
 /// The headers are copied; the payload goes by reference if the device takes slots, else it is copied into linear
 /// packets. Checks are completed unless the device does that. A packet whose payload is one segment's at most goes out
 /// as it is, no longer fat: Linux's answer to a guest that marked too small a packet.
 ///
 /// # Errors
 /// [`DropReason::CannotSegment`] for a packet that is not fat, whose headers are not of the kind that it says, or that
-/// would be more than [`MAX_SEGMENTS`]; what is wrong with its headers; [`DropReason::NoMemory`]. Then `out` is as it
-/// was.
+/// would be more than [`MAX_SEGMENTS`]; [`DropReason::GsoEncapsulation`] when no headers lead to the start of its partial
+/// checksum, or tunnel headers that differ between segments; what is wrong with its headers; [`DropReason::NoMemory`]. Then
+/// `out` is as it was.
 pub fn segment(
     mem: &Memory,
     features: &Features,
@@ -43,6 +51,9 @@ pub fn segment(
 
 /// What every segment of a packet has in common.
 struct Plan {
+    /// Those of the tunnels that the packet is in, outermost first.
+    tunnels: ArrayVec<Headers, MAX_TUNNELS>,
+    /// Those of the packet that is cut, inside all tunnels.
     headers: Headers,
     /// Bytes of payload in each segment but the last.
     size: usize,
@@ -61,10 +72,16 @@ struct Plan {
 impl Plan {
     fn new(mem: &Memory, features: &Features, pkt: &mut Packet, l3: usize) -> Result<Self, DropReason> {
         let Cut::Gso(Gso { kind, size, fixed_id, .. }) = pkt.meta.cut else { return Err(DropReason::CannotSegment) };
-        let headers = Headers::find(mem, pkt, l3)?;
+        let mut headers = Headers::find(mem, pkt, l3)?;
+        let mut tunnels = ArrayVec::new();
+        if let Some(start) = headers.start_inside(pkt.meta.csum) {
+            Encapsulation { tunnels, inner: headers, .. } = Encapsulation::find(mem, pkt, l3, start)?;
+        }
         let payload = pkt.len() - headers.end;
         let size = usize::from(size);
-        if !headers.is(kind) || size == 0 || headers.end + size.min(payload) > headers.max_len() {
+        let longest = headers.end + size.min(payload);
+        let has_room = tunnels.iter().chain([&headers]).all(|headers| longest <= headers.max_len());
+        if !headers.is(kind) || size == 0 || !has_room {
             return Err(DropReason::CannotSegment);
         }
         let segs = payload.div_ceil(size);
@@ -83,8 +100,8 @@ impl Plan {
             headers.pseudo(pkt.head(), 0)
         };
         let no_check = !is_partial && field == 0 && headers.protocol == Protocol::UDP && headers.version == Version::V4;
-        let partial = features.csum.completes(&headers);
-        Ok(Self { headers, size, segs, fixed_id, pseudo, no_check, csum, partial })
+        let partial = tunnels.is_empty() && features.csum.completes(&headers);
+        Ok(Self { tunnels, headers, size, segs, fixed_id, pseudo, no_check, csum, partial })
     }
 
     fn cut(self, mem: &Memory, features: &Features, pkt: Packet, out: &mut Vec<Packet>) -> Result<(), DropReason> {
@@ -155,17 +172,45 @@ impl Plan {
         if self.no_check {
             udp::Header::mut_from(&mut head[l4..]).expect("found before").set_check(0);
         }
+        for tunnel in &self.tunnels {
+            patch_tunnel(tunnel, head, index, len);
+        }
     }
 
     /// Leaves the check to the device, or completes it.
     fn finish(&self, mem: &Memory, seg: &mut Packet) -> Result<(), DropReason> {
-        if self.no_check {
-            seg.meta.csum = Csum::None;
+        seg.meta.csum = if self.no_check { Csum::None } else { self.csum };
+        if self.partial {
             return Ok(());
         }
-        seg.meta.csum = self.csum;
-        if self.partial { Ok(()) } else { checksum::complete(mem, seg) }
+        checksum::complete(mem, seg, self.headers.l3)?;
+        // From the inside out: each check covers those behind it.
+        for tunnel in self.tunnels.iter().rev() {
+            seg.meta.csum =
+                if has_check(tunnel, seg.head()) { tunnel.partial_csum() } else { None }.unwrap_or_default();
+            checksum::complete(mem, seg, tunnel.l3)?;
+        }
+        Ok(())
     }
+}
+
+/// Makes a tunnel's headers in `head` those of segment `index`, which is `len` bytes long in all. The check of UDP becomes the
+/// pseudo-header's sum, or stays zero: none (RFC 6935).
+fn patch_tunnel(tunnel: &Headers, head: &mut [u8], index: usize, len: usize) {
+    if tunnel.version == Version::V4 {
+        let header = ipv4::Header::mut_from(&mut head[tunnel.l3..]).expect("found before");
+        header.set_id(header.id().wrapping_add(index as u16));
+    }
+    tunnel.fill_lengths(head, len);
+    if has_check(tunnel, head) {
+        let pseudo = tunnel.pseudo(head, len - tunnel.l4);
+        tunnel.put_pseudo(head, pseudo);
+    }
+}
+
+/// Tells whether a tunnel's header has a check.
+fn has_check(tunnel: &Headers, head: &[u8]) -> bool {
+    tunnel.protocol == Protocol::UDP && udp::Header::ref_from(&head[tunnel.l4..]).is_ok_and(|udp| udp.check() != 0)
 }
 
 /// A child's head and slots.

@@ -10,10 +10,11 @@ use wire::{Malformed, Protocol, Version, checksum as sums, ipv4, ipv6, tcp, udp}
 
 /// The layout of a packet's headers, all of which lie in its head.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Headers {
-    pub(crate) version: Version,
+pub struct Headers {
+    /// The IP header's.
+    pub version: Version,
     /// What comes behind the IP headers.
-    pub(crate) protocol: Protocol,
+    pub protocol: Protocol,
     /// Whether the packet is a fragment; then there may be no transport header.
     pub(crate) fragment: bool,
     /// Where the IP header begins.
@@ -21,25 +22,36 @@ pub(crate) struct Headers {
     /// Where the transport header begins, behind IPv4 options and IPv6 extension headers.
     pub(crate) l4: usize,
     /// Where the payload begins.
-    pub(crate) end: usize,
+    pub end: usize,
+}
+
+/// Reads the headers of a packet whose IP header begins at `l3`, after bringing as much of it into the head as `parse` asks
+/// for.
+pub(crate) fn bring_in<T>(
+    mem: &Memory,
+    pkt: &mut Packet,
+    l3: usize,
+    parse: impl Fn(&[u8], usize) -> Result<T, Malformed>,
+) -> Result<T, DropReason> {
+    loop {
+        match parse(pkt.head(), pkt.len()) {
+            Ok(headers) => return Ok(headers),
+            Err(Malformed::OutsideHead) => {
+                // Each turn brings in more, up to all there is.
+                let more = (2 * pkt.headlen()).max(l3.saturating_add(128)).min(pkt.len());
+                if more == pkt.headlen() || !pkt.may_pull(mem, more)? {
+                    return Err(Malformed::OutsideHead.into());
+                }
+            }
+            Err(why) => return Err(why.into()),
+        }
+    }
 }
 
 impl Headers {
     /// Finds the headers of a packet whose IP header begins at `l3`, and brings them into the head.
     pub(crate) fn find(mem: &Memory, pkt: &mut Packet, l3: usize) -> Result<Self, DropReason> {
-        loop {
-            match Self::parse(pkt.head(), pkt.len(), l3) {
-                Ok(headers) => return Ok(headers),
-                Err(Malformed::OutsideHead) => {
-                    // Each turn brings in more, up to all there is.
-                    let more = (2 * pkt.headlen()).max(l3.saturating_add(128)).min(pkt.len());
-                    if more == pkt.headlen() || !pkt.may_pull(mem, more)? {
-                        return Err(Malformed::OutsideHead.into());
-                    }
-                }
-                Err(why) => return Err(why.into()),
-            }
-        }
+        bring_in(mem, pkt, l3, |head, len| Self::parse(head, len, l3))
     }
 
     /// The headers that somebody has already read, of a packet that begins with its IP header and is no fragment.
@@ -48,7 +60,7 @@ impl Headers {
     }
 
     /// Looks at a packet of `len` bytes of which `head` holds the first.
-    fn parse(head: &[u8], len: usize, l3: usize) -> Result<Self, Malformed> {
+    pub(crate) fn parse(head: &[u8], len: usize, l3: usize) -> Result<Self, Malformed> {
         let outside = |why| if head.len() < len { Malformed::OutsideHead } else { why };
         let ip = head.get(l3..).unwrap_or_default();
         let version = Version::of(ip).map_err(|why| if ip.is_empty() { outside(why) } else { why })?;
@@ -125,9 +137,23 @@ impl Headers {
         sums::add(sums::sum(&head[addresses]), u32::from(self.protocol.0) + len as u32)
     }
 
+    /// Start of an unfinished checksum that belongs to a transport header behind this one.
+    pub(crate) fn start_inside(&self, csum: Csum) -> Option<usize> {
+        match csum {
+            Csum::Partial { start, .. } => Some(start.into()).filter(|&start: &usize| start > self.l4),
+            Csum::None | Csum::Unnecessary | Csum::Complete(_) => None,
+        }
+    }
+
     /// Writes lengths for `len` bytes of packet, IPv4's checksum, and the pseudo-header's sum as the transport check.
     /// Linux leaves a packet so when something behind it is to complete the check.
     pub(crate) fn fill(&self, head: &mut [u8], len: usize, pseudo: u32) {
+        self.fill_lengths(head, len);
+        self.put_pseudo(head, pseudo);
+    }
+
+    /// Writes lengths for `len` bytes of packet, and IPv4's checksum.
+    pub(crate) fn fill_lengths(&self, head: &mut [u8], len: usize) {
         let ip = &mut head[self.l3..];
         let ip_len = len - self.l3;
         match self.version {
@@ -140,12 +166,16 @@ impl Headers {
                 header.set_payload_len((ip_len - ipv6::Header::LEN) as u16);
             }
         }
-        let transport = &mut head[self.l4..];
         if self.protocol == Protocol::UDP {
+            let transport = &mut head[self.l4..];
             udp::Header::mut_from(transport).expect("found before").set_len((len - self.l4) as u16);
         }
-        let at = self.check_at();
-        transport[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
+    }
+
+    /// Writes the pseudo-header's sum as the transport check.
+    pub(crate) fn put_pseudo(&self, head: &mut [u8], pseudo: u32) {
+        let at = self.l4 + self.check_at();
+        head[at..at + 2].copy_from_slice(&sums::fold(pseudo).to_be_bytes());
     }
 
     /// The longest packet, from its first byte, that the length fields of these headers can say.

@@ -1,8 +1,8 @@
 //! Offloads: what lets a packet stay fat between two wires, and what makes it thin again.
 //!
-//! - [`checksum`]: the Internet checksum over packets in pieces (RFC 1071), verified and completed.
+//! - [`checksum`]: the Internet checksum over packets in pieces (RFC 1071), verified and completed; SCTP's CRC32c, completed.
 //! - [`gso`]: segmentation, a fat packet cut into those that go on the wire (Linux `skb_segment`,
-//!   `tcp_gso_segment`, `__udp_gso_segment`).
+//!   `tcp_gso_segment`, `__udp_gso_segment`), also inside tunnels (`skb_udp_tunnel_segment`, `gre_gso_segment`).
 //! - [`gro`]: the opposite, for TCP (RFC 9293) and UDP (RFC 768) over IPv4 and IPv6 (Linux `dev_gro_receive`). What it
 //!   merges, `gso` cuts into the same bytes.
 //! - [`Features`] and [`fit`]: what a device takes off our hands, and making of a packet what that device takes
@@ -14,11 +14,12 @@
 //! about its packets decides how they are cut, never where.
 //!
 //! When to let go of what GRO holds is the caller's: at the end of each burst. Nothing here does I/O or reads a clock.
-//! Not here: trains of ESP, which `ipsec` cuts and opens; packets above 64 KiB (IPv6 jumbograms, RFC 2675); tunnels
-//! whose inner headers would have to be cut with the outer ones.
+//! Not here: trains of ESP, which `ipsec` cuts and opens; packets above 64 KiB (IPv6 jumbograms, RFC 2675).
 #![deny(unsafe_code)]
 
 pub mod checksum;
+mod crc32c;
+mod encapsulation;
 mod features;
 mod fit;
 pub mod gro;
@@ -27,7 +28,9 @@ mod headers;
 mod ip;
 mod sum;
 
+pub use encapsulation::inner_headers;
 pub use features::{CsumOffload, Features};
 pub use fit::fit;
 pub use gro::Gro;
+pub use headers::Headers;
 pub use ip::ip_headers;

@@ -1,10 +1,13 @@
-//! The system's allocator with a count, for programs that report what a packet costs.
+//! The system's allocator, counting allocations for programs that report the cost of a packet, and zeroing freed memory for
+//! programs that hold keys.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The system's allocator. A program that wants [`Allocations::count`] has it as its `#[global_allocator]`.
+/// The system's allocator with a count and zeroing. Libraries that parse, store or send keys free copies of them, which only the
+/// allocator can reach. A program makes it its `#[global_allocator]`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocations;
 
@@ -27,6 +30,16 @@ impl Allocations {
         OF_THREAD.get()
     }
 
+    /// Gives free pages of the heap back to the system. The C library otherwise keeps those between blocks in use, which after a
+    /// large change may be most of the heap. It holds the lock of each arena while it goes through that one.
+    pub fn trim() {
+        #[cfg(all(target_os = "linux", target_env = "gnu"))]
+        // SAFETY: no preconditions; the C library takes its own locks (malloc_trim(3)).
+        unsafe {
+            libc::malloc_trim(0);
+        }
+    }
+
     fn note() {
         COUNT.fetch_add(1, Relaxed);
         // A thread that is ending may have no counter any more.
@@ -34,7 +47,12 @@ impl Allocations {
     }
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+/// Allocations of more bytes than this are mappings of their own in the C library (`DEFAULT_MMAP_THRESHOLD_MAX`, mallopt(3)).
+/// Growth moves their pages without a copy, and a free unmaps them, so nothing is left to zero.
+const PAGES_OF_ITS_OWN: usize = 32 << 20;
+
+// SAFETY: every call goes to the system's allocator unchanged, except a `realloc` that could leave the old contents in freed
+// memory: it is an allocation, a copy and a deallocation, like the trait's default.
 unsafe impl GlobalAlloc for Allocations {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         Self::note();
@@ -49,13 +67,53 @@ unsafe impl GlobalAlloc for Allocations {
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::note();
-        // SAFETY: as the caller promises.
-        unsafe { System.realloc(start, layout, size) }
+        if layout.size() > PAGES_OF_ITS_OWN && size > layout.size() {
+            Self::note();
+            // SAFETY: as the caller promises.
+            return unsafe { System.realloc(start, layout, size) };
+        }
+        // SAFETY: the caller promises that `size`, rounded up to the alignment, does not overflow.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        // SAFETY: `size` is not zero, as the caller promises.
+        let moved = unsafe { self.alloc(wanted) };
+        if !moved.is_null() {
+            // SAFETY: both are allocations of at least so many bytes, and the new one is no part of the old one.
+            unsafe { ptr::copy_nonoverlapping(start, moved, layout.size().min(size)) };
+            // SAFETY: as the caller promises of `start`, which it does not use any more.
+            unsafe { self.dealloc(start, layout) };
+        }
+        moved
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        if layout.size() <= PAGES_OF_ITS_OWN {
+            // SAFETY: the allocation has `layout.size()` bytes, and the caller does not use them any more.
+            unsafe { libc::explicit_bzero(start.cast(), layout.size()) };
+        }
         // SAFETY: as the caller promises.
         unsafe { System.dealloc(start, layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocation_moved_by_realloc_keeps_its_bytes() {
+        for (from, to) in [(1, 8), (64, 16), (1000, 100_000), (PAGES_OF_ITS_OWN + 1, PAGES_OF_ITS_OWN + 4097)] {
+            let layout = Layout::from_size_align(from, 16).unwrap();
+            // SAFETY: not of no bytes.
+            let start = unsafe { Allocations.alloc(layout) };
+            // SAFETY: it has so many bytes.
+            unsafe { start.write_bytes(7, from) };
+            // SAFETY: it was allocated above with this layout; the new size is not zero.
+            let moved = unsafe { Allocations.realloc(start, layout, to) };
+            // SAFETY: so many bytes have been written, and are kept.
+            let kept = unsafe { std::slice::from_raw_parts(moved, from.min(to)) };
+            assert!(kept.iter().all(|&byte| byte == 7), "from {from} to {to}");
+            // SAFETY: it was reallocated to this size.
+            unsafe { Allocations.dealloc(moved, Layout::from_size_align(to, 16).unwrap()) };
+        }
     }
 }

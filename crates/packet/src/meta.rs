@@ -10,6 +10,8 @@ use crate::frames::Frames;
 pub struct Meta {
     /// The link it came in by; [`LinkId::NONE`] for a packet of this node's own.
     pub link: LinkId,
+    /// Link-layer destination of the frame that it came in.
+    pub pkt_type: PktType,
     /// What is known about its transport checksum.
     pub csum: Csum,
     /// Whether it is to be cut, or has been.
@@ -22,6 +24,17 @@ pub struct Meta {
     pub sec_path: SecPath,
     /// What a device has to do with its ESP.
     pub esp: Option<Esp>,
+}
+
+/// Link-layer destination of a received frame (Linux `skb->pkt_type`). What came to a group goes no further than this node,
+/// and is answered by no error (RFC 1122 §3.2.2, RFC 1812 §5.3.4).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum PktType {
+    /// This station alone, or a link without stations (`PACKET_HOST`).
+    #[default]
+    Host,
+    /// A group or every station (`PACKET_MULTICAST`, `PACKET_BROADCAST`).
+    Group,
 }
 
 /// What a device is to do about a packet's ESP, or has done (Linux `struct xfrm_offload`).
@@ -93,7 +106,8 @@ pub enum Cut {
     /// An ordinary packet.
     #[default]
     Whole,
-    /// Still to be cut into segments.
+    /// Still to be cut into segments, at the transport header where a [partial](Csum::Partial) checksum starts: right behind the
+    /// IP headers, or inside a tunnel.
     Gso(Gso),
     /// Cut already: whole packets in one buffer, for who takes them so.
     Frames(Frames),
@@ -128,10 +142,14 @@ pub enum GsoKind {
 }
 
 impl Meta {
-    /// Tells whether another packet came the same way: by the same link, with the same tag, through the same SAs.
+    /// Tells whether another packet came the same way: by the same link, to stations of the same kind, with the same tag,
+    /// through the same SAs.
     #[inline]
     pub fn came_like(&self, other: &Self) -> bool {
-        self.link == other.link && self.vlan == other.vlan && is_same_path(&self.sec_path, &other.sec_path)
+        self.link == other.link
+            && self.pkt_type == other.pkt_type
+            && self.vlan == other.vlan
+            && is_same_path(&self.sec_path, &other.sec_path)
     }
 
     /// Tells whether it came through the SAs that are `outside`, and one more.

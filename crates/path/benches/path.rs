@@ -1,5 +1,6 @@
 //! Nanoseconds per packet through a node: `cargo bench -p fatpath-path`. `64K` is one fat packet of TCP, in as many
-//! segments as `items` counts; `64` is a burst of 64 small ones, of a flow each.
+//! segments as `items` counts; `64` is a burst of 64 small ones, of a flow each. `neigh/full` is a node whose neighbour
+//! table is full: each of 64 hostile packets makes an entry, for which another is evicted.
 //!
 //! The memory that a device fills is filled before the clock starts, packet by packet, as it is in life.
 
@@ -170,5 +171,104 @@ mod esp_raw {
     #[divan::bench(name = "rx/64K", sample_size = 1, sample_count = 2000)]
     fn open(bencher: Bencher<'_, '_>) {
         rx(bencher, false);
+    }
+}
+
+mod neigh {
+    use std::cell::Cell;
+    use std::time::Duration;
+
+    use super::*;
+    use wire::{EtherType, Protocol, eth, icmpv6, ipv6, nd};
+
+    const BURST: usize = 64;
+
+    /// Time in which the rate limits let a whole burst make entries.
+    const STEP: Duration = Duration::from_millis(250);
+
+    /// A node that meets hostile packets, each from or to an address of its own.
+    struct Attacked {
+        node: Node,
+        now: Instant,
+        made: Cell<u64>,
+        hostile: fn(u64) -> Vec<u8>,
+    }
+
+    impl Attacked {
+        /// A node whose table the attack has filled.
+        fn new(hostile: fn(u64) -> Vec<u8>) -> Self {
+            let mut node = Node::new();
+            node.port(1, PortOptions::ethernet(1), &["fd00:1::1/64"]);
+            node.port(2, PortOptions::ethernet(2), &["fd00:2::1/64"]);
+            let mut attacked = Self { node, now: Instant::ZERO, made: Cell::new(0), hostile };
+            while attacked.node.path.neighbours.len() < 1024 {
+                let mut burst = attacked.burst();
+                attacked.turn(&mut burst, INSIDE);
+            }
+            // The solicitations for the addresses of the scan are no part of the first burst.
+            attacked.node.path.take_tx(OUTSIDE).expect("a port").clear();
+            attacked
+        }
+
+        fn burst(&self) -> Vec<Packet> {
+            let first = self.made.replace(self.made.get() + BURST as u64);
+            let frames = (first..first + BURST as u64).map(self.hostile);
+            frames.map(|frame| Packet::with_data(&self.node.mem, &frame).unwrap()).collect()
+        }
+
+        /// Takes in a burst, and counts what is sent by a port.
+        fn turn(&mut self, burst: &mut Vec<Packet>, to: LinkId) -> usize {
+            self.now = self.now + STEP;
+            self.node.path.handle_rx(self.now, &self.node.mem, INSIDE, burst);
+            let sent = self.node.path.take_tx(to).expect("a port");
+            let n = black_box(&*sent).len();
+            sent.clear();
+            n
+        }
+
+        /// Measures bursts, each of whose packets has one packet sent by `to`.
+        fn bench(self, bencher: Bencher<'_, '_>, to: LinkId) {
+            let attacked = std::cell::RefCell::new(self);
+            bencher
+                .counter(ItemsCount::new(BURST))
+                .with_inputs(|| attacked.borrow().burst())
+                .bench_local_refs(|burst| assert_eq!(attacked.borrow_mut().turn(burst, to), BURST));
+            let attacked = attacked.borrow();
+            let entries = attacked.node.path.neighbours.iter().filter(|neighbour| neighbour.link == to);
+            assert_eq!(entries.count(), 1024, "the table is full");
+        }
+    }
+
+    fn framed(packet: &[u8]) -> Vec<u8> {
+        let macs = [1, 9].map(|last| wire::MacAddr([2, 0, 0, 0, 0, last]));
+        [eth::Header::new(macs[0], macs[1], EtherType::IPV6).as_bytes(), packet].concat()
+    }
+
+    /// The solicitation of the node by the `n`th station.
+    fn solicitation(n: u64) -> Vec<u8> {
+        let target = "fd00:1::1".parse().unwrap();
+        let src = std::net::Ipv6Addr::from((0xfd00_0001 << 96) | u128::from(0x1_0000 + n));
+        let mut message = nd::Neighbour::solicit(target).as_bytes().to_vec();
+        message.extend_from_slice(nd::LinkAddr::source(wire::MacAddr([2, 0, 0, 0, 0, 9])).as_bytes());
+        icmpv6::fill_check(&mut message, src, target).unwrap();
+        let mut header = ipv6::Header::new(src, target, Protocol::ICMPV6, message.len() as u16);
+        header.set_hop_limit(nd::HOP_LIMIT);
+        framed(&[header.as_bytes(), &message].concat())
+    }
+
+    /// A datagram for the `n`th address of a subnet.
+    fn scan(n: u64) -> Vec<u8> {
+        let dst = std::net::Ipv6Addr::from((0xfd00_0002 << 96) | u128::from(0x1_0000 + n));
+        framed(&Flow { dst: dst.into(), ..Flow::new("fd00:1::9", "fd00:2::9") }.udp(8))
+    }
+
+    #[divan::bench(name = "full/solicitation", sample_size = 1, sample_count = 2000)]
+    fn solicitations(bencher: Bencher<'_, '_>) {
+        Attacked::new(solicitation).bench(bencher, INSIDE);
+    }
+
+    #[divan::bench(name = "full/scan", sample_size = 1, sample_count = 2000)]
+    fn scanned(bencher: Bencher<'_, '_>) {
+        Attacked::new(scan).bench(bencher, OUTSIDE);
     }
 }

@@ -4,8 +4,8 @@ use base::{DropReason, LinkId, Mib, SaId};
 use fib::{Decision, Resolution};
 use host::icmp::Problem;
 use ipsec::{Bundle, Decision as Policy, Dir, Mode, PolicyId, Train};
-use offload::{Features, checksum, gso};
-use packet::{Cut, GsoKind, Memory, Packet};
+use offload::{Features, checksum, gso, ip_headers};
+use packet::{Cut, Gso, GsoKind, Memory, Packet};
 use wire::ip::Info;
 use wire::{Version, ipv4, ipv6, tcp, udp};
 
@@ -38,7 +38,7 @@ impl Path {
         if self.ipsec.is_idle() && !quotes_secret {
             return self.output_clear(turn, ip, hop);
         }
-        match self.ipsec.lookup(turn.now, &ip.flowi(hop.dev), &mut self.counters) {
+        match self.ipsec.lookup(turn.now, &ip.flowi(hop.dev, self.fib.domain(hop.dev)), &mut self.counters) {
             Policy::Bypass if quotes_secret || self.is_doubtful(Dir::Out, &ip, hop.dev) => {
                 self.counters.count(Mib::XfrmOutPolError);
                 self.drop(&ip.pkt, DropReason::PolicyClear);
@@ -57,7 +57,8 @@ impl Path {
             self.release(turn);
             return self.output(turn, ip, hop);
         }
-        if let Err((pkt, reason)) = self.ipsec.hold(turn.mem, turn.now, policy, &ip.flowi(hop.dev), ip.pkt) {
+        let flow = ip.flowi(hop.dev, self.fib.domain(hop.dev));
+        if let Err((pkt, reason)) = self.ipsec.hold(turn.mem, turn.now, policy, &flow, ip.pkt) {
             self.drop(&pkt, reason);
         }
     }
@@ -67,11 +68,12 @@ impl Path {
         // What goes beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
         let is_own = ip.pkt.meta.link == LinkId::NONE;
         let mtu = if is_own { self.path_mtu(turn, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
-        let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
+        let mut fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
-            return self.too_big(turn, &ip, mtu, hop.dev);
+            let Some(rest) = self.refuse_too_big(turn, ip, mtu, hop.dev) else { return };
+            (ip, fits) = (rest, true);
         }
-        if let Err(reason) = self.count_hop(turn, &mut ip, hop.dev) {
+        if let Err(reason) = self.count_hop(turn, &mut ip, hop) {
             return self.drop(&ip.pkt, reason);
         }
         if fits {
@@ -112,11 +114,12 @@ impl Path {
         // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): what is too long is cut afterwards.
         let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
         let mtu = if v4 { mtu } else { mtu.max(ipv6::MIN_MTU) };
-        let fits = wire_len(&ip.pkt, &ip.info) <= mtu;
+        let mut fits = wire_len(&ip.pkt, &ip.info) <= mtu;
         if !fits && !may_fragment(&ip) {
-            return self.too_big(turn, &ip, mtu, hop.dev);
+            let Some(rest) = self.refuse_too_big(turn, ip, mtu, hop.dev) else { return };
+            (ip, fits) = (rest, true);
         }
-        if let Err(reason) = self.count_hop(turn, &mut ip, hop.dev) {
+        if let Err(reason) = self.count_hop(turn, &mut ip, hop) {
             return self.drop(&ip.pkt, reason);
         }
         let mut pieces = std::mem::take(&mut self.scratch.pieces);
@@ -231,7 +234,7 @@ impl Path {
             return self.emit_sealed(turn, pkt, mtu, hop);
         }
         if self.ports.get(hop.dev).is_some_and(|port| port.config.features.ufo) {
-            return self.emit_to_be_fragmented(turn, pkt, hop);
+            return self.emit_to_be_fragmented(turn, pkt, mtu, hop);
         }
         let mut fragments = std::mem::take(&mut self.scratch.sealed);
         self.fragment(turn, pkt, mtu, hop.dev, &mut fragments);
@@ -241,9 +244,10 @@ impl Path {
         self.scratch.sealed = fragments;
     }
 
-    /// Sends the datagrams of a sealed train whole by a link that fragments them itself, and on the way they may be too.
+    /// Sends the datagrams of a sealed train one by one by a link that fragments them itself. Those that are longer than `mtu`
+    /// may be fragmented on the way too.
     #[cold]
-    fn emit_to_be_fragmented(&mut self, turn: Turn<'_>, pkt: Packet, hop: Hop) {
+    fn emit_to_be_fragmented(&mut self, turn: Turn<'_>, pkt: Packet, mtu: usize, hop: Hop) {
         let link = pkt.meta.link;
         let mut datagrams = Vec::new();
         let cut = match pkt.meta.cut {
@@ -257,6 +261,10 @@ impl Path {
             return self.ports.drop(link, reason);
         }
         for mut datagram in datagrams {
+            if datagram.len() <= mtu {
+                self.emit(turn, datagram, hop);
+                continue;
+            }
             datagram.meta.cut = Cut::Fragment;
             match may_be_fragmented(turn.mem, &mut datagram) {
                 Ok(()) => self.emit(turn, datagram, hop),
@@ -278,7 +286,7 @@ impl Path {
                 }
             })
         } else {
-            checksum::complete(turn.mem, &mut pkt)
+            checksum::complete(turn.mem, &mut pkt, 0)
                 .and_then(|()| match v4 {
                     true => self.fragment_v4(turn, pkt, mtu, out),
                     false => reassembly::fragment_v6(turn.mem, pkt, mtu, self.fragment_ids.next(), out),
@@ -309,6 +317,30 @@ impl Path {
             ipv4::fill_check(pkt.writable_head(turn.mem)?)?;
         }
         reassembly::fragment(turn.mem, pkt, mtu, out)
+    }
+
+    /// Drops a packet that does not fit the way by `dev`, and says what would. Of a UDP train the last datagram is returned if it
+    /// fits: only GRO has put it behind others that do not. A segment of TCP there follows lost ones, and goes with them.
+    #[cold]
+    fn refuse_too_big(&mut self, turn: Turn<'_>, ip: IpPacket, mtu: usize, dev: LinkId) -> Option<IpPacket> {
+        if !last_datagram_fits(&ip, mtu) {
+            self.too_big(turn, &ip, mtu, dev);
+            return None;
+        }
+        let link = ip.pkt.meta.link;
+        let mut datagrams = match datagrams(turn.mem, ip) {
+            Ok(datagrams) => datagrams,
+            Err(reason) => {
+                self.ports.drop(link, reason);
+                return None;
+            }
+        };
+        let last = datagrams.pop();
+        if let Some((first, others)) = datagrams.split_first() {
+            self.too_big(turn, first, mtu, dev);
+            others.iter().for_each(|other| self.drop(&other.pkt, DropReason::PacketTooBig));
+        }
+        last
     }
 
     /// Drops a packet that does not fit the way by `dev`, and says what would.
@@ -397,4 +429,22 @@ pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
         }
     };
     pkt.len().min(info.header_len + transport + usize::from(gso.size))
+}
+
+/// The datagrams of a UDP train, by reference.
+fn datagrams(mem: &Memory, ip: IpPacket) -> Result<Vec<IpPacket>, DropReason> {
+    let IpPacket { pkt, flow, .. } = ip;
+    let mut datagrams = Vec::new();
+    gso::segment(mem, &Features::BY_REFERENCE, pkt, 0, &mut datagrams)?;
+    let parse = |mut pkt| Ok(IpPacket { info: ip_headers(mem, &mut pkt)?, pkt, flow });
+    datagrams.into_iter().map(parse).collect()
+}
+
+/// Tells whether a packet is a UDP train whose last datagram is shorter than the others and no longer than `mtu`.
+fn last_datagram_fits(ip: &IpPacket, mtu: usize) -> bool {
+    let Cut::Gso(Gso { kind: GsoKind::Udp, size, .. }) = ip.pkt.meta.cut else { return false };
+    let headers = ip.info.header_len + udp::Header::LEN;
+    let payload = ip.pkt.len().saturating_sub(headers);
+    let last = payload.checked_rem(size.into()).unwrap_or(0);
+    last > 0 && last < payload && headers + last <= mtu
 }

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use base::{DropReason, LinkId, Mib};
 use host::icmp::Problem;
-use ipsec::Dir;
+use ipsec::{Dir, Flowi};
+use packet::PktType;
 use wire::{Version, ipv4, ipv6};
 
 use crate::quote::answer_to_quoted;
@@ -23,6 +24,10 @@ impl Path {
     /// Sends on what came for somebody else.
     pub(crate) fn forward(&mut self, turn: Turn<'_>, ip: IpPacket, hop: Hop) {
         let v4 = ip.info.version() == Version::V4;
+        // Every station on the link got it, and would send it on as well (RFC 1122 §3.3.6, RFC 1812 §5.3.4).
+        if ip.pkt.meta.pkt_type != PktType::Host {
+            return self.drop(&ip.pkt, DropReason::EthNotForUs);
+        }
         if let Err(reason) = self.check_policy(turn, Dir::Fwd, &ip, hop.dev) {
             return self.drop(&ip.pkt, reason);
         }
@@ -40,10 +45,10 @@ impl Path {
         self.output(turn, ip, hop);
     }
 
-    /// Takes one from the TTL of a packet that is sent on by `dev`, when nothing keeps it here any more: until then an ICMP error
+    /// Takes one from the TTL of a packet that is sent on to `hop`, when nothing keeps it here any more: until then an ICMP error
     /// quotes it as it came. A packet of our own starts with its whole TTL.
     #[inline]
-    pub(crate) fn count_hop(&mut self, turn: Turn<'_>, ip: &mut IpPacket, dev: LinkId) -> Result<(), DropReason> {
+    pub(crate) fn count_hop(&mut self, turn: Turn<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
         if ip.pkt.meta.link == LinkId::NONE {
             return Ok(());
         }
@@ -55,7 +60,10 @@ impl Path {
             ipv6::Header::mut_from(head)?.decrement_hop_limit();
         }
         ip.info.ttl = ip.info.ttl.saturating_sub(1);
-        self.count(dev, if v4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams });
+        if v4 && !ip.info.plain {
+            self.record_hop(turn, ip, hop)?;
+        }
+        self.count(hop.dev, if v4 { Mib::IpForwDatagrams } else { Mib::Ip6OutForwDatagrams });
         self.forwarded.packets += 1;
         self.forwarded.bytes += ip.pkt.len() as u64;
         Ok(())
@@ -76,7 +84,7 @@ impl Path {
         }
         let quoted = || answer_to_quoted(ip);
         let sec_path = &ip.pkt.meta.sec_path;
-        self.ipsec.check(turn.now, dir, &ip.flowi(link), sec_path, quoted, &mut self.counters)?;
+        self.ipsec.check(turn.now, dir, &self.flowi(dir, ip, link), sec_path, quoted, &mut self.counters)?;
         if ip.pkt.meta.sec_path.is_empty() && self.is_doubtful(dir, ip, link) {
             self.counters.count(Mib::XfrmInTmplMismatch);
             return Err(DropReason::PolicyMismatch);
@@ -84,11 +92,21 @@ impl Path {
         Ok(())
     }
 
+    /// The flow of a packet that policies of `dir` are asked about: it leaves by `link`, or has come by it for this node.
+    #[inline]
+    fn flowi(&self, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
+        let domain = match self.fib.domain(link) {
+            LinkId::NONE if dir == Dir::In => LinkId::LOOPBACK,
+            domain => domain,
+        };
+        ip.flowi(link, domain)
+    }
+
     /// Tells whether a packet that no policy has stopped is a later fragment, and may belong to packets that one would: it
     /// does not say its ports. In clear it goes no further then (RFC 4301 §7); Linux lets it pass.
     #[inline]
     pub(crate) fn is_doubtful(&self, dir: Dir, ip: &IpPacket, link: LinkId) -> bool {
-        !ip.info.has_transport() && self.ipsec.spd().may_stop_fragment(dir, &ip.flowi(link))
+        !ip.info.has_transport() && self.ipsec.spd().may_stop_fragment(dir, &self.flowi(dir, ip, link))
     }
 
     /// A packet to which no route leads, or one that says so.

@@ -9,11 +9,13 @@ use std::net::{IpAddr, SocketAddr};
 
 use base::{DropReason, Instant, LinkId, Mib};
 use fib::Decision;
+use ipsec::KEEPALIVE;
 use offload::checksum;
 use packet::{Memory, Packet};
-use wire::{Protocol, Version, checksum as sums, ipv4, ipv6, udp};
+use wire::{Protocol, Version, checksum as sums, esp, ipv4, ipv6, udp};
 
 use crate::forward::Hop;
+use crate::local::datagram;
 use crate::{IpPacket, Path, Turn};
 
 /// The port of IKE (RFC 7296 §2).
@@ -24,9 +26,6 @@ const ENCAP_PORT: u16 = 4500;
 
 /// What stands in front of an IKE message where ESP has its SPI.
 const NON_ESP_MARKER: [u8; 4] = [0; 4];
-
-/// The payload of a keepalive (RFC 3948 §2.3).
-const KEEPALIVE: [u8; 1] = [0xff];
 
 /// Bytes of messages that wait to be taken.
 const MAX_WAITING: usize = 1 << 20;
@@ -134,11 +133,11 @@ impl Path {
         match self.decide(domain, peer.ip()) {
             Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
             Decision::Drop(reason) => Err(reason),
-            Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => Err(DropReason::IkeUnsendable),
+            _ => Err(DropReason::IkeUnsendable),
         }
     }
 
-    /// Tells whether a packet for this node may be IKE by its port.
+    /// Tells whether a packet for this node is to a port of IKE.
     #[inline]
     pub(crate) fn is_for_ike(&self, ip: &IpPacket) -> bool {
         ip.info.protocol == Protocol::UDP && !self.ike.links.is_empty() && self.ike_port(ip).is_some()
@@ -152,45 +151,60 @@ impl Path {
         (at == IkeAt::Port(dst) || self.fib.is_local(self.fib.domain(link), dst.ip())).then_some(dst)
     }
 
-    /// Takes in a packet to a port of IKE: a message or a train of them. Gives it back if it is something else.
+    /// Takes in a packet to a port of IKE, a datagram or a train of them. Gives it back if it came through an SA, or its headers
+    /// are malformed.
     pub(crate) fn take_in_ike(&mut self, ip: IpPacket) -> Option<IpPacket> {
-        let (at, end) = (ip.info.header_len + udp::Header::LEN, ip.info.total_len);
-        let mut front = [0; NON_ESP_MARKER.len() + 1];
-        let front = &mut front[..end.saturating_sub(at).min(NON_ESP_MARKER.len() + 1)];
-        let is_read = ip.pkt.read_at(at, front);
-        let marker = marker(ip.flow.dport);
-        let is_keepalive = !marker.is_empty() && *front == KEEPALIVE;
-        let is_ours = is_read && (is_keepalive || front.len() > marker.len() && front.starts_with(marker));
-        let Some(local) = self.ike_port(&ip).filter(|_| is_ours && ip.pkt.meta.sec_path.is_empty()) else {
-            return Some(ip);
-        };
+        let at = ip.info.header_len + udp::Header::LEN;
+        let local = self.ike_port(&ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
+        let (Some(local), Some(info)) = (local, datagram(&ip)) else { return Some(ip) };
+        let payload_len = info.total_len - at;
         let v4 = local.is_ipv4();
         self.count(ip.pkt.meta.link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
-        let size = ip.pkt.meta.cut.gso().map(|gso| usize::from(gso.size).max(1));
-        if size.is_none() && !checksum::verify(&ip.pkt, &ip.info) {
+        let size = ip.pkt.meta.cut.gso().map(|gso| usize::from(gso.size));
+        if size.is_none() && !checksum::verify(&ip.pkt, &info) {
             self.counters.count(if v4 { Mib::UdpInCsumErrors } else { Mib::Udp6InCsumErrors });
+            self.counters.count(if v4 { Mib::UdpInErrors } else { Mib::Udp6InErrors });
             self.drop(&ip.pkt, DropReason::ChecksumWrong);
             return None;
         }
         let peer = SocketAddr::new(ip.info.src, ip.flow.sport);
-        let mut payload = vec![0; end - at];
+        let mut payload = vec![0; payload_len];
         ip.pkt.read_at(at, &mut payload);
-        for datagram in payload.chunks(size.unwrap_or(payload.len())) {
-            self.counters.count(if v4 { Mib::UdpInDatagrams } else { Mib::Udp6InDatagrams });
-            match datagram.strip_prefix(marker) {
-                _ if !marker.is_empty() && *datagram == KEEPALIVE => {}
-                Some(message) if !message.is_empty() => {
-                    if self.ike.bytes + message.len() > MAX_WAITING {
-                        self.drop(&ip.pkt, DropReason::IkeQueueFull);
-                        continue;
-                    }
-                    self.ike.bytes += message.len();
-                    self.ike.waiting.push_back(IkeMessage { local, peer, bytes: message.to_vec() });
-                }
-                _ => self.drop(&ip.pkt, DropReason::UdpNoPort),
-            }
+        if payload.is_empty() {
+            self.take_in_datagram(&ip.pkt, [local, peer], &[]);
+        }
+        for datagram in payload.chunks(size.unwrap_or(payload_len).max(1)) {
+            self.take_in_datagram(&ip.pkt, [local, peer], datagram);
         }
         None
+    }
+
+    /// Takes in the payload of one datagram to a port of IKE (Linux `xfrm4_udp_encap_rcv`): a message for the key manager, a
+    /// keepalive, which ends here, or ESP, for which there is no SA.
+    fn take_in_datagram(&mut self, pkt: &Packet, [local, peer]: [SocketAddr; 2], payload: &[u8]) {
+        self.counters.count(if local.is_ipv4() { Mib::UdpInDatagrams } else { Mib::Udp6InDatagrams });
+        let marker = marker(local.port());
+        let is_encap = !marker.is_empty();
+        match payload.strip_prefix(marker) {
+            _ if is_encap && *payload == KEEPALIVE => {}
+            Some([]) => self.drop(pkt, DropReason::EncapIgnored),
+            Some(message) if self.ike.bytes + message.len() > MAX_WAITING => self.drop(pkt, DropReason::IkeQueueFull),
+            Some(message) => {
+                self.ike.bytes += message.len();
+                self.ike.waiting.push_back(IkeMessage { local, peer, bytes: message.to_vec() });
+            }
+            None if payload.len() > esp::Header::LEN => {
+                self.counters.count(Mib::XfrmInNoStates);
+                self.drop(pkt, DropReason::EspNoState);
+            }
+            None => self.drop(pkt, DropReason::EncapIgnored),
+        }
+    }
+
+    /// Tells whether a UDP packet for this node is to a port of IKE or of ESP in UDP. Such a port is open: *port unreachable*
+    /// ends the mapping of a tunnel in NATs that do not keep to RFC 4787 REQ-12.
+    pub(crate) fn is_to_open_port(&self, ip: &IpPacket) -> bool {
+        self.ipsec.sad().is_encap_port(ip.info.dst, ip.flow.dport) || self.ike_port(ip).is_some()
     }
 }
 

@@ -4,34 +4,29 @@ use std::net::IpAddr;
 use std::ops::ControlFlow;
 
 use base::{DropReason, LinkId, Mib};
-use fib::{Decision, Station, arp};
+use fib::{Station, arp};
 use ipsec::Ipsec;
-use offload::ip_headers;
-use packet::{Burst, Csum, Packet};
+use offload::{Features, gso, ip_headers};
+use packet::{Burst, Csum, Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::ip::{self, Info};
-use wire::{MacAddr, Protocol, Spi, Version, ipv4, ipv6, tcp, udp};
+use wire::{MacAddr, Protocol, Spi, Version, ipv4, ipv6, tcp, udp, vlan};
 
 use crate::glue::{Asking, Gluing};
 use crate::{Path, Turn};
 
-/// What a link-layer header says of the IP packet behind it.
+/// IP version that a link-layer header names; `None` where there is no such header.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Framing {
-    /// Its version; `None` where there is no such header.
-    version: Option<Version>,
-    /// Whether everybody on the link got it.
-    for_all: bool,
-}
+pub(crate) struct Framing(Option<Version>);
 
 impl Framing {
-    /// Whether an answer may go to who sent an IPv6 packet, as far as the link layer says (RFC 4443 §2.4 e).
-    pub(crate) fn lets_answer_v6(self) -> bool {
-        !self.for_all && self.version.is_none_or(|version| version == Version::V6)
-    }
+    /// No link-layer header.
+    const NONE: Self = Self(None);
 
-    /// Of a packet without a link-layer header, on its own.
-    const NONE: Self = Self { version: None, for_all: false };
+    /// Tells whether a packet of `version` may stand behind the header.
+    pub(crate) fn allows(self, version: Version) -> bool {
+        self.0.is_none_or(|named| named == version)
+    }
 }
 
 /// What comes behind a burst.
@@ -56,7 +51,8 @@ impl Path {
         }
     }
 
-    /// Takes off the link-layer header, and says what it said if an IP packet is left. ARP ends here.
+    /// Takes off the link-layer header, notes how it was addressed, and says what it said if an IP packet is left. ARP ends
+    /// here.
     fn link_layer(&mut self, turn: Turn<'_>, link: LinkId, pkt: &mut Packet) -> Result<Option<Framing>, DropReason> {
         let port = self.ports.get(link).ok_or(DropReason::LinkDown)?;
         let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
@@ -65,15 +61,16 @@ impl Path {
         }
         let header = eth::Header::ref_from(pkt.head())?;
         let (dst, ethertype) = (header.dst(), header.ethertype());
-        let for_all = dst.is_multicast();
-        if !(for_all || dst == mac) || pkt.meta.vlan.is_some() {
-            return Err(DropReason::EthNotForUs);
-        }
+        pkt.meta.pkt_type = match dst {
+            dst if dst == mac => PktType::Host,
+            dst if dst.is_multicast() => PktType::Group,
+            _ => return Err(DropReason::EthNotForUs),
+        };
         pkt.pull(eth::Header::LEN);
-        match ethertype {
+        match pull_priority_tags(turn.mem, pkt, ethertype)? {
             EtherType::ARP => self.arp(turn, Station { link, mac }, pkt).map(|()| None),
-            EtherType::IPV4 => Ok(Some(Framing { version: Some(Version::V4), for_all })),
-            EtherType::IPV6 => Ok(Some(Framing { version: Some(Version::V6), for_all })),
+            EtherType::IPV4 => Ok(Some(Framing(Some(Version::V4)))),
+            EtherType::IPV6 => Ok(Some(Framing(Some(Version::V6)))),
             _ => Err(DropReason::EthNotForUs),
         }
     }
@@ -95,12 +92,27 @@ impl Path {
         }
         let info = match self.headers(turn, &mut pkt, framing) {
             Ok(info) => info,
+            Err(DropReason::GsoEncapsulation) => return self.cut_inside(turn, pkt, framing),
             Err(reason) => return self.malformed(turn, pkt, reason, framing),
         };
         if !self.is_our_esp(&pkt, &info) {
             return self.glue(turn, pkt);
         }
         self.open_esp(turn, pkt, &info);
+    }
+
+    /// Cuts a fat packet inside a tunnel, and takes in its segments one by one: from here on a fat packet has TCP or UDP right
+    /// behind its IP header. They go on at once: the segments of a whole burst of such packets may be more than memory holds.
+    #[cold]
+    fn cut_inside(&mut self, turn: Turn<'_>, pkt: Packet, framing: Framing) {
+        let link = pkt.meta.link;
+        let mut segments = std::mem::take(&mut self.scratch.segments);
+        match gso::segment(turn.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments) {
+            Ok(()) => segments.drain(..).for_each(|segment| self.open(turn, segment, framing)),
+            Err(reason) => self.ports.drop(link, reason),
+        }
+        self.scratch.segments = segments;
+        self.flush(turn, Then::More);
     }
 
     /// Opens the packets of a burst that are ESP like the one before them, so that all that was found out about that one is
@@ -135,12 +147,14 @@ impl Path {
         }
     }
 
-    /// Counts a packet of ESP that is for us, and opens it.
+    /// Counts a packet of ESP that is for us, and opens it if its outer headers are right.
     #[inline]
     pub(crate) fn open_esp(&mut self, turn: Turn<'_>, pkt: Packet, info: &Info) {
         let v4 = info.version() == Version::V4;
         self.count(pkt.meta.link, if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives });
-        self.decrypt(turn, pkt, info);
+        if let Some(pkt) = self.check_outer(turn, pkt, info) {
+            self.decrypt(turn, pkt, info);
+        }
     }
 
     /// Gives a packet to GRO if its link is one that is glued.
@@ -158,35 +172,35 @@ impl Path {
         }
     }
 
-    /// The IP headers, which have to be what the link layer said.
+    /// The IP headers, which have to be what the link layer said. [`DropReason::GsoEncapsulation`] for a fat packet that is to be
+    /// [cut](Self::cut_inside) inside a tunnel.
     pub(crate) fn headers(&mut self, turn: Turn<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
         let (link, v4) = (pkt.meta.link, Version::of(pkt.head()) != Ok(Version::V6));
         let info = ip_headers(turn.mem, pkt).inspect_err(|&reason| self.count_malformed(link, reason, v4))?;
-        let is_for_others = || match self.decide(self.fib.domain(link), info.dst) {
-            Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => false,
-            Decision::Forward { .. } | Decision::Drop(_) => self.own_link_local(pkt.meta.link) != Some(info.dst),
-        };
-        // What everybody got is not for us to send on, nor to answer that it cannot be (RFC 1122 §3.2.2, §3.3.6).
-        if framing.version.is_some_and(|version| version != info.version()) || framing.for_all && is_for_others() {
+        if !framing.allows(info.version()) {
             return Err(DropReason::EthNotForUs);
         }
         // Completed on the way out, a checksum anywhere else would change what was decided about.
-        if matches!(pkt.meta.csum, Csum::Partial { .. }) && !is_transport_check(pkt.meta.csum, &info) {
-            return Err(DropReason::VirtioHeader);
+        if let Csum::Partial { start, .. } = pkt.meta.csum
+            && !is_transport_check(pkt.meta.csum, &info)
+        {
+            let is_inside = pkt.meta.cut.gso().is_some() && usize::from(start) > info.header_len;
+            return Err(if is_inside { DropReason::GsoEncapsulation } else { DropReason::VirtioHeader });
         }
         Ok(info)
     }
 
     /// Opens a packet or a train of ESP that is for us.
     pub(crate) fn decrypt(&mut self, turn: Turn<'_>, pkt: Packet, info: &Info) {
-        let link = pkt.meta.link;
-        self.count(link, if info.version() == Version::V4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
+        let (link, v4) = (pkt.meta.link, info.version() == Version::V4);
+        self.count(link, if v4 { Mib::IpInDelivers } else { Mib::Ip6InDelivers });
         let mut opened = std::mem::take(&mut self.scratch.opened);
         self.ipsec.submit_open(turn.mem, turn.now, pkt, info, &mut opened, &mut self.counters);
         for reason in opened.drops.drain(..) {
             self.ports.drop(link, reason);
         }
-        opened.keepalives = 0;
+        let keepalives = std::mem::take(&mut opened.keepalives);
+        self.counters.add(if v4 { Mib::UdpInDatagrams } else { Mib::Udp6InDatagrams }, keepalives);
         self.scratch.glued.append(&mut opened.not_esp);
         self.scratch.opened = opened;
     }
@@ -227,8 +241,8 @@ impl Path {
         }
     }
 
-    /// Tells whether a packet is ESP, or ESP in UDP, whose way ends here: at this node, or at a host that it opens ESP
-    /// for. A fragment has to be reassembled first.
+    /// Tells whether a packet is ESP, or ESP in UDP, that this node opens: for itself, or for a host. A fragment has to be
+    /// reassembled first. A train of UDP may have ESP anywhere in it.
     #[inline]
     pub(crate) fn is_our_esp(&self, pkt: &Packet, info: &Info) -> bool {
         let sad = self.ipsec.sad();
@@ -237,18 +251,29 @@ impl Path {
             Protocol::ESP => info.header_len,
             Protocol::UDP => {
                 let mut header = [0; udp::Header::LEN];
-                let is_encap = pkt.read_at(info.header_len, &mut header)
-                    && udp::Header::ref_from(&header).is_ok_and(|udp| sad.is_encap_port(info.dst, udp.dport()));
-                if !is_encap {
+                if !pkt.read_at(info.header_len, &mut header) {
                     return false;
                 }
-                info.header_len + udp::Header::LEN
+                let Ok(header) = udp::Header::ref_from(&header) else { return false };
+                if !sad.is_encap_port(info.dst, header.dport()) {
+                    return false;
+                }
+                let at = info.header_len + udp::Header::LEN;
+                let len = header.len().min(info.payload_len()).saturating_sub(udp::Header::LEN);
+                let mut front = [0; ipsec::ENCAP_PEEK];
+                let front = &mut front[..len.min(ipsec::ENCAP_PEEK)];
+                let mut is_esp = || pkt.read_at(at, front) && ipsec::is_esp_in_udp(front);
+                if pkt.meta.cut.gso().is_none() && !is_esp() {
+                    return false;
+                }
+                at
             }
             _ => return false,
         };
         let mut spi = [0; size_of::<u32>()];
         self.is_local(self.fib.domain(pkt.meta.link), info.dst)
-            || pkt.read_at(esp_at, &mut spi)
+            || pkt.meta.pkt_type == PktType::Host
+                && pkt.read_at(esp_at, &mut spi)
                 && sad.opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)), pkt.meta.mark)
     }
 
@@ -284,6 +309,35 @@ impl Path {
             }
         }
     }
+}
+
+/// Takes off the tags of a frame that name no VLAN, and gives the type of what is behind them: such a frame counts as untagged
+/// (IEEE 802.1Q §6.9, Linux `__netif_receive_skb_core`).
+///
+/// # Errors
+/// [`DropReason::EthNotForUs`] for a VLAN; no link is in one.
+#[inline]
+fn pull_priority_tags(mem: &Memory, pkt: &mut Packet, ethertype: EtherType) -> Result<EtherType, DropReason> {
+    if ethertype.is_vlan() || pkt.meta.vlan.is_some() { pull_tags(mem, pkt, ethertype) } else { Ok(ethertype) }
+}
+
+#[cold]
+fn pull_tags(mem: &Memory, pkt: &mut Packet, mut ethertype: EtherType) -> Result<EtherType, DropReason> {
+    if pkt.meta.vlan.take().is_some_and(|tci| vlan::Tci(tci).vid() != 0) {
+        return Err(DropReason::EthNotForUs);
+    }
+    while ethertype.is_vlan() {
+        if !pkt.may_pull(mem, vlan::Header::LEN)? {
+            return Err(DropReason::EthTruncated);
+        }
+        let tag = vlan::Header::ref_from(pkt.head())?;
+        if tag.tci().vid() != 0 {
+            return Err(DropReason::EthNotForUs);
+        }
+        ethertype = tag.ethertype();
+        pkt.pull(vlan::Header::LEN);
+    }
+    Ok(ethertype)
 }
 
 /// Where the IP header begins in a packet for the station `mac` alone, or of a link without stations.

@@ -19,11 +19,13 @@
 #![forbid(unsafe_code)]
 
 mod egress;
+mod ext_headers;
 mod forward;
 mod glue;
 mod ike;
 mod ingress;
 mod ip_input;
+mod ip_options;
 mod keepalive;
 mod local;
 mod neighbour;
@@ -36,6 +38,7 @@ mod recent_routes;
 mod reply;
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use fib::{Action, Fib, Neighbours};
@@ -53,7 +56,7 @@ use reassemble::FragmentIds;
 use recent_routes::RecentRoutes;
 
 pub use ike::{IkeAt, IkeMessage};
-pub use ports::{FatCounts, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
+pub use ports::{FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
 
 /// One shard of the node: all that a packet meets between two links.
 #[derive(Debug)]
@@ -70,6 +73,8 @@ pub struct Path {
     pub counters: Counters,
     /// What went from one link to another.
     pub forwarded: Forwarded,
+    /// When the clock of `now` was at zero, since the Unix epoch.
+    pub epoch: Duration,
     /// How often ICMP made a path narrower, or said so again.
     pub path_mtus_learnt: u64,
     ike: ike::Ike,
@@ -96,6 +101,7 @@ struct Scratch {
     glued: Vec<Packet>,
     opened: Opened,
     pieces: Vec<Packet>,
+    segments: Vec<Packet>,
     sealed: Vec<Packet>,
     leaving: Vec<Packet>,
     actions: Vec<Action>,
@@ -127,9 +133,9 @@ pub(crate) struct IpPacket {
 }
 
 impl IpPacket {
-    /// What policies are asked about it, by this link.
-    pub(crate) fn flowi(&self, link: LinkId) -> Flowi {
-        Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link }
+    /// The flow that policies are asked about, by this link of that domain.
+    pub(crate) fn flowi(&self, link: LinkId, domain: LinkId) -> Flowi {
+        Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link, domain }
     }
 }
 
@@ -149,6 +155,7 @@ impl Path {
             ipsec: Ipsec::new(),
             counters: Counters::ZERO,
             forwarded: Forwarded::default(),
+            epoch: Duration::ZERO,
             path_mtus_learnt: 0,
             ike: ike::Ike::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
@@ -219,6 +226,18 @@ impl Path {
         }
     }
 
+    /// Says where the host's own stack is to a port. A port that was not told has nothing to do with it.
+    pub fn set_host_role(&mut self, id: LinkId, role: HostRole) {
+        if let Some(port) = self.ports.get_mut(id) {
+            port.host = role;
+        }
+    }
+
+    /// Tells whether the host's own stack has that role at a port.
+    pub(crate) fn host_is(&self, id: LinkId, role: HostRole) -> bool {
+        self.ports.get(id).is_some_and(|port| port.host == role)
+    }
+
     /// What was captured since this was last called.
     pub fn take_tapped(&mut self) -> std::vec::Drain<'_, Tapped> {
         self.ports.take_tapped()
@@ -282,11 +301,17 @@ impl Path {
         self.settle(turn);
     }
 
-    /// Does what neighbours ask for, and sees through what ciphers then have to do.
+    /// Ends a turn: neighbour actions are carried out, and what ciphers and GRO hold goes on, until neither has left work for the
+    /// other. A packet that GRO held may be the first to its next hop, and an action may send an ICMP error through ESP.
     pub(crate) fn settle(&mut self, turn: Turn<'_>) {
-        self.act(turn);
-        if self.ipsec.is_pending() || self.gro.held() > 0 {
-            self.flush(turn, Then::Nothing);
+        loop {
+            self.act(turn);
+            if self.ipsec.is_pending() || self.gro.held() > 0 {
+                self.flush(turn, Then::Nothing);
+            }
+            if self.actions.is_empty() {
+                break;
+            }
         }
         // Nor is the key of an SA that is gone kept any longer.
         self.forget_if_changed();

@@ -66,7 +66,8 @@ impl Path {
         };
         if header.ethertype() == EtherType::IPV6
             && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
-            && let Policy::Protect(bundle) = self.protection(turn, &Flowi { link, ..flow.into() })
+            && let Policy::Protect(bundle) =
+                self.protection(turn, &Flowi { link, domain: self.fib.domain(link), ..flow.into() })
             && bundle.iter().all(|&id| self.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
         {
             frame.pull(eth::Header::LEN);

@@ -23,6 +23,18 @@ pub struct PortConfig {
     pub gro: bool,
 }
 
+/// Place of the host's own network stack, as a link sees it. Its addresses are not the node's alone then.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum HostRole {
+    /// It has no part in the link: packet sockets and AF_XDP.
+    #[default]
+    None,
+    /// It is at the other end: TUN and TAP devices.
+    Peer,
+    /// It has the address of the link too: UDP sockets.
+    SharesAddress,
+}
+
 /// Fat packets of a port, and the wire packets that each stands for (`segs`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct FatCounts {
@@ -57,6 +69,8 @@ pub struct Port {
     is_busy: bool,
     /// Where captured packets are copied from.
     pub(crate) tap: TapPoints,
+    /// Place of the host.
+    pub(crate) host: HostRole,
     /// What it has had of IPv6, of those counters that [links have](base::Mib::is_of_links).
     pub counters: Box<Counters>,
 }
@@ -64,7 +78,8 @@ pub struct Port {
 impl Port {
     fn new(config: PortConfig) -> Self {
         let (fat, tap, counters) = (FatCounts::default(), TapPoints::default(), Box::default());
-        Self { config, up: true, fat, tx: Vec::new(), tx_bytes: None, is_busy: false, tap, counters }
+        let host = HostRole::default();
+        Self { config, up: true, fat, tx: Vec::new(), tx_bytes: None, is_busy: false, tap, host, counters }
     }
 
     /// Where the IP header begins in what this port sends.

@@ -14,6 +14,7 @@ use wire::{Protocol, Version};
 
 use crate::ingress::{Framing, begins_at};
 use crate::ip_input::{check_addresses, flow_of, is_link_local};
+use crate::local::Cast;
 use crate::{IpPacket, Path, Turn};
 
 /// The counters of links that reassembly moves as fragments come.
@@ -40,7 +41,7 @@ impl FragmentIds {
 
 impl Path {
     /// Keeps a fragment for this node until its datagram is whole, and delivers that.
-    pub(crate) fn reassemble(&mut self, turn: Turn<'_>, ip: IpPacket, for_all: bool) {
+    pub(crate) fn reassemble(&mut self, turn: Turn<'_>, ip: IpPacket, cast: Cast) {
         let link = ip.pkt.meta.link;
         let IpPacket { pkt, info, .. } = ip;
         let asker = Asker { domain: self.fib.domain(link), ..Asker::LOCAL };
@@ -48,7 +49,7 @@ impl Path {
         let verdict = self.reassembly.handle_fragment(turn.now, turn.mem, asker, pkt, &info, &mut self.counters);
         self.credit(link, before);
         self.drop_evicted();
-        self.conclude(turn, link, verdict, for_all);
+        self.conclude(turn, link, verdict, cast);
     }
 
     /// Takes in the fragments for this node at the front of a burst that come behind equal headers, without a look at what
@@ -62,7 +63,7 @@ impl Path {
         while let Some(first) = burst.first()
             && let Some(l3) = begins_at(mac, first)
             && let Some(train) = Train::of(first, l3)
-            && self.is_for_us(domain, train.addresses())
+            && self.is_for_us(domain, link, train.addresses())
         {
             let train = train.in_domain(domain);
             self.make_way(turn, &first.head()[l3..]);
@@ -77,7 +78,7 @@ impl Path {
             let Some((packets, verdict)) = taken else { break };
             is_any = true;
             self.count_all(link, if v4 { Mib::IpInReceives } else { Mib::Ip6InReceives }, packets);
-            self.conclude(turn, link, verdict, false);
+            self.conclude(turn, link, verdict, Cast::Unicast);
             if self.ipsec.has_opened() {
                 self.pass_opened(turn);
             }
@@ -97,8 +98,11 @@ impl Path {
     }
 
     /// Whether packets between such addresses are for this node alone.
-    fn is_for_us(&self, domain: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
-        !is_link_local(dst) && check_addresses(src, dst).is_ok() && self.is_local(domain, dst)
+    fn is_for_us(&self, domain: LinkId, link: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
+        !is_link_local(dst)
+            && check_addresses(src, dst).is_ok()
+            && self.is_local(domain, dst)
+            && !self.is_martian(domain, link, src)
     }
 
     /// Whether packets to such an address are for everybody on a link, or for a group.
@@ -122,10 +126,10 @@ impl Path {
     }
 
     /// Does what follows from fragments that came by `link`.
-    fn conclude(&mut self, turn: Turn<'_>, link: LinkId, verdict: Verdict, for_all: bool) {
+    fn conclude(&mut self, turn: Turn<'_>, link: LinkId, verdict: Verdict, cast: Cast) {
         match verdict {
             Verdict::Held => {}
-            Verdict::Whole { pkt, .. } => self.deliver_whole(turn, pkt, for_all),
+            Verdict::Whole { pkt, .. } => self.deliver_whole(turn, pkt, cast),
             // Who delivers does not only look on.
             Verdict::Pass { pkt, packets } => {
                 self.ports.drops(link, DropReason::FragmentLength, packets);
@@ -167,8 +171,8 @@ impl Path {
     #[cold]
     pub(crate) fn malformed(&mut self, turn: Turn<'_>, mut pkt: Packet, reason: DropReason, framing: Framing) {
         let (own, domain) = (self.own_link_local(pkt.meta.link), self.fib.domain(pkt.meta.link));
-        let is_ours = |cut: &CutShort| self.fib.is_local(domain, cut.info.dst) || own == Some(cut.info.dst);
-        let cut_short = CutShort::find(turn.mem, &mut pkt).filter(|cut| framing.lets_answer_v6() && is_ours(cut));
+        let is_ours = |cut: &CutShort| self.fib.is_local_or_anycast(domain, cut.info.dst) || own == Some(cut.info.dst);
+        let cut_short = CutShort::find(turn.mem, &mut pkt).filter(|cut| framing.allows(Version::V6) && is_ours(cut));
         let Some(CutShort { info, reason, code, pointer }) = cut_short else { return self.drop(&pkt, reason) };
         self.count(pkt.meta.link, Mib::Ip6ReasmReqds);
         self.drop(&pkt, reason);
@@ -178,15 +182,19 @@ impl Path {
     }
 
     /// Delivers what was put together: ESP is opened now, and what is inside begins anew.
-    fn deliver_whole(&mut self, turn: Turn<'_>, mut pkt: Packet, for_all: bool) {
+    fn deliver_whole(&mut self, turn: Turn<'_>, mut pkt: Packet, cast: Cast) {
         let parsed = ip_headers(turn.mem, &mut pkt).and_then(|info| Ok((info, flow_of(turn, &mut pkt, &info)?)));
         match parsed {
-            Ok((info, _)) if self.is_our_esp(&pkt, &info) => self.decrypt(turn, pkt, &info),
+            Ok((info, _)) if self.is_our_esp(&pkt, &info) => {
+                if let Some(pkt) = self.check_extensions(turn, pkt, &info) {
+                    self.decrypt(turn, pkt, &info);
+                }
+            }
             // Discovery is not fragmented (RFC 6980 §5, Linux `ndisc_suppress_frag_ndisc`).
             Ok((info, flow)) if info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(flow.sport as u8) => {
                 self.drop(&pkt, DropReason::NeighbourMalformed);
             }
-            Ok((info, flow)) => self.deliver(turn, IpPacket { pkt, info, flow }, for_all),
+            Ok((info, flow)) => self.deliver(turn, IpPacket { pkt, info, flow }, cast),
             Err(reason) => self.drop(&pkt, reason),
         }
     }

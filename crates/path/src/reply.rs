@@ -1,6 +1,6 @@
 //! What this node sends of its own accord: answers, and errors to the senders of packets that it drops.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use base::{DropReason, LinkId, Mib};
 use fib::Decision;
@@ -13,7 +13,10 @@ use wire::ip::Info;
 
 use crate::forward::Hop;
 use crate::ip_input::flow_of;
-use crate::{IpPacket, Path, Turn};
+use crate::{HostRole, IpPacket, Path, Turn};
+
+/// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).
+const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 impl Path {
     /// Drops a packet and tells its sender why, as far as rules and rate limits let it.
@@ -54,11 +57,15 @@ impl Path {
 
     /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
     /// that leads back (RFC 1812 §4.3.2.4, RFC 4443 §2.2). If it came through a tunnel that is one of the link that it
-    /// should have left by: policies speak of what is behind a gateway, not of the wire between gateways.
+    /// should have left by: policies speak of what is behind a gateway, not of the wire between gateways. The host takes no
+    /// packet from an address of its own, so it is told from another one. A node that has none is the dummy address over IPv4
+    /// (RFC 7600 §4.8, Linux `icmp_send`), and over IPv6 the link-local address of an Ethernet link, or else the packet's
+    /// destination: from that its sender, wherever it is behind a TUN device, takes an answer.
     fn source_for(&self, pkt: &Packet, info: &Info) -> Option<IpAddr> {
         let link = pkt.meta.link;
         let domain = self.fib.domain(link);
-        if self.fib.is_local(domain, info.dst) || self.own_link_local(link) == Some(info.dst) {
+        let is_own = self.own_link_local(link) == Some(info.dst) || self.has_anycast(link, info.dst);
+        if is_own || self.fib.is_local_or_anycast(domain, info.dst) {
             return Some(info.dst);
         }
         let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
@@ -66,7 +73,13 @@ impl Path {
             Decision::Forward { dev, .. } => dev,
             _ => link,
         };
-        self.fib.source(dev, info.src)
+        let to_host = self.host_is(dev, HostRole::Peer);
+        let is_allowed = |link| !(to_host && self.host_is(link, HostRole::SharesAddress));
+        let own = self.fib.source_among(dev, info.src, is_allowed);
+        own.or_else(|| match info.version() {
+            Version::V4 => Some(IpAddr::V4(DUMMY)),
+            Version::V6 => self.own_link_local(dev).or(Some(info.dst).filter(|dst| !dst.is_multicast())),
+        })
     }
 
     /// Sends what has waited for an SA as if it had just come, or drops it.
@@ -111,7 +124,7 @@ impl Path {
             Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
             _ if link_local => Ok(Hop { dev: link, next_hop: info.dst }),
             Decision::Drop(reason) => Err(reason),
-            Decision::Local { .. } | Decision::Broadcast { .. } | Decision::Multicast => Err(DropReason::NoRoute),
+            _ => Err(DropReason::NoRoute),
         };
         let hop = match hop {
             Ok(hop) => hop,

@@ -6,28 +6,39 @@
 //! network interfaces asks the gateway. All other calls go on as they came.
 //!
 //! Such a connection is a descriptor of the kernel, so that `poll`, `epoll`, `fork`, `close`, close-on-exec and signals
-//! need nothing from here, but that one that was closed becomes the next socket where nobody can tell (`spare`). What differs
-//! from a netlink socket is the word in front of each datagram and the addresses: the functions that see those are the ones
-//! taken over (`calls`). They keep no more state than which descriptors are whose, allocate nothing, hold no lock while they
-//! wait, and can be cancelled where the C library's can.
+//! work without this library. A connection differs from a netlink socket in the word in front of each datagram and in the
+//! addresses; the functions that see those are replaced (`calls`). They keep no more state than which descriptors are whose,
+//! allocate nothing (but where the thread is started), hold no lock while they wait, and can be cancelled where the C library's can.
+//!
+//! When the gateway ends, its ends of the connections are kept for the next one, by a thread (`reconnect`).
 //!
 //! And a key manager's sockets of UDP ports 500 and 4500 are the gateway's, which has ESP there (`ike`), and files of counters and
 //! of `/proc/sys/net` are the gateway's (`files`, `sysctl`).
 //!
-//! Limits: programs of another C library, static or privileged ones (`AT_SECURE`) do not load this library; system calls
-//! that a program makes without the C library, `io_uring`, and netlink sockets that it inherits over `execve` or as
-//! `SCM_RIGHTS` are not seen. The C library's own lookups (`getaddrinfo`) go on asking the kernel.
+//! Each program that is started gets the library's variables, whatever environment it is given (`environment`). One that
+//! would not load the library, or not call it, is not started (`start_check`), nor is `ip vrf exec` (`vrf_exec`).
+//! Network namespaces are not entered (`calls::namespaces`).
+//!
+//! Limits: system calls that a program makes without the C library are not seen; of these the seccomp filter of `fatpath
+//! exec` refuses what would reach the host's network. Netlink sockets that a program inherits over `execve` or as
+//! `SCM_RIGHTS` are the kernel's. `getaddrinfo` in the C library finds no netlink and goes on as if the host had addresses of
+//! both families. `wordexp(3)` starts its shell with the environment that the program has.
 
 mod calls;
+mod environment;
 mod errno;
 mod files;
 mod ike;
 mod interfaces;
 mod next;
 mod receive;
+mod reconnect;
+mod report;
 mod send;
 mod session;
-mod spare;
+mod stack;
+mod start_check;
 mod sysctl;
 mod table;
 mod unsaid;
+mod vrf_exec;

@@ -9,8 +9,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t,
-    ssize_t, timespec,
+    DIR, FILE, c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t,
+    pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 use crate::sysctl::stream::Functions;
@@ -76,8 +76,6 @@ macro_rules! next {
 }
 
 next! {
-    close(fd: c_int) -> c_int;
-    epoll_ctl(epoll: c_int, command: c_int, fd: c_int, event: *mut libc::epoll_event) -> c_int;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
@@ -107,14 +105,20 @@ next! {
     __recvfrom_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t, flags: c_int, from: *mut sockaddr,
         from_len: *mut socklen_t) -> ssize_t;
     __read_chk(fd: c_int, bytes: *mut c_void, len: size_t, room: size_t) -> ssize_t;
+    poll(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int) -> c_int;
+    __poll_chk(fds: *mut pollfd, count: nfds_t, timeout_ms: c_int, room: size_t) -> c_int;
+    ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t, room: size_t) -> c_int;
+    select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec,
+        mask: *const sigset_t) -> c_int;
+    epoll_wait(fd: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int) -> c_int;
+    epoll_pwait(fd: c_int, events: *mut epoll_event, room: c_int, timeout_ms: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(fd: c_int, events: *mut epoll_event, room: c_int, timeout: *const timespec, mask: *const sigset_t)
+        -> c_int;
     dup(fd: c_int) -> c_int;
     dup2(fd: c_int, to: c_int) -> c_int;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
-    posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int;
-    setuid(user: libc::uid_t) -> c_int;
-    seteuid(user: libc::uid_t) -> c_int;
-    setreuid(real: libc::uid_t, user: libc::uid_t) -> c_int;
-    setresuid(real: libc::uid_t, user: libc::uid_t, saved: libc::uid_t) -> c_int;
     unshare(what: c_int) -> c_int;
     setns(fd: c_int, kind: c_int) -> c_int;
     fcntl(fd: c_int, command: c_int, argument: c_ulong) -> c_int;
@@ -161,4 +165,17 @@ next! {
     if_nametoindex(name: *const c_char) -> c_uint;
     if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char;
     ioctl(fd: c_int, request: c_ulong, argument: *mut c_char) -> c_int;
+    execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execvpe(file: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
+    execveat(at: c_int, path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char,
+        flags: c_int) -> c_int;
+    posix_spawn(process: *mut libc::pid_t, path: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, arguments: *const *const c_char, environment: *const *const c_char)
+        -> c_int;
+    posix_spawnp(process: *mut libc::pid_t, file: *const c_char, actions: *const libc::posix_spawn_file_actions_t,
+        attributes: *const libc::posix_spawnattr_t, arguments: *const *const c_char, environment: *const *const c_char)
+        -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
 }

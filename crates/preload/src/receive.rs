@@ -11,8 +11,9 @@ use nlsock::{FromDaemon, Lookout, WORD, option};
 use crate::calls::options::{PASSCRED, is_on};
 use crate::errno::{Errno, checked};
 use crate::next;
+use crate::reconnect;
 use crate::send::Pieces;
-use crate::session::tell_unsaid;
+use crate::session::{settle, tell_unsaid};
 use crate::table::Slot;
 use crate::unsaid;
 
@@ -37,7 +38,7 @@ pub(crate) struct Received {
 /// Receives a datagram into `pieces`.
 ///
 /// # Errors
-/// As `recvmsg(2)`; `ECONNRESET` if the gateway is gone.
+/// As `recvmsg(2)`; `ECONNRESET` if the gateway is gone and the socket was not kept.
 ///
 /// # Safety
 /// `pieces` point to writable bytes.
@@ -54,14 +55,24 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let mut attempt = |flags| checked(unsafe { next::recvmsg(fd, &raw mut message, flags) });
     let asked = slot.asked.swap(false, Relaxed);
     let soon = asked && flags & libc::MSG_DONTWAIT == 0 && PROMPT.load(Relaxed) && LOOKOUT.is_worth_it();
-    // A thread that is cancelled here stays one of them, and the connection is nobody else's ever after.
     let connection = slot.connection();
-    slot.receivers.fetch_add(1, Relaxed);
-    let found = soon.then(|| LOOKOUT.look(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
-    let len = found.map_or_else(|| attempt(flags), Ok);
+    let mut found = soon.then(|| LOOKOUT.look(|| attempt(flags | libc::MSG_DONTWAIT).ok())).flatten();
+    if found.is_none() && slot.is_to_be_kept() {
+        found = attempt(flags | libc::MSG_DONTWAIT).ok();
+        if found.is_none() {
+            reconnect::keep(fd, slot);
+        }
+    }
+    let len = match found.map_or_else(|| attempt(flags), Ok) {
+        // A kernel has answered before `send` returns: a program that does not wait finds its answer there.
+        Err(Errno(libc::EAGAIN)) if slot.is_answer_due.swap(false, Relaxed) => {
+            settle(fd, slot);
+            attempt(flags | libc::MSG_DONTWAIT)
+        }
+        received => received,
+    };
     // Unless it was closed meanwhile, and the slot is another's.
     let slot_of_it = Some(slot).filter(|slot| slot.connection() == connection);
-    slot_of_it.into_iter().for_each(|slot| _ = slot.receivers.fetch_sub(1, Relaxed));
     let len = len?;
     if len == 0 {
         return Err(Errno(libc::ECONNRESET));
@@ -69,14 +80,22 @@ pub(crate) unsafe fn receive(fd: c_int, slot: &Slot, pieces: &[iovec], flags: c_
     let from = FromDaemon::from_word(word);
     PROMPT.store(matches!(from, FromDaemon::Answer { prompt: true, .. }), Relaxed);
     if let Some(slot) = slot_of_it {
-        slot.dumping.store(from == FromDaemon::Part, Relaxed);
-        if matches!(from, FromDaemon::Answer { last: true, .. }) && flags & libc::MSG_PEEK == 0 {
-            slot.pending.fetch_sub(1, Relaxed);
+        let goes_on = from == FromDaemon::Part { last: false };
+        slot.dumping.store(goes_on, Relaxed);
+        if goes_on {
+            slot.is_answer_due.store(true, Relaxed);
+        }
+        match from {
+            FromDaemon::Overrun => slot.is_told_of_loss(),
+            FromDaemon::Answer { last: true, .. } | FromDaemon::Part { last: true } if flags & libc::MSG_PEEK == 0 => {
+                slot.count_last_answer();
+            }
+            _ => {}
         }
     }
     let group = match from {
         FromDaemon::Answer { .. } => 0,
-        FromDaemon::Part => {
+        FromDaemon::Part { .. } => {
             slot_of_it.into_iter().for_each(|slot| tell_of_offer(fd, slot));
             0
         }

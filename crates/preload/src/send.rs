@@ -65,6 +65,11 @@ pub(crate) unsafe fn send(
         // SAFETY: the caller's word.
         unsafe { address(to, to_len) }?.nl_pid
     };
+    if slot.is_gone.load(Relaxed) {
+        // BIRD does not look, and waits for the answer.
+        slot.count_request();
+        return Err(Errno(libc::ECONNREFUSED));
+    }
     autobind(slot);
     let len = pieces.iter().fold(0_usize, |sum, piece| sum.saturating_add(piece.iov_len));
     match (len, port) {
@@ -79,7 +84,6 @@ pub(crate) unsafe fn send(
     let (front, mut all) = (calls.as_bytes(), Pieces::new());
     let front = iovec { iov_base: front.as_ptr().cast_mut().cast(), iov_len: front.len() };
     let message = all.message(front, pieces)?;
-    slot.pending.fetch_add(1, Relaxed);
     loop {
         // SAFETY: the calls live here, and the pieces are the caller's.
         let sent = unsafe { next::sendmsg(fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
@@ -89,7 +93,7 @@ pub(crate) unsafe fn send(
             sent => {
                 let sent = sent?.saturating_sub(calls.as_bytes().len() as ssize_t);
                 calls.are_said(slot);
-                slot.asked.store(true, Relaxed);
+                slot.count_request();
                 return Ok(sent);
             }
         }

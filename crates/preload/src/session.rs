@@ -5,15 +5,17 @@ use std::mem::{self, MaybeUninit};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use libc::{c_int, c_long, c_void, iovec, sockaddr_un, socklen_t};
+use libc::{c_char, c_int, c_long, c_void, iovec, sockaddr_un, socklen_t};
 use nlsock::{Answer, ToDaemon, protocol};
 
+use crate::environment;
 use crate::errno::{Errno, checked};
 use crate::next;
-use crate::spare;
+use crate::reconnect;
 use crate::sysctl;
-use crate::table::{self, Past, Slot};
+use crate::table::{self, Slot};
 use crate::unsaid::{self, Calls, HELLO, PORT};
+use crate::vrf_exec;
 
 /// Names the gateway's netlink socket.
 const VARIABLE: &CStr = c"FATPATH_NETLINK";
@@ -24,12 +26,12 @@ static GATEWAY: OnceLock<Option<sockaddr_un>> = OnceLock::new();
 /// Read before the program runs, which may change its environment.
 #[used]
 #[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = start;
+static START: extern "C" fn(c_int, *const *const c_char) = start;
 
-extern "C" fn start() {
+extern "C" fn start(count: c_int, arguments: *const *const c_char) {
     next::find_all();
+    vrf_exec::refuse(count, arguments);
     if gateway().is_some() {
-        spare::start();
         sysctl::find_inherited();
     }
 }
@@ -46,12 +48,14 @@ fn address() -> Option<sockaddr_un> {
         return None;
     }
     // SAFETY: what the environment holds is C strings, and nobody changes it before the program runs.
-    let path = unsafe { CStr::from_ptr(value) }.to_bytes_with_nul();
+    let value = unsafe { CStr::from_ptr(value) };
+    let path = value.to_bytes_with_nul();
     // SAFETY: any bytes are a valid address, zeros the empty one.
     let mut address: sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
     let room = address.sun_path.get_mut(..path.len())?;
     room.iter_mut().zip(path).for_each(|(to, &byte)| *to = byte as _);
+    environment::keep(value);
     Some(address)
 }
 
@@ -104,21 +108,19 @@ impl Drop for Fd {
 /// `ECONNREFUSED`: there is no gateway; else as `socket(2)`.
 pub(crate) fn socket(kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
     let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-    let cloexec = flags & libc::SOCK_CLOEXEC;
-    let age = spare::age();
-    let (fd, uses) = match spare::take(cloexec) {
-        Some(spare) => spare,
-        None => (connected(cloexec)?, 0),
-    };
+    let fd = connected(flags & libc::SOCK_CLOEXEC)?;
     let protocol = u32::try_from(protocol).map_err(|_| Errno(libc::EPROTONOSUPPORT))?;
     if flags & libc::SOCK_NONBLOCK != 0 {
         let on: c_int = 1;
         // SAFETY: the request takes a pointer to an int.
         checked(unsafe { libc::syscall(libc::SYS_ioctl, fd.0, libc::FIONBIO, &raw const on) } as c_int)?;
     }
-    spare::note_usual(fd.0, uses);
-    let is_marked = flags != libc::SOCK_CLOEXEC;
-    table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO, Past { age, uses, is_marked })?;
+    table::enter(fd.0, protocol, (kind & !flags) as u32, HELLO)?;
+    reconnect::note_new();
+    if holds_net_admin() {
+        // A protocol that is not served is told of when it is told again.
+        let _ = introduced(fd.0, protocol);
+    }
     Ok(fd.keep())
 }
 
@@ -146,10 +148,37 @@ pub(crate) fn connected(flags: c_int) -> Result<Fd, Errno> {
 /// As [`socket`].
 pub(crate) fn own(protocol: u32) -> Result<Fd, Errno> {
     let fd = connected(libc::SOCK_CLOEXEC)?;
-    let mut calls = Calls::new();
-    calls.push(ToDaemon::Hello { protocol, number: 0 });
-    tell(fd.0, calls.as_bytes(), None)?;
+    if holds_net_admin() {
+        introduced(fd.0, protocol)?;
+    } else {
+        let mut calls = Calls::new();
+        calls.push(ToDaemon::Hello { protocol });
+        tell(fd.0, calls.as_bytes(), None)?;
+    }
     Ok(fd)
+}
+
+/// Tells the gateway a connection's protocol before anything else, and waits for the answer: with that the gateway has judged
+/// the capabilities of a process that is not root.
+fn introduced(fd: c_int, protocol: u32) -> Result<Answer, Errno> {
+    let mut calls = Calls::new();
+    calls.push(ToDaemon::Hello { protocol });
+    awaited(fd, calls.as_bytes(), || ())
+}
+
+/// Whether the process is not root and holds `CAP_NET_ADMIN`.
+fn holds_net_admin() -> bool {
+    const VERSION_3: u32 = 0x2008_0522;
+    const CAP_NET_ADMIN: u32 = 12;
+    // `struct __user_cap_header_struct`, and twice `struct __user_cap_data_struct`: effective, permitted, inheritable.
+    let (mut header, mut sets) = ([VERSION_3, 0], [[0_u32; 3]; 2]);
+    // SAFETY: it takes nothing.
+    if unsafe { libc::geteuid() } == 0 {
+        return false;
+    }
+    // SAFETY: the kernel reads and writes no more than `header` and `sets` have.
+    let done = unsafe { libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()) };
+    done == 0 && sets[0][1] >> CAP_NET_ADMIN & 1 == 1
 }
 
 /// Chooses a port for a connection that has none, as binding to any, sending and connecting do (Linux
@@ -194,21 +223,25 @@ pub(crate) fn say(fd: c_int, slot: &Slot, what: u32) -> Result<(), Errno> {
 /// # Errors
 /// `ECONNREFUSED` if it is gone.
 pub(crate) fn tell_unsaid(fd: c_int, slot: &Slot) -> Result<(), Errno> {
+    check_gateway(slot)?;
     let calls = Calls::unsaid(slot);
     tell(fd, calls.as_bytes(), None)?;
     calls.are_said(slot);
     Ok(())
 }
 
-/// Has the gateway know which ports other connections of the protocol have, before `own` asks for one of them, and which
-/// are sockets' no more.
+/// # Errors
+/// `ECONNREFUSED`: the gateway is gone.
+fn check_gateway(slot: &Slot) -> Result<(), Errno> {
+    if slot.is_gone.load(Relaxed) { Err(Errno(libc::ECONNREFUSED)) } else { Ok(()) }
+}
+
+/// Tells the gateway the ports of other connections of the protocol, before `own` asks for one of them.
 pub(crate) fn tell_ports(own: &Slot) {
-    spare::let_go();
     let protocol = own.protocol.load(Relaxed);
     let has_port = |slot: &Slot| unsaid::is_noted(slot, PORT) && slot.protocol.load(Relaxed) == protocol;
-    let had_port = |slot: &Slot| unsaid::is_noted(slot, HELLO) && slot.uses.load(Relaxed) != 0;
     let is_other = |slot: &Slot| !std::ptr::eq(slot, own);
-    for (fd, slot) in table::live(|slot| is_other(slot) && (has_port(slot) || had_port(slot))) {
+    for (fd, slot) in table::live(|slot| is_other(slot) && has_port(slot)) {
         // Its descriptor may be something else's by now, but this one is what it is. That the gateway is gone shows in
         // the next call.
         if let Some(same) = duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
@@ -218,7 +251,7 @@ pub(crate) fn tell_ports(own: &Slot) {
 }
 
 /// Another descriptor of what `fd` is, which the program does not know.
-fn duplicate(fd: c_int) -> Option<Fd> {
+pub(crate) fn duplicate(fd: c_int) -> Option<Fd> {
     // SAFETY: it takes no pointers.
     let same = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, 0) };
     checked(same as c_int).ok().map(Fd)
@@ -229,6 +262,7 @@ fn duplicate(fd: c_int) -> Option<Fd> {
 /// # Errors
 /// What the gateway answers; `ECONNREFUSED` if it is gone.
 pub(crate) fn call(fd: c_int, slot: &Slot, what: ToDaemon<'_>) -> Result<Answer, Errno> {
+    check_gateway(slot)?;
     let mut calls = Calls::unsaid(slot);
     calls.push(what);
     awaited(fd, calls.as_bytes(), || calls.are_said(slot))
@@ -260,6 +294,37 @@ pub(crate) fn awaited(fd: c_int, bytes: &[u8], sent: impl FnOnce()) -> Result<An
     if answer.error == 0 { Ok(answer) } else { Err(Errno(answer.error)) }
 }
 
+/// Waits until the gateway has sent all answers to what was sent on a connection, and the next part of its dump: it handles
+/// what comes in order, and so a call that changes nothing is answered after them. A gateway that hangs is not waited for
+/// longer than [`SETTLE_MS`].
+pub(crate) fn settle(fd: c_int, slot: &Slot) {
+    if check_gateway(slot).is_err() {
+        return;
+    }
+    let mut ends = [0; 2];
+    // SAFETY: there is room for two descriptors.
+    let piped = unsafe { libc::syscall(libc::SYS_pipe2, ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    if piped < 0 {
+        return;
+    }
+    let (answers, theirs) = (Fd(ends[0]), Fd(ends[1]));
+    let mut calls = Calls::new();
+    calls.push(ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) });
+    // If there is no room for this, the gateway has not read for long.
+    if try_tell(fd, calls.as_bytes(), Some(&theirs), libc::MSG_DONTWAIT).is_err() {
+        return;
+    }
+    drop(theirs);
+    let mut wanted = libc::pollfd { fd: answers.0, events: libc::POLLIN, revents: 0 };
+    let limit = libc::timespec { tv_sec: SETTLE_MS / 1000, tv_nsec: SETTLE_MS % 1000 * 1_000_000 };
+    let (no_mask, none): (*const c_void, c_long) = (std::ptr::null(), 0);
+    // SAFETY: one place is given and one is told of. Any outcome ends the wait.
+    unsafe { libc::syscall(libc::SYS_ppoll, &raw mut wanted, 1, &raw const limit, no_mask, none) };
+}
+
+/// Longest wait for answers that are due, in milliseconds.
+const SETTLE_MS: i64 = 5000;
+
 /// A socket's option of `SOL_SOCKET` that is an int, as the kernel has it.
 pub(crate) fn option(fd: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len): (c_int, socklen_t) = (0, mem::size_of::<c_int>() as socklen_t);
@@ -270,16 +335,27 @@ pub(crate) fn option(fd: c_int, name: c_int) -> Option<c_int> {
 
 /// A control message with one descriptor.
 #[repr(C)]
-struct Rights {
-    header: libc::cmsghdr,
-    fd: c_int,
+pub(crate) struct Rights {
+    pub(crate) header: libc::cmsghdr,
+    pub(crate) fd: c_int,
 }
 
-/// Tells the gateway something, with the place for its answer to the last of it.
+/// Tells the gateway something, with a descriptor: the place for its answer to the last of it.
 ///
 /// # Errors
 /// `ECONNREFUSED` if it is gone.
 pub(crate) fn tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<(), Errno> {
+    loop {
+        match try_tell(fd, bytes, answer_to, 0) {
+            Err(Errno(libc::EINTR)) => {}
+            Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
+            told => return told,
+        }
+    }
+}
+
+/// As [`tell`], with flags of `sendmsg(2)`, once.
+fn try_tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>, flags: c_int) -> Result<(), Errno> {
     let mut piece = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: a message without anything is all zeros.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
@@ -295,16 +371,9 @@ pub(crate) fn tell(fd: c_int, bytes: &[u8], answer_to: Option<&Fd>) -> Result<()
         message.msg_control = rights.as_mut_ptr().cast();
         message.msg_controllen = mem::size_of::<Rights>();
     }
-    loop {
-        // SAFETY: all that the message points to lives here.
-        let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, libc::MSG_NOSIGNAL) };
-        match checked(sent as c_int).map_err(refused) {
-            Ok(_) => return Ok(()),
-            Err(Errno(libc::EINTR)) => {}
-            Err(Errno(libc::EAGAIN)) => wait_for_room(fd),
-            Err(errno) => return Err(errno),
-        }
-    }
+    // SAFETY: all that the message points to lives here.
+    let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const message, flags | libc::MSG_NOSIGNAL) };
+    checked(sent as c_int).map(|_| ()).map_err(refused)
 }
 
 /// Waits until a non-blocking connection takes something.

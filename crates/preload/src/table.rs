@@ -25,14 +25,17 @@ static SLOTS: [Slot; MAX_SLOTS] = [const { Slot::new() }; MAX_SLOTS];
 /// No descriptor from here on has ever been one.
 static NEVER: AtomicUsize = AtomicUsize::new(0);
 
+/// Requests that a command sends on one socket, at most.
+const FEW_REQUESTS: u32 = 8;
+
 /// In place of the connection of a slot that is being filled in: no file has such an inode number.
 const FILLING: u64 = u64::MAX;
 
-/// The bits of a slot's connection that are its inode number. The others say which time a slot was filled in: one that
-/// was kept ([`spare`](crate::spare)) may come back to the slot that it was in.
+/// The bits of a slot's connection that are its inode number. The others count how often slots were filled in, since an inode
+/// number may come back in the slot that it was in.
 const INODE: u64 = u64::MAX >> u16::BITS;
 
-/// What is known of a connection: what the program's own calls have set, and what [`spare`](crate::spare) wants to know.
+/// State of a connection, as the program's own calls have set it.
 ///
 /// A slot is free, then being filled in, then in use, and is freed by whoever finds that no descriptor stands for the
 /// connection that it *was* looked up with. One that is filled in again meanwhile is another one then, and stays. So
@@ -63,18 +66,19 @@ pub(crate) struct Slot {
     pub(crate) dumping: AtomicBool,
     /// How often it got another descriptor. It wraps, and is never cleared.
     moves: AtomicU32,
-    /// Threads that are receiving.
-    pub(crate) receivers: AtomicU32,
-    /// Requests that the gateway has not answered to the end.
-    pub(crate) pending: AtomicU32,
-    /// Whether something about it is not as with a new one, or others may know it.
-    pub(crate) is_marked: AtomicBool,
-    /// When it was made ([`spare::age`](crate::spare::age)).
-    pub(crate) age: AtomicU32,
-    /// How many sockets it was before.
-    pub(crate) uses: AtomicU32,
+    /// Whether answers, or parts of a dump, may be on their way ([`settle`](crate::session::settle)).
+    pub(crate) is_answer_due: AtomicBool,
     /// Whether something was sent since the program last received.
     pub(crate) asked: AtomicBool,
+    /// Datagrams that were sent and of which the last answer was not received. One that asks for no answer counts until
+    /// [`Slot::is_told_of_loss`].
+    outstanding: AtomicU32,
+    /// Datagrams that were sent. It wraps.
+    requests: AtomicU32,
+    /// Whether the keeper was given the gateway's end, or is about to ([`keep`](crate::reconnect::keep)).
+    pub(crate) is_kept: AtomicBool,
+    /// Whether the gateway is gone, and the connection waits for the next one.
+    pub(crate) is_gone: AtomicBool,
     /// What of all this the gateway has yet to be told ([`Calls::unsaid`](crate::unsaid::Calls::unsaid)).
     pub(crate) unsaid: AtomicU32,
 }
@@ -94,12 +98,12 @@ impl Slot {
             room: AtomicU32::new(0),
             dumping: AtomicBool::new(false),
             moves: AtomicU32::new(0),
-            receivers: AtomicU32::new(0),
-            pending: AtomicU32::new(0),
-            is_marked: AtomicBool::new(false),
-            age: AtomicU32::new(0),
-            uses: AtomicU32::new(0),
+            is_answer_due: AtomicBool::new(false),
             asked: AtomicBool::new(false),
+            outstanding: AtomicU32::new(0),
+            requests: AtomicU32::new(0),
+            is_kept: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             unsaid: AtomicU32::new(0),
         }
     }
@@ -115,39 +119,50 @@ impl Slot {
     }
 
     fn clear(&self) {
-        let words =
-            [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room, &self.unsaid];
-        let others = [&self.receivers, &self.pending];
-        words.into_iter().chain(others).chain(&self.groups).for_each(|word| word.store(0, Relaxed));
-        [&self.dumping, &self.asked].into_iter().for_each(|word| word.store(false, Relaxed));
+        let words = [&self.port, &self.peer, &self.peer_groups, &self.options, &self.recv_len, &self.room];
+        let words = words.into_iter().chain([&self.unsaid, &self.outstanding, &self.requests]);
+        words.chain(&self.groups).for_each(|word| word.store(0, Relaxed));
+        let flags = [&self.dumping, &self.asked, &self.is_answer_due, &self.is_kept, &self.is_gone];
+        flags.into_iter().for_each(|flag| flag.store(false, Relaxed));
+    }
+
+    /// Counts a datagram that was sent, or refused while there is no gateway.
+    pub(crate) fn count_request(&self) {
+        self.asked.store(true, Relaxed);
+        self.is_answer_due.store(true, Relaxed);
+        self.outstanding.fetch_add(1, Relaxed);
+        self.requests.fetch_add(1, Relaxed);
+    }
+
+    /// Counts the last answer to a datagram.
+    pub(crate) fn count_last_answer(&self) {
+        // None is left if the program was told of lost answers before.
+        let _ = self.outstanding.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+    }
+
+    /// Expects no more answers: the program is told that some were lost. After a restart another process's keeper may have
+    /// handed the socket over, before this one's has found the gateway.
+    pub(crate) fn is_told_of_loss(&self) {
+        self.outstanding.store(0, Relaxed);
+        self.is_gone.store(false, Release);
+    }
+
+    /// Whether a receive that waits is to have the socket kept. A command that asks a few things and ends is spared the keeper.
+    pub(crate) fn is_to_be_kept(&self) -> bool {
+        !self.is_kept.load(Relaxed)
+            && (self.outstanding.load(Relaxed) == 0
+                || self.requests.load(Relaxed) >= FEW_REQUESTS
+                || self.groups.iter().any(|word| word.load(Relaxed) != 0))
+    }
+
+    /// Whether the program would miss answers or notifications if the gateway ended.
+    pub(crate) fn expects_something(&self) -> bool {
+        self.outstanding.load(Relaxed) != 0 || self.groups.iter().any(|word| word.load(Relaxed) != 0)
     }
 
     fn moved(&self) {
         self.moves.fetch_add(1, SeqCst);
     }
-
-    /// Whether a new connection would do as well: all is answered, it is in no group, and nothing else is known of it.
-    pub(crate) fn is_as_new(&self) -> bool {
-        let none = |word: &AtomicU32| word.load(Relaxed) == 0;
-        let words = [&self.receivers, &self.pending, &self.peer, &self.peer_groups];
-        words.into_iter().chain(&self.groups).all(none) && !self.is_marked.load(Relaxed)
-    }
-}
-
-/// What becomes of a connection when it is closed depends on this ([`spare`](crate::spare)).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Past {
-    /// The age before it was made.
-    pub(crate) age: u32,
-    /// How many sockets it was before.
-    pub(crate) uses: u32,
-    /// Whether it is not to be kept anyway.
-    pub(crate) is_marked: bool,
-}
-
-impl Past {
-    /// Of a connection that nobody keeps.
-    pub(crate) const NONE: Self = Self { age: 0, uses: 0, is_marked: true };
 }
 
 /// In place of a protocol: the connection is a file of `/proc/sys/net` that is written.
@@ -203,21 +218,18 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// Whether there ever was a connection.
-pub(crate) fn is_used() -> bool {
-    NEVER.load(Relaxed) != 0
+/// The slot that stands for a connection, by [`Slot::connection`].
+pub(crate) fn by_connection(connection: u64) -> Option<&'static Slot> {
+    SLOTS.iter().find(|slot| slot.connection() == connection)
 }
 
-/// Notes that something is done to `fd` that a new connection would know nothing of.
-pub(crate) fn mark(fd: c_int) {
-    let hint = usize::try_from(fd).ok().and_then(|fd| BY_FD.get(fd));
-    if hint.is_some_and(|hint| hint.load(Relaxed) != 0) {
-        get(fd).into_iter().for_each(|slot| slot.is_marked.store(true, Relaxed));
-    }
+/// All slots, in use or not.
+pub(crate) fn all() -> impl Iterator<Item = &'static Slot> {
+    SLOTS.iter()
 }
 
 /// Frees the slot of a connection that stands for no socket any more.
-pub(crate) fn forget(slot: &Slot, connection: u64) {
+fn forget(slot: &Slot, connection: u64) {
     // Another's by now: it is left alone.
     let _ = slot.connection.compare_exchange(connection, 0, AcqRel, Relaxed);
 }
@@ -239,7 +251,7 @@ pub(crate) fn live(wanted: impl Fn(&'static Slot) -> bool) -> impl Iterator<Item
 ///
 /// # Errors
 /// There are too many.
-pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32, past: Past) -> Result<&'static Slot, Errno> {
+pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32) -> Result<&'static Slot, Errno> {
     /// How often a slot was filled in.
     static FILLS: AtomicU16 = AtomicU16::new(0);
     let full = Errno(libc::EMFILE);
@@ -250,9 +262,6 @@ pub(crate) fn enter(fd: c_int, protocol: u32, kind: u32, unsaid: u32, past: Past
     slot.protocol.store(protocol, Relaxed);
     slot.kind.store(kind, Relaxed);
     slot.unsaid.store(unsaid, Relaxed);
-    slot.age.store(past.age, Relaxed);
-    slot.uses.store(past.uses, Relaxed);
-    slot.is_marked.store(past.is_marked, Relaxed);
     // Before the slot can be found, so that who sweeps finds the descriptor.
     hint.store(at, Release);
     NEVER.fetch_max(fd as usize + 1, Relaxed);

@@ -75,8 +75,7 @@ impl Calls {
         let unsaid = calls.unsaid;
         let has = |what: u32| unsaid & what != 0;
         let protocol = slot.protocol.load(Relaxed);
-        // With its number: said late, of a socket that it was before, it means nothing to the next.
-        let hello = has(HELLO).then(|| ToDaemon::Hello { protocol, number: slot.uses.load(Relaxed) });
+        let hello = has(HELLO).then_some(ToDaemon::Hello { protocol });
         let room = has(ROOM).then_some(ToDaemon::RecvRoom(said.room));
         let len = has(LEN).then_some(ToDaemon::RecvLen(said.recv_len));
         let port = Some(slot.port.load(Relaxed)).filter(|&port| port != 0 && has(PORT)).map(ToDaemon::Port);

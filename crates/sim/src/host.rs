@@ -104,7 +104,7 @@ impl Host {
                 self.answer_nd(asker, &info, pkt.head());
             }
             (Protocol::ICMP, Some(8)) | (Protocol::ICMPV6, Some(128)) if is_mine => {
-                let reply = echo_reply(&self.mem, pkt, &info).expect("a good ping");
+                let reply = echo_reply(&self.mem, pkt, &info, info.dst, &[]).expect("a good ping");
                 self.send_to(reply, asker);
             }
             _ => self.inbox.push(pkt),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Instant, LinkId, Mib};
+use base::{Counters, DropReason, Instant, LinkId, Mib};
 use fib::RouteKind;
 use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
 use ipsec::{Dir, Mode, PolicyConfig, SaConfig};
@@ -16,8 +16,8 @@ use crate::{Medium, Node, PortOptions, Wire, esp, policy, unique_mask};
 /// A node with two Ethernet ports and two bare ones of different offloads, routes of every kind, SAs of every kind, of which
 /// the first protect nothing (ESP with NULL, so that whoever forges packets gets inside), and policies.
 ///
-/// Whatever it is handed must end somewhere: sent, held, taken in or counted as dropped. [`rx`](Self::rx) checks that,
-/// and that what is sent is what the links take.
+/// Each packet must end somewhere: sent, held, taken in or counted as dropped. [`rx`](Self::rx) checks that, and that the turn
+/// leaves no work to the next event; [`send`](Self::send) that the links take what is sent.
 #[derive(Debug)]
 pub struct Maze {
     /// The node.
@@ -113,11 +113,28 @@ impl Maze {
     pub fn pass(&mut self, how_long: Duration) {
         self.now = self.now + how_long;
         self.node.timeout(self.now);
+        self.check_nothing_is_left();
     }
 
     /// Sets a link up or down.
     pub fn set_up(&mut self, link: LinkId, up: bool) {
         self.node.path.set_up(self.now, &self.node.mem, link, up);
+        self.check_nothing_is_left();
+    }
+
+    /// Checks that the turn which has just ended left no work behind: if it is ended again, nothing happens.
+    fn check_nothing_is_left(&mut self) {
+        let before = self.work_done();
+        self.node.path.finish(self.now, &self.node.mem);
+        assert_eq!(self.work_done(), before, "left to the next event");
+    }
+
+    /// Packets that wait at each port and for neighbours, drops, and counters.
+    fn work_done(&mut self) -> WorkDone {
+        let Node { path, .. } = &mut self.node;
+        let sent = Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, |waiting| waiting.len())).collect();
+        let counters = path.counters.clone();
+        WorkDone { sent, waiting: self.node.waiting(), drops: self.node.drops(), counters }
     }
 
     /// Takes in one packet, and checks that it ended somewhere.
@@ -132,6 +149,7 @@ impl Maze {
         self.node.rx(self.now, link, vec![pkt]);
         let after = self.ends(link);
         assert!(after.all() > before.all() || quiet, "lost: {told}");
+        self.check_nothing_is_left();
         if plain && before.held == 0 && self.node.path.counters.get(Mib::IpFragCreates) == 0 {
             let dropped = after.dropped_of_link - before.dropped_of_link;
             assert!(dropped <= 1, "dropped {dropped} times: {told}");
@@ -147,6 +165,7 @@ impl Maze {
         let before = self.ends(link);
         self.node.rx(self.now, link, packets);
         assert!(self.ends(link).all() > before.all() || quiet, "lost a burst");
+        self.check_nothing_is_left();
     }
 
     /// Sends what waits at a port, and checks it.
@@ -240,6 +259,15 @@ impl Default for Maze {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Result of a turn, as far as a test sees it.
+#[derive(Debug, Eq, PartialEq)]
+struct WorkDone {
+    sent: Vec<usize>,
+    waiting: usize,
+    drops: Vec<(u32, DropReason, u64)>,
+    counters: Counters,
 }
 
 /// Where packets ended so far.

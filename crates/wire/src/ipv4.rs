@@ -7,12 +7,15 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 mod options;
 
-pub use options::{Opt, Options, blank_uncopied_options};
+pub use options::{Opt, Options, blank_uncopied_options, check_options, keep_recorded, record_visit};
 
 use crate::{Ecn, FragInfo, FragOffset, Malformed, Protocol, checksum};
 
 /// The most bytes that IHL can say: 15 words, of which 40 bytes are options.
 pub const MAX_HEADER_LEN: usize = 60;
+
+/// The most bytes of options.
+pub const MAX_OPTIONS: usize = MAX_HEADER_LEN - Header::LEN;
 
 /// Where the protocol field is.
 pub const PROTOCOL_AT: usize = 9;

@@ -1,4 +1,5 @@
-//! Views and builders of the headers on the wire: Ethernet, VLAN, ARP, IPv4, IPv6, ICMP, ICMPv6, UDP, TCP, ESP.
+//! Views and builders of the headers on the wire: Ethernet, VLAN, ARP, IPv4, IPv6, ICMP, ICMPv6, UDP, TCP, ESP, and what
+//! tunnels have in front of a packet inside.
 //!
 //! Nothing is copied and nothing is kept: a view borrows bytes, a builder is a header value that is written into a
 //! caller's slice. Every module has two faces:
@@ -15,7 +16,8 @@
 //! What it refuses has a name in [`Malformed`], which is also a [`base::DropReason`]. Limits: an IPv6 chain has at
 //! most [`ipv6::MAX_EXTENSIONS`] extension headers; no jumbograms (RFC 2675), so no packet is longer than 65 575 bytes.
 //!
-//! Sources: RFC 791, 792, 768, 826, 894, 1071, 1624, 2464, 4303, 4443, 4861, 8200, 9293, IEEE 802.1Q.
+//! Sources: RFC 791, 792, 768, 826, 894, 1071, 1624, 2003, 2464, 2473, 2784, 2890, 4303, 4443, 4861, 7348, 8200, 8926,
+//! 9293, IEEE 802.1Q.
 #![forbid(unsafe_code)]
 
 /// The ways on and off the wire that every header has: laid over bytes in place, split from them, written to them.
@@ -88,6 +90,7 @@ pub mod ipv4;
 pub mod ipv6;
 pub mod nd;
 pub mod tcp;
+pub mod tunnel;
 pub mod udp;
 pub mod vlan;
 

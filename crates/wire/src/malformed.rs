@@ -53,7 +53,7 @@ malformed! {
     /// The total length does not even cover the header.
     Ipv4TotalLen => Ipv4Header, "IPv4 total length below header length";
     /// The header checksum does not match (RFC 1812 §5.2.2).
-    Ipv4Checksum => Ipv4Header, "IPv4 header checksum wrong";
+    Ipv4Checksum => Ipv4Checksum, "IPv4 header checksum wrong";
     /// An option with a length below 2, or past the header.
     Ipv4Option => Ipv4Options, "IPv4 option with impossible length";
     /// Fewer than the 40 bytes of an IPv6 header.
@@ -78,6 +78,10 @@ malformed! {
     TcpDataOffset => TransportHeader, "TCP data offset below 20";
     /// An option with a length below 2, not its kind's, or past the header.
     TcpOption => TransportHeader, "TCP option with impossible length";
+    /// Fewer bytes than the tunnel header has in front of the packet inside.
+    TunnelShort => GsoEncapsulation, "tunnel header cut short";
+    /// Not IP in IP, GRE, VXLAN or Geneve with an IP packet inside.
+    TunnelUnknown => GsoEncapsulation, "no tunnel header that can be followed";
     /// Fewer than the 8 bytes of an ICMP header.
     IcmpShort => IcmpIgnored, "ICMP header cut short";
     /// Fewer than the 8 bytes of an ICMPv6 header.
@@ -113,7 +117,7 @@ mod tests {
         let cases = [
             (Malformed::EthShort, DropReason::EthTruncated),
             (Malformed::ArpFormat, DropReason::ArpMalformed),
-            (Malformed::Ipv4Checksum, DropReason::Ipv4Header),
+            (Malformed::Ipv4Checksum, DropReason::Ipv4Checksum),
             (Malformed::Ipv4Option, DropReason::Ipv4Options),
             (Malformed::Ipv6Extension, DropReason::Ipv6Header),
             (Malformed::IpTruncated, DropReason::IpTruncated),

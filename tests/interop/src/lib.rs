@@ -4,4 +4,4 @@
 
 mod uml;
 
-pub use uml::Uml;
+pub use uml::{Uml, XSTATE_LIBRARY};

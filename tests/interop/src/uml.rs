@@ -6,6 +6,9 @@
 //!
 //! This kernel learns of input by signals, and now and then misses the one of a frame: the frame then waits for the
 //! next input of any device. Its console gets an empty line every [`TICK`], so that none waits longer.
+//!
+//! It has 2696 bytes for a process's extended registers, and writes back so many. Linux takes no less than all that the
+//! processor has, which with AMX are 11 008, so it runs with a [library](XSTATE_LIBRARY) that adds the rest.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -23,6 +26,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a frame may wait in this kernel unseen. The terminal holds 4096 bytes while a script runs.
 const TICK: Duration = Duration::from_millis(50);
+
+/// Library in front of the C library's `ptrace`, with which the kernel runs on processors with AMX too: `xstate.c`.
+pub const XSTATE_LIBRARY: &str = env!("XSTATE_LIBRARY");
 
 /// A running kernel, killed when dropped.
 #[derive(Debug)]
@@ -42,7 +48,8 @@ impl Uml {
     /// It does not boot; the message holds its console.
     pub fn boot(netns: &Netns, taps: &[&str]) -> Outcome<Self> {
         let share = Scratch::new()?;
-        let mut command = netns.command("linux.uml");
+        let mut command = netns.command("env");
+        command.arg(format!("LD_PRELOAD={XSTATE_LIBRARY}")).arg("linux.uml");
         command.args(["mem=192M", "root=98:0", "rootfstype=hostfs", "rootflags=/", "ro", "loglevel=1", "noreboot"]);
         command.args(["con0=fd:0,fd:1", "con=null", "ssl=null", "umid=peer"]);
         command.arg(format!("uml_dir={}", share.path().display()));
@@ -81,6 +88,11 @@ impl Uml {
         uml.await_done("boot")?;
         uml.sh(&name)?;
         Ok(uml)
+    }
+
+    /// The number of its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// Runs a shell script, up to the first command that fails, in a directory that [`Self::put`] can write to.

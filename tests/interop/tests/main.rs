@@ -1,6 +1,6 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And IKE; and `ip xfrm` and `ip` about VRFs, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
+//! runs with fatpath alone. And the library that this kernel needs on some processors. And IKE; and `ip xfrm` and `ip` about VRFs, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
 mod alike;
 mod batch;
@@ -12,6 +12,7 @@ mod scenario;
 mod site;
 mod strongswan;
 mod tshark;
+mod xstate;
 
 use libtest_mimic::Arguments;
 use system::{Need, trial};
@@ -29,6 +30,7 @@ fn main() {
     trials.extend(ip_xfrm::trials());
     trials.extend(batch::trials());
     trials.extend(strongswan::trials());
+    trials.extend(xstate::trials());
     for scenario in SCENARIOS {
         if scenario.with_linux {
             trials.push(trial(format!("linux/{}", scenario.name), NEEDS, || scenario.run(Near::Linux)));

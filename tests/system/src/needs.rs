@@ -2,7 +2,7 @@
 
 use std::env;
 use std::fs::OpenOptions;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use libtest_mimic::{Completion, Trial};
@@ -16,6 +16,8 @@ pub enum Need {
     Namespaces,
     /// The TUN/TAP driver, `/dev/net/tun`.
     Tun,
+    /// VXLAN interfaces, the kernel's module `vxlan`.
+    Vxlan,
     /// A program on the path.
     Program {
         /// Its name.
@@ -30,9 +32,30 @@ pub enum Need {
         /// The Debian package that has it.
         package: &'static str,
     },
+    /// A file of a Debian package that `scripts/setup` unpacks below the target directory, and does not install.
+    Unpacked {
+        /// Path in the package.
+        path: &'static str,
+        /// The package.
+        package: &'static str,
+    },
+}
+
+/// Path of a file of an unpacked package.
+#[must_use]
+pub fn unpacked(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/unpacked").join(path)
 }
 
 impl Need {
+    /// A C compiler, whose C library is there for static programs, too.
+    pub const CC: Self = Self::Program { name: "cc", package: "gcc" };
+    /// The Go compiler.
+    pub const GO: Self = Self::Program { name: "go", package: "golang-go" };
+    /// Python.
+    pub const PYTHON: Self = Self::Program { name: "python3", package: "python3-minimal" };
+    /// `setpriv` of util-linux.
+    pub const SETPRIV: Self = Self::Program { name: "setpriv", package: "util-linux" };
     /// `ping` of iputils.
     pub const PING: Self = Self::Program { name: "ping", package: "iputils-ping" };
     /// `fping`.
@@ -70,6 +93,13 @@ impl Need {
                 let device = OpenOptions::new().read(true).write(true).open("/dev/net/tun");
                 device.err().map(|error| format!("needs /dev/net/tun ({error}): root, and the kernel's tun module"))
             }
+            Self::Vxlan => {
+                let mut probe = Command::new("unshare");
+                probe.args(["--net", "ip", "link", "add", "type", "vxlan", "id", "1", "dstport", "4789"]);
+                let works =
+                    probe.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success());
+                (!works).then(|| "needs VXLAN interfaces: root, and the kernel's vxlan module".to_owned())
+            }
             Self::Program { name, package } => {
                 let path = env::var_os("PATH").unwrap_or_default();
                 let found = env::split_paths(&path).any(|directory| directory.join(name).is_file());
@@ -78,6 +108,8 @@ impl Need {
             Self::File { path, package } => {
                 (!Path::new(path).exists()).then(|| format!("needs {path}: Debian package {package}"))
             }
+            Self::Unpacked { path, package } => (!unpacked(path).exists())
+                .then(|| format!("needs {path}: scripts/setup unpacks Debian package {package}")),
         }
     }
 }

@@ -112,6 +112,24 @@ pub fn veth((a, a_name): (&Netns, &str), (b, b_name): (&Netns, &str)) -> Outcome
     a.wait_for_carrier(a_name)
 }
 
+/// Joins two namespaces that reach each other at these addresses by VXLAN of MTU 1350, with the addresses 172.31.0.1 and
+/// 172.31.0.2. Its datagrams have a checksum or not.
+///
+/// # Errors
+/// What `ip` says.
+pub fn vxlan((a, a_addr): (&Netns, &str), (b, b_addr): (&Netns, &str), is_checked: bool) -> Outcome<[&'static str; 2]> {
+    const ENDS: [&str; 2] = ["172.31.0.1", "172.31.0.2"];
+    let check = if is_checked { "udpcsum" } else { "noudpcsum" };
+    for (netns, own, peer, addr) in [(a, a_addr, b_addr, ENDS[0]), (b, b_addr, a_addr, ENDS[1])] {
+        netns.sh(&format!(
+            "ip link add vx0 mtu 1350 type vxlan id 5 local {own} remote {peer} dstport 4789 {check}
+            ip addr add {addr}/24 dev vx0
+            ip link set vx0 up"
+        ))?;
+    }
+    Ok(ENDS)
+}
+
 /// Deletes a namespace; one that is gone already is as good.
 fn delete(name: &str) {
     let _ = run(Command::new("ip").args(["netns", "del", name]));

@@ -9,7 +9,7 @@ use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, ping_script, run, 
 use crate::ip::near;
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
-const PYTHON: &[Need] = &[Need::Namespaces, Need::Program { name: "python3", package: "python3-minimal" }];
+const PYTHON: &[Need] = &[Need::Namespaces, Need::PYTHON];
 
 const WAN: &str = "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n";
 
@@ -17,10 +17,19 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("exec/the_example_of_ip_xfrm_makes_a_tunnel", NEEDS, example),
         trial("exec/a_netlink_socket_is_one_in_every_way", PYTHON, netlink_socket),
-        trial("exec/a_closed_socket_leaves_nothing_to_the_next", PYTHON, again),
+        trial("exec/netlink_socket_lifetimes", PYTHON, lifetimes),
+        trial("exec/nonblocking_receive_finds_the_answer", PYTHON, nonblocking),
         trial("exec/what_takes_long_to_close_keeps_nobody_waiting", PYTHON, lingering),
-        trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, alike),
+        trial("exec/netlink_sockets_are_alike_on_linux_and_here", PYTHON, || {
+            const MORE: &[&str] =
+                &["10.2.0.7/16 broadcast 10.2.255.255 label eth0:x", "10.3.0.1 peer 10.3.0.2", "10.3.0.3/24 brd +"];
+            alike(include_str!("netlink_alike.py"), MORE)
+        }),
+        trial("exec/strict_route_requests_are_refused_in_linux_words", PYTHON, || {
+            alike(include_str!("netlink_strict.py"), &["fd00:1::1/64 nodad"])
+        }),
         trial("exec/a_link_counts_of_ipv6_what_it_does_on_linux", &[Need::Namespaces], dev_snmp6),
+        trial("exec/sockstat_is_the_gateways_fragments", PYTHON, sockstat),
         trial("exec/what_cannot_be_run_is_named", &[Need::Namespaces], refused),
         trial("exec/ip_tells_of_itself_without_a_gateway", &[Need::Namespaces], about_itself),
         trial("exec/what_a_program_added_stays_over_a_reload", &[Need::Namespaces], reload),
@@ -71,8 +80,12 @@ fn netlink_socket() -> Outcome {
     as_expected(include_str!("netlink_socket.py"))
 }
 
-fn again() -> Outcome {
-    as_expected(include_str!("netlink_again.py"))
+fn lifetimes() -> Outcome {
+    as_expected(include_str!("netlink_lifetimes.py"))
+}
+
+fn nonblocking() -> Outcome {
+    as_expected(include_str!("netlink_nonblocking.py"))
 }
 
 fn lingering() -> Outcome {
@@ -99,15 +112,15 @@ fn as_expected(program: &str) -> Outcome {
 }
 
 /// The same program on this host's kernel and on a gateway, and what it prints of either.
-fn alike() -> Outcome {
+fn alike(program: &str, more_addresses: &[&str]) -> Outcome {
     let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
-    let script = scratch.file("netlink_alike.py");
-    std::fs::write(&script, include_str!("netlink_alike.py"))?;
+    let script = scratch.file("alike.py");
+    std::fs::write(&script, program)?;
     let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
     let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\"]\n";
     let _gateway = Gateway::start(&ours, &scratch, "ours", link)?;
     linux.sh("ip addr add 10.1.0.1/24 dev eth0")?;
-    for more in ["10.2.0.7/16 broadcast 10.2.255.255 label eth0:x", "10.3.0.1 peer 10.3.0.2", "10.3.0.3/24 brd +"] {
+    for more in more_addresses {
         linux.sh(&format!("ip addr add {more} dev eth0"))?;
         let words = format!("ip --instance ours addr add {more} dev eth0");
         run(&mut command(&scratch, &words.split(' ').collect::<Vec<_>>()))?;
@@ -158,6 +171,39 @@ fn dev_snmp6() -> Outcome {
     let want = counted(false)?;
     assert_eq!(want[..2], ["15", "5"], "what Linux counts");
     assert_eq!(counted(true)?, want);
+    Ok(())
+}
+
+/// Two datagrams of IPv4 and one of IPv6 that lack their ends, as a program reads of them.
+fn sockstat() -> Outcome {
+    let (scratch, netns, far) = (Scratch::new()?, Netns::new("near")?, Netns::new("far")?);
+    veth((&netns, "eth0"), (&far, "eth0"))?;
+    far.sh("ip addr add 10.1.0.2/24 dev eth0; ip addr add fd00::2/64 dev eth0 nodad")?;
+    let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\", \"fd00::1/64\"]\n";
+    let gateway = Gateway::start(&netns, &scratch, "x", link)?;
+    let read = || {
+        run(&mut command(
+            &scratch,
+            &["exec", "--instance", "x", "--", "cat", "/proc/net/sockstat", "/proc/net/sockstat6"],
+        ))
+    };
+    let lines = |frag: &str, frag6: &str| {
+        let v4 = "sockets: used 0\nTCP: inuse 0 orphan 0 tw 0 alloc 0 mem 0\nUDP: inuse 0 mem 0\nUDPLITE: inuse 0\nRAW: inuse 0\n";
+        let v6 = "TCP6: inuse 0\nUDP6: inuse 0\nUDPLITE6: inuse 0\nRAW6: inuse 0\n";
+        format!("{v4}{frag}\n{v6}{frag6}\n")
+    };
+    assert_eq!(read()?, lines("FRAG: inuse 0 memory 0", "FRAG6: inuse 0 memory 0"));
+    let script = scratch.file("first.py");
+    std::fs::write(&script, include_str!("first_fragments.py"))?;
+    run(far.command("python3").arg(&script))?;
+    system::wait_until("fragments wait", std::time::Duration::from_secs(10), || {
+        gateway.show("fragments").is_ok_and(|shown| shown.contains("FRAG: inuse 2") && shown.contains("FRAG6: inuse 1"))
+    })?;
+    let shown = gateway.show("fragments")?;
+    let waiting = |name: &str| shown.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned();
+    let (frag, frag6) = (waiting("FRAG:"), waiting("FRAG6:"));
+    assert!(!frag.ends_with("memory 0") && !frag6.ends_with("memory 0"), "{shown}");
+    assert_eq!(read()?, lines(&frag, &frag6));
     Ok(())
 }
 

@@ -22,6 +22,8 @@ const ETH0: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("ip/prints_what_it_prints_of_linux", NEEDS, compare),
+        trial("ip/link_deleted_while_up_is_told_in_linux_order", NEEDS, deleted),
+        trial("ip/nexthop_is_refused_as_not_supported", &[Need::Namespaces], nexthop),
         trial("ip/a_hundred_thousand_routes_are_loaded_and_listed_while_others_change", NEEDS, many_routes),
         trial(
             "ip/a_link_is_found_by_the_address_that_it_is_given",
@@ -37,6 +39,8 @@ pub(crate) fn near(role: &str, far: &Netns) -> Outcome<Netns> {
     let netns = Netns::new(role)?;
     // Until now the namespace's first interface, lo, has been changed; ours never is.
     netns.sh("ip addr flush dev lo; ip link set lo down")?;
+    // Who forwards is one of the routers on its subnets, as ours always is.
+    netns.sh("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding")?;
     let mac = "02:00:00:00:01:01";
     let peer = format!("type veth peer name {role} netns {}", far.name());
     netns.sh(&format!("ip link add eth0 address {mac} {peer}; ip link set eth0 addrgenmode none up"))?;
@@ -50,6 +54,54 @@ fn compare() -> Outcome {
     let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
     let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
     compare_lines(&scratch, LINES, linux.command("sh"), exec(&ours, "ours"))
+}
+
+/// Deletes eth0, set up or down, and writes what `ip monitor` says of links, addresses and routes to a file. lo has an address
+/// until the monitor listens.
+const DELETE: &str = r#"
+set -e
+ip link set eth0 up
+ip addr add 10.1.0.1/24 dev eth0
+ip addr add 10.1.0.2/24 dev eth0
+ip -6 addr add 2001:db8::1/64 dev eth0 nodad
+ip -6 addr add 2001:db8::2/128 dev eth0 nodad
+ip route add 10.9.0.0/16 via 10.1.0.9
+ip -6 route add 2001:db8:9::/48 via 2001:db8::9
+ip link set eth0 $1
+ip -o monitor link address route > $2 &
+until ip addr add 10.3.0.1/32 dev lo; ip addr del 10.3.0.1/32 dev lo; grep -q 10.3.0.1 $2; do sleep 0.05; done
+sleep 0.5
+ip link del eth0
+until grep -q "^Deleted .*: eth0.*link/ether" $2; do sleep 0.05; done
+kill $!
+"#;
+
+fn deleted() -> Outcome {
+    for state in ["up", "down"] {
+        let (scratch, far) = (Scratch::new()?, Netns::new("far")?);
+        let (linux, ours) = (near("linux", &far)?, near("ours", &far)?);
+        let _gateway = Gateway::start(&ours, &scratch, "ours", ETH0)?;
+        let script = scratch.file("delete");
+        fs::write(&script, DELETE)?;
+        let told = |mut shell: Command, name: &str| -> Outcome<Vec<String>> {
+            let file = scratch.file(name);
+            run(shell.arg(&script).arg(state).arg(&file).env("FATPATH_RUNDIR", scratch.path()))?;
+            let text = fs::read_to_string(&file)?;
+            let (_, text) = text.rsplit_once("10.3.0.1").ok_or("nothing was told")?;
+            Ok(text.lines().map(event).filter(|line| line.contains("eth0")).collect())
+        };
+        let (want, got) = (told(linux.command("sh"), "linux")?, told(exec(&ours, "ours"), "ours")?);
+        assert_eq!(got, want, "{state}");
+        let links: Vec<&String> = want.iter().filter(|line| line.contains(": eth0: <")).collect();
+        assert_eq!(links.len(), if state == "up" { 2 } else { 1 }, "{links:?}");
+    }
+    Ok(())
+}
+
+/// An event of `ip -o monitor`; of a link its name and flags alone, as a veth is another kind of link than ours.
+fn event(line: &str) -> String {
+    let line = normal(line).replace("eth0@NONE", "eth0");
+    line.split_once('>').map_or_else(|| line.trim().to_owned(), |(begin, _)| format!("{begin}>"))
 }
 
 /// `fatpath exec -- sh` on the gateway of that name, in its namespace.
@@ -86,6 +138,26 @@ fn batch(scratch: &Scratch, verb: &str, net: u32, count: u32, rest: &str) -> Out
     let file = scratch.file(&format!("{verb}-{net}"));
     fs::write(&file, (0..count).map(line).collect::<String>())?;
     Ok(file.display().to_string())
+}
+
+fn nexthop() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
+    let _gateway = Gateway::start(&netns, &scratch, "x", "")?;
+    // `ip` prints no more than the error number of a dump.
+    let (dump, named) = ("Operation not supported", "Error: fatpath does not have next hop objects");
+    for (line, want) in [
+        ("nexthop show", dump),
+        ("nexthop show id 5", named),
+        ("nexthop bucket show", dump),
+        ("nexthop add id 5 dev lo", named),
+        ("nexthop replace id 5 blackhole", named),
+        ("nexthop del id 5", named),
+    ] {
+        let output = ip(&scratch, "x", &line.split(' ').collect::<Vec<_>>()).output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains(want) && !output.status.success() && output.stdout.is_empty(), "{line}: {output:?}");
+    }
+    Ok(())
 }
 
 fn address() -> Outcome {

@@ -3,38 +3,61 @@
 mod bench;
 mod daemon;
 mod demo;
+mod descriptors;
+mod devices;
 mod ethtool;
 mod exec;
+mod fail_closed;
 mod fragment_tools;
 mod ip;
+mod keys;
+mod large_file;
 mod lines;
 mod nat;
+mod privilege;
+mod restart;
 mod router;
 mod service;
 mod state;
 mod strongswan;
 mod sysctl;
 mod tunnel;
+mod unmodified;
 mod vrf;
 mod xdp;
 
 use libtest_mimic::Arguments;
 
+/// The allocator of `fatpath`, which zeroes freed memory: a test of ciphers starts this program to search its memory.
+#[global_allocator]
+static ALLOCATOR: packet::Allocations = packet::Allocations;
+
 fn main() {
+    if keys::held() {
+        return;
+    }
     let trials = [
         tunnel::trials(),
         nat::trials(),
         router::trials(),
         daemon::trials(),
+        devices::trials(),
+        descriptors::trials(),
+        privilege::trials(),
         service::trials(),
         exec::trials(),
+        fail_closed::trials(),
+        restart::trials(),
         ethtool::trials(),
         ip::trials(),
         vrf::trials(),
         lines::trials(),
         sysctl::trials(),
         state::trials(),
+        keys::trials(),
+        large_file::trials(),
         strongswan::trials(),
+        unmodified::trials(),
         demo::trials(),
         bench::trials(),
         xdp::trials(),

@@ -9,7 +9,7 @@ import time
 import traceback
 
 USER = 65534
-HELLO = struct.pack("=III", 1, 0, 0)
+HELLO = struct.pack("=II", 1, 0)
 LOOK = struct.pack("=II", 7, 0) + b"ipv4/ipfrag_time"
 
 

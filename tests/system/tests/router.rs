@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use libtest_mimic::Trial;
 use system::{
     Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, PING_SIZES, Scratch, ping_script, transfer, trial,
-    veth,
+    veth, vxlan,
 };
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::PING];
+const VXLAN_NEEDS: &[Need] = &[Need::Namespaces, Need::Vxlan];
 const CAPTURE_NEEDS: &[Need] = &[Need::Namespaces, Need::PING, Need::ETHTOOL, Need::TCPDUMP, Need::TSHARK];
 
 pub(crate) const A_V4: &str = "10.1.0.2";
@@ -46,6 +47,15 @@ pub(crate) fn trials() -> Vec<Trial> {
             let inside = site.esp.decrypt(&capture.finish()?)?;
             for want in ["ip:icmp", "ip:tcp", "ipv6:tcp"] {
                 assert!(inside.iter().any(|stack| stack.starts_with(want)), "no {want} in {inside:?}");
+            }
+            Ok(())
+        }),
+        trial("router/tcp_in_vxlan_of_the_hosts_arrives_both_ways", VXLAN_NEEDS, || {
+            for is_checked in [false, true] {
+                let site = PlainSite::new(true)?;
+                let [a, b] = vxlan((&site.a, A_V4), (&site.b, B_V4), is_checked)?;
+                transfer(&site.a, (&site.b, b.parse()?), 4 << 20)?;
+                transfer(&site.b, (&site.a, a.parse()?), 4 << 20)?;
             }
             Ok(())
         }),
@@ -194,7 +204,7 @@ fn gateway_netns(role: &str) -> Outcome<Netns> {
 }
 
 /// Connects `netns` to `interface` of a gateway and gives it the addresses of network `number`.
-fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) -> Outcome {
+pub(crate) fn host(netns: &Netns, gateway: &Netns, interface: &str, number: u8) -> Outcome {
     veth((netns, "eth0"), (gateway, interface))?;
     netns.sh(&format!(
         "ip addr add 10.{number}.0.2/24 dev eth0

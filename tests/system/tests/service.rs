@@ -1,15 +1,20 @@
 //! The program as a service manager meets it: the unit in `examples/systemd`, and what it is told.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial};
+use rustix::io::Errno;
+use rustix::process::Signal;
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, wait_until};
 
 const UNIT: &str = include_str!("../../../examples/systemd/fatpath@.service");
 const CHARON_UNIT: &str = include_str!("../../../examples/systemd/fatpath-charon@.service");
+
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A link for which no more is needed than what the unit leaves.
 const FILE: &str = "[[link]]\nname = \"tun7\"\nkind = \"tun\"\naddresses = [\"10.7.0.1/24\"]\n";
@@ -25,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         ),
         trial("service/the_capabilities_that_the_unit_leaves_are_enough", NEEDS, the_capabilities_are_enough),
         trial("service/the_manager_is_told_of_start_reload_and_end", NEEDS, the_manager_is_told),
+        trial("service/gateway_with_a_failing_thread_ends", NEEDS, failing_thread),
+        trial("service/watchdog_is_fed_only_while_all_threads_answer", NEEDS, watchdog),
     ]
 }
 
@@ -97,5 +104,103 @@ fn the_manager_is_told() -> Outcome {
     assert!(refused.contains("left.toml:1: mtoo"), "{refused}");
     assert!(gateway.terminate()?.success(), "{}", gateway.log());
     assert_eq!(next()?.trim_end(), "STOPPING=1");
+    Ok(())
+}
+
+/// Arguments of a gateway `left` in `scratch` that has all threads, that of `--state` too.
+fn run_with_state(command: &mut Command, scratch: &Scratch) -> Outcome<Process> {
+    let config = scratch.file("left.toml");
+    fs::write(&config, FILE)?;
+    command.args(["run", "--instance", "left", "--state"]).arg(scratch.file("state")).arg("-c").arg(&config);
+    Process::spawn(command.env("FATPATH_RUNDIR", scratch.path()), scratch)
+}
+
+/// Interrupts one thread of a process by ptrace(2), for `then` to stop it or to change what its system call returns.
+fn trace(scratch: &Scratch, process: &Process, thread: &str, then: &str) -> Outcome<Process> {
+    let tracer = Process::spawn(
+        Command::new("python3").args(["-c", TRACE_THREAD, &process.id().to_string(), thread, then]),
+        scratch,
+    )?;
+    wait_until("the thread is traced", PATIENCE, || tracer.output().contains("traced"))?;
+    Ok(tracer)
+}
+
+const TRACE_THREAD: &str = r#"
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+POKEUSER, DETACH, SEIZE, INTERRUPT, RAX, WALL = 6, 17, 0x4206, 0x4207, 80, 0x40000000
+def ptrace(request, address=None, data=None):
+    if libc.ptrace(request, task, address, data) != 0:
+        sys.exit(f"ptrace {request:#x}: {os.strerror(ctypes.get_errno())}")
+process, name, then = sys.argv[1:]
+tasks = f"/proc/{process}/task"
+task, = [int(task) for task in os.listdir(tasks) if open(f"{tasks}/{task}/comm").read().strip() == name]
+ptrace(SEIZE)
+ptrace(INTERRUPT)
+assert os.waitpid(task, WALL)[0] == task
+if then == "stop":
+    print("traced", flush=True)
+    time.sleep(300)
+# The system call that the thread waits in is not restarted, but fails with this error.
+ptrace(POKEUSER, RAX, ctypes.c_void_p(-int(then)))
+ptrace(DETACH)
+print("traced", flush=True)
+"#;
+
+fn failing_thread() -> Outcome {
+    const CASES: [(&str, Errno, &str); 3] = [
+        ("netlink", Errno::BADF, "the thread netlink ended: Bad file descriptor (os error 9)"),
+        ("control", Errno::BADF, "the thread control ended: Bad file descriptor (os error 9)"),
+        // A sleep that fails is a panic of the standard library's.
+        ("state", Errno::INVAL, "the thread state panicked: "),
+    ];
+    for (thread, error, told) in CASES {
+        let (scratch, host) = (Scratch::new()?, Netns::new("service")?);
+        let mut process = run_with_state(&mut host.command(fatpath()), &scratch)?;
+        wait_until("the gateway runs", PATIENCE, || process.output().contains("left: running with"))?;
+        trace(&scratch, &process, thread, &error.raw_os_error().to_string())?;
+        let status = process.wait(PATIENCE)?;
+        let output = process.output();
+        assert_eq!(status.code(), Some(1), "{thread}: {output}");
+        let is_logged = |line: &str| line.contains("ERROR") && line.contains(&format!("left: {told}"));
+        assert_eq!(output.lines().filter(|line| is_logged(line)).count(), 1, "{thread}: {output}");
+        assert!(output.contains(&format!("Error: {told}")), "{thread}: {output}");
+        assert!(!scratch.file("left.netlink").exists(), "{thread}: its sockets are removed");
+    }
+    Ok(())
+}
+
+fn watchdog() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("service")?);
+    let socket = scratch.file("notify");
+    let manager = UnixDatagram::bind(&socket)?;
+    // Threads are asked four times in this period. Such a period of silence means that one does not answer.
+    const LIMIT: Duration = Duration::from_secs(8);
+    let is_fed = |within: Duration| {
+        let mut message = [0; 4096];
+        manager.set_read_timeout(Some(within))?;
+        match manager.recv(&mut message) {
+            Ok(len) => Ok(message[..len].trim_ascii() == b"WATCHDOG=1"),
+            Err(err) if matches!(err.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Ok(false),
+            Err(err) => Err(err),
+        }
+    };
+    let mut command = host.command(fatpath());
+    command.env("NOTIFY_SOCKET", &socket).env("WATCHDOG_USEC", LIMIT.as_micros().to_string());
+    let mut process = run_with_state(&mut command, &scratch)?;
+    assert!(!is_fed(PATIENCE)?, "the first message is that the gateway is ready");
+    assert!(is_fed(PATIENCE)?, "{}", process.output());
+    for thread in ["netlink", "control", "worker", "state"] {
+        let mut tracer = trace(&scratch, &process, thread, "stop")?;
+        // The thread may have answered just before.
+        while is_fed(LIMIT)? {}
+        assert!(process.output().contains(&format!("no answer from threads: {thread}")), "{}", process.output());
+        tracer.signal(Signal::KILL)?;
+        tracer.wait(PATIENCE)?;
+        assert!(is_fed(PATIENCE)?, "{thread} goes on: {}", process.output());
+    }
+    process.signal(Signal::TERM)?;
+    assert!(process.wait(PATIENCE)?.success(), "{}", process.output());
     Ok(())
 }

@@ -67,7 +67,7 @@ expect((13, b""), call(READ, b"ipv4/route/flush"))
 for bad in [call(4, TIME), call(READ, b"a" * 4097), struct.pack("=I", 7), call(LOOK, TIME) + b"b" * 70000, b""]:
     if bad:
         expect(None, bad)
-expect(None, struct.pack("=III", 1, 0, 0) + call(READ, TIME))
+expect(None, struct.pack("=II", 1, 0) + call(READ, TIME))
 expect(None, call(READ, TIME), call(READ, TIME))
 # What stands in an open file is text, whatever it looks like; nobody hears of it who does not ask.
 if os.getuid() == 0:

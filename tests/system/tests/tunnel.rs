@@ -9,10 +9,11 @@ use std::net::IpAddr;
 use libtest_mimic::Trial;
 use system::{
     Capture, Esp, Gateway, Mode, Need, Netns, OUTER_V4, Outcome, PING_SIZES, Scratch, ping_script, transfer, trial,
-    veth,
+    veth, vxlan,
 };
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING];
+const VXLAN_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::Vxlan];
 const CAPTURE_NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PING, Need::ETHTOOL, Need::TCPDUMP, Need::TSHARK];
 
 const A_V4: &str = "10.1.0.1";
@@ -35,6 +36,15 @@ pub(crate) fn trials() -> Vec<Trial> {
             for (a, b) in [(A_V4, B_V4), (A_V6, B_V6)] {
                 transfer(&site.a, (&site.b, b.parse()?), 32 << 20)?;
                 transfer(&site.b, (&site.a, a.parse()?), 32 << 20)?;
+            }
+            Ok(())
+        }),
+        trial("tunnel/tcp_in_vxlan_of_the_hosts_arrives_both_ways", VXLAN_NEEDS, || {
+            for is_checked in [false, true] {
+                let site = Site::new()?;
+                let [a, b] = vxlan((&site.a, A_V4), (&site.b, B_V4), is_checked)?;
+                transfer(&site.a, (&site.b, b.parse()?), 4 << 20)?;
+                transfer(&site.b, (&site.a, a.parse()?), 4 << 20)?;
             }
             Ok(())
         }),

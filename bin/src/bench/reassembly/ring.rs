@@ -4,7 +4,7 @@
 //! the last drop gives it back. A fragment that finds none free is dropped and counted (`rx_no_buffer`), as on a NIC or an
 //! AF_XDP socket. The wire brings fragments in bursts as fast as the receiver takes them, at most 100 Gb/s, so a ring runs
 //! dry of what waits alone. A ring that did is watched for two minutes, in which what waits times out; the others for the
-//! time that they are given.
+//! time that they are given, and for so many fragments that a ring can run dry in them.
 
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ const LOSSES: [(usize, &str); 3] = [(0, "0"), (100, "0.1%"), (1000, "1%")];
 
 /// Fragments that a device brings at once.
 const BURST: usize = 64;
+
+/// Fragments that a ring is given at least, for each of its frames: enough on any processor to run it dry, if losses do.
+const LEAST_PER_FRAME: usize = 16;
 
 /// How long a ring is watched that ran dry: both families' longest time to wait, twice.
 const TWO_MINUTES: Duration = Duration::from_secs(120);
@@ -125,15 +128,14 @@ impl Run {
         let (before, from) = (self.receiver.spent(), self.receiver.now);
         (self.intact, self.rx_no_buffer) = (0.0, 0);
         let mut length = round.slice;
-        loop {
+        let mut least = LEAST_PER_FRAME * self.setting.frames;
+        while least > 0 || self.receiver.now.since(from) < length {
             if self.is_stuck() {
-                length = TWO_MINUTES;
+                (length, least) = (TWO_MINUTES, 0);
                 self.wait();
             } else {
                 self.fragments(BURST);
-            }
-            if self.receiver.now.since(from) >= length {
-                break;
+                least = least.saturating_sub(BURST);
             }
         }
         let mut sample = self.receiver.sample((before, from), self.stream.payload);

@@ -5,25 +5,36 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use control::netlink::generic::Generic;
-use control::netlink::{Groups, Outbox, Session, To};
+use control::netlink::message::{Messages, align};
+use control::netlink::{Groups, Outbox, Protocol, Session, To};
+use link::Discard;
 use nlsock::{Answer, FromDaemon, Sysctl, ToDaemon, protocol};
 use rustix::event::epoll::{self, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv,
-    recvmsg, sendmsg, shutdown, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown, SocketType, recv, recvmsg, sendmsg, shutdown, sockopt,
 };
+use zeroize::Zeroizing;
 
-use super::closing::Closing;
 use super::sysctl::{self, OpenFile};
 use super::{Protocols, Route, Xfrm};
+use crate::run::privilege::{Peer, Privilege};
 
-/// A datagram that has been received, and where its sender wants its answer.
-pub(super) type Received = (usize, Option<OwnedFd>);
+/// A datagram that has been received.
+#[derive(Debug)]
+pub(super) struct Received {
+    pub(super) len: usize,
+    /// The number of the process that sent it.
+    pub(super) sender: Option<u32>,
+    /// Where its sender wants its answer.
+    pub(super) answer: Option<OwnedFd>,
+}
 
 /// What kind of socket it is.
 #[derive(Debug)]
@@ -53,21 +64,28 @@ macro_rules! with_session {
 pub(super) struct Client {
     /// `None` when it is closed.
     fd: Option<OwnedFd>,
-    /// Where it is closed, if that may take long.
-    closing: Closing,
-    /// What waits for it.
-    epoll: Arc<OwnedFd>,
-    /// Whether it may change things: it is the superuser's or our own user's.
+    /// Closes it, if that may take long.
+    discard: Discard,
+    /// The set of descriptors that it is in.
+    pub(super) epoll: Arc<OwnedFd>,
+    /// Whether it may change things.
     pub(super) privileged: bool,
+    /// Its process, if that holds `CAP_NET_ADMIN` and is not root: it may change things once it has
+    /// [claimed](Self::claim) that, and no other process may by this connection.
+    claimant: Option<Arc<Peer>>,
     /// Whose it is.
     pub(super) uid: u32,
     /// The process that connected.
     pub(super) pid: u32,
     socket: Socket,
-    /// How many sockets it was before.
-    number: u32,
     /// What it has been sent and did not take yet: the last parts of the dumps that one datagram asked for.
     waiting: VecDeque<Vec<u8>>,
+    /// Messages of the last datagram that are not carried out yet, of a client that may only look. No datagram is received
+    /// before they are.
+    unserved: Zeroizing<Vec<u8>>,
+    /// Whether a dump has begun a part and not found anything to put into it. No datagram is received before it has, so that
+    /// an answer on a pipe still says that all that is due has been sent.
+    looking: bool,
     /// The room that it wants for what it has not read. It is given when it is needed first, which it seldom is.
     room: Option<u32>,
     /// Whether it was given.
@@ -76,6 +94,8 @@ pub(super) struct Client {
     overrun: bool,
     /// What epoll was last told to wait for.
     pub(super) interest: EventFlags,
+    /// The inode number of this end, if the program's library keeps a duplicate of it.
+    pub(super) kept: Option<u64>,
 }
 
 /// That a connection is to be closed.
@@ -84,27 +104,121 @@ pub(super) struct Gone;
 
 impl Drop for Client {
     fn drop(&mut self) {
+        if let Some(fd) = self.fd.as_ref().filter(|_| self.kept.is_some()) {
+            // The library's duplicate would keep this end in epoll, and the program's from being hung up.
+            let _ = epoll::delete(&*self.epoll, fd);
+            let _ = shutdown(fd, Shutdown::Both);
+        }
         let unread = self.fd.take_if(|fd| !self.privileged && has_unread_rights(fd));
         if let Some(fd) = unread {
             // It would be found ready for as long as it is open.
             let _ = epoll::delete(&*self.epoll, &fd);
-            self.closing.close(self.uid, [fd]);
+            self.discard.close(fd);
         }
     }
 }
 
 impl Client {
-    pub(super) fn new(fd: OwnedFd, closing: &Closing, epoll: &Arc<OwnedFd>) -> Result<Self, Errno> {
+    /// A client that has connected and sent nothing yet.
+    ///
+    /// # Errors
+    /// Of setsockopt(2).
+    pub(super) fn new(
+        fd: OwnedFd,
+        peer: Peer,
+        privilege: Privilege,
+        discard: &Discard,
+        epoll: &Arc<OwnedFd>,
+    ) -> Result<Self, Errno> {
         // Each datagram has them then, and the end has not: an empty one is told from it when the connection is closed.
         sockopt::set_socket_passcred(&fd, true)?;
-        let peer = sockopt::socket_peercred(&fd)?;
-        let privileged = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
-        let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+        let (uid, pid) = (peer.uid, peer.pid);
+        let privileged = privilege == Privilege::Full;
+        let claimant = (privilege == Privilege::Claimable).then(|| Arc::new(peer));
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
-        let uid = peer.uid.as_raw();
-        let (room, grown, overrun) = (None, false, false);
-        let (fd, closing, epoll, number) = (Some(fd), closing.clone(), Arc::clone(epoll), 0);
-        Ok(Self { fd, closing, epoll, privileged, uid, pid, socket, number, waiting, room, grown, overrun, interest })
+        let (room, grown, overrun, kept) = (None, false, false, None);
+        let (fd, discard, epoll) = (Some(fd), discard.clone(), Arc::clone(epoll));
+        let (unserved, looking) = (Zeroizing::default(), false);
+        Ok(Self {
+            fd,
+            discard,
+            epoll,
+            privileged,
+            claimant,
+            uid,
+            pid,
+            socket,
+            waiting,
+            unserved,
+            looking,
+            room,
+            grown,
+            overrun,
+            interest,
+            kept,
+        })
+    }
+
+    /// A socket that a gateway before served, with the rights of this connection. `fd`: the gateway's end of it, of that inode number.
+    pub(super) fn adopt(&self, fd: OwnedFd, inode: u64) -> Self {
+        let mut adopted = Self {
+            fd: Some(fd),
+            discard: self.discard.clone(),
+            epoll: Arc::clone(&self.epoll),
+            privileged: self.privileged,
+            claimant: self.claimant.clone(),
+            uid: self.uid,
+            pid: self.pid,
+            socket: Socket::New,
+            waiting: VecDeque::new(),
+            unserved: Zeroizing::default(),
+            looking: false,
+            room: None,
+            grown: false,
+            overrun: false,
+            interest: EventFlags::IN,
+            kept: Some(inode),
+        };
+        // What it has been sent may be from before the [claim](Self::claim).
+        adopted.privileged &= adopted.claimant.is_none() || adopted.is_drained();
+        adopted
+    }
+
+    /// Brings an adopted socket to the state that these calls describe. What is refused is left out: the program may have lost rights.
+    pub(super) fn restore(&mut self, state: &[u8]) -> Result<(), Gone> {
+        for call in ToDaemon::calls(state) {
+            let outcome = match call.ok_or(Gone)? {
+                ToDaemon::Bind { .. } => return Err(Gone),
+                call => self.call(call, |_, _| Err(nlsock::errno::EINVAL))?,
+            };
+            if let Err(errno) = outcome {
+                tracing::debug!(errno, "netlink: {call:?} of an adopted socket is refused");
+            }
+        }
+        self.protocol().map(|_| ()).ok_or(Gone)
+    }
+
+    /// Closes what this client has sent, without waiting for it.
+    pub(super) fn put_away(&self, fds: impl IntoIterator<Item = OwnedFd>) {
+        if !self.privileged {
+            fds.into_iter().for_each(|fd| self.discard.close(fd));
+        }
+    }
+
+    /// Sends `to` a duplicate of this end of the connection, with `name`.
+    fn keep(&mut self, to: OwnedFd, name: u64) -> Result<(), Gone> {
+        let inode = inode_of_socket(self.fd()).ok_or(Gone)?;
+        let end = [self.fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&end));
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let sent = sendmsg(&to, &[IoSlice::new(&name.to_ne_bytes())], &mut control, flags);
+        if sent.is_ok() {
+            self.kept = Some(inode);
+        }
+        self.put_away([to]);
+        Ok(())
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -147,8 +261,10 @@ impl Client {
 
     /// Receives one datagram. `None`: there is none.
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Option<Received>, Gone> {
-        // For all that one may have: what there is no room for, the kernel would close at once.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_RIGHTS), ScmCredentials(1))];
+        if !self.privileged && !self.has_datagram_to_take()? {
+            return Ok(None);
+        }
+        let mut space = control_space();
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let received = match recvmsg(self.fd(), &mut [IoSliceMut::new(buffer)], &mut control, flags) {
@@ -156,20 +272,65 @@ impl Client {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(_) => return Err(Gone),
         };
-        let rights = control.drain().filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-            _ => None,
-        });
-        let mut rights: Vec<OwnedFd> = rights.flatten().collect();
-        if rights.len() > 1 || rights.iter().any(|fd| !is_pipe(fd)) {
-            if !self.privileged {
-                self.closing.close(self.uid, rights);
-            }
+        let (sender, mut rights) = sender_and_rights(&mut control);
+        if received.flags.contains(ReturnFlags::CTRUNC) || !may_be_sent(&rights) {
+            self.put_away(rights);
             return Err(Gone);
         }
         let answer = rights.pop();
         // No datagram without a descriptor is empty: this is the end.
-        if received.bytes == 0 && answer.is_none() { Err(Gone) } else { Ok(Some((received.bytes, answer))) }
+        if received.bytes == 0 && answer.is_none() {
+            return Err(Gone);
+        }
+        Ok(Some(Received { len: received.bytes, sender, answer }))
+    }
+
+    /// Whether there is a datagram. One with other descriptors than a call [may have](may_be_sent) is left in
+    /// the socket, and the connection is to be closed: the kernel would close what it does not pass on, which takes as long
+    /// as the sender wants.
+    fn has_datagram_to_take(&self) -> Result<bool, Gone> {
+        let mut space = control_space();
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
+        match recvmsg(self.fd(), &mut [], &mut control, flags) {
+            Ok(looked) => {
+                // These are duplicates, whose close is not the last one.
+                let (_, rights) = sender_and_rights(&mut control);
+                let is_truncated = looked.flags.contains(ReturnFlags::CTRUNC);
+                if is_truncated || !may_be_sent(&rights) { Err(Gone) } else { Ok(true) }
+            }
+            // A datagram that comes later is judged first, too.
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(_) => Err(Gone),
+        }
+    }
+
+    /// Makes it privileged if its process holds `CAP_NET_ADMIN` and there is no datagram behind the one that is being answered.
+    /// What is sent from then on is sent by the program that holds the capability. Before that, the process may have been
+    /// another program that had it not.
+    fn claim(&mut self) {
+        let Some(peer) = self.claimant.as_ref().filter(|_| !self.privileged) else { return };
+        if peer.holds_net_admin() && self.is_drained() {
+            self.privileged = true;
+            with_session!(&mut self.socket, session => session.set_privileged(true), {});
+        }
+    }
+
+    /// Whether no datagram waits to be received.
+    fn is_drained(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        matches!(recv(self.fd(), &mut [0; 0], flags), Err(Errno::AGAIN))
+    }
+
+    /// Sets what the sender of a datagram may do. A claimed privilege is that of the process that claimed it alone.
+    pub(super) fn note_sender(&mut self, sender: Option<u32>) -> Result<(), Gone> {
+        let Some(peer) = self.claimant.as_ref().filter(|_| self.privileged) else { return Ok(()) };
+        let is_claimant = sender == Some(peer.pid) && peer.is_alive();
+        if self.is_file() && !is_claimant {
+            return Err(Gone);
+        }
+        with_session!(&mut self.socket, session => session.set_privileged(is_claimant), {});
+        Ok(())
     }
 
     /// Does what one datagram says; what comes of it is in `outbox`. `port` gives out a port for a protocol: the one that
@@ -177,13 +338,17 @@ impl Client {
     pub(super) fn handle(
         &mut self,
         datagram: &[u8],
-        answer: Option<OwnedFd>,
+        mut answer: Option<OwnedFd>,
         protocols: &mut Protocols,
         listeners: impl Fn(u32) -> Groups,
         port: impl Fn(u32, u32) -> Result<u32, i32>,
         outbox: &mut Outbox,
     ) -> Result<(), Gone> {
         if let Socket::File(file) = &mut self.socket {
+            if let Some(fd) = answer.take_if(|fd| !is_pipe(fd)) {
+                self.put_away([fd]);
+                return Err(Gone);
+            }
             let outcome = file.write(datagram, answer.is_some(), protocols);
             if let Some(fd) = answer {
                 write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: 0 });
@@ -193,14 +358,21 @@ impl Client {
         let mut outcome = Ok(());
         for call in ToDaemon::calls(datagram) {
             outcome = match call.ok_or(Gone)? {
-                // Said late, of a socket before: nothing of it is meant for this one.
-                ToDaemon::Hello { number, .. } if number.wrapping_sub(self.number).cast_signed() < 0 => return Ok(()),
                 ToDaemon::Data(messages) => self.request(messages, protocols, &listeners, &port, outbox).map(Ok)?,
                 ToDaemon::Sysctl { what, name } => return self.sysctl(what, name, protocols),
+                ToDaemon::Keep { name } => {
+                    let to = answer.take_if(|fd| !is_pipe(fd)).ok_or(Gone)?;
+                    self.keep(to, name).map(Ok)?
+                }
                 call => self.call(call, &port)?,
             };
         }
+        if let Some(fd) = answer.take_if(|fd| !is_pipe(fd)) {
+            self.put_away([fd]);
+            return Err(Gone);
+        }
         if let Some(fd) = answer {
+            self.claim();
             write_answer(&fd, Answer { error: outcome.err().unwrap_or(0), port: self.port() });
         }
         Ok(())
@@ -211,6 +383,7 @@ impl Client {
         if !matches!(self.socket, Socket::New) {
             return Err(Gone);
         }
+        self.claim();
         let (answer, text, opened) = sysctl::ask(what, name, self.privileged, protocols);
         // It has been sent nothing before, and so has room.
         self.try_send(answer.to_bytes(), &text)?;
@@ -218,8 +391,22 @@ impl Client {
         Ok(())
     }
 
-    /// Does what messages ask for.
-    fn request(
+    /// Messages that are not carried out yet, if they can be answered now.
+    pub(super) fn take_unserved(&mut self) -> Option<Zeroizing<Vec<u8>>> {
+        (!self.unserved.is_empty() && self.waiting.is_empty()).then(|| std::mem::take(&mut self.unserved))
+    }
+
+    /// Whether a datagram may be received: the last one is carried out, and no dump looks for its next part.
+    pub(super) fn takes_datagrams(&self) -> bool {
+        self.unserved.is_empty() && !self.looking
+    }
+
+    fn is_dumping(&self) -> bool {
+        with_session!(&self.socket, session => session.is_dumping(), false)
+    }
+
+    /// Does what messages ask for; for a client that may only look, as many of them as a [slice](Slice) has time for.
+    pub(super) fn request(
         &mut self,
         messages: &[u8],
         protocols: &mut Protocols,
@@ -231,13 +418,22 @@ impl Client {
             let port = port(number, 0).map_err(|_| Gone)?;
             with_session!(&mut self.socket, session => session.set_port(port), {});
         }
-        match &mut self.socket {
+        let (slice, was_dumping) = ((!self.privileged).then(Slice::begin), self.is_dumping());
+        let left = match &mut self.socket {
             Socket::New | Socket::File(_) => return Err(Gone),
             Socket::Route(session) => {
-                session.handle(messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox);
+                carry_out(session, messages, &mut protocols.rtnl, listeners(protocol::ROUTE), outbox, slice)
             }
-            Socket::Xfrm(session) => session.handle(messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox),
-            Socket::Generic(session) => session.handle(messages, &mut Generic, listeners(protocol::GENERIC), outbox),
+            Socket::Xfrm(session) => {
+                carry_out(session, messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox, slice)
+            }
+            Socket::Generic(session) => {
+                carry_out(session, messages, &mut Generic, listeners(protocol::GENERIC), outbox, slice)
+            }
+        };
+        self.unserved.extend_from_slice(left);
+        if !was_dumping {
+            self.looking = self.is_dumping() && !outbox.iter().any(|(to, _)| to == To::Dumper);
         }
         Ok(())
     }
@@ -249,7 +445,9 @@ impl Client {
         port: impl Fn(u32, u32) -> Result<u32, i32>,
     ) -> Result<Result<(), i32>, Gone> {
         let outcome = match call {
-            ToDaemon::Data(_) | ToDaemon::Sysctl { .. } => return Err(Gone),
+            ToDaemon::Data(_) | ToDaemon::Sysctl { .. } | ToDaemon::Keep { .. } | ToDaemon::Adopt { .. } => {
+                return Err(Gone);
+            }
             ToDaemon::RecvLen(len) => {
                 with_session!(&mut self.socket, session => session.set_recv_len(len), return Err(Gone));
                 Ok(())
@@ -265,14 +463,7 @@ impl Client {
                 with_session!(&mut self.socket, session => session.set_port(port), return Err(Gone));
                 Ok(())
             }
-            ToDaemon::Hello { protocol, number } => {
-                if number != self.number {
-                    (self.socket, self.number) = (Socket::New, number);
-                    self.waiting.clear();
-                    (self.room, self.overrun) = (None, false);
-                }
-                return self.hello(protocol);
-            }
+            ToDaemon::Hello { protocol } => return self.hello(protocol),
             ToDaemon::SetOption { option, value } => {
                 with_session!(&mut self.socket, session => session.set_option(option, value), return Err(Gone))
             }
@@ -325,18 +516,22 @@ impl Client {
     /// are lost, and it will be told so.
     /// `prompt`: what it asks next will be answered soon.
     pub(super) fn deliver(&mut self, outbox: &Outbox, prompt: bool) -> Result<(), Gone> {
-        let is_dump = outbox.iter().any(|(to, _)| to == To::Dumper);
+        let mut parts = outbox.iter().filter(|(to, _)| *to == To::Dumper).count();
+        let is_dump = parts > 0;
+        let goes_on = self.is_dumping();
         let mut answers = outbox.iter().filter(|(to, _)| *to == To::Requester).count();
         for (to, bytes) in outbox.iter() {
             match to {
                 To::Requester => {
                     answers -= 1;
-                    let last = answers == 0 && !is_dump && !self.overrun;
+                    let last = answers == 0 && !is_dump && !self.overrun && self.unserved.is_empty();
                     self.offer(FromDaemon::Answer { prompt, last }, bytes)?;
                 }
                 To::Dumper => {
-                    if !self.waiting.is_empty() || !self.try_send(FromDaemon::Part.to_word(), bytes)? {
-                        self.waiting.push_back([&FromDaemon::Part.to_word(), bytes].concat());
+                    parts -= 1;
+                    let word = FromDaemon::Part { last: parts == 0 && !goes_on }.to_word();
+                    if !self.waiting.is_empty() || !self.try_send(word, bytes)? {
+                        self.waiting.push_back([&word, bytes].concat());
                     }
                 }
                 To::Group { .. } => {}
@@ -413,10 +608,13 @@ impl Client {
 
     /// What to wait for, if that has changed: what it asks, and that it takes more, if there is more.
     pub(super) fn new_interest(&mut self) -> Option<EventFlags> {
-        let more = !self.waiting.is_empty()
-            || self.overrun
-            || with_session!(&self.socket, session => session.is_dumping(), false);
-        let interest = if more { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
+        let more = !self.waiting.is_empty() || self.overrun || self.is_dumping();
+        let interest = match (self.takes_datagrams(), more) {
+            // It is served again as soon as it has room for answers.
+            (false, _) => EventFlags::OUT,
+            (true, true) => EventFlags::IN | EventFlags::OUT,
+            (true, false) => EventFlags::IN,
+        };
         (std::mem::replace(&mut self.interest, interest) != interest).then_some(interest)
     }
 
@@ -426,7 +624,8 @@ impl Client {
         if !self.waiting.is_empty() {
             return Ok(());
         }
-        for _ in 0..PARTS {
+        let parts = if self.privileged { PARTS } else { 1 };
+        for _ in 0..parts {
             match &mut self.socket {
                 Socket::Route(session) if session.is_dumping() => {
                     outbox.clear();
@@ -442,6 +641,7 @@ impl Client {
                 }
                 _ => return Ok(()),
             }
+            self.looking = outbox.is_empty() && self.is_dumping();
             self.deliver(outbox, false)?;
             if self.protocol() == Some(protocol::XFRM) {
                 outbox.wipe();
@@ -458,11 +658,72 @@ impl Client {
 const MIN_ROOM: u32 = 256 << 10;
 const MAX_ROOM: u32 = 16 << 20;
 
-/// Descriptors that a datagram has at most (`SCM_MAX_FD`).
-const MAX_RIGHTS: usize = 253;
-
-/// Parts of a dump that are written before others are looked after.
+/// Parts of a dump that are written before others are looked after, for a client that may change things.
 const PARTS: usize = 4;
+
+/// Share of a turn of a client that may only look: requests are carried out for so long, or until their answers have so many
+/// bytes. The last request of a slice is carried out to its end.
+#[derive(Clone, Copy, Debug)]
+struct Slice {
+    end: Instant,
+}
+
+impl Slice {
+    const TIME: Duration = Duration::from_millis(1);
+    const ANSWERS: usize = 32 << 10;
+
+    fn begin() -> Self {
+        Self { end: Instant::now() + Self::TIME }
+    }
+
+    fn is_over(self, outbox: &Outbox) -> bool {
+        outbox.len() >= Self::ANSWERS || Instant::now() >= self.end
+    }
+}
+
+/// Carries out messages until `slice` is over, and returns those that are left.
+fn carry_out<'a, P: Protocol>(
+    session: &mut Session<P>,
+    messages: &'a [u8],
+    protocol: &mut P,
+    listeners: Groups,
+    outbox: &mut Outbox,
+    slice: Option<Slice>,
+) -> &'a [u8] {
+    let Some(slice) = slice else {
+        session.handle(messages, protocol, listeners, outbox);
+        return &[];
+    };
+    let mut left = messages;
+    while let Some(message) = Messages::new(left).next() {
+        session.handle(message.bytes, protocol, listeners, outbox);
+        left = left.get(align(message.bytes.len())..).unwrap_or_default();
+        if slice.is_over(outbox) {
+            return left;
+        }
+    }
+    &[]
+}
+
+/// Room for the credentials of a datagram's sender and for one descriptor. Padding makes room for a second one.
+const fn control_space() -> [MaybeUninit<u8>; CONTROL_LEN] {
+    [MaybeUninit::uninit(); CONTROL_LEN]
+}
+
+const CONTROL_LEN: usize = rustix::cmsg_space!(ScmRights(1), ScmCredentials(1));
+
+/// The process that sent a datagram, and the descriptors that came with it.
+fn sender_and_rights(control: &mut RecvAncillaryBuffer<'_>) -> (Option<u32>, Vec<OwnedFd>) {
+    let (mut sender, mut rights) = (None, Vec::new());
+    for message in control.drain() {
+        match message {
+            RecvAncillaryMessage::ScmRights(fds) => rights.extend(fds),
+            RecvAncillaryMessage::ScmCredentials(by) => sender = Some(by.pid.as_raw_nonzero().get().unsigned_abs()),
+            _ => {}
+        }
+    }
+    (sender, rights)
+}
 
 /// Ends a connection, and says whether it holds datagrams with descriptors that nobody has received: these are closed with it.
 fn has_unread_rights(fd: &OwnedFd) -> bool {
@@ -482,6 +743,18 @@ fn has_unread_rights(fd: &OwnedFd) -> bool {
         }
         let _ = recv(fd, &mut [0; 0], RecvFlags::DONTWAIT);
     }
+}
+
+/// The inode number of a Unix socket of records; `None`: a descriptor is none.
+pub(super) fn inode_of_socket(fd: BorrowedFd<'_>) -> Option<u64> {
+    let is_unix = sockopt::socket_domain(fd).ok()? == AddressFamily::UNIX;
+    let is_right = is_unix && sockopt::socket_type(fd).ok()? == SocketType::SEQPACKET;
+    is_right.then(|| rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino)).flatten()
+}
+
+/// Whether a datagram may have these descriptors: none, or a pipe for an answer, or a Unix socket.
+fn may_be_sent(rights: &[OwnedFd]) -> bool {
+    rights.len() <= 1 && rights.iter().all(|fd| is_pipe(fd) || inode_of_socket(fd.as_fd()).is_some())
 }
 
 /// Whether a descriptor is one of a pipe: what else it is might have us wait, even to be told what.

@@ -35,15 +35,16 @@ impl Host for WorkerHost {
         self.worker.tell(deltas);
     }
 
-    fn open(&mut self, id: LinkId, config: &LinkConfig) -> Result<LinkNow, Error> {
-        let link = (self.open)(config).map_err(|err| Error::said(errno::EINVAL, err.message))?;
+    fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
+        let link = (self.open)(config, index).map_err(|err| Error::said(errno::EINVAL, err.message))?;
         let mac = match link.layer() {
             Layer::Ethernet(mac) => Some(mac.0),
             Layer::Ip => None,
         };
         let (running, mtu, stats, carrier) = (false, link.mtu() as u32, LinkStats::default(), [0; 2]);
+        let host_index = link.host_index();
         self.change(id, LinkChange::Open(link, config.clone()))?;
-        Ok(LinkNow { id, running, mtu, mac, stats, carrier })
+        Ok(LinkNow { id, host_index, running, mtu, mac, stats, carrier })
     }
 
     fn close(&mut self, id: LinkId) -> Result<(), Error> {
@@ -188,6 +189,7 @@ fn to_fib(route: &rtnl::Route) -> Option<Route> {
         RTN_UNICAST => RouteKind::Unicast { via: route.via, dev },
         RTN_LOCAL => RouteKind::Local { dev },
         RTN_BROADCAST => RouteKind::Broadcast { dev },
+        RTN_ANYCAST => RouteKind::Anycast { dev },
         RTN_BLACKHOLE => RouteKind::Blackhole,
         RTN_UNREACHABLE => RouteKind::Unreachable,
         RTN_PROHIBIT => RouteKind::Prohibit,

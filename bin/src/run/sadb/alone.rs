@@ -130,7 +130,7 @@ impl Alone {
     /// What is told of what has happened.
     pub(super) fn news(&mut self) -> Vec<News> {
         self.worker().tell_events();
-        self.bell.take().news
+        self.bell.take().xfrm.news
     }
 
     /// What is kept of SAs and policies is of those that packets meet, and dumps show each of them once.
@@ -409,10 +409,10 @@ mod tests {
     fn policy(third: u8) -> Policy {
         let sel = layout::Selector {
             prefixlen_d: 24,
-            ..convert::nl_selector(&ipsec::Selector::new(
-                Prefix::ANY_V4,
-                Prefix::new(Ipv4Addr::new(10, 0, third, 0).into(), 24).unwrap(),
-            ))
+            ..convert::nl_selector(
+                &ipsec::Selector::new(Prefix::ANY_V4, Prefix::new(Ipv4Addr::new(10, 0, third, 0).into(), 24).unwrap()),
+                0,
+            )
         };
         let lft = LifetimeCfg { hard_add_expires_seconds: 60, ..LifetimeCfg::INFINITE };
         Policy { info: PolicyInfo { sel, lft, dir: 1, ..PolicyInfo::default() }, ..Policy::default() }

@@ -16,6 +16,7 @@ use ipsec::{
 };
 use wire::{Protocol, Spi};
 
+use crate::run::worker::Worker;
 use crate::run::xfrm::algorithm;
 
 /// Why the `ipsec` crate refuses something, as Linux would say it.
@@ -98,8 +99,8 @@ fn lifetime(lft: &LifetimeCfg) -> Lifetime {
     }
 }
 
-/// A selector of `family`, if it says none itself.
-pub(super) fn selector(sel: &layout::Selector, family: u16) -> Result<Selector, Error> {
+/// A selector of `family`, if it says none itself, of packets by link `dev`.
+pub(super) fn selector(sel: &layout::Selector, family: u16, dev: LinkId) -> Result<Selector, Error> {
     let family = if sel.family == 0 { family } else { sel.family };
     let prefix = |addr: Addr, len| Prefix::containing(addr.ip(family)?, len).ok();
     let (src, dst) = (prefix(sel.saddr, sel.prefixlen_s), prefix(sel.daddr, sel.prefixlen_d));
@@ -108,14 +109,14 @@ pub(super) fn selector(sel: &layout::Selector, family: u16) -> Result<Selector, 
         // As they are kept: what the mask leaves out is no part of a policy's name.
         sport: PortMask { port: sel.sport & sel.sport_mask, mask: sel.sport_mask },
         dport: PortMask { port: sel.dport & sel.dport_mask, mask: sel.dport_mask },
-        dev: LinkId(sel.ifindex),
+        dev,
         ..Selector::new(src.ok_or_else(invalid)?, dst.ok_or_else(invalid)?)
     })
 }
 
-/// A selector as netlink has it.
-pub(super) fn nl_selector(selector: &Selector) -> layout::Selector {
-    let &Selector { src, dst, protocol, sport, dport, dev } = selector;
+/// A selector as netlink has it, whose link clients know by `ifindex`.
+pub(super) fn nl_selector(selector: &Selector, ifindex: u32) -> layout::Selector {
+    let &Selector { src, dst, protocol, sport, dport, dev: _ } = selector;
     layout::Selector {
         daddr: dst.addr().into(),
         saddr: src.addr().into(),
@@ -127,7 +128,7 @@ pub(super) fn nl_selector(selector: &Selector) -> layout::Selector {
         prefixlen_d: dst.len(),
         prefixlen_s: src.len(),
         proto: protocol.map_or(0, |it| it.0),
-        ifindex: dev.0,
+        ifindex,
         user: 0,
     }
 }
@@ -147,7 +148,7 @@ pub(super) fn begins_at(replay: Option<&Replay>, flags: SaFlags) -> (u64, u64) {
 }
 
 /// The SA that a message describes.
-pub(super) fn sa(new: &NewSa) -> Result<SaConfig, Error> {
+pub(super) fn sa(new: &NewSa, dev: LinkId) -> Result<SaConfig, Error> {
     let info = &new.info;
     let addr = |addr: Addr| addr.ip(info.family).ok_or_else(invalid);
     let (src, dst) = (addr(info.saddr)?, addr(info.daddr)?);
@@ -165,7 +166,7 @@ pub(super) fn sa(new: &NewSa) -> Result<SaConfig, Error> {
         af_unspec: flag(sa_flag::AF_UNSPEC),
     };
     // One that is for everything of the SA's own family says no more than none.
-    let sel = Some(info.sel).filter(|sel| sel.family != 0).map(|sel| selector(&sel, info.family)).transpose()?;
+    let sel = Some(info.sel).filter(|sel| sel.family != 0).map(|sel| selector(&sel, info.family, dev)).transpose()?;
     let any = |prefix: Prefix| prefix.is_ipv4() == dst.is_ipv4() && prefix.len() == 0;
     let everything = |sel: &Selector| *sel == Selector::new(sel.src, sel.dst) && any(sel.src) && any(sel.dst);
     let sel = sel.filter(|sel| flags.af_unspec || !everything(sel));
@@ -246,11 +247,10 @@ pub(super) fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64)
 }
 
 /// A larval SA's fixed part (Linux `xfrm_find_acq`).
-pub(super) fn larval(larval: &ipsec::Larval, lasts: u64) -> SaInfo {
-    let sel = match &larval.selector {
-        Some(selector) => nl_selector(selector),
-        None => nl_selector(&Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst))),
-    };
+pub(super) fn larval(worker: &Worker, larval: &ipsec::Larval, lasts: u64) -> SaInfo {
+    let between = || Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst));
+    let selector = larval.selector.unwrap_or_else(between);
+    let sel = nl_selector(&selector, worker.ifindex(selector.dev).0);
     SaInfo {
         sel,
         daddr: larval.dst.into(),
@@ -267,7 +267,7 @@ pub(super) fn larval(larval: &ipsec::Larval, lasts: u64) -> SaInfo {
 }
 
 /// The policy that a message describes.
-pub(super) fn policy(policy: &nl::Policy) -> Result<PolicyConfig, Error> {
+pub(super) fn policy(policy: &nl::Policy, dev: LinkId) -> Result<PolicyConfig, Error> {
     let info = &policy.info;
     Ok(PolicyConfig {
         priority: info.priority,
@@ -276,7 +276,7 @@ pub(super) fn policy(policy: &nl::Policy) -> Result<PolicyConfig, Error> {
         mark: mark(policy.mark),
         if_id: policy.if_id,
         lifetime: lifetime(&info.lft),
-        ..PolicyConfig::new(dir(info.dir), selector(&info.sel, info.sel.family)?)
+        ..PolicyConfig::new(dir(info.dir), selector(&info.sel, info.sel.family, dev)?)
     })
 }
 

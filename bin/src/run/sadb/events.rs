@@ -50,7 +50,7 @@ impl Sadb {
             return;
         }
         match &self.bell {
-            Some(bell) => bell.ring(self.events.drain(..).map(News::Xfrm), more),
+            Some(bell) => bell.ring_xfrm(self.events.drain(..).map(News::Xfrm), more),
             None => self.events.clear(),
         }
     }
@@ -91,7 +91,7 @@ fn acquire(worker: &Worker, it: &ipsec::Acquire) -> Event {
         daddr: it.dst.into(),
         spi: it.template.spi.map_or(0, |spi| spi.0),
         saddr: it.src.into(),
-        sel: convert::nl_selector(&it.selector),
+        sel: convert::nl_selector(&it.selector, worker.ifindex(it.selector.dev).0),
         // Linux tells of the one template that lacks its SA, and the policy's own come with it.
         policy: Policy { mark: convert::nl_mark(it.mark), if_id: it.if_id, ..with_template(policy, &it.template) },
     })
@@ -122,7 +122,7 @@ fn expire(worker: &mut Worker, it: &SaExpired) -> Event {
     let record = worker.sadb.place_of(&name).and_then(|place| worker.sadb.sas.get(&place));
     let said = record.map(|record| (record.said.info, record.added));
     let bare = SaInfo {
-        sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst))),
+        sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
         daddr: it.dst.into(),
         spi: it.spi.0,
         proto: proto::ESP,

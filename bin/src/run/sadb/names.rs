@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use base::LinkId;
 use control::netlink::xfrm::NewSa;
 use ipsec::{Mark, SaConfig};
 use wire::Spi;
@@ -172,7 +173,11 @@ impl Shared {
 
     /// Promises an SA. Gives it back if the worker has to be asked.
     pub(super) fn promise(&self, said: Box<NewSa>, mask: u64) -> Result<(), Box<NewSa>> {
-        let Ok(config) = convert::sa(&said) else { return Err(said) };
+        // Which link has a number, only the worker knows.
+        if said.info.sel.ifindex != 0 {
+            return Err(said);
+        }
+        let Ok(config) = convert::sa(&said, LinkId::NONE) else { return Err(said) };
         if config.verify().is_err() {
             return Err(said);
         }

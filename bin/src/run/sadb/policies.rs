@@ -13,7 +13,7 @@ use super::{PolicyRecord, Sadb, convert, wall_clock};
 impl Sadb {
     pub(super) fn add_policy(worker: &mut Worker, said: Policy, update: bool) -> Result<(), Error> {
         Self::follow(worker);
-        let config = convert::policy(&said)?;
+        let config = convert::policy(&said, worker.link_of(said.info.sel.ifindex))?;
         let key = config.key();
         let ipsec = &mut worker.path.ipsec;
         let added = if update { ipsec.update_policy(config) } else { ipsec.add_policy(config) };
@@ -31,7 +31,7 @@ impl Sadb {
         let key = if query.id.index == 0 {
             PolicyKey {
                 dir: convert::dir(query.id.dir),
-                selector: convert::selector(&query.id.sel, query.id.sel.family)?,
+                selector: convert::selector(&query.id.sel, query.id.sel.family, worker.link_of(query.id.sel.ifindex))?,
                 mark: convert::mark(query.mark),
                 if_id: query.if_id,
             }

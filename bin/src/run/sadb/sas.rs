@@ -26,7 +26,7 @@ impl Sadb {
     /// Adds an SA, or completes or changes one.
     pub(super) fn add_sa(worker: &mut Worker, said: NewSa, update: bool, mask: u64) -> Result<(), Error> {
         Self::follow(worker);
-        let config = convert::sa(&said)?;
+        let config = convert::sa(&said, worker.link_of(said.info.sel.ifindex))?;
         let name = (config.dst, config.spi, config.mark);
         let ipsec = &mut worker.path.ipsec;
         let before = live(ipsec, &name);
@@ -170,9 +170,6 @@ impl Sadb {
     ) -> Result<Sa, Error> {
         let info = &request.info;
         let addr = |addr: Addr| addr.ip(info.family).ok_or(Error::new(errno::EAFNOSUPPORT));
-        if info.proto != proto::ESP {
-            return Err(Error::text(errno::EPROTONOSUPPORT, "Requested type not found"));
-        }
         let wanted = SpiRequest {
             src: addr(info.saddr)?,
             dst: addr(info.daddr)?,

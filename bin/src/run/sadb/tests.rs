@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Counters, DropReason, Instant, LinkId};
+use base::{Counters, DropReason, Instant};
 use control::Config;
 use control::netlink::error::errno;
 use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, ReplayEsn, SaInfo, Selector, Tmpl};
@@ -74,7 +74,7 @@ fn send(alone: &mut Alone) -> usize {
 
 fn send_marked(alone: &mut Alone, mark: u32) -> usize {
     let key = FlowKey { src: addr(9), dst: IpAddr::from([10, 0, 0, 1]), protocol: Protocol::UDP, sport: 1, dport: 2 };
-    let flow = Flowi { key, mark, if_id: 0, link: LinkId::NONE };
+    let flow = Flowi { mark, ..key.into() };
     let ipsec = &mut alone.worker().path.ipsec;
     let decision = ipsec.lookup(Instant::ZERO, &flow, &mut Counters::default());
     assert_eq!(decision, Decision::Drop(DropReason::PolicyNoState));

@@ -15,7 +15,7 @@ pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (Lifetim
 
 pub(super) fn larval_view(worker: &Worker, larval: &Larval) -> Sa {
     let lasts = u64::from(worker.config.xfrm.acq_expires);
-    let mut info = convert::larval(larval, lasts);
+    let mut info = convert::larval(worker, larval, lasts);
     info.curlft.add_time = seconds(worker, Some(larval.added));
     Sa {
         info,
@@ -44,6 +44,9 @@ impl SaRecord {
         let mut info = said.info;
         (info.curlft, info.stats) = counted(&stats, self.added, seconds(worker, sa.first_used()));
         info.seq = said.info.seq;
+        if let Some(selector) = sa.selector() {
+            info.sel.ifindex = worker.selector_ifindex(selector.dev, said.info.sel.ifindex);
+        }
         Sa {
             info,
             algorithm: Some(said.algorithm.clone()),
@@ -91,6 +94,8 @@ impl PolicyRecord {
     pub(super) fn view(&self, worker: &Worker, policy: &ipsec::spd::Policy) -> Policy {
         let mut shown = self.said.clone();
         shown.info.index = policy.index;
+        let said = self.said.info.sel.ifindex;
+        shown.info.sel.ifindex = worker.selector_ifindex(policy.config.selector.dev, said);
         shown.info.curlft =
             LifetimeCur { add_time: self.added, use_time: seconds(worker, policy.used()), ..LifetimeCur::default() };
         shown

@@ -36,8 +36,9 @@ impl Collected {
     /// The worker does not answer.
     pub(crate) fn of(protocols: &mut Protocols) -> Result<Self, String> {
         let route = protocols.rtnl.saved().map_err(|err| err.to_string())?;
-        let links = protocols.rtnl.model.links_after(0);
-        let links = links.map(|(number, link)| (number, link.config.name.clone())).collect();
+        let model = &protocols.rtnl.model;
+        let links = model.links_after(0);
+        let links = links.map(|(id, link)| (model.ifindex(id).0, link.config.name.clone())).collect();
         let settings = *protocols.sysctl.settings();
         let database = protocols.xfrm.database_mut();
         let defaults = database.defaults().map_err(|err| err.to_string())?;

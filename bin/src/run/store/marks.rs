@@ -6,6 +6,7 @@
 //! vectors do not depend on this: each start draws them from another random place.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -18,6 +19,7 @@ use wire::Spi;
 use super::{State, Store};
 use crate::error::CliError;
 use crate::run::command::{Handle, WorkerGone};
+use crate::run::threads::Threads;
 use crate::run::xfrm::live;
 
 /// How far ahead of its use a number is kept. A restart skips as many at most, and 2⁸ of these are all that an SA has
@@ -179,6 +181,7 @@ impl Keeper {
         mut marks: HashMap<SaName, Mark>,
         others: impl Iterator<Item = SaName>,
         worker: &Handle,
+        threads: &Threads,
     ) -> Result<Self, CliError> {
         add_names(&mut marks, others);
         let failed = |path: &std::path::Path, err: &dyn std::fmt::Display| {
@@ -189,10 +192,13 @@ impl Keeper {
         kept.move_ahead(worker).map_err(|err| failed(&path, &err))?;
         let keeper = Self(Arc::new(Mutex::new(kept)));
         let (theirs, worker) = (keeper.clone(), worker.clone());
-        let spawned = thread::Builder::new().name("state".to_owned()).spawn(move || {
+        // The thread answers once in each period, without being woken.
+        let pulse = threads.watch("state", |_| ());
+        let spawned = threads.spawn("state", move || -> Result<(), Infallible> {
             loop {
                 thread::sleep(PERIOD);
                 theirs.lock().look(&worker);
+                pulse.answer();
             }
         });
         spawned.map_err(|err| failed(&path, &err))?;

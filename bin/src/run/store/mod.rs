@@ -45,8 +45,9 @@ const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings
 /// Where SAs go on: sent, received, bytes, packets.
 const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
-/// The database's memory, in bytes, beside what it writes at once.
-const CACHE: usize = 4 << 20;
+/// Bytes of pages that the database keeps in memory beside what it writes at once: none, for keys are in them, also of SAs that
+/// are gone.
+const CACHE: usize = 0;
 
 /// A request, with what it makes. It may have keys in it.
 #[derive(Debug, Eq, PartialEq)]

@@ -41,7 +41,7 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
     };
     for kept in route {
         let model = &protocols.rtnl.model;
-        let is_taken = |number| model.link(number).is_some();
+        let is_taken = |number| model.is_taken(number) || link::has_interface(number);
         rtnl::renumber(&mut kept.message, |old| current(links, model, old), is_taken)
             .map_err(|number| gone(&kept.label, number, links))?;
         let key = RouteKey::of(&kept.message);
@@ -93,7 +93,8 @@ fn is_alone(message: &[u8]) -> bool {
 
 /// The number that the link has now that had `old`.
 fn current(links: &BTreeMap<u32, String>, model: &Model, old: u32) -> Option<u32> {
-    model.index_of(links.get(&old)?)
+    let id = model.index_of(links.get(&old)?)?;
+    Some(model.ifindex(id).0)
 }
 
 fn refused(path: &Path, label: &str, why: &str) -> CliError {

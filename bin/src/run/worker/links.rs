@@ -1,21 +1,29 @@
-//! Links as the worker has them: opened and closed, read and written, given up when they fail and tried again.
+//! Links of the worker: opened and closed, read and written, set aside when they fail, tried again, and reopened when their
+//! device was deleted and there is another one of its name.
 
 use std::io;
+use std::sync::mpsc::{self, Receiver, TryRecvError};
+use std::thread;
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId};
+use base::{DropReason, IfIndex, Instant, LinkId};
 use control::features::FeatureSet;
-use control::model::LinkKind;
+use control::model::{LinkConfig, LinkKind};
 use link::{HostLinks, Layer, Link, Sent};
 use offload::Features;
-use path::PortConfig;
+use path::{HostRole, PortConfig};
+use wire::eth::MacAddr;
 
 use super::super::command::LinkChange;
-use super::super::features;
+use super::super::{features, node};
 use super::{RETRY_DEVICE, Worker};
+use crate::error::CliError;
 
 /// How long a link that failed stays unread before it is tried again.
 const RETRY_DOWN: Duration = Duration::from_secs(1);
+
+/// Interval at which the worker checks whether the thread that reopens a link is done.
+const REOPEN_POLL: Duration = Duration::from_millis(10);
 
 /// Bursts that came while a link was down and are dropped when it is up again; should more come at once, they are new.
 const MOST_DISCARDED: usize = 1024;
@@ -25,7 +33,9 @@ const MOST_DISCARDED: usize = 1024;
 pub(crate) struct Slot {
     pub(crate) link: Box<dyn Link>,
     /// What it was opened from.
-    pub(crate) kind: LinkKind,
+    pub(crate) config: LinkConfig,
+    /// Link-layer address that an operator has set.
+    mac: Option<MacAddr>,
     /// What could be switched of it when it was opened; some of it may have been refused since.
     can: FeatureSet,
     /// What of that is wanted.
@@ -49,6 +59,8 @@ pub(crate) struct Down {
     pub(super) retry_at: Instant,
     /// Whether the operator had it down meanwhile: nothing of what it has received counts any more.
     is_stale: bool,
+    /// Result of the thread that reopens it, while one does.
+    reopening: Option<Receiver<Result<Box<dyn Link>, CliError>>>,
 }
 
 impl Slot {
@@ -74,14 +86,39 @@ impl Slot {
     }
 }
 
+/// Marks the id of a link that is never there, made from a number that no link has.
+const ABSENT: u32 = 1 << 31;
+
 impl Worker {
+    /// The link that netlink's clients know by that number. Of a number that no link has, a link that is never there.
+    pub(crate) fn link_of(&self, ifindex: u32) -> LinkId {
+        let has_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
+        match self.slots.iter().position(has_it) {
+            _ if ifindex <= LinkId::LOOPBACK.0 => LinkId(ifindex),
+            Some(at) => LinkId(at as u32),
+            None => IfIndex(ifindex).as_own().unwrap_or(LinkId(ifindex | ABSENT)),
+        }
+    }
+
+    /// The number by which netlink's clients know a link.
+    pub(crate) fn ifindex(&self, id: LinkId) -> IfIndex {
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        slot.and_then(|slot| slot.link.host_index()).map_or(IfIndex::own(id), IfIndex)
+    }
+
+    /// The number by which netlink's clients know the link of a selector, for which a client `said` one.
+    pub(crate) fn selector_ifindex(&self, dev: LinkId, said: u32) -> u32 {
+        if dev.0 & ABSENT == 0 { self.ifindex(dev).0 } else { said }
+    }
+
     /// Changes one link, or says why not.
     pub(super) fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
         let now = self.clock.now();
         match change {
             LinkChange::Open(link, config) => {
-                self.open(id, link, config.kind);
-                self.set_port(id, config.features);
+                let wanted = config.features;
+                self.open(id, link, config);
+                self.set_port(id, wanted);
                 self.set_admin_up(now, id, false);
             }
             LinkChange::Close => self.close(now, id),
@@ -92,6 +129,7 @@ impl Worker {
             LinkChange::Mac(mac) => {
                 let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return Ok(()) };
                 slot.link.set_mac(mac).map_err(|refused| refused.to_string())?;
+                slot.mac = Some(mac);
                 self.see_link(id);
             }
             // What waits to be sent goes as it is.
@@ -101,7 +139,7 @@ impl Worker {
         Ok(())
     }
 
-    pub(super) fn open(&mut self, id: LinkId, link: Box<dyn Link>, kind: LinkKind) {
+    pub(super) fn open(&mut self, id: LinkId, link: Box<dyn Link>, config: LinkConfig) {
         let at = id.0 as usize;
         if self.slots.len() <= at {
             self.slots.resize_with(at + 1, || None);
@@ -112,7 +150,8 @@ impl Worker {
             can,
             wanted: can,
             link,
-            kind,
+            config,
+            mac: None,
             admin_up: true,
             down: None,
             carrier: [1, 0],
@@ -149,7 +188,15 @@ impl Worker {
             Layer::Ip => None,
         };
         let (name, mtu) = (link.name().to_owned(), link.mtu());
+        let role = match slot.config.kind {
+            LinkKind::Tun { .. } | LinkKind::Tap { .. } => HostRole::Peer,
+            LinkKind::Udp { .. } => HostRole::SharesAddress,
+            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
+                HostRole::None
+            }
+        };
         self.path.set_port(id, PortConfig { name, mac, mtu, features, gro });
+        self.path.set_host_role(id, role);
     }
 
     /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried at once when it is set up.
@@ -199,7 +246,7 @@ impl Worker {
     }
 
     /// Looks at what the host has made of a link's interface.
-    fn look_at(&mut self, now: Instant, id: LinkId) {
+    pub(super) fn look_at(&mut self, now: Instant, id: LinkId) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         if slot.down.is_some() {
             return;
@@ -312,7 +359,7 @@ impl Worker {
     pub(super) fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         tracing::error!("{err}; the link is down, the others go on");
-        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false });
+        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false, reopening: None });
         slot.full = false;
         slot.count_carrier(false);
         self.poller.remove(&*slot.link);
@@ -320,33 +367,131 @@ impl Worker {
         self.listeners.link_changed(id);
     }
 
-    /// Reads links that failed a while ago again.
+    /// Names of the links that have failed, each with the reason.
+    pub(crate) fn failed_links(&self) -> Vec<(String, String)> {
+        let failed = self.slots.iter().flatten().filter(|slot| slot.admin_up);
+        failed.filter_map(|slot| Some((slot.link.name().to_owned(), slot.down.as_ref()?.why.clone()))).collect()
+    }
+
+    /// Retries links that failed a while ago, and reopens those whose device was deleted and made again.
     pub(super) fn retry_links(&mut self, now: Instant) {
         for at in 0..self.slots.len() {
             let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
             let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
             let id = LinkId(at as u32);
-            if let Err(err) = slot.link.recv(&self.mem, &mut self.burst) {
-                down.why = err.to_string();
+            if down.reopening.is_some() {
+                if !slot.take_reopened(now) {
+                    continue;
+                }
+                self.see_link(id);
+            }
+            self.retry_link(now, id);
+        }
+    }
+
+    /// Reads a link that failed.
+    fn retry_link(&mut self, now: Instant, id: LinkId) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        let received = slot.link.recv(&self.mem, &mut self.burst);
+        let Some(down) = &mut slot.down else { return };
+        if let Err(err) = received {
+            down.retry_at = now + RETRY_DOWN;
+            if !(slot.link.is_gone() && slot.reopen(now)) {
+                slot.set_why_down(err.to_string());
+            }
+            self.path.discard(id, &mut self.burst, DropReason::LinkDown);
+            return;
+        }
+        tracing::info!("{}: the link is up again", slot.link.name());
+        let is_stale = down.is_stale;
+        slot.down = None;
+        slot.count_carrier(true);
+        self.poller.add(id, &*slot.link);
+        self.path.set_up(now, &self.mem, id, true);
+        self.listeners.link_changed(id);
+        if is_stale {
+            self.path.discard(id, &mut self.burst, DropReason::LinkDown);
+            self.discard(now, id);
+        }
+        self.look_at(now, id);
+        let failed_again = self.slots[id.0 as usize].as_ref().is_some_and(|slot| slot.down.is_some());
+        if failed_again {
+            self.path.discard(id, &mut self.burst, DropReason::LinkDown);
+        } else {
+            self.path.handle_rx(now, &self.mem, id, &mut self.burst);
+        }
+    }
+}
+
+impl Slot {
+    /// Sets the reason why the link is down.
+    fn set_why_down(&mut self, why: String) {
+        if let Some(down) = &mut self.down {
+            down.why = why;
+        }
+    }
+
+    /// Starts a thread that opens the link on the device of its name, as opening may take long. False if there is no such device
+    /// or no thread can be started.
+    fn reopen(&mut self, now: Instant) -> bool {
+        let config = LinkConfig { mtu: self.link.wanted_mtu(), ..self.config.clone() };
+        if !node::has_device(&config) {
+            return false;
+        }
+        self.link.release();
+        let (sender, reopening) = mpsc::channel();
+        let open = move || {
+            // The link may have been closed meanwhile.
+            let _ = sender.send(node::open(&config, None));
+        };
+        if let Err(err) = thread::Builder::new().name("open".to_owned()).spawn(open) {
+            tracing::error!("{}: start a thread: {err}", self.link.name());
+            return false;
+        }
+        if let Some(down) = &mut self.down {
+            down.reopening = Some(reopening);
+            down.retry_at = now + REOPEN_POLL;
+        }
+        true
+    }
+
+    /// Replaces the failed link with the reopened one, which stays down until it is read. False if the link cannot be opened, or
+    /// is not open yet.
+    fn take_reopened(&mut self, now: Instant) -> bool {
+        let Some(down) = &mut self.down else { return false };
+        let opened = match down.reopening.as_ref().map(Receiver::try_recv) {
+            None => return false,
+            Some(Err(TryRecvError::Empty)) => {
+                down.retry_at = now + REOPEN_POLL;
+                return false;
+            }
+            Some(Ok(opened)) => opened,
+            Some(Err(TryRecvError::Disconnected)) => Err(CliError::failed("the thread that opens it has panicked")),
+        };
+        down.reopening = None;
+        match opened {
+            Ok(mut link) => {
+                let name = link.name().to_owned();
+                if let Some(Err(err)) = self.mac.map(|mac| link.set_mac(mac)) {
+                    tracing::warn!("{name}: cannot have its link-layer address again: {err}");
+                }
+                link.set_stats(*self.link.stats());
+                tracing::info!("{name}: its device was made again, and is opened");
+                self.can = features::of(&*link);
+                self.link = link;
+                true
+            }
+            Err(err) => {
+                if down.why != err.message {
+                    tracing::error!(
+                        "{}: its device was made again, and cannot be opened: {}",
+                        self.link.name(),
+                        err.message
+                    );
+                }
                 down.retry_at = now + RETRY_DOWN;
-                self.path.discard(id, &mut self.burst, DropReason::LinkDown);
-                continue;
-            }
-            tracing::info!("{}: the link is up again", slot.link.name());
-            let is_stale = down.is_stale;
-            slot.down = None;
-            slot.count_carrier(true);
-            self.poller.add(id, &*slot.link);
-            self.path.set_up(now, &self.mem, id, true);
-            self.listeners.link_changed(id);
-            if is_stale {
-                self.path.discard(id, &mut self.burst, DropReason::LinkDown);
-                self.discard(now, id);
-            }
-            self.look_at(now, id);
-            match self.slots[at].as_ref().is_some_and(|slot| slot.down.is_some()) {
-                true => self.path.discard(id, &mut self.burst, DropReason::LinkDown),
-                false => self.path.handle_rx(now, &self.mem, id, &mut self.burst),
+                self.set_why_down(err.message);
+                false
             }
         }
     }

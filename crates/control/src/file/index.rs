@@ -2,6 +2,7 @@
 //! many SAs or routes is read once, and not once for each of them.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 
 use base::{Prefix, TableId};
@@ -20,11 +21,10 @@ pub(super) type PolicyName = (Dir, Selector, Option<Mark>, u32);
 /// Routes, SAs and policies by their names, as positions in the file.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    routes: HashMap<RouteName, usize>,
+    routes: HashMap<RouteName, u32>,
     /// The tables of VRFs, by the names of their devices and of the links that belong to them.
     domains: HashMap<String, TableId>,
-    /// The links on which addresses are neighbours, by the prefixes that say so, in the order in which these were said.
-    direct: HashMap<Prefix, Vec<String>>,
+    direct: Direct,
     sas: HashMap<SaName, usize>,
     policies: HashMap<PolicyName, usize>,
     serving: Serving,
@@ -60,25 +60,22 @@ impl Index {
 
     /// Where a route of that name stands.
     pub(super) fn route(&self, name: &RouteName) -> Option<usize> {
-        self.routes.get(name).copied()
+        self.routes.get(name).map(|&at| at as usize)
     }
 
     /// Notes the next route.
     pub(super) fn push_route(&mut self, route: &RouteConfig) {
-        self.routes.insert((route.to, route.table, route.metric), self.routes.len());
+        self.routes.insert((route.to, route.table, route.metric), self.routes.len() as u32);
     }
 
     /// Notes that the addresses of `prefix` are neighbours on a link.
     pub(super) fn push_direct(&mut self, prefix: Prefix, link: &str) {
-        self.direct.entry(prefix).or_default().push(link.to_owned());
+        self.direct.push(prefix, link);
     }
 
     /// The link on which `via` is a neighbour, of those that `may_be`: by the longest prefix, and of equal ones the last.
     pub(super) fn link_of(&self, via: IpAddr, may_be: impl Fn(&str) -> bool) -> Option<&str> {
-        let longest = Prefix::host(via).len();
-        let prefixes = (0..=longest).rev().filter_map(|len| Prefix::containing(via, len).ok());
-        let links = prefixes.filter_map(|prefix| self.direct.get(&prefix)).flat_map(|links| links.iter().rev());
-        links.map(String::as_str).find(|&link| may_be(link))
+        self.direct.link_of(via, may_be)
     }
 
     /// Where an SA of that name stands.
@@ -105,6 +102,45 @@ impl Index {
     /// same.
     pub(super) fn other_mode(&mut self, template: Template, sas: &[SaConfig]) -> Option<usize> {
         self.serving.other_mode(template, sas)
+    }
+}
+
+/// Links on which addresses are neighbours, by prefix. A prefix hardly ever has two links, and there may be a million prefixes:
+/// a prefix with one link allocates nothing of its own.
+#[derive(Debug, Default)]
+struct Direct {
+    links: Vec<String>,
+    numbers: HashMap<String, u32>,
+    /// The number of each prefix's first link.
+    first: HashMap<Prefix, u32>,
+    /// The numbers of its other links, in the order of the file.
+    others: HashMap<Prefix, Vec<u32>>,
+}
+
+impl Direct {
+    /// Adds a prefix on a link. The link may not exist: reading the route that names it reports that.
+    fn push(&mut self, prefix: Prefix, link: &str) {
+        let number = self.numbers.get(link).copied().unwrap_or_else(|| {
+            let number = self.links.len() as u32;
+            self.links.push(link.to_owned());
+            self.numbers.insert(link.to_owned(), number);
+            number
+        });
+        match self.first.entry(prefix) {
+            Entry::Vacant(entry) => drop(entry.insert(number)),
+            Entry::Occupied(_) => self.others.entry(prefix).or_default().push(number),
+        }
+    }
+
+    /// As [`Index::link_of`].
+    fn link_of(&self, via: IpAddr, may_be: impl Fn(&str) -> bool) -> Option<&str> {
+        let longest = Prefix::host(via).len();
+        let prefixes = (0..=longest).rev().filter_map(|len| Prefix::containing(via, len).ok());
+        let numbers = prefixes.flat_map(|prefix| {
+            let others = self.others.get(&prefix).into_iter().flatten().rev();
+            others.chain(self.first.get(&prefix))
+        });
+        numbers.filter_map(|&number| self.links.get(number as usize)).map(String::as_str).find(|&link| may_be(link))
     }
 }
 

@@ -146,9 +146,14 @@ fn same_family(first: IpAddr, second: IpAddr, value: &Value<'_>) -> Result<()> {
     Err(value.error(format!("{second} is of another family than {first}; use an {family} address")))
 }
 
-/// `proto` may be said, as iproute2 wants it, but it is always ESP.
+/// Checks that `proto`, which iproute2 wants, is ESP if it is there.
 fn esp_alone(table: &Table<'_>) -> Result<()> {
-    table.get("proto").map_or(Ok(()), |value| value.word(&[("esp", ())]))
+    let Some(value) = table.get("proto") else { return Ok(()) };
+    match value.word(&[("esp", None), ("ah", Some("AH")), ("comp", Some("IPComp"))]) {
+        Ok(Some(other)) => Err(value.error(format!("{other} is not supported; use esp"))),
+        Ok(None) => Ok(()),
+        Err(_) => value.word(&[("esp", ())]),
+    }
 }
 
 /// Flags that are for one direction alone (Linux `verify_newsa_info`).

@@ -5,6 +5,7 @@
 
 mod algorithm;
 mod crypto;
+mod document;
 mod index;
 mod ipsec;
 mod link;
@@ -14,6 +15,7 @@ mod reassembly;
 mod route;
 mod xfrm;
 
+use document::Document;
 use index::Index;
 pub(crate) use ipsec::PROTOCOLS;
 pub use reader::ConfigError;
@@ -30,35 +32,42 @@ impl Config {
     /// # Errors
     /// The first thing that is wrong.
     pub fn from_toml(text: &str, file: &str) -> Result<Self> {
-        let source = Source::new(file, text);
-        let document = source.parse()?;
-        let root = source.root(&document, ROOT_KEYS)?;
+        Document::read(Source::new(file, text), Self::from_document)
+    }
+
+    fn from_document(root: &Document<'_>) -> Result<Self> {
+        root.check_keys(ROOT_KEYS)?;
         let mut config =
-            Self { xfrm: xfrm::options(&root)?, policy_default: xfrm::policy_default(&root)?, ..Self::default() };
-        let links = root.tables("link", link::KEYS)?;
-        for table in &links {
+            Self { xfrm: xfrm::options(root)?, policy_default: xfrm::policy_default(root)?, ..Self::default() };
+        root.each("link", link::KEYS, |table| {
             let link = link::read(table, &config.links)?;
             config.links.push(link);
-        }
-        links.iter().try_for_each(|table| link::check_master(table, &config.links))?;
+            Ok(())
+        })?;
+        root.each("link", link::KEYS, |table| link::check_master(table, &config.links))?;
         let mut index = Index::of_links(&config.links);
-        let routes = root.tables("route", route::KEYS)?;
-        routes.iter().for_each(|table| route::note_direct(table, &mut index));
-        for table in routes {
-            let route = route::read(&table, &config, &index)?;
+        root.each("route", route::KEYS, |table| {
+            route::note_direct(table, &mut index);
+            Ok(())
+        })?;
+        root.each("route", route::KEYS, |table| {
+            let route = route::read(table, &config, &index)?;
             index.push_route(&route);
             config.routes.push(route);
-        }
-        for table in root.tables("sa", ipsec::SA_KEYS)? {
-            let sa = ipsec::read_sa(&table, &config, &index)?;
+            Ok(())
+        })?;
+        root.each("sa", ipsec::SA_KEYS, |table| {
+            let sa = ipsec::read_sa(table, &config, &index)?;
             index.push_sa(&sa);
             config.sas.push(sa);
-        }
-        for table in root.tables("policy", ipsec::POLICY_KEYS)? {
-            let policy = ipsec::read_policy(&table, &config, &mut index)?;
+            Ok(())
+        })?;
+        root.each("policy", ipsec::POLICY_KEYS, |table| {
+            let policy = ipsec::read_policy(table, &config, &mut index)?;
             index.push_policy(&policy);
             config.policies.push(policy);
-        }
+            Ok(())
+        })?;
         if let Some(value) = root.get("crypto") {
             config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
         }

@@ -37,10 +37,14 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// The text that spans point into, and its name.
+/// A file or a part of it, which the spans of its values point into.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Source<'a> {
     file: &'a str,
+    /// The text of the whole file.
+    whole: &'a str,
+    /// Offset of the part in it.
+    start: usize,
     text: &'a str,
 }
 
@@ -64,11 +68,25 @@ pub(super) struct Value<'a> {
 pub(super) type Result<T> = std::result::Result<T, ConfigError>;
 
 impl<'a> Source<'a> {
+    /// A whole file, by its name and text.
     pub(super) fn new(file: &'a str, text: &'a str) -> Self {
-        Self { file, text }
+        Self { file, whole: text, start: 0, text }
     }
 
-    /// The document itself.
+    /// The part at `range` of this one.
+    pub(super) fn part(self, range: Range<usize>) -> Self {
+        let start = self.start + range.start;
+        Self { start, text: self.text.get(range).unwrap_or_default(), ..self }
+    }
+
+    pub(super) fn text(self) -> &'a str {
+        self.text
+    }
+
+    /// The text as a TOML table.
+    ///
+    /// # Errors
+    /// It is no TOML.
     pub(super) fn parse(self) -> Result<Spanned<DeTable<'a>>> {
         DeTable::parse(self.text).map_err(|err| {
             let span = err.span().unwrap_or_default();
@@ -81,15 +99,14 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The outermost table, in which only the keys `known` may stand.
-    pub(super) fn root(self, document: &'a Spanned<DeTable<'a>>, known: &[&str]) -> Result<Table<'a>> {
-        let table = Table { source: self, path: String::new(), span: document.span(), entries: document.get_ref() };
-        table.check_keys(known)?;
-        Ok(table)
+    /// The outermost table.
+    pub(super) fn root(self, document: &'a Spanned<DeTable<'a>>) -> Table<'a> {
+        Table { source: self, path: String::new(), span: document.span(), entries: document.get_ref() }
     }
 
     fn error(self, at: usize, key: &str, text: String) -> ConfigError {
-        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
+        let whole = self.whole.as_bytes();
+        let before = whole.get(..self.start + at).unwrap_or(whole);
         let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
         ConfigError { file: self.file.to_owned(), line, key: key.to_owned(), text }
     }
@@ -112,20 +129,12 @@ impl<'a> Table<'a> {
         self.source.error(self.span.start, &self.path_of(key), format!("missing; {hint}"))
     }
 
-    /// The tables of the array `key`; none if it is missing.
-    pub(super) fn tables(&self, key: &str, known: &[&str]) -> Result<Vec<Table<'a>>> {
-        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
-        if value.item.get_ref().is_table() && self.path.is_empty() {
-            return Err(value.error(format!("is a single table; begin each {key} with [[{key}]]")));
-        }
-        value.list()?.iter().map(|item| item.table(known)).collect()
-    }
-
     fn path_of(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    fn check_keys(&self, known: &[&str]) -> Result<()> {
+    /// Refuses the first key that is not one of `known`.
+    pub(super) fn check_keys(&self, known: &[&str]) -> Result<()> {
         let first_unknown = self.entries.keys().filter(|key| !known.contains(&key.get_ref().as_ref()));
         let Some(key) = first_unknown.min_by_key(|key| key.span().start) else { return Ok(()) };
         let name = key.get_ref().as_ref();
@@ -154,6 +163,21 @@ impl<'a> Value<'a> {
         let table = Table { source: self.source, path: self.path.clone(), span: self.item.span(), entries };
         table.check_keys(known)?;
         Ok(table)
+    }
+
+    /// The tables of an array in the outermost table, which may have no keys but those `known`.
+    pub(super) fn tables(&self, known: &[&str]) -> Result<Vec<Table<'a>>> {
+        if self.is_table() {
+            let key = &self.path;
+            return Err(self.error(format!("is a single table; begin each {key} with [[{key}]]")));
+        }
+        self.list()?.iter().map(|item| item.table(known)).collect()
+    }
+
+    /// The only value of an array that stands for one element, number `n`, of the document's array.
+    pub(super) fn only_item(&self, n: usize) -> Option<Value<'a>> {
+        let item = self.item.get_ref().as_array()?.first()?;
+        Some(Value { source: self.source, path: format!("{}[{n}]", self.path), item })
     }
 
     /// The values of an array.

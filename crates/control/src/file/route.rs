@@ -31,11 +31,11 @@ const TYPES: &[(&str, Type)] = &[
 /// Notes on which link the destinations of a route are neighbours, if it says so: others may lead by one of them, in whatever
 /// order they stand. What is wrong with it is found when it is read.
 pub(super) fn note_direct(table: &Table<'_>, index: &mut Index) {
-    let word = |key| table.get(key).and_then(|value| value.str().ok().map(str::to_owned));
+    let word = |key| table.get(key).and_then(|value| value.str().ok());
     if let (Some(to), Some(dev), None) = (word("to"), word("dev"), table.get("via"))
         && let Ok(to) = if to == "default" { Ok(Prefix::ANY_V4) } else { to.parse() }
     {
-        index.push_direct(to, &dev);
+        index.push_direct(to, dev);
     }
 }
 

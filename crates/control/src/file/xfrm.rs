@@ -1,5 +1,6 @@
 //! Marks, limits, and what is said of all SAs and policies.
 
+use super::document::Document;
 use super::reader::{Result, Table, Value};
 use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
 
@@ -59,7 +60,7 @@ fn limit(table: &Table<'_>, keys: &[&str]) -> Result<Limit> {
 }
 
 /// `[ipsec]`.
-pub(super) fn options(root: &Table<'_>) -> Result<XfrmOptions> {
+pub(super) fn options(root: &Document<'_>) -> Result<XfrmOptions> {
     let mut options = XfrmOptions::default();
     let Some(value) = root.get("ipsec") else { return Ok(options) };
     let table = value.table(OPTION_KEYS)?;
@@ -79,7 +80,7 @@ pub(super) fn options(root: &Table<'_>) -> Result<XfrmOptions> {
 }
 
 /// `[policy-default]`.
-pub(super) fn policy_default(root: &Table<'_>) -> Result<PolicyDefault> {
+pub(super) fn policy_default(root: &Document<'_>) -> Result<PolicyDefault> {
     let Some(value) = root.get("policy-default") else { return Ok(PolicyDefault::default()) };
     let table = value.table(DEFAULT_KEYS)?;
     let block = |key| table.get(key).map_or(Ok(false), |value| value.word(&[("accept", false), ("block", true)]));

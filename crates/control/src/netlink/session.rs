@@ -170,6 +170,11 @@ impl Outbox {
         self.ends.is_empty()
     }
 
+    /// The bytes of all of them.
+    pub fn len(&self) -> usize {
+        self.writer.len()
+    }
+
     /// Adds a datagram that `write` writes.
     pub fn push(&mut self, to: To, write: impl FnOnce(&mut Writer)) {
         write(&mut self.writer);
@@ -318,6 +323,11 @@ impl<P: Protocol> Session<P> {
             part_len: PART_LEN,
             dump: None,
         }
+    }
+
+    /// Has requests from now on be those of a client that may change things, or that may only look.
+    pub const fn set_privileged(&mut self, privileged: bool) {
+        self.privileged = privileged;
     }
 
     /// Its port; 0 before it is bound.
@@ -472,7 +482,10 @@ impl<P: Protocol> Session<P> {
         let end_flags = part.end_flags;
         let done = match progress {
             Ok(Progress::More) => {
-                ends.push((writer.len(), To::Dumper));
+                // It may have looked at what it was not asked for.
+                if writer.len() > start {
+                    ends.push((writer.len(), To::Dumper));
+                }
                 return;
             }
             Ok(Progress::Done) => Ok(()),

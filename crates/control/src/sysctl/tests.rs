@@ -9,6 +9,7 @@ fn model(mtu: u16) -> Model {
     let mut model = Model::default();
     let now = crate::netlink::rtnl::LinkNow {
         id: LinkId(2),
+        host_index: Some(2),
         running: true,
         mtu: mtu.into(),
         mac: None,

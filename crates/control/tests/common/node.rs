@@ -23,22 +23,34 @@ pub(crate) struct Obedient {
     neighbours: BTreeMap<(LinkId, IpAddr), NeighbourNow>,
     /// What is wanted of the link that was asked for last.
     pub(crate) wanted: Option<FeatureSet>,
+    /// The number on the host of interfaces that are opened from now on, if it is not their link's.
+    pub(crate) host_index: Option<u32>,
     /// What it counts besides.
     pub(crate) ring: Option<RingState>,
     /// Every VRF by its device, and the domains of the links that belong to one.
     vrfs: BTreeMap<LinkId, Vrf>,
     domains: BTreeMap<LinkId, LinkId>,
+    /// The address that `eth0` was given.
+    mac: Option<[u8; 6]>,
 }
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 
 fn eth0() -> LinkNow {
-    LinkNow { id: LinkId(2), running: true, mtu: 1500, mac: Some(MAC), stats: LinkStats::default(), carrier: [1, 0] }
+    LinkNow {
+        id: LinkId(2),
+        host_index: Some(2),
+        running: true,
+        mtu: 1500,
+        mac: Some(MAC),
+        stats: LinkStats::default(),
+        carrier: [1, 0],
+    }
 }
 
 impl Host for Obedient {
     fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
-        Ok(vec![eth0()])
+        Ok(vec![LinkNow { mac: self.mac.or(Some(MAC)), ..eth0() }])
     }
 
     fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
@@ -72,9 +84,15 @@ impl Host for Obedient {
         }
     }
 
-    fn open(&mut self, id: LinkId, config: &LinkConfig) -> Result<LinkNow, Error> {
+    fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
         let mtu = config.mtu.map_or(1500, u32::from);
-        Ok(LinkNow { id, running: false, mtu, ..eth0() })
+        let host_index = match config.kind {
+            LinkKind::Udp { .. } => None,
+            // Devices are made with the number that is asked for, or numbered as links are.
+            LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(index.unwrap_or(id.0)),
+            _ => Some(self.host_index.unwrap_or(id.0)),
+        };
+        Ok(LinkNow { id, host_index, running: false, mtu, ..eth0() })
     }
 
     fn close(&mut self, _: LinkId) -> Result<(), Error> {
@@ -85,7 +103,10 @@ impl Host for Obedient {
         Ok(())
     }
 
-    fn set_mac(&mut self, _: LinkId, _: [u8; 6]) -> Result<(), Error> {
+    fn set_mac(&mut self, id: LinkId, mac: [u8; 6]) -> Result<(), Error> {
+        if id == eth0().id {
+            self.mac = Some(mac);
+        }
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The states of a neighbour, and what a message makes of them (RFC 4861 §7.2.3, §7.2.5, App. C).
+//! The states of a neighbour, and their transitions by messages (RFC 4861 §7.2.3, §7.2.5, App. C).
 
 use std::collections::VecDeque;
 
@@ -6,24 +6,24 @@ use base::Instant;
 use packet::Packet;
 use wire::MacAddr;
 
-use super::{Heard, Limits};
+use super::types::{Heard, Limits};
 
-/// What is known of a neighbour. Each state holds only what exists in it.
+/// State of a neighbour. Each state holds only what exists in it.
 #[derive(Debug)]
 pub(super) enum State {
-    /// Asked for, `sent` times, and not heard of yet.
+    /// Solicited by multicast `sent` times, and not heard of yet.
     Incomplete { waiting: Waiting, sent: u8, until: Instant },
-    /// Heard of lately, as an answer to us.
+    /// It has answered lately.
     Reachable { mac: MacAddr, until: Instant },
-    /// Not heard of lately; nothing has been sent to it since.
-    Stale { mac: MacAddr, since: Instant },
-    /// In use again: it has a while to be heard of without being asked.
+    /// Not heard of lately, and nothing has been sent to it since.
+    Stale { mac: MacAddr },
+    /// In use again; probed unless it is heard of in time.
     Delay { mac: MacAddr, until: Instant },
-    /// Asked itself, `sent` times, whether it is still there.
+    /// Probed by unicast `sent` times.
     Probe { mac: MacAddr, sent: u8, until: Instant },
     /// It did not answer.
     Failed { until: Instant },
-    /// The operator has said so.
+    /// Set by the operator for good.
     Permanent { mac: MacAddr },
 }
 
@@ -34,21 +34,12 @@ pub(super) struct Waiting {
     bytes: usize,
 }
 
-/// What a neighbour is worth to a full table; the least goes first, and of equals the eldest.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Worth {
-    Failed(Instant),
-    Incomplete(Instant),
-    Stale(Instant),
-    Confirmed(Instant),
-}
-
 impl State {
     /// The link-layer address, where there is one.
     pub(super) fn mac(&self) -> Option<MacAddr> {
         match self {
             Self::Reachable { mac, .. }
-            | Self::Stale { mac, .. }
+            | Self::Stale { mac }
             | Self::Delay { mac, .. }
             | Self::Probe { mac, .. }
             | Self::Permanent { mac } => Some(*mac),
@@ -56,7 +47,7 @@ impl State {
         }
     }
 
-    /// When it ends by itself, if it does.
+    /// The time at which the state ends by itself, if it does.
     pub(super) fn deadline(&self) -> Option<Instant> {
         match self {
             Self::Incomplete { until, .. }
@@ -68,7 +59,7 @@ impl State {
         }
     }
 
-    /// Linux's word.
+    /// Linux's word for the state.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Incomplete { .. } => "INCOMPLETE",
@@ -81,11 +72,29 @@ impl State {
         }
     }
 
+    /// The number of packets that wait.
     pub(super) fn queued(&self) -> usize {
         match self {
-            Self::Incomplete { waiting, .. } => waiting.len(),
+            Self::Incomplete { waiting, .. } => waiting.packets.len(),
             _ => 0,
         }
+    }
+
+    /// Memory of the packets that wait.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        match self {
+            Self::Incomplete { waiting, .. } => waiting.bytes,
+            _ => 0,
+        }
+    }
+
+    /// The packets that wait, in order.
+    pub(super) fn into_waiting(self) -> impl Iterator<Item = Packet> {
+        let waiting = match self {
+            Self::Incomplete { waiting, .. } => waiting,
+            _ => Waiting::default(),
+        };
+        waiting.packets.into_iter().map(|(packet, _)| packet)
     }
 
     /// Tells whether the operator has set it for good.
@@ -93,26 +102,18 @@ impl State {
         matches!(self, Self::Permanent { .. })
     }
 
-    /// What it is worth; `None` for one that does not go.
-    pub(super) fn worth(&self) -> Option<Worth> {
-        match self {
-            Self::Failed { until } => Some(Worth::Failed(*until)),
-            Self::Incomplete { until, .. } => Some(Worth::Incomplete(*until)),
-            Self::Stale { since, .. } => Some(Worth::Stale(*since)),
-            Self::Reachable { until, .. } | Self::Delay { until, .. } | Self::Probe { until, .. } => {
-                Some(Worth::Confirmed(*until))
-            }
-            Self::Permanent { .. } => None,
-        }
+    /// Tells whether a solicitation of this node has yet to be answered.
+    pub(super) const fn is_solicited(&self) -> bool {
+        matches!(self, Self::Incomplete { .. } | Self::Probe { .. })
     }
 
-    /// The state after `heard`; `None` when that changes nothing. A neighbour that was not known goes by the columns of
-    /// INCOMPLETE in RFC 4861 App. C, also when it had failed.
+    /// The state after `heard`; `None` when that changes nothing. A neighbour without a link-layer address goes by the
+    /// rows of INCOMPLETE in RFC 4861 App. C, also when it had failed.
     pub(super) fn after(&self, now: Instant, heard: Heard, limits: &Limits) -> Option<Self> {
         if self.is_permanent() {
             return None;
         }
-        let stale = |mac| Self::Stale { mac, since: now };
+        let stale = |mac| Self::Stale { mac };
         let reachable = |mac| Self::Reachable { mac, until: now + limits.reachable };
         match (self.mac(), heard) {
             (None, Heard::Asked(mac)) => Some(stale(mac)),
@@ -126,7 +127,7 @@ impl State {
                     (true, _, true) | (false, true, true) => Some(reachable(mac)),
                     (true, _, false) => None,
                     (false, true, false) => Some(stale(mac)),
-                    // Somebody disagrees and may not override: what is known becomes doubtful, and is kept.
+                    // Another link-layer address that may not replace the known one puts it in doubt.
                     (false, false, _) => matches!(self, Self::Reachable { .. }).then(|| stale(known)),
                 }
             }
@@ -134,13 +135,8 @@ impl State {
     }
 }
 
-impl Worth {
-    pub(super) fn is_confirmed(self) -> bool {
-        matches!(self, Self::Confirmed(_))
-    }
-}
-
 impl Waiting {
+    /// The number of packets.
     pub(super) fn len(&self) -> usize {
         self.packets.len()
     }
@@ -150,19 +146,16 @@ impl Waiting {
         self.bytes
     }
 
+    /// Adds a packet, which pins `truesize` bytes.
     pub(super) fn push(&mut self, packet: Packet, truesize: usize) {
         self.bytes += truesize;
         self.packets.push_back((packet, truesize));
     }
 
-    /// The eldest packet, with its memory.
+    /// Takes the oldest packet, with its memory.
     pub(super) fn pop(&mut self) -> Option<(Packet, usize)> {
         let (packet, truesize) = self.packets.pop_front()?;
         self.bytes -= truesize;
         Some((packet, truesize))
-    }
-
-    pub(super) fn into_iter(self) -> impl Iterator<Item = Packet> {
-        self.packets.into_iter().map(|(packet, _)| packet)
     }
 }

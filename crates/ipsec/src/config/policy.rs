@@ -23,7 +23,7 @@ pub struct Selector {
     pub sport: PortMask,
     /// Their destination port, or ICMP code.
     pub dport: PortMask,
-    /// The link of [`Flowi::link`]; any if [`LinkId::NONE`].
+    /// The link or the domain's device of a flow ([`Flowi::link`], [`Flowi::domain`]); any if [`LinkId::NONE`].
     pub dev: LinkId,
 }
 
@@ -152,7 +152,7 @@ impl Selector {
             && self.protocol.is_none_or(|protocol| protocol == flow.key.protocol)
             && self.sport.matches(flow.key.sport)
             && self.dport.matches(flow.key.dport)
-            && (self.dev == LinkId::NONE || self.dev == flow.link)
+            && (self.dev == LinkId::NONE || flow.devices().any(|dev| dev == self.dev))
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

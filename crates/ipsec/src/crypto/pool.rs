@@ -48,7 +48,7 @@ struct Shared {
     gate: Mutex<()>,
     bell: Condvar,
     ending: AtomicBool,
-    /// A thread has panicked with a task.
+    /// Whether a thread has panicked.
     lost: AtomicBool,
 }
 
@@ -72,8 +72,10 @@ impl Pool {
         for number in 0..threads.get() {
             let (shared, start) = (Arc::clone(&pool.shared), Arc::clone(&start));
             let thread = thread::Builder::new().name(format!("crypto-{number}")).spawn(move || {
+                let loss = Loss(&shared.lost);
                 start(number);
                 shared.serve();
+                std::mem::forget(loss);
             })?;
             pool.threads.push(thread);
         }
@@ -129,9 +131,7 @@ impl Shared {
 
     /// Does a task, and puts it where its worker takes it back.
     fn run(&self, mut task: Task) {
-        let loss = Loss(&self.lost);
         task.run();
-        std::mem::forget(loss);
         self.done.push(task).expect("as much room as for what is to be done");
     }
 
@@ -158,7 +158,7 @@ impl Shared {
     }
 }
 
-/// Tells a worker, when dropped by a panic, that its task will not come back.
+/// Guard that, dropped by a panic, tells the worker that a thread and perhaps its task are lost.
 struct Loss<'a>(&'a AtomicBool);
 
 impl Drop for Loss<'_> {
@@ -170,6 +170,7 @@ impl Drop for Loss<'_> {
 impl Crypto for Pool {
     /// The first one waits until there is more, so that a task that is alone is never handed out.
     fn take(&mut self, _: Instant, todo: &mut VecDeque<Task>, more: bool) {
+        assert!(!self.shared.lost.load(SeqCst), "a crypto thread has panicked");
         let (before, alone) = (self.away, usize::from(!more));
         while self.away < WAITING && todo.len() + self.away > alone {
             let Some(task) = todo.pop_front() else { break };
@@ -233,5 +234,29 @@ impl Crypto for Pool {
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Pool({} threads)", self.threads.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn take_after_a_crypto_thread_panicked_panics() {
+        let one = NonZeroUsize::new(1).unwrap();
+        let mut pool = Pool::new(one, |_| panic!("expected by this test")).unwrap();
+        let limit = std::time::Instant::now() + Duration::from_secs(60);
+        let said = loop {
+            let taken = catch_unwind(AssertUnwindSafe(|| pool.take(Instant::ZERO, &mut VecDeque::new(), true)));
+            if let Err(said) = taken {
+                break said;
+            }
+            assert!(std::time::Instant::now() < limit, "the panic of the thread is not noticed");
+            thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(said.downcast_ref(), Some(&"a crypto thread has panicked"));
     }
 }

@@ -46,10 +46,11 @@ impl SaltedKey {
         Some(Self { key: Key::gcm(key, library)?, salt, stream: Some(Box::new(GcmStream::new(key)?)) })
     }
 
-    /// ChaCha20-Poly1305 with a key of 32 bytes and the salt.
-    pub(super) fn chacha20_poly1305(material: &[u8], library: Library) -> Option<Self> {
+    /// ChaCha20-Poly1305 with a key of 32 bytes and the salt. AWS-LC's: `ring` copies the key to the stack for each packet, and
+    /// leaves it there.
+    pub(super) fn chacha20_poly1305(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
-        Some(Self { key: Key::chacha20_poly1305(key, library)?, salt, stream: None })
+        Some(Self { key: Key::aws_lc(&aws_lc::CHACHA20_POLY1305, key)?, salt, stream: None })
     }
 
     #[inline]
@@ -190,14 +191,6 @@ impl Key {
             #[cfg(feature = "ipsec-mb")]
             (_, Library::IpsecMb) => Gcm::new(key).map(Self::IpsecMb),
             _ => None,
-        }
-    }
-
-    /// ChaCha20-Poly1305 with `key`; `None` unless it is 32 bytes.
-    pub(super) fn chacha20_poly1305(key: &[u8], library: Library) -> Option<Self> {
-        match library {
-            Library::Ring => Self::ring(&ring::CHACHA20_POLY1305, key),
-            _ => Self::aws_lc(&aws_lc::CHACHA20_POLY1305, key),
         }
     }
 

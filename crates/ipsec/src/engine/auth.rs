@@ -1,29 +1,25 @@
 //! Message authentication codes.
 
-use aes::{Aes128, Aes192, Aes256};
 use aws_lc_rs::hmac as aws_lc;
-use cmac::{Cmac, KeyInit, Mac};
-use hmac::Hmac;
+use hmac::{Hmac, KeyInit, Mac};
 use md5::Md5;
 use ripemd::Ripemd160;
 use sm3::Sm3;
 
 use super::algorithm::{Authentication, Code};
-use super::xcbc::Xcbc;
+use super::cbc_mac::CbcMac;
 
 /// Bytes of the longest code.
 const MAX_LEN: usize = 64;
 
-/// A code's key, ready for use: each packet begins with a copy of it. The libraries zero it when it goes.
+/// A code's key, ready for use. A packet's HMAC begins with a copy of what the hash function makes of the key, not of the key.
+/// Zeroed on drop.
 pub(super) enum Authenticator {
     AwsLc(Box<aws_lc::Key>),
     HmacMd5(Box<Hmac<Md5>>),
     HmacRipemd160(Box<Hmac<Ripemd160>>),
     HmacSm3(Box<Hmac<Sm3>>),
-    CmacAes128(Box<Cmac<Aes128>>),
-    CmacAes192(Box<Cmac<Aes192>>),
-    CmacAes256(Box<Cmac<Aes256>>),
-    XcbcAes(Box<Xcbc>),
+    Aes(CbcMac),
 }
 
 impl Authenticator {
@@ -42,12 +38,8 @@ impl Authenticator {
             Code::HmacSha256 => hmac(aws_lc::HMAC_SHA256),
             Code::HmacSha384 => hmac(aws_lc::HMAC_SHA384),
             Code::HmacSha512 => hmac(aws_lc::HMAC_SHA512),
-            Code::CmacAes => match key.len() {
-                16 => Some(Self::CmacAes128(Box::new(KeyInit::new_from_slice(key).ok()?))),
-                24 => Some(Self::CmacAes192(Box::new(KeyInit::new_from_slice(key).ok()?))),
-                _ => Some(Self::CmacAes256(Box::new(KeyInit::new_from_slice(key).ok()?))),
-            },
-            Code::XcbcAes => Some(Self::XcbcAes(Box::new(Xcbc::new(key)?))),
+            Code::CmacAes => CbcMac::cmac(key).map(Self::Aes),
+            Code::XcbcAes => CbcMac::xcbc(key).map(Self::Aes),
         }
     }
 
@@ -64,10 +56,7 @@ impl Authenticator {
             Self::HmacMd5(key) => digest(&**key, parts),
             Self::HmacRipemd160(key) => digest(&**key, parts),
             Self::HmacSm3(key) => digest(&**key, parts),
-            Self::XcbcAes(key) => padded(&key.code(parts)),
-            Self::CmacAes128(key) => digest(&**key, parts),
-            Self::CmacAes192(key) => digest(&**key, parts),
-            Self::CmacAes256(key) => digest(&**key, parts),
+            Self::Aes(key) => padded(&key.code(parts)),
         }
     }
 }

@@ -1,13 +1,11 @@
-//! AES-CCM (RFC 4309).
+//! AES-CCM (RFC 4309): a CBC-MAC over everything, and counter mode over the text and that (RFC 3610).
 
-use aes::{Aes128, Aes192, Aes256};
-use ccm::Ccm;
-use ccm::aead::consts::{U8, U11, U12, U16};
-use ccm::aead::{AeadInOut, KeyInit};
+use subtle::ConstantTimeEq;
 use wire::esp::Header;
 
-use super::OpenError;
 use super::aead::Aad;
+use super::aes::{BLOCK_LEN, Block, EncryptingKey};
+use super::{OpenError, judge};
 
 /// Bytes of initialisation vector in each packet.
 pub(super) const IV_LEN: usize = 8;
@@ -15,63 +13,22 @@ pub(super) const IV_LEN: usize = 8;
 /// Bytes of salt at the end of the keying material (RFC 4309 §7.1), the first ones of each nonce.
 const SALT_LEN: usize = 3;
 
+/// Bytes in which the length of the text and the counter stand: what the nonce leaves of a block (RFC 3610 §2.1, L).
+const LENGTH_LEN: usize = BLOCK_LEN - 1 - SALT_LEN - IV_LEN;
+
 type Nonce = [u8; SALT_LEN + IV_LEN];
 
 /// A key and the salt of its nonces.
 pub(super) struct CcmAes {
-    key: Box<dyn Key>,
+    key: EncryptingKey,
     salt: [u8; SALT_LEN],
 }
 
-/// AES-CCM with a key and an ICV of one length. Zeroed on drop.
-trait Key: Send + Sync {
-    fn seal(&self, nonce: Nonce, aad: &[u8], text: &mut [u8], icv: &mut [u8]);
-    fn open(&self, nonce: Nonce, aad: &[u8], text: &mut [u8], icv: &[u8]) -> Result<(), OpenError>;
-}
-
-macro_rules! key {
-    ($($aes:ty, $icv:ty;)*) => {
-        $(impl Key for Ccm<$aes, $icv, U11> {
-            fn seal(&self, nonce: Nonce, aad: &[u8], text: &mut [u8], icv: &mut [u8]) {
-                let tag = self.encrypt_inout_detached(&nonce.into(), aad, text.into()).expect("a packet within 4 GiB");
-                icv.copy_from_slice(&tag);
-            }
-
-            fn open(&self, nonce: Nonce, aad: &[u8], text: &mut [u8], icv: &[u8]) -> Result<(), OpenError> {
-                let tag = icv.try_into().map_err(|_| OpenError::IcvWrong)?;
-                self.decrypt_inout_detached(&nonce.into(), aad, text.into(), tag).map_err(|_| OpenError::IcvWrong)
-            }
-        })*
-    };
-}
-
-key! {
-    Aes128, U8; Aes128, U12; Aes128, U16;
-    Aes192, U8; Aes192, U12; Aes192, U16;
-    Aes256, U8; Aes256, U12; Aes256, U16;
-}
-
-fn boxed<K: Key + KeyInit + 'static>(key: &[u8]) -> Option<Box<dyn Key>> {
-    Some(Box::new(K::new_from_slice(key).ok()?))
-}
-
 impl CcmAes {
-    /// Of an AES key and three bytes of salt; `None` for a length that there is not.
-    pub(super) fn new(material: &[u8], icv_len: usize) -> Option<Self> {
+    /// AES-CCM with an AES key and, in the last three bytes of `material`, the salt; `None` for a length that AES does not have.
+    pub(super) fn new(material: &[u8]) -> Option<Self> {
         let (key, &salt) = material.split_last_chunk()?;
-        let key = match (key.len(), icv_len) {
-            (16, 8) => boxed::<Ccm<Aes128, U8, U11>>(key),
-            (16, 12) => boxed::<Ccm<Aes128, U12, U11>>(key),
-            (16, 16) => boxed::<Ccm<Aes128, U16, U11>>(key),
-            (24, 8) => boxed::<Ccm<Aes192, U8, U11>>(key),
-            (24, 12) => boxed::<Ccm<Aes192, U12, U11>>(key),
-            (24, 16) => boxed::<Ccm<Aes192, U16, U11>>(key),
-            (32, 8) => boxed::<Ccm<Aes256, U8, U11>>(key),
-            (32, 12) => boxed::<Ccm<Aes256, U12, U11>>(key),
-            (32, 16) => boxed::<Ccm<Aes256, U16, U11>>(key),
-            _ => None,
-        };
-        Some(Self { key: key?, salt })
+        Some(Self { key: EncryptingKey::new(key)?, salt })
     }
 
     pub(super) fn seal(&self, packet: &mut [u8], iv: [u8; IV_LEN], high: Option<u32>, icv_len: usize) {
@@ -79,7 +36,10 @@ impl CcmAes {
         let (header, iv_room) = front.split_at_mut(Header::LEN);
         iv_room.copy_from_slice(&iv);
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
-        self.key.seal(self.nonce(&iv), Aad::new(header, high).bytes(), text, icv);
+        let nonce = self.nonce(&iv);
+        let tag = self.tag(nonce, &Aad::new(header, high), text, icv_len);
+        self.key.ctr(counter(nonce, 1), text);
+        icv.copy_from_slice(&tag[..icv_len]);
     }
 
     /// Opens a packet that holds a header, an initialisation vector and an ICV at least.
@@ -92,8 +52,35 @@ impl CcmAes {
         let (front, rest) = packet.split_at_mut(Header::LEN + IV_LEN);
         let (header, iv) = front.split_at(Header::LEN);
         let (text, icv) = rest.split_at_mut(rest.len() - icv_len);
-        self.key.open(self.nonce(iv), Aad::new(header, high).bytes(), text, icv)?;
+        let nonce = self.nonce(iv);
+        self.key.ctr(counter(nonce, 1), text);
+        let tag = self.tag(nonce, &Aad::new(header, high), text, icv_len);
+        judge(tag[..icv_len].ct_eq(icv).into(), text)?;
         Ok(text)
+    }
+
+    /// The integrity check value, encrypted, of which the first `icv_len` bytes are sent (RFC 3610 §2.2, §2.3).
+    fn tag(&self, nonce: Nonce, aad: &Aad, text: &[u8], icv_len: usize) -> Block {
+        let text_len = u32::try_from(text.len()).expect("a packet within 4 GiB");
+        let mut first = counter(nonce, text_len);
+        first[0] |= 1 << 6 | (((icv_len - 2) / 2) << 3) as u8;
+        // What is authenticated beside the text is fewer than 14 bytes: its length and that are one block.
+        let aad = aad.bytes();
+        let mut beside = [0; BLOCK_LEN];
+        beside[1] = aad.len() as u8;
+        beside[2..2 + aad.len()].copy_from_slice(aad);
+        let (blocks, tail) = text.split_at(text.len() / BLOCK_LEN * BLOCK_LEN);
+        let mut mac = [0; BLOCK_LEN];
+        self.key.chain(&mut mac, &first);
+        self.key.chain(&mut mac, &beside);
+        self.key.chain(&mut mac, blocks);
+        if !tail.is_empty() {
+            let mut padded = [0; BLOCK_LEN];
+            padded[..tail.len()].copy_from_slice(tail);
+            self.key.chain(&mut mac, &padded);
+        }
+        self.key.ctr(counter(nonce, 0), &mut mac);
+        mac
     }
 
     /// Salt and initialisation vector (RFC 4309 §4).
@@ -103,4 +90,13 @@ impl CcmAes {
         nonce[SALT_LEN..].copy_from_slice(iv);
         nonce
     }
+}
+
+/// The block of key stream `number` before it is encrypted (RFC 3610 §2.3, A_i): 0 is for the tag, the text begins with 1.
+fn counter(nonce: Nonce, number: u32) -> Block {
+    let mut block = [0; BLOCK_LEN];
+    block[0] = (LENGTH_LEN - 1) as u8;
+    block[1..][..nonce.len()].copy_from_slice(&nonce);
+    block[1 + nonce.len()..].copy_from_slice(&number.to_be_bytes());
+    block
 }

@@ -5,8 +5,11 @@
 //! libraries, of which the fastest on this processor is taken ([`Library`]).
 
 mod aead;
+#[expect(unsafe_code, reason = "calls the library's block cipher with key schedules that stay in place")]
+mod aes;
 mod algorithm;
 mod auth;
+mod cbc_mac;
 mod ccm;
 mod gmac;
 #[cfg(feature = "ipsec-mb")]
@@ -17,7 +20,6 @@ mod secret;
 mod separate;
 #[expect(unsafe_code, reason = "calls the library's streaming interface")]
 mod stream;
-mod xcbc;
 
 use std::fmt;
 
@@ -73,7 +75,26 @@ enum Engine {
     Separate(Box<Separate>),
 }
 
-/// Whose AES-GCM and ChaCha20-Poly1305 are used.
+impl Engine {
+    /// The engine of `algorithm`. What it keeps of the key is in allocations of its own, so it may be moved.
+    ///
+    /// # Errors
+    /// As [`Cipher::with_library`].
+    #[inline(never)]
+    fn new(algorithm: &Algorithm, library: Library) -> Result<Self, AlgorithmError> {
+        let engine = match algorithm {
+            Algorithm::GcmAes { key, .. } => SaltedKey::gcm(key, library).map(Self::Aead),
+            Algorithm::ChaCha20Poly1305 { key } => SaltedKey::chacha20_poly1305(key).map(Self::Aead),
+            Algorithm::GmacAes { key } => Gmac::new(key).map(|gmac| Self::Gmac(Box::new(gmac))),
+            Algorithm::CcmAes { key, .. } => CcmAes::new(key).map(Self::Ccm),
+            Algorithm::Separate { enc, auth } => Some(Self::Separate(Box::new(Separate::new(enc, auth.as_ref())?))),
+            Algorithm::Null => Some(Self::Null),
+        };
+        engine.ok_or_else(|| algorithm.bad_key())
+    }
+}
+
+/// Whose AES-GCM is used.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Library {
     /// `ring`, ahead where vectors have 256 bits. It has no 192-bit keys.
@@ -148,15 +169,10 @@ impl Cipher {
             Algorithm::Separate { auth, .. } => auth.as_ref().map_or(0, |auth| auth.icv_len),
             Algorithm::Null => 0,
         };
-        let engine = match algorithm {
-            Algorithm::GcmAes { key, .. } => SaltedKey::gcm(key, library).map(Engine::Aead),
-            Algorithm::ChaCha20Poly1305 { key } => SaltedKey::chacha20_poly1305(key, library).map(Engine::Aead),
-            Algorithm::GmacAes { key } => Gmac::new(key).map(|gmac| Engine::Gmac(Box::new(gmac))),
-            Algorithm::CcmAes { key, .. } => CcmAes::new(key, icv_len).map(Engine::Ccm),
-            Algorithm::Separate { enc, auth } => Some(Engine::Separate(Box::new(Separate::new(enc, auth.as_ref())?))),
-            Algorithm::Null => Some(Engine::Null),
-        };
-        let engine = engine.ok_or_else(|| algorithm.bad_key())?;
+        let engine = Engine::new(algorithm, library);
+        // Some libraries make a schedule on the stack, and move it from there.
+        secret::wipe_stack();
+        let engine = engine?;
         let (iv_len, align) = match &engine {
             Engine::Null => (0, MIN_ALIGN),
             Engine::Aead(_) => (aead::IV_LEN, MIN_ALIGN),

@@ -1,19 +1,13 @@
 //! A cipher, and a code over what it makes: encrypt, then authenticate (RFC 4303 §3.3.2).
 
-use aws_lc_rs::cipher::{
-    AES_128, AES_192, AES_256, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
-};
-use aws_lc_rs::hkdf;
-use aws_lc_rs::iv::FixedLength;
+use aws_lc_rs::hmac;
 use subtle::ConstantTimeEq;
 use wire::esp::Header;
 
 use super::OpenError;
+use super::aes::{BLOCK_LEN, Block, DecryptingKey, EncryptingKey};
 use super::algorithm::{AlgorithmError, Authentication, Encryption};
 use super::auth::Authenticator;
-
-/// Bytes of an AES block.
-pub(super) const BLOCK_LEN: usize = 16;
 
 /// Bytes of a CTR initialisation vector, and of the nonce in front of it.
 const CTR_IV_LEN: usize = 8;
@@ -30,16 +24,16 @@ pub(super) struct Separate {
 
 enum Cipher {
     Null,
-    Cbc(Box<Cbc>),
-    Ctr(Box<EncryptingKey>, [u8; CTR_NONCE_LEN]),
+    Cbc(Cbc),
+    Ctr(EncryptingKey, [u8; CTR_NONCE_LEN]),
 }
 
-/// AES-CBC. Its keys are zeroed by the library when they are freed.
+/// AES-CBC.
 struct Cbc {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
-    /// Makes initialisation vectors that nobody can foretell of numbers that do not repeat (NIST SP 800-38A App. C), with
-    /// a key that is drawn from the other (RFC 5869), so that no vector is a block that a text may come to.
+    /// Encrypts numbers that do not repeat to unpredictable initialisation vectors (NIST SP 800-38A App. C). This key is derived
+    /// from the SA's, so that no vector is a block of a text encrypted with that.
     vectors: EncryptingKey,
 }
 
@@ -47,7 +41,7 @@ impl Separate {
     pub(super) fn new(enc: &Encryption, auth: Option<&Authentication>) -> Result<Self, AlgorithmError> {
         let cipher = match enc {
             Encryption::Null => Some(Cipher::Null),
-            Encryption::CbcAes { key } => Cbc::new(key).map(|cbc| Cipher::Cbc(Box::new(cbc))),
+            Encryption::CbcAes { key } => Cbc::new(key).map(Cipher::Cbc),
             Encryption::CtrAes { key } => ctr(key),
         };
         if let Some(auth) = auth
@@ -116,52 +110,44 @@ impl Separate {
     }
 }
 
-fn unbound(key: &[u8]) -> Option<UnboundCipherKey> {
-    let algorithm = match key.len() {
-        16 => &AES_128,
-        24 => &AES_192,
-        32 => &AES_256,
-        _ => return None,
-    };
-    UnboundCipherKey::new(algorithm, key).ok()
-}
-
 impl Cbc {
     fn new(key: &[u8]) -> Option<Self> {
-        let encrypting = EncryptingKey::cbc(unbound(key)?).ok()?;
-        let decrypting = DecryptingKey::cbc(unbound(key)?).ok()?;
-        let vectors = hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, key);
-        let vectors = vectors.expand(&[b"initialisation vectors of cbc(aes)"], &AES_128).ok()?;
-        Some(Self { encrypting, decrypting, vectors: EncryptingKey::ecb(vectors.into()).ok()? })
+        let (encrypting, decrypting) = (EncryptingKey::new(key)?, DecryptingKey::new(key)?);
+        // HKDF-Expand of no more than one HMAC's length (RFC 5869 §2.3).
+        let derive = hmac::Key::new(hmac::HMAC_SHA256, key);
+        let derived = hmac::sign(&derive, b"initialisation vectors of cbc(aes)\x01");
+        let vectors = EncryptingKey::new(derived.as_ref().get(..BLOCK_LEN)?)?;
+        Some(Self { encrypting, decrypting, vectors })
     }
 
     fn seal(&self, number: [u8; 8], room: &mut [u8], text: &mut [u8]) {
-        let mut iv = [0; BLOCK_LEN];
+        let mut iv: Block = [0; BLOCK_LEN];
         iv[..8].copy_from_slice(&number);
-        self.vectors.less_safe_encrypt(&mut iv, EncryptionContext::None).expect("one block");
+        self.vectors.block(&mut iv);
         room.copy_from_slice(&iv);
-        let context = EncryptionContext::Iv128(FixedLength::from(iv));
-        self.encrypting.less_safe_encrypt(text, context).expect("text padded to blocks");
+        self.encrypting.cbc(iv, text);
     }
 
     fn open(&self, iv: &[u8], text: &mut [u8]) -> Result<(), OpenError> {
-        let iv: [u8; BLOCK_LEN] = iv.try_into().map_err(|_| OpenError::NotBlocks)?;
-        let context = DecryptionContext::Iv128(FixedLength::from(iv));
-        self.decrypting.decrypt(text, context).map(drop).map_err(|_| OpenError::NotBlocks)
+        if !text.len().is_multiple_of(BLOCK_LEN) {
+            return Err(OpenError::NotBlocks);
+        }
+        self.decrypting.cbc(iv.try_into().map_err(|_| OpenError::NotBlocks)?, text);
+        Ok(())
     }
 }
 
 /// AES-CTR, of an AES key and four bytes of nonce.
 fn ctr(material: &[u8]) -> Option<Cipher> {
     let (key, &nonce) = material.split_last_chunk()?;
-    Some(Cipher::Ctr(Box::new(EncryptingKey::ctr(unbound(key)?).ok()?), nonce))
+    Some(Cipher::Ctr(EncryptingKey::new(key)?, nonce))
 }
 
 /// Encrypts or decrypts. The first block's counter is 1 (RFC 3686 §4).
 fn key_stream(key: &EncryptingKey, nonce: [u8; CTR_NONCE_LEN], iv: [u8; CTR_IV_LEN], text: &mut [u8]) {
-    let mut counter = [0; BLOCK_LEN];
+    let mut counter: Block = [0; BLOCK_LEN];
     counter[..4].copy_from_slice(&nonce);
     counter[4..12].copy_from_slice(&iv);
     counter[15] = 1;
-    key.less_safe_encrypt(text, EncryptionContext::Iv128(FixedLength::from(counter))).expect("a counter has an IV");
+    key.ctr(counter, text);
 }

@@ -7,7 +7,7 @@ use wire::ip::Info;
 use wire::{Protocol, Spi};
 
 use super::arrival::Arrival;
-use super::{Kind, Opened, PEEK, Refused, decap, kind};
+use super::{ENCAP_PEEK, Kind, Opened, PEEK, Refused, decap, kind};
 use crate::gateway::Ipsec;
 use crate::pieces::Pieces;
 
@@ -87,7 +87,7 @@ impl Train<'_> {
         let front: [u8; PEEK] = pieces.peek(self.held);
         let front = &front[..n.min(PEEK)];
         let Arrival { info, headers, meta, is_udp, .. } = self.arrival;
-        match if is_udp { kind(&front[..n.min(Header::LEN + 1)]) } else { Kind::Esp } {
+        match if is_udp { kind(&front[..n.min(ENCAP_PEEK)]) } else { Kind::Esp } {
             Kind::Esp => {
                 if let Err((mib, reason)) = self.admit(ipsec, mem, pieces, front, n) {
                     self.flush(ipsec, pieces);

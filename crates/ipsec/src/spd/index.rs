@@ -109,15 +109,15 @@ impl Key {
         Self::new(&Selector { protocol, sport: PortMask::ANY, dport: PortMask::ANY, ..*selector }, mark, if_id)
     }
 
-    /// The one key of a shape that `flow` matches.
+    /// The one key of a shape that `flow` matches, by this one of its devices if the shape has one.
     #[inline]
-    fn of_flow(flow: &Flowi, src: u128, dst: Destination, shape: Shape) -> Self {
+    fn of_flow(flow: &Flowi, dev: LinkId, src: u128, dst: Destination, shape: Shape) -> Self {
         Self {
             dst,
             src: masked(src, shape.src_len),
             shape,
             protocol: if shape.protocol { flow.key.protocol.0 } else { 0 },
-            dev: if shape.dev { flow.link } else { LinkId::NONE },
+            dev: if shape.dev { dev } else { LinkId::NONE },
             sport: flow.key.sport & shape.sport,
             dport: flow.key.dport & shape.dport,
             mark: flow.mark & shape.mark,
@@ -166,15 +166,21 @@ impl Shapes {
     pub(super) fn each_key(&self, flow: &Flowi, mut ask: impl FnMut(&Key)) {
         let (src, dst) = (bits_of(flow.key.src), bits_of(flow.key.dst));
         let destination = |len| Destination { bits: masked(dst, len), len, if_id: flow.if_id };
+        let mut ask_shape = |dst, shape: Shape| {
+            let devices = if shape.dev { 2 } else { 1 };
+            for dev in flow.devices().take(devices) {
+                ask(&Key::of_flow(flow, dev, src, dst, shape));
+            }
+        };
         if self.all.len() <= FEW {
             for &((len, shape), _) in &self.all {
-                ask(&Key::of_flow(flow, src, destination(len), shape));
+                ask_shape(destination(len), shape);
             }
             return;
         }
         for dst in self.dst_lens.iter().map(|&(len, _)| destination(len)) {
             for &(shape, _) in self.of.get(&dst).into_iter().flatten() {
-                ask(&Key::of_flow(flow, src, dst, shape));
+                ask_shape(dst, shape);
             }
         }
     }

@@ -72,6 +72,12 @@ impl Attached {
         Ok(Self { link, map, at, why_generic })
     }
 
+    /// Takes the program off the interface, if it is still on one.
+    pub(super) fn detach(&self) {
+        // If this fails, the kernel takes it off when the descriptor is closed.
+        let _ = bpf::detach(self.link.as_fd());
+    }
+
     pub(super) fn is_native(&self) -> bool {
         self.at == Where::Native
     }
@@ -110,8 +116,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        // If not now, it is taken off when the descriptor is closed.
-        let _ = bpf::detach(self.link.as_fd());
+        self.detach();
     }
 }
 

@@ -29,7 +29,7 @@ use crate::stats::LinkStats;
 use crate::sys::errno;
 use crate::sys::ifreq::Interface;
 use crate::sys::sockaddr::link_layer_of;
-use crate::sys::socket::bind;
+use crate::sys::socket::{bind, has_lost_interface};
 use crate::sys::xsk::{Queue, XdpStats, Xsk};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 
@@ -177,6 +177,9 @@ impl XdpLink {
     #[cold]
     fn see_if_back(&mut self) -> io::Result<()> {
         self.interface.check_up(self.index).map_err(|(call, err)| failed(&self.name, call, &err))?;
+        if self.is_gone() {
+            return Err(failed(&self.name, "getsockname", &io::Error::from_raw_os_error(libc::ENODEV)));
+        }
         // That it was down this has yet to tell, if it was found out otherwise.
         let _ = socket_error(&self.watch);
         self.down = false;
@@ -334,6 +337,10 @@ impl Link for XdpLink {
         Kind::Xdp
     }
 
+    fn host_index(&self) -> Option<u32> {
+        u32::try_from(self.index).ok()
+    }
+
     fn mtu(&self) -> usize {
         self.mtu
     }
@@ -352,6 +359,15 @@ impl Link for XdpLink {
         let mtu = self.interface.mtu_now(self.index, self.wanted_mtu);
         let mtu = mtu.map_err(|(call, err)| self.went_down(call, &err))?.min(self.shape.largest_mtu());
         Ok(std::mem::replace(&mut self.mtu, mtu) != mtu)
+    }
+
+    fn is_gone(&self) -> bool {
+        has_lost_interface(self.watch.as_fd(), self.index)
+    }
+
+    fn release(&mut self) {
+        // An interface that went to another namespace and came back still has the program.
+        self.attached.detach();
     }
 
     fn set_mac(&mut self, mac: eth::MacAddr) -> Result<(), OpenError> {
@@ -375,6 +391,10 @@ impl Link for XdpLink {
 
     fn stats(&self) -> &LinkStats {
         &self.stats
+    }
+
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.stats = stats;
     }
 
     fn ring(&self) -> Option<RingState> {

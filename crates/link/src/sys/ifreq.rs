@@ -92,7 +92,7 @@ impl Interface {
     }
 
     /// The name that the interface of that number has now, if there is one.
-    fn name_of(&self, index: i32) -> Option<String> {
+    pub(crate) fn name_of(&self, index: i32) -> Option<String> {
         let mut req = IfReq::new("?").ok()?;
         req.set_value(&index.to_ne_bytes());
         req.call(self.control.as_fd(), libc::SIOCGIFNAME as c_ulong).ok()?;
@@ -223,6 +223,13 @@ pub(crate) fn tun_set_header_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<(
     let len = c_int::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: this request reads one `int` at the address, and keeps no pointer to it.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETVNETHDRSZ, std::ptr::from_ref(&len)) })?;
+    Ok(())
+}
+
+/// Says which number the device is to have that a queue, which is attached to none yet, makes (`TUNSETIFINDEX`).
+pub(crate) fn tun_set_index(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    // SAFETY: this request reads one number, which is there.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFINDEX, std::ptr::from_ref(&index)) })?;
     Ok(())
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod bpf;
 pub(crate) mod cmsg;
+pub(crate) mod discard;
 pub(crate) mod frames;
 pub(crate) mod ifreq;
 pub(crate) mod mmsg;

@@ -5,6 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 /// Room for either address: `struct sockaddr_in6`.
 pub(crate) const SOCKADDR_LEN: usize = 28;
 
+/// Bytes of `struct sockaddr_ll`.
+pub(crate) const LINK_LAYER_LEN: usize = 20;
+
 /// A socket address as bytes, and how many count.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SockAddr {
@@ -57,17 +60,22 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<SocketAddr> {
 }
 
 /// `struct sockaddr_ll`: everything that comes in by the interface of that index (packet(7)).
-pub(crate) fn link_layer(index: i32) -> [u8; 20] {
+pub(crate) fn link_layer(index: i32) -> [u8; LINK_LAYER_LEN] {
     link_layer_of(index, libc::ETH_P_ALL as u16)
 }
 
 /// The same for frames of one type.
-pub(crate) fn link_layer_of(index: i32, ether_type: u16) -> [u8; 20] {
-    let mut bytes = [0; 20];
+pub(crate) fn link_layer_of(index: i32, ether_type: u16) -> [u8; LINK_LAYER_LEN] {
+    let mut bytes = [0; LINK_LAYER_LEN];
     bytes[..2].copy_from_slice(&(libc::AF_PACKET as u16).to_ne_bytes());
     bytes[2..4].copy_from_slice(&ether_type.to_be_bytes());
     bytes[4..8].copy_from_slice(&index.to_ne_bytes());
     bytes
+}
+
+/// The index of the interface in a `struct sockaddr_ll` that the kernel wrote, which may be shorter than the structure.
+pub(crate) fn index_of_link_layer(bytes: &[u8]) -> Option<i32> {
+    Some(i32::from_ne_bytes(*bytes.get(4..)?.first_chunk()?))
 }
 
 /// `struct sockaddr_xdp`: one queue of the interface of that index.
@@ -123,5 +131,6 @@ mod tests {
             assert_eq!(parse(&bytes.bytes()[..len]), None, "{len} bytes");
         }
         assert_eq!((local_of_pktinfo_v4(&[0; 11]), local_of_pktinfo_v6(&[0; 15])), (None, None));
+        assert_eq!((index_of_link_layer(&link_layer(7)), index_of_link_layer(&[0; 7])), (Some(7), None));
     }
 }

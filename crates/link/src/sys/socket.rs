@@ -1,10 +1,11 @@
-//! Socket options, and binding to addresses that rustix does not know.
+//! Socket options, and binding to addresses, that rustix does not know.
 
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use super::check;
+use super::sockaddr::{LINK_LAYER_LEN, index_of_link_layer};
 
 /// Sets an option whose value is an `int`.
 pub(crate) fn set_option(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
@@ -19,6 +20,16 @@ pub(crate) fn get_option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::R
     // SAFETY: the kernel writes at most `*len` bytes to `start`, which `value` has, and their number to `len`.
     check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, start, len) })?;
     Ok(value)
+}
+
+/// A pidfd of the process that has connected to the other end of a Unix socket (`SO_PEERPIDFD`).
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 6.5; others if the process has ended.
+pub fn peer_pidfd(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let fd = get_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_PEERPIDFD)?;
+    // SAFETY: the kernel has made this descriptor for this call.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// The value of an option that is a structure, as the first bytes of `value`; tells how many.
@@ -49,4 +60,23 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, address: &[u8]) -> io::Result<()> {
     // SAFETY: the kernel reads `len` bytes from `start`, which `address` has, and copies them: alignment is no matter.
     check(unsafe { libc::bind(fd.as_raw_fd(), start, len) })?;
     Ok(())
+}
+
+/// Writes the address of a socket to `address`. Returns its length, which may be more than there was room for.
+pub(crate) fn local_address(fd: BorrowedFd<'_>, address: &mut [u8]) -> io::Result<usize> {
+    let mut len = address.len() as libc::socklen_t;
+    let (start, len_at) = (address.as_mut_ptr().cast::<libc::sockaddr>(), &raw mut len);
+    // SAFETY: the kernel writes at most `len` bytes to `start`, which `address` has, byte by byte, and their number to `len`.
+    check(unsafe { libc::getsockname(fd.as_raw_fd(), start, len_at) })?;
+    Ok(len as usize)
+}
+
+/// Tells whether a packet socket has lost the binding to the interface of that index, which was deleted or has left the socket's
+/// namespace (Linux `packet_notifier`, `NETDEV_UNREGISTER`). An interface that comes back with its index does not bind it again.
+pub(crate) fn has_lost_interface(fd: BorrowedFd<'_>, index: i32) -> bool {
+    let mut address = [0; LINK_LAYER_LEN];
+    match local_address(fd, &mut address) {
+        Ok(len) => index_of_link_layer(address.get(..len).unwrap_or(&address)) != Some(index),
+        Err(_) => false,
+    }
 }

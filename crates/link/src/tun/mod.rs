@@ -51,8 +51,12 @@ pub(crate) struct TunLink {
     stats: LinkStats,
     posted: Posted,
     interface: Interface,
+    /// The number of its interface.
+    index: i32,
     /// Whether the last call found the device down.
     down: bool,
+    /// Whether a call has found the queues without a device (`EBADFD`).
+    gone: bool,
 }
 
 impl TunLink {
@@ -70,19 +74,20 @@ impl TunLink {
         let len = match read {
             Ok(len) => len.saturating_sub(front),
             Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(err) => return Err(failed(&self.name, "readv", &err)),
+            Err(err) => {
+                self.gone |= errno(&err) == libc::EBADFD;
+                return Err(failed(&self.name, "readv", &err));
+            }
         };
         let mut packet = Packet::from_buf(self.posted.take(len, Memory::HEADROOM, self.longest));
         if !self.virtio {
             return Ok(Some(Read::Packet(packet)));
         }
         let framing = if self.layer == Layer::Ip { Framing::Ip } else { Framing::Ethernet };
-        match decode(&Header::from_bytes(header), framing, packet.head(), len) {
-            Ok(decoded) => {
-                decoded.apply(&mut packet);
-                Ok(Some(Read::Packet(packet)))
-            }
-            Err(bad) => Ok(Some(Read::Bad(bad.into()))),
+        let decoded = decode(&Header::from_bytes(header), framing, packet.head(), len).map_err(DropReason::from);
+        match decoded.and_then(|decoded| decoded.apply(mem, &mut packet)) {
+            Ok(()) => Ok(Some(Read::Packet(packet))),
+            Err(reason) => Ok(Some(Read::Bad(reason))),
         }
     }
 
@@ -135,7 +140,10 @@ impl TunLink {
                 }
                 DropReason::TxError
             }
-            libc::EBADFD | libc::EBADF | libc::ENODEV => return Err(failed(&self.name, "writev", err)),
+            number @ (libc::EBADFD | libc::EBADF | libc::ENODEV) => {
+                self.gone |= number == libc::EBADFD;
+                return Err(failed(&self.name, "writev", err));
+            }
             libc::EMSGSIZE => DropReason::PacketTooBig,
             libc::ENOBUFS | libc::ENOMEM => DropReason::TxQueueFull,
             _ => DropReason::TxError,
@@ -167,6 +175,10 @@ impl Link for TunLink {
 
     fn kind(&self) -> Kind {
         if self.layer == Layer::Ip { Kind::Tun } else { Kind::Tap }
+    }
+
+    fn host_index(&self) -> Option<u32> {
+        u32::try_from(self.index).ok()
     }
 
     fn mtu(&self) -> usize {
@@ -208,6 +220,10 @@ impl Link for TunLink {
         }
     }
 
+    fn is_gone(&self) -> bool {
+        self.gone
+    }
+
     fn features(&self) -> Features {
         self.features
     }
@@ -218,6 +234,10 @@ impl Link for TunLink {
 
     fn stats(&self) -> &LinkStats {
         &self.stats
+    }
+
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.stats = stats;
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {

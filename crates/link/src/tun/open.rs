@@ -12,7 +12,7 @@ use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_TSO4, TX_TSO6, TX_
 use crate::open::Config;
 use crate::posted::Posted;
 use crate::stats::LinkStats;
-use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_offload};
+use crate::sys::ifreq::{Interface, tun_attach, tun_set_header_len, tun_set_index, tun_set_offload};
 use crate::virtio::HEADER_LEN;
 use crate::{Layer, OpenError};
 
@@ -40,7 +40,7 @@ impl TunLink {
         if queues > 1 {
             flags |= libc::IFF_MULTI_QUEUE;
         }
-        let queues = (0..queues.max(1)).map(|_| attach(name, flags)).collect::<Result<Vec<_>, _>>()?;
+        let queues = (0..queues.max(1)).map(|_| attach(name, flags, config.index)).collect::<Result<Vec<_>, _>>()?;
         let mut offloads = Offloads::new();
         if config.offloads {
             tun_set_header_len(queues[0].as_fd(), HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))?;
@@ -51,6 +51,7 @@ impl TunLink {
         probe(queues[0].as_fd(), config.offloads, &mut offloads);
 
         let interface = Interface::new(name).map_err(failed("socket"))?;
+        let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
         let mut mtu = interface.mtu().map_err(failed("SIOCGIFMTU"))?;
         if let Some(wanted) = config.mtu.map(usize::from)
             && wanted != mtu
@@ -81,13 +82,15 @@ impl TunLink {
             stats: LinkStats::ZERO,
             posted: Posted::new(),
             interface,
+            index,
             down: false,
+            gone: false,
         })
     }
 }
 
-/// A descriptor of one queue.
-fn attach(name: &str, flags: i32) -> Result<OwnedFd, OpenError> {
+/// A descriptor of one queue. If it makes the device, that gets the number `index`.
+fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<OwnedFd, OpenError> {
     let modes = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let queue = rustix::fs::open(CLONE_DEVICE, modes, Mode::empty()).map_err(|err| {
         OpenError::new(name, "open /dev/net/tun", err.into())
@@ -100,8 +103,15 @@ fn attach(name: &str, flags: i32) -> Result<OwnedFd, OpenError> {
             .with_hint(libc::EACCES, "needs access to it and CAP_NET_ADMIN; run as root or grant them")
             .with_hint(libc::EPERM, "the container may not use it; in docker: --device /dev/net/tun")
     })?;
+    if let Some(index) = index {
+        tun_set_index(queue.as_fd(), index).map_err(|err| OpenError::new(name, "TUNSETIFINDEX", err))?;
+    }
     tun_attach(queue.as_fd(), name, flags).map_err(|err| {
-        OpenError::new(name, "TUNSETIFF", err).with_hint(libc::EBUSY, "another program has it").with_hint(
+        let busy = match index {
+            Some(_) => "another program has it, or another interface has its number",
+            None => "another program has it",
+        };
+        OpenError::new(name, "TUNSETIFF", err).with_hint(libc::EBUSY, busy).with_hint(
             libc::EINVAL,
             "an interface of that name is there already, of another kind or with other options",
         )

@@ -1,8 +1,9 @@
 //! What the network says of what a socket has sent: the kernel keeps ICMP to itself, and gives it as errors (ip(7),
 //! `IP_RECVERR`). What is said of a path's MTU is made an ICMP message again, so that nobody else has to know.
 //!
-//! The socket sends with `IP_PMTUDISC_PROBE`: the kernel believes every message that quotes our ports, and would cut down
-//! what it takes by it. Whether one is about a packet that was sent is for the node to find out, which knows its SPIs.
+//! With `IP_PMTUDISC_PROBE` and `IP_PMTUDISC_OMIT` the kernel takes packets of any length that the first link does: otherwise
+//! it would believe every message that quotes the socket's ports. Whether one is about a packet that was sent is for the node
+//! to find out, which knows its SPIs.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -3,8 +3,10 @@
 //! The kernel strips IP and UDP headers from what it delivers and makes them for what we send. This link puts them back
 //! ([`synthetic`]), so that nobody else has to know that it is a socket. Trains of datagrams go through the kernel as
 //! one buffer in both directions (`UDP_SEGMENT`, `UDP_GRO`), and several of them in one system call. What ICMP says of the
-//! path's MTU is received as the message that it was ([`paths`]); a datagram that the path may cut is cut by the kernel.
+//! path's MTU is received as the message that it was ([`paths`]). Don't Fragment of a datagram is that of the IP header that was
+//! in front of it ([`discovery`]).
 
+mod discovery;
 mod errors;
 mod open;
 mod paths;
@@ -18,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use arrayvec::ArrayVec;
 use base::DropReason;
 use offload::Features;
-use packet::{Cut, Memory, Packet};
+use packet::{Memory, Packet};
 
 use crate::burst::{self, Batches, Refused};
 use crate::error::failed;
@@ -31,8 +33,8 @@ use crate::sys::cmsg::{self, CONTROL_LEN, Control};
 use crate::sys::errno;
 use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
-use crate::sys::socket::set_option;
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
+use discovery::Discovery;
 use paths::{first_bytes, is_soft};
 use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
 
@@ -64,6 +66,8 @@ pub(crate) struct UdpLink {
     mtu: usize,
     socket: std::net::UdpSocket,
     local: SocketAddr,
+    /// Path MTU discovery mode: that of the packets sent last.
+    discovery: Discovery,
     /// Messages in one call, 1 in the thin way.
     width: usize,
     /// Whether it takes trains and pieces.
@@ -127,23 +131,6 @@ impl UdpLink {
         Ok((received.len(), bytes))
     }
 
-    /// Sends a datagram that the kernel and routers may cut.
-    #[cold]
-    fn send_fragmentable(&self, batch: &mut SendBatch<'_>) -> io::Result<usize> {
-        let (level, name, may, probe) = match self.local {
-            SocketAddr::V4(_) => {
-                (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT, libc::IP_PMTUDISC_PROBE)
-            }
-            SocketAddr::V6(_) => {
-                (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT, libc::IPV6_PMTUDISC_PROBE)
-            }
-        };
-        set_option(self.socket.as_fd(), level, name, may)?;
-        let sent = batch.send(self.socket.as_fd());
-        set_option(self.socket.as_fd(), level, name, probe)?;
-        sent
-    }
-
     /// The packet in slot `at`.
     fn received(&mut self, at: usize, received: &Received) -> Result<Packet, DropReason> {
         let slot = &mut self.slots[at];
@@ -175,7 +162,8 @@ impl UdpLink {
 
     /// Whether the socket can send this, and how.
     fn prepare(&self, packet: &Packet) -> Result<Message, Unsendable> {
-        let Unwrapped { ends: Ends { src, mut dst, tos }, header_len } = unwrap(packet)?;
+        let Unwrapped { ends: Ends { src, mut dst, tos }, dont_fragment, header_len } = unwrap(packet)?;
+        let discovery = Discovery::of(packet.meta.cut, src.is_ipv4(), dont_fragment);
         let anywhere = self.local.ip().is_unspecified();
         if src.port() != self.local.port() || (!anywhere && src.ip() != self.local.ip()) {
             return Err(Unsendable);
@@ -207,17 +195,23 @@ impl UdpLink {
                 }
             }
         }
-        Ok(Message { name: SockAddr::new(dst), control, header_len })
+        Ok(Message { name: SockAddr::new(dst), control, header_len, discovery })
     }
 }
 
 impl Batches for UdpLink {
     fn send_batch(&mut self, packets: &[Packet]) -> io::Result<usize> {
-        let fragmentable = packets.first().is_some_and(|packet| packet.meta.cut == Cut::Fragment);
-        let width = if fragmentable { 1 } else { self.width };
-        let is_alike = |packet: &&Packet| (packet.meta.cut == Cut::Fragment) == fragmentable;
-        let prepared: ArrayVec<Message, MAX_MESSAGES> =
-            packets.iter().take(width).take_while(is_alike).map_while(|packet| self.prepare(packet).ok()).collect();
+        let mut prepared = ArrayVec::<Message, MAX_MESSAGES>::new();
+        for packet in packets.iter().take(self.width) {
+            match self.prepare(packet) {
+                Ok(message) if prepared.first().is_none_or(|first| first.discovery == message.discovery) => {
+                    prepared.push(message);
+                }
+                Ok(_) | Err(Unsendable) => break,
+            }
+        }
+        let Some(first) = prepared.first() else { return Err(io::ErrorKind::InvalidData.into()) };
+        self.set_discovery(first.discovery)?;
         let mut batch = SendBatch::new();
         for (message, packet) in prepared.iter().zip(packets) {
             let payload = skipping(packet, message.header_len);
@@ -227,10 +221,7 @@ impl Batches for UdpLink {
                 Err(NoRoom::Packet) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        if batch.is_empty() {
-            return Err(io::ErrorKind::InvalidData.into());
-        }
-        let sent = if fragmentable { self.send_fragmentable(&mut batch) } else { batch.send(self.socket.as_fd()) };
+        let sent = batch.send(self.socket.as_fd());
         if sent.is_ok() {
             self.retries = 0;
         }
@@ -267,7 +258,7 @@ impl Batches for UdpLink {
             }
             libc::EBADF | libc::ENOTSOCK => return Err(failed(&self.name, "sendmmsg", err)),
             libc::EMSGSIZE => {
-                if let Ok(Unwrapped { ends, header_len }) = unwrap(packet) {
+                if let Ok(Unwrapped { ends, header_len, .. }) = unwrap(packet) {
                     self.too_big = Some((ends.dst.ip(), first_bytes(packet, header_len)));
                 }
                 DropReason::PacketTooBig
@@ -290,6 +281,7 @@ struct Message {
     name: SockAddr,
     control: Control,
     header_len: usize,
+    discovery: Discovery,
 }
 
 /// What the socket takes over.
@@ -312,6 +304,10 @@ impl Link for UdpLink {
 
     fn kind(&self) -> Kind {
         Kind::Udp
+    }
+
+    fn host_index(&self) -> Option<u32> {
+        None
     }
 
     fn mtu(&self) -> usize {
@@ -337,6 +333,10 @@ impl Link for UdpLink {
 
     fn stats(&self) -> &LinkStats {
         &self.stats
+    }
+
+    fn set_stats(&mut self, stats: LinkStats) {
+        self.stats = stats;
     }
 
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -371,7 +371,7 @@ impl Link for UdpLink {
 
 #[cfg(test)]
 mod tests {
-    use packet::{Gso, GsoKind};
+    use packet::{Cut, Gso, GsoKind};
     use wire::{Protocol, ipv4, udp};
 
     use super::*;
@@ -381,7 +381,8 @@ mod tests {
     #[test]
     fn whoever_says_again_and_again_that_a_train_is_too_long_costs_no_offload() {
         let bind: SocketAddr = "127.0.0.1:0".parse().expect("an address");
-        let config = Config { name: "wan".to_owned(), kind: ConfigKind::Udp { bind }, mtu: None, offloads: true };
+        let config =
+            Config { name: "wan".to_owned(), kind: ConfigKind::Udp { bind }, mtu: None, offloads: true, index: None };
         let mut link = UdpLink::open(&config, bind).expect("a socket");
         let mut train = ipv4::Header::new([127, 0, 0, 1].into(), [127, 0, 0, 1].into(), Protocol::UDP, 128);
         train.fill_check();

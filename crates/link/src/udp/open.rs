@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
+use super::discovery::Discovery;
 use super::{RECV_MESSAGES, Slot, UdpLink, features, probe};
 use crate::OpenError;
 use crate::offloads::{BY_CONFIGURATION, Offloads, TX_CSUM, TX_USO};
@@ -82,6 +83,7 @@ impl UdpLink {
             mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
             socket,
             local,
+            discovery: Discovery::Probe,
             width: if config.offloads { MAX_MESSAGES } else { 1 },
             is_fat: config.offloads,
             features: features(&offloads, config.offloads),

@@ -57,7 +57,7 @@ impl UdpLink {
     /// What the first link to where a packet goes takes, if that is less than the packet's segments are.
     #[cold]
     pub(super) fn narrow(&self, packet: &Packet) -> Option<(IpAddr, u32, Vec<u8>)> {
-        let Unwrapped { ends: Ends { src, dst, .. }, header_len } = unwrap(packet).ok()?;
+        let Unwrapped { ends: Ends { src, dst, .. }, header_len, .. } = unwrap(packet).ok()?;
         let (any, level, name) = match dst {
             SocketAddr::V4(_) => (IpAddr::V4(Ipv4Addr::UNSPECIFIED), libc::IPPROTO_IP, libc::IP_MTU),
             SocketAddr::V6(_) => (IpAddr::V6(Ipv6Addr::UNSPECIFIED), libc::IPPROTO_IPV6, libc::IPV6_MTU),

@@ -56,6 +56,8 @@ pub(crate) fn wrap(mut payload: Buf, ends: &Ends, size: Option<u16>) -> Result<O
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Unwrapped {
     pub(crate) ends: Ends,
+    /// Whether routers must not fragment it: IPv4's Don't Fragment, and always so with IPv6.
+    pub(crate) dont_fragment: bool,
     /// Bytes of headers in front of the payload.
     pub(crate) header_len: usize,
 }
@@ -73,6 +75,7 @@ pub(crate) fn unwrap(packet: &Packet) -> Result<Unwrapped, Unsendable> {
             dst: SocketAddr::new(info.dst, datagram.dport()),
             tos: info.tos,
         },
+        dont_fragment: info.dont_fragment,
         header_len: info.header_len + udp::Header::LEN,
     })
 }
@@ -112,7 +115,7 @@ mod tests {
             for (len, size, segs) in [(0, None, 1), (1, None, 1), (2801, Some(1400), 3), (1400, Some(1400), 1)] {
                 let packet = wrap(payload(&mem, len), &ends, size).unwrap().unwrap();
                 assert_eq!((packet.len(), packet.meta.cut.segs()), (header_len + len, segs));
-                assert_eq!(unwrap(&packet), Ok(Unwrapped { ends, header_len }));
+                assert_eq!(unwrap(&packet), Ok(Unwrapped { ends, dont_fragment: true, header_len }));
                 assert_eq!(&packet.head()[header_len..], vec![9; len]);
             }
         }

@@ -1,13 +1,16 @@
 //! The virtio-net header (virtio 1.2 §5.1.6): what it says of a frame, as [`Meta`](packet::Meta) and back.
 //!
-//! The header of a received frame comes from whoever sent it, a guest for example. [`decode`] trusts none of it: every
-//! offset is compared with the frame's own headers, because the checksum that somebody completes later is *written*
-//! where the header says. A frame could otherwise change its own destination after it was judged.
+//! The header of a received frame comes from whoever sent it, a guest for example. [`decode`] trusts none of it. A checksum is
+//! *written* where the header says, and could change the frame's destination after that was decided about. So it is left to
+//! be completed later only where it is that of TCP or UDP right behind the IP header; anywhere else in the frame it is completed
+//! before anything looks at the frame. Segments are cut at `csum_start` only if the frame's own headers lead there.
 
 mod decode;
 mod encode;
 
-use packet::{Csum, Cut, Packet};
+use base::DropReason;
+use offload::checksum;
+use packet::{Csum, Cut, Memory, Packet};
 
 pub use decode::{BadHeader, decode};
 pub use encode::encode;
@@ -83,11 +86,17 @@ pub struct Decoded {
     /// The frame is fat but its checksum field holds a finished sum, as a card leaves it that glued the segments
     /// itself. Writing these bytes at this offset makes it the partial one that `csum` says it is.
     pub seed: Option<(usize, [u8; 2])>,
+    /// The checksum is not that of TCP or UDP right behind the IP header, which begins here (or nowhere, if that is the frame's
+    /// end): it is completed before the frame is looked at.
+    pub complete: Option<usize>,
 }
 
 impl Decoded {
-    /// Notes it with a packet that was just received: linear, and in a page of its own.
-    pub(crate) fn apply(&self, packet: &mut Packet) {
+    /// Notes it with a packet that was just received, in pages of its own.
+    ///
+    /// # Errors
+    /// As [`checksum::complete`].
+    pub(crate) fn apply(&self, mem: &Memory, packet: &mut Packet) -> Result<(), DropReason> {
         if let Some((at, seed)) = self.seed
             && let Some(field) = packet.head_mut().and_then(|head| head.get_mut(at..at + 2))
         {
@@ -95,6 +104,12 @@ impl Decoded {
         }
         packet.meta.csum = self.csum;
         packet.meta.cut = self.cut;
+        if let Some(l3) = self.complete {
+            checksum::complete(mem, packet, l3)?;
+            // The packet's own transport checksum, if there is another, is as it came.
+            packet.meta.csum = Csum::None;
+        }
+        Ok(())
     }
 }
 

@@ -18,6 +18,6 @@ fn main() {
 
 /// Opens a link in a namespace.
 fn open(netns: &Netns, name: &str, kind: ConfigKind, offloads: bool) -> system::Outcome<Box<dyn Link>> {
-    let config = Config { name: name.to_owned(), kind, mtu: None, offloads };
+    let config = Config { name: name.to_owned(), kind, mtu: None, offloads, index: None };
     netns.enter(|| link::open(&config)).map_err(|err| err.to_string().into())
 }

@@ -7,14 +7,15 @@ use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet};
 use system::{Outcome, wait_until};
 use wire::{Protocol, ipv4, ipv6, udp};
 
-/// A UDP datagram, or a train of them if the payload is longer than `size`, headers in the head and the payload in
-/// pieces of 1000 bytes behind it.
+/// A UDP datagram that is not to be fragmented, or a train of them if the payload is longer than `size`, headers in the head
+/// and the payload in pieces of 1000 bytes behind it.
 pub(crate) fn train(mem: &Memory, src: SocketAddr, dst: SocketAddr, tos: u8, payload: &[u8], size: u16) -> Packet {
     let udp_len = (udp::Header::LEN + payload.len()) as u16;
     let mut head = match (src.ip(), dst.ip()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             let mut header = ipv4::Header::new(from, to, Protocol::UDP, 20 + udp_len);
             header.set_tos(tos);
+            header.set_dont_fragment(true);
             header.fill_check();
             header.as_bytes().to_vec()
         }
@@ -36,6 +37,14 @@ pub(crate) fn train(mem: &Memory, src: SocketAddr, dst: SocketAddr, tos: u8, pay
     if segs > 1 {
         packet.meta.cut = Cut::Gso(Gso { kind: GsoKind::Udp, size, segs, ecn: false, fixed_id: false });
     }
+    packet
+}
+
+/// The same packet without IPv4's Don't Fragment.
+pub(crate) fn without_df(mut packet: Packet) -> Packet {
+    let header = ipv4::Header::mut_from(packet.head_mut().expect("its own")).expect("an IPv4 header");
+    header.set_dont_fragment(false);
+    header.fill_check();
     packet
 }
 

@@ -6,11 +6,11 @@ use base::DropReason;
 use libtest_mimic::Trial;
 use link::{ConfigKind, Link, Sent};
 use packet::{Csum, Memory};
-use system::{Need, Netns, Outcome, trial, veth};
-use wire::ip;
+use system::{Need, Netns, Outcome, trial, veth, wait_until};
+use wire::{Protocol, ip};
 
 use crate::open;
-use crate::train::{receive, send, train};
+use crate::train::{receive, send, train, without_df};
 
 const NEEDS: &[Need] = &[Need::Namespaces];
 
@@ -26,6 +26,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("udp/what_a_router_says_of_a_path_is_received_over_ipv6", NEEDS, || told(V6)),
         trial("udp/what_the_first_link_takes_is_told_and_costs_no_offload", NEEDS, told_by_ourselves),
         trial("udp/the_kernel_fragments_what_may_be_fragmented", NEEDS, fragmented),
+        trial("udp/dont_fragment_of_each_datagram_is_its_headers", NEEDS, dont_fragment),
+        trial("udp/datagram_without_df_passes_a_narrow_path", NEEDS, without_df_over_narrow_path),
+        trial("udp/datagram_without_df_passes_a_narrow_first_link", NEEDS, without_df_over_narrow_link),
+        trial("udp/path_mtu_is_told_after_a_datagram_without_df", NEEDS, told_after_without_df),
         trial("udp/an_error_about_one_packet_costs_no_other", NEEDS, soft_errors),
         trial("udp/what_the_socket_cannot_send_is_dropped_and_counted", NEEDS, unsendable),
         trial("udp/a_refused_train_loses_no_packet", NEEDS, refused),
@@ -272,6 +276,81 @@ fn fragmented() -> Outcome {
         assert_eq!(send(a.as_mut(), long())?, Sent::All);
         assert_eq!(told_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
     }
+    Ok(())
+}
+
+/// Flags and payload lengths on the wire, in order, of a burst in which they change.
+fn dont_fragment() -> Outcome {
+    let wire = wire()?;
+    let mut a = socket(&wire.a, V4[0], true)?;
+    let kind = ConfigKind::Packet { interface: "wire".to_owned() };
+    let mut b = open(&wire.b, "wire", kind, true)?;
+    let _port_is_open = socket(&wire.b, V4[1], true)?;
+    let mem = Memory::heap();
+    let (src, dst) = (V4[0].parse()?, V4[1].parse()?);
+    let sent = [(true, 1), (true, 2800), (false, 3), (false, 2803), (true, 5), (false, 6), (false, 7), (true, 8)];
+    let mut burst = Vec::new();
+    for (df, len) in sent {
+        let packet = train(&mem, src, dst, 0, &payload(len), 1400);
+        burst.push(if df { packet } else { without_df(packet) });
+    }
+    assert_eq!((a.send(&mut burst)?, a.stats().tx_calls), (Sent::All, 5));
+    let (mut got, mut seen) = (Vec::new(), Vec::new());
+    wait_until("all are on the wire", std::time::Duration::from_secs(20), || {
+        b.recv(&mem, &mut got).expect("the link goes on");
+        for mut packet in got.drain(..) {
+            packet.pull(14);
+            let bytes = packet.to_vec();
+            let info = ip::Info::parse(&bytes, bytes.len());
+            if let Some(info) = info.ok().filter(|info| info.dst == dst.ip() && info.protocol == Protocol::UDP) {
+                seen.push((info.dont_fragment, (bytes.len() - 28) as u32));
+            }
+        }
+        seen.len() >= sent.len()
+    })?;
+    assert_eq!(seen, sent);
+    Ok(())
+}
+
+fn without_df_over_narrow_path() -> Outcome {
+    let path = narrow_path()?;
+    let (mut a, mut b) = (socket(&path.a, V4[0], true)?, socket(&path.b, V4[1], true)?);
+    let mem = Memory::heap();
+    let (src, dst) = (V4[0].parse()?, V4[1].parse()?);
+    for len in [1400, 3 * 1400 + 100] {
+        assert_eq!(send(a.as_mut(), without_df(train(&mem, src, dst, 0, &payload(len), 1400)))?, Sent::All);
+        let got = receive(b.as_mut(), &mem, 28, len as usize)?;
+        let bytes: Vec<u8> = got.iter().flat_map(|packet| packet.to_vec().split_off(28)).collect();
+        assert_eq!((bytes, a.stats().tx_dropped, a.features().uso), (payload(len), 0, true));
+    }
+    Ok(())
+}
+
+fn without_df_over_narrow_link() -> Outcome {
+    let wire = wire()?;
+    let (mut a, mut b) = (socket(&wire.a, V4[0], true)?, socket(&wire.b, V4[1], true)?);
+    wire.a.sh("ip link set wire mtu 1300")?;
+    let mem = Memory::heap();
+    let (src, dst) = (V4[0].parse()?, V4[1].parse()?);
+    assert_eq!(send(a.as_mut(), without_df(train(&mem, src, dst, 0, &payload(1400), 1400)))?, Sent::All);
+    let got = receive(b.as_mut(), &mem, 28, 1400)?;
+    assert_eq!((got[0].to_vec().split_off(28), a.stats().tx_dropped), (payload(1400), 0));
+    Ok(())
+}
+
+/// The option stays as the last datagram had it, and does not keep the kernel from telling what ICMP says of one before.
+fn told_after_without_df() -> Outcome {
+    let path = narrow_path()?;
+    let mut a = socket(&path.a, V4[0], true)?;
+    let mem = Memory::heap();
+    let (src, dst) = (V4[0].parse()?, V4[1].parse()?);
+    for _ in 0..2 {
+        let long = train(&mem, src, dst, 0, &payload(1400), 1400);
+        let mut burst = vec![long, without_df(train(&mem, src, dst, 0, &[1], 1400))];
+        assert_eq!(a.send(&mut burst)?, Sent::All);
+        assert_eq!(told_mtu(&wait_for(a.as_mut(), &mem)?[0]).0, 1280);
+    }
+    assert_eq!(a.stats().tx_dropped, 0);
     Ok(())
 }
 

@@ -1,11 +1,12 @@
 //! Fat packets as a guest hands them over, true and false: what cannot be cut is refused, and what is cut is all there.
 
+use base::DropReason;
 use offload::{CsumOffload, Features, checksum, fit, gso};
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, Pool};
 use wire::Protocol;
 use wire::ip::Info;
 
-use super::{fill_checks, fill_lengths, headers, on_wire, shaped};
+use super::{fill_checks, fill_lengths, headers, on_wire, shaped, tunnel};
 
 /// What a packet says about itself, and how it lies in memory.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +17,8 @@ pub(crate) struct Claims {
     pub(crate) change: (u16, u8),
     /// Bytes in front of the IP header.
     pub(crate) l3: u8,
+    /// Number of tunnels around it, and their kinds.
+    pub(crate) tunnels: (u8, u16),
     pub(crate) kind: u8,
     pub(crate) size: u16,
     pub(crate) segs: u16,
@@ -45,6 +48,8 @@ pub(crate) fn run(claims: &Claims, payload: &[u8]) {
         ..Features::ALL
     };
     let l3 = usize::from(claims.l3 % 40);
+    let tunnels = tunnel::some(claims.tunnels.0, claims.tunnels.1);
+    let is_honest = claims.change.1 == 0 && claims.csum.0 % 4 == 1;
     let bystander = || Packet::with_data(&made, &[1]).expect("memory");
     for whole_way in [false, true] {
         let packet = packet(&made, claims, l3, payload);
@@ -72,6 +77,13 @@ pub(crate) fn run(claims: &Claims, payload: &[u8]) {
                     .filter(|packet| packet.meta.cut == Cut::Whole)
                     .for_each(|packet| check_right(packet, l3 + tag));
             }
+            if !tunnels.is_empty() && is_honest && cut.gso().is_some() {
+                out.iter().for_each(|packet| tunnel::check_on_wire(&tunnels, &packet.to_vec()[l3 + tag..]));
+            }
+        }
+        let is_foreign = tunnels.iter().any(|tunnel| !tunnel.is_constant());
+        if is_foreign && is_honest && claims.pages == 0 && cut.gso().is_some() {
+            assert_eq!(result, Err(DropReason::GsoEncapsulation));
         }
         drop(out);
         assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0), "pages that did not come home");
@@ -81,10 +93,13 @@ pub(crate) fn run(claims: &Claims, payload: &[u8]) {
 
 fn packet(mem: &Memory, claims: &Claims, l3: usize, payload: &[u8]) -> Packet {
     let &Claims { number, change: (at, xor), kind, size, segs, csum: (csum, start, offset), shape, .. } = claims;
-    let (mut ip, l4) = headers(number);
+    let (mut ip, mut l4) = headers(number);
     ip.extend(payload);
     fill_lengths(number, l4, &mut ip);
     fill_checks(number, l4, &mut ip, csum % 4 == 1);
+    let inner_len = ip.len();
+    ip = tunnel::around(&tunnel::some(claims.tunnels.0, claims.tunnels.1), &ip, 7);
+    l4 += ip.len() - inner_len;
     let mut bytes = vec![0xee; l3];
     bytes.extend(ip);
     let at = usize::from(at) % bytes.len();

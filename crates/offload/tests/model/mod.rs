@@ -3,6 +3,7 @@
 
 pub(crate) mod gro;
 pub(crate) mod gso;
+pub(crate) mod tunnel;
 
 use packet::{Buf, Csum, Memory, Packet};
 use wire::checksum as sums;

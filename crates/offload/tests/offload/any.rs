@@ -8,12 +8,14 @@ fn claims() -> impl Strategy<Value = gso::Claims> {
     let change = (0u16..80, prop_oneof![4 => Just(0u8), 1 => any::<u8>()]);
     let size = prop_oneof![4 => 1u16..2000, 1 => any::<u16>()];
     let pages = prop_oneof![3 => Just(0u8), 1 => 1u8..40];
-    let headers = (any::<u8>(), change, any::<u8>(), any::<u8>());
+    let tunnels = prop_oneof![Just((0, 0)), any::<(u8, u16)>()];
+    let headers = (any::<u8>(), change, any::<u8>(), tunnels, any::<u8>());
     (headers, size, any::<u16>(), any::<(u8, u16, u16)>(), any::<(u8, u16)>(), any::<u16>(), pages).prop_map(
-        |((number, change, l3, kind), size, segs, csum, shape, features, pages)| gso::Claims {
+        |((number, change, l3, tunnels, kind), size, segs, csum, shape, features, pages)| gso::Claims {
             number,
             change,
             l3,
+            tunnels,
             kind,
             size,
             segs,

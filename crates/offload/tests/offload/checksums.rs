@@ -136,7 +136,7 @@ fn a_partial_check_is_completed_in_every_geometry() {
         let payload_at = frame.header_len();
         for (name, mut packet) in geometry::all(&mem, &data, &[1, 20, 40, payload_at, payload_at + 1]) {
             packet.meta.csum = csum;
-            complete(&mem, &mut packet).expect(&name);
+            complete(&mem, &mut packet, 0).expect(&name);
             packet.check_invariants();
             assert_eq!((packet.to_vec(), packet.meta.csum), (frame.bytes(), Csum::Unnecessary), "{name} {frame:?}");
         }
@@ -152,7 +152,7 @@ fn only_udp_turns_a_computed_zero_into_all_ones() {
         data[offset..offset + 2].copy_from_slice(&[0xff, 0xff]);
         let mut packet = received(&mem, &data);
         packet.meta.csum = Csum::Partial { start: 0, offset: offset as u16 };
-        complete(&mem, &mut packet).unwrap();
+        complete(&mem, &mut packet, 0).unwrap();
         assert_eq!(packet.head()[offset..offset + 2], want);
     }
 }
@@ -166,7 +166,7 @@ fn the_field_has_to_lie_in_the_packet() {
         let mut packet = received(&mem, &[7; 20]);
         packet.meta.csum = Csum::Partial { start, offset };
         let want = if ok { Ok(()) } else { Err(DropReason::TransportHeader) };
-        assert_eq!(complete(&mem, &mut packet), want, "{start}+{offset}");
+        assert_eq!(complete(&mem, &mut packet, 0), want, "{start}+{offset}");
     }
 }
 
@@ -177,7 +177,7 @@ fn a_fat_packet_has_no_check_of_its_own() {
     let mut packet = received(&mem, &data);
     packet.meta.csum = csum;
     packet.meta.cut = Cut::Gso(Gso { kind: GsoKind::TcpV4, size: 10, segs: 10, ecn: false, fixed_id: false });
-    assert_eq!(complete(&mem, &mut packet), Err(DropReason::CannotSegment));
+    assert_eq!(complete(&mem, &mut packet, 0), Err(DropReason::CannotSegment));
     assert_eq!((packet.to_vec(), packet.meta.csum), (data, csum));
 }
 
@@ -187,7 +187,7 @@ fn what_has_no_partial_check_is_left_alone() {
     for csum in [Csum::None, Csum::Unnecessary, Csum::Complete(5)] {
         let mut packet = received(&mem, &[1; 60]);
         packet.meta.csum = csum;
-        complete(&mem, &mut packet).unwrap();
+        complete(&mem, &mut packet, 0).unwrap();
         assert_eq!((packet.to_vec(), packet.meta.csum), (vec![1; 60], csum));
     }
 }
@@ -209,7 +209,7 @@ fn foreign_slots_are_copied_before_they_are_summed() {
     for (buf, copied) in [(ours, 0), (Buf::foreign(payload.to_vec()), 652)] {
         let mut packet = build(buf);
         let before = mem.copies().get(CopyReason::Linearize).bytes;
-        complete(&mem, &mut packet).unwrap();
+        complete(&mem, &mut packet, 0).unwrap();
         assert_eq!(packet.to_vec(), frame.bytes());
         assert_eq!(mem.copies().get(CopyReason::Linearize).bytes - before, copied);
     }

@@ -12,3 +12,4 @@ mod ip;
 mod model;
 mod round_trip;
 mod segmentation;
+mod tunnels;

@@ -3,8 +3,8 @@
 use base::{Counters, DropReason, LinkId, Mib};
 use offload::Features;
 use packet::{Csum, Cut, Memory, Packet, Pool, geometry};
-use path::{FatCounts, Forwarded, TX_QUEUE_BYTES};
-use sim::{Flow, Node, PortOptions};
+use path::{FatCounts, Forwarded, PortConfig, TX_QUEUE_BYTES};
+use sim::{Flow, Node, PortOptions, Rng};
 use wire::{Version, icmp, icmpv6};
 
 use crate::common::*;
@@ -190,6 +190,73 @@ fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
         }
         drop(sent);
         assert_eq!(node.pages_in_use(), 0, "{name}");
+    }
+}
+
+#[test]
+fn last_datagram_of_train_passes_if_it_alone_fits() {
+    for flow in flows() {
+        let headers = flow.version().header_len() + 8;
+        let mut node = router();
+        let train = flow.fat_udp(&node.mem, 2 * 1600 + 100, 1600);
+        node.rx(NOW, INSIDE, vec![train]);
+        let sent = only(node.tx(OUTSIDE));
+        assert_eq!((sent.len(), sent.meta.cut, info(&sent).ttl), (headers + 100, Cut::Whole, 63), "{flow:?}");
+        assert!(offload::checksum::verify(&sent, &info(&sent)));
+        let answer = told(&only(node.tx(INSIDE)));
+        let want = match flow.version() {
+            Version::V4 => Message::V4(icmp::Message::FragNeeded { mtu: 1500 }),
+            Version::V6 => Message::V6(icmpv6::Message::PacketTooBig { mtu: 1500 }),
+        };
+        assert_eq!(answer.message, want);
+        assert!(flow.udp(1600).starts_with(&answer.quote[..headers - 8]), "about the first datagram: {answer:?}");
+        assert_eq!(node.drops(), [(INSIDE.0, DropReason::PacketTooBig, 2)]);
+        drop(sent);
+        assert_eq!(node.pages_in_use(), 0);
+    }
+}
+
+/// A burst of datagrams of one flow, of which some fit 1400 bytes and others do not.
+pub(crate) fn mixed_datagrams(rng: &mut Rng, flow: &Flow) -> Vec<Vec<u8>> {
+    let big = *rng.pick(&[1300, 1500, 3000]);
+    let small = *rng.pick(&[1, 100, 1300]);
+    let dont_fragment = rng.happens(700);
+    let count = 1 + rng.below(12) as u16;
+    let datagrams = (0..count).map(|at| {
+        let len = if rng.happens(600) { big } else { small };
+        let bytes = Flow { dont_fragment, ..*flow }.udp(len);
+        if flow.version() == Version::V4 { edit_v4(&bytes, |header| header.set_id(7 + at)) } else { bytes }
+    });
+    datagrams.collect()
+}
+
+/// Packets queued at a port, cut as the wire carries them.
+pub(crate) fn on_wire(node: &mut Node, link: LinkId) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    node.tx(link).into_iter().for_each(|pkt| offload::fit(&node.mem, &Features::NONE, pkt, 0, &mut frames).unwrap());
+    frames.iter().map(Packet::to_vec).collect()
+}
+
+/// Switches GRO of a port on or off.
+pub(crate) fn set_gro(node: &mut Node, link: LinkId, gro: bool) {
+    let config = node.path.ports.get(link).unwrap().config.clone();
+    node.path.set_port(link, PortConfig { gro, ..config });
+}
+
+#[test]
+fn gro_does_not_change_which_datagrams_pass() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        let flow = flows()[seed as usize % 2];
+        let datagrams = mixed_datagrams(&mut rng, &flow);
+        let sent = [true, false].map(|gro| {
+            let mut node = router_with(PortOptions::BARE.mtu(9000), PortOptions::BARE.mtu(1400));
+            set_gro(&mut node, INSIDE, gro);
+            let burst = datagrams.iter().map(|bytes| Packet::with_data(&node.mem, bytes).unwrap()).collect();
+            node.rx(NOW, INSIDE, burst);
+            on_wire(&mut node, OUTSIDE)
+        });
+        assert!(sent[0] == sent[1], "seed {seed}");
     }
 }
 

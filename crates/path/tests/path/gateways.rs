@@ -65,6 +65,9 @@ pub(crate) fn gateways(medium: Medium, seed: u64) -> World {
         let (outer, outer_v6) = (format!("{}/24", ENDS[0][at]), format!("{}/64", ENDS[1][at]));
         node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &[&inner, &inner_v6]);
         node.port(OUTSIDE.0, wan, &[&outer, &outer_v6]);
+        // The guest is the host, which has the outer addresses too.
+        node.path.set_host_role(INSIDE, path::HostRole::Peer);
+        node.path.set_host_role(OUTSIDE, path::HostRole::SharesAddress);
         node.route(&format!("10.{}.0.0/16", 2 - at), Some(ENDS[0][1 - at]), OUTSIDE);
         node.route(&format!("fd00:{}::/32", 2 - at), Some(ENDS[1][1 - at]), OUTSIDE);
         world.add_node(node);

@@ -71,7 +71,7 @@ fn a_message_is_taken_out_with_and_without_an_sa_on_its_port() {
             assert_eq!(got, [IkeMessage { local, peer, bytes: b"hello".to_vec() }], "v6 {v6}, with an SA {with_sa}");
             node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, &[0xff]));
             assert_eq!((node.path.take_ike().count(), node.drops()), (0, vec![]), "a keepalive is nobody's");
-            // What is neither goes where it always went, and so does IKE on a link that is not told to have it.
+            // Neither kind is dropped, and IKE on a link that is not told to have it.
             for payload in [&b"\0\0\0\0"[..], b"\x01\0\0\0hello", b""] {
                 node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, payload));
             }
@@ -87,6 +87,112 @@ fn a_message_is_taken_out_with_and_without_an_sa_on_its_port() {
             assert_eq!(node.pages_in_use(), 0);
         }
     }
+}
+
+/// A router with an SA for ESP in UDP to its end, with IKE there, or with both.
+fn with_open_port(v6: bool, has_ike: bool, has_sa: bool) -> Node {
+    let [local, peer] = ends(v6);
+    let mut node = router();
+    if has_ike {
+        node.path.set_ike(vec![(OUTSIDE, IkeAt::Port(local))]);
+    }
+    if has_sa {
+        let sa = esp(&peer.ip().to_string(), &local.ip().to_string(), 7, Mode::Tunnel, true);
+        node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
+    }
+    node
+}
+
+#[test]
+fn open_port_answers_only_with_counters() {
+    use DropReason::{EncapIgnored, EspNoState};
+    let unknown_spi = [&[0x12; 4][..], &[0; 60]].concat();
+    for (v6, has_ike, has_sa) in [false, true].into_iter().flat_map(|v6| {
+        [(true, false), (false, true), (true, true)].into_iter().map(move |(has_ike, has_sa)| (v6, has_ike, has_sa))
+    }) {
+        for (payload, dropped) in [
+            (&[0xff][..], None),
+            (b"", Some(EncapIgnored)),
+            (b"\0\0", Some(EncapIgnored)),
+            (b"\0\0\0\0", Some(EncapIgnored)),
+            (b"\x01\0\0\x07\0\0\0\x01", Some(EncapIgnored)),
+            (b"\x01\0\0\x07\0\0\0\x01x", Some(EspNoState)),
+            (&unknown_spi, Some(EspNoState)),
+            (b"\0\0\0\0IKE", (!has_ike).then_some(EncapIgnored)),
+        ] {
+            let mut node = with_open_port(v6, has_ike, has_sa);
+            node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, payload));
+            let what = format!("{payload:02x?}, v6 {v6}, IKE {has_ike}, SA {has_sa}");
+            assert_eq!(node.tx(OUTSIDE).len(), 0, "{what}");
+            assert_eq!(node.drops(), Vec::from_iter(dropped.map(|reason| (OUTSIDE.0, reason, 1))), "{what}");
+            let no_states = node.path.counters.get(Mib::XfrmInNoStates);
+            assert_eq!(no_states, u64::from(dropped == Some(EspNoState)), "{what}");
+            let closed = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| node.path.counters.get(mib));
+            assert_eq!(closed, [0, 0], "{what}");
+            let mibs = match v6 {
+                false => [Mib::IpInReceives, Mib::IpInDelivers, Mib::UdpInDatagrams],
+                true => [Mib::Ip6InReceives, Mib::Ip6InDelivers, Mib::Udp6InDatagrams],
+            };
+            let [receives, delivers, datagrams] = mibs.map(|mib| node.path.counters.get(mib));
+            assert_eq!((receives, delivers), (1, 1), "{what}");
+            assert!(datagrams == 1 || dropped == Some(EspNoState), "{what}");
+        }
+        let mut node = with_open_port(v6, has_ike, has_sa);
+        node.rx_bytes(NOW, OUTSIDE, &between(with_ports(ends(v6), [4501, 4500]), b"hello"));
+        assert_eq!((node.tx(OUTSIDE).len(), node.drops()), (1, vec![(OUTSIDE.0, DropReason::UdpNoPort, 1)]));
+    }
+}
+
+#[test]
+fn ike_port_refuses_impossible_udp_lengths() {
+    for (v6, len, padding, taken) in [
+        (false, 7, 0, false),
+        (false, 14, 0, false),
+        (false, u16::MAX, 0, false),
+        (false, 13, 3, true),
+        (true, 7, 0, false),
+        (true, 14, 0, false),
+    ] {
+        let mut node = router();
+        node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+        let mut bytes = between(with_ports(ends(v6), [500, 500]), &[&b"hello"[..], &vec![0; padding]].concat());
+        let udp_at = bytes.len() - padding - 13;
+        bytes[udp_at + 4..udp_at + 6].copy_from_slice(&u16::to_be_bytes(len));
+        if !v6 {
+            bytes[udp_at + udp::CHECK_AT..udp_at + 8].fill(0);
+        }
+        node.rx_bytes(NOW, OUTSIDE, &bytes);
+        let got: Vec<_> = node.path.take_ike().map(|message| message.bytes).collect();
+        let want = if taken { vec![b"hello".to_vec()] } else { vec![] };
+        let errors = node.path.counters.get(if v6 { Mib::Udp6InErrors } else { Mib::UdpInErrors });
+        assert_eq!((got, errors), (want, u64::from(!taken)), "v6 {v6}, UDP length {len}");
+        assert_eq!(node.tx(OUTSIDE).len(), 0, "v6 {v6}, UDP length {len}");
+    }
+}
+
+#[test]
+fn ike_port_without_marker_ignores_empty_datagram() {
+    for v6 in [false, true] {
+        let mut node = router();
+        node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+        node.rx_bytes(NOW, OUTSIDE, &between(with_ports(ends(v6), [500, 500]), b""));
+        assert_eq!((node.path.take_ike().count(), node.tx(OUTSIDE).len()), (0, 0));
+        assert_eq!(node.drops(), [(OUTSIDE.0, DropReason::EncapIgnored, 1)]);
+    }
+}
+
+#[test]
+fn train_to_ike_port_is_judged_datagram_by_datagram() {
+    let mut node = with_open_port(false, true, false);
+    let mut pkt =
+        Packet::with_data(&node.mem, &from_peer(false, b"\x01\0\0\x07\0\0\0\x01x\0\0\0\0hello\0\0\0\0")).unwrap();
+    pkt.meta.cut = Cut::Gso(Gso { size: 9, kind: GsoKind::Udp, segs: 3, ecn: false, fixed_id: false });
+    pkt.meta.csum = packet::Csum::Unnecessary;
+    node.rx(NOW, OUTSIDE, vec![pkt]);
+    let got: Vec<_> = node.path.take_ike().map(|message| message.bytes).collect();
+    assert_eq!((got, node.tx(OUTSIDE).len()), (vec![b"hello".to_vec()], 0));
+    let want = [DropReason::EncapIgnored, DropReason::EspNoState].map(|reason| (OUTSIDE.0, reason, 1));
+    assert_eq!(node.drops(), want);
 }
 
 /// The node's end and the peer's, with other ports.

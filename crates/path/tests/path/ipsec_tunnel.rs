@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use base::{DropReason, Mib};
 use ipsec::Mode;
-use sim::{Flow, esp, link_pair, policy};
+use packet::Packet;
+use sim::{Flow, Rng, esp, link_pair, policy};
 use wire::{Version, icmp, icmpv6};
 
 use crate::common::*;
+use crate::forward::{mixed_datagrams, on_wire, set_gro};
 use crate::gateways::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -116,7 +118,7 @@ fn transport_mode_protects_what_is_between_the_gateways_themselves() {
             let sa = |from: usize| [esp(ends[from], ends[1 - from], 0x2000 + from as u32, Mode::Transport, udp)];
             link_pair(a, b, (ends[0], ends[1]), &sa(0));
             link_pair(b, a, (ends[1], ends[0]), &sa(1));
-            // The guest speaks with its gateway's own address, as the owner of a TUN device may.
+            // The guest sends from the address of the outer link, as the host behind a TUN device may if it has that too.
             let flow = Flow::new(ends[0], ends[1]);
             world.hosts[0].send_bytes(&flow.ping(1, 1000));
             world.run(SECOND);
@@ -165,6 +167,29 @@ fn what_is_too_long_for_the_tunnel_is_told_the_inner_mtu() {
             let told: Vec<_> = world.hosts[0].take().iter().map(|pkt| told(pkt).message).collect();
             assert_eq!((told, world.hosts[1].take().len()), (vec![want; 2], 0), "{tunnel:?}");
             assert_eq!(world.nodes[0].drops(), [(1, DropReason::PacketTooBig, 2)], "{tunnel:?}");
+        }
+    }
+}
+
+#[test]
+fn gro_does_not_change_which_datagrams_a_tunnel_takes() {
+    for (nth, tunnel) in TUNNELS.into_iter().enumerate() {
+        for seed in 0..60 {
+            let mut rng = Rng::new(seed);
+            let datagrams = mixed_datagrams(&mut rng, &flows()[(seed as usize + nth) % 2]);
+            let inside = [true, false].map(|gro| {
+                let mut world = tunnelled(tunnel, 1);
+                let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
+                let wan = near.path.ports.get(OUTSIDE).unwrap().config.clone();
+                near.path.set_port(OUTSIDE, path::PortConfig { mtu: 1450, ..wan });
+                set_gro(near, INSIDE, gro);
+                let burst = datagrams.iter().map(|bytes| Packet::with_data(&near.mem, bytes).unwrap()).collect();
+                near.rx(NOW, INSIDE, burst);
+                on_wire(near, OUTSIDE).iter().for_each(|frame| far.rx_bytes(NOW, OUTSIDE, frame));
+                assert_eq!(far.drops(), [], "{tunnel:?}, seed {seed}");
+                on_wire(far, INSIDE)
+            });
+            assert!(inside[0] == inside[1], "{tunnel:?}, seed {seed}");
         }
     }
 }
@@ -233,6 +258,23 @@ fn a_socket_fragments_what_is_too_long_for_it_itself() {
         }
         assert_eq!((world.nodes[1].tx(INSIDE).len(), world.nodes[1].drops()), (5, vec![]), "v6 {v6}");
         assert_eq!(world.nodes[0].drops(), []);
+    }
+}
+
+#[test]
+fn socket_fragments_only_datagrams_that_are_too_long() {
+    for v6 in [false, true] {
+        let [_, flow] = flows();
+        let mut world = tunnelled(Tunnel { v6, udp: true, nested: false }, 1);
+        let node = &mut world.nodes[0];
+        let wan = node.path.ports.get(OUTSIDE).unwrap().config.clone();
+        let features = offload::Features { ufo: true, ..wan.features };
+        node.path.set_port(OUTSIDE, path::PortConfig { mtu: 1280, features, ..wan });
+        let fat = flow.fat_tcp(&node.mem, 1, 2 * 1208 + 100, 1208);
+        node.rx(NOW, INSIDE, vec![fat]);
+        let cuts: Vec<_> = node.tx(OUTSIDE).iter().map(|pkt| pkt.meta.cut).collect();
+        use packet::Cut::{Fragment, Whole};
+        assert_eq!((cuts, node.drops()), (vec![Fragment, Fragment, Whole], vec![]), "v6 {v6}");
     }
 }
 

@@ -207,7 +207,7 @@ fn messages_that_ask_for_nothing_end_here() {
         ("a wrong bit in ICMPv6", wrong(&v6), DropReason::ChecksumWrong, Mib::Icmp6InCsumErrors),
         ("a ping to the subnet", Flow::new("10.1.0.1", "10.1.0.255").ping(1, 8), ignored, Mib::IcmpInEchos),
         ("a ping to everybody", Flow::new("10.1.0.1", "255.255.255.255").ping(1, 8), ignored, Mib::IcmpInEchos),
-        ("a ping to all nodes", Flow::new("fd00:1::1", "ff02::1").ping(1, 8), ignored, Mib::Icmp6InEchos),
+        ("a ping to a group", Flow::new("fd00:1::1", "ff02::5").ping(1, 8), ignored, Mib::Icmp6InEchos),
     ];
     for (name, bytes, reason, mib) in cases {
         let mut node = router();
@@ -232,5 +232,61 @@ fn a_datagram_with_a_wrong_checksum_is_not_answered() {
             Version::V6 => [Mib::Udp6InErrors, Mib::Udp6InCsumErrors],
         };
         assert_eq!((node.path.counters.get(errors), node.path.counters.get(csum)), (1, 1));
+    }
+}
+
+#[test]
+fn malformed_datagram_is_dropped_silently_and_counted() {
+    // (bytes that are left of UDP, length that it says, whether its checksum is none, whether the datagram is good)
+    let cases = [
+        (0, None, false, false),
+        (4, None, false, false),
+        (7, None, false, false),
+        (108, Some(7), false, false),
+        (108, Some(109), false, false),
+        (108, Some(0xffff), true, false),
+        (108, None, false, true),
+    ];
+    for flow in to_us() {
+        let (v4, at) = (flow.version() == Version::V4, flow.version().header_len());
+        for (left, len, unsummed, good) in cases {
+            let mut datagram = flow.udp(100)[at..].to_vec();
+            datagram.truncate(left);
+            if let Some(len) = len {
+                datagram[4..6].copy_from_slice(&u16::to_be_bytes(len));
+            }
+            if unsummed {
+                datagram[6..8].fill(0);
+            }
+            let mut node = router();
+            node.rx_bytes(NOW, INSIDE, &flow.raw(Protocol::UDP, &datagram));
+            let [no_ports, errors, sums] = if v4 {
+                [Mib::UdpNoPorts, Mib::UdpInErrors, Mib::UdpInCsumErrors]
+            } else {
+                [Mib::Udp6NoPorts, Mib::Udp6InErrors, Mib::Udp6InCsumErrors]
+            };
+            let reason = if good { DropReason::UdpNoPort } else { DropReason::TransportHeader };
+            assert_eq!(node.drops(), [(1, reason, 1)], "{left} {len:?}");
+            let counted = [no_ports, errors, sums].map(|mib| node.path.counters.get(mib));
+            assert_eq!(counted, [u64::from(good), u64::from(!good), 0], "{left} {len:?}");
+            assert_eq!(node.tx(INSIDE).len(), usize::from(good), "{left} {len:?}");
+        }
+        // What comes behind the datagram is not summed.
+        let longer = [&flow.udp(100)[at..], &[7; 5]].concat();
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &flow.raw(Protocol::UDP, &longer));
+        assert_eq!(node.drops(), [(1, DropReason::UdpNoPort, 1)]);
+    }
+}
+
+#[test]
+fn ping_to_all_nodes_or_routers_is_answered() {
+    for group in ["ff02::1", "ff02::2", "ff05::2"] {
+        let mut node = router();
+        node.rx_bytes(NOW, INSIDE, &Flow::new("fd00:1::1", group).ping(1, 8));
+        let Told { src, dst, message, .. } = told(&only(node.tx(INSIDE)));
+        assert_eq!((src.as_str(), dst.as_str()), ("fd00:1::254", "fd00:1::1"), "{group}");
+        assert!(matches!(message, Message::V6(icmpv6::Message::EchoReply { .. })), "{group}");
+        assert_eq!(node.drops(), [], "{group}");
     }
 }

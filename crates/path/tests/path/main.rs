@@ -1,26 +1,32 @@
 //! What a node does with packets, as its links see it: forwarding, local delivery, neighbours, IPsec, captures.
 
+mod anycast;
 mod bad_input;
 mod bad_wire;
 mod bump;
 mod bursts;
 mod capture;
 mod common;
+mod encapsulated;
+mod ext_headers;
 mod forward;
 mod fragments;
 mod frames;
 mod gateways;
 mod hostile;
 mod ike;
+mod ip_options;
 mod ipsec_refused;
 mod ipsec_tunnel;
 mod ipsec_wire;
 mod larval;
+mod link_layer;
 mod local;
 mod nat;
 mod neighbours;
 mod nesting;
 mod offload;
+mod own_address;
 mod path_mtu;
 mod refused;
 mod vrf;

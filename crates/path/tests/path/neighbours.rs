@@ -1,10 +1,14 @@
 //! Ethernet links: who is asked, what waits meanwhile, and what becomes of it when nobody answers.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
 use base::{DropReason, Instant, LinkId, Mib};
-use sim::{End, Flow, Host, Medium, Node, PortOptions, Wire, World};
-use wire::{Version, icmp, icmpv6};
+use ipsec::Mode;
+use ipsec::crypto::Pool;
+use packet::{Memory, Packet};
+use sim::{End, Flow, Host, Medium, Node, PortOptions, Wire, World, esp, link_pair};
+use wire::{EtherType, FragOffset, MacAddr, Version, arp, eth, icmp, icmpv6};
 
 use crate::common::*;
 
@@ -60,6 +64,69 @@ fn packets_wait_in_order_until_their_next_hop_is_known_and_stay_fat() {
     let got: Vec<_> = world.hosts[1].take().iter().map(packet::Packet::len).collect();
     assert_eq!(got, [[1452; 10].as_slice(), &[38, 48]].concat());
     assert_eq!((world.nodes[0].waiting(), world.nodes[0].drops()), (0, vec![]));
+}
+
+/// Number of frames at a port that ask for a neighbour: to everybody, or to a multicast group of IPv6.
+fn solicitations(node: &mut Node, link: LinkId) -> usize {
+    let frames = node.tx(link);
+    let is_solicitation = |pkt: &&packet::Packet| {
+        let header = eth::Header::ref_from(pkt.head()).unwrap();
+        header.ethertype() == EtherType::ARP && header.dst() == MacAddr::BROADCAST
+            || header.ethertype() == EtherType::IPV6 && header.dst().is_multicast()
+    };
+    frames.iter().filter(is_solicitation).count()
+}
+
+#[test]
+fn next_hop_of_packet_held_by_gro_is_solicited_in_same_turn() {
+    for flow in flows() {
+        let mut packets = vec![flow.udp(10), flow.tcp(1, 10), flow.ping(1, 10)];
+        if flow.version() == Version::V4 {
+            packets.push(edit_v4(&flow.udp(16), |header| {
+                header.set_fragment(FragOffset::from_bytes(0).unwrap(), true);
+            }));
+        }
+        for bytes in packets {
+            let mut node = router_with(PortOptions::BARE, PortOptions::ethernet(2));
+            node.rx_bytes(NOW, INSIDE, &bytes);
+            assert_eq!((solicitations(&mut node, OUTSIDE), node.waiting()), (1, 1), "{bytes:02x?}");
+        }
+    }
+}
+
+#[test]
+fn sender_of_packet_held_by_gro_is_solicited_for_its_error() {
+    for flow in flows() {
+        let expired = Flow { ttl: 1, ..flow }.udp(10);
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
+        let ethertype = if flow.src.is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
+        let header = eth::Header::new(mac(1), mac(11), ethertype);
+        node.rx_bytes(NOW, INSIDE, &[header.as_bytes(), &expired].concat());
+        assert_eq!((solicitations(&mut node, INSIDE), node.waiting()), (1, 1), "{flow:?}");
+    }
+}
+
+#[test]
+fn tunnel_end_is_solicited_in_the_turn_that_needs_it() {
+    let one = std::num::NonZeroUsize::MIN;
+    for threads in [false, true] {
+        for (net, ends) in [
+            (["10.1.0.0/16", "10.2.0.0/24"], ["10.2.0.254", "10.2.0.1"]),
+            (["fd00:1::/32", "fd00:2::/64"], ["fd00:2::254", "fd00:2::1"]),
+        ] {
+            let flow = Flow::new(if ends[0].contains(':') { "fd00:1::1" } else { "10.1.0.1" }, ends[1]);
+            let mut node = router_with(PortOptions::BARE, PortOptions::ethernet(2));
+            if threads {
+                node.path.ipsec.set_crypto(Some(Box::new(Pool::new(one, |_| {}).unwrap())));
+            }
+            link_pair(&mut node, &mut Node::new(), (net[0], net[1]), &[esp(ends[0], ends[1], 7, Mode::Tunnel, true)]);
+            for bytes in [flow.udp(10), flow.tcp(1, 10), flow.ping(1, 10)] {
+                node.path.neighbours = fib::Neighbours::default();
+                node.rx_bytes(NOW, INSIDE, &bytes);
+                assert_eq!((solicitations(&mut node, OUTSIDE), node.waiting()), (1, 1), "{ends:?}, threads {threads}");
+            }
+        }
+    }
 }
 
 fn plain(bytes: &[u8]) -> packet::Packet {
@@ -214,4 +281,183 @@ fn discovery_in_fragments_is_ignored() {
         assert_eq!(node.drops(), [(1, DropReason::NeighbourMalformed, 1)]);
         assert_eq!(node.path.counters.get(base::Mib::Ip6ReasmOKs), 1);
     }
+}
+
+/// The `n`th of many addresses in fd00:NET::/64.
+fn stranger_v6(net: u16, n: u64) -> IpAddr {
+    let prefix = (0xfd00_0000 | u128::from(net)) << 96;
+    Ipv6Addr::from(prefix | u128::from(0x1_0000_0000 + n)).into()
+}
+
+/// An IPv6 packet in a frame for the router's inner port.
+fn framed_v6(bytes: &[u8]) -> Vec<u8> {
+    [eth::Header::new(mac(1), mac(66), EtherType::IPV6).as_bytes(), bytes].concat()
+}
+
+/// A solicitation of the router by the `n`th stranger on its inner link.
+fn hostile_solicitation(n: u64) -> Vec<u8> {
+    let ask = Flow { src: stranger_v6(1, n), ..Flow::new("fd00:1::66", "fd00:1::254") };
+    framed_v6(&solicitation(&ask, mac(66)))
+}
+
+/// A datagram for the `n`th address of the outer link, where no host has it.
+fn scan(n: u64) -> Vec<u8> {
+    let flow = Flow { dst: stranger_v6(2, n), ..Flow::new("fd00:1::66", "fd00:2::1") };
+    framed_v6(&flow.udp(8))
+}
+
+/// An ARP request for the router by the `n`th stranger on its inner link, which is 10.1.0.0/16 then.
+fn hostile_arp(n: u64) -> Vec<u8> {
+    let sender = [10, 1, 1 + (n / 256 % 255) as u8, n as u8].into();
+    let request = arp::Header::request((mac(66), sender), [10, 1, 0, 254].into());
+    [eth::Header::new(MacAddr::BROADCAST, mac(66), EtherType::ARP).as_bytes(), request.as_bytes()].concat()
+}
+
+/// State after a flood.
+struct Flooded {
+    world: World,
+    /// Solicitations that the router sent meanwhile.
+    solicitations: u64,
+    /// Entries that were made, changed or evicted meanwhile, as told to listeners.
+    changes: usize,
+}
+
+/// Lets two hosts ping each other through a router every 50 ms for `secs`, while the router's inner link brings a burst
+/// of 64 hostile frames every 5 ms (12 800 a second), and checks that each ping is answered.
+fn flood(secs: u32, hostile: impl Fn(u64) -> Vec<u8>) -> Flooded {
+    let mut world = ethernet_world();
+    let mem = Memory::heap();
+    let [_, ping] = flows();
+    world.hosts[0].send_bytes(&ping.ping(0, 10));
+    world.run(SECOND);
+    assert_eq!(world.hosts[0].take().len(), 1, "the flow is there before the flood");
+    let sent = |world: &World| world.nodes[0].path.counters.get(Mib::Icmp6OutNeighborSolicits);
+    let before = sent(&world);
+    world.nodes[0].path.neighbours.watch(true);
+    let mut changes = 0;
+    for turn in 0..secs * 200 {
+        if turn % 10 == 0 {
+            world.hosts[0].send_bytes(&ping.ping(turn as u16, 10));
+        }
+        let first = u64::from(turn) * 64;
+        let burst = (first..first + 64).map(|n| Packet::with_data(&mem, &hostile(n)).unwrap()).collect();
+        let now = world.now();
+        world.nodes[0].rx(now, INSIDE, burst);
+        world.run(Duration::from_millis(5));
+        let told = world.nodes[0].path.neighbours.take_changed();
+        assert!(!told.more, "listeners are told of everything");
+        changes += told.who.len();
+        if turn % 10 == 9 {
+            assert_eq!(world.hosts[0].take().len(), 1, "the answer to the ping of turn {turn}");
+        }
+        world.hosts[1].take();
+    }
+    world.nodes[0].path.neighbours.check_invariants();
+    Flooded { solicitations: sent(&world) - before, changes, world }
+}
+
+/// Entries of the router by link and family: inner IPv4, inner IPv6, outer IPv6.
+fn entries(world: &World) -> [usize; 3] {
+    [(INSIDE, true), (INSIDE, false), (OUTSIDE, false)].map(|(link, v4)| {
+        let neighbours = world.nodes[0].path.neighbours.iter();
+        neighbours.filter(|it| it.link == link && it.addr.is_ipv4() == v4).count()
+    })
+}
+
+/// 40 s are longer than a neighbour stays reachable: the good ones are probed meanwhile.
+const LONG: u32 = 40;
+
+#[test]
+fn solicitation_flood_costs_a_good_flow_nothing() {
+    let flooded = flood(LONG, hostile_solicitation);
+    // 10 000 are answered in a second.
+    let sent = u64::from(LONG) * 12_800;
+    let refused = sent - 10_000 * (u64::from(LONG) + 1);
+    let drops = flooded.world.nodes[0].drops();
+    assert!(matches!(drops[..], [(1, DropReason::NeighbourRateLimited, n)] if n.abs_diff(refused) < 200), "{drops:?}");
+    assert_eq!(entries(&flooded.world), [0, 1024, 1]);
+    assert!(flooded.solicitations <= 4, "both good neighbours are probed, and no other: {}", flooded.solicitations);
+    // 256 entries a second, each made once and evicted once; a few of the good flow's.
+    let most = 2 * 256 * (LONG as usize + 1) + 20;
+    assert!(flooded.changes <= most, "{} changes", flooded.changes);
+}
+
+#[test]
+fn scan_of_a_subnet_costs_a_good_flow_nothing() {
+    let flooded = flood(LONG, scan);
+    let node = &flooded.world.nodes[0];
+    // The scanner is told of some failures (ICMPv6 unreachable), to an address that does not answer either.
+    let mut reasons: Vec<_> = node.drops().iter().map(|&(_, reason, _)| reason).collect();
+    reasons.sort_unstable();
+    reasons.dedup();
+    let want = [DropReason::NeighbourFailed, DropReason::NeighbourRateLimited, DropReason::IcmpRateLimited];
+    assert_eq!(reasons, want);
+    assert!(entries(&flooded.world)[2] <= 1024);
+    // 256 resolutions a second, of three solicitations each.
+    let most = 3 * 256 * (u64::from(LONG) + 1) + 20;
+    assert!(flooded.solicitations <= most, "{} solicitations", flooded.solicitations);
+    assert!(node.waiting() <= 3 * 256 + 1, "{} packets wait", node.waiting());
+}
+
+#[test]
+fn arp_flood_costs_a_good_flow_nothing() {
+    let flooded = flood(5, hostile_arp);
+    let reasons: Vec<_> = flooded.world.nodes[0].drops().iter().map(|&(link, reason, _)| (link, reason)).collect();
+    assert_eq!(reasons, [(INSIDE.0, DropReason::NeighbourRateLimited)]);
+    assert_eq!(entries(&flooded.world)[0], 1024);
+    assert!(flooded.changes <= 2 * 256 * 6 + 20, "{} changes", flooded.changes);
+}
+
+#[test]
+fn new_neighbour_is_found_while_strangers_solicit() {
+    let mut world = ethernet_world();
+    let [_, flow] = flows();
+    let now = world.now();
+    for n in 0..20_000 {
+        world.nodes[0].rx_bytes(now, INSIDE, &hostile_solicitation(n));
+        world.nodes[0].tx(INSIDE);
+    }
+    // Neither the host that asks nor the one that it asks for is known yet.
+    world.hosts[0].send_bytes(&flow.ping(1, 10));
+    world.run(SECOND);
+    assert_eq!(world.hosts[0].take().len(), 1);
+}
+
+#[test]
+fn confirmed_neighbour_is_answered_while_strangers_solicit() {
+    let mut world = ethernet_world();
+    let [_, flow] = flows();
+    world.hosts[0].send_bytes(&flow.ping(1, 10));
+    world.run(SECOND);
+    let now = world.now();
+    let node = &mut world.nodes[0];
+    let ask = Flow { dst: "fd00:1::254".parse().unwrap(), ..flow };
+    let probe = [eth::Header::new(mac(1), mac(11), EtherType::IPV6).as_bytes(), &solicitation(&ask, mac(11))].concat();
+    let mut answers = 0;
+    for n in 0..20_000 {
+        node.rx_bytes(now, INSIDE, &hostile_solicitation(n));
+        answers += node.tx(INSIDE).len();
+    }
+    assert_eq!(answers, 10_000);
+    node.rx_bytes(now, INSIDE, &probe);
+    assert_eq!(node.tx(INSIDE).len(), 1);
+    // Nor does a station that uses its address have more answered than others.
+    for _ in 0..100 {
+        node.rx_bytes(now, INSIDE, &probe);
+    }
+    assert_eq!(node.tx(INSIDE).len(), 0);
+    node.rx_bytes(now + Duration::from_millis(100), INSIDE, &probe);
+    assert_eq!(node.tx(INSIDE).len(), 1);
+}
+
+#[test]
+fn arp_requests_to_others_make_no_entry() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
+    for n in 0..1000 {
+        let mut frame = hostile_arp(n);
+        // The target, 10.1.0.254, becomes 10.1.0.253.
+        frame[eth::Header::LEN + 27] = 253;
+        node.rx_bytes(NOW, INSIDE, &frame);
+    }
+    assert!(node.path.neighbours.is_empty() && node.tx(INSIDE).is_empty());
 }

@@ -1,11 +1,11 @@
 //! VRFs: equal addresses in two of them on one node have nothing to do with each other.
 
-use base::{DropReason, LinkId, Prefix, TableId};
+use base::{DropReason, LinkId, Mib, Prefix, TableId};
 use fib::{Fib, Route, RouteKind, Rule, Vrf};
-use ipsec::{Dir, Mode};
+use ipsec::{Action, Dir, Mode, PolicyConfig, Selector};
 use packet::{Memory, Packet};
 use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
-use wire::{Version, icmp, icmpv6};
+use wire::{Protocol, Version, icmp, icmpv6};
 
 use crate::common::*;
 use crate::fragments::fragments;
@@ -264,4 +264,88 @@ fn an_answer_that_waits_for_its_sa_leaves_in_its_vrf() {
         node.timeout(node.path.poll_timeout().unwrap());
     }
     assert_eq!((node.tx(INSIDE).len(), node.drops()), (1, vec![]));
+}
+
+/// A policy that blocks all packets of one family by `dev`.
+fn block(dir: Dir, v4: bool, dev: LinkId) -> PolicyConfig {
+    let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+    let selector = Selector { dev, ..Selector::new(any, any) };
+    PolicyConfig { action: Action::Block, ..PolicyConfig::new(dir, selector) }
+}
+
+#[test]
+fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
+    const LO: LinkId = LinkId::LOOPBACK;
+    // Links apart from `lo`, whose number is that of the first link of other tests.
+    const NEAR: [LinkId; 3] = [LinkId(21), LinkId(23), LinkId(25)];
+    const FAR: [LinkId; 3] = [LinkId(22), LinkId(24), LinkId(26)];
+    const VRFS: [LinkId; 3] = [LinkId(RED), LinkId(BLUE), LinkId::NONE];
+    for flow in flows() {
+        let v4 = flow.src.is_ipv4();
+        let own = if v4 { "10.1.0.254" } else { "fd00:1::254" };
+        let ping = Flow::new(&flow.src.to_string(), own).ping(1, 8);
+        for (dir, dev) in [Dir::Out, Dir::Fwd, Dir::In]
+            .into_iter()
+            .flat_map(|dir| [NEAR, FAR, VRFS].concat().into_iter().chain([LO]).map(move |dev| (dir, dev)))
+            .filter(|&(_, dev)| dev != LinkId::NONE)
+        {
+            for domain in 0..3 {
+                // One domain for each node: equal addresses outside all VRFs would answer in each.
+                let (near, far, vrf) = (NEAR[domain], FAR[domain], VRFS[domain]);
+                let mut node = Node::new();
+                if vrf != LinkId::NONE {
+                    node.vrf(vrf.0, 10, &[near.0, far.0]);
+                }
+                node.port(near.0, PortOptions::BARE, &["10.1.0.254/24", "fd00:1::254/64"]);
+                node.port(far.0, PortOptions::BARE, &["10.2.0.254/24", "fd00:2::254/64"]);
+                node.path.ipsec.add_policy(block(dir, v4, dev)).unwrap();
+                node.rx_bytes(NOW, near, &flow.udp(100));
+                node.rx_bytes(NOW, near, &ping);
+                let (forwarded, answered) = match dir {
+                    Dir::Out => ([far, vrf].contains(&dev), [near, vrf].contains(&dev)),
+                    Dir::Fwd => ([far, vrf].contains(&dev), false),
+                    Dir::In => (false, [near, if vrf == LinkId::NONE { LO } else { vrf }].contains(&dev)),
+                };
+                let case = format!("{dir:?} {dev:?} in domain {vrf:?}, {}", flow.src);
+                assert_eq!(node.tx(far).is_empty(), forwarded, "forwarded: {case}");
+                assert_eq!(node.tx(near).is_empty(), answered, "answered: {case}");
+                let mib = if dir == Dir::Out { Mib::XfrmOutPolBlock } else { Mib::XfrmInPolBlock };
+                let want = u64::from(forwarded) + u64::from(answered);
+                assert_eq!(node.path.counters.get(mib), want, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn policy_by_vrf_follows_a_link_that_changes_its_master() {
+    let [flow, _] = flows();
+    let mut node = two_vrfs();
+    node.path.ipsec.add_policy(block(Dir::Out, true, LinkId(RED))).unwrap();
+    let mut passes = |domain: u32| {
+        node.path.fib.set_domain(OUT[1], LinkId(domain));
+        node.rx_bytes(NOW, IN[1], &flow.udp(100));
+        node.tx(OUT[1]).len()
+    };
+    // The same flow each time: what the flow cache knows of one domain is not for another.
+    assert_eq!([BLUE, RED, 0, RED, BLUE].map(&mut passes), [1, 0, 1, 0, 1]);
+}
+
+#[test]
+fn sa_selector_by_vrf_protects_packets_of_its_links() {
+    let ping = Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8);
+    for (dev, fits) in [(RED, true), (INSIDE.0, true), (BLUE, false), (OUTSIDE.0, false)] {
+        let mut node = Node::new();
+        node.vrf(RED, 10, &[INSIDE.0]);
+        node.port(INSIDE.0, PortOptions::BARE, &["10.1.0.254/24"]);
+        let sa = esp("10.1.0.254", "10.1.0.1", 1, Mode::Transport, false);
+        let out = policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa));
+        node.path.ipsec.add_policy(out).unwrap();
+        let selector = Selector { dev: LinkId(dev), ..Selector::new(Prefix::ANY_V4, Prefix::ANY_V4) };
+        node.path.ipsec.add_sa(&ipsec::SaConfig { selector: Some(selector), ..sa }, unique_mask()).unwrap();
+        node.rx_bytes(NOW, INSIDE, &ping);
+        let sent: Vec<_> = node.tx(INSIDE).iter().map(|pkt| info(pkt).protocol).collect();
+        assert_eq!(sent, if fits { vec![Protocol::ESP] } else { vec![] }, "dev {dev}");
+        assert_eq!(node.path.counters.get(Mib::XfrmOutNoStates), u64::from(!fits), "dev {dev}");
+    }
 }

@@ -3,9 +3,14 @@
 //! Each asks whether it is about a connection to the gateway, and passes everything else on as it came.
 
 mod descriptors;
+mod exec;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod exec_list;
+mod namespaces;
 pub(crate) mod options;
 mod sockets;
 mod transfer;
+mod waits;
 
 use std::slice;
 

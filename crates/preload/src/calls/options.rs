@@ -10,7 +10,7 @@ use nlsock::{ToDaemon, option, protocol};
 use crate::errno::{Errno, returned};
 use crate::session::call;
 use crate::table::Slot;
-use crate::{ike, next, session, table, unsaid};
+use crate::{ike, interfaces, next, session, table, unsaid};
 
 /// `SO_PASSCRED`, among a connection's options.
 pub(crate) const PASSCRED: u32 = 31;
@@ -28,9 +28,6 @@ pub(crate) const SWITCHES: [u32; 7] = [
     option::EXT_ACK,
     option::GET_STRICT_CHK,
 ];
-
-/// The sizes of a socket's buffers.
-const SIZES: [c_int; 4] = [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE, libc::SO_SNDBUF, libc::SO_SNDBUFFORCE];
 
 /// Whether an option is on.
 pub(crate) fn is_on(slot: &Slot, option: u32) -> bool {
@@ -61,12 +58,25 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
         // SAFETY: the caller's word.
         return returned(unsafe { int(value, len) }.and_then(|value| set(fd, slot, level, name, value)).map(|()| 0));
     }
+    if level == libc::SOL_SOCKET && name == libc::SO_BINDTODEVICE && session::gateway().is_some() {
+        // SAFETY: the caller's word.
+        let device = unsafe { device_name(value, len) }.and_then(|name| interfaces::name_on_host(&name));
+        return match device {
+            Ok(None) => {
+                // SAFETY: passed on.
+                unsafe { next::setsockopt(fd, level, name, value, len) }
+            }
+            Ok(Some(device)) => {
+                let len = device.len() as socklen_t;
+                // SAFETY: there are as many bytes.
+                unsafe { next::setsockopt(fd, level, name, device.as_ptr().cast(), len) }
+            }
+            Err(errno) => returned(Err(errno)),
+        };
+    }
     // The gateway does what they ask for, and the kernel behind it may not be able to.
     if ike::is_granted(level, name) && session::gateway().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {
         return 0;
-    }
-    if level != libc::SOL_SOCKET || !SIZES.contains(&name) {
-        table::mark(fd);
     }
     // SAFETY: passed on.
     let done = unsafe { next::setsockopt(fd, level, name, value, len) };
@@ -85,6 +95,25 @@ fn note_room(fd: c_int) {
         // It is not refused, and that the gateway is gone shows in the next call.
         let _ = session::say(fd, slot, unsaid::ROOM);
     }
+}
+
+/// The name that is the value of `SO_BINDTODEVICE`, up to its zero byte.
+///
+/// # Safety
+/// There are as many bytes as `len` says.
+unsafe fn device_name(value: *const c_void, len: socklen_t) -> Result<Vec<u8>, Errno> {
+    let len = (len as usize).min(libc::IFNAMSIZ - 1);
+    if len == 0 {
+        return Ok(Vec::new());
+    }
+    if value.is_null() {
+        return Err(Errno(libc::EFAULT));
+    }
+    let mut name = vec![0; len];
+    // SAFETY: there are as many bytes, and as much room.
+    unsafe { ptr::copy_nonoverlapping(value.cast::<u8>(), name.as_mut_ptr(), len) };
+    name.truncate(name.iter().position(|&byte| byte == 0).unwrap_or(len));
+    Ok(name)
 }
 
 /// The int that an option's value begins with; 0 if it is shorter than one (Linux `netlink_setsockopt`).
@@ -110,8 +139,6 @@ fn set(fd: c_int, slot: &Slot, level: c_int, name: c_int, value: u32) -> Result<
         switch(slot, name, value)?;
         return session::say(fd, slot, bit(name));
     }
-    // It may be told of what was in a group after it has left that.
-    table::mark(fd);
     call(fd, slot, ToDaemon::SetOption { option: name, value })?;
     match name {
         option::ADD_MEMBERSHIP => member(slot, value, true),

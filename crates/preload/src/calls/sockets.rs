@@ -15,18 +15,21 @@ use crate::{ike, next, session, table};
 /// What `socket(2)` takes beside the type.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
 
-/// `socket(2)`.
+/// Kinds of sockets that the kernel has (`SOCK_MAX`).
+const KINDS: c_int = 11;
+
+/// `socket(2)`; the errors are those of Linux's `__sys_socket` and `netlink_create`.
 ///
 /// # Safety
 /// As the manual page says.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    let ours = domain == libc::AF_NETLINK
-        && matches!(kind & !TYPE_FLAGS, libc::SOCK_RAW | libc::SOCK_DGRAM)
-        && session::is_served(protocol)
-        && session::gateway().is_some();
-    if ours {
-        return returned(session::socket(kind, protocol));
+    if domain == libc::AF_NETLINK && session::is_served(protocol) && session::gateway().is_some() {
+        return returned(match kind & !TYPE_FLAGS {
+            libc::SOCK_RAW | libc::SOCK_DGRAM => session::socket(kind, protocol),
+            0..KINDS => Err(Errno(libc::ESOCKTNOSUPPORT)),
+            _ => Err(Errno(libc::EINVAL)),
+        });
     }
     // SAFETY: passed on.
     unsafe { next::socket(domain, kind, protocol) }
@@ -58,7 +61,6 @@ fn bind_to(fd: c_int, slot: &Slot, port: u32, groups: u32) -> Result<(), Errno> 
         autobind(slot);
         return Ok(());
     }
-    table::mark(fd);
     tell_ports(slot);
     let unbound = port == 0 && slot.port.load(Relaxed) == 0;
     let wish = if unbound {

@@ -10,8 +10,8 @@ use super::pieces;
 use crate::errno::{Errno, returned};
 use crate::next;
 use crate::receive::{is_received_next, receive, receive_message, source, write_address};
-use crate::table::{self, Slot, get, is_file};
-use crate::{ike, send, spare, sysctl};
+use crate::table::{Slot, get, is_file};
+use crate::{ike, send, sysctl};
 
 /// One piece.
 fn piece(bytes: *const c_void, len: size_t) -> iovec {
@@ -115,23 +115,8 @@ pub(crate) unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const msghdr
             // SAFETY: the caller's word.
             returned(message.and_then(|message| unsafe { ike::send(fd, message, flags) }))
         }
-        None => {
-            // SAFETY: the caller's word.
-            unsafe { note_descriptors(message) };
-            // SAFETY: passed on.
-            unsafe { next::sendmsg(fd, message, flags) }
-        }
-    }
-}
-
-/// Notes that descriptors may go to another process. Most control messages hold none, and are not worth a closer look.
-///
-/// # Safety
-/// As `sendmsg(2)`.
-unsafe fn note_descriptors(message: *const msghdr) {
-    // SAFETY: the caller's word.
-    if table::is_used() && !message.is_null() && unsafe { message.read_unaligned() }.msg_controllen != 0 {
-        spare::given_away();
+        // SAFETY: passed on.
+        None => unsafe { next::sendmsg(fd, message, flags) },
     }
 }
 
@@ -153,12 +138,6 @@ unsafe fn send_message(fd: c_int, slot: &Slot, message: *const msghdr, flags: c_
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C-unwind" fn sendmmsg(fd: c_int, first: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     let Some(slot) = get(fd) else {
-        if table::is_used() {
-            // SAFETY: the caller's word.
-            let messages = unsafe { messages(first, count) };
-            // SAFETY: it is one of these.
-            messages.iter().for_each(|message| unsafe { note_descriptors(&raw const message.msg_hdr) });
-        }
         // SAFETY: passed on.
         return unsafe { next::sendmmsg(fd, first, count, flags) };
     };

@@ -131,6 +131,22 @@ pub(crate) unsafe fn serve(what: Request, to: *mut ifreq) -> Result<c_int, Errno
     Ok(0)
 }
 
+/// The name on the host of the gateway's interface `name`, for the kernel's own sockets; `None` if the gateway has no such
+/// interface, and the name is the host's.
+///
+/// # Errors
+/// `ENODEV`: the gateway's interface is none of the host; what the gateway answers.
+pub(crate) fn name_on_host(name: &[u8]) -> Result<Option<[c_char; libc::IFNAMSIZ]>, Errno> {
+    let found = match link(Wanted::Name(name)) {
+        Err(Errno(libc::ENODEV)) => return Ok(None),
+        found => found?,
+    };
+    let mut on_host = [0; libc::IFNAMSIZ];
+    // SAFETY: there is room for a name.
+    let is_there = unsafe { !next::if_indextoname(found.index as c_uint, on_host.as_mut_ptr()).is_null() };
+    if is_there { Ok(Some(on_host)) } else { Err(Errno(libc::ENODEV)) }
+}
+
 fn put_name(name: &[u8], to: &mut [c_char; libc::IFNAMSIZ]) {
     *to = [0; libc::IFNAMSIZ];
     let (room, _) = to.split_at_mut(libc::IFNAMSIZ - 1);

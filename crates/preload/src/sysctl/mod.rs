@@ -131,7 +131,7 @@ impl Name {
         // So that it can be told from a netlink socket by a program that inherits it, and nobody waits for what never comes.
         // SAFETY: it takes no pointers.
         unsafe { libc::syscall(libc::SYS_shutdown, asked.fd.0, libc::SHUT_RD) };
-        table::enter(asked.fd.0, table::FILE, 0, 0, table::Past::NONE)?;
+        table::enter(asked.fd.0, table::FILE, 0, 0)?;
         Ok(asked.fd.keep())
     }
 
@@ -246,7 +246,7 @@ pub(crate) fn find_inherited() {
         let polled = unsafe { libc::poll(&raw mut wanted, 1, 0) };
         if polled == 1 && wanted.revents & libc::POLLRDHUP != 0 {
             // With a full table, what came of writes is not told.
-            let _ = table::enter(fd, table::FILE, 0, 0, table::Past::NONE);
+            let _ = table::enter(fd, table::FILE, 0, 0);
         }
     }
 }

@@ -70,8 +70,13 @@ impl Host {
     /// A host with the second of the addresses that pieces have.
     pub(crate) fn new(version: Version) -> Outcome<Self> {
         let netns = Netns::new("frag")?;
-        let config =
-            link::Config { name: "fat0".to_owned(), kind: ConfigKind::Tun { queues: 1 }, mtu: None, offloads: false };
+        let config = link::Config {
+            name: "fat0".to_owned(),
+            kind: ConfigKind::Tun { queues: 1 },
+            mtu: None,
+            offloads: false,
+            index: None,
+        };
         let link = netns.enter(|| link::open(&config)).map_err(|error| error.to_string())?;
         netns.sh("ip addr add 192.0.2.2/24 dev fat0; ip addr add 2001:db8::2/64 dev fat0 nodad
             echo 0 >/proc/sys/net/ipv4/icmp_ratemask; echo 255 >/proc/sys/net/ipv6/icmp/ratemask")?;

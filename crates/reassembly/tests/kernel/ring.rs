@@ -39,7 +39,7 @@ struct Street {
 }
 
 fn open(netns: &Netns, name: &str, kind: ConfigKind) -> Outcome<Box<dyn Link>> {
-    let config = LinkConfig { name: name.to_owned(), kind, mtu: None, offloads: true };
+    let config = LinkConfig { name: name.to_owned(), kind, mtu: None, offloads: true, index: None };
     netns.enter(|| link::open(&config)).map_err(|error| error.to_string().into())
 }
 

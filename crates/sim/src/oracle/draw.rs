@@ -157,5 +157,6 @@ pub(super) fn flow(choices: &mut Choices<'_>) -> Flowi {
         dport: choices.pick(&[53, 63, 80]),
     };
     let (mark, if_id) = (choices.pick(&[0, 0, 0, 1, 2, 3]), u32::from(choices.once_in(12)));
-    Flowi { key, mark, if_id, link: LinkId(u32::from(choices.byte() & 1)) }
+    let bits = choices.byte();
+    Flowi { key, mark, if_id, link: LinkId(u32::from(bits & 1)), domain: LinkId(u32::from(bits >> 1 & 1)) }
 }

@@ -1,5 +1,8 @@
 //! IPv4 options (RFC 791 §3.1).
 
+use std::net::Ipv4Addr;
+use std::ops::Range;
+
 use crate::Malformed;
 
 /// An option's type byte and what follows its length byte.
@@ -36,13 +39,14 @@ impl Opt<'_> {
 /// The options up to the end of the list, without padding. Ends after an error.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
-    rest: &'a [u8],
+    bytes: &'a [u8],
+    at: usize,
 }
 
 impl<'a> Options<'a> {
     /// The options in `bytes`, which follow the fixed header.
     pub const fn new(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { bytes, at: 0 }
     }
 }
 
@@ -50,23 +54,145 @@ impl<'a> Iterator for Options<'a> {
     type Item = Result<Opt<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            let (&kind, behind) = self.rest.split_first()?;
-            match kind {
-                Opt::END => self.rest = &[],
-                Opt::NOP => self.rest = behind,
-                _ => {
-                    let len = behind.first().map_or(0, |&len| usize::from(len));
-                    let Some((option, rest)) = self.rest.split_at_checked(len).filter(|_| len >= 2) else {
-                        self.rest = &[];
-                        return Some(Err(Malformed::Ipv4Option));
-                    };
-                    self.rest = rest;
-                    return Some(Ok(Opt { kind, data: &option[2..] }));
-                }
+        let place = next_option(self.bytes, self.at)?;
+        self.at = place.as_ref().map_or(self.bytes.len(), |place| place.end);
+        let option =
+            place.map(|place| Opt { kind: self.bytes[place.start], data: &self.bytes[place.start + 2..place.end] });
+        Some(option.map_err(|_| Malformed::Ipv4Option))
+    }
+}
+
+/// Place of the first option from `at` on, without padding: from its type byte to its end. An error is the offset of the type
+/// byte of one whose length cannot be.
+fn next_option(options: &[u8], mut at: usize) -> Option<Result<Range<usize>, usize>> {
+    loop {
+        match *options.get(at)? {
+            Opt::END => return None,
+            Opt::NOP => at += 1,
+            _ => {
+                let len = options.get(at + 1).map_or(0, |&len| usize::from(len));
+                let fits = len >= 2 && len <= options.len() - at;
+                return Some(if fits { Ok(at..at + len) } else { Err(at) });
             }
         }
     }
+}
+
+/// Offset of the pointer in record route and timestamp options. It counts from 1 (RFC 791 §3.1).
+const POINTER_AT: usize = 2;
+/// Offset of overflow (high half) and flag (low half) in a timestamp option.
+const FLAG_AT: usize = 3;
+/// Smallest pointer of a record route option, and of a timestamp option.
+const MIN_POINTERS: [usize; 2] = [4, 5];
+/// Flags of a timestamp option: times alone; addresses that the sender has filled in. Any other: addresses and times.
+const TIMES_ONLY: u8 = 0;
+const PRESPECIFIED: u8 = 3;
+/// No flag: a record route option has addresses alone.
+const ADDRESS_ALONE: u8 = 0xff;
+const MAX_OVERFLOW: u8 = 15;
+/// Bytes of a router alert option.
+const ROUTER_ALERT_LEN: usize = 4;
+
+/// Bytes that the next entry of a record route or timestamp option takes.
+fn entry_len(option: &[u8]) -> usize {
+    match option[0] {
+        Opt::TIMESTAMP if option[FLAG_AT] & 0xf != TIMES_ONLY => 8,
+        _ => 4,
+    }
+}
+
+/// Checks the options of a header, as each node on a packet's way does (RFC 791 §3.1; Linux `ip_options_compile`).
+///
+/// # Errors
+/// Offset in `options` of the byte that is wrong.
+pub fn check_options(options: &[u8]) -> Result<(), usize> {
+    let (mut at, mut seen) = (0, [false; 2]);
+    while let Some(place) = next_option(options, at) {
+        let place = place?;
+        let (start, option) = (place.start, &options[place.clone()]);
+        let which = match option[0] {
+            Opt::RECORD_ROUTE => 0,
+            Opt::TIMESTAMP => 1,
+            Opt::ROUTER_ALERT if option.len() < ROUTER_ALERT_LEN => return Err(start + 1),
+            _ => {
+                at = place.end;
+                continue;
+            }
+        };
+        let least = MIN_POINTERS[which];
+        if std::mem::replace(&mut seen[which], true) {
+            return Err(start);
+        }
+        if option.len() < least - 1 {
+            return Err(start + 1);
+        }
+        let pointer = usize::from(option[POINTER_AT]);
+        if pointer < least || pointer <= option.len() && pointer - 1 + entry_len(option) > option.len() {
+            return Err(start + POINTER_AT);
+        }
+        let is_full = pointer > option.len() && which == 1 && option[FLAG_AT] & 0xf != PRESPECIFIED;
+        if is_full && option[FLAG_AT] >> 4 == MAX_OVERFLOW {
+            return Err(start + FLAG_AT);
+        }
+        at = place.end;
+    }
+    Ok(())
+}
+
+/// Fills in the next entry of the record route and timestamp options of a packet that passes a node with the address `addr`, at
+/// `time`, in milliseconds since midnight UT (RFC 791 §3.1; Linux `ip_forward_options`). A full timestamp option counts the
+/// node; one that names the nodes is for those whose address `is_own`. Tells whether there are such options. What
+/// [`check_options`] refuses stays as it is.
+pub fn record_visit(options: &mut [u8], addr: Ipv4Addr, time: u32, is_own: impl Fn(Ipv4Addr) -> bool) -> bool {
+    let (mut at, mut found) = (0, false);
+    if check_options(options).is_err() {
+        return false;
+    }
+    while let Some(Ok(place)) = next_option(options, at) {
+        at = place.end;
+        let option = &mut options[place];
+        let has_time = match option[0] {
+            Opt::RECORD_ROUTE => false,
+            Opt::TIMESTAMP => true,
+            _ => continue,
+        };
+        found = true;
+        let flag = if has_time { option[FLAG_AT] & 0xf } else { ADDRESS_ALONE };
+        let (from, len) = (usize::from(option[POINTER_AT]) - 1, entry_len(option));
+        let Some(entry) = option.get_mut(from..from + len) else {
+            if has_time && flag != PRESPECIFIED && option[FLAG_AT] >> 4 < MAX_OVERFLOW {
+                option[FLAG_AT] += 1 << 4;
+            }
+            continue;
+        };
+        if flag == PRESPECIFIED {
+            if !entry.first_chunk().is_some_and(|&octets: &[u8; 4]| is_own(octets.into())) {
+                continue;
+            }
+        } else if flag != TIMES_ONLY {
+            entry[..4].copy_from_slice(&addr.octets());
+        }
+        if has_time {
+            entry[len - 4..].copy_from_slice(&time.to_be_bytes());
+        }
+        option[POINTER_AT] += len as u8;
+    }
+    found
+}
+
+/// Keeps the record route and timestamp options alone, which the answer to a ping returns (RFC 1122 §3.2.2.6), moved to the
+/// front and padded to whole words; the rest of `options` is zero. Gives their length.
+pub fn keep_recorded(options: &mut [u8]) -> usize {
+    let (mut at, mut len) = (0, 0);
+    while let Some(Ok(place)) = next_option(options, at) {
+        at = place.end;
+        if matches!(options[place.start], Opt::RECORD_ROUTE | Opt::TIMESTAMP) {
+            options.copy_within(place.clone(), len);
+            len += place.len();
+        }
+    }
+    options[len..].fill(Opt::END);
+    len.next_multiple_of(4).min(options.len())
 }
 
 /// Turns the options that only the first fragment carries into padding, in place, for the fragments after it
@@ -74,21 +200,14 @@ impl<'a> Iterator for Options<'a> {
 ///
 /// # Errors
 /// [`Malformed::Ipv4Option`]; what was walked until then is changed.
-pub fn blank_uncopied_options(mut options: &mut [u8]) -> Result<(), Malformed> {
-    while let Some(&kind) = options.first() {
-        let len = match kind {
-            Opt::END => return Ok(()),
-            Opt::NOP => 1,
-            _ => options.get(1).map_or(0, |&len| usize::from(len)).max(1),
-        };
-        if kind != Opt::NOP && len < 2 {
-            return Err(Malformed::Ipv4Option);
+pub fn blank_uncopied_options(options: &mut [u8]) -> Result<(), Malformed> {
+    let mut at = 0;
+    while let Some(place) = next_option(options, at) {
+        let place = place.map_err(|_| Malformed::Ipv4Option)?;
+        at = place.end;
+        if options[place.start] & 0x80 == 0 {
+            options[place].fill(Opt::NOP);
         }
-        let (option, rest) = options.split_at_mut_checked(len).ok_or(Malformed::Ipv4Option)?;
-        if kind & 0x80 == 0 {
-            option.fill(Opt::NOP);
-        }
-        options = rest;
     }
     Ok(())
 }
@@ -96,6 +215,86 @@ pub fn blank_uncopied_options(mut options: &mut [u8]) -> Result<(), Malformed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const TIME: u32 = 0x0102_0304;
+
+    #[test]
+    fn the_wrong_byte_of_an_option_is_named() {
+        let cases: [(&[u8], _); 19] = [
+            (&[7, 7, 4, 0, 0, 0, 0], Ok(())),
+            (&[1, 7, 7, 8, 0, 0, 0, 0], Ok(())), // full
+            (&[7, 2], Err(1)),
+            (&[1, 7, 9, 4], Err(1)),
+            (&[7, 7, 3, 0, 0, 0, 0], Err(2)),
+            (&[7, 7, 5, 0, 0, 0, 0], Err(2)), // no room for a whole address
+            (&[7, 3, 4, 7, 3, 4], Err(3)),
+            (&[68, 8, 5, 0, 0, 0, 0, 0], Ok(())),
+            (&[68, 3, 5], Err(1)),
+            (&[68, 8, 4, 0, 0, 0, 0, 0], Err(2)),
+            (&[68, 8, 6, 0, 0, 0, 0, 0], Err(2)),
+            (&[68, 8, 5, 1, 0, 0, 0, 0], Err(2)),
+            (&[68, 8, 5, 3, 0, 0, 0, 0], Err(2)),
+            (&[68, 4, 5, 0xe0], Ok(())),
+            (&[68, 4, 5, 0xf0], Err(3)),
+            (&[68, 4, 5, 0xf3], Ok(())),
+            (&[68, 4, 5, 0, 1, 68, 4, 5, 0], Err(5)),
+            (&[148, 4, 0, 0], Ok(())),
+            (&[148, 3, 0, 0], Err(1)),
+        ];
+        for (options, want) in cases {
+            assert_eq!(check_options(options), want, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn a_visit_fills_in_the_next_entry() {
+        let cases: [(&[u8], &[u8]); 10] = [
+            (&[7, 7, 4, 0, 0, 0, 0], &[7, 7, 8, 10, 0, 0, 1]),
+            (&[7, 7, 8, 9, 9, 9, 9], &[7, 7, 8, 9, 9, 9, 9]),
+            (&[7, 11, 8, 9, 9, 9, 9, 0, 0, 0, 0], &[7, 11, 12, 9, 9, 9, 9, 10, 0, 0, 1]),
+            (&[68, 8, 5, 0, 0, 0, 0, 0], &[68, 8, 9, 0, 1, 2, 3, 4]),
+            (&[68, 12, 5, 1, 0, 0, 0, 0, 0, 0, 0, 0], &[68, 12, 13, 1, 10, 0, 0, 1, 1, 2, 3, 4]),
+            (&[68, 12, 5, 3, 10, 0, 0, 1, 0, 0, 0, 0], &[68, 12, 13, 3, 10, 0, 0, 1, 1, 2, 3, 4]),
+            (&[68, 12, 5, 3, 10, 0, 0, 2, 0, 0, 0, 0], &[68, 12, 5, 3, 10, 0, 0, 2, 0, 0, 0, 0]),
+            (&[68, 8, 9, 0x10, 1, 1, 1, 1], &[68, 8, 9, 0x20, 1, 1, 1, 1]),
+            (&[1, 148, 4, 0, 0, 7, 7, 4, 0, 0, 0, 0], &[1, 148, 4, 0, 0, 7, 7, 8, 10, 0, 0, 1]),
+            (&[68, 4, 5, 0xf3], &[68, 4, 5, 0xf3]),
+        ];
+        for (options, want) in cases {
+            let mut got = options.to_vec();
+            assert!(record_visit(&mut got, HERE, TIME, |addr| addr == HERE), "{options:?}");
+            assert_eq!(got, want, "{options:?}");
+        }
+        for options in [&[1, 1, 1, 0][..], &[148, 4, 0, 0], &[7, 7, 1, 0, 0, 0, 0], &[7, 9]] {
+            let mut got = options.to_vec();
+            assert!(!record_visit(&mut got, HERE, TIME, |_| true), "{options:?}");
+            assert_eq!(got, options);
+        }
+    }
+
+    #[test]
+    fn no_bytes_of_options_are_too_wrong_for_a_visit() {
+        let mut bytes = [0; 40];
+        let mut state = 1_u32;
+        for round in 0..20_000 {
+            for byte in &mut bytes {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                *byte = [7, 68, 1, (state >> 8) as u8 % 44, (state >> 20) as u8][state as usize % 5];
+            }
+            let options = &mut bytes[..round % 41];
+            record_visit(options, HERE, TIME, |_| round % 2 == 0);
+            let len = keep_recorded(options);
+            assert!(len.is_multiple_of(4) || len == options.len(), "{len}");
+        }
+    }
+
+    #[test]
+    fn what_a_ping_returns_are_the_recorded_options() {
+        let mut options = [1, 148, 4, 0, 0, 7, 7, 8, 1, 2, 3, 4, 68, 4, 5, 0, 0, 0, 0, 0];
+        assert_eq!(keep_recorded(&mut options), 12);
+        assert_eq!(options, [7, 7, 8, 1, 2, 3, 4, 68, 4, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
 
     #[test]
     fn options_are_walked_up_to_the_end_of_the_list() {

@@ -33,7 +33,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         if header[1..4] != [0; 3] {
             return Err(Error::text(errno::EINVAL, "Invalid values in header for address dump request"));
         }
-        dev = word(&header[4..]);
+        dev = rtnl.model.id_of(word(&header[4..]));
         if parse(rest, behind(LEN), &POLICY, strictness(request))?.iter().next().is_some() {
             return Err(Error::text(errno::EINVAL, "Unsupported attribute in dump request"));
         }
@@ -45,10 +45,11 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let v4 = family != AF_INET6;
     let v6 = family != AF_INET;
     // Positions in lists that change would say little, so the dump is of one moment.
-    let links: Vec<_> = rtnl.model.links_after(0).filter(|(index, _)| dev == 0 || dev == *index).collect();
+    let mut links = rtnl.model.by_ifindex(IfIndex(0));
+    links.retain(|(_, id, _)| dev == 0 || dev == *id);
     let of_family = |v4: bool| {
         let each =
-            links.iter().flat_map(|(index, link)| link.addresses.iter().map(move |address| (index, link, address)));
+            links.iter().flat_map(|(index, _, link)| link.addresses.iter().map(move |address| (index, link, address)));
         each.filter(move |(_, _, address)| address.addr.addr().is_ipv4() == v4)
     };
     let chosen = [(true, v4), (false, v6)].into_iter().filter(|(_, wanted)| *wanted);
@@ -90,7 +91,7 @@ impl Wanted {
     fn of(model: &Model, request: &Request<'_>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let [family, len, flags, scope, index @ ..] = *header;
-        let (v4, index) = (family == AF_INET, u32::from_ne_bytes(index));
+        let (v4, index) = (family == AF_INET, model.id_of(u32::from_ne_bytes(index)));
         let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
         let ip =
             |kind| attrs.get(kind).map(|attr| attr.ip(v4).ok_or_else(|| Error::new(errno::EINVAL).at(attr.offset)));
@@ -228,7 +229,7 @@ const MAX_ADDRESSES: usize = 4096;
 pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
     let (header, rest) = fixed::<LEN>(request)?;
     let [family, len, _, _, index @ ..] = *header;
-    let (v4, index) = (family == AF_INET, u32::from_ne_bytes(index));
+    let (v4, index) = (family == AF_INET, model.id_of(u32::from_ne_bytes(index)));
     let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
     let ip = |kind| attrs.get(kind).and_then(|attr| attr.ip(v4));
     let (local, peer) = (ip(IFA_LOCAL), ip(IFA_ADDRESS));
@@ -260,11 +261,11 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
 }
 
 /// An address, as Linux's `inet_fill_ifaddr` and `inet6_fill_ifaddr` write it.
-pub(super) fn write(w: &mut Writer, index: u32, name: &str, address: &Address) {
+pub(super) fn write(w: &mut Writer, index: IfIndex, name: &str, address: &Address) {
     let own = address.addr.addr();
     let family = if own.is_ipv4() { AF_INET } else { AF_INET6 };
     w.fixed(&[family, address.prefix_len(), address.flags as u8, address.scope]);
-    w.fixed(&index.to_ne_bytes());
+    w.fixed(&index.0.to_ne_bytes());
     let forever = |w: &mut Writer| {
         // Lifetimes without end, and no time stamps.
         let info = [u32::MAX, u32::MAX, 0, 0].map(u32::to_ne_bytes);

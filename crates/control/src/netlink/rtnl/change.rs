@@ -44,7 +44,7 @@ fn invalid(text: &'static str) -> Error {
 }
 
 impl Wanted {
-    fn of(request: &Request<'_>) -> Result<Self, Error> {
+    fn of(model: &Model, request: &Request<'_>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
         let [family, dst_len, src_len, tos, table, protocol, scope, kind, flags @ ..] = *header;
         let v4 = family == AF_INET;
@@ -82,7 +82,7 @@ impl Wanted {
             scope: if v4 { scope } else { RT_SCOPE_UNIVERSE },
             protocol,
             metric: number(RTA_PRIORITY).unwrap_or_default(),
-            dev: number(RTA_OIF).unwrap_or_default(),
+            dev: number(RTA_OIF).map_or(0, |dev| model.id_of(dev)),
             via: gateway(&attrs, v4)?,
             src: attrs.get(RTA_PREFSRC).and_then(|attr| attr.ip(v4)).filter(|src| !src.is_unspecified()),
             onlink: flags & RTNH_F_ONLINK != 0,
@@ -135,7 +135,7 @@ fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAd
 
 /// Carries out an `RTM_NEWROUTE`.
 pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
-    let wanted = Wanted::of(request)?;
+    let wanted = Wanted::of(model, request)?;
     let flags = request.message.header.flags;
     // It is there from now on, whatever becomes of the route.
     model.make_table(wanted.v4, wanted.table);
@@ -385,7 +385,7 @@ fn check_gateway_v6(model: &Model, wanted: &Wanted, via: IpAddr) -> Result<u32, 
 
 /// Carries out an `RTM_DELROUTE`.
 pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Error> {
-    let wanted = Wanted::of(request)?;
+    let wanted = Wanted::of(model, request)?;
     if !model.has_table(wanted.v4, wanted.table) {
         return Err(Error::text(errno::ESRCH, "FIB table does not exist"));
     }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{IfAddr, Prefix};
+use base::{IfAddr, IfIndex, LinkId, Prefix};
 
 use super::nums::*;
 use super::table::Route;
@@ -40,6 +40,8 @@ pub struct Address {
 pub struct Link {
     /// What it was made from. Its addresses are those below.
     pub config: LinkConfig,
+    /// The number of the host's interface that it is; `None` if it is none.
+    pub host_index: Option<u32>,
     /// Its MTU.
     pub mtu: u32,
     /// Its link-layer address; `None` if it has none.
@@ -69,6 +71,13 @@ pub struct Master {
     pub index: u32,
     /// Its table.
     pub table: u32,
+}
+
+impl Master {
+    /// The number by which clients know its device, which is no interface of the host.
+    pub(super) const fn ifindex(self) -> IfIndex {
+        IfIndex::own(LinkId(self.index))
+    }
 }
 
 /// The address that `lo` has as soon as it is up, of each family (Linux `inetdev_event`, `init_loopback`).
@@ -138,7 +147,9 @@ impl Address {
             let prefix = Route { prefix: subnet, kind: RTN_UNICAST, metric, ..local.clone() };
             let to_peer = self.peer.map(|peer| (on_links, Route { prefix: Prefix::host(peer), ..prefix.clone() }));
             let prefix = connected.then_some((on_links, prefix));
-            return [(locals, local)].into_iter().chain(prefix).chain(to_peer).collect();
+            let anycast = |addr| (locals, Route { prefix: Prefix::host(addr), kind: RTN_ANYCAST, ..local.clone() });
+            let anycast = self.addr.subnet_router_anycast().map(anycast);
+            return [(locals, local.clone())].into_iter().chain(anycast).chain(prefix).chain(to_peer).collect();
         }
         let on_link = Route { scope: RT_SCOPE_LINK, ..local.clone() };
         let broadcast = |addr: Ipv4Addr| {
@@ -176,7 +187,8 @@ impl Link {
         let features = FeatureSet::wanted_first(offloads);
         let config = LinkConfig { name, kind, mtu, addresses: none, ike, offloads, features, master };
         let (mtu, mac, mac_set, txqlen, master) = (65536, Some([0; 6]), false, 1000, None);
-        Self { config, mtu, mac, mac_set, up: false, was_up: false, addresses, group: 0, alias: None, txqlen, master }
+        let (host_index, up, was_up, group, alias) = (None, false, false, 0, None);
+        Self { config, host_index, mtu, mac, mac_set, up, was_up, addresses, group, alias, txqlen, master }
     }
 
     /// Whether it is `lo` as every node begins with it, but for addresses.
@@ -184,6 +196,11 @@ impl Link {
         let Self { group, alias, txqlen, up, .. } = self;
         let new = Self::loopback();
         (*up, *group, alias, *txqlen) == (new.up, new.group, &new.alias, new.txqlen)
+    }
+
+    /// The number by which clients know the link of that id.
+    pub(super) fn ifindex(&self, id: u32) -> IfIndex {
+        self.host_index.map_or(IfIndex::own(LinkId(id)), IfIndex)
     }
 
     /// Whether it is `lo`.

@@ -95,22 +95,23 @@ pub(super) fn dump<H: Host>(request: &Request<'_>, family: u8) -> Result<Dump<Rt
         // All parts of a dump show the same moment's counters.
         let now = match &now {
             Some(now) => now,
-            None => now.insert(rtnl.host.links()?),
+            None => now.insert(rtnl.links_now()?),
         };
         let model = &rtnl.model;
         part.interrupted(*generation.get_or_insert(model.generation()) != model.generation());
         // 0 is any, and all ones is none (Linux `link_master_filtered`).
         let wanted = |link: &Link| {
-            let master = link.master.map(|master| master.index);
+            let master = link.master.map(|master| master.ifindex().0);
             filter.master.is_none_or(|wanted| wanted == 0 || master == Some(wanted).filter(|&it| it != u32::MAX))
                 && filter.kind.as_deref().is_none_or(|kind| !link.is_loopback() && kind_word(link) == kind)
         };
-        let links: Vec<_> = model.links_after(last.unwrap_or_default()).collect();
-        Ok(write_each(part, &mut last, links.into_iter(), |part, index, link| {
-            let now = find(now, index);
+        let links = model.by_ifindex(last.unwrap_or_default()).into_iter();
+        let links = links.map(|(index, id, link)| (index, (id, link)));
+        Ok(write_each(part, &mut last, links, |part, _, (id, link)| {
+            let now = find(now, id);
             let write = |w: &mut Writer| match family {
-                AF_INET6 => write_v6(w, index, link, now),
-                _ => write(w, index, link, now, filter.ext_mask, 0),
+                AF_INET6 => write_v6(w, id, link, now),
+                _ => write(w, id, link, now, filter.ext_mask, 0),
             };
             !wanted(link) || part.message(RTM_NEWLINK, write)
         }))
@@ -140,8 +141,8 @@ fn info_of<'a>(info: &Attr<'a>) -> Result<(Option<String>, Option<Attr<'a>>), Er
     Ok((kind, info.get(IFLA_INFO_DATA).copied()))
 }
 
-pub(super) fn find(now: &[LinkNow], index: u32) -> Option<&LinkNow> {
-    now.iter().find(|now| now.id.0 == index)
+pub(super) fn find(now: &[LinkNow], id: u32) -> Option<&LinkNow> {
+    now.iter().find(|now| now.id.0 == id)
 }
 
 pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
@@ -153,15 +154,16 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let attrs = parse(rest, behind(LEN), &POLICY, strict)?;
     let ext_mask = attrs.get(IFLA_EXT_MASK).map_or(0, Attr::u32);
     let name = attrs.get(IFLA_IFNAME).or_else(|| attrs.get(IFLA_ALT_IFNAME)).and_then(Attr::text);
+    // Links may be other interfaces of the host since the last request.
+    let now = rtnl.links_now()?;
     let index = match (word(&header[4..]), name) {
         (0, None) => return Err(Error::new(errno::EINVAL)),
         (0, Some(name)) => rtnl.model.index_of(name),
-        (index, _) => Some(index),
+        (index, _) => Some(rtnl.model.id_of(index)),
     };
     let none = Error::new(errno::ENODEV);
     let index = index.ok_or_else(|| none.clone())?;
     let link = rtnl.model.link(index).ok_or(none)?;
-    let now = rtnl.host.links()?;
     reply.send(RTM_NEWLINK, 0, |w| write(w, index, link, find(&now, index), ext_mask, 0));
     Ok(())
 }
@@ -174,7 +176,7 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let index = match (word(&header[4..]), name) {
         (0, Some(name)) => rtnl.model.index_of(name),
         (0, None) => None,
-        (index, _) => Some(index).filter(|&index| rtnl.model.link(index).is_some()),
+        (index, _) => Some(rtnl.model.id_of(index)).filter(|&id| rtnl.model.link(id).is_some()),
     };
     let flags = request.message.header.flags;
     let made = match index {
@@ -210,7 +212,7 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
             group => rtnl.model.of_group(group),
         },
         (0, None, None) => return Err(Error::new(errno::EINVAL)),
-        (index, ..) => vec![index],
+        (index, ..) => vec![rtnl.model.id_of(index)],
     };
     if indices.is_empty() {
         return Err(Error::new(errno::ENODEV));
@@ -219,14 +221,29 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
         if index == LOOPBACK {
             return Err(Error::new(errno::EOPNOTSUPP));
         }
-        if rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?.is_vrf() {
-            rtnl.release(index, reply)?;
-        } else {
+        let is_virtual = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?.is_virtual();
+        rtnl.release(index, reply)?;
+        set_down(rtnl, index, reply)?;
+        if !is_virtual {
             rtnl.host.close(LinkId(index))?;
         }
+        rtnl.model.clear_link(index);
+        rtnl.publish(reply);
         let link = rtnl.model.remove_link(index).ok_or(Error::new(errno::ENODEV))?;
         reply.notify(RTNLGRP_LINK, RTM_DELLINK, 0, |w| write(w, index, &link, None, 0, u32::MAX));
     }
+    Ok(())
+}
+
+/// Sets a link down before it is deleted, and tells of it (Linux `unregister_netdevice_many_notify`, `dev_close_many`).
+fn set_down<H: Host>(rtnl: &mut Rtnl<H>, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let Some(link) = rtnl.model.link(index).filter(|link| link.up) else { return Ok(()) };
+    if !link.is_virtual() {
+        rtnl.host.set_up(LinkId(index), false)?;
+    }
+    rtnl.model.set_up(index, false);
+    rtnl.announce_link(index, reply)?;
+    rtnl.publish(reply);
     Ok(())
 }
 

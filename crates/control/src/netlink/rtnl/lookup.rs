@@ -4,16 +4,22 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use base::Prefix;
 
-use super::super::attr::{Attr, Kind, Policy, parse, policy};
+use super::super::attr::{Attr, Attrs, Kind, Policy, parse, policy};
 use super::change::prefix;
 use super::entry::Address;
-use super::route::{self, LEN, POLICY};
+use super::route::{self, LEN, READ_POLICY};
 use super::table::Route;
 use super::*;
 
 /// Flags of what was found, as a cache of routes has them (`RTCF_*`).
 const LOCAL: u32 = 0x8000_0000;
 const BROADCAST: u32 = 0x1000_0000;
+
+/// Protocols of flows that a lookup may name.
+const IPPROTO_ICMP: u8 = 1;
+const IPPROTO_TCP: u8 = 6;
+const IPPROTO_UDP: u8 = 17;
+const IPPROTO_ICMPV6: u8 = 58;
 
 /// What a lookup may name.
 const ASKED: Policy<RTA_MAX> = policy(&[
@@ -28,38 +34,78 @@ const ASKED: Policy<RTA_MAX> = policy(&[
     (RTA_DPORT, Kind::Any),
 ]);
 
-pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
-    let (header, rest) = fixed::<LEN>(request)?;
-    let [family, dst_len, src_len, _tos, table, protocol, scope, kind, flags @ ..] = *header;
-    let v4 = family == AF_INET;
+/// Linux's words for what is wrong with a request of one family.
+struct Words {
+    header: &'static str,
+    values: &'static str,
+    flags: &'static str,
+    lengths: &'static str,
+    attribute: &'static str,
+}
+
+/// Those of `inet_rtm_valid_getroute_req`.
+const WORDS_V4: Words = Words {
+    header: "ipv4: Invalid header for route get request",
+    values: "ipv4: Invalid values in header for route get request",
+    flags: "ipv4: Unsupported rtm_flags for route get request",
+    lengths: "ipv4: rtm_src_len and rtm_dst_len must be 32 for IPv4",
+    attribute: "ipv4: Unsupported attribute in route get request",
+};
+
+/// Those of `inet6_rtm_valid_getroute_req`.
+const WORDS_V6: Words = Words {
+    header: "ipv6: Invalid header for get route request",
+    values: "ipv6: Invalid values in header for get route request",
+    flags: "ipv6: Invalid flags for get route request",
+    lengths: "ipv6: rtm_src_len and rtm_dst_len must be 128 for IPv6",
+    attribute: "ipv6: Unsupported attribute in get route request",
+};
+
+/// Reads the header and the attributes of a request; a strict one is checked first for what a lookup cannot name.
+fn read<'a>(request: &Request<'a>) -> Result<(bool, u32, Attrs<'a, RTA_MAX>), Error> {
+    let v4 = request.payload().first() == Some(&AF_INET);
+    let words = if v4 { &WORDS_V4 } else { &WORDS_V6 };
+    let refuse_if = |wrong, text| if wrong { Err(Error::text(errno::EINVAL, text)) } else { Ok(()) };
+    let (header, rest) = fixed::<LEN>(request).map_err(|_| Error::text(errno::EINVAL, words.header))?;
+    let [_, dst_len, src_len, _tos, table, protocol, scope, kind, flags @ ..] = *header;
     let flags = u32::from_ne_bytes(flags);
-    let attrs = parse(rest, behind(LEN), &POLICY, strictness(request))?;
-    if request.strict {
-        let width = if v4 { 32 } else { 128 };
-        let lens = [(RTA_DST, dst_len), (RTA_SRC, src_len)];
-        if lens.iter().any(|&(_, len)| len != 0 && len != width) || [table, protocol, scope, kind] != [0; 4] {
-            return Err(Error::text(errno::EINVAL, "Invalid values in header for route get request"));
-        }
-        let allowed = RTM_F_FIB_MATCH | if v4 { RTM_F_LOOKUP_TABLE | RTM_F_NOTIFY } else { 0 };
-        if flags & !allowed != 0 {
-            return Err(Error::text(errno::EINVAL, "Invalid flags for route get request"));
-        }
-        if attrs.iter().any(|attr| ASKED[usize::from(attr.kind)] == Kind::Unknown) {
-            return Err(Error::text(errno::EINVAL, "Unsupported attribute in route get request"));
-        }
-        if lens.iter().any(|&(attr, len)| attrs.get(attr).is_some() != (len != 0)) {
-            return Err(Error::text(
-                errno::EINVAL,
-                "rtm_src_len and rtm_dst_len must be the address's length for route get request",
-            ));
-        }
+    let attributes = || parse(rest, behind(LEN), &READ_POLICY, strictness(request));
+    if !request.strict {
+        return Ok((v4, flags, attributes()?));
     }
+    let width = if v4 { 32 } else { 128 };
+    let is_prefix = [dst_len, src_len].iter().any(|&len| len != 0 && len != width);
+    refuse_if(is_prefix || [table, protocol, scope, kind] != [0; 4], words.values)?;
+    let allowed = RTM_F_FIB_MATCH | if v4 { RTM_F_LOOKUP_TABLE | RTM_F_NOTIFY } else { 0 };
+    refuse_if(flags & !allowed != 0, words.flags)?;
+    let attrs = attributes()?;
+    let lens = [(RTA_DST, dst_len), (RTA_SRC, src_len)];
+    refuse_if(lens.iter().any(|&(attr, len)| attrs.get(attr).is_some() && len == 0), words.lengths)?;
+    refuse_if(attrs.iter().any(|attr| ASKED[usize::from(attr.kind)] == Kind::Unknown), words.attribute)?;
+    Ok((v4, flags, attrs))
+}
+
+/// Checks the protocol of a flow whose route is asked for (Linux `rtm_getroute_parse_ip_proto`).
+fn check_protocol(attrs: &Attrs<'_, RTA_MAX>, v4: bool) -> Result<(), Error> {
+    let known = [IPPROTO_TCP, IPPROTO_UDP, if v4 { IPPROTO_ICMP } else { IPPROTO_ICMPV6 }];
+    match attrs.get(RTA_IP_PROTO) {
+        Some(attr) if !known.contains(&attr.u8()) => Err(Error::unsupported("Unsupported ip proto")),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mut Reply<'_>) -> Result<(), Error> {
+    let (v4, flags, attrs) = read(request)?;
+    check_protocol(&attrs, v4)?;
     let dst = prefix(&attrs, v4, if v4 { 32 } else { 128 })?.addr();
     let src = attrs.get(RTA_SRC).and_then(|src| src.ip(v4)).filter(|src| !src.is_unspecified());
     let named = |kind| attrs.get(kind).map(Attr::u32).filter(|&number| number != 0);
-    let (oif, iif, mark) = (named(RTA_OIF), named(RTA_IIF), named(RTA_MARK));
     let model = &rtnl.model;
-    if [oif, iif].into_iter().flatten().any(|link| model.link(link).is_none()) {
+    let link = |kind| named(kind).map(|ifindex| model.id_of(ifindex));
+    let (oif, iif, mark) = (link(RTA_OIF), link(RTA_IIF), named(RTA_MARK));
+    // By a link that is not there IPv6 finds no route.
+    let named_links = [iif, oif.filter(|_| v4)];
+    if named_links.into_iter().flatten().any(|link| model.link(link).is_none()) {
         return Err(Error::new(errno::ENODEV));
     }
     // In which VRF it is looked up; the device of one is no link to leave by (Linux `l3mdev_update_flow`).
@@ -101,7 +147,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let apart = !v4 || table != RT_TABLE_LOCAL || model.is_local_apart();
     if flags & RTM_F_FIB_MATCH != 0 {
         let table = if apart { table } else { RT_TABLE_MAIN };
-        reply.send(RTM_NEWROUTE, 0, |w| route::write(w, table, found));
+        reply.send(RTM_NEWROUTE, 0, |w| route::write(w, table, model.ifindex(found.dev), found));
         return Ok(());
     }
     let itself = (found.kind == RTN_LOCAL && !(v4 && found.src.is_some())).then_some(dst);
@@ -116,10 +162,11 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let uid = attrs.get(RTA_UID).map_or(0, Attr::u32);
     // What is local has arrived at its domain's device.
     let dev = match (found.kind, model.domain(found.dev)) {
-        (RTN_LOCAL, 0) => LOOPBACK,
-        (RTN_LOCAL, vrf) => vrf,
+        (RTN_LOCAL | RTN_ANYCAST, 0) => LOOPBACK,
+        (RTN_LOCAL | RTN_ANYCAST, vrf) => vrf,
         _ => found.dev,
     };
+    let (dev, iif) = (model.ifindex(dev), iif.map(|iif| model.ifindex(iif)));
     let asked = Asked { dst, src, own, dev, iif, mark, uid };
     if v4 {
         let shown = flags & RTM_F_LOOKUP_TABLE != 0 && apart;
@@ -160,9 +207,9 @@ struct Asked {
     /// The node's own address that it would come from.
     own: Option<IpAddr>,
     /// The link that it would leave by, or arrive at.
-    dev: u32,
+    dev: IfIndex,
     /// The link that it would come in by.
-    iif: Option<u32>,
+    iif: Option<IfIndex>,
     mark: Option<u32>,
     /// Whose process it would come from.
     uid: u32,
@@ -188,7 +235,7 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
     if let Some(src) = src {
         w.put_ip(RTA_SRC, src);
     }
-    w.put_u32(RTA_OIF, dev);
+    w.put_u32(RTA_OIF, dev.0);
     if let Some(own) = own.filter(|own| src != Some(*own)) {
         w.put_ip(RTA_PREFSRC, own);
     }
@@ -199,7 +246,7 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
         w.put_u32(RTA_MARK, mark);
     }
     match iif {
-        Some(iif) => w.put_u32(RTA_IIF, iif),
+        Some(iif) => w.put_u32(RTA_IIF, iif.0),
         None => w.put_u32(RTA_UID, uid),
     }
     w.put(RTA_CACHEINFO, &CACHEINFO);
@@ -215,7 +262,7 @@ fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
     w.put_ip(RTA_DST, dst);
     w.put_ip(RTA_SRC, src.unwrap_or(IpAddr::V6(std::net::Ipv6Addr::UNSPECIFIED)));
     if let Some(iif) = iif {
-        w.put_u32(RTA_IIF, iif);
+        w.put_u32(RTA_IIF, iif.0);
     }
     if let Some(own) = own {
         w.put_ip(RTA_PREFSRC, own);
@@ -224,7 +271,7 @@ fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
     if let Some(via) = found.via {
         w.put_ip(RTA_GATEWAY, via);
     }
-    w.put_u32(RTA_OIF, dev);
+    w.put_u32(RTA_OIF, dev.0);
     w.put(RTA_CACHEINFO, &CACHEINFO);
     w.put_u8(RTA_PREF, 0);
 }

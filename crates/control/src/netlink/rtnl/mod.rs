@@ -26,12 +26,12 @@ use super::session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Requ
 use crate::features::FeatureSet;
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
-use base::{LinkId, TableId};
+use base::{IfIndex, LinkId, TableId};
 use nums::*;
 
 pub use entry::{Address, Link, Master};
 pub use ethtool::LinkDetail;
-pub use model::{Delta, LOOPBACK, Model};
+pub use model::{Delta, LOOPBACK, Model, refusal};
 pub use rule::Rule;
 pub use saved::{RouteKey, renumber, without};
 pub use table::{Key, Route, Table};
@@ -48,11 +48,11 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// Tells what has changed, before the client is answered.
     fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>);
 
-    /// Opens a link, which is down then.
+    /// Opens a link, which is down then. A device that is made for it gets the number `index` on the host, if that is given.
     ///
     /// # Errors
     /// What is missing or refused.
-    fn open(&mut self, id: LinkId, config: &LinkConfig) -> Result<LinkNow, Error>;
+    fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error>;
 
     /// Closes a link.
     ///
@@ -134,8 +134,10 @@ pub struct NeighbourNow {
 /// How a link is at this moment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LinkNow {
-    /// Its number.
+    /// Its number in this node.
     pub id: LinkId,
+    /// The number of the host's interface that it is; `None` if it is none.
+    pub host_index: Option<u32>,
     /// Whether packets pass by it.
     pub running: bool,
     /// Its layer-3 MTU in bytes.
@@ -204,8 +206,6 @@ impl<H: Host> Protocol for Rtnl<H> {
                 Ok(())
             }
             RTM_GETNETCONF if inet => shown::netconf_of(self, request, reply),
-            // There are none.
-            RTM_GETNEXTHOP => Err(Error::new(errno::ENOENT)),
             RTM_NEWRULE if inet => rule::add(&mut self.model, request, reply),
             RTM_DELRULE if inet => rule::remove(&mut self.model, request, reply),
             _ => Err(unsupported(request.kind(), family)),
@@ -216,12 +216,16 @@ impl<H: Host> Protocol for Rtnl<H> {
 
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let family = request.payload().first().copied().unwrap_or_default();
+        // An error and no dump, as of a kernel before 5.3 (Linux `rtnetlink_rcv_msg`): daemons take even an empty dump for a sign
+        // that there can be such objects, and install routes by them.
+        if matches!(request.kind(), RTM_GETNEXTHOP | RTM_GETNEXTHOPBUCKET) {
+            return Err(unsupported(request.kind(), family));
+        }
         let begun = match (request.kind(), family) {
             // The ports of bridges, and what they have learnt; namespaces that have numbers; and so on: there are none.
             (RTM_GETLINK | RTM_GETNEIGH, AF_BRIDGE)
-            | (RTM_GETNSID | RTM_GETNEXTHOP | RTM_GETMDB | RTM_GETTUNNEL, _)
-            | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _)
-            | (RTM_GETVLAN | RTM_GETNEXTHOPBUCKET, _) => {
+            | (RTM_GETNSID | RTM_GETMDB | RTM_GETTUNNEL | RTM_GETVLAN, _)
+            | (RTM_GETTCLASS | RTM_GETTFILTER | RTM_GETCHAIN | RTM_GETACTION, _) => {
                 Ok(Box::new(|_: &mut Self, _: &mut Part<'_>| Ok(Progress::Done)) as _)
             }
             // A family that has nothing of its own gets what there is (Linux `rtnl_get_link`).
@@ -240,9 +244,12 @@ impl<H: Host> Protocol for Rtnl<H> {
 }
 
 impl<H> Rtnl<H> {
-    /// Tells who listens that a link has failed or come back.
-    pub fn tell_link(&self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
+    /// Tells who listens that a link has failed or come back, or is another interface of the host now.
+    pub fn tell_link(&mut self, now: &LinkNow, listeners: Groups, outbox: &mut Outbox) {
         let index = now.id.0;
+        for (id, before) in self.model.see(std::slice::from_ref(now)) {
+            self.tell_renumbered(id, before, listeners, outbox);
+        }
         if let Some(link) = self.model.link(index) {
             outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| link::write(w, index, link, Some(now), 0, 0));
         }
@@ -251,7 +258,23 @@ impl<H> Rtnl<H> {
     /// Tells who listens what is known of a neighbour now, or that it is forgotten.
     pub fn tell_neighbour(&self, now: &NeighbourNow, gone: bool, listeners: Groups, outbox: &mut Outbox) {
         let kind = if gone { RTM_DELNEIGH } else { RTM_NEWNEIGH };
-        outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| neigh::write(w, now));
+        outbox.announce(listeners, RTNLGRP_NEIGH, kind, |w| neigh::write(w, self.model.ifindex(now.link.0), now));
+    }
+
+    /// Tells who listens that a link has another number: as if it had gone, and come with all that it has.
+    fn tell_renumbered(&self, id: u32, before: IfIndex, listeners: Groups, outbox: &mut Outbox) {
+        let Some(link) = self.model.link(id) else { return };
+        let gone = Link { host_index: Some(before.0), ..link.clone() };
+        outbox.announce(listeners, RTNLGRP_LINK, RTM_DELLINK, |w| link::write(w, id, &gone, None, 0, u32::MAX));
+        outbox.announce(listeners, RTNLGRP_LINK, RTM_NEWLINK, |w| link::write(w, id, link, None, 0, 0));
+        let now = self.model.ifindex(id);
+        for address in &link.addresses {
+            let name = &link.config.name;
+            outbox.announce(listeners, address_group(address), RTM_NEWADDR, |w| addr::write(w, now, name, address));
+        }
+        for (table, route) in self.model.routes().filter(|(_, route)| route.dev == id) {
+            outbox.announce(listeners, route_group(route), RTM_NEWROUTE, |w| route::write(w, table.0, now, route));
+        }
     }
 }
 
@@ -264,23 +287,39 @@ impl<H: Host> Rtnl<H> {
         self.host.tell(&mut self.model.take_deltas());
     }
 
+    /// How the links are now, of which note is taken.
+    fn links_now(&mut self) -> Result<Vec<LinkNow>, Error> {
+        let now = self.host.links()?;
+        self.model.see(&now);
+        Ok(now)
+    }
+
     /// Tells who listens how a link is now.
     fn announce_link(&mut self, index: u32, reply: &mut Reply<'_>) -> Result<(), Error> {
-        if let Some(link) = self.model.link(index)
-            && reply.is_heard(RTNLGRP_LINK)
-        {
-            let now = self.host.links()?;
+        if self.model.link(index).is_some() && reply.is_heard(RTNLGRP_LINK) {
+            let now = self.links_now()?;
+            let link = self.model.link(index).ok_or(Error::new(errno::ENODEV))?;
             reply.notify(RTNLGRP_LINK, RTM_NEWLINK, 0, |w| link::write(w, index, link, link::find(&now, index), 0, 0));
         }
         Ok(())
     }
 }
 
+/// The group that hears of a route.
+fn route_group(route: &Route) -> u32 {
+    if route.prefix.is_ipv4() { RTNLGRP_IPV4_ROUTE } else { RTNLGRP_IPV6_ROUTE }
+}
+
+/// The group that hears of an address.
+fn address_group(address: &Address) -> u32 {
+    if address.addr.addr().is_ipv4() { RTNLGRP_IPV4_IFADDR } else { RTNLGRP_IPV6_IFADDR }
+}
+
 /// Tells who listens what has changed.
 fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
-    let route_group = |route: &Route| if route.prefix.is_ipv4() { RTNLGRP_IPV4_ROUTE } else { RTNLGRP_IPV6_ROUTE };
     let mut of_route = |kind, flags, table: &TableId, route: &Route| {
-        reply.notify(route_group(route), kind, flags, |w| route::write(w, table.0, route));
+        let dev = model.ifindex(route.dev);
+        reply.notify(route_group(route), kind, flags, |w| route::write(w, table.0, dev, route));
     };
     match delta {
         Delta::AddRoute { table, route, .. } => of_route(RTM_NEWROUTE, 0, table, route),
@@ -290,10 +329,10 @@ fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
         // Told as one rule, or as a link, by who changed it.
         Delta::Rules { .. } | Delta::Vrf(..) | Delta::Domain(..) => {}
         Delta::AddAddress(id, address) | Delta::ChangeAddress(id, address) | Delta::RemoveAddress(id, address) => {
-            let group = if address.addr.addr().is_ipv4() { RTNLGRP_IPV4_IFADDR } else { RTNLGRP_IPV6_IFADDR };
             let kind = if matches!(delta, Delta::RemoveAddress(..)) { RTM_DELADDR } else { RTM_NEWADDR };
             let name = model.link(id.0).map_or("", |link| link.config.name.as_str());
-            reply.notify(group, kind, 0, |w| addr::write(w, id.0, name, address));
+            let index = model.ifindex(id.0);
+            reply.notify(address_group(address), kind, 0, |w| addr::write(w, index, name, address));
         }
     }
 }
@@ -316,7 +355,7 @@ fn unsupported(kind: u16, family: u8) -> Error {
         92 => "statistics by kind",
         108 => "other names of links",
         80 => "netconf",
-        104 => "next hop objects",
+        104 | 116 => "next hop objects",
         _ => return Error::said(errno::EOPNOTSUPP, format!("fatpath has nothing of rtnetlink type {kind}")),
     };
     let family = match family {

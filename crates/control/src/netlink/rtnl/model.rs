@@ -8,7 +8,7 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{LinkId, TableId};
+use base::{IfIndex, LinkId, TableId};
 
 use super::LinkNow;
 use super::entry::{Address, Link, METRIC_V6_USER};
@@ -20,6 +20,9 @@ use crate::model::{Config, LinkKind, RouteAction};
 
 /// The number of `lo`, which every node has, as in Linux.
 pub const LOOPBACK: u32 = 1;
+
+/// A number that no link has.
+const NO_LINK: u32 = u32::MAX;
 
 /// What the packets' side has to know of a change.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -74,9 +77,14 @@ pub enum Delta {
 type Tables = BTreeMap<(u8, std::cmp::Reverse<u64>), (u32, Table)>;
 
 /// Links, addresses, routes.
+///
+/// Links are known by their [`LinkId`], here a plain number, which stays. The number that clients see is another:
+/// [`Model::ifindex`].
 #[derive(Clone, Debug)]
 pub struct Model {
     pub(super) links: BTreeMap<u32, Link>,
+    /// What clients knew links by that are gone, until they are told of it.
+    departed: BTreeMap<u32, IfIndex>,
     last_index: u32,
     v4: Family,
     v6: Family,
@@ -105,6 +113,7 @@ impl Default for Model {
     fn default() -> Self {
         Self {
             links: BTreeMap::from([(LOOPBACK, Link::loopback())]),
+            departed: BTreeMap::new(),
             last_index: LOOPBACK,
             v4: Family::new(true),
             v6: Family::new(false),
@@ -142,6 +151,18 @@ impl Family {
     }
 }
 
+/// Why no link beside `others` can be the host's interface of that number, if none can.
+pub fn refusal<'a>(number: u32, mut others: impl Iterator<Item = (&'a str, IfIndex)>) -> Option<String> {
+    if number >= IfIndex::FIRST_OWN {
+        let first = IfIndex::FIRST_OWN;
+        return Some(format!(
+            "its interface has number {number} on the host, and fatpath's own numbers begin at {first}"
+        ));
+    }
+    let (other, _) = others.find(|(_, index)| index.0 == number)?;
+    Some(format!("its interface has number {number} on the host, which is link {other}'s"))
+}
+
 impl Model {
     /// Becomes what a file says: its links, which have been opened and are up, and its routes. `ids` are the links' numbers,
     /// `now` is what was opened, and `last_index` the highest number that a link has ever had. A route to a link that is
@@ -151,13 +172,14 @@ impl Model {
         *self = Self { last_index, generation, ..Self::default() };
         let vrfs = vrf::of_config(config, ids);
         for (config, id) in config.links.iter().zip(ids) {
-            let (mtu, mac) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
-                (LinkKind::Vrf { .. }, _) => (vrf::MTU, Some(vrf::mac(id.0))),
-                (_, Some(now)) => (now.mtu, now.mac),
+            let (mtu, mac, host_index) = match (&config.kind, now.iter().find(|now| now.id == *id)) {
+                (LinkKind::Vrf { .. }, _) => (vrf::MTU, Some(vrf::mac(id.0)), None),
+                (_, Some(now)) => (now.mtu, now.mac, now.host_index),
                 (_, None) => continue,
             };
             let link = Link {
                 config: config.clone(),
+                host_index,
                 mtu,
                 mac,
                 mac_set: false,
@@ -214,12 +236,76 @@ impl Model {
 
     /// What the packets' side is to be told, in order. Empties the list.
     pub fn take_deltas(&mut self) -> std::vec::Drain<'_, Delta> {
+        self.departed.clear();
         self.deltas.drain(..)
     }
 
     /// Counts changes of links and addresses.
     pub const fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// The number by which clients know a link; 0 of none.
+    pub fn ifindex(&self, id: u32) -> IfIndex {
+        let departed = || self.departed.get(&id).copied();
+        let here = self.links.get(&id).map(|link| link.ifindex(id));
+        here.or_else(departed).unwrap_or(IfIndex::own(LinkId(id)))
+    }
+
+    /// The link that clients know by that number; 0 for 0, and a number that no link has if there is none.
+    pub fn id_of(&self, ifindex: u32) -> u32 {
+        if ifindex <= LOOPBACK {
+            return ifindex;
+        }
+        let has_it = |(_, link): &(&u32, &Link)| link.host_index == Some(ifindex);
+        let own = || IfIndex(ifindex).as_own().map(|id| id.0).filter(|id| self.is_own(*id));
+        self.links.iter().find(has_it).map(|(&id, _)| id).or_else(own).unwrap_or(NO_LINK)
+    }
+
+    /// Why no link can be the host's interface of that number, if none can.
+    pub fn refusal(&self, number: u32) -> Option<String> {
+        let all = self.links.iter().map(|(&id, link)| (link.config.name.as_str(), link.ifindex(id)));
+        refusal(number, all)
+    }
+
+    /// Whether no new link can have that number: a link has it, or one is known in this node by the id that it stands for.
+    pub fn is_taken(&self, ifindex: u32) -> bool {
+        let by_id = IfIndex(ifindex).as_own().is_some_and(|id| self.links.contains_key(&id.0));
+        by_id || self.links.contains_key(&self.id_of(ifindex))
+    }
+
+    /// Whether a link is there and no interface of the host.
+    fn is_own(&self, id: u32) -> bool {
+        self.links.get(&id).is_some_and(|link| link.host_index.is_none())
+    }
+
+    /// The links behind the one that clients know by `after`, in the order of these numbers, as Linux lists them.
+    pub(super) fn by_ifindex(&self, after: IfIndex) -> Vec<(IfIndex, u32, &Link)> {
+        let all = self.links.iter().map(|(&id, link)| (self.ifindex(id), id, link));
+        let mut all: Vec<_> = all.filter(|(ifindex, ..)| *ifindex > after).collect();
+        all.sort_unstable_by_key(|(ifindex, ..)| *ifindex);
+        all
+    }
+
+    /// Updates the link-layer addresses of links, and the host's interfaces that they are. Returns the links that are another
+    /// interface now, each with the number by which clients knew it.
+    pub(super) fn see(&mut self, now: &[LinkNow]) -> Vec<(u32, IfIndex)> {
+        let mut changed = Vec::new();
+        for now in now {
+            let before = self.ifindex(now.id.0);
+            let Some(link) = self.links.get_mut(&now.id.0) else { continue };
+            if let (Some(mac), Some(now)) = (&mut link.mac, now.mac) {
+                *mac = now;
+            }
+            if link.host_index != now.host_index {
+                link.host_index = now.host_index;
+                changed.push((now.id.0, before));
+            }
+        }
+        if !changed.is_empty() {
+            self.generation = self.generation.wrapping_add(1);
+        }
+        changed
     }
 
     /// The links behind number `after`, by number.
@@ -375,16 +461,12 @@ impl Model {
         self.links.get_mut(&index)
     }
 
-    /// Takes a link away, with its addresses and every route by it. No link belongs to it.
+    /// Takes a link away that is [clear](Self::clear_link), and to which no other link belongs.
     pub(super) fn remove_link(&mut self, index: u32) -> Option<Link> {
-        for v4 in [true, false] {
-            self.remove_routes(v4, |_, route| route.dev == index);
-        }
-        for address in self.links.get(&index).map(|link| link.addresses.clone()).unwrap_or_default() {
-            self.deltas.push(Delta::RemoveAddress(LinkId(index), address));
-        }
         self.touch();
+        let ifindex = self.ifindex(index);
         let gone = self.links.remove(&index)?;
+        self.departed.insert(index, ifindex);
         if gone.is_vrf() {
             self.deltas.push(Delta::Vrf(LinkId(index), None));
         } else if gone.master.is_some() {

@@ -31,7 +31,7 @@ struct Named<'a> {
 impl<'a> Named<'a> {
     fn of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'a>) -> Result<Self, Error> {
         let (header, rest) = fixed::<LEN>(request)?;
-        let index = word(&header[4..]);
+        let index = rtnl.model.id_of(word(&header[4..]));
         let [state @ .., flags, _] = [header[8], header[9], header[10], header[11]];
         let attrs = parse(rest, behind(LEN), &POLICY, Strictness::Liberal)?;
         let dst = attrs.get(NDA_DST).ok_or(Error::text(errno::EINVAL, "Network address not specified"))?;
@@ -90,7 +90,8 @@ pub(super) fn set<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     };
     let neighbour = NeighbourNow { link: named.link, addr: named.addr, mac, state, protocol };
     rtnl.host.set_neighbour(&neighbour)?;
-    reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, &neighbour));
+    let index = rtnl.model.ifindex(named.link.0);
+    reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, index, &neighbour));
     Ok(())
 }
 
@@ -100,10 +101,11 @@ pub(super) fn remove<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: 
     let there = rtnl.host.neighbour(named.link, named.addr)?.ok_or(Error::new(errno::ENOENT))?;
     rtnl.host.set_neighbour(&NeighbourNow { state: 0, ..there })?;
     let gone = NeighbourNow { state: NUD_FAILED, mac: None, ..there };
+    let index = rtnl.model.ifindex(named.link.0);
     if there.mac.is_some() {
-        reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, &gone));
+        reply.notify(RTNLGRP_NEIGH, RTM_NEWNEIGH, 0, |w| write(w, index, &gone));
     }
-    reply.notify(RTNLGRP_NEIGH, RTM_DELNEIGH, 0, |w| write(w, &gone));
+    reply.notify(RTNLGRP_NEIGH, RTM_DELNEIGH, 0, |w| write(w, index, &gone));
     Ok(())
 }
 
@@ -112,7 +114,7 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
     let named = Named::of(rtnl, request)?;
     let there = rtnl.host.neighbour(named.link, named.addr)?;
     let there = there.ok_or(Error::text(errno::ENOENT, "Neighbour entry not found"))?;
-    reply.send(RTM_NEWNEIGH, 0, |w| write(w, &there));
+    reply.send(RTM_NEWNEIGH, 0, |w| write(w, rtnl.model.ifindex(there.link.0), &there));
     Ok(())
 }
 
@@ -134,7 +136,8 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
                 return Err(Error::text(errno::EINVAL, "Unsupported attribute in neighbor dump request"));
             }
             let named = |kind| attrs.get(kind).map(Attr::u32).filter(|&number| number != 0);
-            (dev, master) = (named(NDA_IFINDEX), named(NDA_MASTER));
+            dev = named(NDA_IFINDEX).map(|dev| rtnl.model.id_of(dev));
+            master = named(NDA_MASTER);
         }
         Err(_) if !request.strict => {}
         Err(_) => return Err(Error::text(errno::EINVAL, "Invalid header for neighbor dump request")),
@@ -151,25 +154,25 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let mut all: Vec<_> = all.into_iter().filter(wanted).collect();
     all.sort_unstable_by_key(|neighbour| (neighbour.addr.is_ipv6(), neighbour.addr, neighbour.link));
     let mut last = None;
-    Ok(Box::new(move |_: &mut Rtnl<H>, part| {
+    Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
         let left = all.iter().enumerate().skip(last.map_or(0, |last| last + 1));
         Ok(write_each(part, &mut last, left, |part, _, neighbour| {
-            part.message_with(RTM_NEWNEIGH, flags, |w| write(w, neighbour))
+            part.message_with(RTM_NEWNEIGH, flags, |w| write(w, rtnl.model.ifindex(neighbour.link.0), neighbour))
         }))
     }))
 }
 
-/// Whether a link belongs to the one of that number; all ones is none (Linux `neigh_master_filtered`).
+/// Whether a link belongs to the one that clients know by `wanted`; all ones is none (Linux `neigh_master_filtered`).
 fn is_of_master(model: &Model, link: LinkId, wanted: u32) -> bool {
-    let master = model.link(link.0).and_then(|link| link.master).map(|master| master.index);
+    let master = model.link(link.0).and_then(|link| link.master).map(|master| master.ifindex().0);
     if wanted == u32::MAX { master.is_none() } else { master == Some(wanted) }
 }
 
-/// A neighbour, as Linux's `neigh_fill_info` writes it.
-pub(super) fn write(w: &mut Writer, neighbour: &NeighbourNow) {
+/// A neighbour on the link that clients know by `index`, as Linux's `neigh_fill_info` writes it.
+pub(super) fn write(w: &mut Writer, index: IfIndex, neighbour: &NeighbourNow) {
     let family = if neighbour.addr.is_ipv4() { AF_INET } else { AF_INET6 };
     w.fixed(&[family, 0, 0, 0]);
-    w.fixed(&neighbour.link.0.to_ne_bytes());
+    w.fixed(&index.0.to_ne_bytes());
     let [low, high] = neighbour.state.to_ne_bytes();
     w.fixed(&[low, high, 0, RTN_UNICAST]);
     w.put_ip(NDA_DST, neighbour.addr);

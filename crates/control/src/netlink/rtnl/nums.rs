@@ -200,6 +200,7 @@ pub const RTNH_F_ONLINK: u32 = 4;
 pub const RTNH_F_LINKDOWN: u32 = 16;
 pub const RTM_F_NOTIFY: u32 = 0x100;
 pub const RTM_F_CLONED: u32 = 0x200;
+pub const RTM_F_PREFIX: u32 = 0x800;
 pub const RTM_F_FIB_MATCH: u32 = 0x2000;
 pub const RTM_F_LOOKUP_TABLE: u32 = 0x1000;
 

@@ -33,6 +33,20 @@ pub(super) const POLICY: Policy<RTA_MAX> = policy(&[
     (RTA_NH_ID, Kind::Int(4)),
 ]);
 
+/// The same for requests that only look something up. They name what they do not take by themselves: to Linux all types
+/// are known that are older than its strict checks.
+pub(super) const READ_POLICY: Policy<RTA_MAX> = {
+    let mut kinds = POLICY;
+    let mut at = 1;
+    while at < RTA_NH_ID as usize {
+        if matches!(kinds[at], Kind::Unknown) {
+            kinds[at] = Kind::Any;
+        }
+        at += 1;
+    }
+    kinds
+};
+
 /// Which routes a dump is of (Linux `struct fib_dump_filter`).
 #[derive(Clone, Copy, Debug, Default)]
 struct Filter {
@@ -41,6 +55,10 @@ struct Filter {
     kind: u8,
     dev: Option<u32>,
 }
+
+/// Routes that one part of a dump looks at, so that a filter that takes few of many keeps nobody waiting. A part may be empty
+/// then, and is not sent.
+const LOOKED_AT: usize = 16_384;
 
 impl Filter {
     fn of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>) -> Result<Self, Error> {
@@ -54,15 +72,15 @@ impl Filter {
         if dst_len != 0 || src_len != 0 || tos != 0 || scope != 0 {
             return Err(Error::text(errno::EINVAL, "Invalid values in header for FIB dump request"));
         }
-        if flags & !(RTM_F_CLONED | 0x800) != 0 {
+        if flags & !(RTM_F_CLONED | RTM_F_PREFIX) != 0 {
             return Err(Error::text(errno::EINVAL, "Invalid flags for FIB dump request"));
         }
         let mut filter = Self { table: table.into(), protocol, kind, dev: None };
-        for attr in parse(rest, behind(LEN), &POLICY, strictness(request))?.iter() {
+        for attr in parse(rest, behind(LEN), &READ_POLICY, strictness(request))?.iter() {
             match attr.kind {
                 RTA_TABLE => filter.table = attr.u32(),
                 RTA_OIF => {
-                    let dev = attr.u32();
+                    let dev = rtnl.model.id_of(attr.u32());
                     if rtnl.model.link(dev).is_none() {
                         return Err(Error::new(errno::ENODEV));
                     }
@@ -98,9 +116,9 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         AF_INET6 if missing(false) => return Ok(no_table("ipv6: FIB table does not exist")),
         _ => {}
     }
-    // Routes that only a cache has are none.
-    let cloned = fixed::<LEN>(request).is_ok_and(|(header, _)| word(&header[8..]) & RTM_F_CLONED != 0);
-    if cloned {
+    // Routes that router advertisements have made are none; nor are those of a cache, for which strict requests alone ask.
+    let none_of = RTM_F_PREFIX | if request.strict { RTM_F_CLONED } else { 0 };
+    if fixed::<LEN>(request).is_ok_and(|(header, _)| word(&header[8..]) & none_of != 0) {
         return Ok(Box::new(|_, _| Ok(Progress::Done)));
     }
     let flags = if request.strict { flag::DUMP_FILTERED } else { 0 };
@@ -114,13 +132,18 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         if filter.is_set() {
             part.filtered();
         }
+        let mut left = LOOKED_AT;
         while let Some(&(v4, id)) = tables.front() {
-            if let Some(table) = rtnl.model.table(v4, id) {
-                let routes = table.after(last).filter(|(_, route)| filter.takes(route));
+            let model = &rtnl.model;
+            if let Some(table) = model.table(v4, id) {
+                let mut seen = 0;
+                let routes = table.after(last).take(left).inspect(|_| seen += 1);
                 let progress = write_each(part, &mut last, routes, |part, _, route| {
-                    part.message_with(RTM_NEWROUTE, flags, |w| write(w, id, route))
+                    let write = |w: &mut Writer| write(w, id, model.ifindex(route.dev), route);
+                    !filter.takes(route) || part.message_with(RTM_NEWROUTE, flags, write)
                 });
-                if progress == Progress::More {
+                left -= seen;
+                if progress == Progress::More || left == 0 {
                     return Ok(Progress::More);
                 }
             }
@@ -138,8 +161,8 @@ fn no_table<H: Host>(text: &'static str) -> Dump<Rtnl<H>> {
     })
 }
 
-/// A route, as Linux's `fib_dump_info` and `rt6_fill_node` write it.
-pub(super) fn write(w: &mut Writer, table: u32, route: &Route) {
+/// A route by the link that clients know by `dev`, as Linux's `fib_dump_info` and `rt6_fill_node` write it.
+pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
     let v4 = route.prefix.is_ipv4();
     let family = if v4 { AF_INET } else { AF_INET6 };
     let shown = if table < 256 { table as u8 } else { RT_TABLE_COMPAT as u8 };
@@ -175,8 +198,8 @@ pub(super) fn write(w: &mut Writer, table: u32, route: &Route) {
         }
         None => {}
     }
-    if route.dev != 0 {
-        w.put_u32(RTA_OIF, route.dev);
+    if dev.0 != 0 {
+        w.put_u32(RTA_OIF, dev.0);
     }
     if !v4 {
         // `struct rta_cacheinfo`: it does not expire and has not been used; and no preference among routers.

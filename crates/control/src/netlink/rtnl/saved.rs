@@ -22,7 +22,7 @@ impl<H: Host> Rtnl<H> {
         for (index, link) in model.links_after(LOOPBACK) {
             if let Some(master) = link.master {
                 let label = format!("link {} of a VRF", link.config.name);
-                let write = |w: &mut Writer| link::write_enslaving(w, index, master.index);
+                let write = |w: &mut Writer| link::write_enslaving(w, link.ifindex(index), master);
                 all.push(Saved::new("link of a VRF", label, RTM_SETLINK, 0, write));
             }
         }
@@ -39,7 +39,7 @@ impl<H: Host> Rtnl<H> {
             let each = v4.chain(v6).filter(|address| !bound.contains(&address.addr));
             all.extend(each.map(|address| {
                 let label = format!("address {} dev {name}", address.addr);
-                Saved::new("address", label, RTM_NEWADDR, made, |w| addr::write(w, index, name, address))
+                Saved::new("address", label, RTM_NEWADDR, made, |w| addr::write(w, link.ifindex(index), name, address))
             }));
         }
         // It is there, and has its own addresses only if it has no others when it is set up.
@@ -66,7 +66,7 @@ impl<H: Host> Rtnl<H> {
         let permanent = neighbours.iter().filter(|neighbour| neighbour.state == NUD_PERMANENT);
         all.extend(permanent.map(|it| {
             let label = format!("neighbour {}", it.addr);
-            Saved::new("neighbour", label, RTM_NEWNEIGH, made, |w| neigh::write(w, it))
+            Saved::new("neighbour", label, RTM_NEWNEIGH, made, |w| neigh::write(w, model.ifindex(it.link.0), it))
         }));
         Ok(all)
     }
@@ -86,7 +86,9 @@ impl<H: Host> Rtnl<H> {
             let each = group.iter().enumerate().map(|(at, (table, route))| {
                 let flags = flag::CREATE | if at == 0 { flag::EXCL } else { flag::APPEND };
                 let label = format!("route {}", route.prefix);
-                Saved::new("route", label, RTM_NEWROUTE, flags, |w| route::write(w, table.0, route))
+                Saved::new("route", label, RTM_NEWROUTE, flags, |w| {
+                    route::write(w, table.0, self.model.ifindex(route.dev), route);
+                })
             });
             each.collect::<Vec<_>>()
         };
@@ -154,9 +156,10 @@ pub fn renumber(
     let now = |old| if old == 0 || old == LOOPBACK { Some(old) } else { now(old) };
     match kind_of(message) {
         // `ifi_index`; 0 is any.
-        RTM_NEWLINK => {
-            renumber_field(message, 4, |old| Some(if is_taken(old) || old > link::MAX_WISH { 0 } else { old }))
-        }
+        RTM_NEWLINK => renumber_field(message, 4, |old| {
+            let may_be = IfIndex(old).as_own().is_none_or(|id| id.0 <= link::MAX_WISH);
+            Some(if may_be && !is_taken(old) { old } else { 0 })
+        }),
         RTM_SETLINK => {
             renumber_field(message, 4, now)?;
             renumber_attribute(message, link::LEN, IFLA_MASTER, now)

@@ -19,16 +19,17 @@ mod tc {
 pub(super) fn qdiscs<H: Host>() -> Dump<Rtnl<H>> {
     let mut last = None;
     Box::new(move |rtnl: &mut Rtnl<H>, part| {
-        let links = rtnl.model.links_after(last.unwrap_or_default()).filter(|(_, link)| link.was_up);
-        Ok(write_each(part, &mut last, links, |part, index, _| part.message(tc::NEWQDISC, |w| write_qdisc(w, index))))
+        let links = rtnl.model.by_ifindex(last.unwrap_or_default()).into_iter().filter(|(.., link)| link.was_up);
+        let links = links.map(|(index, ..)| (index, ()));
+        Ok(write_each(part, &mut last, links, |part, index, ()| part.message(tc::NEWQDISC, |w| write_qdisc(w, index))))
     })
 }
 
 /// `noqueue`, as Linux's `tc_fill_qdisc` writes it.
-fn write_qdisc(w: &mut Writer, index: u32) {
+fn write_qdisc(w: &mut Writer, index: IfIndex) {
     let (handle, users) = (0, 2);
     w.fixed(&[AF_UNSPEC, 0, 0, 0]);
-    [index, handle, tc::ROOT, users].iter().for_each(|word| w.fixed(&word.to_ne_bytes()));
+    [index.0, handle, tc::ROOT, users].iter().for_each(|word| w.fixed(&word.to_ne_bytes()));
     w.put_str(tc::KIND, "noqueue");
     w.put_u8(tc::HW_OFFLOAD, 0);
     w.nest(tc::STATS2, |w| {
@@ -51,7 +52,7 @@ pub(super) fn netconf<H: Host>(family: u8) -> Dump<Rtnl<H>> {
     };
     let mut last: Option<(usize, u32)> = None;
     Box::new(move |rtnl: &mut Rtnl<H>, part| {
-        let links: Vec<u32> = rtnl.model.links_after(0).map(|(index, _)| index).collect();
+        let links: Vec<u32> = rtnl.model.by_ifindex(IfIndex(0)).iter().map(|(index, ..)| index.0).collect();
         let all = families.iter().enumerate().flat_map(|(at, family)| {
             links.iter().copied().chain([DEFAULT, ALL]).map(move |index| ((at, index), *family))
         });
@@ -68,7 +69,7 @@ pub(super) fn netconf_of<H: Host>(rtnl: &Rtnl<H>, request: &Request<'_>, reply: 
     let (&[family], rest) = fixed::<1>(request)?;
     let attrs = parse(rest, behind(1), &POLICY, strictness(request))?;
     let index = attrs.get(IFINDEX).ok_or(Error::new(errno::EINVAL))?.u32();
-    if !matches!(index, ALL | DEFAULT) && rtnl.model.link(index).is_none() {
+    if !matches!(index, ALL | DEFAULT) && rtnl.model.link(rtnl.model.id_of(index)).is_none() {
         return Err(Error::new(errno::ENODEV));
     }
     reply.send(RTM_NEWNETCONF, 0, |w| write_netconf(w, family, index));

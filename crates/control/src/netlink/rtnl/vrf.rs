@@ -46,7 +46,8 @@ pub(super) const fn mac(index: u32) -> [u8; 6] {
 /// A new VRF's device, of that MTU if one is wished for.
 pub(super) fn new(id: LinkId, mtu: Option<u32>) -> LinkNow {
     let (mtu, mac) = (mtu.unwrap_or(MTU), Some(mac(id.0)));
-    LinkNow { id, running: true, mtu, mac, stats: LinkStats::default(), carrier: [0; 2] }
+    let (host_index, running, stats, carrier) = (None, true, LinkStats::default(), [0; 2]);
+    LinkNow { id, host_index, running, mtu, mac, stats, carrier }
 }
 
 /// The table that a request for a VRF names (Linux `vrf_newlink`).

@@ -117,7 +117,7 @@ pub(super) fn new_sa(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error>
     }
     lengths(attrs)?;
     replay(info, attrs)?;
-    let known = [mode::TRANSPORT, mode::TUNNEL, mode::ROUTE_OPTIMIZATION, mode::BEET];
+    let known = [mode::TRANSPORT, mode::TUNNEL, mode::ROUTE_OPTIMIZATION, mode::BEET, mode::IPTFS];
     if_wrong(!known.contains(&info.mode), "Unsupported mode")?;
     if_wrong(has(attr::MTIMER_THRESH) && !has(attr::ENCAP), "MTIMER_THRESH attribute can only be set on ENCAP states")?;
     direction(info, attrs)
@@ -227,6 +227,52 @@ fn direction(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
     }
 }
 
+/// Refuses protocols and modes of SAs that Linux has and this node does not, by name.
+pub(super) fn supported(protocol: u8, of_mode: u8) -> Result<(), Error> {
+    match (protocol, of_mode) {
+        (proto::ESP, mode::BEET) => Err(Error::unsupported("BEET mode is not supported")),
+        (proto::ESP, mode::IPTFS) => Err(Error::unsupported("IP-TFS is not supported")),
+        (proto::ESP, _) => Ok(()),
+        (proto::AH, _) => Err(Error::unsupported("AH is not supported")),
+        (proto::COMP, _) => Err(Error::unsupported("IPComp is not supported")),
+        _ => Err(Error::unsupported("Only ESP is supported")),
+    }
+}
+
+/// Bits of `struct xfrm_user_offload`'s flags.
+const OFFLOAD_IPV6: u8 = 1;
+const OFFLOAD_INBOUND: u8 = 2;
+const OFFLOAD_PACKET: u8 = 4;
+
+/// The flags of a request that a device offloads an SA or a policy: `struct xfrm_user_offload` behind the device's number.
+fn offload_flags(attr: &Attr<'_>) -> u8 {
+    attr.data.get(4).copied().unwrap_or_default()
+}
+
+/// Finds fault with a request that a device offloads an SA (Linux `xfrm_dev_state_add`). No link here can: in crypto mode
+/// the SA is made all the same, without offload, and in packet mode it is refused.
+fn sa_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
+    let Some(attr) = attrs.get(attr::OFFLOAD_DEV) else { return Ok(()) };
+    let flags = offload_flags(attr);
+    let unknown = flags & !(OFFLOAD_IPV6 | OFFLOAD_INBOUND | OFFLOAD_PACKET) != 0;
+    if_wrong(unknown, "Unrecognized flags in offload request")?;
+    let inbound = flags & OFFLOAD_INBOUND != 0;
+    let against = if inbound { OUT } else { IN };
+    if_wrong(direction_of(attrs) == against, "Mismatched SA and offload direction")?;
+    let is_set = |kind| attrs.get(kind).is_some_and(|attr| attr.u32() != 0);
+    if_wrong(inbound && is_set(attr::IF_ID), "XFRM if_id is not supported in RX path")?;
+    if_wrong(is_set(attr::TFCPAD), "TFC padding can't be offloaded")?;
+    if flags & OFFLOAD_PACKET != 0 { Err(Error::new(errno::EINVAL)) } else { Ok(()) }
+}
+
+/// Finds fault with a request that a device offloads a policy, which is done in packet mode alone (Linux
+/// `xfrm_dev_policy_add`).
+pub(super) fn policy_offload(attrs: &Attributes<'_>) -> Result<(), Error> {
+    let Some(attr) = attrs.get(attr::OFFLOAD_DEV) else { return Ok(()) };
+    if_wrong(offload_flags(attr) != OFFLOAD_PACKET, "Unrecognized flags in offload request")?;
+    Err(invalid("Policy offload is not supported"))
+}
+
 /// Finds fault with what Linux finds fault with when it makes the SA (`xfrm_init_state`, `esp_init_state`,
 /// `xfrm_init_replay`), and with what is not supported here.
 pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Error> {
@@ -235,9 +281,6 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
         sel_family != 0 && sel_family != info.family && info.mode != mode::TUNNEL && info.mode != mode::BEET,
         "Only tunnel modes can accommodate a change of family",
     )?;
-    if info.proto != proto::ESP {
-        return Err(Error::text(errno::EPROTONOSUPPORT, "Requested type not found"));
-    }
     if info.mode != mode::TUNNEL && info.mode != mode::TRANSPORT {
         return Err(Error::text(errno::EPROTONOSUPPORT, "Requested mode not found"));
     }
@@ -257,20 +300,13 @@ pub(super) fn buildable(info: &SaInfo, attrs: &Attributes<'_>) -> Result<(), Err
         let text = "NAT keepalive is only supported for UDP encapsulation";
         if_wrong(attrs.get(attr::ENCAP).is_none(), text)?;
     }
-    for kind in [attr::OFFLOAD_DEV, attr::SA_PCPU] {
-        if let Some(attr) = attrs.get(kind) {
-            let text = if kind == attr::OFFLOAD_DEV {
-                "No link here offloads IPsec"
-            } else {
-                "SAs of one processor are not supported"
-            };
-            return Err(Error::unsupported(text).at(attr.offset));
-        }
+    if let Some(attr) = attrs.get(attr::SA_PCPU) {
+        return Err(Error::unsupported("SAs of one processor are not supported").at(attr.offset));
     }
     if let Some(attr) = (attr::IPTFS_DROP_TIME..=attr::IPTFS_PKT_SIZE).find_map(|kind| attrs.get(kind)) {
         return Err(Error::unsupported("IP-TFS is not supported").at(attr.offset));
     }
-    Ok(())
+    sa_offload(attrs)
 }
 
 /// Finds fault with a range of SPIs (Linux `verify_spi_info`).
@@ -335,9 +371,9 @@ pub(super) fn templates(attrs: &Attributes<'_>, family: u16, dir: u8) -> Result<
         let valid =
             is_ipsec(template.proto) || matches!(template.proto, proto::ROUTING | proto::DSTOPTS | proto::ANY | 0);
         if_wrong(!valid, "Invalid XFRM protocol in template")?;
-        if !matches!(template.proto, proto::ESP | proto::ANY)
-            || !matches!(template.mode, mode::TUNNEL | mode::TRANSPORT)
-        {
+        let protocol = if template.proto == proto::ANY { proto::ESP } else { template.proto };
+        supported(protocol, template.mode).map_err(|err| err.at(attr.offset))?;
+        if !matches!(template.mode, mode::TUNNEL | mode::TRANSPORT) {
             return Err(Error::unsupported("Templates are of ESP, in tunnel or transport mode").at(attr.offset));
         }
     }
@@ -480,6 +516,94 @@ mod tests {
         let promise = [&info().to_bytes()[..], &[0; 8]].concat();
         let err = read(msg::ALLOC_SPI, &promise, |w| w.put_u8(attr::SA_DIR, 0), NewSpi::parse).unwrap_err();
         assert_eq!(err.errno, errno::ERANGE);
+    }
+
+    /// `struct xfrm_user_offload` with these flags.
+    fn offload(w: &mut Writer, flags: u8) {
+        w.put(attr::OFFLOAD_DEV, &[1, 0, 0, 0, flags, 0, 0, 0]);
+    }
+
+    #[test]
+    fn sa_offload_is_software_in_crypto_mode_and_refused_in_packet() {
+        type Answer = Result<(), Option<&'static str>>;
+        let cases: &[(u8, u8, Put, Answer)] = &[
+            (0, 0, |_| {}, Ok(())),
+            (OFFLOAD_IPV6, OUT, |_| {}, Ok(())),
+            (OFFLOAD_INBOUND, IN, |_| {}, Ok(())),
+            (OFFLOAD_PACKET, 0, |_| {}, Err(None)),
+            (OFFLOAD_PACKET | OFFLOAD_INBOUND, IN, |_| {}, Err(None)),
+            (8, 0, |_| {}, Err(Some("Unrecognized flags in offload request"))),
+            (OFFLOAD_INBOUND, OUT, |_| {}, Err(Some("Mismatched SA and offload direction"))),
+            (0, IN, |_| {}, Err(Some("Mismatched SA and offload direction"))),
+            (0, OUT, |w| w.put_u32(attr::IF_ID, 7), Ok(())),
+            (OFFLOAD_INBOUND, 0, |w| w.put_u32(attr::IF_ID, 7), Err(Some("XFRM if_id is not supported in RX path"))),
+            (0, 0, |w| w.put_u32(attr::TFCPAD, 100), Err(Some("TFC padding can't be offloaded"))),
+        ];
+        for &(flags, dir, put, want) in cases {
+            let put = |w: &mut Writer| {
+                put(w);
+                offload(w, flags);
+                if dir != 0 {
+                    w.put_u8(attr::SA_DIR, dir);
+                }
+            };
+            let got = new_sa(info(), put).map(drop).map_err(|err| (err.errno, err.text));
+            let want = want.map_err(|text| (errno::EINVAL, text.map(Into::into)));
+            assert_eq!(got, want, "flags {flags}, dir {dir}");
+        }
+    }
+
+    #[test]
+    fn policy_offload_is_refused_in_linux_words() {
+        for (flags, want) in [
+            (OFFLOAD_PACKET, "Policy offload is not supported"),
+            (0, "Unrecognized flags in offload request"),
+            (OFFLOAD_PACKET | OFFLOAD_INBOUND, "Unrecognized flags in offload request"),
+        ] {
+            let got = read(
+                msg::NEW_POLICY,
+                &PolicyInfo::default().to_bytes(),
+                |w| offload(w, flags),
+                |_, attrs| policy_offload(attrs),
+            );
+            let err = got.unwrap_err();
+            assert_eq!((err.errno, err.text), (errno::EINVAL, Some(want.into())), "flags {flags}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_and_modes_than_esp_are_refused_by_name() {
+        let of = |proto, mode| SaInfo { proto, mode, ..info() };
+        let hmac = |w: &mut Writer, kind| {
+            let mut alg = vec![0; 68];
+            alg[..10].copy_from_slice(b"hmac(sha1)");
+            w.put(kind, &alg);
+        };
+        for (proto, mode, alg, want) in [
+            (proto::AH, mode::TRANSPORT, Some(attr::ALG_AUTH), "AH is not supported"),
+            (proto::AH, mode::TUNNEL, Some(attr::ALG_AUTH), "AH is not supported"),
+            (proto::COMP, mode::TUNNEL, Some(attr::ALG_COMP), "IPComp is not supported"),
+            (proto::ROUTING, mode::ROUTE_OPTIMIZATION, None, "Only ESP is supported"),
+            (proto::ESP, mode::BEET, Some(attr::ALG_CRYPT), "BEET mode is not supported"),
+            (proto::ESP, mode::IPTFS, Some(attr::ALG_CRYPT), "IP-TFS is not supported"),
+        ] {
+            let put = |w: &mut Writer| alg.into_iter().for_each(|kind| hmac(w, kind));
+            let err = read(msg::NEW_SA, &of(proto, mode).to_bytes(), put, NewSa::parse).unwrap_err();
+            assert_eq!((err.errno, err.text), (errno::EOPNOTSUPP, Some(want.into())), "{proto} {mode}");
+            let promise = [&of(proto, mode).to_bytes()[..], &[0; 8]].concat();
+            if is_ipsec(proto) {
+                let err = read(msg::ALLOC_SPI, &promise, |_| {}, NewSpi::parse).unwrap_err();
+                assert_eq!((err.errno, err.text), (errno::EOPNOTSUPP, Some(want.into())), "SPI of {proto} {mode}");
+            }
+            let daddr = info().daddr;
+            let template = Tmpl { daddr, proto, family: AF_INET, mode, algos: [u32::MAX; 3], ..Tmpl::default() };
+            if mode < mode::MAX {
+                let put = |w: &mut Writer| w.put(attr::TMPL, &template.to_bytes());
+                let fixed = PolicyInfo::default().to_bytes();
+                let got = read(msg::NEW_POLICY, &fixed, put, |_, attrs| templates(attrs, AF_INET, 0));
+                assert_eq!(got.unwrap_err().text, Some(want.into()), "template of {proto} {mode}");
+            }
+        }
     }
 
     #[test]

@@ -157,7 +157,9 @@ pub mod mode {
     pub const ROUTE_OPTIMIZATION: u8 = 2;
     /// Bound end to end tunnel.
     pub const BEET: u8 = 4;
-    /// The first number that is none.
+    /// Aggregation and fragmentation (RFC 9347).
+    pub const IPTFS: u8 = 5;
+    /// The first number that no template may have.
     pub const MAX: u8 = 5;
 }
 

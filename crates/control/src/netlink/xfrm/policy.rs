@@ -30,10 +30,8 @@ impl Policy {
         let info = PolicyInfo::of(info);
         check::new_policy(&info, attrs)?;
         check::policy_type(attrs)?;
-        if let Some(attr) = attrs.get(attr::OFFLOAD_DEV) {
-            return Err(Error::unsupported("No link here offloads IPsec").at(attr.offset));
-        }
         let templates = check::templates(attrs, info.sel.family, info.dir)?;
+        check::policy_offload(attrs)?;
         let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
         Ok(Self { info, templates, mark: mark(attrs), if_id })
     }

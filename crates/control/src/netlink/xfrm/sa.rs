@@ -79,6 +79,7 @@ impl NewSa {
     pub(super) fn parse(info: &[u8], attrs: &Attributes<'_>) -> Result<Self, Error> {
         let mut info = SaInfo::of(info);
         check::new_sa(&info, attrs)?;
+        check::supported(info.proto, info.mode)?;
         let word = |kind| attrs.get(kind).map_or(0, Attr::u32);
         let algorithm = algorithm::read(attrs)?;
         if info.sel.family == 0 && info.flags & sa_flag::AF_UNSPEC == 0 {
@@ -317,6 +318,7 @@ impl NewSpi {
         let (min, max) = (from.u32(), from.u32());
         check::known_direction(attrs)?;
         check::spi_range(info.proto, min, max)?;
+        check::supported(info.proto, info.mode)?;
         let if_id = attrs.get(attr::IF_ID).map_or(0, Attr::u32);
         let dir = attrs.get(attr::SA_DIR).map_or(0, Attr::u8);
         Ok(Self { info, min, max, mark: mark(attrs), if_id, dir })

@@ -15,6 +15,10 @@ pub(super) fn change<H: Host>(
     attrs: &Attrs<'_, IFLA_MAX>,
     reply: &mut Reply<'_>,
 ) -> Result<(), Error> {
+    if attrs.get(IFLA_ADDRESS).is_some() {
+        // The device may have been made again with another address.
+        rtnl.links_now()?;
+    }
     let now = rtnl.model.link(index).ok_or(Error::new(errno::ENODEV))?;
     let wanted = Wanted::of(&rtnl.model, (index, now), header, attrs)?;
     let before = now.master;
@@ -94,7 +98,7 @@ impl Wanted {
         refuse_flags(header, now.flags(false))?;
         refuse_other_kind(attrs, now)?;
         refuse_other_name(attrs, now)?;
-        let master = match attrs.get(IFLA_MASTER).map(Attr::u32) {
+        let master = match attrs.get(IFLA_MASTER).map(|master| model.id_of(master.u32())) {
             None => now.master,
             Some(0) => None,
             // `do_set_master` asks no more of one that is there.

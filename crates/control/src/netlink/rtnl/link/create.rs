@@ -53,7 +53,7 @@ pub(super) fn create<H: Host>(
     // A udp link's is that of its socket.
     let address = attrs.get(IFLA_ADDRESS).filter(|_| !matches!(kind, LinkKind::Udp { .. }));
     let mtu = wanted_mtu(attrs, &kind)?;
-    let master = attrs.get(IFLA_MASTER).map(Attr::u32).filter(|&master| master != 0);
+    let master = attrs.get(IFLA_MASTER).map(|master| rtnl.model.id_of(master.u32())).filter(|&master| master != 0);
     let master = master.map(|master| vrf::check(&rtnl.model, None, &kind, master)).transpose()?;
     let name = attrs.get(IFLA_IFNAME).and_then(Attr::text).unwrap_or_default();
     if name.is_empty()
@@ -69,11 +69,17 @@ pub(super) fn create<H: Host>(
     if rtnl.model.index_of(name).is_some() {
         return Err(Error::new(errno::EEXIST));
     }
-    let index = match word(&header[4..]) {
-        0 => rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?,
-        // One that is there was not taken for a new link.
-        wish if wish <= MAX_WISH => wish,
-        _ => return Err(Error::said(errno::EINVAL, format!("fatpath numbers links up to {MAX_WISH} as is wished"))),
+    let wish = IfIndex(word(&header[4..]));
+    let index = match wish.as_own() {
+        Some(_) if rtnl.model.is_taken(wish.0) => {
+            let text = format!("number {} stands for the place of another link", wish.0);
+            return Err(Error::said(errno::EBUSY, text));
+        }
+        Some(id) if id.0 <= MAX_WISH && !is_of_host(&kind) => id.0,
+        _ if wish == IfIndex::default() || is_of_host(&kind) => {
+            rtnl.model.last_index().checked_add(1).ok_or(Error::new(errno::ENOMEM))?
+        }
+        _ => return Err(Error::said(errno::EINVAL, not_wished())),
     };
     let name = name.to_owned();
     let kind = match kind {
@@ -88,8 +94,12 @@ pub(super) fn create<H: Host>(
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
     let mut now = match is_vrf {
         true => vrf::new(id, mtu),
-        false => rtnl.host.open(id, &config)?,
+        false => rtnl.host.open(id, &config, Some(wish.0).filter(|&number| number != 0))?,
     };
+    if let Err(refused) = check_number(&rtnl.model, &config.name, now.host_index, wish) {
+        rtnl.host.close(id)?;
+        return Err(refused);
+    }
     let mac = address.map_or(Ok(None), |address| wanted_mac(address, now.mac));
     let set = mac.and_then(|mac| {
         mac.map_or(Ok(()), |mac| {
@@ -109,7 +119,21 @@ pub(super) fn create<H: Host>(
     let (mtu, mac, mac_set, addresses) = (now.mtu, now.mac, address.is_some(), Vec::new());
     let own: Vec<_> = config.own_addresses().collect();
     let (up_now, was_up) = (false, false);
-    let link = Link { config, mtu, mac, mac_set, up: up_now, was_up, addresses, group, alias, txqlen, master: None };
+    let host_index = now.host_index;
+    let link = Link {
+        config,
+        host_index,
+        mtu,
+        mac,
+        mac_set,
+        up: up_now,
+        was_up,
+        addresses,
+        group,
+        alias,
+        txqlen,
+        master: None,
+    };
     rtnl.model.insert_link(index, link);
     if is_vrf {
         rtnl.add_vrf(index, reply);
@@ -130,15 +154,46 @@ pub(super) fn create<H: Host>(
     Ok(index)
 }
 
+/// Whether links of that kind are interfaces of the host.
+const fn is_of_host(kind: &LinkKind) -> bool {
+    match kind {
+        LinkKind::Tun { .. } | LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => true,
+        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Udp { .. } => false,
+    }
+}
+
+/// Checks the number of the host's interface that a new link is: whether it is the one that was asked for, and no other link's.
+fn check_number(model: &Model, name: &str, host_index: Option<u32>, wish: IfIndex) -> Result<(), Error> {
+    let Some(number) = host_index else { return Ok(()) };
+    if wish != IfIndex::default() && wish.0 != number {
+        let text = format!("fatpath numbers {name} as the host does, and its interface has number {number} there");
+        return Err(Error::said(errno::EINVAL, text));
+    }
+    match model.refusal(number) {
+        Some(text) => Err(Error::said(errno::EBUSY, format!("{name}: {text}"))),
+        None => Ok(()),
+    }
+}
+
+fn not_wished() -> String {
+    let (first, last) = (IfIndex::FIRST_OWN + LOOPBACK + 1, IfIndex::FIRST_OWN + MAX_WISH);
+    format!("fatpath numbers links that are no interface of the host from {first}; up to {last} as is wished")
+}
+
 /// Links that a node may have.
 const MAX_LINKS: usize = 1024;
 
-/// The highest number that a link may be given by whoever makes it: what is kept by number begins at 0.
+/// The highest id that a link may be given by the number that its maker wishes for: tables that are indexed by ids begin at 0.
 pub(in super::super) const MAX_WISH: u32 = 65535;
 
 /// The request that makes a link like one that a client has made.
 pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
-    put_header(w, 0, index, if link.up { IFF_UP } else { 0 }, IFF_UP);
+    let wish = match link.config.kind {
+        // The host numbers it.
+        LinkKind::Packet { .. } | LinkKind::Xdp { .. } => IfIndex::default(),
+        _ => link.ifindex(index),
+    };
+    put_header(w, 0, wish, if link.up { IFF_UP } else { 0 }, IFF_UP);
     w.put_str(IFLA_IFNAME, &link.config.name);
     for (kind, value) in [(IFLA_MTU, link.mtu), (IFLA_GROUP, link.group), (IFLA_TXQLEN, link.txqlen)] {
         w.put_u32(kind, value);
@@ -173,8 +228,8 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
     });
 }
 
-/// The request that has a link belong to the VRF of that number.
-pub(in super::super) fn write_enslaving(w: &mut Writer, index: u32, vrf: u32) {
+/// The request that has a link belong to a VRF.
+pub(in super::super) fn write_enslaving(w: &mut Writer, index: IfIndex, vrf: Master) {
     put_header(w, 0, index, 0, 0);
-    w.put_u32(IFLA_MASTER, vrf);
+    w.put_u32(IFLA_MASTER, vrf.ifindex().0);
 }

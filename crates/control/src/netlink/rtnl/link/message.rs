@@ -5,14 +5,14 @@ use super::kind_word;
 use crate::model::LinkKind;
 
 /// `struct ifinfomsg`.
-pub(super) fn put_header(w: &mut Writer, arphrd: u16, index: u32, flags: u32, change: u32) {
+pub(super) fn put_header(w: &mut Writer, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
     put_header_of(w, AF_UNSPEC, arphrd, index, flags, change);
 }
 
-fn put_header_of(w: &mut Writer, family: u8, arphrd: u16, index: u32, flags: u32, change: u32) {
+fn put_header_of(w: &mut Writer, family: u8, arphrd: u16, index: IfIndex, flags: u32, change: u32) {
     let [low, high] = arphrd.to_ne_bytes();
     w.fixed(&[family, 0, low, high]);
-    for word in [index, flags, change] {
+    for word in [index.0, flags, change] {
         w.fixed(&word.to_ne_bytes());
     }
 }
@@ -84,17 +84,17 @@ fn put_carrier(w: &mut Writer, [ups, downs]: [u32; 2]) {
     counts.into_iter().chain([(IFLA_CARRIER_DOWN_COUNT, downs)]).for_each(|(kind, count)| w.put_u32(kind, count));
 }
 
-/// A link, as Linux's `rtnl_fill_ifinfo` writes it.
+/// The link of id `id`, as Linux's `rtnl_fill_ifinfo` writes it.
 pub(in crate::netlink::rtnl) fn write(
     w: &mut Writer,
-    index: u32,
+    id: u32,
     link: &Link,
     now: Option<&LinkNow>,
     ext_mask: u32,
     change: u32,
 ) {
     let (running, operstate) = operstate(link, now);
-    put_header(w, arphrd(link), index, link.flags(running), change);
+    put_header(w, arphrd(link), link.ifindex(id), link.flags(running), change);
     w.put_str(IFLA_IFNAME, &link.config.name);
     let queues = match link.config.kind {
         LinkKind::Tun { queues } | LinkKind::Tap { queues } => queues.into(),
@@ -107,7 +107,7 @@ pub(in crate::netlink::rtnl) fn write(
     let (mtu, group, txqlen) = (link.mtu, link.group, link.txqlen);
     let (min_mtu, max_mtu) = mtus(&link.config.kind);
     let carrier = running || link.is_virtual();
-    let master = link.master.map(|master| master.index);
+    let master = link.master.map(|master| master.ifindex().0);
     Plain { mtu, min_mtu, max_mtu, txqlen, group, queues, operstate, master, carrier }.put(w);
     if let Some(alias) = &link.alias {
         w.put_str(IFLA_IFALIAS, alias);
@@ -135,10 +135,10 @@ fn addr_gen_mode(link: &Link) -> u8 {
     if link.is_virtual() { EUI64 } else { IN6_ADDR_GEN_MODE_NONE }
 }
 
-/// A link, as Linux's `inet6_fill_ifinfo` writes it for those who ask about IPv6 alone.
-pub(super) fn write_v6(w: &mut Writer, index: u32, link: &Link, now: Option<&LinkNow>) {
+/// The link of id `id`, as Linux's `inet6_fill_ifinfo` writes it for those who ask about IPv6 alone.
+pub(super) fn write_v6(w: &mut Writer, id: u32, link: &Link, now: Option<&LinkNow>) {
     let (running, operstate) = operstate(link, now);
-    put_header_of(w, AF_INET6, arphrd(link), index, link.flags(running), 0);
+    put_header_of(w, AF_INET6, arphrd(link), link.ifindex(id), link.flags(running), 0);
     w.put_str(IFLA_IFNAME, &link.config.name);
     if let Some(mac) = link.mac {
         w.put(IFLA_ADDRESS, &mac);

@@ -1,5 +1,6 @@
 //! Addresses of links, and the routes that come and go with them.
 
+use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
 
 use base::{IfAddr, LinkId, Prefix};
@@ -121,9 +122,12 @@ impl Model {
                 }
                 self.remove_equal(table, &route);
             }
-            // Routes whose source it was go with it (`fib_sync_down_addr`).
-            let own = address.addr.addr();
-            self.remove_routes(own.is_ipv4(), |_, route| route.src == Some(own) && route.kind != RTN_LOCAL);
+            // Routes whose source it was go with it, of the main table of its domain (`fib_sync_down_addr`).
+            let (own, main) = (address.addr.addr(), link.l3_table().unwrap_or(RT_TABLE_MAIN));
+            let of_table = |table| table == main || !own.is_ipv4();
+            self.remove_routes(own.is_ipv4(), |table, route| {
+                of_table(table) && route.src == Some(own) && route.kind != RTN_LOCAL
+            });
         }
         // Without an address of IPv4 a link has none of its routes (`fib_inetaddr_event`).
         if first.addr.addr().is_ipv4() && !link.addresses.iter().any(|address| address.addr.addr().is_ipv4()) {
@@ -148,10 +152,38 @@ impl Model {
             }
             return;
         }
+        self.remove_routes(true, |_, route| route.dev == index && route.scope != RT_SCOPE_HOST);
+        self.clear_v6(index);
+    }
+
+    /// Removes all addresses of a link that is down, and every route by it, in the order of Linux's `NETDEV_UNREGISTER`
+    /// (`inetdev_destroy`, `addrconf_ifdown`).
+    pub(in crate::netlink::rtnl) fn clear_link(&mut self, index: u32) {
+        let Some(link) = self.links.get_mut(&index) else { return };
+        let was = link.clone();
+        link.addresses.retain(|address| !address.addr.addr().is_ipv4());
+        let mut gone = HashSet::new();
+        for address in was.addresses.iter().filter(|address| address.addr.addr().is_ipv4()) {
+            let own = address.addr.addr();
+            gone.insert(own);
+            self.deltas.push(Delta::RemoveAddress(LinkId(index), address.clone()));
+            // The route of a secondary address has the primary's as its source, and goes with that, without an event.
+            let told = address.routes(index, &was).into_iter().filter(|(_, route)| route.src == Some(own));
+            told.for_each(|(table, route)| self.remove_equal(table, &route));
+        }
+        // `fib_sync_down_addr`, `fib_disable_ip`.
+        let main = was.l3_table().unwrap_or(RT_TABLE_MAIN);
+        let by_source = |route: &Route| route.kind != RTN_LOCAL && route.src.is_some_and(|src| gone.contains(&src));
+        self.remove_routes(true, |table, route| route.dev == index || table == main && by_source(route));
+        self.clear_v6(index);
+    }
+
+    /// Removes a link's IPv6 routes, and then its addresses.
+    fn clear_v6(&mut self, index: u32) {
+        self.touch();
         let Some(link) = self.links.get_mut(&index) else { return };
         let (staying, going) = link.addresses.drain(..).partition(|address: &Address| address.addr.addr().is_ipv4());
         link.addresses = staying;
-        self.remove_routes(true, |_, route| route.dev == index && route.scope != RT_SCOPE_HOST);
         self.remove_routes(false, |_, route| route.dev == index);
         going.into_iter().for_each(|address| self.deltas.push(Delta::RemoveAddress(LinkId(index), address)));
     }

@@ -1,0 +1,169 @@
+//! Eviction order and rate limits of one neighbour table: the neighbours of one family on one link.
+//!
+//! The order is a segmented LRU. Entries that have answered a solicitation are *protected*: they may fill three quarters
+//! of a full table, so that new neighbours always find room, and the least recently used one is evicted first. The
+//! others are on *probation*, in queues of their own by [`Worth`], first in, first out. Each operation takes O(log n).
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+use base::TokenBucket;
+
+/// Worth of an entry to a full table, in rising order.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) enum Worth {
+    /// It has never answered, and its resolution has failed.
+    Failed,
+    /// It has sent a solicitation or an ARP request, and nothing has been sent to it.
+    Asked,
+    /// Packets wait for it or were sent to it, and it has not answered yet.
+    Wanted,
+    /// It has answered a solicitation, or the operator has set it.
+    Confirmed,
+}
+
+/// Place of an entry in the eviction order of its table.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) struct Place {
+    pub(super) worth: Worth,
+    seq: u64,
+}
+
+/// Entries of one link and family that may be evicted, in order, and what limits the creation of more.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// Entries by [`Worth`], the oldest first.
+    queues: [BTreeMap<u64, IpAddr>; 4],
+    next_seq: u64,
+    /// Entries that solicitations and ARP requests may still make.
+    pub(super) asked: TokenBucket,
+    /// Resolutions that packets may still start.
+    pub(super) resolutions: TokenBucket,
+    /// Answers to stations that are not confirmed.
+    pub(super) answers: TokenBucket,
+    /// Memory of the packets that wait.
+    pub(super) waiting_bytes: usize,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self {
+            queues: Default::default(),
+            next_seq: 0,
+            asked: TokenBucket::FULL,
+            resolutions: TokenBucket::FULL,
+            answers: TokenBucket::FULL,
+            waiting_bytes: 0,
+        }
+    }
+}
+
+impl Table {
+    /// The number of entries that may be evicted.
+    pub(super) fn len(&self) -> usize {
+        self.queues.iter().map(BTreeMap::len).sum()
+    }
+
+    /// Puts an entry behind all others of its worth.
+    pub(super) fn push(&mut self, worth: Worth, addr: IpAddr) -> Place {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        self.queue(worth).insert(seq, addr);
+        Place { worth, seq }
+    }
+
+    /// Takes an entry out of the order.
+    pub(super) fn remove(&mut self, place: Place) {
+        self.queue(place.worth).remove(&place.seq);
+    }
+
+    /// The next entry to be evicted from a full table of `limit` entries for one of the worth `newcomer`; `None` if the
+    /// newcomer has to stay out.
+    ///
+    /// An entry that a solicitation makes replaces only others of that kind: whatever is worth more outlives a flood of
+    /// them. A packet's next hop replaces the oldest entry of the longer queue on probation, so that a scan replaces its
+    /// own entries.
+    pub(super) fn victim(&self, newcomer: Worth, limit: usize) -> Option<IpAddr> {
+        let [failed, asked, wanted, confirmed] = &self.queues;
+        let queue = if !failed.is_empty() {
+            failed
+        } else if newcomer <= Worth::Asked {
+            asked
+        } else if confirmed.len() > limit / 4 * 3 {
+            confirmed
+        } else if asked.len() >= wanted.len() {
+            asked
+        } else {
+            wanted
+        };
+        queue.first_key_value().map(|(_, &addr)| addr)
+    }
+
+    fn queue(&mut self, worth: Worth) -> &mut BTreeMap<u64, IpAddr> {
+        &mut self.queues[worth as usize]
+    }
+
+    /// Entries in the eviction order with their places, for [`check_invariants`](super::Neighbours::check_invariants).
+    pub(super) fn places(&self) -> impl Iterator<Item = (Place, IpAddr)> + '_ {
+        let worths = [Worth::Failed, Worth::Asked, Worth::Wanted, Worth::Confirmed];
+        let queues = worths.into_iter().zip(&self.queues);
+        queues.flat_map(|(worth, queue)| queue.iter().map(move |(&seq, &addr)| (Place { worth, seq }, addr)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(n: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, n])
+    }
+
+    /// A table with so many entries of each worth; the oldest of them are 0, 50, 100 and 150.
+    fn table(counts: [u8; 4]) -> Table {
+        let mut table = Table::default();
+        let worths = [Worth::Failed, Worth::Asked, Worth::Wanted, Worth::Confirmed];
+        for (at, (worth, count)) in worths.into_iter().zip(counts).enumerate() {
+            for n in 0..count {
+                table.push(worth, addr(at as u8 * 50 + n));
+            }
+        }
+        table
+    }
+
+    #[test]
+    fn victim_of_a_full_table_is_the_least_worth_the_newcomer() {
+        const FAILED: Option<u8> = Some(0);
+        const ASKED: Option<u8> = Some(50);
+        const WANTED: Option<u8> = Some(100);
+        const CONFIRMED: Option<u8> = Some(150);
+        // Entries by worth, the victim for a neighbour that asks, and for a packet's next hop.
+        let cases = [
+            ([1, 5, 5, 5], FAILED, FAILED),
+            ([0, 5, 6, 5], ASKED, WANTED),
+            ([0, 6, 5, 5], ASKED, ASKED),
+            ([0, 8, 8, 0], ASKED, ASKED),
+            ([0, 0, 16, 0], None, WANTED),
+            ([0, 1, 3, 12], ASKED, WANTED),
+            ([0, 1, 2, 13], ASKED, CONFIRMED),
+            ([0, 0, 0, 16], None, CONFIRMED),
+        ];
+        for (counts, for_asked, for_wanted) in cases {
+            let table = table(counts);
+            assert_eq!(table.len(), 16);
+            assert_eq!(table.victim(Worth::Asked, 16), for_asked.map(addr), "{counts:?}");
+            assert_eq!(table.victim(Worth::Wanted, 16), for_wanted.map(addr), "{counts:?}");
+            assert_eq!(table.victim(Worth::Confirmed, 16), for_wanted.map(addr), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn removed_entry_is_in_the_order_no_more() {
+        let mut table = Table::default();
+        let first = table.push(Worth::Asked, addr(1));
+        let second = table.push(Worth::Asked, addr(2));
+        table.remove(first);
+        assert_eq!(table.places().collect::<Vec<_>>(), [(second, addr(2))]);
+        assert_eq!(table.victim(Worth::Asked, 1), Some(addr(2)));
+    }
+}

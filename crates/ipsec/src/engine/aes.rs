@@ -1,0 +1,194 @@
+//! AES by AWS-LC, with each key schedule made in the allocation where it stays.
+//!
+//! A schedule is handled by its address alone. A cipher object that is returned, cloned or moved by value leaves a copy of its
+//! round keys on the stack of each thread that does so, and zeroing the last place of such an object does not reach the others.
+
+use std::ffi::{c_int, c_uint};
+use std::mem::MaybeUninit;
+
+use aws_lc_sys as aws_lc;
+use zeroize::Zeroize;
+
+/// Bytes of an AES block.
+pub(super) const BLOCK_LEN: usize = 16;
+
+/// An AES block.
+pub(super) type Block = [u8; BLOCK_LEN];
+
+/// Bytes that [`EncryptingKey::chain`] encrypts in one call of the library.
+const CHAIN_LEN: usize = 32 * BLOCK_LEN;
+
+/// A key schedule, zeroed on drop.
+///
+/// Invariant: `AES_set_encrypt_key` or `AES_set_decrypt_key` has succeeded on it, as the type around it says. Nothing changes it
+/// from then on, so threads may share it.
+struct Schedule(Box<aws_lc::AES_KEY>);
+
+impl Drop for Schedule {
+    fn drop(&mut self) {
+        self.0.rd_key.zeroize();
+    }
+}
+
+/// A schedule of round keys that encrypts.
+pub(super) struct EncryptingKey(Schedule);
+
+/// A schedule of round keys that decrypts.
+pub(super) struct DecryptingKey(Schedule);
+
+type Expand = unsafe extern "C" fn(*const u8, c_uint, *mut aws_lc::AES_KEY) -> c_int;
+
+impl Schedule {
+    /// The schedule that `expand`, one of the two functions of the invariant, makes of `key`; `None` for a length that AES does
+    /// not have.
+    fn new(key: &[u8], expand: Expand) -> Option<Self> {
+        let bits = match key.len() {
+            16 => 128,
+            24 => 192,
+            32 => 256,
+            _ => return None,
+        };
+        let mut schedule = Self(Box::new(aws_lc::AES_KEY { rd_key: [0; 60], rounds: 0 }));
+        // SAFETY: `key` has `bits` bits, and the schedule may be written.
+        let failed = unsafe { expand(key.as_ptr(), bits, &raw mut *schedule.0) };
+        assert_eq!(failed, 0, "a key of a length that AES has");
+        Some(schedule)
+    }
+
+    fn as_ptr(&self) -> *const aws_lc::AES_KEY {
+        &raw const *self.0
+    }
+
+    /// Encrypts or decrypts whole blocks in place by cipher block chaining, after the block `iv`.
+    fn cbc(&self, mut iv: Block, text: &mut [u8], direction: c_int) {
+        assert!(text.len().is_multiple_of(BLOCK_LEN), "whole blocks, not {} bytes", text.len());
+        let at = text.as_mut_ptr();
+        // SAFETY: the schedule is for this direction, as both callers see to; `text` is whole blocks that are read before they
+        // are written, and `iv` is one block.
+        unsafe {
+            aws_lc::AES_cbc_encrypt(at, at, text.len(), self.as_ptr(), iv.as_mut_ptr(), direction);
+        }
+    }
+}
+
+impl EncryptingKey {
+    /// The schedule of `key`; `None` for a length that AES does not have.
+    pub(super) fn new(key: &[u8]) -> Option<Self> {
+        Schedule::new(key, aws_lc::AES_set_encrypt_key).map(Self)
+    }
+
+    /// Encrypts one block in place.
+    pub(super) fn block(&self, block: &mut Block) {
+        let at = block.as_mut_ptr();
+        // SAFETY: the schedule encrypts, by the invariant; the block is read before it is written.
+        unsafe { aws_lc::AES_encrypt(at, at, self.0.as_ptr()) }
+    }
+
+    /// Encrypts whole blocks in place by cipher block chaining (NIST SP 800-38A §6.2).
+    ///
+    /// # Panics
+    /// When `text` is not whole blocks.
+    pub(super) fn cbc(&self, iv: Block, text: &mut [u8]) {
+        self.0.cbc(iv, text, aws_lc::AES_ENCRYPT);
+    }
+
+    /// Encrypts or decrypts in place with the key stream of `counter` and its successors (NIST SP 800-38A §6.5).
+    pub(super) fn ctr(&self, mut counter: Block, text: &mut [u8]) {
+        let at = text.as_mut_ptr();
+        let mut last: Block = [0; BLOCK_LEN];
+        let mut used_of_last = 0;
+        // SAFETY: the schedule encrypts, by the invariant; each byte of `text` is read before it is written; counter and last
+        // block of the key stream are blocks, and none of the latter is used yet.
+        unsafe {
+            aws_lc::AES_ctr128_encrypt(
+                at,
+                at,
+                text.len(),
+                self.0.as_ptr(),
+                counter.as_mut_ptr(),
+                last.as_mut_ptr(),
+                &raw mut used_of_last,
+            );
+        }
+    }
+
+    /// Continues the CBC-MAC `mac` over whole blocks: each is added to it, and it is encrypted (FIPS 113).
+    ///
+    /// # Panics
+    /// When `blocks` is not whole blocks.
+    pub(super) fn chain(&self, mac: &mut Block, blocks: &[u8]) {
+        assert!(blocks.len().is_multiple_of(BLOCK_LEN), "whole blocks, not {} bytes", blocks.len());
+        // The library encrypts faster by chaining than block by block, but writes each block that it makes. None is read.
+        let mut encrypted = MaybeUninit::<[u8; CHAIN_LEN]>::uninit();
+        for part in blocks.chunks(CHAIN_LEN) {
+            let to = encrypted.as_mut_ptr().cast();
+            // SAFETY: the schedule encrypts, by the invariant; `part` is whole blocks and no more than there is room for; `mac`
+            // is a block, and becomes the last one that was written.
+            unsafe {
+                aws_lc::AES_cbc_encrypt(
+                    part.as_ptr(),
+                    to,
+                    part.len(),
+                    self.0.as_ptr(),
+                    mac.as_mut_ptr(),
+                    aws_lc::AES_ENCRYPT,
+                );
+            }
+        }
+    }
+}
+
+impl DecryptingKey {
+    /// The schedule of `key`; `None` for a length that AES does not have.
+    pub(super) fn new(key: &[u8]) -> Option<Self> {
+        Schedule::new(key, aws_lc::AES_set_decrypt_key).map(Self)
+    }
+
+    /// Decrypts whole blocks in place by cipher block chaining (NIST SP 800-38A §6.2).
+    ///
+    /// # Panics
+    /// When `text` is not whole blocks.
+    pub(super) fn cbc(&self, iv: Block, text: &mut [u8]) {
+        self.0.cbc(iv, text, aws_lc::AES_DECRYPT);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FIPS 197 appendix C: the key and the text are the bytes 0, 1, 2, … and 0x00, 0x11, 0x22, …
+    #[test]
+    fn aes_block_of_fips_197_encrypts_and_decrypts() {
+        let cases: [(u8, u128); 3] = [
+            (16, 0x69c4_e0d8_6a7b_0430_d8cd_b780_70b4_c55a),
+            (24, 0xdda9_7ca4_864c_dfe0_6eaf_70a0_ec0d_7191),
+            (32, 0x8ea2_b7ca_5167_45bf_eafc_4990_4b49_6089),
+        ];
+        let text: Block = std::array::from_fn(|at| at as u8 * 0x11);
+        for (len, want) in cases {
+            let key: Vec<u8> = (0..len).collect();
+            let mut block = text;
+            EncryptingKey::new(&key).unwrap().block(&mut block);
+            assert_eq!(block, want.to_be_bytes());
+            DecryptingKey::new(&key).unwrap().cbc([0; BLOCK_LEN], &mut block);
+            assert_eq!(block, text);
+        }
+        for len in [0, 15, 17, 33] {
+            assert!(EncryptingKey::new(&vec![0; len]).is_none() && DecryptingKey::new(&vec![0; len]).is_none());
+        }
+    }
+
+    #[test]
+    fn chain_of_any_length_ends_as_cbc_does() {
+        let key = EncryptingKey::new(&[7; 16]).unwrap();
+        for blocks in [0, 1, 2, 31, 32, 33, 64, 100] {
+            let text: Vec<u8> = (0..blocks * BLOCK_LEN).map(|at| at as u8).collect();
+            let mut mac = [9; BLOCK_LEN];
+            key.chain(&mut mac, &text);
+            let mut encrypted = text;
+            key.cbc([9; BLOCK_LEN], &mut encrypted);
+            assert_eq!(mac, encrypted.last_chunk().copied().unwrap_or([9; BLOCK_LEN]), "{blocks} blocks");
+        }
+    }
+}

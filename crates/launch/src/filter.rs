@@ -1,0 +1,443 @@
+//! The seccomp filter of programs under `fatpath exec` (seccomp(2); Linux `seccomp_run_filters`).
+//!
+//! It refuses the calls that would reach the host's network in place of the gateway's:
+//!
+//! - `socket(AF_NETLINK)` of the protocols that the library serves. The library connects Unix sockets and makes no others.
+//! - requests of `ioctl` that make or change interfaces, addresses, routes and neighbours. Requests that only read are
+//!   allowed, since the C library itself asks for the number of an interface.
+//! - `io_uring_setup`, whose ring makes sockets without a system call for each.
+//! - entering or making a network namespace, where the library's netlink would still be the gateway's.
+//! - attaching BPF programs to control groups and interfaces, as `ip vrf exec` does.
+//!
+//! A filter sees numbers and arguments, and no memory. What it cannot see is refused as a whole: all sockets by i386's
+//! `socketcall`, whose arguments lie in memory; `clone3`, whose flags do, is `ENOSYS`, so that the C library uses `clone`.
+
+use std::io;
+
+use libc::{c_int, sock_filter};
+
+use crate::sys;
+
+/// Sets the filter for this thread and for every program that it becomes or starts. It cannot be taken away again.
+///
+/// Without `CAP_SYS_ADMIN` the kernel takes a filter only from a thread with `no_new_privs`, which is set then: programs
+/// that run with another account's rights (setuid) or with file capabilities do not gain them any more.
+///
+/// # Errors
+/// As `seccomp(2)` and `prctl(2)`: this kernel has no filters, or this architecture none here.
+pub fn set() -> io::Result<()> {
+    if ABIS.is_empty() {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let program = program();
+    match sys::set_filter(&program) {
+        Err(err) if err.raw_os_error() == Some(libc::EACCES) => {
+            rustix::thread::set_no_new_privs(true)?;
+            sys::set_filter(&program)
+        }
+        done => done,
+    }
+}
+
+/// The calls of one architecture that are refused, by number.
+struct Abi {
+    /// `AUDIT_ARCH_*`.
+    arch: u32,
+    /// The bits of a call's number that count.
+    number_bits: u32,
+    calls: &'static [(u32, Call)],
+}
+
+/// The arguments for which a call is refused.
+#[derive(Clone, Copy)]
+enum Call {
+    /// `socket(2)`: netlink of a protocol that the library serves.
+    Socket,
+    /// `socketcall(2)` that makes a socket.
+    Socketcall,
+    /// `ioctl(2)` that changes something of a network.
+    Ioctl,
+    /// A call whose argument of that number has `CLONE_NEWNET` among its flags.
+    NetworkNamespace(u32),
+    /// `bpf(2)` that attaches a program.
+    Bpf,
+    /// All arguments.
+    Any,
+    /// All arguments, as by a kernel that does not have the call.
+    Missing,
+}
+
+/// x86-64 calls of 32-bit pointers have this bit in their numbers, and otherwise those of x86-64 or their own from 512 on.
+const X32_BIT: u32 = 1 << 30;
+
+#[cfg(target_arch = "x86_64")]
+const ABIS: &[Abi] = &[
+    Abi {
+        arch: 0xc000_003e,
+        number_bits: !X32_BIT,
+        calls: &[
+            (41, Call::Socket),
+            (16, Call::Ioctl),
+            (514, Call::Ioctl),
+            (56, Call::NetworkNamespace(0)),
+            (272, Call::NetworkNamespace(0)),
+            (308, Call::NetworkNamespace(1)),
+            (321, Call::Bpf),
+            (425, Call::Any),
+            (435, Call::Missing),
+        ],
+    },
+    Abi {
+        arch: 0x4000_0003,
+        number_bits: !0,
+        calls: &[
+            (359, Call::Socket),
+            (102, Call::Socketcall),
+            (54, Call::Ioctl),
+            (120, Call::NetworkNamespace(0)),
+            (310, Call::NetworkNamespace(0)),
+            (346, Call::NetworkNamespace(1)),
+            (357, Call::Bpf),
+            (425, Call::Any),
+            (435, Call::Missing),
+        ],
+    },
+];
+
+#[cfg(target_arch = "aarch64")]
+const ABIS: &[Abi] = &[Abi {
+    arch: 0xc000_00b7,
+    number_bits: !0,
+    calls: &[
+        (198, Call::Socket),
+        (29, Call::Ioctl),
+        (220, Call::NetworkNamespace(0)),
+        (97, Call::NetworkNamespace(0)),
+        (268, Call::NetworkNamespace(1)),
+        (280, Call::Bpf),
+        (425, Call::Any),
+        (435, Call::Missing),
+    ],
+}];
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const ABIS: &[Abi] = &[];
+
+/// `TUNSETIFF`.
+const TUN_SET_INTERFACE: u32 = 0x4004_54ca;
+/// `PPPIOCNEWUNIT`.
+const PPP_NEW_UNIT: u32 = 0xc004_743e;
+/// Requests of sockets (`SOCK_IOC_TYPE`), and first and last of wireless interfaces.
+const OF_SOCKETS: (u32, u32) = (0x8900, 0x89ff);
+const OF_WIRELESS: (u32, u32) = (0x8b00, 0x8bff);
+
+/// The requests of sockets that change nothing of a network. Of the others some look as if they only read, and are given
+/// commands in memory that do not (`SIOCGIFBR`, `SIOCGIFVLAN`, `SIOCETHTOOL`).
+const HARMLESS: [(u32, u32); 19] = [
+    (0x8901, 0x8907), // owner, out-of-band mark, time stamps
+    (0x8910, 0x8910), // SIOCGIFNAME
+    (0x8912, 0x8913), // SIOCGIFCONF, SIOCGIFFLAGS
+    (0x8915, 0x8915), // SIOCGIFADDR
+    (0x8917, 0x8917), // SIOCGIFDSTADDR
+    (0x8919, 0x8919), // SIOCGIFBRDADDR
+    (0x891b, 0x891b), // SIOCGIFNETMASK
+    (0x891d, 0x891d), // SIOCGIFMETRIC
+    (0x891f, 0x891f), // SIOCGIFMEM
+    (0x8921, 0x8921), // SIOCGIFMTU
+    (0x8927, 0x8927), // SIOCGIFHWADDR
+    (0x8929, 0x8929), // SIOCGIFSLAVE
+    (0x8933, 0x8933), // SIOCGIFINDEX
+    (0x8935, 0x8935), // SIOCGIFPFLAGS
+    (0x8942, 0x8942), // SIOCGIFTXQLEN
+    (0x894b, 0x894c), // SIOCOUTQNSD, SIOCGSKNS
+    (0x8954, 0x8954), // SIOCGARP
+    (0x8970, 0x8970), // SIOCGIFMAP
+    (0x89e0, 0x89ef), // counters of multicast routing (SIOCPROTOPRIVATE)
+];
+
+const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
+const KILL: u32 = libc::SECCOMP_RET_KILL_PROCESS;
+const REFUSE: u32 = fails_with(libc::EPERM);
+
+const fn fails_with(errno: c_int) -> u32 {
+    libc::SECCOMP_RET_ERRNO | errno as u32
+}
+
+/// The filter's instructions. A call by another architecture's numbers ends the process: none of them is known.
+fn program() -> Vec<sock_filter> {
+    let mut program = Vec::new();
+    load(&mut program, Field::Arch);
+    for abi in ABIS {
+        let mut section = Vec::new();
+        load(&mut section, Field::Number);
+        section.push(statement(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, abi.number_bits));
+        for (number, call) in abi.calls {
+            let block = call.refused();
+            section.push(unless_equal_skip(*number, block.len()));
+            section.extend(block);
+        }
+        section.push(verdict(ALLOW));
+        program.push(unless_equal_skip(abi.arch, section.len()));
+        program.extend(section);
+    }
+    program.push(verdict(KILL));
+    program
+}
+
+impl Call {
+    /// The instructions that decide about such a call. They end in a verdict.
+    fn refused(self) -> Vec<sock_filter> {
+        let mut block = Vec::new();
+        match self {
+            Self::Any => block.push(verdict(REFUSE)),
+            Self::Missing => block.push(verdict(fails_with(libc::ENOSYS))),
+            Self::Socket => {
+                load(&mut block, Field::Argument(0));
+                block.push(skip_if_equal(libc::AF_NETLINK as u32, 1));
+                block.push(verdict(ALLOW));
+                load(&mut block, Field::Argument(2));
+                for protocol in [libc::NETLINK_ROUTE, libc::NETLINK_XFRM, libc::NETLINK_GENERIC] {
+                    if_within(&mut block, (protocol as u32, protocol as u32), REFUSE);
+                }
+                block.push(verdict(ALLOW));
+            }
+            Self::Socketcall => {
+                const SYS_SOCKET: u32 = 1;
+                load(&mut block, Field::Argument(0));
+                if_within(&mut block, (SYS_SOCKET, SYS_SOCKET), REFUSE);
+                block.push(verdict(ALLOW));
+            }
+            Self::Ioctl => {
+                load(&mut block, Field::Argument(1));
+                for request in [TUN_SET_INTERFACE, PPP_NEW_UNIT] {
+                    if_within(&mut block, (request, request), REFUSE);
+                }
+                if_within(&mut block, OF_WIRELESS, REFUSE);
+                for range in HARMLESS {
+                    if_within(&mut block, range, ALLOW);
+                }
+                if_within(&mut block, OF_SOCKETS, REFUSE);
+                block.push(verdict(ALLOW));
+            }
+            Self::NetworkNamespace(argument) => {
+                load(&mut block, Field::Argument(argument));
+                block.push(jump(libc::BPF_JSET, libc::CLONE_NEWNET as u32, 0, 1));
+                block.push(verdict(REFUSE));
+                block.push(verdict(ALLOW));
+            }
+            Self::Bpf => {
+                const BPF_PROG_ATTACH: u32 = 8;
+                const BPF_LINK_CREATE: u32 = 28;
+                load(&mut block, Field::Argument(0));
+                for command in [BPF_PROG_ATTACH, BPF_LINK_CREATE] {
+                    if_within(&mut block, (command, command), REFUSE);
+                }
+                block.push(verdict(ALLOW));
+            }
+        }
+        block
+    }
+}
+
+/// A part of `struct seccomp_data`.
+enum Field {
+    Number,
+    Arch,
+    /// The low 32 bits of an argument: all arguments that are looked at are 32 bits long to the kernel, or flags in these.
+    Argument(u32),
+}
+
+fn load(program: &mut Vec<sock_filter>, field: Field) {
+    let offset = match field {
+        Field::Number => 0,
+        Field::Arch => 4,
+        Field::Argument(number) => 16 + 8 * number + if cfg!(target_endian = "big") { 4 } else { 0 },
+    };
+    program.push(statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset));
+}
+
+/// Ends with `result` if the loaded value is in a range, from its first to its last.
+fn if_within(program: &mut Vec<sock_filter>, (first, last): (u32, u32), result: u32) {
+    if first == last {
+        program.push(unless_equal_skip(first, 1));
+    } else {
+        program.push(jump(libc::BPF_JGE, first, 0, 2));
+        program.push(jump(libc::BPF_JGT, last, 1, 0));
+    }
+    program.push(verdict(result));
+}
+
+fn skip_if_equal(value: u32, count: usize) -> sock_filter {
+    jump(libc::BPF_JEQ, value, count, 0)
+}
+
+fn unless_equal_skip(value: u32, count: usize) -> sock_filter {
+    jump(libc::BPF_JEQ, value, 0, count)
+}
+
+fn verdict(result: u32) -> sock_filter {
+    statement(libc::BPF_RET | libc::BPF_K, result)
+}
+
+fn statement(code: u32, k: u32) -> sock_filter {
+    sock_filter { code: code as u16, jt: 0, jf: 0, k }
+}
+
+/// An instruction that skips as many of the next ones as one of the counts says.
+fn jump(condition: u32, k: u32, if_true: usize, if_false: usize) -> sock_filter {
+    let count = |count: usize| u8::try_from(count).expect("a block is shorter than 256 instructions");
+    sock_filter { code: (libc::BPF_JMP | condition | libc::BPF_K) as u16, jt: count(if_true), jf: count(if_false), k }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `struct seccomp_data` without the instruction pointer.
+    #[derive(Clone, Copy, Debug)]
+    struct Data {
+        number: u32,
+        arch: u32,
+        arguments: [u64; 6],
+    }
+
+    /// Verdict of `program`, by an interpreter of the instructions that it uses.
+    fn run(program: &[sock_filter], data: Data) -> u32 {
+        let (mut at, mut value) = (0, 0_u32);
+        loop {
+            let insn = program[at];
+            at += 1;
+            let is = |condition: bool| usize::from(if condition { insn.jt } else { insn.jf });
+            match u32::from(insn.code) {
+                code if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS => {
+                    value = match insn.k {
+                        0 => data.number,
+                        4 => data.arch,
+                        offset => data.arguments[(offset as usize - 16) / 8] as u32,
+                    };
+                }
+                code if code == libc::BPF_ALU | libc::BPF_AND => value &= insn.k,
+                code if code == libc::BPF_JMP | libc::BPF_JEQ => at += is(value == insn.k),
+                code if code == libc::BPF_JMP | libc::BPF_JGE => at += is(value >= insn.k),
+                code if code == libc::BPF_JMP | libc::BPF_JGT => at += is(value > insn.k),
+                code if code == libc::BPF_JMP | libc::BPF_JSET => at += is(value & insn.k != 0),
+                code if code == libc::BPF_RET => return insn.k,
+                code => panic!("{code:#x}"),
+            }
+        }
+    }
+
+    const NO_SYS: u32 = fails_with(libc::ENOSYS);
+
+    /// The numbers of socket, ioctl, clone, unshare, setns, bpf, io_uring_setup, clone3 and getpid.
+    #[cfg(target_arch = "x86_64")]
+    const NUMBERS: [(u32, [u32; 9]); 3] = [
+        (0xc000_003e, [41, 16, 56, 272, 308, 321, 425, 435, 39]),
+        (
+            0xc000_003e,
+            [
+                X32_BIT + 41,
+                X32_BIT + 514,
+                X32_BIT + 56,
+                X32_BIT + 272,
+                X32_BIT + 308,
+                X32_BIT + 321,
+                X32_BIT + 425,
+                X32_BIT + 435,
+                X32_BIT + 39,
+            ],
+        ),
+        (0x4000_0003, [359, 54, 120, 310, 346, 357, 425, 435, 20]),
+    ];
+    #[cfg(target_arch = "aarch64")]
+    const NUMBERS: [(u32, [u32; 9]); 1] = [(0xc000_00b7, [198, 29, 220, 97, 268, 280, 425, 435, 172])];
+
+    #[test]
+    fn filter_calls_of_each_abi_are_refused_by_argument() {
+        // Which number, the arguments, the result.
+        let cases: &[(usize, [u64; 3], u32)] = &[
+            (0, [16, 3, 0], REFUSE),
+            (0, [16, 0x80003, 6], REFUSE),
+            (0, [0xdead_0000_0000 | 16, 3, 16], REFUSE),
+            (0, [16, 3, 4], ALLOW),
+            (0, [16, 3, 15], ALLOW),
+            (0, [1, 5, 0], ALLOW),
+            (0, [2, 2, 0], ALLOW),
+            (0, [17, 3, 16], ALLOW),
+            (1, [9, 0x4004_54ca, 0], REFUSE),
+            (1, [9, 0xffff_ffff_0000_89a0, 0], REFUSE),
+            (1, [9, 0xc004_743e, 0], REFUSE),
+            (1, [9, 0x8b1a, 0], REFUSE),
+            (1, [9, 0x5401, 0], ALLOW),
+            (1, [9, 0x8006_8906, 0], ALLOW),
+            (2, [0x4000_0011, 0, 0], REFUSE),
+            (2, [0x003d_0f00, 0, 0], ALLOW),
+            (3, [0x4002_0000, 0, 0], REFUSE),
+            (3, [0x0002_0000, 0, 0], ALLOW),
+            (4, [3, 0x4000_0000, 0], REFUSE),
+            (4, [0x4000_0000, 0, 0], ALLOW),
+            (5, [8, 0, 0], REFUSE),
+            (5, [28, 0, 0], REFUSE),
+            (5, [5, 0, 0], ALLOW),
+            (6, [8, 0, 0], REFUSE),
+            (7, [0, 88, 0], NO_SYS),
+            (8, [16, 0, 0], ALLOW),
+        ];
+        let program = program();
+        for (arch, numbers) in NUMBERS {
+            for &(which, [first, second, third], want) in cases {
+                let data = Data { number: numbers[which], arch, arguments: [first, second, third, 0, 0, 0] };
+                assert_eq!(run(&program, data), want, "{data:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn filter_ioctls_that_change_a_network_are_refused() {
+        let refused = [
+            0x890b, 0x890c, 0x8911, 0x8914, 0x8916, 0x891a, 0x8922, 0x8923, 0x8924, 0x8930, 0x8931, 0x8936, 0x8940,
+            0x8941, 0x8943, 0x8946, 0x8949, 0x8953, 0x8955, 0x8971, 0x8982, 0x8983, 0x8990, 0x89a0, 0x89a1, 0x89a2,
+            0x89a3, 0x89b0, 0x89f1, 0x89f2, 0x89f3, 0x89ff, 0x8900,
+        ];
+        let allowed = [0x8901, 0x8905, 0x8907, 0x8910, 0x8912, 0x8913, 0x8927, 0x8933, 0x8954, 0x89e1, 0x88ff, 0x8a00];
+        let program = program();
+        let (arch, numbers) = NUMBERS[0];
+        for (requests, want) in [(&refused[..], REFUSE), (&allowed[..], ALLOW)] {
+            for &request in requests {
+                let data = Data { number: numbers[1], arch, arguments: [3, request, 0, 0, 0, 0] };
+                assert_eq!(run(&program, data), want, "{request:#x}");
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn filter_socketcall_makes_no_socket_of_any_kind() {
+        let program = program();
+        let of = |first| Data { number: 102, arch: 0x4000_0003, arguments: [first, 0, 0, 0, 0, 0] };
+        assert_eq!(run(&program, of(1)), REFUSE);
+        assert_eq!([2, 3, 8, 11].map(|call| run(&program, of(call))), [ALLOW; 4]);
+    }
+
+    #[test]
+    fn filter_unknown_architecture_ends_the_process() {
+        // 32-bit ARM, RISC-V, and none.
+        for arch in [0x4000_0028, 0xc000_00f3, 0] {
+            assert_eq!(run(&program(), Data { number: 1, arch, arguments: [0; 6] }), KILL, "{arch:#x}");
+        }
+    }
+
+    #[test]
+    fn filter_set_on_a_thread_refuses_its_calls_alone() {
+        use rustix::io::Errno;
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink, socket_with};
+        let make =
+            |protocol| socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol).map(drop);
+        let inside = std::thread::spawn(move || {
+            set().unwrap();
+            [make(None), make(Some(netlink::XFRM)), make(Some(netlink::GENERIC)), make(Some(netlink::KOBJECT_UEVENT))]
+        });
+        assert_eq!(inside.join().unwrap(), [Err(Errno::PERM), Err(Errno::PERM), Err(Errno::PERM), Ok(())]);
+        assert_eq!(make(None), Ok(()));
+    }
+}

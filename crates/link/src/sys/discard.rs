@@ -1,0 +1,225 @@
+//! Closes descriptors whose last close may block.
+//!
+//! The last close of a socket with `SO_LINGER` blocks for as long as its owner has set, and so does the last close of a Unix
+//! socket that holds such a socket in an unread message (`SCM_RIGHTS`). A client that sends such a descriptor would block the
+//! thread that closes it. A task that is exiting does not linger (Linux `inet_release`, `PF_EXITING`), so the last close is
+//! left to a thread that exits:
+//!
+//! 1. The thread `discard` has a table of descriptors of its own (`CLONE_FILES` undone), and adds a duplicate of what is to be
+//!    closed to it (pidfd_getfd(2)). The caller's close is then not the last one, and does not block.
+//! 2. For each batch it starts a thread that copies that table, closes its own copies, which are not the last ones, and
+//!    lets that thread exit with the last ones.
+//!
+//! Nothing else of the process is in these tables, so nothing else is kept open by them.
+
+use std::convert::Infallible;
+use std::ffi::c_uint;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
+
+use super::check;
+
+/// Largest number of descriptors that one exiting thread closes.
+const BATCH: usize = 256;
+
+/// Stack of an exiting thread, which calls little.
+const STACK: usize = 64 << 10;
+
+/// Descriptors of the thread's own table that are not to be closed: its process's, at the numbers of standard streams, so that
+/// nothing is written to a descriptor that is being closed.
+const KEPT: c_uint = 3;
+
+/// Request of a caller to the thread.
+#[derive(Debug)]
+struct Request {
+    /// A descriptor of the process's table.
+    fd: RawFd,
+    /// Answer: whether a duplicate is in the thread's table.
+    taken: SyncSender<bool>,
+    /// Disconnected when the caller has closed the descriptor.
+    closed: Receiver<Infallible>,
+}
+
+/// Handle by which callers reach the thread `discard`.
+#[derive(Clone, Debug)]
+pub struct Discard {
+    requests: Sender<Request>,
+    /// Descriptors that the thread had no room for.
+    left: Arc<Mutex<Vec<OwnedFd>>>,
+}
+
+/// Work of the thread `discard`.
+#[derive(Debug)]
+pub struct DiscardThread {
+    requests: Receiver<Request>,
+}
+
+/// Makes both ends.
+pub fn discard() -> (Discard, DiscardThread) {
+    let (sender, requests) = channel();
+    (Discard { requests: sender, left: Arc::default() }, DiscardThread { requests })
+}
+
+impl Discard {
+    /// Closes `fd` without blocking. If the thread has no room for a duplicate, `fd` stays open until a later call.
+    pub fn close(&self, fd: OwnedFd) {
+        let mut left = self.left();
+        left.push(fd);
+        *left = left.drain(..).filter_map(|fd| self.hand_over(fd)).collect();
+    }
+
+    /// Closes a descriptor once the thread has a duplicate; returns it if there is none.
+    fn hand_over(&self, fd: OwnedFd) -> Option<OwnedFd> {
+        let (taken, answer) = sync_channel(1);
+        let (_closing, closed) = channel();
+        let request = Request { fd: fd.as_raw_fd(), taken, closed };
+        if self.requests.send(request).is_ok() && answer.recv() == Ok(true) {
+            // This is not the last close: the thread waits for it, until `_closing` is dropped.
+            drop(fd);
+            return None;
+        }
+        Some(fd)
+    }
+
+    fn left(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DiscardThread {
+    /// Serves until all handles are dropped. The calling thread is of no other use afterwards, since its table of descriptors is
+    /// its own. Descriptors that the process has open at the call are copied to that table and closed in it at once.
+    ///
+    /// # Errors
+    /// The thread cannot have a table of its own.
+    pub fn run(self) -> io::Result<()> {
+        own_table()?;
+        close_from(0)?;
+        // They lie in this thread's table, which ends with it.
+        let [process, _, _] =
+            [(); KEPT as usize].map(|()| pidfd_open(getpid(), PidfdFlags::empty()).map(ManuallyDrop::new));
+        let process = process?;
+        let take = |Request { fd, taken, closed }| {
+            let own = pidfd_getfd(&*process, fd, PidfdGetfdFlags::empty());
+            // Its number is of this thread's table alone, and found again by its range.
+            let _ = taken.send(own.map(IntoRawFd::into_raw_fd).is_ok());
+            closed
+        };
+        while let Ok(first) = self.requests.recv() {
+            let others = self.requests.try_iter().take(BATCH);
+            let closed: Vec<_> = std::iter::once(first).chain(others).map(take).collect();
+            for closed in closed {
+                // Nothing comes: it is disconnected.
+                let _ = closed.recv();
+            }
+            close_by_exit();
+        }
+        Ok(())
+    }
+}
+
+/// Starts a thread that closes, by its exit, all descriptors of the calling thread's table from [`KEPT`] on. If it cannot be
+/// started they stay open until the next call.
+fn close_by_exit() {
+    let (ready, is_ready) = sync_channel(1);
+    let (end, may_end) = channel::<Infallible>();
+    let copying = thread::Builder::new().name("discard-exit".to_owned()).stack_size(STACK).spawn(move || {
+        // The caller waits for the answer.
+        let _ = ready.send(own_table().is_ok());
+        // Nothing comes: it is closed when the caller has closed its own.
+        let _ = may_end.recv();
+    });
+    if copying.is_ok() && is_ready.recv() == Ok(true) {
+        // It fails for no range that is not empty.
+        let _ = close_from(KEPT);
+    }
+    drop(end);
+}
+
+/// Gives the calling thread a table of descriptors of its own, which holds what the process's does.
+fn own_table() -> io::Result<()> {
+    // SAFETY: no memory is touched. Descriptors of values that others own are copied, and closed by numbers alone.
+    check(unsafe { libc::unshare(libc::CLONE_FILES) })?;
+    Ok(())
+}
+
+/// Closes all descriptors of the calling thread's table from `first` on.
+fn close_from(first: c_uint) -> io::Result<()> {
+    // SAFETY: by the callers, the table is the calling thread's own, and no value of this thread owns one of these.
+    let closed = unsafe { libc::syscall(libc::SYS_close_range, first, c_uint::MAX, 0) };
+    check(closed as i32)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{IoSlice, Read};
+    use std::mem::MaybeUninit;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixDatagram;
+    use std::time::{Duration, Instant};
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg, sockopt};
+
+    use super::*;
+
+    /// Connection whose last close blocks for an hour, unless its other end reads.
+    fn lingering() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, _) = listener.accept().unwrap();
+        near.set_nonblocking(true).unwrap();
+        while rustix::io::write(&near, &[0; 1 << 16]).is_ok() {}
+        sockopt::set_socket_linger(&near, Some(Duration::from_secs(3600))).unwrap();
+        (near, far)
+    }
+
+    fn exiting() -> usize {
+        let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        tasks.filter(|task| std::fs::read(task.path().join("comm")).is_ok_and(|comm| comm == b"discard-exit\n")).count()
+    }
+
+    #[test]
+    fn close_of_lingering_socket_does_not_block() {
+        let (discard, thread) = discard();
+        let thread = std::thread::spawn(move || thread.run());
+        let mut far_ends = Vec::new();
+        for nested in [false, true].repeat(20) {
+            let (near, far) = lingering();
+            let (near, number) = (OwnedFd::from(near), far_ends.len());
+            far_ends.push(far);
+            if !nested {
+                discard.close(near);
+                continue;
+            }
+            let (one, other) = UnixDatagram::pair().unwrap();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let (mut control, fds) = (SendAncillaryBuffer::new(&mut space), [near.as_fd()]);
+            assert!(control.push(SendAncillaryMessage::ScmRights(&fds)), "{number}");
+            sendmsg(&one, &[IoSlice::new(b"x")], &mut control, SendFlags::empty()).unwrap();
+            drop((one, near));
+            discard.close(other.into());
+        }
+        // No call has blocked for an hour. Nor do the exiting threads.
+        let limit = Instant::now() + Duration::from_secs(60);
+        while exiting() > 0 {
+            assert!(Instant::now() < limit, "{} threads wait", exiting());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        for mut far in far_ends {
+            far.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+            far.read_to_end(&mut Vec::new()).unwrap();
+        }
+        assert!(discard.left().is_empty());
+        drop(discard);
+        thread.join().unwrap().unwrap();
+    }
+}

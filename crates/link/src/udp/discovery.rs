@@ -1,0 +1,59 @@
+//! Don't Fragment of what a socket sends (RFC 4301 §8.1), which a socket has for all its datagrams and no control message says:
+//! `IP_MTU_DISCOVER` is changed between two system calls where packets differ, so that the packets of a flow keep their order.
+//! It stays as it is until packets that differ come.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+
+use packet::Cut;
+
+use super::UdpLink;
+use crate::sys::socket::set_option;
+
+/// Path MTU discovery mode of a socket (ip(7), ipv6(7)). In no state does the kernel give up telling of *fragmentation needed*, or
+/// fit an IPv4 datagram to what it was told, which is for the node to judge.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Discovery {
+    /// `IP_PMTUDISC_PROBE`, and IPv6's of the same value: nothing fragments a datagram.
+    Probe,
+    /// `IP_PMTUDISC_OMIT`: an IPv4 datagram has no Don't Fragment. Routers fragment it, and the kernel one that is longer than
+    /// the first link takes.
+    Omit,
+    /// `IPV6_PMTUDISC_DONT`: the kernel fragments an IPv6 datagram to the path MTU that it knows, as its source alone may.
+    Dont,
+}
+
+impl Discovery {
+    /// The one for a packet with such a header, which may be one that a device is to fragment.
+    pub(super) fn of(cut: Cut, v4: bool, dont_fragment: bool) -> Self {
+        match (v4, cut == Cut::Fragment) {
+            (true, false) if dont_fragment => Self::Probe,
+            (true, _) => Self::Omit,
+            (false, true) => Self::Dont,
+            (false, false) => Self::Probe,
+        }
+    }
+}
+
+impl UdpLink {
+    /// Sets the socket's path MTU discovery mode to that of the next packets.
+    #[inline]
+    pub(super) fn set_discovery(&mut self, discovery: Discovery) -> io::Result<()> {
+        if self.discovery == discovery {
+            return Ok(());
+        }
+        let (level, name) = match self.local {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+        };
+        let value = match discovery {
+            Discovery::Probe => libc::IP_PMTUDISC_PROBE,
+            Discovery::Omit => libc::IP_PMTUDISC_OMIT,
+            Discovery::Dont => libc::IPV6_PMTUDISC_DONT,
+        };
+        set_option(self.socket.as_fd(), level, name, value)?;
+        self.discovery = discovery;
+        Ok(())
+    }
+}

@@ -1,0 +1,62 @@
+//! `unshare(2)` and `setns(2)`: a network namespace is neither made nor entered, since this library's netlink would be the
+//! gateway's there, too. The seccomp filter refuses the same to programs that do not load the library.
+
+use std::ffi::CStr;
+
+use libc::{c_char, c_int};
+
+use crate::errno::{Errno, returned};
+use crate::{next, report, session};
+
+unsafe extern "C" {
+    /// The program's name.
+    static program_invocation_short_name: *const c_char;
+}
+
+/// `unshare(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn unshare(what: c_int) -> c_int {
+    if session::gateway().is_some() && what & libc::CLONE_NEWNET != 0 {
+        return returned(Err(refuse("unshare")));
+    }
+    // SAFETY: passed on.
+    unsafe { next::unshare(what) }
+}
+
+/// `setns(2)`.
+///
+/// # Safety
+/// As the manual page says.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C-unwind" fn setns(fd: c_int, kind: c_int) -> c_int {
+    let is_network = kind & libc::CLONE_NEWNET != 0 || (kind == 0 && is_network_namespace(fd));
+    if session::gateway().is_some() && is_network {
+        return returned(Err(refuse("setns")));
+    }
+    // SAFETY: passed on.
+    unsafe { next::setns(fd, kind) }
+}
+
+/// Whether a file of `/proc/PID/ns` or `/run/netns` is a network namespace.
+fn is_network_namespace(fd: c_int) -> bool {
+    const NS_GET_NSTYPE: c_int = 0xb703;
+    // SAFETY: the request takes nothing.
+    let kind = unsafe { libc::syscall(libc::SYS_ioctl, fd, NS_GET_NSTYPE) };
+    kind == libc::CLONE_NEWNET.into()
+}
+
+fn refuse(call: &str) -> Errno {
+    // SAFETY: the C library's variable is always there.
+    let name = unsafe { program_invocation_short_name };
+    // SAFETY: it points to a C string.
+    let name = if name.is_null() { c"" } else { unsafe { CStr::from_ptr(name) } };
+    report::line(format_args!(
+        "{}: network namespaces are neither entered nor made ({call}), since netlink would still be the gateway's there. \
+         Start the program without `fatpath exec`, or begin in the namespace: `ip netns exec NAME fatpath exec ...`.",
+        name.to_str().unwrap_or_default()
+    ));
+    Errno(libc::EPERM)
+}

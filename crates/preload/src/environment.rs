@@ -1,0 +1,276 @@
+//! The variables by which a program loads this library and finds the gateway: they are put back into the environment of
+//! every program that is started without them.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+use std::sync::OnceLock;
+
+use libc::c_char;
+
+use crate::errno::Errno;
+use crate::stack;
+
+const PRELOAD: &[u8] = b"LD_PRELOAD=";
+const NETLINK: &[u8] = b"FATPATH_NETLINK=";
+/// The longest `LD_PRELOAD` that is put back, with its name.
+const MAX_LEN: usize = 2 * libc::PATH_MAX as usize;
+
+unsafe extern "C" {
+    /// The program's environment (environ(7)).
+    static environ: *const *const c_char;
+}
+
+/// The library's variables as they were when the program started, with their names.
+struct Own {
+    preload: CString,
+    netlink: CString,
+}
+
+static OWN: OnceLock<Own> = OnceLock::new();
+
+/// Keeps the variables before the program can change them. `gateway`: what names the gateway.
+pub(crate) fn keep(gateway: &CStr) {
+    let Some(library) = library() else { return };
+    let variable = |name: &[u8], value: &CStr| CString::new([name, value.to_bytes()].concat());
+    if let (Ok(preload), Ok(netlink)) = (variable(PRELOAD, &library), variable(NETLINK, gateway)) {
+        // It is kept once, before the program has threads.
+        let _ = OWN.set(Own { preload, netlink });
+    }
+}
+
+/// Whether this program is a gateway's.
+pub(crate) fn is_kept() -> bool {
+    OWN.get().is_some()
+}
+
+/// The file that this library was loaded from.
+fn library() -> Option<CString> {
+    let mut found = MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: the address is one of this library's, and there is room.
+    if unsafe { libc::dladdr((&raw const OWN).cast(), found.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: it was filled in.
+    let name = unsafe { found.assume_init() }.dli_fname;
+    // SAFETY: the loader's names are C strings that stay.
+    (!name.is_null()).then(|| unsafe { CStr::from_ptr(name) }.to_owned())
+}
+
+/// The program's own environment.
+pub(crate) fn current() -> *const *const c_char {
+    // SAFETY: the C library's variable is always there; a program that changes it while it starts another races with itself.
+    unsafe { (&raw const environ).read_volatile() }
+}
+
+/// Calls `then` with `environment`, or with a copy in which the library's variables are put back.
+///
+/// # Errors
+/// `E2BIG`: there is no room for them.
+///
+/// # Safety
+/// `environment`, if not null, is a list of C strings that ends in null.
+pub(crate) unsafe fn restored<T>(
+    environment: *const *const c_char,
+    then: impl FnOnce(*const *const c_char) -> T,
+) -> Result<T, Errno> {
+    let Some(own) = OWN.get() else { return Ok(then(environment)) };
+    // SAFETY: the caller's word.
+    let seen = unsafe { Seen::of(environment, &own.preload) };
+    if seen.has_library && seen.has_gateway {
+        return Ok(then(environment));
+    }
+    let mut room = [0_u8; MAX_LEN];
+    let preload = if seen.has_library { None } else { Some(own.before(seen.preload, &mut room)?) };
+    stack::with_pointers(seen.count + 3, |slots| {
+        // SAFETY: the caller's word.
+        let others = unsafe { entries(environment) }.filter(|&entry| {
+            // SAFETY: the caller's word.
+            let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
+            let is_replaced = |name, is_there: bool| !is_there && entry.starts_with(name);
+            !is_replaced(PRELOAD, seen.has_library) && !is_replaced(NETLINK, seen.has_gateway)
+        });
+        let netlink = (!seen.has_gateway).then_some(own.netlink.as_ptr());
+        let all = preload.into_iter().chain(netlink).chain(others);
+        slots.iter_mut().zip(all).for_each(|(slot, entry)| *slot = entry);
+        then(slots.as_ptr())
+    })
+}
+
+/// Text put before a shell's command, so that what it starts has the library's variables: it is to become a
+/// shell that has them. `None`: the program's own environment has them.
+pub(crate) fn shell_command(command: &CStr) -> Option<CString> {
+    let own = OWN.get()?;
+    // SAFETY: the program's environment is such a list.
+    let seen = unsafe { Seen::of(current(), &own.preload) };
+    if seen.has_library && seen.has_gateway {
+        return None;
+    }
+    let mut told = Vec::new();
+    let mut room = [0_u8; MAX_LEN];
+    if !seen.has_library {
+        let preload = own.before(seen.preload, &mut room).ok()?;
+        // SAFETY: it is a C string, in `own` or in `room`.
+        told.extend(assignment(unsafe { CStr::from_ptr(preload) }));
+    }
+    if !seen.has_gateway {
+        told.extend(assignment(&own.netlink));
+    }
+    told.extend_from_slice(b"exec /bin/sh -c ");
+    told.extend(quoted(command.to_bytes()));
+    CString::new(told).ok()
+}
+
+/// A variable as a shell takes it before a command.
+fn assignment(variable: &CStr) -> Vec<u8> {
+    let bytes = variable.to_bytes();
+    let at = bytes.iter().position(|&byte| byte == b'=').map_or(bytes.len(), |at| at + 1);
+    let (name, value) = bytes.split_at(at);
+    [name, &quoted(value)[..], b" "].concat()
+}
+
+/// A word that a shell takes as it is.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let mut quoted = vec![b'\''];
+    for &byte in word {
+        match byte {
+            b'\'' => quoted.extend_from_slice(b"'\\''"),
+            byte => quoted.push(byte),
+        }
+    }
+    quoted.push(b'\'');
+    quoted
+}
+
+impl Own {
+    /// `LD_PRELOAD` with this library in front of those that the value `others` names.
+    ///
+    /// # Errors
+    /// `E2BIG`: it is too long.
+    fn before(&self, others: Option<&[u8]>, room: &mut [u8; MAX_LEN]) -> Result<*const c_char, Errno> {
+        let Some(others) = others.filter(|others| !others.is_empty()) else { return Ok(self.preload.as_ptr()) };
+        let own = self.preload.to_bytes();
+        let parts = own.iter().chain(b":").chain(others);
+        if own.len() + others.len() + 2 > room.len() {
+            return Err(Errno(libc::E2BIG));
+        }
+        room.iter_mut().zip(parts).for_each(|(to, &byte)| *to = byte);
+        Ok(room.as_ptr().cast())
+    }
+}
+
+/// The library's variables in an environment.
+struct Seen<'a> {
+    count: usize,
+    /// The value of `LD_PRELOAD`: of several the last, as the loader takes it.
+    preload: Option<&'a [u8]>,
+    has_library: bool,
+    /// Whether a gateway is named: by the program's own choice another one, as by `fatpath exec` below `fatpath exec`.
+    has_gateway: bool,
+}
+
+impl<'a> Seen<'a> {
+    /// # Safety
+    /// `environment`, if not null, is a list of C strings that ends in null, for as long as `'a`.
+    unsafe fn of(environment: *const *const c_char, own: &CStr) -> Self {
+        let mut seen = Self { count: 0, preload: None, has_library: false, has_gateway: false };
+        // SAFETY: the caller's word.
+        for entry in unsafe { entries(environment) } {
+            seen.count += 1;
+            // SAFETY: the caller's word.
+            let entry: &'a [u8] = unsafe { CStr::from_ptr(entry) }.to_bytes();
+            if let Some(value) = entry.strip_prefix(PRELOAD) {
+                seen.preload = Some(value);
+            } else if entry.strip_prefix(NETLINK).is_some_and(|value| !value.is_empty()) {
+                seen.has_gateway = true;
+            }
+        }
+        let own = own.to_bytes().strip_prefix(PRELOAD).unwrap_or_default();
+        seen.has_library = seen.preload.is_some_and(|value| names(value, own));
+        seen
+    }
+}
+
+/// Whether a value of `LD_PRELOAD` names the library `own`, or another file of its name.
+fn names(value: &[u8], own: &[u8]) -> bool {
+    let file = |path| Path::new(OsStr::from_bytes(path)).file_name();
+    value.split(|byte| b": ".contains(byte)).any(|path| file(path).is_some() && file(path) == file(own))
+}
+
+/// The entries of a list that ends in null.
+///
+/// # Safety
+/// `list`, if not null, is one.
+unsafe fn entries(list: *const *const c_char) -> impl Iterator<Item = *const c_char> {
+    let mut at = list;
+    std::iter::from_fn(move || {
+        if at.is_null() {
+            return None;
+        }
+        // SAFETY: the end was not passed.
+        let entry = unsafe { *at };
+        at = if entry.is_null() { ptr::null() } else { at.wrapping_add(1) };
+        (!entry.is_null()).then_some(entry)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(list: *const *const c_char) -> Vec<String> {
+        // SAFETY: it is a list of C strings that ends in null.
+        let entries = unsafe { entries(list) };
+        // SAFETY: as above.
+        entries.map(|entry| unsafe { CStr::from_ptr(entry) }.to_str().unwrap().to_owned()).collect()
+    }
+
+    /// The environment that a program gets which is started with `given`.
+    fn got(given: &[&str]) -> Vec<String> {
+        let _ = OWN.set(Own {
+            preload: c"LD_PRELOAD=/lib/ours.so".to_owned(),
+            netlink: c"FATPATH_NETLINK=/run/x.netlink".to_owned(),
+        });
+        let given: Vec<CString> = given.iter().map(|&entry| CString::new(entry).unwrap()).collect();
+        let list: Vec<_> = given.iter().map(|entry| entry.as_ptr()).chain([ptr::null()]).collect();
+        // SAFETY: it is such a list.
+        unsafe { restored(list.as_ptr(), texts) }.unwrap()
+    }
+
+    #[test]
+    fn restored_environment_has_library_and_gateway() {
+        let both = ["LD_PRELOAD=/lib/ours.so", "FATPATH_NETLINK=/run/x.netlink"];
+        let cases: [(&[&str], &[&str]); 8] = [
+            (&[], &both),
+            (&["A=b", "PATH=/bin"], &[both[0], both[1], "A=b", "PATH=/bin"]),
+            (&[both[1], "A=b", both[0]], &[both[1], "A=b", both[0]]),
+            (&["FATPATH_NETLINK=", "A=b"], &[both[0], both[1], "A=b"]),
+            (&["FATPATH_NETLINK=/run/y.netlink"], &[both[0], "FATPATH_NETLINK=/run/y.netlink"]),
+            (&["LD_PRELOAD=/x.so /y.so", both[1]], &["LD_PRELOAD=/lib/ours.so:/x.so /y.so", both[1]]),
+            (&["LD_PRELOAD=", both[1], "A=b"], &[both[0], both[1], "A=b"]),
+            (&["LD_PRELOAD=/x.so:/other/ours.so"], &[both[1], "LD_PRELOAD=/x.so:/other/ours.so"]),
+        ];
+        for (given, want) in cases {
+            assert_eq!(got(given), want, "{given:?}");
+        }
+        let many: Vec<String> = (0..5000).map(|number| format!("V{number}=")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        assert_eq!(got(&many)[2..], many);
+    }
+
+    #[test]
+    fn restored_null_environment_has_library_and_gateway() {
+        got(&[]);
+        // SAFETY: null is an empty one.
+        let got = unsafe { restored(ptr::null(), texts) }.unwrap();
+        assert_eq!(got.len(), 2, "{got:?}");
+    }
+
+    #[test]
+    fn quoted_word_is_one_to_a_shell() {
+        assert_eq!(quoted(b"echo 'a b' \"$x\""), br#"'echo '\''a b'\'' "$x"'"#);
+        assert_eq!(assignment(c"A=b=c d"), b"A='b=c d' ");
+    }
+}

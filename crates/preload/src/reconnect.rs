@@ -1,0 +1,338 @@
+//! Netlink sockets over a restart of the gateway (docs/decisions/0041).
+//!
+//! A thread of the program's process, the keeper, has a duplicate of the gateway's end of each connection on which the
+//! program waits: without it the program's end would be hung up with the gateway. To the next gateway the keeper hands these
+//! ends with what the sockets' slots hold, and the gateway tells the programs' sockets of the loss.
+//!
+//! The keeper has a descriptor table of its own. The program's has one socket more, the channel, by which the gateway's ends
+//! reach the keeper.
+
+use std::mem::{self, ManuallyDrop, MaybeUninit};
+use std::ptr;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
+use std::thread;
+
+use libc::{c_int, c_uint, iovec, pollfd};
+use nlsock::{ToDaemon, option};
+
+use crate::calls::options::{SWITCHES, is_on};
+use crate::errno::{Errno, checked};
+use crate::session::{Fd, Rights, awaited, connected, tell};
+use crate::table::{self, FILE, Slot};
+use crate::unsaid::Calls;
+
+/// Time between two attempts to connect to the next gateway.
+static RETRY: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// The keeper's stack, most of which is never touched.
+const STACK: usize = 256 << 10;
+
+/// The channel's lowest number, out of the way of programs that count on small ones.
+const CHANNEL_MIN: c_int = 512;
+
+/// In place of the channel: there is no keeper yet; one is being started; none can be.
+const NONE: c_int = -1;
+const STARTING: c_int = -2;
+const IMPOSSIBLE: c_int = -3;
+
+static CHANNEL: AtomicI32 = AtomicI32::new(NONE);
+/// Its inode number: the program may have closed the channel, with all descriptors that it does not know.
+static CHANNEL_INODE: AtomicU64 = AtomicU64::new(0);
+
+/// Whether there are netlink sockets that may not be kept yet.
+static IS_ONE_NEW: AtomicBool = AtomicBool::new(false);
+
+/// Notes a new netlink socket.
+pub(crate) fn note_new() {
+    IS_ONE_NEW.store(true, Release);
+}
+
+/// Keeps all new netlink sockets, before the program waits. Costs one load if there are none.
+#[inline]
+pub(crate) fn keep_new() {
+    if IS_ONE_NEW.load(Relaxed) && IS_ONE_NEW.swap(false, AcqRel) {
+        let is_new = |slot: &Slot| slot.protocol.load(Relaxed) != FILE && !slot.is_kept.load(Relaxed);
+        table::live(is_new).for_each(|(fd, slot)| keep(fd, slot));
+    }
+}
+
+/// Asks the gateway to send its end of a socket's connection to the keeper. If the keeper cannot be started, the socket is hung up
+/// with the gateway.
+pub(crate) fn keep(fd: c_int, slot: &Slot) {
+    if slot.is_kept.swap(true, AcqRel) {
+        return;
+    }
+    let Some(channel) = channel() else { return };
+    let mut calls = Calls::unsaid(slot);
+    calls.push(ToDaemon::Keep { name: slot.connection() });
+    if tell(fd, calls.as_bytes(), Some(&channel)).is_ok() {
+        calls.are_said(slot);
+    }
+}
+
+/// The channel to the keeper, which is started if there is none.
+fn channel() -> Option<ManuallyDrop<Fd>> {
+    loop {
+        match CHANNEL.load(Acquire) {
+            IMPOSSIBLE => return None,
+            STARTING => {
+                // SAFETY: it takes nothing.
+                unsafe { libc::sched_yield() };
+            }
+            fd if fd >= 0 && is_channel(fd) => return Some(ManuallyDrop::new(Fd(fd))),
+            none => {
+                if CHANNEL.compare_exchange(none, STARTING, AcqRel, Relaxed).is_ok() {
+                    let started = start().map_or(IMPOSSIBLE, Fd::keep);
+                    CHANNEL.store(started, Release);
+                }
+            }
+        }
+    }
+}
+
+fn is_channel(fd: c_int) -> bool {
+    table::socket_inode(fd) == Some(CHANNEL_INODE.load(Relaxed))
+}
+
+/// Starts a keeper and waits until it has its own descriptor table. Returns the channel.
+fn start() -> Result<Fd, Errno> {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    if !IS_REGISTERED.swap(true, Relaxed) {
+        // SAFETY: the function may be called in any child.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
+    let mut ends = [0; 2];
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC;
+    // SAFETY: there is room for two descriptors.
+    let made = unsafe { libc::syscall(libc::SYS_socketpair, libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) };
+    checked(made as c_int)?;
+    let (own, keepers) = (out_of_the_way(Fd(ends[0])), Fd(ends[1]));
+    CHANNEL_INODE.store(table::socket_inode(own.0).unwrap_or(0), Relaxed);
+    let number = keepers.0;
+    // The keeper inherits the mask: signals are the program's.
+    let mask = block_signals();
+    let thread = thread::Builder::new().name("fatpath".to_owned()).stack_size(STACK);
+    let started = thread.spawn(move || run(number));
+    let mut is_running = 0_u8;
+    if started.is_ok() {
+        // SAFETY: there is room for a byte.
+        unsafe { libc::syscall(libc::SYS_read, own.0, &raw mut is_running, 1) };
+    }
+    // SAFETY: it is the mask that was in force.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const mask, ptr::null_mut()) };
+    if is_running == 0 { Err(Errno(libc::EAGAIN)) } else { Ok(own) }
+}
+
+/// The same file by a higher number, if that may be.
+fn out_of_the_way(fd: Fd) -> Fd {
+    // SAFETY: it takes no pointers.
+    let high = unsafe { libc::syscall(libc::SYS_fcntl, fd.0, libc::F_DUPFD_CLOEXEC, CHANNEL_MIN) };
+    checked(high as c_int).map(Fd).unwrap_or(fd)
+}
+
+/// Blocks all signals in this thread. Returns the mask before.
+fn block_signals() -> libc::sigset_t {
+    let (mut all, mut before) = (MaybeUninit::zeroed(), MaybeUninit::zeroed());
+    // SAFETY: there is room for a set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: there is room for a set.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr()) };
+    // SAFETY: all bits are valid.
+    unsafe { before.assume_init() }
+}
+
+/// In a child of `fork`, which has the sockets but no keeper: one is started when the child waits.
+extern "C" fn forked() {
+    let channel = CHANNEL.swap(NONE, AcqRel);
+    if channel >= 0 && is_channel(channel) {
+        drop(Fd(channel));
+    }
+    for slot in table::all() {
+        slot.is_kept.store(false, Relaxed);
+        slot.is_gone.store(false, Relaxed);
+    }
+    note_new();
+}
+
+/// The keeper. `number`: its end of the channel.
+fn run(number: c_int) {
+    // SAFETY: it takes no pointers. The directories are the keeper's own, too, so that the program's `chroot` is not its.
+    let alone = unsafe { libc::syscall(libc::SYS_unshare, libc::CLONE_FILES | libc::CLONE_FS) } == 0;
+    let close = |first: c_int, last: c_uint| {
+        // SAFETY: it takes no pointers, and the table is this thread's.
+        first as c_uint > last || unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0
+    };
+    let is_running = alone && close(number + 1, c_uint::MAX) && (number == 0 || close(0, number as c_uint - 1));
+    let told = u8::from(is_running);
+    // SAFETY: there is a byte. The program's thread waits for it.
+    unsafe { libc::syscall(libc::SYS_write, number, &raw const told, 1) };
+    if is_running {
+        let lifeline = connected(libc::SOCK_CLOEXEC).ok().filter(is_served);
+        Keeper { channel: Some(Fd(number)), lifeline, kept: Vec::new() }.run();
+    }
+}
+
+/// Whether the gateway serves a new connection. Waits until it does.
+fn is_served(connection: &Fd) -> bool {
+    let mut calls = Calls::new();
+    calls.push(ToDaemon::Hello { protocol: nlsock::protocol::ROUTE });
+    awaited(connection.0, calls.as_bytes(), || ()).is_ok()
+}
+
+/// A connection's other end.
+struct Kept {
+    end: Fd,
+    /// The socket's [`Slot::connection`].
+    connection: u64,
+}
+
+impl Kept {
+    /// State of the socket; `None`: the program has closed it in this process.
+    fn slot(&self) -> Option<&'static Slot> {
+        table::by_connection(self.connection)
+    }
+
+    /// Takes what the gateway has not received, so that calls that wait for its answer fail.
+    fn drain(&self) {
+        let mut byte = 0_u8;
+        let flags = libc::MSG_DONTWAIT;
+        let nothing: *mut libc::c_void = ptr::null_mut();
+        // SAFETY: there is room for a byte. No datagram is empty.
+        let mut take =
+            || unsafe { libc::syscall(libc::SYS_recvfrom, self.end.0, &raw mut byte, 1, flags, nothing, nothing) > 0 };
+        while take() {}
+    }
+}
+
+/// Thread that keeps the other ends of the program's connections.
+struct Keeper {
+    /// `None`: the program has closed its end.
+    channel: Option<Fd>,
+    /// A connection of the keeper's own; `None` while there is no gateway.
+    lifeline: Option<Fd>,
+    kept: Vec<Kept>,
+}
+
+impl Keeper {
+    fn run(mut self) {
+        while self.channel.is_some() || !self.kept.is_empty() {
+            let looked = self.wait();
+            let mut ready = looked.iter().map(|looked| looked.revents != 0);
+            let (news, gone) = (ready.next() == Some(true), ready.next() == Some(true));
+            // What is hung up has been closed by the program, in all processes.
+            self.kept.retain(|_| ready.next() != Some(true));
+            if news {
+                self.take();
+            }
+            if gone {
+                self.lifeline = None;
+                self.mark_gone();
+            }
+            if self.lifeline.is_none() {
+                self.reconnect();
+            }
+        }
+    }
+
+    /// Waits for anything, or until the next attempt to connect.
+    fn wait(&self) -> Vec<pollfd> {
+        let number = |fd: &Option<Fd>| fd.as_ref().map_or(-1, |fd| fd.0);
+        let channel = pollfd { fd: number(&self.channel), events: libc::POLLIN, revents: 0 };
+        let hangup = |fd| pollfd { fd, events: 0, revents: 0 };
+        let kept = self.kept.iter().map(|kept| hangup(kept.end.0));
+        let mut looked: Vec<pollfd> = [channel, hangup(number(&self.lifeline))].into_iter().chain(kept).collect();
+        let limit = if self.lifeline.is_some() { ptr::null() } else { &raw const RETRY };
+        let (no_mask, no_len): (*const libc::c_void, usize) = (ptr::null(), 0);
+        // SAFETY: there are as many places. A failure is as if nothing had come.
+        unsafe { libc::syscall(libc::SYS_ppoll, looked.as_mut_ptr(), looked.len(), limit, no_mask, no_len) };
+        looked
+    }
+
+    /// Marks the sockets: their gateway is gone.
+    fn mark_gone(&self) {
+        self.kept.iter().filter_map(Kept::slot).for_each(|slot| slot.is_gone.store(true, Release));
+    }
+
+    /// Hands the sockets to the next gateway, if there is one.
+    fn reconnect(&mut self) {
+        let Ok(lifeline) = connected(libc::SOCK_CLOEXEC) else {
+            // Another process's keeper may have handed over the sockets meanwhile, and that gateway is gone, too.
+            self.mark_gone();
+            self.kept.iter().for_each(Kept::drain);
+            return;
+        };
+        // A gateway that is ending still listens for a moment, and one with too many clients serves no more.
+        if !is_served(&lifeline) {
+            return;
+        }
+        for kept in &self.kept {
+            let Some(slot) = kept.slot() else { continue };
+            // The program may send as soon as it is told of the loss: it comes behind the call.
+            slot.is_gone.store(false, Release);
+            if tell(lifeline.0, &adopt(slot), Some(&kept.end)).is_err() {
+                self.mark_gone();
+                return;
+            }
+        }
+        self.lifeline = Some(lifeline);
+    }
+
+    /// Takes the ends that have come.
+    fn take(&mut self) {
+        while let Some(fd) = self.channel.as_ref() {
+            match receive(fd.0) {
+                Ok(kept) => self.kept.extend(kept),
+                Err(Errno(libc::EAGAIN)) => return,
+                Err(_) => self.channel = None,
+            }
+        }
+    }
+}
+
+/// The call by which the gateway takes over a socket, with the socket's state.
+fn adopt(slot: &Slot) -> Vec<u8> {
+    let mut bytes = ToDaemon::Adopt { lost: slot.expects_something(), state: &[] }.head().as_bytes().to_vec();
+    let some = |word: u32| Some(word).filter(|&word| word != 0);
+    let protocol = ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) };
+    let room = some(slot.room.load(Relaxed)).map(ToDaemon::RecvRoom);
+    let len = some(slot.recv_len.load(Relaxed)).map(ToDaemon::RecvLen);
+    let port = some(slot.port.load(Relaxed)).map(ToDaemon::Port);
+    let switches = SWITCHES.into_iter().filter(|&option| is_on(slot, option));
+    let switches = switches.map(|option| ToDaemon::SetOption { option, value: 1 });
+    let groups = (1..).zip(slot.groups.iter()).flat_map(|(word, bits)| {
+        let bits = bits.load(Relaxed);
+        (0..u32::BITS).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| (word - 1) * u32::BITS + bit + 1)
+    });
+    let groups = groups.map(|group| ToDaemon::SetOption { option: option::ADD_MEMBERSHIP, value: group });
+    for call in [Some(protocol), room, len, port].into_iter().flatten().chain(switches).chain(groups) {
+        bytes.extend_from_slice(call.head().as_bytes());
+    }
+    bytes
+}
+
+/// Receives a connection's other end from the channel. `None`: something else has come.
+///
+/// # Errors
+/// `EAGAIN`: nothing has; `EPIPE`: the channel is closed.
+fn receive(channel: c_int) -> Result<Option<Kept>, Errno> {
+    let mut connection = 0_u64;
+    let mut piece = iovec { iov_base: (&raw mut connection).cast(), iov_len: mem::size_of::<u64>() };
+    let mut rights = MaybeUninit::<Rights>::zeroed();
+    // SAFETY: a message without anything is all zeros.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+    message.msg_control = rights.as_mut_ptr().cast();
+    message.msg_controllen = mem::size_of::<Rights>();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: all that the message points to lives here.
+    let len = unsafe { libc::syscall(libc::SYS_recvmsg, channel, &raw mut message, flags) };
+    if checked(len as c_int)? == 0 {
+        return Err(Errno(libc::EPIPE));
+    }
+    // SAFETY: zeros are valid, and what was written over them is a control message.
+    let rights = unsafe { rights.assume_init() };
+    let is_one = rights.header.cmsg_level == libc::SOL_SOCKET && rights.header.cmsg_type == libc::SCM_RIGHTS;
+    let end = (is_one && message.msg_controllen != 0).then_some(Fd(rights.fd));
+    Ok(end.map(|end| Kept { end, connection }))
+}

@@ -1,0 +1,35 @@
+//! Lines on standard error for what is refused by name.
+
+use std::fmt::{self, Arguments, Write};
+
+use libc::c_int;
+
+/// The longest line.
+const MAX_LEN: usize = 1024;
+
+struct Line {
+    bytes: [u8; MAX_LEN],
+    len: usize,
+}
+
+impl Write for Line {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        // The last byte is the newline's.
+        let room = self.bytes.get_mut(self.len..MAX_LEN - 1).unwrap_or_default();
+        let len = text.len().min(room.len());
+        room.iter_mut().zip(text.as_bytes()).for_each(|(to, &byte)| *to = byte);
+        self.len += len;
+        Ok(())
+    }
+}
+
+/// Prints a line, cut where it is too long. Takes no memory.
+pub(crate) fn line(text: Arguments<'_>) {
+    let mut line = Line { bytes: [0; MAX_LEN], len: 0 };
+    // It fails in no way: what is too long is cut.
+    let _ = line.write_fmt(format_args!("fatpath exec: {text}"));
+    let end = line.len.min(MAX_LEN - 1);
+    line.bytes[end] = b'\n';
+    // SAFETY: there are as many bytes. Without a reader the call fails.
+    unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO as c_int, line.bytes.as_ptr(), end + 1) };
+}

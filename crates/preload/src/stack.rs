@@ -1,0 +1,27 @@
+//! Arrays on the stack: functions that start programs may take no memory (signal-safety(7)).
+
+use std::ptr;
+
+use libc::c_char;
+
+use crate::errno::Errno;
+
+/// Calls `then` with room for `count` pointers, which are null.
+///
+/// # Errors
+/// `E2BIG`: there are more than any program is given.
+pub(crate) fn with_pointers<T>(count: usize, then: impl FnOnce(&mut [*const c_char]) -> T) -> Result<T, Errno> {
+    match count {
+        0..=128 => Ok(room::<128, T>(then)),
+        129..=1024 => Ok(room::<1024, T>(then)),
+        1025..=8192 => Ok(room::<8192, T>(then)),
+        8193..=65_536 => Ok(room::<65_536, T>(then)),
+        _ => Err(Errno(libc::E2BIG)),
+    }
+}
+
+/// Is in no other function's frame, so that no more of the stack is used than is asked for.
+#[inline(never)]
+fn room<const N: usize, T>(then: impl FnOnce(&mut [*const c_char]) -> T) -> T {
+    then(&mut [ptr::null(); N])
+}

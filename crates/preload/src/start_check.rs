@@ -1,0 +1,112 @@
+//! Programs that a program is about to start: those that would not load this library are not started.
+
+use std::ffi::CStr;
+use std::fmt::{self, Display, Formatter, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+
+use launch::NotLoadable;
+use libc::{c_char, c_int};
+
+use crate::environment;
+use crate::errno::Errno;
+use crate::report;
+
+/// Search path of execvp(3) without a `PATH`.
+const DEFAULT_PATH: &CStr = c"/bin:/usr/bin";
+
+/// Checks the program at `path`, seen from the directory `at`.
+///
+/// # Errors
+/// `EPERM`: it would not load this library; a line has said so.
+///
+/// # Safety
+/// `path`, if not null, is a C string.
+pub(crate) unsafe fn check(at: c_int, path: *const c_char) -> Result<(), Errno> {
+    if path.is_null() || !environment::is_kept() || (at < 0 && at != libc::AT_FDCWD) {
+        return Ok(());
+    }
+    // SAFETY: the caller's word.
+    let path = unsafe { CStr::from_ptr(path) };
+    // SAFETY: it is not -1. What is not open makes a call fail, after which nothing is checked.
+    let at = unsafe { BorrowedFd::borrow_raw(at) };
+    launch::check(at, path).map_err(|refused| refuse(path, refused))
+}
+
+/// Checks the program that `fd` is.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn check_open(fd: c_int) -> Result<(), Errno> {
+    if fd < 0 || !environment::is_kept() {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+    launch::check_open(fd).map_err(|refused| refuse(c"a program by its descriptor", refused))
+}
+
+/// Checks the program `file`, where execvp(3) finds it.
+///
+/// # Errors
+/// As [`check`].
+///
+/// # Safety
+/// `file`, if not null, is a C string.
+pub(crate) unsafe fn check_found(file: *const c_char) -> Result<(), Errno> {
+    if file.is_null() || !environment::is_kept() {
+        return Ok(());
+    }
+    // SAFETY: the caller's word.
+    let name = unsafe { CStr::from_ptr(file) };
+    if name.is_empty() || name.to_bytes().contains(&b'/') {
+        // SAFETY: the caller's word.
+        return unsafe { check(libc::AT_FDCWD, file) };
+    }
+    // SAFETY: the name is a C string.
+    let path = unsafe { libc::getenv(c"PATH".as_ptr()) };
+    // SAFETY: what the environment holds is C strings.
+    let path = if path.is_null() { DEFAULT_PATH } else { unsafe { CStr::from_ptr(path) } };
+    launch::check_found(path.to_bytes(), name.to_bytes()).map_err(|refused| refuse(name, refused))
+}
+
+/// Says why a program is not started. A shell that looks in several directories may find the same file by another path
+/// next, which is not said again.
+fn refuse(path: &CStr, refused: NotLoadable) -> Errno {
+    static PROCESS: AtomicI32 = AtomicI32::new(0);
+    static INODE: AtomicU64 = AtomicU64::new(0);
+    static PATH: AtomicU64 = AtomicU64::new(0);
+    // SAFETY: it takes nothing.
+    let process = unsafe { libc::getpid() };
+    let hash = hash(path.to_bytes());
+    let is_same_file = PROCESS.load(Relaxed) == process && INODE.load(Relaxed) == refused.inode;
+    if !is_same_file || PATH.load(Relaxed) == hash {
+        PROCESS.store(process, Relaxed);
+        INODE.store(refused.inode, Relaxed);
+        PATH.store(hash, Relaxed);
+        report::line(format_args!("{}: {}.", Shown(path), refused.reason));
+    }
+    Errno(libc::EPERM)
+}
+
+/// FNV-1a.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// A path for a terminal, without control characters.
+struct Shown<'a>(&'a CStr);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for chunk in self.0.to_bytes().utf8_chunks() {
+            for char in chunk.valid().chars() {
+                f.write_char(if char.is_control() { '?' } else { char })?;
+            }
+            if !chunk.invalid().is_empty() {
+                f.write_char('?')?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! Memory of a large configuration file: its peak, and its return to the system.
+
+use std::fmt::Write;
+use std::fs;
+
+use libtest_mimic::Trial;
+use system::{Gateway, Need, Netns, Outcome, Scratch, trial};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun];
+
+const ROUTES: u32 = 100_000;
+const SAS: u32 = 2_000;
+
+/// Limit of the peak, in bytes for each route. A parsed document of the whole file takes about twice as many.
+const MOST_FOR_ROUTE: u64 = 1_100;
+
+/// Bytes that may stay: the C library keeps the ends of its heaps, and pages of code were loaded.
+const MOST_LEFT: u64 = 12 << 20;
+
+const SMALL: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\naddresses = [\"10.1.0.254/24\"]\n";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![trial("large_file/small_file_loaded_after_it_frees_memory", NEEDS, small_after_large)]
+}
+
+/// An amount of memory of a process, in bytes, by its name in `/proc/PID/status`.
+fn bytes(gateway: &Gateway, name: &str) -> Outcome<u64> {
+    let status = fs::read_to_string(format!("/proc/{}/status", gateway.id()))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no such line")?;
+    let kilobytes: u64 = line.trim_matches(|c: char| !c.is_ascii_digit()).parse()?;
+    Ok(kilobytes << 10)
+}
+
+fn large() -> String {
+    let mut toml = SMALL.to_owned();
+    for n in 0..ROUTES {
+        let [_, a, b, c] = n.to_be_bytes();
+        let _ = write!(toml, "[[route]]\nto = \"{}.{b}.{c}.0/24\"\ndev = \"tun0\"\n", 11 + a);
+    }
+    for spi in 0x1000..0x1000 + SAS {
+        let _ = write!(
+            toml,
+            "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = {spi}\nmode = \"tunnel\"\n\
+             aead = {{ name = \"rfc4106(gcm(aes))\", key = \"0x{spi:040x}\", icv = 128 }}\n"
+        );
+    }
+    toml
+}
+
+fn small_after_large() -> Outcome {
+    let (scratch, netns) = (Scratch::new()?, Netns::new("gateway")?);
+    let mut gateway = Gateway::start(&netns, &scratch, "gw", SMALL)?;
+    let large = large();
+    let load = |gateway: &mut Gateway, toml: &str, times: usize| {
+        gateway.reload(toml)?;
+        gateway.wait_until("it has reloaded", |gateway| gateway.log().matches("reloaded").count() == times)
+    };
+    // The first reload allocates what later ones use again.
+    load(&mut gateway, SMALL, 1)?;
+    let before = bytes(&gateway, "VmRSS:")?;
+    load(&mut gateway, &large, 2)?;
+    let most = bytes(&gateway, "VmHWM:")? - before;
+    assert!(most < u64::from(ROUTES) * MOST_FOR_ROUTE, "{most} bytes were taken");
+    load(&mut gateway, SMALL, 3)?;
+    let left = bytes(&gateway, "VmRSS:")?.saturating_sub(before);
+    assert!(left < MOST_LEFT, "{left} bytes are left of {most}");
+    assert!(!gateway.log().contains("not reloaded"), "{}", gateway.log());
+    Ok(())
+}

@@ -1,0 +1,131 @@
+//! Daemons of Debian under `fatpath exec`, unmodified, on a host whose interfaces have other numbers than a gateway with
+//! as many links would give them by itself.
+//!
+//! The packages are unpacked below the target directory and never installed, since some of them start a service.
+
+mod bird;
+mod frr;
+mod keepalived;
+mod numbers;
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use system::{Gateway, Netns, Outcome, Scratch, fatpath, run, unpacked, veth, wait_until};
+
+/// How long a daemon may take for anything.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A host with an interface `mgmt`, number 2, that is not the gateway's, and `eth0`, which is. Both lead to `far`.
+struct Node {
+    gateway: RefCell<Option<Gateway>>,
+    host: Netns,
+    far: Netns,
+    scratch: Scratch,
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [frr::trials(), bird::trials(), keepalived::trials(), numbers::trials()].into_iter().flatten().collect()
+}
+
+/// The gateway's links: one of each kind that needs nothing more of the host, and a VRF.
+const LINKS: &str = r#"
+[[link]]
+name = "wan"
+kind = "udp"
+bind = "127.0.0.1:4500"
+
+[[link]]
+name = "eth0"
+kind = "packet"
+interface = "eth0"
+addresses = ["10.1.0.1/24", "fd00:1::1/64"]
+
+[[link]]
+name = "tun0"
+kind = "tun"
+addresses = ["10.3.0.1/24"]
+
+[[link]]
+name = "red"
+kind = "vrf"
+table = 10
+"#;
+
+impl Node {
+    fn new() -> Outcome<Self> {
+        let (scratch, host, far) = (Scratch::new()?, Netns::new("host")?, Netns::new("far")?);
+        veth((&host, "mgmt"), (&far, "mgmt"))?;
+        veth((&host, "eth0"), (&far, "eth0"))?;
+        host.sh("ip addr add 10.9.0.1/24 dev mgmt")?;
+        far.sh(
+            "ip addr add 10.9.0.2/24 dev mgmt; ip addr add 10.1.0.2/24 dev eth0; ip addr add fd00:1::2/64 dev eth0",
+        )?;
+        fs::write(scratch.file("passwd"), "root:x:0:0::/:/bin/sh\nfrr:x:64001:64001::/:/bin/false\n")?;
+        // The last group is the one that Debian's FRR is built for.
+        fs::write(scratch.file("group"), "root:x:0:\nfrr:x:64001:\nfrrvty:x:64002:frr,root\n")?;
+        let node = Self { gateway: RefCell::default(), host, far, scratch };
+        node.start_gateway()?;
+        Ok(node)
+    }
+
+    fn start_gateway(&self) -> Outcome {
+        self.gateway.replace(Some(Gateway::start(&self.host, &self.scratch, "x", LINKS)?));
+        Ok(())
+    }
+
+    /// Ends the gateway by SIGKILL.
+    fn kill_gateway(&self) {
+        self.gateway.take();
+    }
+
+    /// `fatpath exec -- PROGRAM`, where libraries of unpacked packages are found.
+    fn exec(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.unpacked("unshare");
+        // The accounts that it looks for need not be on this host.
+        let accounts = "for file in passwd group; do mount --bind \"$0/$file\" /etc/$file; done; exec \"$@\"";
+        command.args(["--mount", "sh", "-ec", accounts]).arg(self.scratch.path()).arg(fatpath());
+        command.args(["exec", "--instance", "x", "--"]).arg(program);
+        command
+    }
+
+    /// The command `program` on the host, where libraries of unpacked packages are found.
+    fn unpacked(&self, program: impl AsRef<std::path::Path>) -> Command {
+        let libraries = unpacked("usr/lib/x86_64-linux-gnu");
+        let path = std::env::join_paths([libraries.join("frr"), libraries]).unwrap_or_default();
+        let mut command = self.host.command(program);
+        command.env("LD_LIBRARY_PATH", path).env("FATPATH_RUNDIR", self.scratch.path());
+        command
+    }
+
+    /// What `ip WORDS` prints of the gateway.
+    fn ip(&self, words: &str) -> Outcome<String> {
+        let mut command = Command::new(fatpath());
+        command.args(["ip", "--instance", "x"]).args(words.split(' ')).env("FATPATH_RUNDIR", self.scratch.path());
+        run(&mut command)
+    }
+
+    /// Waits until `ip WORDS` prints `wanted` of the gateway.
+    fn wait_for_ip(&self, words: &str, wanted: &str) -> Outcome {
+        let is_there = || self.ip(words).is_ok_and(|said| said.contains(wanted));
+        wait_until(&format!("`ip {words}` has {wanted:?}"), PATIENCE, is_there)
+            .map_err(|failed| format!("{}: {:?}", failed.message().unwrap_or_default(), self.ip(words)).into())
+    }
+
+    /// The file `name` with that text, which every account may read.
+    fn file(&self, name: &str, text: &str) -> Outcome<PathBuf> {
+        let path = self.scratch.file(name);
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// The state of the host that netlink can change, without counters.
+    fn host_state(&self) -> Outcome<String> {
+        self.host.sh("ip link; ip addr; ip route show table all; ip -6 route show table all; ip rule; ip neigh")
+    }
+}
