@@ -40,7 +40,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// How one stage went.
+/// Outcome of one stage.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Outcome {
     Ok,
@@ -48,19 +48,19 @@ enum Outcome {
     Skipped(String),
 }
 
-/// So many lines of what a failed test said are told beside its name.
+/// Lines of a failed test's output in the summary.
 const SHORT: usize = 4;
 
-/// What the stages of one run came to.
+/// Results of the stages of one run.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     tally: Tally,
     stages: Vec<(String, Outcome, Duration)>,
-    /// What failed tests said, told again at the end, where it is looked for.
+    /// Output of failed tests, repeated at the end.
     failures: String,
 }
 
-/// What one command printed, as far as it is kept.
+/// Output of one command, as far as it is kept.
 #[derive(Debug, Default)]
 struct Output {
     tally: Tally,

@@ -10,7 +10,7 @@ use crate::report::Report;
 /// The test crates that need root, namespaces and Debian packages; each says what it lacks.
 const PRIVILEGED: [&str; 2] = ["fatpath-system-tests", "fatpath-interop-tests"];
 
-/// What libFuzzer needs of the compiler: coverage counters and AddressSanitizer, both behind unstable flags.
+/// Compiler flags for libFuzzer: coverage counters and AddressSanitizer, both behind unstable flags.
 const FUZZ_RUSTFLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1";
@@ -49,7 +49,7 @@ pub(crate) fn test(report: &mut Report) {
     deny(report);
 }
 
-/// What is built with the feature `ipsec-mb`.
+/// Lints and tests of the feature `ipsec-mb`.
 fn intel(report: &mut Report) {
     if !Path::new("/usr/include/intel-ipsec-mb.h").exists() {
         return report.missing("ciphers of Intel's library", "needs the Debian package libipsec-mb-dev");
@@ -127,7 +127,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace")
 }
 
-/// Where cargo builds: this program lies there, in `debug/`.
+/// Directory in which cargo builds: this program lies there, in `debug/`.
 fn target_dir() -> PathBuf {
     let program = env::current_exe().expect("the running program has a path");
     program.ancestors().nth(2).expect("the program lies in target/debug").to_owned()

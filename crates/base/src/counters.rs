@@ -47,7 +47,7 @@ mib! {
 }
 
 impl Mib {
-    /// How many counters there are.
+    /// Number of counters.
     pub const COUNT: usize = Self::ALL.len();
 
     /// Whether each link has one of its own too, as Linux has those of IPv6 and ICMPv6 (`/proc/net/dev_snmp6`).

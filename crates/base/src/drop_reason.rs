@@ -160,7 +160,7 @@ drop_reasons! {
     EspState,
     /// A policy says block.
     PolicyBlock,
-    /// What protected the packet is not what the policy asks for, or it came in clear (RFC 4301 §5.2).
+    /// The packet came in clear, or through other SAs than the policy asks for (RFC 4301 §5.2).
     PolicyMismatch,
     /// The policy asks for an SA that is not there.
     PolicyNoState,
@@ -174,6 +174,6 @@ drop_reasons! {
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 }

@@ -62,7 +62,7 @@ impl Prefix {
         self.addr
     }
 
-    /// How many leading bits count.
+    /// Number of leading bits that count.
     #[allow(clippy::len_without_is_empty, reason = "a prefix length, not a number of items")]
     pub const fn len(self) -> u8 {
         self.len

@@ -21,7 +21,7 @@ impl Instant {
         self.0
     }
 
-    /// How long ago `earlier` was; zero if it is yet to come.
+    /// Time since `earlier`; zero if `earlier` is in the future.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

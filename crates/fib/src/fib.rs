@@ -162,13 +162,13 @@ impl Fib {
         self.changed();
     }
 
-    /// Has a VRF come, change or go. `device` is its number among the links. Routes are the caller's to add and remove.
+    /// Adds, replaces or removes the VRF of `device`, a link number. Its routes are for the caller to add and remove.
     pub fn set_vrf(&mut self, device: LinkId, vrf: Option<Vrf>) {
         self.vrfs.set(device, vrf);
         self.changed();
     }
 
-    /// Has a link belong to the VRF of that device, or to none. Its routes are the caller's to move.
+    /// Enslaves a link to the VRF of a device, or releases it. The link's routes are for the caller to move.
     pub fn set_domain(&mut self, link: LinkId, domain: LinkId) {
         self.vrfs.set_domain(link, domain);
         self.changed();
@@ -205,8 +205,8 @@ impl Fib {
         self.table(table)?.lookup(dst, oif)
     }
 
-    /// What becomes of packets to `dst` in a domain. A route by a VRF's device leads into that VRF, where it is asked again
-    /// (Linux `vrf_xmit`).
+    /// Decides about packets to `dst` in a domain. After a route by a VRF's device the lookup is repeated in that VRF (Linux
+    /// `vrf_xmit`).
     pub fn decide(&self, domain: LinkId, dst: IpAddr, oif: Option<LinkId>) -> Decision {
         if dst.is_multicast() {
             return Decision::Multicast;

@@ -1,4 +1,4 @@
-//! Where a packet goes: routes, and the neighbours that they lead to.
+//! Routes, and the neighbours that they lead to.
 //!
 //! - [`Fib`] finds the longest matching prefix in numbered tables, the local one first, and says what becomes of a
 //!   destination ([`Decision`]). It is built from the links' addresses and the static routes, replaced as a whole or changed route by route;

@@ -1,5 +1,4 @@
-//! What is known of paths beyond their first link: exceptions to the routes, which ICMP teaches (RFC 1191, RFC 8201;
-//! Linux `fib_nh_exception`).
+//! Path MTUs, learnt from ICMP as exceptions to the routes (RFC 1191, RFC 8201; Linux `fib_nh_exception`).
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,7 +6,7 @@ use std::time::Duration;
 
 use base::{Instant, LinkId};
 
-/// How long what was told is believed: then the path may have grown (Linux's `ip_rt_mtu_expires`, `ip6_rt_mtu_expires`).
+/// Life of a learnt path MTU: after it the path may have grown (Linux's `ip_rt_mtu_expires`, `ip6_rt_mtu_expires`).
 pub const PATH_MTU_EXPIRES: Duration = Duration::from_secs(600);
 
 /// The least that is believed of an IPv4 path (Linux's `ip_rt_min_pmtu`).
@@ -35,7 +34,7 @@ pub struct PathMtu {
 }
 
 impl PathMtus {
-    /// What is known of the path to `dst`.
+    /// The learnt path MTU to `dst`, if it has not expired.
     pub(crate) fn get(&self, now: Instant, domain: LinkId, dst: IpAddr) -> Option<usize> {
         // Most nodes know nothing.
         if self.known.is_empty() {

@@ -10,13 +10,13 @@ use base::{DropReason, LinkId, Prefix, TableId};
 pub struct Route {
     /// The destinations.
     pub prefix: Prefix,
-    /// What becomes of their packets.
+    /// The route's type.
     pub kind: RouteKind,
     /// Among routes to one prefix the smallest wins.
     pub metric: u32,
 }
 
-/// What a route does with a packet: Linux's `RTN_*` types.
+/// Type of a route: Linux's `RTN_*`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum RouteKind {
     /// Sends it on by `dev`.
@@ -47,7 +47,7 @@ pub enum RouteKind {
     Unreachable,
     /// Drops it and has *communication administratively prohibited* answered (RFC 1812 §5.2.7.1).
     Prohibit,
-    /// Has the next table asked, as if this one had no route.
+    /// Continues with the next table, as if this one had no route.
     Throw,
 }
 
@@ -85,7 +85,7 @@ impl RouteKind {
     }
 }
 
-/// What becomes of a destination.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Decision {
     /// This node has the address, on `dev`.
@@ -93,7 +93,7 @@ pub enum Decision {
         /// The link that has the address.
         dev: LinkId,
     },
-    /// Everybody on a link has it; `None` is the limited broadcast address, which is of every link (RFC 919 §7).
+    /// A broadcast address of a link; without a link the limited broadcast address, which is of every link (RFC 919 §7).
     Broadcast {
         /// The link whose subnet it is.
         dev: Option<LinkId>,
@@ -112,12 +112,12 @@ pub enum Decision {
         /// The neighbour there: the route's, or the destination itself.
         next_hop: IpAddr,
     },
-    /// Nobody gets it.
+    /// Dropped for this reason.
     Drop(DropReason),
 }
 
 impl Decision {
-    /// What `route`, found for `dst`, says of it.
+    /// Result for `dst` by the route that was found.
     pub(crate) fn of(route: Option<&Route>, dst: IpAddr) -> Self {
         let Some(route) = route else { return Self::Drop(DropReason::NoRoute) };
         match route.kind {

@@ -13,11 +13,11 @@ pub struct Rule {
     pub to: Option<Prefix>,
     /// Whether it is for packets in VRFs alone (`FRA_L3MDEV`).
     pub l3mdev: bool,
-    /// What it says.
+    /// The rule's action.
     pub then: Then,
 }
 
-/// What a rule says.
+/// Action of a rule.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Then {
     /// Ask that table.

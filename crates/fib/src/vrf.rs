@@ -36,7 +36,7 @@ impl Vrfs {
         self.vrfs.get(&device)
     }
 
-    /// Has a VRF come, change or go. Its device is of its own domain. Links that stay behind belong to nothing.
+    /// Adds, replaces or removes a VRF. Its device is of its own domain. Links of a removed VRF belong to none.
     pub(crate) fn set(&mut self, device: LinkId, vrf: Option<Vrf>) {
         match vrf {
             Some(vrf) => {
@@ -51,7 +51,7 @@ impl Vrfs {
         }
     }
 
-    /// Has a link belong to a VRF, or to none.
+    /// Enslaves a link to a VRF, or releases it.
     pub(crate) fn set_domain(&mut self, link: LinkId, domain: LinkId) {
         let at = link.0 as usize;
         if self.domains.len() <= at {

@@ -130,7 +130,7 @@ fn an_address_of_our_own_wins_over_every_route() {
 }
 
 #[test]
-fn among_routes_to_one_prefix_the_smallest_metric_wins_and_the_others_are_kept() {
+fn smallest_metric_wins_and_other_routes_are_kept() {
     let mut fib = Fib::default();
     for (gateway, dev, metric) in [("10.0.0.1", LAN, 50), ("10.0.0.2", WAN, 10), ("10.0.0.3", LAN, 100)] {
         fib.add(TableId::MAIN, via("10.9.0.0/16", gateway, dev, metric)).unwrap();
@@ -145,7 +145,7 @@ fn among_routes_to_one_prefix_the_smallest_metric_wins_and_the_others_are_kept()
 }
 
 #[test]
-fn a_second_route_with_the_same_prefix_and_metric_is_refused_and_changes_nothing() {
+fn route_of_same_prefix_and_metric_is_refused() {
     let mut fib = gateway();
     let before = fib.generation();
     let refused = fib.add(TableId::MAIN, via("10.1.0.0/24", "192.0.2.0", WAN, 0));
@@ -194,7 +194,7 @@ fn every_change_has_a_generation_of_its_own() {
 }
 
 #[test]
-fn our_own_packets_come_from_the_address_that_suits_the_destination() {
+fn source_address_suits_the_destination() {
     let mut fib = gateway();
     fib.add_address(LAN, "172.16.0.1/12".parse().unwrap());
     let cases = [
@@ -272,7 +272,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_known_of_a_path_ends_with_the_routes_it_was_known_for() {
+fn path_mtu_ends_with_its_route() {
     let (now, dst) = (base::Instant::ZERO, "192.0.2.2".parse().unwrap());
     let mut fib = Fib::default();
     fib.add_address(LinkId(1), "192.0.2.1/24".parse().unwrap());

@@ -19,7 +19,7 @@ const THEIRS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const OURS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const THEIRS6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
 
-/// What a message led to.
+/// Result of a message.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     result: Result<(), DropReason>,
@@ -105,7 +105,7 @@ fn advert(target: Ipv6Addr, dst: Ipv6Addr, flags: AdvertFlags, at: Option<MacAdd
 }
 
 #[test]
-fn an_arp_packet_is_answered_learnt_from_or_refused_as_rfc_826_says() {
+fn arp_packet_is_handled_as_rfc_826_says() {
     use wire::arp::Header;
     let reply_to =
         |mac: MacAddr, ip| framed(mac, EtherType::ARP, Header::reply((HERE.mac, OURS), (mac, ip)).as_bytes());
@@ -163,7 +163,7 @@ fn an_arp_packet_is_answered_learnt_from_or_refused_as_rfc_826_says() {
 }
 
 #[test]
-fn a_solicitation_is_answered_learnt_from_or_refused_as_rfc_4861_says() {
+fn solicitation_is_handled_as_rfc_4861_says() {
     let here = |dst, to, solicited| {
         let flags = AdvertFlags { router: true, solicited, overriding: true };
         framed(to, EtherType::IPV6, &advert(OURS6, dst, flags, Some(HERE.mac)))
@@ -246,7 +246,7 @@ fn an_advertisement_is_learnt_from_or_refused_as_rfc_4861_says() {
 }
 
 #[test]
-fn a_fragment_a_ping_and_router_discovery_are_no_business_of_neighbours() {
+fn fragment_ping_and_router_discovery_are_ignored() {
     let whole = solicit(THEIRS6, OURS6, Some(A));
     let mut fragment = whole[..40].to_vec();
     fragment[5] += 8;
@@ -271,7 +271,7 @@ fn a_fragment_a_ping_and_router_discovery_are_no_business_of_neighbours() {
 }
 
 #[test]
-fn an_answer_to_a_neighbour_whose_link_layer_address_is_unknown_waits_for_it() {
+fn advertisement_waits_for_link_layer_address() {
     let (mem, mut neighbours, mut actions) = (Memory::heap(), Neighbours::default(), Vec::new());
     let bytes = packet(THEIRS6, OURS6, 255, Neighbour::solicit(OURS6), &[]);
     let own = |addr, _| (addr == OURS6).then_some(addr);
@@ -343,7 +343,7 @@ fn our_solicitations_find_a_neighbour_that_is_one_of_us() {
 }
 
 #[test]
-fn without_a_page_for_the_answer_the_asker_is_learnt_all_the_same() {
+fn sender_is_learnt_without_memory_for_an_answer() {
     let pool = || packet::Pool::bounded(256, 0);
     let (mem, mut neighbours, mut actions) = (Memory::new(pool(), pool()), Neighbours::default(), Vec::new());
     let bytes = wire::arp::Header::request((A, THEIRS), OURS);

@@ -76,7 +76,7 @@ impl World {
         self.neighbours.iter().find(|entry| entry.addr == addr).map_or("none", |entry| entry.state)
     }
 
-    /// What there was to do since the last time, in short.
+    /// Actions since the last call, in short.
     fn done(&mut self) -> Vec<String> {
         self.actions.drain(..).map(show).collect()
     }
@@ -138,7 +138,7 @@ fn in_state(state: &str) -> World {
 }
 
 #[test]
-fn an_unknown_neighbour_is_asked_three_times_a_second_apart_and_then_fails_with_its_packets() {
+fn unknown_neighbour_fails_after_three_solicitations() {
     let mut world = World::new();
     assert_eq!(world.try_send(b"one"), "queued");
     assert_eq!(world.try_send(b"two"), "queued");
@@ -165,7 +165,7 @@ fn an_unknown_neighbour_is_asked_three_times_a_second_apart_and_then_fails_with_
 }
 
 #[test]
-fn who_has_said_what_is_known_is_remembered_as_long_as_it_is_known() {
+fn origin_of_an_entry_is_kept_as_long_as_the_entry() {
     let mut world = World::new();
     let protocol = |world: &World| world.neighbours.get(LINK, hop()).map(|it| it.protocol);
     let set = |world: &mut World, known| world.neighbours.set(world.now, LINK, hop(), known, &mut Vec::new());
@@ -194,7 +194,7 @@ fn neighbours_that_go_with_their_link_are_told_as_they_were() {
 }
 
 #[test]
-fn the_packets_that_waited_go_out_in_order_when_the_answer_comes() {
+fn held_packets_leave_in_order_when_answer_comes() {
     let mut world = World::new();
     for data in ["1", "2", "3"] {
         assert_eq!(world.try_send(data.as_bytes()), "queued");
@@ -215,7 +215,7 @@ fn the_packets_that_waited_go_out_in_order_when_the_answer_comes() {
 }
 
 #[test]
-fn a_reachable_neighbour_goes_stale_and_is_probed_only_when_it_is_used_again() {
+fn stale_neighbour_is_probed_only_when_used() {
     let mut world = in_state("REACHABLE");
     world.pass(29.9);
     assert_eq!(world.state(), "REACHABLE");
@@ -315,7 +315,7 @@ fn a_confirmation_begins_the_reachable_time_again() {
 }
 
 #[test]
-fn the_eldest_packet_yields_when_too_many_wait_for_one_neighbour() {
+fn oldest_held_packet_is_dropped_when_queue_is_full() {
     let mut world = World::with(Limits { waiting_packets: 3, ..Limits::default() });
     for data in ["1", "2", "3", "4", "5"] {
         assert_eq!(world.try_send(data.as_bytes()), "queued");
@@ -327,7 +327,7 @@ fn the_eldest_packet_yields_when_too_many_wait_for_one_neighbour() {
 }
 
 #[test]
-fn packets_that_wait_are_bounded_by_their_memory_not_their_length() {
+fn held_packets_are_limited_by_truesize() {
     let small = Packet::with_data(&Memory::heap(), b"small").unwrap().truesize();
     let mut world = World::with(Limits { waiting_bytes: 2 * small, ..Limits::default() });
     for data in ["1", "2", "3"] {
@@ -453,7 +453,7 @@ fn groups_need_no_neighbour() {
 }
 
 #[test]
-fn the_same_address_on_two_links_is_two_neighbours_and_a_link_that_goes_takes_its_own() {
+fn same_address_on_two_links_is_two_neighbours() {
     let mut world = in_state("INCOMPLETE");
     let other = LinkId(2);
     world.neighbours.learn(world.now, other, hop(), Heard::Asked(B), &mut world.actions);

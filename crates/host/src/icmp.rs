@@ -11,7 +11,7 @@ use wire::{Protocol, icmp, icmpv6, ipv4, ipv6};
 /// Bytes of the fixed header of ICMP and ICMPv6.
 const HEADER_LEN: usize = icmp::Header::LEN;
 
-/// What is wrong with a packet, in the terms of both protocols.
+/// Fault of a packet, in the terms of both protocols.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Problem {
     /// No route leads there.
@@ -20,16 +20,16 @@ pub enum Problem {
     HostUnreachable,
     /// A route or a policy forbids it.
     Prohibited,
-    /// Nobody here speaks its protocol.
+    /// No handler for its protocol.
     ProtocolUnknown {
-        /// Where in the packet it is named.
+        /// Offset in the packet of the byte that names the protocol.
         at: usize,
     },
-    /// Nobody here has its port.
+    /// No socket on its port.
     PortUnreachable,
     /// It does not fit, and may not be fragmented.
     TooBig {
-        /// What would fit, in bytes of IP packet.
+        /// Longest IP packet that would fit, in bytes.
         mtu: usize,
     },
     /// TTL or hop limit ran out.
@@ -38,9 +38,9 @@ pub enum Problem {
     ReassemblyTimeExceeded,
     /// Its headers are wrong.
     Parameter {
-        /// How, in the words of ICMPv6; over IPv4 there is one code for all.
+        /// Code of ICMPv6; ICMP for IPv4 has one code for all faults.
         code: icmpv6::Problem,
-        /// Where.
+        /// Offset in the packet of the faulty field.
         at: usize,
     },
 }
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_that_is_wrong_or_waited_in_vain_is_answered_with_its_own_code() {
+    fn bad_or_timed_out_fragment_gets_its_own_icmp_code() {
         let mem = Memory::heap();
         let at = 42;
         let wrong = Problem::Parameter { code: icmpv6::Problem::FIELD, at };
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_byte_of_an_icmpv6_message_tells_whether_it_is_an_error() {
+    fn icmpv6_error_is_known_by_its_first_byte() {
         let mem = Memory::heap();
         let chain = Problem::Parameter { code: icmpv6::Problem::HEADER_CHAIN, at: 0 };
         let first = wire::FragInfo { offset: wire::FragOffset::ZERO, more: true, id: 1 };

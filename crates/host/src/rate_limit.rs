@@ -1,5 +1,5 @@
-//! How many ICMP messages this node sends: Linux's `icmp_msgs_per_sec` for all together and `icmp_ratelimit` for each
-//! destination (RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f)).
+//! Rate limits of sent ICMP messages: Linux's `icmp_msgs_per_sec` for all destinations together and `icmp_ratelimit` for
+//! each destination (RFC 1812 §4.3.2.8, RFC 4443 §2.4 (f)).
 
 use std::net::IpAddr;
 
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn all_destinations_together_get_fifty_at_once_and_a_thousand_a_second() {
+    fn all_destinations_share_burst_of_50_and_1000_a_second() {
         let mut limit = RateLimit::default();
         let mut flood = |at: Instant| {
             (0..=255_u8)

@@ -13,7 +13,7 @@ use wire::{Malformed, Protocol, checksum, ipv4, ipv6};
 #[derive(Clone, Copy, Debug)]
 pub struct Segment {
     header: Header,
-    /// How much of the sequence space it takes: its payload, SYN and FIN.
+    /// Sequence numbers that the segment takes: its payload, SYN and FIN.
     len: u32,
 }
 
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_has_the_numbers_that_the_sender_expects_in_every_geometry() {
+    fn reset_in_every_geometry_has_expected_numbers() {
         let mem = Memory::heap();
         // (flags, bytes, sequence number, acknowledgment, flags of the reset)
         let cases = [

@@ -84,11 +84,11 @@ pub const LINK_SETTINGS_LEN: usize = 48;
 /// Words of 32 bits that a set of link modes takes (Linux 6.18's `__ETHTOOL_LINK_MODE_MASK_NU32`).
 pub const LINK_MODE_WORDS: usize = 4;
 
-/// Where a block of link settings says how many that is.
+/// Offset of the number of link mode words in a block of link settings.
 pub const LINK_MODE_WORDS_AT: usize = 15;
 
-/// How many bytes of its block a command reads. `words` are the block's first two, the second 0 if it is not there: no more
-/// than the first is read before the command is known to have a second ([`has_size`]).
+/// Bytes of its block that a command reads. The two words are the block's first, and its second or 0: a caller reads the
+/// second word only of a command that [has one](has_size).
 pub fn input_len([command, size]: [u32; 2]) -> usize {
     use command::*;
     match command {
@@ -107,8 +107,9 @@ pub const fn has_size(command: u32) -> bool {
     command == command::SFEATURES
 }
 
-/// How many bytes a command may write to its block, which begins with `input`. What a program says of its room is taken at
-/// its word where Linux takes it, and also where newer kernels do (`GSTRINGS`, `GSTATS`): 0 is as much as is needed.
+/// Bytes that a command may write to its block, which begins with `input`. The program's own count is its room for the
+/// commands for which Linux reads that count, and for those for which newer kernels do (`GSTRINGS`, `GSTATS`); a count of 0
+/// is no limit.
 pub fn room(input: &[u8]) -> usize {
     use command::*;
     let word = |at: usize| input.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u32::from_ne_bytes(*word));

@@ -1,4 +1,4 @@
-//! How a netlink socket is carried over a Unix socket: what the preload library and the daemon say to each other.
+//! Protocol between the preload library and the daemon: a netlink socket, carried over a Unix socket.
 //!
 //! The daemon listens at [`socket_path`], `AF_UNIX` and `SOCK_SEQPACKET`. A program's netlink socket becomes one
 //! connection to it. Records stay records, so `poll`, `MSG_PEEK`, `MSG_TRUNC`, non-blocking mode, `fork` and `dup` of
@@ -110,9 +110,9 @@ pub mod option {
     pub const ADD_MEMBERSHIP: u32 = 1;
     /// Leaves the group of that number.
     pub const DROP_MEMBERSHIP: u32 = 2;
-    /// Has the group told with each datagram; the library's own matter, by the word in front.
+    /// Passes the group with each datagram. The library does that alone, by the word in front.
     pub const PKTINFO: u32 = 3;
-    /// Has the sender of a broadcast told of failures; accepted, without effect.
+    /// Reports failures to the sender of a broadcast; accepted, without effect.
     pub const BROADCAST_ERROR: u32 = 4;
     /// Leaves lost notifications untold.
     pub const NO_ENOBUFS: u32 = 5;
@@ -122,11 +122,11 @@ pub mod option {
     pub const CAP_ACK: u32 = 10;
     /// Puts the reason and the offending attribute into an error's message.
     pub const EXT_ACK: u32 = 11;
-    /// Has requests for dumps checked, and their filters honoured.
+    /// Checks requests for dumps, and applies their filters.
     pub const GET_STRICT_CHK: u32 = 12;
 }
 
-/// What an [`Answer`] holds when a call is refused.
+/// Errors of an [`Answer`] to a call that is refused.
 pub mod errno {
     /// Only the superuser and the daemon's own user may join that group.
     pub const EPERM: i32 = 1;
@@ -150,12 +150,12 @@ pub mod errno {
     pub const EADDRINUSE: i32 = 98;
 }
 
-/// What is asked about a file or directory of `/proc/sys/net`, which is named as below that directory.
+/// Request for a file or directory of `/proc/sys/net`, whose name is relative to that directory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Sysctl {
-    /// What it is: `port` of the [`Answer`] is its mode, as `st_mode` has it.
+    /// Its type and permissions: `port` of the [`Answer`] is its `st_mode`.
     Look,
-    /// What it holds.
+    /// Its text.
     Read,
     /// The names in it, in order, each as `d` or `-`, the name, and a NUL; some of them. The name that is asked for ends with a
     /// NUL and the last name that is known.
@@ -168,7 +168,7 @@ impl Sysctl {
     const ALL: [Self; 4] = [Self::Look, Self::Read, Self::List, Self::Open];
 }
 
-/// Where the instance of that name listens.
+/// Path of the socket at which an instance listens.
 pub fn socket_path(rundir: &Path, instance: &str) -> PathBuf {
     rundir.join(format!("{instance}.netlink"))
 }
@@ -205,9 +205,9 @@ pub enum ToDaemon<'a> {
     Port(u32),
     /// About a file of `/proc/sys/net`.
     Sysctl {
-        /// What.
+        /// The request.
         what: Sysctl,
-        /// Which.
+        /// The file's name.
         name: &'a [u8],
     },
     /// The daemon's end of the connection is to be [kept](self#restart) by the socket that comes with the call.
@@ -305,12 +305,12 @@ impl Head {
     }
 }
 
-/// Where a datagram from the daemon comes from.
+/// Source of a datagram from the daemon.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FromDaemon {
     /// From the daemon to this connection alone: `nl_pid` and `nl_groups` of its source are 0.
     Answer {
-        /// What is asked next will be answered soon.
+        /// The daemon busy-polls for the next request and will answer it soon.
         prompt: bool,
         /// No more answers come to the datagram that asked for it.
         last: bool,
@@ -327,7 +327,7 @@ pub enum FromDaemon {
 }
 
 impl FromDaemon {
-    /// What the word in front of a datagram says.
+    /// Decodes the word in front of a datagram.
     pub const fn from_word(word: [u8; WORD]) -> Self {
         match u32::from_ne_bytes(word) {
             0 => Self::Answer { prompt: false, last: false },
@@ -356,7 +356,7 @@ impl FromDaemon {
     }
 }
 
-/// What a call came to.
+/// Result of a call.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Answer {
     /// An `errno`, positive; 0 if it was done.
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_understood() {
+    fn calls_are_parsed_as_written() {
         let calls = [
             ToDaemon::Hello { protocol: protocol::XFRM },
             ToDaemon::SetOption { option: option::EXT_ACK, value: 1 },
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_another_length_or_an_unknown_word_breaks_the_rules() {
+    fn call_of_wrong_length_or_unknown_word_is_refused() {
         let words = |words: &[u32]| words.iter().flat_map(|word| word.to_ne_bytes()).collect::<Vec<_>>();
         let bad = [
             &[] as &[u32],

@@ -1,34 +1,35 @@
-//! Looking for what is about to come, before sleeping until it does.
+//! Busy polling for a short while before blocking.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Looks a while for what is about to come.
+/// Busy poller with exponential back-off.
 ///
-/// A processor that has gone to sleep takes longer to wake up than either side takes to answer the other. Where both share
-/// one, looking finds nothing and only keeps it from the other: each time in vain, more of the next times are left out.
+/// A processor that has gone to sleep takes longer to wake up than either side takes to answer the other. Where both sides
+/// share one processor, polling finds nothing and only delays the peer: after each poll in vain, twice as many of the next
+/// polls are skipped.
 #[derive(Debug, Default)]
 pub struct Lookout {
-    /// How many times are left out from now on.
+    /// Polls that are skipped from now on.
     left_out: AtomicU32,
-    /// How many were, the last time that it was in vain.
+    /// Polls that were skipped after the last poll in vain.
     last: AtomicU32,
 }
 
 impl Lookout {
-    /// How long it looks: about as long as the guest of a hypervisor takes to wake up (Linux `guest_halt_poll_ns`).
+    /// Length of one poll: about as long as the guest of a hypervisor takes to wake up (Linux `guest_halt_poll_ns`).
     pub const LOOK: Duration = Duration::from_micros(200);
 
-    /// How many times it leaves out at most.
+    /// Polls that are skipped at most.
     const MOST: u32 = 255;
 
-    /// One that looks the next time.
+    /// A poller that polls the next time.
     pub const fn new() -> Self {
         Self { left_out: AtomicU32::new(0), last: AtomicU32::new(0) }
     }
 
-    /// Whether to [look](Self::look) this time. Counts the times.
+    /// Tells whether to [poll](Self::look) this time, and counts the times.
     pub fn is_worth_it(&self) -> bool {
         self.left_out.fetch_update(Relaxed, Relaxed, |times| times.checked_sub(1)).is_err()
     }
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_while_it_looks_is_found() {
+    fn poll_finds_arrival_before_it_ends() {
         let mut attempts = 0;
         let found = Lookout::new().look(|| {
             attempts += 1;
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_often_it_is_in_vain_the_less_often_it_looks() {
+    fn polls_in_vain_double_the_skipped_ones() {
         let lookout = Lookout::new();
         for left_out in [1, 3, 7, 15, 31, 63, 127, 255, 255] {
             assert!(looks(&lookout, false));
