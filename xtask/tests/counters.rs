@@ -21,7 +21,7 @@ fn every_counter_is_named_where_something_is_counted() {
     let list = fs::read_to_string(root.join("crates/base/src/counters.rs")).unwrap();
     let list = list.split_once("\nmib! {").and_then(|(_, rest)| rest.split_once('}')).unwrap().0;
     let mut text = String::new();
-    for name in ["host", "ipsec", "path", "reassembly"] {
+    for name in ["datapath", "host", "ipsec", "reassembly"] {
         sources(&root.join("crates").join(name).join("src"), &mut text);
     }
     let words = |text: &str| text.split(|c: char| !c.is_alphanumeric()).map(str::to_owned).collect::<Vec<_>>();

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 use base::{LinkId, Mib};
 use offload::Features;
 use packet::{Csum, Memory, Packet};
-use path::{Path, PortConfig};
+use datapath::{Datapath, PortConfig};
 
 use crate::train::Train;
 
-pub const HOW: &str = "fatpath: Path::handle_rx in bursts of 64, each fragment in a page of its own that goes home to its pool \
+pub const HOW: &str = "fatpath: Datapath::handle_rx in bursts of 64, each fragment in a page of its own that goes home to its pool \
                        within the measured time; nobody listens at the node, which verifies UDP's checksum and decides about an \
                        ICMP error";
 
@@ -17,7 +17,7 @@ const LINK: LinkId = LinkId(1);
 
 /// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
-    let (mut path, mem) = (Path::new(), Memory::heap());
+    let (mut path, mem) = (Datapath::new(), Memory::heap());
     let port = PortConfig { name: "link".to_owned(), mac: None, mtu: 1500, features: Features::ALL, gro: true };
     path.set_port(LINK, port);
     let prefix = if train.flow.dst.is_ipv4() { 24 } else { 64 };

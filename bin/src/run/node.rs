@@ -11,10 +11,10 @@ use control::features::FeatureSet;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
 use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
 use control::sysctl::Settings;
+use datapath::IkeAt;
 use fib::{Fib, Route, RouteKind};
 use ipsec::crypto::Crypto;
 use link::{ConfigKind, Link};
-use path::IkeAt;
 
 use super::command::{Command, Handle};
 use super::crypto::crypto;

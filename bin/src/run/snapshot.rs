@@ -14,11 +14,11 @@ use control::state::{
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
+use datapath::{FatCounts, Port};
 use fib::Fib;
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
-use path::{FatCounts, Port};
 use reassembly::{Reassembly, Table};
 use wire::Spi;
 

@@ -16,9 +16,9 @@ use base::{Instant, LinkId};
 use control::netlink::Groups;
 use control::netlink::rtnl::{Delta, Vrf};
 use control::sysctl::Settings;
+use datapath::Datapath;
 use link::HostLinks;
 use packet::{Memory, Packet};
-use path::Path;
 
 use super::command::{Command, Inbox};
 use super::ike::IkeSocket;
@@ -62,7 +62,7 @@ impl Clock {
 /// The worker's state.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    pub(crate) path: Path,
+    pub(crate) path: Datapath,
     /// The links, by their numbers.
     pub(crate) slots: Vec<Option<Slot>>,
     /// The VRFs, by the numbers of their devices, as they are shown. What packets need of them is in the FIB.
@@ -102,7 +102,7 @@ impl Worker {
             tracing::warn!("rtnetlink: {err}; what the host makes of its interfaces is seen when they fail");
         }
         let clock = Clock::start();
-        let mut path = Path::new();
+        let mut path = Datapath::new();
         path.epoch = clock.epoch;
         Ok(Self {
             path,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
+use datapath::IkeAt;
 use fib::RouteKind;
 use ipsec::engine::{Algorithm, Authentication, Code, Encryption};
 use ipsec::{Dir, Mode, PolicyConfig, SaConfig};
 use packet::{Cut, Packet};
-use path::IkeAt;
 use wire::ip::Info;
 use wire::{EtherType, Protocol, eth, udp};
 

@@ -1,18 +1,18 @@
 //! A node: a path and the memory that it works in.
 
 use base::{DropReason, IfAddr, Instant, LinkId, TableId};
+use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind, Rule, Vrf};
 use ipsec::device::SoftDevice;
 use offload::Features;
 use packet::{Memory, Packet};
-use path::{Path, PortConfig};
 use wire::{MacAddr, eth};
 
 /// A node under test.
 #[derive(Debug)]
 pub struct Node {
     /// What it does.
-    pub path: Path,
+    pub path: Datapath,
     /// Its memory.
     pub mem: Memory,
     /// The devices between its ports and their wires.
@@ -61,7 +61,7 @@ impl Default for Node {
 impl Node {
     /// A node without ports.
     pub fn new() -> Self {
-        Self { path: Path::new(), mem: Memory::heap(), devices: Vec::new() }
+        Self { path: Datapath::new(), mem: Memory::heap(), devices: Vec::new() }
     }
 
     /// Adds port `id` with these addresses, such as `10.1.0.254/24`.

@@ -7,12 +7,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 
 use base::{Instant, LinkId, SaId, TableId};
+use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind};
 use ipsec::crypto::{Crypto, Pool, Task};
 use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use offload::Features;
 use packet::Memory;
-use path::{Path, PortConfig};
 use sim::{policy, unique_mask};
 
 use super::load::{FLOW, STREAMS, Traffic};
@@ -50,7 +50,7 @@ pub(super) enum Way {
 /// One gateway.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    pub(super) path: Path,
+    pub(super) path: Datapath,
     pub(super) mem: Memory,
 }
 
@@ -186,7 +186,7 @@ fn sa(setting: Setting, nth: u8) -> SaConfig {
 
 impl Gateway {
     fn new(at: usize, way: Way, glues: bool) -> Self {
-        let mut path = Path::new();
+        let mut path = Datapath::new();
         for (id, name, address) in
             [(LAN, "lan", format!("10.{}.0.254/16", at + 1)), (WAN, "wan", format!("{}/24", ENDS[at]))]
         {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use base::{Instant, LinkId, Mib, TableId};
+use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind};
 use ipsec::{Dir, SaConfig, SaDir};
 use offload::Features;
 use packet::{Allocations, Memory, Packet};
-use path::{Path, PortConfig};
 use reassembly::{Config, Table};
 use sim::{policy, unique_mask};
 
@@ -28,7 +28,7 @@ const WIRE_NANOS: u64 = 123;
 /// A node that counts what it is given.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    path: Path,
+    path: Datapath,
     pub(super) mem: Memory,
     pub(super) now: Instant,
     limit: usize,
@@ -52,7 +52,7 @@ pub(super) struct Spent {
 impl Receiver {
     /// A node without SAs.
     pub(super) fn new(config: Config) -> Self {
-        let mut path = Path::new();
+        let mut path = Datapath::new();
         path.set_reassembly(config);
         let port = PortConfig { name: "wire".to_owned(), mac: None, mtu: MTU, features: Features::ALL, gro: true };
         path.set_port(WIRE, port);

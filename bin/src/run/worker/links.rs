@@ -9,9 +9,9 @@ use std::time::Duration;
 use base::{DropReason, IfIndex, Instant, LinkId};
 use control::features::FeatureSet;
 use control::model::{LinkConfig, LinkKind};
+use datapath::{HostRole, PortConfig};
 use link::{HostLinks, Layer, Link, Sent};
 use offload::Features;
-use path::{HostRole, PortConfig};
 use wire::eth::MacAddr;
 
 use super::super::command::LinkChange;

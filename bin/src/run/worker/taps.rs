@@ -3,7 +3,7 @@
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 use base::LinkId;
-use path::TapPoints;
+use datapath::TapPoints;
 
 use super::super::command::{CaptureLink, Frame};
 use super::Worker;

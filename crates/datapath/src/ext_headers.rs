@@ -1,0 +1,115 @@
+//! IPv6 extension headers that this node reads: hop-by-hop options of every packet, and destination options and routing
+//! headers of those for itself (RFC 8200 §4.2 to §4.4, RFC 5095; Linux `ip6_parse_tlv`, `ipv6_rthdr_rcv`).
+
+use base::{DropReason, Mib};
+use host::icmp::Problem;
+use wire::ext::{self, Opt, Unrecognised};
+use wire::ip::Info;
+use wire::{Protocol, Version, icmpv6, ipv6};
+
+use crate::{Datapath, IpPacket, Turn};
+
+/// Options of one header that are looked at, besides padding (Linux's `max_dst_opts_number`, `max_hbh_opts_number`).
+const MAX_OPTIONS: usize = 8;
+/// Bytes of padding in a row; more aligns nothing.
+const MAX_PADDING: usize = 7;
+/// Offset of a routing header's type, followed by its segments left.
+const ROUTING_TYPE_AT: usize = 2;
+/// A jumbo payload, which no link here carries (RFC 2675 §3).
+const JUMBO: u8 = 0xc2;
+
+/// Fault of an extension header, or of IPv4 options; `None`: its sender is not told.
+pub(crate) type Fault = Option<Problem>;
+
+impl Datapath {
+    /// Drops a packet whose extension headers or IPv4 options are wrong, and tells its sender if that is owed.
+    #[cold]
+    pub(crate) fn drop_faulty(&mut self, turn: Turn<'_>, ip: &IpPacket, fault: Fault) {
+        let (mib, reason) = match ip.info.version() {
+            Version::V4 => (Mib::IpInHdrErrors, DropReason::Ipv4Options),
+            Version::V6 => (Mib::Ip6InHdrErrors, DropReason::Ipv6Header),
+        };
+        self.count(ip.pkt.meta.link, mib);
+        match fault {
+            Some(problem) => self.reject(turn, ip, reason, problem),
+            None => self.drop(&ip.pkt, reason),
+        }
+    }
+}
+
+/// Checks the hop-by-hop options of a packet that begins with `head`, as every node on its way does.
+pub(crate) fn check_hop_by_hop(head: &[u8]) -> Result<(), Fault> {
+    match head.get(ipv6::NEXT_HEADER_AT) {
+        Some(&kind) if Protocol(kind) == Protocol::HOP_BY_HOP => check_options(head, ipv6::Header::LEN, true),
+        _ => Ok(()),
+    }
+}
+
+/// Checks what only the destination reads of the headers of a packet that begins with `head`, whose summary `info` is, up
+/// to its fragment header.
+pub(crate) fn check_for_node(head: &[u8], info: &Info) -> Result<(), Fault> {
+    let (mut at, mut next) = (ipv6::Header::LEN, Protocol(head[ipv6::NEXT_HEADER_AT]));
+    while at < info.header_len {
+        let header = ext::Header::ref_from(&head[at..]).map_err(|_| None)?;
+        match next {
+            // What is behind it is read when the packet is whole.
+            Protocol::FRAGMENT => return Ok(()),
+            Protocol::DEST_OPTS => check_options(head, at, false)?,
+            // No type of routing is known here: one with segments left cannot be followed.
+            Protocol::ROUTING if head[at + ROUTING_TYPE_AT + 1] > 0 => {
+                return Err(Some(parameter(icmpv6::Problem::FIELD, at + ROUTING_TYPE_AT)));
+            }
+            _ => {}
+        }
+        at += header.header_len();
+        next = header.next_header();
+    }
+    Ok(())
+}
+
+/// Checks the options of the header at `at`.
+fn check_options(head: &[u8], at: usize, hop_by_hop: bool) -> Result<(), Fault> {
+    let header = ext::Header::ref_from(head.get(at..).ok_or(None)?).map_err(|_| None)?;
+    let end = at + header.header_len();
+    let mut from = at + ext::Header::LEN;
+    let (mut padding, mut options) = (0, 0);
+    while from < end {
+        let &kind = head.get(from).ok_or(None)?;
+        if kind == 0 {
+            (from, padding) = (from + 1, padding + 1);
+        } else {
+            let (&len, rest) = head.get(from + 1..end).and_then(<[u8]>::split_first).ok_or(None)?;
+            let data = rest.get(..usize::from(len)).ok_or(None)?;
+            let option = Opt { kind, at: from - at, data };
+            let is_padding = kind == 1;
+            if is_padding {
+                padding += 2 + data.len();
+                data.iter().all(|&byte| byte == 0).then_some(()).ok_or(None)?;
+            } else {
+                (padding, options) = (0, options + 1);
+                check_option(&option, from, hop_by_hop)?;
+            }
+            from += 2 + data.len();
+        }
+        if padding > MAX_PADDING || options > MAX_OPTIONS {
+            return Err(None);
+        }
+    }
+    Ok(())
+}
+
+fn check_option(option: &Opt<'_>, at: usize, hop_by_hop: bool) -> Result<(), Fault> {
+    match option.kind {
+        Opt::ROUTER_ALERT if hop_by_hop => (option.data.len() == 2).then_some(()).ok_or(None),
+        JUMBO if hop_by_hop => Err(Some(parameter(icmpv6::Problem::FIELD, at))),
+        _ => match option.if_unrecognised() {
+            Unrecognised::Skip => Ok(()),
+            Unrecognised::Drop => Err(None),
+            Unrecognised::Report | Unrecognised::ReportUnicast => Err(Some(parameter(icmpv6::Problem::OPTION, at))),
+        },
+    }
+}
+
+const fn parameter(code: icmpv6::Problem, at: usize) -> Problem {
+    Problem::Parameter { code, at }
+}

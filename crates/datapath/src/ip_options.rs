@@ -1,0 +1,72 @@
+//! IPv4 options: checked of every packet, filled in where one passes, and returned with the answer to a ping (RFC 791 §3.1,
+//! RFC 1812 §5.3.13, RFC 1122 §3.2.2.6; Linux `ip_rcv_options`, `ip_forward_options`, `ip_options_echo`).
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use base::DropReason;
+use host::icmp::Problem;
+use wire::icmpv6;
+use wire::ipv4::{self, Ipv4, Opt};
+
+use crate::ext_headers::Fault;
+use crate::forward::Hop;
+use crate::{Datapath, IpPacket, Turn};
+
+/// Milliseconds of a day, after which a timestamp begins anew.
+const DAY_MS: u128 = 86_400_000;
+
+impl Datapath {
+    /// Fills in the record route and timestamp options of a packet that goes on to `hop`.
+    #[cold]
+    pub(crate) fn record_hop(&self, turn: Turn<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
+        let domain = self.fib.domain(ip.pkt.meta.link);
+        let Some(IpAddr::V4(own)) = self.fib.source(hop.dev, hop.next_hop) else { return Ok(()) };
+        let head = ip.pkt.writable_head(turn.mem)?;
+        let options = head.get_mut(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
+        let is_own = |addr: Ipv4Addr| self.fib.is_local(domain, addr.into());
+        if ipv4::record_visit(options, own, self.time_of_day(turn), is_own) {
+            ipv4::fill_check(head)?;
+        }
+        Ok(())
+    }
+
+    /// The options that the answer to a ping returns: those that record, with this node in them twice, as the end of one way and
+    /// the beginning of the other. Writes them to `options`, and gives their length.
+    #[cold]
+    pub(crate) fn returned_options(
+        &self,
+        turn: Turn<'_>,
+        ip: &IpPacket,
+        options: &mut [u8; ipv4::MAX_OPTIONS],
+    ) -> usize {
+        let IpAddr::V4(own) = ip.info.dst else { return 0 };
+        let domain = self.fib.domain(ip.pkt.meta.link);
+        let came = ip.pkt.head().get(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
+        let options = &mut options[..came.len()];
+        options.copy_from_slice(came);
+        let (time, is_own) = (self.time_of_day(turn), |addr: Ipv4Addr| self.fib.is_local(domain, addr.into()));
+        if !ipv4::record_visit(options, own, time, is_own) {
+            return 0;
+        }
+        let len = ipv4::keep_recorded(options);
+        ipv4::record_visit(&mut options[..len], own, time, is_own);
+        len
+    }
+
+    /// Milliseconds since midnight UT.
+    fn time_of_day(&self, turn: Turn<'_>) -> u32 {
+        ((self.epoch + turn.now.since(base::Instant::ZERO)).as_millis() % DAY_MS) as u32
+    }
+}
+
+/// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and its sender not told
+/// (Linux's `accept_source_route=0`).
+pub(crate) fn check(head: &[u8]) -> Result<(), Fault> {
+    let packet = Ipv4::parse_head(head, usize::MAX).map_err(|_| None)?;
+    ipv4::check_options(packet.option_bytes()).map_err(|at| {
+        // Over IPv4 there is one code for all.
+        Some(Problem::Parameter { code: icmpv6::Problem::FIELD, at: ipv4::Header::LEN + at })
+    })?;
+    let is_source_route = |kind| matches!(kind, Opt::LOOSE_SOURCE_ROUTE | Opt::STRICT_SOURCE_ROUTE);
+    if packet.options().flatten().any(|option| is_source_route(option.kind)) { Err(None) } else { Ok(()) }
+}

@@ -1,0 +1,67 @@
+//! Keepalives of ESP in UDP (RFC 3948 §4, Linux `nat_keepalive_send`).
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId, Mib};
+use fib::Decision;
+use ipsec::{EspInUdp, KEEPALIVE, Keepalive};
+use packet::Packet;
+use wire::{Protocol, checksum, ipv4, ipv6, udp};
+
+use crate::forward::Hop;
+use crate::{Datapath, Turn};
+
+impl Datapath {
+    /// Sends the keepalives whose time has come. No policy is asked: they are part of the tunnel.
+    pub(crate) fn send_keepalives(&mut self, turn: Turn<'_>) {
+        let mut due = Vec::new();
+        self.ipsec.handle_keepalives(turn.now, &mut due);
+        for keepalive in due {
+            if let Err(reason) = self.send_keepalive(turn, keepalive) {
+                self.ports.drop(LinkId::NONE, reason);
+            }
+        }
+    }
+
+    fn send_keepalive(&mut self, turn: Turn<'_>, keepalive: Keepalive) -> Result<(), DropReason> {
+        let v4 = keepalive.dst.is_ipv4();
+        let hop = match self.decide(self.fib.domain_of(keepalive.src), keepalive.dst) {
+            Decision::Forward { dev, next_hop } => Hop { dev, next_hop },
+            decision => {
+                self.counters.count(if v4 { Mib::IpOutNoRoutes } else { Mib::Ip6OutNoRoutes });
+                return Err(if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute });
+            }
+        };
+        let pkt = packet(turn, &keepalive)?;
+        self.count(hop.dev, if v4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests });
+        self.emit(turn, pkt, hop);
+        Ok(())
+    }
+}
+
+/// The packet: over IPv4 without a UDP checksum (RFC 3948 §2.3), over IPv6 with one.
+fn packet(turn: Turn<'_>, keepalive: &Keepalive) -> Result<Packet, DropReason> {
+    let EspInUdp { sport, dport } = keepalive.ports;
+    let mut pkt = Packet::with_data(turn.mem, &KEEPALIVE)?;
+    let len = udp::Header::LEN + KEEPALIVE.len();
+    let mut header = udp::Header::new(sport, dport, len as u16);
+    match (keepalive.src, keepalive.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            pkt.push(turn.mem, udp::Header::LEN)?.copy_from_slice(header.as_bytes());
+            let mut ip = ipv4::Header::new(src, dst, Protocol::UDP, (ipv4::Header::LEN + len) as u16);
+            ip.set_dont_fragment(true);
+            ip.fill_check();
+            pkt.push(turn.mem, ipv4::Header::LEN)?.copy_from_slice(ip.as_bytes());
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let pseudo = checksum::pseudo_v6(src, dst, Protocol::UDP, len);
+            let sum = [pseudo, checksum::sum(header.as_bytes()), checksum::sum(&KEEPALIVE)];
+            header.set_check(checksum::finish_udp(sum.into_iter().fold(0, checksum::add)));
+            pkt.push(turn.mem, udp::Header::LEN)?.copy_from_slice(header.as_bytes());
+            let ip = ipv6::Header::new(src, dst, Protocol::UDP, len as u16);
+            pkt.push(turn.mem, ipv6::Header::LEN)?.copy_from_slice(ip.as_bytes());
+        }
+        _ => return Err(DropReason::NoRoute),
+    }
+    Ok(pkt)
+}

@@ -1,0 +1,156 @@
+//! Where packets to the latest destinations went: most go where others did, and a table need not be asked again.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+
+use base::LinkId;
+use fib::{Decision, Fib};
+
+use crate::Datapath;
+
+/// How many destinations are remembered at most; a power of two.
+const SLOTS: usize = 64;
+
+/// What the routes said of a destination, under one of their generations, in a domain.
+#[derive(Debug)]
+struct Slot {
+    generation: Cell<u64>,
+    domain: Cell<LinkId>,
+    /// None of a place that nothing is in.
+    dst: Cell<Option<IpAddr>>,
+    decision: Cell<Decision>,
+}
+
+impl Default for Slot {
+    fn default() -> Self {
+        Self {
+            generation: Cell::new(0),
+            domain: Cell::new(LinkId::NONE),
+            dst: Cell::new(None),
+            decision: Cell::new(Decision::Multicast),
+        }
+    }
+}
+
+/// Decisions about destinations, each in the one place that it may have.
+#[derive(Debug)]
+pub(crate) struct RecentRoutes {
+    slots: [Slot; SLOTS],
+}
+
+impl Default for RecentRoutes {
+    fn default() -> Self {
+        Self { slots: std::array::from_fn(|_| Slot::default()) }
+    }
+}
+
+impl RecentRoutes {
+    /// As [`Fib::decide`] of a destination by whatever link.
+    #[inline]
+    fn decide(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
+        let slot = &self.slots[slot_of(domain, dst)];
+        // One by one: a whole that is put together to be compared is waited for.
+        let is_known = slot.generation.get() == fib.generation()
+            && slot.domain.get() == domain
+            && slot.dst.get().is_some_and(|known| known == dst);
+        if is_known { slot.decision.get() } else { slot.learn(fib, domain, dst) }
+    }
+}
+
+impl Slot {
+    #[inline(never)]
+    fn learn(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
+        let decision = fib.decide(domain, dst, None);
+        self.generation.set(fib.generation());
+        self.domain.set(domain);
+        self.dst.set(Some(dst));
+        self.decision.set(decision);
+        decision
+    }
+}
+
+/// Neighbouring addresses have places of their own.
+#[inline]
+fn slot_of(domain: LinkId, dst: IpAddr) -> usize {
+    let bits = match dst {
+        IpAddr::V4(addr) => addr.to_bits(),
+        IpAddr::V6(addr) => {
+            let bits = addr.to_bits();
+            (bits >> 96) as u32 ^ (bits >> 64) as u32 ^ (bits >> 32) as u32 ^ bits as u32
+        }
+    };
+    // The subnet matters as the host does.
+    (bits ^ bits >> 8 ^ bits >> 16 ^ domain.0) as usize % SLOTS
+}
+
+impl Datapath {
+    /// What becomes of packets to `dst` in a domain ([`Fib::decide`]).
+    #[inline]
+    pub(crate) fn decide(&self, domain: LinkId, dst: IpAddr) -> Decision {
+        self.recent_routes.decide(&self.fib, domain, dst)
+    }
+
+    /// Tells whether this node has the address in a domain, on whatever link.
+    #[inline]
+    pub(crate) fn is_local(&self, domain: LinkId, dst: IpAddr) -> bool {
+        matches!(self.decide(domain, dst), Decision::Local { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use base::{DropReason, TableId};
+    use fib::{Route, RouteKind};
+
+    use super::*;
+
+    const DEV: LinkId = LinkId(1);
+
+    fn addr(n: u32) -> IpAddr {
+        IpAddr::from(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n))
+    }
+
+    #[test]
+    fn what_is_remembered_is_what_the_routes_say() {
+        let mut path = Datapath::new();
+        // More destinations than there are places, in turn, while routes come and go.
+        for round in 0..6 {
+            for n in 0..3 * SLOTS as u32 {
+                assert_eq!(path.decide(LinkId::NONE, addr(n)), path.fib.decide(LinkId::NONE, addr(n), None), "{n}");
+                assert_eq!(path.decide(DEV, addr(n)), path.fib.decide(DEV, addr(n), None), "{n} elsewhere");
+            }
+            let route = Route {
+                prefix: base::Prefix::host(addr(7 + 20 * (round / 2))),
+                kind: RouteKind::Local { dev: DEV },
+                metric: 0,
+            };
+            if round % 2 == 0 {
+                path.fib.add(TableId::MAIN, route).unwrap();
+                assert!(path.is_local(LinkId::NONE, route.prefix.addr()), "a change is seen at once");
+            } else {
+                assert!(path.fib.remove(TableId::MAIN, &route));
+                assert_eq!(path.decide(LinkId::NONE, route.prefix.addr()), Decision::Drop(DropReason::NoRoute));
+            }
+        }
+        // All routes at once.
+        let route = Route { prefix: base::Prefix::host(addr(9)), kind: RouteKind::Local { dev: DEV }, metric: 0 };
+        let mut others = Fib::default();
+        others.add(TableId::MAIN, route).unwrap();
+        path.fib.replace(others);
+        assert!(path.is_local(LinkId::NONE, addr(9)) && path.is_local(DEV, addr(9)));
+    }
+
+    #[test]
+    fn neighbouring_hosts_and_subnets_have_places_of_their_own() {
+        let distinct = |all: &mut dyn Iterator<Item = IpAddr>| {
+            let mut slots: Vec<usize> = all.map(|dst| slot_of(LinkId::NONE, dst)).collect();
+            slots.sort_unstable();
+            slots.dedup();
+            slots.len()
+        };
+        assert_eq!(distinct(&mut (0..SLOTS as u32).map(addr)), SLOTS);
+        assert_eq!(distinct(&mut (0..SLOTS as u32).map(|n| addr(n << 8 | 1))), SLOTS);
+        let v6 = |n: u128| IpAddr::from(std::net::Ipv6Addr::from_bits(0xfd00 << 112 | n));
+        assert_eq!(distinct(&mut (0..SLOTS as u128).map(|n| v6(n << 64 | 1))), SLOTS);
+    }
+}

@@ -1,0 +1,172 @@
+//! Sealed frames of one packet: together until their link, and the same as if they were not.
+
+use base::{DropReason, LinkId, Mib};
+use datapath::{TX_QUEUE_BYTES, TapPoints};
+use offload::Features;
+use packet::{Cut, Packet};
+use sim::{Node, PortOptions};
+use wire::{EtherType, arp, esp, eth};
+
+use crate::common::*;
+use crate::gateways::{ENDS, TUNNELS, Tunnel, tunnelled};
+
+/// Raw ESP, over either family.
+const RAW: [Tunnel; 2] = [TUNNELS[0], TUNNELS[2]];
+
+/// Segments of a fat packet; the last is shorter.
+const SEGMENTS: usize = 10;
+
+const APART: Features = Features { frames: false, ..Features::ALL };
+
+/// The sending gateway of a tunnel, with this port to the other one.
+fn sender(tunnel: Tunnel, wan: PortOptions) -> Node {
+    let mut node = tunnelled(tunnel, 1).nodes.swap_remove(0);
+    node.port(OUTSIDE.0, wan, &[]);
+    node
+}
+
+/// Has it seal a fat packet.
+fn send(node: &mut Node) {
+    let [flow, _] = flows();
+    let fat = flow.fat_tcp(&node.mem, 1, (SEGMENTS - 1) * 1200 + 77, 1200);
+    node.rx(NOW, INSIDE, vec![fat]);
+}
+
+/// What waits at its port, each as what it is and in its packets' bytes.
+fn waiting(node: &mut Node) -> Vec<(u64, Vec<Vec<u8>>)> {
+    let bytes = |pkt: &Packet| match pkt.meta.cut {
+        Cut::Frames(_) => pkt.frames().map(<[u8]>::to_vec).collect(),
+        _ => vec![pkt.to_vec()],
+    };
+    node.path.take_tx(OUTSIDE).unwrap().drain(..).map(|pkt| (pkt.meta.cut.packets(), bytes(&pkt))).collect()
+}
+
+/// What such a gateway sends of a fat packet.
+fn sent(tunnel: Tunnel, wan: PortOptions, before: fn(&mut Node), after: fn(&mut Node)) -> Vec<(u64, Vec<Vec<u8>>)> {
+    let mut node = sender(tunnel, wan);
+    before(&mut node);
+    send(&mut node);
+    after(&mut node);
+    assert_eq!(node.drops(), []);
+    let requests = [Mib::IpOutRequests, Mib::Ip6OutRequests].map(|mib| node.path.counters.get(mib));
+    assert_eq!(requests[usize::from(tunnel.v6)], SEGMENTS as u64);
+    waiting(&mut node)
+}
+
+/// How long packets are, with their link's header and that of ESP. The rest is another for each SA.
+fn headers(packets: &[Vec<u8>], l3: usize) -> Vec<(usize, &[u8], &[u8])> {
+    fn of(bytes: &[u8], l3: usize) -> (usize, &[u8], &[u8]) {
+        let esp = l3 + info_of(&bytes[l3..]).header_len;
+        (bytes.len(), &bytes[..l3], &bytes[esp..esp + esp::Header::LEN])
+    }
+    packets.iter().map(|bytes| of(bytes, l3)).collect()
+}
+
+fn nothing(_: &mut Node) {}
+
+fn know_next_hop(node: &mut Node) {
+    for addr in [ENDS[0][1], ENDS[1][1]] {
+        let heard = fib::Heard::Asked(mac(9));
+        node.path.neighbours.learn(NOW, OUTSIDE, addr.parse().unwrap(), heard, &mut Vec::new());
+    }
+}
+
+const fn bare(features: Features) -> PortOptions {
+    PortOptions::BARE.features(features)
+}
+
+const fn ethernet(features: Features) -> PortOptions {
+    PortOptions::ethernet(2).features(features)
+}
+
+#[test]
+fn a_link_gets_them_together_or_apart_and_the_same() {
+    for tunnel in RAW {
+        for (port, before, l3) in [
+            (bare as fn(Features) -> PortOptions, nothing as fn(&mut Node), 0),
+            (ethernet, know_next_hop, eth::Header::LEN),
+        ] {
+            let together = sent(tunnel, port(Features::ALL), before, nothing);
+            let [(packets, together)] = &together[..] else { panic!("one buffer: {together:?}") };
+            assert_eq!((*packets, together.len()), (SEGMENTS as u64, SEGMENTS));
+            let refit = |node: &mut Node| node.path.refit(&packet::Memory::heap(), OUTSIDE, APART);
+            for (features, after) in [(APART, nothing as fn(&mut Node)), (Features::ALL, refit)] {
+                let apart = sent(tunnel, port(features), before, after);
+                assert!(apart.iter().all(|(packets, _)| *packets == 1));
+                let apart: Vec<Vec<u8>> = apart.into_iter().flat_map(|(_, bytes)| bytes).collect();
+                assert_eq!(headers(together, l3), headers(&apart, l3), "{tunnel:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn each_has_the_link_header_in_front() {
+    let [(_, frames)] = &sent(RAW[0], ethernet(Features::ALL), know_next_hop, nothing)[..] else {
+        panic!("one buffer")
+    };
+    for frame in frames {
+        let header = eth::Header::ref_from(frame).unwrap();
+        assert_eq!((header.dst(), header.src()), (mac(9), mac(2)));
+        assert_eq!(info_of(&frame[eth::Header::LEN..]).src.to_string(), ENDS[0][0]);
+    }
+}
+
+#[test]
+fn what_has_to_wait_for_its_neighbour_waits_by_itself() {
+    let mut node = sender(RAW[0], ethernet(Features::ALL));
+    send(&mut node);
+    assert_eq!((node.waiting(), waiting(&mut node).len()), (SEGMENTS, 1), "all wait, and one is asked");
+    let [asks, answers] = [(mac(2), ENDS[0][0]), (mac(9), ENDS[0][1])].map(|(mac, ip)| (mac, ip.parse().unwrap()));
+    let header = eth::Header::new(asks.0, answers.0, EtherType::ARP);
+    node.rx_bytes(NOW, OUTSIDE, &[header.as_bytes(), arp::Header::reply(answers, asks).as_bytes()].concat());
+    let sent: Vec<u64> = waiting(&mut node).iter().map(|(packets, _)| *packets).collect();
+    assert_eq!((node.waiting(), sent), (0, vec![1; SEGMENTS]));
+    send(&mut node);
+    assert!(matches!(waiting(&mut node)[..], [(packets, _)] if packets == SEGMENTS as u64), "nothing to wait for");
+}
+
+#[test]
+fn each_is_counted_when_they_are_dropped() {
+    let all = SEGMENTS as u64;
+    let mut node = sender(RAW[0], PortOptions::BARE);
+    send(&mut node);
+    node.path.set_up(NOW, &node.mem, OUTSIDE, false);
+    assert_eq!(node.drops(), [(INSIDE.0, DropReason::LinkDown, all)], "what waited");
+
+    let mut node = sender(RAW[1], PortOptions::BARE);
+    send(&mut node);
+    let each: usize = node.path.take_tx(OUTSIDE).unwrap().iter().map(Packet::truesize).sum();
+    let room = TX_QUEUE_BYTES / each;
+    (0..room + 2).for_each(|_| send(&mut node));
+    let dropped = node.drops();
+    assert!(matches!(dropped[..], [(_, DropReason::TxQueueFull, n)] if n % all == 0 && n > 0), "{dropped:?}");
+    let waits: u64 = waiting(&mut node).iter().map(|(packets, _)| packets).sum();
+    assert_eq!(waits + dropped[0].2, (room as u64 + 3) * all);
+}
+
+#[test]
+fn a_capture_sees_each() {
+    let mut node = sender(RAW[0], ethernet(Features::ALL));
+    know_next_hop(&mut node);
+    node.path.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
+    send(&mut node);
+    let tapped: Vec<_> = node.path.take_tapped().map(|tapped| (tapped.link, tapped.fat, tapped.bytes)).collect();
+    let [(_, frames)] = &waiting(&mut node)[..] else { panic!("one buffer") };
+    let wire = frames.iter().map(|frame| (LinkId(2), false, frame.clone()));
+    let fat = frames.iter().map(|frame| (LinkId(2), true, frame[eth::Header::LEN..].to_vec()));
+    let want: Vec<_> = fat.chain(wire).collect();
+    assert!(tapped == want);
+}
+
+#[test]
+fn each_that_does_not_fit_is_fragmented_and_the_others_are_not() {
+    // IPv6 is owed 1280 bytes inside, whatever the link takes (RFC 8200 §5).
+    let [_, flow] = flows();
+    let mut node = sender(RAW[0], PortOptions::BARE.mtu(1280));
+    let fat = flow.fat_tcp(&node.mem, 1, (SEGMENTS - 1) * 1208 + 77, 1208);
+    node.rx(NOW, INSIDE, vec![fat]);
+    let got = waiting(&mut node);
+    assert_eq!((got.len(), node.drops()), (2 * (SEGMENTS - 1) + 1, vec![]));
+    assert!(got.iter().all(|(_, bytes)| bytes[0].len() <= 1280));
+}

@@ -1,0 +1,178 @@
+//! The node's own addresses: no packet of others comes from them, and errors do, unless the host has them too.
+
+use base::{DropReason, LinkId, Mib, TableId};
+use datapath::HostRole;
+use fib::{Known, Route, RouteKind};
+use packet::Memory;
+use sim::{Flow, Node, PortOptions};
+
+use crate::common::*;
+use crate::fragments::fragments;
+use crate::gateways::*;
+
+/// Links that come third.
+const THIRD: LinkId = LinkId(3);
+
+#[test]
+fn own_ipv4_source_is_martian() {
+    for src in ["10.1.0.254", "10.2.0.254"] {
+        for dst in ["10.2.0.1", "10.1.0.254", "10.2.0.254", "10.1.0.255", "255.255.255.255", "224.0.0.5"] {
+            let flow = Flow::new(src, dst);
+            for bytes in [flow.ping(1, 8), flow.udp(10), flow.tcp(1, 0)] {
+                let mut node = router();
+                node.rx_bytes(NOW, INSIDE, &bytes);
+                let want = (vec![(1, DropReason::IpSourceInvalid, 1)], counters([(Mib::IpInReceives, 1)]));
+                assert_eq!((node.drops(), node.path.counters.clone()), want, "{src} to {dst}");
+                assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{src} to {dst}");
+            }
+        }
+    }
+    // Linux asks of IPv4 alone.
+    let mut node = router();
+    node.rx_bytes(NOW, INSIDE, &Flow::new("fd00:1::254", "fd00:2::1").udp(10));
+    assert_eq!((node.drops(), node.tx(OUTSIDE).len()), (vec![], 1));
+}
+
+#[test]
+fn own_ipv4_source_is_not_sealed() {
+    for tunnel in TUNNELS {
+        let mut world = tunnelled(tunnel, 1);
+        let node = &mut world.nodes[0];
+        node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.254", "10.2.0.1").udp(10));
+        assert_eq!(node.drops(), [(1, DropReason::IpSourceInvalid, 1)], "{tunnel:?}");
+        assert!(node.tx(OUTSIDE).is_empty(), "{tunnel:?}");
+    }
+}
+
+#[test]
+fn esp_from_an_own_address_is_martian() {
+    for tunnel in TUNNELS.into_iter().filter(|tunnel| !tunnel.v6) {
+        let mut world = tunnelled(tunnel, 1);
+        let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
+        near.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.2.0.1").udp(10));
+        let sealed = only(near.tx(OUTSIDE)).to_vec();
+        let bytes = edit_v4(&sealed, |header| header.set_src(ENDS[0][1].parse().unwrap()));
+        far.rx_bytes(NOW, OUTSIDE, &bytes);
+        assert_eq!(far.drops(), [(OUTSIDE.0, DropReason::IpSourceInvalid, 1)], "{tunnel:?}");
+        let want = counters([(Mib::IpInReceives, 1)]);
+        assert_eq!((far.path.counters.clone(), far.tx(INSIDE).len()), (want, 0), "{tunnel:?}");
+        far.rx_bytes(NOW, OUTSIDE, &sealed);
+        assert_eq!(far.tx(INSIDE).len(), 1, "{tunnel:?}");
+    }
+}
+
+#[test]
+fn fragments_from_an_own_address_are_not_held() {
+    let flow = Flow { dont_fragment: false, ..Flow::new("10.1.0.254", "10.1.0.254") };
+    let mut node = router();
+    let mem = Memory::heap();
+    node.rx(NOW, INSIDE, fragments(&mem, &flow.udp(5000), 1500));
+    assert_eq!(node.drops(), [(1, DropReason::IpSourceInvalid, 4)]);
+    assert_eq!(node.pages_in_use(), 0);
+}
+
+#[test]
+fn host_may_send_from_the_address_of_a_udp_link() {
+    use HostRole::{None, Peer, SharesAddress};
+    // (role at the inner link, at the outer link, source, link that it comes by, whether it passes)
+    let cases = [
+        (Peer, SharesAddress, "10.2.0.254", INSIDE, true),
+        (Peer, SharesAddress, "10.1.0.254", INSIDE, false),
+        (Peer, SharesAddress, "10.2.0.254", OUTSIDE, false),
+        (Peer, None, "10.2.0.254", INSIDE, false),
+        (None, SharesAddress, "10.2.0.254", INSIDE, false),
+    ];
+    for (inner, outer, src, link, passes) in cases {
+        let mut node = router();
+        node.path.set_host_role(INSIDE, inner);
+        node.path.set_host_role(OUTSIDE, outer);
+        node.port(THIRD.0, PortOptions::BARE, &["10.3.0.254/24"]);
+        node.rx_bytes(NOW, link, &Flow::new(src, "10.3.0.1").udp(10));
+        assert_eq!(node.tx(THIRD).len(), usize::from(passes), "{inner:?} {outer:?} {src} {link:?}");
+    }
+}
+
+#[test]
+fn address_of_another_vrf_is_not_own() {
+    let mut node = Node::new();
+    node.vrf(8, 200, &[3]);
+    node.vrf(9, 100, &[1, 2]);
+    node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
+    node.port(2, PortOptions::BARE, &["10.2.0.254/24"]);
+    node.port(3, PortOptions::BARE, &["10.3.0.254/24"]);
+    // A route that leads into the other VRF does not make what is there its own.
+    let prefix = "10.3.0.0/24".parse().unwrap();
+    let kind = RouteKind::Unicast { via: None, dev: LinkId(8) };
+    node.path.fib.add(TableId(100), Route { prefix, kind, metric: 0 }).unwrap();
+    for (src, sent) in [("10.3.0.254", 1), ("10.2.0.254", 0), ("10.1.0.9", 1)] {
+        node.rx_bytes(NOW, INSIDE, &Flow::new(src, "10.2.0.1").udp(10));
+        assert_eq!(node.tx(OUTSIDE).len(), sent, "{src}");
+    }
+}
+
+/// Source of the error that a packet of this flow, whose hop limit ends here, gets by the inner link.
+fn source_of_error(node: &mut Node, flow: Flow) -> String {
+    node.rx_bytes(NOW, INSIDE, &Flow { ttl: 1, ..flow }.udp(10));
+    assert_eq!(node.drops().last(), Some(&(1, DropReason::TtlExceeded, 1)));
+    told(&only(node.tx(INSIDE))).src
+}
+
+#[test]
+fn error_to_the_host_comes_from_no_address_of_its_own() {
+    let [v4, v6] = flows();
+    for (inner, want) in
+        [(&[][..], ["192.0.0.8", "fd00:2::1"]), (&["10.1.0.254/24", "fd00:1::254/64"], ["10.1.0.254", "fd00:1::254"])]
+    {
+        let gateway = || {
+            let mut node = Node::new();
+            node.port(INSIDE.0, PortOptions::BARE, inner);
+            node.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.1/32", "2001:db8::1/128"]);
+            node.path.set_host_role(INSIDE, HostRole::Peer);
+            node.path.set_host_role(OUTSIDE, HostRole::SharesAddress);
+            for (net, link) in
+                [("10.1.0.0/16", INSIDE), ("fd00:1::/48", INSIDE), ("10.2.0.0/16", OUTSIDE), ("fd00:2::/48", OUTSIDE)]
+            {
+                node.route(net, None, link);
+            }
+            node
+        };
+        assert_eq!([v4, v6].map(|flow| source_of_error(&mut gateway(), flow)), want);
+        // One more link is the node's alone.
+        let with_third = |flow| {
+            let mut node = gateway();
+            node.port(THIRD.0, PortOptions::BARE, &["10.3.0.254/24", "fd00:3::254/64"]);
+            source_of_error(&mut node, flow)
+        };
+        let want = if inner.is_empty() { ["10.3.0.254", "fd00:3::254"] } else { want };
+        assert_eq!([v4, v6].map(with_third), want);
+    }
+}
+
+#[test]
+fn error_of_a_node_without_addresses_is_sent() {
+    let [v4, v6] = flows();
+    let mut node = Node::new();
+    node.port(INSIDE.0, PortOptions::ethernet(1), &[]);
+    for (flow, net, want) in
+        [(v4, "10.1.0.0/24", "192.0.0.8".to_owned()), (v6, "fd00:1::/64", mac(1).link_local().to_string())]
+    {
+        node.route(net, None, INSIDE);
+        let Node { path, mem, .. } = &mut node;
+        path.set_neighbour(NOW, mem, INSIDE, flow.src, Known::Permanent(mac(9)), 0);
+        let ended = Flow::new(&flow.src.to_string(), if flow.src.is_ipv4() { "198.51.100.1" } else { "fd00:9::1" });
+        let frame = [
+            wire::eth::Header::new(
+                mac(1),
+                mac(9),
+                if flow.src.is_ipv4() { wire::EtherType::IPV4 } else { wire::EtherType::IPV6 },
+            )
+            .as_bytes(),
+            &ended.udp(10),
+        ]
+        .concat();
+        node.rx_bytes(NOW, INSIDE, &frame);
+        let mut answer = only(node.tx(INSIDE));
+        answer.pull(wire::eth::Header::LEN);
+        assert_eq!(told(&answer).src, want);
+    }
+}
