@@ -1,13 +1,14 @@
 //! IPv6 extension headers that this node reads: hop-by-hop options of every packet, and destination options and routing
 //! headers of those for itself (RFC 8200 §4.2 to §4.4, RFC 5095; Linux `ip6_parse_tlv`, `ipv6_rthdr_rcv`).
 
-use base::{DropReason, Mib};
+use base::DropReason;
 use host::icmp::Problem;
 use wire::ext::{self, Opt, Unrecognised};
 use wire::ip::Info;
 use wire::{Protocol, Version, icmpv6, ipv6};
 
-use crate::{Datapath, IpPacket, Turn};
+use crate::mib::MibPair;
+use crate::{Datapath, IpPacket, Next};
 
 /// Options of one header that are looked at, besides padding (Linux's `max_dst_opts_number`, `max_hbh_opts_number`).
 const MAX_OPTIONS: usize = 8;
@@ -21,19 +22,18 @@ const JUMBO: u8 = 0xc2;
 /// Fault of an extension header, or of IPv4 options; `None`: its sender is not told.
 pub(crate) type Fault = Option<Problem>;
 
-impl Datapath {
-    /// Drops a packet whose extension headers or IPv4 options are wrong, and tells its sender if that is owed.
-    #[cold]
-    pub(crate) fn drop_faulty(&mut self, turn: Turn<'_>, ip: &IpPacket, fault: Fault) {
-        let (mib, reason) = match ip.info.version() {
-            Version::V4 => (Mib::IpInHdrErrors, DropReason::Ipv4Options),
-            Version::V6 => (Mib::Ip6InHdrErrors, DropReason::Ipv6Header),
-        };
-        self.count(ip.pkt.meta.link, mib);
-        match fault {
-            Some(problem) => self.reject(turn, ip, reason, problem),
-            None => self.drop(&ip.pkt, reason),
-        }
+/// Drops a packet whose extension headers or IPv4 options are wrong, and tells its sender if that is owed.
+#[cold]
+pub(crate) fn drop_faulty(dp: &mut Datapath, ip: IpPacket, fault: Fault) -> Next {
+    let version = ip.info.version();
+    let reason = match version {
+        Version::V4 => DropReason::Ipv4Options,
+        Version::V6 => DropReason::Ipv6Header,
+    };
+    dp.count(ip.pkt.meta.link, MibPair::IN_HDR_ERRORS.of(version));
+    match fault {
+        Some(problem) => Next::Reject(ip, reason, problem),
+        None => Next::Drop(ip.pkt, reason),
     }
 }
 

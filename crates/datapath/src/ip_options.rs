@@ -10,53 +10,51 @@ use wire::ipv4::{self, Ipv4, Opt};
 
 use crate::ext_headers::Fault;
 use crate::forward::Hop;
-use crate::{Datapath, IpPacket, Turn};
+use crate::{Cx, Datapath, IpPacket};
 
 /// Milliseconds of a day, after which a timestamp begins anew.
 const DAY_MS: u128 = 86_400_000;
 
-impl Datapath {
-    /// Fills in the record route and timestamp options of a packet that goes on to `hop`.
-    #[cold]
-    pub(crate) fn record_hop(&self, turn: Turn<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
-        let domain = self.fib.domain(ip.pkt.meta.link);
-        let Some(IpAddr::V4(own)) = self.fib.source(hop.dev, hop.next_hop) else { return Ok(()) };
-        let head = ip.pkt.writable_head(turn.mem)?;
-        let options = head.get_mut(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
-        let is_own = |addr: Ipv4Addr| self.fib.is_local(domain, addr.into());
-        if ipv4::record_visit(options, own, self.time_of_day(turn), is_own) {
-            ipv4::fill_check(head)?;
-        }
-        Ok(())
+/// Fills in the record route and timestamp options of a packet that goes on to `hop`.
+#[cold]
+pub(crate) fn record_hop(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
+    let domain = dp.fib.domain(ip.pkt.meta.link);
+    let Some(IpAddr::V4(own)) = dp.fib.source(hop.dev, hop.next_hop) else { return Ok(()) };
+    let head = ip.pkt.writable_head(cx.mem)?;
+    let options = head.get_mut(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
+    let is_own = |addr: Ipv4Addr| dp.fib.is_local(domain, addr.into());
+    if ipv4::record_visit(options, own, time_of_day(dp, cx), is_own) {
+        ipv4::fill_check(head)?;
     }
+    Ok(())
+}
 
-    /// The options that the answer to a ping returns: those that record, with this node in them twice, as the end of one way and
-    /// the beginning of the other. Writes them to `options`, and gives their length.
-    #[cold]
-    pub(crate) fn returned_options(
-        &self,
-        turn: Turn<'_>,
-        ip: &IpPacket,
-        options: &mut [u8; ipv4::MAX_OPTIONS],
-    ) -> usize {
-        let IpAddr::V4(own) = ip.info.dst else { return 0 };
-        let domain = self.fib.domain(ip.pkt.meta.link);
-        let came = ip.pkt.head().get(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
-        let options = &mut options[..came.len()];
-        options.copy_from_slice(came);
-        let (time, is_own) = (self.time_of_day(turn), |addr: Ipv4Addr| self.fib.is_local(domain, addr.into()));
-        if !ipv4::record_visit(options, own, time, is_own) {
-            return 0;
-        }
-        let len = ipv4::keep_recorded(options);
-        ipv4::record_visit(&mut options[..len], own, time, is_own);
-        len
+/// The options that the answer to a ping returns: those that record, with this node in them twice, as the end of one way and
+/// the beginning of the other. Writes them to `options`, and gives their length.
+#[cold]
+pub(crate) fn returned_options(
+    dp: &Datapath,
+    cx: Cx<'_>,
+    ip: &IpPacket,
+    options: &mut [u8; ipv4::MAX_OPTIONS],
+) -> usize {
+    let IpAddr::V4(own) = ip.info.dst else { return 0 };
+    let domain = dp.fib.domain(ip.pkt.meta.link);
+    let came = ip.pkt.head().get(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
+    let options = &mut options[..came.len()];
+    options.copy_from_slice(came);
+    let (time, is_own) = (time_of_day(dp, cx), |addr: Ipv4Addr| dp.fib.is_local(domain, addr.into()));
+    if !ipv4::record_visit(options, own, time, is_own) {
+        return 0;
     }
+    let len = ipv4::keep_recorded(options);
+    ipv4::record_visit(&mut options[..len], own, time, is_own);
+    len
+}
 
-    /// Milliseconds since midnight UT.
-    fn time_of_day(&self, turn: Turn<'_>) -> u32 {
-        ((self.epoch + turn.now.since(base::Instant::ZERO)).as_millis() % DAY_MS) as u32
-    }
+/// Milliseconds since midnight UT.
+fn time_of_day(dp: &Datapath, cx: Cx<'_>) -> u32 {
+    ((dp.epoch + cx.now.since(base::Instant::ZERO)).as_millis() % DAY_MS) as u32
 }
 
 /// Checks the options of an IPv4 packet that begins with `head`. A source route is not followed, and its sender not told

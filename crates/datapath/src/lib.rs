@@ -1,61 +1,62 @@
-//! The way of a packet through the node: ingress, local delivery or forwarding, egress. Read the files in that order.
+//! Datapath of the node: the way of a packet from one link to another, composed of the crates that know the protocols.
 //!
-//! This crate composes and owns no protocol: each step is a call into the crate that knows it. It does no I/O either:
-//! [`Datapath::handle_rx`] takes what a link received, and what is to be sent waits in the port of its link until the
-//! caller takes it with [`Datapath::take_tx`].
+//! This crate does no I/O: [`Datapath::handle_rx`] takes packets that a link has received, and packets to be sent wait in the
+//! port of their link until the caller takes them with [`Datapath::take_tx`].
 //!
 //! ```text
-//!  handle_rx ─▶ tap ─▶ link layer ─▶ ESP: open ─▶ GRO ─▶ tap ─▶ IP input ─▶ FIB ─┬▶ local ──┐
-//!                                                                               └▶ forward ┴▶ output
-//!  output ─▶ policy ─┬▶ (MTU) ───────────────▶ tap ─▶ neighbour ─▶ fit the device ─▶ tap ─▶ tx
-//!                    └▶ (inner MTU) ─▶ ESP: seal ──▲
+//!  handle_rx ─▶ wire tap ─▶ rx::l2 ─▶ rx::gro ─▶ fat tap ─▶ rx::l3 ─▶ FIB ─┬▶ local ─────┐
+//!      ║           ▲                     ▲         (ESP of this node        ├▶ forward ───┴▶ tx::output
+//!      ║           │                     │          passes by GRO)          └▶ drop, reject
+//!      ║           │                     └──── decrypted ◀── local::esp ◀── local (reassembly first)
+//!      ╚═ rx::shortcut: ESP run, fragment train, where every stage they skip is a no-op
+//!
+//!  tx::output ─▶ policy ─┬▶ tx::mtu ──────────────────▶ tx::transmit: fat tap ─▶ neighbour ─▶ device: fit, wire tap ─▶ take_tx
+//!                        └▶ tx::xfrm: inner MTU ─▶ ESP ──▲
 //! ```
 //!
-//! What came in by a link is looked up, and answered, in the domain of that link ([`Fib::domain`]): a packet keeps its link, so
-//! it needs to carry no more for that.
+//! Each stage returns the next one (`Next`), and `Datapath::run` is the only loop over them. A packet keeps the link that
+//! it came in by, and is routed and answered in the domain of that link ([`Fib::domain`]).
 //!
-//! Every packet ends as delivered, sent, held (by a neighbour that has yet to answer) or dropped for a
-//! [`DropReason`], counted by the link that it came in by; Linux's own counters count beside that.
+//! Every packet ends as delivered, sent, held (by a neighbour that has yet to answer, or an SA) or dropped for a [`DropReason`],
+//! counted by the link that it came in by; Linux's own counters are counted as well.
 #![forbid(unsafe_code)]
 
-mod egress;
 mod ext_headers;
 mod forward;
-mod glue;
-mod ike;
-mod ingress;
-mod ip_input;
+mod icmp_quote;
 mod ip_options;
-mod keepalive;
 mod local;
-mod neighbour;
-mod offloaded;
-mod path_mtu;
+mod mib;
+mod next;
+mod own;
 mod ports;
-mod quote;
-mod reassemble;
 mod recent_routes;
-mod reply;
+mod rx;
+mod tx;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{Counters, DropReason, Instant, LinkId, Mib};
+use base::{Counters, DropReason, Instant, LinkId};
 use fib::{Action, Fib, Neighbours};
 use host::RateLimit;
 use ipsec::{Flowi, Ipsec, Opened};
+use offload::ip_headers;
 use offload::{Features, Gro, gro};
-use packet::{Burst, Memory, Packet};
+use packet::{Memory, Packet};
 use reassembly::{Expired, Reassembly};
 use wire::FlowKey;
 use wire::ip::Info;
 
-use egress::Leaving;
-use ingress::Then;
-use reassemble::FragmentIds;
+use local::ike;
+use local::reassembly::FragmentIds;
+use next::Next;
 use recent_routes::RecentRoutes;
+use rx::BurstEnd;
+use tx::xfrm::PendingTx;
+use tx::{device, esp_device, keepalive, neighbour};
 
-pub use ike::{IkeAt, IkeMessage};
+pub use local::ike::{IkeAt, IkeMessage};
 pub use ports::{FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
 
 /// One shard of the node: all that a packet meets between two links.
@@ -87,8 +88,8 @@ pub struct Datapath {
     generations: [u64; 2],
     /// When the operator was last told that another station has our address.
     conflict_told: Option<Instant>,
-    /// Where each packet goes that ciphers have yet to seal, in order.
-    leaving: VecDeque<Leaving>,
+    /// Destinations of the packets that ciphers have yet to seal, in order.
+    pending_tx: VecDeque<PendingTx>,
     /// Kept for their storage; empty between two calls.
     scratch: Scratch,
     /// What the neighbours asked for and is yet to be done.
@@ -98,12 +99,12 @@ pub struct Datapath {
 /// Lists that are empty between two calls, and kept so that a burst allocates none.
 #[derive(Debug, Default)]
 struct Scratch {
-    glued: Vec<Packet>,
+    gro_out: Vec<Packet>,
     opened: Opened,
     pieces: Vec<Packet>,
     segments: Vec<Packet>,
     sealed: Vec<Packet>,
-    leaving: Vec<Packet>,
+    sealed_out: Vec<Packet>,
     actions: Vec<Action>,
     expired: Vec<Expired>,
 }
@@ -117,9 +118,9 @@ pub struct Forwarded {
     pub bytes: u64,
 }
 
-/// What every step of a turn is handed: the time, and the memory to work in.
+/// What every step of a cx is handed: the time, and the memory to work in.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn<'m> {
+pub(crate) struct Cx<'m> {
     pub(crate) now: Instant,
     pub(crate) mem: &'m Memory,
 }
@@ -133,7 +134,19 @@ pub(crate) struct IpPacket {
 }
 
 impl IpPacket {
-    /// The flow that policies are asked about, by this link of that domain.
+    /// Parses a packet that begins with its IP header.
+    ///
+    /// # Errors
+    /// The packet, and the reason as from [`ip_headers`] or for headers that memory was short for.
+    pub(crate) fn parse(cx: Cx<'_>, mut pkt: Packet) -> Result<Self, (Packet, DropReason)> {
+        let parsed = ip_headers(cx.mem, &mut pkt).and_then(|info| Ok((info, rx::l3::flow_of(cx, &mut pkt, &info)?)));
+        match parsed {
+            Ok((info, flow)) => Ok(Self { pkt, info, flow }),
+            Err(reason) => Err((pkt, reason)),
+        }
+    }
+
+    /// Flow that policies are asked about, by this link of that domain.
     pub(crate) fn flowi(&self, link: LinkId, domain: LinkId) -> Flowi {
         Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link, domain }
     }
@@ -165,7 +178,7 @@ impl Datapath {
             recent_routes: RecentRoutes::default(),
             generations: [0; 2],
             conflict_told: None,
-            leaving: VecDeque::new(),
+            pending_tx: VecDeque::new(),
             scratch: Scratch::default(),
             actions: Vec::new(),
         }
@@ -177,14 +190,14 @@ impl Datapath {
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
         self.ports.set(id, config);
         if loses_esp {
-            self.seal_waiting(id);
+            esp_device::seal_waiting(self, id);
         }
     }
 
     /// Has fragments for this node wait by these rules from now on, those that wait already too.
     pub fn set_reassembly(&mut self, config: reassembly::Config) {
         self.reassembly.configure(config, &mut self.counters);
-        self.drop_evicted();
+        local::reassembly::drop_evicted(self);
     }
 
     /// The fragments for this node that wait for others.
@@ -200,13 +213,13 @@ impl Datapath {
         self.ipsec.set_device(id, None);
         self.forget_ike(id);
         self.ports.remove(id);
-        self.forget_neighbours(Turn { now, mem }, id);
+        self.forget_neighbours(Cx { now, mem }, id);
     }
 
     /// Says whether a port's link is up. While it is down, nothing is queued for it, and its neighbours are unknown. The SAs
     /// and policies on its device are removed when it goes down (Linux `xfrm_dev_down`).
     pub fn set_up(&mut self, now: Instant, mem: &Memory, id: LinkId, up: bool) {
-        // What was taken in before was judged by what was so then.
+        // Packets in flight were judged by the configuration so far.
         self.finish(now, mem);
         if let Some(port) = self.ports.get_mut(id) {
             port.up = up;
@@ -215,7 +228,7 @@ impl Datapath {
         if !up {
             self.drop_tx(id, DropReason::LinkDown);
             self.ipsec.flush_device(id);
-            self.forget_neighbours(Turn { now, mem }, id);
+            self.forget_neighbours(Cx { now, mem }, id);
         }
     }
 
@@ -252,62 +265,41 @@ impl Datapath {
     /// As [`handle_rx`](Self::handle_rx) while more arrives, on this link or another: some of it may be with crypto threads then, or
     /// with GRO, and goes on with what is taken in next, or when that is [finished](Self::finish). Nothing is to be changed before.
     pub fn take_in(&mut self, now: Instant, mem: &Memory, link: LinkId, burst: &mut Vec<Packet>) {
-        let turn = Turn { now, mem };
         self.forget_if_changed();
-        let then = match burst.last() {
-            Some(last) if last.head_buf().is_scarce(mem) => Then::MoreOfFew,
-            _ => Then::More,
-        };
-        for pkt in burst.iter_mut() {
-            pkt.meta.link = link;
-        }
-        let mut burst = Burst::new(burst);
-        loop {
-            self.open_run(turn, link, &mut burst);
-            self.join_trains(turn, link, &mut burst);
-            burst.look_ahead();
-            let Some(pkt) = burst.next() else { break };
-            self.receive(turn, link, pkt);
-            if self.ipsec.has_opened() {
-                self.pass_opened(turn);
-            }
-        }
-        drop(burst);
-        self.flush(turn, then);
-        self.act(turn);
+        rx::take_in(self, Cx { now, mem }, link, burst);
     }
 
     /// Waits for crypto threads, and runs through what they and GRO have of what was [taken in](Self::take_in).
     pub fn finish(&mut self, now: Instant, mem: &Memory) {
-        self.settle(Turn { now, mem });
+        self.drain_all(Cx { now, mem });
     }
 
     /// Does what time asks for.
     pub fn handle_timeout(&mut self, now: Instant, mem: &Memory) {
-        let turn = Turn { now, mem };
+        let cx = Cx { now, mem };
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
             self.neighbours.handle_timeout(now, &mut self.actions);
         }
         if self.ipsec.poll_keepalives().is_some_and(|at| at <= now) {
-            self.send_keepalives(turn);
+            keepalive::send_keepalives(self, cx);
         }
         if self.reassembly.poll_timeout().is_some_and(|at| at <= now) {
-            self.expire(turn);
+            local::reassembly::expire(self, cx);
         }
         if self.ipsec.poll_timeout().is_some_and(|at| at <= now) {
             self.ipsec.handle_timeout(now, &mut self.counters);
-            self.release(turn);
+            own::release(self, cx);
         }
-        self.settle(turn);
+        self.drain_all(cx);
     }
 
-    /// Ends a turn: neighbour actions are carried out, and what ciphers and GRO hold goes on, until neither has left work for the
+    /// Ends a cx: neighbour actions are carried out, and what ciphers and GRO hold goes on, until neither has left work for the
     /// other. A packet that GRO held may be the first to its next hop, and an action may send an ICMP error through ESP.
-    pub(crate) fn settle(&mut self, turn: Turn<'_>) {
+    pub(crate) fn drain_all(&mut self, cx: Cx<'_>) {
         loop {
-            self.act(turn);
+            neighbour::run_neighbour_actions(self, cx);
             if self.ipsec.is_pending() || self.gro.held() > 0 {
-                self.flush(turn, Then::Nothing);
+                rx::flush(self, cx, BurstEnd::Idle);
             }
             if self.actions.is_empty() {
                 break;
@@ -349,7 +341,7 @@ impl Datapath {
     pub fn discard(&mut self, id: LinkId, burst: &mut Vec<Packet>, reason: DropReason) {
         for mut pkt in burst.drain(..) {
             pkt.meta.link = id;
-            self.drop(&pkt, reason);
+            self.count_drop(&pkt, reason);
         }
     }
 
@@ -357,7 +349,7 @@ impl Datapath {
     pub fn drop_tx(&mut self, id: LinkId, reason: DropReason) {
         let Some(port) = self.ports.get_mut(id) else { return };
         for pkt in std::mem::take(port.take_tx()) {
-            self.drop(&pkt, reason);
+            self.count_drop(&pkt, reason);
         }
     }
 
@@ -367,30 +359,7 @@ impl Datapath {
         port.config.features = features;
         let l3 = port.l3();
         for pkt in std::mem::take(port.take_tx()) {
-            self.enqueue(mem, id, pkt, l3);
+            device::enqueue(self, mem, id, pkt, l3);
         }
-    }
-
-    /// Counts something, for the node and, if [links have that counter](Mib::is_of_links), for `link` (Linux
-    /// `IP6_INC_STATS`): that by which a packet came in, or by which it leaves.
-    #[inline]
-    pub(crate) fn count(&mut self, link: LinkId, which: Mib) {
-        self.count_all(link, which, 1);
-    }
-
-    /// As [`count`](Self::count), `n` times.
-    #[inline]
-    pub(crate) fn count_all(&mut self, link: LinkId, which: Mib, n: u64) {
-        self.counters.add(which, n);
-        if which.is_of_links()
-            && let Some(port) = self.ports.get_mut(link)
-        {
-            port.counters.add(which, n);
-        }
-    }
-
-    /// Ends a packet: counts why, by the link that it came in by.
-    pub(crate) fn drop(&mut self, pkt: &Packet, reason: DropReason) {
-        self.ports.drops(pkt.meta.link, reason, pkt.meta.cut.packets());
     }
 }

@@ -75,6 +75,15 @@ pub struct Port {
     pub counters: Box<Counters>,
 }
 
+/// Shortcuts that a port may take: every stage that they skip is a no-op there.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Shortcuts {
+    /// [`esp_run`](crate::rx::shortcut::esp_run).
+    pub(crate) esp_run: bool,
+    /// [`fragment_train`](crate::rx::shortcut::fragment_train).
+    pub(crate) fragment_train: bool,
+}
+
 impl Port {
     fn new(config: PortConfig) -> Self {
         let (fat, tap, counters) = (FatCounts::default(), TapPoints::default(), Box::default());
@@ -85,6 +94,15 @@ impl Port {
     /// Where the IP header begins in what this port sends.
     pub(crate) fn l3(&self) -> usize {
         if self.config.mac.is_some() { eth::Header::LEN } else { 0 }
+    }
+
+    /// The shortcuts that may be taken by what this port receives.
+    #[inline]
+    pub(crate) fn shortcuts(&self) -> Shortcuts {
+        Shortcuts {
+            esp_run: self.config.gro && !self.tap.wire && !self.tap.fat,
+            fragment_train: !self.tap.wire && !self.tap.fat,
+        }
     }
 
     /// What waits to be sent, for somebody who takes from it.
@@ -254,7 +272,7 @@ impl Ports {
 
     /// Counts a packet that came in, if it is fat.
     #[inline]
-    pub(crate) fn count_received(&mut self, link: LinkId, pkt: &Packet) {
+    pub(crate) fn count_fat_received(&mut self, link: LinkId, pkt: &Packet) {
         if pkt.meta.cut.gso().is_some()
             && let Some(port) = self.get_mut(link)
         {

@@ -1,4 +1,4 @@
-//! What came out of ESP, on its way to GRO.
+//! Sinks for decrypted packets: they append each to what GRO holds, without a packet in between.
 
 use std::ops::ControlFlow;
 
@@ -7,30 +7,30 @@ use offload::Gro;
 use packet::{Buf, Memory, Meta, Packet};
 use wire::ip;
 
-use crate::Ports;
+use crate::ports::Ports;
 
 /// Takes what came out of ESP: most of it continues what GRO holds. Breaks off with what may be ESP again.
-pub(crate) struct Gluing<'a> {
+pub(crate) struct GroSink<'a> {
     pub(crate) gro: &'a mut Gro,
     pub(crate) ports: &'a mut Ports,
     pub(crate) mem: &'a Memory,
-    pub(crate) glued: &'a mut Vec<Packet>,
+    pub(crate) out: &'a mut Vec<Packet>,
 }
 
-impl Taker for Gluing<'_> {
+impl Taker for GroSink<'_> {
     type Left = Packet;
 
     /// Runs are of links with GRO.
     #[inline(always)]
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
-        match self.gro.join(self.mem, buf, meta, self.glued) {
+        match self.gro.join(self.mem, buf, meta, self.out) {
             Ok(_) => ControlFlow::Continue(()),
             Err(buf) => self.take_left(left(buf, meta)),
         }
     }
 
     fn take_followed(&mut self, buf: Buf, meta: &Meta, following: &mut Following<'_>) -> ControlFlow<Packet> {
-        match self.gro.join(self.mem, buf, meta, self.glued) {
+        match self.gro.join(self.mem, buf, meta, self.out) {
             Ok(room) => {
                 if let Some((bufs, front)) = following.take(room) {
                     self.gro.join_following(bufs, front);
@@ -60,14 +60,14 @@ impl Taker for Gluing<'_> {
     }
 }
 
-impl Gluing<'_> {
+impl GroSink<'_> {
     /// Takes the first of a flow, if it is TCP.
     #[inline(never)]
     fn take_left(&mut self, pkt: Packet) -> ControlFlow<Packet> {
         if !ip::is_plain_tcp(pkt.head()) {
             return ControlFlow::Break(pkt);
         }
-        self.gro.receive(self.mem, pkt, self.glued);
+        self.gro.receive(self.mem, pkt, self.out);
         ControlFlow::Continue(())
     }
 
@@ -79,9 +79,9 @@ impl Gluing<'_> {
 }
 
 /// The same for what is of any link.
-pub(crate) struct Asking<'a>(pub(crate) Gluing<'a>);
+pub(crate) struct AnyLinkSink<'a>(pub(crate) GroSink<'a>);
 
-impl Taker for Asking<'_> {
+impl Taker for AnyLinkSink<'_> {
     type Left = Packet;
 
     #[inline(always)]

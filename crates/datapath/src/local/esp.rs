@@ -1,0 +1,102 @@
+//! ESP of this node, raw or in UDP: decryption is handed to the ciphers, and what they have decrypted comes back by
+//! [`pass_decrypted`](crate::rx::gro::pass_decrypted) (Linux `esp4_rcv`, `xfrm4_udp_encap_rcv`).
+
+use std::net::IpAddr;
+
+use packet::{Packet, PktType};
+use wire::ip::{self, Info};
+use wire::{Protocol, Spi, Version, ipv4, ipv6, udp};
+
+use super::Cast;
+use crate::mib::MibPair;
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Submits a packet, or a train of them, for decryption.
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: &Info) -> Next {
+    let link = pkt.meta.link;
+    let version = info.version();
+    dp.count_delivered(link, version, 1);
+    let mut opened = std::mem::take(&mut dp.scratch.opened);
+    dp.ipsec.submit_open(cx.mem, cx.now, pkt, info, &mut opened, &mut dp.counters);
+    for reason in opened.drops.drain(..) {
+        dp.ports.drop(link, reason);
+    }
+    let keepalives = std::mem::take(&mut opened.keepalives);
+    dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
+    // Datagrams of a train that are no ESP: each is a packet of its own now, and whoever has the port gets it.
+    for pkt in opened.not_esp.drain(..) {
+        dp.run(cx, Next::L3In(pkt));
+    }
+    dp.scratch.opened = opened;
+    Next::Done
+}
+
+/// Tells whether a packet for this node is ESP that it decrypts.
+#[inline]
+pub(super) fn is_esp(dp: &Datapath, ip: &IpPacket, cast: Cast) -> bool {
+    cast == Cast::Unicast && payload_offset(dp, &ip.pkt, &ip.info).is_some()
+}
+
+/// Tells whether a packet that was just received is ESP that this node decrypts, for itself or for a host.
+#[inline]
+pub(crate) fn is_for_node(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
+    let Some(at) = payload_offset(dp, pkt, info) else { return false };
+    dp.is_local(dp.fib.domain(pkt.meta.link), info.dst) || opens_for_others(dp, pkt, info, at)
+}
+
+/// Tells whether a packet to another node is ESP of an SA that this node has for it.
+#[inline]
+pub(crate) fn is_for_others(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
+    payload_offset(dp, pkt, info).is_some_and(|at| opens_for_others(dp, pkt, info, at))
+}
+
+fn opens_for_others(dp: &Datapath, pkt: &Packet, info: &Info, esp_at: usize) -> bool {
+    let mut spi = [0; size_of::<u32>()];
+    pkt.meta.pkt_type == PktType::Host
+        && pkt.read_at(esp_at, &mut spi)
+        && dp.ipsec.sad().opens_for_others(info.dst, Spi(u32::from_be_bytes(spi)), pkt.meta.mark)
+}
+
+/// Offset of the ESP header in a packet of ESP, or of ESP in UDP to a port for it. A fragment has to be reassembled first. A
+/// train of UDP may have ESP anywhere in it.
+#[inline]
+fn payload_offset(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<usize> {
+    match info.protocol {
+        _ if info.fragment.is_some() => None,
+        Protocol::ESP => Some(info.header_len),
+        Protocol::UDP => {
+            let mut header = [0; udp::Header::LEN];
+            if !pkt.read_at(info.header_len, &mut header) {
+                return None;
+            }
+            let header = udp::Header::ref_from(&header).ok()?;
+            if !dp.ipsec.sad().is_encap_port(info.dst, header.dport()) {
+                return None;
+            }
+            let at = info.header_len + udp::Header::LEN;
+            let len = header.len().min(info.payload_len()).saturating_sub(udp::Header::LEN);
+            let mut front = [0; ipsec::ENCAP_PEEK];
+            let front = &mut front[..len.min(ipsec::ENCAP_PEEK)];
+            let mut is_esp = || pkt.read_at(at, front) && ipsec::is_esp_in_udp(front);
+            (pkt.meta.cut.gso().is_some() || is_esp()).then_some(at)
+        }
+        _ => None,
+    }
+}
+
+/// Tells from its first bytes whether a packet may be ESP: TCP is not, nor is UDP to a port that no SA has for ESP.
+#[inline]
+pub(crate) fn may_be_esp(dp: &Datapath, head: &[u8]) -> bool {
+    let is_encap = || {
+        let (dst, udp) = match Version::of(head).ok()? {
+            Version::V4 => (IpAddr::V4(ipv4::Header::ref_from(head).ok()?.dst()), head.get(ipv4::Header::LEN..)?),
+            Version::V6 => (IpAddr::V6(ipv6::Header::ref_from(head).ok()?.dst()), head.get(ipv6::Header::LEN..)?),
+        };
+        Some(dp.ipsec.sad().is_encap_port(dst, udp::Header::ref_from(udp).ok()?.dport()))
+    };
+    match ip::plain_protocol(head) {
+        Some(Protocol::TCP) => false,
+        Some(Protocol::UDP) => is_encap().unwrap_or(true),
+        _ => true,
+    }
+}

@@ -1,0 +1,105 @@
+//! ICMP and ICMPv6 for this node: pings are answered, path MTUs learnt (Linux `icmp_rcv`, `icmpv6_rcv`).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use base::{DropReason, LinkId, Mib};
+use host::icmp;
+use wire::ip::Info;
+use wire::{Version, icmp as icmpv4, icmpv6, ipv4};
+
+use super::{Cast, path_mtu};
+use crate::mib::MibPair;
+use crate::rx::l3::{LINK_LOCAL_ROUTERS, is_link_local};
+use crate::{Cx, Datapath, IpPacket, Next, ip_options, own};
+
+/// All nodes of a link, and all routers of a link and of a site (RFC 4291 §2.7.1).
+const ALL_NODES_AND_ROUTERS: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2),
+    Ipv6Addr::new(0xff05, 0, 0, 0, 0, 0, 0, 2),
+];
+
+/// Takes a message: an echo request is answered, "packet too big" lowers a path MTU, every other one ends here.
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> Next {
+    let link = ip.pkt.meta.link;
+    let version = ip.info.version();
+    dp.count_delivered(link, version, 1);
+    dp.count(link, MibPair::ICMP_IN_MSGS.of(version));
+    if !icmp::check_ok(&ip.pkt, &ip.info) {
+        dp.count(link, MibPair::ICMP_IN_CSUM_ERRORS.of(version));
+        dp.count(link, MibPair::ICMP_IN_ERRORS.of(version));
+        return Next::Drop(ip.pkt, DropReason::ChecksumWrong);
+    }
+    let kind = counter_of(&ip);
+    if let Some(mib) = kind {
+        dp.count(link, mib);
+    }
+    if let Some(mtu) = path_mtu::told(&ip) {
+        return path_mtu::learn(dp, cx, ip, mtu);
+    }
+    let is_ping = matches!(kind, Some(Mib::IcmpInEchos | Mib::Icmp6InEchos));
+    let from = match cast {
+        Cast::Unicast => Some(ip.info.dst),
+        // Linux's `anycast_src_echo_reply=0`.
+        Cast::Anycast => source_towards(dp, link, ip.info.src),
+        Cast::Group => member_address(dp, link, &ip.info),
+    };
+    let Some(from) = from.filter(|_| is_ping) else { return Next::Drop(ip.pkt, DropReason::IcmpIgnored) };
+    let mut options = [0; ipv4::MAX_OPTIONS];
+    let len = if ip.info.plain { 0 } else { ip_options::returned_options(dp, cx, &ip, &mut options) };
+    match icmp::echo_reply(cx.mem, ip.pkt, &ip.info, from, &options[..len]) {
+        Ok(reply) => {
+            let kinds = [MibPair::ICMP_OUT_MSGS, MibPair::ICMP_OUT_ECHO_REPLIES].map(|pair| pair.of(version));
+            own::send(dp, cx, reply, link, kinds)
+        }
+        Err(reason) => {
+            dp.ports.drop(link, reason);
+            Next::Done
+        }
+    }
+}
+
+/// Source of the answer to a ping to a group, if this node belongs to it: the groups of all IPv6 nodes and routers, and the
+/// solicited-node group of an address of the link (RFC 4291 §2.8). A ping to another group is not answered, nor is a broadcast
+/// (Linux's `icmp_echo_ignore_broadcasts`).
+fn member_address(dp: &Datapath, link: LinkId, info: &Info) -> Option<IpAddr> {
+    let IpAddr::V6(group) = info.dst else { return None };
+    let is_member = ALL_NODES_AND_ROUTERS.contains(&group) || is_solicited_node(dp, link, group);
+    is_member.then(|| source_towards(dp, link, info.src)).flatten()
+}
+
+/// Tells whether a group is the solicited-node group of an address of the link (RFC 4291 §2.7.1).
+fn is_solicited_node(dp: &Datapath, link: LinkId, group: Ipv6Addr) -> bool {
+    let is_of = |addr| matches!(addr, IpAddr::V6(addr) if wire::nd::solicited_node(addr) == group);
+    let own = dp.own_link_local(link);
+    let listed = |own: base::IfAddr| is_of(own.addr()) || own.subnet_router_anycast().is_some_and(is_of);
+    own.is_some_and(|own| is_of(own) || is_of(LINK_LOCAL_ROUTERS)) || dp.fib.addresses(link).any(listed)
+}
+
+/// Source of an answer to `src` by `link`, for a packet that was not sent to an address of this node.
+fn source_towards(dp: &Datapath, link: LinkId, src: IpAddr) -> Option<IpAddr> {
+    let own = dp.own_link_local(link);
+    if is_link_local(src) { own } else { dp.fib.source(link, src).or(own) }
+}
+
+/// Counter of an ICMP or ICMPv6 message by its type; that of a ping is [`Mib::IcmpInEchos`] or [`Mib::Icmp6InEchos`].
+fn counter_of(ip: &IpPacket) -> Option<Mib> {
+    let message = ip.info.payload(ip.pkt.head());
+    Some(match ip.info.version() {
+        Version::V4 => match icmpv4::Header::ref_from(message).ok()?.message()? {
+            icmpv4::Message::EchoReply { .. } => Mib::IcmpInEchoReps,
+            icmpv4::Message::EchoRequest { .. } => Mib::IcmpInEchos,
+            icmpv4::Message::Unreachable(_) | icmpv4::Message::FragNeeded { .. } => Mib::IcmpInDestUnreachs,
+            icmpv4::Message::TimeExceeded(_) => Mib::IcmpInTimeExcds,
+            icmpv4::Message::ParamProblem { .. } => Mib::IcmpInParmProbs,
+        },
+        Version::V6 => match icmpv6::Header::ref_from(message).ok()?.message()? {
+            icmpv6::Message::EchoReply { .. } => Mib::Icmp6InEchoReplies,
+            icmpv6::Message::EchoRequest { .. } => Mib::Icmp6InEchos,
+            icmpv6::Message::Unreachable(_) => Mib::Icmp6InDestUnreachs,
+            icmpv6::Message::PacketTooBig { .. } => Mib::Icmp6InPktTooBigs,
+            icmpv6::Message::TimeExceeded(_) => Mib::Icmp6InTimeExcds,
+            icmpv6::Message::ParamProblem { .. } => Mib::Icmp6InParmProblems,
+        },
+    })
+}

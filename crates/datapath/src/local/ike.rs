@@ -1,0 +1,248 @@
+//! IKE for a key manager beside this node: on the port of ESP in UDP (RFC 3948 §2.2, §4; Linux `xfrm4_udp_encap_rcv`), and on
+//! the ports of a node that has its addresses to itself (RFC 7296 §2).
+//!
+//! Messages to these ports are taken out before any policy is asked, as the policies of an IKE socket have it: without them
+//! there would be no SA that a policy could ask for.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+
+use base::{DropReason, Instant, LinkId, Mib};
+use fib::Decision;
+use ipsec::KEEPALIVE;
+use offload::checksum;
+use packet::{Memory, Packet};
+use wire::{Protocol, Version, checksum as sums, esp, ipv4, ipv6, udp};
+
+use crate::forward::Hop;
+use crate::mib::MibPair;
+use crate::tx::mtu;
+use crate::{Cx, Datapath, IpPacket, Next};
+
+use super::udp::datagram;
+
+/// The port of IKE (RFC 7296 §2).
+const IKE_PORT: u16 = 500;
+
+/// The port of ESP in UDP, and of IKE behind the marker (RFC 3948 §2.2).
+const ENCAP_PORT: u16 = 4500;
+
+/// What stands in front of an IKE message where ESP has its SPI.
+const NON_ESP_MARKER: [u8; 4] = [0; 4];
+
+/// Bytes of messages that wait to be taken.
+const MAX_WAITING: usize = 1 << 20;
+
+/// Where there is IKE on a link.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IkeAt {
+    /// At one address and port, behind the non-ESP marker. What comes from there is sent by this link.
+    Port(SocketAddr),
+    /// At ports 500 and, behind the marker, 4500 of each of this node's addresses in the link's domain. What is sent goes
+    /// where the peer is there.
+    Node,
+}
+
+impl IkeAt {
+    /// Tells whether `at`, which may be any address of its family, is a place of IKE.
+    fn has(self, at: SocketAddr) -> bool {
+        match self {
+            Self::Port(own) if at.ip().is_unspecified() => own.is_ipv4() == at.is_ipv4() && own.port() == at.port(),
+            Self::Port(own) => own == at,
+            Self::Node => matches!(at.port(), IKE_PORT | ENCAP_PORT),
+        }
+    }
+}
+
+/// A message of IKE, without the non-ESP marker.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct IkeMessage {
+    /// This node's address and port.
+    pub local: SocketAddr,
+    /// The peer's.
+    pub peer: SocketAddr,
+    /// The message.
+    pub bytes: Vec<u8>,
+}
+
+/// The ports of IKE, and what has come to them.
+#[derive(Debug, Default)]
+pub(crate) struct Ike {
+    links: Vec<(LinkId, IkeAt)>,
+    waiting: VecDeque<IkeMessage>,
+    /// Bytes of `waiting`.
+    bytes: usize,
+}
+
+fn try_send_ike(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(), DropReason> {
+    let hop = ike_hop(dp, message)?;
+    let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
+    let pkt = packet(cx.mem, message)?;
+    let mtu = dp.path_mtu(cx, hop.dev, message.peer.ip(), link_mtu);
+    dp.count(hop.dev, MibPair::OUT_REQUESTS.of(Version::of_addr(message.peer.ip())));
+    let next = mtu::transmit_fitted(dp, cx, pkt, mtu, hop);
+    dp.run(cx, next);
+    Ok(())
+}
+
+fn ike_hop(dp: &Datapath, message: &IkeMessage) -> Result<Hop, DropReason> {
+    let IkeMessage { local, peer, .. } = *message;
+    if !is_host(peer) || local.is_ipv4() != peer.is_ipv4() {
+        return Err(DropReason::IkeUnsendable);
+    }
+    if let Some(&(dev, _)) = dp.ike.links.iter().find(|(_, at)| *at == IkeAt::Port(local)) {
+        return Ok(Hop { dev, next_hop: peer.ip() });
+    }
+    let places = dp.ike.links.iter().filter(|(_, at)| *at == IkeAt::Node && at.has(local));
+    let mut domains = places.map(|&(link, _)| dp.fib.domain(link));
+    let domain = domains.find(|&domain| dp.fib.is_local(domain, local.ip())).ok_or(DropReason::IkeUnsendable)?;
+    match dp.decide(domain, peer.ip()) {
+        Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
+        Decision::Drop(reason) => Err(reason),
+        _ => Err(DropReason::IkeUnsendable),
+    }
+}
+
+/// Tells whether a packet for this node is to a port of IKE.
+#[inline]
+pub(super) fn is_for_ike(dp: &Datapath, ip: &IpPacket) -> bool {
+    ip.info.protocol == Protocol::UDP && !dp.ike.links.is_empty() && ike_port(dp, ip).is_some()
+}
+
+fn ike_port(dp: &Datapath, ip: &IpPacket) -> Option<SocketAddr> {
+    let dst = SocketAddr::new(ip.info.dst, ip.flow.dport);
+    let link = ip.pkt.meta.link;
+    let at = dp.ike.links.iter().find(|&&(place_link, at)| place_link == link && at.has(dst))?.1;
+    // What is for a group is not for a key manager.
+    (at == IkeAt::Port(dst) || dp.fib.is_local(dp.fib.domain(link), dst.ip())).then_some(dst)
+}
+
+/// Takes a packet to a port of IKE, a datagram or a train of them.
+///
+/// # Errors
+/// The packet, if it came through an SA or its headers are malformed.
+pub(super) fn input(dp: &mut Datapath, ip: IpPacket) -> Result<Next, IpPacket> {
+    let at = ip.info.header_len + udp::Header::LEN;
+    let local = ike_port(dp, &ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
+    let (Some(local), Some(info)) = (local, datagram(&ip)) else { return Err(ip) };
+    let payload_len = info.total_len - at;
+    let version = ip.info.version();
+    dp.count_delivered(ip.pkt.meta.link, version, 1);
+    let size = ip.pkt.meta.cut.gso().map(|gso| usize::from(gso.size));
+    if size.is_none() && !checksum::verify(&ip.pkt, &info) {
+        dp.counters.count(MibPair::UDP_IN_CSUM_ERRORS.of(version));
+        dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));
+        return Ok(Next::Drop(ip.pkt, DropReason::ChecksumWrong));
+    }
+    let peer = SocketAddr::new(ip.info.src, ip.flow.sport);
+    let mut payload = vec![0; payload_len];
+    ip.pkt.read_at(at, &mut payload);
+    if payload.is_empty() {
+        take_in_datagram(dp, &ip.pkt, [local, peer], &[]);
+    }
+    for datagram in payload.chunks(size.unwrap_or(payload_len).max(1)) {
+        take_in_datagram(dp, &ip.pkt, [local, peer], datagram);
+    }
+    Ok(Next::Done)
+}
+
+/// Takes in the payload of one datagram to a port of IKE (Linux `xfrm4_udp_encap_rcv`): a message for the key manager, a
+/// keepalive, which ends here, or ESP, for which there is no SA.
+fn take_in_datagram(dp: &mut Datapath, pkt: &Packet, [local, peer]: [SocketAddr; 2], payload: &[u8]) {
+    dp.counters.count(MibPair::UDP_IN_DATAGRAMS.of(Version::of_addr(local.ip())));
+    let marker = marker(local.port());
+    let is_encap = !marker.is_empty();
+    match payload.strip_prefix(marker) {
+        _ if is_encap && *payload == KEEPALIVE => {}
+        Some([]) => dp.count_drop(pkt, DropReason::EncapIgnored),
+        Some(message) if dp.ike.bytes + message.len() > MAX_WAITING => dp.count_drop(pkt, DropReason::IkeQueueFull),
+        Some(message) => {
+            dp.ike.bytes += message.len();
+            dp.ike.waiting.push_back(IkeMessage { local, peer, bytes: message.to_vec() });
+        }
+        None if payload.len() > esp::Header::LEN => {
+            dp.counters.count(Mib::XfrmInNoStates);
+            dp.count_drop(pkt, DropReason::EspNoState);
+        }
+        None => dp.count_drop(pkt, DropReason::EncapIgnored),
+    }
+}
+
+/// Tells whether a UDP packet for this node is to a port of IKE or of ESP in UDP. Such a port is open: *port unreachable*
+/// ends the mapping of a tunnel in NATs that do not keep to RFC 4787 REQ-12.
+pub(super) fn is_to_open_port(dp: &Datapath, ip: &IpPacket) -> bool {
+    dp.ipsec.sad().is_encap_port(ip.info.dst, ip.flow.dport) || ike_port(dp, ip).is_some()
+}
+
+impl Datapath {
+    /// Says on which links there is IKE.
+    pub fn set_ike(&mut self, links: Vec<(LinkId, IkeAt)>) {
+        self.ike.links = links;
+    }
+
+    /// Removes IKE from a link: another link may get its number.
+    pub(crate) fn forget_ike(&mut self, link: LinkId) {
+        self.ike.links.retain(|&(its, _)| its != link);
+    }
+
+    /// Tells whether messages to `at` are taken out; `at` may be any address of its family.
+    #[must_use]
+    pub fn has_ike(&self, at: SocketAddr) -> bool {
+        self.ike.links.iter().any(|(_, place)| place.has(at))
+    }
+
+    /// What has come since this was last called.
+    pub fn take_ike(&mut self) -> std::collections::vec_deque::Drain<'_, IkeMessage> {
+        self.ike.bytes = 0;
+        self.ike.waiting.drain(..)
+    }
+
+    /// Sends a message by the link that has its port, or where its peer is; from any port but 500 behind the non-ESP marker.
+    ///
+    /// # Errors
+    /// [`DropReason::IkeUnsendable`] when no port of IKE is the message's own one, or its ends are of two families;
+    /// [`DropReason::NoRoute`], [`DropReason::PacketTooBig`], [`DropReason::NoMemory`]. It is counted.
+    pub fn send_ike(&mut self, now: Instant, mem: &Memory, message: &IkeMessage) -> Result<(), DropReason> {
+        let cx = Cx { now, mem };
+        let sent = try_send_ike(self, cx, message);
+        if let Err(reason) = sent {
+            self.ports.drop(LinkId::NONE, reason);
+        }
+        self.drain_all(cx);
+        sent
+    }
+}
+
+/// What stands in front of a message from or to that port of ours.
+const fn marker(port: u16) -> &'static [u8] {
+    if port == IKE_PORT { &[] } else { &NON_ESP_MARKER }
+}
+
+/// Tells an address that a host can have.
+fn is_host(end: SocketAddr) -> bool {
+    !end.ip().is_unspecified() && !end.ip().is_multicast() && end.port() != 0
+}
+
+/// The packet around a message. Its checksum is made, over IPv4 too: nothing else protects it.
+fn packet(mem: &Memory, message: &IkeMessage) -> Result<Packet, DropReason> {
+    let payload = [marker(message.local.port()), &message.bytes].concat();
+    let len = u16::try_from(udp::Header::LEN + payload.len()).map_err(|_| DropReason::PacketTooBig)?;
+    let mut udp = udp::Header::new(message.local.port(), message.peer.port(), len);
+    let (ip, pseudo) = match (message.local.ip(), message.peer.ip()) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let total = len.checked_add(ipv4::Header::LEN as u16).ok_or(DropReason::PacketTooBig)?;
+            let mut header = ipv4::Header::new(src, dst, Protocol::UDP, total);
+            header.fill_check();
+            (header.as_bytes().to_vec(), sums::pseudo_v4(src, dst, Protocol::UDP, len.into()))
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            let header = ipv6::Header::new(src, dst, Protocol::UDP, len);
+            (header.as_bytes().to_vec(), sums::pseudo_v6(src, dst, Protocol::UDP, len.into()))
+        }
+        _ => return Err(DropReason::IkeUnsendable),
+    };
+    let sum = [pseudo, sums::sum(udp.as_bytes()), sums::sum(&payload)].into_iter().fold(0, sums::add);
+    udp.set_check(sums::finish_udp(sum));
+    debug_assert_eq!(Version::of(&ip).map(Version::header_len), Ok(ip.len()));
+    Ok(Packet::with_data(mem, &[&ip, udp.as_bytes(), &payload].concat())?)
+}

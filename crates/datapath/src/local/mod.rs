@@ -1,0 +1,89 @@
+//! Local input: packets for this node, by protocol (Linux `ip_local_deliver`, `ip6_input`).
+
+pub(crate) mod esp;
+mod icmp;
+pub(crate) mod ike;
+mod nd;
+mod path_mtu;
+pub(crate) mod reassembly;
+mod tcp;
+mod udp;
+
+use base::DropReason;
+use host::icmp::Problem;
+use ipsec::Dir;
+use wire::{Protocol, Version};
+
+use crate::mib::MibPair;
+use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward};
+
+/// Number of nodes that a packet for this node was sent to.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Cast {
+    /// This node alone.
+    Unicast,
+    /// The nearest router on a subnet (RFC 4291 §2.6.1).
+    Anycast,
+    /// All stations of a link, or a group that this node may belong to.
+    Group,
+}
+
+/// Hands a packet for this node to its protocol, after reassembly.
+pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, cast: Cast) -> Next {
+    let version = ip.info.version();
+    if version == Version::V6
+        && !ip.info.plain
+        && let Err(fault) = ext_headers::check_for_node(ip.pkt.head(), &ip.info)
+    {
+        return ext_headers::drop_faulty(dp, ip, fault);
+    }
+    // A whole packet with a fragment header goes there too (RFC 6946).
+    if ip.info.fragment.is_some() {
+        return reassembly::input(dp, cx, ip, cast);
+    }
+    // No policy is asked about ESP itself, which has one for what is inside (Linux `esp4_protocol.no_policy`).
+    if esp::is_esp(dp, &ip, cast) {
+        return esp::input(dp, cx, ip.pkt, &ip.info);
+    }
+    // The device has decrypted it in place: only ESP may take its bytes.
+    if ip.pkt.meta.esp.is_some() {
+        return Next::Drop(ip.pkt, DropReason::EspDevice);
+    }
+    // Policies depend on neighbour discovery, which like ARP comes before them.
+    if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
+        return nd::input(dp, cx, ip);
+    }
+    if ike::is_for_ike(dp, &ip) {
+        match ike::input(dp, ip) {
+            Ok(next) => return next,
+            Err(other) => ip = other,
+        }
+    }
+    let link = ip.pkt.meta.link;
+    if let Err(reason) = forward::check_policy(dp, cx, Dir::In, &ip, link) {
+        return Next::Drop(ip.pkt, reason);
+    }
+    match (ip.info.protocol, version) {
+        (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),
+        (Protocol::UDP, _) => udp::input(dp, ip, cast),
+        (Protocol::TCP, _) => tcp::input(dp, cx, ip, cast),
+        // Nothing follows, and no error is sent about it (RFC 8200 §4.7).
+        (Protocol::NO_NEXT, Version::V6) => {
+            dp.count_delivered(link, version, 1);
+            Next::Drop(ip.pkt, DropReason::ProtocolUnknown)
+        }
+        _ => {
+            dp.count(link, MibPair::IN_UNKNOWN_PROTOS.of(version));
+            let problem = Problem::ProtocolUnknown { at: ip.info.next_header_at };
+            refuse(ip, cast, DropReason::ProtocolUnknown, problem)
+        }
+    }
+}
+
+/// Drops a packet that no protocol of this node takes. Its sender is told if it was sent to this node alone.
+fn refuse(ip: IpPacket, cast: Cast, reason: DropReason, problem: Problem) -> Next {
+    match cast {
+        Cast::Group => Next::Drop(ip.pkt, reason),
+        Cast::Unicast | Cast::Anycast => Next::Reject(ip, reason, problem),
+    }
+}

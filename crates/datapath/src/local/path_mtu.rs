@@ -1,0 +1,68 @@
+//! The MTU of paths, which routers beyond the first link tell (RFC 1191, RFC 8201, RFC 4301 §8.2.1; Linux `esp4_err`,
+//! `esp6_err`).
+//!
+//! Whoever can make a node believe in a narrow path slows it down, so a message counts only if it quotes ESP that this
+//! node has sent, by an SPI that a stranger has to guess. What is learnt narrows the tunnels to that destination and this
+//! node's own packets to it. Redirects are not followed: a router chooses its own routes (RFC 1812 §5.2.7.2).
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId};
+use fib::Decision;
+use wire::{Quote, Version, icmp, icmpv6};
+
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Bytes of a quoted packet that are looked at: IP headers with what is usual behind them, UDP's and the SPI.
+const QUOTE_LEN: usize = 256;
+
+/// The MTU that an ICMP or ICMPv6 message tells, if it is one about that.
+pub(super) fn told(ip: &IpPacket) -> Option<usize> {
+    let message = ip.info.payload(ip.pkt.head());
+    match ip.info.version() {
+        Version::V4 => match icmp::Header::ref_from(message).ok()?.message()? {
+            icmp::Message::FragNeeded { mtu } => Some(usize::from(mtu)),
+            _ => None,
+        },
+        Version::V6 => match icmpv6::Header::ref_from(message).ok()?.message()? {
+            icmpv6::Message::PacketTooBig { mtu } => usize::try_from(mtu).ok(),
+            _ => None,
+        },
+    }
+}
+
+/// Takes a message that the packet it quotes was too big for a link with that MTU.
+pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, mtu: usize) -> Next {
+    let mut bytes = [0; QUOTE_LEN];
+    let at = ip.info.header_len + icmp::Header::LEN;
+    let quoted = &mut bytes[..ip.info.total_len.saturating_sub(at).min(QUOTE_LEN)];
+    let domain = dp.fib.domain(ip.pkt.meta.link);
+    let quote = if ip.pkt.read_at(at, quoted) { Quote::parse(quoted).ok() } else { None };
+    let is_ours = |quote: &Quote<'_>| {
+        Version::of_addr(quote.dst) == ip.info.version()
+            && dp.fib.is_local(domain, quote.src)
+            && dp.ipsec.may_have_sent(quote)
+    };
+    let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
+        return Next::Drop(ip.pkt, DropReason::IcmpQuote);
+    };
+    let link_mtu = match dp.decide(domain, dst) {
+        Decision::Forward { dev, .. } => dp.mtu_of(dev).unwrap_or(0),
+        _ => 0,
+    };
+    if dp.fib.lower_path_mtu(cx.now, domain, dst, mtu, link_mtu) {
+        dp.path_mtus_learnt += 1;
+        tracing::debug!(%dst, mtu = dp.fib.path_mtu(cx.now, domain, dst), "path MTU");
+        Next::Done
+    } else {
+        Next::Drop(ip.pkt, DropReason::IcmpIgnored)
+    }
+}
+
+impl Datapath {
+    /// MTU of the path to `dst` in bytes; its first link is `dev`, of MTU `link_mtu`.
+    #[inline]
+    pub(crate) fn path_mtu(&self, cx: Cx<'_>, dev: LinkId, dst: IpAddr, link_mtu: usize) -> usize {
+        self.fib.path_mtu(cx.now, self.fib.domain(dev), dst).map_or(link_mtu, |mtu| mtu.min(link_mtu))
+    }
+}

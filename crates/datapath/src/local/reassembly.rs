@@ -1,0 +1,182 @@
+//! Fragments for this node, and the identifications of those that it makes.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+
+use base::{Counters, DropReason, LinkId, Mib};
+use fib::Decision;
+use host::icmp::Problem;
+use ipsec::Dir;
+use packet::{Burst, Packet};
+use reassembly::{Asker, CutShort, Table, Train, Verdict};
+use wire::{Protocol, Version};
+
+use super::Cast;
+use crate::rx::l2::Framing;
+use crate::tx::neighbour;
+use crate::{Cx, Datapath, IpPacket, Next, forward, own};
+
+/// The counters of links that reassembly moves as fragments come.
+const REASSEMBLY: [Mib; 4] = [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6ReasmFails, Mib::Ip6InHdrErrors];
+
+fn moved(counters: &Counters) -> [u64; REASSEMBLY.len()] {
+    REASSEMBLY.map(|which| counters.get(which))
+}
+
+/// Identifications for the fragments that this node makes; unpredictable to others (RFC 7739).
+#[derive(Debug, Default)]
+pub(crate) struct FragmentIds {
+    key: RandomState,
+    used: u64,
+}
+
+impl FragmentIds {
+    /// An identification that was not used lately.
+    pub(crate) fn next(&mut self) -> u32 {
+        self.used = self.used.wrapping_add(1);
+        self.key.hash_one(self.used) as u32
+    }
+}
+
+/// Keeps a fragment for this node until its datagram is whole, which then goes to local input.
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> Next {
+    let link = ip.pkt.meta.link;
+    let IpPacket { pkt, info, .. } = ip;
+    let asker = Asker { domain: dp.fib.domain(link), ..Asker::LOCAL };
+    let before = moved(&dp.counters);
+    let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, asker, pkt, &info, &mut dp.counters);
+    count_for_link(dp, link, before);
+    drop_evicted(dp);
+    apply_verdict(dp, cx, link, verdict, cast)
+}
+
+/// Takes the fragments of one train from the front of a burst, all at once; `None`: they have to be taken one by one.
+pub(crate) fn handle_train(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    train: &Train,
+    burst: &mut Burst<'_>,
+    l3: impl Fn(&Packet) -> Option<usize>,
+) -> Option<(u64, Verdict)> {
+    let Datapath { reassembly, counters, .. } = dp;
+    // IPv4 has no counters of links.
+    let before = (train.version() == Version::V6).then(|| moved(counters));
+    let taken = reassembly.handle_train(cx.now, cx.mem, train, burst, l3, counters);
+    if let Some(before) = before {
+        count_for_link(dp, link, before);
+    }
+    taken
+}
+
+/// Counts for `link` what reassembly has counted for the node, datagrams evicted for its fragments included.
+fn count_for_link(dp: &mut Datapath, link: LinkId, before: [u64; REASSEMBLY.len()]) {
+    let after = moved(&dp.counters);
+    let Some(port) = dp.ports.get_mut(link).filter(|_| after != before) else { return };
+    for (which, (after, before)) in REASSEMBLY.into_iter().zip(after.into_iter().zip(before)) {
+        port.counters.add(which, after.wrapping_sub(before));
+    }
+}
+
+/// Tells whether packets to such an address are broadcasts, or for a group.
+fn is_for_group(dp: &Datapath, domain: LinkId, dst: IpAddr) -> bool {
+    matches!(dp.decide(domain, dst), Decision::Broadcast { .. } | Decision::Multicast)
+}
+
+/// Does what reassembly says of fragments that came by `link`.
+pub(crate) fn apply_verdict(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, verdict: Verdict, cast: Cast) -> Next {
+    match verdict {
+        Verdict::Held => {}
+        Verdict::Whole { pkt, .. } => return whole(cx, pkt, cast),
+        // Returned to observers alone, which local delivery is not.
+        Verdict::Pass { pkt, packets } => {
+            dp.ports.drops(link, DropReason::FragmentLength, packets);
+            return Next::Drop(pkt, DropReason::FragmentLength);
+        }
+        Verdict::Restarted { packets } => dp.ports.drops(link, DropReason::FragmentDistance, packets),
+        Verdict::Drop { reason, packets } => dp.ports.drops(link, reason, packets),
+        Verdict::Refuse { pkt, reason, code, pointer } => {
+            return refuse_fragment(dp, cx, pkt, reason, Problem::Parameter { code, at: pointer });
+        }
+    }
+    Next::Done
+}
+
+/// Drops a fragment, or the reassembled packet, and tells its sender why.
+#[cold]
+fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, reason: DropReason, problem: Problem) -> Next {
+    let ip = match IpPacket::parse(cx, pkt) {
+        Ok(ip) => ip,
+        Err((pkt, _)) => return Next::Drop(pkt, reason),
+    };
+    // No error is sent about a packet that the policies drop (Linux `ip6_protocol_deliver_rcu`).
+    if reason == DropReason::ProtocolUnknown {
+        let link = ip.pkt.meta.link;
+        if let Err(reason) = forward::check_policy(dp, cx, Dir::In, &ip, link) {
+            return Next::Drop(ip.pkt, reason);
+        }
+        dp.count(link, Mib::Ip6InUnknownProtos);
+    }
+    Next::Reject(ip, reason, problem)
+}
+
+/// Counts datagrams that were evicted for others.
+pub(crate) fn drop_evicted(dp: &mut Datapath) {
+    for gone in dp.reassembly.drain_evicted() {
+        dp.ports.drops(gone.link, DropReason::FragmentEvicted, gone.packets);
+    }
+}
+
+/// Drops a packet whose IP headers are wrong. If it is a fragment for this node with truncated headers, its sender is told
+/// (RFC 7112 §5).
+#[cold]
+pub(crate) fn malformed(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, reason: DropReason, framing: Framing) -> Next {
+    let link = pkt.meta.link;
+    let own = dp.own_link_local(link);
+    let domain = dp.fib.domain(link);
+    let is_ours = |cut: &CutShort| dp.fib.is_local_or_anycast(domain, cut.info.dst) || own == Some(cut.info.dst);
+    let cut_short = CutShort::find(cx.mem, &mut pkt).filter(|cut| framing.allows(Version::V6) && is_ours(cut));
+    let Some(CutShort { info, reason, code, pointer }) = cut_short else { return Next::Drop(pkt, reason) };
+    dp.count(link, Mib::Ip6ReasmReqds);
+    dp.count_drop(&pkt, reason);
+    // Padding of the link is not quoted.
+    pkt.trim(info.total_len);
+    own::icmp_error(dp, cx, &pkt, &info, Problem::Parameter { code, at: pointer })
+}
+
+/// Next stage of a reassembled packet.
+fn whole(cx: Cx<'_>, pkt: Packet, cast: Cast) -> Next {
+    match IpPacket::parse(cx, pkt) {
+        // Discovery is not fragmented (RFC 6980 §5, Linux `ndisc_suppress_frag_ndisc`).
+        Ok(ip) if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) => {
+            Next::Drop(ip.pkt, DropReason::NeighbourMalformed)
+        }
+        Ok(ip) => Next::Local(ip, cast),
+        Err((pkt, reason)) => Next::Drop(pkt, reason),
+    }
+}
+
+/// Drops the datagrams that were not whole in time, and tells the senders of first fragments (RFC 792, RFC 8200 §4.5).
+pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
+    let mut expired = std::mem::take(&mut dp.scratch.expired);
+    let Datapath { reassembly, ports, counters, .. } = dp;
+    reassembly.handle_timeout(cx.now, |link| ports.get(link).is_some(), counters, &mut expired);
+    for gone in expired.drain(..) {
+        dp.ports.drops(gone.link, DropReason::FragmentTimeout, gone.packets);
+        if gone.table == Table::V6
+            && let Some(port) = dp.ports.get_mut(gone.link)
+        {
+            port.counters.count(Mib::Ip6ReasmTimeout);
+            port.counters.count(Mib::Ip6ReasmFails);
+        }
+        // A broadcast to a subnet looks like any other packet by its address alone (RFC 1122 §3.2.2).
+        if let Some((pkt, info)) = gone.first
+            && !is_for_group(dp, dp.fib.domain(gone.link), info.dst)
+        {
+            let next = own::icmp_error(dp, cx, &pkt, &info, Problem::ReassemblyTimeExceeded);
+            dp.run(cx, next);
+        }
+    }
+    dp.scratch.expired = expired;
+    neighbour::run_neighbour_actions(dp, cx);
+}

@@ -1,0 +1,44 @@
+//! TCP for this node: no port has a listener, and there is no connection (Linux `tcp_v4_rcv`, `tcp_v6_rcv`).
+
+use base::{DropReason, LinkId, Mib};
+use host::tcp::Segment;
+use offload::checksum;
+use packet::PktType;
+use wire::Malformed;
+
+use super::Cast;
+use crate::{Cx, Datapath, IpPacket, Next, own};
+
+/// Drops a segment, and answers it with a reset.
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> Next {
+    let link = ip.pkt.meta.link;
+    dp.count_delivered(link, ip.info.version(), 1);
+    if cast != Cast::Unicast || ip.pkt.meta.pkt_type != PktType::Host {
+        return Next::Drop(ip.pkt, DropReason::TcpNoPort);
+    }
+    dp.counters.count(Mib::TcpInSegs);
+    let segment = match Segment::read(&ip.pkt, &ip.info) {
+        Ok(segment) => segment,
+        Err(malformed) => {
+            if malformed == Malformed::TcpDataOffset {
+                dp.counters.count(Mib::TcpInErrs);
+            }
+            return Next::Drop(ip.pkt, malformed.into());
+        }
+    };
+    let is_fat = ip.pkt.meta.cut.gso().is_some();
+    if !is_fat && !checksum::verify(&ip.pkt, &ip.info) {
+        dp.counters.count(Mib::TcpInCsumErrors);
+        dp.counters.count(Mib::TcpInErrs);
+        return Next::Drop(ip.pkt, DropReason::ChecksumWrong);
+    }
+    dp.count_drop(&ip.pkt, DropReason::TcpNoPort);
+    match segment.reset(cx.mem, &ip.info) {
+        Ok(Some(reset)) => own::send(dp, cx, reset, link, [Mib::TcpOutSegs, Mib::TcpOutRsts]),
+        Ok(None) => Next::Done,
+        Err(reason) => {
+            dp.ports.drop(LinkId::NONE, reason);
+            Next::Done
+        }
+    }
+}

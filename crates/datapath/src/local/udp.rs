@@ -1,0 +1,61 @@
+//! UDP for this node: the ports of IKE and of ESP in UDP are open, and no other port has a listener (Linux `udp_rcv`).
+
+use base::DropReason;
+use host::icmp::Problem;
+use ipsec::KEEPALIVE;
+use offload::checksum;
+use packet::Packet;
+use wire::ip::Info;
+use wire::{Version, udp};
+
+use super::{Cast, ike, refuse};
+use crate::mib::MibPair;
+use crate::{Datapath, IpPacket, Next};
+
+pub(super) fn input(dp: &mut Datapath, ip: IpPacket, cast: Cast) -> Next {
+    let version = ip.info.version();
+    dp.count_delivered(ip.pkt.meta.link, version, 1);
+    let is_fat = ip.pkt.meta.cut.gso().is_some();
+    let Some(info) = datagram(&ip) else {
+        dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));
+        return Next::Drop(ip.pkt, DropReason::TransportHeader);
+    };
+    if !is_fat && !checksum::verify(&ip.pkt, &info) {
+        dp.counters.count(MibPair::UDP_IN_CSUM_ERRORS.of(version));
+        dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));
+        return Next::Drop(ip.pkt, DropReason::ChecksumWrong);
+    }
+    if ike::is_to_open_port(dp, &ip) {
+        dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), ip.pkt.meta.cut.segs());
+        if is_keepalive(&ip.pkt, &info) {
+            return Next::Done;
+        }
+        return Next::Drop(ip.pkt, DropReason::EncapIgnored);
+    }
+    dp.counters.count(MibPair::UDP_NO_PORTS.of(version));
+    refuse(ip, cast, DropReason::UdpNoPort, Problem::PortUnreachable)
+}
+
+/// Tells whether a datagram to a port of ESP in UDP is a NAT's keepalive (RFC 3948 §2.3).
+fn is_keepalive(pkt: &Packet, info: &Info) -> bool {
+    let mut payload = [0; KEEPALIVE.len()];
+    let at = info.header_len + udp::Header::LEN;
+    info.total_len - at == payload.len() && pkt.read_at(at, &mut payload) && payload == KEEPALIVE
+}
+
+/// Summary of a packet of UDP that ends where the datagram does, which may be before the packet's own end; `None` if its header
+/// is cut short, or says a length that cannot be (Linux `__udp4_lib_rcv`, `__udp6_lib_rcv`). A length of 0 is that of a
+/// jumbogram over IPv6, whose packet says its own (RFC 2675 §4).
+pub(super) fn datagram(ip: &IpPacket) -> Option<Info> {
+    let mut header = [0; udp::Header::LEN];
+    let payload_len = ip.info.payload_len();
+    if payload_len < header.len() || !ip.pkt.read_at(ip.info.header_len, &mut header) {
+        return None;
+    }
+    let len = match udp::Header::ref_from(&header).ok()?.len() {
+        _ if ip.pkt.meta.cut.gso().is_some() => payload_len,
+        0 if ip.info.version() == Version::V6 => payload_len,
+        len => Some(len).filter(|&len| (udp::Header::LEN..=payload_len).contains(&len))?,
+    };
+    Some(Info { total_len: ip.info.header_len + len, ..ip.info })
+}

@@ -1,0 +1,142 @@
+//! Packets of this node itself: answers, ICMP errors, and packets that waited for an SA.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use base::{DropReason, LinkId, Mib};
+use fib::Decision;
+use host::icmp::{self, Problem};
+use ipsec::Released;
+use packet::Packet;
+use wire::Version;
+use wire::ip::Info;
+
+use crate::forward::Hop;
+use crate::mib::MibPair;
+use crate::{Cx, Datapath, HostRole, IpPacket, Next};
+
+/// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).
+const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
+
+/// Drops a packet, and makes the ICMP error that tells its sender why, as far as rules and rate limits allow.
+pub(crate) fn reject(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, reason: DropReason, problem: Problem) -> Next {
+    dp.count_drop(&ip.pkt, reason);
+    icmp_error(dp, cx, &ip.pkt, &ip.info, problem)
+}
+
+/// Makes the ICMP error that tells a packet's sender what is wrong with it, as far as rules and rate limits allow.
+pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, problem: Problem) -> Next {
+    // This node is told about its own packets by counters.
+    if pkt.meta.link == LinkId::NONE || !icmp::may_answer(pkt, info, problem) {
+        return Next::Done;
+    }
+    let version = info.version();
+    if !problem.is_unlimited() && !dp.icmp_limit.allow(cx.now, info.src) {
+        dp.counters.count(MibPair::ICMP_OUT_RATE_LIMITED.of(version));
+        dp.ports.drop(LinkId::NONE, DropReason::IcmpRateLimited);
+        return Next::Done;
+    }
+    let Some(src) = source_for(dp, pkt, info) else { return Next::Done };
+    let mut error = match icmp::error(cx.mem, pkt, info, problem, src) {
+        Ok(error) => error,
+        Err(reason) => {
+            dp.ports.drop(LinkId::NONE, reason);
+            return Next::Done;
+        }
+    };
+    let kind = match (version, problem) {
+        (Version::V4, Problem::TtlExceeded | Problem::ReassemblyTimeExceeded) => Mib::IcmpOutTimeExcds,
+        (Version::V4, Problem::Parameter { .. }) => Mib::IcmpOutParmProbs,
+        (Version::V4, _) => Mib::IcmpOutDestUnreachs,
+        (Version::V6, Problem::TtlExceeded | Problem::ReassemblyTimeExceeded) => Mib::Icmp6OutTimeExcds,
+        (Version::V6, Problem::TooBig { .. }) => Mib::Icmp6OutPktTooBigs,
+        (Version::V6, Problem::ProtocolUnknown { .. } | Problem::Parameter { .. }) => Mib::Icmp6OutParmProblems,
+        (Version::V6, _) => Mib::Icmp6OutDestUnreachs,
+    };
+    error.meta.sec_path = pkt.meta.sec_path.clone();
+    send(dp, cx, error, pkt.meta.link, [MibPair::ICMP_OUT_MSGS.of(version), kind])
+}
+
+/// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
+/// that leads back (RFC 1812 §4.3.2.4, RFC 4443 §2.2). If it came through a tunnel that is one of the link that it
+/// should have left by: policies speak of what is behind a gateway, not of the wire between gateways. The host takes no
+/// packet from an address of its own, so it is told from another one. A node that has none is the dummy address over IPv4
+/// (RFC 7600 §4.8, Linux `icmp_send`), and over IPv6 the link-local address of an Ethernet link, or else the packet's
+/// destination: from that its sender, wherever it is behind a TUN device, takes an answer.
+fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
+    let link = pkt.meta.link;
+    let domain = dp.fib.domain(link);
+    let is_own = dp.own_link_local(link) == Some(info.dst) || dp.has_anycast(link, info.dst);
+    if is_own || dp.fib.is_local_or_anycast(domain, info.dst) {
+        return Some(info.dst);
+    }
+    let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
+    let dev = match dp.decide(domain, towards) {
+        Decision::Forward { dev, .. } => dev,
+        _ => link,
+    };
+    let to_host = dp.host_is(dev, HostRole::Peer);
+    let is_allowed = |link| !(to_host && dp.host_is(link, HostRole::SharesAddress));
+    let own = dp.fib.source_among(dev, info.src, is_allowed);
+    own.or_else(|| match info.version() {
+        Version::V4 => Some(IpAddr::V4(DUMMY)),
+        Version::V6 => dp.own_link_local(dev).or(Some(info.dst).filter(|dst| !dst.is_multicast())),
+    })
+}
+
+/// Sends the packets that waited for an SA which is there now, or drops those that waited in vain.
+pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
+    for released in dp.ipsec.take_released() {
+        let next = match released {
+            Released::Again(pkt, by) => match IpPacket::parse(cx, pkt) {
+                Ok(ip) => route_again(dp, ip, by),
+                Err((pkt, reason)) => Next::Drop(pkt, reason),
+            },
+            Released::Dropped(pkt, reason) => Next::Drop(pkt, reason),
+        };
+        dp.run(cx, next);
+    }
+}
+
+/// Routes a packet that would have left by the link `by`. A received one stays in the domain of the link that it came by.
+fn route_again(dp: &Datapath, ip: IpPacket, by: LinkId) -> Next {
+    let link = if ip.pkt.meta.link == LinkId::NONE { by } else { ip.pkt.meta.link };
+    match dp.decide(dp.fib.domain(link), ip.info.dst) {
+        Decision::Forward { dev, next_hop } => Next::Output(ip, Hop { dev, next_hop }),
+        Decision::Drop(reason) => Next::Drop(ip.pkt, reason),
+        _ => Next::Drop(ip.pkt, DropReason::NoRoute),
+    }
+}
+
+/// Sends a packet of this node that begins with its IP header, in the domain of `link`, which is where a link-local destination
+/// is. `kinds` are counted once its next hop is known; its `sec_path` is that of a packet that it quotes.
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, link: LinkId, kinds: [Mib; 2]) -> Next {
+    pkt.meta.link = LinkId::NONE;
+    let ip = match IpPacket::parse(cx, pkt) {
+        Ok(ip) => ip,
+        Err((pkt, reason)) => return Next::Drop(pkt, reason),
+    };
+    let dst = ip.info.dst;
+    let version = ip.info.version();
+    let link_local = matches!(dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
+    let domain = dp.fib.domain(link);
+    let hop = match dp.fib.decide(domain, dst, link_local.then_some(link)) {
+        // A link-local destination needs no VRF.
+        Decision::Forward { .. } if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
+        Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
+        _ if link_local => Ok(Hop { dev: link, next_hop: dst }),
+        Decision::Drop(reason) => Err(reason),
+        _ => Err(DropReason::NoRoute),
+    };
+    let hop = match hop {
+        Ok(hop) => hop,
+        Err(reason) => {
+            dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
+            return Next::Drop(ip.pkt, reason);
+        }
+    };
+    dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));
+    for kind in kinds {
+        dp.count(hop.dev, kind);
+    }
+    Next::Output(ip, hop)
+}

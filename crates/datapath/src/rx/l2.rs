@@ -1,0 +1,116 @@
+//! Link layer of received packets: Ethernet headers, priority tags and ARP (Linux `eth_type_trans`).
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId};
+use fib::{Station, arp};
+use packet::{Memory, Packet, PktType};
+use wire::eth::{self, EtherType};
+use wire::{MacAddr, Version, vlan};
+
+use crate::tx::neighbour;
+use crate::{Cx, Datapath};
+
+/// IP version that a link-layer header names; `None` where there is no such header.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Framing(Option<Version>);
+
+impl Framing {
+    /// No link-layer header.
+    pub(crate) const NONE: Self = Self(None);
+
+    /// Tells whether a packet of `version` may stand behind the header.
+    pub(crate) fn allows(self, version: Version) -> bool {
+        self.0.is_none_or(|named| named == version)
+    }
+}
+
+/// Removes the link-layer header and notes how the frame was addressed; `None`: the frame was ARP, and was handled.
+///
+/// # Errors
+/// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or what
+/// [`arp::handle`] says.
+pub(crate) fn input(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    pkt: &mut Packet,
+) -> Result<Option<Framing>, DropReason> {
+    let port = dp.ports.get(link).ok_or(DropReason::LinkDown)?;
+    let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
+    if !pkt.may_pull(cx.mem, eth::Header::LEN)? {
+        return Err(DropReason::EthTruncated);
+    }
+    let header = eth::Header::ref_from(pkt.head())?;
+    let ethertype = header.ethertype();
+    pkt.meta.pkt_type = match header.dst() {
+        dst if dst == mac => PktType::Host,
+        dst if dst.is_multicast() => PktType::Group,
+        _ => return Err(DropReason::EthNotForUs),
+    };
+    pkt.pull(eth::Header::LEN);
+    match pull_priority_tags(cx.mem, pkt, ethertype)? {
+        EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| None),
+        EtherType::IPV4 => Ok(Some(Framing(Some(Version::V4)))),
+        EtherType::IPV6 => Ok(Some(Framing(Some(Version::V6)))),
+        _ => Err(DropReason::EthNotForUs),
+    }
+}
+
+fn arp(dp: &mut Datapath, cx: Cx<'_>, here: Station, pkt: &mut Packet) -> Result<(), DropReason> {
+    pkt.linearize(cx.mem)?;
+    let Datapath { fib, neighbours, actions, .. } = dp;
+    let domain = fib.domain(here.link);
+    let is_own = |addr| fib.is_local(domain, IpAddr::V4(addr));
+    arp::handle(neighbours, cx.now, cx.mem, here, is_own, pkt.head(), actions)?;
+    neighbour::run_neighbour_actions(dp, cx);
+    Ok(())
+}
+
+/// Removes the tags of a frame that name no VLAN, and returns the type behind them: such a frame counts as untagged
+/// (IEEE 802.1Q §6.9, Linux `__netif_receive_skb_core`).
+///
+/// # Errors
+/// [`DropReason::EthNotForUs`] for a VLAN; no link is in one.
+#[inline]
+fn pull_priority_tags(mem: &Memory, pkt: &mut Packet, ethertype: EtherType) -> Result<EtherType, DropReason> {
+    if ethertype.is_vlan() || pkt.meta.vlan.is_some() { pull_tags(mem, pkt, ethertype) } else { Ok(ethertype) }
+}
+
+#[cold]
+fn pull_tags(mem: &Memory, pkt: &mut Packet, mut ethertype: EtherType) -> Result<EtherType, DropReason> {
+    if pkt.meta.vlan.take().is_some_and(|tci| vlan::Tci(tci).vid() != 0) {
+        return Err(DropReason::EthNotForUs);
+    }
+    while ethertype.is_vlan() {
+        if !pkt.may_pull(mem, vlan::Header::LEN)? {
+            return Err(DropReason::EthTruncated);
+        }
+        let tag = vlan::Header::ref_from(pkt.head())?;
+        if tag.tci().vid() != 0 {
+            return Err(DropReason::EthNotForUs);
+        }
+        ethertype = tag.ethertype();
+        pkt.pull(vlan::Header::LEN);
+    }
+    Ok(ethertype)
+}
+
+/// Offset of the IP header in a packet for the station `mac` alone, or of a link without stations (`mac` is `None`).
+#[inline]
+pub(crate) fn l3_offset(mac: Option<MacAddr>, pkt: &Packet) -> Option<usize> {
+    mac.map_or(Some(0), |mac| l3_offset_behind_ethernet(mac, pkt))
+}
+
+/// Offset of the IP header in an untagged frame to `mac` alone, of a type that is the packet's version.
+#[inline]
+fn l3_offset_behind_ethernet(mac: MacAddr, pkt: &Packet) -> Option<usize> {
+    let header = eth::Header::ref_from(pkt.head()).ok()?;
+    let version = match header.ethertype() {
+        EtherType::IPV4 => Version::V4,
+        EtherType::IPV6 => Version::V6,
+        _ => return None,
+    };
+    let is_whole = Version::of(pkt.head().get(eth::Header::LEN..)?) == Ok(version);
+    (is_whole && header.dst() == mac && pkt.meta.vlan.is_none()).then_some(eth::Header::LEN)
+}

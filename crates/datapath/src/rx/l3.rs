@@ -1,0 +1,207 @@
+//! IP input: what is checked of every packet, whose flow it is, and where it goes (Linux `ip_rcv`, `ip6_rcv`).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use base::{DropReason, LinkId, Mib};
+use fib::{Decision, Route, RouteKind};
+use offload::ip_headers;
+use packet::{Cut, Packet};
+use wire::ip::Info;
+use wire::{FlowKey, MacAddr, Protocol, Version};
+
+use crate::forward::{self, Hop};
+use crate::local::{Cast, esp};
+use crate::mib::MibPair;
+use crate::{Cx, Datapath, HostRole, IpPacket, Next};
+use crate::{ext_headers, ip_options};
+
+/// Bytes in which a transport header has its ports, and the whole header of ICMP.
+const PORTS_LEN: usize = 8;
+
+/// Bytes in which a GRE header has its key (RFC 2890 §2).
+const GRE_KEY_LEN: usize = 12;
+
+/// Subnet-router anycast address of `fe80::/64`, in which every Ethernet link has an address (RFC 4291 §2.6.1).
+pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
+
+/// IP input of a packet, fat or not (Linux `ip_rcv`, `ip6_rcv`).
+pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet) -> Next {
+    let link = pkt.meta.link;
+    let version = Version::of(pkt.head()).unwrap_or(Version::V4);
+    match ip_headers(cx.mem, &mut pkt) {
+        Ok(info) => input_parsed(dp, cx, pkt, info),
+        Err(reason) => {
+            dp.ports.tap_fat(cx.mem, link, false, &pkt);
+            dp.ports.count_fat_received(link, &pkt);
+            count_malformed(dp, link, reason, version);
+            Next::Drop(pkt, reason)
+        }
+    }
+}
+
+/// IP input of a packet whose IP headers are parsed.
+pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: Info) -> Next {
+    let link = pkt.meta.link;
+    dp.ports.tap_fat(cx.mem, link, false, &pkt);
+    dp.ports.count_fat_received(link, &pkt);
+    let ip = match check(dp, cx, pkt, info) {
+        Ok(ip) => ip,
+        Err((pkt, reason)) => return Next::Drop(pkt, reason),
+    };
+    route(dp, ip)
+}
+
+/// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
+fn check(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, info: Info) -> Result<IpPacket, (Packet, DropReason)> {
+    let link = pkt.meta.link;
+    dp.count_received(link, info.version(), 1);
+    if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
+        pkt.meta.cut = Cut::Fragment;
+    }
+    if let Err(reason) = check_addresses(info.src, info.dst) {
+        dp.count(link, MibPair::IN_ADDR_ERRORS.of(info.version()));
+        return Err((pkt, reason));
+    }
+    match flow_of(cx, &mut pkt, &info) {
+        Ok(flow) => Ok(IpPacket { pkt, info, flow }),
+        Err(reason) => Err((pkt, reason)),
+    }
+}
+
+/// Decides by the FIB where a checked packet goes (Linux `ip_route_input`, `ip6_route_input`).
+fn route(dp: &mut Datapath, ip: IpPacket) -> Next {
+    let link = ip.pkt.meta.link;
+    let dst = ip.info.dst;
+    // A link-local address means something on its link alone (RFC 4291 §2.5.6).
+    let oif = is_link_local(dst).then_some(link);
+    let domain = dp.fib.domain(link);
+    let decision = if oif.is_some() { dp.fib.decide(domain, dst, oif) } else { dp.decide(domain, dst) };
+    let cast = match decision {
+        Decision::Local { .. } => Some(Cast::Unicast),
+        Decision::Anycast { .. } => Some(Cast::Anycast),
+        Decision::Broadcast { .. } | Decision::Multicast => Some(Cast::Group),
+        _ if oif.is_some() && dp.own_link_local(link) == Some(dst) => Some(Cast::Unicast),
+        _ if oif.is_some() && dp.has_anycast(link, dst) => Some(Cast::Anycast),
+        // ESP of an SA with a host behind this node (a bump in the wire).
+        Decision::Forward { .. } | Decision::Drop(_) => {
+            esp::is_for_others(dp, &ip.pkt, &ip.info).then_some(Cast::Unicast)
+        }
+    };
+    if (cast.is_some() || !matches!(decision, Decision::Drop(_))) && dp.is_martian(domain, link, ip.info.src) {
+        return Next::Drop(ip.pkt, DropReason::IpSourceInvalid);
+    }
+    if !ip.info.plain
+        && let Err(fault) = check_on_way(ip.pkt.head(), ip.info.version())
+    {
+        // Nothing is sent about a broadcast (RFC 1122 §3.2.2).
+        let fault = fault.filter(|_| !matches!(decision, Decision::Broadcast { .. }));
+        return ext_headers::drop_faulty(dp, ip, fault);
+    }
+    match (cast, decision) {
+        (Some(cast), _) => Next::Local(ip, cast),
+        // The device has decrypted it in place: only ESP may take its bytes.
+        (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(ip.pkt, DropReason::EspDevice),
+        (None, Decision::Forward { dev, next_hop }) => Next::Forward(ip, Hop { dev, next_hop }),
+        (None, Decision::Drop(reason)) => forward::unroutable(dp, ip, reason),
+        (None, _) => unreachable!("every other decision is for this node"),
+    }
+}
+
+/// Linux's counter for a packet whose IP headers are wrong.
+pub(crate) fn count_malformed(dp: &mut Datapath, link: LinkId, reason: DropReason, version: Version) {
+    if reason == DropReason::Ipv4Checksum {
+        dp.counters.count(Mib::IpExtInCsumErrors);
+    }
+    let which = match reason {
+        DropReason::Ipv4Header | DropReason::Ipv4Checksum | DropReason::Ipv4Options => Mib::IpInHdrErrors,
+        DropReason::Ipv6Header => Mib::Ip6InHdrErrors,
+        DropReason::IpTruncated => MibPair::IN_TRUNCATED.of(version),
+        _ => MibPair::IN_DISCARDS.of(version),
+    };
+    dp.count(link, which);
+}
+
+impl Datapath {
+    /// Tells whether a packet that came by `link` has an IPv4 source that is this node's own in the domain (RFC 1812 §5.3.8;
+    /// Linux `fib_validate_source`, which does not count such packets). Linux has no such check for IPv6.
+    #[inline]
+    pub(crate) fn is_martian(&self, domain: LinkId, link: LinkId, src: IpAddr) -> bool {
+        src.is_ipv4() && self.is_local(domain, src) && !self.is_of_host(domain, link, src)
+    }
+
+    /// Tells whether a source is the host's as well, which is at the other end of `link`, or another VRF's, into which a route
+    /// of the domain leads.
+    #[cold]
+    fn is_of_host(&self, domain: LinkId, link: LinkId, src: IpAddr) -> bool {
+        let is_other =
+            || !matches!(self.fib.lookup(domain, src, None), Some(Route { kind: RouteKind::Local { .. }, .. }));
+        let is_shared = || self.fib.links_with(src).any(|dev| self.host_is(dev, HostRole::SharesAddress));
+        self.host_is(link, HostRole::Peer) && is_shared() || is_other()
+    }
+
+    /// The address that every Ethernet link has by itself (RFC 4291 App. A).
+    pub(crate) fn own_link_local(&self, link: LinkId) -> Option<IpAddr> {
+        self.ports.get(link)?.config.mac.map(MacAddr::link_local).map(IpAddr::V6)
+    }
+
+    /// Tells whether an address is that of all routers on a subnet of `link` (RFC 4291 §2.6.1), on an Ethernet link that of
+    /// link-local addresses included.
+    pub(crate) fn has_anycast(&self, link: LinkId, addr: IpAddr) -> bool {
+        self.fib.has_anycast(link, addr) || addr == LINK_LOCAL_ROUTERS && self.own_link_local(link).is_some()
+    }
+}
+
+/// The flow of a packet; its ports are brought into the head, so that none can be hidden.
+pub(crate) fn flow_of(cx: Cx<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowKey, DropReason> {
+    let ports_len = match info.protocol {
+        Protocol::TCP | Protocol::UDP | Protocol::ICMP | Protocol::ICMPV6 => PORTS_LEN,
+        Protocol::SCTP | Protocol::DCCP | Protocol::UDPLITE | Protocol::MH => PORTS_LEN,
+        Protocol::GRE => GRE_KEY_LEN,
+        _ => 0,
+    };
+    if info.has_transport() && ports_len > 0 {
+        pkt.may_pull(cx.mem, info.total_len.min(info.header_len + ports_len))?;
+    }
+    Ok(FlowKey::new(info, pkt.head()))
+}
+
+/// Checks that a packet may be from and to the addresses that it has.
+#[inline(always)]
+pub(crate) fn check_addresses(src: IpAddr, dst: IpAddr) -> Result<(), DropReason> {
+    match (src, dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            let nobody = |octet| octet == 0 || octet == 127;
+            let asks = src.is_unspecified() && dst.is_broadcast();
+            if src.is_multicast() || src.is_broadcast() || nobody(src.octets()[0]) && !asks {
+                Err(DropReason::IpSourceInvalid)
+            } else if nobody(dst.octets()[0]) {
+                Err(DropReason::IpDestinationInvalid)
+            } else {
+                Ok(())
+            }
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            // Who has no address yet speaks to groups alone.
+            if src.is_multicast() || src.is_loopback() || src.is_unspecified() && !dst.is_multicast() {
+                Err(DropReason::IpSourceInvalid)
+            } else if dst.is_loopback() || dst.is_unspecified() {
+                Err(DropReason::IpDestinationInvalid)
+            } else {
+                Ok(())
+            }
+        }
+        _ => unreachable!("both addresses are of one header"),
+    }
+}
+
+/// Checks what every node on a packet's way reads besides the fixed header that `head` begins with.
+fn check_on_way(head: &[u8], version: Version) -> Result<(), ext_headers::Fault> {
+    match version {
+        Version::V4 => ip_options::check(head),
+        Version::V6 => ext_headers::check_hop_by_hop(head),
+    }
+}
+
+pub(crate) fn is_link_local(addr: IpAddr) -> bool {
+    matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local())
+}

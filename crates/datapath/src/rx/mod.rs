@@ -1,0 +1,133 @@
+//! Receive side: shortcuts, link layer, GRO, IP input.
+//!
+//! [`take_in`] drives a burst; [`receive`] is the way of one packet, and each file is one box of the picture.
+
+pub(crate) mod gro;
+pub(crate) mod gro_sink;
+pub(crate) mod l2;
+pub(crate) mod l3;
+pub(crate) mod shortcut;
+
+use base::{DropReason, LinkId};
+use offload::{Features, gso, ip_headers};
+use packet::{Burst, Csum, Packet};
+use wire::ip::Info;
+use wire::{Protocol, Version, tcp, udp};
+
+use crate::local::{esp, reassembly};
+use crate::tx::neighbour;
+use crate::{Cx, Datapath};
+
+pub(crate) use gro::{BurstEnd, flush};
+use l2::Framing;
+
+/// Runs what `link` received through the datapath, in order, as far as it goes while more is to come. Empties `burst`.
+pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Vec<Packet>) {
+    let end = match burst.last() {
+        Some(last) if last.head_buf().is_scarce(cx.mem) => BurstEnd::MoreComingLowOnFrames,
+        _ => BurstEnd::MoreComing,
+    };
+    for pkt in burst.iter_mut() {
+        pkt.meta.link = link;
+    }
+    let mut burst = Burst::new(burst);
+    loop {
+        shortcut::esp_run(dp, cx, link, &mut burst);
+        shortcut::fragment_train(dp, cx, link, &mut burst);
+        burst.look_ahead();
+        let Some(pkt) = burst.next() else { break };
+        receive(dp, cx, link, pkt);
+        if dp.ipsec.has_opened() {
+            gro::pass_decrypted(dp, cx);
+        }
+    }
+    drop(burst);
+    flush(dp, cx, end);
+    neighbour::run_neighbour_actions(dp, cx);
+}
+
+/// Takes in one packet as the link had it.
+fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
+    dp.ports.tap_wire(cx.mem, link, &pkt);
+    match l2::input(dp, cx, link, &mut pkt) {
+        Ok(Some(framing)) => ip_packet(dp, cx, pkt, framing),
+        Ok(None) => {}
+        Err(reason) => dp.count_drop(&pkt, reason),
+    }
+}
+
+/// Takes in a packet that begins with its IP header: ESP of this node goes to IP input at once, everything else by way of GRO.
+fn ip_packet(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, framing: Framing) {
+    if pkt.meta.esp.is_some() {
+        match dp.ipsec.take_opened(&mut pkt, &mut dp.counters) {
+            Ok(true) => return decrypted(dp, cx, pkt),
+            Ok(false) => {}
+            Err(reason) => return dp.count_drop(&pkt, reason),
+        }
+    }
+    let next = match headers(dp, cx, &mut pkt, framing) {
+        Ok(info) if pkt.meta.esp.is_some() || esp::is_for_node(dp, &pkt, &info) => l3::input_parsed(dp, cx, pkt, info),
+        Ok(_) => {
+            let out = gro::push(dp, cx, pkt);
+            return gro::run(dp, cx, out);
+        }
+        Err(DropReason::GsoEncapsulation) => return segment_inside(dp, cx, pkt, framing),
+        Err(reason) => reassembly::malformed(dp, cx, pkt, reason, framing),
+    };
+    dp.run(cx, next);
+}
+
+/// Takes in a packet that ESP has decrypted: it may be ESP again. GRO looks closely enough at others, and IP input later.
+pub(crate) fn decrypted(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) {
+    if esp::may_be_esp(dp, pkt.head()) {
+        return ip_packet(dp, cx, pkt, Framing::NONE);
+    }
+    let out = gro::push(dp, cx, pkt);
+    gro::run(dp, cx, out);
+}
+
+/// Segments a super-packet inside a tunnel, and takes in its segments one by one: from here on a super-packet has TCP or UDP
+/// right behind its IP header. They go on at once: the segments of a burst of such packets may be more than memory holds.
+#[cold]
+fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) {
+    let link = pkt.meta.link;
+    let mut segments = std::mem::take(&mut dp.scratch.segments);
+    match gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments) {
+        Ok(()) => segments.drain(..).for_each(|segment| ip_packet(dp, cx, segment, framing)),
+        Err(reason) => dp.ports.drop(link, reason),
+    }
+    dp.scratch.segments = segments;
+    flush(dp, cx, BurstEnd::MoreComing);
+}
+
+/// Parses the IP headers, which have to be of the version that the link layer named.
+///
+/// # Errors
+/// As [`ip_headers`], and [`DropReason::EthNotForUs`]; [`DropReason::GsoEncapsulation`] for a super-packet inside a tunnel,
+/// which has to be [segmented](segment_inside); [`DropReason::VirtioHeader`] for another checksum offload inside.
+fn headers(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
+    let link = pkt.meta.link;
+    let version = Version::of(pkt.head()).unwrap_or(Version::V4);
+    let info = ip_headers(cx.mem, pkt).inspect_err(|&reason| l3::count_malformed(dp, link, reason, version))?;
+    if !framing.allows(info.version()) {
+        return Err(DropReason::EthNotForUs);
+    }
+    // Completed on the way out, a checksum anywhere else would change what was decided about.
+    if let Csum::Partial { start, .. } = pkt.meta.csum
+        && !is_transport_check(pkt.meta.csum, &info)
+    {
+        let is_inside = pkt.meta.cut.gso().is_some() && usize::from(start) > info.header_len;
+        return Err(if is_inside { DropReason::GsoEncapsulation } else { DropReason::VirtioHeader });
+    }
+    Ok(info)
+}
+
+/// Tells whether an unfinished checksum is that of the packet's own TCP or UDP.
+fn is_transport_check(csum: Csum, info: &Info) -> bool {
+    let check_at = match info.protocol {
+        Protocol::TCP => tcp::CHECK_AT,
+        Protocol::UDP => udp::CHECK_AT,
+        _ => return false,
+    };
+    info.fragment.is_none() && csum == Csum::Partial { start: info.header_len as u16, offset: check_at as u16 }
+}

@@ -1,0 +1,91 @@
+//! Shortcuts: two ways around the stages of [`receive`](super), for packets about which every stage would say the same.
+//!
+//! | shortcut | packets | stages that it skips |
+//! |---|---|---|
+//! | [`esp_run`] | ESP like the one before it | wire tap, link layer, IP input (both taps, hooks, VRF), FIB, local input |
+//! | [`fragment_train`] | fragments behind equal headers | wire tap, link layer, GRO, IP input (both taps, hooks, VRF) |
+//!
+//! A shortcut may run only where every stage it skips is a no-op: [`Shortcuts`](crate::ports::Shortcuts) says where, and counters
+//! that the skipped stages move are moved by the same functions.
+
+use std::net::IpAddr;
+
+use base::LinkId;
+use packet::{Burst, Packet};
+use reassembly::Train;
+
+use super::gro_sink::GroSink;
+use super::l2::l3_offset;
+use super::l3::{check_addresses, is_link_local};
+use super::{decrypted, gro};
+use crate::local::{Cast, reassembly as local_reassembly};
+use crate::{Cx, Datapath};
+
+/// Decrypts the packets at the front of a burst that are ESP like the one before them, so that everything found out about that
+/// one is true of them.
+#[inline]
+pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Burst<'_>) {
+    let Some(port) = dp.ports.get(link).filter(|port| port.shortcuts().esp_run) else { return };
+    let mac = port.config.mac;
+    let l3 = |pkt: &Packet| l3_offset(mac, pkt);
+    if dp.ipsec.close_here(cx.now) {
+        // A decrypted packet may be ESP as well.
+        gro::pass_decrypted(dp, cx);
+    }
+    loop {
+        let mut out = gro::storage(dp);
+        let Datapath { ipsec, gro, ports, counters, .. } = dp;
+        let mut sink = GroSink { gro, ports, mem: cx.mem, out: &mut out };
+        let run = ipsec.open_run(cx.mem, cx.now, burst, l3, counters, &mut sink);
+        let broken = run.map(|run| {
+            dp.count_received(link, run.version, run.packets);
+            dp.count_delivered(link, run.version, run.packets);
+            run.broken
+        });
+        gro::run(dp, cx, out);
+        match broken {
+            Some(Some(pkt)) => decrypted(dp, cx, pkt),
+            Some(None) => {}
+            None if dp.ipsec.has_opened() => gro::pass_decrypted(dp, cx),
+            None => return,
+        }
+    }
+}
+
+/// Reassembles the fragments for this node at the front of a burst that come behind equal headers.
+#[inline]
+pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Burst<'_>) {
+    let Some(port) = dp.ports.get(link).filter(|port| port.shortcuts().fragment_train) else { return };
+    let mac = port.config.mac;
+    let domain = dp.fib.domain(link);
+    let mut is_any = false;
+    while let Some(first) = burst.first()
+        && let Some(l3) = l3_offset(mac, first)
+        && let Some(train) = Train::of(first, l3)
+        && is_for_node_alone(dp, domain, link, train.addresses())
+    {
+        let train = train.in_domain(domain);
+        let out = gro::flush_before(dp, &first.head()[l3..]);
+        gro::run(dp, cx, out);
+        let l3 = |pkt: &Packet| l3_offset(mac, pkt);
+        let Some((packets, verdict)) = local_reassembly::handle_train(dp, cx, link, &train, burst, l3) else { break };
+        is_any = true;
+        dp.count_received(link, train.version(), packets);
+        let next = local_reassembly::apply_verdict(dp, cx, link, verdict, Cast::Unicast);
+        dp.run(cx, next);
+        if dp.ipsec.has_opened() {
+            gro::pass_decrypted(dp, cx);
+        }
+    }
+    if is_any {
+        local_reassembly::drop_evicted(dp);
+    }
+}
+
+/// Tells whether packets between such addresses are for this node alone, and nothing of them is wrong.
+fn is_for_node_alone(dp: &Datapath, domain: LinkId, link: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
+    !is_link_local(dst)
+        && check_addresses(src, dst).is_ok()
+        && dp.is_local(domain, dst)
+        && !dp.is_martian(domain, link, src)
+}

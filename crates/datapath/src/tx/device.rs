@@ -1,0 +1,50 @@
+//! Device: the link-layer header, and the queue of packets that fit the link.
+
+use base::{DropReason, LinkId};
+use packet::{Memory, Packet};
+use wire::eth::{self, EtherType};
+use wire::{MacAddr, Version};
+
+use super::esp_device;
+use crate::{Cx, Datapath, Next};
+
+/// Puts an Ethernet header in front of an IP packet and queues it.
+pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, mut pkt: Packet) -> Next {
+    let Some(mac) = dp.ports.get(link).and_then(|port| port.config.mac) else {
+        return Next::Drop(pkt, DropReason::LinkDown);
+    };
+    let ethertype = match Version::of(pkt.head()) {
+        Ok(Version::V4) => EtherType::IPV4,
+        Ok(Version::V6) => EtherType::IPV6,
+        Err(why) => return Next::Drop(pkt, why.into()),
+    };
+    let header = eth::Header::new(to, mac, ethertype);
+    if pkt.push_each(header.as_bytes()) {
+        enqueue(dp, cx.mem, link, pkt, eth::Header::LEN);
+        return Next::Done;
+    }
+    while let Some(packet) = pkt.take_frame() {
+        let next = frame(dp, cx, link, to, packet);
+        dp.run(cx, next);
+    }
+    match pkt.push(cx.mem, eth::Header::LEN) {
+        Ok(front) => front.copy_from_slice(header.as_bytes()),
+        Err(dry) => return Next::Drop(pkt, dry.into()),
+    }
+    enqueue(dp, cx.mem, link, pkt, eth::Header::LEN);
+    Next::Done
+}
+
+/// Makes a packet, whose IP header begins at `l3`, fit its link, and queues it.
+pub(crate) fn enqueue(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) {
+    let from = pkt.meta.link;
+    let packets = pkt.meta.cut.packets();
+    if pkt.meta.esp.is_some()
+        && let Err(reason) = esp_device::seal_unless_on_device(dp, link, &mut pkt, l3)
+    {
+        return dp.ports.drop(from, reason);
+    }
+    if let Err(reason) = dp.ports.enqueue(mem, link, pkt, l3) {
+        dp.ports.drops(from, reason, packets);
+    }
+}

@@ -1,0 +1,251 @@
+//! MTU: packets that do not fit the path are fragmented, or their senders are told.
+
+use base::{DropReason, LinkId, Mib};
+use host::icmp::Problem;
+use offload::{Features, checksum, gso, ip_headers};
+use packet::{Cut, Gso, GsoKind, Memory, Packet};
+use wire::ip::Info;
+use wire::{Version, ipv4, tcp, udp};
+
+use crate::forward::{self, Hop};
+use crate::mib::MibPair;
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
+pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
+    let Some(link_mtu) = dp.mtu_of(hop.dev) else { return Next::Drop(ip.pkt, DropReason::LinkDown) };
+    // The path beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
+    let is_own = ip.pkt.meta.link == LinkId::NONE;
+    let mtu = if is_own { dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
+    let mut fits = wire_len(&ip.pkt, &ip.info) <= mtu;
+    if !fits && !may_fragment(&ip) {
+        match refuse_too_big(dp, cx, ip, mtu, hop.dev) {
+            Ok(rest) => ip = rest,
+            Err(next) => return next,
+        }
+        fits = true;
+    }
+    if let Err(reason) = forward::count_hop(dp, cx, &mut ip, hop) {
+        return Next::Drop(ip.pkt, reason);
+    }
+    if fits {
+        return Next::Transmit(ip.pkt, hop);
+    }
+    let mut pieces = std::mem::take(&mut dp.scratch.pieces);
+    fragment(dp, cx, ip.pkt, mtu, hop.dev, &mut pieces);
+    for piece in pieces.drain(..) {
+        dp.run(cx, Next::Transmit(piece, hop));
+    }
+    dp.scratch.pieces = pieces;
+    Next::Done
+}
+
+/// Transmits a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
+pub(crate) fn transmit_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, hop: Hop) -> Next {
+    let fits = match pkt.meta.cut {
+        Cut::Gso(_) => Info::parse(pkt.head(), pkt.len()).is_ok_and(|info| wire_len(&pkt, &info) <= mtu),
+        Cut::Frames(frames) => usize::from(frames.size) <= mtu,
+        Cut::Whole | Cut::Fragment => pkt.len() <= mtu,
+    };
+    if fits {
+        return Next::Transmit(pkt, hop);
+    }
+    if let Cut::Frames(_) = pkt.meta.cut {
+        while let Some(frame) = pkt.take_frame() {
+            let next = transmit_fitted(dp, cx, frame, mtu, hop);
+            dp.run(cx, next);
+        }
+        return transmit_fitted(dp, cx, pkt, mtu, hop);
+    }
+    if dp.ports.get(hop.dev).is_some_and(|port| port.config.features.ufo) {
+        return transmit_to_fragmenting_link(dp, cx, pkt, mtu, hop);
+    }
+    let mut fragments = std::mem::take(&mut dp.scratch.sealed);
+    fragment(dp, cx, pkt, mtu, hop.dev, &mut fragments);
+    for fragment in fragments.drain(..) {
+        dp.run(cx, Next::Transmit(fragment, hop));
+    }
+    dp.scratch.sealed = fragments;
+    Next::Done
+}
+
+/// Sends the datagrams of a sealed train one by one by a link that fragments them itself. Those that are longer than `mtu`
+/// may be fragmented on the way too.
+#[cold]
+fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu: usize, hop: Hop) -> Next {
+    let link = pkt.meta.link;
+    let mut datagrams = Vec::new();
+    let cut = match pkt.meta.cut {
+        Cut::Gso(_) => gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut datagrams),
+        Cut::Whole | Cut::Frames(_) | Cut::Fragment => {
+            pkt.into_frames(&mut datagrams);
+            Ok(())
+        }
+    };
+    if let Err(reason) = cut {
+        dp.ports.drop(link, reason);
+        return Next::Done;
+    }
+    for mut datagram in datagrams {
+        let next = if datagram.len() <= mtu {
+            Next::Transmit(datagram, hop)
+        } else {
+            datagram.meta.cut = Cut::Fragment;
+            match clear_dont_fragment(cx.mem, &mut datagram) {
+                Ok(()) => Next::Transmit(datagram, hop),
+                Err(reason) => Next::Drop(datagram, reason),
+            }
+        };
+        dp.run(cx, next);
+    }
+    Next::Done
+}
+
+/// Cuts a packet that leaves by `dev` to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
+pub(super) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, dev: LinkId, out: &mut Vec<Packet>) {
+    let link = pkt.meta.link;
+    let before = out.len();
+    let version = Version::of(pkt.head()).unwrap_or(Version::V6);
+    let result = if pkt.meta.cut.gso().is_some() {
+        let mut segments = Vec::new();
+        gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments).map(|()| {
+            for segment in segments {
+                fragment(dp, cx, segment, mtu, dev, out);
+            }
+        })
+    } else {
+        checksum::complete(cx.mem, &mut pkt, 0)
+            .and_then(|()| match version {
+                Version::V4 => fragment_v4(dp, cx, pkt, mtu, out),
+                Version::V6 => reassembly::fragment_v6(cx.mem, pkt, mtu, dp.fragment_ids.next(), out),
+            })
+            .inspect(|()| {
+                dp.count(dev, MibPair::FRAG_OKS.of(version));
+                let made = (out.len() - before) as u64;
+                dp.count_all(dev, MibPair::FRAG_CREATES.of(version), made);
+            })
+    };
+    if let Err(reason) = result {
+        dp.count(dev, MibPair::FRAG_FAILS.of(version));
+        dp.ports.drop(link, reason);
+    }
+}
+
+/// An IPv4 packet of our own gets its identification when it needs one (RFC 6864 §4).
+fn fragment_v4(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    mut pkt: Packet,
+    mtu: usize,
+    out: &mut Vec<Packet>,
+) -> Result<(), DropReason> {
+    if pkt.meta.link == LinkId::NONE {
+        let header = ipv4::Header::mut_from(pkt.writable_head(cx.mem)?)?;
+        header.set_id(dp.fragment_ids.next() as u16);
+        ipv4::fill_check(pkt.writable_head(cx.mem)?)?;
+    }
+    reassembly::fragment(cx.mem, pkt, mtu, out)
+}
+
+/// Drops a packet that does not fit the path by `dev`, and tells its sender the MTU. Of a UDP train the last datagram is
+/// returned if it fits: only GRO has put it behind others that do not. A last segment of TCP follows lost ones, and goes with
+/// them.
+///
+/// # Errors
+/// The stage that follows if nothing of the packet goes on.
+#[cold]
+pub(super) fn refuse_too_big(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: IpPacket,
+    mtu: usize,
+    dev: LinkId,
+) -> Result<IpPacket, Next> {
+    if !last_datagram_fits(&ip, mtu) {
+        return Err(too_big(dp, ip, mtu, dev));
+    }
+    let link = ip.pkt.meta.link;
+    let mut datagrams = match datagrams(cx.mem, ip) {
+        Ok(datagrams) => datagrams,
+        Err(reason) => {
+            dp.ports.drop(link, reason);
+            return Err(Next::Done);
+        }
+    };
+    let last = datagrams.pop();
+    let mut others = datagrams.into_iter();
+    if let Some(first) = others.next() {
+        let next = too_big(dp, first, mtu, dev);
+        dp.run(cx, next);
+    }
+    for other in others {
+        dp.count_drop(&other.pkt, DropReason::PacketTooBig);
+    }
+    last.ok_or(Next::Done)
+}
+
+/// Drops a packet that does not fit the path by `dev`, and tells its sender the MTU.
+fn too_big(dp: &mut Datapath, ip: IpPacket, mtu: usize, dev: LinkId) -> Next {
+    if ip.info.version() == Version::V4 {
+        dp.counters.count(Mib::IpFragFails);
+    } else {
+        dp.count(ip.pkt.meta.link, Mib::Ip6InTooBigErrors);
+        dp.count(dev, Mib::Ip6FragFails);
+    }
+    Next::Reject(ip, DropReason::PacketTooBig, Problem::TooBig { mtu })
+}
+
+impl Datapath {
+    /// Layer-3 MTU of a link that is up, in bytes.
+    pub(crate) fn mtu_of(&self, link: LinkId) -> Option<usize> {
+        self.ports.get(link).filter(|port| port.up).map(|port| port.config.mtu)
+    }
+}
+
+/// Clears IPv4's Don't Fragment.
+fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason> {
+    let head = pkt.writable_head(mem)?;
+    if Version::of(head)? == Version::V4 {
+        ipv4::Header::mut_from(head)?.set_dont_fragment(false);
+        ipv4::fill_check(head)?;
+    }
+    Ok(())
+}
+
+/// Tells whether a packet may be cut to fit: it says so, or this node itself is its source (RFC 8200 §4.5).
+pub(super) fn may_fragment(ip: &IpPacket) -> bool {
+    !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.link == LinkId::NONE
+}
+
+/// How long a packet's longest segment is on the wire, in bytes with its IP header: what an MTU is about (Linux
+/// `skb_gso_network_seglen`).
+pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
+    let Cut::Gso(gso) = pkt.meta.cut else { return pkt.len() };
+    let transport = match gso.kind {
+        GsoKind::Udp => udp::Header::LEN,
+        GsoKind::TcpV4 | GsoKind::TcpV6 => {
+            let mut header = [0; tcp::Header::LEN];
+            pkt.read_at(info.header_len, &mut header);
+            tcp::Header::ref_from(&header).map_or(tcp::Header::LEN, tcp::Header::header_len)
+        }
+    };
+    pkt.len().min(info.header_len + transport + usize::from(gso.size))
+}
+
+/// The datagrams of a UDP train, by reference.
+fn datagrams(mem: &Memory, ip: IpPacket) -> Result<Vec<IpPacket>, DropReason> {
+    let IpPacket { pkt, flow, .. } = ip;
+    let mut datagrams = Vec::new();
+    gso::segment(mem, &Features::BY_REFERENCE, pkt, 0, &mut datagrams)?;
+    let parse = |mut pkt| Ok(IpPacket { info: ip_headers(mem, &mut pkt)?, pkt, flow });
+    datagrams.into_iter().map(parse).collect()
+}
+
+/// Tells whether a packet is a UDP train whose last datagram is shorter than the others and no longer than `mtu`.
+fn last_datagram_fits(ip: &IpPacket, mtu: usize) -> bool {
+    let Cut::Gso(Gso { kind: GsoKind::Udp, size, .. }) = ip.pkt.meta.cut else { return false };
+    let headers = ip.info.header_len + udp::Header::LEN;
+    let payload = ip.pkt.len().saturating_sub(headers);
+    let last = payload.checked_rem(size.into()).unwrap_or(0);
+    last > 0 && last < payload && headers + last <= mtu
+}

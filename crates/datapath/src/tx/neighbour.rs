@@ -1,0 +1,194 @@
+//! Neighbours: resolution of next hops, and the actions that it asks for: to solicit, to send queued packets, to drop them.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use base::{DropReason, Instant, LinkId, Mib};
+use fib::{Action, Known, Resolution, Station, arp, nd};
+use host::icmp::Problem;
+use ipsec::device::Treatment;
+use ipsec::{Bundle, Decision as Policy, Flowi, Mode};
+use packet::{Esp, Memory, Packet};
+use wire::eth::{self, EtherType};
+use wire::{FlowKey, MacAddr};
+
+use super::xfrm::{self, SaStack};
+use super::{device, esp_device};
+use crate::forward::Hop;
+use crate::{Cx, Datapath, IpPacket, Next, own};
+
+/// How often the operator is told at most that another station has one of our addresses.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// Runs the actions that the neighbour tables ask for, until there are no more.
+pub(crate) fn run_neighbour_actions(dp: &mut Datapath, cx: Cx<'_>) {
+    while !dp.actions.is_empty() {
+        let mut actions = std::mem::replace(&mut dp.actions, std::mem::take(&mut dp.scratch.actions));
+        for action in actions.drain(..) {
+            run_neighbour_action(dp, cx, action);
+        }
+        dp.scratch.actions = actions;
+    }
+}
+
+fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
+    match action {
+        Action::Solicit { link, target, unicast_to } => match solicitation(dp, cx, link, target, unicast_to) {
+            Ok(frame) => send_discovery(dp, cx, link, frame),
+            Err(reason) => dp.ports.drop(LinkId::NONE, reason),
+        },
+        Action::Send { link, to, packet } => {
+            let next = device::frame(dp, cx, link, to, packet);
+            dp.run(cx, next);
+        }
+        Action::Answer { link, frame } => {
+            if eth::Header::ref_from(frame.head()).is_ok_and(|header| header.ethertype() == EtherType::IPV6) {
+                dp.count(link, Mib::Icmp6OutMsgs);
+                dp.count(link, Mib::Icmp6OutNeighborAdvertisements);
+            }
+            send_discovery(dp, cx, link, frame);
+        }
+        Action::Drop { packet, reason, .. } => dp.run(cx, abandon(cx, packet, reason)),
+        Action::Conflict { link, addr, station } => {
+            if dp.conflict_told.is_none_or(|told| told + TELL_EVERY <= cx.now) {
+                dp.conflict_told = Some(cx.now);
+                let name = dp.ports.get(link).map_or("?", |port| &port.config.name);
+                tracing::warn!("{name}: {station} uses our address {addr}");
+            }
+        }
+    }
+}
+
+/// Sends a frame of ARP or neighbour discovery. A policy for a transport between neighbours is for what they say of
+/// themselves too (Linux `icmp6_dst_alloc`); one for a tunnel is not, because the link does not lead through it.
+fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet) {
+    let header = eth::Header::ref_from(frame.head()).copied();
+    let (Ok(header), false) = (header, dp.ipsec.is_idle()) else {
+        return device::enqueue(dp, cx.mem, link, frame, eth::Header::LEN);
+    };
+    if header.ethertype() == EtherType::IPV6
+        && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
+        && let Policy::Protect(bundle) = protection(dp, cx, &Flowi { link, domain: dp.fib.domain(link), ..flow.into() })
+        && bundle.iter().all(|&id| dp.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
+    {
+        frame.pull(eth::Header::LEN);
+        return send_protected_discovery(dp, cx, link, header.dst(), frame, &bundle);
+    }
+    device::enqueue(dp, cx.mem, link, frame, eth::Header::LEN);
+}
+
+/// Decision of the policies about neighbour discovery of `flow`, after the packets that waited for an SA which is there now.
+fn protection(dp: &mut Datapath, cx: Cx<'_>, flow: &Flowi) -> Policy {
+    match dp.ipsec.lookup(cx.now, flow, &mut dp.counters) {
+        Policy::Hold(policy) if dp.ipsec.let_go(policy) => {
+            own::release(dp, cx);
+            dp.ipsec.lookup(cx.now, flow, &mut dp.counters)
+        }
+        decision => decision,
+    }
+}
+
+/// Sends a packet of neighbour discovery through these SAs to a known station. A device that numbers the packets of its SA
+/// does so for this one too.
+fn send_protected_discovery(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    to: MacAddr,
+    mut pkt: Packet,
+    bundle: &Bundle,
+) {
+    let mtu = dp.ports.get(link).map_or(0, |port| port.config.mtu);
+    let treatment = match bundle[..] {
+        [sa] => esp_device::offload_decision(dp, cx, sa, &mut pkt, link, mtu),
+        _ => Ok(Treatment::Software),
+    };
+    match treatment {
+        Ok(Treatment::Device) => {
+            let next = device::frame(dp, cx, link, to, pkt);
+            dp.run(cx, next);
+        }
+        Ok(Treatment::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
+        Ok(Treatment::Software | Treatment::Cipher) => {
+            let mut sealed = vec![pkt];
+            xfrm::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
+            for pkt in sealed {
+                let next = device::frame(dp, cx, link, to, pkt);
+                dp.run(cx, next);
+            }
+        }
+    }
+}
+
+/// Frame that asks on `link` for the station of `target`.
+fn solicitation(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    target: IpAddr,
+    unicast_to: Option<MacAddr>,
+) -> Result<Packet, DropReason> {
+    let mac = dp.ports.get(link).and_then(|port| port.config.mac).ok_or(DropReason::LinkDown)?;
+    let here = Station { link, mac };
+    let source = dp.fib.source(link, target);
+    Ok(match target {
+        IpAddr::V4(target) => {
+            let source = if let Some(IpAddr::V4(source)) = source { source } else { Ipv4Addr::UNSPECIFIED };
+            arp::solicit(cx.mem, here, source, target, unicast_to)?
+        }
+        IpAddr::V6(target) => {
+            let source = if let Some(IpAddr::V6(source)) = source { source } else { mac.link_local() };
+            dp.count(link, Mib::Icmp6OutMsgs);
+            dp.count(link, Mib::Icmp6OutNeighborSolicits);
+            nd::solicit(cx.mem, here, source, target, unicast_to)?
+        }
+    })
+}
+
+/// Drops a packet that waited in vain for its next hop. Its sender is told if that did not answer.
+fn abandon(cx: Cx<'_>, pkt: Packet, reason: DropReason) -> Next {
+    // An error would quote in clear a packet that is laid out as ESP.
+    if reason != DropReason::NeighbourFailed || matches!(pkt.meta.esp, Some(Esp::Seal { .. })) {
+        return Next::Drop(pkt, reason);
+    }
+    match IpPacket::parse(cx, pkt) {
+        Ok(ip) => Next::Reject(ip, reason, Problem::HostUnreachable),
+        Err((pkt, _)) => Next::Drop(pkt, reason),
+    }
+}
+
+/// Finds the link-layer address of a packet's next hop, and frames the packet for it; while the address is unknown the packet
+/// waits.
+pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, hop: Hop) -> Next {
+    let Hop { dev, next_hop } = hop;
+    match dp.neighbours.resolve(cx.now, cx.mem, dev, next_hop, pkt, &mut dp.actions) {
+        Resolution::Send(to, pkt) => device::frame(dp, cx, dev, to, pkt),
+        Resolution::Queued => Next::Done,
+        Resolution::Dropped(pkt, reason) => abandon(cx, pkt, reason),
+    }
+}
+
+impl Datapath {
+    /// Sets a neighbour entry for the operator, or for the `protocol` (`RTPROT_*`) that sets it; 0 leaves the protocol as it is.
+    pub fn set_neighbour(
+        &mut self,
+        now: Instant,
+        mem: &Memory,
+        link: LinkId,
+        addr: IpAddr,
+        known: Known,
+        protocol: u8,
+    ) {
+        self.neighbours.set(now, link, addr, known, &mut self.actions);
+        if protocol != 0 {
+            self.neighbours.set_protocol(link, addr, protocol);
+        }
+        self.drain_all(Cx { now, mem });
+    }
+
+    /// Removes the neighbours of a link, and drops the packets that waited for them.
+    pub(crate) fn forget_neighbours(&mut self, cx: Cx<'_>, link: LinkId) {
+        self.neighbours.remove_link(link, &mut self.actions);
+        self.drain_all(cx);
+    }
+}

@@ -1,0 +1,163 @@
+//! ESP output: the SAs of a policy, jobs for the ciphers, and packets that they have sealed (Linux `xfrm_output`).
+
+use base::{DropReason, LinkId, Mib, SaId};
+use fib::Decision;
+use ipsec::{Bundle, Mode, Train};
+use packet::Packet;
+use wire::{Version, ipv6};
+
+use super::{esp_device, mtu};
+use crate::forward::{self, Hop};
+use crate::mib::MibPair;
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Destination of a packet that ciphers have yet to seal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PendingTx {
+    pub(crate) hop: Hop,
+    /// MTU of the path in bytes.
+    pub(crate) mtu: usize,
+}
+
+/// The SAs that packets go through, the innermost first, and the path behind them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SaStack<'a> {
+    pub(crate) sas: &'a [SaId],
+    /// First link of the path.
+    pub(crate) dev: LinkId,
+    /// MTU of the path in bytes.
+    pub(crate) mtu: usize,
+}
+
+/// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the domain of the link that it would have left by (Linux `xfrm_dst_lookup`).
+pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, bundle: &Bundle, mut hop: Hop) -> Next {
+    let sas = || bundle.iter().filter_map(|&id| dp.ipsec.sa(id));
+    let mut end = ip.info.dst;
+    if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
+        end = tunnel.end();
+        match dp.decide(dp.fib.domain(hop.dev), end) {
+            Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
+            decision => {
+                dp.counters.count(Mib::XfrmOutBundleGenError);
+                let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
+                return Next::Drop(ip.pkt, reason);
+            }
+        }
+    }
+    let Some(port) = dp.ports.get(hop.dev).filter(|port| port.up) else {
+        return Next::Drop(ip.pkt, DropReason::LinkDown);
+    };
+    let features = port.config.features;
+    let outer_mtu = dp.path_mtu(cx, hop.dev, end, port.config.mtu);
+    let stack = SaStack { sas: bundle, dev: hop.dev, mtu: outer_mtu };
+    let inner_mtu = inner_mtu_behind(dp, cx, stack, 0);
+    let v4 = ip.info.version() == Version::V4;
+    // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): a datagram that is too long is fragmented afterwards.
+    let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
+    let inner_mtu = if v4 { inner_mtu } else { inner_mtu.max(ipv6::MIN_MTU) };
+    let mut fits = mtu::wire_len(&ip.pkt, &ip.info) <= inner_mtu;
+    if !fits && !mtu::may_fragment(&ip) {
+        match mtu::refuse_too_big(dp, cx, ip, inner_mtu, hop.dev) {
+            Ok(rest) => ip = rest,
+            Err(next) => return next,
+        }
+        fits = true;
+    }
+    if let Err(reason) = forward::count_hop(dp, cx, &mut ip, hop) {
+        return Next::Drop(ip.pkt, reason);
+    }
+    let mut pieces = std::mem::take(&mut dp.scratch.pieces);
+    if fits || whole {
+        pieces.push(ip.pkt);
+    } else {
+        // Before ESP, so that the peer has nothing to reassemble (RFC 4301 §7).
+        mtu::fragment(dp, cx, ip.pkt, inner_mtu, hop.dev, &mut pieces);
+    }
+    let Some((&outermost, within)) = bundle.split_last() else { return Next::Done };
+    seal(dp, cx, stack, within.len(), &mut pieces);
+    let sa = dp.ipsec.sa(outermost);
+    let is_offloaded = sa.is_some_and(|sa| sa.offload().is_some());
+    let train = match sa.is_some_and(|sa| sa.encap().is_some()) {
+        true if features.uso => Train::Udp,
+        _ if features.frames => Train::Frames,
+        _ => Train::None,
+    };
+    let pending = PendingTx { hop, mtu: outer_mtu };
+    for piece in pieces.drain(..) {
+        let link = piece.meta.link;
+        let submitted = if is_offloaded {
+            esp_device::submit_offloaded(dp, cx, outermost, piece, train, pending)
+        } else {
+            submit(dp, cx, outermost, piece, train, pending)
+        };
+        if let Err(reason) = submitted {
+            dp.ports.drop(link, reason);
+        }
+    }
+    dp.scratch.pieces = pieces;
+    send_sealed(dp, cx);
+    Next::Done
+}
+
+/// Submits a packet to the ciphers, and notes its next hop.
+pub(crate) fn submit(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    sa: SaId,
+    pkt: Packet,
+    train: Train,
+    pending: PendingTx,
+) -> Result<(), DropReason> {
+    let Datapath { ipsec, counters, .. } = dp;
+    let before = ipsec.sealing();
+    let result = ipsec.submit_seal(cx.mem, cx.now, sa, pkt, train, pending.mtu, counters);
+    // Near the end of its SA a fat packet is submitted segment by segment, and maybe not to the end.
+    let submitted = ipsec.sealing() - before;
+    dp.pending_tx.extend(std::iter::repeat_n(pending, submitted));
+    result
+}
+
+/// Transmits the packets that ciphers have sealed, in order.
+pub(crate) fn send_sealed(dp: &mut Datapath, cx: Cx<'_>) {
+    let mut sealed = std::mem::take(&mut dp.scratch.sealed_out);
+    while dp.ipsec.next_sealed(cx.mem, &mut sealed) {
+        let PendingTx { hop, mtu } = dp.pending_tx.pop_front().expect("one for each packet that was submitted");
+        for pkt in sealed.drain(..) {
+            let version = Version::of(pkt.head()).unwrap_or(Version::V6);
+            dp.count_all(hop.dev, MibPair::OUT_REQUESTS.of(version), pkt.meta.cut.packets());
+            let next = mtu::transmit_fitted(dp, cx, pkt, mtu, hop);
+            dp.run(cx, next);
+        }
+    }
+    dp.scratch.sealed_out = sealed;
+}
+
+/// Runs packets through the first `n` of these SAs at once.
+pub(crate) fn seal(dp: &mut Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize, packets: &mut Vec<Packet>) {
+    let mut sealed = std::mem::take(&mut dp.scratch.sealed);
+    for (at, &sa) in stack.sas[..n].iter().enumerate() {
+        let mtu = inner_mtu_behind(dp, cx, stack, at + 1);
+        for pkt in packets.drain(..) {
+            let link = pkt.meta.link;
+            let Datapath { ipsec, counters, .. } = &mut *dp;
+            let result = ipsec.seal(cx.mem, cx.now, sa, pkt, Train::None, mtu, &mut sealed, counters);
+            if let Err(reason) = result {
+                dp.ports.drop(link, reason);
+            }
+        }
+        std::mem::swap(packets, &mut sealed);
+    }
+    dp.scratch.sealed = sealed;
+}
+
+/// MTU for packets that are through the first `n` of these SAs and go through the others. A packet sealed for the end of a
+/// tunnel goes on from the end of the tunnel around it, and that path may be narrower (Linux `xfrm_init_pmtu`).
+fn inner_mtu_behind(dp: &Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize) -> usize {
+    let SaStack { sas, dev, mtu } = stack;
+    (n..sas.len()).rev().fold(mtu, |mtu, at| {
+        let inner_mtu = dp.ipsec.sa(sas[at]).map_or(mtu, |sa| sa.inner_mtu(mtu));
+        let mut within = sas[..at].iter().filter_map(|&id| dp.ipsec.sa(id));
+        let tunnel = within.rfind(|sa| sa.mode() == Mode::Tunnel);
+        tunnel.map_or(inner_mtu, |tunnel| dp.path_mtu(cx, dev, tunnel.end(), inner_mtu))
+    })
+}
