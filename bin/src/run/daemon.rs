@@ -1,7 +1,7 @@
 //! A gateway that runs: what it becomes at start, on a signal and when clients ask.
 
-use std::datapath::{Path, PathBuf};
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 
 use control::Config;

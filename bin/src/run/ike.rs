@@ -3,12 +3,12 @@
 //! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message that
 //! nobody takes in time is lost, as on the network.
 
-use std::datapath::{Path, PathBuf};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
 
 use control::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
 use datapath::IkeMessage;

@@ -1,9 +1,9 @@
 //! A gateway in memory that becomes what files say, to see whether one could: its links lead nowhere.
 
-use std::datapath::PathBuf;
 use std::fs::DirBuilder;
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
 use control::Config;

@@ -4,10 +4,10 @@
 //! clients a largest number, and a capture that is read too slowly loses packets instead of holding them.
 
 use std::convert::Infallible;
-use std::datapath::{Path, PathBuf};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};

@@ -14,10 +14,10 @@ mod rest;
 mod sysctl;
 
 use std::collections::HashMap;
-use std::datapath::{Path, PathBuf};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};

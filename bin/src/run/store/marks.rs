@@ -184,7 +184,7 @@ impl Keeper {
         threads: &Threads,
     ) -> Result<Self, CliError> {
         add_names(&mut marks, others);
-        let failed = |path: &std::datapath::Path, err: &dyn std::fmt::Display| {
+        let failed = |path: &std::path::Path, err: &dyn std::fmt::Display| {
             CliError::failed(format!("{}: {err}", path.display()))
         };
         let path = store.path().to_owned();

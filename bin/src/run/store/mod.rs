@@ -9,10 +9,10 @@ mod marks;
 mod restore;
 
 use std::collections::{BTreeMap, HashMap};
-use std::datapath::{Path, PathBuf};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 
 use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};

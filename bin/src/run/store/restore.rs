@@ -1,7 +1,7 @@
 //! A node becomes what was kept, beside what its files say.
 
 use std::collections::{BTreeMap, HashSet};
-use std::datapath::Path;
+use std::path::Path;
 
 use control::netlink::error::errno;
 use control::netlink::message::flag;
