@@ -29,7 +29,7 @@ use crate::sad::Sad;
 use arrival::Arrival;
 
 pub(crate) use decap::Untouched;
-pub use inner::{Content, Each, Following, Inner, Taker};
+pub use inner::{Content, Each, Inner, Taker};
 pub use run::Run;
 
 /// What became of the packets of a train. The caller keeps it for the next one, and empties what it has taken.
@@ -192,7 +192,7 @@ impl Ipsec {
         let Self { sad, crypto, nat, .. } = self;
         loop {
             let Some(job) = &mut crypto.passing else {
-                let Some(job) = crypto.next_opened() else { return ControlFlow::Continue(()) };
+                let Some(job) = crypto.opening.pop() else { return ControlFlow::Continue(()) };
                 job.begin_passing();
                 crypto.passing = Some(job);
                 continue;
@@ -236,22 +236,10 @@ fn pass_plain<T: Taker>(
         let is_plain = sa.as_deref_mut().is_some_and(|sa| {
             sa.is_at_ease() && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
         });
-        let Some(sa) = sa.as_deref_mut().filter(|_| is_plain) else {
+        if !is_plain {
             return ControlFlow::Continue(Some(piece));
-        };
-        let Piece { seq, followers, inside, .. } = piece;
-        match piece.state {
-            State::Open { payload_len, .. } if sa.takes_behind(seq, followers.packets, payload_len) => {
-                let (meta, mut following) = job.following(followers);
-                let passed = taker.take_followed(inside, meta, &mut following);
-                let taken = following.taken();
-                job.skip(taken);
-                sa.replay.mark_next(taken.into());
-                sa.used(now, taken.into(), u64::from(taken) * u64::from(payload_len));
-                passed?;
-            }
-            _ => taker.take_plain(inside, &job.outer.meta)?,
         }
+        taker.take_plain(piece.inside, &job.outer.meta)?;
     }
     ControlFlow::Continue(None)
 }
@@ -290,7 +278,7 @@ fn accept<'j>(
     mem: &Memory,
     now: Instant,
 ) -> Result<Content<'j>, Refused> {
-    let Piece { seq, id, state, inside: mut buf, .. } = piece;
+    let Piece { seq, id, state, inside: mut buf } = piece;
     let (payload_len, next_header, sum) = match state {
         State::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
         State::Sealed | State::Forged => {
@@ -320,13 +308,6 @@ fn accept<'j>(
 }
 
 impl Sa {
-    /// Tells whether `packets` behind the one with this number, of `len` bytes each, may all be noted at once: there are some,
-    /// nobody has seen any of them, and no limit is near.
-    fn takes_behind(&self, seq: u64, packets: u16, len: u32) -> bool {
-        let are_new = seq == self.replay.top() || self.replay.size() == 0;
-        packets > 0 && are_new && self.is_far_after(packets.into(), u64::from(packets) * u64::from(len))
-    }
-
     /// Notes an opened packet of which [no more than the sum](OpenJob::is_plain) need be known, and puts its IP headers in
     /// front of it again if they were outside of ESP: there is nothing else to do for it.
     #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]

@@ -70,7 +70,7 @@ pub use events::{Acquire, Ended, Event, MAX_EVENTS, PolicyExpired, SaExpired};
 pub use flowi::Flowi;
 pub use gateway::Ipsec;
 pub use hold::{MAX_HELD, Released};
-pub use input::{Content, ENCAP_PEEK, Each, Following, Inner, Opened, Run, Taker, is_esp_in_udp};
+pub use input::{Content, ENCAP_PEEK, Each, Inner, Opened, Run, Taker, is_esp_in_udp};
 pub use keepalive::{KEEPALIVE, Keepalive};
 pub use lifetime::{Lifetime, Limits};
 pub use mark::Mark;

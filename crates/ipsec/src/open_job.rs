@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use base::SaId;
 use offload::checksum;
-use offload::gro::Succession;
 use packet::{Buf, Csum, Cut, Meta, Packet, prefetch, prefetch_to_write};
 use wire::esp::{Header, Trailer};
 use wire::ip::{self, Info};
@@ -13,7 +12,7 @@ use wire::{Pattern, Protocol, RisingNumber, Spi, Version, ipv4};
 
 use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
-use crate::input::{Following, Untouched};
+use crate::input::Untouched;
 use crate::sa::Sa;
 
 /// How many buffers ahead of the one that is passed on are asked for, if another processor may have them.
@@ -109,18 +108,6 @@ struct Segment {
     /// Its whole sequence number.
     seq: u64,
     state: State,
-    followers: Followers,
-}
-
-/// Packets right behind one, each of which [continues](Succession) the one before it: as long, with the next number, and in a
-/// buffer of its own.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Followers {
-    pub(crate) packets: u16,
-    /// Whether what is inside of them has the same IPv4 identification.
-    fixed_id: bool,
-    /// Bytes of the IP header inside; none in transport mode.
-    ip_header: u8,
 }
 
 /// How far a packet is.
@@ -144,11 +131,6 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// What those bytes sum up to that were summed.
-    fn sum(self) -> Option<u16> {
-        if let Self::Open { sum, .. } = self { sum } else { None }
-    }
-
     /// What `bytes`, all that are inside, sum up to.
     #[inline]
     pub(crate) fn sum_of(self, bytes: &[u8]) -> u16 {
@@ -177,7 +159,6 @@ pub(crate) struct Piece {
     pub(crate) seq: u64,
     pub(crate) id: u16,
     pub(crate) state: State,
-    pub(crate) followers: Followers,
     /// What was inside of it, if it is [`State::Open`].
     pub(crate) inside: Buf,
 }
@@ -305,7 +286,8 @@ impl OpenJob {
     #[inline]
     pub(crate) fn push(&mut self, len: usize, seq: u64, id: u16) {
         let begins_buf = self.segments.last().is_none_or(|last| last.ends_buf);
-        self.push_segment(len, (begins_buf, false), seq, id);
+        let segment = Segment { len: len as u32, begins_buf, ends_buf: false, id, seq, state: State::Sealed };
+        self.segments.push(segment);
         self.bytes += len;
     }
 
@@ -324,16 +306,11 @@ impl OpenJob {
     #[inline(always)]
     pub(crate) fn push_whole(&mut self, next: Next, seq: u64, mut buf: Buf) {
         let Next { at, len, id, .. } = next;
-        self.push_segment(len, (true, true), seq, id);
+        let (begins_buf, ends_buf, state) = (true, true, State::Sealed);
+        self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state });
         self.bytes += len;
         buf.pull(at);
         self.bufs.push(buf);
-    }
-
-    #[inline]
-    fn push_segment(&mut self, len: usize, (begins_buf, ends_buf): (bool, bool), seq: u64, id: u16) {
-        let (state, followers) = (State::Sealed, Followers::default());
-        self.segments.push(Segment { len: len as u32, begins_buf, ends_buf, id, seq, state, followers });
     }
 
     /// The list of what the only packet is opened from, whose buffer has its length.
@@ -354,7 +331,7 @@ impl OpenJob {
 
     /// An empty job for what comes next and is like it.
     pub(crate) fn another(&self, storage: Storage) -> Self {
-        let Self { sa, spi, mark, is_offloaded, untouched, is_easy, last_id, ref opening, ref outer, .. } = *self;
+        let Self { sa, spi, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;
         let Storage { mut headers, mut pattern, segments, bufs, pieces } = storage;
         headers.clone_from(&outer.headers);
         pattern.clone_from(&self.pattern);
@@ -364,7 +341,7 @@ impl OpenJob {
             opening: opening.clone(),
             mark,
             is_offloaded,
-            untouched,
+            untouched: None,
             is_easy,
             outer: Outer { headers, info: outer.info, is_udp: outer.is_udp, meta: outer.meta.clone() },
             pattern,
@@ -382,10 +359,9 @@ impl OpenJob {
         self.bufs.reverse();
     }
 
-    /// Asks for it and its lists to be near, which another processor may have had: they are read at once, and written for the
-    /// next packets.
-    pub(crate) fn prefetch(&self) {
-        prefetch_to_write(self);
+    /// Asks for its lists to be near, which another processor may have had: they are read at once, and written for the next
+    /// packets.
+    pub(crate) fn prefetch_lists(&self) {
         prefetch_to_write(&self.segments[..]);
         prefetch_to_write(&self.bufs[..]);
     }
@@ -393,10 +369,8 @@ impl OpenJob {
     /// Prepares for the first packets to be [passed on](Self::next) if others have opened them: their processor has them, and
     /// is asked for all at once.
     pub(crate) fn begin_passing(&self) {
-        let Some(first) = self.segments.last() else { return };
-        if !matches!(first.state, State::Sealed) {
-            let soon = if first.followers.packets > 0 { 1 } else { AHEAD };
-            self.bufs.iter().rev().take(soon).for_each(Buf::prefetch);
+        if self.segments.last().is_some_and(|first| !matches!(first.state, State::Sealed)) {
+            self.bufs.iter().rev().take(AHEAD).for_each(Buf::prefetch);
         }
     }
 
@@ -406,34 +380,14 @@ impl OpenJob {
         // The worker that filled these lists has them.
         prefetch_to_write(&self.segments[..]);
         self.bufs.iter().for_each(prefetch);
-        // What shares a buffer with others is passed on by itself.
-        let sums = if self.bufs.len() == self.segments.len() { self.opening.sums } else { Sums::Nothing };
         let mut bufs = self.bufs.iter_mut().rev();
-        let is_v4 = self.outer.info.version() == Version::V4;
         let mut rest: &mut [u8] = &mut [];
-        let mut leader: Option<&mut Segment> = None;
-        let mut succession = Succession::default();
         for segment in self.segments.iter_mut().rev() {
             if segment.begins_buf {
                 rest = bufs.next().and_then(Buf::bytes_mut).expect("a buffer that is this job's own");
             }
             let (packet, behind) = rest.split_at_mut(segment.len as usize);
             segment.state = self.opening.open(packet, &self.pieces, segment.seq, self.opening.sums);
-            let (from, to) = self.opening.inside(segment.state, packet.len());
-            let (inside, sum) = (&packet[from..to], segment.state.sum());
-            let continues = match sums {
-                Sums::Nothing => false,
-                Sums::Packets => succession.continues(inside, sum),
-                Sums::Payloads => succession.payload_continues(inside, sum, is_v4.then_some(segment.id)),
-            };
-            match &mut leader {
-                Some(leader) if continues && leader.is_followed_by(segment) => {
-                    let packets = leader.followers.packets + 1;
-                    let (fixed_id, ip_header) = (succession.fixed_id(), succession.ip_header());
-                    leader.followers = Followers { packets, fixed_id, ip_header };
-                }
-                _ => leader = Some(segment),
-            }
             rest = behind;
         }
     }
@@ -470,17 +424,12 @@ impl OpenJob {
     /// The next packet.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<Piece> {
-        let Segment { len, ends_buf, id, seq, mut state, followers, .. } = self.segments.pop()?;
-        if let (Some(packets), Some(next)) = (followers.packets.checked_sub(1), self.segments.last_mut()) {
-            next.followers = Followers { packets, ..followers };
-        }
+        let Segment { len, ends_buf, id, seq, mut state, .. } = self.segments.pop()?;
         let (len, buf) = (len as usize, self.bufs.last_mut()?);
         if let State::Sealed = state {
             let packet = &mut buf.bytes_mut().expect("a buffer that is this job's own")[..len];
             state = self.opening.open(packet, &self.pieces, seq, self.opening.sums);
-        } else if followers.packets == 0
-            && let Some(soon) = self.bufs.len().checked_sub(AHEAD + 1)
-        {
+        } else if let Some(soon) = self.bufs.len().checked_sub(AHEAD + 1) {
             // Another processor may have it.
             self.bufs[soon].prefetch();
         }
@@ -495,23 +444,7 @@ impl OpenJob {
             buf.pull(len - to);
             front
         };
-        Some(Piece { seq, id, state, followers, inside: whole.narrowed(from, to) })
-    }
-
-    /// What the packets behind the last one have in common with it, and those that continue it.
-    pub(crate) fn following(&mut self, followers: Followers) -> (&Meta, Following<'_>) {
-        let Followers { packets, fixed_id, ip_header } = followers;
-        let tcp_at = self.opening.text_at + usize::from(ip_header);
-        (&self.outer.meta, Following::new(&mut self.bufs, tcp_at, packets, fixed_id))
-    }
-
-    /// Skips the packets that were `taken` with the last one, out of its [followers](Self::following).
-    pub(crate) fn skip(&mut self, taken: u16) {
-        let Some(&Segment { followers, .. }) = self.segments.last() else { return };
-        self.segments.truncate(self.segments.len() - usize::from(taken));
-        if let (Some(packets), Some(next)) = (followers.packets.checked_sub(taken), self.segments.last_mut()) {
-            next.followers = Followers { packets, ..followers };
-        }
+        Some(Piece { seq, id, state, inside: whole.narrowed(from, to) })
     }
 
     /// Gives back the lists.
@@ -520,17 +453,6 @@ impl OpenJob {
         bufs.clear();
         pieces.clear();
         Storage { headers: outer.headers, pattern, segments, bufs, pieces }
-    }
-}
-
-impl Segment {
-    /// Tells whether `next`, which continues what is inside of the last of this one's [`Followers`], is one of them.
-    fn is_followed_by(&self, next: &Self) -> bool {
-        let what = |segment: &Self| match segment.state {
-            State::Open { next_header, .. } => Some((segment.len, next_header)),
-            _ => None,
-        };
-        what(self) == what(next) && next.seq.wrapping_sub(self.seq) == u64::from(self.followers.packets) + 1
     }
 }
 

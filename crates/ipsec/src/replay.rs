@@ -126,24 +126,6 @@ impl ReplayWindow {
         self.mark_other(seq)
     }
 
-    /// Marks the `n` numbers behind [`top`](Self::top), as [`mark`](Self::mark) does one after the other. There are so many.
-    pub fn mark_next(&mut self, n: u64) {
-        if self.size == 0 {
-            return;
-        }
-        let last = self.top + n;
-        while self.top < last {
-            let first = self.top + 1;
-            let to = last.min(first | 63);
-            let bits = u64::MAX >> (63 - (to - first)) << (first % 64);
-            let len = self.words.len();
-            let word = &mut self.words[(first / 64) as usize & (len - 1)];
-            // As in `mark`.
-            *word = if first.is_multiple_of(64) { bits } else { *word | bits };
-            self.top = to;
-        }
-    }
-
     /// As [`mark`](Self::mark), for any number but the next.
     fn mark_other(&mut self, seq: u64) -> Result<(), Replay> {
         // What comes right of the window, and not far from it, nobody would guess differently.
@@ -351,24 +333,6 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
-
-        #[test]
-        fn many_that_come_next_are_marked_as_one_after_the_other(
-            size in 0..=200u32,
-            esn: bool,
-            start in prop_oneof![0..300u64, (1 << 32) - 300..(1u64 << 32) - 210],
-            seen in prop::collection::vec(0..64u64, 0..20),
-            n in 0..=200u64,
-        ) {
-            let mut window = ReplayWindow::new(size, esn, start);
-            for back in seen {
-                let _ = window.mark(window.top().saturating_sub(back));
-            }
-            let mut one_by_one = window.clone();
-            (1..=n).for_each(|step| one_by_one.mark(start + step).unwrap());
-            window.mark_next(n);
-            prop_assert_eq!((window.top(), window.words), (one_by_one.top(), one_by_one.words));
-        }
 
         /// 10⁷ numbers in 2000 runs, all near the top, in all modes and around every wrap.
         #[test]

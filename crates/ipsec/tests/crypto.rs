@@ -3,21 +3,17 @@
 mod common;
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::num::NonZeroUsize;
-use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
 use base::{DropReason, Instant, Mib};
-use common::{HERE, NAT_T, Pair, THERE, fat, sa, segments, udp_packet};
+use common::{NAT_T, Pair, fat, sa, segments, udp_packet};
 use ipsec::crypto::{Crypto, Pool, Task};
-use ipsec::{Algorithm, Each, Inner, Mode, SaConfig, Taker, Train};
-use offload::gro::Room;
+use ipsec::{Algorithm, Each, Inner, Mode, SaConfig, Train};
 use offload::ip_headers;
-use packet::{Buf, Csum, Memory, Meta, Packet, geometry};
-use wire::Version::{V4, V6};
-use wire::{Version, esp, ipv4, tcp};
+use packet::{Memory, Packet, geometry};
+use wire::{Version, esp, ipv4};
 
 const NOW: Instant = Instant::from_nanos(7);
 
@@ -85,7 +81,7 @@ fn opened_by(
     }
     while pair.receiver.is_pending() {
         pair.receiver.work(NOW);
-        let ControlFlow::Continue(()) = pair.receiver.pass_opened(
+        let std::ops::ControlFlow::Continue(()) = pair.receiver.pass_opened(
             &pair.mem,
             NOW,
             &mut pair.received,
@@ -141,7 +137,7 @@ fn while_more_arrives_threads_are_left_what_they_get_to() {
     };
     let take = |pair: &mut Pair| {
         let mut got = Vec::new();
-        let ControlFlow::Continue(()) = pair.receiver.pass_opened(
+        let std::ops::ControlFlow::Continue(()) = pair.receiver.pass_opened(
             &pair.mem,
             NOW,
             &mut pair.received,
@@ -259,116 +255,6 @@ fn what_is_not_encrypted_is_handed_to_nobody() {
         assert!(pair.sender.next_sealed(&pair.mem, &mut sealed), "nobody is waited for");
     }
     assert_eq!((sealed.len(), tasks.load(Relaxed)), (300, 0), "sealed");
-}
-
-/// Takes all that continues a packet with it, up to so many, and gives each packet's payload.
-struct Following {
-    version: Version,
-    room: Room,
-    got: Vec<Vec<u8>>,
-    followed: usize,
-}
-
-impl Following {
-    fn push_packet(&mut self, bytes: &[u8]) {
-        let ip_header = self.version.header_len();
-        self.push(bytes, ip_header, bytes.len() - ip_header - 32);
-    }
-
-    /// TCP's payload, behind `front` bytes and its header.
-    fn push(&mut self, bytes: &[u8], front: usize, len: usize) {
-        let header_len = tcp::Header::ref_from(&bytes[front..]).unwrap().header_len();
-        self.got.push(bytes[front + header_len..][..len].to_vec());
-    }
-}
-
-impl Taker for Following {
-    type Left = Infallible;
-
-    fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Infallible> {
-        assert!(matches!(meta.csum, Csum::Complete(_)));
-        self.push_packet(buf.bytes());
-        ControlFlow::Continue(())
-    }
-
-    fn take_followed(
-        &mut self,
-        buf: Buf,
-        meta: &Meta,
-        following: &mut ipsec::Following<'_>,
-    ) -> ControlFlow<Infallible> {
-        let len = buf.len() - self.version.header_len() - 32;
-        self.take_plain(buf, meta)?;
-        let (mut bufs, mut at) = (Vec::new(), 0);
-        if let Some((some, front)) = following.take(self.room) {
-            (bufs, at) = (some.collect(), front);
-        }
-        self.followed += bufs.len();
-        bufs.iter().for_each(|buf| self.push(buf.bytes(), at, len));
-        ControlFlow::Continue(())
-    }
-
-    fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Infallible> {
-        match inner {
-            Inner::Content(content) => {
-                let pkt = content.into_packet();
-                self.push_packet(pkt.head());
-            }
-            Inner::Dropped(reason, _) => self.got.push(reason.name().into()),
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-/// Whoever opens a TCP stream finds out what continues what. However much of that is taken, all comes out once and in order, and
-/// the SA has seen it.
-#[test]
-fn what_continues_a_packet_may_be_taken_with_it() {
-    for (mode, version) in [Mode::Tunnel, Mode::Transport].into_iter().flat_map(|mode| [(mode, V4), (mode, V6)]) {
-        let at = usize::from(version == V6 && mode == Mode::Transport);
-        let config = SaConfig { mode, src: HERE[at], dst: THERE[at], ..sa() };
-        let mut sender = Pair::new(&config);
-        let (bytes, csum, cut) = fat(version, true, 1000, 60_000);
-        let segments = segments(&sender.mem, &bytes, csum, cut);
-        let mut want: Vec<_> = segments.iter().map(|bytes| bytes[version.header_len() + 32..].to_vec()).collect();
-        let pkt = |bytes: &Vec<u8>| Packet::with_data(&Memory::heap(), bytes).unwrap();
-        let mut packets: Vec<_> =
-            segments.iter().map(|bytes| sender.seal(pkt(bytes), Train::None).remove(0).to_vec()).collect();
-        // Late, forged, lost, again, and a whole run late.
-        packets.swap(10, 11);
-        want.swap(10, 11);
-        packets[20][70] ^= 1;
-        packets.remove(35);
-        packets.insert(45, packets[44].clone());
-        want[20] = DropReason::EspIcv.name().into();
-        want.remove(35);
-        want.insert(45, DropReason::EspReplay.name().into());
-        packets[46..58].rotate_left(6);
-        want[46..58].rotate_left(6);
-        for (room, least) in [(0, 0), (1, 15), (5, 28), (1000, 30)] {
-            let mut pair = Pair::new(&config);
-            pair.receiver.set_crypto(Some(Box::<Backwards>::default()));
-            for bytes in &packets {
-                let mut pkt = Packet::with_data(&pair.mem, bytes).unwrap();
-                let info = ip_headers(&pair.mem, &mut pkt).unwrap();
-                pair.receiver.submit_open(&pair.mem, NOW, pkt, &info, &mut pair.opened, &mut pair.received);
-            }
-            let room = Room { packets: room, fixed_id: false };
-            let mut taker = Following { version, room, got: Vec::new(), followed: 0 };
-            while pair.receiver.is_pending() {
-                pair.receiver.work(NOW);
-                let ControlFlow::Continue(()) =
-                    pair.receiver.pass_opened(&pair.mem, NOW, &mut pair.received, &mut taker);
-            }
-            let case = format!("{mode:?} {version:?} {room:?}");
-            assert!(taker.got == want, "{case}");
-            assert!(taker.followed >= least && (least > 0 || taker.followed == 0), "{case}: {}", taker.followed);
-            let stats = pair.receiver.sa(pair.in_sa).unwrap().stats();
-            let headers = if mode == Mode::Tunnel { version.header_len() + 32 } else { 32 };
-            assert_eq!((stats.packets, stats.bytes), (58, 58 * (1000 + headers as u64)), "{case}");
-            assert_eq!((stats.failed, stats.replay), (1, 1), "{case}");
-        }
-    }
 }
 
 /// Row X31: the second check finds a duplicate that was in flight with the first.

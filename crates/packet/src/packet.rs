@@ -254,21 +254,6 @@ impl Packet {
         self.frags.last().expect("just pushed")
     }
 
-    /// As [`fill_slot`](Self::fill_slot), for the same part of several buffers, none of which goes on where the one before ends.
-    ///
-    /// # Panics
-    /// When there are not as many slots, or there are fewer bytes.
-    #[inline]
-    pub fn fill_slots(&mut self, bufs: impl ExactSizeIterator<Item = Buf>, front: usize, len: usize) {
-        let n = bufs.len();
-        assert!(self.frags.len() + n <= MAX_FRAGS && self.frag_list.is_empty(), "slots that there are not");
-        self.data_len += n * len;
-        self.meta.csum.data_changed();
-        if n > 0 {
-            self.frags.with_room().extend(bufs.map(|buf| buf.narrowed(front, front + len)));
-        }
-    }
-
     /// Joins the last slot to the one before, whose bytes its own follow in the same page.
     fn join_last_slot(&mut self) {
         let Some(next) = self.frags.pop() else { return };

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use ipsec::{Following, Inner, Taker};
+use ipsec::{Inner, Taker};
 use offload::Gro;
 use packet::{Buf, Memory, Meta, Packet};
 use wire::ip;
@@ -24,19 +24,7 @@ impl Taker for GroSink<'_> {
     #[inline(always)]
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
         match self.gro.join(self.mem, buf, meta, self.out) {
-            Ok(_) => ControlFlow::Continue(()),
-            Err(buf) => self.take_left(left(buf, meta)),
-        }
-    }
-
-    fn take_followed(&mut self, buf: Buf, meta: &Meta, following: &mut Following<'_>) -> ControlFlow<Packet> {
-        match self.gro.join(self.mem, buf, meta, self.out) {
-            Ok(room) => {
-                if let Some((bufs, front)) = following.take(room) {
-                    self.gro.join_following(bufs, front);
-                }
-                ControlFlow::Continue(())
-            }
+            Ok(()) => ControlFlow::Continue(()),
             Err(buf) => self.take_left(left(buf, meta)),
         }
     }
@@ -87,14 +75,6 @@ impl Taker for AnyLinkSink<'_> {
     #[inline(always)]
     fn take_plain(&mut self, buf: Buf, meta: &Meta) -> ControlFlow<Packet> {
         if self.0.is_for(meta) { self.0.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
-    }
-
-    fn take_followed(&mut self, buf: Buf, meta: &Meta, following: &mut Following<'_>) -> ControlFlow<Packet> {
-        if self.0.is_for(meta) {
-            self.0.take_followed(buf, meta, following)
-        } else {
-            ControlFlow::Break(left(buf, meta))
-        }
     }
 
     fn take(&mut self, inner: Inner<'_>) -> ControlFlow<Packet> {

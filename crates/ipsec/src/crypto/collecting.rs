@@ -58,11 +58,6 @@ impl Collecting {
         self.jobs.pop_front()
     }
 
-    /// All of them.
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut OpenJob> {
-        self.jobs.iter_mut().map(|job| &mut **job)
-    }
-
     /// How many there are up to the one at hand.
     pub(crate) fn up_to_latest(&self) -> usize {
         self.jobs.len().min(self.latest + 1)

@@ -108,17 +108,6 @@ impl Queue {
         self.recent.get_mut(&spi).map(|job| &mut **job)
     }
 
-    /// The next job that is through. What was found out about packets like its own need not be true any more if it began before
-    /// something else may have been decided.
-    #[inline]
-    pub(crate) fn next_opened(&mut self) -> Option<Placed<OpenJob>> {
-        let mut job = self.opening.pop()?;
-        if self.outdated > 0 {
-            job.untouched = None;
-        }
-        Some(job)
-    }
-
     /// Keeps a job that is through for what is like it, if something may be; else what it consists of.
     pub(crate) fn keep(&mut self, done: Placed<OpenJob>) {
         let may_be_like = done.is_easy && self.outdated == 0;
@@ -150,8 +139,7 @@ impl Queue {
     /// Has nothing be like what was passed on, or has arrived.
     pub(crate) fn forget_recent(&mut self) {
         self.outdated = self.collecting.len() + self.opening.len() + usize::from(self.passing.is_some());
-        let Self { recent, recent_spis, spare_open, open_places, collecting, .. } = self;
-        collecting.iter_mut().for_each(|job| job.untouched = None);
+        let Self { recent, recent_spis, spare_open, open_places, .. } = self;
         recent_spis.clear();
         spare_open.extend(recent.drain().map(|(_, job)| open_places.take(job).into_storage()));
     }
@@ -309,7 +297,7 @@ impl Queue {
             match job {
                 Job::Seal(job) => self.sealing.put_back(ticket, self.seal_places.take(job)),
                 Job::Open(job) => {
-                    job.prefetch();
+                    job.prefetch_lists();
                     self.opening.put_back(ticket, job);
                 }
             }

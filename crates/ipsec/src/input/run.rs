@@ -11,7 +11,7 @@ use wire::{Protocol, Spi, Version, ip};
 use super::{Inner, Taker, accept, refuse};
 use crate::crypto::queue::is_task;
 use crate::gateway::Ipsec;
-use crate::open_job::{Followers, Next, OpenJob, Piece};
+use crate::open_job::{Next, OpenJob, Piece};
 use crate::replay::Replay;
 use crate::sa::Sa;
 
@@ -64,7 +64,7 @@ impl Ipsec {
                         }
                         continue;
                     }
-                    let piece = Piece { seq, id: next.id, state, followers: Followers::default(), inside };
+                    let piece = Piece { seq, id: next.id, state, inside };
                     accept(sa, &mut nat.seen, job, piece, mem, now)
                 }
                 Err(why) => Err(refuse(sa, why)),

@@ -76,14 +76,7 @@ impl Sa {
     /// Tells whether the next packet can go on without a closer look.
     #[inline]
     pub(crate) const fn is_far_from_limits(&self) -> bool {
-        self.is_far_after(0, 0)
-    }
-
-    /// The same for the one after so many more packets, and bytes in them.
-    #[inline]
-    pub(crate) const fn is_far_after(&self, packets: u64, bytes: u64) -> bool {
-        self.stats.bytes.saturating_add(bytes) < self.next_bytes
-            && self.stats.packets.saturating_add(packets) < self.next_packets
+        self.stats.bytes < self.next_bytes && self.stats.packets < self.next_packets
     }
 
     fn expired(&self, hard: bool) -> Event {

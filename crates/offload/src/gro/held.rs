@@ -4,8 +4,8 @@ use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Meta, Packet};
 use wire::tcp::{self, Flags};
 use wire::{Pattern, Prediction, Protocol, RisingNumber, Version, ipv4, udp};
 
+use super::Spare;
 use super::arrival::{Arrival, ENDING, LAST, View};
-use super::{Room, Spare};
 use crate::gso::MAX_SEGMENTS;
 use crate::headers::Headers;
 
@@ -249,28 +249,6 @@ impl Held {
         self.room -= 1;
         self.count += 1;
         self.next_seq = self.next_seq.wrapping_add(self.first.payload);
-    }
-
-    /// What may be merged behind the packet that was merged last.
-    #[inline]
-    pub(super) fn room(&self) -> Room {
-        Room { packets: self.room, fixed_id: self.fixed_id }
-    }
-
-    /// Joins the payload of packets of which each continues the one before, and has its TCP header behind the first `front` bytes
-    /// of its buffer.
-    #[inline]
-    pub(super) fn merge_following(&mut self, bufs: impl ExactSizeIterator<Item = Buf>, front: usize) {
-        let n = u16::try_from(bufs.len()).ok().filter(|&n| n <= self.room).expect("no more than there is room for");
-        let Arrival { l4, end, payload, .. } = self.first;
-        let payload_at = front + usize::from(end - l4);
-        self.packet.fill_slots(bufs, payload_at, payload as usize);
-        if let Some(pattern) = &mut self.pattern {
-            pattern.next.advance_by(n);
-        }
-        self.room -= n;
-        self.count += n;
-        self.next_seq = self.next_seq.wrapping_add(payload * u32::from(n));
     }
 
     #[inline]

@@ -10,14 +10,12 @@
 
 mod arrival;
 mod held;
-mod succession;
 
 use packet::{Buf, Csum, Cut, Memory, Meta, Packet};
 use wire::Pattern;
 
 use self::arrival::{Arrival, Class, Flow, View};
 use self::held::Held;
-pub use self::succession::{Room, Succession};
 use crate::checksum;
 
 /// Buckets that flows are spread over by hash (Linux `GRO_HASH_BUCKETS`).
@@ -81,26 +79,26 @@ impl Gro {
 
     /// Merges a whole packet that is one buffer, with nothing but TCP behind its IP header, with the one that is held of its
     /// flow; or holds it instead, if it does not continue that one. That is the way of most packets that come out of a tunnel:
-    /// they need be no [`Packet`] for it. Says what may be joined [behind it](Self::join_following).
+    /// they need be no [`Packet`] for it.
     ///
     /// # Errors
     /// `buf` itself, if it is for [`receive`](Self::receive).
     #[expect(clippy::inline_always, reason = "a buffer that is handed over has to be written and read once more")]
     #[inline(always)]
-    pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<Room, Buf> {
+    pub fn join(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
         if let Some((bucket, at)) = self.latest
             && let Some(held) = self.buckets[bucket].get_mut(at)
             && held.expects(&buf, meta)
         {
             held.merge_expected(buf);
-            return Ok(held.room());
+            return Ok(());
         }
         self.join_its_flow(mem, buf, meta, out)
     }
 
     /// As [`join`](Self::join), for a packet that is not the next one of the flow that grew or began last.
     #[inline(never)]
-    fn join_its_flow(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<Room, Buf> {
+    fn join_its_flow(&mut self, mem: &Memory, buf: Buf, meta: &Meta, out: &mut Vec<Packet>) -> Result<(), Buf> {
         let Some((bucket, at)) = Flow::of_plain_tcp(buf.bytes()).and_then(|flow| self.find(&flow)) else {
             return Err(buf);
         };
@@ -109,7 +107,7 @@ impl Gro {
             self.latest = Some((bucket, at));
             if held.expects(&buf, meta) {
                 held.merge_expected(buf);
-                return Ok(held.room());
+                return Ok(());
             }
         }
         held.look(&mut self.spare);
@@ -129,20 +127,10 @@ impl Gro {
         let front = bytes.first_chunk().copied();
         if !held.merge_buf(buf, step) {
             out.push(self.let_go(bucket, at));
-            return Ok(Room::default());
-        }
-        if let (Some(front), Csum::Complete(sum)) = (front, meta.csum) {
+        } else if let (Some(front), Csum::Complete(sum)) = (front, meta.csum) {
             held.predict(&front, step, sum);
         }
-        Ok(held.room())
-    }
-
-    /// Merges packets behind the one that was [joined](Self::join) just before, each of which [continues](Succession) the one
-    /// before it and has its TCP header behind the first `front` bytes of its buffer. There is [room](Room) for them.
-    #[inline]
-    pub fn join_following(&mut self, bufs: impl ExactSizeIterator<Item = Buf>, front: usize) {
-        let held = self.latest.and_then(|(bucket, at)| self.buckets[bucket].get_mut(at));
-        held.expect("the one that was joined, as there is room behind it").merge_following(bufs, front);
+        Ok(())
     }
 
     /// Where a flow is held.
@@ -164,7 +152,7 @@ impl Gro {
         buf: Buf,
         meta: &Meta,
         out: &mut Vec<Packet>,
-    ) -> Result<Room, Buf> {
+    ) -> Result<(), Buf> {
         let held = &mut self.buckets[bucket][at..];
         let bytes = buf.bytes();
         let view = View { head: bytes, len: bytes.len(), meta };
@@ -175,10 +163,9 @@ impl Gro {
         let mut packet = Packet::from_buf(buf);
         packet.meta = Meta { csum: Csum::Unnecessary, ..meta.clone() };
         out.push(held[0].renew(packet, first, front.zip(Some(sum))).finish(&mut self.spare));
-        let room = held[0].room();
         held.rotate_left(1);
         self.latest = Some((bucket, self.buckets[bucket].len() - 1));
-        Ok(room)
+        Ok(())
     }
 
     /// Lets go of one packet.

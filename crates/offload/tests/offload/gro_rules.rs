@@ -2,7 +2,7 @@
 
 use base::{LinkId, SaId};
 use offload::Gro;
-use offload::gro::{Config, Succession};
+use offload::gro::Config;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet, geometry};
 
 use crate::frames::*;
@@ -403,18 +403,6 @@ fn joining_buffers_is_receiving_packets() {
     join_as_received(&frames.collect::<Vec<_>>());
 }
 
-/// Of a stream in tasks of 16 packets GRO looks at the first of each, and at the second of the first. Whole packets say only
-/// from the third one on that their identifications stay.
-#[test]
-fn what_is_known_to_continue_is_not_looked_at() {
-    let flows: [fn(u32) -> Frame; 3] =
-        [|n| tcp4(1 + n * 1000, n as u16, 1000), |n| tcp4(1 + n * 1000, 7, 1000), |n| tcp6(1 + n * 1000, 1000)];
-    for (flow, want) in flows.into_iter().zip([[149, 149], [140, 149], [149, 149]]) {
-        let frames: Vec<_> = (0..160).map(|n| flow(n).bytes()).collect();
-        assert_eq!([true, false].map(|is_whole| follow(SLOTS_ONLY, &frames, 16, is_whole).1), want);
-    }
-}
-
 /// So are those of several flows, in any order, as many as are held and more, and whatever comes between.
 #[test]
 fn joining_buffers_of_many_flows_is_receiving_packets() {
@@ -485,77 +473,4 @@ fn join_as_received_by(config: Config, frames: &[Vec<u8>]) {
     let want = run(|_| false);
     assert_eq!(run(|_| true), want);
     assert_eq!(run(|nth| nth % 3 > 0), want);
-    for tasks in [16, 5] {
-        for is_whole in [true, false] {
-            assert_eq!(follow(config, frames, tasks, is_whole).0, want, "{tasks} at once, whole: {is_whole}");
-        }
-    }
-}
-
-/// What comes out of packets that are compared with each other, so many at once, before GRO gets them: whole ones, or what is
-/// behind equal IP headers. And how many of them GRO did not look at.
-fn follow(config: Config, frames: &[Vec<u8>], tasks: usize, is_whole: bool) -> (Vec<(Vec<u8>, Cut, Csum)>, usize) {
-    const FRONT: usize = 16;
-    let (mem, mut gro, mut out) = (Memory::heap(), Gro::new(config), Vec::new());
-    let mut followed = 0;
-    for frames in frames.chunks(tasks) {
-        let mut succession = Succession::default();
-        let mut ip_before = Vec::new();
-        // Whether each continues the one before, and where its TCP header is.
-        let marks: Vec<_> = frames
-            .iter()
-            .map(|bytes| {
-                let (ip_header, id) = if bytes[0] >> 4 == 4 { (20, Some(bytes[4..6].to_vec())) } else { (40, None) };
-                if is_whole {
-                    let continues = succession.continues(bytes, Some(plain_sum(bytes)));
-                    return (continues, succession.fixed_id(), succession.ip_header());
-                }
-                let mut ip = bytes[..ip_header].to_vec();
-                let is_right = id.is_none() || plain_sum(&ip) == 0xffff;
-                if id.is_some() {
-                    ip[4..6].fill(0);
-                    ip[10..12].fill(0);
-                }
-                let is_same = ip == std::mem::replace(&mut ip_before, ip.clone());
-                if !(is_same && is_right && wire::ip::is_plain_tcp(bytes)) {
-                    succession = Succession::default();
-                }
-                let id = id.map(|id| u16::from_be_bytes([id[0], id[1]]));
-                let payload = &bytes[ip_header..];
-                let sum = is_right.then(|| plain_sum(payload));
-                let continues = succession.payload_continues(payload, sum, id);
-                (continues, succession.fixed_id(), ip_header as u8)
-            })
-            .collect();
-        let mut nth = 0;
-        while let Some(bytes) = frames.get(nth) {
-            nth += 1;
-            let mut packet = received(&mem, bytes);
-            packet.meta.csum = Csum::Complete(plain_sum(bytes));
-            let meta = packet.meta.clone();
-            match gro.join(&mem, packet.into_head(), &meta, &mut out) {
-                Ok(room) => {
-                    let behind = marks[nth..].iter().take_while(|(continues, ..)| *continues);
-                    let n = behind.take(room.packets.into()).count();
-                    if n == 0 || marks[nth].1 != room.fixed_id {
-                        continue;
-                    }
-                    // As they are found in ESP: something is in front of them, and behind.
-                    let in_esp =
-                        |bytes: &Vec<u8>| received(&mem, &[&[9; FRONT], &bytes[..], &[9; 20]].concat()).into_head();
-                    let bufs: Vec<_> = frames[nth..nth + n].iter().map(in_esp).collect();
-                    gro.join_following(bufs.into_iter(), FRONT + usize::from(marks[nth].2));
-                    nth += n;
-                    followed += n;
-                }
-                Err(buf) => {
-                    let mut packet = Packet::from_buf(buf);
-                    packet.meta = meta;
-                    gro.receive(&mem, packet, &mut out);
-                }
-            }
-        }
-    }
-    gro.flush(&mut out);
-    (out.iter().map(|packet| (packet.to_vec(), packet.meta.cut, packet.meta.csum)).collect(), followed)
 }
