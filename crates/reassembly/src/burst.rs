@@ -8,7 +8,7 @@ use crate::cache::QUEUE_SIZE;
 use crate::queue::{Added, Refused};
 use crate::reassembly::{Reassembly, Table};
 use crate::run::How;
-use crate::thin::{Thin, set_apart};
+use crate::thin::{copy_to_small_page, is_thin, wastes_pages};
 use crate::train::Train;
 use crate::verdict::{Count, Mibs, Verdict};
 
@@ -64,14 +64,15 @@ impl Reassembly {
         let room = (room + before).saturating_sub(queue_size);
         let held = queue.fragments();
         let moves = how.joins && !how.copies;
-        let mut thin = Thin::new(how.spares && !gathering.is_plenty(0));
+        let is_short = how.spares && !gathering.is_plenty(0);
+        let wastes_pages = is_short && wastes_pages(train, queue, burst, &l3);
         let (mut packets, mut grew) = (0_u32, false);
         let end = loop {
             let (Some((at, span)), Some(pkt)) = (next, burst.first()) else { break End::Left };
             packets += 1;
             burst.look_ahead();
-            let is_apart = thin.is_next(train, queue, burst, &l3);
-            let is_moved = moves && !is_apart && !(how.spares && pkt.head_buf().is_scarce(mem));
+            let is_copied = wastes_pages && is_thin(pkt);
+            let is_moved = moves && !is_copied && !(how.spares && pkt.head_buf().is_scarce(mem));
             let csum = pkt.meta.csum;
             let added = match () {
                 () if is_moved && queue.is_empty() => {
@@ -97,8 +98,8 @@ impl Reassembly {
                 Some(added) => Ok(added),
                 None => {
                     let Some(mut pkt) = burst.next() else { break End::Left };
-                    if is_apart {
-                        set_apart(mem, &mut pkt);
+                    if is_copied {
+                        copy_to_small_page(mem, &mut pkt);
                     }
                     pkt.pull(at);
                     pkt.meta.cut = Cut::Fragment;

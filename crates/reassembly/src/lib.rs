@@ -59,7 +59,6 @@ mod secret;
 mod source;
 mod thin;
 mod train;
-mod tray;
 mod user;
 mod verdict;
 mod whole;

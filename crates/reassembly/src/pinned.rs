@@ -68,7 +68,7 @@ impl Pinned {
     }
 
     /// Takes back what is charged for a run of one buffer, which has the page to itself.
-    pub(crate) fn let_go_of_slot(&mut self, (page, size): (PageName, usize)) {
+    pub(crate) fn release_slot(&mut self, (page, size): (PageName, usize)) {
         self.latest = self.latest.map(|name| name.filter(|&name| name != page));
         self.bytes -= size + SHELL;
     }

@@ -265,10 +265,10 @@ impl Queue {
             last.append(mem, pkt, how, &mut self.pinned);
             return self.charged() - before;
         }
-        let has_tray = self.earlier.as_ref().is_some_and(|earlier| earlier.has_tray());
+        let is_defragmented = self.earlier.as_ref().is_some_and(|earlier| earlier.is_defragmented());
         let is_tiny = |pkt: &Packet| how.joins && is_slot(pkt) && is_tiny(pkt.head_buf());
-        if has_tray && !at_end && offset > 0 && is_tiny(&pkt) {
-            self.insert_tiny(mem, offset, end, pkt, spare);
+        if is_defragmented && !at_end && offset > 0 && is_tiny(&pkt) {
+            self.insert_tiny(mem, (offset, end), pkt, spare);
             return truesize;
         }
         let completes = self.last_in && self.received + end - offset == self.len;
@@ -282,11 +282,15 @@ impl Queue {
         let Some((start, run)) = inner else { return growth };
         // A page that others share may be charged for them too.
         let has_page = |buf: &Buf| buf.truesize() == buf.page().1;
-        if start > 0 && run.is_one_buf() && is_tiny(run.first()) && (!has_tray || has_page(run.first().head_buf())) {
-            if has_tray {
-                self.pinned.let_go_of_slot(run.first().head_buf().page());
+        if start > 0
+            && run.is_one_buf()
+            && is_tiny(run.first())
+            && (!is_defragmented || has_page(run.first().head_buf()))
+        {
+            if is_defragmented {
+                self.pinned.release_slot(run.first().head_buf().page());
             }
-            self.insert_tiny(mem, start, run.end, run.into_first(), spare);
+            self.insert_tiny(mem, (start, run.end), run.into_first(), spare);
             return growth;
         }
         let earlier = self.earlier.get_or_insert_with(|| spare.take());
@@ -298,11 +302,14 @@ impl Queue {
         growth
     }
 
-    /// Puts a tiny fragment that is one buffer among others, which may move together for it.
-    fn insert_tiny(&mut self, mem: &Memory, start: usize, end: usize, pkt: Packet, spare: &mut Spare) {
+    /// Adds a tiny fragment that is one buffer, and charges anew if others were copied to one page with it.
+    fn insert_tiny(&mut self, mem: &Memory, (start, end): (usize, usize), pkt: Packet, spare: &mut Spare) {
         let csum = pkt.meta.csum;
-        let slot = Slot { end: end as u32, buf: pkt.into_head(), csum };
-        if self.earlier.get_or_insert_with(|| spare.take()).insert_tiny(mem, start, slot) {
+        let slot = Slot { buf: Some(pkt.into_head()), start: start as u32, end: end as u32, csum };
+        let earlier = self.earlier.get_or_insert_with(|| spare.take());
+        let was_defragmented = earlier.is_defragmented();
+        earlier.insert_tiny(mem, slot);
+        if earlier.is_defragmented() != was_defragmented {
             self.recharge();
         }
     }

@@ -12,7 +12,7 @@ use crate::keyed::Id;
 use crate::part::{ParameterProblem, Part};
 use crate::queue::{Added, Refused};
 use crate::run::{How, TINY};
-use crate::thin::{is_thin, set_apart};
+use crate::thin::{copy_to_small_page, is_thin};
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 use crate::whole;
@@ -318,11 +318,11 @@ impl Reassembly {
         }
     }
 
-    /// Sets a fragment that may wait apart if it uses little of a large page, and there is not plenty of memory.
+    /// Copies a fragment that may wait if it uses little of a large page, and there is not plenty of memory.
     pub(crate) fn thin_out(&mut self, mem: &Memory, table: Table, pkt: &mut Packet) {
         let looks = self.coalesce == Coalesce::Move && !self.table(table).gathering().is_plenty(0);
         if looks && is_thin(pkt) {
-            set_apart(mem, pkt);
+            copy_to_small_page(mem, pkt);
         }
     }
 

@@ -1,10 +1,10 @@
 //! Runs by where they begin.
 
-use packet::{Buf, Csum, Memory};
+use packet::{Buf, CopyReason, Csum, Memory};
+use wire::FragOffset;
 
 use crate::fragment::BLOCK;
-use crate::run::{How, Run, is_tiny};
-use crate::tray::Tray;
+use crate::run::{How, Run, TINY, is_tiny};
 
 /// Blocks that one leaf is for.
 const LEAF: usize = u64::BITS as usize;
@@ -22,9 +22,14 @@ pub(crate) struct Runs {
     used: usize,
     runs: Vec<Option<Run>>,
     slots: Vec<Option<Slot>>,
-    /// How many slots were tiny when they came.
-    tiny: usize,
-    tray: Tray,
+    /// Memory of slots that were tiny when they came, in bytes.
+    waste: usize,
+    /// The page in which tiny fragments lie at their places in the datagram, once their own pages waste as much.
+    page: Option<Buf>,
+    /// Ends of the fragments that were copied to the page as they came.
+    ends: Vec<u32>,
+    /// Checksum state of all data in `page`.
+    page_csum: Option<Csum>,
     /// The run that begins the datagram, if it came when nothing else was missing.
     head: Option<Run>,
 }
@@ -32,7 +37,9 @@ pub(crate) struct Runs {
 /// A run of one fragment that will be a slot of its datagram, and has nothing else to it.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    pub(crate) buf: Buf,
+    /// Its data; `None` if that lies in the page of tiny fragments.
+    pub(crate) buf: Option<Buf>,
+    pub(crate) start: u32,
     pub(crate) end: u32,
     pub(crate) csum: Csum,
 }
@@ -41,12 +48,12 @@ pub(crate) struct Slot {
 const MANY: usize = 128;
 const AHEAD: usize = 8;
 
-/// Set in the number of what is a slot, and of what lies in the tray.
+/// Set in the number of a slot, and of an entry of `ends`.
 const SLOT: u16 = 1 << 15;
 const PLACED: u16 = 1 << 14;
 
-/// Tiny pieces that keep as much memory as a large page.
-const TRAYFUL: usize = Memory::LARGE / Memory::SMALL;
+/// Wherever a tiny fragment may begin, a large page has room for it.
+const _: () = assert!(FragOffset::MAX.bytes() + TINY <= Memory::LARGE);
 
 /// The runs that begin in 64 blocks.
 #[derive(Clone, Copy, Debug)]
@@ -68,51 +75,40 @@ impl Runs {
         self.runs.push(Some(run));
     }
 
-    /// Adds a fragment that begins at byte `start`, where nothing does.
+    /// Adds a fragment where nothing begins.
     #[inline]
-    pub(crate) fn insert_slot(&mut self, start: usize, slot: Slot) -> &mut Slot {
-        self.note(start, self.slots.len() as u16 | SLOT);
+    pub(crate) fn insert_slot(&mut self, slot: Slot) -> &mut Slot {
+        self.note(slot.start as usize, self.slots.len() as u16 | SLOT);
         self.slots.push(None);
         // Changed where it is then: a move would have to wait for what was just written.
         self.slots.last_mut().expect("just pushed").insert(slot)
     }
 
-    /// Adds a tiny fragment that begins at byte `start`, where nothing does, and says whether what is charged has changed
-    /// altogether: others have been put into the tray with it.
-    pub(crate) fn insert_tiny(&mut self, mem: &Memory, start: usize, slot: Slot) -> bool {
-        if self.has_tray() {
-            let number = self.tray.put(mem, start, &slot) | PLACED;
-            self.note(start, number);
-            return false;
+    /// Adds a tiny fragment where nothing begins. Once the pages of such fragments waste as much memory as one large page,
+    /// all of them are copied to their places in one, as are those that follow (quinn's `Assembler::defragment`).
+    pub(crate) fn insert_tiny(&mut self, mem: &Memory, slot: Slot) {
+        if self.page.is_some() {
+            self.note(slot.start as usize, self.ends.len() as u16 | PLACED);
+            self.ends.push(slot.end);
+            return copy_to_page(mem, &slot, &mut self.page, &mut self.page_csum);
         }
-        self.insert_slot(start, slot);
-        self.tiny += 1;
-        self.tiny == TRAYFUL && self.fill_tray(mem)
-    }
-
-    /// Whether tiny pieces that come are copied to one page.
-    pub(crate) fn has_tray(&self) -> bool {
-        self.tray.page().is_some()
-    }
-
-    /// Puts all tiny slots into a tray, if there is memory for it.
-    fn fill_tray(&mut self, mem: &Memory) -> bool {
-        if !self.tray.open(mem) {
-            return false;
-        }
-        let Self { occupied, leaf_of, leaves, slots, tray, .. } = self;
-        for at in (0..Self::LEAVES).filter(|at| *occupied >> at & 1 == 1) {
-            let leaf = &mut leaves[usize::from(leaf_of[at])];
-            for bit in (0..LEAF).filter(|bit| leaf.occupied >> bit & 1 == 1) {
-                let number = &mut leaf.run_of[bit];
-                if *number & SLOT != 0
-                    && let Some(tiny) = slots[usize::from(*number & !SLOT)].take_if(|slot| is_tiny(&slot.buf))
-                {
-                    *number = tray.put(mem, (at * LEAF + bit) * BLOCK, &tiny) | PLACED;
-                }
+        self.waste += slot.buf.as_ref().map_or(0, Buf::truesize);
+        self.insert_slot(slot);
+        if self.waste >= Memory::LARGE
+            && let Ok(mut page) = mem.take(0, Memory::LARGE)
+            && page.put(Memory::LARGE).is_some()
+        {
+            self.page = Some(page);
+            for slot in self.slots.iter_mut().flatten().filter(|slot| slot.buf.as_ref().is_some_and(is_tiny)) {
+                copy_to_page(mem, slot, &mut self.page, &mut self.page_csum);
+                slot.buf = None;
             }
         }
-        true
+    }
+
+    /// Tells whether tiny fragments are copied to one page.
+    pub(crate) fn is_defragmented(&self) -> bool {
+        self.page.is_some()
     }
 
     /// Keeps the run that begins the datagram, which is whole with it.
@@ -162,18 +158,18 @@ impl Runs {
     fn end_of(&self, number: u16) -> Option<usize> {
         match number {
             _ if number & SLOT != 0 => Some(self.slots[usize::from(number & !SLOT)].as_ref()?.end as usize),
-            _ if number & PLACED != 0 => Some(self.tray.end_of(number & !PLACED)),
+            _ if number & PLACED != 0 => Some(self.ends[usize::from(number & !PLACED)] as usize),
             _ => Some(self.runs[usize::from(number)].as_ref()?.end),
         }
     }
 
     /// Joins all runs to the first in order, which is the only one then. It has headers, and so is no slot.
     pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<&mut Run> {
-        let Self { occupied, leaf_of, leaves, runs, slots, tray, head, .. } = self;
+        let Self { occupied, leaf_of, leaves, runs, slots, page, page_csum, ends, head, .. } = self;
         let occupied = std::mem::take(occupied);
         let mut numbers = in_order(occupied, leaf_of, leaves);
         // Of many, most came long ago, and from all over memory.
-        let is_far = runs.len() + slots.len() > MANY && tray.page().is_none();
+        let is_far = runs.len() + slots.len() > MANY && page.is_none();
         let [mut soon, mut later] = [AHEAD, 2 * AHEAD].map(|ahead| {
             let behind = in_order(if is_far { occupied } else { 0 }, leaf_of, leaves);
             behind.skip(ahead)
@@ -182,15 +178,31 @@ impl Runs {
             Some(head) => head,
             None => head.insert(runs.get_mut(usize::from(numbers.next()?))?.take()?),
         };
-        // What lies in the tray, and is not joined yet.
-        let mut stretch = None::<(usize, usize)>;
+        let page_csum = page_csum.unwrap_or_default();
+        // Bytes of the datagram that have been taken off the page's front, and the end of those to be joined next.
+        let mut taken = 0;
+        let mut pending = None;
+        let mut join_page = |joined: &mut Run, pending: Option<u32>| {
+            if let Some(end) = pending.map(|end| end as usize)
+                && let Some(page) = page
+            {
+                let mut bytes = page.split_to(end - taken);
+                bytes.pull(joined.end - taken);
+                taken = end;
+                joined.join_slot(mem, (bytes, page_csum), end, how);
+            }
+        };
         for number in numbers {
-            if number & (SLOT | PLACED) == PLACED {
-                let start = stretch.map_or(joined.end, |(start, _)| start);
-                stretch = Some((start, tray.end_of(number & !PLACED)));
+            let placed = match number & (SLOT | PLACED) {
+                0 => None,
+                PLACED => Some(ends[usize::from(number & !PLACED)]),
+                _ => slots[usize::from(number & !SLOT)].as_ref().filter(|it| it.buf.is_none()).map(|it| it.end),
+            };
+            if placed.is_some() {
+                pending = placed;
                 continue;
             }
-            tray.join_to(joined, stretch.take(), mem, how);
+            join_page(joined, pending.take());
             if let Some(number) = later.next() {
                 match number & SLOT {
                     0 => packet::prefetch(&runs[usize::from(number)]),
@@ -200,7 +212,7 @@ impl Runs {
             if let Some(number) = soon.next() {
                 let buf = match number & SLOT {
                     0 => runs[usize::from(number)].as_ref().map(|run| run.first().head_buf()),
-                    _ => slots[usize::from(number & !SLOT)].as_ref().map(|slot| &slot.buf),
+                    _ => slots[usize::from(number & !SLOT)].as_ref().and_then(|slot| slot.buf.as_ref()),
                 };
                 if let Some(buf) = buf {
                     buf.prefetch();
@@ -210,11 +222,11 @@ impl Runs {
             if number & SLOT == 0 {
                 let run = runs[usize::from(number)].take();
                 run.into_iter().for_each(|run| joined.join(mem, run, how));
-            } else if let Some(Slot { buf, end, csum }) = slots[usize::from(number & !SLOT)].take() {
+            } else if let Some(Slot { buf: Some(buf), end, csum, .. }) = slots[usize::from(number & !SLOT)].take() {
                 joined.join_slot(mem, (buf, csum), end as usize, how);
             }
         }
-        tray.join_to(joined, stretch, mem, how);
+        join_page(joined, pending);
         Some(joined)
     }
 
@@ -236,8 +248,8 @@ impl Runs {
         self.used = 0;
         self.runs.clear();
         self.slots.clear();
-        self.tray.clear();
-        (self.tiny, self.head) = (0, None);
+        self.ends.clear();
+        (self.waste, self.page, self.page_csum, self.head) = (0, None, None, None);
         let is_small = self.leaves.capacity() <= LEAF && self.slots.capacity() <= LEAF;
         is_small && self.runs.capacity() <= LEAF
     }
@@ -247,14 +259,24 @@ impl Runs {
         self.runs.iter().chain([&self.head]).flatten()
     }
 
-    /// The buffers of all slots, in no order, and of the tray.
+    /// The buffers of all slots, in no order, and the page of tiny fragments.
     pub(crate) fn bufs(&self) -> impl Iterator<Item = &Buf> {
-        self.slots.iter().flatten().map(|slot| &slot.buf).chain(self.tray.page())
+        self.slots.iter().flatten().filter_map(|slot| slot.buf.as_ref()).chain(&self.page)
     }
 
     fn leaf(&self, which: usize) -> &Leaf {
         &self.leaves[usize::from(self.leaf_of[which])]
     }
+}
+
+/// Copies a fragment to its place in the page of its datagram's tiny fragments.
+fn copy_to_page(mem: &Memory, slot: &Slot, page: &mut Option<Buf>, page_csum: &mut Option<Csum>) {
+    let Some(buf) = &slot.buf else { return };
+    let bytes = page.as_mut().and_then(Buf::bytes_mut).expect("no other buffer refers to the page");
+    bytes[slot.start as usize..slot.end as usize].copy_from_slice(buf.bytes());
+    mem.copied(CopyReason::Coalesce, buf.len());
+    let csum = *page_csum.get_or_insert(slot.csum);
+    *page_csum = Some(if csum == slot.csum { csum } else { Csum::None });
 }
 
 /// The numbers of runs and slots, in the order of where they begin.
@@ -295,10 +317,10 @@ mod tests {
         Run::new(mem, Packet::new(mem, 0, 8).unwrap(), (0, end), how, &mut Pinned::default())
     }
 
-    fn tiny(mem: &Memory, end: usize) -> Slot {
+    fn tiny(mem: &Memory, start: usize, end: usize) -> Slot {
         let mut buf = mem.small().take(0).unwrap();
         buf.put(BLOCK).unwrap().fill(end as u8);
-        Slot { buf, end: end as u32, csum: Csum::None }
+        Slot { buf: Some(buf), start: start as u32, end: end as u32, csum: Csum::None }
     }
 
     fn ends(runs: &Runs) -> Vec<usize> {
@@ -325,8 +347,8 @@ mod tests {
                 };
                 match seed.rotate_right(n as u32) & 3 {
                     0 => runs.insert(start, run(&mem, end)),
-                    1 => _ = runs.insert_slot(start, tiny(&mem, end)),
-                    _ => _ = runs.insert_tiny(&mem, start, tiny(&mem, end)),
+                    1 => _ = runs.insert_slot(tiny(&mem, start, end)),
+                    _ => runs.insert_tiny(&mem, tiny(&mem, start, end)),
                 }
                 plain.insert(start, end);
             }
@@ -334,8 +356,8 @@ mod tests {
                 let want = plain.range(..end).next_back().map(|(&start, &n)| (start, n));
                 prop_assert_eq!(runs.last_before(end), want, "before {}", end);
             }
-            let placed = in_order(runs.occupied, &runs.leaf_of, &runs.leaves).filter(|number| number & PLACED != 0).count();
-            prop_assert_eq!(runs.iter().count() + runs.slots.iter().flatten().count() + placed, plain.len());
+            let slots = runs.slots.iter().flatten().count() + runs.ends.len();
+            prop_assert_eq!(runs.iter().count() + slots, plain.len());
             prop_assert_eq!(ends(&runs), plain.into_values().collect::<Vec<_>>());
         }
     }

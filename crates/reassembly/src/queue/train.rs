@@ -76,12 +76,13 @@ impl Queue {
                 return None;
             }
             let (pkt, front) = take()?;
-            let slot = Slot { buf: pkt.into_head(), end: end as u32, csum };
+            let slot = Slot { buf: Some(pkt.into_head()), start: offset as u32, end: end as u32, csum };
             let earlier = self.earlier.get_or_insert_with(|| spare.take());
-            let buf = &mut earlier.insert_slot(offset, slot).buf;
-            buf.pull(front);
-            buf.trim(span.len());
-            self.pinned.keep_slot(buf.page());
+            if let Some(buf) = &mut earlier.insert_slot(slot).buf {
+                buf.pull(front);
+                buf.trim(span.len());
+                self.pinned.keep_slot(buf.page());
+            }
         }
         self.last_in |= !more;
         self.len = self.len.max(end);
