@@ -19,7 +19,6 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use wire::eth::MacAddr;
 
 use super::node::Plan;
-use super::sadb::SharedNames;
 use super::worker::Worker;
 
 /// How long a worker may be busy with a burst before whoever asks gives up.
@@ -115,7 +114,6 @@ pub(crate) struct Handle {
     commands: Sender<Command>,
     deltas: Arc<Deltas>,
     bell: Arc<Doorbell>,
-    sa_names: SharedNames,
 }
 
 /// The worker's end.
@@ -124,7 +122,6 @@ pub(crate) struct Inbox {
     commands: Receiver<Command>,
     deltas: Arc<Deltas>,
     bell: Arc<Doorbell>,
-    sa_names: SharedNames,
 }
 
 /// The worker has ended, or does not answer.
@@ -144,21 +141,14 @@ pub(crate) fn channel() -> std::io::Result<(Handle, Inbox)> {
     let bell = Arc::new(Doorbell { fd, some, asleep, bursts: AtomicU32::new(0) });
     let (sender, receiver) = mpsc::channel();
     let deltas = Arc::<Deltas>::default();
-    let sa_names = SharedNames::default();
-    let handle =
-        Handle { commands: sender, deltas: Arc::clone(&deltas), bell: Arc::clone(&bell), sa_names: sa_names.clone() };
-    Ok((handle, Inbox { commands: receiver, deltas, bell, sa_names }))
+    let handle = Handle { commands: sender, deltas: Arc::clone(&deltas), bell: Arc::clone(&bell) };
+    Ok((handle, Inbox { commands: receiver, deltas, bell }))
 }
 
 impl Handle {
     /// Sends `command` and wakes the worker, if it sleeps.
     pub(crate) fn send(&self, command: Command) -> Result<(), WorkerGone> {
         self.commands.send(command).map_err(|_| WorkerGone)?;
-        self.call_for()
-    }
-
-    /// Has the worker look what there is for it before it sleeps again.
-    pub(crate) fn call_for(&self) -> Result<(), WorkerGone> {
         // Of this and what the worker does before it sleeps, the other's first step is seen by one at least.
         self.bell.some.store(true, Ordering::SeqCst);
         self.wake()
@@ -182,11 +172,6 @@ impl Handle {
     /// keeps a processor busy meanwhile is in the stream's way.
     pub(crate) fn bursts(&self) -> u32 {
         self.bell.bursts.load(Ordering::Relaxed)
-    }
-
-    /// What its SAs are called, and which are promised.
-    pub(crate) const fn sa_names(&self) -> &SharedNames {
-        &self.sa_names
     }
 
     fn wake(&self) -> Result<(), WorkerGone> {
@@ -223,11 +208,6 @@ impl Handle {
 }
 
 impl Inbox {
-    /// As [`Handle::sa_names`].
-    pub(crate) fn sa_names(&self) -> SharedNames {
-        self.sa_names.clone()
-    }
-
     /// What to wait for besides packets.
     pub(crate) fn wake_fd(&self) -> &OwnedFd {
         &self.bell.fd
@@ -267,14 +247,9 @@ impl Inbox {
         }
     }
 
-    /// Whether changes have been told.
-    pub(crate) fn has_deltas(&self) -> bool {
-        self.deltas.some.load(Ordering::Acquire)
-    }
-
     /// Moves the changes that have been told to the end of `into`. Tells whether there were any.
     pub(crate) fn take_deltas(&self, into: &mut Vec<Delta>) -> bool {
-        if !self.has_deltas() {
+        if !self.deltas.some.load(Ordering::Acquire) {
             return false;
         }
         let mut list = self.deltas.list.lock().unwrap_or_else(PoisonError::into_inner);
@@ -340,9 +315,6 @@ mod tests {
         assert!(is_rung());
         inbox.wake_up(true, false);
         assert!(!is_rung() && inbox.has_commands() && inbox.next().is_some());
-        // What is no command is looked for, too.
-        handle.call_for().unwrap();
-        assert!(!is_rung() && !inbox.may_sleep() && inbox.has_commands());
     }
 
     #[test]

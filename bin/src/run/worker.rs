@@ -114,7 +114,7 @@ impl Worker {
             poller,
             host: host.ok(),
             host_changed: false,
-            sadb: Sadb::new(inbox.sa_names()),
+            sadb: Sadb::default(),
             inbox,
             captures: Vec::new(),
             ike: None,
@@ -234,8 +234,6 @@ impl Worker {
     pub(crate) fn tell_events(&mut self) {
         let lost = self.path.ipsec.lost_events();
         self.note_events();
-        // Before anybody is told of one.
-        self.sadb.note_larvae(&self.path.ipsec);
         self.sadb.ring(lost);
         self.sadb.forget_ended(&mut self.path.ipsec);
         Listeners::tell(self);
@@ -285,21 +283,18 @@ impl Worker {
 
     /// Takes the changes that have been told, which are not for what was taken in before.
     fn learn(&mut self, now: Instant) {
-        if !self.inbox.has_deltas() && !self.sadb.has_changes() {
+        if !self.inbox.take_deltas(&mut self.deltas) {
             return;
         }
         self.path.finish(now, &self.mem);
-        if self.inbox.take_deltas(&mut self.deltas) {
-            for delta in self.deltas.drain(..) {
-                netlink::apply(&mut self.path.fib, &delta);
-                match delta {
-                    Delta::Vrf(device, Some(vrf)) => drop(self.vrfs.insert(device, vrf)),
-                    Delta::Vrf(device, None) => drop(self.vrfs.remove(&device)),
-                    _ => {}
-                }
+        for delta in self.deltas.drain(..) {
+            netlink::apply(&mut self.path.fib, &delta);
+            match delta {
+                Delta::Vrf(device, Some(vrf)) => drop(self.vrfs.insert(device, vrf)),
+                Delta::Vrf(device, None) => drop(self.vrfs.remove(&device)),
+                _ => {}
             }
         }
-        Sadb::learn(self);
     }
 
     /// Becomes what `plan` says. The MTUs come first: they alone may be refused.
@@ -325,7 +320,6 @@ impl Worker {
             self.path.fib.replace(fib);
             self.vrfs = plan.vrfs;
         }
-        Sadb::promise_nothing(self);
         plan.ipsec.apply(&mut self.path.ipsec, &mut self.sadb.of_file);
         if let Some(crypto) = plan.crypto {
             self.path.ipsec.set_crypto(crypto);

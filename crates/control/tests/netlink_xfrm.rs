@@ -27,7 +27,7 @@ impl Database for Empty {
         Err(Error::new(NOT_THERE))
     }
 
-    fn remove_sa(&mut self, _: &SaQuery, _: bool) -> Result<Option<Sa>, Error> {
+    fn remove_sa(&mut self, _: &SaQuery) -> Result<Sa, Error> {
         Err(Error::new(NOT_THERE))
     }
 

@@ -13,7 +13,7 @@ use control::netlink::{Error, Groups, Outbox, Session};
 use nlsock::ToDaemon;
 
 use super::database::{Ask, WorkerSadb};
-use super::{Sadb, SharedNames, told};
+use super::told;
 use crate::run::command;
 use crate::run::news::{Bell, News};
 use crate::run::worker::Worker;
@@ -23,15 +23,8 @@ impl Ask for Worker {
         &mut self,
         what: impl FnOnce(&mut Worker) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        Sadb::learn(self);
         what(self)
     }
-
-    fn names(&self) -> &SharedNames {
-        self.sadb.names()
-    }
-
-    fn call_for(&self) {}
 }
 
 type Node = Xfrm<WorkerSadb<Worker>>;
@@ -121,7 +114,6 @@ impl Alone {
     }
 
     pub(super) fn let_pass(&mut self, time: Duration) {
-        Sadb::learn(self.worker());
         self.now = self.now.max(self.worker().now()) + time;
         let now = self.now;
         self.worker().let_time_pass(now);
@@ -141,11 +133,10 @@ impl Alone {
         while self.session.is_dumping() {
             self.read();
         }
-        Sadb::learn(self.worker());
         let Worker { sadb, path, .. } = self.worker();
         let (sas, larvae, policies) =
             (path.ipsec.sad().len(), path.ipsec.sad().larvae().count(), path.ipsec.spd().len());
-        assert_eq!((sadb.sas.len(), sadb.names().lock().len()), (sas, sas), "records and names of SAs");
+        assert_eq!((sadb.sas.len(), sadb.places.len()), (sas, sas), "records and names of SAs");
         // Those of policies that have ended are forgotten when there are many.
         assert_eq!(sadb.policies.len(), sadb.keys.len(), "records and keys of policies");
         assert_eq!(self.dump(msg::GET_SA, msg::NEW_SA), sas + larvae, "SAs in a dump");
@@ -236,72 +227,6 @@ mod tests {
             }
             alone.check();
         }
-    }
-
-    /// What a client is told: of each message the kind, and of an error which.
-    fn told_to(alone: &Alone) -> Vec<(u16, Option<i32>)> {
-        let messages = alone.outbox.iter().flat_map(|(_, bytes)| Messages::new(bytes));
-        let error = |payload: &[u8]| payload.first_chunk().map(|&errno| i32::from_ne_bytes(errno));
-        messages
-            .map(|message| {
-                let kind = message.header.kind;
-                (kind, if kind == 2 { error(message.payload()) } else { None })
-            })
-            .collect()
-    }
-
-    #[test]
-    fn what_is_promised_is_answered_as_the_worker_would_answer_it() {
-        let about_sas =
-            [msg::NEW_SA, msg::UPD_SA, msg::DEL_SA, msg::GET_SA, msg::FLUSH_SA, msg::EXPIRE, msg::ALLOC_SPI];
-        let kind = |request: &Vec<u8>| u16::from_ne_bytes([request[4], request[5]]);
-        let recorded: Vec<Vec<u8>> = recorded().into_iter().filter(|it| about_sas.contains(&kind(it))).collect();
-        let (mut promised, mut asked) = (0, 0);
-        for seed in 0..200 {
-            let mut state = seed;
-            let [mut quick, mut slow] = [true, true].map(Alone::new);
-            for step in 0..200 {
-                let mut request = recorded[next(&mut state, recorded.len())].clone();
-                // SAs that differ in one byte of their SPIs, and some in a mark.
-                let spi = match kind(&request) {
-                    msg::NEW_SA | msg::UPD_SA | msg::EXPIRE => 91,
-                    msg::DEL_SA | msg::GET_SA => 35,
-                    _ => 0,
-                };
-                if spi > 0 && spi < request.len() {
-                    request[spi] = 1 + next(&mut state, 3) as u8;
-                }
-                let choice = next(&mut state, 20);
-                for alone in [&mut quick, &mut slow] {
-                    match choice {
-                        0 => alone.pass(Duration::from_secs(100)),
-                        1 => alone.listen(false),
-                        2 => alone.listen(true),
-                        _ => {}
-                    }
-                }
-                slow.worker().sadb.names().lock().larval = true;
-                let before = quick.worker().path.ipsec.sad().len();
-                quick.send(&request);
-                slow.send(&request);
-                assert_eq!(told_to(&quick), told_to(&slow), "seed {seed}, step {step}: {request:02x?}");
-                let now = quick.worker().path.ipsec.sad().len();
-                match kind(&request) {
-                    msg::NEW_SA | msg::DEL_SA if told_to(&quick) == [(2, Some(0))] => {
-                        *if now == before { &mut promised } else { &mut asked } += 1;
-                    }
-                    _ => {}
-                }
-                while quick.session.is_dumping() || slow.session.is_dumping() {
-                    quick.read();
-                    slow.read();
-                    assert_eq!(told_to(&quick), told_to(&slow), "seed {seed}, step {step}: a dump's part");
-                }
-            }
-            quick.check();
-            slow.check();
-        }
-        assert!(promised > 500 && asked > 1000, "{promised} promised, {asked} asked for");
     }
 
     /// The SPI of an SA in a dump's message: behind a selector and an address.

@@ -5,12 +5,10 @@ use std::fmt;
 
 use control::netlink::Error;
 use control::netlink::error::errno;
-use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Counts, Database, NewSa, NewSpi, Policy, PolicyQuery, Sa, SaQuery};
 use rustix::rand::{GetRandomFlags, getrandom};
-use wire::Spi;
 
-use super::{Sadb, SharedNames};
+use super::Sadb;
 use crate::run::command::Handle;
 use crate::run::worker::Worker;
 
@@ -21,12 +19,6 @@ pub(crate) trait Ask: fmt::Debug + Send + 'static {
         &mut self,
         what: impl FnOnce(&mut Worker) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error>;
-
-    /// What its SAs are called.
-    fn names(&self) -> &SharedNames;
-
-    /// Has it see to what was promised before it sleeps again.
-    fn call_for(&self);
 }
 
 impl Ask for Handle {
@@ -36,19 +28,9 @@ impl Ask for Handle {
     ) -> Result<T, Error> {
         Self::call(self, what).unwrap_or_else(|gone| Err(Error::said(errno::EBUSY, gone.to_string())))
     }
-
-    fn names(&self) -> &SharedNames {
-        self.sa_names()
-    }
-
-    fn call_for(&self) {
-        // If it has ended, nobody needs to know.
-        let _ = Self::call_for(self);
-    }
 }
 
-/// The worker, as `NETLINK_XFRM` needs it. Each request is done between two bursts of packets, but for what can be
-/// [promised](super::names).
+/// The worker, as `NETLINK_XFRM` needs it. Each request is done between two bursts of packets.
 #[derive(Debug)]
 pub(crate) struct WorkerSadb<A = Handle>(pub(crate) A);
 
@@ -65,14 +47,7 @@ fn random() -> Result<u64, Error> {
 impl<A: Ask> Database for WorkerSadb<A> {
     fn add_sa(&mut self, sa: Box<NewSa>, update: bool) -> Result<(), Error> {
         let mask = random()?;
-        let promised = if update { Err(sa) } else { self.0.names().promise(sa, mask) };
-        match promised {
-            Ok(()) => {
-                self.0.call_for();
-                Ok(())
-            }
-            Err(sa) => self.0.call(move |worker| Sadb::add_sa(worker, *sa, update, mask)),
-        }
+        self.0.call(move |worker| Sadb::add_sa(worker, *sa, update, mask))
     }
 
     fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
@@ -80,20 +55,9 @@ impl<A: Ask> Database for WorkerSadb<A> {
         self.0.call(move |worker| Sadb::find_sa(worker, &query))
     }
 
-    fn remove_sa(&mut self, query: &SaQuery, told: bool) -> Result<Option<Sa>, Error> {
+    fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error> {
         let query = *query;
-        let given_up = !told
-            && query.proto == proto::ESP
-            && query
-                .daddr
-                .ip(query.family)
-                .zip(query.spi.ok())
-                .is_some_and(|(dst, spi)| self.0.names().give_up(dst, Spi(spi)));
-        if given_up {
-            self.0.call_for();
-            return Ok(None);
-        }
-        self.0.call(move |worker| Sadb::remove_sa(worker, &query).map(Some))
+        self.0.call(move |worker| Sadb::remove_sa(worker, &query))
     }
 
     fn expire_sa(&mut self, query: &SaQuery, hard: bool) -> Result<(), Error> {

@@ -10,7 +10,6 @@ mod convert;
 mod database;
 mod events;
 mod from_file;
-mod names;
 mod policies;
 mod sas;
 mod shown;
@@ -19,13 +18,14 @@ mod tests;
 mod view;
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::{Instant, SaId};
 use control::netlink::xfrm::layout::LifetimeCur;
 use control::netlink::xfrm::{Event, NewSa, Policy, Replay};
-use ipsec::{Ipsec, PolicyKey};
+use ipsec::{Ipsec, Mark, PolicyKey};
 use wire::Spi;
 
 use super::news::Bell;
@@ -35,8 +35,6 @@ use super::xfrm::OfFile;
 pub use alone::Alone;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::told;
-pub(crate) use names::Shared as SharedNames;
-use names::{Change, Promise, SaName};
 pub(crate) use shown::{added_sas, policy_config};
 
 /// The policies of a file.
@@ -44,17 +42,22 @@ pub(crate) fn policies_of(config: &control::Config) -> impl Iterator<Item = Poli
     config.policies.iter().map(from_file::policy)
 }
 
+/// Name of an SA: destination, SPI, and the mark that it was made with.
+type SaName = (IpAddr, Spi, Mark);
+
 /// What is kept beside the `ipsec` crate's databases.
 #[derive(Debug, Default)]
 pub(crate) struct Sadb {
     /// By their places, the newest last.
     sas: BTreeMap<u64, SaRecord>,
-    names: names::Shared,
+    /// Place of the SA of each name.
+    places: HashMap<SaName, u64>,
+    last_place: u64,
+    /// The file was read again since its SAs and policies were taken in.
+    is_stale: bool,
     policies: BTreeMap<u64, PolicyRecord>,
     keys: HashMap<PolicyKey, u64>,
     last_policy_place: u64,
-    /// Whether SAs to come have SPIs.
-    larval: bool,
     /// Which of them are the file's.
     pub(crate) of_file: OfFile,
     /// What has happened and was not told yet.
@@ -94,14 +97,9 @@ fn seconds(worker: &Worker, at: Option<Instant>) -> u64 {
 }
 
 impl Sadb {
-    /// One of those names.
-    pub(crate) fn new(names: SharedNames) -> Self {
-        Self { names, ..Self::default() }
-    }
-
     /// Notes that the file's SAs and policies may be others now.
     pub(crate) fn file_changed(worker: &mut Worker) {
-        worker.sadb.names.lock().stale = true;
+        worker.sadb.is_stale = true;
         Self::keep_what_is_told_of(worker);
     }
 
@@ -112,62 +110,20 @@ impl Sadb {
         }
     }
 
-    /// What its SAs are called.
-    #[cfg(any(test, feature = "fuzzing"))]
-    fn names(&self) -> &SharedNames {
-        &self.names
-    }
-
     /// Where the SA of that name is kept.
     fn place_of(&self, name: &SaName) -> Option<u64> {
-        self.names.lock().get(name)
+        self.places.get(name).copied()
     }
 
-    fn next_policy_place(&mut self) -> u64 {
+    /// A place above those of all SAs.
+    const fn next_place(&mut self) -> u64 {
+        self.last_place += 1;
+        self.last_place
+    }
+
+    const fn next_policy_place(&mut self) -> u64 {
         self.last_policy_place += 1;
         self.last_policy_place
-    }
-
-    /// Has no SA promised until the file's SAs, which are about to change, are taken in; sees to those that were.
-    pub(crate) fn promise_nothing(worker: &mut Worker) {
-        worker.sadb.names.lock().stale = true;
-        Self::learn(worker);
-    }
-
-    /// Whether netlink's thread has promised something that is to be seen to.
-    pub(crate) fn has_changes(&self) -> bool {
-        self.names.has_changes()
-    }
-
-    /// Sees to what netlink's thread has promised.
-    pub(crate) fn learn(worker: &mut Worker) {
-        for change in worker.sadb.names.take_changes() {
-            match change {
-                Change::Add(place, promise) => Self::keep_promise(worker, place, *promise),
-                Change::Remove(name) => {
-                    let given_up = worker.sadb.names.lock().remove_given_up(&name);
-                    if let Some(record) = given_up.and_then(|place| worker.sadb.sas.remove(&place)) {
-                        drop(worker.path.ipsec.remove_sa_of(record.id));
-                    }
-                }
-            }
-        }
-    }
-
-    fn keep_promise(worker: &mut Worker, place: u64, promise: Promise) {
-        let Promise { said, config, mask, added } = promise;
-        let name = (config.dst, config.spi, config.mark);
-        // A packet may have asked for that very SPI meanwhile: the promise was first.
-        let ipsec = &mut worker.path.ipsec;
-        if let Some(seq) = ipsec.sad().larval(config.dst, config.spi, 0).map(|larval| larval.seq) {
-            ipsec.forget_larval(seq);
-        }
-        let kept = worker.path.ipsec.add_sa(&config, mask);
-        worker.sadb.names.lock().kept(&name, kept.is_ok());
-        match kept {
-            Ok(id) => Self::install(worker, place, SaRecord { id, said: *said, added }),
-            Err(err) => tracing::error!("SA {:#x} to {} was promised, but: {err}", config.spi.0, config.dst),
-        }
     }
 
     /// Keeps what was said of a new SA, which goes on with the numbers and counts that were said.
@@ -187,7 +143,7 @@ impl Sadb {
         if sadb.sas.len() > 2 * ipsec.sad().len() + 64 || sadb.policies.len() > 2 * ipsec.spd().len() + 64 {
             sadb.tidy(ipsec);
         }
-        if !sadb.names.lock().stale {
+        if !sadb.is_stale {
             return;
         }
         sadb.tidy(ipsec);
@@ -196,7 +152,7 @@ impl Sadb {
             let said = from_file::sa(of_file);
             let name = (of_file.dst, Spi(of_file.spi), convert::mark(said.mark));
             let Some(id) = live(ipsec, &name).filter(|id| changed.contains(id)) else { continue };
-            let place = sadb.place_of(&name).unwrap_or_else(|| sadb.names.lock().next_place());
+            let place = sadb.place_of(&name).unwrap_or_else(|| sadb.next_place());
             let added = sadb.sas.get(&place).map_or_else(wall_clock, |record| record.added);
             sadb.insert_sa(place, name, SaRecord { id, said, added });
         }
@@ -208,16 +164,7 @@ impl Sadb {
                 sadb.insert_policy(place, PolicyRecord { key, said: from_file::policy(of_file), added });
             }
         }
-        sadb.names.lock().stale = false;
-    }
-
-    /// Notes whether SAs to come have SPIs, which names do not tell.
-    pub(crate) fn note_larvae(&mut self, ipsec: &Ipsec) {
-        let larval = ipsec.sad().has_larval_spi();
-        if self.larval != larval {
-            self.larval = larval;
-            self.names.lock().larval = larval;
-        }
+        sadb.is_stale = false;
     }
 
     /// Forgets the SAs that have ended by themselves, and their keys, whether or not anybody was told.
@@ -237,14 +184,14 @@ impl Sadb {
     pub(crate) fn tidy(&mut self, ipsec: &Ipsec) {
         self.sas.retain(|_, record| ipsec.sa(record.id).is_some());
         let sas = &self.sas;
-        self.names.lock().retain(|place| sas.contains_key(&place));
+        self.places.retain(|_, place| sas.contains_key(place));
         self.policies.retain(|_, record| ipsec.spd().find(&record.key).is_some());
         let policies = &self.policies;
         self.keys.retain(|_, place| policies.contains_key(place));
     }
 
     fn insert_sa(&mut self, place: u64, name: SaName, record: SaRecord) {
-        let old = self.names.lock().insert(name, place).filter(|&old| old != place);
+        let old = self.places.insert(name, place).filter(|&old| old != place);
         if let Some(old) = old {
             self.sas.remove(&old);
         }
@@ -259,8 +206,7 @@ impl Sadb {
     }
 
     fn forget(&mut self, name: &SaName) {
-        let place = self.names.lock().remove(name);
-        if let Some(place) = place {
+        if let Some(place) = self.places.remove(name) {
             self.sas.remove(&place);
         }
     }

@@ -46,9 +46,10 @@ impl Sadb {
             }
             return Ok(());
         }
-        let place = sadb.names.lock().next_place();
-        let old = sadb.names.lock().insert(name, place);
-        old.and_then(|old| sadb.sas.remove(&old));
+        let place = sadb.next_place();
+        if let Some(old) = sadb.places.insert(name, place) {
+            sadb.sas.remove(&old);
+        }
         Self::install(worker, place, SaRecord { id, said, added: wall_clock() });
         Ok(())
     }
@@ -184,7 +185,6 @@ impl Sadb {
         };
         let now = worker.now();
         let larval = worker.path.ipsec.alloc_spi(now, &wanted, &mut random).cloned();
-        worker.sadb.note_larvae(&worker.path.ipsec);
         Ok(larval_view(worker, &larval.map_err(|err| convert::refusal(&err))?))
     }
 
@@ -202,7 +202,7 @@ impl Sadb {
         // By their numbers: there are marks that no packet has, by which nothing is found.
         sas.iter().for_each(|&id| drop(ipsec.remove_sa_of(id)));
         worker.sadb.sas = Default::default();
-        worker.sadb.names.lock().retain(|_| false);
+        worker.sadb.places = Default::default();
         some
     }
 

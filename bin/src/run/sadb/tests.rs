@@ -133,24 +133,13 @@ fn an_sa_that_a_policy_asks_for_by_its_spi_is_completed_by_an_update_alone() {
 }
 
 #[test]
-fn an_sa_that_was_promised_comes_though_a_packet_asked_for_its_spi_meanwhile() {
-    let mut alone = node(0x1234);
-    alone.listen(true);
-    alone.database().add_sa(sa(0x1234), false).unwrap();
-    assert_eq!(send(&mut alone), 1, "the worker has not seen to the promise");
-    alone.check();
-    let sad = alone.worker().path.ipsec.sad();
-    assert_eq!((sad.len(), sad.larvae().count()), (1, 0));
-}
-
-#[test]
 fn an_sa_that_is_asked_for_has_no_name_until_it_has_an_spi() {
     let mut alone = node(0);
     alone.listen(true);
     assert_eq!(send(&mut alone), 1);
     let not_there = Error::new(errno::ESRCH);
     assert_eq!(alone.database().find_sa(&query(0, NONE)).unwrap_err(), not_there);
-    assert_eq!(alone.database().remove_sa(&query(0, NONE), true).unwrap_err(), not_there);
+    assert_eq!(alone.database().remove_sa(&query(0, NONE)).unwrap_err(), not_there);
     assert_eq!(send(&mut alone), 1, "it is still to come");
 }
 
@@ -164,10 +153,10 @@ fn a_promised_spi_is_found_and_taken_back_by_its_mark() {
     for other in [NONE, Mark { value: 6, mask: 0xff }] {
         let database = alone.database();
         assert_eq!(database.find_sa(&query(0x100, other)).unwrap_err(), Error::new(errno::ESRCH));
-        assert_eq!(database.remove_sa(&query(0x100, other), true).unwrap_err(), Error::new(errno::ESRCH));
+        assert_eq!(database.remove_sa(&query(0x100, other)).unwrap_err(), Error::new(errno::ESRCH));
     }
     assert_eq!(alone.database().find_sa(&query(0x100, mark)).unwrap().mark, mark);
-    assert_eq!(alone.database().remove_sa(&query(0x100, mark), true).unwrap().unwrap().info.spi, 0x100);
+    assert_eq!(alone.database().remove_sa(&query(0x100, mark)).unwrap().info.spi, 0x100);
     assert!(alone.is_empty());
 }
 

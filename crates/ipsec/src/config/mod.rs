@@ -10,7 +10,7 @@ use std::time::Duration;
 use wire::Spi;
 
 use crate::device::{Offload, OffloadMode};
-use crate::engine::{Algorithm, Cipher};
+use crate::engine::Algorithm;
 use crate::lifetime::Lifetime;
 use crate::mark::Mark;
 use crate::replay::MAX_WINDOW;
@@ -177,17 +177,7 @@ impl SaConfig {
         }
     }
 
-    /// Checks what can be told without the other SAs and devices, its key among it.
-    ///
-    /// # Errors
-    /// The first thing that is wrong.
-    pub fn verify(&self) -> Result<(), ConfigError> {
-        self.check()?;
-        Cipher::new(&self.algorithm)?;
-        Ok(())
-    }
-
-    /// As [`verify`](Self::verify), but for the key.
+    /// Checks what can be told without the key, the other SAs and devices.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         same_family(self.src, self.dst)?;
         if self.dst.is_unspecified() {

@@ -169,11 +169,6 @@ impl Larvae {
         self.spis.contains_key(&spi)
     }
 
-    /// Tells whether one of them is to have some SPI.
-    pub(crate) fn has_spis(&self) -> bool {
-        !self.spis.is_empty()
-    }
-
     /// Notes that nobody can make it.
     pub(crate) fn fail(&mut self, seq: u32) -> bool {
         self.by_seq.get_mut(&seq).is_some_and(|larval| {

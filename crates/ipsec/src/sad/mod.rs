@@ -336,11 +336,6 @@ impl Sad {
         self.larvae.by_spi(dst, spi, mark)
     }
 
-    /// Whether one of those that are yet to come is to have some SPI.
-    pub fn has_larval_spi(&self) -> bool {
-        self.larvae.has_spis()
-    }
-
     /// Those that are yet to come, in no order.
     pub fn larvae(&self) -> impl Iterator<Item = &Larval> {
         self.larvae.iter()

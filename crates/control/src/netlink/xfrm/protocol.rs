@@ -31,11 +31,11 @@ pub trait Database {
     /// `ESRCH`: there is none.
     fn find_sa(&mut self, query: &SaQuery) -> Result<Sa, Error>;
 
-    /// Takes an SA out; `told`: and returns what it was.
+    /// Takes an SA out, and returns what it was.
     ///
     /// # Errors
     /// `ESRCH`: there is none.
-    fn remove_sa(&mut self, query: &SaQuery, told: bool) -> Result<Option<Sa>, Error>;
+    fn remove_sa(&mut self, query: &SaQuery) -> Result<Sa, Error>;
 
     /// Ends an SA as if its time had come: softly or not.
     ///
@@ -285,13 +285,12 @@ impl<D: Database> Xfrm<D> {
     }
 
     fn del_sa(&mut self, query: &SaQuery, reply: &mut Reply<'_>) -> Result<(), Error> {
-        if let Some(sa) = self.database.remove_sa(query, reply.is_heard(group::SA))? {
-            reply.notify(group::SA, msg::DEL_SA, 0, |w| {
-                w.fixed(&sa.id().to_bytes());
-                sa.info.put(w, attr::SA);
-                sa.write_attributes(w);
-            });
-        }
+        let sa = self.database.remove_sa(query)?;
+        reply.notify(group::SA, msg::DEL_SA, 0, |w| {
+            w.fixed(&sa.id().to_bytes());
+            sa.info.put(w, attr::SA);
+            sa.write_attributes(w);
+        });
         Ok(())
     }
 
