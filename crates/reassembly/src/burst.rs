@@ -5,10 +5,10 @@ use packet::{Burst, Cut, Memory, Packet};
 use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
+use crate::contiguous::How;
+use crate::page_waste::{copy_to_small_page, is_thin, wastes_pages};
 use crate::queue::{Added, Refused};
 use crate::reassembly::{Reassembly, Table};
-use crate::run::How;
-use crate::thin::{copy_to_small_page, is_thin, wastes_pages};
 use crate::train::Train;
 use crate::verdict::{Count, Mibs, Verdict};
 

@@ -5,12 +5,12 @@ use base::Instant;
 use packet::{Memory, Packet, prefetch};
 
 use crate::config::{Limits, Policy};
+use crate::contiguous::How;
+use crate::eviction::{Group, Links, List, Of, Standing};
+use crate::fragment_meta::{First, Span};
 use crate::key::{Key, SourceKey};
-use crate::keyed::{Hash, Id, Keyed};
-use crate::part::{First, Span};
 use crate::queue::{Added, Queue, Refused, Spare};
-use crate::rank::{Group, Links, List, Of, Standing};
-use crate::run::How;
+use crate::slab_map::{Hash, Id, Keyed};
 use crate::source::Source;
 use crate::user::Asker;
 

@@ -6,7 +6,7 @@ use wire::ipv6::{self, Ipv6};
 use wire::{FragInfo, FragOffset, Malformed, Protocol, frag};
 
 use crate::fragment::{BLOCK, Cuts, behind};
-use crate::part::upper_len;
+use crate::fragment_meta::upper_len;
 
 /// Cuts `packet`, which starts with its IPv6 header, into fragments of at most `mtu` bytes with the identification `id`.
 /// Only the node that it comes from may do so (RFC 8200 §4.5), for `packet` an identification that it has not used lately

@@ -7,9 +7,9 @@ use packet::{Packet, SecPath};
 use wire::ip::Info;
 use wire::{FragInfo, Protocol};
 
-use crate::keyed::Hashed;
 use crate::lowpan::LowpanInfo;
 use crate::secret::Secret;
+use crate::slab_map::Hashed;
 use crate::user::Asker;
 
 /// What the fragments of one datagram have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).

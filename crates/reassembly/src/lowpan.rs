@@ -4,11 +4,11 @@ use base::{DropReason, Instant};
 use packet::{Csum, Memory, Packet};
 use wire::Ecn;
 
+use crate::contiguous::How;
+use crate::fragment_meta::Span;
 use crate::key::Key;
-use crate::part::Span;
 use crate::queue::{Added, Refused};
 use crate::reassembly::{Reassembly, Table};
-use crate::run::How;
 use crate::verdict::{Count, Verdict};
 
 /// A station of a wireless personal area network (IEEE 802.15.4 §7.2.1).

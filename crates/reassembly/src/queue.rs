@@ -7,12 +7,12 @@ use packet::{Buf, Cut, Discards, Memory, Packet};
 use wire::ip::Info;
 use wire::{Version, frag};
 
+use crate::contiguous::{How, Run, is_slot, is_tiny};
 use crate::ecn;
-use crate::part::{First, ParameterProblem, Span};
-use crate::pinned::Pinned;
-use crate::run::{How, Run, is_slot, is_tiny};
-use crate::runs::{Runs, Slot};
-use crate::whole;
+use crate::fragment_meta::{First, ParameterProblem, Span};
+use crate::memory_charge::Pinned;
+use crate::range_tree::{Runs, Slot};
+use crate::rebuild_header;
 
 /// What waits for the rest of its datagram.
 ///
@@ -346,8 +346,8 @@ impl Queue {
         let (header_len, tos) = (first.header_len.into(), self.ecn.join(first.tos)?);
         let len = first.whole_len(self.len)?;
         match first.version {
-            Version::V4 => whole::v4(mem, pkt, header_len, len, tos, self.largest_df == self.largest),
-            Version::V6 => whole::v6(mem, pkt, (header_len, first.next_header_at.into()), len, tos),
+            Version::V4 => rebuild_header::v4(mem, pkt, header_len, len, tos, self.largest_df == self.largest),
+            Version::V6 => rebuild_header::v6(mem, pkt, (header_len, first.next_header_at.into()), len, tos),
         }
     }
 

@@ -7,15 +7,15 @@ use wire::{FragInfo, Version};
 
 use crate::cache::Cache;
 use crate::config::{Coalesce, Config};
+use crate::contiguous::{How, TINY};
+use crate::fragment_meta::{ParameterProblem, Part};
 use crate::key::Key;
-use crate::keyed::Id;
-use crate::part::{ParameterProblem, Part};
+use crate::page_waste::{copy_to_small_page, is_thin};
 use crate::queue::{Added, Refused};
-use crate::run::{How, TINY};
-use crate::thin::{copy_to_small_page, is_thin};
+use crate::rebuild_header;
+use crate::slab_map::Id;
 use crate::user::Asker;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
-use crate::whole;
 
 /// The fragments that wait for others of their datagrams, of all users.
 #[derive(Debug)]
@@ -374,7 +374,7 @@ fn atomic(mem: &Memory, mut pkt: Packet, part: &Part, only_looks_on: bool, count
         return refuse(pkt, problem, count);
     }
     let places = (part.header_len, part.next_header_at);
-    let made = part.whole_len().and_then(|len| whole::v6(mem, &mut pkt, places, len, part.info.tos));
+    let made = part.whole_len().and_then(|len| rebuild_header::v6(mem, &mut pkt, places, len, part.info.tos));
     match made {
         Ok(()) => {
             count.ok();

@@ -4,7 +4,7 @@
 //! fragments of two datagrams would be mixed (RFC 4963). So a source's fragments are counted (Linux's
 //! `ipfrag_max_dist`).
 
-use crate::rank::Group;
+use crate::eviction::Group;
 
 /// A source that has datagrams waiting.
 #[derive(Debug, Default)]

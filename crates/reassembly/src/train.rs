@@ -7,8 +7,8 @@ use base::LinkId;
 use packet::{Burst, Csum, Cut, Packet};
 use wire::{Ecn, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
+use crate::fragment_meta::{First, Span, upper_len};
 use crate::key::Key;
-use crate::part::{First, Span, upper_len};
 use crate::user::Asker;
 
 /// Bytes of headers in front of an IPv6 fragment.

@@ -4,9 +4,9 @@
 use packet::{Csum, Cut, Memory, Packet};
 
 use super::{Added, Queue, Spare, contradicts};
-use crate::part::{First, Span};
-use crate::run::Run;
-use crate::runs::Slot;
+use crate::contiguous::Run;
+use crate::fragment_meta::{First, Span};
+use crate::range_tree::Slot;
 
 impl Queue {
     /// Adds the fragment of a train that comes first, as it is, if nothing has to be done about it; `take` gives it then, and

@@ -30,10 +30,10 @@ mod lowpan;
 #[path = "../model/mod.rs"]
 mod model;
 mod orders;
+mod page_waste;
 mod refragmenting;
 mod ring;
 mod shapes;
-mod thin;
 mod trains;
 mod users;
 

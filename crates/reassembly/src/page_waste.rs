@@ -7,7 +7,7 @@
 
 use packet::{Burst, CopyReason, Memory, Packet};
 
-use crate::pinned::Pinned;
+use crate::memory_charge::Pinned;
 use crate::queue::{DENSITY, Queue};
 use crate::train::Train;
 

@@ -3,8 +3,8 @@
 use packet::{Buf, CopyReason, Csum, Memory};
 use wire::FragOffset;
 
+use crate::contiguous::{How, Run, TINY, is_tiny};
 use crate::fragment::BLOCK;
-use crate::run::{How, Run, TINY, is_tiny};
 
 /// Blocks that one leaf is for.
 const LEAF: usize = u64::BITS as usize;
@@ -310,7 +310,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::pinned::Pinned;
+    use crate::memory_charge::Pinned;
 
     fn run(mem: &Memory, end: usize) -> Run {
         let how = How { joins: true, copies: false, spares: false, gathers_from: usize::MAX };

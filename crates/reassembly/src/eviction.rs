@@ -2,7 +2,7 @@
 
 use crate::cache::Waiting;
 use crate::key::Key;
-use crate::keyed::{Id, Keyed};
+use crate::slab_map::{Id, Keyed};
 
 /// A queue's neighbours in a list.
 #[derive(Clone, Copy, Debug, Default)]

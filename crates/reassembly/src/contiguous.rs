@@ -2,7 +2,7 @@
 
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
 
-use crate::pinned::Pinned;
+use crate::memory_charge::Pinned;
 
 /// Bytes behind a small packet that make it worth keeping for those that follow; no more is copied to get them.
 const ROOM: usize = Memory::SMALL / 4;
