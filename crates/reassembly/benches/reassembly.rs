@@ -5,7 +5,7 @@ use base::{Counters, Instant};
 use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use packet::{Buf, Memory, Packet};
-use reassembly::{Asker, Coalesce, Config, Hook, Limits, Reassembly, User, Verdict};
+use reassembly::{Coalesce, Config, Hook, Limits, Reassembly, ReassemblyContext, User, Verdict};
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
@@ -66,7 +66,7 @@ impl Train {
         Self { fragments, datagrams, payload_len: count * size - 7 }
     }
 
-    fn bench(&self, bencher: Bencher<'_, '_>, asker: Asker, coalesce: Coalesce) {
+    fn bench(&self, bencher: Bencher<'_, '_>, context: ReassemblyContext, coalesce: Coalesce) {
         let mem = Memory::heap();
         let mut reassembly = Reassembly::new(Config { coalesce, ..boundless() });
         let mut counters = Counters::ZERO;
@@ -76,7 +76,7 @@ impl Train {
             .with_inputs(|| (received(&mem, &self.fragments), Vec::with_capacity(self.datagrams)))
             .bench_local_values(|(packets, mut whole)| {
                 for (pkt, info) in packets {
-                    match reassembly.handle_fragment(Instant::ZERO, &mem, asker, pkt, &info, &mut counters) {
+                    match reassembly.handle_fragment(Instant::ZERO, &mem, context, pkt, &info, &mut counters) {
                         Verdict::Whole { pkt, .. } => whole.push(pkt),
                         Verdict::Held => {}
                         other => panic!("{other:?}"),
@@ -152,7 +152,7 @@ macro_rules! orders {
     ($($function:ident: $name:literal, $version:ident, $order:ident;)*) => {$(
         #[divan::bench(name = $name, args = COUNTS)]
         fn $function(bencher: Bencher<'_, '_>, count: usize) {
-            Train::new(Version::$version, count, Order::$order).bench(bencher, Asker::LOCAL, Coalesce::Move);
+            Train::new(Version::$version, count, Order::$order).bench(bencher, ReassemblyContext::LOCAL, Coalesce::Move);
         }
     )*};
 }
@@ -171,13 +171,13 @@ orders! {
 /// Every fragment is copied, and its page goes home at once.
 #[divan::bench(name = "reasm/ipv6/copied", args = COUNTS)]
 fn copied(bencher: Bencher<'_, '_>, count: usize) {
-    Train::new(Version::V6, count, Order::Straight).bench(bencher, Asker::LOCAL, Coalesce::Copy);
+    Train::new(Version::V6, count, Order::Straight).bench(bencher, ReassemblyContext::LOCAL, Coalesce::Copy);
 }
 
 /// Every fragment stays a piece of its own, for somebody on its way.
 #[divan::bench(name = "reasm/ipv6/kept", args = COUNTS)]
 fn kept(bencher: Bencher<'_, '_>, count: usize) {
-    let tracking = Asker { user: User::Tracking { hook: Hook::In, zone: 0 }, ..Asker::LOCAL };
+    let tracking = ReassemblyContext { user: User::Tracking { hook: Hook::In, zone: 0 }, ..ReassemblyContext::LOCAL };
     Train::new(Version::V6, count, Order::Straight).bench(bencher, tracking, Coalesce::Move);
 }
 
@@ -198,7 +198,8 @@ fn attack(bencher: Bencher<'_, '_>) {
     };
     let mut flood = |packets| {
         for (pkt, info) in packets {
-            let verdict = reassembly.handle_fragment(Instant::ZERO, &mem, Asker::LOCAL, pkt, &info, &mut counters);
+            let verdict =
+                reassembly.handle_fragment(Instant::ZERO, &mem, ReassemblyContext::LOCAL, pkt, &info, &mut counters);
             assert!(matches!(verdict, Verdict::Held), "{verdict:?}");
         }
         reassembly.drain_evicted().count()

@@ -5,7 +5,7 @@ use packet::{Burst, Cut, Memory, Packet};
 use wire::Version;
 
 use crate::cache::QUEUE_SIZE;
-use crate::contiguous::How;
+use crate::contiguous::CopyPolicy;
 use crate::page_waste::{copy_to_small_page, is_thin, wastes_pages};
 use crate::queue::{Added, Refused};
 use crate::reassembly::{Reassembly, Table};
@@ -42,7 +42,7 @@ impl Reassembly {
             Version::V4 => Table::V4,
             Version::V6 => Table::V6,
         };
-        let how = self.how(train.asker());
+        let how = self.how(train.context());
         let mut count = Count(Some((counters, Mibs::of(train.version()))));
         let cache = self.table(table);
         let room = cache.room()?;
@@ -104,7 +104,7 @@ impl Reassembly {
                     pkt.pull(at);
                     pkt.meta.cut = Cut::Fragment;
                     let uncharged = (queue.charged() + queue_size).wrapping_sub(before).cast_signed();
-                    let how = How { gathers_from: gathering.from(uncharged), ..how };
+                    let how = CopyPolicy { gathers_from: gathering.from(uncharged), ..how };
                     queue.add(mem, pkt, &span, train.first(&span), how, spare)
                 }
             };

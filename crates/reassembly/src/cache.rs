@@ -5,14 +5,14 @@ use base::Instant;
 use packet::{Memory, Packet, prefetch};
 
 use crate::config::{Limits, Policy};
-use crate::contiguous::How;
-use crate::eviction::{Group, Links, List, Of, Standing};
-use crate::fragment_meta::{First, Span};
+use crate::contiguous::CopyPolicy;
+use crate::eviction::{EvictionLists, List, ListKind, ListLinks, Progress};
+use crate::fragment_meta::{FirstFragment, FragmentRange};
 use crate::key::{Key, SourceKey};
 use crate::queue::{Added, Queue, Refused, Spare};
-use crate::slab_map::{Hash, Id, Keyed};
+use crate::slab_map::{KeyHash, SlabId, SlabMap};
 use crate::source::Source;
-use crate::user::Asker;
+use crate::user::ReassemblyContext;
 
 /// The datagrams of one table.
 ///
@@ -26,14 +26,14 @@ pub(crate) struct Cache {
     policy: Policy,
     /// 0 is without limit.
     max_distance: u32,
-    queues: Keyed<Key, Waiting>,
-    sources: Keyed<SourceKey, Source>,
+    queues: SlabMap<Key, Waiting>,
+    sources: SlabMap<SourceKey, Source>,
     by_age: List,
-    all: Group,
+    all: EvictionLists,
     /// The source that took more than half of the memory last.
-    heaviest: Option<Id>,
+    heaviest: Option<SlabId>,
     /// The source whose last datagram left last: mostly the next one is its own too.
-    idle: Option<Id>,
+    idle: Option<SlabId>,
     /// What queues work with while they are there.
     spare: Spare,
 }
@@ -45,13 +45,13 @@ pub(crate) struct Waiting {
     /// When its first fragment came, or it was restarted.
     since: Instant,
     /// Whoever sent it, as long as it waits.
-    source: Option<Id>,
-    standing: Standing,
-    pub(crate) links: [Links; Of::COUNT],
+    source: Option<SlabId>,
+    standing: Progress,
+    pub(crate) links: [ListLinks; ListKind::COUNT],
 }
 
 /// Memory charged for a queue besides its fragments.
-pub(crate) const QUEUE_SIZE: usize = Keyed::<Key, Waiting>::SIZE;
+pub(crate) const QUEUE_SIZE: usize = SlabMap::<Key, Waiting>::SIZE;
 
 /// How much memory is used, and how much may be.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ impl Gathering {
 }
 
 impl Waiting {
-    fn source(&self) -> Id {
+    fn source(&self) -> SlabId {
         self.source.expect("what waits is somebody's")
     }
 
@@ -94,10 +94,10 @@ impl Cache {
             limits,
             policy,
             max_distance,
-            queues: Keyed::default(),
-            sources: Keyed::default(),
+            queues: SlabMap::default(),
+            sources: SlabMap::default(),
             by_age: List::default(),
-            all: Group::default(),
+            all: EvictionLists::default(),
             heaviest: None,
             idle: None,
             spare: Spare::default(),
@@ -126,17 +126,17 @@ impl Cache {
 
     /// What a datagram's key hashes to.
     #[inline(always)]
-    pub(crate) fn hash(&self, key: &Key) -> Hash {
+    pub(crate) fn hash(&self, key: &Key) -> KeyHash {
         self.queues.hash(key)
     }
 
     /// The queue of a datagram, if there is one.
-    pub(crate) fn find(&self, hash: Hash, key: &Key) -> Option<Id> {
+    pub(crate) fn find(&self, hash: KeyHash, key: &Key) -> Option<SlabId> {
         self.queues.find(hash, key)
     }
 
     /// The queue of a datagram.
-    pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> Id {
+    pub(crate) fn find_or_open(&mut self, now: Instant, key: Key) -> SlabId {
         let hash = self.hash(&key);
         self.find(hash, &key).unwrap_or_else(|| {
             let id = self.open();
@@ -146,25 +146,25 @@ impl Cache {
     }
 
     /// A place for the fragments of a datagram that does not wait yet, and may never.
-    pub(crate) fn open(&mut self) -> Id {
+    pub(crate) fn open(&mut self) -> SlabId {
         self.queues.reserve()
     }
 
     /// Has a datagram wait from now on that has a place, and returns what is charged for its fragments.
-    pub(crate) fn enlist(&mut self, now: Instant, id: Id, (hash, key): (Hash, Key)) -> usize {
+    pub(crate) fn enlist(&mut self, now: Instant, id: SlabId, (hash, key): (KeyHash, Key)) -> usize {
         let source = self.open_source(key.source());
         self.sources[source].queues += 1;
         let waiting = &mut self.queues[id];
-        (waiting.since, waiting.source, waiting.standing) = (now, Some(source), Standing::New);
+        (waiting.since, waiting.source, waiting.standing) = (now, Some(source), Progress::New);
         let charged = waiting.charged();
         self.queues.insert(id, hash, key);
-        self.by_age.push(&mut self.queues, Of::Age, id);
-        self.link(id, source, Standing::New);
-        self.charge(source, Standing::New, charged);
+        self.by_age.push(&mut self.queues, ListKind::Age, id);
+        self.link(id, source, Progress::New);
+        self.charge(source, Progress::New, charged);
         charged - QUEUE_SIZE
     }
 
-    fn open_source(&mut self, key: SourceKey) -> Id {
+    fn open_source(&mut self, key: SourceKey) -> SlabId {
         let sources = &mut self.sources;
         let hash = sources.hash(&key);
         sources.find(hash, &key).unwrap_or_else(|| {
@@ -176,13 +176,13 @@ impl Cache {
     }
 
     /// The fragments at a place, and what they work with.
-    pub(crate) fn queue_mut(&mut self, id: Id) -> (&mut Queue, &mut Spare) {
+    pub(crate) fn queue_mut(&mut self, id: SlabId) -> (&mut Queue, &mut Spare) {
         (&mut self.queues[id].queue, &mut self.spare)
     }
 
     /// Notes fragments that were added to what waits, of which one made it much longer, if it `grew`. So much had been
     /// charged for the others.
-    pub(crate) fn note_added(&mut self, id: Id, charged: usize, fragments: u32, grew: bool) {
+    pub(crate) fn note_added(&mut self, id: SlabId, charged: usize, fragments: u32, grew: bool) {
         let waiting = &mut self.queues[id];
         let (source, standing, after) = (waiting.source(), waiting.standing, waiting.queue.charged());
         if self.max_distance > 0 {
@@ -217,7 +217,7 @@ impl Cache {
     }
 
     /// Empties a queue whose last fragment is too long ago for another one now, and returns how many fragments it held.
-    pub(crate) fn restart_if_too_far(&mut self, id: Id, now: Instant) -> u64 {
+    pub(crate) fn restart_if_too_far(&mut self, id: SlabId, now: Instant) -> u64 {
         let max_distance = self.max_distance;
         let waiting = &mut self.queues[id];
         let (source, standing) = (waiting.source(), waiting.standing);
@@ -231,20 +231,20 @@ impl Cache {
         waiting.queue.restart();
         waiting.since = now;
         self.release(source, standing, charged);
-        self.by_age.refresh(&mut self.queues, Of::Age, id);
+        self.by_age.refresh(&mut self.queues, ListKind::Age, id);
         held
     }
 
     /// Adds a fragment to a queue.
     pub(crate) fn add(
         &mut self,
-        id: Id,
+        id: SlabId,
         mem: &Memory,
         pkt: Packet,
-        (span, first): (&Span, Option<First>),
-        how: How,
+        (span, first): (&FragmentRange, Option<FirstFragment>),
+        how: CopyPolicy,
     ) -> Result<Added, Refused> {
-        let how = How { gathers_from: self.gathering().from(0), ..how };
+        let how = CopyPolicy { gathers_from: self.gathering().from(0), ..how };
         let Self { queues, spare, .. } = self;
         let waiting = &mut queues[id];
         let (source, standing, before) = (waiting.source(), waiting.standing, waiting.queue.charged());
@@ -264,7 +264,7 @@ impl Cache {
     }
 
     /// Gives up datagrams until memory is below its limit, and hands each to `gone`.
-    pub(crate) fn make_room(&mut self, mut gone: impl FnMut(Id, &Queue)) {
+    pub(crate) fn make_room(&mut self, mut gone: impl FnMut(SlabId, &Queue)) {
         while self.policy == Policy::Fair && self.memory() > self.limits.high_thresh {
             let Some(victim) = self.victim() else { return };
             self.prefetch_behind(victim);
@@ -278,14 +278,14 @@ impl Cache {
     /// Asks the processor to have near what the next ones to make room are made of: all of them came long ago. What the
     /// next one points to is known, as that one has been asked for when the last one went.
     #[inline]
-    fn prefetch_behind(&self, victim: Id) {
-        let Some(next) = self.queues[victim].links[Of::All as usize].younger else { return };
+    fn prefetch_behind(&self, victim: SlabId) {
+        let Some(next) = self.queues[victim].links[ListKind::All as usize].younger else { return };
         let waiting = &self.queues[next];
         waiting.queue.prefetch_home();
         if let Some(source) = waiting.source {
             prefetch(&self.sources[source]);
         }
-        if let Some(after) = waiting.links[Of::All as usize].younger {
+        if let Some(after) = waiting.links[ListKind::All as usize].younger {
             prefetch(&self.queues[after]);
         }
     }
@@ -296,14 +296,14 @@ impl Cache {
     }
 
     /// Whoever goes first.
-    fn victim(&self) -> Option<Id> {
+    fn victim(&self) -> Option<SlabId> {
         let Limits { high_thresh, .. } = self.limits;
-        let (standing, other) = match self.all.charged_to(Standing::New) > high_thresh / 8 {
-            true => (Standing::New, Standing::Growing),
-            false => (Standing::Growing, Standing::New),
+        let (standing, other) = match self.all.charged_to(Progress::New) > high_thresh / 8 {
+            true => (Progress::New, Progress::Growing),
+            false => (Progress::Growing, Progress::New),
         };
         let heaviest = self.heaviest.filter(|&source| self.sources.contains(source));
-        let has_most = |group: &&Group| {
+        let has_most = |group: &&EvictionLists| {
             group.charged() > high_thresh / 2 && group.charged_to(standing) > self.all.charged_to(standing) / 2
         };
         let group = heaviest.map(|source| &self.sources[source].group).filter(has_most).unwrap_or(&self.all);
@@ -312,7 +312,7 @@ impl Cache {
 
     /// Takes a queue out, and with it its share of memory, or one that has a place only. What `with` leaves of it is
     /// dropped.
-    pub(crate) fn close<T>(&mut self, id: Id, with: impl FnOnce(&mut Queue, &mut Spare) -> T) -> T {
+    pub(crate) fn close<T>(&mut self, id: SlabId, with: impl FnOnce(&mut Queue, &mut Spare) -> T) -> T {
         self.withdraw(id);
         let (queue, spare) = self.queue_mut(id);
         let result = with(queue, spare);
@@ -322,7 +322,7 @@ impl Cache {
 
     /// Takes a queue out of all lists if it waits, and with it its share of memory. Its place is still its own.
     #[inline]
-    pub(crate) fn withdraw(&mut self, id: Id) {
+    pub(crate) fn withdraw(&mut self, id: SlabId) {
         if self.queues.contains(id) {
             self.unlist(id);
         }
@@ -330,7 +330,7 @@ impl Cache {
 
     /// Drops what is left of a queue that was [taken out](Self::withdraw), and leaves its place to others.
     #[inline]
-    pub(crate) fn vacate(&mut self, id: Id) {
+    pub(crate) fn vacate(&mut self, id: SlabId) {
         let Self { queues, spare, .. } = self;
         queues[id].queue.clear(spare);
         queues.remove(id);
@@ -338,14 +338,14 @@ impl Cache {
     }
 
     /// Takes a queue out of all lists.
-    fn unlist(&mut self, id: Id) {
+    fn unlist(&mut self, id: SlabId) {
         let waiting = &self.queues[id];
         if cfg!(debug_assertions) {
             waiting.queue.check_charged();
         }
         let (source, standing) = (waiting.source(), waiting.standing);
         self.release(source, standing, waiting.charged());
-        self.by_age.unlink(&mut self.queues, Of::Age, id);
+        self.by_age.unlink(&mut self.queues, ListKind::Age, id);
         self.unlink(id, source, standing);
         self.sources[source].queues -= 1;
         if self.sources[source].queues == 0
@@ -358,24 +358,24 @@ impl Cache {
     }
 
     /// Takes a queue out that has no fragments.
-    pub(crate) fn close_if_empty(&mut self, id: Id) {
+    pub(crate) fn close_if_empty(&mut self, id: SlabId) {
         if self.queues[id].queue.fragments() == 0 {
             self.close(id, |_, _| ());
         }
     }
 
     /// When the next datagram times out, and which one that is.
-    pub(crate) fn next(&self) -> Option<(Instant, Id)> {
+    pub(crate) fn next(&self) -> Option<(Instant, SlabId)> {
         self.by_age.oldest.map(|id| (self.queues[id].since + self.limits.timeout, id))
     }
 
     /// Who asked for a datagram.
-    pub(crate) fn asker(&self, id: Id) -> Asker {
-        self.queues.key(id).asker()
+    pub(crate) fn context(&self, id: SlabId) -> ReassemblyContext {
+        self.queues.key(id).context()
     }
 
     /// A queue.
-    pub(crate) fn queue(&self, id: Id) -> &Queue {
+    pub(crate) fn queue(&self, id: SlabId) -> &Queue {
         &self.queues[id].queue
     }
 
@@ -389,7 +389,7 @@ impl Cache {
         self.queues.len()
     }
 
-    fn charge(&mut self, source: Id, standing: Standing, bytes: usize) {
+    fn charge(&mut self, source: SlabId, standing: Progress, bytes: usize) {
         *self.all.charged_mut(standing) += bytes;
         let group = &mut self.sources[source].group;
         *group.charged_mut(standing) += bytes;
@@ -398,35 +398,35 @@ impl Cache {
         }
     }
 
-    fn release(&mut self, source: Id, standing: Standing, bytes: usize) {
+    fn release(&mut self, source: SlabId, standing: Progress, bytes: usize) {
         *self.all.charged_mut(standing) -= bytes;
         *self.sources[source].group.charged_mut(standing) -= bytes;
     }
 
     /// A datagram has made progress.
-    fn promote(&mut self, id: Id) {
+    fn promote(&mut self, id: SlabId) {
         let waiting = &self.queues[id];
         let (source, standing, charged) = (waiting.source(), waiting.standing, waiting.charged());
-        if standing == Standing::Growing {
-            self.sources[source].group.list(standing).refresh(&mut self.queues, Of::Source, id);
-            self.all.list(standing).refresh(&mut self.queues, Of::All, id);
+        if standing == Progress::Growing {
+            self.sources[source].group.list(standing).refresh(&mut self.queues, ListKind::Source, id);
+            self.all.list(standing).refresh(&mut self.queues, ListKind::All, id);
             return;
         }
         self.release(source, standing, charged);
         self.unlink(id, source, standing);
-        self.queues[id].standing = Standing::Growing;
-        self.link(id, source, Standing::Growing);
-        self.charge(source, Standing::Growing, charged);
+        self.queues[id].standing = Progress::Growing;
+        self.link(id, source, Progress::Growing);
+        self.charge(source, Progress::Growing, charged);
     }
 
-    fn link(&mut self, id: Id, source: Id, standing: Standing) {
-        self.sources[source].group.list(standing).push(&mut self.queues, Of::Source, id);
-        self.all.list(standing).push(&mut self.queues, Of::All, id);
+    fn link(&mut self, id: SlabId, source: SlabId, standing: Progress) {
+        self.sources[source].group.list(standing).push(&mut self.queues, ListKind::Source, id);
+        self.all.list(standing).push(&mut self.queues, ListKind::All, id);
     }
 
-    fn unlink(&mut self, id: Id, source: Id, standing: Standing) {
-        self.sources[source].group.list(standing).unlink(&mut self.queues, Of::Source, id);
-        self.all.list(standing).unlink(&mut self.queues, Of::All, id);
+    fn unlink(&mut self, id: SlabId, source: SlabId, standing: Progress) {
+        self.sources[source].group.list(standing).unlink(&mut self.queues, ListKind::Source, id);
+        self.all.list(standing).unlink(&mut self.queues, ListKind::All, id);
     }
 
     /// Panics unless memory is charged for what is there, each to its source. For tests.

@@ -2,7 +2,7 @@
 
 use packet::{Buf, CopyReason, Csum, Cut, Memory, Meta, Packet, PageName};
 
-use crate::memory_charge::Pinned;
+use crate::memory_charge::MemoryCharge;
 
 /// Bytes behind a small packet that make it worth keeping for those that follow; no more is copied to get them.
 const ROOM: usize = Memory::SMALL / 4;
@@ -18,7 +18,7 @@ const ALL: usize = Memory::LARGE - Memory::HEADROOM;
 
 /// What happens to fragments as they come.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
+pub(crate) struct CopyPolicy {
     /// They become one packet; otherwise each stays one of its own.
     pub(crate) joins: bool,
     /// They are copied, and their pages go home.
@@ -29,7 +29,7 @@ pub(crate) struct How {
     pub(crate) gathers_from: usize,
 }
 
-impl How {
+impl CopyPolicy {
     /// What happens to `pkt`.
     #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
@@ -40,7 +40,7 @@ impl How {
 
 /// A stretch of a datagram that is all there, in one packet or several.
 #[derive(Debug)]
-pub(crate) struct Run {
+pub(crate) struct ContiguousRange {
     /// Where in the datagram's payload it ends.
     pub(crate) end: usize,
     /// Whether a datagram begins here, whose fragments are copied to one page.
@@ -50,10 +50,16 @@ pub(crate) struct Run {
     more: Vec<Packet>,
 }
 
-impl Run {
+impl ContiguousRange {
     /// A run of one fragment, from `offset` to `end`.
     #[inline]
-    pub(crate) fn new(mem: &Memory, pkt: Packet, (offset, end): (usize, usize), how: How, pinned: &mut Pinned) -> Self {
+    pub(crate) fn new(
+        mem: &Memory,
+        pkt: Packet,
+        (offset, end): (usize, usize),
+        how: CopyPolicy,
+        pinned: &mut MemoryCharge,
+    ) -> Self {
         let first = if how.copies { copied(mem, pkt, 0) } else { pkt };
         pinned.keep(&first);
         Self { end, gathers: how.joins && how.copies && offset == 0, first, more: Vec::new() }
@@ -78,16 +84,16 @@ impl Run {
     }
 
     /// Appends `pkt`.
-    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: How, pinned: &mut Pinned) {
+    pub(crate) fn append(&mut self, mem: &Memory, pkt: Packet, how: CopyPolicy, pinned: &mut MemoryCharge) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let pkt = match how {
-            How { joins: true, copies: true, .. } if pkt.len() > last.tailroom() => {
+            CopyPolicy { joins: true, copies: true, .. } if pkt.len() > last.tailroom() => {
                 let room = if self.more.len() < MANY { 0 } else { ALL };
                 copied(mem, pkt, room)
             }
-            How { joins: true, .. } => return self.coalesce(mem, pkt, pinned),
-            How { copies: true, .. } => copied(mem, pkt, 0),
-            How { .. } => pkt,
+            CopyPolicy { joins: true, .. } => return self.coalesce(mem, pkt, pinned),
+            CopyPolicy { copies: true, .. } => copied(mem, pkt, 0),
+            CopyPolicy { .. } => pkt,
         };
         pinned.keep(&pkt);
         self.more.push(pkt);
@@ -95,7 +101,7 @@ impl Run {
 
     /// Has all that has come lie in a page that has room for whatever may follow, in one piece, if it is long enough and
     /// `pkt` does not fit behind it. The run is all that its datagram holds.
-    pub(crate) fn gather_for(&mut self, mem: &Memory, pkt: &Packet, how: How, pinned: &mut Pinned) {
+    pub(crate) fn gather_for(&mut self, mem: &Memory, pkt: &Packet, how: CopyPolicy, pinned: &mut MemoryCharge) {
         let last = self.more.last().unwrap_or(&self.first);
         if !(self.gathers && how.copies) || self.end < how.gathers_from || pkt.len() <= last.tailroom() {
             return;
@@ -109,7 +115,7 @@ impl Run {
             let more = std::mem::take(&mut self.more).into_iter();
             self.more.extend(more.filter_map(|pkt| large.try_coalesce(mem, pkt).err()));
             self.first = large;
-            *pinned = Pinned::default();
+            *pinned = MemoryCharge::default();
             self.packets().for_each(|pkt| pinned.keep(pkt));
         }
     }
@@ -118,7 +124,7 @@ impl Run {
     ///
     /// Only the last packet is ever added to, so bytes stay in order. A small packet does not take one of its slots, but
     /// stays a packet with room behind, to which those that follow are copied.
-    fn coalesce(&mut self, mem: &Memory, pkt: Packet, pinned: &mut Pinned) {
+    fn coalesce(&mut self, mem: &Memory, pkt: Packet, pinned: &mut MemoryCharge) {
         let last = self.more.last_mut().unwrap_or(&mut self.first);
         let is_copied = pkt.len() <= last.tailroom();
         let pkt = if is_small(&pkt) && !is_copied {
@@ -165,7 +171,7 @@ impl Run {
 
     /// Appends a fragment that follows and ends at `end`, as [`join`](Self::join) would.
     #[inline]
-    pub(crate) fn join_slot(&mut self, mem: &Memory, (buf, csum): (Buf, Csum), end: usize, how: How) {
+    pub(crate) fn join_slot(&mut self, mem: &Memory, (buf, csum): (Buf, Csum), end: usize, how: CopyPolicy) {
         self.end = end;
         let len = buf.len();
         if self.has_slot_for(len) {
@@ -174,11 +180,11 @@ impl Run {
         }
         let mut pkt = Packet::from_buf(buf);
         pkt.meta = Meta { csum, cut: Cut::Fragment, ..self.first.meta.clone() };
-        self.append(mem, pkt, How { copies: false, ..how }, &mut Pinned::default());
+        self.append(mem, pkt, CopyPolicy { copies: false, ..how }, &mut MemoryCharge::default());
     }
 
     /// Appends all of `next`, which follows. Nothing large is copied: what had to be has been.
-    pub(crate) fn join(&mut self, mem: &Memory, next: Self, how: How) {
+    pub(crate) fn join(&mut self, mem: &Memory, next: Self, how: CopyPolicy) {
         if how.joins
             && next.more.is_empty()
             && is_slot(&next.first)
@@ -190,10 +196,10 @@ impl Run {
             self.append_slot(next.into_buf(), (0, len), csum);
             return;
         }
-        let how = How { copies: false, ..how };
+        let how = CopyPolicy { copies: false, ..how };
         self.end = next.end;
         // Nobody is charged any more.
-        let mut pinned = Pinned::default();
+        let mut pinned = MemoryCharge::default();
         for pkt in std::iter::once(next.first).chain(next.more) {
             self.append(mem, pkt, how, &mut pinned);
         }
@@ -202,7 +208,7 @@ impl Run {
     /// Has all of it lie in one packet, by reference: in slots as long as there are some, then as children; or each piece but
     /// the first as a child of its own.
     #[inline]
-    pub(crate) fn pack(&mut self, how: How) -> &mut Packet {
+    pub(crate) fn pack(&mut self, how: CopyPolicy) -> &mut Packet {
         let whole = &mut self.first;
         for pkt in std::mem::take(&mut self.more) {
             if how.joins { whole.append(pkt) } else { whole.push_child(pkt) }

@@ -2,18 +2,18 @@
 
 use crate::cache::Waiting;
 use crate::key::Key;
-use crate::slab_map::{Id, Keyed};
+use crate::slab_map::{SlabId, SlabMap};
 
 /// A queue's neighbours in a list.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Links {
-    older: Option<Id>,
-    pub(crate) younger: Option<Id>,
+pub(crate) struct ListLinks {
+    older: Option<SlabId>,
+    pub(crate) younger: Option<SlabId>,
 }
 
 /// The lists that a queue is in: each a place in its [`Waiting::links`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Of {
+pub(crate) enum ListKind {
     /// All, by when they time out.
     Age,
     /// All of one standing, by progress.
@@ -22,7 +22,7 @@ pub(crate) enum Of {
     Source,
 }
 
-impl Of {
+impl ListKind {
     /// How many they are.
     pub(crate) const COUNT: usize = 3;
 }
@@ -30,24 +30,24 @@ impl Of {
 /// A list of queues. What is added is the youngest.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct List {
-    pub(crate) oldest: Option<Id>,
-    youngest: Option<Id>,
+    pub(crate) oldest: Option<SlabId>,
+    youngest: Option<SlabId>,
 }
 
 impl List {
     /// Adds a queue.
-    pub(crate) fn push(&mut self, queues: &mut Keyed<Key, Waiting>, of: Of, id: Id) {
+    pub(crate) fn push(&mut self, queues: &mut SlabMap<Key, Waiting>, of: ListKind, id: SlabId) {
         let older = self.youngest.replace(id);
         match older {
             Some(older) => queues[older].links[of as usize].younger = Some(id),
             None => self.oldest = Some(id),
         }
-        queues[id].links[of as usize] = Links { older, younger: None };
+        queues[id].links[of as usize] = ListLinks { older, younger: None };
     }
 
     /// Takes a queue out that is in the list.
-    pub(crate) fn unlink(&mut self, queues: &mut Keyed<Key, Waiting>, of: Of, id: Id) {
-        let Links { older, younger } = queues[id].links[of as usize];
+    pub(crate) fn unlink(&mut self, queues: &mut SlabMap<Key, Waiting>, of: ListKind, id: SlabId) {
+        let ListLinks { older, younger } = queues[id].links[of as usize];
         match older {
             Some(older) => queues[older].links[of as usize].younger = younger,
             None => self.oldest = younger,
@@ -59,7 +59,7 @@ impl List {
     }
 
     /// Makes a queue the youngest that is in the list.
-    pub(crate) fn refresh(&mut self, queues: &mut Keyed<Key, Waiting>, of: Of, id: Id) {
+    pub(crate) fn refresh(&mut self, queues: &mut SlabMap<Key, Waiting>, of: ListKind, id: SlabId) {
         if self.youngest != Some(id) {
             self.unlink(queues, of, id);
             self.push(queues, of, id);
@@ -69,7 +69,7 @@ impl List {
 
 /// How far a datagram has come.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Standing {
+pub(crate) enum Progress {
     /// One fragment has come, and none since that made it much longer.
     #[default]
     New,
@@ -79,19 +79,19 @@ pub(crate) enum Standing {
 
 /// Queues that share memory: all, or those of one source.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct EvictionLists {
     lists: [List; 2],
     charged: [usize; 2],
 }
 
-impl Group {
+impl EvictionLists {
     /// The list of one standing.
-    pub(crate) fn list(&mut self, standing: Standing) -> &mut List {
+    pub(crate) fn list(&mut self, standing: Progress) -> &mut List {
         &mut self.lists[standing as usize]
     }
 
     /// The memory charged to queues of one standing.
-    pub(crate) fn charged_mut(&mut self, standing: Standing) -> &mut usize {
+    pub(crate) fn charged_mut(&mut self, standing: Progress) -> &mut usize {
         &mut self.charged[standing as usize]
     }
 
@@ -101,12 +101,12 @@ impl Group {
     }
 
     /// The memory charged to queues of one standing.
-    pub(crate) fn charged_to(&self, standing: Standing) -> usize {
+    pub(crate) fn charged_to(&self, standing: Progress) -> usize {
         self.charged[standing as usize]
     }
 
     /// The queue of one standing whose last progress is longest ago.
-    pub(crate) fn oldest(&self, standing: Standing) -> Option<Id> {
+    pub(crate) fn oldest(&self, standing: Progress) -> Option<SlabId> {
         self.lists[standing as usize].oldest
     }
 }

@@ -8,7 +8,7 @@ use wire::{Ecn, FragInfo, Malformed, Protocol, Version, ext, frag, icmpv6, tcp, 
 
 /// Where a fragment lies in its datagram.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
+pub(crate) struct FragmentMeta {
     pub(crate) info: Info,
     /// Where its payload begins and ends in the datagram's, in bytes.
     pub(crate) offset: usize,
@@ -23,11 +23,11 @@ pub(crate) struct Part {
 
 /// What a first fragment says of the whole.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct First {
+pub(crate) struct FirstFragment {
     pub(crate) version: Version,
     pub(crate) tos: u8,
     /// What follows in what is fragmented, if that may not.
-    pub(crate) misplaced: Option<Misplaced>,
+    pub(crate) misplaced: Option<IllegalNextHeader>,
     /// Bytes before its payload, an IPv6 fragment header included, and of IP headers alone.
     pub(crate) header_len: u16,
     pub(crate) ip_len: u16,
@@ -39,7 +39,7 @@ pub(crate) struct First {
 
 /// A header behind a fragment header for which a datagram is refused once it is whole.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Misplaced {
+pub(crate) enum IllegalNextHeader {
     /// Another fragment header.
     Fragment,
     /// Hop-by-hop options right behind it. Once it is taken out they might be where they belong, and nobody could tell what is
@@ -49,7 +49,7 @@ pub(crate) enum Misplaced {
 
 /// Where a piece of whatever protocol lies in its datagram, and what its headers say that concerns the whole.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Span {
+pub(crate) struct FragmentRange {
     /// Where it begins and ends, in bytes.
     pub(crate) offset: usize,
     pub(crate) end: usize,
@@ -69,7 +69,7 @@ pub(crate) struct ParameterProblem {
     pub(crate) pointer: usize,
 }
 
-impl Part {
+impl FragmentMeta {
     /// The part that an IPv4 fragment is. What exceeds a multiple of 8 in one before others does not count (Linux).
     pub(crate) fn v4(info: &Info, fragment: FragInfo) -> Self {
         let len = info.payload_len();
@@ -106,10 +106,10 @@ impl Part {
     }
 
     /// What it says of the whole, if it is the first.
-    pub(crate) fn first(&self) -> Option<First> {
+    pub(crate) fn first(&self) -> Option<FirstFragment> {
         let [header_len, ip_len, next_header_at] =
             [self.header_len, self.info.header_len, self.next_header_at].map(|place| place as u16);
-        (self.offset == 0).then(|| First {
+        (self.offset == 0).then(|| FirstFragment {
             version: self.info.version(),
             tos: self.info.tos,
             misplaced: self.misplaced(),
@@ -126,17 +126,17 @@ impl Part {
     }
 
     /// Where it lies.
-    pub(crate) fn span(&self) -> Span {
+    pub(crate) fn span(&self) -> FragmentRange {
         let Self { offset, end, more, header_len, .. } = *self;
-        Span { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
+        FragmentRange { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
     }
 
     /// What follows the fragment header of a first fragment, if that may not.
-    pub(crate) fn misplaced(&self) -> Option<Misplaced> {
+    pub(crate) fn misplaced(&self) -> Option<IllegalNextHeader> {
         match self.info.protocol {
             _ if self.info.version() == Version::V4 || !self.info.has_transport() => None,
-            Protocol::FRAGMENT => Some(Misplaced::Fragment),
-            Protocol::HOP_BY_HOP if self.info.header_len == self.header_len => Some(Misplaced::HopByHop),
+            Protocol::FRAGMENT => Some(IllegalNextHeader::Fragment),
+            Protocol::HOP_BY_HOP if self.info.header_len == self.header_len => Some(IllegalNextHeader::HopByHop),
             _ => None,
         }
     }
@@ -206,13 +206,13 @@ impl Part {
 
 impl ParameterProblem {
     /// A header, at `header_at`, and named by the byte at `next_header_at`, that no whole datagram may have.
-    pub(crate) const fn misplaced(which: Misplaced, header_at: usize, next_header_at: usize) -> Self {
+    pub(crate) const fn misplaced(which: IllegalNextHeader, header_at: usize, next_header_at: usize) -> Self {
         match which {
-            Misplaced::Fragment => {
+            IllegalNextHeader::Fragment => {
                 let (reason, code) = (DropReason::FragmentNested, icmpv6::Problem::FIELD);
                 Self { reason, code, pointer: header_at }
             }
-            Misplaced::HopByHop => {
+            IllegalNextHeader::HopByHop => {
                 let (reason, code) = (DropReason::ProtocolUnknown, icmpv6::Problem::NEXT_HEADER);
                 Self { reason, code, pointer: next_header_at }
             }
@@ -220,7 +220,7 @@ impl ParameterProblem {
     }
 }
 
-impl First {
+impl FirstFragment {
     /// The length field of the whole datagram, whose payload is `payload` bytes.
     ///
     /// # Errors
@@ -238,7 +238,7 @@ fn whole_len(version: Version, header_len: usize, payload: usize) -> Result<u16,
     u16::try_from(headers + payload).map_err(|_| DropReason::FragmentTooLong)
 }
 
-impl Span {
+impl FragmentRange {
     /// Bytes of its packet, headers included, as far as they count.
     pub(crate) fn packet_len(&self) -> usize {
         self.header_len + self.len()

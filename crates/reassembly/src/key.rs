@@ -10,7 +10,7 @@ use wire::{FragInfo, Protocol};
 use crate::lowpan::LowpanInfo;
 use crate::secret::Secret;
 use crate::slab_map::Hashed;
-use crate::user::Asker;
+use crate::user::ReassemblyContext;
 
 /// What the fragments of one datagram have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -25,7 +25,7 @@ pub(crate) struct Key {
     id: u32,
     /// Where a group or a link-local address means something: on one link.
     link: LinkId,
-    asker: Asker,
+    context: ReassemblyContext,
     /// What the fragments were protected by.
     sec_path: SecPath,
 }
@@ -49,14 +49,14 @@ pub(crate) struct SourceKey {
 
 impl Key {
     /// The key of a fragment whose headers are `info`.
-    pub(crate) fn ip(asker: Asker, pkt: &Packet, info: &Info, fragment: FragInfo) -> Self {
+    pub(crate) fn ip(context: ReassemblyContext, pkt: &Packet, info: &Info, fragment: FragInfo) -> Self {
         let key = match (info.src, info.dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
-                Self::v4(asker, [src, dst].map(Ipv4Addr::to_bits), info.protocol, fragment.id)
+                Self::v4(context, [src, dst].map(Ipv4Addr::to_bits), info.protocol, fragment.id)
             }
             (src, dst) => {
                 let addresses = [src, dst].map(|addr| to_v6(addr).to_bits());
-                Self::v6(asker, addresses, pkt.meta.link, fragment.id)
+                Self::v6(context, addresses, pkt.meta.link, fragment.id)
             }
         };
         Self { sec_path: pkt.meta.sec_path.clone(), ..key }
@@ -64,18 +64,18 @@ impl Key {
 
     /// The key of IPv4 fragments that came through no SA.
     #[inline(always)]
-    pub(crate) fn v4(asker: Asker, addresses: [u32; 2], protocol: Protocol, id: u32) -> Self {
+    pub(crate) fn v4(context: ReassemblyContext, addresses: [u32; 2], protocol: Protocol, id: u32) -> Self {
         let [src, dst] = addresses.map(u128::from);
         let (link, sec_path) = (LinkId::NONE, SecPath::new());
-        Self { src, dst, space: Space::V4, protocol: protocol.0, id, link, asker, sec_path }
+        Self { src, dst, space: Space::V4, protocol: protocol.0, id, link, context, sec_path }
     }
 
     /// The key of IPv6 fragments that came in by `link` and through no SA.
     #[inline(always)]
-    pub(crate) fn v6(asker: Asker, [src, dst]: [u128; 2], link: LinkId, id: u32) -> Self {
+    pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: LinkId, id: u32) -> Self {
         let addr = Ipv6Addr::from_bits(dst);
         let link = if addr.is_multicast() || addr.is_unicast_link_local() { link } else { LinkId::NONE };
-        Self { src, dst, space: Space::V6, protocol: 0, id, link, asker, sec_path: SecPath::new() }
+        Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 
     /// The key of a 6LoWPAN fragment, which means something on its link alone.
@@ -87,14 +87,14 @@ impl Key {
             protocol: 0,
             id: u32::from(info.size) << 16 | u32::from(info.tag),
             link,
-            asker: Asker::LOCAL,
+            context: ReassemblyContext::LOCAL,
             sec_path: SecPath::new(),
         }
     }
 
     /// Who asked.
-    pub(crate) fn asker(&self) -> Asker {
-        self.asker
+    pub(crate) fn context(&self) -> ReassemblyContext {
+        self.context
     }
 
     /// Who is charged.
@@ -103,7 +103,7 @@ impl Key {
             Space::V6 => self.src >> 64,
             Space::V4 | Space::Link => self.src,
         };
-        SourceKey { addr, domain: self.asker.domain }
+        SourceKey { addr, domain: self.context.domain }
     }
 }
 
@@ -113,14 +113,25 @@ impl Hashed for Key {
     fn hash(&self, secret: &Secret) -> u32 {
         let (src, dst) = (halves(self.src), halves(self.dst));
         let id = u64::from(self.id) << 32 | u64::from(self.link.0);
-        let user = u64::from(self.protocol) << 24 | u64::from(self.asker.user.to_bits());
-        let asker = u64::from(self.asker.domain.0) << 32 | user;
+        let user = u64::from(self.protocol) << 24 | u64::from(self.context.user.to_bits());
+        let context = u64::from(self.context.domain.0) << 32 | user;
         if self.sec_path.is_empty() {
-            return secret.hash(&[src[0], src[1], dst[0], dst[1], id, asker]);
+            return secret.hash(&[src[0], src[1], dst[0], dst[1], id, context]);
         }
         let sa = |at: usize| self.sec_path.get(at).map_or(0, |id| u64::from(id.0));
         let path = |at: usize| sa(at) << 32 | sa(at + 1);
-        secret.hash(&[src[0], src[1], dst[0], dst[1], id, asker, path(0), path(2), path(4), self.sec_path.len() as u64])
+        secret.hash(&[
+            src[0],
+            src[1],
+            dst[0],
+            dst[1],
+            id,
+            context,
+            path(0),
+            path(2),
+            path(4),
+            self.sec_path.len() as u64,
+        ])
     }
 }
 

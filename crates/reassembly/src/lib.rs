@@ -5,7 +5,7 @@
 //! came. [`Reassembly`] holds fragments until a datagram is whole
 //! (RFC 791 §3.2, RFC 8200 §4.5, RFC 5722, RFC 6946; Linux's `ip_defrag`, `ipv6_frag_rcv` and `nf_ct_frag6_gather`), for
 //! each [`User`] its own; those of 6LoWPAN too (RFC 4944 §5.3). It does as Linux 6.18 does, which
-//! `tests/reassembly/kernel_table.rs` lists case by case. [`CutShort`] knows what to answer to a fragment that cannot even
+//! `tests/reassembly/kernel_table.rs` lists case by case. [`TruncatedChain`] knows what to answer to a fragment that cannot even
 //! be summed up.
 //!
 //! For local delivery, payload is moved by reference; what is small enough to fit behind the fragment before it is copied
@@ -70,6 +70,6 @@ pub use lowpan::{LinkAddr, LowpanInfo, Station};
 pub use reassembly::{Reassembly, Table, Usage};
 pub use refragment::refragment;
 pub use train::Train;
-pub use truncated_chain::CutShort;
-pub use user::{Asker, Hook, User};
+pub use truncated_chain::TruncatedChain;
+pub use user::{Hook, ReassemblyContext, User};
 pub use verdict::{Evicted, Expired, Verdict};

@@ -4,8 +4,8 @@ use base::{DropReason, Instant};
 use packet::{Csum, Memory, Packet};
 use wire::Ecn;
 
-use crate::contiguous::How;
-use crate::fragment_meta::Span;
+use crate::contiguous::CopyPolicy;
+use crate::fragment_meta::FragmentRange;
 use crate::key::Key;
 use crate::queue::{Added, Refused};
 use crate::reassembly::{Reassembly, Table};
@@ -73,11 +73,11 @@ impl LowpanInfo {
     }
 
     /// Where a piece of `len` bytes lies.
-    pub(crate) fn span(&self, len: usize) -> Span {
+    pub(crate) fn span(&self, len: usize) -> FragmentRange {
         let offset = usize::from(self.offset) * 8;
         let end = offset + len;
         let more = end != usize::from(self.size);
-        Span { offset, end, more, header_len: 0, ecn: Ecn::NotEct, dont_fragment: false }
+        FragmentRange { offset, end, more, header_len: 0, ecn: Ecn::NotEct, dont_fragment: false }
     }
 }
 
@@ -108,7 +108,7 @@ impl Reassembly {
             pkt.meta.csum = Csum::None;
         }
         let key = Key::lowpan(pkt.meta.link, info);
-        let how = How { joins: false, ..self.how(key.asker()) };
+        let how = CopyPolicy { joins: false, ..self.how(key.context()) };
         let cache = self.table(Table::Lowpan);
         let id = cache.find_or_open(now, key);
         if cache.wants_order() && span.offset < cache.queue(id).highest() {

@@ -8,7 +8,7 @@ use packet::{Buf, Packet, PageName, SHELL};
 /// train that was received into one page, each fragment but the first is charged nothing more. A page is charged again if
 /// two others have come since.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Pinned {
+pub(crate) struct MemoryCharge {
     bytes: usize,
     /// The pages that came last, which wait.
     latest: [Option<PageName>; 2],
@@ -16,9 +16,9 @@ pub(crate) struct Pinned {
 
 /// What something would be charged.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Claim(Pinned);
+pub(crate) struct Claim(MemoryCharge);
 
-impl Pinned {
+impl MemoryCharge {
     /// What is charged so far, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
@@ -116,7 +116,7 @@ mod tests {
             page
         });
         let mut piece = |at: usize| Packet::from_buf(pages[at].split_to(1500));
-        let mut pinned = Pinned::default();
+        let mut pinned = MemoryCharge::default();
         let mut kept = Vec::new();
         for (at, want) in [(0, 1), (0, 1), (1, 2), (1, 2), (0, 2), (2, 3), (1, 4)] {
             let pkt = piece(at);
@@ -124,7 +124,7 @@ mod tests {
             kept.push(pkt);
             assert_eq!(pinned.bytes(), want * Memory::LARGE + kept.len() * SHELL);
         }
-        assert_eq!(Pinned::least(kept.iter(), std::iter::empty()), 3 * Memory::LARGE + kept.len() * SHELL);
+        assert_eq!(MemoryCharge::least(kept.iter(), std::iter::empty()), 3 * Memory::LARGE + kept.len() * SHELL);
         let own = Packet::with_data(&mem, &[0; 100]).unwrap();
         let before = pinned.bytes();
         pinned.hold(pinned.claim(&own));

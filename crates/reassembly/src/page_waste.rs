@@ -7,7 +7,7 @@
 
 use packet::{Burst, CopyReason, Memory, Packet};
 
-use crate::memory_charge::Pinned;
+use crate::memory_charge::MemoryCharge;
 use crate::queue::{DENSITY, Queue};
 use crate::train::Train;
 
@@ -38,7 +38,7 @@ pub(crate) fn wastes_pages(
     if !burst.first().is_some_and(is_thin) {
         return false;
     }
-    let mut pinned = Pinned::default();
+    let mut pinned = MemoryCharge::default();
     let mut len = 0;
     let mut end = None;
     for (pkt, span) in train.ahead(burst, l3) {

@@ -7,11 +7,11 @@ use packet::{Buf, Cut, Discards, Memory, Packet};
 use wire::ip::Info;
 use wire::{Version, frag};
 
-use crate::contiguous::{How, Run, is_slot, is_tiny};
+use crate::contiguous::{ContiguousRange, CopyPolicy, is_slot, is_tiny};
 use crate::ecn;
-use crate::fragment_meta::{First, ParameterProblem, Span};
-use crate::memory_charge::Pinned;
-use crate::range_tree::{Runs, Slot};
+use crate::fragment_meta::{FirstFragment, FragmentRange, ParameterProblem};
+use crate::memory_charge::MemoryCharge;
+use crate::range_tree::{RangeTree, Slot};
 use crate::rebuild_header;
 
 /// What waits for the rest of its datagram.
@@ -21,11 +21,11 @@ use crate::rebuild_header;
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     /// The run with the highest offset, where fragments in order are appended, and where it begins.
-    last: Option<(usize, Run)>,
+    last: Option<(usize, ContiguousRange)>,
     /// The runs before it.
-    earlier: Option<Box<Runs>>,
+    earlier: Option<Box<RangeTree>>,
     /// What the fragment at offset zero says, if it has headers.
-    first: Option<First>,
+    first: Option<FirstFragment>,
     /// Where the datagram ends, as far as is known.
     len: usize,
     /// Whether the fragment that ends it has come.
@@ -35,7 +35,7 @@ pub(crate) struct Queue {
     fragments: u64,
     ecn: ecn::Seen,
     /// The memory that the runs pin.
-    pinned: Pinned,
+    pinned: MemoryCharge,
     /// Bytes of the largest fragment, and of the largest one with DF.
     largest: usize,
     largest_df: usize,
@@ -50,7 +50,7 @@ pub(crate) struct Queue {
 pub(crate) struct Spare {
     /// Emptied lists of runs, kept for other datagrams so that in a steady state none is allocated.
     #[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
-    runs: Vec<Box<Runs>>,
+    runs: Vec<Box<RangeTree>>,
     /// What made room for others.
     pub(crate) discards: Discards,
 }
@@ -59,11 +59,11 @@ impl Spare {
     /// How many lists are kept.
     const MOST: usize = 16;
 
-    fn take(&mut self) -> Box<Runs> {
+    fn take(&mut self) -> Box<RangeTree> {
         self.runs.pop().unwrap_or_default()
     }
 
-    fn keep(&mut self, mut runs: Box<Runs>) {
+    fn keep(&mut self, mut runs: Box<RangeTree>) {
         if runs.clear() && self.runs.len() < Self::MOST {
             self.runs.push(runs);
         }
@@ -152,12 +152,12 @@ impl Queue {
         &mut self,
         mem: &Memory,
         mut pkt: Packet,
-        span: &Span,
-        first: Option<First>,
-        how: How,
+        span: &FragmentRange,
+        first: Option<FirstFragment>,
+        how: CopyPolicy,
         spare: &mut Spare,
     ) -> Result<Added, Refused> {
-        let Span { offset, end, more, .. } = *span;
+        let FragmentRange { offset, end, more, .. } = *span;
         self.note_end(end, more).map_err(Refused::Datagram)?;
         if end == offset {
             return Err(Refused::Datagram(DropReason::FragmentEmpty));
@@ -202,7 +202,7 @@ impl Queue {
 
     /// Notes a fragment that was added and has taken `growth` bytes of memory.
     #[inline(always)]
-    fn added(&mut self, span: &Span, growth: usize) -> Added {
+    fn added(&mut self, span: &FragmentRange, growth: usize) -> Added {
         self.fragments += 1;
         self.received += span.len();
         self.ecn.add(span.ecn);
@@ -253,7 +253,7 @@ impl Queue {
         pkt: Packet,
         (offset, end): (usize, usize),
         at_end: bool,
-        how: How,
+        how: CopyPolicy,
         spare: &mut Spare,
     ) -> usize {
         let (before, truesize) = (self.charged(), pkt.truesize());
@@ -272,7 +272,7 @@ impl Queue {
             return truesize;
         }
         let completes = self.last_in && self.received + end - offset == self.len;
-        let run = Run::new(mem, pkt, (offset, end), how, &mut self.pinned);
+        let run = ContiguousRange::new(mem, pkt, (offset, end), how, &mut self.pinned);
         let growth = self.charged() - before;
         if self.last.is_none() {
             self.last = Some((offset, run));
@@ -317,9 +317,9 @@ impl Queue {
     /// Charges anew for all that is here.
     fn recharge(&mut self) {
         let Self { last, earlier, pinned, .. } = self;
-        *pinned = Pinned::default();
+        *pinned = MemoryCharge::default();
         let runs = earlier.iter().flat_map(|runs| runs.iter()).chain(last.iter().map(|(_, run)| run));
-        runs.flat_map(Run::packets).for_each(|pkt| pinned.keep(pkt));
+        runs.flat_map(ContiguousRange::packets).for_each(|pkt| pinned.keep(pkt));
         earlier.iter().flat_map(|runs| runs.bufs()).for_each(|buf| pinned.keep_slot(buf.page()));
     }
 
@@ -328,7 +328,7 @@ impl Queue {
     ///
     /// # Errors
     /// The datagram is dropped: its fragments contradict each other in ECN, it is too long, or there is no memory.
-    pub(crate) fn finish(&mut self, mem: &Memory, how: How) -> Result<(), DropReason> {
+    pub(crate) fn finish(&mut self, mem: &Memory, how: CopyPolicy) -> Result<(), DropReason> {
         let Self { last, earlier, .. } = self;
         let joined = match earlier {
             None => last.as_mut().map(|(_, run)| run),
@@ -366,7 +366,7 @@ impl Queue {
 
     /// For what the packet that was made of all is refused, if what is fragmented has a header that it may not have.
     pub(crate) fn misplaced(&self) -> Option<ParameterProblem> {
-        let First { misplaced, ip_len, next_header_at, .. } = self.first?;
+        let FirstFragment { misplaced, ip_len, next_header_at, .. } = self.first?;
         let header_at = usize::from(ip_len) - frag::Header::LEN;
         Some(ParameterProblem::misplaced(misplaced?, header_at, next_header_at.into()))
     }
@@ -415,7 +415,7 @@ impl Queue {
         let earlier = self.earlier.iter().flat_map(|runs| runs.iter());
         let runs = earlier.chain(self.last.as_ref().map(|(_, run)| run));
         let slots = self.earlier.iter().flat_map(|runs| runs.bufs());
-        let least = Pinned::least(runs.flat_map(Run::packets), slots);
+        let least = MemoryCharge::least(runs.flat_map(ContiguousRange::packets), slots);
         assert!(least <= self.charged(), "{least} bytes wait, and {} are charged", self.charged());
     }
 }

@@ -3,7 +3,7 @@
 use packet::{Buf, CopyReason, Csum, Memory};
 use wire::FragOffset;
 
-use crate::contiguous::{How, Run, TINY, is_tiny};
+use crate::contiguous::{ContiguousRange, CopyPolicy, TINY, is_tiny};
 use crate::fragment::BLOCK;
 
 /// Blocks that one leaf is for.
@@ -12,7 +12,7 @@ const LEAF: usize = u64::BITS as usize;
 /// The runs of one datagram by the block at which each begins: an ordered tree of two levels over the 8192 blocks that a
 /// datagram may have. However many they are, one is added and the one before a place is found in a few instructions.
 #[derive(Debug, Default)]
-pub(crate) struct Runs {
+pub(crate) struct RangeTree {
     /// Bit `n` says whether any run begins in the blocks of leaf `n`.
     occupied: u128,
     /// Which of `leaves` those are.
@@ -20,7 +20,7 @@ pub(crate) struct Runs {
     leaves: Vec<Leaf>,
     /// How many of `leaves` are in use. What others have of runs is of datagrams before.
     used: usize,
-    runs: Vec<Option<Run>>,
+    runs: Vec<Option<ContiguousRange>>,
     slots: Vec<Option<Slot>>,
     /// Memory of slots that were tiny when they came, in bytes.
     waste: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Runs {
     /// Checksum state of all data in `page`.
     page_csum: Option<Csum>,
     /// The run that begins the datagram, if it came when nothing else was missing.
-    head: Option<Run>,
+    head: Option<ContiguousRange>,
 }
 
 /// A run of one fragment that will be a slot of its datagram, and has nothing else to it.
@@ -64,13 +64,13 @@ struct Leaf {
     run_of: [u16; LEAF],
 }
 
-impl Runs {
+impl RangeTree {
     /// How many blocks, and how many leaves for them.
     const BLOCKS: usize = 8192;
     const LEAVES: usize = Self::BLOCKS / LEAF;
 
     /// Adds a run that begins at byte `start`, where none does.
-    pub(crate) fn insert(&mut self, start: usize, run: Run) {
+    pub(crate) fn insert(&mut self, start: usize, run: ContiguousRange) {
         self.note(start, self.runs.len() as u16);
         self.runs.push(Some(run));
     }
@@ -112,7 +112,7 @@ impl Runs {
     }
 
     /// Keeps the run that begins the datagram, which is whole with it.
-    pub(crate) fn set_head(&mut self, run: Run) -> &mut Run {
+    pub(crate) fn set_head(&mut self, run: ContiguousRange) -> &mut ContiguousRange {
         self.head.insert(run)
     }
 
@@ -164,7 +164,7 @@ impl Runs {
     }
 
     /// Joins all runs to the first in order, which is the only one then. It has headers, and so is no slot.
-    pub(crate) fn join(&mut self, mem: &Memory, how: How) -> Option<&mut Run> {
+    pub(crate) fn join(&mut self, mem: &Memory, how: CopyPolicy) -> Option<&mut ContiguousRange> {
         let Self { occupied, leaf_of, leaves, runs, slots, page, page_csum, ends, head, .. } = self;
         let occupied = std::mem::take(occupied);
         let mut numbers = in_order(occupied, leaf_of, leaves);
@@ -182,7 +182,7 @@ impl Runs {
         // Bytes of the datagram that have been taken off the page's front, and the end of those to be joined next.
         let mut taken = 0;
         let mut pending = None;
-        let mut join_page = |joined: &mut Run, pending: Option<u32>| {
+        let mut join_page = |joined: &mut ContiguousRange, pending: Option<u32>| {
             if let Some(end) = pending.map(|end| end as usize)
                 && let Some(page) = page
             {
@@ -232,12 +232,12 @@ impl Runs {
 
     /// Takes out what all were joined to.
     #[inline]
-    pub(crate) fn take_joined(&mut self) -> Option<Run> {
+    pub(crate) fn take_joined(&mut self) -> Option<ContiguousRange> {
         self.head.take()
     }
 
     /// Takes out the first run, unless it is a slot.
-    pub(crate) fn take_first(&mut self) -> Option<Run> {
+    pub(crate) fn take_first(&mut self) -> Option<ContiguousRange> {
         let first = in_order(self.occupied, &self.leaf_of, &self.leaves).next()?;
         self.runs.get_mut(usize::from(first))?.take()
     }
@@ -255,7 +255,7 @@ impl Runs {
     }
 
     /// All runs but those that are slots, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Run> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &ContiguousRange> {
         self.runs.iter().chain([&self.head]).flatten()
     }
 
@@ -298,7 +298,7 @@ fn in_order<'r>(mut left: u128, leaf_of: &'r [u8], leaves: &'r [Leaf]) -> impl I
 
 /// The leaf of a byte, and its block there. What lies behind all blocks counts as in the last one.
 fn place(at: usize) -> (usize, usize) {
-    let block = (at / BLOCK).min(Runs::BLOCKS - 1);
+    let block = (at / BLOCK).min(RangeTree::BLOCKS - 1);
     (block / LEAF, block % LEAF)
 }
 
@@ -310,11 +310,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::memory_charge::Pinned;
+    use crate::memory_charge::MemoryCharge;
 
-    fn run(mem: &Memory, end: usize) -> Run {
-        let how = How { joins: true, copies: false, spares: false, gathers_from: usize::MAX };
-        Run::new(mem, Packet::new(mem, 0, 8).unwrap(), (0, end), how, &mut Pinned::default())
+    fn run(mem: &Memory, end: usize) -> ContiguousRange {
+        let how = CopyPolicy { joins: true, copies: false, spares: false, gathers_from: usize::MAX };
+        ContiguousRange::new(mem, Packet::new(mem, 0, 8).unwrap(), (0, end), how, &mut MemoryCharge::default())
     }
 
     fn tiny(mem: &Memory, start: usize, end: usize) -> Slot {
@@ -323,7 +323,7 @@ mod tests {
         Slot { buf: Some(buf), start: start as u32, end: end as u32, csum: Csum::None }
     }
 
-    fn ends(runs: &Runs) -> Vec<usize> {
+    fn ends(runs: &RangeTree) -> Vec<usize> {
         in_order(runs.occupied, &runs.leaf_of, &runs.leaves).map(|number| runs.end_of(number).unwrap()).collect()
     }
 
@@ -338,7 +338,7 @@ mod tests {
             let mut order: Vec<_> = starts.into_iter().collect();
             let len = order.len().max(1);
             order.rotate_left(seed as usize % len);
-            let (mut runs, mut plain) = (Runs::default(), BTreeMap::new());
+            let (mut runs, mut plain) = (RangeTree::default(), BTreeMap::new());
             for (n, block) in order.into_iter().enumerate() {
                 let start = block * BLOCK;
                 let end = match seed.rotate_right(n as u32) & 3 {
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn every_block_may_begin_a_run() {
         let mem = Memory::heap();
-        let mut runs = Runs::default();
+        let mut runs = RangeTree::default();
         for block in (0..8192).rev() {
             runs.insert(block * BLOCK, run(&mem, block));
         }

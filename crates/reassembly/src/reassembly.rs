@@ -7,14 +7,14 @@ use wire::{FragInfo, Version};
 
 use crate::cache::Cache;
 use crate::config::{Coalesce, Config};
-use crate::contiguous::{How, TINY};
-use crate::fragment_meta::{ParameterProblem, Part};
+use crate::contiguous::{CopyPolicy, TINY};
+use crate::fragment_meta::{FragmentMeta, ParameterProblem};
 use crate::key::Key;
 use crate::page_waste::{copy_to_small_page, is_thin};
 use crate::queue::{Added, Refused};
 use crate::rebuild_header;
-use crate::slab_map::Id;
-use crate::user::Asker;
+use crate::slab_map::SlabId;
+use crate::user::ReassemblyContext;
 use crate::verdict::{Count, Evicted, Expired, Mibs, Verdict};
 
 /// The fragments that wait for others of their datagrams, of all users.
@@ -51,10 +51,10 @@ impl Table {
         }
     }
 
-    const fn of(asker: Asker, version: Version) -> Self {
+    const fn of(context: ReassemblyContext, version: Version) -> Self {
         match version {
             Version::V4 => Self::V4,
-            Version::V6 if asker.user.only_looks_on(version) => Self::TrackingV6,
+            Version::V6 if context.user.is_observer(version) => Self::TrackingV6,
             Version::V6 => Self::V6,
         }
     }
@@ -97,7 +97,7 @@ impl Reassembly {
         &mut self,
         now: Instant,
         mem: &Memory,
-        asker: Asker,
+        context: ReassemblyContext,
         mut pkt: Packet,
         info: &Info,
         counters: &mut Counters,
@@ -105,8 +105,8 @@ impl Reassembly {
         let Some(fragment) = info.fragment else { return Verdict::Whole { pkt, max_size: 0 } };
         prefetch_tiny(&pkt);
         let version = info.version();
-        let only_looks_on = asker.user.only_looks_on(version);
-        let mut count = Count((!only_looks_on).then(|| (counters, Mibs::of(version))));
+        let is_observer = context.user.is_observer(version);
+        let mut count = Count((!is_observer).then(|| (counters, Mibs::of(version))));
         count.request();
         let part = match part_of(mem, &mut pkt, info, fragment) {
             Ok(part) => part,
@@ -117,25 +117,25 @@ impl Reassembly {
         };
         if version == Version::V6 {
             if fragment.is_atomic() {
-                return atomic(mem, pkt, &part, only_looks_on, &mut count);
+                return atomic(mem, pkt, &part, is_observer, &mut count);
             }
             match part.check_header_chain(&pkt) {
-                Err(_) if only_looks_on => return Verdict::Pass { pkt, packets: 0 },
+                Err(_) if is_observer => return Verdict::Pass { pkt, packets: 0 },
                 Err(problem) => return refuse(pkt, problem, &mut count),
                 Ok(()) => {}
             }
         }
-        let table = Table::of(asker, version);
+        let table = Table::of(context, version);
         self.thin_out(mem, table, &mut pkt);
         if !self.table(table).admits(&pkt) {
             count.fail();
             return Verdict::Drop { reason: DropReason::FragmentMemory, packets: 1 };
         }
-        let key = Key::ip(asker, &pkt, info, fragment);
+        let key = Key::ip(context, &pkt, info, fragment);
         if version == Version::V6
             && let Err(problem) = part.check_lengths()
         {
-            return if only_looks_on { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
+            return if is_observer { self.pass_on(&key, pkt, problem) } else { refuse(pkt, problem, &mut count) };
         }
         // Its transport's sum covers other fragments too: nobody can make it from this one.
         if let Csum::Partial { .. } = pkt.meta.csum {
@@ -165,10 +165,10 @@ impl Reassembly {
         table: Table,
         key: Key,
         pkt: Packet,
-        part: &Part,
+        part: &FragmentMeta,
         mut count: Count<'_>,
     ) -> Verdict {
-        let how = self.how(key.asker());
+        let how = self.how(key.context());
         let cache = self.table(table);
         let id = cache.find_or_open(now, key);
         let restarted = cache.restart_if_too_far(id, now);
@@ -200,7 +200,14 @@ impl Reassembly {
 
     /// Makes one packet of a queue that has all fragments.
     #[inline]
-    pub(crate) fn complete(&mut self, table: Table, id: Id, mem: &Memory, how: How, mut count: Count<'_>) -> Verdict {
+    pub(crate) fn complete(
+        &mut self,
+        table: Table,
+        id: SlabId,
+        mem: &Memory,
+        how: CopyPolicy,
+        mut count: Count<'_>,
+    ) -> Verdict {
         let cache = self.table(table);
         cache.withdraw(id);
         let (queue, _) = cache.queue_mut(id);
@@ -225,7 +232,7 @@ impl Reassembly {
 
     /// Gives up datagrams until a table is below its limit. If that of `own` is among them, returns how many fragments it
     /// had.
-    pub(crate) fn make_room(&mut self, table: Table, own: Option<Id>, count: &mut Count<'_>) -> Option<u64> {
+    pub(crate) fn make_room(&mut self, table: Table, own: Option<SlabId>, count: &mut Count<'_>) -> Option<u64> {
         let Self { tables, evicted, .. } = self;
         let mut lost = None;
         tables[table as usize].make_room(|victim, queue| {
@@ -268,7 +275,7 @@ impl Reassembly {
             while let Some((deadline, id)) = cache.next()
                 && deadline <= now
             {
-                let asker = cache.asker(id);
+                let context = cache.context(id);
                 let (link, packets, first) = cache.close(id, |queue, _| {
                     let link = queue.link();
                     (link, queue.fragments(), is_there(link).then(|| queue.take_first()))
@@ -281,7 +288,7 @@ impl Reassembly {
                     Table::Lowpan => None,
                 };
                 Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
-                expired.push(Expired { first: first.flatten(), link, packets, asker, table });
+                expired.push(Expired { first: first.flatten(), link, packets, context, table });
             }
         }
     }
@@ -308,10 +315,10 @@ impl Reassembly {
     }
 
     /// What happens to fragments for somebody.
-    pub(crate) fn how(&self, asker: Asker) -> How {
+    pub(crate) fn how(&self, context: ReassemblyContext) -> CopyPolicy {
         let copies = self.coalesce == Coalesce::Copy;
-        How {
-            joins: asker.user.joins() && self.coalesce != Coalesce::Off,
+        CopyPolicy {
+            joins: context.user.joins() && self.coalesce != Coalesce::Off,
             copies,
             spares: self.coalesce == Coalesce::Move,
             gathers_from: usize::MAX,
@@ -354,21 +361,21 @@ fn prefetch_tiny(pkt: &Packet) {
 }
 
 /// Brings a fragment's headers into the head, and says which part of its datagram it is.
-fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> Result<Part, DropReason> {
+fn part_of(mem: &Memory, pkt: &mut Packet, info: &Info, fragment: FragInfo) -> Result<FragmentMeta, DropReason> {
     if info.total_len > pkt.len() || info.header_len > info.total_len {
         return Err(DropReason::IpTruncated);
     }
     pkt.trim(info.total_len);
     pkt.may_pull(mem, info.header_len)?;
     match info.version() {
-        Version::V4 => Ok(Part::v4(info, fragment)),
-        Version::V6 => Ok(Part::v6(pkt, info)?),
+        Version::V4 => Ok(FragmentMeta::v4(info, fragment)),
+        Version::V6 => Ok(FragmentMeta::v6(pkt, info)?),
     }
 }
 
 /// A packet that has a fragment header and yet is whole: it does not touch others of its identification (RFC 6946).
-fn atomic(mem: &Memory, mut pkt: Packet, part: &Part, only_looks_on: bool, count: &mut Count<'_>) -> Verdict {
-    if let Some(misplaced) = part.misplaced().filter(|_| !only_looks_on) {
+fn atomic(mem: &Memory, mut pkt: Packet, part: &FragmentMeta, is_observer: bool, count: &mut Count<'_>) -> Verdict {
+    if let Some(misplaced) = part.misplaced().filter(|_| !is_observer) {
         count.ok();
         let problem = ParameterProblem::misplaced(misplaced, part.info.header_len, part.info.next_header_at);
         return refuse(pkt, problem, count);

@@ -5,11 +5,11 @@ use std::ops::{Index, IndexMut};
 
 use crate::secret::Secret;
 
-/// A number of something in a [`Keyed`], good as long as that is there.
+/// A number of something in a [`SlabMap`], good as long as that is there.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Id(NonZeroU32);
+pub(crate) struct SlabId(NonZeroU32);
 
-impl Id {
+impl SlabId {
     fn at(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -28,7 +28,7 @@ pub(crate) trait Hashed: Eq {
 
 /// What a key hashes to in one table.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Hash(u32);
+pub(crate) struct KeyHash(u32);
 
 /// A table of things that each have a key. Senders choose the keys, so they are hashed with a secret: nobody can make
 /// many that fall together.
@@ -37,17 +37,17 @@ pub(crate) struct Hash(u32);
 /// keys fall together are chained; there are as few of them as makes it likely that a key which nobody has is told by the
 /// chain's being empty, without a look at a place.
 #[derive(Debug)]
-pub(crate) struct Keyed<K, V> {
+pub(crate) struct SlabMap<K, V> {
     secret: Secret,
     /// The first of each chain: a power of two of them, and [`SPARSE`] for each that there is at least.
-    chains: Vec<Option<Id>>,
+    chains: Vec<Option<SlabId>>,
     len: usize,
     places: Vec<Place<K, V>>,
     /// What chains are walked by, of each place: apart from these, which are large and mostly far away.
     nodes: Vec<Node>,
-    free: Vec<Id>,
+    free: Vec<SlabId>,
     /// What was asked for last, and mostly is asked for next.
-    latest: Option<Id>,
+    latest: Option<SlabId>,
 }
 
 /// Chains for each thing that is in a table.
@@ -63,14 +63,14 @@ struct Place<K, V> {
 struct Node {
     hash: u32,
     /// The next of its chain.
-    next: Option<Id>,
+    next: Option<SlabId>,
     /// Whether it is found by its key.
     is_there: bool,
 }
 
-impl<K: Hashed + Default, V: Default> Keyed<K, V> {
+impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
     /// Memory that one takes.
-    pub(crate) const SIZE: usize = size_of::<Place<K, V>>() + size_of::<Node>() + (SPARSE + 1) * size_of::<Id>();
+    pub(crate) const SIZE: usize = size_of::<Place<K, V>>() + size_of::<Node>() + (SPARSE + 1) * size_of::<SlabId>();
 
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
@@ -84,14 +84,14 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
 
     /// What a key hashes to here.
     #[inline(always)]
-    pub(crate) fn hash(&self, key: &K) -> Hash {
-        Hash(key.hash(&self.secret))
+    pub(crate) fn hash(&self, key: &K) -> KeyHash {
+        KeyHash(key.hash(&self.secret))
     }
 
     /// The one that has this key.
     #[inline]
-    pub(crate) fn find(&self, hash: Hash, key: &K) -> Option<Id> {
-        let is_it = |id: &Id| {
+    pub(crate) fn find(&self, hash: KeyHash, key: &K) -> Option<SlabId> {
+        let is_it = |id: &SlabId| {
             let node = &self.nodes[id.at()];
             node.hash == hash.0 && node.is_there && self.places[id.at()].key == *key
         };
@@ -112,17 +112,17 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
 
     /// A place for one that nobody finds yet. Its value is what whoever had it last left there.
     #[inline]
-    pub(crate) fn reserve(&mut self) -> Id {
+    pub(crate) fn reserve(&mut self) -> SlabId {
         if let Some(id) = self.free.pop() {
             return id;
         }
         self.places.push(Place::default());
         self.nodes.push(Node::default());
-        Id::of(self.places.len() - 1)
+        SlabId::of(self.places.len() - 1)
     }
 
     /// Has the one at a reserved place found by this key, which none has.
-    pub(crate) fn insert(&mut self, id: Id, hash: Hash, key: K) {
+    pub(crate) fn insert(&mut self, id: SlabId, hash: KeyHash, key: K) {
         self.len += 1;
         if self.len * SPARSE > self.chains.len() {
             self.grow();
@@ -143,12 +143,12 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
         self.chains.clear();
         self.chains.resize(count, None);
         for (at, node) in self.nodes.iter_mut().enumerate().filter(|(_, node)| node.is_there) {
-            node.next = self.chains[node.hash as usize & (count - 1)].replace(Id::of(at));
+            node.next = self.chains[node.hash as usize & (count - 1)].replace(SlabId::of(at));
         }
     }
 
     /// Takes one out, and leaves its place to others.
-    pub(crate) fn remove(&mut self, id: Id) {
+    pub(crate) fn remove(&mut self, id: SlabId) {
         if self.nodes[id.at()].is_there {
             let node = std::mem::take(&mut self.nodes[id.at()]);
             self.unchain(id, node);
@@ -157,7 +157,7 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
     }
 
     /// Takes one out of its chain.
-    fn unchain(&mut self, id: Id, Node { hash, next, .. }: Node) {
+    fn unchain(&mut self, id: SlabId, Node { hash, next, .. }: Node) {
         self.len -= 1;
         let chain = self.chain(hash);
         let mut before = self.chains[chain];
@@ -176,41 +176,41 @@ impl<K: Hashed + Default, V: Default> Keyed<K, V> {
     }
 
     /// The key of one.
-    pub(crate) fn key(&self, id: Id) -> &K {
+    pub(crate) fn key(&self, id: SlabId) -> &K {
         &self.places[id.at()].key
     }
 
     /// Whether there is one of this number, though perhaps another than once.
-    pub(crate) fn contains(&self, id: Id) -> bool {
+    pub(crate) fn contains(&self, id: SlabId) -> bool {
         self.nodes[id.at()].is_there
     }
 
     /// All of them, in no order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SlabId, &V)> {
         let present = self.places.iter().zip(&self.nodes).enumerate().filter(|(_, (_, node))| node.is_there);
-        present.map(|(at, (place, _))| (Id::of(at), &place.value))
+        present.map(|(at, (place, _))| (SlabId::of(at), &place.value))
     }
 }
 
-impl<K, V> Default for Keyed<K, V> {
+impl<K, V> Default for SlabMap<K, V> {
     fn default() -> Self {
         let (chains, places, nodes, free) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { secret: Secret::new(), chains, len: 0, places, nodes, free, latest: None }
     }
 }
 
-impl<K, V> Index<Id> for Keyed<K, V> {
+impl<K, V> Index<SlabId> for SlabMap<K, V> {
     type Output = V;
 
     #[inline]
-    fn index(&self, id: Id) -> &V {
+    fn index(&self, id: SlabId) -> &V {
         &self.places[id.at()].value
     }
 }
 
-impl<K, V> IndexMut<Id> for Keyed<K, V> {
+impl<K, V> IndexMut<SlabId> for SlabMap<K, V> {
     #[inline]
-    fn index_mut(&mut self, id: Id) -> &mut V {
+    fn index_mut(&mut self, id: SlabId) -> &mut V {
         &mut self.places[id.at()].value
     }
 }
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn what_was_put_in_is_found_by_key_and_number_until_it_is_taken_out() {
-        let mut table = Keyed::<u32, String>::default();
-        let put = |table: &mut Keyed<u32, String>, key: u32| {
+        let mut table = SlabMap::<u32, String>::default();
+        let put = |table: &mut SlabMap<u32, String>, key: u32| {
             let (id, hash) = (table.reserve(), table.hash(&key));
             assert_eq!((table.find(hash, &key), table.contains(id)), (None, false));
             table[id] = key.to_string();

@@ -4,7 +4,7 @@
 //! fragments of two datagrams would be mixed (RFC 4963). So a source's fragments are counted (Linux's
 //! `ipfrag_max_dist`).
 
-use crate::eviction::Group;
+use crate::eviction::EvictionLists;
 
 /// A source that has datagrams waiting.
 #[derive(Debug, Default)]
@@ -14,7 +14,7 @@ pub(crate) struct Source {
     /// Datagrams that wait.
     pub(crate) queues: usize,
     /// The same by rank, and their memory.
-    pub(crate) group: Group,
+    pub(crate) group: EvictionLists,
 }
 
 impl Source {

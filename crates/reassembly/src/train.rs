@@ -7,9 +7,9 @@ use base::LinkId;
 use packet::{Burst, Csum, Cut, Packet};
 use wire::{Ecn, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
-use crate::fragment_meta::{First, Span, upper_len};
+use crate::fragment_meta::{FirstFragment, FragmentRange, upper_len};
 use crate::key::Key;
-use crate::user::Asker;
+use crate::user::ReassemblyContext;
 
 /// Bytes of headers in front of an IPv6 fragment.
 const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
@@ -143,7 +143,11 @@ impl Train {
 
     /// Where the IP header of the first packet of `burst` begins, and where that lies, if it is one of the train.
     #[inline(always)]
-    pub(crate) fn peek(&self, burst: &Burst<'_>, l3: &impl Fn(&Packet) -> Option<usize>) -> Option<(usize, Span)> {
+    pub(crate) fn peek(
+        &self,
+        burst: &Burst<'_>,
+        l3: &impl Fn(&Packet) -> Option<usize>,
+    ) -> Option<(usize, FragmentRange)> {
         let first = burst.first()?;
         let at = l3(first)?;
         Some((at, self.read(first, at)?))
@@ -154,7 +158,7 @@ impl Train {
         &self,
         burst: &'b Burst<'_>,
         l3: &impl Fn(&Packet) -> Option<usize>,
-    ) -> impl Iterator<Item = (&'b Packet, Span)> {
+    ) -> impl Iterator<Item = (&'b Packet, FragmentRange)> {
         burst.ahead().iter().map_while(|pkt| Some((pkt, self.read(pkt, l3(pkt)?)?)))
     }
 
@@ -165,7 +169,7 @@ impl Train {
 
     /// Where `pkt`, whose IP header begins at `l3`, lies in the datagram, if it is one of the train.
     #[inline(always)]
-    fn read(&self, pkt: &Packet, l3: usize) -> Option<Span> {
+    fn read(&self, pkt: &Packet, l3: usize) -> Option<FragmentRange> {
         let meta = &pkt.meta;
         let is_plain = pkt.is_linear()
             && meta.cut == Cut::Whole
@@ -185,7 +189,7 @@ impl Train {
     }
 
     #[inline(always)]
-    fn read_v4(&self, packet: &[u8]) -> Option<Span> {
+    fn read_v4(&self, packet: &[u8]) -> Option<FragmentRange> {
         let header: &[u8; ipv4::Header::LEN] = packet.first_chunk()?;
         let (words, addr) = (header.as_chunks::<8>().0, header.last_chunk::<4>()?);
         let differ = SAME_V4.iter().zip(words).zip(&self.headers).fold(0, |any, ((same, theirs), ours)| {
@@ -205,11 +209,11 @@ impl Train {
         // What exceeds a multiple of 8 does not count (Linux).
         let end = offset + if more { len & !7 } else { len };
         let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
-        Some(Span { offset, end, more, header_len: ipv4::Header::LEN, ecn, dont_fragment })
+        Some(FragmentRange { offset, end, more, header_len: ipv4::Header::LEN, ecn, dont_fragment })
     }
 
     #[inline(always)]
-    fn read_v6(&self, packet: &[u8]) -> Option<Span> {
+    fn read_v6(&self, packet: &[u8]) -> Option<FragmentRange> {
         let headers: &[u8; V6_LEN] = packet.first_chunk()?;
         let words = headers.as_chunks::<8>().0;
         let differ = SAME_V6.iter().zip(words).zip(&self.headers).fold(0, |any, ((same, theirs), ours)| {
@@ -228,17 +232,17 @@ impl Train {
             || more && !len.is_multiple_of(8)
             || offset == 0 && len < upper_len(self.protocol);
         let (ecn, dont_fragment) = (self.ecn(), self.dont_fragment);
-        (!is_wrong).then_some(Span { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
+        (!is_wrong).then_some(FragmentRange { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
     }
 
     /// What the fragment says of the whole that lies there, if it is the first.
     #[inline]
-    pub(crate) fn first(&self, span: &Span) -> Option<First> {
+    pub(crate) fn first(&self, span: &FragmentRange) -> Option<FirstFragment> {
         let (header_len, next_header_at) = match self.version {
             Version::V4 => (ipv4::Header::LEN, ipv4::PROTOCOL_AT),
             Version::V6 => (V6_LEN, ipv6::NEXT_HEADER_AT),
         };
-        (span.offset == 0).then(|| First {
+        (span.offset == 0).then(|| FirstFragment {
             version: self.version,
             tos: self.tos,
             misplaced: None,
@@ -251,16 +255,16 @@ impl Train {
 
     /// Who asks for it: the node itself.
     #[inline(always)]
-    pub(crate) fn asker(&self) -> Asker {
-        Asker { domain: self.domain, ..Asker::LOCAL }
+    pub(crate) fn context(&self) -> ReassemblyContext {
+        ReassemblyContext { domain: self.domain, ..ReassemblyContext::LOCAL }
     }
 
     /// The key of its datagram, for local delivery.
     #[inline(always)]
     pub(crate) fn key(&self) -> Key {
         match self.version {
-            Version::V4 => Key::v4(self.asker(), self.addresses_v4(), self.protocol, self.id),
-            Version::V6 => Key::v6(self.asker(), self.addresses_v6(), self.link, self.id),
+            Version::V4 => Key::v4(self.context(), self.addresses_v4(), self.protocol, self.id),
+            Version::V6 => Key::v6(self.context(), self.addresses_v6(), self.link, self.id),
         }
     }
 }

@@ -9,7 +9,7 @@ use wire::{Protocol, ext, frag, icmpv6, ipv6};
 
 /// A fragment that is dropped for its headers, and whose sender is told by an ICMPv6 parameter problem.
 #[derive(Clone, Copy, Debug)]
-pub struct CutShort {
+pub struct TruncatedChain {
     /// As much of a summary as an error message needs.
     pub info: Info,
     /// Why.
@@ -20,7 +20,7 @@ pub struct CutShort {
     pub pointer: usize,
 }
 
-impl CutShort {
+impl TruncatedChain {
     /// What is wrong with an IPv6 packet that [`Info::parse`] refused, if that is its fragment header: there is none in a
     /// payload of zero bytes (Linux answers with the place where it should be), or it is that of a first fragment in
     /// which the headers behind it do not end (RFC 7112 §5).

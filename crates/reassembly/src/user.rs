@@ -38,7 +38,7 @@ pub enum Hook {
 
 /// A user, in one L3 domain.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
-pub struct Asker {
+pub struct ReassemblyContext {
     /// Who.
     pub user: User,
     /// The VRF's device, [`LinkId::NONE`] outside of all VRFs. Addresses of two domains have nothing to do with each
@@ -46,7 +46,7 @@ pub struct Asker {
     pub domain: LinkId,
 }
 
-impl Asker {
+impl ReassemblyContext {
     /// The node itself, outside of all VRFs.
     pub const LOCAL: Self = Self { user: User::Local, domain: LinkId::NONE };
 }
@@ -70,7 +70,7 @@ impl User {
 
     /// Whether nothing is answered and nothing counted, and what is malformed passes on as it came, as in IPv6 tracking
     /// (Linux's `nf_ct_frag6_gather`).
-    pub(crate) const fn only_looks_on(self, version: Version) -> bool {
+    pub(crate) const fn is_observer(self, version: Version) -> bool {
         matches!((self, version), (Self::Tracking { .. }, Version::V6))
     }
 

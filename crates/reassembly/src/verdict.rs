@@ -6,7 +6,7 @@ use wire::ip::Info;
 use wire::{Version, icmpv6};
 
 use crate::reassembly::Table;
-use crate::user::Asker;
+use crate::user::ReassemblyContext;
 
 /// What became of a fragment.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct Expired {
     /// How many fragments are dropped for [`DropReason::FragmentTimeout`], the first one included.
     pub packets: u64,
     /// Who waited for it.
-    pub asker: Asker,
+    pub context: ReassemblyContext,
     /// Where it waited.
     pub table: Table,
 }

@@ -2,7 +2,7 @@
 
 use base::{Counters, Instant};
 use packet::{Burst, Memory, Packet};
-use reassembly::{Asker, Config, Limits, Reassembly, Train, Verdict};
+use reassembly::{Config, Limits, Reassembly, ReassemblyContext, Train, Verdict};
 use sim::Rng;
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, ipv4, ipv6};
@@ -178,7 +178,8 @@ impl Receiving {
                 burst.look_ahead();
                 let Some(pkt) = burst.next() else { break };
                 let info = infos.next().expect("one of each fragment");
-                let verdict = reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, counters);
+                let verdict =
+                    reassembly.handle_fragment(Instant::ZERO, mem, ReassemblyContext::LOCAL, pkt, info, counters);
                 whole += usize::from(matches!(verdict, Verdict::Whole { .. }));
             }
         }

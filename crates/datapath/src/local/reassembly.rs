@@ -8,7 +8,7 @@ use fib::Decision;
 use host::icmp::Problem;
 use ipsec::Dir;
 use packet::{Burst, Packet};
-use reassembly::{Asker, CutShort, Table, Train, Verdict};
+use reassembly::{ReassemblyContext, Table, Train, TruncatedChain, Verdict};
 use wire::{Protocol, Version};
 
 use super::Cast;
@@ -42,9 +42,9 @@ impl FragmentIds {
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> Next {
     let link = ip.pkt.meta.link;
     let IpPacket { pkt, info, .. } = ip;
-    let asker = Asker { domain: dp.fib.domain(link), ..Asker::LOCAL };
+    let context = ReassemblyContext { domain: dp.fib.domain(link), ..ReassemblyContext::LOCAL };
     let before = moved(&dp.counters);
-    let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, asker, pkt, &info, &mut dp.counters);
+    let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, pkt, &info, &mut dp.counters);
     count_for_link(dp, link, before);
     drop_evicted(dp);
     apply_verdict(dp, cx, link, verdict, cast)
@@ -134,9 +134,9 @@ pub(crate) fn malformed(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, reason: 
     let link = pkt.meta.link;
     let own = dp.own_link_local(link);
     let domain = dp.fib.domain(link);
-    let is_ours = |cut: &CutShort| dp.fib.is_local_or_anycast(domain, cut.info.dst) || own == Some(cut.info.dst);
-    let cut_short = CutShort::find(cx.mem, &mut pkt).filter(|cut| framing.allows(Version::V6) && is_ours(cut));
-    let Some(CutShort { info, reason, code, pointer }) = cut_short else { return Next::Drop(pkt, reason) };
+    let is_ours = |cut: &TruncatedChain| dp.fib.is_local_or_anycast(domain, cut.info.dst) || own == Some(cut.info.dst);
+    let cut_short = TruncatedChain::find(cx.mem, &mut pkt).filter(|cut| framing.allows(Version::V6) && is_ours(cut));
+    let Some(TruncatedChain { info, reason, code, pointer }) = cut_short else { return Next::Drop(pkt, reason) };
     dp.count(link, Mib::Ip6ReasmReqds);
     dp.count_drop(&pkt, reason);
     // Padding of the link is not quoted.

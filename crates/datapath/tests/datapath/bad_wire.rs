@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::{DropReason, Instant, Mib};
 use packet::{Memory, Packet};
-use reassembly::{Asker, Coalesce, Config, Policy, Reassembly, Table, Verdict};
+use reassembly::{Coalesce, Config, Policy, Reassembly, ReassemblyContext, Table, Verdict};
 use sim::{Flow, Rng};
 use wire::Version;
 
@@ -61,7 +61,7 @@ fn answers(sent: Vec<Packet>, other: &mut Reassembly, mem: &Memory, now: Instant
     let mut counters = base::Counters::ZERO;
     let whole = sent.into_iter().filter_map(|pkt| {
         let info = info(&pkt);
-        match other.handle_fragment(now, mem, Asker::LOCAL, pkt, &info, &mut counters) {
+        match other.handle_fragment(now, mem, ReassemblyContext::LOCAL, pkt, &info, &mut counters) {
             Verdict::Whole { pkt, .. } => Some(pkt.to_vec()),
             _ => None,
         }

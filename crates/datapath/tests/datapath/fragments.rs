@@ -29,7 +29,8 @@ fn whole(sent: Vec<Packet>, mtu: usize) -> Vec<u8> {
     for pkt in sent {
         assert!(pkt.len() <= mtu && pkt.meta.cut == Cut::Fragment, "{pkt:?}");
         let info = info(&pkt);
-        let verdict = reassembly.handle_fragment(NOW, &mem, reassembly::Asker::LOCAL, pkt, &info, &mut counters);
+        let verdict =
+            reassembly.handle_fragment(NOW, &mem, reassembly::ReassemblyContext::LOCAL, pkt, &info, &mut counters);
         if let reassembly::Verdict::Whole { pkt, .. } = verdict {
             return pkt.to_vec();
         }

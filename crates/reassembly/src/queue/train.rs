@@ -4,8 +4,8 @@
 use packet::{Csum, Cut, Memory, Packet};
 
 use super::{Added, Queue, Spare, contradicts};
-use crate::contiguous::Run;
-use crate::fragment_meta::{First, Span};
+use crate::contiguous::ContiguousRange;
+use crate::fragment_meta::{FirstFragment, FragmentRange};
 use crate::range_tree::Slot;
 
 impl Queue {
@@ -14,17 +14,17 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
-        span: &Span,
-        first: Option<First>,
+        span: &FragmentRange,
+        first: Option<FirstFragment>,
         take: impl FnOnce() -> Option<(Packet, usize)>,
     ) -> Option<Added> {
-        let Span { offset, end, more, header_len, .. } = *span;
+        let FragmentRange { offset, end, more, header_len, .. } = *span;
         // Of a datagram that was restarted nothing is left but how large its fragments were.
         if end == offset || contradicts((self.last_in, self.len), end, more) {
             return None;
         }
         let (pkt, front) = take()?;
-        let (_, run) = self.last.insert((offset, Run::alone(pkt, end)));
+        let (_, run) = self.last.insert((offset, ContiguousRange::alone(pkt, end)));
         // Changed where it is then: a move would have to wait for what was just written.
         let pkt = run.first_mut();
         let headers = if offset == 0 { 0 } else { header_len };
@@ -43,12 +43,12 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn add_slot(
         &mut self,
-        span: &Span,
+        span: &FragmentRange,
         csum: Csum,
         spare: &mut Spare,
         take: impl FnOnce() -> Option<(Packet, usize)>,
     ) -> Option<Added> {
-        let Span { offset, end, more, .. } = *span;
+        let FragmentRange { offset, end, more, .. } = *span;
         let (start, last) = self.last.as_mut()?;
         let is_plain = offset > 0
             && end > offset
@@ -92,8 +92,8 @@ impl Queue {
     /// Adds the `bytes` of a tiny fragment of a train that follows the last one, by a copy to the room behind that. `None` if
     /// it is one for [`add`](Self::add).
     #[inline(always)]
-    pub(crate) fn add_copy(&mut self, mem: &Memory, span: &Span, csum: Csum, bytes: &[u8]) -> Option<Added> {
-        let Span { offset, end, more, .. } = *span;
+    pub(crate) fn add_copy(&mut self, mem: &Memory, span: &FragmentRange, csum: Csum, bytes: &[u8]) -> Option<Added> {
+        let FragmentRange { offset, end, more, .. } = *span;
         let (_, last) = self.last.as_mut()?;
         let is_plain = offset == last.end
             && end > offset
@@ -113,12 +113,12 @@ impl Queue {
     #[inline(always)]
     pub(crate) fn add_front(
         &mut self,
-        span: &Span,
-        first: Option<First>,
+        span: &FragmentRange,
+        first: Option<FirstFragment>,
         spare: &mut Spare,
         take: impl FnOnce() -> Option<(Packet, usize)>,
     ) -> Option<Added> {
-        let Span { end, more, .. } = *span;
+        let FragmentRange { end, more, .. } = *span;
         let (start, _) = self.last.as_ref()?;
         let completes = self.last_in && more && end > 0 && self.received + end == self.len;
         let is_free = || self.earlier.as_ref().is_none_or(|earlier| earlier.last_before(end).is_none());
@@ -128,7 +128,7 @@ impl Queue {
         let (pkt, front) = take()?;
         let earlier = self.earlier.get_or_insert_with(|| spare.take());
         // Changed where it is then: a move would have to wait for what was just written.
-        let pkt = earlier.set_head(Run::alone(pkt, end)).first_mut();
+        let pkt = earlier.set_head(ContiguousRange::alone(pkt, end)).first_mut();
         pkt.pull(front);
         pkt.trim(span.packet_len());
         pkt.meta.cut = Cut::Fragment;

@@ -8,7 +8,7 @@ use base::Instant;
 use link::capture::LinkType;
 use link::pcap;
 use packet::{Memory, Packet};
-use reassembly::{Asker, Reassembly, User, Verdict, fragment, fragment_v6, refragment};
+use reassembly::{Reassembly, ReassemblyContext, User, Verdict, fragment, fragment_v6, refragment};
 use system::{Outcome, Scratch, run};
 use wire::ip::Info;
 use wire::{Version, ipv4};
@@ -81,13 +81,13 @@ pub(crate) fn judge() -> Outcome {
 /// The same datagram put together on its way and fragmented again.
 fn again(mem: &Memory, fragments: Vec<Packet>, id: u32) -> Vec<Packet> {
     let mut reassembly = Reassembly::default();
-    let asker = Asker { user: User::Switch, ..Asker::LOCAL };
+    let context = ReassemblyContext { user: User::Switch, ..ReassemblyContext::LOCAL };
     let mut out = Vec::new();
     for pkt in fragments {
         let info = Info::parse(pkt.head(), pkt.len()).expect("a fragment");
         let mut counters = base::Counters::ZERO;
         if let Verdict::Whole { mut pkt, max_size } =
-            reassembly.handle_fragment(Instant::ZERO, mem, asker, pkt, &info, &mut counters)
+            reassembly.handle_fragment(Instant::ZERO, mem, context, pkt, &info, &mut counters)
         {
             if info.version() == Version::V4 {
                 let head = pkt.head_mut().expect("a header of its own");

@@ -2,7 +2,7 @@
 //! as it does in the real one.
 
 use packet::{Buf, Memory, Packet};
-use reassembly::{Coalesce, Config, CutShort, Policy, User, refragment};
+use reassembly::{Coalesce, Config, Policy, TruncatedChain, User, refragment};
 use wire::Version;
 use wire::ip::Info;
 
@@ -118,7 +118,7 @@ fn run_for(user: User, coalesce: Coalesce, steps: &[Step]) {
     let mut worlds = BOTH.map(|version| {
         // The model does not count how far apart fragments are.
         let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, 4 << 20, 0) });
-        world.asker.user = user;
+        world.context.user = user;
         world
     });
     let mut known = [(); 2].map(|()| [(); DATAGRAMS].map(|()| Holes::new()));
@@ -211,11 +211,11 @@ pub(crate) fn hostile(packets: &[Vec<u8>]) {
 
 fn hostile_for(user: User, packets: &[Vec<u8>]) {
     let mut world = World::with_config(Version::V6, limited(Policy::Fair, 100_000, 64));
-    world.asker.user = user;
+    world.context.user = user;
     for bytes in packets {
         let Ok(info) = Info::parse(bytes, bytes.len()) else {
             let mut pkt = shaped(&world.mem, bytes, bytes.len() as u8);
-            if let Some(found) = CutShort::find(&world.mem, &mut pkt) {
+            if let Some(found) = TruncatedChain::find(&world.mem, &mut pkt) {
                 assert!(found.pointer <= bytes.len() && found.info.total_len <= bytes.len(), "{found:?}");
             }
             continue;

@@ -73,7 +73,7 @@ fn configure(world: &mut World, policy: Policy, limit: usize, how: u8) -> usize 
 
 fn fragment(world: &mut World, kind: u8, who: u8, at: u8, len: u8) -> usize {
     world.version = if kind & 16 == 0 { Version::V4 } else { Version::V6 };
-    world.asker.user = USERS[usize::from(who) % USERS.len()];
+    world.context.user = USERS[usize::from(who) % USERS.len()];
     let at = usize::from(at) * 8;
     let len = if len < 128 { usize::from(len) * 8 } else { usize::from(len) };
     let piece = Piece {

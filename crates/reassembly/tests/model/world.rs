@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use packet::{Cut, Memory, Packet};
-use reassembly::{Asker, Config, Limits, Policy, Reassembly, Verdict};
+use reassembly::{Config, Limits, Policy, Reassembly, ReassemblyContext, Verdict};
 use wire::ip::Info;
 use wire::{FragInfo, FragOffset, Protocol, Version, frag, icmpv6, ipv4, ipv6};
 
@@ -176,7 +176,7 @@ pub(crate) struct World {
     pub(crate) counters: Counters,
     pub(crate) now: Instant,
     pub(crate) link: LinkId,
-    pub(crate) asker: Asker,
+    pub(crate) context: ReassemblyContext,
     pub(crate) delivered: Vec<Packet>,
     /// For each, the largest fragment.
     pub(crate) max_sizes: Vec<usize>,
@@ -202,7 +202,7 @@ impl World {
             counters: Counters::ZERO,
             now: Instant::ZERO,
             link: LINK,
-            asker: Asker::LOCAL,
+            context: ReassemblyContext::LOCAL,
             delivered: Vec::new(),
             max_sizes: Vec::new(),
             passed: Vec::new(),
@@ -228,8 +228,8 @@ impl World {
         pkt.meta.link = self.link;
         pkt.meta.cut = if info.fragment.is_some() { Cut::Fragment } else { Cut::Whole };
         self.sent += 1;
-        let Self { now, mem, asker, counters, .. } = self;
-        let verdict = self.reassembly.handle_fragment(*now, mem, *asker, pkt, &info, counters);
+        let Self { now, mem, context, counters, .. } = self;
+        let verdict = self.reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);
         self.note(verdict, bytes);
     }
 

@@ -62,16 +62,16 @@ const FLOODS: [(&str, Flood); 8] = [
 fn a_source_of_one_domain_does_not_pay_for_its_namesake_in_another() {
     for version in BOTH {
         let mut world = world(version, Policy::Fair);
-        world.asker.domain = LinkId(8);
+        world.context.domain = LinkId(8);
         world.send_all(&[part(0, 1448), part(1448, 1448)]);
         // Of who has more than half of all memory, what grew longest ago makes room.
-        world.asker.domain = LinkId(7);
+        world.context.domain = LinkId(7);
         for n in 0..2000 {
             let at = n as usize % 2 * 1448;
             world.send(Piece { id: 1000 + n / 2, ..part(at, 1448) });
         }
         assert!(world.dropped.iter().any(|it| it.0 == DropReason::FragmentEvicted));
-        world.asker.domain = LinkId(8);
+        world.context.domain = LinkId(8);
         world.send(last(2896, 100));
         assert_eq!(world.delivered.len(), 1, "{version}");
     }
@@ -272,8 +272,8 @@ fn what_made_room_is_told_by_the_link_it_came_by() {
         let mut pkt = packet::Packet::with_data(&world.mem, &bytes).unwrap();
         pkt.meta.link = base::LinkId(1 + n % 2);
         let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
-        let World { reassembly, now, mem, asker, counters, .. } = &mut world;
-        let _held = reassembly.handle_fragment(*now, mem, *asker, pkt, &info, counters);
+        let World { reassembly, now, mem, context, counters, .. } = &mut world;
+        let _held = reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);
     }
     for gone in world.reassembly.drain_evicted() {
         assert!(gone.link == base::LinkId(1) || gone.link == base::LinkId(2));

@@ -2,7 +2,7 @@
 //! cut to 104, 104, 96 and 96.
 
 use base::DropReason;
-use reassembly::CutShort;
+use reassembly::TruncatedChain;
 use wire::icmpv6::Problem;
 use wire::ip::Info;
 use wire::{Malformed, Protocol, Version};
@@ -278,7 +278,7 @@ fn ipv6_answers_headers_that_are_cut_short() {
     ];
     for (name, bytes, want) in cases {
         for (shape, mut pkt) in packet::geometry::all(&packet::Memory::heap(), &bytes, &[40, 48]) {
-            let found = CutShort::find(&packet::Memory::heap(), &mut pkt);
+            let found = TruncatedChain::find(&packet::Memory::heap(), &mut pkt);
             assert_eq!(found.map(|it| (it.reason, it.code, it.pointer)), want, "{name}, {shape}");
             assert_eq!(pkt.to_vec(), bytes);
             if let Some(found) = found {

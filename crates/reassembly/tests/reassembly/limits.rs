@@ -186,9 +186,9 @@ fn the_distance_of_a_source_is_counted_in_each_domain_by_itself() {
     for (domain, delivered) in [(7, true), (0, false)] {
         let mut world = World::new(Version::V4);
         world.send(part(0, 104));
-        world.asker.domain = LinkId(domain);
+        world.context.domain = LinkId(domain);
         (0..80).for_each(|id| world.send(Piece { id, ..part(0, 104) }));
-        world.asker.domain = LinkId::NONE;
+        world.context.domain = LinkId::NONE;
         world.send(last(104, 8));
         assert_eq!(world.delivered.len(), usize::from(delivered), "80 others in domain {domain}");
     }
@@ -327,8 +327,8 @@ fn a_packet_that_is_no_fragment_is_whole_and_not_counted() {
         let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
         pkt.meta.link = world.link;
         let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
-        let World { reassembly, now, mem, asker, counters, .. } = &mut world;
-        let verdict = reassembly.handle_fragment(*now, mem, *asker, pkt, &info, counters);
+        let World { reassembly, now, mem, context, counters, .. } = &mut world;
+        let verdict = reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);
         assert!(matches!(verdict, reassembly::Verdict::Whole { pkt, max_size: 0 } if pkt.to_vec() == bytes));
         assert_eq!(world.counters, base::Counters::ZERO);
     }

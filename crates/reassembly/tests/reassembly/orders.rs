@@ -5,7 +5,7 @@ use std::time::{Duration, Instant as Clock};
 use base::{Counters, Instant};
 use packet::{Memory, Packet};
 use proptest::prelude::*;
-use reassembly::{Asker, Config, Limits, Reassembly, Verdict};
+use reassembly::{Config, Limits, Reassembly, ReassemblyContext, Verdict};
 use wire::Version;
 use wire::ip::Info;
 
@@ -231,7 +231,8 @@ fn put_together(mem: &Memory, train: &[(Vec<u8>, Info)], datagrams: usize) -> (V
     let mut whole = Vec::with_capacity(datagrams);
     let start = Clock::now();
     for (pkt, (_, info)) in packets.into_iter().zip(train) {
-        let verdict = reassembly.handle_fragment(Instant::ZERO, mem, Asker::LOCAL, pkt, info, &mut counters);
+        let verdict =
+            reassembly.handle_fragment(Instant::ZERO, mem, ReassemblyContext::LOCAL, pkt, info, &mut counters);
         if let Verdict::Whole { pkt, .. } = verdict {
             whole.push(pkt);
         }
@@ -277,8 +278,8 @@ fn small_fragments_are_gathered_in_few_pages() {
             let pkt = Packet::with_data(&world.mem, &part(8 * n, 8).bytes(version)).unwrap();
             let bytes = part(8 * n, 8).bytes(version);
             let info = Info::parse(&bytes, bytes.len()).unwrap();
-            let World { reassembly, now, mem, asker, counters, .. } = &mut world;
-            let verdict = reassembly.handle_fragment(*now, mem, *asker, pkt, &info, counters);
+            let World { reassembly, now, mem, context, counters, .. } = &mut world;
+            let verdict = reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);
             assert!(matches!(verdict, Verdict::Held));
         }
         let pages = world.mem.small().in_use();

@@ -12,7 +12,7 @@ use crate::world::{BOTH, Piece, World, last, part};
 /// Puts fragments together for tracking, and cuts what comes of it for a link with this MTU.
 fn there_and_back(version: Version, pieces: &[Piece], mtu: usize) -> Result<Vec<Vec<u8>>, DropReason> {
     let mut world = World::new(version);
-    world.asker.user = User::Tracking { hook: Hook::In, zone: 0 };
+    world.context.user = User::Tracking { hook: Hook::In, zone: 0 };
     world.send_all(pieces);
     let mut out = Vec::new();
     let whole = world.delivered.pop().expect("a datagram");
@@ -77,7 +77,7 @@ fn what_was_joined_and_what_was_kept_are_cut_to_the_same_fragments() {
         let came: Vec<_> = pieces(&[1448, 1448, 1448, 700]);
         let [joined, kept] = [User::Local, User::Switch].map(|user| {
             let mut world = World::new(version);
-            world.asker.user = user;
+            world.context.user = user;
             world.send_all(&came);
             let mut out = Vec::new();
             let whole = world.delivered.remove(0);

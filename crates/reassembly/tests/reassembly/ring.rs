@@ -35,7 +35,7 @@ fn copied_fragments_give_their_frames_back_at_once_in_any_order() {
         for user in [User::Local, User::PacketSocket, User::Tracking { hook: Hook::In, zone: 0 }] {
             for order in 0..3 {
                 let mut world = world(version, Coalesce::Copy);
-                world.asker.user = user;
+                world.context.user = user;
                 let ring = Pool::bounded(Memory::SMALL, 1);
                 let mut pieces = train(7);
                 match order {
@@ -159,7 +159,7 @@ fn where_no_page_is_free_for_a_copy_the_frame_waits() {
     for version in BOTH {
         for user in [User::Local, User::PacketSocket] {
             let mut world = world(version, Coalesce::Copy);
-            world.asker.user = user;
+            world.context.user = user;
             // One page, for the first.
             world.mem = Memory::new(Pool::bounded(Memory::SMALL, 1), Pool::bounded(Memory::LARGE, 0));
             let ring = Pool::bounded(Memory::SMALL, FRAMES);

@@ -2,7 +2,7 @@
 
 use base::{Counters, DropReason, LinkId};
 use packet::{Packet, geometry};
-use reassembly::{Asker, Hook, Policy, Table, Usage, User};
+use reassembly::{Hook, Policy, ReassemblyContext, Table, Usage, User};
 use wire::Version;
 
 use crate::world::{BOTH, Moved, Piece, World, last, limited, part};
@@ -26,25 +26,25 @@ const fn tracking(hook: Hook, zone: u16) -> User {
 /// A world in which this user asks.
 fn asked_by(user: User, version: Version) -> World {
     let mut world = World::new(version);
-    world.asker.user = user;
+    world.context.user = user;
     world
 }
 
 #[test]
 fn each_user_and_each_domain_has_datagrams_of_its_own() {
     let domains = [LinkId::NONE, LinkId(7), LinkId(8)];
-    let askers = || USERS.into_iter().flat_map(|user| domains.map(|domain| Asker { user, domain }));
+    let askers = || USERS.into_iter().flat_map(|user| domains.map(|domain| ReassemblyContext { user, domain }));
     for version in BOTH {
         for one in askers() {
             let mut world = World::new(version);
-            world.asker = one;
+            world.context = one;
             world.send(part(0, 104));
             for other in askers().filter(|&other| other != one) {
-                world.asker = other;
+                world.context = other;
                 world.send(last(104, 96));
             }
             assert!(world.delivered.is_empty(), "{one:?}, {version}");
-            world.asker = one;
+            world.context = one;
             world.send(last(104, 96));
             assert_eq!(world.bytes(), [part(0, 0).whole(version, 200)], "{one:?}, {version}");
         }
@@ -148,10 +148,10 @@ fn users_of_ipv4_share_one_limit_and_ipv6_tracking_has_its_own() {
     ];
     for (version, first, second, shared) in cases {
         let mut world = World::with_config(version, small);
-        world.asker.user = first;
+        world.context.user = first;
         world.send(part(0, 104));
         assert_eq!(world.reassembly.queues(), 1);
-        world.asker.user = second;
+        world.context.user = second;
         world.send(Piece { id: 9, ..part(0, 104) });
         let refused = if shared { vec![(DropReason::FragmentMemory, 1)] } else { vec![] };
         assert_eq!(world.dropped, refused, "{version}: {first:?}, then {second:?}");
@@ -170,7 +170,7 @@ fn usage_is_that_of_each_table() {
     assert_eq!((v4.queues, v6.queues, tracking_v6.queues), (2, 1, 0));
     assert_eq!(v4.memory + v6.memory, world.reassembly.memory());
     assert_eq!(v4.memory, 2 * v6.memory, "pages and queues of both families are of one size");
-    world.asker.user = tracking(Hook::In, 0);
+    world.context.user = tracking(Hook::In, 0);
     world.send(part(0, 104));
     assert_eq!(usage(&world)[2], v6);
     world.drain();
@@ -266,7 +266,7 @@ fn whoever_looks_at_ipv4_on_its_way_tells_only_of_what_is_for_this_node() {
         let mut expired = Vec::new();
         let deadline = world.reassembly.poll_timeout().unwrap();
         world.reassembly.handle_timeout(deadline, |_| true, &mut world.counters, &mut expired);
-        assert_eq!(expired[0].asker, Asker { user, domain: LinkId::NONE });
+        assert_eq!(expired[0].context, ReassemblyContext { user, domain: LinkId::NONE });
     }
 }
 

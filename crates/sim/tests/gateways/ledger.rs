@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use base::{Counters, Instant};
 use offload::{Features, fit};
 use packet::{Csum, Memory, Packet};
-use reassembly::{Asker, Reassembly, Verdict};
+use reassembly::{Reassembly, ReassemblyContext, Verdict};
 use wire::ip::Info;
 use wire::{Protocol, icmp, icmpv6};
 
@@ -102,7 +102,8 @@ impl Ledger {
         }
         if info.fragment.is_some() {
             let mut counters = Counters::ZERO;
-            let verdict = way.reassembly.handle_fragment(now, &self.mem, Asker::LOCAL, pkt, &info, &mut counters);
+            let verdict =
+                way.reassembly.handle_fragment(now, &self.mem, ReassemblyContext::LOCAL, pkt, &info, &mut counters);
             match verdict {
                 Verdict::Whole { pkt: whole, .. } => {
                     assert!(way.wholes.contains(&unit_of(&whole.to_vec())), "put together wrongly: {whole:?}");
