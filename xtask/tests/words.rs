@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules. A crate joins this list once it passes, and none leaves it.
-const PASSING: [&str; 6] = ["crates/base", "crates/fib", "crates/host", "crates/launch", "crates/nlsock", "xtask"];
+const PASSING: [&str; 7] =
+    ["crates/base", "crates/fib", "crates/host", "crates/launch", "crates/nlsock", "crates/reassembly", "xtask"];
 
 /// Words that begin a noun clause, name a person, or refer to something outside the sentence.
 const FORBIDDEN: [&str; 14] = [

@@ -1,5 +1,5 @@
-//! What a fragment costs, whatever their number and order: `cargo bench -p fatpath-reassembly`. Items are fragments, which
-//! lie as a link receives them: several in a page, each in an exclusive stretch of it, with the headroom before its data.
+//! Cost of a fragment by number and order: `cargo bench -p fatpath-reassembly`. Items are fragments, which lie as a link
+//! receives them: several in a page, each in an exclusive stretch of it, with the headroom before its data.
 
 use base::{Counters, Instant};
 use divan::Bencher;
@@ -19,7 +19,7 @@ const COUNTS: [usize; 5] = [2, 8, 44, 512, 8189];
 /// Fragments that are timed at once, at least.
 const AT_ONCE: usize = 512;
 
-/// How the fragments of a datagram come.
+/// Order in which the fragments of a datagram come.
 #[derive(Clone, Copy)]
 enum Order {
     Straight,

@@ -12,9 +12,9 @@ use crate::reassembly::{Reassembly, Table};
 use crate::train::Train;
 use crate::verdict::{Count, Mibs, Verdict};
 
-/// How a train came to its end.
+/// Reason for which a train ended.
 enum End {
-    /// What is left of the burst is of something else.
+    /// The next packet of the burst is not of the train.
     Left,
     /// Its datagram takes more memory than may be used without asking.
     Full,

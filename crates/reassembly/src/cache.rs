@@ -34,7 +34,7 @@ pub(crate) struct Cache {
     heaviest: Option<SlabId>,
     /// The source whose last datagram left last: mostly the next one is its own too.
     idle: Option<SlabId>,
-    /// What queues work with while they are there.
+    /// Storage that queues share.
     spare: Spare,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Waiting {
     queue: Queue,
     /// When its first fragment came, or it was restarted.
     since: Instant,
-    /// Whoever sent it, as long as it waits.
+    /// The sender, while the datagram waits.
     source: Option<SlabId>,
     standing: Progress,
     pub(crate) links: [ListLinks; ListKind::COUNT],
@@ -53,7 +53,7 @@ pub(crate) struct Waiting {
 /// Memory charged for a queue besides its fragments.
 pub(crate) const QUEUE_SIZE: usize = SlabMap::<Key, Waiting>::SIZE;
 
-/// How much memory is used, and how much may be.
+/// Memory in use, and its limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathering {
     memory: usize,
@@ -104,8 +104,7 @@ impl Cache {
         }
     }
 
-    /// Has these limits from now on. What is there already times out by them too, and [`make_room`](Self::make_room) is the
-    /// caller's next step.
+    /// Changes the limits, also for datagrams that wait already; the caller then calls [`make_room`](Self::make_room).
     pub(crate) fn configure(&mut self, limits: Limits, policy: Policy, max_distance: u32) {
         (self.limits, self.policy, self.max_distance) = (limits, policy, max_distance);
     }
@@ -124,7 +123,7 @@ impl Cache {
         self.policy == Policy::Linux
     }
 
-    /// What a datagram's key hashes to.
+    /// Hash of a datagram's key.
     #[inline(always)]
     pub(crate) fn hash(&self, key: &Key) -> KeyHash {
         self.queues.hash(key)
@@ -150,7 +149,7 @@ impl Cache {
         self.queues.reserve()
     }
 
-    /// Has a datagram wait from now on that has a place, and returns what is charged for its fragments.
+    /// Enters a datagram that has a place into the table, and returns the charge for its fragments.
     pub(crate) fn enlist(&mut self, now: Instant, id: SlabId, (hash, key): (KeyHash, Key)) -> usize {
         let source = self.open_source(key.source());
         self.sources[source].queues += 1;
@@ -258,7 +257,7 @@ impl Cache {
         Ok(added)
     }
 
-    /// How much memory is used now.
+    /// Snapshot of the memory in use, and of its limit.
     pub(crate) fn gathering(&self) -> Gathering {
         Gathering { memory: self.memory(), high_thresh: self.limits.high_thresh }
     }
@@ -295,7 +294,7 @@ impl Cache {
         self.spare.discards.settle();
     }
 
-    /// Whoever goes first.
+    /// The datagram to be evicted next.
     fn victim(&self) -> Option<SlabId> {
         let Limits { high_thresh, .. } = self.limits;
         let (standing, other) = match self.all.charged_to(Progress::New) > high_thresh / 8 {
@@ -369,7 +368,7 @@ impl Cache {
         self.by_age.oldest.map(|id| (self.queues[id].since + self.limits.timeout, id))
     }
 
-    /// Who asked for a datagram.
+    /// Context in which a datagram is reassembled.
     pub(crate) fn context(&self, id: SlabId) -> ReassemblyContext {
         self.queues.key(id).context()
     }

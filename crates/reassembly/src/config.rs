@@ -1,13 +1,13 @@
-//! How much may wait, how long, and who goes first when it is too much.
+//! Limits of memory and time, and the policies for eviction and copies.
 
 use std::time::Duration;
 
-/// What is configured. The defaults are Linux's, but for the policy.
+/// Configuration. The defaults are Linux's, but for the policy.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Config {
-    /// What happens when memory is full.
+    /// Policy when memory is full.
     pub policy: Policy,
-    /// What happens to the pages that fragments came in.
+    /// Treatment of the pages in which fragments came.
     pub coalesce: Coalesce,
     /// IPv4, of all users together.
     pub v4: Limits,
@@ -26,21 +26,21 @@ pub struct Config {
 pub struct Limits {
     /// Memory in bytes of `truesize` that may wait (`ipfrag_high_thresh`); 0 takes nothing.
     pub high_thresh: usize,
-    /// How long a datagram may take from the fragment that comes first (`ipfrag_time`).
+    /// Time for a datagram from its first arrival on (`ipfrag_time`).
     pub timeout: Duration,
 }
 
-/// What happens when memory is full.
+/// Policy when memory is full.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Policy {
-    /// Whatever is least likely to become whole makes room, and memory never passes the limit.
+    /// The datagram that is least likely to become whole is evicted, and memory never passes the limit.
     #[default]
     Fair,
     /// No fragment is taken, until datagrams time out. What is used may pass the limit by one fragment.
     Linux,
 }
 
-/// What happens to the pages that fragments came in.
+/// Treatment of the pages in which fragments came.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Coalesce {
     /// They wait, each fragment a piece of its own, also in what is delivered here: as in a Linux that does not coalesce.

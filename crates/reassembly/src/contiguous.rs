@@ -16,21 +16,21 @@ const MANY: usize = 16;
 /// Room for a whole datagram.
 const ALL: usize = Memory::LARGE - Memory::HEADROOM;
 
-/// What happens to fragments as they come.
+/// Treatment of fragments as they come.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CopyPolicy {
     /// They become one packet; otherwise each stays one of its own.
     pub(crate) joins: bool,
     /// They are copied, and their pages go home.
     pub(crate) copies: bool,
-    /// Those are that lie in the frames of a device which has few left.
+    /// Fragments in the frames of a device that has few left are copied.
     pub(crate) spares: bool,
     /// Bytes from which on a datagram's beginning, if it is copied, is gathered in a large page.
     pub(crate) gathers_from: usize,
 }
 
 impl CopyPolicy {
-    /// What happens to `pkt`.
+    /// The policy for `pkt`.
     #[inline]
     pub(crate) fn to(self, mem: &Memory, pkt: &Packet) -> Self {
         let copies = self.copies || self.spares && pkt.is_scarce(mem);
@@ -41,12 +41,12 @@ impl CopyPolicy {
 /// A stretch of a datagram that is all there, in one packet or several.
 #[derive(Debug)]
 pub(crate) struct ContiguousRange {
-    /// Where in the datagram's payload it ends.
+    /// End of the run in the datagram's payload.
     pub(crate) end: usize,
     /// Whether a datagram begins here, whose fragments are copied to one page.
     gathers: bool,
     first: Packet,
-    /// What could not be joined to the one before, in order.
+    /// Packets that could not be joined to the one before, in order.
     more: Vec<Packet>,
 }
 
@@ -71,13 +71,13 @@ impl ContiguousRange {
         Self { end, gathers: false, first: pkt, more: Vec::new() }
     }
 
-    /// What it begins with.
+    /// The first packet.
     #[inline]
     pub(crate) fn first(&self) -> &Packet {
         &self.first
     }
 
-    /// The same, to change it.
+    /// The first packet, to change it.
     #[inline]
     pub(crate) fn first_mut(&mut self) -> &mut Packet {
         &mut self.first
@@ -99,8 +99,8 @@ impl ContiguousRange {
         self.more.push(pkt);
     }
 
-    /// Has all that has come lie in a page that has room for whatever may follow, in one piece, if it is long enough and
-    /// `pkt` does not fit behind it. The run is all that its datagram holds.
+    /// Copies the run to one page with room for the whole datagram, if the run is long enough and `pkt` does not fit behind
+    /// it. The run is all that its datagram holds.
     pub(crate) fn gather_for(&mut self, mem: &Memory, pkt: &Packet, how: CopyPolicy, pinned: &mut MemoryCharge) {
         let last = self.more.last().unwrap_or(&self.first);
         if !(self.gathers && how.copies) || self.end < how.gathers_from || pkt.len() <= last.tailroom() {
@@ -205,7 +205,7 @@ impl ContiguousRange {
         }
     }
 
-    /// Has all of it lie in one packet, by reference: in slots as long as there are some, then as children; or each piece but
+    /// Makes one packet of the run, by reference: in slots as long as there are some, then as children; or each piece but
     /// the first as a child of its own.
     #[inline]
     pub(crate) fn pack(&mut self, how: CopyPolicy) -> &mut Packet {
@@ -222,13 +222,13 @@ impl ContiguousRange {
         self.more.is_empty() && self.first.is_one_buf()
     }
 
-    /// That buffer.
+    /// Takes out the buffer of a run that is [one](Self::is_one_buf).
     #[inline(always)]
     pub(crate) fn into_buf(self) -> Buf {
         self.first.into_head()
     }
 
-    /// What the run begins with.
+    /// Takes out the first packet.
     pub(crate) fn into_first(self) -> Packet {
         self.first
     }
@@ -239,7 +239,7 @@ impl ContiguousRange {
     }
 }
 
-/// What is known of the sum of a packet, once something follows of whose sum no more is known than whether it is right.
+/// Checksum state of a packet to which data is appended whose own state is `None` or `Unnecessary`.
 #[inline(always)]
 fn both(first: Csum, csum: Csum) -> Csum {
     match (first, csum) {

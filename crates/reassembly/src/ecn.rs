@@ -1,4 +1,4 @@
-//! What ECN says of a datagram whose fragments say different things (RFC 3168 §5.3).
+//! ECN of a datagram whose fragments have different codepoints (RFC 3168 §5.3).
 
 use base::DropReason;
 use wire::Ecn;

@@ -1,4 +1,4 @@
-//! Lists of queues by how long ago something happened to each.
+//! Lists of datagrams in the order of eviction and of timeout.
 
 use crate::cache::Waiting;
 use crate::key::Key;
@@ -16,14 +16,14 @@ pub(crate) struct ListLinks {
 pub(crate) enum ListKind {
     /// All, by when they time out.
     Age,
-    /// All of one standing, by progress.
+    /// All of one progress, by the time of the last one.
     All,
-    /// Those of one source and standing, by progress.
+    /// Those of one source and progress, by the time of the last one.
     Source,
 }
 
 impl ListKind {
-    /// How many they are.
+    /// Number of lists.
     pub(crate) const COUNT: usize = 3;
 }
 
@@ -67,7 +67,7 @@ impl List {
     }
 }
 
-/// How far a datagram has come.
+/// Progress of a datagram.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Progress {
     /// One fragment has come, and none since that made it much longer.

@@ -67,7 +67,7 @@ pub(crate) fn cut(mem: &Memory, mut packet: Packet, mtu: usize, out: &mut Vec<Pa
     Ok(())
 }
 
-/// How long each fragment's payload is.
+/// Length of each fragment's payload.
 #[derive(Clone, Debug)]
 pub(crate) enum Cuts {
     /// All alike but the last.
@@ -77,8 +77,8 @@ pub(crate) enum Cuts {
 }
 
 impl Cuts {
-    /// Where to cut what follows `header_len` bytes of headers in a packet, into at most `room` bytes each: where its
-    /// children begin, if each of them can be a fragment.
+    /// Cuts of the payload behind `header_len` bytes of headers into at most `room` bytes each: where its children begin, if
+    /// each of them can be a fragment.
     pub(crate) fn of(packet: &Packet, header_len: usize, room: usize) -> Self {
         let children = packet.frag_list().iter().map(Packet::len);
         let first = packet.len().checked_sub(header_len + children.clone().sum::<usize>());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_without_the_copy_bit_is_in_the_first_fragment_alone() {
+    fn option_without_copy_bit_is_in_first_fragment_only() {
         let mem = Memory::heap();
         // Record route (7) is not copied, router alert (148) is.
         let options = [7, 7, 4, 0, 0, 0, 0, 148, 4, 0, 0, 0];

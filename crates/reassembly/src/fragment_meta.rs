@@ -1,4 +1,4 @@
-//! Which part of its datagram a fragment is.
+//! Position of a fragment in its datagram, and the header fields that concern the whole.
 
 use base::DropReason;
 use packet::Packet;
@@ -6,32 +6,32 @@ use wire::ip::Info;
 use wire::ipv6::{self, Ipv6};
 use wire::{Ecn, FragInfo, Malformed, Protocol, Version, ext, frag, icmpv6, tcp, udp};
 
-/// Where a fragment lies in its datagram.
+/// Summary of a fragment, and its range in the datagram.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentMeta {
     pub(crate) info: Info,
-    /// Where its payload begins and ends in the datagram's, in bytes.
+    /// Begin and end of its payload in the datagram's, in bytes.
     pub(crate) offset: usize,
     pub(crate) end: usize,
     /// Whether others follow it.
     pub(crate) more: bool,
     /// Bytes before its payload, an IPv6 fragment header included.
     pub(crate) header_len: usize,
-    /// Where the byte is that names the IPv6 fragment header.
+    /// Offset of the byte that names the IPv6 fragment header.
     pub(crate) next_header_at: usize,
 }
 
-/// What a first fragment says of the whole.
+/// Header fields of a first fragment that concern the whole.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FirstFragment {
     pub(crate) version: Version,
     pub(crate) tos: u8,
-    /// What follows in what is fragmented, if that may not.
+    /// Header at the front of the fragmentable part that may not be there.
     pub(crate) misplaced: Option<IllegalNextHeader>,
     /// Bytes before its payload, an IPv6 fragment header included, and of IP headers alone.
     pub(crate) header_len: u16,
     pub(crate) ip_len: u16,
-    /// Where the byte is that names the IPv6 fragment header.
+    /// Offset of the byte that names the IPv6 fragment header.
     pub(crate) next_header_at: u16,
     /// Bytes of the fragment, as far as they count.
     pub(crate) len: u32,
@@ -47,10 +47,10 @@ pub(crate) enum IllegalNextHeader {
     HopByHop,
 }
 
-/// Where a piece of whatever protocol lies in its datagram, and what its headers say that concerns the whole.
+/// Range of a fragment in its datagram, of IP or 6LoWPAN, and the header fields that concern the whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FragmentRange {
-    /// Where it begins and ends, in bytes.
+    /// Begin and end, in bytes.
     pub(crate) offset: usize,
     pub(crate) end: usize,
     /// Whether others follow it.
@@ -105,7 +105,7 @@ impl FragmentMeta {
         })
     }
 
-    /// What it says of the whole, if it is the first.
+    /// Header fields that concern the whole, if it is the first fragment.
     pub(crate) fn first(&self) -> Option<FirstFragment> {
         let [header_len, ip_len, next_header_at] =
             [self.header_len, self.info.header_len, self.next_header_at].map(|place| place as u16);
@@ -125,13 +125,13 @@ impl FragmentMeta {
         self.span().packet_len()
     }
 
-    /// Where it lies.
+    /// Its range in the datagram.
     pub(crate) fn span(&self) -> FragmentRange {
         let Self { offset, end, more, header_len, .. } = *self;
         FragmentRange { offset, end, more, header_len, ecn: self.info.ecn(), dont_fragment: self.info.dont_fragment }
     }
 
-    /// What follows the fragment header of a first fragment, if that may not.
+    /// Header behind the fragment header of a first fragment that may not follow there.
     pub(crate) fn misplaced(&self) -> Option<IllegalNextHeader> {
         match self.info.protocol {
             _ if self.info.version() == Version::V4 || !self.info.has_transport() => None,
@@ -180,9 +180,9 @@ impl FragmentMeta {
 
     /// Checks the lengths that RFC 8200 §4.5 answers with a parameter problem.
     pub(crate) fn check_lengths(&self) -> Result<(), ParameterProblem> {
-        /// Where the payload length is in an IPv6 header.
+        /// Offset of the payload length in an IPv6 header.
         const PAYLOAD_LEN_AT: usize = 4;
-        /// Where the offset is in a fragment header.
+        /// Offset of the fragment offset in a fragment header.
         const OFFSET_AT: usize = 2;
         let code = icmpv6::Problem::FIELD;
         if self.end > usize::from(u16::MAX) {

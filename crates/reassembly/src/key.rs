@@ -1,4 +1,4 @@
-//! What the fragments of one datagram have in common, and those of one source.
+//! Keys of datagrams and of sources.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -12,7 +12,7 @@ use crate::secret::Secret;
 use crate::slab_map::Hashed;
 use crate::user::ReassemblyContext;
 
-/// What the fragments of one datagram have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).
+/// Key of a datagram: fields that its fragments have in common (RFC 791 §3.2, RFC 8200 §4.5, RFC 4944 §5.3).
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Key {
     /// Source and destination, as numbers.
@@ -23,14 +23,14 @@ pub(crate) struct Key {
     protocol: u8,
     /// The identification; 6LoWPAN's tag, and above it the datagram's size.
     id: u32,
-    /// Where a group or a link-local address means something: on one link.
+    /// The link on which a multicast or link-local destination is valid.
     link: LinkId,
     context: ReassemblyContext,
-    /// What the fragments were protected by.
+    /// SAs through which the fragments came.
     sec_path: SecPath,
 }
 
-/// What the addresses are of.
+/// Address space.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Space {
     #[default]
@@ -39,8 +39,8 @@ enum Space {
     Link,
 }
 
-/// Whose memory a fragment is charged to: an IPv4 address, an IPv6 subnet, a station. Whoever has one address of an IPv6
-/// subnet can have them all. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
+/// Key of the source to which memory is charged: an IPv4 address, an IPv6 subnet, a station. A host with one address of an
+/// IPv6 subnet can have them all. Equal addresses in two VRFs are two sources (Linux's `inetpeer_addr`).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SourceKey {
     addr: u128,
@@ -92,12 +92,12 @@ impl Key {
         }
     }
 
-    /// Who asked.
+    /// Context in which the datagram is reassembled.
     pub(crate) fn context(&self) -> ReassemblyContext {
         self.context
     }
 
-    /// Who is charged.
+    /// The source that is charged.
     pub(crate) fn source(&self) -> SourceKey {
         let addr = match self.space {
             Space::V6 => self.src >> 64,
@@ -108,7 +108,7 @@ impl Key {
 }
 
 impl Hashed for Key {
-    /// What differs in the rest alone is told by comparing.
+    /// Fields that are not hashed are compared.
     #[inline(always)]
     fn hash(&self, secret: &Secret) -> u32 {
         let (src, dst) = (halves(self.src), halves(self.dst));

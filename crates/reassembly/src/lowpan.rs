@@ -29,18 +29,18 @@ pub enum Station {
     Extended(u64),
 }
 
-/// What the fragment header says, and the frame around it.
+/// Fields of the fragment header, and of the frame around it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct LowpanInfo {
-    /// Where it comes from.
+    /// Source.
     pub src: LinkAddr,
-    /// Where it goes.
+    /// Destination.
     pub dst: LinkAddr,
     /// Bytes of the datagram as it was before compression, at most 2047.
     pub size: u16,
     /// Which datagram it is.
     pub tag: u16,
-    /// Where the fragment begins in that, in blocks of 8 bytes.
+    /// Offset of the fragment in the datagram, in blocks of 8 bytes.
     pub offset: u8,
 }
 
@@ -72,7 +72,7 @@ impl LowpanInfo {
         Some((Self { src, dst, size, tag: u16::from_be_bytes([tag_high, tag_low]), offset }, header_len))
     }
 
-    /// Where a piece of `len` bytes lies.
+    /// Range of a fragment of `len` bytes.
     pub(crate) fn span(&self, len: usize) -> FragmentRange {
         let offset = usize::from(self.offset) * 8;
         let end = offset + len;

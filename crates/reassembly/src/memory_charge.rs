@@ -2,7 +2,7 @@
 
 use packet::{Buf, Packet, PageName, SHELL};
 
-/// What is charged for packets and their pages.
+/// Charge for packets and their pages.
 ///
 /// A page is charged whole, though others may have a share in it: as long as one fragment waits, none of it goes home. Of a
 /// train that was received into one page, each fragment but the first is charged nothing more. A page is charged again if
@@ -14,17 +14,17 @@ pub(crate) struct MemoryCharge {
     latest: [Option<PageName>; 2],
 }
 
-/// What something would be charged.
+/// Charge that is not made yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim(MemoryCharge);
 
 impl MemoryCharge {
-    /// What is charged so far, in bytes.
+    /// Bytes charged so far.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What the pages of `pkt` would be charged that hold some of its data.
+    /// Charge for the pages of `pkt` that hold some of its data.
     #[inline]
     pub(crate) fn claim(&self, pkt: &Packet) -> Claim {
         let mut with = *self;
@@ -83,7 +83,7 @@ impl MemoryCharge {
         self.bytes += shells(pkt);
     }
 
-    /// What packets pin at the least: themselves, and each page once.
+    /// Memory that packets pin at the least: themselves, and each page once.
     pub(crate) fn least<'p>(packets: impl Iterator<Item = &'p Packet>, slots: impl Iterator<Item = &'p Buf>) -> usize {
         let (mut bytes, mut pages) = (0, slots.map(Buf::page).collect::<Vec<_>>());
         for pkt in packets {

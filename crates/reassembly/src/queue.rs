@@ -14,7 +14,7 @@ use crate::memory_charge::MemoryCharge;
 use crate::range_tree::{RangeTree, Slot};
 use crate::rebuild_header;
 
-/// What waits for the rest of its datagram.
+/// The fragments of a datagram that is not whole.
 ///
 /// As in Linux, a run grows when a fragment follows the last one; a fragment in a hole is a run of its own, even if it
 /// closes the hole. A duplicate is told by lying inside one run.
@@ -24,9 +24,9 @@ pub(crate) struct Queue {
     last: Option<(usize, ContiguousRange)>,
     /// The runs before it.
     earlier: Option<Box<RangeTree>>,
-    /// What the fragment at offset zero says, if it has headers.
+    /// Header fields of the fragment at offset zero, if it has headers.
     first: Option<FirstFragment>,
-    /// Where the datagram ends, as far as is known.
+    /// End of the datagram, as far as is known.
     len: usize,
     /// Whether the fragment that ends it has come.
     last_in: bool,
@@ -45,18 +45,18 @@ pub(crate) struct Queue {
     pub(crate) number: u32,
 }
 
-/// What queues share.
+/// Storage that queues share.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {
     /// Emptied lists of runs, kept for other datagrams so that in a steady state none is allocated.
     #[expect(clippy::vec_box, reason = "a queue has the box, and most have none")]
     runs: Vec<Box<RangeTree>>,
-    /// What made room for others.
+    /// Buffers of evicted datagrams.
     pub(crate) discards: Discards,
 }
 
 impl Spare {
-    /// How many lists are kept.
+    /// Lists that are kept at most.
     const MOST: usize = 16;
 
     fn take(&mut self) -> Box<RangeTree> {
@@ -86,7 +86,7 @@ pub(crate) enum Refused {
     Datagram(DropReason),
 }
 
-/// What was added, or not.
+/// Result of adding a fragment.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Added {
     /// The datagram is whole now.
@@ -395,7 +395,7 @@ impl Queue {
         self.fragments
     }
 
-    /// Where what has come ends, whatever is missing before.
+    /// End of the fragment with the highest offset.
     pub(crate) fn highest(&self) -> usize {
         self.last.as_ref().map_or(0, |(_, run)| run.end)
     }

@@ -1,4 +1,4 @@
-//! Runs by where they begin.
+//! Ordered tree of the contiguous ranges of one datagram.
 
 use packet::{Buf, CopyReason, Csum, Memory};
 use wire::FragOffset;
@@ -18,7 +18,7 @@ pub(crate) struct RangeTree {
     /// Which of `leaves` those are.
     leaf_of: Vec<u8>,
     leaves: Vec<Leaf>,
-    /// How many of `leaves` are in use. What others have of runs is of datagrams before.
+    /// Number of `leaves` in use. The others hold runs of earlier datagrams.
     used: usize,
     runs: Vec<Option<ContiguousRange>>,
     slots: Vec<Option<Slot>>,
@@ -52,7 +52,7 @@ const AHEAD: usize = 8;
 const SLOT: u16 = 1 << 15;
 const PLACED: u16 = 1 << 14;
 
-/// Wherever a tiny fragment may begin, a large page has room for it.
+/// A large page has room for a tiny fragment at every offset.
 const _: () = assert!(FragOffset::MAX.bytes() + TINY <= Memory::LARGE);
 
 /// The runs that begin in 64 blocks.
@@ -65,7 +65,7 @@ struct Leaf {
 }
 
 impl RangeTree {
-    /// How many blocks, and how many leaves for them.
+    /// Number of blocks, and of leaves for them.
     const BLOCKS: usize = 8192;
     const LEAVES: usize = Self::BLOCKS / LEAF;
 
@@ -134,7 +134,7 @@ impl RangeTree {
         leaf.run_of[bit] = number;
     }
 
-    /// Where the last run begins that begins before byte `end`, which is not 0, and where it ends.
+    /// Begin and end of the last run that begins before byte `end`, which is not 0.
     #[inline]
     pub(crate) fn last_before(&self, end: usize) -> Option<(usize, usize)> {
         let (leaf, bit) = place(end - 1);
@@ -153,7 +153,7 @@ impl RangeTree {
         Some(((leaf * LEAF + bit) * BLOCK, self.end_of(number)?))
     }
 
-    /// Where the run of this number ends.
+    /// End of the run of this number.
     #[inline]
     fn end_of(&self, number: u16) -> Option<usize> {
         match number {

@@ -28,9 +28,9 @@ pub struct Reassembly {
 /// Datagrams that share one limit, as they do in Linux.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Table {
-    /// IPv4, whoever asks (`FRAG` in `/proc/net/sockstat`).
+    /// IPv4, in every context (`FRAG` in `/proc/net/sockstat`).
     V4,
-    /// IPv6, whoever asks but tracking (`FRAG6` in `/proc/net/sockstat6`).
+    /// IPv6, in every context but tracking (`FRAG6` in `/proc/net/sockstat6`).
     V6,
     /// IPv6 tracking.
     TrackingV6,
@@ -60,7 +60,7 @@ impl Table {
     }
 }
 
-/// What a table holds: `inuse` and `memory` of Linux's `sockstat`.
+/// Usage of a table: `inuse` and `memory` of Linux's `sockstat`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Usage {
     /// Datagrams that wait.
@@ -78,8 +78,8 @@ impl Reassembly {
         Self { tables, coalesce, evicted: Vec::new() }
     }
 
-    /// Has this configuration from now on, for what waits already too: it times out by the new times, and what is more than
-    /// the new limits makes room, of which [`drain_evicted`](Self::drain_evicted) tells.
+    /// Changes the configuration, also for datagrams that wait already: they time out by the new times, and those beyond the
+    /// new limits are evicted ([`drain_evicted`](Self::drain_evicted)).
     pub fn configure(&mut self, config: Config, counters: &mut Counters) {
         let Config { policy, coalesce, v4, v6, tracking_v6, lowpan, max_distance } = config;
         self.coalesce = coalesce;
@@ -249,8 +249,8 @@ impl Reassembly {
         lost
     }
 
-    /// What made room for others since this was last called. Up to then some of its pages may be kept: those of a burst go
-    /// home together.
+    /// Drains the evictions since the last call. Until then some of their pages may be kept: those of a burst are freed
+    /// together.
     pub fn drain_evicted(&mut self) -> std::vec::Drain<'_, Evicted> {
         self.tables.iter_mut().for_each(Cache::settle);
         self.evicted.drain(..)
@@ -293,7 +293,7 @@ impl Reassembly {
         }
     }
 
-    /// What one table holds.
+    /// Usage of one table.
     pub fn usage(&self, table: Table) -> Usage {
         let cache = &self.tables[table as usize];
         Usage { queues: cache.queues(), memory: cache.memory() }
@@ -314,7 +314,7 @@ impl Reassembly {
         self.tables.iter().for_each(Cache::check_invariants);
     }
 
-    /// What happens to fragments for somebody.
+    /// Treatment of fragments in a context.
     pub(crate) fn how(&self, context: ReassemblyContext) -> CopyPolicy {
         let copies = self.coalesce == Coalesce::Copy;
         CopyPolicy {

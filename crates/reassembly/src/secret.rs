@@ -1,4 +1,4 @@
-//! A hash of which only this process knows what it is.
+//! Keyed hash of a universal family.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -18,7 +18,7 @@ pub(crate) struct Secret {
 }
 
 impl Secret {
-    /// A function that nobody can foresee.
+    /// A function drawn at random.
     pub(crate) fn new() -> Self {
         let random = RandomState::new();
         let factor = |at: usize| random.hash_one(at);
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_count_up_fill_a_table_evenly_with_whatever_function() {
+    fn counting_keys_fill_table_evenly_with_any_function() {
         const SLOTS: usize = 1024;
         // With one in some hundred functions their sums do not.
         for word in (0..MOST).cycle().take(200) {

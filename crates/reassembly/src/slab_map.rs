@@ -1,4 +1,4 @@
-//! Things that are found by key or by number.
+//! Hash map whose values stay in place, found by key or by number.
 
 use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
@@ -20,18 +20,18 @@ impl SlabId {
     }
 }
 
-/// What is hashed.
+/// Key that can be hashed.
 pub(crate) trait Hashed: Eq {
     /// Its value: the same for equal keys.
     fn hash(&self, secret: &Secret) -> u32;
 }
 
-/// What a key hashes to in one table.
+/// Hash of a key in one table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeyHash(u32);
 
-/// A table of things that each have a key. Senders choose the keys, so they are hashed with a secret: nobody can make
-/// many that fall together.
+/// A hash map in a slab. Senders choose the keys, so they are hashed with a secret: an attacker cannot make many that
+/// collide.
 ///
 /// Places are kept for others when what they were of is taken out, and nothing is moved on its way in or out. Those whose
 /// keys fall together are chained; there are as few of them as makes it likely that a key which nobody has is told by the
@@ -43,10 +43,10 @@ pub(crate) struct SlabMap<K, V> {
     chains: Vec<Option<SlabId>>,
     len: usize,
     places: Vec<Place<K, V>>,
-    /// What chains are walked by, of each place: apart from these, which are large and mostly far away.
+    /// Links of a chain, one for each place. They are kept apart from the places, which are large and mostly out of cache.
     nodes: Vec<Node>,
     free: Vec<SlabId>,
-    /// What was asked for last, and mostly is asked for next.
+    /// Result of the last lookup, and mostly of the next.
     latest: Option<SlabId>,
 }
 
@@ -72,7 +72,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
     /// Memory that one takes.
     pub(crate) const SIZE: usize = size_of::<Place<K, V>>() + size_of::<Node>() + (SPARSE + 1) * size_of::<SlabId>();
 
-    /// How many there are.
+    /// Number of values.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -82,7 +82,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         self.len == 0
     }
 
-    /// What a key hashes to here.
+    /// Hash of a key in this table.
     #[inline(always)]
     pub(crate) fn hash(&self, key: &K) -> KeyHash {
         KeyHash(key.hash(&self.secret))
@@ -121,7 +121,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         SlabId::of(self.places.len() - 1)
     }
 
-    /// Has the one at a reserved place found by this key, which none has.
+    /// Enters the value at a reserved place under this key, which no other value has.
     pub(crate) fn insert(&mut self, id: SlabId, hash: KeyHash, key: K) {
         self.len += 1;
         if self.len * SPARSE > self.chains.len() {
@@ -180,7 +180,7 @@ impl<K: Hashed + Default, V: Default> SlabMap<K, V> {
         &self.places[id.at()].key
     }
 
-    /// Whether there is one of this number, though perhaps another than once.
+    /// Tells whether the place is occupied. The id may have been reused (no generation).
     pub(crate) fn contains(&self, id: SlabId) -> bool {
         self.nodes[id.at()].is_there
     }
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_is_found_by_key_and_number_until_it_is_taken_out() {
+    fn inserted_value_is_found_by_key_and_id_until_removed() {
         let mut table = SlabMap::<u32, String>::default();
         let put = |table: &mut SlabMap<u32, String>, key: u32| {
             let (id, hash) = (table.reserve(), table.hash(&key));

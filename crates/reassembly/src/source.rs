@@ -1,4 +1,4 @@
-//! Who sends fragments: how many, and how much memory they take.
+//! Sources of fragments: their number of fragments, and the memory charged to them.
 //!
 //! IPv4's identification has 16 bits only: at 64 KiB a millisecond it comes round within a datagram's 30 seconds, and
 //! fragments of two datagrams would be mixed (RFC 4963). So a source's fragments are counted (Linux's

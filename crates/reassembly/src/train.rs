@@ -14,7 +14,7 @@ use crate::user::ReassemblyContext;
 /// Bytes of headers in front of an IPv6 fragment.
 const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
 
-/// What the fragments of a train have in common.
+/// Batch of fragments of one datagram: the header fields that they have in common.
 ///
 /// Only headers without options, and without extension headers but the fragment header, make a train. A fragment is one of
 /// it if every bit of its headers is the same but those of lengths, offset, checksum, and of reserved fields that have no
@@ -141,7 +141,7 @@ impl Train {
         Ecn::from_tos(self.tos)
     }
 
-    /// Where the IP header of the first packet of `burst` begins, and where that lies, if it is one of the train.
+    /// Offset of the IP header in the first packet of `burst`, and the fragment's range, if the packet is of the train.
     #[inline(always)]
     pub(crate) fn peek(
         &self,
@@ -167,7 +167,7 @@ impl Train {
         self.link
     }
 
-    /// Where `pkt`, whose IP header begins at `l3`, lies in the datagram, if it is one of the train.
+    /// Range in the datagram of `pkt`, whose IP header begins at `l3`, if the packet is of the train.
     #[inline(always)]
     fn read(&self, pkt: &Packet, l3: usize) -> Option<FragmentRange> {
         let meta = &pkt.meta;
@@ -235,7 +235,7 @@ impl Train {
         (!is_wrong).then_some(FragmentRange { offset, end, more, header_len: V6_LEN, ecn, dont_fragment })
     }
 
-    /// What the fragment says of the whole that lies there, if it is the first.
+    /// Header fields that concern the whole, if the range is the first fragment's.
     #[inline]
     pub(crate) fn first(&self, span: &FragmentRange) -> Option<FirstFragment> {
         let (header_len, next_header_at) = match self.version {
@@ -253,7 +253,7 @@ impl Train {
         })
     }
 
-    /// Who asks for it: the node itself.
+    /// The context: the node itself.
     #[inline(always)]
     pub(crate) fn context(&self) -> ReassemblyContext {
         ReassemblyContext { domain: self.domain, ..ReassemblyContext::LOCAL }

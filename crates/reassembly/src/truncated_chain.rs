@@ -16,16 +16,16 @@ pub struct TruncatedChain {
     pub reason: DropReason,
     /// The message's code.
     pub code: icmpv6::Problem,
-    /// What the message points to, in bytes from the front of the packet.
+    /// The message's pointer, in bytes from the front of the packet.
     pub pointer: usize,
 }
 
 impl TruncatedChain {
-    /// What is wrong with an IPv6 packet that [`Info::parse`] refused, if that is its fragment header: there is none in a
-    /// payload of zero bytes (Linux answers with the place where it should be), or it is that of a first fragment in
-    /// which the headers behind it do not end (RFC 7112 §5).
+    /// Finds the fault of an IPv6 packet that [`Info::parse`] refused, if it concerns the fragment header: that is missing in
+    /// a payload of zero bytes (Linux answers with the place where it should be), or the packet is a first fragment in
+    /// which the header chain does not end (RFC 7112 §5).
     ///
-    /// Whoever counts it as an `Ip6InHdrErrors` counts it as an `Ip6ReasmReqds` too, if it is for this node.
+    /// A caller that counts the packet as `Ip6InHdrErrors` counts it as `Ip6ReasmReqds` too, if it is for this node.
     pub fn find(mem: &Memory, pkt: &mut Packet) -> Option<Self> {
         pull(mem, pkt, ipv6::Header::LEN)?;
         let header = *ipv6::Header::ref_from(pkt.head()).ok()?;

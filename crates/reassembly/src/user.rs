@@ -1,20 +1,20 @@
-//! Who asks for datagrams to be put together, and what that means for them (Linux's `enum ip_defrag_users`).
+//! Users of reassembly (Linux's `enum ip_defrag_users`).
 
 use base::LinkId;
 use wire::Version;
 
-/// Whoever wants whole datagrams. Each has datagrams of its own: fragments that one user holds are not there for another.
+/// A user of reassembly. Each has datagrams of its own: fragments that one user holds are not there for another.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum User {
     /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). The only one that may join pieces for
     /// good; what others put together goes on in fragments of the sizes in which it came.
     #[default]
     Local,
-    /// Whoever reads packets with the router alert option (`IP_DEFRAG_CALL_RA_CHAIN`).
+    /// Sockets that read packets with the router alert option (`IP_DEFRAG_CALL_RA_CHAIN`).
     RouterAlert,
     /// Connection tracking (`IP_DEFRAG_CONNTRACK_*`).
     Tracking {
-        /// Where it looks at packets.
+        /// Hook from which it is called.
         hook: Hook,
         /// Its zone.
         zone: u16,
@@ -25,7 +25,7 @@ pub enum User {
     Switch,
 }
 
-/// Where connection tracking looks at packets.
+/// Hooks of connection tracking.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub enum Hook {
     /// Before routing.
@@ -39,7 +39,7 @@ pub enum Hook {
 /// A user, in one L3 domain.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ReassemblyContext {
-    /// Who.
+    /// The user.
     pub user: User,
     /// The VRF's device, [`LinkId::NONE`] outside of all VRFs. Addresses of two domains have nothing to do with each
     /// other.

@@ -1,4 +1,4 @@
-//! What becomes of fragments.
+//! Verdicts about fragments.
 
 use base::{Counters, DropReason, LinkId, Mib};
 use packet::Packet;
@@ -8,7 +8,7 @@ use wire::{Version, icmpv6};
 use crate::reassembly::Table;
 use crate::user::ReassemblyContext;
 
-/// What became of a fragment.
+/// Verdict about a fragment.
 #[derive(Debug)]
 pub enum Verdict {
     /// It was the last one missing: the datagram, without a trace of fragmentation but its pieces.
@@ -24,33 +24,33 @@ pub enum Verdict {
     Held,
     /// It waits for others. The ones that waited before it are dropped for [`DropReason::FragmentDistance`].
     Restarted {
-        /// How many they were.
+        /// Number of dropped fragments.
         packets: u64,
     },
-    /// It goes on as it came: whoever asked only looks on.
+    /// It goes on as it came: the context is an observer's.
     Pass {
         /// It.
         pkt: Packet,
-        /// How many others of its datagram waited, and are dropped for [`DropReason::FragmentLength`].
+        /// Other fragments of its datagram that waited, and are dropped for [`DropReason::FragmentLength`].
         packets: u64,
     },
     /// It is dropped.
     Drop {
         /// Why.
         reason: DropReason,
-        /// How many packets are dropped: with it, what waited of its datagram unless it was a duplicate.
+        /// Number of dropped packets: the fragment, and those of its datagram that waited unless it was a duplicate.
         packets: u64,
     },
     /// It is dropped, and its sender is told by an ICMPv6 parameter problem.
     Refuse {
-        /// What is quoted. It begins with its IP header, and is the fragment as it came; or the whole datagram, for
+        /// The packet to quote. It begins with its IP header, and is the fragment as it came; or the whole datagram, for
         /// [`DropReason::FragmentNested`] and [`DropReason::ProtocolUnknown`].
         pkt: Packet,
-        /// Why. An unknown protocol, of a packet that policies let in, is counted by whoever asked.
+        /// The reason. An unknown protocol, of a packet that policies let in, is counted by the caller.
         reason: DropReason,
         /// The message's code.
         code: icmpv6::Problem,
-        /// What the message points to, in bytes from the front of `pkt`.
+        /// The message's pointer, in bytes from the front of `pkt`.
         pointer: usize,
     },
 }
@@ -63,11 +63,11 @@ pub struct Expired {
     pub first: Option<(Packet, Info)>,
     /// The link by which the last fragment came.
     pub link: LinkId,
-    /// How many fragments are dropped for [`DropReason::FragmentTimeout`], the first one included.
+    /// Number of fragments dropped for [`DropReason::FragmentTimeout`], the first one included.
     pub packets: u64,
-    /// Who waited for it.
+    /// Context in which it was reassembled.
     pub context: ReassemblyContext,
-    /// Where it waited.
+    /// Table in which it waited.
     pub table: Table,
 }
 
@@ -76,7 +76,7 @@ pub struct Expired {
 pub struct Evicted {
     /// The link by which the last of their datagram came.
     pub link: LinkId,
-    /// How many.
+    /// Number of dropped fragments.
     pub packets: u64,
 }
 
@@ -112,7 +112,7 @@ impl Mibs {
     }
 }
 
-/// Where what happens is counted, if it is.
+/// Counters of one family, if the context counts.
 #[derive(Debug)]
 pub(crate) struct Count<'a>(pub(crate) Option<(&'a mut Counters, Mibs)>);
 

@@ -39,7 +39,7 @@ pub(crate) fn bytes(version: Version, options: bool, piece: Piece) -> Vec<u8> {
     bytes
 }
 
-/// Where random numbers come from.
+/// Source of random numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seed(pub(crate) u64);
 

@@ -1,4 +1,4 @@
-//! What may follow an IPv6 fragment header, and how much of it a first fragment has to hold.
+//! Headers that may follow an IPv6 fragment header, and the part of them that a first fragment has to hold.
 
 use reassembly::Policy;
 use system::Outcome;

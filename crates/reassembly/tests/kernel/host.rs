@@ -14,14 +14,14 @@ use wire::Version;
 
 use crate::cases::{OTHER_PROTOCOL, PROTOCOL};
 
-/// What the outside sees of a train of fragments.
+/// Effects of a train of fragments that are visible outside.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Seen {
-    /// What raw sockets got, in no order: in IPv4 with its header.
+    /// Packets that raw sockets got, in no order: in IPv4 with its header.
     pub(crate) delivered: Vec<Vec<u8>>,
     /// The ICMP errors.
     pub(crate) answers: Vec<Answer>,
-    /// How far the counters moved, by name.
+    /// Changes of the counters, by name.
     pub(crate) moved: Vec<(&'static str, u64)>,
 }
 
@@ -115,7 +115,7 @@ impl Host {
         self.seen()
     }
 
-    /// What has been seen since last.
+    /// Observations since the last call.
     pub(crate) fn seen(&mut self) -> Outcome<Seen> {
         let mut delivered = Vec::new();
         let mut buffer = vec![0; 70_000];

@@ -57,7 +57,7 @@ fn main() {
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
 }
 
-/// What the engine makes of fragments, as the host would show it.
+/// Effects of fragments on the engine, as the host would show them.
 fn ours(world: &mut World, fragments: &[Vec<u8>]) -> Seen {
     let before = world.counters.clone();
     let mut header_len = 0;

@@ -102,7 +102,7 @@ impl Street {
         Ok(())
     }
 
-    /// Has all that comes by the ring put together.
+    /// Reassembles all that comes by the ring.
     fn receive(&mut self) -> Outcome {
         let mut burst = Vec::new();
         self.ring.recv(&self.world.mem, &mut burst)?;

@@ -21,7 +21,7 @@ const DATAGRAMS: usize = 4;
 /// Bytes of the longest datagram.
 const MAX_LEN: usize = 8 * 24;
 
-/// What becomes of a fragment.
+/// Outcome of a fragment.
 #[derive(Clone, Debug, Eq, PartialEq)]
 enum Outcome {
     Held,
@@ -33,7 +33,7 @@ enum Outcome {
     Whole(Vec<u8>),
 }
 
-/// What is known of one datagram.
+/// State of one datagram.
 struct Holes {
     /// Ranges that nobody has filled, each `from..to`.
     holes: Vec<(usize, usize)>,
@@ -235,7 +235,7 @@ fn hostile_for(user: User, packets: &[Vec<u8>]) {
     world.assert_pages_came_home();
 }
 
-/// What is fragmented again has no fragment that is too large, and is what it was when it is put together again.
+/// Fragments a datagram again, and checks that no fragment is too large and that reassembly restores it.
 fn goes_on(mem: &Memory, whole: Packet, max_size: usize) {
     const MTU: usize = 1500;
     let bytes = whole.to_vec();

@@ -9,10 +9,10 @@ use wire::Version;
 use super::shaped;
 use super::world::{Piece, World, limited, part, payload};
 
-/// What is done: a kind, whose datagram, where, how long.
+/// An operation: kind, datagram, offset, length.
 pub(crate) type Step = (u8, u8, u8, u8);
 
-/// Who asks.
+/// Contexts.
 const USERS: [User; 5] = [
     User::Local,
     User::Tracking { hook: Hook::In, zone: 0 },
@@ -21,10 +21,10 @@ const USERS: [User; 5] = [
     User::Switch,
 ];
 
-/// What may become of pages.
+/// Treatments of pages.
 const WAYS: [Coalesce; 3] = [Coalesce::Off, Coalesce::Move, Coalesce::Copy];
 
-/// What one fragment may be charged with, besides itself: its queue, and a page with room for others.
+/// Charge for one fragment besides itself: its queue, and a page with room for others.
 const ONE: usize = packet::Memory::SMALL + 4096;
 
 /// Does these steps, with this limit for every table, which chooses too what becomes of pages.

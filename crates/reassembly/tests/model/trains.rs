@@ -23,7 +23,7 @@ pub(crate) struct Coming {
     pub(crate) padding: usize,
 }
 
-/// What either way has led to.
+/// State after either path.
 pub(crate) type Outcome = (Vec<(Vec<u8>, usize, usize, Csum, LinkId)>, [String; 3], Vec<(usize, usize)>, u64);
 
 pub(crate) fn outcome(world: &World) -> Outcome {
@@ -104,7 +104,7 @@ pub(crate) fn both_ways(version: Version, config: Config, bursts: &[Vec<Coming>]
     together
 }
 
-/// What times out at last: how many fragments, the link of the last, and what the first was.
+/// Timed out datagrams: number of fragments, link of the last, and bytes of the first.
 fn expired(world: &mut World) -> Vec<(u64, LinkId, Option<Vec<u8>>)> {
     let mut expired = Vec::new();
     while let Some(at) = world.reassembly.poll_timeout() {

@@ -122,7 +122,7 @@ impl Piece {
     }
 }
 
-/// How far the counters moved.
+/// Changes of the counters.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Moved {
     pub(crate) requests: u64,

@@ -24,7 +24,7 @@ fn good(id: u32) -> Vec<Piece> {
     (0..45).map(|n| Piece { id, src: GOOD, ..one(n) }).collect()
 }
 
-/// How a flood's `n`-th fragment looks.
+/// The `n`-th fragment of a flood.
 type Flood = fn(u32) -> Piece;
 
 /// One fragment of a datagram each.
@@ -59,7 +59,7 @@ const FLOODS: [(&str, Flood); 8] = [
 ];
 
 #[test]
-fn a_source_of_one_domain_does_not_pay_for_its_namesake_in_another() {
+fn source_is_not_charged_for_its_address_in_other_domain() {
     for version in BOTH {
         let mut world = world(version, Policy::Fair);
         world.context.domain = LinkId(8);
@@ -101,7 +101,7 @@ fn a_good_flow_gets_through_every_flood() {
 }
 
 #[test]
-fn a_good_flow_gets_through_datagrams_that_grow_and_never_end_from_one_source() {
+fn good_flow_survives_growing_datagrams_of_one_source() {
     for version in BOTH {
         let mut world = world(version, Policy::Fair);
         // Each is all there but for its last fragment.
@@ -118,7 +118,7 @@ fn a_good_flow_gets_through_datagrams_that_grow_and_never_end_from_one_source() 
 }
 
 #[test]
-fn under_linuxs_policy_none_of_it_gets_through_before_time_is_up() {
+fn linux_policy_drops_good_flow_until_timeout() {
     for version in BOTH {
         let mut world = world(version, Policy::Linux);
         (0..2000).for_each(|n| world.send(beginning(n, 9)));
@@ -131,7 +131,7 @@ fn under_linuxs_policy_none_of_it_gets_through_before_time_is_up() {
 }
 
 #[test]
-fn datagrams_that_lost_a_fragment_do_not_stand_in_the_way_of_the_next() {
+fn datagram_that_lost_a_fragment_does_not_block_the_next() {
     for version in BOTH {
         for (policy, got_through) in [(Policy::Fair, 100), (Policy::Linux, 0)] {
             let mut world = world(version, policy);
@@ -209,7 +209,7 @@ fn whoever_has_more_than_half_makes_room() {
 }
 
 #[test]
-fn whoever_has_more_than_half_keeps_what_grows_under_a_flood_of_beginnings() {
+fn heaviest_source_keeps_growing_datagrams_in_a_flood() {
     for (name, flood) in &FLOODS[..3] {
         let mut world = world(Version::V4, Policy::Fair);
         // Seven datagrams at once, each there but for its last fragment.

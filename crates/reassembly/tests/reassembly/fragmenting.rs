@@ -1,4 +1,4 @@
-//! What is fragmented and put together again is what it was; and IPv6's own rules.
+//! Fragmentation undone by reassembly, and IPv6's own rules.
 
 use base::DropReason;
 use packet::{Csum, Cut, Gso, GsoKind, Memory, Packet, Pool, geometry};
@@ -66,7 +66,7 @@ fn fragmented_and_put_together_a_packet_is_what_it_was() {
 }
 
 #[test]
-fn what_routers_read_is_in_each_fragment_and_the_rest_in_the_first() {
+fn headers_for_routers_are_in_each_fragment() {
     use Protocol as P;
     // The chain, and how many bytes of it are repeated (RFC 8200 §4.5).
     let cases: [(&[P], usize); 5] = [

@@ -12,7 +12,7 @@ const LIMIT: usize = 4 << 20;
 /// Why fragments are copied: all are, or their device has few frames.
 const COPIED: [(Coalesce, Device); 2] = [(Coalesce::Copy, Device::Plenty), (Coalesce::Move, Device::Scarce)];
 
-/// Where fragments are received.
+/// Device that receives the fragments.
 #[derive(Clone, Copy, Debug)]
 enum Device {
     Plenty,
@@ -43,7 +43,7 @@ fn send(world: &mut World, device: Device, piece: Piece) {
     world.send_packet(Packet::from_buf(page), &bytes);
 }
 
-/// What is copied for each byte of one datagram of `len`, and in how many pieces it ends.
+/// Bytes copied for each byte of one datagram of `len`, and the number of pieces of the result.
 fn copied(world: &mut World, device: Device, len: usize) -> (f64, usize) {
     let before = world.mem.copies().get(CopyReason::Coalesce).bytes;
     datagram(1, len).into_iter().for_each(|piece| send(world, device, piece));
@@ -68,7 +68,7 @@ fn all_is_copied_hardly_more_than_once_and_lies_in_one_page() {
 }
 
 #[test]
-fn where_much_waits_a_datagram_is_gathered_when_it_fills_a_quarter_of_a_page() {
+fn scarce_memory_gathers_from_quarter_of_page_on() {
     for version in BOTH {
         for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Fair, LIMIT, 0) });
@@ -117,7 +117,7 @@ fn a_page_for_what_is_to_come_does_not_make_a_fragment_sparse() {
 }
 
 #[test]
-fn datagrams_that_lost_a_fragment_do_not_fill_linuxs_table_with_empty_pages() {
+fn lost_fragments_do_not_fill_linux_table_with_empty_pages() {
     for version in BOTH {
         for (coalesce, device) in COPIED {
             let mut world = World::with_config(version, Config { coalesce, ..limited(Policy::Linux, LIMIT, 0) });
@@ -132,7 +132,7 @@ fn datagrams_that_lost_a_fragment_do_not_fill_linuxs_table_with_empty_pages() {
 }
 
 #[test]
-fn a_limit_of_less_than_a_large_page_lets_short_datagrams_through() {
+fn limit_below_large_page_lets_short_datagrams_through() {
     for version in BOTH {
         for (coalesce, device) in COPIED {
             for policy in [Policy::Fair, Policy::Linux] {
@@ -160,7 +160,7 @@ fn a_page_takes_the_place_of_those_that_were_gathered_in_it() {
 }
 
 #[test]
-fn tiny_fragments_out_of_order_wait_in_one_page_once_theirs_are_as_much_memory() {
+fn tiny_fragments_out_of_order_share_page_above_threshold() {
     for version in BOTH {
         for step in [1, 2] {
             let mut world = World::with_config(version, no_limits());

@@ -1,4 +1,4 @@
-//! What a 6.18 kernel was seen to do, case by case, with the exact movement of its counters. A datagram of 400 bytes,
+//! Behaviour of a 6.18 kernel, case by case, with the exact movement of its counters. A datagram of 400 bytes,
 //! cut to 104, 104, 96 and 96.
 
 use base::DropReason;
@@ -24,7 +24,7 @@ fn d() -> Piece {
     last(304, 96)
 }
 
-/// What comes of it.
+/// Result.
 #[derive(Default)]
 struct Want {
     /// The TOS of each datagram that is delivered.
@@ -142,7 +142,7 @@ fn ipv4_trims_a_length_that_is_no_multiple_of_8() {
 }
 
 #[test]
-fn ipv6_answers_a_length_that_is_no_multiple_of_8_and_keeps_the_others() {
+fn ipv6_length_not_multiple_of_8_is_answered_others_kept() {
     let problem = (DropReason::FragmentLength, Problem::FIELD, 4);
     let pieces = |next| vec![part(0, 103), part(next, 208 - next), c(), d()];
     check("next at 104", Version::V6, &pieces(104), &refused(4, problem));
@@ -153,7 +153,7 @@ fn ipv6_answers_a_length_that_is_no_multiple_of_8_and_keeps_the_others() {
 }
 
 #[test]
-fn ipv6_ignores_the_next_header_of_later_pieces_and_what_is_reserved() {
+fn ipv6_ignores_later_next_headers_and_reserved_bits() {
     let other = |piece: Piece| Piece { protocol: Protocol(200), reserved: 0xff, ..piece };
     check("in order", Version::V6, &[a(), other(b()), c(), other(d())], &delivered(4));
     check("reversed", Version::V6, &[other(d()), c(), other(b()), a()], &delivered(4));
@@ -181,7 +181,7 @@ fn ipv6_refuses_a_first_piece_without_its_upper_layer_header() {
 }
 
 #[test]
-fn ipv6_looks_for_the_upper_layer_header_behind_all_other_headers() {
+fn ipv6_needs_upper_layer_header_behind_all_others() {
     const AH: [u8; 2] = [51, 4];
     let udp_behind = |kind: u8| vec![(kind, vec![17, 0])];
     let (ah, ah_dest) = (vec![(AH[0], vec![17, AH[1]])], vec![(AH[0], vec![60, AH[1]]), (60, vec![17, 0])]);
@@ -336,7 +336,7 @@ fn what_is_quoted_of_a_trimmed_piece_is_what_was_kept() {
 }
 
 #[test]
-fn an_atomic_fragment_does_not_touch_the_queue_of_its_identification() {
+fn atomic_fragment_does_not_touch_queue_of_its_id() {
     let atomic = last(0, 48);
     let mut world = World::new(Version::V6);
     world.send(atomic);
@@ -420,7 +420,7 @@ fn a_second_fragment_header_behind_options_is_pointed_to() {
 }
 
 #[test]
-fn ipv4_may_carry_the_protocol_that_ipv6_has_for_fragment_headers() {
+fn ipv4_may_carry_protocol_44() {
     for pieces in [vec![a(), b(), c(), d()], vec![d(), c(), b(), a()]] {
         let pieces: Vec<_> = pieces.into_iter().map(|piece| Piece { protocol: Protocol::FRAGMENT, ..piece }).collect();
         let mut world = World::new(Version::V4);

@@ -139,7 +139,7 @@ fn datagrams_time_out_in_the_order_of_their_deadlines() {
 }
 
 #[test]
-fn a_queue_is_emptied_when_its_source_has_sent_more_than_64_pieces_since() {
+fn queue_is_emptied_beyond_distance_of_64() {
     let others = |world: &mut World, count: u32| (0..count).for_each(|n| world.send(Piece { id: n, ..part(0, 104) }));
     let (first, end) = (part(0, 104), last(104, 8));
     for (count, far) in [(63, false), (64, true), (80, true)] {
@@ -161,7 +161,7 @@ fn a_queue_is_emptied_when_its_source_has_sent_more_than_64_pieces_since() {
 }
 
 #[test]
-fn the_distance_is_each_ipv4_sources_own_and_may_be_without_limit() {
+fn distance_is_per_ipv4_source_and_may_be_unlimited() {
     let cases = [
         (Version::V4, 64, 9, true),
         (Version::V4, 0, 1, true),
@@ -252,7 +252,7 @@ fn ipv6_identifications_have_32_bits() {
 }
 
 #[test]
-fn pieces_from_two_links_join_unless_their_destination_is_of_one_link() {
+fn fragments_of_two_links_join_unless_destination_is_local() {
     let cases = [
         ("192.0.2.2", true),
         ("2001:db8::2", true),
@@ -302,7 +302,7 @@ fn what_came_through_an_sa_is_not_mixed_with_what_did_not() {
 }
 
 #[test]
-fn without_a_page_for_the_header_a_datagram_is_dropped_and_nothing_is_left() {
+fn datagram_without_memory_for_header_leaves_nothing() {
     for version in BOTH {
         let mut world = World::new(version);
         world.mem = Memory::new(Pool::bounded(Memory::SMALL, 2), Pool::heap(Memory::LARGE));

@@ -84,7 +84,7 @@ fn pieces_may_come_in_any_order_but_under_linuxs_policy() {
 }
 
 #[test]
-fn a_duplicate_is_dropped_alone_and_an_overlap_ends_the_datagram() {
+fn duplicate_is_dropped_alone_overlap_ends_datagram() {
     let mut duplicate = world(Policy::Fair);
     send_all(&mut duplicate, &[part(200, 0, 96), part(200, 0, 96), part(200, 96, 96), part(200, 192, 8)]);
     assert_eq!(duplicate.bytes(), [whole(200)]);
@@ -117,7 +117,7 @@ fn what_cannot_be_part_of_its_datagram_is_dropped_alone() {
 }
 
 #[test]
-fn datagrams_that_differ_in_tag_size_station_or_link_are_kept_apart() {
+fn tag_size_station_and_link_tell_datagrams_apart() {
     type Change = fn(&mut Part);
     let changes: [(&str, Change); 7] = [
         ("tag", |it| it.info.tag += 1),

@@ -1,4 +1,4 @@
-//! What Linux does with fragments, a second algorithm, and every order and shape that they can come in.
+//! Linux's behaviour, a second algorithm, and every order and shape in which fragments can come.
 //!
 //! | rule | shown by |
 //! |---|---|

@@ -84,7 +84,7 @@ proptest! {
     }
 
     #[test]
-    fn on_a_bad_day_each_packet_ends_in_one_place_and_what_came_in_time_is_delivered(
+    fn each_packet_of_random_trains_ends_in_one_place(
         lens in prop::collection::vec(2_usize..20, 1..40),
         seed in any::<u64>(),
     ) {
@@ -292,7 +292,7 @@ fn small_fragments_are_gathered_in_few_pages() {
 }
 
 #[test]
-fn tiny_fragments_that_share_a_page_leave_in_few_pieces_and_let_go_of_it() {
+fn tiny_fragments_in_one_page_leave_in_few_pieces() {
     for version in BOTH {
         let orders: [fn(&mut [Piece]); 3] = [|_| {}, |pieces| pieces.reverse(), |pieces| shuffle(pieces, 7)];
         for (order, sort) in orders.into_iter().enumerate() {

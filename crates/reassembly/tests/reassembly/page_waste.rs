@@ -65,7 +65,7 @@ fn copied(world: &World) -> u64 {
 }
 
 #[test]
-fn a_limit_holds_as_many_fragments_in_pages_that_others_share_as_in_pages_of_their_own() {
+fn limit_holds_as_many_fragments_in_shared_pages() {
     for version in BOTH {
         for (together, policy) in [(false, Policy::Fair), (true, Policy::Fair), (false, Policy::Linux)] {
             let mut world = World::with_config(version, limited(policy, LIMIT, 0));
@@ -87,7 +87,7 @@ fn a_limit_holds_as_many_fragments_in_pages_that_others_share_as_in_pages_of_the
 }
 
 #[test]
-fn a_datagram_in_pages_that_others_share_becomes_whole_below_a_limit_of_one_such_page() {
+fn datagram_in_shared_pages_is_whole_below_limit_of_one() {
     for version in BOTH {
         for together in [false, true] {
             for order in 0..2 {
@@ -111,7 +111,7 @@ fn a_datagram_in_pages_that_others_share_becomes_whole_below_a_limit_of_one_such
 }
 
 #[test]
-fn nothing_is_copied_of_what_is_whole_with_its_train_or_uses_enough_of_its_page() {
+fn train_is_copied_only_if_it_waits_and_wastes_its_pages() {
     // Fragments of a datagram, how many of them come together, and how many of these are copied.
     let cases = [(2, 2, 0), (3, 3, 0), (45, 45, 0), (45, 10, 0), (3, 2, 2), (45, 1, 1)];
     for version in BOTH {

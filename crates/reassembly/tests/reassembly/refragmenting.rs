@@ -1,4 +1,4 @@
-//! What is put together on its way and fragmented again goes on as it came.
+//! Datagrams that are reassembled on their way and fragmented again as they came.
 
 use base::DropReason;
 use packet::{Memory, Packet};
@@ -33,7 +33,7 @@ fn pieces(lens: &[usize]) -> Vec<Piece> {
     lens.iter().enumerate().map(one).collect()
 }
 
-/// Where each fragment begins in its datagram, and how long it is with its headers.
+/// Offset of each fragment in its datagram, and its length with headers.
 fn places(fragments: &[Vec<u8>]) -> Vec<(usize, usize)> {
     let of = |bytes: &Vec<u8>| {
         let info = Info::parse(bytes, bytes.len()).unwrap();
@@ -72,7 +72,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_joined_and_what_was_kept_are_cut_to_the_same_fragments() {
+fn joined_and_kept_pieces_are_cut_to_same_fragments() {
     for version in BOTH {
         let came: Vec<_> = pieces(&[1448, 1448, 1448, 700]);
         let [joined, kept] = [User::Local, User::Switch].map(|user| {
@@ -90,7 +90,7 @@ fn what_was_joined_and_what_was_kept_are_cut_to_the_same_fragments() {
 }
 
 #[test]
-fn ipv4_is_cut_further_where_the_link_takes_less_and_never_joined() {
+fn ipv4_is_cut_further_for_smaller_link_never_joined() {
     let lens = [1000, 1000, 100];
     let smaller = there_and_back(Version::V4, &pieces(&lens), 820).unwrap();
     assert_eq!(places(&smaller), [(0, 820), (800, 820), (1600, 520)]);
@@ -99,7 +99,7 @@ fn ipv4_is_cut_further_where_the_link_takes_less_and_never_joined() {
 }
 
 #[test]
-fn a_largest_fragment_that_may_not_be_cut_is_too_big_for_a_smaller_link() {
+fn largest_fragment_with_df_is_too_big_for_smaller_link() {
     let df = |lens: &[usize]| -> Vec<Piece> {
         pieces(lens).into_iter().map(|piece| Piece { dont_fragment: true, ..piece }).collect()
     };

@@ -83,7 +83,7 @@ fn each_fragment_may_have_any_shape() {
 }
 
 #[test]
-fn sixty_four_kib_over_an_mtu_of_1500_are_one_packet_of_slots_without_a_copy() {
+fn datagram_of_64_kib_is_one_packet_of_slots_without_copy() {
     for (version, step) in [(Version::V4, 1480), (Version::V6, 1448)] {
         let pieces = train(65_500, step);
         assert!(pieces.len() > 44 && pieces.len() <= MAX_FRAGS);
@@ -103,7 +103,7 @@ fn sixty_four_kib_over_an_mtu_of_1500_are_one_packet_of_slots_without_a_copy() {
 }
 
 #[test]
-fn beyond_the_slots_there_are_children_and_a_tiny_last_piece_comes_last() {
+fn pieces_beyond_slots_are_children_in_order() {
     for count in [MAX_FRAGS, MAX_FRAGS + 1, MAX_FRAGS + 2, 2 * MAX_FRAGS + 3] {
         let pieces = train((count - 1) * 648 + 1, 648);
         assert_eq!(pieces.len(), count);
@@ -123,7 +123,7 @@ fn beyond_the_slots_there_are_children_and_a_tiny_last_piece_comes_last() {
 }
 
 #[test]
-fn what_fits_behind_the_piece_before_is_copied_there_and_its_page_goes_home() {
+fn piece_that_fits_tailroom_is_copied_and_its_page_freed() {
     let mut world = World::new(Version::V4);
     world.send_all(&[part(0, 800), part(800, 400)]);
     assert_eq!(world.mem.small().in_use(), 1);
@@ -139,7 +139,7 @@ fn complete(bytes: &[u8]) -> Csum {
 }
 
 #[test]
-fn sums_add_up_and_one_that_is_missing_makes_all_of_them_worthless() {
+fn checksums_add_up_unless_one_is_missing() {
     type State = fn(&[u8]) -> Csum;
     let none: State = |_| Csum::None;
     let unnecessary: State = |_| Csum::Unnecessary;
@@ -195,7 +195,7 @@ fn a_sum_stays_right_when_ipv4_trims_a_piece() {
 }
 
 #[test]
-fn a_checksum_still_to_be_made_moves_with_the_header_of_an_atomic_fragment() {
+fn partial_checksum_of_atomic_fragment_moves_with_header() {
     let bytes = last(0, 100).bytes(Version::V6);
     let mut world = World::new(Version::V6);
     let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
@@ -226,7 +226,7 @@ fn df_is_set_if_the_largest_fragment_had_it() {
 }
 
 #[test]
-fn what_is_known_of_a_packet_is_what_was_known_of_its_first_fragment_but_for_the_link_of_the_last_to_come() {
+fn metadata_is_from_first_fragment_link_from_last() {
     for version in BOTH {
         let mut world = World::new(version);
         for (piece, link, vlan) in [(part(0, 104), 8, Some(7)), (last(104, 96), 9, None)] {

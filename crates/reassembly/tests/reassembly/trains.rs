@@ -95,7 +95,7 @@ proptest! {
         run(if fair { Policy::Fair } else { Policy::Linux }, limit, how, &steps);
     }
 
-    /// Whatever one bit of the headers is, the way of trains says of a fragment what the plain way does, or leaves it to that.
+    /// A fragment whose headers differ in one bit ends as on the plain path, or is left to it.
     #[test]
     fn headers_that_differ_in_one_bit_are_another_matter(
         bit in 0..8 * 48_usize,

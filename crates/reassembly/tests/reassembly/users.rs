@@ -1,4 +1,4 @@
-//! Who asks, and what each gets.
+//! Contexts of reassembly, and their results.
 
 use base::{Counters, DropReason, LinkId};
 use packet::{Packet, geometry};
@@ -177,11 +177,11 @@ fn usage_is_that_of_each_table() {
     assert_eq!(usage(&world), [Usage::default(); 4]);
 }
 
-/// What IPv6 tracking makes of fragments: the datagrams, what is dropped, and how many go on.
+/// Result of IPv6 tracking: the datagrams, the drops, and the number of fragments that go on.
 type Tracked = (usize, Vec<(DropReason, u64)>, usize);
 
 #[test]
-fn ipv6_tracking_counts_nothing_answers_nothing_and_lets_pass_what_is_malformed() {
+fn ipv6_tracking_passes_malformed_and_counts_nothing() {
     use DropReason as R;
     let (a, b, c) = (part(0, 104), part(104, 104), last(208, 96));
     let cases: Vec<(&str, Vec<Piece>, Tracked)> = vec![
@@ -220,7 +220,7 @@ fn ipv6_tracking_tells_of_what_times_out_and_counts_it() {
 }
 
 #[test]
-fn a_fragment_inside_a_fragment_goes_on_where_somebody_only_looks_on() {
+fn nested_fragment_goes_on_for_an_observer() {
     let nested = |piece: Piece| {
         let mut bytes = Piece { protocol: wire::Protocol::FRAGMENT, ..piece }.bytes(Version::V6);
         bytes[48..56].copy_from_slice(&[17, 0, 0, 0, 0, 0, 0, 9]);
@@ -249,7 +249,7 @@ fn ipv4_counts_whoever_asks() {
 }
 
 #[test]
-fn whoever_looks_at_ipv4_on_its_way_tells_only_of_what_is_for_this_node() {
+fn ipv4_observer_reports_timeout_only_for_this_node() {
     let only_for_us = [tracking(Hook::In, 0), tracking(Hook::Bridge, 9), User::PacketSocket, User::Switch];
     for user in USERS.into_iter().chain(only_for_us) {
         for version in BOTH {
@@ -271,7 +271,7 @@ fn whoever_looks_at_ipv4_on_its_way_tells_only_of_what_is_for_this_node() {
 }
 
 #[test]
-fn what_times_out_is_told_as_of_the_link_by_which_a_fragment_came_last() {
+fn timeout_is_reported_for_link_of_last_fragment() {
     for version in BOTH {
         let mut world = World::new(version);
         for (piece, link) in [(part(0, 104), 3), (part(104, 8), 4)] {
@@ -288,7 +288,7 @@ fn what_times_out_is_told_as_of_the_link_by_which_a_fragment_came_last() {
 }
 
 #[test]
-fn of_a_link_that_is_gone_nobody_is_told_and_ipv6_does_not_count() {
+fn timeout_of_removed_link_is_not_reported() {
     for (version, counted) in [(Version::V4, 1), (Version::V6, 0)] {
         for user in [User::Local, tracking(Hook::In, 0)] {
             let mut world = asked_by(user, version);
