@@ -82,7 +82,8 @@ struct Form {
     trailer: usize,
     /// From the SPI to the end of the ICV.
     esp: usize,
-    /// The trailer if it is [short](short_trailer), else 0.
+    /// The trailer as a little-endian word if it fits, else 0. Made once a packet: a load of a word that was just written
+    /// byte by byte waits for the cache.
     short_trailer: u64,
 }
 
@@ -91,8 +92,12 @@ impl Form {
     fn new(cipher: &Cipher, text: usize, next_header: Protocol, pad_to: usize) -> Self {
         let tfc = pad_to.saturating_sub(text);
         let trailer = esp::trailer_len(text + tfc, cipher.align());
-        let short_trailer = if trailer <= size_of::<u64>() { short_trailer(trailer, next_header) } else { 0 };
-        Self { text, tfc, trailer, esp: cipher.overhead() + text + tfc + trailer, short_trailer }
+        let mut short_trailer = [0; size_of::<u64>()];
+        if let Some(bytes) = short_trailer.get_mut(..trailer) {
+            esp::write_trailer(bytes, next_header);
+        }
+        let esp = cipher.overhead() + text + tfc + trailer;
+        Self { text, tfc, trailer, esp, short_trailer: u64::from_le_bytes(short_trailer) }
     }
 }
 
@@ -335,7 +340,7 @@ impl Plan {
                 payload.take_around(head_len, text_len - head_len, size_of::<u64>(), cutting.sums_payload())
         {
             let (inside, behind) = around.split_at_mut(text_len);
-            copy_headers(&mut inside[..head_len], repeated);
+            inside[..head_len].copy_from_slice(repeated);
             cutting.patch(inside, self.outside, index, sum);
             let trailer = form.short_trailer;
             let Some(behind) = behind.first_chunk_mut() else {
@@ -430,47 +435,4 @@ fn own_headers(sa: &Sa, pkt: &Packet, info: &Info, fixed_id: bool) -> Result<(Ou
     let next_header = Protocol(*pkt.head().get(next_header_at).ok_or(DropReason::Ipv6Header)?);
     let own = pkt.head().get(..len).ok_or(DropReason::Ipv6Header)?;
     Ok((Outer::own(sa, own, version, next_header_at, !fixed_id), len, next_header))
-}
-
-/// Copies headers, which are as long: in two pieces if they are neither few nor many bytes, which is less than a call takes.
-#[inline]
-fn copy_headers(to: &mut [u8], from: &[u8]) {
-    #[inline]
-    fn ends<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<()> {
-        *to.first_chunk_mut::<N>()? = *from.first_chunk()?;
-        *to.last_chunk_mut::<N>()? = *from.last_chunk()?;
-        Some(())
-    }
-    let copied = match from.len() {
-        16..=32 => ends::<16>(to, from),
-        33..=64 => ends::<32>(to, from),
-        _ => None,
-    };
-    copied.unwrap_or_else(|| to.copy_from_slice(from));
-}
-
-/// A trailer of `len` bytes, 2 to 8, as a little-endian word ([`esp::write_trailer`]): read in another piece than it was
-/// written in, it would have to reach the cache first.
-#[inline]
-fn short_trailer(len: usize, next_header: Protocol) -> u64 {
-    const PADDING: u64 = u64::from_le_bytes([1, 2, 3, 4, 5, 6, 0, 0]);
-    let pad_len = len - esp::TRAILER_LEN;
-    let at = u8::BITS as usize * pad_len;
-    PADDING & ((1 << at) - 1) | (pad_len as u64 | u64::from(next_header.0) << u8::BITS) << at
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_short_trailer_is_what_any_trailer_is() {
-        for len in 2..=8 {
-            for next_header in [Protocol::IPIP, Protocol(0), Protocol(0xff)] {
-                let mut want = [0; 8];
-                esp::write_trailer(&mut want[..len], next_header);
-                assert_eq!(short_trailer(len, next_header).to_le_bytes(), want, "{len}");
-            }
-        }
-    }
 }
