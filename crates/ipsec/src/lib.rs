@@ -35,6 +35,7 @@ mod events;
 mod flow_cache;
 mod flowi;
 mod gateway;
+mod hash_index;
 mod hold;
 mod input;
 mod inside;
@@ -42,7 +43,6 @@ mod keepalive;
 mod lifetime;
 mod mark;
 pub mod mtu;
-mod names;
 mod nat;
 #[cfg(debug_assertions)]
 mod nonces;

@@ -21,7 +21,7 @@ use wire::Spi;
 use crate::config::{ConfigError, SaConfig, SaDir};
 use crate::device::{Devices, NewState, OffloadMode};
 use crate::events::{Ended, Events};
-use crate::names::Names;
+use crate::hash_index::HashIndex;
 use crate::sa::Sa;
 use crate::timers::Timers;
 
@@ -42,9 +42,9 @@ type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 pub struct Sad {
     slots: Slots,
     /// Slots by destination and SPI, which SAs of several marks share.
-    by_spi: Names,
+    by_spi: HashIndex,
     /// The newest slot of a destination and `reqid`, from which the others are linked.
-    by_template: Names,
+    by_template: HashIndex,
     hasher: foldhash::fast::RandomState,
     /// How many SAs have an SPI.
     spis: Map<Spi, u32>,

@@ -14,7 +14,7 @@ use base::Instant;
 use crate::config::{Action, ConfigError, Dir, PolicyConfig, PolicyKey, PortMask};
 use crate::events::{Event, Events, PolicyExpired};
 use crate::flowi::Flowi;
-use crate::names::Names;
+use crate::hash_index::HashIndex;
 use crate::timers::{Timer, Timers};
 use index::{Key, Map, Shapes};
 
@@ -56,7 +56,7 @@ struct Order {
 struct Table {
     shapes: Shapes,
     /// By their keys.
-    policies: Names,
+    policies: HashIndex,
     doubtful_shapes: Shapes,
     /// Those that do not let pass in clear what they are for, and may be for a fragment that does not say so.
     doubtful: Map<Key, BTreeSet<Order>>,
