@@ -8,7 +8,7 @@ use base::{Counters, DropReason, Instant, SaId};
 use packet::Buf;
 use wire::Spi;
 
-use crate::config::{Action, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
+use crate::config::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
 use crate::events::{Ended, Event};
@@ -17,7 +17,7 @@ use crate::hold::Holds;
 use crate::nat::Nat;
 use crate::resolve::Verdict;
 use crate::sa::Sa;
-use crate::sad::{AeventLimits, Larval, Sad, SpiRequest};
+use crate::sad::{Larval, Sad, SpiRequest};
 use crate::spd::{Policy, PolicyId, Spd};
 
 /// How long an SA that was asked for may take, unless it is said.

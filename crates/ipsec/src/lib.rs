@@ -62,8 +62,8 @@ pub mod spd;
 mod timers;
 
 pub use config::{
-    Action, Aevents, ConfigError, Dir, EspInUdp, Level, Mode, NatTraversal, PolicyConfig, PolicyKey, PortMask,
-    SaConfig, SaDir, SaFlags, Selector, Template,
+    Action, AeventLimits, Aevents, ConfigError, Dir, EspInUdp, Level, MAX_SAS, Mode, NatTraversal, PolicyConfig,
+    PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 pub use events::{Acquire, Ended, Event, MAX_EVENTS, PolicyExpired, SaExpired};
@@ -78,5 +78,5 @@ pub use nat::Mapping;
 pub use output::Train;
 pub use policy::{Bundle, Decision};
 pub use sa::{Sa, SaStats};
-pub use sad::{Aevent, AeventLimits, Larval, SpiRequest, State};
+pub use sad::{Aevent, Larval, SpiRequest, State};
 pub use spd::PolicyId;

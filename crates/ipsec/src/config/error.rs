@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use base::LinkId;
 
-use super::{MAX_TEMPLATES, SaDir};
+use super::mode::{MAX_SAS, MAX_TEMPLATES, SaDir};
 use crate::engine::AlgorithmError;
 use crate::replay::MAX_WINDOW;
 
@@ -33,7 +33,7 @@ pub enum ConfigError {
     /// Extended sequence numbers cannot be switched on or off under a key that is in use: either end would take the
     /// other's numbers for others.
     EsnChanged,
-    /// There are [`MAX_SAS`](crate::sad::MAX_SAS) SAs.
+    /// There are [`MAX_SAS`] SAs.
     TooMany,
     /// The destination of an SA or a tunnel template is unspecified.
     NoDestination,
@@ -90,7 +90,7 @@ impl fmt::Display for ConfigError {
             Self::Exists => f.write_str("it exists already"),
             Self::NotFound => f.write_str("it does not exist"),
             Self::EsnChanged => f.write_str("esn cannot change under a key that is in use; give it a new SPI and key"),
-            Self::TooMany => write!(f, "there are {} SAs already", crate::sad::MAX_SAS),
+            Self::TooMany => write!(f, "there are {MAX_SAS} SAs already"),
             Self::NoDestination => f.write_str("a destination address is missing"),
             Self::Templates(n) => write!(f, "{n} templates are more than {MAX_TEMPLATES}"),
             Self::OptionalTunnel => f.write_str("in direction out only a transport template can be of level use"),

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use base::{LinkId, Prefix};
 use wire::{FlowKey, Protocol, Spi, Version};
 
-use super::{ConfigError, Mode, same_family};
+use super::error::ConfigError;
+use super::mode::{Dir, MAX_TEMPLATES, Mode};
 use crate::flowi::Flowi;
 use crate::lifetime::Lifetime;
 use crate::mark::Mark;
@@ -73,18 +74,6 @@ pub struct PolicyKey {
     pub if_id: u32,
 }
 
-/// Which way a policy's packets go: Linux's `XFRM_POLICY_*`.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[repr(u8)]
-pub enum Dir {
-    /// To this node.
-    In,
-    /// Out of this node, forwarded or its own.
-    Out,
-    /// Through this node, judged as they came in.
-    Fwd,
-}
-
 /// What a policy says of its packets.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum Action {
@@ -120,10 +109,6 @@ pub enum Level {
     /// Without it the packet passes.
     Use,
 }
-
-/// Most templates that a policy may have (`XFRM_MAX_DEPTH`). One with so many is never satisfied: it can be added, but
-/// there must be one fewer for it to be of use.
-pub const MAX_TEMPLATES: usize = 6;
 
 impl Selector {
     /// Everything between two prefixes.
@@ -225,4 +210,8 @@ impl PolicyConfig {
         }
         Ok(())
     }
+}
+
+pub(super) fn same_family(a: IpAddr, b: IpAddr) -> Result<(), ConfigError> {
+    if a.is_ipv4() == b.is_ipv4() { Ok(()) } else { Err(ConfigError::Family(a, b)) }
 }

@@ -13,36 +13,16 @@ mod table;
 
 use std::fmt;
 
-use base::{LinkId, SaId};
+use base::SaId;
 
-use crate::config::{PolicyConfig, PolicyKey, SaConfig, SaDir};
+use crate::config::{PolicyConfig, PolicyKey, SaConfig};
 use crate::sa::SaStats;
 
+pub use crate::config::{Offload, OffloadMode};
 pub use outcome::{Facts, Treatment};
 pub(crate) use outcome::{leave_seed, seed};
 pub use soft::{Faults, SoftDevice, SoftStats};
 pub(crate) use table::Devices;
-
-/// The device that does an SA's work: iproute2's `offload crypto|packet dev DEV dir in|out`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Offload {
-    /// Its link.
-    pub dev: LinkId,
-    /// Which way the packets go.
-    pub dir: SaDir,
-    /// How much of the work is its.
-    pub mode: OffloadMode,
-}
-
-/// How much of ESP a device does.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub enum OffloadMode {
-    /// The cipher. Whatever the device cannot, or not now, is done in software.
-    #[default]
-    Crypto,
-    /// Everything: headers, numbers, the replay window, policies. There is no other way.
-    Packet,
-}
 
 /// An SA that a device is asked to take.
 #[derive(Debug)]

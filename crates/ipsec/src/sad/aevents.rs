@@ -4,27 +4,11 @@
 //! A packet is noticed where its SA's limits are looked at closely, and the numbers are compared when time next passes: once
 //! for all packets of a burst. Nobody looks closely for this while nobody listens.
 
-use std::time::Duration;
-
 use base::{Instant, SaId};
 
 use super::Sad;
+use crate::config::AeventLimits;
 use crate::sa::Sa;
-
-/// When numbers are told of again.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct AeventLimits {
-    /// After so many numbers sent or received (`xfrm_aevent_rseqth`); 0: not by that.
-    pub packets: u32,
-    /// So long after they were told of, if they are others (`xfrm_aevent_etime`); zero: not by that.
-    pub time: Duration,
-}
-
-impl Default for AeventLimits {
-    fn default() -> Self {
-        Self { packets: 2, time: Duration::from_secs(1) }
-    }
-}
 
 /// An SA's numbers are others than those that were told of.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -162,6 +146,8 @@ impl Sad {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     const fn at(tenths: u64) -> Instant {

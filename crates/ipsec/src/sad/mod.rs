@@ -18,20 +18,19 @@ use base::{LinkId, SaId};
 use hashbrown::HashMap;
 use wire::Spi;
 
-use crate::config::{ConfigError, SaConfig, SaDir};
+use crate::config::{AeventLimits, ConfigError, SaConfig, SaDir};
 use crate::device::{Devices, NewState, OffloadMode};
 use crate::events::{Ended, Events};
 use crate::hash_index::HashIndex;
 use crate::sa::Sa;
 use crate::timers::Timers;
 
-pub use aevents::{Aevent, AeventLimits};
+pub use aevents::Aevent;
 pub use aging::State;
 pub(crate) use aging::{Age, Expired};
 pub(crate) use larval::Larvae;
 pub use larval::{Larval, MAX_LARVAE};
 pub(crate) use search::Found;
-pub use slots::MAX_SAS;
 use slots::{Slots, slot_of};
 pub use spi::SpiRequest;
 

@@ -2,14 +2,12 @@
 
 use base::SaId;
 
+use crate::config::MAX_SAS;
 use crate::sa::Sa;
 
 /// Bits of an [`SaId`] that are a slot's number; those above count how often the slot was used before, so that an id
 /// kept by a packet never means another SA than it did.
-const SLOT_BITS: u32 = 20;
-
-/// Most SAs there can be.
-pub const MAX_SAS: usize = 1 << SLOT_BITS;
+const SLOT_BITS: u32 = MAX_SAS.ilog2();
 
 /// No slot.
 const NOBODY: u32 = u32::MAX;

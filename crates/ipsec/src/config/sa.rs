@@ -1,0 +1,260 @@
+//! Configuration of a security association, checked when it is added.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use wire::Spi;
+
+use super::error::ConfigError;
+use super::mode::{Mode, SaDir};
+use super::offload::{Offload, OffloadMode};
+use super::policy::{Selector, same_family};
+use crate::engine::Algorithm;
+use crate::lifetime::Lifetime;
+use crate::mark::Mark;
+use crate::replay::MAX_WINDOW;
+
+/// An ESP security association (RFC 4301 §4.4.2), for one direction.
+#[derive(Clone, Debug)]
+pub struct SaConfig {
+    /// The outer source; unspecified for any.
+    pub src: IpAddr,
+    /// The outer destination, of the same family.
+    pub dst: IpAddr,
+    /// The security parameters index.
+    pub spi: Spi,
+    /// The only direction in which it may be used; `None` leaves it to its use. One of [`SaDir::In`] is also used for
+    /// packets to hosts that this node stands in front of (see [`Sad::opens_for_others`](crate::sad::Sad::opens_for_others)).
+    pub dir: Option<SaDir>,
+    /// What is protected: whole packets or their payload.
+    pub mode: Mode,
+    /// Ties the SA to the templates with the same number.
+    pub reqid: u32,
+    /// How it protects.
+    pub algorithm: Algorithm,
+    /// How many packets the anti-replay window spans; 0 checks nothing. At most [`MAX_WINDOW`].
+    pub replay_window: u32,
+    /// Options that are off unless named.
+    pub flags: SaFlags,
+    /// The UDP header around ESP, if there is one.
+    pub encap: Option<EspInUdp>,
+    /// Which inner packets may use it; `None` lets any.
+    pub selector: Option<Selector>,
+    /// The last sequence number sent (`replay-oseq`); 0 for a new SA.
+    pub oseq: u64,
+    /// The highest sequence number received (`replay-seq`); 0 for a new SA.
+    pub seq: u64,
+    /// Inner packets of a tunnel that are shorter are padded to so many bytes, or to what the path takes if that is less
+    /// (RFC 4303 §2.7); 0 pads none.
+    pub tfcpad: u32,
+    /// What it does about a NAT between it and its peer.
+    pub nat: NatTraversal,
+    /// Which marked packets it is for. Two SAs with one destination and SPI differ in this.
+    pub mark: Mark,
+    /// What its packets are marked with afterwards (`output-mark`).
+    pub output_mark: Mark,
+    /// The number of the XFRM interface that it is for; 0 for none.
+    pub if_id: u32,
+    /// When it ends.
+    pub lifetime: Lifetime,
+    /// The number of the [`Acquire`](crate::Acquire) that it answers (`seq`); 0 for none.
+    pub acquire_seq: u32,
+    /// When its numbers are told of.
+    pub aevents: Aevents,
+    /// The device that does its work.
+    pub offload: Option<Offload>,
+}
+
+/// What an SA with a UDP header around ESP does about the NAT that it is for.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct NatTraversal {
+    /// Seconds after which one of direction out that was not used sends a keepalive (RFC 3948 §4); 0 for never.
+    pub keepalive_interval: u32,
+    /// Seconds after which it is told again that its peer sends from elsewhere; 0 tells each new place once.
+    pub mapping_threshold: u32,
+    /// Whether the tunnels to its peer (those with its `reqid`) follow it to the place that it sends from now.
+    pub follow: bool,
+}
+
+/// What an SA says of when its numbers are told of: `None` leaves it to the [node](crate::Ipsec::set_aevent_limits).
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Aevents {
+    /// After so many packets; 0: not by that.
+    pub packets: Option<u32>,
+    /// After so long; zero: not by that.
+    pub time: Option<Duration>,
+}
+
+impl Aevents {
+    /// What holds, if `usual` does where nothing is said.
+    #[must_use]
+    pub fn or(self, usual: AeventLimits) -> AeventLimits {
+        AeventLimits { packets: self.packets.unwrap_or(usual.packets), time: self.time.unwrap_or(usual.time) }
+    }
+}
+
+/// When numbers are told of again.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct AeventLimits {
+    /// After so many numbers sent or received (`xfrm_aevent_rseqth`); 0: not by that.
+    pub packets: u32,
+    /// So long after they were told of, if they are others (`xfrm_aevent_etime`); zero: not by that.
+    pub time: Duration,
+}
+
+impl Default for AeventLimits {
+    fn default() -> Self {
+        Self { packets: 2, time: Duration::from_secs(1) }
+    }
+}
+
+/// Options of an SA, by the names that `ip xfrm state … flag` and `extra-flag` give them.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct SaFlags {
+    /// Congestion marks are not carried between the outer and the inner header (RFC 6040).
+    pub noecn: bool,
+    /// The outer DSCP is copied to the inner header on the way in.
+    pub decap_dscp: bool,
+    /// The outer IPv4 header does not carry Don't Fragment.
+    pub nopmtudisc: bool,
+    /// 64-bit sequence numbers (RFC 4303 §2.2.1).
+    pub esn: bool,
+    /// The inner DSCP is not copied to the outer header on the way out.
+    pub dont_encap_dscp: bool,
+    /// 32-bit sequence numbers may start over instead of ending the SA.
+    pub oseq_may_wrap: bool,
+    /// It is received by alone: no template finds it.
+    pub wildrecv: bool,
+    /// An ICMP error comes through it also if only the packet that it quotes is one of the selector's.
+    pub icmp: bool,
+    /// Without a selector it takes both families, and not only that of its own addresses.
+    pub af_unspec: bool,
+}
+
+/// A UDP header around ESP (RFC 3948): `espinudp`.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EspInUdp {
+    /// The source port.
+    pub sport: u16,
+    /// The destination port.
+    pub dport: u16,
+}
+
+impl SaConfig {
+    /// An SA for everything between two addresses, without options.
+    pub fn new(src: IpAddr, dst: IpAddr, spi: Spi, mode: Mode, algorithm: Algorithm) -> Self {
+        Self {
+            src,
+            dst,
+            spi,
+            dir: None,
+            mode,
+            reqid: 0,
+            algorithm,
+            replay_window: 0,
+            flags: SaFlags::default(),
+            encap: None,
+            selector: None,
+            oseq: 0,
+            seq: 0,
+            tfcpad: 0,
+            nat: NatTraversal::default(),
+            mark: Mark::ANY,
+            output_mark: Mark::ANY,
+            if_id: 0,
+            lifetime: Lifetime::default(),
+            acquire_seq: 0,
+            aevents: Aevents::default(),
+            offload: None,
+        }
+    }
+
+    /// Checks what can be told without the key, the other SAs and devices.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        same_family(self.src, self.dst)?;
+        if self.dst.is_unspecified() {
+            return Err(ConfigError::NoDestination);
+        }
+        if self.spi.0 == 0 {
+            return Err(ConfigError::SpiZero);
+        }
+        if self.replay_window > MAX_WINDOW {
+            return Err(ConfigError::ReplayWindow(self.replay_window));
+        }
+        self.check_direction()?;
+        if self.flags.esn && self.replay_window == 0 && self.dir != Some(SaDir::Out) {
+            return Err(ConfigError::EsnWithoutWindow);
+        }
+        self.check_nat()?;
+        self.check_offload()?;
+        if self.tfcpad > 0 && self.mode == Mode::Transport {
+            return Err(ConfigError::TfcTransport);
+        }
+        self.selector.as_ref().map_or(Ok(()), Selector::check)
+    }
+
+    /// What no device can be asked for (Linux `xfrm_dev_state_add`).
+    fn check_offload(&self) -> Result<(), ConfigError> {
+        let Some(Offload { dir, mode, .. }) = self.offload else { return Ok(()) };
+        if self.dir.is_some_and(|it| it != dir) {
+            return Err(ConfigError::OffloadDirection);
+        }
+        if self.tfcpad > 0 {
+            return Err(ConfigError::Offload("tfcpad"));
+        }
+        if dir == SaDir::In && self.if_id != 0 {
+            return Err(ConfigError::Offload("if_id"));
+        }
+        // Its numbers and window would be the device's, and go on in neither.
+        if mode == OffloadMode::Packet && (self.oseq, self.seq) != (0, 0) {
+            return Err(ConfigError::Offload("replay-seq"));
+        }
+        Ok(())
+    }
+
+    fn check_nat(&self) -> Result<(), ConfigError> {
+        let NatTraversal { keepalive_interval, mapping_threshold, follow } = self.nat;
+        let options = [
+            ("nat-keepalive-interval", keepalive_interval > 0),
+            ("nat-mapping-threshold", mapping_threshold > 0),
+            ("nat-follow", follow),
+        ];
+        match options.iter().find(|(_, is_set)| *is_set && self.encap.is_none()) {
+            Some(&(option, _)) => Err(ConfigError::WithoutEncap(option)),
+            None if keepalive_interval > 0 && self.dir != Some(SaDir::Out) => Err(ConfigError::KeepaliveWithoutDir),
+            None if follow && self.replay_window == 0 && self.dir != Some(SaDir::Out) => {
+                Err(ConfigError::FollowWithoutWindow)
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// An SA that names its direction has none of the other one's options (Linux `verify_newsa_info`,
+    /// `verify_replay`).
+    fn check_direction(&self) -> Result<(), ConfigError> {
+        let Some(dir) = self.dir else { return Ok(()) };
+        let SaFlags { decap_dscp, nopmtudisc, dont_encap_dscp, oseq_may_wrap, wildrecv, icmp, .. } = self.flags;
+        let wrong = match dir {
+            SaDir::Out => &[
+                ("decap-dscp", decap_dscp),
+                ("icmp", icmp),
+                ("wildrecv", wildrecv),
+                ("replay-window", self.replay_window > 0),
+                ("replay-seq", self.seq > 0),
+                ("nat-mapping-threshold", self.nat.mapping_threshold > 0),
+                ("nat-follow", self.nat.follow),
+            ][..],
+            SaDir::In => &[
+                ("nopmtudisc", nopmtudisc),
+                ("dont-encap-dscp", dont_encap_dscp),
+                ("oseq-may-wrap", oseq_may_wrap),
+                ("replay-oseq", self.oseq > 0),
+                ("nat-keepalive-interval", self.nat.keepalive_interval > 0),
+            ],
+        };
+        match wrong.iter().find(|(_, is_set)| *is_set) {
+            Some(&(option, _)) => Err(ConfigError::Direction(dir, option)),
+            None => Ok(()),
+        }
+    }
+}
