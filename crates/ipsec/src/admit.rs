@@ -6,8 +6,8 @@ use packet::{Memory, Packet};
 use wire::esp::{Header, TRAILER_LEN};
 
 use crate::gateway::Ipsec;
-use crate::sa::Sa;
-use crate::sad::{Expired, Sad, State};
+use crate::sa::{Expired, Sa, State};
+use crate::sad::Sad;
 
 impl Sad {
     /// The SA, if one more packet may be received by it (Linux `xfrm_input`).

@@ -8,9 +8,7 @@ use wire::Spi;
 
 use crate::config::{Mode, PolicyKey, SaDir, Selector, Template};
 use crate::mark::Mark;
-use crate::nat::Mapping;
-use crate::sa::{Sa, SaStats};
-use crate::sad::Aevent;
+use crate::sa::{Aevent, Mapping, Sa, SaStats};
 
 /// Most events that wait to be taken. Later ones are lost, and counted.
 pub const MAX_EVENTS: usize = 1024;

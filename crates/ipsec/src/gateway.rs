@@ -186,7 +186,12 @@ impl Ipsec {
     /// # Errors
     /// See [`Spd::add`].
     pub fn add_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
-        self.add_policy_with_device(config)
+        let Self { sad, spd, .. } = self;
+        if spd.find(&config.key()).is_none() {
+            config.check()?;
+            sad.devices.add_policy(&config)?;
+        }
+        spd.add(config).map(drop)
     }
 
     /// Replaces or adds a policy.
@@ -195,11 +200,28 @@ impl Ipsec {
     /// See [`Spd::update`].
     pub fn update_policy(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
         let before = self.spd.find(&config.key());
-        let now = self.update_policy_with_device(config)?;
+        let now = self.replace_policy(config)?;
         if let Some(before) = before {
             self.holds.rename(before, now);
         }
         Ok(())
+    }
+
+    /// Replaces or adds a policy in the database and on its device.
+    fn replace_policy(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
+        let Self { sad, spd, .. } = self;
+        config.check()?;
+        let key = config.key();
+        let old = spd.find(&key).and_then(|id| spd.get(id)).map(|old| old.config.clone());
+        sad.devices.delete_policy(&key);
+        if let Err(refused) = sad.devices.add_policy(&config) {
+            // The device had the old one a moment ago.
+            if let Some(old) = old {
+                sad.devices.add_policy(&old)?;
+            }
+            return Err(refused);
+        }
+        spd.update(config)
     }
 
     /// Takes a policy out, and drops what waits for its SAs; `None` when there is none.
@@ -227,7 +249,9 @@ impl Ipsec {
         let Self { sad, spd, holds, .. } = self;
         sad.handle_timeout(now);
         spd.handle_timeout(now, &mut sad.events, |policy| holds.purge(policy, DropReason::PolicyNoState));
-        self.forget_policies();
+        if sad.devices.has_policies() {
+            sad.devices.delete_policies(|_, key: &PolicyKey| spd.find(key).is_none());
+        }
         while let Some((policy, flow)) = self.holds.pop(now) {
             if self.must_wait(now, &flow, counters) {
                 self.holds.wait_longer(now, policy);

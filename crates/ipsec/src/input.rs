@@ -20,10 +20,9 @@ use wire::{Protocol, udp};
 
 use crate::config::Mode;
 use crate::gateway::Ipsec;
-use crate::nat::Mapping;
 use crate::open_job::{OpenJob, Piece, State};
 use crate::replay::Replay;
-use crate::sa::Sa;
+use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
 
 use arrival::Arrival;

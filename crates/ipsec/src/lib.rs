@@ -46,6 +46,7 @@ pub mod mtu;
 mod nat;
 #[cfg(debug_assertions)]
 mod nonces;
+mod offload_decision;
 mod open_job;
 mod outer;
 mod output;
@@ -74,9 +75,8 @@ pub use input::{Content, ENCAP_PEEK, Each, Inner, Opened, Run, Taker, is_esp_in_
 pub use keepalive::{KEEPALIVE, Keepalive};
 pub use lifetime::{Lifetime, Limits};
 pub use mark::Mark;
-pub use nat::Mapping;
 pub use output::Train;
 pub use policy::{Bundle, Decision};
-pub use sa::{Sa, SaStats};
-pub use sad::{Aevent, Larval, SpiRequest, State};
+pub use sa::{Aevent, Mapping, Sa, SaStats, State};
+pub use sad::{Larval, SpiRequest};
 pub use spd::PolicyId;

@@ -1,7 +1,6 @@
 //! How large an inner packet may be (Linux `xfrm_state_mtu` and `esp4`, `esp6` beneath it).
 
 use crate::config::Mode;
-use crate::sa::Sa;
 use wire::Version;
 use wire::esp::{Header, TRAILER_LEN};
 use wire::udp;
@@ -38,18 +37,6 @@ impl Overhead {
             Some(text) if text >= self.align => text - text % self.align + own - TRAILER_LEN,
             _ => 0,
         }
-    }
-}
-
-impl Sa {
-    /// To how many bytes its inner packets are padded when the path takes `mtu` bytes of the outer ones (Linux
-    /// `esp_output`).
-    pub(crate) fn pad_to(&self, mtu: usize) -> usize {
-        if self.tfcpad() == 0 {
-            return 0;
-        }
-        let (most, wanted) = (self.inner_mtu(mtu), self.tfcpad() as usize);
-        if wanted < most { wanted } else { most }
     }
 }
 

@@ -5,48 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
 
 use base::{Instant, SaId};
 use wire::Spi;
 
-use crate::config::{EspInUdp, Mode, NatTraversal, SaConfig, SaDir};
+use crate::config::{Mode, SaDir};
 use crate::events::Event;
 use crate::gateway::Ipsec;
-use crate::sa::Sa;
+use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
-
-/// That the peer of an SA sends from another place than it was known at: `XFRM_MSG_MAPPING`.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Mapping {
-    /// The SA that it sends by.
-    pub sa: SaId,
-    /// Its destination.
-    pub dst: IpAddr,
-    /// Its SPI.
-    pub spi: Spi,
-    /// Its `reqid`.
-    pub reqid: u32,
-    /// Where the peer was.
-    pub old: SocketAddr,
-    /// Where it is.
-    pub new: SocketAddr,
-    /// Whether the tunnels to it have followed.
-    pub followed: bool,
-}
-
-/// Where an SA's peer is, if that is not where its configuration says.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Place {
-    /// From where it receives.
-    seen: Option<SocketAddr>,
-    /// Whither it sends.
-    towards: Option<SocketAddr>,
-    /// Where the peer was said to be last, and when.
-    told: Option<(SocketAddr, Instant)>,
-    /// When the next keepalive is looked at.
-    pub(crate) keepalive: Option<Instant>,
-}
 
 /// What a node remembers for all its SAs.
 #[derive(Debug, Default)]
@@ -58,80 +25,6 @@ pub(crate) struct Nat {
     /// How many of them there may be before those are looked for that are gone.
     tidy_at: usize,
     pub(crate) keepalives: BTreeSet<(Instant, SaId)>,
-}
-
-impl Sa {
-    /// Where its packets go: to its destination, or to the place that its peer has moved to.
-    #[inline]
-    pub fn end(&self) -> IpAddr {
-        self.moved_to().map_or(self.dst, |place| place.ip())
-    }
-
-    /// Where its peer has moved to, to whom it sends.
-    #[inline]
-    pub fn moved_to(&self) -> Option<SocketAddr> {
-        self.extras.as_deref()?.place.towards
-    }
-
-    /// Where its peer is, to be written down.
-    pub(crate) fn place_mut(&mut self) -> &mut Place {
-        &mut self.extras.get_or_insert_default().place
-    }
-
-    /// The UDP header around what it sends.
-    #[inline]
-    pub fn encap_to(&self) -> Option<EspInUdp> {
-        let encap = self.encap?;
-        Some(EspInUdp { dport: self.moved_to().map_or(encap.dport, |place| place.port()), ..encap })
-    }
-
-    /// Where its peer is, if it is one that sends ESP in UDP.
-    #[inline]
-    fn peer(&self) -> Option<SocketAddr> {
-        let said = SocketAddr::new(self.src, self.encap?.sport);
-        Some(self.extras.as_deref().and_then(|extras| extras.place.seen).unwrap_or(said))
-    }
-
-    /// Tells whether a packet that came `from` there says nothing new of where its peer is.
-    #[inline]
-    pub(crate) fn peer_is_at(&self, from: SocketAddr) -> bool {
-        self.peer() == Some(from)
-    }
-
-    /// Notes that an authentic packet came `from` somewhere; `is_newest` if no newer one had come before. Something if
-    /// that is worth telling.
-    #[inline]
-    pub(crate) fn came_from(&mut self, now: Instant, from: SocketAddr, is_newest: bool) -> Option<Mapping> {
-        let old = self.peer()?;
-        if old == from || !is_newest { None } else { self.came_from_elsewhere(now, old, from) }
-    }
-
-    #[cold]
-    fn came_from_elsewhere(&mut self, now: Instant, old: SocketAddr, new: SocketAddr) -> Option<Mapping> {
-        let NatTraversal { mapping_threshold: threshold, follow: followed, .. } = self.nat();
-        let place = self.place_mut();
-        let is_news = match place.told {
-            Some((told, at)) if told == new => threshold > 0 && now.since(at) > Duration::from_secs(threshold.into()),
-            _ => true,
-        };
-        if followed {
-            place.seen = Some(new);
-        }
-        if !is_news && !followed {
-            return None;
-        }
-        place.told = Some((new, now));
-        Some(Mapping { sa: self.id(), dst: self.dst, spi: self.spi, reqid: self.reqid, old, new, followed })
-    }
-
-    /// Forgets where its peer has moved to, if `config` says anew where that is.
-    pub(crate) fn settle(&mut self, config: &SaConfig) {
-        if (self.src, self.encap, self.nat()) != (config.src, config.encap, config.nat)
-            && let Some(extras) = &mut self.extras
-        {
-            extras.place = Place { keepalive: extras.place.keepalive, ..Place::default() };
-        }
-    }
 }
 
 impl Ipsec {
@@ -203,6 +96,7 @@ impl Nat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{EspInUdp, SaConfig};
     use crate::engine::Algorithm;
 
     #[test]

@@ -2,8 +2,7 @@
 
 use wire::{Protocol, Quote, Spi, udp};
 
-use crate::config::{EspInUdp, SaDir};
-use crate::device::{Offload, OffloadMode};
+use crate::config::{EspInUdp, Offload, OffloadMode, SaDir};
 use crate::gateway::Ipsec;
 use crate::sa::Sa;
 

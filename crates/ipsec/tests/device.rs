@@ -4,13 +4,14 @@ mod common;
 
 use base::{Counters, DropReason, Instant, LinkId, Mib};
 use common::*;
-use ipsec::device::{Facts, Faults, Offload, OffloadMode, Refused, SoftDevice, SoftStats, Treatment};
+use ipsec::device::{Facts, Offload, OffloadMode, Refused, Treatment};
 use ipsec::engine::Cipher;
 use ipsec::{
     Algorithm, ConfigError, Dir, Ipsec, Level, Limits, Mode, PolicyConfig, SaConfig, SaDir, SaFlags, Selector,
     Template, Train,
 };
 use packet::{Esp, EspStatus, Memory, Packet};
+use sim::{Faults, SoftDevice, SoftStats};
 use wire::{Spi, Version};
 
 const NOW: Instant = Instant::from_nanos(7);

@@ -10,6 +10,8 @@
 //!
 //! A node's ciphers may be with a [`SlowCrypto`], which is busy, slow, and gives nothing back in order.
 //!
+//! A link's device may offload ESP: [`SoftDevice`] does so in software, and can refuse, be busy, or lie.
+//!
 //! What happens on a wire can be watched frame by frame ([`World::watch`]).
 //!
 //! An [`Oracle`] holds IPsec's databases beside plain lists, and a [`Maze`] whatever may be done to a packet: both take
@@ -29,6 +31,7 @@ mod maze;
 mod node;
 mod oracle;
 mod rng;
+mod soft_device;
 mod watch;
 mod world;
 
@@ -43,5 +46,6 @@ pub use maze::Maze;
 pub use node::{Node, PortOptions};
 pub use oracle::Oracle;
 pub use rng::Rng;
+pub use soft_device::{Faults, SoftDevice, SoftStats};
 pub use watch::{Fate, Seen};
 pub use world::{End, World};

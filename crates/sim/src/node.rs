@@ -3,10 +3,11 @@
 use base::{DropReason, IfAddr, Instant, LinkId, TableId};
 use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind, Rule, Vrf};
-use ipsec::device::SoftDevice;
 use offload::Features;
 use packet::{Memory, Packet};
 use wire::{MacAddr, eth};
+
+use crate::soft_device::SoftDevice;
 
 /// A node under test.
 #[derive(Debug)]

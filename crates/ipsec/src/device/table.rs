@@ -2,8 +2,8 @@
 
 use base::{LinkId, SaId};
 
-use super::{Device, NewState, Offload, OffloadMode, PacketDevice, Refused};
-use crate::config::{ConfigError, PolicyConfig, PolicyKey};
+use super::driver::{Device, NewState, PacketDevice, Refused};
+use crate::config::{ConfigError, Offload, OffloadMode, PolicyConfig, PolicyKey};
 
 /// Devices by their links.
 #[derive(Debug, Default)]
@@ -14,20 +14,20 @@ pub(crate) struct Devices {
 
 impl Devices {
     /// Lets a link have a device, or none. Nothing may be on the one before.
-    pub(super) fn set(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
+    pub(crate) fn set(&mut self, link: LinkId, device: Option<Box<dyn Device>>) {
         self.devices.retain(|(other, _)| *other != link);
         self.devices.extend(device.map(|device| (link, device)));
     }
 
-    pub(super) fn get(&self, link: LinkId) -> Option<&dyn Device> {
+    pub(crate) fn get(&self, link: LinkId) -> Option<&dyn Device> {
         self.devices.iter().find(|(other, _)| *other == link).map(|(_, device)| &**device)
     }
 
-    pub(super) fn get_mut(&mut self, link: LinkId) -> Option<&mut Box<dyn Device>> {
+    pub(crate) fn get_mut(&mut self, link: LinkId) -> Option<&mut Box<dyn Device>> {
         self.devices.iter_mut().find(|(other, _)| *other == link).map(|(_, device)| device)
     }
 
-    pub(super) fn packet_mode(&mut self, link: LinkId) -> Option<&mut dyn PacketDevice> {
+    pub(crate) fn packet_mode(&mut self, link: LinkId) -> Option<&mut dyn PacketDevice> {
         self.get_mut(link)?.packet_mode()
     }
 
@@ -88,7 +88,7 @@ impl Devices {
     }
 
     /// Takes policies off their devices.
-    pub(super) fn delete_policies(&mut self, mut which: impl FnMut(LinkId, &PolicyKey) -> bool) {
+    pub(crate) fn delete_policies(&mut self, mut which: impl FnMut(LinkId, &PolicyKey) -> bool) {
         let gone: Vec<_> = self.policies.extract_if(.., |(link, key)| which(*link, key)).collect();
         for (link, key) in gone {
             if let Some(device) = self.packet_mode(link) {
@@ -98,7 +98,7 @@ impl Devices {
     }
 
     /// The policies on a link's device.
-    pub(super) fn policies_of(&self, link: LinkId) -> Vec<PolicyKey> {
+    pub(crate) fn policies_of(&self, link: LinkId) -> Vec<PolicyKey> {
         self.policies.iter().filter(|(other, _)| *other == link).map(|(_, key)| *key).collect()
     }
 

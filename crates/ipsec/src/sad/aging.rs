@@ -4,57 +4,10 @@
 use base::{Instant, SaId};
 
 use super::Sad;
-use super::aevents::Aevents;
 use crate::events::{Event, Events, SaExpired};
 use crate::lifetime::Lifetime;
-use crate::sa::Sa;
-use crate::timers::{Timer, Timers};
-
-/// What may be done with an SA. Linux's `VOID` has no like here, because none is kept that is half made.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum State {
-    /// It is yet to come (`ACQ`).
-    Acq,
-    /// It may be used.
-    Valid,
-    /// Nobody could make it.
-    Error,
-    /// A hard limit is reached; it is about to be removed.
-    Expired,
-    /// It was removed.
-    Dead,
-}
-
-/// A hard limit is reached.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Expired;
-
-/// What of an SA has to do with its age, beside what is asked for each packet.
-#[derive(Debug)]
-pub(crate) struct Age {
-    pub(crate) lifetime: Lifetime,
-    /// The time at which time first passed for it.
-    pub(crate) added: Option<Instant>,
-    /// When it was used first.
-    pub(crate) first_used: Option<Instant>,
-    timer: Timer,
-    /// How many SAs were added before it.
-    pub(crate) born: u64,
-    /// The highest number received when its device was last told.
-    pub(crate) esn_told: u64,
-    pub(super) aevents: Aevents,
-}
-
-impl Age {
-    pub(crate) fn new(lifetime: Lifetime, seq: u64) -> Self {
-        let (timer, aevents) = (Timer::default(), Aevents::default());
-        Self { lifetime, added: None, first_used: None, timer, born: 0, esn_told: seq, aevents }
-    }
-
-    pub(crate) fn unschedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {
-        timers.set(id, &mut self.timer, None);
-    }
-}
+use crate::sa::{Age, Expired, Sa, State};
+use crate::timers::Timers;
 
 impl Sa {
     /// When time changes something.

@@ -9,11 +9,10 @@ use base::{DropReason, Instant, Mib};
 use hashbrown::HashMap;
 use wire::Spi;
 
-use super::State;
 use crate::config::{Mode, SaConfig, SaDir, Selector};
 use crate::events::{Event, Events, SaExpired};
 use crate::mark::Mark;
-use crate::sa::SaStats;
+use crate::sa::{SaStats, State};
 use crate::timers::{Timer, Timers};
 
 /// Most of them at a time: what the packets of others can bring about is bounded.

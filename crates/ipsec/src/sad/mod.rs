@@ -18,16 +18,13 @@ use base::{LinkId, SaId};
 use hashbrown::HashMap;
 use wire::Spi;
 
-use crate::config::{AeventLimits, ConfigError, SaConfig, SaDir};
-use crate::device::{Devices, NewState, OffloadMode};
+use crate::config::{AeventLimits, ConfigError, Offload, OffloadMode, SaConfig, SaDir};
+use crate::device::{Devices, NewState};
 use crate::events::{Ended, Events};
 use crate::hash_index::HashIndex;
-use crate::sa::Sa;
+use crate::sa::{Sa, State};
 use crate::timers::Timers;
 
-pub use aevents::Aevent;
-pub use aging::State;
-pub(crate) use aging::{Age, Expired};
 pub(crate) use larval::Larvae;
 pub use larval::{Larval, MAX_LARVAE};
 pub(crate) use search::Found;
@@ -207,6 +204,18 @@ impl Sad {
         let offload = self.devices.add_state(&NewState { id, config, mask: 0 }).unwrap_or(None);
         if let Some(sa) = self.get_mut(id) {
             sa.offload = offload;
+        }
+    }
+
+    /// Tells the device of an SA how far its extended sequence numbers are.
+    pub(crate) fn advance_esn(&mut self, sa: SaId) {
+        let Some(it) = self.get_mut(sa) else { return };
+        let (Some(Offload { dev, .. }), top) = (it.offload, it.replay.top()) else { return };
+        if it.flags.esn && it.age.esn_told >> 31 != top >> 31 {
+            it.age.esn_told = top;
+            if let Some(device) = self.devices.get_mut(dev) {
+                device.advance_esn(sa, top);
+            }
         }
     }
 

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use base::{LinkId, SaId};
 use wire::Version;
 
-use super::{Sad, State};
+use super::Sad;
 use crate::config::{ConfigError, Mode, SaDir, Template};
 use crate::flowi::Flowi;
 use crate::mark::Mark;
-use crate::sa::Sa;
+use crate::sa::{Sa, State};
 
 /// What is found for a template.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

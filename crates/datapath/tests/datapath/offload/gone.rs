@@ -2,8 +2,8 @@
 
 use base::DropReason;
 use ipsec::Dir;
-use ipsec::device::{OffloadMode, SoftDevice, SoftStats};
-use sim::Node;
+use ipsec::device::OffloadMode;
+use sim::{Node, SoftDevice, SoftStats};
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;

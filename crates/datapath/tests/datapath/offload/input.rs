@@ -1,9 +1,9 @@
 //! What comes from a device, and what comes back about packets that it has sealed.
 
 use base::{DropReason, Mib};
-use ipsec::device::{Faults, OffloadMode};
+use ipsec::device::OffloadMode;
 use packet::{EspStatus, Packet};
-use sim::Flow;
+use sim::{Faults, Flow};
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;

@@ -10,11 +10,11 @@ mod who_seals;
 use std::collections::HashSet;
 
 use base::LinkId;
-use ipsec::device::{Offload, OffloadMode, SoftDevice};
+use ipsec::device::{Offload, OffloadMode};
 use ipsec::{Dir, SaConfig, SaDir};
 use offload::Features;
 use packet::{Esp, Packet};
-use sim::{Fate, Flow, Medium, Node, PortOptions, World, policy, unique_mask};
+use sim::{Fate, Flow, Medium, Node, PortOptions, SoftDevice, World, policy, unique_mask};
 
 use crate::common::*;
 use crate::gateways::*;

@@ -1,10 +1,10 @@
 //! Whose sequence numbers packets have, and what happens where there are none left.
 
 use base::{DropReason, Mib};
-use ipsec::device::{Offload, OffloadMode, SoftDevice};
+use ipsec::device::{Offload, OffloadMode};
 use ipsec::{Dir, Mode, SaConfig, SaDir, SaFlags};
 use packet::Esp;
-use sim::{Flow, Node, PortOptions, esp, policy, unique_mask};
+use sim::{Flow, Node, PortOptions, SoftDevice, esp, policy, unique_mask};
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;

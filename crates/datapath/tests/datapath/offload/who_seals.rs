@@ -1,9 +1,9 @@
 //! What is left to a device, and what is sealed in software or not at all.
 
 use base::{DropReason, Mib};
-use ipsec::device::{Faults, OffloadMode};
+use ipsec::device::OffloadMode;
 use packet::{Esp, Packet};
-use sim::Flow;
+use sim::{Faults, Flow};
 
 use super::{DETOUR, Lane, SEGMENTS};
 use crate::common::*;

@@ -1,39 +1,42 @@
 //! A device in software, for tests and simulations: it stands between a port and its wire, and does there what a network
 //! card that offloads ESP does.
 
+mod engine;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::{Instant, SaId};
-use packet::{Cut, Esp, EspStatus, Memory, Packet};
+use ipsec::device::{Device, Facts, NewState, Offload, OffloadMode, PacketDevice, Refused, seed};
+use ipsec::engine::{Cipher, OpenError};
+use ipsec::{PolicyConfig, PolicyKey, SaDir, SaStats};
+use packet::{Csum, Cut, Esp, EspStatus, Memory, Packet};
+use wire::eth::EtherType;
 use wire::ip::Info;
-use wire::{Protocol, Spi, esp};
+use wire::{Protocol, Spi, Version, esp, eth};
 
-use super::soft_packet::Engine;
-use super::{Device, Facts, NewState, Offload, OffloadMode, PacketDevice, Refused, seed};
-use crate::config::SaDir;
-use crate::engine::{Cipher, OpenError};
+use engine::Engine;
 
 /// Bytes of a packet in which ESP has to begin.
 const LOOKED_AT: usize = 128;
 
-/// A device in software. All clones are one device: one is [given to the node](crate::Ipsec::set_device), another moves
+/// A device in software. All clones are one device: one is [given to the node](ipsec::Ipsec::set_device), another moves
 /// its packets.
 #[derive(Clone, Debug)]
 pub struct SoftDevice(Arc<Mutex<State>>);
 
 #[derive(Debug)]
-pub(super) struct State {
+struct State {
     follows_esn: bool,
     states: HashMap<SaId, CryptoState>,
     /// What receives, by destination and SPI.
     inbound: HashMap<(IpAddr, Spi), SaId>,
     /// The packet mode, if it has one.
-    pub(super) engine: Option<Engine>,
-    pub(super) faults: Faults,
-    pub(super) stats: SoftStats,
+    engine: Option<Engine>,
+    faults: Faults,
+    stats: SoftStats,
 }
 
 /// An SA of crypto mode.
@@ -84,7 +87,7 @@ impl SoftDevice {
         })))
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -263,4 +266,101 @@ impl Device for SoftDevice {
         let has_it = self.state().engine.is_some();
         has_it.then_some(self as &mut dyn PacketDevice)
     }
+}
+
+impl State {
+    /// Sends a packet by an SA in packet mode. Its IP header is at `l3`.
+    fn protect(&mut self, mem: &Memory, now: Instant, sa: SaId, mut pkt: Packet, l3: usize, out: &mut Vec<Packet>) {
+        let mut frames = Vec::new();
+        let header = pkt.head().get(..l3).unwrap_or_default().to_vec();
+        pkt.pull(header.len());
+        let made = self.engine.as_mut().and_then(|engine| engine.protect(mem, now, sa, pkt, &mut frames));
+        if made.is_none() {
+            self.stats.tx_dropped += 1;
+        }
+        for pkt in frames {
+            match frame(mem, &header, pkt) {
+                Some(pkt) => {
+                    self.stats.sealed += 1;
+                    out.push(pkt);
+                }
+                None => self.stats.tx_dropped += 1,
+            }
+        }
+    }
+
+    /// Receives ESP of an SA in packet mode, if it is that. Its IP header is at `l3`.
+    fn unprotect(
+        &mut self,
+        mem: &Memory,
+        now: Instant,
+        key: (IpAddr, Spi),
+        mut pkt: Packet,
+        l3: usize,
+        out: &mut Vec<Packet>,
+    ) {
+        let Self { engine, faults, stats, .. } = self;
+        let Some(engine) = engine else { return out.push(pkt) };
+        let Some(sa) = engine.receives(key) else { return out.push(pkt) };
+        if let Some(status) = faults.status {
+            pkt.meta.esp = Some(Esp::Opened { sa, status });
+            return out.push(pkt);
+        }
+        let header = pkt.head().get(..l3).unwrap_or_default().to_vec();
+        pkt.pull(header.len());
+        let inner = engine.unprotect(mem, now, pkt);
+        if inner.is_empty() {
+            stats.rx_dropped += 1;
+        }
+        for mut pkt in inner {
+            pkt.meta.sec_path.clear();
+            pkt.meta.esp = Some(Esp::Opened { sa, status: EspStatus::Success });
+            if let Some(pkt) = frame(mem, &header, pkt) {
+                stats.opened += 1;
+                out.push(pkt);
+            } else {
+                stats.rx_dropped += 1;
+            }
+        }
+    }
+}
+
+impl PacketDevice for SoftDevice {
+    fn add_policy(&mut self, policy: &PolicyConfig) -> Result<(), Refused> {
+        let mut state = self.state();
+        if let Some(refused) = state.faults.refuse {
+            return Err(refused);
+        }
+        state.engine.as_mut().ok_or(Refused::Unsupported)?.add_policy(policy)
+    }
+
+    fn delete_policy(&mut self, key: &PolicyKey) {
+        if let Some(engine) = &mut self.state().engine {
+            engine.delete_policy(key);
+        }
+    }
+
+    fn stats(&self, id: SaId) -> Option<SaStats> {
+        self.state().engine.as_ref()?.stats(id)
+    }
+}
+
+/// Puts a link's header in front of a packet again, for the family that the packet is of now.
+fn frame(mem: &Memory, header: &[u8], mut pkt: Packet) -> Option<Packet> {
+    if header.is_empty() {
+        return Some(pkt);
+    }
+    let ethertype = match Version::of(pkt.head()).ok()? {
+        Version::V4 => EtherType::IPV4,
+        Version::V6 => EtherType::IPV6,
+    };
+    pkt.meta.csum = match pkt.meta.csum {
+        // Of the bytes without the header that comes now.
+        Csum::Complete(_) => Csum::None,
+        other => other,
+    };
+    let front = pkt.push(mem, header.len()).ok()?;
+    front.copy_from_slice(header);
+    eth::Header::mut_from(front).ok()?.set_ethertype(ethertype);
+    Some(pkt)
 }

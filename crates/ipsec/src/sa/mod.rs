@@ -1,22 +1,33 @@
 //! A security association: what it does, what it has seen.
 
+pub(crate) mod aevents;
+mod age;
+mod offload;
+mod peer;
+mod place;
+mod state;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::{Instant, SaId};
 use wire::{Spi, Version};
 
-use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, SaConfig, SaDir, SaFlags, Selector};
-use crate::device::Offload;
+use crate::config::{ConfigError, EspInUdp, Mode, NatTraversal, Offload, SaConfig, SaDir, SaFlags, Selector};
 use crate::engine::Cipher;
 use crate::flowi::Flowi;
 use crate::lifetime::Lifetime;
 use crate::mark::Mark;
 use crate::mtu::Overhead;
-use crate::nat::Place;
 use crate::replay::ReplayWindow;
-use crate::sad::{Age, State};
 use crate::sequence::OutSequence;
+
+pub use aevents::Aevent;
+pub(crate) use age::Age;
+pub use place::Mapping;
+use place::Place;
+pub(crate) use state::Expired;
+pub use state::State;
 
 /// A security association (RFC 4301 §4.4.2). One that sends draws from [`OutSequence`], one that receives keeps a
 /// [`ReplayWindow`]; which it is, is told by its direction, or by its use alone if it names none, as in Linux.
@@ -322,6 +333,16 @@ impl Sa {
     /// The largest inner packet that leaves over a link of `mtu` bytes.
     pub fn inner_mtu(&self, mtu: usize) -> usize {
         self.overhead().inner_mtu(mtu)
+    }
+
+    /// To how many bytes its inner packets are padded when the path takes `mtu` bytes of the outer ones (Linux
+    /// `esp_output`).
+    pub(crate) fn pad_to(&self, mtu: usize) -> usize {
+        if self.tfcpad() == 0 {
+            return 0;
+        }
+        let (most, wanted) = (self.inner_mtu(mtu), self.tfcpad() as usize);
+        if wanted < most { wanted } else { most }
     }
 
     /// Notes `packets` packets with `bytes` bytes of protected payload.

@@ -1,97 +1,13 @@
-//! What is left to a device, packet by packet, and what is done in its stead.
+//! Decision which packets a device makes ESP of, and ESP in software for a packet that its device does not get.
 
 use base::{Counters, DropReason, Instant, LinkId, Mib, SaId};
-use packet::{Esp, EspStatus, Packet};
-use wire::esp;
+use packet::{Esp, Packet};
 use wire::ip::Info;
 
-use super::{Device, Offload, OffloadMode};
-use crate::config::{ConfigError, PolicyConfig, PolicyKey, SaDir};
+use crate::config::OffloadMode;
+use crate::device::{Device, Facts, Treatment, seed};
 use crate::gateway::Ipsec;
 use crate::sa::Sa;
-use crate::sad::Sad;
-use crate::spd::PolicyId;
-
-/// What a device is told of a packet before it gets it.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Facts {
-    /// The SA.
-    pub sa: SaId,
-    /// Bytes of its longest segment, with the IP header.
-    pub len: usize,
-    /// Whether that fits the SA's inner MTU.
-    pub fits: bool,
-    /// Whether its IP header has options, or extension headers behind it.
-    pub has_options: bool,
-    /// Whether a UDP header goes around its ESP.
-    pub encap: bool,
-}
-
-/// Who makes ESP of a packet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Treatment {
-    /// This node.
-    Software,
-    /// This node, but for the cipher: [`Train::Inline`](crate::Train::Inline).
-    Cipher,
-    /// The device: the packet goes to it as it is, with [`Esp::Protect`].
-    Device,
-    /// Nobody can.
-    Refused(DropReason),
-}
-
-impl Sa {
-    /// The device that does its work, if one does.
-    pub const fn offload(&self) -> Option<Offload> {
-        self.offload
-    }
-
-    /// The device of an SA in packet mode.
-    pub(crate) fn packet_device(&self) -> Option<LinkId> {
-        self.offload.filter(|offload| offload.mode == OffloadMode::Packet).map(|offload| offload.dev)
-    }
-
-    /// What a device's word on a packet of `link` is worth; without a word of one, whether the packet can be opened here.
-    ///
-    /// # Errors
-    /// Why it goes no further (Linux `xfrm_input`).
-    #[cold]
-    pub(crate) fn judge(&mut self, link: LinkId, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
-        let Some(esp) = esp else {
-            // Its window is the device's: here everything would pass again.
-            let is_devices = self.packet_device().is_some();
-            return if is_devices { Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch)) } else { Ok(()) };
-        };
-        let is_its = self.offload.is_some_and(|offload| (offload.dev, offload.dir) == (link, SaDir::In));
-        let Esp::Opened { sa, status } = esp else { return Err((Mib::XfrmInError, DropReason::EspDevice)) };
-        if !is_its || sa != self.id() {
-            return Err((Mib::XfrmInStateInvalid, DropReason::EspDevice));
-        }
-        match status {
-            EspStatus::Success => Ok(()),
-            EspStatus::AuthFailed => {
-                self.stats.failed += 1;
-                Err((Mib::XfrmInStateProtoError, DropReason::EspIcv))
-            }
-            EspStatus::BadProtocol => Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
-            EspStatus::BadSyntax | EspStatus::Failed => Err((Mib::XfrmInBufferError, DropReason::EspDevice)),
-        }
-    }
-}
-
-impl Sad {
-    /// Tells the device of an SA how far its extended sequence numbers are.
-    pub(crate) fn advance_esn(&mut self, sa: SaId) {
-        let Some(it) = self.get_mut(sa) else { return };
-        let (Some(Offload { dev, .. }), top) = (it.offload, it.replay.top()) else { return };
-        if it.flags.esn && it.age.esn_told >> 31 != top >> 31 {
-            it.age.esn_told = top;
-            if let Some(device) = self.devices.get_mut(dev) {
-                device.advance_esn(sa, top);
-            }
-        }
-    }
-}
 
 impl Ipsec {
     /// Lets a link have a device that offloads ESP, from now on, or none. What was on the one before is removed. Packets that
@@ -204,55 +120,4 @@ impl Ipsec {
         let offloaded: Vec<SaId> = self.sad.iter().filter(|sa| sa.packet_device().is_some()).map(Sa::id).collect();
         offloaded.into_iter().for_each(|sa| self.update_stats(sa));
     }
-
-    /// Adds a policy, and its device takes it too.
-    pub(crate) fn add_policy_with_device(&mut self, config: PolicyConfig) -> Result<(), ConfigError> {
-        let Self { sad, spd, .. } = self;
-        if spd.find(&config.key()).is_none() {
-            config.check()?;
-            sad.devices.add_policy(&config)?;
-        }
-        spd.add(config).map(drop)
-    }
-
-    /// Replaces or adds a policy, and on devices too.
-    pub(crate) fn update_policy_with_device(&mut self, config: PolicyConfig) -> Result<PolicyId, ConfigError> {
-        let Self { sad, spd, .. } = self;
-        config.check()?;
-        let key = config.key();
-        let old = spd.find(&key).and_then(|id| spd.get(id)).map(|old| old.config.clone());
-        sad.devices.delete_policy(&key);
-        if let Err(refused) = sad.devices.add_policy(&config) {
-            // It had the old one a moment ago.
-            if let Some(old) = old {
-                sad.devices.add_policy(&old)?;
-            }
-            return Err(refused);
-        }
-        spd.update(config)
-    }
-
-    /// Takes those policies off their devices that are here no more.
-    pub(crate) fn forget_policies(&mut self) {
-        if self.sad.devices.has_policies() {
-            let spd = &self.spd;
-            self.sad.devices.delete_policies(|_, key: &PolicyKey| spd.find(key).is_none());
-        }
-    }
-}
-
-/// Puts what an initialisation vector is made from where that goes, if there is one.
-pub(crate) fn leave_seed(frame: &mut [u8], iv_len: usize, iv: [u8; 8]) {
-    let room = &mut frame[esp::Header::LEN..][..iv_len];
-    room.fill(0);
-    let n = room.len().min(iv.len());
-    room[..n].copy_from_slice(&iv[..n]);
-}
-
-/// What was put there.
-pub(crate) fn seed(frame: &[u8], iv_len: usize) -> Option<[u8; 8]> {
-    let mut iv = [0; 8];
-    let n = iv_len.min(iv.len());
-    iv[..n].copy_from_slice(frame.get(esp::Header::LEN..)?.get(..n)?);
-    Some(iv)
 }

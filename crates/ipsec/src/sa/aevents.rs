@@ -1,0 +1,154 @@
+//! Sequence numbers that a listener was told of, and the next time to tell it.
+
+use base::{Instant, SaId};
+
+use crate::config::AeventLimits;
+
+/// An SA's numbers are others than those that were told of.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Aevent {
+    /// The SA.
+    pub sa: SaId,
+    /// Time has passed; else there were as many packets.
+    pub by_time: bool,
+}
+
+/// What has been told of an SA's numbers.
+#[derive(Debug, Default)]
+pub(crate) struct Aevents {
+    pub(crate) limits: AeventLimits,
+    pub(crate) told: Numbers,
+    /// Whether a packet was noticed.
+    touched: bool,
+    wait: Wait,
+}
+
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Numbers {
+    pub(crate) oseq: u64,
+    pub(crate) seq: u64,
+    /// Packets that a window has seen: those that come late move nothing else.
+    pub(crate) seen: u64,
+}
+
+/// What is waited for beside as many packets as are told of.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+enum Wait {
+    /// As long since it was added as it would be since it was told.
+    #[default]
+    First,
+    Time(Instant),
+    /// Time has passed without a change: the next one is told of (Linux `XFRM_TIME_DEFER`).
+    Change,
+}
+
+impl Numbers {
+    const fn is_ahead_by(&self, other: &Self, n: u32) -> bool {
+        self.oseq.wrapping_sub(other.oseq) >= n as u64 || self.seq.wrapping_sub(other.seq) >= n as u64
+    }
+}
+
+impl Aevents {
+    /// Has the numbers looked at when time next passes.
+    pub(crate) const fn touch(&mut self) {
+        self.touched = true;
+    }
+
+    /// When they are looked at.
+    pub(crate) const fn due(&self) -> Option<Instant> {
+        match self.wait {
+            _ if self.touched => Some(Instant::ZERO),
+            Wait::Time(at) => Some(at),
+            Wait::First | Wait::Change => None,
+        }
+    }
+
+    /// Looks at them. Some: they are to be told of, because time has passed or not.
+    pub(crate) fn look(&mut self, now: Instant, added: Instant, numbers: Numbers, heard: bool) -> Option<bool> {
+        let touched = std::mem::take(&mut self.touched);
+        // Whoever has not heard of it needs no timer for that.
+        if heard && self.wait == Wait::First && !self.limits.time.is_zero() {
+            let first = added + self.limits.time;
+            self.wait = if first <= now { Wait::Change } else { Wait::Time(first) };
+        }
+        let is_over = matches!(self.wait, Wait::Time(at) if at <= now);
+        let is_far = self.limits.packets > 0 && numbers.is_ahead_by(&self.told, self.limits.packets);
+        let changed = numbers != self.told && (is_over || self.wait == Wait::Change);
+        match (heard, touched && is_far) {
+            (true, true) => {}
+            (true, false) if changed => {}
+            _ => {
+                if is_over {
+                    self.wait = Wait::Change;
+                }
+                return None;
+            }
+        }
+        self.told = numbers;
+        self.wait = if self.limits.time.is_zero() { Wait::First } else { Wait::Time(now + self.limits.time) };
+        Some(!(touched && is_far))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const fn at(tenths: u64) -> Instant {
+        Instant::from_nanos(tenths * 100_000_000)
+    }
+
+    #[test]
+    fn numbers_are_told_of_after_two_packets_and_after_a_second_if_they_change() {
+        let mut it = Aevents::default();
+        // (when, a packet was noticed, sent, what is told)
+        let looks = [
+            (3, true, 1, None),
+            (10, false, 1, Some(true)),
+            (15, true, 2, None),
+            (17, true, 3, Some(false)),
+            (20, true, 4, None),
+            (27, false, 4, Some(true)),
+            (37, false, 4, None), // from now on each change counts
+            (50, true, 5, Some(true)),
+            (55, true, 9, Some(false)),
+            (64, false, 9, None),
+        ];
+        for (tenths, touched, oseq, want) in looks {
+            it.touched = touched;
+            let numbers = Numbers { oseq, ..Numbers::default() };
+            assert_eq!(it.look(at(tenths), at(0), numbers, true), want, "at {tenths}: {it:?}");
+        }
+        assert_eq!(it.due(), Some(at(65)));
+    }
+
+    #[test]
+    fn the_first_packet_is_told_of_by_time_if_it_comes_late() {
+        let mut it = Aevents { touched: true, ..Aevents::default() };
+        assert_eq!(it.look(at(15), at(5), Numbers { oseq: 1, ..Numbers::default() }, true), Some(true));
+    }
+
+    #[test]
+    fn a_limit_of_zero_is_none() {
+        for (limits, want) in [
+            (AeventLimits { packets: 0, ..AeventLimits::default() }, (None, Some(at(10)))),
+            (AeventLimits { time: Duration::ZERO, ..AeventLimits::default() }, (Some(false), None)),
+        ] {
+            let mut it = Aevents { limits, touched: true, ..Aevents::default() };
+            let told = it.look(at(1), at(0), Numbers { seq: 1 << 33, ..Numbers::default() }, true);
+            assert_eq!((told, it.due()), want, "{limits:?}");
+        }
+    }
+
+    #[test]
+    fn a_late_packet_is_a_change_and_nothing_is_one_that_nobody_hears() {
+        let late = Numbers { seen: 1, ..Numbers::default() };
+        for heard in [true, false] {
+            let mut it = Aevents { wait: Wait::Time(at(1)), ..Aevents::default() };
+            assert_eq!(it.look(at(1), at(0), late, heard), heard.then_some(true));
+            assert_eq!(it.wait == Wait::Change, !heard);
+        }
+    }
+}

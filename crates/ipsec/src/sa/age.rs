@@ -1,0 +1,34 @@
+//! Lifetime of an SA and what it depends on, apart from what each packet needs.
+
+use base::{Instant, SaId};
+
+use super::aevents::Aevents;
+use crate::lifetime::Lifetime;
+use crate::timers::{Timer, Timers};
+
+/// What of an SA has to do with its age, beside what is asked for each packet.
+#[derive(Debug)]
+pub(crate) struct Age {
+    pub(crate) lifetime: Lifetime,
+    /// The time at which time first passed for it.
+    pub(crate) added: Option<Instant>,
+    /// When it was used first.
+    pub(crate) first_used: Option<Instant>,
+    pub(crate) timer: Timer,
+    /// How many SAs were added before it.
+    pub(crate) born: u64,
+    /// The highest number received when its device was last told.
+    pub(crate) esn_told: u64,
+    pub(crate) aevents: Aevents,
+}
+
+impl Age {
+    pub(crate) fn new(lifetime: Lifetime, seq: u64) -> Self {
+        let (timer, aevents) = (Timer::default(), Aevents::default());
+        Self { lifetime, added: None, first_used: None, timer, born: 0, esn_told: seq, aevents }
+    }
+
+    pub(crate) fn unschedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {
+        timers.set(id, &mut self.timer, None);
+    }
+}

@@ -1,0 +1,46 @@
+//! Offload of an SA to a device, and the device's verdict on a received packet.
+
+use base::{DropReason, LinkId, Mib};
+use packet::{Esp, EspStatus};
+
+use super::Sa;
+use crate::config::{Offload, OffloadMode, SaDir};
+
+impl Sa {
+    /// The device that does its work, if one does.
+    pub const fn offload(&self) -> Option<Offload> {
+        self.offload
+    }
+
+    /// The device of an SA in packet mode.
+    pub(crate) fn packet_device(&self) -> Option<LinkId> {
+        self.offload.filter(|offload| offload.mode == OffloadMode::Packet).map(|offload| offload.dev)
+    }
+
+    /// What a device's word on a packet of `link` is worth; without a word of one, whether the packet can be opened here.
+    ///
+    /// # Errors
+    /// Why it goes no further (Linux `xfrm_input`).
+    #[cold]
+    pub(crate) fn judge(&mut self, link: LinkId, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
+        let Some(esp) = esp else {
+            // Its window is the device's: here everything would pass again.
+            let is_devices = self.packet_device().is_some();
+            return if is_devices { Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch)) } else { Ok(()) };
+        };
+        let is_its = self.offload.is_some_and(|offload| (offload.dev, offload.dir) == (link, SaDir::In));
+        let Esp::Opened { sa, status } = esp else { return Err((Mib::XfrmInError, DropReason::EspDevice)) };
+        if !is_its || sa != self.id() {
+            return Err((Mib::XfrmInStateInvalid, DropReason::EspDevice));
+        }
+        match status {
+            EspStatus::Success => Ok(()),
+            EspStatus::AuthFailed => {
+                self.stats.failed += 1;
+                Err((Mib::XfrmInStateProtoError, DropReason::EspIcv))
+            }
+            EspStatus::BadProtocol => Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
+            EspStatus::BadSyntax | EspStatus::Failed => Err((Mib::XfrmInBufferError, DropReason::EspDevice)),
+        }
+    }
+}
