@@ -17,7 +17,8 @@ use crate::hold::Holds;
 use crate::nat::Nat;
 use crate::resolve::Verdict;
 use crate::sa::Sa;
-use crate::sad::{Larval, Sad, SpiRequest};
+use crate::sad::spi::SpiRequest;
+use crate::sad::{Larval, Sad};
 use crate::spd::{Policy, PolicyId, Spd};
 
 /// How long an SA that was asked for may take, unless it is said.
@@ -91,6 +92,13 @@ impl Ipsec {
     /// See [`Sad::replace`].
     pub fn replace_sa(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
         self.sad.replace(config).inspect(|&id| self.begin_nat(id))
+    }
+
+    /// Begins NAT traversal of an SA that was added or changed.
+    fn begin_nat(&mut self, id: SaId) {
+        let Self { sad, nat, .. } = self;
+        nat.look_for_keepalive(sad, id);
+        nat.begin(sad, id);
     }
 
     /// Takes an SA out, the one that packets marked `mark` find; `None` when there is none.

@@ -7,7 +7,9 @@ use base::{Instant, SaId};
 
 use crate::config::{EspInUdp, SaDir};
 use crate::gateway::Ipsec;
+use crate::nat::Nat;
 use crate::sa::Sa;
+use crate::sad::Sad;
 
 /// The one byte of payload of a keepalive (RFC 3948 §2.3).
 pub const KEEPALIVE: [u8; 1] = [0xff];
@@ -56,16 +58,18 @@ impl Ipsec {
             self.nat.keepalives.insert((next, id));
         }
     }
+}
 
+impl Nat {
     /// Looks at an SA at once that was added or changed.
-    pub(crate) fn look_for_keepalive(&mut self, id: SaId) {
-        let Some(sa) = self.sad.get_mut(id) else { return };
+    pub(crate) fn look_for_keepalive(&mut self, sad: &mut Sad, id: SaId) {
+        let Some(sa) = sad.get_mut(id) else { return };
         if sa.keepalive_interval().is_none() {
             return;
         }
         if let Some(before) = sa.place_mut().keepalive.replace(Instant::ZERO) {
-            self.nat.keepalives.remove(&(before, id));
+            self.keepalives.remove(&(before, id));
         }
-        self.nat.keepalives.insert((Instant::ZERO, id));
+        self.keepalives.insert((Instant::ZERO, id));
     }
 }

@@ -17,6 +17,10 @@
 //! - **Initialisation vectors** come from [`sequence`] alone. Debug builds keep a register of every pair of key and
 //!   nonce per thread and panic when one repeats.
 //!
+//! The files form layers, each of which uses only those before it: `engine` and `config`; `sa`; `device` and `events`; `sad` and
+//! `spd`; jobs (`open_job`, `seal_job`); `crypto`; `nat`, `resolve`, `check`; `gateway` with [`Ipsec`]; and on top of it `input`,
+//! `output`, `policy`, `keepalive` and `offload_decision`.
+//!
 //! A program that has this crate among its own sets `AWS_LC_SYS_CFLAGS=-mtune=skylake` when it is built for x86-64, as this
 //! repository does for itself: AES-GCM of fat packets takes 7 % less (docs/decisions/0034).
 //!
@@ -75,8 +79,10 @@ pub use input::{Content, ENCAP_PEEK, Each, Inner, Opened, Run, Taker, is_esp_in_
 pub use keepalive::{KEEPALIVE, Keepalive};
 pub use lifetime::{Lifetime, Limits};
 pub use mark::Mark;
-pub use output::Train;
-pub use policy::{Bundle, Decision};
+pub use policy::Decision;
+pub use resolve::Bundle;
 pub use sa::{Aevent, Mapping, Sa, SaStats, State};
-pub use sad::{Larval, SpiRequest};
+pub use sad::Larval;
+pub use sad::spi::SpiRequest;
+pub use seal_job::Train;
 pub use spd::PolicyId;

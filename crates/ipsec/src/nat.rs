@@ -11,7 +11,6 @@ use wire::Spi;
 
 use crate::config::{Mode, SaDir};
 use crate::events::Event;
-use crate::gateway::Ipsec;
 use crate::sa::{Mapping, Sa};
 use crate::sad::Sad;
 
@@ -27,36 +26,33 @@ pub(crate) struct Nat {
     pub(crate) keepalives: BTreeSet<(Instant, SaId)>,
 }
 
-impl Ipsec {
+impl Nat {
     /// Begins with a new SA: at its peer's present place, if older ones have followed it there.
-    pub(crate) fn begin_nat(&mut self, id: SaId) {
-        self.look_for_keepalive(id);
-        let Some(sa) = self.sad.get(id).filter(|sa| sa.mode == Mode::Tunnel && sa.encap.is_some()) else { return };
+    pub(crate) fn begin(&mut self, sad: &mut Sad, id: SaId) {
+        let Some(sa) = sad.get(id).filter(|sa| sa.mode == Mode::Tunnel && sa.encap.is_some()) else { return };
         let (spi, encap) = (sa.spi, sa.encap);
         if sa.moved_to().is_some() {
             return;
         }
-        let tunnels = self.sad.tunnels_to(sa.dst, sa.reqid);
+        let tunnels = sad.tunnels_to(sa.dst, sa.reqid);
         let mut places = tunnels.filter(|elder| elder.id() != id && elder.encap == encap).map(Sa::moved_to);
         let Some(towards) = places.find_map(|towards| towards) else { return };
         drop(places);
-        if let Some(sa) = self.sad.get_mut(id) {
+        if let Some(sa) = sad.get_mut(id) {
             sa.place_mut().towards = Some(towards);
-            self.nat.moved.insert((towards.ip(), spi), id);
+            self.moved.insert((towards.ip(), spi), id);
             // A peer that has moved once and is rekeyed for ever would leave one behind each time.
-            self.nat.tidy(&self.sad);
+            self.tidy(sad);
         }
     }
 
     /// The SA that sends to `end`, which need not be its destination, with `spi`.
-    pub(crate) fn sa_to(&self, end: IpAddr, spi: Spi) -> Option<&Sa> {
-        let by_place = self.nat.moved.get(&(end, spi)).copied();
-        let sa = by_place.or_else(|| self.sad.by_spi(end, spi, 0)).and_then(|id| self.sad.get(id));
+    pub(crate) fn sa_to<'s>(&self, sad: &'s Sad, end: IpAddr, spi: Spi) -> Option<&'s Sa> {
+        let by_place = self.moved.get(&(end, spi)).copied();
+        let sa = by_place.or_else(|| sad.by_spi(end, spi, 0)).and_then(|id| sad.get(id));
         sa.filter(|sa| sa.end() == end)
     }
-}
 
-impl Nat {
     /// Does what the train at hand has brought: tells of peers that have moved, and lets the tunnels to them follow.
     #[cold]
     pub(crate) fn follow_peers(&mut self, sad: &mut Sad) {
@@ -105,14 +101,16 @@ mod tests {
         let place: SocketAddr = "198.51.100.7:61000".parse().unwrap();
         let encap = Some(EspInUdp { sport: 4500, dport: 4500 });
         let config = |spi| SaConfig { encap, ..SaConfig::new(src, dst, Spi(spi), Mode::Tunnel, Algorithm::Null) };
-        let mut node = Ipsec::new();
-        let first = node.add_sa(&config(1), 1).unwrap();
-        node.sad.get_mut(first).unwrap().place_mut().towards = Some(place);
+        let mut sad = Sad::default();
+        let mut nat = Nat::default();
+        let first = sad.add(&config(1), 1).unwrap();
+        sad.get_mut(first).unwrap().place_mut().towards = Some(place);
         for spi in 2..1000 {
-            let id = node.add_sa(&config(spi), u64::from(spi)).unwrap();
-            node.remove_sa(dst, Spi(spi - 1), 0).unwrap();
-            assert_eq!(node.sa_to(place.ip(), Spi(spi)).map(Sa::id), Some(id), "{spi}");
-            assert!(node.nat.moved.len() <= 2 * 2 + 64, "{spi}: {}", node.nat.moved.len());
+            let id = sad.add(&config(spi), u64::from(spi)).unwrap();
+            nat.begin(&mut sad, id);
+            sad.remove(dst, Spi(spi - 1), 0).unwrap();
+            assert_eq!(nat.sa_to(&sad, place.ip(), Spi(spi)).map(Sa::id), Some(id), "{spi}");
+            assert!(nat.moved.len() <= 2 * 2 + 64, "{spi}: {}", nat.moved.len());
         }
     }
 }

@@ -8,11 +8,10 @@ use offload::checksum;
 use packet::{Buf, Csum, Cut, Meta, Packet, prefetch, prefetch_to_write};
 use wire::esp::{Header, Trailer};
 use wire::ip::{self, Info};
-use wire::{Pattern, Protocol, RisingNumber, Spi, Version, ipv4};
+use wire::{Pattern, Protocol, RisingNumber, Spi, Version, ipv4, ipv6};
 
 use crate::config::Mode;
 use crate::engine::{Cipher, OpenError};
-use crate::input::Untouched;
 use crate::sa::Sa;
 
 /// How many buffers ahead of the one that is passed on are asked for, if another processor may have them.
@@ -45,6 +44,28 @@ pub(crate) struct OpenJob {
     bytes: usize,
     /// What the only segment is opened from, if that is not where it lies.
     pieces: Vec<Buf>,
+}
+
+/// What decides whether something about an inner packet is changed: of one for which nothing was.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Untouched {
+    /// The first bytes: the version, and all of TOS or traffic class.
+    pub(crate) front: [u8; 2],
+    pub(crate) next_header: Protocol,
+}
+
+impl Untouched {
+    /// Tells whether nothing is changed about a packet either: its length has to be what it says.
+    #[inline]
+    pub(crate) fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
+        let Some(&[a, b, c, d, e, f]) = bytes.first_chunk() else { return false };
+        let total = match next_header {
+            Protocol::IPV6 => ipv6::Header::LEN + usize::from(u16::from_be_bytes([e, f])),
+            _ => usize::from(u16::from_be_bytes([c, d])),
+        };
+        let is_whole = total == bytes.len() && total >= ipv4::Header::LEN;
+        is_whole && [a, b] == self.front && next_header == self.next_header
+    }
 }
 
 /// How a packet is opened.

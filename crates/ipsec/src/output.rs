@@ -4,20 +4,7 @@ use base::{Counters, DropReason, Instant, Mib, SaId};
 use packet::{Memory, Packet};
 
 use crate::gateway::Ipsec;
-use crate::seal_job::SealJob;
-
-/// What becomes of the segments of a packet.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Train {
-    /// They stay one fat UDP packet, for a link that cuts it, if the SA has ESP in UDP.
-    Udp,
-    /// Each is a packet of its own, and those of one page stay together ([`packet::Cut::Frames`]).
-    Frames,
-    /// Each is a packet of its own.
-    None,
-    /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on ([`packet::Esp::Seal`]).
-    Inline,
-}
+use crate::seal_job::{SealJob, Train};
 
 impl Ipsec {
     /// Protects `pkt`, which begins with its IP header, by an SA that [`lookup`](Self::lookup) named, and appends what

@@ -1,20 +1,16 @@
 //! What the policies say of a packet: on its way out which SAs it needs, on its way in whether it had them.
 
-use arrayvec::ArrayVec;
-use base::{Counters, DropReason, Instant, Mib, SaId};
+use base::{Counters, DropReason, Instant, Mib};
 use packet::{Memory, Packet, SecPath};
 use wire::FlowKey;
 
 use crate::check::check;
-use crate::config::{Action, Dir, MAX_TEMPLATES};
+use crate::config::{Action, Dir};
 use crate::flowi::Flowi;
 use crate::gateway::Ipsec;
 use crate::hold::Released;
-use crate::resolve::{Refusal, Verdict, resolve};
+use crate::resolve::{Bundle, Refusal, Verdict, acquire, resolve};
 use crate::spd::PolicyId;
-
-/// The SAs that a packet goes through on its way out, the innermost first.
-pub type Bundle = ArrayVec<SaId, { MAX_TEMPLATES - 1 }>;
 
 /// What becomes of a packet on its way out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -116,7 +112,8 @@ impl Ipsec {
             Refusal::Missing { template, pending } => {
                 if let Some(policy) = policy {
                     if !pending {
-                        self.acquire(now, policy, template.into(), flow);
+                        let Self { sad, spd, acq_expires, .. } = self;
+                        acquire(sad, spd, now, *acq_expires, policy, template.into(), flow);
                     }
                     if !self.larval_drop {
                         return Decision::Hold(policy);

@@ -30,7 +30,7 @@ impl Ipsec {
             _ => return false,
         };
         let Some(&spi) = esp.first_chunk() else { return false };
-        self.sa_to(quote.dst, Spi(u32::from_be_bytes(spi))).is_some_and(|sa| {
+        self.nat.sa_to(&self.sad, quote.dst, Spi(u32::from_be_bytes(spi))).is_some_and(|sa| {
             sa.dir != Some(SaDir::In)
                 && sa.has_sent()
                 && sa.encap_to() == encap

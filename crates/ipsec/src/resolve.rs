@@ -2,18 +2,21 @@
 //! is done about one that is missing.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
-use base::Instant;
+use arrayvec::ArrayVec;
+use base::{Instant, SaId};
 use wire::Spi;
 
-use crate::config::Level;
-use crate::config::{Action, Dir, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
+use crate::config::{Action, Dir, Level, MAX_TEMPLATES, Mode, PolicyConfig, SaDir, Selector, Template};
 use crate::events::{Acquire, Event};
 use crate::flowi::Flowi;
-use crate::gateway::Ipsec;
-use crate::policy::Bundle;
-use crate::sad::{Found, Larval, Sad};
+use crate::sad::search::Found;
+use crate::sad::{Larval, Sad};
 use crate::spd::{PolicyId, Spd};
+
+/// The SAs that a packet goes through on its way out, the innermost first.
+pub type Bundle = ArrayVec<SaId, { MAX_TEMPLATES - 1 }>;
 
 /// What is remembered of a flow on its way out.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -107,36 +110,41 @@ const fn any_like(addr: IpAddr) -> IpAddr {
     }
 }
 
-impl Ipsec {
-    /// Asks whoever listens for the SA that a packet of `flow` needs, and remembers that (Linux `xfrm_state_find`,
-    /// `km_query`). If nobody listens, or it is not told for want of room, nothing is remembered: the next packet asks.
-    pub(crate) fn acquire(&mut self, now: Instant, policy: PolicyId, template: usize, flow: &Flowi) {
-        let Self { sad, spd, acq_expires, .. } = self;
-        if !sad.events.are_asked() {
-            return;
-        }
-        let Some(policy) = spd.get(policy) else { return };
-        let PolicyConfig { templates, mark, if_id, .. } = &policy.config;
-        let Some((&template, (src, dst))) = with_ends(templates, flow).nth(template) else { return };
-        let selector = Selector::exactly(flow);
-        let (mark, if_id) = (*mark, *if_id);
-        let dir = Some(SaDir::Out);
-        let larval = Larval {
-            // So the next packet knows it for what its template asks for.
-            spi: template.spi.unwrap_or(Spi(0)),
-            dir,
-            selector: Some(selector),
-            mark,
-            if_id,
-            ..Larval::new(src, dst, template.mode, template.reqid)
-        };
-        if let Some(seq) = sad.larvae.add(now, *acq_expires, larval) {
-            let acquire = Acquire { seq, src, dst, template, selector, policy: policy.index, mark, if_id };
-            if sad.events.push(Event::Acquire(acquire)) {
-                sad.changes += 1;
-            } else {
-                sad.larvae.remove(seq);
-            }
+/// Asks whoever listens for the SA that a packet of `flow` needs, and remembers that (Linux `xfrm_state_find`,
+/// `km_query`). If nobody listens, or it is not told for want of room, nothing is remembered: the next packet asks.
+pub(crate) fn acquire(
+    sad: &mut Sad,
+    spd: &Spd,
+    now: Instant,
+    acq_expires: Duration,
+    policy: PolicyId,
+    template: usize,
+    flow: &Flowi,
+) {
+    if !sad.events.are_asked() {
+        return;
+    }
+    let Some(policy) = spd.get(policy) else { return };
+    let PolicyConfig { templates, mark, if_id, .. } = &policy.config;
+    let Some((&template, (src, dst))) = with_ends(templates, flow).nth(template) else { return };
+    let selector = Selector::exactly(flow);
+    let (mark, if_id) = (*mark, *if_id);
+    let dir = Some(SaDir::Out);
+    let larval = Larval {
+        // So the next packet knows it for what its template asks for.
+        spi: template.spi.unwrap_or(Spi(0)),
+        dir,
+        selector: Some(selector),
+        mark,
+        if_id,
+        ..Larval::new(src, dst, template.mode, template.reqid)
+    };
+    if let Some(seq) = sad.larvae.add(now, acq_expires, larval) {
+        let acquire = Acquire { seq, src, dst, template, selector, policy: policy.index, mark, if_id };
+        if sad.events.push(Event::Acquire(acquire)) {
+            sad.changes += 1;
+        } else {
+            sad.larvae.remove(seq);
         }
     }
 }

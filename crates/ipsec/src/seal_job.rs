@@ -19,7 +19,6 @@ use crate::device::leave_seed;
 use crate::engine::Cipher;
 use crate::inside::Cutting;
 use crate::outer::Outer;
-use crate::output::Train;
 use crate::sa::Sa;
 use crate::sequence::{Overflow, Reserved};
 
@@ -31,6 +30,19 @@ const MAX_TRAIN: usize = 64;
 
 /// Bytes of headers that repeat, for which nothing is allocated.
 const FEW_HEADERS: usize = 160;
+
+/// What becomes of the segments of a packet.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Train {
+    /// They stay one fat UDP packet, for a link that cuts it, if the SA has ESP in UDP.
+    Udp,
+    /// Each is a packet of its own, and those of one page stay together ([`packet::Cut::Frames`]).
+    Frames,
+    /// Each is a packet of its own.
+    None,
+    /// Each is a packet of its own, in clear: sealing it is left to the device that the SA is on ([`packet::Esp::Seal`]).
+    Inline,
+}
 
 /// A packet that is to be sealed, with the pages that its frames go to.
 #[derive(Debug)]

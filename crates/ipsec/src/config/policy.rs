@@ -8,7 +8,7 @@ use wire::{FlowKey, Protocol, Spi, Version};
 use super::error::ConfigError;
 use super::mode::{Dir, MAX_TEMPLATES, Mode};
 use crate::flowi::Flowi;
-use crate::lifetime::Lifetime;
+use crate::lifetime::{Lifetime, Limits};
 use crate::mark::Mark;
 
 /// Which packets a policy or an SA is for (RFC 4301 §4.4.1.1).
@@ -171,7 +171,7 @@ impl PolicyConfig {
             templates: Vec::new(),
             mark: Mark::ANY,
             if_id: 0,
-            lifetime: Lifetime { soft: crate::Limits::NONE, hard: crate::Limits::NONE },
+            lifetime: Lifetime { soft: Limits::NONE, hard: Limits::NONE },
             offload: None,
         }
     }

@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use base::Instant;
 use crossbeam_queue::ArrayQueue;
 
-use super::{Crypto, Task};
+use super::task::{Crypto, Task};
 
 /// Tasks that may wait for a thread. What does not fit, its worker does itself.
 const WAITING: usize = 256;

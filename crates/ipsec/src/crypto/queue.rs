@@ -11,7 +11,7 @@ use wire::Spi;
 use super::collecting::Collecting;
 use super::line::{Line, Ticket};
 use super::place::{Placed, Places};
-use super::{Crypto, Job, Task};
+use super::task::{Crypto, Job, Task};
 use crate::open_job::{OpenJob, Storage};
 use crate::seal_job::SealJob;
 

@@ -13,7 +13,7 @@ use crate::sa::SaStats;
 pub struct NewState<'a> {
     /// Its number, by which packets and callbacks name it.
     pub id: SaId,
-    /// What it is, with its key and its [`Offload`].
+    /// What it is, with its key and its [`Offload`](super::Offload).
     pub config: &'a SaConfig,
     /// A random number of its own, for the initialisation vectors of a device that makes them.
     pub mask: u64,
@@ -50,7 +50,7 @@ pub enum Treatment {
     Software,
     /// This node, but for the cipher: [`Train::Inline`](crate::Train::Inline).
     Cipher,
-    /// The device: the packet goes to it as it is, with [`Esp::Protect`].
+    /// The device: the packet goes to it as it is, with [`Esp::Protect`](packet::Esp::Protect).
     Device,
     /// Nobody can.
     Refused(DropReason),

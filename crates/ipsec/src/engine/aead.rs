@@ -6,9 +6,10 @@ use wire::esp::Header;
 
 #[cfg(feature = "ipsec-mb")]
 use super::ipsec_mb::Gcm;
+use super::library::Library;
+use super::open_error::OpenError;
 use super::secret::Secret;
 use super::stream::{GcmStream, Pieces};
-use super::{Library, OpenError};
 
 /// Bytes of salt at the end of the keying material of RFC 4106 §8.1, the first ones of each nonce.
 pub(super) const SALT_LEN: usize = 4;

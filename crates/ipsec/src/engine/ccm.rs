@@ -5,7 +5,7 @@ use wire::esp::Header;
 
 use super::aead::Aad;
 use super::aes::{BLOCK_LEN, Block, EncryptingKey};
-use super::{OpenError, judge};
+use super::open_error::{OpenError, judge};
 
 /// Bytes of initialisation vector in each packet.
 pub(super) const IV_LEN: usize = 8;

@@ -4,8 +4,8 @@ use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, LessSafeKey, N
 use subtle::ConstantTimeEq;
 use wire::esp::Header;
 
-use super::OpenError;
 use super::aead::{FULL_ICV, SALT_LEN};
+use super::open_error::OpenError;
 
 /// Bytes of initialisation vector in each packet.
 pub(super) const IV_LEN: usize = 8;

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-use super::{OpenError, judge};
+use super::open_error::{OpenError, judge};
 
 /// Bytes of a nonce.
 const NONCE_LEN: usize = 12;

@@ -15,6 +15,8 @@ mod gmac;
 #[cfg(feature = "ipsec-mb")]
 #[expect(unsafe_code, reason = "calls a library that is written in C")]
 mod ipsec_mb;
+mod library;
+mod open_error;
 #[expect(unsafe_code, reason = "zeroes the key schedules that libraries leave behind")]
 mod secret;
 mod separate;
@@ -26,6 +28,8 @@ use std::fmt;
 use wire::esp::Header;
 
 pub use algorithm::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
+pub use library::Library;
+pub use open_error::OpenError;
 
 use aead::{FULL_ICV, SaltedKey};
 use ccm::CcmAes;
@@ -34,24 +38,6 @@ use separate::Separate;
 
 /// What every text is a multiple of (RFC 4303 §2.4).
 const MIN_ALIGN: usize = 4;
-
-/// Why a packet cannot be opened. What is in it is then of no use, and not the plaintext.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum OpenError {
-    /// The integrity check value does not match: the packet is forged or damaged.
-    IcvWrong,
-    /// It is authentic, if anything says so, but not whole blocks of its cipher.
-    NotBlocks,
-}
-
-/// Takes back what must not be seen.
-fn judge(is_authentic: bool, text: &mut [u8]) -> Result<(), OpenError> {
-    if is_authentic {
-        return Ok(());
-    }
-    text.fill(0);
-    Err(OpenError::IcvWrong)
-}
 
 /// A cipher with the key of one SA. The key is zeroed on drop and shown by nothing.
 ///
@@ -91,56 +77,6 @@ impl Engine {
             Algorithm::Null => Some(Self::Null),
         };
         engine.ok_or_else(|| algorithm.bad_key())
-    }
-}
-
-/// Whose AES-GCM is used.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub enum Library {
-    /// `ring`, ahead where vectors have 256 bits. It has no 192-bit keys.
-    Ring,
-    /// AWS-LC, ahead of that where they have 512.
-    AwsLc,
-    /// Intel's Multi-Buffer Crypto for IPsec, for AES-GCM, ahead of both where they have 512. What it has not is AWS-LC's.
-    #[cfg(feature = "ipsec-mb")]
-    IpsecMb,
-}
-
-impl Library {
-    /// All that this program is built with.
-    pub const ALL: &[Self] = &[
-        Self::Ring,
-        Self::AwsLc,
-        #[cfg(feature = "ipsec-mb")]
-        Self::IpsecMb,
-    ];
-
-    /// The fastest one on this processor.
-    pub fn fastest() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512vl")
-            && is_x86_feature_detected!("vaes")
-            && is_x86_feature_detected!("vpclmulqdq")
-        {
-            #[cfg(feature = "ipsec-mb")]
-            if ipsec_mb::is_wide() {
-                return Self::IpsecMb;
-            }
-            return Self::AwsLc;
-        }
-        Self::Ring
-    }
-}
-
-impl fmt::Display for Library {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ring => "ring",
-            Self::AwsLc => "AWS-LC",
-            #[cfg(feature = "ipsec-mb")]
-            Self::IpsecMb => "ipsec-mb",
-        })
     }
 }
 

@@ -4,10 +4,10 @@ use aws_lc_rs::hmac;
 use subtle::ConstantTimeEq;
 use wire::esp::Header;
 
-use super::OpenError;
 use super::aes::{BLOCK_LEN, Block, DecryptingKey, EncryptingKey};
 use super::algorithm::{AlgorithmError, Authentication, Encryption};
 use super::auth::Authenticator;
+use super::open_error::OpenError;
 
 /// Bytes of a CTR initialisation vector, and of the nonce in front of it.
 const CTR_IV_LEN: usize = 8;

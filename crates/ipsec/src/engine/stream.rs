@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use aws_lc_sys as aws_lc;
 use zeroize::Zeroizing;
 
-use super::{OpenError, judge};
+use super::open_error::{OpenError, judge};
 
 /// Bytes of a nonce.
 const NONCE_LEN: usize = 12;

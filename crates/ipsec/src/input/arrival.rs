@@ -6,7 +6,7 @@ use wire::Spi;
 use wire::esp::Header;
 use wire::ip::Info;
 
-use super::{Refused, refuse};
+use super::refused::{Refused, refuse};
 use crate::config::SaDir;
 use crate::gateway::Ipsec;
 use crate::open_job::{OpenJob, Storage};

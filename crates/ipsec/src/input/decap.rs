@@ -5,8 +5,8 @@ use packet::{Buf, CopyReason, Csum, Memory, Packet};
 use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
-use super::Refused;
-use crate::open_job::Outer;
+use super::refused::Refused;
+use crate::open_job::{Outer, Untouched};
 use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
 use crate::sa::Sa;
@@ -59,28 +59,6 @@ pub(super) fn tunnel(
         csum = Csum::None;
     }
     Ok(csum)
-}
-
-/// What decides whether something about an inner packet is changed: of one for which nothing was.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Untouched {
-    /// The first bytes: the version, and all of TOS or traffic class.
-    front: [u8; 2],
-    next_header: Protocol,
-}
-
-impl Untouched {
-    /// Tells whether nothing is changed about a packet either: its length has to be what it says.
-    #[inline]
-    pub(crate) fn is_like(self, bytes: &[u8], next_header: Protocol) -> bool {
-        let Some(&[a, b, c, d, e, f]) = bytes.first_chunk() else { return false };
-        let total = match next_header {
-            Protocol::IPV6 => ipv6::Header::LEN + usize::from(u16::from_be_bytes([e, f])),
-            _ => usize::from(u16::from_be_bytes([c, d])),
-        };
-        let is_whole = total == bytes.len() && total >= ipv4::Header::LEN;
-        is_whole && [a, b] == self.front && next_header == self.next_header
-    }
 }
 
 /// The inner TOS after decapsulation, if it changes: the outer DSCP if it is to be copied; CE if the outer header has it

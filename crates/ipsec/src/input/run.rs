@@ -8,7 +8,9 @@ use packet::{Burst, Memory, Packet};
 use wire::esp::Header;
 use wire::{Protocol, Spi, Version, ip};
 
-use super::{Inner, Taker, accept, refuse};
+use super::accept::accept;
+use super::inner::{Inner, Taker};
+use super::refused::refuse;
 use crate::crypto::queue::is_task;
 use crate::gateway::Ipsec;
 use crate::open_job::{Next, OpenJob, Piece};

@@ -7,7 +7,8 @@ use wire::ip::Info;
 use wire::{Protocol, Spi};
 
 use super::arrival::Arrival;
-use super::{ENCAP_PEEK, Kind, Opened, PEEK, Refused, decap, kind};
+use super::refused::Refused;
+use super::{ENCAP_PEEK, Kind, Opened, PEEK, decap, kind};
 use crate::gateway::Ipsec;
 use crate::pieces::Pieces;
 

@@ -7,9 +7,9 @@
 mod aevents;
 mod aging;
 mod larval;
-mod search;
+pub(crate) mod search;
 mod slots;
-mod spi;
+pub(crate) mod spi;
 
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -27,9 +27,7 @@ use crate::timers::Timers;
 
 pub(crate) use larval::Larvae;
 pub use larval::{Larval, MAX_LARVAE};
-pub(crate) use search::Found;
 use slots::{Slots, slot_of};
-pub use spi::SpiRequest;
 
 type Map<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 

@@ -6,7 +6,7 @@ use base::{LinkId, SaId};
 use wire::Version;
 
 use super::Sad;
-use crate::config::{ConfigError, Mode, SaDir, Template};
+use crate::config::{ConfigError, Mode, SaConfig, SaDir, Template};
 use crate::flowi::Flowi;
 use crate::mark::Mark;
 use crate::sa::{Sa, State};
@@ -154,7 +154,7 @@ impl Sa {
     ///
     /// # Errors
     /// [`ConfigError::DirReversed`], [`ConfigError::EncapChanged`], [`ConfigError::NotValid`].
-    pub(super) fn adjust(&mut self, config: &crate::config::SaConfig) -> Result<(), ConfigError> {
+    pub(super) fn adjust(&mut self, config: &SaConfig) -> Result<(), ConfigError> {
         if self.dir != config.dir {
             return Err(ConfigError::DirReversed);
         }
@@ -171,7 +171,7 @@ impl Sa {
             self.settle(config);
         }
         self.encap = config.encap;
-        if config.output_mark != crate::Mark::ANY {
+        if config.output_mark != Mark::ANY {
             self.output_mark = config.output_mark;
         }
         if config.if_id != 0 {

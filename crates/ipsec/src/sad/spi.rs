@@ -7,6 +7,7 @@ use wire::Spi;
 
 use super::{Larval, Sad};
 use crate::config::{ConfigError, Mode, SaDir};
+use crate::mark::Mark;
 
 /// Random numbers that are tried before the SPIs are gone through one by one.
 const TRIES: usize = 32;
@@ -23,7 +24,7 @@ pub struct SpiRequest {
     /// Its `reqid`.
     pub reqid: u32,
     /// Which marked packets it is for.
-    pub mark: crate::Mark,
+    pub mark: Mark,
     /// The number of its XFRM interface; 0 for none.
     pub if_id: u32,
     /// The only direction in which it may be used.

@@ -1,0 +1,131 @@
+//! Packets after the cipher: replay window, counters and decapsulation (Linux `xfrm_input` from `lock` on).
+
+use std::ops::ControlFlow;
+
+use base::{DropReason, Instant, Mib};
+use packet::{Buf, Csum, Memory};
+use wire::Protocol;
+
+use super::decap;
+use super::inner::{Content, Taker};
+use super::refused::{Refused, refuse};
+use crate::config::Mode;
+use crate::open_job::{OpenJob, Piece, State};
+use crate::sa::{Mapping, Sa};
+use crate::sad::Sad;
+
+/// Gives `taker` the packets of a job that [are plain](Sa::passes_plainly) up to the first one that is not, which is returned,
+/// or until it breaks off.
+#[inline]
+pub(super) fn pass_plain<T: Taker>(
+    sad: &mut Sad,
+    job: &mut OpenJob,
+    mem: &Memory,
+    now: Instant,
+    taker: &mut T,
+) -> ControlFlow<T::Left, Option<Piece>> {
+    let source = job.outer.source();
+    let mut sa = sad.get_mut(job.sa).filter(|sa| source.is_none_or(|source| sa.peer_is_at(source)));
+    while let Some(mut piece) = job.next() {
+        let is_plain = sa.as_deref_mut().is_some_and(|sa| {
+            sa.is_at_ease() && sa.passes_plainly(job, (piece.seq, piece.id, piece.state), &mut piece.inside, mem, now)
+        });
+        if !is_plain {
+            return ControlFlow::Continue(Some(piece));
+        }
+        taker.take_plain(piece.inside, &job.outer.meta)?;
+    }
+    ControlFlow::Continue(None)
+}
+
+/// What becomes of a packet after the cipher (Linux `xfrm_input` from `lock` on).
+#[inline]
+pub(super) fn pass<'j>(
+    sad: &mut Sad,
+    moves: &mut Vec<Mapping>,
+    job: &'j mut OpenJob,
+    piece: Piece,
+    mem: &Memory,
+    now: Instant,
+) -> Result<Content<'j>, Refused> {
+    let sa = match piece.state {
+        // Those before it are counted only now, and the SA may have gone while the cipher was busy.
+        State::Open { next_header, .. } if next_header != Protocol::NO_NEXT => sad.admit_in(job.sa, now)?,
+        _ => sad.get_mut(job.sa).ok_or((Mib::XfrmInStateInvalid, DropReason::EspNoState))?,
+    };
+    accept(sa, moves, job, piece, mem, now)
+}
+
+/// As [`pass`], for a packet that its SA admits.
+#[inline]
+pub(super) fn accept<'j>(
+    sa: &mut Sa,
+    moves: &mut Vec<Mapping>,
+    job: &'j mut OpenJob,
+    piece: Piece,
+    mem: &Memory,
+    now: Instant,
+) -> Result<Content<'j>, Refused> {
+    let Piece { seq, id, state, inside: mut buf } = piece;
+    let (payload_len, next_header, sum) = match state {
+        State::Open { payload_len, next_header, sum } => (payload_len, next_header, sum),
+        State::Sealed | State::Forged => {
+            sa.stats.failed += 1;
+            return Err((Mib::XfrmInStateProtoError, DropReason::EspIcv));
+        }
+        State::Malformed => return Err((Mib::XfrmInStateProtoError, DropReason::EspFormat)),
+    };
+    if next_header == Protocol::NO_NEXT {
+        return Err((Mib::XfrmInStateProtoError, DropReason::EspDummy));
+    }
+    let is_newest = seq > sa.replay.top() || sa.replay.size() == 0;
+    sa.replay.mark(seq).map_err(|why| refuse(sa, why))?;
+    if let Some(source) = job.outer.source() {
+        moves.extend(sa.came_from(now, source, is_newest));
+    }
+    sa.used(now, 1, payload_len.into());
+    let OpenJob { outer, untouched, .. } = job;
+    let front = match sa.mode {
+        Mode::Tunnel => {
+            outer.meta.csum = decap::tunnel(sa, &outer.info, &mut buf, next_header, sum, untouched)?;
+            None
+        }
+        Mode::Transport => outer.transport(mem, &mut buf, next_header, sum, id)?,
+    };
+    Ok(Content { front, buf, meta: &outer.meta })
+}
+
+impl Sa {
+    /// Notes an opened packet of which [no more than the sum](OpenJob::is_plain) need be known, and puts its IP headers in
+    /// front of it again if they were outside of ESP: there is nothing else to do for it.
+    #[expect(clippy::inline_always, reason = "a packet that is handed over has to be written and read once more")]
+    #[inline(always)]
+    pub(super) fn passes_plainly(
+        &mut self,
+        job: &mut OpenJob,
+        (seq, id, state): (u64, u16, State),
+        inside: &mut Buf,
+        mem: &Memory,
+        now: Instant,
+    ) -> bool {
+        if !job.is_plain(self.mode, state, inside) {
+            return false;
+        }
+        if self.replay.mark(seq).is_err() {
+            return false;
+        }
+        self.used(now, 1, inside.len() as u64);
+        match self.mode {
+            Mode::Tunnel => job.outer.meta.csum = Csum::Complete(state.sum_of(inside.bytes())),
+            Mode::Transport => {
+                let len = job.outer.info.header_len;
+                let has_room = job.outer.push_own(mem, inside, Protocol::TCP, id);
+                debug_assert!(has_room, "looked for with the rest");
+                // In this order, as what was just written is not to be had at once.
+                let (headers, payload) = inside.bytes().split_at(len);
+                job.outer.meta.csum = job.outer.complete(headers, state.sum_of(payload));
+            }
+        }
+        true
+    }
+}
