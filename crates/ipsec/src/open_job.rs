@@ -22,6 +22,8 @@ const AHEAD: usize = 4;
 pub(crate) struct OpenJob {
     pub(crate) sa: SaId,
     spi: Spi,
+    /// Request number of the SA: a rekey replaces an SA by one with the same number.
+    reqid: u32,
     opening: Opening,
     /// The mark that its packets came with.
     mark: u32,
@@ -216,6 +218,7 @@ impl OpenJob {
         Self {
             sa: sa.id(),
             spi: sa.spi,
+            reqid: sa.reqid,
             opening: Opening {
                 cipher: Arc::clone(&sa.cipher),
                 esn: sa.flags.esn,
@@ -352,13 +355,14 @@ impl OpenJob {
 
     /// An empty job for what comes next and is like it.
     pub(crate) fn another(&self, storage: Storage) -> Self {
-        let Self { sa, spi, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;
+        let Self { sa, spi, reqid, mark, is_offloaded, is_easy, last_id, ref opening, ref outer, .. } = *self;
         let Storage { mut headers, mut pattern, segments, bufs, pieces } = storage;
         headers.clone_from(&outer.headers);
         pattern.clone_from(&self.pattern);
         Self {
             sa,
             spi,
+            reqid,
             opening: opening.clone(),
             mark,
             is_offloaded,
@@ -372,6 +376,11 @@ impl OpenJob {
             bytes: 0,
             pieces,
         }
+    }
+
+    /// Tells whether a job is of an SA that replaces this one's, or was replaced by it: the flows of both are the same.
+    pub(crate) fn is_rekeyed_by(&self, other: &Self) -> bool {
+        self.reqid == other.reqid && self.sa != other.sa
     }
 
     /// Notes that no more packets come.

@@ -36,11 +36,16 @@ impl Collecting {
         self.jobs.get_mut(self.latest).map(|job| &mut **job)
     }
 
-    /// The one that `is_it`, if there is one: it is at hand from now on.
+    /// The last job that `is_it`, which is at hand from now on. `None` if there is none, or if packets of an SA that replaces its
+    /// SA came later: a packet that joined it would overtake those, which may be of its flow.
     #[inline]
     pub(crate) fn find(&mut self, is_it: impl Fn(&OpenJob) -> bool) -> Option<&mut OpenJob> {
         if !self.latest().is_some_and(&is_it) {
-            self.latest = self.jobs.iter().position(|job| is_it(job))?;
+            let found = self.jobs.iter().rposition(|job| is_it(job))?;
+            if self.jobs.range(found + 1..).any(|later| self.jobs[found].is_rekeyed_by(later)) {
+                return None;
+            }
+            self.latest = found;
         }
         self.latest_mut()
     }
