@@ -85,6 +85,19 @@ pub(crate) enum Command {
     /// The packets are those of the wire, in both directions, until Ctrl-C. Any tool that reads pcapng shows them, as
     /// in `fatpath capture wan | tcpdump -r -`.
     Capture(CaptureArgs),
+    /// Print the stages that packets pass in a gateway
+    ///
+    /// A block for each packet: IP input, hooks, the table and route, local delivery or forwarding, policies and ciphers, the
+    /// queue of the link, or the reason for a drop; with the packet's geometry at each step: bytes, bytes in the head, page
+    /// slots, child packets, memory, checksum state, segments. A packet that ESP has encrypted or decrypted is another one, with
+    /// a number of its own. Until Ctrl-C, or until there were as many packets as asked for.
+    ///
+    /// A filter is one argument: terms joined by `and`, each negated by `not`. Terms are `ip`, `ip6`, `tcp`, `udp`, `icmp`,
+    /// `icmp6`, `esp`, `proto NUMBER`, `[src|dst] host ADDRESS`, `[src|dst] net PREFIX`, `[src|dst] port NUMBER` and `dev LINK`,
+    /// the link that a packet came in by.
+    ///
+    /// While a trace runs, packets take no shortcuts, so the gateway is slower.
+    Trace(TraceArgs),
     /// Print what happens to SAs and policies, as it happens
     ///
     /// A line each: an SA that a packet needs and that is not there, one that has reached a soft or a hard limit, a policy
@@ -293,6 +306,23 @@ pub(crate) struct CaptureArgs {
     /// Capture the fat packets: after GRO on the way in, before segmentation on the way out
     #[arg(long)]
     pub(crate) after_gro: bool,
+    /// Which gateway
+    #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
+    pub(crate) instance: String,
+}
+
+/// Arguments of `trace`.
+#[derive(Args, Debug)]
+pub(crate) struct TraceArgs {
+    /// Packets to trace; all if not given
+    #[arg(long, value_name = "EXPR")]
+    pub(crate) filter: Option<String>,
+    /// Number of packets to trace
+    #[arg(short, long, value_name = "N", default_value_t = u32::MAX, hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) count: u32,
+    /// One JSON object per packet
+    #[arg(long)]
+    pub(crate) json: bool,
     /// Which gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,

@@ -21,6 +21,7 @@ mod progress;
 mod run;
 mod save;
 mod show;
+mod trace;
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -49,6 +50,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => demo::main(&args),
         Command::Bench(args) => bench::main(&args),
         Command::Capture(args) => capture::main(&args),
+        Command::Trace(args) => trace::main(&args),
         Command::Monitor(args) => monitor::main(&args),
         Command::Exec(args) => exec::main(&args),
         Command::Ip(args) => exec::ip(&args),

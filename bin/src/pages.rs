@@ -90,9 +90,9 @@ struct Entry {
 }
 
 const EVERY: &[&str] =
-    &["run", "check", "load", "save", "show", "demo", "bench", "capture", "monitor", "completions", "man"];
+    &["run", "check", "load", "save", "show", "demo", "bench", "capture", "monitor", "trace", "completions", "man"];
 const WITH_PROGRAM: &[&str] = &["exec", "ip"];
-const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor"];
+const WITH_SOCKET: &[&str] = &["run", "load", "save", "show", "capture", "monitor", "trace"];
 
 /// What follows clap's sections.
 const SECTIONS: &[(&str, &[Entry])] = &[
@@ -131,7 +131,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             Entry {
                 what: "FATPATH_RUNDIR",
                 means: "The directory of the control sockets, in place of /run/fatpath.",
-                of: &["run", "load", "save", "show", "capture", "monitor", "exec", "ip"],
+                of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
             },
             Entry {
                 what: "FATPATH_PRELOAD",

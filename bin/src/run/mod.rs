@@ -27,6 +27,7 @@ mod service;
 mod snapshot;
 mod store;
 mod threads;
+mod trace;
 mod worker;
 mod xfrm;
 

@@ -27,6 +27,7 @@ use super::command::Handle;
 use super::daemon::Event;
 use super::monitor::stream_events;
 use super::threads::{Pulse, Threads};
+use super::trace::stream_traces;
 use crate::error::CliError;
 
 /// Clients at a time; another one is told to come back.
@@ -192,6 +193,7 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
             },
             Ok(Request::StatFile { name }) => stat_file(&name, worker),
             Ok(Request::Monitor) => return stream_events(stream, worker),
+            Ok(Request::Trace { filter, packets }) => return stream_traces(stream, worker, &filter, packets),
             Ok(Request::Capture { link, after_gro }) => return stream_capture(stream, worker, link, after_gro),
             Err(message) => Reply::Error { message },
         };

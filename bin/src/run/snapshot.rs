@@ -14,7 +14,7 @@ use control::state::{
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
-use datapath::{FatCounts, Port};
+use datapath::{FatCounts, Port, Traffic};
 use fib::Fib;
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
@@ -53,7 +53,7 @@ fn link_states(worker: &Worker) -> Vec<LinkState> {
     links
 }
 
-/// The device of a VRF, by which no packet passes.
+/// State of a VRF.
 fn of_vrf(worker: &Worker, id: LinkId, vrf: &Vrf) -> LinkState {
     LinkState {
         index: worker.ifindex(id).0,
@@ -69,9 +69,16 @@ fn of_vrf(worker: &Worker, id: LinkId, vrf: &Vrf) -> LinkState {
         addresses: worker.path.fib.addresses(id).collect(),
         offloads: Vec::new(),
         ring: None,
-        stats: LinkStats::default(),
+        stats: vrf_stats(worker, id),
         ip6: Vec::new(),
     }
+}
+
+/// Packets that passed by a VRF.
+fn vrf_stats(worker: &Worker, id: LinkId) -> LinkStats {
+    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } =
+        worker.path.ports.get(id).map(|port| port.traffic).unwrap_or_default();
+    LinkStats { rx_packets, rx_bytes, tx_packets, tx_bytes, ..LinkStats::default() }
 }
 
 fn slot(worker: &Worker, id: LinkId) -> Option<&Slot> {
@@ -90,7 +97,16 @@ pub(crate) fn links(worker: &Worker) -> Vec<LinkNow> {
         stats: link_stats(slot.link.stats()),
         carrier: slot.carrier,
     });
-    links.collect()
+    let vrfs = worker.vrfs.iter().map(|(&id, vrf)| LinkNow {
+        id,
+        host_index: None,
+        running: vrf.up,
+        mtu: vrf.mtu,
+        mac: None,
+        stats: vrf_stats(worker, id),
+        carrier: [0; 2],
+    });
+    links.chain(vrfs).collect()
 }
 
 /// A link as `ethtool` shows it.

@@ -6,6 +6,7 @@
 
 mod links;
 mod taps;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -31,6 +32,7 @@ use super::sadb::Sadb;
 use super::snapshot::{links, show};
 use super::{reassembly, xfrm};
 use taps::Capture;
+use trace::RunningTrace;
 
 pub(crate) use links::Slot;
 
@@ -77,6 +79,9 @@ pub(crate) struct Worker {
     host_changed: bool,
     inbox: Inbox,
     captures: Vec<Capture>,
+    trace: Option<RunningTrace>,
+    /// Traces that were started.
+    traces: u64,
     /// The key manager's socket, if a link has IKE, and whether it has sent something.
     ike: Option<IkeSocket>,
     ike_ready: bool,
@@ -117,6 +122,8 @@ impl Worker {
             sadb: Sadb::default(),
             inbox,
             captures: Vec::new(),
+            trace: None,
+            traces: 0,
             ike: None,
             ike_ready: false,
             monitors: Monitors::default(),
@@ -155,6 +162,7 @@ impl Worker {
             self.send_all(now);
             self.settle(now);
             self.deliver_captures();
+            self.deliver_traces();
             self.tell_events();
         }
     }
@@ -290,8 +298,15 @@ impl Worker {
         for delta in self.deltas.drain(..) {
             netlink::apply(&mut self.path.fib, &delta);
             match delta {
-                Delta::Vrf(device, Some(vrf)) => drop(self.vrfs.insert(device, vrf)),
-                Delta::Vrf(device, None) => drop(self.vrfs.remove(&device)),
+                Delta::Vrf(device, Some(vrf)) => {
+                    self.path.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
+                    self.vrfs.insert(device, vrf);
+                }
+                Delta::Vrf(device, None) => {
+                    self.path.set_vrf_port(device, None);
+                    self.captures.retain(|capture| capture.link != device);
+                    self.vrfs.remove(&device);
+                }
                 _ => {}
             }
         }
@@ -318,7 +333,14 @@ impl Worker {
         }
         if let Some(fib) = plan.fib {
             self.path.fib.replace(fib);
+            for device in self.vrfs.keys().filter(|device| !plan.vrfs.contains_key(device)) {
+                self.path.set_vrf_port(*device, None);
+                self.captures.retain(|capture| capture.link != *device);
+            }
             self.vrfs = plan.vrfs;
+            for (&device, vrf) in &self.vrfs {
+                self.path.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
+            }
         }
         plan.ipsec.apply(&mut self.path.ipsec, &mut self.sadb.of_file);
         if let Some(crypto) = plan.crypto {

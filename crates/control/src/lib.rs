@@ -19,6 +19,7 @@ pub mod stat_file;
 pub mod state;
 pub mod sysctl;
 mod text;
+pub mod trace;
 pub mod xfrm;
 
 pub use file::ConfigError;

@@ -2,7 +2,7 @@
 //!
 //! A client may send any number of `ping` and `show` requests on one connection. After a `capture` that was answered
 //! with [`Reply::Capturing`] the connection carries one pcapng file from the daemon to the client and nothing else;
-//! it ends when either side closes. So it is after a `monitor` with [`Event`](crate::event::Event)s.
+//! it ends when either side closes. So it is after a `monitor` with [`Event`](crate::event::Event)s, and after a `trace`.
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +44,13 @@ pub enum Request {
         link: String,
         /// After GRO and before segmentation: fat packets, instead of what the wire sees.
         after_gro: bool,
+    },
+    /// Send the stages that chosen packets pass.
+    Trace {
+        /// Filter; the empty one chooses every packet.
+        filter: String,
+        /// Most packets.
+        packets: u32,
     },
 }
 
@@ -106,6 +113,8 @@ pub enum Reply {
     Monitoring,
     /// To `capture`: a pcapng file follows.
     Capturing,
+    /// To `trace`: [`PacketTrace`](crate::trace::PacketTrace)s follow, one JSON line each.
+    Tracing,
     /// The request was refused.
     Error {
         /// Why, in one line.

@@ -8,8 +8,10 @@ use ipsec::{Dir, Flowi};
 use packet::PktType;
 use wire::{Version, ipv4, ipv6};
 
+use crate::hooks::{self, HookPoint};
 use crate::icmp_quote::answer_to_quoted;
 use crate::mib::MibPair;
+use crate::ports::Port;
 use crate::{Cx, Datapath, IpPacket, Next, ip_options};
 
 /// Link and neighbour that a packet is sent to next.
@@ -22,7 +24,7 @@ pub(crate) struct Hop {
 }
 
 /// Forwards a packet to another node by `hop`.
-pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, hop: Hop) -> Next {
+pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
     let version = ip.info.version();
     // Every station on the link got it, and would send it on as well (RFC 1122 §3.3.6, RFC 1812 §5.3.4).
     if ip.pkt.meta.pkt_type != PktType::Host {
@@ -39,9 +41,10 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, hop: Hop) -> 
         dp.count(ip.pkt.meta.link, MibPair::IN_HDR_ERRORS.of(version));
         return Next::Reject(ip, DropReason::TtlExceeded, Problem::TtlExceeded);
     }
-    if dp.ports.get(hop.dev).is_none_or(|port| !port.up) {
+    if !dp.ports.get(hop.dev).is_some_and(Port::is_running) {
         return Next::Reject(ip, DropReason::LinkDown, Problem::HostUnreachable);
     }
+    hooks::run(dp, cx, HookPoint::Forward, hop.dev, &mut ip);
     Next::Output(ip, hop)
 }
 

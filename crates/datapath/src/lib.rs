@@ -23,6 +23,7 @@
 
 mod ext_headers;
 mod forward;
+mod hooks;
 mod icmp_quote;
 mod ip_options;
 mod local;
@@ -32,6 +33,7 @@ mod own;
 mod ports;
 mod recent_routes;
 mod rx;
+mod trace;
 mod tx;
 
 use std::collections::VecDeque;
@@ -48,16 +50,20 @@ use reassembly::{Expired, Reassembly};
 use wire::FlowKey;
 use wire::ip::Info;
 
+use hooks::Hooks;
 use local::ike;
 use local::reassembly::FragmentIds;
 use next::Next;
 use recent_routes::RecentRoutes;
 use rx::BurstEnd;
+use trace::Trace;
 use tx::xfrm::PendingTx;
 use tx::{device, esp_device, keepalive, neighbour};
 
+pub use hooks::HookPoint;
 pub use local::ike::{IkeAt, IkeMessage};
-pub use ports::{FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped};
+pub use ports::{Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic};
+pub use trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
 
 /// One shard of the node: all that a packet meets between two links.
 #[derive(Debug)]
@@ -84,6 +90,10 @@ pub struct Datapath {
     fragment_ids: FragmentIds,
     icmp_limit: RateLimit,
     recent_routes: RecentRoutes,
+    hooks: Hooks,
+    trace: Trace,
+    /// Whether shortcuts are switched off altogether, to compare.
+    no_shortcuts: bool,
     /// The generations of routes, and of SAs and policies, by which the packets of ESP that came last were judged.
     generations: [u64; 2],
     /// When the operator was last told that another station has our address.
@@ -176,6 +186,9 @@ impl Datapath {
             fragment_ids: FragmentIds::default(),
             icmp_limit: RateLimit::default(),
             recent_routes: RecentRoutes::default(),
+            hooks: Hooks::default(),
+            trace: Trace::default(),
+            no_shortcuts: false,
             generations: [0; 2],
             conflict_told: None,
             pending_tx: VecDeque::new(),
@@ -188,7 +201,8 @@ impl Datapath {
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
         self.ipsec.forget_recent();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
-        self.ports.set(id, config);
+        self.ports.set(id, Device::Link, config);
+        self.update_shortcuts();
         if loses_esp {
             esp_device::seal_waiting(self, id);
         }
@@ -203,6 +217,37 @@ impl Datapath {
     /// The fragments for this node that wait for others.
     pub fn reassembly(&self) -> &Reassembly {
         &self.reassembly
+    }
+
+    /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
+    /// ([`Fib::set_domain`]).
+    pub fn set_vrf_port(&mut self, id: LinkId, vrf: Option<(String, usize)>) {
+        match vrf {
+            Some((name, mtu)) => {
+                let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false };
+                self.ports.set(id, Device::Vrf, config);
+            }
+            None => drop(self.ports.remove(id)),
+        }
+        self.update_shortcuts();
+    }
+
+    /// Switches all shortcuts off, or lets them run again where they may: packets out, counters, taps and drops are the same.
+    pub fn set_shortcuts(&mut self, is_on: bool) {
+        self.no_shortcuts = !is_on;
+        self.update_shortcuts();
+    }
+
+    /// Decides which shortcuts the packets received by each port may take: those for which every stage that a shortcut skips is a
+    /// no-op. Called whenever a tap, a hook, a domain or a setting has changed.
+    fn update_shortcuts(&mut self) {
+        let no_hook = !self.no_shortcuts && !self.hooks.is_used_on_receive();
+        let Self { ports, fib, .. } = self;
+        for (id, port) in ports.iter_mut() {
+            let no_tap = !port.tap.wire && !port.tap.fat;
+            let no_vrf = fib.domain(id) == LinkId::NONE;
+            port.set_shortcuts(no_hook && no_tap && no_vrf);
+        }
     }
 
     /// Takes a port away, with what waits in it or for its neighbours, with the SAs and policies on its device, and with its
@@ -237,6 +282,7 @@ impl Datapath {
         if let Some(port) = self.ports.get_mut(id) {
             port.tap = tap;
         }
+        self.update_shortcuts();
     }
 
     /// Says where the host's own stack is to a port. A port that was not told has nothing to do with it.
@@ -314,6 +360,7 @@ impl Datapath {
         let generations = [self.fib.generation(), self.ipsec.generation()];
         if generations != self.generations {
             self.generations = generations;
+            self.update_shortcuts();
             self.ipsec.forget_recent();
         }
     }
@@ -359,7 +406,7 @@ impl Datapath {
         port.config.features = features;
         let l3 = port.l3();
         for pkt in std::mem::take(port.take_tx()) {
-            device::enqueue(self, mem, id, pkt, l3);
+            device::fit(self, mem, id, pkt, l3);
         }
     }
 }

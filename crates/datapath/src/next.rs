@@ -7,7 +7,7 @@ use packet::Packet;
 use crate::forward::Hop;
 use crate::local::Cast;
 use crate::{Cx, Datapath, IpPacket};
-use crate::{forward, local, own, rx, tx};
+use crate::{forward, local, own, rx, trace, tx};
 
 /// Stage that a packet goes to next. Every stage returns one, and [`Datapath::run`] is the only loop over them.
 #[derive(Debug)]
@@ -36,6 +36,9 @@ impl Datapath {
     /// runs each, and returns [`Next::Done`].
     pub(crate) fn run(&mut self, cx: Cx<'_>, mut next: Next) {
         loop {
+            if self.trace.is_on() {
+                trace::stage(self, cx, &mut next);
+            }
             next = match next {
                 Next::L3In(pkt) => rx::l3::input(self, cx, pkt),
                 Next::Local(ip, cast) => local::input(self, cx, ip, cast),

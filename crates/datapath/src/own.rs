@@ -11,6 +11,7 @@ use wire::Version;
 use wire::ip::Info;
 
 use crate::forward::Hop;
+use crate::hooks::{self, HookPoint};
 use crate::mib::MibPair;
 use crate::{Cx, Datapath, HostRole, IpPacket, Next};
 
@@ -111,7 +112,7 @@ fn route_again(dp: &Datapath, ip: IpPacket, by: LinkId) -> Next {
 /// is. `kinds` are counted once its next hop is known; its `sec_path` is that of a packet that it quotes.
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, link: LinkId, kinds: [Mib; 2]) -> Next {
     pkt.meta.link = LinkId::NONE;
-    let ip = match IpPacket::parse(cx, pkt) {
+    let mut ip = match IpPacket::parse(cx, pkt) {
         Ok(ip) => ip,
         Err((pkt, reason)) => return Next::Drop(pkt, reason),
     };
@@ -137,6 +138,11 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, link: LinkId,
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));
     for kind in kinds {
         dp.count(hop.dev, kind);
+    }
+    hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, &mut ip);
+    if domain != LinkId::NONE && !link_local {
+        // Linux `vrf_l3_out`: straight on to the link, for no qdisc is attached.
+        dp.ports.pass_vrf(cx.mem, domain, true, &ip.pkt);
     }
     Next::Output(ip, hop)
 }

@@ -52,11 +52,38 @@ pub struct FatCounts {
     pub tx_gso_cut_segs: u64,
 }
 
-/// One link as the path sees it.
+/// Device behind a port.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Device {
+    /// A link: packets are received and sent by it.
+    Link,
+    /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
+    /// its domain on their way out.
+    Vrf,
+}
+
+/// IP packets that passed by a virtual port. A link counts its own.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct Traffic {
+    /// Packets in; a super-packet is one (Linux `vrf_rx_stats`).
+    pub rx_packets: u64,
+    /// Bytes in, from the IP header on.
+    pub rx_bytes: u64,
+    /// Packets out.
+    pub tx_packets: u64,
+    /// Bytes out, from the IP header on.
+    pub tx_bytes: u64,
+}
+
+/// A link or a virtual device as the datapath sees it.
 #[derive(Debug)]
 pub struct Port {
-    /// What it was told.
+    /// Configuration.
     pub config: PortConfig,
+    /// Device.
+    pub device: Device,
+    /// Packets that passed by, if the device is virtual.
+    pub traffic: Traffic,
     /// Whether packets may go out by it.
     pub up: bool,
     /// What was fat of it.
@@ -73,9 +100,11 @@ pub struct Port {
     pub(crate) host: HostRole,
     /// What it has had of IPv6, of those counters that [links have](base::Mib::is_of_links).
     pub counters: Box<Counters>,
+    shortcuts: Shortcuts,
 }
 
-/// Shortcuts that a port may take: every stage that they skip is a no-op there.
+/// Shortcuts that the packets received by a port may take: every stage that they skip is a no-op there. The one place where that
+/// is decided is [`Datapath::update_shortcuts`](crate::Datapath).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Shortcuts {
     /// [`esp_run`](crate::rx::shortcut::esp_run).
@@ -85,10 +114,26 @@ pub(crate) struct Shortcuts {
 }
 
 impl Port {
-    fn new(config: PortConfig) -> Self {
-        let (fat, tap, counters) = (FatCounts::default(), TapPoints::default(), Box::default());
-        let host = HostRole::default();
-        Self { config, up: true, fat, tx: Vec::new(), tx_bytes: None, is_busy: false, tap, host, counters }
+    fn new(device: Device, config: PortConfig) -> Self {
+        Self {
+            config,
+            device,
+            traffic: Traffic::default(),
+            up: true,
+            fat: FatCounts::default(),
+            tx: Vec::new(),
+            tx_bytes: None,
+            is_busy: false,
+            tap: TapPoints::default(),
+            host: HostRole::default(),
+            counters: Box::default(),
+            shortcuts: Shortcuts::default(),
+        }
+    }
+
+    /// Tells whether packets may be sent by the port: it is a link, and up.
+    pub(crate) fn is_running(&self) -> bool {
+        self.up && self.device == Device::Link
     }
 
     /// Where the IP header begins in what this port sends.
@@ -99,10 +144,12 @@ impl Port {
     /// The shortcuts that may be taken by what this port receives.
     #[inline]
     pub(crate) fn shortcuts(&self) -> Shortcuts {
-        Shortcuts {
-            esp_run: self.config.gro && !self.tap.wire && !self.tap.fat,
-            fragment_train: !self.tap.wire && !self.tap.fat,
-        }
+        self.shortcuts
+    }
+
+    /// Sets the shortcuts: `is_clear` says that no tap, hook or VRF looks at what the port receives.
+    pub(crate) fn set_shortcuts(&mut self, is_clear: bool) {
+        self.shortcuts = Shortcuts { esp_run: is_clear && self.config.gro, fragment_train: is_clear };
     }
 
     /// What waits to be sent, for somebody who takes from it.
@@ -217,15 +264,15 @@ impl Ports {
         self.ports.get_mut(link.0 as usize)?.as_mut()
     }
 
-    /// Puts a port in place, or gives the one that is there another configuration; what waits in it stays.
-    pub(crate) fn set(&mut self, link: LinkId, config: PortConfig) {
+    /// Adds a port, or gives the one that is there another configuration; the packets queued in it stay.
+    pub(crate) fn set(&mut self, link: LinkId, device: Device, config: PortConfig) {
         let at = link.0 as usize;
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);
         }
         match &mut self.ports[at] {
             Some(port) => port.config = config,
-            empty => *empty = Some(Port::new(config)),
+            empty => *empty = Some(Port::new(device, config)),
         }
     }
 
@@ -237,6 +284,29 @@ impl Ports {
     /// Every port with its number.
     pub fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
         self.ports.iter().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_ref()?)))
+    }
+
+    /// Every port.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
+        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_mut()?)))
+    }
+
+    /// Passes an IP packet by a VRF: counts it, and copies it for a capture.
+    #[inline]
+    pub(crate) fn pass_vrf(&mut self, mem: &Memory, vrf: LinkId, outbound: bool, pkt: &Packet) {
+        let Some(port) = self.get_mut(vrf).filter(|port| port.device == Device::Vrf) else { return };
+        let bytes = pkt.len() as u64;
+        let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } = &mut port.traffic;
+        let (packets, total) = if outbound { (tx_packets, tx_bytes) } else { (rx_packets, rx_bytes) };
+        *packets += 1;
+        *total += bytes;
+        let tap = port.tap;
+        if tap.fat {
+            record(&mut self.tapped, mem, Tapped { link: vrf, fat: true, outbound, bytes: Vec::new() }, pkt);
+        }
+        if tap.wire {
+            record_cut(&mut self.tapped, mem, vrf, outbound, pkt, 0);
+        }
     }
 
     /// Copies a packet for a capture of what the path sees, if one is on.

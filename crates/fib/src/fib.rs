@@ -189,15 +189,28 @@ impl Fib {
     /// The route to `dst` in a domain: of the longest prefix, and there of the smallest metric, in the first table that has
     /// one of those that rules ask. With `oif`, only routes by that link and those that need none.
     pub fn lookup(&self, domain: LinkId, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+        self.lookup_with_table(domain, dst, oif).map(|(_, route)| route)
+    }
+
+    /// The route as from [`lookup`](Self::lookup), with its table; the table is `None` for a route that is a rule's own.
+    pub fn lookup_with_table(
+        &self,
+        domain: LinkId,
+        dst: IpAddr,
+        oif: Option<LinkId>,
+    ) -> Option<(Option<TableId>, &Route)> {
         let rules = self.rules[usize::from(dst.is_ipv6())].iter();
         let mut found = rules.filter(|rule| rule.is_for(domain, dst)).filter_map(|rule| match &rule.then {
-            Then::Ask(table) => self.lookup_in(*table, dst, oif).map(Some),
-            Then::AskVrf => self.lookup_in(self.vrfs.get(domain)?.table, dst, oif).map(Some),
+            Then::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| Some((Some(*table), route))),
+            Then::AskVrf => {
+                let table = self.vrfs.get(domain)?.table;
+                self.lookup_in(table, dst, oif).map(|route| Some((Some(table), route)))
+            }
             // The network is, and not a host (Linux `fib4_rule_action`): as if no route led there.
             Then::Take(Route { kind: RouteKind::Unreachable, .. }) => Some(None),
-            Then::Take(route) => Some(Some(route)),
+            Then::Take(route) => Some(Some((None, route))),
         });
-        found.find(|route| route.is_none_or(|route| route.kind != RouteKind::Throw)).flatten()
+        found.find(|found| found.is_none_or(|(_, route)| route.kind != RouteKind::Throw)).flatten()
     }
 
     /// As [`lookup`](Self::lookup), in one table alone.

@@ -24,6 +24,8 @@ pub struct Meta {
     pub sec_path: SecPath,
     /// What a device has to do with its ESP.
     pub esp: Option<Esp>,
+    /// Number under which the packet is traced; 0 if it is not.
+    pub trace: u16,
 }
 
 /// Link-layer destination of a received frame (Linux `skb->pkt_type`). What came to a group goes no further than this node,

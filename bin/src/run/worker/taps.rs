@@ -36,8 +36,8 @@ impl Worker {
 
     /// Switches the path's taps on where a capture is, and off elsewhere.
     pub(super) fn set_taps(&mut self) {
-        for at in 0..self.slots.len() {
-            let id = LinkId(at as u32);
+        let ports: Vec<LinkId> = self.path.ports.iter().map(|(id, _)| id).collect();
+        for id in ports {
             let on = |fat| self.captures.iter().any(|capture| capture.link == id && capture.fat == fat);
             let points = TapPoints { wire: on(false), fat: on(true) };
             self.path.set_tap(id, points);

@@ -14,7 +14,9 @@ use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Protocol, Version};
 
+use crate::hooks::{self, HookPoint};
 use crate::mib::MibPair;
+use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward};
 
 /// Number of nodes that a packet for this node was sent to.
@@ -41,8 +43,13 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, cast: Cast)
     if ip.info.fragment.is_some() {
         return reassembly::input(dp, cx, ip, cast);
     }
+    let link = ip.pkt.meta.link;
+    hooks::run(dp, cx, HookPoint::LocalIn, link, &mut ip);
     // No policy is asked about ESP itself, which has one for what is inside (Linux `esp4_protocol.no_policy`).
     if esp::is_esp(dp, &ip, cast) {
+        if dp.trace.is_on() {
+            trace::step(dp, cx, &mut ip.pkt, Step::Decrypt);
+        }
         return esp::input(dp, cx, ip.pkt, &ip.info);
     }
     // The device has decrypted it in place: only ESP may take its bytes.
@@ -59,7 +66,6 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, cast: Cast)
             Err(other) => ip = other,
         }
     }
-    let link = ip.pkt.meta.link;
     if let Err(reason) = forward::check_policy(dp, cx, Dir::In, &ip, link) {
         return Next::Drop(ip.pkt, reason);
     }

@@ -10,8 +10,10 @@ use wire::ip::Info;
 use wire::{FlowKey, MacAddr, Protocol, Version};
 
 use crate::forward::{self, Hop};
+use crate::hooks::{self, HookPoint};
 use crate::local::{Cast, esp};
 use crate::mib::MibPair;
+use crate::trace::{self, Step};
 use crate::{Cx, Datapath, HostRole, IpPacket, Next};
 use crate::{ext_headers, ip_options};
 
@@ -44,11 +46,18 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: Inf
     let link = pkt.meta.link;
     dp.ports.tap_fat(cx.mem, link, false, &pkt);
     dp.ports.count_fat_received(link, &pkt);
-    let ip = match check(dp, cx, pkt, info) {
+    let mut ip = match check(dp, cx, pkt, info) {
         Ok(ip) => ip,
         Err((pkt, reason)) => return Next::Drop(pkt, reason),
     };
-    route(dp, ip)
+    hooks::run(dp, cx, HookPoint::PreRouting, link, &mut ip);
+    let domain = dp.fib.domain(link);
+    if domain != LinkId::NONE {
+        // Linux `vrf_ip_rcv`, `vrf_ip6_rcv`.
+        dp.ports.pass_vrf(cx.mem, domain, false, &ip.pkt);
+        hooks::run(dp, cx, HookPoint::PreRouting, domain, &mut ip);
+    }
+    route(dp, cx, ip, domain)
 }
 
 /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
@@ -69,12 +78,17 @@ fn check(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, info: Info) -> Result<I
 }
 
 /// Decides by the FIB where a checked packet goes (Linux `ip_route_input`, `ip6_route_input`).
-fn route(dp: &mut Datapath, ip: IpPacket) -> Next {
+fn route(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, domain: LinkId) -> Next {
     let link = ip.pkt.meta.link;
     let dst = ip.info.dst;
     // A link-local address means something on its link alone (RFC 4291 §2.5.6).
     let oif = is_link_local(dst).then_some(link);
-    let domain = dp.fib.domain(link);
+    if dp.trace.is_on() {
+        let found = dp.fib.lookup_with_table(domain, dst, oif);
+        let prefix = found.map(|(_, route)| route.prefix);
+        let table = found.and_then(|(table, _)| table);
+        trace::step(dp, cx, &mut ip.pkt, Step::Route { table, prefix, domain });
+    }
     let decision = if oif.is_some() { dp.fib.decide(domain, dst, oif) } else { dp.decide(domain, dst) };
     let cast = match decision {
         Decision::Local { .. } => Some(Cast::Unicast),

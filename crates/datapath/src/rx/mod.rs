@@ -29,6 +29,7 @@ pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut V
     };
     for pkt in burst.iter_mut() {
         pkt.meta.link = link;
+        pkt.meta.trace = 0;
     }
     let mut burst = Burst::new(burst);
     loop {

@@ -6,6 +6,7 @@ use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version};
 
 use super::esp_device;
+use crate::trace::{self, Step};
 use crate::{Cx, Datapath, Next};
 
 /// Puts an Ethernet header in front of an IP packet and queues it.
@@ -20,7 +21,7 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, mu
     };
     let header = eth::Header::new(to, mac, ethertype);
     if pkt.push_each(header.as_bytes()) {
-        enqueue(dp, cx.mem, link, pkt, eth::Header::LEN);
+        enqueue(dp, cx, link, pkt, eth::Header::LEN);
         return Next::Done;
     }
     while let Some(packet) = pkt.take_frame() {
@@ -31,12 +32,20 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, mu
         Ok(front) => front.copy_from_slice(header.as_bytes()),
         Err(dry) => return Next::Drop(pkt, dry.into()),
     }
-    enqueue(dp, cx.mem, link, pkt, eth::Header::LEN);
+    enqueue(dp, cx, link, pkt, eth::Header::LEN);
     Next::Done
 }
 
 /// Makes a packet, whose IP header begins at `l3`, fit its link, and queues it.
-pub(crate) fn enqueue(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) {
+pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet, l3: usize) {
+    if dp.trace.is_on() && pkt.meta.trace != 0 {
+        trace::step(dp, cx, &mut pkt, Step::Queued { dev: link });
+    }
+    fit(dp, cx.mem, link, pkt, l3);
+}
+
+/// Makes a packet fit its link, and queues it, without a trace.
+pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) {
     let from = pkt.meta.link;
     let packets = pkt.meta.cut.packets();
     if pkt.meta.esp.is_some()

@@ -12,25 +12,35 @@ use ipsec::{Decision as Policy, Dir, PolicyId};
 use packet::{Cut, Packet};
 
 use crate::forward::{self, Hop};
+use crate::hooks::{self, HookPoint};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy says so.
-pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, hop: Hop) -> Next {
+pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
     // An ICMP error quotes the packet that it is about.
     let quotes_secret = ip.pkt.meta.link == LinkId::NONE && !ip.pkt.meta.sec_path.is_empty();
     if dp.ipsec.is_idle() && !quotes_secret {
-        return mtu::output_clear(dp, cx, ip, hop);
+        return clear(dp, cx, ip, hop);
     }
     match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev)), &mut dp.counters) {
         Policy::Bypass if quotes_secret || forward::is_doubtful(dp, Dir::Out, &ip, hop.dev) => {
             dp.counters.count(Mib::XfrmOutPolError);
             Next::Drop(ip.pkt, DropReason::PolicyClear)
         }
-        Policy::Bypass => mtu::output_clear(dp, cx, ip, hop),
-        Policy::Protect(bundle) => xfrm::output(dp, cx, ip, &bundle, hop),
+        Policy::Bypass => clear(dp, cx, ip, hop),
+        Policy::Protect(bundle) => {
+            hooks::run(dp, cx, HookPoint::PostRouting, hop.dev, &mut ip);
+            xfrm::output(dp, cx, ip, &bundle, hop)
+        }
         Policy::Hold(policy) => hold(dp, cx, ip, hop, policy),
         Policy::Drop(reason) => Next::Drop(ip.pkt, reason),
     }
+}
+
+/// Output of a packet that no policy protects.
+fn clear(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
+    hooks::run(dp, cx, HookPoint::PostRouting, hop.dev, &mut ip);
+    mtu::output_clear(dp, cx, ip, hop)
 }
 
 /// Queues a packet until the SA that this policy asks for is there, or sends it right behind those that were queued for it.
@@ -50,11 +60,13 @@ fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, hop: Hop, policy: PolicyId)
 /// Transmission of an IP packet that fits, in the segments it says, to its next hop.
 pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, hop: Hop) -> Next {
     let Hop { dev, next_hop } = hop;
-    let Some(port) = dp.ports.get(dev).filter(|port| port.up) else { return Next::Drop(pkt, DropReason::LinkDown) };
+    let Some(port) = dp.ports.get(dev).filter(|port| port.is_running()) else {
+        return Next::Drop(pkt, DropReason::LinkDown);
+    };
     let is_bare = port.config.mac.is_none();
     dp.ports.tap_fat(cx.mem, dev, true, &pkt);
     if is_bare {
-        device::enqueue(dp, cx.mem, dev, pkt, 0);
+        device::enqueue(dp, cx, dev, pkt, 0);
         return Next::Done;
     }
     if matches!(pkt.meta.cut, Cut::Frames(_)) && !dp.neighbours.knows(dev, next_hop) {

@@ -198,7 +198,7 @@ fn too_big(dp: &mut Datapath, ip: IpPacket, mtu: usize, dev: LinkId) -> Next {
 impl Datapath {
     /// Layer-3 MTU of a link that is up, in bytes.
     pub(crate) fn mtu_of(&self, link: LinkId) -> Option<usize> {
-        self.ports.get(link).filter(|port| port.up).map(|port| port.config.mtu)
+        self.ports.get(link).filter(|port| port.is_running()).map(|port| port.config.mtu)
     }
 }
 

@@ -15,6 +15,7 @@ use wire::{FlowKey, MacAddr};
 use super::xfrm::{self, SaStack};
 use super::{device, esp_device};
 use crate::forward::Hop;
+use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// How often the operator is told at most that another station has one of our addresses.
@@ -64,7 +65,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
 fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet) {
     let header = eth::Header::ref_from(frame.head()).copied();
     let (Ok(header), false) = (header, dp.ipsec.is_idle()) else {
-        return device::enqueue(dp, cx.mem, link, frame, eth::Header::LEN);
+        return device::enqueue(dp, cx, link, frame, eth::Header::LEN);
     };
     if header.ethertype() == EtherType::IPV6
         && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
@@ -74,7 +75,7 @@ fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet
         frame.pull(eth::Header::LEN);
         return send_protected_discovery(dp, cx, link, header.dst(), frame, &bundle);
     }
-    device::enqueue(dp, cx.mem, link, frame, eth::Header::LEN);
+    device::enqueue(dp, cx, link, frame, eth::Header::LEN);
 }
 
 /// Decision of the policies about neighbour discovery of `flow`, after the packets that waited for an SA which is there now.
@@ -159,8 +160,11 @@ fn abandon(cx: Cx<'_>, pkt: Packet, reason: DropReason) -> Next {
 
 /// Finds the link-layer address of a packet's next hop, and frames the packet for it; while the address is unknown the packet
 /// waits.
-pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, hop: Hop) -> Next {
+pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, hop: Hop) -> Next {
     let Hop { dev, next_hop } = hop;
+    if dp.trace.is_on() && !dp.neighbours.knows(dev, next_hop) {
+        trace::step(dp, cx, &mut pkt, Step::Resolve { dev });
+    }
     match dp.neighbours.resolve(cx.now, cx.mem, dev, next_hop, pkt, &mut dp.actions) {
         Resolution::Send(to, pkt) => device::frame(dp, cx, dev, to, pkt),
         Resolution::Queued => Next::Done,

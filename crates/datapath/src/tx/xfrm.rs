@@ -9,6 +9,7 @@ use wire::{Version, ipv6};
 use super::{esp_device, mtu};
 use crate::forward::{self, Hop};
 use crate::mib::MibPair;
+use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Destination of a packet that ciphers have yet to seal.
@@ -44,7 +45,7 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, bundle: &B
             }
         }
     }
-    let Some(port) = dp.ports.get(hop.dev).filter(|port| port.up) else {
+    let Some(port) = dp.ports.get(hop.dev).filter(|port| port.is_running()) else {
         return Next::Drop(ip.pkt, DropReason::LinkDown);
     };
     let features = port.config.features;
@@ -104,10 +105,13 @@ pub(crate) fn submit(
     dp: &mut Datapath,
     cx: Cx<'_>,
     sa: SaId,
-    pkt: Packet,
+    mut pkt: Packet,
     train: Train,
     pending: PendingTx,
 ) -> Result<(), DropReason> {
+    if dp.trace.is_on() {
+        trace::step(dp, cx, &mut pkt, Step::Encrypt { sa });
+    }
     let Datapath { ipsec, counters, .. } = dp;
     let before = ipsec.sealing();
     let result = ipsec.submit_seal(cx.mem, cx.now, sa, pkt, train, pending.mtu, counters);

@@ -29,4 +29,6 @@ mod offload;
 mod own_address;
 mod path_mtu;
 mod refused;
+mod shortcuts;
+mod trace;
 mod vrf;

@@ -1,0 +1,82 @@
+//! Hooks: five points of the datapath at which users look at a packet (Linux netfilter, `NF_INET_*`).
+//!
+//! | point | packets | device |
+//! |---|---|---|
+//! | pre-routing | received, before the route lookup; in a VRF a second time with its device | the link, the VRF |
+//! | local in | for this node, whole | the link |
+//! | forward | for another node, after the route lookup | the link that they leave by |
+//! | local out | of this node, after the route lookup | the link that they leave by |
+//! | post-routing | all that leave, before ESP | the link that they leave by |
+//!
+//! A point without users costs one bit test.
+
+use base::LinkId;
+use wire::Version;
+
+use crate::trace::{self, Step};
+use crate::{Cx, Datapath, IpPacket};
+
+/// Point of the datapath.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum HookPoint {
+    /// `NF_INET_PRE_ROUTING`.
+    PreRouting,
+    /// `NF_INET_LOCAL_IN`.
+    LocalIn,
+    /// `NF_INET_FORWARD`.
+    Forward,
+    /// `NF_INET_LOCAL_OUT`.
+    LocalOut,
+    /// `NF_INET_POST_ROUTING`.
+    PostRouting,
+}
+
+/// User of hooks. Users of a point run in this order.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum HookUser {
+    /// `fatpath trace`, at every point.
+    Trace,
+}
+
+/// Points that have users.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub(crate) struct Hooks {
+    /// A bit for each point and IP version.
+    used: u16,
+}
+
+/// Bits of all points for both versions.
+const ALL: u16 = (1 << 10) - 1;
+
+impl Hooks {
+    /// Adds or removes a user.
+    pub(crate) fn set(&mut self, user: HookUser, is_on: bool) {
+        match user {
+            HookUser::Trace => self.used = if is_on { ALL } else { 0 },
+        }
+    }
+
+    /// Tells whether any point of the receive side has a user: what would be seen there may not take a shortcut.
+    pub(crate) fn is_used_on_receive(self) -> bool {
+        self.used != 0
+    }
+
+    #[inline]
+    fn has(self, point: HookPoint, version: Version) -> bool {
+        let bit = point as u16 * 2 + u16::from(version == Version::V6);
+        self.used >> bit & 1 == 1
+    }
+}
+
+/// Runs the users of a point on a packet.
+#[inline]
+pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, point: HookPoint, dev: LinkId, ip: &mut IpPacket) {
+    if dp.hooks.has(point, ip.info.version()) {
+        run_users(dp, cx, point, dev, ip);
+    }
+}
+
+#[cold]
+fn run_users(dp: &mut Datapath, cx: Cx<'_>, point: HookPoint, dev: LinkId, ip: &mut IpPacket) {
+    trace::step(dp, cx, &mut ip.pkt, Step::Hook { point, dev });
+}

@@ -1,0 +1,265 @@
+//! Traces: the stages that chosen packets pass, with their geometry.
+//!
+//! A packet that [`TraceFilter`] chooses at any stage gets a number, which its segments, fragments and clones keep. Ciphers make new
+//! packets: what is decrypted or encrypted is chosen, and numbered, anew.
+
+use base::{DropReason, Instant, LinkId, Prefix, SaId, TableId};
+use host::icmp::Problem;
+use packet::{Csum, Cut, Gso, Packet};
+use wire::{FlowKey, Protocol, Version};
+
+use crate::hooks::{HookPoint, HookUser};
+use crate::next::Next;
+use crate::{Cx, Datapath};
+
+/// Steps that may be recorded before they are taken; later ones are lost to the trace alone.
+const MAX_RECORDED: usize = 8192;
+
+/// One term of a filter.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum TraceTerm {
+    /// The IP version.
+    Version(Version),
+    /// The protocol, behind extension headers.
+    Protocol(Protocol),
+    /// The source address is in the prefix.
+    Src(Prefix),
+    /// The destination address is in the prefix.
+    Dst(Prefix),
+    /// One of the addresses is in the prefix.
+    Either(Prefix),
+    /// The source port.
+    SrcPort(u16),
+    /// The destination port.
+    DstPort(u16),
+    /// One of the ports.
+    Port(u16),
+    /// The link that the packet came in by.
+    Dev(LinkId),
+}
+
+/// Packets to trace: those for which every term is true, or, where a term is negated, false.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct TraceFilter {
+    /// Terms, each with whether it is negated.
+    pub terms: Vec<(bool, TraceTerm)>,
+}
+
+impl TraceFilter {
+    /// Tells whether a packet that begins with its IP header is to be traced.
+    fn matches(&self, pkt: &Packet) -> bool {
+        let mut front = [0; 128];
+        let len = pkt.len().min(front.len());
+        if !pkt.read_at(0, &mut front[..len]) {
+            return false;
+        }
+        let Ok(flow) = FlowKey::parse(&front[..len], pkt.len()) else { return self.terms.is_empty() };
+        let has_ports = matches!(flow.protocol, Protocol::TCP | Protocol::UDP | Protocol::SCTP | Protocol::UDPLITE);
+        self.terms.iter().all(|&(is_negated, term)| {
+            let is_true = match term {
+                TraceTerm::Version(version) => Version::of_addr(flow.dst) == version,
+                TraceTerm::Protocol(protocol) => flow.protocol == protocol,
+                TraceTerm::Src(prefix) => prefix.contains(flow.src),
+                TraceTerm::Dst(prefix) => prefix.contains(flow.dst),
+                TraceTerm::Either(prefix) => prefix.contains(flow.src) || prefix.contains(flow.dst),
+                TraceTerm::SrcPort(port) => has_ports && flow.sport == port,
+                TraceTerm::DstPort(port) => has_ports && flow.dport == port,
+                TraceTerm::Port(port) => has_ports && (flow.sport == port || flow.dport == port),
+                TraceTerm::Dev(link) => pkt.meta.link == link,
+            };
+            is_true != is_negated
+        })
+    }
+}
+
+/// Shape of a packet in memory, and the work that is left on it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Geometry {
+    /// Bytes.
+    pub len: usize,
+    /// Bytes in the head.
+    pub head: usize,
+    /// Page slots.
+    pub slots: usize,
+    /// Child packets.
+    pub children: usize,
+    /// Memory charged for it, in bytes.
+    pub truesize: usize,
+    /// Checksum state.
+    pub csum: Csum,
+    /// Segmentation, if it is a super-packet.
+    pub gso: Option<Gso>,
+    /// Whether it is a fragment.
+    pub is_fragment: bool,
+}
+
+/// Step of a packet's way.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Step {
+    /// IP input.
+    Input,
+    /// A hook.
+    Hook {
+        /// The point.
+        point: HookPoint,
+        /// The device.
+        dev: LinkId,
+    },
+    /// The route lookup.
+    Route {
+        /// The table that has the route; `None` without a route, or with one that a rule is.
+        table: Option<TableId>,
+        /// The route's prefix, if there is a route.
+        prefix: Option<Prefix>,
+        /// The domain of the lookup: a VRF's device, or [`LinkId::NONE`].
+        domain: LinkId,
+    },
+    /// Local input.
+    Local,
+    /// Forwarding.
+    Forward {
+        /// The link.
+        dev: LinkId,
+        /// The neighbour.
+        next_hop: std::net::IpAddr,
+    },
+    /// Output, before the policies.
+    Output {
+        /// The link.
+        dev: LinkId,
+    },
+    /// Submission to the ciphers for decryption.
+    Decrypt,
+    /// Submission to the ciphers, by the outermost SA.
+    Encrypt {
+        /// The SA.
+        sa: SaId,
+    },
+    /// Transmission: fits the path.
+    Transmit {
+        /// The link.
+        dev: LinkId,
+        /// The neighbour.
+        next_hop: std::net::IpAddr,
+    },
+    /// Wait for the link-layer address of the next hop.
+    Resolve {
+        /// The link.
+        dev: LinkId,
+    },
+    /// In the queue of a link, as one packet or in segments.
+    Queued {
+        /// The link.
+        dev: LinkId,
+    },
+    /// Drop.
+    Drop(DropReason),
+    /// Drop, with an ICMP error to the sender as far as rules and rate limits allow.
+    Reject(DropReason, Problem),
+}
+
+/// Step of a traced packet.
+#[derive(Clone, Copy, Debug)]
+pub struct TraceStep {
+    /// Number of the packet, from 1; after 65 535 it is 1 again.
+    pub packet: u16,
+    /// Time.
+    pub at: Instant,
+    /// Link that the packet came in by; [`LinkId::NONE`] for a packet of this node.
+    pub link: LinkId,
+    /// Addresses and ports, if the packet begins with an IP header.
+    pub flow: Option<FlowKey>,
+    /// The step.
+    pub step: Step,
+    /// The packet's shape at that step.
+    pub geometry: Geometry,
+}
+
+/// The running trace.
+#[derive(Debug, Default)]
+pub(crate) struct Trace {
+    filter: Option<TraceFilter>,
+    /// Packets that may still be chosen.
+    left: u32,
+    last: u16,
+    steps: Vec<TraceStep>,
+}
+
+impl Trace {
+    /// Tells whether packets are traced.
+    #[inline(always)]
+    pub(crate) fn is_on(&self) -> bool {
+        self.filter.is_some()
+    }
+}
+
+impl Datapath {
+    /// Traces the next `packets` packets that the filter chooses, or stops with `None`.
+    pub fn set_trace(&mut self, filter: Option<TraceFilter>, packets: u32) {
+        self.hooks.set(HookUser::Trace, filter.is_some());
+        self.trace = Trace { filter, left: packets, last: self.trace.last, steps: Vec::new() };
+        self.update_shortcuts();
+    }
+
+    /// Tells whether a trace has had all its packets.
+    #[must_use]
+    pub fn is_trace_complete(&self) -> bool {
+        self.trace.is_on() && self.trace.left == 0
+    }
+
+    /// Steps since the last call, in the order in which they were made.
+    pub fn take_trace(&mut self) -> std::vec::Drain<'_, TraceStep> {
+        self.trace.steps.drain(..)
+    }
+}
+
+/// Records the stage that a packet goes to.
+#[cold]
+pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, next: &mut Next) {
+    let (pkt, made) = match next {
+        Next::L3In(pkt) => (pkt, Step::Input),
+        Next::Local(ip, _) => (&mut ip.pkt, Step::Local),
+        Next::Forward(ip, hop) => (&mut ip.pkt, Step::Forward { dev: hop.dev, next_hop: hop.next_hop }),
+        Next::Output(ip, hop) => (&mut ip.pkt, Step::Output { dev: hop.dev }),
+        Next::Transmit(pkt, hop) => (pkt, Step::Transmit { dev: hop.dev, next_hop: hop.next_hop }),
+        Next::Reject(ip, reason, problem) => (&mut ip.pkt, Step::Reject(*reason, *problem)),
+        Next::Drop(pkt, reason) => (pkt, Step::Drop(*reason)),
+        Next::Done => return,
+    };
+    step(dp, cx, pkt, made);
+}
+
+/// Records a step of a packet if it is traced, or is chosen now.
+#[cold]
+pub(crate) fn step(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, step: Step) {
+    let Trace { filter: Some(filter), left, last, steps } = &mut dp.trace else { return };
+    if pkt.meta.trace == 0 {
+        if *left == 0 || !filter.matches(pkt) {
+            return;
+        }
+        *left -= 1;
+        // 0 stands for no trace.
+        *last = last.checked_add(1).unwrap_or(1);
+        pkt.meta.trace = *last;
+    }
+    if steps.len() < MAX_RECORDED {
+        steps.push(record(cx, pkt, step));
+    }
+}
+
+fn record(cx: Cx<'_>, pkt: &Packet, step: Step) -> TraceStep {
+    let mut front = [0; 128];
+    let len = pkt.len().min(front.len());
+    let flow = if pkt.read_at(0, &mut front[..len]) { FlowKey::parse(&front[..len], pkt.len()).ok() } else { None };
+    let geometry = Geometry {
+        len: pkt.len(),
+        head: pkt.head().len(),
+        slots: pkt.frags().len(),
+        children: pkt.frag_list().len(),
+        truesize: pkt.truesize(),
+        csum: pkt.meta.csum,
+        gso: pkt.meta.cut.gso().copied(),
+        is_fragment: pkt.meta.cut == Cut::Fragment,
+    };
+    TraceStep { packet: pkt.meta.trace, at: cx.now, link: pkt.meta.link, flow, step, geometry }
+}

@@ -1,0 +1,209 @@
+//! Shortcuts: whatever a burst holds, nothing that can be seen tells whether they were taken.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use base::{DropReason, Mib};
+use datapath::{FatCounts, TapPoints, Tapped};
+use ipsec::Dir;
+use packet::{Cut, Packet};
+use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
+use wire::Spi;
+
+use crate::common::*;
+use crate::fragments::fragments;
+use crate::gateways::*;
+
+/// Link, and what tells flows apart in a packet.
+type LinkFlow = (u32, Vec<u8>);
+
+/// Counters that are not 0.
+type Moved = Vec<(&'static str, u64)>;
+
+/// Everything that can be seen of a node from outside.
+#[derive(Debug, PartialEq)]
+struct Seen {
+    /// By link and flow: GRO lets go of flows in an order of its own.
+    sent: BTreeMap<LinkFlow, Vec<(usize, u64, Cut)>>,
+    counters: Moved,
+    of_links: Vec<(u32, FatCounts, Moved)>,
+    drops: Vec<(u32, DropReason, u64)>,
+    forwarded: (u64, u64),
+    captured: BTreeMap<LinkFlow, Vec<(bool, bool, usize, u64)>>,
+    sas: Vec<(Spi, ipsec::SaStats, u64)>,
+}
+
+impl Seen {
+    /// Sums refusals by ESP: which of two faults of a packet is found first depends on whether the packet before it with its
+    /// number is still in flight.
+    fn sum_refusals(&mut self) {
+        let is_refusal = |name: &str| matches!(name, "XfrmInStateSeqError" | "XfrmInStateProtoError");
+        let refused = self.counters.iter().filter(|(name, _)| is_refusal(name)).map(|(_, n)| n).sum();
+        self.counters.retain(|(name, _)| !is_refusal(name));
+        self.counters.push(("refused", refused));
+        let is_fault = |reason| matches!(reason, DropReason::EspIcv | DropReason::EspReplay | DropReason::EspTruncated);
+        let faults = self.drops.iter().filter(|(_, reason, _)| is_fault(*reason)).map(|(.., n)| n).sum();
+        self.drops.retain(|(_, reason, _)| !is_fault(*reason));
+        self.drops.push((OUTSIDE.0, DropReason::EspIcv, faults));
+        for (_, stats, _) in &mut self.sas {
+            stats.failed += std::mem::take(&mut stats.replay) + std::mem::take(&mut stats.replay_window);
+        }
+    }
+
+    /// Leaves what depends on the sizes of super-packets out.
+    fn forget_sizes(&mut self) {
+        const PACKETS: [&str; 4] = ["IpInReceives", "IpForwDatagrams", "Ip6InReceives", "Ip6OutForwDatagrams"];
+        self.counters.retain(|(name, _)| !PACKETS.contains(name));
+        self.of_links.clear();
+        self.forwarded = (0, 0);
+        self.sent.retain(|(link, _), _| *link == OUTSIDE.0);
+        // On the wire each segment is a packet of its own.
+        self.captured.values_mut().for_each(|packets| packets.retain(|&(is_fat, ..)| !is_fat));
+    }
+}
+
+/// Stands for bytes in what a failure prints. Identifications of fragments are random, and left out.
+fn hash(bytes: &[u8], is_fragment: bool) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes[if is_fragment { 48.min(bytes.len()) } else { 0 }..].hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Addresses of an IP packet, and what stands behind its header.
+fn flow_of(bytes: &[u8]) -> Vec<u8> {
+    let range = if bytes[0] >> 4 == 4 { 12..24 } else { 8..44 };
+    bytes[range.start.min(bytes.len())..range.end.min(bytes.len())].to_vec()
+}
+
+fn seen(node: &mut Node) -> Seen {
+    let mut sent: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for link in [INSIDE, OUTSIDE] {
+        for pkt in node.tx(link) {
+            let bytes = pkt.to_vec();
+            let shape = (bytes.len(), hash(&bytes, pkt.meta.cut == Cut::Fragment), pkt.meta.cut);
+            // The whole flow of fragments has no ports to be told apart by.
+            let flow = if pkt.meta.cut == Cut::Fragment { Vec::new() } else { flow_of(&bytes) };
+            sent.entry((link.0, flow)).or_default().push(shape);
+        }
+    }
+    let moved = |counters: &base::Counters| {
+        let all = Mib::ALL.iter().map(|&mib| (mib.name(), counters.get(mib)));
+        all.filter(|&(_, n)| n > 0).collect::<Vec<_>>()
+    };
+    let of_links = node.path.ports.iter().map(|(id, port)| (id.0, port.fat, moved(&port.counters))).collect();
+    let mut captured: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for Tapped { link, fat, outbound, bytes } in node.path.take_tapped() {
+        let shape = (fat, outbound, bytes.len(), hash(&bytes, false));
+        captured.entry((link.0, flow_of(&bytes))).or_default().push(shape);
+    }
+    Seen {
+        sent,
+        counters: moved(&node.path.counters),
+        of_links,
+        drops: node.drops(),
+        forwarded: (node.path.forwarded.packets, node.path.forwarded.bytes),
+        captured,
+        sas: node.path.ipsec.sad().iter().map(|sa| (sa.spi(), sa.stats(), sa.replay().top())).collect(),
+    }
+}
+
+const NETS: [(&str, &str); 2] = [("10.1.0.0/16", "10.2.0.0/16"), ("fd00:1::/32", "fd00:2::/32")];
+
+/// A receiver with a tunnel for each family, whose inner link is captured.
+fn receiver() -> Node {
+    let mut far = Node::new();
+    far.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.2.0.254/16", "fd00:2::254/32"]);
+    far.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.2/24", "2001:db8::2/64"]);
+    for (nth, (src, dst)) in NETS.into_iter().enumerate() {
+        let sas = [TUNNELS[0], TUNNELS[2]][nth].sas(0);
+        far.path.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
+        for dir in [Dir::In, Dir::Fwd] {
+            far.path.ipsec.add_policy(policy(dir, src, dst, &sas[..1])).unwrap();
+        }
+    }
+    far.path.set_tap(INSIDE, TapPoints { wire: true, fat: true });
+    far
+}
+
+/// Frames for that receiver: ESP of two flows, pings to it, and fragments of ESP, of pings and of packets for others. Segments
+/// of the flows lie `stride` bytes apart.
+fn frames(rng: &mut Rng, stride: u32) -> Vec<Vec<u8>> {
+    let mut near = gateways(sim::Medium::Cable, 1).nodes.remove(0);
+    let mut elsewhere = Node::new();
+    let flows = [Flow::new("10.1.0.1", "10.2.0.1"), Flow::new("fd00:1::1", "fd00:2::1")];
+    let plain = [Flow::new("192.0.2.1", "192.0.2.2"), Flow::new("2001:db8::1", "2001:db8::2")];
+    let mut all: Vec<Vec<u8>> = Vec::new();
+    for nth in 0..2 {
+        link_pair(&mut near, &mut elsewhere, NETS[nth], &[[TUNNELS[0], TUNNELS[2]][nth].sas(0).remove(0)]);
+        for segment in 0..12 {
+            near.rx_bytes(NOW, INSIDE, &flows[nth].tcp(segment * stride, 1000));
+            let sealed: Vec<Vec<u8>> = near.tx(OUTSIDE).iter().map(Packet::to_vec).collect();
+            let in_fragments = rng.happens(200);
+            for bytes in sealed {
+                match in_fragments {
+                    true => all.extend(fragments(&near.mem, &bytes, 600).iter().map(Packet::to_vec)),
+                    false => all.push(bytes),
+                }
+            }
+        }
+        all.push(plain[nth].ping(1, 40));
+        all.extend(fragments(&near.mem, &plain[nth].ping(2, 4000), 1280).iter().map(Packet::to_vec));
+        all.extend(fragments(&near.mem, &flows[nth].udp(3000), 1280).iter().map(Packet::to_vec));
+    }
+    for _ in 0..rng.below(10) {
+        let at = rng.below(all.len());
+        if rng.happens(500) {
+            let len = 1 + rng.below(all[at].len());
+            all[at].truncate(len);
+            continue;
+        }
+        let byte = rng.below(all[at].len().min(80));
+        all[at][byte] ^= 1 << rng.below(8);
+    }
+    for _ in 0..rng.below(10) {
+        let at = rng.below(all.len());
+        let other = rng.below(all.len());
+        if rng.happens(500) {
+            all.swap(at, other);
+        } else {
+            all.insert(at, all[other].clone());
+        }
+    }
+    all
+}
+
+#[test]
+fn bursts_with_and_without_shortcuts_look_the_same() {
+    for seed in 0..300 {
+        let mut rng = Rng::new(seed);
+        // Segments with gaps in between are not coalesced. Those without are, in sizes that depend on what is in flight.
+        let is_coalesced = seed % 2 == 0;
+        let mut rest = frames(&mut rng, if is_coalesced { 1000 } else { 3000 });
+        let [mut with, mut without] = [receiver(), receiver()];
+        without.path.set_shortcuts(false);
+        if seed % 3 == 1 {
+            // No shortcut is taken around a capture.
+            for node in [&mut with, &mut without] {
+                node.path.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
+            }
+        }
+        while !rest.is_empty() {
+            let later = rest.split_off((1 + rng.below(60)).min(rest.len()));
+            for node in [&mut with, &mut without] {
+                let burst = rest.iter().map(|bytes| Packet::with_data(&node.mem, bytes).unwrap()).collect();
+                node.rx(NOW, OUTSIDE, burst);
+            }
+            rest = later;
+        }
+        let [mut with, mut without] = [seen(&mut with), seen(&mut without)];
+        with.sum_refusals();
+        without.sum_refusals();
+        if is_coalesced {
+            with.forget_sizes();
+            without.forget_sizes();
+        }
+        assert_eq!(with.counters, without.counters, "seed {seed}");
+        assert_eq!(with.drops, without.drops, "seed {seed}");
+        assert_eq!(with, without, "seed {seed}");
+    }
+}

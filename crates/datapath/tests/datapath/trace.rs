@@ -1,0 +1,184 @@
+//! Traces, hooks and the ports of VRFs: what is seen of a packet on its way.
+
+use base::{DropReason, LinkId, TableId};
+use datapath::{HookPoint, Step, TapPoints, TraceFilter, TraceTerm, Traffic};
+use sim::{Flow, Node, PortOptions};
+use wire::{Protocol, Version};
+
+use crate::common::*;
+use crate::gateways::{TUNNELS, tunnelled};
+
+fn every() -> Option<TraceFilter> {
+    Some(TraceFilter::default())
+}
+
+fn one(term: TraceTerm) -> Option<TraceFilter> {
+    Some(TraceFilter { terms: vec![(false, term)] })
+}
+
+fn steps(node: &mut Node) -> Vec<(u16, Step)> {
+    node.path.take_trace().map(|step| (step.packet, step.step)).collect()
+}
+
+#[test]
+fn trace_of_forwarded_packet_has_each_stage_and_hook() {
+    for flow in flows() {
+        let mut node = router();
+        node.path.set_trace(every(), 1);
+        let fat = flow.fat_tcp(&node.mem, 1, 10 * 1000, 1000);
+        node.rx(NOW, INSIDE, vec![fat]);
+        let next_hop = flow.dst;
+        let prefix = if flow.dst.is_ipv4() { "10.2.0.0/24" } else { "fd00:2::/64" }.parse().unwrap();
+        let geometry = node.path.take_trace().map(|step| (step.step, step.geometry)).collect::<Vec<_>>();
+        let got: Vec<_> = geometry.iter().map(|(step, _)| *step).collect();
+        assert_eq!(
+            got,
+            [
+                Step::Input,
+                Step::Hook { point: HookPoint::PreRouting, dev: INSIDE },
+                Step::Route { table: Some(TableId::MAIN), prefix: Some(prefix), domain: LinkId::NONE },
+                Step::Forward { dev: OUTSIDE, next_hop },
+                Step::Hook { point: HookPoint::Forward, dev: OUTSIDE },
+                Step::Output { dev: OUTSIDE },
+                Step::Hook { point: HookPoint::PostRouting, dev: OUTSIDE },
+                Step::Transmit { dev: OUTSIDE, next_hop },
+                Step::Queued { dev: OUTSIDE },
+            ]
+        );
+        // One packet all along.
+        assert!(geometry.iter().all(|(_, it)| it.gso.is_some_and(|gso| gso.segs == 10)), "{geometry:#?}");
+        node.rx_bytes(NOW, INSIDE, &flow.udp(1));
+        assert_eq!(steps(&mut node), [], "one packet was asked for");
+    }
+}
+
+#[test]
+fn trace_filter_chooses_packets_by_every_term() {
+    let flow = Flow::new("10.1.0.1", "10.2.0.1");
+    let udp = flow.udp(10);
+    let ports = [udp[20..22].to_vec(), udp[22..24].to_vec()].map(|port| u16::from_be_bytes([port[0], port[1]]));
+    let prefix = |text: &str| text.parse().unwrap();
+    for (term, is_true) in [
+        (TraceTerm::Version(Version::V4), true),
+        (TraceTerm::Version(Version::V6), false),
+        (TraceTerm::Protocol(Protocol::UDP), true),
+        (TraceTerm::Protocol(Protocol::TCP), false),
+        (TraceTerm::Src(prefix("10.1.0.0/16")), true),
+        (TraceTerm::Src(prefix("10.2.0.0/16")), false),
+        (TraceTerm::Dst(prefix("10.2.0.1/32")), true),
+        (TraceTerm::Dst(prefix("10.1.0.1/32")), false),
+        (TraceTerm::Either(prefix("10.1.0.1/32")), true),
+        (TraceTerm::Either(prefix("10.9.0.0/16")), false),
+        (TraceTerm::SrcPort(ports[0]), true),
+        (TraceTerm::SrcPort(ports[0] + 1), false),
+        (TraceTerm::DstPort(ports[1]), true),
+        (TraceTerm::DstPort(ports[1] + 1), false),
+        (TraceTerm::Port(ports[0]), true),
+        (TraceTerm::Port(9), false),
+        (TraceTerm::Dev(INSIDE), true),
+        (TraceTerm::Dev(OUTSIDE), false),
+    ] {
+        for is_negated in [false, true] {
+            let mut node = router();
+            node.path.set_trace(Some(TraceFilter { terms: vec![(is_negated, term)] }), 9);
+            node.rx_bytes(NOW, INSIDE, &udp);
+            assert_eq!(steps(&mut node).is_empty(), is_true == is_negated, "{term:?}, negated: {is_negated}");
+        }
+    }
+    let mut node = router();
+    let both = [TraceTerm::Protocol(Protocol::UDP), TraceTerm::Dev(OUTSIDE)].map(|term| (false, term));
+    node.path.set_trace(Some(TraceFilter { terms: both.into() }), 9);
+    node.rx_bytes(NOW, INSIDE, &udp);
+    assert_eq!(steps(&mut node), [], "every term has to be true");
+}
+
+#[test]
+fn trace_of_dropped_packet_ends_with_the_reason() {
+    let mut node = router();
+    node.path.set_trace(one(TraceTerm::Protocol(Protocol::UDP)), 9);
+    let far = Flow::new("10.1.0.1", "10.77.0.1");
+    node.rx_bytes(NOW, INSIDE, &far.udp(1));
+    let steps = steps(&mut node);
+    assert!(matches!(steps.last(), Some((1, Step::Reject(DropReason::NoRoute, _)))), "{steps:?}");
+    node.path.set_trace(None, 0);
+    node.rx_bytes(NOW, INSIDE, &far.udp(1));
+    assert_eq!(node.path.take_trace().count(), 0, "nothing is traced any more");
+}
+
+#[test]
+fn trace_follows_esp_to_the_ciphers_and_behind_them() {
+    let mut world = tunnelled(TUNNELS[0], 1);
+    let flow = Flow::new("10.1.0.1", "10.2.0.1");
+    for node in &mut world.nodes {
+        node.path.set_trace(every(), 9);
+    }
+    world.nodes[0].rx_bytes(NOW, INSIDE, &flow.tcp(1, 100));
+    let near = steps(&mut world.nodes[0]);
+    assert!(near.iter().any(|(number, step)| (*number, matches!(step, Step::Encrypt { .. })) == (1, true)), "{near:?}");
+    assert!(near.iter().any(|(number, step)| (*number, matches!(step, Step::Queued { .. })) == (2, true)), "{near:?}");
+    let sealed = world.nodes[0].tx(OUTSIDE);
+    world.nodes[1].rx(NOW, OUTSIDE, sealed);
+    let far = steps(&mut world.nodes[1]);
+    assert!(far.contains(&(1, Step::Decrypt)), "{far:?}");
+    assert!(far.contains(&(2, Step::Queued { dev: INSIDE })), "{far:?}");
+}
+
+const RED: u32 = 11;
+
+/// A router whose links are in a VRF that has a port.
+fn red_router() -> Node {
+    let mut node = Node::new();
+    node.vrf(RED, 10, &[INSIDE.0, OUTSIDE.0]);
+    node.path.set_vrf_port(LinkId(RED), Some(("red".to_owned(), 65_575)));
+    node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.1.0.254/24", "fd00:1::254/64"]);
+    node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24", "fd00:2::254/64"]);
+    node
+}
+
+#[test]
+fn vrf_port_counts_and_is_captured_in_and_out() {
+    for flow in flows() {
+        let mut node = red_router();
+        node.path.set_tap(LinkId(RED), TapPoints { wire: true, fat: false });
+        let udp = flow.udp(100);
+        node.rx_bytes(NOW, INSIDE, &udp);
+        let own = if flow.dst.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
+        let ping = Flow::new(&flow.src.to_string(), own).ping(1, 8);
+        node.rx_bytes(NOW, INSIDE, &ping);
+        let answer = only(node.tx(INSIDE)).to_vec();
+        let bytes = |packets: &[&Vec<u8>]| packets.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        let want =
+            Traffic { rx_packets: 2, rx_bytes: bytes(&[&udp, &ping]), tx_packets: 1, tx_bytes: bytes(&[&answer]) };
+        assert_eq!(node.path.ports.get(LinkId(RED)).unwrap().traffic, want);
+        let seen: Vec<_> = node.path.take_tapped().map(|it| (it.link.0, it.outbound, it.bytes)).collect();
+        assert_eq!(seen, [(RED, false, udp), (RED, false, ping), (RED, true, answer)]);
+        // Without the VRF's port nothing is counted, and packets pass as before.
+        node.path.set_vrf_port(LinkId(RED), None);
+        node.rx_bytes(NOW, INSIDE, &flow.udp(100));
+        assert_eq!(node.tx(OUTSIDE).len(), 2);
+    }
+}
+
+#[test]
+fn pre_routing_runs_with_the_link_and_then_with_the_vrf() {
+    let mut node = red_router();
+    node.path.set_trace(every(), 1);
+    node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.2.0.1").udp(1));
+    let got = steps(&mut node);
+    let hooks: Vec<_> = got.iter().filter(|(_, step)| matches!(step, Step::Hook { .. })).collect();
+    let pre_routing = |dev| (1, Step::Hook { point: HookPoint::PreRouting, dev });
+    assert_eq!(hooks[..2], [&pre_routing(INSIDE), &pre_routing(LinkId(RED))], "{got:?}");
+    let prefix = "10.2.0.0/24".parse().ok();
+    assert!(got.contains(&(1, Step::Route { table: Some(TableId(10)), prefix, domain: LinkId(RED) })), "{got:?}");
+}
+
+#[test]
+fn packets_to_and_from_this_node_meet_the_local_hooks() {
+    let mut node = router();
+    node.path.set_trace(every(), 9);
+    node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8));
+    let got = steps(&mut node);
+    assert!(got.contains(&(1, Step::Hook { point: HookPoint::LocalIn, dev: INSIDE })), "{got:?}");
+    // The answer is the request's buffer, and so the same packet.
+    assert!(got.iter().any(|(_, step)| *step == Step::Hook { point: HookPoint::LocalOut, dev: INSIDE }), "{got:?}");
+}
