@@ -4,8 +4,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules. A crate joins this list once it passes, and none leaves it.
-const PASSING: [&str; 7] =
-    ["crates/base", "crates/fib", "crates/host", "crates/launch", "crates/nlsock", "crates/reassembly", "xtask"];
+const PASSING: [&str; 8] = [
+    "crates/base",
+    "crates/fib",
+    "crates/host",
+    "crates/launch",
+    "crates/nlsock",
+    "crates/packet",
+    "crates/reassembly",
+    "xtask",
+];
 
 /// Words that begin a noun clause, name a person, or refer to something outside the sentence.
 const FORBIDDEN: [&str; 14] = [

@@ -1,4 +1,4 @@
-//! What the steps of a packet's way cost: `cargo bench -p fatpath-packet`.
+//! Cost of the steps of a packet's way: `cargo bench -p fatpath-packet`.
 
 use std::hint::black_box;
 

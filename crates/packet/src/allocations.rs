@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocations;
 
-/// How often memory was asked for, by any thread.
+/// Allocations by all threads.
 static COUNT: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    /// How often this thread has asked.
+    /// Allocations by this thread.
     static OF_THREAD: Cell<u64> = const { Cell::new(0) };
 }
 
 impl Allocations {
-    /// How often this program has asked for memory so far.
+    /// Allocations of this program so far.
     pub fn count() -> u64 {
         COUNT.load(Relaxed)
     }
 
-    /// How often this thread has asked for memory so far, whatever others do at the same time.
+    /// Allocations of this thread so far.
     pub fn of_thread() -> u64 {
         OF_THREAD.get()
     }

@@ -21,7 +21,7 @@ use crate::pool::Memory;
 #[repr(C)]
 pub struct Buf {
     page: Page,
-    /// Where the data begins.
+    /// Start of the data.
     start: NonNull<u8>,
     len: u32,
     /// Bytes of room in front of the data.
@@ -69,14 +69,14 @@ impl Charge {
     }
 }
 
-/// Who may see a buffer's bytes.
+/// Visibility of a buffer's bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Access {
-    /// Nobody else.
+    /// This buffer alone.
     Exclusive,
     /// Other buffers, as long as the page has other users.
     Shared,
-    /// Somebody outside this program, for ever.
+    /// An owner outside this program, for ever.
     Foreign,
 }
 
@@ -210,7 +210,7 @@ impl Buf {
         self.charge.access() == Access::Foreign
     }
 
-    /// Where its page begins.
+    /// Start of its page.
     pub(crate) fn page_start(&self) -> NonNull<u8> {
         self.page.start()
     }

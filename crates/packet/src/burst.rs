@@ -4,8 +4,8 @@ use std::vec::Drain;
 
 use crate::Packet;
 
-/// How many packets are in front of one when it is asked for: what is done to so many takes as long as memory does to answer. Of
-/// many more some would be asked for in vain: a core waits for a few lines at a time, and its nearest cache has few sets.
+/// Prefetch distance in packets: processing so many takes as long as a cache miss. A core has few misses in flight, and its L1
+/// cache few sets, so with a longer distance some prefetches would be lost.
 const AHEAD: usize = 8;
 
 /// Packets that came by a link at once, taken out one by one. Their pages may lie anywhere in memory, so each is asked for while a

@@ -81,12 +81,12 @@ pub struct Copies {
     cells: [Cell<Copied>; CopyReason::ALL.len()],
 }
 
-/// What was copied for one reason.
+/// Copies for one reason.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Copied {
-    /// How often.
+    /// Number of copies.
     pub copies: u64,
-    /// How many bytes in all.
+    /// Bytes in all.
     pub bytes: u64,
 }
 
@@ -103,7 +103,7 @@ impl Copies {
         cell.set(Copied { copies: copies + more.copies, bytes: bytes + more.bytes });
     }
 
-    /// What was copied for `reason`.
+    /// Copies for `reason`.
     pub fn get(&self, reason: CopyReason) -> Copied {
         self.cells[reason as usize].get()
     }

@@ -2,8 +2,8 @@
 
 use crate::meta::Csum;
 
-/// What is known of a packet and another one joined to its end, when the first has `len` bytes. Two sums add up, what
-/// is still to be made will cover both, and otherwise only what is known of both is known.
+/// Checksum state of two packets joined, of which the first has `len` bytes. Two sums add up, a partial one will cover both,
+/// and otherwise the state is verified only if both are.
 #[inline]
 pub(crate) fn joined((first, len): (Csum, usize), second: Csum) -> Csum {
     match (first, second) {

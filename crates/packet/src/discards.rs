@@ -1,4 +1,4 @@
-//! Buffers that nobody needs any more.
+//! Buffers that are freed in batches.
 
 use crate::buf::Buf;
 
@@ -7,7 +7,7 @@ use crate::buf::Buf;
 pub struct Discards(Vec<Buf>);
 
 impl Discards {
-    /// How many wait for others at most.
+    /// Buffers that are collected before they are freed, at most.
     const MOST: usize = 32;
 
     /// Lets go of a buffer, at the latest when [`settle`](Self::settle) is called.

@@ -187,7 +187,7 @@ impl Packet {
         Ok(())
     }
 
-    /// How many pieces the first `n` bytes lie in.
+    /// Number of pieces in which the first `n` bytes lie.
     fn pieces(&self, n: usize) -> usize {
         let bufs = self.own_bufs().chain(self.frag_list.iter().flat_map(Self::own_bufs));
         bufs.scan(n, |left, buf| {

@@ -11,7 +11,7 @@ pub struct Frames {
     pub size: u16,
     /// From the first byte of one to the first byte of the next; at least `size`.
     pub stride: u16,
-    /// How many there are; never 0.
+    /// Number of packets; never 0.
     pub count: u16,
 }
 

@@ -1,28 +1,28 @@
-//! What travels with a packet's bytes.
+//! Metadata that travels with a packet's bytes.
 
 use arrayvec::ArrayVec;
 use base::{LinkId, SaId};
 
 use crate::frames::Frames;
 
-/// What is known about a packet besides its bytes.
+/// Metadata of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
     /// The link it came in by; [`LinkId::NONE`] for a packet of this node's own.
     pub link: LinkId,
     /// Link-layer destination of the frame that it came in.
     pub pkt_type: PktType,
-    /// What is known about its transport checksum.
+    /// State of its transport checksum.
     pub csum: Csum,
     /// Whether it is to be cut, or has been.
     pub cut: Cut,
     /// The tag control information of an 802.1Q tag that is not in the bytes (IEEE 802.1Q §9.6).
     pub vlan: Option<u16>,
-    /// What else tells it from others, for policies and SAs (Linux `skb->mark`).
+    /// Mark for policies and SAs (Linux `skb->mark`).
     pub mark: u32,
     /// The SAs that protected it on its way in, outermost first.
     pub sec_path: SecPath,
-    /// What a device has to do with its ESP.
+    /// Offload of its ESP to a device.
     pub esp: Option<Esp>,
     /// Number under which the packet is traced; 0 if it is not.
     pub trace: u16,
@@ -39,7 +39,7 @@ pub enum PktType {
     Group,
 }
 
-/// What a device is to do about a packet's ESP, or has done (Linux `struct xfrm_offload`).
+/// Offload of a packet's ESP to a device, requested or done (Linux `struct xfrm_offload`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Esp {
     /// It is laid out as ESP and in clear. The device that its SA is on seals it: nobody else may send it so.
@@ -60,7 +60,7 @@ pub enum Esp {
     },
 }
 
-/// What a device says of a packet that it was to open (Linux `CRYPTO_*` of `xfrm_offload.status`).
+/// Status of a packet that a device was to decrypt (Linux `CRYPTO_*` of `xfrm_offload.status`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum EspStatus {
     /// Its ICV is right, and it is decrypted where it lay.
@@ -78,26 +78,26 @@ pub enum EspStatus {
 /// The SAs that a packet came through, outermost first. Linux accepts six at most (`XFRM_MAX_DEPTH`).
 pub type SecPath = ArrayVec<SaId, 6>;
 
-/// What is known about a packet's transport checksum. Linux's `ip_summed`.
+/// State of a packet's transport checksum. Linux's `ip_summed`.
 ///
 /// Which it is takes four bytes, as here an `Option` of a packet tells that there is none: what is before and behind them is
 /// then moved in pieces that do not overlap, for which a processor would have to wait.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Csum {
-    /// Nothing: whoever needs it verifies it.
+    /// Nothing is known: the receiver verifies the checksum.
     #[default]
     None,
-    /// Somebody trusted has verified it.
+    /// A device or another trusted party has verified it.
     Unnecessary,
     /// The sum of all data bytes, folded but not inverted, counted from the first one.
     Complete(u16),
     /// Still to be made: the sum from `start` to the end goes to `start + offset`, where the pseudo-header's sum is.
     /// `start` counts from the first data byte.
     Partial {
-        /// Where the transport header starts.
+        /// Start of the transport header.
         start: u16,
-        /// Where in it the checksum field lies.
+        /// Offset of the checksum field in it.
         offset: u16,
     },
 }
@@ -117,14 +117,14 @@ pub enum Cut {
     Fragment,
 }
 
-/// How a fat packet is to be cut.
+/// Segmentation of a fat packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Gso {
-    /// What repeats in front of each segment.
+    /// Kind of headers in front of each segment.
     pub kind: GsoKind,
     /// Payload bytes of each segment but the last, which may be shorter; never 0. Linux's `gso_size`.
     pub size: u16,
-    /// How many segments there will be. Linux's `gso_segs`.
+    /// Number of segments. Linux's `gso_segs`.
     pub segs: u16,
     /// TCP's CWR flag is set and belongs to the first segment alone (RFC 3168 §6.1.2).
     pub ecn: bool,
@@ -177,7 +177,7 @@ impl Csum {
 }
 
 impl Cut {
-    /// How to cut it, if it is fat.
+    /// Its segmentation, if it is fat.
     pub fn gso(&self) -> Option<&Gso> {
         match self {
             Self::Gso(gso) => Some(gso),
@@ -185,7 +185,7 @@ impl Cut {
         }
     }
 
-    /// How many packets it will be on the wire.
+    /// Number of packets on the wire.
     pub fn segs(&self) -> u64 {
         match self {
             Self::Gso(gso) => u64::from(gso.segs.max(1)),
@@ -193,7 +193,7 @@ impl Cut {
         }
     }
 
-    /// How many packets it is by now, for whoever counts them.
+    /// Number of packets that it stands for, for counters.
     pub fn packets(&self) -> u64 {
         match self {
             Self::Frames(frames) => frames.count.into(),

@@ -35,7 +35,7 @@ pub struct Packet {
     pub(crate) frag_list: FragList,
     /// Bytes outside the head.
     pub(crate) data_len: usize,
-    /// What is known about the packet besides its bytes.
+    /// Metadata of the packet.
     pub meta: Meta,
 }
 
@@ -373,7 +373,7 @@ impl fmt::Debug for Packet {
     }
 }
 
-/// How many emptied lists a thread keeps for the next packets.
+/// Emptied lists that a thread keeps for the next packets, at most.
 const SPARE_LISTS: usize = 1024;
 
 macro_rules! recycled_list {

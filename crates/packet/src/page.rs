@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, fence};
 
 use crate::pool::{Memory, Shared};
 
-/// Where every page starts: a cache line, so that headers laid out from a page's start do not straddle two.
+/// Alignment of every page: a cache line, so that headers laid out from a page's start do not straddle two.
 const ALIGN: usize = 64;
 
 /// A counted reference to one page.
@@ -23,18 +23,18 @@ pub(crate) struct Page(NonNull<PageMem>);
 
 /// The page itself.
 pub(crate) struct PageMem {
-    /// How many references there are, if there are any.
+    /// Number of references, if there are any.
     users: AtomicUsize,
     start: NonNull<u8>,
     len: u32,
     storage: Storage,
 }
 
-/// Whose memory a page is.
+/// Owner of a page's memory.
 pub(crate) enum Storage {
     /// Ours, from this pool: an allocation of its own, or a stretch of the pool's slab.
     Pool(Arc<Shared>),
-    /// Somebody else's: a guest's, a page cache's. Never written.
+    /// Memory of another owner: a guest, a page cache. Never written.
     Foreign(#[expect(dead_code, reason = "keeps the memory alive")] Box<dyn AsRef<[u8]> + Send + Sync>),
 }
 
@@ -203,7 +203,7 @@ impl Page {
         self.0 == other.0
     }
 
-    /// Where its bytes begin.
+    /// Start of its bytes.
     #[inline]
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.mem().start

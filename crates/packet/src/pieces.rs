@@ -6,7 +6,7 @@ use crate::packet::Packet;
 /// A piece of a packet's data.
 #[derive(Debug)]
 pub enum Piece<'a> {
-    /// Nobody else sees it.
+    /// No other buffer refers to it.
     Writable(&'a mut [u8]),
     /// Others may.
     ReadOnly(&'a [u8]),

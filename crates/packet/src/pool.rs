@@ -36,7 +36,7 @@ pub struct Pool {
     shared: Arc<Shared>,
 }
 
-/// What a pool and its pages share. A page may be dropped on another thread than the pool's.
+/// State that a pool and its pages share. A page may be dropped on another thread than the pool's.
 pub(crate) struct Shared {
     page_size: usize,
     limit: usize,
@@ -130,7 +130,7 @@ impl Pool {
         self.shared.made.load(Relaxed) - free.as_ref().map_or(0, Vec::len)
     }
 
-    /// How often the pool was asked while its limit was reached (`rx_drops_no_frags` on a device ring).
+    /// Number of requests that failed at the pool's limit (`rx_drops_no_frags` on a device ring).
     pub fn dry(&self) -> u64 {
         self.shared.dry.load(Relaxed)
     }

@@ -32,12 +32,12 @@ impl Slab {
         self.backing.memory()
     }
 
-    /// How many pages there are.
+    /// Number of pages.
     pub(crate) fn len(&self) -> usize {
         self.memory().len() / self.page_size
     }
 
-    /// Where each page starts.
+    /// Start of each page.
     pub(crate) fn pages(&self) -> impl DoubleEndedIterator<Item = NonNull<u8>> + '_ {
         let start = self.memory().cast::<u8>();
         // SAFETY: every page lies inside the memory.
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slabs_pages_follow_one_another_and_come_home_like_any_other() {
+    fn pages_of_a_slab_are_adjacent_and_return_to_their_pool() {
         let pool = slab(2048, 5);
         let memory = pool.memory().expect("a slab has memory").cast::<u8>().addr().get();
         let mut all: Vec<Buf> = (0..5).map(|_| pool.take(256).expect("one of five")).collect();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slabs_pages_are_scarce_from_the_first_on_and_are_no_other_pools() {
+    fn pages_of_a_slab_are_scarce_and_of_one_pool() {
         let (mem, pool) = (Memory::heap(), slab(512, 100));
         let mut buf = pool.take(0).expect("one of many");
         buf.put(4).expect("room").fill(1);

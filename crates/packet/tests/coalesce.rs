@@ -2,7 +2,7 @@
 
 use packet::{Buf, CopyReason, MAX_FRAGS, Memory, Packet, SHELL};
 
-/// What joining did.
+/// Result of joining.
 #[derive(Debug, Eq, PartialEq)]
 enum Joined {
     /// The bytes went to the target's tailroom.
@@ -67,7 +67,7 @@ fn join(mem: &Memory, target: &mut Packet, source: Packet) -> Joined {
 }
 
 #[test]
-fn what_fits_the_tailroom_is_copied_and_the_rest_is_taken_by_reference() {
+fn data_that_fits_tailroom_is_copied_else_referenced() {
     let mem = Memory::heap();
     let with_child = || {
         let mut packet = packet(&mem, 100, 0);
@@ -151,7 +151,7 @@ fn slots_are_filled_to_the_last_and_not_beyond() {
 }
 
 #[test]
-fn a_target_that_others_may_see_or_that_has_children_is_left_alone() {
+fn shared_target_or_one_with_children_is_left_alone() {
     let mem = Memory::heap();
     let mut cloned = packet(&mem, 100, 1);
     let clone = cloned.clone_shared();

@@ -118,7 +118,7 @@ fn check(what: &str, packet: &Packet, plain: Plain, keeps_sum: bool) {
 }
 
 #[test]
-fn what_an_operation_makes_of_the_bytes_does_not_depend_on_their_shape() {
+fn operations_give_the_same_bytes_in_every_geometry() {
     let mem = Memory::heap();
     for &(name, operation, plain, keeps_sum) in OPERATIONS {
         for (shape, mut packet) in all_shapes(&mem) {
@@ -157,7 +157,7 @@ fn an_operation_that_finds_no_page_leaves_the_packet_as_it_was() {
 }
 
 #[test]
-fn every_byte_of_a_packet_made_writable_can_be_written_and_no_one_else_sees_it() {
+fn writable_packet_can_be_written_without_effect_on_clones() {
     let mem = Memory::heap();
     for (shape, mut packet) in all_shapes(&mem) {
         let clone = packet.clone_shared();

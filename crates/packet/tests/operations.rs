@@ -8,7 +8,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 1_000, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_operations_does_to_a_packet_what_it_does_to_plain_bytes(
+    fn operations_change_a_packet_as_they_change_plain_bytes(
         steps in prop::collection::vec((0..model::KINDS, any::<u8>(), any::<u16>()), 0..60),
         small_pages in 0u8..40,
         large_pages in 0u8..8,

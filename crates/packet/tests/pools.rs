@@ -92,7 +92,7 @@ fn a_packet_may_end_on_another_thread() {
 }
 
 #[test]
-fn a_page_whose_last_two_users_let_go_at_once_is_home_or_freed_but_never_lost() {
+fn page_dropped_by_two_threads_at_once_is_never_lost() {
     const ROUNDS: usize = 2_000;
     let mem = Memory::new(Pool::bounded(Memory::SMALL, 4), Pool::heap(Memory::LARGE));
     let barrier = Barrier::new(2);

@@ -1,4 +1,4 @@
-//! What making a packet writable copies: what is not ours, and nothing else (Linux's `skb_cow_data`).
+//! Copies by `make_writable`: of buffers that are shared or foreign, and of no others (Linux's `skb_cow_data`).
 
 use std::sync::Arc;
 
@@ -94,7 +94,7 @@ fn what_a_clone_sees_is_copied_while_it_is_there() {
 }
 
 #[test]
-fn a_cloned_child_in_the_middle_is_copied_and_its_siblings_are_not() {
+fn cloned_child_is_copied_without_its_siblings() {
     let mem = Memory::heap();
     let mut packet = Packet::from_buf(buf(&mem, 50));
     let mut clones = Vec::new();
@@ -109,7 +109,7 @@ fn a_cloned_child_in_the_middle_is_copied_and_its_siblings_are_not() {
 }
 
 #[test]
-fn foreign_pages_are_copied_and_never_written_wherever_they_went() {
+fn foreign_pages_are_copied_and_never_written() {
     struct Guest(Arc<[u8; 100]>);
     impl AsRef<[u8]> for Guest {
         fn as_ref(&self) -> &[u8] {
@@ -184,7 +184,7 @@ fn foreign_pages_are_copied_and_never_written_wherever_they_went() {
 }
 
 #[test]
-fn a_foreign_or_shared_head_is_not_written_by_push_put_or_head_mut() {
+fn foreign_or_shared_head_is_not_written() {
     let mem = Memory::heap();
     let mut original = Packet::with_data(&mem, &[1; 40]).unwrap();
     let packets = [Packet::from_buf(Buf::foreign([1; 40])), original.clone_shared()];
@@ -204,7 +204,7 @@ fn a_foreign_or_shared_head_is_not_written_by_push_put_or_head_mut() {
 }
 
 #[test]
-fn a_train_in_one_page_is_written_segment_by_segment_without_a_copy() {
+fn segments_in_one_page_are_writable_without_a_copy() {
     let mem = Memory::heap();
     let mut page = mem.take(64, 1500 * 10).unwrap();
     page.put(1500 * 10).unwrap().fill(1);

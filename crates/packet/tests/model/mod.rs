@@ -9,13 +9,13 @@ use packet::{Buf, CopyReason, Csum, Memory, Packet, Pool, PoolDry, SHELL};
 /// One step: which operation, on which packets, how much.
 pub(crate) type Step = (u8, u8, u16);
 
-/// How many kinds of step there are.
+/// Number of kinds of steps.
 pub(crate) const KINDS: u8 = 22;
 
 /// Packets that are alive at once.
 const PACKETS: usize = 6;
 
-/// Somebody else's memory.
+/// Foreign memory.
 struct Guest(Arc<Vec<u8>>);
 
 impl AsRef<[u8]> for Guest {
@@ -307,7 +307,7 @@ fn rewrite(pair: Pair, next_byte: &mut u8) -> Pair {
     Pair { packet, bytes: written }
 }
 
-/// What is known of two packets joined: both sums, or what is known of both, or what is still to be made.
+/// Checksum state of two packets joined: the sum of both, or the state of both, or a partial checksum.
 fn joined(first: Csum, second: Csum) -> Csum {
     match (first, second) {
         (Csum::Partial { .. }, _) => first,
