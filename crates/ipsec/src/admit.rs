@@ -5,7 +5,7 @@ use offload::{Features, gso};
 use packet::{Memory, Packet};
 use wire::esp::{Header, TRAILER_LEN};
 
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::sa::{Expired, Sa, State};
 use crate::sad::Sad;
 

@@ -20,7 +20,7 @@ use wire::esp::Header;
 use wire::ip::Info;
 use wire::{Protocol, udp};
 
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 
 use accept::{pass, pass_plain};
 use arrival::Arrival;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{Instant, SaId};
 
 use crate::config::{EspInUdp, SaDir};
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::nat::Nat;
 use crate::sa::Sa;
 use crate::sad::Sad;

@@ -18,7 +18,7 @@
 //!   nonce per thread and panic when one repeats.
 //!
 //! The files form layers, each of which uses only those before it: `engine` and `config`; `sa`; `device` and `events`; `sad` and
-//! `spd`; jobs (`open_job`, `seal_job`); `crypto`; `nat`, `resolve`, `check`; `gateway` with [`Ipsec`]; and on top of it `input`,
+//! `spd`; jobs (`open_job`, `seal_job`); `crypto`; `nat`, `resolve`, `check`; `ipsec` with [`Ipsec`]; and on top of it `input`,
 //! `output`, `policy`, `keepalive` and `offload_decision`.
 //!
 //! A program that has this crate among its own sets `AWS_LC_SYS_CFLAGS=-mtune=skylake` when it is built for x86-64, as this
@@ -38,11 +38,11 @@ pub mod engine;
 mod events;
 mod flow_cache;
 mod flowi;
-mod gateway;
 mod hash_index;
 mod hold;
+mod icmp_quote;
 mod input;
-mod inside;
+mod ipsec;
 mod keepalive;
 mod lifetime;
 mod mark;
@@ -56,12 +56,12 @@ mod outer;
 mod output;
 mod pieces;
 mod policy;
-mod quoted;
 pub mod replay;
 mod resolve;
 mod sa;
 pub mod sad;
 mod seal_job;
+mod segmenter;
 pub mod sequence;
 pub mod spd;
 mod timers;
@@ -73,9 +73,9 @@ pub use config::{
 pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
 pub use events::{Acquire, Ended, Event, MAX_EVENTS, PolicyExpired, SaExpired};
 pub use flowi::Flowi;
-pub use gateway::Ipsec;
 pub use hold::{MAX_HELD, Released};
 pub use input::{Content, ENCAP_PEEK, Each, Inner, Opened, Run, Taker, is_esp_in_udp};
+pub use ipsec::Ipsec;
 pub use keepalive::{KEEPALIVE, Keepalive};
 pub use lifetime::{Lifetime, Limits};
 pub use mark::Mark;

@@ -6,7 +6,7 @@ use wire::ip::Info;
 
 use crate::config::OffloadMode;
 use crate::device::{Device, Facts, Treatment, seed};
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::sa::Sa;
 
 impl Ipsec {

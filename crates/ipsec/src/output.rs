@@ -3,7 +3,7 @@
 use base::{Counters, DropReason, Instant, Mib, SaId};
 use packet::{Memory, Packet};
 
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::seal_job::{SealJob, Train};
 
 impl Ipsec {

@@ -7,8 +7,8 @@ use wire::FlowKey;
 use crate::check::check;
 use crate::config::{Action, Dir};
 use crate::flowi::Flowi;
-use crate::gateway::Ipsec;
 use crate::hold::Released;
+use crate::ipsec::Ipsec;
 use crate::resolve::{Bundle, Refusal, Verdict, acquire, resolve};
 use crate::spd::PolicyId;
 

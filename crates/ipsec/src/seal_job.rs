@@ -17,9 +17,9 @@ use crate::config::Mode;
 use crate::copy_sum::Source;
 use crate::device::leave_seed;
 use crate::engine::Cipher;
-use crate::inside::Cutting;
 use crate::outer::Outer;
 use crate::sa::Sa;
+use crate::segmenter::Cutting;
 use crate::sequence::{Overflow, Reserved};
 
 /// Room in front of a frame that is a packet of its own, for the link's header.

@@ -5,11 +5,11 @@
 //! state, so it may be done anywhere ([`Crypto`]) and finish in any order; a line gives it out in the order in which it
 //! was handed in (Linux `crypto/pcrypt.c`, `padata_reorder`).
 
-mod collecting;
-mod line;
-mod place;
+mod batcher;
+mod box_pool;
 mod pool;
 pub(crate) mod queue;
+mod reorder;
 mod task;
 
 pub use pool::Pool;

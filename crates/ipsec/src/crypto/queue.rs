@@ -8,9 +8,9 @@ use hashbrown::HashMap;
 use packet::Buf;
 use wire::Spi;
 
-use super::collecting::Collecting;
-use super::line::{Line, Ticket};
-use super::place::{Placed, Places};
+use super::batcher::Collecting;
+use super::box_pool::{Placed, Places};
+use super::reorder::{Line, Ticket};
 use super::task::{Crypto, Job, Task};
 use crate::open_job::{OpenJob, Storage};
 use crate::seal_job::SealJob;

@@ -5,8 +5,8 @@ use std::fmt;
 
 use base::Instant;
 
-use super::line::Ticket;
-use super::place::Placed;
+use super::box_pool::Placed;
+use super::reorder::Ticket;
 use crate::open_job::OpenJob;
 use crate::seal_job::SealJob;
 

@@ -8,7 +8,7 @@ use wire::ip::Info;
 
 use super::refused::{Refused, refuse};
 use crate::config::SaDir;
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::open_job::{OpenJob, Storage};
 use crate::sad::Sad;
 

@@ -12,7 +12,7 @@ use super::accept::accept;
 use super::inner::{Inner, Taker};
 use super::refused::refuse;
 use crate::crypto::queue::is_task;
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::open_job::{Next, OpenJob, Piece};
 use crate::replay::Replay;
 use crate::sa::Sa;

@@ -9,7 +9,7 @@ use wire::{Protocol, Spi};
 use super::arrival::Arrival;
 use super::refused::Refused;
 use super::{ENCAP_PEEK, Kind, Opened, PEEK, decap, kind};
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::pieces::Pieces;
 
 impl Ipsec {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::place::Placed;
+use super::box_pool::Placed;
 use crate::open_job::OpenJob;
 
 /// Jobs that grow, each by the packets of another SA, in the order in which they began. One of them is at hand: it began or

@@ -3,7 +3,7 @@
 use wire::{Protocol, Quote, Spi, udp};
 
 use crate::config::{EspInUdp, Offload, OffloadMode, SaDir};
-use crate::gateway::Ipsec;
+use crate::ipsec::Ipsec;
 use crate::sa::Sa;
 
 impl Sa {
