@@ -116,7 +116,7 @@ impl Ipsec {
     /// Hands in what was collected if this thread opens it and what goes on behind it can be opened at once.
     #[inline]
     pub fn close_here(&mut self, now: Instant) -> bool {
-        let closes = self.crypto.is_here() && self.crypto.collecting.latest().is_some_and(|job| job.is_easy);
+        let closes = self.crypto.is_here() && self.crypto.batcher.latest().is_some_and(|job| job.is_easy);
         if closes {
             self.crypto.close(now);
         }
@@ -163,7 +163,7 @@ impl Ipsec {
         match arrival.find(&mut self.sad, None, front, len) {
             Ok((id, seq)) => {
                 arrival.join_or_begin(self, id).push(len, seq, info.id);
-                let job = self.crypto.collecting.latest_mut().expect("just joined");
+                let job = self.crypto.batcher.latest_mut().expect("just joined");
                 job.push_buf(pkt.into_head(), payload_at);
             }
             Err((mib, reason)) => {

@@ -33,7 +33,7 @@ pub(crate) struct OpenJob {
     pub(crate) untouched: Option<Untouched>,
     /// Whether its packets are such as may be [looked at quickly](Self::next_in_line).
     pub(crate) is_easy: bool,
-    pub(crate) outer: Outer,
+    pub(crate) outer: OuterHeaders,
     /// What the headers of others are compared with.
     pattern: Box<Pattern>,
     /// The IPv4 identification of the packet before.
@@ -97,7 +97,7 @@ enum Sums {
 
 /// The headers in front of ESP.
 #[derive(Debug)]
-pub(crate) struct Outer {
+pub(crate) struct OuterHeaders {
     pub(crate) info: Info,
     /// IP headers, and UDP's if there is one; in transport mode as they were put in front of the packet before, but for its
     /// identification.
@@ -107,7 +107,7 @@ pub(crate) struct Outer {
     pub(crate) meta: Meta,
 }
 
-impl Outer {
+impl OuterHeaders {
     /// From which address and port ESP in UDP came.
     #[inline]
     pub(crate) fn source(&self) -> Option<SocketAddr> {
@@ -235,7 +235,7 @@ impl OpenJob {
             is_offloaded: sa.offload.is_some(),
             untouched: None,
             is_easy: info.plain && !is_udp && esp.is_none() && sa.offload.is_none(),
-            outer: Outer { info, headers: kept, is_udp, meta },
+            outer: OuterHeaders { info, headers: kept, is_udp, meta },
             pattern,
             last_id: info.id,
             segments,
@@ -368,7 +368,7 @@ impl OpenJob {
             is_offloaded,
             untouched: None,
             is_easy,
-            outer: Outer { headers, info: outer.info, is_udp: outer.is_udp, meta: outer.meta.clone() },
+            outer: OuterHeaders { headers, info: outer.info, is_udp: outer.is_udp, meta: outer.meta.clone() },
             pattern,
             last_id,
             segments,

@@ -1,6 +1,6 @@
 //! One packet's sealing: laid out where its SA is known, done anywhere, taken apart where it goes on.
 //!
-//! All sizes are known before a byte is written: segments are cut by a [`Cutting`], the headers in front come from an
+//! All sizes are known before a byte is written: segments are cut by a [`Segmenter`], the headers in front come from an
 //! [`Outer`], and every frame has its place in a large page, at the stride of the wire.
 
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::device::leave_seed;
 use crate::engine::Cipher;
 use crate::outer::Outer;
 use crate::sa::Sa;
-use crate::segmenter::Cutting;
+use crate::segmenter::Segmenter;
 use crate::sequence::{Overflow, Reserved};
 
 /// Room in front of a frame that is a packet of its own, for the link's header.
@@ -64,7 +64,7 @@ struct Plan {
     esn: bool,
     sequence: Reserved,
     outer: Outer,
-    cutting: Cutting,
+    cutting: Segmenter,
     /// How many bytes of the packet stay outside of ESP.
     outside: usize,
     /// Where its headers end that repeat, inside of ESP or outside.
@@ -132,8 +132,8 @@ impl SealJob {
             return Err(DropReason::EspWrongDevice);
         }
         let info = ip_headers(mem, &mut pkt)?;
-        let cutting = Cutting::new(mem, &mut pkt, &info)?;
-        let Cutting { segs, headers, payload, .. } = cutting;
+        let cutting = Segmenter::new(mem, &mut pkt, &info)?;
+        let Segmenter { segs, headers, payload, .. } = cutting;
         let (outer, outside, next_header) = match sa.mode {
             Mode::Tunnel => {
                 let outer = Outer::tunnel(sa, &info, headers + cutting.payload_of(0), sa.ip_id)?;

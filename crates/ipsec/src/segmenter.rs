@@ -13,7 +13,7 @@ use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
 
 /// How a packet is cut.
 #[derive(Debug)]
-pub(crate) struct Cutting {
+pub(crate) struct Segmenter {
     /// How many segments there are; 1 for a packet that is whole.
     pub(crate) segs: usize,
     /// Bytes of headers that each segment repeats; 0 for a packet that is whole.
@@ -54,7 +54,7 @@ enum Transport {
     Unchecked,
 }
 
-impl Cutting {
+impl Segmenter {
     /// Decides how `pkt`, whose IP headers are `info`, is cut, and brings all headers that repeat into its head.
     ///
     /// # Errors

@@ -1,36 +1,36 @@
-//! What arrives now and is not handed in yet.
+//! Batches of received packets, one for each SA, that are not handed in yet.
 
 use std::collections::VecDeque;
 
-use super::box_pool::Placed;
+use super::box_pool::PooledBox;
 use crate::open_job::OpenJob;
 
-/// Jobs that grow, each by the packets of another SA, in the order in which they began. One of them is at hand: it began or
+/// Open batches, each a job with the packets of one SA, in the order in which they began. The latest is the one that began or
 /// was found last.
 #[derive(Debug, Default)]
-pub(crate) struct Collecting {
-    jobs: VecDeque<Placed<OpenJob>>,
+pub(crate) struct Batcher {
+    jobs: VecDeque<PooledBox<OpenJob>>,
     latest: usize,
 }
 
-impl Collecting {
-    /// Tells whether nothing arrives.
+impl Batcher {
+    /// Tells whether there is no batch.
     pub(crate) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
     }
 
-    /// How many there are.
+    /// Number of batches.
     pub(crate) fn len(&self) -> usize {
         self.jobs.len()
     }
 
-    /// The one at hand.
+    /// Latest batch.
     #[inline]
     pub(crate) fn latest(&self) -> Option<&OpenJob> {
         self.jobs.get(self.latest).map(|job| &**job)
     }
 
-    /// The same, to grow.
+    /// Latest batch, to append packets to.
     #[inline]
     pub(crate) fn latest_mut(&mut self) -> Option<&mut OpenJob> {
         self.jobs.get_mut(self.latest).map(|job| &mut **job)
@@ -50,20 +50,20 @@ impl Collecting {
         self.latest_mut()
     }
 
-    /// Puts one behind the others. It is at hand from now on.
-    pub(crate) fn push(&mut self, job: Placed<OpenJob>) -> &mut OpenJob {
+    /// Appends a batch, which becomes the latest.
+    pub(crate) fn push(&mut self, job: PooledBox<OpenJob>) -> &mut OpenJob {
         self.latest = self.jobs.len();
         self.jobs.push_back(job);
         &mut self.jobs[self.latest]
     }
 
-    /// Takes off the one that began first. If it was at hand, the next one is.
-    pub(crate) fn pop(&mut self) -> Option<Placed<OpenJob>> {
+    /// Removes the batch that began first. If it was the latest, the next one becomes that.
+    pub(crate) fn pop(&mut self) -> Option<PooledBox<OpenJob>> {
         self.latest = self.latest.saturating_sub(1);
         self.jobs.pop_front()
     }
 
-    /// How many there are up to the one at hand.
+    /// Number of batches up to the latest.
     pub(crate) fn up_to_latest(&self) -> usize {
         self.jobs.len().min(self.latest + 1)
     }

@@ -1,43 +1,43 @@
-//! Where jobs are while there is something to do for them.
+//! Pool of boxed jobs: a job's address is stable while it goes from thread to thread.
 
 use std::ops::{Deref, DerefMut};
 
-/// A job in a place of its own, so that little is moved however often it changes hands, also from one thread to another.
+/// Box with a job. Only the pointer moves when the job changes hands, also from one thread to another.
 #[derive(Debug)]
-pub(crate) struct Placed<J>(Box<Option<J>>);
+pub(crate) struct PooledBox<J>(Box<Option<J>>);
 
-/// Places for jobs, kept for the next ones.
+/// Boxes kept for the next jobs.
 #[derive(Debug)]
-pub(crate) struct Places<J> {
+pub(crate) struct BoxPool<J> {
     spare: Vec<Box<Option<J>>>,
 }
 
-impl<J> Default for Places<J> {
+impl<J> Default for BoxPool<J> {
     fn default() -> Self {
         Self { spare: Vec::new() }
     }
 }
 
-impl<J> Places<J> {
-    /// Gives a job a place.
-    pub(crate) fn put(&mut self, job: J) -> Placed<J> {
-        let mut place = self.spare.pop().unwrap_or_default();
-        *place = Some(job);
-        Placed(place)
+impl<J> BoxPool<J> {
+    /// Puts a job into a box.
+    pub(crate) fn put(&mut self, job: J) -> PooledBox<J> {
+        let mut empty = self.spare.pop().unwrap_or_default();
+        *empty = Some(job);
+        PooledBox(empty)
     }
 
-    /// Takes a job out of its place.
-    pub(crate) fn take(&mut self, placed: Placed<J>) -> J {
-        let Placed(mut place) = placed;
-        let job = place.take().expect(THERE);
-        self.spare.push(place);
+    /// Takes a job out of its box, which is kept.
+    pub(crate) fn take(&mut self, full: PooledBox<J>) -> J {
+        let PooledBox(mut emptied) = full;
+        let job = emptied.take().expect(THERE);
+        self.spare.push(emptied);
         job
     }
 }
 
-const THERE: &str = "a job is in its place until it is taken out";
+const THERE: &str = "a job is in its box until it is taken out";
 
-impl<J> Deref for Placed<J> {
+impl<J> Deref for PooledBox<J> {
     type Target = J;
 
     #[inline]
@@ -46,7 +46,7 @@ impl<J> Deref for Placed<J> {
     }
 }
 
-impl<J> DerefMut for Placed<J> {
+impl<J> DerefMut for PooledBox<J> {
     #[inline]
     fn deref_mut(&mut self) -> &mut J {
         (*self.0).as_mut().expect(THERE)

@@ -1,4 +1,4 @@
-//! What waits for a cipher, what is with one, and what has come back.
+//! Jobs that wait for a cipher, are with one, or are done.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,65 +8,65 @@ use hashbrown::HashMap;
 use packet::Buf;
 use wire::Spi;
 
-use super::batcher::Collecting;
-use super::box_pool::{Placed, Places};
-use super::reorder::{Line, Ticket};
+use super::batcher::Batcher;
+use super::box_pool::{BoxPool, PooledBox};
+use super::reorder::{ReorderQueue, Ticket};
 use super::task::{Crypto, Job, Task};
 use crate::open_job::{OpenJob, Storage};
 use crate::seal_job::SealJob;
 
-/// Bytes that may wait before work begins, so that what was written is still near when it is read.
+/// Bytes that may wait before work begins, so that they are still in a cache when they are read.
 const WAITING: usize = 512 << 10;
 
-/// Bytes that make a task for others: a burst of 64 packets is four.
+/// Bytes of a task for a thread: a burst of 64 packets is four tasks.
 const TASK: usize = 22 << 10;
 
-/// Most SAs whose packets are collected at once.
+/// Maximum number of SAs whose packets are batched at once.
 const COLLECTED: usize = 16;
 
-/// Most packets and trains that wait in each direction (Linux's `netdev_max_backlog`).
+/// Maximum number of jobs that wait in each direction (Linux's `netdev_max_backlog`).
 const PLACES: usize = 1_000;
 
-/// Most SAs of which it is known what their packets are like.
+/// Maximum number of SAs with a cached receive template.
 const RECENT: usize = 256;
 
-/// The ciphers' work of one node.
+/// Cipher jobs of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    /// Who does the work; this thread at once if `None`.
+    /// Threads or device that do the work; this thread does it at once if `None`.
     crypto: Option<Box<dyn Crypto>>,
-    /// Those who did it before and have some of it still.
+    /// Former backends with tasks in flight.
     former: Vec<Box<dyn Crypto>>,
-    /// How many tasks somebody has.
+    /// Number of tasks in flight.
     away: usize,
-    /// What is being sealed, in the order of its numbers.
-    pub(crate) sealing: Line<SealJob>,
-    /// What is being opened, in the order of its arrival.
-    pub(crate) opening: Line<Placed<OpenJob>>,
-    /// What arrives now and is not handed in yet.
-    pub(crate) collecting: Collecting,
-    /// What is through and passed on now.
-    pub(crate) passing: Option<Placed<OpenJob>>,
-    /// What was passed on last of each SA, empty: what arrives and is like it need not be found out about again, until
-    /// something else may have been decided. This thread opens with it at once, or collects others like it.
-    recent: HashMap<Spi, Placed<OpenJob>, foldhash::fast::RandomState>,
-    /// Whose those are, in no order.
+    /// Seal jobs, in the order of their sequence numbers.
+    pub(crate) sealing: ReorderQueue<SealJob>,
+    /// Open jobs, in the order of arrival.
+    pub(crate) opening: ReorderQueue<PooledBox<OpenJob>>,
+    /// Received packets that are not handed in yet.
+    pub(crate) batcher: Batcher,
+    /// Finished open job that is being passed on.
+    pub(crate) passing: Option<PooledBox<OpenJob>>,
+    /// Receive template of each SA: the job that was passed on last, emptied. A packet that matches it skips admission, until an
+    /// invalidation. This thread opens such packets at once, or batches them.
+    recent: HashMap<Spi, PooledBox<OpenJob>, foldhash::fast::RandomState>,
+    /// SPIs of the templates, in no order.
     recent_spis: Vec<Spi>,
-    /// How many of the openings that are not through yet began before something else may have been decided.
+    /// Decrypt jobs in flight that predate the last invalidation.
     outdated: usize,
-    /// What nobody has taken yet, and how many bytes that is.
+    /// Tasks that no thread has taken yet, and their bytes.
     todo: VecDeque<Task>,
     waiting: usize,
     done: Vec<Task>,
-    seal_places: Places<SealJob>,
-    open_places: Places<OpenJob>,
-    /// Lists of jobs that are through.
+    seal_boxes: BoxPool<SealJob>,
+    open_boxes: BoxPool<OpenJob>,
+    /// Lists of finished jobs, kept for the next ones.
     pub(crate) spare_open: Vec<Storage>,
     pub(crate) spare_pages: Vec<Vec<(Buf, Range<usize>)>>,
 }
 
 impl Queue {
-    /// Lets `crypto` do the work from now on. What another one has it may finish.
+    /// Sets the backend. The one before finishes its tasks.
     pub(crate) fn set_crypto(&mut self, crypto: Option<Box<dyn Crypto>>) {
         if let Some(former) = std::mem::replace(&mut self.crypto, crypto) {
             self.former.push(former);
@@ -84,32 +84,32 @@ impl Queue {
         self.opening.len() >= PLACES
     }
 
-    /// Tells whether something is through.
+    /// Tells whether a job is done.
     pub(crate) fn has_done(&self) -> bool {
         self.passing.is_some() || self.sealing.has_first() || self.opening.has_first()
     }
 
-    /// Tells whether something is not through, or not taken.
+    /// Tells whether a job is pending, or done and not taken.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.collecting.is_empty() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
+        !self.batcher.is_empty() || self.passing.is_some() || self.sealing.len() + self.opening.len() > 0
     }
 
     /// Tells whether this thread opens at once what now comes with this SPI: nothing that came before is still to be passed on,
     /// and there is nobody else, or nothing for them to do.
     #[inline]
     pub(crate) fn opens_at_once(&self, spi: Spi) -> bool {
-        let is_first = self.collecting.is_empty() && self.passing.is_none() && self.opening.len() == 0;
+        let is_first = self.batcher.is_empty() && self.passing.is_none() && self.opening.len() == 0;
         is_first && (self.is_here() || self.recent.get(&spi).is_some_and(|job| !job.has_cipher_work()))
     }
 
-    /// The job of the packets with this SPI that came last.
+    /// Receive template of the SA with this SPI.
     #[inline]
     pub(crate) fn recent_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
         self.recent.get_mut(&spi).map(|job| &mut **job)
     }
 
-    /// Keeps a job that is through for what is like it, if something may be; else what it consists of.
-    pub(crate) fn keep(&mut self, done: Placed<OpenJob>) {
+    /// Keeps a finished job as its SA's receive template if it predates no invalidation; else its lists.
+    pub(crate) fn keep(&mut self, done: PooledBox<OpenJob>) {
         let may_be_like = done.is_easy && self.outdated == 0;
         self.outdated = self.outdated.saturating_sub(1);
         let spi = done.spi();
@@ -120,8 +120,7 @@ impl Queue {
         self.dissolve(unlike);
     }
 
-    /// Forgets one that is remembered, if there is one too many now that `new` is. Its SPI says which one that is: those that
-    /// are in use are back soon, wherever they go.
+    /// Evicts a template if there is one too many with `new`. The SPI of `new` chooses it: templates in use come back soon.
     fn make_room_for(&mut self, new: Spi) {
         if self.recent_spis.len() < RECENT {
             return self.recent_spis.push(new);
@@ -131,49 +130,47 @@ impl Queue {
         self.dissolve(gone);
     }
 
-    /// Keeps what a job consists of that nothing is like any more.
-    fn dissolve(&mut self, job: Option<Placed<OpenJob>>) {
-        self.spare_open.extend(job.map(|job| self.open_places.take(job).into_storage()));
+    /// Keeps the lists of a job that is no template any more.
+    fn dissolve(&mut self, job: Option<PooledBox<OpenJob>>) {
+        self.spare_open.extend(job.map(|job| self.open_boxes.take(job).into_storage()));
     }
 
-    /// Has nothing be like what was passed on, or has arrived.
+    /// Invalidates the receive templates.
     pub(crate) fn forget_recent(&mut self) {
-        self.outdated = self.collecting.len() + self.opening.len() + usize::from(self.passing.is_some());
-        let Self { recent, recent_spis, spare_open, open_places, .. } = self;
+        self.outdated = self.batcher.len() + self.opening.len() + usize::from(self.passing.is_some());
+        let Self { recent, recent_spis, spare_open, open_boxes, .. } = self;
         recent_spis.clear();
-        spare_open.extend(recent.drain().map(|(_, job)| open_places.take(job).into_storage()));
+        spare_open.extend(recent.drain().map(|(_, job)| open_boxes.take(job).into_storage()));
     }
 
-    /// Hands in a packet to seal.
+    /// Queues a packet to seal, or seals it at once.
     pub(crate) fn seal(&mut self, now: Instant, mut job: SealJob) {
         if self.is_here() || !job.has_cipher_work() {
             job.run();
             return self.sealing.push(job);
         }
         let ticket = self.sealing.reserve();
-        let job = Job::Seal(self.seal_places.put(job));
+        let job = Job::Seal(self.seal_boxes.put(job));
         self.hand_in(now, ticket, job, false);
     }
 
-    /// Collects what is for a job that begins, of an SA for which nothing is collected: beside what is for others, if somebody
-    /// else opens it.
+    /// Begins a batch for an SA that has none. Batches of other SAs stay open if threads open them.
     pub(crate) fn begin(&mut self, now: Instant, job: OpenJob) -> &mut OpenJob {
-        if self.is_here() || self.collecting.len() == COLLECTED {
+        if self.is_here() || self.batcher.len() == COLLECTED {
             self.close(now);
         }
-        self.collecting.push(self.open_places.put(job))
+        self.batcher.push(self.open_boxes.put(job))
     }
 
-    /// Hands in what was collected.
+    /// Hands in all batches.
     pub(crate) fn close(&mut self, now: Instant) {
-        self.close_first(now, self.collecting.len(), false);
+        self.close_first(now, self.batcher.len(), false);
     }
 
-    /// Hands in so many jobs, those that began first: what came by an SA stays in front of what comes by one that takes its
-    /// place.
+    /// Hands in the `n` batches that began first: packets of an SA stay in front of those of the SA that replaces it.
     fn close_first(&mut self, now: Instant, n: usize, more: bool) {
         for _ in 0..n {
-            let Some(mut job) = self.collecting.pop() else { return };
+            let Some(mut job) = self.batcher.pop() else { return };
             job.complete();
             if self.is_here() || !job.has_cipher_work() {
                 // It is decrypted as it is passed on.
@@ -185,46 +182,46 @@ impl Queue {
         }
     }
 
-    /// What the next packets with this SPI may be like, which others open: those that are collected, or those before.
+    /// Template for packets with this SPI that threads open: the open batch, or the receive template.
     #[inline]
     pub(crate) fn like_mut(&mut self, spi: Spi) -> Option<&mut OpenJob> {
-        if self.collecting.find(|job| job.spi() == spi).is_some() {
-            return self.collecting.latest_mut();
+        if self.batcher.find(|job| job.spi() == spi).is_some() {
+            return self.batcher.latest_mut();
         }
         let is_here = self.is_here();
         self.recent.get_mut(&spi).filter(|_| !is_here).map(|job| &mut **job)
     }
 
-    /// The job that is collected for packets with this SPI, for one more that is [like them](Self::like_mut). If it was enough
-    /// for others, that is handed in, and it is another one.
+    /// Batch for one more packet that matches [the template](Self::like_mut) of this SPI. A full batch is handed in, and another
+    /// one begins.
     #[inline]
     pub(crate) fn collect(&mut self, now: Instant, spi: Spi) -> &mut OpenJob {
-        let is_collected = self.collecting.find(|job| job.spi() == spi).is_some();
+        let is_collected = self.batcher.find(|job| job.spi() == spi).is_some();
         if !is_collected || self.has_task() {
             let storage = self.spare_open.pop().unwrap_or_else(Storage::with_room);
             let another = self.like_mut(spi).expect("just compared with").another(storage);
             self.close_if_large(now, another.has_cipher_work());
             return self.begin(now, another);
         }
-        self.collecting.latest_mut().expect("just found")
+        self.batcher.latest_mut().expect("just found")
     }
 
-    /// Tells whether the job at hand is enough for others, if there are others.
+    /// Tells whether the latest batch is large enough for a thread, if there are threads.
     #[inline]
     pub(crate) fn has_task(&self) -> bool {
-        self.collecting.latest().is_some_and(is_task) && !self.is_here()
+        self.batcher.latest().is_some_and(is_task) && !self.is_here()
     }
 
-    /// Hands in the job at hand, and those that began before it.
+    /// Hands in the latest batch, and those that began before it.
     pub(crate) fn close_latest(&mut self, now: Instant) {
-        self.close_first(now, self.collecting.up_to_latest(), false);
+        self.close_first(now, self.batcher.up_to_latest(), false);
     }
 
-    /// The same if it is enough for others. Whether packets are known to follow, which will be another task, says `more`.
+    /// Hands in the same batches if the latest is large enough for a thread. `more` says that packets for another task follow.
     #[inline]
     pub(crate) fn close_if_large(&mut self, now: Instant, more: bool) {
         if self.has_task() {
-            self.close_first(now, self.collecting.up_to_latest(), more);
+            self.close_first(now, self.batcher.up_to_latest(), more);
         }
     }
 
@@ -246,7 +243,7 @@ impl Queue {
         }
     }
 
-    /// Has the work done until something is through that can be passed on, or as far as it goes without time passing.
+    /// Runs jobs, here or elsewhere, until one can be passed on, or as far as it goes without time passing.
     pub(crate) fn work(&mut self, now: Instant) {
         loop {
             self.work_once(now, true);
@@ -257,13 +254,13 @@ impl Queue {
         }
     }
 
-    /// As [`work`](Self::work) while more arrives: nobody waits for threads, which are left what they get to soon.
+    /// As [`work`](Self::work) while more arrives: it does not wait for threads, and leaves them the tasks that they get to soon.
     pub(crate) fn help(&mut self, now: Instant) {
         while !self.has_done() && self.work_once(now, false) > 0 {}
     }
 
-    /// Gives the work to whoever does it, and puts what has come back into its place: says how much that was. If this `waits`,
-    /// there is some, if anybody is at something.
+    /// Hands tasks to the backend and queues finished ones; returns the number of these. If this `waits` and a task is in flight,
+    /// at least one finishes.
     fn work_once(&mut self, now: Instant, waits: bool) -> usize {
         if self.is_here() && self.away == 0 && self.todo.is_empty() {
             return 0;
@@ -295,7 +292,7 @@ impl Queue {
         self.waiting = self.todo.iter().map(Task::bytes).sum();
         for Task { ticket, job } in self.done.drain(..) {
             match job {
-                Job::Seal(job) => self.sealing.put_back(ticket, self.seal_places.take(job)),
+                Job::Seal(job) => self.sealing.put_back(ticket, self.seal_boxes.take(job)),
                 Job::Open(job) => {
                     job.prefetch_lists();
                     self.opening.put_back(ticket, job);
@@ -305,7 +302,7 @@ impl Queue {
         came
     }
 
-    /// When [`work`](Self::work) is to be done again.
+    /// Time of the next call of [`work`](Self::work).
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.former.iter().chain(&self.crypto).filter_map(|crypto| crypto.poll_timeout()).min()
     }
@@ -317,7 +314,7 @@ impl Queue {
     }
 }
 
-/// Tells whether a job is enough for others.
+/// Tells whether a job is large enough for a thread.
 #[inline]
 pub(crate) fn is_task(job: &OpenJob) -> bool {
     job.bytes() >= TASK

@@ -5,7 +5,7 @@ use std::fmt;
 
 use base::Instant;
 
-use super::box_pool::Placed;
+use super::box_pool::PooledBox;
 use super::reorder::Ticket;
 use crate::open_job::OpenJob;
 use crate::seal_job::SealJob;
@@ -19,8 +19,8 @@ pub struct Task {
 /// What a [`Task`] is about.
 #[derive(Debug)]
 pub(crate) enum Job {
-    Seal(Placed<SealJob>),
-    Open(Placed<OpenJob>),
+    Seal(PooledBox<SealJob>),
+    Open(PooledBox<OpenJob>),
 }
 
 /// Something that does the work of ciphers: threads, or a device.

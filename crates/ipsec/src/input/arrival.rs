@@ -75,9 +75,9 @@ impl Arrival<'_> {
     #[inline]
     pub(super) fn join_or_begin<'i>(&self, ipsec: &'i mut Ipsec, id: SaId) -> &'i mut OpenJob {
         let Ipsec { sad, crypto, .. } = ipsec;
-        if let Some(job) = crypto.collecting.find(|job| job.sa == id) {
+        if let Some(job) = crypto.batcher.find(|job| job.sa == id) {
             if job.is_for(id, self.headers, self.meta) {
-                return crypto.collecting.latest_mut().expect("just found");
+                return crypto.batcher.latest_mut().expect("just found");
             }
             crypto.close_latest(self.now);
         }

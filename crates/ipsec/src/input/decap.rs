@@ -6,7 +6,7 @@ use wire::ip::Info;
 use wire::{Ecn, Protocol, Version, checksum, ipv4, ipv6, udp};
 
 use super::refused::Refused;
-use crate::open_job::{Outer, Untouched};
+use crate::open_job::{OuterHeaders, Untouched};
 use crate::outer::{write_own, write_v4};
 use crate::pieces::Pieces;
 use crate::sa::Sa;
@@ -81,7 +81,7 @@ fn marked(sa: &Sa, outer: &Info, inner: u8) -> Option<u8> {
 
 const PARSED: &str = "an IP header, parsed before";
 
-impl Outer {
+impl OuterHeaders {
     /// The packet that was protected in transport mode: its own IP headers moved up to `inside`, whose bytes sum up to `sum`
     /// if they were summed, in front of it if there is room, else in a buffer of their own, which is returned.
     pub(super) fn transport(

@@ -142,7 +142,7 @@ impl Train<'_> {
             self.arrival.join_or_begin(ipsec, id);
             self.has_job = true;
         }
-        ipsec.crypto.collecting.latest_mut().expect("begun with the first that is held").push(n, seq, self.id);
+        ipsec.crypto.batcher.latest_mut().expect("begun with the first that is held").push(n, seq, self.id);
         self.held += n;
         if ipsec.crypto.has_task() {
             self.flush(ipsec, pieces);
@@ -176,7 +176,7 @@ impl Train<'_> {
 
     /// Takes what is admitted off the front.
     fn flush(&mut self, ipsec: &mut Ipsec, pieces: &mut Pieces<'_>) {
-        if let (1.., Some(job)) = (self.held, ipsec.crypto.collecting.latest_mut()) {
+        if let (1.., Some(job)) = (self.held, ipsec.crypto.batcher.latest_mut()) {
             job.push_buf(pieces.take(self.held), 0);
         }
         self.held = 0;
