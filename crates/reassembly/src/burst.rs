@@ -1,6 +1,6 @@
 //! Fragments that came together: what is the same for all of one datagram is done once.
 
-use base::{Counters, DropReason, Instant};
+use base::{Counters, Instant};
 use packet::{Burst, Cut, Memory, Packet};
 use wire::Version;
 
@@ -8,21 +8,9 @@ use crate::cache::QUEUE_SIZE;
 use crate::contiguous::CopyPolicy;
 use crate::page_waste::{copy_to_small_page, is_thin, wastes_pages};
 use crate::queue::{Added, Refused};
-use crate::reassembly::{Reassembly, Table};
+use crate::reassembly::{End, Reassembly, Table};
 use crate::train::Train;
 use crate::verdict::{Count, Mibs, Verdict};
-
-/// Reason for which a train ended.
-enum End {
-    /// The next packet of the burst is not of the train.
-    Left,
-    /// Its datagram takes more memory than may be used without asking.
-    Full,
-    /// Its datagram is whole.
-    Whole,
-    /// The fragment that came last is not taken.
-    Refused(Refused),
-}
 
 impl Reassembly {
     /// Takes in the fragments at the front of `burst` that are of this train, for local delivery, as
@@ -68,7 +56,7 @@ impl Reassembly {
         let wastes_pages = is_short && wastes_pages(train, queue, burst, &l3);
         let (mut packets, mut grew) = (0_u32, false);
         let end = loop {
-            let (Some((at, span)), Some(pkt)) = (next, burst.first()) else { break End::Left };
+            let (Some((at, span)), Some(pkt)) = (next, burst.first()) else { break End::Waits };
             packets += 1;
             burst.look_ahead();
             let is_copied = wastes_pages && is_thin(pkt);
@@ -97,7 +85,7 @@ impl Reassembly {
             let added = match added {
                 Some(added) => Ok(added),
                 None => {
-                    let Some(mut pkt) = burst.next() else { break End::Left };
+                    let Some(mut pkt) = burst.next() else { break End::Waits };
                     if is_copied {
                         copy_to_small_page(mem, &mut pkt);
                     }
@@ -114,10 +102,10 @@ impl Reassembly {
                 Err(refused) => break End::Refused(refused),
             }
             if queue.charged() > room {
-                break End::Full;
+                break End::Waits;
             }
             if restarted > 0 {
-                break End::Left;
+                break End::Waits;
             }
             next = train.peek(burst, &l3);
         };
@@ -125,57 +113,26 @@ impl Reassembly {
             queue.came_by(train.link());
         }
         count.requests(packets.into());
-        let held = queue.fragments();
-        let verdict = match (end, waiting) {
-            (End::Whole, None) => {
-                cache.note_passed(&key, packets);
-                self.complete(table, id, mem, how, count)
-            }
-            (End::Refused(Refused::Datagram(reason)), None) => {
-                cache.note_passed(&key, packets);
-                cache.close(id, |_, _| ());
-                count.fail_for(reason);
-                Verdict::Drop { reason, packets: held + 1 }
-            }
-            (End::Refused(Refused::Fragment(reason)), None) if held == 0 => {
-                cache.note_passed(&key, packets);
-                cache.close(id, |_, _| ());
-                Verdict::Drop { reason, packets: 1 }
-            }
-            (end, waiting) => {
-                // Of those that waited, the first has been counted as one of its source, and the others are charged.
-                let (before, more) = match waiting {
-                    Some(_) => (before, packets - 1),
-                    None => {
-                        let hash = hash.unwrap_or_else(|| cache.hash(&key));
-                        (cache.enlist(now, id, (hash, key)), packets)
-                    }
-                };
-                cache.note_added(id, before, more, grew);
-                match end {
-                    End::Whole => self.complete(table, id, mem, how, count),
-                    End::Left if restarted > 0 => Verdict::Restarted { packets: restarted },
-                    End::Left => Verdict::Held,
-                    End::Full => match self.make_room(table, Some(id), &mut count) {
-                        Some(packets) => {
-                            Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted }
-                        }
-                        None if restarted > 0 => Verdict::Restarted { packets: restarted },
-                        None => Verdict::Held,
-                    },
-                    End::Refused(Refused::Datagram(reason)) => {
-                        count.fail_for(reason);
-                        let packets = held + restarted + 1;
-                        cache.close(id, |_, _| ());
-                        Verdict::Drop { reason, packets }
-                    }
-                    End::Refused(Refused::Fragment(reason)) => {
-                        cache.close_if_empty(id);
-                        Verdict::Drop { reason, packets: restarted + 1 }
-                    }
+        let waits = waiting.is_some()
+            || match end {
+                End::Waits => true,
+                End::Whole | End::Refused(Refused::Datagram(_)) => false,
+                End::Refused(Refused::Fragment(_)) => queue.fragments() > 0,
+            };
+        if waits {
+            // Of those that waited, the first has been counted as one of its source, and the others are charged.
+            let (before, more) = match waiting {
+                Some(_) => (before, packets - 1),
+                None => {
+                    let hash = hash.unwrap_or_else(|| cache.hash(&key));
+                    (cache.enlist(now, id, (hash, key)), packets)
                 }
-            }
-        };
+            };
+            cache.note_added(id, before, more, grew);
+        } else {
+            cache.note_passed(&key, packets);
+        }
+        let verdict = self.conclude(table, id, end, restarted, mem, how, count);
         Some((packets.into(), verdict))
     }
 }

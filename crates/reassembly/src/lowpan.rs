@@ -7,8 +7,8 @@ use wire::Ecn;
 use crate::contiguous::CopyPolicy;
 use crate::fragment_meta::FragmentRange;
 use crate::key::Key;
-use crate::queue::{Added, Refused};
-use crate::reassembly::{Reassembly, Table};
+use crate::queue::Added;
+use crate::reassembly::{End, Reassembly, Table};
 use crate::verdict::{Count, Verdict};
 
 /// A station of a wireless personal area network (IEEE 802.15.4 §7.2.1).
@@ -114,21 +114,12 @@ impl Reassembly {
         if cache.wants_order() && span.offset < cache.queue(id).highest() {
             return Verdict::Drop { reason: DropReason::FragmentOverlap, packets: 1 };
         }
-        match cache.add(id, mem, pkt, (&span, None), how) {
-            Ok(Added::Whole) => self.complete(Table::Lowpan, id, mem, how, Count(None)),
-            Ok(Added::Nearer | Added::Hardly) => match self.make_room(Table::Lowpan, Some(id), &mut Count(None)) {
-                Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets },
-                None => Verdict::Held,
-            },
-            Err(Refused::Fragment(reason)) => {
-                cache.close_if_empty(id);
-                Verdict::Drop { reason, packets: 1 }
-            }
-            Err(Refused::Datagram(reason)) => {
-                let packets = cache.close(id, |queue, _| queue.fragments()) + 1;
-                Verdict::Drop { reason, packets }
-            }
-        }
+        let end = match cache.add(id, mem, pkt, (&span, None), how) {
+            Ok(Added::Whole) => End::Whole,
+            Ok(Added::Nearer | Added::Hardly) => End::Waits,
+            Err(refused) => End::Refused(refused),
+        };
+        self.conclude(Table::Lowpan, id, end, 0, mem, how, Count(None))
     }
 }
 

@@ -38,6 +38,16 @@ pub enum Table {
     Lowpan,
 }
 
+/// End of a batch of fragments of one datagram.
+pub(crate) enum End {
+    /// The datagram waits for others.
+    Waits,
+    /// The datagram is whole.
+    Whole,
+    /// The last fragment of the batch is not taken.
+    Refused(Refused),
+}
+
 impl Table {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::V4, Self::V6, Self::TrackingV6, Self::Lowpan];
@@ -175,23 +185,42 @@ impl Reassembly {
         if restarted > 0 {
             count.fail();
         }
-        match cache.add(id, mem, pkt, (&part.span(), part.first()), how) {
-            Ok(Added::Whole) => self.complete(table, id, mem, how, count),
-            Ok(Added::Nearer | Added::Hardly) => match self.make_room(table, Some(id), &mut count) {
+        let end = match cache.add(id, mem, pkt, (&part.span(), part.first()), how) {
+            Ok(Added::Whole) => End::Whole,
+            Ok(Added::Nearer | Added::Hardly) => End::Waits,
+            Err(refused) => End::Refused(refused),
+        };
+        self.conclude(table, id, end, restarted, mem, how, count)
+    }
+
+    /// Concludes a batch of fragments of one datagram, or a single fragment: delivers the datagram, drops it, or evicts others
+    /// for it. Before the batch, `restarted` fragments of the datagram were dropped.
+    #[expect(clippy::too_many_arguments, reason = "the state of the batch")]
+    #[inline]
+    pub(crate) fn conclude(
+        &mut self,
+        table: Table,
+        id: SlabId,
+        end: End,
+        restarted: u64,
+        mem: &Memory,
+        how: CopyPolicy,
+        mut count: Count<'_>,
+    ) -> Verdict {
+        let cache = self.table(table);
+        match end {
+            End::Whole => self.complete(table, id, mem, how, count),
+            End::Waits => match self.make_room(table, Some(id), &mut count) {
                 Some(packets) => Verdict::Drop { reason: DropReason::FragmentMemory, packets: packets + restarted },
                 None if restarted > 0 => Verdict::Restarted { packets: restarted },
                 None => Verdict::Held,
             },
-            Err(Refused::Datagram(reason)) if leaves_others(table, reason) => {
-                cache.close_if_empty(id);
-                Verdict::Drop { reason, packets: 1 }
-            }
-            Err(Refused::Datagram(reason)) => {
+            End::Refused(Refused::Datagram(reason)) if !leaves_others(table, reason) => {
                 count.fail_for(reason);
                 let packets = cache.close(id, |queue, _| queue.fragments()) + restarted + 1;
                 Verdict::Drop { reason, packets }
             }
-            Err(Refused::Fragment(reason)) => {
+            End::Refused(Refused::Datagram(reason) | Refused::Fragment(reason)) => {
                 cache.close_if_empty(id);
                 Verdict::Drop { reason, packets: restarted + 1 }
             }
