@@ -1,6 +1,7 @@
 //! How the program fails: one line on standard error and an exit code.
 
 use std::fmt;
+use std::io;
 use std::process::ExitCode;
 
 /// A failure of a command. Shown as `Error: <message>`, in one line.
@@ -16,6 +17,11 @@ impl CliError {
     /// The command line is wrong, or the command failed: exit code 1.
     pub(crate) fn failed(message: impl Into<String>) -> Self {
         Self { message: message.into(), exit_code: 1 }
+    }
+
+    /// The system refused `what`: exit code 1.
+    pub(crate) fn system(what: &str, err: &io::Error) -> Self {
+        Self::failed(format!("{what}: {err}"))
     }
 
     /// The configuration is bad and nothing was changed: exit code 2.

@@ -3,19 +3,16 @@
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
 
 use control::Reply;
 use link::pcapng::{LinkType, Writer};
-use rustix::net::{RecvFlags, recv};
 
-use super::command::{CaptureLink, Command, Frame, Handle};
+use super::captures::{CaptureLink, Frame};
+use super::command::Handle;
+use super::unix_socket::{LOOK_EVERY, is_gone};
 
 /// Packets that may wait for a slow reader; what comes while they do is lost to the capture alone.
 const QUEUE: usize = 1024;
-
-/// How often a quiet stream looks whether its reader is still there.
-pub(super) const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Answers a capture request and then writes packets until the client goes.
 pub(crate) fn stream_capture(
@@ -25,7 +22,8 @@ pub(crate) fn stream_capture(
     after_gro: bool,
 ) -> io::Result<()> {
     let (sink, frames) = sync_channel(QUEUE);
-    let asked = worker.ask(|reply| Command::Capture { link: link.clone(), after_gro, sink, reply });
+    let name = link.clone();
+    let asked = worker.call(move |node| node.captures.start(&mut node.datapath, &name, after_gro, sink));
     let CaptureLink { ethernet, epoch } = match asked.map_err(|err| err.to_string()).and_then(|answer| answer) {
         Ok(found) => found,
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
@@ -57,15 +55,5 @@ fn next_frame<W: Write>(
             Err(RecvTimeoutError::Timeout) if is_gone(stream) => return Ok(None),
             Err(RecvTimeoutError::Timeout) => {}
         }
-    }
-}
-
-/// Tells whether the other side has closed.
-pub(super) fn is_gone(stream: &UnixStream) -> bool {
-    let mut byte = [0_u8; 1];
-    match recv(stream, byte.as_mut_slice(), RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-        Ok((0, _)) => true,
-        Ok(_) => false,
-        Err(err) => err != rustix::io::Errno::AGAIN,
     }
 }

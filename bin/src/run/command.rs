@@ -1,87 +1,27 @@
-//! What other threads may ask of the worker: it takes one between two bursts and never waits for them.
+//! Calls from other threads to the worker, which makes them between two bursts and never waits for those threads.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use base::LinkId;
-use control::event::Event;
-use control::features::FeatureSet;
-use control::model::LinkConfig;
-use control::netlink::rtnl::{Delta, LinkNow, NeighbourNow};
-use control::{Shown, What};
-use link::Link;
+use control::netlink::rtnl::Delta;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
-use wire::eth::MacAddr;
 
-use super::node::Plan;
-use super::worker::Worker;
+use super::node::Node;
 
 /// How long a worker may be busy with a burst before whoever asks gives up.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A request to the worker, with the place for its answer.
+/// A request to the worker.
 pub(crate) enum Command {
-    /// Show this.
-    Show(What, Sender<Shown>),
-    /// Tell how the links are.
-    Links(Sender<Vec<LinkNow>>),
-    /// Change one link.
-    Link(LinkId, LinkChange, Sender<Result<(), String>>),
-    /// Tell who the neighbours are.
-    Neighbours(Sender<Vec<NeighbourNow>>),
-    /// Have a neighbour known as this says.
-    SetNeighbour(NeighbourNow, Sender<()>),
-    /// Become this, as a whole; or say why not, and stay as it is.
-    Apply(Box<Plan>, Sender<Result<(), String>>),
-    /// Copy a link's packets to `sink` until its other end is gone.
-    Capture { link: String, after_gro: bool, sink: SyncSender<Frame>, reply: Sender<Result<CaptureLink, String>> },
-    /// Tell what happens to SAs and policies until the other end of `sink` is gone.
-    Monitor { sink: SyncSender<Event>, reply: Sender<()> },
-    /// Do this.
-    Call(Box<dyn FnOnce(&mut Worker) + Send>),
+    /// Do this. It sends its answer itself.
+    Call(Box<dyn FnOnce(&mut Node) + Send>),
     /// End.
     Stop,
-}
-
-/// What is to become of a link.
-pub(crate) enum LinkChange {
-    /// It comes, and is down.
-    Open(Box<dyn Link>, LinkConfig),
-    /// It goes.
-    Close,
-    /// It gets another MTU.
-    Mtu(u16),
-    /// It gets another link-layer address.
-    Mac(MacAddr),
-    /// Those features are to be on that it can have.
-    Features(FeatureSet),
-    /// It is set up, or down.
-    Up(bool),
-}
-
-/// What a capture's file has to say about its link.
-#[derive(Debug)]
-pub(crate) struct CaptureLink {
-    /// Ethernet frames, or IP packets.
-    pub(crate) ethernet: bool,
-    /// When the clock of [`Frame::at`] was at zero, since the Unix epoch.
-    pub(crate) epoch: Duration,
-}
-
-/// A captured packet.
-#[derive(Debug)]
-pub(crate) struct Frame {
-    /// When it was seen.
-    pub(crate) at: base::Instant,
-    /// Whether it was on its way out.
-    pub(crate) outbound: bool,
-    /// Its bytes.
-    pub(crate) bytes: Vec<u8>,
 }
 
 /// Changes of routes and addresses, which the worker takes before the packets that come after them: it looks here when it
@@ -185,25 +125,23 @@ impl Handle {
         }
     }
 
-    /// Sends the command that `make` builds around the place for its answer, and waits for that.
-    pub(crate) fn ask<T>(&self, make: impl FnOnce(Sender<T>) -> Command) -> Result<T, WorkerGone> {
-        let (sender, receiver) = mpsc::channel();
-        self.send(make(sender))?;
-        receiver.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
-    }
-
-    /// Has the worker do something, and waits for what comes of it.
+    /// Has the worker do something, and waits for the answer.
     pub(crate) fn call<T: Send + 'static>(
         &self,
-        what: impl FnOnce(&mut Worker) -> T + Send + 'static,
+        what: impl FnOnce(&mut Node) -> T + Send + 'static,
     ) -> Result<T, WorkerGone> {
-        // Whoever asked may have lost patience; then nobody wants the answer.
-        self.ask(|reply| Command::Call(Box::new(move |worker| drop(reply.send(what(worker))))))
+        self.begin(what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
     }
 
-    /// What there is to show now.
-    pub(crate) fn show(&self, what: What) -> Result<Shown, WorkerGone> {
-        self.ask(|reply| Command::Show(what, reply))
+    /// Has the worker do something. The answer comes by the receiver, which is disconnected if the worker ends.
+    pub(crate) fn begin<T: Send + 'static>(
+        &self,
+        what: impl FnOnce(&mut Node) -> T + Send + 'static,
+    ) -> Result<Receiver<T>, WorkerGone> {
+        let (sender, receiver) = mpsc::channel();
+        // A caller that has lost patience does not want the answer.
+        self.send(Command::Call(Box::new(move |node| drop(sender.send(what(node))))))?;
+        Ok(receiver)
     }
 }
 
@@ -277,6 +215,7 @@ impl Inbox {
 mod tests {
     use std::thread;
 
+    use super::super::poller::Poller;
     use super::*;
 
     #[test]
@@ -284,20 +223,21 @@ mod tests {
         const COUNT: usize = 20_000;
         let (handle, inbox) = channel().unwrap();
         let worker = thread::spawn(move || {
+            let mut node = Node::new(Poller::new(inbox.wake_fd()).unwrap());
             let mut taken = 0;
             loop {
                 inbox.wait().unwrap();
                 while inbox.has_commands() {
                     while let Some(command) = inbox.next() {
-                        let Command::Links(reply) = command else { return taken };
+                        let Command::Call(call) = command else { return taken };
                         taken += 1;
-                        reply.send(Vec::new()).unwrap();
+                        call(&mut node);
                     }
                 }
             }
         });
         for _ in 0..COUNT {
-            assert!(handle.ask(Command::Links).is_ok());
+            assert!(handle.call(|_| ()).is_ok());
         }
         handle.send(Command::Stop).unwrap();
         assert_eq!(worker.join().unwrap(), COUNT);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 use control::Config;
 use control::sysctl::Settings;
@@ -11,10 +11,12 @@ use packet::Allocations;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Handle as SignalsHandle;
 
-use super::failed;
+use super::events::Event;
 use super::ike::{IkeFile, IkeSocket};
 use super::netlink::{NetlinkServer, Shared};
-use super::node::{self, Node, Plan};
+use super::open::open;
+use super::plan::Plan;
+use super::planner::Planner;
 use super::running::Running;
 use super::service;
 use super::store::{self, Collected, Keeper, OfFiles, Store};
@@ -23,26 +25,12 @@ use crate::config_file;
 use crate::error::CliError;
 use crate::lines::{self, IpLines};
 
-/// What the daemon waits for.
-pub(super) enum Event {
-    /// A signal has come.
-    Signal(i32),
-    /// A client asks to become what a file says.
-    Load { file: PathBuf, reply: Sender<Result<String, String>> },
-    /// A client asks to save what programs have set.
-    Save { reply: Sender<Result<String, String>> },
-    /// The worker has ended.
-    WorkerEnded,
-    /// Another thread has panicked or returned an error, for this reason.
-    ThreadEnded(String),
-}
-
 /// A gateway that runs.
 pub(super) struct Daemon {
     file: Option<PathBuf>,
     /// A file of `ip` lines that were carried out at start, and make what it is together with `file`.
     lines: Option<String>,
-    node: Node,
+    planner: Planner,
     pub(super) worker: Running,
     ike: IkePlace,
     /// What netlink's clients see and change.
@@ -108,17 +96,17 @@ impl Daemon {
         socket: &Path,
         signals: SignalsHandle,
     ) -> Result<Self, CliError> {
-        let (node, mut plan) = Node::default().plan(config)?;
+        let (planner, mut plan) = Planner::default().plan(config)?;
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
         let ike_file = ike.open_for(&mut plan)?;
         ike.keep(ike_file);
-        let worker = Running::start(signals).map_err(|err| failed("start the worker", &err))?;
+        let worker = Running::start(signals).map_err(|err| CliError::system("start the worker", &err))?;
         worker.hold(true).map_err(CliError::failed)?;
         worker.apply(plan).map_err(CliError::failed)?;
-        let shared = Shared::new(&worker.handle, node::open);
-        node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
-        shared.lock().sysctl.follow(Settings::of(node.config()));
-        Ok(Self { file, lines: None, node, worker, ike, shared, saved: None })
+        let shared = Shared::new(&worker.handle, open);
+        planner.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+        shared.lock().sysctl.follow(Settings::of(planner.config()));
+        Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })
     }
 
     /// Does what signals and clients ask for until the daemon is to end, or a thread has failed.
@@ -198,19 +186,19 @@ impl Daemon {
         // Nobody changes the node by netlink meanwhile.
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
-        self.node.follow(&protocols.rtnl.model);
-        let (node, mut plan) = self.node.plan(config).map_err(|err| named(err.message))?;
+        self.planner.follow(&protocols.rtnl.model);
+        let (planner, mut plan) = self.planner.plan(config).map_err(|err| named(err.message))?;
         let ike = self.ike.open_for(&mut plan).map_err(|err| named(err.message))?;
         let settings =
-            protocols.sysctl.settings().reloaded(&Settings::of(self.node.config()), &Settings::of(node.config()));
+            protocols.sysctl.settings().reloaded(&Settings::of(self.planner.config()), &Settings::of(planner.config()));
         plan.settings = plan.settings.map(|_| settings);
         self.worker.apply(plan).map_err(named)?;
         protocols.sysctl.follow(settings);
         self.ike.keep(ike);
-        (self.node, self.file, self.lines) = (node, Some(file), None);
-        self.node.tell(&self.worker.handle, &mut protocols)?;
+        (self.planner, self.file, self.lines) = (planner, Some(file), None);
+        self.planner.tell(&self.worker.handle, &mut protocols)?;
         if let Some((keeper, of_files)) = &mut self.saved {
-            *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.node.config());
+            *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());
             keeper.follow(of_files.sas());
         }
         Ok(())
@@ -237,7 +225,7 @@ impl Daemon {
                 return Ok(None);
             }
         }
-        self.node.follow(&self.shared.lock().rtnl.model);
+        self.planner.follow(&self.shared.lock().rtnl.model);
         Ok(Some(server))
     }
 
@@ -253,7 +241,7 @@ impl Daemon {
         store::skip(&state.marks, of_files.sas(), &self.worker.handle)
             .map_err(|gone| CliError::failed(gone.to_string()))?;
         let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
-        self.node.follow(&protocols.rtnl.model);
+        self.planner.follow(&protocols.rtnl.model);
         let (place, all) = (store.path().display(), done + left);
         match left {
             0 => tracing::info!("{place}: {all} saved requests restored"),
@@ -285,14 +273,14 @@ impl Daemon {
 
     /// Summary of the links that run.
     pub(super) fn links(&self) -> LinkSummary {
-        let names: Vec<&str> = self.node.config().links.iter().map(|link| link.name.as_str()).collect();
+        let names: Vec<&str> = self.planner.config().links.iter().map(|link| link.name.as_str()).collect();
         let names = match names.len() {
             0 => "no links".to_owned(),
             1 => format!("1 link: {}", names[0]),
             n => format!("{n} links: {}", names.join(", ")),
         };
         // A worker that does not answer is reported elsewhere.
-        let failed = self.worker.handle.call(|worker| worker.failed_links()).unwrap_or_default();
+        let failed = self.worker.handle.call(|node| node.failed_links()).unwrap_or_default();
         LinkSummary { names, failed }
     }
 }

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use control::ike::{IKE_HEADER_LEN, IkeHeader, MAX_IKE_LEN, asked_for};
 use datapath::IkeMessage;
 
-use super::server::private;
+use super::unix_socket;
 use crate::error::CliError;
 
 /// Datagrams that are taken from a key manager at once.
@@ -51,11 +51,8 @@ impl IkeSocket {
         if let Some(dir) = path.parent() {
             std::fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
         }
-        match std::fs::remove_file(path) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(failed("cannot replace it", err)),
-            _ => {}
-        }
-        let socket = private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
+        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
+        let socket = unix_socket::private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
         // One byte more than any datagram may have, so that a longer one is seen to be.
         let buffer = vec![0; IKE_HEADER_LEN + MAX_IKE_LEN + 1];

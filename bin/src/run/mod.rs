@@ -1,33 +1,58 @@
 //! `fatpath run`: the daemon.
 //!
 //! Four kinds of threads: the worker, which alone touches packets; one per control client; one for all of netlink's; and
-//! this one, which waits for signals. What the node is to become is planned here, where it may fail and take its time, and handed to the
-//! worker as a whole.
+//! this one, which waits for signals. The next configuration is planned here, where planning may fail and take its time, and
+//! handed to the worker as a whole.
+//!
+//! The modules form layers, each of which uses those below it:
+//!
+//! | layer | modules |
+//! |---|---|
+//! | the daemon | this one, `daemon`, `rehearse` |
+//! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `server`, `monitor`, `capture`, `trace` |
+//! | the worker's thread | `running`, `worker` |
+//! | calls that other threads send to it | `command` |
+//! | functions over the node | `snapshot`, `apply`, `news`, `links`, `sadb` |
+//! | the node: all that the worker owns | `node` |
+//! | its parts | `sadb::records`, `slot`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
+//! | helpers | `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
 
 mod acceptor;
+mod apply;
+mod bell;
 mod capture;
+mod captures;
 mod command;
 mod crypto;
 mod daemon;
-mod features;
+mod events;
 mod ike;
+mod links;
 mod monitor;
+mod monitors;
 mod netlink;
 mod news;
 mod node;
+mod open;
+mod plan;
+mod planner;
 mod poller;
 mod priority;
 mod privilege;
-mod reassembly;
+mod random;
 mod rehearse;
 mod running;
 mod sadb;
 mod server;
 mod service;
+mod slot;
 mod snapshot;
 mod store;
 mod threads;
 mod trace;
+mod traces;
+mod translate;
+mod unix_socket;
 mod worker;
 mod xfrm;
 
@@ -38,7 +63,6 @@ use std::convert::Infallible;
 use std::io::{self, IsTerminal};
 use std::sync::mpsc::{Sender, channel};
 
-use link::Discard;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -49,7 +73,9 @@ use crate::cli::RunArgs;
 use crate::client::socket_path;
 use crate::config_file;
 use crate::error::CliError;
-use daemon::{Daemon, Event};
+use daemon::Daemon;
+use events::Event;
+use netlink::start_discard;
 pub(crate) use rehearse::{Made, rehearse};
 use server::Server;
 use store::Store;
@@ -64,7 +90,7 @@ const LOG_VARIABLE: &str = "FATPATH_LOG";
 /// If the configuration is wrong, something that it needs is missing, or the worker fails.
 pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     start_log()?;
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| failed("catch signals", &err))?;
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let sources = config_file::load_all(&args.config)?;
     let store = args.state.as_deref().map(Store::open).transpose()?;
     let socket = socket_path(&args.instance);
@@ -89,17 +115,9 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     server.serve(&daemon.worker.handle, &events, &threads)?;
     let links = daemon.links();
     links.log(&format!("{}: running", args.instance));
-    pass_on(signals, events, &threads).map_err(|err| failed("start a thread", &err))?;
+    pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
     daemon.run(&args.instance, happened, &threads)
-}
-
-/// Starts the thread that closes descriptors of clients. It starts before any link is opened: its copy of the table of
-/// descriptors would keep links open until it has closed them.
-fn start_discard(threads: &Threads) -> Result<Discard, CliError> {
-    let (discard, thread) = link::discard();
-    threads.spawn("discard", move || thread.run()).map_err(|err| failed("start a thread", &err))?;
-    Ok(discard)
 }
 
 /// Starts a thread that passes signals on as events.
@@ -143,10 +161,6 @@ fn raise_descriptor_limit() {
     if let Err(err) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!("limit of descriptors: {err}");
     }
-}
-
-fn failed(what: &str, err: &io::Error) -> CliError {
-    CliError::failed(format!("{what}: {err}"))
 }
 
 #[cfg(test)]

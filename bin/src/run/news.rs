@@ -1,210 +1,93 @@
-//! Events of the worker, on their way to netlink's listeners.
+//! Events of SAs, policies, links and neighbours that no client has caused: noted as they happen, and told to netlink's
+//! listeners and to monitors.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 
-use base::LinkId;
+use base::Instant;
+use control::event;
 use control::netlink::Groups;
-use control::netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_LINK, RTNLGRP_NEIGH};
-use control::netlink::rtnl::{LinkNow, NeighbourNow};
-use control::netlink::xfrm::Event;
+use control::netlink::rtnl::NeighbourNow;
+use control::netlink::rtnl::nums::{NUD_FAILED, RTNLGRP_NEIGH};
 use fib::Changed;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::io::Errno;
 
-use super::netlink::shown;
+use super::bell::{Bell, Listeners, News};
+use super::node::Node;
 use super::sadb;
 use super::snapshot::links;
-use super::worker::Worker;
+use super::translate::fib::shown;
 
-/// An event that no client has caused.
-#[derive(Clone, Debug)]
-pub(crate) enum News {
-    /// Event of an SA or a policy.
-    Xfrm(Event),
-    /// Event of a link, which has failed or come back.
-    Link(LinkNow),
-    /// Event of a neighbour.
-    Neighbour {
-        /// State now, or the last one.
-        now: NeighbourNow,
-        /// The entry is removed.
-        gone: bool,
-    },
+/// Does what time asks for. What ends by that is noted before a command puts something else in its place.
+pub(crate) fn pass_time(node: &mut Node, now: Instant) {
+    node.datapath.handle_timeout(now, &node.mem);
+    note(node);
 }
 
-/// Events for netlink's thread, and the descriptor that wakes it.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    rung: Mutex<Rung>,
-    fd: OwnedFd,
-}
-
-/// Events since netlink's thread last took them. Each protocol has a queue of its own: stations on a link, which can
-/// change neighbours as often as they like, crowd out no event of an SA.
-#[derive(Debug, Default)]
-pub(crate) struct Rung {
-    /// Events of SAs and policies, for listeners of `NETLINK_XFRM`.
-    pub(crate) xfrm: Queue,
-    /// Events of links and neighbours, for listeners of `NETLINK_ROUTE`.
-    pub(crate) route: Queue,
-}
-
-/// Events of one protocol, and the groups for which some were lost.
-#[derive(Debug, Default)]
-pub(crate) struct Queue {
-    pub(crate) news: Vec<News>,
-    pub(crate) lost: Groups,
-}
-
-/// Events that may wait in a queue. With more, the listeners of all its groups are told that some were lost.
-const MAX_WAITING: usize = 4096;
-
-impl Bell {
-    /// A bell without events.
-    pub(crate) fn new() -> Result<Self, Errno> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self { rung: Mutex::default(), fd })
-    }
-
-    /// The descriptor that is readable while there are events.
-    pub(crate) const fn fd(&self) -> &OwnedFd {
-        &self.fd
-    }
-
-    /// Takes the events.
-    pub(crate) fn take(&self) -> Rung {
-        let mut count = [0; 8];
-        // Nothing to read means that there are no events.
-        let _ = rustix::io::read(&self.fd, &mut count);
-        std::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Wakes netlink's thread without an event.
-    pub(crate) fn wake(&self) {
-        // A full counter already wakes the thread.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
-
-    /// Adds events of SAs and policies; `lost`: there were more.
-    pub(crate) fn ring_xfrm(&self, news: impl Iterator<Item = News>, lost: bool) {
-        let told = sadb::told();
-        let lost = if lost { told } else { Groups::default() };
-        self.ring(|rung| &mut rung.xfrm, news, lost, told);
-    }
-
-    /// Adds events of links and neighbours; there were more for the groups `lost`.
-    pub(crate) fn ring_route(&self, news: impl Iterator<Item = News>, lost: Groups) {
-        self.ring(|rung| &mut rung.route, news, lost, Listeners::told());
-    }
-
-    fn ring(
-        &self,
-        queue: impl FnOnce(&mut Rung) -> &mut Queue,
-        mut news: impl Iterator<Item = News>,
-        lost: Groups,
-        told: Groups,
-    ) {
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let queue = queue(&mut rung);
-        let room = MAX_WAITING.saturating_sub(queue.news.len());
-        queue.news.extend(news.by_ref().take(room));
-        queue.lost = queue.lost.union(lost);
-        if news.next().is_some() {
-            queue.lost = queue.lost.union(told);
-        }
-        // A counter that is full has been written to, and not been read yet.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
-}
-
-/// The listeners of rtnetlink that are told of links and neighbours, and the links that have changed.
-#[derive(Debug, Default)]
-pub(crate) struct Listeners {
-    bell: Option<Arc<Bell>>,
-    links: bool,
-    changed: Vec<LinkId>,
-}
-
-impl Listeners {
-    /// The groups of rtnetlink that are told of events that no client has caused.
-    pub(crate) fn told() -> Groups {
-        let mut groups = Groups::default();
-        [RTNLGRP_LINK, RTNLGRP_NEIGH].iter().for_each(|&group| groups.set(group, true));
-        groups
-    }
-
-    /// Notes that a link has failed or come back.
-    pub(crate) fn link_changed(&mut self, id: LinkId) {
-        if self.links && !self.changed.contains(&id) {
-            self.changed.push(id);
+/// Notes events of SAs and policies for their listeners.
+fn note(node: &mut Node) {
+    if !node.monitors.is_empty() || node.sadb.is_heard() {
+        let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
+        events.iter().for_each(|event| sadb::note(node, event));
+        let was_monitored = !node.monitors.is_empty();
+        node.monitors.tell(&events);
+        if was_monitored && node.monitors.is_empty() {
+            note_listeners(node);
         }
     }
-
-    /// Sends events by `bell` from now on, of the groups in `heard` that have listeners.
-    pub(crate) fn listen(worker: &mut Worker, heard: Groups, bell: Arc<Bell>) {
-        let neighbours = heard.has(RTNLGRP_NEIGH);
-        worker.path.neighbours.watch(neighbours);
-        let links = heard.has(RTNLGRP_LINK);
-        worker.listeners = Self { bell: (links || neighbours).then_some(bell), links, changed: Vec::new() };
-    }
-
-    /// Tells the events since the last call.
-    pub(crate) fn tell(worker: &mut Worker) {
-        let Some(bell) = worker.listeners.bell.clone() else { return };
-        let changed = std::mem::take(&mut worker.listeners.changed);
-        let neighbours = worker.path.neighbours.take_changed();
-        if changed.is_empty() && neighbours == Changed::default() {
-            return;
-        }
-        let of_links = if changed.is_empty() { Vec::new() } else { links(worker) };
-        let of_links = of_links.into_iter().filter(|link| changed.contains(&link.id)).map(News::Link);
-        let all = &worker.path.neighbours;
-        let of_neighbours = neighbours.who.iter().map(|&(link, addr)| match all.get(link, addr) {
-            Some(now) => News::Neighbour { now: shown(&now), gone: false },
-            None => {
-                let now = NeighbourNow { link, addr, mac: None, state: NUD_FAILED, protocol: 0 };
-                News::Neighbour { now, gone: true }
-            }
-        });
-        let gone = neighbours.gone.iter().map(|was| News::Neighbour { now: shown(was), gone: true });
-        let mut lost = Groups::default();
-        lost.set(RTNLGRP_NEIGH, neighbours.more);
-        bell.ring_route(of_links.chain(of_neighbours).chain(gone), lost);
-    }
 }
 
-#[cfg(test)]
-mod tests {
-    use base::LinkId;
+/// Keeps events as far as they have listeners, and asks for SAs only if that is heard.
+fn note_listeners(node: &mut Node) {
+    let monitored = !node.monitors.is_empty();
+    let Node { datapath, sadb, .. } = node;
+    datapath.ipsec.set_listener(monitored || sadb.is_heard());
+    datapath.ipsec.set_asked(monitored || sadb.is_asked());
+    datapath.ipsec.set_numbers_heard(sadb.are_numbers_heard());
+}
 
-    use super::*;
+/// Adds a monitor, to which events are sent by `sink`.
+pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>) {
+    node.monitors.add(sink);
+    note_listeners(node);
+}
 
-    fn neighbour(n: u32) -> News {
-        let addr = std::net::Ipv4Addr::from(n).into();
-        News::Neighbour { now: NeighbourNow { link: LinkId(1), addr, mac: None, state: 0, protocol: 0 }, gone: true }
+/// Tells netlink's clients events of these groups, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
+pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
+    let Node { sadb, datapath, config, .. } = node;
+    sadb.set_bell(xfrm, Arc::clone(&bell), &datapath.ipsec, config);
+    datapath.neighbours.watch(route.has(RTNLGRP_NEIGH));
+    node.listeners = Listeners::new(route, bell);
+    note_listeners(node);
+}
+
+/// Tells the events since the last call.
+pub(crate) fn tell(node: &mut Node) {
+    let lost = node.datapath.ipsec.lost_events();
+    note(node);
+    node.sadb.ring(lost);
+    node.sadb.forget_ended(&mut node.datapath.ipsec);
+    tell_route(node);
+}
+
+/// Tells the events of links and neighbours.
+fn tell_route(node: &mut Node) {
+    let Some((bell, changed)) = node.listeners.take_changed() else { return };
+    let neighbours = node.datapath.neighbours.take_changed();
+    if changed.is_empty() && neighbours == Changed::default() {
+        return;
     }
-
-    #[test]
-    fn flood_of_neighbour_events_loses_no_xfrm_event() {
-        let bell = Bell::new().unwrap();
-        for n in 0..10_000 {
-            bell.ring_route(std::iter::once(neighbour(n)), Groups::default());
+    let of_links = if changed.is_empty() { Vec::new() } else { links(node) };
+    let of_links = of_links.into_iter().filter(|link| changed.contains(&link.id)).map(News::Link);
+    let all = &node.datapath.neighbours;
+    let of_neighbours = neighbours.who.iter().map(|&(link, addr)| match all.get(link, addr) {
+        Some(now) => News::Neighbour { now: shown(&now), gone: false },
+        None => {
+            let now = NeighbourNow { link, addr, mac: None, state: NUD_FAILED, protocol: 0 };
+            News::Neighbour { now, gone: true }
         }
-        bell.ring_xfrm([neighbour(0)].into_iter(), false);
-        let rung = bell.take();
-        assert_eq!((rung.route.news.len(), rung.route.lost), (MAX_WAITING, Listeners::told()));
-        assert_eq!((rung.xfrm.news.len(), rung.xfrm.lost), (1, Groups::default()));
-    }
-
-    #[test]
-    fn lost_neighbour_events_are_told_to_their_listeners_alone() {
-        let bell = Bell::new().unwrap();
-        let mut neighbours = Groups::default();
-        neighbours.set(RTNLGRP_NEIGH, true);
-        bell.ring_route(std::iter::empty(), neighbours);
-        let lost = bell.take().route.lost;
-        assert!(lost.has(RTNLGRP_NEIGH) && !lost.has(RTNLGRP_LINK));
-        assert_eq!(bell.take().route.lost, Groups::default(), "they are told once");
-    }
+    });
+    let gone = neighbours.gone.iter().map(|was| News::Neighbour { now: shown(was), gone: true });
+    let mut lost = Groups::default();
+    lost.set(RTNLGRP_NEIGH, neighbours.more);
+    bell.ring_route(of_links.chain(of_neighbours).chain(gone), lost);
 }

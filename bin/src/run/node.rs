@@ -1,461 +1,128 @@
-//! From a configuration to a plan that the worker only has to carry out: whatever can fail is done or tried here.
+//! The node: all that the worker's thread owns, as commands of other threads find it.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
-use base::{IfIndex, LinkId, Prefix};
-use control::Change;
-use control::features::FeatureSet;
-use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig, XdpMode};
-use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
-use control::sysctl::Settings;
-use datapath::IkeAt;
-use fib::{Fib, Route, RouteKind};
-use ipsec::crypto::Crypto;
-use link::{ConfigKind, Link};
+use base::{IfIndex, Instant, LinkId};
+use control::netlink::rtnl::Vrf;
+use datapath::Datapath;
+use packet::{Memory, Packet};
 
-use super::command::{Command, Handle};
-use super::crypto::crypto;
+use super::bell::Listeners;
+use super::captures::Captures;
 use super::ike::IkeSocket;
-use super::netlink::Protocols;
-use super::xfrm::Steps;
-use crate::error::CliError;
+use super::monitors::Monitors;
+use super::poller::Poller;
+use super::sadb::Sadb;
+use super::slot::Slot;
+use super::traces::Traces;
 
-/// What the worker was last told to be.
-#[derive(Clone, Debug)]
-pub(crate) struct Node {
-    config: Arc<Config>,
-    /// The number of each link of `config`. One is never given twice, as in Linux.
-    ids: Vec<LinkId>,
-    /// For each of them the number of the host's interface that it is, if it is one.
-    host_indexes: Vec<Option<u32>>,
-    last_id: u32,
-    /// Whether the routes are no longer those of `config`.
-    routes_changed: bool,
-    open: Open,
+/// The clock that every core's `now` comes from.
+#[derive(Debug)]
+struct Clock {
+    start: std::time::Instant,
+    /// When that was, since the Unix epoch.
+    epoch: Duration,
 }
 
-/// How a link is opened, with the number that it is to have if it is a device that is made for it.
-pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
+impl Clock {
+    fn start() -> Self {
+        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { start: std::time::Instant::now(), epoch }
+    }
 
-impl Default for Node {
-    fn default() -> Self {
-        Self::new(open)
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
     }
 }
 
-/// What the worker has to do to become the next configuration.
-#[derive(Debug, Default)]
-pub(crate) struct Plan {
-    /// The whole of it, to be shown.
-    pub(crate) config: Arc<Config>,
-    /// Links that go, but VRFs.
-    pub(crate) removed: Vec<LinkId>,
-    /// Links that come.
-    pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkConfig)>,
-    /// Links that stay and get another MTU.
-    pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
-    /// The links that come and those that have changed, and which of their features are wanted.
-    pub(crate) ports: Vec<(LinkId, FeatureSet)>,
-    /// The ports of IKE, all of them.
-    pub(crate) ike: Vec<(LinkId, IkeAt)>,
-    /// The key manager's socket, if there is a new one.
-    pub(crate) ike_socket: Option<IkeSocket>,
-    /// Every route, if any of them changes, and the VRFs then.
-    pub(crate) fib: Option<Fib>,
-    /// See `fib`.
+/// A node.
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) datapath: Datapath,
+    /// The links, by their numbers.
+    pub(crate) slots: Vec<Option<Slot>>,
+    /// The VRFs, by the numbers of their devices, as they are shown. What packets need of them is in the FIB.
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
-    /// What changes of SAs and policies.
-    pub(crate) ipsec: Steps,
-    /// Who does the ciphers' work from now on, if that changes.
-    pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
-    /// What programs can set, too, if a file changes any of it.
-    pub(crate) settings: Option<Settings>,
+    pub(crate) mem: Memory,
+    /// The configuration that all this was made from.
+    pub(crate) config: Arc<control::Config>,
+    clock: Clock,
+    /// The worker's epoll instance, to which links are added.
+    pub(crate) poller: Poller,
+    /// The key manager's socket, if a link has IKE.
+    pub(crate) ike: Option<IkeSocket>,
+    pub(crate) captures: Captures,
+    pub(crate) traces: Traces,
+    pub(crate) monitors: Monitors,
+    /// SAs and policies as netlink's clients have described them.
+    pub(crate) sadb: Sadb,
+    /// Listeners to events of links and neighbours.
+    pub(crate) listeners: Listeners,
+    /// Packets that were received last. Kept for its storage.
+    pub(crate) burst: Vec<Packet>,
+    /// Whether no packet is to move. What comes meanwhile waits in the devices.
+    pub(crate) held: bool,
 }
+
+/// Marks the id of a link that is never there, made from a number that no link has.
+const ABSENT: u32 = 1 << 31;
 
 impl Node {
-    /// An empty one, whose links `open` opens.
-    pub(crate) fn new(open: Open) -> Self {
-        let (ids, host_indexes) = (Vec::new(), Vec::new());
-        Self { config: Arc::default(), ids, host_indexes, last_id: LOOPBACK, routes_changed: false, open }
-    }
-
-    /// What it was last told.
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
-    }
-
-    /// How to become `new`, and the node as it will then be. Links that come are opened.
-    ///
-    /// # Errors
-    /// What cannot be: exit code 2 if that is the configuration's fault, 1 if a link cannot be opened. Nothing has
-    /// changed then.
-    pub(crate) fn plan(&self, new: Config) -> Result<(Self, Plan), CliError> {
-        let change = Change::between(&self.config, &new);
-        let mut last_id = self.last_id;
-        let mut ids = vec![LinkId::NONE; new.links.len()];
-        let mut host_indexes = vec![None; new.links.len()];
-        for kept in &change.links.kept {
-            ids[kept.new] = self.ids[kept.old];
-            host_indexes[kept.new] = self.host_indexes[kept.old];
-        }
-        for &at in &change.links.added {
-            last_id += 1;
-            ids[at] = LinkId(last_id);
-        }
-        let mut plan = Plan {
-            ipsec: Steps::between(&self.config, &new, &change, random)?,
-            removed: real(&self.config, &change.links.removed).map(|at| self.ids[at]).collect(),
-            ..Plan::default()
-        };
-        if !change.links.is_empty() || change.routes || self.routes_changed {
-            let vrfs = vrfs(&new, &ids);
-            plan.fib = Some(fib(&new, &ids, &vrfs)?);
-            plan.vrfs = vrfs;
-        }
-        if change.crypto {
-            plan.crypto = Some(crypto(&new.crypto)?);
-        }
-        if change.settings {
-            plan.settings = Some(Settings::of(&new));
-        }
-        let is_real = |at: usize| !matches!(new.links[at].kind, LinkKind::Vrf { .. });
-        for kept in change.links.kept.iter().filter(|kept| kept.changed && is_real(kept.new)) {
-            let (old, new) = (&self.config.links[kept.old], &new.links[kept.new]);
-            if old.mtu != new.mtu {
-                plan.mtus.push((ids[kept.new], new.mtu));
-            }
-            plan.ports.push((ids[kept.new], new.features));
-        }
-        for at in real(&new, &change.links.added) {
-            let config = &new.links[at];
-            let leaving = change.links.removed.iter().map(|&at| &self.config.links[at]);
-            refuse_one_that_leaves(config, leaving)?;
-            let link = (self.open)(config, None)?;
-            refuse_number(&new, &host_indexes, &*link)?;
-            host_indexes[at] = link.host_index();
-            plan.opened.push((ids[at], link, config.clone()));
-            plan.ports.push((ids[at], config.features));
-        }
-        let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
-            _ if !link.ike => None,
-            LinkKind::Udp { bind } => Some((id, IkeAt::Port(bind))),
-            LinkKind::Packet { .. } | LinkKind::Xdp { .. } => Some((id, IkeAt::Node)),
-            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
-        };
-        plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
-        let config = Arc::new(new);
-        plan.config = Arc::clone(&config);
-        Ok((Self { config, ids, host_indexes, last_id, routes_changed: false, open: self.open }, plan))
-    }
-
-    /// Takes note of what netlink's clients have made of the links and routes.
-    pub(crate) fn follow(&mut self, model: &Model) {
-        if !model.has_changed() {
-            return;
-        }
-        let links = model.links_after(LOOPBACK).map(|(id, link)| (LinkId(id), model.config_of(link)));
-        self.host_indexes = model.links_after(LOOPBACK).map(|(_, link)| link.host_index).collect();
-        let config = Arc::make_mut(&mut self.config);
-        (self.ids, config.links) = links.unzip();
-        (self.last_id, self.routes_changed) = (model.last_index(), true);
-    }
-
-    /// Has netlink's clients see what the node has become.
-    ///
-    /// # Errors
-    /// The worker does not answer.
-    pub(crate) fn tell(&self, worker: &Handle, protocols: &mut Protocols) -> Result<(), String> {
-        let now = worker.ask(Command::Links).map_err(|gone| gone.to_string())?;
-        protocols.rtnl.model.read(&self.config, &self.ids, &now, self.last_id);
-        Ok(())
-    }
-}
-
-/// A number, from the kernel.
-pub(super) fn random() -> Result<u64, CliError> {
-    let mut bytes = [0; 8];
-    // As few bytes as these are given at once or not at all (getrandom(2)).
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|err| CliError::failed(format!("getrandom: {err}")))?;
-    Ok(u64::from_ne_bytes(bytes))
-}
-
-/// Links are opened before the old ones go, so that nothing is lost if one cannot be: what only one can have at a time
-/// cannot pass from one to the other.
-fn refuse_one_that_leaves<'a>(
-    link: &LinkConfig,
-    mut leaving: impl Iterator<Item = &'a LinkConfig>,
-) -> Result<(), CliError> {
-    match leaving.find(|old| only_once(old).is_some() && only_once(old) == only_once(link)) {
-        None => Ok(()),
-        Some(old) => Err(CliError::failed(format!(
-            "link {}: link {} is open with other settings, and only its MTU and addresses can change while it is. \
-             Restart the gateway, or take the link out first.",
-            link.name, old.name
-        ))),
-    }
-}
-
-/// Refuses a link that is an interface of the host whose number another link of `config` has. `host_indexes` has the numbers of
-/// those that are open.
-fn refuse_number(config: &Config, host_indexes: &[Option<u32>], link: &dyn Link) -> Result<(), CliError> {
-    let Some(number) = link.host_index() else { return Ok(()) };
-    let open = config.links.iter().zip(host_indexes);
-    let open = open.filter_map(|(other, index)| Some((other.name.as_str(), IfIndex((*index)?))));
-    let others = open.chain([("lo", IfIndex(LOOPBACK))]);
-    let why = rtnl::refusal(number, others);
-    why.map_or(Ok(()), |why| Err(CliError::failed(format!("link {}: {why}.", link.name()))))
-}
-
-/// What a link has for itself.
-#[derive(Debug, Eq, PartialEq)]
-enum OnlyOnce<'a> {
-    Device(&'a str),
-    Port(SocketAddr),
-    Interface(&'a str),
-}
-
-fn only_once(link: &LinkConfig) -> Option<OnlyOnce<'_>> {
-    match link.kind {
-        LinkKind::Tun { .. } | LinkKind::Tap { .. } => Some(OnlyOnce::Device(&link.name)),
-        LinkKind::Udp { bind } => Some(OnlyOnce::Port(bind)),
-        LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Packet { .. } => None,
-        LinkKind::Xdp { ref interface, .. } => Some(OnlyOnce::Interface(interface)),
-    }
-}
-
-/// Configuration of a link's driver. A device that is made for the link gets the number `index`, if that is given.
-///
-/// # Errors
-/// The link has no driver.
-fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config, CliError> {
-    let kind = match &config.kind {
-        LinkKind::Loopback => {
-            return Err(CliError::failed(format!("link {}: every node has it by itself", config.name)));
-        }
-        LinkKind::Vrf { .. } => {
-            return Err(CliError::failed(format!("link {}: a VRF is no device of this host", config.name)));
-        }
-        LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
-        LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
-        LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },
-        LinkKind::Packet { interface } => ConfigKind::Packet { interface: interface.clone() },
-        LinkKind::Xdp { interface, ring, mode } => {
-            let ring = NonZeroU32::new(u32::from(*ring)).unwrap_or(NonZeroU32::MIN);
-            ConfigKind::Xdp { interface: interface.clone(), ring, mode: xdp_mode(*mode) }
-        }
-    };
-    let LinkConfig { ref name, mtu, offloads, .. } = *config;
-    Ok(link::Config { name: name.clone(), kind, mtu, offloads, index })
-}
-
-/// Tells whether the host has the device that a link is on.
-pub(crate) fn has_device(config: &LinkConfig) -> bool {
-    driver_config(config, None).is_ok_and(|config| link::has_device(&config))
-}
-
-/// Opens a link of the host. A device that is made for it gets the number `index`, if that is given.
-pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
-    let opened = link::open(&driver_config(config, index)?);
-    let opened = opened.map_err(|err| {
-        let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
-        CliError::failed(format!("{on}{err}"))
-    })?;
-    if let Some(ring) = opened.ring() {
-        let found = opened.offloads().iter().filter(|found| !found.on);
-        let found: Vec<_> =
-            found.map(|found| format!("{}: {}", found.name, found.why.as_deref().unwrap_or(""))).collect();
-        let mode = if ring.native { "native" } else { "generic" };
-        let copy = if ring.zero_copy { "zero copy" } else { "copy" };
-        tracing::info!(
-            queues = ring.queues,
-            frames = ring.frames,
-            "{}: {mode} XDP, {copy}; {}",
-            config.name,
-            found.join("; ")
-        );
-    }
-    Ok(opened)
-}
-
-fn xdp_mode(mode: XdpMode) -> link::XdpMode {
-    match mode {
-        XdpMode::Auto => link::XdpMode::Auto,
-        XdpMode::Native => link::XdpMode::Native,
-        XdpMode::Generic => link::XdpMode::Generic,
-    }
-}
-
-/// Those of the links at these places that have a device.
-fn real<'a>(config: &'a Config, places: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
-    places.iter().copied().filter(|&at| !matches!(config.links[at].kind, LinkKind::Vrf { .. }))
-}
-
-/// The VRFs, by the numbers of their devices, which are up.
-pub(crate) fn vrfs(config: &Config, ids: &[LinkId]) -> BTreeMap<LinkId, Vrf> {
-    let each = config.links.iter().zip(ids).filter_map(|(link, id)| match link.kind {
-        LinkKind::Vrf { table } => Some((*id, Vrf::of_file(&link.name, table))),
-        _ => None,
-    });
-    each.collect()
-}
-
-/// Every route: those that the links' addresses make, and the static ones; and the VRFs.
-fn fib(config: &Config, ids: &[LinkId], vrfs: &BTreeMap<LinkId, Vrf>) -> Result<Fib, CliError> {
-    let mut fib = Fib::default();
-    for (&device, &Vrf { table, up, .. }) in vrfs {
-        fib.set_vrf(device, Some(fib::Vrf { table, up }));
-    }
-    if !vrfs.is_empty() {
-        for v4 in [true, false] {
-            let mut rules = fib::Rule::first(v4);
-            rules.insert(1, fib::Rule::ask_vrf());
-            fib.set_rules(v4, rules);
-        }
-    }
-    for (link, &id) in config.links.iter().zip(ids) {
-        let domain = vrfs.iter().find(|(_, vrf)| link.master.as_ref() == Some(&vrf.name)).map(|(device, _)| *device);
-        if let Some(domain) = domain {
-            fib.set_domain(id, domain);
-        }
-    }
-    for (link, &id) in config.links.iter().zip(ids) {
-        link.own_addresses().for_each(|address| fib.add_address(id, address));
-    }
-    for route in &config.routes {
-        let kind = route_kind(route, config, ids)?;
-        let RouteConfig { to, metric, table, .. } = *route;
-        fib.add(table, Route { prefix: to, kind, metric })
-            .map_err(|err| CliError::bad_config(format!("{err}; use another metric.")))?;
-    }
-    Ok(fib)
-}
-
-fn route_kind(route: &RouteConfig, config: &Config, ids: &[LinkId]) -> Result<RouteKind, CliError> {
-    Ok(match &route.action {
-        RouteAction::Unicast { via, dev } => {
-            let at = config.links.iter().position(|link| link.name == *dev);
-            let missing = |to: Prefix| CliError::bad_config(format!("Route to {to}: no link is named {dev}."));
-            RouteKind::Unicast { via: *via, dev: ids[at.ok_or_else(|| missing(route.to))?] }
-        }
-        RouteAction::Blackhole => RouteKind::Blackhole,
-        RouteAction::Unreachable => RouteKind::Unreachable,
-        RouteAction::Prohibit => RouteKind::Prohibit,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::UdpSocket;
-
-    use fib::Decision;
-
-    use super::*;
-
-    /// A node that has become `config`.
-    fn running(config: Config) -> (Node, Plan) {
-        Node::default().plan(config).unwrap()
-    }
-
-    fn udp(name: &str, port: u16) -> LinkConfig {
-        LinkConfig {
-            name: name.to_owned(),
-            kind: LinkKind::Udp { bind: ([127, 0, 0, 1], port).into() },
-            mtu: None,
-            addresses: Vec::new(),
-            ike: false,
-            offloads: false,
-            features: FeatureSet::wanted_first(false),
-            master: None,
+    /// A node without links, which will be polled by `poller`.
+    pub(crate) fn new(poller: Poller) -> Self {
+        let clock = Clock::start();
+        let mut datapath = Datapath::new();
+        datapath.epoch = clock.epoch;
+        Self {
+            datapath,
+            slots: Vec::new(),
+            vrfs: BTreeMap::new(),
+            mem: Memory::heap(),
+            config: Arc::default(),
+            clock,
+            poller,
+            ike: None,
+            captures: Captures::default(),
+            traces: Traces::default(),
+            monitors: Monitors::default(),
+            sadb: Sadb::default(),
+            listeners: Listeners::default(),
+            burst: Vec::new(),
+            held: false,
         }
     }
 
-    /// Port 0 is whichever is free.
-    fn config(links: &[LinkConfig], routes: &str) -> Config {
-        let mut config = Config::from_toml(routes, "test.toml").unwrap();
-        config.links = links.to_vec();
-        config
+    /// The time, as every core is told it.
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
     }
 
-    fn free_port() -> u16 {
-        UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-    }
-
-    #[test]
-    fn a_node_starts_with_everything() {
-        let mut new = config(&[udp("wan", 0)], "[[route]]\nto = \"10.0.0.0/8\"\ntype = \"blackhole\"\n");
-        let action = RouteAction::Unicast { via: None, dev: "wan".to_owned() };
-        let to = "10.1.0.0/16".parse().unwrap();
-        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN });
-        let (node, plan) = running(new.clone());
-        assert_eq!((node.config(), &*plan.config), (&new, &new));
-        assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
-        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::wanted_first(false))]);
-        let fib = plan.fib.unwrap();
-        let cases = [
-            ("127.0.0.1", Decision::Local { dev: LinkId(2) }),
-            ("10.1.2.3", Decision::Forward { dev: LinkId(2), next_hop: "10.1.2.3".parse().unwrap() }),
-            ("10.2.0.1", Decision::Drop(base::DropReason::RouteBlackhole)),
-        ];
-        for (dst, want) in cases {
-            assert_eq!(fib.decide(LinkId::NONE, dst.parse().unwrap(), None), want, "{dst}");
+    /// The link that netlink's clients know by that number. Of a number that no link has, a link that is never there.
+    pub(crate) fn link_of(&self, ifindex: u32) -> LinkId {
+        let has_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
+        match self.slots.iter().position(has_it) {
+            _ if ifindex <= LinkId::LOOPBACK.0 => LinkId(ifindex),
+            Some(at) => LinkId(at as u32),
+            None => IfIndex(ifindex).as_own().unwrap_or(LinkId(ifindex | ABSENT)),
         }
     }
 
-    #[test]
-    fn a_vrf_has_no_device_and_the_routes_of_its_links() {
-        let red = LinkConfig { kind: LinkKind::Vrf { table: 10 }, ..udp("red", 0) };
-        let links = [LinkConfig { master: Some("red".to_owned()), ..udp("wan", 0) }, red.clone()];
-        let (node, plan) = running(config(&links, ""));
-        assert_eq!((plan.opened.len(), plan.ports.len()), (1, 1));
-        assert_eq!(plan.vrfs, BTreeMap::from([(LinkId(3), Vrf::of_file("red", 10))]));
-        let decide = |fib: &Fib, domain| fib.decide(LinkId(domain), "127.0.0.1".parse().unwrap(), None);
-        let (fib, none) = (plan.fib.unwrap(), Decision::Drop(base::DropReason::NoRoute));
-        assert_eq!([3, 0].map(|domain| decide(&fib, domain)), [Decision::Local { dev: LinkId(2) }, none]);
-        // It goes, and its link stays.
-        let (_, plan) = node.plan(config(&[udp("wan", 0)], "")).unwrap();
-        assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.vrfs.is_empty());
-        assert_eq!(decide(&plan.fib.unwrap(), 0), Decision::Local { dev: LinkId(2) });
-        // With another table it is another one.
-        let links = [links[0].clone(), LinkConfig { kind: LinkKind::Vrf { table: 20 }, ..red }];
-        let (_, plan) = node.plan(config(&links, "")).unwrap();
-        assert_eq!((plan.removed.len(), plan.vrfs.keys().collect::<Vec<_>>()), (0, vec![&LinkId(4)]));
-        assert_eq!(decide(&plan.fib.unwrap(), 4), Decision::Local { dev: LinkId(2) });
+    /// The number by which netlink's clients know a link.
+    pub(crate) fn ifindex(&self, id: LinkId) -> IfIndex {
+        let slot = self.slots.get(id.0 as usize).and_then(Option::as_ref);
+        slot.and_then(|slot| slot.link.host_index()).map_or(IfIndex::own(id), IfIndex)
     }
 
-    #[test]
-    fn what_stays_keeps_its_number_and_is_not_opened_again() {
-        let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
-        let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
-        assert_eq!((plan.removed, plan.opened.len(), plan.ports.len()), (vec![LinkId(2)], 0, 0));
-        let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
-        assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.fib.is_none());
-        let smaller = LinkConfig { mtu: Some(1400), ..udp("b", 0) };
-        let (_, plan) = node.plan(config(&[udp("c", free_port()), smaller], "")).unwrap();
-        assert_eq!((&plan.mtus, plan.opened[0].0), (&vec![(LinkId(3), Some(1400))], LinkId(4)));
-        assert_eq!(plan.ports.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [LinkId(3), LinkId(4)]);
+    /// The number by which netlink's clients know the link of a selector, for which a client `said` one.
+    pub(crate) fn selector_ifindex(&self, dev: LinkId, said: u32) -> u32 {
+        if dev.0 & ABSENT == 0 { self.ifindex(dev).0 } else { said }
     }
 
-    #[test]
-    fn a_link_that_cannot_be_opened_is_named_and_nothing_is_left_open() {
-        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let free = free_port();
-        let links = [udp("first", free), udp("second", taken.local_addr().unwrap().port())];
-        let err = Node::default().plan(config(&links, "")).unwrap_err();
-        assert_eq!(err.exit_code, 1);
-        assert!(err.message.starts_with("second: bind: Address already in use"), "{err}");
-        UdpSocket::bind(("127.0.0.1", free)).unwrap();
-    }
-
-    #[test]
-    fn a_link_that_is_open_cannot_become_another_on_the_same_port() {
-        let port = free_port();
-        let (node, plan) = running(config(&[udp("wan", port)], ""));
-        let err = node.plan(config(&[LinkConfig { offloads: true, ..udp("wan", port) }], "")).unwrap_err();
-        assert!(err.message.starts_with("link wan: link wan is open with other settings"), "{err}");
-        assert_eq!(plan.opened.len(), 1);
+    /// Takes in SAs and policies of the file that have changed since they were last looked at.
+    pub(crate) fn follow_file(&mut self) {
+        let Self { sadb, datapath, config, .. } = self;
+        sadb.follow(&datapath.ipsec, config);
     }
 }

@@ -16,11 +16,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use wire::eth::MacAddr;
 
-use super::netlink::{NetlinkServer, Shared};
-use super::node::{Node, random};
+use super::netlink::{NetlinkServer, Shared, start_discard};
+use super::planner::Planner;
+use super::random::random;
 use super::running::Running;
 use super::threads::Threads;
-use super::{failed, start_discard};
 use crate::config_file::Sources;
 use crate::error::CliError;
 
@@ -52,13 +52,13 @@ impl Made {
 /// As if a gateway were started; devices and privileges are not looked at.
 pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
     // Those that end it leave nothing behind.
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| failed("catch signals", &err))?;
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let config = Config { crypto: Default::default(), ..sources.config };
-    let (node, plan) = Node::new(open).plan(config)?;
-    let worker = Running::start(signals.handle()).map_err(|err| failed("start the worker", &err))?;
+    let (planner, plan) = Planner::new(open).plan(config)?;
+    let worker = Running::start(signals.handle()).map_err(|err| CliError::system("start the worker", &err))?;
     worker.apply(plan).map_err(CliError::failed)?;
     let shared = Shared::new(&worker.handle, open);
-    node.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
+    planner.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
     let dir = PrivateDir::make()?;
     let netlink = dir.0.join("netlink");
     // No main thread takes events: requests to a thread that has ended fail.
@@ -73,7 +73,7 @@ pub(crate) fn rehearse(sources: Sources) -> Result<Made, CliError> {
     }
     let (sas, policies) = worker
         .handle
-        .call(|worker| (worker.path.ipsec.sad().len(), worker.path.ipsec.spd().len()))
+        .call(|node| (node.datapath.ipsec.sad().len(), node.datapath.ipsec.spd().len()))
         .map_err(|gone| CliError::failed(gone.to_string()))?;
     let model = &shared.lock().rtnl.model;
     let routes = model.routes().filter(|(_, route)| route.protocol != RTPROT_KERNEL).count();
@@ -106,7 +106,8 @@ impl PrivateDir {
         // What has that name may be left over, or somebody else's.
         let mut left = 16;
         loop {
-            let path = std::env::temp_dir().join(format!("fatpath-check-{:016x}", random()?));
+            let path = std::env::temp_dir()
+                .join(format!("fatpath-check-{:016x}", random().map_err(|err| CliError::system("getrandom", &err))?));
             left -= 1;
             match DirBuilder::new().mode(0o700).create(&path) {
                 Ok(()) => return Ok(Self(path)),

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use signal_hook::iterator::Handle as SignalsHandle;
 
+use super::apply::apply;
 use super::command::{self, Command, Handle, WorkerGone};
-use super::node::Plan;
+use super::plan::Plan;
+use super::priority;
 use super::threads::{Threads, text_of};
 use super::worker::Worker;
-use super::{failed, priority};
 use crate::error::CliError;
 
 /// How long the worker may take to end.
@@ -64,14 +65,13 @@ impl Running {
 
     /// Has the worker become what `plan` says, however long that takes: the next plan begins where this one ends.
     pub(super) fn apply(&self, plan: Plan) -> Result<(), String> {
-        let (reply, answer) = channel();
-        self.handle.send(Command::Apply(Box::new(plan), reply)).map_err(|gone| gone.to_string())?;
+        let answer = self.handle.begin(move |node| apply(node, plan)).map_err(|gone| gone.to_string())?;
         answer.recv().unwrap_or_else(|_| Err(WorkerGone.to_string()))
     }
 
     /// Has no packet move from now on, or has them move again.
     pub(super) fn hold(&self, held: bool) -> Result<(), String> {
-        self.handle.call(move |worker| worker.hold(held)).map_err(|gone| gone.to_string())
+        self.handle.call(move |node| node.held = held).map_err(|gone| gone.to_string())
     }
 
     /// Adds the worker to the threads that the watchdog asks.
@@ -80,7 +80,7 @@ impl Running {
         threads.watch("worker", move |pulse| {
             let pulse = Arc::clone(pulse);
             // A worker that has ended answers nothing.
-            let _ = handle.send(Command::Call(Box::new(move |_| pulse.answer())));
+            let _ = handle.begin(move |_| pulse.answer());
         });
     }
 
@@ -94,7 +94,7 @@ impl Running {
             }
             Err(RecvTimeoutError::Disconnected) => match self.thread.join() {
                 Ok(Ok(())) => Ok(()),
-                Ok(Err(err)) => Err(failed("the worker ended", &err)),
+                Ok(Err(err)) => Err(CliError::system("the worker ended", &err)),
                 Err(panic) => Err(panicked(&*panic)),
             },
             Ok(never) => match never {},
@@ -105,7 +105,7 @@ impl Running {
     pub(super) fn failure(self) -> CliError {
         match self.thread.join() {
             Ok(Ok(())) => CliError::failed("the worker ended"),
-            Ok(Err(err)) => failed("the worker ended", &err),
+            Ok(Err(err)) => CliError::system("the worker ended", &err),
             Err(panic) => panicked(&*panic),
         }
     }
@@ -117,9 +117,11 @@ fn panicked(panic: &(dyn Any + Send)) -> CliError {
 
 #[cfg(test)]
 mod tests {
+    use control::{Shown, What};
     use signal_hook::consts::SIGHUP;
     use signal_hook::iterator::Signals;
 
+    use super::super::snapshot::show;
     use super::*;
 
     /// What is said of a worker that does `work` and is not told to stop.
@@ -144,9 +146,9 @@ mod tests {
         let signals = Signals::new([SIGHUP]).unwrap();
         let worker = Running::start(signals.handle()).unwrap();
         let handle = worker.handle.clone();
-        let shown = handle.show(control::What::Links).map_err(|gone| gone.to_string());
-        assert_eq!(shown, Ok(control::Shown::Links(Vec::new())));
+        let shown = handle.call(|node| show(node, What::Links)).map_err(|gone| gone.to_string());
+        assert_eq!(shown, Ok(Shown::Links(Vec::new())));
         assert_eq!(worker.stop().map_err(|err| err.message), Ok(()));
-        assert!(handle.show(control::What::Links).is_err());
+        assert!(handle.call(|_| ()).is_err());
     }
 }

@@ -17,17 +17,18 @@ use std::time::Duration;
 use control::request::MAX_REQUEST_LEN;
 use control::{Reply, Request, stat_file};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::acceptor::Acceptor;
 use super::capture::stream_capture;
 use super::command::Handle;
-use super::daemon::Event;
+use super::events::Event;
 use super::monitor::stream_events;
+use super::snapshot::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
+use super::unix_socket;
 use crate::error::CliError;
 
 /// Clients at a time; another one is told to come back.
@@ -69,11 +70,8 @@ impl Server {
                 .map_err(|err| failed("cannot make its directory (FATPATH_RUNDIR names another)", err))?;
         }
         check_vacant(path)?;
-        match std::fs::remove_file(path) {
-            Err(err) if err.kind() != io::ErrorKind::NotFound => return Err(failed("cannot replace it", err)),
-            _ => {}
-        }
-        let listener = private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
+        unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
+        let listener = unix_socket::private(|| UnixListener::bind(path)).map_err(|err| failed("bind", err))?;
         Ok(Self { path: path.to_owned(), listener })
     }
 
@@ -97,14 +95,6 @@ impl Server {
         let run = move || accept(&mut acceptor, &asked, &pulse, &worker, &events, &starter);
         threads.spawn("control", run).map_err(failed)
     }
-}
-
-/// Has `make` make a file that only this user can use, from its first moment on.
-pub(crate) fn private<T>(make: impl FnOnce() -> T) -> T {
-    let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
-    let made = make();
-    rustix::process::umask(before);
-    made
 }
 
 impl Drop for Server {
@@ -179,7 +169,7 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
         }
         let reply = match Request::from_line(line.trim_end()) {
             Ok(Request::Ping) => Reply::Pong { version: env!("CARGO_PKG_VERSION").to_owned(), pid: std::process::id() },
-            Ok(Request::Show { what }) => match worker.show(what) {
+            Ok(Request::Show { what }) => match worker.call(move |node| show(node, what)) {
                 Ok(shown) => Reply::Show { shown },
                 Err(err) => Reply::Error { message: err.to_string() },
             },
@@ -210,7 +200,7 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
 fn stat_file(name: &str, worker: &Handle) -> Reply {
     let none = || Reply::Error { message: format!("there is no file named {name}") };
     let Some(what) = stat_file::shows(name) else { return none() };
-    match worker.show(what).map(|shown| stat_file::text(name, &shown)) {
+    match worker.call(move |node| show(node, what)).map(|shown| stat_file::text(name, &shown)) {
         Ok(Some(text)) => Reply::StatFile { text },
         Ok(None) => none(),
         Err(err) => Reply::Error { message: err.to_string() },

@@ -1,4 +1,4 @@
-//! What the worker shows of itself: the answers to `fatpath show`. Each is made when it is asked for, and alone, so
+//! What the node shows of itself: the answers to `fatpath show`. Each is made when it is asked for, and alone, so
 //! that whoever looks at links does not have the packets wait for a long list of routes.
 
 use std::collections::{BTreeMap, HashSet};
@@ -22,41 +22,43 @@ use link::{Layer, Offload};
 use reassembly::{Reassembly, Table};
 use wire::Spi;
 
-use super::worker::{Slot, Worker};
-use super::{features, monitor, sadb};
+use super::node::Node;
+use super::sadb;
+use super::slot::Slot;
+use super::translate::{features, from_ipsec};
 
 /// One kind of thing, as it is now.
-pub(crate) fn show(worker: &Worker, what: What) -> Shown {
+pub(crate) fn show(node: &Node, what: What) -> Shown {
     match what {
-        What::Links => Shown::Links(link_states(worker)),
-        What::Routes => Shown::Routes(routes(worker)),
-        What::Neighbours => Shown::Neighbours(neighbours(worker)),
-        What::Pmtus => Shown::Pmtus(pmtus(&worker.path.fib, worker.now(), |id| name_of(worker, id))),
-        What::Sa => Shown::Sa(sas(worker)),
-        What::Policies => Shown::Policies(policies(worker)),
-        What::Counters => Shown::Counters(counters(worker)),
-        What::Drops => Shown::Drops(drops(worker)),
-        What::Fragments => Shown::Fragments(fragments(worker.path.reassembly())),
+        What::Links => Shown::Links(link_states(node)),
+        What::Routes => Shown::Routes(routes(node)),
+        What::Neighbours => Shown::Neighbours(neighbours(node)),
+        What::Pmtus => Shown::Pmtus(pmtus(&node.datapath.fib, node.now(), |id| name_of(node, id))),
+        What::Sa => Shown::Sa(sas(node)),
+        What::Policies => Shown::Policies(policies(node)),
+        What::Counters => Shown::Counters(counters(node)),
+        What::Drops => Shown::Drops(drops(node)),
+        What::Fragments => Shown::Fragments(fragments(node.datapath.reassembly())),
     }
 }
 
-fn name_of(worker: &Worker, id: LinkId) -> Option<String> {
-    let of_vrf = || worker.vrfs.get(&id).map(|vrf| vrf.name.clone());
-    worker.path.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
+fn name_of(node: &Node, id: LinkId) -> Option<String> {
+    let of_vrf = || node.vrfs.get(&id).map(|vrf| vrf.name.clone());
+    node.datapath.ports.get(id).map(|port| port.config.name.clone()).or_else(of_vrf)
 }
 
-fn link_states(worker: &Worker) -> Vec<LinkState> {
-    let slots = worker.path.ports.iter().filter_map(|(id, port)| Some((id, port, slot(worker, id)?)));
-    let mut links: Vec<_> = slots.map(|(id, port, slot)| link(worker, id, port, slot)).collect();
-    links.extend(worker.vrfs.iter().map(|(&id, vrf)| of_vrf(worker, id, vrf)));
+fn link_states(node: &Node) -> Vec<LinkState> {
+    let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
+    let mut links: Vec<_> = slots.map(|(id, port, slot)| link(node, id, port, slot)).collect();
+    links.extend(node.vrfs.iter().map(|(&id, vrf)| of_vrf(node, id, vrf)));
     links.sort_unstable_by_key(|link| link.index);
     links
 }
 
 /// State of a VRF.
-fn of_vrf(worker: &Worker, id: LinkId, vrf: &Vrf) -> LinkState {
+fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
     LinkState {
-        index: worker.ifindex(id).0,
+        index: node.ifindex(id).0,
         name: vrf.name.clone(),
         kind: "vrf".to_owned(),
         on: None,
@@ -66,28 +68,28 @@ fn of_vrf(worker: &Worker, id: LinkId, vrf: &Vrf) -> LinkState {
         up: vrf.up,
         why_down: None,
         lladdr: None,
-        addresses: worker.path.fib.addresses(id).collect(),
+        addresses: node.datapath.fib.addresses(id).collect(),
         offloads: Vec::new(),
         ring: None,
-        stats: vrf_stats(worker, id),
+        stats: vrf_stats(node, id),
         ip6: Vec::new(),
     }
 }
 
 /// Packets that passed by a VRF.
-fn vrf_stats(worker: &Worker, id: LinkId) -> LinkStats {
+fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
     let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } =
-        worker.path.ports.get(id).map(|port| port.traffic).unwrap_or_default();
+        node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default();
     LinkStats { rx_packets, rx_bytes, tx_packets, tx_bytes, ..LinkStats::default() }
 }
 
-fn slot(worker: &Worker, id: LinkId) -> Option<&Slot> {
-    worker.slots.get(id.0 as usize)?.as_ref()
+fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
+    node.slots.get(id.0 as usize)?.as_ref()
 }
 
 /// What netlink's clients are told of the links.
-pub(crate) fn links(worker: &Worker) -> Vec<LinkNow> {
-    let slots = worker.path.ports.iter().filter_map(|(id, port)| Some((id, port, slot(worker, id)?)));
+pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
+    let slots = node.datapath.ports.iter().filter_map(|(id, port)| Some((id, port, slot(node, id)?)));
     let links = slots.map(|(id, port, slot)| LinkNow {
         id,
         host_index: slot.link.host_index(),
@@ -97,26 +99,26 @@ pub(crate) fn links(worker: &Worker) -> Vec<LinkNow> {
         stats: link_stats(slot.link.stats()),
         carrier: slot.carrier,
     });
-    let vrfs = worker.vrfs.iter().map(|(&id, vrf)| LinkNow {
+    let vrfs = node.vrfs.iter().map(|(&id, vrf)| LinkNow {
         id,
         host_index: None,
         running: vrf.up,
         mtu: vrf.mtu,
         mac: None,
-        stats: vrf_stats(worker, id),
+        stats: vrf_stats(node, id),
         carrier: [0; 2],
     });
     links.chain(vrfs).collect()
 }
 
 /// A link as `ethtool` shows it.
-pub(crate) fn detail(worker: &Worker, id: LinkId) -> Option<LinkDetail> {
-    let (port, slot) = (worker.path.ports.get(id)?, slot(worker, id)?);
-    let by_path = worker.path.ports.drop_counts().filter(|&(link, ..)| link == id);
+pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
+    let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);
+    let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == id);
     let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
-    let (can, on) = (slot.can(), slot.on() | features::always(&*slot.link));
+    let (can, on) = (slot.can, slot.on() | features::always(&*slot.link));
     let fat = fat_counts(&port.fat);
-    Some(LinkDetail { state: link(worker, id, port, slot), drops: drops.collect(), fat, can, on })
+    Some(LinkDetail { state: link(node, id, port, slot), drops: drops.collect(), fat, can, on })
 }
 
 /// Under their names, the segments of what was glued and of what was to be cut behind the packets.
@@ -145,18 +147,18 @@ fn offload(offload: &Offload, on: FeatureSet) -> OffloadState {
 /// Why an offload is not in use that the link would have.
 const SWITCHED: &str = "switched off";
 
-fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
+fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
     let on = slot.on();
     let offloads = slot.link.offloads().iter().map(|found| offload(found, on));
     LinkState {
-        index: worker.ifindex(id).0,
+        index: node.ifindex(id).0,
         name: port.config.name.clone(),
         kind: slot.link.kind().word().to_owned(),
         on: match &slot.config.kind {
             LinkKind::Udp { bind } => Some(bind.to_string()),
             kind => kind.interface().map(str::to_owned),
         },
-        vrf: name_of(worker, worker.path.fib.domain(id)),
+        vrf: name_of(node, node.datapath.fib.domain(id)),
         table: None,
         mtu: port.config.mtu as u32,
         up: port.up,
@@ -165,7 +167,7 @@ fn link(worker: &Worker, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
             Layer::Ethernet(mac) => Some(mac.to_string()),
             Layer::Ip => None,
         },
-        addresses: worker.path.fib.addresses(id).collect(),
+        addresses: node.datapath.fib.addresses(id).collect(),
         offloads: offloads.collect(),
         ring: slot.link.ring().map(|ring| ring_state(&ring)),
         stats: link_stats(slot.link.stats()),
@@ -210,25 +212,25 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
     }
 }
 
-fn routes(worker: &Worker) -> Vec<RouteState> {
-    let states = worker.path.fib.routes().map(|(table, route)| RouteState {
+fn routes(node: &Node) -> Vec<RouteState> {
+    let states = node.datapath.fib.routes().map(|(table, route)| RouteState {
         kind: route.kind.word().to_owned(),
         to: route.prefix,
         via: route.kind.via(),
-        dev: route.kind.dev().and_then(|id| name_of(worker, id)),
+        dev: route.kind.dev().and_then(|id| name_of(node, id)),
         metric: route.metric,
         table: table.0,
     });
     states.collect()
 }
 
-fn neighbours(worker: &Worker) -> Vec<NeighbourState> {
-    let mut all: Vec<_> = worker.path.neighbours.iter().collect();
+fn neighbours(node: &Node) -> Vec<NeighbourState> {
+    let mut all: Vec<_> = node.datapath.neighbours.iter().collect();
     all.sort_unstable_by_key(|neighbour| (neighbour.link, neighbour.addr));
     let states = all.into_iter().filter_map(|neighbour| {
         Some(NeighbourState {
             to: neighbour.addr,
-            dev: name_of(worker, neighbour.link)?,
+            dev: name_of(node, neighbour.link)?,
             lladdr: neighbour.mac.map(|mac| mac.to_string()),
             state: neighbour.state.to_owned(),
             queued: neighbour.queued as u32,
@@ -249,17 +251,17 @@ fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) ->
 
 /// In the order of the file, behind them those that programs have added, and those that are yet to come, in the order in
 /// which they were asked for.
-fn sas(worker: &Worker) -> Vec<SaState> {
-    let sad = worker.path.ipsec.sad();
+fn sas(node: &Node) -> Vec<SaState> {
+    let sad = node.datapath.ipsec.sad();
     let mut known = HashSet::new();
-    let of_file = worker.config.sas.iter().filter_map(|config| {
+    let of_file = node.config.sas.iter().filter_map(|config| {
         let mark = config.mark.map_or(0, |mark| mark.value);
         let id = sad.by_spi(config.dst, Spi(config.spi), mark)?;
         known.insert(id);
-        Some(sa(config, sad.get(id)?, worker.now()))
+        Some(sa(config, sad.get(id)?, node.now()))
     });
     let mut states: Vec<SaState> = of_file.collect();
-    states.extend(sadb::added_sas(worker, &known).map(|(config, it)| sa(&config, it, worker.now())));
+    states.extend(sadb::added_sas(node, &known).map(|(config, it)| sa(&config, it, node.now())));
     let mut larvae: Vec<&Larval> = sad.larvae().collect();
     larvae.sort_unstable_by_key(|larval| larval.seq);
     states.extend(larvae.into_iter().map(larval));
@@ -283,8 +285,8 @@ fn larval(larval: &Larval) -> SaState {
         dst: larval.dst,
         spi: larval.spi.0,
         state: word(larval.state).to_owned(),
-        dir: larval.dir.map(monitor::sa_dir),
-        mode: monitor::mode(larval.mode),
+        dir: larval.dir.map(from_ipsec::sa_dir),
+        mode: from_ipsec::mode(larval.mode),
         reqid: larval.reqid,
         algorithm: None,
         key_bits: 0,
@@ -296,7 +298,7 @@ fn larval(larval: &Larval) -> SaState {
         moved_to: None,
         tfcpad: 0,
         nat: NatTraversal::default(),
-        selector: larval.selector.as_ref().map(monitor::selector),
+        selector: larval.selector.as_ref().map(from_ipsec::selector),
         oseq: 0,
         seq: 0,
         bitmap: Vec::new(),
@@ -368,9 +370,9 @@ fn bitmap(window: &ReplayWindow) -> Vec<u32> {
 }
 
 /// In the order in which they are asked.
-fn policies(worker: &Worker) -> Vec<PolicyState> {
-    let states = worker.path.ipsec.spd().iter().map(|policy| {
-        let config = sadb::policy_config(&policy.config);
+fn policies(node: &Node) -> Vec<PolicyState> {
+    let states = node.datapath.ipsec.spd().iter().map(|policy| {
+        let config = from_ipsec::policy_config(&policy.config);
         PolicyState {
             dir: config.dir,
             selector: config.selector,
@@ -380,16 +382,16 @@ fn policies(worker: &Worker) -> Vec<PolicyState> {
             mark: config.mark,
             if_id: config.if_id,
             limit: config.limit,
-            ages: ages(worker.now(), policy.added(), policy.used()),
+            ages: ages(node.now(), policy.added(), policy.used()),
         }
     });
     states.collect()
 }
 
-fn counters(worker: &Worker) -> CountersState {
-    let path = &worker.path;
-    let counters = path.counters.iter();
-    let copies = worker.mem.copies().iter();
+fn counters(node: &Node) -> CountersState {
+    let datapath = &node.datapath;
+    let counters = datapath.counters.iter();
+    let copies = node.mem.copies().iter();
     CountersState {
         counters: counters.map(counter).collect(),
         copies: copies
@@ -399,21 +401,21 @@ fn counters(worker: &Worker) -> CountersState {
                 bytes: copied.bytes,
             })
             .collect(),
-        forwarded_packets: path.forwarded.packets,
-        forwarded_bytes: path.forwarded.bytes,
+        forwarded_packets: datapath.forwarded.packets,
+        forwarded_bytes: datapath.forwarded.bytes,
     }
 }
 
 /// Those of the path and those of the links themselves. What links that are gone had dropped went with them.
-fn drops(worker: &Worker) -> Vec<DropState> {
+fn drops(node: &Node) -> Vec<DropState> {
     let mut counts: BTreeMap<(LinkId, DropReason), u64> = BTreeMap::new();
-    let slots = worker.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
+    let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
     let by_links = slots.flat_map(|(id, slot)| slot.link.stats().drops().map(move |(reason, n)| (id, reason, n)));
-    for (id, reason, n) in worker.path.ports.drop_counts().chain(by_links) {
+    for (id, reason, n) in node.datapath.ports.drop_counts().chain(by_links) {
         *counts.entry((id, reason)).or_default() += n;
     }
     let states = counts.into_iter().filter_map(|((id, reason), count)| {
-        let link = if id == LinkId::NONE { None } else { Some(name_of(worker, id)?) };
+        let link = if id == LinkId::NONE { None } else { Some(name_of(node, id)?) };
         Some(DropState { link, reason: reason.name().to_owned(), count })
     });
     states.collect()

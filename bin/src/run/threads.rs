@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::daemon::Event;
+use super::events::Event;
 
 /// Starter of threads, and list of those that the watchdog asks.
 #[derive(Clone, Debug)]

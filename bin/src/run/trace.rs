@@ -1,20 +1,14 @@
-//! Streams traces of packets to a control client: the filter's language, and steps as they are shown.
+//! Streams traces of packets to a control client.
 
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::Duration;
 
-use base::{Instant, LinkId, Prefix};
 use control::Reply;
-use control::trace::{PacketTrace, TraceGso, TraceStep};
-use datapath::{Geometry, HookPoint, Step, TraceFilter, TraceTerm};
-use packet::{Csum, GsoKind};
-use wire::{FlowKey, Protocol, Version};
+use control::trace::PacketTrace;
 
-use super::capture::{LOOK_EVERY, is_gone};
-use super::command::{Command, Handle};
+use super::command::Handle;
+use super::unix_socket::{LOOK_EVERY, is_gone};
 
 /// Traces that may wait for a slow reader; later ones are lost.
 const QUEUE: usize = 1024;
@@ -23,20 +17,14 @@ const QUEUE: usize = 1024;
 pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &str, packets: u32) -> io::Result<()> {
     let (sink, traces) = sync_channel(QUEUE);
     let text = filter.to_owned();
-    let asked = worker
-        .ask(|reply| Command::Call(Box::new(move |worker| drop(reply.send(worker.start_trace(&text, packets, sink))))));
+    let asked = worker.call(move |node| node.traces.start(&mut node.datapath, &text, packets, sink));
     let number = match asked.map_err(|err| err.to_string()).and_then(|answer| answer) {
         Ok(number) => number,
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
     };
     let streamed = stream_until_end(stream, &traces);
     // Without packets that match, nothing else would tell the worker.
-    let _ = worker.ask(|reply| {
-        Command::Call(Box::new(move |worker| {
-            worker.stop_trace(number);
-            let _ = reply.send(());
-        }))
-    });
+    let _ = worker.call(move |node| node.traces.stop(&mut node.datapath, number));
     streamed
 }
 
@@ -48,217 +36,6 @@ fn stream_until_end(mut stream: &UnixStream, traces: &Receiver<PacketTrace>) -> 
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
             Err(RecvTimeoutError::Timeout) if is_gone(stream) => return Ok(()),
             Err(RecvTimeoutError::Timeout) => {}
-        }
-    }
-}
-
-/// Parses a filter: terms joined by `and`, each negated by `not` in front.
-///
-/// | term | chooses |
-/// |---|---|
-/// | `ip`, `ip6` | the version |
-/// | `tcp`, `udp`, `icmp`, `icmp6`, `esp`, `proto NUMBER` | the protocol |
-/// | `[src\|dst] host ADDRESS`, `[src\|dst] net PREFIX` | addresses |
-/// | `[src\|dst] port NUMBER` | ports |
-/// | `dev NAME` | the link that a packet came in by |
-///
-/// # Errors
-/// The word that is wrong, in one line.
-pub(crate) fn parse_filter(text: &str, link: impl Fn(&str) -> Option<LinkId>) -> Result<TraceFilter, String> {
-    let mut words = text.split_whitespace().peekable();
-    let mut terms = Vec::new();
-    while words.peek().is_some() {
-        if !terms.is_empty() && words.next() != Some("and") {
-            return Err(format!("filter {text:?}: terms are joined by \"and\""));
-        }
-        let mut is_negated = false;
-        while words.next_if_eq(&"not").is_some() {
-            is_negated = !is_negated;
-        }
-        terms.push((is_negated, parse_term(&mut words, &link).map_err(|why| format!("filter {text:?}: {why}"))?));
-    }
-    Ok(TraceFilter { terms })
-}
-
-fn parse_term<'a>(
-    words: &mut impl Iterator<Item = &'a str>,
-    link: &impl Fn(&str) -> Option<LinkId>,
-) -> Result<TraceTerm, String> {
-    let mut next = || words.next().ok_or_else(|| "a word is missing at the end".to_owned());
-    let mut word = next()?;
-    let side = if matches!(word, "src" | "dst") { Some(std::mem::replace(&mut word, next()?)) } else { None };
-    let of_prefix = |prefix: Prefix| match side {
-        Some("src") => TraceTerm::Src(prefix),
-        Some(_) => TraceTerm::Dst(prefix),
-        None => TraceTerm::Either(prefix),
-    };
-    Ok(match word {
-        "host" => {
-            let addr: IpAddr = parse(next()?, "an address")?;
-            of_prefix(Prefix::host(addr))
-        }
-        "net" => of_prefix(parse(next()?, "a prefix")?),
-        "port" => {
-            let port = parse(next()?, "a port")?;
-            match side {
-                Some("src") => TraceTerm::SrcPort(port),
-                Some(_) => TraceTerm::DstPort(port),
-                None => TraceTerm::Port(port),
-            }
-        }
-        _ if side.is_some() => return Err(format!("\"host\", \"net\" or \"port\" is expected, not {word:?}")),
-        "ip" => TraceTerm::Version(Version::V4),
-        "ip6" => TraceTerm::Version(Version::V6),
-        "tcp" => TraceTerm::Protocol(Protocol::TCP),
-        "udp" => TraceTerm::Protocol(Protocol::UDP),
-        "icmp" => TraceTerm::Protocol(Protocol::ICMP),
-        "icmp6" => TraceTerm::Protocol(Protocol::ICMPV6),
-        "esp" => TraceTerm::Protocol(Protocol::ESP),
-        "proto" => TraceTerm::Protocol(Protocol(parse(next()?, "a protocol's number")?)),
-        "dev" => {
-            let name = next()?;
-            TraceTerm::Dev(link(name).ok_or_else(|| format!("no link is named {name}"))?)
-        }
-        other => return Err(format!("{other:?} is no term")),
-    })
-}
-
-fn parse<T: std::str::FromStr>(word: &str, what: &str) -> Result<T, String> {
-    word.parse().map_err(|_| format!("{word:?} is not {what}"))
-}
-
-/// Puts the steps of each packet together. `epoch` is the time since the Unix epoch of the steps' time 0.
-pub(crate) fn group(
-    steps: impl Iterator<Item = datapath::TraceStep>,
-    epoch: Duration,
-    name: impl Fn(LinkId) -> String,
-) -> Vec<PacketTrace> {
-    let mut traces: Vec<PacketTrace> = Vec::new();
-    for step in steps {
-        let at = traces.iter().position(|trace| trace.packet == step.packet).unwrap_or_else(|| {
-            traces.push(PacketTrace { packet: step.packet, steps: Vec::new() });
-            traces.len() - 1
-        });
-        traces[at].steps.push(show(&step, epoch, &name));
-    }
-    traces
-}
-
-fn show(step: &datapath::TraceStep, epoch: Duration, name: &impl Fn(LinkId) -> String) -> TraceStep {
-    let (word, dev, detail) = describe(step, name);
-    let Geometry { len, head, slots, children, truesize, csum, gso, is_fragment } = step.geometry;
-    let csum = match csum {
-        Csum::None => "none",
-        Csum::Unnecessary => "unnecessary",
-        Csum::Complete(_) => "complete",
-        Csum::Partial { .. } => "partial",
-    };
-    let gso = gso.map(|gso| {
-        let kind = match gso.kind {
-            GsoKind::TcpV4 => "tcp4",
-            GsoKind::TcpV6 => "tcp6",
-            GsoKind::Udp => "udp",
-        };
-        TraceGso { kind: kind.to_owned(), size: gso.size, segs: gso.segs }
-    });
-    TraceStep {
-        time: (epoch + step.at.since(Instant::ZERO)).as_secs_f64(),
-        step: word,
-        dev: dev.map(name),
-        detail,
-        flow: step.flow.map(|flow| flow_text(&flow)),
-        len,
-        head,
-        slots,
-        children,
-        truesize,
-        csum: csum.to_owned(),
-        gso,
-        fragment: is_fragment,
-    }
-}
-
-fn describe(step: &datapath::TraceStep, name: &impl Fn(LinkId) -> String) -> (String, Option<LinkId>, Option<String>) {
-    let link = Some(step.link).filter(|&link| link != LinkId::NONE);
-    match step.step {
-        Step::Input => ("input".to_owned(), link, None),
-        Step::Hook { point, dev } => (format!("hook {}", point_word(point)), Some(dev), None),
-        Step::Route { table, prefix, domain } => {
-            let found = match (table, prefix) {
-                (Some(table), Some(prefix)) => format!("table {table} {prefix}"),
-                (None, Some(prefix)) => format!("rule {prefix}"),
-                (_, None) => "no route".to_owned(),
-            };
-            let vrf = if domain == LinkId::NONE { String::new() } else { format!(" vrf {}", name(domain)) };
-            ("route".to_owned(), None, Some(found + &vrf))
-        }
-        Step::Local => ("local".to_owned(), link, None),
-        Step::Forward { dev, next_hop } => ("forward".to_owned(), Some(dev), Some(format!("via {next_hop}"))),
-        Step::Output { dev } => ("output".to_owned(), Some(dev), None),
-        Step::Decrypt => ("decrypt".to_owned(), link, None),
-        Step::Encrypt { .. } => ("encrypt".to_owned(), None, None),
-        Step::Transmit { dev, next_hop } => ("transmit".to_owned(), Some(dev), Some(format!("via {next_hop}"))),
-        Step::Resolve { dev } => ("resolve".to_owned(), Some(dev), None),
-        Step::Queued { dev } => ("queued".to_owned(), Some(dev), None),
-        Step::Drop(reason) => ("drop".to_owned(), link, Some(reason.name().to_owned())),
-        Step::Reject(reason, _) => ("reject".to_owned(), link, Some(reason.name().to_owned())),
-    }
-}
-
-const fn point_word(point: HookPoint) -> &'static str {
-    match point {
-        HookPoint::PreRouting => "pre-routing",
-        HookPoint::LocalIn => "local-in",
-        HookPoint::Forward => "forward",
-        HookPoint::LocalOut => "local-out",
-        HookPoint::PostRouting => "post-routing",
-    }
-}
-
-fn flow_text(flow: &FlowKey) -> String {
-    let FlowKey { src, dst, protocol, sport, dport } = *flow;
-    match protocol {
-        Protocol::TCP | Protocol::UDP | Protocol::SCTP => {
-            let [from, to] = [(src, sport), (dst, dport)].map(std::net::SocketAddr::from);
-            format!("{from} > {to} {protocol}")
-        }
-        _ => format!("{src} > {dst} {protocol}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn link(name: &str) -> Option<LinkId> {
-        (name == "lan").then_some(LinkId(1))
-    }
-
-    #[test]
-    fn filter_terms_are_parsed_or_refused_by_name() {
-        let terms = parse_filter("ip and not src net 10.0.0.0/8 and dst port 53 and dev lan and host fd00::1", link);
-        let terms = terms.unwrap().terms;
-        assert_eq!(terms.len(), 5);
-        assert_eq!(terms[0], (false, TraceTerm::Version(Version::V4)));
-        assert_eq!(terms[1], (true, TraceTerm::Src("10.0.0.0/8".parse().unwrap())));
-        assert_eq!(terms[2], (false, TraceTerm::DstPort(53)));
-        assert_eq!(terms[3], (false, TraceTerm::Dev(LinkId(1))));
-        assert_eq!(terms[4], (false, TraceTerm::Either("fd00::1/128".parse().unwrap())));
-        assert_eq!(parse_filter("", link), Ok(TraceFilter::default()));
-        for (text, why) in [
-            ("tcp udp", "joined by \"and\""),
-            ("tcp and", "missing at the end"),
-            ("src", "missing at the end"),
-            ("src tcp", "not \"tcp\""),
-            ("host 10.0.0", "\"10.0.0\" is not an address"),
-            ("net 10.0.0.1/8", "is not a prefix"),
-            ("port 70000", "\"70000\" is not a port"),
-            ("proto esp", "is not a protocol's number"),
-            ("dev wan", "no link is named wan"),
-            ("or", "\"or\" is no term"),
-        ] {
-            let told = parse_filter(text, link).unwrap_err();
-            assert!(told.contains(why), "{text}: {told}");
         }
     }
 }

@@ -1,101 +1,40 @@
-//! The worker: waits for links, runs each burst through the path, and sends what comes out. Crypto threads and GRO may have some
-//! of one while the next is received; all of it is through before anything else is looked at.
+//! The worker: waits for links, runs each burst through the datapath, and sends what comes out. Crypto threads and GRO may have
+//! some of one while the next is received; all of it is through before anything else is looked at.
 //!
 //! It is the only thread that touches packets, so nothing on their way is locked. Commands are taken between bursts. A
 //! worker that has nothing to do sleeps in epoll, without a time at which it looks for something.
 
-mod links;
-mod taps;
-mod trace;
-
-use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use base::{Instant, LinkId};
-use control::netlink::Groups;
-use control::netlink::rtnl::{Delta, Vrf};
-use control::sysctl::Settings;
-use datapath::Datapath;
+use control::netlink::rtnl::Delta;
 use link::HostLinks;
-use packet::{Memory, Packet};
 
 use super::command::{Command, Inbox};
-use super::ike::IkeSocket;
-use super::monitor::Monitors;
-use super::netlink;
-use super::news::{Bell, Listeners};
-use super::node::Plan;
+use super::news;
+use super::node::Node;
 use super::poller::{Poller, Ready};
-use super::sadb::Sadb;
-use super::snapshot::{links, show};
-use super::{reassembly, xfrm};
-use taps::Capture;
-use trace::RunningTrace;
-
-pub(crate) use links::Slot;
+use super::slot::Slot;
+use super::translate::fib;
 
 /// Bursts that are taken from each ready link before epoll is asked about the others again.
 const TURNS: usize = 4;
 
-/// How long a device is left alone that takes no more and does not tell when it does.
-const RETRY_DEVICE: Duration = Duration::from_millis(1);
-
-/// The clock that every core's `now` comes from.
-#[derive(Debug)]
-struct Clock {
-    start: std::time::Instant,
-    /// When that was, since the Unix epoch.
-    epoch: Duration,
-}
-
-impl Clock {
-    fn start() -> Self {
-        let epoch = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self { start: std::time::Instant::now(), epoch }
-    }
-
-    fn now(&self) -> Instant {
-        Instant::ZERO + self.start.elapsed()
-    }
-}
-
 /// The worker's state.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    pub(crate) path: Datapath,
-    /// The links, by their numbers.
-    pub(crate) slots: Vec<Option<Slot>>,
-    /// The VRFs, by the numbers of their devices, as they are shown. What packets need of them is in the FIB.
-    pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
-    pub(crate) mem: Memory,
-    /// What all this was made from.
-    pub(crate) config: Arc<control::Config>,
-    clock: Clock,
-    poller: Poller,
-    /// What happens to the host's interfaces, if the system tells, and whether something has.
-    host: Option<HostLinks>,
-    host_changed: bool,
+    node: Node,
     inbox: Inbox,
-    captures: Vec<Capture>,
-    trace: Option<RunningTrace>,
-    /// Traces that were started.
-    traces: u64,
-    /// The key manager's socket, if a link has IKE, and whether it has sent something.
-    ike: Option<IkeSocket>,
+    /// Changes of the host's interfaces, if the system reports them.
+    host: Option<HostLinks>,
+    /// Whether an interface of the host has changed.
+    host_changed: bool,
+    /// Whether a key manager has sent something.
     ike_ready: bool,
-    monitors: Monitors,
-    /// What was said of SAs and policies.
-    pub(crate) sadb: Sadb,
-    /// Who listens to what happens to links and neighbours.
-    pub(crate) listeners: Listeners,
     /// Links to be read. Kept for its storage, as is the next one.
     ready: Vec<LinkId>,
-    burst: Vec<Packet>,
     deltas: Vec<Delta>,
-    /// Whether no packet is to move: it obeys, and does nothing else.
-    held: bool,
 }
 
 impl Worker {
@@ -106,89 +45,60 @@ impl Worker {
         if let Err(err) = &host {
             tracing::warn!("rtnetlink: {err}; what the host makes of its interfaces is seen when they fail");
         }
-        let clock = Clock::start();
-        let mut path = Datapath::new();
-        path.epoch = clock.epoch;
         Ok(Self {
-            path,
-            slots: Vec::new(),
-            vrfs: BTreeMap::new(),
-            mem: Memory::heap(),
-            config: Arc::default(),
-            clock,
-            poller,
+            node: Node::new(poller),
+            inbox,
             host: host.ok(),
             host_changed: false,
-            sadb: Sadb::default(),
-            inbox,
-            captures: Vec::new(),
-            trace: None,
-            traces: 0,
-            ike: None,
             ike_ready: false,
-            monitors: Monitors::default(),
-            listeners: Listeners::default(),
             ready: Vec::new(),
-            burst: Vec::new(),
             deltas: Vec::new(),
-            held: false,
         })
     }
 
     /// Works until it is told to stop.
     pub(crate) fn run(mut self) -> io::Result<()> {
         loop {
-            while self.held {
+            while self.node.held {
                 self.inbox.wait()?;
                 if !self.obey() {
                     return Ok(());
                 }
             }
             let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
-            self.poller.wait(limit)?;
+            self.node.poller.wait(limit)?;
             let rung = self.look_what_is_ready();
             self.inbox.wake_up(rung, !self.ready.is_empty());
-            let now = self.clock.now();
+            let now = self.node.now();
             self.learn(now);
-            self.let_time_pass(now);
+            news::pass_time(&mut self.node, now);
             if !self.obey() {
                 return Ok(());
             }
-            self.look_at_links(now);
+            self.look_at_host(now);
             self.serve_ready();
-            let now = self.clock.now();
-            self.retry_links(now);
+            let now = self.node.now();
+            self.node.retry_links(now);
             self.serve_ike(now);
-            self.send_all(now);
-            self.settle(now);
-            self.deliver_captures();
-            self.deliver_traces();
-            self.tell_events();
+            self.node.send_all(now);
+            self.node.settle(now);
+            self.deliver_copies();
+            news::tell(&mut self.node);
         }
-    }
-
-    /// Has no packet move from now on, or has them move again. What comes meanwhile waits in the devices.
-    pub(crate) fn hold(&mut self, held: bool) {
-        self.held = held;
-    }
-
-    /// The time, as every core is told it.
-    pub(crate) fn now(&self) -> Instant {
-        self.clock.now()
     }
 
     /// How long nothing needs doing, as far as is known.
     fn limit(&self) -> Option<Duration> {
-        let slots = self.slots.iter().flatten();
+        let slots = self.node.slots.iter().flatten();
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
-        let at = retries.chain(self.path.poll_timeout()).min()?;
-        Some(at.since(self.clock.now()))
+        let at = retries.chain(self.node.datapath.poll_timeout()).min()?;
+        Some(at.since(self.node.now()))
     }
 
     /// Notes which links have packets and which take packets again. Tells whether somebody has rung.
     fn look_what_is_ready(&mut self) -> bool {
-        let Self { poller, slots, ready, ike_ready, host_changed, .. } = self;
+        let Self { node: Node { poller, slots, .. }, ready, ike_ready, host_changed, .. } = self;
         let mut rung = false;
         for found in poller.ready() {
             match found {
@@ -211,79 +121,16 @@ impl Worker {
         rung
     }
 
-    /// Does what time asks for. What ends by that is noted before a command puts something else in its place.
-    pub(crate) fn let_time_pass(&mut self, now: Instant) {
-        self.path.handle_timeout(now, &self.mem);
-        self.note_events();
-    }
-
-    /// Notes what has happened to SAs and policies, for whoever listens.
-    fn note_events(&mut self) {
-        if !self.monitors.is_empty() || self.sadb.is_heard() {
-            let events: Vec<ipsec::Event> = self.path.ipsec.take_events().collect();
-            events.iter().for_each(|event| Sadb::note(self, event));
-            let was_monitored = !self.monitors.is_empty();
-            self.monitors.tell(&events);
-            if was_monitored && self.monitors.is_empty() {
-                self.note_listeners();
-            }
-        }
-    }
-
-    /// Has what happens kept as far as somebody hears it, and SAs asked for only if somebody hears that.
-    fn note_listeners(&mut self) {
-        let monitored = !self.monitors.is_empty();
-        self.path.ipsec.set_listener(monitored || self.sadb.is_heard());
-        self.path.ipsec.set_asked(monitored || self.sadb.is_asked());
-        self.path.ipsec.set_numbers_heard(self.sadb.are_numbers_heard());
-    }
-
-    /// Tells whoever listens what has happened.
-    pub(crate) fn tell_events(&mut self) {
-        let lost = self.path.ipsec.lost_events();
-        self.note_events();
-        self.sadb.ring(lost);
-        self.sadb.forget_ended(&mut self.path.ipsec);
-        Listeners::tell(self);
-    }
-
-    /// Has netlink's clients told what those groups listen to, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
-    pub(crate) fn set_bell(&mut self, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
-        Sadb::set_bell(self, xfrm, Arc::clone(&bell));
-        self.note_listeners();
-        Listeners::listen(self, route, bell);
-    }
-
     /// Takes the commands that have come. False: stop.
     fn obey(&mut self) -> bool {
         if !self.inbox.has_commands() {
             return true;
         }
         while let Some(command) = self.inbox.next() {
-            self.learn(self.clock.now());
-            // Whoever asked may have lost patience; then nobody wants the answer.
+            self.learn(self.node.now());
             match command {
                 Command::Stop => return false,
-                Command::Show(what, reply) => drop(reply.send(show(self, what))),
-                Command::Links(reply) => drop(reply.send(links(self))),
-                Command::Link(id, change, reply) => drop(reply.send(self.change_link(id, change))),
-                Command::Neighbours(reply) => drop(reply.send(netlink::neighbours(&self.path.neighbours))),
-                Command::SetNeighbour(wanted, reply) => {
-                    if let Some((link, addr, known)) = netlink::known(&wanted) {
-                        self.path.set_neighbour(self.clock.now(), &self.mem, link, addr, known, wanted.protocol);
-                    }
-                    let _ = reply.send(());
-                }
-                Command::Apply(plan, reply) => drop(reply.send(self.apply(*plan))),
-                Command::Monitor { sink, reply } => {
-                    self.monitors.add(sink);
-                    self.note_listeners();
-                    let _ = reply.send(());
-                }
-                Command::Call(what) => what(self),
-                Command::Capture { link, after_gro, sink, reply } => {
-                    drop(reply.send(self.start_capture(&link, after_gro, sink)));
-                }
+                Command::Call(call) => call(&mut self.node),
             }
         }
         true
@@ -294,88 +141,45 @@ impl Worker {
         if !self.inbox.take_deltas(&mut self.deltas) {
             return;
         }
-        self.path.finish(now, &self.mem);
+        let Node { datapath, mem, vrfs, captures, .. } = &mut self.node;
+        datapath.finish(now, mem);
         for delta in self.deltas.drain(..) {
-            netlink::apply(&mut self.path.fib, &delta);
+            fib::apply(&mut datapath.fib, &delta);
             match delta {
                 Delta::Vrf(device, Some(vrf)) => {
-                    self.path.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
-                    self.vrfs.insert(device, vrf);
+                    datapath.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
+                    vrfs.insert(device, vrf);
                 }
                 Delta::Vrf(device, None) => {
-                    self.path.set_vrf_port(device, None);
-                    self.captures.retain(|capture| capture.link != device);
-                    self.vrfs.remove(&device);
+                    datapath.set_vrf_port(device, None);
+                    captures.close(device);
+                    vrfs.remove(&device);
                 }
                 _ => {}
             }
         }
     }
 
-    /// Becomes what `plan` says. The MTUs come first: they alone may be refused.
-    pub(crate) fn apply(&mut self, plan: Plan) -> Result<(), String> {
-        self.set_mtus(&plan.mtus)?;
-        if let Some(socket) = plan.ike_socket {
-            self.poller.add_ike(socket.fd()).map_err(|err| format!("epoll: {err}"))?;
-            self.ike = Some(socket);
+    /// Looks at every link, if something has happened to an interface of the host's.
+    fn look_at_host(&mut self, now: Instant) {
+        if std::mem::take(&mut self.host_changed) && self.host.as_ref().is_some_and(HostLinks::have_changed) {
+            self.node.look_at_links(now);
         }
-        self.path.set_ike(plan.ike);
-        let now = self.clock.now();
-        plan.removed.into_iter().for_each(|id| self.close(now, id));
-        let opened: Vec<LinkId> = plan.opened.iter().map(|(id, ..)| *id).collect();
-        for (id, link, config) in plan.opened {
-            self.open(id, link, config);
-        }
-        plan.ports.into_iter().for_each(|(id, wanted)| self.set_port(id, wanted));
-        // What a file says is up.
-        for at in 0..self.slots.len() {
-            self.set_admin_up(now, LinkId(at as u32), true);
-        }
-        if let Some(fib) = plan.fib {
-            self.path.fib.replace(fib);
-            for device in self.vrfs.keys().filter(|device| !plan.vrfs.contains_key(device)) {
-                self.path.set_vrf_port(*device, None);
-                self.captures.retain(|capture| capture.link != *device);
-            }
-            self.vrfs = plan.vrfs;
-            for (&device, vrf) in &self.vrfs {
-                self.path.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
-            }
-        }
-        plan.ipsec.apply(&mut self.path.ipsec, &mut self.sadb.of_file);
-        if let Some(crypto) = plan.crypto {
-            self.path.ipsec.set_crypto(crypto);
-        }
-        if let Some(settings) = plan.settings {
-            self.set(settings);
-        }
-        // The answer says which links are down.
-        opened.into_iter().for_each(|id| self.look_at(now, id));
-        self.config = plan.config;
-        self.sadb.tidy(&self.path.ipsec);
-        Sadb::file_changed(self);
-        Ok(())
-    }
-
-    /// Has what can be set while it runs be so.
-    pub(crate) fn set(&mut self, settings: Settings) {
-        self.path.set_reassembly(reassembly::config(settings.reassembly));
-        xfrm::set_options(&mut self.path.ipsec, settings.xfrm);
     }
 
     /// Carries IKE between the key manager and the links.
     fn serve_ike(&mut self, now: Instant) {
-        let Self { ike: Some(socket), path, mem, ike_ready, .. } = self else { return };
-        if std::mem::take(ike_ready) {
+        let Node { ike: Some(socket), datapath, mem, .. } = &mut self.node else { return };
+        if std::mem::take(&mut self.ike_ready) {
             let mut messages = Vec::new();
-            socket.receive(|at| path.has_ike(at), |message| messages.push(message));
+            socket.receive(|at| datapath.has_ike(at), |message| messages.push(message));
             for message in &messages {
-                if let Err(reason) = path.send_ike(now, mem, message) {
+                if let Err(reason) = datapath.send_ike(now, mem, message) {
                     tracing::debug!(peer = %message.peer, reason = reason.name(), "IKE is not sent");
                 }
             }
         }
-        path.take_ike().for_each(|message| socket.deliver(&message));
+        datapath.take_ike().for_each(|message| socket.deliver(&message));
     }
 
     /// Takes a burst from each ready link in turn, until they are empty or others may be ready too. What crypto threads and GRO
@@ -386,23 +190,38 @@ impl Worker {
             if ready.is_empty() {
                 break;
             }
-            let now = self.clock.now();
+            let now = self.node.now();
             ready.retain(|&id| self.serve(now, id));
         }
-        let now = self.clock.now();
-        self.path.finish(now, &self.mem);
+        let now = self.node.now();
+        self.node.datapath.finish(now, &self.node.mem);
         ready.clear();
         self.ready = ready;
     }
 
-    /// Has each link take back what came home from packets, and notes which are to be asked again. Every turn tries again
-    /// to send what a link that is not full did not take; what is noted is when there is to be one.
-    fn settle(&mut self, now: Instant) {
-        for slot in self.slots.iter_mut().flatten() {
-            slot.retry_at = slot.retry_at.filter(|&at| at > now && slot.admin_up && slot.down.is_none());
-            if slot.down.is_none() && slot.link.settle(&self.mem) && slot.admin_up {
-                slot.retry_at.get_or_insert(now + RETRY_DEVICE);
+    /// Receives one burst from a link and has the datapath take it in. Tells whether there may be more.
+    fn serve(&mut self, now: Instant, id: LinkId) -> bool {
+        let Some(received) = self.node.receive(id) else { return false };
+        let more = !self.node.burst.is_empty();
+        if more {
+            // A change that a client had been told of before it sent these packets holds for them.
+            self.learn(now);
+            self.node.take_in(now, id);
+        }
+        match received {
+            Ok(()) => more,
+            Err(err) => {
+                self.node.link_failed(now, id, &err);
+                false
             }
         }
+    }
+
+    /// Sends captured packets and traces to their clients.
+    fn deliver_copies(&mut self) {
+        let now = self.node.now();
+        let Node { captures, traces, datapath, .. } = &mut self.node;
+        captures.deliver(datapath, now);
+        traces.deliver(datapath);
     }
 }

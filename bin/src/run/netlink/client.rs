@@ -22,8 +22,8 @@ use rustix::net::{
 };
 use zeroize::Zeroizing;
 
+use super::protocols::{Protocols, Route, Xfrm};
 use super::sysctl::{self, OpenFile};
-use super::{Protocols, Route, Xfrm};
 use crate::run::privilege::{Peer, Privilege};
 
 /// A datagram that has been received.

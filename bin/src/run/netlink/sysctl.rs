@@ -1,54 +1,12 @@
 //! Files of `/proc/sys/net`: what programs are told of them, and what they write.
 
-use control::sysctl::{self, Found, Settings, Written};
+use control::sysctl::{self, Found, Written};
 use nlsock::{Answer, Sysctl as Ask, errno};
 
-use super::Protocols;
-use crate::run::command::Handle;
+use super::protocols::Protocols;
 
 /// Bytes of names that are told at once.
 const NAMES: usize = 32 << 10;
-
-/// What can be set, and the worker that is to be so.
-#[derive(Debug)]
-pub(crate) struct Sysctl {
-    settings: Settings,
-    worker: Handle,
-}
-
-impl Sysctl {
-    /// As a worker is that nobody has told anything.
-    pub(super) fn new(worker: Handle) -> Self {
-        Self { settings: Settings::default(), worker }
-    }
-
-    /// As it is.
-    pub(crate) const fn settings(&self) -> &Settings {
-        &self.settings
-    }
-
-    /// Takes note of what the worker has become.
-    pub(crate) const fn follow(&mut self, settings: Settings) {
-        self.settings = settings;
-    }
-
-    /// Has the worker forget what ICMP has told of paths to IPv4 destinations.
-    fn forget_paths(&self) -> Result<(), i32> {
-        self.worker.call(|worker| worker.path.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
-    }
-
-    /// Has the worker be so.
-    ///
-    /// # Errors
-    /// `EIO`: it does not answer.
-    pub(crate) fn set(&mut self, settings: Settings) -> Result<(), i32> {
-        if settings != self.settings {
-            self.worker.call(move |worker| worker.set(settings)).map_err(|_| errno::EIO)?;
-            self.settings = settings;
-        }
-        Ok(())
-    }
-}
 
 /// A file that is open to be written, for somebody who may.
 #[derive(Debug)]
@@ -135,6 +93,7 @@ fn write(name: &str, text: &[u8], protocols: &mut Protocols) -> Result<(), i32> 
 #[cfg(test)]
 mod tests {
     use control::netlink::rtnl::Model;
+    use control::sysctl::Settings;
 
     use super::*;
 

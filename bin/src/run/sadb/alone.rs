@@ -1,4 +1,4 @@
-//! A worker that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send what a
+//! A node that no thread runs, and one client of `NETLINK_XFRM` on it: for tests and the fuzz target, which send what a
 //! client may send and look whether what is kept agrees with what packets meet.
 
 use std::collections::HashSet;
@@ -11,29 +11,30 @@ use control::netlink::xfrm::Xfrm;
 use control::netlink::xfrm::nums::{group, msg};
 use control::netlink::{Error, Groups, Outbox, Session};
 use nlsock::ToDaemon;
+use rustix::event::{EventfdFlags, eventfd};
 
 use super::database::{Ask, WorkerSadb};
-use super::told;
-use crate::run::command;
-use crate::run::news::{Bell, News};
-use crate::run::worker::Worker;
+use crate::run::bell::{Bell, News, xfrm_groups};
+use crate::run::news;
+use crate::run::node::Node;
+use crate::run::poller::Poller;
 
-impl Ask for Worker {
+impl Ask for Node {
     fn call<T: Send + 'static>(
         &mut self,
-        what: impl FnOnce(&mut Worker) -> Result<T, Error> + Send + 'static,
+        what: impl FnOnce(&mut Node) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
         what(self)
     }
 }
 
-type Node = Xfrm<WorkerSadb<Worker>>;
+type NodeXfrm = Xfrm<WorkerSadb<Node>>;
 
-/// The worker and its client.
+/// The node and its client.
 #[derive(Debug)]
 pub struct Alone {
-    node: Node,
-    session: Session<Node>,
+    xfrm: NodeXfrm,
+    session: Session<NodeXfrm>,
     outbox: Outbox,
     bell: Arc<Bell>,
     /// Whether the client hears what it is told beside answers.
@@ -50,8 +51,8 @@ impl Alone {
     /// # Panics
     /// The system has no descriptors left.
     pub fn new(privileged: bool) -> Self {
-        let (_, inbox) = command::channel().expect("a descriptor for the inbox");
-        let worker = Worker::new(inbox).expect("a descriptor for epoll");
+        let inbox = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor for the inbox");
+        let node = Node::new(Poller::new(inbox).expect("a descriptor for epoll"));
         let mut session = Session::new(privileged);
         session.bind(1, 0).expect("a port without groups is for everybody");
         if privileged {
@@ -59,30 +60,30 @@ impl Alone {
             session.bind(1, groups.iter().sum()).expect("the groups are for who may change something");
         }
         let bell = Arc::new(Bell::new().expect("a descriptor for what is told"));
-        let (node, outbox) = (Xfrm::new(WorkerSadb(worker)), Outbox::default());
-        Self { node, session, outbox, bell, listening: true, now: Instant::ZERO }
+        let (xfrm, outbox) = (Xfrm::new(WorkerSadb(node)), Outbox::default());
+        Self { xfrm, session, outbox, bell, listening: true, now: Instant::ZERO }
     }
 
-    pub(super) fn worker(&mut self) -> &mut Worker {
-        &mut self.node.database.0
+    pub(super) fn node(&mut self) -> &mut Node {
+        &mut self.xfrm.database.0
     }
 
     /// What netlink's thread asks.
     #[cfg(test)]
-    pub(super) fn database(&mut self) -> &mut WorkerSadb<Worker> {
-        &mut self.node.database
+    pub(super) fn database(&mut self) -> &mut WorkerSadb<Node> {
+        &mut self.xfrm.database
     }
 
     /// Whether somebody hears what happens.
     pub fn listen(&mut self, on: bool) {
         self.listening = on;
-        self.hear(if on { told() } else { Groups::default() });
+        self.hear(if on { xfrm_groups() } else { Groups::default() });
     }
 
     /// Has what those groups are told be heard.
     pub(super) fn hear(&mut self, heard: Groups) {
         let bell = Arc::clone(&self.bell);
-        self.worker().set_bell([heard, Groups::default()], bell);
+        news::listen(self.node(), [heard, Groups::default()], bell);
     }
 
     /// The client sends netlink messages, as its socket carries them.
@@ -97,14 +98,14 @@ impl Alone {
             let Some(ToDaemon::Data(messages)) = call else { continue };
             self.outbox.clear();
             let listeners = if self.listening { self.session.groups() } else { Groups::default() };
-            self.session.handle(messages, &mut self.node, listeners, &mut self.outbox);
+            self.session.handle(messages, &mut self.xfrm, listeners, &mut self.outbox);
         }
     }
 
     /// The client reads a part of its dump.
     pub fn read(&mut self) {
         self.outbox.clear();
-        self.session.continue_dump(&mut self.node, &mut self.outbox);
+        self.session.continue_dump(&mut self.xfrm, &mut self.outbox);
     }
 
     /// Time passes, and what ends by itself ends.
@@ -114,14 +115,14 @@ impl Alone {
     }
 
     pub(super) fn let_pass(&mut self, time: Duration) {
-        self.now = self.now.max(self.worker().now()) + time;
+        self.now = self.now.max(self.node().now()) + time;
         let now = self.now;
-        self.worker().let_time_pass(now);
+        news::pass_time(self.node(), now);
     }
 
     /// What is told of what has happened.
     pub(super) fn news(&mut self) -> Vec<News> {
-        self.worker().tell_events();
+        news::tell(self.node());
         self.bell.take().xfrm.news
     }
 
@@ -133,9 +134,9 @@ impl Alone {
         while self.session.is_dumping() {
             self.read();
         }
-        let Worker { sadb, path, .. } = self.worker();
+        let Node { sadb, datapath, .. } = self.node();
         let (sas, larvae, policies) =
-            (path.ipsec.sad().len(), path.ipsec.sad().larvae().count(), path.ipsec.spd().len());
+            (datapath.ipsec.sad().len(), datapath.ipsec.sad().larvae().count(), datapath.ipsec.spd().len());
         assert_eq!((sadb.sas.len(), sadb.places.len()), (sas, sas), "records and names of SAs");
         // Those of policies that have ended are forgotten when there are many.
         assert_eq!(sadb.policies.len(), sadb.keys.len(), "records and keys of policies");
@@ -171,7 +172,7 @@ impl Alone {
 
     /// Whether there is no SA, policy, or SA to come.
     pub fn is_empty(&mut self) -> bool {
-        let ipsec = &self.worker().path.ipsec;
+        let ipsec = &self.node().datapath.ipsec;
         ipsec.sad().is_empty() && ipsec.spd().len() == 0
     }
 }
@@ -187,7 +188,8 @@ mod tests {
     use control::netlink::xfrm::{Database, Event, Policy};
 
     use super::*;
-    use crate::run::node::Node;
+    use crate::run::apply::apply;
+    use crate::run::planner::Planner;
     use crate::run::sadb::convert;
 
     const RECORDED: &str = include_str!("../../../../crates/control/tests/recordings/xfrm_requests.txt");
@@ -242,7 +244,7 @@ mod tests {
         let is_added = |request: &Vec<u8>| {
             let mut alone = Alone::new(true);
             alone.send(request);
-            alone.worker().path.ipsec.sad().len() == 1
+            alone.node().datapath.ipsec.sad().len() == 1
         };
         let known = recorded().into_iter().find(is_added).unwrap();
         let mut alone = Alone::new(true);
@@ -269,7 +271,7 @@ mod tests {
                 add(&mut alone, FIRST_OTHER + n / (STABLE / OTHERS));
             }
         }
-        let len = |alone: &mut Alone| alone.worker().path.ipsec.sad().len() as u32;
+        let len = |alone: &mut Alone| alone.node().datapath.ipsec.sad().len() as u32;
         assert_eq!(len(&mut alone), STABLE + OTHERS);
         let mut ask = 16_u32.to_ne_bytes().to_vec();
         ask.extend([msg::GET_SA, 0x301].iter().flat_map(|word| word.to_ne_bytes()));
@@ -325,9 +327,9 @@ mod tests {
         }
         alone.listen(false);
         alone.pass(Duration::from_secs(1 << 40));
-        let Worker { sadb, path, .. } = alone.worker();
-        assert_eq!(sadb.sas.len(), path.ipsec.sad().len());
-        assert!(sadb.sas.values().all(|record| path.ipsec.sa(record.id).is_some()));
+        let Node { sadb, datapath, .. } = alone.node();
+        assert_eq!(sadb.sas.len(), datapath.ipsec.sad().len());
+        assert!(sadb.sas.values().all(|record| datapath.ipsec.sa(record.id).is_some()));
     }
 
     /// A policy of which `third` is a part of the destination, which ends after a minute.
@@ -361,7 +363,7 @@ mod tests {
         let mut alone = Alone::new(true);
         alone.listen(true);
         for third in 0..=u8::MAX {
-            alone.node.database.add_policy(Box::new(policy(third)), false).unwrap();
+            alone.xfrm.database.add_policy(Box::new(policy(third)), false).unwrap();
         }
         alone.let_pass(Duration::ZERO);
         alone.let_pass(Duration::from_secs(61));
@@ -374,13 +376,13 @@ mod tests {
         let mut alone = Alone::new(true);
         alone.listen(true);
         for _ in 0..3 {
-            alone.node.database.add_policy(Box::new(policy(1)), false).unwrap();
+            alone.xfrm.database.add_policy(Box::new(policy(1)), false).unwrap();
             alone.let_pass(Duration::ZERO);
             alone.let_pass(Duration::from_secs(61));
         }
-        alone.node.database.add_policy(Box::new(policy(1)), false).unwrap();
+        alone.xfrm.database.add_policy(Box::new(policy(1)), false).unwrap();
         assert_eq!(ended(&alone.news()), (3, 0));
-        assert_eq!(alone.worker().path.ipsec.spd().len(), 1);
+        assert_eq!(alone.node().datapath.ipsec.spd().len(), 1);
         alone.check();
     }
 
@@ -392,12 +394,12 @@ mod tests {
                 "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = 1\nenc = \"ecb(cipher_null)\"\n{limit}\
                  [[policy]]\ndir = \"out\"\ndst = \"10.0.0.0/8\"\n{limit}"
             );
-            let (_, plan) = Node::default().plan(Config::from_toml(&file, "f").unwrap()).unwrap();
+            let (_, plan) = Planner::default().plan(Config::from_toml(&file, "f").unwrap()).unwrap();
             let mut alone = Alone::new(true);
             if heard_before {
                 alone.listen(true);
             }
-            alone.worker().apply(plan).unwrap();
+            apply(alone.node(), plan).unwrap();
             alone.listen(true);
             alone.let_pass(Duration::ZERO);
             alone.let_pass(Duration::from_secs(61));

@@ -16,8 +16,7 @@ use ipsec::{
 };
 use wire::{Protocol, Spi};
 
-use crate::run::worker::Worker;
-use crate::run::xfrm::algorithm;
+use crate::run::translate::to_ipsec::algorithm;
 
 /// Why the `ipsec` crate refuses something, as Linux would say it.
 pub(super) fn refusal(err: &ConfigError) -> Error {
@@ -246,11 +245,11 @@ pub(super) fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64)
     })
 }
 
-/// A larval SA's fixed part (Linux `xfrm_find_acq`).
-pub(super) fn larval(worker: &Worker, larval: &ipsec::Larval, lasts: u64) -> SaInfo {
+/// A larval SA's fixed part, with `ifindex` for the number of its selector's link (Linux `xfrm_find_acq`).
+pub(super) fn larval(larval: &ipsec::Larval, ifindex: impl Fn(LinkId) -> u32, lasts: u64) -> SaInfo {
     let between = || Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst));
     let selector = larval.selector.unwrap_or_else(between);
-    let sel = nl_selector(&selector, worker.ifindex(selector.dev).0);
+    let sel = nl_selector(&selector, ifindex(selector.dev));
     SaInfo {
         sel,
         daddr: larval.dst.into(),

@@ -1,86 +1,38 @@
-//! What the `ipsec` crate tells of, as netlink tells it.
+//! Events of the `ipsec` crate, as netlink tells them.
 
-use std::sync::Arc;
-
-use control::netlink::Groups;
 use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, SaInfo, family_of};
-use control::netlink::xfrm::nums::{group, proto};
+use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
 use ipsec::{SaExpired, Template};
 
-use super::{Sadb, convert, seconds, view};
-use crate::run::news::{Bell, News};
-use crate::run::worker::Worker;
+use super::{convert, view};
+use crate::run::node::Node;
 
-/// The groups that are told what happens by itself.
-pub(crate) fn told() -> Groups {
-    let mut groups = Groups::default();
-    [group::ACQUIRE, group::EXPIRE, group::AEVENTS, group::MAPPING].iter().for_each(|&group| groups.set(group, true));
-    groups
+/// Notes what has happened. What was said of what has ended is forgotten with that.
+pub(crate) fn note(node: &mut Node, event: &ipsec::Event) {
+    let event = match event {
+        ipsec::Event::Acquire(it) => acquire(node, it),
+        ipsec::Event::SaExpired(it) => expire(node, it),
+        ipsec::Event::PolicyExpired(it) => {
+            let Some(policy) = expired_policy(node, it) else { return };
+            Event::PolicyExpire { policy, hard: it.hard }
+        }
+        ipsec::Event::Mapping(it) => {
+            Event::Mapping { id: sa_id(it.dst, it.spi.0), reqid: it.reqid, old: it.old, new: it.new }
+        }
+        ipsec::Event::Numbers(it) => {
+            let Some(sa) = view::sa(node, it.sa) else { return };
+            Event::Numbers { sa: Box::new(sa), by_time: it.by_time }
+        }
+    };
+    node.sadb.events.push(event);
 }
 
-impl Sadb {
-    /// Has events told by ringing `bell`, as far as somebody hears them.
-    pub(crate) fn set_bell(worker: &mut Worker, heard: Groups, bell: Arc<Bell>) {
-        worker.sadb.bell = heard.intersects(told()).then_some(bell);
-        worker.sadb.asked = heard.has(group::ACQUIRE);
-        worker.sadb.numbers_heard = heard.has(group::AEVENTS);
-        Self::keep_what_is_told_of(worker);
-    }
-
-    /// Whether somebody hears what happens.
-    pub(crate) const fn is_heard(&self) -> bool {
-        self.bell.is_some()
-    }
-
-    /// Whether somebody hears which SAs are missing.
-    pub(crate) const fn is_asked(&self) -> bool {
-        self.asked
-    }
-
-    /// Whether somebody hears how far SAs' numbers are.
-    pub(crate) const fn are_numbers_heard(&self) -> bool {
-        self.numbers_heard
-    }
-
-    /// Tells what has happened. `lost` counts what there was no room for before.
-    pub(crate) fn ring(&mut self, lost: u64) {
-        let more = std::mem::replace(&mut self.lost, lost) != lost;
-        if self.events.is_empty() && !more {
-            return;
-        }
-        match &self.bell {
-            Some(bell) => bell.ring_xfrm(self.events.drain(..).map(News::Xfrm), more),
-            None => self.events.clear(),
-        }
-    }
-
-    /// Notes what has happened. What was said of what has ended is forgotten with that.
-    pub(crate) fn note(worker: &mut Worker, event: &ipsec::Event) {
-        let event = match event {
-            ipsec::Event::Acquire(it) => acquire(worker, it),
-            ipsec::Event::SaExpired(it) => expire(worker, it),
-            ipsec::Event::PolicyExpired(it) => {
-                let Some(policy) = expired_policy(worker, it) else { return };
-                Event::PolicyExpire { policy, hard: it.hard }
-            }
-            ipsec::Event::Mapping(it) => {
-                Event::Mapping { id: sa_id(it.dst, it.spi.0), reqid: it.reqid, old: it.old, new: it.new }
-            }
-            ipsec::Event::Numbers(it) => {
-                let Some(sa) = Self::view(worker, it.sa) else { return };
-                Event::Numbers { sa: Box::new(sa), by_time: it.by_time }
-            }
-        };
-        worker.sadb.events.push(event);
-    }
-}
-
-fn acquire(worker: &Worker, it: &ipsec::Acquire) -> Event {
-    let spd = worker.path.ipsec.spd();
+fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
+    let spd = node.datapath.ipsec.spd();
     let shown = spd.iter().find(|policy| policy.index == it.policy).and_then(|policy| {
-        let place = worker.sadb.keys.get(&policy.config.key())?;
-        Some(worker.sadb.policies.get(place)?.view(worker, policy))
+        let place = node.sadb.keys.get(&policy.config.key())?;
+        Some(node.sadb.policies.get(place)?.view(node, policy))
     });
     let policy = shown.unwrap_or_else(|| Policy {
         info: PolicyInfo { index: it.policy, dir: 1, lft: LifetimeCfg::INFINITE, ..PolicyInfo::default() },
@@ -91,7 +43,7 @@ fn acquire(worker: &Worker, it: &ipsec::Acquire) -> Event {
         daddr: it.dst.into(),
         spi: it.template.spi.map_or(0, |spi| spi.0),
         saddr: it.src.into(),
-        sel: convert::nl_selector(&it.selector, worker.ifindex(it.selector.dev).0),
+        sel: convert::nl_selector(&it.selector, node.ifindex(it.selector.dev).0),
         // Linux tells of the one template that lacks its SA, and the policy's own come with it.
         policy: Policy { mark: convert::nl_mark(it.mark), if_id: it.if_id, ..with_template(policy, &it.template) },
     })
@@ -117,9 +69,9 @@ fn with_template(mut policy: Policy, template: &Template) -> Policy {
     policy
 }
 
-fn expire(worker: &mut Worker, it: &SaExpired) -> Event {
+fn expire(node: &mut Node, it: &SaExpired) -> Event {
     let name = (it.dst, it.spi, it.mark);
-    let record = worker.sadb.place_of(&name).and_then(|place| worker.sadb.sas.get(&place));
+    let record = node.sadb.place_of(&name).and_then(|place| node.sadb.sas.get(&place));
     let said = record.map(|record| (record.said.info, record.added));
     let bare = SaInfo {
         sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
@@ -134,21 +86,21 @@ fn expire(worker: &mut Worker, it: &SaExpired) -> Event {
         ..SaInfo::default()
     };
     let (mut info, add_time) = said.unwrap_or((bare, 0));
-    (info.curlft, info.stats) = view::counted(&it.stats, add_time, seconds(worker, it.first_used));
+    (info.curlft, info.stats) = view::counted(&it.stats, add_time, view::seconds(node, it.first_used));
     if it.hard {
-        worker.sadb.forget(&name);
+        node.sadb.forget(&name);
     }
     let (mark, dir) = (convert::nl_mark(it.mark), convert::nl_sa_dir(it.dir));
     Event::Expire { info, mark, if_id: it.if_id, dir, hard: it.hard }
 }
 
-fn expired_policy(worker: &mut Worker, it: &ipsec::PolicyExpired) -> Option<Policy> {
-    let place = worker.sadb.keys.get(&it.key).copied()?;
-    let mut policy = worker.sadb.policies.get(&place)?.said.clone();
+fn expired_policy(node: &mut Node, it: &ipsec::PolicyExpired) -> Option<Policy> {
+    let place = node.sadb.keys.get(&it.key).copied()?;
+    let mut policy = node.sadb.policies.get(&place)?.said.clone();
     policy.info.index = it.index;
     if it.hard {
-        worker.sadb.keys.remove(&it.key);
-        worker.sadb.policies.remove(&place);
+        node.sadb.keys.remove(&it.key);
+        node.sadb.policies.remove(&place);
     }
     Some(policy)
 }

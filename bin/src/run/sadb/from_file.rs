@@ -49,6 +49,11 @@ const fn nl_mode(of: model::Mode) -> u8 {
     }
 }
 
+/// The policies of a file.
+pub(crate) fn policies_of(config: &control::Config) -> impl Iterator<Item = Policy> {
+    config.policies.iter().map(policy)
+}
+
 /// An SA of the file.
 pub(super) fn sa(config: &model::SaConfig) -> NewSa {
     let family = family_of(config.dst);

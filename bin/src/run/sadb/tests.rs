@@ -14,9 +14,10 @@ use ipsec::{Decision, Flowi, Opened, SaFlags, Train};
 use packet::Packet;
 use wire::{FlowKey, Protocol};
 
-use super::{Alone, convert, from_file, wall_clock};
-use crate::run::news::News;
-use crate::run::worker::Worker;
+use super::records::wall_clock;
+use super::{Alone, convert, from_file};
+use crate::run::bell::News;
+use crate::run::node::Node;
 
 const INET: u16 = 2;
 
@@ -75,7 +76,7 @@ fn send(alone: &mut Alone) -> usize {
 fn send_marked(alone: &mut Alone, mark: u32) -> usize {
     let key = FlowKey { src: addr(9), dst: IpAddr::from([10, 0, 0, 1]), protocol: Protocol::UDP, sport: 1, dport: 2 };
     let flow = Flowi { mark, ..key.into() };
-    let ipsec = &mut alone.worker().path.ipsec;
+    let ipsec = &mut alone.node().datapath.ipsec;
     let decision = ipsec.lookup(Instant::ZERO, &flow, &mut Counters::default());
     assert_eq!(decision, Decision::Drop(DropReason::PolicyNoState));
     ipsec.sad().larvae().count()
@@ -128,7 +129,7 @@ fn an_sa_that_a_policy_asks_for_by_its_spi_is_completed_by_an_update_alone() {
     alone.news();
     assert_eq!(alone.database().add_sa(sa(0x1234), false).unwrap_err(), Error::new(errno::EEXIST));
     alone.database().add_sa(sa(0x1234), true).unwrap();
-    let sad = alone.worker().path.ipsec.sad();
+    let sad = alone.node().datapath.ipsec.sad();
     assert_eq!((sad.len(), sad.larvae().count()), (1, 0));
 }
 
@@ -200,16 +201,16 @@ fn numbers_are_told_of_to_who_hears_them_and_when_the_sa_says_so() {
     // Sends so many packets, and passes what is told of them: the number sent last, and whether by time.
     let send = |alone: &mut Alone, packets: u32, tenths: u32| {
         alone.let_pass(Duration::ZERO);
-        let worker = alone.worker();
-        let id = worker.path.ipsec.sad().iter().next().unwrap().id();
+        let node = alone.node();
+        let id = node.datapath.ipsec.sad().iter().next().unwrap().id();
         for _ in 0..packets {
             let mut inner = vec![0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1];
             let sum = wire::checksum::finish(wire::checksum::sum(&inner));
             inner[10..12].copy_from_slice(&sum.to_be_bytes());
-            let pkt = Packet::with_data(&worker.mem, &inner).unwrap();
-            let (now, mut out) = (worker.now(), Vec::new());
-            let Worker { path, mem, .. } = &mut *worker;
-            path.ipsec.seal(mem, now, id, pkt, Train::None, 1500, &mut out, &mut Counters::default()).unwrap();
+            let pkt = Packet::with_data(&node.mem, &inner).unwrap();
+            let (now, mut out) = (node.now(), Vec::new());
+            let Node { datapath, mem, .. } = &mut *node;
+            datapath.ipsec.seal(mem, now, id, pkt, Train::None, 1500, &mut out, &mut Counters::default()).unwrap();
         }
         alone.let_pass(Duration::from_millis(100) * tenths);
         let told = alone.news().into_iter().map(|news| match news {
@@ -249,16 +250,16 @@ fn of_an_sa_that_ends_all_is_told_that_was_counted() {
     alone.database().add_sa(Box::new(from_file::sa(&config.sas[0])), false).unwrap();
     alone.let_pass(Duration::ZERO);
     let before = wall_clock();
-    let worker = alone.worker();
+    let node = alone.node();
     // A forgery, by ESP's first number.
     let mut forged =
         vec![0x45, 0, 0, 80, 0, 0, 0, 0, 64, 50, 0, 0, 192, 0, 2, 1, 192, 0, 2, 2, 0, 0, 0x10, 0, 0, 0, 0, 1];
     forged.resize(80, 7);
     let sum = wire::checksum::finish(wire::checksum::sum(&forged[..20]));
     forged[10..12].copy_from_slice(&sum.to_be_bytes());
-    let pkt = Packet::with_data(&worker.mem, &forged).unwrap();
-    let (mut opened, now) = (Opened::default(), worker.now());
-    worker.path.ipsec.open(&worker.mem, now, pkt, &mut opened, &mut Counters::default());
+    let pkt = Packet::with_data(&node.mem, &forged).unwrap();
+    let (mut opened, now) = (Opened::default(), node.now());
+    node.datapath.ipsec.open(&node.mem, now, pkt, &mut opened, &mut Counters::default());
     assert_eq!(opened.drops, [DropReason::EspIcv]);
     alone.let_pass(Duration::from_secs(61));
     let news = alone.news();

@@ -1,11 +1,26 @@
 //! SAs and policies as netlink shows them: what was said, and what has become of it.
 
+use base::{Instant, SaId};
 use control::netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
 use control::netlink::xfrm::{NewSa, Policy, Replay, Sa};
 use ipsec::{Larval, SaStats};
 
-use super::{PolicyRecord, SaRecord, convert, seconds};
-use crate::run::worker::Worker;
+use super::convert;
+use super::records::{PolicyRecord, SaRecord, wall_clock};
+use crate::run::node::Node;
+
+/// An instant, in seconds since the Unix epoch; 0 for never.
+pub(super) fn seconds(node: &Node, at: Option<Instant>) -> u64 {
+    at.map_or(0, |at| wall_clock().saturating_sub(node.now().since(at).as_secs()))
+}
+
+/// An SA as it is now.
+pub(super) fn sa(node: &Node, id: SaId) -> Option<Sa> {
+    let sa = node.datapath.ipsec.sa(id)?;
+    let place = node.sadb.place_of(&(sa.dst(), sa.spi(), sa.mark()))?;
+    let record = node.sadb.sas.get(&place).filter(|record| record.id == id)?;
+    Some(record.view(node, sa))
+}
 
 /// What an SA has counted: its use, and what it has refused.
 pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (LifetimeCur, [u32; 3]) {
@@ -13,10 +28,10 @@ pub(super) fn counted(stats: &SaStats, add_time: u64, use_time: u64) -> (Lifetim
     (LifetimeCur { bytes: stats.bytes, packets: stats.packets, add_time, use_time }, refused)
 }
 
-pub(super) fn larval_view(worker: &Worker, larval: &Larval) -> Sa {
-    let lasts = u64::from(worker.config.xfrm.acq_expires);
-    let mut info = convert::larval(worker, larval, lasts);
-    info.curlft.add_time = seconds(worker, Some(larval.added));
+pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
+    let lasts = u64::from(node.config.xfrm.acq_expires);
+    let mut info = convert::larval(larval, |dev| node.ifindex(dev).0, lasts);
+    info.curlft.add_time = seconds(node, Some(larval.added));
     Sa {
         info,
         algorithm: None,
@@ -38,21 +53,21 @@ pub(super) fn larval_view(worker: &Worker, larval: &Larval) -> Sa {
 }
 
 impl SaRecord {
-    pub(super) fn view(&self, worker: &Worker, sa: &ipsec::Sa) -> Sa {
+    pub(super) fn view(&self, node: &Node, sa: &ipsec::Sa) -> Sa {
         let said = &self.said;
         let (stats, limits) = (sa.stats(), sa.aevent_limits());
         let mut info = said.info;
-        (info.curlft, info.stats) = counted(&stats, self.added, seconds(worker, sa.first_used()));
+        (info.curlft, info.stats) = counted(&stats, self.added, seconds(node, sa.first_used()));
         info.seq = said.info.seq;
         if let Some(selector) = sa.selector() {
-            info.sel.ifindex = worker.selector_ifindex(selector.dev, said.info.sel.ifindex);
+            info.sel.ifindex = node.selector_ifindex(selector.dev, said.info.sel.ifindex);
         }
         Sa {
             info,
             algorithm: Some(said.algorithm.clone()),
             encap: said.encap,
             coaddr: said.coaddr,
-            last_used: seconds(worker, stats.last_used),
+            last_used: seconds(node, stats.last_used),
             mark: said.mark,
             set_mark: said.set_mark,
             extra_flags: said.extra_flags,
@@ -91,13 +106,13 @@ impl SaRecord {
 }
 
 impl PolicyRecord {
-    pub(super) fn view(&self, worker: &Worker, policy: &ipsec::spd::Policy) -> Policy {
+    pub(super) fn view(&self, node: &Node, policy: &ipsec::spd::Policy) -> Policy {
         let mut shown = self.said.clone();
         shown.info.index = policy.index;
         let said = self.said.info.sel.ifindex;
-        shown.info.sel.ifindex = worker.selector_ifindex(policy.config.selector.dev, said);
+        shown.info.sel.ifindex = node.selector_ifindex(policy.config.selector.dev, said);
         shown.info.curlft =
-            LifetimeCur { add_time: self.added, use_time: seconds(worker, policy.used()), ..LifetimeCur::default() };
+            LifetimeCur { add_time: self.added, use_time: seconds(node, policy.used()), ..LifetimeCur::default() };
         shown
     }
 }

@@ -8,7 +8,8 @@ use control::netlink::xfrm::{Database, Policy, Sa, saved_defaults};
 use control::netlink::{Error, Saved, rtnl, set_flags};
 use control::sysctl::{self, Settings};
 
-use super::{Kept, SaName, State};
+use super::file::{Kept, State};
+use super::names::SaName;
 use crate::run::netlink::Protocols;
 use crate::run::sadb;
 

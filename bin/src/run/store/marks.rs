@@ -7,16 +7,15 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use control::netlink::xfrm::Numbers;
 use ipsec::Ipsec;
 use wire::Spi;
 
-use super::{State, Store};
+use super::file::{State, Store};
+use super::names::{Mark, SaName};
 use crate::error::CliError;
 use crate::run::command::{Handle, WorkerGone};
 use crate::run::threads::Threads;
@@ -32,63 +31,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// SAs that are asked for at once: the worker moves packets between two answers.
 const CHUNK: usize = 512;
 
-/// What an SA is called.
-#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-pub(crate) struct SaName {
-    pub(crate) dst: IpAddr,
-    pub(crate) spi: u32,
-    pub(crate) mark: ipsec::Mark,
-}
-
-impl SaName {
-    const LEN: usize = 29;
-
-    /// Its name in the file.
-    pub(crate) fn to_bytes(self) -> [u8; Self::LEN] {
-        let (family, addr) = match self.dst {
-            IpAddr::V4(addr) => (4, addr.to_ipv6_mapped()),
-            IpAddr::V6(addr) => (6, addr),
-        };
-        let mut bytes = [0; Self::LEN];
-        bytes[0] = family;
-        bytes[1..17].copy_from_slice(&addr.octets());
-        bytes[17..21].copy_from_slice(&self.spi.to_be_bytes());
-        bytes[21..25].copy_from_slice(&self.mark.value.to_be_bytes());
-        bytes[25..].copy_from_slice(&self.mark.mask.to_be_bytes());
-        bytes
-    }
-
-    /// The one of that name in the file.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
-        let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u32::from_be_bytes(*word));
-        let addr = Ipv6Addr::from(*bytes[1..].first_chunk::<16>()?);
-        let dst = match bytes[0] {
-            4 => addr.to_ipv4_mapped()?.into(),
-            6 => addr.into(),
-            _ => return None,
-        };
-        Some(Self { dst, spi: word(17), mark: ipsec::Mark { value: word(21), mask: word(25) } })
-    }
-}
-
-/// Where an SA goes on.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Mark {
-    /// No number above it has been sent.
-    pub(crate) oseq: u64,
-    /// All up to it count as received.
-    pub(crate) seq: u64,
-    /// Bytes and packets that it was used for.
-    pub(crate) used: [u64; 2],
-}
-
 impl Mark {
-    /// The numbers of an SA that begins there.
-    pub(crate) const fn numbers(self) -> Numbers {
-        Numbers { oseq: self.oseq, seq: self.seq, used: self.used }
-    }
-
     /// The mark of an SA that is `now` there and had this mark: ahead again, if it has come near.
     fn moved(self, now: Now) -> Self {
         let ahead = now.mark.oseq.saturating_add(LEAP).min(now.last);
@@ -123,8 +66,8 @@ fn ask(worker: &Handle, names: &[SaName]) -> Result<HashMap<SaName, Now>, Worker
     let mut found = HashMap::with_capacity(names.len());
     for chunk in names.chunks(CHUNK) {
         let chunk = chunk.to_vec();
-        let here = worker.call(move |worker| {
-            let ipsec = &worker.path.ipsec;
+        let here = worker.call(move |node| {
+            let ipsec = &node.datapath.ipsec;
             chunk.into_iter().filter_map(|name| Some((name, now(ipsec, &name)?))).collect::<Vec<_>>()
         })?;
         found.extend(here);
@@ -156,8 +99,8 @@ pub(crate) fn skip(
     let marked: Vec<(SaName, u64)> = names.filter_map(|name| Some((name, marks.get(&name)?.oseq))).collect();
     for chunk in marked.chunks(CHUNK) {
         let chunk = chunk.to_vec();
-        worker.call(move |worker| {
-            let ipsec = &mut worker.path.ipsec;
+        worker.call(move |node| {
+            let ipsec = &mut node.datapath.ipsec;
             for (name, oseq) in chunk {
                 if let Some(id) = live(ipsec, name.dst, Spi(name.spi), name.mark)
                     && let Some(sa) = ipsec.sa_mut(id)

@@ -10,7 +10,7 @@ use control::netlink::rtnl::{Model, RouteKey};
 use control::netlink::{Error, carry_out, flags_of, kind_of, rtnl, xfrm};
 use control::sysctl;
 
-use super::{Kept, State};
+use super::file::{Kept, State};
 use crate::error::CliError;
 use crate::run::netlink::Protocols;
 

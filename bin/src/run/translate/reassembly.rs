@@ -6,7 +6,7 @@ use control::model::{Coalesce, Eviction, FragLimits, ReassemblyConfig};
 use reassembly::{Config, Limits, Policy};
 
 /// The same in the words of the crate that does it. What no user of this program needs keeps its default.
-pub(super) fn config(config: ReassemblyConfig) -> Config {
+pub(crate) fn config(config: ReassemblyConfig) -> Config {
     let ReassemblyConfig { policy, coalesce, v4, v6, max_distance } = config;
     Config {
         policy: match policy {

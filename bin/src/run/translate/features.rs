@@ -5,7 +5,7 @@ use link::{Kind, Link};
 use offload::{CsumOffload, Features};
 
 /// What a link can do to packets that it sends, and gluing what it receives.
-pub(super) fn of(link: &dyn Link) -> FeatureSet {
+pub(crate) fn of(link: &dyn Link) -> FeatureSet {
     let Features { sg, frag_list, csum, tso4, tso6, uso, tso_ecn, .. } = link.features();
     let csum = match csum {
         CsumOffload::None => FeatureSet::NONE,
@@ -26,7 +26,7 @@ pub(super) fn of(link: &dyn Link) -> FeatureSet {
 }
 
 /// What the path is to leave to a link of which those are on.
-pub(super) fn limited(features: Features, on: FeatureSet) -> Features {
+pub(crate) fn limited(features: Features, on: FeatureSet) -> Features {
     let csum = match features.csum {
         CsumOffload::Any if on.has(FeatureSet::HW_CSUM) => CsumOffload::Any,
         CsumOffload::Any | CsumOffload::None => CsumOffload::None,
@@ -53,7 +53,7 @@ pub(super) fn limited(features: Features, on: FeatureSet) -> Features {
 }
 
 /// What a link does that cannot be switched while it is open, and what is done for it.
-pub(super) fn always(link: &dyn Link) -> FeatureSet {
+pub(crate) fn always(link: &dyn Link) -> FeatureSet {
     let has = |names: &[&str]| link.offloads().iter().any(|offload| offload.on && names.contains(&offload.name));
     let ethernet = matches!(link.layer(), link::Layer::Ethernet(_));
     let each = [
@@ -69,7 +69,7 @@ pub(super) fn always(link: &dyn Link) -> FeatureSet {
 }
 
 /// The feature that is an offload of that name ([`link::Offload::name`]), if it can be switched.
-pub(super) fn of_offload(name: &str) -> Option<FeatureSet> {
+pub(crate) fn of_offload(name: &str) -> Option<FeatureSet> {
     Some(match name {
         "tx-checksum" => FeatureSet::HW_CSUM,
         "tx-tso4" => FeatureSet::TSO,

@@ -1,0 +1,62 @@
+//! A plan, carried out by the worker between two bursts.
+
+use base::LinkId;
+use control::sysctl::Settings;
+
+use super::node::Node;
+use super::plan::Plan;
+use super::translate::reassembly;
+use super::xfrm;
+
+/// Becomes what `plan` says. The MTUs come first: they alone may be refused.
+pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
+    node.set_mtus(&plan.mtus)?;
+    if let Some(socket) = plan.ike_socket {
+        node.poller.add_ike(socket.fd()).map_err(|err| format!("epoll: {err}"))?;
+        node.ike = Some(socket);
+    }
+    node.datapath.set_ike(plan.ike);
+    let now = node.now();
+    plan.removed.into_iter().for_each(|id| node.close(now, id));
+    let opened: Vec<LinkId> = plan.opened.iter().map(|(id, ..)| *id).collect();
+    for (id, link, config) in plan.opened {
+        node.open(id, link, config);
+    }
+    plan.ports.into_iter().for_each(|(id, wanted)| node.set_port(id, wanted));
+    // What a file says is up.
+    for at in 0..node.slots.len() {
+        node.set_admin_up(now, LinkId(at as u32), true);
+    }
+    if let Some(fib) = plan.fib {
+        let Node { datapath, captures, vrfs, .. } = &mut *node;
+        datapath.fib.replace(fib);
+        for &device in vrfs.keys().filter(|device| !plan.vrfs.contains_key(device)) {
+            datapath.set_vrf_port(device, None);
+            captures.close(device);
+        }
+        *vrfs = plan.vrfs;
+        for (&device, vrf) in &*vrfs {
+            datapath.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
+        }
+    }
+    plan.ipsec.apply(&mut node.datapath.ipsec, &mut node.sadb.of_file);
+    if let Some(crypto) = plan.crypto {
+        node.datapath.ipsec.set_crypto(crypto);
+    }
+    if let Some(settings) = plan.settings {
+        set(node, settings);
+    }
+    // The answer says which links are down.
+    opened.into_iter().for_each(|id| node.look_at(now, id));
+    node.config = plan.config;
+    let Node { sadb, datapath, config, .. } = node;
+    sadb.tidy(&datapath.ipsec);
+    sadb.file_changed(&datapath.ipsec, config);
+    Ok(())
+}
+
+/// Sets what programs can set.
+pub(crate) fn set(node: &mut Node, settings: Settings) {
+    node.datapath.set_reassembly(reassembly::config(settings.reassembly));
+    xfrm::set_options(&mut node.datapath.ipsec, settings.xfrm);
+}

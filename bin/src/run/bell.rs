@@ -1,0 +1,190 @@
+//! Events of the worker, on their way to netlink's listeners.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use base::LinkId;
+use control::netlink::Groups;
+use control::netlink::rtnl::nums::{RTNLGRP_LINK, RTNLGRP_NEIGH};
+use control::netlink::rtnl::{LinkNow, NeighbourNow};
+use control::netlink::xfrm::Event;
+use control::netlink::xfrm::nums::group;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+/// An event that no client has caused.
+#[derive(Clone, Debug)]
+pub(crate) enum News {
+    /// Event of an SA or a policy.
+    Xfrm(Event),
+    /// Event of a link, which has failed or come back.
+    Link(LinkNow),
+    /// Event of a neighbour.
+    Neighbour {
+        /// State now, or the last one.
+        now: NeighbourNow,
+        /// The entry is removed.
+        gone: bool,
+    },
+}
+
+/// Events for netlink's thread, and the descriptor that wakes it.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    rung: Mutex<Rung>,
+    fd: OwnedFd,
+}
+
+/// Events since netlink's thread last took them. Each protocol has a queue of its own: stations on a link, which can
+/// change neighbours as often as they like, crowd out no event of an SA.
+#[derive(Debug, Default)]
+pub(crate) struct Rung {
+    /// Events of SAs and policies, for listeners of `NETLINK_XFRM`.
+    pub(crate) xfrm: Queue,
+    /// Events of links and neighbours, for listeners of `NETLINK_ROUTE`.
+    pub(crate) route: Queue,
+}
+
+/// Events of one protocol, and the groups for which some were lost.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    pub(crate) news: Vec<News>,
+    pub(crate) lost: Groups,
+}
+
+/// Events that may wait in a queue. With more, the listeners of all its groups are told that some were lost.
+const MAX_WAITING: usize = 4096;
+
+impl Bell {
+    /// A bell without events.
+    pub(crate) fn new() -> Result<Self, Errno> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { rung: Mutex::default(), fd })
+    }
+
+    /// The descriptor that is readable while there are events.
+    pub(crate) const fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// Takes the events.
+    pub(crate) fn take(&self) -> Rung {
+        let mut count = [0; 8];
+        // Nothing to read means that there are no events.
+        let _ = rustix::io::read(&self.fd, &mut count);
+        std::mem::take(&mut *self.rung.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Wakes netlink's thread without an event.
+    pub(crate) fn wake(&self) {
+        // A full counter already wakes the thread.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+
+    /// Adds events of SAs and policies; `lost`: there were more.
+    pub(crate) fn ring_xfrm(&self, news: impl Iterator<Item = News>, lost: bool) {
+        let told = xfrm_groups();
+        let lost = if lost { told } else { Groups::default() };
+        self.ring(|rung| &mut rung.xfrm, news, lost, told);
+    }
+
+    /// Adds events of links and neighbours; there were more for the groups `lost`.
+    pub(crate) fn ring_route(&self, news: impl Iterator<Item = News>, lost: Groups) {
+        self.ring(|rung| &mut rung.route, news, lost, route_groups());
+    }
+
+    fn ring(
+        &self,
+        queue: impl FnOnce(&mut Rung) -> &mut Queue,
+        mut news: impl Iterator<Item = News>,
+        lost: Groups,
+        told: Groups,
+    ) {
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queue(&mut rung);
+        let room = MAX_WAITING.saturating_sub(queue.news.len());
+        queue.news.extend(news.by_ref().take(room));
+        queue.lost = queue.lost.union(lost);
+        if news.next().is_some() {
+            queue.lost = queue.lost.union(told);
+        }
+        // A counter that is full has been written to, and not been read yet.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+}
+
+/// Groups of `NETLINK_XFRM` that are told of events that no client has caused.
+pub(crate) fn xfrm_groups() -> Groups {
+    let mut groups = Groups::default();
+    [group::ACQUIRE, group::EXPIRE, group::AEVENTS, group::MAPPING].iter().for_each(|&group| groups.set(group, true));
+    groups
+}
+
+/// Groups of rtnetlink that are told of events that no client has caused.
+pub(crate) fn route_groups() -> Groups {
+    let mut groups = Groups::default();
+    [RTNLGRP_LINK, RTNLGRP_NEIGH].iter().for_each(|&group| groups.set(group, true));
+    groups
+}
+
+/// The listeners of rtnetlink that are told of links and neighbours, and the links that have changed.
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    bell: Option<Arc<Bell>>,
+    links: bool,
+    changed: Vec<LinkId>,
+}
+
+impl Listeners {
+    /// The listeners of the groups in `heard`, which are told by `bell`.
+    pub(crate) fn new(heard: Groups, bell: Arc<Bell>) -> Self {
+        let is_heard = heard.intersects(route_groups());
+        Self { bell: is_heard.then_some(bell), links: heard.has(RTNLGRP_LINK), changed: Vec::new() }
+    }
+
+    /// Notes that a link has failed or come back.
+    pub(crate) fn link_changed(&mut self, id: LinkId) {
+        if self.links && !self.changed.contains(&id) {
+            self.changed.push(id);
+        }
+    }
+
+    /// The bell, if there are listeners, and the links that have changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> Option<(Arc<Bell>, Vec<LinkId>)> {
+        let bell = self.bell.clone()?;
+        Some((bell, std::mem::take(&mut self.changed)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn neighbour(n: u32) -> News {
+        let addr = std::net::Ipv4Addr::from(n).into();
+        News::Neighbour { now: NeighbourNow { link: LinkId(1), addr, mac: None, state: 0, protocol: 0 }, gone: true }
+    }
+
+    #[test]
+    fn flood_of_neighbour_events_loses_no_xfrm_event() {
+        let bell = Bell::new().unwrap();
+        for n in 0..10_000 {
+            bell.ring_route(std::iter::once(neighbour(n)), Groups::default());
+        }
+        bell.ring_xfrm([neighbour(0)].into_iter(), false);
+        let rung = bell.take();
+        assert_eq!((rung.route.news.len(), rung.route.lost), (MAX_WAITING, route_groups()));
+        assert_eq!((rung.xfrm.news.len(), rung.xfrm.lost), (1, Groups::default()));
+    }
+
+    #[test]
+    fn lost_neighbour_events_are_told_to_their_listeners_alone() {
+        let bell = Bell::new().unwrap();
+        let mut neighbours = Groups::default();
+        neighbours.set(RTNLGRP_NEIGH, true);
+        bell.ring_route(std::iter::empty(), neighbours);
+        let lost = bell.take().route.lost;
+        assert!(lost.has(RTNLGRP_NEIGH) && !lost.has(RTNLGRP_LINK));
+        assert_eq!(bell.take().route.lost, Groups::default(), "they are told once");
+    }
+}

@@ -1,0 +1,18 @@
+//! Events for the main thread, which other threads send.
+
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+
+/// An event for the main thread.
+pub(crate) enum Event {
+    /// A signal has come.
+    Signal(i32),
+    /// A client asks to become what a file says.
+    Load { file: PathBuf, reply: Sender<Result<String, String>> },
+    /// A client asks to save what programs have set.
+    Save { reply: Sender<Result<String, String>> },
+    /// The worker has ended.
+    WorkerEnded,
+    /// Another thread has panicked or returned an error, for this reason.
+    ThreadEnded(String),
+}

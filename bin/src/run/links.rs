@@ -1,0 +1,350 @@
+//! Links of a node: opened and closed, read and written, set aside when they fail and tried again.
+
+use std::io;
+use std::time::Duration;
+
+use base::{DropReason, Instant, LinkId};
+use control::features::FeatureSet;
+use control::model::{LinkConfig, LinkKind};
+use datapath::{HostRole, PortConfig};
+use link::{Layer, Link, Sent};
+use wire::eth::MacAddr;
+
+use super::node::Node;
+use super::slot::{Down, RETRY_DOWN, Slot};
+use super::translate::features;
+
+/// Bursts that came while a link was down and are dropped when it is up again; should more come at once, they are new.
+const MOST_DISCARDED: usize = 1024;
+
+/// How long a device is left alone that takes no more and does not tell when it does.
+pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
+
+/// What is to become of a link.
+pub(crate) enum LinkChange {
+    /// It comes, and is down.
+    Open(Box<dyn Link>, LinkConfig),
+    /// It goes.
+    Close,
+    /// It gets another MTU.
+    Mtu(u16),
+    /// It gets another link-layer address.
+    Mac(MacAddr),
+    /// Those features are to be on that it can have.
+    Features(FeatureSet),
+    /// It is set up, or down.
+    Up(bool),
+}
+
+impl Node {
+    /// Changes one link, or says why not.
+    pub(crate) fn change_link(&mut self, id: LinkId, change: LinkChange) -> Result<(), String> {
+        let now = self.now();
+        match change {
+            LinkChange::Open(link, config) => {
+                let wanted = config.features;
+                self.open(id, link, config);
+                self.set_port(id, wanted);
+                self.set_admin_up(now, id, false);
+            }
+            LinkChange::Close => self.close(now, id),
+            LinkChange::Mtu(mtu) => {
+                self.set_mtus(&[(id, Some(mtu))])?;
+                self.see_link(id);
+            }
+            LinkChange::Mac(mac) => {
+                let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return Ok(()) };
+                slot.link.set_mac(mac).map_err(|refused| refused.to_string())?;
+                slot.mac = Some(mac);
+                self.see_link(id);
+            }
+            // What waits to be sent goes as it is.
+            LinkChange::Features(wanted) => self.set_port(id, wanted),
+            LinkChange::Up(up) => self.set_admin_up(now, id, up),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn open(&mut self, id: LinkId, link: Box<dyn Link>, config: LinkConfig) {
+        let at = id.0 as usize;
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        self.poller.add(id, &*link);
+        let can = features::of(&*link);
+        self.slots[at] = Some(Slot {
+            can,
+            wanted: can,
+            link,
+            config,
+            mac: None,
+            admin_up: true,
+            down: None,
+            carrier: [1, 0],
+            full: false,
+            retry_at: None,
+        });
+    }
+
+    pub(crate) fn close(&mut self, now: Instant, id: LinkId) {
+        self.datapath.remove_port(now, &self.mem, id);
+        self.captures.close(id);
+        if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
+            && slot.down.is_none()
+            && slot.admin_up
+        {
+            self.poller.remove(&*slot.link);
+        }
+    }
+
+    /// Has the path know of a link that has changed.
+    pub(crate) fn see_link(&mut self, id: LinkId) {
+        if let Some(Some(Slot { wanted, .. })) = self.slots.get(id.0 as usize) {
+            self.set_port(id, *wanted);
+        }
+    }
+
+    /// Has the path know of a link as it is, of which those features are wanted.
+    pub(crate) fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        slot.wanted = wanted;
+        let (link, features, gro) = (&slot.link, slot.features(), slot.on().has(FeatureSet::GRO));
+        let mac = match link.layer() {
+            Layer::Ethernet(mac) => Some(mac),
+            Layer::Ip => None,
+        };
+        let (name, mtu) = (link.name().to_owned(), link.mtu());
+        let role = match slot.config.kind {
+            LinkKind::Tun { .. } | LinkKind::Tap { .. } => HostRole::Peer,
+            LinkKind::Udp { .. } => HostRole::SharesAddress,
+            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => {
+                HostRole::None
+            }
+        };
+        self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro });
+        self.datapath.set_host_role(id, role);
+    }
+
+    /// Reads and writes a link from now on, or no longer. One that failed meanwhile is tried at once when it is set up.
+    pub(crate) fn set_admin_up(&mut self, now: Instant, id: LinkId, up: bool) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if std::mem::replace(&mut slot.admin_up, up) == up {
+            return;
+        }
+        slot.full = false;
+        if let Some(down) = &mut slot.down {
+            down.is_stale = true;
+            down.retry_at = now;
+            return;
+        }
+        slot.count_carrier(up);
+        self.datapath.set_up(now, &self.mem, id, up);
+        if up {
+            self.poller.add(id, &*slot.link);
+            self.discard(now, id);
+            self.look_at(now, id);
+        } else {
+            self.poller.remove(&*slot.link);
+        }
+    }
+
+    /// Drops what a link has received while it was down.
+    fn discard(&mut self, now: Instant, id: LinkId) {
+        for _ in 0..MOST_DISCARDED {
+            let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+            let malformed = slot.link.stats().rx_dropped;
+            let received = slot.link.recv(&self.mem, &mut self.burst);
+            let came = !self.burst.is_empty() || slot.link.stats().rx_dropped != malformed;
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+            match received {
+                Ok(()) if came => {}
+                Ok(()) => return,
+                Err(err) => {
+                    self.link_failed(now, id, &err);
+                    let slot = self.slots.get_mut(id.0 as usize).and_then(Option::as_mut);
+                    if let Some(down) = slot.and_then(|slot| slot.down.as_mut()) {
+                        down.is_stale = true;
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Looks at what the host has made of a link's interface.
+    pub(crate) fn look_at(&mut self, now: Instant, id: LinkId) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        if slot.down.is_some() {
+            return;
+        }
+        match slot.link.look() {
+            Ok(false) => {}
+            Ok(true) => {
+                tracing::info!("{}: the interface has an MTU of {} now", slot.link.name(), slot.link.mtu());
+                self.see_link(id);
+                self.listeners.link_changed(id);
+            }
+            Err(err) => self.link_failed(now, id, &err),
+        }
+    }
+
+    /// Looks at every link: something has happened to an interface of the host's.
+    pub(crate) fn look_at_links(&mut self, now: Instant) {
+        for at in 0..self.slots.len() {
+            let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
+            match &mut slot.down {
+                Some(down) => down.retry_at = now,
+                None => self.look_at(now, LinkId(at as u32)),
+            }
+        }
+    }
+
+    /// Gives links another MTU: all of them, or none and why.
+    pub(crate) fn set_mtus(&mut self, mtus: &[(LinkId, Option<u16>)]) -> Result<(), String> {
+        let mut before = Vec::new();
+        for &(id, mtu) in mtus {
+            let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
+            let old = link.wanted_mtu();
+            match link.set_mtu(mtu) {
+                Ok(()) => before.push((id, old)),
+                Err(refused) => {
+                    for (id, mtu) in before {
+                        let Some(Some(Slot { link, .. })) = self.slots.get_mut(id.0 as usize) else { continue };
+                        if let Err(err) = link.set_mtu(mtu) {
+                            tracing::error!("{}: cannot have its former MTU back: {err}", link.name());
+                        }
+                    }
+                    return Err(refused.to_string());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives one burst from a link, into `burst`. `None`: it is not read now.
+    pub(crate) fn receive(&mut self, id: LinkId) -> Option<io::Result<()>> {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return None };
+        if slot.down.is_some() || !slot.admin_up {
+            return None;
+        }
+        Some(slot.link.recv(&self.mem, &mut self.burst))
+    }
+
+    /// Has the datapath take in the burst that was received from a link, and sends what comes of it.
+    pub(crate) fn take_in(&mut self, now: Instant, id: LinkId) {
+        self.datapath.take_in(now, &self.mem, id, &mut self.burst);
+        self.send_all(now);
+    }
+
+    /// Sends what waits in the ports.
+    pub(crate) fn send_all(&mut self, now: Instant) {
+        for at in 0..self.slots.len() {
+            self.send(now, LinkId(at as u32));
+        }
+    }
+
+    pub(crate) fn send(&mut self, now: Instant, id: LinkId) {
+        let Self { slots, datapath, mem, poller, .. } = self;
+        let Some(Some(slot)) = slots.get_mut(id.0 as usize) else { return };
+        if slot.full || slot.down.is_some() || !slot.admin_up {
+            return;
+        }
+        loop {
+            let Some(waiting) = datapath.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
+            match slot.link.send(waiting) {
+                Ok(Sent::All) => return datapath.set_busy(mem, id, false),
+                Ok(Sent::Busy) => {
+                    datapath.set_busy(mem, id, true);
+                    if slot.link.room_fds().is_empty() {
+                        slot.retry_at = Some(now + RETRY_DEVICE);
+                    } else {
+                        slot.full = true;
+                        poller.want_room(id, &*slot.link, true);
+                    }
+                    return;
+                }
+                Ok(Sent::Refit) => datapath.refit(mem, id, slot.features()),
+                Err(err) => return self.link_failed(now, id, &err),
+            }
+        }
+    }
+
+    /// Has each link take back what came home from packets, and notes which are to be asked again. Every turn tries again
+    /// to send what a link that is not full did not take; what is noted is when there is to be one.
+    pub(crate) fn settle(&mut self, now: Instant) {
+        for slot in self.slots.iter_mut().flatten() {
+            slot.retry_at = slot.retry_at.filter(|&at| at > now && slot.admin_up && slot.down.is_none());
+            if slot.down.is_none() && slot.link.settle(&self.mem) && slot.admin_up {
+                slot.retry_at.get_or_insert(now + RETRY_DEVICE);
+            }
+        }
+    }
+
+    /// Sets a link aside that failed; the others go on.
+    #[cold]
+    pub(crate) fn link_failed(&mut self, now: Instant, id: LinkId, err: &io::Error) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        tracing::error!("{err}; the link is down, the others go on");
+        slot.down = Some(Down { why: err.to_string(), retry_at: now + RETRY_DOWN, is_stale: false, reopening: None });
+        slot.full = false;
+        slot.count_carrier(false);
+        self.poller.remove(&*slot.link);
+        self.datapath.set_up(now, &self.mem, id, false);
+        self.listeners.link_changed(id);
+    }
+
+    /// Names of the links that have failed, each with the reason.
+    pub(crate) fn failed_links(&self) -> Vec<(String, String)> {
+        let failed = self.slots.iter().flatten().filter(|slot| slot.admin_up);
+        failed.filter_map(|slot| Some((slot.link.name().to_owned(), slot.down.as_ref()?.why.clone()))).collect()
+    }
+
+    /// Retries links that failed a while ago, and reopens those whose device was deleted and made again.
+    pub(crate) fn retry_links(&mut self, now: Instant) {
+        for at in 0..self.slots.len() {
+            let Some(slot) = self.slots[at].as_mut().filter(|slot| slot.admin_up) else { continue };
+            let Some(down) = slot.down.as_mut().filter(|down| down.retry_at <= now) else { continue };
+            let id = LinkId(at as u32);
+            if down.reopening.is_some() {
+                if !slot.take_reopened(now) {
+                    continue;
+                }
+                self.see_link(id);
+            }
+            self.retry_link(now, id);
+        }
+    }
+
+    /// Reads a link that failed.
+    fn retry_link(&mut self, now: Instant, id: LinkId) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        let received = slot.link.recv(&self.mem, &mut self.burst);
+        let Some(down) = &mut slot.down else { return };
+        if let Err(err) = received {
+            down.retry_at = now + RETRY_DOWN;
+            if !(slot.link.is_gone() && slot.reopen(now)) {
+                slot.set_why_down(err.to_string());
+            }
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+            return;
+        }
+        tracing::info!("{}: the link is up again", slot.link.name());
+        let is_stale = down.is_stale;
+        slot.down = None;
+        slot.count_carrier(true);
+        self.poller.add(id, &*slot.link);
+        self.datapath.set_up(now, &self.mem, id, true);
+        self.listeners.link_changed(id);
+        if is_stale {
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+            self.discard(now, id);
+        }
+        self.look_at(now, id);
+        let failed_again = self.slots[id.0 as usize].as_ref().is_some_and(|slot| slot.down.is_some());
+        if failed_again {
+            self.datapath.discard(id, &mut self.burst, DropReason::LinkDown);
+        } else {
+            self.datapath.handle_rx(now, &self.mem, id, &mut self.burst);
+        }
+    }
+}

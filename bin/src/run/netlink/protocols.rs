@@ -1,0 +1,88 @@
+//! The model that netlink's clients see and change, over the worker.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use control::netlink::rtnl::{Model, Rtnl};
+use control::netlink::xfrm;
+use control::sysctl::Settings;
+use nlsock::errno;
+
+use super::host::WorkerHost;
+use crate::run::apply;
+use crate::run::command::Handle;
+use crate::run::open::Open;
+use crate::run::sadb::WorkerSadb;
+
+/// Rtnetlink, over the worker.
+pub(crate) type Route = Rtnl<WorkerHost>;
+
+/// `NETLINK_XFRM`, over the worker.
+pub(crate) type Xfrm = xfrm::Xfrm<WorkerSadb>;
+
+/// What netlink's clients ask and change.
+#[derive(Debug)]
+pub(crate) struct Protocols {
+    pub(crate) rtnl: Route,
+    pub(crate) xfrm: Xfrm,
+    pub(crate) sysctl: Sysctl,
+}
+
+/// [`Protocols`], for one at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared(Arc<Mutex<Protocols>>);
+
+impl Shared {
+    /// A node of nothing, over that worker, whose links `open` opens.
+    pub(crate) fn new(worker: &Handle, open: Open) -> Self {
+        let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
+        let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
+        let sysctl = Sysctl::new(worker.clone());
+        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, sysctl })))
+    }
+
+    /// Keeps others from changing anything.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Protocols> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Settings that programs can change, and the worker that follows them.
+#[derive(Debug)]
+pub(crate) struct Sysctl {
+    settings: Settings,
+    worker: Handle,
+}
+
+impl Sysctl {
+    /// As a worker is that nobody has told anything.
+    fn new(worker: Handle) -> Self {
+        Self { settings: Settings::default(), worker }
+    }
+
+    /// As it is.
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Takes note of what the worker has become.
+    pub(crate) const fn follow(&mut self, settings: Settings) {
+        self.settings = settings;
+    }
+
+    /// Has the worker forget what ICMP has told of paths to IPv4 destinations.
+    pub(super) fn forget_paths(&self) -> Result<(), i32> {
+        self.worker.call(|node| node.datapath.fib.forget_path_mtus_v4()).map_err(|_| errno::EIO)
+    }
+
+    /// Has the worker be so.
+    ///
+    /// # Errors
+    /// `EIO`: it does not answer.
+    pub(crate) fn set(&mut self, settings: Settings) -> Result<(), i32> {
+        if settings != self.settings {
+            self.worker.call(move |node| apply::set(node, settings)).map_err(|_| errno::EIO)?;
+            self.settings = settings;
+        }
+        Ok(())
+    }
+}

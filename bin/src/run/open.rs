@@ -1,0 +1,73 @@
+//! Links of the host, opened as a configuration says.
+
+use std::num::NonZeroU32;
+
+use control::model::{LinkConfig, LinkKind, XdpMode};
+use link::{ConfigKind, Link};
+
+use crate::error::CliError;
+
+/// Opener of links. A device that is made for the link gets the number, if that is given.
+pub(crate) type Open = fn(&LinkConfig, Option<u32>) -> Result<Box<dyn Link>, CliError>;
+
+/// Configuration of a link's driver. A device that is made for the link gets the number `index`, if that is given.
+///
+/// # Errors
+/// The link has no driver.
+fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config, CliError> {
+    let kind = match &config.kind {
+        LinkKind::Loopback => {
+            return Err(CliError::failed(format!("link {}: every node has it by itself", config.name)));
+        }
+        LinkKind::Vrf { .. } => {
+            return Err(CliError::failed(format!("link {}: a VRF is no device of this host", config.name)));
+        }
+        LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
+        LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
+        LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },
+        LinkKind::Packet { interface } => ConfigKind::Packet { interface: interface.clone() },
+        LinkKind::Xdp { interface, ring, mode } => {
+            let ring = NonZeroU32::new(u32::from(*ring)).unwrap_or(NonZeroU32::MIN);
+            ConfigKind::Xdp { interface: interface.clone(), ring, mode: xdp_mode(*mode) }
+        }
+    };
+    let LinkConfig { ref name, mtu, offloads, .. } = *config;
+    Ok(link::Config { name: name.clone(), kind, mtu, offloads, index })
+}
+
+/// Tells whether the host has the device that a link is on.
+pub(crate) fn has_device(config: &LinkConfig) -> bool {
+    driver_config(config, None).is_ok_and(|config| link::has_device(&config))
+}
+
+/// Opens a link of the host. A device that is made for it gets the number `index`, if that is given.
+pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Link>, CliError> {
+    let opened = link::open(&driver_config(config, index)?);
+    let opened = opened.map_err(|err| {
+        let on = if err.device == config.name { String::new() } else { format!("link {}: ", config.name) };
+        CliError::failed(format!("{on}{err}"))
+    })?;
+    if let Some(ring) = opened.ring() {
+        let found = opened.offloads().iter().filter(|found| !found.on);
+        let found: Vec<_> =
+            found.map(|found| format!("{}: {}", found.name, found.why.as_deref().unwrap_or(""))).collect();
+        let mode = if ring.native { "native" } else { "generic" };
+        let copy = if ring.zero_copy { "zero copy" } else { "copy" };
+        tracing::info!(
+            queues = ring.queues,
+            frames = ring.frames,
+            "{}: {mode} XDP, {copy}; {}",
+            config.name,
+            found.join("; ")
+        );
+    }
+    Ok(opened)
+}
+
+fn xdp_mode(mode: XdpMode) -> link::XdpMode {
+    match mode {
+        XdpMode::Auto => link::XdpMode::Auto,
+        XdpMode::Native => link::XdpMode::Native,
+        XdpMode::Generic => link::XdpMode::Generic,
+    }
+}

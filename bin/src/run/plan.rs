@@ -1,0 +1,46 @@
+//! A plan of the next configuration, which the worker only has to carry out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base::LinkId;
+use control::features::FeatureSet;
+use control::model::{Config, LinkConfig};
+use control::netlink::rtnl::Vrf;
+use control::sysctl::Settings;
+use datapath::IkeAt;
+use fib::Fib;
+use ipsec::crypto::Crypto;
+use link::Link;
+
+use super::ike::IkeSocket;
+use super::xfrm::Steps;
+
+/// What the worker has to do to become the next configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Plan {
+    /// The whole of it, to be shown.
+    pub(crate) config: Arc<Config>,
+    /// Links that go, but VRFs.
+    pub(crate) removed: Vec<LinkId>,
+    /// Links that come.
+    pub(crate) opened: Vec<(LinkId, Box<dyn Link>, LinkConfig)>,
+    /// Links that stay and get another MTU.
+    pub(crate) mtus: Vec<(LinkId, Option<u16>)>,
+    /// The links that come and those that have changed, and which of their features are wanted.
+    pub(crate) ports: Vec<(LinkId, FeatureSet)>,
+    /// The ports of IKE, all of them.
+    pub(crate) ike: Vec<(LinkId, IkeAt)>,
+    /// The key manager's socket, if there is a new one.
+    pub(crate) ike_socket: Option<IkeSocket>,
+    /// Every route, if any of them changes, and the VRFs then.
+    pub(crate) fib: Option<Fib>,
+    /// See `fib`.
+    pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
+    /// What changes of SAs and policies.
+    pub(crate) ipsec: Steps,
+    /// Who does the ciphers' work from now on, if that changes.
+    pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
+    /// What programs can set, too, if a file changes any of it.
+    pub(crate) settings: Option<Settings>,
+}

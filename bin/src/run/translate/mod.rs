@@ -1,0 +1,7 @@
+//! Translation between the terms of `control`, in which files and programs speak, and those of the crates that do the work.
+
+pub(crate) mod features;
+pub(crate) mod fib;
+pub(crate) mod from_ipsec;
+pub(crate) mod reassembly;
+pub(crate) mod to_ipsec;
