@@ -94,7 +94,8 @@ pub(crate) enum Command {
     ///
     /// A filter is one argument: terms joined by `and`, each negated by `not`. Terms are `ip`, `ip6`, `tcp`, `udp`, `icmp`,
     /// `icmp6`, `esp`, `proto NUMBER`, `[src|dst] host ADDRESS`, `[src|dst] net PREFIX`, `[src|dst] port NUMBER` and `dev LINK`,
-    /// the link that a packet came in by.
+    /// the link that a packet came in by, or its VRF. With the last packet the trace ends: steps that it makes after a wait for a
+    /// neighbour or an SA are left out.
     ///
     /// While a trace runs, packets take no shortcuts, so the gateway is slower.
     Trace(TraceArgs),

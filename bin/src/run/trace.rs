@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 
 use control::Reply;
@@ -17,12 +18,16 @@ const QUEUE: usize = 1024;
 pub(crate) fn stream_traces(mut stream: &UnixStream, worker: &Handle, filter: &str, packets: u32) -> io::Result<()> {
     let (sink, traces) = sync_channel(QUEUE);
     let text = filter.to_owned();
-    let asked = worker.call(move |node| node.traces.start(&mut node.datapath, &text, packets, sink));
+    // A call that times out here may still run later: the trace ends by itself then.
+    let client = Arc::new(());
+    let alive = Arc::downgrade(&client);
+    let asked = worker.call(move |node| node.traces.start(&mut node.datapath, &text, packets, sink, alive));
     let number = match asked.map_err(|err| err.to_string()).and_then(|answer| answer) {
         Ok(number) => number,
         Err(message) => return stream.write_all(Reply::Error { message }.to_line().as_bytes()),
     };
     let streamed = stream_until_end(stream, &traces);
+    drop(client);
     // Without packets that match, nothing else would tell the worker.
     let _ = worker.call(move |node| node.traces.stop(&mut node.datapath, number));
     streamed

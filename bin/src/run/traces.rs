@@ -1,6 +1,7 @@
 //! The trace that runs and the client that it is for, the filter's language, and steps as they are shown.
 
 use std::net::IpAddr;
+use std::sync::Weak;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub(crate) struct Traces {
 struct RunningTrace {
     number: u64,
     sink: SyncSender<PacketTrace>,
+    /// Dead once the client's thread has ended.
+    client: Weak<()>,
 }
 
 impl Traces {
@@ -36,15 +39,16 @@ impl Traces {
         filter: &str,
         packets: u32,
         sink: SyncSender<PacketTrace>,
+        client: Weak<()>,
     ) -> Result<u64, String> {
-        if self.running.is_some() {
+        if self.running.as_ref().is_some_and(|running| running.client.strong_count() > 0) {
             return Err("another trace is running".to_owned());
         }
         let ports = || datapath.ports.iter();
         let link = |name: &str| ports().find(|(_, port)| port.config.name == name).map(|(id, _)| id);
         let filter = parse_filter(filter, link)?;
         self.count += 1;
-        self.running = Some(RunningTrace { number: self.count, sink });
+        self.running = Some(RunningTrace { number: self.count, sink, client });
         datapath.set_trace(Some(filter), packets);
         Ok(self.count)
     }
@@ -60,6 +64,13 @@ impl Traces {
     /// Sends what was traced to the client. A slow client loses some; with the last packet the trace ends.
     pub(crate) fn deliver(&mut self, datapath: &mut Datapath) {
         let Some(running) = &self.running else { return };
+        let number = running.number;
+        if running.client.strong_count() == 0 {
+            return self.stop(datapath, number);
+        }
+        if !datapath.has_traced() && !datapath.is_trace_complete() {
+            return;
+        }
         let ports = &datapath.ports;
         let names: Vec<(LinkId, String)> = ports.iter().map(|(id, port)| (id, port.config.name.clone())).collect();
         let name =
@@ -69,7 +80,7 @@ impl Traces {
         let sent: Vec<_> = traced.into_iter().map(|traced| running.sink.try_send(traced)).collect();
         let is_gone = sent.iter().any(|sent| matches!(sent, Err(TrySendError::Disconnected(_))));
         if is_gone || datapath.is_trace_complete() {
-            self.stop(datapath, running.number);
+            self.stop(datapath, number);
         }
     }
 }
@@ -82,7 +93,7 @@ impl Traces {
 /// | `tcp`, `udp`, `icmp`, `icmp6`, `esp`, `proto NUMBER` | the protocol |
 /// | `[src\|dst] host ADDRESS`, `[src\|dst] net PREFIX` | addresses |
 /// | `[src\|dst] port NUMBER` | ports |
-/// | `dev NAME` | the link that a packet came in by |
+/// | `dev NAME` | the link that a packet came in by, or the VRF of that link |
 ///
 /// # Errors
 /// The word that is wrong, in one line.
@@ -157,7 +168,8 @@ fn group(
 ) -> Vec<PacketTrace> {
     let mut traces: Vec<PacketTrace> = Vec::new();
     for step in steps {
-        let at = traces.iter().position(|trace| trace.packet == step.packet).unwrap_or_else(|| {
+        // Steps of one packet mostly follow each other.
+        let at = traces.iter().rposition(|trace| trace.packet == step.packet).unwrap_or_else(|| {
             traces.push(PacketTrace { packet: step.packet, steps: Vec::new() });
             traces.len() - 1
         });

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// Steps of one packet, in order. A packet that waits has its later steps in another trace of the same number.
+/// Steps of one packet, in order. A packet that waits has its later steps, if the trace still runs, in another one of its number.
 #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
 pub struct PacketTrace {
     /// Number of the packet.

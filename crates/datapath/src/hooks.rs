@@ -41,24 +41,39 @@ pub(crate) enum HookUser {
 /// Points that have users.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Hooks {
-    /// A bit for each point and IP version.
+    /// A bit for each point and IP version at which there is a user.
     used: u16,
+    /// The same of each user.
+    of_users: [u16; HookUser::COUNT],
 }
 
 /// Bits of all points for both versions.
 const ALL: u16 = (1 << 10) - 1;
 
+/// Bits of the points that received packets pass: pre-routing and local in.
+const RECEIVE: u16 = 0b1111;
+
+impl HookUser {
+    const COUNT: usize = 1;
+
+    /// Points that the user is called at, as bits.
+    const fn points(self) -> u16 {
+        match self {
+            Self::Trace => ALL,
+        }
+    }
+}
+
 impl Hooks {
     /// Adds or removes a user.
     pub(crate) fn set(&mut self, user: HookUser, is_on: bool) {
-        match user {
-            HookUser::Trace => self.used = if is_on { ALL } else { 0 },
-        }
+        self.of_users[user as usize] = if is_on { user.points() } else { 0 };
+        self.used = self.of_users.iter().fold(0, |used, points| used | points);
     }
 
     /// Tells whether any point of the receive side has a user: what would be seen there may not take a shortcut.
     pub(crate) fn is_used_on_receive(self) -> bool {
-        self.used != 0
+        self.used & RECEIVE != 0
     }
 
     #[inline]

@@ -227,7 +227,8 @@ impl Datapath {
                 let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false };
                 self.ports.set(id, Device::Vrf, config);
             }
-            None => drop(self.ports.remove(id)),
+            None if self.ports.get(id).is_some_and(|port| port.device == Device::Vrf) => drop(self.ports.remove(id)),
+            None => {}
         }
         self.update_shortcuts();
     }
@@ -406,7 +407,8 @@ impl Datapath {
         port.config.features = features;
         let l3 = port.l3();
         for pkt in std::mem::take(port.take_tx()) {
-            device::fit(self, mem, id, pkt, l3);
+            // Counted as a drop if it fails.
+            let _ = device::fit(self, mem, id, pkt, l3);
         }
     }
 }

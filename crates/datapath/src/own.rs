@@ -139,10 +139,12 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, link: LinkId,
     for kind in kinds {
         dp.count(hop.dev, kind);
     }
-    hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, &mut ip);
     if domain != LinkId::NONE && !link_local {
         // Linux `vrf_l3_out`: straight on to the link, for no qdisc is attached.
+        hooks::run(dp, cx, HookPoint::LocalOut, domain, &mut ip);
+        hooks::run(dp, cx, HookPoint::PostRouting, domain, &mut ip);
         dp.ports.pass_vrf(cx.mem, domain, true, &ip.pkt);
     }
+    hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, &mut ip);
     Next::Output(ip, hop)
 }

@@ -271,7 +271,10 @@ impl Ports {
             self.ports.resize_with(at + 1, || None);
         }
         match &mut self.ports[at] {
-            Some(port) => port.config = config,
+            Some(port) => {
+                port.config = config;
+                port.device = device;
+            }
             empty => *empty = Some(Port::new(device, config)),
         }
     }

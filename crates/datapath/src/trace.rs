@@ -4,6 +4,7 @@
 //! packets: what is decrypted or encrypted is chosen, and numbered, anew.
 
 use base::{DropReason, Instant, LinkId, Prefix, SaId, TableId};
+use fib::Fib;
 use host::icmp::Problem;
 use packet::{Csum, Cut, Gso, Packet};
 use wire::{FlowKey, Protocol, Version};
@@ -34,7 +35,7 @@ pub enum TraceTerm {
     DstPort(u16),
     /// One of the ports.
     Port(u16),
-    /// The link that the packet came in by.
+    /// The link that the packet came in by, or the VRF of that link.
     Dev(LinkId),
 }
 
@@ -47,7 +48,7 @@ pub struct TraceFilter {
 
 impl TraceFilter {
     /// Tells whether a packet that begins with its IP header is to be traced.
-    fn matches(&self, pkt: &Packet) -> bool {
+    fn matches(&self, pkt: &Packet, fib: &Fib) -> bool {
         let mut front = [0; 128];
         let len = pkt.len().min(front.len());
         if !pkt.read_at(0, &mut front[..len]) {
@@ -65,7 +66,7 @@ impl TraceFilter {
                 TraceTerm::SrcPort(port) => has_ports && flow.sport == port,
                 TraceTerm::DstPort(port) => has_ports && flow.dport == port,
                 TraceTerm::Port(port) => has_ports && (flow.sport == port || flow.dport == port),
-                TraceTerm::Dev(link) => pkt.meta.link == link,
+                TraceTerm::Dev(dev) => pkt.meta.link == dev || fib.domain(pkt.meta.link) == dev,
             };
             is_true != is_negated
         })
@@ -181,7 +182,10 @@ pub(crate) struct Trace {
     filter: Option<TraceFilter>,
     /// Packets that may still be chosen.
     left: u32,
+    /// Number of the packet that was chosen last, by this trace or one before.
     last: u16,
+    /// Packets that this trace has chosen.
+    chosen: u32,
     steps: Vec<TraceStep>,
 }
 
@@ -191,14 +195,26 @@ impl Trace {
     pub(crate) fn is_on(&self) -> bool {
         self.filter.is_some()
     }
+
+    /// Tells whether this trace has chosen the packet of that number. A packet that was held while another trace ran may still
+    /// have a number of that one.
+    fn has_chosen(&self, number: u16) -> bool {
+        number != 0 && u32::from(self.last.wrapping_sub(number)) < self.chosen
+    }
 }
 
 impl Datapath {
     /// Traces the next `packets` packets that the filter chooses, or stops with `None`.
     pub fn set_trace(&mut self, filter: Option<TraceFilter>, packets: u32) {
         self.hooks.set(HookUser::Trace, filter.is_some());
-        self.trace = Trace { filter, left: packets, last: self.trace.last, steps: Vec::new() };
+        self.trace = Trace { filter, left: packets, last: self.trace.last, chosen: 0, steps: Vec::new() };
         self.update_shortcuts();
+    }
+
+    /// Tells whether there are steps to be taken.
+    #[must_use]
+    pub fn has_traced(&self) -> bool {
+        !self.trace.steps.is_empty()
     }
 
     /// Tells whether a trace has had all its packets.
@@ -232,25 +248,39 @@ pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, next: &mut Next) {
 /// Records a step of a packet if it is traced, or is chosen now.
 #[cold]
 pub(crate) fn step(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, step: Step) {
-    let Trace { filter: Some(filter), left, last, steps } = &mut dp.trace else { return };
-    if pkt.meta.trace == 0 {
-        if *left == 0 || !filter.matches(pkt) {
+    let Datapath { trace, fib, .. } = dp;
+    if !trace.has_chosen(pkt.meta.trace) {
+        pkt.meta.trace = 0;
+        if trace.left == 0 || !trace.filter.as_ref().is_some_and(|filter| filter.matches(pkt, fib)) {
             return;
         }
-        *left -= 1;
+        trace.left -= 1;
+        trace.chosen = trace.chosen.saturating_add(1);
         // 0 stands for no trace.
-        *last = last.checked_add(1).unwrap_or(1);
-        pkt.meta.trace = *last;
+        trace.last = trace.last.checked_add(1).unwrap_or(1);
+        pkt.meta.trace = trace.last;
     }
-    if steps.len() < MAX_RECORDED {
-        steps.push(record(cx, pkt, step));
+    push(dp, record(cx, pkt, 0, step));
+}
+
+/// Step of a traced packet whose IP header begins at `l3`, to be [pushed](push) once it is known to have been made.
+#[cold]
+pub(crate) fn prepare(dp: &Datapath, cx: Cx<'_>, pkt: &Packet, l3: usize, step: Step) -> Option<TraceStep> {
+    dp.trace.has_chosen(pkt.meta.trace).then(|| record(cx, pkt, l3, step))
+}
+
+/// Records a prepared step.
+pub(crate) fn push(dp: &mut Datapath, step: TraceStep) {
+    if dp.trace.steps.len() < MAX_RECORDED {
+        dp.trace.steps.push(step);
     }
 }
 
-fn record(cx: Cx<'_>, pkt: &Packet, step: Step) -> TraceStep {
+fn record(cx: Cx<'_>, pkt: &Packet, l3: usize, step: Step) -> TraceStep {
     let mut front = [0; 128];
-    let len = pkt.len().min(front.len());
-    let flow = if pkt.read_at(0, &mut front[..len]) { FlowKey::parse(&front[..len], pkt.len()).ok() } else { None };
+    let rest = pkt.len().saturating_sub(l3);
+    let front = &mut front[..rest.min(128)];
+    let flow = if pkt.read_at(l3, front) { FlowKey::parse(front, rest).ok() } else { None };
     let geometry = Geometry {
         len: pkt.len(),
         head: pkt.head().len(),

@@ -378,9 +378,11 @@ impl OpenJob {
         }
     }
 
-    /// Tells whether a job is of an SA that replaces this one's, or was replaced by it: the flows of both are the same.
+    /// Tells whether a job is of an SA that replaces this one's, or was replaced by it: the flows of both are the same. Key
+    /// managers number what they rekey; SAs without a request number are not taken for each other's.
     pub(crate) fn is_rekeyed_by(&self, other: &Self) -> bool {
-        self.reqid == other.reqid && self.sa != other.sa
+        let [one, another] = [self, other].map(|job| (job.reqid, job.outer.info.src, job.outer.info.dst));
+        self.reqid != 0 && one == another && self.sa != other.sa
     }
 
     /// Notes that no more packets come.

@@ -23,7 +23,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: &Info) -> 
     }
     let keepalives = std::mem::take(&mut opened.keepalives);
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
-    // Datagrams of a train that are no ESP: each is a packet of its own now, and whoever has the port gets it.
+    // Datagrams of a train that are no ESP: each is a packet of its own now, for the listener of its port.
     for pkt in opened.not_esp.drain(..) {
         dp.run(cx, Next::L3In(pkt));
     }
@@ -34,7 +34,8 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: &Info) -> 
 /// Tells whether a packet for this node is ESP that it decrypts.
 #[inline]
 pub(super) fn is_esp(dp: &Datapath, ip: &IpPacket, cast: Cast) -> bool {
-    cast == Cast::Unicast && payload_offset(dp, &ip.pkt, &ip.info).is_some()
+    let is_ours = |at| cast == Cast::Unicast || opens_for_others(dp, &ip.pkt, &ip.info, at);
+    payload_offset(dp, &ip.pkt, &ip.info).is_some_and(is_ours)
 }
 
 /// Tells whether a packet that was just received is ESP that this node decrypts, for itself or for a host.

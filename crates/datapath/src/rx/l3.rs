@@ -52,7 +52,7 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: Inf
     };
     hooks::run(dp, cx, HookPoint::PreRouting, link, &mut ip);
     let domain = dp.fib.domain(link);
-    if domain != LinkId::NONE {
+    if domain != LinkId::NONE && !is_link_scoped(ip.info.dst) {
         // Linux `vrf_ip_rcv`, `vrf_ip6_rcv`.
         dp.ports.pass_vrf(cx.mem, domain, false, &ip.pkt);
         hooks::run(dp, cx, HookPoint::PreRouting, domain, &mut ip);
@@ -108,7 +108,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, domain: LinkId) -> Nex
         && let Err(fault) = check_on_way(ip.pkt.head(), ip.info.version())
     {
         // Nothing is sent about a broadcast (RFC 1122 §3.2.2).
-        let fault = fault.filter(|_| !matches!(decision, Decision::Broadcast { .. }));
+        let fault = fault.filter(|_| !matches!(decision, Decision::Broadcast { .. }) && ip.pkt.meta.esp.is_none());
         return ext_headers::drop_faulty(dp, ip, fault);
     }
     match (cast, decision) {
@@ -214,6 +214,11 @@ fn check_on_way(head: &[u8], version: Version) -> Result<(), ext_headers::Fault>
         Version::V4 => ip_options::check(head),
         Version::V6 => ext_headers::check_hop_by_hop(head),
     }
+}
+
+/// Tells whether a destination is a group, or means something on its link alone: such packets do not pass the VRF of the link.
+fn is_link_scoped(dst: IpAddr) -> bool {
+    dst.is_multicast() || is_link_local(dst)
 }
 
 pub(crate) fn is_link_local(addr: IpAddr) -> bool {

@@ -16,7 +16,7 @@ use wire::{Protocol, Version, tcp, udp};
 
 use crate::local::{esp, reassembly};
 use crate::tx::neighbour;
-use crate::{Cx, Datapath};
+use crate::{Cx, Datapath, Next};
 
 pub(crate) use gro::{BurstEnd, flush};
 use l2::Framing;
@@ -62,18 +62,30 @@ fn ip_packet(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, framing: Framing) {
     if pkt.meta.esp.is_some() {
         match dp.ipsec.take_opened(&mut pkt, &mut dp.counters) {
             Ok(true) => return decrypted(dp, cx, pkt),
-            Ok(false) => {}
+            Ok(false) => return device_decrypted(dp, cx, pkt, framing),
             Err(reason) => return dp.count_drop(&pkt, reason),
         }
     }
     let next = match headers(dp, cx, &mut pkt, framing) {
-        Ok(info) if pkt.meta.esp.is_some() || esp::is_for_node(dp, &pkt, &info) => l3::input_parsed(dp, cx, pkt, info),
+        Ok(info) if esp::is_for_node(dp, &pkt, &info) => l3::input_parsed(dp, cx, pkt, info),
         Ok(_) => {
             let out = gro::push(dp, cx, pkt);
             return gro::run(dp, cx, out);
         }
         Err(DropReason::GsoEncapsulation) => return segment_inside(dp, cx, pkt, framing),
         Err(reason) => reassembly::malformed(dp, cx, pkt, reason, framing),
+    };
+    dp.run(cx, next);
+}
+
+/// Takes in ESP that a device has decrypted where it lay. Only ESP of this node may take its bytes: no capture, error or fragment
+/// queue gets those of other packets.
+#[cold]
+fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, framing: Framing) {
+    let next = match headers(dp, cx, &mut pkt, framing) {
+        Ok(info) if esp::is_for_node(dp, &pkt, &info) => l3::input_parsed(dp, cx, pkt, info),
+        Ok(_) => Next::Drop(pkt, DropReason::EspDevice),
+        Err(reason) => Next::Drop(pkt, reason),
     };
     dp.run(cx, next);
 }

@@ -37,23 +37,33 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, mu
 }
 
 /// Makes a packet, whose IP header begins at `l3`, fit its link, and queues it.
-pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet, l3: usize) {
-    if dp.trace.is_on() && pkt.meta.trace != 0 {
-        trace::step(dp, cx, &mut pkt, Step::Queued { dev: link });
+pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+    if !dp.trace.is_on() {
+        let _ = fit(dp, cx.mem, link, pkt, l3);
+        return;
     }
-    fit(dp, cx.mem, link, pkt, l3);
+    let step = trace::prepare(dp, cx, &pkt, l3, Step::Queued { dev: link });
+    let fitted = fit(dp, cx.mem, link, pkt, l3);
+    if let Some(mut step) = step {
+        if let Err(reason) = fitted {
+            step.step = Step::Drop(reason);
+        }
+        trace::push(dp, step);
+    }
 }
 
 /// Makes a packet fit its link, and queues it, without a trace.
-pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) {
+///
+/// # Errors
+/// As [`Ports::enqueue`](crate::Ports), or [`seal_unless_on_device`](esp_device::seal_unless_on_device); counted as a drop.
+pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
     let from = pkt.meta.link;
     let packets = pkt.meta.cut.packets();
     if pkt.meta.esp.is_some()
         && let Err(reason) = esp_device::seal_unless_on_device(dp, link, &mut pkt, l3)
     {
-        return dp.ports.drop(from, reason);
+        dp.ports.drop(from, reason);
+        return Err(reason);
     }
-    if let Err(reason) = dp.ports.enqueue(mem, link, pkt, l3) {
-        dp.ports.drops(from, reason, packets);
-    }
+    dp.ports.enqueue(mem, link, pkt, l3).inspect_err(|&reason| dp.ports.drops(from, reason, packets))
 }

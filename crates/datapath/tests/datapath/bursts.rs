@@ -248,7 +248,7 @@ fn what_changes_counts_for_the_next_packet() {
 fn what_was_found_out_of_an_sa_goes_with_it() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
-    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("Placed(Some(");
+    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("PooledBox(Some(");
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     assert!(is_kept(&node), "what came last is remembered");
     let sa = TUNNELS[0].sas(0).remove(0);
@@ -286,7 +286,7 @@ impl Crypto for Device {
 fn what_comes_back_when_its_sa_is_gone_is_not_remembered() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
-    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("Placed(Some(");
+    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("PooledBox(Some(");
     let device = Device::default();
     let is_busy = Arc::clone(&device.is_busy);
     node.path.ipsec.set_crypto(Some(Box::new(device)));
@@ -384,7 +384,7 @@ fn the_packets_of_more_sas_than_are_remembered_are_opened_all_the_same() {
         }
         frames.chunks(64).for_each(|frames| take_in(&mut at_once, frames));
         at_once.path.finish(NOW, &at_once.mem);
-        let remembered = format!("{:?}", at_once.path.ipsec).matches("Placed(Some(").count();
+        let remembered = format!("{:?}", at_once.path.ipsec).matches("PooledBox(Some(").count();
         assert_eq!(remembered, 256, "with {threads} threads");
         assert_eq!(made(&mut at_once), want, "with {threads} threads");
     }
@@ -401,7 +401,7 @@ fn an_sa_that_is_in_use_again_is_remembered() {
     frames.chunks(64).for_each(|frames| take_in(&mut node, frames));
     node.path.finish(NOW, &node.mem);
     let ipsec = format!("{:?}", node.path.ipsec);
-    let is_remembered = |nth: &u32| ipsec.contains(&format!("{:?}: Placed(Some(", Spi(0x1000 + nth)));
+    let is_remembered = |nth: &u32| ipsec.contains(&format!("{:?}: PooledBox(Some(", Spi(0x1000 + nth)));
     assert_eq!((0..BUSY).filter(is_remembered).count(), BUSY as usize);
 }
 

@@ -2,6 +2,7 @@
 
 use base::{DropReason, LinkId, TableId};
 use datapath::{HookPoint, Step, TapPoints, TraceFilter, TraceTerm, Traffic};
+use fib::Known;
 use sim::{Flow, Node, PortOptions};
 use wire::{Protocol, Version};
 
@@ -181,4 +182,45 @@ fn packets_to_and_from_this_node_meet_the_local_hooks() {
     assert!(got.contains(&(1, Step::Hook { point: HookPoint::LocalIn, dev: INSIDE })), "{got:?}");
     // The answer is the request's buffer, and so the same packet.
     assert!(got.iter().any(|(_, step)| *step == Step::Hook { point: HookPoint::LocalOut, dev: INSIDE }), "{got:?}");
+}
+
+#[test]
+fn trace_ignores_held_packet_of_the_trace_before() {
+    let mut node = router_with(PortOptions::BARE, PortOptions::ethernet(2));
+    let flow = Flow::new("10.1.0.1", "10.2.0.1");
+    node.path.set_trace(every(), 9);
+    node.rx_bytes(NOW, INSIDE, &flow.udp(1));
+    assert_eq!(steps(&mut node).last(), Some(&(1, Step::Resolve { dev: OUTSIDE })));
+    let arrive = |node: &mut Node| {
+        let known = Known::Permanent(mac(12));
+        node.path.set_neighbour(NOW, &node.mem, OUTSIDE, flow.dst, known, 0);
+        assert_eq!(node.tx(OUTSIDE).len(), 2, "the question, and the packet");
+    };
+    node.path.set_trace(one(TraceTerm::Protocol(Protocol::TCP)), 9);
+    arrive(&mut node);
+    assert_eq!(steps(&mut node), []);
+}
+
+#[test]
+fn trace_by_vrf_chooses_packets_of_its_links() {
+    let udp = Flow::new("10.1.0.1", "10.2.0.1").udp(1);
+    for (dev, is_chosen) in [(LinkId(RED), true), (INSIDE, true), (OUTSIDE, false)] {
+        let mut node = red_router();
+        node.path.set_trace(one(TraceTerm::Dev(dev)), 1);
+        node.rx_bytes(NOW, INSIDE, &udp);
+        assert_eq!(!steps(&mut node).is_empty(), is_chosen, "{dev:?}");
+    }
+}
+
+#[test]
+fn full_queue_is_traced_as_a_drop() {
+    let mut node = router();
+    let flow = Flow::new("10.1.0.1", "10.2.0.1");
+    let fat = || flow.fat_tcp(&packet::Memory::heap(), 1, 40 * 1000, 1000);
+    while node.drops().is_empty() {
+        node.rx(NOW, INSIDE, vec![fat()]);
+    }
+    node.path.set_trace(every(), 1);
+    node.rx(NOW, INSIDE, vec![fat()]);
+    assert_eq!(steps(&mut node).last(), Some(&(1, Step::Drop(DropReason::TxQueueFull))));
 }

@@ -36,8 +36,8 @@ impl Batcher {
         self.jobs.get_mut(self.latest).map(|job| &mut **job)
     }
 
-    /// The last job that `is_it`, which is at hand from now on. `None` if there is none, or if packets of an SA that replaces its
-    /// SA came later: a packet that joined it would overtake those, which may be of its flow.
+    /// The last batch that `is_it`, which becomes the latest. `None` if there is none, or if packets of an SA that replaces its SA
+    /// came later: a packet that joined it would overtake those, which may be of its flow.
     #[inline]
     pub(crate) fn find(&mut self, is_it: impl Fn(&OpenJob) -> bool) -> Option<&mut OpenJob> {
         if !self.latest().is_some_and(&is_it) {
@@ -57,10 +57,12 @@ impl Batcher {
         &mut self.jobs[self.latest]
     }
 
-    /// Removes the batch that began first. If it was the latest, the next one becomes that.
+    /// Removes the batch that began first. If it was the latest, the one that began last becomes that: no packet that joins it
+    /// overtakes another.
     pub(crate) fn pop(&mut self) -> Option<PooledBox<OpenJob>> {
-        self.latest = self.latest.saturating_sub(1);
-        self.jobs.pop_front()
+        let popped = self.jobs.pop_front();
+        self.latest = self.latest.checked_sub(1).unwrap_or_else(|| self.jobs.len().saturating_sub(1));
+        popped
     }
 
     /// Number of batches up to the latest.

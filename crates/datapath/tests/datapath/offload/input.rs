@@ -1,12 +1,14 @@
 //! What comes from a device, and what comes back about packets that it has sealed.
 
 use base::{DropReason, Mib};
+use datapath::TapPoints;
 use ipsec::device::OffloadMode;
-use packet::{EspStatus, Packet};
+use packet::{Esp, EspStatus, Packet};
 use sim::{Faults, Flow};
 
 use super::{Lane, MODES, SEGMENTS};
 use crate::common::*;
+use crate::fragments::fragments;
 use crate::gateways::*;
 use crate::path_mtu::too_big;
 
@@ -53,6 +55,30 @@ fn what_a_device_has_decrypted_goes_nowhere_but_to_its_sa() {
     lane.near.rx(NOW, OUTSIDE, frames);
     assert_eq!(lane.near.drops(), [(2, DropReason::EspDevice, 2)]);
     assert!(lane.near.tx(INSIDE).is_empty());
+}
+
+#[test]
+fn device_decrypted_packet_that_is_no_esp_is_dropped_unseen() {
+    let mut lane = Lane::new(OffloadMode::Crypto);
+    lane.far.rx(NOW, INSIDE, vec![lane.flow.reversed().fat_tcp(&lane.far.mem, 0, 1000, 1000)]);
+    let frames = lane.far.tx(OUTSIDE);
+    let mut frames: Vec<_> =
+        frames.iter().map(|frame| Packet::with_data(&lane.near.mem, &frame.to_vec()).unwrap()).collect();
+    lane.near.from_wire(NOW, OUTSIDE, &mut frames);
+    let mark = frames[0].meta.esp;
+    assert!(matches!(mark, Some(Esp::Opened { .. })), "{mark:?}");
+    lane.near.path.set_tap(OUTSIDE, TapPoints { wire: false, fat: true });
+    let ping = Flow::new(ENDS[0][1], ENDS[0][0]).ping(1, 3000);
+    // Fragments for the node, a whole packet for it, and one that ends too early.
+    let mut marked = fragments(&lane.near.mem, &ping, 1280);
+    marked.push(Packet::with_data(&lane.near.mem, &ping).unwrap());
+    marked.push(Packet::with_data(&lane.near.mem, &ping[..100]).unwrap());
+    marked.iter_mut().for_each(|pkt| pkt.meta.esp = mark);
+    lane.near.rx(NOW, OUTSIDE, marked);
+    assert_eq!(lane.near.drops(), [(2, DropReason::IpTruncated, 1), (2, DropReason::EspDevice, 4)]);
+    assert_eq!(lane.near.path.counters.get(Mib::IpReasmReqds), 0);
+    assert_eq!(lane.near.path.take_tapped().count(), 0);
+    assert!(lane.near.tx(OUTSIDE).is_empty(), "no answer, and no error");
 }
 
 #[test]
