@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("daemon/sighup_changes_how_fragments_wait", NEEDS, sighup_changes_how_fragments_wait),
         trial("daemon/an_empty_gateway_is_configured_at_run_time", NEEDS, an_empty_gateway_is_configured_at_run_time),
         trial("daemon/a_log_that_nobody_takes_ends_nothing", &[], a_log_that_nobody_takes_ends_nothing),
+        trial("daemon/discard_thread_takes_no_signals", NEEDS, discard_thread_takes_no_signals),
         trial("daemon/packets_go_before_programs_where_that_is_allowed", NEEDS, packets_go_before_programs),
         trial("daemon/a_lost_link_leaves_the_others_running", NEEDS, a_lost_link_leaves_the_others_running),
         trial("daemon/a_link_is_as_its_interface", NEEDS, a_link_is_as_its_interface),
@@ -39,6 +40,24 @@ fn sigterm_ends_it_cleanly() -> Outcome {
     assert!(!site.gateway_a.socket().exists(), "its socket is left");
     assert!(site.a.sh("ip link show tun0").is_err(), "its TUN device is left");
     Ok(())
+}
+
+/// The thread that closes descriptors of clients has a table of descriptors of its own: a handler's write would go astray.
+fn discard_thread_takes_no_signals() -> Outcome {
+    const TAKEN_ELSEWHERE: [u32; 3] = [1, 2, 15];
+    let site = tunnel::Site::new()?;
+    for thread in fs::read_dir(format!("/proc/{}/task", site.gateway_a.id()))? {
+        let thread = thread?.path();
+        if fs::read_to_string(thread.join("comm"))?.trim() != "discard" {
+            continue;
+        }
+        let status = fs::read_to_string(thread.join("status"))?;
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).ok_or("no SigBlk")?;
+        let blocked = u64::from_str_radix(blocked.trim(), 16)?;
+        assert!(TAKEN_ELSEWHERE.iter().all(|signal| blocked >> (signal - 1) & 1 == 1), "{status}");
+        return Ok(());
+    }
+    Err("no thread is named discard".into())
 }
 
 fn packets_go_before_programs() -> Outcome {

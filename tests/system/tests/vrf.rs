@@ -82,7 +82,7 @@ fn looked_at(gateway: &Gateway, red_lan: &Netns, scratch: &Scratch) -> Outcome {
         assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains(told), "{refused:?}");
     }
     let file = scratch.file("red.pcapng");
-    let mut capture = Process::spawn(of_gateway(&["capture", "red", "-w"]).arg(&file), scratch)?;
+    let mut capture = Process::spawn(of_gateway(&["capture", "red"]).arg("-w").arg(&file), scratch)?;
     let len = || fs::metadata(&file).map_or(0, |file| file.len());
     // A header comes first, and a ping is longer than nothing else.
     wait_until("pings are captured", PATIENCE, || ping() && len() > 1000)?;

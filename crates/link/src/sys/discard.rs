@@ -15,8 +15,9 @@
 use std::convert::Infallible;
 use std::ffi::c_uint;
 use std::io;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::ptr;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -94,11 +95,13 @@ impl Discard {
 
 impl DiscardThread {
     /// Serves until all handles are dropped. The calling thread is of no other use afterwards, since its table of descriptors is
-    /// its own. Descriptors that the process has open at the call are copied to that table and closed in it at once.
+    /// its own. Descriptors that the process has open at the call are copied to that table and closed in it at once. The thread
+    /// takes no signals: a handler that writes to a descriptor of the process would write to another one here, or to none.
     ///
     /// # Errors
-    /// The thread cannot have a table of its own.
+    /// The thread cannot have a table of its own, or cannot block signals.
     pub fn run(self) -> io::Result<()> {
+        block_signals()?;
         own_table()?;
         close_from(0)?;
         // They lie in this thread's table, which ends with it.
@@ -122,6 +125,16 @@ impl DiscardThread {
         }
         Ok(())
     }
+}
+
+/// Blocks all signals in the calling thread and in threads that it starts.
+fn block_signals() -> io::Result<()> {
+    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: the pointer is valid for writes; `sigfillset` initialises the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: the set is initialised, and the mask before is not asked for.
+    let error = unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
 /// Starts a thread that closes, by its exit, all descriptors of the calling thread's table from [`KEPT`] on. If it cannot be
