@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{Instant, LinkId};
 use datapath::{Datapath, TapPoints};
 
-/// What a capture's file has to say about its link.
+/// Link of a capture, as its file describes it.
 #[derive(Debug)]
 pub(crate) struct CaptureLink {
     /// Ethernet frames, or IP packets.
@@ -22,7 +22,7 @@ pub(crate) struct Frame {
     pub(crate) at: Instant,
     /// Whether it was on its way out.
     pub(crate) outbound: bool,
-    /// Its bytes.
+    /// Bytes of the packet.
     pub(crate) bytes: Vec<u8>,
 }
 

@@ -125,7 +125,7 @@ impl Handle {
         }
     }
 
-    /// Has the worker do something, and waits for the answer.
+    /// Runs a call on the worker's thread, and waits for the answer.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,
@@ -133,7 +133,7 @@ impl Handle {
         self.begin(what)?.recv_timeout(PATIENCE).map_err(|_| WorkerGone)
     }
 
-    /// Has the worker do something. The answer comes by the receiver, which is disconnected if the worker ends.
+    /// Sends a call to the worker's thread. The answer comes by the receiver, which is disconnected if the worker ends.
     pub(crate) fn begin<T: Send + 'static>(
         &self,
         what: impl FnOnce(&mut Node) -> T + Send + 'static,

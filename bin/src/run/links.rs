@@ -17,7 +17,7 @@ use super::translate::features;
 /// Bursts that came while a link was down and are dropped when it is up again; should more come at once, they are new.
 const MOST_DISCARDED: usize = 1024;
 
-/// How long a device is left alone that takes no more and does not tell when it does.
+/// Pause before a device that takes no more packets, and does not tell when it does again, is retried.
 pub(crate) const RETRY_DEVICE: Duration = Duration::from_millis(1);
 
 /// What is to become of a link.

@@ -16,7 +16,7 @@ use link::Link;
 use super::ike::IkeSocket;
 use super::xfrm::Steps;
 
-/// What the worker has to do to become the next configuration.
+/// Changes that lead the worker to the next configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Plan {
     /// The whole of it, to be shown.
@@ -37,7 +37,7 @@ pub(crate) struct Plan {
     pub(crate) fib: Option<Fib>,
     /// See `fib`.
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
-    /// What changes of SAs and policies.
+    /// Changes of SAs and policies.
     pub(crate) ipsec: Steps,
     /// Who does the ciphers' work from now on, if that changes.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,

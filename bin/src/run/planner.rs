@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_cannot_be_opened_is_named_and_nothing_is_left_open() {
+    fn unopenable_link_is_named_and_leaves_nothing_open() {
         let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
         let free = free_port();
         let links = [udp("first", free), udp("second", taken.local_addr().unwrap().port())];

@@ -46,7 +46,7 @@ pub(crate) struct Slot {
     pub(crate) retry_at: Option<Instant>,
 }
 
-/// That a link failed.
+/// Failure of a link.
 #[derive(Debug)]
 pub(crate) struct Down {
     pub(crate) why: String,

@@ -5,8 +5,10 @@
 //! | pre-routing | received, before the route lookup; in a VRF a second time with its device | the link, the VRF |
 //! | local in | for this node, whole | the link |
 //! | forward | for another node, after the route lookup | the link that they leave by |
-//! | local out | of this node, after the route lookup | the link that they leave by |
-//! | post-routing | all that leave, before ESP | the link that they leave by |
+//! | local out | answers and errors of this node, after the route lookup; in a VRF first with its device | the VRF, the link |
+//! | post-routing | forwarded ones, answers and errors, before ESP | the link that they leave by, the VRF before it |
+//!
+//! Outer packets of ESP, messages of IKE and keepalives pass no hook on their way out.
 //!
 //! A point without users costs one bit test.
 

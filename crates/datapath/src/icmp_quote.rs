@@ -1,4 +1,4 @@
-//! What an ICMP error quotes.
+//! Packets quoted by ICMP errors.
 
 use wire::{FlowKey, Protocol};
 

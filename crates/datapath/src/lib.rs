@@ -78,11 +78,11 @@ pub struct Datapath {
     pub ipsec: Ipsec,
     /// Linux's counters.
     pub counters: Counters,
-    /// What went from one link to another.
+    /// Forwarded packets.
     pub forwarded: Forwarded,
     /// When the clock of `now` was at zero, since the Unix epoch.
     pub epoch: Duration,
-    /// How often ICMP made a path narrower, or said so again.
+    /// Messages of ICMP that lowered the MTU of a path, or confirmed it.
     pub path_mtus_learnt: u64,
     ike: ike::Ike,
     gro: Gro,
@@ -102,7 +102,7 @@ pub struct Datapath {
     pending_tx: VecDeque<PendingTx>,
     /// Kept for their storage; empty between two calls.
     scratch: Scratch,
-    /// What the neighbours asked for and is yet to be done.
+    /// Actions that the neighbour tables ask for, yet to be run.
     actions: Vec<Action>,
 }
 
@@ -119,7 +119,7 @@ struct Scratch {
     expired: Vec<Expired>,
 }
 
-/// What went through the node, as it came in: a fat packet is one.
+/// Forwarded packets as they came in: a super-packet is one.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Forwarded {
     /// Packets.
@@ -128,7 +128,7 @@ pub struct Forwarded {
     pub bytes: u64,
 }
 
-/// What every step of a cx is handed: the time, and the memory to work in.
+/// Context of a call: the time, and the memory to work in.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cx<'m> {
     pub(crate) now: Instant,
@@ -208,7 +208,7 @@ impl Datapath {
         }
     }
 
-    /// Has fragments for this node wait by these rules from now on, those that wait already too.
+    /// Sets the rules by which fragments for this node wait, also those that wait already.
     pub fn set_reassembly(&mut self, config: reassembly::Config) {
         self.reassembly.configure(config, &mut self.counters);
         local::reassembly::drop_evicted(self);
@@ -298,7 +298,7 @@ impl Datapath {
         self.ports.get(id).is_some_and(|port| port.host == role)
     }
 
-    /// What was captured since this was last called.
+    /// Packets captured since the last call.
     pub fn take_tapped(&mut self) -> std::vec::Drain<'_, Tapped> {
         self.ports.take_tapped()
     }
@@ -373,7 +373,7 @@ impl Datapath {
         timeouts.flatten().min()
     }
 
-    /// What waits to be sent on a link, in order; the caller takes from the front what is gone.
+    /// Queue of packets to be sent on a link, in order; the caller takes the sent ones from the front.
     pub fn take_tx(&mut self, id: LinkId) -> Option<&mut Vec<Packet>> {
         self.ports.get_mut(id).map(Port::take_tx)
     }

@@ -8,7 +8,7 @@ use wire::eth::{self, MacAddr};
 /// Memory that packets may pin in front of a link that takes no more, as counted by their truesize.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
 
-/// What a port is told about its link.
+/// Configuration of a port.
 #[derive(Clone, Debug)]
 pub struct PortConfig {
     /// The link's name.
@@ -17,7 +17,7 @@ pub struct PortConfig {
     pub mac: Option<MacAddr>,
     /// The layer-3 MTU in bytes.
     pub mtu: usize,
-    /// What the link takes over from us.
+    /// Offloads of the link.
     pub features: Features,
     /// Whether what it receives, and what was inside of that, is glued (`ethtool -K … gro`).
     pub gro: bool,
@@ -48,7 +48,7 @@ pub struct FatCounts {
     pub tx_gso_segs: u64,
     /// Were cut here before they left by it.
     pub tx_gso_cut_packets: u64,
-    /// What they were cut into.
+    /// The wire packets that they were cut into.
     pub tx_gso_cut_segs: u64,
 }
 
@@ -86,19 +86,19 @@ pub struct Port {
     pub traffic: Traffic,
     /// Whether packets may go out by it.
     pub up: bool,
-    /// What was fat of it.
+    /// Counts of super-packets.
     pub fat: FatCounts,
     /// Packets that fit the link, in the order in which they leave.
     tx: Vec<Packet>,
-    /// Their truesize in all; `None` when it has to be added up anew, because somebody took from them.
+    /// Their truesize in all; `None` when it has to be added up anew, because a caller has taken from them.
     tx_bytes: Option<usize>,
     /// Whether the link took nothing when it was offered them last.
     is_busy: bool,
-    /// Where captured packets are copied from.
+    /// Places at which packets are copied for captures.
     pub(crate) tap: TapPoints,
     /// Place of the host.
     pub(crate) host: HostRole,
-    /// What it has had of IPv6, of those counters that [links have](base::Mib::is_of_links).
+    /// Counters of IPv6, those that [links have](base::Mib::is_of_links).
     pub counters: Box<Counters>,
     shortcuts: Shortcuts,
 }
@@ -136,7 +136,7 @@ impl Port {
         self.up && self.device == Device::Link
     }
 
-    /// Where the IP header begins in what this port sends.
+    /// Offset of the IP header in packets that this port sends.
     pub(crate) fn l3(&self) -> usize {
         if self.config.mac.is_some() { eth::Header::LEN } else { 0 }
     }
@@ -152,7 +152,7 @@ impl Port {
         self.shortcuts = Shortcuts { esp_run: is_clear && self.config.gro, fragment_train: is_clear };
     }
 
-    /// What waits to be sent, for somebody who takes from it.
+    /// Queue of packets to be sent, for the caller to take from.
     pub(crate) fn take_tx(&mut self) -> &mut Vec<Packet> {
         self.tx_bytes = None;
         &mut self.tx
@@ -223,9 +223,9 @@ impl Port {
 /// Which captures are on at a port.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct TapPoints {
-    /// What the wire sees: before GRO, after segmentation.
+    /// Packets of the wire: before GRO, after segmentation.
     pub wire: bool,
-    /// What the path sees: after GRO, before segmentation.
+    /// Packets of the datapath: after GRO, before segmentation.
     pub fat: bool,
 }
 
@@ -242,7 +242,7 @@ pub struct Tapped {
     pub bytes: Vec<u8>,
 }
 
-/// Packets that may wait for whoever captures; what comes while they do is lost to the capture alone.
+/// Most captured packets that wait to be taken; later ones are lost to the capture alone.
 const MAX_TAPPED: usize = 4096;
 
 /// The ports by their number, and the drops of each.
@@ -354,7 +354,7 @@ impl Ports {
         }
     }
 
-    /// What was captured.
+    /// Captured packets.
     pub(crate) fn take_tapped(&mut self) -> std::vec::Drain<'_, Tapped> {
         self.tapped.drain(..)
     }

@@ -1,4 +1,4 @@
-//! Where packets to the latest destinations went: most go where others did, and a table need not be asked again.
+//! Cache of routing decisions about the latest destinations: most packets go where others went.
 
 use std::cell::Cell;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use fib::{Decision, Fib};
 
 use crate::Datapath;
 
-/// How many destinations are remembered at most; a power of two.
+/// Entries of the cache; a power of two.
 const SLOTS: usize = 64;
 
-/// What the routes said of a destination, under one of their generations, in a domain.
+/// Cached decision about a destination in a domain, valid for one generation of the routes.
 #[derive(Debug)]
 struct Slot {
     generation: Cell<u64>,
@@ -49,7 +49,7 @@ impl RecentRoutes {
     #[inline]
     fn decide(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
         let slot = &self.slots[slot_of(domain, dst)];
-        // One by one: a whole that is put together to be compared is waited for.
+        // Field by field: a temporary key would stall on store-to-load forwarding.
         let is_known = slot.generation.get() == fib.generation()
             && slot.domain.get() == domain
             && slot.dst.get().is_some_and(|known| known == dst);
@@ -84,7 +84,7 @@ fn slot_of(domain: LinkId, dst: IpAddr) -> usize {
 }
 
 impl Datapath {
-    /// What becomes of packets to `dst` in a domain ([`Fib::decide`]).
+    /// Decision about packets to `dst` in a domain ([`Fib::decide`]).
     #[inline]
     pub(crate) fn decide(&self, domain: LinkId, dst: IpAddr) -> Decision {
         self.recent_routes.decide(&self.fib, domain, dst)

@@ -612,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_with_too_many_descriptors_is_closed_and_they_not_taken() {
+    fn reader_with_too_many_descriptors_is_closed() {
         let (mut service, worker) = service();
         let (pipe, _writer) = rustix::pipe::pipe().unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();

@@ -30,7 +30,7 @@ const ROUTE: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("rou
 const XFRM: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("xfrm");
 /// Those for SAs, in order, each with its name.
 const SAS: TableDefinition<'_, u64, (&str, &[u8], &[u8])> = TableDefinition::new("sas");
-/// What was set by `sysctl`, by names below `/proc/sys/net`.
+/// Settings made by `sysctl`, by names below `/proc/sys/net`.
 const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings");
 /// Where SAs go on: sent, received, bytes, packets.
 const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
@@ -241,7 +241,7 @@ fn make_new(path: &Path) -> Result<(), Box<dyn std::error::Error>> {
     Ok(Store { path: path.to_owned(), database }.replace(&State::default())?)
 }
 
-/// That a file is none of these, or damaged; and what to do.
+/// A file of another kind, or a damaged one, and the remedy.
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> CliError {
     CliError::bad_config(format!(
         "{}: no state that can be restored: {why}. Move it away to start without what it held.",

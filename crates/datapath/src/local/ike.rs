@@ -27,13 +27,13 @@ const IKE_PORT: u16 = 500;
 /// The port of ESP in UDP, and of IKE behind the marker (RFC 3948 §2.2).
 const ENCAP_PORT: u16 = 4500;
 
-/// What stands in front of an IKE message where ESP has its SPI.
+/// Marker in front of an IKE message, where ESP has its SPI.
 const NON_ESP_MARKER: [u8; 4] = [0; 4];
 
 /// Bytes of messages that wait to be taken.
 const MAX_WAITING: usize = 1 << 20;
 
-/// Where there is IKE on a link.
+/// Place of IKE on a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IkeAt {
     /// At one address and port, behind the non-ESP marker. What comes from there is sent by this link.
@@ -191,7 +191,7 @@ impl Datapath {
         self.ike.links.iter().any(|(_, place)| place.has(at))
     }
 
-    /// What has come since this was last called.
+    /// Messages received since the last call.
     pub fn take_ike(&mut self) -> std::collections::vec_deque::Drain<'_, IkeMessage> {
         self.ike.bytes = 0;
         self.ike.waiting.drain(..)
@@ -213,7 +213,7 @@ impl Datapath {
     }
 }
 
-/// What stands in front of a message from or to that port of ours.
+/// Marker in front of a message from or to that port of this node.
 const fn marker(port: u16) -> &'static [u8] {
     if port == IKE_PORT { &[] } else { &NON_ESP_MARKER }
 }

@@ -1,8 +1,8 @@
 //! The MTU of paths, which routers beyond the first link tell (RFC 1191, RFC 8201, RFC 4301 §8.2.1; Linux `esp4_err`,
 //! `esp6_err`).
 //!
-//! Whoever can make a node believe in a narrow path slows it down, so a message counts only if it quotes ESP that this
-//! node has sent, by an SPI that a stranger has to guess. What is learnt narrows the tunnels to that destination and this
+//! A forged message slows a node down, so a message counts only if it quotes ESP that this node has sent, by an SPI that an
+//! attacker has to guess. What is learnt narrows the tunnels to that destination and this
 //! node's own packets to it. Redirects are not followed: a router chooses its own routes (RFC 1812 §5.2.7.2).
 
 use std::net::IpAddr;

@@ -18,7 +18,7 @@ fn is_echo_reply(told: &Told) -> bool {
 }
 
 #[test]
-fn ping_to_all_routers_of_a_subnet_is_answered_from_an_own_address() {
+fn anycast_ping_is_answered_from_address_of_the_link() {
     let mut node = router();
     let ping = Flow::new(HOST, ROUTERS).ping(9, 3000);
     for packets in [vec![packet::Packet::with_data(&node.mem, &ping).unwrap()], fragments(&node.mem, &ping, 1500)] {
