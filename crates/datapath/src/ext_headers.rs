@@ -24,7 +24,7 @@ pub(crate) type Fault = Option<Problem>;
 
 /// Drops a packet whose extension headers or IPv4 options are wrong, and tells its sender if that is owed.
 #[cold]
-pub(crate) fn drop_faulty(dp: &mut Datapath, ip: IpPacket, fault: Fault) -> Next {
+pub(crate) fn drop_faulty(dp: &mut Datapath, ip: &mut IpPacket, fault: Fault) -> Next {
     let version = ip.info.version();
     let reason = match version {
         Version::V4 => DropReason::Ipv4Options,
@@ -32,8 +32,8 @@ pub(crate) fn drop_faulty(dp: &mut Datapath, ip: IpPacket, fault: Fault) -> Next
     };
     dp.count(ip.pkt.meta.link, MibPair::IN_HDR_ERRORS.of(version));
     match fault {
-        Some(problem) => Next::Reject(ip, reason, problem),
-        None => Next::Drop(ip.pkt, reason),
+        Some(problem) => Next::Reject(reason, problem),
+        None => Next::Drop(reason),
     }
 }
 

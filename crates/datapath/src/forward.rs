@@ -24,28 +24,28 @@ pub(crate) struct Hop {
 }
 
 /// Forwards a packet to another node by `hop`.
-pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
+pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     let version = ip.info.version();
     // Every station on the link got it, and would send it on as well (RFC 1122 §3.3.6, RFC 1812 §5.3.4).
     if ip.pkt.meta.pkt_type != PktType::Host {
-        return Next::Drop(ip.pkt, DropReason::EthNotForUs);
+        return Next::Drop(DropReason::EthNotForUs);
     }
-    if let Err(reason) = check_policy(dp, cx, Dir::Fwd, &ip, hop.dev) {
-        return Next::Drop(ip.pkt, reason);
+    if let Err(reason) = check_policy(dp, cx, Dir::Fwd, ip, hop.dev) {
+        return Next::Drop(reason);
     }
-    if version == Version::V6 && has_link_scope(&ip) {
+    if version == Version::V6 && has_link_scope(ip) {
         dp.count(ip.pkt.meta.link, Mib::Ip6InAddrErrors);
-        return Next::Drop(ip.pkt, DropReason::IpSourceInvalid);
+        return Next::Drop(DropReason::IpSourceInvalid);
     }
     if ip.info.ttl <= 1 {
         dp.count(ip.pkt.meta.link, MibPair::IN_HDR_ERRORS.of(version));
-        return Next::Reject(ip, DropReason::TtlExceeded, Problem::TtlExceeded);
+        return Next::Reject(DropReason::TtlExceeded, Problem::TtlExceeded);
     }
     if !dp.ports.get(hop.dev).is_some_and(Port::is_running) {
-        return Next::Reject(ip, DropReason::LinkDown, Problem::HostUnreachable);
+        return Next::Reject(DropReason::LinkDown, Problem::HostUnreachable);
     }
-    hooks::run(dp, cx, HookPoint::Forward, hop.dev, &mut ip);
-    Next::Output(ip, hop)
+    hooks::run(dp, cx, HookPoint::Forward, hop.dev, ip);
+    Next::Output(hop)
 }
 
 /// Decrements the TTL of a forwarded packet once nothing can drop it here any more: until then an ICMP error quotes it as it
@@ -113,7 +113,7 @@ pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) 
 }
 
 /// Drops a packet to a destination without a route, or with a route that says so.
-pub(crate) fn unroutable(dp: &mut Datapath, ip: IpPacket, reason: DropReason) -> Next {
+pub(crate) fn unroutable(dp: &mut Datapath, ip: &mut IpPacket, reason: DropReason) -> Next {
     let v4 = ip.info.version() == Version::V4;
     let problem = match reason {
         DropReason::NoRoute => Problem::NoRoute,
@@ -126,14 +126,14 @@ pub(crate) fn unroutable(dp: &mut Datapath, ip: IpPacket, reason: DropReason) ->
             }
         }
         DropReason::RouteProhibit => Problem::Prohibited,
-        _ => return Next::Drop(ip.pkt, reason),
+        _ => return Next::Drop(reason),
     };
     match (v4, reason) {
         (true, DropReason::NoRoute) => dp.counters.count(Mib::IpExtInNoRoutes),
         (true, _) => {}
         (false, _) => dp.count(ip.pkt.meta.link, Mib::Ip6InNoRoutes),
     }
-    Next::Reject(ip, reason, problem)
+    Next::Reject(reason, problem)
 }
 
 /// Tells whether one of a packet's addresses means something on its own link alone (RFC 4291 §2.5.6).

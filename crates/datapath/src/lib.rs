@@ -26,6 +26,7 @@ mod forward;
 mod hooks;
 mod icmp_quote;
 mod ip_options;
+mod ip_packet;
 mod local;
 mod mib;
 mod next;
@@ -42,15 +43,13 @@ use std::time::Duration;
 use base::{Counters, DropReason, Instant, LinkId};
 use fib::{Action, Fib, Neighbours};
 use host::RateLimit;
-use ipsec::{Flowi, Ipsec, Opened};
-use offload::ip_headers;
+use ipsec::{Ipsec, Opened};
 use offload::{Features, Gro, gro};
 use packet::{Memory, Packet};
 use reassembly::{Expired, Reassembly};
-use wire::FlowKey;
-use wire::ip::Info;
 
 use hooks::Hooks;
+use ip_packet::{Carried, IpPacket};
 use local::ike;
 use local::reassembly::FragmentIds;
 use next::Next;
@@ -133,33 +132,6 @@ pub struct Forwarded {
 pub(crate) struct Cx<'m> {
     pub(crate) now: Instant,
     pub(crate) mem: &'m Memory,
-}
-
-/// A packet that begins with its IP header, with what its headers say.
-#[derive(Debug)]
-pub(crate) struct IpPacket {
-    pub(crate) pkt: Packet,
-    pub(crate) info: Info,
-    pub(crate) flow: FlowKey,
-}
-
-impl IpPacket {
-    /// Parses a packet that begins with its IP header.
-    ///
-    /// # Errors
-    /// The packet, and the reason as from [`ip_headers`] or for headers that memory was short for.
-    pub(crate) fn parse(cx: Cx<'_>, mut pkt: Packet) -> Result<Self, (Packet, DropReason)> {
-        let parsed = ip_headers(cx.mem, &mut pkt).and_then(|info| Ok((info, rx::l3::flow_of(cx, &mut pkt, &info)?)));
-        match parsed {
-            Ok((info, flow)) => Ok(Self { pkt, info, flow }),
-            Err(reason) => Err((pkt, reason)),
-        }
-    }
-
-    /// Flow that policies are asked about, by this link of that domain.
-    pub(crate) fn flowi(&self, link: LinkId, domain: LinkId) -> Flowi {
-        Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link, domain }
-    }
 }
 
 impl Default for Datapath {

@@ -19,13 +19,14 @@ use crate::{Cx, Datapath, HostRole, IpPacket, Next};
 const DUMMY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 
 /// Drops a packet, and makes the ICMP error that tells its sender why, as far as rules and rate limits allow.
-pub(crate) fn reject(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, reason: DropReason, problem: Problem) -> Next {
+pub(crate) fn reject(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason, problem: Problem) -> Next {
     dp.count_drop(&ip.pkt, reason);
-    icmp_error(dp, cx, &ip.pkt, &ip.info, problem)
+    icmp_error(dp, cx, ip, problem)
 }
 
 /// Makes the ICMP error that tells a packet's sender what is wrong with it, as far as rules and rate limits allow.
-pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, problem: Problem) -> Next {
+pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, problem: Problem) -> Next {
+    let (pkt, info) = (&*ip.pkt, &ip.info);
     // This node is told about its own packets by counters.
     if pkt.meta.link == LinkId::NONE || !icmp::may_answer(pkt, info, problem) {
         return Next::Done;
@@ -54,7 +55,9 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Inf
         (Version::V6, _) => Mib::Icmp6OutDestUnreachs,
     };
     error.meta.sec_path = pkt.meta.sec_path.clone();
-    send(dp, cx, error, pkt.meta.link, [MibPair::ICMP_OUT_MSGS.of(version), kind])
+    let link = pkt.meta.link;
+    ip.pkt.put(error);
+    send(dp, cx, ip, link, [MibPair::ICMP_OUT_MSGS.of(version), kind])
 }
 
 /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
@@ -87,35 +90,37 @@ fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
 /// Sends the packets that waited for an SA which is there now, or drops those that waited in vain.
 pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     for released in dp.ipsec.take_released() {
-        let next = match released {
-            Released::Again(pkt, by) => match IpPacket::parse(cx, pkt) {
-                Ok(ip) => route_again(dp, ip, by),
-                Err((pkt, reason)) => Next::Drop(pkt, reason),
-            },
-            Released::Dropped(pkt, reason) => Next::Drop(pkt, reason),
-        };
-        dp.run(cx, next);
+        match released {
+            Released::Again(pkt, by) => {
+                let mut ip = IpPacket::unparsed(pkt);
+                let next = match ip.parse(cx) {
+                    Ok(()) => route_again(dp, &ip, by),
+                    Err(reason) => Next::Drop(reason),
+                };
+                dp.run(cx, &mut ip, next);
+            }
+            Released::Dropped(pkt, reason) => dp.run_packet(cx, pkt, Next::Drop(reason)),
+        }
     }
 }
 
 /// Routes a packet that would have left by the link `by`. A received one stays in the domain of the link that it came by.
-fn route_again(dp: &Datapath, ip: IpPacket, by: LinkId) -> Next {
+fn route_again(dp: &Datapath, ip: &IpPacket, by: LinkId) -> Next {
     let link = if ip.pkt.meta.link == LinkId::NONE { by } else { ip.pkt.meta.link };
     match dp.decide(dp.fib.domain(link), ip.info.dst) {
-        Decision::Forward { dev, next_hop } => Next::Output(ip, Hop { dev, next_hop }),
-        Decision::Drop(reason) => Next::Drop(ip.pkt, reason),
-        _ => Next::Drop(ip.pkt, DropReason::NoRoute),
+        Decision::Forward { dev, next_hop } => Next::Output(Hop { dev, next_hop }),
+        Decision::Drop(reason) => Next::Drop(reason),
+        _ => Next::Drop(DropReason::NoRoute),
     }
 }
 
 /// Sends a packet of this node that begins with its IP header, in the domain of `link`, which is where a link-local destination
 /// is. `kinds` are counted once its next hop is known; its `sec_path` is that of a packet that it quotes.
-pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, link: LinkId, kinds: [Mib; 2]) -> Next {
-    pkt.meta.link = LinkId::NONE;
-    let mut ip = match IpPacket::parse(cx, pkt) {
-        Ok(ip) => ip,
-        Err((pkt, reason)) => return Next::Drop(pkt, reason),
-    };
+pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: [Mib; 2]) -> Next {
+    ip.pkt.meta.link = LinkId::NONE;
+    if let Err(reason) = ip.parse(cx) {
+        return Next::Drop(reason);
+    }
     let dst = ip.info.dst;
     let version = ip.info.version();
     let link_local = matches!(dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
@@ -132,7 +137,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, link: LinkId,
         Ok(hop) => hop,
         Err(reason) => {
             dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
-            return Next::Drop(ip.pkt, reason);
+            return Next::Drop(reason);
         }
     };
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));
@@ -141,10 +146,10 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, link: LinkId,
     }
     if domain != LinkId::NONE && !link_local {
         // Linux `vrf_l3_out`: straight on to the link, for no qdisc is attached.
-        hooks::run(dp, cx, HookPoint::LocalOut, domain, &mut ip);
-        hooks::run(dp, cx, HookPoint::PostRouting, domain, &mut ip);
+        hooks::run(dp, cx, HookPoint::LocalOut, domain, ip);
+        hooks::run(dp, cx, HookPoint::PostRouting, domain, ip);
         dp.ports.pass_vrf(cx.mem, domain, true, &ip.pkt);
     }
-    hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, &mut ip);
-    Next::Output(ip, hop)
+    hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
+    Next::Output(hop)
 }

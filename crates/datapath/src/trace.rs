@@ -11,7 +11,7 @@ use wire::{FlowKey, Protocol, Version};
 
 use crate::hooks::{HookPoint, HookUser};
 use crate::next::Next;
-use crate::{Cx, Datapath};
+use crate::{Cx, Datapath, IpPacket};
 
 /// Steps that may be recorded before they are taken; later ones are lost to the trace alone.
 const MAX_RECORDED: usize = 8192;
@@ -231,18 +231,18 @@ impl Datapath {
 
 /// Records the stage that a packet goes to.
 #[cold]
-pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, next: &mut Next) {
-    let (pkt, made) = match next {
-        Next::L3In(pkt) => (pkt, Step::Input),
-        Next::Local(ip, _) => (&mut ip.pkt, Step::Local),
-        Next::Forward(ip, hop) => (&mut ip.pkt, Step::Forward { dev: hop.dev, next_hop: hop.next_hop }),
-        Next::Output(ip, hop) => (&mut ip.pkt, Step::Output { dev: hop.dev }),
-        Next::Transmit(pkt, hop) => (pkt, Step::Transmit { dev: hop.dev, next_hop: hop.next_hop }),
-        Next::Reject(ip, reason, problem) => (&mut ip.pkt, Step::Reject(*reason, *problem)),
-        Next::Drop(pkt, reason) => (pkt, Step::Drop(*reason)),
+pub(crate) fn stage(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, next: Next) {
+    let made = match next {
+        Next::L3In => Step::Input,
+        Next::Local(_) => Step::Local,
+        Next::Forward(hop) => Step::Forward { dev: hop.dev, next_hop: hop.next_hop },
+        Next::Output(hop) => Step::Output { dev: hop.dev },
+        Next::Transmit(hop) => Step::Transmit { dev: hop.dev, next_hop: hop.next_hop },
+        Next::Reject(reason, problem) => Step::Reject(reason, problem),
+        Next::Drop(reason) => Step::Drop(reason),
         Next::Done => return,
     };
-    step(dp, cx, pkt, made);
+    step(dp, cx, &mut ip.pkt, made);
 }
 
 /// Records a step of a packet if it is traced, or is chosen now.

@@ -130,8 +130,35 @@ impl Neighbours {
         }
     }
 
-    /// Finds the link-layer address for a packet to `next_hop`, or queues the packet until it is known. Groups need no
-    /// resolution (RFC 1112 §6.4, RFC 2464 §7).
+    /// Link-layer address for a packet to `next_hop` now, if it is known. Groups need no resolution (RFC 1112 §6.4, RFC 2464 §7).
+    #[inline]
+    pub fn station(&mut self, now: Instant, link: LinkId, next_hop: IpAddr) -> Option<MacAddr> {
+        let key = (link, next_hop);
+        match self.entries.get_mut(&key) {
+            Some(entry) => match entry.state {
+                State::Reachable { mac, .. }
+                | State::Delay { mac, .. }
+                | State::Probe { mac, .. }
+                | State::Permanent { mac } => {
+                    entry.is_used = true;
+                    Some(mac)
+                }
+                State::Stale { mac } => {
+                    self.delay(now, key, mac);
+                    Some(mac)
+                }
+                State::Incomplete { .. } | State::Failed { .. } => None,
+            },
+            None => match next_hop {
+                IpAddr::V4(group) if group.is_multicast() => Some(MacAddr::multicast_v4(group)),
+                IpAddr::V6(group) if group.is_multicast() => Some(MacAddr::multicast_v6(group)),
+                _ => None,
+            },
+        }
+    }
+
+    /// Finds the link-layer address for a packet to `next_hop` as [`station`](Self::station), or queues the packet until it is
+    /// known.
     ///
     /// A packet is dropped for [`DropReason::NeighbourRateLimited`] when too many unknown next hops were wanted in the
     /// last second, and for [`DropReason::NeighbourQueueFull`] when too much waits.
@@ -144,28 +171,13 @@ impl Neighbours {
         packet: Packet,
         actions: &mut Vec<Action>,
     ) -> Resolution {
+        if let Some(mac) = self.station(now, link, next_hop) {
+            return Resolution::Send(mac, packet);
+        }
         let key = (link, next_hop);
-        match self.entries.get_mut(&key) {
-            Some(entry) => match entry.state {
-                State::Reachable { mac, .. }
-                | State::Delay { mac, .. }
-                | State::Probe { mac, .. }
-                | State::Permanent { mac } => {
-                    entry.is_used = true;
-                    Resolution::Send(mac, packet)
-                }
-                State::Stale { mac } => {
-                    self.delay(now, key, mac);
-                    Resolution::Send(mac, packet)
-                }
-                State::Incomplete { .. } => self.wait(mem, key, packet, actions),
-                State::Failed { .. } => self.look_for(now, mem, key, packet, actions),
-            },
-            None => match next_hop {
-                IpAddr::V4(group) if group.is_multicast() => Resolution::Send(MacAddr::multicast_v4(group), packet),
-                IpAddr::V6(group) if group.is_multicast() => Resolution::Send(MacAddr::multicast_v6(group), packet),
-                _ => self.look_for(now, mem, key, packet, actions),
-            },
+        match self.entries.get(&key).map(|entry| &entry.state) {
+            Some(State::Incomplete { .. }) => self.wait(mem, key, packet, actions),
+            _ => self.look_for(now, mem, key, packet, actions),
         }
     }
 

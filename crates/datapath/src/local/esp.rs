@@ -12,12 +12,12 @@ use crate::mib::MibPair;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Submits a packet, or a train of them, for decryption.
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: &Info) -> Next {
-    let link = pkt.meta.link;
-    let version = info.version();
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
+    let link = ip.pkt.meta.link;
+    let version = ip.info.version();
     dp.count_delivered(link, version, 1);
     let mut opened = std::mem::take(&mut dp.scratch.opened);
-    dp.ipsec.submit_open(cx.mem, cx.now, pkt, info, &mut opened, &mut dp.counters);
+    dp.ipsec.submit_open(cx.mem, cx.now, ip.pkt.take(), &ip.info, &mut opened, &mut dp.counters);
     for reason in opened.drops.drain(..) {
         dp.ports.drop(link, reason);
     }
@@ -25,7 +25,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: &Info) -> 
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
     // Datagrams of a train that are no ESP: each is a packet of its own now, for the listener of its port.
     for pkt in opened.not_esp.drain(..) {
-        dp.run(cx, Next::L3In(pkt));
+        dp.run_packet(cx, pkt, Next::L3In);
     }
     dp.scratch.opened = opened;
     Next::Done

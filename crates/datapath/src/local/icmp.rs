@@ -20,7 +20,7 @@ const ALL_NODES_AND_ROUTERS: [Ipv6Addr; 3] = [
 ];
 
 /// Takes a message: an echo request is answered, "packet too big" lowers a path MTU, every other one ends here.
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> Next {
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let link = ip.pkt.meta.link;
     let version = ip.info.version();
     dp.count_delivered(link, version, 1);
@@ -28,13 +28,13 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> 
     if !icmp::check_ok(&ip.pkt, &ip.info) {
         dp.count(link, MibPair::ICMP_IN_CSUM_ERRORS.of(version));
         dp.count(link, MibPair::ICMP_IN_ERRORS.of(version));
-        return Next::Drop(ip.pkt, DropReason::ChecksumWrong);
+        return Next::Drop(DropReason::ChecksumWrong);
     }
-    let kind = counter_of(&ip);
+    let kind = counter_of(ip);
     if let Some(mib) = kind {
         dp.count(link, mib);
     }
-    if let Some(mtu) = path_mtu::told(&ip) {
+    if let Some(mtu) = path_mtu::told(ip) {
         return path_mtu::learn(dp, cx, ip, mtu);
     }
     let is_ping = matches!(kind, Some(Mib::IcmpInEchos | Mib::Icmp6InEchos));
@@ -44,13 +44,14 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> 
         Cast::Anycast => source_towards(dp, link, ip.info.src),
         Cast::Group => member_address(dp, link, &ip.info),
     };
-    let Some(from) = from.filter(|_| is_ping) else { return Next::Drop(ip.pkt, DropReason::IcmpIgnored) };
+    let Some(from) = from.filter(|_| is_ping) else { return Next::Drop(DropReason::IcmpIgnored) };
     let mut options = [0; ipv4::MAX_OPTIONS];
-    let len = if ip.info.plain { 0 } else { ip_options::returned_options(dp, cx, &ip, &mut options) };
-    match icmp::echo_reply(cx.mem, ip.pkt, &ip.info, from, &options[..len]) {
+    let len = if ip.info.plain { 0 } else { ip_options::returned_options(dp, cx, ip, &mut options) };
+    match icmp::echo_reply(cx.mem, ip.pkt.take(), &ip.info, from, &options[..len]) {
         Ok(reply) => {
+            ip.pkt.put(reply);
             let kinds = [MibPair::ICMP_OUT_MSGS, MibPair::ICMP_OUT_ECHO_REPLIES].map(|pair| pair.of(version));
-            own::send(dp, cx, reply, link, kinds)
+            own::send(dp, cx, ip, link, kinds)
         }
         Err(reason) => {
             dp.ports.drop(link, reason);

@@ -80,8 +80,7 @@ fn try_send_ike(dp: &mut Datapath, cx: Cx<'_>, message: &IkeMessage) -> Result<(
     let pkt = packet(cx.mem, message)?;
     let mtu = dp.path_mtu(cx, hop.dev, message.peer.ip(), link_mtu);
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(Version::of_addr(message.peer.ip())));
-    let next = mtu::transmit_fitted(dp, cx, pkt, mtu, hop);
-    dp.run(cx, next);
+    mtu::run_fitted(dp, cx, pkt, mtu, hop);
     Ok(())
 }
 
@@ -117,14 +116,11 @@ fn ike_port(dp: &Datapath, ip: &IpPacket) -> Option<SocketAddr> {
     (at == IkeAt::Port(dst) || dp.fib.is_local(dp.fib.domain(link), dst.ip())).then_some(dst)
 }
 
-/// Takes a packet to a port of IKE, a datagram or a train of them.
-///
-/// # Errors
-/// The packet, if it came through an SA or its headers are malformed.
-pub(super) fn input(dp: &mut Datapath, ip: IpPacket) -> Result<Next, IpPacket> {
+/// Takes a packet to a port of IKE, a datagram or a train of them; `None` if it came through an SA or its headers are malformed.
+pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
     let at = ip.info.header_len + udp::Header::LEN;
-    let local = ike_port(dp, &ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
-    let (Some(local), Some(info)) = (local, datagram(&ip)) else { return Err(ip) };
+    let local = ike_port(dp, ip).filter(|_| ip.pkt.meta.sec_path.is_empty());
+    let (Some(local), Some(info)) = (local, datagram(ip)) else { return None };
     let payload_len = info.total_len - at;
     let version = ip.info.version();
     dp.count_delivered(ip.pkt.meta.link, version, 1);
@@ -132,7 +128,7 @@ pub(super) fn input(dp: &mut Datapath, ip: IpPacket) -> Result<Next, IpPacket> {
     if size.is_none() && !checksum::verify(&ip.pkt, &info) {
         dp.counters.count(MibPair::UDP_IN_CSUM_ERRORS.of(version));
         dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));
-        return Ok(Next::Drop(ip.pkt, DropReason::ChecksumWrong));
+        return Some(Next::Drop(DropReason::ChecksumWrong));
     }
     let peer = SocketAddr::new(ip.info.src, ip.flow.sport);
     let mut payload = vec![0; payload_len];
@@ -143,7 +139,7 @@ pub(super) fn input(dp: &mut Datapath, ip: IpPacket) -> Result<Next, IpPacket> {
     for datagram in payload.chunks(size.unwrap_or(payload_len).max(1)) {
         take_in_datagram(dp, &ip.pkt, [local, peer], datagram);
     }
-    Ok(Next::Done)
+    Some(Next::Done)
 }
 
 /// Takes in the payload of one datagram to a port of IKE (Linux `xfrm4_udp_encap_rcv`): a message for the key manager, a

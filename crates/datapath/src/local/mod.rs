@@ -31,7 +31,7 @@ pub(crate) enum Cast {
 }
 
 /// Hands a packet for this node to its protocol, after reassembly.
-pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, cast: Cast) -> Next {
+pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let version = ip.info.version();
     if version == Version::V6
         && !ip.info.plain
@@ -44,30 +44,29 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, cast: Cast)
         return reassembly::input(dp, cx, ip, cast);
     }
     let link = ip.pkt.meta.link;
-    hooks::run(dp, cx, HookPoint::LocalIn, link, &mut ip);
+    hooks::run(dp, cx, HookPoint::LocalIn, link, ip);
     // No policy is asked about ESP itself, which has one for what is inside (Linux `esp4_protocol.no_policy`).
-    if esp::is_esp(dp, &ip, cast) {
+    if esp::is_esp(dp, ip, cast) {
         if dp.trace.is_on() {
             trace::step(dp, cx, &mut ip.pkt, Step::Decrypt);
         }
-        return esp::input(dp, cx, ip.pkt, &ip.info);
+        return esp::input(dp, cx, ip);
     }
     // The device has decrypted it in place: only ESP may take its bytes.
     if ip.pkt.meta.esp.is_some() {
-        return Next::Drop(ip.pkt, DropReason::EspDevice);
+        return Next::Drop(DropReason::EspDevice);
     }
     // Policies depend on neighbour discovery, which like ARP comes before them.
     if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
         return nd::input(dp, cx, ip);
     }
-    if ike::is_for_ike(dp, &ip) {
-        match ike::input(dp, ip) {
-            Ok(next) => return next,
-            Err(other) => ip = other,
-        }
+    if ike::is_for_ike(dp, ip)
+        && let Some(next) = ike::input(dp, ip)
+    {
+        return next;
     }
-    if let Err(reason) = forward::check_policy(dp, cx, Dir::In, &ip, link) {
-        return Next::Drop(ip.pkt, reason);
+    if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
+        return Next::Drop(reason);
     }
     match (ip.info.protocol, version) {
         (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),
@@ -76,20 +75,20 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, cast: Cast)
         // Nothing follows, and no error is sent about it (RFC 8200 §4.7).
         (Protocol::NO_NEXT, Version::V6) => {
             dp.count_delivered(link, version, 1);
-            Next::Drop(ip.pkt, DropReason::ProtocolUnknown)
+            Next::Drop(DropReason::ProtocolUnknown)
         }
         _ => {
             dp.count(link, MibPair::IN_UNKNOWN_PROTOS.of(version));
             let problem = Problem::ProtocolUnknown { at: ip.info.next_header_at };
-            refuse(ip, cast, DropReason::ProtocolUnknown, problem)
+            refuse(cast, DropReason::ProtocolUnknown, problem)
         }
     }
 }
 
 /// Drops a packet that no protocol of this node takes. Its sender is told if it was sent to this node alone.
-fn refuse(ip: IpPacket, cast: Cast, reason: DropReason, problem: Problem) -> Next {
+fn refuse(cast: Cast, reason: DropReason, problem: Problem) -> Next {
     match cast {
-        Cast::Group => Next::Drop(ip.pkt, reason),
-        Cast::Unicast | Cast::Anycast => Next::Reject(ip, reason, problem),
+        Cast::Group => Next::Drop(reason),
+        Cast::Unicast | Cast::Anycast => Next::Reject(reason, problem),
     }
 }

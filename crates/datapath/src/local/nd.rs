@@ -11,7 +11,7 @@ use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Takes a solicitation or an advertisement, which is for the link that it came by.
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket) -> Next {
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     let link = ip.pkt.meta.link;
     dp.count_delivered(link, ip.info.version(), 1);
     dp.count(link, Mib::Icmp6InMsgs);
@@ -24,10 +24,10 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket) -> Next {
     // A message that came through a tunnel was sent on another link.
     let is_tunnel = |&id| dp.ipsec.sa(id).is_none_or(|sa| sa.mode() == Mode::Tunnel);
     let Some(mac) = mac.filter(|_| !ip.pkt.meta.sec_path.iter().any(is_tunnel)) else {
-        return Next::Drop(ip.pkt, DropReason::IcmpIgnored);
+        return Next::Drop(DropReason::IcmpIgnored);
     };
     if let Err(dry) = ip.pkt.linearize(cx.mem) {
-        return Next::Drop(ip.pkt, dry.into());
+        return Next::Drop(dry.into());
     }
     let Datapath { fib, neighbours, actions, .. } = dp;
     let own = |target: Ipv6Addr, asker: Ipv6Addr| {
@@ -51,7 +51,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket) -> Next {
             if reason != DropReason::NeighbourRateLimited {
                 dp.count(link, Mib::Icmp6InErrors);
             }
-            Next::Drop(ip.pkt, reason)
+            Next::Drop(reason)
         }
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn told(ip: &IpPacket) -> Option<usize> {
 }
 
 /// Takes a message that the packet it quotes was too big for a link with that MTU.
-pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, mtu: usize) -> Next {
+pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mtu: usize) -> Next {
     let mut bytes = [0; QUOTE_LEN];
     let at = ip.info.header_len + icmp::Header::LEN;
     let quoted = &mut bytes[..ip.info.total_len.saturating_sub(at).min(QUOTE_LEN)];
@@ -44,7 +44,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, mtu: usize) -> 
             && dp.ipsec.may_have_sent(quote)
     };
     let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
-        return Next::Drop(ip.pkt, DropReason::IcmpQuote);
+        return Next::Drop(DropReason::IcmpQuote);
     };
     let link_mtu = match dp.decide(domain, dst) {
         Decision::Forward { dev, .. } => dp.mtu_of(dev).unwrap_or(0),
@@ -55,7 +55,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, mtu: usize) -> 
         tracing::debug!(%dst, mtu = dp.fib.path_mtu(cx.now, domain, dst), "path MTU");
         Next::Done
     } else {
-        Next::Drop(ip.pkt, DropReason::IcmpIgnored)
+        Next::Drop(DropReason::IcmpIgnored)
     }
 }
 

@@ -39,15 +39,14 @@ impl FragmentIds {
 }
 
 /// Keeps a fragment for this node until its datagram is whole, which then goes to local input.
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> Next {
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let link = ip.pkt.meta.link;
-    let IpPacket { pkt, info, .. } = ip;
     let context = ReassemblyContext { domain: dp.fib.domain(link), ..ReassemblyContext::LOCAL };
     let before = moved(&dp.counters);
-    let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, pkt, &info, &mut dp.counters);
+    let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, ip.pkt.take(), &ip.info, &mut dp.counters);
     count_for_link(dp, link, before);
     drop_evicted(dp);
-    apply_verdict(dp, cx, link, verdict, cast)
+    apply_verdict(dp, cx, ip, link, verdict, cast)
 }
 
 /// Takes the fragments of one train from the front of a burst, all at once; `None`: they have to be taken one by one.
@@ -84,19 +83,31 @@ fn is_for_group(dp: &Datapath, domain: LinkId, dst: IpAddr) -> bool {
 }
 
 /// Does what reassembly says of fragments that came by `link`.
-pub(crate) fn apply_verdict(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, verdict: Verdict, cast: Cast) -> Next {
+pub(crate) fn apply_verdict(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    link: LinkId,
+    verdict: Verdict,
+    cast: Cast,
+) -> Next {
     match verdict {
         Verdict::Held => {}
-        Verdict::Whole { pkt, .. } => return whole(cx, pkt, cast),
+        Verdict::Whole { pkt, .. } => {
+            ip.pkt.put(pkt);
+            return whole(cx, ip, cast);
+        }
         // Returned to observers alone, which local delivery is not.
         Verdict::Pass { pkt, packets } => {
             dp.ports.drops(link, DropReason::FragmentLength, packets);
-            return Next::Drop(pkt, DropReason::FragmentLength);
+            ip.pkt.put(pkt);
+            return Next::Drop(DropReason::FragmentLength);
         }
         Verdict::Restarted { packets } => dp.ports.drops(link, DropReason::FragmentDistance, packets),
         Verdict::Drop { reason, packets } => dp.ports.drops(link, reason, packets),
         Verdict::Refuse { pkt, reason, code, pointer } => {
-            return refuse_fragment(dp, cx, pkt, reason, Problem::Parameter { code, at: pointer });
+            ip.pkt.put(pkt);
+            return refuse_fragment(dp, cx, ip, reason, Problem::Parameter { code, at: pointer });
         }
     }
     Next::Done
@@ -104,20 +115,19 @@ pub(crate) fn apply_verdict(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, verdict
 
 /// Drops a fragment, or the reassembled packet, and tells its sender why.
 #[cold]
-fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, reason: DropReason, problem: Problem) -> Next {
-    let ip = match IpPacket::parse(cx, pkt) {
-        Ok(ip) => ip,
-        Err((pkt, _)) => return Next::Drop(pkt, reason),
-    };
+fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason, problem: Problem) -> Next {
+    if ip.parse(cx).is_err() {
+        return Next::Drop(reason);
+    }
     // No error is sent about a packet that the policies drop (Linux `ip6_protocol_deliver_rcu`).
     if reason == DropReason::ProtocolUnknown {
         let link = ip.pkt.meta.link;
-        if let Err(reason) = forward::check_policy(dp, cx, Dir::In, &ip, link) {
-            return Next::Drop(ip.pkt, reason);
+        if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
+            return Next::Drop(reason);
         }
         dp.count(link, Mib::Ip6InUnknownProtos);
     }
-    Next::Reject(ip, reason, problem)
+    Next::Reject(reason, problem)
 }
 
 /// Counts datagrams that were evicted for others.
@@ -130,29 +140,36 @@ pub(crate) fn drop_evicted(dp: &mut Datapath) {
 /// Drops a packet whose IP headers are wrong. If it is a fragment for this node with truncated headers, its sender is told
 /// (RFC 7112 §5).
 #[cold]
-pub(crate) fn malformed(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, reason: DropReason, framing: Framing) -> Next {
-    let link = pkt.meta.link;
+pub(crate) fn malformed(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    reason: DropReason,
+    framing: Framing,
+) -> Next {
+    let link = ip.pkt.meta.link;
     let own = dp.own_link_local(link);
     let domain = dp.fib.domain(link);
     let is_ours = |cut: &TruncatedChain| dp.fib.is_local_or_anycast(domain, cut.info.dst) || own == Some(cut.info.dst);
-    let cut_short = TruncatedChain::find(cx.mem, &mut pkt).filter(|cut| framing.allows(Version::V6) && is_ours(cut));
-    let Some(TruncatedChain { info, reason, code, pointer }) = cut_short else { return Next::Drop(pkt, reason) };
+    let cut_short = TruncatedChain::find(cx.mem, &mut ip.pkt).filter(|cut| framing.allows(Version::V6) && is_ours(cut));
+    let Some(TruncatedChain { info, reason, code, pointer }) = cut_short else { return Next::Drop(reason) };
     dp.count(link, Mib::Ip6ReasmReqds);
-    dp.count_drop(&pkt, reason);
+    dp.count_drop(&ip.pkt, reason);
     // Padding of the link is not quoted.
-    pkt.trim(info.total_len);
-    own::icmp_error(dp, cx, &pkt, &info, Problem::Parameter { code, at: pointer })
+    ip.pkt.trim(info.total_len);
+    ip.info = info;
+    own::icmp_error(dp, cx, ip, Problem::Parameter { code, at: pointer })
 }
 
 /// Next stage of a reassembled packet.
-fn whole(cx: Cx<'_>, pkt: Packet, cast: Cast) -> Next {
-    match IpPacket::parse(cx, pkt) {
+fn whole(cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+    match ip.parse(cx) {
         // Discovery is not fragmented (RFC 6980 §5, Linux `ndisc_suppress_frag_ndisc`).
-        Ok(ip) if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) => {
-            Next::Drop(ip.pkt, DropReason::NeighbourMalformed)
+        Ok(()) if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) => {
+            Next::Drop(DropReason::NeighbourMalformed)
         }
-        Ok(ip) => Next::Local(ip, cast),
-        Err((pkt, reason)) => Next::Drop(pkt, reason),
+        Ok(()) => Next::Local(cast),
+        Err(reason) => Next::Drop(reason),
     }
 }
 
@@ -173,8 +190,10 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
         if let Some((pkt, info)) = gone.first
             && !is_for_group(dp, dp.fib.domain(gone.link), info.dst)
         {
-            let next = own::icmp_error(dp, cx, &pkt, &info, Problem::ReassemblyTimeExceeded);
-            dp.run(cx, next);
+            let mut ip = IpPacket::unparsed(pkt);
+            ip.info = info;
+            let next = own::icmp_error(dp, cx, &mut ip, Problem::ReassemblyTimeExceeded);
+            dp.run(cx, &mut ip, next);
         }
     }
     dp.scratch.expired = expired;

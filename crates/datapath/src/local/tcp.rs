@@ -10,11 +10,11 @@ use super::Cast;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Drops a segment, and answers it with a reset.
-pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> Next {
+pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
     let link = ip.pkt.meta.link;
     dp.count_delivered(link, ip.info.version(), 1);
     if cast != Cast::Unicast || ip.pkt.meta.pkt_type != PktType::Host {
-        return Next::Drop(ip.pkt, DropReason::TcpNoPort);
+        return Next::Drop(DropReason::TcpNoPort);
     }
     dp.counters.count(Mib::TcpInSegs);
     let segment = match Segment::read(&ip.pkt, &ip.info) {
@@ -23,18 +23,21 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, cast: Cast) -> 
             if malformed == Malformed::TcpDataOffset {
                 dp.counters.count(Mib::TcpInErrs);
             }
-            return Next::Drop(ip.pkt, malformed.into());
+            return Next::Drop(malformed.into());
         }
     };
     let is_fat = ip.pkt.meta.cut.gso().is_some();
     if !is_fat && !checksum::verify(&ip.pkt, &ip.info) {
         dp.counters.count(Mib::TcpInCsumErrors);
         dp.counters.count(Mib::TcpInErrs);
-        return Next::Drop(ip.pkt, DropReason::ChecksumWrong);
+        return Next::Drop(DropReason::ChecksumWrong);
     }
     dp.count_drop(&ip.pkt, DropReason::TcpNoPort);
     match segment.reset(cx.mem, &ip.info) {
-        Ok(Some(reset)) => own::send(dp, cx, reset, link, [Mib::TcpOutSegs, Mib::TcpOutRsts]),
+        Ok(Some(reset)) => {
+            ip.pkt.put(reset);
+            own::send(dp, cx, ip, link, [Mib::TcpOutSegs, Mib::TcpOutRsts])
+        }
         Ok(None) => Next::Done,
         Err(reason) => {
             dp.ports.drop(LinkId::NONE, reason);

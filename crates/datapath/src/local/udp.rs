@@ -12,28 +12,28 @@ use super::{Cast, ike, refuse};
 use crate::mib::MibPair;
 use crate::{Datapath, IpPacket, Next};
 
-pub(super) fn input(dp: &mut Datapath, ip: IpPacket, cast: Cast) -> Next {
+pub(super) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
     let version = ip.info.version();
     dp.count_delivered(ip.pkt.meta.link, version, 1);
     let is_fat = ip.pkt.meta.cut.gso().is_some();
-    let Some(info) = datagram(&ip) else {
+    let Some(info) = datagram(ip) else {
         dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));
-        return Next::Drop(ip.pkt, DropReason::TransportHeader);
+        return Next::Drop(DropReason::TransportHeader);
     };
     if !is_fat && !checksum::verify(&ip.pkt, &info) {
         dp.counters.count(MibPair::UDP_IN_CSUM_ERRORS.of(version));
         dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));
-        return Next::Drop(ip.pkt, DropReason::ChecksumWrong);
+        return Next::Drop(DropReason::ChecksumWrong);
     }
-    if ike::is_to_open_port(dp, &ip) {
+    if ike::is_to_open_port(dp, ip) {
         dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), ip.pkt.meta.cut.segs());
         if is_keepalive(&ip.pkt, &info) {
             return Next::Done;
         }
-        return Next::Drop(ip.pkt, DropReason::EncapIgnored);
+        return Next::Drop(DropReason::EncapIgnored);
     }
     dp.counters.count(MibPair::UDP_NO_PORTS.of(version));
-    refuse(ip, cast, DropReason::UdpNoPort, Problem::PortUnreachable)
+    refuse(cast, DropReason::UdpNoPort, Problem::PortUnreachable)
 }
 
 /// Tells whether a datagram to a port of ESP in UDP is a NAT's keepalive (RFC 3948 §2.3).

@@ -25,7 +25,7 @@ pub(crate) enum BurstEnd {
 /// Runs what has left GRO through the datapath.
 pub(super) fn run(dp: &mut Datapath, cx: Cx<'_>, mut out: GroOut) {
     for pkt in out.drain(..) {
-        dp.run(cx, Next::L3In(pkt));
+        dp.run_packet(cx, pkt, Next::L3In);
     }
     // The longer storage is kept.
     if out.capacity() > dp.scratch.gro_out.capacity() {

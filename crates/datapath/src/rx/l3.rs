@@ -5,63 +5,60 @@ use std::net::{IpAddr, Ipv6Addr};
 use base::{DropReason, LinkId, Mib};
 use fib::{Decision, Route, RouteKind};
 use offload::ip_headers;
-use packet::{Cut, Packet};
-use wire::ip::Info;
-use wire::{FlowKey, MacAddr, Protocol, Version};
+use packet::Cut;
+use wire::{MacAddr, Version};
 
 use crate::forward::{self, Hop};
 use crate::hooks::{self, HookPoint};
+use crate::ip_packet::flow_of;
 use crate::local::{Cast, esp};
 use crate::mib::MibPair;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, HostRole, IpPacket, Next};
 use crate::{ext_headers, ip_options};
 
-/// Bytes in which a transport header has its ports, and the whole header of ICMP.
-const PORTS_LEN: usize = 8;
-
-/// Bytes in which a GRE header has its key (RFC 2890 §2).
-const GRE_KEY_LEN: usize = 12;
-
 /// Subnet-router anycast address of `fe80::/64`, in which every Ethernet link has an address (RFC 4291 §2.6.1).
 pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
 
 /// IP input of a packet, fat or not (Linux `ip_rcv`, `ip6_rcv`).
-pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet) -> Next {
-    let link = pkt.meta.link;
-    let version = Version::of(pkt.head()).unwrap_or(Version::V4);
-    match ip_headers(cx.mem, &mut pkt) {
-        Ok(info) => input_parsed(dp, cx, pkt, info),
+pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
+    match ip_headers(cx.mem, &mut ip.pkt) {
+        Ok(info) => {
+            ip.info = info;
+            input_parsed(dp, cx, ip)
+        }
         Err(reason) => {
-            dp.ports.tap_fat(cx.mem, link, false, &pkt);
-            dp.ports.count_fat_received(link, &pkt);
+            let link = ip.pkt.meta.link;
+            let version = Version::of(ip.pkt.head()).unwrap_or(Version::V4);
+            dp.ports.tap_fat(cx.mem, link, false, &ip.pkt);
+            dp.ports.count_fat_received(link, &ip.pkt);
             count_malformed(dp, link, reason, version);
-            Next::Drop(pkt, reason)
+            Next::Drop(reason)
         }
     }
 }
 
-/// IP input of a packet whose IP headers are parsed.
-pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, info: Info) -> Next {
-    let link = pkt.meta.link;
-    dp.ports.tap_fat(cx.mem, link, false, &pkt);
-    dp.ports.count_fat_received(link, &pkt);
-    let mut ip = match check(dp, cx, pkt, info) {
-        Ok(ip) => ip,
-        Err((pkt, reason)) => return Next::Drop(pkt, reason),
-    };
-    hooks::run(dp, cx, HookPoint::PreRouting, link, &mut ip);
+/// IP input of a packet whose IP headers are parsed, and whose flow is not found yet.
+pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
+    let link = ip.pkt.meta.link;
+    dp.ports.tap_fat(cx.mem, link, false, &ip.pkt);
+    dp.ports.count_fat_received(link, &ip.pkt);
+    if let Err(reason) = check(dp, cx, ip) {
+        return Next::Drop(reason);
+    }
+    hooks::run(dp, cx, HookPoint::PreRouting, link, ip);
     let domain = dp.fib.domain(link);
     if domain != LinkId::NONE && !is_link_scoped(ip.info.dst) {
         // Linux `vrf_ip_rcv`, `vrf_ip6_rcv`.
         dp.ports.pass_vrf(cx.mem, domain, false, &ip.pkt);
-        hooks::run(dp, cx, HookPoint::PreRouting, domain, &mut ip);
+        hooks::run(dp, cx, HookPoint::PreRouting, domain, ip);
     }
     route(dp, cx, ip, domain)
 }
 
 /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
-fn check(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, info: Info) -> Result<IpPacket, (Packet, DropReason)> {
+fn check(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+    let IpPacket { pkt, info, flow } = ip;
     let link = pkt.meta.link;
     dp.count_received(link, info.version(), 1);
     if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
@@ -69,16 +66,14 @@ fn check(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, info: Info) -> Result<I
     }
     if let Err(reason) = check_addresses(info.src, info.dst) {
         dp.count(link, MibPair::IN_ADDR_ERRORS.of(info.version()));
-        return Err((pkt, reason));
+        return Err(reason);
     }
-    match flow_of(cx, &mut pkt, &info) {
-        Ok(flow) => Ok(IpPacket { pkt, info, flow }),
-        Err(reason) => Err((pkt, reason)),
-    }
+    *flow = flow_of(cx, pkt, info)?;
+    Ok(())
 }
 
 /// Decides by the FIB where a checked packet goes (Linux `ip_route_input`, `ip6_route_input`).
-fn route(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, domain: LinkId) -> Next {
+fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: LinkId) -> Next {
     let link = ip.pkt.meta.link;
     let dst = ip.info.dst;
     // A link-local address means something on its link alone (RFC 4291 §2.5.6).
@@ -102,7 +97,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, domain: LinkId) -> Nex
         }
     };
     if (cast.is_some() || !matches!(decision, Decision::Drop(_))) && dp.is_martian(domain, link, ip.info.src) {
-        return Next::Drop(ip.pkt, DropReason::IpSourceInvalid);
+        return Next::Drop(DropReason::IpSourceInvalid);
     }
     if !ip.info.plain
         && let Err(fault) = check_on_way(ip.pkt.head(), ip.info.version())
@@ -112,10 +107,10 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, domain: LinkId) -> Nex
         return ext_headers::drop_faulty(dp, ip, fault);
     }
     match (cast, decision) {
-        (Some(cast), _) => Next::Local(ip, cast),
+        (Some(cast), _) => Next::Local(cast),
         // The device has decrypted it in place: only ESP may take its bytes.
-        (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(ip.pkt, DropReason::EspDevice),
-        (None, Decision::Forward { dev, next_hop }) => Next::Forward(ip, Hop { dev, next_hop }),
+        (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(DropReason::EspDevice),
+        (None, Decision::Forward { dev, next_hop }) => Next::Forward(Hop { dev, next_hop }),
         (None, Decision::Drop(reason)) => forward::unroutable(dp, ip, reason),
         (None, _) => unreachable!("every other decision is for this node"),
     }
@@ -163,20 +158,6 @@ impl Datapath {
     pub(crate) fn has_anycast(&self, link: LinkId, addr: IpAddr) -> bool {
         self.fib.has_anycast(link, addr) || addr == LINK_LOCAL_ROUTERS && self.own_link_local(link).is_some()
     }
-}
-
-/// The flow of a packet; its ports are brought into the head, so that none can be hidden.
-pub(crate) fn flow_of(cx: Cx<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowKey, DropReason> {
-    let ports_len = match info.protocol {
-        Protocol::TCP | Protocol::UDP | Protocol::ICMP | Protocol::ICMPV6 => PORTS_LEN,
-        Protocol::SCTP | Protocol::DCCP | Protocol::UDPLITE | Protocol::MH => PORTS_LEN,
-        Protocol::GRE => GRE_KEY_LEN,
-        _ => 0,
-    };
-    if info.has_transport() && ports_len > 0 {
-        pkt.may_pull(cx.mem, info.total_len.min(info.header_len + ports_len))?;
-    }
-    Ok(FlowKey::new(info, pkt.head()))
 }
 
 /// Checks that a packet may be from and to the addresses that it has.

@@ -16,7 +16,7 @@ use wire::{Protocol, Version, tcp, udp};
 
 use crate::local::{esp, reassembly};
 use crate::tx::neighbour;
-use crate::{Cx, Datapath, Next};
+use crate::{Cx, Datapath, IpPacket, Next};
 
 pub(crate) use gro::{BurstEnd, flush};
 use l2::Framing;
@@ -48,52 +48,53 @@ pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut V
 }
 
 /// Takes in one packet as the link had it.
-fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
+fn receive(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet) {
     dp.ports.tap_wire(cx.mem, link, &pkt);
-    match l2::input(dp, cx, link, &mut pkt) {
-        Ok(Some(framing)) => ip_packet(dp, cx, pkt, framing),
+    let mut ip = IpPacket::unparsed(pkt);
+    match l2::input(dp, cx, link, &mut ip.pkt) {
+        Ok(Some(framing)) => ip_packet(dp, cx, &mut ip, framing),
         Ok(None) => {}
-        Err(reason) => dp.count_drop(&pkt, reason),
+        Err(reason) => dp.count_drop(&ip.pkt, reason),
     }
 }
 
 /// Takes in a packet that begins with its IP header: ESP of this node goes to IP input at once, everything else by way of GRO.
-fn ip_packet(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, framing: Framing) {
-    if pkt.meta.esp.is_some() {
-        match dp.ipsec.take_opened(&mut pkt, &mut dp.counters) {
-            Ok(true) => return decrypted(dp, cx, pkt),
-            Ok(false) => return device_decrypted(dp, cx, pkt, framing),
-            Err(reason) => return dp.count_drop(&pkt, reason),
+fn ip_packet(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
+    if ip.pkt.meta.esp.is_some() {
+        match dp.ipsec.take_opened(&mut ip.pkt, &mut dp.counters) {
+            Ok(true) => return decrypted(dp, cx, ip.pkt.take()),
+            Ok(false) => return device_decrypted(dp, cx, ip, framing),
+            Err(reason) => return dp.count_drop(&ip.pkt, reason),
         }
     }
-    let next = match headers(dp, cx, &mut pkt, framing) {
-        Ok(info) if esp::is_for_node(dp, &pkt, &info) => l3::input_parsed(dp, cx, pkt, info),
-        Ok(_) => {
-            let out = gro::push(dp, cx, pkt);
+    let next = match headers(dp, cx, ip, framing) {
+        Ok(()) if esp::is_for_node(dp, &ip.pkt, &ip.info) => l3::input_parsed(dp, cx, ip),
+        Ok(()) => {
+            let out = gro::push(dp, cx, ip.pkt.take());
             return gro::run(dp, cx, out);
         }
-        Err(DropReason::GsoEncapsulation) => return segment_inside(dp, cx, pkt, framing),
-        Err(reason) => reassembly::malformed(dp, cx, pkt, reason, framing),
+        Err(DropReason::GsoEncapsulation) => return segment_inside(dp, cx, ip.pkt.take(), framing),
+        Err(reason) => reassembly::malformed(dp, cx, ip, reason, framing),
     };
-    dp.run(cx, next);
+    dp.run(cx, ip, next);
 }
 
 /// Takes in ESP that a device has decrypted where it lay. Only ESP of this node may take its bytes: no capture, error or fragment
 /// queue gets those of other packets.
 #[cold]
-fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, framing: Framing) {
-    let next = match headers(dp, cx, &mut pkt, framing) {
-        Ok(info) if esp::is_for_node(dp, &pkt, &info) => l3::input_parsed(dp, cx, pkt, info),
-        Ok(_) => Next::Drop(pkt, DropReason::EspDevice),
-        Err(reason) => Next::Drop(pkt, reason),
+fn device_decrypted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) {
+    let next = match headers(dp, cx, ip, framing) {
+        Ok(()) if esp::is_for_node(dp, &ip.pkt, &ip.info) => l3::input_parsed(dp, cx, ip),
+        Ok(()) => Next::Drop(DropReason::EspDevice),
+        Err(reason) => Next::Drop(reason),
     };
-    dp.run(cx, next);
+    dp.run(cx, ip, next);
 }
 
 /// Takes in a packet that ESP has decrypted: it may be ESP again. GRO looks closely enough at others, and IP input later.
 pub(crate) fn decrypted(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) {
     if esp::may_be_esp(dp, pkt.head()) {
-        return ip_packet(dp, cx, pkt, Framing::NONE);
+        return ip_packet(dp, cx, &mut IpPacket::unparsed(pkt), Framing::NONE);
     }
     let out = gro::push(dp, cx, pkt);
     gro::run(dp, cx, out);
@@ -106,33 +107,38 @@ fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) 
     let link = pkt.meta.link;
     let mut segments = std::mem::take(&mut dp.scratch.segments);
     match gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments) {
-        Ok(()) => segments.drain(..).for_each(|segment| ip_packet(dp, cx, segment, framing)),
+        Ok(()) => {
+            for segment in segments.drain(..) {
+                ip_packet(dp, cx, &mut IpPacket::unparsed(segment), framing);
+            }
+        }
         Err(reason) => dp.ports.drop(link, reason),
     }
     dp.scratch.segments = segments;
     flush(dp, cx, BurstEnd::MoreComing);
 }
 
-/// Parses the IP headers, which have to be of the version that the link layer named.
+/// Parses the IP headers of a packet, which have to be of the version that the link layer named. Its flow is not found yet.
 ///
 /// # Errors
 /// As [`ip_headers`], and [`DropReason::EthNotForUs`]; [`DropReason::GsoEncapsulation`] for a super-packet inside a tunnel,
 /// which has to be [segmented](segment_inside); [`DropReason::VirtioHeader`] for another checksum offload inside.
-fn headers(dp: &mut Datapath, cx: Cx<'_>, pkt: &mut Packet, framing: Framing) -> Result<Info, DropReason> {
+fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -> Result<(), DropReason> {
+    let IpPacket { pkt, info, .. } = ip;
     let link = pkt.meta.link;
     let version = Version::of(pkt.head()).unwrap_or(Version::V4);
-    let info = ip_headers(cx.mem, pkt).inspect_err(|&reason| l3::count_malformed(dp, link, reason, version))?;
+    *info = ip_headers(cx.mem, pkt).inspect_err(|&reason| l3::count_malformed(dp, link, reason, version))?;
     if !framing.allows(info.version()) {
         return Err(DropReason::EthNotForUs);
     }
     // Completed on the way out, a checksum anywhere else would change what was decided about.
     if let Csum::Partial { start, .. } = pkt.meta.csum
-        && !is_transport_check(pkt.meta.csum, &info)
+        && !is_transport_check(pkt.meta.csum, info)
     {
         let is_inside = pkt.meta.cut.gso().is_some() && usize::from(start) > info.header_len;
         return Err(if is_inside { DropReason::GsoEncapsulation } else { DropReason::VirtioHeader });
     }
-    Ok(info)
+    Ok(())
 }
 
 /// Tells whether an unfinished checksum is that of the packet's own TCP or UDP.

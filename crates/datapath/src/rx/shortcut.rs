@@ -19,7 +19,7 @@ use super::l2::l3_offset;
 use super::l3::{check_addresses, is_link_local};
 use super::{decrypted, gro};
 use crate::local::{Cast, reassembly as local_reassembly};
-use crate::{Cx, Datapath};
+use crate::{Cx, Datapath, IpPacket};
 
 /// Decrypts the packets at the front of a burst that are ESP like the one before them, so that everything found out about that
 /// one is true of them.
@@ -71,8 +71,9 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
         let Some((packets, verdict)) = local_reassembly::handle_train(dp, cx, link, &train, burst, l3) else { break };
         is_any = true;
         dp.count_received(link, train.version(), packets);
-        let next = local_reassembly::apply_verdict(dp, cx, link, verdict, Cast::Unicast);
-        dp.run(cx, next);
+        let mut ip = IpPacket::empty();
+        let next = local_reassembly::apply_verdict(dp, cx, &mut ip, link, verdict, Cast::Unicast);
+        dp.run(cx, &mut ip, next);
         if dp.ipsec.has_opened() {
             gro::pass_decrypted(dp, cx);
         }

@@ -7,33 +7,39 @@ use wire::{MacAddr, Version};
 
 use super::esp_device;
 use crate::trace::{self, Step};
-use crate::{Cx, Datapath, Next};
+use crate::{Carried, Cx, Datapath, IpPacket, Next};
 
 /// Puts an Ethernet header in front of an IP packet and queues it.
-pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, mut pkt: Packet) -> Next {
+pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: &mut Carried) -> Next {
     let Some(mac) = dp.ports.get(link).and_then(|port| port.config.mac) else {
-        return Next::Drop(pkt, DropReason::LinkDown);
+        return Next::Drop(DropReason::LinkDown);
     };
     let ethertype = match Version::of(pkt.head()) {
         Ok(Version::V4) => EtherType::IPV4,
         Ok(Version::V6) => EtherType::IPV6,
-        Err(why) => return Next::Drop(pkt, why.into()),
+        Err(why) => return Next::Drop(why.into()),
     };
     let header = eth::Header::new(to, mac, ethertype);
     if pkt.push_each(header.as_bytes()) {
-        enqueue(dp, cx, link, pkt, eth::Header::LEN);
+        enqueue(dp, cx, link, pkt.take(), eth::Header::LEN);
         return Next::Done;
     }
     while let Some(packet) = pkt.take_frame() {
-        let next = frame(dp, cx, link, to, packet);
-        dp.run(cx, next);
+        run_framed(dp, cx, link, to, packet);
     }
     match pkt.push(cx.mem, eth::Header::LEN) {
         Ok(front) => front.copy_from_slice(header.as_bytes()),
-        Err(dry) => return Next::Drop(pkt, dry.into()),
+        Err(dry) => return Next::Drop(dry.into()),
     }
-    enqueue(dp, cx, link, pkt, eth::Header::LEN);
+    enqueue(dp, cx, link, pkt.take(), eth::Header::LEN);
     Next::Done
+}
+
+/// Frames a packet that no other stage carries, and queues it.
+pub(super) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: Packet) {
+    let mut ip = IpPacket::unparsed(pkt);
+    let next = frame(dp, cx, link, to, &mut ip.pkt);
+    dp.run(cx, &mut ip, next);
 }
 
 /// Makes a packet, whose IP header begins at `l3`, fit its link, and queues it.

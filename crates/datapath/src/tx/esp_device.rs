@@ -25,7 +25,7 @@ pub(crate) fn submit_offloaded(
         Treatment::Software => xfrm::submit(dp, cx, sa, pkt, train, pending),
         Treatment::Cipher => xfrm::submit(dp, cx, sa, pkt, Train::Inline, pending),
         Treatment::Device => {
-            dp.run(cx, Next::Transmit(pkt, pending.hop));
+            dp.run_packet(cx, pkt, Next::Transmit(pending.hop));
             Ok(())
         }
         Treatment::Refused(reason) => Err(reason),

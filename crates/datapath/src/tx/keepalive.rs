@@ -34,7 +34,7 @@ fn send_keepalive(dp: &mut Datapath, cx: Cx<'_>, keepalive: Keepalive) -> Result
     };
     let pkt = packet(cx, &keepalive)?;
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));
-    dp.run(cx, Next::Transmit(pkt, hop));
+    dp.run_packet(cx, pkt, Next::Transmit(hop));
     Ok(())
 }
 

@@ -9,72 +9,74 @@ pub(crate) mod xfrm;
 
 use base::{DropReason, LinkId, Mib};
 use ipsec::{Decision as Policy, Dir, PolicyId};
-use packet::{Cut, Packet};
+use packet::Cut;
 
 use crate::forward::{self, Hop};
 use crate::hooks::{self, HookPoint};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy says so.
-pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
+pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     // An ICMP error quotes the packet that it is about.
     let quotes_secret = ip.pkt.meta.link == LinkId::NONE && !ip.pkt.meta.sec_path.is_empty();
     if dp.ipsec.is_idle() && !quotes_secret {
         return clear(dp, cx, ip, hop);
     }
     match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev)), &mut dp.counters) {
-        Policy::Bypass if quotes_secret || forward::is_doubtful(dp, Dir::Out, &ip, hop.dev) => {
+        Policy::Bypass if quotes_secret || forward::is_doubtful(dp, Dir::Out, ip, hop.dev) => {
             dp.counters.count(Mib::XfrmOutPolError);
-            Next::Drop(ip.pkt, DropReason::PolicyClear)
+            Next::Drop(DropReason::PolicyClear)
         }
         Policy::Bypass => clear(dp, cx, ip, hop),
         Policy::Protect(bundle) => {
-            hooks::run(dp, cx, HookPoint::PostRouting, hop.dev, &mut ip);
+            hooks::run(dp, cx, HookPoint::PostRouting, hop.dev, ip);
             xfrm::output(dp, cx, ip, &bundle, hop)
         }
         Policy::Hold(policy) => hold(dp, cx, ip, hop, policy),
-        Policy::Drop(reason) => Next::Drop(ip.pkt, reason),
+        Policy::Drop(reason) => Next::Drop(reason),
     }
 }
 
 /// Output of a packet that no policy protects.
-fn clear(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
-    hooks::run(dp, cx, HookPoint::PostRouting, hop.dev, &mut ip);
+fn clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
+    hooks::run(dp, cx, HookPoint::PostRouting, hop.dev, ip);
     mtu::output_clear(dp, cx, ip, hop)
 }
 
 /// Queues a packet until the SA that this policy asks for is there, or sends it right behind those that were queued for it.
 #[cold]
-fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: IpPacket, hop: Hop, policy: PolicyId) -> Next {
+fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop, policy: PolicyId) -> Next {
     if dp.ipsec.let_go(policy) {
         own::release(dp, cx);
-        return Next::Output(ip, hop);
+        return Next::Output(hop);
     }
     let flow = ip.flowi(hop.dev, dp.fib.domain(hop.dev));
-    match dp.ipsec.hold(cx.mem, cx.now, policy, &flow, ip.pkt) {
+    match dp.ipsec.hold(cx.mem, cx.now, policy, &flow, ip.pkt.take()) {
         Ok(()) => Next::Done,
-        Err((pkt, reason)) => Next::Drop(pkt, reason),
+        Err((pkt, reason)) => {
+            ip.pkt.put(pkt);
+            Next::Drop(reason)
+        }
     }
 }
 
 /// Transmission of an IP packet that fits, in the segments it says, to its next hop.
-pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, hop: Hop) -> Next {
+pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     let Hop { dev, next_hop } = hop;
     let Some(port) = dp.ports.get(dev).filter(|port| port.is_running()) else {
-        return Next::Drop(pkt, DropReason::LinkDown);
+        return Next::Drop(DropReason::LinkDown);
     };
     let is_bare = port.config.mac.is_none();
-    dp.ports.tap_fat(cx.mem, dev, true, &pkt);
+    dp.ports.tap_fat(cx.mem, dev, true, &ip.pkt);
     if is_bare {
-        device::enqueue(dp, cx, dev, pkt, 0);
+        device::enqueue(dp, cx, dev, ip.pkt.take(), 0);
         return Next::Done;
     }
-    if matches!(pkt.meta.cut, Cut::Frames(_)) && !dp.neighbours.knows(dev, next_hop) {
+    if matches!(ip.pkt.meta.cut, Cut::Frames(_)) && !dp.neighbours.knows(dev, next_hop) {
         // Frames that have to wait wait one by one.
-        while let Some(frame) = pkt.take_frame() {
-            let next = neighbour::resolve(dp, cx, frame, hop);
-            dp.run(cx, next);
+        while let Some(frame) = ip.pkt.take_frame() {
+            neighbour::run_resolved(dp, cx, frame, hop);
         }
     }
-    neighbour::resolve(dp, cx, pkt, hop)
+    neighbour::resolve(dp, cx, ip, hop)
 }

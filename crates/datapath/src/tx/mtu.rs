@@ -12,50 +12,48 @@ use crate::mib::MibPair;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
-pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, hop: Hop) -> Next {
-    let Some(link_mtu) = dp.mtu_of(hop.dev) else { return Next::Drop(ip.pkt, DropReason::LinkDown) };
+pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
+    let Some(link_mtu) = dp.mtu_of(hop.dev) else { return Next::Drop(DropReason::LinkDown) };
     // The path beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
     let is_own = ip.pkt.meta.link == LinkId::NONE;
     let mtu = if is_own { dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
     let mut fits = wire_len(&ip.pkt, &ip.info) <= mtu;
-    if !fits && !may_fragment(&ip) {
-        match refuse_too_big(dp, cx, ip, mtu, hop.dev) {
-            Ok(rest) => ip = rest,
-            Err(next) => return next,
+    if !fits && !may_fragment(ip) {
+        if let Some(next) = refuse_too_big(dp, cx, ip, mtu, hop.dev) {
+            return next;
         }
         fits = true;
     }
-    if let Err(reason) = forward::count_hop(dp, cx, &mut ip, hop) {
-        return Next::Drop(ip.pkt, reason);
+    if let Err(reason) = forward::count_hop(dp, cx, ip, hop) {
+        return Next::Drop(reason);
     }
     if fits {
-        return Next::Transmit(ip.pkt, hop);
+        return Next::Transmit(hop);
     }
     let mut pieces = std::mem::take(&mut dp.scratch.pieces);
-    fragment(dp, cx, ip.pkt, mtu, hop.dev, &mut pieces);
+    fragment(dp, cx, ip.pkt.take(), mtu, hop.dev, &mut pieces);
     for piece in pieces.drain(..) {
-        dp.run(cx, Next::Transmit(piece, hop));
+        dp.run_packet(cx, piece, Next::Transmit(hop));
     }
     dp.scratch.pieces = pieces;
     Next::Done
 }
 
 /// Transmits a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
-pub(crate) fn transmit_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, hop: Hop) -> Next {
+pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, hop: Hop) {
     let fits = match pkt.meta.cut {
         Cut::Gso(_) => Info::parse(pkt.head(), pkt.len()).is_ok_and(|info| wire_len(&pkt, &info) <= mtu),
         Cut::Frames(frames) => usize::from(frames.size) <= mtu,
         Cut::Whole | Cut::Fragment => pkt.len() <= mtu,
     };
     if fits {
-        return Next::Transmit(pkt, hop);
+        return dp.run_packet(cx, pkt, Next::Transmit(hop));
     }
     if let Cut::Frames(_) = pkt.meta.cut {
         while let Some(frame) = pkt.take_frame() {
-            let next = transmit_fitted(dp, cx, frame, mtu, hop);
-            dp.run(cx, next);
+            run_fitted(dp, cx, frame, mtu, hop);
         }
-        return transmit_fitted(dp, cx, pkt, mtu, hop);
+        return run_fitted(dp, cx, pkt, mtu, hop);
     }
     if dp.ports.get(hop.dev).is_some_and(|port| port.config.features.ufo) {
         return transmit_to_fragmenting_link(dp, cx, pkt, mtu, hop);
@@ -63,16 +61,15 @@ pub(crate) fn transmit_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mt
     let mut fragments = std::mem::take(&mut dp.scratch.sealed);
     fragment(dp, cx, pkt, mtu, hop.dev, &mut fragments);
     for fragment in fragments.drain(..) {
-        dp.run(cx, Next::Transmit(fragment, hop));
+        dp.run_packet(cx, fragment, Next::Transmit(hop));
     }
     dp.scratch.sealed = fragments;
-    Next::Done
 }
 
 /// Sends the datagrams of a sealed train one by one by a link that fragments them itself. Those that are longer than `mtu`
 /// may be fragmented on the way too.
 #[cold]
-fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu: usize, hop: Hop) -> Next {
+fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu: usize, hop: Hop) {
     let link = pkt.meta.link;
     let mut datagrams = Vec::new();
     let cut = match pkt.meta.cut {
@@ -83,22 +80,20 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
         }
     };
     if let Err(reason) = cut {
-        dp.ports.drop(link, reason);
-        return Next::Done;
+        return dp.ports.drop(link, reason);
     }
     for mut datagram in datagrams {
         let next = if datagram.len() <= mtu {
-            Next::Transmit(datagram, hop)
+            Next::Transmit(hop)
         } else {
             datagram.meta.cut = Cut::Fragment;
             match clear_dont_fragment(cx.mem, &mut datagram) {
-                Ok(()) => Next::Transmit(datagram, hop),
-                Err(reason) => Next::Drop(datagram, reason),
+                Ok(()) => Next::Transmit(hop),
+                Err(reason) => Next::Drop(reason),
             }
         };
-        dp.run(cx, next);
+        dp.run_packet(cx, datagram, next);
     }
-    Next::Done
 }
 
 /// Cuts a packet that leaves by `dev` to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
@@ -147,52 +142,55 @@ fn fragment_v4(
     reassembly::fragment(cx.mem, pkt, mtu, out)
 }
 
-/// Drops a packet that does not fit the path by `dev`, and tells its sender the MTU. Of a UDP train the last datagram is
-/// returned if it fits: only GRO has put it behind others that do not. A last segment of TCP follows lost ones, and goes with
-/// them.
-///
-/// # Errors
-/// The stage that follows if nothing of the packet goes on.
+/// Drops a packet that does not fit the path by `dev`, and tells its sender the MTU. Of a UDP train the last datagram is left
+/// in its place if it fits: only GRO has put it behind others that do not. A last segment of TCP follows lost ones, and goes
+/// with them. Returns the stage that follows if nothing of the packet goes on.
 #[cold]
 pub(super) fn refuse_too_big(
     dp: &mut Datapath,
     cx: Cx<'_>,
-    ip: IpPacket,
+    ip: &mut IpPacket,
     mtu: usize,
     dev: LinkId,
-) -> Result<IpPacket, Next> {
-    if !last_datagram_fits(&ip, mtu) {
-        return Err(too_big(dp, ip, mtu, dev));
+) -> Option<Next> {
+    if !last_datagram_fits(ip, mtu) {
+        return Some(too_big(dp, ip, mtu, dev));
     }
     let link = ip.pkt.meta.link;
     let mut datagrams = match datagrams(cx.mem, ip) {
         Ok(datagrams) => datagrams,
         Err(reason) => {
             dp.ports.drop(link, reason);
-            return Err(Next::Done);
+            return Some(Next::Done);
         }
     };
     let last = datagrams.pop();
     let mut others = datagrams.into_iter();
-    if let Some(first) = others.next() {
-        let next = too_big(dp, first, mtu, dev);
-        dp.run(cx, next);
+    if let Some(mut first) = others.next() {
+        let next = too_big(dp, &first, mtu, dev);
+        dp.run(cx, &mut first, next);
     }
     for other in others {
         dp.count_drop(&other.pkt, DropReason::PacketTooBig);
     }
-    last.ok_or(Next::Done)
+    match last {
+        Some(last) => {
+            *ip = last;
+            None
+        }
+        None => Some(Next::Done),
+    }
 }
 
 /// Drops a packet that does not fit the path by `dev`, and tells its sender the MTU.
-fn too_big(dp: &mut Datapath, ip: IpPacket, mtu: usize, dev: LinkId) -> Next {
+fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: LinkId) -> Next {
     if ip.info.version() == Version::V4 {
         dp.counters.count(Mib::IpFragFails);
     } else {
         dp.count(ip.pkt.meta.link, Mib::Ip6InTooBigErrors);
         dp.count(dev, Mib::Ip6FragFails);
     }
-    Next::Reject(ip, DropReason::PacketTooBig, Problem::TooBig { mtu })
+    Next::Reject(DropReason::PacketTooBig, Problem::TooBig { mtu })
 }
 
 impl Datapath {
@@ -233,11 +231,15 @@ pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
 }
 
 /// The datagrams of a UDP train, by reference.
-fn datagrams(mem: &Memory, ip: IpPacket) -> Result<Vec<IpPacket>, DropReason> {
-    let IpPacket { pkt, flow, .. } = ip;
+fn datagrams(mem: &Memory, ip: &mut IpPacket) -> Result<Vec<IpPacket>, DropReason> {
     let mut datagrams = Vec::new();
-    gso::segment(mem, &Features::BY_REFERENCE, pkt, 0, &mut datagrams)?;
-    let parse = |mut pkt| Ok(IpPacket { info: ip_headers(mem, &mut pkt)?, pkt, flow });
+    gso::segment(mem, &Features::BY_REFERENCE, ip.pkt.take(), 0, &mut datagrams)?;
+    let parse = |pkt| {
+        let mut datagram = IpPacket::unparsed(pkt);
+        datagram.info = ip_headers(mem, &mut datagram.pkt)?;
+        datagram.flow = ip.flow;
+        Ok(datagram)
+    };
     datagrams.into_iter().map(parse).collect()
 }
 

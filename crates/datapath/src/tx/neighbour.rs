@@ -39,8 +39,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
             Err(reason) => dp.ports.drop(LinkId::NONE, reason),
         },
         Action::Send { link, to, packet } => {
-            let next = device::frame(dp, cx, link, to, packet);
-            dp.run(cx, next);
+            device::run_framed(dp, cx, link, to, packet);
         }
         Action::Answer { link, frame } => {
             if eth::Header::ref_from(frame.head()).is_ok_and(|header| header.ethertype() == EtherType::IPV6) {
@@ -49,7 +48,11 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
             }
             send_discovery(dp, cx, link, frame);
         }
-        Action::Drop { packet, reason, .. } => dp.run(cx, abandon(cx, packet, reason)),
+        Action::Drop { packet, reason, .. } => {
+            let mut ip = IpPacket::unparsed(packet);
+            let next = abandon(cx, &mut ip, reason);
+            dp.run(cx, &mut ip, next);
+        }
         Action::Conflict { link, addr, station } => {
             if dp.conflict_told.is_none_or(|told| told + TELL_EVERY <= cx.now) {
                 dp.conflict_told = Some(cx.now);
@@ -106,16 +109,14 @@ fn send_protected_discovery(
     };
     match treatment {
         Ok(Treatment::Device) => {
-            let next = device::frame(dp, cx, link, to, pkt);
-            dp.run(cx, next);
+            device::run_framed(dp, cx, link, to, pkt);
         }
         Ok(Treatment::Refused(reason)) | Err(reason) => dp.count_drop(&pkt, reason),
         Ok(Treatment::Software | Treatment::Cipher) => {
             let mut sealed = vec![pkt];
             xfrm::seal(dp, cx, SaStack { sas: bundle, dev: link, mtu }, bundle.len(), &mut sealed);
             for pkt in sealed {
-                let next = device::frame(dp, cx, link, to, pkt);
-                dp.run(cx, next);
+                device::run_framed(dp, cx, link, to, pkt);
             }
         }
     }
@@ -147,29 +148,44 @@ fn solicitation(
 }
 
 /// Drops a packet that waited in vain for its next hop. Its sender is told if that did not answer.
-fn abandon(cx: Cx<'_>, pkt: Packet, reason: DropReason) -> Next {
+fn abandon(cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason) -> Next {
     // An error would quote in clear a packet that is laid out as ESP.
-    if reason != DropReason::NeighbourFailed || matches!(pkt.meta.esp, Some(Esp::Seal { .. })) {
-        return Next::Drop(pkt, reason);
+    let is_hidden = matches!(ip.pkt.meta.esp, Some(Esp::Seal { .. }));
+    if reason != DropReason::NeighbourFailed || is_hidden || ip.parse(cx).is_err() {
+        return Next::Drop(reason);
     }
-    match IpPacket::parse(cx, pkt) {
-        Ok(ip) => Next::Reject(ip, reason, Problem::HostUnreachable),
-        Err((pkt, _)) => Next::Drop(pkt, reason),
-    }
+    Next::Reject(reason, Problem::HostUnreachable)
 }
 
 /// Finds the link-layer address of a packet's next hop, and frames the packet for it; while the address is unknown the packet
 /// waits.
-pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, hop: Hop) -> Next {
+pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     let Hop { dev, next_hop } = hop;
-    if dp.trace.is_on() && !dp.neighbours.knows(dev, next_hop) {
-        trace::step(dp, cx, &mut pkt, Step::Resolve { dev });
+    // The packet is moved only if it has to wait.
+    if let Some(to) = dp.neighbours.station(cx.now, dev, next_hop) {
+        return device::frame(dp, cx, dev, to, &mut ip.pkt);
     }
-    match dp.neighbours.resolve(cx.now, cx.mem, dev, next_hop, pkt, &mut dp.actions) {
-        Resolution::Send(to, pkt) => device::frame(dp, cx, dev, to, pkt),
+    if dp.trace.is_on() {
+        trace::step(dp, cx, &mut ip.pkt, Step::Resolve { dev });
+    }
+    match dp.neighbours.resolve(cx.now, cx.mem, dev, next_hop, ip.pkt.take(), &mut dp.actions) {
+        Resolution::Send(to, pkt) => {
+            ip.pkt.put(pkt);
+            device::frame(dp, cx, dev, to, &mut ip.pkt)
+        }
         Resolution::Queued => Next::Done,
-        Resolution::Dropped(pkt, reason) => abandon(cx, pkt, reason),
+        Resolution::Dropped(pkt, reason) => {
+            ip.pkt.put(pkt);
+            abandon(cx, ip, reason)
+        }
     }
+}
+
+/// Resolves the next hop of a packet that no other stage carries.
+pub(super) fn run_resolved(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, hop: Hop) {
+    let mut ip = IpPacket::unparsed(pkt);
+    let next = resolve(dp, cx, &mut ip, hop);
+    dp.run(cx, &mut ip, next);
 }
 
 impl Datapath {

@@ -31,7 +31,7 @@ pub(crate) struct SaStack<'a> {
 }
 
 /// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the domain of the link that it would have left by (Linux `xfrm_dst_lookup`).
-pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, bundle: &Bundle, mut hop: Hop) -> Next {
+pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &Bundle, mut hop: Hop) -> Next {
     let sas = || bundle.iter().filter_map(|&id| dp.ipsec.sa(id));
     let mut end = ip.info.dst;
     if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
@@ -41,12 +41,12 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, bundle: &B
             decision => {
                 dp.counters.count(Mib::XfrmOutBundleGenError);
                 let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
-                return Next::Drop(ip.pkt, reason);
+                return Next::Drop(reason);
             }
         }
     }
     let Some(port) = dp.ports.get(hop.dev).filter(|port| port.is_running()) else {
-        return Next::Drop(ip.pkt, DropReason::LinkDown);
+        return Next::Drop(DropReason::LinkDown);
     };
     let features = port.config.features;
     let outer_mtu = dp.path_mtu(cx, hop.dev, end, port.config.mtu);
@@ -57,22 +57,21 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, mut ip: IpPacket, bundle: &B
     let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
     let inner_mtu = if v4 { inner_mtu } else { inner_mtu.max(ipv6::MIN_MTU) };
     let mut fits = mtu::wire_len(&ip.pkt, &ip.info) <= inner_mtu;
-    if !fits && !mtu::may_fragment(&ip) {
-        match mtu::refuse_too_big(dp, cx, ip, inner_mtu, hop.dev) {
-            Ok(rest) => ip = rest,
-            Err(next) => return next,
+    if !fits && !mtu::may_fragment(ip) {
+        if let Some(next) = mtu::refuse_too_big(dp, cx, ip, inner_mtu, hop.dev) {
+            return next;
         }
         fits = true;
     }
-    if let Err(reason) = forward::count_hop(dp, cx, &mut ip, hop) {
-        return Next::Drop(ip.pkt, reason);
+    if let Err(reason) = forward::count_hop(dp, cx, ip, hop) {
+        return Next::Drop(reason);
     }
     let mut pieces = std::mem::take(&mut dp.scratch.pieces);
     if fits || whole {
-        pieces.push(ip.pkt);
+        pieces.push(ip.pkt.take());
     } else {
         // Before ESP, so that the peer has nothing to reassemble (RFC 4301 §7).
-        mtu::fragment(dp, cx, ip.pkt, inner_mtu, hop.dev, &mut pieces);
+        mtu::fragment(dp, cx, ip.pkt.take(), inner_mtu, hop.dev, &mut pieces);
     }
     let Some((&outermost, within)) = bundle.split_last() else { return Next::Done };
     seal(dp, cx, stack, within.len(), &mut pieces);
@@ -129,8 +128,7 @@ pub(crate) fn send_sealed(dp: &mut Datapath, cx: Cx<'_>) {
         for pkt in sealed.drain(..) {
             let version = Version::of(pkt.head()).unwrap_or(Version::V6);
             dp.count_all(hop.dev, MibPair::OUT_REQUESTS.of(version), pkt.meta.cut.packets());
-            let next = mtu::transmit_fitted(dp, cx, pkt, mtu, hop);
-            dp.run(cx, next);
+            mtu::run_fitted(dp, cx, pkt, mtu, hop);
         }
     }
     dp.scratch.sealed_out = sealed;

@@ -1,0 +1,130 @@
+//! The packet that stages lend each other.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::ops::{Deref, DerefMut};
+
+use base::{DropReason, LinkId};
+use ipsec::Flowi;
+use offload::ip_headers;
+use packet::Packet;
+use wire::ip::Info;
+use wire::{FlowKey, Protocol};
+
+use crate::Cx;
+
+/// Bytes in which a transport header has its ports, and the whole header of ICMP.
+const PORTS_LEN: usize = 8;
+
+/// Bytes in which a GRE header has its key (RFC 2890 §2).
+const GRE_KEY_LEN: usize = 12;
+
+/// A packet that begins with its IP header, with what its headers say.
+#[derive(Debug)]
+pub(crate) struct IpPacket {
+    pub(crate) pkt: Carried,
+    /// Summary of the headers.
+    pub(crate) info: Info,
+    /// Addresses and ports.
+    pub(crate) flow: FlowKey,
+}
+
+/// A packet on its way, until the stage that ends the way takes it out.
+#[derive(Debug)]
+pub(crate) struct Carried(Option<Packet>);
+
+/// Summary of no packet.
+const UNPARSED: Info = Info {
+    src: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    dst: IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    protocol: Protocol::NO_NEXT,
+    ttl: 0,
+    tos: 0,
+    dont_fragment: true,
+    plain: false,
+    header_len: 0,
+    next_header_at: 0,
+    total_len: 0,
+    fragment: None,
+    id: 0,
+    flow_label: 0,
+};
+
+/// Flow of no packet.
+const NO_FLOW: FlowKey =
+    FlowKey { src: UNPARSED.src, dst: UNPARSED.dst, protocol: UNPARSED.protocol, sport: 0, dport: 0 };
+
+impl IpPacket {
+    /// A packet whose headers are not parsed.
+    #[inline]
+    pub(crate) const fn unparsed(pkt: Packet) -> Self {
+        Self { pkt: Carried(Some(pkt)), info: UNPARSED, flow: NO_FLOW }
+    }
+
+    /// Room for a packet.
+    #[inline]
+    pub(crate) const fn empty() -> Self {
+        Self { pkt: Carried(None), info: UNPARSED, flow: NO_FLOW }
+    }
+
+    /// Parses the headers.
+    ///
+    /// # Errors
+    /// As [`ip_headers`], or for headers that memory was short for.
+    pub(crate) fn parse(&mut self, cx: Cx<'_>) -> Result<(), DropReason> {
+        self.info = ip_headers(cx.mem, &mut self.pkt)?;
+        self.flow = flow_of(cx, &mut self.pkt, &self.info)?;
+        Ok(())
+    }
+
+    /// Flow that policies are asked about, by this link of that domain.
+    pub(crate) fn flowi(&self, link: LinkId, domain: LinkId) -> Flowi {
+        Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link, domain }
+    }
+}
+
+/// The flow of a packet; its ports are brought into the head, so that none can be hidden.
+pub(crate) fn flow_of(cx: Cx<'_>, pkt: &mut Packet, info: &Info) -> Result<FlowKey, DropReason> {
+    let ports_len = match info.protocol {
+        Protocol::TCP | Protocol::UDP | Protocol::ICMP | Protocol::ICMPV6 => PORTS_LEN,
+        Protocol::SCTP | Protocol::DCCP | Protocol::UDPLITE | Protocol::MH => PORTS_LEN,
+        Protocol::GRE => GRE_KEY_LEN,
+        _ => 0,
+    };
+    if info.has_transport() && ports_len > 0 {
+        pkt.may_pull(cx.mem, info.total_len.min(info.header_len + ports_len))?;
+    }
+    Ok(FlowKey::new(info, pkt.head()))
+}
+
+impl Carried {
+    /// Takes the packet out: its way through the stages ends.
+    ///
+    /// # Panics
+    /// When a stage has taken it before.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Packet {
+        self.0.take().expect("a stage has taken the packet before")
+    }
+
+    /// Puts a packet in, in place of the one before.
+    #[inline]
+    pub(crate) fn put(&mut self, pkt: Packet) {
+        self.0 = Some(pkt);
+    }
+}
+
+impl Deref for Carried {
+    type Target = Packet;
+
+    #[inline]
+    fn deref(&self) -> &Packet {
+        self.0.as_ref().expect("a stage has taken the packet before")
+    }
+}
+
+impl DerefMut for Carried {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Packet {
+        self.0.as_mut().expect("a stage has taken the packet before")
+    }
+}
