@@ -1,0 +1,169 @@
+//! Identifier: the lower 64 bits of an address, with a type and the C bit at their front.
+
+use std::net::Ipv6Addr;
+
+/// Lower 64 bits of an IPv6 address, in host byte order: three bits of type, the C bit, 60 bits.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Identifier(pub u64);
+
+/// Type of an identifier (Linux `ILA_ATYPE_*`). A mapping has one for its operator; translation does not look at it.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[repr(u8)]
+pub enum IdentType {
+    /// Interface identifier of RFC 4291: the address is no ILA address.
+    InterfaceId = 0,
+    /// Locally unique identifier.
+    Luid = 1,
+    /// Virtual network's IPv4 address.
+    VirtV4 = 2,
+    /// Virtual network's IPv6 unicast address.
+    VirtUnicastV6 = 3,
+    /// Virtual network's IPv6 multicast address.
+    VirtMulticastV6 = 4,
+    /// Address outside the domain.
+    NonLocalAddr = 5,
+    /// Reserved.
+    Reserved6 = 6,
+    /// Reserved.
+    Reserved7 = 7,
+    /// As the identifier itself says in its three bits.
+    #[default]
+    UseFormat = 32,
+}
+
+/// The C bit: the last 16 bits have absorbed what a translation changed.
+const CHECKSUM_NEUTRAL: u64 = 1 << 60;
+
+impl Identifier {
+    /// Identifier of an address.
+    #[inline]
+    pub const fn of(addr: Ipv6Addr) -> Self {
+        Self(addr.to_bits() as u64)
+    }
+
+    /// Type by the three bits in front.
+    pub const fn ident_type(self) -> IdentType {
+        match self.0 >> 61 {
+            0 => IdentType::InterfaceId,
+            1 => IdentType::Luid,
+            2 => IdentType::VirtV4,
+            3 => IdentType::VirtUnicastV6,
+            4 => IdentType::VirtMulticastV6,
+            5 => IdentType::NonLocalAddr,
+            6 => IdentType::Reserved6,
+            _ => IdentType::Reserved7,
+        }
+    }
+
+    /// Tells whether the C bit is set.
+    #[inline]
+    pub const fn is_checksum_neutral(self) -> bool {
+        self.0 & CHECKSUM_NEUTRAL != 0
+    }
+
+    /// The identifier with the C bit the other way.
+    #[inline]
+    pub(crate) const fn with_flipped_c_bit(self) -> Self {
+        Self(self.0 ^ CHECKSUM_NEUTRAL)
+    }
+
+    /// The last 16 bits.
+    #[inline]
+    pub(crate) const fn last_word(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The identifier with other last 16 bits.
+    #[inline]
+    pub(crate) const fn with_last_word(self, word: u16) -> Self {
+        Self(self.0 & !0xffff | word as u64)
+    }
+}
+
+impl IdentType {
+    /// Every type.
+    pub const ALL: [Self; 9] = [
+        Self::InterfaceId,
+        Self::Luid,
+        Self::VirtV4,
+        Self::VirtUnicastV6,
+        Self::VirtMulticastV6,
+        Self::NonLocalAddr,
+        Self::Reserved6,
+        Self::Reserved7,
+        Self::UseFormat,
+    ];
+
+    /// Type of that number (Linux `ILA_ATYPE_*`).
+    pub const fn from_number(number: u8) -> Option<Self> {
+        let mut at = 0;
+        while at < Self::ALL.len() {
+            if Self::ALL[at] as u8 == number {
+                return Some(Self::ALL[at]);
+            }
+            at += 1;
+        }
+        None
+    }
+
+    /// iproute2's name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::InterfaceId => "iid",
+            Self::Luid => "luid",
+            Self::VirtV4 => "virt-v4",
+            Self::VirtUnicastV6 => "virt-uni-v6",
+            Self::VirtMulticastV6 => "virt-multi-v6",
+            Self::NonLocalAddr => "nonlocal-addr",
+            Self::Reserved6 => "reserved-6",
+            Self::Reserved7 => "reserved-7",
+            Self::UseFormat => "use-format",
+        }
+    }
+
+    /// Type of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|ident_type| ident_type.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_nibble_is_type_and_c_bit() {
+        // The kernel's documentation: a type nibble of 2 is a locally unique identifier, 3 the same with the C bit.
+        for (nibble, ident_type, is_neutral) in [
+            (0x0, IdentType::InterfaceId, false),
+            (0x1, IdentType::InterfaceId, true),
+            (0x2, IdentType::Luid, false),
+            (0x3, IdentType::Luid, true),
+            (0x4, IdentType::VirtV4, false),
+            (0x6, IdentType::VirtUnicastV6, false),
+            (0x8, IdentType::VirtMulticastV6, false),
+            (0xb, IdentType::NonLocalAddr, true),
+            (0xc, IdentType::Reserved6, false),
+            (0xf, IdentType::Reserved7, true),
+        ] {
+            let identifier = Identifier(nibble << 60 | 0x0fff_ffff_ffff_ffff);
+            assert_eq!(
+                (identifier.ident_type(), identifier.is_checksum_neutral()),
+                (ident_type, is_neutral),
+                "{nibble:x}"
+            );
+        }
+    }
+
+    #[test]
+    fn types_are_found_by_number_and_by_name() {
+        for ident_type in IdentType::ALL {
+            assert_eq!(IdentType::from_number(ident_type as u8), Some(ident_type));
+            assert_eq!(IdentType::from_name(ident_type.name()), Some(ident_type));
+        }
+        for number in (8..=31).chain(33..=255) {
+            assert_eq!(IdentType::from_number(number), None);
+        }
+        assert_eq!(IdentType::from_name("LUID"), None);
+    }
+}

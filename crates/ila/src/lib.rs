@@ -1,0 +1,41 @@
+//! Identifier-locator addressing (draft-herbert-intarea-ila): the upper half of an IPv6 destination, its locator, is exchanged
+//! for another one.
+//!
+//! An address is a [`Locator`], which says where a node is, and an [`Identifier`], which says which node it is. Applications use
+//! *SIR addresses*, whose locator (the SIR prefix) is the same wherever the node is; packets travel under *ILA addresses*, whose
+//! locator is the node's place. Translation changes the destination alone, never the source.
+//!
+//! - [`Mappings`] is the table: by the locator to be matched and the device that a packet came by. Of two mappings that match,
+//!   the one for the device is used. It has one reader and writer, so it has no locks.
+//! - [`Rewrite`] translates an address, or a packet in any checksum state, fat ones too.
+//!
+//! The transport's checksum covers the address. [`CsumMode`] says how it stays right:
+//!
+//! | mode | what absorbs the difference of the locators | right on the way | right after the second translation |
+//! |---|---|---|---|
+//! | `neutral-map` | the identifier's last 16 bits; its C bit says so | yes | yes |
+//! | `neutral-map-auto` | the identifier's last 16 bits; nothing says so | yes | yes |
+//! | `adj-transport` | the checksum of TCP, UDP or ICMPv6 | by [`AdjTransport`] | yes |
+//! | `no-action` | nothing | no | yes |
+//!
+//! On the way GRO merges, and receivers' hardware verifies, only packets whose checksum is right: `neutral-map` is the mode for
+//! speed.
+//!
+//! Limits, all of them Linux's as well: with a neutral mode the last 16 bits of an identifier are a number modulo 65 535, so an
+//! identifier that ends in 0000 arrives as one that ends in ffff; adj-transport changes nothing in packets with extension headers,
+//! fragments among them. Control, routes with encapsulation and addresses inside ICMP errors are left to others.
+//!
+//! Follows Linux `ila_common.c` and `ila_xlat.c`.
+#![forbid(unsafe_code)]
+
+mod checksum;
+mod identifier;
+mod locator;
+mod mappings;
+mod translate;
+
+pub use checksum::{CsumMode, Diff};
+pub use identifier::{IdentType, Identifier};
+pub use locator::{BadLocator, Locator};
+pub use mappings::{Exists, Mapping, Mappings};
+pub use translate::{AdjTransport, Direction, Rewrite};

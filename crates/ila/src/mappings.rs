@@ -1,0 +1,283 @@
+//! Table of mappings: by the locator to be matched and the device (Linux `ila_xlat.c`).
+
+use std::fmt;
+use std::hash::BuildHasher;
+
+use base::LinkId;
+use foldhash::quality::RandomState;
+use hashbrown::HashTable;
+
+use crate::checksum::{CsumMode, Diff};
+use crate::identifier::IdentType;
+use crate::locator::Locator;
+use crate::translate::Rewrite;
+
+/// Mapping of one locator to another.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub struct Mapping {
+    /// Locator of the destinations that are translated.
+    pub locator_match: Locator,
+    /// Locator that they get.
+    pub locator: Locator,
+    /// Device that the packets come by, a link or a VRF; [`LinkId::NONE`] for any.
+    pub link: LinkId,
+    /// Treatment of checksums.
+    pub csum_mode: CsumMode,
+    /// Type of the identifiers, for the operator.
+    pub ident_type: IdentType,
+}
+
+/// There is a mapping of the same locator for the same device already.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Exists;
+
+/// The mappings. Of a locator there is one for each device, and one for any; a mapping for the packet's own device is used
+/// before the one for any.
+///
+/// The table has one owner, which looks up and changes it: between two calls a lookup finds what the last change left. It grows
+/// to twice its size at once, and takes [`BYTES_OF_MAPPING`](Self::BYTES_OF_MAPPING) a mapping at most, from 1024 on.
+#[derive(Clone, Default)]
+pub struct Mappings {
+    table: HashTable<Entry>,
+    hasher: RandomState,
+    /// Mappings for one device.
+    of_devices: usize,
+}
+
+/// Mapping as it is kept.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    locator_match: Locator,
+    locator: Locator,
+    link: LinkId,
+    diff: Diff,
+    csum_mode: CsumMode,
+    ident_type: IdentType,
+}
+
+impl Entry {
+    fn mapping(&self) -> Mapping {
+        let Self { locator_match, locator, link, csum_mode, ident_type, .. } = *self;
+        Mapping { locator_match, locator, link, csum_mode, ident_type }
+    }
+
+    #[inline]
+    fn is(&self, locator: Locator, link: LinkId) -> bool {
+        self.locator_match == locator && self.link == link
+    }
+}
+
+impl Mappings {
+    /// Bytes that a mapping takes at most, in a table of 1024 or more, when the table has just grown: 24 and one of the hash
+    /// table's own, of which less than half are in use then.
+    pub const BYTES_OF_MAPPING: usize = 58;
+
+    /// Adds a mapping.
+    ///
+    /// # Errors
+    /// [`Exists`] if there is one of that locator for that device.
+    pub fn add(&mut self, mapping: Mapping) -> Result<(), Exists> {
+        let Mapping { locator_match, locator, link, csum_mode, ident_type } = mapping;
+        if self.find(locator_match, link).is_some() {
+            return Err(Exists);
+        }
+        let diff = Diff::between(locator_match, locator);
+        let entry = Entry { locator_match, locator, link, diff, csum_mode, ident_type };
+        let Self { table, hasher, of_devices } = self;
+        let hash = |entry: &Entry| hasher.hash_one((entry.locator_match, entry.link));
+        table.insert_unique(hash(&entry), entry, hash);
+        *of_devices += usize::from(link != LinkId::NONE);
+        Ok(())
+    }
+
+    /// Removes the mapping of a locator for a device. Tells whether there was one.
+    pub fn remove(&mut self, locator_match: Locator, link: LinkId) -> bool {
+        let hash = self.hash(locator_match, link);
+        let Ok(found) = self.table.find_entry(hash, |entry| entry.is(locator_match, link)) else { return false };
+        found.remove();
+        self.of_devices -= usize::from(link != LinkId::NONE);
+        self.shrink();
+        true
+    }
+
+    /// Removes the mappings for a device that is gone, and returns them.
+    pub fn remove_link(&mut self, link: LinkId) -> Vec<Mapping> {
+        if link == LinkId::NONE || self.of_devices == 0 {
+            return Vec::new();
+        }
+        let gone: Vec<Mapping> =
+            self.table.extract_if(|entry| entry.link == link).map(|entry| entry.mapping()).collect();
+        self.of_devices -= gone.len();
+        self.shrink();
+        gone
+    }
+
+    /// Removes every mapping.
+    pub fn clear(&mut self) {
+        self.table = HashTable::new();
+        self.of_devices = 0;
+    }
+
+    /// Makes room for that many more mappings, so that adding them moves the table once.
+    pub fn reserve(&mut self, additional: usize) {
+        let Self { table, hasher, .. } = self;
+        table.reserve(additional, |entry| hasher.hash_one((entry.locator_match, entry.link)));
+    }
+
+    /// Mapping of exactly that locator and device.
+    pub fn get(&self, locator_match: Locator, link: LinkId) -> Option<Mapping> {
+        self.find(locator_match, link).map(Entry::mapping)
+    }
+
+    /// Translation of a destination with that locator, of a packet that came by `link`: by the mapping for that device, else by
+    /// the one for any.
+    #[inline]
+    pub fn lookup(&self, locator: Locator, link: LinkId) -> Option<Rewrite> {
+        let of_device = if self.of_devices > 0 { self.find(locator, link) } else { None };
+        let Entry { locator, csum_mode, diff, .. } = *of_device.or_else(|| self.find(locator, LinkId::NONE))?;
+        Some(Rewrite { locator, csum_mode, diff: Some(diff) })
+    }
+
+    /// Number of mappings.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Tells whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Bytes of the table.
+    pub fn allocated_bytes(&self) -> usize {
+        self.table.allocation_size()
+    }
+
+    /// Every mapping, in order of locators; of one locator those for devices before the one for any.
+    pub fn snapshot(&self) -> Vec<Mapping> {
+        let mut all: Vec<Mapping> = self.table.iter().map(Entry::mapping).collect();
+        all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.link == LinkId::NONE, mapping.link));
+        all
+    }
+
+    #[inline]
+    fn find(&self, locator_match: Locator, link: LinkId) -> Option<&Entry> {
+        self.table.find(self.hash(locator_match, link), |entry| entry.is(locator_match, link))
+    }
+
+    #[inline]
+    fn hash(&self, locator_match: Locator, link: LinkId) -> u64 {
+        self.hasher.hash_one((locator_match, link))
+    }
+
+    /// Gives memory back once three quarters of the table are empty.
+    fn shrink(&mut self) {
+        let Self { table, hasher, .. } = self;
+        if table.capacity() > 1024 && table.len() < table.capacity() / 4 {
+            table.shrink_to(2 * table.len(), |entry| hasher.hash_one((entry.locator_match, entry.link)));
+        }
+    }
+}
+
+impl fmt::Debug for Mappings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mappings({})", self.len())
+    }
+}
+
+impl fmt::Display for Exists {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("there is a mapping of that locator for that device already")
+    }
+}
+
+impl std::error::Error for Exists {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NET: LinkId = LinkId::NONE;
+    const ETH: LinkId = LinkId(2);
+    const WAN: LinkId = LinkId(3);
+
+    fn mapping(locator_match: u64, locator: u64, link: LinkId) -> Mapping {
+        Mapping {
+            locator_match: Locator(locator_match),
+            locator: Locator(locator),
+            link,
+            csum_mode: CsumMode::NeutralMap,
+            ident_type: IdentType::Luid,
+        }
+    }
+
+    fn found(mappings: &Mappings, locator: u64, link: LinkId) -> Option<u64> {
+        mappings.lookup(Locator(locator), link).map(|rewrite| rewrite.locator.0)
+    }
+
+    #[test]
+    fn mapping_for_device_is_used_before_one_for_any() {
+        // In each order of adding, and again while one after the other goes.
+        let all = [mapping(1, 10, NET), mapping(1, 12, ETH), mapping(1, 13, WAN)];
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
+            let mut mappings = Mappings::default();
+            for at in order {
+                mappings.add(all[at]).unwrap();
+            }
+            let seen = |mappings: &Mappings| [ETH, WAN, LinkId(4)].map(|link| found(mappings, 1, link));
+            assert_eq!(seen(&mappings), [Some(12), Some(13), Some(10)]);
+            assert!(mappings.remove(Locator(1), ETH));
+            assert_eq!(seen(&mappings), [Some(10), Some(13), Some(10)]);
+            assert!(mappings.remove(Locator(1), NET));
+            assert_eq!(seen(&mappings), [None, Some(13), None]);
+            assert!(mappings.remove(Locator(1), WAN));
+            assert_eq!(seen(&mappings), [None; 3]);
+            assert!(mappings.is_empty());
+        }
+    }
+
+    #[test]
+    fn second_mapping_of_locator_and_device_is_refused() {
+        let mut mappings = Mappings::default();
+        mappings.add(mapping(1, 10, ETH)).unwrap();
+        assert_eq!(mappings.add(mapping(1, 11, ETH)), Err(Exists));
+        assert_eq!(mappings.get(Locator(1), ETH), Some(mapping(1, 10, ETH)));
+        assert_eq!(mappings.get(Locator(1), NET), None);
+        assert!(!mappings.remove(Locator(1), NET));
+        assert_eq!(mappings.len(), 1);
+    }
+
+    #[test]
+    fn snapshot_is_in_order_and_whole() {
+        let mut mappings = Mappings::default();
+        let sorted =
+            [mapping(0, 9, NET), mapping(1, 3, ETH), mapping(1, 2, WAN), mapping(1, 7, NET), mapping(2, 1, NET)];
+        for at in [3, 0, 4, 2, 1] {
+            mappings.add(sorted[at]).unwrap();
+        }
+        assert_eq!(mappings.snapshot(), sorted);
+        assert_eq!(mappings.remove_link(ETH), [sorted[1]]);
+        assert_eq!(mappings.remove_link(NET), []);
+        assert_eq!(mappings.snapshot(), [sorted[0], sorted[2], sorted[3], sorted[4]]);
+        mappings.clear();
+        assert_eq!((mappings.snapshot(), mappings.len()), (Vec::new(), 0));
+    }
+
+    #[test]
+    fn million_mappings_take_the_memory_that_is_said() {
+        let mut mappings = Mappings::default();
+        for n in 0..1_000_000 {
+            mappings.add(mapping(n << 16, n, NET)).unwrap();
+            // Each time that the table has just grown.
+            let most = Mappings::BYTES_OF_MAPPING * mappings.len();
+            assert!(n < 1024 || mappings.allocated_bytes() <= most, "{} B for {n}", mappings.allocated_bytes());
+        }
+        for n in 0..1_000_000 {
+            assert_eq!(found(&mappings, n << 16, ETH), Some(n));
+        }
+        for n in 0..1_000_000 {
+            assert!(mappings.remove(Locator(n << 16), NET), "{n}");
+        }
+        assert!(mappings.allocated_bytes() < 1 << 20, "{} B are left", mappings.allocated_bytes());
+    }
+}

@@ -1,0 +1,199 @@
+//! Translation of addresses, and of packets whatever the state of their checksum (Linux `ila_update_ipv6_locator`).
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use base::DropReason;
+use packet::{Csum, Cut, Memory, Packet};
+use wire::ip::Info;
+use wire::{Protocol, checksum as sums, ipv6, tcp, udp};
+
+use crate::checksum::{CsumMode, Diff};
+use crate::identifier::Identifier;
+use crate::locator::Locator;
+
+/// Direction of a translation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Direction {
+    /// From the address that applications know to the node's place.
+    SirToIla,
+    /// From the place to the address that applications know.
+    IlaToSir,
+}
+
+/// Sign with which `adj-transport` adjusts a checksum.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum AdjTransport {
+    /// Linux's: the old locator less the new one is added, where the opposite would be right. Between two translations the
+    /// checksum is wrong; the second undoes the error of the first.
+    #[default]
+    Linux,
+    /// The new locator less the old one: the checksum is right for the address that the packet has (RFC 1624). Both ends have to
+    /// do so.
+    Rfc1624,
+}
+
+/// Translation of a destination.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Rewrite {
+    /// The new locator.
+    pub locator: Locator,
+    /// Treatment of checksums.
+    pub csum_mode: CsumMode,
+    /// Difference of the locators, if the old one is known beforehand.
+    pub diff: Option<Diff>,
+}
+
+/// Checksum of a packet's transport that covers the address.
+#[derive(Clone, Copy, Debug)]
+struct Check {
+    /// Start of the transport header.
+    l4: usize,
+    /// Offset of the checksum in it.
+    offset: usize,
+    /// Length of the transport header, at least.
+    header_len: usize,
+    protocol: Protocol,
+}
+
+impl Rewrite {
+    /// The destination that a packet gets.
+    ///
+    /// A neutral mapping changes the identifier only if its C bit says, or with `neutral-map-auto` without asking, that the last 16
+    /// bits are to be changed; otherwise the locator is all that changes, as in Linux.
+    #[inline]
+    pub fn address(&self, dst: Ipv6Addr, direction: Direction) -> Ipv6Addr {
+        let identifier = Identifier::of(dst);
+        let identifier = match self.csum_mode {
+            // A SIR address with the C bit is none (Linux warns).
+            CsumMode::NeutralMap if identifier.is_checksum_neutral() == (direction == Direction::IlaToSir) => {
+                identifier.absorb_and_flip(self.diff_from(dst))
+            }
+            CsumMode::NeutralMapAuto => identifier.absorb(self.diff_from(dst)),
+            CsumMode::NeutralMap | CsumMode::AdjTransport | CsumMode::NoAction => identifier,
+        };
+        self.locator.with(identifier)
+    }
+
+    /// Translates a packet that begins with the IPv6 header of which `info` is the summary, and returns its new destination.
+    ///
+    /// The packet's checksum state stays true: a [complete](Csum::Complete) sum is that of the changed bytes, and a fat packet whose
+    /// segments would otherwise get checksums of the new address, which nobody asked for, becomes [partial](Csum::Partial) with
+    /// the pseudo-header of the old one. As in Linux, a verified packet stays so also if its checksum is wrong from now on.
+    ///
+    /// # Errors
+    /// [`DropReason::Ipv6Header`] for a packet of IPv4, [`DropReason::NoMemory`]; the packet is as it was.
+    pub fn packet(
+        &self,
+        mem: &Memory,
+        pkt: &mut Packet,
+        info: &Info,
+        direction: Direction,
+        sign: AdjTransport,
+    ) -> Result<Ipv6Addr, DropReason> {
+        let (IpAddr::V6(src), IpAddr::V6(old)) = (info.src, info.dst) else { return Err(DropReason::Ipv6Header) };
+        let new = self.address(old, direction);
+        let check = self.check_of(mem, pkt, info)?;
+        let complete = pkt.meta.csum;
+        pkt.writable_head(mem)?;
+        // Nothing fails from here on.
+        let adjusts = self.csum_mode == CsumMode::AdjTransport && info.plain && info.fragment.is_none();
+        let stays_right = is_sum_same(old, new) || adjusts && sign == AdjTransport::Rfc1624;
+        if let Some(check) = check
+            && !stays_right
+            && matches!(pkt.meta.cut, Cut::Gso(_))
+            && !check.is_partial(pkt)
+        {
+            check.make_partial(pkt, src, old);
+        }
+        let mut changed = sums::sub(sums::sum(&new.octets()), sums::sum(&old.octets()));
+        if let Some(check) = check.filter(|_| adjusts) {
+            let diff = self.diff_from(old);
+            let diff = match sign {
+                AdjTransport::Linux => diff.old_less_new(),
+                AdjTransport::Rfc1624 => diff.new_less_old(),
+            };
+            changed = sums::add(changed, check.adjust(pkt, diff));
+        }
+        if let Some(head) = pkt.head_mut() {
+            ipv6::Header::mut_from(head)?.set_dst(new);
+        }
+        if let Csum::Complete(sum) = complete
+            && !matches!(pkt.meta.csum, Csum::Partial { .. })
+        {
+            pkt.meta.csum = Csum::Complete(sums::fold(sums::add(sum.into(), changed)));
+        }
+        Ok(new)
+    }
+
+    /// Difference of the locators when a packet to `dst` is translated.
+    #[inline]
+    fn diff_from(&self, dst: Ipv6Addr) -> Diff {
+        self.diff.unwrap_or_else(|| Diff::between(Locator::of(dst), self.locator))
+    }
+
+    /// The checksum of a packet, brought into the head, if that has to be looked at.
+    fn check_of(&self, mem: &Memory, pkt: &mut Packet, info: &Info) -> Result<Option<Check>, DropReason> {
+        let is_needed = self.csum_mode == CsumMode::AdjTransport || pkt.meta.cut.gso().is_some();
+        let Some(check) = Check::find(info).filter(|_| is_needed) else { return Ok(None) };
+        // A header that is cut short has no checksum to be adjusted.
+        Ok(pkt.may_pull(mem, check.l4 + check.header_len)?.then_some(check))
+    }
+}
+
+impl Check {
+    fn find(info: &Info) -> Option<Self> {
+        let (offset, header_len) = match info.protocol {
+            Protocol::TCP => (tcp::CHECK_AT, tcp::Header::LEN),
+            Protocol::UDP => (udp::CHECK_AT, udp::Header::LEN),
+            Protocol::ICMPV6 => (ICMPV6_CHECK_AT, ICMPV6_LEN),
+            _ => return None,
+        };
+        let found = Self { l4: info.header_len, offset, header_len, protocol: info.protocol };
+        info.has_transport().then_some(found)
+    }
+
+    /// Tells whether the packet's checksum is this one, still to be made.
+    fn is_partial(self, pkt: &Packet) -> bool {
+        let Self { l4, offset, .. } = self;
+        matches!(pkt.meta.csum, Csum::Partial { start, offset: at } if usize::from(start) == l4 && usize::from(at) == offset)
+    }
+
+    /// Leaves the checksum to be made, with the pseudo-header of these addresses.
+    fn make_partial(self, pkt: &mut Packet, src: Ipv6Addr, dst: Ipv6Addr) {
+        let pseudo = sums::fold(sums::pseudo_v6(src, dst, self.protocol, pkt.len() - self.l4));
+        if let Some(field) = self.field(pkt) {
+            *field = pseudo.to_be_bytes();
+            pkt.meta.csum = Csum::Partial { start: self.l4 as u16, offset: self.offset as u16 };
+        }
+    }
+
+    /// Adds `diff` to the sum that the checksum stands for. Returns how the sum of the packet's bytes has changed.
+    fn adjust(self, pkt: &mut Packet, diff: u32) -> u32 {
+        let is_partial = self.is_partial(pkt);
+        let is_udp = self.protocol == Protocol::UDP;
+        let Some(field) = self.field(pkt) else { return 0 };
+        let old = u16::from_be_bytes(*field);
+        // Sent without a checksum.
+        if is_udp && old == 0 && !is_partial {
+            return 0;
+        }
+        let new = if is_partial { sums::fold(sums::add(diff, old.into())) } else { sums::replace_by_diff(old, diff) };
+        let new = if is_udp && new == 0 { 0xffff } else { new };
+        *field = new.to_be_bytes();
+        sums::sub(new.into(), old.into())
+    }
+
+    fn field(self, pkt: &mut Packet) -> Option<&mut [u8; 2]> {
+        pkt.head_mut()?.get_mut(self.l4 + self.offset..)?.first_chunk_mut()
+    }
+}
+
+/// Offset of the checksum in an ICMPv6 header (RFC 4443 §2.1), and the length of the header as Linux asks for it.
+const ICMPV6_CHECK_AT: usize = 2;
+const ICMPV6_LEN: usize = 8;
+
+/// Tells whether a checksum over one address is that over the other.
+fn is_sum_same(one: Ipv6Addr, other: Ipv6Addr) -> bool {
+    let change = sums::fold(sums::sub(sums::sum(&one.octets()), sums::sum(&other.octets())));
+    matches!(change, 0 | 0xffff)
+}

@@ -1,0 +1,33 @@
+//! Translation of hostile IPv6 packets, whole and in pieces, whatever is said of their checksum.
+#![no_main]
+
+use ila::{AdjTransport, CsumMode, Direction, Locator, Rewrite};
+use libfuzzer_sys::fuzz_target;
+use offload::ip_headers;
+use packet::{Buf, Csum, Cut, Gso, GsoKind, Memory, Packet};
+
+fuzz_target!(|input: (u64, u8, bool, bool, Option<(u16, u16)>, Option<u16>, usize, &[u8])| {
+    let (locator, mode, to_sir, is_linux, partial, fat, cut, bytes) = input;
+    let mem = Memory::heap();
+    let (front, back) = bytes.split_at(cut.min(bytes.len()));
+    let Ok(mut pkt) = Packet::with_data(&mem, front) else { return };
+    let _ = pkt.push_frag(Buf::foreign(back.to_vec()));
+    if let Some((start, offset)) = partial {
+        pkt.meta.csum = Csum::Partial { start, offset };
+    }
+    if let Some(size @ 1..) = fat {
+        pkt.meta.cut = Cut::Gso(Gso { kind: GsoKind::TcpV6, size, segs: 1, ecn: false, fixed_id: false });
+    }
+    let Ok(info) = ip_headers(&mem, &mut pkt) else { return };
+    let before = pkt.to_vec();
+    let csum_mode = CsumMode::from_number(mode % 4).expect("one of four");
+    let rewrite = Rewrite { locator: Locator(locator), csum_mode, diff: None };
+    let direction = if to_sir { Direction::IlaToSir } else { Direction::SirToIla };
+    let sign = if is_linux { AdjTransport::Linux } else { AdjTransport::Rfc1624 };
+    let Ok(dst) = rewrite.packet(&mem, &mut pkt, &info, direction, sign) else { return };
+    pkt.check_invariants();
+    let after = pkt.to_vec();
+    assert_eq!(after.len(), before.len());
+    assert_eq!(after[24..40], dst.octets());
+    assert_eq!(after[..24], before[..24]);
+});
