@@ -99,13 +99,15 @@ impl Node {
         self.clock.now()
     }
 
-    /// The link that netlink's clients know by that number. Of a number that no link has, a link that is never there.
-    pub(crate) fn link_of(&self, ifindex: u32) -> LinkId {
+    /// The link that netlink's clients know by that number, or `None` for 0. Of a number that no link has, a link that is never
+    /// there.
+    pub(crate) fn link_of(&self, ifindex: u32) -> Option<LinkId> {
         let has_it = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.link.host_index() == Some(ifindex));
         match self.slots.iter().position(has_it) {
-            _ if ifindex <= LinkId::LOOPBACK.0 => LinkId(ifindex),
-            Some(at) => LinkId(at as u32),
-            None => IfIndex(ifindex).as_own().unwrap_or(LinkId(ifindex | ABSENT)),
+            _ if ifindex == 0 => None,
+            _ if ifindex == LinkId::LOOPBACK.0 => Some(LinkId::LOOPBACK),
+            Some(at) => Some(LinkId(at as u32)),
+            None => Some(IfIndex(ifindex).as_own().unwrap_or(LinkId(ifindex | ABSENT))),
         }
     }
 
@@ -115,9 +117,13 @@ impl Node {
         slot.and_then(|slot| slot.link.host_index()).map_or(IfIndex::own(id), IfIndex)
     }
 
-    /// The number by which netlink's clients know the link of a selector, for which a client `said` one.
-    pub(crate) fn selector_ifindex(&self, dev: LinkId, said: u32) -> u32 {
-        if dev.0 & ABSENT == 0 { self.ifindex(dev).0 } else { said }
+    /// The number by which netlink's clients know the link of a selector, for which a client `said` one; 0 without a link.
+    pub(crate) fn selector_ifindex(&self, dev: Option<LinkId>, said: u32) -> u32 {
+        match dev {
+            None => 0,
+            Some(dev) if dev.0 & ABSENT == 0 => self.ifindex(dev).0,
+            Some(_) => said,
+        }
     }
 
     /// Takes in SAs and policies of the file that have changed since they were last looked at.

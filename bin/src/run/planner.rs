@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use base::{IfIndex, LinkId, Prefix};
+use base::{Domain, IfIndex, LinkId, Prefix};
 use control::Change;
 use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig};
 use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
@@ -63,16 +63,17 @@ impl Planner {
     pub(crate) fn plan(&self, new: Config) -> Result<(Self, Plan), CliError> {
         let change = Change::between(&self.config, &new);
         let mut last_id = self.last_id;
-        let mut ids = vec![LinkId::NONE; new.links.len()];
+        let mut ids = vec![None; new.links.len()];
         let mut host_indexes = vec![None; new.links.len()];
         for kept in &change.links.kept {
-            ids[kept.new] = self.ids[kept.old];
+            ids[kept.new] = Some(self.ids[kept.old]);
             host_indexes[kept.new] = self.host_indexes[kept.old];
         }
         for &at in &change.links.added {
             last_id += 1;
-            ids[at] = LinkId(last_id);
+            ids[at] = Some(LinkId(last_id));
         }
+        let ids: Vec<LinkId> = ids.into_iter().map(|id| id.expect("a link is kept or added")).collect();
         let mut plan = Plan {
             ipsec: Steps::between(&self.config, &new, &change, || {
                 random().map_err(|err| CliError::system("getrandom", &err))
@@ -218,7 +219,7 @@ fn fib(config: &Config, ids: &[LinkId], vrfs: &BTreeMap<LinkId, Vrf>) -> Result<
     for (link, &id) in config.links.iter().zip(ids) {
         let domain = vrfs.iter().find(|(_, vrf)| link.master.as_ref() == Some(&vrf.name)).map(|(device, _)| *device);
         if let Some(domain) = domain {
-            fib.set_domain(id, domain);
+            fib.set_domain(id, Domain::vrf(domain));
         }
     }
     for (link, &id) in config.links.iter().zip(ids) {
@@ -301,7 +302,7 @@ mod tests {
             ("10.2.0.1", Decision::Drop(base::DropReason::RouteBlackhole)),
         ];
         for (dst, want) in cases {
-            assert_eq!(fib.decide(LinkId::NONE, dst.parse().unwrap(), None), want, "{dst}");
+            assert_eq!(fib.decide(Domain::DEFAULT, dst.parse().unwrap(), None), want, "{dst}");
         }
     }
 
@@ -312,18 +313,21 @@ mod tests {
         let (node, plan) = running(config(&links, ""));
         assert_eq!((plan.opened.len(), plan.ports.len()), (1, 1));
         assert_eq!(plan.vrfs, BTreeMap::from([(LinkId(3), Vrf::of_file("red", 10))]));
-        let decide = |fib: &Fib, domain| fib.decide(LinkId(domain), "127.0.0.1".parse().unwrap(), None);
+        let decide = |fib: &Fib, domain| fib.decide(domain, "127.0.0.1".parse().unwrap(), None);
         let (fib, none) = (plan.fib.unwrap(), Decision::Drop(base::DropReason::NoRoute));
-        assert_eq!([3, 0].map(|domain| decide(&fib, domain)), [Decision::Local { dev: LinkId(2) }, none]);
+        assert_eq!(
+            [Domain::vrf(LinkId(3)), Domain::DEFAULT].map(|domain| decide(&fib, domain)),
+            [Decision::Local { dev: LinkId(2) }, none]
+        );
         // It goes, and its link stays.
         let (_, plan) = node.plan(config(&[udp("wan", 0)], "")).unwrap();
         assert!(plan.removed.is_empty() && plan.opened.is_empty() && plan.vrfs.is_empty());
-        assert_eq!(decide(&plan.fib.unwrap(), 0), Decision::Local { dev: LinkId(2) });
+        assert_eq!(decide(&plan.fib.unwrap(), Domain::DEFAULT), Decision::Local { dev: LinkId(2) });
         // With another table it is another one.
         let links = [links[0].clone(), LinkConfig { kind: LinkKind::Vrf { table: 20 }, ..red }];
         let (_, plan) = node.plan(config(&links, "")).unwrap();
         assert_eq!((plan.removed.len(), plan.vrfs.keys().collect::<Vec<_>>()), (0, vec![&LinkId(4)]));
-        assert_eq!(decide(&plan.fib.unwrap(), 4), Decision::Local { dev: LinkId(2) });
+        assert_eq!(decide(&plan.fib.unwrap(), Domain::vrf(LinkId(4))), Decision::Local { dev: LinkId(2) });
     }
 
     #[test]

@@ -114,7 +114,7 @@ pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
 /// A link as `ethtool` shows it.
 pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);
-    let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == id);
+    let by_path = node.datapath.ports.drop_counts().filter(|&(link, ..)| link == Some(id));
     let drops = by_path.map(|(_, reason, count)| (reason, count)).chain(slot.link.stats().drops());
     let (can, on) = (slot.can, slot.on() | features::always(&*slot.link));
     let fat = fat_counts(&port.fat);
@@ -158,7 +158,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
             LinkKind::Udp { bind } => Some(bind.to_string()),
             kind => kind.interface().map(str::to_owned),
         },
-        vrf: name_of(node, node.datapath.fib.domain(id)),
+        vrf: node.datapath.fib.domain(id).vrf_device().and_then(|device| name_of(node, device)),
         table: None,
         mtu: port.config.mtu as u32,
         up: port.up,
@@ -242,7 +242,7 @@ fn neighbours(node: &Node) -> Vec<NeighbourState> {
 fn pmtus(fib: &Fib, now: Instant, name_of: impl Fn(LinkId) -> Option<String>) -> Vec<PmtuState> {
     let states = fib.path_mtus(now).map(|((domain, to), known)| PmtuState {
         to,
-        vrf: name_of(domain),
+        vrf: domain.vrf_device().and_then(&name_of),
         mtu: known.mtu as u32,
         expires_secs: known.expires.since(now).as_secs(),
     });
@@ -408,14 +408,17 @@ fn counters(node: &Node) -> CountersState {
 
 /// Those of the path and those of the links themselves. What links that are gone had dropped went with them.
 fn drops(node: &Node) -> Vec<DropState> {
-    let mut counts: BTreeMap<(LinkId, DropReason), u64> = BTreeMap::new();
+    let mut counts: BTreeMap<(Option<LinkId>, DropReason), u64> = BTreeMap::new();
     let slots = node.slots.iter().enumerate().filter_map(|(at, slot)| Some((LinkId(at as u32), slot.as_ref()?)));
-    let by_links = slots.flat_map(|(id, slot)| slot.link.stats().drops().map(move |(reason, n)| (id, reason, n)));
+    let by_links = slots.flat_map(|(id, slot)| slot.link.stats().drops().map(move |(reason, n)| (Some(id), reason, n)));
     for (id, reason, n) in node.datapath.ports.drop_counts().chain(by_links) {
         *counts.entry((id, reason)).or_default() += n;
     }
     let states = counts.into_iter().filter_map(|((id, reason), count)| {
-        let link = if id == LinkId::NONE { None } else { Some(name_of(node, id)?) };
+        let link = match id {
+            Some(id) => Some(name_of(node, id)?),
+            None => None,
+        };
         Some(DropState { link, reason: reason.name().to_owned(), count })
     });
     states.collect()
@@ -474,7 +477,7 @@ mod tests {
     #[test]
     fn a_path_mtu_is_shown_until_it_is_forgotten() {
         let (mut fib, to, now) = (Fib::default(), "192.0.2.2".parse().unwrap(), Instant::ZERO);
-        assert!(fib.lower_path_mtu(now, LinkId::NONE, to, 1400, 1500));
+        assert!(fib.lower_path_mtu(now, base::Domain::DEFAULT, to, 1400, 1500));
         let at = |secs| pmtus(&fib, now + Duration::from_secs(secs), |_| None);
         assert_eq!(at(17), [PmtuState { to, vrf: None, mtu: 1400, expires_secs: 583 }]);
         assert!(at(600).is_empty());

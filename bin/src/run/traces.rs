@@ -213,7 +213,7 @@ fn show(step: &datapath::TraceStep, epoch: Duration, name: &impl Fn(LinkId) -> S
 }
 
 fn describe(step: &datapath::TraceStep, name: &impl Fn(LinkId) -> String) -> (String, Option<LinkId>, Option<String>) {
-    let link = Some(step.link).filter(|&link| link != LinkId::NONE);
+    let link = step.origin.port();
     match step.step {
         Step::Input => ("input".to_owned(), link, None),
         Step::Hook { point, dev } => (format!("hook {}", point_word(point)), Some(dev), None),
@@ -223,7 +223,7 @@ fn describe(step: &datapath::TraceStep, name: &impl Fn(LinkId) -> String) -> (St
                 (None, Some(prefix)) => format!("rule {prefix}"),
                 (_, None) => "no route".to_owned(),
             };
-            let vrf = if domain == LinkId::NONE { String::new() } else { format!(" vrf {}", name(domain)) };
+            let vrf = domain.vrf_device().map_or(String::new(), |device| format!(" vrf {}", name(device)));
             ("route".to_owned(), None, Some(found + &vrf))
         }
         Step::Local => ("local".to_owned(), link, None),

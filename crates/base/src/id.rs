@@ -3,8 +3,22 @@
 use std::fmt;
 
 /// A link of this node, as an index into its table of links. Programs know it by its [`IfIndex`].
-#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct LinkId(pub u32);
+
+/// L3 domain: the links of one VRF, or those in none (Linux `l3mdev`). Equal addresses in two domains have nothing to do with each
+/// other.
+#[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub struct Domain(u32);
+
+/// Place where a packet entered this node.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum Origin {
+    /// A port, which received it.
+    Port(LinkId),
+    /// This node itself, which made it in a domain.
+    Local(Domain),
+}
 
 /// The number by which netlink shows a link (Linux `ifindex`).
 ///
@@ -24,10 +38,72 @@ pub struct TableId(pub u32);
 pub struct SaId(pub u32);
 
 impl LinkId {
-    /// No link: a packet that this node made itself.
-    pub const NONE: Self = Self(0);
     /// `lo`, which no packet comes or leaves by. The numbers of other links are larger, as on Linux.
     pub const LOOPBACK: Self = Self(1);
+}
+
+impl Domain {
+    /// The links that are in no VRF (Linux's default VRF).
+    pub const DEFAULT: Self = Self(0);
+
+    /// The domain of the VRF whose device that is.
+    #[must_use]
+    pub const fn vrf(device: LinkId) -> Self {
+        Self(device.0)
+    }
+
+    /// The device of the VRF, if it is one.
+    #[inline]
+    #[must_use]
+    pub const fn vrf_device(self) -> Option<LinkId> {
+        match self.0 {
+            0 => None,
+            device => Some(LinkId(device)),
+        }
+    }
+
+    /// The domain as a number, which is another one for each domain: 0, or that of the VRF's device.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl Origin {
+    /// This node, outside all VRFs.
+    pub const NODE: Self = Self::Local(Domain::DEFAULT);
+
+    /// The port that received the packet.
+    #[inline]
+    #[must_use]
+    pub const fn port(self) -> Option<LinkId> {
+        match self {
+            Self::Port(link) => Some(link),
+            Self::Local(_) => None,
+        }
+    }
+
+    /// Tells whether this node made the packet.
+    #[inline]
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        matches!(self, Self::Local(_))
+    }
+
+    /// Device that stands for the origin (Linux `skb->dev` of a received packet): the port, or for a packet of this node the
+    /// loopback device of its domain, which is `lo` or the VRF's device.
+    #[inline]
+    #[must_use]
+    pub const fn device(self) -> LinkId {
+        match self {
+            Self::Port(link) => link,
+            Self::Local(domain) => match domain.vrf_device() {
+                Some(device) => device,
+                None => LinkId::LOOPBACK,
+            },
+        }
+    }
 }
 
 impl IfIndex {
@@ -35,11 +111,12 @@ impl IfIndex {
     /// after four months; the largest that Linux has is `i32::MAX`.
     pub const FIRST_OWN: u32 = 1_000_000_000;
 
-    /// The number of a link that is no interface of the host.
+    /// The number of a link that is no interface of the host; 0 for the number 0, which no link has.
     #[must_use]
     pub const fn own(link: LinkId) -> Self {
         match link {
-            LinkId::NONE | LinkId::LOOPBACK => Self(link.0),
+            // Netlink's "no interface" stays that.
+            LinkId(0) | LinkId::LOOPBACK => Self(link.0),
             LinkId(id) => Self(id.saturating_add(Self::FIRST_OWN)),
         }
     }
@@ -81,7 +158,7 @@ mod tests {
     #[test]
     fn own_number_leads_back_to_its_link() {
         let first = IfIndex::FIRST_OWN;
-        let links = [(LinkId::NONE, 0), (LinkId::LOOPBACK, 1), (LinkId(2), first + 2), (LinkId(65535), first + 65535)];
+        let links = [(LinkId(0), 0), (LinkId::LOOPBACK, 1), (LinkId(2), first + 2), (LinkId(65535), first + 65535)];
         for (link, number) in links {
             assert_eq!(IfIndex::own(link), IfIndex(number));
             assert_eq!(IfIndex(number).as_own(), Some(link).filter(|link| link.0 > 1));

@@ -13,7 +13,7 @@ mod token_bucket;
 
 pub use counters::{Counters, Mib};
 pub use drop_reason::DropReason;
-pub use id::{IfIndex, LinkId, SaId, TableId};
+pub use id::{Domain, IfIndex, LinkId, Origin, SaId, TableId};
 pub use prefix::{IfAddr, Prefix, PrefixError};
 pub use time::Instant;
 pub use token_bucket::{Rate, TokenBucket};

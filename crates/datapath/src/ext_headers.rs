@@ -30,7 +30,7 @@ pub(crate) fn drop_faulty(dp: &mut Datapath, ip: &mut IpPacket, fault: Fault) ->
         Version::V4 => DropReason::Ipv4Options,
         Version::V6 => DropReason::Ipv6Header,
     };
-    dp.count(ip.pkt.meta.link, MibPair::IN_HDR_ERRORS.of(version));
+    dp.count(ip.pkt.meta.origin.device(), MibPair::IN_HDR_ERRORS.of(version));
     match fault {
         Some(problem) => Next::Reject(reason, problem),
         None => Next::Drop(reason),

@@ -34,11 +34,11 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
         return Next::Drop(reason);
     }
     if version == Version::V6 && has_link_scope(ip) {
-        dp.count(ip.pkt.meta.link, Mib::Ip6InAddrErrors);
+        dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InAddrErrors);
         return Next::Drop(DropReason::IpSourceInvalid);
     }
     if ip.info.ttl <= 1 {
-        dp.count(ip.pkt.meta.link, MibPair::IN_HDR_ERRORS.of(version));
+        dp.count(ip.pkt.meta.origin.device(), MibPair::IN_HDR_ERRORS.of(version));
         return Next::Reject(DropReason::TtlExceeded, Problem::TtlExceeded);
     }
     if !dp.ports.get(hop.dev).is_some_and(Port::is_running) {
@@ -52,7 +52,7 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
 /// came. A packet of this node keeps its TTL.
 #[inline]
 pub(crate) fn count_hop(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
-    if ip.pkt.meta.link == LinkId::NONE {
+    if ip.pkt.meta.origin.is_local() {
         return Ok(());
     }
     let v4 = ip.info.version() == Version::V4;
@@ -98,11 +98,8 @@ pub(crate) fn check_policy(
 /// The flow of a packet that policies of `dir` are asked about: it leaves by `link`, or has come by it for this node.
 #[inline]
 fn flowi(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) -> Flowi {
-    let domain = match dp.fib.domain(link) {
-        LinkId::NONE if dir == Dir::In => LinkId::LOOPBACK,
-        domain => domain,
-    };
-    ip.flowi(link, domain)
+    let loopback = (dir == Dir::In).then_some(LinkId::LOOPBACK);
+    ip.flowi(link, dp.fib.domain(link).vrf_device().or(loopback))
 }
 
 /// Tells whether a packet that no policy has stopped is a later fragment, and may belong to packets that one would: it
@@ -131,7 +128,7 @@ pub(crate) fn unroutable(dp: &mut Datapath, ip: &mut IpPacket, reason: DropReaso
     match (v4, reason) {
         (true, DropReason::NoRoute) => dp.counters.count(Mib::IpExtInNoRoutes),
         (true, _) => {}
-        (false, _) => dp.count(ip.pkt.meta.link, Mib::Ip6InNoRoutes),
+        (false, _) => dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InNoRoutes),
     }
     Next::Reject(reason, problem)
 }

@@ -18,7 +18,7 @@ const DAY_MS: u128 = 86_400_000;
 /// Fills in the record route and timestamp options of a packet that goes on to `hop`.
 #[cold]
 pub(crate) fn record_hop(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
-    let domain = dp.fib.domain(ip.pkt.meta.link);
+    let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let Some(IpAddr::V4(own)) = dp.fib.source(hop.dev, hop.next_hop) else { return Ok(()) };
     let head = ip.pkt.writable_head(cx.mem)?;
     let options = head.get_mut(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
@@ -39,7 +39,7 @@ pub(crate) fn returned_options(
     options: &mut [u8; ipv4::MAX_OPTIONS],
 ) -> usize {
     let IpAddr::V4(own) = ip.info.dst else { return 0 };
-    let domain = dp.fib.domain(ip.pkt.meta.link);
+    let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let came = ip.pkt.head().get(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
     let options = &mut options[..came.len()];
     options.copy_from_slice(came);

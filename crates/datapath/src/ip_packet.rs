@@ -76,9 +76,9 @@ impl IpPacket {
         Ok(())
     }
 
-    /// Flow that policies are asked about, by this link of that domain.
-    pub(crate) fn flowi(&self, link: LinkId, domain: LinkId) -> Flowi {
-        Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link, domain }
+    /// Flow that policies are asked about, by this link in the domain of that device.
+    pub(crate) fn flowi(&self, link: LinkId, domain_device: Option<LinkId>) -> Flowi {
+        Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link: Some(link), domain_device }
     }
 }
 

@@ -40,7 +40,7 @@ mod tx;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{Counters, DropReason, Instant, LinkId};
+use base::{Counters, Domain, DropReason, Instant, LinkId, Origin};
 use fib::{Action, Fib, Neighbours};
 use host::RateLimit;
 use ipsec::{Ipsec, Opened};
@@ -218,7 +218,7 @@ impl Datapath {
         let Self { ports, fib, .. } = self;
         for (id, port) in ports.iter_mut() {
             let no_tap = !port.tap.wire && !port.tap.fat;
-            let no_vrf = fib.domain(id) == LinkId::NONE;
+            let no_vrf = fib.domain(id) == Domain::DEFAULT;
             port.set_shortcuts(no_hook && no_tap && no_vrf);
         }
     }
@@ -360,7 +360,7 @@ impl Datapath {
     /// Drops what a link has received, for this reason.
     pub fn discard(&mut self, id: LinkId, burst: &mut Vec<Packet>, reason: DropReason) {
         for mut pkt in burst.drain(..) {
-            pkt.meta.link = id;
+            pkt.meta.origin = Origin::Port(id).into();
             self.count_drop(&pkt, reason);
         }
     }

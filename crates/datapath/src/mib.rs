@@ -78,6 +78,6 @@ impl Datapath {
 
     /// Counts a dropped packet by its reason and the link that it came in by.
     pub(crate) fn count_drop(&mut self, pkt: &Packet, reason: DropReason) {
-        self.ports.drops(pkt.meta.link, reason, pkt.meta.cut.packets());
+        self.ports.drops(pkt.meta.origin.get(), reason, pkt.meta.cut.packets());
     }
 }

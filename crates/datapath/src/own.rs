@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, LinkId, Mib, Origin};
 use fib::Decision;
 use host::icmp::{self, Problem};
 use ipsec::Released;
@@ -28,20 +28,20 @@ pub(crate) fn reject(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: D
 pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, problem: Problem) -> Next {
     let (pkt, info) = (&*ip.pkt, &ip.info);
     // This node is told about its own packets by counters.
-    if pkt.meta.link == LinkId::NONE || !icmp::may_answer(pkt, info, problem) {
+    if pkt.meta.origin.is_local() || !icmp::may_answer(pkt, info, problem) {
         return Next::Done;
     }
     let version = info.version();
     if !problem.is_unlimited() && !dp.icmp_limit.allow(cx.now, info.src) {
         dp.counters.count(MibPair::ICMP_OUT_RATE_LIMITED.of(version));
-        dp.ports.drop(LinkId::NONE, DropReason::IcmpRateLimited);
+        dp.ports.drop(Origin::NODE, DropReason::IcmpRateLimited);
         return Next::Done;
     }
     let Some(src) = source_for(dp, pkt, info) else { return Next::Done };
     let mut error = match icmp::error(cx.mem, pkt, info, problem, src) {
         Ok(error) => error,
         Err(reason) => {
-            dp.ports.drop(LinkId::NONE, reason);
+            dp.ports.drop(Origin::NODE, reason);
             return Next::Done;
         }
     };
@@ -55,7 +55,7 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
         (Version::V6, _) => Mib::Icmp6OutDestUnreachs,
     };
     error.meta.sec_path = pkt.meta.sec_path.clone();
-    let link = pkt.meta.link;
+    let link = pkt.meta.origin.device();
     ip.pkt.put(error);
     send(dp, cx, ip, link, [MibPair::ICMP_OUT_MSGS.of(version), kind])
 }
@@ -67,7 +67,7 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
 /// (RFC 7600 §4.8, Linux `icmp_send`), and over IPv6 the link-local address of an Ethernet link, or else the packet's
 /// destination: from that its sender, wherever it is behind a TUN device, takes an answer.
 fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
-    let link = pkt.meta.link;
+    let link = pkt.meta.origin.device();
     let domain = dp.fib.domain(link);
     let is_own = dp.own_link_local(link) == Some(info.dst) || dp.has_anycast(link, info.dst);
     if is_own || dp.fib.is_local_or_anycast(domain, info.dst) {
@@ -91,10 +91,10 @@ fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
 pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     for released in dp.ipsec.take_released() {
         match released {
-            Released::Again(pkt, by) => {
+            Released::Again(pkt) => {
                 let mut ip = IpPacket::unparsed(pkt);
                 let next = match ip.parse(cx) {
-                    Ok(()) => route_again(dp, &ip, by),
+                    Ok(()) => route_again(dp, &ip),
                     Err(reason) => Next::Drop(reason),
                 };
                 dp.run(cx, &mut ip, next);
@@ -104,10 +104,9 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     }
 }
 
-/// Routes a packet that would have left by the link `by`. A received one stays in the domain of the link that it came by.
-fn route_again(dp: &Datapath, ip: &IpPacket, by: LinkId) -> Next {
-    let link = if ip.pkt.meta.link == LinkId::NONE { by } else { ip.pkt.meta.link };
-    match dp.decide(dp.fib.domain(link), ip.info.dst) {
+/// Routes a packet that has waited, in the domain of its origin.
+fn route_again(dp: &Datapath, ip: &IpPacket) -> Next {
+    match dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), ip.info.dst) {
         Decision::Forward { dev, next_hop } => Next::Output(Hop { dev, next_hop }),
         Decision::Drop(reason) => Next::Drop(reason),
         _ => Next::Drop(DropReason::NoRoute),
@@ -117,14 +116,14 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: LinkId) -> Next {
 /// Sends a packet of this node that begins with its IP header, in the domain of `link`, which is where a link-local destination
 /// is. `kinds` are counted once its next hop is known; its `sec_path` is that of a packet that it quotes.
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: [Mib; 2]) -> Next {
-    ip.pkt.meta.link = LinkId::NONE;
+    let domain = dp.fib.domain(link);
+    ip.pkt.meta.origin = Origin::Local(domain).into();
     if let Err(reason) = ip.parse(cx) {
         return Next::Drop(reason);
     }
     let dst = ip.info.dst;
     let version = ip.info.version();
     let link_local = matches!(dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
-    let domain = dp.fib.domain(link);
     let hop = match dp.fib.decide(domain, dst, link_local.then_some(link)) {
         // A link-local destination needs no VRF.
         Decision::Forward { .. } if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
@@ -144,11 +143,11 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkI
     for kind in kinds {
         dp.count(hop.dev, kind);
     }
-    if domain != LinkId::NONE && !link_local {
+    if let Some(vrf) = domain.vrf_device().filter(|_| !link_local) {
         // Linux `vrf_l3_out`: straight on to the link, for no qdisc is attached.
-        hooks::run(dp, cx, HookPoint::LocalOut, domain, ip);
-        hooks::run(dp, cx, HookPoint::PostRouting, domain, ip);
-        dp.ports.pass_vrf(cx.mem, domain, true, &ip.pkt);
+        hooks::run(dp, cx, HookPoint::LocalOut, vrf, ip);
+        hooks::run(dp, cx, HookPoint::PostRouting, vrf, ip);
+        dp.ports.pass_vrf(cx.mem, vrf, true, &ip.pkt);
     }
     hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
     Next::Output(hop)

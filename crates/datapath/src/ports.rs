@@ -1,6 +1,6 @@
 //! The node's ports: what the path has to know of each link, and what waits to be sent on it.
 
-use base::{Counters, DropReason, LinkId};
+use base::{Counters, DropReason, LinkId, Origin};
 use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
@@ -359,29 +359,33 @@ impl Ports {
         self.tapped.drain(..)
     }
 
-    /// Counts a packet of `link` that was dropped.
-    pub fn drop(&mut self, link: LinkId, reason: DropReason) {
-        self.drops(link, reason, 1);
+    /// Counts a packet from there that was dropped.
+    pub fn drop(&mut self, origin: Origin, reason: DropReason) {
+        self.drops(origin, reason, 1);
     }
 
-    /// Counts `n` packets of `link` that were dropped.
-    pub fn drops(&mut self, link: LinkId, reason: DropReason, n: u64) {
+    /// Counts `n` packets from there that were dropped.
+    pub fn drops(&mut self, origin: Origin, reason: DropReason, n: u64) {
         if n == 0 {
             return;
         }
-        tracing::trace!(link = self.get(link).map_or("-", |port| &port.config.name), reason = reason.name(), n, "drop");
-        let at = link.0 as usize;
+        let link = origin.port();
+        let name = link.and_then(|link| self.get(link)).map_or("-", |port| &port.config.name);
+        tracing::trace!(link = name, reason = reason.name(), n, "drop");
+        // No link has the number 0.
+        let at = link.map_or(0, |link| link.0 as usize);
         if self.drops.len() <= at {
             self.drops.resize(at + 1, [0; DropReason::COUNT]);
         }
         self.drops[at][reason as usize] += n;
     }
 
-    /// Every drop that happened: the link that the packets came in by ([`LinkId::NONE`] for our own), why, how many.
-    pub fn drop_counts(&self) -> impl Iterator<Item = (LinkId, DropReason, u64)> + '_ {
+    /// Every drop that happened: the link that the packets came in by (`None` for packets of this node), why, how many.
+    pub fn drop_counts(&self) -> impl Iterator<Item = (Option<LinkId>, DropReason, u64)> + '_ {
         self.drops.iter().enumerate().flat_map(|(at, counts)| {
             let counted = DropReason::ALL.iter().zip(counts).filter(|&(_, &count)| count > 0);
-            counted.map(move |(&reason, &count)| (LinkId(at as u32), reason, count))
+            let link = (at > 0).then_some(LinkId(at as u32));
+            counted.map(move |(&reason, &count)| (link, reason, count))
         })
     }
 }

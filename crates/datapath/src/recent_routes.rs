@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::net::IpAddr;
 
-use base::LinkId;
+use base::Domain;
 use fib::{Decision, Fib};
 
 use crate::Datapath;
@@ -15,7 +15,7 @@ const SLOTS: usize = 64;
 #[derive(Debug)]
 struct Slot {
     generation: Cell<u64>,
-    domain: Cell<LinkId>,
+    domain: Cell<Domain>,
     /// None of a place that nothing is in.
     dst: Cell<Option<IpAddr>>,
     decision: Cell<Decision>,
@@ -25,7 +25,7 @@ impl Default for Slot {
     fn default() -> Self {
         Self {
             generation: Cell::new(0),
-            domain: Cell::new(LinkId::NONE),
+            domain: Cell::new(Domain::DEFAULT),
             dst: Cell::new(None),
             decision: Cell::new(Decision::Multicast),
         }
@@ -47,7 +47,7 @@ impl Default for RecentRoutes {
 impl RecentRoutes {
     /// As [`Fib::decide`] of a destination by whatever link.
     #[inline]
-    fn decide(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
+    fn decide(&self, fib: &Fib, domain: Domain, dst: IpAddr) -> Decision {
         let slot = &self.slots[slot_of(domain, dst)];
         // Field by field: a temporary key would stall on store-to-load forwarding.
         let is_known = slot.generation.get() == fib.generation()
@@ -59,7 +59,7 @@ impl RecentRoutes {
 
 impl Slot {
     #[inline(never)]
-    fn learn(&self, fib: &Fib, domain: LinkId, dst: IpAddr) -> Decision {
+    fn learn(&self, fib: &Fib, domain: Domain, dst: IpAddr) -> Decision {
         let decision = fib.decide(domain, dst, None);
         self.generation.set(fib.generation());
         self.domain.set(domain);
@@ -71,7 +71,7 @@ impl Slot {
 
 /// Neighbouring addresses have places of their own.
 #[inline]
-fn slot_of(domain: LinkId, dst: IpAddr) -> usize {
+fn slot_of(domain: Domain, dst: IpAddr) -> usize {
     let bits = match dst {
         IpAddr::V4(addr) => addr.to_bits(),
         IpAddr::V6(addr) => {
@@ -80,31 +80,32 @@ fn slot_of(domain: LinkId, dst: IpAddr) -> usize {
         }
     };
     // The subnet matters as the host does.
-    (bits ^ bits >> 8 ^ bits >> 16 ^ domain.0) as usize % SLOTS
+    (bits ^ bits >> 8 ^ bits >> 16 ^ domain.number()) as usize % SLOTS
 }
 
 impl Datapath {
     /// Decision about packets to `dst` in a domain ([`Fib::decide`]).
     #[inline]
-    pub(crate) fn decide(&self, domain: LinkId, dst: IpAddr) -> Decision {
+    pub(crate) fn decide(&self, domain: Domain, dst: IpAddr) -> Decision {
         self.recent_routes.decide(&self.fib, domain, dst)
     }
 
     /// Tells whether this node has the address in a domain, on whatever link.
     #[inline]
-    pub(crate) fn is_local(&self, domain: LinkId, dst: IpAddr) -> bool {
+    pub(crate) fn is_local(&self, domain: Domain, dst: IpAddr) -> bool {
         matches!(self.decide(domain, dst), Decision::Local { .. })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use base::{DropReason, TableId};
+    use base::{DropReason, LinkId, TableId};
     use fib::{Route, RouteKind};
 
     use super::*;
 
     const DEV: LinkId = LinkId(1);
+    const RED: Domain = Domain::vrf(LinkId(2));
 
     fn addr(n: u32) -> IpAddr {
         IpAddr::from(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n))
@@ -116,8 +117,12 @@ mod tests {
         // More destinations than there are places, in turn, while routes come and go.
         for round in 0..6 {
             for n in 0..3 * SLOTS as u32 {
-                assert_eq!(path.decide(LinkId::NONE, addr(n)), path.fib.decide(LinkId::NONE, addr(n), None), "{n}");
-                assert_eq!(path.decide(DEV, addr(n)), path.fib.decide(DEV, addr(n), None), "{n} elsewhere");
+                assert_eq!(
+                    path.decide(Domain::DEFAULT, addr(n)),
+                    path.fib.decide(Domain::DEFAULT, addr(n), None),
+                    "{n}"
+                );
+                assert_eq!(path.decide(RED, addr(n)), path.fib.decide(RED, addr(n), None), "{n} elsewhere");
             }
             let route = Route {
                 prefix: base::Prefix::host(addr(7 + 20 * (round / 2))),
@@ -126,10 +131,10 @@ mod tests {
             };
             if round % 2 == 0 {
                 path.fib.add(TableId::MAIN, route).unwrap();
-                assert!(path.is_local(LinkId::NONE, route.prefix.addr()), "a change is seen at once");
+                assert!(path.is_local(Domain::DEFAULT, route.prefix.addr()), "a change is seen at once");
             } else {
                 assert!(path.fib.remove(TableId::MAIN, &route));
-                assert_eq!(path.decide(LinkId::NONE, route.prefix.addr()), Decision::Drop(DropReason::NoRoute));
+                assert_eq!(path.decide(Domain::DEFAULT, route.prefix.addr()), Decision::Drop(DropReason::NoRoute));
             }
         }
         // All routes at once.
@@ -137,13 +142,13 @@ mod tests {
         let mut others = Fib::default();
         others.add(TableId::MAIN, route).unwrap();
         path.fib.replace(others);
-        assert!(path.is_local(LinkId::NONE, addr(9)) && path.is_local(DEV, addr(9)));
+        assert!(path.is_local(Domain::DEFAULT, addr(9)) && path.is_local(RED, addr(9)));
     }
 
     #[test]
     fn neighbouring_hosts_and_subnets_have_places_of_their_own() {
         let distinct = |all: &mut dyn Iterator<Item = IpAddr>| {
-            let mut slots: Vec<usize> = all.map(|dst| slot_of(LinkId::NONE, dst)).collect();
+            let mut slots: Vec<usize> = all.map(|dst| slot_of(Domain::DEFAULT, dst)).collect();
             slots.sort_unstable();
             slots.dedup();
             slots.len()

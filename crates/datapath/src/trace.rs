@@ -3,7 +3,7 @@
 //! A packet that [`TraceFilter`] chooses at any stage gets a number, which its segments, fragments and clones keep. Ciphers make new
 //! packets: what is decrypted or encrypted is chosen, and numbered, anew.
 
-use base::{DropReason, Instant, LinkId, Prefix, SaId, TableId};
+use base::{Domain, DropReason, Instant, LinkId, Origin, Prefix, SaId, TableId};
 use fib::Fib;
 use host::icmp::Problem;
 use packet::{Csum, Cut, Gso, Packet};
@@ -66,7 +66,10 @@ impl TraceFilter {
                 TraceTerm::SrcPort(port) => has_ports && flow.sport == port,
                 TraceTerm::DstPort(port) => has_ports && flow.dport == port,
                 TraceTerm::Port(port) => has_ports && (flow.sport == port || flow.dport == port),
-                TraceTerm::Dev(dev) => pkt.meta.link == dev || fib.domain(pkt.meta.link) == dev,
+                TraceTerm::Dev(dev) => {
+                    let origin = pkt.meta.origin;
+                    origin.port() == Some(dev) || fib.domain(origin.device()).vrf_device() == Some(dev)
+                }
             };
             is_true != is_negated
         })
@@ -112,8 +115,8 @@ pub enum Step {
         table: Option<TableId>,
         /// The route's prefix, if there is a route.
         prefix: Option<Prefix>,
-        /// The domain of the lookup: a VRF's device, or [`LinkId::NONE`].
-        domain: LinkId,
+        /// The domain of the lookup.
+        domain: Domain,
     },
     /// Local input.
     Local,
@@ -166,8 +169,8 @@ pub struct TraceStep {
     pub packet: u16,
     /// Time.
     pub at: Instant,
-    /// Link that the packet came in by; [`LinkId::NONE`] for a packet of this node.
-    pub link: LinkId,
+    /// Place where the packet entered this node.
+    pub origin: Origin,
     /// Addresses and ports, if the packet begins with an IP header.
     pub flow: Option<FlowKey>,
     /// The step.
@@ -291,5 +294,5 @@ fn record(cx: Cx<'_>, pkt: &Packet, l3: usize, step: Step) -> TraceStep {
         gso: pkt.meta.cut.gso().copied(),
         is_fragment: pkt.meta.cut == Cut::Fragment,
     };
-    TraceStep { packet: pkt.meta.trace, at: cx.now, link: pkt.meta.link, flow, step, geometry }
+    TraceStep { packet: pkt.meta.trace, at: cx.now, origin: pkt.meta.origin.get(), flow, step, geometry }
 }

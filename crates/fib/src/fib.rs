@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::{DropReason, IfAddr, Instant, LinkId, Prefix, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, LinkId, Prefix, TableId};
 
 use crate::path_mtu::{PathMtu, PathMtus};
 use crate::route::{Decision, Route, RouteExists, RouteKind};
@@ -68,7 +68,7 @@ impl Fib {
     /// broadcast one to the last address if it has hosts, or an IPv6 anycast one to the first (Linux's `fib_add_ifaddr`,
     /// `addrconf_prefix_route`, `addrconf_join_anycast`). Subnets that several links share are allowed; the first link has them. If it is in a VRF, all of these stand in the VRF's table.
     pub fn add_address(&mut self, dev: LinkId, addr: IfAddr) {
-        let table = self.vrfs.get(self.vrfs.domain(dev)).map(|vrf| vrf.table);
+        let table = self.vrfs.of(self.vrfs.domain(dev)).map(|vrf| vrf.table);
         let [locals, connected] = [TableId::LOCAL, TableId::MAIN].map(|usual| table.unwrap_or(usual));
         let local = Route { prefix: Prefix::host(addr.addr()), kind: RouteKind::Local { dev }, metric: 0 };
         self.append(locals, local);
@@ -168,34 +168,33 @@ impl Fib {
         self.changed();
     }
 
-    /// Enslaves a link to the VRF of a device, or releases it. The link's routes are for the caller to move.
-    pub fn set_domain(&mut self, link: LinkId, domain: LinkId) {
+    /// Puts a link into a domain: enslaves it to a VRF, or releases it. The link's routes are for the caller to move.
+    pub fn set_domain(&mut self, link: LinkId, domain: Domain) {
         self.vrfs.set_domain(link, domain);
         self.changed();
     }
 
-    /// The domain of a link: the device of the VRF that it belongs to, or [`LinkId::NONE`] (Linux
-    /// `l3mdev_master_ifindex`).
+    /// Domain of a link (Linux `l3mdev_master_ifindex`).
     #[inline(always)]
-    pub fn domain(&self, link: LinkId) -> LinkId {
+    pub fn domain(&self, link: LinkId) -> Domain {
         self.vrfs.domain(link)
     }
 
     /// Tells whether this node may send packets of its own in a domain: a VRF's device has to be up for that.
-    pub fn may_send(&self, domain: LinkId) -> bool {
-        domain == LinkId::NONE || self.vrfs.get(domain).is_some_and(|vrf| vrf.up)
+    pub fn may_send(&self, domain: Domain) -> bool {
+        domain == Domain::DEFAULT || self.vrfs.of(domain).is_some_and(|vrf| vrf.up)
     }
 
     /// The route to `dst` in a domain: of the longest prefix, and there of the smallest metric, in the first table that has
     /// one of those that rules ask. With `oif`, only routes by that link and those that need none.
-    pub fn lookup(&self, domain: LinkId, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
+    pub fn lookup(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Option<&Route> {
         self.lookup_with_table(domain, dst, oif).map(|(_, route)| route)
     }
 
     /// The route as from [`lookup`](Self::lookup), with its table; the table is `None` for a route that is a rule's own.
     pub fn lookup_with_table(
         &self,
-        domain: LinkId,
+        domain: Domain,
         dst: IpAddr,
         oif: Option<LinkId>,
     ) -> Option<(Option<TableId>, &Route)> {
@@ -203,7 +202,7 @@ impl Fib {
         let mut found = rules.filter(|rule| rule.is_for(domain, dst)).filter_map(|rule| match &rule.then {
             Then::Ask(table) => self.lookup_in(*table, dst, oif).map(|route| Some((Some(*table), route))),
             Then::AskVrf => {
-                let table = self.vrfs.get(domain)?.table;
+                let table = self.vrfs.of(domain)?.table;
                 self.lookup_in(table, dst, oif).map(|route| Some((Some(table), route)))
             }
             // The network is, and not a host (Linux `fib4_rule_action`): as if no route led there.
@@ -220,7 +219,7 @@ impl Fib {
 
     /// Decides about packets to `dst` in a domain. After a route by a VRF's device the lookup is repeated in that VRF (Linux
     /// `vrf_xmit`).
-    pub fn decide(&self, domain: LinkId, dst: IpAddr, oif: Option<LinkId>) -> Decision {
+    pub fn decide(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Decision {
         if dst.is_multicast() {
             return Decision::Multicast;
         }
@@ -231,8 +230,8 @@ impl Fib {
         let mut domain = domain;
         for _ in 0..MAX_LEAKS {
             match decision {
-                Decision::Forward { dev, .. } if self.vrfs.get(dev).is_some() && dev != domain => {
-                    domain = dev;
+                Decision::Forward { dev, .. } if self.vrfs.get(dev).is_some() && Domain::vrf(dev) != domain => {
+                    domain = Domain::vrf(dev);
                     decision = Decision::of(self.lookup(domain, dst, None), dst);
                 }
                 other => return other,
@@ -242,12 +241,12 @@ impl Fib {
     }
 
     /// Tells whether this node has the address in a domain, on whatever link.
-    pub fn is_local(&self, domain: LinkId, addr: IpAddr) -> bool {
+    pub fn is_local(&self, domain: Domain, addr: IpAddr) -> bool {
         matches!(self.decide(domain, addr, None), Decision::Local { .. })
     }
 
     /// Tells whether packets to the address are for this node in a domain, or for it as one of the routers on a subnet.
-    pub fn is_local_or_anycast(&self, domain: LinkId, addr: IpAddr) -> bool {
+    pub fn is_local_or_anycast(&self, domain: Domain, addr: IpAddr) -> bool {
         matches!(self.decide(domain, addr, None), Decision::Local { .. } | Decision::Anycast { .. })
     }
 
@@ -284,7 +283,7 @@ impl Fib {
         };
         let rank = |&&(link, own): &&(LinkId, IfAddr)| {
             let same_scope = is_link_local(own.addr()) == is_link_local(dst);
-            let (is_own, is_vrf) = (link == dev, link == domain);
+            let (is_own, is_vrf) = (link == dev, Some(link) == domain.vrf_device());
             (is_own && same_scope, same_scope, is_vrf, own.prefix().contains(dst), is_own)
         };
         // `max_by_key` gives the last of equals, hence from the back: the first one added wins.
@@ -297,20 +296,23 @@ impl Fib {
     }
 
     /// The domain of the link that has the address: of the first one, if several have.
-    pub fn domain_of(&self, addr: IpAddr) -> LinkId {
-        self.addresses.iter().find(|(_, own)| own.addr() == addr).map_or(LinkId::NONE, |&(link, _)| self.domain(link))
+    pub fn domain_of(&self, addr: IpAddr) -> Domain {
+        self.addresses
+            .iter()
+            .find(|(_, own)| own.addr() == addr)
+            .map_or(Domain::DEFAULT, |&(link, _)| self.domain(link))
     }
 
     /// The MTU of the path to `dst` in a domain, as far as something is known beyond its first link.
     #[inline]
-    pub fn path_mtu(&self, now: Instant, domain: LinkId, dst: IpAddr) -> Option<usize> {
+    pub fn path_mtu(&self, now: Instant, domain: Domain, dst: IpAddr) -> Option<usize> {
         self.path_mtus.get(now, domain, dst)
     }
 
     /// Believes for ten minutes, or until a route changes, that the path to `dst` takes packets of `mtu` bytes: at least
     /// 552 over IPv4 and 1280 over IPv6, and less than `link_mtu`, which its first link takes. Tells whether that is less
     /// than was known, or as much again.
-    pub fn lower_path_mtu(&mut self, now: Instant, domain: LinkId, dst: IpAddr, mtu: usize, link_mtu: usize) -> bool {
+    pub fn lower_path_mtu(&mut self, now: Instant, domain: Domain, dst: IpAddr, mtu: usize, link_mtu: usize) -> bool {
         self.path_mtus.lower(now, (domain, dst), mtu, link_mtu)
     }
 
@@ -320,7 +322,7 @@ impl Fib {
     }
 
     /// Every path of which something is known beyond its first link, by its domain and destination.
-    pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = ((LinkId, IpAddr), PathMtu)> + '_ {
+    pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
         self.path_mtus.iter(now)
     }
 

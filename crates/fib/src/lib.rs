@@ -10,7 +10,7 @@
 //! - [`arp`] and [`nd`] build and judge the messages (RFC 826, RFC 5227; RFC 4861 §4.3, §4.4, §7).
 //!
 //! - Links may belong to a [`Vrf`]: what comes in by them is looked up in its table, where a rule of the kind `l3mdev` says
-//!   so. The *domain* that a lookup is in is the VRF's device, or [`LinkId::NONE`](base::LinkId::NONE) outside of all.
+//!   so. The *domain* that a lookup is in is the VRF's device, or [`Domain::DEFAULT`](base::Domain::DEFAULT) outside of all.
 //!
 //! Left to others: rules by more than the destination and the domain (a table can be asked by its number already);
 //! router discovery, redirects and duplicate address detection (RFC 4862 §5.4: addresses are used as configured, but

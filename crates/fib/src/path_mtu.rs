@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use base::{Instant, LinkId};
+use base::{Domain, Instant};
 
 /// Life of a learnt path MTU: after it the path may have grown (Linux's `ip_rt_mtu_expires`, `ip6_rt_mtu_expires`).
 pub const PATH_MTU_EXPIRES: Duration = Duration::from_secs(600);
@@ -21,7 +21,7 @@ pub const MAX_PATH_MTUS: usize = 1024;
 /// Path MTUs by domain and destination.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PathMtus {
-    known: BTreeMap<(LinkId, IpAddr), PathMtu>,
+    known: BTreeMap<(Domain, IpAddr), PathMtu>,
 }
 
 /// The MTU of the path to a destination.
@@ -35,7 +35,7 @@ pub struct PathMtu {
 
 impl PathMtus {
     /// The learnt path MTU to `dst`, if it has not expired.
-    pub(crate) fn get(&self, now: Instant, domain: LinkId, dst: IpAddr) -> Option<usize> {
+    pub(crate) fn get(&self, now: Instant, domain: Domain, dst: IpAddr) -> Option<usize> {
         // Most nodes know nothing.
         if self.known.is_empty() {
             return None;
@@ -45,7 +45,7 @@ impl PathMtus {
 
     /// Believes that the path in a domain to a destination, whose first link takes `link_mtu`, takes `told` bytes. Tells
     /// whether that is less than was known, or as much again (Linux `__ip_rt_update_pmtu`, `rt6_do_update_pmtu`).
-    pub(crate) fn lower(&mut self, now: Instant, to: (LinkId, IpAddr), told: usize, link_mtu: usize) -> bool {
+    pub(crate) fn lower(&mut self, now: Instant, to: (Domain, IpAddr), told: usize, link_mtu: usize) -> bool {
         let (domain, dst) = to;
         let least = if dst.is_ipv4() { MIN_PATH_MTU_V4 } else { MIN_PATH_MTU_V6 };
         let mtu = told.max(least);
@@ -81,7 +81,7 @@ impl PathMtus {
     }
 
     /// Everything that is known, by domain and destination.
-    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = ((LinkId, IpAddr), PathMtu)> + '_ {
+    pub(crate) fn iter(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
         self.known.iter().filter(move |(_, known)| known.expires > now).map(|(&to, &known)| (to, known))
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     const START: Instant = Instant::from_nanos(5);
-    const HERE: LinkId = LinkId::NONE;
+    const HERE: Domain = Domain::DEFAULT;
 
     fn addr(text: &str) -> IpAddr {
         text.parse().unwrap()

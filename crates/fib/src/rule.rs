@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{LinkId, Prefix, TableId};
+use base::{Domain, Prefix, TableId};
 
 use crate::route::Route;
 
@@ -45,8 +45,8 @@ impl Rule {
         [TableId::LOCAL, TableId::MAIN].into_iter().chain(last).map(Self::ask).collect()
     }
 
-    pub(crate) fn is_for(&self, domain: LinkId, dst: IpAddr) -> bool {
-        (!self.l3mdev || domain != LinkId::NONE) && self.to.is_none_or(|to| to.contains(dst))
+    pub(crate) fn is_for(&self, domain: Domain, dst: IpAddr) -> bool {
+        (!self.l3mdev || domain != Domain::DEFAULT) && self.to.is_none_or(|to| to.contains(dst))
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
             let kind = RouteKind::Unicast { via: None, dev: LinkId(dev) };
             fib.insert(table, Route { prefix: Prefix::ANY_V4, kind, metric: 0 }, false);
         }
-        let asked = |fib: &Fib, dst: &str| match fib.decide(LinkId::NONE, dst.parse().unwrap(), None) {
+        let asked = |fib: &Fib, dst: &str| match fib.decide(Domain::DEFAULT, dst.parse().unwrap(), None) {
             Decision::Forward { dev, .. } => Ok(dev.0),
             Decision::Drop(reason) => Err(reason),
             other => panic!("{other:?}"),

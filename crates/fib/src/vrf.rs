@@ -2,17 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use base::{LinkId, TableId};
+use base::{Domain, LinkId, TableId};
 
 /// The VRFs by their devices, and the links that belong to them.
-///
-/// An *L3 domain* is a VRF's device, or [`LinkId::NONE`]: all links that are in no VRF. Equal addresses in two domains have
-/// nothing to do with each other.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Vrfs {
     vrfs: BTreeMap<LinkId, Vrf>,
     /// The domain of each link by its number, up to the last one that is in a VRF: empty where there are none.
-    domains: Vec<LinkId>,
+    domains: Vec<Domain>,
 }
 
 /// A VRF.
@@ -27,8 +24,14 @@ pub struct Vrf {
 impl Vrfs {
     /// The domain of a link.
     #[inline(always)]
-    pub(crate) fn domain(&self, link: LinkId) -> LinkId {
-        self.domains.get(link.0 as usize).copied().unwrap_or(LinkId::NONE)
+    pub(crate) fn domain(&self, link: LinkId) -> Domain {
+        self.domains.get(link.0 as usize).copied().unwrap_or(Domain::DEFAULT)
+    }
+
+    /// The VRF of a domain.
+    #[inline]
+    pub(crate) fn of(&self, domain: Domain) -> Option<&Vrf> {
+        self.get(domain.vrf_device()?)
     }
 
     /// The VRF of that device.
@@ -41,28 +44,29 @@ impl Vrfs {
         match vrf {
             Some(vrf) => {
                 self.vrfs.insert(device, vrf);
-                self.set_domain(device, device);
+                self.set_domain(device, Domain::vrf(device));
             }
             None => {
                 self.vrfs.remove(&device);
-                self.domains.iter_mut().filter(|domain| **domain == device).for_each(|domain| *domain = LinkId::NONE);
+                let gone = Domain::vrf(device);
+                self.domains.iter_mut().filter(|domain| **domain == gone).for_each(|domain| *domain = Domain::DEFAULT);
                 self.trim();
             }
         }
     }
 
     /// Enslaves a link to a VRF, or releases it.
-    pub(crate) fn set_domain(&mut self, link: LinkId, domain: LinkId) {
+    pub(crate) fn set_domain(&mut self, link: LinkId, domain: Domain) {
         let at = link.0 as usize;
         if self.domains.len() <= at {
-            self.domains.resize(at + 1, LinkId::NONE);
+            self.domains.resize(at + 1, Domain::DEFAULT);
         }
         self.domains[at] = domain;
         self.trim();
     }
 
     fn trim(&mut self) {
-        let len = self.domains.iter().rposition(|&domain| domain != LinkId::NONE).map_or(0, |last| last + 1);
+        let len = self.domains.iter().rposition(|&domain| domain != Domain::DEFAULT).map_or(0, |last| last + 1);
         self.domains.truncate(len);
     }
 }

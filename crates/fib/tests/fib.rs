@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{DropReason, IfAddr, LinkId, Prefix, TableId};
+use base::{Domain, DropReason, IfAddr, LinkId, Prefix, TableId};
 use fib::{Decision, Fib, Route, RouteExists, RouteKind, Rule, Vrf};
 use proptest::prelude::*;
 
@@ -115,17 +115,17 @@ fn a_destination_is_decided_as_its_longest_prefix_says() {
     ];
     let fib = gateway();
     for (dst, oif, want) in cases {
-        assert_eq!(fib.decide(LinkId::NONE, ip(dst), oif), want, "{dst} by {oif:?}");
+        assert_eq!(fib.decide(Domain::DEFAULT, ip(dst), oif), want, "{dst} by {oif:?}");
     }
-    assert_eq!(Fib::default().decide(LinkId::NONE, ip("10.0.0.1"), None), Decision::Drop(DropReason::NoRoute));
+    assert_eq!(Fib::default().decide(Domain::DEFAULT, ip("10.0.0.1"), None), Decision::Drop(DropReason::NoRoute));
 }
 
 #[test]
 fn an_address_of_our_own_wins_over_every_route() {
     let mut fib = gateway();
     fib.add(TableId::MAIN, via("10.1.0.254/32", "192.0.2.0", WAN, 0)).unwrap();
-    assert!(fib.is_local(LinkId::NONE, ip("10.1.0.254")));
-    assert!(!fib.is_local(LinkId::NONE, ip("10.1.0.253")));
+    assert!(fib.is_local(Domain::DEFAULT, ip("10.1.0.254")));
+    assert!(!fib.is_local(Domain::DEFAULT, ip("10.1.0.253")));
     assert!(fib.has_address(LAN, ip("10.1.0.254")) && !fib.has_address(WAN, ip("10.1.0.254")));
 }
 
@@ -135,7 +135,7 @@ fn smallest_metric_wins_and_other_routes_are_kept() {
     for (gateway, dev, metric) in [("10.0.0.1", LAN, 50), ("10.0.0.2", WAN, 10), ("10.0.0.3", LAN, 100)] {
         fib.add(TableId::MAIN, via("10.9.0.0/16", gateway, dev, metric)).unwrap();
     }
-    let next_hop = |fib: &Fib| fib.lookup(LinkId::NONE, ip("10.9.1.1"), None).and_then(|route| route.kind.via());
+    let next_hop = |fib: &Fib| fib.lookup(Domain::DEFAULT, ip("10.9.1.1"), None).and_then(|route| route.kind.via());
     assert_eq!(next_hop(&fib), Some(ip("10.0.0.2")));
     fib.remove_dev(WAN);
     assert_eq!(next_hop(&fib), Some(ip("10.0.0.1")));
@@ -156,7 +156,7 @@ fn route_of_same_prefix_and_metric_is_refused() {
     // IPv6 has metrics of its own: 256 for connected routes, 1024 by default.
     assert_eq!(fib.add(TableId::MAIN, via("fd00:1::/64", "fe80::99", WAN, 0)), Ok(()));
     assert_eq!(
-        fib.decide(LinkId::NONE, ip("fd00:1::2"), None),
+        fib.decide(Domain::DEFAULT, ip("fd00:1::2"), None),
         Decision::Forward { dev: LAN, next_hop: ip("fd00:1::2") }
     );
     assert!(fib.add(TableId::MAIN, via("fd00:1::/64", "fe80::98", WAN, 1024)).is_err());
@@ -166,7 +166,7 @@ fn route_of_same_prefix_and_metric_is_refused() {
 fn a_table_without_a_name_is_asked_by_its_number_alone() {
     let mut fib = Fib::default();
     fib.add(TableId(10), via("10.0.0.0/8", "192.0.2.9", WAN, 0)).unwrap();
-    assert_eq!(fib.lookup(LinkId::NONE, ip("10.0.0.1"), None), None);
+    assert_eq!(fib.lookup(Domain::DEFAULT, ip("10.0.0.1"), None), None);
     let found = fib.lookup_in(TableId(10), ip("10.0.0.1"), None).and_then(|route| route.kind.via());
     assert_eq!(found, Some(ip("192.0.2.9")));
     assert_eq!(fib.lookup_in(TableId(11), ip("10.0.0.1"), None), None);
@@ -190,7 +190,7 @@ fn every_change_has_a_generation_of_its_own() {
     note(&fib);
     fib.remove_dev(LAN);
     note(&fib);
-    assert_eq!(fib.decide(LinkId::NONE, ip("10.1.0.7"), None), Decision::Drop(DropReason::NoRoute));
+    assert_eq!(fib.decide(Domain::DEFAULT, ip("10.1.0.7"), None), Decision::Drop(DropReason::NoRoute));
 }
 
 #[test]
@@ -265,7 +265,7 @@ proptest! {
                 let fits = |route: &&Route| oif.is_none() || route.kind.dev().is_none() || route.kind.dev() == oif;
                 let matching = kept.iter().filter(fits).filter(|route| route.prefix.contains(dst));
                 let want = matching.max_by_key(|route| (route.prefix.len(), u32::MAX - route.metric));
-                prop_assert_eq!(fib.lookup(LinkId::NONE, dst, oif), want, "{} by {:?}", dst, oif);
+                prop_assert_eq!(fib.lookup(Domain::DEFAULT, dst, oif), want, "{} by {:?}", dst, oif);
             }
         }
     }
@@ -276,22 +276,24 @@ fn path_mtu_ends_with_its_route() {
     let (now, dst) = (base::Instant::ZERO, "192.0.2.2".parse().unwrap());
     let mut fib = Fib::default();
     fib.add_address(LinkId(1), "192.0.2.1/24".parse().unwrap());
-    assert!(fib.lower_path_mtu(now, LinkId::NONE, dst, 1280, 1500));
-    assert_eq!((fib.path_mtu(now, LinkId::NONE, dst), fib.path_mtus(now).count()), (Some(1280), 1));
+    assert!(fib.lower_path_mtu(now, Domain::DEFAULT, dst, 1280, 1500));
+    assert_eq!((fib.path_mtu(now, Domain::DEFAULT, dst), fib.path_mtus(now).count()), (Some(1280), 1));
     let route = Route { prefix: Prefix::ANY_V4, kind: RouteKind::Unicast { via: None, dev: LinkId(2) }, metric: 0 };
     fib.add(TableId::MAIN, route).unwrap();
-    assert_eq!(fib.path_mtu(now, LinkId::NONE, dst), None);
+    assert_eq!(fib.path_mtu(now, Domain::DEFAULT, dst), None);
 }
 
-const RED: LinkId = LinkId(7);
-const BLUE: LinkId = LinkId(8);
+const RED_DEV: LinkId = LinkId(7);
+const BLUE_DEV: LinkId = LinkId(8);
+const RED: Domain = Domain::vrf(RED_DEV);
+const BLUE: Domain = Domain::vrf(BLUE_DEV);
 
 /// LAN in one VRF and WAN in the other, with equal addresses, and a link outside.
 fn vrfs() -> Fib {
     let mut fib = Fib::default();
-    for (vrf, table, slave) in [(RED, 10, LAN), (BLUE, 20, WAN)] {
+    for (vrf, table, slave) in [(RED_DEV, 10, LAN), (BLUE_DEV, 20, WAN)] {
         fib.set_vrf(vrf, Some(Vrf { table: TableId(table), up: true }));
-        fib.set_domain(slave, vrf);
+        fib.set_domain(slave, Domain::vrf(vrf));
     }
     for v4 in [true, false] {
         let mut rules = Rule::first(v4);
@@ -324,20 +326,20 @@ fn each_domain_has_its_own_table() {
         // What a VRF's table does not have, the rules behind it are asked for.
         ("10.3.0.9", forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9"), forward(LinkId(3), "10.3.0.9")),
     ] {
-        let got = [RED, BLUE, LinkId::NONE].map(|domain| fib.decide(domain, ip(dst), None));
+        let got = [RED, BLUE, Domain::DEFAULT].map(|domain| fib.decide(domain, ip(dst), None));
         assert_eq!(got, [of_red, of_blue, of_none], "{dst}");
     }
     let of = |fib: &Fib, links: [LinkId; 4]| links.map(|link| fib.domain(link));
-    assert_eq!(of(&fib, [LAN, WAN, RED, LinkId(3)]), [RED, BLUE, RED, LinkId::NONE]);
+    assert_eq!(of(&fib, [LAN, WAN, RED_DEV, LinkId(3)]), [RED, BLUE, RED, Domain::DEFAULT]);
     assert_eq!(fib.domain_of(ip("10.1.0.254")), RED);
     // A VRF that goes leaves its links to no domain, and its routes to whoever takes them away.
     let generation = fib.generation();
-    fib.set_vrf(RED, None);
+    fib.set_vrf(RED_DEV, None);
     assert!(fib.generation() != generation && !fib.may_send(RED));
-    assert_eq!(of(&fib, [LAN, WAN, RED, BLUE]), [LinkId::NONE, BLUE, LinkId::NONE, BLUE]);
+    assert_eq!(of(&fib, [LAN, WAN, RED_DEV, BLUE_DEV]), [Domain::DEFAULT, BLUE, Domain::DEFAULT, BLUE]);
     assert_eq!(fib.decide(RED, ip("10.1.0.7"), None), none);
-    fib.set_domain(WAN, LinkId::NONE);
-    assert_eq!(fib.domain(WAN), LinkId::NONE);
+    fib.set_domain(WAN, Domain::DEFAULT);
+    assert_eq!(fib.domain(WAN), Domain::DEFAULT);
 }
 
 #[test]
@@ -350,7 +352,7 @@ fn an_own_packet_in_a_vrf_comes_from_that_vrf() {
     assert_eq!(source(&fib, bare), Some(ip("10.3.0.1")));
     fib.set_domain(bare, BLUE);
     assert_eq!(source(&fib, bare), Some(ip("10.1.0.254")));
-    fib.add_address(BLUE, "192.0.2.8/32".parse().unwrap());
+    fib.add_address(BLUE_DEV, "192.0.2.8/32".parse().unwrap());
     assert_eq!((source(&fib, bare), source(&fib, WAN)), (Some(ip("192.0.2.8")), Some(ip("10.1.0.254"))));
 }
 
@@ -358,5 +360,5 @@ fn an_own_packet_in_a_vrf_comes_from_that_vrf() {
 fn what_is_known_of_a_path_is_known_in_its_domain() {
     let (mut fib, now, dst) = (vrfs(), base::Instant::ZERO, ip("192.0.2.9"));
     assert!(fib.lower_path_mtu(now, RED, dst, 1280, 1500));
-    assert_eq!([RED, BLUE, LinkId::NONE].map(|domain| fib.path_mtu(now, domain, dst)), [Some(1280), None, None]);
+    assert_eq!([RED, BLUE, Domain::DEFAULT].map(|domain| fib.path_mtu(now, domain, dst)), [Some(1280), None, None]);
 }

@@ -19,8 +19,8 @@ pub struct Mapping {
     pub locator_match: Locator,
     /// Locator that they get.
     pub locator: Locator,
-    /// Device that the packets come by, a link or a VRF; [`LinkId::NONE`] for any.
-    pub link: LinkId,
+    /// Device that the packets come by, a link or a VRF; `None` for any.
+    pub link: Option<LinkId>,
     /// Treatment of checksums.
     pub csum_mode: CsumMode,
     /// Type of the identifiers, for the operator.
@@ -44,12 +44,16 @@ pub struct Mappings {
     of_devices: usize,
 }
 
+/// Device number of a mapping for any.
+const ANY: u32 = 0;
+
 /// Mapping as it is kept.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     locator_match: Locator,
     locator: Locator,
-    link: LinkId,
+    /// Number of the device; 0, which no link has, for any.
+    device: u32,
     diff: Diff,
     csum_mode: CsumMode,
     ident_type: IdentType,
@@ -57,13 +61,14 @@ struct Entry {
 
 impl Entry {
     fn mapping(&self) -> Mapping {
-        let Self { locator_match, locator, link, csum_mode, ident_type, .. } = *self;
+        let Self { locator_match, locator, device, csum_mode, ident_type, .. } = *self;
+        let link = (device != ANY).then_some(LinkId(device));
         Mapping { locator_match, locator, link, csum_mode, ident_type }
     }
 
     #[inline]
-    fn is(&self, locator: Locator, link: LinkId) -> bool {
-        self.locator_match == locator && self.link == link
+    fn is(&self, locator: Locator, device: u32) -> bool {
+        self.locator_match == locator && self.device == device
     }
 }
 
@@ -78,35 +83,37 @@ impl Mappings {
     /// [`Exists`] if there is one of that locator for that device.
     pub fn add(&mut self, mapping: Mapping) -> Result<(), Exists> {
         let Mapping { locator_match, locator, link, csum_mode, ident_type } = mapping;
-        if self.find(locator_match, link).is_some() {
+        let device = number_of(link);
+        if self.find(locator_match, device).is_some() {
             return Err(Exists);
         }
         let diff = Diff::between(locator_match, locator);
-        let entry = Entry { locator_match, locator, link, diff, csum_mode, ident_type };
+        let entry = Entry { locator_match, locator, device, diff, csum_mode, ident_type };
         let Self { table, hasher, of_devices } = self;
-        let hash = |entry: &Entry| hasher.hash_one((entry.locator_match, entry.link));
+        let hash = |entry: &Entry| hasher.hash_one((entry.locator_match, entry.device));
         table.insert_unique(hash(&entry), entry, hash);
-        *of_devices += usize::from(link != LinkId::NONE);
+        *of_devices += usize::from(link.is_some());
         Ok(())
     }
 
     /// Removes the mapping of a locator for a device. Tells whether there was one.
-    pub fn remove(&mut self, locator_match: Locator, link: LinkId) -> bool {
-        let hash = self.hash(locator_match, link);
-        let Ok(found) = self.table.find_entry(hash, |entry| entry.is(locator_match, link)) else { return false };
+    pub fn remove(&mut self, locator_match: Locator, link: Option<LinkId>) -> bool {
+        let device = number_of(link);
+        let hash = self.hash(locator_match, device);
+        let Ok(found) = self.table.find_entry(hash, |entry| entry.is(locator_match, device)) else { return false };
         found.remove();
-        self.of_devices -= usize::from(link != LinkId::NONE);
+        self.of_devices -= usize::from(link.is_some());
         self.shrink();
         true
     }
 
     /// Removes the mappings for a device that is gone, and returns them.
     pub fn remove_link(&mut self, link: LinkId) -> Vec<Mapping> {
-        if link == LinkId::NONE || self.of_devices == 0 {
+        if self.of_devices == 0 {
             return Vec::new();
         }
         let gone: Vec<Mapping> =
-            self.table.extract_if(|entry| entry.link == link).map(|entry| entry.mapping()).collect();
+            self.table.extract_if(|entry| entry.device == link.0).map(|entry| entry.mapping()).collect();
         self.of_devices -= gone.len();
         self.shrink();
         gone
@@ -121,20 +128,20 @@ impl Mappings {
     /// Makes room for that many more mappings, so that adding them moves the table once.
     pub fn reserve(&mut self, additional: usize) {
         let Self { table, hasher, .. } = self;
-        table.reserve(additional, |entry| hasher.hash_one((entry.locator_match, entry.link)));
+        table.reserve(additional, |entry| hasher.hash_one((entry.locator_match, entry.device)));
     }
 
     /// Mapping of exactly that locator and device.
-    pub fn get(&self, locator_match: Locator, link: LinkId) -> Option<Mapping> {
-        self.find(locator_match, link).map(Entry::mapping)
+    pub fn get(&self, locator_match: Locator, link: Option<LinkId>) -> Option<Mapping> {
+        self.find(locator_match, number_of(link)).map(Entry::mapping)
     }
 
     /// Translation of a destination with that locator, of a packet that came by `link`: by the mapping for that device, else by
     /// the one for any.
     #[inline]
     pub fn lookup(&self, locator: Locator, link: LinkId) -> Option<Rewrite> {
-        let of_device = if self.of_devices > 0 { self.find(locator, link) } else { None };
-        let Entry { locator, csum_mode, diff, .. } = *of_device.or_else(|| self.find(locator, LinkId::NONE))?;
+        let of_device = if self.of_devices > 0 { self.find(locator, link.0) } else { None };
+        let Entry { locator, csum_mode, diff, .. } = *of_device.or_else(|| self.find(locator, ANY))?;
         Some(Rewrite { locator, csum_mode, diff: Some(diff) })
     }
 
@@ -156,25 +163,25 @@ impl Mappings {
     /// Every mapping, in order of locators; of one locator those for devices before the one for any.
     pub fn snapshot(&self) -> Vec<Mapping> {
         let mut all: Vec<Mapping> = self.table.iter().map(Entry::mapping).collect();
-        all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.link == LinkId::NONE, mapping.link));
+        all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.link.is_none(), mapping.link));
         all
     }
 
     #[inline]
-    fn find(&self, locator_match: Locator, link: LinkId) -> Option<&Entry> {
-        self.table.find(self.hash(locator_match, link), |entry| entry.is(locator_match, link))
+    fn find(&self, locator_match: Locator, device: u32) -> Option<&Entry> {
+        self.table.find(self.hash(locator_match, device), |entry| entry.is(locator_match, device))
     }
 
     #[inline]
-    fn hash(&self, locator_match: Locator, link: LinkId) -> u64 {
-        self.hasher.hash_one((locator_match, link))
+    fn hash(&self, locator_match: Locator, device: u32) -> u64 {
+        self.hasher.hash_one((locator_match, device))
     }
 
     /// Gives memory back once three quarters of the table are empty.
     fn shrink(&mut self) {
         let Self { table, hasher, .. } = self;
         if table.capacity() > 1024 && table.len() < table.capacity() / 4 {
-            table.shrink_to(2 * table.len(), |entry| hasher.hash_one((entry.locator_match, entry.link)));
+            table.shrink_to(2 * table.len(), |entry| hasher.hash_one((entry.locator_match, entry.device)));
         }
     }
 }
@@ -183,6 +190,11 @@ impl fmt::Debug for Mappings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mappings({})", self.len())
     }
+}
+
+/// Number of a mapping's device in the table.
+fn number_of(link: Option<LinkId>) -> u32 {
+    link.map_or(ANY, |link| link.0)
 }
 
 impl fmt::Display for Exists {
@@ -197,11 +209,11 @@ impl std::error::Error for Exists {}
 mod tests {
     use super::*;
 
-    const NET: LinkId = LinkId::NONE;
-    const ETH: LinkId = LinkId(2);
-    const WAN: LinkId = LinkId(3);
+    const NET: Option<LinkId> = None;
+    const ETH: Option<LinkId> = Some(LinkId(2));
+    const WAN: Option<LinkId> = Some(LinkId(3));
 
-    fn mapping(locator_match: u64, locator: u64, link: LinkId) -> Mapping {
+    fn mapping(locator_match: u64, locator: u64, link: Option<LinkId>) -> Mapping {
         Mapping {
             locator_match: Locator(locator_match),
             locator: Locator(locator),
@@ -224,7 +236,7 @@ mod tests {
             for at in order {
                 mappings.add(all[at]).unwrap();
             }
-            let seen = |mappings: &Mappings| [ETH, WAN, LinkId(4)].map(|link| found(mappings, 1, link));
+            let seen = |mappings: &Mappings| [2, 3, 4].map(LinkId).map(|link| found(mappings, 1, link));
             assert_eq!(seen(&mappings), [Some(12), Some(13), Some(10)]);
             assert!(mappings.remove(Locator(1), ETH));
             assert_eq!(seen(&mappings), [Some(10), Some(13), Some(10)]);
@@ -256,8 +268,8 @@ mod tests {
             mappings.add(sorted[at]).unwrap();
         }
         assert_eq!(mappings.snapshot(), sorted);
-        assert_eq!(mappings.remove_link(ETH), [sorted[1]]);
-        assert_eq!(mappings.remove_link(NET), []);
+        assert_eq!(mappings.remove_link(LinkId(2)), [sorted[1]]);
+        assert_eq!(mappings.remove_link(LinkId(4)), []);
         assert_eq!(mappings.snapshot(), [sorted[0], sorted[2], sorted[3], sorted[4]]);
         mappings.clear();
         assert_eq!((mappings.snapshot(), mappings.len()), (Vec::new(), 0));
@@ -273,7 +285,7 @@ mod tests {
             assert!(n < 1024 || mappings.allocated_bytes() <= most, "{} B for {n}", mappings.allocated_bytes());
         }
         for n in 0..1_000_000 {
-            assert_eq!(found(&mappings, n << 16, ETH), Some(n));
+            assert_eq!(found(&mappings, n << 16, LinkId(2)), Some(n));
         }
         for n in 0..1_000_000 {
             assert!(mappings.remove(Locator(n << 16), NET), "{n}");

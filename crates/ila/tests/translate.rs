@@ -404,13 +404,8 @@ fn table_translates_as_rewrite_without_saved_difference() {
     let dst = ILA.with(Identifier(IDENTIFIER.0 | 1 << 60));
     for csum_mode in CsumMode::ALL {
         mappings.clear();
-        let mapping = Mapping {
-            locator_match: ILA,
-            locator: SIR,
-            link: LinkId::NONE,
-            csum_mode,
-            ident_type: IdentType::UseFormat,
-        };
+        let mapping =
+            Mapping { locator_match: ILA, locator: SIR, link: None, csum_mode, ident_type: IdentType::UseFormat };
         mappings.add(mapping).unwrap();
         let saved = mappings.lookup(ILA, LinkId(7)).unwrap();
         assert!(saved.diff.is_some());

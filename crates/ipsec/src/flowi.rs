@@ -12,26 +12,26 @@ pub struct Flowi {
     pub mark: u32,
     /// The number of the XFRM interface that it goes through; 0 for none.
     pub if_id: u32,
-    /// The link that it leaves by; that it came in by, if it is for this node; [`LinkId::NONE`] if nobody asks.
-    pub link: LinkId,
+    /// The link that it leaves by, or has come in by if it is for this node; `None` matches selectors without a device alone.
+    pub link: Option<LinkId>,
     /// The device of the L3 domain of `link`, which selectors may name too: the VRF's device, or, for a packet that is for
-    /// this node and came in outside all VRFs, `lo`; [`LinkId::NONE`] otherwise. On Linux it is the device of the route
-    /// to a local address (`ip_rt_get_dev`).
-    pub domain: LinkId,
+    /// this node and came in outside all VRFs, `lo`. On Linux it is the device of the route to a local address
+    /// (`ip_rt_get_dev`).
+    pub domain_device: Option<LinkId>,
 }
 
 impl Flowi {
     /// Devices by which a selector may name the flow.
     #[inline]
     pub(crate) fn devices(&self) -> impl Iterator<Item = LinkId> {
-        let domain = Some(self.domain).filter(|&domain| domain != LinkId::NONE && domain != self.link);
-        [Some(self.link), domain].into_iter().flatten()
+        let domain_device = self.domain_device.filter(|_| self.domain_device != self.link);
+        [self.link, domain_device].into_iter().flatten()
     }
 }
 
 impl From<FlowKey> for Flowi {
     /// Without a mark, and on no link in particular.
     fn from(key: FlowKey) -> Self {
-        Self { key, mark: 0, if_id: 0, link: LinkId::NONE, domain: LinkId::NONE }
+        Self { key, mark: 0, if_id: 0, link: None, domain_device: None }
     }
 }

@@ -200,7 +200,7 @@ impl Ipsec {
                     Ok(content) => taker.take(Inner::Content(content))?,
                     Err((mib, reason)) => {
                         counters.count(mib);
-                        taker.take(Inner::Dropped(reason, job.outer.meta.link))?;
+                        taker.take(Inner::Dropped(reason, job.outer.meta.origin.get()))?;
                     }
                 }
             }

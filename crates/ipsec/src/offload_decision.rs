@@ -89,7 +89,7 @@ impl Ipsec {
     /// Why it goes no further; counted.
     pub fn take_opened(&mut self, pkt: &mut Packet, counters: &mut Counters) -> Result<bool, DropReason> {
         let Some(Esp::Opened { sa, .. }) = pkt.meta.esp else { return Err(DropReason::EspDevice) };
-        let link = pkt.meta.link;
+        let link = pkt.meta.origin.port();
         let result = match self.sad.get_mut(sa) {
             None => Err((Mib::XfrmInStateInvalid, DropReason::EspNoState)),
             Some(it) if it.packet_device().is_none() => return Ok(false),

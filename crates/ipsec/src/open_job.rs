@@ -207,10 +207,10 @@ impl Storage {
 impl OpenJob {
     /// An empty job for packets of `sa`, which came behind `headers`.
     pub(crate) fn new(sa: &Sa, info: Info, headers: &[u8], is_udp: bool, meta: &Meta, storage: Storage) -> Self {
-        let Meta { link, pkt_type, mark, esp, .. } = *meta;
+        let Meta { origin, pkt_type, mark, esp, .. } = *meta;
         let mut sec_path = meta.sec_path.clone();
         sec_path.push(sa.id());
-        let meta = Meta { link, pkt_type, mark: sa.output_mark.set_on(mark), sec_path, ..Meta::default() };
+        let meta = Meta { origin, pkt_type, mark: sa.output_mark.set_on(mark), sec_path, ..Meta::default() };
         let Storage { headers: mut kept, mut pattern, segments, bufs, pieces } = storage;
         kept.clear();
         kept.extend_from_slice(headers);
@@ -294,7 +294,7 @@ impl OpenJob {
     /// Tells whether packets that arrive with `meta` are like those of this job.
     #[inline]
     fn takes(&self, meta: &Meta) -> bool {
-        self.outer.meta.link == meta.link
+        self.outer.meta.origin == meta.origin
             && self.outer.meta.pkt_type == meta.pkt_type
             && self.mark == meta.mark
             && self.opening.by_device == meta.esp.is_some()

@@ -6,9 +6,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use base::{DropReason, LinkId, SaId};
+use base::{DropReason, SaId};
 use offload::ip_headers;
-use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Memory, Meta, Packet, Piece};
+use packet::{Buf, CopyReason, Csum, Cut, Esp, Frames, Gso, GsoKind, Memory, Meta, PackedOrigin, Packet, Piece};
 use wire::ip::Info;
 use wire::ipv6::Chain;
 use wire::{Protocol, Spi, Version, esp, ipv4, udp};
@@ -238,19 +238,19 @@ impl SealJob {
         if copied > 0 {
             mem.copied(CopyReason::WireFrame, copied);
         }
-        let link = source.meta.link;
+        let origin = source.meta.origin;
         for (mut page, run) in pages.drain(..) {
             if plan.as_train || plan.together {
-                out.push(plan.page(link, page, &run));
+                out.push(plan.page(origin, page, &run));
                 continue;
             }
             out.reserve(run.len());
             for index in run.start..run.end - 1 {
                 let frame = page.split_to(plan.frame_len(index));
                 page.pull(FRAME_HEADROOM);
-                out.push(plan.packet(link, frame, index));
+                out.push(plan.packet(origin, frame, index));
             }
-            out.push(plan.packet(link, page, run.end - 1));
+            out.push(plan.packet(origin, page, run.end - 1));
         }
         pages
     }
@@ -404,8 +404,8 @@ impl Plan {
     }
 
     /// The packet that a page of `run` is: a fat one, or several in one buffer.
-    fn page(&self, link: LinkId, page: Buf, run: &Range<usize>) -> Packet {
-        let mut pkt = self.packet(link, page, run.start);
+    fn page(&self, origin: PackedOrigin, page: Buf, run: &Range<usize>) -> Packet {
+        let mut pkt = self.packet(origin, page, run.start);
         if run.len() > 1 {
             let count = run.len() as u16;
             pkt.meta.cut = if self.as_train {
@@ -419,10 +419,10 @@ impl Plan {
         pkt
     }
 
-    fn packet(&self, link: LinkId, buf: Buf, index: usize) -> Packet {
+    fn packet(&self, origin: PackedOrigin, buf: Buf, index: usize) -> Packet {
         let mut pkt = Packet::from_buf(buf);
         let esp = self.inline.map(|sa| Esp::Seal { sa, high: self.sequence.get(index as u32).high });
-        pkt.meta = Meta { link, mark: self.mark, esp, ..Meta::default() };
+        pkt.meta = Meta { origin, mark: self.mark, esp, ..Meta::default() };
         if let Some(start) = self.outer.udp_check_at() {
             pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
         }

@@ -36,7 +36,7 @@ fn node(listens: bool) -> Ipsec {
 fn flow(sport: u16) -> Flowi {
     let (src, dst) = ("10.1.0.1".parse().unwrap(), "10.2.0.1".parse().unwrap());
     let key = FlowKey { src, dst, protocol: Protocol::UDP, sport, dport: 53 };
-    Flowi { link: LinkId(7), ..key.into() }
+    Flowi { link: Some(LinkId(7)), ..key.into() }
 }
 
 fn acquires(node: &mut Ipsec) -> Vec<Acquire> {
@@ -68,7 +68,7 @@ fn the_first_packet_asks_for_the_flow_and_others_wait_for_the_answer() {
         protocol: Some(Protocol::UDP),
         sport: PortMask::exactly(1000),
         dport: PortMask::exactly(53),
-        dev: LinkId(7),
+        dev: Some(LinkId(7)),
         ..Selector::new(base::Prefix::host(src), base::Prefix::host(dst))
     };
     let want = Acquire {
@@ -431,7 +431,7 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
     let lens: Vec<usize> = node
         .take_released()
         .into_iter()
-        .map(|it| if let Released::Again(pkt, _) = it { pkt.len() - 28 } else { panic!("{it:?}") })
+        .map(|it| if let Released::Again(pkt) = it { pkt.len() - 28 } else { panic!("{it:?}") })
         .collect();
     assert_eq!((lens, node.held()), ((0..=100).collect(), 0));
     assert_eq!(counters, Counters::ZERO);

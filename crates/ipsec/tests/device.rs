@@ -2,7 +2,7 @@
 
 mod common;
 
-use base::{Counters, DropReason, Instant, LinkId, Mib};
+use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
 use common::*;
 use ipsec::device::{Facts, Offload, OffloadMode, Refused, Treatment};
 use ipsec::engine::Cipher;
@@ -97,14 +97,14 @@ fn what_a_device_opens_is_what_is_opened_here() {
             let copies = frames.iter().map(|frame| Packet::with_data(&pair.mem, frame).unwrap());
             copies
                 .map(|mut pkt| {
-                    pkt.meta.link = WAN;
+                    pkt.meta.origin = Origin::Port(WAN).into();
                     pkt
                 })
                 .collect()
         };
         let open = |pair: &mut Pair, frames: Vec<Packet>| -> Vec<_> {
             let inner = frames.into_iter().flat_map(|frame| pair.open(frame));
-            inner.map(|pkt| (pkt.to_vec(), pkt.meta.esp, pkt.meta.csum, pkt.meta.link)).collect()
+            inner.map(|pkt| (pkt.to_vec(), pkt.meta.esp, pkt.meta.csum, pkt.meta.origin.device())).collect()
         };
         let in_software = copies(&pair);
         let want = open(&mut pair, in_software);
@@ -139,7 +139,7 @@ fn a_device_follows_extended_numbers_as_far_as_it_is_told() {
         pair.out_sa = pair.sender.add_sa(&SaConfig { oseq, ..config.clone() }, mask()).unwrap();
         let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 10)).unwrap();
         let mut frames = pair.seal(pkt, Train::None);
-        frames[0].meta.link = WAN;
+        frames[0].meta.origin = Origin::Port(WAN).into();
         device.receive(&pair.mem, NOW, 0, &mut frames);
         assert_eq!(pair.open(frames.remove(0)).len(), 1, "leap {at}: {:?}", pair.opened.drops);
         assert_eq!(pair.receiver.sa(pair.in_sa).unwrap().replay().top(), oseq + 1);
@@ -247,7 +247,7 @@ fn the_word_of_a_device_is_counted_as_linux_counts_it() {
         let pkt = Packet::with_data(&pair.mem, &udp_packet(Version::V4, 10)).unwrap();
         let mut frames = pair.seal(pkt, Train::None);
         let bytes = frames[0].to_vec();
-        frames[0].meta.link = WAN;
+        frames[0].meta.origin = Origin::Port(WAN).into();
         device.set_faults(Faults { status: Some(status), ..Faults::default() });
         device.receive(&pair.mem, NOW, 0, &mut frames);
         assert!(pair.open(frames.remove(0)).is_empty());
@@ -279,7 +279,8 @@ fn a_word_on_an_sa_that_is_not_the_devices_is_worth_nothing() {
         let another = pair.receiver.add_sa(&SaConfig { offload: CRYPTO_IN, ..other.clone() }, mask()).unwrap();
         for sa in [own, another] {
             let mut pkt = Packet::with_data(&pair.mem, &frame).unwrap();
-            (pkt.meta.link, pkt.meta.esp) = (WAN, Some(Esp::Opened { sa, status: EspStatus::Success }));
+            pkt.meta.origin = Origin::Port(WAN).into();
+            pkt.meta.esp = Some(Esp::Opened { sa, status: EspStatus::Success });
             pair.received = Counters::ZERO;
             let ok = sa == own && offload == CRYPTO_IN;
             // What is in it is not plaintext, which shows that the cipher was left out.

@@ -215,7 +215,7 @@ fn an_icmp_error_passes_by_what_it_quotes_if_the_sa_says_so() {
 fn policies_of_two_interfaces_and_marks_do_not_see_each_other() {
     let mut node = Ipsec::new();
     let any = Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
-    let on_link = Selector { dev: LinkId(3), ..any };
+    let on_link = Selector { dev: Some(LinkId(3)), ..any };
     let policies = [
         PolicyConfig { if_id: 1, ..PolicyConfig::new(Dir::Out, any) },
         PolicyConfig { if_id: 2, ..PolicyConfig::new(Dir::Out, any) },
@@ -237,10 +237,10 @@ fn policies_of_two_interfaces_and_marks_do_not_see_each_other() {
         (Flowi { if_id: 2, mark: 4, ..v4 }, Some(1)),
         (Flowi { if_id: 3, ..v4 }, None),
         (Flowi { mark: 12, ..v4 }, Some(2)),
-        (Flowi { link: LinkId(3), ..v4 }, Some(3)),
-        (Flowi { link: LinkId(4), ..v4 }, None),
-        (Flowi { link: LinkId(4), domain: LinkId(3), ..v4 }, Some(3)),
-        (Flowi { link: LinkId(3), domain: LinkId(4), ..v4 }, Some(3)),
+        (Flowi { link: Some(LinkId(3)), ..v4 }, Some(3)),
+        (Flowi { link: Some(LinkId(4)), ..v4 }, None),
+        (Flowi { link: Some(LinkId(4)), domain_device: Some(LinkId(3)), ..v4 }, Some(3)),
+        (Flowi { link: Some(LinkId(3)), domain_device: Some(LinkId(4)), ..v4 }, Some(3)),
     ];
     for (flow, want) in cases {
         assert_eq!(found(flow), want, "{flow:?}");

@@ -52,7 +52,8 @@ fn policy() -> impl Strategy<Value = PolicyConfig> {
     });
     let rest = (0..4_u32, any::<bool>(), mark(), select(vec![0, 0, 5]), select(vec![Dir::Out, Dir::Out, Dir::In]));
     (selector, rest).prop_map(|((src, dst, protocol, sport, dport, dev), (priority, block, mark, if_id, dir))| {
-        let selector = Selector { protocol, sport, dport, dev: LinkId(dev), ..Selector::new(src, dst) };
+        let selector =
+            Selector { protocol, sport, dport, dev: (dev > 0).then_some(LinkId(dev)), ..Selector::new(src, dst) };
         let action = if block { Action::Block } else { Action::Allow };
         PolicyConfig { priority, action, mark, if_id, ..PolicyConfig::new(dir, selector) }
     })
@@ -63,7 +64,8 @@ fn flow() -> impl Strategy<Value = Flowi> {
     (ends, select(vec![6, 17, 1]), 0..3_u16, 0..3_u16, 0..4_u32, select(vec![0, 5]), 0..3_u32, 0..3_u32).prop_map(
         |((src, dst), protocol, sport, dport, mark, if_id, link, domain)| {
             let key = FlowKey { src, dst, protocol: Protocol(protocol), sport, dport };
-            Flowi { key, mark, if_id, link: LinkId(link), domain: LinkId(domain) }
+            let device = |number| (number > 0).then_some(LinkId(number));
+            Flowi { key, mark, if_id, link: device(link), domain_device: device(domain) }
         },
     )
 }

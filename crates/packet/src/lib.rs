@@ -43,7 +43,7 @@ pub use copies::{Copied, Copies, CopyReason};
 pub use discards::Discards;
 pub use ends::SlotsFull;
 pub use frames::Frames;
-pub use meta::{Csum, Cut, Esp, EspStatus, Gso, GsoKind, Meta, PktType, SecPath};
+pub use meta::{Csum, Cut, Esp, EspStatus, Gso, GsoKind, Meta, PackedOrigin, PktType, SecPath};
 pub use packet::{MAX_FRAGS, Packet, SHELL};
 pub use page::{prefetch, prefetch_to_write};
 pub use pieces::Piece;

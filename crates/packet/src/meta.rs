@@ -1,15 +1,15 @@
 //! Metadata that travels with a packet's bytes.
 
 use arrayvec::ArrayVec;
-use base::{LinkId, SaId};
+use base::{Domain, LinkId, Origin, SaId};
 
 use crate::frames::Frames;
 
 /// Metadata of a packet.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// The link it came in by; [`LinkId::NONE`] for a packet of this node's own.
-    pub link: LinkId,
+    /// Place where it entered this node.
+    pub origin: PackedOrigin,
     /// Link-layer destination of the frame that it came in.
     pub pkt_type: PktType,
     /// State of its transport checksum.
@@ -27,6 +27,10 @@ pub struct Meta {
     /// Number under which the packet is traced; 0 if it is not.
     pub trace: u16,
 }
+
+/// An [`Origin`] in four bytes; by default that of a packet of this node, outside all VRFs.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PackedOrigin(u32);
 
 /// Link-layer destination of a received frame (Linux `skb->pkt_type`). What came to a group goes no further than this node,
 /// and is answered by no error (RFC 1122 §3.2.2, RFC 1812 §5.3.4).
@@ -143,12 +147,66 @@ pub enum GsoKind {
     Udp,
 }
 
+impl PackedOrigin {
+    /// The origin.
+    #[inline]
+    #[must_use]
+    pub const fn get(self) -> Origin {
+        let number = self.0 >> 1;
+        if self.0 & 1 == 1 {
+            Origin::Port(LinkId(number))
+        } else if number == 0 {
+            Origin::NODE
+        } else {
+            Origin::Local(Domain::vrf(LinkId(number)))
+        }
+    }
+
+    /// The port that received the packet.
+    #[inline]
+    #[must_use]
+    pub const fn port(self) -> Option<LinkId> {
+        self.get().port()
+    }
+
+    /// Device that stands for the origin, as [`Origin::device`].
+    #[inline]
+    #[must_use]
+    pub const fn device(self) -> LinkId {
+        match self.0 >> 1 {
+            0 => LinkId::LOOPBACK,
+            number => LinkId(number),
+        }
+    }
+
+    /// Tells whether this node made the packet.
+    #[inline]
+    #[must_use]
+    pub const fn is_local(self) -> bool {
+        self.0 & 1 == 0
+    }
+}
+
+impl From<Origin> for PackedOrigin {
+    /// # Panics
+    /// For a link whose number takes 32 bits, of which a node has none.
+    #[inline]
+    fn from(origin: Origin) -> Self {
+        let (number, is_port) = match origin {
+            Origin::Port(LinkId(number)) => (number, 1),
+            Origin::Local(domain) => (domain.number(), 0),
+        };
+        assert!(number >> 31 == 0, "{origin:?}");
+        Self(number << 1 | is_port)
+    }
+}
+
 impl Meta {
     /// Tells whether another packet came the same way: by the same link, to stations of the same kind, with the same tag,
     /// through the same SAs.
     #[inline]
     pub fn came_like(&self, other: &Self) -> bool {
-        self.link == other.link
+        self.origin == other.origin
             && self.pkt_type == other.pkt_type
             && self.vlan == other.vlan
             && is_same_path(&self.sec_path, &other.sec_path)
@@ -199,5 +257,27 @@ impl Cut {
             Self::Frames(frames) => frames.count.into(),
             Self::Whole | Self::Gso(_) | Self::Fragment => 1,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origin_packed_is_the_same_unpacked() {
+        let origins = [
+            Origin::NODE,
+            Origin::Port(LinkId(1)),
+            Origin::Port(LinkId(u32::MAX >> 1)),
+            Origin::Local(Domain::vrf(LinkId(7))),
+        ];
+        for origin in origins {
+            let packed = PackedOrigin::from(origin);
+            assert_eq!(packed.get(), origin);
+            assert_eq!((packed.port(), packed.is_local()), (origin.port(), origin.is_local()), "{origin:?}");
+            assert_eq!(packed.device(), origin.device(), "{origin:?}");
+        }
+        assert_eq!(PackedOrigin::default().get(), Origin::NODE);
     }
 }

@@ -110,7 +110,7 @@ impl Reassembly {
             next = train.peek(burst, &l3);
         };
         if queue.fragments() > held {
-            queue.came_by(train.link());
+            queue.came_by(train.origin());
         }
         count.requests(packets.into());
         let waits = waiting.is_some()

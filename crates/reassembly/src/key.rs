@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::LinkId;
+use base::{Domain, LinkId};
 use packet::{Packet, SecPath};
 use wire::ip::Info;
 use wire::{FragInfo, Protocol};
@@ -24,7 +24,7 @@ pub(crate) struct Key {
     /// The identification; 6LoWPAN's tag, and above it the datagram's size.
     id: u32,
     /// The link on which a multicast or link-local destination is valid.
-    link: LinkId,
+    link: Option<LinkId>,
     context: ReassemblyContext,
     /// SAs through which the fragments came.
     sec_path: SecPath,
@@ -44,7 +44,7 @@ enum Space {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SourceKey {
     addr: u128,
-    domain: LinkId,
+    domain: Domain,
 }
 
 impl Key {
@@ -56,7 +56,7 @@ impl Key {
             }
             (src, dst) => {
                 let addresses = [src, dst].map(|addr| to_v6(addr).to_bits());
-                Self::v6(context, addresses, pkt.meta.link, fragment.id)
+                Self::v6(context, addresses, pkt.meta.origin.port(), fragment.id)
             }
         };
         Self { sec_path: pkt.meta.sec_path.clone(), ..key }
@@ -66,20 +66,19 @@ impl Key {
     #[inline(always)]
     pub(crate) fn v4(context: ReassemblyContext, addresses: [u32; 2], protocol: Protocol, id: u32) -> Self {
         let [src, dst] = addresses.map(u128::from);
-        let (link, sec_path) = (LinkId::NONE, SecPath::new());
-        Self { src, dst, space: Space::V4, protocol: protocol.0, id, link, context, sec_path }
+        Self { src, dst, space: Space::V4, protocol: protocol.0, id, link: None, context, sec_path: SecPath::new() }
     }
 
     /// The key of IPv6 fragments that came in by `link` and through no SA.
     #[inline(always)]
-    pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: LinkId, id: u32) -> Self {
+    pub(crate) fn v6(context: ReassemblyContext, [src, dst]: [u128; 2], link: Option<LinkId>, id: u32) -> Self {
         let addr = Ipv6Addr::from_bits(dst);
-        let link = if addr.is_multicast() || addr.is_unicast_link_local() { link } else { LinkId::NONE };
+        let link = link.filter(|_| addr.is_multicast() || addr.is_unicast_link_local());
         Self { src, dst, space: Space::V6, protocol: 0, id, link, context, sec_path: SecPath::new() }
     }
 
     /// The key of a 6LoWPAN fragment, which means something on its link alone.
-    pub(crate) fn lowpan(link: LinkId, info: &LowpanInfo) -> Self {
+    pub(crate) fn lowpan(link: Option<LinkId>, info: &LowpanInfo) -> Self {
         Self {
             src: info.src.to_bits(),
             dst: info.dst.to_bits(),
@@ -112,9 +111,9 @@ impl Hashed for Key {
     #[inline(always)]
     fn hash(&self, secret: &Secret) -> u32 {
         let (src, dst) = (halves(self.src), halves(self.dst));
-        let id = u64::from(self.id) << 32 | u64::from(self.link.0);
+        let id = u64::from(self.id) << 32 | u64::from(self.link.map_or(0, |link| link.0));
         let user = u64::from(self.protocol) << 24 | u64::from(self.context.user.to_bits());
-        let context = u64::from(self.context.domain.0) << 32 | user;
+        let context = u64::from(self.context.domain.number()) << 32 | user;
         if self.sec_path.is_empty() {
             return secret.hash(&[src[0], src[1], dst[0], dst[1], id, context]);
         }
@@ -139,7 +138,7 @@ impl Hashed for SourceKey {
     #[inline(always)]
     fn hash(&self, secret: &Secret) -> u32 {
         let [low, high] = halves(self.addr);
-        secret.hash(&[low, high, self.domain.0.into()])
+        secret.hash(&[low, high, self.domain.number().into()])
     }
 }
 

@@ -107,7 +107,7 @@ impl Reassembly {
         if let Csum::Partial { .. } = pkt.meta.csum {
             pkt.meta.csum = Csum::None;
         }
-        let key = Key::lowpan(pkt.meta.link, info);
+        let key = Key::lowpan(pkt.meta.origin.port(), info);
         let how = CopyPolicy { joins: false, ..self.how(key.context()) };
         let cache = self.table(Table::Lowpan);
         let id = cache.find_or_open(now, key);

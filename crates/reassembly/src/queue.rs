@@ -2,8 +2,8 @@
 
 mod train;
 
-use base::{DropReason, LinkId};
-use packet::{Buf, Cut, Discards, Memory, Packet};
+use base::DropReason;
+use packet::{Buf, Cut, Discards, Memory, PackedOrigin, Packet};
 use wire::ip::Info;
 use wire::{Version, frag};
 
@@ -39,8 +39,8 @@ pub(crate) struct Queue {
     /// Bytes of the largest fragment, and of the largest one with DF.
     largest: usize,
     largest_df: usize,
-    /// The link of the fragment that came last.
-    link: LinkId,
+    /// Origin of the fragment that came last.
+    origin: PackedOrigin,
     /// Number of that fragment among those of its source.
     pub(crate) number: u32,
 }
@@ -135,7 +135,7 @@ impl Queue {
             pinned,
             largest,
             largest_df,
-            link,
+            origin,
             number,
         } = self;
         *last = None;
@@ -143,7 +143,7 @@ impl Queue {
             spare.keep(runs);
         }
         (*first, *len, *last_in, *received, *fragments, *ecn) = Default::default();
-        (*pinned, *largest, *largest_df, *link, *number) = Default::default();
+        (*pinned, *largest, *largest_df, *origin, *number) = Default::default();
     }
 
     /// Adds a fragment, which begins with its headers; `first` is what those of a first one say. Unless it joins others, it
@@ -166,7 +166,7 @@ impl Queue {
         if !how.joins && !how.copies && !pkt.frag_list().is_empty() {
             pkt.linearize(mem).map_err(|dry| Refused::Fragment(dry.into()))?;
         }
-        self.link = pkt.meta.link;
+        self.origin = pkt.meta.origin;
         pkt.trim(span.packet_len());
         if offset == 0 {
             self.first = first;
@@ -195,9 +195,9 @@ impl Queue {
         end.or(self.last_in.then_some(self.len)) == Some(self.received + len)
     }
 
-    /// Notes the link that a fragment came by.
-    pub(crate) fn came_by(&mut self, link: LinkId) {
-        self.link = link;
+    /// Notes the origin of a fragment.
+    pub(crate) fn came_by(&mut self, origin: PackedOrigin) {
+        self.origin = origin;
     }
 
     /// Notes a fragment that was added and has taken `growth` bytes of memory.
@@ -341,7 +341,8 @@ impl Queue {
             }
         };
         let pkt = joined.ok_or(DropReason::FragmentEnd)?.pack(how);
-        (pkt.meta.cut, pkt.meta.link) = (Cut::Whole, self.link);
+        pkt.meta.cut = Cut::Whole;
+        pkt.meta.origin = self.origin;
         let Some(first) = self.first else { return Ok(()) };
         let (header_len, tos) = (first.header_len.into(), self.ecn.join(first.tos)?);
         let len = first.whole_len(self.len)?;
@@ -386,7 +387,7 @@ impl Queue {
         // What its header says of the length may be more than what counts.
         let info = Info::parse(pkt.head(), LONGEST).ok()?;
         pkt.trim(len);
-        pkt.meta.link = self.link;
+        pkt.meta.origin = self.origin;
         Some((pkt, Info { total_len: len, ..info }))
     }
 
@@ -400,9 +401,9 @@ impl Queue {
         self.last.as_ref().map_or(0, |(_, run)| run.end)
     }
 
-    /// The link of the fragment that came last.
-    pub(crate) fn link(&self) -> LinkId {
-        self.link
+    /// Origin of the fragment that came last.
+    pub(crate) fn origin(&self) -> PackedOrigin {
+        self.origin
     }
 
     /// The memory that its fragments pin.

@@ -266,13 +266,14 @@ impl Reassembly {
         let mut lost = None;
         tables[table as usize].make_room(|victim, queue| {
             count.fail();
-            let (link, packets) = (queue.link(), queue.fragments());
+            let origin = queue.origin().get();
+            let packets = queue.fragments();
             if Some(victim) == own {
                 lost = Some(packets);
-            } else if let Some(known) = evicted.iter_mut().find(|known| known.link == link) {
+            } else if let Some(known) = evicted.iter_mut().find(|known| known.origin == origin) {
                 known.packets += packets;
             } else {
-                evicted.push(Evicted { link, packets });
+                evicted.push(Evicted { origin, packets });
             }
         });
         lost
@@ -305,9 +306,9 @@ impl Reassembly {
                 && deadline <= now
             {
                 let context = cache.context(id);
-                let (link, packets, first) = cache.close(id, |queue, _| {
-                    let link = queue.link();
-                    (link, queue.fragments(), is_there(link).then(|| queue.take_first()))
+                let (origin, packets, first) = cache.close(id, |queue, _| {
+                    let origin = queue.origin().get();
+                    (origin, queue.fragments(), origin.port().is_none_or(&is_there).then(|| queue.take_first()))
                 });
                 let is_there = first.is_some();
                 // Tracking counts what times out, and nothing else.
@@ -317,7 +318,7 @@ impl Reassembly {
                     Table::Lowpan => None,
                 };
                 Count(mibs.map(|mibs| (&mut *counters, mibs))).timeout();
-                expired.push(Expired { first: first.flatten(), link, packets, context, table });
+                expired.push(Expired { first: first.flatten(), origin, packets, context, table });
             }
         }
     }

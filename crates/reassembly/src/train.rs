@@ -3,8 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::LinkId;
-use packet::{Burst, Csum, Cut, Packet};
+use base::Domain;
+use packet::{Burst, Csum, Cut, PackedOrigin, Packet};
 use wire::{Ecn, FragOffset, Protocol, Version, frag, ipv4, ipv6};
 
 use crate::fragment_meta::{FirstFragment, FragmentRange, upper_len};
@@ -21,9 +21,8 @@ const V6_LEN: usize = ipv6::Header::LEN + frag::Header::LEN;
 /// meaning; and if nothing is wrong with them.
 #[derive(Clone, Copy, Debug)]
 pub struct Train {
-    link: LinkId,
-    /// The VRF's device that it came in by, or [`LinkId::NONE`].
-    domain: LinkId,
+    origin: PackedOrigin,
+    domain: Domain,
     version: Version,
     protocol: Protocol,
     tos: u8,
@@ -56,14 +55,14 @@ impl Train {
     pub fn of(pkt: &Packet, l3: usize) -> Option<Self> {
         let head = pkt.head().get(l3..)?;
         match head.first()? {
-            0x45 => Self::of_v4(pkt.meta.link, head),
-            0x60..=0x6f => Self::of_v6(pkt.meta.link, head),
+            0x45 => Self::of_v4(pkt.meta.origin, head),
+            0x60..=0x6f => Self::of_v6(pkt.meta.origin, head),
             _ => None,
         }
     }
 
     #[inline(always)]
-    fn of_v4(link: LinkId, head: &[u8]) -> Option<Self> {
+    fn of_v4(origin: PackedOrigin, head: &[u8]) -> Option<Self> {
         let bytes: &[u8; ipv4::Header::LEN] = head.first_chunk()?;
         if bytes[6] & 0x3f | bytes[7] == 0 {
             return None;
@@ -74,8 +73,8 @@ impl Train {
         let headers = [words[0], words[1], [a, b, c, d, 0, 0, 0, 0], [0; 8], [0; 8], [0; 8]];
         let (protocol, tos, dont_fragment) = (header.protocol(), header.tos(), header.dont_fragment());
         Some(Self {
-            link,
-            domain: LinkId::NONE,
+            origin,
+            domain: Domain::DEFAULT,
             version: Version::V4,
             protocol,
             tos,
@@ -86,7 +85,7 @@ impl Train {
     }
 
     #[inline(always)]
-    fn of_v6(link: LinkId, head: &[u8]) -> Option<Self> {
+    fn of_v6(origin: PackedOrigin, head: &[u8]) -> Option<Self> {
         let bytes: &[u8; V6_LEN] = head.first_chunk()?;
         // What is behind other headers may be one more of IPv6's.
         let protocol = Protocol(bytes[ipv6::Header::LEN]);
@@ -97,13 +96,22 @@ impl Train {
         let mut headers = [[0; 8]; V6_LEN / 8];
         headers.as_flattened_mut().copy_from_slice(bytes);
         let (tos, id) = (bytes[0] << 4 | bytes[1] >> 4, u32::from_be_bytes(*bytes.last_chunk()?));
-        Some(Self { link, domain: LinkId::NONE, version: Version::V6, protocol, tos, dont_fragment: true, id, headers })
+        Some(Self {
+            origin,
+            domain: Domain::DEFAULT,
+            version: Version::V6,
+            protocol,
+            tos,
+            dont_fragment: true,
+            id,
+            headers,
+        })
     }
 
-    /// The same one in an L3 domain: the device of a VRF.
+    /// The same one in an L3 domain.
     #[inline(always)]
     #[must_use]
-    pub fn in_domain(self, domain: LinkId) -> Self {
+    pub fn in_domain(self, domain: Domain) -> Self {
         Self { domain, ..self }
     }
 
@@ -162,9 +170,9 @@ impl Train {
         burst.ahead().iter().map_while(|pkt| Some((pkt, self.read(pkt, l3(pkt)?)?)))
     }
 
-    /// The link that it came by.
-    pub(crate) fn link(&self) -> LinkId {
-        self.link
+    /// Origin of its fragments.
+    pub(crate) fn origin(&self) -> PackedOrigin {
+        self.origin
     }
 
     /// Range in the datagram of `pkt`, whose IP header begins at `l3`, if the packet is of the train.
@@ -173,7 +181,7 @@ impl Train {
         let meta = &pkt.meta;
         let is_plain = pkt.is_linear()
             && meta.cut == Cut::Whole
-            && meta.link == self.link
+            && meta.origin == self.origin
             && !matches!(meta.csum, Csum::Partial { .. })
             && meta.sec_path.is_empty()
             && meta.esp.is_none()
@@ -264,7 +272,7 @@ impl Train {
     pub(crate) fn key(&self) -> Key {
         match self.version {
             Version::V4 => Key::v4(self.context(), self.addresses_v4(), self.protocol, self.id),
-            Version::V6 => Key::v6(self.context(), self.addresses_v6(), self.link, self.id),
+            Version::V6 => Key::v6(self.context(), self.addresses_v6(), self.origin.port(), self.id),
         }
     }
 }

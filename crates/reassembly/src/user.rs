@@ -1,6 +1,6 @@
 //! Users of reassembly (Linux's `enum ip_defrag_users`).
 
-use base::LinkId;
+use base::Domain;
 use wire::Version;
 
 /// A user of reassembly. Each has datagrams of its own: fragments that one user holds are not there for another.
@@ -41,14 +41,13 @@ pub enum Hook {
 pub struct ReassemblyContext {
     /// The user.
     pub user: User,
-    /// The VRF's device, [`LinkId::NONE`] outside of all VRFs. Addresses of two domains have nothing to do with each
-    /// other.
-    pub domain: LinkId,
+    /// The domain.
+    pub domain: Domain,
 }
 
 impl ReassemblyContext {
     /// The node itself, outside of all VRFs.
-    pub const LOCAL: Self = Self { user: User::Local, domain: LinkId::NONE };
+    pub const LOCAL: Self = Self { user: User::Local, domain: Domain::DEFAULT };
 }
 
 impl User {

@@ -1,6 +1,6 @@
 //! Verdicts about fragments.
 
-use base::{Counters, DropReason, LinkId, Mib};
+use base::{Counters, DropReason, Mib, Origin};
 use packet::Packet;
 use wire::ip::Info;
 use wire::{Version, icmpv6};
@@ -61,8 +61,8 @@ pub struct Expired {
     /// Its first fragment, of which an ICMP error tells the sender, and that one's summary; `None` if it has not come, or
     /// the link is gone; it is that link's now. [`User::tells_of_timeout`](crate::User::tells_of_timeout) knows whether to tell.
     pub first: Option<(Packet, Info)>,
-    /// The link by which the last fragment came.
-    pub link: LinkId,
+    /// Origin of the last fragment.
+    pub origin: Origin,
     /// Number of fragments dropped for [`DropReason::FragmentTimeout`], the first one included.
     pub packets: u64,
     /// Context in which it was reassembled.
@@ -74,8 +74,8 @@ pub struct Expired {
 /// Fragments that made room for others, dropped for [`DropReason::FragmentEvicted`].
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Evicted {
-    /// The link by which the last of their datagram came.
-    pub link: LinkId,
+    /// Origin of the last fragment of their datagram.
+    pub origin: Origin,
     /// Number of dropped fragments.
     pub packets: u64,
 }

@@ -215,7 +215,7 @@ impl Maze {
         let packets = |waiting: &mut Vec<Packet>| waiting.iter().map(|pkt| pkt.meta.cut.packets()).sum();
         let sent = Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, packets)).sum();
         let drops = |of_link: Option<LinkId>| {
-            let drops = path.ports.drop_counts().filter(|&(by, ..)| of_link.is_none_or(|link| by == link));
+            let drops = path.ports.drop_counts().filter(|&(by, ..)| of_link.is_none_or(|link| by == Some(link)));
             drops.map(|(.., n)| n).sum()
         };
         let taken_in = [

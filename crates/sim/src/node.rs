@@ -1,6 +1,6 @@
 //! A node: a path and the memory that it works in.
 
-use base::{DropReason, IfAddr, Instant, LinkId, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, LinkId, TableId};
 use datapath::{Datapath, PortConfig};
 use fib::{Route, RouteKind, Rule, Vrf};
 use offload::Features;
@@ -115,7 +115,7 @@ impl Node {
     pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> LinkId {
         let device = LinkId(device);
         self.path.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));
-        slaves.iter().for_each(|&slave| self.path.fib.set_domain(LinkId(slave), device));
+        slaves.iter().for_each(|&slave| self.path.fib.set_domain(LinkId(slave), Domain::vrf(device)));
         for v4 in [true, false] {
             let mut rules = Rule::first(v4);
             rules.insert(1, Rule::ask_vrf());
@@ -186,9 +186,9 @@ impl Node {
         self.path.handle_timeout(now, &self.mem);
     }
 
-    /// Every drop so far: by link, why, how many.
+    /// Every drop so far: the number of the link, or 0 for packets of the node, why, how many.
     pub fn drops(&self) -> Vec<(u32, DropReason, u64)> {
-        self.path.ports.drop_counts().map(|(link, reason, n)| (link.0, reason, n)).collect()
+        self.path.ports.drop_counts().map(|(link, reason, n)| (link.map_or(0, |link| link.0), reason, n)).collect()
     }
 
     /// Packets that wait for a neighbour to answer.

@@ -99,7 +99,7 @@ fn lifetime(lft: &LifetimeCfg) -> Lifetime {
 }
 
 /// A selector of `family`, if it says none itself, of packets by link `dev`.
-pub(super) fn selector(sel: &layout::Selector, family: u16, dev: LinkId) -> Result<Selector, Error> {
+pub(super) fn selector(sel: &layout::Selector, family: u16, dev: Option<LinkId>) -> Result<Selector, Error> {
     let family = if sel.family == 0 { family } else { sel.family };
     let prefix = |addr: Addr, len| Prefix::containing(addr.ip(family)?, len).ok();
     let (src, dst) = (prefix(sel.saddr, sel.prefixlen_s), prefix(sel.daddr, sel.prefixlen_d));
@@ -147,7 +147,7 @@ pub(super) fn begins_at(replay: Option<&Replay>, flags: SaFlags) -> (u64, u64) {
 }
 
 /// The SA that a message describes.
-pub(super) fn sa(new: &NewSa, dev: LinkId) -> Result<SaConfig, Error> {
+pub(super) fn sa(new: &NewSa, dev: Option<LinkId>) -> Result<SaConfig, Error> {
     let info = &new.info;
     let addr = |addr: Addr| addr.ip(info.family).ok_or_else(invalid);
     let (src, dst) = (addr(info.saddr)?, addr(info.daddr)?);
@@ -249,7 +249,7 @@ pub(super) fn replay(as_made: Option<&Replay>, window: &ReplayWindow, oseq: u64)
 pub(super) fn larval(larval: &ipsec::Larval, ifindex: impl Fn(LinkId) -> u32, lasts: u64) -> SaInfo {
     let between = || Selector::new(Prefix::host(larval.src), Prefix::host(larval.dst));
     let selector = larval.selector.unwrap_or_else(between);
-    let sel = nl_selector(&selector, ifindex(selector.dev));
+    let sel = nl_selector(&selector, selector.dev.map_or(0, ifindex));
     SaInfo {
         sel,
         daddr: larval.dst.into(),
@@ -266,7 +266,7 @@ pub(super) fn larval(larval: &ipsec::Larval, ifindex: impl Fn(LinkId) -> u32, la
 }
 
 /// The policy that a message describes.
-pub(super) fn policy(policy: &nl::Policy, dev: LinkId) -> Result<PolicyConfig, Error> {
+pub(super) fn policy(policy: &nl::Policy, dev: Option<LinkId>) -> Result<PolicyConfig, Error> {
     let info = &policy.info;
     Ok(PolicyConfig {
         priority: info.priority,

@@ -43,7 +43,7 @@ fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
         daddr: it.dst.into(),
         spi: it.template.spi.map_or(0, |spi| spi.0),
         saddr: it.src.into(),
-        sel: convert::nl_selector(&it.selector, node.ifindex(it.selector.dev).0),
+        sel: convert::nl_selector(&it.selector, it.selector.dev.map_or(0, |dev| node.ifindex(dev).0)),
         // Linux tells of the one template that lacks its SA, and the policy's own come with it.
         policy: Policy { mark: convert::nl_mark(it.mark), if_id: it.if_id, ..with_template(policy, &it.template) },
     })

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{DropReason, IfAddr, LinkId, TableId};
+use base::{Domain, DropReason, IfAddr, LinkId, TableId};
 use control::Config;
 use control::features::FeatureSet;
 use control::model::{LinkConfig, LinkKind};
@@ -29,7 +29,7 @@ pub(crate) struct Obedient {
     pub(crate) ring: Option<RingState>,
     /// Every VRF by its device, and the domains of the links that belong to one.
     vrfs: BTreeMap<LinkId, Vrf>,
-    domains: BTreeMap<LinkId, LinkId>,
+    domains: BTreeMap<LinkId, Domain>,
     /// The address that `eth0` was given.
     mac: Option<[u8; 6]>,
 }
@@ -74,7 +74,7 @@ impl Host for Obedient {
                 }
                 Delta::Vrf(device, Some(vrf)) => drop(vrfs.insert(device, vrf)),
                 Delta::Vrf(device, None) => drop(vrfs.remove(&device).expect("a VRF")),
-                Delta::Domain(link, LinkId::NONE) => drop(domains.remove(&link).expect("a domain")),
+                Delta::Domain(link, Domain::DEFAULT) => drop(domains.remove(&link).expect("a domain")),
                 Delta::Domain(link, domain) => drop(domains.insert(link, domain)),
                 Delta::Rules { v4, rules } => {
                     l3mdev[usize::from(!v4)] = rules.iter().filter(|rule| rule.l3mdev).count();
@@ -200,7 +200,7 @@ pub(crate) fn check(node: &Rtnl<Obedient>) {
     told.sort_unstable();
     assert_eq!(seen, told);
     let links = || node.model.links_after(0).map(|(index, link)| (LinkId(index), link));
-    let masters = links().filter_map(|(id, link)| Some((id, LinkId(link.master?.index))));
+    let masters = links().filter_map(|(id, link)| Some((id, Domain::vrf(LinkId(link.master?.index)))));
     assert_eq!(masters.collect::<BTreeMap<_, _>>(), node.host.domains);
     let vrfs = links().filter_map(|(id, link)| match link.config.kind {
         LinkKind::Vrf { table } => Some((id, TableId(table), link.up)),

@@ -13,13 +13,13 @@ use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Submits a packet, or a train of them, for decryption.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
-    let link = ip.pkt.meta.link;
+    let origin = ip.pkt.meta.origin;
     let version = ip.info.version();
-    dp.count_delivered(link, version, 1);
+    dp.count_delivered(origin.device(), version, 1);
     let mut opened = std::mem::take(&mut dp.scratch.opened);
     dp.ipsec.submit_open(cx.mem, cx.now, ip.pkt.take(), &ip.info, &mut opened, &mut dp.counters);
     for reason in opened.drops.drain(..) {
-        dp.ports.drop(link, reason);
+        dp.ports.drop(origin.get(), reason);
     }
     let keepalives = std::mem::take(&mut opened.keepalives);
     dp.counters.add(MibPair::UDP_IN_DATAGRAMS.of(version), keepalives);
@@ -42,7 +42,7 @@ pub(super) fn is_esp(dp: &Datapath, ip: &IpPacket, cast: Cast) -> bool {
 #[inline]
 pub(crate) fn is_for_node(dp: &Datapath, pkt: &Packet, info: &Info) -> bool {
     let Some(at) = payload_offset(dp, pkt, info) else { return false };
-    dp.is_local(dp.fib.domain(pkt.meta.link), info.dst) || opens_for_others(dp, pkt, info, at)
+    dp.is_local(dp.fib.domain(pkt.meta.origin.device()), info.dst) || opens_for_others(dp, pkt, info, at)
 }
 
 /// Tells whether a packet to another node is ESP of an SA that this node has for it.

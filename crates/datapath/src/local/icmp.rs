@@ -21,7 +21,8 @@ const ALL_NODES_AND_ROUTERS: [Ipv6Addr; 3] = [
 
 /// Takes a message: an echo request is answered, "packet too big" lowers a path MTU, every other one ends here.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    let link = ip.pkt.meta.link;
+    let origin = ip.pkt.meta.origin;
+    let link = origin.device();
     let version = ip.info.version();
     dp.count_delivered(link, version, 1);
     dp.count(link, MibPair::ICMP_IN_MSGS.of(version));
@@ -54,7 +55,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             own::send(dp, cx, ip, link, kinds)
         }
         Err(reason) => {
-            dp.ports.drop(link, reason);
+            dp.ports.drop(origin.get(), reason);
             Next::Done
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 
-use base::{DropReason, Instant, LinkId, Mib};
+use base::{DropReason, Instant, LinkId, Mib, Origin};
 use fib::Decision;
 use ipsec::KEEPALIVE;
 use offload::checksum;
@@ -110,7 +110,7 @@ pub(super) fn is_for_ike(dp: &Datapath, ip: &IpPacket) -> bool {
 
 fn ike_port(dp: &Datapath, ip: &IpPacket) -> Option<SocketAddr> {
     let dst = SocketAddr::new(ip.info.dst, ip.flow.dport);
-    let link = ip.pkt.meta.link;
+    let link = ip.pkt.meta.origin.device();
     let at = dp.ike.links.iter().find(|&&(place_link, at)| place_link == link && at.has(dst))?.1;
     // What is for a group is not for a key manager.
     (at == IkeAt::Port(dst) || dp.fib.is_local(dp.fib.domain(link), dst.ip())).then_some(dst)
@@ -123,7 +123,7 @@ pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
     let (Some(local), Some(info)) = (local, datagram(ip)) else { return None };
     let payload_len = info.total_len - at;
     let version = ip.info.version();
-    dp.count_delivered(ip.pkt.meta.link, version, 1);
+    dp.count_delivered(ip.pkt.meta.origin.device(), version, 1);
     let size = ip.pkt.meta.cut.gso().map(|gso| usize::from(gso.size));
     if size.is_none() && !checksum::verify(&ip.pkt, &info) {
         dp.counters.count(MibPair::UDP_IN_CSUM_ERRORS.of(version));
@@ -202,7 +202,7 @@ impl Datapath {
         let cx = Cx { now, mem };
         let sent = try_send_ike(self, cx, message);
         if let Err(reason) = sent {
-            self.ports.drop(LinkId::NONE, reason);
+            self.ports.drop(Origin::NODE, reason);
         }
         self.drain_all(cx);
         sent

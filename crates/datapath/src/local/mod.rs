@@ -43,7 +43,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     if ip.info.fragment.is_some() {
         return reassembly::input(dp, cx, ip, cast);
     }
-    let link = ip.pkt.meta.link;
+    let link = ip.pkt.meta.origin.device();
     hooks::run(dp, cx, HookPoint::LocalIn, link, ip);
     // No policy is asked about ESP itself, which has one for what is inside (Linux `esp4_protocol.no_policy`).
     if esp::is_esp(dp, ip, cast) {

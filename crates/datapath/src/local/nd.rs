@@ -12,7 +12,7 @@ use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Takes a solicitation or an advertisement, which is for the link that it came by.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
-    let link = ip.pkt.meta.link;
+    let link = ip.pkt.meta.origin.device();
     dp.count_delivered(link, ip.info.version(), 1);
     dp.count(link, Mib::Icmp6InMsgs);
     match ip.flow.sport as u8 {

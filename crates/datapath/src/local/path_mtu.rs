@@ -36,7 +36,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mtu: usize
     let mut bytes = [0; QUOTE_LEN];
     let at = ip.info.header_len + icmp::Header::LEN;
     let quoted = &mut bytes[..ip.info.total_len.saturating_sub(at).min(QUOTE_LEN)];
-    let domain = dp.fib.domain(ip.pkt.meta.link);
+    let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let quote = if ip.pkt.read_at(at, quoted) { Quote::parse(quoted).ok() } else { None };
     let is_ours = |quote: &Quote<'_>| {
         Version::of_addr(quote.dst) == ip.info.version()

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
-use base::{Counters, DropReason, LinkId, Mib};
+use base::{Counters, Domain, DropReason, LinkId, Mib, Origin};
 use fib::Decision;
 use host::icmp::Problem;
 use ipsec::Dir;
@@ -40,13 +40,14 @@ impl FragmentIds {
 
 /// Keeps a fragment for this node until its datagram is whole, which then goes to local input.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    let link = ip.pkt.meta.link;
+    let origin = ip.pkt.meta.origin;
+    let link = origin.device();
     let context = ReassemblyContext { domain: dp.fib.domain(link), ..ReassemblyContext::LOCAL };
     let before = moved(&dp.counters);
     let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, ip.pkt.take(), &ip.info, &mut dp.counters);
     count_for_link(dp, link, before);
     drop_evicted(dp);
-    apply_verdict(dp, cx, ip, link, verdict, cast)
+    apply_verdict(dp, cx, ip, origin.get(), verdict, cast)
 }
 
 /// Takes the fragments of one train from the front of a burst, all at once; `None`: they have to be taken one by one.
@@ -78,16 +79,16 @@ fn count_for_link(dp: &mut Datapath, link: LinkId, before: [u64; REASSEMBLY.len(
 }
 
 /// Tells whether packets to such an address are broadcasts, or for a group.
-fn is_for_group(dp: &Datapath, domain: LinkId, dst: IpAddr) -> bool {
+fn is_for_group(dp: &Datapath, domain: Domain, dst: IpAddr) -> bool {
     matches!(dp.decide(domain, dst), Decision::Broadcast { .. } | Decision::Multicast)
 }
 
-/// Does what reassembly says of fragments that came by `link`.
+/// Does what reassembly says of fragments from `origin`.
 pub(crate) fn apply_verdict(
     dp: &mut Datapath,
     cx: Cx<'_>,
     ip: &mut IpPacket,
-    link: LinkId,
+    origin: Origin,
     verdict: Verdict,
     cast: Cast,
 ) -> Next {
@@ -99,12 +100,12 @@ pub(crate) fn apply_verdict(
         }
         // Returned to observers alone, which local delivery is not.
         Verdict::Pass { pkt, packets } => {
-            dp.ports.drops(link, DropReason::FragmentLength, packets);
+            dp.ports.drops(origin, DropReason::FragmentLength, packets);
             ip.pkt.put(pkt);
             return Next::Drop(DropReason::FragmentLength);
         }
-        Verdict::Restarted { packets } => dp.ports.drops(link, DropReason::FragmentDistance, packets),
-        Verdict::Drop { reason, packets } => dp.ports.drops(link, reason, packets),
+        Verdict::Restarted { packets } => dp.ports.drops(origin, DropReason::FragmentDistance, packets),
+        Verdict::Drop { reason, packets } => dp.ports.drops(origin, reason, packets),
         Verdict::Refuse { pkt, reason, code, pointer } => {
             ip.pkt.put(pkt);
             return refuse_fragment(dp, cx, ip, reason, Problem::Parameter { code, at: pointer });
@@ -121,7 +122,7 @@ fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: Dro
     }
     // No error is sent about a packet that the policies drop (Linux `ip6_protocol_deliver_rcu`).
     if reason == DropReason::ProtocolUnknown {
-        let link = ip.pkt.meta.link;
+        let link = ip.pkt.meta.origin.device();
         if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
             return Next::Drop(reason);
         }
@@ -133,7 +134,7 @@ fn refuse_fragment(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: Dro
 /// Counts datagrams that were evicted for others.
 pub(crate) fn drop_evicted(dp: &mut Datapath) {
     for gone in dp.reassembly.drain_evicted() {
-        dp.ports.drops(gone.link, DropReason::FragmentEvicted, gone.packets);
+        dp.ports.drops(gone.origin, DropReason::FragmentEvicted, gone.packets);
     }
 }
 
@@ -147,7 +148,7 @@ pub(crate) fn malformed(
     reason: DropReason,
     framing: Framing,
 ) -> Next {
-    let link = ip.pkt.meta.link;
+    let link = ip.pkt.meta.origin.device();
     let own = dp.own_link_local(link);
     let domain = dp.fib.domain(link);
     let is_ours = |cut: &TruncatedChain| dp.fib.is_local_or_anycast(domain, cut.info.dst) || own == Some(cut.info.dst);
@@ -179,16 +180,16 @@ pub(crate) fn expire(dp: &mut Datapath, cx: Cx<'_>) {
     let Datapath { reassembly, ports, counters, .. } = dp;
     reassembly.handle_timeout(cx.now, |link| ports.get(link).is_some(), counters, &mut expired);
     for gone in expired.drain(..) {
-        dp.ports.drops(gone.link, DropReason::FragmentTimeout, gone.packets);
+        dp.ports.drops(gone.origin, DropReason::FragmentTimeout, gone.packets);
         if gone.table == Table::V6
-            && let Some(port) = dp.ports.get_mut(gone.link)
+            && let Some(port) = dp.ports.get_mut(gone.origin.device())
         {
             port.counters.count(Mib::Ip6ReasmTimeout);
             port.counters.count(Mib::Ip6ReasmFails);
         }
         // A broadcast to a subnet looks like any other packet by its address alone (RFC 1122 §3.2.2).
         if let Some((pkt, info)) = gone.first
-            && !is_for_group(dp, dp.fib.domain(gone.link), info.dst)
+            && !is_for_group(dp, dp.fib.domain(gone.origin.device()), info.dst)
         {
             let mut ip = IpPacket::unparsed(pkt);
             ip.info = info;

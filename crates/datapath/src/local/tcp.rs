@@ -1,6 +1,6 @@
 //! TCP for this node: no port has a listener, and there is no connection (Linux `tcp_v4_rcv`, `tcp_v6_rcv`).
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib, Origin};
 use host::tcp::Segment;
 use offload::checksum;
 use packet::PktType;
@@ -11,7 +11,7 @@ use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Drops a segment, and answers it with a reset.
 pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
-    let link = ip.pkt.meta.link;
+    let link = ip.pkt.meta.origin.device();
     dp.count_delivered(link, ip.info.version(), 1);
     if cast != Cast::Unicast || ip.pkt.meta.pkt_type != PktType::Host {
         return Next::Drop(DropReason::TcpNoPort);
@@ -40,7 +40,7 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         }
         Ok(None) => Next::Done,
         Err(reason) => {
-            dp.ports.drop(LinkId::NONE, reason);
+            dp.ports.drop(Origin::NODE, reason);
             Next::Done
         }
     }

@@ -14,7 +14,7 @@ use crate::{Datapath, IpPacket, Next};
 
 pub(super) fn input(dp: &mut Datapath, ip: &mut IpPacket, cast: Cast) -> Next {
     let version = ip.info.version();
-    dp.count_delivered(ip.pkt.meta.link, version, 1);
+    dp.count_delivered(ip.pkt.meta.origin.device(), version, 1);
     let is_fat = ip.pkt.meta.cut.gso().is_some();
     let Some(info) = datagram(ip) else {
         dp.counters.count(MibPair::UDP_IN_ERRORS.of(version));

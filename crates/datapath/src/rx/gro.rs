@@ -42,7 +42,7 @@ pub(super) fn storage(dp: &mut Datapath) -> GroOut {
 #[inline]
 pub(super) fn push(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) -> GroOut {
     let mut out = storage(dp);
-    match dp.ports.get(pkt.meta.link) {
+    match dp.ports.get(pkt.meta.origin.device()) {
         Some(port) if port.config.gro => dp.gro.receive(cx.mem, pkt, &mut out),
         _ => {
             if dp.gro.held() > 0 {

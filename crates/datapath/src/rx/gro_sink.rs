@@ -40,8 +40,8 @@ impl Taker for GroSink<'_> {
                 };
                 if self.is_for(meta) { self.take_plain(buf, meta) } else { ControlFlow::Break(left(buf, meta)) }
             }
-            Inner::Dropped(reason, link) => {
-                self.ports.drop(link, reason);
+            Inner::Dropped(reason, origin) => {
+                self.ports.drop(origin, reason);
                 ControlFlow::Continue(())
             }
         }
@@ -62,7 +62,7 @@ impl GroSink<'_> {
     /// Tells whether a packet is of a link with GRO.
     #[inline]
     fn is_for(&self, meta: &Meta) -> bool {
-        self.ports.get(meta.link).is_some_and(|port| port.config.gro)
+        self.ports.get(meta.origin.device()).is_some_and(|port| port.config.gro)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use base::{DropReason, LinkId, Mib};
+use base::{Domain, DropReason, LinkId, Mib};
 use fib::{Decision, Route, RouteKind};
 use offload::ip_headers;
 use packet::Cut;
@@ -28,7 +28,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
             input_parsed(dp, cx, ip)
         }
         Err(reason) => {
-            let link = ip.pkt.meta.link;
+            let link = ip.pkt.meta.origin.device();
             let version = Version::of(ip.pkt.head()).unwrap_or(Version::V4);
             dp.ports.tap_fat(cx.mem, link, false, &ip.pkt);
             dp.ports.count_fat_received(link, &ip.pkt);
@@ -40,7 +40,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
 
 /// IP input of a packet whose IP headers are parsed, and whose flow is not found yet.
 pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
-    let link = ip.pkt.meta.link;
+    let link = ip.pkt.meta.origin.device();
     dp.ports.tap_fat(cx.mem, link, false, &ip.pkt);
     dp.ports.count_fat_received(link, &ip.pkt);
     if let Err(reason) = check(dp, cx, ip) {
@@ -48,10 +48,10 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
     }
     hooks::run(dp, cx, HookPoint::PreRouting, link, ip);
     let domain = dp.fib.domain(link);
-    if domain != LinkId::NONE && !is_link_scoped(ip.info.dst) {
+    if let Some(vrf) = domain.vrf_device().filter(|_| !is_link_scoped(ip.info.dst)) {
         // Linux `vrf_ip_rcv`, `vrf_ip6_rcv`.
-        dp.ports.pass_vrf(cx.mem, domain, false, &ip.pkt);
-        hooks::run(dp, cx, HookPoint::PreRouting, domain, ip);
+        dp.ports.pass_vrf(cx.mem, vrf, false, &ip.pkt);
+        hooks::run(dp, cx, HookPoint::PreRouting, vrf, ip);
     }
     route(dp, cx, ip, domain)
 }
@@ -59,7 +59,7 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
 /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
 fn check(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
     let IpPacket { pkt, info, flow } = ip;
-    let link = pkt.meta.link;
+    let link = pkt.meta.origin.device();
     dp.count_received(link, info.version(), 1);
     if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
         pkt.meta.cut = Cut::Fragment;
@@ -73,8 +73,8 @@ fn check(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropRea
 }
 
 /// Decides by the FIB where a checked packet goes (Linux `ip_route_input`, `ip6_route_input`).
-fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: LinkId) -> Next {
-    let link = ip.pkt.meta.link;
+fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Next {
+    let link = ip.pkt.meta.origin.device();
     let dst = ip.info.dst;
     // A link-local address means something on its link alone (RFC 4291 §2.5.6).
     let oif = is_link_local(dst).then_some(link);
@@ -134,14 +134,14 @@ impl Datapath {
     /// Tells whether a packet that came by `link` has an IPv4 source that is this node's own in the domain (RFC 1812 §5.3.8;
     /// Linux `fib_validate_source`, which does not count such packets). Linux has no such check for IPv6.
     #[inline]
-    pub(crate) fn is_martian(&self, domain: LinkId, link: LinkId, src: IpAddr) -> bool {
+    pub(crate) fn is_martian(&self, domain: Domain, link: LinkId, src: IpAddr) -> bool {
         src.is_ipv4() && self.is_local(domain, src) && !self.is_of_host(domain, link, src)
     }
 
     /// Tells whether a source is the host's as well, which is at the other end of `link`, or another VRF's, into which a route
     /// of the domain leads.
     #[cold]
-    fn is_of_host(&self, domain: LinkId, link: LinkId, src: IpAddr) -> bool {
+    fn is_of_host(&self, domain: Domain, link: LinkId, src: IpAddr) -> bool {
         let is_other =
             || !matches!(self.fib.lookup(domain, src, None), Some(Route { kind: RouteKind::Local { .. }, .. }));
         let is_shared = || self.fib.links_with(src).any(|dev| self.host_is(dev, HostRole::SharesAddress));

@@ -8,7 +8,7 @@ pub(crate) mod l2;
 pub(crate) mod l3;
 pub(crate) mod shortcut;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, LinkId, Origin};
 use offload::{Features, gso, ip_headers};
 use packet::{Burst, Csum, Packet};
 use wire::ip::Info;
@@ -27,8 +27,9 @@ pub(crate) fn take_in(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut V
         Some(last) if last.head_buf().is_scarce(cx.mem) => BurstEnd::MoreComingLowOnFrames,
         _ => BurstEnd::MoreComing,
     };
+    let origin = Origin::Port(link).into();
     for pkt in burst.iter_mut() {
-        pkt.meta.link = link;
+        pkt.meta.origin = origin;
         pkt.meta.trace = 0;
     }
     let mut burst = Burst::new(burst);
@@ -104,7 +105,7 @@ pub(crate) fn decrypted(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet) {
 /// right behind its IP header. They go on at once: the segments of a burst of such packets may be more than memory holds.
 #[cold]
 fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) {
-    let link = pkt.meta.link;
+    let origin = pkt.meta.origin.get();
     let mut segments = std::mem::take(&mut dp.scratch.segments);
     match gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut segments) {
         Ok(()) => {
@@ -112,7 +113,7 @@ fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) 
                 ip_packet(dp, cx, &mut IpPacket::unparsed(segment), framing);
             }
         }
-        Err(reason) => dp.ports.drop(link, reason),
+        Err(reason) => dp.ports.drop(origin, reason),
     }
     dp.scratch.segments = segments;
     flush(dp, cx, BurstEnd::MoreComing);
@@ -125,7 +126,7 @@ fn segment_inside(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, framing: Framing) 
 /// which has to be [segmented](segment_inside); [`DropReason::VirtioHeader`] for another checksum offload inside.
 fn headers(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, framing: Framing) -> Result<(), DropReason> {
     let IpPacket { pkt, info, .. } = ip;
-    let link = pkt.meta.link;
+    let link = pkt.meta.origin.device();
     let version = Version::of(pkt.head()).unwrap_or(Version::V4);
     *info = ip_headers(cx.mem, pkt).inspect_err(|&reason| l3::count_malformed(dp, link, reason, version))?;
     if !framing.allows(info.version()) {

@@ -10,7 +10,7 @@
 
 use std::net::IpAddr;
 
-use base::LinkId;
+use base::{Domain, LinkId, Origin};
 use packet::{Burst, Packet};
 use reassembly::Train;
 
@@ -72,7 +72,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
         is_any = true;
         dp.count_received(link, train.version(), packets);
         let mut ip = IpPacket::empty();
-        let next = local_reassembly::apply_verdict(dp, cx, &mut ip, link, verdict, Cast::Unicast);
+        let next = local_reassembly::apply_verdict(dp, cx, &mut ip, Origin::Port(link), verdict, Cast::Unicast);
         dp.run(cx, &mut ip, next);
         if dp.ipsec.has_opened() {
             gro::pass_decrypted(dp, cx);
@@ -84,7 +84,7 @@ pub(super) fn fragment_train(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst:
 }
 
 /// Tells whether packets between such addresses are for this node alone, and nothing of them is wrong.
-fn is_for_node_alone(dp: &Datapath, domain: LinkId, link: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
+fn is_for_node_alone(dp: &Datapath, domain: Domain, link: LinkId, [src, dst]: [IpAddr; 2]) -> bool {
     !is_link_local(dst)
         && check_addresses(src, dst).is_ok()
         && dp.is_local(domain, dst)

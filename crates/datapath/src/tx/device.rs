@@ -63,13 +63,13 @@ pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, 
 /// # Errors
 /// As [`Ports::enqueue`](crate::Ports), or [`seal_unless_on_device`](esp_device::seal_unless_on_device); counted as a drop.
 pub(crate) fn fit(dp: &mut Datapath, mem: &Memory, link: LinkId, mut pkt: Packet, l3: usize) -> Result<(), DropReason> {
-    let from = pkt.meta.link;
+    let origin = pkt.meta.origin.get();
     let packets = pkt.meta.cut.packets();
     if pkt.meta.esp.is_some()
         && let Err(reason) = esp_device::seal_unless_on_device(dp, link, &mut pkt, l3)
     {
-        dp.ports.drop(from, reason);
+        dp.ports.drop(origin, reason);
         return Err(reason);
     }
-    dp.ports.enqueue(mem, link, pkt, l3).inspect_err(|&reason| dp.ports.drops(from, reason, packets))
+    dp.ports.enqueue(mem, link, pkt, l3).inspect_err(|&reason| dp.ports.drops(origin, reason, packets))
 }

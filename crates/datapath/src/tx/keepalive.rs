@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, Origin};
 use fib::Decision;
 use ipsec::{EspInUdp, KEEPALIVE, Keepalive};
 use packet::Packet;
@@ -18,7 +18,7 @@ pub(crate) fn send_keepalives(dp: &mut Datapath, cx: Cx<'_>) {
     dp.ipsec.handle_keepalives(cx.now, &mut due);
     for keepalive in due {
         if let Err(reason) = send_keepalive(dp, cx, keepalive) {
-            dp.ports.drop(LinkId::NONE, reason);
+            dp.ports.drop(Origin::NODE, reason);
         }
     }
 }

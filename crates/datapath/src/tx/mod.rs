@@ -7,7 +7,7 @@ pub(crate) mod mtu;
 pub(crate) mod neighbour;
 pub(crate) mod xfrm;
 
-use base::{DropReason, LinkId, Mib};
+use base::{DropReason, Mib};
 use ipsec::{Decision as Policy, Dir, PolicyId};
 use packet::Cut;
 
@@ -18,11 +18,11 @@ use crate::{Cx, Datapath, IpPacket, Next, own};
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy says so.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     // An ICMP error quotes the packet that it is about.
-    let quotes_secret = ip.pkt.meta.link == LinkId::NONE && !ip.pkt.meta.sec_path.is_empty();
+    let quotes_secret = ip.pkt.meta.origin.is_local() && !ip.pkt.meta.sec_path.is_empty();
     if dp.ipsec.is_idle() && !quotes_secret {
         return clear(dp, cx, ip, hop);
     }
-    match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev)), &mut dp.counters) {
+    match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()), &mut dp.counters) {
         Policy::Bypass if quotes_secret || forward::is_doubtful(dp, Dir::Out, ip, hop.dev) => {
             dp.counters.count(Mib::XfrmOutPolError);
             Next::Drop(DropReason::PolicyClear)
@@ -50,7 +50,7 @@ fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop, policy: Poli
         own::release(dp, cx);
         return Next::Output(hop);
     }
-    let flow = ip.flowi(hop.dev, dp.fib.domain(hop.dev));
+    let flow = ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device());
     match dp.ipsec.hold(cx.mem, cx.now, policy, &flow, ip.pkt.take()) {
         Ok(()) => Next::Done,
         Err((pkt, reason)) => {

@@ -15,7 +15,7 @@ use crate::{Cx, Datapath, IpPacket, Next};
 pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
     let Some(link_mtu) = dp.mtu_of(hop.dev) else { return Next::Drop(DropReason::LinkDown) };
     // The path beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
-    let is_own = ip.pkt.meta.link == LinkId::NONE;
+    let is_own = ip.pkt.meta.origin.is_local();
     let mtu = if is_own { dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
     let mut fits = wire_len(&ip.pkt, &ip.info) <= mtu;
     if !fits && !may_fragment(ip) {
@@ -70,7 +70,7 @@ pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: us
 /// may be fragmented on the way too.
 #[cold]
 fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu: usize, hop: Hop) {
-    let link = pkt.meta.link;
+    let origin = pkt.meta.origin.get();
     let mut datagrams = Vec::new();
     let cut = match pkt.meta.cut {
         Cut::Gso(_) => gso::segment(cx.mem, &Features::BY_REFERENCE, pkt, 0, &mut datagrams),
@@ -80,7 +80,7 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
         }
     };
     if let Err(reason) = cut {
-        return dp.ports.drop(link, reason);
+        return dp.ports.drop(origin, reason);
     }
     for mut datagram in datagrams {
         let next = if datagram.len() <= mtu {
@@ -98,7 +98,7 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
 
 /// Cuts a packet that leaves by `dev` to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
 pub(super) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, dev: LinkId, out: &mut Vec<Packet>) {
-    let link = pkt.meta.link;
+    let origin = pkt.meta.origin.get();
     let before = out.len();
     let version = Version::of(pkt.head()).unwrap_or(Version::V6);
     let result = if pkt.meta.cut.gso().is_some() {
@@ -122,7 +122,7 @@ pub(super) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usiz
     };
     if let Err(reason) = result {
         dp.count(dev, MibPair::FRAG_FAILS.of(version));
-        dp.ports.drop(link, reason);
+        dp.ports.drop(origin, reason);
     }
 }
 
@@ -134,7 +134,7 @@ fn fragment_v4(
     mtu: usize,
     out: &mut Vec<Packet>,
 ) -> Result<(), DropReason> {
-    if pkt.meta.link == LinkId::NONE {
+    if pkt.meta.origin.is_local() {
         let header = ipv4::Header::mut_from(pkt.writable_head(cx.mem)?)?;
         header.set_id(dp.fragment_ids.next() as u16);
         ipv4::fill_check(pkt.writable_head(cx.mem)?)?;
@@ -156,11 +156,11 @@ pub(super) fn refuse_too_big(
     if !last_datagram_fits(ip, mtu) {
         return Some(too_big(dp, ip, mtu, dev));
     }
-    let link = ip.pkt.meta.link;
+    let origin = ip.pkt.meta.origin.get();
     let mut datagrams = match datagrams(cx.mem, ip) {
         Ok(datagrams) => datagrams,
         Err(reason) => {
-            dp.ports.drop(link, reason);
+            dp.ports.drop(origin, reason);
             return Some(Next::Done);
         }
     };
@@ -187,7 +187,7 @@ fn too_big(dp: &mut Datapath, ip: &IpPacket, mtu: usize, dev: LinkId) -> Next {
     if ip.info.version() == Version::V4 {
         dp.counters.count(Mib::IpFragFails);
     } else {
-        dp.count(ip.pkt.meta.link, Mib::Ip6InTooBigErrors);
+        dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InTooBigErrors);
         dp.count(dev, Mib::Ip6FragFails);
     }
     Next::Reject(DropReason::PacketTooBig, Problem::TooBig { mtu })
@@ -212,7 +212,7 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
 
 /// Tells whether a packet may be cut to fit: it says so, or this node itself is its source (RFC 8200 §4.5).
 pub(super) fn may_fragment(ip: &IpPacket) -> bool {
-    !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.link == LinkId::NONE
+    !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.origin.is_local()
 }
 
 /// How long a packet's longest segment is on the wire, in bytes with its IP header: what an MTU is about (Linux

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId, Mib};
+use base::{DropReason, Instant, LinkId, Mib, Origin};
 use fib::{Action, Known, Resolution, Station, arp, nd};
 use host::icmp::Problem;
 use ipsec::device::Treatment;
@@ -36,7 +36,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
     match action {
         Action::Solicit { link, target, unicast_to } => match solicitation(dp, cx, link, target, unicast_to) {
             Ok(frame) => send_discovery(dp, cx, link, frame),
-            Err(reason) => dp.ports.drop(LinkId::NONE, reason),
+            Err(reason) => dp.ports.drop(Origin::NODE, reason),
         },
         Action::Send { link, to, packet } => {
             device::run_framed(dp, cx, link, to, packet);
@@ -72,13 +72,18 @@ fn send_discovery(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut frame: Packet
     };
     if header.ethertype() == EtherType::IPV6
         && let Ok(flow) = FlowKey::parse(&frame.head()[eth::Header::LEN..], frame.len() - eth::Header::LEN)
-        && let Policy::Protect(bundle) = protection(dp, cx, &Flowi { link, domain: dp.fib.domain(link), ..flow.into() })
+        && let Policy::Protect(bundle) = protection(dp, cx, &discovery_flow(dp, link, flow))
         && bundle.iter().all(|&id| dp.ipsec.sa(id).is_some_and(|sa| sa.mode() == Mode::Transport))
     {
         frame.pull(eth::Header::LEN);
         return send_protected_discovery(dp, cx, link, header.dst(), frame, &bundle);
     }
     device::enqueue(dp, cx, link, frame, eth::Header::LEN);
+}
+
+/// Flow of neighbour discovery that leaves by `link`.
+fn discovery_flow(dp: &Datapath, link: LinkId, flow: FlowKey) -> Flowi {
+    Flowi { link: Some(link), domain_device: dp.fib.domain(link).vrf_device(), ..flow.into() }
 }
 
 /// Decision of the policies about neighbour discovery of `flow`, after the packets that waited for an SA which is there now.

@@ -84,14 +84,14 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     };
     let pending = PendingTx { hop, mtu: outer_mtu };
     for piece in pieces.drain(..) {
-        let link = piece.meta.link;
+        let origin = piece.meta.origin.get();
         let submitted = if is_offloaded {
             esp_device::submit_offloaded(dp, cx, outermost, piece, train, pending)
         } else {
             submit(dp, cx, outermost, piece, train, pending)
         };
         if let Err(reason) = submitted {
-            dp.ports.drop(link, reason);
+            dp.ports.drop(origin, reason);
         }
     }
     dp.scratch.pieces = pieces;
@@ -140,11 +140,11 @@ pub(crate) fn seal(dp: &mut Datapath, cx: Cx<'_>, stack: SaStack<'_>, n: usize, 
     for (at, &sa) in stack.sas[..n].iter().enumerate() {
         let mtu = inner_mtu_behind(dp, cx, stack, at + 1);
         for pkt in packets.drain(..) {
-            let link = pkt.meta.link;
+            let origin = pkt.meta.origin.get();
             let Datapath { ipsec, counters, .. } = &mut *dp;
             let result = ipsec.seal(cx.mem, cx.now, sa, pkt, Train::None, mtu, &mut sealed, counters);
             if let Err(reason) = result {
-                dp.ports.drop(link, reason);
+                dp.ports.drop(origin, reason);
             }
         }
         std::mem::swap(packets, &mut sealed);

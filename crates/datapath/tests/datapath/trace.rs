@@ -1,6 +1,6 @@
 //! Traces, hooks and the ports of VRFs: what is seen of a packet on its way.
 
-use base::{DropReason, LinkId, TableId};
+use base::{Domain, DropReason, LinkId, TableId};
 use datapath::{HookPoint, Step, TapPoints, TraceFilter, TraceTerm, Traffic};
 use fib::Known;
 use sim::{Flow, Node, PortOptions};
@@ -37,7 +37,7 @@ fn trace_of_forwarded_packet_has_each_stage_and_hook() {
             [
                 Step::Input,
                 Step::Hook { point: HookPoint::PreRouting, dev: INSIDE },
-                Step::Route { table: Some(TableId::MAIN), prefix: Some(prefix), domain: LinkId::NONE },
+                Step::Route { table: Some(TableId::MAIN), prefix: Some(prefix), domain: Domain::DEFAULT },
                 Step::Forward { dev: OUTSIDE, next_hop },
                 Step::Hook { point: HookPoint::Forward, dev: OUTSIDE },
                 Step::Output { dev: OUTSIDE },
@@ -170,7 +170,10 @@ fn pre_routing_runs_with_the_link_and_then_with_the_vrf() {
     let pre_routing = |dev| (1, Step::Hook { point: HookPoint::PreRouting, dev });
     assert_eq!(hooks[..2], [&pre_routing(INSIDE), &pre_routing(LinkId(RED))], "{got:?}");
     let prefix = "10.2.0.0/24".parse().ok();
-    assert!(got.contains(&(1, Step::Route { table: Some(TableId(10)), prefix, domain: LinkId(RED) })), "{got:?}");
+    assert!(
+        got.contains(&(1, Step::Route { table: Some(TableId(10)), prefix, domain: Domain::vrf(LinkId(RED)) })),
+        "{got:?}"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! VRFs: equal addresses in two of them on one node have nothing to do with each other.
 
-use base::{DropReason, LinkId, Mib, Prefix, TableId};
+use base::{Domain, DropReason, LinkId, Mib, Prefix, TableId};
 use fib::{Fib, Route, RouteKind, Rule, Vrf};
 use ipsec::{Action, Dir, Mode, PolicyConfig, Selector};
 use packet::{Memory, Packet};
@@ -242,7 +242,7 @@ fn a_tunnel_of_a_gateway_whose_links_are_in_a_vrf_is_found_and_narrowed_there() 
         let node = &mut world.nodes[0];
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 1300, here, &sealed[..spi_end]));
         let known: Vec<_> = node.path.fib.path_mtus(NOW).map(|(to, known)| (to, known.mtu)).collect();
-        assert_eq!(known, [((LinkId(RED), there.parse().unwrap()), 1300)], "{tunnel:?}");
+        assert_eq!(known, [((Domain::vrf(LinkId(RED)), there.parse().unwrap()), 1300)], "{tunnel:?}");
         node.rx_bytes(NOW, INSIDE, &Flow { dont_fragment: true, ..flow }.udp(1400));
         let Message::V4(icmp::Message::FragNeeded { mtu }) = told(&only(node.tx(INSIDE))).message else { panic!() };
         assert!((1200..1300).contains(&mtu), "{tunnel:?} {mtu}");
@@ -269,7 +269,7 @@ fn an_answer_that_waits_for_its_sa_leaves_in_its_vrf() {
 /// A policy that blocks all packets of one family by `dev`.
 fn block(dir: Dir, v4: bool, dev: LinkId) -> PolicyConfig {
     let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
-    let selector = Selector { dev, ..Selector::new(any, any) };
+    let selector = Selector { dev: Some(dev), ..Selector::new(any, any) };
     PolicyConfig { action: Action::Block, ..PolicyConfig::new(dir, selector) }
 }
 
@@ -279,21 +279,19 @@ fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
     // Links apart from `lo`, whose number is that of the first link of other tests.
     const NEAR: [LinkId; 3] = [LinkId(21), LinkId(23), LinkId(25)];
     const FAR: [LinkId; 3] = [LinkId(22), LinkId(24), LinkId(26)];
-    const VRFS: [LinkId; 3] = [LinkId(RED), LinkId(BLUE), LinkId::NONE];
+    const VRFS: [Option<LinkId>; 3] = [Some(LinkId(RED)), Some(LinkId(BLUE)), None];
     for flow in flows() {
         let v4 = flow.src.is_ipv4();
         let own = if v4 { "10.1.0.254" } else { "fd00:1::254" };
         let ping = Flow::new(&flow.src.to_string(), own).ping(1, 8);
-        for (dir, dev) in [Dir::Out, Dir::Fwd, Dir::In]
-            .into_iter()
-            .flat_map(|dir| [NEAR, FAR, VRFS].concat().into_iter().chain([LO]).map(move |dev| (dir, dev)))
-            .filter(|&(_, dev)| dev != LinkId::NONE)
-        {
+        for (dir, dev) in [Dir::Out, Dir::Fwd, Dir::In].into_iter().flat_map(|dir| {
+            NEAR.into_iter().chain(FAR).chain(VRFS.into_iter().flatten()).chain([LO]).map(move |dev| (dir, dev))
+        }) {
             for domain in 0..3 {
                 // One domain for each node: equal addresses outside all VRFs would answer in each.
                 let (near, far, vrf) = (NEAR[domain], FAR[domain], VRFS[domain]);
                 let mut node = Node::new();
-                if vrf != LinkId::NONE {
+                if let Some(vrf) = vrf {
                     node.vrf(vrf.0, 10, &[near.0, far.0]);
                 }
                 node.port(near.0, PortOptions::BARE, &["10.1.0.254/24", "fd00:1::254/64"]);
@@ -302,9 +300,9 @@ fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
                 node.rx_bytes(NOW, near, &flow.udp(100));
                 node.rx_bytes(NOW, near, &ping);
                 let (forwarded, answered) = match dir {
-                    Dir::Out => ([far, vrf].contains(&dev), [near, vrf].contains(&dev)),
-                    Dir::Fwd => ([far, vrf].contains(&dev), false),
-                    Dir::In => (false, [near, if vrf == LinkId::NONE { LO } else { vrf }].contains(&dev)),
+                    Dir::Out => ((dev == far || Some(dev) == vrf), (dev == near || Some(dev) == vrf)),
+                    Dir::Fwd => ((dev == far || Some(dev) == vrf), false),
+                    Dir::In => (false, [near, vrf.unwrap_or(LO)].contains(&dev)),
                 };
                 let case = format!("{dir:?} {dev:?} in domain {vrf:?}, {}", flow.src);
                 assert_eq!(node.tx(far).is_empty(), forwarded, "forwarded: {case}");
@@ -322,13 +320,14 @@ fn policy_by_vrf_follows_a_link_that_changes_its_master() {
     let [flow, _] = flows();
     let mut node = two_vrfs();
     node.path.ipsec.add_policy(block(Dir::Out, true, LinkId(RED))).unwrap();
-    let mut passes = |domain: u32| {
-        node.path.fib.set_domain(OUT[1], LinkId(domain));
+    let [red, blue] = [RED, BLUE].map(|device| Domain::vrf(LinkId(device)));
+    let mut passes = |domain: Domain| {
+        node.path.fib.set_domain(OUT[1], domain);
         node.rx_bytes(NOW, IN[1], &flow.udp(100));
         node.tx(OUT[1]).len()
     };
     // The same flow each time: what the flow cache knows of one domain is not for another.
-    assert_eq!([BLUE, RED, 0, RED, BLUE].map(&mut passes), [1, 0, 1, 0, 1]);
+    assert_eq!([blue, red, Domain::DEFAULT, red, blue].map(&mut passes), [1, 0, 1, 0, 1]);
 }
 
 #[test]
@@ -341,7 +340,7 @@ fn sa_selector_by_vrf_protects_packets_of_its_links() {
         let sa = esp("10.1.0.254", "10.1.0.1", 1, Mode::Transport, false);
         let out = policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa));
         node.path.ipsec.add_policy(out).unwrap();
-        let selector = Selector { dev: LinkId(dev), ..Selector::new(Prefix::ANY_V4, Prefix::ANY_V4) };
+        let selector = Selector { dev: Some(LinkId(dev)), ..Selector::new(Prefix::ANY_V4, Prefix::ANY_V4) };
         node.path.ipsec.add_sa(&ipsec::SaConfig { selector: Some(selector), ..sa }, unique_mask()).unwrap();
         node.rx_bytes(NOW, INSIDE, &ping);
         let sent: Vec<_> = node.tx(INSIDE).iter().map(|pkt| info(pkt).protocol).collect();

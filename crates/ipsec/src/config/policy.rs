@@ -24,8 +24,8 @@ pub struct Selector {
     pub sport: PortMask,
     /// Their destination port, or ICMP code.
     pub dport: PortMask,
-    /// The link or the domain's device of a flow ([`Flowi::link`], [`Flowi::domain`]); any if [`LinkId::NONE`].
-    pub dev: LinkId,
+    /// The link or the domain's device of a flow ([`Flowi::link`], [`Flowi::domain_device`]); any if `None`.
+    pub dev: Option<LinkId>,
 }
 
 /// A port under a mask, as XFRM selectors have it.
@@ -113,7 +113,7 @@ pub enum Level {
 impl Selector {
     /// Everything between two prefixes.
     pub const fn new(src: Prefix, dst: Prefix) -> Self {
-        Self { src, dst, protocol: None, sport: PortMask::ANY, dport: PortMask::ANY, dev: LinkId::NONE }
+        Self { src, dst, protocol: None, sport: PortMask::ANY, dport: PortMask::ANY, dev: None }
     }
 
     /// The packets of one flow alone (Linux `xfrm_init_tempstate`).
@@ -137,7 +137,7 @@ impl Selector {
             && self.protocol.is_none_or(|protocol| protocol == flow.key.protocol)
             && self.sport.matches(flow.key.sport)
             && self.dport.matches(flow.key.dport)
-            && (self.dev == LinkId::NONE || flow.devices().any(|dev| dev == self.dev))
+            && self.dev.is_none_or(|dev| flow.devices().any(|its| its == dev))
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

@@ -59,7 +59,7 @@ impl Arrival<'_> {
             return Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch));
         }
         if sa.offload.is_some() || self.meta.esp.is_some() {
-            sa.judge(self.meta.link, self.meta.esp)?;
+            sa.judge(self.meta.origin.port(), self.meta.esp)?;
         }
         let seq = sa.replay.check(header.seq()).map_err(|why| refuse(sa, why))?;
         if n < sa.shortest() {

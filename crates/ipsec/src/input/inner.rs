@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 use std::ops::ControlFlow;
 
-use base::{DropReason, LinkId};
+use base::{DropReason, Origin};
 use packet::{Buf, Meta, Packet};
 
 /// Who is handed what comes out of ESP packets.
@@ -41,7 +41,7 @@ pub enum Inner<'a> {
     /// A packet.
     Content(Content<'a>),
     /// Nothing, of what came by that link. The counter is counted.
-    Dropped(DropReason, LinkId),
+    Dropped(DropReason, Origin),
 }
 
 /// A packet that was inside of ESP.

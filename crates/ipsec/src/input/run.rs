@@ -75,7 +75,7 @@ impl Ipsec {
                 Ok(content) => Inner::Content(content),
                 Err((mib, reason)) => {
                     counters.count(mib);
-                    Inner::Dropped(reason, job.outer.meta.link)
+                    Inner::Dropped(reason, job.outer.meta.origin.get())
                 }
             };
             if let ControlFlow::Break(with) = taker.take(inner) {
@@ -106,7 +106,7 @@ impl Ipsec {
             && let Some(sa) = sad.get_mut(job.sa)
             && let Some(next) = first_of(sa, job, burst, &l3)
         {
-            let link = job.outer.meta.link;
+            let origin = job.outer.meta.origin.get();
             burst.look_ahead();
             let Some(buf) = burst.next().map(Packet::into_head) else { break };
             run.packets += 1;
@@ -121,7 +121,7 @@ impl Ipsec {
             if let Some(why) = refused {
                 let (mib, reason) = refuse(sa, why);
                 counters.count(mib);
-                if let ControlFlow::Break(with) = taker.take(Inner::Dropped(reason, link)) {
+                if let ControlFlow::Break(with) = taker.take(Inner::Dropped(reason, origin)) {
                     run.broken = Some(with);
                     break;
                 }

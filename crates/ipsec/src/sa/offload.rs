@@ -22,13 +22,13 @@ impl Sa {
     /// # Errors
     /// Why it goes no further (Linux `xfrm_input`).
     #[cold]
-    pub(crate) fn judge(&mut self, link: LinkId, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
+    pub(crate) fn judge(&mut self, link: Option<LinkId>, esp: Option<Esp>) -> Result<(), (Mib, DropReason)> {
         let Some(esp) = esp else {
             // Its window is the device's: here everything would pass again.
             let is_devices = self.packet_device().is_some();
             return if is_devices { Err((Mib::XfrmInStateMismatch, DropReason::EspMismatch)) } else { Ok(()) };
         };
-        let is_its = self.offload.is_some_and(|offload| (offload.dev, offload.dir) == (link, SaDir::In));
+        let is_its = self.offload.is_some_and(|offload| (Some(offload.dev), offload.dir) == (link, SaDir::In));
         let Esp::Opened { sa, status } = esp else { return Err((Mib::XfrmInError, DropReason::EspDevice)) };
         if !is_its || sa != self.id() {
             return Err((Mib::XfrmInStateInvalid, DropReason::EspDevice));

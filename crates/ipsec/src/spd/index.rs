@@ -44,7 +44,7 @@ pub(super) struct Key {
     src: u128,
     shape: Shape,
     protocol: u8,
-    dev: LinkId,
+    dev: Option<LinkId>,
     sport: u16,
     dport: u16,
     mark: u32,
@@ -89,7 +89,7 @@ impl Key {
             shape: Shape {
                 src_len: src.len(),
                 protocol: protocol.is_some(),
-                dev: dev != LinkId::NONE,
+                dev: dev.is_some(),
                 sport: sport.mask,
                 dport: dport.mask,
                 mark: mark.mask,
@@ -109,15 +109,15 @@ impl Key {
         Self::new(&Selector { protocol, sport: PortMask::ANY, dport: PortMask::ANY, ..*selector }, mark, if_id)
     }
 
-    /// The one key of a shape that `flow` matches, by this one of its devices if the shape has one.
+    /// Key of a shape that `flow` matches, by this one of its devices; `dev` is `None` for a shape without a device.
     #[inline]
-    fn of_flow(flow: &Flowi, dev: LinkId, src: u128, dst: Destination, shape: Shape) -> Self {
+    fn of_flow(flow: &Flowi, dev: Option<LinkId>, src: u128, dst: Destination, shape: Shape) -> Self {
         Self {
             dst,
             src: masked(src, shape.src_len),
             shape,
             protocol: if shape.protocol { flow.key.protocol.0 } else { 0 },
-            dev: if shape.dev { dev } else { LinkId::NONE },
+            dev,
             sport: flow.key.sport & shape.sport,
             dport: flow.key.dport & shape.dport,
             mark: flow.mark & shape.mark,
@@ -135,7 +135,12 @@ impl Hash for Key {
         state.write_u128(dst.bits);
         state.write_u128(src);
         state.write_u128(packed([dst.if_id, lens, u32::from(sport) << 16 | u32::from(dport), mark]));
-        state.write_u128(packed([dev.0, u32::from(shape.sport) << 16 | u32::from(shape.dport), shape.mark, 0]));
+        state.write_u128(packed([
+            dev.map_or(0, |dev| dev.0),
+            u32::from(shape.sport) << 16 | u32::from(shape.dport),
+            shape.mark,
+            0,
+        ]));
     }
 }
 
@@ -167,9 +172,11 @@ impl Shapes {
         let (src, dst) = (bits_of(flow.key.src), bits_of(flow.key.dst));
         let destination = |len| Destination { bits: masked(dst, len), len, if_id: flow.if_id };
         let mut ask_shape = |dst, shape: Shape| {
-            let devices = if shape.dev { 2 } else { 1 };
-            for dev in flow.devices().take(devices) {
-                ask(&Key::of_flow(flow, dev, src, dst, shape));
+            if !shape.dev {
+                return ask(&Key::of_flow(flow, None, src, dst, shape));
+            }
+            for dev in flow.devices() {
+                ask(&Key::of_flow(flow, Some(dev), src, dst, shape));
             }
         };
         if self.all.len() <= FEW {

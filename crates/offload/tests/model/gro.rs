@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use base::LinkId;
+use base::{LinkId, Origin};
 use offload::gro::Config;
 use offload::{CsumOffload, Features, Gro, gso};
 use packet::{Csum, Memory, Packet};
@@ -113,7 +113,7 @@ fn add(flows: &mut BTreeMap<Key, Vec<Vec<u8>>>, packet: &Packet, mut bytes: Vec<
         }
         _ => (Protocol(255), 0, Vec::new(), 0),
     };
-    let key = (packet.meta.link, packet.meta.vlan, version, protocol.0, label, addresses, part(l4, l4 + 4));
+    let key = (packet.meta.origin.device(), packet.meta.vlan, version, protocol.0, label, addresses, part(l4, l4 + 4));
     // Two numbers mean zero in one's complement: a receiver takes either, and a sender says 0, but for UDP.
     if version == 4 {
         zero(&mut bytes, 10);
@@ -177,7 +177,7 @@ fn arrival(mem: &Memory, flow: &mut Flow, (number, action, len, n): Step) -> Pac
     }
     let mut packet = shaped(mem, &bytes, action >> 4, usize::from(n) % (end + 8));
     packet.meta.csum = csum;
-    packet.meta.link = LinkId(u32::from(action % 16 == 13));
+    packet.meta.origin = Origin::Port(LinkId(u32::from(action % 16 == 13))).into();
     packet.meta.vlan = (action % 16 == 14).then_some(n % 4096);
     packet
 }

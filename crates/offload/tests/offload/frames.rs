@@ -1,6 +1,6 @@
 //! Frames for the tests, built and checked byte by byte: nothing here uses what is tested.
 
-use base::LinkId;
+use base::{LinkId, Origin};
 use offload::gro::Config;
 use offload::{CsumOffload, Features, Gro};
 use packet::{Buf, Csum, Memory, Packet};
@@ -237,7 +237,7 @@ pub(crate) fn completed(pkt: &Packet) -> Vec<u8> {
 /// A received packet: linear, exclusive, in a page of its own, its checksum not verified.
 pub(crate) fn received(mem: &Memory, bytes: &[u8]) -> Packet {
     let mut packet = Packet::with_data(mem, bytes).expect("memory");
-    packet.meta.link = LinkId(7);
+    packet.meta.origin = Origin::Port(LinkId(7)).into();
     packet
 }
 
@@ -282,7 +282,7 @@ impl Layout {
                     packet
                 }
             };
-            packet.meta.link = LinkId(7);
+            packet.meta.origin = Origin::Port(LinkId(7)).into();
             packet
         };
         frames.iter().map(build).collect()

@@ -1,6 +1,6 @@
 //! What GRO holds, in which order it lets go, and in which geometry.
 
-use base::{LinkId, SaId};
+use base::{LinkId, Origin, SaId};
 use offload::Gro;
 use offload::gro::Config;
 use packet::{Buf, Csum, Cut, Gso, GsoKind, MAX_FRAGS, Memory, Packet, geometry};
@@ -31,7 +31,7 @@ fn a_merged_packet_says_how_to_cut_it() {
         let [packet] = glue(&mem, MERGE, packets).try_into().expect("one packet");
         assert_eq!(packet.meta.cut, Cut::Gso(Gso { kind, size: 100, segs: 2, ecn, fixed_id }));
         assert!(matches!(packet.meta.csum, Csum::Partial { .. }), "{packet:?}");
-        assert_eq!(packet.meta.link, LinkId(7));
+        assert_eq!(packet.meta.origin.device(), LinkId(7));
         // What whoever completes the check sends is one large right packet, with the flags of first and last.
         let payload: Vec<u8> = frames.iter().flat_map(|frame| frame.payload.clone()).collect();
         let flags = frames[0].flags | frames[1].flags;
@@ -176,7 +176,7 @@ fn without_children_one_slot_is_left_whatever_comes() {
             let (headers, payload) = data.split_at(frame.header_len() + 10);
             let mut packet =
                 if foreign { Packet::from_buf(Buf::foreign(headers.to_vec())) } else { received(&mem, headers) };
-            packet.meta.link = LinkId(7);
+            packet.meta.origin = Origin::Port(LinkId(7)).into();
             let pieces = if index % 3 == 0 { pieces } else { 1 };
             if pieces == 0 {
                 packet.push_child(Packet::with_data(&mem, payload).unwrap());
@@ -245,7 +245,7 @@ fn no_more_than_64_flows_are_held_and_none_is_lost() {
 fn what_is_around_a_packet_is_part_of_its_flow() {
     let changes: [(&str, ChangePacket); 4] = [
         ("nothing", |_| ()),
-        ("link", |pkt| pkt.meta.link = LinkId(8)),
+        ("link", |pkt| pkt.meta.origin = Origin::Port(LinkId(8)).into()),
         ("vlan", |pkt| pkt.meta.vlan = Some(1)),
         ("SA", |pkt| pkt.meta.sec_path.push(SaId(1))),
     ];
@@ -305,7 +305,7 @@ fn a_packet_that_is_not_merged_does_not_overtake_its_flow() {
 #[test]
 fn what_came_another_way_ends_what_is_held_of_its_flow() {
     let changes: [(&str, ChangePacket); 3] = [
-        ("link", |pkt| pkt.meta.link = LinkId(8)),
+        ("link", |pkt| pkt.meta.origin = Origin::Port(LinkId(8)).into()),
         ("vlan", |pkt| pkt.meta.vlan = Some(1)),
         ("SA", |pkt| pkt.meta.sec_path.push(SaId(1))),
     ];
@@ -349,7 +349,7 @@ fn a_head_that_others_see_costs_its_headers_and_no_payload() {
     let frames = [tcp4(1, 1, 500), tcp4(501, 2, 500)].map(|frame| frame.bytes());
     let first = Packet::from_buf(Buf::foreign(frames[0].clone()));
     let mut second = Packet::from_buf(Buf::foreign(frames[1].clone()));
-    second.meta.link = first.meta.link;
+    second.meta.origin = first.meta.origin;
     let [packet] = glue(&mem, MERGE, vec![first, second]).try_into().expect("one packet");
     assert_eq!(packet.meta.cut.segs(), 2);
     assert_eq!(mem.copies().get(packet::CopyReason::Writable).bytes, 52);

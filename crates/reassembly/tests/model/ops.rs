@@ -1,5 +1,6 @@
 //! Any sequence of operations, of all users and tables: what has to hold after each.
 
+use base::Origin;
 use std::time::Duration;
 
 use packet::Packet;
@@ -58,7 +59,7 @@ fn advance(world: &mut World, time: Duration) -> usize {
     world.now = world.now + time;
     let mut expired = Vec::new();
     world.reassembly.handle_timeout(world.now, |_| true, &mut world.counters, &mut expired);
-    assert!(expired.iter().all(|it| it.packets > 0 && it.link == world.link));
+    assert!(expired.iter().all(|it| it.packets > 0 && it.origin == Origin::Port(world.link)));
     assert!(world.reassembly.poll_timeout().is_none_or(|at| at > world.now));
     0
 }
@@ -97,7 +98,7 @@ fn lowpan(world: &mut World, who: u8, at: u8, len: u8) -> usize {
     let info = LowpanInfo { src, dst, size: 40 + 8 * u16::from(who >> 2), tag: 1, offset: at };
     let bytes: Vec<u8> = payload(usize::from(at) * 8, len.into()).collect();
     let mut pkt = shaped(&world.mem, &bytes, len);
-    pkt.meta.link = world.link;
+    pkt.meta.origin = Origin::Port(world.link).into();
     let truesize = pkt.truesize();
     world.sent += 1;
     let verdict = world.reassembly.handle_lowpan(world.now, &world.mem, pkt, &info);

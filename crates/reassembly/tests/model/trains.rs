@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::LinkId;
+use base::{LinkId, Origin};
 use packet::{Burst, Csum, Packet};
 use reassembly::{Coalesce, Config, Policy, Table, Train};
 use wire::ip::Info;
@@ -27,7 +27,9 @@ pub(crate) struct Coming {
 pub(crate) type Outcome = (Vec<(Vec<u8>, usize, usize, Csum, LinkId)>, [String; 3], Vec<(usize, usize)>, u64);
 
 pub(crate) fn outcome(world: &World) -> Outcome {
-    let whole = |pkt: &Packet| (pkt.to_vec(), pkt.frags().len(), pkt.frag_list().len(), pkt.meta.csum, pkt.meta.link);
+    let whole = |pkt: &Packet| {
+        (pkt.to_vec(), pkt.frags().len(), pkt.frag_list().len(), pkt.meta.csum, pkt.meta.origin.device())
+    };
     let said = [
         format!("{:?} {:?}", world.dropped, world.max_sizes),
         format!("{:?}", world.refused),
@@ -42,7 +44,8 @@ fn packet(world: &World, coming: &Coming) -> (Packet, Vec<u8>) {
     let bytes = coming.piece.bytes(world.version);
     let framed = [&[0xee; L3], &bytes[..], &vec![0; coming.padding]].concat();
     let mut pkt = Packet::with_data(&world.mem, &framed).unwrap();
-    (pkt.meta.link, pkt.meta.csum) = (coming.link, coming.csum);
+    pkt.meta.origin = Origin::Port(coming.link).into();
+    pkt.meta.csum = coming.csum;
     (pkt, bytes)
 }
 
@@ -77,7 +80,7 @@ fn send_burst(world: &mut World, burst: &[Coming]) -> u64 {
         }
         let Some(mut pkt) = packets.next() else { break };
         pkt.pull(L3);
-        world.link = pkt.meta.link;
+        world.link = pkt.meta.origin.device();
         let bytes = pkt.to_vec();
         if let Ok(info) = Info::parse(&bytes, bytes.len()) {
             pkt.trim(info.total_len);
@@ -104,13 +107,13 @@ pub(crate) fn both_ways(version: Version, config: Config, bursts: &[Vec<Coming>]
     together
 }
 
-/// Timed out datagrams: number of fragments, link of the last, and bytes of the first.
-fn expired(world: &mut World) -> Vec<(u64, LinkId, Option<Vec<u8>>)> {
+/// Timed out datagrams: number of fragments, origin of the last, and bytes of the first.
+fn expired(world: &mut World) -> Vec<(u64, Origin, Option<Vec<u8>>)> {
     let mut expired = Vec::new();
     while let Some(at) = world.reassembly.poll_timeout() {
         world.reassembly.handle_timeout(at, |_| true, &mut world.counters, &mut expired);
     }
-    expired.into_iter().map(|it| (it.packets, it.link, it.first.map(|(pkt, _)| pkt.to_vec()))).collect()
+    expired.into_iter().map(|it| (it.packets, it.origin, it.first.map(|(pkt, _)| pkt.to_vec()))).collect()
 }
 
 /// One fragment: how it comes, of which datagram, where, how long.

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{Counters, DropReason, Instant, LinkId, Mib};
+use base::{Counters, DropReason, Instant, LinkId, Mib, Origin};
 use packet::{Cut, Memory, Packet};
 use reassembly::{Config, Limits, Policy, Reassembly, ReassemblyContext, Verdict};
 use wire::ip::Info;
@@ -225,7 +225,7 @@ impl World {
     /// Sends a packet in whatever shape, whose bytes are `bytes`.
     pub(crate) fn send_packet(&mut self, mut pkt: Packet, bytes: &[u8]) {
         let info = Info::parse(bytes, bytes.len()).unwrap();
-        pkt.meta.link = self.link;
+        pkt.meta.origin = Origin::Port(self.link).into();
         pkt.meta.cut = if info.fragment.is_some() { Cut::Fragment } else { Cut::Whole };
         self.sent += 1;
         let Self { now, mem, context, counters, .. } = self;
@@ -276,7 +276,7 @@ impl World {
         let mut quoted = Vec::new();
         for it in expired {
             self.dropped.push((DropReason::FragmentTimeout, it.packets));
-            assert_eq!(it.link, self.link);
+            assert_eq!(it.origin, Origin::Port(self.link));
             quoted.extend(it.first.map(|(pkt, info)| (pkt.to_vec(), info)));
         }
         quoted

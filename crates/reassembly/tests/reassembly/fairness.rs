@@ -1,6 +1,6 @@
 //! A full table: who makes room, and who gets through.
 
-use base::{DropReason, LinkId};
+use base::{Domain, DropReason, LinkId, Origin};
 use proptest::prelude::*;
 use reassembly::{Policy, Table};
 use wire::Version;
@@ -62,16 +62,16 @@ const FLOODS: [(&str, Flood); 8] = [
 fn source_is_not_charged_for_its_address_in_other_domain() {
     for version in BOTH {
         let mut world = world(version, Policy::Fair);
-        world.context.domain = LinkId(8);
+        world.context.domain = Domain::vrf(LinkId(8));
         world.send_all(&[part(0, 1448), part(1448, 1448)]);
         // Of who has more than half of all memory, what grew longest ago makes room.
-        world.context.domain = LinkId(7);
+        world.context.domain = Domain::vrf(LinkId(7));
         for n in 0..2000 {
             let at = n as usize % 2 * 1448;
             world.send(Piece { id: 1000 + n / 2, ..part(at, 1448) });
         }
         assert!(world.dropped.iter().any(|it| it.0 == DropReason::FragmentEvicted));
-        world.context.domain = LinkId(8);
+        world.context.domain = Domain::vrf(LinkId(8));
         world.send(last(2896, 100));
         assert_eq!(world.delivered.len(), 1, "{version}");
     }
@@ -270,13 +270,13 @@ fn what_made_room_is_told_by_the_link_it_came_by() {
     for n in 0..fragments {
         let bytes = beginning(n, 9).bytes(Version::V4);
         let mut pkt = packet::Packet::with_data(&world.mem, &bytes).unwrap();
-        pkt.meta.link = base::LinkId(1 + n % 2);
+        pkt.meta.origin = Origin::Port(LinkId(1 + n % 2)).into();
         let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
         let World { reassembly, now, mem, context, counters, .. } = &mut world;
         let _held = reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);
     }
     for gone in world.reassembly.drain_evicted() {
-        assert!(gone.link == base::LinkId(1) || gone.link == base::LinkId(2));
+        assert!(matches!(gone.origin, Origin::Port(LinkId(1 | 2))));
         evicted += gone.packets;
     }
     assert_eq!(world.reassembly.drain_evicted().count(), 0);

@@ -347,7 +347,7 @@ fn atomic_fragment_does_not_touch_queue_of_its_id() {
     assert_eq!(world.counters, moved.counters(Version::V6));
     let (small, large) = (a().whole(Version::V6, 48), a().whole(Version::V6, LEN));
     assert_eq!(world.bytes(), [small.clone(), small, large]);
-    assert!(world.delivered.iter().all(|pkt| pkt.meta.link == LINK));
+    assert!(world.delivered.iter().all(|pkt| pkt.meta.origin.device() == LINK));
 }
 
 #[test]

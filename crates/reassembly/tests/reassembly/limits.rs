@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{DropReason, Instant, LinkId, SaId};
+use base::{Domain, DropReason, Instant, LinkId, Origin, SaId};
 use packet::{Memory, Packet, Pool};
 use reassembly::Policy;
 use wire::Version;
@@ -186,9 +186,9 @@ fn the_distance_of_a_source_is_counted_in_each_domain_by_itself() {
     for (domain, delivered) in [(7, true), (0, false)] {
         let mut world = World::new(Version::V4);
         world.send(part(0, 104));
-        world.context.domain = LinkId(domain);
+        world.context.domain = Domain::vrf(LinkId(domain));
         (0..80).for_each(|id| world.send(Piece { id, ..part(0, 104) }));
-        world.context.domain = LinkId::NONE;
+        world.context.domain = Domain::DEFAULT;
         world.send(last(104, 8));
         assert_eq!(world.delivered.len(), usize::from(delivered), "80 others in domain {domain}");
     }
@@ -275,7 +275,7 @@ fn fragments_of_two_links_join_unless_destination_is_local() {
             world.send_packet(pkt, &bytes);
         }
         assert_eq!(world.delivered.len(), usize::from(joins), "{dst}");
-        assert!(world.delivered.iter().all(|pkt| pkt.meta.link == LinkId(4)), "the last piece's link");
+        assert!(world.delivered.iter().all(|pkt| pkt.meta.origin.device() == LinkId(4)), "the last piece's link");
     }
 }
 
@@ -325,7 +325,7 @@ fn a_packet_that_is_no_fragment_is_whole_and_not_counted() {
         let mut world = World::new(version);
         let bytes = part(0, 0).whole(version, 100);
         let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
-        pkt.meta.link = world.link;
+        pkt.meta.origin = Origin::Port(world.link).into();
         let info = wire::ip::Info::parse(&bytes, bytes.len()).unwrap();
         let World { reassembly, now, mem, context, counters, .. } = &mut world;
         let verdict = reassembly.handle_fragment(*now, mem, *context, pkt, &info, counters);

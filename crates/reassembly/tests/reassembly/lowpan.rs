@@ -1,6 +1,6 @@
 //! 6LoWPAN: its own keys, sizes and rules (RFC 4944 §5.3).
 
-use base::{DropReason, LinkId};
+use base::{DropReason, LinkId, Origin};
 use packet::Packet;
 use reassembly::{LinkAddr, LowpanInfo, Policy, Station, Table};
 use wire::Version;
@@ -29,7 +29,7 @@ fn world(policy: Policy) -> World {
 fn send(world: &mut World, part: Part) {
     let bytes: Vec<u8> = payload(part.at, part.len).collect();
     let mut pkt = Packet::with_data(&world.mem, &bytes).unwrap();
-    pkt.meta.link = world.link;
+    pkt.meta.origin = Origin::Port(world.link).into();
     world.sent += 1;
     let verdict = world.reassembly.handle_lowpan(world.now, &world.mem, pkt, &part.info);
     world.note(verdict, &bytes);

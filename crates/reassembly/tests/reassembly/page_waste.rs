@@ -1,6 +1,6 @@
 //! Fragments in large pages that others share: what waits of them while there is not plenty of memory.
 
-use base::DropReason;
+use base::{DropReason, Origin};
 use packet::{Burst, CopyReason, Memory, Packet};
 use reassembly::{Policy, Train};
 use wire::Version;
@@ -27,7 +27,7 @@ fn received(world: &World, pieces: &[Piece], per_page: usize) -> Vec<Packet> {
             let bytes = piece.bytes(world.version);
             page.bytes_mut().unwrap()[..bytes.len()].copy_from_slice(&bytes);
             let mut pkt = Packet::from_buf(page.split_to(bytes.len()));
-            pkt.meta.link = LINK;
+            pkt.meta.origin = Origin::Port(LINK).into();
             pkt
         };
         pieces.iter().map(&mut packet).collect::<Vec<_>>()

@@ -238,7 +238,7 @@ fn metadata_is_from_first_fragment_link_from_last() {
             world.send_packet(pkt, &bytes);
         }
         let meta = &world.delivered[0].meta;
-        assert_eq!((meta.link, meta.vlan, &meta.sec_path[..]), (LinkId(9), Some(7), &[SaId(1)][..]));
+        assert_eq!((meta.origin.device(), meta.vlan, &meta.sec_path[..]), (LinkId(9), Some(7), &[SaId(1)][..]));
     }
 }
 

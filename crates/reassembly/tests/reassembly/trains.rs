@@ -1,6 +1,6 @@
 //! Fragments that come together end as they do one by one, which is the plain way.
 
-use base::LinkId;
+use base::{LinkId, Origin};
 use packet::{Burst, Csum, Packet};
 use proptest::prelude::*;
 use reassembly::{Coalesce, Config, Policy, Train};
@@ -114,11 +114,11 @@ proptest! {
             for bytes in &packets {
                 let Ok(info) = Info::parse(bytes, bytes.len()) else { continue };
                 let mut pkt = Packet::with_data(&plain.mem, &bytes[..info.total_len]).unwrap();
-                pkt.meta.link = LINK;
+                pkt.meta.origin = Origin::Port(LINK).into();
                 plain.send_packet(pkt, &bytes[..info.total_len]);
             }
             let mut burst: Vec<Packet> = packets.iter().map(|it| Packet::with_data(&fast.mem, it).unwrap()).collect();
-            burst.iter_mut().for_each(|pkt| pkt.meta.link = LINK);
+            burst.iter_mut().for_each(|pkt| pkt.meta.origin = Origin::Port(LINK).into());
             let mut burst = Burst::new(&mut burst);
             while let Some(first) = burst.first() {
                 let World { now, mem, counters, reassembly, .. } = &mut fast;

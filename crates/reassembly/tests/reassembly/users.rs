@@ -1,6 +1,6 @@
 //! Contexts of reassembly, and their results.
 
-use base::{Counters, DropReason, LinkId};
+use base::{Counters, Domain, DropReason, LinkId};
 use packet::{Packet, geometry};
 use reassembly::{Hook, Policy, ReassemblyContext, Table, Usage, User};
 use wire::Version;
@@ -32,7 +32,7 @@ fn asked_by(user: User, version: Version) -> World {
 
 #[test]
 fn each_user_and_each_domain_has_datagrams_of_its_own() {
-    let domains = [LinkId::NONE, LinkId(7), LinkId(8)];
+    let domains = [Domain::DEFAULT, Domain::vrf(LinkId(7)), Domain::vrf(LinkId(8))];
     let askers = || USERS.into_iter().flat_map(|user| domains.map(|domain| ReassemblyContext { user, domain }));
     for version in BOTH {
         for one in askers() {
@@ -266,7 +266,7 @@ fn ipv4_observer_reports_timeout_only_for_this_node() {
         let mut expired = Vec::new();
         let deadline = world.reassembly.poll_timeout().unwrap();
         world.reassembly.handle_timeout(deadline, |_| true, &mut world.counters, &mut expired);
-        assert_eq!(expired[0].context, ReassemblyContext { user, domain: LinkId::NONE });
+        assert_eq!(expired[0].context, ReassemblyContext { user, domain: Domain::DEFAULT });
     }
 }
 
@@ -282,7 +282,10 @@ fn timeout_is_reported_for_link_of_last_fragment() {
         let deadline = world.reassembly.poll_timeout().unwrap();
         // The first one's link may be gone by then.
         world.reassembly.handle_timeout(deadline, |it| it == LinkId(4), &mut world.counters, &mut expired);
-        let links: Vec<_> = expired.into_iter().map(|it| (it.link, it.first.map(|(pkt, _)| pkt.meta.link))).collect();
+        let links: Vec<_> = expired
+            .into_iter()
+            .map(|it| (it.origin.device(), it.first.map(|(pkt, _)| pkt.meta.origin.device())))
+            .collect();
         assert_eq!(links, [(LinkId(4), Some(LinkId(4)))], "{version}");
     }
 }

@@ -89,7 +89,7 @@ pub(super) fn selector(choices: &mut Choices<'_>) -> Selector {
         protocol: choices.pick(&PROTOCOLS),
         sport: choices.pick(&PORTS),
         dport: choices.pick(&PORTS),
-        dev: LinkId(u32::from(choices.once_in(12))),
+        dev: choices.once_in(12).then_some(LinkId(1)),
         ..Selector::new(src, dst)
     }
 }
@@ -158,5 +158,6 @@ pub(super) fn flow(choices: &mut Choices<'_>) -> Flowi {
     };
     let (mark, if_id) = (choices.pick(&[0, 0, 0, 1, 2, 3]), u32::from(choices.once_in(12)));
     let bits = choices.byte();
-    Flowi { key, mark, if_id, link: LinkId(u32::from(bits & 1)), domain: LinkId(u32::from(bits >> 1 & 1)) }
+    let device = |bit: u8| (bits >> bit & 1 == 1).then_some(LinkId(1));
+    Flowi { key, mark, if_id, link: device(0), domain_device: device(1) }
 }

@@ -8,7 +8,7 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{IfIndex, LinkId, TableId};
+use base::{Domain, IfIndex, LinkId, TableId};
 
 use super::LinkNow;
 use super::entry::{Address, Link, METRIC_V6_USER};
@@ -69,8 +69,8 @@ pub enum Delta {
     ChangeAddress(LinkId, Address),
     /// A VRF comes, changes or goes. Its device has that number.
     Vrf(LinkId, Option<Vrf>),
-    /// A link belongs to the VRF of that device from now on, or to none ([`LinkId::NONE`]).
-    Domain(LinkId, LinkId),
+    /// A link belongs to that domain from now on.
+    Domain(LinkId, Domain),
 }
 
 /// Tables by the order in which Linux lists them: `id` modulo 256, and of those the one that was made last.
@@ -470,7 +470,7 @@ impl Model {
         if gone.is_vrf() {
             self.deltas.push(Delta::Vrf(LinkId(index), None));
         } else if gone.master.is_some() {
-            self.deltas.push(Delta::Domain(LinkId(index), LinkId::NONE));
+            self.deltas.push(Delta::Domain(LinkId(index), Domain::DEFAULT));
         }
         Some(gone)
     }

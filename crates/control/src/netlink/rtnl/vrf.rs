@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use base::{LinkId, TableId};
+use base::{Domain, LinkId, TableId};
 
 use super::super::attr::{Attr, Kind, Policy, Strictness, policy};
 use super::entry::{Link, Master};
@@ -148,7 +148,7 @@ impl Model {
         link.addresses = staying;
         let gone = |address| Delta::RemoveAddress(LinkId(index), address);
         self.deltas.extend::<Vec<_>>(Vec::into_iter(going).map(gone).collect());
-        let domain = LinkId(master.map_or(0, |master| master.index));
+        let domain = master.map_or(Domain::DEFAULT, |master| Domain::vrf(LinkId(master.index)));
         self.deltas.push(Delta::Domain(LinkId(index), domain));
     }
 }
