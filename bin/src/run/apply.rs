@@ -39,7 +39,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
             datapath.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
         }
     }
-    plan.ipsec.apply(&mut node.datapath.ipsec, &mut node.sadb.of_file);
+    plan.ipsec.apply(&mut node.datapath.ipsec, &mut node.of_file);
     if let Some(crypto) = plan.crypto {
         node.datapath.ipsec.set_crypto(crypto);
     }
@@ -49,9 +49,6 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     // The answer says which links are down.
     opened.into_iter().for_each(|id| node.look_at(now, id));
     node.config = plan.config;
-    let Node { sadb, datapath, config, .. } = node;
-    sadb.tidy(&datapath.ipsec);
-    sadb.file_changed(&datapath.ipsec, config);
     Ok(())
 }
 

@@ -14,8 +14,8 @@
 //! | calls that other threads send to it | `command` |
 //! | functions over the node | `snapshot`, `apply`, `news`, `links`, `sadb` |
 //! | the node: all that the worker owns | `node` |
-//! | its parts | `sadb::records`, `slot`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
-//! | helpers | `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
+//! | its parts | `sadb::pending`, `slot`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
+//! | helpers | `records`, `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
 
 mod acceptor;
 mod apply;
@@ -40,6 +40,7 @@ mod poller;
 mod priority;
 mod privilege;
 mod random;
+mod records;
 mod rehearse;
 mod running;
 mod sadb;

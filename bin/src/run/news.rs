@@ -25,7 +25,7 @@ pub(crate) fn pass_time(node: &mut Node, now: Instant) {
 
 /// Notes events of SAs and policies for their listeners.
 fn note(node: &mut Node) {
-    if !node.monitors.is_empty() || node.sadb.is_heard() {
+    if !node.monitors.is_empty() || node.xfrm_events.is_heard() {
         let events: Vec<ipsec::Event> = node.datapath.ipsec.take_events().collect();
         events.iter().for_each(|event| sadb::note(node, event));
         let was_monitored = !node.monitors.is_empty();
@@ -39,10 +39,10 @@ fn note(node: &mut Node) {
 /// Keeps events as far as they have listeners, and asks for SAs only if that is heard.
 fn note_listeners(node: &mut Node) {
     let monitored = !node.monitors.is_empty();
-    let Node { datapath, sadb, .. } = node;
-    datapath.ipsec.set_listener(monitored || sadb.is_heard());
-    datapath.ipsec.set_asked(monitored || sadb.is_asked());
-    datapath.ipsec.set_numbers_heard(sadb.are_numbers_heard());
+    let Node { datapath, xfrm_events, .. } = node;
+    datapath.ipsec.set_listener(monitored || xfrm_events.is_heard());
+    datapath.ipsec.set_asked(monitored || xfrm_events.is_asked());
+    datapath.ipsec.set_numbers_heard(xfrm_events.are_numbers_heard());
 }
 
 /// Adds a monitor, to which events are sent by `sink`.
@@ -53,8 +53,8 @@ pub(crate) fn monitor(node: &mut Node, sink: SyncSender<event::Event>) {
 
 /// Tells netlink's clients events of these groups, of `NETLINK_XFRM` and of rtnetlink, by ringing `bell`.
 pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell>) {
-    let Node { sadb, datapath, config, .. } = node;
-    sadb.set_bell(xfrm, Arc::clone(&bell), &datapath.ipsec, config);
+    let Node { xfrm_events, datapath, .. } = node;
+    xfrm_events.set_bell(xfrm, Arc::clone(&bell));
     datapath.neighbours.watch(route.has(RTNLGRP_NEIGH));
     node.listeners = Listeners::new(route, bell);
     note_listeners(node);
@@ -64,8 +64,7 @@ pub(crate) fn listen(node: &mut Node, [xfrm, route]: [Groups; 2], bell: Arc<Bell
 pub(crate) fn tell(node: &mut Node) {
     let lost = node.datapath.ipsec.lost_events();
     note(node);
-    node.sadb.ring(lost);
-    node.sadb.forget_ended(&mut node.datapath.ipsec);
+    node.xfrm_events.ring(lost);
     tell_route(node);
 }
 

@@ -14,9 +14,10 @@ use super::captures::Captures;
 use super::ike::IkeSocket;
 use super::monitors::Monitors;
 use super::poller::Poller;
-use super::sadb::Sadb;
+use super::sadb::XfrmEvents;
 use super::slot::Slot;
 use super::traces::Traces;
+use super::xfrm::OfFile;
 
 /// The clock that every core's `now` comes from.
 #[derive(Debug)]
@@ -57,7 +58,9 @@ pub(crate) struct Node {
     pub(crate) traces: Traces,
     pub(crate) monitors: Monitors,
     /// SAs and policies as netlink's clients have described them.
-    pub(crate) sadb: Sadb,
+    pub(crate) xfrm_events: XfrmEvents,
+    /// The SAs and policies that are the file's.
+    pub(crate) of_file: OfFile,
     /// Listeners to events of links and neighbours.
     pub(crate) listeners: Listeners,
     /// Packets that were received last. Kept for its storage.
@@ -87,7 +90,8 @@ impl Node {
             captures: Captures::default(),
             traces: Traces::default(),
             monitors: Monitors::default(),
-            sadb: Sadb::default(),
+            xfrm_events: XfrmEvents::default(),
+            of_file: OfFile::default(),
             listeners: Listeners::default(),
             burst: Vec::new(),
             held: false,
@@ -124,11 +128,5 @@ impl Node {
             Some(dev) if dev.0 & ABSENT == 0 => self.ifindex(dev).0,
             Some(_) => said,
         }
-    }
-
-    /// Takes in SAs and policies of the file that have changed since they were last looked at.
-    pub(crate) fn follow_file(&mut self) {
-        let Self { sadb, datapath, config, .. } = self;
-        sadb.follow(&datapath.ipsec, config);
     }
 }

@@ -1,15 +1,14 @@
 //! From one configuration to the next: what changes of SAs and policies, in the terms of the `ipsec` crate.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
 use std::time::Duration;
 
 use base::SaId;
 use control::Change;
 use control::model::{self, Config, PolicyDefault, XfrmOptions};
-use ipsec::{Action, AeventLimits, ConfigError, Dir, Ipsec, Mark, PolicyConfig, PolicyKey, SaConfig};
-use wire::Spi;
+use ipsec::{Action, AeventLimits, ConfigError, Dir, Ipsec, PolicyConfig, PolicyKey, Request, SaConfig};
 
+use super::records::{SaRecord, policy_of_file, sa_of_file};
 use super::translate::to_ipsec::{policy, sa};
 use crate::error::CliError;
 
@@ -43,17 +42,17 @@ impl Steps {
         let mut steps = Vec::new();
         steps.extend(change.sas.removed.iter().map(|&at| Step::RemoveSa(sa(&old.sas[at]))));
         for kept in change.sas.kept.iter().filter(|kept| kept.changed) {
-            steps.push(Step::UpdateSa(sa(&new.sas[kept.new])));
+            steps.push(Step::UpdateSa(sa_of_file(&new.sas[kept.new])));
         }
         for &at in &change.sas.added {
-            steps.push(Step::AddSa(sa(&new.sas[at]), random()?));
+            steps.push(Step::AddSa(sa_of_file(&new.sas[at]), random()?));
         }
         if change.policy_default {
             steps.push(Step::SetDefault(new.policy_default));
         }
         if change.policies {
             let gone = old.policies.iter().map(|it| Step::RemovePolicy(policy(it).key()));
-            steps.extend(gone.chain(new.policies.iter().map(|it| Step::AddPolicy(policy(it)))));
+            steps.extend(gone.chain(new.policies.iter().map(|it| Step::AddPolicy(policy_of_file(it)))));
         }
         Ok(Self(steps))
     }
@@ -76,38 +75,24 @@ impl Steps {
 pub(crate) struct OfFile {
     sas: HashSet<SaId>,
     policies: HashSet<PolicyKey>,
-    /// The SAs of which the file has said something else since somebody [asked](Self::take_changed).
-    changed: HashSet<SaId>,
 }
 
 impl OfFile {
-    pub(crate) fn has_policy(&self, key: &PolicyKey) -> bool {
-        self.policies.contains(key)
-    }
-
     /// Notes that a program has said what that policy is, or taken it away.
     pub(crate) fn forget_policy(&mut self, key: &PolicyKey) {
         self.policies.remove(key);
     }
-
-    /// The SAs of which the file has said something else since this was asked last.
-    pub(crate) fn take_changed(&mut self) -> HashSet<SaId> {
-        std::mem::take(&mut self.changed)
-    }
-}
-
-/// The SA of that destination, SPI and mark.
-pub(super) fn live(ipsec: &Ipsec, dst: IpAddr, spi: Spi, mark: Mark) -> Option<SaId> {
-    let bits = |mark: Mark| (mark.value & mark.mask, mark.mask);
-    let id = ipsec.sad().by_spi(dst, spi, mark.value & mark.mask)?;
-    ipsec.sa(id).filter(|sa| bits(sa.mark()) == bits(mark)).map(ipsec::Sa::id)
 }
 
 /// Takes away what has the SPI of `config`, or was promised it. False if there is no such thing.
 fn make_way(ipsec: &mut Ipsec, config: &SaConfig) -> bool {
     let (dst, spi, mark) = (config.dst, config.spi, config.mark.value & config.mark.mask);
     let promised = ipsec.sad().larval(dst, spi, mark).map(|larval| larval.seq);
-    promised.is_some_and(|seq| ipsec.forget_larval(seq)) || ipsec.remove_sa(dst, spi, mark).is_some()
+    if promised.is_some_and(|seq| ipsec.forget_larval(seq)) {
+        return true;
+    }
+    let there = ipsec.sad().by_spi(dst, spi, mark).or_else(|| ipsec.sad().named(dst, spi, config.mark));
+    there.is_some_and(|id| ipsec.remove_sa_of(id).is_some())
 }
 
 impl Step {
@@ -115,8 +100,8 @@ impl Step {
         match self {
             Self::RemoveSa(SaConfig { dst, spi, mark, .. }) => {
                 // It may have expired, or be another one by now.
-                if live(ipsec, dst, spi, mark).is_some_and(|id| of_file.sas.remove(&id)) {
-                    drop(ipsec.remove_sa(dst, spi, mark.value & mark.mask));
+                if let Some(id) = ipsec.sad().named(dst, spi, mark).filter(|id| of_file.sas.remove(id)) {
+                    drop(ipsec.remove_sa_of(id));
                 }
                 Ok(())
             }
@@ -129,14 +114,17 @@ impl Step {
                     }
                 };
                 of_file.sas.insert(id);
-                of_file.changed.insert(id);
                 Ok(())
             }
-            Self::UpdateSa(config) => {
-                let id = live(ipsec, config.dst, config.spi, config.mark).filter(|id| of_file.sas.contains(id));
+            Self::UpdateSa(mut config) => {
+                let id = ipsec.sad().named(config.dst, config.spi, config.mark).filter(|id| of_file.sas.contains(id));
                 // If it has expired it does not come back under its old key.
                 let Some(id) = id else { return Ok(()) };
-                of_file.changed.insert(id);
+                let record = |request: &Request| request.get::<SaRecord>().cloned();
+                let old = ipsec.sa(id).and_then(|sa| sa.request::<SaRecord>());
+                if let (Some(new), Some(old)) = (config.request.as_ref().and_then(record), old) {
+                    config.request = Some(Request::new(SaRecord { added: old.added, ..new }));
+                }
                 ipsec.replace_sa(&config).map(drop)
             }
             Self::RemovePolicy(key) => {
@@ -199,7 +187,7 @@ pub(super) fn set_options(ipsec: &mut Ipsec, options: XfrmOptions) {
 mod tests {
     use base::{Counters, Instant};
     use ipsec::{Decision, Mode, PortMask, SaDir, SaFlags, SpiRequest};
-    use wire::{FlowKey, Protocol};
+    use wire::{FlowKey, Protocol, Spi};
 
     use super::*;
 
@@ -237,7 +225,7 @@ mod tests {
     fn change(ipsec: &mut Ipsec, old: &Config, new: &Config) -> Result<usize, CliError> {
         let sas = ipsec.sad().iter().map(ipsec::Sa::id).collect();
         let policies = ipsec.spd().iter().map(|policy| policy.config.key()).collect();
-        change_of((ipsec, &mut OfFile { sas, policies, ..OfFile::default() }), old, new)
+        change_of((ipsec, &mut OfFile { sas, policies }), old, new)
     }
 
     /// As [`change`], where some are not the file's.
@@ -305,7 +293,7 @@ mod tests {
         let old = config(&[SA, POLICIES].concat());
         change_of((&mut ipsec, &mut of_file), &Config::default(), &old).unwrap();
         let mine = ipsec.sad().iter().next().unwrap().id();
-        assert!(of_file.take_changed().contains(&mine) && of_file.take_changed().is_empty());
+        assert!(of_file.sas.contains(&mine));
         // A program takes the file's away, and adds one of the same name that the file's cannot be changed to.
         let other = SaConfig { flags: SaFlags { esn: true, ..SaFlags::default() }, ..sa(&old.sas[0]) };
         ipsec.remove_sa(other.dst, other.spi, 0).unwrap();
@@ -316,7 +304,7 @@ mod tests {
         let is_theirs = |ipsec: &Ipsec| ipsec.sa(theirs).is_some_and(|sa| sa.flags().esn && sa.replay().size() == 64);
         let wider = config(&[&SA.replace("= 64", "= 128"), POLICIES].concat());
         change_of((&mut ipsec, &mut of_file), &old, &wider).unwrap();
-        assert!(is_theirs(&ipsec) && of_file.take_changed().is_empty());
+        assert!(is_theirs(&ipsec));
         let without = config("");
         change_of((&mut ipsec, &mut of_file), &wider, &without).unwrap();
         assert!(is_theirs(&ipsec) && ipsec.spd().find(&open.key()).is_some());
@@ -324,7 +312,7 @@ mod tests {
         change_of((&mut ipsec, &mut of_file), &without, &old).unwrap();
         let now: Vec<_> = ipsec.sad().iter().map(|sa| (sa.flags().esn, of_file.sas.contains(&sa.id()))).collect();
         assert_eq!((now, ipsec.sa(theirs).is_some(), ipsec.spd().len()), (vec![(false, true)], false, 2));
-        assert!(of_file.has_policy(&open.key()));
+        assert!(of_file.policies.contains(&open.key()));
     }
 
     #[test]

@@ -8,7 +8,8 @@ use wire::Spi;
 
 use crate::config::{Mode, PolicyKey, SaDir, Selector, Template};
 use crate::mark::Mark;
-use crate::sa::{Aevent, Mapping, Sa, SaStats};
+use crate::request::Request;
+use crate::sa::{Aevent, Mapping, SaStats};
 
 /// Most events that wait to be taken. Later ones are lost, and counted.
 pub const MAX_EVENTS: usize = 1024;
@@ -50,7 +51,7 @@ pub struct Acquire {
 }
 
 /// An SA that has reached a limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct SaExpired {
     /// It is gone; else it is to be replaced.
     pub hard: bool,
@@ -74,10 +75,12 @@ pub struct SaExpired {
     pub first_used: Option<Instant>,
     /// What it has counted.
     pub stats: SaStats,
+    /// The request that made it; `None` of one that was acquired in vain.
+    pub request: Option<Request>,
 }
 
 /// A policy that has reached a limit.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct PolicyExpired {
     /// It is gone; else it is about to go.
     pub hard: bool,
@@ -85,6 +88,8 @@ pub struct PolicyExpired {
     pub index: u32,
     /// Which it is.
     pub key: PolicyKey,
+    /// The request that made it.
+    pub request: Option<Request>,
 }
 
 /// Events that wait to be taken, if there is somebody to take them.
@@ -152,24 +157,5 @@ impl Events {
 
     pub(crate) const fn lost(&self) -> u64 {
         self.lost
-    }
-}
-
-/// SAs that ended by themselves since somebody last asked, whether or not anybody listens to events: whoever keeps
-/// something of them has to forget it.
-#[derive(Debug, Default)]
-pub struct Ended {
-    /// What they were called: destination, SPI and mark. At most [`MAX_EVENTS`].
-    pub names: Vec<(IpAddr, Spi, Mark)>,
-    /// Whether there were more.
-    pub more: bool,
-}
-
-impl Ended {
-    pub(crate) fn push(&mut self, sa: &Sa) {
-        match self.names.len() {
-            MAX_EVENTS.. => self.more = true,
-            _ => self.names.push((sa.dst(), sa.spi(), sa.mark())),
-        }
     }
 }

@@ -11,7 +11,7 @@ use wire::Spi;
 use crate::config::{Action, AeventLimits, ConfigError, Dir, PolicyConfig, PolicyKey, SaConfig};
 use crate::crypto::Crypto;
 use crate::crypto::queue::Queue;
-use crate::events::{Ended, Event};
+use crate::events::Event;
 use crate::flow_cache::FlowCache;
 use crate::hold::Holds;
 use crate::nat::Nat;
@@ -166,11 +166,6 @@ impl Ipsec {
     /// What has happened since this was last called. At most [`MAX_EVENTS`](crate::MAX_EVENTS) wait.
     pub fn take_events(&mut self) -> impl Iterator<Item = Event> {
         self.sad.events.take()
-    }
-
-    /// Which SAs have ended by themselves since this was last called.
-    pub fn take_ended(&mut self) -> Ended {
-        std::mem::take(&mut self.sad.ended)
     }
 
     /// How many events nobody took in time.

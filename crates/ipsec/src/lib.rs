@@ -57,6 +57,7 @@ mod output;
 mod pieces;
 mod policy;
 pub mod replay;
+mod request;
 mod resolve;
 mod sa;
 pub mod sad;
@@ -71,7 +72,7 @@ pub use config::{
     PolicyKey, PortMask, SaConfig, SaDir, SaFlags, Selector, Template,
 };
 pub use engine::{Algorithm, AlgorithmError, Authentication, Code, Encryption};
-pub use events::{Acquire, Ended, Event, MAX_EVENTS, PolicyExpired, SaExpired};
+pub use events::{Acquire, Event, MAX_EVENTS, PolicyExpired, SaExpired};
 pub use flowi::Flowi;
 pub use hold::{MAX_HELD, Released};
 pub use input::{Content, ENCAP_PEEK, Each, Inner, Opened, Run, Taker, is_esp_in_udp};
@@ -80,6 +81,7 @@ pub use keepalive::{KEEPALIVE, Keepalive};
 pub use lifetime::{Lifetime, Limits};
 pub use mark::Mark;
 pub use policy::Decision;
+pub use request::Request;
 pub use resolve::Bundle;
 pub use sa::{Aevent, Mapping, Sa, SaStats, State};
 pub use sad::Larval;

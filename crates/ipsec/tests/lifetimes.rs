@@ -2,13 +2,14 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Counters, DropReason, Instant, Mib};
+use base::{Counters, DropReason, Instant, Mib, Prefix};
 use common::{HERE, Pair, THERE, fat, mask, sa, udp_packet};
 use ipsec::{
-    Action, Decision, Dir, Event, Ipsec, Level, Lifetime, Limits, Mode, PolicyConfig, SaConfig, Selector, State,
-    Template, Train,
+    Action, Decision, Dir, Event, Ipsec, Level, Lifetime, Limits, Mode, PolicyConfig, Request, SaConfig, Selector,
+    State, Template, Train,
 };
 use packet::Packet;
 use wire::{FlowKey, Spi, Version};
@@ -290,4 +291,35 @@ fn an_update_renews_the_lifetime_and_can_end_it_at_once() {
     let over = Lifetime { soft: Limits::NONE, hard: limits(u64::MAX, 4) };
     pair.sender.update_sa(&SaConfig { lifetime: over, ..sa() }, mask()).unwrap();
     assert_eq!(send(&mut pair, 72).err(), Some(DropReason::EspExpired));
+}
+
+#[test]
+fn request_lives_as_long_as_its_sa_or_policy() {
+    let lifetime = Lifetime { hard: Limits { added: secs(60), ..Limits::NONE }, ..Lifetime::default() };
+    for listening in [false, true] {
+        let request = Arc::new("a request");
+        let wrapped = || Some(Request::new(Arc::clone(&request)));
+        let mut node = Ipsec::new();
+        node.set_listener(listening);
+        let id = node.add_sa(&SaConfig { lifetime, request: wrapped(), ..sa() }, mask()).unwrap();
+        let selector = Selector::new(Prefix::ANY_V4, Prefix::ANY_V4);
+        let policy = PolicyConfig { lifetime, request: wrapped(), ..PolicyConfig::new(Dir::Out, selector) };
+        node.add_policy(policy).unwrap();
+        assert_eq!(node.sa(id).unwrap().request::<Arc<&str>>(), Some(&request));
+        assert_eq!(node.sa(id).unwrap().request::<u32>(), None);
+        assert_eq!(Arc::strong_count(&request), 3);
+        node.handle_timeout(at(0), &mut Counters::default());
+        node.handle_timeout(at(61_000), &mut Counters::default());
+        assert!(node.is_idle());
+        let shown = node.take_events().filter(|event| {
+            let request = match event {
+                Event::SaExpired(it) => &it.request,
+                Event::PolicyExpired(it) => &it.request,
+                other => panic!("{other:?}"),
+            };
+            request.as_ref().is_some_and(|it| it.get::<Arc<&str>>().is_some())
+        });
+        assert_eq!(shown.count(), if listening { 2 } else { 0 });
+        assert_eq!(Arc::strong_count(&request), 1);
+    }
 }

@@ -282,3 +282,19 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     assert_eq!(ipsec.add_sa(&sa(), mask()), Err(ConfigError::Exists));
     assert_eq!(ipsec.sad().iter().count(), 1);
 }
+
+#[test]
+fn policy_by_arrival_puts_a_replaced_one_last() {
+    let mut node = Ipsec::new();
+    for (third, priority) in [(1, 9), (2, 1)] {
+        node.add_policy(policy(Dir::Out, "0.0.0.0/0", &format!("10.0.{third}.0/24"), priority)).unwrap();
+    }
+    let priorities = |node: &Ipsec| -> Vec<(u64, u32)> {
+        node.spd().by_arrival(u64::MAX).map(|(place, policy)| (place, policy.config.priority)).collect()
+    };
+    assert_eq!(priorities(&node), [(1, 9), (2, 1)]);
+    node.update_policy(policy(Dir::Out, "0.0.0.0/0", "10.0.1.0/24", 9)).unwrap();
+    assert_eq!(priorities(&node), [(2, 1), (3, 9)]);
+    node.remove_policy(&policy(Dir::Out, "0.0.0.0/0", "10.0.2.0/24", 1).key()).unwrap();
+    assert_eq!(priorities(&node), [(3, 9)]);
+}

@@ -246,3 +246,30 @@ fn policies_of_two_interfaces_and_marks_do_not_see_each_other() {
         assert_eq!(found(flow), want, "{flow:?}");
     }
 }
+
+#[test]
+fn sa_by_birth_survives_removal_and_slot_reuse() {
+    let mut node = Ipsec::new();
+    let with_spi = |spi| SaConfig { spi: Spi(spi), ..sa() };
+    for spi in [0x300, 0x200, 0x400] {
+        node.add_sa(&with_spi(spi), mask()).unwrap();
+    }
+    node.remove_sa(THERE[0], Spi(0x200), 0).unwrap();
+    node.add_sa(&with_spi(0x100), mask()).unwrap();
+    let list: Vec<_> = node.sad().by_birth(u64::MAX).map(|(born, sa)| (born, sa.spi().0)).collect();
+    assert_eq!(list, [(1, 0x300), (3, 0x400), (4, 0x100)]);
+    let newest_below: Vec<_> = node.sad().by_birth(4).rev().map(|(_, sa)| sa.spi().0).collect();
+    assert_eq!(newest_below, [0x400, 0x300]);
+}
+
+#[test]
+fn sa_with_unmatched_mark_is_named_and_not_added_twice() {
+    let mut node = Ipsec::new();
+    // No packet's mark under the mask has this value.
+    let config = SaConfig { mark: mark_of(5, 4), ..sa() };
+    let id = node.add_sa(&config, mask()).unwrap();
+    assert_eq!(node.sad().by_spi(THERE[0], sa().spi, config.mark.value & config.mark.mask), None);
+    assert_eq!(node.sad().named(THERE[0], sa().spi, config.mark), Some(id));
+    assert_eq!(node.sad().named(THERE[0], sa().spi, mark_of(4, 4)), None);
+    assert_eq!(node.add_sa(&config, mask()), Err(ConfigError::Exists));
+}

@@ -3,37 +3,35 @@
 use control::netlink::xfrm::layout::{Addr, LifetimeCfg, PolicyInfo, SaInfo, family_of};
 use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Acquire, Event, Policy, sa_id};
-use ipsec::{SaExpired, Template};
+use ipsec::{Request, SaExpired, Template};
 
 use super::{convert, view};
 use crate::run::node::Node;
+use crate::run::records::{PolicyRecord, SaRecord};
 
-/// Notes what has happened. What was said of what has ended is forgotten with that.
+/// Notes an event for netlink's clients.
 pub(crate) fn note(node: &mut Node, event: &ipsec::Event) {
     let event = match event {
         ipsec::Event::Acquire(it) => acquire(node, it),
         ipsec::Event::SaExpired(it) => expire(node, it),
         ipsec::Event::PolicyExpired(it) => {
-            let Some(policy) = expired_policy(node, it) else { return };
+            let Some(policy) = expired_policy(it) else { return };
             Event::PolicyExpire { policy, hard: it.hard }
         }
         ipsec::Event::Mapping(it) => {
             Event::Mapping { id: sa_id(it.dst, it.spi.0), reqid: it.reqid, old: it.old, new: it.new }
         }
         ipsec::Event::Numbers(it) => {
-            let Some(sa) = view::sa(node, it.sa) else { return };
+            let Some(sa) = node.datapath.ipsec.sa(it.sa).and_then(|sa| view::sa(node, sa)) else { return };
             Event::Numbers { sa: Box::new(sa), by_time: it.by_time }
         }
     };
-    node.sadb.events.push(event);
+    node.xfrm_events.events.push(event);
 }
 
 fn acquire(node: &Node, it: &ipsec::Acquire) -> Event {
     let spd = node.datapath.ipsec.spd();
-    let shown = spd.iter().find(|policy| policy.index == it.policy).and_then(|policy| {
-        let place = node.sadb.keys.get(&policy.config.key())?;
-        Some(node.sadb.policies.get(place)?.view(node, policy))
-    });
+    let shown = spd.iter().find(|policy| policy.index == it.policy).and_then(|policy| view::policy(node, policy));
     let policy = shown.unwrap_or_else(|| Policy {
         info: PolicyInfo { index: it.policy, dir: 1, lft: LifetimeCfg::INFINITE, ..PolicyInfo::default() },
         ..Policy::default()
@@ -69,9 +67,8 @@ fn with_template(mut policy: Policy, template: &Template) -> Policy {
     policy
 }
 
-fn expire(node: &mut Node, it: &SaExpired) -> Event {
-    let name = (it.dst, it.spi, it.mark);
-    let record = node.sadb.place_of(&name).and_then(|place| node.sadb.sas.get(&place));
+fn expire(node: &Node, it: &SaExpired) -> Event {
+    let record = it.request.as_ref().and_then(Request::get::<SaRecord>);
     let said = record.map(|record| (record.said.info, record.added));
     let bare = SaInfo {
         sel: convert::nl_selector(&ipsec::Selector::new(base::Prefix::host(it.src), base::Prefix::host(it.dst)), 0),
@@ -87,20 +84,12 @@ fn expire(node: &mut Node, it: &SaExpired) -> Event {
     };
     let (mut info, add_time) = said.unwrap_or((bare, 0));
     (info.curlft, info.stats) = view::counted(&it.stats, add_time, view::seconds(node, it.first_used));
-    if it.hard {
-        node.sadb.forget(&name);
-    }
     let (mark, dir) = (convert::nl_mark(it.mark), convert::nl_sa_dir(it.dir));
     Event::Expire { info, mark, if_id: it.if_id, dir, hard: it.hard }
 }
 
-fn expired_policy(node: &mut Node, it: &ipsec::PolicyExpired) -> Option<Policy> {
-    let place = node.sadb.keys.get(&it.key).copied()?;
-    let mut policy = node.sadb.policies.get(&place)?.said.clone();
+fn expired_policy(it: &ipsec::PolicyExpired) -> Option<Policy> {
+    let mut policy = it.request.as_ref()?.get::<PolicyRecord>()?.said.clone();
     policy.info.index = it.index;
-    if it.hard {
-        node.sadb.keys.remove(&it.key);
-        node.sadb.policies.remove(&place);
-    }
     Some(policy)
 }

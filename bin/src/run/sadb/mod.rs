@@ -1,18 +1,16 @@
 //! SAs and policies as `NETLINK_XFRM` shows and changes them.
 //!
-//! The `ipsec` crate keeps what packets need. What was said besides, and has to be shown again as it was said, is kept
-//! here ([`records`]): names and keys of algorithms, structures with all their fields, the order of coming. The file's SAs and
-//! policies are taken in when they are first asked for. Whatever ends by itself is left out of what is shown, and forgotten
-//! later.
+//! The `ipsec` crate holds SAs and policies in the terms that packets need. Each of them keeps the request that made it
+//! ([`SaRecord`](super::records::SaRecord), [`PolicyRecord`](super::records::PolicyRecord)), in which names and keys of algorithms
+//! and structures have all their fields; a dump and an event of its end show it.
 
 #[cfg(any(test, feature = "fuzzing"))]
 mod alone;
 mod convert;
 mod database;
 mod events;
-mod from_file;
+mod pending;
 mod policies;
-mod records;
 mod sas;
 mod shown;
 #[cfg(test)]
@@ -23,6 +21,5 @@ mod view;
 pub use alone::Alone;
 pub(crate) use database::WorkerSadb;
 pub(crate) use events::note;
-pub(crate) use from_file::policies_of;
-pub(crate) use records::Sadb;
+pub(crate) use pending::XfrmEvents;
 pub(crate) use shown::added_sas;

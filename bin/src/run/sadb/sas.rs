@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use base::SaId;
 use control::netlink::Error;
 use control::netlink::error::errno;
-use control::netlink::xfrm::layout::Addr;
+use control::netlink::xfrm::layout::{Addr, LifetimeCur};
 use control::netlink::xfrm::nums::proto;
 use control::netlink::xfrm::{Counts, Event, NewSa, NewSpi, Replay, Sa, SaQuery};
-use ipsec::{Larval, SpiRequest};
+use ipsec::{Larval, Request, SaConfig, SpiRequest};
 use wire::Spi;
 
 use super::convert;
-use super::records::{SaRecord, live, wall_clock};
 use super::view::{self, larval_view};
 use crate::run::node::Node;
+use crate::run::records::SaRecord;
 
 /// Above this are the places of SAs that are yet to come.
 const LARVAE: u64 = 1 << 63;
@@ -25,33 +25,33 @@ fn not_there() -> Error {
 
 /// Adds an SA, or completes or changes one.
 pub(super) fn add_sa(node: &mut Node, said: NewSa, update: bool, mask: u64) -> Result<(), Error> {
-    node.follow_file();
     let config = convert::sa(&said, node.link_of(said.info.sel.ifindex))?;
-    let name = (config.dst, config.spi, config.mark);
     let ipsec = &mut node.datapath.ipsec;
-    let before = live(ipsec, &name);
-    // One with a mark that no packet has is not found by it.
-    let place = node.sadb.place_of(&name);
-    let known = place.and_then(|place| node.sadb.sas.get(&place)).and_then(|record| ipsec.sa(record.id));
-    if !update && before.is_none() && known.is_some() {
-        return Err(Error::new(errno::EEXIST));
-    }
-    let name = before.and_then(|id| ipsec.sa(id)).map_or(name, |sa| (sa.dst(), sa.spi(), sa.mark()));
+    let there = ipsec.sad().by_spi(config.dst, config.spi, config.mark.value & config.mark.mask);
+    let known = there.and_then(|id| ipsec.sa(id)?.request::<SaRecord>());
+    let numbers = known.is_none().then(|| (said.replay.clone(), said.used));
+    let record = match known {
+        Some(known) => known.adjusted(&said),
+        None => SaRecord::now(said),
+    };
+    let config = SaConfig { request: Some(Request::new(record)), ..config };
     let added = if update { ipsec.update_sa(&config, mask) } else { ipsec.add_sa(&config, mask) };
     let id = added.map_err(|err| convert::refusal(&err))?;
-    let Node { sadb, datapath, .. } = node;
-    if before == Some(id) {
-        if let Some(record) = sadb.place_of(&name).and_then(|place| sadb.sas.get_mut(&place)) {
-            record.adjust(said);
-        }
-        return Ok(());
+    if let (Some((replay, used)), Some(sa)) = (numbers, ipsec.sa_mut(id)) {
+        resume(sa, replay.as_ref(), used.as_ref());
+        sa.note_numbers_told();
     }
-    let place = sadb.next_place();
-    if let Some(old) = sadb.places.insert(name, place) {
-        sadb.sas.remove(&old);
-    }
-    sadb.install(&mut datapath.ipsec, place, SaRecord { id, said, added: wall_clock() });
     Ok(())
+}
+
+/// Has a new SA go on with the numbers and counts of another.
+fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur>) {
+    if let Some(replay) = replay {
+        sa.resume_received(&convert::seen(replay, sa.flags()));
+    }
+    if let Some(used) = used {
+        sa.resume_counts(used.packets, used.bytes);
+    }
 }
 
 /// The SA that a query means, if it has come.
@@ -66,8 +66,7 @@ fn find(node: &Node, query: &SaQuery) -> Result<SaId, Error> {
 }
 
 /// The SA that a query means, which is no larval one.
-fn find_real(node: &mut Node, query: &SaQuery) -> Result<SaId, Error> {
-    node.follow_file();
+fn find_real(node: &Node, query: &SaQuery) -> Result<SaId, Error> {
     match find(node, query) {
         Err(_) if find_larval(node, query).is_ok() => Err(Error::text(errno::EINVAL, "SA must be in VALID state")),
         found => found,
@@ -82,10 +81,9 @@ fn find_larval<'a>(node: &'a Node, query: &SaQuery) -> Result<&'a Larval, Error>
     larval.filter(|_| query.proto == proto::ESP).ok_or_else(not_there)
 }
 
-pub(super) fn find_sa(node: &mut Node, query: &SaQuery) -> Result<Sa, Error> {
-    node.follow_file();
+pub(super) fn find_sa(node: &Node, query: &SaQuery) -> Result<Sa, Error> {
     match find(node, query) {
-        Ok(id) => view::sa(node, id).ok_or_else(not_there),
+        Ok(id) => node.datapath.ipsec.sa(id).and_then(|sa| view::sa(node, sa)).ok_or_else(not_there),
         Err(_) => find_larval(node, query).map(|it| larval_view(node, it)),
     }
 }
@@ -93,9 +91,7 @@ pub(super) fn find_sa(node: &mut Node, query: &SaQuery) -> Result<Sa, Error> {
 pub(super) fn remove_sa(node: &mut Node, query: &SaQuery) -> Result<Sa, Error> {
     let was = find_sa(node, query)?;
     if let Ok(id) = find(node, query) {
-        if let Some(sa) = node.datapath.ipsec.remove_sa_of(id) {
-            node.sadb.forget(&(sa.dst(), sa.spi(), sa.mark()));
-        }
+        drop(node.datapath.ipsec.remove_sa_of(id));
     } else {
         let seq = find_larval(node, query)?.seq;
         node.datapath.ipsec.forget_larval(seq);
@@ -108,16 +104,14 @@ pub(super) fn expire_sa(node: &mut Node, query: &SaQuery, hard: bool) -> Result<
     find_real(node, query)?;
     let sa = if hard { remove_sa(node, query)? } else { find_sa(node, query)? };
     let Sa { info, mark, if_id, dir, .. } = sa;
-    node.sadb.events.push(Event::Expire { info, mark, if_id, dir, hard });
+    node.xfrm_events.events.push(Event::Expire { info, mark, if_id, dir, hard });
     Ok(())
 }
 
 pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> Result<(), Error> {
     let id = find_real(node, query)?;
     let sa = node.datapath.ipsec.sa_mut(id).ok_or_else(not_there)?;
-    let name = (sa.dst(), sa.spi(), sa.mark());
-    let place = node.sadb.place_of(&name);
-    let record = place.and_then(|place| node.sadb.sas.get_mut(&place)).ok_or_else(not_there)?;
+    let record = sa.request::<SaRecord>().ok_or_else(not_there)?;
     // Those of the other form are there, and count for nothing (Linux `xfrm_update_ae_params`).
     let replay = match &record.said.replay {
         Some(Replay::Esn(made)) => {
@@ -142,10 +136,12 @@ pub(super) fn set_counts(node: &mut Node, query: &SaQuery, counts: &Counts) -> R
             Replay::Esn(it) => it.replay_window,
             Replay::Legacy(_) => sa.replay().size(),
         };
+        let said = NewSa { replay: Some(replay.clone()), ..record.said.clone() };
+        let record = SaRecord { said, added: record.added };
         sa.skip_to(oseq);
         sa.set_received(size, top, &convert::seen(replay, sa.flags()));
         sa.note_numbers_told();
-        record.said.replay = Some(replay.clone());
+        sa.set_request(Request::new(record));
     }
     if let Some(used) = &counts.used {
         sa.resume_counts(used.packets, used.bytes);
@@ -187,15 +183,11 @@ pub(super) fn flush_sas(node: &mut Node, of: u8) -> bool {
     }
     // By their numbers: there are marks that no packet has, by which nothing is found.
     sas.iter().for_each(|&id| drop(ipsec.remove_sa_of(id)));
-    node.sadb.sas = Default::default();
-    node.sadb.places = Default::default();
     some
 }
 
 /// SAs below a place, with their places; those that are yet to come are above all others.
-pub(super) fn sas(node: &mut Node, below: u64, limit: usize) -> VecDeque<(u64, Sa)> {
-    node.follow_file();
-    let node = &*node;
+pub(super) fn sas(node: &Node, below: u64, limit: usize) -> VecDeque<(u64, Sa)> {
     let mut found = VecDeque::new();
     if below > LARVAE {
         let mut larvae: Vec<&Larval> = node.datapath.ipsec.sad().larvae().collect();
@@ -204,12 +196,8 @@ pub(super) fn sas(node: &mut Node, below: u64, limit: usize) -> VecDeque<(u64, S
         let views = places.filter(|&(place, _)| place < below);
         found.extend(views.take(limit).map(|(place, larval)| (place, larval_view(node, larval))));
     }
-    let live = node
-        .sadb
-        .sas
-        .range(..below)
-        .rev()
-        .filter_map(|(&place, record)| Some((place, record.view(node, node.datapath.ipsec.sa(record.id)?))));
+    let sad = node.datapath.ipsec.sad();
+    let live = sad.by_birth(below).rev().filter_map(|(place, sa)| Some((place, view::sa(node, sa)?)));
     let room = limit.saturating_sub(found.len());
     found.extend(live.take(room));
     found

@@ -6,6 +6,7 @@ use base::SaId;
 use control::model;
 
 use crate::run::node::Node;
+use crate::run::records::SaRecord;
 use crate::run::translate::from_ipsec::sa_config;
 
 /// The SAs that programs have added, as the file would have said it, the oldest first; without those of `known`.
@@ -13,9 +14,7 @@ pub(crate) fn added_sas<'a>(
     node: &'a Node,
     known: &'a HashSet<SaId>,
 ) -> impl Iterator<Item = (model::SaConfig, &'a ipsec::Sa)> {
-    let records = node.sadb.sas.values().filter(|record| !known.contains(&record.id));
-    records.filter_map(|record| {
-        let sa = node.datapath.ipsec.sa(record.id)?;
-        Some((sa_config(sa, record.said.algorithm.clone()), sa))
-    })
+    let sas = node.datapath.ipsec.sad().by_birth(u64::MAX).map(|(_, sa)| sa);
+    let added = sas.filter(|sa| !known.contains(&sa.id()));
+    added.filter_map(|sa| Some((sa_config(sa, sa.request::<SaRecord>()?.said.algorithm.clone()), sa)))
 }

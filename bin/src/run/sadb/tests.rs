@@ -14,10 +14,11 @@ use ipsec::{Decision, Flowi, Opened, SaFlags, Train};
 use packet::Packet;
 use wire::{FlowKey, Protocol};
 
-use super::records::wall_clock;
-use super::{Alone, convert, from_file};
+use super::{Alone, convert};
 use crate::run::bell::News;
 use crate::run::node::Node;
+use crate::run::records::wall_clock;
+use crate::run::translate::to_netlink;
 
 const INET: u16 = 2;
 
@@ -118,7 +119,7 @@ fn sa(spi: u32) -> Box<NewSa> {
         "[[sa]]\nsrc = \"192.0.2.1\"\ndst = \"192.0.2.2\"\nspi = {spi}\nreqid = 7\nmode = \"tunnel\"\n\
          enc = \"ecb(cipher_null)\"\n"
     );
-    Box::new(from_file::sa(&Config::from_toml(&file, "f").unwrap().sas[0]))
+    Box::new(to_netlink::sa(&Config::from_toml(&file, "f").unwrap().sas[0]))
 }
 
 #[test]
@@ -247,7 +248,7 @@ fn of_an_sa_that_ends_all_is_told_that_was_counted() {
     let config = Config::from_toml(file, "f").unwrap();
     let mut alone = Alone::new(true);
     alone.listen(true);
-    alone.database().add_sa(Box::new(from_file::sa(&config.sas[0])), false).unwrap();
+    alone.database().add_sa(Box::new(to_netlink::sa(&config.sas[0])), false).unwrap();
     alone.let_pass(Duration::ZERO);
     let before = wall_clock();
     let node = alone.node();

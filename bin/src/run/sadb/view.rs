@@ -1,13 +1,13 @@
 //! SAs and policies as netlink shows them: what was said, and what has become of it.
 
-use base::{Instant, SaId};
+use base::Instant;
 use control::netlink::xfrm::layout::{LifetimeCfg, LifetimeCur};
 use control::netlink::xfrm::{NewSa, Policy, Replay, Sa};
 use ipsec::{Larval, SaStats};
 
 use super::convert;
-use super::records::{PolicyRecord, SaRecord, wall_clock};
 use crate::run::node::Node;
+use crate::run::records::{PolicyRecord, SaRecord, wall_clock};
 
 /// An instant, in seconds since the Unix epoch; 0 for never.
 pub(super) fn seconds(node: &Node, at: Option<Instant>) -> u64 {
@@ -15,11 +15,13 @@ pub(super) fn seconds(node: &Node, at: Option<Instant>) -> u64 {
 }
 
 /// An SA as it is now.
-pub(super) fn sa(node: &Node, id: SaId) -> Option<Sa> {
-    let sa = node.datapath.ipsec.sa(id)?;
-    let place = node.sadb.place_of(&(sa.dst(), sa.spi(), sa.mark()))?;
-    let record = node.sadb.sas.get(&place).filter(|record| record.id == id)?;
-    Some(record.view(node, sa))
+pub(super) fn sa(node: &Node, sa: &ipsec::Sa) -> Option<Sa> {
+    Some(sa.request::<SaRecord>()?.view(node, sa))
+}
+
+/// A policy as it is now.
+pub(super) fn policy(node: &Node, policy: &ipsec::spd::Policy) -> Option<Policy> {
+    Some(policy.config.request.as_ref()?.get::<PolicyRecord>()?.view(node, policy))
 }
 
 /// What an SA has counted: its use, and what it has refused.
@@ -53,7 +55,7 @@ pub(super) fn larval_view(node: &Node, larval: &Larval) -> Sa {
 }
 
 impl SaRecord {
-    pub(super) fn view(&self, node: &Node, sa: &ipsec::Sa) -> Sa {
+    fn view(&self, node: &Node, sa: &ipsec::Sa) -> Sa {
         let said = &self.said;
         let (stats, limits) = (sa.stats(), sa.aevent_limits());
         let mut info = said.info;
@@ -88,9 +90,10 @@ impl SaRecord {
         }
     }
 
-    /// Takes over what changes of a valid SA (Linux `xfrm_state_update`).
-    pub(super) fn adjust(&mut self, new: NewSa) {
-        let said = &mut self.said;
+    /// The record of a valid SA that `new` updates: few fields change (Linux `xfrm_state_update`).
+    pub(super) fn adjusted(&self, new: &NewSa) -> Self {
+        let mut adjusted = self.clone();
+        let said = &mut adjusted.said;
         said.info.lft = LifetimeCfg { ..new.info.lft };
         said.coaddr = new.coaddr.or(said.coaddr);
         if let Some(encap) = new.encap {
@@ -102,11 +105,12 @@ impl SaRecord {
         if new.if_id != 0 {
             said.if_id = new.if_id;
         }
+        adjusted
     }
 }
 
 impl PolicyRecord {
-    pub(super) fn view(&self, node: &Node, policy: &ipsec::spd::Policy) -> Policy {
+    fn view(&self, node: &Node, policy: &ipsec::spd::Policy) -> Policy {
         let mut shown = self.said.clone();
         shown.info.index = policy.index;
         let said = self.said.info.sel.ifindex;

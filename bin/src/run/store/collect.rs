@@ -11,7 +11,7 @@ use control::sysctl::{self, Settings};
 use super::file::{Kept, State};
 use super::names::SaName;
 use crate::run::netlink::Protocols;
-use crate::run::sadb;
+use crate::run::translate::to_netlink;
 
 /// SAs and policies that are fetched at once.
 const CHUNK: usize = 256;
@@ -172,7 +172,7 @@ impl OfFiles {
             let mark = sa.mark.map_or(ipsec::Mark::ANY, |mark| ipsec::Mark { value: mark.value, mask: mark.mask });
             SaName { dst: sa.dst, spi: sa.spi, mark }
         }));
-        sadb::policies_of(config).for_each(|policy| of_files.add(policy.saved()));
+        config.policies.iter().for_each(|policy| of_files.add(to_netlink::policy(policy).saved()));
         of_files
     }
 

@@ -19,7 +19,6 @@ use super::names::{Mark, SaName};
 use crate::error::CliError;
 use crate::run::command::{Handle, WorkerGone};
 use crate::run::threads::Threads;
-use crate::run::xfrm::live;
 
 /// How far ahead of its use a number is kept. A restart skips as many at most, and 2⁸ of these are all that an SA has
 /// without ESN. In half of it, a second's packets have to fit.
@@ -54,7 +53,7 @@ struct Now {
 }
 
 fn now(ipsec: &Ipsec, name: &SaName) -> Option<Now> {
-    let sa = ipsec.sa(live(ipsec, name.dst, Spi(name.spi), name.mark)?)?;
+    let sa = ipsec.sa(ipsec.sad().named(name.dst, Spi(name.spi), name.mark)?)?;
     let stats = sa.stats();
     let mark = Mark { oseq: sa.oseq(), seq: sa.replay().top(), used: [stats.bytes, stats.packets] };
     let last = if sa.flags().esn || sa.flags().oseq_may_wrap { u64::MAX } else { u32::MAX.into() };
@@ -102,7 +101,7 @@ pub(crate) fn skip(
         worker.call(move |node| {
             let ipsec = &mut node.datapath.ipsec;
             for (name, oseq) in chunk {
-                if let Some(id) = live(ipsec, name.dst, Spi(name.spi), name.mark)
+                if let Some(id) = ipsec.sad().named(name.dst, Spi(name.spi), name.mark)
                     && let Some(sa) = ipsec.sa_mut(id)
                 {
                     sa.skip_to(oseq);

@@ -10,6 +10,7 @@ use super::mode::{Dir, MAX_TEMPLATES, Mode};
 use crate::flowi::Flowi;
 use crate::lifetime::{Lifetime, Limits};
 use crate::mark::Mark;
+use crate::request::Request;
 
 /// Which packets a policy or an SA is for (RFC 4301 §4.4.1.1).
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -59,6 +60,8 @@ pub struct PolicyConfig {
     pub lifetime: Lifetime,
     /// The device that knows it too, as the SAs that it asks for have to be on.
     pub offload: Option<LinkId>,
+    /// The request that made it, for the control plane to show.
+    pub request: Option<Request>,
 }
 
 /// What tells one policy from another (Linux `xfrm_policy_bysel_ctx`). Its priority does not.
@@ -173,6 +176,7 @@ impl PolicyConfig {
             if_id: 0,
             lifetime: Lifetime { soft: Limits::NONE, hard: Limits::NONE },
             offload: None,
+            request: None,
         }
     }
 

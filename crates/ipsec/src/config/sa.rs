@@ -13,6 +13,7 @@ use crate::engine::Algorithm;
 use crate::lifetime::Lifetime;
 use crate::mark::Mark;
 use crate::replay::MAX_WINDOW;
+use crate::request::Request;
 
 /// An ESP security association (RFC 4301 §4.4.2), for one direction.
 #[derive(Clone, Debug)]
@@ -63,6 +64,8 @@ pub struct SaConfig {
     pub aevents: Aevents,
     /// The device that does its work.
     pub offload: Option<Offload>,
+    /// The request that made it, for the control plane to show.
+    pub request: Option<Request>,
 }
 
 /// What an SA with a UDP header around ESP does about the NAT that it is for.
@@ -166,6 +169,7 @@ impl SaConfig {
             acquire_seq: 0,
             aevents: Aevents::default(),
             offload: None,
+            request: None,
         }
     }
 

@@ -3,7 +3,9 @@
 use base::{Instant, SaId};
 
 use super::aevents::Aevents;
+use crate::config::SaConfig;
 use crate::lifetime::Lifetime;
+use crate::request::Request;
 use crate::timers::{Timer, Timers};
 
 /// What of an SA has to do with its age, beside what is asked for each packet.
@@ -20,12 +22,22 @@ pub(crate) struct Age {
     /// The highest number received when its device was last told.
     pub(crate) esn_told: u64,
     pub(crate) aevents: Aevents,
+    /// The request that made the SA.
+    pub(crate) request: Option<Request>,
 }
 
 impl Age {
-    pub(crate) fn new(lifetime: Lifetime, seq: u64) -> Self {
-        let (timer, aevents) = (Timer::default(), Aevents::default());
-        Self { lifetime, added: None, first_used: None, timer, born: 0, esn_told: seq, aevents }
+    pub(crate) fn new(config: &SaConfig) -> Self {
+        Self {
+            lifetime: config.lifetime,
+            added: None,
+            first_used: None,
+            timer: Timer::default(),
+            born: 0,
+            esn_told: config.seq,
+            aevents: Aevents::default(),
+            request: config.request.clone(),
+        }
     }
 
     pub(crate) fn unschedule(&mut self, id: SaId, timers: &mut Timers<SaId>) {

@@ -7,6 +7,7 @@ mod peer;
 mod place;
 mod state;
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -20,6 +21,7 @@ use crate::lifetime::Lifetime;
 use crate::mark::Mark;
 use crate::mtu::Overhead;
 use crate::replay::ReplayWindow;
+use crate::request::Request;
 use crate::sequence::OutSequence;
 
 pub use aevents::Aevent;
@@ -128,7 +130,7 @@ impl Sa {
             if_id: config.if_id,
             next_bytes: 0,
             next_packets: 0,
-            age: Box::new(Age::new(config.lifetime, config.seq)),
+            age: Box::new(Age::new(config)),
             offload: None,
         })
     }
@@ -158,6 +160,7 @@ impl Sa {
         self.extras = Extras::new(config, place);
         self.output_mark = config.output_mark;
         self.if_id = config.if_id;
+        self.age.request.clone_from(&config.request);
         self.out.set_may_wrap(config.flags.oseq_may_wrap);
         if config.replay_window != self.replay.size() {
             self.replay = self.replay.resized(config.replay_window);
@@ -281,6 +284,16 @@ impl Sa {
     /// When it was used first.
     pub fn first_used(&self) -> Option<Instant> {
         self.age.first_used
+    }
+
+    /// The request that made it, if that is a `T`.
+    pub fn request<T: Any>(&self) -> Option<&T> {
+        self.age.request.as_ref()?.get()
+    }
+
+    /// Replaces the request that is kept.
+    pub fn set_request(&mut self, request: Request) {
+        self.age.request = Some(request);
     }
 
     /// What it has counted.

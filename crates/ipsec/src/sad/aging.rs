@@ -35,7 +35,8 @@ impl Sa {
     fn expired(&self, hard: bool) -> Event {
         let &Self { src, dst, spi, mark, mode, reqid, if_id, dir, stats, .. } = self;
         let first_used = self.age.first_used;
-        Event::SaExpired(SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats })
+        let request = self.age.request.clone();
+        Event::SaExpired(SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request })
     }
 
     fn warn(&mut self, events: &mut Events, changes: &mut u64) {
@@ -125,7 +126,6 @@ impl Sad {
         let Lifetime { soft, hard } = sa.age.lifetime;
         if sa.state == State::Expired || is_due(hard.at(added, sa.age.first_used)) {
             if let Some(gone) = self.take(id) {
-                self.ended.push(&gone);
                 self.events.push(gone.expired(true));
             }
             return;

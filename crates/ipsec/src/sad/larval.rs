@@ -234,7 +234,8 @@ impl Larvae {
         if let Some(gone) = self.remove(seq) {
             let Larval { src, dst, spi, mark, mode, reqid, if_id, dir, .. } = gone;
             let (hard, first_used, stats) = (true, None, SaStats::default());
-            let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats };
+            let request = None;
+            let gone = SaExpired { hard, src, dst, spi, mark, mode, reqid, if_id, dir, first_used, stats, request };
             events.push(Event::SaExpired(gone));
         }
         true

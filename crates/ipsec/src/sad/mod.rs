@@ -11,6 +11,7 @@ pub(crate) mod search;
 mod slots;
 pub(crate) mod spi;
 
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
 
@@ -20,8 +21,9 @@ use wire::Spi;
 
 use crate::config::{AeventLimits, ConfigError, Offload, OffloadMode, SaConfig, SaDir};
 use crate::device::{Devices, NewState};
-use crate::events::{Ended, Events};
+use crate::events::Events;
 use crate::hash_index::HashIndex;
+use crate::mark::Mark;
 use crate::sa::{Sa, State};
 use crate::timers::Timers;
 
@@ -47,7 +49,6 @@ pub struct Sad {
     timers: Timers<SaId>,
     pub(crate) larvae: Larvae,
     pub(crate) events: Events,
-    pub(crate) ended: Ended,
     pub(crate) devices: Devices,
     /// When numbers are told of, of an SA that does not say it.
     pub(crate) aevent_limits: AeventLimits,
@@ -55,6 +56,8 @@ pub struct Sad {
     pub(crate) changes: u64,
     /// How many SAs were ever added.
     born: u64,
+    /// SAs by the order in which they were added.
+    by_birth: BTreeMap<u64, SaId>,
 }
 
 /// What a template is looked up by: destination and `reqid`.
@@ -71,11 +74,12 @@ impl Sad {
     /// which its initialisation vectors are made. Its lifetime begins when time next passes.
     ///
     /// # Errors
-    /// What is wrong with `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks, or
-    /// a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
+    /// What is wrong with `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or
+    /// under the same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         let (dst, spi, mark) = (config.dst, config.spi, config.mark.sought());
-        if self.by_spi(dst, spi, mark).is_some() || self.larval(dst, spi, mark).is_some() {
+        let is_there = self.by_spi(dst, spi, mark).or_else(|| self.named(dst, spi, config.mark)).is_some();
+        if is_there || self.larval(dst, spi, mark).is_some() {
             config.check()?;
             return Err(ConfigError::Exists);
         }
@@ -115,7 +119,7 @@ impl Sad {
         Ok(id)
     }
 
-    /// Gives the SA with that destination and SPI another configuration, but for its key: its sequence numbers go on and
+    /// Gives the SA with that destination, SPI and mark another configuration, but for its key: its sequence numbers go on and
     /// its replay window remembers, so that neither a vector nor a packet is taken twice. It is what a file's change asks
     /// for; Linux has no such thing.
     ///
@@ -124,7 +128,7 @@ impl Sad {
     /// [`ConfigError::DirReversed`], [`ConfigError::OffloadChanged`]. It then stays as it was.
     pub fn replace(&mut self, config: &SaConfig) -> Result<SaId, ConfigError> {
         config.check()?;
-        let id = self.by_spi(config.dst, config.spi, config.mark.sought()).ok_or(ConfigError::NotFound)?;
+        let id = self.named(config.dst, config.spi, config.mark).ok_or(ConfigError::NotFound)?;
         let sa = self.get_mut(id).ok_or(ConfigError::NotFound)?;
         let (old, old_encap, old_lifetime) = (sa.template_key(), sa.encap, sa.age.lifetime);
         if [sa.offload, config.offload].iter().flatten().any(|offload| offload.mode == OffloadMode::Packet) {
@@ -156,6 +160,7 @@ impl Sad {
         sa.offload = self.devices.add_state(&NewState { id, config, mask })?;
         self.born += 1;
         sa.age.born = self.born;
+        self.by_birth.insert(self.born, id);
         sa.set_aevent_limits(config.aevents.or(self.aevent_limits));
         sa.note_numbers_told();
         let key = sa.template_key();
@@ -176,6 +181,7 @@ impl Sad {
         self.by_spi.remove(name, slot_of(id));
         self.unlink(slot_of(id), key);
         let mut sa = self.slots.take(id)?;
+        self.by_birth.remove(&sa.age.born);
         if let Some(offload) = sa.offload {
             self.devices.delete_state(offload, id);
         }
@@ -222,9 +228,7 @@ impl Sad {
         let on_it = |sa: &&Sa| sa.offload.is_some_and(|offload| offload.dev == link);
         let gone: Vec<SaId> = self.iter().filter(on_it).map(Sa::id).collect();
         for id in gone {
-            if let Some(gone) = self.take(id) {
-                self.ended.push(&gone);
-            }
+            drop(self.take(id));
         }
     }
 
@@ -335,6 +339,17 @@ impl Sad {
     /// Every SA, in the order of its slot.
     pub fn iter(&self) -> impl Iterator<Item = &Sa> {
         self.slots.iter()
+    }
+
+    /// SAs among the first `below - 1` that were ever added, the oldest first, each with its number in that order.
+    pub fn by_birth(&self, below: u64) -> impl DoubleEndedIterator<Item = (u64, &Sa)> {
+        self.by_birth.range(..below).filter_map(|(&born, &id)| Some((born, self.get(id)?)))
+    }
+
+    /// The SA with that destination, SPI and mark, whether or not there are packets that find it.
+    pub fn named(&self, dst: IpAddr, spi: Spi, mark: Mark) -> Option<SaId> {
+        let mut sas = self.by_spi.with(self.name(dst, spi.0)).filter_map(|slot| self.slots.at(slot));
+        sas.find(|sa| (sa.spi, sa.dst, sa.mark) == (spi, dst, mark)).map(Sa::id)
     }
 
     /// The one that is yet to come, with that destination and SPI, that packets marked `mark` find.

@@ -177,6 +177,9 @@ impl Sa {
         if config.if_id != 0 {
             self.if_id = config.if_id;
         }
+        if config.request.is_some() {
+            self.age.request.clone_from(&config.request);
+        }
         Ok(())
     }
 }

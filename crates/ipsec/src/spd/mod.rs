@@ -32,6 +32,8 @@ pub struct Spd {
     free: Vec<PolicyId>,
     /// By direction, in the order in which they are asked.
     order: [BTreeMap<Order, PolicyId>; 3],
+    /// In the order in which they were last added or replaced.
+    by_arrival: BTreeMap<u64, PolicyId>,
     /// By direction and family.
     tables: [[Table; 2]; 3],
     hasher: foldhash::fast::RandomState,
@@ -41,6 +43,7 @@ pub struct Spd {
     pub(crate) changes: u64,
     last_index: u32,
     born: u64,
+    arrived: u64,
 }
 
 /// Where a policy stands among others: the smallest first.
@@ -70,6 +73,8 @@ pub struct Policy {
     /// What it says.
     pub config: PolicyConfig,
     order: Order,
+    /// Number of policies that were added or replaced before it.
+    arrived: u64,
     added: Option<Instant>,
     used: Option<Instant>,
     timer: Timer,
@@ -108,7 +113,12 @@ impl Policy {
     }
 
     fn expired(&self, hard: bool) -> Event {
-        Event::PolicyExpired(PolicyExpired { hard, index: self.index, key: self.config.key() })
+        Event::PolicyExpired(PolicyExpired {
+            hard,
+            index: self.index,
+            key: self.config.key(),
+            request: self.config.request.clone(),
+        })
     }
 }
 
@@ -154,13 +164,16 @@ impl Spd {
         config.selector.sport = canonical(config.selector.sport);
         config.selector.dport = canonical(config.selector.dport);
         let order = Order { priority: config.priority, born };
-        let policy = Policy { index, config, order, added: None, used: None, timer: Timer::default() };
+        self.arrived += 1;
+        let arrived = self.arrived;
+        let policy = Policy { index, config, order, arrived, added: None, used: None, timer: Timer::default() };
         let dir = policy.config.dir as usize;
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             PolicyId(self.slots.len() as u32 - 1)
         });
         self.order[dir].insert(order, id);
+        self.by_arrival.insert(arrived, id);
         let key = policy.key();
         let name = self.name(&key);
         let table = self.table_mut(&policy.config);
@@ -185,6 +198,7 @@ impl Spd {
         self.free.push(id);
         self.timers.set(id, &mut policy.timer, None);
         self.order[policy.config.dir as usize].remove(&policy.order);
+        self.by_arrival.remove(&policy.arrived);
         let key = policy.key();
         let name = self.name(&key);
         let table = self.table_mut(&policy.config);
@@ -303,6 +317,11 @@ impl Spd {
     /// Every policy, by direction, in the order in which they are asked.
     pub fn iter(&self) -> impl Iterator<Item = &Policy> {
         self.order.iter().flat_map(BTreeMap::values).filter_map(|&id| self.get(id))
+    }
+
+    /// Policies whose number of arrival is below `below`, the oldest first, each with that number.
+    pub fn by_arrival(&self, below: u64) -> impl DoubleEndedIterator<Item = (u64, &Policy)> {
+        self.by_arrival.range(..below).filter_map(|(&arrived, &id)| Some((arrived, self.get(id)?)))
     }
 
     /// When time next changes something.

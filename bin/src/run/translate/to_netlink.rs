@@ -49,13 +49,8 @@ const fn nl_mode(of: model::Mode) -> u8 {
     }
 }
 
-/// The policies of a file.
-pub(crate) fn policies_of(config: &control::Config) -> impl Iterator<Item = Policy> {
-    config.policies.iter().map(policy)
-}
-
 /// An SA of the file.
-pub(super) fn sa(config: &model::SaConfig) -> NewSa {
+pub(crate) fn sa(config: &model::SaConfig) -> NewSa {
     let family = family_of(config.dst);
     let of = |on: bool, flag: u8| if on { flag } else { 0 };
     let flags = config.flags;
@@ -130,7 +125,7 @@ pub(super) fn sa(config: &model::SaConfig) -> NewSa {
 const ESPINUDP: u16 = 2;
 
 /// A policy of the file.
-pub(super) fn policy(config: &model::PolicyConfig) -> Policy {
+pub(crate) fn policy(config: &model::PolicyConfig) -> Policy {
     let family = family_of(config.selector.dst.addr());
     let template = |it: &model::Template| Tmpl {
         daddr: it.dst.map(Into::into).unwrap_or_default(),
