@@ -21,6 +21,7 @@ mod progress;
 mod run;
 mod save;
 mod show;
+mod stream;
 mod trace;
 
 use std::io::Write as _;

@@ -1,0 +1,70 @@
+//! Streams of lines from a running gateway, printed as text or as JSON: `fatpath monitor` and `fatpath trace`.
+
+use std::fmt::Display;
+use std::io::{self, BufRead, ErrorKind, Write};
+
+use control::{Reply, Request};
+
+use crate::capture::{end_on_signal, end_with_reader};
+use crate::client::Client;
+use crate::error::CliError;
+
+/// Request for a stream.
+pub(crate) struct Stream<'a> {
+    /// Subcommand, which error messages name.
+    pub(crate) command: &'static str,
+    pub(crate) instance: &'a str,
+    pub(crate) request: Request,
+    /// Reply in front of the first line.
+    pub(crate) begins_with: Reply,
+}
+
+impl Stream<'_> {
+    /// Prints each line of the stream as `to_text` has it, until the gateway ends the stream or a signal comes, or until the gateway
+    /// or the reader of the output goes.
+    ///
+    /// # Errors
+    /// If no gateway of that name answers, the gateway refuses, or a line is not understood.
+    pub(crate) fn print<E: Display>(self, to_text: impl Fn(&str) -> Result<String, E>) -> Result<(), CliError> {
+        let mut client = Client::connect(self.instance)?;
+        if client.ask(&self.request)? != self.begins_with {
+            return Err(client.confused());
+        }
+        let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.command));
+        let (lines, connection) = client.into_stream().map_err(failed)?;
+        end_on_signal(connection.try_clone().map_err(failed)?).map_err(failed)?;
+        end_with_reader(io::stdout(), connection).map_err(failed)?;
+        match copy(lines, io::stdout().lock(), to_text) {
+            Err(err) if err.kind() == ErrorKind::BrokenPipe => Ok(()),
+            copied => copied.map_err(failed),
+        }
+    }
+}
+
+fn copy<E: Display>(
+    from: impl BufRead,
+    mut to: impl Write,
+    to_text: impl Fn(&str) -> Result<String, E>,
+) -> io::Result<()> {
+    for line in from.lines() {
+        let text = to_text(&line?).map_err(|err| io::Error::new(ErrorKind::InvalidData, err.to_string()))?;
+        to.write_all(text.as_bytes())?;
+        to.flush()?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stream_is_copied_line_by_line_up_to_an_error() {
+        let to_text = |line: &str| line.parse().map(|n: u32| format!("<{}>", n + 1));
+        let mut got = Vec::new();
+        copy("1\n2\n".as_bytes(), &mut got, to_text).unwrap();
+        assert_eq!(got, b"<2><3>");
+        let err = copy("7\ngarbage\n9\n".as_bytes(), &mut got, to_text).unwrap_err();
+        assert_eq!((err.kind(), &got[6..]), (ErrorKind::InvalidData, &b"<8>"[..]));
+    }
+}
