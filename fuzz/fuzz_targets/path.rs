@@ -33,7 +33,7 @@ fuzz_target!(|input: &[u8]| {
             2 => {
                 maze.send(port);
             }
-            3 => maze.node.path.refit(&maze.node.mem, port, Features::NONE),
+            3 => maze.node.datapath.refit(&maze.node.mem, port, Features::NONE),
             _ => {
                 let pkt = packet(&mut input, &maze.node.mem, at);
                 maze.rx(port, pkt);

@@ -67,8 +67,8 @@ impl Template {
 
 /// One turn of a node, and how many packets it sent.
 fn turn(node: &mut Node, from: LinkId, to: LinkId, burst: &mut Vec<Packet>) -> usize {
-    node.path.handle_rx(Instant::ZERO, &node.mem, from, burst);
-    let sent = node.path.take_tx(to).expect("a port");
+    node.datapath.handle_rx(Instant::ZERO, &node.mem, from, burst);
+    let sent = node.datapath.take_tx(to).expect("a port");
     let n = black_box(&*sent).iter().map(|pkt| pkt.meta.cut.packets() as usize).sum();
     sent.clear();
     n
@@ -124,8 +124,8 @@ fn rx(bencher: Bencher<'_, '_>, udp: bool) {
         .counter(BytesCount::new(template.bytes.len()))
         .with_inputs(|| {
             let mut burst = vec![template.make()];
-            near.path.handle_rx(Instant::ZERO, &near.mem, INSIDE, &mut burst);
-            near.path.take_tx(OUTSIDE).expect("a port").drain(..).for_each(|pkt| pkt.into_frames(&mut frames));
+            near.datapath.handle_rx(Instant::ZERO, &near.mem, INSIDE, &mut burst);
+            near.datapath.take_tx(OUTSIDE).expect("a port").drain(..).for_each(|pkt| pkt.into_frames(&mut frames));
             burst.extend(frames.drain(..).map(|frame| received(&rings, &frame)));
             burst
         })
@@ -201,12 +201,12 @@ mod neigh {
             node.port(1, PortOptions::ethernet(1), &["fd00:1::1/64"]);
             node.port(2, PortOptions::ethernet(2), &["fd00:2::1/64"]);
             let mut attacked = Self { node, now: Instant::ZERO, made: Cell::new(0), hostile };
-            while attacked.node.path.neighbours.len() < 1024 {
+            while attacked.node.datapath.neighbours.len() < 1024 {
                 let mut burst = attacked.burst();
                 attacked.turn(&mut burst, INSIDE);
             }
             // The solicitations for the addresses of the scan are no part of the first burst.
-            attacked.node.path.take_tx(OUTSIDE).expect("a port").clear();
+            attacked.node.datapath.take_tx(OUTSIDE).expect("a port").clear();
             attacked
         }
 
@@ -219,8 +219,8 @@ mod neigh {
         /// Takes in a burst, and counts what is sent by a port.
         fn turn(&mut self, burst: &mut Vec<Packet>, to: LinkId) -> usize {
             self.now = self.now + STEP;
-            self.node.path.handle_rx(self.now, &self.node.mem, INSIDE, burst);
-            let sent = self.node.path.take_tx(to).expect("a port");
+            self.node.datapath.handle_rx(self.now, &self.node.mem, INSIDE, burst);
+            let sent = self.node.datapath.take_tx(to).expect("a port");
             let n = black_box(&*sent).len();
             sent.clear();
             n
@@ -234,7 +234,7 @@ mod neigh {
                 .with_inputs(|| attacked.borrow().burst())
                 .bench_local_refs(|burst| assert_eq!(attacked.borrow_mut().turn(burst, to), BURST));
             let attacked = attacked.borrow();
-            let entries = attacked.node.path.neighbours.iter().filter(|neighbour| neighbour.link == to);
+            let entries = attacked.node.datapath.neighbours.iter().filter(|neighbour| neighbour.link == to);
             assert_eq!(entries.count(), 1024, "the table is full");
         }
     }

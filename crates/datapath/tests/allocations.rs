@@ -67,15 +67,15 @@ impl Pair {
             let mut pkt = Packet::with_data(&near.mem, bytes).unwrap();
             pkt.meta = meta.clone();
             self.burst.push(pkt);
-            near.path.handle_rx(now, &near.mem, INSIDE, &mut self.burst);
-            for pkt in near.path.take_tx(OUTSIDE).unwrap().drain(..) {
+            near.datapath.handle_rx(now, &near.mem, INSIDE, &mut self.burst);
+            for pkt in near.datapath.take_tx(OUTSIDE).unwrap().drain(..) {
                 pkt.into_frames(&mut self.frames);
             }
             for frame in self.frames.drain(..) {
                 self.burst.push(received(&far.mem, &frame));
             }
-            far.path.handle_rx(now, &far.mem, OUTSIDE, &mut self.burst);
-            let sent = far.path.take_tx(INSIDE).unwrap();
+            far.datapath.handle_rx(now, &far.mem, OUTSIDE, &mut self.burst);
+            let sent = far.datapath.take_tx(INSIDE).unwrap();
             assert_eq!(sent.iter().map(Packet::len).sum::<usize>(), bytes.len(), "glued to one");
             sent.clear();
         }
@@ -117,7 +117,7 @@ fn steady_state(speak: Speak) {
     rounds(COUNTED);
     assert_eq!(Allocations::of_thread() - before, 0, "allocations in {COUNTED} rounds of {speak:?}");
     for node in &pair.nodes {
-        assert_eq!((node.drops(), node.path.forwarded.packets), (vec![], 2 * (WARM + COUNTED) as u64));
+        assert_eq!((node.drops(), node.datapath.forwarded.packets), (vec![], 2 * (WARM + COUNTED) as u64));
     }
 }
 

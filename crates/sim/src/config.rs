@@ -49,12 +49,12 @@ pub fn policy(dir: Dir, src: &str, dst: &str, sas: &[SaConfig]) -> PolicyConfig 
 pub fn link_pair(near: &mut Node, far: &mut Node, (src, dst): (&str, &str), sas: &[SaConfig]) {
     for sa in sas {
         for node in [&mut *near, &mut *far] {
-            node.path.ipsec.add_sa(sa, unique_mask()).expect("a good SA");
+            node.datapath.ipsec.add_sa(sa, unique_mask()).expect("a good SA");
         }
     }
-    near.path.ipsec.add_policy(policy(Dir::Out, src, dst, sas)).expect("a good policy");
+    near.datapath.ipsec.add_policy(policy(Dir::Out, src, dst, sas)).expect("a good policy");
     for dir in [Dir::In, Dir::Fwd] {
-        far.path.ipsec.add_policy(policy(dir, src, dst, sas)).expect("a good policy");
+        far.datapath.ipsec.add_policy(policy(dir, src, dst, sas)).expect("a good policy");
     }
 }
 

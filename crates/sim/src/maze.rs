@@ -92,8 +92,8 @@ impl Maze {
         node.route_of("10.7.0.0/16", RouteKind::Blackhole);
         node.route_of("10.8.0.0/16", RouteKind::Unreachable);
         node.route_of("fd00:8::/32", RouteKind::Prohibit);
-        node.path.set_ike(vec![(ethernet, IkeAt::Node), (small, IkeAt::Node)]);
-        let ipsec = &mut node.path.ipsec;
+        node.datapath.set_ike(vec![(ethernet, IkeAt::Node), (small, IkeAt::Node)]);
+        let ipsec = &mut node.datapath.ipsec;
         let out = Self::policies().into_iter().filter(|policy| policy.dir == Dir::Out);
         for template in out.flat_map(|policy| policy.templates) {
             let [src, dst] = [template.src, template.dst].map(|addr| addr.expect("a tunnel has ends").to_string());
@@ -118,22 +118,23 @@ impl Maze {
 
     /// Sets a link up or down.
     pub fn set_up(&mut self, link: LinkId, up: bool) {
-        self.node.path.set_up(self.now, &self.node.mem, link, up);
+        self.node.datapath.set_up(self.now, &self.node.mem, link, up);
         self.check_nothing_is_left();
     }
 
     /// Checks that the turn which has just ended left no work behind: if it is ended again, nothing happens.
     fn check_nothing_is_left(&mut self) {
         let before = self.work_done();
-        self.node.path.finish(self.now, &self.node.mem);
+        self.node.datapath.finish(self.now, &self.node.mem);
         assert_eq!(self.work_done(), before, "left to the next event");
     }
 
     /// Packets that wait at each port and for neighbours, drops, and counters.
     fn work_done(&mut self) -> WorkDone {
-        let Node { path, .. } = &mut self.node;
-        let sent = Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, |waiting| waiting.len())).collect();
-        let counters = path.counters.clone();
+        let Node { datapath, .. } = &mut self.node;
+        let sent =
+            Self::PORTS.into_iter().map(|port| datapath.take_tx(port).map_or(0, |waiting| waiting.len())).collect();
+        let counters = datapath.counters.clone();
         WorkDone { sent, waiting: self.node.waiting(), drops: self.node.drops(), counters }
     }
 
@@ -150,7 +151,7 @@ impl Maze {
         let after = self.ends(link);
         assert!(after.all() > before.all() || quiet, "lost: {told}");
         self.check_nothing_is_left();
-        if plain && before.held == 0 && self.node.path.counters.get(Mib::IpFragCreates) == 0 {
+        if plain && before.held == 0 && self.node.datapath.counters.get(Mib::IpFragCreates) == 0 {
             let dropped = after.dropped_of_link - before.dropped_of_link;
             assert!(dropped <= 1, "dropped {dropped} times: {told}");
         }
@@ -173,7 +174,7 @@ impl Maze {
     /// # Panics
     /// When the device does not take it, or it is too long or malformed.
     pub fn send(&mut self, link: LinkId) -> usize {
-        let port = self.node.path.ports.get(link).expect("a port");
+        let port = self.node.datapath.ports.get(link).expect("a port");
         let (features, l3) = (port.config.features, if port.config.mac.is_some() { eth::Header::LEN } else { 0 });
         let wire = Wire::new(Medium::Cable, port.config.mtu);
         let sent = self.node.tx(link);
@@ -202,20 +203,20 @@ impl Maze {
             }
         }
         for link in Self::PORTS {
-            self.node.path.remove_port(self.now, &self.node.mem, link);
+            self.node.datapath.remove_port(self.now, &self.node.mem, link);
         }
-        let Node { path, mem, .. } = self.node;
-        drop(path);
+        let Node { datapath, mem, .. } = self.node;
+        drop(datapath);
         assert_eq!((mem.small().in_use(), mem.large().in_use()), (0, 0));
     }
 
     fn ends(&mut self, link: LinkId) -> Ends {
-        let path = &mut self.node.path;
-        path.take_ike();
+        let datapath = &mut self.node.datapath;
+        datapath.take_ike();
         let packets = |waiting: &mut Vec<Packet>| waiting.iter().map(|pkt| pkt.meta.cut.packets()).sum();
-        let sent = Self::PORTS.into_iter().map(|port| path.take_tx(port).map_or(0, packets)).sum();
+        let sent = Self::PORTS.into_iter().map(|port| datapath.take_tx(port).map_or(0, packets)).sum();
         let drops = |of_link: Option<LinkId>| {
-            let drops = path.ports.drop_counts().filter(|&(by, ..)| of_link.is_none_or(|link| by == Some(link)));
+            let drops = datapath.ports.drop_counts().filter(|&(by, ..)| of_link.is_none_or(|link| by == Some(link)));
             drops.map(|(.., n)| n).sum()
         };
         let taken_in = [
@@ -234,15 +235,15 @@ impl Maze {
             dropped_of_link: drops(Some(link)),
             sent,
             held: self.node.waiting() as u64,
-            taken_in: taken_in.into_iter().map(|mib| self.node.path.counters.get(mib)).sum::<u64>()
-                + self.node.path.path_mtus_learnt,
+            taken_in: taken_in.into_iter().map(|mib| self.node.datapath.counters.get(mib)).sum::<u64>()
+                + self.node.datapath.path_mtus_learnt,
         }
     }
 
     /// Whether a packet may end without a trace: ARP, and the keepalives of ESP in UDP (RFC 3948 §2.3).
     fn ends_quietly(&self, link: LinkId, pkt: &Packet) -> bool {
         let bytes = pkt.to_vec();
-        let ethernet = self.node.path.ports.get(link).is_some_and(|port| port.config.mac.is_some());
+        let ethernet = self.node.datapath.ports.get(link).is_some_and(|port| port.config.mac.is_some());
         let l3 = if ethernet { eth::Header::LEN } else { 0 };
         if ethernet && eth::Header::ref_from(&bytes).is_ok_and(|eth| eth.ethertype() == EtherType::ARP) {
             return true;

@@ -13,7 +13,7 @@ use crate::soft_device::SoftDevice;
 #[derive(Debug)]
 pub struct Node {
     /// What it does.
-    pub path: Datapath,
+    pub datapath: Datapath,
     /// Its memory.
     pub mem: Memory,
     /// The devices between its ports and their wires.
@@ -62,7 +62,7 @@ impl Default for Node {
 impl Node {
     /// A node without ports.
     pub fn new() -> Self {
-        Self { path: Datapath::new(), mem: Memory::heap(), devices: Vec::new() }
+        Self { datapath: Datapath::new(), mem: Memory::heap(), devices: Vec::new() }
     }
 
     /// Adds port `id` with these addresses, such as `10.1.0.254/24`.
@@ -72,10 +72,10 @@ impl Node {
     pub fn port(&mut self, id: u32, options: PortOptions, addresses: &[&str]) -> LinkId {
         let id = LinkId(id);
         for addr in addresses {
-            self.path.fib.add_address(id, addr.parse::<IfAddr>().expect("an address"));
+            self.datapath.fib.add_address(id, addr.parse::<IfAddr>().expect("an address"));
         }
         let PortOptions { mac, mtu, features } = options;
-        self.path.set_port(id, PortConfig { name: format!("port{}", id.0), mac, mtu, features, gro: true });
+        self.datapath.set_port(id, PortConfig { name: format!("port{}", id.0), mac, mtu, features, gro: true });
         id
     }
 
@@ -84,10 +84,10 @@ impl Node {
     /// # Panics
     /// When there is no such port.
     pub fn attach(&mut self, id: LinkId, device: &SoftDevice) {
-        self.path.set_device(Instant::ZERO, &self.mem, id, Some(Box::new(device.clone())));
-        let mut config = self.path.ports.get(id).expect("a port").config.clone();
+        self.datapath.set_device(Instant::ZERO, &self.mem, id, Some(Box::new(device.clone())));
+        let mut config = self.datapath.ports.get(id).expect("a port").config.clone();
         config.features.esp = true;
-        self.path.set_port(id, config);
+        self.datapath.set_port(id, config);
         self.devices.push((id, device.clone()));
     }
 
@@ -107,19 +107,19 @@ impl Node {
 
     fn device(&self, id: LinkId) -> Option<(&SoftDevice, usize)> {
         let (_, device) = self.devices.iter().find(|(other, _)| *other == id)?;
-        let is_ethernet = self.path.ports.get(id).is_some_and(|port| port.config.mac.is_some());
+        let is_ethernet = self.datapath.ports.get(id).is_some_and(|port| port.config.mac.is_some());
         Some((device, if is_ethernet { eth::Header::LEN } else { 0 }))
     }
 
     /// Has a VRF be there whose device has the number `device`, and ports `slaves` belong to it. They have no addresses yet.
     pub fn vrf(&mut self, device: u32, table: u32, slaves: &[u32]) -> LinkId {
         let device = LinkId(device);
-        self.path.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));
-        slaves.iter().for_each(|&slave| self.path.fib.set_domain(LinkId(slave), Domain::vrf(device)));
+        self.datapath.fib.set_vrf(device, Some(Vrf { table: TableId(table), up: true }));
+        slaves.iter().for_each(|&slave| self.datapath.fib.set_domain(LinkId(slave), Domain::vrf(device)));
         for v4 in [true, false] {
             let mut rules = Rule::first(v4);
             rules.insert(1, Rule::ask_vrf());
-            self.path.fib.set_rules(v4, rules);
+            self.datapath.fib.set_rules(v4, rules);
         }
         device
     }
@@ -139,7 +139,7 @@ impl Node {
     /// As [`route`](Self::route).
     pub fn route_of(&mut self, to: &str, kind: RouteKind) {
         let route = Route { prefix: to.parse().expect("a prefix"), kind, metric: 0 };
-        self.path.fib.add(TableId::MAIN, route).expect("a new route");
+        self.datapath.fib.add(TableId::MAIN, route).expect("a new route");
     }
 
     /// Takes in packets in one burst.
@@ -147,7 +147,7 @@ impl Node {
     /// # Panics
     /// When it is not taken whole.
     pub fn rx(&mut self, now: Instant, link: LinkId, mut burst: Vec<Packet>) {
-        self.path.handle_rx(now, &self.mem, link, &mut burst);
+        self.datapath.handle_rx(now, &self.mem, link, &mut burst);
         assert!(burst.is_empty(), "a burst is taken whole");
     }
 
@@ -157,10 +157,10 @@ impl Node {
     /// When a burst is not taken whole.
     pub fn rx_all(&mut self, now: Instant, link: LinkId, bursts: impl IntoIterator<Item = Vec<Packet>>) {
         for mut burst in bursts {
-            self.path.take_in(now, &self.mem, link, &mut burst);
+            self.datapath.take_in(now, &self.mem, link, &mut burst);
             assert!(burst.is_empty(), "a burst is taken whole");
         }
-        self.path.finish(now, &self.mem);
+        self.datapath.finish(now, &self.mem);
     }
 
     /// Takes in one plain packet.
@@ -175,7 +175,7 @@ impl Node {
     /// Takes what waits to be sent, each packet by itself.
     pub fn tx(&mut self, link: LinkId) -> Vec<Packet> {
         let mut packets = Vec::new();
-        for pkt in self.path.take_tx(link).map(std::mem::take).unwrap_or_default() {
+        for pkt in self.datapath.take_tx(link).map(std::mem::take).unwrap_or_default() {
             pkt.into_frames(&mut packets);
         }
         packets
@@ -183,17 +183,17 @@ impl Node {
 
     /// Does what time asks for.
     pub fn timeout(&mut self, now: Instant) {
-        self.path.handle_timeout(now, &self.mem);
+        self.datapath.handle_timeout(now, &self.mem);
     }
 
     /// Every drop so far: the number of the link, or 0 for packets of the node, why, how many.
     pub fn drops(&self) -> Vec<(u32, DropReason, u64)> {
-        self.path.ports.drop_counts().map(|(link, reason, n)| (link.map_or(0, |link| link.0), reason, n)).collect()
+        self.datapath.ports.drop_counts().map(|(link, reason, n)| (link.map_or(0, |link| link.0), reason, n)).collect()
     }
 
     /// Packets that wait for a neighbour to answer.
     pub fn waiting(&self) -> usize {
-        self.path.neighbours.iter().map(|neighbour| neighbour.queued).sum()
+        self.datapath.neighbours.iter().map(|neighbour| neighbour.queued).sum()
     }
 
     /// Pages that packets hold.

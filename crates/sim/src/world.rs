@@ -146,7 +146,7 @@ impl World {
 
     fn next_event(&self) -> Option<Instant> {
         let coming = self.coming.first_key_value().map(|(&(at, _), _)| at);
-        let timers = self.nodes.iter().filter_map(|node| node.path.poll_timeout());
+        let timers = self.nodes.iter().filter_map(|node| node.datapath.poll_timeout());
         timers.chain(coming).min()
     }
 
@@ -203,11 +203,11 @@ impl World {
         }
         let (waiting, features, l3) = match ends[from] {
             End::Port(node, link) => {
-                let Node { path, .. } = &mut self.nodes[node];
-                let Some(port) = path.ports.get(link) else { return };
+                let Node { datapath, .. } = &mut self.nodes[node];
+                let Some(port) = datapath.ports.get(link) else { return };
                 let l3 = if port.config.mac.is_some() { eth::Header::LEN } else { 0 };
                 let features = port.config.features;
-                let Some(waiting) = path.take_tx(link) else { return };
+                let Some(waiting) = datapath.take_tx(link) else { return };
                 (waiting, features, l3)
             }
             End::Host(host) => {

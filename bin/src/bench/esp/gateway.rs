@@ -50,7 +50,7 @@ pub(super) enum Way {
 /// One gateway.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    pub(super) path: Datapath,
+    pub(super) datapath: Datapath,
     pub(super) mem: Memory,
 }
 
@@ -121,14 +121,14 @@ impl Pair {
         let holding = Holding::default();
         if way == Way::Worker {
             let measured = if setting.side == Side::Tx { &mut near } else { &mut far };
-            measured.path.ipsec.set_crypto(Some(Box::new(Helper { pool: pool(), holding: holding.clone() })));
+            measured.datapath.ipsec.set_crypto(Some(Box::new(Helper { pool: pool(), holding: holding.clone() })));
         }
         Self { near, far, way, sa: sas[0], holding }
     }
 
     /// The largest packet that fits the wire once it is sealed, in bytes with its IP header.
     pub(super) fn inner_mtu(&self) -> usize {
-        self.near.path.ipsec.sa(self.sa).expect("added").inner_mtu(MTU)
+        self.near.datapath.ipsec.sa(self.sa).expect("added").inner_mtu(MTU)
     }
 
     /// What one turn moves.
@@ -158,13 +158,13 @@ fn link(near: &mut Gateway, far: &mut Gateway, setting: Setting, nth: u8, net: &
         replay_window: if dir == SaDir::In { 1024 } else { 0 },
         ..sa.clone()
     });
-    far.path.ipsec.add_sa(&into, unique_mask()).expect("a good SA");
+    far.datapath.ipsec.add_sa(&into, unique_mask()).expect("a good SA");
     let sas = [sa];
-    near.path.ipsec.add_policy(policy(Dir::Out, NETS[0], net, &sas)).expect("a good policy");
+    near.datapath.ipsec.add_policy(policy(Dir::Out, NETS[0], net, &sas)).expect("a good policy");
     for dir in [Dir::In, Dir::Fwd] {
-        far.path.ipsec.add_policy(policy(dir, NETS[0], net, &sas)).expect("a good policy");
+        far.datapath.ipsec.add_policy(policy(dir, NETS[0], net, &sas)).expect("a good policy");
     }
-    near.path.ipsec.add_sa(&out, unique_mask()).expect("a good SA")
+    near.datapath.ipsec.add_sa(&out, unique_mask()).expect("a good SA")
 }
 
 /// The `nth` SA of a setting.
@@ -186,7 +186,7 @@ fn sa(setting: Setting, nth: u8) -> SaConfig {
 
 impl Gateway {
     fn new(at: usize, way: Way, glues: bool) -> Self {
-        let mut path = Datapath::new();
+        let mut datapath = Datapath::new();
         for (id, name, address) in
             [(LAN, "lan", format!("10.{}.0.254/16", at + 1)), (WAN, "wan", format!("{}/24", ENDS[at]))]
         {
@@ -194,13 +194,13 @@ impl Gateway {
                 Way::Baseline => (Features::NONE, false),
                 Way::Fat | Way::Worker => (Features::ALL, glues),
             };
-            path.set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro });
-            path.fib.add_address(id, address.parse().expect("an address"));
+            datapath.set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro });
+            datapath.fib.add_address(id, address.parse().expect("an address"));
         }
         let via = Some(ENDS[1 - at].parse().expect("an address"));
         let kind = RouteKind::Unicast { via, dev: WAN };
         let route = Route { prefix: NETS[1 - at].parse().expect("a prefix"), kind, metric: 0 };
-        path.fib.add(TableId::MAIN, route).expect("the only route");
-        Self { path, mem: Memory::heap() }
+        datapath.fib.add(TableId::MAIN, route).expect("the only route");
+        Self { datapath, mem: Memory::heap() }
     }
 }

@@ -67,11 +67,11 @@ impl Gateway {
     /// Runs bursts that come at once from one link to the other, which takes what it is given.
     fn run(&mut self, from: LinkId, to: LinkId, bursts: &mut [Vec<Packet>]) {
         for burst in bursts {
-            self.path.take_in(Instant::ZERO, &self.mem, from, burst);
-            self.path.take_tx(to).expect("a port").clear();
+            self.datapath.take_in(Instant::ZERO, &self.mem, from, burst);
+            self.datapath.take_tx(to).expect("a port").clear();
         }
-        self.path.finish(Instant::ZERO, &self.mem);
-        self.path.take_tx(to).expect("a port").clear();
+        self.datapath.finish(Instant::ZERO, &self.mem);
+        self.datapath.take_tx(to).expect("a port").clear();
     }
 }
 
@@ -85,7 +85,7 @@ impl Sending {
     /// Packets that it has forwarded, as they came.
     #[cfg(test)]
     pub(super) fn forwarded(&self) -> u64 {
-        self.gateway.path.forwarded.packets
+        self.gateway.datapath.forwarded.packets
     }
 }
 
@@ -145,8 +145,8 @@ impl Receiving {
         let near = &mut self.pair.near;
         self.source.fill(&near.mem, &mut self.plain);
         for burst in &mut self.plain {
-            near.path.handle_rx(Instant::ZERO, &near.mem, LAN, burst);
-            near.path.take_tx(WAN).expect("a port").drain(..).for_each(|pkt| pkt.into_frames(&mut self.frames));
+            near.datapath.handle_rx(Instant::ZERO, &near.mem, LAN, burst);
+            near.datapath.take_tx(WAN).expect("a port").drain(..).for_each(|pkt| pkt.into_frames(&mut self.frames));
         }
         self.expected.good += 1;
     }
@@ -257,7 +257,7 @@ impl Expected {
 
     /// Fails if a gateway dropped another packet than a forged one, or has forwarded less than it was given.
     fn check(self, gateway: &Gateway) -> Result<(), String> {
-        let drops = gateway.path.ports.drop_counts().map(|(_, reason, count)| (reason, count));
+        let drops = gateway.datapath.ports.drop_counts().map(|(_, reason, count)| (reason, count));
         let (forged, others): (Vec<_>, Vec<_>) = drops.partition(|&(reason, _)| Some(reason) == self.forgery);
         if let Some((reason, count)) = others.first() {
             return Err(format!("{count} packets were dropped: {}", reason.name()));
@@ -266,7 +266,7 @@ impl Expected {
         if dropped != self.forged {
             return Err(format!("{dropped} of {} forged packets were dropped", self.forged));
         }
-        let (got, want) = (gateway.path.forwarded.bytes, self.per_turn as u64 * self.good);
+        let (got, want) = (gateway.datapath.forwarded.bytes, self.per_turn as u64 * self.good);
         // The headers are forwarded as well.
         if got > want { Ok(()) } else { Err(format!("{got} bytes were forwarded instead of more than {want}")) }
     }

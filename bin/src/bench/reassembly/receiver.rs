@@ -28,7 +28,7 @@ const WIRE_NANOS: u64 = 123;
 /// A node that counts what it is given.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    path: Datapath,
+    datapath: Datapath,
     pub(super) mem: Memory,
     pub(super) now: Instant,
     limit: usize,
@@ -52,30 +52,30 @@ pub(super) struct Spent {
 impl Receiver {
     /// A node without SAs.
     pub(super) fn new(config: Config) -> Self {
-        let mut path = Datapath::new();
-        path.set_reassembly(config);
+        let mut datapath = Datapath::new();
+        datapath.set_reassembly(config);
         let port = PortConfig { name: "wire".to_owned(), mac: None, mtu: MTU, features: Features::ALL, gro: true };
-        path.set_port(WIRE, port);
+        datapath.set_port(WIRE, port);
         for address in OWN {
-            path.fib.add_address(WIRE, address.parse().expect("an address"));
+            datapath.fib.add_address(WIRE, address.parse().expect("an address"));
         }
         for prefix in ["0.0.0.0/0", "::/0"] {
             let kind = RouteKind::Unicast { via: None, dev: WIRE };
             let route = Route { prefix: prefix.parse().expect("a prefix"), kind, metric: 0 };
-            path.fib.add(TableId::MAIN, route).expect("the only route");
+            datapath.fib.add(TableId::MAIN, route).expect("the only route");
         }
         let limit = config.v4.high_thresh.max(config.v6.high_thresh);
         let spent = Spent::default();
-        Self { path, mem: Memory::heap(), now: Instant::ZERO, limit, spent, high_water: 0 }
+        Self { datapath, mem: Memory::heap(), now: Instant::ZERO, limit, spent, high_water: 0 }
     }
 
     /// The same with an SA by which everything comes.
     pub(super) fn with_sa(config: Config, sa: &SaConfig) -> Self {
         let mut node = Self::new(config);
         let sa = SaConfig { dir: Some(SaDir::In), ..sa.clone() };
-        node.path.ipsec.add_sa(&sa, unique_mask()).expect("a good SA");
+        node.datapath.ipsec.add_sa(&sa, unique_mask()).expect("a good SA");
         let [src, dst] = [sa.src, sa.dst].map(|addr| addr.to_string());
-        node.path.ipsec.add_policy(policy(Dir::In, &src, &dst, &[sa])).expect("a good policy");
+        node.datapath.ipsec.add_policy(policy(Dir::In, &src, &dst, &[sa])).expect("a good policy");
         node
     }
 
@@ -96,10 +96,10 @@ impl Receiver {
         let fragments = burst.len() as u64;
         let (before, allocations) = (Copied::of(&self.mem), Allocations::count());
         let start = std::time::Instant::now();
-        if self.path.poll_timeout().is_some_and(|at| at <= self.now) {
-            self.path.handle_timeout(self.now, &self.mem);
+        if self.datapath.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.datapath.handle_timeout(self.now, &self.mem);
         }
-        self.path.handle_rx(self.now, &self.mem, WIRE, burst);
+        self.datapath.handle_rx(self.now, &self.mem, WIRE, burst);
         let cpu = start.elapsed();
         self.spent.allocations += Allocations::count() - allocations;
         let copied = Copied::of(&self.mem);
@@ -113,10 +113,10 @@ impl Receiver {
     /// Lets the time pass until something times out, and says how many fragments the wire has brought meanwhile. `None` if
     /// nothing will.
     pub(super) fn sleep(&mut self) -> Option<u64> {
-        let at = self.path.poll_timeout()?;
+        let at = self.datapath.poll_timeout()?;
         let slept = at.since(self.now);
         self.now = self.now.max(at);
-        self.path.handle_timeout(self.now, &self.mem);
+        self.datapath.handle_timeout(self.now, &self.mem);
         self.after(Duration::ZERO);
         Some(slept.as_nanos() as u64 / WIRE_NANOS)
     }
@@ -124,15 +124,15 @@ impl Receiver {
     fn after(&mut self, time: Duration) {
         self.now = self.now + time;
         // What it says of the datagrams, which nobody listens for.
-        self.path.take_tx(WIRE).expect("a port").clear();
-        self.high_water = self.high_water.max(self.path.reassembly().memory());
-        let noted = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| self.path.counters.get(mib));
+        self.datapath.take_tx(WIRE).expect("a port").clear();
+        self.high_water = self.high_water.max(self.datapath.reassembly().memory());
+        let noted = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| self.datapath.counters.get(mib));
         self.spent.delivered = noted.iter().sum();
     }
 
     /// Whether nothing new is taken, however many frames are free (Linux's policy).
     pub(super) fn is_full(&self) -> bool {
-        self.path.reassembly().memory() > self.limit
+        self.datapath.reassembly().memory() > self.limit
     }
 
     /// What it has used so far.
@@ -161,7 +161,8 @@ impl Receiver {
 
     /// What it has dropped, and why.
     pub(super) fn drops(&self) -> String {
-        let drops = self.path.ports.drop_counts().map(|(_, reason, count)| format!("{count} for {}", reason.name()));
+        let drops =
+            self.datapath.ports.drop_counts().map(|(_, reason, count)| format!("{count} for {}", reason.name()));
         drops.collect::<Vec<_>>().join(", ")
     }
 
@@ -176,8 +177,8 @@ impl Receiver {
     /// Something is left, or more waited than was to.
     pub(super) fn drain(&mut self, may_pass_limit: bool) -> Result<(), String> {
         while self.sleep().is_some() {}
-        let left = self.path.reassembly().memory();
-        let queues: usize = Table::ALL.iter().map(|&table| self.path.reassembly().usage(table).queues).sum();
+        let left = self.datapath.reassembly().memory();
+        let queues: usize = Table::ALL.iter().map(|&table| self.datapath.reassembly().usage(table).queues).sum();
         let pages = self.mem.small().in_use() + self.mem.large().in_use();
         if left + queues + pages > 0 {
             return Err(format!("{left} bytes, {queues} datagrams and {pages} pages are left behind"));

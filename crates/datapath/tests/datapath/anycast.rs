@@ -96,8 +96,8 @@ fn ping_to_the_group_of_an_own_address_is_answered() {
     ];
     for (group, answered) in cases {
         let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
-        let Node { path, mem, .. } = &mut node;
-        path.set_neighbour(NOW, mem, INSIDE, HOST.parse().unwrap(), fib::Known::Permanent(mac(9)), 0);
+        let Node { datapath, mem, .. } = &mut node;
+        datapath.set_neighbour(NOW, mem, INSIDE, HOST.parse().unwrap(), fib::Known::Permanent(mac(9)), 0);
         let to = MacAddr::multicast_v6(group.parse().unwrap());
         let header = eth::Header::new(to, mac(9), wire::EtherType::IPV6);
         let ping = Flow::new(HOST, &group).ping(1, 8);

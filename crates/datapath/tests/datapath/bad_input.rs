@@ -142,7 +142,7 @@ fn receiver(tunnel: Tunnel) -> (Node, SaConfig) {
         SaConfig { encap: if tunnel.udp { None } else { Some(other) }, ..with_spi(&sa, OTHER_ENCAP) },
         SaConfig { lifetime: ending, ..with_spi(&sa, ENDING) },
     ] {
-        node.path.ipsec.add_sa(&extra, unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&extra, unique_mask()).unwrap();
     }
     let first = authentic(&sa, TOP, &good_text(Protocol::IPIP));
     node.rx_bytes(NOW, OUTSIDE, &wrap(&sa, tunnel.udp, &first));
@@ -152,7 +152,7 @@ fn receiver(tunnel: Tunnel) -> (Node, SaConfig) {
 
 /// What the SA under test has counted, and seen.
 fn state(node: &Node, sa: &SaConfig) -> (SaStats, u64, Vec<u64>) {
-    let ipsec = &node.path.ipsec;
+    let ipsec = &node.datapath.ipsec;
     let sa = ipsec.sad().by_spi(sa.dst, sa.spi, 0).and_then(|id| ipsec.sa(id)).unwrap();
     (sa.stats(), sa.replay().top(), sa.replay().seen().collect())
 }
@@ -160,7 +160,7 @@ fn state(node: &Node, sa: &SaConfig) -> (SaStats, u64, Vec<u64>) {
 /// What was counted since.
 fn moved(node: &Node, before: &Counters) -> Vec<(Mib, u64)> {
     let since = |(mib, value): (Mib, u64)| (mib, value - before.get(mib));
-    node.path.counters.iter().map(since).filter(|&(_, n)| n > 0).collect()
+    node.datapath.counters.iter().map(since).filter(|&(_, n)| n > 0).collect()
 }
 
 fn received(tunnel: Tunnel) -> [Mib; 2] {
@@ -178,7 +178,7 @@ fn each_kind_of_bad_esp_has_its_counter_and_moves_nothing() {
         for Bad { what, packet, reason, mib, stats } in cases(&sa, tunnel.udp) {
             let told = format!("{what}, {tunnel:?}");
             let (mut node, _) = receiver(tunnel);
-            let (counters, mut want) = (node.path.counters.clone(), state(&node, &sa));
+            let (counters, mut want) = (node.datapath.counters.clone(), state(&node, &sa));
             node.rx_bytes(NOW, OUTSIDE, &packet);
             assert_eq!(node.drops(), [(2, reason, 1)], "{told}");
             assert_eq!(moved(&node, &counters), [(receives, 1), (delivers, 1), (mib, 1)], "{told}");
@@ -217,7 +217,7 @@ fn what_is_authentic_and_carries_what_its_sa_does_not_moves_the_window_and_goes_
         let (_, sa) = receiver(tunnel);
         for next_header in [Protocol::IPV6, Protocol::UDP, Protocol(0)] {
             let (mut node, _) = receiver(tunnel);
-            let (counters, before) = (node.path.counters.clone(), state(&node, &sa));
+            let (counters, before) = (node.datapath.counters.clone(), state(&node, &sa));
             let esp = authentic(&sa, TOP + 1, &good_text(next_header));
             node.rx_bytes(NOW, OUTSIDE, &wrap(&sa, tunnel.udp, &esp));
             assert_eq!(node.drops(), [(2, DropReason::EspFormat, 1)], "{next_header} {tunnel:?}");
@@ -245,7 +245,7 @@ fn an_sa_that_has_ended_opens_nothing_and_says_why() {
             (Mib::XfrmInStateInvalid, DropReason::EspState),
         ];
         for (at, (mib, reason)) in ends.into_iter().enumerate() {
-            let (counters, drops) = (node.path.counters.clone(), node.drops());
+            let (counters, drops) = (node.datapath.counters.clone(), node.drops());
             node.rx_bytes(NOW, OUTSIDE, &packet(2 + at as u32));
             assert_eq!(moved(&node, &counters), [(receives, 1), (delivers, 1), (mib, 1)], "{tunnel:?}");
             let dropped =
@@ -254,7 +254,7 @@ fn an_sa_that_has_ended_opens_nothing_and_says_why() {
             assert_eq!(state(&node, &sa), before, "{tunnel:?}");
         }
         node.timeout(NOW);
-        let counters = node.path.counters.clone();
+        let counters = node.datapath.counters.clone();
         node.rx_bytes(NOW, OUTSIDE, &packet(9));
         assert_eq!(moved(&node, &counters), [(receives, 1), (delivers, 1), (Mib::XfrmInNoStates, 1)], "{tunnel:?}");
     }

@@ -83,17 +83,17 @@ fn one_day(flow: &Flow, rng: &mut Rng, seed: u64) {
     let (mem, mut node, mut other) = (Memory::heap(), router(), Reassembly::default());
     let ways = [Coalesce::Move, Coalesce::Copy, Coalesce::Off];
     let configure = |coalesce| Config { policy: Policy::Fair, coalesce, max_distance: 0, ..Config::default() };
-    node.path.set_reassembly(configure(ways[seed as usize % 3]));
+    node.datapath.set_reassembly(configure(ways[seed as usize % 3]));
     let (pings, arrivals) = pings(flow, &mem, rng);
     let mut heard: BTreeMap<u16, Vec<Vec<u8>>> = BTreeMap::new();
     let mut came = 0;
     for (at, bytes) in arrivals {
         let now = NOW + at;
-        while let Some(due) = node.path.poll_timeout().filter(|&due| due <= now) {
+        while let Some(due) = node.datapath.poll_timeout().filter(|&due| due <= now) {
             node.timeout(due);
         }
         if rng.happens(5) {
-            node.path.set_reassembly(configure(*rng.pick(&ways)));
+            node.datapath.set_reassembly(configure(*rng.pick(&ways)));
         }
         came += u64::from(info_of(&bytes).fragment.is_some());
         node.rx(now, OUTSIDE, vec![Packet::with_data(&mem, &bytes).unwrap()]);
@@ -111,18 +111,18 @@ fn one_day(flow: &Flow, rng: &mut Rng, seed: u64) {
         let at = flow.version().header_len() + 8;
         assert!(heard.iter().all(|answer| answer[at..] == ping.bytes[at..]), "seed {seed}, {flow:?}, ping {seq}");
     }
-    while let Some(due) = node.path.poll_timeout() {
+    while let Some(due) = node.datapath.poll_timeout() {
         node.timeout(due);
         drop(node.tx(OUTSIDE));
     }
-    let left = Table::ALL.map(|table| node.path.reassembly().usage(table));
+    let left = Table::ALL.map(|table| node.datapath.reassembly().usage(table));
     assert_eq!(left, [reassembly::Usage::default(); 4], "seed {seed}");
     assert_eq!(node.pages_in_use(), 0, "seed {seed}");
     let mibs = match flow.version() {
         Version::V4 => [Mib::IpReasmReqds, Mib::IpReasmTimeout, Mib::IpReasmFails],
         Version::V6 => [Mib::Ip6ReasmReqds, Mib::Ip6ReasmTimeout, Mib::Ip6ReasmFails],
     };
-    let [requests, timeouts, fails] = mibs.map(|mib| node.path.counters.get(mib));
+    let [requests, timeouts, fails] = mibs.map(|mib| node.datapath.counters.get(mib));
     assert_eq!((requests, timeouts), (came, fails), "nothing fails but what time is up for: seed {seed}, {flow:?}");
     let reasons = [DropReason::FragmentTimeout, DropReason::FragmentDuplicate];
     assert!(node.drops().iter().all(|(_, reason, _)| reasons.contains(reason)), "seed {seed}: {:?}", node.drops());

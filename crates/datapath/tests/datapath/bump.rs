@@ -26,7 +26,7 @@ fn sa(flow: &Flow, spi: u32, udp: bool, dir: Option<SaDir>) -> SaConfig {
 fn stand_before(node: &mut Node, flow: &Flow, spis: [u32; 2], udp: bool) {
     let (out, back) = (sa(flow, spis[0], udp, SENT), sa(&flow.reversed(), spis[1], udp, RECEIVED));
     let (host, peer) = (flow.src.to_string(), flow.dst.to_string());
-    let ipsec = &mut node.path.ipsec;
+    let ipsec = &mut node.datapath.ipsec;
     for sa in [&out, &back] {
         ipsec.add_sa(sa, unique_mask()).unwrap();
     }
@@ -43,7 +43,7 @@ fn bumps(flow: &Flow, udp: bool) -> World {
 }
 
 fn stats(node: &Node, spi: u32) -> ipsec::SaStats {
-    node.path.ipsec.sad().iter().find(|sa| sa.spi().0 == spi).unwrap().stats()
+    node.datapath.ipsec.sad().iter().find(|sa| sa.spi().0 == spi).unwrap().stats()
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn what_comes_to_the_host_in_clear_is_dropped() {
         world.nodes[1].rx_bytes(NOW, OUTSIDE, &flow.udp(100));
         assert!(world.nodes[1].tx(INSIDE).is_empty());
         assert_eq!(world.nodes[1].drops(), [(2, DropReason::PolicyMismatch, 1)]);
-        assert_eq!(world.nodes[1].path.counters.get(Mib::XfrmInTmplMismatch), 1);
+        assert_eq!(world.nodes[1].datapath.counters.get(Mib::XfrmInTmplMismatch), 1);
     }
 }
 
@@ -119,7 +119,7 @@ fn what_the_gateway_itself_has_sent_is_not_opened_when_it_comes_back() {
             let mut world = gateways(Medium::Cable, 1);
             let node = &mut world.nodes[0];
             let out = sa(&flow, 0x2000, udp, dir);
-            node.path.ipsec.add_sa(&out, unique_mask()).unwrap();
+            node.datapath.ipsec.add_sa(&out, unique_mask()).unwrap();
             node.rx_bytes(NOW, OUTSIDE, &sent);
             let got = only(node.tx(OUTSIDE));
             let protocol = if udp { Protocol::UDP } else { Protocol::ESP };
@@ -138,7 +138,7 @@ fn an_sa_without_a_direction_opens_for_the_node_alone() {
             let sent = sealed(&flow, false);
             let mut world = gateways(Medium::Cable, 1);
             let node = &mut world.nodes[1];
-            node.path.ipsec.add_sa(&sa(&flow, 0x2000, false, dir), unique_mask()).unwrap();
+            node.datapath.ipsec.add_sa(&sa(&flow, 0x2000, false, dir), unique_mask()).unwrap();
             node.rx_bytes(NOW, OUTSIDE, &sent.to_vec());
             let got = info(&only(node.tx(INSIDE))).protocol;
             let want = if dir == RECEIVED { Protocol::UDP } else { Protocol::ESP };
@@ -154,7 +154,7 @@ fn esp_of_other_sas_and_its_fragments_are_left_alone() {
         let node = || {
             let mut world = gateways(Medium::Cable, 1);
             let received = sa(&flow, 0x2000, false, RECEIVED);
-            world.nodes[1].path.ipsec.add_sa(&received, unique_mask()).unwrap();
+            world.nodes[1].datapath.ipsec.add_sa(&received, unique_mask()).unwrap();
             world.nodes.remove(1)
         };
         let spi_at = flow.version().header_len();

@@ -55,9 +55,9 @@ fn sealed_by(limit: u64, spis: [Spi; 2], is_null: bool) -> (Vec<Vec<u8>>, impl F
         for (nth, (src, dst)) in nets.into_iter().enumerate() {
             let mut sas = sas(nth);
             sas[0].lifetime.hard = Limits { packets: limit, ..Limits::NONE };
-            far.path.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
+            far.datapath.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
             for dir in [Dir::In, Dir::Fwd] {
-                far.path.ipsec.add_policy(policy(dir, src, dst, &sas)).unwrap();
+                far.datapath.ipsec.add_policy(policy(dir, src, dst, &sas)).unwrap();
             }
         }
         far
@@ -116,21 +116,21 @@ fn made(node: &mut Node) -> Made {
         }
     }
     let xfrm = Mib::ALL.iter().filter(|mib| mib.name().starts_with("Xfrm"));
-    let counted = xfrm.map(|&mib| (mib.name(), node.path.counters.get(mib))).filter(|&(_, n)| n > 0).collect();
-    let sas = node.path.ipsec.sad().iter().map(|sa| (sa.spi(), sa.stats(), sa.replay().top())).collect();
+    let counted = xfrm.map(|&mib| (mib.name(), node.datapath.counters.get(mib))).filter(|&(_, n)| n > 0).collect();
+    let sas = node.datapath.ipsec.sad().iter().map(|sa| (sa.spi(), sa.stats(), sa.replay().top())).collect();
     Made { inside, drops: node.drops(), counted, sas }
 }
 
 /// Has a node receive a packet without a thought of those before it.
 fn receive_alone(node: &mut Node, frame: &[u8]) {
-    node.path.ipsec.forget_recent();
+    node.datapath.ipsec.forget_recent();
     node.rx_bytes(NOW, OUTSIDE, frame);
 }
 
 /// Has a node take in one of several bursts.
 fn take_in(node: &mut Node, frames: &[Vec<u8>]) {
     let mut burst = frames.iter().map(|frame| Packet::with_data(&node.mem, frame).unwrap()).collect();
-    node.path.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+    node.datapath.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
 }
 
 #[test]
@@ -153,11 +153,11 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
         }
         let burst = frames.iter().map(|frame| Packet::with_data(&at_once.mem, frame).unwrap()).collect();
         at_once.rx(NOW, OUTSIDE, burst);
-        merged += usize::from(at_once.path.forwarded.packets < one_by_one.path.forwarded.packets);
-        let (want, at_once_packets) = (made(&mut one_by_one), at_once.path.forwarded.packets);
+        merged += usize::from(at_once.datapath.forwarded.packets < one_by_one.datapath.forwarded.packets);
+        let (want, at_once_packets) = (made(&mut one_by_one), at_once.datapath.forwarded.packets);
         assert_eq!(made(&mut at_once), want, "seed {seed}");
         let [mut in_parts, mut by_threads] = [receiver(), receiver()];
-        by_threads.path.ipsec.set_crypto(Some(pool(1 + seed as usize % 2)));
+        by_threads.datapath.ipsec.set_crypto(Some(pool(1 + seed as usize % 2)));
         while !frames.is_empty() {
             let rest = frames.split_off((rng.below(frames.len()) + 1).min(1 + rng.below(80)));
             for node in [&mut in_parts, &mut by_threads] {
@@ -166,9 +166,9 @@ fn a_burst_is_opened_as_its_packets_are_one_by_one() {
             frames = rest;
         }
         for node in [&mut in_parts, &mut by_threads] {
-            node.path.finish(NOW, &node.mem);
+            node.datapath.finish(NOW, &node.mem);
         }
-        assert_eq!(in_parts.path.forwarded.packets, at_once_packets, "seed {seed} in parts");
+        assert_eq!(in_parts.datapath.forwarded.packets, at_once_packets, "seed {seed} in parts");
         assert_eq!(made(&mut in_parts), want, "seed {seed} in parts");
         // Of what is refused while others are in flight, the first reason is another one.
         let refused = |made: &Made| made.drops.iter().map(|(.., n)| n).sum::<u64>();
@@ -204,24 +204,24 @@ fn every_bit_of_a_header_within_a_burst_counts() {
 fn what_changes_counts_for_the_next_packet() {
     let sa = || TUNNELS[0].sas(0).remove(0);
     let changes: [fn(&mut Node, &SaConfig); 8] = [
-        |node, _| node.path.fib.remove_dev(OUTSIDE),
-        |node, _| node.path.fib.set_rules(true, vec![]),
-        |node, sa| drop(node.path.ipsec.remove_sa(sa.dst, sa.spi, 0)),
+        |node, _| node.datapath.fib.remove_dev(OUTSIDE),
+        |node, _| node.datapath.fib.set_rules(true, vec![]),
+        |node, sa| drop(node.datapath.ipsec.remove_sa(sa.dst, sa.spi, 0)),
         |node, sa| {
             let lifetime = Lifetime { hard: Limits { packets: 1, ..Limits::NONE }, ..sa.lifetime };
-            node.path.ipsec.update_sa(&SaConfig { lifetime, ..sa.clone() }, sim::unique_mask()).unwrap();
+            node.datapath.ipsec.update_sa(&SaConfig { lifetime, ..sa.clone() }, sim::unique_mask()).unwrap();
         },
         |node, sa| {
             let selector = Some(Selector::new("172.16.0.0/12".parse().unwrap(), "10.2.0.0/16".parse().unwrap()));
-            node.path.ipsec.replace_sa(&SaConfig { selector, ..sa.clone() }).unwrap();
+            node.datapath.ipsec.replace_sa(&SaConfig { selector, ..sa.clone() }).unwrap();
         },
         |node, _| {
             for dir in [Dir::In, Dir::Fwd] {
                 let blocked = policy(dir, "10.1.0.0/16", "10.2.0.0/16", &[]);
-                node.path.ipsec.update_policy(PolicyConfig { action: Action::Block, ..blocked }).unwrap();
+                node.datapath.ipsec.update_policy(PolicyConfig { action: Action::Block, ..blocked }).unwrap();
             }
         },
-        |node, _| node.path.set_up(NOW, &Memory::heap(), INSIDE, false),
+        |node, _| node.datapath.set_up(NOW, &Memory::heap(), INSIDE, false),
         |node, _| _ = node.port(OUTSIDE.0, PortOptions::ethernet(2), &[]),
     ];
     let (frames, receiver) = sealed(u64::MAX);
@@ -248,12 +248,12 @@ fn what_changes_counts_for_the_next_packet() {
 fn what_was_found_out_of_an_sa_goes_with_it() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
-    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("PooledBox(Some(");
+    let is_kept = |node: &Node| format!("{:?}", node.datapath.ipsec).contains("PooledBox(Some(");
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     assert!(is_kept(&node), "what came last is remembered");
     let sa = TUNNELS[0].sas(0).remove(0);
-    drop(node.path.ipsec.remove_sa(sa.dst, sa.spi, 0));
-    node.path.finish(NOW, &node.mem);
+    drop(node.datapath.ipsec.remove_sa(sa.dst, sa.spi, 0));
+    node.datapath.finish(NOW, &node.mem);
     assert!(!is_kept(&node), "it is forgotten with its SA");
 }
 
@@ -286,20 +286,20 @@ impl Crypto for Device {
 fn what_comes_back_when_its_sa_is_gone_is_not_remembered() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
-    let is_kept = |node: &Node| format!("{:?}", node.path.ipsec).contains("PooledBox(Some(");
+    let is_kept = |node: &Node| format!("{:?}", node.datapath.ipsec).contains("PooledBox(Some(");
     let device = Device::default();
     let is_busy = Arc::clone(&device.is_busy);
-    node.path.ipsec.set_crypto(Some(Box::new(device)));
+    node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     assert!(is_kept(&node), "what came last is remembered");
     is_busy.store(true, Relaxed);
     node.rx_bytes(NOW, OUTSIDE, &frames[1]);
     let sa = TUNNELS[0].sas(0).remove(0);
-    drop(node.path.ipsec.remove_sa(sa.dst, sa.spi, 0));
-    node.path.finish(NOW, &node.mem);
+    drop(node.datapath.ipsec.remove_sa(sa.dst, sa.spi, 0));
+    node.datapath.finish(NOW, &node.mem);
     is_busy.store(false, Relaxed);
-    node.path.finish(NOW, &node.mem);
-    assert!(!node.path.ipsec.is_pending());
+    node.datapath.finish(NOW, &node.mem);
+    assert!(!node.datapath.ipsec.is_pending());
     assert!(!is_kept(&node), "it is forgotten with its SA");
 }
 
@@ -311,16 +311,16 @@ fn a_device_that_gives_nothing_back_is_not_given_packets_without_end() {
     let mut node = receiver();
     let device = Device::default();
     let is_busy = Arc::clone(&device.is_busy);
-    node.path.ipsec.set_crypto(Some(Box::new(device)));
+    node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     node.rx_bytes(NOW, OUTSIDE, &frames[0]);
     is_busy.store(true, Relaxed);
     // They are one packet, which is found out when it comes back.
     (0..MOST + 100).for_each(|_| take_in(&mut node, &frames[1..2]));
     assert_eq!(node.drops(), [(OUTSIDE.0, DropReason::CryptoQueueFull, 100)]);
     is_busy.store(false, Relaxed);
-    node.path.finish(NOW, &node.mem);
+    node.datapath.finish(NOW, &node.mem);
     let replays = (OUTSIDE.0, DropReason::EspReplay, MOST - 1);
-    assert!(node.drops().contains(&replays) && !node.path.ipsec.is_pending(), "{:?}", node.drops());
+    assert!(node.drops().contains(&replays) && !node.datapath.ipsec.is_pending(), "{:?}", node.drops());
 }
 
 /// So many SAs, each to one guest: frames with segments of theirs in the order in which `next` says whose is next, and who
@@ -350,9 +350,9 @@ fn sealed_by_many(sas: u32, segments: u32, mut next: impl FnMut(u32) -> u32) -> 
         far.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.2.255.254/16"]);
         far.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.2/24"]);
         for nth in 0..sas {
-            far.path.ipsec.add_sa(&sa(nth)[0], sim::unique_mask()).unwrap();
+            far.datapath.ipsec.add_sa(&sa(nth)[0], sim::unique_mask()).unwrap();
             for dir in [Dir::In, Dir::Fwd] {
-                far.path.ipsec.add_policy(policy(dir, net(nth).0, &net(nth).1, &sa(nth))).unwrap();
+                far.datapath.ipsec.add_policy(policy(dir, net(nth).0, &net(nth).1, &sa(nth))).unwrap();
             }
         }
         far
@@ -380,11 +380,11 @@ fn the_packets_of_more_sas_than_are_remembered_are_opened_all_the_same() {
     for threads in 0..3 {
         let mut at_once = receiver();
         if threads > 0 {
-            at_once.path.ipsec.set_crypto(Some(pool(threads)));
+            at_once.datapath.ipsec.set_crypto(Some(pool(threads)));
         }
         frames.chunks(64).for_each(|frames| take_in(&mut at_once, frames));
-        at_once.path.finish(NOW, &at_once.mem);
-        let remembered = format!("{:?}", at_once.path.ipsec).matches("PooledBox(Some(").count();
+        at_once.datapath.finish(NOW, &at_once.mem);
+        let remembered = format!("{:?}", at_once.datapath.ipsec).matches("PooledBox(Some(").count();
         assert_eq!(remembered, 256, "with {threads} threads");
         assert_eq!(made(&mut at_once), want, "with {threads} threads");
     }
@@ -399,8 +399,8 @@ fn an_sa_that_is_in_use_again_is_remembered() {
     let (frames, receiver) = sealed_by_many(SAS, SAS + 3 * BUSY, |at| if at < SAS { at } else { at % BUSY });
     let mut node = receiver();
     frames.chunks(64).for_each(|frames| take_in(&mut node, frames));
-    node.path.finish(NOW, &node.mem);
-    let ipsec = format!("{:?}", node.path.ipsec);
+    node.datapath.finish(NOW, &node.mem);
+    let ipsec = format!("{:?}", node.datapath.ipsec);
     let is_remembered = |nth: &u32| ipsec.contains(&format!("{:?}: PooledBox(Some(", Spi(0x1000 + nth)));
     assert_eq!((0..BUSY).filter(is_remembered).count(), BUSY as usize);
 }
@@ -412,11 +412,11 @@ fn a_burst_of_more_tasks_than_may_wait_is_opened_by_others_without_loss() {
     let (frames, receiver) = sealed_by_many(SAS, 7 * SAS, |at| at % SAS);
     let (mut one_by_one, mut node) = (receiver(), receiver());
     frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
-    node.path.ipsec.set_crypto(Some(Box::<Device>::default()));
+    node.datapath.ipsec.set_crypto(Some(Box::<Device>::default()));
     let (each_once, the_rest) = frames.split_at(SAS as usize);
     take_in(&mut node, each_once);
     take_in(&mut node, the_rest);
-    node.path.finish(NOW, &node.mem);
+    node.datapath.finish(NOW, &node.mem);
     let (want, made) = (made(&mut one_by_one), made(&mut node));
     assert_eq!(made.drops, []);
     assert_eq!(made, want);
@@ -431,13 +431,13 @@ fn what_comes_by_several_sas_in_turn_is_collected_side_by_side() {
     frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
     let device = Device::default();
     let given = Arc::clone(&device.given);
-    node.path.ipsec.set_crypto(Some(Box::new(device)));
+    node.datapath.ipsec.set_crypto(Some(Box::new(device)));
     for frames in frames.chunks(6 * SAS as usize) {
         let before = given.load(Relaxed);
         take_in(&mut node, frames);
         assert_eq!(given.load(Relaxed) - before, SAS as usize);
     }
-    node.path.finish(NOW, &node.mem);
+    node.datapath.finish(NOW, &node.mem);
     assert_eq!(made(&mut node), made(&mut one_by_one));
 }
 
@@ -465,14 +465,14 @@ impl Crypto for Reluctant {
 fn nobody_is_waited_for_before_all_is_taken_in() {
     let (frames, receiver) = sealed(u64::MAX);
     let [mut one_by_one, mut node] = [receiver(), receiver()];
-    node.path.ipsec.set_crypto(Some(Box::<Reluctant>::default()));
+    node.datapath.ipsec.set_crypto(Some(Box::<Reluctant>::default()));
     frames.iter().for_each(|frame| receive_alone(&mut one_by_one, frame));
     for frames in frames.chunks(5) {
         take_in(&mut node, frames);
-        assert!(node.path.ipsec.is_pending() && node.path.take_tx(INSIDE).unwrap().is_empty());
+        assert!(node.datapath.ipsec.is_pending() && node.datapath.take_tx(INSIDE).unwrap().is_empty());
     }
-    node.path.finish(NOW, &node.mem);
-    assert!(!node.path.ipsec.is_pending());
+    node.datapath.finish(NOW, &node.mem);
+    assert!(!node.datapath.ipsec.is_pending());
     assert_eq!(made(&mut node), made(&mut one_by_one));
 }
 
@@ -501,7 +501,7 @@ fn who_helps_is_told_that_there_is_more_as_soon_as_that_is_sure() {
     let (frames, receiver) = sealed(u64::MAX);
     let mut node = receiver();
     let offered = Arc::<Mutex<_>>::default();
-    node.path.ipsec.set_crypto(Some(Box::new(Offered(Arc::clone(&offered)))));
+    node.datapath.ipsec.set_crypto(Some(Box::new(Offered(Arc::clone(&offered)))));
     let mut offers = |frames: &[Vec<u8>]| {
         take_in(&mut node, frames);
         std::mem::take(&mut *offered.lock().unwrap())
@@ -527,13 +527,13 @@ fn what_a_device_can_spare_is_merged_across_bursts() {
                 Packet::from_buf(buf)
             });
             let mut burst = received.collect();
-            node.path.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
-            let sent = node.path.take_tx(INSIDE).unwrap();
+            node.datapath.take_in(NOW, &node.mem, OUTSIDE, &mut burst);
+            let sent = node.datapath.take_tx(INSIDE).unwrap();
             assert_eq!(sent.len(), usize::from(is_short), "with {of_device} frames");
             sent.clear();
         }
-        node.path.finish(NOW, &node.mem);
-        assert_eq!(node.path.take_tx(INSIDE).unwrap().len(), usize::from(!is_short), "with {of_device} frames");
+        node.datapath.finish(NOW, &node.mem);
+        assert_eq!(node.datapath.take_tx(INSIDE).unwrap().len(), usize::from(!is_short), "with {of_device} frames");
     }
 }
 
@@ -543,7 +543,7 @@ fn a_burst_of_many_small_packets_is_sealed_by_threads_without_loss() {
     let mut world = tunnelled(TUNNELS[0], 1);
     let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
     for node in [&mut *near, &mut *far] {
-        node.path.ipsec.set_crypto(Some(pool(1)));
+        node.datapath.ipsec.set_crypto(Some(pool(1)));
     }
     let flow = Flow::new("10.1.0.1", "10.2.0.1");
     let burst = (0..PACKETS).map(|sport| Packet::with_data(&near.mem, &Flow { sport, ..flow }.udp(20)).unwrap());

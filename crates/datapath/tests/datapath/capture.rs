@@ -15,7 +15,7 @@ fn seen(node: &mut Node) -> Vec<(u32, &'static str, &'static str, Vec<u8>)> {
     let words = |Tapped { link, fat, outbound, bytes }| {
         (link.0, if fat { "fat" } else { "wire" }, if outbound { "out" } else { "in" }, bytes)
     };
-    node.path.take_tapped().map(words).collect()
+    node.datapath.take_tapped().map(words).collect()
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_capture_sees_packets_before_and_after_they_are_glued_and_cut() {
     let [flow, _] = flows();
     let mut node = router_with(PortOptions::BARE, PortOptions::BARE.features(Features::NONE));
     for link in [INSIDE, OUTSIDE] {
-        node.path.set_tap(link, BOTH);
+        node.datapath.set_tap(link, BOTH);
     }
     let segments: Vec<_> = (0..3).map(|at| flow.tcp(1 + 1000 * at, 1000)).collect();
     let burst = segments.iter().map(|bytes| Packet::with_data(&node.mem, bytes).unwrap()).collect();
@@ -46,7 +46,7 @@ fn a_capture_sees_packets_before_and_after_they_are_glued_and_cut() {
     );
     for (at, segment) in segments.iter().enumerate() {
         assert!(seen[at].3 == *segment, "segment {at} as it came");
-        assert!(seen[5 + at].3 == node.path.take_tx(OUTSIDE).unwrap()[at].to_vec(), "segment {at} as it goes");
+        assert!(seen[5 + at].3 == node.datapath.take_tx(OUTSIDE).unwrap()[at].to_vec(), "segment {at} as it goes");
     }
 }
 
@@ -61,7 +61,7 @@ fn a_capture_sees_its_own_link_and_place_alone() {
         (OUTSIDE, TapPoints::default(), vec![]),
     ] {
         let mut node = router();
-        node.path.set_tap(link, tap);
+        node.datapath.set_tap(link, tap);
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
         let places: Vec<_> = seen(&mut node).into_iter().map(|(link, kind, way, _)| (link, kind, way)).collect();
         assert_eq!(places, want);
@@ -73,7 +73,7 @@ fn a_capture_sees_its_own_link_and_place_alone() {
 #[test]
 fn a_capture_of_ethernet_sees_frames_on_the_wire_and_packets_in_the_path() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
-    node.path.set_tap(INSIDE, BOTH);
+    node.datapath.set_tap(INSIDE, BOTH);
     let [flow, _] = flows();
     let packet = flow.udp(10);
     let frame = [eth::Header::new(mac(1), mac(11), EtherType::IPV4).as_bytes(), &packet].concat();
@@ -90,7 +90,7 @@ fn capture_behind_tunnel_sees_esp_then_decrypted_packet() {
     world.nodes[0].rx(NOW, INSIDE, vec![fat]);
     let train = world.nodes[0].tx(OUTSIDE);
     let far = &mut world.nodes[1];
-    far.path.set_tap(OUTSIDE, BOTH);
+    far.datapath.set_tap(OUTSIDE, BOTH);
     far.rx(NOW, OUTSIDE, train);
     let seen: Vec<_> = seen(far).into_iter().map(|(_, kind, _, bytes)| (kind, info_of(&bytes))).collect();
     let (wire, fat) = seen.split_at(10);
@@ -106,9 +106,9 @@ fn capture_behind_tunnel_sees_esp_then_decrypted_packet() {
 /// its outer link sees.
 fn opened(tunnel: Tunnel, gro: bool, tap: TapPoints, frames: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut far = tunnelled(tunnel, 1).nodes.remove(1);
-    let config = far.path.ports.get(OUTSIDE).unwrap().config.clone();
-    far.path.set_port(OUTSIDE, PortConfig { gro, ..config });
-    far.path.set_tap(OUTSIDE, tap);
+    let config = far.datapath.ports.get(OUTSIDE).unwrap().config.clone();
+    far.datapath.set_port(OUTSIDE, PortConfig { gro, ..config });
+    far.datapath.set_tap(OUTSIDE, tap);
     let burst = frames.iter().map(|frame| Packet::with_data(&far.mem, frame).unwrap()).collect();
     far.rx(NOW, OUTSIDE, burst);
     let got = far.tx(INSIDE);
@@ -153,11 +153,11 @@ fn esp_brings_the_same_bytes_with_gro_and_without_and_a_capture_sees_every_frame
 fn a_capture_that_nobody_reads_is_bounded() {
     let [flow, _] = flows();
     let mut node = router();
-    node.path.set_tap(INSIDE, BOTH);
-    node.path.set_tap(OUTSIDE, BOTH);
+    node.datapath.set_tap(INSIDE, BOTH);
+    node.datapath.set_tap(OUTSIDE, BOTH);
     for _ in 0..2000 {
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
     }
-    assert_eq!(node.path.take_tapped().count(), 4096);
-    assert_eq!(node.path.take_tx(OUTSIDE).unwrap().len(), 2000, "the packets themselves are not lost");
+    assert_eq!(node.datapath.take_tapped().count(), 4096);
+    assert_eq!(node.datapath.take_tx(OUTSIDE).unwrap().len(), 2000, "the packets themselves are not lost");
 }

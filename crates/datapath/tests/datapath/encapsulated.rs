@@ -167,13 +167,13 @@ fn burst_of_many_tunnel_segments_is_passed_on_as_it_is_cut() {
 fn capture_of_vxlan_super_packet_shows_its_segments() {
     let ([outer, _], [inner, _]) = (flows(), inner_flows());
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
-    node.path.set_tap(INSIDE, TapPoints { wire: true, fat: true });
+    node.datapath.set_tap(INSIDE, TapPoints { wire: true, fat: true });
     let mut pkt = fat_in_vxlan(&node.mem, &outer, false, &inner);
     let header = eth::Header::new(mac(1), mac(9), wire::EtherType::IPV4);
     let mem = Memory::heap();
     pkt.push(&mem, eth::Header::LEN).unwrap().copy_from_slice(header.as_bytes());
     node.rx(NOW, INSIDE, vec![pkt]);
-    let seen: Vec<_> = node.path.take_tapped().map(|tapped| (tapped.fat, tapped.bytes)).collect();
+    let seen: Vec<_> = node.datapath.take_tapped().map(|tapped| (tapped.fat, tapped.bytes)).collect();
     let want = want(&outer, false, &inner, 0);
     let on_wire: Vec<_> = want.iter().map(|bytes| (false, [header.as_bytes(), bytes].concat())).collect();
     assert_eq!(seen[..5], on_wire);

@@ -39,7 +39,7 @@ fn check(bytes: &[u8], want: Outcome, passed_by: base::LinkId) {
     node.rx_bytes(NOW, INSIDE, bytes);
     let name = format!("{:02x?}", &bytes[40..56.min(bytes.len())]);
     let passes = want == Outcome::Passes;
-    assert_eq!(node.path.counters.get(Mib::Ip6InHdrErrors), u64::from(!passes), "{name}");
+    assert_eq!(node.datapath.counters.get(Mib::Ip6InHdrErrors), u64::from(!passes), "{name}");
     let drops = if passes { vec![] } else { vec![(1, DropReason::Ipv6Header, 1)] };
     assert_eq!(node.drops(), drops, "{name}");
     match want {
@@ -143,7 +143,7 @@ fn packet_with_no_next_header_ends_silently() {
         node.rx_bytes(NOW, INSIDE, &to_us.raw(Protocol::NO_NEXT, payload));
         assert!(node.tx(INSIDE).is_empty());
         assert_eq!(node.drops(), [(1, DropReason::ProtocolUnknown, 1)]);
-        assert_eq!(node.path.counters, counters([(Mib::Ip6InReceives, 1), (Mib::Ip6InDelivers, 1)]));
+        assert_eq!(node.datapath.counters, counters([(Mib::Ip6InReceives, 1), (Mib::Ip6InDelivers, 1)]));
     }
 }
 

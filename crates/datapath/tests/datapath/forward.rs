@@ -16,7 +16,7 @@ fn received(flow: &Flow) -> Mib {
 
 /// What was fat at a port.
 fn fat(node: &Node, link: LinkId) -> FatCounts {
-    node.path.ports.get(link).unwrap().fat
+    node.datapath.ports.get(link).unwrap().fat
 }
 
 fn sent_on(flow: &Flow) -> Mib {
@@ -25,7 +25,7 @@ fn sent_on(flow: &Flow) -> Mib {
 
 /// What a link has had of IPv6.
 fn of_link(node: &Node, link: LinkId) -> Counters {
-    (*node.path.ports.get(link).expect("a port").counters).clone()
+    (*node.datapath.ports.get(link).expect("a port").counters).clone()
 }
 
 #[test]
@@ -62,8 +62,8 @@ fn a_packet_goes_on_with_one_hop_less_in_every_geometry() {
             node.rx(NOW, INSIDE, vec![pkt]);
             let sent = only(node.tx(OUTSIDE));
             assert!(sent.to_vec() == want, "{shape}: {sent:?}");
-            assert_eq!(node.path.counters, counters([(received(&flow), 1), (sent_on(&flow), 1)]), "{shape}");
-            assert_eq!(node.path.forwarded, Forwarded { packets: 1, bytes: bytes.len() as u64 }, "{shape}");
+            assert_eq!(node.datapath.counters, counters([(received(&flow), 1), (sent_on(&flow), 1)]), "{shape}");
+            assert_eq!(node.datapath.forwarded, Forwarded { packets: 1, bytes: bytes.len() as u64 }, "{shape}");
             assert!(node.drops().is_empty() && node.tx(INSIDE).is_empty(), "{shape}");
         }
     }
@@ -85,7 +85,7 @@ fn the_last_hop_ends_here_and_its_sender_is_told() {
         assert_eq!(told.src, if flow.version() == Version::V4 { "10.1.0.254" } else { "fd00:1::254" });
         assert_eq!(node.drops(), [(1, DropReason::TtlExceeded, 1)]);
         assert_eq!(
-            node.path.counters,
+            node.datapath.counters,
             match flow.version() {
                 Version::V4 => counters([
                     (Mib::IpInReceives, 1),
@@ -171,7 +171,7 @@ fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
                 assert!(bytes.starts_with(&told.quote), "{name}: quoted as it came, with its TTL");
                 assert_eq!(node.drops(), [(1, DropReason::PacketTooBig, 1)], "{name}");
                 let counted = [Mib::IpFragFails, Mib::Ip6FragFails, Mib::Ip6InTooBigErrors]
-                    .map(|mib| node.path.counters.get(mib));
+                    .map(|mib| node.datapath.counters.get(mib));
                 let want = if before.version() == Version::V4 { [1, 0, 0] } else { [0, 1, 1] };
                 assert_eq!(counted, want, "{name}");
             }
@@ -185,7 +185,11 @@ fn an_mtu_is_about_what_is_on_the_wire_whatever_a_packets_size() {
                 assert_eq!((answers.len(), node.drops()), (0, vec![]), "{name}");
                 let (oks, made) = (Mib::IpFragOKs, Mib::IpFragCreates);
                 let segments = meta.cut.gso().map_or(1, |gso| u64::from(gso.segs));
-                assert_eq!((node.path.counters.get(oks), node.path.counters.get(made)), (segments, n as u64), "{name}");
+                assert_eq!(
+                    (node.datapath.counters.get(oks), node.datapath.counters.get(made)),
+                    (segments, n as u64),
+                    "{name}"
+                );
             }
         }
         drop(sent);
@@ -239,8 +243,8 @@ pub(crate) fn on_wire(node: &mut Node, link: LinkId) -> Vec<Vec<u8>> {
 
 /// Switches GRO of a port on or off.
 pub(crate) fn set_gro(node: &mut Node, link: LinkId, gro: bool) {
-    let config = node.path.ports.get(link).unwrap().config.clone();
-    node.path.set_port(link, PortConfig { gro, ..config });
+    let config = node.datapath.ports.get(link).unwrap().config.clone();
+    node.datapath.set_port(link, PortConfig { gro, ..config });
 }
 
 #[test]
@@ -294,7 +298,7 @@ fn a_device_without_offloads_gets_the_segments_and_they_are_finished() {
             }
             assert!(pkt.to_vec() == bytes && pkt.is_linear(), "segment {at}");
         }
-        assert_eq!(node.path.forwarded.packets, 1, "a fat packet is looked up once");
+        assert_eq!(node.datapath.forwarded.packets, 1, "a fat packet is looked up once");
         assert_eq!(fat(&node, INSIDE), FatCounts { rx_gro_packets: 1, rx_gro_segs: 4, ..FatCounts::default() });
         let cut = FatCounts { tx_gso_cut_packets: 1, tx_gso_cut_segs: 4, ..FatCounts::default() };
         assert_eq!(fat(&node, OUTSIDE), cut);
@@ -309,7 +313,7 @@ fn segments_that_come_in_a_burst_leave_as_one_packet() {
         node.rx(NOW, INSIDE, burst);
         let sent = only(node.tx(OUTSIDE));
         assert_eq!(sent.meta.cut.gso().map(|gso| (gso.size, gso.segs)), Some((1400, 40)));
-        assert_eq!(node.path.forwarded.packets, 1);
+        assert_eq!(node.datapath.forwarded.packets, 1);
         assert_eq!(fat(&node, INSIDE), FatCounts { rx_gro_packets: 1, rx_gro_segs: 40, ..FatCounts::default() });
         assert_eq!(fat(&node, OUTSIDE), FatCounts { tx_gso_packets: 1, tx_gso_segs: 40, ..FatCounts::default() });
     }
@@ -321,15 +325,15 @@ const THIRD: LinkId = LinkId(3);
 /// Has a node take in a packet while more arrives.
 fn take_in(node: &mut Node, link: LinkId, packet: &[u8]) {
     let mut burst = vec![Packet::with_data(&node.mem, packet).unwrap()];
-    node.path.take_in(NOW, &node.mem, link, &mut burst);
+    node.datapath.take_in(NOW, &node.mem, link, &mut burst);
 }
 
 #[test]
 fn what_gro_holds_while_more_arrives_is_not_lost_with_its_link() {
     let ends: [fn(&mut Node); 3] = [
-        |node| node.path.finish(NOW, &node.mem),
-        |node| node.path.remove_port(NOW, &node.mem, INSIDE),
-        |node| node.path.set_up(NOW, &node.mem, INSIDE, false),
+        |node| node.datapath.finish(NOW, &node.mem),
+        |node| node.datapath.remove_port(NOW, &node.mem, INSIDE),
+        |node| node.datapath.set_up(NOW, &node.mem, INSIDE, false),
     ];
     for (flow, end) in flows().into_iter().flat_map(|flow| ends.map(|end| (flow, end))) {
         let mut node = router();
@@ -346,12 +350,12 @@ fn what_comes_by_a_link_without_gro_overtakes_nothing() {
     for flow in flows() {
         let mut node = router();
         node.port(THIRD.0, PortOptions::BARE, &[]);
-        let mut config = node.path.ports.get(THIRD).unwrap().config.clone();
+        let mut config = node.datapath.ports.get(THIRD).unwrap().config.clone();
         config.gro = false;
-        node.path.set_port(THIRD, config);
+        node.datapath.set_port(THIRD, config);
         take_in(&mut node, INSIDE, &flow.tcp(1, 1000));
         take_in(&mut node, THIRD, &flow.tcp(1001, 1000));
-        node.path.finish(NOW, &node.mem);
+        node.datapath.finish(NOW, &node.mem);
         let sent: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::to_vec).collect();
         let flow = Flow { ttl: 63, ..flow };
         assert_eq!(sent, [flow.tcp(1, 1000), flow.tcp(1001, 1000)]);
@@ -375,7 +379,7 @@ fn a_link_that_is_down_gets_nothing_and_its_packets_are_answered() {
     for flow in flows() {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
-        node.path.set_up(NOW, &node.mem, OUTSIDE, false);
+        node.datapath.set_up(NOW, &node.mem, OUTSIDE, false);
         assert_eq!(node.drops(), [(1, DropReason::LinkDown, 1)], "what waited is counted");
         assert!(node.tx(OUTSIDE).is_empty());
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
@@ -385,7 +389,7 @@ fn a_link_that_is_down_gets_nothing_and_its_packets_are_answered() {
         };
         assert_eq!(told(&only(node.tx(INSIDE))).message, want);
         assert_eq!(node.drops(), [(1, DropReason::LinkDown, 2)]);
-        node.path.set_up(NOW, &node.mem, OUTSIDE, true);
+        node.datapath.set_up(NOW, &node.mem, OUTSIDE, true);
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
         only(node.tx(OUTSIDE));
     }
@@ -398,9 +402,9 @@ fn a_port_that_is_removed_counts_what_waited_in_it() {
     for _ in 0..3 {
         node.rx_bytes(NOW, INSIDE, &flow.udp(10));
     }
-    node.path.remove_port(NOW, &node.mem, OUTSIDE);
+    node.datapath.remove_port(NOW, &node.mem, OUTSIDE);
     assert_eq!(node.drops(), [(1, DropReason::LinkDown, 3)]);
-    assert!(node.path.take_tx(OUTSIDE).is_none());
+    assert!(node.datapath.take_tx(OUTSIDE).is_none());
     assert_eq!(node.pages_in_use(), 0);
 }
 
@@ -415,7 +419,7 @@ fn what_waits_for_a_slow_link_is_bounded() {
         node.rx(NOW, INSIDE, vec![pkt]);
     }
     assert_eq!(node.drops(), [(1, DropReason::TxQueueFull, 10)]);
-    let waiting = node.path.take_tx(OUTSIDE).unwrap();
+    let waiting = node.datapath.take_tx(OUTSIDE).unwrap();
     assert_eq!(waiting.len(), room);
     waiting.drain(..3);
     for at in 0..5 {
@@ -444,14 +448,14 @@ fn what_waits_for_a_busy_link_gives_frames_back() {
         node.rx(NOW, INSIDE, vec![received(n)]);
     }
     assert_eq!(ring.in_use(), FRAMES, "they are as good as sent");
-    node.path.set_busy(&node.mem, OUTSIDE, true);
+    node.datapath.set_busy(&node.mem, OUTSIDE, true);
     assert!(ring.in_use() < FRAMES / 2, "so many can be spared");
     for n in FRAMES..10 * FRAMES {
         node.rx(NOW, INSIDE, vec![received(n)]);
     }
     let lens: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::len).collect();
     assert!(lens.into_iter().eq((0..10 * FRAMES).map(|n| 28 + n)));
-    node.path.set_busy(&node.mem, OUTSIDE, false);
+    node.datapath.set_busy(&node.mem, OUTSIDE, false);
     node.rx(NOW, INSIDE, vec![received(0)]);
     assert_eq!(ring.in_use(), 1, "nothing is copied that need not wait");
 }
@@ -464,7 +468,7 @@ fn what_waits_is_fitted_anew_when_a_link_loses_an_offload() {
     node.rx_bytes(NOW, INSIDE, &flow.udp(100));
     node.rx(NOW, INSIDE, vec![fat]);
     node.rx_bytes(NOW, INSIDE, &flow.udp(200));
-    node.path.refit(&node.mem, OUTSIDE, Features::NONE);
+    node.datapath.refit(&node.mem, OUTSIDE, Features::NONE);
     let lens: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::len).collect();
     assert_eq!(lens, [128, 1452, 1452, 1452, 228]);
     let fat = flow.fat_tcp(&node.mem, 1, 4200, 1400);

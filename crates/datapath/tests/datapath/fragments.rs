@@ -58,7 +58,7 @@ fn esp_that_was_fragmented_outside_is_opened() {
         let mut want = flow;
         want.ttl -= 2;
         assert_eq!(only(world.nodes[1].tx(INSIDE)).to_vec(), want.udp(1000), "{tunnel:?}");
-        let moved = &world.nodes[1].path.counters;
+        let moved = &world.nodes[1].datapath.counters;
         let mibs = match tunnel.v6 {
             false => [Mib::IpReasmReqds, Mib::IpReasmOKs, Mib::IpInDelivers],
             true => [Mib::Ip6ReasmReqds, Mib::Ip6ReasmOKs, Mib::Ip6InDelivers],
@@ -173,13 +173,13 @@ fn what_is_not_whole_in_time_is_dropped_and_its_sender_told_and_what_is_for_othe
     assert_eq!((sent.len(), node.drops()), (2, vec![]));
     assert!(sent.iter().all(|pkt| pkt.meta.cut == Cut::Fragment && info(pkt).fragment.is_some()));
     drop(sent);
-    assert_eq!(node.path.poll_timeout(), Some(NOW + Duration::from_secs(30)));
+    assert_eq!(node.datapath.poll_timeout(), Some(NOW + Duration::from_secs(30)));
     node.timeout(NOW + Duration::from_secs(30));
     assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 2)]);
     let Told { message, .. } = told(&only(node.tx(INSIDE)));
     assert_eq!(message, Message::V4(icmp::Message::TimeExceeded(icmp::Exceeded::REASSEMBLY)));
     assert_eq!(
-        node.path.counters,
+        node.datapath.counters,
         counters([
             (Mib::IpInReceives, 4),
             (Mib::IpForwDatagrams, 2),
@@ -191,7 +191,7 @@ fn what_is_not_whole_in_time_is_dropped_and_its_sender_told_and_what_is_for_othe
             (Mib::IpOutRequests, 1),
         ])
     );
-    assert_eq!((node.path.poll_timeout(), node.pages_in_use()), (None, 0));
+    assert_eq!((node.datapath.poll_timeout(), node.pages_in_use()), (None, 0));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn nobody_is_told_that_a_broadcast_was_not_whole_in_time() {
         let mut node = router();
         let bytes = Flow::new("10.1.0.1", dst).udp(800);
         node.rx_bytes(NOW, INSIDE, &edit_v4(&bytes, |header| header.set_fragment(FragOffset::ZERO, true)));
-        assert_eq!(node.path.reassembly().queues(), 1, "{dst}");
+        assert_eq!(node.datapath.reassembly().queues(), 1, "{dst}");
         node.timeout(NOW + Duration::from_secs(30));
         assert_eq!(node.drops(), [(1, DropReason::FragmentTimeout, 1)], "{dst}");
         assert_eq!(node.tx(INSIDE).len(), told, "{dst}");
@@ -211,22 +211,22 @@ fn nobody_is_told_that_a_broadcast_was_not_whole_in_time() {
 fn rules_for_fragments_can_change_while_some_wait() {
     let to_us = Flow::new("10.1.0.1", "10.1.0.254");
     let first = edit_v4(&to_us.udp(800), |header| header.set_fragment(FragOffset::ZERO, true));
-    let usage = |node: &Node| node.path.reassembly().usage(reassembly::Table::V4);
+    let usage = |node: &Node| node.datapath.reassembly().usage(reassembly::Table::V4);
     let mut node = router();
     node.rx_bytes(NOW, INSIDE, &first);
     assert_eq!((usage(&node).queues, node.pages_in_use()), (1, 1));
     let mut config = reassembly::Config::default();
     config.v4.timeout = Duration::from_secs(3);
-    node.path.set_reassembly(config);
-    assert_eq!(node.path.poll_timeout(), Some(NOW + Duration::from_secs(3)));
+    node.datapath.set_reassembly(config);
+    assert_eq!(node.datapath.poll_timeout(), Some(NOW + Duration::from_secs(3)));
     config.v4.high_thresh = 0;
-    node.path.set_reassembly(config);
+    node.datapath.set_reassembly(config);
     assert_eq!((usage(&node), node.pages_in_use()), (reassembly::Usage::default(), 0));
     assert_eq!(node.drops(), [(1, DropReason::FragmentEvicted, 1)]);
-    assert_eq!(node.path.counters.get(Mib::IpReasmFails), 1);
+    assert_eq!(node.datapath.counters.get(Mib::IpReasmFails), 1);
     node.rx_bytes(NOW, INSIDE, &first);
-    assert_eq!(node.path.counters.get(Mib::IpReasmFails), 2);
-    assert_eq!(node.path.poll_timeout(), None);
+    assert_eq!(node.datapath.counters.get(Mib::IpReasmFails), 2);
+    assert_eq!(node.datapath.poll_timeout(), None);
 }
 
 #[test]
@@ -292,16 +292,16 @@ fn hop_by_hop_options_behind_a_fragment_header_are_refused_by_name_unless_polici
         let Told { message, .. } = told(&only(node.tx(INSIDE)));
         let want = icmpv6::Message::ParamProblem { code: icmpv6::Problem::NEXT_HEADER, pointer };
         assert_eq!(message, Message::V6(want));
-        let port = &node.path.ports.get(INSIDE).unwrap().counters;
-        for moved in [port, &node.path.counters] {
+        let port = &node.datapath.ports.get(INSIDE).unwrap().counters;
+        for moved in [port, &node.datapath.counters] {
             assert_eq!([Mib::Ip6InUnknownProtos, Mib::Ip6InHdrErrors].map(|mib| moved.get(mib)), [1, 0]);
         }
-        assert_eq!((node.path.reassembly().queues(), node.pages_in_use()), (0, 0));
+        assert_eq!((node.datapath.reassembly().queues(), node.pages_in_use()), (0, 0));
 
         let mut node = router();
-        node.path.ipsec.set_default_policy(ipsec::Dir::In, ipsec::Action::Block);
+        node.datapath.ipsec.set_default_policy(ipsec::Dir::In, ipsec::Action::Block);
         packets.iter().for_each(|bytes| node.rx_bytes(NOW, INSIDE, bytes));
-        assert_eq!((node.tx(INSIDE).len(), node.path.counters.get(Mib::Ip6InUnknownProtos)), (0, 0));
+        assert_eq!((node.tx(INSIDE).len(), node.datapath.counters.get(Mib::Ip6InUnknownProtos)), (0, 0));
         assert_eq!(node.drops(), [(1, DropReason::PolicyMismatch, 1)]);
     }
 }

@@ -38,7 +38,7 @@ fn waiting(node: &mut Node) -> Vec<(u64, Vec<Vec<u8>>)> {
         Cut::Frames(_) => pkt.frames().map(<[u8]>::to_vec).collect(),
         _ => vec![pkt.to_vec()],
     };
-    node.path.take_tx(OUTSIDE).unwrap().drain(..).map(|pkt| (pkt.meta.cut.packets(), bytes(&pkt))).collect()
+    node.datapath.take_tx(OUTSIDE).unwrap().drain(..).map(|pkt| (pkt.meta.cut.packets(), bytes(&pkt))).collect()
 }
 
 /// What such a gateway sends of a fat packet.
@@ -48,7 +48,7 @@ fn sent(tunnel: Tunnel, wan: PortOptions, before: fn(&mut Node), after: fn(&mut 
     send(&mut node);
     after(&mut node);
     assert_eq!(node.drops(), []);
-    let requests = [Mib::IpOutRequests, Mib::Ip6OutRequests].map(|mib| node.path.counters.get(mib));
+    let requests = [Mib::IpOutRequests, Mib::Ip6OutRequests].map(|mib| node.datapath.counters.get(mib));
     assert_eq!(requests[usize::from(tunnel.v6)], SEGMENTS as u64);
     waiting(&mut node)
 }
@@ -67,7 +67,7 @@ fn nothing(_: &mut Node) {}
 fn know_next_hop(node: &mut Node) {
     for addr in [ENDS[0][1], ENDS[1][1]] {
         let heard = fib::Heard::Asked(mac(9));
-        node.path.neighbours.learn(NOW, OUTSIDE, addr.parse().unwrap(), heard, &mut Vec::new());
+        node.datapath.neighbours.learn(NOW, OUTSIDE, addr.parse().unwrap(), heard, &mut Vec::new());
     }
 }
 
@@ -89,7 +89,7 @@ fn a_link_gets_them_together_or_apart_and_the_same() {
             let together = sent(tunnel, port(Features::ALL), before, nothing);
             let [(packets, together)] = &together[..] else { panic!("one buffer: {together:?}") };
             assert_eq!((*packets, together.len()), (SEGMENTS as u64, SEGMENTS));
-            let refit = |node: &mut Node| node.path.refit(&packet::Memory::heap(), OUTSIDE, APART);
+            let refit = |node: &mut Node| node.datapath.refit(&packet::Memory::heap(), OUTSIDE, APART);
             for (features, after) in [(APART, nothing as fn(&mut Node)), (Features::ALL, refit)] {
                 let apart = sent(tunnel, port(features), before, after);
                 assert!(apart.iter().all(|(packets, _)| *packets == 1));
@@ -131,12 +131,12 @@ fn each_is_counted_when_they_are_dropped() {
     let all = SEGMENTS as u64;
     let mut node = sender(RAW[0], PortOptions::BARE);
     send(&mut node);
-    node.path.set_up(NOW, &node.mem, OUTSIDE, false);
+    node.datapath.set_up(NOW, &node.mem, OUTSIDE, false);
     assert_eq!(node.drops(), [(INSIDE.0, DropReason::LinkDown, all)], "what waited");
 
     let mut node = sender(RAW[1], PortOptions::BARE);
     send(&mut node);
-    let each: usize = node.path.take_tx(OUTSIDE).unwrap().iter().map(Packet::truesize).sum();
+    let each: usize = node.datapath.take_tx(OUTSIDE).unwrap().iter().map(Packet::truesize).sum();
     let room = TX_QUEUE_BYTES / each;
     (0..room + 2).for_each(|_| send(&mut node));
     let dropped = node.drops();
@@ -149,9 +149,9 @@ fn each_is_counted_when_they_are_dropped() {
 fn a_capture_sees_each() {
     let mut node = sender(RAW[0], ethernet(Features::ALL));
     know_next_hop(&mut node);
-    node.path.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
+    node.datapath.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
     send(&mut node);
-    let tapped: Vec<_> = node.path.take_tapped().map(|tapped| (tapped.link, tapped.fat, tapped.bytes)).collect();
+    let tapped: Vec<_> = node.datapath.take_tapped().map(|tapped| (tapped.link, tapped.fat, tapped.bytes)).collect();
     let [(_, frames)] = &waiting(&mut node)[..] else { panic!("one buffer") };
     let wire = frames.iter().map(|frame| (LinkId(2), false, frame.clone()));
     let fat = frames.iter().map(|frame| (LinkId(2), true, frame[eth::Header::LEN..].to_vec()));

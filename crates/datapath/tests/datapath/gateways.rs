@@ -66,8 +66,8 @@ pub(crate) fn gateways(medium: Medium, seed: u64) -> World {
         node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &[&inner, &inner_v6]);
         node.port(OUTSIDE.0, wan, &[&outer, &outer_v6]);
         // The guest is the host, which has the outer addresses too.
-        node.path.set_host_role(INSIDE, datapath::HostRole::Peer);
-        node.path.set_host_role(OUTSIDE, datapath::HostRole::SharesAddress);
+        node.datapath.set_host_role(INSIDE, datapath::HostRole::Peer);
+        node.datapath.set_host_role(OUTSIDE, datapath::HostRole::SharesAddress);
         node.route(&format!("10.{}.0.0/16", 2 - at), Some(ENDS[0][1 - at]), OUTSIDE);
         node.route(&format!("fd00:{}::/32", 2 - at), Some(ENDS[1][1 - at]), OUTSIDE);
         world.add_node(node);
@@ -94,9 +94,9 @@ fn protect(near: &mut Node, far: &mut Node, tunnel: Tunnel, from: usize) {
     let nets = [["10.1.0.0/16", "10.2.0.0/16"], ["fd00:1::/32", "fd00:2::/32"]].map(|net| (net[from], net[1 - from]));
     link_pair(near, far, nets[0], &sas);
     for dir in [ipsec::Dir::In, ipsec::Dir::Fwd] {
-        far.path.ipsec.add_policy(sim::policy(dir, nets[1].0, nets[1].1, &sas)).unwrap();
+        far.datapath.ipsec.add_policy(sim::policy(dir, nets[1].0, nets[1].1, &sas)).unwrap();
     }
-    near.path.ipsec.add_policy(sim::policy(ipsec::Dir::Out, nets[1].0, nets[1].1, &sas)).unwrap();
+    near.datapath.ipsec.add_policy(sim::policy(ipsec::Dir::Out, nets[1].0, nets[1].1, &sas)).unwrap();
 }
 
 /// The bytes of a stream that were received.

@@ -21,9 +21,9 @@ fn ends(v6: bool) -> [SocketAddr; 2] {
 /// A router with IKE at its outer link, that blocks everything else by policy.
 fn node(v6: bool) -> Node {
     let mut node = router();
-    node.path.set_ike(vec![(OUTSIDE, IkeAt::Port(ends(v6)[0]))]);
-    node.path.ipsec.set_default_policy(Dir::In, Action::Block);
-    node.path.ipsec.set_default_policy(Dir::Out, Action::Block);
+    node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Port(ends(v6)[0]))]);
+    node.datapath.ipsec.set_default_policy(Dir::In, Action::Block);
+    node.datapath.ipsec.set_default_policy(Dir::Out, Action::Block);
     node
 }
 
@@ -64,25 +64,25 @@ fn a_message_is_taken_out_with_and_without_an_sa_on_its_port() {
             let [local, peer] = ends(v6);
             if with_sa {
                 let sa = esp(&peer.ip().to_string(), &local.ip().to_string(), 7, Mode::Tunnel, true);
-                node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
+                node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
             }
             node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, b"\0\0\0\0hello"));
-            let got: Vec<_> = node.path.take_ike().collect();
+            let got: Vec<_> = node.datapath.take_ike().collect();
             assert_eq!(got, [IkeMessage { local, peer, bytes: b"hello".to_vec() }], "v6 {v6}, with an SA {with_sa}");
             node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, &[0xff]));
-            assert_eq!((node.path.take_ike().count(), node.drops()), (0, vec![]), "a keepalive is nobody's");
+            assert_eq!((node.datapath.take_ike().count(), node.drops()), (0, vec![]), "a keepalive is nobody's");
             // Neither kind is dropped, and IKE on a link that is not told to have it.
             for payload in [&b"\0\0\0\0"[..], b"\x01\0\0\0hello", b""] {
                 node.rx_bytes(NOW, OUTSIDE, &from_peer(v6, payload));
             }
             node.rx_bytes(NOW, INSIDE, &from_peer(v6, b"\0\0\0\0hello"));
-            assert_eq!((node.path.take_ike().count(), node.tx(OUTSIDE).len()), (0, 0));
+            assert_eq!((node.datapath.take_ike().count(), node.tx(OUTSIDE).len()), (0, 0));
             let drops: u64 = node.drops().iter().map(|drop| drop.2).sum();
             assert_eq!(drops, 4, "{:?}", node.drops());
             let mut wrong = from_peer(v6, b"\0\0\0\0hello");
             *wrong.last_mut().unwrap() ^= 1;
             node.rx_bytes(NOW, OUTSIDE, &wrong);
-            assert_eq!(node.path.take_ike().count(), 0);
+            assert_eq!(node.datapath.take_ike().count(), 0);
             assert!(node.drops().contains(&(2, DropReason::ChecksumWrong, 1)), "{:?}", node.drops());
             assert_eq!(node.pages_in_use(), 0);
         }
@@ -94,11 +94,11 @@ fn with_open_port(v6: bool, has_ike: bool, has_sa: bool) -> Node {
     let [local, peer] = ends(v6);
     let mut node = router();
     if has_ike {
-        node.path.set_ike(vec![(OUTSIDE, IkeAt::Port(local))]);
+        node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Port(local))]);
     }
     if has_sa {
         let sa = esp(&peer.ip().to_string(), &local.ip().to_string(), 7, Mode::Tunnel, true);
-        node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
     }
     node
 }
@@ -125,15 +125,15 @@ fn open_port_answers_only_with_counters() {
             let what = format!("{payload:02x?}, v6 {v6}, IKE {has_ike}, SA {has_sa}");
             assert_eq!(node.tx(OUTSIDE).len(), 0, "{what}");
             assert_eq!(node.drops(), Vec::from_iter(dropped.map(|reason| (OUTSIDE.0, reason, 1))), "{what}");
-            let no_states = node.path.counters.get(Mib::XfrmInNoStates);
+            let no_states = node.datapath.counters.get(Mib::XfrmInNoStates);
             assert_eq!(no_states, u64::from(dropped == Some(EspNoState)), "{what}");
-            let closed = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| node.path.counters.get(mib));
+            let closed = [Mib::UdpNoPorts, Mib::Udp6NoPorts].map(|mib| node.datapath.counters.get(mib));
             assert_eq!(closed, [0, 0], "{what}");
             let mibs = match v6 {
                 false => [Mib::IpInReceives, Mib::IpInDelivers, Mib::UdpInDatagrams],
                 true => [Mib::Ip6InReceives, Mib::Ip6InDelivers, Mib::Udp6InDatagrams],
             };
-            let [receives, delivers, datagrams] = mibs.map(|mib| node.path.counters.get(mib));
+            let [receives, delivers, datagrams] = mibs.map(|mib| node.datapath.counters.get(mib));
             assert_eq!((receives, delivers), (1, 1), "{what}");
             assert!(datagrams == 1 || dropped == Some(EspNoState), "{what}");
         }
@@ -154,7 +154,7 @@ fn ike_port_refuses_impossible_udp_lengths() {
         (true, 14, 0, false),
     ] {
         let mut node = router();
-        node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+        node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
         let mut bytes = between(with_ports(ends(v6), [500, 500]), &[&b"hello"[..], &vec![0; padding]].concat());
         let udp_at = bytes.len() - padding - 13;
         bytes[udp_at + 4..udp_at + 6].copy_from_slice(&u16::to_be_bytes(len));
@@ -162,9 +162,9 @@ fn ike_port_refuses_impossible_udp_lengths() {
             bytes[udp_at + udp::CHECK_AT..udp_at + 8].fill(0);
         }
         node.rx_bytes(NOW, OUTSIDE, &bytes);
-        let got: Vec<_> = node.path.take_ike().map(|message| message.bytes).collect();
+        let got: Vec<_> = node.datapath.take_ike().map(|message| message.bytes).collect();
         let want = if taken { vec![b"hello".to_vec()] } else { vec![] };
-        let errors = node.path.counters.get(if v6 { Mib::Udp6InErrors } else { Mib::UdpInErrors });
+        let errors = node.datapath.counters.get(if v6 { Mib::Udp6InErrors } else { Mib::UdpInErrors });
         assert_eq!((got, errors), (want, u64::from(!taken)), "v6 {v6}, UDP length {len}");
         assert_eq!(node.tx(OUTSIDE).len(), 0, "v6 {v6}, UDP length {len}");
     }
@@ -174,9 +174,9 @@ fn ike_port_refuses_impossible_udp_lengths() {
 fn ike_port_without_marker_ignores_empty_datagram() {
     for v6 in [false, true] {
         let mut node = router();
-        node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+        node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
         node.rx_bytes(NOW, OUTSIDE, &between(with_ports(ends(v6), [500, 500]), b""));
-        assert_eq!((node.path.take_ike().count(), node.tx(OUTSIDE).len()), (0, 0));
+        assert_eq!((node.datapath.take_ike().count(), node.tx(OUTSIDE).len()), (0, 0));
         assert_eq!(node.drops(), [(OUTSIDE.0, DropReason::EncapIgnored, 1)]);
     }
 }
@@ -189,7 +189,7 @@ fn train_to_ike_port_is_judged_datagram_by_datagram() {
     pkt.meta.cut = Cut::Gso(Gso { size: 9, kind: GsoKind::Udp, segs: 3, ecn: false, fixed_id: false });
     pkt.meta.csum = packet::Csum::Unnecessary;
     node.rx(NOW, OUTSIDE, vec![pkt]);
-    let got: Vec<_> = node.path.take_ike().map(|message| message.bytes).collect();
+    let got: Vec<_> = node.datapath.take_ike().map(|message| message.bytes).collect();
     assert_eq!((got, node.tx(OUTSIDE).len()), (vec![b"hello".to_vec()], 0));
     let want = [DropReason::EncapIgnored, DropReason::EspNoState].map(|reason| (OUTSIDE.0, reason, 1));
     assert_eq!(node.drops(), want);
@@ -204,15 +204,15 @@ fn with_ports([local, peer]: [SocketAddr; 2], ports: [u16; 2]) -> [SocketAddr; 2
 fn a_node_with_its_addresses_to_itself_has_both_ports_of_ike() {
     for v6 in [false, true] {
         let mut node = node(v6);
-        node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+        node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
         let outer = ends(v6);
         for (port, payload) in [(500, &b"hello"[..]), (4500, b"\0\0\0\0hello")] {
             let [local, peer] = with_ports(outer, [port, port]);
-            assert!(node.path.has_ike(local));
+            assert!(node.datapath.has_ike(local));
             node.rx_bytes(NOW, OUTSIDE, &between([local, peer], payload));
-            let got: Vec<_> = node.path.take_ike().collect();
+            let got: Vec<_> = node.datapath.take_ike().collect();
             assert_eq!(got, [IkeMessage { local, peer, bytes: b"hello".to_vec() }]);
-            node.path.send_ike(NOW, &node.mem, &got[0]).unwrap();
+            node.datapath.send_ike(NOW, &node.mem, &got[0]).unwrap();
             let pkt = only(node.tx(OUTSIDE));
             let info = info(&pkt);
             assert_eq!((info.src, info.dst), (local.ip(), peer.ip()));
@@ -221,16 +221,16 @@ fn a_node_with_its_addresses_to_itself_has_both_ports_of_ike() {
         assert_eq!(node.drops(), [], "v6 {v6}");
         // A keepalive on the port of ESP in UDP is nobody's, and on the other a message that is none.
         node.rx_bytes(NOW, OUTSIDE, &between(with_ports(outer, [4500, 4500]), &[0xff]));
-        assert_eq!((node.path.take_ike().count(), node.drops()), (0, vec![]));
+        assert_eq!((node.datapath.take_ike().count(), node.drops()), (0, vec![]));
         let other = with_ports(outer, [501, 500]);
         node.rx_bytes(NOW, OUTSIDE, &between(other, b"hello"));
         node.rx_bytes(NOW, INSIDE, &between(with_ports(outer, [500, 500]), b"hello"));
-        assert_eq!(node.path.take_ike().count(), 0, "another port, and another link");
+        assert_eq!(node.datapath.take_ike().count(), 0, "another port, and another link");
         let [local, peer] = with_ports(outer, [500, 500]);
         let foreign = IkeMessage { local: peer, peer: local, bytes: vec![1] };
         let wrong_port = IkeMessage { local: other[0], peer, bytes: vec![1] };
         for message in [foreign, wrong_port] {
-            assert_eq!(node.path.send_ike(NOW, &node.mem, &message), Err(DropReason::IkeUnsendable), "{message:?}");
+            assert_eq!(node.datapath.send_ike(NOW, &node.mem, &message), Err(DropReason::IkeUnsendable), "{message:?}");
         }
     }
 }
@@ -238,12 +238,12 @@ fn a_node_with_its_addresses_to_itself_has_both_ports_of_ike() {
 #[test]
 fn what_ports_of_ike_there_are_is_told() {
     let mut node = node(false);
-    let has = |node: &Node, at: &str| node.path.has_ike(at.parse().unwrap());
+    let has = |node: &Node, at: &str| node.datapath.has_ike(at.parse().unwrap());
     assert!(has(&node, "10.2.0.254:4500") && has(&node, "0.0.0.0:4500"));
     for other in ["10.2.0.253:4500", "0.0.0.0:500", "10.2.0.254:500", "[::]:4500"] {
         assert!(!has(&node, other), "{other}");
     }
-    node.path.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
+    node.datapath.set_ike(vec![(OUTSIDE, IkeAt::Node)]);
     assert!(has(&node, "0.0.0.0:500") && has(&node, "[::]:4500") && !has(&node, "0.0.0.0:501"));
 }
 
@@ -251,10 +251,10 @@ fn what_ports_of_ike_there_are_is_told() {
 fn a_link_that_is_gone_leaves_its_ike_to_none_that_has_its_number_next() {
     for at in [IkeAt::Node, IkeAt::Port(ends(false)[0])] {
         let mut node = node(false);
-        node.path.set_ike(vec![(INSIDE, IkeAt::Node), (OUTSIDE, at)]);
-        node.path.remove_port(NOW, &node.mem, OUTSIDE);
-        node.path.remove_port(NOW, &node.mem, INSIDE);
-        assert!(!node.path.has_ike(ends(false)[0]));
+        node.datapath.set_ike(vec![(INSIDE, IkeAt::Node), (OUTSIDE, at)]);
+        node.datapath.remove_port(NOW, &node.mem, OUTSIDE);
+        node.datapath.remove_port(NOW, &node.mem, INSIDE);
+        assert!(!node.datapath.has_ike(ends(false)[0]));
     }
 }
 
@@ -266,7 +266,7 @@ fn messages_that_came_as_a_train_are_taken_one_by_one() {
     pkt.meta.cut = Cut::Gso(Gso { size: 7, kind: GsoKind::Udp, segs: 3, ecn: false, fixed_id: false });
     pkt.meta.csum = packet::Csum::Unnecessary;
     node.rx(NOW, OUTSIDE, vec![pkt]);
-    let got: Vec<_> = node.path.take_ike().map(|message| message.bytes).collect();
+    let got: Vec<_> = node.datapath.take_ike().map(|message| message.bytes).collect();
     assert_eq!(got, [&b"one"[..], b"two", b"x"]);
 }
 
@@ -278,9 +278,9 @@ fn what_nobody_takes_is_bounded_and_counted() {
         node.rx_bytes(NOW, OUTSIDE, &from_peer(false, &payload));
     }
     assert_eq!(node.drops(), [(2, DropReason::IkeQueueFull, 6)]);
-    assert_eq!(node.path.take_ike().count(), 1024);
+    assert_eq!(node.datapath.take_ike().count(), 1024);
     node.rx_bytes(NOW, OUTSIDE, &from_peer(false, &payload));
-    assert_eq!(node.path.take_ike().count(), 1);
+    assert_eq!(node.datapath.take_ike().count(), 1);
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn a_message_goes_out_from_the_port_behind_its_marker() {
         let [local, peer] = ends(v6);
         for len in [1, 1000, 3000] {
             let message = IkeMessage { local, peer, bytes: vec![7; len] };
-            node.path.send_ike(NOW, &node.mem, &message).unwrap();
+            node.datapath.send_ike(NOW, &node.mem, &message).unwrap();
             let sent = node.tx(OUTSIDE);
             if len > 1500 {
                 assert_eq!(sent.len(), 3, "a long one in fragments");
@@ -306,7 +306,7 @@ fn a_message_goes_out_from_the_port_behind_its_marker() {
             assert_eq!(body[8..], [vec![0; 4], vec![7; len]].concat());
         }
         let sent = if v6 { Mib::Ip6OutRequests } else { Mib::IpOutRequests };
-        assert_eq!((node.path.counters.get(sent), node.drops()), (3, vec![]));
+        assert_eq!((node.datapath.counters.get(sent), node.drops()), (3, vec![]));
         let [other, elsewhere] = ends(!v6);
         let wrong = [
             IkeMessage { local: SocketAddr::new(local.ip(), 4501), peer, bytes: vec![1] },
@@ -315,10 +315,10 @@ fn a_message_goes_out_from_the_port_behind_its_marker() {
             IkeMessage { local, peer: SocketAddr::new(peer.ip(), 0), bytes: vec![1] },
         ];
         for message in &wrong {
-            assert_eq!(node.path.send_ike(NOW, &node.mem, message), Err(DropReason::IkeUnsendable), "{message:?}");
+            assert_eq!(node.datapath.send_ike(NOW, &node.mem, message), Err(DropReason::IkeUnsendable), "{message:?}");
         }
         let long = IkeMessage { local, peer, bytes: vec![1; 65_530] };
-        assert_eq!(node.path.send_ike(NOW, &node.mem, &long), Err(DropReason::PacketTooBig));
+        assert_eq!(node.datapath.send_ike(NOW, &node.mem, &long), Err(DropReason::PacketTooBig));
         assert_eq!(node.tx(OUTSIDE).len(), 0);
         assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 1), (0, DropReason::IkeUnsendable, 4)]);
     }

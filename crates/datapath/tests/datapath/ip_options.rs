@@ -35,7 +35,7 @@ fn source_route_is_dropped_silently() {
         node.rx_bytes(NOW, INSIDE, &with_options(&flow.udp(100), options));
         assert!(node.tx(OUTSIDE).is_empty() && node.tx(INSIDE).is_empty(), "{options:?}");
         assert_eq!(node.drops(), [(1, DropReason::Ipv4Options, 1)], "{options:?}");
-        assert_eq!(node.path.counters, counters([(Mib::IpInReceives, 1), (Mib::IpInHdrErrors, 1)]), "{options:?}");
+        assert_eq!(node.datapath.counters, counters([(Mib::IpInReceives, 1), (Mib::IpInHdrErrors, 1)]), "{options:?}");
     }
 }
 
@@ -58,7 +58,7 @@ fn wrong_option_is_told_with_the_place_of_its_wrong_byte() {
             let bytes = with_options(&flow.udp(100), options);
             node.rx_bytes(NOW, INSIDE, &bytes);
             assert_eq!(node.drops(), [(1, DropReason::Ipv4Options, 1)], "{to} {options:?}");
-            assert_eq!(node.path.counters.get(Mib::IpInHdrErrors), 1);
+            assert_eq!(node.datapath.counters.get(Mib::IpInHdrErrors), 1);
             if to == "10.1.0.255" {
                 // The whole subnet got it (RFC 1122 §3.2.2).
                 assert!(node.tx(INSIDE).is_empty(), "{options:?}");
@@ -75,7 +75,7 @@ fn wrong_option_is_told_with_the_place_of_its_wrong_byte() {
 fn router_records_the_address_of_the_link_that_a_packet_leaves_by() {
     let mut node = router();
     // 1 s after 00:00:01 UT.
-    node.path.epoch = Duration::from_secs(86_400 * 20_000 + 1);
+    node.datapath.epoch = Duration::from_secs(86_400 * 20_000 + 1);
     let time = [0, 0, 0x07, 0xd0];
     let address = [10, 2, 0, 254];
     let other = [192, 0, 2, 1];

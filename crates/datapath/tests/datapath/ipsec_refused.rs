@@ -13,7 +13,7 @@ use crate::gateways::*;
 fn refused(node: &mut Node, link: base::LinkId, bytes: &[u8]) -> (Vec<(u32, DropReason, u64)>, Counters) {
     node.rx_bytes(NOW, link, bytes);
     assert!(node.tx(INSIDE).is_empty(), "nothing goes on");
-    (node.drops(), node.path.counters.clone())
+    (node.drops(), node.datapath.counters.clone())
 }
 
 /// What the near gateway of a tunnel makes of one datagram.
@@ -42,7 +42,7 @@ fn what_comes_out_of_a_tunnel_needs_a_policy_that_lets_it_in() {
     let esp = sealed(TUNNELS[0], &flow);
     let mut world = tunnelled(TUNNELS[0], 1);
     let fwd = policy(Dir::Fwd, "10.1.0.0/16", "10.2.0.0/16", &[]).key();
-    world.nodes[1].path.ipsec.remove_policy(&fwd).unwrap();
+    world.nodes[1].datapath.ipsec.remove_policy(&fwd).unwrap();
     let got = refused(&mut world.nodes[1], OUTSIDE, &esp);
     let want = counters([(Mib::IpInReceives, 2), (Mib::IpInDelivers, 1), (Mib::XfrmInNoPols, 1)]);
     assert_eq!(got, (vec![(2, DropReason::PolicyMismatch, 1)], want));
@@ -55,7 +55,7 @@ fn a_blocked_packet_neither_leaves_nor_comes_in() {
         let mut node = router();
         let mut block = policy(dir, "10.1.0.0/16", "10.2.0.0/16", &[]);
         block.action = Action::Block;
-        node.path.ipsec.add_policy(block).unwrap();
+        node.datapath.ipsec.add_policy(block).unwrap();
         let (drops, counted) = refused(&mut node, INSIDE, &flow.udp(10));
         let want = counters([(Mib::IpInReceives, 1), (mib, 1)]);
         assert_eq!((drops, counted), (vec![(1, DropReason::PolicyBlock, 1)], want));
@@ -84,7 +84,7 @@ fn a_later_fragment_is_not_in_clear_where_a_policy_for_some_ports_may_be_meant()
     for (dir, mib, reason) in cases {
         for action in [Action::Allow, Action::Block] {
             let mut node = router();
-            node.path.ipsec.add_policy(some_ports(dir, action)).unwrap();
+            node.datapath.ipsec.add_policy(some_ports(dir, action)).unwrap();
             // The first one says that it is for another port.
             node.rx_bytes(NOW, INSIDE, &fragment(flow, 0));
             assert_eq!((node.tx(OUTSIDE).len(), node.drops()), (1, vec![]), "{dir:?} {action:?}");
@@ -97,8 +97,8 @@ fn a_later_fragment_is_not_in_clear_where_a_policy_for_some_ports_may_be_meant()
             assert_eq!(node.tx(OUTSIDE).len(), 1);
         }
         let mut node = router();
-        node.path.ipsec.add_policy(policy(dir, "10.1.0.0/16", "10.2.0.0/16", &[])).unwrap();
-        node.path.ipsec.add_policy(some_ports(dir, Action::Block)).unwrap();
+        node.datapath.ipsec.add_policy(policy(dir, "10.1.0.0/16", "10.2.0.0/16", &[])).unwrap();
+        node.datapath.ipsec.add_policy(some_ports(dir, Action::Block)).unwrap();
         node.rx_bytes(NOW, INSIDE, &fragment(flow, 808));
         assert_eq!((node.tx(OUTSIDE).len(), node.drops()), (1, vec![]), "{dir:?}");
     }
@@ -125,13 +125,13 @@ fn an_error_about_what_came_through_a_tunnel_goes_back_through_it_or_not_at_all(
         let told = told(&only(near.tx(INSIDE)));
         assert_eq!((&told.src[..], told.message), (of_node, exceeded));
         // What would go back in clear says too much.
-        far.path.ipsec.remove_policy(&policy(Dir::Out, nets[0], nets[1], &[]).key()).unwrap();
+        far.datapath.ipsec.remove_policy(&policy(Dir::Out, nets[0], nets[1], &[]).key()).unwrap();
         near.rx_bytes(NOW, INSIDE, &last_hop);
         far.rx(NOW, OUTSIDE, near.tx(OUTSIDE));
         assert!(far.tx(OUTSIDE).is_empty());
         let want = [(0, DropReason::PolicyClear, 1), (2, DropReason::TtlExceeded, 2)];
         assert_eq!(far.drops(), want);
-        assert_eq!(far.path.counters.get(Mib::XfrmOutPolError), 1);
+        assert_eq!(far.datapath.counters.get(Mib::XfrmOutPolError), 1);
     }
 }
 
@@ -140,7 +140,7 @@ fn a_policy_without_its_sa_lets_nothing_leave() {
     let [flow, _] = flows();
     let mut node = router();
     let sa = esp("10.2.0.254", "10.2.0.9", 0x1000, Mode::Tunnel, false);
-    node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &[sa])).unwrap();
+    node.datapath.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &[sa])).unwrap();
     let got = refused(&mut node, INSIDE, &flow.udp(10));
     let want = counters([(Mib::IpInReceives, 1), (Mib::XfrmOutNoStates, 1)]);
     assert_eq!(got, (vec![(1, DropReason::PolicyNoState, 1)], want));
@@ -154,8 +154,8 @@ fn a_tunnel_whose_end_no_route_leads_to_sends_nothing() {
         let mut node = router();
         let src = if dst.contains(':') { "fd00:2::254" } else { "10.2.0.254" };
         let sa = [esp(src, dst, 0x1000, Mode::Tunnel, false)];
-        node.path.ipsec.add_sa(&sa[0], 1).unwrap();
-        node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sa)).unwrap();
+        node.datapath.ipsec.add_sa(&sa[0], 1).unwrap();
+        node.datapath.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sa)).unwrap();
         let got = refused(&mut node, INSIDE, &flow.udp(10));
         let want = counters([(Mib::IpInReceives, 1), (Mib::XfrmOutBundleGenError, 1)]);
         assert_eq!(got, (vec![(1, DropReason::NoRoute, 1)], want), "{dst}");
@@ -214,14 +214,14 @@ fn a_forged_segment_costs_its_train_nothing_but_itself() {
     got.iter().for_each(|pkt| received.take(&flow, pkt));
     assert_eq!(received.bytes, 19 * 1000);
     assert_eq!(world.nodes[1].drops(), [(2, DropReason::EspIcv, 1)]);
-    assert_eq!(world.nodes[1].path.counters.get(Mib::XfrmInStateProtoError), 1);
+    assert_eq!(world.nodes[1].datapath.counters.get(Mib::XfrmInStateProtoError), 1);
 }
 
 #[test]
 fn esp_for_somebody_else_is_forwarded_unopened() {
     let mut node = router();
     let sa = esp("10.1.0.1", "10.1.0.254", 0x1000, Mode::Tunnel, false);
-    node.path.ipsec.add_sa(&sa, 1).unwrap();
+    node.datapath.ipsec.add_sa(&sa, 1).unwrap();
     let [flow, _] = flows();
     node.rx_bytes(NOW, INSIDE, &flow.raw(Protocol::ESP, &[0; 64]));
     assert_eq!(info(&only(node.tx(OUTSIDE))).protocol, Protocol::ESP);
@@ -235,11 +235,11 @@ fn esp_to_an_address_that_is_no_longer_ours_is_not_opened() {
     for _ in 0..2 {
         world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(100));
     }
-    let [first, second] = [0, 1].map(|at| world.nodes[0].path.take_tx(OUTSIDE).unwrap()[at].to_vec());
+    let [first, second] = [0, 1].map(|at| world.nodes[0].datapath.take_tx(OUTSIDE).unwrap()[at].to_vec());
     let far = &mut world.nodes[1];
     far.rx_bytes(NOW, OUTSIDE, &first);
     only(far.tx(INSIDE));
-    far.path.fib.replace(fib::Fib::default());
+    far.datapath.fib.replace(fib::Fib::default());
     far.rx_bytes(NOW, OUTSIDE, &second);
     // Nor does a route lead back to the sender, who would be told.
     assert_eq!(far.drops(), [(0, DropReason::NoRoute, 1), (2, DropReason::NoRoute, 1)]);

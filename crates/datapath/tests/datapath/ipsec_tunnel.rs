@@ -39,7 +39,7 @@ fn a_fat_packet_comes_out_as_it_went_in() {
             assert_eq!(got.iter().map(segs).sum::<usize>(), segments, "{tunnel:?}");
             assert!(segments > 48 || got[0].len() == sent.len(), "{tunnel:?}");
             assert_eq!(world.stats[WIRE].frames, segments as u64, "{tunnel:?}");
-            let forwarded: Vec<_> = world.nodes.iter().map(|node| node.path.forwarded.packets).collect();
+            let forwarded: Vec<_> = world.nodes.iter().map(|node| node.datapath.forwarded.packets).collect();
             assert_eq!(forwarded, [1, got.len() as u64], "{tunnel:?}");
             assert_eq!((world.nodes[0].drops(), world.nodes[1].drops()), (vec![], vec![]), "{tunnel:?}");
             check_counters(&world, tunnel, &flow, (segments as u64, got.len() as u64));
@@ -59,9 +59,9 @@ fn check_counters(world: &sim::World, tunnel: Tunnel, flow: &Flow, (segments, pa
     };
     // A train is one packet. It takes two for what is more than 64 KiB outside, and ESP in ESP makes none.
     let trains = if tunnel.udp && !tunnel.nested { 2 } else { segments };
-    let near = &world.nodes[0].path.counters;
+    let near = &world.nodes[0].datapath.counters;
     assert_eq!(near, &counters([(received, 1), (forwarded, 1), (outer_sent, trains)]), "{tunnel:?} {flow:?}");
-    let far = &world.nodes[1].path.counters;
+    let far = &world.nodes[1].datapath.counters;
     // Frames of one size that follow each other are glued by the socket, whoever made them.
     let outside = match tunnel {
         Tunnel { udp: true, nested: true, .. } => far.get(outer_delivered) - segments,
@@ -127,8 +127,8 @@ fn transport_mode_protects_what_is_between_the_gateways_themselves() {
                 Version::V4 => [Mib::IcmpInEchos, Mib::IcmpInEchoReps],
                 Version::V6 => [Mib::Icmp6InEchos, Mib::Icmp6InEchoReplies],
             };
-            assert_eq!(world.nodes[1].path.counters.get(echos), 1);
-            assert_eq!(world.nodes[0].path.counters.get(replies), 1);
+            assert_eq!(world.nodes[1].datapath.counters.get(echos), 1);
+            assert_eq!(world.nodes[0].datapath.counters.get(replies), 1);
             assert_eq!(world.nodes[0].drops(), [(2, DropReason::IcmpIgnored, 1)], "nobody here asked");
             let mss = 1300;
             let pkt = flow.fat_tcp(&world.hosts[0].mem, 1, 40 * mss, mss as u16);
@@ -180,8 +180,8 @@ fn gro_does_not_change_which_datagrams_a_tunnel_takes() {
             let inside = [true, false].map(|gro| {
                 let mut world = tunnelled(tunnel, 1);
                 let [near, far] = &mut world.nodes[..] else { panic!("two gateways") };
-                let wan = near.path.ports.get(OUTSIDE).unwrap().config.clone();
-                near.path.set_port(OUTSIDE, datapath::PortConfig { mtu: 1450, ..wan });
+                let wan = near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
+                near.datapath.set_port(OUTSIDE, datapath::PortConfig { mtu: 1450, ..wan });
                 set_gro(near, INSIDE, gro);
                 let burst = datagrams.iter().map(|bytes| Packet::with_data(&near.mem, bytes).unwrap()).collect();
                 near.rx(NOW, INSIDE, burst);
@@ -218,8 +218,8 @@ fn what_ipv6_is_owed_is_fragmented_outside() {
     for udp in [false, true] {
         let [_, flow] = flows();
         let mut world = tunnelled(Tunnel { v6: false, udp, nested: false }, 1);
-        let wan = world.nodes[0].path.ports.get(OUTSIDE).unwrap().config.clone();
-        world.nodes[0].path.set_port(OUTSIDE, datapath::PortConfig { mtu: 1280, ..wan });
+        let wan = world.nodes[0].datapath.ports.get(OUTSIDE).unwrap().config.clone();
+        world.nodes[0].datapath.set_port(OUTSIDE, datapath::PortConfig { mtu: 1280, ..wan });
         world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(1232));
         let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 4 * 1208, 1208);
         world.nodes[0].rx(NOW, INSIDE, vec![fat]);
@@ -237,9 +237,9 @@ fn a_socket_fragments_what_is_too_long_for_it_itself() {
     for v6 in [false, true] {
         let [_, flow] = flows();
         let mut world = tunnelled(Tunnel { v6, udp: true, nested: false }, 1);
-        let wan = world.nodes[0].path.ports.get(OUTSIDE).unwrap().config.clone();
+        let wan = world.nodes[0].datapath.ports.get(OUTSIDE).unwrap().config.clone();
         let features = offload::Features { ufo: true, ..wan.features };
-        world.nodes[0].path.set_port(OUTSIDE, datapath::PortConfig { mtu: 1280, features, ..wan });
+        world.nodes[0].datapath.set_port(OUTSIDE, datapath::PortConfig { mtu: 1280, features, ..wan });
         world.nodes[0].rx_bytes(NOW, INSIDE, &flow.udp(1232));
         let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 4 * 1208, 1208);
         world.nodes[0].rx(NOW, INSIDE, vec![fat]);
@@ -267,9 +267,9 @@ fn socket_fragments_only_datagrams_that_are_too_long() {
         let [_, flow] = flows();
         let mut world = tunnelled(Tunnel { v6, udp: true, nested: false }, 1);
         let node = &mut world.nodes[0];
-        let wan = node.path.ports.get(OUTSIDE).unwrap().config.clone();
+        let wan = node.datapath.ports.get(OUTSIDE).unwrap().config.clone();
         let features = offload::Features { ufo: true, ..wan.features };
-        node.path.set_port(OUTSIDE, datapath::PortConfig { mtu: 1280, features, ..wan });
+        node.datapath.set_port(OUTSIDE, datapath::PortConfig { mtu: 1280, features, ..wan });
         let fat = flow.fat_tcp(&node.mem, 1, 2 * 1208 + 100, 1208);
         node.rx(NOW, INSIDE, vec![fat]);
         let cuts: Vec<_> = node.tx(OUTSIDE).iter().map(|pkt| pkt.meta.cut).collect();
@@ -286,11 +286,11 @@ fn a_policy_may_let_some_packets_pass_in_clear() {
     clear.priority = 0;
     clear.selector.dport = ipsec::PortMask::exactly(22);
     let sas = TUNNELS[0].sas(0);
-    world.nodes[0].path.ipsec.remove_policy(&policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas).key());
-    world.nodes[0].path.ipsec.add_policy(clear).unwrap();
+    world.nodes[0].datapath.ipsec.remove_policy(&policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas).key());
+    world.nodes[0].datapath.ipsec.add_policy(clear).unwrap();
     let mut rest = policy(ipsec::Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas);
     rest.priority = 9;
-    world.nodes[0].path.ipsec.add_policy(rest).unwrap();
+    world.nodes[0].datapath.ipsec.add_policy(rest).unwrap();
     for (dport, protocol) in [(22, wire::Protocol::UDP), (23, wire::Protocol::ESP)] {
         world.nodes[0].rx_bytes(NOW, INSIDE, &Flow { dport, ..flow }.udp(10));
         assert_eq!(info(&only(world.nodes[0].tx(OUTSIDE))).protocol, protocol);

@@ -25,7 +25,7 @@ fn a_frame_that_comes_twice_is_taken_once() {
         world.hosts[1].take().iter().for_each(|pkt| received.take(&flow, pkt));
         assert_eq!(received.bytes, SEGMENTS * usize::from(mss), "{tunnel:?}");
         let node = &world.nodes[1];
-        assert_eq!(node.path.counters.get(Mib::XfrmInStateSeqError), SEGMENTS as u64, "{tunnel:?}");
+        assert_eq!(node.datapath.counters.get(Mib::XfrmInStateSeqError), SEGMENTS as u64, "{tunnel:?}");
         assert_eq!(node.drops(), [(2, DropReason::EspReplay, SEGMENTS as u64)], "{tunnel:?}");
     }
 }
@@ -69,7 +69,7 @@ fn bad_day(tunnel: Tunnel, seed: u64) {
     assert!(stats.lost > 0 && stats.twice > 0 && stats.busy > 0, "{stats:?}");
     let bytes = (received[0].bytes + received[1].bytes) as u64;
     assert_eq!(bytes, (stats.frames - stats.lost) * u64::from(mss), "{tunnel:?} {stats:?}");
-    let refused: u64 = world.nodes.iter().map(|node| node.path.counters.get(Mib::XfrmInStateSeqError)).sum();
+    let refused: u64 = world.nodes.iter().map(|node| node.datapath.counters.get(Mib::XfrmInStateSeqError)).sum();
     assert_eq!(refused, stats.twice, "{tunnel:?}");
     let drops: Vec<_> = world.nodes.iter().flat_map(sim::Node::drops).collect();
     assert!(drops.iter().all(|&(link, reason, _)| (link, reason) == (2, DropReason::EspReplay)), "{drops:?}");

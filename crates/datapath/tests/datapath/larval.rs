@@ -32,8 +32,8 @@ fn gateways() -> [Node; 2] {
         node.route(NETS[1 - n], Some(ENDS[1 - n]), OUTSIDE);
         node
     });
-    nodes[0].path.ipsec.add_policy(policy(Dir::Out, NETS[0], NETS[1], &[sa(1)])).unwrap();
-    nodes[1].path.ipsec.add_policy(policy(Dir::Fwd, NETS[0], NETS[1], &[sa(1)])).unwrap();
+    nodes[0].datapath.ipsec.add_policy(policy(Dir::Out, NETS[0], NETS[1], &[sa(1)])).unwrap();
+    nodes[1].datapath.ipsec.add_policy(policy(Dir::Fwd, NETS[0], NETS[1], &[sa(1)])).unwrap();
     nodes
 }
 
@@ -55,8 +55,8 @@ fn arrived([near, far]: &mut [Node; 2], now: Instant) -> Vec<Vec<u8>> {
 #[test]
 fn what_waits_for_an_sa_gives_frames_back() {
     let [mut near, _] = gateways();
-    near.path.ipsec.set_larval_drop(false);
-    near.path.ipsec.set_listener(true);
+    near.datapath.ipsec.set_larval_drop(false);
+    near.datapath.ipsec.set_listener(true);
     let ring = Pool::bounded(Memory::SMALL, 1);
     for n in 0..20 {
         let mut frame = ring.take(Memory::HEADROOM).expect("the frame came back");
@@ -64,52 +64,52 @@ fn what_waits_for_an_sa_gives_frames_back() {
         frame.put(bytes.len()).unwrap().copy_from_slice(&bytes);
         near.rx(at(1), INSIDE, vec![Packet::from_buf(frame)]);
     }
-    assert_eq!((near.path.ipsec.held(), ring.in_use()), (20, 0));
+    assert_eq!((near.datapath.ipsec.held(), ring.in_use()), (20, 0));
 }
 
 #[test]
 fn packets_wait_for_their_sa_and_leave_in_order_with_one_hop_counted() {
     let mut nodes = gateways();
-    nodes[0].path.ipsec.set_larval_drop(false);
-    nodes[0].path.ipsec.set_listener(true);
+    nodes[0].datapath.ipsec.set_larval_drop(false);
+    nodes[0].datapath.ipsec.set_listener(true);
     nodes[0].timeout(at(0));
     for n in 1..=5 {
         nodes[0].rx_bytes(at(1), INSIDE, &packet(n));
     }
-    assert_eq!((nodes[0].drops(), nodes[0].path.ipsec.held()), (vec![], 5));
-    let asked: Vec<Event> = nodes[0].path.ipsec.take_events().collect();
+    assert_eq!((nodes[0].drops(), nodes[0].datapath.ipsec.held()), (vec![], 5));
+    let asked: Vec<Event> = nodes[0].datapath.ipsec.take_events().collect();
     assert!(matches!(asked[..], [Event::Acquire(acquire)] if acquire.template.reqid == 1), "{asked:?}");
     for node in &mut nodes {
-        node.path.ipsec.add_sa(&sa(1), unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&sa(1), unique_mask()).unwrap();
     }
-    assert_eq!(nodes[0].path.poll_timeout(), Some(Instant::ZERO), "an SA's time begins at once");
+    assert_eq!(nodes[0].datapath.poll_timeout(), Some(Instant::ZERO), "an SA's time begins at once");
     nodes[0].timeout(at(2));
     assert!(nodes[0].tx(OUTSIDE).is_empty());
-    assert_eq!(nodes[0].path.poll_timeout(), Some(at(101)));
+    assert_eq!(nodes[0].datapath.poll_timeout(), Some(at(101)));
     nodes[0].timeout(at(101));
     let got = arrived(&mut nodes, at(101));
     assert_eq!(got.iter().map(|bytes| bytes.len() - 28).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
     let ttl = |bytes: &[u8]| ipv4::Header::ref_from(bytes).unwrap().ttl();
     assert!(got.iter().all(|bytes| ttl(bytes) == ttl(&packet(1)) - 2));
-    assert_eq!(nodes[0].path.counters.get(Mib::XfrmOutNoStates), 0);
+    assert_eq!(nodes[0].datapath.counters.get(Mib::XfrmOutNoStates), 0);
     assert_eq!(nodes[0].pages_in_use(), 0);
 }
 
 #[test]
 fn the_first_packet_after_its_sa_has_come_takes_those_that_waited_along() {
     let mut nodes = gateways();
-    nodes[0].path.ipsec.set_larval_drop(false);
+    nodes[0].datapath.ipsec.set_larval_drop(false);
     for n in 1..=101 {
         nodes[0].rx_bytes(at(1), INSIDE, &packet(n));
     }
     for node in &mut nodes {
-        node.path.ipsec.add_sa(&sa(1), unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&sa(1), unique_mask()).unwrap();
     }
     let burst = (102..=165).map(|n| packet::Packet::with_data(&nodes[0].mem, &packet(n)).unwrap()).collect();
     nodes[0].rx(at(2), INSIDE, burst);
     let got = arrived(&mut nodes, at(2));
     assert_eq!(got.iter().map(|bytes| bytes.len() - 28).collect::<Vec<_>>(), (1..=165).collect::<Vec<_>>());
-    assert_eq!((nodes[0].drops(), nodes[0].path.ipsec.held(), nodes[0].pages_in_use()), (vec![], 0, 0));
+    assert_eq!((nodes[0].drops(), nodes[0].datapath.ipsec.held(), nodes[0].pages_in_use()), (vec![], 0, 0));
 }
 
 #[test]
@@ -117,34 +117,34 @@ fn a_neighbour_is_told_nothing_in_clear_because_others_have_waited_for_the_sa() 
     let (here, there) = ("2001:db8::1", "2001:db8::2");
     let mut node = Node::new();
     node.port(OUTSIDE.0, PortOptions::ethernet(1), &[&format!("{here}/64")]);
-    node.path.ipsec.set_larval_drop(false);
+    node.datapath.ipsec.set_larval_drop(false);
     let sa = esp(here, there, 0x1000, Mode::Transport, false);
-    node.path.ipsec.add_policy(policy(Dir::Out, here, there, std::slice::from_ref(&sa))).unwrap();
+    node.datapath.ipsec.add_policy(policy(Dir::Out, here, there, std::slice::from_ref(&sa))).unwrap();
     let ask = Flow::new(there, here);
     let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
     node.rx_bytes(at(1), OUTSIDE, &[header.as_bytes(), &ask.ping(1, 100)].concat());
-    assert_eq!((node.path.ipsec.held(), node.tx(OUTSIDE).len()), (1, 0), "the answer waits");
-    node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
+    assert_eq!((node.datapath.ipsec.held(), node.tx(OUTSIDE).len()), (1, 0), "the answer waits");
+    node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
     node.rx_bytes(at(2), OUTSIDE, &[header.as_bytes(), &solicitation(&ask, mac(2))].concat());
     let sent: Vec<_> = node.tx(OUTSIDE).iter().map(|frame| frame.to_vec()[20]).collect();
     assert_eq!(sent, [Protocol::ESP.0; 2], "what has waited, and what the neighbour asked for");
-    assert_eq!((node.path.ipsec.held(), node.drops()), (0, vec![]));
+    assert_eq!((node.datapath.ipsec.held(), node.drops()), (0, vec![]));
 }
 
 #[test]
 fn packets_that_wait_in_vain_are_counted_by_their_link() {
     let mut nodes = gateways();
-    nodes[0].path.ipsec.set_larval_drop(false);
+    nodes[0].datapath.ipsec.set_larval_drop(false);
     for n in 0..103 {
         nodes[0].rx_bytes(at(0), INSIDE, &packet(n));
     }
     assert_eq!(nodes[0].drops(), [(INSIDE.0, DropReason::PolicyQueueFull, 2)]);
-    while let Some(due) = nodes[0].path.poll_timeout() {
+    while let Some(due) = nodes[0].datapath.poll_timeout() {
         nodes[0].timeout(due);
     }
     let want = [(INSIDE.0, DropReason::PolicyNoState, 101), (INSIDE.0, DropReason::PolicyQueueFull, 2)];
     assert_eq!(nodes[0].drops(), want);
-    assert_eq!((nodes[0].path.ipsec.held(), nodes[0].pages_in_use()), (0, 0));
+    assert_eq!((nodes[0].datapath.ipsec.held(), nodes[0].pages_in_use()), (0, 0));
 }
 
 #[test]
@@ -153,11 +153,11 @@ fn rekeying_by_soft_limits_loses_nothing_and_ends_old_sas() {
     let hard = Limits { added: Some(Duration::from_secs(5)), ..Limits::NONE };
     let lifetime = Lifetime { soft, hard };
     let mut nodes = gateways();
-    nodes[0].path.ipsec.set_listener(true);
+    nodes[0].datapath.ipsec.set_listener(true);
     let mut spi = 1;
     let add = |nodes: &mut [Node; 2], spi| {
         for node in nodes {
-            node.path.ipsec.add_sa(&SaConfig { lifetime, ..sa(spi) }, unique_mask()).unwrap();
+            node.datapath.ipsec.add_sa(&SaConfig { lifetime, ..sa(spi) }, unique_mask()).unwrap();
         }
     };
     add(&mut nodes, spi);
@@ -165,14 +165,14 @@ fn rekeying_by_soft_limits_loses_nothing_and_ends_old_sas() {
     for n in 0..100_u64 {
         let now = at(n * 100);
         for node in &mut nodes {
-            if node.path.poll_timeout().is_some_and(|due| due <= now) {
+            if node.datapath.poll_timeout().is_some_and(|due| due <= now) {
                 node.timeout(now);
             }
         }
         nodes[0].rx_bytes(now, INSIDE, &packet(n as usize));
         arrivals += arrived(&mut nodes, now).len();
         let dying = |event: &Event| matches!(event, Event::SaExpired(it) if !it.hard && it.spi == Spi(spi));
-        if nodes[0].path.ipsec.take_events().any(|event| dying(&event)) {
+        if nodes[0].datapath.ipsec.take_events().any(|event| dying(&event)) {
             spi += 1;
             add(&mut nodes, spi);
         }
@@ -180,6 +180,6 @@ fn rekeying_by_soft_limits_loses_nothing_and_ends_old_sas() {
     assert_eq!((arrivals, spi), (100, 10), "every eleventh packet makes its SA old");
     for node in &nodes {
         assert_eq!(node.drops(), []);
-        assert!((4..=6).contains(&node.path.ipsec.sad().len()), "old ones end after five seconds");
+        assert!((4..=6).contains(&node.datapath.ipsec.sad().len()), "old ones end after five seconds");
     }
 }

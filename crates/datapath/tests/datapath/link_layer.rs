@@ -31,8 +31,8 @@ fn frame(to: MacAddr, tags: &[(EtherType, u16)], ip: &[u8]) -> Vec<u8> {
 fn ethernet_router() -> Node {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
     for host in flows().map(|flow| flow.src) {
-        let Node { path, mem, .. } = &mut node;
-        path.set_neighbour(NOW, mem, INSIDE, host, fib::Known::Permanent(mac(9)), 0);
+        let Node { datapath, mem, .. } = &mut node;
+        datapath.set_neighbour(NOW, mem, INSIDE, host, fib::Known::Permanent(mac(9)), 0);
     }
     node
 }
@@ -62,7 +62,7 @@ fn group_frame_around_unicast_packet_is_not_answered() {
                 let mut node = ethernet_router();
                 node.rx_bytes(NOW, INSIDE, &frame(to, &[], &bytes));
                 assert_eq!((node.drops(), sent(&mut node)), (vec![(1, reason, 1)], 0), "{name} {to}");
-                assert_eq!(node.path.counters.get(Mib::TcpInSegs), 0, "{name} {to}");
+                assert_eq!(node.datapath.counters.get(Mib::TcpInSegs), 0, "{name} {to}");
             }
             let mut node = ethernet_router();
             node.rx_bytes(NOW, INSIDE, &frame(mac(1), &[], &bytes));

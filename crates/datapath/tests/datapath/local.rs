@@ -55,7 +55,7 @@ fn a_ping_is_answered_in_every_geometry() {
                     ),
                 };
                 assert_eq!(message, want, "{len} {shape}");
-                assert_eq!((&node.path.counters, node.drops()), (&counted, vec![]), "{len} {shape}");
+                assert_eq!((&node.datapath.counters, node.drops()), (&counted, vec![]), "{len} {shape}");
             }
         }
     }
@@ -67,7 +67,7 @@ fn a_long_answer_is_fragmented_over_ipv4() {
     node.rx_bytes(NOW, OUTSIDE, &Flow::new("10.2.0.1", "10.2.0.254").ping(1, 4000));
     let sent = node.tx(OUTSIDE);
     assert_eq!(sent.iter().map(Packet::len).collect::<Vec<_>>(), [1500, 1500, 1068]);
-    assert_eq!((node.path.counters.get(Mib::IpFragOKs), node.path.counters.get(Mib::IpFragCreates)), (1, 3));
+    assert_eq!((node.datapath.counters.get(Mib::IpFragOKs), node.datapath.counters.get(Mib::IpFragCreates)), (1, 3));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn what_nobody_here_wants_is_refused_by_name() {
         let told = told(&only(node.tx(INSIDE)));
         assert_eq!((told.message, told.quote), (message, bytes), "{name}");
         assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
-        assert_eq!(node.path.counters.get(mib), 1, "{name}");
+        assert_eq!(node.datapath.counters.get(mib), 1, "{name}");
     }
 }
 
@@ -119,8 +119,8 @@ fn a_segment_where_nobody_listens_is_reset() {
         node.rx(NOW, INSIDE, vec![fat]);
         assert_eq!(reset_of(&only(node.tx(INSIDE)), &flow), (tcp::Flags::RST, 1, 0));
         assert_eq!(node.drops(), [(1, DropReason::TcpNoPort, 2)]);
-        let of_tcp =
-            [Mib::TcpInSegs, Mib::TcpOutSegs, Mib::TcpOutRsts, Mib::TcpInErrs].map(|mib| node.path.counters.get(mib));
+        let of_tcp = [Mib::TcpInSegs, Mib::TcpOutSegs, Mib::TcpOutRsts, Mib::TcpInErrs]
+            .map(|mib| node.datapath.counters.get(mib));
         assert_eq!(of_tcp, [2, 2, 2, 0]);
         // As many as come: ICMP's limits are not for them.
         (0..2000).for_each(|_| node.rx_bytes(NOW, INSIDE, &flow.tcp(5, 9)));
@@ -156,8 +156,9 @@ fn a_reset_or_a_wrong_segment_is_not_answered() {
             node.rx_bytes(NOW, INSIDE, &bytes);
             assert!(node.tx(INSIDE).is_empty(), "{n}");
             assert_eq!(node.drops(), [(1, reason, 1)], "{n}");
-            let of_tcp = [Mib::TcpInSegs, Mib::TcpInErrs, Mib::TcpInCsumErrors].map(|mib| node.path.counters.get(mib));
-            assert_eq!((of_tcp, node.path.counters.get(Mib::TcpOutRsts)), (counted, 0), "{n}");
+            let of_tcp =
+                [Mib::TcpInSegs, Mib::TcpInErrs, Mib::TcpInCsumErrors].map(|mib| node.datapath.counters.get(mib));
+            assert_eq!((of_tcp, node.datapath.counters.get(Mib::TcpOutRsts)), (counted, 0), "{n}");
         }
     }
     let mut node = router();
@@ -213,7 +214,7 @@ fn messages_that_ask_for_nothing_end_here() {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &bytes);
         assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
-        assert_eq!(node.path.counters.get(mib), 1, "{name}: {:?}", node.path.counters);
+        assert_eq!(node.datapath.counters.get(mib), 1, "{name}: {:?}", node.datapath.counters);
         assert!(node.tx(INSIDE).is_empty(), "{name}");
     }
 }
@@ -231,7 +232,7 @@ fn a_datagram_with_a_wrong_checksum_is_not_answered() {
             Version::V4 => [Mib::UdpInErrors, Mib::UdpInCsumErrors],
             Version::V6 => [Mib::Udp6InErrors, Mib::Udp6InCsumErrors],
         };
-        assert_eq!((node.path.counters.get(errors), node.path.counters.get(csum)), (1, 1));
+        assert_eq!((node.datapath.counters.get(errors), node.datapath.counters.get(csum)), (1, 1));
     }
 }
 
@@ -267,7 +268,7 @@ fn malformed_datagram_is_dropped_silently_and_counted() {
             };
             let reason = if good { DropReason::UdpNoPort } else { DropReason::TransportHeader };
             assert_eq!(node.drops(), [(1, reason, 1)], "{left} {len:?}");
-            let counted = [no_ports, errors, sums].map(|mib| node.path.counters.get(mib));
+            let counted = [no_ports, errors, sums].map(|mib| node.datapath.counters.get(mib));
             assert_eq!(counted, [u64::from(good), u64::from(!good), 0], "{left} {len:?}");
             assert_eq!(node.tx(INSIDE).len(), usize::from(good), "{left} {len:?}");
         }

@@ -27,9 +27,9 @@ fn kept_alive(v6: bool) -> SaConfig {
 fn a_quiet_tunnel_is_kept_alive() {
     for v6 in [false, true] {
         let mut node = router();
-        node.path.ipsec.add_sa(&kept_alive(v6), unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&kept_alive(v6), unique_mask()).unwrap();
         for seconds in [0, 20, 40] {
-            assert!(node.path.poll_timeout().is_some_and(|due| due <= at(seconds)));
+            assert!(node.datapath.poll_timeout().is_some_and(|due| due <= at(seconds)));
             node.timeout(at(seconds));
             let pkt = only(node.tx(OUTSIDE));
             let (bytes, info) = (pkt.to_vec(), info(&pkt));
@@ -43,9 +43,12 @@ fn a_quiet_tunnel_is_kept_alive() {
             assert!(offload::checksum::verify(&pkt, &info));
         }
         let sent = if v6 { Mib::Ip6OutRequests } else { Mib::IpOutRequests };
-        assert_eq!((node.path.counters.clone(), node.path.poll_timeout()), (counters([(sent, 3)]), Some(at(60))));
+        assert_eq!(
+            (node.datapath.counters.clone(), node.datapath.poll_timeout()),
+            (counters([(sent, 3)]), Some(at(60)))
+        );
         // Nobody policed it, and nothing is left.
-        node.path.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
+        node.datapath.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
         node.timeout(at(60));
         assert_eq!(node.tx(OUTSIDE).len(), 1);
         assert_eq!((node.drops(), node.pages_in_use()), (vec![], 0));
@@ -55,11 +58,11 @@ fn a_quiet_tunnel_is_kept_alive() {
 #[test]
 fn a_keepalive_that_cannot_be_sent_is_counted() {
     let mut node = Node::new();
-    node.path.ipsec.add_sa(&kept_alive(false), unique_mask()).unwrap();
+    node.datapath.ipsec.add_sa(&kept_alive(false), unique_mask()).unwrap();
     node.timeout(at(0));
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
     node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24"]);
-    node.path.set_up(at(1), &node.mem, OUTSIDE, false);
+    node.datapath.set_up(at(1), &node.mem, OUTSIDE, false);
     node.timeout(at(20));
     assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1), (0, DropReason::LinkDown, 1)]);
 }
@@ -72,17 +75,17 @@ fn what_a_guest_is_answered_goes_to_where_its_peer_is() {
     let outward = SaConfig { reqid: 1, ..esp(here, there, 2, Mode::Tunnel, true) };
     let (mut node, mut peer) = (router(), Node::new());
     node.route("0.0.0.0/0", Some("10.2.0.9"), OUTSIDE);
-    node.path.ipsec.set_listener(true);
+    node.datapath.ipsec.set_listener(true);
     peer.port(INSIDE.0, PortOptions::BARE, &["10.3.0.254/24"]);
     peer.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.1/24"]);
     peer.route("10.1.0.0/16", Some(here), OUTSIDE);
     for (node, out, fwd) in [(&mut node, &outward, &inward), (&mut peer, &inward, &outward)] {
         let nets = if out.spi.0 == 2 { ["10.1.0.0/16", "10.3.0.0/16"] } else { ["10.3.0.0/16", "10.1.0.0/16"] };
         for sa in [&inward, &outward] {
-            node.path.ipsec.add_sa(sa, unique_mask()).unwrap();
+            node.datapath.ipsec.add_sa(sa, unique_mask()).unwrap();
         }
-        node.path.ipsec.add_policy(policy(Dir::Out, nets[0], nets[1], std::slice::from_ref(out))).unwrap();
-        node.path.ipsec.add_policy(policy(Dir::Fwd, nets[1], nets[0], std::slice::from_ref(fwd))).unwrap();
+        node.datapath.ipsec.add_policy(policy(Dir::Out, nets[0], nets[1], std::slice::from_ref(out))).unwrap();
+        node.datapath.ipsec.add_policy(policy(Dir::Fwd, nets[1], nets[0], std::slice::from_ref(fwd))).unwrap();
     }
     let flow = Flow::new("10.3.0.1", "10.1.0.1");
     for (from, port) in [("10.2.0.1", 4500), ("198.51.100.7", 61_000), ("203.0.113.8", 4500)] {
@@ -97,7 +100,7 @@ fn what_a_guest_is_answered_goes_to_where_its_peer_is() {
         let dport = udp::Header::ref_from(info.payload(&answer)).unwrap().dport();
         assert_eq!((info.dst.to_string(), dport), (from.to_owned(), port));
     }
-    let events: Vec<_> = node.path.ipsec.take_events().collect();
+    let events: Vec<_> = node.datapath.ipsec.take_events().collect();
     assert!(matches!(events[..], [Event::Mapping(_), Event::Mapping(_)]), "{events:?}");
     assert_eq!(node.drops(), []);
 }

@@ -40,12 +40,12 @@ fn hosts_find_the_router_and_each_other() {
     }
     let node = &world.nodes[0];
     assert_eq!(node.drops(), []);
-    let known: Vec<_> = node.path.neighbours.iter().filter_map(|it| Some((it.addr.to_string(), it.mac?))).collect();
+    let known: Vec<_> = node.datapath.neighbours.iter().filter_map(|it| Some((it.addr.to_string(), it.mac?))).collect();
     for (addr, mac) in [("10.1.0.1", mac(11)), ("fd00:1::1", mac(11)), ("10.2.0.1", mac(12)), ("fd00:2::1", mac(12))] {
         assert!(known.contains(&(addr.to_owned(), mac)), "{addr} in {known:?}");
     }
     let asked =
-        [Mib::Icmp6OutNeighborSolicits, Mib::Icmp6InNeighborAdvertisements].map(|it| node.path.counters.get(it));
+        [Mib::Icmp6OutNeighborSolicits, Mib::Icmp6InNeighborAdvertisements].map(|it| node.datapath.counters.get(it));
     assert_eq!(asked, [2, 2]);
 }
 
@@ -53,11 +53,11 @@ fn hosts_find_the_router_and_each_other() {
 fn packets_wait_in_order_until_their_next_hop_is_known_and_stay_fat() {
     let [flow, _] = flows();
     let mut world = ethernet_world();
-    world.nodes[0].path.refit(&packet::Memory::heap(), OUTSIDE, offload::Features::ALL);
+    world.nodes[0].datapath.refit(&packet::Memory::heap(), OUTSIDE, offload::Features::ALL);
     let fat = flow.fat_tcp(&world.nodes[0].mem, 1, 14_000, 1400);
     let burst = vec![fat];
     world.nodes[0].rx(Instant::ZERO, LinkId(1), frames_of(burst));
-    assert_eq!((world.nodes[0].waiting(), world.nodes[0].path.forwarded.packets), (1, 1));
+    assert_eq!((world.nodes[0].waiting(), world.nodes[0].datapath.forwarded.packets), (1, 1));
     world.nodes[0].rx(Instant::ZERO, LinkId(1), frames_of(vec![plain(&flow.udp(10)), plain(&flow.udp(20))]));
     assert_eq!(world.nodes[0].waiting(), 3);
     world.run(SECOND);
@@ -117,11 +117,11 @@ fn tunnel_end_is_solicited_in_the_turn_that_needs_it() {
             let flow = Flow::new(if ends[0].contains(':') { "fd00:1::1" } else { "10.1.0.1" }, ends[1]);
             let mut node = router_with(PortOptions::BARE, PortOptions::ethernet(2));
             if threads {
-                node.path.ipsec.set_crypto(Some(Box::new(Pool::new(one, |_| {}).unwrap())));
+                node.datapath.ipsec.set_crypto(Some(Box::new(Pool::new(one, |_| {}).unwrap())));
             }
             link_pair(&mut node, &mut Node::new(), (net[0], net[1]), &[esp(ends[0], ends[1], 7, Mode::Tunnel, true)]);
             for bytes in [flow.udp(10), flow.tcp(1, 10), flow.ping(1, 10)] {
-                node.path.neighbours = fib::Neighbours::default();
+                node.datapath.neighbours = fib::Neighbours::default();
                 node.rx_bytes(NOW, INSIDE, &bytes);
                 assert_eq!((solicitations(&mut node, OUTSIDE), node.waiting()), (1, 1), "{ends:?}, threads {threads}");
             }
@@ -203,10 +203,10 @@ fn a_link_that_goes_down_forgets_its_neighbours_and_drops_what_waited() {
     world.hosts[0].send_bytes(&flow.udp(10));
     world.run(Duration::from_millis(10));
     let now = world.now();
-    let Node { path, mem, .. } = &mut world.nodes[0];
-    path.set_up(now, mem, OUTSIDE, false);
+    let Node { datapath, mem, .. } = &mut world.nodes[0];
+    datapath.set_up(now, mem, OUTSIDE, false);
     assert_eq!(world.nodes[0].drops(), [(1, DropReason::NeighbourFailed, 1)]);
-    let links: Vec<_> = world.nodes[0].path.neighbours.iter().map(|it| (it.link, it.addr)).collect();
+    let links: Vec<_> = world.nodes[0].datapath.neighbours.iter().map(|it| (it.link, it.addr)).collect();
     assert_eq!(links, [(INSIDE, flow.src)], "the sender, who is to be told");
 }
 
@@ -279,7 +279,7 @@ fn discovery_in_fragments_is_ignored() {
         frames.iter().for_each(|frame| node.rx_bytes(NOW, INSIDE, frame));
         assert!(node.tx(INSIDE).is_empty(), "nobody is answered");
         assert_eq!(node.drops(), [(1, DropReason::NeighbourMalformed, 1)]);
-        assert_eq!(node.path.counters.get(base::Mib::Ip6ReasmOKs), 1);
+        assert_eq!(node.datapath.counters.get(base::Mib::Ip6ReasmOKs), 1);
     }
 }
 
@@ -331,9 +331,9 @@ fn flood(secs: u32, hostile: impl Fn(u64) -> Vec<u8>) -> Flooded {
     world.hosts[0].send_bytes(&ping.ping(0, 10));
     world.run(SECOND);
     assert_eq!(world.hosts[0].take().len(), 1, "the flow is there before the flood");
-    let sent = |world: &World| world.nodes[0].path.counters.get(Mib::Icmp6OutNeighborSolicits);
+    let sent = |world: &World| world.nodes[0].datapath.counters.get(Mib::Icmp6OutNeighborSolicits);
     let before = sent(&world);
-    world.nodes[0].path.neighbours.watch(true);
+    world.nodes[0].datapath.neighbours.watch(true);
     let mut changes = 0;
     for turn in 0..secs * 200 {
         if turn % 10 == 0 {
@@ -344,7 +344,7 @@ fn flood(secs: u32, hostile: impl Fn(u64) -> Vec<u8>) -> Flooded {
         let now = world.now();
         world.nodes[0].rx(now, INSIDE, burst);
         world.run(Duration::from_millis(5));
-        let told = world.nodes[0].path.neighbours.take_changed();
+        let told = world.nodes[0].datapath.neighbours.take_changed();
         assert!(!told.more, "listeners are told of everything");
         changes += told.who.len();
         if turn % 10 == 9 {
@@ -352,14 +352,14 @@ fn flood(secs: u32, hostile: impl Fn(u64) -> Vec<u8>) -> Flooded {
         }
         world.hosts[1].take();
     }
-    world.nodes[0].path.neighbours.check_invariants();
+    world.nodes[0].datapath.neighbours.check_invariants();
     Flooded { solicitations: sent(&world) - before, changes, world }
 }
 
 /// Entries of the router by link and family: inner IPv4, inner IPv6, outer IPv6.
 fn entries(world: &World) -> [usize; 3] {
     [(INSIDE, true), (INSIDE, false), (OUTSIDE, false)].map(|(link, v4)| {
-        let neighbours = world.nodes[0].path.neighbours.iter();
+        let neighbours = world.nodes[0].datapath.neighbours.iter();
         neighbours.filter(|it| it.link == link && it.addr.is_ipv4() == v4).count()
     })
 }
@@ -459,5 +459,5 @@ fn arp_requests_to_others_make_no_entry() {
         frame[eth::Header::LEN + 27] = 253;
         node.rx_bytes(NOW, INSIDE, &frame);
     }
-    assert!(node.path.neighbours.is_empty() && node.tx(INSIDE).is_empty());
+    assert!(node.datapath.neighbours.is_empty() && node.tx(INSIDE).is_empty());
 }

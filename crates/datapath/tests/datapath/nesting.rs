@@ -37,12 +37,12 @@ fn five_transport_sas_work_both_ways() {
         }
         let [echos, replies] =
             if v6 { [Mib::Icmp6InEchos, Mib::Icmp6InEchoReplies] } else { [Mib::IcmpInEchos, Mib::IcmpInEchoReps] };
-        assert_eq!(world.nodes[1].path.counters.get(echos), 3, "v6 {v6}: {:?}", world.nodes[1].drops());
-        assert_eq!(world.nodes[0].path.counters.get(replies), 3, "v6 {v6}: {:?}", world.nodes[0].drops());
+        assert_eq!(world.nodes[1].datapath.counters.get(echos), 3, "v6 {v6}: {:?}", world.nodes[1].drops());
+        assert_eq!(world.nodes[0].datapath.counters.get(replies), 3, "v6 {v6}: {:?}", world.nodes[0].drops());
         assert_eq!(world.nodes[1].drops(), [], "v6 {v6}");
         for (node, from) in [(0, 0), (1, 0), (0, 1), (1, 1)] {
             for sa in sas(v6, from, 5) {
-                let ipsec = &world.nodes[node].path.ipsec;
+                let ipsec = &world.nodes[node].datapath.ipsec;
                 let stats = ipsec.sad().by_spi(sa.dst, sa.spi, 0).and_then(|id| ipsec.sa(id)).unwrap().stats();
                 assert_eq!(stats.packets, 3, "v6 {v6}, node {node}, SPI {:#x}", sa.spi.0);
             }
@@ -75,10 +75,10 @@ fn a_policy_of_six_is_never_satisfied_and_a_seventh_layer_never_opened() {
     let inner = sas(false, 0, 7);
     let node = &mut world.nodes[0];
     let six = policy(Dir::Out, here, there, &inner[..6]);
-    node.path.ipsec.update_policy(six).unwrap();
+    node.datapath.ipsec.update_policy(six).unwrap();
     let pkt = Flow::new(here, there).ping(1, 10);
     node.rx_bytes(NOW, INSIDE, &pkt);
-    assert_eq!((node.tx(OUTSIDE).len(), node.path.counters.get(Mib::XfrmOutPolError)), (0, 1));
+    assert_eq!((node.tx(OUTSIDE).len(), node.datapath.counters.get(Mib::XfrmOutPolError)), (0, 1));
     assert_eq!(node.drops(), [(1, DropReason::PolicyDepth, 1)]);
 
     // Seven layers, made by two nodes of which each adds what it may.
@@ -88,9 +88,9 @@ fn a_policy_of_six_is_never_satisfied_and_a_seventh_layer_never_opened() {
         node.port(OUTSIDE.0, sim::PortOptions::BARE.mtu(9000), &[]);
         node.route("0.0.0.0/0", None, OUTSIDE);
         for sa in sas {
-            node.path.ipsec.add_sa(sa, sim::unique_mask()).unwrap();
+            node.datapath.ipsec.add_sa(sa, sim::unique_mask()).unwrap();
         }
-        node.path.ipsec.add_policy(policy(Dir::Out, here, there, sas)).unwrap();
+        node.datapath.ipsec.add_policy(policy(Dir::Out, here, there, sas)).unwrap();
         node.rx_bytes(NOW, INSIDE, bytes);
         only(node.tx(OUTSIDE)).to_vec()
     };
@@ -100,11 +100,11 @@ fn a_policy_of_six_is_never_satisfied_and_a_seventh_layer_never_opened() {
         let mut far = sim::Node::new();
         far.port(OUTSIDE.0, sim::PortOptions::BARE.mtu(9000), &[&format!("{there}/24")]);
         for sa in &inner[..layers] {
-            far.path.ipsec.add_sa(sa, sim::unique_mask()).unwrap();
+            far.datapath.ipsec.add_sa(sa, sim::unique_mask()).unwrap();
         }
-        far.path.ipsec.set_default_policy(Dir::In, Action::Allow);
+        far.datapath.ipsec.set_default_policy(Dir::In, Action::Allow);
         far.rx_bytes(NOW, OUTSIDE, &all);
-        assert_eq!(far.path.counters.get(Mib::IcmpInEchos), u64::from(opened), "{layers}: {:?}", far.drops());
-        assert_eq!(far.path.counters.get(Mib::XfrmInBufferError), u64::from(!opened));
+        assert_eq!(far.datapath.counters.get(Mib::IcmpInEchos), u64::from(opened), "{layers}: {:?}", far.drops());
+        assert_eq!(far.datapath.counters.get(Mib::XfrmInBufferError), u64::from(!opened));
     }
 }

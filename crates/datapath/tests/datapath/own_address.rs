@@ -22,7 +22,7 @@ fn own_ipv4_source_is_martian() {
                 let mut node = router();
                 node.rx_bytes(NOW, INSIDE, &bytes);
                 let want = (vec![(1, DropReason::IpSourceInvalid, 1)], counters([(Mib::IpInReceives, 1)]));
-                assert_eq!((node.drops(), node.path.counters.clone()), want, "{src} to {dst}");
+                assert_eq!((node.drops(), node.datapath.counters.clone()), want, "{src} to {dst}");
                 assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{src} to {dst}");
             }
         }
@@ -55,7 +55,7 @@ fn esp_from_an_own_address_is_martian() {
         far.rx_bytes(NOW, OUTSIDE, &bytes);
         assert_eq!(far.drops(), [(OUTSIDE.0, DropReason::IpSourceInvalid, 1)], "{tunnel:?}");
         let want = counters([(Mib::IpInReceives, 1)]);
-        assert_eq!((far.path.counters.clone(), far.tx(INSIDE).len()), (want, 0), "{tunnel:?}");
+        assert_eq!((far.datapath.counters.clone(), far.tx(INSIDE).len()), (want, 0), "{tunnel:?}");
         far.rx_bytes(NOW, OUTSIDE, &sealed);
         assert_eq!(far.tx(INSIDE).len(), 1, "{tunnel:?}");
     }
@@ -84,8 +84,8 @@ fn host_may_send_from_the_address_of_a_udp_link() {
     ];
     for (inner, outer, src, link, passes) in cases {
         let mut node = router();
-        node.path.set_host_role(INSIDE, inner);
-        node.path.set_host_role(OUTSIDE, outer);
+        node.datapath.set_host_role(INSIDE, inner);
+        node.datapath.set_host_role(OUTSIDE, outer);
         node.port(THIRD.0, PortOptions::BARE, &["10.3.0.254/24"]);
         node.rx_bytes(NOW, link, &Flow::new(src, "10.3.0.1").udp(10));
         assert_eq!(node.tx(THIRD).len(), usize::from(passes), "{inner:?} {outer:?} {src} {link:?}");
@@ -103,7 +103,7 @@ fn address_of_another_vrf_is_not_own() {
     // A route that leads into the other VRF does not make what is there its own.
     let prefix = "10.3.0.0/24".parse().unwrap();
     let kind = RouteKind::Unicast { via: None, dev: LinkId(8) };
-    node.path.fib.add(TableId(100), Route { prefix, kind, metric: 0 }).unwrap();
+    node.datapath.fib.add(TableId(100), Route { prefix, kind, metric: 0 }).unwrap();
     for (src, sent) in [("10.3.0.254", 1), ("10.2.0.254", 0), ("10.1.0.9", 1)] {
         node.rx_bytes(NOW, INSIDE, &Flow::new(src, "10.2.0.1").udp(10));
         assert_eq!(node.tx(OUTSIDE).len(), sent, "{src}");
@@ -127,8 +127,8 @@ fn error_to_the_host_comes_from_no_address_of_its_own() {
             let mut node = Node::new();
             node.port(INSIDE.0, PortOptions::BARE, inner);
             node.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.1/32", "2001:db8::1/128"]);
-            node.path.set_host_role(INSIDE, HostRole::Peer);
-            node.path.set_host_role(OUTSIDE, HostRole::SharesAddress);
+            node.datapath.set_host_role(INSIDE, HostRole::Peer);
+            node.datapath.set_host_role(OUTSIDE, HostRole::SharesAddress);
             for (net, link) in
                 [("10.1.0.0/16", INSIDE), ("fd00:1::/48", INSIDE), ("10.2.0.0/16", OUTSIDE), ("fd00:2::/48", OUTSIDE)]
             {
@@ -157,8 +157,8 @@ fn error_of_a_node_without_addresses_is_sent() {
         [(v4, "10.1.0.0/24", "192.0.0.8".to_owned()), (v6, "fd00:1::/64", mac(1).link_local().to_string())]
     {
         node.route(net, None, INSIDE);
-        let Node { path, mem, .. } = &mut node;
-        path.set_neighbour(NOW, mem, INSIDE, flow.src, Known::Permanent(mac(9)), 0);
+        let Node { datapath, mem, .. } = &mut node;
+        datapath.set_neighbour(NOW, mem, INSIDE, flow.src, Known::Permanent(mac(9)), 0);
         let ended = Flow::new(&flow.src.to_string(), if flow.src.is_ipv4() { "198.51.100.1" } else { "fd00:9::1" });
         let frame = [
             wire::eth::Header::new(

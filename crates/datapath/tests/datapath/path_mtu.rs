@@ -75,20 +75,20 @@ fn world(tunnel: Tunnel) -> World {
 fn protect(near: &mut Node, far: &mut Node, tunnel: Tunnel, nets: [&str; 2], from: usize) {
     let (sas, src, dst) = (sas(tunnel, from), nets[from], nets[1 - from]);
     for node in [&mut *near, &mut *far] {
-        if node.path.ipsec.sad().by_spi(sas[0].dst, sas[0].spi, 0).is_none() {
-            node.path.ipsec.add_sa(&sas[0], unique_mask()).unwrap();
+        if node.datapath.ipsec.sad().by_spi(sas[0].dst, sas[0].spi, 0).is_none() {
+            node.datapath.ipsec.add_sa(&sas[0], unique_mask()).unwrap();
         }
     }
-    near.path.ipsec.add_policy(policy(Dir::Out, src, dst, &sas)).unwrap();
+    near.datapath.ipsec.add_policy(policy(Dir::Out, src, dst, &sas)).unwrap();
     for dir in [Dir::In, Dir::Fwd] {
-        far.path.ipsec.add_policy(policy(dir, src, dst, &sas)).unwrap();
+        far.datapath.ipsec.add_policy(policy(dir, src, dst, &sas)).unwrap();
     }
 }
 
 /// Makes the last wire to the second gateway one of `mtu`.
 fn shrink(world: &mut World, tunnel: Tunnel, mtu: usize) {
-    let port = world.nodes[ROUTER].path.ports.get(FAR).unwrap().config.clone();
-    world.nodes[ROUTER].path.set_port(FAR, PortConfig { mtu, ..port });
+    let port = world.nodes[ROUTER].datapath.ports.get(FAR).unwrap().config.clone();
+    world.nodes[ROUTER].datapath.set_port(FAR, PortConfig { mtu, ..port });
     world.set_wire(FAR_WIRE, Wire::new(if tunnel.udp { Medium::UdpSocket } else { Medium::Cable }, mtu));
 }
 
@@ -149,7 +149,7 @@ fn tcp_inside_goes_on_when_the_outer_path_shrinks() {
             assert!(turns[2..].iter().all(|&whole| whole), "{tunnel:?} {flow:?}: {turns:?}");
             assert_eq!(sender.told, [want], "{tunnel:?} {flow:?}");
             let [near, far, _] = &world.nodes[..] else { panic!("three nodes") };
-            assert!(near.path.path_mtus_learnt > 0 && near.drops() == [(1, DropReason::PacketTooBig, 1)]);
+            assert!(near.datapath.path_mtus_learnt > 0 && near.drops() == [(1, DropReason::PacketTooBig, 1)]);
             assert_eq!(far.drops(), [], "{tunnel:?} {flow:?}");
             assert!(world.nodes.iter().all(|node| node.pages_in_use() == 0), "{tunnel:?} {flow:?}");
         }
@@ -190,9 +190,9 @@ fn the_way_on_from_the_outer_tunnel_narrows_the_inner_one() {
         let (end, mode) = if tunnelled { (hub, Mode::Tunnel) } else { (site, Mode::Transport) };
         let sas = [inner, esp(ENDS[0][0], end, 0x1000, mode, false)];
         for sa in &sas {
-            node.path.ipsec.add_sa(sa, unique_mask()).unwrap();
+            node.datapath.ipsec.add_sa(sa, unique_mask()).unwrap();
         }
-        node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas)).unwrap();
+        node.datapath.ipsec.add_policy(policy(Dir::Out, "10.1.0.0/16", "10.2.0.0/16", &sas)).unwrap();
         let [flow, _] = flows();
         let df = |len: usize| edit_v4(&flow.udp(len), |header| header.set_dont_fragment(true));
         let outer = |mtu| overhead(&sas[1]).inner_mtu(mtu);
@@ -284,14 +284,14 @@ fn a_message_that_quotes_nothing_of_ours_is_counted_and_changes_nothing() {
         for quote in &forged {
             node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 600, here, quote));
         }
-        assert_eq!(node.path.fib.path_mtus(NOW).count(), 0, "{tunnel:?}");
+        assert_eq!(node.datapath.fib.path_mtus(NOW).count(), 0, "{tunnel:?}");
         assert_eq!(node.drops(), [(2, DropReason::IcmpQuote, forged.len() as u64)], "{tunnel:?}");
         let counted = if tunnel.v6 { Mib::Icmp6InPktTooBigs } else { Mib::IcmpInDestUnreachs };
-        assert_eq!(node.path.counters.get(counted), forged.len() as u64);
+        assert_eq!(node.datapath.counters.get(counted), forged.len() as u64);
         // The same message with the true quote is believed, as far as it goes.
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 600, here, quote));
         let known: Vec<_> =
-            node.path.fib.path_mtus(NOW).map(|((_, dst), known)| (dst.to_string(), known.mtu)).collect();
+            node.datapath.fib.path_mtus(NOW).map(|((_, dst), known)| (dst.to_string(), known.mtu)).collect();
         assert_eq!(known, [(there.to_owned(), if tunnel.v6 { 1280 } else { 600 })], "{tunnel:?}");
         // And one that tells no news is not.
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 1499, here, quote));
@@ -337,5 +337,5 @@ fn other_errors_about_esp_end_here() {
         node.rx_bytes(NOW, OUTSIDE, &forger.raw(Protocol::ICMP, &message));
     }
     assert_eq!(node.drops(), [(2, DropReason::IcmpIgnored, 7)]);
-    assert_eq!((node.path.fib.path_mtus(NOW).count(), node.tx(OUTSIDE).len()), (0, 0));
+    assert_eq!((node.datapath.fib.path_mtus(NOW).count(), node.tx(OUTSIDE).len()), (0, 0));
 }

@@ -54,7 +54,7 @@ fn errors_to_one_sender_are_limited_and_those_of_path_mtu_discovery_are_not() {
         assert_eq!(node.drops(), [(0, DropReason::IcmpRateLimited, 14), (1, DropReason::TtlExceeded, 20)]);
         let v4 = flow.src.is_ipv4();
         let limited = if v4 { Mib::IcmpOutRateLimitHost } else { Mib::Icmp6OutRateLimitHost };
-        assert_eq!(node.path.counters.get(limited), 14);
+        assert_eq!(node.datapath.counters.get(limited), 14);
         for _ in 0..20 {
             node.rx_bytes(NOW, INSIDE, &flow.udp(1600));
         }
@@ -117,7 +117,7 @@ fn addresses_that_nobody_sends_from_or_to_go_no_further() {
             true => counters([(Mib::IpInReceives, 1), (Mib::IpInAddrErrors, 1)]),
             false => counters([(Mib::Ip6InReceives, 1), (Mib::Ip6InAddrErrors, 1)]),
         };
-        assert_eq!((node.drops(), &node.path.counters), (vec![(1, reason, 1)], &want), "{src} to {dst}");
+        assert_eq!((node.drops(), &node.datapath.counters), (vec![(1, reason, 1)], &want), "{src} to {dst}");
         assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{src} to {dst}");
     }
 }
@@ -151,7 +151,7 @@ fn malformed_packets_are_counted_as_linux_does() {
         let mut node = router();
         node.rx_bytes(NOW, INSIDE, &bytes);
         assert_eq!(node.drops(), [(1, reason, 1)], "{name}");
-        assert_eq!(node.path.counters.get(mib), 1, "{name}: {:?}", node.path.counters);
+        assert_eq!(node.datapath.counters.get(mib), 1, "{name}: {:?}", node.datapath.counters);
         assert!(node.tx(INSIDE).is_empty() && node.tx(OUTSIDE).is_empty(), "{name}");
     }
 }
@@ -177,7 +177,7 @@ fn a_cut_header_chain_is_answered_unless_everybody_got_it_or_the_frame_says_othe
         let mut node = router_with(PortOptions::ethernet(1), PortOptions::BARE);
         node.rx_bytes(NOW, INSIDE, &frame(to, ethertype, &chain(link_local)));
         assert_eq!(node.drops().len(), 1);
-        assert_eq!(node.path.counters.get(Mib::Ip6ReasmReqds), looked_at, "{to} {ethertype:?}");
+        assert_eq!(node.datapath.counters.get(Mib::Ip6ReasmReqds), looked_at, "{to} {ethertype:?}");
         // The answer waits for the sender's address, which is asked for.
         assert_eq!(node.tx(INSIDE).len(), answered, "{to} {ethertype:?}");
     }

@@ -95,20 +95,20 @@ fn seen(node: &mut Node) -> Seen {
         let all = Mib::ALL.iter().map(|&mib| (mib.name(), counters.get(mib)));
         all.filter(|&(_, n)| n > 0).collect::<Vec<_>>()
     };
-    let of_links = node.path.ports.iter().map(|(id, port)| (id.0, port.fat, moved(&port.counters))).collect();
+    let of_links = node.datapath.ports.iter().map(|(id, port)| (id.0, port.fat, moved(&port.counters))).collect();
     let mut captured: BTreeMap<_, Vec<_>> = BTreeMap::new();
-    for Tapped { link, fat, outbound, bytes } in node.path.take_tapped() {
+    for Tapped { link, fat, outbound, bytes } in node.datapath.take_tapped() {
         let shape = (fat, outbound, bytes.len(), hash(&bytes, outbound && is_fragment(&bytes)));
         captured.entry((link.0, flow_of(&bytes))).or_default().push(shape);
     }
     Seen {
         sent,
-        counters: moved(&node.path.counters),
+        counters: moved(&node.datapath.counters),
         of_links,
         drops: node.drops(),
-        forwarded: (node.path.forwarded.packets, node.path.forwarded.bytes),
+        forwarded: (node.datapath.forwarded.packets, node.datapath.forwarded.bytes),
         captured,
-        sas: node.path.ipsec.sad().iter().map(|sa| (sa.spi(), sa.stats(), sa.replay().top())).collect(),
+        sas: node.datapath.ipsec.sad().iter().map(|sa| (sa.spi(), sa.stats(), sa.replay().top())).collect(),
     }
 }
 
@@ -121,12 +121,12 @@ fn receiver() -> Node {
     far.port(OUTSIDE.0, PortOptions::BARE, &["192.0.2.2/24", "2001:db8::2/64"]);
     for (nth, (src, dst)) in NETS.into_iter().enumerate() {
         let sas = [TUNNELS[0], TUNNELS[2]][nth].sas(0);
-        far.path.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
+        far.datapath.ipsec.add_sa(&sas[0], sim::unique_mask()).unwrap();
         for dir in [Dir::In, Dir::Fwd] {
-            far.path.ipsec.add_policy(policy(dir, src, dst, &sas[..1])).unwrap();
+            far.datapath.ipsec.add_policy(policy(dir, src, dst, &sas[..1])).unwrap();
         }
     }
-    far.path.set_tap(INSIDE, TapPoints { wire: true, fat: true });
+    far.datapath.set_tap(INSIDE, TapPoints { wire: true, fat: true });
     far
 }
 
@@ -185,11 +185,11 @@ fn bursts_with_and_without_shortcuts_look_the_same() {
         let is_coalesced = seed % 2 == 0;
         let mut rest = frames(&mut rng, if is_coalesced { 1000 } else { 3000 });
         let [mut with, mut without] = [receiver(), receiver()];
-        without.path.set_shortcuts(false);
+        without.datapath.set_shortcuts(false);
         if seed % 3 == 1 {
             // No shortcut is taken around a capture.
             for node in [&mut with, &mut without] {
-                node.path.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
+                node.datapath.set_tap(OUTSIDE, TapPoints { wire: true, fat: true });
             }
         }
         while !rest.is_empty() {

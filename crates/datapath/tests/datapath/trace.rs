@@ -18,19 +18,19 @@ fn one(term: TraceTerm) -> Option<TraceFilter> {
 }
 
 fn steps(node: &mut Node) -> Vec<(u16, Step)> {
-    node.path.take_trace().map(|step| (step.packet, step.step)).collect()
+    node.datapath.take_trace().map(|step| (step.packet, step.step)).collect()
 }
 
 #[test]
 fn trace_of_forwarded_packet_has_each_stage_and_hook() {
     for flow in flows() {
         let mut node = router();
-        node.path.set_trace(every(), 1);
+        node.datapath.set_trace(every(), 1);
         let fat = flow.fat_tcp(&node.mem, 1, 10 * 1000, 1000);
         node.rx(NOW, INSIDE, vec![fat]);
         let next_hop = flow.dst;
         let prefix = if flow.dst.is_ipv4() { "10.2.0.0/24" } else { "fd00:2::/64" }.parse().unwrap();
-        let geometry = node.path.take_trace().map(|step| (step.step, step.geometry)).collect::<Vec<_>>();
+        let geometry = node.datapath.take_trace().map(|step| (step.step, step.geometry)).collect::<Vec<_>>();
         let got: Vec<_> = geometry.iter().map(|(step, _)| *step).collect();
         assert_eq!(
             got,
@@ -81,14 +81,14 @@ fn trace_filter_chooses_packets_by_every_term() {
     ] {
         for is_negated in [false, true] {
             let mut node = router();
-            node.path.set_trace(Some(TraceFilter { terms: vec![(is_negated, term)] }), 9);
+            node.datapath.set_trace(Some(TraceFilter { terms: vec![(is_negated, term)] }), 9);
             node.rx_bytes(NOW, INSIDE, &udp);
             assert_eq!(steps(&mut node).is_empty(), is_true == is_negated, "{term:?}, negated: {is_negated}");
         }
     }
     let mut node = router();
     let both = [TraceTerm::Protocol(Protocol::UDP), TraceTerm::Dev(OUTSIDE)].map(|term| (false, term));
-    node.path.set_trace(Some(TraceFilter { terms: both.into() }), 9);
+    node.datapath.set_trace(Some(TraceFilter { terms: both.into() }), 9);
     node.rx_bytes(NOW, INSIDE, &udp);
     assert_eq!(steps(&mut node), [], "every term has to be true");
 }
@@ -96,14 +96,14 @@ fn trace_filter_chooses_packets_by_every_term() {
 #[test]
 fn trace_of_dropped_packet_ends_with_the_reason() {
     let mut node = router();
-    node.path.set_trace(one(TraceTerm::Protocol(Protocol::UDP)), 9);
+    node.datapath.set_trace(one(TraceTerm::Protocol(Protocol::UDP)), 9);
     let far = Flow::new("10.1.0.1", "10.77.0.1");
     node.rx_bytes(NOW, INSIDE, &far.udp(1));
     let steps = steps(&mut node);
     assert!(matches!(steps.last(), Some((1, Step::Reject(DropReason::NoRoute, _)))), "{steps:?}");
-    node.path.set_trace(None, 0);
+    node.datapath.set_trace(None, 0);
     node.rx_bytes(NOW, INSIDE, &far.udp(1));
-    assert_eq!(node.path.take_trace().count(), 0, "nothing is traced any more");
+    assert_eq!(node.datapath.take_trace().count(), 0, "nothing is traced any more");
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn trace_follows_esp_to_the_ciphers_and_behind_them() {
     let mut world = tunnelled(TUNNELS[0], 1);
     let flow = Flow::new("10.1.0.1", "10.2.0.1");
     for node in &mut world.nodes {
-        node.path.set_trace(every(), 9);
+        node.datapath.set_trace(every(), 9);
     }
     world.nodes[0].rx_bytes(NOW, INSIDE, &flow.tcp(1, 100));
     let near = steps(&mut world.nodes[0]);
@@ -130,7 +130,7 @@ const RED: u32 = 11;
 fn red_router() -> Node {
     let mut node = Node::new();
     node.vrf(RED, 10, &[INSIDE.0, OUTSIDE.0]);
-    node.path.set_vrf_port(LinkId(RED), Some(("red".to_owned(), 65_575)));
+    node.datapath.set_vrf_port(LinkId(RED), Some(("red".to_owned(), 65_575)));
     node.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["10.1.0.254/24", "fd00:1::254/64"]);
     node.port(OUTSIDE.0, PortOptions::BARE, &["10.2.0.254/24", "fd00:2::254/64"]);
     node
@@ -140,7 +140,7 @@ fn red_router() -> Node {
 fn vrf_port_counts_and_is_captured_in_and_out() {
     for flow in flows() {
         let mut node = red_router();
-        node.path.set_tap(LinkId(RED), TapPoints { wire: true, fat: false });
+        node.datapath.set_tap(LinkId(RED), TapPoints { wire: true, fat: false });
         let udp = flow.udp(100);
         node.rx_bytes(NOW, INSIDE, &udp);
         let own = if flow.dst.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
@@ -150,11 +150,11 @@ fn vrf_port_counts_and_is_captured_in_and_out() {
         let bytes = |packets: &[&Vec<u8>]| packets.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
         let want =
             Traffic { rx_packets: 2, rx_bytes: bytes(&[&udp, &ping]), tx_packets: 1, tx_bytes: bytes(&[&answer]) };
-        assert_eq!(node.path.ports.get(LinkId(RED)).unwrap().traffic, want);
-        let seen: Vec<_> = node.path.take_tapped().map(|it| (it.link.0, it.outbound, it.bytes)).collect();
+        assert_eq!(node.datapath.ports.get(LinkId(RED)).unwrap().traffic, want);
+        let seen: Vec<_> = node.datapath.take_tapped().map(|it| (it.link.0, it.outbound, it.bytes)).collect();
         assert_eq!(seen, [(RED, false, udp), (RED, false, ping), (RED, true, answer)]);
         // Without the VRF's port nothing is counted, and packets pass as before.
-        node.path.set_vrf_port(LinkId(RED), None);
+        node.datapath.set_vrf_port(LinkId(RED), None);
         node.rx_bytes(NOW, INSIDE, &flow.udp(100));
         assert_eq!(node.tx(OUTSIDE).len(), 2);
     }
@@ -163,7 +163,7 @@ fn vrf_port_counts_and_is_captured_in_and_out() {
 #[test]
 fn pre_routing_runs_with_the_link_and_then_with_the_vrf() {
     let mut node = red_router();
-    node.path.set_trace(every(), 1);
+    node.datapath.set_trace(every(), 1);
     node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.2.0.1").udp(1));
     let got = steps(&mut node);
     let hooks: Vec<_> = got.iter().filter(|(_, step)| matches!(step, Step::Hook { .. })).collect();
@@ -179,7 +179,7 @@ fn pre_routing_runs_with_the_link_and_then_with_the_vrf() {
 #[test]
 fn packets_to_and_from_this_node_meet_the_local_hooks() {
     let mut node = router();
-    node.path.set_trace(every(), 9);
+    node.datapath.set_trace(every(), 9);
     node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8));
     let got = steps(&mut node);
     assert!(got.contains(&(1, Step::Hook { point: HookPoint::LocalIn, dev: INSIDE })), "{got:?}");
@@ -191,15 +191,15 @@ fn packets_to_and_from_this_node_meet_the_local_hooks() {
 fn trace_ignores_held_packet_of_the_trace_before() {
     let mut node = router_with(PortOptions::BARE, PortOptions::ethernet(2));
     let flow = Flow::new("10.1.0.1", "10.2.0.1");
-    node.path.set_trace(every(), 9);
+    node.datapath.set_trace(every(), 9);
     node.rx_bytes(NOW, INSIDE, &flow.udp(1));
     assert_eq!(steps(&mut node).last(), Some(&(1, Step::Resolve { dev: OUTSIDE })));
     let arrive = |node: &mut Node| {
         let known = Known::Permanent(mac(12));
-        node.path.set_neighbour(NOW, &node.mem, OUTSIDE, flow.dst, known, 0);
+        node.datapath.set_neighbour(NOW, &node.mem, OUTSIDE, flow.dst, known, 0);
         assert_eq!(node.tx(OUTSIDE).len(), 2, "the question, and the packet");
     };
-    node.path.set_trace(one(TraceTerm::Protocol(Protocol::TCP)), 9);
+    node.datapath.set_trace(one(TraceTerm::Protocol(Protocol::TCP)), 9);
     arrive(&mut node);
     assert_eq!(steps(&mut node), []);
 }
@@ -209,7 +209,7 @@ fn trace_by_vrf_chooses_packets_of_its_links() {
     let udp = Flow::new("10.1.0.1", "10.2.0.1").udp(1);
     for (dev, is_chosen) in [(LinkId(RED), true), (INSIDE, true), (OUTSIDE, false)] {
         let mut node = red_router();
-        node.path.set_trace(one(TraceTerm::Dev(dev)), 1);
+        node.datapath.set_trace(one(TraceTerm::Dev(dev)), 1);
         node.rx_bytes(NOW, INSIDE, &udp);
         assert_eq!(!steps(&mut node).is_empty(), is_chosen, "{dev:?}");
     }
@@ -223,7 +223,7 @@ fn full_queue_is_traced_as_a_drop() {
     while node.drops().is_empty() {
         node.rx(NOW, INSIDE, vec![fat()]);
     }
-    node.path.set_trace(every(), 1);
+    node.datapath.set_trace(every(), 1);
     node.rx(NOW, INSIDE, vec![fat()]);
     assert_eq!(steps(&mut node).last(), Some(&(1, Step::Drop(DropReason::TxQueueFull))));
 }

@@ -69,10 +69,10 @@ fn what_a_vrf_does_not_know_is_asked_of_the_main_table_and_local_addresses_of_no
         // Unless the rule of the local table stands behind, and the VRF has a route.
         let v4 = !far.contains(':');
         let rules = vec![Rule::ask_vrf(), Rule::ask(TableId::LOCAL), Rule::ask(TableId::MAIN)];
-        node.path.fib.set_rules(v4, rules);
+        node.datapath.fib.set_rules(v4, rules);
         let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
         let unreachable = Route { prefix, kind: RouteKind::Unreachable, metric: u32::MAX };
-        node.path.fib.add(TableId(20), unreachable).unwrap();
+        node.datapath.fib.add(TableId(20), unreachable).unwrap();
         node.rx_bytes(NOW, IN[1], &Flow::new(near, own).ping(1, 8));
         node.rx_bytes(NOW, IN[1], &Flow::new(near, far).udp(1));
         assert_eq!(node.drops(), [(IN[1].0, DropReason::RouteUnreachable, 2)]);
@@ -167,12 +167,12 @@ fn a_route_by_a_vrfs_device_leads_into_it_and_one_by_a_link_past_it() {
             let route = Route { metric: if flow.src.is_ipv4() { 0 } else { 256 }, ..via(OUT[table as usize / 10 - 1]) };
             assert!(fib.remove(TableId(table), &route));
         };
-        add(&mut node.path.fib, 10, OUT[1]);
+        add(&mut node.datapath.fib, 10, OUT[1]);
         node.rx_bytes(NOW, IN[0], &Flow { dst: flow.dst, ..flows()[usize::from(flow.src.is_ipv6())] }.udp(10));
         assert_eq!(node.tx(OUT[1]).len(), 1);
-        assert!(node.path.fib.remove(TableId(10), &via(OUT[1])));
-        node.path.fib.insert(TableId(10), via(LinkId(BLUE)), true);
-        add(&mut node.path.fib, 20, LinkId(RED));
+        assert!(node.datapath.fib.remove(TableId(10), &via(OUT[1])));
+        node.datapath.fib.insert(TableId(10), via(LinkId(BLUE)), true);
+        add(&mut node.datapath.fib, 20, LinkId(RED));
         let drops = node.drops().len();
         node.rx_bytes(NOW, NEITHER, &flow.udp(10));
         assert_eq!((node.drops().len(), sent(&mut node).len()), (drops + 1, 1), "told that no route leads there");
@@ -183,7 +183,7 @@ fn a_route_by_a_vrfs_device_leads_into_it_and_one_by_a_link_past_it() {
 fn a_vrf_that_is_down_sends_on_and_says_nothing() {
     for flow in flows() {
         let mut node = two_vrfs();
-        node.path.fib.set_vrf(LinkId(RED), Some(Vrf { table: TableId(10), up: false }));
+        node.datapath.fib.set_vrf(LinkId(RED), Some(Vrf { table: TableId(10), up: false }));
         node.rx_bytes(NOW, IN[0], &flow.udp(10));
         assert_eq!(node.tx(OUT[0]).len(), 1);
         let own = if flow.src.is_ipv4() { "10.1.0.254" } else { "fd00:1::254" };
@@ -216,7 +216,7 @@ fn who_has_an_address_is_answered_in_its_vrf_alone() {
 
 /// Has every link of a node belong to a VRF, with all its routes.
 fn into_vrf(node: &mut Node) {
-    let fib = &mut node.path.fib;
+    let fib = &mut node.datapath.fib;
     let routes: Vec<_> = fib.routes().map(|(table, route)| (table, *route)).collect();
     for (table, route) in routes {
         assert!(fib.remove(table, &route));
@@ -241,7 +241,7 @@ fn a_tunnel_of_a_gateway_whose_links_are_in_a_vrf_is_found_and_narrowed_there() 
         let spi_end = if tunnel.v6 { 44 } else { 24 } + if tunnel.udp { 8 } else { 0 };
         let node = &mut world.nodes[0];
         node.rx_bytes(NOW, OUTSIDE, &too_big(tunnel.v6, 1300, here, &sealed[..spi_end]));
-        let known: Vec<_> = node.path.fib.path_mtus(NOW).map(|(to, known)| (to, known.mtu)).collect();
+        let known: Vec<_> = node.datapath.fib.path_mtus(NOW).map(|(to, known)| (to, known.mtu)).collect();
         assert_eq!(known, [((Domain::vrf(LinkId(RED)), there.parse().unwrap()), 1300)], "{tunnel:?}");
         node.rx_bytes(NOW, INSIDE, &Flow { dont_fragment: true, ..flow }.udp(1400));
         let Message::V4(icmp::Message::FragNeeded { mtu }) = told(&only(node.tx(INSIDE))).message else { panic!() };
@@ -255,13 +255,16 @@ fn an_answer_that_waits_for_its_sa_leaves_in_its_vrf() {
     node.vrf(RED, 10, &[INSIDE.0]);
     node.port(INSIDE.0, PortOptions::BARE, &["10.1.0.254/24"]);
     let sa = esp("10.1.0.254", "10.1.0.1", 1, Mode::Transport, false);
-    node.path.ipsec.add_policy(policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa))).unwrap();
-    node.path.ipsec.set_larval_drop(false);
+    node.datapath
+        .ipsec
+        .add_policy(policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa)))
+        .unwrap();
+    node.datapath.ipsec.set_larval_drop(false);
     node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.1.0.254").ping(1, 8));
-    assert_eq!((node.path.ipsec.held(), node.drops()), (1, vec![]));
-    node.path.ipsec.add_sa(&sa, unique_mask()).unwrap();
-    while node.path.ipsec.held() > 0 {
-        node.timeout(node.path.poll_timeout().unwrap());
+    assert_eq!((node.datapath.ipsec.held(), node.drops()), (1, vec![]));
+    node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
+    while node.datapath.ipsec.held() > 0 {
+        node.timeout(node.datapath.poll_timeout().unwrap());
     }
     assert_eq!((node.tx(INSIDE).len(), node.drops()), (1, vec![]));
 }
@@ -296,7 +299,7 @@ fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
                 }
                 node.port(near.0, PortOptions::BARE, &["10.1.0.254/24", "fd00:1::254/64"]);
                 node.port(far.0, PortOptions::BARE, &["10.2.0.254/24", "fd00:2::254/64"]);
-                node.path.ipsec.add_policy(block(dir, v4, dev)).unwrap();
+                node.datapath.ipsec.add_policy(block(dir, v4, dev)).unwrap();
                 node.rx_bytes(NOW, near, &flow.udp(100));
                 node.rx_bytes(NOW, near, &ping);
                 let (forwarded, answered) = match dir {
@@ -309,7 +312,7 @@ fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
                 assert_eq!(node.tx(near).is_empty(), answered, "answered: {case}");
                 let mib = if dir == Dir::Out { Mib::XfrmOutPolBlock } else { Mib::XfrmInPolBlock };
                 let want = u64::from(forwarded) + u64::from(answered);
-                assert_eq!(node.path.counters.get(mib), want, "{case}");
+                assert_eq!(node.datapath.counters.get(mib), want, "{case}");
             }
         }
     }
@@ -319,10 +322,10 @@ fn policy_dev_matches_the_link_and_its_vrf_and_no_other() {
 fn policy_by_vrf_follows_a_link_that_changes_its_master() {
     let [flow, _] = flows();
     let mut node = two_vrfs();
-    node.path.ipsec.add_policy(block(Dir::Out, true, LinkId(RED))).unwrap();
+    node.datapath.ipsec.add_policy(block(Dir::Out, true, LinkId(RED))).unwrap();
     let [red, blue] = [RED, BLUE].map(|device| Domain::vrf(LinkId(device)));
     let mut passes = |domain: Domain| {
-        node.path.fib.set_domain(OUT[1], domain);
+        node.datapath.fib.set_domain(OUT[1], domain);
         node.rx_bytes(NOW, IN[1], &flow.udp(100));
         node.tx(OUT[1]).len()
     };
@@ -339,12 +342,12 @@ fn sa_selector_by_vrf_protects_packets_of_its_links() {
         node.port(INSIDE.0, PortOptions::BARE, &["10.1.0.254/24"]);
         let sa = esp("10.1.0.254", "10.1.0.1", 1, Mode::Transport, false);
         let out = policy(Dir::Out, "10.1.0.254/32", "10.1.0.1/32", std::slice::from_ref(&sa));
-        node.path.ipsec.add_policy(out).unwrap();
+        node.datapath.ipsec.add_policy(out).unwrap();
         let selector = Selector { dev: Some(LinkId(dev)), ..Selector::new(Prefix::ANY_V4, Prefix::ANY_V4) };
-        node.path.ipsec.add_sa(&ipsec::SaConfig { selector: Some(selector), ..sa }, unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&ipsec::SaConfig { selector: Some(selector), ..sa }, unique_mask()).unwrap();
         node.rx_bytes(NOW, INSIDE, &ping);
         let sent: Vec<_> = node.tx(INSIDE).iter().map(|pkt| info(pkt).protocol).collect();
         assert_eq!(sent, if fits { vec![Protocol::ESP] } else { vec![] }, "dev {dev}");
-        assert_eq!(node.path.counters.get(Mib::XfrmOutNoStates), u64::from(!fits), "dev {dev}");
+        assert_eq!(node.datapath.counters.get(Mib::XfrmOutNoStates), u64::from(!fits), "dev {dev}");
     }
 }

@@ -48,9 +48,9 @@ impl Sums {
         };
         assert!(is_accounted, "{told}");
         let blocked = drops(near, &[INSIDE], |reason| reason == DropReason::PolicyBlock);
-        assert_eq!(near.path.counters.get(Mib::XfrmOutPolBlock), blocked, "{told}");
+        assert_eq!(near.datapath.counters.get(Mib::XfrmOutPolBlock), blocked, "{told}");
         let too_big = drops(near, &[INSIDE], |reason| reason == DropReason::PacketTooBig);
-        let of_node: u64 = near.path.ports.drop_counts().filter(|(link, ..)| link.is_none()).map(|(.., n)| n).sum();
+        let of_node: u64 = near.datapath.ports.drop_counts().filter(|(link, ..)| link.is_none()).map(|(.., n)| n).sum();
         assert_eq!(blocked + too_big + of_queue + no_sa, drops(near, &[INSIDE], |_| true) + of_node, "{told}");
         let (missing, whole, perhaps) = (way.missing(), blocked + too_big, of_queue + no_sa);
         assert!(whole <= missing && (missing == 0 || whole + perhaps > 0), "{missing} are missing: {told}");
@@ -76,7 +76,7 @@ impl Sums {
         assert_eq!(totals.opened, esp.accepted, "{told}");
         assert_eq!(esp.arrived + esp.peeled, totals.opened + replayed + totals.failed + unknown, "{told}");
         let stopped = drops(far, &WANS, |_| true) - replayed - totals.failed - unknown;
-        assert_eq!(far.path.counters.get(Mib::XfrmInPolBlock), stopped, "{told}");
+        assert_eq!(far.datapath.counters.get(Mib::XfrmInPolBlock), stopped, "{told}");
         let undelivered = totals.opened - esp.peeled - way.delivered;
         assert!(stopped <= undelivered && (undelivered == 0 || stopped > 0), "{undelivered} were stopped: {told}");
         assert!(site.plan.gro[1] || stopped == undelivered, "{undelivered} were stopped: {told}");
@@ -120,7 +120,7 @@ fn is_without_sa(reason: DropReason) -> bool {
 
 /// How many packets that came in by some links were dropped for some reasons.
 fn drops(node: &sim::Node, links: &[LinkId], of: impl Fn(DropReason) -> bool) -> u64 {
-    let drops = node.path.ports.drop_counts();
+    let drops = node.datapath.ports.drop_counts();
     drops
         .filter(|&(link, reason, _)| link.is_some_and(|link| links.contains(&link)) && of(reason))
         .map(|(.., n)| n)

@@ -18,7 +18,7 @@ impl Site {
         self.next_spi += 1;
         let config = self.sa(&self.lanes[lane], spi, self.dir(SaDir::In));
         let to = 1 - self.lanes[lane].from;
-        self.world.nodes[to].path.ipsec.add_sa(&config, unique_mask()).unwrap();
+        self.world.nodes[to].datapath.ipsec.add_sa(&config, unique_mask()).unwrap();
         self.lanes[lane].generations.push(Generation { spi, step: Step::Known, since: self.world.now() });
         spi
     }
@@ -43,9 +43,9 @@ impl Site {
     /// Does what those who make keys do when they are told that an SA that sends is about to end, or has ended.
     pub(crate) fn replace_expired(&mut self) {
         for from in 0..2 {
-            self.held += self.world.nodes[from].path.ipsec.held() as u64;
-            let events: Vec<Event> = self.world.nodes[from].path.ipsec.take_events().collect();
-            assert_eq!(self.world.nodes[from].path.ipsec.lost_events(), 0);
+            self.held += self.world.nodes[from].datapath.ipsec.held() as u64;
+            let events: Vec<Event> = self.world.nodes[from].datapath.ipsec.take_events().collect();
+            assert_eq!(self.world.nodes[from].datapath.ipsec.lost_events(), 0);
             for event in events {
                 let Event::SaExpired(SaExpired { hard, spi, stats, .. }) = event else { continue };
                 // An SA that was asked for in vain has none.
@@ -93,7 +93,7 @@ impl Site {
         let config = self.sa(&self.lanes[lane], spi, self.dir(SaDir::Out));
         let tfcpad = if config.mode == Mode::Tunnel { self.plan.tfcpad } else { 0 };
         let config = SaConfig { tfcpad, lifetime: self.lifetime, ..config };
-        let ipsec = &mut self.world.nodes[from].path.ipsec;
+        let ipsec = &mut self.world.nodes[from].datapath.ipsec;
         let next = match step {
             Step::Known => {
                 ipsec.add_sa(&config, unique_mask()).unwrap();
@@ -113,7 +113,7 @@ impl Site {
     fn forget(&mut self, lane: usize, generation: usize) {
         let Lane { from, dst, generations, .. } = &mut self.lanes[lane];
         let (to, dst, old) = (1 - *from, dst.parse().unwrap(), generations.remove(generation));
-        let old = self.world.nodes[to].path.ipsec.remove_sa(dst, Spi(old.spi), 0).unwrap();
+        let old = self.world.nodes[to].datapath.ipsec.remove_sa(dst, Spi(old.spi), 0).unwrap();
         self.gone[to].add_received(&old.stats());
         self.rekeys += 1;
     }

@@ -93,9 +93,9 @@ impl Site {
                 node.port(wan.0, if plan.ethernet { ethernet } else { bare }, &[]);
             }
             for (link, gro) in [(INSIDE, plan.gro[0]), (WANS[0], plan.gro[1]), (WANS[1], plan.gro[1])] {
-                node.path.ports.get_mut(link).unwrap().config.gro = gro;
+                node.datapath.ports.get_mut(link).unwrap().config.gro = gro;
             }
-            node.path.ipsec.set_crypto(match plan.workers[at] {
+            node.datapath.ipsec.set_crypto(match plan.workers[at] {
                 Worker::Itself => None,
                 Worker::Device(longest) => {
                     let seed = plan.seed.wrapping_mul(2) + at as u64;
@@ -131,7 +131,7 @@ impl Site {
         };
         for at in 0..2 {
             site.route_by(at, 0);
-            let ipsec = &mut site.world.nodes[at].path.ipsec;
+            let ipsec = &mut site.world.nodes[at].datapath.ipsec;
             ipsec.set_listener(true);
             ipsec.set_larval_drop(!site.plan.holds);
         }
@@ -169,7 +169,7 @@ impl Site {
                 fib.add(TableId::MAIN, Route { prefix: prefix.parse().unwrap(), kind, metric: 0 }).unwrap();
             }
         }
-        self.world.nodes[at].path.fib.replace(fib);
+        self.world.nodes[at].datapath.fib.replace(fib);
         self.active[at] = wan;
     }
 
@@ -218,12 +218,12 @@ impl Site {
         let sas: Vec<SaConfig> = [&self.lanes[lane]].into_iter().chain(around).map(|it| self.sa(it, 1, None)).collect();
         for (src, dst) in nets(from, &self.lanes[lane], self.plan.mode) {
             let node = &mut self.world.nodes[from];
-            node.path
+            node.datapath
                 .ipsec
                 .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Out, &src, &dst, &sas) })
                 .unwrap();
             let node = &mut self.world.nodes[1 - from];
-            node.path
+            node.datapath
                 .ipsec
                 .add_policy(ipsec::PolicyConfig { priority: 100, ..policy(Dir::Fwd, &src, &dst, &sas) })
                 .unwrap();
@@ -241,7 +241,7 @@ impl Site {
         let mut block = policy(dir, &src, &dst, &[]);
         (block.action, block.priority) = (Action::Block, 10);
         (block.selector.protocol, block.selector.dport) = (Some(protocol), PortMask::exactly(dport));
-        let ipsec = &mut self.world.nodes[at].path.ipsec;
+        let ipsec = &mut self.world.nodes[at].datapath.ipsec;
         if ipsec.remove_policy(&block.key()).is_none() {
             ipsec.add_policy(block).unwrap();
         }
@@ -259,7 +259,7 @@ impl Site {
     /// What the SAs that sent from, or received at, a gateway have counted in all.
     pub(crate) fn totals(&self, at: usize) -> Totals {
         let mut totals = self.gone[at];
-        for sa in self.world.nodes[at].path.ipsec.sad().iter() {
+        for sa in self.world.nodes[at].datapath.ipsec.sad().iter() {
             let sends = self
                 .lanes
                 .iter()
@@ -279,7 +279,7 @@ impl Site {
         let lanes = self.lanes.iter().rev().filter(|lane| lane.from == from).filter(is_for);
         lanes.fold(self.plan.mtu, |mtu, lane| {
             let spi = lane.generations.iter().find(|generation| generation.step == Step::Used).unwrap().spi;
-            let ipsec = &self.world.nodes[from].path.ipsec;
+            let ipsec = &self.world.nodes[from].datapath.ipsec;
             let id: SaId = ipsec.sad().by_spi(lane.dst.parse().unwrap(), Spi(spi), 0).unwrap();
             ipsec.sa(id).unwrap().inner_mtu(mtu)
         })

@@ -37,9 +37,9 @@ fn a_device_and_software_understand_each_other_both_ways() {
                 let n = SEGMENTS as u64;
                 let want = SoftStats { sealed: n, opened: n, ..SoftStats::default() };
                 assert_eq!(device.stats(), want, "{mode:?} {tunnel:?}");
-                world.nodes[0].path.ipsec.update_all_stats();
+                world.nodes[0].datapath.ipsec.update_all_stats();
                 let [near, far] = [0, 1].map(|at| {
-                    let sas = world.nodes[at].path.ipsec.sad().iter();
+                    let sas = world.nodes[at].datapath.ipsec.sad().iter();
                     sas.map(|sa| (sa.spi(), sa.stats().packets, sa.stats().bytes)).collect::<Vec<_>>()
                 });
                 assert_eq!(near, far, "{mode:?} {tunnel:?}");
@@ -63,8 +63,8 @@ fn in_crypto_mode_nobody_counts_anything_else_than_in_software() {
             world.run(SECOND);
         }
         let opened = device.stats().opened + device.stats().sealed;
-        let counters: Vec<Counters> = world.nodes.iter().map(|node| node.path.counters.clone()).collect();
-        let oseq: Vec<u64> = world.nodes[0].path.ipsec.sad().iter().map(ipsec::Sa::oseq).collect();
+        let counters: Vec<Counters> = world.nodes.iter().map(|node| node.datapath.counters.clone()).collect();
+        let oseq: Vec<u64> = world.nodes[0].datapath.ipsec.sad().iter().map(ipsec::Sa::oseq).collect();
         (counters, oseq, opened)
     };
     for tunnel in RAW {

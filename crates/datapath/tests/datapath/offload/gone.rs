@@ -15,13 +15,13 @@ fn a_link_that_loses_its_device_mid_queue_gets_what_waits_sealed() {
         let mut lane = Lane::new(OffloadMode::Crypto);
         lane.send();
         lane.send();
-        let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+        let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
         config.features.esp = false;
-        let Node { path, mem, .. } = &mut lane.near;
+        let Node { datapath, mem, .. } = &mut lane.near;
         if by_refit {
-            path.refit(mem, OUTSIDE, config.features);
+            datapath.refit(mem, OUTSIDE, config.features);
         } else {
-            path.set_port(OUTSIDE, config);
+            datapath.set_port(OUTSIDE, config);
         }
         assert_eq!(lane.waiting(OUTSIDE), vec![None; 2 * SEGMENTS]);
         lane.send();
@@ -39,12 +39,12 @@ fn nothing_waits_in_clear_for_a_device_that_is_unloaded() {
             let mut lane = Lane::new(mode);
             lane.send();
             let waiting = lane.waiting(OUTSIDE).len() as u64;
-            let Node { path, mem, .. } = &mut lane.near;
+            let Node { datapath, mem, .. } = &mut lane.near;
             // The link may say for a while yet that it does ESP.
             let other = other.then(|| Box::new(SoftDevice::new(true, true)) as Box<dyn ipsec::device::Device>);
-            path.set_device(NOW, mem, OUTSIDE, other);
+            datapath.set_device(NOW, mem, OUTSIDE, other);
             assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
-            assert_eq!((lane.device.load(), lane.near.path.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
+            assert_eq!((lane.device.load(), lane.near.datapath.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
             let reason = match mode {
                 OffloadMode::Crypto => DropReason::PolicyNoState,
                 OffloadMode::Packet => DropReason::EspWrongDevice,
@@ -59,15 +59,15 @@ fn nothing_waits_in_clear_for_a_device_that_is_unloaded() {
 fn what_waits_for_a_neighbour_is_left_to_the_device_only_if_it_still_can() {
     for esp in [true, false] {
         let mut lane = Lane::new(OffloadMode::Crypto);
-        let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+        let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
         config.mac = Some(mac(1));
-        lane.near.path.set_port(OUTSIDE, config.clone());
+        lane.near.datapath.set_port(OUTSIDE, config.clone());
         lane.near.rx(NOW, INSIDE, vec![lane.flow.fat_tcp(&lane.near.mem, 0, 2 * 1000, 1000)]);
         assert_eq!(lane.near.waiting(), 2);
         let asked = lane.near.tx(OUTSIDE);
         assert_eq!(asked.len(), 1, "an ARP request");
         config.features.esp = esp;
-        lane.near.path.set_port(OUTSIDE, config);
+        lane.near.datapath.set_port(OUTSIDE, config);
         let mut reply = asked[0].to_vec();
         // Its operation is 2 now, and sender and target change places (RFC 826).
         let (ours, theirs) = (reply[22..32].to_vec(), [&[2, 0, 0, 0, 0, 2][..], &reply[38..42]].concat());
@@ -92,18 +92,18 @@ fn a_device_that_goes_down_under_load_takes_its_sas_and_policies_along() {
             let waiting = lane.waiting(OUTSIDE).len() as u64;
             let policies = if mode == OffloadMode::Packet { 4 } else { 0 };
             assert_eq!(lane.device.load(), (2, policies));
-            let Node { path, mem, .. } = &mut lane.near;
+            let Node { datapath, mem, .. } = &mut lane.near;
             if removed {
-                path.remove_port(NOW, mem, OUTSIDE);
+                datapath.remove_port(NOW, mem, OUTSIDE);
             } else {
-                path.set_up(NOW, mem, OUTSIDE, false);
-                path.set_up(NOW, mem, OUTSIDE, true);
+                datapath.set_up(NOW, mem, OUTSIDE, false);
+                datapath.set_up(NOW, mem, OUTSIDE, true);
             }
-            assert_eq!((lane.device.load(), lane.near.path.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
-            assert_eq!(lane.near.path.ipsec.spd().len(), 6 - policies, "{mode:?}");
+            assert_eq!((lane.device.load(), lane.near.datapath.ipsec.sad().len()), ((0, 0), 0), "{mode:?}");
+            assert_eq!(lane.near.datapath.ipsec.spd().len(), 6 - policies, "{mode:?}");
             assert_eq!(lane.near.drops(), [(1, DropReason::LinkDown, waiting)], "{mode:?}");
             // Without a policy packets would pass: who offloads policies blocks what has none.
-            lane.near.path.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
+            lane.near.datapath.ipsec.set_default_policy(Dir::Out, ipsec::Action::Block);
             lane.send();
             assert!(removed || lane.near.tx(OUTSIDE).is_empty(), "{mode:?}");
             let reason = match mode {

@@ -33,8 +33,8 @@ fn what_a_device_says_is_counted_exactly() {
             assert_eq!(lane.near.drops(), [(2, reason, 3)], "{mode:?} {status:?}");
             let outer = if mode == OffloadMode::Crypto { 3 } else { 0 };
             let want = counters([(mib, 3), (Mib::IpInReceives, outer), (Mib::IpInDelivers, outer)]);
-            assert_eq!(lane.near.path.counters, want, "{mode:?} {status:?}");
-            let stats: Vec<_> = lane.near.path.ipsec.sad().iter().map(|sa| sa.stats().failed).collect();
+            assert_eq!(lane.near.datapath.counters, want, "{mode:?} {status:?}");
+            let stats: Vec<_> = lane.near.datapath.ipsec.sad().iter().map(|sa| sa.stats().failed).collect();
             assert_eq!(stats, [0, 3 * failed], "{mode:?} {status:?}");
             assert!(lane.near.tx(INSIDE).is_empty());
         }
@@ -50,7 +50,7 @@ fn what_a_device_has_decrypted_goes_nowhere_but_to_its_sa() {
     let mut frames: Vec<_> =
         frames.iter().map(|frame| Packet::with_data(&lane.near.mem, &frame.to_vec()).unwrap()).collect();
     lane.near.from_wire(NOW, OUTSIDE, &mut frames);
-    lane.near.path.fib = fib::Fib::default();
+    lane.near.datapath.fib = fib::Fib::default();
     lane.near.route("192.0.2.1/32", None, INSIDE);
     lane.near.rx(NOW, OUTSIDE, frames);
     assert_eq!(lane.near.drops(), [(2, DropReason::EspDevice, 2)]);
@@ -67,7 +67,7 @@ fn device_decrypted_packet_that_is_no_esp_is_dropped_unseen() {
     lane.near.from_wire(NOW, OUTSIDE, &mut frames);
     let mark = frames[0].meta.esp;
     assert!(matches!(mark, Some(Esp::Opened { .. })), "{mark:?}");
-    lane.near.path.set_tap(OUTSIDE, TapPoints { wire: false, fat: true });
+    lane.near.datapath.set_tap(OUTSIDE, TapPoints { wire: false, fat: true });
     let ping = Flow::new(ENDS[0][1], ENDS[0][0]).ping(1, 3000);
     // Fragments for the node, a whole packet for it, and one that ends too early.
     let mut marked = fragments(&lane.near.mem, &ping, 1280);
@@ -76,8 +76,8 @@ fn device_decrypted_packet_that_is_no_esp_is_dropped_unseen() {
     marked.iter_mut().for_each(|pkt| pkt.meta.esp = mark);
     lane.near.rx(NOW, OUTSIDE, marked);
     assert_eq!(lane.near.drops(), [(2, DropReason::IpTruncated, 1), (2, DropReason::EspDevice, 4)]);
-    assert_eq!(lane.near.path.counters.get(Mib::IpReasmReqds), 0);
-    assert_eq!(lane.near.path.take_tapped().count(), 0);
+    assert_eq!(lane.near.datapath.counters.get(Mib::IpReasmReqds), 0);
+    assert_eq!(lane.near.datapath.take_tapped().count(), 0);
     assert!(lane.near.tx(OUTSIDE).is_empty(), "no answer, and no error");
 }
 
@@ -94,9 +94,9 @@ fn a_path_that_is_too_narrow_for_what_a_device_has_sealed_is_known_as_such() {
         lane.send();
         assert_eq!(lane.carry(OUTSIDE), SEGMENTS);
         lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(1));
-        assert_eq!(lane.near.path.path_mtus_learnt, 0, "{mode:?}: the SA to receive by");
+        assert_eq!(lane.near.datapath.path_mtus_learnt, 0, "{mode:?}: the SA to receive by");
         lane.near.rx_bytes(NOW, OUTSIDE, &too_narrow(0));
-        assert_eq!(lane.near.path.path_mtus_learnt, 1, "{mode:?}");
+        assert_eq!(lane.near.datapath.path_mtus_learnt, 1, "{mode:?}");
         lane.send();
         assert!(lane.waiting(OUTSIDE).is_empty(), "{mode:?}");
         let said = told(&only(lane.near.tx(INSIDE))).message;

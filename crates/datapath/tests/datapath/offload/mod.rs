@@ -37,13 +37,13 @@ fn configure(node: &mut Node, at: usize, tunnel: Tunnel, mode: Option<OffloadMod
         let sas = tunnel.sas(from);
         for (nth, sa) in sas.iter().enumerate() {
             let offload = offload.filter(|_| nth + 1 == sas.len());
-            node.path.ipsec.add_sa(&SaConfig { offload, ..sa.clone() }, unique_mask()).unwrap();
+            node.datapath.ipsec.add_sa(&SaConfig { offload, ..sa.clone() }, unique_mask()).unwrap();
         }
         let dirs = if from == at { &[Dir::Out][..] } else { &[Dir::In, Dir::Fwd] };
         for (net, &dir) in NETS.iter().flat_map(|net| dirs.iter().map(move |dir| (net, dir))) {
             let offload = (packet_mode && dir != Dir::Fwd).then_some(OUTSIDE);
             let policy = policy(dir, net[from], net[1 - from], &sas);
-            node.path.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
+            node.datapath.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
         }
     }
 }
@@ -137,7 +137,7 @@ impl Lane {
     }
 
     fn waiting(&mut self, link: LinkId) -> Vec<Option<Esp>> {
-        let waiting = self.near.path.take_tx(link).unwrap().iter();
+        let waiting = self.near.datapath.take_tx(link).unwrap().iter();
         waiting.flat_map(|pkt| std::iter::repeat_n(pkt.meta.esp, pkt.meta.cut.packets() as usize)).collect()
     }
 

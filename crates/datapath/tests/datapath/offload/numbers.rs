@@ -22,18 +22,18 @@ fn numbers_that_run_out_within_a_train_stop_it_whole_and_with_esn_it_goes_on() {
         let offload = Some(Offload { dev: OUTSIDE, dir: SaDir::Out, mode: OffloadMode::Crypto });
         let ends = [SaConfig { oseq: last, offload, ..sa.clone() }, SaConfig { seq: last, ..sa.clone() }];
         for (node, config) in [&mut lane.near, &mut lane.far].into_iter().zip(ends) {
-            node.path.ipsec.remove_sa(sa.dst, sa.spi, 0).unwrap();
-            node.path.ipsec.add_sa(&config, unique_mask()).unwrap();
+            node.datapath.ipsec.remove_sa(sa.dst, sa.spi, 0).unwrap();
+            node.datapath.ipsec.add_sa(&config, unique_mask()).unwrap();
         }
         let oseq = |lane: &Lane| {
-            let ipsec = &lane.near.path.ipsec;
+            let ipsec = &lane.near.datapath.ipsec;
             ipsec.sa(ipsec.sad().by_spi(sa.dst, sa.spi, 0).unwrap()).unwrap().oseq()
         };
         if !esn {
             lane.send();
             assert!(lane.waiting(OUTSIDE).is_empty());
             assert_eq!(lane.near.drops(), [(1, DropReason::EspSequenceOverflow, 1)]);
-            assert_eq!((lane.near.path.counters.get(Mib::XfrmOutStateSeqError), oseq(&lane)), (1, last));
+            assert_eq!((lane.near.datapath.counters.get(Mib::XfrmOutStateSeqError), oseq(&lane)), (1, last));
             // What there are numbers for still goes.
             let mss = usize::from(lane.mss);
             let pkt = lane.flow.fat_tcp(&lane.near.mem, 0, LEFT * mss, lane.mss);
@@ -48,9 +48,9 @@ fn numbers_that_run_out_within_a_train_stop_it_whole_and_with_esn_it_goes_on() {
         });
         assert!(highs.eq((0..SEGMENTS).map(|at| u32::from(at >= LEFT))), "the upper half moves within the train");
         if !by_device {
-            let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+            let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
             config.features.esp = false;
-            lane.near.path.set_port(OUTSIDE, config);
+            lane.near.datapath.set_port(OUTSIDE, config);
             assert_eq!(lane.waiting(OUTSIDE), vec![None; SEGMENTS]);
         }
         assert_eq!((lane.carry(OUTSIDE), lane.received.bytes), (SEGMENTS, lane.sent));
@@ -69,10 +69,10 @@ fn what_neighbours_are_told_has_its_number_from_the_device_that_counts() {
         node.attach(OUTSIDE, &device);
         let sa = esp(here, there, 0x1000, Mode::Transport, false);
         let offload = Some(Offload { dev: OUTSIDE, dir: SaDir::Out, mode });
-        node.path.ipsec.add_sa(&SaConfig { offload, ..sa.clone() }, unique_mask()).unwrap();
+        node.datapath.ipsec.add_sa(&SaConfig { offload, ..sa.clone() }, unique_mask()).unwrap();
         let offload = (mode == OffloadMode::Packet).then_some(OUTSIDE);
         let policy = policy(Dir::Out, here, there, &[sa]);
-        node.path.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
+        node.datapath.ipsec.add_policy(ipsec::PolicyConfig { offload, ..policy }).unwrap();
         let ask = Flow::new(there, here);
         let header = wire::eth::Header::new(mac(1), mac(2), wire::EtherType::IPV6);
         let mut frames = Vec::new();

@@ -86,9 +86,9 @@ fn what_speaks_against_a_device_is_sealed_in_software() {
     assert_eq!((lane.carry(OUTSIDE), lane.device.stats().sealed), (SEGMENTS, SEGMENTS as u64));
     assert_eq!(lane.received.bytes, lane.sent);
     let mut lane = Lane::over(TUNNELS[0], OffloadMode::Crypto);
-    let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+    let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
     config.mtu = 1280;
-    lane.near.path.set_port(OUTSIDE, config);
+    lane.near.datapath.set_port(OUTSIDE, config);
     let bytes = Flow::new("fd00:1::1", "fd00:2::1").tcp(0, 1200);
     lane.near.rx_bytes(NOW, INSIDE, &bytes);
     let fragments = lane.near.tx(OUTSIDE);
@@ -101,7 +101,7 @@ fn what_speaks_against_a_device_is_sealed_in_software() {
 
 #[test]
 fn in_packet_mode_there_is_no_other_way() {
-    let drops = |lane: &Lane| (lane.near.drops(), lane.near.path.counters.get(Mib::XfrmOutError));
+    let drops = |lane: &Lane| (lane.near.drops(), lane.near.datapath.counters.get(Mib::XfrmOutError));
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.detour();
     lane.send();
@@ -114,9 +114,9 @@ fn in_packet_mode_there_is_no_other_way() {
     let mut lane = Lane::new(OffloadMode::Packet);
     lane.send();
     assert_eq!(lane.waiting(OUTSIDE).len(), 1, "fat, as it came");
-    let mut config = lane.near.path.ports.get(OUTSIDE).unwrap().config.clone();
+    let mut config = lane.near.datapath.ports.get(OUTSIDE).unwrap().config.clone();
     config.features.esp = false;
-    lane.near.path.set_port(OUTSIDE, config);
+    lane.near.datapath.set_port(OUTSIDE, config);
     assert_eq!(lane.waiting(OUTSIDE), []);
     assert_eq!(drops(&lane), (vec![(1, DropReason::EspWrongDevice, 1)], 0));
     // The replay window is the device's: what goes by it is not opened here.
@@ -126,5 +126,5 @@ fn in_packet_mode_there_is_no_other_way() {
         lane.near.rx_bytes(NOW, OUTSIDE, &frame.to_vec());
     }
     assert_eq!(lane.near.drops(), [(2, DropReason::EspMismatch, 2)]);
-    assert_eq!(lane.near.path.counters.get(Mib::XfrmInStateMismatch), 2);
+    assert_eq!(lane.near.datapath.counters.get(Mib::XfrmInStateMismatch), 2);
 }
