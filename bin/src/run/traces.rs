@@ -229,6 +229,7 @@ fn describe(step: &datapath::TraceStep, name: &impl Fn(LinkId) -> String) -> (St
         Step::Local => ("local".to_owned(), link, None),
         Step::Forward { dev, next_hop } => ("forward".to_owned(), Some(dev), Some(format!("via {next_hop}"))),
         Step::Output { dev } => ("output".to_owned(), Some(dev), None),
+        Step::Up { dev } => ("up".to_owned(), Some(dev), None),
         Step::Decrypt => ("decrypt".to_owned(), link, None),
         Step::Encrypt { .. } => ("encrypt".to_owned(), None, None),
         Step::Transmit { dev, next_hop } => ("transmit".to_owned(), Some(dev), Some(format!("via {next_hop}"))),

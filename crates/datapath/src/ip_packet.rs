@@ -6,9 +6,9 @@ use std::ops::{Deref, DerefMut};
 use base::{DropReason, LinkId};
 use ipsec::Flowi;
 use offload::ip_headers;
-use packet::Packet;
+use packet::{Cut, GsoKind, Packet};
 use wire::ip::Info;
-use wire::{FlowKey, Protocol};
+use wire::{FlowKey, Protocol, tcp, udp};
 
 use crate::Cx;
 
@@ -80,6 +80,21 @@ impl IpPacket {
     pub(crate) fn flowi(&self, link: LinkId, domain_device: Option<LinkId>) -> Flowi {
         Flowi { key: self.flow, mark: self.pkt.meta.mark, if_id: 0, link: Some(link), domain_device }
     }
+}
+
+/// Length of a packet's longest segment on the wire, in bytes with its IP header: what an MTU is about (Linux
+/// `skb_gso_network_seglen`).
+pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
+    let Cut::Gso(gso) = pkt.meta.cut else { return pkt.len() };
+    let transport = match gso.kind {
+        GsoKind::Udp => udp::Header::LEN,
+        GsoKind::TcpV4 | GsoKind::TcpV6 => {
+            let mut header = [0; tcp::Header::LEN];
+            pkt.read_at(info.header_len, &mut header);
+            tcp::Header::ref_from(&header).map_or(tcp::Header::LEN, tcp::Header::header_len)
+        }
+    };
+    pkt.len().min(info.header_len + transport + usize::from(gso.size))
 }
 
 /// The flow of a packet; its ports are brought into the head, so that none can be hidden.

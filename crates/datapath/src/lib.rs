@@ -10,6 +10,9 @@
 //!      ║           │                     └──── decrypted ◀── local::esp ◀── local (reassembly first)
 //!      ╚═ rx::shortcut: ESP run, fragment train, where every stage they skip is a no-op
 //!
+//!  local ─▶ policy ─▶ host_side::up ─▶ take_host_tx            (where the link has a device of the host side)
+//!  handle_host_rx ─▶ host_side::down ─▶ FIB ─▶ tx::output
+//!
 //!  tx::output ─▶ policy ─┬▶ tx::mtu ──────────────────▶ tx::transmit: fat tap ─▶ neighbour ─▶ device: fit, wire tap ─▶ take_tx
 //!                        └▶ tx::xfrm: inner MTU ─▶ ESP ──▲
 //! ```
@@ -24,6 +27,7 @@
 mod ext_headers;
 mod forward;
 mod hooks;
+mod host_side;
 mod icmp_quote;
 mod ip_options;
 mod ip_packet;

@@ -12,6 +12,7 @@ use wire::ip::Info;
 
 use crate::forward::Hop;
 use crate::hooks::{self, HookPoint};
+use crate::host_side::up;
 use crate::mib::MibPair;
 use crate::{Cx, Datapath, HostRole, IpPacket, Next};
 
@@ -27,8 +28,11 @@ pub(crate) fn reject(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: D
 /// Makes the ICMP error that tells a packet's sender what is wrong with it, as far as rules and rate limits allow.
 pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, problem: Problem) -> Next {
     let (pkt, info) = (&*ip.pkt, &ip.info);
-    // This node is told about its own packets by counters.
-    if pkt.meta.origin.is_local() || !icmp::may_answer(pkt, info, problem) {
+    if !icmp::may_answer(pkt, info, problem) {
+        return Next::Done;
+    }
+    if pkt.meta.origin.is_local() {
+        tell_host_side(dp, cx, pkt, info, problem);
         return Next::Done;
     }
     let version = info.version();
@@ -58,6 +62,19 @@ pub(crate) fn icmp_error(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, probl
     let link = pkt.meta.origin.device();
     ip.pkt.put(error);
     send(dp, cx, ip, link, [MibPair::ICMP_OUT_MSGS.of(version), kind])
+}
+
+/// Tells the socket of the host side what is wrong with its packet, by an error from the packet's own source. A packet that this node
+/// made itself is counted, and nothing else.
+fn tell_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, problem: Problem) {
+    if dp.ports.hosts.is_empty() {
+        return;
+    }
+    let device = pkt.meta.origin.device();
+    match icmp::error(cx.mem, pkt, info, problem, info.src) {
+        Ok(error) => up::deliver_error(dp, cx, info.src, device, error),
+        Err(reason) => dp.ports.drop(Origin::NODE, reason),
+    }
 }
 
 /// The address that an error about a packet comes from: the one it was sent to if that is ours, else one of the link
@@ -118,9 +135,26 @@ fn route_again(dp: &Datapath, ip: &IpPacket) -> Next {
 pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: [Mib; 2]) -> Next {
     let domain = dp.fib.domain(link);
     ip.pkt.meta.origin = Origin::Local(domain).into();
-    if let Err(reason) = ip.parse(cx) {
-        return Next::Drop(reason);
+    match ip.parse(cx) {
+        Ok(()) => route(dp, cx, ip, link, &kinds),
+        Err(reason) => Next::Drop(reason),
     }
+}
+
+/// Routes a parsed packet of a socket, as [`send`] one of the node itself.
+pub(crate) fn route_out(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId) -> Next {
+    route(dp, cx, ip, link, &[])
+}
+
+/// Output of a parsed packet of a socket by a link that is given, without a route.
+pub(crate) fn output_by(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
+    dp.count(hop.dev, MibPair::OUT_REQUESTS.of(ip.info.version()));
+    hooks::run(dp, cx, HookPoint::LocalOut, hop.dev, ip);
+    Next::Output(hop)
+}
+
+fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: &[Mib]) -> Next {
+    let domain = dp.fib.domain(link);
     let dst = ip.info.dst;
     let version = ip.info.version();
     let link_local = matches!(dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
@@ -140,7 +174,7 @@ pub(crate) fn send(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkI
         }
     };
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));
-    for kind in kinds {
+    for &kind in kinds {
         dp.count(hop.dev, kind);
     }
     if let Some(vrf) = domain.vrf_device().filter(|_| !link_local) {

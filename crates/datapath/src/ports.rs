@@ -57,6 +57,8 @@ pub struct FatCounts {
 pub enum Device {
     /// A link: packets are received and sent by it.
     Link,
+    /// A device of the [host side](crate::host_side), in a table of its own.
+    HostSide,
     /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
     /// its domain on their way out.
     Vrf,
@@ -152,6 +154,11 @@ impl Port {
         self.shortcuts = Shortcuts { esp_run: is_clear && self.config.gro, fragment_train: is_clear };
     }
 
+    /// Tells whether packets wait to be sent.
+    pub(crate) fn is_waiting(&self) -> bool {
+        !self.tx.is_empty()
+    }
+
     /// Queue of packets to be sent, for the caller to take from.
     pub(crate) fn take_tx(&mut self) -> &mut Vec<Packet> {
         self.tx_bytes = None;
@@ -245,28 +252,28 @@ pub struct Tapped {
 /// Most captured packets that wait to be taken; later ones are lost to the capture alone.
 const MAX_TAPPED: usize = 4096;
 
-/// The ports by their number, and the drops of each.
+/// Ports by number.
 #[derive(Debug, Default)]
-pub struct Ports {
+pub(crate) struct PortTable {
     ports: Vec<Option<Port>>,
-    drops: Vec<[u64; DropReason::COUNT]>,
-    tapped: Vec<Tapped>,
 }
 
-impl Ports {
-    /// The port of that link.
-    pub fn get(&self, link: LinkId) -> Option<&Port> {
-        self.ports.get(link.0 as usize)?.as_ref()
+impl PortTable {
+    /// The port of that number.
+    #[inline]
+    pub(crate) fn get(&self, id: LinkId) -> Option<&Port> {
+        self.ports.get(id.0 as usize)?.as_ref()
     }
 
-    /// The port of that link.
-    pub fn get_mut(&mut self, link: LinkId) -> Option<&mut Port> {
-        self.ports.get_mut(link.0 as usize)?.as_mut()
+    /// The port of that number.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, id: LinkId) -> Option<&mut Port> {
+        self.ports.get_mut(id.0 as usize)?.as_mut()
     }
 
     /// Adds a port, or gives the one that is there another configuration; the packets queued in it stay.
-    pub(crate) fn set(&mut self, link: LinkId, device: Device, config: PortConfig) {
-        let at = link.0 as usize;
+    pub(crate) fn set(&mut self, id: LinkId, device: Device, config: PortConfig) {
+        let at = id.0 as usize;
         if self.ports.len() <= at {
             self.ports.resize_with(at + 1, || None);
         }
@@ -280,18 +287,77 @@ impl Ports {
     }
 
     /// Takes a port away, with what waits in it.
+    pub(crate) fn remove(&mut self, id: LinkId) -> Option<Port> {
+        self.ports.get_mut(id.0 as usize)?.take()
+    }
+
+    /// Tells whether there never was a port.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ports.is_empty()
+    }
+
+    /// Every port with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
+        self.ports.iter().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_ref()?)))
+    }
+
+    /// Every port with its number.
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
+        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_mut()?)))
+    }
+
+    /// As `Port::enqueue`.
+    pub(crate) fn enqueue(
+        &mut self,
+        mem: &Memory,
+        id: LinkId,
+        pkt: Packet,
+        l3: usize,
+    ) -> Result<&[Packet], DropReason> {
+        self.get_mut(id).ok_or(DropReason::LinkDown)?.enqueue(mem, pkt, l3)
+    }
+}
+
+/// The ports by their number, and the drops of each.
+#[derive(Debug, Default)]
+pub struct Ports {
+    table: PortTable,
+    /// Devices of the host side, by the numbers of their links.
+    pub(crate) hosts: PortTable,
+    drops: Vec<[u64; DropReason::COUNT]>,
+    tapped: Vec<Tapped>,
+}
+
+impl Ports {
+    /// The port of that link.
+    pub fn get(&self, link: LinkId) -> Option<&Port> {
+        self.table.get(link)
+    }
+
+    /// The port of that link.
+    pub fn get_mut(&mut self, link: LinkId) -> Option<&mut Port> {
+        self.table.get_mut(link)
+    }
+
+    /// Adds a port, or gives the one that is there another configuration; the packets queued in it stay.
+    pub(crate) fn set(&mut self, link: LinkId, device: Device, config: PortConfig) {
+        self.table.set(link, device, config);
+    }
+
+    /// Takes a port away, with what waits in it.
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<Port> {
-        self.ports.get_mut(link.0 as usize)?.take()
+        self.table.remove(link)
     }
 
     /// Every port with its number.
     pub fn iter(&self) -> impl Iterator<Item = (LinkId, &Port)> {
-        self.ports.iter().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_ref()?)))
+        self.table.iter()
     }
 
     /// Every port.
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Port)> {
-        self.ports.iter_mut().enumerate().filter_map(|(at, port)| Some((LinkId(at as u32), port.as_mut()?)))
+        self.table.iter_mut()
     }
 
     /// Passes an IP packet by a VRF: counts it, and copies it for a capture.
@@ -333,8 +399,8 @@ impl Ports {
 
     /// As `Port::enqueue`, with a copy for a capture of what the wire will see.
     pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
-        let Self { ports, tapped, .. } = self;
-        let port = ports.get_mut(link.0 as usize).and_then(Option::as_mut).ok_or(DropReason::LinkDown)?;
+        let Self { table, tapped, .. } = self;
+        let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
         let tap = port.tap.wire;
         let queued = port.enqueue(mem, pkt, l3)?;
         if tap {

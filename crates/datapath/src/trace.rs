@@ -132,6 +132,11 @@ pub enum Step {
         /// The link.
         dev: LinkId,
     },
+    /// Delivery to the host side.
+    Up {
+        /// The link, whose device of the host side it is.
+        dev: LinkId,
+    },
     /// Submission to the ciphers for decryption.
     Decrypt,
     /// Submission to the ciphers, by the outermost SA.

@@ -33,13 +33,15 @@ pub enum CopyReason {
     Tap,
     /// A packet waits, and its device needs the frames that it lay in.
     Spare,
+    /// A frame that sockets of the host side see as well.
+    HostSide,
     /// A copy that its caller asked for by name.
     Copy,
 }
 
 impl CopyReason {
     /// Every reason, in the order of its counter.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Linearize,
         Self::Pull,
         Self::Expand,
@@ -52,6 +54,7 @@ impl CopyReason {
         Self::DeviceFrame,
         Self::Tap,
         Self::Spare,
+        Self::HostSide,
         Self::Copy,
     ];
 
@@ -70,6 +73,7 @@ impl CopyReason {
             Self::DeviceFrame => "device-frame",
             Self::Tap => "tap",
             Self::Spare => "spare",
+            Self::HostSide => "host-side",
             Self::Copy => "copy",
         }
     }

@@ -18,8 +18,10 @@ pub const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// `ff02::2`: every router of the link.
 pub const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 
-const ROUTER_SOLICIT: u8 = 133;
-const ROUTER_ADVERT: u8 = 134;
+/// ICMPv6 type of a router solicitation (RFC 4861 §4.1).
+pub const ROUTER_SOLICIT: u8 = 133;
+/// ICMPv6 type of a router advertisement (RFC 4861 §4.2).
+pub const ROUTER_ADVERT: u8 = 134;
 /// The ICMPv6 type of a solicitation.
 pub const NEIGHBOUR_SOLICIT: u8 = 135;
 /// The ICMPv6 type of an advertisement.

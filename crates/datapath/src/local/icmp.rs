@@ -36,7 +36,10 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         dp.count(link, mib);
     }
     if let Some(mtu) = path_mtu::told(ip) {
-        return path_mtu::learn(dp, cx, ip, mtu);
+        return match path_mtu::learn(dp, cx, ip, mtu) {
+            Ok(()) => Next::Done,
+            Err(reason) => Next::Drop(reason),
+        };
     }
     let is_ping = matches!(kind, Some(Mib::IcmpInEchos | Mib::Icmp6InEchos));
     let from = match cast {

@@ -15,6 +15,7 @@ use ipsec::Dir;
 use wire::{Protocol, Version};
 
 use crate::hooks::{self, HookPoint};
+use crate::host_side::{down, up};
 use crate::mib::MibPair;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward};
@@ -60,6 +61,10 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
         return nd::input(dp, cx, ip);
     }
+    let has_host_side = dp.has_host_port(link);
+    if has_host_side && down::is_ike(ip) && ip.pkt.meta.sec_path.is_empty() {
+        return up::deliver(dp, cx, ip, cast);
+    }
     if ike::is_for_ike(dp, ip)
         && let Some(next) = ike::input(dp, ip)
     {
@@ -67,6 +72,15 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     }
     if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
         return Next::Drop(reason);
+    }
+    if has_host_side {
+        if matches!(ip.info.protocol, Protocol::ICMP | Protocol::ICMPV6)
+            && let Some(mtu) = path_mtu::told(ip)
+        {
+            // A socket may be told about its own packet: the message goes up whatever the node makes of it.
+            let _ = path_mtu::learn(dp, cx, ip, mtu);
+        }
+        return up::deliver(dp, cx, ip, cast);
     }
     match (ip.info.protocol, version) {
         (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6) => icmp::input(dp, cx, ip, cast),

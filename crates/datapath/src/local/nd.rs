@@ -6,6 +6,7 @@ use base::{DropReason, Mib};
 use fib::{Station, nd};
 use ipsec::Mode;
 
+use crate::host_side::up;
 use crate::rx::l3::{LINK_LOCAL_ROUTERS, is_link_local};
 use crate::tx::neighbour;
 use crate::{Cx, Datapath, IpPacket, Next};
@@ -28,6 +29,9 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Next {
     };
     if let Err(dry) = ip.pkt.linearize(cx.mem) {
         return Next::Drop(dry.into());
+    }
+    if matches!(ip.flow.sport as u8, wire::nd::ROUTER_SOLICIT | wire::nd::ROUTER_ADVERT) && dp.has_host_port(link) {
+        up::copy_packet(dp, cx, link, ip);
     }
     let Datapath { fib, neighbours, actions, .. } = dp;
     let own = |target: Ipv6Addr, asker: Ipv6Addr| {

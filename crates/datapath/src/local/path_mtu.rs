@@ -11,7 +11,7 @@ use base::{DropReason, LinkId};
 use fib::Decision;
 use wire::{Quote, Version, icmp, icmpv6};
 
-use crate::{Cx, Datapath, IpPacket, Next};
+use crate::{Cx, Datapath, IpPacket};
 
 /// Bytes of a quoted packet that are looked at: IP headers with what is usual behind them, UDP's and the SPI.
 const QUOTE_LEN: usize = 256;
@@ -32,7 +32,10 @@ pub(super) fn told(ip: &IpPacket) -> Option<usize> {
 }
 
 /// Takes a message that the packet it quotes was too big for a link with that MTU.
-pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mtu: usize) -> Next {
+///
+/// # Errors
+/// [`DropReason::IcmpQuote`] if it quotes nothing that this node's ESP has sent, [`DropReason::IcmpIgnored`] if it is no news.
+pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) -> Result<(), DropReason> {
     let mut bytes = [0; QUOTE_LEN];
     let at = ip.info.header_len + icmp::Header::LEN;
     let quoted = &mut bytes[..ip.info.total_len.saturating_sub(at).min(QUOTE_LEN)];
@@ -44,7 +47,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mtu: usize
             && dp.ipsec.may_have_sent(quote)
     };
     let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
-        return Next::Drop(DropReason::IcmpQuote);
+        return Err(DropReason::IcmpQuote);
     };
     let link_mtu = match dp.decide(domain, dst) {
         Decision::Forward { dev, .. } => dp.mtu_of(dev).unwrap_or(0),
@@ -53,9 +56,9 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mtu: usize
     if dp.fib.lower_path_mtu(cx.now, domain, dst, mtu, link_mtu) {
         dp.path_mtus_learnt += 1;
         tracing::debug!(%dst, mtu = dp.fib.path_mtu(cx.now, domain, dst), "path MTU");
-        Next::Done
+        Ok(())
     } else {
-        Next::Drop(DropReason::IcmpIgnored)
+        Err(DropReason::IcmpIgnored)
     }
 }
 

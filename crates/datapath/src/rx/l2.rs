@@ -8,6 +8,7 @@ use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version, vlan};
 
+use crate::host_side::up;
 use crate::tx::neighbour;
 use crate::{Cx, Datapath};
 
@@ -48,6 +49,10 @@ pub(crate) fn input(
         dst if dst.is_multicast() => PktType::Group,
         _ => return Err(DropReason::EthNotForUs),
     };
+    let is_ip = matches!(ethertype, EtherType::IPV4 | EtherType::IPV6);
+    if !is_ip && dp.has_host_port(link) {
+        up::copy_frame(dp, cx, link, pkt);
+    }
     pkt.pull(eth::Header::LEN);
     match pull_priority_tags(cx.mem, pkt, ethertype)? {
         EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| None),

@@ -10,6 +10,7 @@ use wire::{MacAddr, Version};
 
 use crate::forward::{self, Hop};
 use crate::hooks::{self, HookPoint};
+use crate::host_side::down;
 use crate::ip_packet::flow_of;
 use crate::local::{Cast, esp};
 use crate::mib::MibPair;
@@ -108,12 +109,19 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
     }
     match (cast, decision) {
         (Some(cast), _) => Next::Local(cast),
+        (None, Decision::Drop(_)) if is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
+        (None, Decision::Forward { dev, .. }) if dev == link && is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
         // The device has decrypted it in place: only ESP may take its bytes.
         (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(DropReason::EspDevice),
         (None, Decision::Forward { dev, next_hop }) => Next::Forward(Hop { dev, next_hop }),
         (None, Decision::Drop(reason)) => forward::unroutable(dp, ip, reason),
         (None, _) => unreachable!("every other decision is for this node"),
     }
+}
+
+/// Tells whether a packet that is not for this node is one for a DHCP client of the host side, which has no address yet.
+fn is_for_dhcp(dp: &Datapath, link: LinkId, ip: &IpPacket) -> bool {
+    dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && down::is_dhcp_answer(ip)
 }
 
 /// Linux's counter for a packet whose IP headers are wrong.

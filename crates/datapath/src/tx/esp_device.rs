@@ -6,8 +6,8 @@ use ipsec::device::{Device, Facts, Treatment};
 use offload::ip_headers;
 use packet::{Esp, Memory, Packet};
 
-use super::mtu::wire_len;
 use super::xfrm::{self, PendingTx};
+use crate::ip_packet::wire_len;
 use crate::{Cx, Datapath, Next};
 
 /// Leaves a packet to the device that its last SA is on as far as that can do it, and seals it otherwise (Linux

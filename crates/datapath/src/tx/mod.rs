@@ -13,6 +13,7 @@ use packet::Cut;
 
 use crate::forward::{self, Hop};
 use crate::hooks::{self, HookPoint};
+use crate::host_side::down;
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy says so.
@@ -20,6 +21,9 @@ pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
     // An ICMP error quotes the packet that it is about.
     let quotes_secret = ip.pkt.meta.origin.is_local() && !ip.pkt.meta.sec_path.is_empty();
     if dp.ipsec.is_idle() && !quotes_secret {
+        return clear(dp, cx, ip, hop);
+    }
+    if ip.pkt.meta.origin.is_local() && !dp.ports.hosts.is_empty() && down::is_ike(ip) {
         return clear(dp, cx, ip, hop);
     }
     match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()), &mut dp.counters) {

@@ -5,9 +5,11 @@ use host::icmp::Problem;
 use offload::{Features, checksum, gso, ip_headers};
 use packet::{Cut, Gso, GsoKind, Memory, Packet};
 use wire::ip::Info;
-use wire::{Version, ipv4, tcp, udp};
+use wire::{Version, ipv4, udp};
 
 use crate::forward::{self, Hop};
+use crate::host_side::tcp::fit_tcp;
+use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
 use crate::{Cx, Datapath, IpPacket, Next};
 
@@ -17,7 +19,10 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     // The path beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
     let is_own = ip.pkt.meta.origin.is_local();
     let mtu = if is_own { dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
-    let mut fits = wire_len(&ip.pkt, &ip.info) <= mtu;
+    let mut fits = match fit_tcp(dp, cx, ip, mtu) {
+        Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= mtu,
+        Err(reason) => return Next::Drop(reason),
+    };
     if !fits && !may_fragment(ip) {
         if let Some(next) = refuse_too_big(dp, cx, ip, mtu, hop.dev) {
             return next;
@@ -213,21 +218,6 @@ fn clear_dont_fragment(mem: &Memory, pkt: &mut Packet) -> Result<(), DropReason>
 /// Tells whether a packet may be cut to fit: it says so, or this node itself is its source (RFC 8200 §4.5).
 pub(super) fn may_fragment(ip: &IpPacket) -> bool {
     !ip.info.dont_fragment || ip.info.version() == Version::V6 && ip.pkt.meta.origin.is_local()
-}
-
-/// How long a packet's longest segment is on the wire, in bytes with its IP header: what an MTU is about (Linux
-/// `skb_gso_network_seglen`).
-pub(crate) fn wire_len(pkt: &Packet, info: &Info) -> usize {
-    let Cut::Gso(gso) = pkt.meta.cut else { return pkt.len() };
-    let transport = match gso.kind {
-        GsoKind::Udp => udp::Header::LEN,
-        GsoKind::TcpV4 | GsoKind::TcpV6 => {
-            let mut header = [0; tcp::Header::LEN];
-            pkt.read_at(info.header_len, &mut header);
-            tcp::Header::ref_from(&header).map_or(tcp::Header::LEN, tcp::Header::header_len)
-        }
-    };
-    pkt.len().min(info.header_len + transport + usize::from(gso.size))
 }
 
 /// The datagrams of a UDP train, by reference.

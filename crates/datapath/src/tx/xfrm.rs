@@ -8,6 +8,8 @@ use wire::{Version, ipv6};
 
 use super::{esp_device, mtu};
 use crate::forward::{self, Hop};
+use crate::host_side::tcp::fit_tcp;
+use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket, Next};
@@ -56,7 +58,10 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): a datagram that is too long is fragmented afterwards.
     let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
     let inner_mtu = if v4 { inner_mtu } else { inner_mtu.max(ipv6::MIN_MTU) };
-    let mut fits = mtu::wire_len(&ip.pkt, &ip.info) <= inner_mtu;
+    let mut fits = match fit_tcp(dp, cx, ip, inner_mtu) {
+        Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= inner_mtu,
+        Err(reason) => return Next::Drop(reason),
+    };
     if !fits && !mtu::may_fragment(ip) {
         if let Some(next) = mtu::refuse_too_big(dp, cx, ip, inner_mtu, hop.dev) {
             return next;

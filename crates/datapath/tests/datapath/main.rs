@@ -13,6 +13,7 @@ mod forward;
 mod fragments;
 mod frames;
 mod gateways;
+mod host_side;
 mod hostile;
 mod ike;
 mod ip_options;

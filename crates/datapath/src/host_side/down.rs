@@ -1,0 +1,119 @@
+//! Packets that sockets of the host side send: output of this node (Linux `ip_local_out`).
+//!
+//! The kernel there resolves no neighbours: it sends what it routes to the device's own MAC address. Frames to other stations come from
+//! packet sockets, and leave by the device's link as they are, as do all that carry no IP.
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId, Origin};
+use packet::{Packet, PktType};
+use wire::eth::{self, EtherType};
+use wire::{MacAddr, Protocol, Version, ipv4};
+
+use crate::forward::Hop;
+use crate::ports::Port;
+use crate::tx::device;
+use crate::{Cx, Datapath, IpPacket, Next, own};
+
+/// Takes a packet that came down by the device of `link`.
+pub(super) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) {
+    let origin = Origin::Local(dp.fib.domain(link));
+    pkt.meta.origin = origin.into();
+    pkt.meta.pkt_type = PktType::Host;
+    pkt.meta.trace = 0;
+    match try_take(dp, cx, link, pkt) {
+        Ok(()) => {}
+        Err((packets, reason)) => dp.ports.drops(origin, reason, packets),
+    }
+}
+
+fn try_take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet) -> Result<(), (u64, DropReason)> {
+    let packets = pkt.meta.cut.packets();
+    let lost = |reason: DropReason| (packets, reason);
+    let port = dp.ports.hosts.get(link).ok_or(lost(DropReason::LinkDown))?;
+    let mut to = Addressee::Node;
+    if let Some(mac) = port.config.mac {
+        if !pkt.may_pull(cx.mem, eth::Header::LEN).map_err(|dry| lost(dry.into()))? {
+            return Err(lost(DropReason::EthTruncated));
+        }
+        let header = *eth::Header::ref_from(pkt.head()).map_err(|why| lost(why.into()))?;
+        let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && pkt.meta.vlan.is_none();
+        to = match header.dst() {
+            dst if dst == mac && is_ip => Addressee::Node,
+            dst if dst.is_multicast() && is_ip && dst != MacAddr::BROADCAST => Addressee::Group,
+            _ => return leave(dp, cx, link, pkt).map_err(lost),
+        };
+        pkt.pull(eth::Header::LEN);
+    }
+    let mut ip = IpPacket::unparsed(pkt);
+    let next = output(dp, cx, link, &mut ip, to);
+    dp.run(cx, &mut ip, next);
+    Ok(())
+}
+
+/// Addressee of a frame from the host side.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Addressee {
+    /// The node, which routes the packet.
+    Node,
+    /// A group of stations of the link.
+    Group,
+}
+
+/// Routes an IP packet of a socket. Packets to groups leave by the link.
+fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Addressee) -> Next {
+    if let Err(reason) = ip.parse(cx) {
+        return Next::Drop(reason);
+    }
+    if let Err(reason) = set_dont_fragment(cx, ip) {
+        return Next::Drop(reason);
+    }
+    if to == Addressee::Group || ip.info.dst.is_multicast() {
+        if !ip.info.dst.is_multicast() {
+            return Next::Drop(DropReason::IpDestinationInvalid);
+        }
+        return own::output_by(dp, cx, ip, Hop { dev: link, next_hop: ip.info.dst });
+    }
+    own::route_out(dp, cx, ip, link)
+}
+
+/// Sets Don't Fragment of TCP over IPv4, which the locked MTU of the host side's routes has cleared: the node cuts segments to the
+/// path's MTU itself.
+fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+    if ip.info.protocol != Protocol::TCP || ip.info.version() != Version::V4 || ip.info.dont_fragment {
+        return Ok(());
+    }
+    if ip.info.fragment.is_some() {
+        return Ok(());
+    }
+    let head = ip.pkt.writable_head(cx.mem)?;
+    ipv4::Header::mut_from(head)?.set_dont_fragment(true);
+    ipv4::fill_check(head)?;
+    ip.info.dont_fragment = true;
+    Ok(())
+}
+
+/// Sends a frame by the link as it is.
+fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(), DropReason> {
+    let port = dp.ports.get(link).filter(|port| Port::is_running(port)).ok_or(DropReason::LinkDown)?;
+    if frame.meta.cut.gso().is_none() && frame.len() > port.config.mtu + eth::Header::LEN {
+        return Err(DropReason::PacketTooBig);
+    }
+    device::enqueue(dp, cx, link, frame, eth::Header::LEN);
+    Ok(())
+}
+
+/// Tells whether a packet is a key manager's, which no policy is asked about: otherwise a policy between the two gateways would wait
+/// for the SA that the packet is to make (`IP_XFRM_POLICY` of IKE's sockets).
+pub(crate) fn is_ike(ip: &IpPacket) -> bool {
+    let is_port = |port: u16| matches!(port, 500 | 4500);
+    ip.info.protocol == Protocol::UDP
+        && ip.info.fragment.is_none()
+        && (is_port(ip.flow.sport) || is_port(ip.flow.dport))
+}
+
+/// Tells whether a destination is for the host side alone, though the node does not have it: DHCP's answers to a client without
+/// an address (RFC 2131 §4.1).
+pub(crate) fn is_dhcp_answer(ip: &IpPacket) -> bool {
+    matches!(ip.info.dst, IpAddr::V4(_)) && ip.info.protocol == Protocol::UDP && ip.flow.dport == 68
+}

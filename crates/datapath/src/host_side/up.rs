@@ -1,0 +1,85 @@
+//! Packets for sockets of the host side (Linux `ip_local_deliver_finish`, seen from the driver of its device).
+
+use std::net::IpAddr;
+
+use base::{DropReason, LinkId, Origin};
+use packet::{CopyReason, Packet};
+use wire::eth::{self, EtherType};
+use wire::{MacAddr, Version};
+
+use crate::local::Cast;
+use crate::trace::{self, Step};
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Source of frames to the host side: no station's address, and not the device's own, which Linux would drop.
+const SOURCE: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 0]);
+
+/// Delivers a packet for this node by the device of the link that it came by.
+pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Next {
+    let link = ip.pkt.meta.origin.device();
+    dp.count_delivered(link, ip.info.version(), 1);
+    if dp.trace.is_on() {
+        trace::step(dp, cx, &mut ip.pkt, Step::Up { dev: link });
+    }
+    let origin = ip.pkt.meta.origin.get();
+    let to = destination(cast, ip.info.dst);
+    if let Err(reason) = send(dp, cx, link, ip.pkt.take(), to) {
+        dp.ports.drop(origin, reason);
+    }
+    Next::Done
+}
+
+/// Delivers an ICMP error to the socket whose packet it is about: by the device of a link that has the source address of that
+/// packet, else by that of `link`. An error that no device can take is dropped.
+pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, src: IpAddr, link: LinkId, error: Packet) {
+    let has_device = |&link: &LinkId| dp.has_host_port(link);
+    let Some(link) = dp.fib.links_with(src).chain([link]).find(has_device) else { return };
+    if let Err(reason) = send(dp, cx, link, error, None) {
+        dp.ports.drop(Origin::NODE, reason);
+    }
+}
+
+/// Copies a frame that carries no IP to the device of its link.
+#[cold]
+pub(crate) fn copy_frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
+    let Ok(copy) = frame.copy(cx.mem, CopyReason::HostSide) else { return };
+    if let Err(reason) = dp.ports.hosts.enqueue(cx.mem, link, copy, eth::Header::LEN) {
+        dp.ports.drop(Origin::Port(link), reason);
+    }
+}
+
+/// Copies a router's message of neighbour discovery, which hosts read as well, to the device of its link.
+pub(crate) fn copy_packet(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &IpPacket) {
+    let Ok(copy) = ip.pkt.copy(cx.mem, CopyReason::HostSide) else { return };
+    let cast = if ip.info.dst.is_multicast() { Cast::Group } else { Cast::Unicast };
+    if let Err(reason) = send(dp, cx, link, copy, destination(cast, ip.info.dst)) {
+        dp.ports.drop(Origin::Port(link), reason);
+    }
+}
+
+/// Link-layer destination of a packet that was sent to a group; `None`: the device's own address.
+fn destination(cast: Cast, dst: IpAddr) -> Option<MacAddr> {
+    match (cast, dst) {
+        (Cast::Unicast | Cast::Anycast, _) => None,
+        (Cast::Group, IpAddr::V4(group)) if group.is_multicast() => Some(MacAddr::multicast_v4(group)),
+        (Cast::Group, IpAddr::V6(group)) => Some(MacAddr::multicast_v6(group)),
+        (Cast::Group, IpAddr::V4(_)) => Some(MacAddr::BROADCAST),
+    }
+}
+
+/// Queues an IP packet for the device of `link`, behind an Ethernet header if the device has stations.
+fn send(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet, to: Option<MacAddr>) -> Result<(), DropReason> {
+    let port = dp.ports.hosts.get(link).ok_or(DropReason::LinkDown)?;
+    let mut l3 = 0;
+    if let Some(mac) = port.config.mac {
+        let ethertype = match Version::of(pkt.head())? {
+            Version::V4 => EtherType::IPV4,
+            Version::V6 => EtherType::IPV6,
+        };
+        let header = eth::Header::new(to.unwrap_or(mac), SOURCE, ethertype);
+        pkt.push(cx.mem, eth::Header::LEN)?.copy_from_slice(header.as_bytes());
+        l3 = eth::Header::LEN;
+    }
+    dp.ports.hosts.enqueue(cx.mem, link, pkt, l3)?;
+    Ok(())
+}

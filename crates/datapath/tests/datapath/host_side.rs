@@ -1,0 +1,378 @@
+//! Host side: packets for sockets go up by the device of their link, and what sockets send is output of the node.
+
+use base::{DropReason, LinkId, Mib};
+use datapath::PortConfig;
+use ipsec::{Action, Dir, PolicyConfig, Selector};
+use offload::Features;
+use packet::{Csum, Cut, GsoKind, Packet};
+use sim::{Flow, Node, PortOptions};
+use wire::eth::{self, EtherType};
+use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4, tcp};
+
+use crate::common::*;
+
+/// Adds devices of the host side to both links of [`router`].
+fn add_devices(node: &mut Node) {
+    for link in [INSIDE, OUTSIDE] {
+        let mac = node.datapath.ports.get(link).unwrap().config.mac;
+        let config =
+            PortConfig { name: format!("host{}", link.0), mac, mtu: 65_521, features: Features::ALL, gro: false };
+        node.datapath.set_host_port(link, Some(config));
+    }
+}
+
+fn router_with_host_side() -> Node {
+    let mut node = router();
+    add_devices(&mut node);
+    node
+}
+
+/// Length of the TCP headers of [`Flow::tcp`], timestamps included.
+const TCP_LEN: usize = 32;
+
+/// Packets that wait for the device of a link.
+fn up(node: &mut Node, link: LinkId) -> Vec<Packet> {
+    node.datapath.take_host_tx(link).map(std::mem::take).unwrap_or_default()
+}
+
+fn down(node: &mut Node, link: LinkId, pkt: Packet) {
+    node.datapath.handle_host_rx(NOW, &node.mem, link, &mut vec![pkt]);
+}
+
+fn down_bytes(node: &mut Node, link: LinkId, bytes: &[u8]) {
+    let pkt = Packet::with_data(&node.mem, bytes).unwrap();
+    down(node, link, pkt);
+}
+
+/// Flows from a host inside to the node.
+fn to_us() -> [Flow; 2] {
+    [Flow::new("10.1.0.1", "10.1.0.254"), Flow::new("fd00:1::1", "fd00:1::254")]
+}
+
+/// Flows from the node to a host outside.
+fn from_us() -> [Flow; 2] {
+    [Flow::new("10.2.0.254", "10.2.0.1"), Flow::new("fd00:2::254", "fd00:2::1")]
+}
+
+fn frame(dst: MacAddr, src: MacAddr, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
+    [eth::Header::new(dst, src, ethertype).as_bytes(), payload].concat()
+}
+
+/// A SYN with that MSS behind two padding options, or with the MSS at an odd offset, and the checksum made.
+fn syn(flow: &Flow, mss: u16, is_odd: bool) -> Vec<u8> {
+    let mut options = if is_odd { vec![1] } else { vec![1, 1] };
+    options.extend([2, 4]);
+    options.extend(mss.to_be_bytes());
+    options.resize(8, 0);
+    let mut bytes = flow.tcp_with(1, &options);
+    let at = flow.version().header_len();
+    // The options were payload behind timestamps: a longer header, and SYN.
+    bytes[at + 12] = 10 << 4;
+    bytes[at + 13] = 2;
+    bytes[at + tcp::CHECK_AT..at + tcp::CHECK_AT + 2].fill(0);
+    let info = info_of(&bytes);
+    let check = wire::checksum::finish(wire::checksum::add(
+        match (info.src, info.dst) {
+            (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
+                wire::checksum::pseudo_v4(src, dst, Protocol::TCP, bytes.len() - at)
+            }
+            (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
+                wire::checksum::pseudo_v6(src, dst, Protocol::TCP, bytes.len() - at)
+            }
+            _ => unreachable!("one header has both"),
+        },
+        wire::checksum::sum(&bytes[at..]),
+    ));
+    bytes[at + tcp::CHECK_AT..at + tcp::CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn local_packet_goes_up_and_node_says_nothing() {
+    for flow in to_us() {
+        for bytes in [flow.udp(100), flow.tcp(7, 10), flow.ping(1, 56), flow.raw(Protocol(47), &[0; 8])] {
+            let mut node = router_with_host_side();
+            node.rx_bytes(NOW, INSIDE, &bytes);
+            assert_eq!(only(up(&mut node, INSIDE)).to_vec(), bytes);
+            assert!(up(&mut node, OUTSIDE).is_empty() && node.tx(INSIDE).is_empty());
+            assert_eq!(node.drops(), []);
+            // Without a device the node answers again.
+            node.datapath.set_host_port(INSIDE, None);
+            node.rx_bytes(NOW, INSIDE, &bytes);
+            assert_eq!(node.tx(INSIDE).len(), 1, "{flow:?}");
+        }
+    }
+}
+
+#[test]
+fn fragments_go_up_as_one_packet() {
+    for flow in to_us() {
+        let mut node = router_with_host_side();
+        let whole = flow.udp(20_000);
+        let mut fragments = Vec::new();
+        let pkt = Packet::with_data(&node.mem, &whole).unwrap();
+        match flow.version() {
+            wire::Version::V4 => reassembly::fragment(&node.mem, pkt, 1500, &mut fragments).unwrap(),
+            wire::Version::V6 => reassembly::fragment_v6(&node.mem, pkt, 1500, 9, &mut fragments).unwrap(),
+        }
+        assert!(fragments.len() > 10);
+        node.rx(NOW, INSIDE, fragments);
+        let got = only(up(&mut node, INSIDE)).to_vec();
+        let at = flow.version().header_len();
+        assert!(got.len() == whole.len() && got[at..] == whole[at..], "{flow:?}");
+    }
+}
+
+#[test]
+fn ethernet_up_is_framed_for_the_device() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let [flow, _] = to_us();
+    node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &flow.udp(10)));
+    let got = only(up(&mut node, INSIDE)).to_vec();
+    let header = eth::Header::ref_from(&got).unwrap();
+    assert_eq!((header.dst(), header.ethertype()), (mac(1), EtherType::IPV4));
+    assert_ne!(header.src(), mac(1), "Linux drops frames from its own address");
+    assert_eq!(got[eth::Header::LEN..], flow.udp(10));
+    // A group keeps its address.
+    let group = Flow::new("10.1.0.1", "224.0.0.5");
+    let to = MacAddr([1, 0, 0x5e, 0, 0, 5]);
+    node.rx_bytes(NOW, INSIDE, &frame(to, mac(9), EtherType::IPV4, &group.raw(Protocol(89), &[0; 24])));
+    let got = only(up(&mut node, INSIDE)).to_vec();
+    assert_eq!(eth::Header::ref_from(&got).unwrap().dst(), to);
+}
+
+#[test]
+fn arp_goes_up_as_a_copy_and_is_answered() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let mut arp = vec![0, 1, 8, 0, 6, 4, 0, 1];
+    arp.extend(mac(9).0);
+    arp.extend([10, 1, 0, 1, 0, 0, 0, 0, 0, 0, 10, 1, 0, 254]);
+    let request = frame(MacAddr::BROADCAST, mac(9), EtherType::ARP, &arp);
+    node.rx_bytes(NOW, INSIDE, &request);
+    assert_eq!(only(up(&mut node, INSIDE)).to_vec(), request);
+    assert_eq!(node.tx(INSIDE).len(), 1, "the node answers");
+}
+
+#[test]
+fn router_advertisement_goes_up_as_a_copy() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let flow = Flow::new("fe80::9", "ff02::1");
+    let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let addresses = ["fe80::9", "ff02::1"].map(|addr| addr.parse().unwrap());
+    icmpv6::fill_check(&mut message, addresses[0], addresses[1]).unwrap();
+    let mut packet = flow.raw(Protocol::ICMPV6, &message);
+    wire::ipv6::Header::mut_from(&mut packet).unwrap().set_hop_limit(255);
+    let all_nodes = MacAddr([0x33, 0x33, 0, 0, 0, 1]);
+    node.rx_bytes(NOW, INSIDE, &frame(all_nodes, mac(9), EtherType::IPV6, &packet));
+    let got = only(up(&mut node, INSIDE)).to_vec();
+    assert_eq!(eth::Header::ref_from(&got).unwrap().dst(), all_nodes);
+    assert_eq!(got[eth::Header::LEN..], packet);
+}
+
+#[test]
+fn dhcp_answer_to_address_not_yet_ours_goes_up() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let answer = |dst| Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", dst) }.udp(300);
+    // To no route, and to the link that it came by.
+    for dst in ["192.0.2.7", "10.1.0.77"] {
+        node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &answer(dst)));
+        assert_eq!(only(up(&mut node, INSIDE)).to_vec()[eth::Header::LEN..], answer(dst));
+    }
+    // One for a client behind the node is forwarded.
+    node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &answer("10.2.0.7")));
+    assert!(up(&mut node, INSIDE).is_empty());
+}
+
+#[test]
+fn socket_packet_is_output_by_the_nodes_routes() {
+    for flow in from_us() {
+        let mut node = router_with_host_side();
+        // By whatever device it came down, the node's routes say where it goes.
+        down_bytes(&mut node, INSIDE, &flow.udp(100));
+        let sent = only(node.tx(OUTSIDE)).to_vec();
+        assert_eq!(sent, flow.udp(100), "neither its TTL nor anything else is changed");
+        let requests = if flow.version() == wire::Version::V4 { Mib::IpOutRequests } else { Mib::Ip6OutRequests };
+        assert_eq!(node.datapath.counters.get(requests), 1);
+        assert_eq!(node.drops(), []);
+    }
+}
+
+#[test]
+fn long_datagram_is_fragmented_if_it_may_be() {
+    for flow in from_us() {
+        let mut node = router_with_host_side();
+        let mut bytes = flow.udp(65_000);
+        if flow.version() == wire::Version::V4 {
+            bytes = edit_v4(&bytes, |header| header.set_dont_fragment(false));
+        }
+        down_bytes(&mut node, INSIDE, &bytes);
+        let sent = node.tx(OUTSIDE);
+        assert!(sent.len() > 40 && sent.iter().all(|pkt| pkt.len() <= 1500), "{} packets", sent.len());
+        assert_eq!(node.drops(), []);
+    }
+}
+
+#[test]
+fn socket_that_asked_for_dont_fragment_is_told() {
+    let [flow, _] = from_us();
+    let mut node = router_with_host_side();
+    let bytes = edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true));
+    down_bytes(&mut node, INSIDE, &bytes);
+    assert!(node.tx(OUTSIDE).is_empty());
+    // By the device of the link that has the source address.
+    let Told { dst, message, quote, .. } = told(&only(up(&mut node, OUTSIDE)));
+    assert_eq!((dst, message), (flow.src.to_string(), Message::V4(icmp::Message::FragNeeded { mtu: 1500 })));
+    assert_eq!(quote[..20], bytes[..20]);
+    assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 1)]);
+}
+
+#[test]
+fn tcp_segments_are_cut_to_the_path() {
+    for flow in from_us() {
+        let mut node = router_with_host_side();
+        // As a socket sends it towards a device of MTU 65 521.
+        let pkt = flow.fat_tcp(&node.mem, 1, 60_000, 32_000);
+        down(&mut node, INSIDE, pkt);
+        let sent = only(node.tx(OUTSIDE));
+        let headers = flow.version().header_len() + TCP_LEN;
+        let Cut::Gso(gso) = sent.meta.cut else { panic!("{:?}", sent.meta) };
+        assert_eq!(
+            (usize::from(gso.size), usize::from(gso.segs)),
+            (1500 - headers, 60_000_usize.div_ceil(1500 - headers))
+        );
+        // A segment of one piece is cut as well.
+        down_bytes(&mut node, INSIDE, &flow.tcp(1, 4000));
+        let sent = only(node.tx(OUTSIDE));
+        let Cut::Gso(gso) = sent.meta.cut else { panic!("{:?}", sent.meta) };
+        assert_eq!(matches!(gso.kind, GsoKind::TcpV4), flow.version() == wire::Version::V4);
+        assert_eq!(node.drops(), []);
+    }
+}
+
+#[test]
+fn tcp_over_ipv4_goes_out_with_dont_fragment() {
+    let [flow, _] = from_us();
+    let mut node = router_with_host_side();
+    let bytes = edit_v4(&flow.tcp(1, 10), |header| header.set_dont_fragment(false));
+    down_bytes(&mut node, INSIDE, &bytes);
+    assert!(info(&only(node.tx(OUTSIDE))).dont_fragment);
+}
+
+#[test]
+fn mss_of_syn_is_lowered_to_the_path() {
+    for flow in from_us() {
+        let most = 1500 - flow.version().header_len() as u16 - 20;
+        for is_odd in [false, true] {
+            for (mss, want) in [(65_481, most), (most + 1, most), (most, most), (536, 536)] {
+                let mut node = router_with_host_side();
+                down_bytes(&mut node, INSIDE, &syn(&flow, mss, is_odd));
+                let sent = only(node.tx(OUTSIDE)).to_vec();
+                assert_eq!(sent, syn(&flow, want, is_odd), "{flow:?} {mss} {is_odd}");
+            }
+        }
+        // TCP-AO signs options.
+        let mut signed = syn(&flow, 65_481, false);
+        let at = flow.version().header_len() + TCP_LEN;
+        signed[at..at + 8].copy_from_slice(&[2, 4, 0xff, 0xc9, 29, 4, 1, 1]);
+        let mut node = router_with_host_side();
+        down_bytes(&mut node, INSIDE, &signed);
+        assert_eq!(only(node.tx(OUTSIDE)).to_vec()[at..at + 8], signed[at..at + 8]);
+    }
+}
+
+#[test]
+fn frame_to_other_station_leaves_as_it_is() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let [flow, _] = from_us();
+    let frames = [
+        frame(mac(77), mac(2), EtherType::IPV4, &flow.udp(10)),
+        frame(MacAddr::BROADCAST, mac(2), EtherType::IPV4, &flow.udp(10)),
+        frame(MacAddr::BROADCAST, mac(2), EtherType::ARP, &[0; 28]),
+        frame(MacAddr([1, 0x80, 0xc2, 0, 0, 0x0e]), mac(2), EtherType(0x88cc), &[0; 40]),
+    ];
+    for bytes in frames {
+        down_bytes(&mut node, OUTSIDE, &bytes);
+        assert_eq!(only(node.tx(OUTSIDE)).to_vec(), bytes);
+        assert!(node.tx(INSIDE).is_empty());
+    }
+    down_bytes(&mut node, OUTSIDE, &frame(mac(77), mac(2), EtherType::IPV4, &flow.udp(2000)));
+    assert!(node.tx(OUTSIDE).is_empty());
+    assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 1)]);
+}
+
+#[test]
+fn multicast_of_socket_leaves_by_its_device() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let flow = Flow::new("10.2.0.254", "224.0.0.5");
+    let to = MacAddr([1, 0, 0x5e, 0, 0, 5]);
+    let hello = frame(to, mac(2), EtherType::IPV4, &flow.raw(Protocol(89), &[0; 44]));
+    down_bytes(&mut node, OUTSIDE, &hello);
+    assert_eq!(only(node.tx(OUTSIDE)).to_vec(), hello);
+    assert!(node.tx(INSIDE).is_empty());
+}
+
+#[test]
+fn policies_are_asked_but_not_about_ike() {
+    let mut node = router_with_host_side();
+    let any = "10.0.0.0/8".parse().unwrap();
+    for dir in [Dir::Out, Dir::In] {
+        let policy = PolicyConfig { action: Action::Block, ..PolicyConfig::new(dir, Selector::new(any, any)) };
+        node.datapath.ipsec.add_policy(policy).unwrap();
+    }
+    let ([from, _], [to, _]) = (from_us(), to_us());
+    for (sport, dport, passes) in [(5000, 5000, false), (500, 500, true), (4500, 4500, true)] {
+        down_bytes(&mut node, INSIDE, &Flow { sport, dport, ..from }.udp(100));
+        assert_eq!(node.tx(OUTSIDE).len(), usize::from(passes), "{sport} down");
+        node.rx_bytes(NOW, INSIDE, &Flow { sport, dport, ..to }.udp(100));
+        assert_eq!(up(&mut node, INSIDE).len(), usize::from(passes), "{sport} up");
+    }
+}
+
+#[test]
+fn malformed_packets_of_sockets_are_counted_drops() {
+    let [flow, _] = from_us();
+    let good = flow.udp(100);
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let whole = frame(mac(2), mac(2), EtherType::IPV4, &good);
+    for len in 0..whole.len() {
+        down_bytes(&mut node, OUTSIDE, &whole[..len]);
+    }
+    let dropped: u64 = node.drops().iter().map(|&(_, _, n)| n).sum();
+    assert_eq!(dropped, whole.len() as u64, "{:?}", node.drops());
+    // Each bit in turn: nothing panics, and nothing is lost.
+    for at in 0..whole.len() {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x11;
+        down_bytes(&mut node, OUTSIDE, &bytes);
+    }
+    // A destination of the node itself never comes down.
+    let own = Flow::new("10.2.0.254", "10.1.0.254");
+    down_bytes(&mut node, OUTSIDE, &frame(mac(2), mac(2), EtherType::IPV4, &own.udp(1)));
+    assert!(up(&mut node, OUTSIDE).is_empty() && up(&mut node, INSIDE).is_empty());
+}
+
+#[test]
+fn unfinished_checksum_of_socket_is_made_for_the_link() {
+    let [flow, _] = from_us();
+    let mut node = router_with(PortOptions::BARE, PortOptions::BARE.features(Features::NONE));
+    add_devices(&mut node);
+    let bytes = flow.udp(100);
+    let mut pkt = Packet::with_data(&node.mem, &bytes).unwrap();
+    let seed = wire::checksum::fold(wire::checksum::pseudo_v4(
+        "10.2.0.254".parse().unwrap(),
+        "10.2.0.1".parse().unwrap(),
+        Protocol::UDP,
+        bytes.len() - ipv4::Header::LEN,
+    ));
+    pkt.writable_head(&node.mem).unwrap()[26..28].copy_from_slice(&seed.to_be_bytes());
+    pkt.meta.csum = Csum::Partial { start: 20, offset: 6 };
+    down(&mut node, INSIDE, pkt);
+    assert_eq!(only(node.tx(OUTSIDE)).to_vec(), bytes);
+}
