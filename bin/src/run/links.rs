@@ -87,6 +87,7 @@ impl Node {
     }
 
     pub(crate) fn close(&mut self, now: Instant, id: LinkId) {
+        self.set_host_device(id, None);
         self.datapath.remove_port(now, &self.mem, id);
         self.captures.close(id);
         if let Some(slot) = self.slots.get_mut(id.0 as usize).and_then(Option::take)
@@ -241,6 +242,7 @@ impl Node {
         for at in 0..self.slots.len() {
             self.send(now, LinkId(at as u32));
         }
+        self.send_to_host_side(now);
     }
 
     pub(crate) fn send(&mut self, now: Instant, id: LinkId) {
@@ -278,6 +280,7 @@ impl Node {
                 slot.retry_at.get_or_insert(now + RETRY_DEVICE);
             }
         }
+        self.settle_host_side(now);
     }
 
     /// Sets a link aside that failed; the others go on.

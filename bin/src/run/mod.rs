@@ -26,6 +26,7 @@ mod command;
 mod crypto;
 mod daemon;
 mod events;
+mod host_ports;
 mod ike;
 mod links;
 mod monitor;

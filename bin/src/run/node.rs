@@ -11,6 +11,7 @@ use packet::{Memory, Packet};
 
 use super::bell::Listeners;
 use super::captures::Captures;
+use super::host_ports::HostDevice;
 use super::ike::IkeSocket;
 use super::monitors::Monitors;
 use super::poller::Poller;
@@ -46,6 +47,8 @@ pub(crate) struct Node {
     pub(crate) slots: Vec<Option<Slot>>,
     /// The VRFs, by the numbers of their devices, as they are shown. What packets need of them is in the FIB.
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
+    /// Devices of the host side, by the numbers of their links.
+    pub(crate) host_devices: BTreeMap<LinkId, HostDevice>,
     pub(crate) mem: Memory,
     /// The configuration that all this was made from.
     pub(crate) config: Arc<control::Config>,
@@ -82,6 +85,7 @@ impl Node {
             datapath,
             slots: Vec::new(),
             vrfs: BTreeMap::new(),
+            host_devices: BTreeMap::new(),
             mem: Memory::heap(),
             config: Arc::default(),
             clock,

@@ -12,6 +12,9 @@ use rustix::event::{Timespec, epoll};
 /// The token of the inbox. A link's is its number, and no link has number 0.
 const INBOX: u64 = 0;
 
+/// Bit of the tokens of the host side's devices, beside the numbers of their links.
+const HOST_DEVICE: u64 = 1 << 32;
+
 /// The token of the key manager's socket. Links are numbered by 32 bits.
 const IKE: u64 = u64::MAX;
 
@@ -32,20 +35,21 @@ pub(crate) enum Ready {
     Host,
     /// A link has packets or an error (`input`), or takes more after it did not (`room`).
     Link { id: LinkId, input: bool, room: bool },
+    /// The same of the host side's device of a link.
+    HostDevice { id: LinkId, input: bool, room: bool },
 }
 
 impl From<epoll::Event> for Ready {
     fn from(epoll::Event { flags, data }: epoll::Event) -> Self {
         let error = epoll::EventFlags::ERR | epoll::EventFlags::HUP;
+        let input = flags.intersects(epoll::EventFlags::IN | error);
+        let room = flags.intersects(epoll::EventFlags::OUT | error);
         match data.u64() {
             INBOX => Self::Inbox,
             IKE => Self::Ike,
             HOST => Self::Host,
-            id => Self::Link {
-                id: LinkId(id as u32),
-                input: flags.intersects(epoll::EventFlags::IN | error),
-                room: flags.intersects(epoll::EventFlags::OUT | error),
-            },
+            token if token & HOST_DEVICE != 0 => Self::HostDevice { id: LinkId(token as u32), input, room },
+            token => Self::Link { id: LinkId(token as u32), input, room },
         }
     }
 }
@@ -90,7 +94,16 @@ impl Poller {
 
     /// Waits for a link too.
     pub(crate) fn add(&self, id: LinkId, link: &dyn Link) {
-        let data = epoll::EventData::new_u64(id.0.into());
+        self.add_token(id.0.into(), link);
+    }
+
+    /// Waits for the host side's device of a link too.
+    pub(crate) fn add_host_device(&self, id: LinkId, device: &dyn Link) {
+        self.add_token(HOST_DEVICE | u64::from(id.0), device);
+    }
+
+    fn add_token(&self, token: u64, link: &dyn Link) {
+        let data = epoll::EventData::new_u64(token);
         for fd in link.poll_fds() {
             told(link, epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN));
         }
@@ -108,7 +121,16 @@ impl Poller {
 
     /// Says whether to wait until the link takes more.
     pub(crate) fn want_room(&self, id: LinkId, link: &dyn Link, wanted: bool) {
-        let data = epoll::EventData::new_u64(id.0.into());
+        self.want_room_of_token(id.0.into(), link, wanted);
+    }
+
+    /// Says whether to wait until the host side's device of a link takes more.
+    pub(crate) fn want_room_of_host_device(&self, id: LinkId, device: &dyn Link, wanted: bool) {
+        self.want_room_of_token(HOST_DEVICE | u64::from(id.0), device, wanted);
+    }
+
+    fn want_room_of_token(&self, token: u64, link: &dyn Link, wanted: bool) {
+        let data = epoll::EventData::new_u64(token);
         let flags = if wanted { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
         for fd in link.room_fds() {
             told(link, epoll::modify(&self.epoll, fd, data, flags));

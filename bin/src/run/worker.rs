@@ -34,6 +34,8 @@ pub(crate) struct Worker {
     ike_ready: bool,
     /// Links to be read. Kept for its storage, as is the next one.
     ready: Vec<LinkId>,
+    /// Devices of the host side to be read, by their links.
+    ready_host_devices: Vec<LinkId>,
     deltas: Vec<Delta>,
 }
 
@@ -52,6 +54,7 @@ impl Worker {
             host_changed: false,
             ike_ready: false,
             ready: Vec::new(),
+            ready_host_devices: Vec::new(),
             deltas: Vec::new(),
         })
     }
@@ -68,7 +71,7 @@ impl Worker {
             let limit = if self.inbox.may_sleep() { self.limit() } else { Some(Duration::ZERO) };
             self.node.poller.wait(limit)?;
             let rung = self.look_what_is_ready();
-            self.inbox.wake_up(rung, !self.ready.is_empty());
+            self.inbox.wake_up(rung, !self.ready.is_empty() || !self.ready_host_devices.is_empty());
             let now = self.node.now();
             self.learn(now);
             news::pass_time(&mut self.node, now);
@@ -77,6 +80,7 @@ impl Worker {
             }
             self.look_at_host(now);
             self.serve_ready();
+            self.serve_host_side();
             let now = self.node.now();
             self.node.retry_links(now);
             self.serve_ike(now);
@@ -92,14 +96,17 @@ impl Worker {
         let slots = self.node.slots.iter().flatten();
         let again = |slot: &Slot| slot.down.as_ref().filter(|_| slot.admin_up).map(|down| down.retry_at);
         let retries = slots.flat_map(|slot| again(slot).into_iter().chain(slot.retry_at));
-        let at = retries.chain(self.node.datapath.poll_timeout()).min()?;
+        let host_devices = self.node.host_devices.values().filter_map(|found| found.retry_at);
+        let at = retries.chain(host_devices).chain(self.node.datapath.poll_timeout()).min()?;
         Some(at.since(self.node.now()))
     }
 
     /// Notes which links have packets and which take packets again. Tells whether somebody has rung.
     fn look_what_is_ready(&mut self) -> bool {
-        let Self { node: Node { poller, slots, .. }, ready, ike_ready, host_changed, .. } = self;
+        let Self { node, ready, ready_host_devices, ike_ready, host_changed, .. } = self;
+        let Node { poller, slots, .. } = node;
         let mut rung = false;
+        let mut with_room = Vec::new();
         for found in poller.ready() {
             match found {
                 Ready::Inbox => rung = true,
@@ -116,7 +123,18 @@ impl Worker {
                         ready.push(id);
                     }
                 }
+                Ready::HostDevice { id, input, room } => {
+                    if room {
+                        with_room.push(id);
+                    }
+                    if input && !ready_host_devices.contains(&id) {
+                        ready_host_devices.push(id);
+                    }
+                }
             }
+        }
+        for id in with_room {
+            node.host_device_has_room(id);
         }
         rung
     }
@@ -197,6 +215,21 @@ impl Worker {
         self.node.datapath.finish(now, &self.node.mem);
         ready.clear();
         self.ready = ready;
+    }
+
+    /// Takes bursts of what sockets of the host side have sent, as [`serve_ready`](Self::serve_ready) those of links.
+    fn serve_host_side(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready_host_devices);
+        for _ in 0..TURNS {
+            if ready.is_empty() {
+                break;
+            }
+            let now = self.node.now();
+            self.learn(now);
+            ready.retain(|&id| self.node.serve_host_device(now, id));
+        }
+        ready.clear();
+        self.ready_host_devices = ready;
     }
 
     /// Receives one burst from a link and has the datapath take it in. Tells whether there may be more.

@@ -154,11 +154,6 @@ impl Port {
         self.shortcuts = Shortcuts { esp_run: is_clear && self.config.gro, fragment_train: is_clear };
     }
 
-    /// Tells whether packets wait to be sent.
-    pub(crate) fn is_waiting(&self) -> bool {
-        !self.tx.is_empty()
-    }
-
     /// Queue of packets to be sent, for the caller to take from.
     pub(crate) fn take_tx(&mut self) -> &mut Vec<Packet> {
         self.tx_bytes = None;

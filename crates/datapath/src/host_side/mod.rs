@@ -12,6 +12,7 @@ pub(crate) mod tcp;
 pub(crate) mod up;
 
 use base::{Instant, LinkId};
+use offload::Features;
 use packet::{Memory, Packet};
 
 use crate::ports::Device;
@@ -47,8 +48,23 @@ impl Datapath {
         self.ports.hosts.get_mut(link).map(crate::Port::take_tx)
     }
 
-    /// Links whose devices of the host side have packets waiting.
-    pub fn host_ports_waiting(&self) -> impl Iterator<Item = LinkId> + '_ {
-        self.ports.hosts.iter().filter(|(_, port)| port.is_waiting()).map(|(link, _)| link)
+    /// Says whether the host side's device of `link` takes nothing for now.
+    pub fn set_host_port_busy(&mut self, mem: &Memory, link: LinkId, is_busy: bool) {
+        if let Some(port) = self.ports.hosts.get_mut(link) {
+            port.set_busy(mem, is_busy);
+        }
+    }
+
+    /// Makes what waits for the host side's device of `link` fit its features, which have become fewer.
+    pub fn refit_host_port(&mut self, mem: &Memory, link: LinkId, features: Features) {
+        let Some(port) = self.ports.hosts.get_mut(link) else { return };
+        port.config.features = features;
+        let l3 = port.l3();
+        for pkt in std::mem::take(port.take_tx()) {
+            let origin = pkt.meta.origin.get();
+            if let Err(reason) = self.ports.hosts.enqueue(mem, link, pkt, l3).map(drop) {
+                self.ports.drop(origin, reason);
+            }
+        }
     }
 }

@@ -1,0 +1,116 @@
+//! Devices of the host side, as the worker has them: read, written, and forgotten when they fail.
+
+use std::io;
+
+use base::{Instant, LinkId};
+use datapath::PortConfig;
+use link::{Layer, Link, Sent};
+
+use super::links::RETRY_DEVICE;
+use super::node::Node;
+
+/// Device of the host side.
+#[derive(Debug)]
+pub(crate) struct HostDevice {
+    device: Box<dyn Link>,
+    /// Whether it took no more, and epoll will tell when it does.
+    full: bool,
+    /// Time of the next attempt, if it took no more and nothing will tell when it does.
+    pub(crate) retry_at: Option<Instant>,
+}
+
+impl Node {
+    /// Gives a link its device of the host side, in place of the one that it had; or takes it away.
+    pub(crate) fn set_host_device(&mut self, id: LinkId, device: Option<Box<dyn Link>>) {
+        if let Some(before) = self.host_devices.remove(&id) {
+            self.poller.remove(&*before.device);
+        }
+        let Some(device) = device else { return self.datapath.set_host_port(id, None) };
+        let mac = match device.layer() {
+            Layer::Ethernet(mac) => Some(mac),
+            Layer::Ip => None,
+        };
+        let (name, mtu) = (device.name().to_owned(), device.mtu());
+        let config = PortConfig { name, mac, mtu, features: device.features(), gro: false };
+        self.datapath.set_host_port(id, Some(config));
+        self.poller.add_host_device(id, &*device);
+        self.host_devices.insert(id, HostDevice { device, full: false, retry_at: None });
+    }
+
+    /// Notes that the device of a link takes packets again.
+    pub(crate) fn host_device_has_room(&mut self, id: LinkId) {
+        if let Some(found) = self.host_devices.get_mut(&id).filter(|found| found.full) {
+            found.full = false;
+            self.poller.want_room_of_host_device(id, &*found.device, false);
+        }
+    }
+
+    /// Takes a burst of what sockets have sent by the device of a link. Tells whether there may be more.
+    pub(crate) fn serve_host_device(&mut self, now: Instant, id: LinkId) -> bool {
+        let Some(found) = self.host_devices.get_mut(&id) else { return false };
+        let received = found.device.recv(&self.mem, &mut self.burst);
+        let more = !self.burst.is_empty();
+        if more {
+            self.datapath.handle_host_rx(now, &self.mem, id, &mut self.burst);
+            self.send_all(now);
+        }
+        match received {
+            Ok(()) => more,
+            Err(err) => {
+                self.host_device_failed(id, &err);
+                false
+            }
+        }
+    }
+
+    /// Writes what waits for the devices of the host side.
+    pub(crate) fn send_to_host_side(&mut self, now: Instant) {
+        let mut failed = Vec::new();
+        let Self { host_devices, datapath, mem, poller, .. } = self;
+        for (&id, found) in host_devices.iter_mut().filter(|(_, found)| !found.full) {
+            while let Some(waiting) = datapath.take_host_tx(id).filter(|waiting| !waiting.is_empty()) {
+                match found.device.send(waiting) {
+                    Ok(Sent::All) => {
+                        datapath.set_host_port_busy(mem, id, false);
+                        break;
+                    }
+                    Ok(Sent::Busy) => {
+                        datapath.set_host_port_busy(mem, id, true);
+                        if found.device.room_fds().is_empty() {
+                            found.retry_at = Some(now + RETRY_DEVICE);
+                        } else {
+                            found.full = true;
+                            poller.want_room_of_host_device(id, &*found.device, true);
+                        }
+                        break;
+                    }
+                    Ok(Sent::Refit) => datapath.refit_host_port(mem, id, found.device.features()),
+                    Err(err) => {
+                        failed.push((id, err));
+                        break;
+                    }
+                }
+            }
+        }
+        for (id, err) in failed {
+            self.host_device_failed(id, &err);
+        }
+    }
+
+    /// Lets the devices of the host side take back what came home from packets.
+    pub(crate) fn settle_host_side(&mut self, now: Instant) {
+        for found in self.host_devices.values_mut() {
+            found.retry_at = found.retry_at.filter(|&at| at > now);
+            if found.device.settle(&self.mem) {
+                found.retry_at.get_or_insert(now + RETRY_DEVICE);
+            }
+        }
+    }
+
+    /// Forgets a device that failed: somebody has deleted it. The link goes on without.
+    #[cold]
+    fn host_device_failed(&mut self, id: LinkId, err: &io::Error) {
+        tracing::error!("host side: {err}; the link goes on without sockets");
+        self.set_host_device(id, None);
+    }
+}
