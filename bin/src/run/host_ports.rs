@@ -31,7 +31,7 @@ impl Node {
             Layer::Ip => None,
         };
         let (name, mtu) = (device.name().to_owned(), device.mtu());
-        let config = PortConfig { name, mac, mtu, features: device.features(), gro: false };
+        let config = PortConfig { name, mac, mtu, features: device.features(), gro: false, esp_gro: false };
         self.datapath.set_host_port(id, Some(config));
         self.poller.add_host_device(id, &*device);
         self.host_devices.insert(id, HostDevice { device, full: false, retry_at: None });

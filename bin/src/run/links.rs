@@ -109,7 +109,10 @@ impl Node {
     pub(crate) fn set_port(&mut self, id: LinkId, wanted: FeatureSet) {
         let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
         slot.wanted = wanted;
-        let (link, features, gro) = (&slot.link, slot.features(), slot.on().has(FeatureSet::GRO));
+        let link = &slot.link;
+        let features = slot.features();
+        let gro = slot.on().has(FeatureSet::GRO);
+        let esp_gro = slot.on().has(FeatureSet::ESP_GRO);
         let mac = match link.layer() {
             Layer::Ethernet(mac) => Some(mac),
             Layer::Ip => None,
@@ -122,7 +125,7 @@ impl Node {
                 HostRole::None
             }
         };
-        self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro });
+        self.datapath.set_port(id, PortConfig { name, mac, mtu, features, gro, esp_gro });
         self.datapath.set_host_role(id, role);
     }
 

@@ -269,7 +269,8 @@ mod tests {
             addresses: Vec::new(),
             ike: false,
             offloads: false,
-            features: FeatureSet::wanted_first(false),
+            esp_gro: false,
+            features: FeatureSet::wanted_first(false, false),
             master: None,
         }
     }
@@ -294,7 +295,7 @@ mod tests {
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
-        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::wanted_first(false))]);
+        assert_eq!(plan.ports, [(LinkId(2), FeatureSet::wanted_first(false, false))]);
         let fib = plan.fib.unwrap();
         let cases = [
             ("127.0.0.1", Decision::Local { dev: LinkId(2) }),

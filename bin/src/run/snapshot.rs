@@ -122,10 +122,11 @@ pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
 }
 
 /// Under their names, the segments of what was glued and of what was to be cut behind the packets.
-const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 6] {
+const fn fat_counts(fat: &FatCounts) -> [(&'static str, u64); 7] {
     [
         ("rx_gro_packets", fat.rx_gro_packets),
         ("rx_gro_segs", fat.rx_gro_segs),
+        ("rx_esp_gro_packets", fat.rx_esp_gro_packets),
         ("tx_gso_packets", fat.tx_gso_packets),
         ("tx_gso_segs", fat.tx_gso_segs),
         ("tx_gso_cut_packets", fat.tx_gso_cut_packets),
@@ -149,7 +150,10 @@ const SWITCHED: &str = "switched off";
 
 fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
     let on = slot.on();
-    let offloads = slot.link.offloads().iter().map(|found| offload(found, on));
+    let esp_gro = on.has(FeatureSet::ESP_GRO);
+    let why = (!esp_gro).then(|| SWITCHED.to_owned());
+    let esp_gro = OffloadState { name: "rx-esp-gro".to_owned(), on: esp_gro, why };
+    let offloads = slot.link.offloads().iter().map(|found| offload(found, on)).chain([esp_gro]);
     LinkState {
         index: node.ifindex(id).0,
         name: port.config.name.clone(),

@@ -30,6 +30,8 @@ features! {
     VLAN_CHALLENGED = 10,
     /// Fat packets are cut here where the link does not do it.
     GSO = 11,
+    /// ESP may be decrypted before IP input, where Linux's GRO does it. Linux has no flag for that, and no name for this bit.
+    ESP_GRO = 12,
     /// What is received, and what was inside of that, is glued here.
     GRO = 14,
     /// The link cuts TCP over IPv4.
@@ -66,7 +68,7 @@ pub const NAMES: [&str; 64] = [
     "rx-vlan-filter",
     "vlan-challenged",
     "tx-generic-segmentation",
-    "",
+    "rx-esp-gro",
     "",
     "rx-gro",
     "rx-lro",
@@ -130,13 +132,19 @@ impl FeatureSet {
     /// Cutting TCP (Linux `NETIF_F_ALL_TSO`, of those that a link here can have).
     pub const ALL_TSO: Self = Self(Self::TSO.0 | Self::TSO6.0 | Self::TSO_ECN.0);
 
-    /// All that can be switched on some link: what is done to packets that it sends, and gluing what it receives.
-    pub const SWITCHED: Self =
-        Self(Self::SG.0 | Self::FRAGLIST.0 | Self::CSUM.0 | Self::ALL_TSO.0 | Self::UDP_SEGMENTATION.0 | Self::GRO.0);
+    /// Features that this node has for every link, whatever the link can do.
+    pub const OF_NODE: Self = Self(Self::GRO.0 | Self::ESP_GRO.0);
 
-    /// What of [`SWITCHED`](Self::SWITCHED) is wanted of a link with or without `offloads`, as long as nobody has said so.
-    pub const fn wanted_first(offloads: bool) -> Self {
-        if offloads { Self::SWITCHED } else { Self(Self::SWITCHED.0 & !Self::GRO.0) }
+    /// All that can be switched on some link: what is done to packets that it sends, and gluing what it receives.
+    pub const SWITCHED: Self = Self(
+        Self::SG.0 | Self::FRAGLIST.0 | Self::CSUM.0 | Self::ALL_TSO.0 | Self::UDP_SEGMENTATION.0 | Self::OF_NODE.0,
+    );
+
+    /// Features of [`SWITCHED`](Self::SWITCHED) that are wanted of a link with or without `offloads` and ESP GRO, until a client
+    /// switches them.
+    pub const fn wanted_first(offloads: bool, esp_gro: bool) -> Self {
+        let wanted = if offloads { Self::SWITCHED } else { Self(Self::SWITCHED.0 & !Self::OF_NODE.0) };
+        if esp_gro { wanted } else { Self(wanted.0 & !Self::ESP_GRO.0) }
     }
 
     /// Whether all of `other` are in it.
@@ -209,6 +217,7 @@ mod tests {
             (FeatureSet::FRAGLIST, "tx-scatter-gather-fraglist"),
             (FeatureSet::VLAN_CHALLENGED, "vlan-challenged"),
             (FeatureSet::GSO, "tx-generic-segmentation"),
+            (FeatureSet::ESP_GRO, "rx-esp-gro"),
             (FeatureSet::GRO, "rx-gro"),
             (FeatureSet::TSO, "tx-tcp-segmentation"),
             (FeatureSet::TSO_ECN, "tx-tcp-ecn-segmentation"),
@@ -231,6 +240,7 @@ mod tests {
         let cases = [
             (FeatureSet::NONE, FeatureSet::NONE),
             (FeatureSet::GRO, FeatureSet::NONE),
+            (FeatureSet::ESP_GRO, FeatureSet::NONE),
             (FeatureSet::SG, FeatureSet::ALL_TSO),
             (FeatureSet::CSUM, FeatureSet::ALL_TSO | FeatureSet::UDP_SEGMENTATION),
             (FeatureSet::TSO, FeatureSet::NONE),

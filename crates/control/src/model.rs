@@ -119,6 +119,8 @@ pub struct LinkConfig {
     pub ike: bool,
     /// False switches every offload off, and sends and receives one packet at a time.
     pub offloads: bool,
+    /// Whether ESP may be decrypted before IP input, unless a client switches it.
+    pub esp_gro: bool,
     /// Those that are to be on of the features that can be switched while it is open (Linux `wanted_features`). A file does
     /// not say.
     pub features: FeatureSet,
@@ -488,6 +490,11 @@ impl LinkKind {
 }
 
 impl LinkConfig {
+    /// Features that are wanted until a client switches them.
+    pub const fn first_features(&self) -> FeatureSet {
+        FeatureSet::wanted_first(self.offloads, self.esp_gro)
+    }
+
     /// The node's own addresses on this link, that of a UDP link's socket among them.
     pub fn own_addresses(&self) -> impl Iterator<Item = IfAddr> + '_ {
         let bound = match self.kind {

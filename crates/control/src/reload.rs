@@ -214,8 +214,9 @@ mod tests {
     #[test]
     fn a_link_is_opened_anew_unless_only_its_mtu_or_addresses_change() {
         type Edit = fn(&mut LinkConfig);
-        let cases: [(Edit, bool); 5] = [
+        let cases: [(Edit, bool); 6] = [
             (|link| link.mtu = Some(1400), true),
+            (|link| link.esp_gro = false, true),
             (|link| link.addresses.clear(), true),
             (|link| link.kind = LinkKind::Tun { queues: 1 }, false),
             (|link| link.offloads = false, false),

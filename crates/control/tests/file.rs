@@ -28,6 +28,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         addresses: Vec::new(),
         ike: false,
         offloads: true,
+        esp_gro: true,
         features: FeatureSet::SWITCHED,
         master: None,
     };
@@ -39,7 +40,8 @@ fn a_file_becomes_the_model_that_it_describes() {
         },
         LinkConfig {
             offloads: false,
-            features: FeatureSet::wanted_first(false),
+            esp_gro: false,
+            features: FeatureSet::wanted_first(false, false),
             ..link("wan", LinkKind::Udp { bind: "192.0.2.1:4500".parse().unwrap() })
         },
         LinkConfig {
@@ -502,5 +504,16 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
     ];
     for (before, wrong, want) in cases {
         assert_eq!(read(&[before, wrong]).unwrap_err(), want);
+    }
+}
+
+#[test]
+fn esp_gro_is_wanted_as_offloads_unless_set() {
+    let lines = [("", true), ("esp-gro = true", true), ("esp-gro = false", false), ("offloads = false", false)];
+    for (line, want) in lines {
+        let file = format!("[[link]]\nname = \"tun0\"\nkind = \"tun\"\n{line}\n");
+        let link = &Config::from_toml(&file, "f").unwrap().links[0];
+        assert_eq!((link.esp_gro, link.features.has(FeatureSet::ESP_GRO)), (want, want), "{line}");
+        assert_eq!(link.features.has(FeatureSet::GRO), link.offloads, "{line}");
     }
 }

@@ -200,7 +200,7 @@ impl Datapath {
     pub fn set_vrf_port(&mut self, id: LinkId, vrf: Option<(String, usize)>) {
         match vrf {
             Some((name, mtu)) => {
-                let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false };
+                let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false, esp_gro: false };
                 self.ports.set(id, Device::Vrf, config);
             }
             None if self.ports.get(id).is_some_and(|port| port.device == Device::Vrf) => drop(self.ports.remove(id)),

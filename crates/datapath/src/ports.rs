@@ -19,8 +19,10 @@ pub struct PortConfig {
     pub mtu: usize,
     /// Offloads of the link.
     pub features: Features,
-    /// Whether what it receives, and what was inside of that, is glued (`ethtool -K … gro`).
+    /// Whether packets that it receives, and those decrypted from them, are coalesced (`ethtool -K … gro`).
     pub gro: bool,
+    /// Whether ESP that it receives may be decrypted before IP input, where Linux's GRO does it (`ethtool -K … rx-esp-gro`).
+    pub esp_gro: bool,
 }
 
 /// Place of the host's own network stack, as a link sees it. Its addresses are not the node's alone then.
@@ -42,6 +44,8 @@ pub struct FatCounts {
     pub rx_gro_packets: u64,
     /// The wire packets in them.
     pub rx_gro_segs: u64,
+    /// ESP packets that came in by it and were decrypted before IP input.
+    pub rx_esp_gro_packets: u64,
     /// Left by it fat, for the link to cut.
     pub tx_gso_packets: u64,
     /// The wire packets in them.
@@ -151,7 +155,7 @@ impl Port {
 
     /// Sets the shortcuts: `is_clear` says that no tap, hook or VRF looks at what the port receives.
     pub(crate) fn set_shortcuts(&mut self, is_clear: bool) {
-        self.shortcuts = Shortcuts { esp_run: is_clear && self.config.gro, fragment_train: is_clear };
+        self.shortcuts = Shortcuts { esp_run: is_clear && self.config.esp_gro, fragment_train: is_clear };
     }
 
     /// Queue of packets to be sent, for the caller to take from.

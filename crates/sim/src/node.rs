@@ -75,7 +75,8 @@ impl Node {
             self.datapath.fib.add_address(id, addr.parse::<IfAddr>().expect("an address"));
         }
         let PortOptions { mac, mtu, features } = options;
-        self.datapath.set_port(id, PortConfig { name: format!("port{}", id.0), mac, mtu, features, gro: true });
+        self.datapath
+            .set_port(id, PortConfig { name: format!("port{}", id.0), mac, mtu, features, gro: true, esp_gro: true });
         id
     }
 

@@ -194,7 +194,8 @@ impl Gateway {
                 Way::Baseline => (Features::NONE, false),
                 Way::Fat | Way::Worker => (Features::ALL, glues),
             };
-            datapath.set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro });
+            datapath
+                .set_port(id, PortConfig { name: name.to_owned(), mac: None, mtu: MTU, features, gro, esp_gro: gro });
             datapath.fib.add_address(id, address.parse().expect("an address"));
         }
         let via = Some(ENDS[1 - at].parse().expect("an address"));

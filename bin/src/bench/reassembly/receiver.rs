@@ -54,7 +54,14 @@ impl Receiver {
     pub(super) fn new(config: Config) -> Self {
         let mut datapath = Datapath::new();
         datapath.set_reassembly(config);
-        let port = PortConfig { name: "wire".to_owned(), mac: None, mtu: MTU, features: Features::ALL, gro: true };
+        let port = PortConfig {
+            name: "wire".to_owned(),
+            mac: None,
+            mtu: MTU,
+            features: Features::ALL,
+            gro: true,
+            esp_gro: true,
+        };
         datapath.set_port(WIRE, port);
         for address in OWN {
             datapath.fib.add_address(WIRE, address.parse().expect("an address"));

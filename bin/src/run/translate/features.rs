@@ -22,7 +22,7 @@ pub(crate) fn of(link: &dyn Link) -> FeatureSet {
         (FeatureSet::UDP_SEGMENTATION, uso),
         (FeatureSet::TSO_ECN, tso_ecn),
     ];
-    each.into_iter().fold(csum | FeatureSet::GRO, |all, (feature, has)| all | feature.only_if(has)).coherent()
+    each.into_iter().fold(csum | FeatureSet::OF_NODE, |all, (feature, has)| all | feature.only_if(has)).coherent()
 }
 
 /// What the path is to leave to a link of which those are on.

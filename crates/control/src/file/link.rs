@@ -15,6 +15,7 @@ pub(super) const KEYS: &[&str] = &[
     "mtu",
     "addresses",
     "offloads",
+    "esp-gro",
     "queues",
     "bind",
     "interface",
@@ -74,7 +75,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     belongs(table, "mode", kind_word == Kind::Xdp, "xdp")?;
     let is_vrf = kind_word == Kind::Vrf;
     belongs(table, "table", is_vrf, "vrf")?;
-    for key in ["mtu", "offloads", "master"] {
+    for key in ["mtu", "offloads", "esp-gro", "master"] {
         belongs(table, key, !is_vrf, "tun, tap, udp, packet or xdp")?;
     }
     let queues = table.get("queues").map_or(Ok(1), |value| value.number(1..=MAX_QUEUES))?;
@@ -98,8 +99,13 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
     let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
     let ike = table.get("ike").map_or(Ok(false), |value| value.bool())?;
-    let features = FeatureSet::wanted_first(offloads);
-    Ok(LinkConfig { name, kind, mtu, addresses, ike, offloads, features, master })
+    let esp_gro = table.get("esp-gro").map_or(Ok(offloads), |value| value.bool())?;
+    if esp_gro && !offloads {
+        let value = table.need("esp-gro", "true or false")?;
+        return Err(value.error("esp-gro is an offload, and offloads = false switches every one off"));
+    }
+    let features = FeatureSet::wanted_first(offloads, esp_gro);
+    Ok(LinkConfig { name, kind, mtu, addresses, ike, offloads, esp_gro, features, master })
 }
 
 /// Checks that the VRF is there that a link belongs to, wherever it stands in the file.

@@ -136,7 +136,7 @@ impl Host for Obedient {
         };
         let on = (can & wanted).coherent() | FeatureSet::RX_CSUM;
         let drops = vec![(DropReason::NoRoute, 3), (DropReason::NoRoute, 4)];
-        let fat = ["a", "b", "c", "d", "e", "f"].map(|name| (name, 0));
+        let fat = ["a", "b", "c", "d", "e", "f", "g"].map(|name| (name, 0));
         Ok(LinkDetail { state, drops, fat, can, on })
     }
 

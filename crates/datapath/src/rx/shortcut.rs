@@ -14,7 +14,7 @@ use base::{Domain, LinkId, Origin};
 use packet::{Burst, Packet};
 use reassembly::Train;
 
-use super::gro_sink::GroSink;
+use super::gro_sink::{AnyLinkSink, GroSink};
 use super::l2::l3_offset;
 use super::l3::{check_addresses, is_link_local};
 use super::{decrypted, gro};
@@ -27,6 +27,7 @@ use crate::{Cx, Datapath, IpPacket};
 pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut Burst<'_>) {
     let Some(port) = dp.ports.get(link).filter(|port| port.shortcuts().esp_run) else { return };
     let mac = port.config.mac;
+    let is_gro = port.config.gro;
     let l3 = |pkt: &Packet| l3_offset(mac, pkt);
     if dp.ipsec.close_here(cx.now) {
         // A decrypted packet may be ESP as well.
@@ -36,8 +37,15 @@ pub(super) fn esp_run(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, burst: &mut B
         let mut out = gro::storage(dp);
         let Datapath { ipsec, gro, ports, counters, .. } = dp;
         let mut sink = GroSink { gro, ports, mem: cx.mem, out: &mut out };
-        let run = ipsec.open_run(cx.mem, cx.now, burst, l3, counters, &mut sink);
+        let run = if is_gro {
+            ipsec.open_run(cx.mem, cx.now, burst, l3, counters, &mut sink)
+        } else {
+            ipsec.open_run(cx.mem, cx.now, burst, l3, counters, &mut AnyLinkSink(sink))
+        };
         let broken = run.map(|run| {
+            if let Some(port) = dp.ports.get_mut(link) {
+                port.fat.rx_esp_gro_packets += run.packets;
+            }
             dp.count_received(link, run.version, run.packets);
             dp.count_delivered(link, run.version, run.packets);
             run.broken

@@ -107,7 +107,7 @@ fn capture_behind_tunnel_sees_esp_then_decrypted_packet() {
 fn opened(tunnel: Tunnel, gro: bool, tap: TapPoints, frames: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>, Vec<Vec<u8>>) {
     let mut far = tunnelled(tunnel, 1).nodes.remove(1);
     let config = far.datapath.ports.get(OUTSIDE).unwrap().config.clone();
-    far.datapath.set_port(OUTSIDE, PortConfig { gro, ..config });
+    far.datapath.set_port(OUTSIDE, PortConfig { gro, esp_gro: gro, ..config });
     far.datapath.set_tap(OUTSIDE, tap);
     let burst = frames.iter().map(|frame| Packet::with_data(&far.mem, frame).unwrap()).collect();
     far.rx(NOW, OUTSIDE, burst);
@@ -160,4 +160,43 @@ fn a_capture_that_nobody_reads_is_bounded() {
     }
     assert_eq!(node.datapath.take_tapped().count(), 4096);
     assert_eq!(node.datapath.take_tx(OUTSIDE).unwrap().len(), 2000, "the packets themselves are not lost");
+}
+
+/// Row X93.
+#[test]
+fn esp_gro_and_gro_are_switched_apart() {
+    for tunnel in TUNNELS {
+        let [flow, _] = flows();
+        let mut near = tunnelled(tunnel, 1).nodes.remove(0);
+        let mss = tunnel.mss(&flow);
+        near.rx(NOW, INSIDE, vec![flow.fat_tcp(&near.mem, 1, 30 * usize::from(mss), mss)]);
+        let mut frames = Vec::new();
+        near.tx(OUTSIDE).into_iter().for_each(|pkt| {
+            offload::fit(&near.mem, &Features::NONE, pkt, 0, &mut frames).unwrap();
+        });
+        let frames: Vec<_> = frames.iter().map(Packet::to_vec).collect();
+        let receive = |gro, esp_gro| {
+            let mut far = tunnelled(tunnel, 1).nodes.remove(1);
+            let config = far.datapath.ports.get(OUTSIDE).unwrap().config.clone();
+            far.datapath.set_port(OUTSIDE, PortConfig { gro, esp_gro, ..config });
+            far.rx(NOW, OUTSIDE, frames.iter().map(|frame| Packet::with_data(&far.mem, frame).unwrap()).collect());
+            let before_ip = far.datapath.ports.get(OUTSIDE).unwrap().fat.rx_esp_gro_packets;
+            let got = far.tx(INSIDE);
+            let (packets, mut segments) = (got.len(), Vec::new());
+            got.into_iter().for_each(|pkt| offload::fit(&far.mem, &Features::NONE, pkt, 0, &mut segments).unwrap());
+            let bytes: Vec<_> = segments.iter().map(Packet::to_vec).collect();
+            assert_eq!((far.drops(), bytes.len()), (vec![], 30), "{tunnel:?}, gro {gro}, esp {esp_gro}");
+            (packets, before_ip, bytes)
+        };
+        let (packets, before_ip, bytes) = receive(false, false);
+        assert_eq!((packets, before_ip), (30, 0), "{tunnel:?}: one by one, by way of IP input");
+        for (gro, esp_gro) in [(true, false), (false, true), (true, true)] {
+            let (packets, before_ip, same) = receive(gro, esp_gro);
+            assert_eq!(same, bytes, "{tunnel:?}, gro {gro}, esp {esp_gro}");
+            assert_eq!(packets, if gro { 1 } else { 30 }, "{tunnel:?}, gro {gro}, esp {esp_gro}");
+            // The first packet of a flow takes the long way, and so does all ESP in UDP.
+            let want = if esp_gro && !tunnel.udp { 29 } else { 0 };
+            assert_eq!(before_ip, want, "{tunnel:?}, gro {gro}, esp {esp_gro}");
+        }
+    }
 }

@@ -15,8 +15,14 @@ use crate::common::*;
 fn add_devices(node: &mut Node) {
     for link in [INSIDE, OUTSIDE] {
         let mac = node.datapath.ports.get(link).unwrap().config.mac;
-        let config =
-            PortConfig { name: format!("host{}", link.0), mac, mtu: 65_521, features: Features::ALL, gro: false };
+        let config = PortConfig {
+            name: format!("host{}", link.0),
+            mac,
+            mtu: 65_521,
+            features: Features::ALL,
+            gro: false,
+            esp_gro: false,
+        };
         node.datapath.set_host_port(link, Some(config));
     }
 }

@@ -184,8 +184,9 @@ impl Link {
     pub(super) fn loopback() -> Self {
         let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
         let (mtu, none, ike, offloads, master) = (None, Vec::new(), false, true, None);
-        let features = FeatureSet::wanted_first(offloads);
-        let config = LinkConfig { name, kind, mtu, addresses: none, ike, offloads, features, master };
+        let esp_gro = true;
+        let features = FeatureSet::wanted_first(offloads, esp_gro);
+        let config = LinkConfig { name, kind, mtu, addresses: none, ike, offloads, esp_gro, features, master };
         let (mtu, mac, mac_set, txqlen, master) = (65536, Some([0; 6]), false, 1000, None);
         let (host_index, up, was_up, group, alias) = (None, false, false, 0, None);
         Self { config, host_index, mtu, mac, mac_set, up, was_up, addresses, group, alias, txqlen, master }

@@ -23,7 +23,7 @@ pub struct LinkDetail {
     /// Packets that it brought and that were dropped on their way, and those that it dropped itself.
     pub drops: Vec<(DropReason, u64)>,
     /// What was glued and what was to be cut, and which counter that is.
-    pub fat: [(&'static str, u64); 6],
+    pub fat: [(&'static str, u64); 7],
     /// The features that can be switched.
     pub can: FeatureSet,
     /// Those that are on.

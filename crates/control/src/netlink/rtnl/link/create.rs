@@ -86,10 +86,11 @@ pub(super) fn create<H: Host>(
         LinkKind::Packet { .. } => LinkKind::Packet { interface: name.clone() },
         kind => kind,
     };
-    let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true));
+    let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true, true));
     let (of_device, ike, offloads) = (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, true);
     let addresses = Vec::new();
-    let config = LinkConfig { name, kind, mtu: of_device, addresses, ike, offloads, features, master: None };
+    let config =
+        LinkConfig { name, kind, mtu: of_device, addresses, ike, offloads, esp_gro: true, features, master: None };
     let id = LinkId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
     let mut now = match is_vrf {
@@ -219,7 +220,7 @@ pub(in super::super) fn write_request(w: &mut Writer, index: u32, link: &Link) {
     w.nest(IFLA_LINKINFO, |w| {
         w.put_str(IFLA_INFO_KIND, kind);
         let features = link.config.features;
-        if features != FeatureSet::wanted_first(link.config.offloads) {
+        if features != link.config.first_features() {
             w.nest(IFLA_INFO_DATA, |w| w.put_u64(IFLA_FATPATH_FEATURES, features.0));
         }
         if let LinkKind::Vrf { table } = link.config.kind {
