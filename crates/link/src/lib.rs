@@ -10,6 +10,8 @@
 //!   both directions where the kernel can.
 //! - AF_XDP brings an interface's frames in pages that packets point into, which go back to its ring with the last of them
 //!   ([`Link::settle`]); how the interface can be driven is probed ([`XdpMode`]), and [`Link::ring`] tells how the ring fares.
+//! - [`HostDevice`] makes a persistent device of a node's host side in another network namespace, for which [`unshare`] is there, and
+//!   the link over its queue.
 //! - [`memory::pair`] makes two ends of a wire in this process, for tests and measurements.
 //! - Each offload is probed when the link is opened, and given up with its reason when a packet is refused because of
 //!   it; [`Link::send`] then leaves the packet with the caller, to be fitted again in software ([`Sent::Refit`]).
@@ -51,5 +53,7 @@ pub use offloads::Offload;
 pub use open::{Config, ConfigKind, has_device, has_interface, link_settings, open};
 pub use stats::LinkStats;
 pub use sys::discard::{Discard, DiscardThread, discard};
+pub use sys::namespace::{Namespace, unshare};
 pub use sys::socket::peer_pidfd;
 pub use sys::xsk::XdpStats;
+pub use tun::HostDevice;

@@ -71,6 +71,11 @@ impl Interface {
         Ok(Self { name: name.to_owned(), control })
     }
 
+    /// The interface of that name in the network namespace of a socket.
+    pub(crate) fn with_control(name: &str, control: OwnedFd) -> Self {
+        Self { name: name.to_owned(), control }
+    }
+
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -206,6 +211,12 @@ impl Interface {
         self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
     }
 
+    /// Has it resolve no addresses (`IFF_NOARP`).
+    pub(crate) fn set_no_arp(&self) -> io::Result<()> {
+        let flags = i32::from(self.flags()?) | libc::IFF_NOARP;
+        self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
+    }
+
     fn flags(&self) -> io::Result<i16> {
         Ok(i16::from_ne_bytes(self.get(libc::SIOCGIFFLAGS)?))
     }
@@ -230,6 +241,13 @@ pub(crate) fn tun_set_header_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<(
 pub(crate) fn tun_set_index(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
     // SAFETY: this request reads one number, which is there.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETIFINDEX, std::ptr::from_ref(&index)) })?;
+    Ok(())
+}
+
+/// Says whether the device outlives its queues (`TUNSETPERSIST`).
+pub(crate) fn tun_set_persistent(fd: BorrowedFd<'_>, persistent: bool) -> io::Result<()> {
+    // SAFETY: this request's argument is a number.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TUNSETPERSIST, c_ulong::from(persistent)) })?;
     Ok(())
 }
 

@@ -6,6 +6,7 @@ pub(crate) mod discard;
 pub(crate) mod frames;
 pub(crate) mod ifreq;
 pub(crate) mod mmsg;
+pub(crate) mod namespace;
 pub(crate) mod ring;
 pub(crate) mod sockaddr;
 pub(crate) mod socket;

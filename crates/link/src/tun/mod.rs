@@ -3,6 +3,7 @@
 //! With offloads each read and write has a virtio-net header in front, and moves up to 64 KiB: the kernel leaves TCP and
 //! UDP uncut and without checksums, and takes them so from us. Without, every read and write is one plain packet.
 
+mod host;
 mod open;
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -14,6 +15,8 @@ use base::DropReason;
 use offload::Features;
 use packet::{Memory, Packet};
 use wire::{FlowKey, MacAddr, eth, vlan};
+
+pub use host::HostDevice;
 
 use crate::error::failed;
 use crate::offloads::Offloads;

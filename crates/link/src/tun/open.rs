@@ -41,14 +41,7 @@ impl TunLink {
             flags |= libc::IFF_MULTI_QUEUE;
         }
         let queues = (0..queues.max(1)).map(|_| attach(name, flags, config.index)).collect::<Result<Vec<_>, _>>()?;
-        let mut offloads = Offloads::new();
-        if config.offloads {
-            tun_set_header_len(queues[0].as_fd(), HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))?;
-        } else {
-            // A device that was there already may have some on.
-            tun_set_offload(queues[0].as_fd(), 0).map_err(failed("TUNSETOFFLOAD"))?;
-        }
-        probe(queues[0].as_fd(), config.offloads, &mut offloads);
+        let offloads = set_up_queue(queues[0].as_fd(), name, config.offloads)?;
 
         let interface = Interface::new(name).map_err(failed("socket"))?;
         let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
@@ -89,8 +82,22 @@ impl TunLink {
     }
 }
 
+/// Has a queue speak virtio-net headers if offloads are `wanted`, and finds out which of them it has.
+pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, wanted: bool) -> Result<Offloads, OpenError> {
+    let failed = |call| move |err| OpenError::new(name, call, err);
+    if wanted {
+        tun_set_header_len(queue, HEADER_LEN).map_err(failed("TUNSETVNETHDRSZ"))?;
+    } else {
+        // A device that was there already may have some on.
+        tun_set_offload(queue, 0).map_err(failed("TUNSETOFFLOAD"))?;
+    }
+    let mut offloads = Offloads::new();
+    probe(queue, wanted, &mut offloads);
+    Ok(offloads)
+}
+
 /// A descriptor of one queue. If it makes the device, that gets the number `index`.
-fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<OwnedFd, OpenError> {
+pub(super) fn attach(name: &str, flags: i32, index: Option<u32>) -> Result<OwnedFd, OpenError> {
     let modes = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let queue = rustix::fs::open(CLONE_DEVICE, modes, Mode::empty()).map_err(|err| {
         OpenError::new(name, "open /dev/net/tun", err.into())

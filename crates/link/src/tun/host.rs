@@ -1,0 +1,108 @@
+//! Devices of a node's host side: persistent TUN and TAP devices in a network namespace, each with one queue.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use wire::MacAddr;
+
+use super::TunLink;
+use super::open::{attach, set_up_queue};
+use crate::posted::Posted;
+use crate::stats::LinkStats;
+use crate::sys::ifreq::{Interface, tun_set_persistent};
+use crate::{Layer, OpenError};
+
+/// A device of a node's host side.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct HostDevice {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// The link-layer address of a TAP device; `None` makes a TUN device.
+    pub mac: Option<MacAddr>,
+    /// Its MTU; the largest for `None`.
+    pub mtu: Option<u16>,
+}
+
+impl HostDevice {
+    /// The largest MTU of a TAP device: `IP_MAX_MTU` less the Ethernet header.
+    const LARGEST_TAP: usize = 65_521;
+    /// The largest MTU of a TUN device.
+    const LARGEST_TUN: usize = 65_535;
+
+    /// MTU in bytes.
+    #[must_use]
+    pub fn mtu(&self) -> usize {
+        let largest = if self.mac.is_some() { Self::LARGEST_TAP } else { Self::LARGEST_TUN };
+        self.mtu.map_or(largest, |mtu| usize::from(mtu).min(largest))
+    }
+
+    const fn layer(&self) -> Layer {
+        match self.mac {
+            Some(mac) => Layer::Ethernet(mac),
+            None => Layer::Ip,
+        }
+    }
+
+    /// Makes the device in the calling thread's network namespace, or attaches to it if it is there, and returns its queue. The
+    /// device has no ARP, is down if it is new, and outlives its queue.
+    ///
+    /// # Errors
+    /// What is missing or refused, by call; the device of that name has another number.
+    pub fn make(&self) -> Result<OwnedFd, OpenError> {
+        let failed = |call| move |err| OpenError::new(&self.name, call, err);
+        let kind = if self.mac.is_some() { libc::IFF_TAP } else { libc::IFF_TUN };
+        let queue = attach(&self.name, libc::IFF_NO_PI | libc::IFF_VNET_HDR | kind, Some(self.index))?;
+        let interface = Interface::new(&self.name).map_err(failed("socket"))?;
+        let index = interface.index().map_err(failed("SIOCGIFINDEX"))?;
+        if u32::try_from(index).ok() != Some(self.index) {
+            let why = format!("the device is there with the number {index}, and is to have {}", self.index);
+            return Err(OpenError::new(&self.name, "TUNSETIFF", std::io::Error::other(why)));
+        }
+        if let Some(mac) = self.mac {
+            if interface.mac().map_err(failed("SIOCGIFHWADDR"))? != Some(mac) {
+                interface.set_mac(mac).map_err(failed("SIOCSIFHWADDR"))?;
+            }
+            interface.set_no_arp().map_err(failed("SIOCSIFFLAGS"))?;
+        }
+        interface.set_mtu(self.mtu()).map_err(failed("SIOCSIFMTU"))?;
+        tun_set_persistent(queue.as_fd(), true).map_err(failed("TUNSETPERSIST"))?;
+        Ok(queue)
+    }
+
+    /// Link over a queue that [`make`](Self::make) returned, possibly in another process. `control` is a socket of the device's
+    /// network namespace.
+    ///
+    /// # Errors
+    /// What is refused, by call.
+    pub fn open(&self, queue: OwnedFd, control: OwnedFd) -> Result<Box<dyn crate::Link>, OpenError> {
+        Ok(Box::new(TunLink::over(self, queue, control)?))
+    }
+}
+
+impl TunLink {
+    fn over(device: &HostDevice, queue: OwnedFd, control: OwnedFd) -> Result<Self, OpenError> {
+        let name = device.name.clone();
+        let interface = Interface::with_control(&name, control);
+        let index = interface.index().map_err(|err| OpenError::new(&name, "SIOCGIFINDEX", err))?;
+        let offloads = set_up_queue(queue.as_fd(), &name, true)?;
+        let layer = device.layer();
+        Ok(Self {
+            name,
+            mtu: device.mtu(),
+            layer,
+            queues: vec![queue],
+            next: 0,
+            virtio: true,
+            longest: super::longest(true, device.mtu(), layer),
+            features: offloads.features(),
+            offloads,
+            stats: LinkStats::ZERO,
+            posted: Posted::new(),
+            interface,
+            index,
+            down: false,
+            gone: false,
+        })
+    }
+}
