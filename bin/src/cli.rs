@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use control::What;
+use control::{Request, What};
 
 /// A Linux-style network data path in user space that keeps packets fat
 ///
@@ -108,8 +108,9 @@ pub(crate) enum Command {
     /// Run a program whose netlink sockets reach a gateway instead of the kernel
     ///
     /// The program is unmodified, like the system's `ip`, `bridge` or strongSwan's `charon`: it sees and configures the
-    /// gateway's links, addresses, routes, SAs and policies. Everything else of it goes on as always, and so do the
-    /// programs that it starts.
+    /// gateway's links, addresses, routes, SAs and policies. The programs that it starts do so, too. Its other sockets are in the
+    /// gateway's host side, a network namespace, if the gateway has one and the caller may enter it, with /sys and the files in
+    /// /etc/netns/fatpath-NAME mounted anew as by `ip netns exec`; else everything else goes on as always.
     ///
     /// It has to be linked with the system's C library, dynamically, and must not run with another account's rights: what
     /// would not load the library is not started, here and below. Netlink sockets of the kernel, io_uring, requests that
@@ -123,6 +124,9 @@ pub(crate) enum Command {
     ///
     /// As `fatpath exec -- ip`: all that follows is for ip.
     Ip(IpArgs),
+    /// Make a gateway's host side, as the gateway orders by a socket that is standard input
+    #[command(hide = true)]
+    HostMaker,
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
     /// Write the man pages into a directory
@@ -208,21 +212,25 @@ pub(crate) enum ShowWhat {
     Drops,
     /// Datagrams whose fragments are not all there, and the memory they hold
     Fragments,
+    /// Network namespace of the gateway's own: its devices, and why there is none
+    Host,
 }
 
-impl From<ShowWhat> for What {
+impl From<ShowWhat> for Request {
     fn from(what: ShowWhat) -> Self {
-        match what {
-            ShowWhat::Links => Self::Links,
-            ShowWhat::Routes => Self::Routes,
-            ShowWhat::Neighbours => Self::Neighbours,
-            ShowWhat::Pmtus => Self::Pmtus,
-            ShowWhat::Sa => Self::Sa,
-            ShowWhat::Policies => Self::Policies,
-            ShowWhat::Counters => Self::Counters,
-            ShowWhat::Drops => Self::Drops,
-            ShowWhat::Fragments => Self::Fragments,
-        }
+        let what = match what {
+            ShowWhat::Links => What::Links,
+            ShowWhat::Routes => What::Routes,
+            ShowWhat::Neighbours => What::Neighbours,
+            ShowWhat::Pmtus => What::Pmtus,
+            ShowWhat::Sa => What::Sa,
+            ShowWhat::Policies => What::Policies,
+            ShowWhat::Counters => What::Counters,
+            ShowWhat::Drops => What::Drops,
+            ShowWhat::Fragments => What::Fragments,
+            ShowWhat::Host => return Self::ShowHost,
+        };
+        Self::Show { what }
     }
 }
 
@@ -346,10 +354,22 @@ pub(crate) struct ExecArgs {
     /// Which gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
+    /// Where the program's other sockets are
+    #[arg(long, value_name = "PLACE", default_value = "gateway")]
+    pub(crate) sockets: Sockets,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     pub(crate) program: Vec<OsString>,
+}
+
+/// Where sockets other than netlink's are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+pub(crate) enum Sockets {
+    /// In the gateway's host side, if it has one
+    Gateway,
+    /// Where fatpath exec is
+    Host,
 }
 
 /// What `ip` is told.

@@ -14,8 +14,9 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
-use crate::cli::{ExecArgs, IpArgs};
+use crate::cli::{ExecArgs, IpArgs, Sockets};
 use crate::client::{netlink_path, unreachable};
+use crate::enter::enter;
 use crate::error::CliError;
 
 /// The library that has a program's netlink sockets reach a gateway.
@@ -31,7 +32,7 @@ const NETLINK_VARIABLE: &str = "FATPATH_NETLINK";
 /// If no gateway of that name runs, the library is missing, or the program cannot load it.
 pub(crate) fn main(args: &ExecArgs) -> Result<(), CliError> {
     let (program, rest) = args.program.split_first().ok_or_else(|| CliError::failed("no program"))?;
-    exec(&args.instance, program, rest)
+    exec(&args.instance, args.sockets, program, rest)
 }
 
 /// Becomes the system's `ip`. It needs no gateway to tell of itself.
@@ -43,7 +44,8 @@ pub(crate) fn ip(args: &IpArgs) -> Result<(), CliError> {
     if is_about_itself(&args.words) {
         return Err(CliError::failed(format!("{}: {}", ip.display(), Command::new(&ip).args(&args.words).exec())));
     }
-    exec(&args.instance, ip.as_os_str(), &args.words)
+    // All that it has to say is said by netlink.
+    exec(&args.instance, Sockets::Host, ip.as_os_str(), &args.words)
 }
 
 /// Whether `ip` would print its usage or version, and do nothing, whatever comes behind the first word.
@@ -63,11 +65,14 @@ pub(crate) fn system_ip() -> Result<PathBuf, CliError> {
     ip.ok_or_else(|| CliError::failed("ip: not found; install it, as with `apt-get install iproute2`."))
 }
 
-fn exec(instance: &str, program: &OsStr, arguments: &[OsString]) -> Result<(), CliError> {
+fn exec(instance: &str, sockets: Sockets, program: &OsStr, arguments: &[OsString]) -> Result<(), CliError> {
     let shown = program.to_string_lossy();
     let netlink = netlink_path(instance);
     let mut command = command(program, &netlink)?;
     try_connect(&netlink).map_err(|errno| unreachable(instance, &netlink, &errno.into()))?;
+    if sockets == Sockets::Gateway {
+        enter(instance)?;
+    }
     launch::filter::set()
         .map_err(|err| CliError::failed(format!("seccomp: {err}; without it no program is started.")))?;
     // With the filter a program may have lost the rights for which its loader would ignore the library.

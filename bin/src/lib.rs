@@ -9,6 +9,7 @@ mod cli;
 mod client;
 mod config_file;
 mod demo;
+mod enter;
 mod error;
 mod exec;
 mod figures;
@@ -17,6 +18,7 @@ mod load;
 mod monitor;
 mod output;
 mod pages;
+mod passing;
 mod progress;
 mod run;
 mod save;
@@ -55,6 +57,7 @@ pub fn main() -> ExitCode {
         Command::Monitor(args) => monitor::main(&args),
         Command::Exec(args) => exec::main(&args),
         Command::Ip(args) => exec::ip(&args),
+        Command::HostMaker => run::make_host_side(),
         Command::Completions(args) => pages::completions(&args),
         Command::Man(args) => pages::man(&args),
     };

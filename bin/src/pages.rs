@@ -31,7 +31,7 @@ pub(crate) fn man(args: &ManArgs) -> Result<(), CliError> {
     fs::read_dir(&args.dir).map_err(failed)?;
     let mut root = Cli::command();
     root.build();
-    for command in root.get_subcommands() {
+    for command in root.get_subcommands().filter(|command| !command.is_hide_set()) {
         let name = command.get_name().to_owned();
         write_page(command.clone().override_usage(usage(command)), &name, &args.dir).map_err(failed)?;
     }
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn every_command_says_its_exit_codes_and_only_those_with_a_file_have_code_2() {
-        for command in Cli::command().get_subcommands() {
+        for command in Cli::command().get_subcommands().filter(|command| !command.is_hide_set()) {
             let name = command.get_name();
             let text = sections(name).render();
             assert!(text.contains("EXIT STATUS") && text.contains("\\fB1\\fR"), "{name}");

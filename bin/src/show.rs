@@ -1,6 +1,6 @@
 //! `fatpath show`: what a running gateway is and has done.
 
-use control::{Reply, Request};
+use control::Reply;
 
 use crate::cli::ShowArgs;
 use crate::client::Client;
@@ -13,7 +13,7 @@ use crate::output::print;
 /// If no gateway of that name answers.
 pub(crate) fn main(args: &ShowArgs) -> Result<(), CliError> {
     let mut client = Client::connect(&args.instance)?;
-    let Reply::Show { shown } = client.ask(&Request::Show { what: args.what.into() })? else {
+    let Reply::Show { shown } = client.ask(&args.what.into())? else {
         return Err(client.confused());
     };
     let text = if args.json { shown.to_json() + "\n" } else { shown.to_text(args.all) };

@@ -12,6 +12,7 @@ use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Handle as SignalsHandle;
 
 use super::events::Event;
+use super::host::HostSide;
 use super::ike::{IkeFile, IkeSocket};
 use super::netlink::{NetlinkServer, Shared};
 use super::open::open;
@@ -95,6 +96,7 @@ impl Daemon {
         file: Option<PathBuf>,
         socket: &Path,
         signals: SignalsHandle,
+        threads: &Threads,
     ) -> Result<Self, CliError> {
         let (planner, mut plan) = Planner::default().plan(config)?;
         let mut ike = IkePlace { path: socket.with_extension("ike"), file: None };
@@ -105,7 +107,12 @@ impl Daemon {
         worker.apply(plan).map_err(CliError::failed)?;
         let shared = Shared::new(&worker.handle, open);
         planner.tell(&worker.handle, &mut shared.lock()).map_err(CliError::failed)?;
-        shared.lock().sysctl.follow(Settings::of(planner.config()));
+        {
+            let mut protocols = shared.lock();
+            protocols.sysctl.follow(Settings::of(planner.config()));
+            protocols.host_side.start(planner.config().host, socket, &worker.handle, threads);
+            protocols.begin_host_side();
+        }
         Ok(Self { file, lines: None, planner, worker, ike, shared, saved: None })
     }
 
@@ -183,6 +190,9 @@ impl Daemon {
     fn load(&mut self, file: PathBuf) -> Result<(), String> {
         let config = config_file::load(&file).map_err(|err| err.message)?;
         let named = |why: String| format!("{}: {why}", file.display());
+        if config.host != self.planner.config().host {
+            return Err(named("[host] is another one, which only a start can change; restart the gateway".to_owned()));
+        }
         // Nobody changes the node by netlink meanwhile.
         let shared = self.shared.clone();
         let mut protocols = shared.lock();
@@ -197,6 +207,7 @@ impl Daemon {
         self.ike.keep(ike);
         (self.planner, self.file, self.lines) = (planner, Some(file), None);
         self.planner.tell(&self.worker.handle, &mut protocols)?;
+        protocols.begin_host_side();
         if let Some((keeper, of_files)) = &mut self.saved {
             *of_files = OfFiles::loaded(Collected::of(&mut protocols)?, self.planner.config());
             keeper.follow(of_files.sas());
@@ -241,6 +252,7 @@ impl Daemon {
         store::skip(&state.marks, of_files.sas(), &self.worker.handle)
             .map_err(|gone| CliError::failed(gone.to_string()))?;
         let [done, left] = store::restore(&mut state, store.path(), &mut protocols)?;
+        protocols.follow_host_side();
         self.planner.follow(&protocols.rtnl.model);
         let (place, all) = (store.path().display(), done + left);
         match left {
@@ -260,14 +272,20 @@ impl Daemon {
         Ok(format!("{what}: saved to {file}"))
     }
 
+    /// The network namespace of the gateway's own.
+    pub(super) fn host_side(&self) -> HostSide {
+        self.shared.lock().host_side.clone()
+    }
+
     /// Ends.
-    fn end(self) -> Result<(), CliError> {
+    pub(super) fn end(self) -> Result<(), CliError> {
         if let Some((keeper, _)) = &self.saved {
             let noted = self.worker.hold(true).and_then(|()| keeper.end(&self.worker.handle));
             if let Err(err) = noted {
                 tracing::warn!("where SAs are was not saved: {err}");
             }
         }
+        self.host_side().end();
         self.worker.stop()
     }
 

@@ -9,10 +9,10 @@
 //! | layer | modules |
 //! |---|---|
 //! | the daemon | this one, `daemon`, `rehearse` |
-//! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `server`, `monitor`, `capture`, `trace` |
+//! | other threads, which know a handle to the worker and the node | `store`, `planner`, `netlink`, `host`, `server`, `monitor`, `capture`, `trace` |
 //! | the worker's thread | `running`, `worker` |
 //! | calls that other threads send to it | `command` |
-//! | functions over the node | `snapshot`, `apply`, `news`, `links`, `sadb` |
+//! | functions over the node | `snapshot`, `apply`, `news`, `links`, `host_ports`, `sadb` |
 //! | the node: all that the worker owns | `node` |
 //! | its parts | `sadb::pending`, `slot`, `ike`, `captures`, `traces`, `monitors`, `bell`, `poller`, and `plan` with `xfrm` |
 //! | helpers | `records`, `translate`, `open`, `threads`, `events`, `unix_socket`, `acceptor`, `privilege`, `random` and others |
@@ -26,6 +26,7 @@ mod command;
 mod crypto;
 mod daemon;
 mod events;
+mod host;
 mod host_ports;
 mod ike;
 mod links;
@@ -77,6 +78,7 @@ use crate::config_file;
 use crate::error::CliError;
 use daemon::Daemon;
 use events::Event;
+pub(crate) use host::{make as make_host_side, place as host_place};
 use netlink::start_discard;
 pub(crate) use rehearse::{Made, rehearse};
 use server::Server;
@@ -102,11 +104,11 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let (events, happened) = channel();
     let threads = Threads::new(events.clone());
     let discard = start_discard(&threads)?;
-    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle())?;
+    let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), &threads)?;
     let server = Server::bind(&socket)?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
-        return daemon.worker.stop();
+        return daemon.end();
     };
     if let Some(store) = store {
         daemon.restore(store, &threads)?;
@@ -114,7 +116,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     netlink.move_to(&socket.with_extension("netlink"))?;
     daemon.worker.hold(false).map_err(CliError::failed)?;
     daemon.worker.watch(&threads);
-    server.serve(&daemon.worker.handle, &events, &threads)?;
+    server.serve(&daemon.worker.handle, &daemon.host_side(), &events, &threads)?;
     let links = daemon.links();
     links.log(&format!("{}: running", args.instance));
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;

@@ -5,7 +5,7 @@
 
 use std::convert::Infallible;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use control::request::MAX_REQUEST_LEN;
-use control::{Reply, Request, stat_file};
+use control::{Reply, Request, Shown, stat_file};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -24,18 +24,28 @@ use super::acceptor::Acceptor;
 use super::capture::stream_capture;
 use super::command::Handle;
 use super::events::Event;
+use super::host::{Entrance, HostSide};
 use super::monitor::stream_events;
 use super::snapshot::show;
 use super::threads::{Pulse, Threads};
 use super::trace::stream_traces;
 use super::unix_socket;
 use crate::error::CliError;
+use crate::passing;
 
 /// Clients at a time; another one is told to come back.
 const MAX_CLIENTS: usize = 32;
 
 /// How long a client may take to read what it asked for.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What clients ask.
+#[derive(Clone, Debug)]
+struct Served {
+    worker: Handle,
+    host_side: HostSide,
+    events: Sender<Event>,
+}
 
 /// The listening socket. Its file goes when this is dropped.
 #[derive(Debug)]
@@ -79,12 +89,19 @@ impl Server {
     ///
     /// # Errors
     /// No thread can be started.
-    pub(crate) fn serve(&self, worker: &Handle, events: &Sender<Event>, threads: &Threads) -> Result<(), CliError> {
+    pub(crate) fn serve(
+        &self,
+        worker: &Handle,
+        host_side: &HostSide,
+        events: &Sender<Event>,
+        threads: &Threads,
+    ) -> Result<(), CliError> {
         let failed = |err: io::Error| CliError::failed(format!("{}: {err}", self.path.display()));
         let listener = self.listener.try_clone().map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let mut acceptor = Acceptor::new(listener.into(), "control socket");
-        let (worker, events, starter) = (worker.clone(), events.clone(), threads.clone());
+        let served = Served { worker: worker.clone(), host_side: host_side.clone(), events: events.clone() };
+        let starter = threads.clone();
         let asked = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|err| failed(err.into()))?;
         let asked = Arc::new(asked);
         let asking = Arc::clone(&asked);
@@ -92,7 +109,7 @@ impl Server {
             // A full counter already wakes the thread.
             let _ = rustix::io::write(&asking, &1_u64.to_ne_bytes());
         });
-        let run = move || accept(&mut acceptor, &asked, &pulse, &worker, &events, &starter);
+        let run = move || accept(&mut acceptor, &asked, &pulse, &served, &starter);
         threads.spawn("control", run).map_err(failed)
     }
 }
@@ -110,8 +127,7 @@ fn accept(
     acceptor: &mut Acceptor,
     asked: &OwnedFd,
     pulse: &Pulse,
-    worker: &Handle,
-    events: &Sender<Event>,
+    served: &Served,
     threads: &Threads,
 ) -> Result<(), Errno> {
     let clients = Arc::new(AtomicUsize::new(0));
@@ -139,11 +155,11 @@ fn accept(
             let _ = (&stream).write_all(Reply::Error { message }.to_line().as_bytes());
             continue;
         }
-        let (worker, events, clients) = (worker.clone(), events.clone(), Arc::clone(&clients));
+        let (served, clients) = (served.clone(), Arc::clone(&clients));
         let spawned = threads.spawn("client", {
             let clients = Arc::clone(&clients);
             move || -> Result<(), Infallible> {
-                if let Err(err) = serve(&stream, &worker, &events) {
+                if let Err(err) = serve(&stream, &served) {
                     tracing::debug!("a control client went: {err}");
                 }
                 clients.fetch_sub(1, Ordering::Relaxed);
@@ -158,7 +174,8 @@ fn accept(
 }
 
 /// Answers one client until it goes.
-fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Result<()> {
+fn serve(stream: &UnixStream, served: &Served) -> io::Result<()> {
+    let Served { worker, host_side, events } = served;
     stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut lines = BufReader::new(stream);
     let mut line = String::new();
@@ -177,6 +194,15 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
                 Ok(running) => Reply::Loaded { running },
                 Err(message) => Reply::Error { message },
             },
+            Ok(Request::ShowHost) => Reply::Show { shown: Shown::Host(host_side.show()) },
+            Ok(Request::EnterHost) => {
+                let (reply, entrance) = enter_host(host_side);
+                let entrance = entrance.iter();
+                let descriptors: Vec<_> =
+                    entrance.flat_map(|it| it.user.iter().chain([&it.network])).map(AsFd::as_fd).collect();
+                passing::send(stream, reply.to_line().as_bytes(), &descriptors)?;
+                continue;
+            }
             Ok(Request::Save) => match save(events) {
                 Ok(saved) => Reply::Saved { saved },
                 Err(message) => Reply::Error { message },
@@ -193,6 +219,18 @@ fn serve(stream: &UnixStream, worker: &Handle, events: &Sender<Event>) -> io::Re
             // The rest of a line that was too long would be taken for requests.
             return Ok(());
         }
+    }
+}
+
+/// The answer to a client that is to enter the host side, and the descriptors that go with it.
+fn enter_host(host_side: &HostSide) -> (Reply, Option<Entrance>) {
+    match host_side.entrance() {
+        Ok(Some(entrance)) => {
+            let descriptors = if entrance.user.is_some() { 2 } else { 1 };
+            (Reply::EnterHost { descriptors, why_not: None }, Some(entrance))
+        }
+        Ok(None) => (Reply::EnterHost { descriptors: 0, why_not: None }, None),
+        Err(why) => (Reply::EnterHost { descriptors: 0, why_not: Some(why) }, None),
     }
 }
 

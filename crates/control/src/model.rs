@@ -35,6 +35,50 @@ pub struct Config {
     pub crypto: CryptoConfig,
     /// How fragments wait for each other.
     pub reassembly: ReassemblyConfig,
+    /// The network namespace of the node's own.
+    pub host: HostConfig,
+}
+
+/// The network namespace of the node's own, in which each link is a device of the kernel's, for programs' sockets.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct HostConfig {
+    /// Whether it is made.
+    pub side: HostSide,
+    /// The most devices, 1 to [`MAX_LINKS`](Self::MAX_LINKS); links above that have none.
+    pub max_links: u16,
+    /// The MTU of the devices.
+    pub mtu: HostMtu,
+}
+
+impl HostConfig {
+    /// The largest `max_links`. The kernel takes 16 ms to close a TUN or TAP device.
+    pub const MAX_LINKS: u16 = 256;
+}
+
+impl Default for HostConfig {
+    fn default() -> Self {
+        Self { side: HostSide::default(), max_links: Self::MAX_LINKS, mtu: HostMtu::default() }
+    }
+}
+
+/// Whether a node has a network namespace of its own.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum HostSide {
+    /// One is made if that is possible.
+    Auto,
+    /// None is made.
+    #[default]
+    Off,
+}
+
+/// MTU of the devices in the namespace.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum HostMtu {
+    /// The largest that the device can have, so that large datagrams cross it whole.
+    #[default]
+    Largest,
+    /// The link's.
+    Link,
 }
 
 /// Who does the ciphers' work (Linux `pcrypt`).

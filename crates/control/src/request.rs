@@ -7,7 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
-    CountersState, DropState, FragmentsState, LinkState, NeighbourState, PmtuState, PolicyState, RouteState, SaState,
+    CountersState, DropState, FragmentsState, HostState, LinkState, NeighbourState, PmtuState, PolicyState, RouteState,
+    SaState,
 };
 
 /// The longest line that either side has to accept, in bytes without the newline, of a request.
@@ -24,6 +25,8 @@ pub enum Request {
         /// Which.
         what: What,
     },
+    /// Show the network namespace of the node's own.
+    ShowHost,
     /// Become what a configuration file says, as a whole or not at all.
     Load {
         /// The file's absolute path, as the daemon finds it.
@@ -31,6 +34,9 @@ pub enum Request {
     },
     /// Keep what programs have set, over a restart.
     Save,
+    /// Send descriptors of the node's own network namespace, by which the client can enter it: with the reply, as `SCM_RIGHTS`,
+    /// that of the user namespace around it, if there is one, and then its own.
+    EnterHost,
     /// Give a file of counters, as one of that name in `/proc/net` would be.
     StatFile {
         /// See [`stat_file`](crate::stat_file).
@@ -89,7 +95,7 @@ pub enum Reply {
         /// Its process id.
         pid: u32,
     },
-    /// To `show`.
+    /// To `show` and `show-host`.
     Show {
         /// What was asked for.
         shown: Shown,
@@ -103,6 +109,13 @@ pub enum Reply {
     Saved {
         /// What was saved, and where, in a few words.
         saved: String,
+    },
+    /// To `enter-host`.
+    EnterHost {
+        /// Descriptors that come with it; 0 if the node is to have no namespace of its own.
+        descriptors: u8,
+        /// Why there is none, though there is to be one.
+        why_not: Option<String>,
     },
     /// To `stat-file`.
     StatFile {
@@ -144,6 +157,8 @@ pub enum Shown {
     Drops(Vec<DropState>),
     /// Fragments.
     Fragments(Vec<FragmentsState>),
+    /// The network namespace of the node's own.
+    Host(HostState),
 }
 
 impl Request {
@@ -192,6 +207,7 @@ impl Shown {
             Self::Counters(it) => json(it),
             Self::Drops(it) => json(it),
             Self::Fragments(it) => json(it),
+            Self::Host(it) => json(it),
         }
     }
 }

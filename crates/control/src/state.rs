@@ -45,6 +45,46 @@ pub struct LinkState {
     pub ip6: Vec<CounterState>,
 }
 
+/// The network namespace of a node's own.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HostState {
+    /// `on`; `off`, as the configuration says; or `failed`.
+    pub side: String,
+    /// Why it could not be made.
+    pub why: Option<String>,
+    /// The file that it is bound to.
+    pub namespace: Option<String>,
+    /// Whether there is a user namespace around it.
+    pub user_namespace: bool,
+    /// Its devices, and those that it lacks.
+    pub devices: Vec<HostDeviceState>,
+    /// Addresses that it has as the node has them.
+    pub addresses: u64,
+    /// Routes that it has as the node has them.
+    pub routes: u64,
+    /// Whether the node has more routes than are mirrored: default routes stand for all.
+    pub routes_limited: bool,
+    /// What of addresses, routes and devices the namespace's kernel has refused, last.
+    pub refused: Option<String>,
+    /// Changes of other programs that were undone.
+    pub put_back: u64,
+}
+
+/// A device of the node's own network namespace.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct HostDeviceState {
+    /// Its name, which is the link's.
+    pub name: String,
+    /// Its number, which is the link's.
+    pub index: u32,
+    /// `tap` or `tun`.
+    pub kind: String,
+    /// Its MTU in bytes.
+    pub mtu: u32,
+    /// Why it is not there.
+    pub why_not: Option<String>,
+}
+
 /// How a device's ring fares, all its queues together. The last six are the kernel's own counters (`struct xdp_statistics`).
 #[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
 pub struct RingState {

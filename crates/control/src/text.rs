@@ -11,8 +11,8 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState, RingState,
-    RouteState, SaState,
+    CountersState, DropState, FragmentsState, HostState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState,
+    RingState, RouteState, SaState,
 };
 
 impl Shown {
@@ -28,6 +28,7 @@ impl Shown {
             Self::Counters(counters) => counters.to_text(all),
             Self::Drops(drops) => whole(drops),
             Self::Fragments(fragments) => whole(fragments),
+            Self::Host(host) => host.to_string(),
         }
     }
 }
@@ -39,6 +40,39 @@ fn whole<T: Display>(items: &[T]) -> String {
 /// ` word value`, or nothing.
 fn optional<T: Display>(f: &mut Formatter<'_>, word: &str, value: Option<T>) -> fmt::Result {
     value.map_or(Ok(()), |value| write!(f, " {word} {value}"))
+}
+
+impl Display for HostState {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "host side {}", self.side)?;
+        optional(f, "at", self.namespace.as_deref())?;
+        if self.user_namespace {
+            f.write_str(" in a user namespace")?;
+        }
+        match &self.why {
+            Some(why) => writeln!(f, " ({why})")?,
+            None => writeln!(f)?,
+        }
+        for device in &self.devices {
+            write!(f, "    {}: {} kind {} mtu {}", device.index, device.name, device.kind, device.mtu)?;
+            match &device.why_not {
+                Some(why) => writeln!(f, " missing ({why})")?,
+                None => writeln!(f)?,
+            }
+        }
+        if self.side == "on" {
+            let limited = if self.routes_limited { " for all of the node's" } else { "" };
+            writeln!(
+                f,
+                "    {} addresses, {} routes{limited}, {} put back",
+                self.addresses, self.routes, self.put_back
+            )?;
+        }
+        if let Some(refused) = &self.refused {
+            writeln!(f, "    refused: {refused}")?;
+        }
+        Ok(())
+    }
 }
 
 impl Display for LinkState {

@@ -129,6 +129,15 @@ impl Gateway {
         self.process.wait(PATIENCE)
     }
 
+    /// Kills it, without an orderly end.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn kill(&mut self) -> Outcome {
+        self.process.signal(Signal::KILL)?;
+        self.process.wait(PATIENCE).map(drop)
+    }
+
     /// The socket by which it is asked.
     #[must_use]
     pub fn socket(&self) -> PathBuf {

@@ -9,6 +9,7 @@ mod ethtool;
 mod exec;
 mod fail_closed;
 mod fragment_tools;
+mod host_side;
 mod ip;
 mod keys;
 mod large_file;
@@ -48,6 +49,7 @@ fn main() {
         exec::trials(),
         fail_closed::trials(),
         restart::trials(),
+        host_side::trials(),
         ethtool::trials(),
         ip::trials(),
         vrf::trials(),

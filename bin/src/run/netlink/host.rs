@@ -25,6 +25,8 @@ use crate::run::translate::fib::{known, neighbours, shown};
 pub(crate) struct WorkerHost {
     worker: Handle,
     open: Open,
+    /// Changes for the host side, if there is one.
+    noted: Option<Vec<Delta>>,
 }
 
 impl Host for WorkerHost {
@@ -33,7 +35,8 @@ impl Host for WorkerHost {
     }
 
     fn tell(&mut self, deltas: &mut dyn Iterator<Item = Delta>) {
-        self.worker.tell(deltas);
+        let Self { worker, noted, .. } = self;
+        worker.tell(deltas.inspect(|delta| noted.iter_mut().for_each(|noted| noted.push((*delta).clone()))));
     }
 
     fn open(&mut self, id: LinkId, config: &LinkConfig, index: Option<u32>) -> Result<LinkNow, Error> {
@@ -102,7 +105,17 @@ impl Host for WorkerHost {
 impl WorkerHost {
     /// That worker, whose links `open` opens.
     pub(crate) const fn new(worker: Handle, open: Open) -> Self {
-        Self { worker, open }
+        Self { worker, open, noted: None }
+    }
+
+    /// Notes changes from now on.
+    pub(super) fn note_deltas(&mut self) {
+        self.noted = Some(Vec::new());
+    }
+
+    /// The changes since the last call; `None` if none are noted.
+    pub(super) fn take_deltas(&mut self) -> Option<Vec<Delta>> {
+        self.noted.as_mut().map(std::mem::take)
     }
 
     fn change(&self, id: LinkId, change: LinkChange) -> Result<(), Error> {

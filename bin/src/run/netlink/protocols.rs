@@ -10,6 +10,7 @@ use nlsock::errno;
 use super::host::WorkerHost;
 use crate::run::apply;
 use crate::run::command::Handle;
+use crate::run::host::HostSide;
 use crate::run::open::Open;
 use crate::run::sadb::WorkerSadb;
 
@@ -25,6 +26,25 @@ pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
     pub(crate) xfrm: Xfrm,
     pub(crate) sysctl: Sysctl,
+    /// The network namespace that has what the model has.
+    pub(crate) host_side: HostSide,
+}
+
+impl Protocols {
+    /// Has the host side be as the model is from now on.
+    pub(crate) fn begin_host_side(&mut self) {
+        if self.host_side.is_on() {
+            self.rtnl.host.note_deltas();
+        }
+        self.follow_host_side();
+    }
+
+    /// Has the host side follow the changes since the last call.
+    pub(crate) fn follow_host_side(&mut self) {
+        if let Some(deltas) = self.rtnl.host.take_deltas() {
+            self.host_side.follow(&self.rtnl.model, &deltas);
+        }
+    }
 }
 
 /// [`Protocols`], for one at a time.
@@ -37,7 +57,7 @@ impl Shared {
         let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
         let sysctl = Sysctl::new(worker.clone());
-        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, sysctl })))
+        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, sysctl, host_side: HostSide::default() })))
     }
 
     /// Keeps others from changing anything.

@@ -350,7 +350,8 @@ impl Service {
     /// Writes events of one protocol for its listeners.
     fn announce(&mut self, news: &[News], listeners: Groups) {
         let Self { outbox, shared, .. } = self;
-        let rtnl = &mut shared.lock().rtnl;
+        let mut protocols = shared.lock();
+        let rtnl = &mut protocols.rtnl;
         for news in news {
             match news {
                 News::Xfrm(event) => event.announce(listeners, outbox),
@@ -358,6 +359,7 @@ impl Service {
                 News::Neighbour { now, gone } => rtnl.tell_neighbour(now, *gone, listeners, outbox),
             }
         }
+        protocols.follow_host_side();
     }
 
     fn try_serve(&mut self, token: u64, flags: EventFlags) -> Result<(), Gone> {
@@ -409,6 +411,7 @@ impl Service {
             }
             Asked::Unserved(messages) => (client.request(&messages, &mut protocols, of, port, outbox), 0),
         };
+        protocols.follow_host_side();
         drop(protocols);
         // Only while no packet needs the processor for this.
         self.prompt = self.rest.is_long(self.worker.bursts(), Instant::now()) && self.lookout.is_worth_it();

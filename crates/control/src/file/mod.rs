@@ -6,6 +6,7 @@
 mod algorithm;
 mod crypto;
 mod document;
+mod host;
 mod index;
 mod ipsec;
 mod link;
@@ -24,7 +25,8 @@ use reader::{Result, Source};
 use crate::model::Config;
 
 /// What a file consists of.
-const ROOT_KEYS: &[&str] = &["link", "route", "sa", "policy", "ipsec", "policy-default", "crypto", "reassembly"];
+const ROOT_KEYS: &[&str] =
+    &["link", "route", "sa", "policy", "ipsec", "policy-default", "crypto", "reassembly", "host"];
 
 impl Config {
     /// Reads and checks a whole file. `file` is its name, for errors alone.
@@ -73,6 +75,9 @@ impl Config {
         }
         if let Some(value) = root.get("reassembly") {
             config.reassembly = reassembly::read(&value.table(reassembly::KEYS)?)?;
+        }
+        if let Some(value) = root.get("host") {
+            config.host = host::read(&value.table(host::KEYS)?)?;
         }
         Ok(config)
     }

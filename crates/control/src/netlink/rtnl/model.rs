@@ -8,7 +8,7 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{Domain, IfIndex, LinkId, TableId};
+use base::{Domain, IfIndex, LinkId, Prefix, TableId};
 
 use super::LinkNow;
 use super::entry::{Address, Link, METRIC_V6_USER};
@@ -332,6 +332,12 @@ impl Model {
     pub fn routes(&self) -> impl Iterator<Item = (TableId, &Route)> {
         let tables = [true, false].into_iter().flat_map(|v4| self.tables(v4));
         tables.flat_map(|(id, table)| table.after(None).map(move |(_, route)| (TableId(id), route)))
+    }
+
+    /// The routes of a table to exactly this prefix.
+    pub fn routes_to(&self, table: TableId, prefix: Prefix) -> impl Iterator<Item = &Route> {
+        let table = self.table(prefix.is_ipv4(), table.0);
+        table.into_iter().flat_map(move |table| table.exact(prefix).map(|(_, route)| route))
     }
 
     /// The tables of a family, in the order in which they are listed, behind the one at `after`.

@@ -1,0 +1,121 @@
+//! Entering a gateway's host side, for programs under `fatpath exec`.
+
+use std::fs;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use control::{Reply, Request};
+use link::{Namespace, unshare};
+use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind, mount_change, unmount};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::client::socket_path;
+use crate::error::CliError;
+use crate::passing;
+use crate::run::host_place;
+
+/// The longest answer in bytes.
+const MAX_ANSWER: usize = 16 << 10;
+
+/// Moves this process to the host side of a gateway, if that has one and the caller may enter it; mounts `/sys` and the files of
+/// `/etc/netns/fatpath-NAME` anew, as `ip netns exec` does. A caller that may not, or of a gateway whose host side could not be
+/// made, stays, and one line on standard error says so.
+///
+/// # Errors
+/// Of the mounts.
+pub(crate) fn enter(instance: &str) -> Result<(), CliError> {
+    let stays = |why: &str| {
+        // Where nobody listens there is nobody to tell.
+        let _ = writeln!(io::stderr(), "fatpath exec: {why}; sockets stay where they are");
+    };
+    let descriptors = match ask(instance) {
+        Ok(descriptors) => descriptors,
+        Err(why) => {
+            why.iter().for_each(|why| stays(why));
+            return Ok(());
+        }
+    };
+    let Some((network, user)) = descriptors.split_last() else { return Ok(()) };
+    if let Some(user) = user.first()
+        && let Err(errno) = setns(user, LinkNameSpaceType::User)
+    {
+        stays(&format!("may not enter the gateway's host side (user namespace: {errno})"));
+        return Ok(());
+    }
+    if let Err(errno) = setns(network, LinkNameSpaceType::Network) {
+        let why = format!("may not enter the gateway's host side (network namespace: {errno})");
+        if !user.is_empty() {
+            return Err(CliError::failed(why));
+        }
+        stays(&why);
+        return Ok(());
+    }
+    mount_anew(&format!("fatpath-{instance}"), !user.is_empty())
+}
+
+/// Descriptors of the gateway's host side: the user namespace around it, if there is one, and the network namespace; none if it has no
+/// host side.
+///
+/// # Errors
+/// Why not; `None` if the caller need not be told.
+fn ask(instance: &str) -> Result<Vec<OwnedFd>, Option<String>> {
+    let socket = socket_path(instance);
+    let stream = UnixStream::connect(&socket).map_err(|err| match err.kind() {
+        // The control socket is for the gateway's user alone.
+        ErrorKind::PermissionDenied if host_place(&socket).is_some_and(|place| place.exists()) => {
+            Some("may not enter the gateway's host side".to_owned())
+        }
+        // That no gateway runs is said by who needs one.
+        _ => None,
+    })?;
+    let failed = |err: io::Error| Some(format!("{}: {err}", socket.display()));
+    passing::send(&stream, Request::EnterHost.to_line().as_bytes(), &[]).map_err(failed)?;
+    let mut answer = vec![0; MAX_ANSWER];
+    let (len, descriptors) = passing::receive(&stream, &mut answer).map_err(failed)?;
+    let line = String::from_utf8_lossy(&answer[..len]);
+    match Reply::from_line(&line) {
+        Ok(Reply::EnterHost { why_not: Some(why), .. }) => Err(Some(format!("the gateway has no host side ({why})"))),
+        Ok(Reply::EnterHost { .. }) => Ok(descriptors),
+        Ok(Reply::Error { message }) => Err(Some(message)),
+        _ => Err(Some(format!("{}: the answer is to another question", socket.display()))),
+    }
+}
+
+fn setns(namespace: &OwnedFd, kind: LinkNameSpaceType) -> Result<(), Errno> {
+    move_into_link_name_space(namespace.as_fd(), Some(kind))
+}
+
+/// Mounts `/sys` anew, which shows the devices of the namespace in which it was mounted, and the files in `/etc/netns/NAME`.
+/// `of_user`: in a user namespace of its own, where `/sys` may be locked to what it shows.
+fn mount_anew(name: &str, of_user: bool) -> Result<(), CliError> {
+    let failed = |what: &str, err: &io::Error| CliError::failed(format!("{what}: {err}"));
+    unshare(&[Namespace::Mount]).map_err(|err| failed("unshare, mount namespace", &err))?;
+    let downwards = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
+    mount_change("/", downwards).map_err(|err| failed("mount --make-rslave /", &err.into()))?;
+    let is_read_only = statvfs("/sys").is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY));
+    let flags = if is_read_only { MountFlags::RDONLY } else { MountFlags::empty() };
+    // A container may have mounts below it, or none at all.
+    let _ = unmount("/sys", UnmountFlags::DETACH);
+    match mount(name, "/sys", "sysfs", flags, None) {
+        Err(err) if !of_user => return Err(failed("mount /sys", &err.into())),
+        _ => {}
+    }
+    let dir = Path::new("/etc/netns").join(name);
+    let Ok(files) = fs::read_dir(&dir) else { return Ok(()) };
+    for file in files.filter_map(Result::ok) {
+        let place = Path::new("/etc").join(file.file_name());
+        if let Err(err) = mount_bind(file.path(), &place) {
+            let _ = writeln!(
+                io::stderr(),
+                "fatpath exec: {}: not in place of {}: {err}",
+                file.path().display(),
+                place.display()
+            );
+        }
+    }
+    Ok(())
+}

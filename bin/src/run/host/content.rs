@@ -1,0 +1,174 @@
+//! Content of the host side's namespace: devices, addresses, routes and rules; and the steps from one content to another.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr};
+
+use base::{IfAddr, Prefix};
+
+/// A device.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Device {
+    pub(super) name: String,
+    /// Link-layer address of a TAP device; `None` of a TUN device.
+    pub(super) mac: Option<[u8; 6]>,
+    pub(super) mtu: u32,
+    pub(super) up: bool,
+    /// Whether it resolves addresses, which none of ours does.
+    pub(super) has_arp: bool,
+}
+
+/// An address of a device.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct MirroredAddress {
+    /// Number of the device.
+    pub(super) index: u32,
+    pub(super) addr: IfAddr,
+    pub(super) peer: Option<IpAddr>,
+    pub(super) broadcast: Option<Ipv4Addr>,
+    /// Label of an IPv4 address.
+    pub(super) label: Option<String>,
+    /// `RT_SCOPE_*` of an IPv4 address; the kernel knows that of others itself.
+    pub(super) scope: u8,
+}
+
+/// A route, for the choice of device and source address.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct MirroredRoute {
+    pub(super) table: u32,
+    pub(super) prefix: Prefix,
+    /// `RTN_*`.
+    pub(super) kind: u8,
+    pub(super) metric: u32,
+    /// Number of the device; 0 if it leads to none.
+    pub(super) index: u32,
+    pub(super) src: Option<IpAddr>,
+    /// Whether IPv4 packets have a locked MTU, so that the kernel sets no DF bit of its own.
+    pub(super) is_mtu_locked: bool,
+}
+
+/// A rule: what leaves by a device, or a socket bound to it, asks a table.
+#[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct MirroredRule {
+    pub(super) v4: bool,
+    /// Name of the device.
+    pub(super) device: String,
+    pub(super) table: u32,
+}
+
+/// Content of a namespace.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub(super) struct Content {
+    /// By number.
+    pub(super) devices: BTreeMap<u32, Device>,
+    pub(super) addresses: BTreeSet<MirroredAddress>,
+    pub(super) routes: BTreeSet<MirroredRoute>,
+    pub(super) rules: BTreeSet<MirroredRule>,
+}
+
+/// A change of a namespace's content.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) enum Step {
+    /// A device gets these settings.
+    Device(u32, Device),
+    AddAddress(MirroredAddress),
+    RemoveAddress(MirroredAddress),
+    AddRoute(MirroredRoute),
+    RemoveRoute(MirroredRoute),
+    AddRule(MirroredRule),
+    RemoveRule(MirroredRule),
+}
+
+impl Content {
+    /// The steps that lead from `self` to `wanted`, in an order in which each can be done. A device that is not there is left
+    /// out, with what belongs to it.
+    pub(super) fn steps_to(&self, wanted: &Self) -> Vec<Step> {
+        let mut steps = Vec::new();
+        let is_there = |index: u32| self.devices.contains_key(&index);
+        for (&index, device) in &wanted.devices {
+            if self.devices.get(&index).is_some_and(|now| now != device) {
+                steps.push(Step::Device(index, device.clone()));
+            }
+        }
+        let gone = self.routes.difference(&wanted.routes).copied();
+        steps.extend(gone.map(Step::RemoveRoute));
+        let gone = self.rules.difference(&wanted.rules).cloned();
+        steps.extend(gone.map(Step::RemoveRule));
+        let gone = self.addresses.difference(&wanted.addresses).cloned();
+        steps.extend(gone.map(Step::RemoveAddress));
+        let new = wanted.addresses.difference(&self.addresses).filter(|address| is_there(address.index));
+        steps.extend(new.cloned().map(Step::AddAddress));
+        let new = wanted.rules.difference(&self.rules).cloned();
+        steps.extend(new.map(Step::AddRule));
+        let new = wanted.routes.difference(&self.routes).filter(|route| route.index == 0 || is_there(route.index));
+        steps.extend(new.copied().map(Step::AddRoute));
+        steps
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Device(_, device) => write!(f, "settings of {}", device.name),
+            Self::AddAddress(address) => write!(f, "address {}", address.addr),
+            Self::RemoveAddress(address) => write!(f, "removal of address {}", address.addr),
+            Self::AddRoute(route) => write!(f, "route {} table {}", route.prefix, route.table),
+            Self::RemoveRoute(route) => write!(f, "removal of route {} table {}", route.prefix, route.table),
+            Self::AddRule(rule) => write!(f, "rule oif {}", rule.device),
+            Self::RemoveRule(rule) => write!(f, "removal of rule oif {}", rule.device),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn device(up: bool) -> Device {
+        Device { name: "eth0".to_owned(), mac: Some([2, 0, 0, 0, 0, 1]), mtu: 65_521, up, has_arp: false }
+    }
+
+    fn address(index: u32, addr: &str) -> MirroredAddress {
+        MirroredAddress { index, addr: addr.parse().unwrap(), peer: None, broadcast: None, label: None, scope: 0 }
+    }
+
+    fn route(index: u32, prefix: &str) -> MirroredRoute {
+        let prefix = prefix.parse().unwrap();
+        MirroredRoute { table: 254, prefix, kind: 1, metric: 0, index, src: None, is_mtu_locked: true }
+    }
+
+    fn content(up: bool, addresses: &[MirroredAddress], routes: &[MirroredRoute]) -> Content {
+        Content {
+            devices: BTreeMap::from([(7, device(up))]),
+            addresses: addresses.iter().cloned().collect(),
+            routes: routes.iter().copied().collect(),
+            rules: BTreeSet::new(),
+        }
+    }
+
+    #[test]
+    fn steps_of_equal_contents_are_none() {
+        let now = content(true, &[address(7, "10.0.0.1/24")], &[route(7, "10.0.0.0/24")]);
+        assert_eq!(now.steps_to(&now), []);
+    }
+
+    #[test]
+    fn steps_remove_first_and_add_routes_last() {
+        let now = content(false, &[address(7, "10.0.0.1/24")], &[route(7, "10.0.0.0/24")]);
+        let wanted = content(true, &[address(7, "10.1.0.1/24")], &[route(7, "10.1.0.0/24")]);
+        let want = [
+            Step::Device(7, device(true)),
+            Step::RemoveRoute(route(7, "10.0.0.0/24")),
+            Step::RemoveAddress(address(7, "10.0.0.1/24")),
+            Step::AddAddress(address(7, "10.1.0.1/24")),
+            Step::AddRoute(route(7, "10.1.0.0/24")),
+        ];
+        assert_eq!(now.steps_to(&wanted), want);
+    }
+
+    #[test]
+    fn steps_for_a_missing_device_are_left_out() {
+        let wanted = content(true, &[address(7, "10.0.0.1/24")], &[route(7, "10.0.0.0/24"), route(0, "10.9.0.0/16")]);
+        assert_eq!(Content::default().steps_to(&wanted), [Step::AddRoute(route(0, "10.9.0.0/16"))]);
+    }
+}

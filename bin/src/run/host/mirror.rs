@@ -1,0 +1,171 @@
+//! The host side's content, kept as it is wanted, by a netlink socket in the namespace.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use control::netlink::message::{Messages, Writer, kind};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags, getsockname, recv, send};
+
+use super::content::{Content, Step};
+use super::rtnl::{self, Listed};
+
+/// Requests of a datagram: their answers fit into the socket's buffer.
+const BATCH: usize = 64;
+/// Bytes that a dump's part may have.
+const BUFFER: usize = 64 << 10;
+/// The longest time that the kernel may take for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Socket's buffer in bytes.
+const ROOM: usize = 1 << 20;
+
+/// A namespace's content, as far as it is ours, and a socket to change it by.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    socket: OwnedFd,
+    /// Port of the socket, which notifications of its requests have.
+    pub(super) port: u32,
+    seq: u32,
+    /// What is to be there.
+    pub(super) wanted: Content,
+    /// The step that was refused last, and why.
+    pub(super) refused: Option<String>,
+    buffer: Vec<u8>,
+}
+
+impl Mirror {
+    /// Mirror that wants nothing yet, by a netlink socket in the namespace.
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Self> {
+        for of in [Timeout::Recv, Timeout::Send] {
+            set_socket_timeout(&socket, of, Some(PATIENCE))?;
+        }
+        set_socket_recv_buffer_size(&socket, ROOM)?;
+        let port = SocketAddrNetlink::try_from(getsockname(&socket)?)?.pid();
+        Ok(Self { socket, port, seq: 0, wanted: Content::default(), refused: None, buffer: vec![0; BUFFER] })
+    }
+
+    /// The devices that are there.
+    pub(super) fn devices(&mut self) -> io::Result<Vec<Listed>> {
+        let mut listed = Vec::new();
+        self.dump(control::netlink::rtnl::nums::RTM_GETLINK, |message| listed.extend(rtnl::read_link(message)))?;
+        Ok(listed)
+    }
+
+    /// Deletes a device.
+    pub(super) fn remove(&mut self, index: u32) -> io::Result<()> {
+        let mut writer = Writer::default();
+        self.seq = self.seq.wrapping_add(1);
+        rtnl::write_removal(&mut writer, index, self.seq);
+        match self.request(writer.as_bytes(), 1)?.first() {
+            None | Some(&(_, 0)) => Ok(()),
+            Some(&(_, errno)) => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+
+    /// Has the content be as it is wanted. Returns the steps that it took.
+    ///
+    /// # Errors
+    /// The socket does not answer. What the kernel refuses is noted, and left.
+    pub(super) fn reconcile(&mut self) -> io::Result<Vec<Step>> {
+        let steps = self.read()?.steps_to(&self.wanted);
+        self.carry_out(&steps)?;
+        Ok(steps)
+    }
+
+    /// Carries out steps. What is there already, or gone already, is as good.
+    ///
+    /// # Errors
+    /// The socket does not answer.
+    pub(super) fn carry_out(&mut self, steps: &[Step]) -> io::Result<()> {
+        for batch in steps.chunks(BATCH) {
+            let mut writer = Writer::default();
+            let first = self.seq.wrapping_add(1);
+            for step in batch {
+                self.seq = self.seq.wrapping_add(1);
+                rtnl::write_step(&mut writer, step, self.seq);
+            }
+            for (seq, errno) in self.request(writer.as_bytes(), batch.len())? {
+                let step = batch.get(seq.wrapping_sub(first) as usize);
+                let Some(step) = step.filter(|_| errno > 0) else { continue };
+                let errno = Errno::from_raw_os_error(errno);
+                let is_done = match step {
+                    Step::AddAddress(_) | Step::AddRoute(_) | Step::AddRule(_) => errno == Errno::EXIST,
+                    Step::RemoveAddress(_) | Step::RemoveRoute(_) | Step::RemoveRule(_) => {
+                        matches!(errno, Errno::SRCH | Errno::ADDRNOTAVAIL | Errno::NOENT | Errno::NODEV)
+                    }
+                    Step::Device(..) => false,
+                };
+                if !is_done {
+                    tracing::debug!("host side: {step}: {errno}");
+                    self.refused = Some(format!("{step}: {errno}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is there.
+    pub(super) fn read(&mut self) -> io::Result<Content> {
+        let ours: BTreeSet<u32> = self.wanted.devices.keys().copied().collect();
+        let mut content = Content::default();
+        for kind in rtnl::DUMPS {
+            self.dump(kind, |message| rtnl::read(message, &ours, &mut content))?;
+        }
+        Ok(content)
+    }
+
+    fn dump(&mut self, of: u16, mut each: impl FnMut(&control::netlink::message::Message<'_>)) -> io::Result<()> {
+        let mut writer = Writer::default();
+        self.seq = self.seq.wrapping_add(1);
+        rtnl::write_dump(&mut writer, of, self.seq);
+        self.send(writer.as_bytes())?;
+        loop {
+            let len = self.receive()?;
+            for message in Messages::new(&self.buffer[..len]) {
+                match message.header.kind {
+                    _ if message.header.seq != self.seq => {}
+                    kind::DONE => return Ok(()),
+                    kind::ERROR => return Err(io::Error::from_raw_os_error(errno_of(message.payload()))),
+                    _ => each(&message),
+                }
+            }
+        }
+    }
+
+    /// Sends requests, of which the last has the current number, and waits for `count` acknowledgements: numbers, with 0 or an `errno`.
+    fn request(&mut self, bytes: &[u8], count: usize) -> io::Result<Vec<(u32, i32)>> {
+        self.send(bytes)?;
+        let first = self.seq.wrapping_sub(count as u32 - 1);
+        let mut answers = Vec::new();
+        while answers.len() < count {
+            let len = self.receive()?;
+            for message in Messages::new(&self.buffer[..len]) {
+                let is_ours = (message.header.seq.wrapping_sub(first) as usize) < count;
+                if message.header.kind == kind::ERROR && is_ours {
+                    answers.push((message.header.seq, errno_of(message.payload())));
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        rustix::io::retry_on_intr(|| send(&self.socket, bytes, SendFlags::empty()))?;
+        Ok(())
+    }
+
+    fn receive(&mut self) -> io::Result<usize> {
+        let Self { socket, buffer, .. } = self;
+        let (len, _) = rustix::io::retry_on_intr(|| recv(&*socket, buffer.as_mut_slice(), RecvFlags::empty()))?;
+        Ok(len.min(buffer.len()))
+    }
+}
+
+/// The `errno` of an error message; 0 in an acknowledgement.
+fn errno_of(payload: &[u8]) -> i32 {
+    payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes).saturating_neg())
+}

@@ -1,0 +1,19 @@
+//! The host side of a node: a network namespace of its own, in which each link is a device of the kernel's, with the node's
+//! addresses and routes, for the sockets of programs.
+//!
+//! - [`maker`] is a process of its own that makes the namespace and its devices, as [`order`] says; [`child`] is the daemon's end of it.
+//! - [`wanted`] says what the namespace is to have, as the node's model is; [`content`] compares that with what it has; [`rtnl`]
+//!   writes and reads the messages. None of these does I/O.
+//! - [`mirror`] carries the difference out, and [`side`] does so whenever the model or, by another program, the namespace has changed.
+
+mod child;
+mod content;
+mod maker;
+mod mirror;
+mod order;
+mod rtnl;
+mod side;
+mod wanted;
+
+pub(crate) use maker::main as make;
+pub(crate) use side::{Entrance, HostSide, place};

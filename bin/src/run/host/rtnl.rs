@@ -1,0 +1,386 @@
+//! Rtnetlink messages by which the host side's content is read and changed (rtnetlink(7)).
+
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
+
+use base::{IfAddr, Prefix};
+use control::netlink::attr::{Attr, Iter};
+use control::netlink::message::{Header, Message, Writer, flag};
+use control::netlink::rtnl::nums::*;
+
+use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
+
+/// Protocol of the routes and rules that are mirrored, a number that Linux gives to no program.
+const PROTOCOL: u8 = 102;
+/// Priority of the rules, which is that of Linux's own for VRFs.
+const RULE_PRIORITY: u32 = 1000;
+/// The largest MTU of a mirrored IPv4 route, which is locked.
+const LOCKED_MTU: u32 = 65_520;
+
+/// Lengths of `struct ifinfomsg`, `ifaddrmsg`, `rtmsg` and `fib_rule_hdr`.
+const LINK_LEN: usize = 16;
+const ADDRESS_LEN: usize = 8;
+const ROUTE_LEN: usize = 12;
+const RULE_LEN: usize = 12;
+
+const RTAX_LOCK: u16 = 1;
+const RTAX_MTU: u16 = 2;
+const FR_TO_TABLE: u8 = 1;
+
+/// The dumps that make a whole content.
+pub(super) const DUMPS: [u16; 4] = [RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETRULE];
+
+/// Writes the request for a dump.
+pub(super) fn write_dump(w: &mut Writer, kind: u16, seq: u32) {
+    w.message(Header { kind, flags: flag::REQUEST | flag::DUMP, seq, port: 0 }, |w| {
+        w.fixed(
+            &[0; LINK_LEN][..if kind == RTM_GETADDR {
+                ADDRESS_LEN
+            } else if kind == RTM_GETLINK {
+                LINK_LEN
+            } else {
+                ROUTE_LEN
+            }],
+        );
+        if kind == RTM_GETLINK {
+            w.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
+        }
+    });
+}
+
+/// Writes the request to delete a device.
+pub(super) fn write_removal(w: &mut Writer, index: u32, seq: u32) {
+    let header = Header { kind: RTM_DELLINK, flags: flag::REQUEST | flag::ACK, seq, port: 0 };
+    w.message(header, |w| write_link(w, index, 0, 0));
+}
+
+/// Writes the request for a step.
+pub(super) fn write_step(w: &mut Writer, step: &Step, seq: u32) {
+    const NEW: u16 = flag::CREATE | flag::EXCL;
+    let header = |kind, more| Header { kind, flags: flag::REQUEST | flag::ACK | more, seq, port: 0 };
+    match step {
+        Step::Device(index, device) => w.message(header(RTM_NEWLINK, 0), |w| {
+            let no_arp = if device.mac.is_some() { IFF_NOARP } else { 0 };
+            write_link(w, *index, no_arp | if device.up { IFF_UP } else { 0 }, no_arp | IFF_UP);
+            w.put_str(IFLA_IFNAME, &device.name);
+            w.put_u32(IFLA_MTU, device.mtu);
+            if let Some(mac) = device.mac {
+                w.put(IFLA_ADDRESS, &mac);
+            }
+        }),
+        Step::AddAddress(address) => w.message(header(RTM_NEWADDR, NEW), |w| write_address(w, address)),
+        Step::RemoveAddress(address) => w.message(header(RTM_DELADDR, 0), |w| write_address(w, address)),
+        // Routes to one prefix may differ in what follows alone.
+        Step::AddRoute(route) => {
+            let scope = if route.index != 0 && route.prefix.is_ipv4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
+            w.message(header(RTM_NEWROUTE, flag::CREATE | flag::APPEND), |w| write_route(w, route, PROTOCOL, scope));
+        }
+        Step::RemoveRoute(route) => {
+            w.message(header(RTM_DELROUTE, 0), |w| write_route(w, route, RTPROT_UNSPEC, RT_SCOPE_NOWHERE));
+        }
+        Step::AddRule(rule) => w.message(header(RTM_NEWRULE, NEW), |w| write_rule(w, rule)),
+        Step::RemoveRule(rule) => w.message(header(RTM_DELRULE, 0), |w| write_rule(w, rule)),
+    }
+}
+
+fn write_link(w: &mut Writer, index: u32, flags: u32, change: u32) {
+    w.fixed(&[0; 4]);
+    [index, flags, change].into_iter().for_each(|word| w.fixed(&word.to_ne_bytes()));
+}
+
+fn write_address(w: &mut Writer, address: &MirroredAddress) {
+    let own = address.addr.addr();
+    let v4 = own.is_ipv4();
+    w.fixed(&[family(v4), address.addr.prefix().len(), 0, address.scope]);
+    w.fixed(&address.index.to_ne_bytes());
+    w.put_ip(IFA_LOCAL, own);
+    w.put_ip(IFA_ADDRESS, address.peer.unwrap_or(own));
+    if let Some(broadcast) = address.broadcast {
+        w.put_ip(IFA_BROADCAST, broadcast.into());
+    }
+    if let Some(label) = &address.label {
+        w.put_str(IFA_LABEL, label);
+    }
+    w.put_u32(IFA_FLAGS, IFA_F_NOPREFIXROUTE | if v4 { 0 } else { IFA_F_NODAD });
+}
+
+fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8) {
+    let prefix = route.prefix;
+    w.fixed(&[family(prefix.is_ipv4()), prefix.len(), 0, 0, RT_TABLE_UNSPEC as u8, protocol, scope, route.kind]);
+    w.fixed(&[0; 4]);
+    w.put_u32(RTA_TABLE, route.table);
+    if prefix.len() > 0 {
+        w.put_ip(RTA_DST, prefix.addr());
+    }
+    if route.metric != 0 {
+        w.put_u32(RTA_PRIORITY, route.metric);
+    }
+    if route.index != 0 {
+        w.put_u32(RTA_OIF, route.index);
+    }
+    if let Some(src) = route.src {
+        w.put_ip(RTA_PREFSRC, src);
+    }
+    if route.is_mtu_locked {
+        w.nest(RTA_METRICS, |w| {
+            w.put_u32(RTAX_LOCK, 1 << RTAX_MTU);
+            w.put_u32(RTAX_MTU, LOCKED_MTU);
+        });
+    }
+}
+
+fn write_rule(w: &mut Writer, rule: &MirroredRule) {
+    w.fixed(&[family(rule.v4), 0, 0, 0, RT_TABLE_UNSPEC as u8, 0, 0, FR_TO_TABLE]);
+    w.fixed(&[0; 4]);
+    w.put_u32(FRA_PRIORITY, RULE_PRIORITY);
+    w.put_str(FRA_OIFNAME, &rule.device);
+    w.put_u32(FRA_TABLE, rule.table);
+    w.put_u8(FRA_PROTOCOL, PROTOCOL);
+}
+
+const fn family(v4: bool) -> u8 {
+    if v4 { AF_INET } else { AF_INET6 }
+}
+
+/// A device as the kernel lists it.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Listed {
+    pub(super) index: u32,
+    pub(super) device: Device,
+    /// Whether it is a TUN or TAP device.
+    pub(super) is_tun: bool,
+}
+
+/// The device that a message of a dump is about.
+pub(super) fn read_link(message: &Message<'_>) -> Option<Listed> {
+    let (fixed, attrs) = parts::<LINK_LEN>(message, RTM_NEWLINK)?;
+    let [_, _, t0, t1, i0, i1, i2, i3, f0, f1, f2, f3, ..] = fixed;
+    let is_ethernet = u16::from_ne_bytes([t0, t1]) == ARPHRD_ETHER;
+    let (index, flags) = (u32::from_ne_bytes([i0, i1, i2, i3]), u32::from_ne_bytes([f0, f1, f2, f3]));
+    let mut listed = Listed {
+        index,
+        device: Device {
+            name: String::new(),
+            mac: None,
+            mtu: 0,
+            up: flags & IFF_UP != 0,
+            has_arp: is_ethernet && flags & IFF_NOARP == 0,
+        },
+        is_tun: false,
+    };
+    for attr in attrs {
+        match attr.kind {
+            IFLA_IFNAME => attr.text()?.clone_into(&mut listed.device.name),
+            IFLA_MTU => listed.device.mtu = attr.u32(),
+            IFLA_ADDRESS if is_ethernet => listed.device.mac = attr.data.first_chunk().copied(),
+            IFLA_LINKINFO => {
+                let kind = attr.iter().find(|attr| attr.kind == IFLA_INFO_KIND);
+                listed.is_tun = kind.and_then(|kind| kind.text()) == Some("tun");
+            }
+            _ => {}
+        }
+    }
+    Some(listed)
+}
+
+/// Adds what a message of a dump is about to `content`, if it is to be compared: devices and what belongs to those in `ours`.
+pub(super) fn read(message: &Message<'_>, ours: &BTreeSet<u32>, content: &mut Content) {
+    match message.header.kind {
+        RTM_NEWLINK => {
+            let listed = read_link(message).filter(|listed| ours.contains(&listed.index));
+            content.devices.extend(listed.map(|listed| (listed.index, listed.device)));
+        }
+        RTM_NEWADDR => {
+            let address = read_address(message).filter(|address| {
+                ours.contains(&address.index) && (address.index != LOOPBACK || !address.addr.addr().is_loopback())
+            });
+            content.addresses.extend(address);
+        }
+        RTM_NEWROUTE => {
+            let route = read_route(message).filter(|route| route.index == 0 || ours.contains(&route.index));
+            content.routes.extend(route);
+        }
+        RTM_NEWRULE => content.rules.extend(read_rule(message)),
+        _ => {}
+    }
+}
+
+/// The number of the namespace's own `lo`.
+pub(super) const LOOPBACK: u32 = 1;
+
+fn read_address(message: &Message<'_>) -> Option<MirroredAddress> {
+    let (fixed, attrs) = parts::<ADDRESS_LEN>(message, RTM_NEWADDR)?;
+    let [family, len, _, scope, i0, i1, i2, i3] = fixed;
+    let v4 = is_v4(family)?;
+    let (mut local, mut address, mut broadcast, mut label) = (None, None, None, None);
+    for attr in attrs {
+        match attr.kind {
+            IFA_LOCAL => local = attr.ip(v4),
+            IFA_ADDRESS => address = attr.ip(v4),
+            IFA_BROADCAST => broadcast = attr.data.first_chunk().map(|octets: &[u8; 4]| Ipv4Addr::from(*octets)),
+            IFA_LABEL => label = attr.text().map(str::to_owned),
+            _ => {}
+        }
+    }
+    let own = local.or(address)?;
+    Some(MirroredAddress {
+        index: u32::from_ne_bytes([i0, i1, i2, i3]),
+        addr: IfAddr::new(own, len).ok()?,
+        peer: address.filter(|address| *address != own),
+        broadcast,
+        label,
+        scope: if v4 { scope } else { 0 },
+    })
+}
+
+/// A route that is to be compared: none of the kernel's own, and none that the local table has.
+fn read_route(message: &Message<'_>) -> Option<MirroredRoute> {
+    let (fixed, attrs) = parts::<ROUTE_LEN>(message, RTM_NEWROUTE)?;
+    let [family, len, _, _, table, protocol, _, kind, f0, f1, f2, f3] = fixed;
+    let v4 = is_v4(family)?;
+    let is_error = matches!(kind, RTN_BLACKHOLE | RTN_UNREACHABLE | RTN_PROHIBIT | RTN_THROW);
+    if protocol == RTPROT_KERNEL
+        || u32::from_ne_bytes([f0, f1, f2, f3]) & RTM_F_CLONED != 0
+        || !(is_error || kind == RTN_UNICAST)
+    {
+        return None;
+    }
+    let any = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+    let (table, src) = (u32::from(table), None);
+    let mut route = MirroredRoute { table, prefix: any, kind, metric: 0, index: 0, src, is_mtu_locked: false };
+    for attr in attrs {
+        match attr.kind {
+            RTA_TABLE => route.table = attr.u32(),
+            RTA_DST => route.prefix = Prefix::containing(attr.ip(v4)?, len).ok()?,
+            RTA_PRIORITY => route.metric = attr.u32(),
+            // The kernel names `lo` for IPv6.
+            RTA_OIF if !is_error => route.index = attr.u32(),
+            RTA_PREFSRC => route.src = attr.ip(v4),
+            RTA_METRICS => route.is_mtu_locked = is_locked(&attr),
+            _ => {}
+        }
+    }
+    (route.table != RT_TABLE_LOCAL).then_some(route)
+}
+
+fn is_locked(metrics: &Attr<'_>) -> bool {
+    let value = |kind| metrics.iter().find(|attr| attr.kind == kind).map(|attr| attr.u32());
+    value(RTAX_LOCK) == Some(1 << RTAX_MTU) && value(RTAX_MTU) == Some(LOCKED_MTU)
+}
+
+/// A rule of ours.
+fn read_rule(message: &Message<'_>) -> Option<MirroredRule> {
+    let (fixed, attrs) = parts::<RULE_LEN>(message, RTM_NEWRULE)?;
+    let mut rule = MirroredRule { v4: is_v4(fixed[0])?, device: String::new(), table: fixed[4].into() };
+    let mut is_ours = false;
+    for attr in attrs {
+        match attr.kind {
+            FRA_OIFNAME => attr.text()?.clone_into(&mut rule.device),
+            FRA_TABLE => rule.table = attr.u32(),
+            FRA_PROTOCOL => is_ours = attr.u8() == PROTOCOL,
+            _ => {}
+        }
+    }
+    is_ours.then_some(rule)
+}
+
+const fn is_v4(family: u8) -> Option<bool> {
+    match family {
+        AF_INET => Some(true),
+        AF_INET6 => Some(false),
+        _ => None,
+    }
+}
+
+/// The fixed part of a message of that kind, and its attributes.
+fn parts<'a, const LEN: usize>(message: &Message<'a>, kind: u16) -> Option<([u8; LEN], Iter<'a>)> {
+    let payload = message.payload();
+    let fixed = payload.first_chunk().filter(|_| message.header.kind == kind)?;
+    Some((*fixed, Iter::new(&payload[LEN..], 0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use control::netlink::message::Messages;
+
+    use super::*;
+
+    /// What is read of the message by which `step` is asked for: the kernel's own have the same form.
+    fn read_back(step: &Step) -> Content {
+        let mut writer = Writer::default();
+        write_step(&mut writer, step, 1);
+        let mut content = Content::default();
+        Messages::new(writer.as_bytes()).for_each(|message| read(&message, &BTreeSet::from([1, 7]), &mut content));
+        content
+    }
+
+    fn address(index: u32, addr: &str, peer: Option<&str>) -> MirroredAddress {
+        let peer = peer.map(|peer| peer.parse().unwrap());
+        let (broadcast, label) = (Some(Ipv4Addr::new(10, 0, 0, 255)), Some("eth0:x".to_owned()));
+        MirroredAddress { index, addr: addr.parse().unwrap(), peer, broadcast, label, scope: 0 }
+    }
+
+    #[test]
+    fn address_written_is_read_as_it_was() {
+        for address in [address(7, "10.0.0.1/24", None), address(7, "10.0.0.1/32", Some("10.0.0.2"))] {
+            let content = read_back(&Step::AddAddress(address.clone()));
+            assert_eq!(content.addresses, BTreeSet::from([address]));
+        }
+        for others in [address(8, "10.0.0.1/24", None), address(1, "127.0.0.1/8", None)] {
+            assert_eq!(read_back(&Step::AddAddress(others)), Content::default());
+        }
+    }
+
+    #[test]
+    fn route_written_is_read_as_it_was() {
+        let route = MirroredRoute {
+            table: 1000,
+            prefix: "10.9.0.0/16".parse().unwrap(),
+            kind: RTN_UNICAST,
+            metric: 20,
+            index: 7,
+            src: Some("10.0.0.1".parse().unwrap()),
+            is_mtu_locked: true,
+        };
+        let unreachable = MirroredRoute { kind: RTN_UNREACHABLE, index: 0, src: None, is_mtu_locked: false, ..route };
+        let default = MirroredRoute { prefix: Prefix::ANY_V6, src: None, is_mtu_locked: false, table: 254, ..route };
+        for route in [route, unreachable, default] {
+            assert_eq!(read_back(&Step::AddRoute(route)).routes, BTreeSet::from([route]));
+        }
+        for others in [MirroredRoute { index: 9, ..route }, MirroredRoute { table: RT_TABLE_LOCAL, ..route }] {
+            assert_eq!(read_back(&Step::AddRoute(others)), Content::default());
+        }
+    }
+
+    #[test]
+    fn device_and_rule_written_are_read_as_they_were() {
+        let mac = Some([2, 0, 0, 0, 0, 1]);
+        let device = Device { name: "eth0".to_owned(), mac, mtu: 1500, up: true, has_arp: false };
+        let mut writer = Writer::default();
+        write_step(&mut writer, &Step::Device(7, device.clone()), 1);
+        // The kernel also says that it is Ethernet.
+        let mut bytes = writer.into_bytes();
+        bytes[18..20].copy_from_slice(&ARPHRD_ETHER.to_ne_bytes());
+        let message = Messages::new(&bytes).next().unwrap();
+        assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false }));
+        let rule = MirroredRule { v4: true, device: "red".to_owned(), table: 300 };
+        assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
+    }
+
+    #[test]
+    fn message_cut_short_is_read_as_nothing() {
+        let mut writer = Writer::default();
+        write_step(&mut writer, &Step::AddAddress(address(7, "10.0.0.1/24", None)), 1);
+        let whole = writer.into_bytes();
+        for len in 16..whole.len() {
+            let mut bytes = whole[..len].to_vec();
+            bytes[..4].copy_from_slice(&(len as u32).to_ne_bytes());
+            let mut content = Content::default();
+            for kind in [RTM_NEWLINK, RTM_NEWADDR, RTM_NEWROUTE, RTM_NEWRULE] {
+                bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+                Messages::new(&bytes).for_each(|message| read(&message, &BTreeSet::from([7]), &mut content));
+            }
+            assert!(content.addresses.len() <= 1, "{len}");
+        }
+    }
+}

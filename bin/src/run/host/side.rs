@@ -1,0 +1,483 @@
+//! The host side of a node: made at start, kept as the node's model is, and removed at an orderly end.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::LinkId;
+use control::model::{HostConfig, HostSide as Wish};
+use control::netlink::message::Messages;
+use control::netlink::rtnl::{Delta, Model};
+use control::state::{HostDeviceState, HostState};
+use link::HostDevice;
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use rustix::net::{RecvFlags, recv};
+
+use super::child::Maker;
+use super::content::Step;
+use super::mirror::Mirror;
+use super::order::{Answer, Descriptors, Order};
+use super::wanted::{self, Made, View};
+use crate::run::command::Handle;
+use crate::run::threads::Threads;
+
+/// Pause between a change in the namespace and the check of all that is there: a program that changes things in a loop has it run
+/// this often at most.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// Pause after devices had to be made again, which takes a process.
+const REMAKE: Duration = Duration::from_millis(200);
+
+/// Interval between log lines about changes that were undone.
+const LOG_EVERY: Duration = Duration::from_secs(1);
+
+/// Directory of named namespaces, where `ip netns` looks.
+const NAMED: &str = "/run/netns";
+/// The run directory of gateways whose namespaces are there.
+const USUAL_RUN_DIR: &str = "/run/fatpath";
+
+/// A node's host side, shared by the threads that change the node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostSide(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+enum State {
+    /// There is none, as the configuration says.
+    #[default]
+    Off,
+    /// It could not be made.
+    Failed(String),
+    On(Box<On>),
+}
+
+/// A host side that is there.
+#[derive(Debug)]
+struct On {
+    config: HostConfig,
+    worker: Handle,
+    network: OwnedFd,
+    user: Option<OwnedFd>,
+    control: OwnedFd,
+    /// File that the namespace is bound to.
+    place: Option<PathBuf>,
+    mirror: Mirror,
+    made: Vec<Made>,
+    /// Links that have no device, each with the reason.
+    missing: Vec<(Made, String)>,
+    /// The model's count of changes when it was last looked at.
+    generation: Option<u32>,
+    is_limited: bool,
+    put_back: u64,
+    told_at: Option<Instant>,
+}
+
+/// Descriptors by which a program enters the host side.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    /// User namespace around it.
+    pub(crate) user: Option<OwnedFd>,
+    pub(crate) network: OwnedFd,
+}
+
+/// The file that the namespace of a gateway is bound to, whose control socket is `socket`.
+pub(crate) fn place(socket: &Path) -> Option<PathBuf> {
+    let (dir, name) = (socket.parent()?, socket.file_stem()?.to_str()?);
+    Some(match dir == Path::new(USUAL_RUN_DIR) {
+        true => Path::new(NAMED).join(format!("fatpath-{name}")),
+        false => std::path::absolute(socket.with_extension("netns")).ok()?,
+    })
+}
+
+impl HostSide {
+    /// Makes the host side of a gateway whose control socket is `socket`, if `config` asks for one. Without, there is none, and
+    /// [`show`](Self::show) says why.
+    pub(crate) fn start(&self, config: HostConfig, socket: &Path, worker: &Handle, threads: &Threads) {
+        if config.side == Wish::Off {
+            return;
+        }
+        match On::make(config, place(socket), worker) {
+            Ok((on, events)) => {
+                let port = on.mirror.port;
+                *self.lock() = State::On(Box::new(on));
+                let own = self.clone();
+                if let Err(err) = threads.spawn("host-side", move || own.watch(&events, port)) {
+                    tracing::warn!("host side: start a thread: {err}; changes of other programs stay");
+                }
+            }
+            Err(why) => {
+                tracing::warn!("no host side: {why}");
+                *self.lock() = State::Failed(why);
+            }
+        }
+    }
+
+    /// Has it be as the model says; `changed` is what has changed since the last call.
+    pub(crate) fn follow(&self, model: &Model, changed: &[Delta]) {
+        if let State::On(on) = &mut *self.lock() {
+            on.follow(model, changed).unwrap_or_else(|err| tracing::error!("host side: netlink: {err}"));
+        }
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_on(&self) -> bool {
+        matches!(*self.lock(), State::On(_))
+    }
+
+    /// Descriptors by which a program enters it; `None` if the configuration wants none.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn entrance(&self) -> Result<Option<Entrance>, String> {
+        match &*self.lock() {
+            State::Off => Ok(None),
+            State::Failed(why) => Err(why.clone()),
+            State::On(on) => {
+                let failed = |err: io::Error| format!("descriptors: {err}");
+                let user = on.user.as_ref().map(OwnedFd::try_clone).transpose().map_err(failed)?;
+                Ok(Some(Entrance { user, network: on.network.try_clone().map_err(failed)? }))
+            }
+        }
+    }
+
+    /// How it is.
+    pub(crate) fn show(&self) -> HostState {
+        match &*self.lock() {
+            State::Off => HostState { side: "off".to_owned(), ..HostState::default() },
+            State::Failed(why) => {
+                HostState { side: "failed".to_owned(), why: Some(why.clone()), ..HostState::default() }
+            }
+            State::On(on) => on.show(),
+        }
+    }
+
+    /// Removes all of it, unless a program is inside: then it is there for the next gateway of this name.
+    pub(crate) fn end(&self) {
+        if let State::On(on) = std::mem::take(&mut *self.lock()) {
+            on.end();
+        }
+    }
+
+    /// Undoes what other programs change in the namespace. Changes by the socket of that port are the node's own, as far as the kernel
+    /// tells.
+    fn watch(&self, events: &OwnedFd, port: u32) -> Result<(), Infallible> {
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            match recv(events, buffer.as_mut_slice(), RecvFlags::empty()) {
+                Ok((len, _)) => {
+                    let mut messages = Messages::new(&buffer[..len.min(buffer.len())]);
+                    if messages.all(|message| message.header.port == port) {
+                        continue;
+                    }
+                }
+                Err(Errno::NOBUFS) => {}
+                Err(Errno::INTR) => continue,
+                Err(err) => {
+                    tracing::warn!("host side: netlink: {err}; changes of other programs stay");
+                    return Ok(());
+                }
+            }
+            std::thread::sleep(SETTLE);
+            // What else has come meanwhile is checked together with it.
+            while matches!(recv(events, buffer.as_mut_slice(), RecvFlags::DONTWAIT), Ok(_) | Err(Errno::NOBUFS)) {}
+            let checked = match &mut *self.lock() {
+                State::On(on) => on.check(),
+                State::Off | State::Failed(_) => return Ok(()),
+            };
+            match checked {
+                Ok(0) => {}
+                Ok(_) => std::thread::sleep(REMAKE),
+                Err(err) => tracing::error!("host side: netlink: {err}"),
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl On {
+    /// Makes the namespace, or enters the one that is there. Returns the socket that hears of changes in it, too.
+    fn make(config: HostConfig, place: Option<PathBuf>, worker: &Handle) -> Result<(Self, OwnedFd), String> {
+        let maker = Maker::start()?;
+        let (answer, descriptors) = maker.ask(&Order::Namespace { place: place.clone() }, &[])?;
+        let Answer::Namespace { found, unbound } = answer else {
+            return Err("the process that makes the host side has answered something else".to_owned());
+        };
+        let Descriptors { network, requests, events, control, user } =
+            Descriptors::of(descriptors).ok_or("descriptors are missing")?;
+        let mirror = Mirror::new(requests).map_err(|err| format!("netlink: {err}"))?;
+        let place = place.filter(|_| unbound.is_none());
+        match (&place, &unbound) {
+            (Some(place), _) if found => tracing::info!("host side: {}, which was there", place.display()),
+            (Some(place), _) => tracing::info!("host side: {}", place.display()),
+            (None, why) => {
+                tracing::info!("host side without a name: {}", why.as_deref().unwrap_or("it has no place"));
+            }
+        }
+        let on = Self {
+            config,
+            worker: worker.clone(),
+            network,
+            user,
+            control,
+            place,
+            mirror,
+            made: Vec::new(),
+            missing: Vec::new(),
+            generation: None,
+            is_limited: false,
+            put_back: 0,
+            told_at: None,
+        };
+        Ok((on, events))
+    }
+
+    fn follow(&mut self, model: &Model, changed: &[Delta]) -> io::Result<()> {
+        let is_same = self.generation == Some(model.generation());
+        let mut routes = changed.iter().map(|delta| match delta {
+            Delta::AddRoute { route, .. }
+            | Delta::RemoveRoute { route, .. }
+            | Delta::ReplaceRoute { new: route, .. } => Some(route),
+            _ => None,
+        });
+        if is_same && routes.clone().all(|route| route.is_some()) {
+            if !self.is_limited {
+                return self.follow_routes(model, changed);
+            }
+            // Default routes stand for the others until links, addresses or VRFs change.
+            if !routes.any(|route| route.is_some_and(|route| route.prefix.len() == 0)) {
+                return Ok(());
+            }
+        }
+        if !is_same {
+            self.follow_links(model)?;
+        }
+        (self.mirror.wanted, self.is_limited) = wanted::content(model, self.config, &self.made);
+        self.mirror.refused = None;
+        self.mirror.reconcile()?;
+        self.generation = Some(model.generation());
+        Ok(())
+    }
+
+    /// Follows changes of routes alone. Several of the node's routes may be one here, so each that goes is looked for among those
+    /// that stay.
+    fn follow_routes(&mut self, model: &Model, changed: &[Delta]) -> io::Result<()> {
+        let view = View { model, config: self.config, made: &self.made };
+        let mut touched = BTreeSet::new();
+        for delta in changed {
+            let each = match delta {
+                Delta::AddRoute { table, route, .. } | Delta::RemoveRoute { table, route, .. } => {
+                    [Some((table, route)), None]
+                }
+                Delta::ReplaceRoute { table, old, new } => [Some((table, old)), Some((table, new))],
+                _ => [None, None],
+            };
+            touched.extend(each.into_iter().flatten().filter_map(|(table, route)| view.route(*table, route)));
+        }
+        let mut steps = Vec::new();
+        for route in touched {
+            let stays = model.routes_to(base::TableId(route.table), route.prefix);
+            let is_wanted =
+                stays.filter_map(|stays| view.route(base::TableId(route.table), stays)).any(|it| it == route);
+            match is_wanted {
+                true if self.mirror.wanted.routes.insert(route) => steps.push(Step::AddRoute(route)),
+                false if self.mirror.wanted.routes.remove(&route) => steps.push(Step::RemoveRoute(route)),
+                _ => {}
+            }
+        }
+        steps.sort_by_key(|step| matches!(step, Step::AddRoute(_)));
+        if self.mirror.wanted.routes.len() > wanted::MAX_ROUTES {
+            (self.mirror.wanted, self.is_limited) = wanted::content(model, self.config, &self.made);
+            return self.mirror.reconcile().map(drop);
+        }
+        self.mirror.carry_out(&steps)
+    }
+
+    /// Makes the devices of links that have come, and removes those of links that are gone or other devices now.
+    fn follow_links(&mut self, model: &Model) -> io::Result<()> {
+        let mut wanted = wanted::devices(model, self.config);
+        let above = wanted.split_off(wanted.len().min(self.config.max_links.into()));
+        let limit = self.config.max_links;
+        self.missing = above.into_iter().map(|made| (made, format!("max-links is {limit}"))).collect();
+        let is_same = |a: &Made, b: &Made| {
+            a.id == b.id
+                && (&a.device.name, a.device.index) == (&b.device.name, b.device.index)
+                && a.device.mac.is_some() == b.device.mac.is_some()
+        };
+        for gone in std::mem::take(&mut self.made) {
+            if wanted.iter().any(|made| is_same(made, &gone)) {
+                self.made.push(gone);
+                continue;
+            }
+            self.take_from_worker(gone.id);
+            // Its removal is the same as that somebody else has removed it.
+            let _ = self.mirror.remove(gone.device.index);
+        }
+        let (there, new): (Vec<Made>, Vec<Made>) =
+            wanted.into_iter().partition(|made| self.made.iter().any(|own| is_same(own, made)));
+        self.made = there;
+        if self.generation.is_none() {
+            self.remove_others(&new)?;
+        }
+        self.make_devices(new);
+        Ok(())
+    }
+
+    /// Removes the devices that a gateway before had, and this one does not.
+    fn remove_others(&mut self, wanted: &[Made]) -> io::Result<()> {
+        let is_wanted = |index: u32, name: &str, is_tap: bool| {
+            let mut devices = wanted.iter().map(|made| &made.device);
+            devices.any(|device| (device.index, &*device.name, device.mac.is_some()) == (index, name, is_tap))
+        };
+        for listed in self.mirror.devices()? {
+            if listed.is_tun && !is_wanted(listed.index, &listed.device.name, listed.device.mac.is_some()) {
+                tracing::info!("host side: {}: removed, as no link is this device", listed.device.name);
+                if let Err(err) = self.mirror.remove(listed.index) {
+                    tracing::warn!("host side: {}: {err}", listed.device.name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes devices, and hands them to the worker.
+    fn make_devices(&mut self, new: Vec<Made>) {
+        if new.is_empty() {
+            return;
+        }
+        let maker = Maker::start().and_then(|maker| {
+            let inside: Vec<_> = self.user.iter().chain([&self.network]).map(AsFd::as_fd).collect();
+            maker.ask(&Order::Enter, &inside)?;
+            Ok(maker)
+        });
+        for made in new {
+            let device = maker.as_ref().map_err(String::clone).and_then(|maker| self.make_device(maker, &made.device));
+            match device {
+                Ok(device) => {
+                    let id = made.id;
+                    // A worker that has ended needs none.
+                    let _ = self.worker.call(move |node| node.set_host_device(id, Some(device)));
+                    self.made.push(made);
+                }
+                Err(why) => {
+                    tracing::warn!("host side: {why}");
+                    self.missing.push((made, why));
+                }
+            }
+        }
+    }
+
+    fn make_device(&self, maker: &Maker, device: &HostDevice) -> Result<Box<dyn link::Link>, String> {
+        let (_, queues) = maker.ask(&Order::device(device), &[])?;
+        let queue = queues.into_iter().next().ok_or("its queue is missing")?;
+        let control = self.control.try_clone().map_err(|err| format!("descriptors: {err}"))?;
+        device.open(queue, control).map_err(|err| err.to_string())
+    }
+
+    fn take_from_worker(&self, id: LinkId) {
+        let _ = self.worker.call(move |node| node.set_host_device(id, None));
+    }
+
+    /// Undoes what others have changed; returns the number of devices that had to be made again.
+    fn check(&mut self) -> io::Result<usize> {
+        let there: BTreeMap<u32, String> =
+            self.mirror.devices()?.into_iter().map(|listed| (listed.index, listed.device.name)).collect();
+        let (made, lost): (Vec<Made>, Vec<Made>) =
+            std::mem::take(&mut self.made).into_iter().partition(|made| there.contains_key(&made.device.index));
+        self.made = made;
+        let mut undone: Vec<String> = lost.iter().map(|made| format!("device {}", made.device.name)).collect();
+        for made in &lost {
+            self.take_from_worker(made.id);
+        }
+        let remade = lost.len();
+        self.make_devices(lost);
+        undone.extend(self.mirror.reconcile()?.iter().map(ToString::to_string));
+        if undone.is_empty() {
+            return Ok(0);
+        }
+        self.put_back += undone.len() as u64;
+        let now = Instant::now();
+        if self.told_at.is_none_or(|told_at| now.duration_since(told_at) >= LOG_EVERY) {
+            self.told_at = Some(now);
+            let (first, others) = (&undone[0], undone.len() - 1);
+            let more = if others > 0 { format!(" and {others} more") } else { String::new() };
+            tracing::warn!("host side: changed by another program, and put back: {first}{more}");
+        }
+        Ok(remade)
+    }
+
+    fn show(&self) -> HostState {
+        let each = self.made.iter().map(|made| (made, None));
+        let missing = self.missing.iter().map(|(made, why)| (made, Some(why.clone())));
+        let mut all: Vec<_> = each.chain(missing).collect();
+        all.sort_by_key(|(made, _)| made.id);
+        let device = |(made, why_not): (&Made, Option<String>)| HostDeviceState {
+            name: made.device.name.clone(),
+            index: made.device.index,
+            kind: if made.device.mac.is_some() { "tap" } else { "tun" }.to_owned(),
+            mtu: made.device.mtu() as u32,
+            why_not,
+        };
+        HostState {
+            side: "on".to_owned(),
+            why: None,
+            namespace: self.place.as_ref().map(|place| place.display().to_string()),
+            user_namespace: self.user.is_some(),
+            devices: all.into_iter().map(device).collect(),
+            addresses: self.mirror.wanted.addresses.len() as u64,
+            routes: self.mirror.wanted.routes.len() as u64,
+            routes_limited: self.is_limited,
+            refused: self.mirror.refused.clone(),
+            put_back: self.put_back,
+        }
+    }
+
+    fn end(mut self) {
+        if self.place.is_some() && is_entered(&self.network) {
+            tracing::info!("host side: programs are inside; it stays");
+            return;
+        }
+        for made in std::mem::take(&mut self.made) {
+            self.take_from_worker(made.id);
+            if let Err(err) = self.mirror.remove(made.device.index) {
+                tracing::debug!("host side: {}: {err}", made.device.name);
+            }
+        }
+        let Some(place) = &self.place else { return };
+        let removed =
+            unmount(place, UnmountFlags::DETACH).map_err(io::Error::from).and_then(|()| fs::remove_file(place));
+        if let Err(err) = removed {
+            tracing::warn!("host side: {}: {err}", place.display());
+        }
+    }
+}
+
+/// Whether a process is in that network namespace. Those that this process may not look at are not counted.
+fn is_entered(network: &OwnedFd) -> bool {
+    let Ok(own) = fstat(network) else { return false };
+    let Ok(processes) = fs::read_dir("/proc") else { return false };
+    let of_process = |entry: fs::DirEntry| fs::metadata(entry.path().join("ns/net")).ok();
+    let mut inside = processes.filter_map(Result::ok).filter_map(of_process);
+    inside.any(|found| (found.dev(), found.ino()) == (own.st_dev, own.st_ino))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_is_named_for_ip_netns_in_the_usual_directory() {
+        let place = |socket: &str| place(Path::new(socket)).unwrap();
+        assert_eq!(place("/run/fatpath/gw.sock"), Path::new("/run/netns/fatpath-gw"));
+        assert_eq!(place("/tmp/x/gw.sock"), Path::new("/tmp/x/gw.netns"));
+    }
+}

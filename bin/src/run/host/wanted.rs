@@ -1,0 +1,282 @@
+//! Content that the host side's namespace is to have, as the node's model says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use base::{IfAddr, LinkId, Prefix, TableId};
+use control::model::{HostConfig, HostMtu, LinkKind};
+use control::netlink::rtnl::nums::*;
+use control::netlink::rtnl::{LOOPBACK, Link, Model, Route};
+use link::HostDevice;
+use wire::eth::MacAddr;
+
+use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule};
+
+/// The most routes that are mirrored. Of more, one default route of each family stands for all of a table.
+pub(super) const MAX_ROUTES: usize = 10_000;
+
+/// Metric of a connected IPv6 route (`IP6_RT_PRIO_ADDRCONF`).
+const METRIC_CONNECTED: u32 = 256;
+
+/// Metric of a default route that the node does not have.
+const DEFAULT_METRIC: u32 = u32::MAX;
+
+/// A link's device.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub(super) struct Made {
+    pub(super) id: LinkId,
+    pub(super) device: HostDevice,
+}
+
+/// The devices that a node is to have, by the numbers of its links.
+pub(super) fn devices(model: &Model, config: HostConfig) -> Vec<Made> {
+    let each = model.links_after(LOOPBACK).map(|(id, link)| {
+        let mac = match link.config.kind {
+            LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => link.mac.map(MacAddr),
+            LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Udp { .. } => None,
+        };
+        let mtu = match config.mtu {
+            HostMtu::Largest => None,
+            HostMtu::Link => Some(u16::try_from(link.mtu).unwrap_or(u16::MAX)),
+        };
+        let device = HostDevice { name: link.config.name.clone(), index: model.ifindex(id).0, mac, mtu };
+        Made { id: LinkId(id), device }
+    });
+    each.collect()
+}
+
+/// The content that a namespace with these devices is to have, and whether default routes stand for the node's.
+pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Content, bool) {
+    let view = View { model, config, made };
+    let mut content = Content::default();
+    content.devices.insert(LOOPBACK, loopback());
+    let lo = model.link(LOOPBACK).map(|lo| (LOOPBACK, LOOPBACK, lo));
+    let links = made.iter().filter_map(|made| Some((made.id.0, made.device.index, model.link(made.id.0)?)));
+    for (id, index, link) in lo.into_iter().chain(links) {
+        if let Some(device) = view.device(id) {
+            let mac = device.mac.and(link.mac);
+            let (name, mtu) = (device.name.clone(), device.mtu() as u32);
+            content.devices.insert(index, Device { name, mac, mtu, up: link.up, has_arp: false });
+        }
+        // The namespace's own `lo` has its first addresses by itself.
+        let own = link.addresses.iter().filter(|address| id != LOOPBACK || !address.addr.addr().is_loopback());
+        content.addresses.extend(own.map(|address| MirroredAddress {
+            index,
+            addr: address.addr,
+            peer: address.peer.filter(|peer| *peer != address.addr.addr()),
+            broadcast: address.broadcast,
+            label: address.addr.addr().is_ipv4().then(|| address.label.clone().unwrap_or(link.config.name.clone())),
+            scope: if address.addr.addr().is_ipv4() { address.scope } else { 0 },
+        }));
+        if let Some(mac) = view.device(id).and_then(|device| device.mac).filter(|_| link.up) {
+            let (address, route) = link_local(index, mac);
+            if !content.addresses.iter().any(|other| other.index == index && other.addr == address.addr) {
+                content.addresses.insert(address);
+            }
+            content.routes.insert(route);
+        }
+        if let LinkKind::Vrf { table } = link.config.kind {
+            let rule = |v4| MirroredRule { v4, device: link.config.name.clone(), table };
+            content.rules.extend([true, false].map(rule));
+        }
+    }
+    let routes = || model.routes().filter_map(|(table, route)| view.route(table, route));
+    let is_limited = routes().nth(MAX_ROUTES).is_some();
+    content.routes.extend(if is_limited { defaults(routes()) } else { routes().collect() });
+    (content, is_limited)
+}
+
+/// The namespace's own `lo`, which is up whatever the node's is.
+fn loopback() -> Device {
+    Device { name: "lo".to_owned(), mac: None, mtu: 65_536, up: true, has_arp: false }
+}
+
+/// The link-local address that the node has on each Ethernet link, and the route to its subnet.
+fn link_local(index: u32, mac: MacAddr) -> (MirroredAddress, MirroredRoute) {
+    let own = IpAddr::V6(mac.link_local());
+    let addr = IfAddr::new(own, 64).unwrap_or(IfAddr::host(own));
+    let (peer, broadcast, label, src) = (None, None, None, None);
+    let (table, kind, metric) = (TableId::MAIN.0, RTN_UNICAST, METRIC_CONNECTED);
+    let route = MirroredRoute { table, prefix: addr.prefix(), kind, metric, index, src, is_mtu_locked: false };
+    (MirroredAddress { index, addr, peer, broadcast, label, scope: 0 }, route)
+}
+
+/// A default route of each family for each table that has routes to a device: its own, else one to the device of the first.
+fn defaults(routes: impl Iterator<Item = MirroredRoute>) -> BTreeSet<MirroredRoute> {
+    let mut defaults: BTreeMap<(u32, bool), MirroredRoute> = BTreeMap::new();
+    for route in routes.filter(|route| route.index != 0) {
+        let v4 = route.prefix.is_ipv4();
+        let prefix = if v4 { Prefix::ANY_V4 } else { Prefix::ANY_V6 };
+        let default = MirroredRoute { prefix, metric: DEFAULT_METRIC, src: None, ..route };
+        let of_table = defaults.entry((route.table, v4)).or_insert(default);
+        if route.prefix == prefix && of_table.metric >= route.metric {
+            *of_table = route;
+        }
+    }
+    defaults.into_values().collect()
+}
+
+/// A node's model with the devices that it has.
+pub(super) struct View<'a> {
+    pub(super) model: &'a Model,
+    pub(super) config: HostConfig,
+    pub(super) made: &'a [Made],
+}
+
+impl View<'_> {
+    fn device(&self, id: u32) -> Option<&HostDevice> {
+        self.made.iter().find(|made| made.id.0 == id).map(|made| &made.device)
+    }
+
+    /// A route as the namespace is to have it, without its gateway: the node chooses the next hop. Those of a VRF's table lead to
+    /// the VRF's device, which sockets are bound to. `None`: it is of no use there.
+    pub(super) fn route(&self, table: TableId, route: &Route) -> Option<MirroredRoute> {
+        let is_error = route.is_error();
+        if !is_error && route.kind != RTN_UNICAST {
+            return None;
+        }
+        let vrf = || self.made.iter().find(|made| self.vrf_table(made.id.0) == Some(table.0));
+        let vrf = if table == TableId::MAIN { None } else { Some(vrf()?) };
+        let v4 = route.prefix.is_ipv4();
+        let (mut index, mut src) = (0, None);
+        if !is_error {
+            let link = self.model.link(route.dev).filter(|link| link.up)?;
+            let own = self.device(route.dev)?;
+            index = vrf.map_or(own.index, |vrf| vrf.device.index);
+            src = route.src.or_else(|| source(link, route.via, v4, vrf.is_some()));
+        }
+        if vrf.is_some_and(|vrf| self.model.link(vrf.id.0).is_none_or(|device| !device.up)) {
+            return None;
+        }
+        let is_mtu_locked = v4 && !is_error && self.config.mtu == HostMtu::Largest;
+        let Route { prefix, kind, metric, .. } = *route;
+        Some(MirroredRoute { table: table.0, prefix, kind, metric, index, src, is_mtu_locked })
+    }
+
+    fn vrf_table(&self, id: u32) -> Option<u32> {
+        match self.model.link(id)?.config.kind {
+            LinkKind::Vrf { table } => Some(table),
+            _ => None,
+        }
+    }
+}
+
+/// The address that the node would send from by a link: of IPv4 one in the subnet of the next hop. The namespace's kernel, which knows no
+/// next hops, would take the first. `is_apart`: the route leads to another device than the link's, which has none.
+fn source(link: &Link, via: Option<IpAddr>, v4: bool, is_apart: bool) -> Option<IpAddr> {
+    let of_family = || link.addresses.iter().map(|address| address.addr).filter(|addr| addr.addr().is_ipv4() == v4);
+    let near = via.filter(|_| v4).and_then(|via| of_family().find(|addr| addr.prefix().contains(via)));
+    let is_global = |addr: &IpAddr| !matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    let first = || of_family().map(IfAddr::addr).find(is_global);
+    near.map(IfAddr::addr).or_else(|| if is_apart { first() } else { None })
+}
+
+#[cfg(test)]
+mod tests {
+    use control::Config;
+    use control::netlink::rtnl::LinkNow;
+    use control::state::LinkStats;
+
+    use super::*;
+
+    const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\", \"10.2.0.1/24\", \"fd00::1/64\"]\n\
+                         [[link]]\nname = \"eth1\"\nkind = \"packet\"\ninterface = \"eth1\"\naddresses = [\"10.3.0.1/24\"]\nmaster = \"red\"\n\
+                         [[link]]\nname = \"red\"\nkind = \"vrf\"\ntable = 300\n\
+                         [[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"192.0.2.1:4500\"\n";
+
+    const MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
+
+    /// A node whose links have the numbers 2, 3 and so on; those on interfaces have 10 more on the host.
+    fn model(more: &str) -> Model {
+        let config = Config::from_toml(&format!("{LINKS}{more}"), "test.toml").unwrap();
+        let ids: Vec<LinkId> = (2..).take(config.links.len()).map(LinkId).collect();
+        let now: Vec<LinkNow> = config
+            .links
+            .iter()
+            .zip(&ids)
+            .map(|(link, &id)| {
+                let is_host = link.kind.interface().is_some();
+                let (host_index, mac) = (is_host.then_some(id.0 + 10), is_host.then_some(MAC));
+                LinkNow { id, host_index, running: true, mtu: 1500, mac, stats: LinkStats::default(), carrier: [1, 0] }
+            })
+            .collect();
+        let mut model = Model::default();
+        model.read(&config, &ids, &now, 5);
+        model
+    }
+
+    fn routes_of(content: &Content) -> Vec<String> {
+        let text = |route: &MirroredRoute| {
+            let src = route.src.map(|src| format!(" src {src}")).unwrap_or_default();
+            format!("{} table {} dev {}{src}", route.prefix, route.table, route.index)
+        };
+        content.routes.iter().map(text).collect()
+    }
+
+    #[test]
+    fn devices_have_the_links_names_and_numbers() {
+        let made = devices(&model(""), HostConfig::default());
+        let seen: Vec<_> = made
+            .iter()
+            .map(|made| (made.id.0, made.device.name.as_str(), made.device.mac.is_some(), made.device.mtu()))
+            .collect();
+        let want = [
+            (2, "eth0", true, 65_521),
+            (3, "eth1", true, 65_521),
+            (4, "red", false, 65_535),
+            (5, "wan", false, 65_535),
+        ];
+        assert_eq!(seen, want);
+        assert_eq!(made[0].device.index, 12);
+        let config = HostConfig { mtu: HostMtu::Link, ..HostConfig::default() };
+        assert_eq!(devices(&model(""), config)[0].device.mtu(), 1500);
+    }
+
+    #[test]
+    fn content_has_sources_as_the_node_chooses_them() {
+        let model = model(
+            "[[route]]\nto = \"10.9.0.0/16\"\nvia = \"10.2.0.7\"\n[[route]]\nto = \"10.8.0.0/16\"\ntype = \"unreachable\"\n",
+        );
+        let made = devices(&model, HostConfig::default());
+        let (content, is_limited) = content(&model, HostConfig::default(), &made);
+        assert!(!is_limited);
+        let red = made[2].device.index;
+        let want = [
+            "10.1.0.0/24 table 254 dev 12 src 10.1.0.1".to_owned(),
+            "10.2.0.0/24 table 254 dev 12 src 10.2.0.1".to_owned(),
+            "10.8.0.0/16 table 254 dev 0".to_owned(),
+            "10.9.0.0/16 table 254 dev 12 src 10.2.0.1".to_owned(),
+            "fd00::/64 table 254 dev 12".to_owned(),
+            "fe80::/64 table 254 dev 12".to_owned(),
+            "fe80::/64 table 254 dev 13".to_owned(),
+            format!("10.3.0.0/24 table 300 dev {red} src 10.3.0.1"),
+        ];
+        assert_eq!(routes_of(&content), want);
+        assert!(content.routes.iter().all(|route| route.is_mtu_locked == (route.prefix.is_ipv4() && route.index != 0)));
+        assert_eq!(content.rules.len(), 2);
+        let own: Vec<_> = content.addresses.iter().map(|address| (address.index, address.addr.to_string())).collect();
+        assert!(own.contains(&(12, "fe80::ff:fe00:9/64".to_owned())), "{own:?}");
+        assert!(!own.iter().any(|(index, _)| *index == LOOPBACK), "{own:?}");
+    }
+
+    #[test]
+    fn content_of_a_missing_device_is_left_out() {
+        let model = model("");
+        let made = &devices(&model, HostConfig::default())[3..];
+        let (content, _) = content(&model, HostConfig::default(), made);
+        assert_eq!(routes_of(&content), Vec::<String>::new());
+        assert_eq!((content.addresses.len(), content.devices.len()), (1, 2));
+    }
+
+    #[test]
+    fn content_above_the_limit_has_default_routes() {
+        let route = |n: usize| format!("[[route]]\nto = \"11.{}.{}.0/24\"\nvia = \"10.1.0.7\"\n", n / 256, n % 256);
+        let model = model(&(0..MAX_ROUTES).map(route).collect::<String>());
+        let made = devices(&model, HostConfig::default());
+        let (content, is_limited) = content(&model, HostConfig::default(), &made);
+        assert!(is_limited);
+        let of_main =
+            routes_of(&content).into_iter().filter(|route| route.contains(" table 254 ") && !route.starts_with("fe80"));
+        assert_eq!(of_main.collect::<Vec<_>>(), ["0.0.0.0/0 table 254 dev 12", "::/0 table 254 dev 12"]);
+    }
+}

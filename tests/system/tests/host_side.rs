@@ -1,0 +1,418 @@
+//! The host side of a gateway: a network namespace of its own with a device for each link.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial, veth, wait_until};
+
+const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON, Need::SETPRIV];
+
+const AUTO: &str = "[host]\nside = \"auto\"\n";
+const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\", \"fd00::1/64\"]\n\
+                     [[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n\
+                     [[route]]\nto = \"10.9.0.0/16\"\nvia = \"10.1.0.7\"\n";
+
+/// Waits for its standard input, and has a socket meanwhile that is bound to a device and has joined a group there.
+const HOLDER: &str = "import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'eth0')
+s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton('239.1.1.1') + socket.inet_aton('10.1.0.1'))
+print('ready', flush=True)
+sys.stdin.readline()
+s.sendto(b'x', ('10.1.0.9', 9))
+print(s.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b'\\0').decode(), flush=True)
+sys.stdin.readline()
+";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("host_side/device_has_its_links_name_number_and_mac", NEEDS, devices),
+        trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
+        trial("host_side/routes_follow_the_node", NEEDS, routes),
+        trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
+        trial("host_side/link_that_comes_and_goes_brings_its_device", NEEDS, links),
+        trial("host_side/restart_attaches_again", NEEDS, restart),
+        trial("host_side/orderly_end_removes_all_but_around_programs", NEEDS, end),
+        trial("host_side/links_above_the_limit_have_no_device", NEEDS, limit),
+        trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
+        trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
+        trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
+    ]
+}
+
+/// A gateway on the host, not in a mount namespace of its own: what it binds can be found.
+struct Site {
+    gateway: Gateway,
+    // The namespace is released before the directory is removed in which it is bound.
+    _bound: Bound,
+    scratch: Scratch,
+    host: Netns,
+    _far: Netns,
+}
+
+/// The file that a gateway's namespace is bound to; released when dropped.
+struct Bound(PathBuf);
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if self.0.exists() {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+}
+
+fn start(scratch: &Scratch, host: &Netns, toml: &str) -> Outcome<Gateway> {
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net=/run/netns/{}", host.name())).arg(fatpath());
+    Gateway::start_under(command, scratch, "x", toml)
+}
+
+impl Site {
+    fn new(toml: &str) -> Outcome<Self> {
+        let (scratch, host, far) = (Scratch::new()?, Netns::new("near")?, Netns::new("far")?);
+        veth((&host, "eth0"), (&far, "eth0"))?;
+        let bound = Bound(scratch.file("x.netns"));
+        let gateway = start(&scratch, &host, toml)?;
+        Ok(Self { gateway, _bound: bound, scratch, host, _far: far })
+    }
+
+    /// `fatpath WORDS…` on the gateway.
+    fn fatpath(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(fatpath());
+        command.args(words).env("FATPATH_RUNDIR", self.scratch.path());
+        command
+    }
+
+    /// What a shell script under `fatpath exec` prints.
+    fn exec(&self, script: &str) -> Outcome<String> {
+        run(&mut self.fatpath(&["exec", "--instance", "x", "--", "sh", "-ec", script]))
+    }
+
+    fn ip(&self, words: &str) -> Outcome<String> {
+        let words: Vec<&str> = ["ip", "--instance", "x"].into_iter().chain(words.split_whitespace()).collect();
+        run(&mut self.fatpath(&words))
+    }
+
+    /// What the system's `ip` prints of the namespace itself, as another program finds it.
+    fn outsider(&self, words: &str) -> Outcome<String> {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", self.scratch.file("x.netns").display())).arg("ip");
+        run(command.args(words.split_whitespace()))
+    }
+
+    /// A program under `fatpath exec` with [`HOLDER`]'s socket.
+    fn holder(&self) -> Outcome<Holder> {
+        let mut command = self.fatpath(&["exec", "--instance", "x", "--", "python3", "-c", HOLDER]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let said = BufReader::new(child.stdout.take().ok_or("it has an output")?);
+        let mut holder = Holder { child, said };
+        assert_eq!(holder.next_line()?, "ready\n");
+        Ok(holder)
+    }
+}
+
+/// A program that waits for lines; killed when dropped.
+struct Holder {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Holder {
+    fn next_line(&mut self) -> Outcome<String> {
+        let mut line = String::new();
+        self.said.read_line(&mut line)?;
+        Ok(line)
+    }
+
+    fn go_on(&mut self) -> Outcome {
+        use std::io::Write;
+        Ok(self.child.stdin.as_mut().ok_or("it has an input")?.write_all(b"\n")?)
+    }
+
+    fn namespace(&self) -> Outcome<PathBuf> {
+        Ok(fs::read_link(format!("/proc/{}/ns/net", self.child.id()))?)
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn devices() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    for name in ["eth0", "wan"] {
+        let node = site.ip(&format!("-o link show {name}"))?;
+        let said = site.exec(&format!("cd /sys/class/net/{name}; cat ifindex carrier mtu address flags"))?;
+        let [index, carrier, mtu, rest @ ..] = &said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+        assert!(node.starts_with(&format!("{index}: {name}:")), "{node}{said}");
+        assert_eq!((*carrier, *mtu), ("1", if name == "eth0" { "65521" } else { "65535" }), "{name}");
+        if name == "eth0" {
+            assert!(node.contains(&format!("link/ether {} ", rest[0])), "{node}{said}");
+            let flags = u32::from_str_radix(rest[1].trim_start_matches("0x"), 16)?;
+            assert_eq!(flags & 0x81, 0x81, "up, and without ARP: {flags:#x}");
+        }
+    }
+    let shown = site.gateway.show("host")?;
+    assert!(shown.starts_with(&format!("host side on at {}\n", site.scratch.file("x.netns").display())), "{shown}");
+    assert!(shown.contains(": eth0 kind tap mtu 65521\n") && shown.contains(": wan kind tun mtu 65535\n"), "{shown}");
+    assert!(site.gateway.show("host --json")?.contains("\"side\":\"on\""));
+    for (file, want) in [("ipv4/conf/eth0/rp_filter", "0"), ("ipv4/conf/eth0/arp_ignore", "8")] {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", site.scratch.file("x.netns").display())).arg("cat");
+        assert_eq!(run(command.arg(format!("/proc/sys/net/{file}")))?.trim(), want, "{file}");
+    }
+    Ok(())
+}
+
+fn addresses() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let bind = |addr: &str| {
+        let family = if addr.contains(':') { "INET6" } else { "INET" };
+        format!(
+            "python3 -c \"import socket; socket.socket(socket.AF_{family}, socket.SOCK_DGRAM).bind(('{addr}', 5000))\""
+        )
+    };
+    for addr in ["10.1.0.1", "fd00::1"] {
+        site.exec(&bind(addr))?;
+    }
+    for (addr, len) in [("10.7.0.1", 24), ("fd07::1", 64)] {
+        assert!(site.exec(&bind(addr)).is_err(), "{addr} is nobody's");
+        site.exec(&format!("ip addr add {addr}/{len} dev eth0; {}", bind(addr)))?;
+        assert!(site.exec(&format!("ip addr del {addr}/{len} dev eth0; {}", bind(addr))).is_err(), "{addr} is gone");
+    }
+    site.exec(&format!("ip addr add 10.8.0.1/32 dev lo; {}", bind("10.8.0.1")))?;
+    site.ip("link set eth0 down")?;
+    assert!(!site.outsider("link show eth0")?.contains(",UP"));
+    site.ip("link set eth0 up")?;
+    let listed = site.outsider("addr show eth0")?;
+    assert!(listed.contains(",UP") && listed.contains("10.1.0.1/24"), "{listed}");
+    Ok(())
+}
+
+fn routes() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let source = |dst: &str| site.outsider(&format!("route get {dst}"));
+    for dst in ["10.1.0.9", "10.9.1.1"] {
+        let said = source(dst)?;
+        assert!(said.contains(&format!("{dst} dev eth0 src 10.1.0.1")) && said.contains("mtu lock 65520"), "{said}");
+    }
+    assert!(source("10.10.0.1").is_err());
+    // The node's choice of address: that in the subnet of the next hop.
+    site.ip("addr add 10.2.0.1/24 dev eth0")?;
+    site.ip("route add 10.10.0.0/16 via 10.2.0.7")?;
+    assert!(source("10.10.0.1")?.contains("src 10.2.0.1"));
+    // Two routes of the node are one here, and that stays as long as either.
+    site.ip("route append 10.10.0.0/16 via 10.2.0.8")?;
+    site.ip("route del 10.10.0.0/16 via 10.2.0.7")?;
+    assert!(source("10.10.0.1")?.contains("src 10.2.0.1"));
+    site.ip("route del 10.10.0.0/16 via 10.2.0.8")?;
+    assert!(source("10.10.0.1").is_err());
+    site.ip("route add unreachable 10.11.0.0/16")?;
+    assert!(site.outsider("route show type unreachable")?.contains("10.11.0.0/16"));
+    site.ip("route add fd09::/16 via fd00::7")?;
+    assert!(source("fd09::1")?.contains("src fd00::1"));
+    // Sockets of a VRF are bound to its device, and find its routes there.
+    site.ip("link add red type vrf table 300")?;
+    site.ip("link set red up")?;
+    site.ip("link set eth0 master red")?;
+    let said = site.outsider("route get 10.1.0.9 oif red")?;
+    assert!(said.contains("dev red table 300 src 10.1.0.1"), "{said}");
+    assert!(source("10.1.0.9").is_err());
+    Ok(())
+}
+
+fn put_back() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    // Without the order, which is that in which things were put back.
+    let listed = |words: &str| {
+        let mut lines: Vec<String> = site.outsider(words)?.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        Outcome::Ok(lines)
+    };
+    let before = [listed("-o addr show eth0")?, listed("route")?];
+    let index = site.exec("cat /sys/class/net/wan/ifindex")?;
+    let changes = [
+        "addr del 10.1.0.1/24 dev eth0",
+        "addr add 10.66.0.1/24 dev eth0",
+        "route del 10.9.0.0/16",
+        "route add 10.67.0.0/16 dev eth0",
+        "link set eth0 down",
+        "link set eth0 mtu 1500",
+        "link set eth0 arp on",
+        "link set eth0 address 02:00:00:00:00:77",
+        "link del wan",
+    ];
+    for change in changes {
+        site.outsider(change)?;
+        let is_back = || {
+            let now = [listed("-o addr show eth0"), listed("route")];
+            now.into_iter().zip(&before).all(|(now, before)| now.is_ok_and(|now| now == *before))
+                && site
+                    .outsider("link show eth0")
+                    .is_ok_and(|seen| seen.contains(",NOARP,UP") && seen.contains(" 65521 "))
+                && site.exec("cat /sys/class/net/wan/ifindex").is_ok_and(|now| now == index)
+        };
+        wait_until(change, PATIENCE, is_back).map_err(|err| {
+            let now = [site.outsider("addr"), site.outsider("route")];
+            format!("{}: {now:?} {}", err.message().unwrap_or_default(), site.gateway.log())
+        })?;
+    }
+    let log = site.gateway.log();
+    assert!(log.contains("changed by another program, and put back: address 10.1.0.1/24"), "{log}");
+    let shown = site.gateway.show("host")?;
+    assert!(!shown.contains(", 0 put back") && !shown.contains("missing"), "{shown}");
+    Ok(())
+}
+
+fn links() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.ip("link add red type vrf table 300")?;
+    let number = site.ip("-o link show red")?;
+    let there = site.outsider("-o link show red")?;
+    assert_eq!(number.split(':').next(), there.split(':').next(), "{number}{there}");
+    site.ip("link del red")?;
+    assert!(site.outsider("link show red").is_err());
+    // The file as it was is another configuration of links, not of the host side.
+    let mut site = site;
+    site.gateway.reload(AUTO)?;
+    let host = site.scratch.file("x.netns");
+    site.gateway.wait_until("the devices are gone", |_| {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", host.display())).args(["ip", "-o", "link"]);
+        run(&mut command).is_ok_and(|listed| listed.lines().count() == 1)
+    })?;
+    site.gateway.reload("[host]\nside = \"off\"\n")?;
+    site.gateway.wait_until("it is refused", |gateway| {
+        gateway.log().contains("[host] is another one, which only a start can change")
+    })
+}
+
+fn restart() -> Outcome {
+    let toml = format!("{AUTO}{LINKS}");
+    let mut site = Site::new(&toml)?;
+    let mut holder = site.holder()?;
+    let namespace = holder.namespace()?;
+    let before = site.outsider("-o link show eth0")?;
+    // Killed, without an orderly end.
+    site.gateway.kill()?;
+    site.gateway = start(&site.scratch, &site.host, &toml)?;
+    assert_eq!(site.exec("readlink /proc/self/ns/net")?.trim(), namespace.display().to_string());
+    let index = |line: &str| line.split(':').next().map(str::to_owned);
+    assert_eq!(index(&site.outsider("-o link show eth0")?), index(&before));
+    assert_eq!(site.exec("cat /sys/class/net/eth0/carrier")?, "1\n", "the gateway reads the device");
+    holder.go_on()?;
+    assert_eq!(holder.next_line()?, "eth0\n");
+    assert!(site.outsider("maddr show eth0")?.contains("239.1.1.1"));
+    assert!(site.gateway.log().contains("which was there"));
+    Ok(())
+}
+
+fn end() -> Outcome {
+    let toml = format!("{AUTO}{LINKS}");
+    let mut site = Site::new(&toml)?;
+    let bound = site.scratch.file("x.netns");
+    let holder = site.holder()?;
+    assert!(site.gateway.terminate()?.success());
+    assert!(site.gateway.log().contains("programs are inside; it stays"));
+    assert!(site.outsider("-o link show eth0")?.contains("eth0"));
+    drop(holder);
+    site.gateway = start(&site.scratch, &site.host, &toml)?;
+    assert!(site.gateway.terminate()?.success());
+    assert!(!bound.exists());
+    assert!(!fs::read_to_string("/proc/mounts")?.contains(&bound.display().to_string()));
+    Ok(())
+}
+
+fn limit() -> Outcome {
+    let site = Site::new(&format!("{AUTO}max-links = 1\nmtu = \"link\"\n{LINKS}"))?;
+    let shown = site.gateway.show("host")?;
+    assert!(shown.contains(": eth0 kind tap mtu 1500\n"), "{shown}");
+    assert!(shown.contains(": wan kind tun mtu 1500 missing (max-links is 1)\n"), "{shown}");
+    assert!(site.outsider("link show wan").is_err());
+    assert!(!site.outsider("route")?.contains("lock"));
+    Ok(())
+}
+
+fn of_user() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let program = scratch.file("fatpath");
+    fs::copy(fatpath(), &program)?;
+    fs::copy(fatpath().with_file_name("libfatpath_preload.so"), scratch.file("libfatpath_preload.so"))?;
+    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777))?;
+    // Any user may open the device, as with udev's rules.
+    let device = scratch.file("tun");
+    run(Command::new("sh").args(["-ec", "mknod \"$1\" c 10 200; chmod 666 \"$1\"", "sh"]).arg(&device))?;
+    let script =
+        "mount --bind \"$1\" /dev/net/tun; shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
+    let as_user = || {
+        let mut command = host.command("sh");
+        command.args(["-ec", script, "sh"]).arg(&device).arg(&program).env("FATPATH_RUNDIR", scratch.path());
+        command
+    };
+    let toml = format!("{AUTO}[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n");
+    let gateway = Gateway::start_under(as_user(), &scratch, "x", &toml)?;
+    let shown = gateway.show("host")?;
+    assert!(shown.starts_with("host side on in a user namespace\n"), "{shown}{}", gateway.log());
+    assert!(shown.contains(": wan kind tun mtu 65535\n"), "{shown}");
+    let script = "ip addr add 10.7.0.1/24 dev wan
+        python3 -c \"import socket; socket.socket(socket.AF_INET, socket.SOCK_DGRAM).bind(('10.7.0.1', 5000))\"
+        readlink /proc/self/ns/net";
+    let said = run(as_user().args(["exec", "--instance", "x", "--", "sh", "-ec", script]))?;
+    assert_ne!(said, host.sh("readlink /proc/self/ns/net")?);
+    // Root enters it as well.
+    let mut root = Command::new(fatpath());
+    root.args(["exec", "--instance", "x", "--", "readlink", "/proc/self/ns/net"]).env("FATPATH_RUNDIR", scratch.path());
+    assert_eq!(run(&mut root)?, said);
+    Ok(())
+}
+
+fn off() -> Outcome {
+    let site = Site::new(LINKS)?;
+    let own = fs::read_link("/proc/self/ns/net")?.display().to_string();
+    assert_eq!(site.exec("readlink /proc/self/ns/net")?.trim(), own);
+    assert_eq!(site.gateway.show("host")?, "host side off\n");
+    drop(site);
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let words = ["exec", "--sockets", "host", "--instance", "x", "--", "readlink", "/proc/self/ns/net"];
+    assert_eq!(run(&mut site.fatpath(&words))?.trim(), own);
+    // Who may not enter is told so, and stays.
+    fs::set_permissions(site.scratch.path(), fs::Permissions::from_mode(0o755))?;
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(fatpath());
+    command.args(["exec", "--instance", "x", "--", "readlink", "/proc/self/ns/net"]);
+    let output = command.env("FATPATH_RUNDIR", site.scratch.path()).output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said, "fatpath exec: may not enter the gateway's host side; sockets stay where they are\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), own);
+    Ok(())
+}
+
+fn failed() -> Outcome {
+    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
+    let bound = Bound(scratch.file("x.netns"));
+    let mut command = host.command("sh");
+    command.args(["-ec", "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; exec \"$@\"", "sh"]);
+    command.arg(fatpath());
+    let gateway = Gateway::start_under(command, &scratch, "x", AUTO)?;
+    let shown = gateway.show("host")?;
+    assert!(shown.starts_with("host side failed (/proc/sys/net/ipv4/conf/"), "{shown}");
+    assert!(shown.contains("Read-only file system") && !bound.0.exists(), "{shown}");
+    let mut command = Command::new(fatpath());
+    command.args(["exec", "--instance", "x", "--", "true"]).env("FATPATH_RUNDIR", scratch.path());
+    let output = command.output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.lines().count() == 1, "{said}");
+    assert!(said.starts_with("fatpath exec: the gateway has no host side (/proc/sys"), "{said}");
+    Ok(())
+}
