@@ -40,21 +40,23 @@ pub(crate) fn enter(instance: &str) -> Result<(), CliError> {
         }
     };
     let Some((network, user)) = descriptors.split_last() else { return Ok(()) };
-    if let Some(user) = user.first()
-        && let Err(errno) = setns(user, LinkNameSpaceType::User)
-    {
-        stays(&format!("may not enter the gateway's host side (user namespace: {errno})"));
-        return Ok(());
-    }
+    let may_not = |errno: Errno| format!("may not enter the gateway's host side ({errno})");
+    let mut of_user = false;
+    // Root enters the network namespace alone, and is root in front of the gateway still.
     if let Err(errno) = setns(network, LinkNameSpaceType::Network) {
-        let why = format!("may not enter the gateway's host side (network namespace: {errno})");
-        if !user.is_empty() {
-            return Err(CliError::failed(why));
+        let Some(user) = user.first() else {
+            stays(&may_not(errno));
+            return Ok(());
+        };
+        if let Err(errno) = setns(user, LinkNameSpaceType::User) {
+            stays(&may_not(errno));
+            return Ok(());
         }
-        stays(&why);
-        return Ok(());
+        // There is no way back.
+        setns(network, LinkNameSpaceType::Network).map_err(|errno| CliError::failed(may_not(errno)))?;
+        of_user = true;
     }
-    mount_anew(&format!("fatpath-{instance}"), !user.is_empty())
+    mount_anew(&format!("fatpath-{instance}"), of_user)
 }
 
 /// Descriptors of the gateway's host side: the user namespace around it, if there is one, and the network namespace; none if it has no

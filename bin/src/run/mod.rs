@@ -105,6 +105,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let threads = Threads::new(events.clone());
     let discard = start_discard(&threads)?;
     let mut daemon = Daemon::start(sources.config, sources.file, &socket, signals.handle(), &threads)?;
+    let starting = daemon.host_side().starting();
     let server = Server::bind(&socket)?;
     let is_ended = || signals.pending().any(|signal| signal != SIGHUP);
     let Some(mut netlink) = daemon.carry_out(&socket, &sources.lines, &discard, &threads, is_ended)? else {
@@ -121,6 +122,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     links.log(&format!("{}: running", args.instance));
     pass_on(signals, events, &threads).map_err(|err| CliError::system("start a thread", &err))?;
     service::ready(&format!("running with {links}"));
+    starting.succeeded();
     daemon.run(&args.instance, happened, &threads)
 }
 

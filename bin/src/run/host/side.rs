@@ -79,6 +79,23 @@ struct On {
     told_at: Option<Instant>,
 }
 
+/// Ends the host side of a gateway that does not get as far as running.
+#[derive(Debug)]
+pub(crate) struct Starting(Option<HostSide>);
+
+impl Starting {
+    /// The gateway runs: an orderly end of its own ends the host side.
+    pub(crate) fn succeeded(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.iter().for_each(HostSide::end);
+    }
+}
+
 /// Descriptors by which a program enters the host side.
 #[derive(Debug)]
 pub(crate) struct Entrance {
@@ -124,6 +141,11 @@ impl HostSide {
         if let State::On(on) = &mut *self.lock() {
             on.follow(model, changed).unwrap_or_else(|err| tracing::error!("host side: netlink: {err}"));
         }
+    }
+
+    /// What ends it unless the gateway gets as far as running.
+    pub(crate) fn starting(&self) -> Starting {
+        Starting(Some(self.clone()))
     }
 
     /// Whether there is one.
