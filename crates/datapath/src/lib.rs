@@ -10,7 +10,7 @@
 //!      ║           │                     └──── decrypted ◀── local::esp ◀── local (reassembly first)
 //!      ╚═ rx::shortcut: ESP run, fragment train, where every stage they skip is a no-op
 //!
-//!  local ─▶ policy ─▶ host_side::up ─▶ take_host_tx            (where the link has a device of the host side)
+//!  rx::l3 hooks ─▶ host_side::demux ─▶ local ─▶ policy ─▶ host_side::up ─▶ take_host_tx   (where the link has a device of the host side)
 //!  handle_host_rx ─▶ host_side::down ─▶ FIB ─▶ tx::output
 //!
 //!  tx::output ─▶ policy ─┬▶ tx::mtu ──────────────────▶ tx::transmit: fat tap ─▶ neighbour ─▶ device: fit, wire tap ─▶ take_tx
@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use base::{Counters, Domain, DropReason, Instant, LinkId, Origin};
 use fib::{Action, Fib, Neighbours};
-use host::RateLimit;
+use host::{Established, RateLimit};
 use ipsec::{Ipsec, Opened};
 use offload::{Features, Gro, gro};
 use packet::{Memory, Packet};
@@ -64,6 +64,7 @@ use tx::xfrm::PendingTx;
 use tx::{device, esp_device, keepalive, neighbour};
 
 pub use hooks::HookPoint;
+pub use host_side::demux::{DemuxCounts, EarlyDemux};
 pub use local::ike::{IkeAt, IkeMessage};
 pub use ports::{Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic};
 pub use trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
@@ -85,8 +86,13 @@ pub struct Datapath {
     pub forwarded: Forwarded,
     /// When the clock of `now` was at zero, since the Unix epoch.
     pub epoch: Duration,
+    /// Settings of early demux.
+    pub early_demux: EarlyDemux,
+    /// Packets that early demux was asked about.
+    pub demux_counts: DemuxCounts,
     /// Messages of ICMP that lowered the MTU of a path, or confirmed it.
     pub path_mtus_learnt: u64,
+    established: Established,
     ike: ike::Ike,
     gro: Gro,
     reassembly: Reassembly,
@@ -155,7 +161,10 @@ impl Datapath {
             counters: Counters::ZERO,
             forwarded: Forwarded::default(),
             epoch: Duration::ZERO,
+            early_demux: EarlyDemux::default(),
+            demux_counts: DemuxCounts::default(),
             path_mtus_learnt: 0,
+            established: Established::default(),
             ike: ike::Ike::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
             reassembly: Reassembly::default(),

@@ -10,6 +10,7 @@ use packet::{Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Protocol, Version, ipv4};
 
+use super::demux;
 use crate::forward::Hop;
 use crate::ports::Port;
 use crate::tx::device;
@@ -74,6 +75,7 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
         }
         return own::output_by(dp, cx, ip, Hop { dev: link, next_hop: ip.info.dst });
     }
+    demux::note_sent(dp, cx, ip, link);
     own::route_out(dp, cx, ip, link)
 }
 

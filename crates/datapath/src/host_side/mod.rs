@@ -7,6 +7,7 @@
 //! A device of the host side is a [`Port`](crate::Port) with a queue, offloads and counters of its own, and has the number of its
 //! link. Without one the node answers by itself: pings, TCP resets, port unreachable.
 
+pub(crate) mod demux;
 pub(crate) mod down;
 pub(crate) mod tcp;
 pub(crate) mod up;
@@ -25,6 +26,9 @@ impl Datapath {
         match config {
             Some(config) => self.ports.hosts.set(link, Device::HostSide, config),
             None => drop(self.ports.hosts.remove(link)),
+        }
+        if self.ports.hosts.iter().next().is_none() {
+            self.established.clear();
         }
     }
 

@@ -2,14 +2,14 @@
 //! `esp6_err`).
 //!
 //! A forged message slows a node down, so a message counts only if it quotes ESP that this node has sent, by an SPI that an
-//! attacker has to guess. What is learnt narrows the tunnels to that destination and this
+//! attacker has to guess, or TCP of a socket of the host side. What is learnt narrows the tunnels to that destination and this
 //! node's own packets to it. Redirects are not followed: a router chooses its own routes (RFC 1812 §5.2.7.2).
 
 use std::net::IpAddr;
 
-use base::{DropReason, LinkId};
+use base::{Domain, DropReason, LinkId};
 use fib::Decision;
-use wire::{Quote, Version, icmp, icmpv6};
+use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
 
 use crate::{Cx, Datapath, IpPacket};
 
@@ -44,7 +44,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     let is_ours = |quote: &Quote<'_>| {
         Version::of_addr(quote.dst) == ip.info.version()
             && dp.fib.is_local(domain, quote.src)
-            && dp.ipsec.may_have_sent(quote)
+            && (dp.ipsec.may_have_sent(quote) || is_of_socket(dp, cx, domain, quote))
     };
     let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
         return Err(DropReason::IcmpQuote);
@@ -60,6 +60,15 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     } else {
         Err(DropReason::IcmpIgnored)
     }
+}
+
+/// Tells whether a quoted packet is TCP of a socket of the host side, whose segments the node cuts to the path: an attacker has to guess
+/// both ports.
+fn is_of_socket(dp: &Datapath, cx: Cx<'_>, domain: Domain, quote: &Quote<'_>) -> bool {
+    let (Protocol::TCP, [a, b, c, d, ..]) = (quote.protocol, quote.payload) else { return false };
+    let [sport, dport] = [[*a, *b], [*c, *d]].map(u16::from_be_bytes);
+    let sent = FlowKey { src: quote.src, dst: quote.dst, protocol: Protocol::TCP, sport, dport };
+    dp.established.has_sent(cx.now, domain, &sent)
 }
 
 impl Datapath {

@@ -10,7 +10,7 @@ use wire::{MacAddr, Version};
 
 use crate::forward::{self, Hop};
 use crate::hooks::{self, HookPoint};
-use crate::host_side::down;
+use crate::host_side::{demux, down};
 use crate::ip_packet::flow_of;
 use crate::local::{Cast, esp};
 use crate::mib::MibPair;
@@ -54,7 +54,14 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
         dp.ports.pass_vrf(cx.mem, vrf, false, &ip.pkt);
         hooks::run(dp, cx, HookPoint::PreRouting, vrf, ip);
     }
-    route(dp, cx, ip, domain)
+    if let Some(next) = demux::find(dp, cx, ip, domain) {
+        return next;
+    }
+    let next = route(dp, cx, ip, domain);
+    if matches!(next, Next::Local(Cast::Unicast)) {
+        demux::note_local(dp, cx, ip, domain);
+    }
+    next
 }
 
 /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.

@@ -365,6 +365,93 @@ fn malformed_packets_of_sockets_are_counted_drops() {
 }
 
 #[test]
+fn established_flow_goes_up_without_a_route_lookup() {
+    for flow in to_us() {
+        let mut node = router_with_host_side();
+        let answer = Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..flow };
+        let hits = |node: &Node| (node.datapath.demux_counts.hits, node.datapath.demux_counts.misses);
+        // Nothing from outside makes a flow.
+        node.rx_bytes(NOW, INSIDE, &flow.tcp(1, 10));
+        assert_eq!((node.datapath.established().len(), hits(&node)), (0, (0, 0)));
+        down_bytes(&mut node, INSIDE, &answer.tcp(1, 10));
+        assert_eq!(node.datapath.established().len(), 1);
+        // The first packet asks the routes, the others do not.
+        for n in 0..5 {
+            node.rx_bytes(NOW, INSIDE, &flow.tcp(11 + n, 10));
+        }
+        assert_eq!((up(&mut node, INSIDE).len(), hits(&node)), (6, (4, 1)));
+        // A route that changes is seen at once: the address is no longer the node's.
+        let host = base::Prefix::host(flow.dst);
+        let routes = [base::TableId::LOCAL, base::TableId::MAIN];
+        for table in routes {
+            node.datapath
+                .fib
+                .remove(table, &fib::Route { prefix: host, kind: fib::RouteKind::Local { dev: INSIDE }, metric: 0 });
+        }
+        node.rx_bytes(NOW, INSIDE, &flow.tcp(99, 10));
+        assert_eq!(hits(&node), (4, 2));
+        assert!(up(&mut node, INSIDE).is_empty());
+    }
+}
+
+#[test]
+fn early_demux_switched_off_asks_the_routes() {
+    let [flow, _] = to_us();
+    let answer = Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..flow };
+    for (ip, tcp) in [(false, true), (true, false)] {
+        let mut node = router_with_host_side();
+        node.datapath.early_demux = datapath::EarlyDemux { ip, tcp, udp: true };
+        down_bytes(&mut node, INSIDE, &answer.tcp(1, 10));
+        for n in 0..3 {
+            node.rx_bytes(NOW, INSIDE, &flow.tcp(n, 10));
+        }
+        assert_eq!((up(&mut node, INSIDE).len(), node.datapath.demux_counts.hits), (3, 0));
+    }
+}
+
+#[test]
+fn early_demux_does_not_skip_a_policy() {
+    let [flow, _] = to_us();
+    let answer = Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..flow };
+    let mut node = router_with_host_side();
+    down_bytes(&mut node, INSIDE, &answer.tcp(1, 10));
+    node.rx_bytes(NOW, INSIDE, &flow.tcp(1, 10));
+    node.rx_bytes(NOW, INSIDE, &flow.tcp(11, 10));
+    assert_eq!((up(&mut node, INSIDE).len(), node.datapath.demux_counts.hits), (2, 1));
+    let any = "10.0.0.0/8".parse().unwrap();
+    let policy = PolicyConfig { action: Action::Block, ..PolicyConfig::new(Dir::In, Selector::new(any, any)) };
+    node.datapath.ipsec.add_policy(policy).unwrap();
+    node.rx_bytes(NOW, INSIDE, &flow.tcp(21, 10));
+    assert!(up(&mut node, INSIDE).is_empty());
+    assert_eq!(node.drops(), [(INSIDE.0, DropReason::PolicyBlock, 1)]);
+}
+
+#[test]
+fn packet_too_big_about_socket_tcp_lowers_the_cut() {
+    let [flow, _] = from_us();
+    let mut node = router_with_host_side();
+    let too_big = |quoted: &[u8]| {
+        let mut message = vec![3, 4, 0, 0, 0, 0, 1300_u16.to_be_bytes()[0], 1300_u16.to_be_bytes()[1]];
+        message.extend_from_slice(&quoted[..60]);
+        let check = wire::checksum::finish(wire::checksum::sum(&message));
+        message[2..4].copy_from_slice(&check.to_be_bytes());
+        Flow::new("10.2.0.99", "10.2.0.254").raw(Protocol::ICMP, &message)
+    };
+    let size = |node: &mut Node| {
+        let pkt = flow.fat_tcp(&node.mem, 1, 20_000, 10_000);
+        down(node, INSIDE, pkt);
+        let Cut::Gso(gso) = only(node.tx(OUTSIDE)).meta.cut else { panic!("not fat") };
+        usize::from(gso.size) + ipv4::Header::LEN + TCP_LEN
+    };
+    assert_eq!(size(&mut node), 1500);
+    // Of another flow nothing is believed, but the message goes up.
+    node.rx_bytes(NOW, OUTSIDE, &too_big(&Flow { sport: 9, ..flow }.tcp(1, 100)));
+    assert_eq!((size(&mut node), up(&mut node, OUTSIDE).len()), (1500, 1));
+    node.rx_bytes(NOW, OUTSIDE, &too_big(&flow.tcp(1, 100)));
+    assert_eq!((size(&mut node), up(&mut node, OUTSIDE).len()), (1300, 1));
+}
+
+#[test]
 fn unfinished_checksum_of_socket_is_made_for_the_link() {
     let [flow, _] = from_us();
     let mut node = router_with(PortOptions::BARE, PortOptions::BARE.features(Features::NONE));

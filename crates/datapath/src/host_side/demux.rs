@@ -1,0 +1,114 @@
+//! Early demux: packets of established flows of the host side's sockets go up without a route lookup (Linux
+//! `ip_rcv_finish_core`, `ip6_rcv_finish_core`).
+//!
+//! Asked once for each packet, fat or not, behind the pre-routing hooks: a destination that a hook has translated is found.
+
+use base::{Domain, LinkId};
+use host::LocalRoute;
+use packet::PktType;
+use wire::Protocol;
+
+use crate::local::Cast;
+use crate::{Cx, Datapath, IpPacket, Next};
+
+/// Settings of early demux (`net.ipv4.ip_early_demux`, `tcp_early_demux`, `udp_early_demux`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EarlyDemux {
+    /// Of any protocol.
+    pub ip: bool,
+    /// Of TCP.
+    pub tcp: bool,
+    /// Of UDP.
+    pub udp: bool,
+}
+
+impl Default for EarlyDemux {
+    fn default() -> Self {
+        Self { ip: true, tcp: true, udp: true }
+    }
+}
+
+/// Packets that early demux was asked about.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct DemuxCounts {
+    /// Packets that went up without a route lookup.
+    pub hits: u64,
+    /// Packets of no established flow, or of one whose route was not known.
+    pub misses: u64,
+}
+
+/// Next stage of a packet of an established flow, if the routes have not changed since they said that its flow is for this node.
+#[inline]
+pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, domain: Domain) -> Option<Next> {
+    if dp.established.is_empty() || !is_asked(dp, ip) {
+        return None;
+    }
+    let route = local_route(dp, ip);
+    let flow = dp.established.find(cx.now, domain, &ip.flow);
+    if flow.is_some_and(|flow| flow.route == Some(route)) {
+        dp.demux_counts.hits += 1;
+        return Some(Next::Local(Cast::Unicast));
+    }
+    dp.demux_counts.misses += 1;
+    None
+}
+
+/// Notes that the routes have said that a packet is for this node alone.
+#[inline]
+pub(crate) fn note_local(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, domain: Domain) {
+    if dp.established.is_empty() || !is_asked(dp, ip) {
+        return;
+    }
+    let route = local_route(dp, ip);
+    if let Some(flow) = dp.established.find(cx.now, domain, &ip.flow) {
+        flow.route = Some(route);
+    }
+}
+
+fn local_route(dp: &Datapath, ip: &IpPacket) -> LocalRoute {
+    LocalRoute { link: ip.pkt.meta.origin.device(), generation: dp.fib.generation() }
+}
+
+/// Tells whether a packet may belong to a socket: a fragment is asked about when its datagram is whole, and options are checked by the
+/// longer way.
+#[inline]
+fn is_asked(dp: &Datapath, ip: &IpPacket) -> bool {
+    let is_on = match ip.info.protocol {
+        Protocol::TCP => dp.early_demux.tcp,
+        Protocol::UDP => dp.early_demux.udp,
+        _ => false,
+    };
+    is_on
+        && dp.early_demux.ip
+        && ip.info.plain
+        && ip.info.fragment.is_none()
+        && ip.pkt.meta.pkt_type == PktType::Host
+        && ip.pkt.meta.esp.is_none()
+        && dp.has_host_port(ip.pkt.meta.origin.device())
+}
+
+/// Notes what a socket sends by the device of `link`.
+pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: LinkId) {
+    let is_end = match ip.info.protocol {
+        Protocol::TCP => is_reset(ip),
+        Protocol::UDP => false,
+        _ => return,
+    };
+    if ip.info.fragment.is_none() {
+        dp.established.sent(cx.now, dp.fib.domain(link), ip.flow, is_end);
+    }
+}
+
+fn is_reset(ip: &IpPacket) -> bool {
+    let mut header = [0; wire::tcp::Header::LEN];
+    ip.pkt.read_at(ip.info.header_len, &mut header)
+        && wire::tcp::Header::ref_from(&header).is_ok_and(|tcp| tcp.flags().contains(wire::tcp::Flags::RST))
+}
+
+impl Datapath {
+    /// Flows of the host side's sockets.
+    #[must_use]
+    pub fn established(&self) -> &host::Established {
+        &self.established
+    }
+}
