@@ -217,6 +217,7 @@ fn describe(step: &datapath::TraceStep, name: &impl Fn(LinkId) -> String) -> (St
     match step.step {
         Step::Input => ("input".to_owned(), link, None),
         Step::Hook { point, dev } => (format!("hook {}", point_word(point)), Some(dev), None),
+        Step::Ila { from } => ("ila".to_owned(), None, Some(format!("from {from}"))),
         Step::Route { table, prefix, domain } => {
             let found = match (table, prefix) {
                 (Some(table), Some(prefix)) => format!("table {table} {prefix}"),

@@ -10,11 +10,13 @@
 //!
 //! Outer packets of ESP, messages of IKE and keepalives pass no hook on their way out.
 //!
-//! A point without users costs one bit test.
+//! A point without users costs one bit test. Of the users one changes packets: ILA, at pre-routing, for IPv6 (Linux gives it priority
+//! −1). It changes a packet once, also where the packet passes the point with its VRF again.
 
-use base::LinkId;
+use base::{DropReason, LinkId};
 use wire::Version;
 
+use crate::ila_hook;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, IpPacket};
 
@@ -38,6 +40,8 @@ pub enum HookPoint {
 pub(crate) enum HookUser {
     /// `fatpath trace`, at every point.
     Trace,
+    /// Translation of ILA addresses.
+    Ila,
 }
 
 /// Points that have users.
@@ -52,16 +56,20 @@ pub(crate) struct Hooks {
 /// Bits of all points for both versions.
 const ALL: u16 = (1 << 10) - 1;
 
+/// Bit of pre-routing for IPv6.
+const PRE_ROUTING_V6: u16 = 0b10;
+
 /// Bits of the points that received packets pass: pre-routing and local in.
 const RECEIVE: u16 = 0b1111;
 
 impl HookUser {
-    const COUNT: usize = 1;
+    const COUNT: usize = 2;
 
     /// Points that the user is called at, as bits.
     const fn points(self) -> u16 {
         match self {
             Self::Trace => ALL,
+            Self::Ila => PRE_ROUTING_V6,
         }
     }
 }
@@ -71,6 +79,12 @@ impl Hooks {
     pub(crate) fn set(&mut self, user: HookUser, is_on: bool) {
         self.of_users[user as usize] = if is_on { user.points() } else { 0 };
         self.used = self.of_users.iter().fold(0, |used, points| used | points);
+    }
+
+    /// Tells whether a user was added.
+    #[inline]
+    pub(crate) fn is_set(self, user: HookUser) -> bool {
+        self.of_users[user as usize] != 0
     }
 
     /// Tells whether any point of the receive side has a user: what would be seen there may not take a shortcut.
@@ -85,7 +99,33 @@ impl Hooks {
     }
 }
 
-/// Runs the users of a point on a packet.
+/// Runs the users of pre-routing on a packet. One that `is_translated` was changed there before, with another device. Tells whether it
+/// has been changed now, or before.
+///
+/// # Errors
+/// The reason to drop the packet.
+#[inline]
+pub(crate) fn pre_routing(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    dev: LinkId,
+    ip: &mut IpPacket,
+    is_translated: bool,
+) -> Result<bool, DropReason> {
+    let version = ip.info.version();
+    if !dp.hooks.has(HookPoint::PreRouting, version) {
+        return Ok(is_translated);
+    }
+    if dp.trace.is_on() {
+        run_users(dp, cx, HookPoint::PreRouting, dev, ip);
+    }
+    if is_translated || version == Version::V4 || !dp.hooks.is_set(HookUser::Ila) {
+        return Ok(is_translated);
+    }
+    ila_hook::translate(dp, cx, dev, ip)
+}
+
+/// Runs the users of a point on a packet that none of them changes.
 #[inline]
 pub(crate) fn run(dp: &mut Datapath, cx: Cx<'_>, point: HookPoint, dev: LinkId, ip: &mut IpPacket) {
     if dp.hooks.has(point, ip.info.version()) {

@@ -29,6 +29,7 @@ mod forward;
 mod hooks;
 mod host_side;
 mod icmp_quote;
+mod ila_hook;
 mod ip_options;
 mod ip_packet;
 mod local;
@@ -53,6 +54,7 @@ use packet::{Memory, Packet};
 use reassembly::{Expired, Reassembly};
 
 use hooks::Hooks;
+use ila_hook::Ila;
 use ip_packet::{Carried, IpPacket};
 use local::ike;
 use local::reassembly::FragmentIds;
@@ -100,6 +102,7 @@ pub struct Datapath {
     icmp_limit: RateLimit,
     recent_routes: RecentRoutes,
     hooks: Hooks,
+    ila: Ila,
     trace: Trace,
     /// Whether shortcuts are switched off altogether, to compare.
     no_shortcuts: bool,
@@ -172,6 +175,7 @@ impl Datapath {
             icmp_limit: RateLimit::default(),
             recent_routes: RecentRoutes::default(),
             hooks: Hooks::default(),
+            ila: Ila::default(),
             trace: Trace::default(),
             no_shortcuts: false,
             generations: [0; 2],
@@ -212,7 +216,10 @@ impl Datapath {
                 let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false, esp_gro: false };
                 self.ports.set(id, Device::Vrf, config);
             }
-            None if self.ports.get(id).is_some_and(|port| port.device == Device::Vrf) => drop(self.ports.remove(id)),
+            None if self.ports.get(id).is_some_and(|port| port.device == Device::Vrf) => {
+                self.ports.remove(id);
+                self.forget_ila_of(id);
+            }
             None => {}
         }
         self.update_shortcuts();
@@ -244,6 +251,7 @@ impl Datapath {
         self.ipsec.set_device(id, None);
         self.forget_ike(id);
         self.ports.remove(id);
+        self.forget_ila_of(id);
         self.forget_neighbours(Cx { now, mem }, id);
     }
 

@@ -109,6 +109,11 @@ pub enum Step {
         /// The device.
         dev: LinkId,
     },
+    /// Translation of the destination by ILA. From here on the flow has the new one.
+    Ila {
+        /// The destination so far.
+        from: std::net::Ipv6Addr,
+    },
     /// The route lookup.
     Route {
         /// The table that has the route; `None` without a route, or with one that a rule is.

@@ -160,9 +160,14 @@ impl Mappings {
         self.table.allocation_size()
     }
 
+    /// Every mapping, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = Mapping> + '_ {
+        self.table.iter().map(Entry::mapping)
+    }
+
     /// Every mapping, in order of locators; of one locator those for devices before the one for any.
     pub fn snapshot(&self) -> Vec<Mapping> {
-        let mut all: Vec<Mapping> = self.table.iter().map(Entry::mapping).collect();
+        let mut all: Vec<Mapping> = self.iter().collect();
         all.sort_unstable_by_key(|mapping| (mapping.locator_match, mapping.link.is_none(), mapping.link));
         all
     }

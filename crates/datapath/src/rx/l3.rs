@@ -9,7 +9,7 @@ use packet::Cut;
 use wire::{MacAddr, Version};
 
 use crate::forward::{self, Hop};
-use crate::hooks::{self, HookPoint};
+use crate::hooks;
 use crate::host_side::{demux, down};
 use crate::ip_packet::flow_of;
 use crate::local::{Cast, esp};
@@ -47,12 +47,17 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
     if let Err(reason) = check(dp, cx, ip) {
         return Next::Drop(reason);
     }
-    hooks::run(dp, cx, HookPoint::PreRouting, link, ip);
+    let is_translated = match hooks::pre_routing(dp, cx, link, ip, false) {
+        Ok(is_translated) => is_translated,
+        Err(reason) => return Next::Drop(reason),
+    };
     let domain = dp.fib.domain(link);
     if let Some(vrf) = domain.vrf_device().filter(|_| !is_link_scoped(ip.info.dst)) {
         // Linux `vrf_ip_rcv`, `vrf_ip6_rcv`.
         dp.ports.pass_vrf(cx.mem, vrf, false, &ip.pkt);
-        hooks::run(dp, cx, HookPoint::PreRouting, vrf, ip);
+        if let Err(reason) = hooks::pre_routing(dp, cx, vrf, ip, is_translated) {
+            return Next::Drop(reason);
+        }
     }
     if let Some(next) = demux::find(dp, cx, ip, domain) {
         return next;

@@ -16,6 +16,7 @@ mod gateways;
 mod host_side;
 mod hostile;
 mod ike;
+mod ila;
 mod ip_options;
 mod ipsec_refused;
 mod ipsec_tunnel;

@@ -1,0 +1,106 @@
+//! ILA: the destination of an IPv6 packet is translated at pre-routing, before its route is looked up (Linux `ila_nf_input`).
+//!
+//! The mappings are the worker's own. With the first one the hook gets a user, which keeps received packets off the shortcuts, and
+//! with the last one it loses it.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use base::{DropReason, LinkId, Mib};
+use ila::{AdjTransport, Direction, Exists, Locator, Mapping, Mappings};
+
+use crate::hooks::HookUser;
+use crate::rx::l3::check_addresses;
+use crate::trace::{self, Step};
+use crate::{Cx, Datapath, IpPacket};
+
+/// State of ILA.
+#[derive(Debug, Default)]
+pub(crate) struct Ila {
+    mappings: Mappings,
+    sign: AdjTransport,
+    translated: u64,
+}
+
+/// Translates the destination of an IPv6 packet that passes `dev`, if there is a mapping. Tells whether there was one.
+///
+/// # Errors
+/// [`DropReason::IpDestinationInvalid`] if no packet may be to the new destination, [`DropReason::NoMemory`].
+pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: LinkId, ip: &mut IpPacket) -> Result<bool, DropReason> {
+    let IpAddr::V6(old) = ip.info.dst else { return Ok(false) };
+    let Some(rewrite) = dp.ila.mappings.lookup(Locator::of(old), dev) else { return Ok(false) };
+    let new = rewrite.packet(cx.mem, &mut ip.pkt, &ip.info, Direction::IlaToSir, dp.ila.sign)?;
+    dp.ila.translated += 1;
+    ip.info.dst = IpAddr::V6(new);
+    ip.flow.dst = ip.info.dst;
+    if dp.trace.is_on() {
+        record(dp, cx, old, ip);
+    }
+    // The sender chooses the identifier.
+    check_addresses(ip.info.src, ip.info.dst).inspect_err(|_| {
+        dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InAddrErrors);
+    })?;
+    Ok(true)
+}
+
+#[cold]
+fn record(dp: &mut Datapath, cx: Cx<'_>, from: Ipv6Addr, ip: &mut IpPacket) {
+    trace::step(dp, cx, &mut ip.pkt, Step::Ila { from });
+}
+
+impl Datapath {
+    /// Adds an ILA mapping.
+    ///
+    /// # Errors
+    /// [`Exists`] if there is one of that locator for that device.
+    pub fn add_ila(&mut self, mapping: Mapping) -> Result<(), Exists> {
+        self.ila.mappings.add(mapping)?;
+        self.update_ila();
+        Ok(())
+    }
+
+    /// Removes the ILA mapping of a locator for a device. Tells whether there was one.
+    pub fn remove_ila(&mut self, locator_match: Locator, link: Option<LinkId>) -> bool {
+        let is_removed = self.ila.mappings.remove(locator_match, link);
+        self.update_ila();
+        is_removed
+    }
+
+    /// Exchanges all ILA mappings, and returns those so far.
+    pub fn replace_ila(&mut self, mappings: Mappings) -> Mappings {
+        let before = std::mem::replace(&mut self.ila.mappings, mappings);
+        self.update_ila();
+        before
+    }
+
+    /// The ILA mappings.
+    pub fn ila(&self) -> &Mappings {
+        &self.ila.mappings
+    }
+
+    /// Packets whose destination was translated; a super-packet is one.
+    pub fn ila_translated(&self) -> u64 {
+        self.ila.translated
+    }
+
+    /// Sets the sign of the checksum mode `adj-transport`.
+    pub fn set_ila_adj_transport(&mut self, sign: AdjTransport) {
+        self.ila.sign = sign;
+    }
+
+    /// Removes the ILA mappings for a device that is gone.
+    pub(crate) fn forget_ila_of(&mut self, link: LinkId) {
+        if !self.ila.mappings.remove_link(link).is_empty() {
+            self.update_ila();
+        }
+    }
+
+    /// Makes ILA a user of its hook if there are mappings.
+    fn update_ila(&mut self) {
+        let is_used = !self.ila.mappings.is_empty();
+        if self.hooks.is_set(HookUser::Ila) != is_used {
+            self.hooks.set(HookUser::Ila, is_used);
+            self.ipsec.forget_recent();
+            self.update_shortcuts();
+        }
+    }
+}

@@ -1,0 +1,388 @@
+//! ILA: destinations translated at pre-routing, once, before their route is looked up.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use base::{Domain, DropReason, LinkId, Mib, TableId};
+use datapath::{HookPoint, Step, TraceFilter};
+use ila::{AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
+use ipsec::{Dir, Mode};
+use offload::checksum;
+use packet::{Csum, Packet};
+use sim::{Flow, Node, PortOptions, Rng, esp, policy, unique_mask};
+use wire::ipv6;
+
+use crate::common::*;
+use crate::fragments::fragments;
+
+/// Locator of the network behind [`OUTSIDE`], and those of places.
+const SIR: Locator = Locator(0xfd00_0002_0000_0000);
+const ILA: Locator = Locator(0x2001_0db8_0001_0001);
+const OTHER: Locator = Locator(0x2001_0db8_0001_0002);
+
+/// SIR address of a node behind [`OUTSIDE`].
+const NODE: &str = "fd00:2::2000:0:0:7";
+
+fn flow() -> Flow {
+    Flow::new("fd00:1::1", NODE)
+}
+
+fn mapping(locator_match: Locator, locator: Locator, link: Option<LinkId>) -> Mapping {
+    Mapping { locator_match, locator, link, csum_mode: CsumMode::NeutralMap, ident_type: IdentType::Luid }
+}
+
+/// The packet as another translator sends it on: to the ILA address of its destination. The checksum covers either.
+fn to_ila(bytes: &[u8], locator: Locator) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let rewrite = Rewrite { locator, csum_mode: CsumMode::NeutralMap, diff: None };
+    let header = ipv6::Header::mut_from(&mut bytes).unwrap();
+    header.set_dst(rewrite.address(header.dst(), Direction::SirToIla));
+    bytes
+}
+
+fn with_hop_limit(bytes: &[u8], hop_limit: u8) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    ipv6::Header::mut_from(&mut bytes).unwrap().set_hop_limit(hop_limit);
+    bytes
+}
+
+#[test]
+fn packet_to_ila_address_is_routed_by_sir_address() {
+    let mut node = router();
+    let sent = flow().udp(100);
+    node.rx_bytes(NOW, INSIDE, &to_ila(&sent, ILA));
+    assert_eq!(node.drops(), [(INSIDE.0, DropReason::NoRoute, 1)], "no mapping yet");
+    node.tx(INSIDE);
+    node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
+    node.rx_bytes(NOW, INSIDE, &to_ila(&sent, ILA));
+    assert_eq!(only(node.tx(OUTSIDE)).to_vec(), with_hop_limit(&sent, 63));
+    assert_eq!(node.datapath.ila_translated(), 1);
+    // Another locator, and IPv4.
+    node.rx_bytes(NOW, INSIDE, &sent);
+    node.rx_bytes(NOW, INSIDE, &Flow::new("10.1.0.1", "10.2.0.1").udp(100));
+    assert_eq!(node.tx(OUTSIDE).len(), 2);
+    assert_eq!(node.datapath.ila_translated(), 1);
+    assert!(node.datapath.remove_ila(ILA, None));
+    node.rx_bytes(NOW, INSIDE, &to_ila(&sent, ILA));
+    assert_eq!(node.tx(OUTSIDE).len(), 0);
+}
+
+#[test]
+fn segments_are_merged_and_translated_as_one_packet() {
+    let mut node = router();
+    node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
+    let segments: Vec<Vec<u8>> = (0..10).map(|nth| flow().tcp(nth * 1000, 1000)).collect();
+    let burst = segments.iter().map(|bytes| Packet::with_data(&node.mem, &to_ila(bytes, ILA)).unwrap()).collect();
+    node.rx(NOW, INSIDE, burst);
+    let fat = only(node.tx(OUTSIDE));
+    assert_eq!(fat.meta.cut.segs(), 10);
+    assert_eq!(node.datapath.ila_translated(), 1);
+    let mut cut = Vec::new();
+    offload::gso::segment(&node.mem, &offload::Features::BY_REFERENCE, fat, 0, &mut cut).unwrap();
+    for (segment, sent) in cut.iter().zip(&segments) {
+        assert_eq!(segment.to_vec(), with_hop_limit(sent, 63));
+    }
+}
+
+#[test]
+fn segments_with_checksum_of_other_address_stay_thin() {
+    // As Linux sends them with no-action: the checksum is that of the SIR address, and nothing merges them before translation.
+    let mut node = router();
+    let map = Mapping { csum_mode: CsumMode::NoAction, ..mapping(ILA, SIR, None) };
+    node.datapath.add_ila(map).unwrap();
+    let dst = ILA.with(Identifier::of(NODE.parse().unwrap()));
+    let burst = (0..4).map(|nth| {
+        let mut bytes = flow().tcp(nth * 1000, 1000);
+        ipv6::Header::mut_from(&mut bytes).unwrap().set_dst(dst);
+        Packet::with_data(&node.mem, &bytes).unwrap()
+    });
+    let burst = burst.collect();
+    node.rx(NOW, INSIDE, burst);
+    let sent = node.tx(OUTSIDE);
+    assert_eq!((sent.len(), node.datapath.ila_translated()), (4, 4));
+    for (nth, pkt) in (0..).zip(&sent) {
+        assert_eq!(pkt.to_vec(), with_hop_limit(&flow().tcp(nth * 1000, 1000), 63));
+    }
+}
+
+#[test]
+fn adj_transport_is_right_at_the_end_with_either_sign() {
+    for sign in [AdjTransport::Linux, AdjTransport::Rfc1624] {
+        let mut node = router();
+        node.datapath.set_ila_adj_transport(sign);
+        let map = Mapping { csum_mode: CsumMode::AdjTransport, ..mapping(ILA, SIR, None) };
+        node.datapath.add_ila(map).unwrap();
+        let sent = flow().tcp(5, 300);
+        let mut pkt = Packet::with_data(&node.mem, &sent).unwrap();
+        let there = Rewrite { locator: ILA, csum_mode: CsumMode::AdjTransport, diff: None };
+        there.packet(&node.mem, &mut pkt, &info_of(&sent), Direction::SirToIla, sign).unwrap();
+        node.rx_bytes(NOW, INSIDE, &pkt.to_vec());
+        assert_eq!(only(node.tx(OUTSIDE)).to_vec(), with_hop_limit(&sent, 63), "{sign:?}");
+    }
+}
+
+#[test]
+fn mapping_of_other_device_does_not_match() {
+    let mut node = router();
+    node.datapath.add_ila(mapping(ILA, SIR, Some(OUTSIDE))).unwrap();
+    node.rx_bytes(NOW, INSIDE, &to_ila(&flow().udp(9), ILA));
+    assert_eq!((node.tx(OUTSIDE).len(), node.datapath.ila_translated()), (0, 0));
+    node.datapath.add_ila(mapping(ILA, SIR, Some(INSIDE))).unwrap();
+    node.rx_bytes(NOW, INSIDE, &to_ila(&flow().udp(9), ILA));
+    assert_eq!((node.tx(OUTSIDE).len(), node.datapath.ila_translated()), (1, 1));
+}
+
+#[test]
+fn packet_in_vrf_is_translated_once_by_link_or_vrf() {
+    const RED: LinkId = LinkId(11);
+    // By any device; by the link; by the VRF. The second translation is never made.
+    for (first, second) in [(None, None), (Some(INSIDE), Some(RED)), (Some(RED), None), (Some(INSIDE), None)] {
+        let mut node = Node::new();
+        node.vrf(RED.0, 10, &[1, 2]);
+        node.port(INSIDE.0, PortOptions::BARE, &["fd00:1::254/64"]);
+        node.port(OUTSIDE.0, PortOptions::BARE, &["fd00:2::254/64"]);
+        node.datapath.add_ila(mapping(ILA, SIR, first)).unwrap();
+        node.datapath.add_ila(mapping(SIR, OTHER, second)).unwrap();
+        let sent = flow().udp(100);
+        node.rx_bytes(NOW, INSIDE, &to_ila(&sent, ILA));
+        assert_eq!(only(node.tx(OUTSIDE)).to_vec(), with_hop_limit(&sent, 63), "{first:?} {second:?}");
+        assert_eq!(node.datapath.ila_translated(), 1);
+    }
+}
+
+#[test]
+fn mappings_of_removed_device_are_removed() {
+    let mut node = router();
+    for link in [None, Some(INSIDE), Some(OUTSIDE)] {
+        node.datapath.add_ila(mapping(ILA, SIR, link)).unwrap();
+    }
+    assert!(node.datapath.add_ila(mapping(ILA, OTHER, Some(INSIDE))).is_err());
+    node.datapath.remove_port(NOW, &node.mem, INSIDE);
+    assert_eq!(node.datapath.ila().snapshot(), [mapping(ILA, SIR, Some(OUTSIDE)), mapping(ILA, SIR, None)]);
+}
+
+#[test]
+fn ping_in_fragments_to_own_ila_address_is_answered() {
+    let own = "fd00:2::2000:0:0:fe";
+    let ping = Flow::new("fd00:1::1", own).ping(1, 3000);
+    for count in [1, 3] {
+        let mut node = router();
+        node.datapath.fib.add_address(OUTSIDE, format!("{own}/64").parse().unwrap());
+        node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
+        let sent = to_ila(&ping, ILA);
+        let pieces: Vec<Vec<u8>> = match count {
+            1 => vec![sent],
+            _ => fragments(&node.mem, &sent, 1280).iter().map(Packet::to_vec).collect(),
+        };
+        assert_eq!(pieces.len(), count);
+        pieces.iter().for_each(|piece| node.rx_bytes(NOW, INSIDE, piece));
+        let answer = only(node.tx(INSIDE));
+        assert_eq!(info(&answer).src, own.parse::<IpAddr>().unwrap());
+        assert!(host::icmp::check_ok(&answer, &info(&answer)));
+        assert_eq!((node.datapath.ila_translated(), node.drops()), (count as u64, vec![]));
+    }
+}
+
+#[test]
+fn esp_to_own_ila_address_is_decrypted_in_either_mode() {
+    let own = "fd00:2::2000:0:0:fe";
+    for mode in [Mode::Transport, Mode::Tunnel] {
+        for udp in [false, true] {
+            let sa = esp("fd00:1::1", own, 0x1000, mode, udp);
+            let mut near = Node::new();
+            near.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["fd00:9::254/64"]);
+            near.port(OUTSIDE.0, PortOptions::BARE, &["fd00:1::1/64"]);
+            near.route("fd00:2::/64", Some("fd00:1::254"), OUTSIDE);
+            near.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
+            let mut node = router();
+            node.datapath.fib.add_address(OUTSIDE, format!("{own}/64").parse().unwrap());
+            node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
+            node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
+            let (src, dst) = ("fd00:1::1", if mode == Mode::Tunnel { NODE } else { own });
+            let selector = |addr: &str| format!("{addr}/128");
+            let out = policy(Dir::Out, &selector(src), &selector(dst), std::slice::from_ref(&sa));
+            near.datapath.ipsec.add_policy(out).unwrap();
+            let fwd = policy(Dir::Fwd, &selector(src), &selector(dst), std::slice::from_ref(&sa));
+            node.datapath.ipsec.add_policy(fwd).unwrap();
+            let inner = Flow::new(src, dst);
+            // What the near node forwards it seals in tunnel mode; its own packets in transport mode too.
+            let clear: Vec<Vec<u8>> = (0..6).map(|nth| inner.ping(nth, 40)).collect();
+            let sealed: Vec<Vec<u8>> = clear.iter().map(|bytes| seal(&mut near, bytes, mode)).collect();
+            let burst = sealed.iter().map(|bytes| Packet::with_data(&node.mem, &to_ila(bytes, ILA)).unwrap());
+            let burst = burst.collect();
+            node.rx(NOW, INSIDE, burst);
+            let case = format!("{mode:?} udp {udp} {:?}", node.drops());
+            let (link, want) = if mode == Mode::Tunnel { (OUTSIDE, 6) } else { (INSIDE, 6) };
+            assert_eq!(node.tx(link).len(), want, "{case}");
+            assert_eq!(node.datapath.ila_translated(), 6, "{case}");
+            assert_eq!(node.datapath.ipsec.sad().iter().map(|sa| sa.replay().top()).collect::<Vec<_>>(), [6], "{case}");
+        }
+    }
+}
+
+/// The packet as `near` sends it: in ESP.
+fn seal(near: &mut Node, clear: &[u8], mode: Mode) -> Vec<u8> {
+    let link = if mode == Mode::Tunnel { INSIDE } else { OUTSIDE };
+    near.rx_bytes(NOW, link, clear);
+    only(near.tx(OUTSIDE)).to_vec()
+}
+
+#[test]
+fn identifier_that_makes_no_destination_is_dropped() {
+    let mut node = router();
+    node.datapath.add_ila(mapping(ILA, Locator(0), None)).unwrap();
+    node.datapath.add_ila(mapping(OTHER, Locator(0xff02 << 48), None)).unwrap();
+    for addr in [ILA.with(Identifier(1)), ILA.with(Identifier(0))] {
+        node.rx_bytes(NOW, INSIDE, &Flow { dst: IpAddr::V6(addr), ..flow() }.udp(8));
+    }
+    assert_eq!(node.drops(), [(INSIDE.0, DropReason::IpDestinationInvalid, 2)]);
+    assert_eq!(node.datapath.counters, counters([(Mib::Ip6InReceives, 2), (Mib::Ip6InAddrErrors, 2)]));
+    // A group is none that is answered or forwarded.
+    node.rx_bytes(NOW, INSIDE, &Flow { dst: IpAddr::V6(OTHER.with(Identifier(0x99))), ..flow() }.udp(8));
+    assert_eq!((node.tx(INSIDE).len(), node.tx(OUTSIDE).len()), (0, 0));
+}
+
+#[test]
+fn trace_shows_translation_between_hook_and_route() {
+    let mut node = router();
+    node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
+    node.datapath.set_trace(Some(TraceFilter::default()), 1);
+    let sent = to_ila(&flow().udp(5), ILA);
+    node.rx_bytes(NOW, INSIDE, &sent);
+    let steps: Vec<_> = node.datapath.take_trace().collect();
+    let from = ipv6::Header::ref_from(&sent).unwrap().dst();
+    let prefix = Some("fd00:2::/64".parse().unwrap());
+    let table = Some(TableId::MAIN);
+    assert_eq!(
+        steps[..4].iter().map(|step| step.step).collect::<Vec<_>>(),
+        [
+            Step::Input,
+            Step::Hook { point: HookPoint::PreRouting, dev: INSIDE },
+            Step::Ila { from },
+            Step::Route { table, prefix, domain: Domain::DEFAULT },
+        ]
+    );
+    let dst: Vec<_> = steps[..4].iter().map(|step| step.flow.unwrap().dst).collect();
+    assert_eq!(dst, [from.into(), from.into(), flow().dst, flow().dst]);
+    assert_eq!(node.datapath.ila_translated(), 1);
+    // The trace ends, and translation goes on.
+    node.datapath.set_trace(None, 0);
+    node.rx_bytes(NOW, INSIDE, &sent);
+    assert_eq!(node.datapath.ila_translated(), 2);
+}
+
+#[test]
+fn shortcuts_give_way_while_there_are_mappings() {
+    // ESP for this node, once to the address that it is for and once to that of a mapping, in one burst.
+    let own = "fd00:2::2000:0:0:fe";
+    let sa = esp("fd00:1::1", own, 0x1000, Mode::Tunnel, false);
+    let mut near = Node::new();
+    near.port(INSIDE.0, PortOptions::BARE.mtu(9000), &["fd00:9::254/64"]);
+    near.port(OUTSIDE.0, PortOptions::BARE, &["fd00:1::1/64"]);
+    near.route("fd00:2::/64", Some("fd00:1::254"), OUTSIDE);
+    near.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
+    near.datapath
+        .ipsec
+        .add_policy(policy(Dir::Out, "fd00:1::1/128", "fd00:2::/64", std::slice::from_ref(&sa)))
+        .unwrap();
+    for is_mapped in [false, true] {
+        let mut node = router();
+        node.datapath.fib.add_address(OUTSIDE, format!("{own}/64").parse().unwrap());
+        node.datapath.ipsec.add_sa(&sa, unique_mask()).unwrap();
+        let fwd = policy(Dir::Fwd, "fd00:1::1/128", "fd00:2::/64", std::slice::from_ref(&sa));
+        node.datapath.ipsec.add_policy(fwd).unwrap();
+        let burst = |near: &mut Node, node: &Node| {
+            let sealed = (0..8).map(|nth| seal(near, &flow().ping(nth, 30), Mode::Tunnel));
+            sealed.map(|bytes| Packet::with_data(&node.mem, &bytes).unwrap()).collect::<Vec<_>>()
+        };
+        let first = burst(&mut near, &node);
+        node.rx(NOW, INSIDE, first);
+        assert_eq!(node.tx(OUTSIDE).len(), 8);
+        if is_mapped {
+            // From now on the outer destination is another node's, behind the outer link.
+            node.datapath.add_ila(mapping(SIR, OTHER, None)).unwrap();
+        }
+        let second = burst(&mut near, &node);
+        node.rx(NOW, INSIDE, second);
+        assert_eq!(node.tx(OUTSIDE).len(), if is_mapped { 0 } else { 8 });
+        assert_eq!(node.datapath.ila_translated(), if is_mapped { 8 } else { 0 });
+        if is_mapped {
+            node.datapath.remove_ila(SIR, None);
+            let third = burst(&mut near, &node);
+            node.rx(NOW, INSIDE, third);
+            assert_eq!(node.tx(OUTSIDE).len(), 8);
+        }
+    }
+}
+
+#[test]
+fn changes_under_traffic_send_no_packet_to_wrong_identifier() {
+    const PLACES: u64 = 8;
+    for seed in 0..4 {
+        let mut rng = Rng::new(seed);
+        let mut node = router();
+        // Places to the network outside or inside, by any device or by one; the model says where a packet comes out.
+        let mut model: BTreeMap<(u64, Option<LinkId>), Locator> = BTreeMap::new();
+        let nets = [SIR, Locator(0xfd00_0001_0000_0000)];
+        let mut translated = 0;
+        for nth in 0..50_000_u64 {
+            let place = rng.below(PLACES as usize) as u64;
+            let link = [None, Some(INSIDE), Some(OUTSIDE)][rng.below(3)];
+            let from = Locator(ILA.0 + place);
+            let to = nets[rng.below(2)];
+            match rng.below(5) {
+                0 => {
+                    let is_new = !model.contains_key(&(place, link));
+                    assert_eq!(node.datapath.add_ila(mapping(from, to, link)).is_ok(), is_new);
+                    model.entry((place, link)).or_insert(to);
+                }
+                1 => assert_eq!(node.datapath.remove_ila(from, link), model.remove(&(place, link)).is_some()),
+                2 if nth % 97 == 0 => {
+                    let mut all = Mappings::default();
+                    model = (0..PLACES).map(|place| ((place, None), to)).collect();
+                    for place in 0..PLACES {
+                        all.add(mapping(Locator(ILA.0 + place), to, None)).unwrap();
+                    }
+                    node.datapath.replace_ila(all);
+                }
+                _ => {
+                    let identifier = Identifier(0x2000_0000_0000_0001 | nth << 8);
+                    let by = [INSIDE, OUTSIDE][rng.below(2)];
+                    let dst = IpAddr::V6(SIR.with(identifier));
+                    let src = if by == INSIDE { "fd00:1::1" } else { "fd00:2::1" }.parse().unwrap();
+                    let sent = to_ila(&Flow { src, dst, ..flow() }.udp(4), from);
+                    let at = *sent[24..40].first_chunk().unwrap();
+                    node.rx_bytes(NOW, by, &sent);
+                    let found = model.get(&(place, Some(by))).or_else(|| model.get(&(place, None)));
+                    let out: Vec<Packet> = [INSIDE, OUTSIDE].into_iter().flat_map(|link| node.tx(link)).collect();
+                    translated += u64::from(found.is_some());
+                    let went: Vec<Ipv6Addr> = out.iter().filter_map(udp_dst).collect();
+                    let want = found.map(|&locator| {
+                        let rewrite = Rewrite { locator, csum_mode: CsumMode::NeutralMap, diff: None };
+                        rewrite.address(Ipv6Addr::from_octets(at), Direction::IlaToSir)
+                    });
+                    assert_eq!(went, Vec::from_iter(want), "seed {seed}, change {nth}");
+                    assert!(want.is_none_or(|want| Identifier::of(want).0 >> 16 == identifier.0 >> 16));
+                }
+            }
+            assert_eq!(node.datapath.ila_translated(), translated, "seed {seed}, change {nth}");
+        }
+        let mut want: Vec<_> =
+            model.iter().map(|(&(place, link), &to)| mapping(Locator(ILA.0 + place), to, link)).collect();
+        want.sort_by_key(|map| (map.locator_match, map.link.is_none(), map.link));
+        assert_eq!(node.datapath.ila().snapshot(), want);
+    }
+}
+
+/// Destination of a packet with UDP, whose checksum has to be right.
+fn udp_dst(pkt: &Packet) -> Option<Ipv6Addr> {
+    let about = info(pkt);
+    let IpAddr::V6(dst) = about.dst else { panic!("IPv6") };
+    if about.protocol != wire::Protocol::UDP {
+        return None;
+    }
+    let mut pkt = Packet::with_data(&packet::Memory::heap(), &pkt.to_vec()).unwrap();
+    pkt.meta.csum = Csum::None;
+    assert!(checksum::verify(&pkt, &about));
+    Some(dst)
+}
