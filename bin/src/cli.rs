@@ -214,6 +214,8 @@ pub(crate) enum ShowWhat {
     Fragments,
     /// Network namespace of the gateway's own: its devices, and why there is none
     Host,
+    /// ILA mappings
+    Ila,
 }
 
 impl From<ShowWhat> for Request {
@@ -228,6 +230,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Counters => What::Counters,
             ShowWhat::Drops => What::Drops,
             ShowWhat::Fragments => What::Fragments,
+            ShowWhat::Ila => What::Ila,
             ShowWhat::Host => return Self::ShowHost,
         };
         Self::Show { what }

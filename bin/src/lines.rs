@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_millis(2);
 const MAX_SAID: u64 = 64 << 10;
 
 /// What lines may be about.
-const OBJECTS: [&str; 7] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm"];
+const OBJECTS: [&str; 8] = ["link", "address", "route", "rule", "neighbour", "neighbor", "xfrm", "ila"];
 
 /// How often it is looked, when a signal has ended `ip`, whether that was meant for this program, too.
 const LOOKS: usize = 250;

@@ -43,6 +43,10 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     if let Some(crypto) = plan.crypto {
         node.datapath.ipsec.set_crypto(crypto);
     }
+    if let Some((mappings, sign)) = plan.ila {
+        node.datapath.replace_ila(mappings);
+        node.datapath.set_ila_adj_transport(sign);
+    }
     if let Some(settings) = plan.settings {
         set(node, settings);
     }

@@ -10,6 +10,7 @@ use control::netlink::rtnl::Vrf;
 use control::sysctl::Settings;
 use datapath::IkeAt;
 use fib::Fib;
+use ila::{AdjTransport, Mappings};
 use ipsec::crypto::Crypto;
 use link::Link;
 
@@ -41,6 +42,8 @@ pub(crate) struct Plan {
     pub(crate) ipsec: Steps,
     /// Who does the ciphers' work from now on, if that changes.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
+    /// Every ILA mapping and the sign of `adj-transport`, if any of them changes.
+    pub(crate) ila: Option<(Mappings, AdjTransport)>,
     /// What programs can set, too, if a file changes any of it.
     pub(crate) settings: Option<Settings>,
 }

@@ -1,16 +1,17 @@
 //! From a configuration to a plan: all that can fail is done or tried here, before the worker gets the plan.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use base::{Domain, IfIndex, LinkId, Prefix};
 use control::Change;
-use control::model::{Config, LinkConfig, LinkKind, RouteAction, RouteConfig};
+use control::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, RouteConfig};
 use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
 use control::sysctl::Settings;
 use datapath::IkeAt;
 use fib::{Fib, Route, RouteKind};
+use ila::{Mapping, Mappings};
 use link::Link;
 
 use super::command::Handle;
@@ -88,6 +89,10 @@ impl Planner {
         }
         if change.crypto {
             plan.crypto = Some(crypto(&new.crypto)?);
+        }
+        let names_links = |config: &Config| config.ila.iter().any(|mapping| mapping.dev.is_some());
+        if change.ila || !change.links.is_empty() && names_links(&new) {
+            plan.ila = Some((mappings(&new, &ids)?, new.ila_adj_transport));
         }
         if change.settings {
             plan.settings = Some(Settings::of(&new));
@@ -245,6 +250,25 @@ fn route_kind(route: &RouteConfig, config: &Config, ids: &[LinkId]) -> Result<Ro
         RouteAction::Unreachable => RouteKind::Unreachable,
         RouteAction::Prohibit => RouteKind::Prohibit,
     })
+}
+
+/// ILA's mappings.
+fn mappings(config: &Config, ids: &[LinkId]) -> Result<Mappings, CliError> {
+    let ids: HashMap<&str, LinkId> =
+        config.links.iter().map(|link| link.name.as_str()).zip(ids.iter().copied()).collect();
+    let mut mappings = Mappings::default();
+    mappings.reserve(config.ila.len());
+    for IlaConfig { locator_match, locator, dev, csum_mode, ident_type } in &config.ila {
+        let refused = |why: &str| CliError::bad_config(format!("ILA mapping {locator_match}: {why}."));
+        let link = match dev {
+            Some(dev) => Some(*ids.get(dev.as_str()).ok_or_else(|| refused(&format!("no link is named {dev}")))?),
+            None => None,
+        };
+        let (locator_match, locator) = (*locator_match, *locator);
+        let mapping = Mapping { locator_match, locator, link, csum_mode: *csum_mode, ident_type: *ident_type };
+        mappings.add(mapping).map_err(|exists| refused(&exists.to_string()))?;
+    }
+    Ok(mappings)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use control::features::FeatureSet;
 use control::model::{LinkKind, NatTraversal, SaConfig};
 use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use control::state::{
-    CopyState, CounterState, CountersState, DropState, FragmentsState, LinkState, LinkStats, NeighbourState,
+    CopyState, CounterState, CountersState, DropState, FragmentsState, IlaState, LinkState, LinkStats, NeighbourState,
     OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
@@ -39,6 +39,7 @@ pub(crate) fn show(node: &Node, what: What) -> Shown {
         What::Counters => Shown::Counters(counters(node)),
         What::Drops => Shown::Drops(drops(node)),
         What::Fragments => Shown::Fragments(fragments(node.datapath.reassembly())),
+        What::Ila => Shown::Ila(ila_mappings(node)),
     }
 }
 
@@ -396,8 +397,9 @@ fn counters(node: &Node) -> CountersState {
     let datapath = &node.datapath;
     let counters = datapath.counters.iter();
     let copies = node.mem.copies().iter();
+    let translated = CounterState { name: "IlaTranslated".to_owned(), value: datapath.ila_translated() };
     CountersState {
-        counters: counters.map(counter).collect(),
+        counters: counters.map(counter).chain([translated]).collect(),
         copies: copies
             .map(|(reason, copied)| CopyState {
                 reason: reason.name().to_owned(),
@@ -429,6 +431,23 @@ fn drops(node: &Node) -> Vec<DropState> {
 }
 
 /// Under Linux's names.
+fn ila_mappings(node: &Node) -> Vec<IlaState> {
+    let states = node.datapath.ila().snapshot().into_iter().map(|mapping| IlaState {
+        locator_match: mapping.locator_match,
+        locator: mapping.locator,
+        interface: mapping.link.map(|link| device_name(node, link)),
+        csum_mode: mapping.csum_mode.name().to_owned(),
+        ident_type: mapping.ident_type.name().to_owned(),
+    });
+    states.collect()
+}
+
+/// Name of a device that may be `lo`.
+fn device_name(node: &Node, id: LinkId) -> String {
+    let lo = || (id == LinkId::LOOPBACK).then(|| "lo".to_owned());
+    name_of(node, id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
+}
+
 fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(table, name): (Table, &str)| {
         let usage = reassembly.usage(table);

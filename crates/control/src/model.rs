@@ -15,6 +15,7 @@ use crate::features::FeatureSet;
 pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
 pub use crate::key::Key;
 pub use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
+pub use ila::{AdjTransport, CsumMode, IdentType, Locator};
 
 /// Everything a node is configured with. The empty one is a node without links.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -37,6 +38,25 @@ pub struct Config {
     pub reassembly: ReassemblyConfig,
     /// The network namespace of the node's own.
     pub host: HostConfig,
+    /// ILA's mappings.
+    pub ila: Vec<IlaConfig>,
+    /// Sign of ILA's checksum mode `adj-transport`.
+    pub ila_adj_transport: AdjTransport,
+}
+
+/// An ILA mapping.
+#[derive(Clone, Debug, Eq, Hash, PartialEq)]
+pub struct IlaConfig {
+    /// Locator of the destinations that are translated.
+    pub locator_match: Locator,
+    /// Locator that they get.
+    pub locator: Locator,
+    /// Name of the link or VRF that the packets come by; any without.
+    pub dev: Option<String>,
+    /// Treatment of checksums.
+    pub csum_mode: CsumMode,
+    /// Type of the identifiers, which is shown and has no effect.
+    pub ident_type: IdentType,
 }
 
 /// The network namespace of the node's own, in which each link is a device of the kernel's, for programs' sockets.

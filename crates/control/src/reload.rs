@@ -26,6 +26,8 @@ pub struct Change {
     pub policy_default: bool,
     /// Whether the ciphers' work is to be done by others.
     pub crypto: bool,
+    /// Whether ILA's mappings or their setting differ; they are then replaced as a whole.
+    pub ila: bool,
     /// Whether what can be [set](crate::sysctl) while it runs differs.
     pub settings: bool,
 }
@@ -62,6 +64,7 @@ impl Change {
             policies: old.policies != new.policies,
             policy_default: old.policy_default != new.policy_default,
             crypto: old.crypto != new.crypto,
+            ila: old.ila != new.ila || old.ila_adj_transport != new.ila_adj_transport,
             settings: Settings::of(old) != Settings::of(new),
         }
     }
@@ -69,7 +72,7 @@ impl Change {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         let lists = self.links.is_empty() && self.sas.is_empty();
-        lists && !self.routes && !self.policies && !self.policy_default && !self.crypto && !self.settings
+        lists && !self.routes && !self.policies && !self.policy_default && !self.crypto && !self.ila && !self.settings
     }
 }
 

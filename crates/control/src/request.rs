@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
-    CountersState, DropState, FragmentsState, HostState, LinkState, NeighbourState, PmtuState, PolicyState, RouteState,
-    SaState,
+    CountersState, DropState, FragmentsState, HostState, IlaState, LinkState, NeighbourState, PmtuState, PolicyState,
+    RouteState, SaState,
 };
 
 /// The longest line that either side has to accept, in bytes without the newline, of a request.
@@ -82,6 +82,8 @@ pub enum What {
     Drops,
     /// Fragments that wait for others of their datagrams.
     Fragments,
+    /// ILA mappings.
+    Ila,
 }
 
 /// What the daemon answers.
@@ -159,6 +161,8 @@ pub enum Shown {
     Fragments(Vec<FragmentsState>),
     /// The network namespace of the node's own.
     Host(HostState),
+    /// ILA mappings.
+    Ila(Vec<IlaState>),
 }
 
 impl Request {
@@ -208,6 +212,7 @@ impl Shown {
             Self::Drops(it) => json(it),
             Self::Fragments(it) => json(it),
             Self::Host(it) => json(it),
+            Self::Ila(it) => json(it),
         }
     }
 }

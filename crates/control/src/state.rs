@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use base::{IfAddr, Prefix};
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Dir, Encap, Mode, NatTraversal, PolicyAction, SaDir, Selector, Template};
+use crate::model::{Dir, Encap, Locator, Mode, NatTraversal, PolicyAction, SaDir, Selector, Template};
 use crate::xfrm::{Ages, Limit, Mark};
 
 /// A link.
@@ -351,4 +351,21 @@ pub struct FragmentsState {
     pub inuse: u64,
     /// Bytes of memory that they hold.
     pub memory: u64,
+}
+
+/// An ILA mapping, under the names of `ip -j ila`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct IlaState {
+    /// Locator of the destinations that are translated.
+    #[serde(with = "crate::as_text")]
+    pub locator_match: Locator,
+    /// Locator that they get.
+    #[serde(with = "crate::as_text")]
+    pub locator: Locator,
+    /// The link or VRF that the packets come by; any without.
+    pub interface: Option<String>,
+    /// Treatment of checksums.
+    pub csum_mode: String,
+    /// Type of the identifiers.
+    pub ident_type: String,
 }

@@ -11,8 +11,8 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    CountersState, DropState, FragmentsState, HostState, LinkState, LinkStats, NeighbourState, PmtuState, PolicyState,
-    RingState, RouteState, SaState,
+    CountersState, DropState, FragmentsState, HostState, IlaState, LinkState, LinkStats, NeighbourState, PmtuState,
+    PolicyState, RingState, RouteState, SaState,
 };
 
 impl Shown {
@@ -29,6 +29,7 @@ impl Shown {
             Self::Drops(drops) => whole(drops),
             Self::Fragments(fragments) => whole(fragments),
             Self::Host(host) => host.to_string(),
+            Self::Ila(mappings) => whole(mappings),
         }
     }
 }
@@ -329,6 +330,15 @@ impl Display for DropState {
         write!(f, "{:<32}{}", self.reason, self.count)?;
         optional(f, "dev", self.link.as_deref())?;
         writeln!(f)
+    }
+}
+
+impl Display for IlaState {
+    /// A line of `ip ila list`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { locator_match, locator, interface, csum_mode, ident_type } = self;
+        let interface = interface.as_deref().unwrap_or("*");
+        writeln!(f, "{locator_match:<20}{locator:<20}{interface:<16}{csum_mode:<20}{ident_type}")
     }
 }
 

@@ -450,10 +450,30 @@ fn fragments_read_as_from_sockstat() {
     assert_eq!(fragments().to_text(false), "FRAG: inuse 2 memory 4736\nFRAG6: inuse 0 memory 0\n");
 }
 
+fn mappings() -> Shown {
+    let mapping = |interface: Option<&str>, csum_mode: &str, ident_type: &str| IlaState {
+        locator_match: "2001:db8:0:1".parse().unwrap(),
+        locator: "fd00:0:0:7".parse().unwrap(),
+        interface: interface.map(str::to_owned),
+        csum_mode: csum_mode.to_owned(),
+        ident_type: ident_type.to_owned(),
+    };
+    Shown::Ila(vec![mapping(Some("wan"), "neutral-map", "luid"), mapping(None, "no-action", "use-format")])
+}
+
+#[test]
+fn ila_mappings_read_as_from_ip_ila() {
+    let want = "\
+2001:db8:0:1        fd00:0:0:7          wan             neutral-map         luid
+2001:db8:0:1        fd00:0:0:7          *               no-action           use-format
+";
+    assert_eq!(mappings().to_text(false), want);
+}
+
 #[test]
 fn every_reply_comes_back_equal_through_json() {
     let all = [links(), routes(), neighbours(), pmtus(), sas(), policies(), Shown::Counters(counters()), drops()];
-    for shown in all.into_iter().chain([fragments()]) {
+    for shown in all.into_iter().chain([fragments(), mappings()]) {
         let reply = Reply::Show { shown: shown.clone() };
         assert_eq!(Reply::from_line(reply.to_line().trim_end()), Ok(reply));
         assert!(shown.to_json().starts_with(['[', '{']), "{}", shown.to_json());

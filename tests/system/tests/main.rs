@@ -10,6 +10,7 @@ mod exec;
 mod fail_closed;
 mod fragment_tools;
 mod host_side;
+mod ila;
 mod ip;
 mod keys;
 mod large_file;
@@ -53,6 +54,7 @@ fn main() {
         ethtool::trials(),
         ip::trials(),
         vrf::trials(),
+        ila::trials(),
         lines::trials(),
         sysctl::trials(),
         state::trials(),

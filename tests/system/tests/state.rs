@@ -45,6 +45,8 @@ xfrm state add src 2001:db8::2 dst 2001:db8::1 proto esp spi 0x1003 mode transpo
 xfrm policy add dir out src 10.1.0.0/24 dst 10.2.0.0/24 tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 1 mode tunnel
 xfrm policy add dir in src 10.1.0.0/24 dst 10.2.0.0/24 dev tun6 action block priority 7 mark 1
 xfrm policy setdefault in block
+ila add loc_match 2001:db8:0:1 loc fd00:0:0:7 csum-mode neutral-map ident-type luid
+ila add loc_match 2001:db8:0:1 loc fd00:0:0:8 dev tun6
 ";
 
 /// One that a key manager would add.
@@ -119,7 +121,11 @@ impl Node<'_> {
     fn dump(&self) -> Outcome<String> {
         let shows = ["link", "addr", "route show table all", "-6 route show table all", "rule", "-6 rule", "neigh"];
         let xfrm = ["xfrm state", "xfrm policy", "xfrm policy getdefault"];
-        shows.iter().chain(&xfrm).map(|show| Ok(format!("# {show}\n{}", self.ip(show)?))).collect()
+        let shown: Outcome<String> =
+            shows.iter().chain(&xfrm).map(|show| Ok(format!("# {show}\n{}", self.ip(show)?))).collect();
+        // Debian's `ip ila list` prints locators wrong.
+        let mappings = run(&mut self.command(&["show", "ila", "--instance", self.name]))?;
+        Ok(format!("{}# ila\n{mappings}", shown?))
     }
 }
 
@@ -162,7 +168,7 @@ fn again() -> Outcome {
     let before = node.dump()?;
     node.batch(LIMITED)?;
     let said = node.save()?;
-    let want = "3 links, 5 addresses, 3 rules, 6 routes, 1 neighbour, 3 SAs, 2 policies, 1 policy default, but not 1 SA \
+    let want = "3 links, 5 addresses, 3 rules, 6 routes, 1 neighbour, 3 SAs, 2 policies, 1 policy default, 2 ILA mappings, but not 1 SA \
                 that time ends";
     assert_eq!(said, format!("x: {want}: saved to {file}\n"));
     assert_eq!(fs::metadata(&file)?.permissions().mode() & 0o777, 0o600);

@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use control::netlink::generic::Generic;
 use control::netlink::message::{Messages, align};
 use control::netlink::{Groups, Outbox, Protocol, Session, To};
 use link::Discard;
@@ -22,7 +21,7 @@ use rustix::net::{
 };
 use zeroize::Zeroizing;
 
-use super::protocols::{Protocols, Route, Xfrm};
+use super::protocols::{Generic, Protocols, Route, Xfrm};
 use super::sysctl::{self, OpenFile};
 use crate::run::privilege::{Peer, Privilege};
 
@@ -428,7 +427,7 @@ impl Client {
                 carry_out(session, messages, &mut protocols.xfrm, listeners(protocol::XFRM), outbox, slice)
             }
             Socket::Generic(session) => {
-                carry_out(session, messages, &mut Generic, listeners(protocol::GENERIC), outbox, slice)
+                carry_out(session, messages, &mut protocols.generic, listeners(protocol::GENERIC), outbox, slice)
             }
         };
         self.unserved.extend_from_slice(left);
@@ -637,7 +636,7 @@ impl Client {
                 }
                 Socket::Generic(session) if session.is_dumping() => {
                     outbox.clear();
-                    session.continue_dump(&mut Generic, outbox);
+                    session.continue_dump(&mut protocols.generic, outbox);
                 }
                 _ => return Ok(()),
             }

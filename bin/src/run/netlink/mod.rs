@@ -10,6 +10,7 @@
 
 mod client;
 mod host;
+mod ila;
 mod protocols;
 mod rest;
 mod service;

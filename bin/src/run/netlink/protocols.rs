@@ -3,11 +3,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use control::netlink::rtnl::{Model, Rtnl};
-use control::netlink::xfrm;
+use control::netlink::{generic, xfrm};
 use control::sysctl::Settings;
 use nlsock::errno;
 
 use super::host::WorkerHost;
+use super::ila::WorkerIla;
 use crate::run::apply;
 use crate::run::command::Handle;
 use crate::run::host::HostSide;
@@ -20,11 +21,15 @@ pub(crate) type Route = Rtnl<WorkerHost>;
 /// `NETLINK_XFRM`, over the worker.
 pub(crate) type Xfrm = xfrm::Xfrm<WorkerSadb>;
 
+/// `NETLINK_GENERIC`, over the worker.
+pub(crate) type Generic = generic::Generic<WorkerIla>;
+
 /// What netlink's clients ask and change.
 #[derive(Debug)]
 pub(crate) struct Protocols {
     pub(crate) rtnl: Route,
     pub(crate) xfrm: Xfrm,
+    pub(crate) generic: Generic,
     pub(crate) sysctl: Sysctl,
     /// The network namespace that has what the model has.
     pub(crate) host_side: HostSide,
@@ -56,8 +61,9 @@ impl Shared {
     pub(crate) fn new(worker: &Handle, open: Open) -> Self {
         let rtnl = Rtnl { model: Model::default(), host: WorkerHost::new(worker.clone(), open) };
         let xfrm = Xfrm::new(WorkerSadb(worker.clone()));
+        let generic = Generic { ila: WorkerIla(worker.clone()) };
         let sysctl = Sysctl::new(worker.clone());
-        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, sysctl, host_side: HostSide::default() })))
+        Self(Arc::new(Mutex::new(Protocols { rtnl, xfrm, generic, sysctl, host_side: HostSide::default() })))
     }
 
     /// Keeps others from changing anything.

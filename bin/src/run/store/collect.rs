@@ -1,9 +1,10 @@
 //! What a node is now, and what of that is not its files'.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use control::Config;
-use control::model::PolicyDefault;
+use control::model::{IlaConfig, PolicyDefault};
+use control::netlink::generic::ila::{Host as _, Mapping};
 use control::netlink::xfrm::{Database, Policy, Sa, saved_defaults};
 use control::netlink::{Error, Saved, rtnl, set_flags};
 use control::sysctl::{self, Settings};
@@ -25,6 +26,7 @@ pub(crate) struct Collected {
     /// SAs that end by time.
     limited: HashSet<SaName>,
     policies: Vec<Saved>,
+    ila: Vec<(IlaConfig, Saved)>,
     /// Whether in, out and fwd block what no policy is for.
     defaults: [bool; 3],
     settings: Settings,
@@ -39,12 +41,14 @@ impl Collected {
         let route = protocols.rtnl.saved().map_err(|err| err.to_string())?;
         let model = &protocols.rtnl.model;
         let links = model.links_after(0);
-        let links = links.map(|(id, link)| (model.ifindex(id).0, link.config.name.clone())).collect();
+        let links: Vec<(u32, String)> =
+            links.map(|(id, link)| (model.ifindex(id).0, link.config.name.clone())).collect();
+        let ila = saved_mappings(protocols, &links)?;
         let settings = *protocols.sysctl.settings();
         let database = protocols.xfrm.database_mut();
         let defaults = database.defaults().map_err(|err| err.to_string())?;
-        let mut collected =
-            Self { links, route, sas: Vec::new(), limited: HashSet::new(), policies: Vec::new(), defaults, settings };
+        let (sas, limited, policies) = (Vec::new(), HashSet::new(), Vec::new());
+        let mut collected = Self { links, route, sas, limited, policies, ila, defaults, settings };
         each(|below| database.sas(below, CHUNK), |sa| collected.add_sa(&sa))?;
         each(|below| database.policies(below, CHUNK), |policy: Policy| collected.policies.push(policy.saved()))?;
         // They come the newest first.
@@ -66,7 +70,7 @@ impl Collected {
 
     /// What is to be kept of it, how much that is in words, and how many SAs are left out because they end by time.
     pub(crate) fn without(self, of_files: &OfFiles) -> (State, String) {
-        let Self { links, route, sas, limited, policies, defaults, settings } = self;
+        let Self { links, route, sas, limited, policies, ila, defaults, settings } = self;
         let limited = limited.difference(&of_files.sas).count();
         let route = rtnl::without(route, |saved| of_files.has(saved)).into_iter();
         let sas = sas.into_iter().filter(|(name, _)| !of_files.sas.contains(name));
@@ -74,6 +78,7 @@ impl Collected {
         let block = [0, 1, 2].map(|dir| defaults[dir] && !of_files.defaults[dir]);
         let defaults = Some(saved_defaults(block)).filter(|_| block.contains(&true));
         let policies = policies.into_iter().filter(|saved| !of_files.has(saved));
+        let ila = ila.into_iter().map(|(_, saved)| saved).filter(|saved| !of_files.has(saved));
         let mut counts = Counts::default();
         let mut keep = |saved: Saved| {
             counts.add(saved.noun);
@@ -83,7 +88,8 @@ impl Collected {
             links: links.into_iter().collect(),
             route: route.map(&mut keep).collect(),
             sas: sas.map(|(name, saved)| (name, keep(saved))).collect(),
-            xfrm: policies.chain(defaults).map(keep).collect(),
+            xfrm: policies.chain(defaults).map(&mut keep).collect(),
+            ila: ila.map(keep).collect(),
             settings: sysctl::saved(&settings, &of_files.settings)
                 .map(|(name, text)| (name.to_owned(), text))
                 .collect(),
@@ -92,6 +98,19 @@ impl Collected {
         state.settings.iter().for_each(|_| counts.add("setting"));
         (state, counts.say(limited))
     }
+}
+
+/// ILA's mappings, whose devices are called as `links` says.
+fn saved_mappings(protocols: &mut Protocols, links: &[(u32, String)]) -> Result<Vec<(IlaConfig, Saved)>, String> {
+    let names: HashMap<u32, &str> = links.iter().map(|(number, name)| (*number, name.as_str())).collect();
+    let all = protocols.generic.ila.all().map_err(|err| err.to_string())?;
+    let each = all.into_iter().map(|mapping| {
+        let Mapping { locator_match, locator, ifindex, csum_mode, ident_type } = mapping;
+        let dev = names.get(&ifindex).copied();
+        let config = IlaConfig { locator_match, locator, dev: dev.map(str::to_owned), csum_mode, ident_type };
+        (config, mapping.saved(dev))
+    });
+    Ok(each.collect())
 }
 
 /// Fetches all, a part at a time.
@@ -153,10 +172,11 @@ pub(crate) struct OfFiles {
 impl OfFiles {
     /// A node that has just started, all of which is its files'.
     pub(crate) fn all(collected: Collected) -> Self {
-        let Collected { route, sas, limited, policies, defaults, settings, .. } = collected;
+        let Collected { route, sas, limited, policies, ila, defaults, settings, .. } = collected;
         let mut of_files = Self { sas: limited, defaults, settings, ..Self::default() };
         of_files.sas.extend(sas.into_iter().map(|(name, _)| name));
-        route.into_iter().chain(policies).for_each(|saved| of_files.add(saved));
+        let ila = ila.into_iter().map(|(_, saved)| saved);
+        route.into_iter().chain(policies).chain(ila).for_each(|saved| of_files.add(saved));
         of_files
     }
 
@@ -173,6 +193,9 @@ impl OfFiles {
             SaName { dst: sa.dst, spi: sa.spi, mark }
         }));
         config.policies.iter().for_each(|policy| of_files.add(to_netlink::policy(policy).saved()));
+        let mappings: HashSet<&IlaConfig> = config.ila.iter().collect();
+        let ila = collected.ila.into_iter().filter(|(mapping, _)| mappings.contains(mapping));
+        ila.for_each(|(_, saved)| of_files.add(saved));
         of_files
     }
 

@@ -15,10 +15,13 @@ use crate::error::CliError;
 use crate::run::random::random;
 
 /// What a file of another version has another number of.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// The first version's number: it knew no settings.
-const OLD_FORMAT: u32 = 1;
+const FIRST_FORMAT: u32 = 1;
+
+/// The last version's number that knew no ILA mappings.
+const FORMAT_WITHOUT_ILA: u32 = 2;
 
 /// The format, by the name `format`.
 const FATPATH: TableDefinition<'_, &str, u32> = TableDefinition::new("fatpath");
@@ -32,6 +35,8 @@ const XFRM: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("xfrm
 const SAS: TableDefinition<'_, u64, (&str, &[u8], &[u8])> = TableDefinition::new("sas");
 /// Settings made by `sysctl`, by names below `/proc/sys/net`.
 const SETTINGS: TableDefinition<'_, &str, &str> = TableDefinition::new("settings");
+/// Requests of `NETLINK_GENERIC` that add ILA mappings.
+const ILA: TableDefinition<'_, u64, (&str, &[u8])> = TableDefinition::new("ila");
 /// Where SAs go on: sent, received, bytes, packets.
 const MARKS: TableDefinition<'_, &[u8], (u64, u64, u64, u64)> = TableDefinition::new("marks");
 
@@ -53,6 +58,7 @@ pub(crate) struct State {
     pub(crate) route: Vec<Kept>,
     pub(crate) sas: Vec<(SaName, Kept)>,
     pub(crate) xfrm: Vec<Kept>,
+    pub(crate) ila: Vec<Kept>,
     pub(crate) settings: BTreeMap<String, String>,
     pub(crate) marks: HashMap<SaName, Mark>,
 }
@@ -94,7 +100,7 @@ impl Store {
         })?;
         let store = Self { path: path.to_owned(), database };
         match store.format().map_err(|err| unusable(path, &err))? {
-            OLD_FORMAT | FORMAT => Ok(store),
+            FIRST_FORMAT..=FORMAT => Ok(store),
             other => Err(unusable(path, &format!("it is of format {other}, and this version knows {FORMAT}"))),
         }
     }
@@ -124,7 +130,9 @@ impl Store {
             let (number, name) = entry?;
             state.links.insert(number.value(), name.value().to_owned());
         }
-        for (table, requests) in [(ROUTE, &mut state.route), (XFRM, &mut state.xfrm)] {
+        let format = self.format()?;
+        let ila = Some((ILA, &mut state.ila)).filter(|_| format > FORMAT_WITHOUT_ILA);
+        for (table, requests) in [(ROUTE, &mut state.route), (XFRM, &mut state.xfrm)].into_iter().chain(ila) {
             for entry in read.open_table(table)?.iter()? {
                 let (_, entry) = entry?;
                 let (label, message) = entry.value();
@@ -137,7 +145,7 @@ impl Store {
             let kept = Kept { label: label.to_owned(), message: Zeroizing::new(message.to_vec()) };
             state.sas.push((sa_name(name)?, kept));
         }
-        if self.format()? != OLD_FORMAT {
+        if format != FIRST_FORMAT {
             for entry in read.open_table(SETTINGS)?.iter()? {
                 let (name, text) = entry?;
                 state.settings.insert(name.value().to_owned(), text.value().to_owned());
@@ -161,6 +169,7 @@ impl Store {
         write.delete_table(ROUTE)?;
         write.delete_table(XFRM)?;
         write.delete_table(SAS)?;
+        write.delete_table(ILA)?;
         write.delete_table(SETTINGS)?;
         write.delete_table(MARKS)?;
         {
@@ -169,7 +178,7 @@ impl Store {
             for (number, name) in &state.links {
                 links.insert(number, name.as_str())?;
             }
-            for (table, requests) in [(ROUTE, &state.route), (XFRM, &state.xfrm)] {
+            for (table, requests) in [(ROUTE, &state.route), (XFRM, &state.xfrm), (ILA, &state.ila)] {
                 let mut table = write.open_table(table)?;
                 for (at, Kept { label, message }) in requests.iter().enumerate() {
                     table.insert(at as u64, (label.as_str(), message.as_slice()))?;

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 
 use control::netlink::error::errno;
+use control::netlink::generic::ila;
 use control::netlink::message::flag;
 use control::netlink::rtnl::nums::RTM_DELRULE;
 use control::netlink::rtnl::{Model, RouteKey};
@@ -20,7 +21,7 @@ use crate::run::netlink::Protocols;
 /// # Errors
 /// Exit code 2: one of them cannot be carried out. Some of the others have been.
 pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols) -> Result<[usize; 2], CliError> {
-    let State { links, route, sas, xfrm: others, settings, marks } = state;
+    let State { links, route, sas, xfrm: others, ila: mappings, settings, marks } = state;
     let mut done = [0; 2];
     let mut take = |kept: &Kept, outcome: Result<(), Error>| match outcome {
         Ok(()) => {
@@ -67,6 +68,12 @@ pub(crate) fn restore(state: &mut State, path: &Path, protocols: &mut Protocols)
         xfrm::renumber(&mut kept.message, |old| current(links, model, old))
             .map_err(|number| gone(&kept.label, number, links))?;
         take(kept, carry_out(&mut protocols.xfrm, &kept.message))?;
+    }
+    for kept in mappings {
+        let model = &protocols.rtnl.model;
+        ila::renumber(&mut kept.message, |old| current(links, model, old))
+            .map_err(|number| gone(&kept.label, number, links))?;
+        take(kept, carry_out(&mut protocols.generic, &kept.message))?;
     }
     let saved = settings.iter().map(|(name, text)| (name.as_str(), text.as_str()));
     let (set, [n, left]) = sysctl::restored(*protocols.sysctl.settings(), saved).map_err(|(name, errno)| {

@@ -1,12 +1,13 @@
 //! The configuration file: TOML with iproute2's words.
 //!
-//! Everything is checked before anything is returned, in the order links, routes, SAs, policies, and the first thing
+//! Everything is checked before anything is returned, in the order links, routes, SAs, policies, ILA mappings, and the first thing
 //! that is wrong is the error. What a file may say, table by table, is in the modules below.
 
 mod algorithm;
 mod crypto;
 mod document;
 mod host;
+mod ila;
 mod index;
 mod ipsec;
 mod link;
@@ -25,8 +26,19 @@ use reader::{Result, Source};
 use crate::model::Config;
 
 /// What a file consists of.
-const ROOT_KEYS: &[&str] =
-    &["link", "route", "sa", "policy", "ipsec", "policy-default", "crypto", "reassembly", "host"];
+const ROOT_KEYS: &[&str] = &[
+    "link",
+    "route",
+    "sa",
+    "policy",
+    "ipsec",
+    "policy-default",
+    "crypto",
+    "reassembly",
+    "host",
+    "ila",
+    "ila-adj-transport",
+];
 
 impl Config {
     /// Reads and checks a whole file. `file` is its name, for errors alone.
@@ -70,6 +82,15 @@ impl Config {
             config.policies.push(policy);
             Ok(())
         })?;
+        let mut mappings = ila::Seen::default();
+        root.each("ila", ila::KEYS, |table| {
+            let mapping = ila::read(table, &config, &mut mappings)?;
+            config.ila.push(mapping);
+            Ok(())
+        })?;
+        if let Some(value) = root.get("ila-adj-transport") {
+            config.ila_adj_transport = value.word(ila::ADJ_TRANSPORT)?;
+        }
         if let Some(value) = root.get("crypto") {
             config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
         }

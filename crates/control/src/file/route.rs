@@ -143,7 +143,8 @@ fn not_on_link(value: &Value<'_>, via: IpAddr, dev: Option<&str>) -> ConfigError
     }
 }
 
-fn dev(value: &Value<'_>, config: &Config) -> Result<String> {
+/// Name of a link that is configured.
+pub(super) fn dev(value: &Value<'_>, config: &Config) -> Result<String> {
     let name = value.str()?;
     if config.links.iter().any(|link| link.name == name) {
         return Ok(name.to_owned());

@@ -43,6 +43,7 @@ fn state(n: u32) -> State {
         route: (0..n).map(|at| kept(&format!("route {at}"), 60)).collect(),
         sas: (0..n).map(|spi| (name(spi), kept(&format!("SA {spi}"), 400))).collect(),
         xfrm: (0..n).map(|at| kept(&format!("policy {at}"), 300)).collect(),
+        ila: (0..n).map(|at| kept(&format!("ILA mapping {at}"), 60)).collect(),
         settings: (0..n).map(|at| (format!("ipv4/{at}"), at.to_string())).collect(),
         marks: (0..n).map(|spi| (name(spi), Mark { oseq: spi.into(), seq: 7, used: [1, u64::MAX] })).collect(),
     }
@@ -123,7 +124,7 @@ fn a_file_that_is_none_of_these_is_refused_with_what_to_do() {
     write.open_table(FATPATH).unwrap().insert("format", FORMAT + 1).unwrap();
     write.commit().unwrap();
     drop(store);
-    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 3, and this version knows 2")));
+    assert!(matches!(refusal(&newer), (2, said) if said.contains("it is of format 4, and this version knows 3")));
 }
 
 #[test]
@@ -132,12 +133,29 @@ fn a_file_of_the_first_version_has_no_settings() {
     let store = Store::open(&dir.file("state")).unwrap();
     store.replace(&state(3)).unwrap();
     let write = store.database.begin_write().unwrap();
-    write.open_table(FATPATH).unwrap().insert("format", OLD_FORMAT).unwrap();
+    write.open_table(FATPATH).unwrap().insert("format", FIRST_FORMAT).unwrap();
     write.delete_table(SETTINGS).unwrap();
+    write.delete_table(ILA).unwrap();
     write.commit().unwrap();
     drop(store);
     let store = Store::open(&dir.file("state")).unwrap();
-    assert_eq!(store.read().unwrap(), State { settings: BTreeMap::new(), ..state(3) });
+    assert_eq!(store.read().unwrap(), State { settings: BTreeMap::new(), ila: Vec::new(), ..state(3) });
+    store.replace(&state(4)).unwrap();
+    assert_eq!((store.read().unwrap(), store.format().unwrap()), (state(4), FORMAT));
+}
+
+#[test]
+fn file_of_second_version_has_settings_and_no_mappings() {
+    let dir = Dir::new("second");
+    let store = Store::open(&dir.file("state")).unwrap();
+    store.replace(&state(3)).unwrap();
+    let write = store.database.begin_write().unwrap();
+    write.open_table(FATPATH).unwrap().insert("format", FORMAT_WITHOUT_ILA).unwrap();
+    write.delete_table(ILA).unwrap();
+    write.commit().unwrap();
+    drop(store);
+    let store = Store::open(&dir.file("state")).unwrap();
+    assert_eq!(store.read().unwrap(), State { ila: Vec::new(), ..state(3) });
     store.replace(&state(4)).unwrap();
     assert_eq!((store.read().unwrap(), store.format().unwrap()), (state(4), FORMAT));
 }

@@ -1,0 +1,118 @@
+//! `[[ila]]`: a mapping of one locator to another, by the words of `ip ila`.
+
+use std::collections::HashMap;
+
+use super::reader::{Result, Table, Value, quoted};
+use super::route;
+use crate::model::{AdjTransport, Config, CsumMode, IdentType, IlaConfig, Locator};
+
+pub(super) const KEYS: &[&str] = &["loc_match", "loc", "dev", "csum-mode", "ident-type"];
+
+/// Words of `ila-adj-transport`.
+pub(super) const ADJ_TRANSPORT: &[(&str, AdjTransport)] =
+    &[("linux", AdjTransport::Linux), ("rfc1624", AdjTransport::Rfc1624)];
+
+const CSUM_MODES: &[(&str, CsumMode)] = &[
+    (CsumMode::AdjTransport.name(), CsumMode::AdjTransport),
+    (CsumMode::NeutralMap.name(), CsumMode::NeutralMap),
+    (CsumMode::NeutralMapAuto.name(), CsumMode::NeutralMapAuto),
+    (CsumMode::NoAction.name(), CsumMode::NoAction),
+];
+
+/// Those that iproute2 knows.
+const IDENT_TYPES: &[(&str, IdentType)] =
+    &[(IdentType::Luid.name(), IdentType::Luid), (IdentType::UseFormat.name(), IdentType::UseFormat)];
+
+/// Places in the list of the mappings so far.
+#[derive(Debug, Default)]
+pub(super) struct Seen(HashMap<(Locator, Option<String>), usize>);
+
+/// Reads one mapping. `config` holds every link.
+pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen) -> Result<IlaConfig> {
+    let hint = "use a locator such as \"2001:db8:0:1\"";
+    let match_value = table.need("loc_match", hint)?;
+    let locator_match = locator(&match_value)?;
+    let locator = locator(&table.need("loc", hint)?)?;
+    let dev = table.get("dev").map(|value| route::dev(&value, config)).transpose()?;
+    let csum_mode = table.get("csum-mode").map_or(Ok(CsumMode::default()), |value| value.word(CSUM_MODES))?;
+    let ident_type = table.get("ident-type").map_or(Ok(IdentType::default()), |value| value.word(IDENT_TYPES))?;
+    let next = seen.0.len();
+    if let Some(n) = seen.0.insert((locator_match, dev.clone()), next) {
+        let of = dev.map_or_else(|| "any device".to_owned(), |dev| format!("device {dev}"));
+        return Err(match_value.error(format!("{locator_match} for {of} is already ila[{n}]; take one out")));
+    }
+    Ok(IlaConfig { locator_match, locator, dev, csum_mode, ident_type })
+}
+
+fn locator(value: &Value<'_>) -> Result<Locator> {
+    let text = value.str()?;
+    text.parse().map_err(|_| {
+        let given = quoted(text);
+        value.error(format!("{given} is no locator; use four groups of hexadecimal digits, such as \"2001:db8:0:1\""))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LINK: &str = "[[link]]\nname = \"wan\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
+
+    fn read(text: &str) -> std::result::Result<Vec<IlaConfig>, String> {
+        let config = Config::from_toml(&format!("{LINK}{text}"), "gw.toml");
+        config.map(|config| config.ila).map_err(|err| err.to_string())
+    }
+
+    #[test]
+    fn mapping_has_words_and_defaults_of_ip_ila() {
+        let text = "[[ila]]\nloc_match = \"2001:db8:0:1\"\nloc = \"fd00:0:0:7\"\n\
+                    [[ila]]\nloc_match = \"2001:db8:0:1\"\nloc = \"fd00:0:0:8\"\ndev = \"wan\"\n\
+                    csum-mode = \"neutral-map\"\nident-type = \"luid\"\n";
+        let any = IlaConfig {
+            locator_match: Locator(0x2001_0db8_0000_0001),
+            locator: Locator(0xfd00_0000_0000_0007),
+            dev: None,
+            csum_mode: CsumMode::NoAction,
+            ident_type: IdentType::UseFormat,
+        };
+        let of_wan = IlaConfig {
+            locator: Locator(0xfd00_0000_0000_0008),
+            dev: Some("wan".to_owned()),
+            csum_mode: CsumMode::NeutralMap,
+            ident_type: IdentType::Luid,
+            ..any.clone()
+        };
+        assert_eq!(read(text), Ok(vec![any, of_wan]));
+        for mode in CsumMode::ALL {
+            let text =
+                format!("[[ila]]\nloc_match = \"1:2:3:4\"\nloc = \"1:2:3:5\"\ncsum-mode = \"{}\"\n", mode.name());
+            assert_eq!(read(&text).unwrap()[0].csum_mode, mode);
+        }
+        for (text, sign) in [
+            ("", AdjTransport::Linux),
+            ("ila-adj-transport = \"linux\"\n", AdjTransport::Linux),
+            ("ila-adj-transport = \"rfc1624\"\n", AdjTransport::Rfc1624),
+        ] {
+            assert_eq!(Config::from_toml(text, "gw.toml").unwrap().ila_adj_transport, sign);
+        }
+    }
+
+    #[test]
+    fn wrong_mapping_is_refused_by_what_is_wrong() {
+        let good = "loc_match = \"1:2:3:4\"\nloc = \"1:2:3:5\"\n";
+        let cases = [
+            ("[[ila]]\nloc = \"1:2:3:5\"\n".to_owned(), "ila[0].loc_match: missing"),
+            ("[[ila]]\nloc_match = \"1:2:3:5\"\n".to_owned(), "ila[0].loc: missing"),
+            ("[[ila]]\nloc_match = \"1::4\"\nloc = \"1:2:3:5\"\n".to_owned(), "1::4 is no locator"),
+            (format!("[[ila]]\n{good}dev = \"lan\"\n"), "no link is named lan"),
+            (format!("[[ila]]\n{good}csum-mode = \"adjust\"\n"), "adjust is not known here"),
+            (format!("[[ila]]\n{good}ident-type = \"iid\"\n"), "iid is not known here; use luid or use-format"),
+            (format!("[[ila]]\n{good}[[ila]]\n{good}"), "1:2:3:4 for any device is already ila[0]"),
+            (format!("[[ila]]\n{good}locator = 1\n"), "unknown key"),
+        ];
+        for (text, why) in cases {
+            let told = read(&text).unwrap_err();
+            assert!(told.contains(why), "{text}: {told}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! ILA: two hosts in SIR space, and two gateways that translate between it and places; mappings by `ip ila` and by file.
+
+use std::fs;
+
+use libtest_mimic::Trial;
+use system::{Gateway, Need, Netns, Outcome, Scratch, run, transfer, trial, veth};
+
+use crate::ip::exec;
+use crate::router::{A_V6, B_V6, host};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("ila/tcp_crosses_two_translators_in_each_mode", &[Need::Namespaces], cross),
+        trial("ila/ip_ila_adds_deletes_and_lists_mappings", &[Need::Namespaces], by_ip),
+        trial("ila/file_replaces_mappings_as_a_whole", &[Need::Namespaces], by_file),
+    ]
+}
+
+/// A gateway between a host's network and the other gateway. Only the place of the other host has a route.
+fn config(own: u8, more: &str) -> String {
+    let peer = 3 - own;
+    let links = format!(
+        "[[link]]\nname = \"lan0\"\nkind = \"packet\"\ninterface = \"lan0\"\naddresses = [\"10.{own}.0.1/24\", \"fd0{own}::1/64\"]\n\n\
+         [[link]]\nname = \"wan0\"\nkind = \"packet\"\ninterface = \"wan0\"\naddresses = [\"fd99::{own}/64\"]\n\n\
+         [[route]]\nto = \"fd1{peer}::/64\"\nvia = \"fd99::{peer}\"\n\n"
+    );
+    format!("{more}{links}")
+}
+
+/// Mappings of gateway `own`: to the other host's place, and from the own host's.
+fn mappings(own: u8, mode: &str) -> String {
+    let peer = 3 - own;
+    let mapping = |from: String, to: String, dev: &str| {
+        format!(
+            "[[ila]]\nloc_match = \"{from}:0:0:0\"\nloc = \"{to}:0:0:0\"\ndev = \"{dev}\"\ncsum-mode = \"{mode}\"\n\n"
+        )
+    };
+    let out = mapping(format!("fd0{peer}"), format!("fd1{peer}"), "lan0");
+    let back = mapping(format!("fd1{own}"), format!("fd0{own}"), "wan0");
+    format!("{out}{back}")
+}
+
+/// A namespace whose kernel leaves its interfaces to a gateway.
+fn gateway_netns(role: &str) -> Outcome<Netns> {
+    let netns = Netns::new(role)?;
+    netns.sh("for scope in all default; do echo 1 >/proc/sys/net/ipv6/conf/$scope/disable_ipv6; done")?;
+    Ok(netns)
+}
+
+fn cross() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (a, b) = (Netns::new("a")?, Netns::new("b")?);
+    let (left, right) = (gateway_netns("left")?, gateway_netns("right")?);
+    veth((&left, "wan0"), (&right, "wan0"))?;
+    host(&a, &left, "lan0", 1)?;
+    host(&b, &right, "lan0", 2)?;
+    let start = |netns: &Netns, name: &str, own: u8| Gateway::start(netns, &scratch, name, &config(own, ""));
+    let gateways = [start(&left, "left", 1)?, start(&right, "right", 2)?];
+    for (mode, sign) in [
+        ("neutral-map-auto", ""),
+        ("no-action", ""),
+        ("adj-transport", ""),
+        ("adj-transport", "ila-adj-transport = \"rfc1624\"\n"),
+    ] {
+        for (gateway, own) in gateways.iter().zip([1, 2]) {
+            gateway.reload(&format!("{}{}", config(own, sign), mappings(own, mode)))?;
+            let is_loaded = || gateway.show("ila").is_ok_and(|shown| shown.matches(&format!(" {mode} ")).count() == 2);
+            system::wait_until("the mappings are there", std::time::Duration::from_secs(20), is_loaded)?;
+        }
+        let translated = || -> Outcome<Vec<u64>> { gateways.iter().map(translations).collect() };
+        let before = translated()?;
+        transfer(&a, (&b, B_V6.parse()?), 2 << 20)?;
+        transfer(&b, (&a, A_V6.parse()?), 2 << 20)?;
+        let after = translated()?;
+        assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{mode}: {before:?} {after:?}");
+    }
+    Ok(())
+}
+
+/// Packets that a gateway has translated.
+fn translations(gateway: &Gateway) -> Outcome<u64> {
+    let shown = gateway.show("counters")?;
+    let counted = shown.lines().find_map(|line| line.strip_prefix("IlaTranslated"));
+    Ok(counted.unwrap_or("0").trim().parse()?)
+}
+
+/// One link, and no host.
+const ALONE: &str = "[[link]]\nname = \"lan0\"\nkind = \"packet\"\ninterface = \"lan0\"\n";
+
+fn alone(name: &str, toml: &str) -> Outcome<(Scratch, Netns, Netns, Gateway)> {
+    let scratch = Scratch::new()?;
+    let (netns, other) = (gateway_netns(name)?, Netns::new("other")?);
+    veth((&netns, "lan0"), (&other, "eth0"))?;
+    let gateway = Gateway::start(&netns, &scratch, name, toml)?;
+    Ok((scratch, netns, other, gateway))
+}
+
+fn by_ip() -> Outcome {
+    let (scratch, netns, _other, gateway) = alone("byip", ALONE)?;
+    let sh = |script: &str| run(exec(&netns, "byip").args(["-c", script]).env("FATPATH_RUNDIR", scratch.path()));
+    sh("ip ila add loc_match 2001:db8:0:1 loc fd00:0:0:7")?;
+    sh("ip ila add loc_match 2001:db8:0:1 loc fd00:0:0:8 dev lan0 csum-mode neutral-map ident-type luid")?;
+    let refused = sh("ip ila add loc_match 2001:db8:0:1 loc fd00:0:0:9 dev lan0").expect_err("there is one");
+    assert!(refused.message().is_some_and(|said| said.contains("File exists")), "{refused:?}");
+    let want = "\
+2001:db8:0:1        fd00:0:0:8          lan0            neutral-map         luid
+2001:db8:0:1        fd00:0:0:7          *               no-action           use-format
+";
+    assert_eq!(gateway.show("ila")?, want);
+    // Some versions print other locators; words and devices are right.
+    let listed = sh("ip ila list")?;
+    let words: Vec<Vec<&str>> = listed.lines().map(|line| line.split_whitespace().skip(2).collect()).collect();
+    assert_eq!(words.len(), 2, "{listed}");
+    assert!(listed.contains("lan0") && listed.contains("neutral-map") && listed.contains("use-format"), "{listed}");
+    sh("ip ila del loc_match 2001:db8:0:1 dev lan0")?;
+    sh("ip ila del loc_match 2001:db8:0:1 dev lan0")?;
+    assert_eq!(gateway.show("ila")?.lines().collect::<Vec<_>>(), [want.lines().nth(1).unwrap_or_default()]);
+    let lines: String = (0..5000).map(|n| format!("ila add loc_match 2001:db8:1:{n:x} loc fd00:0:1:{n:x}\n")).collect();
+    fs::write(scratch.file("batch"), lines)?;
+    sh(&format!("ip -batch {}", scratch.file("batch").display()))?;
+    assert_eq!(gateway.show("ila")?.lines().count(), 5001);
+    assert_eq!(sh("ip ila list")?.lines().count(), 5001);
+    // A device takes its mappings with it.
+    sh("ip link add red type vrf table 10; ip ila add loc_match 1:2:3:4 loc 5:6:7:8 dev red")?;
+    assert!(gateway.show("ila")?.contains("red"));
+    sh("ip link del red")?;
+    assert_eq!(gateway.show("ila")?.lines().count(), 5001);
+    Ok(())
+}
+
+fn by_file() -> Outcome {
+    let mapping =
+        |n: u32, more: &str| format!("[[ila]]\nloc_match = \"2001:db8:0:{n:x}\"\nloc = \"fd00:0:0:{n:x}\"\n{more}");
+    let (scratch, netns, _other, gateway) = alone("byfile", &format!("{ALONE}{}{}", mapping(1, ""), mapping(2, "")))?;
+    assert_eq!(gateway.show("ila")?.lines().count(), 2);
+    let sh = |script: &str| run(exec(&netns, "byfile").args(["-c", script]).env("FATPATH_RUNDIR", scratch.path()));
+    sh("ip ila add loc_match 9:9:9:9 loc 8:8:8:8; ip ila del loc_match 2001:db8:0:1")?;
+    let is_shown = |want: &str| gateway.show("ila").is_ok_and(|shown| shown == want);
+    let many: String = (2..4).map(|n| mapping(n, "dev = \"lan0\"\ncsum-mode = \"neutral-map\"\n")).collect();
+    gateway.reload(&format!("{ALONE}{many}"))?;
+    let want = "\
+2001:db8:0:2        fd00:0:0:2          lan0            neutral-map         use-format
+2001:db8:0:3        fd00:0:0:3          lan0            neutral-map         use-format
+";
+    system::wait_until("the file's mappings are there alone", std::time::Duration::from_secs(20), || is_shown(want))?;
+    // What is wrong changes nothing.
+    gateway.reload(&format!("{ALONE}{}", mapping(7, "dev = \"wan9\"\n")))?;
+    let is_refused = || gateway.log().contains("no link is named wan9");
+    system::wait_until("a wrong file is refused", std::time::Duration::from_secs(20), is_refused)?;
+    assert!(is_shown(want));
+    gateway.reload(ALONE)?;
+    system::wait_until("no mapping is there", std::time::Duration::from_secs(20), || is_shown(""))
+}
