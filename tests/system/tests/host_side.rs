@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, run, trial, veth, wait_until};
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, veth, wait_until};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON, Need::SETPRIV];
 
@@ -34,6 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("host_side/device_has_its_links_name_number_and_mac", NEEDS, devices),
+        trial("host_side/sockets_reach_the_wire_and_are_reached", NEEDS, sockets),
         trial("host_side/address_is_there_when_it_is_acknowledged", NEEDS, addresses),
         trial("host_side/routes_follow_the_node", NEEDS, routes),
         trial("host_side/change_of_another_program_is_put_back", NEEDS, put_back),
@@ -54,7 +55,7 @@ struct Site {
     _bound: Bound,
     scratch: Scratch,
     host: Netns,
-    _far: Netns,
+    far: Netns,
 }
 
 /// The file that a gateway's namespace is bound to; released when dropped.
@@ -81,7 +82,7 @@ impl Site {
         veth((&host, "eth0"), (&far, "eth0"))?;
         let bound = Bound(scratch.file("x.netns"));
         let gateway = start(&scratch, &host, toml)?;
-        Ok(Self { gateway, _bound: bound, scratch, host, _far: far })
+        Ok(Self { gateway, _bound: bound, scratch, host, far })
     }
 
     /// `fatpath WORDS…` on the gateway.
@@ -171,6 +172,45 @@ fn devices() -> Outcome {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", site.scratch.file("x.netns").display())).arg("cat");
         assert_eq!(run(command.arg(format!("/proc/sys/net/{file}")))?.trim(), want, "{file}");
+    }
+    Ok(())
+}
+
+/// UDP of all sizes, TCP, and refusals, between programs on the gateway and on a kernel at the other end of its wire.
+fn sockets() -> Outcome {
+    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.far.sh("ip addr add 10.1.0.9/24 dev eth0; ip addr add fd00::9/64 dev eth0 nodad")?;
+    let script = |name: &str, text: &str| {
+        let path = site.scratch.file(name);
+        fs::write(&path, text).map(|()| path)
+    };
+    let server = script("server.py", include_str!("host_side_server.py"))?;
+    let client = script("client.py", include_str!("host_side_client.py"))?;
+    let on_gateway = |program: &PathBuf| {
+        let mut command = site.fatpath(&["exec", "--instance", "x", "--", "python3"]);
+        command.arg(program);
+        command
+    };
+    let on_far = |program: &PathBuf| {
+        let mut command = site.far.command("python3");
+        command.arg(program);
+        command
+    };
+    let _servers = [
+        Process::spawn(&mut on_gateway(&server), &site.scratch)?,
+        Process::spawn(&mut on_far(&server), &site.scratch)?,
+    ];
+    for (mut command, addr) in [
+        (on_gateway(&client), "10.1.0.9"),
+        (on_gateway(&client), "fd00::9"),
+        (on_far(&client), "10.1.0.1"),
+        (on_far(&client), "fd00::1"),
+    ] {
+        let said = run(command.arg(addr)).map_err(|err| {
+            let drops = site.gateway.show("drops").unwrap_or_default();
+            format!("{addr}: {}{drops}{}", err.message().unwrap_or_default(), site.gateway.log())
+        })?;
+        assert_eq!(said, "all as expected\n", "{addr}");
     }
     Ok(())
 }
