@@ -43,6 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/orderly_end_removes_all_but_around_programs", NEEDS, end),
         trial("host_side/links_above_the_limit_have_no_device", NEEDS, limit),
         trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
+        trial("host_side/users_speak_through_a_tunnel_without_privilege", NEEDS, tunnel),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
         trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
     ]
@@ -384,24 +385,40 @@ fn limit() -> Outcome {
     Ok(())
 }
 
-fn of_user() -> Outcome {
-    let (scratch, host) = (Scratch::new()?, Netns::new("x")?);
-    let program = scratch.file("fatpath");
-    fs::copy(fatpath(), &program)?;
-    fs::copy(fatpath().with_file_name("libfatpath_preload.so"), scratch.file("libfatpath_preload.so"))?;
-    fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777))?;
-    // Any user may open the device, as with udev's rules.
-    let device = scratch.file("tun");
-    run(Command::new("sh").args(["-ec", "mknod \"$1\" c 10 200; chmod 666 \"$1\"", "sh"]).arg(&device))?;
-    let script =
-        "mount --bind \"$1\" /dev/net/tun; shift; exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
-    let as_user = || {
+/// Gateways of a user without privilege, each in its namespace.
+struct Users {
+    scratch: Scratch,
+}
+
+impl Users {
+    fn new() -> Outcome<Self> {
+        let scratch = Scratch::new()?;
+        fs::copy(fatpath(), scratch.file("fatpath"))?;
+        fs::copy(fatpath().with_file_name("libfatpath_preload.so"), scratch.file("libfatpath_preload.so"))?;
+        fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777))?;
+        // Any user may open the device, as with udev's rules.
+        let device = scratch.file("tun");
+        run(Command::new("sh").args(["-ec", "mknod \"$1\" c 10 200; chmod 666 \"$1\"", "sh"]).arg(&device))?;
+        Ok(Self { scratch })
+    }
+
+    /// `fatpath` of the user.
+    fn fatpath(&self, host: &Netns) -> Command {
+        let script = "mount --bind \"$1\" /dev/net/tun; shift
+            exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$@\"";
         let mut command = host.command("sh");
-        command.args(["-ec", script, "sh"]).arg(&device).arg(&program).env("FATPATH_RUNDIR", scratch.path());
+        command.args(["-ec", script, "sh"]).args([self.scratch.file("tun"), self.scratch.file("fatpath")]);
+        command.env("FATPATH_RUNDIR", self.scratch.path());
         command
-    };
+    }
+}
+
+fn of_user() -> Outcome {
+    let (users, host) = (Users::new()?, Netns::new("x")?);
+    let scratch = &users.scratch;
+    let as_user = || users.fatpath(&host);
     let toml = format!("{AUTO}[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n");
-    let gateway = Gateway::start_under(as_user(), &scratch, "x", &toml)?;
+    let gateway = Gateway::start_under(as_user(), scratch, "x", &toml)?;
     let shown = gateway.show("host")?;
     assert!(shown.starts_with("host side on in a user namespace\n"), "{shown}{}", gateway.log());
     assert!(shown.contains(": wan kind tun mtu 65535\n"), "{shown}");
@@ -415,6 +432,55 @@ fn of_user() -> Outcome {
     let script = "ip addr del 10.7.0.1/24 dev wan; readlink /proc/self/ns/net";
     root.args(["exec", "--instance", "x", "--", "sh", "-ec", script]).env("FATPATH_RUNDIR", scratch.path());
     assert_eq!(run(&mut root)?, said);
+    Ok(())
+}
+
+/// Large datagrams, TCP and refusals through ESP in UDP between two users' programs, without any privilege.
+fn tunnel() -> Outcome {
+    let users = Users::new()?;
+    let hosts = [Netns::new("left")?, Netns::new("right")?];
+    veth((&hosts[0], "eth0"), (&hosts[1], "eth0"))?;
+    let sa = |n: u8, p: u8, key: &str| {
+        format!(
+            "[[sa]]\nsrc = \"192.0.2.{n}\"\ndst = \"192.0.2.{p}\"\nspi = 0x{n}000\nmode = \"tunnel\"\nreqid = 1\n\
+             aead = {{ name = \"rfc4106(gcm(aes))\", key = \"0x{}\", icv = 128 }}\n\
+             encap = {{ type = \"espinudp\", sport = 4500, dport = 4500 }}\n",
+            key.repeat(20)
+        )
+    };
+    let policy = |dir: &str, n: u8, p: u8| {
+        format!(
+            "[[policy]]\ndir = \"{dir}\"\nsrc = \"10.{n}.0.0/24\"\ndst = \"10.{p}.0.0/24\"\n\
+             tmpl = [{{ src = \"192.0.2.{n}\", dst = \"192.0.2.{p}\", mode = \"tunnel\", reqid = 1 }}]\n"
+        )
+    };
+    let mut gateways = Vec::new();
+    for (host, n) in hosts.iter().zip([1, 2]) {
+        let p = 3 - n;
+        host.sh(&format!("ip addr add 192.0.2.{n}/24 dev eth0"))?;
+        let toml = [
+            format!("{AUTO}[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"192.0.2.{n}:4500\"\n"),
+            format!("[[route]]\nto = \"192.0.2.{p}/32\"\ndev = \"wan\"\n"),
+            [sa(1, 2, "a1"), sa(2, 1, "b2"), policy("out", n, p), policy("in", p, n)].concat(),
+        ];
+        let name = format!("g{n}");
+        gateways.push(Gateway::start_under(users.fatpath(host), &users.scratch, &name, &toml.concat())?);
+        let script = format!("ip addr add 10.{n}.0.1/32 dev lo; ip route add 10.{p}.0.0/24 dev wan src 10.{n}.0.1");
+        run(users.fatpath(host).args(["exec", "--instance", &name, "--", "sh", "-ec", &script]))?;
+    }
+    let python = |host: &Netns, name: &str, text: &str| {
+        let script = users.scratch.file(&format!("{name}.py"));
+        fs::write(&script, text)?;
+        let mut command = users.fatpath(host);
+        command.args(["exec", "--instance", name, "--", "python3"]).arg(script);
+        Outcome::Ok(command)
+    };
+    let mut server = python(&hosts[1], "g2", include_str!("host_side_server.py"))?;
+    let _server = Process::spawn(&mut server, &users.scratch)?;
+    let said = run(python(&hosts[0], "g1", include_str!("host_side_client.py"))?.arg("10.2.0.1"))?;
+    assert_eq!(said, "all as expected\n");
+    let sas = gateways[0].show("sa")?;
+    assert!(!sas.contains("0(bytes), 0(packets)"), "{sas}");
     Ok(())
 }
 
