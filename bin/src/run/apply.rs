@@ -1,7 +1,7 @@
 //! A plan, carried out by the worker between two bursts.
 
 use base::LinkId;
-use control::sysctl::Settings;
+use control::sysctl::{EarlyDemux, Settings};
 
 use super::node::Node;
 use super::plan::Plan;
@@ -60,4 +60,6 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
 pub(crate) fn set(node: &mut Node, settings: Settings) {
     node.datapath.set_reassembly(reassembly::config(settings.reassembly));
     xfrm::set_options(&mut node.datapath.ipsec, settings.xfrm);
+    let EarlyDemux { ip, tcp, udp } = settings.early_demux;
+    node.datapath.early_demux = datapath::EarlyDemux { ip: ip != 0, tcp: tcp != 0, udp: udp != 0 };
 }

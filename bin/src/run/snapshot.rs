@@ -398,8 +398,14 @@ fn counters(node: &Node) -> CountersState {
     let counters = datapath.counters.iter();
     let copies = node.mem.copies().iter();
     let translated = CounterState { name: "IlaTranslated".to_owned(), value: datapath.ila_translated() };
+    let demux = [
+        ("EarlyDemuxHits", datapath.demux_counts.hits),
+        ("EarlyDemuxMisses", datapath.demux_counts.misses),
+        ("EarlyDemuxFlows", datapath.established().len() as u64),
+    ];
+    let demux = demux.map(|(name, value)| CounterState { name: name.to_owned(), value });
     CountersState {
-        counters: counters.map(counter).chain([translated]).collect(),
+        counters: counters.map(counter).chain([translated]).chain(demux).collect(),
         copies: copies
             .map(|(reason, copied)| CopyState {
                 reason: reason.name().to_owned(),

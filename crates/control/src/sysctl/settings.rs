@@ -13,6 +13,30 @@ pub struct Settings {
     pub reassembly: ReassemblyConfig,
     /// What holds for all SAs.
     pub xfrm: XfrmOptions,
+    /// Early demux.
+    pub early_demux: EarlyDemux,
+}
+
+/// Early demux to sockets of the host side, by protocol; 0 is off (Linux `sysctl_ip_early_demux`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct EarlyDemux {
+    /// Of any protocol.
+    pub ip: u8,
+    /// Of TCP.
+    pub tcp: u8,
+    /// Of UDP.
+    pub udp: u8,
+}
+
+impl EarlyDemux {
+    /// On for both.
+    pub const DEFAULT: Self = Self { ip: 1, tcp: 1, udp: 1 };
+}
+
+impl Default for EarlyDemux {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
 }
 
 /// One number of it.
@@ -22,6 +46,9 @@ pub(super) enum Setting {
     AeventEtime,
     AeventRseqth,
     LarvalDrop,
+    IpEarlyDemux,
+    TcpEarlyDemux,
+    UdpEarlyDemux,
     HighThresh(Family),
     LowThresh(Family),
     Time(Family),
@@ -37,7 +64,7 @@ pub(super) enum Family {
 impl Settings {
     /// What a file says of it.
     pub const fn of(config: &Config) -> Self {
-        Self { reassembly: config.reassembly, xfrm: config.xfrm }
+        Self { reassembly: config.reassembly, xfrm: config.xfrm, early_demux: EarlyDemux::DEFAULT }
     }
 
     /// What it becomes when a file that said `old` says `new`: what the file changes, it sets; what programs have set beside
@@ -82,6 +109,9 @@ impl Setting {
             Self::AeventEtime => settings.xfrm.aevent_etime.into(),
             Self::AeventRseqth => settings.xfrm.aevent_rseqth.into(),
             Self::LarvalDrop => settings.xfrm.larval_drop.into(),
+            Self::IpEarlyDemux => settings.early_demux.ip.into(),
+            Self::TcpEarlyDemux => settings.early_demux.tcp.into(),
+            Self::UdpEarlyDemux => settings.early_demux.udp.into(),
             Self::HighThresh(family) => settings.frag(family).high_thresh.into(),
             Self::LowThresh(family) => settings.frag(family).low_thresh.into(),
             Self::Time(family) => settings.frag(family).timeout_secs.into(),
@@ -103,6 +133,7 @@ impl Setting {
         match self {
             Self::AcqExpires | Self::LarvalDrop => INT,
             Self::AeventEtime | Self::AeventRseqth => UINT,
+            Self::IpEarlyDemux | Self::TcpEarlyDemux | Self::UdpEarlyDemux => 0..=u8::MAX.into(),
             Self::HighThresh(family) => settings.frag(family).low_thresh.into()..=*ULONG.end(),
             Self::LowThresh(family) => 0..=settings.frag(family).high_thresh.into(),
             Self::Time(_) => SECONDS,
@@ -118,6 +149,7 @@ impl Setting {
         let unable = errno::EOPNOTSUPP;
         let narrow = |value: i128| u32::try_from(value).map_err(|_| unable);
         let wide = |value: i128| u64::try_from(value).map_err(|_| unable);
+        let byte = |value: i128| u8::try_from(value).map_err(|_| unable);
         match self {
             Self::AcqExpires if value == 0 => return Err(unable),
             Self::AcqExpires => settings.xfrm.acq_expires = narrow(value)?,
@@ -130,6 +162,9 @@ impl Setting {
                     _ => return Err(unable),
                 }
             }
+            Self::IpEarlyDemux => settings.early_demux.ip = byte(value)?,
+            Self::TcpEarlyDemux => settings.early_demux.tcp = byte(value)?,
+            Self::UdpEarlyDemux => settings.early_demux.udp = byte(value)?,
             Self::HighThresh(family) => settings.frag_mut(family).high_thresh = wide(value)?,
             Self::LowThresh(family) => settings.frag_mut(family).low_thresh = wide(value)?,
             Self::Time(family) => settings.frag_mut(family).timeout_secs = narrow(value)?,

@@ -122,6 +122,10 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
         ("ipv4/ip_default_ttl", "256", INVALID),
         ("ipv4/ip_default_ttl", "0", INVALID),
         ("ipv4/route/flush", "any", Ok(())),
+        ("ipv4/ip_early_demux", "0", Ok(())),
+        ("ipv4/tcp_early_demux", "255", Ok(())),
+        ("ipv4/tcp_early_demux", "256", INVALID),
+        ("ipv4/udp_early_demux", "-1", INVALID),
         ("ipv6/conf/eth0/mtu", "1500", Ok(())),
         ("ipv6/conf/eth0/mtu", "1501", INVALID),
         ("ipv6/conf/eth0/mtu", "1279", INVALID),
@@ -141,6 +145,7 @@ fn each_number_has_linuxs_bounds_and_then_this_nodes() {
             aevent_rseqth: 0,
             aevent_etime: u32::MAX,
         },
+        early_demux: EarlyDemux { ip: 0, tcp: 255, udp: 1 },
     };
     assert_eq!(settings, want);
 }
