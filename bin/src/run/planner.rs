@@ -356,6 +356,39 @@ mod tests {
     }
 
     #[test]
+    fn mappings_follow_their_links_and_are_replaced_as_a_whole() {
+        let text = |n: u8, dev: &str| format!("[[ila]]\nloc_match = \"1:2:3:{n}\"\nloc = \"5:6:7:8\"\n{dev}");
+        let with = |links: &[LinkConfig], n: u8, dev: Option<&str>| {
+            let mut config = config(links, &text(n, ""));
+            config.ila[0].dev = dev.map(str::to_owned);
+            config
+        };
+        let links_of = |plan: &Plan| {
+            let (mappings, _) = plan.ila.as_ref()?;
+            Some(mappings.snapshot().iter().map(|it| (it.locator_match.0 as u16, it.link)).collect::<Vec<_>>())
+        };
+        let (a, b) = (udp("a", 0), udp("b", 0));
+        let (node, plan) = running(with(&[a.clone(), b.clone()], 1, Some("b")));
+        assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
+        let (node, plan) = node.plan(with(&[a.clone(), b.clone()], 1, Some("b"))).unwrap();
+        assert_eq!(links_of(&plan), None, "nothing has changed");
+        // A link goes: mappings that name links are made anew.
+        let (node, plan) = node.plan(with(std::slice::from_ref(&b), 1, Some("b"))).unwrap();
+        assert_eq!(links_of(&plan), Some(vec![(1, Some(LinkId(3)))]));
+        let (node, plan) = node.plan(with(std::slice::from_ref(&b), 2, None)).unwrap();
+        assert_eq!(links_of(&plan), Some(vec![(2, None)]));
+        let (node, plan) = node.plan(with(&[a, b.clone()], 2, None)).unwrap();
+        assert_eq!(links_of(&plan), None, "no mapping names a link");
+        let (node, plan) =
+            node.plan(Config { ila_adj_transport: ila::AdjTransport::Rfc1624, ..config(&[b], "") }).unwrap();
+        assert_eq!(
+            plan.ila.as_ref().map(|(mappings, sign)| (mappings.len(), *sign)),
+            Some((0, ila::AdjTransport::Rfc1624))
+        );
+        assert!(node.config().ila.is_empty());
+    }
+
+    #[test]
     fn what_stays_keeps_its_number_and_is_not_opened_again() {
         let (node, _) = running(config(&[udp("a", 0), udp("b", 0)], ""));
         let (node, plan) = node.plan(config(&[udp("b", 0)], "")).unwrap();
