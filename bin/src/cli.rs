@@ -302,6 +302,8 @@ impl BenchArgs {
 pub(crate) enum BenchName {
     /// ESP: sealed and opened, fat or packet by packet
     Esp,
+    /// ILA: 200 request/response streams whose destination a hook translates, and without
+    Ila,
     /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
     Reassembly,
 }

@@ -6,6 +6,7 @@
 mod case;
 mod cpu;
 mod esp;
+mod ila;
 mod reassembly;
 mod report;
 
@@ -25,6 +26,7 @@ use crate::progress::Progress;
 pub(crate) fn main(args: &BenchArgs) -> Result<(), CliError> {
     let (bench, groups) = match args.name {
         BenchName::Esp => ("esp", esp::groups()),
+        BenchName::Ila => ("ila", ila::groups()),
         BenchName::Reassembly => ("reassembly", reassembly::groups()),
     };
     let wanted = |name: &str| args.only.as_ref().is_none_or(|only| name.contains(only.as_str()));

@@ -1,0 +1,194 @@
+//! `fatpath bench ila`: 200 request/response streams of TCP, one byte each way, at a node whose sockets are on a host side.
+//!
+//! A turn is a transaction of each stream: a request comes in by a link, in bursts of 16, and goes up; the answer comes down and goes out.
+//!
+//! - `none`: requests to the node's own address.
+//! - `hook`: to its ILA address, which the hook at pre-routing translates before early demux.
+//! - `hook-idle`: to its own address, past a hook whose mappings match nothing.
+//! - `hook-1e5-mappings`: as `hook`, one mapping of 100 000.
+//! - `hook-no-early-demux`: as `hook`, with `net.ipv4.ip_early_demux=0`: the routes are asked for each packet.
+//!
+//! `demux_hits`, `translated` are counts for each transaction, and exact.
+
+use base::{Instant, LinkId};
+use datapath::{Datapath, EarlyDemux, PortConfig};
+use ila::{AdjTransport, CsumMode, Direction, IdentType, Locator, Mapping, Rewrite};
+use offload::Features;
+use packet::{Memory, Packet};
+use sim::Flow;
+use wire::ip::Info;
+
+use super::case::{Comparison, Copied, Group, Load, Plan, Turn};
+
+/// Streams.
+const STREAMS: u16 = 200;
+
+/// Packets that a link hands over at once.
+const BURST: usize = 16;
+
+/// Mappings of `hook-1e5-mappings`.
+const MANY: u64 = 100_000;
+
+const LINK: LinkId = LinkId(2);
+
+/// Address of the sockets, and its locator while it travels.
+const SIR: &str = "fd00:0:0:1:2000::1";
+const ILA: Locator = Locator(0xfd00_0000_0000_0002);
+
+const RATIOS: &[Comparison] = &[
+    Comparison { of: "hook/none", over: &["hook"], under: &["none"] },
+    Comparison { of: "hook-idle/none", over: &["hook-idle"], under: &["none"] },
+    Comparison { of: "hook-1e5-mappings/none", over: &["hook-1e5-mappings"], under: &["none"] },
+    Comparison { of: "hook/hook-no-early-demux", over: &["hook"], under: &["hook-no-early-demux"] },
+];
+
+/// Setting of a case.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Setting {
+    /// Whether requests are to the ILA address.
+    is_translated: bool,
+    /// Mappings that match nothing.
+    others: u64,
+    early_demux: bool,
+}
+
+/// Every case.
+pub(super) fn groups() -> Vec<Group> {
+    let none = Setting { is_translated: false, others: 0, early_demux: true };
+    let hook = Setting { is_translated: true, ..none };
+    let cases = [
+        ("none", none),
+        ("hook", hook),
+        ("hook-idle", Setting { others: 1, ..none }),
+        ("hook-1e5-mappings", Setting { others: MANY - 1, ..hook }),
+        ("hook-no-early-demux", Setting { early_demux: false, ..hook }),
+    ];
+    let load = Load { packets: 2 * usize::from(STREAMS), payload: 2 * usize::from(STREAMS), small: true };
+    let plan = |(name, setting)| Plan::new(name, load, move || Box::new(Streams::new(setting)));
+    vec![Group { name: "ila".to_owned(), cases: cases.into_iter().map(plan).collect(), ratios: RATIOS }]
+}
+
+/// The node, and what its streams send.
+struct Streams {
+    datapath: Datapath,
+    mem: Memory,
+    setting: Setting,
+    /// Bytes of a request and of an answer of each stream.
+    templates: Vec<[Vec<u8>; 2]>,
+    requests: Vec<Vec<Packet>>,
+    answers: Vec<Vec<Packet>>,
+    /// Turns so far, and packets that came up and went out in them.
+    turns: u64,
+    up: u64,
+    out: u64,
+}
+
+impl Streams {
+    fn new(setting: Setting) -> Self {
+        let mem = Memory::heap();
+        let mut datapath = Datapath::new();
+        let port = |name: &str, mtu| PortConfig {
+            name: name.to_owned(),
+            mac: None,
+            mtu,
+            features: Features::ALL,
+            gro: true,
+            esp_gro: true,
+        };
+        datapath.set_port(LINK, port("wan", 1500));
+        datapath.set_host_port(LINK, Some(port("wan", 65_535)));
+        datapath.fib.add_address(LINK, format!("{SIR}/64").parse().expect("an address"));
+        datapath.early_demux = EarlyDemux { ip: setting.early_demux, ..EarlyDemux::default() };
+        let sir = Locator::of(SIR.parse().expect("an address"));
+        let mapping = |locator_match, locator| Mapping {
+            locator_match,
+            locator,
+            link: None,
+            csum_mode: CsumMode::NeutralMap,
+            ident_type: IdentType::Luid,
+        };
+        if setting.is_translated {
+            datapath.add_ila(mapping(ILA, sir)).expect("the first mapping");
+        }
+        for n in 0..setting.others {
+            datapath.add_ila(mapping(Locator(0x2001_0db8_0000_0000 + n), sir)).expect("a new mapping");
+        }
+        let to_ila = Rewrite { locator: ILA, csum_mode: CsumMode::NeutralMap, diff: None };
+        let templates = (0..STREAMS).map(|n| {
+            let flow = Flow { sport: 10_000 + n, dport: 443, ..Flow::new("fd00:0:0:1:2000::2", SIR) };
+            let answer = Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..flow };
+            let mut request = Packet::with_data(&mem, &flow.tcp(1, 1)).expect("a heap without limit");
+            if setting.is_translated {
+                let info = Info::parse(request.head(), request.len()).expect("a packet");
+                let sign = AdjTransport::default();
+                to_ila
+                    .packet(&mem, &mut request, &info, Direction::SirToIla, sign)
+                    .expect("an address without the C bit");
+            }
+            [request.to_vec(), answer.tcp(1, 1)]
+        });
+        let templates = templates.collect();
+        Self { setting, templates, datapath, mem, requests: Vec::new(), answers: Vec::new(), turns: 0, up: 0, out: 0 }
+    }
+
+    /// Packets of every stream, requests or answers, in bursts.
+    fn bursts(&self, which: usize) -> Vec<Vec<Packet>> {
+        let packet = |bytes: &[Vec<u8>; 2]| Packet::with_data(&self.mem, &bytes[which]).expect("a heap without limit");
+        self.templates.chunks(BURST).map(|chunk| chunk.iter().map(packet).collect()).collect()
+    }
+}
+
+impl Turn for Streams {
+    fn prepare(&mut self) {
+        self.requests = self.bursts(0);
+        self.answers = self.bursts(1);
+        self.turns += 1;
+    }
+
+    fn run(&mut self) {
+        let now = Instant::ZERO;
+        let Self { datapath, mem, requests, answers, up, out, .. } = self;
+        for (request, answer) in requests.iter_mut().zip(answers) {
+            datapath.handle_rx(now, mem, LINK, request);
+            *up += datapath.take_host_tx(LINK).map_or(0, |waiting| waiting.drain(..).count() as u64);
+            datapath.handle_host_rx(now, mem, LINK, answer);
+            *out += datapath.take_tx(LINK).map_or(0, |waiting| waiting.drain(..).count() as u64);
+        }
+    }
+
+    fn copied(&self) -> Copied {
+        Copied::of(&self.mem)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let all = self.turns * u64::from(STREAMS);
+        let hits = self.datapath.demux_counts.hits;
+        // The first request of a stream comes before its answer, the second asks the routes.
+        let expected_hits = if self.setting.early_demux { all.saturating_sub(2 * u64::from(STREAMS)) } else { 0 };
+        let expected_translated = if self.setting.is_translated { all } else { 0 };
+        let translated = self.datapath.ila_translated();
+        if (self.up, self.out) != (all, all) {
+            return Err(format!("{} of {all} requests came up, {} answers went out", self.up, self.out));
+        }
+        if (hits, translated) != (expected_hits, expected_translated) {
+            return Err(format!("{hits} found by early demux and {translated} translated, of {all}"));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn every_case_finds_and_translates_each_request() {
+        for plan in &groups()[0].cases {
+            let mut case = plan.start();
+            let ran = (0..4).try_for_each(|_| case.slice(Duration::ZERO)).and_then(|()| case.end_round(1));
+            assert_eq!(ran, Ok(()), "{}", case.name);
+        }
+    }
+}
