@@ -77,7 +77,7 @@ pub struct HostDeviceState {
     pub name: String,
     /// Its number, which is the link's.
     pub index: u32,
-    /// `tap` or `tun`.
+    /// `tap`, `tun`, or `veth` in place of either.
     pub kind: String,
     /// Its MTU in bytes.
     pub mtu: u32,

@@ -12,7 +12,8 @@ use offload::Features;
 use packet::{Cut, Memory, Packet};
 use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use wire::{eth, vlan};
+use wire::eth::EtherType;
+use wire::{MacAddr, eth, vlan};
 
 use crate::burst::{self, Batches, Refused};
 use crate::error::failed;
@@ -70,6 +71,16 @@ pub(crate) struct PacketLink {
     index: i32,
     /// Whether the last call found the interface down.
     down: bool,
+    /// Whether frames that carry no IP, or are for another station, are dropped.
+    ip_only: bool,
+}
+
+/// Station at the other end of a pair of devices, one of which is a packet link's interface.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Station {
+    pub(crate) mac: MacAddr,
+    /// Whether its link carries IP alone.
+    pub(crate) ip_only: bool,
 }
 
 /// Where one frame is received to: a small page, which holds what goes on a wire, and a large one for the rest of a fat
@@ -87,6 +98,23 @@ impl PacketLink {
     pub(crate) fn open(config: &Config, interface: &str) -> Result<Self, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let asked = Interface::new(interface).map_err(failed("socket"))?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
+            failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
+        })?;
+        Self::over(config, asked, socket, None)
+    }
+
+    /// Binds a socket to the interface, whose frames are those of a `station`, if not the host's own.
+    pub(crate) fn over(
+        config: &Config,
+        asked: Interface,
+        socket: OwnedFd,
+        station: Option<Station>,
+    ) -> Result<Self, OpenError> {
+        let name = asked.name().to_owned();
+        let interface = name.as_str();
+        let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let index = asked.index().map_err(|err| {
             failed("SIOCGIFINDEX")(err).with_hint(libc::ENODEV, "no such interface; `ip link` lists those there are")
         })?;
@@ -96,10 +124,6 @@ impl PacketLink {
             .map_err(|kind| failed("SIOCGIFHWADDR")(io::Error::new(kind, "not an Ethernet interface")))?;
         let mtu = mtu_of(&asked, interface, config.mtu)?;
 
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
-            failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
-        })?;
         let fd = socket.as_fd();
         let option = |name, call| set_option(fd, libc::SOL_PACKET, name, 1).map_err(failed(call));
         option(libc::PACKET_VNET_HDR, "PACKET_VNET_HDR")?;
@@ -125,7 +149,7 @@ impl PacketLink {
             name: config.name.clone(),
             mtu,
             wanted_mtu: config.mtu,
-            layer: Layer::Ethernet(mac),
+            layer: Layer::Ethernet(station.map_or(mac, |station| station.mac)),
             socket,
             width: send,
             offloads,
@@ -136,7 +160,17 @@ impl PacketLink {
             interface: asked,
             index,
             down: false,
+            ip_only: station.is_some_and(|station| station.ip_only),
         })
+    }
+
+    /// Whether a frame carries IP, and is for the node or a group.
+    fn is_ip(&self, packet: &Packet) -> bool {
+        let Ok(header) = eth::Header::ref_from(packet.head()) else { return false };
+        let is_ip = matches!(header.ethertype(), EtherType::IPV4 | EtherType::IPV6) && packet.meta.vlan.is_none();
+        let dst = header.dst();
+        let is_group = dst.is_multicast() && dst != MacAddr::BROADCAST;
+        is_ip && (is_group || self.layer == Layer::Ethernet(dst))
     }
 
     /// Looks whether the interface is up again. The socket itself tells of its end once, and is silent from then on.
@@ -181,8 +215,10 @@ impl PacketLink {
         self.stats.rx_calls += u64::from(!received.is_empty());
         self.asking = (2 * received.len()).clamp(FEW_MESSAGES.min(self.slots.len()), self.slots.len());
         let mut bytes = 0;
-        for (slot, received) in self.slots.iter_mut().zip(&received) {
+        let mut slots = std::mem::take(&mut self.slots);
+        for (slot, received) in slots.iter_mut().zip(&received) {
             match slot.received(mem, received) {
+                Ok(packet) if self.ip_only && !self.is_ip(&packet) => self.stats.rx_drop(DropReason::EthNotForUs),
                 Ok(packet) => {
                     bytes += packet.len();
                     self.stats.received(&packet);
@@ -191,6 +227,7 @@ impl PacketLink {
                 Err(reason) => self.stats.rx_drop(reason),
             }
         }
+        self.slots = slots;
         Ok((received.len(), bytes))
     }
 }

@@ -43,7 +43,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/orderly_end_removes_all_but_around_programs", NEEDS, end),
         trial("host_side/links_above_the_limit_have_no_device", NEEDS, limit),
         trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
-        trial("host_side/users_speak_through_a_tunnel_without_privilege", NEEDS, tunnel),
+        trial("host_side/users_speak_through_a_tunnel_without_privilege", NEEDS, || tunnel("666", "tun")),
+        trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth")),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
         trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
     ]
@@ -213,6 +214,11 @@ fn sockets() -> Outcome {
         })?;
         assert_eq!(said, "all as expected\n", "{addr}");
     }
+    // With another address the device is that of the link still.
+    site.ip("link set eth0 address 02:00:00:00:00:55")?;
+    site.far.sh("ip neigh flush all")?;
+    assert!(site.outsider("link show eth0")?.contains("02:00:00:00:00:55"));
+    assert_eq!(run(on_gateway(&client).arg("10.1.0.9"))?, "all as expected\n");
     Ok(())
 }
 
@@ -391,14 +397,15 @@ struct Users {
 }
 
 impl Users {
-    fn new() -> Outcome<Self> {
+    /// `mode` is that of `/dev/net/tun`: with udev's rules any user may open it.
+    fn new(mode: &str) -> Outcome<Self> {
         let scratch = Scratch::new()?;
         fs::copy(fatpath(), scratch.file("fatpath"))?;
         fs::copy(fatpath().with_file_name("libfatpath_preload.so"), scratch.file("libfatpath_preload.so"))?;
         fs::set_permissions(scratch.path(), fs::Permissions::from_mode(0o777))?;
-        // Any user may open the device, as with udev's rules.
         let device = scratch.file("tun");
-        run(Command::new("sh").args(["-ec", "mknod \"$1\" c 10 200; chmod 666 \"$1\"", "sh"]).arg(&device))?;
+        let script = "mknod \"$1\" c 10 200; chmod \"$2\" \"$1\"";
+        run(Command::new("sh").args(["-ec", script, "sh"]).arg(&device).arg(mode))?;
         Ok(Self { scratch })
     }
 
@@ -414,7 +421,7 @@ impl Users {
 }
 
 fn of_user() -> Outcome {
-    let (users, host) = (Users::new()?, Netns::new("x")?);
+    let (users, host) = (Users::new("666")?, Netns::new("x")?);
     let scratch = &users.scratch;
     let as_user = || users.fatpath(&host);
     let toml = format!("{AUTO}[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n");
@@ -436,8 +443,8 @@ fn of_user() -> Outcome {
 }
 
 /// Large datagrams, TCP and refusals through ESP in UDP between two users' programs, without any privilege.
-fn tunnel() -> Outcome {
-    let users = Users::new()?;
+fn tunnel(mode: &str, kind: &str) -> Outcome {
+    let users = Users::new(mode)?;
     let hosts = [Netns::new("left")?, Netns::new("right")?];
     veth((&hosts[0], "eth0"), (&hosts[1], "eth0"))?;
     let sa = |n: u8, p: u8, key: &str| {
@@ -479,6 +486,8 @@ fn tunnel() -> Outcome {
     let _server = Process::spawn(&mut server, &users.scratch)?;
     let said = run(python(&hosts[0], "g1", include_str!("host_side_client.py"))?.arg("10.2.0.1"))?;
     assert_eq!(said, "all as expected\n");
+    let shown = gateways[0].show("host")?;
+    assert!(shown.contains(&format!(": wan kind {kind} mtu ")), "{shown}");
     let sas = gateways[0].show("sa")?;
     assert!(!sas.contains("0(bytes), 0(packets)"), "{sas}");
     Ok(())

@@ -6,19 +6,26 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
 
+use control::netlink::message::{Messages, Writer};
 use link::{HostDevice, Namespace, unshare};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, socket_with};
 use rustix::process::{getegid, geteuid};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use wire::eth::MacAddr;
 
 use super::order::{Answer, Descriptors, Order, receive, send};
+use super::rtnl;
 use crate::error::CliError;
+
+/// The network namespace of this process.
+const OWN_NETWORK: &str = "/proc/self/ns/net";
+/// Where TUN and TAP devices are made.
+const TUN: &str = "/dev/net/tun";
 
 /// The file system of namespaces' files (`NSFS_MAGIC`).
 const NSFS_MAGIC: i64 = 0x6e73_6673;
@@ -58,16 +65,18 @@ const GROUPS: u32 = 1 | 1 << 4 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 18;
 pub(crate) fn main() -> Result<(), CliError> {
     let socket = io::stdin();
     let failed = |err: io::Error| CliError::failed(format!("the daemon's socket: {err}"));
+    let mut far = None;
     while let Some((order, descriptors)) = receive::<Order>(&socket).map_err(failed)? {
         let (answer, descriptors) =
-            carry_out(order, descriptors).unwrap_or_else(|why| (Answer::Refused(why), Vec::new()));
+            carry_out(order, descriptors, &mut far).unwrap_or_else(|why| (Answer::Refused(why), Vec::new()));
         let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         send(&socket, &answer, &descriptors).map_err(failed)?;
     }
     Ok(())
 }
 
-fn carry_out(order: Order, descriptors: Vec<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), String> {
+/// Carries out an order. `far` is the namespace of the other ends of pairs, once there is one.
+fn carry_out(order: Order, descriptors: Vec<OwnedFd>, far: &mut Option<Far>) -> Result<(Answer, Vec<OwnedFd>), String> {
     match order {
         Order::Namespace { place } => {
             let (answer, descriptors) = namespace(place.as_deref())?;
@@ -85,6 +94,13 @@ fn carry_out(order: Order, descriptors: Vec<OwnedFd>) -> Result<(Answer, Vec<Own
             let device = HostDevice { name, index, mac: mac.map(MacAddr), mtu };
             let queue = device.make().map_err(|err| err.to_string())?;
             Ok((Answer::Done, vec![queue]))
+        }
+        Order::Pair { name, index, mac, mtu, peer } => {
+            let far = match far {
+                Some(far) => far,
+                None => far.insert(Far::make()?),
+            };
+            Ok((Answer::Done, far.pair(&name, index, mac, mtu, &peer)?))
         }
     }
 }
@@ -118,13 +134,67 @@ fn namespace(place: Option<&Path>) -> Result<(Answer, Descriptors), String> {
     let netlink = |groups| rtnetlink(groups).map_err(|err| format!("rtnetlink: {err}"));
     let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     let descriptors = Descriptors {
-        network: open("/proc/self/ns/net")?,
+        network: open(OWN_NETWORK)?,
         requests: netlink(0)?,
         events: netlink(GROUPS)?,
         control: control.map_err(|err| format!("socket: {err}"))?,
         user: if is_of_user { Some(open("/proc/self/ns/user")?) } else { None },
     };
-    Ok((Answer::Namespace { found: found.is_some(), unbound }, descriptors))
+    let tun_closed = OpenOptions::new().read(true).write(true).open(TUN).err().map(|err| format!("{TUN}: {err}"));
+    Ok((Answer::Namespace { found: found.is_some(), unbound, tun_closed }, descriptors))
+}
+
+/// Empty namespace of the other ends of pairs of devices. It goes, with the pairs, when the last packet socket there is closed.
+struct Far {
+    /// The host side's namespace, which this process is in.
+    near: OwnedFd,
+    network: OwnedFd,
+    requests: OwnedFd,
+}
+
+impl Far {
+    fn make() -> Result<Self, String> {
+        let open = || File::open(OWN_NETWORK).map(OwnedFd::from).map_err(named(OWN_NETWORK));
+        let near = open()?;
+        let requests = rtnetlink(0).map_err(|err| format!("rtnetlink: {err}"))?;
+        unshare(&[Namespace::Network]).map_err(named("unshare, network namespace"))?;
+        // It says nothing of its own.
+        ["all", "default"].iter().try_for_each(|scope| set(&format!("ipv6/conf/{scope}/disable_ipv6"), "1"))?;
+        let network = open()?;
+        enter(&near, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+        Ok(Self { near, network, requests })
+    }
+
+    /// Makes a pair, of which the other end is up. Returns a packet socket and one for requests of `ioctl`, both there.
+    fn pair(&self, name: &str, index: u32, mac: [u8; 6], mtu: u32, peer: &str) -> Result<Vec<OwnedFd>, String> {
+        let mut writer = Writer::default();
+        rtnl::write_pair(&mut writer, index, (name, peer), mac, mtu, self.network.as_raw_fd() as u32);
+        ask(&self.requests, &writer).map_err(named(format!("{name}: veth")))?;
+        enter(&self.network, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+        let made = self.sockets(peer);
+        enter(&self.near, LinkNameSpaceType::Network).map_err(named("setns, network namespace"))?;
+        made.map_err(named(format!("{name}: the other end")))
+    }
+
+    fn sockets(&self, peer: &str) -> io::Result<Vec<OwnedFd>> {
+        let requests = rtnetlink(0)?;
+        let mut writer = Writer::default();
+        rtnl::write_up(&mut writer, peer);
+        ask(&requests, &writer)?;
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let packet = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None)?;
+        let control = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(vec![packet, control])
+    }
+}
+
+/// Has rtnetlink carry out one request.
+fn ask(socket: &OwnedFd, request: &Writer) -> io::Result<()> {
+    rustix::net::send(socket, request.as_bytes(), SendFlags::empty())?;
+    let mut answer = [0; 4096];
+    let (len, _) = rustix::net::recv(socket, answer.as_mut_slice(), RecvFlags::empty())?;
+    let errno = Messages::new(&answer[..len.min(answer.len())]).next().map_or(0, |message| rtnl::errno_of(&message));
+    if errno == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(errno)) }
 }
 
 /// The namespace that is bound to a file.
@@ -140,7 +210,7 @@ fn bind_to(place: &Path) -> Result<(), String> {
         fs::create_dir_all(dir).map_err(named(dir.display()))?;
     }
     OpenOptions::new().write(true).create(true).truncate(false).open(place).map_err(named(place.display()))?;
-    rustix::mount::mount_bind("/proc/self/ns/net", place).map_err(|err| {
+    rustix::mount::mount_bind(OWN_NETWORK, place).map_err(|err| {
         // An empty file would be in the way of `ip netns`.
         let _ = fs::remove_file(place);
         format!("{}: mount: {err}", place.display())

@@ -129,7 +129,7 @@ impl Mirror {
                 match message.header.kind {
                     _ if message.header.seq != self.seq => {}
                     kind::DONE => return Ok(()),
-                    kind::ERROR => return Err(io::Error::from_raw_os_error(errno_of(message.payload()))),
+                    kind::ERROR => return Err(io::Error::from_raw_os_error(rtnl::errno_of(&message))),
                     _ => each(&message),
                 }
             }
@@ -146,7 +146,7 @@ impl Mirror {
             for message in Messages::new(&self.buffer[..len]) {
                 let is_ours = (message.header.seq.wrapping_sub(first) as usize) < count;
                 if message.header.kind == kind::ERROR && is_ours {
-                    answers.push((message.header.seq, errno_of(message.payload())));
+                    answers.push((message.header.seq, rtnl::errno_of(&message)));
                 }
             }
         }
@@ -163,9 +163,4 @@ impl Mirror {
         let (len, _) = rustix::io::retry_on_intr(|| recv(&*socket, buffer.as_mut_slice(), RecvFlags::empty()))?;
         Ok(len.min(buffer.len()))
     }
-}
-
-/// The `errno` of an error message; 0 in an acknowledgement.
-fn errno_of(payload: &[u8]) -> i32 {
-    payload.first_chunk().map_or(0, |bytes| i32::from_ne_bytes(*bytes).saturating_neg())
 }

@@ -24,6 +24,9 @@ pub(super) enum Order {
     Enter,
     /// Make a device. Answered by [`Answer::Done`] with its queue.
     Device { name: String, index: u32, mac: Option<[u8; 6]>, mtu: Option<u16> },
+    /// Make a pair of devices, the other end of which has the name `peer` and is in an empty namespace. Answered by [`Answer::Done`] with a
+    /// packet socket and a socket for requests of `ioctl` in that namespace.
+    Pair { name: String, index: u32, mac: [u8; 6], mtu: u32, peer: String },
 }
 
 /// An answer.
@@ -35,6 +38,8 @@ pub(super) enum Answer {
         found: bool,
         /// Why it is not bound to the place.
         unbound: Option<String>,
+        /// Why no TUN or TAP device can be made.
+        tun_closed: Option<String>,
     },
     /// It is done.
     Done,
@@ -77,11 +82,23 @@ impl Descriptors {
 }
 
 impl Order {
+    /// The order to make a pair of devices; `None` for a device without a link-layer address.
+    pub(super) fn pair(device: &HostDevice) -> Option<Self> {
+        let MacAddr(mac) = device.mac?;
+        let (name, mtu) = (device.name.clone(), device.mtu() as u32);
+        Some(Self::Pair { name, index: device.index, mac, mtu, peer: peer_of(device) })
+    }
+
     /// The order to make a device.
     pub(super) fn device(device: &HostDevice) -> Self {
         let HostDevice { ref name, index, mac, mtu } = *device;
         Self::Device { name: name.clone(), index, mac: mac.map(|MacAddr(bytes)| bytes), mtu }
     }
+}
+
+/// Name of the other end of a device, by its number, which has at most 10 digits.
+pub(super) fn peer_of(device: &HostDevice) -> String {
+    format!("peer{}", device.index)
 }
 
 /// Sends an order or an answer.

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use base::{IfAddr, Prefix};
 use control::netlink::attr::{Attr, Iter};
-use control::netlink::message::{Header, Message, Writer, flag};
+use control::netlink::message::{Header, Message, Writer, flag, kind};
 use control::netlink::rtnl::nums::*;
 
 use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
@@ -26,6 +26,7 @@ const RULE_LEN: usize = 12;
 const RTAX_LOCK: u16 = 1;
 const RTAX_MTU: u16 = 2;
 const FR_TO_TABLE: u8 = 1;
+const VETH_INFO_PEER: u16 = 1;
 
 /// The dumps that make a whole content.
 pub(super) const DUMPS: [u16; 4] = [RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE, RTM_GETRULE];
@@ -46,6 +47,43 @@ pub(super) fn write_dump(w: &mut Writer, kind: u16, seq: u32) {
             w.put_u32(IFLA_EXT_MASK, RTEXT_FILTER_SKIP_STATS);
         }
     });
+}
+
+/// Writes the request to make a pair of devices: one here, and a peer in the network namespace of a descriptor.
+pub(super) fn write_pair(w: &mut Writer, index: u32, (name, peer): (&str, &str), mac: [u8; 6], mtu: u32, far: u32) {
+    let flags = flag::REQUEST | flag::ACK | flag::CREATE | flag::EXCL;
+    w.message(Header { kind: RTM_NEWLINK, flags, seq: 1, port: 0 }, |w| {
+        write_link(w, index, 0, 0);
+        w.put_str(IFLA_IFNAME, name);
+        w.put_u32(IFLA_MTU, mtu);
+        w.put(IFLA_ADDRESS, &mac);
+        w.nest(IFLA_LINKINFO, |w| {
+            w.put_str(IFLA_INFO_KIND, "veth");
+            w.nest(IFLA_INFO_DATA, |w| {
+                w.nest(VETH_INFO_PEER, |w| {
+                    write_link(w, 0, 0, 0);
+                    w.put_str(IFLA_IFNAME, peer);
+                    w.put_u32(IFLA_MTU, mtu);
+                    w.put_u32(IFLA_NET_NS_FD, far);
+                });
+            });
+        });
+    });
+}
+
+/// Writes the request to set the device of that name up.
+pub(super) fn write_up(w: &mut Writer, name: &str) {
+    let header = Header { kind: RTM_NEWLINK, flags: flag::REQUEST | flag::ACK, seq: 1, port: 0 };
+    w.message(header, |w| {
+        write_link(w, 0, IFF_UP, IFF_UP);
+        w.put_str(IFLA_IFNAME, name);
+    });
+}
+
+/// The `errno` of an error message; 0 of an acknowledgement, and of other messages.
+pub(super) fn errno_of(message: &Message<'_>) -> i32 {
+    let errno = message.payload().first_chunk().filter(|_| message.header.kind == kind::ERROR);
+    errno.map_or(0, |bytes| i32::from_ne_bytes(*bytes).saturating_neg())
 }
 
 /// Writes the request to delete a device.
@@ -365,6 +403,19 @@ mod tests {
         assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false }));
         let rule = MirroredRule { v4: true, device: "red".to_owned(), table: 300 };
         assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
+    }
+
+    #[test]
+    fn errno_is_that_of_error_messages_alone() {
+        let of = |kind, errno: i32| {
+            let mut writer = Writer::default();
+            writer.message(Header { kind, ..Header::default() }, |w| w.fixed(&errno.to_ne_bytes()));
+            errno_of(&Messages::new(writer.as_bytes()).next().unwrap())
+        };
+        assert_eq!(
+            [of(kind::ERROR, 0), of(kind::ERROR, -17), of(kind::DONE, -17), of(kind::ERROR, i32::MIN)],
+            [0, 17, 0, i32::MAX]
+        );
     }
 
     #[test]

@@ -15,7 +15,6 @@ use control::model::{HostConfig, HostSide as Wish};
 use control::netlink::message::Messages;
 use control::netlink::rtnl::{Delta, Model};
 use control::state::{HostDeviceState, HostState};
-use link::HostDevice;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -24,7 +23,7 @@ use rustix::net::{RecvFlags, recv};
 use super::child::Maker;
 use super::content::Step;
 use super::mirror::Mirror;
-use super::order::{Answer, Descriptors, Order};
+use super::order::{Answer, Descriptors, Order, peer_of};
 use super::wanted::{self, Made, View};
 use crate::run::command::Handle;
 use crate::run::threads::Threads;
@@ -68,6 +67,8 @@ struct On {
     control: OwnedFd,
     /// File that the namespace is bound to.
     place: Option<PathBuf>,
+    /// Whether TUN and TAP devices cannot be made: pairs of devices stand for them.
+    in_pairs: bool,
     mirror: Mirror,
     made: Vec<Made>,
     /// Links that have no device, each with the reason.
@@ -231,7 +232,7 @@ impl On {
     fn make(config: HostConfig, place: Option<PathBuf>, worker: &Handle) -> Result<(Self, OwnedFd), String> {
         let maker = Maker::start()?;
         let (answer, descriptors) = maker.ask(&Order::Namespace { place: place.clone() }, &[])?;
-        let Answer::Namespace { found, unbound } = answer else {
+        let Answer::Namespace { found, unbound, tun_closed } = answer else {
             return Err("the process that makes the host side has answered something else".to_owned());
         };
         let Descriptors { network, requests, events, control, user } =
@@ -245,6 +246,9 @@ impl On {
                 tracing::info!("host side without a name: {}", why.as_deref().unwrap_or("it has no place"));
             }
         }
+        if let Some(why) = &tun_closed {
+            tracing::info!("host side: pairs of devices in place of TUN and TAP, and a restart makes others ({why})");
+        }
         let on = Self {
             config,
             worker: worker.clone(),
@@ -252,6 +256,7 @@ impl On {
             user,
             control,
             place,
+            in_pairs: tun_closed.is_some(),
             mirror,
             made: Vec::new(),
             missing: Vec::new(),
@@ -326,31 +331,36 @@ impl On {
 
     /// Makes the devices of links that have come, and removes those of links that are gone or other devices now.
     fn follow_links(&mut self, model: &Model) -> io::Result<()> {
-        let mut wanted = wanted::devices(model, self.config);
+        let mut wanted = wanted::devices(model, self.config, self.in_pairs);
         let above = wanted.split_off(wanted.len().min(self.config.max_links.into()));
-        let limit = self.config.max_links;
-        self.missing = above.into_iter().map(|made| (made, format!("max-links is {limit}"))).collect();
         let is_same = |a: &Made, b: &Made| {
             a.id == b.id
                 && (&a.device.name, a.device.index) == (&b.device.name, b.device.index)
                 && a.device.mac.is_some() == b.device.mac.is_some()
         };
-        for gone in std::mem::take(&mut self.made) {
-            if wanted.iter().any(|made| is_same(made, &gone)) {
-                self.made.push(gone);
+        // One that could not be made is not tried again for every change of another.
+        let limited = format!("max-links is {}", self.config.max_links);
+        self.missing.retain(|(made, why)| *why != limited && wanted.contains(made));
+        wanted.retain(|made| !self.missing.iter().any(|(missing, _)| missing == made));
+        self.missing.extend(above.into_iter().map(|made| (made, limited.clone())));
+        for before in std::mem::take(&mut self.made) {
+            let now = wanted.iter().find(|made| is_same(made, &before));
+            if now == Some(&before) {
+                self.made.push(before);
                 continue;
             }
-            self.take_from_worker(gone.id);
-            // Its removal is the same as that somebody else has removed it.
-            let _ = self.mirror.remove(gone.device.index);
+            self.take_from_worker(before.id);
+            // With another address or MTU it is attached to again.
+            if now.is_none() || self.in_pairs {
+                // Its removal is the same as that somebody else has removed it.
+                let _ = self.mirror.remove(before.device.index);
+            }
         }
-        let (there, new): (Vec<Made>, Vec<Made>) =
-            wanted.into_iter().partition(|made| self.made.iter().any(|own| is_same(own, made)));
-        self.made = there;
+        wanted.retain(|made| !self.made.contains(made));
         if self.generation.is_none() {
-            self.remove_others(&new)?;
+            self.remove_others(&wanted)?;
         }
-        self.make_devices(new);
+        self.make_devices(wanted);
         Ok(())
     }
 
@@ -361,7 +371,9 @@ impl On {
             devices.any(|device| (device.index, &*device.name, device.mac.is_some()) == (index, name, is_tap))
         };
         for listed in self.mirror.devices()? {
-            if listed.is_tun && !is_wanted(listed.index, &listed.device.name, listed.device.mac.is_some()) {
+            if listed.is_tun
+                && (self.in_pairs || !is_wanted(listed.index, &listed.device.name, listed.device.mac.is_some()))
+            {
                 tracing::info!("host side: {}: removed, as no link is this device", listed.device.name);
                 if let Err(err) = self.mirror.remove(listed.index) {
                     tracing::warn!("host side: {}: {err}", listed.device.name);
@@ -382,7 +394,7 @@ impl On {
             Ok(maker)
         });
         for made in new {
-            let device = maker.as_ref().map_err(String::clone).and_then(|maker| self.make_device(maker, &made.device));
+            let device = maker.as_ref().map_err(String::clone).and_then(|maker| self.make_device(maker, &made));
             match device {
                 Ok(device) => {
                     let id = made.id;
@@ -398,7 +410,13 @@ impl On {
         }
     }
 
-    fn make_device(&self, maker: &Maker, device: &HostDevice) -> Result<Box<dyn link::Link>, String> {
+    fn make_device(&self, maker: &Maker, made: &Made) -> Result<Box<dyn link::Link>, String> {
+        let device = &made.device;
+        if let Some(order) = Order::pair(device).filter(|_| self.in_pairs) {
+            let (_, sockets) = maker.ask(&order, &[])?;
+            let [packet, control] = <[OwnedFd; 2]>::try_from(sockets).map_err(|_| "its sockets are missing")?;
+            return device.open_pair(packet, control, &peer_of(device), made.ip_only).map_err(|err| err.to_string());
+        }
         let (_, queues) = maker.ask(&Order::device(device), &[])?;
         let queue = queues.into_iter().next().ok_or("its queue is missing")?;
         let control = self.control.try_clone().map_err(|err| format!("descriptors: {err}"))?;
@@ -445,7 +463,12 @@ impl On {
         let device = |(made, why_not): (&Made, Option<String>)| HostDeviceState {
             name: made.device.name.clone(),
             index: made.device.index,
-            kind: if made.device.mac.is_some() { "tap" } else { "tun" }.to_owned(),
+            kind: match made.device.mac {
+                _ if self.in_pairs => "veth",
+                Some(_) => "tap",
+                None => "tun",
+            }
+            .to_owned(),
             mtu: made.device.mtu() as u32,
             why_not,
         };

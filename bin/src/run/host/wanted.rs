@@ -26,10 +26,13 @@ const DEFAULT_METRIC: u32 = u32::MAX;
 pub(super) struct Made {
     pub(super) id: LinkId,
     pub(super) device: HostDevice,
+    /// Whether the link carries IP alone, whatever its device is.
+    pub(super) ip_only: bool,
 }
 
-/// The devices that a node is to have, by the numbers of its links.
-pub(super) fn devices(model: &Model, config: HostConfig) -> Vec<Made> {
+/// The devices that a node is to have, by the numbers of its links. `all_ethernet`: there are no others, and links without a link-layer
+/// address have devices with one of their own.
+pub(super) fn devices(model: &Model, config: HostConfig, all_ethernet: bool) -> Vec<Made> {
     let each = model.links_after(LOOPBACK).map(|(id, link)| {
         let mac = match link.config.kind {
             LinkKind::Tap { .. } | LinkKind::Packet { .. } | LinkKind::Xdp { .. } => link.mac.map(MacAddr),
@@ -39,10 +42,18 @@ pub(super) fn devices(model: &Model, config: HostConfig) -> Vec<Made> {
             HostMtu::Largest => None,
             HostMtu::Link => Some(u16::try_from(link.mtu).unwrap_or(u16::MAX)),
         };
+        let ip_only = mac.is_none();
+        let mac = mac.or_else(|| all_ethernet.then(|| own_mac(id)));
         let device = HostDevice { name: link.config.name.clone(), index: model.ifindex(id).0, mac, mtu };
-        Made { id: LinkId(id), device }
+        Made { id: LinkId(id), device, ip_only }
     });
     each.collect()
+}
+
+/// Link-layer address of the device of a link that has none: locally administered, and the same in each gateway, as it is seen by none.
+const fn own_mac(id: u32) -> MacAddr {
+    let [a, b, c, d] = id.to_be_bytes();
+    MacAddr([0x02, 0xfb, a, b, c, d])
 }
 
 /// The content that a namespace with these devices is to have, and whether default routes stand for the node's.
@@ -52,9 +63,10 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
     content.devices.insert(LOOPBACK, loopback());
     let lo = model.link(LOOPBACK).map(|lo| (LOOPBACK, LOOPBACK, lo));
     let links = made.iter().filter_map(|made| Some((made.id.0, made.device.index, model.link(made.id.0)?)));
+    let is_ip_only = |id| made.iter().any(|made| made.id.0 == id && made.ip_only);
     for (id, index, link) in lo.into_iter().chain(links) {
         if let Some(device) = view.device(id) {
-            let mac = device.mac.and(link.mac);
+            let mac = device.mac.map(|mac| link.mac.filter(|_| !is_ip_only(id)).unwrap_or(mac.0));
             let (name, mtu) = (device.name.clone(), device.mtu() as u32);
             content.devices.insert(index, Device { name, mac, mtu, up: link.up, has_arp: false });
         }
@@ -68,7 +80,7 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
             label: address.addr.addr().is_ipv4().then(|| address.label.clone().unwrap_or(link.config.name.clone())),
             scope: if address.addr.addr().is_ipv4() { address.scope } else { 0 },
         }));
-        if let Some(mac) = view.device(id).and_then(|device| device.mac).filter(|_| link.up) {
+        if let Some(mac) = view.device(id).and_then(|device| device.mac).filter(|_| link.up && !is_ip_only(id)) {
             let (address, route) = link_local(index, mac);
             if !content.addresses.iter().any(|other| other.index == index && other.addr == address.addr) {
                 content.addresses.insert(address);
@@ -215,7 +227,7 @@ mod tests {
 
     #[test]
     fn devices_have_the_links_names_and_numbers() {
-        let made = devices(&model(""), HostConfig::default());
+        let made = devices(&model(""), HostConfig::default(), false);
         let seen: Vec<_> = made
             .iter()
             .map(|made| (made.id.0, made.device.name.as_str(), made.device.mac.is_some(), made.device.mtu()))
@@ -229,7 +241,7 @@ mod tests {
         assert_eq!(seen, want);
         assert_eq!(made[0].device.index, 12);
         let config = HostConfig { mtu: HostMtu::Link, ..HostConfig::default() };
-        assert_eq!(devices(&model(""), config)[0].device.mtu(), 1500);
+        assert_eq!(devices(&model(""), config, false)[0].device.mtu(), 1500);
     }
 
     #[test]
@@ -237,7 +249,7 @@ mod tests {
         let model = model(
             "[[route]]\nto = \"10.9.0.0/16\"\nvia = \"10.2.0.7\"\n[[route]]\nto = \"10.8.0.0/16\"\ntype = \"unreachable\"\n",
         );
-        let made = devices(&model, HostConfig::default());
+        let made = devices(&model, HostConfig::default(), false);
         let (content, is_limited) = content(&model, HostConfig::default(), &made);
         assert!(!is_limited);
         let red = made[2].device.index;
@@ -262,7 +274,7 @@ mod tests {
     #[test]
     fn content_of_a_missing_device_is_left_out() {
         let model = model("");
-        let made = &devices(&model, HostConfig::default())[3..];
+        let made = &devices(&model, HostConfig::default(), false)[3..];
         let (content, _) = content(&model, HostConfig::default(), made);
         assert_eq!(routes_of(&content), Vec::<String>::new());
         assert_eq!((content.addresses.len(), content.devices.len()), (1, 2));
@@ -272,7 +284,7 @@ mod tests {
     fn content_above_the_limit_has_default_routes() {
         let route = |n: usize| format!("[[route]]\nto = \"11.{}.{}.0/24\"\nvia = \"10.1.0.7\"\n", n / 256, n % 256);
         let model = model(&(0..MAX_ROUTES).map(route).collect::<String>());
-        let made = devices(&model, HostConfig::default());
+        let made = devices(&model, HostConfig::default(), false);
         let (content, is_limited) = content(&model, HostConfig::default(), &made);
         assert!(is_limited);
         let of_main =

@@ -6,6 +6,8 @@ use wire::MacAddr;
 
 use super::TunLink;
 use super::open::{attach, set_up_queue};
+use crate::af_packet::{PacketLink, Station};
+use crate::open::{Config, ConfigKind};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
 use crate::sys::ifreq::{Interface, tun_set_persistent};
@@ -68,6 +70,30 @@ impl HostDevice {
         interface.set_mtu(self.mtu()).map_err(failed("SIOCSIFMTU"))?;
         tun_set_persistent(queue.as_fd(), true).map_err(failed("TUNSETPERSIST"))?;
         Ok(queue)
+    }
+
+    /// Link over a packet socket that is to be bound to `peer`, the other end of a pair of devices, where `/dev/net/tun` is closed.
+    /// `control` is a socket of the peer's network namespace. `ip_only`: frames that carry no IP are dropped.
+    ///
+    /// # Errors
+    /// What is refused, by call; the device has no link-layer address.
+    pub fn open_pair(
+        &self,
+        socket: OwnedFd,
+        control: OwnedFd,
+        peer: &str,
+        ip_only: bool,
+    ) -> Result<Box<dyn crate::Link>, OpenError> {
+        let mac = self.mac.ok_or_else(|| OpenError::no_address(&self.name))?;
+        let config = Config {
+            name: self.name.clone(),
+            kind: ConfigKind::Packet { interface: peer.to_owned() },
+            mtu: None,
+            offloads: true,
+            index: None,
+        };
+        let interface = Interface::with_control(peer, control);
+        Ok(Box::new(PacketLink::over(&config, interface, socket, Some(Station { mac, ip_only }))?))
     }
 
     /// Link over a queue that [`make`](Self::make) returned, possibly in another process. `control` is a socket of the device's
