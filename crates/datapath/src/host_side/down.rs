@@ -105,13 +105,11 @@ fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(
     Ok(())
 }
 
-/// Tells whether a packet is a key manager's, which no policy is asked about: otherwise a policy between the two gateways would wait
-/// for the SA that the packet is to make (`IP_XFRM_POLICY` of IKE's sockets).
+/// Tells whether a packet of the node is from a key manager's port, or, received, to one. No policy is asked about it: otherwise a policy
+/// between the two gateways would wait for the SA that the packet is to make (`IP_XFRM_POLICY` of IKE's sockets).
 pub(crate) fn is_ike(ip: &IpPacket) -> bool {
-    let is_port = |port: u16| matches!(port, 500 | 4500);
-    ip.info.protocol == Protocol::UDP
-        && ip.info.fragment.is_none()
-        && (is_port(ip.flow.sport) || is_port(ip.flow.dport))
+    let local_port = if ip.pkt.meta.origin.is_local() { ip.flow.sport } else { ip.flow.dport };
+    ip.info.protocol == Protocol::UDP && ip.info.fragment.is_none() && matches!(local_port, 500 | 4500)
 }
 
 /// Tells whether a destination is for the host side alone, though the node does not have it: DHCP's answers to a client without

@@ -13,7 +13,11 @@ use crate::common::*;
 
 /// Adds devices of the host side to both links of [`router`].
 fn add_devices(node: &mut Node) {
-    for link in [INSIDE, OUTSIDE] {
+    add_devices_to(node, &[INSIDE, OUTSIDE]);
+}
+
+fn add_devices_to(node: &mut Node, links: &[LinkId]) {
+    for &link in links {
         let mac = node.datapath.ports.get(link).unwrap().config.mac;
         let config = PortConfig {
             name: format!("host{}", link.0),
@@ -237,6 +241,22 @@ fn socket_that_asked_for_dont_fragment_is_told() {
 }
 
 #[test]
+fn error_about_socket_packet_stays_in_its_vrf() {
+    let mut node = Node::new();
+    for (id, red) in [(1, false), (2, false), (3, true), (4, true)] {
+        let address = if id % 2 == 1 { "10.1.0.254/24" } else { "10.2.0.254/24" };
+        if red {
+            node.vrf(9, 10, &[id]);
+        }
+        node.port(id, PortOptions::BARE, &[address]);
+    }
+    add_devices_to(&mut node, &[1, 3].map(LinkId));
+    let flow = Flow::new("10.1.0.254", "10.2.0.1");
+    down_bytes(&mut node, LinkId(3), &edit_v4(&flow.udp(3000), |header| header.set_dont_fragment(true)));
+    assert_eq!((up(&mut node, LinkId(1)).len(), up(&mut node, LinkId(3)).len()), (0, 1));
+}
+
+#[test]
 fn tcp_segments_are_cut_to_the_path() {
     for flow in from_us() {
         let mut node = router_with_host_side();
@@ -332,11 +352,13 @@ fn policies_are_asked_but_not_about_ike() {
         node.datapath.ipsec.add_policy(policy).unwrap();
     }
     let ([from, _], [to, _]) = (from_us(), to_us());
-    for (sport, dport, passes) in [(5000, 5000, false), (500, 500, true), (4500, 4500, true)] {
+    let cases =
+        [(5000, 5000, false, false), (500, 500, true, true), (5000, 500, false, true), (4500, 5000, true, false)];
+    for (sport, dport, leaves, arrives) in cases {
         down_bytes(&mut node, INSIDE, &Flow { sport, dport, ..from }.udp(100));
-        assert_eq!(node.tx(OUTSIDE).len(), usize::from(passes), "{sport} down");
+        assert_eq!(node.tx(OUTSIDE).len(), usize::from(leaves), "{sport} to {dport} down");
         node.rx_bytes(NOW, INSIDE, &Flow { sport, dport, ..to }.udp(100));
-        assert_eq!(up(&mut node, INSIDE).len(), usize::from(passes), "{sport} up");
+        assert_eq!(up(&mut node, INSIDE).len(), usize::from(arrives), "{sport} to {dport} up");
     }
 }
 
