@@ -216,6 +216,8 @@ pub(crate) enum ShowWhat {
     Host,
     /// ILA mappings
     Ila,
+    /// Flows of the host side's sockets, which early demux finds
+    Flows,
 }
 
 impl From<ShowWhat> for Request {
@@ -231,6 +233,7 @@ impl From<ShowWhat> for Request {
             ShowWhat::Drops => What::Drops,
             ShowWhat::Fragments => What::Fragments,
             ShowWhat::Ila => What::Ila,
+            ShowWhat::Flows => What::Flows,
             ShowWhat::Host => return Self::ShowHost,
         };
         Self::Show { what }

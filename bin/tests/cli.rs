@@ -125,7 +125,7 @@ fn a_wrong_command_line_is_one_line_and_exit_code_1() {
         (
             &["show", "linkz"],
             "Error: invalid value 'linkz' for '<WHAT>' [possible values: links, routes, neighbours, pmtus, sa, policies, \
-             counters, drops, fragments] tip: a similar value exists: 'links'; try --help.\n",
+             counters, drops, fragments, host, ila, flows] tip: a similar value exists: 'links'; try --help.\n",
         ),
         (&["check"], "Error: the following required arguments were not provided: --config <FILE>; try --help.\n"),
         (

@@ -2,6 +2,7 @@
 //! that whoever looks at links does not have the packets wait for a long list of routes.
 
 use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
 
 use base::{DropReason, Instant, LinkId, Mib};
 use control::algorithm::Name;
@@ -9,8 +10,8 @@ use control::features::FeatureSet;
 use control::model::{LinkKind, NatTraversal, SaConfig};
 use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use control::state::{
-    CopyState, CounterState, CountersState, DropState, FragmentsState, IlaState, LinkState, LinkStats, NeighbourState,
-    OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
+    CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, IlaState, LinkState, LinkStats,
+    NeighbourState, OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
@@ -40,6 +41,7 @@ pub(crate) fn show(node: &Node, what: What) -> Shown {
         What::Drops => Shown::Drops(drops(node)),
         What::Fragments => Shown::Fragments(fragments(node.datapath.reassembly())),
         What::Ila => Shown::Ila(ila_mappings(node)),
+        What::Flows => Shown::Flows(flows(node)),
     }
 }
 
@@ -436,7 +438,17 @@ fn drops(node: &Node) -> Vec<DropState> {
     states.collect()
 }
 
-/// Under Linux's names.
+/// Those that are not idle.
+fn flows(node: &Node) -> Vec<FlowState> {
+    let flows = node.datapath.established().iter(node.now()).map(|(domain, flow)| FlowState {
+        proto: flow.protocol.to_string(),
+        local: SocketAddr::new(flow.dst, flow.dport),
+        peer: SocketAddr::new(flow.src, flow.sport),
+        vrf: domain.vrf_device().and_then(|device| name_of(node, device)),
+    });
+    flows.collect()
+}
+
 fn ila_mappings(node: &Node) -> Vec<IlaState> {
     let states = node.datapath.ila().snapshot().into_iter().map(|mapping| IlaState {
         locator_match: mapping.locator_match,
@@ -454,6 +466,7 @@ fn device_name(node: &Node, id: LinkId) -> String {
     name_of(node, id).or_else(lo).unwrap_or_else(|| format!("if{}", node.ifindex(id).0))
 }
 
+/// Under Linux's names.
 fn fragments(reassembly: &Reassembly) -> Vec<FragmentsState> {
     let state = |(table, name): (Table, &str)| {
         let usage = reassembly.usage(table);

@@ -7,8 +7,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::state::{
-    CountersState, DropState, FragmentsState, HostState, IlaState, LinkState, NeighbourState, PmtuState, PolicyState,
-    RouteState, SaState,
+    CountersState, DropState, FlowState, FragmentsState, HostState, IlaState, LinkState, NeighbourState, PmtuState,
+    PolicyState, RouteState, SaState,
 };
 
 /// The longest line that either side has to accept, in bytes without the newline, of a request.
@@ -84,6 +84,8 @@ pub enum What {
     Fragments,
     /// ILA mappings.
     Ila,
+    /// Flows of the host side's sockets.
+    Flows,
 }
 
 /// What the daemon answers.
@@ -163,6 +165,8 @@ pub enum Shown {
     Host(HostState),
     /// ILA mappings.
     Ila(Vec<IlaState>),
+    /// Flows of the host side's sockets.
+    Flows(Vec<FlowState>),
 }
 
 impl Request {
@@ -213,6 +217,7 @@ impl Shown {
             Self::Fragments(it) => json(it),
             Self::Host(it) => json(it),
             Self::Ila(it) => json(it),
+            Self::Flows(it) => json(it),
         }
     }
 }

@@ -353,6 +353,20 @@ pub struct FragmentsState {
     pub memory: u64,
 }
 
+/// Established flow of a socket of the host side.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct FlowState {
+    /// `tcp` or `udp`.
+    pub proto: String,
+    /// Address and port of the socket.
+    pub local: SocketAddr,
+    /// Those of the other end.
+    pub peer: SocketAddr,
+    /// The VRF that it is in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vrf: Option<String>,
+}
+
 /// An ILA mapping, under the names of `ip -j ila`.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct IlaState {

@@ -11,8 +11,8 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    CountersState, DropState, FragmentsState, HostState, IlaState, LinkState, LinkStats, NeighbourState, PmtuState,
-    PolicyState, RingState, RouteState, SaState,
+    CountersState, DropState, FlowState, FragmentsState, HostState, IlaState, LinkState, LinkStats, NeighbourState,
+    PmtuState, PolicyState, RingState, RouteState, SaState,
 };
 
 impl Shown {
@@ -30,6 +30,7 @@ impl Shown {
             Self::Fragments(fragments) => whole(fragments),
             Self::Host(host) => host.to_string(),
             Self::Ila(mappings) => whole(mappings),
+            Self::Flows(flows) => whole(flows),
         }
     }
 }
@@ -333,6 +334,17 @@ impl Display for DropState {
     }
 }
 
+impl Display for FlowState {
+    /// Addresses as `ss` shows them.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { proto, local, peer, vrf } = self;
+        let (local, peer) = (local.to_string(), peer.to_string());
+        write!(f, "{proto:<6}{local:<32}{peer:<32}")?;
+        optional(f, "vrf", vrf.as_deref())?;
+        writeln!(f)
+    }
+}
+
 impl Display for IlaState {
     /// A line of `ip ila list`.
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -372,5 +384,25 @@ impl CountersState {
             text += &format!("{:<32}{ratio:.3}\n", "copied bytes per forwarded byte");
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::state::FlowState;
+
+    #[test]
+    fn flow_state_shows_both_ends_and_the_vrf() {
+        let flow = |vrf: Option<&str>| FlowState {
+            proto: "tcp".to_owned(),
+            local: "[fd00::1]:443".parse().unwrap(),
+            peer: "[fd00::2]:5000".parse().unwrap(),
+            vrf: vrf.map(str::to_owned),
+        };
+        assert_eq!(
+            flow(Some("red")).to_string(),
+            "tcp   [fd00::1]:443                   [fd00::2]:5000                   vrf red\n"
+        );
+        assert!(!flow(None).to_string().contains("vrf"));
     }
 }
