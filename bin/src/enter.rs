@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use control::{Reply, Request};
 use link::{Namespace, unshare};
@@ -17,6 +18,9 @@ use crate::client::socket_path;
 use crate::error::CliError;
 use crate::passing;
 use crate::run::host_place;
+
+/// The longest time that a gateway may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest answer in bytes.
 const MAX_ANSWER: usize = 16 << 10;
@@ -75,6 +79,7 @@ fn ask(instance: &str) -> Result<Vec<OwnedFd>, Option<String>> {
         _ => None,
     })?;
     let failed = |err: io::Error| Some(format!("{}: {err}", socket.display()));
+    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     passing::send(&stream, Request::EnterHost.to_line().as_bytes(), &[]).map_err(failed)?;
     let mut answer = vec![0; MAX_ANSWER];
     let (len, descriptors) = passing::receive(&stream, &mut answer).map_err(failed)?;

@@ -470,10 +470,47 @@ fn ila_mappings_read_as_from_ip_ila() {
     assert_eq!(mappings().to_text(false), want);
 }
 
+fn host(side: &str, why: Option<&str>) -> Shown {
+    let device = |index, name: &str, kind: &str, mtu, why_not: Option<&str>| HostDeviceState {
+        name: name.to_owned(),
+        index,
+        kind: kind.to_owned(),
+        mtu,
+        why_not: why_not.map(str::to_owned),
+    };
+    let is_on = side == "on";
+    let all = vec![device(2, "eth0", "tap", 65521, None), device(7, "wan", "tun", 65535, Some("max-links is 1"))];
+    Shown::Host(HostState {
+        side: side.to_owned(),
+        why: why.map(str::to_owned),
+        namespace: is_on.then(|| "/run/netns/fatpath-gw".to_owned()),
+        devices: if is_on { all } else { Vec::new() },
+        addresses: 3,
+        routes: 2,
+        refused: is_on.then(|| "route fd09::/16 table 254: Invalid argument".to_owned()),
+        put_back: 1,
+        ..HostState::default()
+    })
+}
+
+#[test]
+fn host_side_shows_devices_with_reasons_or_why_there_is_none() {
+    let want = "\
+host side on at /run/netns/fatpath-gw
+    2: eth0 kind tap mtu 65521
+    7: wan kind tun mtu 65535 missing (max-links is 1)
+    3 addresses, 2 routes, 1 put back
+    refused: route fd09::/16 table 254: Invalid argument
+";
+    assert_eq!(host("on", None).to_text(false), want);
+    assert_eq!(host("off", None).to_text(false), "host side off\n");
+    assert_eq!(host("failed", Some("it is full")).to_text(false), "host side failed (it is full)\n");
+}
+
 #[test]
 fn every_reply_comes_back_equal_through_json() {
     let all = [links(), routes(), neighbours(), pmtus(), sas(), policies(), Shown::Counters(counters()), drops()];
-    for shown in all.into_iter().chain([fragments(), mappings()]) {
+    for shown in all.into_iter().chain([fragments(), mappings(), host("on", None)]) {
         let reply = Reply::Show { shown: shown.clone() };
         assert_eq!(Reply::from_line(reply.to_line().trim_end()), Ok(reply));
         assert!(shown.to_json().starts_with(['[', '{']), "{}", shown.to_json());
