@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use base::{Domain, DropReason, LinkId, Mib, TableId};
-use datapath::{HookPoint, Step, TraceFilter};
+use datapath::{HookPoint, PortConfig, Step, TraceFilter};
 use ila::{AdjTransport, CsumMode, Direction, IdentType, Identifier, Locator, Mapping, Mappings, Rewrite};
 use ipsec::{Dir, Mode};
 use offload::checksum;
@@ -181,6 +181,42 @@ fn ping_in_fragments_to_own_ila_address_is_answered() {
         assert!(host::icmp::check_ok(&answer, &info(&answer)));
         assert_eq!((node.datapath.ila_translated(), node.drops()), (count as u64, vec![]));
     }
+}
+
+#[test]
+fn translated_packet_of_established_flow_asks_no_route() {
+    let own = "fd00:2::2000:0:0:fe";
+    let flow = Flow::new("fd00:1::1", own);
+    let mut node = router();
+    let device = PortConfig {
+        name: "host1".to_owned(),
+        mac: None,
+        mtu: 65_521,
+        features: offload::Features::ALL,
+        gro: false,
+        esp_gro: false,
+    };
+    node.datapath.set_host_port(INSIDE, Some(device));
+    node.datapath.fib.add_address(INSIDE, format!("{own}/64").parse().unwrap());
+    node.datapath.add_ila(mapping(ILA, SIR, None)).unwrap();
+    let answer = Packet::with_data(&node.mem, &flow.reversed().tcp(1, 10)).unwrap();
+    node.datapath.handle_host_rx(NOW, &node.mem, INSIDE, &mut vec![answer]);
+    // The first packet asks the routes; then two segments at once are one packet.
+    for segments in [0..1, 1..2, 2..4, 4..5] {
+        let bytes = segments.map(|nth: u32| to_ila(&flow.tcp(1 + nth * 100, 100), ILA));
+        let burst = bytes.map(|bytes| Packet::with_data(&node.mem, &bytes).unwrap()).collect();
+        node.rx(NOW, INSIDE, burst);
+    }
+    let counts = node.datapath.demux_counts;
+    assert_eq!((counts.hits, counts.misses, node.datapath.ila_translated()), (3, 1, 4));
+    let up = |node: &mut Node| node.datapath.take_host_tx(INSIDE).map(std::mem::take).unwrap_or_default();
+    let got = up(&mut node);
+    assert_eq!(got.iter().map(|pkt| pkt.meta.cut.segs()).collect::<Vec<_>>(), [1, 1, 2, 1]);
+    assert_eq!(got[0].to_vec(), flow.tcp(1, 100));
+    // Without the mapping the packet is for an address that is not the node's.
+    node.datapath.remove_ila(ILA, None);
+    node.rx_bytes(NOW, INSIDE, &to_ila(&flow.tcp(501, 100), ILA));
+    assert!(up(&mut node).is_empty());
 }
 
 #[test]
