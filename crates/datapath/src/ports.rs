@@ -61,7 +61,7 @@ pub struct FatCounts {
 pub enum Device {
     /// A link: packets are received and sent by it.
     Link,
-    /// A device of the [host side](crate::host_side), in a table of its own.
+    /// A device of the host side, in a table of its own.
     HostSide,
     /// A VRF (Linux `drivers/net/vrf.c`): IP packets of its links pass by it on their way in, and packets of the node itself in
     /// its domain on their way out.
