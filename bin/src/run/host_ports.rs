@@ -85,6 +85,11 @@ impl Node {
                         break;
                     }
                     Ok(Sent::Refit) => datapath.refit_host_port(mem, id, found.device.features()),
+                    // The device is down for the moment; the host side sets it up again.
+                    Err(_) if !found.device.is_gone() => {
+                        datapath.drop_host_tx(id);
+                        break;
+                    }
                     Err(err) => {
                         failed.push((id, err));
                         break;
@@ -97,7 +102,7 @@ impl Node {
         }
     }
 
-    /// Lets the devices of the host side take back what came home from packets.
+    /// Reclaims buffers of the host side's devices.
     pub(crate) fn settle_host_side(&mut self, now: Instant) {
         for found in self.host_devices.values_mut() {
             found.retry_at = found.retry_at.filter(|&at| at > now);
@@ -107,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Forgets a device that failed: somebody has deleted it. The link goes on without.
+    /// Detaches a device that was deleted, or whose read failed. The link goes on without.
     #[cold]
     fn host_device_failed(&mut self, id: LinkId, err: &io::Error) {
         tracing::error!("host side: {err}; the link goes on without sockets");

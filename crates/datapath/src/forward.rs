@@ -112,25 +112,24 @@ pub(crate) fn is_doubtful(dp: &Datapath, dir: Dir, ip: &IpPacket, link: LinkId) 
 /// Drops a packet to a destination without a route, or with a route that says so.
 pub(crate) fn unroutable(dp: &mut Datapath, ip: &mut IpPacket, reason: DropReason) -> Next {
     let v4 = ip.info.version() == Version::V4;
-    let problem = match reason {
-        DropReason::NoRoute => Problem::NoRoute,
-        // Over IPv6 Linux says "no route" here too (`ip6_pkt_discard`).
-        DropReason::RouteUnreachable => {
-            if v4 {
-                Problem::HostUnreachable
-            } else {
-                Problem::NoRoute
-            }
-        }
-        DropReason::RouteProhibit => Problem::Prohibited,
-        _ => return Next::Drop(reason),
-    };
+    let Some(problem) = problem_of(reason, v4) else { return Next::Drop(reason) };
     match (v4, reason) {
         (true, DropReason::NoRoute) => dp.counters.count(Mib::IpExtInNoRoutes),
         (true, _) => {}
         (false, _) => dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InNoRoutes),
     }
     Next::Reject(reason, problem)
+}
+
+/// Problem that a sender is told about a destination without a route, or with a route that says so.
+pub(crate) fn problem_of(reason: DropReason, v4: bool) -> Option<Problem> {
+    match reason {
+        DropReason::NoRoute => Some(Problem::NoRoute),
+        // Over IPv6 Linux says "no route" here too (`ip6_pkt_discard`).
+        DropReason::RouteUnreachable => Some(if v4 { Problem::HostUnreachable } else { Problem::NoRoute }),
+        DropReason::RouteProhibit => Some(Problem::Prohibited),
+        _ => None,
+    }
 }
 
 /// Tells whether one of a packet's addresses means something on its own link alone (RFC 4291 §2.5.6).

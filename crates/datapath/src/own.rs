@@ -10,10 +10,11 @@ use packet::Packet;
 use wire::Version;
 use wire::ip::Info;
 
-use crate::forward::Hop;
+use crate::forward::{Hop, problem_of};
 use crate::hooks::{self, HookPoint};
 use crate::host_side::up;
 use crate::mib::MibPair;
+use crate::rx::l3::is_link_local;
 use crate::{Cx, Datapath, HostRole, IpPacket, Next};
 
 /// Source of errors of a node without an IPv4 address (RFC 7600 §4.8).
@@ -108,10 +109,10 @@ fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
 pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     for released in dp.ipsec.take_released() {
         match released {
-            Released::Again(pkt) => {
+            Released::Again(pkt, by) => {
                 let mut ip = IpPacket::unparsed(pkt);
                 let next = match ip.parse(cx) {
-                    Ok(()) => route_again(dp, &ip),
+                    Ok(()) => route_again(dp, &ip, by),
                     Err(reason) => Next::Drop(reason),
                 };
                 dp.run(cx, &mut ip, next);
@@ -121,8 +122,13 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
     }
 }
 
-/// Routes a packet that has waited, in the domain of its origin.
-fn route_again(dp: &Datapath, ip: &IpPacket) -> Next {
+/// Routes a packet that has waited, in the domain of its origin. One to a group or a link-local address leaves by the link `by`, as it
+/// was to.
+fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
+    let dst = ip.info.dst;
+    if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
+        return Next::Output(Hop { dev, next_hop: dst });
+    }
     match dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), ip.info.dst) {
         Decision::Forward { dev, next_hop } => Next::Output(Hop { dev, next_hop }),
         Decision::Drop(reason) => Next::Drop(reason),
@@ -170,7 +176,9 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
         Ok(hop) => hop,
         Err(reason) => {
             dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
-            return Next::Drop(reason);
+            // A socket is told; about its answers and errors the node is not.
+            let problem = kinds.is_empty().then(|| problem_of(reason, version == Version::V4)).flatten();
+            return problem.map_or(Next::Drop(reason), |problem| Next::Reject(reason, problem));
         }
     };
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));

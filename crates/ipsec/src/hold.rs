@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use base::{DropReason, Instant};
+use base::{DropReason, Instant, LinkId};
 use hashbrown::HashMap;
 use packet::{Memory, Packet};
 
@@ -24,8 +24,8 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 /// A packet that has waited.
 #[derive(Debug)]
 pub enum Released {
-    /// It is to be sent as if it had just come.
-    Again(Packet),
+    /// It is to be sent as if it had just come; it was to leave by that link.
+    Again(Packet, Option<LinkId>),
     /// It has waited in vain.
     Dropped(Packet, DropReason),
 }
@@ -43,7 +43,8 @@ pub(crate) struct Holds {
 struct Queue {
     /// The flow of the first one, by which it is asked whether the SA has come.
     flow: Flowi,
-    packets: VecDeque<Packet>,
+    /// With the links that they were to leave by.
+    packets: VecDeque<(Packet, Option<LinkId>)>,
     retry_after: Duration,
     timer: Timer,
 }
@@ -71,7 +72,7 @@ impl Holds {
             self.timers.set(policy, &mut timer, Some(now + FIRST_RETRY));
             Queue { flow: *flow, packets: VecDeque::new(), retry_after: FIRST_RETRY, timer }
         });
-        queue.packets.push_back(pkt);
+        queue.packets.push_back((pkt, flow.link));
         self.held += 1;
         Ok(())
     }
@@ -119,16 +120,16 @@ impl Holds {
     /// Lets the packets of a policy go.
     pub(crate) fn release(&mut self, policy: PolicyId) {
         let packets = self.take(policy);
-        self.released.extend(packets.into_iter().map(Released::Again));
+        self.released.extend(packets.into_iter().map(|(pkt, link)| Released::Again(pkt, link)));
     }
 
     /// Drops the packets of a policy.
     pub(crate) fn purge(&mut self, policy: PolicyId, reason: DropReason) {
         let packets = self.take(policy);
-        self.released.extend(packets.into_iter().map(|pkt| Released::Dropped(pkt, reason)));
+        self.released.extend(packets.into_iter().map(|(pkt, _)| Released::Dropped(pkt, reason)));
     }
 
-    fn take(&mut self, policy: PolicyId) -> VecDeque<Packet> {
+    fn take(&mut self, policy: PolicyId) -> VecDeque<(Packet, Option<LinkId>)> {
         let Some(mut queue) = self.queues.remove(&policy) else { return VecDeque::new() };
         self.timers.set(policy, &mut queue.timer, None);
         self.held -= queue.packets.len();

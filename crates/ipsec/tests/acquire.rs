@@ -431,7 +431,7 @@ fn packets_that_are_held_leave_in_order_when_the_sa_is_there() {
     let lens: Vec<usize> = node
         .take_released()
         .into_iter()
-        .map(|it| if let Released::Again(pkt) = it { pkt.len() - 28 } else { panic!("{it:?}") })
+        .map(|it| if let Released::Again(pkt, _) = it { pkt.len() - 28 } else { panic!("{it:?}") })
         .collect();
     assert_eq!((lens, node.held()), ((0..=100).collect(), 0));
     assert_eq!(counters, Counters::ZERO);

@@ -14,11 +14,11 @@ use crate::{Cx, Datapath, IpPacket, Next};
 /// Settings of early demux (`net.ipv4.ip_early_demux`, `tcp_early_demux`, `udp_early_demux`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EarlyDemux {
-    /// Of any protocol.
+    /// Early demux of any protocol.
     pub ip: bool,
-    /// Of TCP.
+    /// Early demux of TCP.
     pub tcp: bool,
-    /// Of UDP.
+    /// Early demux of UDP.
     pub udp: bool,
 }
 

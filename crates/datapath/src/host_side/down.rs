@@ -3,8 +3,6 @@
 //! The kernel there resolves no neighbours: it sends what it routes to the device's own MAC address. Frames to other stations come from
 //! packet sockets, and leave by the device's link as they are, as do all that carry no IP.
 
-use std::net::IpAddr;
-
 use base::{DropReason, LinkId, Origin};
 use packet::{Packet, PktType};
 use wire::eth::{self, EtherType};
@@ -98,6 +96,9 @@ fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
 /// Sends a frame by the link as it is.
 fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(), DropReason> {
     let port = dp.ports.get(link).filter(|port| Port::is_running(port)).ok_or(DropReason::LinkDown)?;
+    if port.config.mac.is_none() {
+        return Err(DropReason::EthNotForUs);
+    }
     if frame.meta.cut.gso().is_none() && frame.len() > port.config.mtu + eth::Header::LEN {
         return Err(DropReason::PacketTooBig);
     }
@@ -112,8 +113,7 @@ pub(crate) fn is_ike(ip: &IpPacket) -> bool {
     ip.info.protocol == Protocol::UDP && ip.info.fragment.is_none() && matches!(local_port, 500 | 4500)
 }
 
-/// Tells whether a destination is for the host side alone, though the node does not have it: DHCP's answers to a client without
-/// an address (RFC 2131 §4.1).
+/// Tells whether a packet is DHCP's answer to a client, which may have no address yet (RFC 2131 §4.1).
 pub(crate) fn is_dhcp_answer(ip: &IpPacket) -> bool {
-    matches!(ip.info.dst, IpAddr::V4(_)) && ip.info.protocol == Protocol::UDP && ip.flow.dport == 68
+    ip.info.dst.is_ipv4() && ip.info.protocol == Protocol::UDP && (ip.flow.sport, ip.flow.dport) == (67, 68)
 }

@@ -1,7 +1,7 @@
 //! Host side: the sockets of the node, which a kernel has in a network namespace of the node's own.
 //!
-//! For a link there is a device of the same name there. What is for this node and no part of the node consumes goes [up](up) by the
-//! device of the link that it came by, as one packet however long it is; what sockets send comes [down](down), and is output of the
+//! For a link there is a device of the same name there. Packets for this node that no protocol of the node consumes go [up](up) by the
+//! device of the link that they came by, each as one packet however long it is; what sockets send comes [down](down), and is output of the
 //! node: policies, ESP and routes are the node's.
 //!
 //! A device of the host side is a [`Port`](crate::Port) with a queue, offloads and counters of its own, and has the number of its
@@ -12,7 +12,7 @@ pub(crate) mod down;
 pub(crate) mod tcp;
 pub(crate) mod up;
 
-use base::{Instant, LinkId};
+use base::{DropReason, Instant, LinkId};
 use offload::Features;
 use packet::{Memory, Packet};
 
@@ -23,6 +23,8 @@ impl Datapath {
     /// Adds the host side's device of a link, gives it another configuration, or removes it with `None`. The device has the link's
     /// MAC address, or none as the link.
     pub fn set_host_port(&mut self, link: LinkId, config: Option<PortConfig>) {
+        // What waits has the MAC address of the device as it was.
+        self.drop_host_tx(link);
         match config {
             Some(config) => self.ports.hosts.set(link, Device::HostSide, config),
             None => drop(self.ports.hosts.remove(link)),
@@ -50,6 +52,14 @@ impl Datapath {
     /// Queue of packets for the host side's device of `link`, in order; the caller takes the sent ones from the front.
     pub fn take_host_tx(&mut self, link: LinkId) -> Option<&mut Vec<Packet>> {
         self.ports.hosts.get_mut(link).map(crate::Port::take_tx)
+    }
+
+    /// Drops what waits for the host side's device of `link`.
+    pub fn drop_host_tx(&mut self, link: LinkId) {
+        let Some(port) = self.ports.hosts.get_mut(link) else { return };
+        for pkt in std::mem::take(port.take_tx()) {
+            self.count_drop(&pkt, DropReason::LinkDown);
+        }
     }
 
     /// Says whether the host side's device of `link` takes nothing for now.

@@ -30,11 +30,14 @@ pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Ca
 }
 
 /// Delivers an ICMP error to the socket whose packet it is about: by the device of a link of `link`'s domain that has the source
-/// address of that packet, else by that of `link`. An error that no device can take is dropped.
+/// address of that packet, else by any device of the domain.
 pub(crate) fn deliver_error(dp: &mut Datapath, cx: Cx<'_>, src: IpAddr, link: LinkId, error: Packet) {
     let domain = dp.fib.domain(link);
     let has_device = |&link: &LinkId| dp.has_host_port(link) && dp.fib.domain(link) == domain;
-    let Some(link) = dp.fib.links_with(src).chain([link]).find(has_device) else { return };
+    let devices = dp.ports.hosts.iter().map(|(link, _)| link);
+    let Some(link) = dp.fib.links_with(src).chain([link]).chain(devices).find(has_device) else {
+        return dp.ports.drop(Origin::NODE, DropReason::LinkDown);
+    };
     if let Err(reason) = send(dp, cx, link, error, None) {
         dp.ports.drop(Origin::NODE, reason);
     }

@@ -74,8 +74,12 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         return Next::Drop(reason);
     }
     if has_host_side {
-        if matches!(ip.info.protocol, Protocol::ICMP | Protocol::ICMPV6)
+        let is_icmp =
+            matches!((ip.info.protocol, version), (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6));
+        if is_icmp
+            && cast == Cast::Unicast
             && let Some(mtu) = path_mtu::told(ip)
+            && host::icmp::check_ok(&ip.pkt, &ip.info)
         {
             // A socket may be told about its own packet: the message goes up whatever the node makes of it.
             let _ = path_mtu::learn(dp, cx, ip, mtu);

@@ -26,7 +26,8 @@ impl Framing {
     }
 }
 
-/// Removes the link-layer header and notes how the frame was addressed; `None`: the frame was ARP, and was handled.
+/// Removes the link-layer header and notes how the frame was addressed; `None`: the frame was ARP, and was handled, or one for the
+/// host side alone.
 ///
 /// # Errors
 /// [`DropReason::EthNotForUs`], [`DropReason::EthTruncated`], [`DropReason::LinkDown`] for a link without a port, or what
@@ -49,8 +50,11 @@ pub(crate) fn input(
         dst if dst.is_multicast() => PktType::Group,
         _ => return Err(DropReason::EthNotForUs),
     };
-    let is_ip = matches!(ethertype, EtherType::IPV4 | EtherType::IPV6);
-    if !is_ip && dp.has_host_port(link) {
+    // A tagged frame may carry IP: the kernel takes VLAN 0 for no tag, and would get the packet past the policies.
+    let is_ip_or_tagged =
+        matches!(ethertype, EtherType::IPV4 | EtherType::IPV6) || ethertype.is_vlan() || pkt.meta.vlan.is_some();
+    let is_copied = !is_ip_or_tagged && dp.has_host_port(link);
+    if is_copied {
         up::copy_frame(dp, cx, link, pkt);
     }
     pkt.pull(eth::Header::LEN);
@@ -58,6 +62,7 @@ pub(crate) fn input(
         EtherType::ARP => arp(dp, cx, Station { link, mac }, pkt).map(|()| None),
         EtherType::IPV4 => Ok(Some(Framing(Some(Version::V4)))),
         EtherType::IPV6 => Ok(Some(Framing(Some(Version::V6)))),
+        _ if is_copied => Ok(None),
         _ => Err(DropReason::EthNotForUs),
     }
 }

@@ -121,7 +121,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
     }
     match (cast, decision) {
         (Some(cast), _) => Next::Local(cast),
-        (None, Decision::Drop(_)) if is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
+        (None, Decision::Drop(DropReason::NoRoute)) if is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
         (None, Decision::Forward { dev, .. }) if dev == link && is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
         // The device has decrypted it in place: only ESP may take its bytes.
         (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(DropReason::EspDevice),
@@ -133,7 +133,8 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
 
 /// Tells whether a packet that is not for this node is one for a DHCP client of the host side, which has no address yet.
 fn is_for_dhcp(dp: &Datapath, link: LinkId, ip: &IpPacket) -> bool {
-    dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && down::is_dhcp_answer(ip)
+    let has_address = || dp.fib.addresses(link).any(|own| own.addr().is_ipv4());
+    dp.has_host_port(link) && ip.pkt.meta.esp.is_none() && down::is_dhcp_answer(ip) && !has_address()
 }
 
 /// Linux's counter for a packet whose IP headers are wrong.

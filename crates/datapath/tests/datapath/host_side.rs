@@ -183,18 +183,80 @@ fn router_advertisement_goes_up_as_a_copy() {
 }
 
 #[test]
-fn dhcp_answer_to_address_not_yet_ours_goes_up() {
+fn dhcp_answer_goes_up_while_link_has_no_address() {
+    let mut node = Node::new();
+    node.port(INSIDE.0, PortOptions::ethernet(1), &[]);
+    node.port(OUTSIDE.0, PortOptions::ethernet(2), &["10.2.0.254/24"]);
+    add_devices(&mut node);
+    let answer = Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", "10.1.0.77") }.udp(300);
+    let framed = frame(mac(1), mac(9), EtherType::IPV4, &answer);
+    node.rx_bytes(NOW, INSIDE, &framed);
+    assert_eq!(only(up(&mut node, INSIDE)).to_vec()[eth::Header::LEN..], answer);
+    // One that a route says something else about is not the host side's.
+    let behind = Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", "10.2.0.7") }.udp(300);
+    node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &behind));
+    assert!(up(&mut node, INSIDE).is_empty());
+    node.route_of("10.1.0.77/32", fib::RouteKind::Prohibit);
+    node.rx_bytes(NOW, INSIDE, &framed);
+    assert!(up(&mut node, INSIDE).is_empty());
+    // Nor is one to another address of a link that has one.
+    node.datapath.fib.add_address(INSIDE, "192.0.2.1/24".parse().unwrap());
+    node.rx_bytes(
+        NOW,
+        INSIDE,
+        &frame(
+            mac(1),
+            mac(9),
+            EtherType::IPV4,
+            &Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", "10.1.0.78") }.udp(300),
+        ),
+    );
+    assert!(up(&mut node, INSIDE).is_empty());
+}
+
+#[test]
+fn tagged_ip_goes_up_past_no_policy() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     add_devices(&mut node);
-    let answer = |dst| Flow { sport: 67, dport: 68, ..Flow::new("10.1.0.1", dst) }.udp(300);
-    // To no route, and to the link that it came by.
-    for dst in ["192.0.2.7", "10.1.0.77"] {
-        node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &answer(dst)));
-        assert_eq!(only(up(&mut node, INSIDE)).to_vec()[eth::Header::LEN..], answer(dst));
+    let any = "10.0.0.0/8".parse().unwrap();
+    let policy = PolicyConfig { action: Action::Block, ..PolicyConfig::new(Dir::In, Selector::new(any, any)) };
+    node.datapath.ipsec.add_policy(policy).unwrap();
+    let [flow, _] = to_us();
+    let tag = |kind: u16, inner: &[u8]| [&kind.to_be_bytes()[..], &[0, 0], inner].concat();
+    let ip = [&0x0800_u16.to_be_bytes()[..], &flow.tcp(1, 10)].concat();
+    for inner in [tag(0x8100, &ip), tag(0x8100, &tag(0x8100, &ip)), tag(0x88a8, &ip), ip.clone()] {
+        let bytes = [&mac(1).0[..], &mac(9).0, &inner].concat();
+        node.rx_bytes(NOW, INSIDE, &bytes);
+        assert!(up(&mut node, INSIDE).is_empty(), "{bytes:02x?}");
     }
-    // One for a client behind the node is forwarded.
-    node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &answer("10.2.0.7")));
-    assert!(up(&mut node, INSIDE).is_empty());
+}
+
+#[test]
+fn frame_without_ip_goes_up_and_is_no_drop() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let lldp = frame(MacAddr([1, 0x80, 0xc2, 0, 0, 0x0e]), mac(9), EtherType(0x88cc), &[0; 40]);
+    node.rx_bytes(NOW, INSIDE, &lldp);
+    assert_eq!(only(up(&mut node, INSIDE)).to_vec(), lldp);
+    assert_eq!(node.drops(), []);
+}
+
+#[test]
+fn packets_waiting_for_device_that_goes_are_counted() {
+    let [flow, _] = to_us();
+    let mut node = router_with_host_side();
+    node.rx_bytes(NOW, INSIDE, &flow.udp(10));
+    node.datapath.set_host_port(INSIDE, None);
+    assert_eq!(node.drops(), [(INSIDE.0, DropReason::LinkDown, 1)]);
+}
+
+#[test]
+fn socket_without_route_is_told() {
+    let mut node = router_with_host_side();
+    down_bytes(&mut node, INSIDE, &Flow::new("10.1.0.254", "203.0.113.1").udp(10));
+    let Told { message, .. } = told(&only(up(&mut node, INSIDE)));
+    assert!(matches!(message, Message::V4(icmp::Message::Unreachable(_))), "{message:?}");
+    assert_eq!(node.drops(), [(0, DropReason::NoRoute, 1)]);
 }
 
 #[test]
@@ -380,10 +442,13 @@ fn malformed_packets_of_sockets_are_counted_drops() {
         bytes[at] ^= 0x11;
         down_bytes(&mut node, OUTSIDE, &bytes);
     }
-    // A destination of the node itself never comes down.
+    // A destination of the node itself never comes down: its socket is told that there is no route.
+    up(&mut node, OUTSIDE);
+    up(&mut node, INSIDE);
     let own = Flow::new("10.2.0.254", "10.1.0.254");
     down_bytes(&mut node, OUTSIDE, &frame(mac(2), mac(2), EtherType::IPV4, &own.udp(1)));
-    assert!(up(&mut node, OUTSIDE).is_empty() && up(&mut node, INSIDE).is_empty());
+    let told = only(up(&mut node, OUTSIDE)).to_vec();
+    assert_eq!(info_of(&told[eth::Header::LEN..]).protocol, Protocol::ICMP);
 }
 
 #[test]
@@ -468,6 +533,11 @@ fn packet_too_big_about_socket_tcp_lowers_the_cut() {
     assert_eq!(size(&mut node), 1500);
     // Of another flow nothing is believed, but the message goes up.
     node.rx_bytes(NOW, OUTSIDE, &too_big(&Flow { sport: 9, ..flow }.tcp(1, 100)));
+    assert_eq!((size(&mut node), up(&mut node, OUTSIDE).len()), (1500, 1));
+    // Nor is one whose checksum is wrong.
+    let mut bad = too_big(&flow.tcp(1, 100));
+    *bad.last_mut().unwrap() ^= 1;
+    node.rx_bytes(NOW, OUTSIDE, &bad);
     assert_eq!((size(&mut node), up(&mut node, OUTSIDE).len()), (1500, 1));
     node.rx_bytes(NOW, OUTSIDE, &too_big(&flow.tcp(1, 100)));
     assert_eq!((size(&mut node), up(&mut node, OUTSIDE).len()), (1300, 1));
