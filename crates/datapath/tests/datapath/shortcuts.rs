@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use base::{DropReason, Mib};
-use datapath::{FatCounts, TapPoints, Tapped};
+use base::{Domain, DropReason, LinkId, Mib};
+use datapath::{FatCounts, PortConfig, TapPoints, Tapped, TraceFilter, Traffic};
 use ipsec::Dir;
 use packet::{Cut, Packet};
 use sim::{Flow, Node, PortOptions, Rng, link_pair, policy};
@@ -26,10 +26,14 @@ struct Seen {
     /// By link and flow: GRO lets go of flows in an order of its own.
     sent: BTreeMap<LinkFlow, Vec<(usize, u64, Cut)>>,
     counters: Moved,
-    of_links: Vec<(u32, FatCounts, Moved)>,
+    of_links: Vec<(u32, FatCounts, Traffic, Moved)>,
     drops: Vec<(u32, DropReason, u64)>,
     forwarded: (u64, u64),
     captured: BTreeMap<LinkFlow, Vec<(bool, bool, usize, u64)>>,
+    /// Packets for the host side, by flow.
+    up: BTreeMap<Vec<u8>, Vec<(usize, u64)>>,
+    /// Number of steps in traces, by kind of step.
+    traced: BTreeMap<String, usize>,
     sas: Vec<(Spi, ipsec::SaStats, u64)>,
 }
 
@@ -59,6 +63,7 @@ impl Seen {
         self.sent.retain(|(link, _), _| *link == OUTSIDE.0);
         // On the wire each segment is a packet of its own.
         self.captured.values_mut().for_each(|packets| packets.retain(|&(is_fat, ..)| !is_fat));
+        self.traced.clear();
     }
 }
 
@@ -97,11 +102,27 @@ fn seen(node: &mut Node) -> Seen {
     };
     // The one counter that tells of a shortcut.
     let fat = |fat| FatCounts { rx_esp_gro_packets: 0, ..fat };
-    let of_links = node.datapath.ports.iter().map(|(id, port)| (id.0, fat(port.fat), moved(&port.counters))).collect();
+    let of_links = node
+        .datapath
+        .ports
+        .iter()
+        .map(|(id, port)| (id.0, fat(port.fat), port.traffic, moved(&port.counters)))
+        .collect();
     let mut captured: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for Tapped { link, fat, outbound, bytes } in node.datapath.take_tapped() {
         let shape = (fat, outbound, bytes.len(), hash(&bytes, outbound && is_fragment(&bytes)));
         captured.entry((link.0, flow_of(&bytes))).or_default().push(shape);
+    }
+    let mut up: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for pkt in node.datapath.take_host_tx(OUTSIDE).map(std::mem::take).unwrap_or_default() {
+        let bytes = pkt.to_vec();
+        up.entry(flow_of(&bytes)).or_default().push((bytes.len(), hash(&bytes, false)));
+    }
+    let mut traced = BTreeMap::new();
+    for step in node.datapath.take_trace() {
+        let text = format!("{:?}", step.step);
+        let kind = text.split([' ', '(']).next().unwrap_or_default();
+        *traced.entry(kind.to_owned()).or_default() += 1;
     }
     Seen {
         sent,
@@ -110,6 +131,8 @@ fn seen(node: &mut Node) -> Seen {
         drops: node.drops(),
         forwarded: (node.datapath.forwarded.packets, node.datapath.forwarded.bytes),
         captured,
+        up,
+        traced,
         sas: node.datapath.ipsec.sad().iter().map(|sa| (sa.spi(), sa.stats(), sa.replay().top())).collect(),
     }
 }
@@ -130,6 +153,27 @@ fn receiver() -> Node {
     }
     far.datapath.set_tap(INSIDE, TapPoints { wire: true, fat: true });
     far
+}
+
+/// Device of the VRF that [`change`] puts the outer link into.
+const RED: LinkId = LinkId(9);
+
+/// Changes one thing that decides about shortcuts, on or off: a capture, a trace, the outer link's VRF, its device of the host side.
+fn change(node: &mut Node, which: usize, is_on: bool) {
+    let datapath = &mut node.datapath;
+    match which {
+        0 => datapath.set_tap(OUTSIDE, TapPoints { wire: is_on, fat: is_on }),
+        1 => datapath.set_trace(is_on.then(TraceFilter::default), 50),
+        2 => {
+            datapath.fib.set_vrf(RED, Some(fib::Vrf { table: base::TableId(10), up: true }));
+            datapath.set_vrf_port(RED, Some(("red".to_owned(), 1500)));
+            datapath.fib.set_domain(OUTSIDE, if is_on { Domain::vrf(RED) } else { Domain::DEFAULT });
+        }
+        _ => {
+            let config = PortConfig { name: "up".to_owned(), ..datapath.ports.get(OUTSIDE).unwrap().config.clone() };
+            datapath.set_host_port(OUTSIDE, is_on.then_some(config));
+        }
+    }
 }
 
 /// Frames for that receiver: ESP of two flows, pings to it, and fragments of ESP, of pings and of packets for others. Segments
@@ -201,6 +245,13 @@ fn bursts_with_and_without_shortcuts_look_the_same() {
                 node.rx(NOW, OUTSIDE, burst);
             }
             rest = later;
+            // In mid-flow, of which a third of the seeds have none.
+            if seed % 3 != 0 && rng.happens(300) {
+                let (which, is_on) = (rng.below(4), rng.happens(500));
+                for node in [&mut with, &mut without] {
+                    change(node, which, is_on);
+                }
+            }
         }
         let [mut with, mut without] = [seen(&mut with), seen(&mut without)];
         with.sum_refusals();
@@ -216,9 +267,11 @@ fn bursts_with_and_without_shortcuts_look_the_same() {
             with.of_links == without.of_links,
             with.forwarded == without.forwarded,
             with.captured == without.captured,
+            with.up == without.up,
+            with.traced == without.traced,
             with.sas == without.sas,
         ];
-        assert_eq!(parts, [true; 5], "seed {seed}: sent, counters of links, forwarded, captured, SAs");
+        assert_eq!(parts, [true; 7], "seed {seed}: sent, counters of links, forwarded, captured, up, traced, SAs");
         assert_eq!(with, without, "seed {seed}");
     }
 }
