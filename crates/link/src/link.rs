@@ -102,7 +102,7 @@ pub trait Link: fmt::Debug + Send {
 
     /// Appends a burst of what has come in, possibly nothing. What is malformed or too long is dropped and counted.
     ///
-    /// The packets' [`Meta::link`](packet::Meta::link) is left to the caller.
+    /// The packets' [`Meta::origin`](packet::Meta::origin) is left to the caller.
     ///
     /// # Errors
     /// The link is down or gone. Packets appended before are good.
