@@ -111,7 +111,8 @@ impl Oracle {
         if choices.once_in(2) {
             self.fit(&mut config, choices);
         }
-        let taken = self.by_spi(config.dst, config.spi, config.mark.value & config.mark.mask).is_some();
+        let is_found = self.by_spi(config.dst, config.spi, config.mark.value & config.mark.mask).is_some();
+        let taken = is_found || self.named(&config).is_some();
         self.born += 1;
         let got = self.ipsec.add_sa(&config, self.born << 32);
         let want = config_error(&config).or(taken.then_some(ConfigError::Exists));
@@ -136,7 +137,7 @@ impl Oracle {
     fn replace_sa(&mut self, choices: &mut Choices<'_>) {
         let config = sa(choices);
         let got = self.ipsec.replace_sa(&config);
-        let at = self.by_spi(config.dst, config.spi, config.mark.value & config.mark.mask);
+        let at = self.named(&config);
         let want = config_error(&config).map_or_else(
             || {
                 let old = &self.sas[at.ok_or(ConfigError::NotFound)?].config;

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 
 use base::DropReason;
 use ipsec::{
-    Action, Decision, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PolicyKey, PortMask, SaDir, Selector, Template,
+    Action, Decision, Dir, Flowi, Level, Mark, Mode, PolicyConfig, PolicyKey, PortMask, SaConfig, SaDir, Selector,
+    Template,
 };
 use wire::{Spi, Version};
 
@@ -15,6 +16,12 @@ impl Oracle {
         let is_it = |sa: &PlainSa| (sa.config.dst, sa.config.spi) == (dst, spi) && matches(sa.config.mark, mark);
         let found = self.sas.iter().enumerate().filter(|(_, sa)| is_it(sa));
         found.max_by_key(|(_, sa)| sa.born).map(|(at, _)| at)
+    }
+
+    /// The SA with that destination, SPI and mark, whether or not packets find it.
+    pub(super) fn named(&self, config: &SaConfig) -> Option<usize> {
+        let name = |config: &SaConfig| (config.dst, config.spi, config.mark);
+        self.sas.iter().position(|sa| name(&sa.config) == name(config))
     }
 
     pub(super) fn policy_for(&self, dir: Dir, flow: &Flowi) -> Option<&PlainPolicy> {
