@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use base::{DropReason, LinkId, Mib};
+use fib::Decision;
 use host::icmp::Problem;
 use ipsec::{Dir, Flowi};
 use packet::PktType;
@@ -21,6 +22,21 @@ pub(crate) struct Hop {
     pub(crate) dev: LinkId,
     /// The neighbour on it.
     pub(crate) next_hop: IpAddr,
+}
+
+impl Hop {
+    /// Hop of a packet that this node sends.
+    ///
+    /// # Errors
+    /// The reason of a decision to drop it; [`DropReason::NoRoute`] for a destination that is no other node.
+    #[inline]
+    pub(crate) const fn of(decision: Decision) -> Result<Self, DropReason> {
+        match decision {
+            Decision::Forward { dev, next_hop } => Ok(Self { dev, next_hop }),
+            Decision::Drop(reason) => Err(reason),
+            _ => Err(DropReason::NoRoute),
+        }
+    }
 }
 
 /// Forwards a packet to another node by `hop`.

@@ -129,10 +129,9 @@ fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
     if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
         return Next::Output(Hop { dev, next_hop: dst });
     }
-    match dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), ip.info.dst) {
-        Decision::Forward { dev, next_hop } => Next::Output(Hop { dev, next_hop }),
-        Decision::Drop(reason) => Next::Drop(reason),
-        _ => Next::Drop(DropReason::NoRoute),
+    match Hop::of(dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst)) {
+        Ok(hop) => Next::Output(hop),
+        Err(reason) => Next::Drop(reason),
     }
 }
 
@@ -164,13 +163,12 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     let dst = ip.info.dst;
     let version = ip.info.version();
     let link_local = matches!(dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
-    let hop = match dp.fib.decide(domain, dst, link_local.then_some(link)) {
+    let decision = dp.fib.decide(domain, dst, link_local.then_some(link));
+    let hop = match Hop::of(decision) {
         // A link-local destination needs no VRF.
-        Decision::Forward { .. } if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
-        Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
-        _ if link_local => Ok(Hop { dev: link, next_hop: dst }),
-        Decision::Drop(reason) => Err(reason),
-        _ => Err(DropReason::NoRoute),
+        Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
+        Err(_) if link_local => Ok(Hop { dev: link, next_hop: dst }),
+        found => found,
     };
     let hop = match hop {
         Ok(hop) => hop,

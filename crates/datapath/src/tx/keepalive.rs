@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use base::{DropReason, Origin};
-use fib::Decision;
 use ipsec::{EspInUdp, KEEPALIVE, Keepalive};
 use packet::Packet;
 use wire::{Protocol, Version, checksum, ipv4, ipv6, udp};
@@ -25,13 +24,8 @@ pub(crate) fn send_keepalives(dp: &mut Datapath, cx: Cx<'_>) {
 
 fn send_keepalive(dp: &mut Datapath, cx: Cx<'_>, keepalive: Keepalive) -> Result<(), DropReason> {
     let version = Version::of_addr(keepalive.dst);
-    let hop = match dp.decide(dp.fib.domain_of(keepalive.src), keepalive.dst) {
-        Decision::Forward { dev, next_hop } => Hop { dev, next_hop },
-        decision => {
-            dp.counters.count(MibPair::OUT_NO_ROUTES.of(version));
-            return Err(if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute });
-        }
-    };
+    let decision = dp.decide(dp.fib.domain_of(keepalive.src), keepalive.dst);
+    let hop = Hop::of(decision).inspect_err(|_| dp.counters.count(MibPair::OUT_NO_ROUTES.of(version)))?;
     let pkt = packet(cx, &keepalive)?;
     dp.count(hop.dev, MibPair::OUT_REQUESTS.of(version));
     dp.run_packet(cx, pkt, Next::Transmit(hop));

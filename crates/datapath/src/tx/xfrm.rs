@@ -1,7 +1,6 @@
 //! ESP output: the SAs of a policy, jobs for the ciphers, and packets that they have sealed (Linux `xfrm_output`).
 
 use base::{DropReason, LinkId, Mib, SaId};
-use fib::Decision;
 use ipsec::{Bundle, Mode, Train};
 use packet::Packet;
 use wire::{Version, ipv6};
@@ -38,11 +37,10 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     let mut end = ip.info.dst;
     if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
         end = tunnel.end();
-        match dp.decide(dp.fib.domain(hop.dev), end) {
-            Decision::Forward { dev, next_hop } => hop = Hop { dev, next_hop },
-            decision => {
+        match Hop::of(dp.decide(dp.fib.domain(hop.dev), end)) {
+            Ok(outer) => hop = outer,
+            Err(reason) => {
                 dp.counters.count(Mib::XfrmOutBundleGenError);
-                let reason = if let Decision::Drop(reason) = decision { reason } else { DropReason::NoRoute };
                 return Next::Drop(reason);
             }
         }
