@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use base::{LinkId, Mib};
+use datapath::{Datapath, PortConfig};
 use offload::Features;
 use packet::{Csum, Memory, Packet};
-use datapath::{Datapath, PortConfig};
 
 use crate::train::Train;
 
@@ -18,7 +18,8 @@ const LINK: LinkId = LinkId(1);
 /// Nanoseconds for a fragment, in the middle one of passes of at least `length` in all.
 pub fn measure(train: &Train, length: Duration) -> Result<f64, String> {
     let (mut path, mem) = (Datapath::new(), Memory::heap());
-    let port = PortConfig { name: "link".to_owned(), mac: None, mtu: 1500, features: Features::ALL, gro: true };
+    let port =
+        PortConfig { name: "link".to_owned(), mac: None, mtu: 1500, features: Features::ALL, gro: true, esp_gro: true };
     path.set_port(LINK, port);
     let prefix = if train.flow.dst.is_ipv4() { 24 } else { 64 };
     path.fib.add_address(LINK, format!("{}/{prefix}", train.flow.dst).parse().expect("an address"));
