@@ -362,7 +362,7 @@ pub(crate) struct ExecArgs {
     /// Which gateway
     #[arg(long, value_name = "NAME", default_value = "default", value_parser = instance)]
     pub(crate) instance: String,
-    /// Where the program's other sockets are
+    /// Namespace of the program's other sockets
     #[arg(long, value_name = "PLACE", default_value = "gateway")]
     pub(crate) sockets: Sockets,
     /// The program and its arguments
@@ -371,12 +371,12 @@ pub(crate) struct ExecArgs {
     pub(crate) program: Vec<OsString>,
 }
 
-/// Where sockets other than netlink's are.
+/// Namespace of the sockets other than netlink's.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 pub(crate) enum Sockets {
     /// In the gateway's host side, if it has one
     Gateway,
-    /// Where fatpath exec is
+    /// Namespace that fatpath exec is in
     Host,
 }
 

@@ -30,7 +30,7 @@ const MAX_ANSWER: usize = 16 << 10;
 /// made, stays, and one line on standard error says so.
 ///
 /// # Errors
-/// Of the mounts.
+/// Errors of the mounts.
 pub(crate) fn enter(instance: &str) -> Result<(), CliError> {
     let stays = |why: &str| {
         // Where nobody listens there is nobody to tell.

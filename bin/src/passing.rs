@@ -15,7 +15,7 @@ const MAX_DESCRIPTORS: usize = 8;
 /// Sends `bytes` with descriptors in one message.
 ///
 /// # Errors
-/// Of sendmsg(2); `InvalidInput` for more descriptors than a message has.
+/// Errors of sendmsg(2); `InvalidInput` for more descriptors than a message has.
 pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -33,7 +33,7 @@ pub(crate) fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_
 /// Receives a message into `buffer`; returns its length and its descriptors. The length is 0 when the other side has closed.
 ///
 /// # Errors
-/// Of recvmsg(2); `InvalidData` if the message, or its descriptors, are more than there is room for.
+/// Errors of recvmsg(2); `InvalidData` if the message, or its descriptors, are more than there is room for.
 pub(crate) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

@@ -39,7 +39,7 @@ const MAX_CLIENTS: usize = 32;
 /// How long a client may take to read what it asked for.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What clients ask.
+/// Commands of clients.
 #[derive(Clone, Debug)]
 struct Served {
     worker: Handle,

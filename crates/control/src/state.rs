@@ -56,7 +56,7 @@ pub struct HostState {
     pub namespace: Option<String>,
     /// Whether there is a user namespace around it.
     pub user_namespace: bool,
-    /// Its devices, and those that it lacks.
+    /// Devices, and those that are missing.
     pub devices: Vec<HostDeviceState>,
     /// Addresses that it has as the node has them.
     pub addresses: u64,
@@ -64,7 +64,7 @@ pub struct HostState {
     pub routes: u64,
     /// Whether the node has more routes than are mirrored: default routes stand for all.
     pub routes_limited: bool,
-    /// What of addresses, routes and devices the namespace's kernel has refused, last.
+    /// Address, route or device that the namespace's kernel has refused last.
     pub refused: Option<String>,
     /// Changes of other programs that were undone.
     pub put_back: u64,
@@ -73,13 +73,13 @@ pub struct HostState {
 /// A device of the node's own network namespace.
 #[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
 pub struct HostDeviceState {
-    /// Its name, which is the link's.
+    /// Name, which is the link's.
     pub name: String,
-    /// Its number, which is the link's.
+    /// Number, which is the link's.
     pub index: u32,
     /// `tap`, `tun`, or `veth` in place of either.
     pub kind: String,
-    /// Its MTU in bytes.
+    /// MTU in bytes.
     pub mtu: u32,
     /// Why it is not there.
     pub why_not: Option<String>,

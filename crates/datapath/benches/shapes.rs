@@ -227,7 +227,7 @@ fn on_wire(mem: &Memory, sent: Vec<Packet>) -> Vec<u8> {
     frames.iter().flat_map(Packet::to_vec).collect()
 }
 
-/// What is done with received packets.
+/// Uses of received packets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Use {
     /// Forwarded to a device that cuts super-packets of a head and slots.

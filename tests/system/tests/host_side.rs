@@ -94,7 +94,7 @@ impl Site {
         command
     }
 
-    /// What a shell script under `fatpath exec` prints.
+    /// Output of a shell script under `fatpath exec`.
     fn exec(&self, script: &str) -> Outcome<String> {
         run(&mut self.fatpath(&["exec", "--instance", "x", "--", "sh", "-ec", script]))
     }
@@ -104,7 +104,7 @@ impl Site {
         run(&mut self.fatpath(&words))
     }
 
-    /// What the system's `ip` prints of the namespace itself, as another program finds it.
+    /// Output of the system's `ip` about the namespace itself, as another program finds it.
     fn outsider(&self, words: &str) -> Outcome<String> {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net={}", self.scratch.file("x.netns").display())).arg("ip");

@@ -27,7 +27,7 @@ impl Maker {
     /// Starts it.
     ///
     /// # Errors
-    /// What the system refuses.
+    /// Error of the call that the system refuses.
     pub(super) fn start() -> Result<Self, String> {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.map_err(|err| format!("socketpair: {err}"))?;
@@ -38,7 +38,7 @@ impl Maker {
         Ok(Self { socket: Some(ours), child })
     }
 
-    /// Has it carry out an order, with which descriptors are sent.
+    /// Makes it carry out an order, with which descriptors are sent.
     ///
     /// # Errors
     /// Why it cannot.

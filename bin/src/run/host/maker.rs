@@ -24,13 +24,13 @@ use crate::error::CliError;
 
 /// The network namespace of this process.
 const OWN_NETWORK: &str = "/proc/self/ns/net";
-/// Where TUN and TAP devices are made.
+/// Device file by which TUN and TAP devices are made.
 const TUN: &str = "/dev/net/tun";
 
 /// The file system of namespaces' files (`NSFS_MAGIC`).
 const NSFS_MAGIC: i64 = 0x6e73_6673;
 
-/// What holds for all devices of the namespace, those to come among them: no forwarding, no answers to ARP, no address but the
+/// Settings of all devices of the namespace, those to come among them: no forwarding, no answers to ARP, no address but the
 /// node's, and packets from the node's own addresses are received.
 const SETTINGS: [(&str, &str); 20] = [
     ("ipv4/conf/all/forwarding", "0"),
@@ -188,7 +188,7 @@ impl Far {
     }
 }
 
-/// Has rtnetlink carry out one request.
+/// Sends one request to rtnetlink, and reads its answer.
 fn ask(socket: &OwnedFd, request: &Writer) -> io::Result<()> {
     rustix::net::send(socket, request.as_bytes(), SendFlags::empty())?;
     let mut answer = [0; 4096];

@@ -30,7 +30,7 @@ pub(super) struct Mirror {
     /// Port of the socket, which notifications of its requests have.
     pub(super) port: u32,
     seq: u32,
-    /// What is to be there.
+    /// Desired content.
     pub(super) wanted: Content,
     /// The step that was refused last, and why.
     pub(super) refused: Option<String>,
@@ -66,7 +66,7 @@ impl Mirror {
         }
     }
 
-    /// Has the content be as it is wanted. Returns the steps that it took.
+    /// Reconciles the kernel with the desired content. Returns the steps that it took.
     ///
     /// # Errors
     /// The socket does not answer. What the kernel refuses is noted, and left.
@@ -108,7 +108,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// What is there.
+    /// Dumps the present content.
     pub(super) fn read(&mut self) -> io::Result<Content> {
         let ours: BTreeSet<u32> = self.wanted.devices.keys().copied().collect();
         let mut content = Content::default();

@@ -104,7 +104,7 @@ pub(super) fn peer_of(device: &HostDevice) -> String {
 /// Sends an order or an answer.
 ///
 /// # Errors
-/// Of sendmsg(2).
+/// Errors of sendmsg(2).
 pub(super) fn send(socket: impl AsFd, message: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     passing::send(socket, &serde_json::to_vec(message)?, descriptors)
 }
@@ -112,7 +112,7 @@ pub(super) fn send(socket: impl AsFd, message: &impl Serialize, descriptors: &[B
 /// Receives an order or an answer; `None` when the other side has closed.
 ///
 /// # Errors
-/// Of recvmsg(2), and what is none.
+/// Errors of recvmsg(2), and of an answer that is none.
 pub(super) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut buffer = vec![0; MAX_LEN];
     let (len, descriptors) = passing::receive(socket, &mut buffer)?;

@@ -343,7 +343,7 @@ mod tests {
 
     use super::*;
 
-    /// What is read of the message by which `step` is asked for: the kernel's own have the same form.
+    /// Fields of the message by which `step` is asked for: the kernel's own have the same form.
     fn read_back(step: &Step) -> Content {
         let mut writer = Writer::default();
         write_step(&mut writer, step, 1);

@@ -137,14 +137,14 @@ impl HostSide {
         }
     }
 
-    /// Has it be as the model says; `changed` is what has changed since the last call.
+    /// Reconciles the namespace with the model; `changed` is what has changed since the last call.
     pub(crate) fn follow(&self, model: &Model, changed: &[Delta]) {
         if let State::On(on) = &mut *self.lock() {
             on.follow(model, changed).unwrap_or_else(|err| tracing::error!("host side: netlink: {err}"));
         }
     }
 
-    /// What ends it unless the gateway gets as far as running.
+    /// Guard that removes it if the gateway does not get as far as running.
     pub(crate) fn starting(&self) -> Starting {
         Starting(Some(self.clone()))
     }
@@ -170,7 +170,7 @@ impl HostSide {
         }
     }
 
-    /// How it is.
+    /// State for `show host`.
     pub(crate) fn show(&self) -> HostState {
         match &*self.lock() {
             State::Off => HostState { side: "off".to_owned(), ..HostState::default() },

@@ -36,7 +36,7 @@ pub(crate) struct Protocols {
 }
 
 impl Protocols {
-    /// Has the host side be as the model is from now on.
+    /// Reconciles the host side with the model.
     pub(crate) fn begin_host_side(&mut self) {
         if self.host_side.is_on() {
             self.rtnl.host.note_deltas();
@@ -44,7 +44,7 @@ impl Protocols {
         self.follow_host_side();
     }
 
-    /// Has the host side follow the changes since the last call.
+    /// Carries the changes since the last call over to the host side.
     pub(crate) fn follow_host_side(&mut self) {
         if let Some(deltas) = self.rtnl.host.take_deltas() {
             self.host_side.follow(&self.rtnl.model, &deltas);

@@ -44,7 +44,7 @@ pub(super) fn add_sa(node: &mut Node, said: NewSa, update: bool, mask: u64) -> R
     Ok(())
 }
 
-/// Has a new SA go on with the numbers and counts of another.
+/// Makes a new SA go on with the numbers and counts of another.
 fn resume(sa: &mut ipsec::Sa, replay: Option<&Replay>, used: Option<&LifetimeCur>) {
     if let Some(replay) = replay {
         sa.resume_received(&convert::seen(replay, sa.flags()));

@@ -20,11 +20,11 @@ pub struct Settings {
 /// Early demux to sockets of the host side, by protocol; 0 is off (Linux `sysctl_ip_early_demux`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct EarlyDemux {
-    /// Of any protocol.
+    /// Early demux of any protocol.
     pub ip: u8,
-    /// Of TCP.
+    /// Early demux of TCP.
     pub tcp: u8,
-    /// Of UDP.
+    /// Early demux of UDP.
     pub udp: u8,
 }
 

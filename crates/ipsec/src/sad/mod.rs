@@ -74,7 +74,7 @@ impl Sad {
     /// which its initialisation vectors are made. Its lifetime begins when time next passes.
     ///
     /// # Errors
-    /// What is wrong with `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or
+    /// Fault of `config`; [`ConfigError::Exists`] when its destination has that SPI already for such marks or
     /// under the same mark, or a larval one is to have it, which an [update](Self::update) completes (Linux `xfrm_state_add`).
     pub fn add(&mut self, config: &SaConfig, mask: u64) -> Result<SaId, ConfigError> {
         let (dst, spi, mark) = (config.dst, config.spi, config.mark.sought());

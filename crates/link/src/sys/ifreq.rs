@@ -211,7 +211,7 @@ impl Interface {
         self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())
     }
 
-    /// Has it resolve no addresses (`IFF_NOARP`).
+    /// Makes it resolve no addresses (`IFF_NOARP`).
     pub(crate) fn set_no_arp(&self) -> io::Result<()> {
         let flags = i32::from(self.flags()?) | libc::IFF_NOARP;
         self.set(libc::SIOCSIFFLAGS, &(flags as i16).to_ne_bytes())

@@ -19,7 +19,7 @@ pub enum Namespace {
 /// the other namespaces that the same call makes.
 ///
 /// # Errors
-/// Of unshare(2): `EPERM` without `CAP_SYS_ADMIN`, but for a user namespace; `EINVAL` for a user namespace of a process
+/// Errors of unshare(2): `EPERM` without `CAP_SYS_ADMIN`, but for a user namespace; `EINVAL` for a user namespace of a process
 /// with several threads; `ENOSPC` above the limits of `/proc/sys/user`.
 pub fn unshare(kinds: &[Namespace]) -> io::Result<()> {
     let flag = |kind: &Namespace| match kind {

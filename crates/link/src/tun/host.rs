@@ -16,13 +16,13 @@ use crate::{Layer, OpenError};
 /// A device of a node's host side.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct HostDevice {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// Its number.
+    /// Number.
     pub index: u32,
     /// The link-layer address of a TAP device; `None` makes a TUN device.
     pub mac: Option<MacAddr>,
-    /// Its MTU; the largest for `None`.
+    /// MTU; the largest for `None`.
     pub mtu: Option<u16>,
 }
 
@@ -50,7 +50,7 @@ impl HostDevice {
     /// device has no ARP, is down if it is new, and outlives its queue.
     ///
     /// # Errors
-    /// What is missing or refused, by call; the device of that name has another number.
+    /// Error of the call that is missing or refused; the device of that name has another number.
     pub fn make(&self) -> Result<OwnedFd, OpenError> {
         let failed = |call| move |err| OpenError::new(&self.name, call, err);
         let kind = if self.mac.is_some() { libc::IFF_TAP } else { libc::IFF_TUN };
@@ -76,7 +76,7 @@ impl HostDevice {
     /// `control` is a socket of the peer's network namespace. `ip_only`: frames that carry no IP are dropped.
     ///
     /// # Errors
-    /// What is refused, by call; the device has no link-layer address.
+    /// Error of the call that is refused; the device has no link-layer address.
     pub fn open_pair(
         &self,
         socket: OwnedFd,
@@ -100,7 +100,7 @@ impl HostDevice {
     /// network namespace.
     ///
     /// # Errors
-    /// What is refused, by call.
+    /// Error of the call that is refused.
     pub fn open(&self, queue: OwnedFd, control: OwnedFd) -> Result<Box<dyn crate::Link>, OpenError> {
         Ok(Box::new(TunLink::over(self, queue, control)?))
     }

@@ -82,7 +82,7 @@ impl TunLink {
     }
 }
 
-/// Has a queue speak virtio-net headers if offloads are `wanted`, and finds out which of them it has.
+/// Makes a queue speak virtio-net headers if offloads are `wanted`, and finds out which of them it has.
 pub(super) fn set_up_queue(queue: BorrowedFd<'_>, name: &str, wanted: bool) -> Result<Offloads, OpenError> {
     let failed = |call| move |err| OpenError::new(name, call, err);
     if wanted {
