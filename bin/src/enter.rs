@@ -27,11 +27,11 @@ const MAX_ANSWER: usize = 16 << 10;
 
 /// Moves this process to the host side of a gateway, if that has one and the caller may enter it; mounts `/sys` and the files of
 /// `/etc/netns/fatpath-NAME` anew, as `ip netns exec` does. A caller that may not, or of a gateway whose host side could not be
-/// made, stays, and one line on standard error says so.
+/// made, stays, and one line on standard error says so. Returns whether it is there.
 ///
 /// # Errors
 /// Errors of the mounts.
-pub(crate) fn enter(instance: &str) -> Result<(), CliError> {
+pub(crate) fn enter(instance: &str) -> Result<bool, CliError> {
     let stays = |why: &str| {
         // Where nobody listens there is nobody to tell.
         let _ = writeln!(io::stderr(), "fatpath exec: {why}; sockets stay where they are");
@@ -40,27 +40,28 @@ pub(crate) fn enter(instance: &str) -> Result<(), CliError> {
         Ok(descriptors) => descriptors,
         Err(why) => {
             why.iter().for_each(|why| stays(why));
-            return Ok(());
+            return Ok(false);
         }
     };
-    let Some((network, user)) = descriptors.split_last() else { return Ok(()) };
+    let Some((network, user)) = descriptors.split_last() else { return Ok(false) };
     let may_not = |errno: Errno| format!("may not enter the gateway's host side ({errno})");
     let mut of_user = false;
     // Root enters the network namespace alone, and is root in front of the gateway still.
     if let Err(errno) = setns(network, LinkNameSpaceType::Network) {
         let Some(user) = user.first() else {
             stays(&may_not(errno));
-            return Ok(());
+            return Ok(false);
         };
         if let Err(errno) = setns(user, LinkNameSpaceType::User) {
             stays(&may_not(errno));
-            return Ok(());
+            return Ok(false);
         }
         // There is no way back.
         setns(network, LinkNameSpaceType::Network).map_err(|errno| CliError::failed(may_not(errno)))?;
         of_user = true;
     }
-    mount_anew(&format!("fatpath-{instance}"), of_user)
+    mount_anew(&format!("fatpath-{instance}"), of_user)?;
+    Ok(true)
 }
 
 /// Descriptors of the gateway's host side: the user namespace around it, if there is one, and the network namespace; none if it has no

@@ -70,8 +70,8 @@ fn exec(instance: &str, sockets: Sockets, program: &OsStr, arguments: &[OsString
     let netlink = netlink_path(instance);
     let mut command = command(program, &netlink)?;
     try_connect(&netlink).map_err(|errno| unreachable(instance, &netlink, &errno.into()))?;
-    if sockets == Sockets::Gateway {
-        enter(instance)?;
+    if sockets == Sockets::Gateway && enter(instance)? {
+        command.env(NETLINK_VARIABLE, netlink_variable(&netlink, true)?);
     }
     launch::filter::set()
         .map_err(|err| CliError::failed(format!("seccomp: {err}; without it no program is started.")))?;
@@ -95,7 +95,7 @@ pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliErr
             "{place}: no library can be put first from a path with a space or colon."
         )));
     }
-    let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
+    let netlink = netlink_variable(netlink, false)?;
     let preload = match env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         None => library.into_os_string(),
         Some(before) => OsString::from_vec([library.as_os_str().as_bytes(), b":", before.as_bytes()].concat()),
@@ -103,6 +103,16 @@ pub(crate) fn command(program: &OsStr, netlink: &Path) -> Result<Command, CliErr
     let mut command = Command::new(&path);
     command.arg0(program).env("LD_PRELOAD", preload).env(NETLINK_VARIABLE, netlink);
     Ok(command)
+}
+
+/// The value of the variable that names the gateway whose netlink socket is at `netlink`.
+fn netlink_variable(netlink: &Path, is_on_host_side: bool) -> Result<OsString, CliError> {
+    let netlink = std::path::absolute(netlink).map_err(|err| CliError::failed(err.to_string()))?;
+    let mut value = netlink.into_os_string();
+    if is_on_host_side {
+        value.push(",host-side");
+    }
+    Ok(value)
 }
 
 /// Checks that what `command` starts, which was asked for as `program`, would load the library.

@@ -3,6 +3,7 @@
 //! It is a datagram socket with a name, `NAME.ike` beside the control socket, that only this user may use. A message that
 //! nobody takes in time is lost, as on the network.
 
+use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,21 +20,43 @@ use crate::error::CliError;
 /// Datagrams that are taken from a key manager at once.
 const BURST: usize = 64;
 
-/// The socket's file, which goes when this is dropped.
+/// Stands between the socket's path and what is random in the path of a key manager's own socket, if that is a program's under
+/// `fatpath exec`.
+const LISTENER: &str = "-";
+
+/// The socket's file. When this is dropped it goes, and with it the files of those that listened.
 #[derive(Debug)]
 pub(crate) struct IkeFile(PathBuf);
 
 impl Drop for IkeFile {
     fn drop(&mut self) {
         // Somebody may have removed it already.
-        let _ = std::fs::remove_file(&self.0);
+        let _ = fs::remove_file(&self.0);
+        remove_listeners(&self.0);
     }
+}
+
+/// Removes the files of the sockets of programs that listened at the socket at `path`.
+fn remove_listeners(path: &Path) {
+    let found = path.parent().and_then(|dir| fs::read_dir(dir).ok()).into_iter().flatten().filter_map(Result::ok);
+    for file in found.map(|entry| entry.path()).filter(|file| is_listener(path, file)) {
+        let _ = fs::remove_file(file);
+    }
+}
+
+/// Tells whether a file has a name such as programs' sockets have that listen at the socket at `path`.
+fn is_listener(path: &Path, file: &Path) -> bool {
+    let name = |path: &Path| path.file_name().map(|name| name.as_encoded_bytes().to_vec()).unwrap_or_default();
+    let (own, name) = (name(path), name(file));
+    let random = name.strip_prefix(&own[..]).and_then(|rest| rest.strip_prefix(LISTENER.as_bytes()));
+    random.is_some_and(|random| random.len() == 16 && random.iter().all(u8::is_ascii_hexdigit))
 }
 
 /// The socket, and who listens at it.
 #[derive(Debug)]
 pub(crate) struct IkeSocket {
     socket: UnixDatagram,
+    path: PathBuf,
     /// Who gets what nobody has asked for.
     manager: Option<UnixAddr>,
     /// Who has asked for a port, at one address or at the unspecified one for any.
@@ -49,14 +72,19 @@ impl IkeSocket {
     pub(crate) fn open(path: &Path) -> Result<(Self, IkeFile), CliError> {
         let failed = |what: &str, err: io::Error| CliError::failed(format!("{}: {what}: {err}", path.display()));
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
+            fs::create_dir_all(dir).map_err(|err| failed("cannot make its directory", err))?;
         }
         unix_socket::remove(path).map_err(|err| failed("cannot replace it", err))?;
         let socket = unix_socket::private(|| UnixDatagram::bind(path)).map_err(|err| failed("bind", err))?;
         socket.set_nonblocking(true).map_err(|err| failed("cannot be made non-blocking", err))?;
+        // Their programs are to ask again.
+        remove_listeners(path);
         // One byte more than any datagram may have, so that a longer one is seen to be.
         let buffer = vec![0; IKE_HEADER_LEN + MAX_IKE_LEN + 1];
-        Ok((Self { socket, manager: None, listeners: Vec::new(), buffer }, IkeFile(path.to_owned())))
+        Ok((
+            Self { socket, path: path.to_owned(), manager: None, listeners: Vec::new(), buffer },
+            IkeFile(path.to_owned()),
+        ))
     }
 
     /// What to wait for.
@@ -79,7 +107,10 @@ impl IkeSocket {
             // It is gone. One that is only slow loses this message alone.
             if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound) {
                 match listener {
-                    Some(at) => drop(self.listeners.swap_remove(at)),
+                    Some(at) => {
+                        let (_, who) = self.listeners.swap_remove(at);
+                        self.forget(&who);
+                    }
                     None => self.manager = None,
                 }
             }
@@ -97,8 +128,18 @@ impl IkeSocket {
 
     /// Has `who` be sent what comes to a port of one address or of any, instead of who asked for just that before.
     fn listen(&mut self, at: SocketAddr, who: UnixAddr) {
-        self.listeners.retain(|(asked, _)| *asked != at);
+        let before = self.listeners.iter().position(|(asked, _)| *asked == at).map(|at| self.listeners.swap_remove(at));
         self.listeners.push((at, who));
+        before.iter().for_each(|(_, who)| self.forget(who));
+    }
+
+    /// Removes the file of a listener that listens at nothing any more.
+    fn forget(&self, who: &UnixAddr) {
+        let listens = self.listeners.iter().any(|(_, other)| is_same(other, who));
+        if let Some(file) = who.as_pathname().filter(|file| !listens && is_listener(&self.path, file)) {
+            // Somebody may have removed it already.
+            let _ = fs::remove_file(file);
+        }
     }
 
     /// Gives `each` the messages that key managers send. What they ask for they are told from `has_port`.
@@ -112,6 +153,8 @@ impl IkeSocket {
                 let _ = self.socket.send_to_addr(if has_port { datagram } else { &[] }, &from);
                 if has_port && !from.is_unnamed() {
                     self.listen(at, from);
+                } else {
+                    self.forget(&from);
                 }
                 continue;
             }
@@ -224,6 +267,42 @@ mod tests {
         ] {
             assert_eq!(deliver(local), whose, "{local}");
         }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn files_of_listeners_go_when_nobody_needs_them() {
+        let dir = std::env::temp_dir().join(format!("fatpath-ike-files-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let path = dir.join("x.ike");
+        let left = dir.join("x.ike-0123456789abcdef");
+        let others =
+            ["x.ike-0123456789abcde", "x.ike-0123456789abcdeg", "y.ike-0123456789abcdef"].map(|name| dir.join(name));
+        for file in others.iter().chain([&left]) {
+            std::fs::write(file, "").unwrap();
+        }
+        let (mut socket, file) = IkeSocket::open(&path).unwrap();
+        assert!(!left.exists(), "it was left behind");
+        let request = |port: u16| {
+            let local = SocketAddr::new(IpAddr::from([192, 0, 2, 1]), port);
+            IkeHeader { peer: "0.0.0.0:0".parse().unwrap(), local }.to_bytes()
+        };
+        let [first, second, refused] = ["1", "2", "3"].map(|digit| dir.join(format!("x.ike-{}", digit.repeat(16))));
+        let mut ask = |file: &Path, port| {
+            let manager = UnixDatagram::bind(file).unwrap();
+            manager.send_to(&request(port), &path).unwrap();
+            socket.receive(|at| at.port() == 500, |message| panic!("{message:?}"));
+            manager
+        };
+        let _first = ask(&first, 500);
+        assert!(first.exists());
+        let _refused = ask(&refused, 501);
+        assert!(!refused.exists(), "it listens at nothing");
+        let _second = ask(&second, 500);
+        assert!(!first.exists() && second.exists(), "the second stands in place of the first");
+        drop(file);
+        assert!(!path.exists() && !second.exists());
+        assert!(others.iter().all(|file| file.exists()), "they are not listeners of this gateway");
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

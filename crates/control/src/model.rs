@@ -85,9 +85,9 @@ impl Default for HostConfig {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub enum HostSide {
     /// One is made if that is possible.
+    #[default]
     Auto,
     /// None is made.
-    #[default]
     Off,
 }
 

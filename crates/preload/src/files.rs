@@ -25,6 +25,8 @@ const NAMES: [&[u8]; 13] = [
     b"sockstat",
     b"sockstat6",
 ];
+/// Those that tell of sockets alone: on the gateway's host side the kernel has them.
+const OF_SOCKETS: [&[u8]; 3] = [b"dev_mcast", b"igmp", b"igmp6"];
 /// More than any of them has.
 const MAX_LEN: usize = 256 << 20;
 
@@ -37,13 +39,67 @@ unsafe fn ours(path: *const c_char) -> Option<Result<c_int, Errno>> {
         return None;
     }
     // SAFETY: the caller's word.
-    let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    let name = path.strip_prefix(b"/proc/net/").or_else(|| path.strip_prefix(b"/proc/self/net/"))?;
+    let path = unsafe { CStr::from_ptr(path) };
+    let bytes = path.to_bytes();
+    let name = bytes.strip_prefix(b"/proc/net/").or_else(|| bytes.strip_prefix(b"/proc/self/net/"))?;
     if !NAMES.contains(&name) && !is_of_link(name) {
         return None;
     }
     session::gateway()?;
-    Some(ask(name).ok_or(Errno(libc::ENOENT)).and_then(|text| in_memory(&text, libc::O_CLOEXEC)))
+    let is_on_host_side = session::is_on_host_side();
+    if is_on_host_side && OF_SOCKETS.contains(&name) {
+        return None;
+    }
+    let text = ask(name).map(|text| match is_on_host_side {
+        true => joined(name, &text, &of_kernel(path).unwrap_or_default()),
+        false => text,
+    });
+    Some(text.ok_or(Errno(libc::ENOENT)).and_then(|text| in_memory(&text, libc::O_CLOEXEC)))
+}
+
+/// The kernel's own file.
+fn of_kernel(path: &CStr) -> Option<Vec<u8>> {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: the path is a C string.
+    let fd = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) };
+    let fd = Fd(checked(fd as c_int).ok()?);
+    let mut text = Vec::new();
+    let mut buffer = [0_u8; 4096];
+    while text.len() < MAX_LEN {
+        // SAFETY: there is as much room.
+        let len = unsafe { libc::syscall(libc::SYS_read, fd.0, buffer.as_mut_ptr(), buffer.len()) };
+        match usize::try_from(len) {
+            Ok(0) => return Some(text),
+            Ok(len) => text.extend(buffer.get(..len)?),
+            Err(_) if Errno::last() == Errno(libc::EINTR) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
+/// The gateway's file with the kernel's lines about sockets in place of its own, which are all zero. The kernel's order of both stays.
+fn joined(name: &[u8], gateway: &[u8], kernel: &[u8]) -> Vec<u8> {
+    let of_sockets: &[&[u8]] = match name {
+        b"snmp" => &[b"Tcp:", b"Udp:", b"UdpLite:"],
+        b"snmp6" => &[b"Udp6", b"UdpLite6"],
+        b"netstat" => &[b"TcpExt:", b"MPTcpExt:"],
+        b"sockstat" => &[b"sockets:", b"TCP:", b"UDP:", b"UDPLITE:", b"RAW:"],
+        b"sockstat6" => &[b"TCP6:", b"UDP6:", b"UDPLITE6:", b"RAW6:"],
+        _ => &[],
+    };
+    let is_of_sockets = |line: &&[u8]| of_sockets.iter().any(|start| line.starts_with(start));
+    if !lines(kernel).any(|line| is_of_sockets(&line)) {
+        return gateway.to_vec();
+    }
+    let before = lines(kernel).take_while(is_of_sockets);
+    let after = lines(kernel).skip_while(is_of_sockets).filter(is_of_sockets);
+    let own = lines(gateway).filter(|line| !is_of_sockets(line));
+    before.chain(own).chain(after).flatten().copied().collect()
+}
+
+fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    text.split_inclusive(|&byte| byte == b'\n')
 }
 
 /// Whether a link has the file, by its name. One that JSON would have to quote is no name of a link of the gateway's.
@@ -300,6 +356,24 @@ streams_again! { freopen; freopen64; }
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_of_sockets_are_the_kernels_and_others_the_gateways() {
+        let join = |name: &str, gateway: &str, kernel: &str| {
+            String::from_utf8(joined(name.as_bytes(), gateway.as_bytes(), kernel.as_bytes())).unwrap()
+        };
+        let gateway = "Ip: A\nIp: 1\nIcmp: A\nIcmp: 1\nTcp: A\nTcp: 0\nUdp: A\nUdp: 0\nUdpLite: A\nUdpLite: 0\n";
+        let kernel = "Ip: A\nIp: 2\nIcmp: A\nIcmp: 2\nTcp: A B\nTcp: 2 3\nUdp: A\nUdp: 2\nUdpLite: A\nUdpLite: 2\n";
+        let want = "Ip: A\nIp: 1\nIcmp: A\nIcmp: 1\nTcp: A B\nTcp: 2 3\nUdp: A\nUdp: 2\nUdpLite: A\nUdpLite: 2\n";
+        assert_eq!(join("snmp", gateway, kernel), want);
+        assert_eq!(join("snmp", gateway, ""), gateway);
+        assert_eq!(join("xfrm_stat", gateway, kernel), gateway);
+        let netstat = join("netstat", "TcpExt: A\nIpExt: 1\n", "TcpExt: B\nIpExt: 2\nMPTcpExt: C\n");
+        assert_eq!(netstat, "TcpExt: B\nIpExt: 1\nMPTcpExt: C\n");
+        let sockstat = join("sockstat", "sockets: used 0\nFRAG: inuse 1\n", "sockets: used 7\nFRAG: inuse 0\n");
+        assert_eq!(sockstat, "sockets: used 7\nFRAG: inuse 1\n");
+        assert_eq!(join("snmp6", "Ip6A 1\nUdp6A 0\n", "Ip6A 2\nUdp6A 2\n"), "Ip6A 1\nUdp6A 2\n");
+    }
 
     #[test]
     fn a_reply_is_unquoted_or_no_file() {

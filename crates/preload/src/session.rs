@@ -20,8 +20,19 @@ use crate::vrf_exec;
 /// Names the gateway's netlink socket.
 const VARIABLE: &CStr = c"FATPATH_NETLINK";
 
-/// The gateway's address; `None` if there is none.
-static GATEWAY: OnceLock<Option<sockaddr_un>> = OnceLock::new();
+/// Stands behind the socket's path when the program was started on the gateway's host side.
+const ON_HOST_SIDE: &[u8] = b",host-side";
+
+/// The gateway that a program was started for.
+struct Gateway {
+    /// The address of its netlink socket.
+    address: sockaddr_un,
+    /// Whether the program's other sockets are on its host side.
+    has_host_side: bool,
+}
+
+/// The gateway; `None` if there is none.
+static GATEWAY: OnceLock<Option<Gateway>> = OnceLock::new();
 
 /// Read before the program runs, which may change its environment.
 #[used]
@@ -38,10 +49,19 @@ extern "C" fn start(count: c_int, arguments: *const *const c_char) {
 
 /// The gateway's address.
 pub(crate) fn gateway() -> Option<&'static sockaddr_un> {
-    GATEWAY.get_or_init(address).as_ref()
+    found().map(|gateway| &gateway.address)
 }
 
-fn address() -> Option<sockaddr_un> {
+/// Whether the program was started on the gateway's host side, whose kernel has its sockets other than netlink.
+pub(crate) fn is_on_host_side() -> bool {
+    found().is_some_and(|gateway| gateway.has_host_side)
+}
+
+fn found() -> Option<&'static Gateway> {
+    GATEWAY.get_or_init(find).as_ref()
+}
+
+fn find() -> Option<Gateway> {
     // SAFETY: the name is a C string.
     let value = unsafe { libc::getenv(VARIABLE.as_ptr()) };
     if value.is_null() {
@@ -49,14 +69,20 @@ fn address() -> Option<sockaddr_un> {
     }
     // SAFETY: what the environment holds is C strings, and nobody changes it before the program runs.
     let value = unsafe { CStr::from_ptr(value) };
-    let path = value.to_bytes_with_nul();
+    let (path, has_host_side) = path_of(value.to_bytes());
     // SAFETY: any bytes are a valid address, zeros the empty one.
     let mut address: sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
-    let room = address.sun_path.get_mut(..path.len())?;
+    // A zero byte ends the path.
+    let room = address.sun_path.get_mut(..=path.len())?;
     room.iter_mut().zip(path).for_each(|(to, &byte)| *to = byte as _);
     environment::keep(value);
-    Some(address)
+    Some(Gateway { address, has_host_side })
+}
+
+/// The path that the variable's value names, and whether the program is on the gateway's host side.
+fn path_of(value: &[u8]) -> (&[u8], bool) {
+    value.strip_suffix(ON_HOST_SIDE).map_or((value, false), |path| (path, true))
 }
 
 /// The address of the gateway's socket for key managers, which is beside its netlink socket.
@@ -64,13 +90,14 @@ pub(crate) fn ike_socket() -> Option<sockaddr_un> {
     beside(b".ike")
 }
 
-/// The address of a socket with another ending than the gateway's netlink socket.
+/// The address of a socket with another ending than the gateway's netlink socket; `None` if it has no room for it.
 pub(crate) fn beside(ending: &[u8]) -> Option<sockaddr_un> {
     let mut address = *gateway()?;
     let path = address.sun_path.map(|byte| byte as u8);
     let len = path.iter().position(|&byte| byte == 0)?;
     let stem = path.get(..len)?.strip_suffix(b".netlink")?.len();
-    let end = address.sun_path.get_mut(stem..)?;
+    // A zero byte ends the path.
+    let end = address.sun_path.get_mut(stem..).filter(|end| end.len() > ending.len())?;
     end.fill(0);
     end.iter_mut().zip(ending).for_each(|(to, &byte)| *to = byte as _);
     Some(address)

@@ -6,10 +6,12 @@ use wire::Version;
 /// A user of reassembly. Each has datagrams of its own: fragments that one user holds are not there for another.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum User {
-    /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). The only one that may join pieces for
-    /// good; what others put together goes on in fragments of the sizes in which it came.
+    /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). It and [`Output`](Self::Output) alone may join pieces
+    /// for good; what others put together goes on in fragments of the sizes in which it came.
     #[default]
     Local,
+    /// The node itself, for packets of its own sockets, which a kernel has fragmented for a device and not for the path.
+    Output,
     /// Sockets that read packets with the router alert option (`IP_DEFRAG_CALL_RA_CHAIN`).
     RouterAlert,
     /// Connection tracking (`IP_DEFRAG_CONNTRACK_*`).
@@ -58,13 +60,14 @@ impl User {
             Self::RouterAlert => 1,
             Self::PacketSocket => 2,
             Self::Switch => 3,
+            Self::Output => 4,
             Self::Tracking { hook, zone } => 1 << 18 | (hook as u32) << 16 | zone as u32,
         }
     }
 
     /// Whether pieces are joined: copied behind each other or made slots of one packet. Otherwise each stays what it was.
     pub(crate) const fn joins(self) -> bool {
-        matches!(self, Self::Local)
+        matches!(self, Self::Local | Self::Output)
     }
 
     /// Whether nothing is answered and nothing counted, and what is malformed passes on as it came, as in IPv6 tracking

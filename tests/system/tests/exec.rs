@@ -147,7 +147,8 @@ fn dev_snmp6() -> Outcome {
         "Icmp6OutEchoReplies",
     ];
     let scratch = Scratch::new()?;
-    let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"fd00::1/64\"]\n";
+    let link = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"fd00::1/64\"]\n\
+                [host]\nside = \"off\"\n";
     let counted = |is_ours: bool| {
         let (near, far) = (Netns::new("near")?, Netns::new("far")?);
         veth((&near, "eth0"), (&far, "eth0"))?;

@@ -98,7 +98,7 @@ impl Site {
             let scratch = Scratch::new()?;
             let config = format!(
                 "[[link]]\nname = \"eth0\"\nkind = \"xdp\"\ninterface = \"eth0\"\nring = 256\n\
-                 addresses = [\"{TARGET}/64\"]\n\n[reassembly]\nip6frag_time = {TIMEOUT}\n"
+                 addresses = [\"{TARGET}/64\"]\n\n[host]\nside = \"off\"\n\n[reassembly]\nip6frag_time = {TIMEOUT}\n"
             );
             let gateway = Gateway::start(&netns, &scratch, "target", &config)?;
             Target::Us { gateway, _netns: netns, _scratch: scratch }

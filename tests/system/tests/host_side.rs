@@ -13,6 +13,7 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, tria
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON, Need::SETPRIV];
 
 const AUTO: &str = "[host]\nside = \"auto\"\n";
+const OFF: &str = "[host]\nside = \"off\"\n";
 const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\", \"fd00::1/64\"]\n\
                      [[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n\
                      [[route]]\nto = \"10.9.0.0/16\"\nvia = \"10.1.0.7\"\n";
@@ -494,12 +495,12 @@ fn tunnel(mode: &str, kind: &str) -> Outcome {
 }
 
 fn off() -> Outcome {
-    let site = Site::new(LINKS)?;
+    let site = Site::new(&format!("{OFF}{LINKS}"))?;
     let own = fs::read_link("/proc/self/ns/net")?.display().to_string();
     assert_eq!(site.exec("readlink /proc/self/ns/net")?.trim(), own);
     assert_eq!(site.gateway.show("host")?, "host side off\n");
     drop(site);
-    let site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    let site = Site::new(LINKS)?;
     let words = ["exec", "--sockets", "host", "--instance", "x", "--", "readlink", "/proc/self/ns/net"];
     assert_eq!(run(&mut site.fatpath(&words))?.trim(), own);
     // Who may not enter is told so, and stays.

@@ -26,7 +26,7 @@ mod tests {
     fn host_table_sets_side_limit_and_mtu() {
         let read = |text| Config::from_toml(text, "gw.toml").map(|config| config.host).map_err(|err| err.to_string());
         let off = HostConfig { side: HostSide::Off, max_links: 256, mtu: HostMtu::Largest };
-        assert_eq!(read(""), Ok(off));
+        assert_eq!(read(""), Ok(HostConfig { side: HostSide::Auto, ..off }));
         assert_eq!(read("[host]\nside = \"off\""), Ok(off));
         let small = HostConfig { side: HostSide::Auto, max_links: 2, mtu: HostMtu::Link };
         assert_eq!(read("[host]\nside = \"auto\"\nmax-links = 2\nmtu = \"link\""), Ok(small));

@@ -10,6 +10,7 @@ use wire::{MacAddr, Protocol, Version, ipv4};
 
 use super::demux;
 use crate::forward::Hop;
+use crate::local::reassembly;
 use crate::ports::Port;
 use crate::tx::device;
 use crate::{Cx, Datapath, IpPacket, Next, own};
@@ -64,6 +65,12 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
     if let Err(reason) = ip.parse(cx) {
         return Next::Drop(reason);
     }
+    // The kernel has cut it for its device: policies, ESP and fragmentation for the path are about the whole datagram.
+    if ip.info.fragment.is_some()
+        && let Some(next) = reassembly::gather(dp, cx, ip)
+    {
+        return next;
+    }
     if let Err(reason) = set_dont_fragment(cx, ip) {
         return Next::Drop(reason);
     }
@@ -81,9 +88,6 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
 /// path's MTU itself.
 fn set_dont_fragment(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
     if ip.info.protocol != Protocol::TCP || ip.info.version() != Version::V4 || ip.info.dont_fragment {
-        return Ok(());
-    }
-    if ip.info.fragment.is_some() {
         return Ok(());
     }
     let head = ip.pkt.writable_head(cx.mem)?;

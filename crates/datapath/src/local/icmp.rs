@@ -41,14 +41,13 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             Err(reason) => Next::Drop(reason),
         };
     }
-    let is_ping = matches!(kind, Some(Mib::IcmpInEchos | Mib::Icmp6InEchos));
     let from = match cast {
         Cast::Unicast => Some(ip.info.dst),
         // Linux's `anycast_src_echo_reply=0`.
         Cast::Anycast => source_towards(dp, link, ip.info.src),
         Cast::Group => member_address(dp, link, &ip.info),
     };
-    let Some(from) = from.filter(|_| is_ping) else { return Next::Drop(DropReason::IcmpIgnored) };
+    let Some(from) = from.filter(|_| is_ping(ip)) else { return Next::Drop(DropReason::IcmpIgnored) };
     let mut options = [0; ipv4::MAX_OPTIONS];
     let len = if ip.info.plain { 0 } else { ip_options::returned_options(dp, cx, ip, &mut options) };
     match icmp::echo_reply(cx.mem, ip.pkt.take(), &ip.info, from, &options[..len]) {
@@ -62,6 +61,11 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
             Next::Done
         }
     }
+}
+
+/// Tells whether an ICMP message is a ping.
+pub(super) fn is_ping(ip: &IpPacket) -> bool {
+    matches!(counter_of(ip), Some(Mib::IcmpInEchos | Mib::Icmp6InEchos))
 }
 
 /// Source of the answer to a ping to a group, if this node belongs to it: the groups of all IPv6 nodes and routers, and the

@@ -9,7 +9,7 @@ pub(crate) mod reassembly;
 mod tcp;
 mod udp;
 
-use base::DropReason;
+use base::{Domain, DropReason};
 use host::icmp::Problem;
 use ipsec::Dir;
 use wire::{Protocol, Version};
@@ -61,21 +61,23 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {
         return nd::input(dp, cx, ip);
     }
-    let has_host_side = dp.has_host_port(link);
-    if has_host_side && down::is_ike(ip) && ip.pkt.meta.sec_path.is_empty() {
-        return up::deliver(dp, cx, ip, cast);
-    }
     if ike::is_for_ike(dp, ip)
         && let Some(next) = ike::input(dp, ip)
     {
         return next;
     }
+    let has_host_side = dp.has_host_port(link);
+    if has_host_side && down::is_ike(ip) && ip.pkt.meta.sec_path.is_empty() {
+        return up::deliver(dp, cx, ip, cast);
+    }
     if let Err(reason) = forward::check_policy(dp, cx, Dir::In, ip, link) {
         return Next::Drop(reason);
     }
-    if has_host_side {
-        let is_icmp =
-            matches!((ip.info.protocol, version), (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6));
+    let is_icmp =
+        matches!((ip.info.protocol, version), (Protocol::ICMP, Version::V4) | (Protocol::ICMPV6, Version::V6));
+    // The kernel there has no VRFs: it would look for the way of its answer in the main table.
+    let is_ping_in_vrf = is_icmp && dp.fib.domain(link) != Domain::DEFAULT && icmp::is_ping(ip);
+    if has_host_side && !is_ping_in_vrf {
         if is_icmp
             && cast == Cast::Unicast
             && let Some(mtu) = path_mtu::told(ip)

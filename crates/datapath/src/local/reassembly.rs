@@ -8,7 +8,7 @@ use fib::Decision;
 use host::icmp::Problem;
 use ipsec::Dir;
 use packet::{Burst, Packet};
-use reassembly::{ReassemblyContext, Table, Train, TruncatedChain, Verdict};
+use reassembly::{ReassemblyContext, Table, Train, TruncatedChain, User, Verdict};
 use wire::{Protocol, Version};
 
 use super::Cast;
@@ -48,6 +48,19 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     count_for_link(dp, link, before);
     drop_evicted(dp);
     apply_verdict(dp, cx, ip, origin.get(), verdict, cast)
+}
+
+/// Keeps a fragment that a socket of the node has sent until its datagram is whole, which then is in `ip`. Otherwise returns the next stage.
+pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Option<Next> {
+    let origin = ip.pkt.meta.origin.get();
+    let context = ReassemblyContext { user: User::Output, domain: dp.fib.domain(origin.device()) };
+    let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, ip.pkt.take(), &ip.info, &mut dp.counters);
+    drop_evicted(dp);
+    if let Verdict::Whole { pkt, .. } = verdict {
+        ip.pkt.put(pkt);
+        return ip.parse(cx).err().map(Next::Drop);
+    }
+    Some(apply_verdict(dp, cx, ip, origin, verdict, Cast::Unicast))
 }
 
 /// Takes the fragments of one train from the front of a burst, all at once; `None`: they have to be taken one by one.

@@ -289,6 +289,74 @@ fn long_datagram_is_fragmented_if_it_may_be() {
 }
 
 #[test]
+fn datagram_in_fragments_of_the_device_is_fragmented_for_the_path() {
+    for flow in from_us() {
+        let cut = |node: &Node, bytes: &[u8]| {
+            let mut fragments = Vec::new();
+            let pkt = Packet::with_data(&node.mem, bytes).unwrap();
+            match flow.version() {
+                wire::Version::V4 => reassembly::fragment(&node.mem, pkt, 3000, &mut fragments).unwrap(),
+                wire::Version::V6 => reassembly::fragment_v6(&node.mem, pkt, 3000, 7, &mut fragments).unwrap(),
+            }
+            fragments
+        };
+        let mut bytes = flow.udp(5000);
+        if flow.version() == wire::Version::V4 {
+            bytes = edit_v4(&bytes, |header| header.set_dont_fragment(false));
+        }
+        let mut node = router_with_host_side();
+        down_bytes(&mut node, INSIDE, &bytes);
+        let whole: Vec<_> =
+            node.tx(OUTSIDE).iter().map(|pkt| (pkt.len(), info(pkt).fragment.unwrap().offset)).collect();
+        let mut fragments = cut(&node, &bytes);
+        assert_eq!(fragments.len(), 2);
+        fragments.reverse();
+        for fragment in fragments {
+            down(&mut node, INSIDE, fragment);
+        }
+        let sent = node.tx(OUTSIDE);
+        let of_sent: Vec<_> = sent.iter().map(|pkt| (pkt.len(), info(pkt).fragment.unwrap().offset)).collect();
+        assert_eq!(of_sent, whole);
+        let id = info(&sent[0]).fragment.unwrap().id;
+        assert!(sent.iter().all(|pkt| info(pkt).fragment.unwrap().id == id));
+        assert_eq!(node.drops(), []);
+        // One that is never whole goes nowhere.
+        let fragment = cut(&node, &bytes).remove(0);
+        down(&mut node, INSIDE, fragment);
+        assert!(node.tx(OUTSIDE).is_empty());
+    }
+}
+
+#[test]
+fn ping_in_a_vrf_is_answered_by_the_node() {
+    for (red, answered) in [(false, false), (true, true)] {
+        let mut node = Node::new();
+        if red {
+            node.vrf(9, 10, &[1]);
+        }
+        node.port(1, PortOptions::BARE, &["10.1.0.254/24"]);
+        add_devices_to(&mut node, &[LinkId(1)]);
+        node.rx_bytes(NOW, LinkId(1), &Flow::new("10.1.0.1", "10.1.0.254").ping(1, 10));
+        let (sent, up) = (node.tx(LinkId(1)).len(), up(&mut node, LinkId(1)).len());
+        assert_eq!((sent, up), if answered { (1, 0) } else { (0, 1) });
+    }
+}
+
+#[test]
+fn port_of_a_key_manager_comes_before_sockets() {
+    for has_manager in [false, true] {
+        let mut node = router_with_host_side();
+        if has_manager {
+            node.datapath.set_ike(vec![(INSIDE, datapath::IkeAt::Node)]);
+        }
+        let flow = Flow { dport: 500, ..to_us()[0] };
+        node.rx_bytes(NOW, INSIDE, &flow.udp(100));
+        let taken = node.datapath.take_ike().count();
+        assert_eq!((taken, up(&mut node, INSIDE).len()), if has_manager { (1, 0) } else { (0, 1) });
+    }
+}
+
+#[test]
 fn socket_that_asked_for_dont_fragment_is_told() {
     let [flow, _] = from_us();
     let mut node = router_with_host_side();

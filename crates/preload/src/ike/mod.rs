@@ -113,16 +113,20 @@ pub(crate) unsafe fn bind(fd: c_int, to: *const sockaddr, len: socklen_t) -> Opt
     }
 }
 
-/// A socket towards the gateway. `None`: it takes no IKE.
+/// A socket towards the gateway. `None`: it takes no IKE. Its name is a file beside the gateway's own, which the gateway finds from
+/// another network namespace too, and removes when it has no more use for it.
 fn connected() -> Option<Fd> {
     let address = session::ike_socket()?;
     let flags = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: it takes no pointers.
     let fd = Fd(checked(unsafe { next::socket(libc::AF_UNIX, flags, 0) }).ok()?);
-    let family = libc::AF_UNIX as u16;
-    // Without a name it is given one.
-    // SAFETY: the address is two bytes long.
-    let bound = unsafe { libc::syscall(libc::SYS_bind, fd.0, &raw const family, mem::size_of::<u16>()) };
+    let mut random = [0_u8; 8];
+    // SAFETY: there is as much room.
+    let got = unsafe { libc::syscall(libc::SYS_getrandom, random.as_mut_ptr(), random.len(), 0) };
+    checked(got as c_int).ok()?;
+    let own = session::beside(format!(".ike-{:016x}", u64::from_ne_bytes(random)).as_bytes())?;
+    // SAFETY: the address is that long.
+    let bound = unsafe { libc::syscall(libc::SYS_bind, fd.0, &raw const own, mem::size_of_val(&own)) };
     // SAFETY: the address is that long.
     let done = unsafe { libc::syscall(libc::SYS_connect, fd.0, &raw const address, mem::size_of_val(&address)) };
     (bound == 0 && done == 0).then_some(fd)

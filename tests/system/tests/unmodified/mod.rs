@@ -86,11 +86,16 @@ impl Node {
 
     /// `fatpath exec -- PROGRAM`, where libraries of unpacked packages are found.
     fn exec(&self, program: impl AsRef<OsStr>) -> Command {
+        self.exec_with(&[], program)
+    }
+
+    /// The same with options of `fatpath exec`.
+    fn exec_with(&self, options: &[&str], program: impl AsRef<OsStr>) -> Command {
         let mut command = self.unpacked("unshare");
         // The accounts that it looks for need not be on this host.
         let accounts = "for file in passwd group; do mount --bind \"$0/$file\" /etc/$file; done; exec \"$@\"";
         command.args(["--mount", "sh", "-ec", accounts]).arg(self.scratch.path()).arg(fatpath());
-        command.args(["exec", "--instance", "x", "--"]).arg(program);
+        command.args(["exec", "--instance", "x"]).args(options).arg("--").arg(program);
         command
     }
 
