@@ -25,6 +25,7 @@ impl Node {
         if let Some(before) = self.host_devices.remove(&id) {
             self.poller.remove(&*before.device);
         }
+        self.set_ike_port(id, device.is_some());
         let Some(device) = device else { return self.datapath.set_host_port(id, None) };
         let mac = match device.layer() {
             Layer::Ethernet(mac) => Some(mac),
@@ -35,6 +36,24 @@ impl Node {
         self.datapath.set_host_port(id, Some(config));
         self.poller.add_host_device(id, &*device);
         self.host_devices.insert(id, HostDevice { device, full: false, retry_at: None });
+    }
+
+    /// Opens or closes the port of IKE of a link whose address is the host's.
+    fn set_ike_port(&mut self, id: LinkId, wanted: bool) {
+        let Some(Some(slot)) = self.slots.get_mut(id.0 as usize) else { return };
+        let is_polled = slot.down.is_none() && slot.admin_up;
+        if is_polled {
+            self.poller.remove(&*slot.link);
+        }
+        if let Err(err) = slot.link.set_ike_port(wanted) {
+            tracing::info!("host side: {err}; key managers there have port 4500 of it alone");
+        }
+        if is_polled {
+            self.poller.add(id, &*slot.link);
+            if slot.full {
+                self.poller.want_room(id, &*slot.link, true);
+            }
+        }
     }
 
     /// Notes that the device of a link takes packets again.

@@ -63,6 +63,15 @@ pub trait Link: fmt::Debug + Send {
         Err(OpenError::no_address(self.name()))
     }
 
+    /// Opens port 500 of its address, where IKE begins, or closes it. A link has one if its address is the host's, and one address, and its
+    /// port that of ESP in UDP; another does nothing.
+    ///
+    /// # Errors
+    /// The system does not allow it; the port is closed.
+    fn set_ike_port(&mut self, _wanted: bool) -> Result<(), OpenError> {
+        Ok(())
+    }
+
     /// What its packets begin with.
     fn layer(&self) -> Layer;
 

@@ -75,6 +75,10 @@ fn the_capabilities_are_enough() -> Outcome {
     let held = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).ok_or("no capabilities")?;
     assert_eq!(u64::from_str_radix(held, 16)?.count_ones() as usize, bounds.len(), "{held}");
     run(host.command("ip").args(["link", "show", "tun7"]))?;
+    let shown = gateway.show("host")?;
+    assert!(shown.starts_with("host side on"), "{shown}");
+    // As far as these go a test cannot start a service.
+    assert!(UNIT.lines().any(|line| line == "RestrictNamespaces=net") && !UNIT.contains("ProtectKernelTunables="));
     assert!(gateway.terminate()?.success(), "{}", gateway.log());
     Ok(())
 }

@@ -11,7 +11,7 @@ use base::{DropReason, Instant, LinkId, Mib, Origin};
 use fib::Decision;
 use ipsec::KEEPALIVE;
 use offload::checksum;
-use packet::{Memory, Packet};
+use packet::{Csum, Memory, Packet};
 use wire::{Protocol, Version, checksum as sums, esp, ipv4, ipv6, udp};
 
 use crate::forward::Hop;
@@ -140,6 +140,48 @@ pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
         take_in_datagram(dp, &ip.pkt, [local, peer], datagram);
     }
     Some(Next::Done)
+}
+
+/// Checks that a packet for a key manager of the host side stands behind the non-ESP marker, if it is to the port of ESP in UDP: ESP
+/// without an SA and keepalives end here, as in Linux's `xfrm4_udp_encap_rcv`.
+///
+/// # Errors
+/// The reason to drop it. It is counted but for that.
+pub(super) fn check_marker(dp: &mut Datapath, ip: &IpPacket) -> Result<(), DropReason> {
+    if ip.flow.dport != ENCAP_PORT {
+        return Ok(());
+    }
+    let at = ip.info.header_len + udp::Header::LEN;
+    let mut first = [0; NON_ESP_MARKER.len()];
+    match ip.info.total_len.saturating_sub(at) {
+        len if len > esp::Header::LEN && ip.pkt.read_at(at, &mut first) && first != NON_ESP_MARKER => {
+            dp.counters.count(Mib::XfrmInNoStates);
+            Err(DropReason::EspNoState)
+        }
+        len if len <= NON_ESP_MARKER.len() => Err(DropReason::EncapIgnored),
+        _ => Ok(()),
+    }
+}
+
+/// Asks for the checksum of a datagram that has none, because the socket that it came by has verified and removed it: over IPv6 a kernel
+/// takes no datagram without (RFC 8200 §8.1).
+///
+/// # Errors
+/// No memory is free.
+pub(super) fn ask_for_checksum(cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+    let (start, len) = (ip.info.header_len, ip.info.total_len - ip.info.header_len);
+    let mut check = [0; 2];
+    let IpAddr::V6(src) = ip.info.src else { return Ok(()) };
+    let IpAddr::V6(dst) = ip.info.dst else { return Ok(()) };
+    if ip.pkt.meta.csum != Csum::Unnecessary || !ip.pkt.read_at(start + udp::CHECK_AT, &mut check) || check != [0, 0] {
+        return Ok(());
+    }
+    let seed = sums::fold(sums::pseudo_v6(src, dst, Protocol::UDP, len));
+    let head = ip.pkt.writable_head(cx.mem)?;
+    let field = head.get_mut(start + udp::CHECK_AT..start + udp::CHECK_AT + 2).ok_or(DropReason::TransportHeader)?;
+    field.copy_from_slice(&seed.to_be_bytes());
+    ip.pkt.meta.csum = Csum::Partial { start: start as u16, offset: udp::CHECK_AT as u16 };
+    Ok(())
 }
 
 /// Takes in the payload of one datagram to a port of IKE (Linux `xfrm4_udp_encap_rcv`): a message for the key manager, a

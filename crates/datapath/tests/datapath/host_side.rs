@@ -357,6 +357,45 @@ fn port_of_a_key_manager_comes_before_sockets() {
 }
 
 #[test]
+fn port_of_esp_in_udp_takes_what_stands_behind_the_marker() {
+    use DropReason::{EncapIgnored, EspNoState};
+    let ports = [(500, 4500), (4500, 500)].map(|(sport, dport)| Flow { sport, dport, ..to_us()[0] });
+    let [to_encap, to_ike] = ports;
+    for (flow, payload, want) in [
+        (&to_encap, &[0, 0, 0, 0, 9][..], None),
+        (&to_encap, &[0, 0, 0, 9, 0, 0, 0, 1, 7, 7], Some(EspNoState)),
+        (&to_encap, &[0xff], Some(EncapIgnored)),
+        (&to_encap, &[], Some(EncapIgnored)),
+        (&to_ike, &[0, 0, 0, 9, 0, 0, 0, 1, 7, 7], None),
+    ] {
+        let mut node = router_with_host_side();
+        node.rx_bytes(NOW, INSIDE, &flow.udp_with(payload));
+        let drops: Vec<_> = node.drops().into_iter().map(|(_, reason, _)| reason).collect();
+        assert_eq!(
+            (up(&mut node, INSIDE).len(), drops),
+            (usize::from(want.is_none()), Vec::from_iter(want)),
+            "{payload:?}"
+        );
+    }
+}
+
+#[test]
+fn ike_without_a_checksum_over_ipv6_gets_one() {
+    let mut node = router_with_host_side();
+    let flow = Flow { sport: 500, dport: 500, ..to_us()[1] };
+    let mut bytes = flow.udp(100);
+    let want = bytes.clone();
+    bytes[46..48].fill(0);
+    let mut pkt = Packet::with_data(&node.mem, &bytes).unwrap();
+    pkt.meta.csum = Csum::Unnecessary;
+    node.rx(NOW, INSIDE, vec![pkt]);
+    let mut pkt = only(up(&mut node, INSIDE));
+    assert!(matches!(pkt.meta.csum, Csum::Partial { start: 40, .. }));
+    offload::checksum::complete(&node.mem, &mut pkt, 0).unwrap();
+    assert_eq!(pkt.to_vec(), want);
+}
+
+#[test]
 fn socket_that_asked_for_dont_fragment_is_told() {
     let [flow, _] = from_us();
     let mut node = router_with_host_side();

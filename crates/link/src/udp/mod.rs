@@ -8,6 +8,7 @@
 
 mod discovery;
 mod errors;
+mod ike_port;
 mod open;
 mod paths;
 mod probe;
@@ -35,6 +36,7 @@ use crate::sys::mmsg::{MAX_MESSAGES, NoRoom, Received, RecvBatch, SendBatch};
 use crate::sys::sockaddr::{self, SOCKADDR_LEN, SockAddr};
 use crate::{Kind, Layer, Link, Offload, OpenError, Sent};
 use discovery::Discovery;
+use ike_port::IkePort;
 use paths::{first_bytes, is_soft};
 use synthetic::{Ends, Unsendable, Unwrapped, unwrap, wrap};
 
@@ -53,6 +55,9 @@ const LONGEST: usize = 65_535;
 /// How often a packet is tried again that was refused for an error about an earlier one.
 const MAX_RETRIES: u8 = 3;
 
+/// Bursts after which port 500 is read while the link's own socket is never empty.
+const IKE_EVERY: u8 = 16;
+
 /// How often a burst is received again after an error about an earlier packet, and entries that are then read of the
 /// error queue at once.
 const MAX_ERRORS: usize = 16;
@@ -66,6 +71,10 @@ pub(crate) struct UdpLink {
     mtu: usize,
     socket: std::net::UdpSocket,
     local: SocketAddr,
+    /// Port 500, for key managers of the host side.
+    ike: Option<IkePort>,
+    /// Bursts since that port was read.
+    ike_waits: u8,
     /// Path MTU discovery mode: that of the packets sent last.
     discovery: Discovery,
     /// Messages in one call, 1 in the thin way.
@@ -160,6 +169,27 @@ impl UdpLink {
         wrap(payload, &ends, size)?.ok_or(DropReason::TransportHeader)
     }
 
+    /// Sends the first packet if it is from port 500. Tells how many were sent.
+    #[cold]
+    fn send_ike(&self, packets: &[Packet]) -> io::Result<usize> {
+        let unsendable = || io::Error::from(io::ErrorKind::InvalidData);
+        let packet = packets.first().ok_or_else(unsendable)?;
+        let unwrapped = unwrap(packet).map_err(|Unsendable| unsendable())?;
+        let port = self.ike.as_ref().filter(|port| port.is_of(&unwrapped)).ok_or_else(unsendable)?;
+        port.send(packet, &unwrapped)?;
+        Ok(1)
+    }
+
+    /// Receives from port 500, if its turn has come. `is_idle`: the link's own socket has had nothing.
+    fn recv_ike(&mut self, mem: &Memory, is_idle: bool, out: &mut Vec<Packet>) {
+        let Some(port) = &self.ike else { return };
+        self.ike_waits += 1;
+        if is_idle || self.ike_waits >= IKE_EVERY {
+            self.ike_waits = 0;
+            port.recv(mem, &mut self.stats, out);
+        }
+    }
+
     /// Whether the socket can send this, and how.
     fn prepare(&self, packet: &Packet) -> Result<Message, Unsendable> {
         let Unwrapped { ends: Ends { src, mut dst, tos }, dont_fragment, header_len } = unwrap(packet)?;
@@ -210,7 +240,7 @@ impl Batches for UdpLink {
                 Ok(_) | Err(Unsendable) => break,
             }
         }
-        let Some(first) = prepared.first() else { return Err(io::ErrorKind::InvalidData.into()) };
+        let Some(first) = prepared.first() else { return self.send_ike(packets) };
         self.set_discovery(first.discovery)?;
         let mut batch = SendBatch::new();
         for (message, packet) in prepared.iter().zip(packets) {
@@ -339,7 +369,19 @@ impl Link for UdpLink {
         self.stats = stats;
     }
 
+    fn set_ike_port(&mut self, wanted: bool) -> Result<(), OpenError> {
+        self.ike = None;
+        if wanted {
+            self.ike = IkePort::open(&self.name, self.local)?;
+        }
+        Ok(())
+    }
+
     fn poll_fds(&self) -> Vec<BorrowedFd<'_>> {
+        [Some(self.socket.as_fd()), self.ike.as_ref().map(IkePort::fd)].into_iter().flatten().collect()
+    }
+
+    fn room_fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.socket.as_fd()]
     }
 
@@ -361,6 +403,7 @@ impl Link for UdpLink {
                 break;
             }
         }
+        self.recv_ike(mem, packets == 0, out);
         Ok(())
     }
 

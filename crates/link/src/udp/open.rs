@@ -83,6 +83,8 @@ impl UdpLink {
             mtu: config.mtu.map_or(DEFAULT_MTU, usize::from),
             socket,
             local,
+            ike: None,
+            ike_waits: 0,
             discovery: Discovery::Probe,
             width: if config.offloads { MAX_MESSAGES } else { 1 },
             is_fat: config.offloads,

@@ -26,6 +26,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp", NEEDS, || interface(false)),
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp_over_ipv6", NEEDS, || interface(true)),
         trial("strongswan/ike_and_esp_in_udp_pass_over_ipv6", NEEDS, udp_over_v6),
+        trial("strongswan/without_host_side_ike_passes_by_a_socket", NEEDS, || without_host_side(Wan::Udp)),
+        trial("strongswan/without_host_side_ike_of_an_interface_passes_by_a_socket", NEEDS, || {
+            without_host_side(Wan::Interface)
+        }),
         trial("strongswan/a_peer_is_told_of_another_address", NEEDS, moves::address),
         trial("strongswan/a_peer_whose_nat_gives_it_another_port_is_followed", NEEDS, moves::port),
         trial("strongswan/an_sa_that_is_about_to_end_is_replaced", NEEDS, expire),
@@ -47,6 +51,15 @@ fn trap() -> Outcome {
     both_have_sas(&site, true)?;
     left.netns.sh("ping -c 20 -i 0.05 -W 2 10.2.0.1").map_err(|failed| site.explain(&failed))?;
     Ok(())
+}
+
+fn without_host_side(wan: Wan) -> Outcome {
+    let site = Site::new(&Setup { wan, host_side: false, ..EXAMPLE })?;
+    site.up()?;
+    for end in &site.ends {
+        assert_eq!(end.gateway.show("host")?, "host side off\n");
+    }
+    both_have_sas(&site, wan == Wan::Udp)
 }
 
 /// Fails unless both ends have an SA for each way, in UDP or not. What has been replaced may still be there: it takes in what

@@ -26,12 +26,15 @@ pub(crate) struct Setup {
     /// Whether the outer addresses are IPv6.
     pub(crate) v6: bool,
     pub(crate) auth: Auth,
+    /// Whether the gateways have host sides. Without, IKE passes by their sockets for key managers.
+    pub(crate) host_side: bool,
     /// What takes the place of what in `swanctl.conf`.
     pub(crate) connections: &'static [(&'static str, &'static str)],
 }
 
 /// The example as it is.
-pub(crate) const EXAMPLE: Setup = Setup { wan: Wan::Udp, v6: false, auth: Auth::Psk, connections: &[] };
+pub(crate) const EXAMPLE: Setup =
+    Setup { wan: Wan::Udp, v6: false, auth: Auth::Psk, host_side: true, connections: &[] };
 
 /// One of the two ends. Fields are dropped in this order.
 pub(crate) struct End {
@@ -194,7 +197,11 @@ impl End {
                 format!("interface/{name}.toml")
             }
         };
-        let gateway = Gateway::start(&netns, scratch, name, &own(strongswan_example(&file)?))?;
+        let mut toml = own(strongswan_example(&file)?);
+        if !setup.host_side {
+            toml = toml.replace("name = \"wan\"\n", "name = \"wan\"\nike = true\n") + "\n[host]\nside = \"off\"\n";
+        }
+        let gateway = Gateway::start(&netns, scratch, name, &toml)?;
         let files = match setup.wan {
             Wan::Udp => CharonFiles::new(scratch, name, setup.auth)?,
             Wan::Interface => CharonFiles::on_interface(scratch, name)?,
