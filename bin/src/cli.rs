@@ -59,8 +59,8 @@ pub(crate) enum Command {
     /// Show what a running gateway is and has done
     ///
     /// Links, routes and neighbours read as from ip, security associations and policies as from `ip -s xfrm`, counters
-    /// as from nstat. A gateway is asked over the socket /run/fatpath/NAME.sock; the environment variable
-    /// FATPATH_RUNDIR names another directory.
+    /// as from nstat. A gateway is asked over the socket /run/fatpath/NAME.sock, or, of users other than
+    /// root, $XDG_RUNTIME_DIR/fatpath/NAME.sock; the environment variable FATPATH_RUNDIR names another directory.
     Show(ShowArgs),
     /// Measure plain veth against fatpath thin and fat, end to end
     ///

@@ -1,6 +1,7 @@
 //! The client's end of the control socket.
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,14 +16,65 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The longest answer, in bytes: hundreds of thousands of routes.
 const MAX_REPLY_LEN: u64 = 256 << 20;
 
-/// Where the control socket of `instance` is: in `/run/fatpath`, or where `FATPATH_RUNDIR` says.
+/// Run directory of gateways that root starts.
+pub(crate) const ROOTS_RUN_DIR: &str = "/run/fatpath";
+
+/// Place for the control socket of a gateway that this process is to be: in the first [run directory](run_dirs) of its user.
+pub(crate) fn own_socket_path(instance: &str) -> PathBuf {
+    let [own, _] = run_dirs(&Variables::of_process());
+    control_socket(&own, instance)
+}
+
+/// Where the control socket of `instance` is.
 pub(crate) fn socket_path(instance: &str) -> PathBuf {
-    rundir().join(format!("{instance}.sock"))
+    control_socket(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }
 
 /// Where programs under `fatpath exec` reach `instance`.
 pub(crate) fn netlink_path(instance: &str) -> PathBuf {
-    nlsock::socket_path(&rundir(), instance)
+    nlsock::socket_path(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
+}
+
+fn control_socket(dir: &Path, instance: &str) -> PathBuf {
+    dir.join(format!("{instance}.sock"))
+}
+
+/// Variables that say where run directories are.
+#[derive(Clone, Debug)]
+struct Variables {
+    /// `FATPATH_RUNDIR`.
+    given: Option<OsString>,
+    /// `XDG_RUNTIME_DIR`.
+    of_user: Option<OsString>,
+    is_root: bool,
+}
+
+impl Variables {
+    fn of_process() -> Self {
+        let variable = |name| env::var_os(name).filter(|dir| !dir.is_empty());
+        let is_root = rustix::process::geteuid().is_root();
+        Self { given: variable("FATPATH_RUNDIR"), of_user: variable("XDG_RUNTIME_DIR"), is_root }
+    }
+}
+
+/// Directories of the sockets of gateways: that of gateways which this user starts, and that of others which it may speak to. They are one
+/// for root and where `FATPATH_RUNDIR` names it.
+fn run_dirs(variables: &Variables) -> [PathBuf; 2] {
+    if let Some(given) = &variables.given {
+        return [given.into(), given.into()];
+    }
+    let of_user = variables.of_user.as_ref().filter(|_| !variables.is_root);
+    let roots = PathBuf::from(ROOTS_RUN_DIR);
+    [of_user.map_or(roots.clone(), |dir| Path::new(dir).join("fatpath")), roots]
+}
+
+/// Run directory of a gateway: that in which it has sockets, this user's own first; the first if it has none.
+fn run_dir_of(instance: &str, dirs: [PathBuf; 2]) -> PathBuf {
+    let [own, _] = &dirs;
+    let own = own.clone();
+    let has_socket =
+        |dir: &PathBuf| control_socket(dir, instance).exists() || nlsock::socket_path(dir, instance).exists();
+    dirs.into_iter().find(has_socket).unwrap_or(own)
 }
 
 /// Why a socket of `instance` cannot be connected to, and what to do about it.
@@ -38,11 +90,6 @@ pub(crate) fn unreachable(instance: &str, path: &Path, err: &io::Error) -> CliEr
         }
         _ => format!("{}: {err}", path.display()),
     })
-}
-
-fn rundir() -> PathBuf {
-    let dir = env::var_os("FATPATH_RUNDIR").filter(|dir| !dir.is_empty());
-    PathBuf::from(dir.unwrap_or_else(|| "/run/fatpath".into()))
 }
 
 /// A connection to a running gateway.
@@ -116,5 +163,41 @@ impl Client {
 
     fn failed(&self, what: &dyn std::fmt::Display) -> CliError {
         CliError::failed(format!("{}: {what}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_directory_is_the_users_that_is_not_root() {
+        let variables = |given: &str, of_user: &str, is_root| Variables {
+            given: (!given.is_empty()).then(|| given.into()),
+            of_user: (!of_user.is_empty()).then(|| of_user.into()),
+            is_root,
+        };
+        for (variables, want) in [
+            (variables("", "/run/user/7", false), ["/run/user/7/fatpath", "/run/fatpath"]),
+            (variables("", "/run/user/0", true), ["/run/fatpath", "/run/fatpath"]),
+            (variables("", "", false), ["/run/fatpath", "/run/fatpath"]),
+            (variables("/tmp/x", "/run/user/7", false), ["/tmp/x", "/tmp/x"]),
+        ] {
+            assert_eq!(run_dirs(&variables), want.map(PathBuf::from), "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn gateway_is_looked_for_in_the_users_directory_first() {
+        let root = env::temp_dir().join(format!("fatpath-run-dirs-{}", std::process::id()));
+        let dirs = ["own", "roots"].map(|name| root.join(name));
+        for (at, names) in [["both.sock", "own.netlink"], ["both.sock", "roots.netlink"]].into_iter().enumerate() {
+            std::fs::create_dir_all(&dirs[at]).unwrap();
+            names.iter().for_each(|name| std::fs::write(dirs[at].join(name), "").unwrap());
+        }
+        for (instance, want) in [("both", 0), ("own", 0), ("roots", 1), ("none", 0)] {
+            assert_eq!(run_dir_of(instance, dirs.clone()), dirs[want], "{instance}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
     }
 }

@@ -130,7 +130,7 @@ const SECTIONS: &[(&str, &[Entry])] = &[
             },
             Entry {
                 what: "FATPATH_RUNDIR",
-                means: "The directory of the control sockets, in place of /run/fatpath.",
+                means: "The directory of the sockets of gateways, in place of /run/fatpath and $XDG_RUNTIME_DIR/fatpath.",
                 of: &["run", "load", "save", "show", "capture", "monitor", "trace", "exec", "ip"],
             },
             Entry {
@@ -146,7 +146,8 @@ const SECTIONS: &[(&str, &[Entry])] = &[
         &[
             Entry {
                 what: "/run/fatpath/NAME.sock",
-                means: "The control socket of the gateway NAME, for the user alone who runs it.",
+                means: "The control socket of the gateway NAME, for the user alone who runs it. Of a gateway of another \
+                        user than root it is in $XDG_RUNTIME_DIR/fatpath, if there is that variable.",
                 of: WITH_SOCKET,
             },
             Entry {

@@ -73,7 +73,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::cli::RunArgs;
-use crate::client::socket_path;
+use crate::client::own_socket_path;
 use crate::config_file;
 use crate::error::CliError;
 use daemon::Daemon;
@@ -97,7 +97,7 @@ pub(crate) fn main(args: &RunArgs) -> Result<(), CliError> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|err| CliError::system("catch signals", &err))?;
     let sources = config_file::load_all(&args.config)?;
     let store = args.state.as_deref().map(Store::open).transpose()?;
-    let socket = socket_path(&args.instance);
+    let socket = own_socket_path(&args.instance);
     server::check_vacant(&socket)?;
 
     raise_descriptor_limit();

@@ -1,10 +1,12 @@
 //! Links of the host, opened as a configuration says.
 
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 use control::model::{LinkConfig, LinkKind, XdpMode};
 use link::{ConfigKind, Link};
 
+use super::host;
 use crate::error::CliError;
 
 /// Opener of links. A device that is made for the link gets the number, if that is given.
@@ -61,7 +63,25 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
             found.join("; ")
         );
     }
+    warn_of_host_addresses(config, &*opened);
     Ok(opened)
+}
+
+/// Warns of a link on an interface whose addresses are the host's as well: the host's kernel answers what comes for them, beside the node.
+fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
+    let LinkKind::Packet { interface } = &config.kind else { return };
+    let found = link.host_index().map(host::addresses_of_interface);
+    let Some(Ok(found)) = found else { return };
+    // The kernel gives each interface one of its own link.
+    let is_link_local = |addr: IpAddr| matches!(addr, IpAddr::V6(addr) if addr.is_unicast_link_local());
+    let found: Vec<_> = found.iter().filter(|found| !is_link_local(found.addr())).map(ToString::to_string).collect();
+    if !found.is_empty() {
+        let addresses = found.join(", ");
+        tracing::warn!(
+            "{}: {interface} has {addresses}: the host's kernel takes and answers what comes for that, too",
+            config.name
+        );
+    }
 }
 
 fn xdp_mode(mode: XdpMode) -> link::XdpMode {

@@ -46,6 +46,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/gateway_of_a_user_has_one_in_a_user_namespace", NEEDS, of_user),
         trial("host_side/users_speak_through_a_tunnel_without_privilege", NEEDS, || tunnel("666", "tun")),
         trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth")),
+        trial("host_side/users_gateway_is_in_the_users_run_directory", NEEDS, run_dir),
+        trial("host_side/interface_with_addresses_is_warned_about", NEEDS, shared_interface),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
         trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
     ]
@@ -440,6 +442,46 @@ fn of_user() -> Outcome {
     let script = "ip addr del 10.7.0.1/24 dev wan; readlink /proc/self/ns/net";
     root.args(["exec", "--instance", "x", "--", "sh", "-ec", script]).env("FATPATH_RUNDIR", scratch.path());
     assert_eq!(run(&mut root)?, said);
+    Ok(())
+}
+
+/// A user's gateway is in the user's run directory, where the user's programs find it.
+fn run_dir() -> Outcome {
+    let (users, host) = (Users::new("666")?, Netns::new("x")?);
+    let dir = users.scratch.file("runtime");
+    fs::create_dir(&dir)?;
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777))?;
+    let as_user = |words: &[&str]| {
+        let mut command = users.fatpath(&host);
+        command.args(words).env_remove("FATPATH_RUNDIR").env("XDG_RUNTIME_DIR", &dir);
+        command
+    };
+    let config = users.scratch.file("x.toml");
+    fs::write(&config, "[[link]]\nname = \"wan\"\nkind = \"udp\"\nbind = \"127.0.0.1:4500\"\n")?;
+    let _gateway = Process::spawn(as_user(&["run", "-c"]).arg(&config), &users.scratch)?;
+    wait_until("the gateway answers", PATIENCE, || run(&mut as_user(&["show", "links"])).is_ok())?;
+    assert!(dir.join("fatpath/default.sock").exists());
+    let said = run(&mut as_user(&["exec", "--", "ip", "-br", "link"]))?;
+    assert!(said.contains("wan"), "{said}");
+    Ok(())
+}
+
+/// A link on an interface with addresses of the host's is opened with a warning.
+fn shared_interface() -> Outcome {
+    let (scratch, host, other) = (Scratch::new()?, Netns::new("x")?, Netns::new("y")?);
+    veth((&host, "eth0"), (&other, "eth0"))?;
+    let toml = "[[link]]\nname = \"wan\"\nkind = \"packet\"\ninterface = \"eth0\"\n";
+    for (script, warning) in
+        [("true", false), ("ip addr add 192.0.2.1/24 dev eth0; ip addr add 2001:db8::1/64 dev eth0 nodad", true)]
+    {
+        host.sh(script)?;
+        let mut gateway = Gateway::start(&host, &scratch, "x", toml)?;
+        let log = gateway.log();
+        let line =
+            "wan: eth0 has 192.0.2.1/24, 2001:db8::1/64: the host's kernel takes and answers what comes for that, too";
+        assert_eq!((log.contains(line), log.contains(" WARN ")), (warning, warning), "{log}");
+        gateway.terminate()?;
+    }
     Ok(())
 }
 

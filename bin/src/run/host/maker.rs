@@ -245,7 +245,7 @@ fn write(path: &str, text: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(path)?.write_all(text.as_bytes())
 }
 
-fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
+pub(super) fn rtnetlink(groups: u32) -> Result<OwnedFd, Errno> {
     // Its protocol 0 is rtnetlink.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     bind(&socket, &SocketAddrNetlink::new(0, groups))?;

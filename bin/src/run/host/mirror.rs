@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
+use base::IfAddr;
 use control::netlink::message::{Messages, Writer, kind};
+use control::netlink::rtnl::nums::RTM_GETADDR;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_recv_buffer_size, set_socket_timeout};
@@ -116,6 +118,13 @@ impl Mirror {
             self.dump(kind, |message| rtnl::read(message, &ours, &mut content))?;
         }
         Ok(content)
+    }
+
+    /// Dumps the addresses of a device.
+    pub(super) fn addresses(&mut self, index: u32) -> io::Result<Vec<IfAddr>> {
+        let mut content = Content::default();
+        self.dump(RTM_GETADDR, |message| rtnl::read(message, &BTreeSet::from([index]), &mut content))?;
+        Ok(content.addresses.into_iter().map(|address| address.addr).collect())
     }
 
     fn dump(&mut self, of: u16, mut each: impl FnMut(&control::netlink::message::Message<'_>)) -> io::Result<()> {

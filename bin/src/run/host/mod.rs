@@ -15,5 +15,14 @@ mod rtnl;
 mod side;
 mod wanted;
 
+use std::io;
+
+use base::IfAddr;
+
 pub(crate) use maker::main as make;
 pub(crate) use side::{Entrance, HostSide, place};
+
+/// Addresses of an interface of the host that is in this process's network namespace.
+pub(crate) fn addresses_of_interface(index: u32) -> io::Result<Vec<IfAddr>> {
+    mirror::Mirror::new(maker::rtnetlink(0)?)?.addresses(index)
+}

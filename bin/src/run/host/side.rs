@@ -25,6 +25,7 @@ use super::content::Step;
 use super::mirror::Mirror;
 use super::order::{Answer, Descriptors, Order, peer_of};
 use super::wanted::{self, Made, View};
+use crate::client::ROOTS_RUN_DIR;
 use crate::run::command::Handle;
 use crate::run::threads::Threads;
 
@@ -40,8 +41,6 @@ const LOG_EVERY: Duration = Duration::from_secs(1);
 
 /// Directory of named namespaces, where `ip netns` looks.
 const NAMED: &str = "/run/netns";
-/// The run directory of gateways whose namespaces are there.
-const USUAL_RUN_DIR: &str = "/run/fatpath";
 
 /// A node's host side, shared by the threads that change the node.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +107,7 @@ pub(crate) struct Entrance {
 /// The file that the namespace of a gateway is bound to, whose control socket is `socket`.
 pub(crate) fn place(socket: &Path) -> Option<PathBuf> {
     let (dir, name) = (socket.parent()?, socket.file_stem()?.to_str()?);
-    Some(match dir == Path::new(USUAL_RUN_DIR) {
+    Some(match dir == Path::new(ROOTS_RUN_DIR) {
         true => Path::new(NAMED).join(format!("fatpath-{name}")),
         false => std::path::absolute(socket.with_extension("netns")).ok()?,
     })
