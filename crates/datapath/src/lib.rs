@@ -237,7 +237,7 @@ impl Datapath {
         let no_hook = !self.no_shortcuts && !self.hooks.is_used_on_receive();
         let Self { ports, fib, .. } = self;
         for (id, port) in ports.iter_mut() {
-            let no_tap = !port.tap.wire && !port.tap.fat;
+            let no_tap = !port.tap.wire && !port.tap.fat && !port.is_watched;
             let no_vrf = fib.domain(id) == Domain::DEFAULT;
             port.set_shortcuts(no_hook && no_tap && no_vrf);
         }

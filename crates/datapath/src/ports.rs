@@ -5,6 +5,8 @@ use offload::{Features, gso};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
+use crate::host_side::watch;
+
 /// Memory that packets may pin in front of a link that takes no more, as counted by their truesize.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
 
@@ -102,6 +104,8 @@ pub struct Port {
     is_busy: bool,
     /// Places at which packets are copied for captures.
     pub(crate) tap: TapPoints,
+    /// Whether packet sockets of the host side are to see what passes by.
+    pub(crate) is_watched: bool,
     /// Place of the host.
     pub(crate) host: HostRole,
     /// Counters of IPv6, those that [links have](base::Mib::is_of_links).
@@ -131,6 +135,7 @@ impl Port {
             tx_bytes: None,
             is_busy: false,
             tap: TapPoints::default(),
+            is_watched: false,
             host: HostRole::default(),
             counters: Box::default(),
             shortcuts: Shortcuts::default(),
@@ -398,8 +403,11 @@ impl Ports {
 
     /// As `Port::enqueue`, with a copy for a capture of what the wire will see.
     pub(crate) fn enqueue(&mut self, mem: &Memory, link: LinkId, pkt: Packet, l3: usize) -> Result<(), DropReason> {
-        let Self { table, tapped, .. } = self;
+        let Self { table, tapped, hosts, .. } = self;
         let port = table.get_mut(link).ok_or(DropReason::LinkDown)?;
+        if port.is_watched {
+            watch::sent(hosts, mem, link, &pkt);
+        }
         let tap = port.tap.wire;
         let queued = port.enqueue(mem, pkt, l3)?;
         if tap {

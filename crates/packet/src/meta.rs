@@ -26,6 +26,8 @@ pub struct Meta {
     pub esp: Option<Esp>,
     /// Number under which the packet is traced; 0 if it is not.
     pub trace: u16,
+    /// Whether a socket of the host side has sent it as it is.
+    pub of_socket: bool,
 }
 
 /// An [`Origin`] in four bytes; by default that of a packet of this node, outside all VRFs.

@@ -12,6 +12,8 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, tria
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON, Need::SETPRIV];
 
+const TCPDUMP: &[Need] = &[Need::Namespaces, Need::Tun, Need::TCPDUMP, Need::PING];
+
 const AUTO: &str = "[host]\nside = \"auto\"\n";
 const OFF: &str = "[host]\nside = \"off\"\n";
 const LINKS: &str = "[[link]]\nname = \"eth0\"\nkind = \"packet\"\ninterface = \"eth0\"\naddresses = [\"10.1.0.1/24\", \"fd00::1/64\"]\n\
@@ -48,6 +50,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth")),
         trial("host_side/users_gateway_is_in_the_users_run_directory", NEEDS, run_dir),
         trial("host_side/interface_with_addresses_is_warned_about", NEEDS, shared_interface),
+        trial("host_side/tcpdump_sees_each_packet_once", TCPDUMP, tcpdump),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
         trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
     ]
@@ -533,6 +536,60 @@ fn tunnel(mode: &str, kind: &str) -> Outcome {
     assert!(shown.contains(&format!(": wan kind {kind} mtu ")), "{shown}");
     let sas = gateways[0].show("sa")?;
     assert!(!sas.contains("0(bytes), 0(packets)"), "{sas}");
+    Ok(())
+}
+
+/// Tcpdump on the device of a link sees what is forwarded and what is for sockets, and costs nothing when it has ended.
+fn tcpdump() -> Outcome {
+    let link = |name: &str, addr: &str| {
+        format!("[[link]]\nname = \"{name}\"\nkind = \"packet\"\ninterface = \"{name}\"\naddresses = [\"{addr}/24\"]\n")
+    };
+    let wan = link("eth0", "10.1.0.1");
+    let mut site = Site::new(&wan)?;
+    let lan = Netns::new("lan")?;
+    veth((&site.host, "eth1"), (&lan, "eth0"))?;
+    site.gateway.reload(&(wan + &link("eth1", "10.2.0.1")))?;
+    site.gateway
+        .wait_until("the link is there", |gateway| gateway.show("links").is_ok_and(|shown| shown.contains("eth1")))?;
+    lan.sh("ip addr add 10.2.0.2/24 dev eth0; ip route add 10.1.0.0/24 via 10.2.0.1")?;
+    site.far.sh("ip addr add 10.1.0.2/24 dev eth0; ip route add 10.2.0.0/24 via 10.1.0.1")?;
+    let pings = || site.far.sh("for to in 10.2.0.2 10.1.0.1; do ping -n -q -c 3 -i 0.1 -W 5 -s 3000 $to; done");
+    pings()?;
+    let copied = || -> Outcome<String> {
+        let shown = site.gateway.show("counters")?;
+        Ok(shown.lines().filter(|line| line.starts_with("copied host-side")).collect())
+    };
+    let (file, log) = (site.scratch.file("dump"), site.scratch.file("dump.log"));
+    let script = format!("exec tcpdump -Z root -n -l -i eth0 icmp >{} 2>{}", file.display(), log.display());
+    let mut tcpdump = site.fatpath(&["exec", "--instance", "x", "--", "sh", "-c", &script]).spawn()?;
+    wait_until("tcpdump listens", PATIENCE, || {
+        fs::read_to_string(&log).is_ok_and(|text| text.contains("listening on"))
+    })?;
+    // The gateway hears of it a moment later.
+    let is_told = || {
+        let before = copied()?;
+        site.far.sh("ping -n -q -c 1 -W 5 10.2.0.2")?;
+        Ok::<_, libtest_mimic::Failed>(copied()? != before)
+    };
+    wait_until("frames are copied", PATIENCE, || is_told().unwrap_or(false))?;
+    pings()?;
+    // Each of a ping's three fragments: of those that are forwarded, and of those to the gateway, which it sees whole too.
+    let is_short = |line: &str| line.ends_with("length 64");
+    let seen = || {
+        fs::read_to_string(&file)
+            .map(|text| text.lines().filter(|line| !is_short(line)).map(str::to_owned).collect::<Vec<_>>())
+    };
+    wait_until("tcpdump has seen it all", PATIENCE, || seen().is_ok_and(|seen| seen.len() >= 3 * (6 + 3 + 1 + 1)))?;
+    rustix::process::kill_process(rustix::process::Pid::from_child(&tcpdump), rustix::process::Signal::INT)?;
+    tcpdump.wait()?;
+    let seen = seen()?;
+    let count = |what: &str| seen.iter().filter(|line| line.contains(what)).count();
+    let counts =
+        ["10.1.0.2 > 10.2.0.2: ", "10.2.0.2 > 10.1.0.2: ", "10.1.0.2 > 10.1.0.1: ", "10.1.0.1 > 10.1.0.2: "].map(count);
+    assert_eq!(counts, [9, 9, 12, 3], "{seen:#?}");
+    let before = copied()?;
+    pings()?;
+    assert_eq!(copied()?, before);
     Ok(())
 }
 

@@ -187,6 +187,8 @@ pub(super) struct Listed {
     pub(super) device: Device,
     /// Whether it is a TUN or TAP device.
     pub(super) is_tun: bool,
+    /// Whether a packet socket there takes all frames.
+    pub(super) is_promiscuous: bool,
 }
 
 /// The device that a message of a dump is about.
@@ -205,10 +207,12 @@ pub(super) fn read_link(message: &Message<'_>) -> Option<Listed> {
             has_arp: is_ethernet && flags & IFF_NOARP == 0,
         },
         is_tun: false,
+        is_promiscuous: false,
     };
     for attr in attrs {
         match attr.kind {
             IFLA_IFNAME => attr.text()?.clone_into(&mut listed.device.name),
+            IFLA_PROMISCUITY => listed.is_promiscuous = attr.u32() > 0,
             IFLA_MTU => listed.device.mtu = attr.u32(),
             IFLA_ADDRESS if is_ethernet => listed.device.mac = attr.data.first_chunk().copied(),
             IFLA_LINKINFO => {
@@ -400,7 +404,7 @@ mod tests {
         let mut bytes = writer.into_bytes();
         bytes[18..20].copy_from_slice(&ARPHRD_ETHER.to_ne_bytes());
         let message = Messages::new(&bytes).next().unwrap();
-        assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false }));
+        assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false, is_promiscuous: false }));
         let rule = MirroredRule { v4: true, device: "red".to_owned(), table: 300 };
         assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
     }

@@ -70,6 +70,8 @@ struct On {
     in_pairs: bool,
     mirror: Mirror,
     made: Vec<Made>,
+    /// Links whose devices have promiscuous packet sockets.
+    watched: BTreeSet<LinkId>,
     /// Links that have no device, each with the reason.
     missing: Vec<(Made, String)>,
     /// The model's count of changes when it was last looked at.
@@ -258,6 +260,7 @@ impl On {
             in_pairs: tun_closed.is_some(),
             mirror,
             made: Vec::new(),
+            watched: BTreeSet::new(),
             missing: Vec::new(),
             generation: None,
             is_limited: false,
@@ -397,6 +400,7 @@ impl On {
             match device {
                 Ok(device) => {
                     let id = made.id;
+                    self.watched.remove(&id);
                     // A worker that has ended needs none.
                     let _ = self.worker.call(move |node| node.set_host_device(id, Some(device)));
                     self.made.push(made);
@@ -426,13 +430,33 @@ impl On {
         let _ = self.worker.call(move |node| node.set_host_device(id, None));
     }
 
+    /// Has packet sockets see what else passes by the links on whose devices one is promiscuous.
+    fn watch(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
+        let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
+        for &id in now.symmetric_difference(&self.watched) {
+            let is_watched = now.contains(&id);
+            let done = self.worker.call(move |node| node.datapath.set_watched(id, is_watched));
+            if is_watched
+                && matches!(done, Ok(false))
+                && let Some(made) = self.made.iter().find(|made| made.id == id)
+            {
+                let name = &made.device.name;
+                tracing::info!(
+                    "host side: {name} has no link-layer addresses: packet sockets see what sockets there send and receive; `fatpath capture {name}` has all"
+                );
+            }
+        }
+        self.watched = now;
+    }
+
     /// Undoes what others have changed; returns the number of devices that had to be made again.
     fn check(&mut self) -> io::Result<usize> {
-        let there: BTreeMap<u32, String> =
-            self.mirror.devices()?.into_iter().map(|listed| (listed.index, listed.device.name)).collect();
+        let there: BTreeMap<u32, bool> =
+            self.mirror.devices()?.into_iter().map(|listed| (listed.index, listed.is_promiscuous)).collect();
         let (made, lost): (Vec<Made>, Vec<Made>) =
             std::mem::take(&mut self.made).into_iter().partition(|made| there.contains_key(&made.device.index));
         self.made = made;
+        self.watch(|made| there.get(&made.device.index) == Some(&true));
         let mut undone: Vec<String> = lost.iter().map(|made| format!("device {}", made.device.name)).collect();
         for made in &lost {
             self.take_from_worker(made.id);

@@ -20,6 +20,7 @@ pub(super) fn take(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, mut pkt: Packet)
     let origin = Origin::Local(dp.fib.domain(link));
     pkt.meta.origin = origin.into();
     pkt.meta.pkt_type = PktType::Host;
+    pkt.meta.of_socket = true;
     pkt.meta.trace = 0;
     match try_take(dp, cx, link, pkt) {
         Ok(()) => {}

@@ -11,6 +11,7 @@ pub(crate) mod demux;
 pub(crate) mod down;
 pub(crate) mod tcp;
 pub(crate) mod up;
+pub(crate) mod watch;
 
 use base::{DropReason, Instant, LinkId};
 use offload::Features;
@@ -32,6 +33,20 @@ impl Datapath {
         if self.ports.hosts.iter().next().is_none() {
             self.established.clear();
         }
+        self.set_watched(link, false);
+    }
+
+    /// Says whether a packet socket on the host side's device of `link` is promiscuous. Then frames of the link that the host side does not
+    /// see anyway are copied to the device, for no station. A device without link-layer addresses gets none: the kernel there would
+    /// take the packets in again. Returns whether it is done.
+    pub fn set_watched(&mut self, link: LinkId, is_watched: bool) -> bool {
+        let has_stations = self.ports.hosts.get(link).is_some_and(|port| port.config.mac.is_some());
+        let is_watched = is_watched && has_stations;
+        if let Some(port) = self.ports.get_mut(link) {
+            port.is_watched = is_watched && port.config.mac.is_some();
+        }
+        self.update_shortcuts();
+        is_watched
     }
 
     /// Tells whether a link has a device of the host side.

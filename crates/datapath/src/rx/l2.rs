@@ -8,7 +8,7 @@ use packet::{Memory, Packet, PktType};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version, vlan};
 
-use crate::host_side::up;
+use crate::host_side::{up, watch};
 use crate::tx::neighbour;
 use crate::{Cx, Datapath};
 
@@ -42,6 +42,9 @@ pub(crate) fn input(
     let Some(mac) = port.config.mac else { return Ok(Some(Framing::NONE)) };
     if !pkt.may_pull(cx.mem, eth::Header::LEN)? {
         return Err(DropReason::EthTruncated);
+    }
+    if port.is_watched {
+        watch::received(dp, cx, link, pkt);
     }
     let header = eth::Header::ref_from(pkt.head())?;
     let ethertype = header.ethertype();

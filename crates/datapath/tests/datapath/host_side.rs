@@ -668,3 +668,89 @@ fn unfinished_checksum_of_socket_is_made_for_the_link() {
     down(&mut node, INSIDE, pkt);
     assert_eq!(only(node.tx(OUTSIDE)).to_vec(), bytes);
 }
+
+/// A router whose links are Ethernet, with devices, of which that of the link outside is watched.
+fn watched_router() -> Node {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    assert!(node.datapath.set_watched(OUTSIDE, true));
+    node
+}
+
+/// Frames that went to the device of the link outside: whether each is for no station, and what stands behind its header.
+fn shown(node: &mut Node) -> Vec<(bool, Vec<u8>)> {
+    let frames = up(node, OUTSIDE).into_iter().map(|frame| frame.to_vec());
+    frames.map(|frame| (frame[..6] == [2, 0xfa, 0x70, 0, 0, 1], frame[14..].to_vec())).collect()
+}
+
+#[test]
+fn received_frame_is_shown_to_packet_sockets_once() {
+    let to_us = Flow::new("10.2.0.1", "10.2.0.254");
+    let through = Flow::new("10.2.0.1", "10.1.0.1");
+    let fragment =
+        edit_v4(&to_us.udp(64), |header| header.set_fragment(wire::FragOffset::from_bytes(0).unwrap(), true));
+    let advert = {
+        let ask = Flow::new("fd00:2::1", "fd00:2::254");
+        solicitation(&ask, mac(9))
+    };
+    for (to, bytes, is_copy) in [
+        (mac(2), to_us.udp(10), false),
+        (mac(2), through.udp(10), true),
+        (mac(77), to_us.udp(10), true),
+        (mac(2), to_us.raw(Protocol::ESP, &[7; 40]), true),
+        (mac(2), fragment, true),
+        (MacAddr([0x33, 0x33, 0xff, 0, 2, 0x54]), advert, true),
+        (mac(2), vec![0x45, 0], true),
+    ] {
+        let ethertype = if bytes[0] >> 4 == 4 { EtherType::IPV4 } else { EtherType::IPV6 };
+        let received = frame(to, mac(9), ethertype, &bytes);
+        let mut node = watched_router();
+        node.rx_bytes(NOW, OUTSIDE, &received);
+        // What the node itself sends about it is shown as well.
+        let seen: Vec<_> = shown(&mut node).into_iter().filter(|(_, shown)| shown == &bytes).collect();
+        assert_eq!(seen, [(is_copy, bytes.clone())]);
+        // Nobody listens.
+        assert!(!node.datapath.set_watched(OUTSIDE, false));
+        node.rx_bytes(NOW, OUTSIDE, &received);
+        assert_eq!(shown(&mut node).len(), usize::from(!is_copy), "{bytes:?}");
+    }
+    let mut node = watched_router();
+    node.rx_bytes(NOW, OUTSIDE, &frame(MacAddr::BROADCAST, mac(9), EtherType::ARP, &[0; 28]));
+    assert_eq!(shown(&mut node), [(false, vec![0; 28])]);
+}
+
+#[test]
+fn each_fragment_of_a_burst_is_shown_to_packet_sockets() {
+    let mut node = watched_router();
+    let mut fragments = Vec::new();
+    let whole = edit_v4(&Flow::new("10.2.0.1", "10.2.0.254").udp(6000), |header| header.set_dont_fragment(false));
+    reassembly::fragment(&node.mem, Packet::with_data(&node.mem, &whole).unwrap(), 1500, &mut fragments).unwrap();
+    let count = fragments.len();
+    let frames = fragments.iter().map(|it| frame(mac(2), mac(9), EtherType::IPV4, &it.to_vec()));
+    let burst = frames.map(|bytes| Packet::with_data(&node.mem, &bytes).unwrap()).collect();
+    node.rx(NOW, OUTSIDE, burst);
+    let shown = shown(&mut node);
+    assert_eq!(shown.iter().filter(|(is_copy, _)| *is_copy).count(), count);
+    assert_eq!(shown.last(), Some(&(false, whole)));
+}
+
+#[test]
+fn sent_frame_is_shown_unless_a_socket_has_sent_it() {
+    let mut node = watched_router();
+    let hello = frame(mac(77), mac(2), EtherType::IPV4, &from_us()[0].udp(10));
+    down_bytes(&mut node, OUTSIDE, &hello);
+    assert_eq!(node.tx(OUTSIDE).len(), 1);
+    assert_eq!(shown(&mut node), []);
+    // The node asks for the next hop itself.
+    node.rx_bytes(NOW, INSIDE, &frame(mac(1), mac(9), EtherType::IPV4, &flows()[0].udp(10)));
+    let sent = only(node.tx(OUTSIDE)).to_vec();
+    assert_eq!(shown(&mut node), [(true, sent[14..].to_vec())]);
+}
+
+#[test]
+fn link_without_stations_is_not_watched() {
+    let mut node = router_with_host_side();
+    assert!(!node.datapath.set_watched(OUTSIDE, true));
+    node.rx_bytes(NOW, OUTSIDE, &Flow::new("10.2.0.1", "10.1.0.1").udp(10));
+    assert!(up(&mut node, OUTSIDE).is_empty());
+}

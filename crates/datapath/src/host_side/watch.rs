@@ -1,0 +1,92 @@
+//! Copies for packet sockets of the host side: while one there is promiscuous, it sees what else passes by the link.
+//!
+//! A copied frame is for no station, so that a kernel hands it to packet sockets (`PACKET_OTHERHOST`) and drops it. What goes up or comes
+//! down by the device itself is not copied: it is seen once.
+
+use base::LinkId;
+use fib::Decision;
+use packet::{CopyReason, Cut, Memory, Packet};
+use wire::eth::{self, EtherType};
+use wire::ip::Info;
+use wire::{MacAddr, Protocol, nd};
+
+use crate::local::esp;
+use crate::ports::PortTable;
+use crate::{Cx, Datapath};
+
+/// Destination of copied frames: no station's address.
+pub(crate) const NO_STATION: MacAddr = MacAddr([2, 0xfa, 0x70, 0, 0, 1]);
+
+/// Copies a received frame to the device of its link, unless the host side sees it anyway.
+#[cold]
+pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) {
+    if !is_seen(dp, cx, link, frame) {
+        copy(&mut dp.ports.hosts, cx.mem, link, frame);
+    }
+}
+
+/// Tells whether a received frame goes up, as far as its headers tell: it is for this node, whole, and no part of the node consumes it.
+/// What policies or checks drop on its way up counts as seen.
+fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
+    let Ok(header) = eth::Header::ref_from(frame.head()) else { return false };
+    let is_for_us =
+        header.dst().is_multicast() || dp.ports.get(link).and_then(|port| port.config.mac) == Some(header.dst());
+    match header.ethertype() {
+        _ if !is_for_us || frame.meta.vlan.is_some() => return false,
+        EtherType::IPV4 | EtherType::IPV6 => {}
+        ethertype => return !ethertype.is_vlan(),
+    }
+    let head = frame.head().get(eth::Header::LEN..).unwrap_or_default();
+    let Ok(info) = Info::parse(head, frame.len() - eth::Header::LEN) else { return false };
+    if info.fragment.is_some() || is_esp(dp, cx, frame, &info) || is_consumed_discovery(frame, &info) {
+        return false;
+    }
+    let decision = dp.fib.decide(dp.fib.domain(link), info.dst, Some(link));
+    let is_forwarded = matches!(decision, Decision::Forward { .. } | Decision::Drop(_));
+    !is_forwarded || dp.is_local(dp.fib.domain(link), info.dst) || dp.own_link_local(link) == Some(info.dst)
+}
+
+/// Tells whether a frame carries ESP that the node decrypts, in UDP or not.
+fn is_esp(dp: &Datapath, cx: Cx<'_>, frame: &Packet, info: &Info) -> bool {
+    if info.protocol != Protocol::ESP && info.protocol != Protocol::UDP {
+        return false;
+    }
+    let Ok(mut packet) = frame.copy(cx.mem, CopyReason::HostSide) else { return false };
+    packet.pull(eth::Header::LEN);
+    esp::is_for_node(dp, &packet, info)
+}
+
+/// Tells whether a message is neighbour discovery that the node keeps to itself: all but what routers and hosts say of routers.
+fn is_consumed_discovery(frame: &Packet, info: &Info) -> bool {
+    let mut kind = [0];
+    info.protocol == Protocol::ICMPV6
+        && frame.read_at(eth::Header::LEN + info.header_len, &mut kind)
+        && nd::is_discovery(kind[0])
+        && !matches!(kind[0], nd::ROUTER_SOLICIT | nd::ROUTER_ADVERT)
+}
+
+/// Copies a frame that is about to be sent by a link to the device of that link.
+#[cold]
+pub(crate) fn sent(hosts: &mut PortTable, mem: &Memory, link: LinkId, frame: &Packet) {
+    // A device is to seal what has been asked of it: in clear it is not on the wire.
+    if !frame.meta.of_socket && frame.meta.esp.is_none() {
+        copy(hosts, mem, link, frame);
+    }
+}
+
+/// Copies a frame to the device of a link. A copy that finds no room is lost to packet sockets alone.
+fn copy(hosts: &mut PortTable, mem: &Memory, link: LinkId, frame: &Packet) {
+    let Ok(copy) = frame.copy(mem, CopyReason::HostSide) else { return };
+    let mut frames = Vec::new();
+    match copy.meta.cut {
+        Cut::Frames(_) => copy.into_frames(&mut frames),
+        Cut::Whole | Cut::Gso(_) | Cut::Fragment => frames.push(copy),
+    }
+    for mut frame in frames {
+        let Ok(head) = frame.writable_head(mem) else { return };
+        let Ok(header) = eth::Header::mut_from(head) else { return };
+        header.set_dst(NO_STATION);
+        frame.meta.esp = None;
+        let _ = hosts.enqueue(mem, link, frame, eth::Header::LEN);
+    }
+}
