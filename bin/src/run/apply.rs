@@ -16,6 +16,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         node.ike = Some(socket);
     }
     node.datapath.set_ike(plan.ike);
+    node.datapath.set_clamp_mss(plan.clamp_mss);
     let now = node.now();
     plan.removed.into_iter().for_each(|id| node.close(now, id));
     let opened: Vec<LinkId> = plan.opened.iter().map(|(id, ..)| *id).collect();

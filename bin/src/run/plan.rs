@@ -32,6 +32,8 @@ pub(crate) struct Plan {
     pub(crate) ports: Vec<(LinkId, FeatureSet)>,
     /// The ports of IKE, all of them.
     pub(crate) ike: Vec<(LinkId, IkeAt)>,
+    /// Links by which the MSS of forwarded SYNs is lowered.
+    pub(crate) clamp_mss: Vec<LinkId>,
     /// The key manager's socket, if there is a new one.
     pub(crate) ike_socket: Option<IkeSocket>,
     /// Every route, if any of them changes, and the VRFs then.

@@ -122,6 +122,7 @@ impl Planner {
             LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
+        plan.clamp_mss = new.links.iter().zip(&ids).filter(|(link, _)| link.clamp_mss).map(|(_, &id)| id).collect();
         let config = Arc::new(new);
         plan.config = Arc::clone(&config);
         Ok((Self { config, ids, host_indexes, last_id, routes_changed: false, open: self.open }, plan))
@@ -292,6 +293,7 @@ mod tests {
             mtu: None,
             addresses: Vec::new(),
             ike: false,
+            clamp_mss: false,
             offloads: false,
             esp_gro: false,
             features: FeatureSet::wanted_first(false, false),

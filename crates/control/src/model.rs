@@ -181,6 +181,8 @@ pub struct LinkConfig {
     /// Whether IKE is for a key manager: of a UDP link what stands on its port behind the non-ESP marker, of a packet or XDP
     /// link what comes to ports 500 and 4500 of this node's addresses.
     pub ike: bool,
+    /// Whether the MSS of forwarded SYNs that come or leave by it is lowered to what its paths take.
+    pub clamp_mss: bool,
     /// False switches every offload off, and sends and receives one packet at a time.
     pub offloads: bool,
     /// Whether ESP may be decrypted before IP input, unless a client switches it.

@@ -27,6 +27,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         mtu: None,
         addresses: Vec::new(),
         ike: false,
+        clamp_mss: false,
         offloads: true,
         esp_gro: true,
         features: FeatureSet::SWITCHED,

@@ -102,6 +102,8 @@ pub struct Datapath {
     icmp_limit: RateLimit,
     recent_routes: RecentRoutes,
     hooks: Hooks,
+    /// Links by which the MSS of forwarded SYNs is lowered.
+    clamp_mss: Vec<LinkId>,
     ila: Ila,
     trace: Trace,
     /// Whether shortcuts are switched off altogether, to compare.
@@ -175,6 +177,7 @@ impl Datapath {
             icmp_limit: RateLimit::default(),
             recent_routes: RecentRoutes::default(),
             hooks: Hooks::default(),
+            clamp_mss: Vec::new(),
             ila: Ila::default(),
             trace: Trace::default(),
             no_shortcuts: false,
@@ -223,6 +226,11 @@ impl Datapath {
             None => {}
         }
         self.update_shortcuts();
+    }
+
+    /// Says by which links the MSS of forwarded SYNs is lowered to what the path takes, both ways.
+    pub fn set_clamp_mss(&mut self, links: Vec<LinkId>) {
+        self.clamp_mss = links;
     }
 
     /// Switches all shortcuts off, or lets them run again where they may: packets out, counters, taps and drops are the same.

@@ -9,7 +9,6 @@
 
 pub(crate) mod demux;
 pub(crate) mod down;
-pub(crate) mod tcp;
 pub(crate) mod up;
 pub(crate) mod watch;
 

@@ -5,6 +5,7 @@ pub(crate) mod esp_device;
 pub(crate) mod keepalive;
 pub(crate) mod mtu;
 pub(crate) mod neighbour;
+pub(crate) mod tcp;
 pub(crate) mod xfrm;
 
 use base::{DropReason, Mib};

@@ -8,9 +8,9 @@ use wire::ip::Info;
 use wire::{Version, ipv4, udp};
 
 use crate::forward::{self, Hop};
-use crate::host_side::tcp::fit_tcp;
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
+use crate::tx::tcp::fit_tcp;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
@@ -19,7 +19,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     // The path beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
     let is_own = ip.pkt.meta.origin.is_local();
     let mtu = if is_own { dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
-    let mut fits = match fit_tcp(dp, cx, ip, mtu) {
+    let mut fits = match fit_tcp(dp, cx, ip, hop.dev, mtu) {
         Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= mtu,
         Err(reason) => return Next::Drop(reason),
     };

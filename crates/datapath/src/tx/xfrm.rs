@@ -1,5 +1,7 @@
 //! ESP output: the SAs of a policy, jobs for the ciphers, and packets that they have sealed (Linux `xfrm_output`).
 
+use std::net::IpAddr;
+
 use base::{DropReason, LinkId, Mib, SaId};
 use ipsec::{Bundle, Mode, Train};
 use packet::Packet;
@@ -7,10 +9,10 @@ use wire::{Version, ipv6};
 
 use super::{esp_device, mtu};
 use crate::forward::{self, Hop};
-use crate::host_side::tcp::fit_tcp;
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
 use crate::trace::{self, Step};
+use crate::tx::tcp::fit_tcp;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Destination of a packet that ciphers have yet to seal.
@@ -31,32 +33,57 @@ pub(crate) struct SaStack<'a> {
     pub(crate) mtu: usize,
 }
 
-/// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the domain of the link that it would have left by (Linux `xfrm_dst_lookup`).
-pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &Bundle, mut hop: Hop) -> Next {
-    let sas = || bundle.iter().filter_map(|&id| dp.ipsec.sa(id));
-    let mut end = ip.info.dst;
-    if let Some(tunnel) = sas().rfind(|sa| sa.mode() == Mode::Tunnel) {
+/// Path of packets that go through SAs.
+pub(crate) struct Path {
+    /// First hop, to the end of the outermost tunnel.
+    pub(crate) hop: Hop,
+    /// MTU behind the SAs in bytes.
+    pub(crate) outer_mtu: usize,
+    /// MTU for what goes into the first SA.
+    pub(crate) inner_mtu: usize,
+}
+
+/// Path of packets to `dst` by `hop` that go through the SAs of `bundle`, in the domain of the link that they would have left by.
+///
+/// # Errors
+/// No route to the end of the outermost tunnel; [`DropReason::LinkDown`].
+pub(crate) fn path_through(
+    dp: &Datapath,
+    cx: Cx<'_>,
+    bundle: &[SaId],
+    dst: IpAddr,
+    mut hop: Hop,
+) -> Result<Path, DropReason> {
+    let mut sas = bundle.iter().filter_map(|&id| dp.ipsec.sa(id));
+    let mut end = dst;
+    if let Some(tunnel) = sas.rfind(|sa| sa.mode() == Mode::Tunnel) {
         end = tunnel.end();
-        match Hop::of(dp.decide(dp.fib.domain(hop.dev), end)) {
-            Ok(outer) => hop = outer,
-            Err(reason) => {
-                dp.counters.count(Mib::XfrmOutBundleGenError);
-                return Next::Drop(reason);
-            }
-        }
+        hop = Hop::of(dp.decide(dp.fib.domain(hop.dev), end))?;
     }
-    let Some(port) = dp.ports.get(hop.dev).filter(|port| port.is_running()) else {
-        return Next::Drop(DropReason::LinkDown);
+    let link_mtu = dp.mtu_of(hop.dev).ok_or(DropReason::LinkDown)?;
+    let outer_mtu = dp.path_mtu(cx, hop.dev, end, link_mtu);
+    let inner_mtu = inner_mtu_behind(dp, cx, SaStack { sas: bundle, dev: hop.dev, mtu: outer_mtu }, 0);
+    let inner_mtu = if dst.is_ipv4() { inner_mtu } else { inner_mtu.max(ipv6::MIN_MTU) };
+    Ok(Path { hop, outer_mtu, inner_mtu })
+}
+
+/// Protects a packet by the SAs of `bundle`, the innermost first, and sends the result to the end of the outermost tunnel, in the domain of the link that it would have left by (Linux `xfrm_dst_lookup`).
+pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &Bundle, hop: Hop) -> Next {
+    let path = match path_through(dp, cx, bundle, ip.info.dst, hop) {
+        Ok(path) => path,
+        Err(DropReason::LinkDown) => return Next::Drop(DropReason::LinkDown),
+        Err(reason) => {
+            dp.counters.count(Mib::XfrmOutBundleGenError);
+            return Next::Drop(reason);
+        }
     };
+    let Path { hop, outer_mtu, inner_mtu } = path;
+    let Some(port) = dp.ports.get(hop.dev) else { return Next::Drop(DropReason::LinkDown) };
     let features = port.config.features;
-    let outer_mtu = dp.path_mtu(cx, hop.dev, end, port.config.mtu);
     let stack = SaStack { sas: bundle, dev: hop.dev, mtu: outer_mtu };
-    let inner_mtu = inner_mtu_behind(dp, cx, stack, 0);
-    let v4 = ip.info.version() == Version::V4;
     // Transport mode protects whole datagrams alone (RFC 4303 §3.1.1): a datagram that is too long is fragmented afterwards.
-    let whole = sas().next().is_some_and(|sa| sa.mode() == Mode::Transport);
-    let inner_mtu = if v4 { inner_mtu } else { inner_mtu.max(ipv6::MIN_MTU) };
-    let mut fits = match fit_tcp(dp, cx, ip, inner_mtu) {
+    let whole = bundle.iter().find_map(|&id| dp.ipsec.sa(id)).is_some_and(|sa| sa.mode() == Mode::Transport);
+    let mut fits = match fit_tcp(dp, cx, ip, hop.dev, inner_mtu) {
         Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= inner_mtu,
         Err(reason) => return Next::Drop(reason),
     };

@@ -7,7 +7,7 @@ use packet::Packet;
 use sim::{Flow, Node, PortOptions};
 use wire::ip::Info;
 use wire::ipv4::Ipv4;
-use wire::{MacAddr, Protocol, Version, icmp, icmpv6, ipv6, nd};
+use wire::{MacAddr, Protocol, Version, icmp, icmpv6, ipv6, nd, tcp};
 
 pub(crate) const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
@@ -113,4 +113,36 @@ pub(crate) fn solicitation(ask: &Flow, mac: MacAddr) -> Vec<u8> {
     let mut solicit = ask.raw(Protocol::ICMPV6, &message);
     ipv6::Header::mut_from(&mut solicit).unwrap().set_hop_limit(255);
     solicit
+}
+
+/// Length of the TCP headers of [`Flow::tcp`], timestamps included.
+pub(crate) const TCP_LEN: usize = 32;
+
+/// A SYN with that MSS behind two padding options, or with the MSS at an odd offset, and the checksum made.
+pub(crate) fn syn(flow: &Flow, mss: u16, is_odd: bool) -> Vec<u8> {
+    let mut options = if is_odd { vec![1] } else { vec![1, 1] };
+    options.extend([2, 4]);
+    options.extend(mss.to_be_bytes());
+    options.resize(8, 0);
+    let mut bytes = flow.tcp_with(1, &options);
+    let at = flow.version().header_len();
+    // The options were payload behind timestamps: a longer header, and SYN.
+    bytes[at + 12] = 10 << 4;
+    bytes[at + 13] = 2;
+    bytes[at + tcp::CHECK_AT..at + tcp::CHECK_AT + 2].fill(0);
+    let info = info_of(&bytes);
+    let check = wire::checksum::finish(wire::checksum::add(
+        match (info.src, info.dst) {
+            (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
+                wire::checksum::pseudo_v4(src, dst, Protocol::TCP, bytes.len() - at)
+            }
+            (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
+                wire::checksum::pseudo_v6(src, dst, Protocol::TCP, bytes.len() - at)
+            }
+            _ => unreachable!("one header has both"),
+        },
+        wire::checksum::sum(&bytes[at..]),
+    ));
+    bytes[at + tcp::CHECK_AT..at + tcp::CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
+    bytes
 }

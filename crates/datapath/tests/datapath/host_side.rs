@@ -7,7 +7,7 @@ use offload::Features;
 use packet::{Csum, Cut, GsoKind, Packet};
 use sim::{Flow, Node, PortOptions};
 use wire::eth::{self, EtherType};
-use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4, tcp};
+use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4};
 
 use crate::common::*;
 
@@ -37,9 +37,6 @@ fn router_with_host_side() -> Node {
     node
 }
 
-/// Length of the TCP headers of [`Flow::tcp`], timestamps included.
-const TCP_LEN: usize = 32;
-
 /// Packets that wait for the device of a link.
 fn up(node: &mut Node, link: LinkId) -> Vec<Packet> {
     node.datapath.take_host_tx(link).map(std::mem::take).unwrap_or_default()
@@ -66,35 +63,6 @@ fn from_us() -> [Flow; 2] {
 
 fn frame(dst: MacAddr, src: MacAddr, ethertype: EtherType, payload: &[u8]) -> Vec<u8> {
     [eth::Header::new(dst, src, ethertype).as_bytes(), payload].concat()
-}
-
-/// A SYN with that MSS behind two padding options, or with the MSS at an odd offset, and the checksum made.
-fn syn(flow: &Flow, mss: u16, is_odd: bool) -> Vec<u8> {
-    let mut options = if is_odd { vec![1] } else { vec![1, 1] };
-    options.extend([2, 4]);
-    options.extend(mss.to_be_bytes());
-    options.resize(8, 0);
-    let mut bytes = flow.tcp_with(1, &options);
-    let at = flow.version().header_len();
-    // The options were payload behind timestamps: a longer header, and SYN.
-    bytes[at + 12] = 10 << 4;
-    bytes[at + 13] = 2;
-    bytes[at + tcp::CHECK_AT..at + tcp::CHECK_AT + 2].fill(0);
-    let info = info_of(&bytes);
-    let check = wire::checksum::finish(wire::checksum::add(
-        match (info.src, info.dst) {
-            (std::net::IpAddr::V4(src), std::net::IpAddr::V4(dst)) => {
-                wire::checksum::pseudo_v4(src, dst, Protocol::TCP, bytes.len() - at)
-            }
-            (std::net::IpAddr::V6(src), std::net::IpAddr::V6(dst)) => {
-                wire::checksum::pseudo_v6(src, dst, Protocol::TCP, bytes.len() - at)
-            }
-            _ => unreachable!("one header has both"),
-        },
-        wire::checksum::sum(&bytes[at..]),
-    ));
-    bytes[at + tcp::CHECK_AT..at + tcp::CHECK_AT + 2].copy_from_slice(&check.to_be_bytes());
-    bytes
 }
 
 #[test]

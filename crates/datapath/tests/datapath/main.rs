@@ -24,6 +24,7 @@ mod ipsec_wire;
 mod larval;
 mod link_layer;
 mod local;
+mod mss;
 mod nat;
 mod neighbours;
 mod nesting;

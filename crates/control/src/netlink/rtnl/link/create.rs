@@ -87,10 +87,20 @@ pub(super) fn create<H: Host>(
         kind => kind,
     };
     let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true, true));
-    let (of_device, ike, offloads) = (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, true);
+    let (of_device, ike, clamp_mss, offloads) = (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, false, true);
     let addresses = Vec::new();
-    let config =
-        LinkConfig { name, kind, mtu: of_device, addresses, ike, offloads, esp_gro: true, features, master: None };
+    let config = LinkConfig {
+        name,
+        kind,
+        mtu: of_device,
+        addresses,
+        ike,
+        clamp_mss,
+        offloads,
+        esp_gro: true,
+        features,
+        master: None,
+    };
     let id = LinkId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
     let mut now = match is_vrf {

@@ -1,11 +1,14 @@
-//! TCP of the host side, whose MTU is that of its device and not that of the path: segments are cut to the path's size, and the
-//! MSS of SYNs is lowered to it (Linux `xt_TCPMSS`, RFC 9293 §3.7.1).
+//! TCP and the path's MTU: the MSS of SYNs is lowered to it (Linux `xt_TCPMSS --clamp-mss-to-pmtu`, RFC 9293 §3.7.1), of the host side's
+//! always and of forwarded ones where a link asks for it; the host side's segments, which know the MTU of its device alone, are cut.
 
-use base::DropReason;
+use base::{DropReason, LinkId};
+use ipsec::{Decision as Policy, Flowi};
 use packet::{Csum, Cut, Gso, GsoKind, Memory};
 use wire::{Protocol, Version, checksum, tcp};
 
+use crate::forward::Hop;
 use crate::ip_packet::wire_len;
+use crate::tx::xfrm;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Offset of the options in a TCP header.
@@ -20,17 +23,72 @@ const AO: u8 = 29;
 /// MD5 signatures sign no options, but the pair of ends that use them agrees on none either (RFC 2385).
 const MD5: u8 = 19;
 
-/// Makes TCP of the host side fit a path of `mtu` bytes: the MSS of a SYN is lowered, a longer segment cut. Tells whether one was cut.
+/// Makes TCP fit a path of `mtu` bytes that begins with `dev`: the MSS of a SYN is lowered, a longer segment of the host side cut. Tells
+/// whether one was cut.
 ///
 /// # Errors
 /// [`DropReason::NoMemory`].
 #[inline]
-pub(crate) fn fit_tcp(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, mtu: usize) -> Result<bool, DropReason> {
-    if dp.ports.hosts.is_empty() || ip.info.protocol != Protocol::TCP || !ip.pkt.meta.origin.is_local() {
+pub(crate) fn fit_tcp(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    dev: LinkId,
+    mtu: usize,
+) -> Result<bool, DropReason> {
+    if ip.info.protocol != Protocol::TCP || (dp.ports.hosts.is_empty() && dp.clamp_mss.is_empty()) {
+        return Ok(false);
+    }
+    if !ip.pkt.meta.origin.is_local() {
+        return clamp_forwarded(dp, cx, ip, dev, mtu).map(|()| false);
+    }
+    if dp.ports.hosts.is_empty() {
         return Ok(false);
     }
     clamp_mss(cx.mem, ip, mtu)?;
     Ok(wire_len(&ip.pkt, &ip.info) > mtu && cut_to(ip, mtu))
+}
+
+/// Lowers the MSS of a forwarded SYN, if a link that it passes asks for it, to what fits the path that it takes and the one back: the ends
+/// of a connection tell each other what they take, and both directions of it pass here.
+///
+/// # Errors
+/// [`DropReason::NoMemory`].
+fn clamp_forwarded(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    dev: LinkId,
+    mtu: usize,
+) -> Result<(), DropReason> {
+    let is_asked_for = dp.clamp_mss.iter().any(|&link| link == dev || link == ip.pkt.meta.origin.device());
+    if !is_asked_for || !is_syn(ip) {
+        return Ok(());
+    }
+    let back = mtu_back(dp, cx, ip).unwrap_or(mtu);
+    clamp_mss(cx.mem, ip, mtu.min(back))
+}
+
+/// MTU of the path back to a packet's source, as far as this node knows it: that of the link there, or, if the packet came through an SA,
+/// what fits the SAs of its answer.
+fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
+    let domain = dp.fib.domain(ip.pkt.meta.origin.device());
+    let hop = Hop::of(dp.decide(domain, ip.info.src)).ok()?;
+    if ip.pkt.meta.sec_path.is_empty() {
+        return dp.mtu_of(hop.dev);
+    }
+    let flow = Flowi { key: ip.flow.reversed(), ..ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()) };
+    match dp.ipsec.lookup(cx.now, &flow, &mut dp.counters) {
+        Policy::Protect(bundle) => Some(xfrm::path_through(dp, cx, &bundle, ip.info.src, hop).ok()?.inner_mtu),
+        _ => dp.mtu_of(hop.dev),
+    }
+}
+
+fn is_syn(ip: &IpPacket) -> bool {
+    let mut header = [0; tcp::Header::LEN];
+    ip.info.fragment.is_none()
+        && ip.pkt.read_at(ip.info.header_len, &mut header)
+        && tcp::Header::ref_from(&header).is_ok_and(|tcp| tcp.flags().contains(tcp::Flags::SYN))
 }
 
 /// Makes a super-packet, or a segment that is too long, one whose segments are `mtu` bytes with their headers. Tells whether it is now.
@@ -61,21 +119,13 @@ fn cut_to(ip: &mut IpPacket, mtu: usize) -> bool {
 /// # Errors
 /// [`DropReason::NoMemory`].
 fn clamp_mss(mem: &Memory, ip: &mut IpPacket, mtu: usize) -> Result<(), DropReason> {
-    if ip.info.fragment.is_some() {
-        return Ok(());
-    }
-    let mut header = [0; tcp::Header::LEN];
-    if !ip.pkt.read_at(ip.info.header_len, &mut header) {
-        return Ok(());
-    }
-    let Ok(tcp) = tcp::Header::ref_from(&header) else { return Ok(()) };
-    if !tcp.flags().contains(tcp::Flags::SYN) {
+    if !is_syn(ip) {
         return Ok(());
     }
     let most = mtu.saturating_sub(ip.info.version().header_len() + tcp::Header::LEN);
     let Ok(most) = u16::try_from(most) else { return Ok(()) };
-    let (at, header_len) = (ip.info.header_len, tcp.header_len());
-    if header_len < tcp::Header::LEN || !ip.pkt.may_pull(mem, at + header_len)? {
+    let (at, Some(header_len)) = (ip.info.header_len, header_len(ip)) else { return Ok(()) };
+    if !ip.pkt.may_pull(mem, at + header_len)? {
         return Ok(());
     }
     let Some(mss_at) = mss_at(&ip.pkt.head()[at..at + header_len]) else { return Ok(()) };
