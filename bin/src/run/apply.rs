@@ -17,6 +17,7 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     }
     node.datapath.set_ike(plan.ike);
     node.datapath.set_clamp_mss(plan.clamp_mss);
+    node.datapath.set_defrag(plan.defrag);
     let now = node.now();
     plan.removed.into_iter().for_each(|id| node.close(now, id));
     let opened: Vec<LinkId> = plan.opened.iter().map(|(id, ..)| *id).collect();

@@ -34,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) ike: Vec<(LinkId, IkeAt)>,
     /// Links by which the MSS of forwarded SYNs is lowered.
     pub(crate) clamp_mss: Vec<LinkId>,
+    /// Links to which forwarded datagrams go whole.
+    pub(crate) defrag: Vec<LinkId>,
     /// The key manager's socket, if there is a new one.
     pub(crate) ike_socket: Option<IkeSocket>,
     /// Every route, if any of them changes, and the VRFs then.

@@ -122,6 +122,7 @@ impl Planner {
             LinkKind::Loopback | LinkKind::Vrf { .. } | LinkKind::Tun { .. } | LinkKind::Tap { .. } => None,
         };
         plan.ike = new.links.iter().zip(&ids).filter_map(ike).collect();
+        plan.defrag = new.links.iter().zip(&ids).filter(|(link, _)| link.defrag).map(|(_, &id)| id).collect();
         plan.clamp_mss = new.links.iter().zip(&ids).filter(|(link, _)| link.clamp_mss).map(|(_, &id)| id).collect();
         let config = Arc::new(new);
         plan.config = Arc::clone(&config);
@@ -294,6 +295,7 @@ mod tests {
             addresses: Vec::new(),
             ike: false,
             clamp_mss: false,
+            defrag: false,
             offloads: false,
             esp_gro: false,
             features: FeatureSet::wanted_first(false, false),
@@ -310,6 +312,16 @@ mod tests {
 
     fn free_port() -> u16 {
         UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    }
+
+    #[test]
+    fn links_that_clamp_or_defragment_are_told_at_each_reload() {
+        let (node, plan) = running(config(&[udp("a", 0), udp("b", 0)], ""));
+        assert_eq!((plan.clamp_mss, plan.defrag), (vec![], vec![]));
+        let changed = [LinkConfig { clamp_mss: true, ..udp("a", 0) }, LinkConfig { defrag: true, ..udp("b", 0) }];
+        let (_, plan) = node.plan(config(&changed, "")).unwrap();
+        assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
+        assert_eq!((plan.clamp_mss, plan.defrag), (vec![LinkId(2)], vec![LinkId(3)]));
     }
 
     #[test]

@@ -183,6 +183,8 @@ pub struct LinkConfig {
     pub ike: bool,
     /// Whether the MSS of forwarded SYNs that come or leave by it is lowered to what its paths take.
     pub clamp_mss: bool,
+    /// Whether datagrams that are forwarded to the host behind a TUN link go whole.
+    pub defrag: bool,
     /// False switches every offload off, and sends and receives one packet at a time.
     pub offloads: bool,
     /// Whether ESP may be decrypted before IP input, unless a client switches it.

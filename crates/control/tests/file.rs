@@ -28,6 +28,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         addresses: Vec::new(),
         ike: false,
         clamp_mss: false,
+        defrag: false,
         offloads: true,
         esp_gro: true,
         features: FeatureSet::SWITCHED,
@@ -478,6 +479,12 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
     let cases = [
         (tap, "master = \"none\"", "f:4: link[0].master: no VRF is named none; there is none."),
         (tap, "master = \"t\"", "f:4: link[0].master: no VRF is named t; there is none."),
+        (tap, "defrag = true", "f:4: link[0].defrag: is only for links of kind tun; take it out."),
+        (
+            vrf,
+            "table = 5\nclamp-mss = true",
+            "f:5: link[0].clamp-mss: is only for links of kind tun, tap, udp, packet or xdp; take it out.",
+        ),
         (tap, "table = 1", "f:4: link[0].table: is only for links of kind vrf; take it out."),
         (vrf, "", "f:1: link[0].table: missing; use the number of a routing table, 1 to 4294967295."),
         (vrf, "table = 0", "f:4: link[0].table: 0 is out of range; use 1 to 4294967295."),

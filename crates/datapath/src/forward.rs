@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use ::reassembly::User;
 use base::{DropReason, LinkId, Mib};
 use fib::Decision;
 use host::icmp::Problem;
@@ -11,6 +12,7 @@ use wire::{Version, ipv4, ipv6};
 
 use crate::hooks::{self, HookPoint};
 use crate::icmp_quote::answer_to_quoted;
+use crate::local::reassembly;
 use crate::mib::MibPair;
 use crate::ports::Port;
 use crate::{Cx, Datapath, IpPacket, Next, ip_options};
@@ -45,6 +47,12 @@ pub(crate) fn forward(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
     // Every station on the link got it, and would send it on as well (RFC 1122 §3.3.6, RFC 1812 §5.3.4).
     if ip.pkt.meta.pkt_type != PktType::Host {
         return Next::Drop(DropReason::EthNotForUs);
+    }
+    if ip.info.fragment.is_some()
+        && dp.defrag.contains(&hop.dev)
+        && let Some(next) = reassembly::gather(dp, cx, ip, User::Host)
+    {
+        return next;
     }
     if let Err(reason) = check_policy(dp, cx, Dir::Fwd, ip, hop.dev) {
         return Next::Drop(reason);

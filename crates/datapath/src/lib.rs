@@ -104,6 +104,8 @@ pub struct Datapath {
     hooks: Hooks,
     /// Links by which the MSS of forwarded SYNs is lowered.
     clamp_mss: Vec<LinkId>,
+    /// Links to which forwarded datagrams go whole.
+    defrag: Vec<LinkId>,
     ila: Ila,
     trace: Trace,
     /// Whether shortcuts are switched off altogether, to compare.
@@ -178,6 +180,7 @@ impl Datapath {
             recent_routes: RecentRoutes::default(),
             hooks: Hooks::default(),
             clamp_mss: Vec::new(),
+            defrag: Vec::new(),
             ila: Ila::default(),
             trace: Trace::default(),
             no_shortcuts: false,
@@ -231,6 +234,11 @@ impl Datapath {
     /// Says by which links the MSS of forwarded SYNs is lowered to what the path takes, both ways.
     pub fn set_clamp_mss(&mut self, links: Vec<LinkId>) {
         self.clamp_mss = links;
+    }
+
+    /// Says to which links forwarded datagrams go whole, whatever the MTU: fragments are reassembled first.
+    pub fn set_defrag(&mut self, links: Vec<LinkId>) {
+        self.defrag = links;
     }
 
     /// Switches all shortcuts off, or lets them run again where they may: packets out, counters, taps and drops are the same.

@@ -6,12 +6,14 @@ use wire::Version;
 /// A user of reassembly. Each has datagrams of its own: fragments that one user holds are not there for another.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub enum User {
-    /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). It and [`Output`](Self::Output) alone may join pieces
-    /// for good; what others put together goes on in fragments of the sizes in which it came.
+    /// The node itself, for packets that end here (`IP_DEFRAG_LOCAL_DELIVER`). It, [`Output`](Self::Output) and
+    /// [`Host`](Self::Host) alone may join pieces for good; what others put together goes on in fragments of the sizes in which it came.
     #[default]
     Local,
     /// The node itself, for packets of its own sockets, which a kernel has fragmented for a device and not for the path.
     Output,
+    /// The node itself, for packets to a host that takes datagrams whole.
+    Host,
     /// Sockets that read packets with the router alert option (`IP_DEFRAG_CALL_RA_CHAIN`).
     RouterAlert,
     /// Connection tracking (`IP_DEFRAG_CONNTRACK_*`).
@@ -61,13 +63,14 @@ impl User {
             Self::PacketSocket => 2,
             Self::Switch => 3,
             Self::Output => 4,
+            Self::Host => 5,
             Self::Tracking { hook, zone } => 1 << 18 | (hook as u32) << 16 | zone as u32,
         }
     }
 
     /// Whether pieces are joined: copied behind each other or made slots of one packet. Otherwise each stays what it was.
     pub(crate) const fn joins(self) -> bool {
-        matches!(self, Self::Local | Self::Output)
+        matches!(self, Self::Local | Self::Output | Self::Host)
     }
 
     /// Whether nothing is answered and nothing counted, and what is malformed passes on as it came, as in IPv6 tracking
@@ -84,6 +87,7 @@ impl User {
             (Self::Tracking { hook: Hook::In | Hook::Bridge, .. } | Self::PacketSocket | Self::Switch, Version::V4) => {
                 for_us
             }
+            (Self::Host, _) => for_us,
             _ => true,
         }
     }

@@ -23,6 +23,7 @@ pub(super) const KEYS: &[&str] = &[
     "mode",
     "ike",
     "clamp-mss",
+    "defrag",
     "table",
     "master",
 ];
@@ -71,7 +72,8 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     belongs(table, "queues", matches!(kind_word, Kind::Tun | Kind::Tap), "tun or tap")?;
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
     let is_virtual = matches!(kind_word, Kind::Vrf);
-    belongs(table, "clamp-mss", !is_virtual, "any but vrf")?;
+    belongs(table, "defrag", matches!(kind_word, Kind::Tun), "tun")?;
+    belongs(table, "clamp-mss", !is_virtual, "tun, tap, udp, packet or xdp")?;
     belongs(table, "ike", matches!(kind_word, Kind::Udp | Kind::Packet | Kind::Xdp), "udp, packet or xdp")?;
     belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
     belongs(table, "ring", kind_word == Kind::Xdp, "xdp")?;
@@ -102,6 +104,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     let mtu = table.get("mtu").map(|value| mtu(&value, &kind, &addresses)).transpose()?;
     let offloads = table.get("offloads").map_or(Ok(true), |value| value.bool())?;
     let ike = table.get("ike").map_or(Ok(false), |value| value.bool())?;
+    let defrag = table.get("defrag").map_or(Ok(false), |value| value.bool())?;
     let clamp_mss = table.get("clamp-mss").map_or(Ok(false), |value| value.bool())?;
     let esp_gro = table.get("esp-gro").map_or(Ok(offloads), |value| value.bool())?;
     if esp_gro && !offloads {
@@ -109,7 +112,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         return Err(value.error("esp-gro is an offload, and offloads = false switches every one off"));
     }
     let features = FeatureSet::wanted_first(offloads, esp_gro);
-    Ok(LinkConfig { name, kind, mtu, addresses, ike, clamp_mss, offloads, esp_gro, features, master })
+    Ok(LinkConfig { name, kind, mtu, addresses, ike, clamp_mss, defrag, offloads, esp_gro, features, master })
 }
 
 /// Checks that the VRF is there that a link belongs to, wherever it stands in the file.

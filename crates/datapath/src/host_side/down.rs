@@ -3,6 +3,7 @@
 //! The kernel there resolves no neighbours: it sends what it routes to the device's own MAC address. Frames to other stations come from
 //! packet sockets, and leave by the device's link as they are, as do all that carry no IP.
 
+use ::reassembly::User;
 use base::{DropReason, LinkId, Origin};
 use packet::{Packet, PktType};
 use wire::eth::{self, EtherType};
@@ -68,7 +69,7 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
     }
     // The kernel has cut it for its device: policies, ESP and fragmentation for the path are about the whole datagram.
     if ip.info.fragment.is_some()
-        && let Some(next) = reassembly::gather(dp, cx, ip)
+        && let Some(next) = reassembly::gather(dp, cx, ip, User::Output)
     {
         return next;
     }

@@ -50,11 +50,15 @@ pub(super) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     apply_verdict(dp, cx, ip, origin.get(), verdict, cast)
 }
 
-/// Keeps a fragment that a socket of the node has sent until its datagram is whole, which then is in `ip`. Otherwise returns the next stage.
-pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Option<Next> {
+/// Keeps a fragment that is not for this node, but for `user`, until its datagram is whole, which then is in `ip`. Otherwise returns the
+/// next stage.
+pub(crate) fn gather(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, user: User) -> Option<Next> {
     let origin = ip.pkt.meta.origin.get();
-    let context = ReassemblyContext { user: User::Output, domain: dp.fib.domain(origin.device()) };
+    let link = origin.device();
+    let context = ReassemblyContext { user, domain: dp.fib.domain(link) };
+    let before = moved(&dp.counters);
     let verdict = dp.reassembly.handle_fragment(cx.now, cx.mem, context, ip.pkt.take(), &ip.info, &mut dp.counters);
+    count_for_link(dp, link, before);
     drop_evicted(dp);
     if let Verdict::Whole { pkt, .. } = verdict {
         ip.pkt.put(pkt);

@@ -18,7 +18,12 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     let Some(link_mtu) = dp.mtu_of(hop.dev) else { return Next::Drop(DropReason::LinkDown) };
     // The path beyond the link is for the sender to know (Linux's `ip_forward_use_pmtu=0`).
     let is_own = ip.pkt.meta.origin.is_local();
-    let mtu = if is_own { dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu) } else { link_mtu };
+    let mtu = match is_own {
+        true => dp.path_mtu(cx, hop.dev, ip.info.dst, link_mtu),
+        // The host at the other end takes datagrams whole.
+        false if dp.defrag.contains(&hop.dev) => usize::from(u16::MAX),
+        false => link_mtu,
+    };
     let mut fits = match fit_tcp(dp, cx, ip, hop.dev, mtu) {
         Ok(is_cut) => is_cut || wire_len(&ip.pkt, &ip.info) <= mtu,
         Err(reason) => return Next::Drop(reason),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use base::{DropReason, LinkId, Mib};
 use packet::{Cut, Memory, Packet};
-use sim::{Flow, Node};
+use sim::{Flow, Node, PortOptions};
 use wire::{FragOffset, Protocol, Version, icmp, icmpv6};
 
 use crate::common::*;
@@ -319,4 +319,35 @@ fn esp_behind_a_fragment_header_that_cuts_nothing_is_opened() {
     bytes[4..6].copy_from_slice(&len.to_be_bytes());
     world.nodes[1].rx_bytes(NOW, OUTSIDE, &bytes);
     assert_eq!((world.nodes[1].tx(INSIDE).len(), world.nodes[1].drops()), (1, vec![]));
+}
+
+#[test]
+fn host_that_takes_datagrams_whole_gets_them_so() {
+    for flow in flows() {
+        let whole = match flow.version() {
+            Version::V4 => edit_v4(&flow.udp(20_000), |header| header.set_dont_fragment(false)),
+            Version::V6 => flow.udp(20_000),
+        };
+        for is_asked_for in [false, true] {
+            let mut node = router_with(PortOptions::BARE, PortOptions::BARE.mtu(1400));
+            node.datapath.set_defrag(if is_asked_for { vec![OUTSIDE] } else { vec![] });
+            let fragments = fragments(&node.mem, &whole, 1280);
+            let count = fragments.len();
+            node.rx(NOW, INSIDE, fragments);
+            let sent = node.tx(OUTSIDE);
+            assert_eq!(sent.len(), if is_asked_for { 1 } else { count });
+            if is_asked_for {
+                let at = flow.version().header_len();
+                assert_eq!(sent[0].to_vec()[at..], whole[at..]);
+            }
+            // A datagram that came whole goes whole.
+            let long = flow.udp(1440);
+            let long = match flow.version() {
+                Version::V4 => edit_v4(&long, |header| header.set_dont_fragment(true)),
+                Version::V6 => long,
+            };
+            node.rx_bytes(NOW, INSIDE, &long);
+            assert_eq!(node.tx(OUTSIDE).len(), usize::from(is_asked_for));
+        }
+    }
 }

@@ -183,11 +183,22 @@ impl Link {
     /// `lo` as every node begins with it.
     pub(super) fn loopback() -> Self {
         let (name, kind, addresses) = ("lo".to_owned(), LinkKind::Loopback, Vec::new());
-        let (mtu, none, ike, clamp_mss, offloads, master) = (None, Vec::new(), false, false, true, None);
+        let (mtu, none, ike, clamp_mss, defrag, offloads, master) = (None, Vec::new(), false, false, false, true, None);
         let esp_gro = true;
         let features = FeatureSet::wanted_first(offloads, esp_gro);
-        let config =
-            LinkConfig { name, kind, mtu, addresses: none, ike, clamp_mss, offloads, esp_gro, features, master };
+        let config = LinkConfig {
+            name,
+            kind,
+            mtu,
+            addresses: none,
+            ike,
+            clamp_mss,
+            defrag,
+            offloads,
+            esp_gro,
+            features,
+            master,
+        };
         let (mtu, mac, mac_set, txqlen, master) = (65536, Some([0; 6]), false, 1000, None);
         let (host_index, up, was_up, group, alias) = (None, false, false, 0, None);
         Self { config, host_index, mtu, mac, mac_set, up, was_up, addresses, group, alias, txqlen, master }

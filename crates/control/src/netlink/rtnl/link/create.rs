@@ -87,7 +87,8 @@ pub(super) fn create<H: Host>(
         kind => kind,
     };
     let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true, true));
-    let (of_device, ike, clamp_mss, offloads) = (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, false, true);
+    let (of_device, ike, clamp_mss, defrag, offloads) =
+        (mtu.and_then(|mtu| u16::try_from(mtu).ok()), false, false, false, true);
     let addresses = Vec::new();
     let config = LinkConfig {
         name,
@@ -96,6 +97,7 @@ pub(super) fn create<H: Host>(
         addresses,
         ike,
         clamp_mss,
+        defrag,
         offloads,
         esp_gro: true,
         features,
