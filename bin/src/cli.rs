@@ -258,8 +258,11 @@ pub(crate) struct DemoArgs {
     /// Measure other tunnels in user space as well, where they are installed: wireguard-go, boringtun and strongSwan
     #[arg(long, conflicts_with = "router")]
     pub(crate) peers: bool,
-    /// Send UDP datagrams of 65507 bytes instead of TCP, which cross the tunnel in fragments
-    #[arg(long, conflicts_with = "iperf3")]
+    /// Send UDP datagrams of 65473 bytes between the gateways' own sockets instead of TCP
+    ///
+    /// In fragments behind ESP in transport mode over IPv6, with AES-128-GCM and 96 bits of ICV (s0) and AES-256-GCM; in fragments within
+    /// a tunnel of ESP in UDP (tunnel); and by a receive ring of 256 frames, with fragments coalesced and not (ring-256).
+    #[arg(long, conflicts_with_all = ["iperf3", "router", "peers"])]
     pub(crate) udp_fragments: bool,
     /// Measure the tunnel with and without so many changes of routes and SAs a second beside it, 1000 if not said
     ///

@@ -28,6 +28,11 @@ impl Keys {
         Ok(Self::from_bytes(&bytes))
     }
 
+    /// The keys in hexadecimal, by sending side.
+    pub(super) fn of_sides(&self) -> [&str; 2] {
+        self.hex.each_ref().map(String::as_str)
+    }
+
     fn from_bytes(bytes: &[u8; 2 * KEY_BYTES]) -> Self {
         let (a, b) = bytes.split_at(KEY_BYTES);
         let hex = |key: &[u8]| key.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));

@@ -1,10 +1,9 @@
-//! One UDP stream of the largest datagrams from host to host, for a given time. Each is some 46 fragments on a 1500-byte
-//! wire, which the kernel makes and puts together; one that is lost on the way takes its datagram with it, and stays in the
-//! kernel's memory for half a minute. Nothing slows down a sender of UDP, and a full memory lets nothing in. So this one
-//! does not send what no queue has room for: it knows what has arrived.
+//! One UDP stream of large datagrams from a socket to another, for a given time. Each is some 46 fragments on a 1500-byte wire; one that
+//! is lost on the way takes its datagram with it, and may stay in memory for half a minute. Nothing slows down a sender of UDP, and a full
+//! memory lets nothing in. So this one does not send what no queue has room for: it knows what has arrived.
 
 use std::io::{self, ErrorKind};
-use std::net::UdpSocket;
+use std::net::{IpAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,15 +11,16 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 
 use super::failure::Failure;
+use super::netns::Opened;
 use super::stop::Stop;
-use super::stream::{Ends, Stream};
+use super::stream::Stream;
 
-/// Bytes of payload of a datagram: what IPv4 has room for.
-const LARGEST: usize = 65_507;
+/// Bytes of payload of a datagram: the most that crosses a TAP device whole over IPv6.
+const LARGEST: usize = 65_473;
+/// The longest time until the first datagrams arrive, for which neighbours are asked.
+const REACH_LIMIT: Duration = Duration::from_secs(5);
 /// Bytes that wait for the receiver, so that none is lost for want of its processor.
 const RECEIVE_BUFFER: usize = 64 << 20;
-/// Datagrams that are on their way: a TUN device's queue has room for 500 packets, which is ten of them in fragments.
-const WINDOW: u64 = 8;
 /// A datagram that has not arrived by then is not going to.
 const LOST_AFTER: Duration = Duration::from_millis(50);
 /// How long the sender leaves the processor to others before it looks again.
@@ -37,42 +37,62 @@ pub(super) struct Datagrams {
     pub(super) arrived: f64,
 }
 
-/// Sends for `length` from one thread and receives on another.
+/// The two ends of a stream: where their sockets are, and their addresses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends<'a> {
+    pub(super) sender: &'a Opened,
+    pub(super) receiver: &'a Opened,
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
+    /// The most datagrams that are on their way.
+    pub(super) window: u64,
+}
+
+/// Sends for `length` from one thread and receives on another. A stream of which nothing arrives counts as one datagram, the most that it
+/// can have been.
 pub(super) fn builtin(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<Datagrams, Failure> {
-    let doing = format!("udp to {}", ends.address);
+    let doing = format!("udp to {}", ends.to);
     let fail = |err: io::Error| Failure::step(&doing, err);
-    let receiving = ends.receiver.enter(|| UdpSocket::bind((ends.address, 0)).map_err(fail))?;
-    let sending = ends.sender.enter(|| UdpSocket::bind("0.0.0.0:0").map_err(fail))?;
+    let receiving = ends.receiver.enter(|| UdpSocket::bind((ends.to, 0)).map_err(fail))?;
+    let sending = ends.sender.enter(|| UdpSocket::bind((ends.from, 0)).map_err(fail))?;
     set_socket_recv_buffer_size_force(&receiving, RECEIVE_BUFFER).map_err(|err| fail(err.into()))?;
     sending.connect(receiving.local_addr().map_err(fail)?).map_err(fail)?;
-    let (sent, received) = transfer(&sending, &receiving, length, stop);
+    receiving.set_nonblocking(true).map_err(fail)?;
+    stop.wait(&doing, REACH_LIMIT, || {
+        // It may be refused while the path is not there.
+        let _ = sending.send(&[]);
+        thread::sleep(QUIET / 100);
+        Ok(receiving.recv(&mut []).ok())
+    })?;
+    // The others that were sent meanwhile.
+    thread::sleep(QUIET / 10);
+    while receiving.recv(&mut []).is_ok() {}
+    receiving.set_nonblocking(false).map_err(fail)?;
+    let (sent, received) = transfer(&sending, &receiving, (length, ends.window), stop);
     let (sent, received) = (sent.map_err(fail)?, received.map_err(fail)?);
     stop.check()?;
-    if received == 0 {
-        return Err(Failure::step(&doing, format!("none of {sent} datagrams arrived")));
-    }
-    let stream = Stream { bytes: received * LARGEST as u64, seconds: length.as_secs_f64() };
-    Ok(Datagrams { stream, arrived: received as f64 / sent as f64 })
+    let stream = Stream { bytes: received.max(1) * LARGEST as u64, seconds: length.as_secs_f64() };
+    Ok(Datagrams { stream, arrived: received as f64 / sent.max(1) as f64 })
 }
 
 /// Runs both ends: how many datagrams were sent, and how many received.
 fn transfer(
     sending: &UdpSocket,
     receiving: &UdpSocket,
-    length: Duration,
+    (length, window): (Duration, u64),
     stop: &Stop,
 ) -> (io::Result<u64>, io::Result<u64>) {
     let (is_over, arrived) = (AtomicBool::new(false), AtomicU64::new(0));
     thread::scope(|scope| {
         let receiver = scope.spawn(|| receive(receiving, &is_over, &arrived));
-        let sent = send(sending, length, &arrived, stop);
+        let sent = send(sending, (length, window), &arrived, stop);
         is_over.store(true, Ordering::Relaxed);
         let received = receiver.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
         (sent, received)
     })
 }
 
-fn send(socket: &UdpSocket, length: Duration, arrived: &AtomicU64, stop: &Stop) -> io::Result<u64> {
+fn send(socket: &UdpSocket, (length, window): (Duration, u64), arrived: &AtomicU64, stop: &Stop) -> io::Result<u64> {
     let datagram = vec![0x5a; LARGEST];
     let start = Instant::now();
     // Datagrams that were sent, that are gone from the way, and when there was last a change.
@@ -82,7 +102,7 @@ fn send(socket: &UdpSocket, length: Duration, arrived: &AtomicU64, stop: &Stop) 
         if now_known != known {
             (known, changed) = (now_known, Instant::now());
         }
-        if sent - (known + lost).min(sent) >= WINDOW {
+        if sent - (known + lost).min(sent) >= window {
             if changed.elapsed() > LOST_AFTER {
                 (lost, changed) = (sent - known.min(sent), Instant::now());
             }
@@ -131,7 +151,7 @@ mod tests {
         let receiving = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sending = UdpSocket::bind("127.0.0.1:0").unwrap();
         sending.connect(receiving.local_addr().unwrap()).unwrap();
-        let (sent, received) = transfer(&sending, &receiving, Duration::from_millis(50), &Stop::never());
+        let (sent, received) = transfer(&sending, &receiving, (Duration::from_millis(50), 8), &Stop::never());
         let (sent, received) = (sent.unwrap(), received.unwrap());
         assert!(received > 0 && received <= sent, "{received} of {sent}");
     }

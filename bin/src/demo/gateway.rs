@@ -12,6 +12,7 @@ use control::{Reply, Request, Shown, What};
 use super::config::{Keys, gateway_toml};
 use super::daemon::Daemon;
 use super::failure::Failure;
+use super::netns::Opened;
 use super::process::{Scratch, command};
 use super::stop::Stop;
 use super::topology::{Side, Topology};
@@ -38,10 +39,23 @@ impl Gateway {
         keys: &Keys,
         stop: &Stop,
     ) -> Result<Self, Failure> {
+        let config = gateway_toml(topology.deployment(), side, fat, keys);
+        let mut gateway = Self::launch(topology, scratch, side, &config, stop)?;
+        topology.attach(side, fat, stop).map_err(|failure| gateway.daemon.explain(failure))?;
+        Ok(gateway)
+    }
+
+    /// Starts the gateway of one side with a configuration and waits until it answers.
+    pub(super) fn launch(
+        topology: &Topology,
+        scratch: &Scratch,
+        side: Side,
+        config: &str,
+        stop: &Stop,
+    ) -> Result<Self, Failure> {
         let instance = format!("demo-{}-{}", std::process::id(), side.letter());
         let name = format!("gateway {}", side.letter());
-        let config = gateway_toml(topology.deployment(), side, fat, keys);
-        let config = scratch.write(&format!("{instance}.toml"), &config)?;
+        let config = scratch.write(&format!("{instance}.toml"), config)?;
         // The one before may have been killed and have left its socket behind.
         let socket = scratch.path().join(format!("{instance}.sock"));
         let _ = fs::remove_file(&socket);
@@ -56,8 +70,12 @@ impl Gateway {
         let mut gateway = Self { daemon, instance, socket };
         stop.wait(&format!("{} to answer", gateway.name()), START_LIMIT, || gateway.answers())
             .map_err(|failure| gateway.daemon.explain(failure))?;
-        topology.attach(side, fat, stop).map_err(|failure| gateway.daemon.explain(failure))?;
         Ok(gateway)
+    }
+
+    /// The network namespace of its host side.
+    pub(super) fn host_side(&self) -> Result<Opened, Failure> {
+        Opened::at(&self.socket.with_extension("netns"))
     }
 
     /// How messages call it.

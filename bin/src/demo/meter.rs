@@ -159,8 +159,8 @@ impl GatewayFigures {
         let both = || before.iter().zip(after);
         let worker: f64 = both().map(|(before, after)| after.usage.worker_seconds - before.usage.worker_seconds).sum();
         let ([tx_before, rx_before], [tx_after, rx_after]) = (before, after);
-        let tx_copies = copies_per_byte(&tx_before.counters, &tx_after.counters);
-        let rx_copies = copies_per_byte(&rx_before.counters, &rx_after.counters);
+        let tx_copies = copies_per_byte(&tx_before.counters, &tx_after.counters, stream);
+        let rx_copies = copies_per_byte(&rx_before.counters, &rx_after.counters, stream);
         Self {
             worker_cpu_s_per_gb: per(worker, stream.bytes as f64 / BYTES_PER_GB),
             dropped: dropped_since(both()),
@@ -193,9 +193,12 @@ fn dropped_since<'a>(gateways: impl Iterator<Item = (&'a Reading, &'a Reading)>)
     dropped
 }
 
-/// Copied bytes by reason, per forwarded byte.
-fn copies_per_byte(before: &CountersState, after: &CountersState) -> BTreeMap<String, f64> {
-    let forwarded = grown(before.forwarded_bytes, after.forwarded_bytes);
+/// Copied bytes by reason, per forwarded byte; where nothing is forwarded, as the gateway's own sockets have it, per byte of payload.
+fn copies_per_byte(before: &CountersState, after: &CountersState, stream: Stream) -> BTreeMap<String, f64> {
+    let forwarded = match grown(before.forwarded_bytes, after.forwarded_bytes) {
+        0.0 => stream.bytes as f64,
+        forwarded => forwarded,
+    };
     let was = |reason: &str| before.copies.iter().find(|copy| copy.reason == reason).map_or(0, |copy| copy.bytes);
     let copied = after.copies.iter().map(|copy| (copy.reason.clone(), grown(was(&copy.reason), copy.bytes)));
     copied.filter(|&(_, bytes)| bytes > 0.0).map(|(reason, bytes)| (reason, per(bytes, forwarded))).collect()

@@ -1,7 +1,8 @@
 //! `fatpath demo`: what keeping packets fat is worth on this machine, end to end, with the kernel's own TCP.
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
-//! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams. With `--peers`
+//! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the gateways' own
+//! sockets, in several set-ups ([`fragments`]). With `--peers`
 //! other tunnels in user space follow. With `--storm` the last one is measured alone, with and without changes of routes and
 //! SAs beside it. Each measurement has gateways of its own, so that memory and
 //! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
@@ -10,6 +11,7 @@ mod config;
 mod daemon;
 mod datagrams;
 mod failure;
+mod fragments;
 mod gateway;
 mod machine;
 mod meter;
@@ -95,6 +97,9 @@ impl Plan {
         let name = format!("fatpath-demo-{}", std::process::id());
         let scratch = Scratch::create(&name)?;
         let topology = Topology::build(self.deployment, &name, &stop)?;
+        if self.udp_fragments {
+            topology.add_bare_wire(&stop)?;
+        }
         let bench = Bench { plan: self, topology, scratch, progress, stop };
         let rounds =
             (1..=self.rounds).map(|number| bench.round(number, &mut cases)).collect::<Result<Vec<Round>, Failure>>()?;
@@ -123,8 +128,12 @@ struct Cases {
 
 impl Cases {
     fn of(plan: Plan) -> Self {
-        let own = if plan.storm.is_some() { &Case::STORM[..] } else { &Case::OWN };
-        let mut cases = Self { wanted: own.to_vec(), missing: Vec::new() };
+        let wanted = match plan.storm {
+            Some(_) => Case::STORM.to_vec(),
+            None if plan.udp_fragments => fragments::cases(),
+            None => Case::OWN.to_vec(),
+        };
+        let mut cases = Self { wanted, missing: Vec::new() };
         for peer in Peer::ALL.into_iter().filter(|_| plan.peers) {
             match peer.check() {
                 Ok(()) => cases.wanted.push(Case::Peer(peer)),
@@ -157,6 +166,8 @@ impl Bench {
         for case in cases.wanted.clone() {
             self.progress.say(&format!("round {number} of {}: {}{last}", self.plan.rounds, case.name()));
             let sample = match case {
+                Case::Veth if self.plan.udp_fragments => fragments::veth(self),
+                Case::Large(setting) => fragments::measure(self, setting),
                 Case::Veth => self.veth(),
                 Case::Thin => self.tunnel(false, None),
                 Case::Fat => self.tunnel(true, None),
@@ -178,8 +189,8 @@ impl Bench {
 
     /// The ceiling: no gateway runs.
     fn veth(&self) -> Result<Sample, Failure> {
-        let (stream, arrived) = self.stream(self.topology.plain_address())?;
-        Ok(Sample { gbps: gbps(stream), arrived, changes: None, cost: None })
+        let stream = self.stream(self.topology.plain_address())?;
+        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, cost: None })
     }
 
     /// Through the tunnel, with gateways of its own, and maybe so many changes a second beside it.
@@ -195,11 +206,16 @@ impl Bench {
         let storm_cpu = |gateways: &_| storm.as_ref().map_or(0.0, |storm| storm.cpu_seconds(gateways));
         let (start, storm_before) = (Instant::now(), storm_cpu(&gateways));
         let streamed = self.stream(Side::B.host());
-        let (stream, arrived) = streamed.map_err(|failure| explain(failure, &mut gateways))?;
+        let stream = streamed.map_err(|failure| explain(failure, &mut gateways))?;
         let load = (storm_cpu(&gateways) - storm_before) / start.elapsed().as_secs_f64();
         let after = readings(&gateways)?;
         let changes = storm.map(|storm| storm.end(load, &self.stop)).transpose()?;
-        Ok(Sample { gbps: gbps(stream), arrived, changes, cost: Some(Cost::of_gateways(&before, &after, stream)) })
+        Ok(Sample {
+            gbps: gbps(stream),
+            arrived: None,
+            changes,
+            cost: Some(Cost::of_gateways(&before, &after, stream)),
+        })
     }
 
     /// Through another tunnel, with processes of its own.
@@ -210,21 +226,17 @@ impl Bench {
         pinged.map_err(|failure| running.explain(failure))?;
         let before = running.usage()?;
         let streamed = self.stream(Side::B.host());
-        let (stream, arrived) = streamed.map_err(|failure| running.explain(failure))?;
+        let stream = streamed.map_err(|failure| running.explain(failure))?;
         let cost = Some(Cost::between(before, running.usage()?, stream));
-        Ok(Sample { gbps: gbps(stream), arrived, changes: None, cost })
+        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, cost })
     }
 
-    /// One stream from host A to an address of host B, and the share of its datagrams that arrived if it is of datagrams.
-    fn stream(&self, address: std::net::Ipv4Addr) -> Result<(Stream, Option<f64>), Failure> {
+    /// One stream from host A to an address of host B.
+    fn stream(&self, address: std::net::Ipv4Addr) -> Result<Stream, Failure> {
         let (sender, receiver) = (self.topology.host(Side::A), self.topology.host(Side::B));
         let ends = Ends { sender, receiver, address };
-        if self.plan.udp_fragments {
-            let datagrams = datagrams::builtin(ends, self.plan.length, &self.stop)?;
-            return Ok((datagrams.stream, Some(datagrams.arrived)));
-        }
         let run = if self.plan.iperf3 { stream::iperf3 } else { stream::builtin };
-        run(ends, self.plan.length, &self.stop).map(|stream| (stream, None))
+        run(ends, self.plan.length, &self.stop)
     }
 }
 

@@ -51,19 +51,49 @@ impl Namespace {
         tool("ip", &words, stop).map(drop)
     }
 
+    /// As [`Opened::enter`].
+    pub(super) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+        enter(&self.file, self.name(), inside)
+    }
+
+    /// The same namespace, which the demo then does not remove.
+    pub(super) fn open(&self) -> Result<Opened, Failure> {
+        Opened::at(&Path::new(NETNS_RUN_DIR).join(self.name()))
+    }
+}
+
+/// A network namespace that somebody else removes.
+#[derive(Debug)]
+pub(super) struct Opened {
+    name: String,
+    file: File,
+}
+
+impl Opened {
+    /// The namespace that is bound to `path`.
+    pub(super) fn at(path: &Path) -> Result<Self, Failure> {
+        let name = path.display().to_string();
+        let file = File::open(path).map_err(|err| Failure::step(format!("open {name}"), err))?;
+        Ok(Self { name, file })
+    }
+
     /// Runs `inside` on a thread of its own that has entered the namespace (setns(2) moves a thread, not a process).
     /// Sockets opened and processes started there stay in it.
     pub(super) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
-        let result = thread::scope(|scope| {
-            let entered = scope.spawn(|| {
-                move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))
-                    .map_err(|err| Failure::step(format!("setns {}", self.name()), err))?;
-                inside()
-            });
-            entered.join()
-        });
-        result.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
+        enter(&self.file, &self.name, inside)
     }
+}
+
+fn enter<T: Send>(file: &File, name: &str, inside: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    let result = thread::scope(|scope| {
+        let entered = scope.spawn(|| {
+            move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                .map_err(|err| Failure::step(format!("setns {name}"), err))?;
+            inside()
+        });
+        entered.join()
+    });
+    result.unwrap_or_else(|panicked| panic::resume_unwind(panicked))
 }
 
 impl Drop for Name {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
+use super::fragments::Setting;
 use super::meter::{Cost, GatewayFigures};
 use super::peer::Peer;
 use serde::Serialize;
@@ -23,6 +24,8 @@ pub(super) enum Case {
     Fat,
     /// The same while routes and SAs are added and deleted.
     Storm,
+    /// Through gateways with sockets of their own.
+    Large(Setting),
     /// Through another tunnel.
     Peer(Peer),
 }
@@ -41,6 +44,7 @@ impl Case {
             Self::Thin => "aes-gcm-256/thin",
             Self::Fat => "aes-gcm-256/fat",
             Self::Storm => "aes-gcm-256/storm",
+            Self::Large(setting) => setting.name(),
             Self::Peer(peer) => peer.name(),
         }
     }
@@ -48,7 +52,7 @@ impl Case {
     /// How its ratio to fat is named, if there is one.
     fn ratio(self) -> Option<String> {
         match self {
-            Self::Fat | Self::Storm => None,
+            Self::Fat | Self::Storm | Self::Large(_) => None,
             Self::Thin => Some("fat/thin".to_owned()),
             Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
         }
@@ -113,6 +117,7 @@ pub(super) fn report(rounds: &[Round]) -> Report {
     let mut ratios: Vec<Ratio> = cases().filter_map(|case| ratio(rounds, case)).collect();
     ratios.sort_by_key(|ratio| ratio.of != "fat/thin");
     ratios.extend(storm_ratios(rounds));
+    ratios.extend(large_ratios(rounds));
     let cases = cases().map(|case| case_figures(case, rounds)).collect();
     Report { bench: TCP, rounds: rounds.len(), cases, ratios, missing: Vec::new() }
 }
@@ -137,8 +142,23 @@ fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
 }
 
 fn ratio(rounds: &[Round], under: Case) -> Option<Ratio> {
-    let pairs = rounds.iter().filter_map(|round| Some((round.get(&Case::Fat)?.gbps, round[&under].gbps)));
-    Some(Ratio::new(CIPHER, &under.ratio()?, pairs))
+    let pairs: Vec<_> =
+        rounds.iter().filter_map(|round| Some((round.get(&Case::Fat)?.gbps, round[&under].gbps))).collect();
+    Some(Ratio::new(CIPHER, &under.ratio().filter(|_| !pairs.is_empty())?, pairs.into_iter()))
+}
+
+/// Ratios of streams of large datagrams, if these were measured.
+fn large_ratios(rounds: &[Round]) -> Vec<Ratio> {
+    let of = |over: Case, under: Case| {
+        let pairs: Vec<_> =
+            rounds.iter().filter_map(|round| Some((round.get(&over)?.gbps, round.get(&under)?.gbps))).collect();
+        (!pairs.is_empty()).then_some(pairs)
+    };
+    let all = Setting::RATIOS.iter().filter_map(|&(name, what, over, under)| {
+        let under = under.map_or(Case::Veth, Case::Large);
+        Some(Ratio::new(name, what, of(Case::Large(over), under)?.into_iter()))
+    });
+    all.collect()
 }
 
 /// What a storm leaves of the throughput, and what it adds to the time that the workers need for a byte: the time that the
@@ -227,7 +247,7 @@ impl fmt::Display for Report {
             }
             writeln!(f, "{line}")?;
         }
-        writeln!(f, "\ncopied bytes per forwarded byte, by reason:")?;
+        writeln!(f, "\ncopied bytes per byte, by reason:")?;
         for case in &self.cases {
             if let Some(it) = case.figures.cost.as_ref().and_then(|cost| cost.gateways.as_ref()) {
                 writeln!(f, "  {:<17} {}", case.name, by_reason(&it.copies))?;

@@ -139,6 +139,13 @@ impl Topology {
         Ok(Self { deployment: Deployment::Router, hosts, gateways: Some(gateways) })
     }
 
+    /// Joins the two hosts by a second wire, whose devices have no addresses of the kernel's: `bare` in both.
+    pub(super) fn add_bare_wire(&self, stop: &Stop) -> Result<(), Failure> {
+        veth((&self.hosts[0], "bare"), (&self.hosts[1], "bare"), stop)?;
+        let unaddressed = if kernel_has_ipv6() { "addrgenmode none" } else { "" };
+        self.hosts.iter().try_for_each(|host| host.ip(&format!("link set bare {unaddressed} up"), stop))
+    }
+
     /// Which deployment this is.
     pub(super) fn deployment(&self) -> Deployment {
         self.deployment

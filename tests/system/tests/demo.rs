@@ -18,9 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures("demo", &[])),
         trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
-        trial("demo/large_datagrams_are_measured_three_ways", NEEDS, || {
-            measures("demo-udp-fragments", &["--udp-fragments"])
-        }),
+        trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
         trial("demo/a_storm_of_changes_beside_a_stream_is_measured_and_drops_nothing_by_itself", NEEDS, storm),
         trial("demo/an_interrupt_leaves_nothing_behind", NEEDS, an_interrupt_leaves_nothing_behind),
     ]
@@ -48,6 +46,27 @@ fn measures(bench: &str, options: &[&str]) -> Outcome {
         let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == "aes-gcm-256" && ratio["of"] == of);
         assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
     }
+    Ok(())
+}
+
+fn large_datagrams() -> Outcome {
+    let (figures, text) = figures("demo-udp-fragments", &["--udp-fragments"])?;
+    let ways = ["s0", "aes-gcm-256", "tunnel"].map(|name| ["fat", "thin"].map(|way| format!("{name}/{way}")));
+    let rings = ["ring-256/on", "ring-256/off", "veth"].map(str::to_owned);
+    for name in ways.as_flattened().iter().chain(&rings) {
+        let case = entry(&figures["cases"], |case| case["name"] == **name);
+        assert!(case.is_some_and(|case| case["gbps"].as_f64() > Some(0.0)), "{name} in {text}");
+    }
+    for name in ways.as_flattened() {
+        let case = entry(&figures["cases"], |case| case["name"] == **name).ok_or("no such case")?;
+        assert!(case["arrived"].as_f64() > Some(0.5) && case["cpu_s_per_gb"].as_f64() > Some(0.0), "{name} in {text}");
+    }
+    let fat = ["s0", "aes-gcm-256", "tunnel"].map(|name| ["fat/thin", "fat/veth"].map(|of| (name, of)));
+    for (name, of) in fat.as_flattened().iter().chain(&[("ring-256", "on/off")]) {
+        let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == *name && ratio["of"] == *of);
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {text}");
+    }
+    assert_eq!(figures["ratios"].as_array().map(Vec::len), Some(7), "{text}");
     Ok(())
 }
 
