@@ -4,6 +4,8 @@ use std::fmt::Write;
 use std::fs::File;
 use std::io::Read;
 
+use rustix::thread::{CpuSet, sched_getaffinity};
+
 use super::failure::Failure;
 use super::topology::{Deployment, Side, TUNNEL_MTU};
 
@@ -47,11 +49,22 @@ pub(super) fn gateway_toml(deployment: Deployment, side: Side, fat: bool, keys: 
     for from in Side::BOTH {
         toml += &sa(deployment, from, &keys.hex[from as usize]);
     }
+    toml += &worker(side);
     toml += &policy("out", side);
     for dir in ["in", "fwd"] {
         toml += &policy(dir, side.other());
     }
     toml
+}
+
+/// A processor for each gateway's worker, where there is more than one: otherwise both may take turns on one while another idles.
+pub(super) fn worker(side: Side) -> String {
+    let ours = sched_getaffinity(None).unwrap_or_default();
+    let all: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|&cpu| ours.is_set(cpu)).collect();
+    match all.get(side as usize) {
+        Some(cpu) if all.len() > 1 => format!("\n[worker]\ncpu = {cpu}\n"),
+        _ => String::new(),
+    }
 }
 
 fn links(deployment: Deployment, side: Side, fat: bool) -> String {

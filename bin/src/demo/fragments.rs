@@ -8,6 +8,7 @@
 
 use std::net::IpAddr;
 
+use super::config::worker;
 use super::datagrams::{self, Ends};
 use super::failure::Failure;
 use super::gateway::Gateway;
@@ -143,6 +144,7 @@ fn gateway_toml(setting: Setting, side: Side, keys: [&str; 2]) -> String {
     if setting == Setting::RingOff {
         toml += "\n[reassembly]\ncoalesce = \"off\"\n";
     }
+    toml += &worker(side);
     for from in Side::BOTH {
         toml += &sa(setting, from, keys[from as usize]);
     }

@@ -346,7 +346,7 @@ veth                 30.00
 aes-gcm-256/thin      1.60     0.250    44.0    40.0   0.0000   0.0000     9.5    20.0
 aes-gcm-256/fat       8.00     0.250    44.0    40.0   1.0000   0.0000     9.5    20.0
 
-copied bytes per forwarded byte, by reason:
+copied bytes per byte, by reason:
   aes-gcm-256/thin  none
   aes-gcm-256/fat   tx/wire-frame 1.0000
 

@@ -5,6 +5,7 @@ use control::sysctl::{EarlyDemux, Settings};
 
 use super::node::Node;
 use super::plan::Plan;
+use super::processors;
 use super::translate::reassembly;
 use super::xfrm;
 
@@ -40,6 +41,9 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         for (&device, vrf) in &*vrfs {
             datapath.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
         }
+    }
+    if let Some(worker) = plan.worker {
+        processors::bind("worker", worker.cpu);
     }
     plan.ipsec.apply(&mut node.datapath.ipsec, &mut node.of_file);
     if let Some(crypto) = plan.crypto {

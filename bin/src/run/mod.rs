@@ -41,6 +41,7 @@ mod planner;
 mod poller;
 mod priority;
 mod privilege;
+mod processors;
 mod random;
 mod records;
 mod rehearse;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::LinkId;
 use control::features::FeatureSet;
-use control::model::{Config, LinkConfig};
+use control::model::{Config, LinkConfig, WorkerConfig};
 use control::netlink::rtnl::Vrf;
 use control::sysctl::Settings;
 use datapath::IkeAt;
@@ -44,6 +44,8 @@ pub(crate) struct Plan {
     pub(crate) vrfs: BTreeMap<LinkId, Vrf>,
     /// Changes of SAs and policies.
     pub(crate) ipsec: Steps,
+    /// Place of the worker from now on, if that changes.
+    pub(crate) worker: Option<WorkerConfig>,
     /// Who does the ciphers' work from now on, if that changes.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
     /// Every ILA mapping and the sign of `adj-transport`, if any of them changes.

@@ -19,6 +19,7 @@ use super::crypto::crypto;
 use super::netlink::Protocols;
 use super::open::{Open, open};
 use super::plan::Plan;
+use super::processors;
 use super::random::random;
 use super::snapshot;
 use super::xfrm::Steps;
@@ -86,6 +87,10 @@ impl Planner {
             let vrfs = vrfs(&new, &ids);
             plan.fib = Some(fib(&new, &ids, &vrfs)?);
             plan.vrfs = vrfs;
+        }
+        if change.worker {
+            new.worker.cpu.map_or(Ok(()), |cpu| processors::check("worker.cpu", cpu))?;
+            plan.worker = Some(new.worker);
         }
         if change.crypto {
             plan.crypto = Some(crypto(&new.crypto)?);
@@ -322,6 +327,19 @@ mod tests {
         let (_, plan) = node.plan(config(&changed, "")).unwrap();
         assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
         assert_eq!((plan.clamp_mss, plan.defrag), (vec![LinkId(2)], vec![LinkId(3)]));
+    }
+
+    #[test]
+    fn worker_goes_to_its_cpu_and_back_when_the_file_says_so() {
+        let bound = |text: &str| Config::from_toml(text, "test.toml").unwrap();
+        let (node, plan) = running(bound(""));
+        assert_eq!(plan.worker, None);
+        let (node, plan) = node.plan(bound("[worker]\ncpu = 0\n")).unwrap();
+        assert_eq!(plan.worker.map(|worker| worker.cpu), Some(Some(0)));
+        let refused = node.plan(bound("[worker]\ncpu = 8191\n")).unwrap_err();
+        assert_eq!(refused.to_string(), "Error: worker.cpu: this process may not run on CPU 8191");
+        let (_, plan) = node.plan(bound("")).unwrap();
+        assert_eq!(plan.worker.map(|worker| worker.cpu), Some(None));
     }
 
     #[test]

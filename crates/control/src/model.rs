@@ -32,6 +32,8 @@ pub struct Config {
     pub policy_default: PolicyDefault,
     /// What holds for all SAs.
     pub xfrm: XfrmOptions,
+    /// The thread that moves packets.
+    pub worker: WorkerConfig,
     /// Who does the ciphers' work.
     pub crypto: CryptoConfig,
     /// How fragments wait for each other.
@@ -99,6 +101,13 @@ pub enum HostMtu {
     Largest,
     /// The link's.
     Link,
+}
+
+/// The thread that moves packets.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct WorkerConfig {
+    /// The CPU that it is bound to; any that the process may use without.
+    pub cpu: Option<u16>,
 }
 
 /// Who does the ciphers' work (Linux `pcrypt`).

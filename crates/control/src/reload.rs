@@ -24,6 +24,8 @@ pub struct Change {
     pub policies: bool,
     /// Whether what becomes of packets that no policy is for differs.
     pub policy_default: bool,
+    /// Whether the thread that moves packets is to run elsewhere.
+    pub worker: bool,
     /// Whether the ciphers' work is to be done by others.
     pub crypto: bool,
     /// Whether ILA's mappings or their setting differ; they are then replaced as a whole.
@@ -63,6 +65,7 @@ impl Change {
             routes: old.routes != new.routes,
             policies: old.policies != new.policies,
             policy_default: old.policy_default != new.policy_default,
+            worker: old.worker != new.worker,
             crypto: old.crypto != new.crypto,
             ila: old.ila != new.ila || old.ila_adj_transport != new.ila_adj_transport,
             settings: Settings::of(old) != Settings::of(new),
@@ -72,7 +75,8 @@ impl Change {
     /// Whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         let lists = self.links.is_empty() && self.sas.is_empty();
-        lists && !self.routes && !self.policies && !self.policy_default && !self.crypto && !self.ila && !self.settings
+        let others = [self.policy_default, self.worker, self.crypto, self.ila, self.settings];
+        lists && !self.routes && !self.policies && !others.contains(&true)
     }
 }
 

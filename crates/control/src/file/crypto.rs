@@ -9,7 +9,7 @@ pub(super) const KEYS: &[&str] = &["workers", "cpus"];
 const MAX_WORKERS: u16 = 64;
 
 /// Linux's largest `CONFIG_NR_CPUS`, less one.
-const MAX_CPU: u16 = 8191;
+pub(super) const MAX_CPU: u16 = 8191;
 
 pub(super) fn read(table: &Table<'_>) -> Result<CryptoConfig> {
     let workers = table.get("workers").map_or(Ok(0), |value| value.number(0..=MAX_WORKERS))?;

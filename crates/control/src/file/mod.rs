@@ -15,6 +15,7 @@ mod nat;
 mod reader;
 mod reassembly;
 mod route;
+mod worker;
 mod xfrm;
 
 use document::Document;
@@ -33,6 +34,7 @@ const ROOT_KEYS: &[&str] = &[
     "policy",
     "ipsec",
     "policy-default",
+    "worker",
     "crypto",
     "reassembly",
     "host",
@@ -90,6 +92,9 @@ impl Config {
         })?;
         if let Some(value) = root.get("ila-adj-transport") {
             config.ila_adj_transport = value.word(ila::ADJ_TRANSPORT)?;
+        }
+        if let Some(value) = root.get("worker") {
+            config.worker = worker::read(&value.table(worker::KEYS)?)?;
         }
         if let Some(value) = root.get("crypto") {
             config.crypto = crypto::read(&value.table(crypto::KEYS)?)?;
