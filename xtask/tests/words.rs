@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules. A crate joins this list once it passes, and none leaves it.
-const PASSING: [&str; 9] = [
+const PASSING: [&str; 10] = [
     "crates/base",
     "crates/fib",
     "crates/host",
@@ -12,6 +12,7 @@ const PASSING: [&str; 9] = [
     "crates/launch",
     "crates/nlsock",
     "crates/packet",
+    "crates/qdisc",
     "crates/reassembly",
     "xtask",
 ];

@@ -1,0 +1,215 @@
+//! The queue itself.
+
+use std::collections::VecDeque;
+
+use base::Instant;
+
+use crate::bucket::Buckets;
+use crate::geometry::{Queued, Segmenter};
+use crate::options::{Options, OptionsError};
+use crate::stats::Stats;
+
+/// Reason why a packet was not queued.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Refusal {
+    /// The queue's limit is reached.
+    Full,
+    /// The packet is longer than the buckets are deep, and so is a segment of it.
+    TooLong,
+}
+
+/// Packet that was not queued.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Dropped<T> {
+    /// The packet.
+    pub pkt: T,
+    /// Rule that it broke.
+    pub reason: Refusal,
+}
+
+/// Queueing discipline of one link.
+#[derive(Debug)]
+pub struct Qdisc<T> {
+    options: Options,
+    shaper: Option<Shaper>,
+    queue: VecDeque<Entry<T>>,
+    /// Bytes in `queue`, as on the wire.
+    queued_bytes: u64,
+    /// Packets that a busy link gave back: they have paid, and leave first.
+    requeued: VecDeque<Entry<T>>,
+    requeued_bytes: u64,
+    /// Counters; `qlen` and `backlog` are filled in by [`Qdisc::stats`].
+    counted: Stats,
+    /// Segments of a packet that is being cut; empty in between.
+    segments: Vec<T>,
+}
+
+/// Packet that waits, with its lengths as they were when it came.
+#[derive(Debug)]
+struct Entry<T> {
+    pkt: T,
+    /// Bytes on the wire.
+    len: u32,
+    segs: u32,
+}
+
+impl<T: Queued> Entry<T> {
+    fn new(pkt: T) -> Self {
+        let geometry = pkt.geometry();
+        Self { pkt, len: geometry.wire_len(), segs: geometry.segs.max(1) }
+    }
+}
+
+/// Part of a filter that a FIFO does without.
+#[derive(Clone, Copy, Debug)]
+struct Shaper {
+    buckets: Buckets,
+    /// Length of the longest packet that is let in, in bytes.
+    max_len: u32,
+}
+
+impl Shaper {
+    /// Shaper of those options, with full buckets; none for a FIFO.
+    fn new(now: Instant, options: &Options) -> Result<Option<Self>, OptionsError> {
+        let Options::Tbf(tbf) = options else { return Ok(None) };
+        let (rate, peak, max_len) = tbf.buckets()?;
+        Ok(Some(Self { buckets: Buckets::full(now, rate, peak), max_len }))
+    }
+}
+
+impl<T: Queued> Qdisc<T> {
+    /// Makes an empty discipline; the buckets of a filter are full.
+    ///
+    /// # Errors
+    /// [`OptionsError`]: a filter's rates and depths contradict each other.
+    pub fn new(now: Instant, options: Options) -> Result<Self, OptionsError> {
+        Ok(Self {
+            options,
+            shaper: Shaper::new(now, &options)?,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            requeued: VecDeque::new(),
+            requeued_bytes: 0,
+            counted: Stats::default(),
+            segments: Vec::new(),
+        })
+    }
+
+    /// Options as they were set last.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Sets other options of the same kind. Packets that wait stay, also beyond a lower limit; the buckets of a filter are
+    /// full again, as in Linux.
+    ///
+    /// # Errors
+    /// [`OptionsError`]; the discipline is as it was.
+    pub fn change(&mut self, now: Instant, options: Options) -> Result<(), OptionsError> {
+        if options.kind() != self.options.kind() {
+            return Err(OptionsError::KindMismatch);
+        }
+        self.shaper = Shaper::new(now, &options)?;
+        self.options = options;
+        Ok(())
+    }
+
+    /// Queues a packet, or cuts it and queues its segments. Packets that are refused are counted and appended to `dropped`.
+    pub fn enqueue(&mut self, pkt: T, segmenter: &mut impl Segmenter<T>, dropped: &mut Vec<Dropped<T>>) {
+        let geometry = pkt.geometry();
+        let max_len = self.shaper.map_or(u32::MAX, |shaper| shaper.max_len);
+        if geometry.wire_len() > max_len && geometry.is_fat() && geometry.seg_len <= max_len {
+            self.cut(pkt, max_len, segmenter, dropped);
+        } else {
+            self.push(Entry::new(pkt), max_len, dropped);
+        }
+    }
+
+    /// Takes the next packet out, if one may leave now. A packet that has to wait is counted as overlimit at each call.
+    pub fn dequeue(&mut self, now: Instant) -> Option<T> {
+        if let Some(entry) = self.requeued.pop_front() {
+            self.requeued_bytes -= u64::from(entry.len);
+            return Some(entry.pkt);
+        }
+        let len = self.queue.front()?.len;
+        if let Some(shaper) = &mut self.shaper {
+            if now < shaper.buckets.ready_at(len) {
+                self.counted.overlimits += 1;
+                return None;
+            }
+            shaper.buckets.take(now, len);
+        }
+        let Entry { pkt, len, segs } = self.queue.pop_front()?;
+        self.queued_bytes -= u64::from(len);
+        self.counted.bytes += u64::from(len);
+        self.counted.packets += u64::from(segs);
+        Some(pkt)
+    }
+
+    /// Takes back a packet that its link had no room for; of several, the one that was dequeued last comes first. The packet
+    /// leaves before all others, and is charged and counted as sent once.
+    pub fn requeue(&mut self, pkt: T) {
+        let entry = Entry::new(pkt);
+        self.counted.requeues += 1;
+        self.requeued_bytes += u64::from(entry.len);
+        self.requeued.push_front(entry);
+    }
+
+    /// Earliest time at which [`Qdisc::dequeue`] returns a packet; none while the queue is empty. It may be past.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if !self.requeued.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        let len = self.queue.front()?.len;
+        Some(self.shaper.map_or(Instant::ZERO, |shaper| shaper.buckets.ready_at(len)))
+    }
+
+    /// Counters, and the length of the queue.
+    pub fn stats(&self) -> Stats {
+        let waiting = self.queue.len() + self.requeued.len();
+        Stats {
+            qlen: u32::try_from(waiting).unwrap_or(u32::MAX),
+            backlog: self.queued_bytes + self.requeued_bytes,
+            ..self.counted
+        }
+    }
+
+    /// Packets that wait, in the order in which they would have left; for the end of a discipline.
+    pub fn into_packets(self) -> impl Iterator<Item = T> {
+        self.requeued.into_iter().chain(self.queue).map(|entry| entry.pkt)
+    }
+
+    /// Cuts a packet, and queues as many of its segments as the limit lets in (Linux `tbf_segment`).
+    fn cut(&mut self, fat: T, max_len: u32, segmenter: &mut impl Segmenter<T>, dropped: &mut Vec<Dropped<T>>) {
+        let mut segments = std::mem::take(&mut self.segments);
+        if segmenter.segment(fat, &mut segments).is_err() {
+            self.counted.drops += 1;
+        }
+        for segment in segments.drain(..) {
+            self.push(Entry::new(segment), max_len, dropped);
+        }
+        self.segments = segments;
+    }
+
+    /// Queues a packet of at most `max_len` bytes, if the limit lets it in.
+    fn push(&mut self, entry: Entry<T>, max_len: u32, dropped: &mut Vec<Dropped<T>>) {
+        let bytes = self.queued_bytes + u64::from(entry.len);
+        let has_room = match self.options {
+            Options::Pfifo { limit } => self.queue.len() + self.requeued.len() < limit as usize,
+            Options::Bfifo { limit } => bytes + self.requeued_bytes <= u64::from(limit),
+            // The limit is that of the queue behind the buckets, which packets that were given back have left.
+            Options::Tbf(tbf) => bytes <= u64::from(tbf.limit),
+        };
+        let reason = if entry.len > max_len {
+            Refusal::TooLong
+        } else if !has_room {
+            Refusal::Full
+        } else {
+            self.queued_bytes = bytes;
+            self.queue.push_back(entry);
+            return;
+        };
+        self.counted.drops += 1;
+        dropped.push(Dropped { pkt: entry.pkt, reason });
+    }
+}
