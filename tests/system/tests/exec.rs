@@ -185,7 +185,7 @@ fn sockstat() -> Outcome {
     let read = || {
         run(&mut command(
             &scratch,
-            &["exec", "--instance", "x", "--", "cat", "/proc/net/sockstat", "/proc/net/sockstat6"],
+            &["exec", "--sockets", "host", "--instance", "x", "--", "cat", "/proc/net/sockstat", "/proc/net/sockstat6"],
         ))
     };
     let lines = |frag: &str, frag6: &str| {
@@ -205,6 +205,17 @@ fn sockstat() -> Outcome {
     let (frag, frag6) = (waiting("FRAG:"), waiting("FRAG6:"));
     assert!(!frag.ends_with("memory 0") && !frag6.ends_with("memory 0"), "{shown}");
     assert_eq!(read()?, lines(&frag, &frag6));
+    // On the host side the sockets are those of its kernel, and the fragments the gateway's.
+    let script = "import socket
+sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(3)]
+for it in sockets: it.bind(('10.1.0.1', 0))
+for name in ['sockstat', 'sockstat6']: print(open('/proc/net/' + name).read(), end='')
+for line in open('/proc/net/snmp'): print(line, end='')";
+    let said = run(&mut command(&scratch, &["exec", "--instance", "x", "--", "python3", "-c", script]))?;
+    for line in ["UDP: inuse 3 ", &frag, &frag6, "Tcp: 1 200 120000 -1 ", "UDP6: inuse 0"] {
+        assert!(said.lines().any(|it| it.starts_with(line)), "{line} in {said}");
+    }
+    assert_eq!(said.lines().filter(|line| line.starts_with("FRAG: ")).count(), 1, "{said}");
     Ok(())
 }
 
