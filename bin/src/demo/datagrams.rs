@@ -46,10 +46,12 @@ pub(super) struct Ends<'a> {
     pub(super) to: IpAddr,
     /// The most datagrams that are on their way.
     pub(super) window: u64,
+    /// Whether it is no failure that nothing arrives.
+    pub(super) may_starve: bool,
 }
 
-/// Sends for `length` from one thread and receives on another. A stream of which nothing arrives counts as one datagram, the most that it
-/// can have been.
+/// Sends for `length` from one thread and receives on another. A stream of which nothing arrives counts as one datagram, if it `may_starve`:
+/// the most that it can have been.
 pub(super) fn builtin(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<Datagrams, Failure> {
     let doing = format!("udp to {}", ends.to);
     let fail = |err: io::Error| Failure::step(&doing, err);
@@ -71,6 +73,9 @@ pub(super) fn builtin(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<D
     let (sent, received) = transfer(&sending, &receiving, (length, ends.window), stop);
     let (sent, received) = (sent.map_err(fail)?, received.map_err(fail)?);
     stop.check()?;
+    if received == 0 && !ends.may_starve {
+        return Err(Failure::step(&doing, format!("none of {sent} datagrams arrived")));
+    }
     let stream = Stream { bytes: received.max(1) * LARGEST as u64, seconds: length.as_secs_f64() };
     Ok(Datagrams { stream, arrived: received as f64 / sent.max(1) as f64 })
 }

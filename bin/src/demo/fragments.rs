@@ -98,7 +98,7 @@ pub(super) fn cases() -> Vec<Case> {
 pub(super) fn veth(bench: &Bench) -> Result<Sample, Failure> {
     let [sender, receiver] = Side::BOTH.map(|side| bench.topology.host(side).open());
     let [from, to] = Side::BOTH.map(|side| side.wire().into());
-    let ends = Ends { sender: &sender?, receiver: &receiver?, from, to, window: WINDOW };
+    let ends = Ends { sender: &sender?, receiver: &receiver?, from, to, window: WINDOW, may_starve: false };
     let sent = datagrams::builtin(ends, bench.plan.length, &bench.stop)?;
     Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, cost: None })
 }
@@ -114,7 +114,7 @@ pub(super) fn measure(bench: &Bench, setting: Setting) -> Result<Sample, Failure
     let [sender, receiver] = [gateways[0].host_side()?, gateways[1].host_side()?];
     let [from, to] = Side::BOTH.map(|side| setting.address(side));
     let window = if matches!(setting, Setting::RingOn | Setting::RingOff) { RING_WINDOW } else { WINDOW };
-    let ends = Ends { sender: &sender, receiver: &receiver, from, to, window };
+    let ends = Ends { sender: &sender, receiver: &receiver, from, to, window, may_starve: setting == Setting::RingOff };
     let before = readings(&gateways)?;
     let sent =
         datagrams::builtin(ends, bench.plan.length, &bench.stop).map_err(|failure| explain(failure, &mut gateways))?;

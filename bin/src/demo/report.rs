@@ -142,21 +142,21 @@ fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
 }
 
 fn ratio(rounds: &[Round], under: Case) -> Option<Ratio> {
-    let pairs: Vec<_> =
-        rounds.iter().filter_map(|round| Some((round.get(&Case::Fat)?.gbps, round[&under].gbps))).collect();
-    Some(Ratio::new(CIPHER, &under.ratio().filter(|_| !pairs.is_empty())?, pairs.into_iter()))
+    Some(Ratio::new(CIPHER, &under.ratio()?, pairs(rounds, Case::Fat, under)?.into_iter()))
+}
+
+/// Throughput of two cases in each round that has both; `None` if none has.
+fn pairs(rounds: &[Round], over: Case, under: Case) -> Option<Vec<(f64, f64)>> {
+    let of = |round: &Round| Some((round.get(&over)?.gbps, round.get(&under)?.gbps));
+    let pairs: Vec<_> = rounds.iter().filter_map(of).collect();
+    (!pairs.is_empty()).then_some(pairs)
 }
 
 /// Ratios of streams of large datagrams, if these were measured.
 fn large_ratios(rounds: &[Round]) -> Vec<Ratio> {
-    let of = |over: Case, under: Case| {
-        let pairs: Vec<_> =
-            rounds.iter().filter_map(|round| Some((round.get(&over)?.gbps, round.get(&under)?.gbps))).collect();
-        (!pairs.is_empty()).then_some(pairs)
-    };
     let all = Setting::RATIOS.iter().filter_map(|&(name, what, over, under)| {
         let under = under.map_or(Case::Veth, Case::Large);
-        Some(Ratio::new(name, what, of(Case::Large(over), under)?.into_iter()))
+        Some(Ratio::new(name, what, pairs(rounds, Case::Large(over), under)?.into_iter()))
     });
     all.collect()
 }
