@@ -25,12 +25,12 @@ pub(crate) fn own_socket_path(instance: &str) -> PathBuf {
     control_socket(&own, instance)
 }
 
-/// Where the control socket of `instance` is.
+/// Path of the control socket of `instance`.
 pub(crate) fn socket_path(instance: &str) -> PathBuf {
     control_socket(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }
 
-/// Where programs under `fatpath exec` reach `instance`.
+/// Path of the netlink socket of `instance`, by which programs under `fatpath exec` reach it.
 pub(crate) fn netlink_path(instance: &str) -> PathBuf {
     nlsock::socket_path(&run_dir_of(instance, run_dirs(&Variables::of_process())), instance)
 }

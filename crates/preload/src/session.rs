@@ -28,7 +28,7 @@ struct Gateway {
     /// The address of its netlink socket.
     address: sockaddr_un,
     /// Whether the program's other sockets are on its host side.
-    has_host_side: bool,
+    is_on_host_side: bool,
 }
 
 /// The gateway; `None` if there is none.
@@ -54,7 +54,7 @@ pub(crate) fn gateway() -> Option<&'static sockaddr_un> {
 
 /// Whether the program was started on the gateway's host side, whose kernel has its sockets other than netlink.
 pub(crate) fn is_on_host_side() -> bool {
-    found().is_some_and(|gateway| gateway.has_host_side)
+    found().is_some_and(|gateway| gateway.is_on_host_side)
 }
 
 fn found() -> Option<&'static Gateway> {
@@ -69,7 +69,7 @@ fn find() -> Option<Gateway> {
     }
     // SAFETY: what the environment holds is C strings, and nobody changes it before the program runs.
     let value = unsafe { CStr::from_ptr(value) };
-    let (path, has_host_side) = path_of(value.to_bytes());
+    let (path, is_on_host_side) = path_of(value.to_bytes());
     // SAFETY: any bytes are a valid address, zeros the empty one.
     let mut address: sockaddr_un = unsafe { mem::zeroed() };
     address.sun_family = libc::AF_UNIX as u16;
@@ -77,7 +77,7 @@ fn find() -> Option<Gateway> {
     let room = address.sun_path.get_mut(..=path.len())?;
     room.iter_mut().zip(path).for_each(|(to, &byte)| *to = byte as _);
     environment::keep(value);
-    Some(Gateway { address, has_host_side })
+    Some(Gateway { address, is_on_host_side })
 }
 
 /// The path that the variable's value names, and whether the program is on the gateway's host side.

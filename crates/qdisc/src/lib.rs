@@ -20,6 +20,7 @@
 //! - A packet that is dearer than a full bucket waits until the bucket is full, and leaves a debt behind. Such a packet was
 //!   queued before a change of options, or costs more than its length (`mpu`). In Linux it stays at the head for ever, with
 //!   all packets behind it.
+//! - After a pause the bucket of the peak rate is filled for all of it. Linux fills both buckets for no longer than the main one takes.
 //! - A `tbf` without a rate is refused also when its burst is given in bytes. Linux sends 1 GB/s then.
 //!
 //! Tokens are whole nanoseconds, as in Linux, and a packet costs up to one too few: full packets at 10 Gbit/s leave 0.02 % too

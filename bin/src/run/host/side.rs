@@ -430,8 +430,8 @@ impl On {
         let _ = self.worker.call(move |node| node.set_host_device(id, None));
     }
 
-    /// Has packet sockets see what else passes by the links on whose devices one is promiscuous.
-    fn watch(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
+    /// Tells the worker on which devices packet sockets are promiscuous: there they see what else passes by the link.
+    fn tell_watched(&mut self, is_promiscuous: impl Fn(&Made) -> bool) {
         let now: BTreeSet<LinkId> = self.made.iter().filter(|made| is_promiscuous(made)).map(|made| made.id).collect();
         for &id in now.symmetric_difference(&self.watched) {
             let is_watched = now.contains(&id);
@@ -456,7 +456,7 @@ impl On {
         let (made, lost): (Vec<Made>, Vec<Made>) =
             std::mem::take(&mut self.made).into_iter().partition(|made| there.contains_key(&made.device.index));
         self.made = made;
-        self.watch(|made| there.get(&made.device.index) == Some(&true));
+        self.tell_watched(|made| there.get(&made.device.index) == Some(&true));
         let mut undone: Vec<String> = lost.iter().map(|made| format!("device {}", made.device.name)).collect();
         for made in &lost {
             self.take_from_worker(made.id);

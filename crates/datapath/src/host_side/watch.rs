@@ -26,7 +26,7 @@ pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: &Pack
 }
 
 /// Tells whether a received frame goes up, as far as its headers tell: it is for this node, whole, and no part of the node consumes it.
-/// What policies or checks drop on its way up counts as seen.
+/// A frame that policies or checks drop on its way up counts as seen.
 fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
     let Ok(header) = eth::Header::ref_from(frame.head()) else { return false };
     let is_for_us =

@@ -146,7 +146,7 @@ pub(super) fn input(dp: &mut Datapath, ip: &IpPacket) -> Option<Next> {
 /// without an SA and keepalives end here, as in Linux's `xfrm4_udp_encap_rcv`.
 ///
 /// # Errors
-/// The reason to drop it. It is counted but for that.
+/// The reason to drop it, for the caller to count.
 pub(super) fn check_marker(dp: &mut Datapath, ip: &IpPacket) -> Result<(), DropReason> {
     if ip.flow.dport != ENCAP_PORT {
         return Ok(());

@@ -257,7 +257,7 @@ fn long_datagram_is_fragmented_if_it_may_be() {
 }
 
 #[test]
-fn datagram_in_fragments_of_the_device_is_fragmented_for_the_path() {
+fn datagram_cut_for_the_device_is_fragmented_for_the_path() {
     for flow in from_us() {
         let cut = |node: &Node, bytes: &[u8]| {
             let mut fragments = Vec::new();
