@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use base::LinkId;
+use base::{Instant, LinkId};
 use control::features::FeatureSet;
 use control::model::LinkConfig;
 use control::netlink::Error;
@@ -27,9 +27,15 @@ pub(crate) struct WorkerHost {
     open: Open,
     /// Changes for the host side, if there is one.
     noted: Option<Vec<Delta>>,
+    /// When it was made.
+    start: std::time::Instant,
 }
 
 impl Host for WorkerHost {
+    fn now(&self) -> Instant {
+        Instant::ZERO + self.start.elapsed()
+    }
+
     fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
         self.worker.call(|node| snapshot::links(node)).map_err(|gone| silent(&gone))
     }
@@ -104,8 +110,8 @@ impl Host for WorkerHost {
 
 impl WorkerHost {
     /// That worker, whose links `open` opens.
-    pub(crate) const fn new(worker: Handle, open: Open) -> Self {
-        Self { worker, open, noted: None }
+    pub(crate) fn new(worker: Handle, open: Open) -> Self {
+        Self { worker, open, noted: None, start: std::time::Instant::now() }
     }
 
     /// Notes changes from now on.

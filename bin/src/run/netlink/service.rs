@@ -209,6 +209,7 @@ impl Service {
         if is_reader_ready {
             self.serve_reader()?;
         }
+        self.expire();
         Ok(())
     }
 
@@ -242,7 +243,22 @@ impl Service {
                 return Ok(soon);
             }
         }
-        found(None)
+        let end = self.shared.lock().rtnl.until_expiry();
+        found(end.map(|end| Timespec { tv_sec: end.as_secs() as i64, tv_nsec: end.subsec_nanos().into() }).as_ref())
+    }
+
+    /// Has addresses go whose time is over, and passes that on.
+    fn expire(&mut self) {
+        let listeners = self.listeners(protocol::ROUTE);
+        self.outbox.clear();
+        let mut protocols = self.shared.lock();
+        if protocols.rtnl.until_expiry().is_none_or(|left| !left.is_zero()) {
+            return;
+        }
+        protocols.rtnl.expire(listeners, &mut self.outbox);
+        protocols.follow_host_side();
+        drop(protocols);
+        self.broadcast(protocol::ROUTE, None);
     }
 
     fn accept(&mut self) {

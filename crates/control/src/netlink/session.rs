@@ -200,7 +200,12 @@ pub struct Reply<'a> {
     echo: bool,
 }
 
-impl Reply<'_> {
+impl<'a> Reply<'a> {
+    /// For what happens by itself: its sequence number and port are 0.
+    pub const fn unasked(listeners: Groups, outbox: &'a mut Outbox) -> Self {
+        Self { outbox, listeners, seq: 0, port: 0, echo: false }
+    }
+
     /// Answers the requester with one message.
     pub fn send(&mut self, kind: u16, flags: u16, body: impl FnOnce(&mut Writer)) {
         let header = Header { kind, flags, seq: self.seq, port: self.port };
@@ -511,7 +516,7 @@ pub fn carry_out<P: Protocol>(protocol: &mut P, bytes: &[u8]) -> Result<(), Erro
     let message = message.ok_or(Error::text(errno::EINVAL, "Invalid message"))?;
     let request = Request { message, strict: false, privileged: true, port: 0 };
     let outbox = &mut Outbox::default();
-    let mut reply = Reply { outbox, listeners: Groups::default(), seq: 0, port: 0, echo: false };
+    let mut reply = Reply::unasked(Groups::default(), outbox);
     protocol.handle(&request, &mut reply)
 }
 

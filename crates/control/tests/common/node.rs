@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{Domain, DropReason, IfAddr, LinkId, TableId};
+use base::{Domain, DropReason, IfAddr, Instant, LinkId, TableId};
 use control::Config;
 use control::features::FeatureSet;
 use control::model::{LinkConfig, LinkKind};
@@ -32,6 +32,8 @@ pub(crate) struct Obedient {
     domains: BTreeMap<LinkId, Domain>,
     /// The address that `eth0` was given.
     mac: Option<[u8; 6]>,
+    /// The time.
+    pub(crate) now: Instant,
 }
 
 const MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
@@ -49,6 +51,10 @@ fn eth0() -> LinkNow {
 }
 
 impl Host for Obedient {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
     fn links(&mut self) -> Result<Vec<LinkNow>, Error> {
         Ok(vec![LinkNow { mac: self.mac.or(Some(MAC)), ..eth0() }])
     }

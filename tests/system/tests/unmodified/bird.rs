@@ -41,14 +41,14 @@ protocol static { ipv6; route fd00:5::/32 via fd00:1::2; }
 ";
 
 /// A running BIRD, killed when dropped.
-struct Bird<'a> {
+pub(super) struct Bird<'a> {
     node: &'a Node,
     process: Process,
     socket: PathBuf,
 }
 
 impl<'a> Bird<'a> {
-    fn start(node: &'a Node, config: &str) -> Outcome<Self> {
+    pub(super) fn start(node: &'a Node, config: &str) -> Outcome<Self> {
         let (config, socket) = (node.file("bird.conf", config)?, node.scratch.file("bird.ctl"));
         let mut command = node.exec(unpacked("usr/sbin/bird"));
         command.arg("-f").arg("-c").arg(config).arg("-s").arg(&socket).arg("-P").arg(node.scratch.file("bird.pid"));
@@ -61,7 +61,7 @@ impl<'a> Bird<'a> {
     }
 
     /// Waits until `birdc show WHAT` has each of `wanted`.
-    fn wait_for(&self, what: &str, wanted: &[&str]) -> Outcome {
+    pub(super) fn wait_for(&self, what: &str, wanted: &[&str]) -> Outcome {
         let mut last = String::new();
         let is_there = || {
             let client = unpacked("usr/sbin/birdcl");

@@ -36,12 +36,12 @@ pub(super) fn trials() -> Vec<Trial> {
 
 /// An account under which FRR runs.
 #[derive(Clone, Copy, Debug)]
-struct Account {
+pub(super) struct Account {
     user: &'static str,
     group: &'static str,
 }
 
-const ROOT: Account = Account { user: "root", group: "root" };
+pub(super) const ROOT: Account = Account { user: "root", group: "root" };
 
 /// That of Debian's package, which keeps `CAP_NET_ADMIN` in its permitted set.
 const FRR: Account = Account { user: "frr", group: "frr" };
@@ -49,14 +49,14 @@ const FRR: Account = Account { user: "frr", group: "frr" };
 const FRR_ID: u32 = 64001;
 
 /// FRR's files on a node. The daemons end with their [`Process`].
-struct Frr<'a> {
+pub(super) struct Frr<'a> {
     node: &'a Node,
     directory: PathBuf,
     account: Account,
 }
 
 impl<'a> Frr<'a> {
-    fn new(node: &'a Node, account: Account) -> Outcome<Self> {
+    pub(super) fn new(node: &'a Node, account: Account) -> Outcome<Self> {
         let directory = node.scratch.file("frr");
         fs::create_dir_all(&directory)?;
         if account.user == FRR.user {
@@ -67,7 +67,7 @@ impl<'a> Frr<'a> {
     }
 
     /// Starts a daemon with the configuration `lines`, and waits until it answers.
-    fn start(&self, daemon: &str, lines: &str) -> Outcome<Process> {
+    pub(super) fn start(&self, daemon: &str, lines: &str) -> Outcome<Process> {
         let directory = &self.directory;
         self.node.file(&format!("frr/{daemon}.conf"), lines)?;
         let socket = directory.join(format!("{daemon}.vty"));
@@ -101,7 +101,7 @@ impl<'a> Frr<'a> {
     }
 
     /// What a daemon answers to `show WHAT`, as to `vtysh`: text, and behind it three zero bytes and a status.
-    fn show(&self, daemon: &str, what: &str) -> Outcome<String> {
+    pub(super) fn show(&self, daemon: &str, what: &str) -> Outcome<String> {
         let mut socket = UnixStream::connect(self.directory.join(format!("{daemon}.vty")))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.write_all(format!("show {what}\0").as_bytes())?;

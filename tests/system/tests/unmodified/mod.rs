@@ -4,12 +4,16 @@
 //! The packages are unpacked below the target directory and never installed, since some of them start a service.
 
 mod bird;
+mod dhcp;
 mod frr;
 mod keepalived;
 mod numbers;
+mod routing;
+mod streams;
+mod wire;
 
 use std::cell::RefCell;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -30,7 +34,17 @@ struct Node {
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [frr::trials(), bird::trials(), keepalived::trials(), numbers::trials()].into_iter().flatten().collect()
+    let trials = [
+        frr::trials(),
+        bird::trials(),
+        routing::trials(),
+        keepalived::trials(),
+        numbers::trials(),
+        streams::trials(),
+        dhcp::trials(),
+        wire::trials(),
+    ];
+    trials.into_iter().flatten().collect()
 }
 
 /// The gateway's links: one of each kind that needs nothing more of the host, and a VRF.
@@ -57,6 +71,12 @@ kind = "vrf"
 table = 10
 "#;
 
+/// `LD_LIBRARY_PATH` for programs of unpacked packages.
+fn libraries() -> OsString {
+    let libraries = unpacked("usr/lib/x86_64-linux-gnu");
+    std::env::join_paths([libraries.join("frr"), libraries]).unwrap_or_default()
+}
+
 impl Node {
     fn new() -> Outcome<Self> {
         let (scratch, host, far) = (Scratch::new()?, Netns::new("host")?, Netns::new("far")?);
@@ -66,7 +86,9 @@ impl Node {
         far.sh(
             "ip addr add 10.9.0.2/24 dev mgmt; ip addr add 10.1.0.2/24 dev eth0; ip addr add fd00:1::2/64 dev eth0",
         )?;
-        fs::write(scratch.file("passwd"), "root:x:0:0::/:/bin/sh\nfrr:x:64001:64001::/:/bin/false\n")?;
+        let accounts = "root:x:0:0::/:/bin/sh\nfrr:x:64001:64001::/:/bin/false\nsshd:x:64003:64003::/:/bin/false\n";
+        fs::write(scratch.file("passwd"), accounts)?;
+        fs::write(scratch.file("shadow"), "root:*:1::::::\n")?;
         // The last group is the one that Debian's FRR is built for.
         fs::write(scratch.file("group"), "root:x:0:\nfrr:x:64001:\nfrrvty:x:64002:frr,root\n")?;
         let node = Self { gateway: RefCell::default(), host, far, scratch };
@@ -91,20 +113,31 @@ impl Node {
 
     /// The same with options of `fatpath exec`.
     fn exec_with(&self, options: &[&str], program: impl AsRef<OsStr>) -> Command {
-        let mut command = self.unpacked("unshare");
-        // The accounts that it looks for need not be on this host.
-        let accounts = "for file in passwd group; do mount --bind \"$0/$file\" /etc/$file; done; exec \"$@\"";
-        command.args(["--mount", "sh", "-ec", accounts]).arg(self.scratch.path()).arg(fatpath());
-        command.args(["exec", "--instance", "x"]).args(options).arg("--").arg(program);
+        let mut command = self.with_accounts(self.unpacked("unshare"));
+        command.arg(fatpath()).args(["exec", "--instance", "x"]).args(options).arg("--").arg(program);
         command
+    }
+
+    /// The command `program` at the far end, where libraries of unpacked packages are found.
+    fn on_far(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.far.command("unshare");
+        command.env("LD_LIBRARY_PATH", libraries());
+        let mut command = self.with_accounts(command);
+        command.arg(program);
+        command
+    }
+
+    /// `unshare` in a mount namespace with a node's accounts, since those that a daemon looks for need not be on this host.
+    fn with_accounts(&self, mut unshare: Command) -> Command {
+        let accounts = "for file in passwd group shadow; do mount --bind \"$0/$file\" /etc/$file; done; exec \"$@\"";
+        unshare.args(["--mount", "sh", "-ec", accounts]).arg(self.scratch.path());
+        unshare
     }
 
     /// The command `program` on the host, where libraries of unpacked packages are found.
     fn unpacked(&self, program: impl AsRef<std::path::Path>) -> Command {
-        let libraries = unpacked("usr/lib/x86_64-linux-gnu");
-        let path = std::env::join_paths([libraries.join("frr"), libraries]).unwrap_or_default();
         let mut command = self.host.command(program);
-        command.env("LD_LIBRARY_PATH", path).env("FATPATH_RUNDIR", self.scratch.path());
+        command.env("LD_LIBRARY_PATH", libraries()).env("FATPATH_RUNDIR", self.scratch.path());
         command
     }
 

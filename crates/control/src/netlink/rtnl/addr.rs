@@ -2,10 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use base::IfAddr;
+use base::{IfAddr, Instant};
 
 use super::super::attr::{Attr, Kind, Policy, Strictness, parse, policy};
 use super::entry::Address;
+use super::lifetime::Lifetime;
 use super::*;
 
 /// Length of `struct ifaddrmsg`.
@@ -55,7 +56,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
     let chosen = [(true, v4), (false, v6)].into_iter().filter(|(_, wanted)| *wanted);
     let all = chosen.flat_map(|(v4, _)| of_family(v4));
     let all: Vec<_> = all.map(|(index, link, address)| (*index, link.config.name.clone(), address.clone())).collect();
-    let (mut last, generation) = (None, rtnl.model.generation());
+    let (mut last, generation, now) = (None, rtnl.model.generation(), rtnl.model.now);
     Ok(Box::new(move |rtnl: &mut Rtnl<H>, part| {
         part.interrupted(generation != rtnl.model.generation());
         if dev != 0 {
@@ -63,7 +64,7 @@ pub(super) fn dump<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, family: u
         }
         let left = all.iter().enumerate().skip(last.map_or(0, |last| last + 1));
         Ok(write_each(part, &mut last, left, |part, _, (index, name, address)| {
-            part.message_with(RTM_NEWADDR, flags, |w| write(w, *index, name, address))
+            part.message_with(RTM_NEWADDR, flags, |w| write(w, *index, name, address, now))
         }))
     }))
 }
@@ -80,6 +81,7 @@ struct Wanted {
     flags: u32,
     metric: u32,
     protocol: u8,
+    lifetime: Lifetime,
 }
 
 fn invalid(text: &'static str) -> Error {
@@ -115,19 +117,12 @@ impl Wanted {
             let text = if v4 { "ipv4: Device not found" } else { "ipv6: Unable to find the interface" };
             return Err(Error::text(errno::ENODEV, text));
         }
+        let mut lifetime = Lifetime::default();
         if let Some(times) = attrs.get(IFA_CACHEINFO) {
             // `struct ifa_cacheinfo`: how long it is preferred, how long it is valid.
             let [preferred, valid] = [0, 4].map(|at| word(&times.data[at..]));
-            if valid == 0 {
-                return Err(invalid(if v4 {
-                    "ipv4: Invalid address lifetime"
-                } else {
-                    "ipv6: address lifetime invalid"
-                }));
-            }
-            if preferred != u32::MAX || valid != u32::MAX {
-                return Err(Error::unsupported("fatpath has no addresses that expire").at(times.offset));
-            }
+            let text = if v4 { "ipv4: Invalid address lifetime" } else { "ipv6: address lifetime invalid" };
+            lifetime = Lifetime::of_seconds(model.now, preferred, valid).ok_or(invalid(text))?;
         }
         Ok(Self {
             index,
@@ -140,7 +135,14 @@ impl Wanted {
             flags: attrs.get(IFA_FLAGS).map_or(flags.into(), Attr::u32),
             metric: attrs.get(IFA_RT_PRIORITY).map_or(0, Attr::u32),
             protocol: attrs.get(IFA_PROTO).map_or(0, Attr::u8),
+            lifetime,
         })
+    }
+
+    /// The flags that follow from its lifetime (Linux `set_ifa_lifetime`).
+    fn lifetime_flags(&self, now: Instant) -> u32 {
+        let permanent = if self.lifetime.is_permanent() { IFA_F_PERMANENT } else { 0 };
+        permanent | if self.lifetime.is_deprecated(now) { IFA_F_DEPRECATED } else { 0 }
     }
 }
 
@@ -174,15 +176,17 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
     if !v4 && wanted.flags & IFA_F_MANAGETEMPADDR != 0 && wanted.len != 64 {
         return Err(invalid("ipv6: address with \"mngtmpaddr\" flag must have a prefix length of 64"));
     }
+    let lifetime_flags = wanted.lifetime_flags(model.now);
     let mut address = Address {
         peer: wanted.peer,
         broadcast: wanted.broadcast,
         label: wanted.label.filter(|label| Some(label) != name.as_ref()),
         // IPv6's follows from the address.
         scope: if v4 { wanted.scope } else { computed.scope },
-        flags: IFA_F_PERMANENT | wanted.flags & keep,
+        flags: lifetime_flags | wanted.flags & keep,
         metric: wanted.metric,
         protocol: wanted.protocol,
+        lifetime: wanted.lifetime,
         ..computed
     };
     let Some(link) = model.link(wanted.index) else { return Err(Error::new(errno::ENODEV)) };
@@ -197,14 +201,16 @@ pub(super) fn add(model: &mut Model, request: &Request<'_>) -> Result<(), Error>
             return Err(Error::text(errno::EEXIST, text));
         }
         let there = link.addresses[at].clone();
-        let protocol = address.protocol;
+        let (protocol, lifetime) = (address.protocol, wanted.lifetime);
+        let of_lifetime = IFA_F_PERMANENT | IFA_F_DEPRECATED;
         let changed = if v4 {
             // None is as good a metric as any (`inet_rtm_newaddr`).
-            Address { metric: wanted.metric, protocol, ..there }
+            let flags = there.flags & !of_lifetime | lifetime_flags;
+            Address { flags, metric: wanted.metric, protocol, lifetime, ..there }
         } else {
-            let flags = there.flags & !keep | wanted.flags & keep;
+            let flags = there.flags & !(keep | of_lifetime) | wanted.flags & keep | lifetime_flags;
             let metric = if wanted.metric == 0 { there.metric } else { wanted.metric };
-            Address { flags, metric, protocol, peer: address.peer.or(there.peer), ..there }
+            Address { flags, metric, protocol, lifetime, peer: address.peer.or(there.peer), ..there }
         };
         model.change_address(wanted.index, at, changed);
         return Ok(());
@@ -260,15 +266,16 @@ pub(super) fn remove(model: &mut Model, request: &Request<'_>) -> Result<(), Err
     Ok(())
 }
 
-/// An address, as Linux's `inet_fill_ifaddr` and `inet6_fill_ifaddr` write it.
-pub(super) fn write(w: &mut Writer, index: IfIndex, name: &str, address: &Address) {
+/// An address, as Linux's `inet_fill_ifaddr` and `inet6_fill_ifaddr` write it at `now`.
+pub(super) fn write(w: &mut Writer, index: IfIndex, name: &str, address: &Address, now: Instant) {
     let own = address.addr.addr();
     let family = if own.is_ipv4() { AF_INET } else { AF_INET6 };
     w.fixed(&[family, address.prefix_len(), address.flags as u8, address.scope]);
     w.fixed(&index.0.to_ne_bytes());
-    let forever = |w: &mut Writer| {
-        // Lifetimes without end, and no time stamps.
-        let info = [u32::MAX, u32::MAX, 0, 0].map(u32::to_ne_bytes);
+    let times = |w: &mut Writer| {
+        // No time stamps: when it was made and changed is not kept.
+        let [preferred, valid] = address.lifetime.seconds_left(now);
+        let info = [preferred, valid, 0, 0].map(u32::to_ne_bytes);
         w.put(IFA_CACHEINFO, info.as_flattened());
     };
     match own {
@@ -286,7 +293,7 @@ pub(super) fn write(w: &mut Writer, index: IfIndex, name: &str, address: &Addres
             if address.metric != 0 {
                 w.put_u32(IFA_RT_PRIORITY, address.metric);
             }
-            forever(w);
+            times(w);
         }
         IpAddr::V6(_) => {
             match address.peer {
@@ -299,7 +306,7 @@ pub(super) fn write(w: &mut Writer, index: IfIndex, name: &str, address: &Addres
             if address.metric != 0 {
                 w.put_u32(IFA_RT_PRIORITY, address.metric);
             }
-            forever(w);
+            times(w);
             w.put_u32(IFA_FLAGS, address.flags);
             if address.protocol != 0 {
                 w.put_u8(IFA_PROTO, address.protocol);

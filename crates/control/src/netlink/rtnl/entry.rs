@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use base::{IfAddr, IfIndex, LinkId, Prefix};
+use base::{IfAddr, IfIndex, Instant, LinkId, Prefix};
 
+use super::lifetime::Lifetime;
 use super::nums::*;
 use super::table::Route;
 use crate::features::FeatureSet;
@@ -33,6 +34,8 @@ pub struct Address {
     pub metric: u32,
     /// `IFAPROT_*`.
     pub protocol: u8,
+    /// How long it stays.
+    pub lifetime: Lifetime,
 }
 
 /// A link.
@@ -91,6 +94,7 @@ pub(super) fn loopback_addresses() -> [Address; 2] {
         flags: IFA_F_PERMANENT,
         metric: 0,
         protocol,
+        lifetime: Lifetime::default(),
     };
     [own(Ipv4Addr::LOCALHOST.into(), 8, 0), own(Ipv6Addr::LOCALHOST.into(), 128, IFAPROT_KERNEL_LO)]
 }
@@ -105,6 +109,11 @@ impl Address {
     pub(super) fn subnet(&self) -> Prefix {
         let addr = self.peer.filter(IpAddr::is_ipv4).unwrap_or(self.addr.addr());
         Prefix::containing(addr, self.prefix_len()).unwrap_or(Prefix::host(addr))
+    }
+
+    /// When it changes by itself.
+    pub(super) fn next_change(&self) -> Option<Instant> {
+        self.lifetime.next(self.flags & IFA_F_DEPRECATED != 0)
     }
 
     /// Whether another IPv4 address came first in its subnet.

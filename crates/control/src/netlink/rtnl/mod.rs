@@ -4,6 +4,7 @@ mod addr;
 mod change;
 mod entry;
 mod ethtool;
+mod lifetime;
 mod link;
 mod lookup;
 mod model;
@@ -18,6 +19,7 @@ mod vrf;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::attr::Strictness;
 use super::error::{Error, errno};
@@ -26,11 +28,12 @@ use super::session::{Dump, Groups, Outbox, Part, Progress, Protocol, Reply, Requ
 use crate::features::FeatureSet;
 use crate::model::LinkConfig;
 use crate::state::LinkStats;
-use base::{IfIndex, LinkId, TableId};
+use base::{IfIndex, Instant, LinkId, TableId};
 use nums::*;
 
 pub use entry::{Address, Link, Master};
 pub use ethtool::LinkDetail;
+pub use lifetime::Lifetime;
 pub use model::{Delta, LOOPBACK, Model, refusal};
 pub use rule::Rule;
 pub use saved::{RouteKey, renumber, without};
@@ -96,6 +99,9 @@ pub trait Host: fmt::Debug + Send + 'static {
     /// # Errors
     /// The packets' side does not answer.
     fn set_features(&mut self, id: LinkId, wanted: FeatureSet) -> Result<(), Error>;
+
+    /// The time by the node's clock.
+    fn now(&self) -> Instant;
 
     /// Every neighbour, by link and address.
     ///
@@ -182,6 +188,7 @@ impl<H: Host> Protocol for Rtnl<H> {
         // Shorter than `struct rtgenmsg`: nothing is asked (Linux `rtnetlink_rcv_msg`).
         let Some(&family) = request.payload().first() else { return Ok(()) };
         let inet = matches!(family, AF_INET | AF_INET6);
+        self.model.now = self.host.now();
         let outcome = match request.kind() {
             // What bridges are told of their ports; Linux has no text for a link that is no port.
             RTM_SETLINK | RTM_DELLINK if family == AF_BRIDGE => Err(Error::new(errno::EOPNOTSUPP)),
@@ -216,6 +223,7 @@ impl<H: Host> Protocol for Rtnl<H> {
 
     fn dump(&mut self, request: &Request<'_>) -> Result<Dump<Self>, Error> {
         let family = request.payload().first().copied().unwrap_or_default();
+        self.model.now = self.host.now();
         // An error and no dump, as of a kernel before 5.3 (Linux `rtnetlink_rcv_msg`): daemons take even an empty dump for a sign
         // that there can be such objects, and install routes by them.
         if matches!(request.kind(), RTM_GETNEXTHOP | RTM_GETNEXTHOPBUCKET) {
@@ -270,7 +278,9 @@ impl<H> Rtnl<H> {
         let now = self.model.ifindex(id);
         for address in &link.addresses {
             let name = &link.config.name;
-            outbox.announce(listeners, address_group(address), RTM_NEWADDR, |w| addr::write(w, now, name, address));
+            outbox.announce(listeners, address_group(address), RTM_NEWADDR, |w| {
+                addr::write(w, now, name, address, self.model.now);
+            });
         }
         for (table, route) in self.model.routes().filter(|(_, route)| route.dev == id) {
             outbox.announce(listeners, route_group(route), RTM_NEWROUTE, |w| route::write(w, table.0, now, route));
@@ -279,6 +289,18 @@ impl<H> Rtnl<H> {
 }
 
 impl<H: Host> Rtnl<H> {
+    /// The time in which no address changes by itself; `None` if none ever does.
+    pub fn until_expiry(&self) -> Option<Duration> {
+        self.model.next_expiry.map(|end| end.since(self.host.now()))
+    }
+
+    /// Takes addresses away whose time is over, and tells who listens.
+    pub fn expire(&mut self, listeners: Groups, outbox: &mut Outbox) {
+        self.model.now = self.host.now();
+        self.model.expire_addresses();
+        self.publish(&mut Reply::unasked(listeners, outbox));
+    }
+
     /// Tells who listens, and the packets' side, what has changed so far.
     fn publish(&mut self, reply: &mut Reply<'_>) {
         for delta in self.model.deltas() {
@@ -332,7 +354,9 @@ fn tell(model: &Model, delta: &Delta, reply: &mut Reply<'_>) {
             let kind = if matches!(delta, Delta::RemoveAddress(..)) { RTM_DELADDR } else { RTM_NEWADDR };
             let name = model.link(id.0).map_or("", |link| link.config.name.as_str());
             let index = model.ifindex(id.0);
-            reply.notify(address_group(address), kind, 0, |w| addr::write(w, index, name, address));
+            reply.notify(address_group(address), kind, 0, |w| {
+                addr::write(w, index, name, address, model.now);
+            });
         }
     }
 }

@@ -8,7 +8,7 @@ mod addresses;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use base::{Domain, IfIndex, LinkId, Prefix, TableId};
+use base::{Domain, IfIndex, Instant, LinkId, Prefix, TableId};
 
 use super::LinkNow;
 use super::entry::{Address, Link, METRIC_V6_USER};
@@ -97,6 +97,10 @@ pub struct Model {
     pub(super) deltas: Vec<Delta>,
     /// Whether routes, links or addresses have changed since the model was read from a file.
     changed: bool,
+    /// When what is being served came.
+    pub(super) now: Instant,
+    /// A moment before which no address changes by itself.
+    pub(super) next_expiry: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,6 +126,8 @@ impl Default for Model {
             generation: 0,
             deltas: Vec::new(),
             changed: false,
+            now: Instant::ZERO,
+            next_expiry: None,
         }
     }
 }

@@ -138,6 +138,7 @@ pub const IFA_PROTO: u16 = 11;
 pub const IFA_F_SECONDARY: u32 = 0x01;
 pub const IFA_F_NODAD: u32 = 0x02;
 pub const IFA_F_HOMEADDRESS: u32 = 0x10;
+pub const IFA_F_DEPRECATED: u32 = 0x20;
 pub const IFA_F_PERMANENT: u32 = 0x80;
 pub const IFA_F_MANAGETEMPADDR: u32 = 0x100;
 pub const IFA_F_NOPREFIXROUTE: u32 = 0x200;

@@ -36,10 +36,13 @@ impl<H: Host> Rtnl<H> {
             // Of IPv6 the newest is listed first.
             let v4 = link.addresses.iter().filter(|address| address.addr.addr().is_ipv4());
             let v6 = link.addresses.iter().rev().filter(|address| address.addr.addr().is_ipv6());
-            let each = v4.chain(v6).filter(|address| !bound.contains(&address.addr));
+            // One that ends is for whom it was lent to ask for again.
+            let each = v4.chain(v6).filter(|it| !bound.contains(&it.addr) && it.lifetime.is_permanent());
             all.extend(each.map(|address| {
                 let label = format!("address {} dev {name}", address.addr);
-                Saved::new("address", label, RTM_NEWADDR, made, |w| addr::write(w, link.ifindex(index), name, address))
+                Saved::new("address", label, RTM_NEWADDR, made, |w| {
+                    addr::write(w, link.ifindex(index), name, address, model.now);
+                })
             }));
         }
         // It is there, and has its own addresses only if it has no others when it is set up.

@@ -7,6 +7,7 @@ use base::{IfAddr, LinkId, Prefix};
 
 use super::{Delta, LOOPBACK, Model};
 use crate::netlink::rtnl::entry::{Address, Link, METRIC_V6_CONNECTED, loopback_addresses};
+use crate::netlink::rtnl::lifetime::Lifetime;
 use crate::netlink::rtnl::nums::*;
 use crate::netlink::rtnl::table::Route;
 
@@ -29,8 +30,36 @@ impl Model {
                 .unwrap_or(all.len()),
         };
         all.insert(at, address.clone());
+        self.note_expiry(&address);
         self.deltas.push(Delta::AddAddress(LinkId(index), address.clone()));
         self.add_address_routes(index, &address);
+    }
+
+    /// Takes addresses away whose time is over, and has others be preferred to those that are no longer.
+    pub(in crate::netlink::rtnl) fn expire_addresses(&mut self) {
+        let now = self.now;
+        let due = |model: &Self| {
+            model.links.iter().find_map(|(&index, link)| {
+                let mut each = link.addresses.iter().enumerate();
+                let found = each.find(|(_, address)| address.next_change().is_some_and(|end| end <= now));
+                found.map(|(at, address)| (index, at, address.clone()))
+            })
+        };
+        while let Some((index, at, address)) = due(self) {
+            if address.lifetime.has_ended(now) {
+                self.remove_address(index, at);
+            } else {
+                let flags = address.flags | IFA_F_DEPRECATED;
+                self.change_address(index, at, Address { flags, ..address });
+            }
+        }
+        let all = self.links.values().flat_map(|link| &link.addresses);
+        self.next_expiry = all.filter_map(Address::next_change).min();
+    }
+
+    /// Notes when an address changes by itself.
+    fn note_expiry(&mut self, address: &Address) {
+        self.next_expiry = self.next_expiry.into_iter().chain(address.next_change()).min();
     }
 
     /// The links of a group.
@@ -45,10 +74,11 @@ impl Model {
         let Some(link) = self.links.get_mut(&index) else { return };
         let Some(there) = link.addresses.get_mut(at) else { return };
         let before = std::mem::replace(there, address.clone());
+        let link = link.clone();
+        self.note_expiry(&address);
         let makes = |it: &Address| (it.peer, it.flags & IFA_F_NOPREFIXROUTE);
         let v4 = address.addr.addr().is_ipv4();
         if before.metric != address.metric || (!v4 && makes(&before) != makes(&address)) {
-            let link = link.clone();
             self.add_address_routes(index, &address);
             let needed: Vec<_> = link.addresses.iter().flat_map(|other| other.routes(index, &link)).collect();
             for (table, route) in before.routes(index, &link) {
@@ -220,7 +250,8 @@ impl Model {
             _ => RT_SCOPE_UNIVERSE,
         };
         let (peer, broadcast, label, flags, metric, protocol) = (None, None, None, IFA_F_PERMANENT, 0, 0);
-        let mut address = Address { addr, peer, broadcast, label, scope, flags, metric, protocol };
+        let lifetime = Lifetime::default();
+        let mut address = Address { addr, peer, broadcast, label, scope, flags, metric, protocol, lifetime };
         let others = self.links.get(&index).map(|link| link.addresses.as_slice()).unwrap_or_default();
         if others.iter().any(|other| other.is_primary_v4() && other.in_subnet_of(&address)) {
             address.flags |= IFA_F_SECONDARY;
