@@ -1,5 +1,6 @@
 //! strongSwan as it is, over its stock kernel interface: the example of `docs/strongswan.md`.
 
+mod libreswan;
 mod moves;
 mod site;
 
@@ -17,7 +18,7 @@ const NEEDS: &[Need] =
     &[Need::Namespaces, Need::Tun, Need::PING, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL, Need::PKI];
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![
+    let mut all = vec![
         trial("strongswan/a_packet_brings_up_the_tunnel_that_it_needs", NEEDS, trap),
         trial("strongswan/ends_with_certificates_know_each_other", NEEDS, certificates),
         trial("strongswan/a_certificate_of_somebody_else_is_refused", NEEDS, foreign_certificate),
@@ -36,7 +37,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/a_peer_that_is_gone_is_noticed_and_found_again", NEEDS, dead_peer),
         trial("strongswan/routes_may_be_its_own_in_a_table_of_its_own", NEEDS, own_routes),
         trial("strongswan/it_takes_over_policies_that_were_kept_over_a_restart", NEEDS, kept_policies),
-    ]
+    ];
+    all.extend(libreswan::trials());
+    all
 }
 
 const CERTIFICATES: Setup = Setup { auth: Auth::Certificates, ..EXAMPLE };

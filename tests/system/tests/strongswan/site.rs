@@ -129,6 +129,11 @@ impl Site {
         run(Command::new(fatpath()).args(["save", "--instance", end.name]).env("FATPATH_RUNDIR", self.scratch.path()))
     }
 
+    /// The directory of the gateways' and the daemons' files.
+    pub(crate) const fn scratch(&self) -> &Scratch {
+        &self.scratch
+    }
+
     /// Has a packet bring up the tunnel. What needs it waits for it, or is lost: the first packets are.
     pub(crate) fn up(&self) -> Outcome {
         let [left, _] = &self.ends;
