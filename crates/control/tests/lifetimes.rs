@@ -106,6 +106,7 @@ fn address_that_ends_is_not_saved() {
     assert_eq!(carry_out(&mut node, &add(true, 7, flag::EXCL, Some([10, 30]))), Ok(()));
     assert_eq!(carry_out(&mut node, &add(true, 8, flag::EXCL, Some([0, u32::MAX]))), Ok(()));
     let saved = node.saved().unwrap_or_default();
-    let labels: Vec<_> = saved.iter().map(|saved| saved.label.as_str()).filter(|it| it.starts_with("address")).collect();
+    let labels: Vec<_> =
+        saved.iter().map(|saved| saved.label.as_str()).filter(|it| it.starts_with("address")).collect();
     assert_eq!(labels, ["address 10.1.0.8/24 dev eth0"]);
 }

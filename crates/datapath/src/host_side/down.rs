@@ -7,13 +7,14 @@ use ::reassembly::User;
 use base::{DropReason, LinkId, Origin};
 use packet::{Packet, PktType};
 use wire::eth::{self, EtherType};
+use wire::ip::Info;
 use wire::{MacAddr, Protocol, Version, ipv4};
 
 use super::demux;
 use crate::forward::Hop;
 use crate::local::reassembly;
 use crate::ports::Port;
-use crate::tx::device;
+use crate::tx::{device, mtu};
 use crate::{Cx, Datapath, IpPacket, Next, own};
 
 /// Takes a packet that came down by the device of `link`.
@@ -105,10 +106,37 @@ fn leave(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, frame: Packet) -> Result<(
     if port.config.mac.is_none() {
         return Err(DropReason::EthNotForUs);
     }
-    if frame.meta.cut.gso().is_none() && frame.len() > port.config.mtu + eth::Header::LEN {
-        return Err(DropReason::PacketTooBig);
+    let mtu = port.config.mtu;
+    if frame.meta.cut.gso().is_none() && frame.len() > mtu + eth::Header::LEN {
+        return leave_in_fragments(dp, cx, link, frame, mtu);
     }
     device::enqueue(dp, cx, link, frame, eth::Header::LEN);
+    Ok(())
+}
+
+/// Sends a broadcast datagram that is too long for the link in fragments: the kernel of the host side knows the MTU of its device alone.
+#[cold]
+fn leave_in_fragments(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    link: LinkId,
+    mut frame: Packet,
+    mtu: usize,
+) -> Result<(), DropReason> {
+    let header = *eth::Header::ref_from(frame.head())?;
+    if header.dst() != MacAddr::BROADCAST || header.ethertype() != EtherType::IPV4 || frame.meta.vlan.is_some() {
+        return Err(DropReason::PacketTooBig);
+    }
+    frame.pull(eth::Header::LEN);
+    let info = Info::parse(frame.head(), frame.len())?;
+    if info.dont_fragment || info.fragment.is_some() {
+        return Err(DropReason::PacketTooBig);
+    }
+    let mut pieces = Vec::new();
+    mtu::fragment(dp, cx, frame, mtu, link, &mut pieces);
+    for piece in pieces {
+        device::run_framed(dp, cx, link, MacAddr::BROADCAST, piece);
+    }
     Ok(())
 }
 

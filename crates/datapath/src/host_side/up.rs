@@ -9,6 +9,7 @@ use wire::{MacAddr, Version};
 
 use crate::local::Cast;
 use crate::trace::{self, Step};
+use crate::tx::tcp;
 use crate::{Cx, Datapath, IpPacket, Next};
 
 /// Source of frames to the host side: no station's address, and not the device's own, which Linux would drop.
@@ -23,6 +24,9 @@ pub(crate) fn deliver(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Ca
     }
     let origin = ip.pkt.meta.origin.get();
     let to = destination(cast, ip.info.dst);
+    if let Err(reason) = tcp::clamp_delivered(dp, cx, ip) {
+        return Next::Drop(reason);
+    }
     if let Err(reason) = send(dp, cx, link, ip.pkt.take(), to) {
         dp.ports.drop(origin, reason);
     }

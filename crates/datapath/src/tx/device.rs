@@ -36,7 +36,7 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pk
 }
 
 /// Frames a packet that no other stage carries, and queues it.
-pub(super) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: Packet) {
+pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pkt: Packet) {
     let mut ip = IpPacket::unparsed(pkt);
     let next = frame(dp, cx, link, to, &mut ip.pkt);
     dp.run(cx, &mut ip, next);

@@ -107,7 +107,7 @@ fn transmit_to_fragmenting_link(dp: &mut Datapath, cx: Cx<'_>, pkt: Packet, mtu:
 }
 
 /// Cuts a packet that leaves by `dev` to fragments of `mtu` bytes. A fat one is cut to its segments before (Linux `ip_finish_output_gso`).
-pub(super) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, dev: LinkId, out: &mut Vec<Packet>) {
+pub(crate) fn fragment(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, dev: LinkId, out: &mut Vec<Packet>) {
     let origin = pkt.meta.origin.get();
     let before = out.len();
     let version = Version::of(pkt.head()).unwrap_or(Version::V6);

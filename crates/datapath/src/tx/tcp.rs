@@ -69,6 +69,17 @@ fn clamp_forwarded(
     clamp_mss(cx.mem, ip, mtu.min(back))
 }
 
+/// Lowers the MSS of a SYN for a socket of the host side to what fits the path back: the socket knows the MTU of its device alone.
+///
+/// # Errors
+/// [`DropReason::NoMemory`].
+pub(crate) fn clamp_delivered(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+    if ip.info.protocol != Protocol::TCP || !is_syn(ip) {
+        return Ok(());
+    }
+    mtu_back(dp, cx, ip).map_or(Ok(()), |mtu| clamp_mss(cx.mem, ip, mtu))
+}
+
 /// MTU of the path back to a packet's source, as far as this node knows it: that of the link there, or, if the packet came through an SA,
 /// what fits the SAs of its answer.
 fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {

@@ -469,6 +469,45 @@ fn frame_to_other_station_leaves_as_it_is() {
 }
 
 #[test]
+fn mss_of_syn_for_a_socket_is_lowered_to_the_path_back() {
+    for flow in from_us().map(|flow| flow.reversed()) {
+        let most = 1500 - flow.version().header_len() as u16 - 20;
+        for (mss, want) in [(8960, most), (most, most), (536, 536)] {
+            let mut node = router_with_host_side();
+            node.rx_bytes(NOW, OUTSIDE, &syn(&flow, mss, false));
+            assert_eq!(only(up(&mut node, OUTSIDE)).to_vec(), syn(&flow, want, false), "{flow:?} {mss}");
+        }
+        // Without a device the node's own answer does not depend on it.
+        let mut node = router();
+        node.rx_bytes(NOW, OUTSIDE, &syn(&flow, 8960, false));
+        assert_eq!(node.tx(OUTSIDE).len(), 1);
+    }
+}
+
+#[test]
+fn broadcast_of_socket_is_fragmented_for_the_link() {
+    let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+    add_devices(&mut node);
+    let datagram = Flow::new("10.2.0.254", "10.2.0.255").udp(4000);
+    let may_be = edit_v4(&datagram, |header| header.set_dont_fragment(false));
+    down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType::IPV4, &may_be));
+    let sent = node.tx(OUTSIDE);
+    assert_eq!(sent.len(), 3);
+    for pkt in &sent {
+        let header = eth::Header::ref_from(pkt.head()).unwrap();
+        assert_eq!((header.dst(), header.src(), pkt.len() <= 1514), (MacAddr::BROADCAST, mac(2), true));
+    }
+    assert!(node.tx(INSIDE).is_empty());
+    assert_eq!(node.drops(), []);
+    // One that may not be, or that is no IP, is a counted drop.
+    let whole = edit_v4(&datagram, |header| header.set_dont_fragment(true));
+    down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType::IPV4, &whole));
+    down_bytes(&mut node, OUTSIDE, &frame(MacAddr::BROADCAST, mac(2), EtherType(0x88cc), &may_be));
+    assert!(node.tx(OUTSIDE).is_empty());
+    assert_eq!(node.drops(), [(0, DropReason::PacketTooBig, 2)]);
+}
+
+#[test]
 fn multicast_of_socket_leaves_by_its_device() {
     let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
     add_devices(&mut node);

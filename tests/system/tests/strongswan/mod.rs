@@ -10,12 +10,15 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Auth, CharonFiles, Need, Outcome, Scratch, lossless, transfer, trial, wait_until};
+use system::{Auth, CharonFiles, Need, Outcome, Process, Scratch, fatpath, lossless, transfer, trial, wait_until};
 
 use site::{EXAMPLE, End, PATIENCE, Setup, Site, Wan};
 
 const NEEDS: &[Need] =
     &[Need::Namespaces, Need::Tun, Need::PING, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL, Need::PKI];
+
+const TSHARK: &[Need] =
+    &[Need::Namespaces, Need::Tun, Need::TSHARK, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL, Need::PING];
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut all = vec![
@@ -27,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp", NEEDS, || interface(false)),
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp_over_ipv6", NEEDS, || interface(true)),
         trial("strongswan/ike_and_esp_in_udp_pass_over_ipv6", NEEDS, udp_over_v6),
+        trial("strongswan/tshark_sees_esp_on_either_kind_of_link", TSHARK, tshark),
         trial("strongswan/without_host_side_ike_passes_by_a_socket", NEEDS, || without_host_side(Wan::Udp)),
         trial("strongswan/without_host_side_ike_of_an_interface_passes_by_a_socket", NEEDS, || {
             without_host_side(Wan::Interface)
@@ -133,6 +137,31 @@ fn interface(v6: bool) -> Outcome {
     both_have_sas(&site, false)?;
     let states = site.xfrm(&site.ends[0], "state")?;
     assert_eq!(states.contains("src 2001:db8::1 dst 2001:db8::2"), v6, "{states}");
+    Ok(())
+}
+
+/// What tshark sees on the device that the host side has of the link: of an interface ESP, of a UDP link what sockets
+/// exchange by it, here IKE.
+fn tshark() -> Outcome {
+    for (wan, protocol) in [(Wan::Interface, "esp"), (Wan::Udp, "isakmp")] {
+        let site = Site::new(&Setup { wan, ..EXAMPLE })?;
+        site.up()?;
+        let [left, _] = &site.ends;
+        let mut command = left.netns.command(fatpath());
+        command.args(["exec", "--instance", "left", "--", "tshark", "-n", "-l", "-i", "wan", "-Y", protocol]);
+        command.args(["-T", "fields", "-e", "ip.src"]).env("FATPATH_RUNDIR", site.scratch().path());
+        let tshark = Process::spawn(&mut command, site.scratch())?;
+        wait_until("tshark sees packets of both ends", PATIENCE, || {
+            thread::sleep(Duration::from_millis(200));
+            let passed = match wan {
+                Wan::Interface => left.netns.sh("ping -q -c 1 -W 2 10.2.0.1").is_ok(),
+                Wan::Udp => left.swanctl(&["--rekey", "--child", "net"]).is_ok(),
+            };
+            let said = tshark.output();
+            passed && ["192.0.2.1", "192.0.2.2"].iter().all(|end| said.lines().any(|line| line == *end))
+        })
+        .map_err(|failed| format!("{}:\n{}", failed.message().unwrap_or_default(), tshark.output()))?;
+    }
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! keepalived.
 
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -20,7 +22,10 @@ const NEEDS: &[Need] = &[
 ];
 
 pub(super) fn trials() -> Vec<Trial> {
-    vec![trial("unmodified/keepalived_acts_on_the_link_alone", NEEDS, address)]
+    vec![
+        trial("unmodified/keepalived_acts_on_the_link_alone", NEEDS, address),
+        trial("unmodified/keepalived_takes_over_from_a_plain_neighbour", NEEDS, failover),
+    ]
 }
 
 /// A virtual router that finds no other, so becomes the master.
@@ -40,6 +45,36 @@ vrrp_instance one {
 }
 ";
 
+/// A virtual router at an end of the wire, of that priority.
+fn router(own: &str, priority: u8) -> String {
+    format!(
+        "
+global_defs {{
+  vrrp_garp_master_delay 1
+}}
+vrrp_instance one {{
+  state BACKUP
+  interface eth0
+  virtual_router_id 51
+  priority {priority}
+  advert_int 1
+  mcast_src_ip {own}
+  virtual_ipaddress {{ 10.1.0.99/24 dev eth0 }}
+}}
+"
+    )
+}
+
+/// Adds keepalived's options for files of its own, of which `end` begins the names.
+fn with_files(mut command: Command, node: &Node, end: &str, config: &str) -> Outcome<Command> {
+    let config = node.file(&format!("{end}.conf"), config)?;
+    command.args(["--dont-fork", "--log-console", "--use-file"]).arg(config);
+    for (option, name) in [("--pid", "pid"), ("--vrrp_pid", "vrrp"), ("--checkers_pid", "checkers")] {
+        command.arg(option).arg(node.scratch.file(&format!("{end}.{name}")));
+    }
+    Ok(command)
+}
+
 /// What a capture of an interface has seen so far.
 fn seen(node: &Node, interface: &str) -> Outcome<String> {
     run(Command::new("tcpdump").args(["-nr"]).arg(node.scratch.file(&format!("{interface}.pcap"))))
@@ -48,12 +83,7 @@ fn seen(node: &Node, interface: &str) -> Outcome<String> {
 fn address() -> Outcome {
     let node = Node::new()?;
     let before = node.host_state()?;
-    let config = node.file("keepalived.conf", CONFIG)?;
-    let mut command = node.exec(unpacked("usr/sbin/keepalived"));
-    command.args(["--dont-fork", "--log-console", "--use-file"]).arg(config);
-    for (option, name) in [("--pid", "ka.pid"), ("--vrrp_pid", "ka.vrrp"), ("--checkers_pid", "ka.checkers")] {
-        command.arg(option).arg(node.scratch.file(name));
-    }
+    let mut command = with_files(node.exec(unpacked("usr/sbin/keepalived")), &node, "ka", CONFIG)?;
     // It sends by sockets of the host: to the interface that is the link of the node, and to no other.
     let on_eth0 = Capture::start(&node.far, "eth0", "arp or ip proto 112", &node.scratch)?;
     let on_mgmt = Capture::start(&node.far, "mgmt", "arp or ip proto 112", &node.scratch)?;
@@ -80,4 +110,40 @@ fn address() -> Outcome {
     assert!(!left.contains("keepalived"), "{left}");
     assert_eq!(node.host_state()?, before, "the host is as it was");
     Ok(())
+}
+
+/// The neighbour has the address until it ends without a word; then the gateway has it, and the neighbour's kernel is told.
+fn failover() -> Outcome {
+    let node = Node::new()?;
+    let program = unpacked("usr/sbin/keepalived");
+    let neighbour = router("10.1.0.2", 200);
+    let mut neighbour =
+        Process::spawn(&mut with_files(node.on_far(&program), &node, "far", &neighbour)?, &node.scratch)?;
+    wait_until("the neighbour is master", PATIENCE, || {
+        node.far.sh("ip addr show dev eth0").is_ok_and(|said| said.contains("10.1.0.99/24"))
+    })?;
+    let own = router("10.1.0.1", 100);
+    let keepalived = Process::spawn(&mut with_files(node.exec(&program), &node, "ka", &own)?, &node.scratch)?;
+    let explain = |failed: libtest_mimic::Failed| -> libtest_mimic::Failed {
+        format!("{}:\n{}", failed.message().unwrap_or_default(), keepalived.output()).into()
+    };
+    wait_until("it is a backup", PATIENCE, || keepalived.output().contains("Entering BACKUP STATE"))
+        .map_err(explain)?;
+    thread::sleep(Duration::from_secs(4));
+    assert!(!node.ip("addr show dev eth0")?.contains("10.1.0.99"), "it hears the neighbour: {}", keepalived.output());
+    // Both at once: the parent would start the child again, and the child would say that it ends.
+    let child = std::fs::read_to_string(node.scratch.file("far.vrrp"))?;
+    run(Command::new("kill").args(["-KILL", child.trim(), &neighbour.id().to_string()]))?;
+    neighbour.wait(PATIENCE)?;
+    node.far.sh(
+        "ip addr del 10.1.0.99/24 dev eth0; ip neigh replace 10.1.0.99 lladdr 02:00:00:00:00:99 dev eth0 nud stale",
+    )?;
+    node.wait_for_ip("addr show dev eth0", "inet 10.1.0.99/24 scope global secondary eth0\n").map_err(explain)?;
+    let link = node.ip("-o link show eth0")?;
+    let ours = link.split("link/ether ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap_or_default();
+    wait_until("the neighbour's kernel is told", PATIENCE, || {
+        node.far.sh("ip neigh show 10.1.0.99").is_ok_and(|said| said.contains(ours))
+    })
+    .map_err(explain)?;
+    node.far.sh("ping -n -q -c 1 -W 5 10.1.0.99").map(drop)
 }

@@ -97,7 +97,12 @@ impl Node {
     }
 
     fn start_gateway(&self) -> Outcome {
-        self.gateway.replace(Some(Gateway::start(&self.host, &self.scratch, "x", LINKS)?));
+        self.start_gateway_with("")
+    }
+
+    /// Starts the gateway with more in its file than its usual links.
+    fn start_gateway_with(&self, more: &str) -> Outcome {
+        self.gateway.replace(Some(Gateway::start(&self.host, &self.scratch, "x", &format!("{LINKS}{more}"))?));
         Ok(())
     }
 

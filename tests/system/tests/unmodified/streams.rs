@@ -11,8 +11,7 @@ use system::{Need, Outcome, Process, blob, digest, run, trial, unpacked, wait_un
 use super::{Node, PATIENCE};
 
 const LIBWRAP: Need = Need::Unpacked { path: "usr/lib/x86_64-linux-gnu/libwrap.so.0", package: "libwrap0" };
-const CURL: &[Need] =
-    &[Need::Namespaces, Need::Tun, Need::PYTHON, Need::Program { name: "curl", package: "curl" }];
+const CURL: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON, Need::Program { name: "curl", package: "curl" }];
 const IPERF3: &[Need] = &[
     Need::Namespaces,
     Need::Tun,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use system::{Need, Outcome, Process, run, trial, unpacked, wait_until};
+use system::{Need, Outcome, Process, run, trial, unpacked, veth, wait_until};
 
 use super::{Node, PATIENCE};
 
@@ -28,7 +28,10 @@ fn arping() -> Outcome {
     };
     let mac = node.far.sh("cat /sys/class/net/eth0/address")?.trim().to_uppercase();
     let said = arping("-c 3 -w 10 -I eth0 -s 10.1.0.1 10.1.0.2")?;
-    assert!(said.contains(&format!("Unicast reply from 10.1.0.2 [{mac}]")) && said.contains("Received 3 res"), "{said}");
+    assert!(
+        said.contains(&format!("Unicast reply from 10.1.0.2 [{mac}]")) && said.contains("Received 3 res"),
+        "{said}"
+    );
     // Nobody has it: duplicate address detection as scripts do it.
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.77")?.contains("Received 0 res"));
     assert!(arping("-D -c 2 -w 3 -I eth0 10.1.0.2").is_err(), "the far end has it");
@@ -43,27 +46,30 @@ fn arping() -> Outcome {
     Ok(())
 }
 
-/// A capture of a link, of what was pinged from where.
 fn tshark() -> Outcome {
     let node = Node::new()?;
+    node.kill_gateway();
+    veth((&node.host, "x0"), (&node.far, "x0"))?;
+    node.start_gateway_with(
+        "[[link]]\nname = \"x0\"\nkind = \"xdp\"\ninterface = \"x0\"\nmode = \"generic\"\naddresses = [\"10.4.0.1/24\"]\n",
+    )?;
     node.host.sh("ip addr add 10.3.0.2/24 dev tun0; ip link set tun0 up")?;
-    node.ip("link set red up")?;
-    let ping = "ping -n -q -c 1 -W 5";
-    // The device, how to have an echo request and reply pass there, and what is in it.
+    node.far.sh("ip addr add 10.4.0.2/24 dev x0")?;
+    // The link, where it is pinged from, and the addresses of both.
     let cases = [
-        ("eth0", "far", format!("{ping} 10.1.0.1"), "10.1.0.2"),
-        ("tun0", "host", format!("{ping} 10.3.0.1"), "10.3.0.2"),
+        ("eth0", &node.far, "10.1.0.2", "10.1.0.1"),
+        ("x0", &node.far, "10.4.0.2", "10.4.0.1"),
+        ("tun0", &node.host, "10.3.0.2", "10.3.0.1"),
     ];
-    for (link, from, script, source) in cases {
+    for (link, netns, from, to) in cases {
         let mut command = node.exec("tshark");
         command.args(["-n", "-l", "-i", link, "-Y", "icmp", "-T", "fields", "-e", "ip.src", "-e", "icmp.type"]);
         let mut tshark = Process::spawn(&mut command, &node.scratch)?;
-        let netns = if from == "far" { &node.far } else { &node.host };
-        let want = [format!("{source}\t8"), format!("{}\t0", if link == "eth0" { "10.1.0.1" } else { "10.3.0.1" })];
+        let want = [format!("{from}\t8"), format!("{to}\t0")];
         // The gateway hears of the capture a moment after it has begun.
         wait_until(&format!("tshark sees both packets on {link}"), PATIENCE, || {
             thread::sleep(Duration::from_millis(200));
-            let pinged = netns.sh(&script);
+            let pinged = netns.sh(&format!("ping -n -q -c 1 -W 5 {to}"));
             let said = tshark.output();
             pinged.is_ok() && want.iter().all(|want| said.lines().any(|line| line == want))
         })

@@ -67,12 +67,10 @@ mod tests {
         assert_eq!(it.seconds_left(at(11)), [4, 19]);
         assert_eq!((it.next(false), it.next(true)), (Some(at(15)), Some(at(30))));
         let state = |now| (it.is_deprecated(now), it.has_ended(now));
-        assert_eq!([at(14), at(15), at(29), at(30)].map(state), [
-            (false, false),
-            (true, false),
-            (true, false),
-            (true, true)
-        ]);
+        assert_eq!(
+            [at(14), at(15), at(29), at(30)].map(state),
+            [(false, false), (true, false), (true, false), (true, true)]
+        );
         assert_eq!(it.seconds_left(at(40)), [0, 0]);
     }
 
