@@ -104,6 +104,7 @@ pub struct Datapath {
     hooks: Hooks,
     /// Links by which the MSS of forwarded SYNs is lowered.
     clamp_mss: Vec<LinkId>,
+    bypass_ports: Vec<u16>,
     /// Links to which forwarded datagrams go whole.
     defrag: Vec<LinkId>,
     ila: Ila,
@@ -180,6 +181,7 @@ impl Datapath {
             recent_routes: RecentRoutes::default(),
             hooks: Hooks::default(),
             clamp_mss: Vec::new(),
+            bypass_ports: Vec::new(),
             defrag: Vec::new(),
             ila: Ila::default(),
             trace: Trace::default(),
@@ -234,6 +236,11 @@ impl Datapath {
     /// Says by which links the MSS of forwarded SYNs is lowered to what the path takes, both ways.
     pub fn set_clamp_mss(&mut self, links: Vec<LinkId>) {
         self.clamp_mss = links;
+    }
+
+    /// Says about which UDP ports of the host side's sockets no policy is asked, beside IKE's.
+    pub fn set_bypass_ports(&mut self, ports: Vec<u16>) {
+        self.bypass_ports = ports;
     }
 
     /// Says to which links forwarded datagrams go whole, whatever the MTU: fragments are reassembled first.

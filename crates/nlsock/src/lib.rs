@@ -19,6 +19,7 @@
 //!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
 //!   | 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) |
 //!   | 9 | `lost`, and calls to the end: a socket that [a daemon before](#restart) served; the first call of a datagram |
+//!   | 10 | `port`: policies are not asked about datagrams of that UDP port while the connection is there (`IP_XFRM_POLICY`) |
 //!
 //! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`], [`PART`],
 //!   [`LAST_PART`] and a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
@@ -64,7 +65,10 @@ pub use lookout::Lookout;
 pub const MAX_DATA: usize = 64 << 10;
 
 /// The most bytes of a datagram to the daemon that are not netlink messages.
-pub const MAX_HEAD: usize = 128;
+pub const MAX_HEAD: usize = 160;
+
+/// The most UDP ports that a program may have policies passed for.
+pub const MAX_BYPASS: usize = 4;
 
 /// The longest name of a file of `/proc/sys/net` that the daemon reads.
 pub const MAX_NAME: usize = 4096;
@@ -203,6 +207,8 @@ pub enum ToDaemon<'a> {
     RecvRoom(u32),
     /// The port that the library has chosen for a socket that has none.
     Port(u32),
+    /// UDP port of a socket of the program's about whose datagrams no policy is asked.
+    Bypass(u16),
     /// About a file of `/proc/sys/net`.
     Sysctl {
         /// The request.
@@ -258,6 +264,7 @@ impl<'a> ToDaemon<'a> {
             4 => (Self::RecvLen(first), Some(one)),
             5 => (Self::RecvRoom(first), Some(one)),
             6 if first != 0 => (Self::Port(first), Some(one)),
+            10 => u16::try_from(first).ok().map(|port| (Self::Bypass(port), Some(one)))?,
             8 => two().filter(|(_, rest)| rest.is_empty()).map(|(high, _)| (Self::keep([first, high]), None))?,
             _ => return None,
         })
@@ -278,6 +285,7 @@ impl<'a> ToDaemon<'a> {
             Self::RecvLen(len) => Head::of(&[4, len]),
             Self::RecvRoom(bytes) => Head::of(&[5, bytes]),
             Self::Port(port) => Head::of(&[6, port]),
+            Self::Bypass(port) => Head::of(&[10, port.into()]),
             Self::Sysctl { what, .. } => Head::of(&[7, what as u32]),
             Self::Keep { name } => Head::of(&[8, name as u32, (name >> 32) as u32]),
             Self::Adopt { lost, .. } => Head::of(&[9, lost.into()]),
@@ -404,6 +412,7 @@ mod tests {
             ToDaemon::RecvLen(32768),
             ToDaemon::RecvRoom(1 << 20),
             ToDaemon::Port(815),
+            ToDaemon::Bypass(1500),
         ];
         for call in calls {
             assert_eq!(parse(call.head().as_bytes()), [Some(call)]);
@@ -455,7 +464,9 @@ mod tests {
             &[8, 0],
             &[8, 0, 0, 0],
             &[9],
-            &[10, 0],
+            &[10],
+            &[10, 1 << 16],
+            &[11, 0],
             &[u32::MAX, 0],
         ];
         for bad in bad {

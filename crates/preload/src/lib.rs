@@ -12,7 +12,8 @@
 //!
 //! When the gateway ends, its ends of the connections are kept for the next one, by a thread (`reconnect`).
 //!
-//! And a key manager's sockets of UDP ports 500 and 4500 are the gateway's, which has ESP there (`ike`), and files of counters and
+//! And a key manager's sockets of UDP ports 500 and 4500 are the gateway's, which has ESP there (`ike`), or on the gateway's host side
+//! ports past its policies, as other sockets may be (`bypass`); files of counters and
 //! of `/proc/sys/net` are the gateway's (`files`, `sysctl`).
 //!
 //! Each program that is started gets the library's variables, whatever environment it is given (`environment`). One that
@@ -24,6 +25,7 @@
 //! `SCM_RIGHTS` are the kernel's. `getaddrinfo` in the C library finds no netlink and goes on as if the host had addresses of
 //! both families. `wordexp(3)` starts its shell with the environment that the program has.
 
+mod bypass;
 mod calls;
 mod environment;
 mod errno;

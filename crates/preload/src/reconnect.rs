@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64};
 use std::thread;
 
 use libc::{c_int, c_uint, iovec, pollfd};
-use nlsock::{ToDaemon, option};
+use nlsock::{ToDaemon, option, protocol};
 
+use crate::bypass;
 use crate::calls::options::{SWITCHES, is_on};
 use crate::errno::{Errno, checked};
 use crate::session::{Fd, Rights, awaited, connected, tell};
@@ -294,7 +295,7 @@ impl Keeper {
 fn adopt(slot: &Slot) -> Vec<u8> {
     let mut bytes = ToDaemon::Adopt { lost: slot.expects_something(), state: &[] }.head().as_bytes().to_vec();
     let some = |word: u32| Some(word).filter(|&word| word != 0);
-    let protocol = ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) };
+    let hello = ToDaemon::Hello { protocol: slot.protocol.load(Relaxed) };
     let room = some(slot.room.load(Relaxed)).map(ToDaemon::RecvRoom);
     let len = some(slot.recv_len.load(Relaxed)).map(ToDaemon::RecvLen);
     let port = some(slot.port.load(Relaxed)).map(ToDaemon::Port);
@@ -305,7 +306,9 @@ fn adopt(slot: &Slot) -> Vec<u8> {
         (0..u32::BITS).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| (word - 1) * u32::BITS + bit + 1)
     });
     let groups = groups.map(|group| ToDaemon::SetOption { option: option::ADD_MEMBERSHIP, value: group });
-    for call in [Some(protocol), room, len, port].into_iter().flatten().chain(switches).chain(groups) {
+    let is_of_xfrm = slot.protocol.load(Relaxed) == protocol::XFRM;
+    let bypass = bypass::ports().map(ToDaemon::Bypass).filter(|_| is_of_xfrm);
+    for call in [Some(hello), room, len, port].into_iter().flatten().chain(switches).chain(groups).chain(bypass) {
         bytes.extend_from_slice(call.head().as_bytes());
     }
     bytes

@@ -6,8 +6,9 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
 
-use nlsock::{MAX_HEAD, ToDaemon};
+use nlsock::{MAX_HEAD, ToDaemon, protocol};
 
+use crate::bypass;
 use crate::calls::options::{SWITCHES, bit};
 use crate::table::Slot;
 
@@ -17,6 +18,8 @@ pub(crate) const HELLO: u32 = 1 << 16;
 pub(crate) const PORT: u32 = 1 << 17;
 /// The room for what the program has not read.
 pub(crate) const ROOM: u32 = 1 << 18;
+/// Ports past policies.
+pub(crate) const BYPASS: u32 = 1 << 20;
 /// The longest buffer. Option `n` of [`SWITCHES`] is bit `n`.
 pub(crate) const LEN: u32 = 1 << 19;
 
@@ -83,7 +86,9 @@ impl Calls {
         let switches = SWITCHES.into_iter().filter(|&option| has(bit(option)));
         let switches =
             switches.map(|option| ToDaemon::SetOption { option, value: u32::from(options & bit(option) != 0) });
-        for call in [hello, room, len, port].into_iter().flatten().chain(switches) {
+        let is_new_of_xfrm = protocol == protocol::XFRM && has(HELLO | BYPASS);
+        let bypass = bypass::ports().map(ToDaemon::Bypass).filter(|_| is_new_of_xfrm);
+        for call in [hello, room, len, port].into_iter().flatten().chain(switches).chain(bypass) {
             calls.push(call);
         }
         calls

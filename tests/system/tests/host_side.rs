@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, veth, wait_until};
+use system::{Capture, Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, run, trial, veth, wait_until};
 
 const NEEDS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON, Need::SETPRIV];
 
@@ -50,6 +50,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("host_side/closed_tun_device_is_replaced_by_pairs", NEEDS, || tunnel("600", "veth")),
         trial("host_side/users_gateway_is_in_the_users_run_directory", NEEDS, run_dir),
         trial("host_side/interface_with_addresses_is_warned_about", NEEDS, shared_interface),
+        trial("host_side/socket_with_a_policy_of_its_own_passes_others", NEEDS, bypass),
         trial("host_side/tcpdump_sees_each_packet_once", TCPDUMP, tcpdump),
         trial("host_side/off_leaves_programs_where_they_are", NEEDS, off),
         trial("host_side/what_cannot_be_made_is_said", NEEDS, failed),
@@ -119,12 +120,17 @@ impl Site {
 
     /// A program under `fatpath exec` with [`HOLDER`]'s socket.
     fn holder(&self) -> Outcome<Holder> {
-        let mut command = self.fatpath(&["exec", "--instance", "x", "--", "python3", "-c", HOLDER]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let said = BufReader::new(child.stdout.take().ok_or("it has an output")?);
-        let mut holder = Holder { child, said };
+        let mut holder = self.holder_of(HOLDER)?;
         assert_eq!(holder.next_line()?, "ready\n");
         Ok(holder)
+    }
+
+    /// A script of Python under `fatpath exec`.
+    fn holder_of(&self, script: &str) -> Outcome<Holder> {
+        let mut command = self.fatpath(&["exec", "--instance", "x", "--", "python3", "-c", script]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let said = BufReader::new(child.stdout.take().ok_or("it has an output")?);
+        Ok(Holder { child, said })
     }
 }
 
@@ -537,6 +543,70 @@ fn tunnel(mode: &str, kind: &str) -> Outcome {
     let sas = gateways[0].show("sa")?;
     assert!(!sas.contains("0(bytes), 0(packets)"), "{sas}");
     Ok(())
+}
+
+/// Sends a datagram from each of two ports, of which one has a policy that lets all pass; then waits for its standard input.
+const KEY_MANAGER: &str = "import errno, select, socket, struct, sys
+netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 6)
+netlink.bind((0, 0))
+netlink.send(struct.pack('=IHHIII', 20, 0x23, 1, 1, 0, 0))
+netlink.recv(4096)
+def policy(direction, action, more=b''):
+    return bytes(152) + struct.pack('=IIBBBB4x', 0, 0, direction, action, 0, 0) + more
+def attempt(s, value):
+    try:
+        s.setsockopt(socket.IPPROTO_IP, 17, value)
+        return 'ok'
+    except OSError as error:
+        return errno.errorcode[error.errno]
+past, other = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+print(attempt(other, policy(1, 1)), attempt(other, policy(1, 0, bytes(64))), attempt(other, policy(7, 0)), attempt(past, policy(1, 0)),
+    attempt(past, policy(0, 0)), flush=True)
+past.bind(('10.1.0.1', 1500))
+other.bind(('10.1.0.1', 1501))
+while select.select([sys.stdin], [], []) and sys.stdin.readline():
+    for s in (past, other):
+        s.sendto(b'x', ('10.1.0.9', 9))
+";
+
+/// No policy is asked about a key manager's ports, and only about those, as long as it is there.
+fn bypass() -> Outcome {
+    let mut site = Site::new(&format!("{AUTO}{LINKS}"))?;
+    site.far.sh("ip addr add 10.1.0.9/24 dev eth0")?;
+    let block = |site: &Site| -> Outcome {
+        let add = |dir| site.ip(&format!("xfrm policy add src 10.1.0.0/24 dst 10.1.0.0/24 dir {dir} action block"));
+        ["out", "in"].into_iter().try_for_each(|dir| add(dir).map(drop))
+    };
+    block(&site)?;
+    let capture = Capture::start(&site.far, "eth0", "udp and src host 10.1.0.1", &site.scratch)?;
+    let mut manager = site.holder_of(KEY_MANAGER)?;
+    assert_eq!(manager.next_line()?, "ENOTSUP ENOTSUP EINVAL ok ok\n");
+    let seen = || run(Command::new("tcpdump").args(["-nr"]).arg(site.scratch.file("eth0.pcap"))).unwrap_or_default();
+    let count = |port: u16| seen().matches(&format!("10.1.0.1.{port} > 10.1.0.9.9: ")).count();
+    let mut passes = |what: &str| {
+        let before = count(1500);
+        wait_until(what, PATIENCE, || {
+            let told = manager.go_on();
+            std::thread::sleep(Duration::from_millis(100));
+            told.is_ok() && count(1500) > before
+        })
+    };
+    passes("a datagram passes")?;
+    // The next gateway is told of the port, too.
+    site.gateway.kill()?;
+    site.gateway = start(&site.scratch, &site.host, &format!("{AUTO}{LINKS}"))?;
+    block(&site)?;
+    passes("a datagram passes the next gateway")?;
+    capture.finish()?;
+    assert_eq!(count(1501), 0, "{}", seen());
+    drop(manager);
+    let script = "import socket; s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(('10.1.0.1', 1500)); s.sendto(b'x', ('10.1.0.9', 9))";
+    // It has gone, and its port is as any other.
+    wait_until("another program's datagram is dropped", PATIENCE, || {
+        let before = site.gateway.show("drops").unwrap_or_default();
+        site.exec(&format!("python3 -c \"{script}\"")).is_ok()
+            && site.gateway.show("drops").is_ok_and(|now| now != before && now.contains("PolicyBlock"))
+    })
 }
 
 /// Tcpdump on the device of a link sees what is forwarded and what is for sockets, and costs nothing when it has ended.

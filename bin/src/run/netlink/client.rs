@@ -93,6 +93,8 @@ pub(super) struct Client {
     overrun: bool,
     /// What epoll was last told to wait for.
     pub(super) interest: EventFlags,
+    /// UDP ports of its program about which no policy is asked.
+    bypass: Vec<u16>,
     /// The inode number of this end, if the program's library keeps a duplicate of it.
     pub(super) kept: Option<u64>,
 }
@@ -135,7 +137,7 @@ impl Client {
         let privileged = privilege == Privilege::Full;
         let claimant = (privilege == Privilege::Claimable).then(|| Arc::new(peer));
         let (socket, waiting, interest) = (Socket::New, VecDeque::new(), EventFlags::IN);
-        let (room, grown, overrun, kept) = (None, false, false, None);
+        let (room, grown, overrun, kept, bypass) = (None, false, false, None, Vec::new());
         let (fd, discard, epoll) = (Some(fd), discard.clone(), Arc::clone(epoll));
         let (unserved, looking) = (Zeroizing::default(), false);
         Ok(Self {
@@ -154,6 +156,7 @@ impl Client {
             grown,
             overrun,
             interest,
+            bypass,
             kept,
         })
     }
@@ -176,6 +179,7 @@ impl Client {
             grown: false,
             overrun: false,
             interest: EventFlags::IN,
+            bypass: Vec::new(),
             kept: Some(inode),
         };
         // What it has been sent may be from before the [claim](Self::claim).
@@ -195,6 +199,11 @@ impl Client {
             }
         }
         self.protocol().map(|_| ()).ok_or(Gone)
+    }
+
+    /// UDP ports about which no policy is asked while it is there.
+    pub(super) fn bypass(&self) -> &[u16] {
+        &self.bypass
     }
 
     /// Closes what this client has sent, without waiting for it.
@@ -460,6 +469,13 @@ impl Client {
             }
             ToDaemon::Port(port) => {
                 with_session!(&mut self.socket, session => session.set_port(port), return Err(Gone));
+                Ok(())
+            }
+            ToDaemon::Bypass(_) if !self.privileged => Err(nlsock::errno::EPERM),
+            ToDaemon::Bypass(port) => {
+                if !self.bypass.contains(&port) && self.bypass.len() < nlsock::MAX_BYPASS {
+                    self.bypass.push(port);
+                }
                 Ok(())
             }
             ToDaemon::Hello { protocol } => return self.hello(protocol),

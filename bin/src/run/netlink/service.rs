@@ -1,6 +1,6 @@
 //! The thread that serves netlink's clients.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -147,6 +147,8 @@ struct Service {
     /// What the worker tells, and who listens to that: of `NETLINK_XFRM`'s groups, and of rtnetlink's.
     bell: Arc<Bell>,
     heard: [Groups; 2],
+    /// UDP ports about which no policy is asked.
+    bypass: BTreeSet<u16>,
     /// Looks for what is asked next, if that was promised to whom was answered last.
     lookout: Lookout,
     rest: Rest,
@@ -182,6 +184,7 @@ impl Service {
             worker,
             bell,
             heard,
+            bypass: BTreeSet::new(),
             lookout,
             rest,
             prompt,
@@ -324,7 +327,7 @@ impl Service {
             // The descriptor leaves epoll as it is closed.
             self.clients.remove(&token);
         }
-        self.note_listeners();
+        self.note_clients();
     }
 
     /// The groups of a protocol that somebody listens to.
@@ -332,14 +335,21 @@ impl Service {
         self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
     }
 
-    /// Has the worker know who listens to what happens by itself: nobody is asked for SAs who does not.
-    fn note_listeners(&mut self) {
+    /// Has the worker know who listens to what happens by itself: nobody is asked for SAs who does not. And about which ports no policy
+    /// is asked.
+    fn note_clients(&mut self) {
         let heard = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if heard != self.heard {
             let bell = Arc::clone(&self.bell);
             // If it has ended, nothing will happen any more.
             let _ = self.worker.call(move |node| news::listen(node, heard, bell));
             self.heard = heard;
+        }
+        let bypass: BTreeSet<u16> = self.clients.values().flat_map(Client::bypass).copied().collect();
+        if bypass != self.bypass {
+            let ports = bypass.iter().copied().collect();
+            let _ = self.worker.call(move |node| node.datapath.set_bypass_ports(ports));
+            self.bypass = bypass;
         }
     }
 

@@ -140,11 +140,13 @@ fn leave_in_fragments(
     Ok(())
 }
 
-/// Tells whether a packet of the node is from a key manager's port, or, received, to one. No policy is asked about it: otherwise a policy
-/// between the two gateways would wait for the SA that the packet is to make (`IP_XFRM_POLICY` of IKE's sockets).
-pub(crate) fn is_ike(ip: &IpPacket) -> bool {
+/// Tells whether a packet of the node is from a port about which no policy is asked, or, received, to one: IKE's, and those of sockets with
+/// a policy of their own (`IP_XFRM_POLICY`). Otherwise a policy between the two gateways would wait for the SA that the packet is to make.
+pub(crate) fn passes_policies(dp: &Datapath, ip: &IpPacket) -> bool {
     let local_port = if ip.pkt.meta.origin.is_local() { ip.flow.sport } else { ip.flow.dport };
-    ip.info.protocol == Protocol::UDP && ip.info.fragment.is_none() && matches!(local_port, 500 | 4500)
+    ip.info.protocol == Protocol::UDP
+        && ip.info.fragment.is_none()
+        && (matches!(local_port, 500 | 4500) || dp.bypass_ports.contains(&local_port))
 }
 
 /// Tells whether a packet is DHCP's answer to a client, which may have no address yet (RFC 2131 §4.1).

@@ -67,7 +67,7 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
         return next;
     }
     let has_host_side = dp.has_host_port(link);
-    if has_host_side && down::is_ike(ip) && ip.pkt.meta.sec_path.is_empty() {
+    if has_host_side && down::passes_policies(dp, ip) && ip.pkt.meta.sec_path.is_empty() {
         return match ike::check_marker(dp, ip).and_then(|()| ike::ask_for_checksum(cx, ip)) {
             Ok(()) => up::deliver(dp, cx, ip, cast),
             Err(reason) => Next::Drop(reason),

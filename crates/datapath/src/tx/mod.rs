@@ -24,7 +24,7 @@ pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop)
     if dp.ipsec.is_idle() && !quotes_secret {
         return clear(dp, cx, ip, hop);
     }
-    if ip.pkt.meta.origin.is_local() && !dp.ports.hosts.is_empty() && down::is_ike(ip) {
+    if ip.pkt.meta.origin.is_local() && !dp.ports.hosts.is_empty() && down::passes_policies(dp, ip) {
         return clear(dp, cx, ip, hop);
     }
     match dp.ipsec.lookup(cx.now, &ip.flowi(hop.dev, dp.fib.domain(hop.dev).vrf_device()), &mut dp.counters) {

@@ -520,7 +520,7 @@ fn multicast_of_socket_leaves_by_its_device() {
 }
 
 #[test]
-fn policies_are_asked_but_not_about_ike() {
+fn policies_are_asked_but_not_about_ports_past_them() {
     let mut node = router_with_host_side();
     let any = "10.0.0.0/8".parse().unwrap();
     for dir in [Dir::Out, Dir::In] {
@@ -528,8 +528,15 @@ fn policies_are_asked_but_not_about_ike() {
         node.datapath.ipsec.add_policy(policy).unwrap();
     }
     let ([from, _], [to, _]) = (from_us(), to_us());
-    let cases =
-        [(5000, 5000, false, false), (500, 500, true, true), (5000, 500, false, true), (4500, 5000, true, false)];
+    node.datapath.set_bypass_ports(vec![1500]);
+    let cases = [
+        (5000, 5000, false, false),
+        (500, 500, true, true),
+        (5000, 500, false, true),
+        (4500, 5000, true, false),
+        (1500, 5000, true, false),
+        (5000, 1500, false, true),
+    ];
     for (sport, dport, leaves, arrives) in cases {
         down_bytes(&mut node, INSIDE, &Flow { sport, dport, ..from }.udp(100));
         assert_eq!(node.tx(OUTSIDE).len(), usize::from(leaves), "{sport} to {dport} down");

@@ -10,7 +10,7 @@ use nlsock::{ToDaemon, option, protocol};
 use crate::errno::{Errno, returned};
 use crate::session::call;
 use crate::table::Slot;
-use crate::{ike, interfaces, next, session, table, unsaid};
+use crate::{bypass, ike, interfaces, next, session, table, unsaid};
 
 /// `SO_PASSCRED`, among a connection's options.
 pub(crate) const PASSCRED: u32 = 31;
@@ -73,6 +73,10 @@ pub(crate) unsafe extern "C-unwind" fn setsockopt(
             }
             Err(errno) => returned(Err(errno)),
         };
+    }
+    if ike::is_policy(level, name) && session::is_on_host_side() && table::get(fd).is_none() {
+        // SAFETY: the caller's word.
+        return returned(unsafe { bypass::set_policy(fd, value, len) }.map(|()| 0));
     }
     // The gateway does what they ask for, and the kernel behind it may not be able to.
     if ike::is_granted(level, name) && session::gateway().is_some() || ike::is(fd) && level != libc::SOL_SOCKET {

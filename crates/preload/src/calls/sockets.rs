@@ -10,7 +10,7 @@ use crate::receive::{netlink_address, write_address};
 use crate::send::address;
 use crate::session::{autobind, call, choose_port, tell_ports};
 use crate::table::Slot;
-use crate::{ike, next, session, table};
+use crate::{bypass, ike, next, session, table};
 
 /// What `socket(2)` takes beside the type.
 const TYPE_FLAGS: c_int = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
@@ -47,7 +47,11 @@ pub(crate) unsafe extern "C-unwind" fn bind(fd: c_int, to: *const sockaddr, len:
             return returned(done.map(|()| 0));
         }
         // SAFETY: passed on.
-        return unsafe { next::bind(fd, to, len) };
+        let done = unsafe { next::bind(fd, to, len) };
+        if done == 0 && session::is_on_host_side() {
+            bypass::bound(fd);
+        }
+        return done;
     };
     // SAFETY: the caller's word.
     let done = unsafe { address(to, len) }

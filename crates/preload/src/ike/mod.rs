@@ -167,15 +167,18 @@ fn replace(fd: c_int, place: &Place, by: &Fd) -> Result<(), Errno> {
     Ok(())
 }
 
+const IP_XFRM_POLICY: c_int = 17;
+const IPV6_XFRM_POLICY: c_int = 35;
+
+/// Whether an option of the socket is a policy of its own.
+pub(crate) const fn is_policy(level: c_int, name: c_int) -> bool {
+    matches!((level, name), (libc::IPPROTO_IP, IP_XFRM_POLICY) | (libc::IPPROTO_IPV6, IPV6_XFRM_POLICY))
+}
+
 /// Whether an option of the socket is one that the gateway sees to: that UDP carries ESP, and that IKE passes policies.
 pub(crate) const fn is_granted(level: c_int, name: c_int) -> bool {
-    const IP_XFRM_POLICY: c_int = 17;
-    const IPV6_XFRM_POLICY: c_int = 35;
     const UDP_ENCAP: c_int = 100;
-    matches!(
-        (level, name),
-        (libc::IPPROTO_IP, IP_XFRM_POLICY) | (libc::IPPROTO_IPV6, IPV6_XFRM_POLICY) | (libc::IPPROTO_UDP, UDP_ENCAP)
-    )
+    is_policy(level, name) || matches!((level, name), (libc::IPPROTO_UDP, UDP_ENCAP))
 }
 
 /// Sends one message.

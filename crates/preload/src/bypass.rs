@@ -1,0 +1,125 @@
+//! UDP ports about which the gateway asks no policy: those of sockets on its host side to which the program has given a policy of
+//! their own that lets all pass (`IP_XFRM_POLICY`). They are told with the program's sockets of `NETLINK_XFRM`, and hold as long as one
+//! of those is open.
+
+use std::mem;
+use std::slice;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use libc::{c_int, c_void, sockaddr_storage, socklen_t};
+use nlsock::{MAX_BYPASS, protocol};
+
+use crate::errno::Errno;
+use crate::unsaid::{self, BYPASS};
+use crate::{next, session, table};
+
+/// Length of `struct xfrm_userpolicy_info`, and offsets in it.
+const POLICY_LEN: usize = 168;
+const DIR_AT: usize = 160;
+const ACTION_AT: usize = 161;
+/// `XFRM_POLICY_OUT`: the last of the directions that a socket's policy may have.
+const OUT: u8 = 1;
+/// `XFRM_POLICY_ALLOW`.
+const ALLOW: u8 = 0;
+
+/// Ports that policies never concern on a host side: IKE's.
+const ALWAYS: [u16; 2] = [500, 4500];
+
+/// The ports; 0 is none.
+static PORTS: [AtomicU32; MAX_BYPASS] = [const { AtomicU32::new(0) }; MAX_BYPASS];
+
+/// Sockets that were not bound when they got their policy, by their inode numbers.
+static UNBOUND: [AtomicU64; MAX_BYPASS] = [const { AtomicU64::new(0) }; MAX_BYPASS];
+
+/// The ports that are to be told.
+pub(crate) fn ports() -> impl Iterator<Item = u16> {
+    PORTS.iter().filter_map(|port| u16::try_from(port.load(Acquire)).ok().filter(|&port| port != 0))
+}
+
+/// Takes note of a socket's policy.
+///
+/// # Errors
+/// `EINVAL`: it is malformed. `EOPNOTSUPP`: it is none that lets all pass. `ENOSPC`: there are [`MAX_BYPASS`] such ports already.
+///
+/// # Safety
+/// As `setsockopt(2)`.
+pub(crate) unsafe fn set_policy(fd: c_int, value: *const c_void, len: socklen_t) -> Result<(), Errno> {
+    if value.is_null() || (len as usize) < POLICY_LEN {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: there are as many bytes.
+    let policy = unsafe { slice::from_raw_parts(value.cast::<u8>(), POLICY_LEN) };
+    if policy[DIR_AT] > OUT {
+        return Err(Errno(libc::EINVAL));
+    }
+    // With templates behind it, it asks for SAs.
+    if policy[ACTION_AT] != ALLOW || len as usize > POLICY_LEN {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    match local_port(fd)? {
+        0 => {
+            let inode = table::socket_inode(fd).ok_or(Errno(libc::EBADF))?;
+            let is_free = |place: &AtomicU64| place.compare_exchange(0, inode, AcqRel, Relaxed).is_ok();
+            let is_noted = UNBOUND.iter().any(|place| place.load(Acquire) == inode) || UNBOUND.iter().any(is_free);
+            if is_noted { Ok(()) } else { Err(Errno(libc::ENOSPC)) }
+        }
+        port => pass(port),
+    }
+}
+
+/// Takes note that a socket was bound.
+pub(crate) fn bound(fd: c_int) {
+    if UNBOUND.iter().all(|place| place.load(Acquire) == 0) {
+        return;
+    }
+    let Some(inode) = table::socket_inode(fd) else { return };
+    let waits = |place: &AtomicU64| place.compare_exchange(inode, 0, AcqRel, Relaxed).is_ok();
+    if UNBOUND.iter().any(waits)
+        && let Ok(port) = local_port(fd)
+    {
+        // There is no room, and nobody to be told.
+        let _ = pass(port);
+    }
+}
+
+/// Has the gateway know a port, at once if the program has a socket of `NETLINK_XFRM`.
+fn pass(port: u16) -> Result<(), Errno> {
+    if ALWAYS.contains(&port) || port == 0 {
+        return Ok(());
+    }
+    let port = u32::from(port);
+    let is_free = |place: &AtomicU32| place.compare_exchange(0, port, AcqRel, Relaxed).is_ok();
+    if !PORTS.iter().any(|place| place.load(Acquire) == port) && !PORTS.iter().any(is_free) {
+        return Err(Errno(libc::ENOSPC));
+    }
+    for (fd, slot) in table::live(|slot| slot.protocol.load(Relaxed) == protocol::XFRM) {
+        // Its descriptor may be something else's by now, but this one is what it is.
+        if let Some(same) = session::duplicate(fd).filter(|same| table::socket_inode(same.0) == Some(slot.inode())) {
+            unsaid::note(slot, BYPASS);
+            // That the gateway is gone shows in the next call; the next one is told.
+            let _ = session::tell_unsaid(same.0, slot);
+        }
+    }
+    Ok(())
+}
+
+/// The local port of a socket of UDP; 0 if it is not bound.
+fn local_port(fd: c_int) -> Result<u16, Errno> {
+    // SAFETY: any bytes are an address.
+    let mut address: sockaddr_storage = unsafe { mem::zeroed() };
+    let mut len = mem::size_of::<sockaddr_storage>() as socklen_t;
+    // SAFETY: there is as much room.
+    if unsafe { next::getsockname(fd, (&raw mut address).cast(), &raw mut len) } != 0 {
+        return Err(Errno::last());
+    }
+    match c_int::from(address.ss_family) {
+        // The port is the first word behind the family, in network byte order, of either.
+        libc::AF_INET | libc::AF_INET6 => {
+            // SAFETY: an address of IPv4 is shorter than the room.
+            let address = unsafe { &*(&raw const address).cast::<libc::sockaddr_in>() };
+            Ok(u16::from_be(address.sin_port))
+        }
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
+}
