@@ -48,11 +48,18 @@ pub(super) struct Ends<'a> {
     pub(super) window: u64,
     /// Whether it is no failure that nothing arrives.
     pub(super) may_starve: bool,
+    /// How long datagrams are sent before they count.
+    pub(super) warm_up: Duration,
 }
 
-/// Sends for `length` from one thread and receives on another. A stream of which nothing arrives counts as one datagram, if it `may_starve`:
-/// the most that it can have been.
-pub(super) fn builtin(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<Datagrams, Failure> {
+/// Sends for `length` from one thread and receives on another; `begins` is called right before. A stream of which nothing arrives counts as
+/// one datagram, if it `may_starve`: the most that it can have been.
+pub(super) fn builtin(
+    ends: Ends<'_>,
+    length: Duration,
+    stop: &Stop,
+    begins: impl FnOnce() -> Result<(), Failure>,
+) -> Result<Datagrams, Failure> {
     let doing = format!("udp to {}", ends.to);
     let fail = |err: io::Error| Failure::step(&doing, err);
     let receiving = ends.receiver.enter(|| UdpSocket::bind((ends.to, 0)).map_err(fail))?;
@@ -70,6 +77,11 @@ pub(super) fn builtin(ends: Ends<'_>, length: Duration, stop: &Stop) -> Result<D
     thread::sleep(QUIET / 10);
     while receiving.recv(&mut []).is_ok() {}
     receiving.set_nonblocking(false).map_err(fail)?;
+    if !ends.warm_up.is_zero() {
+        let (sent, received) = transfer(&sending, &receiving, (ends.warm_up, ends.window), stop);
+        sent.and(received).map_err(fail)?;
+    }
+    begins()?;
     let (sent, received) = transfer(&sending, &receiving, (length, ends.window), stop);
     let (sent, received) = (sent.map_err(fail)?, received.map_err(fail)?);
     stop.check()?;

@@ -7,6 +7,7 @@
 //! - `tunnel`: a tunnel of ESP in UDP, by udp links: each datagram is fragmented and then sealed, in one train.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use super::config::worker;
 use super::datagrams::{self, Ends};
@@ -24,6 +25,9 @@ const S0_KEY: &str = "0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b";
 const WINDOW: u64 = 8;
 /// The same where a small ring is to be overrun, as by a sender that knows nothing of it.
 const RING_WINDOW: u64 = 256;
+
+/// How long a small ring is overrun before it is measured: that without coalescing has starved by then.
+const RING_WARM_UP: Duration = Duration::from_secs(3);
 
 /// A set-up.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -98,8 +102,9 @@ pub(super) fn cases() -> Vec<Case> {
 pub(super) fn veth(bench: &Bench) -> Result<Sample, Failure> {
     let [sender, receiver] = Side::BOTH.map(|side| bench.topology.host(side).open());
     let [from, to] = Side::BOTH.map(|side| side.wire().into());
-    let ends = Ends { sender: &sender?, receiver: &receiver?, from, to, window: WINDOW, may_starve: false };
-    let sent = datagrams::builtin(ends, bench.plan.length, &bench.stop)?;
+    let (sender, receiver, warm_up) = (&sender?, &receiver?, Duration::ZERO);
+    let ends = Ends { sender, receiver, from, to, window: WINDOW, may_starve: false, warm_up };
+    let sent = datagrams::builtin(ends, bench.plan.length, &bench.stop, || Ok(()))?;
     Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, cost: None })
 }
 
@@ -113,11 +118,17 @@ pub(super) fn measure(bench: &Bench, setting: Setting) -> Result<Sample, Failure
     let mut gateways = [start(Side::A)?, start(Side::B)?];
     let [sender, receiver] = [gateways[0].host_side()?, gateways[1].host_side()?];
     let [from, to] = Side::BOTH.map(|side| setting.address(side));
-    let window = if matches!(setting, Setting::RingOn | Setting::RingOff) { RING_WINDOW } else { WINDOW };
-    let ends = Ends { sender: &sender, receiver: &receiver, from, to, window, may_starve: setting == Setting::RingOff };
-    let before = readings(&gateways)?;
-    let sent =
-        datagrams::builtin(ends, bench.plan.length, &bench.stop).map_err(|failure| explain(failure, &mut gateways))?;
+    let (window, warm_up) = match setting {
+        Setting::RingOn | Setting::RingOff => (RING_WINDOW, RING_WARM_UP),
+        _ => (WINDOW, Duration::ZERO),
+    };
+    let (sender, receiver, may_starve) = (&sender, &receiver, setting == Setting::RingOff);
+    let ends = Ends { sender, receiver, from, to, window, may_starve, warm_up };
+    let mut before = None;
+    let begins = || readings(&gateways).map(|read| before = Some(read));
+    let sent = datagrams::builtin(ends, bench.plan.length, &bench.stop, begins);
+    let sent = sent.map_err(|failure| explain(failure, &mut gateways))?;
+    let before = before.ok_or_else(|| Failure::step("measure", "it has not begun"))?;
     let after = readings(&gateways)?;
     let cost = Some(Cost::of_gateways(&before, &after, sent.stream));
     Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, cost })

@@ -5,6 +5,7 @@
 //! Router: `host a ── gateway a ── wire ── gateway b ── host b`, and a veth pair from host to host, which no gateway
 //! sees, for the ceiling.
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -125,10 +126,8 @@ impl Topology {
         for side in Side::BOTH {
             let (host, gateway) = (&hosts[side as usize], &gateways[side as usize]);
             veth((host, "eth0"), (gateway, "lan"), stop)?;
-            // No address and no link-local one either: here the kernel only lends its devices.
-            let unaddressed = if kernel_has_ipv6() { "addrgenmode none" } else { "" };
             for device in ["lan", "wan"] {
-                gateway.ip(&format!("link set {device} {unaddressed} up"), stop)?;
+                lend(gateway, device, stop)?;
             }
             host.ip(&format!("addr add {}/24 dev eth0", side.host()), stop)?;
             host.ip("link set eth0 up", stop)?;
@@ -142,8 +141,7 @@ impl Topology {
     /// Joins the two hosts by a second wire, whose devices have no addresses of the kernel's: `bare` in both.
     pub(super) fn add_bare_wire(&self, stop: &Stop) -> Result<(), Failure> {
         veth((&self.hosts[0], "bare"), (&self.hosts[1], "bare"), stop)?;
-        let unaddressed = if kernel_has_ipv6() { "addrgenmode none" } else { "" };
-        self.hosts.iter().try_for_each(|host| host.ip(&format!("link set bare {unaddressed} up"), stop))
+        self.hosts.iter().try_for_each(|host| lend(host, "bare", stop))
     }
 
     /// Which deployment this is.
@@ -193,6 +191,16 @@ impl Topology {
 /// Whether IPv6 is there, and not switched off at boot.
 fn kernel_has_ipv6() -> bool {
     Path::new("/proc/self/net/if_inet6").exists()
+}
+
+/// Sets a device up of which the kernel only carries frames, as README advises: without IPv6, with which it would also answer each frame
+/// that it cannot route.
+fn lend(namespace: &Namespace, device: &str, stop: &Stop) -> Result<(), Failure> {
+    if kernel_has_ipv6() {
+        let setting = format!("/proc/sys/net/ipv6/conf/{device}/disable_ipv6");
+        namespace.enter(|| fs::write(&setting, "1").map_err(|err| Failure::step(&setting, err)))?;
+    }
+    namespace.ip(&format!("link set {device} up"), stop)
 }
 
 /// A veth pair of 1500-byte devices between two namespaces.

@@ -41,6 +41,13 @@ impl Control {
         self.len = align(end);
     }
 
+    /// The same for a train of datagrams of `size` bytes.
+    pub(crate) fn and_segment(&self, size: u16) -> Self {
+        let mut control = self.clone();
+        control.push(libc::SOL_UDP, libc::UDP_SEGMENT, &size.to_ne_bytes());
+        control
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }

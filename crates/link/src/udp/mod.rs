@@ -9,6 +9,7 @@
 mod discovery;
 mod errors;
 mod ike_port;
+mod joining;
 mod open;
 mod paths;
 mod probe;
@@ -89,6 +90,10 @@ pub(crate) struct UdpLink {
     overflows: u32,
     /// How often the packet at hand was tried again.
     retries: u8,
+    /// Whether the first message of the last call was a [train of several packets](joining).
+    has_joined: bool,
+    /// Packets that are still sent singly, since such a train was refused.
+    singly: usize,
     /// Whether the error queue has to be read.
     errors_wait: bool,
     /// The last packet that did not fit the first link: to where, and its quote.
@@ -242,20 +247,33 @@ impl Batches for UdpLink {
         }
         let Some(first) = prepared.first() else { return self.send_ike(packets) };
         self.set_discovery(first.discovery)?;
+        let may_join = self.features.uso && self.singly == 0;
+        let mut trains = ArrayVec::<(usize, Option<Control>), MAX_MESSAGES>::new();
+        let mut at = 0;
+        while at < prepared.len() {
+            let count = if may_join { joining::train_len(&prepared[at..], &packets[at..]) } else { 1 };
+            let size = (packets[at].len() - prepared[at].header_len) as u16;
+            trains.push((count, (count > 1).then(|| prepared[at].control.and_segment(size))));
+            at += count;
+        }
         let mut batch = SendBatch::new();
-        for (message, packet) in prepared.iter().zip(packets) {
-            let payload = skipping(packet, message.header_len);
-            match batch.push(message.name.bytes(), message.control.bytes(), payload) {
-                Ok(()) => {}
+        let mut at = 0;
+        for (count, control) in &trains {
+            let message = &prepared[at];
+            let each = prepared[at..].iter().zip(&packets[at..]).take(*count);
+            let payload = each.flat_map(|(message, packet)| skipping(packet, message.header_len));
+            match batch.push(message.name.bytes(), control.as_ref().unwrap_or(&message.control).bytes(), payload) {
+                Ok(()) => at += count,
                 Err(NoRoom::Batch) => break,
                 Err(NoRoom::Packet) => return Err(io::ErrorKind::InvalidData.into()),
             }
         }
-        let sent = batch.send(self.socket.as_fd());
-        if sent.is_ok() {
-            self.retries = 0;
-        }
-        sent
+        self.has_joined = trains.first().is_some_and(|(count, _)| *count > 1);
+        let sent = batch.send(self.socket.as_fd())?;
+        self.retries = 0;
+        let sent = trains[..sent].iter().map(|(count, _)| count).sum();
+        self.singly = self.singly.saturating_sub(sent);
+        Ok(sent)
     }
 
     #[cold]
@@ -268,6 +286,11 @@ impl Batches for UdpLink {
             return Ok(Refused::Again);
         }
         self.retries = 0;
+        // What the kernel says of a train need not hold of each datagram in it.
+        if std::mem::take(&mut self.has_joined) && matches!(errno, libc::EINVAL | libc::EIO | libc::EMSGSIZE) {
+            self.singly = joining::PAUSE;
+            return Ok(Refused::Again);
+        }
         let reason = match errno {
             libc::EAGAIN => return Ok(Refused::Stop(Sent::Busy)),
             libc::EINVAL | libc::EIO | libc::EMSGSIZE if packet.meta.cut.gso().is_some() => {

@@ -94,6 +94,8 @@ impl UdpLink {
             slots: std::iter::repeat_with(slot).take(width).collect(),
             overflows: 0,
             retries: 0,
+            has_joined: false,
+            singly: 0,
             errors_wait: false,
             too_big: None,
             narrow: Vec::new(),

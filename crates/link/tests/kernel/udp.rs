@@ -21,6 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("udp/a_socket_bound_to_no_address_sends_from_the_packets_own", NEEDS, unbound),
         trial("udp/without_offloads_every_datagram_is_plain", NEEDS, thin),
         trial("udp/many_datagrams_go_in_one_call", NEEDS, batches),
+        trial("udp/datagrams_of_one_flow_go_as_a_train", NEEDS, joined),
+        trial("udp/joined_datagrams_that_a_path_refuses_go_singly", NEEDS, joined_over_narrow_link),
         trial("udp/what_does_not_fit_the_wire_is_dropped_and_counted", NEEDS, too_big),
         trial("udp/what_a_router_says_of_a_path_is_received", NEEDS, || told(V4)),
         trial("udp/what_a_router_says_of_a_path_is_received_over_ipv6", NEEDS, || told(V6)),
@@ -135,6 +137,49 @@ fn batches() -> Outcome {
     assert!(b.stats().rx_calls < 15, "{:?}", b.stats());
     // A page serves several datagrams as short as these.
     assert!(mem.large().in_use() < 20, "{mem:?}");
+    Ok(())
+}
+
+/// Single datagrams of these lengths to `dst`, as fragments of a large one are.
+fn singles(mem: &Memory, dst: &str, lens: &[u32]) -> Outcome<Vec<packet::Packet>> {
+    let (src, dst) = (V4[0].parse()?, dst.parse()?);
+    Ok(lens.iter().map(|&len| train(mem, src, dst, 0, &payload(len), 1400)).collect())
+}
+
+fn joined() -> Outcome {
+    let wire = wire()?;
+    wire.b.sh("ip addr add 192.0.2.22/24 dev wire")?;
+    let (mut a, mut b) = (socket(&wire.a, V4[0], true)?, socket(&wire.b, "0.0.0.0:4500", true)?);
+    let mem = Memory::heap();
+    let lens = [1400, 1400, 1400, 900, 1400, 1400];
+    let mut burst = singles(&mem, V4[1], &lens)?;
+    burst.extend(singles(&mem, "192.0.2.22:4500", &[1400, 1400])?);
+    assert_eq!((a.send(&mut burst)?, burst.len()), (Sent::All, 0));
+    let got = receive(b.as_mut(), &mem, 28, lens.iter().sum::<u32>() as usize + 2800)?;
+    let trains: Vec<_> = got.iter().map(|packet| (packet.len() - 28, packet.meta.cut.segs())).collect();
+    assert_eq!(trains, [(5100, 4), (2800, 2), (2800, 2)]);
+    assert_eq!(got[0].to_vec()[28..], [1400, 1400, 1400, 900].map(payload).concat());
+    assert_eq!((a.stats().tx_packets, a.stats().tx_wire_packets, a.stats().tx_calls), (8, 8, 1));
+    Ok(())
+}
+
+/// The kernel fragments each of these datagrams for a link of MTU 1000, and no train.
+fn joined_over_narrow_link() -> Outcome {
+    let wire = wire()?;
+    wire.a.sh("ip link set wire mtu 1000")?;
+    let (mut a, mut b) = (socket(&wire.a, V4[0], true)?, socket(&wire.b, V4[1], true)?);
+    let mem = Memory::heap();
+    let mut burst = singles(&mem, V4[1], &[1400; 6])?;
+    for packet in &mut burst {
+        let head = packet.writable_head(&mem).map_err(|err| format!("{err:?}"))?;
+        let header = wire::ipv4::Header::mut_from(head).map_err(|why| why.to_string())?;
+        header.set_dont_fragment(false);
+        wire::ipv4::fill_check(head).map_err(|why| why.to_string())?;
+    }
+    assert_eq!((a.send(&mut burst)?, burst.len()), (Sent::All, 0));
+    let got = receive(b.as_mut(), &mem, 28, 6 * 1400)?;
+    assert!(got.iter().all(|packet| packet.to_vec()[28..] == payload(1400)), "{got:?}");
+    assert_eq!((got.len(), a.stats().tx_dropped, a.features().uso), (6, 0, true));
     Ok(())
 }
 
