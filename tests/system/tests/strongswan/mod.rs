@@ -5,17 +5,23 @@ mod moves;
 mod site;
 
 use std::fs;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Auth, CharonFiles, Need, Outcome, Process, Scratch, fatpath, lossless, transfer, trial, wait_until};
+use system::{
+    Auth, Capture, CharonFiles, Need, Outcome, Process, Scratch, fatpath, lossless, run, transfer, trial, wait_until,
+};
 
 use site::{EXAMPLE, End, PATIENCE, Setup, Site, Wan};
 
 const NEEDS: &[Need] =
     &[Need::Namespaces, Need::Tun, Need::PING, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL, Need::PKI];
+
+const CAPTURED: &[Need] =
+    &[Need::Namespaces, Need::Tun, Need::TCPDUMP, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL, Need::PING];
 
 const TSHARK: &[Need] =
     &[Need::Namespaces, Need::Tun, Need::TSHARK, Need::SWANCTL, Need::CHARON, Need::CHARON_OPENSSL, Need::PING];
@@ -30,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp", NEEDS, || interface(false)),
         trial("strongswan/an_interface_of_ones_own_carries_ike_and_raw_esp_over_ipv6", NEEDS, || interface(true)),
         trial("strongswan/ike_and_esp_in_udp_pass_over_ipv6", NEEDS, udp_over_v6),
+        trial("strongswan/a_policy_between_the_gateways_themselves_lets_ike_pass", CAPTURED, between_gateways),
         trial("strongswan/tshark_sees_esp_on_either_kind_of_link", TSHARK, tshark),
         trial("strongswan/without_host_side_ike_passes_by_a_socket", NEEDS, || without_host_side(Wan::Udp)),
         trial("strongswan/without_host_side_ike_of_an_interface_passes_by_a_socket", NEEDS, || {
@@ -137,6 +144,33 @@ fn interface(v6: bool) -> Outcome {
     both_have_sas(&site, false)?;
     let states = site.xfrm(&site.ends[0], "state")?;
     assert_eq!(states.contains("src 2001:db8::1 dst 2001:db8::2"), v6, "{states}");
+    Ok(())
+}
+
+/// All that the gateways say to each other is protected, and IKE, which makes the SAs for that, is not.
+fn between_gateways() -> Outcome {
+    let mut site = Site::prepare(&Setup { wan: Wan::Interface, ..EXAMPLE })?;
+    for end in &site.ends {
+        end.files.edit("swanctl.conf", |text| {
+            text.replace("10.1.0.0/24", "192.0.2.1/32").replace("10.2.0.0/24", "192.0.2.2/32")
+        })?;
+    }
+    let capture = Capture::start(&site.ends[1].netns, "eth0", "ip", site.scratch())?;
+    site.start()?;
+    let [left, right] = &site.ends;
+    let ping = |from: &End, to: &str| {
+        let mut command = from.netns.command(fatpath());
+        command.args(["exec", "--instance", from.name, "--", "ping", "-q", "-c", "1", "-W", "1", to]);
+        run(command.env("FATPATH_RUNDIR", site.scratch().path()))
+    };
+    wait_until("a ping comes through", PATIENCE, || ping(left, "192.0.2.2").is_ok())
+        .map_err(|failed| site.explain(&failed))?;
+    both_have_sas(&site, false)?;
+    // And on: keys are changed while the policies are in force.
+    rekeys(&site).map_err(|failed| site.explain(&failed))?;
+    ping(right, "192.0.2.1").map_err(|failed| site.explain(&failed))?;
+    let seen = run(Command::new("tcpdump").args(["-nr"]).arg(capture.finish()?))?;
+    assert!(seen.contains("ESP(spi=") && seen.contains(".500 > 192.0.2.") && !seen.contains("ICMP"), "{seen}");
     Ok(())
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct End {
     pub(crate) charon: Option<Charon>,
     pub(crate) gateway: Gateway,
     pub(crate) netns: Netns,
-    name: &'static str,
+    pub(crate) name: &'static str,
     pub(crate) files: CharonFiles,
 }
 
