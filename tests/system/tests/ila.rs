@@ -1,16 +1,20 @@
 //! ILA: two hosts in SIR space, and two gateways that translate between it and places; mappings by `ip ila` and by file.
 
 use std::fs;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
-use system::{Gateway, Need, Netns, Outcome, Scratch, run, transfer, trial, veth};
+use system::{Gateway, Need, Netns, Outcome, Process, Scratch, run, transfer, trial, veth, wait_until};
 
 use crate::ip::exec;
 use crate::router::{A_V6, B_V6, host};
 
+const PATIENCE: Duration = Duration::from_secs(20);
+
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("ila/tcp_crosses_two_translators_in_each_mode", &[Need::Namespaces], cross),
+        trial("ila/connection_goes_on_while_its_identifier_moves", &[Need::Namespaces, Need::PYTHON], moves),
         trial("ila/ip_ila_adds_deletes_and_lists_mappings", &[Need::Namespaces], by_ip),
         trial("ila/file_replaces_mappings_as_a_whole", &[Need::Namespaces], by_file),
     ]
@@ -65,7 +69,7 @@ fn cross() -> Outcome {
         for (gateway, own) in gateways.iter().zip([1, 2]) {
             gateway.reload(&format!("{}{}", config(own, sign), mappings(own, mode)))?;
             let is_loaded = || gateway.show("ila").is_ok_and(|shown| shown.matches(&format!(" {mode} ")).count() == 2);
-            system::wait_until("the mappings are there", std::time::Duration::from_secs(20), is_loaded)?;
+            wait_until("the mappings are there", PATIENCE, is_loaded)?;
         }
         let translated = || -> Outcome<Vec<u64>> { gateways.iter().map(translations).collect() };
         let before = translated()?;
@@ -74,6 +78,85 @@ fn cross() -> Outcome {
         let after = translated()?;
         assert!(before.iter().zip(&after).all(|(before, after)| after > before), "{mode}: {before:?} {after:?}");
     }
+    Ok(())
+}
+
+/// Returns what it is sent, on one connection.
+const ECHO: &str = "import socket
+listener = socket.socket(socket.AF_INET6)
+listener.bind(('::', 7))
+listener.listen()
+peer, _ = listener.accept()
+while data := peer.recv(1 << 16):
+    peer.sendall(data)
+";
+
+/// Has blocks returned by the task, compares them, and tells how many were.
+const CLIENT: &str = "import socket
+server = socket.create_connection(('2001:db8:0:a::1', 7), 20)
+for number in range(1 << 30):
+    block = bytes((number + at) % 251 for at in range(5000))
+    server.sendall(block)
+    got = b''
+    while len(got) < len(block):
+        more = server.recv(1 << 16)
+        assert more, 'the connection has ended'
+        got += more
+    assert got == block, f'block {number} differs'
+    print(number, flush=True)
+";
+
+/// The example of `docs/ila.md`: a task moves to another node, the mapping of the client's node follows, and its connection goes on.
+fn moves() -> Outcome {
+    let scratch = Scratch::new()?;
+    let (switch, task, client) = (Netns::new("switch")?, Netns::new("task")?, Netns::new("client")?);
+    switch.sh("ip link add br0 type bridge; ip link set br0 up")?;
+    let mut gateways = Vec::new();
+    for (name, host, interface) in [("first", &task, "eth1"), ("second", &task, "eth2"), ("client", &client, "eth0")] {
+        let netns = gateway_netns(name)?;
+        veth((&switch, name), (&netns, "wan0"))?;
+        switch.sh(&format!("ip link set {name} master br0"))?;
+        veth((host, interface), (&netns, "lan0"))?;
+        let example = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../examples/ila/{name}.toml"));
+        let gateway = Gateway::start(&netns, &scratch, name, &fs::read_to_string(example)?)?;
+        gateways.push((gateway, netns));
+    }
+    let (first, second, of_client) = (&gateways[0].0, &gateways[1].0, &gateways[2].0);
+    let task_is_at = |from: &str, interface: &str| {
+        task.sh(&format!(
+            "ip addr flush dev {from} scope global; ip addr add 2001:db8:0:a::1/64 dev {interface} nodad
+            ip route replace default via 2001:db8:0:a::ffff dev {interface}"
+        ))
+    };
+    task_is_at("eth2", "eth1")?;
+    client.sh("ip addr add fd0c::2/64 dev eth0 nodad; ip route add default via fd0c::1")?;
+    let _echo = Process::spawn(task.command("python3").args(["-c", ECHO]), &scratch)?;
+    // A connection to a port that is not open yet would be refused.
+    let listens = || task.sh("ss -Hltn 'sport = 7'").is_ok_and(|said| !said.is_empty());
+    wait_until("the task listens", PATIENCE, listens)?;
+    let mut talk = Process::spawn(client.command("python3").args(["-c", CLIENT]), &scratch)?;
+    let goes_on = |talk: &mut Process, what: &str| {
+        let before = talk.output().lines().count();
+        wait_until(what, PATIENCE, || talk.output().lines().count() > before + 20 || !talk.is_running()).and_then(
+            |()| {
+                let said = talk.output();
+                if talk.is_running() { Ok(()) } else { Err(format!("{what}: {said}").into()) }
+            },
+        )
+    };
+    goes_on(&mut talk, "blocks come back by the first node")?;
+    assert!(translations(first)? > 20 && translations(of_client)? > 20);
+    assert_eq!(translations(second)?, 0);
+    task_is_at("eth1", "eth2")?;
+    let sh =
+        |script: &str| run(exec(&gateways[2].1, "client").args(["-c", script]).env("FATPATH_RUNDIR", scratch.path()));
+    sh("ip ila del loc_match 2001:db8:0:a dev lan0
+        ip ila add loc_match 2001:db8:0:a loc fd00:0:0:2 dev lan0 csum-mode neutral-map-auto")?;
+    goes_on(&mut talk, "blocks come back by the second node")?;
+    let by_first = translations(first)?;
+    goes_on(&mut talk, "blocks come back")?;
+    assert!(translations(second)? > 20);
+    assert_eq!(translations(first)?, by_first, "nothing comes to the first node any more");
     Ok(())
 }
 
@@ -142,12 +225,12 @@ fn by_file() -> Outcome {
 2001:db8:0:2        fd00:0:0:2          lan0            neutral-map         use-format
 2001:db8:0:3        fd00:0:0:3          lan0            neutral-map         use-format
 ";
-    system::wait_until("the file's mappings are there alone", std::time::Duration::from_secs(20), || is_shown(want))?;
+    wait_until("the file's mappings are there alone", PATIENCE, || is_shown(want))?;
     // What is wrong changes nothing.
     gateway.reload(&format!("{ALONE}{}", mapping(7, "dev = \"wan9\"\n")))?;
     let is_refused = || gateway.log().contains("no link is named wan9");
-    system::wait_until("a wrong file is refused", std::time::Duration::from_secs(20), is_refused)?;
+    wait_until("a wrong file is refused", PATIENCE, is_refused)?;
     assert!(is_shown(want));
     gateway.reload(ALONE)?;
-    system::wait_until("no mapping is there", std::time::Duration::from_secs(20), || is_shown(""))
+    wait_until("no mapping is there", PATIENCE, || is_shown(""))
 }
