@@ -6,6 +6,7 @@
 //! - `hook`: to its ILA address, which the hook at pre-routing translates before early demux.
 //! - `hook-idle`: to its own address, past a hook whose mappings match nothing.
 //! - `hook-1e5-mappings`: as `hook`, one mapping of 100 000.
+//! - `hook-1e3-mappings`, `hook-1e6-mappings`: the same with a thousand and a million.
 //! - `hook-no-early-demux`: as `hook`, with `net.ipv4.ip_early_demux=0`: the routes are asked for each packet.
 //!
 //! `demux_hits`, `translated` are counts for each transaction, and exact.
@@ -26,9 +27,6 @@ const STREAMS: u16 = 200;
 /// Packets that a link hands over at once.
 const BURST: usize = 16;
 
-/// Mappings of `hook-1e5-mappings`.
-const MANY: u64 = 100_000;
-
 const LINK: LinkId = LinkId(2);
 
 /// Address of the sockets, and its locator while it travels.
@@ -39,6 +37,11 @@ const RATIOS: &[Comparison] = &[
     Comparison { of: "hook/none", over: &["hook"], under: &["none"] },
     Comparison { of: "hook-idle/none", over: &["hook-idle"], under: &["none"] },
     Comparison { of: "hook-1e5-mappings/none", over: &["hook-1e5-mappings"], under: &["none"] },
+    Comparison {
+        of: "hook-1e6-mappings/hook-1e3-mappings",
+        over: &["hook-1e6-mappings"],
+        under: &["hook-1e3-mappings"],
+    },
     Comparison { of: "hook/hook-no-early-demux", over: &["hook"], under: &["hook-no-early-demux"] },
 ];
 
@@ -60,7 +63,9 @@ pub(super) fn groups() -> Vec<Group> {
         ("none", none),
         ("hook", hook),
         ("hook-idle", Setting { others: 1, ..none }),
-        ("hook-1e5-mappings", Setting { others: MANY - 1, ..hook }),
+        ("hook-1e3-mappings", Setting { others: 999, ..hook }),
+        ("hook-1e5-mappings", Setting { others: 99_999, ..hook }),
+        ("hook-1e6-mappings", Setting { others: 999_999, ..hook }),
         ("hook-no-early-demux", Setting { early_demux: false, ..hook }),
     ];
     let load = Load { packets: 2 * usize::from(STREAMS), payload: 2 * usize::from(STREAMS), small: true };

@@ -11,6 +11,9 @@ use crate::ip_packet::wire_len;
 use crate::tx::xfrm;
 use crate::{Cx, Datapath, IpPacket};
 
+/// Offset of the lower eight flags in a TCP header (RFC 9293 §3.1).
+const FLAGS_AT: usize = 13;
+
 /// Offset of the options in a TCP header.
 const OPTIONS_AT: usize = tcp::Header::LEN;
 
@@ -96,10 +99,10 @@ fn mtu_back(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket) -> Option<usize> {
 }
 
 fn is_syn(ip: &IpPacket) -> bool {
-    let mut header = [0; tcp::Header::LEN];
+    let mut flags = [0];
     ip.info.fragment.is_none()
-        && ip.pkt.read_at(ip.info.header_len, &mut header)
-        && tcp::Header::ref_from(&header).is_ok_and(|tcp| tcp.flags().contains(tcp::Flags::SYN))
+        && ip.pkt.read_at(ip.info.header_len + FLAGS_AT, &mut flags)
+        && tcp::Flags::from_bits(flags[0].into()).contains(tcp::Flags::SYN)
 }
 
 /// Makes a super-packet, or a segment that is too long, one whose segments are `mtu` bytes with their headers. Tells whether it is now.
