@@ -238,7 +238,7 @@ impl Datapath {
         self.clamp_mss = links;
     }
 
-    /// Says about which UDP ports of the host side's sockets no policy is asked, beside IKE's.
+    /// Sets the UDP ports of the host side's sockets that bypass policies, beside IKE's.
     pub fn set_bypass_ports(&mut self, ports: Vec<u16>) {
         self.bypass_ports = ports;
     }

@@ -19,7 +19,7 @@
 //!   | 7 | `what`, and a name to the end: [a file of `/proc/sys/net`](Sysctl); the only call of a connection, which is no netlink socket |
 //!   | 8 | `name`, two words, the last call of a datagram: the daemon's end of the connection is to be [kept](#restart) |
 //!   | 9 | `lost`, and calls to the end: a socket that [a daemon before](#restart) served; the first call of a datagram |
-//!   | 10 | `port`: policies are not asked about datagrams of that UDP port while the connection is there (`IP_XFRM_POLICY`) |
+//!   | 10 | `port`: datagrams of that UDP port bypass policies while the connection is open (`IP_XFRM_POLICY`) |
 //!
 //! - From the daemon, a word that says where it comes from ([`FromDaemon`]): 0, [`PROMPT`], [`LAST`], [`PROMPT_LAST`], [`PART`],
 //!   [`LAST_PART`] and a multicast group's number are followed by netlink messages, [`OVERRUN`] by nothing.
@@ -67,7 +67,7 @@ pub const MAX_DATA: usize = 64 << 10;
 /// The most bytes of a datagram to the daemon that are not netlink messages.
 pub const MAX_HEAD: usize = 160;
 
-/// The most UDP ports that a program may have policies passed for.
+/// Most UDP ports of a program that bypass policies.
 pub const MAX_BYPASS: usize = 4;
 
 /// The longest name of a file of `/proc/sys/net` that the daemon reads.
@@ -207,7 +207,7 @@ pub enum ToDaemon<'a> {
     RecvRoom(u32),
     /// The port that the library has chosen for a socket that has none.
     Port(u32),
-    /// UDP port of a socket of the program's about whose datagrams no policy is asked.
+    /// UDP port of a socket of the program's whose datagrams bypass policies.
     Bypass(u16),
     /// About a file of `/proc/sys/net`.
     Sysctl {

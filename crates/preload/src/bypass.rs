@@ -1,6 +1,6 @@
-//! UDP ports about which the gateway asks no policy: those of sockets on its host side to which the program has given a policy of
-//! their own that lets all pass (`IP_XFRM_POLICY`). They are told with the program's sockets of `NETLINK_XFRM`, and hold as long as one
-//! of those is open.
+//! UDP ports that bypass the gateway's policies: those of sockets on its host side to which the program has given a bypass policy of
+//! their own (`IP_XFRM_POLICY`). They are sent to the gateway with the program's sockets of `NETLINK_XFRM`, and hold as long as one of
+//! those is open.
 
 use std::mem;
 use std::slice;
@@ -23,7 +23,7 @@ const OUT: u8 = 1;
 /// `XFRM_POLICY_ALLOW`.
 const ALLOW: u8 = 0;
 
-/// Ports that policies never concern on a host side: IKE's.
+/// Ports that always bypass policies: IKE's.
 const ALWAYS: [u16; 2] = [500, 4500];
 
 /// The ports; 0 is none.
@@ -32,15 +32,15 @@ static PORTS: [AtomicU32; MAX_BYPASS] = [const { AtomicU32::new(0) }; MAX_BYPASS
 /// Sockets that were not bound when they got their policy, by their inode numbers.
 static UNBOUND: [AtomicU64; MAX_BYPASS] = [const { AtomicU64::new(0) }; MAX_BYPASS];
 
-/// The ports that are to be told.
+/// The ports for the gateway.
 pub(crate) fn ports() -> impl Iterator<Item = u16> {
     PORTS.iter().filter_map(|port| u16::try_from(port.load(Acquire)).ok().filter(|&port| port != 0))
 }
 
-/// Takes note of a socket's policy.
+/// Notes a policy of a socket.
 ///
 /// # Errors
-/// `EINVAL`: it is malformed. `EOPNOTSUPP`: it is none that lets all pass. `ENOSPC`: there are [`MAX_BYPASS`] such ports already.
+/// `EINVAL`: it is malformed. `EOPNOTSUPP`: it is no bypass policy. `ENOSPC`: there are [`MAX_BYPASS`] such ports already.
 ///
 /// # Safety
 /// As `setsockopt(2)`.
@@ -64,7 +64,7 @@ pub(crate) unsafe fn set_policy(fd: c_int, value: *const c_void, len: socklen_t)
             let is_noted = UNBOUND.iter().any(|place| place.load(Acquire) == inode) || UNBOUND.iter().any(is_free);
             if is_noted { Ok(()) } else { Err(Errno(libc::ENOSPC)) }
         }
-        port => pass(port),
+        port => add(port),
     }
 }
 
@@ -79,12 +79,12 @@ pub(crate) fn bound(fd: c_int) {
         && let Ok(port) = local_port(fd)
     {
         // There is no room, and nobody to be told.
-        let _ = pass(port);
+        let _ = add(port);
     }
 }
 
-/// Has the gateway know a port, at once if the program has a socket of `NETLINK_XFRM`.
-fn pass(port: u16) -> Result<(), Errno> {
+/// Adds a port, and tells the gateway if the program has a socket of `NETLINK_XFRM`.
+fn add(port: u16) -> Result<(), Errno> {
     if ALWAYS.contains(&port) || port == 0 {
         return Ok(());
     }

@@ -13,7 +13,7 @@
 //! When the gateway ends, its ends of the connections are kept for the next one, by a thread (`reconnect`).
 //!
 //! And a key manager's sockets of UDP ports 500 and 4500 are the gateway's, which has ESP there (`ike`), or on the gateway's host side
-//! ports past its policies, as other sockets may be (`bypass`); files of counters and
+//! ports that bypass policies (`bypass`); files of counters and
 //! of `/proc/sys/net` are the gateway's (`files`, `sysctl`).
 //!
 //! Each program that is started gets the library's variables, whatever environment it is given (`environment`). One that

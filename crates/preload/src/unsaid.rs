@@ -18,7 +18,7 @@ pub(crate) const HELLO: u32 = 1 << 16;
 pub(crate) const PORT: u32 = 1 << 17;
 /// The room for what the program has not read.
 pub(crate) const ROOM: u32 = 1 << 18;
-/// Ports past policies.
+/// Ports that bypass policies.
 pub(crate) const BYPASS: u32 = 1 << 20;
 /// The longest buffer. Option `n` of [`SWITCHES`] is bit `n`.
 pub(crate) const LEN: u32 = 1 << 19;

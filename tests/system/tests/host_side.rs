@@ -569,7 +569,7 @@ while select.select([sys.stdin], [], []) and sys.stdin.readline():
         s.sendto(b'x', ('10.1.0.9', 9))
 ";
 
-/// No policy is asked about a key manager's ports, and only about those, as long as it is there.
+/// A key manager's ports bypass policies, and no others do, as long as it runs.
 fn bypass() -> Outcome {
     let mut site = Site::new(&format!("{AUTO}{LINKS}"))?;
     site.far.sh("ip addr add 10.1.0.9/24 dev eth0")?;

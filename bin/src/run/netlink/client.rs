@@ -93,7 +93,7 @@ pub(super) struct Client {
     overrun: bool,
     /// What epoll was last told to wait for.
     pub(super) interest: EventFlags,
-    /// UDP ports of its program about which no policy is asked.
+    /// UDP ports of its program that bypass policies.
     bypass: Vec<u16>,
     /// The inode number of this end, if the program's library keeps a duplicate of it.
     pub(super) kept: Option<u64>,
@@ -201,7 +201,7 @@ impl Client {
         self.protocol().map(|_| ()).ok_or(Gone)
     }
 
-    /// UDP ports about which no policy is asked while it is there.
+    /// UDP ports that bypass policies while it is connected.
     pub(super) fn bypass(&self) -> &[u16] {
         &self.bypass
     }

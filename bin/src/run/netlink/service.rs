@@ -147,7 +147,7 @@ struct Service {
     /// What the worker tells, and who listens to that: of `NETLINK_XFRM`'s groups, and of rtnetlink's.
     bell: Arc<Bell>,
     heard: [Groups; 2],
-    /// UDP ports about which no policy is asked.
+    /// UDP ports that bypass policies.
     bypass: BTreeSet<u16>,
     /// Looks for what is asked next, if that was promised to whom was answered last.
     lookout: Lookout,
@@ -250,7 +250,7 @@ impl Service {
         found(end.map(|end| Timespec { tv_sec: end.as_secs() as i64, tv_nsec: end.subsec_nanos().into() }).as_ref())
     }
 
-    /// Has addresses go whose time is over, and passes that on.
+    /// Removes addresses whose lifetime has ended, and sends the notifications.
     fn expire(&mut self) {
         let listeners = self.listeners(protocol::ROUTE);
         self.outbox.clear();
@@ -335,8 +335,7 @@ impl Service {
         self.clients.values().fold(Groups::default(), |all, client| all.union(client.groups(protocol)))
     }
 
-    /// Has the worker know who listens to what happens by itself: nobody is asked for SAs who does not. And about which ports no policy
-    /// is asked.
+    /// Tells the worker which groups have members, as SAs are only asked for if somebody listens, and which UDP ports bypass policies.
     fn note_clients(&mut self) {
         let heard = [protocol::XFRM, protocol::ROUTE].map(|protocol| self.listeners(protocol));
         if heard != self.heard {

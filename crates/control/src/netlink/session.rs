@@ -201,7 +201,7 @@ pub struct Reply<'a> {
 }
 
 impl<'a> Reply<'a> {
-    /// For what happens by itself: its sequence number and port are 0.
+    /// Notifications that no request has caused: their sequence number and port are 0.
     pub const fn unasked(listeners: Groups, outbox: &'a mut Outbox) -> Self {
         Self { outbox, listeners, seq: 0, port: 0, echo: false }
     }

@@ -140,8 +140,8 @@ fn leave_in_fragments(
     Ok(())
 }
 
-/// Tells whether a packet of the node is from a port about which no policy is asked, or, received, to one: IKE's, and those of sockets with
-/// a policy of their own (`IP_XFRM_POLICY`). Otherwise a policy between the two gateways would wait for the SA that the packet is to make.
+/// Tells whether a packet of the node is from a port that bypasses policies, or, received, to one: IKE's, and those of sockets with a
+/// bypass policy of their own (`IP_XFRM_POLICY`). Otherwise a policy between the two gateways would wait for the SA that the packet is to make.
 pub(crate) fn passes_policies(dp: &Datapath, ip: &IpPacket) -> bool {
     let local_port = if ip.pkt.meta.origin.is_local() { ip.flow.sport } else { ip.flow.dport };
     ip.info.protocol == Protocol::UDP

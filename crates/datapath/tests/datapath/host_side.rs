@@ -470,7 +470,7 @@ fn frame_to_other_station_leaves_as_it_is() {
 
 #[test]
 fn mss_of_syn_for_a_socket_is_lowered_to_the_path_back() {
-    for flow in from_us().map(|flow| flow.reversed()) {
+    for flow in from_us().map(Flow::reversed) {
         let most = 1500 - flow.version().header_len() as u16 - 20;
         for (mss, want) in [(8960, most), (most, most), (536, 536)] {
             let mut node = router_with_host_side();

@@ -34,7 +34,7 @@ pub struct Address {
     pub metric: u32,
     /// `IFAPROT_*`.
     pub protocol: u8,
-    /// How long it stays.
+    /// Its lifetimes.
     pub lifetime: Lifetime,
 }
 
@@ -111,7 +111,7 @@ impl Address {
         Prefix::containing(addr, self.prefix_len()).unwrap_or(Prefix::host(addr))
     }
 
-    /// When it changes by itself.
+    /// Time at which a lifetime of it ends next.
     pub(super) fn next_change(&self) -> Option<Instant> {
         self.lifetime.next(self.flags & IFA_F_DEPRECATED != 0)
     }

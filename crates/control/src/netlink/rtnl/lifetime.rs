@@ -1,14 +1,13 @@
-//! How long an address stays, and how long it is preferred (`struct ifa_cacheinfo`; Linux `check_lifetime`,
-//! `addrconf_verify_rtnl`; RFC 4862 section 5.5.4).
+//! Preferred and valid lifetimes of addresses (`struct ifa_cacheinfo`; Linux `check_lifetime`, `addrconf_verify_rtnl`; RFC 4862 §5.5.4).
 
 use std::time::Duration;
 
 use base::Instant;
 
-/// Seconds that never end, on the wire (`INFINITY_LIFE_TIME`).
+/// Infinite lifetime in seconds (`INFINITY_LIFE_TIME`).
 const FOREVER: u32 = u32::MAX;
 
-/// Ends of an address by the node's clock. `None`: never.
+/// Ends of both lifetimes by the node's clock; `None` of an infinite one.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Lifetime {
     preferred: Option<Instant>,
@@ -16,34 +15,34 @@ pub struct Lifetime {
 }
 
 impl Lifetime {
-    /// An address of which a request says at `now` how many seconds it is preferred and valid. `None`: it cannot be.
+    /// Lifetimes in seconds from `now`. `None`: the valid one is 0, or shorter than the preferred one.
     pub(super) fn of_seconds(now: Instant, preferred: u32, valid: u32) -> Option<Self> {
         let end = |seconds| (seconds != FOREVER).then(|| now + Duration::from_secs(u64::from(seconds)));
         (valid != 0 && preferred <= valid).then(|| Self { preferred: end(preferred), valid: end(valid) })
     }
 
-    /// Whether it stays until it is taken away.
+    /// Whether the valid lifetime is infinite.
     pub const fn is_permanent(&self) -> bool {
         self.valid.is_none()
     }
 
-    /// Whether its time is over.
+    /// Whether the valid lifetime has ended.
     pub(super) fn has_ended(&self, now: Instant) -> bool {
         self.valid.is_some_and(|end| end <= now)
     }
 
-    /// Whether others are preferred to it.
+    /// Whether the preferred lifetime has ended.
     pub(super) fn is_deprecated(&self, now: Instant) -> bool {
         self.preferred.is_some_and(|end| end <= now)
     }
 
-    /// The next moment at which something changes by itself.
+    /// End of the next lifetime, of which the preferred one no longer counts if the address is deprecated.
     pub(super) fn next(&self, is_deprecated: bool) -> Option<Instant> {
         let preferred = self.preferred.filter(|_| !is_deprecated);
         preferred.into_iter().chain(self.valid).min()
     }
 
-    /// Seconds that are left, preferred and valid, as Linux rounds them: what has begun counts in full.
+    /// Seconds left, preferred and valid, rounded up.
     pub(super) fn seconds_left(&self, now: Instant) -> [u32; 2] {
         let left = |end: Option<Instant>| match end {
             None => FOREVER,

@@ -289,12 +289,12 @@ impl<H> Rtnl<H> {
 }
 
 impl<H: Host> Rtnl<H> {
-    /// The time in which no address changes by itself; `None` if none ever does.
+    /// Time within which no lifetime of an address ends; `None` if all are infinite.
     pub fn until_expiry(&self) -> Option<Duration> {
         self.model.next_expiry.map(|end| end.since(self.host.now()))
     }
 
-    /// Takes addresses away whose time is over, and tells who listens.
+    /// Removes addresses whose lifetime has ended, and notifies the members of their groups.
     pub fn expire(&mut self, listeners: Groups, outbox: &mut Outbox) {
         self.model.now = self.host.now();
         self.model.expire_addresses();

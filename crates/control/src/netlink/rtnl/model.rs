@@ -97,9 +97,9 @@ pub struct Model {
     pub(super) deltas: Vec<Delta>,
     /// Whether routes, links or addresses have changed since the model was read from a file.
     changed: bool,
-    /// When what is being served came.
+    /// Time of the request that is being served.
     pub(super) now: Instant,
-    /// A moment before which no address changes by itself.
+    /// Time before which no lifetime of an address ends.
     pub(super) next_expiry: Option<Instant>,
 }
 

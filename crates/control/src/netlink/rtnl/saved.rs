@@ -36,7 +36,7 @@ impl<H: Host> Rtnl<H> {
             // Of IPv6 the newest is listed first.
             let v4 = link.addresses.iter().filter(|address| address.addr.addr().is_ipv4());
             let v6 = link.addresses.iter().rev().filter(|address| address.addr.addr().is_ipv6());
-            // One that ends is for whom it was lent to ask for again.
+            // One with a finite lifetime is for its DHCP client to ask for again.
             let each = v4.chain(v6).filter(|it| !bound.contains(&it.addr) && it.lifetime.is_permanent());
             all.extend(each.map(|address| {
                 let label = format!("address {} dev {name}", address.addr);

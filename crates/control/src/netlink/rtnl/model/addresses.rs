@@ -35,7 +35,7 @@ impl Model {
         self.add_address_routes(index, &address);
     }
 
-    /// Takes addresses away whose time is over, and has others be preferred to those that are no longer.
+    /// Removes addresses whose valid lifetime has ended, and marks as deprecated those whose preferred lifetime has.
     pub(in crate::netlink::rtnl) fn expire_addresses(&mut self) {
         let now = self.now;
         let due = |model: &Self| {
@@ -57,7 +57,7 @@ impl Model {
         self.next_expiry = all.filter_map(Address::next_change).min();
     }
 
-    /// Notes when an address changes by itself.
+    /// Notes the next end of a lifetime of an address.
     fn note_expiry(&mut self, address: &Address) {
         self.next_expiry = self.next_expiry.into_iter().chain(address.next_change()).min();
     }
