@@ -27,7 +27,9 @@ fn driver_config(config: &LinkConfig, index: Option<u32>) -> Result<link::Config
         LinkKind::Tun { queues } => ConfigKind::Tun { queues: *queues },
         LinkKind::Tap { queues } => ConfigKind::Tap { queues: *queues },
         LinkKind::Udp { bind } => ConfigKind::Udp { bind: *bind },
-        LinkKind::Packet { interface } => ConfigKind::Packet { interface: interface.clone() },
+        LinkKind::Packet { interface, exclusive } => {
+            ConfigKind::Packet { interface: interface.clone(), exclusive: *exclusive }
+        }
         LinkKind::Xdp { interface, ring, mode } => {
             let ring = NonZeroU32::new(u32::from(*ring)).unwrap_or(NonZeroU32::MIN);
             ConfigKind::Xdp { interface: interface.clone(), ring, mode: xdp_mode(*mode) }
@@ -69,7 +71,7 @@ pub(crate) fn open(config: &LinkConfig, index: Option<u32>) -> Result<Box<dyn Li
 
 /// Warns of a link on an interface whose addresses are the host's as well: the host's kernel answers what comes for them, beside the node.
 fn warn_of_host_addresses(config: &LinkConfig, link: &dyn Link) {
-    let LinkKind::Packet { interface } = &config.kind else { return };
+    let LinkKind::Packet { interface, exclusive: false } = &config.kind else { return };
     let found = link.host_index().map(host::addresses_of_interface);
     let Some(Ok(found)) = found else { return };
     // The kernel gives each interface one of its own link.

@@ -235,6 +235,8 @@ pub enum LinkKind {
     Packet {
         /// The interface's name.
         interface: String,
+        /// Whether the host's own stack gets none of the interface's frames.
+        exclusive: bool,
     },
     /// A network interface of this host, by AF_XDP sockets on all its receive queues.
     Xdp {
@@ -257,7 +259,7 @@ impl LinkKind {
     /// The interface of this host that it stands on.
     pub fn interface(&self) -> Option<&str> {
         match self {
-            Self::Packet { interface } | Self::Xdp { interface, .. } => Some(interface),
+            Self::Packet { interface, .. } | Self::Xdp { interface, .. } => Some(interface),
             Self::Loopback | Self::Vrf { .. } | Self::Tun { .. } | Self::Tap { .. } | Self::Udp { .. } => None,
         }
     }

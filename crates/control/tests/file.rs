@@ -48,7 +48,7 @@ fn a_file_becomes_the_model_that_it_describes() {
         },
         LinkConfig {
             addresses: vec!["198.51.100.1/24".parse().unwrap()],
-            ..link("eth1", LinkKind::Packet { interface: "eth1".to_owned() })
+            ..link("eth1", LinkKind::Packet { interface: "eth1".to_owned(), exclusive: false })
         },
     ];
     assert_eq!(config.links, links);
@@ -485,6 +485,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
             "table = 5\nclamp-mss = true",
             "f:5: link[0].clamp-mss: is only for links of kind tun, tap, udp, packet or xdp; take it out.",
         ),
+        (tap, "exclusive = true", "f:4: link[0].exclusive: is only for links of kind packet; take it out."),
         (tap, "table = 1", "f:4: link[0].table: is only for links of kind vrf; take it out."),
         (vrf, "", "f:1: link[0].table: missing; use the number of a routing table, 1 to 4294967295."),
         (vrf, "table = 0", "f:4: link[0].table: 0 is out of range; use 1 to 4294967295."),
@@ -523,5 +524,14 @@ fn esp_gro_is_wanted_as_offloads_unless_set() {
         let link = &Config::from_toml(&file, "f").unwrap().links[0];
         assert_eq!((link.esp_gro, link.features.has(FeatureSet::ESP_GRO)), (want, want), "{line}");
         assert_eq!(link.features.has(FeatureSet::GRO), link.offloads, "{line}");
+    }
+}
+
+#[test]
+fn packet_link_is_exclusive_if_the_file_says_so() {
+    for (more, want) in [("", false), ("exclusive = false\n", false), ("exclusive = true\n", true)] {
+        let toml = format!("[[link]]\nname = \"wan\"\nkind = \"packet\"\ninterface = \"eth0\"\n{more}");
+        let config = Config::from_toml(&toml, "f").unwrap();
+        assert_eq!(config.links[0].kind, LinkKind::Packet { interface: "eth0".to_owned(), exclusive: want });
     }
 }

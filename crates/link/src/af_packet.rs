@@ -1,7 +1,8 @@
 //! Packet sockets (packet(7)): whole frames of an interface of this host, with virtio-net headers.
 //!
 //! The kernel delivers what the interface received, glued by its GRO or never cut (veth), and cuts what we send if the
-//! interface does not. The host's own stack sees the same frames: an interface that fatpath owns has no addresses there.
+//! interface does not. The host's own stack sees the same frames, unless the link is exclusive: an interface that fatpath owns has no
+//! addresses there.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,6 +23,7 @@ use crate::open::Config;
 use crate::pieces::{tagged, vlan_tag};
 use crate::posted::Posted;
 use crate::stats::LinkStats;
+use crate::sys::bpf;
 use crate::sys::cmsg::{self, CONTROL_LEN};
 use crate::sys::errno;
 use crate::sys::ifreq::Interface;
@@ -73,6 +75,8 @@ pub(crate) struct PacketLink {
     down: bool,
     /// Whether frames that carry no IP, or are for another station, are dropped.
     ip_only: bool,
+    /// Program at the interface's ingress that drops what packet sockets have seen, until this is closed.
+    ingress: Option<OwnedFd>,
 }
 
 /// Station at the other end of a pair of devices, one of which is a packet link's interface.
@@ -95,14 +99,24 @@ struct Slot {
 
 impl PacketLink {
     /// Opens a socket and binds it to the interface.
-    pub(crate) fn open(config: &Config, interface: &str) -> Result<Self, OpenError> {
+    /// If it is `exclusive`, the host's own stack gets none of the interface's frames.
+    pub(crate) fn open(config: &Config, interface: &str, exclusive: bool) -> Result<Self, OpenError> {
         let failed = |call| move |err: io::Error| OpenError::new(interface, call, err);
         let asked = Interface::new(interface).map_err(failed("socket"))?;
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|err| {
             failed("socket AF_PACKET")(err.into()).with_hint(libc::EPERM, "needs CAP_NET_RAW; run as root or grant it")
         })?;
-        Self::over(config, asked, socket, None)
+        let mut link = Self::over(config, asked, socket, None)?;
+        if exclusive {
+            let attached = bpf::load_drop().and_then(|program| bpf::attach_to_ingress(program.as_fd(), link.index));
+            link.ingress = Some(attached.map_err(|err| {
+                let hint = "exclusive takes Linux 6.6, CAP_BPF and CAP_NET_ADMIN; without it the host's stack sees the frames as well";
+                let failed = failed("BPF_LINK_CREATE")(err);
+                failed.with_hint(libc::EINVAL, hint).with_hint(libc::EPERM, hint)
+            })?);
+        }
+        Ok(link)
     }
 
     /// Binds a socket to the interface, whose frames are those of a `station`, if not the host's own.
@@ -161,6 +175,7 @@ impl PacketLink {
             index,
             down: false,
             ip_only: station.is_some_and(|station| station.ip_only),
+            ingress: None,
         })
     }
 

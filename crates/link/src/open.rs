@@ -46,6 +46,8 @@ pub enum ConfigKind {
     },
     /// A packet socket.
     Packet {
+        /// Whether the host's own stack gets none of the interface's frames. Takes Linux 6.6, `CAP_BPF` and `CAP_NET_ADMIN`.
+        exclusive: bool,
         /// The interface that it is bound to.
         interface: String,
     },
@@ -80,7 +82,7 @@ pub fn has_interface(index: u32) -> bool {
 pub fn has_device(config: &Config) -> bool {
     let name = match &config.kind {
         ConfigKind::Tun { .. } | ConfigKind::Tap { .. } => &config.name,
-        ConfigKind::Packet { interface } | ConfigKind::Xdp { interface, .. } => interface,
+        ConfigKind::Packet { interface, .. } | ConfigKind::Xdp { interface, .. } => interface,
         ConfigKind::Udp { .. } => return true,
     };
     Interface::new(name).and_then(|interface| interface.index()).is_ok()
@@ -98,7 +100,7 @@ pub fn open(config: &Config) -> Result<Box<dyn Link>, OpenError> {
         ConfigKind::Tun { queues } => Box::new(TunLink::open(config, Layer::Ip, *queues)?),
         ConfigKind::Tap { queues } => Box::new(TunLink::open(config, TunLink::TAP, *queues)?),
         ConfigKind::Udp { bind } => Box::new(UdpLink::open(config, *bind)?),
-        ConfigKind::Packet { interface } => Box::new(PacketLink::open(config, interface)?),
+        ConfigKind::Packet { interface, exclusive } => Box::new(PacketLink::open(config, interface, *exclusive)?),
         ConfigKind::Xdp { interface, ring, mode } => Box::new(XdpLink::open(config, interface, *ring, *mode)?),
     })
 }

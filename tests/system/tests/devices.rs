@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("devices/packet_interface_moved_and_back_carries_packets", NEEDS, || moved(Port::Packet)),
         trial("devices/xdp_interface_moved_and_back_carries_packets", NEEDS, || moved(Port::Xdp("auto", 256))),
         trial("devices/tun_and_tap_made_again_carry_packets", NEEDS, tun_and_tap),
+        trial("devices/exclusive_interfaces_carry_packets_past_the_stack", NEEDS, exclusive),
         trial("devices/interface_set_by_an_operator_stays_so", NEEDS, set_by_an_operator),
         trial("devices/interface_of_another_kind_keeps_its_link_down", NEEDS, another_kind),
         trial("devices/reload_names_the_links_that_are_down", NEEDS, reload_names_links),
@@ -54,6 +55,30 @@ fn ip(site: &PlainSite, words: &str) -> Outcome<String> {
 fn connect(site: &PlainSite, port: Port) -> Outcome {
     host(&site.a, &site.gateway_ns, "left", 1)?;
     if port == Port::Packet { Ok(()) } else { finishes_its_checksums(&site.a) }
+}
+
+/// The stack on whose interfaces the gateway's exclusive links are receives nothing, until they are exclusive no longer.
+fn exclusive() -> Outcome {
+    let mut site = PlainSite::new(true)?;
+    let shared = PlainSite::config(true);
+    let exclusive = shared.replace("kind = \"packet\"\n", "kind = \"packet\"\nexclusive = true\n");
+    let received = |site: &PlainSite| -> Outcome<u64> {
+        let text = site.gateway_ns.sh("grep ^Ip: /proc/net/snmp")?;
+        let counted = text.lines().nth(1).and_then(|line| line.split(' ').nth(3)?.parse().ok());
+        counted.ok_or_else(|| text.into())
+    };
+    for (toml, is_exclusive) in [(&exclusive, true), (&shared, false)] {
+        site.gateway.reload(toml)?;
+        // Links of another kind are opened anew.
+        let ping = format!("ping -n -q -c 1 -W 1 {B_V4}");
+        site.gateway.wait_until("packets pass", |_| site.a.sh(&ping).is_ok())?;
+        let before = received(&site)?;
+        site.a.sh(&format!("ping -n -q -c 20 -i 0.01 -W 5 {B_V4}"))?;
+        transfer(&site.a, (&site.b, B_V6.parse()?), 1 << 20)?;
+        let seen = received(&site)? - before;
+        assert!(if is_exclusive { seen == 0 } else { seen >= 20 }, "{seen} packets, exclusive: {is_exclusive}");
+    }
+    Ok(())
 }
 
 fn made_again(port: Port) -> Outcome {

@@ -23,6 +23,7 @@ pub(super) const KEYS: &[&str] = &[
     "mode",
     "ike",
     "clamp-mss",
+    "exclusive",
     "defrag",
     "table",
     "master",
@@ -73,6 +74,7 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
     belongs(table, "bind", kind_word == Kind::Udp, "udp")?;
     let is_virtual = matches!(kind_word, Kind::Vrf);
     belongs(table, "defrag", matches!(kind_word, Kind::Tun), "tun")?;
+    belongs(table, "exclusive", kind_word == Kind::Packet, "packet")?;
     belongs(table, "clamp-mss", !is_virtual, "tun, tap, udp, packet or xdp")?;
     belongs(table, "ike", matches!(kind_word, Kind::Udp | Kind::Packet | Kind::Xdp), "udp, packet or xdp")?;
     belongs(table, "interface", matches!(kind_word, Kind::Packet | Kind::Xdp), "packet or xdp")?;
@@ -88,7 +90,10 @@ pub(super) fn read(table: &Table<'_>, others: &[LinkConfig]) -> Result<LinkConfi
         Kind::Tun => LinkKind::Tun { queues },
         Kind::Tap => LinkKind::Tap { queues },
         Kind::Udp => LinkKind::Udp { bind: bind(table, others)? },
-        Kind::Packet => LinkKind::Packet { interface: interface(table, others)? },
+        Kind::Packet => LinkKind::Packet {
+            interface: interface(table, others)?,
+            exclusive: table.get("exclusive").map_or(Ok(false), |value| value.bool())?,
+        },
         Kind::Xdp => LinkKind::Xdp {
             interface: interface(table, others)?,
             ring: table.get("ring").map_or(Ok(LinkKind::RING), |value| ring(&value))?,

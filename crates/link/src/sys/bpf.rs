@@ -1,4 +1,4 @@
-//! `bpf(2)`: the program that hands an interface's frames to AF_XDP sockets, and what holds it there.
+//! `bpf(2)`: the programs that hand an interface's frames to AF_XDP sockets, or keep them from the host's stack, and what holds them there.
 //!
 //! All of it is descriptors: when the last one of a link is closed, also because its process died, the program is off the
 //! interface.
@@ -15,14 +15,17 @@ const LINK_CREATE: c_int = 28;
 const LINK_DETACH: c_int = 34;
 
 const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_SCHED_CLS: u32 = 3;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
+const ATTACH_TCX_INGRESS: u32 = 46;
 
 /// The program can do with frames in several buffers (`BPF_F_XDP_HAS_FRAGS`).
 const XDP_HAS_FRAGS: u32 = 1 << 5;
 
-/// The program's name, as `bpftool prog` shows it; it ends with a zero.
-const NAME: [u8; 16] = *b"fatpath_xsk\0\0\0\0\0";
+/// Names of the programs, as `bpftool prog` shows them; they end with a zero.
+const XSK: [u8; 16] = *b"fatpath_xsk\0\0\0\0\0";
+const DROP: [u8; 16] = *b"fatpath_drop\0\0\0\0";
 
 const LICENCE: &CStr = c"Dual MIT/GPL";
 
@@ -79,7 +82,7 @@ struct ProgLoad {
     ifindex: u32,
     attach_type: u32,
 }
-// SAFETY: `load_redirect` borrows code and licence; there is no log.
+// SAFETY: `load` borrows code and licence; there is no log.
 unsafe impl Attr for ProgLoad {}
 
 #[repr(C)]
@@ -126,11 +129,20 @@ pub(crate) fn set(map: BorrowedFd<'_>, number: u32, socket: BorrowedFd<'_>) -> i
 
 /// Loads the program that gives a frame to the socket of its receive queue in `map`, and to the host if there is none.
 pub(crate) fn load_redirect(map: BorrowedFd<'_>, several_buffers: bool) -> io::Result<OwnedFd> {
-    let code = redirect(map.as_raw_fd());
+    let flags = if several_buffers { XDP_HAS_FRAGS } else { 0 };
+    load(&redirect(map.as_raw_fd()), PROG_TYPE_XDP, ATTACH_XDP, flags, XSK)
+}
+
+/// Loads the program that drops each frame, behind packet sockets and in front of the host's stack.
+pub(crate) fn load_drop() -> io::Result<OwnedFd> {
+    load(&DROP_ALL, PROG_TYPE_SCHED_CLS, 0, 0, DROP)
+}
+
+fn load(code: &[[u8; 8]], prog_type: u32, attach_type: u32, flags: u32, name: [u8; 16]) -> io::Result<OwnedFd> {
     new_fd(
         PROG_LOAD,
         &ProgLoad {
-            prog_type: PROG_TYPE_XDP,
+            prog_type,
             instructions: code.len() as u32,
             code: code.as_ptr() as u64,
             licence: LICENCE.as_ptr() as u64,
@@ -138,10 +150,10 @@ pub(crate) fn load_redirect(map: BorrowedFd<'_>, several_buffers: bool) -> io::R
             log_size: 0,
             log: 0,
             kernel_version: 0,
-            flags: if several_buffers { XDP_HAS_FRAGS } else { 0 },
-            name: NAME,
+            flags,
+            name,
             ifindex: 0,
-            attach_type: ATTACH_XDP,
+            attach_type,
         },
     )
 }
@@ -150,6 +162,12 @@ pub(crate) fn load_redirect(map: BorrowedFd<'_>, several_buffers: bool) -> io::R
 pub(crate) fn attach(program: BorrowedFd<'_>, ifindex: i32, at: Where) -> io::Result<OwnedFd> {
     let (program, ifindex) = (program.as_raw_fd() as u32, ifindex as u32);
     new_fd(LINK_CREATE, &LinkCreate { program, ifindex, attach_type: ATTACH_XDP, flags: at as u32 })
+}
+
+/// Puts a program at an interface's ingress (tcx) until the descriptor is closed.
+pub(crate) fn attach_to_ingress(program: BorrowedFd<'_>, ifindex: i32) -> io::Result<OwnedFd> {
+    let (program, ifindex) = (program.as_raw_fd() as u32, ifindex as u32);
+    new_fd(LINK_CREATE, &LinkCreate { program, ifindex, attach_type: ATTACH_TCX_INGRESS, flags: 0 })
 }
 
 /// Takes it off now, where a close does so a little later.
@@ -166,13 +184,17 @@ const fn instruction(code: u8, dst: u8, src: u8, offset: i16, immediate: i32) ->
     [code, registers, offset[0], offset[1], immediate[0], immediate[1], immediate[2], immediate[3]]
 }
 
+const MOVE_IMMEDIATE: u8 = 0xb7;
+const EXIT: u8 = 0x95;
+
+/// `return TC_ACT_SHOT;`
+const DROP_ALL: [[u8; 8]; 2] = [instruction(MOVE_IMMEDIATE, 0, 0, 0, 2), instruction(EXIT, 0, 0, 0, 0)];
+
 /// `return bpf_redirect_map(map, ctx->rx_queue_index, XDP_PASS);`
 const fn redirect(map: c_int) -> [[u8; 8]; 6] {
     const LOAD_WORD: u8 = 0x61;
     const LOAD_IMMEDIATE_64: u8 = 0x18;
-    const MOVE_IMMEDIATE: u8 = 0xb7;
     const CALL: u8 = 0x85;
-    const EXIT: u8 = 0x95;
     /// Of `LOAD_IMMEDIATE_64`: the number is a descriptor of a map (`BPF_PSEUDO_MAP_FD`).
     const MAP_FD: u8 = 1;
     /// Where `struct xdp_md` has `rx_queue_index`.

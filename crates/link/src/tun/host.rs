@@ -87,7 +87,7 @@ impl HostDevice {
         let mac = self.mac.ok_or_else(|| OpenError::no_address(&self.name))?;
         let config = Config {
             name: self.name.clone(),
-            kind: ConfigKind::Packet { interface: peer.to_owned() },
+            kind: ConfigKind::Packet { interface: peer.to_owned(), exclusive: false },
             mtu: None,
             offloads: true,
             index: None,

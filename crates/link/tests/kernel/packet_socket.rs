@@ -10,12 +10,14 @@ use crate::bridge::{transfer, with_cable};
 use crate::open;
 
 const NEEDS: &[Need] = &[Need::Namespaces];
+const NEEDS_PING: &[Need] = &[Need::Namespaces, Need::PING];
 const NEEDS_ETHTOOL: &[Need] = &[Need::Namespaces, Need::ETHTOOL];
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("packet/kernel_tcp_stays_fat_from_interface_to_interface", NEEDS, fat),
         trial("packet/an_interface_without_offloads_is_sent_finished_frames", NEEDS_ETHTOOL, kernel_cuts),
+        trial("packet/frames_of_an_exclusive_link_do_not_reach_the_stack", NEEDS_PING, exclusive),
         trial("packet/tags_travel_beside_their_frames", NEEDS, vlan),
         trial("packet/packets_in_one_buffer_are_frames_on_the_wire", NEEDS, together),
         trial("packet/a_refused_offload_loses_no_packet", NEEDS, refused),
@@ -44,7 +46,39 @@ fn street() -> Outcome<Street> {
 }
 
 fn socket(netns: &Netns, interface: &str) -> Outcome<Box<dyn Link>> {
-    open(netns, interface, ConfigKind::Packet { interface: interface.to_owned() }, true)
+    open(netns, interface, ConfigKind::Packet { interface: interface.to_owned(), exclusive: false }, true)
+}
+
+/// IPv6 packets that the stack behind `left` has received.
+fn received_by_stack(netns: &Netns) -> Outcome<u64> {
+    let text = netns.sh("cat /proc/net/dev_snmp6/left")?;
+    let found = text.lines().find_map(|line| line.strip_prefix("Ip6InReceives")?.trim().parse().ok());
+    found.ok_or_else(|| text.into())
+}
+
+/// Frames of an exclusive link reach the link alone, and from its end on the stack again.
+fn exclusive() -> Outcome {
+    let street = street()?;
+    let mac = street.middle.sh("cat /sys/class/net/left/address")?;
+    street.a.sh(&format!(
+        "ip -6 route add 2001:db8:9::/64 dev host; ip neigh add 2001:db8:9::1 lladdr {} dev host",
+        mac.trim()
+    ))?;
+    let mem = Memory::heap();
+    for is_exclusive in [true, false] {
+        let kind = ConfigKind::Packet { interface: "left".to_owned(), exclusive: is_exclusive };
+        let mut left = open(&street.middle, "left", kind, true)?;
+        let before = received_by_stack(&street.middle)?;
+        // Nobody answers.
+        let _ = street.a.sh("ping -q -n -c 3 -i 0.05 -W 1 2001:db8:9::1");
+        let (mut got, mut frames) = (0, Vec::new());
+        while left.recv(&mem, &mut frames).is_ok() && !frames.is_empty() {
+            got += frames.drain(..).filter(|frame| frame.len() == 14 + 40 + 64).count();
+        }
+        assert_eq!(got, 3, "echo requests");
+        assert_eq!(received_by_stack(&street.middle)? - before, if is_exclusive { 0 } else { 3 });
+    }
+    Ok(())
 }
 
 fn fat() -> Outcome {

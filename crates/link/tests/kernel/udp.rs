@@ -328,7 +328,7 @@ fn fragmented() -> Outcome {
 fn dont_fragment() -> Outcome {
     let wire = wire()?;
     let mut a = socket(&wire.a, V4[0], true)?;
-    let kind = ConfigKind::Packet { interface: "wire".to_owned() };
+    let kind = ConfigKind::Packet { interface: "wire".to_owned(), exclusive: false };
     let mut b = open(&wire.b, "wire", kind, true)?;
     let _port_is_open = socket(&wire.b, V4[1], true)?;
     let mem = Memory::heap();

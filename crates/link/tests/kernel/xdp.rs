@@ -76,7 +76,7 @@ fn xdp(netns: &Netns, interface: &str, ring: u32, mode: XdpMode) -> Outcome<Box<
 }
 
 fn at_the_host(cable: &Cable) -> Outcome<Box<dyn Link>> {
-    open(&cable.host, "host", ConfigKind::Packet { interface: "host".to_owned() }, true)
+    open(&cable.host, "host", ConfigKind::Packet { interface: "host".to_owned(), exclusive: false }, true)
 }
 
 fn ring(link: &dyn Link) -> RingState {

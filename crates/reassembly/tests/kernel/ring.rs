@@ -61,7 +61,8 @@ impl Street {
         };
         let socket = host.enter(|| UdpSocket::bind((from, 0)))?;
         socket.connect((to, 9))?;
-        let packet = |name: &str| open(&relay, name, ConfigKind::Packet { interface: name.to_owned() });
+        let packet =
+            |name: &str| open(&relay, name, ConfigKind::Packet { interface: name.to_owned(), exclusive: false });
         let frames = FRAMES.try_into()?;
         let ring = open(&us, "eth0", ConfigKind::Xdp { interface: "eth0".to_owned(), ring: frames, mode })?;
         Ok(Self {

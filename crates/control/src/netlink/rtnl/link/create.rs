@@ -45,7 +45,7 @@ pub(super) fn create<H: Host>(
         "vrf" => LinkKind::Vrf { table: vrf::wanted_table(data.as_ref())? },
         "tun" => LinkKind::Tun { queues: 1 },
         "tap" => LinkKind::Tap { queues: 1 },
-        "packet" => LinkKind::Packet { interface: String::new() },
+        "packet" => LinkKind::Packet { interface: String::new(), exclusive: false },
         "udp" => LinkKind::Udp { bind: bind_of(attrs)? },
         _ => return Err(Error::text(errno::EOPNOTSUPP, "Unknown device type")),
     };
@@ -83,7 +83,7 @@ pub(super) fn create<H: Host>(
     };
     let name = name.to_owned();
     let kind = match kind {
-        LinkKind::Packet { .. } => LinkKind::Packet { interface: name.clone() },
+        LinkKind::Packet { exclusive, .. } => LinkKind::Packet { interface: name.clone(), exclusive },
         kind => kind,
     };
     let features = features_of(attrs)?.unwrap_or(FeatureSet::wanted_first(true, true));
