@@ -1,11 +1,12 @@
 //! ESP against a real Linux kernel: each scenario runs with Linux at both ends, which shows that the scenario is right,
 //! and then with fatpath at the near one. What Linux cannot be the near end of, and what differs by its algorithm alone,
-//! runs with fatpath alone. And the library that this kernel needs on some processors. And IKE; and `ip xfrm` and `ip` about VRFs, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
+//! runs with fatpath alone. And ILA. And the library that this kernel needs on some processors. And IKE; and `ip xfrm` and `ip` about VRFs and ILA, line by line, and a hundred thousand lines of it; and ESP packet by packet: against scapy, and before the eyes of tshark.
 
 mod alike;
 mod batch;
 mod events;
-mod ip_vrf;
+mod ila;
+mod ip_lines;
 mod ip_xfrm;
 mod scapy;
 mod scenario;
@@ -26,7 +27,8 @@ fn main() {
     let mut trials = scapy::trials();
     trials.extend(tshark::trials());
     trials.extend(events::trials());
-    trials.extend(ip_vrf::trials());
+    trials.extend(ila::trials());
+    trials.extend(ip_lines::trials());
     trials.extend(ip_xfrm::trials());
     trials.extend(batch::trials());
     trials.extend(strongswan::trials());

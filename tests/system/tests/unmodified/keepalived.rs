@@ -123,7 +123,7 @@ fn failover() -> Outcome {
         node.far.sh("ip addr show dev eth0").is_ok_and(|said| said.contains("10.1.0.99/24"))
     })?;
     let own = router("10.1.0.1", 100);
-    let keepalived = Process::spawn(&mut with_files(node.exec(&program), &node, "ka", &own)?, &node.scratch)?;
+    let mut keepalived = Process::spawn(&mut with_files(node.exec(&program), &node, "ka", &own)?, &node.scratch)?;
     let explain = |failed: libtest_mimic::Failed| -> libtest_mimic::Failed {
         format!("{}:\n{}", failed.message().unwrap_or_default(), keepalived.output()).into()
     };
@@ -145,5 +145,8 @@ fn failover() -> Outcome {
         node.far.sh("ip neigh show 10.1.0.99").is_ok_and(|said| said.contains(ours))
     })
     .map_err(explain)?;
-    node.far.sh("ping -n -q -c 1 -W 5 10.1.0.99").map(drop)
+    node.far.sh("ping -n -q -c 1 -W 5 10.1.0.99")?;
+    // Its child ends with it.
+    keepalived.signal(Signal::TERM)?;
+    keepalived.wait(PATIENCE).map(drop)
 }
