@@ -1,4 +1,4 @@
-//! The files in `examples/` and what the README quotes of them.
+//! The files in `examples/` and what `docs/tunnel.md` quotes of them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,11 +21,11 @@ fn every_example_is_accepted() {
 }
 
 #[test]
-fn the_readme_quotes_the_left_end_of_the_tunnel_word_by_word() {
-    let readme = fs::read_to_string(root().join("README.md")).unwrap();
+fn page_of_the_tunnel_quotes_its_left_end_word_by_word() {
+    let page = fs::read_to_string(root().join("docs/tunnel.md")).unwrap();
     let example = fs::read_to_string(root().join("examples/tunnel-left.toml")).unwrap();
     let quotes: Vec<&str> =
-        readme.split("```toml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
+        page.split("```toml\n").skip(1).filter_map(|rest| Some(rest.split_once("```")?.0)).collect();
     assert!(quotes.len() >= 4, "{quotes:?}");
     for quote in quotes {
         assert!(example.contains(quote), "not in examples/tunnel-left.toml:\n{quote}");

@@ -193,7 +193,7 @@ fn kernel_has_ipv6() -> bool {
     Path::new("/proc/self/net/if_inet6").exists()
 }
 
-/// Sets a device up of which the kernel only carries frames, as README advises: without IPv6, with which it would also answer each frame
+/// Sets a device up of which the kernel only carries frames, as docs/router.md advises: without IPv6, with which it would also answer each frame
 /// that it cannot route.
 fn lend(namespace: &Namespace, device: &str, stop: &Stop) -> Result<(), Failure> {
     if kernel_has_ipv6() {

@@ -528,6 +528,7 @@ fn choose_port(clients: &HashMap<u64, Client>, protocol: u32, wish: u32, pid: u3
 #[cfg(test)]
 mod tests {
     use std::io::IoSlice;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use nlsock::ToDaemon;
     use rustix::net::{
@@ -549,7 +550,10 @@ mod tests {
         thread::spawn(move || thread.run());
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let listener = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(b"").unwrap()).unwrap();
+        // Tests run at the same time, also those of another run.
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("fatpath-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        rustix::net::bind(&listener, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
         rustix::net::listen(&listener, 1).unwrap();
         (Service::new(listener, shared, &worker.handle, discard).unwrap(), worker)
     }
