@@ -1,5 +1,6 @@
 //! BIRD.
 
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -53,7 +54,7 @@ impl<'a> Bird<'a> {
         let mut command = node.exec(unpacked("usr/sbin/bird"));
         command.arg("-f").arg("-c").arg(config).arg("-s").arg(&socket).arg("-P").arg(node.scratch.file("bird.pid"));
         let mut process = Process::spawn(&mut command, &node.scratch)?;
-        wait_until("bird listens", PATIENCE, || socket.exists() || !process.is_running())?;
+        wait_until("bird listens", PATIENCE, || UnixStream::connect(&socket).is_ok() || !process.is_running())?;
         if !process.is_running() {
             return Err(format!("bird has ended:\n{}", process.output()).into());
         }

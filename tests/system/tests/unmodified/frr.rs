@@ -91,7 +91,8 @@ impl<'a> Frr<'a> {
             command.arg(option).arg(directory.join(name));
         }
         let mut process = Process::spawn(command.arg("--vty_socket").arg(directory), &self.node.scratch)?;
-        let answers = || socket.exists() || !process.is_running();
+        // The file is there a moment before the daemon listens.
+        let answers = || UnixStream::connect(&socket).is_ok() || !process.is_running();
         wait_until(&format!("{daemon} listens"), PATIENCE, answers)?;
         if process.is_running() {
             Ok(process)

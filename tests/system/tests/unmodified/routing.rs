@@ -1,5 +1,7 @@
 //! Routing protocols on the gateway's sockets: BGP over TCP and OSPF over IP, with a BIRD that runs on a plain kernel.
 
+use std::os::unix::net::UnixStream;
+
 use libtest_mimic::Trial;
 use system::{Need, Outcome, Process, run, trial, unpacked, wait_until};
 
@@ -58,7 +60,7 @@ impl<'a> Neighbour<'a> {
         let mut command = node.on_far(unpacked("usr/sbin/bird"));
         command.arg("-f").arg("-c").arg(config).arg("-s").arg(&socket).arg("-P").arg(node.scratch.file("far.pid"));
         let process = Process::spawn(&mut command, &node.scratch)?;
-        wait_until("the neighbour listens", PATIENCE, || socket.exists())?;
+        wait_until("the neighbour listens", PATIENCE, || UnixStream::connect(&socket).is_ok())?;
         Ok(Self { node, process })
     }
 
