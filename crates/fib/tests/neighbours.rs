@@ -424,7 +424,7 @@ fn neither_a_scan_nor_another_one_pushes_out_who_is_permanent() {
 /// Else who scans a network has a device's ring run dry.
 #[test]
 fn what_waits_gives_a_devices_frames_back() {
-    let mut world = World::new();
+    let mut world = World::with(Limits { waiting_packets: 32, ..Limits::default() });
     let ring = Pool::bounded(Memory::SMALL, 1);
     for n in 0..40u8 {
         let mut frame = ring.take(0).expect("the frame came back");

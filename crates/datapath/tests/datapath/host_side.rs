@@ -257,6 +257,26 @@ fn long_datagram_is_fragmented_if_it_may_be() {
 }
 
 #[test]
+fn first_long_datagram_waits_whole_for_its_neighbour() {
+    for flow in from_us() {
+        let mut node = router_with(PortOptions::ethernet(1), PortOptions::ethernet(2));
+        add_devices(&mut node);
+        let mut bytes = flow.udp(65_400);
+        if flow.version() == wire::Version::V4 {
+            bytes = edit_v4(&bytes, |header| header.set_dont_fragment(false));
+        }
+        let ethertype = if flow.version() == wire::Version::V4 { EtherType::IPV4 } else { EtherType::IPV6 };
+        down_bytes(&mut node, OUTSIDE, &frame(mac(2), mac(2), ethertype, &bytes));
+        assert_eq!(node.tx(OUTSIDE).len(), 1, "the solicitation");
+        let sim::Node { datapath, mem, .. } = &mut node;
+        datapath.set_neighbour(NOW, mem, OUTSIDE, flow.dst, fib::Known::Reachable(mac(9)), 0);
+        let sent = node.tx(OUTSIDE);
+        assert!(sent.len() > 44, "{} fragments", sent.len());
+        assert_eq!(node.drops(), []);
+    }
+}
+
+#[test]
 fn datagram_cut_for_the_device_is_fragmented_for_the_path() {
     for flow in from_us() {
         let cut = |node: &Node, bytes: &[u8]| {

@@ -34,7 +34,7 @@ pub struct Limits {
     pub answers: Rate,
     /// Least time between two answers to a confirmed neighbour that do not count for `answers`.
     pub answer_interval: Duration,
-    /// Packets that may wait for one neighbour; one always may.
+    /// Packets that may wait for one neighbour (`unres_qlen`, Linux's default); one always may. Fragments of a datagram of 64 KiB are 46.
     pub waiting_packets: usize,
     /// Memory of the packets that wait for one neighbour, by `truesize` (`unres_qlen_bytes`).
     pub waiting_bytes: usize,
@@ -59,7 +59,7 @@ impl Default for Limits {
             resolutions: Rate::new(256, 256),
             answers: Rate::new(10_000, 10_000),
             answer_interval: Duration::from_millis(100),
-            waiting_packets: 32,
+            waiting_packets: 101,
             waiting_bytes: 212_992,
             waiting_bytes_table: 4 << 20,
             waiting_bytes_total: 8 << 20,
