@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::process::Command;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use serde_json::Value;
-use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, ping_script, run, transfer, trial};
+use system::{Gateway, Need, Netns, Outcome, Scratch, fatpath, ping_script, run, transfer, trial, wait_until};
 
 use crate::router::{B_V4, B_V6, PlainSite, Port, finishes_its_checksums, host};
 
@@ -69,9 +70,12 @@ fn exclusive() -> Outcome {
     };
     for (toml, is_exclusive) in [(&exclusive, true), (&shared, false)] {
         site.gateway.reload(toml)?;
-        // Links of another kind are opened anew.
+        // Both links are opened anew, one after the other.
         let ping = format!("ping -n -q -c 1 -W 1 {B_V4}");
-        site.gateway.wait_until("packets pass", |_| site.a.sh(&ping).is_ok())?;
+        wait_until("a packet passes, and the stack receives it or not", Duration::from_secs(20), || {
+            let Ok(before) = received(&site) else { return false };
+            site.a.sh(&ping).is_ok() && received(&site).is_ok_and(|now| (now == before) == is_exclusive)
+        })?;
         let before = received(&site)?;
         site.a.sh(&format!("ping -n -q -c 20 -i 0.01 -W 5 {B_V4}"))?;
         transfer(&site.a, (&site.b, B_V6.parse()?), 1 << 20)?;
