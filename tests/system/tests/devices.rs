@@ -60,7 +60,7 @@ fn connect(site: &PlainSite, port: Port) -> Outcome {
 
 /// The stack on whose interfaces the gateway's exclusive links are receives nothing, until they are exclusive no longer.
 fn exclusive() -> Outcome {
-    let mut site = PlainSite::new(true)?;
+    let site = PlainSite::new(true)?;
     let shared = PlainSite::config(true);
     let exclusive = shared.replace("kind = \"packet\"\n", "kind = \"packet\"\nexclusive = true\n");
     let received = |site: &PlainSite| -> Outcome<u64> {
