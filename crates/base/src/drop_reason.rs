@@ -56,6 +56,9 @@ drop_reasons! {
     RouteUnreachable,
     /// A prohibit route (RFC 1812 §5.2.7.1).
     RouteProhibit,
+    /// A route with an ILA encapsulation without a gateway, and no other route by its link leads to the translated destination
+    /// (Linux `ila_output`).
+    IlaUnreachable,
     /// The next hop did not answer ARP or neighbour discovery (RFC 4861 §7.3.3).
     NeighbourFailed,
     /// Too many packets waited for the next hop's link-layer address.

@@ -6,6 +6,7 @@ use ::reassembly::User;
 use base::{DropReason, LinkId, Mib};
 use fib::Decision;
 use host::icmp::Problem;
+use ila::RouteEncap;
 use ipsec::{Dir, Flowi};
 use packet::PktType;
 use wire::{Version, ipv4, ipv6};
@@ -24,9 +25,17 @@ pub(crate) struct Hop {
     pub(crate) dev: LinkId,
     /// The neighbour on it.
     pub(crate) next_hop: IpAddr,
+    /// Translation of the packet's destination before it is sent.
+    pub(crate) encap: Option<RouteEncap>,
 }
 
 impl Hop {
+    /// Hop of a packet that is sent as it is.
+    #[inline]
+    pub(crate) const fn new(dev: LinkId, next_hop: IpAddr) -> Self {
+        Self { dev, next_hop, encap: None }
+    }
+
     /// Hop of a packet that this node sends.
     ///
     /// # Errors
@@ -34,7 +43,8 @@ impl Hop {
     #[inline]
     pub(crate) const fn of(decision: Decision) -> Result<Self, DropReason> {
         match decision {
-            Decision::Forward { dev, next_hop } => Ok(Self { dev, next_hop }),
+            Decision::Forward { dev, next_hop } => Ok(Self::new(dev, next_hop)),
+            Decision::Ila { encap, to } => Self::translated(encap, to),
             Decision::Drop(reason) => Err(reason),
             _ => Err(DropReason::NoRoute),
         }
@@ -152,6 +162,7 @@ pub(crate) fn problem_of(reason: DropReason, v4: bool) -> Option<Problem> {
         // Over IPv6 Linux says "no route" here too (`ip6_pkt_discard`).
         DropReason::RouteUnreachable => Some(if v4 { Problem::HostUnreachable } else { Problem::NoRoute }),
         DropReason::RouteProhibit => Some(Problem::Prohibited),
+        DropReason::IlaUnreachable => Some(Problem::HostUnreachable),
         _ => None,
     }
 }

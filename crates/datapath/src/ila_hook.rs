@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use base::{DropReason, LinkId, Mib};
-use ila::{AdjTransport, Direction, Exists, Locator, Mapping, Mappings};
+use ila::{AdjTransport, Direction, Exists, Locator, Mapping, Mappings, Rewrite};
 
 use crate::hooks::HookUser;
 use crate::rx::l3::check_addresses;
@@ -28,18 +28,37 @@ pub(crate) struct Ila {
 pub(crate) fn translate(dp: &mut Datapath, cx: Cx<'_>, dev: LinkId, ip: &mut IpPacket) -> Result<bool, DropReason> {
     let IpAddr::V6(old) = ip.info.dst else { return Ok(false) };
     let Some(rewrite) = dp.ila.mappings.lookup(Locator::of(old), dev) else { return Ok(false) };
-    let new = rewrite.packet(cx.mem, &mut ip.pkt, &ip.info, Direction::IlaToSir, dp.ila.sign)?;
+    apply(dp, cx, ip, rewrite, Direction::IlaToSir)?;
+    Ok(true)
+}
+
+/// Translates the destination of a parsed packet.
+///
+/// # Errors
+/// [`DropReason::IpDestinationInvalid`] if no packet may be to the new destination, [`DropReason::NoMemory`],
+/// [`DropReason::Ipv6Header`] for a packet of IPv4.
+#[inline]
+pub(crate) fn apply(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    rewrite: Rewrite,
+    direction: Direction,
+) -> Result<(), DropReason> {
+    let old = ip.info.dst;
+    let new = rewrite.packet(cx.mem, &mut ip.pkt, &ip.info, direction, dp.ila.sign)?;
     dp.ila.translated += 1;
     ip.info.dst = IpAddr::V6(new);
     ip.flow.dst = ip.info.dst;
-    if dp.trace.is_on() {
+    if let IpAddr::V6(old) = old
+        && dp.trace.is_on()
+    {
         record(dp, cx, old, ip);
     }
     // The sender chooses the identifier.
     check_addresses(ip.info.src, ip.info.dst).inspect_err(|_| {
         dp.count(ip.pkt.meta.origin.device(), Mib::Ip6InAddrErrors);
-    })?;
-    Ok(true)
+    })
 }
 
 #[cold]

@@ -29,6 +29,7 @@ mod forward;
 mod hooks;
 mod host_side;
 mod icmp_quote;
+mod ila_errors;
 mod ila_hook;
 mod ip_options;
 mod ip_packet;
@@ -38,6 +39,7 @@ mod next;
 mod own;
 mod ports;
 mod recent_routes;
+mod route_encap;
 mod rx;
 mod trace;
 mod tx;
@@ -54,6 +56,7 @@ use packet::{Memory, Packet};
 use reassembly::{Expired, Reassembly};
 
 use hooks::Hooks;
+use ila_errors::IlaErrors;
 use ila_hook::Ila;
 use ip_packet::{Carried, IpPacket};
 use local::ike;
@@ -108,6 +111,7 @@ pub struct Datapath {
     /// Links to which forwarded datagrams go whole.
     defrag: Vec<LinkId>,
     ila: Ila,
+    ila_errors: IlaErrors,
     trace: Trace,
     /// Whether shortcuts are switched off altogether, to compare.
     no_shortcuts: bool,
@@ -184,6 +188,7 @@ impl Datapath {
             bypass_ports: Vec::new(),
             defrag: Vec::new(),
             ila: Ila::default(),
+            ila_errors: IlaErrors::default(),
             trace: Trace::default(),
             no_shortcuts: false,
             generations: [0; 2],

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use base::{DropReason, LinkId, Mib, Origin};
-use fib::Decision;
+use fib::{Decision, IlaHop};
 use host::icmp::{self, Problem};
 use ipsec::Released;
 use packet::Packet;
@@ -93,7 +93,7 @@ fn source_for(dp: &Datapath, pkt: &Packet, info: &Info) -> Option<IpAddr> {
     }
     let towards = if pkt.meta.sec_path.is_empty() { info.src } else { info.dst };
     let dev = match dp.decide(domain, towards) {
-        Decision::Forward { dev, .. } => dev,
+        Decision::Forward { dev, .. } | Decision::Ila { to: IlaHop::Forward { dev, .. }, .. } => dev,
         _ => link,
     };
     let to_host = dp.host_is(dev, HostRole::Peer);
@@ -127,7 +127,7 @@ pub(crate) fn release(dp: &mut Datapath, cx: Cx<'_>) {
 fn route_again(dp: &Datapath, ip: &IpPacket, by: Option<LinkId>) -> Next {
     let dst = ip.info.dst;
     if let Some(dev) = by.filter(|_| dst.is_multicast() || is_link_local(dst)) {
-        return Next::Output(Hop { dev, next_hop: dst });
+        return Next::Output(Hop::new(dev, dst));
     }
     match Hop::of(dp.decide(dp.fib.domain(ip.pkt.meta.origin.device()), dst)) {
         Ok(hop) => Next::Output(hop),
@@ -167,7 +167,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     let hop = match Hop::of(decision) {
         // A link-local destination needs no VRF.
         Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
-        Err(_) if link_local => Ok(Hop { dev: link, next_hop: dst }),
+        Err(_) if link_local => Ok(Hop::new(link, dst)),
         found => found,
     };
     let hop = match hop {

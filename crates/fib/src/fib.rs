@@ -5,9 +5,10 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use base::{Domain, DropReason, IfAddr, Instant, LinkId, Prefix, TableId};
+use ila::{HookType, RouteEncap};
 
 use crate::path_mtu::{PathMtu, PathMtus};
-use crate::route::{Decision, Route, RouteExists, RouteKind};
+use crate::route::{Decision, IlaHop, IlaRoute, Route, RouteExists, RouteKind};
 use crate::rule::{Rule, Then};
 use crate::table::Table;
 use crate::vrf::{Vrf, Vrfs};
@@ -218,7 +219,8 @@ impl Fib {
     }
 
     /// Decides about packets to `dst` in a domain. After a route by a VRF's device the lookup is repeated in that VRF (Linux
-    /// `vrf_xmit`).
+    /// `vrf_xmit`), and after a route with an encapsulation that has no gateway it is repeated for the translated destination
+    /// (Linux `ila_output`).
     pub fn decide(&self, domain: Domain, dst: IpAddr, oif: Option<LinkId>) -> Decision {
         if dst.is_multicast() {
             return Decision::Multicast;
@@ -226,18 +228,48 @@ impl Fib {
         if dst == IpAddr::V4(Ipv4Addr::BROADCAST) {
             return Decision::Broadcast { dev: None };
         }
-        let mut decision = Decision::of(self.lookup(domain, dst, oif), dst);
+        let mut route = self.lookup(domain, dst, oif);
         let mut domain = domain;
         for _ in 0..MAX_LEAKS {
-            match decision {
+            if let Some(&Route { kind: RouteKind::Ila { encap, to }, .. }) = route {
+                return self.decide_translated(dst, encap, to);
+            }
+            match Decision::of(route, dst) {
                 Decision::Forward { dev, .. } if self.vrfs.get(dev).is_some() && Domain::vrf(dev) != domain => {
                     domain = Domain::vrf(dev);
-                    decision = Decision::of(self.lookup(domain, dst, None), dst);
+                    route = self.lookup(domain, dst, None);
                 }
                 other => return other,
             }
         }
         Decision::Drop(DropReason::NoRoute)
+    }
+
+    /// Decides about packets to `dst` by a route with an encapsulation. The route to the translated destination is one by the same
+    /// link, or one of the VRF whose device that is. A second translation is refused.
+    fn decide_translated(&self, dst: IpAddr, encap: RouteEncap, to: IlaRoute) -> Decision {
+        let IpAddr::V6(addr) = dst else { return Decision::Drop(DropReason::NoRoute) };
+        let (via, dev) = match (to, encap.hook_type) {
+            // A packet by it is never sent.
+            (IlaRoute::Local { dev }, HookType::Output) => return Decision::Local { dev },
+            (IlaRoute::Local { .. }, HookType::Input) => return Decision::Ila { encap, to: IlaHop::Local },
+            (IlaRoute::Unicast { via, dev }, _) => (via, dev),
+        };
+        if let Some(next_hop) = via {
+            return Decision::Ila { encap, to: IlaHop::Forward { dev, next_hop } };
+        }
+        let translated = IpAddr::V6(encap.address(addr));
+        let (domain, oif) = match self.vrfs.get(dev) {
+            Some(_) => (Domain::vrf(dev), None),
+            None => (self.domain(dev), Some(dev)),
+        };
+        let to = match Decision::of(self.lookup(domain, translated, oif).filter(|route| !route.has_encap()), translated)
+        {
+            Decision::Local { .. } => IlaHop::Local,
+            Decision::Forward { dev, next_hop } if self.vrfs.get(dev).is_none() => IlaHop::Forward { dev, next_hop },
+            _ => return Decision::Drop(DropReason::IlaUnreachable),
+        };
+        Decision::Ila { encap, to }
     }
 
     /// Tells whether this node has the address in a domain, on whatever link.

@@ -11,10 +11,12 @@
 //!
 //! - Links may belong to a [`Vrf`]: what comes in by them is looked up in its table, where a rule of the kind `l3mdev` says
 //!   so. The *domain* that a lookup is in is the VRF's device, or [`Domain::DEFAULT`](base::Domain::DEFAULT) outside of all.
+//! - A route may have an ILA encapsulation ([`RouteKind::Ila`]): the decision names the translation, which the caller carries out.
 //!
 //! Left to others: rules by more than the destination and the domain (a table can be asked by its number already);
 //! router discovery, redirects and duplicate address detection (RFC 4862 §5.4: addresses are used as configured, but
-//! who else probes for one is answered); multicast routing; multipath. Next hops are not resolved through other routes.
+//! who else probes for one is answered); multicast routing; multipath. Next hops are not resolved through other routes, but
+//! for the destination that an encapsulation without a gateway makes.
 #![forbid(unsafe_code)]
 
 pub mod arp;
@@ -32,7 +34,7 @@ mod vrf;
 pub use fib::Fib;
 pub use neigh::{Action, Changed, Heard, Known, Limits, Neighbour, Neighbours, Resolution};
 pub use path_mtu::{MAX_PATH_MTUS, MIN_PATH_MTU_V4, MIN_PATH_MTU_V6, PATH_MTU_EXPIRES, PathMtu};
-pub use route::{Decision, Route, RouteExists, RouteKind};
+pub use route::{Decision, IlaHop, IlaRoute, Route, RouteExists, RouteKind};
 pub use rule::{Rule, Then};
 pub use station::Station;
 pub use vrf::Vrf;

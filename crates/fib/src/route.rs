@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use base::{DropReason, LinkId, Prefix, TableId};
+use ila::RouteEncap;
 
 /// A route: what becomes of packets to a prefix.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -14,6 +15,13 @@ pub struct Route {
     pub kind: RouteKind,
     /// Among routes to one prefix the smallest wins.
     pub metric: u32,
+}
+
+impl Route {
+    /// Tells whether packets by it are translated.
+    pub const fn has_encap(&self) -> bool {
+        matches!(self.kind, RouteKind::Ila { .. })
+    }
 }
 
 /// Type of a route: Linux's `RTN_*`.
@@ -41,6 +49,13 @@ pub enum RouteKind {
         /// The link with that subnet.
         dev: LinkId,
     },
+    /// Translates the destination, and sends or delivers it then (Linux `LWTUNNEL_ENCAP_ILA`).
+    Ila {
+        /// The translation, and the packets that it is for.
+        encap: RouteEncap,
+        /// The route without it.
+        to: IlaRoute,
+    },
     /// Drops it silently.
     Blackhole,
     /// Drops it and has *host unreachable* answered.
@@ -51,6 +66,33 @@ pub enum RouteKind {
     Throw,
 }
 
+/// A route that has an ILA encapsulation, without that.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IlaRoute {
+    /// As [`RouteKind::Unicast`]; without a neighbour that of the translated destination is looked up.
+    Unicast {
+        /// To this neighbour.
+        via: Option<IpAddr>,
+        /// The link that leads there.
+        dev: LinkId,
+    },
+    /// As [`RouteKind::Local`].
+    Local {
+        /// The link that has the address.
+        dev: LinkId,
+    },
+}
+
+impl IlaRoute {
+    /// The route's type without the encapsulation.
+    pub const fn plain(self) -> RouteKind {
+        match self {
+            Self::Unicast { via, dev } => RouteKind::Unicast { via, dev },
+            Self::Local { dev } => RouteKind::Local { dev },
+        }
+    }
+}
+
 impl RouteKind {
     /// The link that it needs, if it needs one.
     pub const fn dev(self) -> Option<LinkId> {
@@ -58,6 +100,7 @@ impl RouteKind {
             Self::Unicast { dev, .. } | Self::Local { dev } | Self::Broadcast { dev } | Self::Anycast { dev } => {
                 Some(dev)
             }
+            Self::Ila { to: IlaRoute::Unicast { dev, .. } | IlaRoute::Local { dev }, .. } => Some(dev),
             Self::Blackhole | Self::Unreachable | Self::Prohibit | Self::Throw => None,
         }
     }
@@ -65,7 +108,7 @@ impl RouteKind {
     /// The next hop that it names, if it names one.
     pub const fn via(self) -> Option<IpAddr> {
         match self {
-            Self::Unicast { via, .. } => via,
+            Self::Unicast { via, .. } | Self::Ila { to: IlaRoute::Unicast { via, .. }, .. } => via,
             _ => None,
         }
     }
@@ -73,8 +116,8 @@ impl RouteKind {
     /// iproute2's word.
     pub const fn word(self) -> &'static str {
         match self {
-            Self::Unicast { .. } => "unicast",
-            Self::Local { .. } => "local",
+            Self::Unicast { .. } | Self::Ila { to: IlaRoute::Unicast { .. }, .. } => "unicast",
+            Self::Local { .. } | Self::Ila { to: IlaRoute::Local { .. }, .. } => "local",
             Self::Broadcast { .. } => "broadcast",
             Self::Anycast { .. } => "anycast",
             Self::Blackhole => "blackhole",
@@ -112,15 +155,40 @@ pub enum Decision {
         /// The neighbour there: the route's, or the destination itself.
         next_hop: IpAddr,
     },
+    /// The destination is translated. Which packets that is done to says the encapsulation's hook.
+    Ila {
+        /// The translation.
+        encap: RouteEncap,
+        /// Where a packet goes then.
+        to: IlaHop,
+    },
     /// Dropped for this reason.
     Drop(DropReason),
 }
 
+/// Place to which a packet goes once its destination is translated.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum IlaHop {
+    /// This node.
+    Local,
+    /// `next_hop` on `dev`.
+    Forward {
+        /// The link.
+        dev: LinkId,
+        /// The neighbour there: the route's, or that of the translated destination.
+        next_hop: IpAddr,
+    },
+}
+
 impl Decision {
-    /// Result for `dst` by the route that was found.
+    /// Result for `dst` by the route that was found, as if it had no encapsulation.
     pub(crate) fn of(route: Option<&Route>, dst: IpAddr) -> Self {
         let Some(route) = route else { return Self::Drop(DropReason::NoRoute) };
-        match route.kind {
+        let kind = match route.kind {
+            RouteKind::Ila { to, .. } => to.plain(),
+            other => other,
+        };
+        match kind {
             RouteKind::Unicast { via, dev } => Self::Forward { dev, next_hop: via.unwrap_or(dst) },
             RouteKind::Local { dev } => Self::Local { dev },
             RouteKind::Broadcast { dev } => Self::Broadcast { dev: Some(dev) },
@@ -128,7 +196,7 @@ impl Decision {
             RouteKind::Blackhole => Self::Drop(DropReason::RouteBlackhole),
             RouteKind::Unreachable => Self::Drop(DropReason::RouteUnreachable),
             RouteKind::Prohibit => Self::Drop(DropReason::RouteProhibit),
-            RouteKind::Throw => Self::Drop(DropReason::NoRoute),
+            RouteKind::Ila { .. } | RouteKind::Throw => Self::Drop(DropReason::NoRoute),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use base::{Domain, DropReason, IfAddr, LinkId, Prefix, TableId};
-use fib::{Decision, Fib, Route, RouteExists, RouteKind, Rule, Vrf};
+use fib::{Decision, Fib, IlaHop, IlaRoute, Route, RouteExists, RouteKind, Rule, Vrf};
 use proptest::prelude::*;
 
 const LAN: LinkId = LinkId(1);
@@ -361,4 +361,50 @@ fn what_is_known_of_a_path_is_known_in_its_domain() {
     let (mut fib, now, dst) = (vrfs(), base::Instant::ZERO, ip("192.0.2.9"));
     assert!(fib.lower_path_mtu(now, RED, dst, 1280, 1500));
     assert_eq!([RED, BLUE, Domain::DEFAULT].map(|domain| fib.path_mtu(now, domain, dst)), [Some(1280), None, None]);
+}
+
+#[test]
+fn encapsulation_is_resolved_where_it_is_decided() {
+    let mut fib = Fib::default();
+    let place = ila::Locator(0xfd00_0002_0000_0000);
+    let by = |hook_type| ila::RouteEncap {
+        locator: place,
+        csum_mode: ila::CsumMode::NoAction,
+        ident_type: ila::IdentType::Luid,
+        hook_type,
+    };
+    let [output, input] = [ila::HookType::Output, ila::HookType::Input].map(by);
+    fib.add_address(LAN, "fd00:1::254/64".parse().unwrap());
+    fib.add_address(WAN, "fd00:2::254/64".parse().unwrap());
+    let unicast = |via: Option<&str>, dev| IlaRoute::Unicast { via: via.map(ip), dev };
+    for (to, encap, route) in [
+        ("3333:0:0:1::/64", output, unicast(None, WAN)),
+        ("3333:0:0:2::/64", output, unicast(Some("fd00:1::9"), LAN)),
+        ("3333:0:0:3::/64", output, unicast(None, LAN)),
+        ("3333:0:0:4::/64", output, IlaRoute::Local { dev: LAN }),
+        ("3333:0:0:5::/64", input, IlaRoute::Local { dev: LAN }),
+        ("3333:0:0:6::/64", input, unicast(None, WAN)),
+    ] {
+        let kind = RouteKind::Ila { encap, to: route };
+        assert!(kind.dev().is_some(), "{to}");
+        assert_eq!(kind.via().is_some(), to == "3333:0:0:2::/64");
+        fib.add(TableId::MAIN, Route { prefix: to.parse().unwrap(), kind, metric: 0 }).unwrap();
+    }
+    let forward =
+        |encap, dev, next_hop: &str| Decision::Ila { encap, to: IlaHop::Forward { dev, next_hop: ip(next_hop) } };
+    for (dst, want) in [
+        ("3333:0:0:1::7", forward(output, WAN, "fd00:2::7")),
+        ("3333:0:0:1::254", Decision::Ila { encap: output, to: IlaHop::Local }),
+        ("3333:0:0:2::7", forward(output, LAN, "fd00:1::9")),
+        ("3333:0:0:3::7", Decision::Drop(DropReason::IlaUnreachable)),
+        ("3333:0:0:4::7", Decision::Local { dev: LAN }),
+        ("3333:0:0:5::7", Decision::Ila { encap: input, to: IlaHop::Local }),
+        ("3333:0:0:6::7", forward(input, WAN, "fd00:2::7")),
+    ] {
+        assert_eq!(fib.decide(Domain::DEFAULT, ip(dst), None), want, "{dst}");
+    }
+    assert!(!fib.is_local(Domain::DEFAULT, ip("3333:0:0:5::7")), "the node has the address behind the translation");
+    // A change of the route behind it is seen.
+    fib.remove_dev(WAN);
+    assert_eq!(fib.decide(Domain::DEFAULT, ip("3333:0:0:1::7"), None), Decision::Drop(DropReason::NoRoute));
 }

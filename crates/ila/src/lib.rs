@@ -7,6 +7,7 @@
 //!
 //! - [`Mappings`] is the table: by the locator to be matched and the device that a packet came by. Of two mappings that match,
 //!   the one for the device is used. It has one reader and writer, so it has no locks.
+//! - [`RouteEncap`] is the same as a property of a route, in either direction.
 //! - [`Rewrite`] translates an address, or a packet in any checksum state, fat ones too.
 //!
 //! The transport's checksum covers the address. [`CsumMode`] says how it stays right:
@@ -23,19 +24,21 @@
 //!
 //! Limits, all of them Linux's as well: with a neutral mode the last 16 bits of an identifier are a number modulo 65 535, so an
 //! identifier that ends in 0000 arrives as one that ends in ffff; adj-transport changes nothing in packets with extension headers,
-//! fragments among them. Control, routes with encapsulation and addresses inside ICMP errors are left to others.
+//! fragments among them. Control, the routes themselves and addresses inside ICMP errors are left to others.
 //!
-//! Follows Linux `ila_common.c` and `ila_xlat.c`.
+//! Follows Linux `ila_common.c`, `ila_lwt.c` and `ila_xlat.c`.
 #![forbid(unsafe_code)]
 
 mod checksum;
 mod identifier;
 mod locator;
 mod mappings;
+mod route_encap;
 mod translate;
 
 pub use checksum::{CsumMode, Diff};
 pub use identifier::{IdentType, Identifier};
 pub use locator::{BadLocator, Locator};
 pub use mappings::{Exists, Mapping, Mappings};
+pub use route_encap::{EncapError, HookType, RouteEncap};
 pub use translate::{AdjTransport, Direction, Rewrite};

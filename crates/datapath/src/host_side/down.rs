@@ -81,7 +81,7 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
         if !ip.info.dst.is_multicast() {
             return Next::Drop(DropReason::IpDestinationInvalid);
         }
-        return own::output_by(dp, cx, ip, Hop { dev: link, next_hop: ip.info.dst });
+        return own::output_by(dp, cx, ip, Hop::new(link, ip.info.dst));
     }
     demux::note_sent(dp, cx, ip, link);
     own::route_out(dp, cx, ip, link)

@@ -4,7 +4,7 @@
 //! down by the device itself is not copied: it is seen once.
 
 use base::LinkId;
-use fib::Decision;
+use fib::{Decision, IlaHop};
 use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::ip::Info;
@@ -42,7 +42,10 @@ fn is_seen(dp: &Datapath, cx: Cx<'_>, link: LinkId, frame: &Packet) -> bool {
         return false;
     }
     let decision = dp.fib.decide(dp.fib.domain(link), info.dst, Some(link));
-    let is_forwarded = matches!(decision, Decision::Forward { .. } | Decision::Drop(_));
+    let is_forwarded = matches!(
+        decision,
+        Decision::Forward { .. } | Decision::Ila { to: IlaHop::Forward { .. }, .. } | Decision::Drop(_)
+    );
     !is_forwarded || dp.is_local(dp.fib.domain(link), info.dst) || dp.own_link_local(link) == Some(info.dst)
 }
 

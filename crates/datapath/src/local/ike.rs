@@ -90,14 +90,13 @@ fn ike_hop(dp: &Datapath, message: &IkeMessage) -> Result<Hop, DropReason> {
         return Err(DropReason::IkeUnsendable);
     }
     if let Some(&(dev, _)) = dp.ike.links.iter().find(|(_, at)| *at == IkeAt::Port(local)) {
-        return Ok(Hop { dev, next_hop: peer.ip() });
+        return Ok(Hop::new(dev, peer.ip()));
     }
     let places = dp.ike.links.iter().filter(|(_, at)| *at == IkeAt::Node && at.has(local));
     let mut domains = places.map(|&(link, _)| dp.fib.domain(link));
     let domain = domains.find(|&domain| dp.fib.is_local(domain, local.ip())).ok_or(DropReason::IkeUnsendable)?;
     match dp.decide(domain, peer.ip()) {
-        Decision::Forward { dev, next_hop } => Ok(Hop { dev, next_hop }),
-        Decision::Drop(reason) => Err(reason),
+        decision @ (Decision::Forward { .. } | Decision::Ila { .. } | Decision::Drop(_)) => Hop::of(decision),
         _ => Err(DropReason::IkeUnsendable),
     }
 }

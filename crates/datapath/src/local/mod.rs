@@ -18,7 +18,7 @@ use crate::hooks::{self, HookPoint};
 use crate::host_side::{down, up};
 use crate::mib::MibPair;
 use crate::trace::{self, Step};
-use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward};
+use crate::{Cx, Datapath, IpPacket, Next, ext_headers, forward, ila_errors};
 
 /// Number of nodes that a packet for this node was sent to.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -56,6 +56,9 @@ pub(crate) fn input(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast
     // The device has decrypted it in place: only ESP may take its bytes.
     if ip.pkt.meta.esp.is_some() {
         return Next::Drop(DropReason::EspDevice);
+    }
+    if let Err(reason) = ila_errors::restore(dp, cx, ip) {
+        return Next::Drop(reason);
     }
     // Policies depend on neighbour discovery, which like ARP comes before them.
     if ip.info.protocol == Protocol::ICMPV6 && wire::nd::is_discovery(ip.flow.sport as u8) {

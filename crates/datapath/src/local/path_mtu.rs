@@ -8,9 +8,9 @@
 use std::net::IpAddr;
 
 use base::{Domain, DropReason, LinkId};
-use fib::Decision;
 use wire::{FlowKey, Protocol, Quote, Version, icmp, icmpv6};
 
+use crate::forward::Hop;
 use crate::{Cx, Datapath, IpPacket};
 
 /// Bytes of a quoted packet that are looked at: IP headers with what is usual behind them, UDP's and the SPI.
@@ -49,10 +49,7 @@ pub(super) fn learn(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, mtu: usize) ->
     let Some(dst) = quote.filter(is_ours).map(|quote| quote.dst) else {
         return Err(DropReason::IcmpQuote);
     };
-    let link_mtu = match dp.decide(domain, dst) {
-        Decision::Forward { dev, .. } => dp.mtu_of(dev).unwrap_or(0),
-        _ => 0,
-    };
+    let link_mtu = Hop::of(dp.decide(domain, dst)).ok().and_then(|hop| dp.mtu_of(hop.dev)).unwrap_or(0);
     if dp.fib.lower_path_mtu(cx.now, domain, dst, mtu, link_mtu) {
         dp.path_mtus_learnt += 1;
         tracing::debug!(%dst, mtu = dp.fib.path_mtu(cx.now, domain, dst), "path MTU");

@@ -16,7 +16,7 @@ use crate::local::{Cast, esp};
 use crate::mib::MibPair;
 use crate::trace::{self, Step};
 use crate::{Cx, Datapath, HostRole, IpPacket, Next};
-use crate::{ext_headers, ip_options};
+use crate::{ext_headers, ip_options, route_encap};
 
 /// Subnet-router anycast address of `fe80::/64`, in which every Ethernet link has an address (RFC 4291 §2.6.1).
 pub(crate) const LINK_LOCAL_ROUTERS: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0));
@@ -62,8 +62,10 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
     if let Some(next) = demux::find(dp, cx, ip, domain) {
         return next;
     }
+    let dst = ip.info.dst;
     let next = route(dp, cx, ip, domain);
-    if matches!(next, Next::Local(Cast::Unicast)) {
+    // What the routes say of a destination is known under the address that the packet came with.
+    if matches!(next, Next::Local(Cast::Unicast)) && ip.info.dst == dst {
         demux::note_local(dp, cx, ip, domain);
     }
     next
@@ -105,7 +107,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
         _ if oif.is_some() && dp.own_link_local(link) == Some(dst) => Some(Cast::Unicast),
         _ if oif.is_some() && dp.has_anycast(link, dst) => Some(Cast::Anycast),
         // ESP of an SA with a host behind this node (a bump in the wire).
-        Decision::Forward { .. } | Decision::Drop(_) => {
+        Decision::Forward { .. } | Decision::Ila { .. } | Decision::Drop(_) => {
             esp::is_for_others(dp, &ip.pkt, &ip.info).then_some(Cast::Unicast)
         }
     };
@@ -125,7 +127,8 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Ne
         (None, Decision::Forward { dev, .. }) if dev == link && is_for_dhcp(dp, link, ip) => Next::Local(Cast::Unicast),
         // The device has decrypted it in place: only ESP may take its bytes.
         (None, _) if ip.pkt.meta.esp.is_some() => Next::Drop(DropReason::EspDevice),
-        (None, Decision::Forward { dev, next_hop }) => Next::Forward(Hop { dev, next_hop }),
+        (None, Decision::Forward { dev, next_hop }) => Next::Forward(Hop::new(dev, next_hop)),
+        (None, Decision::Ila { encap, to }) => route_encap::received(dp, cx, ip, encap, to),
         (None, Decision::Drop(reason)) => forward::unroutable(dp, ip, reason),
         (None, _) => unreachable!("every other decision is for this node"),
     }

@@ -15,7 +15,7 @@ use packet::Cut;
 use crate::forward::{self, Hop};
 use crate::hooks::{self, HookPoint};
 use crate::host_side::down;
-use crate::{Cx, Datapath, IpPacket, Next, own};
+use crate::{Cx, Datapath, IpPacket, Next, own, route_encap};
 
 /// Output of an IP packet, fat or not, by `hop`: through IPsec if a policy says so.
 pub(crate) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -66,8 +66,14 @@ fn hold(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop, policy: Poli
 }
 
 /// Transmission of an IP packet that fits, in the segments it says, to its next hop.
-pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
-    let Hop { dev, next_hop } = hop;
+pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop: Hop) -> Next {
+    if hop.encap.is_some() {
+        hop = match route_encap::translate_unparsed(dp, cx, ip, hop) {
+            Ok(hop) => hop,
+            Err(reason) => return Next::Drop(reason),
+        };
+    }
+    let Hop { dev, next_hop, .. } = hop;
     let Some(port) = dp.ports.get(dev).filter(|port| port.is_running()) else {
         return Next::Drop(DropReason::LinkDown);
     };

@@ -11,7 +11,7 @@ use crate::forward::{self, Hop};
 use crate::ip_packet::wire_len;
 use crate::mib::MibPair;
 use crate::tx::tcp::fit_tcp;
-use crate::{Cx, Datapath, IpPacket, Next};
+use crate::{Cx, Datapath, IpPacket, Next, route_encap};
 
 /// Output of a packet in clear: checks the MTU, and fragments where that is allowed.
 pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
@@ -37,6 +37,10 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     if let Err(reason) = forward::count_hop(dp, cx, ip, hop) {
         return Next::Drop(reason);
     }
+    let hop = match route_encap::translate_sent(dp, cx, ip, hop) {
+        Ok(hop) => hop,
+        Err(reason) => return Next::Drop(reason),
+    };
     if fits {
         return Next::Transmit(hop);
     }
@@ -50,7 +54,15 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
 }
 
 /// Transmits a sealed packet. One that is too long all the same is fragmented (Linux sets `ignore_df`).
-pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, hop: Hop) {
+pub(crate) fn run_fitted(dp: &mut Datapath, cx: Cx<'_>, mut pkt: Packet, mtu: usize, mut hop: Hop) {
+    if hop.encap.is_some() {
+        let mut ip = IpPacket::unparsed(pkt);
+        match route_encap::translate_unparsed(dp, cx, &mut ip, hop) {
+            Ok(left) => hop = left,
+            Err(reason) => return dp.count_drop(&ip.pkt, reason),
+        }
+        pkt = ip.pkt.take();
+    }
     let fits = match pkt.meta.cut {
         Cut::Gso(_) => Info::parse(pkt.head(), pkt.len()).is_ok_and(|info| wire_len(&pkt, &info) <= mtu),
         Cut::Frames(frames) => usize::from(frames.size) <= mtu,

@@ -165,7 +165,7 @@ fn abandon(cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason) -> Next {
 /// Finds the link-layer address of a packet's next hop, and frames the packet for it; while the address is unknown the packet
 /// waits.
 pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Next {
-    let Hop { dev, next_hop } = hop;
+    let Hop { dev, next_hop, .. } = hop;
     // The packet is moved only if it has to wait.
     if let Some(to) = dp.neighbours.station(cx.now, dev, next_hop) {
         return device::frame(dp, cx, dev, to, &mut ip.pkt);

@@ -108,6 +108,8 @@ pub(super) fn output(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, bundle: &
     let sa = dp.ipsec.sa(outermost);
     let is_offloaded = sa.is_some_and(|sa| sa.offload().is_some());
     let train = match sa.is_some_and(|sa| sa.encap().is_some()) {
+        // Each packet is translated by itself.
+        _ if hop.encap.is_some() => Train::None,
         true if features.uso => Train::Udp,
         _ if features.frames => Train::Frames,
         _ => Train::None,

@@ -12,7 +12,7 @@ use wire::{MacAddr, Protocol, icmp, icmpv6, ipv4};
 use crate::common::*;
 
 /// Adds devices of the host side to both links of [`router`].
-fn add_devices(node: &mut Node) {
+pub(crate) fn add_devices(node: &mut Node) {
     add_devices_to(node, &[INSIDE, OUTSIDE]);
 }
 
@@ -38,15 +38,15 @@ fn router_with_host_side() -> Node {
 }
 
 /// Packets that wait for the device of a link.
-fn up(node: &mut Node, link: LinkId) -> Vec<Packet> {
+pub(crate) fn up(node: &mut Node, link: LinkId) -> Vec<Packet> {
     node.datapath.take_host_tx(link).map(std::mem::take).unwrap_or_default()
 }
 
-fn down(node: &mut Node, link: LinkId, pkt: Packet) {
+pub(crate) fn down(node: &mut Node, link: LinkId, pkt: Packet) {
     node.datapath.handle_host_rx(NOW, &node.mem, link, &mut vec![pkt]);
 }
 
-fn down_bytes(node: &mut Node, link: LinkId, bytes: &[u8]) {
+pub(crate) fn down_bytes(node: &mut Node, link: LinkId, bytes: &[u8]) {
     let pkt = Packet::with_data(&node.mem, bytes).unwrap();
     down(node, link, pkt);
 }

@@ -40,7 +40,7 @@ fn to_ila(bytes: &[u8], locator: Locator) -> Vec<u8> {
     bytes
 }
 
-fn with_hop_limit(bytes: &[u8], hop_limit: u8) -> Vec<u8> {
+pub(crate) fn with_hop_limit(bytes: &[u8], hop_limit: u8) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     ipv6::Header::mut_from(&mut bytes).unwrap().set_hop_limit(hop_limit);
     bytes

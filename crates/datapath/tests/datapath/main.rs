@@ -32,6 +32,7 @@ mod offload;
 mod own_address;
 mod path_mtu;
 mod refused;
+mod route_encap;
 mod shortcuts;
 mod trace;
 mod vrf;

@@ -1,0 +1,79 @@
+//! Routes with an ILA encapsulation: the destination is translated where a packet leaves by such a route, or has come by it (Linux
+//! `ila_lwt.c`).
+//!
+//! Policies, MTU and hooks see a packet that is sent with the destination that its sender gave it. It is translated behind them, before
+//! it is fragmented; a packet that ESP protects is translated behind the ciphers. A packet that is received is translated once its
+//! route is known.
+
+use base::DropReason;
+use fib::IlaHop;
+use ila::{HookType, RouteEncap};
+
+use crate::forward::Hop;
+use crate::local::Cast;
+use crate::{Cx, Datapath, IpPacket, Next, ila_hook};
+
+impl Hop {
+    /// Hop of a packet that this node sends by a route with an encapsulation. A route for received packets leaves it as it is.
+    ///
+    /// # Errors
+    /// [`DropReason::NoRoute`] if the translated destination is this node.
+    #[inline]
+    pub(crate) const fn translated(encap: RouteEncap, to: IlaHop) -> Result<Self, DropReason> {
+        match (to, encap.hook_type) {
+            (IlaHop::Local, _) => Err(DropReason::NoRoute),
+            (IlaHop::Forward { dev, next_hop }, HookType::Output) => Ok(Self { dev, next_hop, encap: Some(encap) }),
+            (IlaHop::Forward { dev, next_hop }, HookType::Input) => Ok(Self::new(dev, next_hop)),
+        }
+    }
+}
+
+/// Translates a parsed packet that is about to leave by `hop`, if that says so, and returns the hop that is left.
+///
+/// # Errors
+/// As [`translate`].
+#[inline]
+pub(crate) fn translate_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<Hop, DropReason> {
+    let Some(encap) = hop.encap else { return Ok(hop) };
+    translate(dp, cx, ip, encap)?;
+    Ok(Hop { encap: None, ..hop })
+}
+
+/// As [`translate_sent`], of a packet whose headers have changed since they were parsed.
+///
+/// # Errors
+/// As [`IpPacket::parse`] and [`translate`].
+#[cold]
+pub(crate) fn translate_unparsed(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    hop: Hop,
+) -> Result<Hop, DropReason> {
+    ip.parse(cx)?;
+    translate_sent(dp, cx, ip, hop)
+}
+
+/// Next stage of a received packet whose route has an encapsulation. A route for packets that are sent translates a forwarded one when
+/// it leaves.
+pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, encap: RouteEncap, to: IlaHop) -> Next {
+    let is_translated_here = encap.hook_type == HookType::Input || to == IlaHop::Local;
+    if is_translated_here && let Err(reason) = translate(dp, cx, ip, encap) {
+        return Next::Drop(reason);
+    }
+    match to {
+        IlaHop::Local => Next::Local(Cast::Unicast),
+        IlaHop::Forward { dev, next_hop } => {
+            Next::Forward(Hop { encap: Some(encap).filter(|_| !is_translated_here), ..Hop::new(dev, next_hop) })
+        }
+    }
+}
+
+/// Translates a parsed packet. Its route has been decided about, so it cannot become one to a group.
+///
+/// # Errors
+/// As [`ila_hook::apply`].
+fn translate(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, encap: RouteEncap) -> Result<(), DropReason> {
+    ila_hook::apply(dp, cx, ip, encap.rewrite(), encap.direction())?;
+    if ip.info.dst.is_multicast() { Err(DropReason::IpDestinationInvalid) } else { Ok(()) }
+}
