@@ -1,6 +1,7 @@
 //! A plan, carried out by the worker between two bursts.
 
 use base::LinkId;
+use control::model::IlaErrors;
 use control::sysctl::{EarlyDemux, Settings};
 
 use super::node::Node;
@@ -49,9 +50,10 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
     if let Some(crypto) = plan.crypto {
         node.datapath.ipsec.set_crypto(crypto);
     }
-    if let Some((mappings, sign)) = plan.ila {
+    if let Some((mappings, sign, errors)) = plan.ila {
         node.datapath.replace_ila(mappings);
         node.datapath.set_ila_adj_transport(sign);
+        node.datapath.restore_ila_errors(errors == IlaErrors::Restored);
     }
     if let Some(settings) = plan.settings {
         set(node, settings);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::LinkId;
 use control::features::FeatureSet;
-use control::model::{Config, LinkConfig, WorkerConfig};
+use control::model::{Config, IlaErrors, LinkConfig, WorkerConfig};
 use control::netlink::rtnl::Vrf;
 use control::sysctl::Settings;
 use datapath::IkeAt;
@@ -48,8 +48,8 @@ pub(crate) struct Plan {
     pub(crate) worker: Option<WorkerConfig>,
     /// Who does the ciphers' work from now on, if that changes.
     pub(crate) crypto: Option<Option<Box<dyn Crypto>>>,
-    /// Every ILA mapping and the sign of `adj-transport`, if any of them changes.
-    pub(crate) ila: Option<(Mappings, AdjTransport)>,
+    /// Every ILA mapping, the sign of `adj-transport` and the treatment of ICMPv6 errors, if any of them changes.
+    pub(crate) ila: Option<(Mappings, AdjTransport, IlaErrors)>,
     /// What programs can set, too, if a file changes any of it.
     pub(crate) settings: Option<Settings>,
 }

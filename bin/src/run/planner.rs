@@ -10,7 +10,7 @@ use control::model::{Config, IlaConfig, LinkConfig, LinkKind, RouteAction, Route
 use control::netlink::rtnl::{self, LOOPBACK, Model, Vrf};
 use control::sysctl::Settings;
 use datapath::IkeAt;
-use fib::{Fib, Route, RouteKind};
+use fib::{Fib, IlaRoute, Route, RouteKind};
 use ila::{Mapping, Mappings};
 use link::Link;
 
@@ -22,6 +22,7 @@ use super::plan::Plan;
 use super::processors;
 use super::random::random;
 use super::snapshot;
+use super::translate::fib::translated;
 use super::xfrm::Steps;
 use crate::error::CliError;
 
@@ -97,7 +98,7 @@ impl Planner {
         }
         let names_links = |config: &Config| config.ila.iter().any(|mapping| mapping.dev.is_some());
         if change.ila || !change.links.is_empty() && names_links(&new) {
-            plan.ila = Some((mappings(&new, &ids)?, new.ila_adj_transport));
+            plan.ila = Some((mappings(&new, &ids)?, new.ila_adj_transport, new.ila_icmp_errors));
         }
         if change.settings {
             plan.settings = Some(Settings::of(&new));
@@ -251,7 +252,8 @@ fn route_kind(route: &RouteConfig, config: &Config, ids: &[LinkId]) -> Result<Ro
         RouteAction::Unicast { via, dev } => {
             let at = config.links.iter().position(|link| link.name == *dev);
             let missing = |to: Prefix| CliError::bad_config(format!("Route to {to}: no link is named {dev}."));
-            RouteKind::Unicast { via: *via, dev: ids[at.ok_or_else(|| missing(route.to))?] }
+            let to = IlaRoute::Unicast { via: *via, dev: ids[at.ok_or_else(|| missing(route.to))?] };
+            translated(route.encap, to)
         }
         RouteAction::Blackhole => RouteKind::Blackhole,
         RouteAction::Unreachable => RouteKind::Unreachable,
@@ -347,7 +349,7 @@ mod tests {
         let mut new = config(&[udp("wan", 0)], "[[route]]\nto = \"10.0.0.0/8\"\ntype = \"blackhole\"\n");
         let action = RouteAction::Unicast { via: None, dev: "wan".to_owned() };
         let to = "10.1.0.0/16".parse().unwrap();
-        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN });
+        new.routes.push(RouteConfig { to, action, metric: 0, table: base::TableId::MAIN, encap: None });
         let (node, plan) = running(new.clone());
         assert_eq!((node.config(), &*plan.config), (&new, &new));
         assert_eq!((plan.opened.len(), plan.opened[0].0, plan.opened[0].1.name()), (1, LinkId(2), "wan"));
@@ -396,7 +398,7 @@ mod tests {
             config
         };
         let links_of = |plan: &Plan| {
-            let (mappings, _) = plan.ila.as_ref()?;
+            let (mappings, ..) = plan.ila.as_ref()?;
             Some(mappings.snapshot().iter().map(|it| (it.locator_match.0 as u16, it.link)).collect::<Vec<_>>())
         };
         let (a, b) = (udp("a", 0), udp("b", 0));
@@ -414,7 +416,7 @@ mod tests {
         let (node, plan) =
             node.plan(Config { ila_adj_transport: ila::AdjTransport::Rfc1624, ..config(&[b], "") }).unwrap();
         assert_eq!(
-            plan.ila.as_ref().map(|(mappings, sign)| (mappings.len(), *sign)),
+            plan.ila.as_ref().map(|(mappings, sign, _)| (mappings.len(), *sign)),
             Some((0, ila::AdjTransport::Rfc1624))
         );
         assert!(node.config().ila.is_empty());

@@ -10,13 +10,13 @@ use control::features::FeatureSet;
 use control::model::{LinkKind, NatTraversal, SaConfig};
 use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use control::state::{
-    CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, IlaState, LinkState, LinkStats,
-    NeighbourState, OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
+    CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, IlaEncapState, IlaState, LinkState,
+    LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
 use datapath::{FatCounts, Port, Traffic};
-use fib::Fib;
+use fib::{Fib, RouteKind};
 use ipsec::replay::ReplayWindow;
 use ipsec::{Larval, Sa, State};
 use link::{Layer, Offload};
@@ -227,8 +227,19 @@ fn routes(node: &Node) -> Vec<RouteState> {
         dev: route.kind.dev().and_then(|id| name_of(node, id)),
         metric: route.metric,
         table: table.0,
+        encap: encap(route.kind),
     });
     states.collect()
+}
+
+fn encap(kind: RouteKind) -> Option<IlaEncapState> {
+    let RouteKind::Ila { encap, .. } = kind else { return None };
+    Some(IlaEncapState {
+        locator: encap.locator,
+        csum_mode: encap.csum_mode.name().to_owned(),
+        ident_type: encap.ident_type.name().to_owned(),
+        hook_type: encap.hook_type.name().to_owned(),
+    })
 }
 
 fn neighbours(node: &Node) -> Vec<NeighbourState> {
@@ -399,15 +410,16 @@ fn counters(node: &Node) -> CountersState {
     let datapath = &node.datapath;
     let counters = datapath.counters.iter();
     let copies = node.mem.copies().iter();
-    let translated = CounterState { name: "IlaTranslated".to_owned(), value: datapath.ila_translated() };
-    let demux = [
+    let others = [
+        ("IlaTranslated", datapath.ila_translated()),
+        ("IlaErrorsRestored", datapath.ila_errors_restored()),
         ("EarlyDemuxHits", datapath.demux_counts.hits),
         ("EarlyDemuxMisses", datapath.demux_counts.misses),
         ("EarlyDemuxFlows", datapath.established().len() as u64),
     ];
-    let demux = demux.map(|(name, value)| CounterState { name: name.to_owned(), value });
+    let others = others.map(|(name, value)| CounterState { name: name.to_owned(), value });
     CountersState {
-        counters: counters.map(counter).chain([translated]).chain(demux).collect(),
+        counters: counters.map(counter).chain(others).collect(),
         copies: copies
             .map(|(reason, copied)| CopyState {
                 reason: reason.name().to_owned(),

@@ -15,7 +15,7 @@ use crate::features::FeatureSet;
 pub use crate::algorithm::{Aead, Algorithm, Auth, AuthConfig, Enc};
 pub use crate::key::Key;
 pub use crate::xfrm::{Bounds, Limit, Mark, PolicyDefault, XfrmOptions};
-pub use ila::{AdjTransport, CsumMode, IdentType, Locator};
+pub use ila::{AdjTransport, CsumMode, HookType, IdentType, Locator, RouteEncap};
 
 /// Everything a node is configured with. The empty one is a node without links.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -44,6 +44,18 @@ pub struct Config {
     pub ila: Vec<IlaConfig>,
     /// Sign of ILA's checksum mode `adj-transport`.
     pub ila_adj_transport: AdjTransport,
+    /// Treatment of the destination that an ICMPv6 error quotes.
+    pub ila_icmp_errors: IlaErrors,
+}
+
+/// Treatment of ICMPv6 errors about packets that a route of this node has translated.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum IlaErrors {
+    /// The quoted destination is translated back, so that sockets know their packet.
+    #[default]
+    Restored,
+    /// They stay as they are, as in Linux.
+    Linux,
 }
 
 /// An ILA mapping.
@@ -288,6 +300,8 @@ pub struct RouteConfig {
     pub metric: u32,
     /// The table that it stands in.
     pub table: TableId,
+    /// The ILA translation of destinations, for a unicast route of IPv6.
+    pub encap: Option<RouteEncap>,
 }
 
 /// What a route does with a packet: Linux's `RTN_*` types.

@@ -67,7 +67,9 @@ impl Change {
             policy_default: old.policy_default != new.policy_default,
             worker: old.worker != new.worker,
             crypto: old.crypto != new.crypto,
-            ila: old.ila != new.ila || old.ila_adj_transport != new.ila_adj_transport,
+            ila: old.ila != new.ila
+                || old.ila_adj_transport != new.ila_adj_transport
+                || old.ila_icmp_errors != new.ila_icmp_errors,
             settings: Settings::of(old) != Settings::of(new),
         }
     }

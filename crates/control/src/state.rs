@@ -169,6 +169,23 @@ pub struct RouteState {
     pub metric: u32,
     /// The table's number.
     pub table: u32,
+    /// The ILA translation of destinations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encap: Option<IlaEncapState>,
+}
+
+/// The ILA translation of a route, under the names of `ip -j route`.
+#[derive(Clone, Debug, Deserialize, Eq, PartialEq, Serialize)]
+pub struct IlaEncapState {
+    /// Locator that destinations get.
+    #[serde(with = "crate::as_text")]
+    pub locator: Locator,
+    /// Treatment of checksums.
+    pub csum_mode: String,
+    /// Type of the identifiers.
+    pub ident_type: String,
+    /// Packets that are translated: `output` or `input`.
+    pub hook_type: String,
 }
 
 /// A neighbour on an Ethernet link.

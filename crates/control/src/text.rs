@@ -11,8 +11,8 @@ use crate::file::PROTOCOLS;
 use crate::model::{Level, NatTraversal, PolicyAction, Selector};
 use crate::request::Shown;
 use crate::state::{
-    CountersState, DropState, FlowState, FragmentsState, HostState, IlaState, LinkState, LinkStats, NeighbourState,
-    PmtuState, PolicyState, RingState, RouteState, SaState,
+    CountersState, DropState, FlowState, FragmentsState, HostState, IlaEncapState, IlaState, LinkState, LinkStats,
+    NeighbourState, PmtuState, PolicyState, RingState, RouteState, SaState,
 };
 
 impl Shown {
@@ -157,6 +157,9 @@ impl Display for RouteState {
             write!(f, "{} ", self.kind)?;
         }
         write!(f, "{}", destination(self.to))?;
+        if let Some(IlaEncapState { locator, csum_mode, ident_type, hook_type }) = &self.encap {
+            write!(f, " encap ila {locator} csum-mode {csum_mode} ident-type {ident_type} hook-type {hook_type}")?;
+        }
         optional(f, "via", self.via)?;
         optional(f, "dev", self.dev.as_deref())?;
         optional(f, "table", Some(TableId(self.table)).filter(|&table| table != TableId::MAIN))?;

@@ -58,14 +58,22 @@ fn a_file_becomes_the_model_that_it_describes() {
             action: RouteAction::Unicast { via: None, dev: "wan".to_owned() },
             metric: 0,
             table: TableId::MAIN,
+            encap: None,
         },
         RouteConfig {
             to: Prefix::ANY_V4,
             action: RouteAction::Unicast { via: Some(ip("198.51.100.254")), dev: "eth1".to_owned() },
             metric: 0,
             table: TableId::MAIN,
+            encap: None,
         },
-        RouteConfig { to: prefix("fd00::/16"), action: RouteAction::Blackhole, metric: 1024, table: TableId(100) },
+        RouteConfig {
+            to: prefix("fd00::/16"),
+            action: RouteAction::Blackhole,
+            metric: 1024,
+            table: TableId(100),
+            encap: None,
+        },
     ];
     assert_eq!(config.routes, routes);
     let key = (0..16).chain(0xa0..0xa4).collect::<Vec<u8>>().into();

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use base::IfIndex;
 use control::netlink::error::errno;
-use control::netlink::message::{HEADER_LEN, flag};
+use control::netlink::message::{HEADER_LEN, Header, Writer, flag};
 use control::netlink::rtnl::nums::*;
 use control::netlink::rtnl::{Host, LOOPBACK, Link, Model, Route, Rtnl, renumber, without};
 use control::netlink::xfrm::saved_defaults;
@@ -330,4 +330,34 @@ fn a_saved_default_leaves_the_other_directions_as_they_are() {
     {
         assert_eq!(saved_defaults(block).message[HEADER_LEN..][..3], want);
     }
+}
+
+#[test]
+fn encapsulation_of_a_route_is_saved() {
+    let mut near = node();
+    let encap = ila::RouteEncap {
+        locator: ila::Locator(0xfd00_0000_0000_0007),
+        csum_mode: ila::CsumMode::NeutralMap,
+        ident_type: ila::IdentType::Luid,
+        hook_type: ila::HookType::Input,
+    };
+    let dev = near.model.links_after(LOOPBACK).next().map(|(index, _)| near.model.ifindex(index)).unwrap();
+    let mut w = Writer::default();
+    let header = Header { kind: RTM_NEWROUTE, flags: flag::REQUEST | flag::CREATE, seq: 1, port: 0 };
+    w.message(header, |w| {
+        w.fixed(&[AF_INET6, 16, 0, 0, RT_TABLE_MAIN as u8, RTPROT_STATIC, 0, RTN_UNICAST, 0, 0, 0, 0]);
+        w.put_ip(RTA_DST, "3333::".parse().unwrap());
+        w.put_u32(RTA_OIF, dev.0);
+        w.nest(RTA_ENCAP, |w| {
+            w.put(1, &encap.locator.0.to_be_bytes());
+            w.put_u8(7, encap.csum_mode as u8);
+            w.put_u8(8, encap.ident_type as u8);
+            w.put_u8(9, encap.hook_type as u8);
+        });
+        w.put_u16(RTA_ENCAP_TYPE, 3);
+    });
+    assert_eq!(carry_out(&mut near, &w.into_bytes()), Ok(()));
+    let now = again(&mut near);
+    let found: Vec<_> = now.model.routes().filter_map(|(_, route)| route.encap).collect();
+    assert_eq!(found, [encap]);
 }

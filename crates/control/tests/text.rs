@@ -99,12 +99,20 @@ fn routes() -> Shown {
         dev: dev.map(str::to_owned),
         metric,
         table,
+        encap: None,
+    };
+    let encap = IlaEncapState {
+        locator: control::model::Locator(0x2001_0db8_0000_0001),
+        csum_mode: "neutral-map".to_owned(),
+        ident_type: "luid".to_owned(),
+        hook_type: "output".to_owned(),
     };
     Shown::Routes(vec![
         route("unicast", "0.0.0.0/0", Some("198.51.100.254"), Some("eth1"), 0, 254),
         route("unicast", "10.2.0.0/24", None, Some("wan"), 0, 254),
         route("local", "192.0.2.1", None, Some("wan"), 0, 255),
         route("blackhole", "fd00::/16", None, None, 1024, 100),
+        RouteState { encap: Some(encap), ..route("unicast", "3333::/16", None, Some("eth1"), 1024, 254) },
     ])
 }
 
@@ -306,6 +314,7 @@ default via 198.51.100.254 dev eth1 metric 0
 10.2.0.0/24 dev wan metric 0
 local 192.0.2.1 dev wan table local metric 0
 blackhole fd00::/16 table 100 metric 1024
+3333::/16 encap ila 2001:db8:0:1 csum-mode neutral-map ident-type luid hook-type output dev eth1 metric 1024
 ";
     assert_eq!(routes().to_text(false), want);
     let want = "\
@@ -523,7 +532,9 @@ fn json_names_are_the_words_of_the_text() {
         r#"[{"kind":"unicast","to":"0.0.0.0/0","via":"198.51.100.254","dev":"eth1","metric":0,"table":254},"#,
         r#"{"kind":"unicast","to":"10.2.0.0/24","via":null,"dev":"wan","metric":0,"table":254},"#,
         r#"{"kind":"local","to":"192.0.2.1/32","via":null,"dev":"wan","metric":0,"table":255},"#,
-        r#"{"kind":"blackhole","to":"fd00::/16","via":null,"dev":null,"metric":1024,"table":100}]"#,
+        r#"{"kind":"blackhole","to":"fd00::/16","via":null,"dev":null,"metric":1024,"table":100},"#,
+        r#"{"kind":"unicast","to":"3333::/16","via":null,"dev":"eth1","metric":1024,"table":254,"#,
+        r#""encap":{"locator":"2001:db8:0:1","csum_mode":"neutral-map","ident_type":"luid","hook_type":"output"}}]"#,
     );
     assert_eq!(routes().to_json(), want);
 }

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use base::{LinkId, TableId};
 use control::netlink::rtnl::nums::*;
 use control::netlink::rtnl::{self, Delta, NeighbourNow};
-use fib::{Fib, Known, Neighbour, Neighbours, Route, RouteKind, Then};
+use fib::{Fib, IlaRoute, Known, Neighbour, Neighbours, Route, RouteKind, Then};
+use ila::RouteEncap;
 use wire::eth::MacAddr;
 
 /// All neighbours, as netlink shows them.
@@ -83,11 +84,19 @@ fn to_rule(v4: bool, rule: &rtnl::Rule) -> fib::Rule {
     fib::Rule { to: rule.prefix(), l3mdev: rule.l3mdev, then }
 }
 
+/// Type of a route with this encapsulation, if it has one.
+pub(in crate::run) const fn translated(encap: Option<RouteEncap>, to: IlaRoute) -> RouteKind {
+    match encap {
+        Some(encap) => RouteKind::Ila { encap, to },
+        None => to.plain(),
+    }
+}
+
 fn to_fib(route: &rtnl::Route) -> Option<Route> {
     let dev = LinkId(route.dev);
     let kind = match route.kind {
-        RTN_UNICAST => RouteKind::Unicast { via: route.via, dev },
-        RTN_LOCAL => RouteKind::Local { dev },
+        RTN_UNICAST => translated(route.encap, IlaRoute::Unicast { via: route.via, dev }),
+        RTN_LOCAL => translated(route.encap, IlaRoute::Local { dev }),
         RTN_BROADCAST => RouteKind::Broadcast { dev },
         RTN_ANYCAST => RouteKind::Anycast { dev },
         RTN_BLACKHOLE => RouteKind::Blackhole,

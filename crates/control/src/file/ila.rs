@@ -4,13 +4,24 @@ use std::collections::HashMap;
 
 use super::reader::{Result, Table, Value, quoted};
 use super::route;
-use crate::model::{AdjTransport, Config, CsumMode, IdentType, IlaConfig, Locator};
+use base::Prefix;
+
+use crate::model::{AdjTransport, Config, CsumMode, HookType, IdentType, IlaConfig, IlaErrors, Locator, RouteEncap};
 
 pub(super) const KEYS: &[&str] = &["loc_match", "loc", "dev", "csum-mode", "ident-type"];
 
 /// Words of `ila-adj-transport`.
 pub(super) const ADJ_TRANSPORT: &[(&str, AdjTransport)] =
     &[("linux", AdjTransport::Linux), ("rfc1624", AdjTransport::Rfc1624)];
+
+/// Words of `ila-icmp-errors`.
+pub(super) const ICMP_ERRORS: &[(&str, IlaErrors)] = &[("restored", IlaErrors::Restored), ("linux", IlaErrors::Linux)];
+
+/// Keys of a route's `encap`.
+const ENCAP_KEYS: &[&str] = &["type", "loc", "csum-mode", "ident-type", "hook-type"];
+
+const HOOK_TYPES: &[(&str, HookType)] =
+    &[(HookType::Output.name(), HookType::Output), (HookType::Input.name(), HookType::Input)];
 
 const CSUM_MODES: &[(&str, CsumMode)] = &[
     (CsumMode::AdjTransport.name(), CsumMode::AdjTransport),
@@ -42,6 +53,19 @@ pub(super) fn read(table: &Table<'_>, config: &Config, seen: &mut Seen) -> Resul
         return Err(match_value.error(format!("{locator_match} for {of} is already ila[{n}]; take one out")));
     }
     Ok(IlaConfig { locator_match, locator, dev, csum_mode, ident_type })
+}
+
+/// Reads the encapsulation of a route to `to`.
+pub(super) fn read_encap(value: &Value<'_>, to: Prefix) -> Result<RouteEncap> {
+    let table = value.table(ENCAP_KEYS)?;
+    table.need("type", "use \"ila\"")?.word(&[("ila", ())])?;
+    let locator = locator(&table.need("loc", "use a locator such as \"2001:db8:0:1\"")?)?;
+    let csum_mode = table.get("csum-mode").map_or(Ok(CsumMode::default()), |value| value.word(CSUM_MODES))?;
+    let ident_type = table.get("ident-type").map_or(Ok(IdentType::default()), |value| value.word(IDENT_TYPES))?;
+    let hook_type = table.get("hook-type").map_or(Ok(HookType::default()), |value| value.word(HOOK_TYPES))?;
+    let encap = RouteEncap { locator, csum_mode, ident_type, hook_type };
+    encap.check(to).map_err(|err| value.error(format!("{to} cannot be translated: {err}")))?;
+    Ok(encap)
 }
 
 fn locator(value: &Value<'_>) -> Result<Locator> {
@@ -94,6 +118,58 @@ mod tests {
             ("ila-adj-transport = \"rfc1624\"\n", AdjTransport::Rfc1624),
         ] {
             assert_eq!(Config::from_toml(text, "gw.toml").unwrap().ila_adj_transport, sign);
+        }
+    }
+
+    fn encap(text: &str) -> std::result::Result<Option<RouteEncap>, String> {
+        let config = Config::from_toml(&format!("{LINK}[[route]]\n{text}"), "gw.toml");
+        config.map(|config| config.routes[0].encap).map_err(|err| err.to_string())
+    }
+
+    #[test]
+    fn route_has_encapsulation_by_words_of_ip_route() {
+        let to = "to = \"3333:0:0:1:2000::/67\"\ndev = \"wan\"\n";
+        let plain = RouteEncap {
+            locator: Locator(0x2001_0db8_0000_0001),
+            csum_mode: CsumMode::NoAction,
+            ident_type: IdentType::UseFormat,
+            hook_type: HookType::Output,
+        };
+        assert_eq!(encap(to), Ok(None));
+        assert_eq!(encap(&format!("{to}encap = {{ type = \"ila\", loc = \"2001:db8:0:1\" }}\n")), Ok(Some(plain)));
+        let all = "encap = { type = \"ila\", loc = \"2001:db8:0:1\", csum-mode = \"neutral-map\", ident-type = \"luid\", \
+                   hook-type = \"input\" }\n";
+        let set = RouteEncap {
+            csum_mode: CsumMode::NeutralMap,
+            ident_type: IdentType::Luid,
+            hook_type: HookType::Input,
+            ..plain
+        };
+        assert_eq!(encap(&format!("{to}{all}")), Ok(Some(set)));
+        let refused = [
+            ("to = \"10.0.0.0/8\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "ILA is for IPv6 alone"),
+            ("to = \"3333::/64\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "does not tell the type"),
+            ("to = \"3333::/67\"\ndev = \"wan\"\n", "type = \"ila\", loc = \"1:2:3:4\"", "not iid"),
+            (to, "loc = \"1:2:3:4\"", "type: missing"),
+            (to, "type = \"ila\"", "loc: missing"),
+            (to, "type = \"mpls\", loc = \"1:2:3:4\"", "mpls is not known here"),
+            (to, "type = \"ila\", loc = \"1:2:3:4\", dev = \"wan\"", "unknown key"),
+            (
+                "to = \"3333:0:0:1:2000::/67\"\ntype = \"blackhole\"\n",
+                "type = \"ila\", loc = \"1:2:3:4\"",
+                "leads nowhere",
+            ),
+        ];
+        for (to, given, why) in refused {
+            let told = encap(&format!("{to}encap = {{ {given} }}\n")).unwrap_err();
+            assert!(told.contains(why), "{given}: {told}");
+        }
+        for (text, errors) in [
+            ("", IlaErrors::Restored),
+            ("ila-icmp-errors = \"linux\"\n", IlaErrors::Linux),
+            ("ila-icmp-errors = \"restored\"\n", IlaErrors::Restored),
+        ] {
+            assert_eq!(Config::from_toml(text, "gw.toml").unwrap().ila_icmp_errors, errors);
         }
     }
 

@@ -40,6 +40,7 @@ const ROOT_KEYS: &[&str] = &[
     "host",
     "ila",
     "ila-adj-transport",
+    "ila-icmp-errors",
 ];
 
 impl Config {
@@ -92,6 +93,9 @@ impl Config {
         })?;
         if let Some(value) = root.get("ila-adj-transport") {
             config.ila_adj_transport = value.word(ila::ADJ_TRANSPORT)?;
+        }
+        if let Some(value) = root.get("ila-icmp-errors") {
+            config.ila_icmp_errors = value.word(ila::ICMP_ERRORS)?;
         }
         if let Some(value) = root.get("worker") {
             config.worker = worker::read(&value.table(worker::KEYS)?)?;

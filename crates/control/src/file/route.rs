@@ -4,11 +4,12 @@ use std::net::IpAddr;
 
 use base::{Prefix, TableId};
 
+use super::ila;
 use super::index::Index;
 use super::reader::{ConfigError, Result, Table, Value, quoted};
 use crate::model::{Config, LinkKind, RouteAction, RouteConfig};
 
-pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "metric", "table", "vrf"];
+pub(super) const KEYS: &[&str] = &["to", "type", "via", "dev", "metric", "table", "vrf", "encap"];
 
 /// Linux's `IP6_RT_PRIO_USER`: the metric of an IPv6 route that names none. IPv4's is 0.
 const DEFAULT_METRIC_V6: u32 = 1024;
@@ -66,7 +67,8 @@ pub(super) fn read(table: &Table<'_>, config: &Config, index: &Index) -> Result<
             "{to} with metric {metric} in table {table_id} is already route[{n}]; use another metric"
         )));
     }
-    Ok(RouteConfig { to, action, metric, table: table_id })
+    let encap = table.get("encap").map(|value| ila::read_encap(&value, to)).transpose()?;
+    Ok(RouteConfig { to, action, metric, table: table_id, encap })
 }
 
 fn address(value: &Value<'_>) -> Result<IpAddr> {
@@ -157,7 +159,7 @@ pub(super) fn dev(value: &Value<'_>, config: &Config) -> Result<String> {
 
 /// A route that drops has neither neighbour nor link.
 fn nowhere(table: &Table<'_>, action: RouteAction) -> Result<RouteAction> {
-    match table.get("via").or_else(|| table.get("dev")) {
+    match table.get("via").or_else(|| table.get("dev")).or_else(|| table.get("encap")) {
         Some(value) => Err(value.error("a route of this type leads nowhere; take it out")),
         None => Ok(action),
     }

@@ -58,7 +58,7 @@ pub(super) fn route(routes: &[RouteState]) -> String {
     let number = |addr: Ipv4Addr| u32::from_ne_bytes(addr.octets());
     let head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT";
     let mut text = format!("{head:LINE$}\n");
-    for RouteState { kind, to, via, dev, metric, table } in routes {
+    for RouteState { kind, to, via, dev, metric, table, .. } in routes {
         let IpAddr::V4(dst) = to.addr() else { continue };
         if *table != MAIN || matches!(kind.as_str(), "local" | "broadcast") {
             continue;
@@ -125,6 +125,7 @@ mod tests {
             dev: (kind == "unicast").then(|| "eth0".to_owned()),
             metric: 0,
             table,
+            encap: None,
         };
         let text = route(&[
             state("unicast", "0.0.0.0/0", Some("192.0.2.1"), MAIN),

@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use base::Prefix;
+use ila::RouteEncap;
 
 use super::super::attr::{Attr, Attrs, Strictness, parse};
 use super::entry::METRIC_V6_USER;
@@ -25,18 +26,17 @@ struct Wanted {
     via: Option<IpAddr>,
     src: Option<IpAddr>,
     onlink: bool,
+    encap: Option<RouteEncap>,
 }
 
 /// What fatpath does not have of what a route may have, and what it says then.
-const UNSUPPORTED: [(u16, &str); 8] = [
+const UNSUPPORTED: [(u16, &str); 6] = [
     (RTA_METRICS, "fatpath has no route metrics"),
     (RTA_MULTIPATH, "fatpath has no multipath routes"),
     (RTA_FLOW, "fatpath has no realms"),
-    (RTA_ENCAP, "fatpath has no lightweight tunnels"),
-    (RTA_ENCAP_TYPE, "fatpath has no lightweight tunnels"),
     (RTA_EXPIRES, "fatpath has no routes that expire"),
     (RTA_NH_ID, "fatpath has no next hop objects"),
-    (RTA_TTL_PROPAGATE, "fatpath has no lightweight tunnels"),
+    (RTA_TTL_PROPAGATE, "fatpath has no MPLS"),
 ];
 
 fn invalid(text: &'static str) -> Error {
@@ -72,11 +72,12 @@ impl Wanted {
         if flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) != 0 {
             return Err(invalid("Invalid rtm_flags - can not contain DEAD or LINKDOWN"));
         }
+        let prefix = prefix(&attrs, v4, dst_len)?;
         let number = |kind| attrs.get(kind).map(Attr::u32);
         let table = number(RTA_TABLE).unwrap_or(table.into());
         Ok(Self {
             v4,
-            prefix: prefix(&attrs, v4, dst_len)?,
+            prefix,
             table: if table == 0 { RT_TABLE_MAIN } else { table },
             kind,
             scope: if v4 { scope } else { RT_SCOPE_UNIVERSE },
@@ -86,12 +87,13 @@ impl Wanted {
             via: gateway(&attrs, v4)?,
             src: attrs.get(RTA_PREFSRC).and_then(|attr| attr.ip(v4)).filter(|src| !src.is_unspecified()),
             onlink: flags & RTNH_F_ONLINK != 0,
+            encap: encap::read(&attrs, prefix)?,
         })
     }
 
     fn route(&self) -> Route {
-        let Self { prefix, kind, metric, scope, protocol, dev, via, src, onlink, .. } = *self;
-        Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink }
+        let Self { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap, .. } = *self;
+        Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap }
     }
 }
 
@@ -305,7 +307,7 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
             model.replace_route(wanted.table, first, route);
             return Ok(());
         }
-        if equals.iter().any(|(_, other)| (other.dev, other.via) == (route.dev, route.via)) {
+        if equals.iter().any(|(_, other)| (other.dev, other.via, other.encap) == (route.dev, route.via, route.encap)) {
             return Err(Error::new(errno::EEXIST));
         }
         if there.via.is_some() && route.via.is_some() {
@@ -336,6 +338,9 @@ fn check_v6(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
     }
     if matches!(wanted.kind, RTN_MULTICAST | RTN_ANYCAST) {
         return Err(Error::unsupported("fatpath has no multicast or anycast routes"));
+    }
+    if route.encap.is_some() && !matches!(wanted.kind, RTN_UNICAST | RTN_LOCAL) {
+        return Err(invalid("ILA: only unicast and local routes translate"));
     }
     if route.is_error() {
         (route.dev, route.via, route.onlink) = (LOOPBACK, None, false);

@@ -194,6 +194,7 @@ fn on_link(model: &Model, dst: IpAddr, dev: u32, flags: u32) -> Result<Route, Er
             via: None,
             src: None,
             onlink: false,
+            encap: None,
         }),
         (true, _) => Err(Error::new(errno::EHOSTUNREACH)),
     }
@@ -272,6 +273,9 @@ fn write_v6(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
         w.put_ip(RTA_GATEWAY, via);
     }
     w.put_u32(RTA_OIF, dev.0);
+    if let Some(encap) = &found.encap {
+        encap::write(w, encap);
+    }
     w.put(RTA_CACHEINFO, &CACHEINFO);
     w.put_u8(RTA_PREF, 0);
 }

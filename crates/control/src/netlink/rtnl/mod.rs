@@ -2,6 +2,7 @@
 
 mod addr;
 mod change;
+mod encap;
 mod entry;
 mod ethtool;
 mod lifetime;

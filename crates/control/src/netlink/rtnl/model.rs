@@ -223,7 +223,8 @@ impl Model {
             let metric = if v4 || route.metric > 0 { route.metric } else { METRIC_V6_USER };
             let dev = if dev == 0 && !v4 { LOOPBACK } else { dev };
             let (prefix, protocol, src, onlink) = (route.to, RTPROT_STATIC, None, false);
-            let entry = Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink };
+            let encap = route.encap;
+            let entry = Route { prefix, kind, metric, scope, protocol, dev, via, src, onlink, encap };
             self.insert_route(route.table.0, entry, false);
         }
         self.deltas.clear();

@@ -201,6 +201,9 @@ pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
     if dev.0 != 0 {
         w.put_u32(RTA_OIF, dev.0);
     }
+    if let Some(encap) = &route.encap {
+        encap::write(w, encap);
+    }
     if !v4 {
         // `struct rta_cacheinfo`: it does not expire and has not been used; and no preference among routers.
         w.put(RTA_CACHEINFO, &[0; 32]);

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ops::Bound;
 
 use base::Prefix;
+use ila::RouteEncap;
 
 use super::nums::*;
 
@@ -29,6 +30,8 @@ pub struct Route {
     pub src: Option<IpAddr>,
     /// Whether `via` is believed to be on the link, whatever addresses say.
     pub onlink: bool,
+    /// The ILA translation of destinations.
+    pub encap: Option<RouteEncap>,
 }
 
 /// Where a route stands in its table.
@@ -153,7 +156,7 @@ mod tests {
     fn route(prefix: &str, metric: u32, dev: u32) -> Route {
         let prefix = prefix.parse().unwrap();
         let (kind, scope, protocol) = (RTN_UNICAST, RT_SCOPE_LINK, RTPROT_STATIC);
-        Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false }
+        Route { prefix, kind, metric, scope, protocol, dev, via: None, src: None, onlink: false, encap: None }
     }
 
     fn listed(table: &Table) -> Vec<String> {

@@ -263,5 +263,16 @@ impl Model {
 fn multicast_v6(index: u32) -> Route {
     let prefix = Prefix::containing(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0).into(), 8).unwrap_or(Prefix::ANY_V6);
     let (scope, protocol, metric) = (RT_SCOPE_UNIVERSE, RTPROT_KERNEL, METRIC_V6_CONNECTED);
-    Route { prefix, kind: RTN_MULTICAST, metric, scope, protocol, dev: index, via: None, src: None, onlink: false }
+    Route {
+        prefix,
+        kind: RTN_MULTICAST,
+        metric,
+        scope,
+        protocol,
+        dev: index,
+        via: None,
+        src: None,
+        onlink: false,
+        encap: None,
+    }
 }
