@@ -4,6 +4,7 @@
 //!
 //! - `none`: requests to the node's own address.
 //! - `hook`: to its ILA address, which the hook at pre-routing translates before early demux.
+//! - `lwt`: to its ILA address, which a route translates before it delivers; answers are translated by another route when they leave.
 //! - `hook-idle`: to its own address, past a hook whose mappings match nothing.
 //! - `hook-1e5-mappings`: as `hook`, one mapping of 100 000.
 //! - `hook-1e3-mappings`, `hook-1e6-mappings`: the same with a thousand and a million.
@@ -11,9 +12,12 @@
 //!
 //! `demux_hits`, `translated` are counts for each transaction, and exact.
 
-use base::{Instant, LinkId};
+use std::net::IpAddr;
+
+use base::{Instant, LinkId, Prefix, TableId};
 use datapath::{Datapath, EarlyDemux, PortConfig};
-use ila::{AdjTransport, CsumMode, Direction, IdentType, Locator, Mapping, Rewrite};
+use fib::{IlaRoute, Route, RouteKind};
+use ila::{AdjTransport, CsumMode, Direction, HookType, IdentType, Identifier, Locator, Mapping, Rewrite, RouteEncap};
 use offload::Features;
 use packet::{Memory, Packet};
 use sim::Flow;
@@ -29,12 +33,16 @@ const BURST: usize = 16;
 
 const LINK: LinkId = LinkId(2);
 
+/// Address of the other end.
+const PEER: &str = "fd00:0:0:1:2000::2";
+
 /// Address of the sockets, and its locator while it travels.
 const SIR: &str = "fd00:0:0:1:2000::1";
 const ILA: Locator = Locator(0xfd00_0000_0000_0002);
 
 const RATIOS: &[Comparison] = &[
     Comparison { of: "hook/none", over: &["hook"], under: &["none"] },
+    Comparison { of: "lwt/none", over: &["lwt"], under: &["none"] },
     Comparison { of: "hook-idle/none", over: &["hook-idle"], under: &["none"] },
     Comparison { of: "hook-1e5-mappings/none", over: &["hook-1e5-mappings"], under: &["none"] },
     Comparison {
@@ -53,15 +61,24 @@ struct Setting {
     /// Mappings that match nothing.
     others: u64,
     early_demux: bool,
+    by: By,
+}
+
+/// Translator of requests.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum By {
+    Mapping,
+    Route,
 }
 
 /// Every case.
 pub(super) fn groups() -> Vec<Group> {
-    let none = Setting { is_translated: false, others: 0, early_demux: true };
+    let none = Setting { is_translated: false, others: 0, early_demux: true, by: By::Mapping };
     let hook = Setting { is_translated: true, ..none };
     let cases = [
         ("none", none),
         ("hook", hook),
+        ("lwt", Setting { by: By::Route, ..hook }),
         ("hook-idle", Setting { others: 1, ..none }),
         ("hook-1e3-mappings", Setting { others: 999, ..hook }),
         ("hook-1e5-mappings", Setting { others: 99_999, ..hook }),
@@ -112,15 +129,19 @@ impl Streams {
             csum_mode: CsumMode::NeutralMap,
             ident_type: IdentType::Luid,
         };
-        if setting.is_translated {
-            datapath.add_ila(mapping(ILA, sir)).expect("the first mapping");
+        match setting.by {
+            By::Mapping if setting.is_translated => {
+                datapath.add_ila(mapping(ILA, sir)).expect("the first mapping");
+            }
+            By::Mapping => {}
+            By::Route => add_routes(&mut datapath, sir),
         }
         for n in 0..setting.others {
             datapath.add_ila(mapping(Locator(0x2001_0db8_0000_0000 + n), sir)).expect("a new mapping");
         }
         let to_ila = Rewrite { locator: ILA, csum_mode: CsumMode::NeutralMap, diff: None };
         let templates = (0..STREAMS).map(|n| {
-            let flow = Flow { sport: 10_000 + n, dport: 443, ..Flow::new("fd00:0:0:1:2000::2", SIR) };
+            let flow = Flow { sport: 10_000 + n, dport: 443, ..Flow::new(PEER, SIR) };
             let answer = Flow { src: flow.dst, dst: flow.src, sport: flow.dport, dport: flow.sport, ..flow };
             let mut request = Packet::with_data(&mem, &flow.tcp(1, 1)).expect("a heap without limit");
             if setting.is_translated {
@@ -169,8 +190,13 @@ impl Turn for Streams {
         let all = self.turns * u64::from(STREAMS);
         let hits = self.datapath.demux_counts.hits;
         // The first request of a stream comes before its answer, the second asks the routes.
-        let expected_hits = if self.setting.early_demux { all.saturating_sub(2 * u64::from(STREAMS)) } else { 0 };
-        let expected_translated = if self.setting.is_translated { all } else { 0 };
+        let is_remembered = self.setting.early_demux && self.setting.by == By::Mapping;
+        let expected_hits = if is_remembered { all.saturating_sub(2 * u64::from(STREAMS)) } else { 0 };
+        let translations = match self.setting.by {
+            By::Mapping => u64::from(self.setting.is_translated),
+            By::Route => 2,
+        };
+        let expected_translated = translations * all;
         let translated = self.datapath.ila_translated();
         if (self.up, self.out) != (all, all) {
             return Err(format!("{} of {all} requests came up, {} answers went out", self.up, self.out));
@@ -180,6 +206,30 @@ impl Turn for Streams {
         }
         Ok(())
     }
+}
+
+/// Adds a route that translates requests, and one that translates answers to another place on the link.
+fn add_routes(datapath: &mut Datapath, sir: Locator) {
+    let encap = |locator, hook_type| RouteEncap {
+        locator,
+        csum_mode: CsumMode::NeutralMap,
+        ident_type: IdentType::Luid,
+        hook_type,
+    };
+    let there = Locator(ILA.0 + 1);
+    let to_peer = IlaRoute::Unicast { via: None, dev: LINK };
+    let kinds = [
+        (ILA.with(Identifier(0)), 64, encap(sir, HookType::Input), IlaRoute::Local { dev: LINK }),
+        (PEER.parse().expect("an address"), 128, encap(there, HookType::Output), to_peer),
+    ];
+    for (addr, len, encap, to) in kinds {
+        let prefix = Prefix::new(IpAddr::V6(addr), len).expect("a prefix");
+        datapath.fib.insert(TableId::MAIN, Route { prefix, kind: RouteKind::Ila { encap, to }, metric: 0 }, false);
+    }
+    // The peer's place is on the link.
+    let prefix = Prefix::new(IpAddr::V6(there.with(Identifier(0))), 64).expect("a prefix");
+    let kind = RouteKind::Unicast { via: None, dev: LINK };
+    datapath.fib.insert(TableId::MAIN, Route { prefix, kind, metric: 0 }, false);
 }
 
 #[cfg(test)]
