@@ -163,7 +163,7 @@ fn route(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, link: LinkId, kinds: 
     let dst = ip.info.dst;
     let version = ip.info.version();
     let link_local = matches!(dst, IpAddr::V6(dst) if dst.is_unicast_link_local());
-    let decision = dp.fib.decide(domain, dst, link_local.then_some(link));
+    let decision = if link_local { dp.fib.decide(domain, dst, Some(link)) } else { dp.decide(domain, dst) };
     let hop = match Hop::of(decision) {
         // A link-local destination needs no VRF.
         Ok(_) if !link_local && !dp.fib.may_send(domain) => Err(DropReason::LinkDown),
