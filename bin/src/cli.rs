@@ -264,6 +264,14 @@ pub(crate) struct DemoArgs {
     /// a tunnel of ESP in UDP (tunnel); and by a receive ring of 256 frames, with fragments coalesced and not (ring-256).
     #[arg(long, conflicts_with_all = ["iperf3", "router", "peers"])]
     pub(crate) udp_fragments: bool,
+    /// Count transactions of so many TCP connections instead, one byte each way, 200 if not said
+    ///
+    /// Between the gateways' own sockets, whose packets travel under their own addresses (none), or under ILA addresses: translated back by a
+    /// route (lwt), or by a mapping before early demux (hook).
+    #[arg(long, value_name = "CONNECTIONS", num_args = 0..=1, default_missing_value = "200",
+          value_parser = clap::value_parser!(u16).range(1..=1000),
+          conflicts_with_all = ["iperf3", "router", "peers", "udp_fragments", "storm"])]
+    pub(crate) rr: Option<u16>,
     /// Measure the tunnel with and without so many changes of routes and SAs a second beside it, 1000 if not said
     ///
     /// The system's `ip` makes them at each gateway, an equal number of routes and of SAs, that are added and deleted again.

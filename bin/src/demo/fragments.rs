@@ -105,7 +105,7 @@ pub(super) fn veth(bench: &Bench) -> Result<Sample, Failure> {
     let (sender, receiver, warm_up) = (&sender?, &receiver?, Duration::ZERO);
     let ends = Ends { sender, receiver, from, to, window: WINDOW, may_starve: false, warm_up };
     let sent = datagrams::builtin(ends, bench.plan.length, &bench.stop, || Ok(()))?;
-    Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, cost: None })
+    Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, transactions: None, cost: None })
 }
 
 /// One stream through gateways with sockets of their own.
@@ -131,7 +131,7 @@ pub(super) fn measure(bench: &Bench, setting: Setting) -> Result<Sample, Failure
     let before = before.ok_or_else(|| Failure::step("measure", "it has not begun"))?;
     let after = readings(&gateways)?;
     let cost = Some(Cost::of_gateways(&before, &after, sent.stream));
-    Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, cost })
+    Ok(Sample { gbps: gbps(sent.stream), arrived: Some(sent.arrived), changes: None, transactions: None, cost })
 }
 
 /// The file of one side's gateway.

@@ -2,7 +2,7 @@
 //!
 //! One stream is measured three ways in alternating rounds: over veth alone, through two gateways with every offload
 //! off, and through the same with packets kept fat. With `--udp-fragments` it is one of large UDP datagrams between the gateways' own
-//! sockets, in several set-ups ([`fragments`]). With `--peers`
+//! sockets, in several set-ups ([`fragments`]). With `--rr` transactions of many connections are counted, with and without ILA ([`ila`]). With `--peers`
 //! other tunnels in user space follow. With `--storm` the last one is measured alone, with and without changes of routes and
 //! SAs beside it. Each measurement has gateways of its own, so that memory and
 //! counters begin at nothing. Everything that is made is owned by a value that removes it, whichever way the demo ends.
@@ -13,6 +13,7 @@ mod datagrams;
 mod failure;
 mod fragments;
 mod gateway;
+mod ila;
 mod machine;
 mod meter;
 mod netns;
@@ -20,6 +21,7 @@ mod peer;
 mod ping;
 mod process;
 mod report;
+mod requests;
 mod stop;
 mod storm;
 mod stream;
@@ -69,6 +71,8 @@ struct Plan {
     iperf3: bool,
     peers: bool,
     udp_fragments: bool,
+    /// Connections that make requests.
+    rr: Option<u16>,
     /// Changes a second at each gateway.
     storm: Option<u32>,
 }
@@ -82,6 +86,7 @@ impl From<&DemoArgs> for Plan {
             iperf3: args.iperf3,
             peers: args.peers,
             udp_fragments: args.udp_fragments,
+            rr: args.rr,
             storm: args.storm,
         }
     }
@@ -97,7 +102,7 @@ impl Plan {
         let name = format!("fatpath-demo-{}", std::process::id());
         let scratch = Scratch::create(&name)?;
         let topology = Topology::build(self.deployment, &name, &stop)?;
-        if self.udp_fragments {
+        if self.udp_fragments || self.rr.is_some() {
             topology.add_bare_wire(&stop)?;
         }
         let bench = Bench { plan: self, topology, scratch, progress, stop };
@@ -106,6 +111,7 @@ impl Plan {
         let bench = match self.storm {
             Some(_) => report::STORM,
             None if self.udp_fragments => report::UDP_FRAGMENTS,
+            None if self.rr.is_some() => report::REQUESTS,
             None => report::TCP,
         };
         Ok(Report { bench, missing: cases.missing, ..report(&rounds) })
@@ -131,6 +137,7 @@ impl Cases {
         let wanted = match plan.storm {
             Some(_) => Case::STORM.to_vec(),
             None if plan.udp_fragments => fragments::cases(),
+            None if plan.rr.is_some() => ila::cases(),
             None => Case::OWN.to_vec(),
         };
         let mut cases = Self { wanted, missing: Vec::new() };
@@ -168,6 +175,7 @@ impl Bench {
             let sample = match case {
                 Case::Veth if self.plan.udp_fragments => fragments::veth(self),
                 Case::Large(setting) => fragments::measure(self, setting),
+                Case::Requests(setting) => ila::measure(self, setting, self.plan.rr.unwrap_or(1)),
                 Case::Veth => self.veth(),
                 Case::Thin => self.tunnel(false, None),
                 Case::Fat => self.tunnel(true, None),
@@ -176,7 +184,7 @@ impl Bench {
             };
             match (case, sample) {
                 (_, Ok(sample)) => {
-                    last = format!(" (before it, {}: {:.2} Gb/s)", case.name(), sample.gbps);
+                    last = format!(" (before it, {}: {})", case.name(), sample.short());
                     round.insert(case, sample);
                 }
                 (_, Err(Failure::Interrupted)) => return Err(Failure::Interrupted),
@@ -190,7 +198,7 @@ impl Bench {
     /// The ceiling: no gateway runs.
     fn veth(&self) -> Result<Sample, Failure> {
         let stream = self.stream(self.topology.plain_address())?;
-        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, cost: None })
+        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost: None })
     }
 
     /// Through the tunnel, with gateways of its own, and maybe so many changes a second beside it.
@@ -214,6 +222,7 @@ impl Bench {
             gbps: gbps(stream),
             arrived: None,
             changes,
+            transactions: None,
             cost: Some(Cost::of_gateways(&before, &after, stream)),
         })
     }
@@ -228,7 +237,7 @@ impl Bench {
         let streamed = self.stream(Side::B.host());
         let stream = streamed.map_err(|failure| running.explain(failure))?;
         let cost = Some(Cost::between(before, running.usage()?, stream));
-        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, cost })
+        Ok(Sample { gbps: gbps(stream), arrived: None, changes: None, transactions: None, cost })
     }
 
     /// One stream from host A to an address of host B.
@@ -277,6 +286,7 @@ mod tests {
             iperf3: false,
             peers: false,
             udp_fragments: false,
+            rr: None,
             storm: None,
         };
         assert_eq!(plan.announcement(3), "fatpath demo: 5 x 3 streams of 2 s, about 36 s in all");

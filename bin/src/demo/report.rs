@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 
 use super::fragments::Setting;
+use super::ila;
 use super::meter::{Cost, GatewayFigures};
 use super::peer::Peer;
+use super::requests::Transactions;
 use serde::Serialize;
 
 use crate::figures::{self, Missing, Ratio, median, rounded};
@@ -26,6 +28,8 @@ pub(super) enum Case {
     Storm,
     /// Through gateways with sockets of their own.
     Large(Setting),
+    /// Requests and responses between sockets of the gateways' own.
+    Requests(ila::Setting),
     /// Through another tunnel.
     Peer(Peer),
 }
@@ -45,6 +49,7 @@ impl Case {
             Self::Fat => "aes-gcm-256/fat",
             Self::Storm => "aes-gcm-256/storm",
             Self::Large(setting) => setting.name(),
+            Self::Requests(setting) => setting.name(),
             Self::Peer(peer) => peer.name(),
         }
     }
@@ -52,7 +57,7 @@ impl Case {
     /// How its ratio to fat is named, if there is one.
     fn ratio(self) -> Option<String> {
         match self {
-            Self::Fat | Self::Storm | Self::Large(_) => None,
+            Self::Fat | Self::Storm | Self::Large(_) | Self::Requests(_) => None,
             Self::Thin => Some("fat/thin".to_owned()),
             Self::Veth | Self::Peer(_) => Some(format!("fat/{}", self.name())),
         }
@@ -68,8 +73,20 @@ pub(super) struct Sample {
     pub(super) arrived: Option<f64>,
     /// The changes of routes and SAs, where there is a storm.
     pub(super) changes: Option<Changes>,
+    /// The transactions, where streams are of requests.
+    pub(super) transactions: Option<Transactions>,
     /// What it cost, where a tunnel carries it.
     pub(super) cost: Option<Cost>,
+}
+
+impl Sample {
+    /// Its main figure, for the line that tells the progress.
+    pub(super) fn short(&self) -> String {
+        match &self.transactions {
+            Some(it) => format!("{:.0} transactions/s", it.per_second),
+            None => format!("{:.2} Gb/s", self.gbps),
+        }
+    }
 }
 
 /// What a storm came to.
@@ -85,10 +102,11 @@ pub(super) struct Changes {
 /// The samples of one round.
 pub(super) type Round = BTreeMap<Case, Sample>;
 
-/// The names of a demo of TCP, of one of large datagrams, and of one of a storm.
+/// Names of the demos: of TCP, of a storm, of large datagrams, of requests.
 pub(super) const TCP: &str = "demo";
 pub(super) const STORM: &str = "demo-storm";
 pub(super) const UDP_FRAGMENTS: &str = "demo-udp-fragments";
+pub(super) const REQUESTS: &str = "demo-rr";
 
 /// The whole result.
 pub(super) type Report = figures::Report<Figures>;
@@ -105,6 +123,9 @@ pub(super) struct Figures {
     /// Processor time of a change, in millionths of a second.
     #[serde(skip_serializing_if = "Option::is_none")]
     change_cpu_us: Option<f64>,
+    /// The transactions, where streams are of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transactions: Option<Transactions>,
     /// What it cost, where a tunnel carries it.
     #[serde(flatten)]
     cost: Option<Cost>,
@@ -118,6 +139,7 @@ pub(super) fn report(rounds: &[Round]) -> Report {
     ratios.sort_by_key(|ratio| ratio.of != "fat/thin");
     ratios.extend(storm_ratios(rounds));
     ratios.extend(large_ratios(rounds));
+    ratios.extend(request_ratios(rounds));
     let cases = cases().map(|case| case_figures(case, rounds)).collect();
     Report { bench: TCP, rounds: rounds.len(), cases, ratios, missing: Vec::new() }
 }
@@ -136,6 +158,7 @@ fn case_figures(case: Case, rounds: &[Round]) -> figures::Case<Figures> {
             arrived: all(|sample| sample.arrived),
             changes_per_second: all(|sample| sample.changes.map(|changes| changes.per_second)),
             change_cpu_us: all(|sample| sample.changes.map(|changes| changes.cpu_us)),
+            transactions: transaction_medians(&samples),
             cost: (!costs.is_empty()).then(|| medians(&costs)),
         },
     }
@@ -159,6 +182,28 @@ fn large_ratios(rounds: &[Round]) -> Vec<Ratio> {
         Some(Ratio::new(name, what, pairs(rounds, Case::Large(over), under)?.into_iter()))
     });
     all.collect()
+}
+
+/// Ratios of transactions with and without ILA, if these were measured.
+fn request_ratios(rounds: &[Round]) -> Vec<Ratio> {
+    let all = ila::Setting::RATIOS.iter().filter_map(|&(of, over, under)| {
+        let pairs = pairs(rounds, Case::Requests(over), Case::Requests(under))?;
+        Some(Ratio::new("rr", of, pairs.into_iter()))
+    });
+    all.collect()
+}
+
+/// Each figure's median on its own.
+fn transaction_medians(samples: &[&Sample]) -> Option<Transactions> {
+    let all: Vec<&Transactions> = samples.iter().filter_map(|sample| sample.transactions.as_ref()).collect();
+    let of = |figure: fn(&Transactions) -> f64| rounded(median(all.iter().map(|it| figure(it))));
+    (!all.is_empty()).then(|| Transactions {
+        per_second: of(|it| it.per_second),
+        p50_us: of(|it| it.p50_us),
+        p90_us: of(|it| it.p90_us),
+        p99_us: of(|it| it.p99_us),
+        cpu_us: of(|it| it.cpu_us),
+    })
 }
 
 /// What a storm leaves of the throughput, and what it adds to the time that the workers need for a byte: the time that the
@@ -216,6 +261,9 @@ fn gateway_medians(rounds: &[&GatewayFigures]) -> GatewayFigures {
 impl fmt::Display for Report {
     /// The table, without a last newline.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.bench == REQUESTS {
+            return write_requests(self, f);
+        }
         let of = if self.bench == UDP_FRAGMENTS { "UDP stream of large datagrams" } else { "TCP stream" };
         writeln!(f, "medians of {} rounds of one {of}; tx: sending end, rx: receiving end\n", self.rounds)?;
         writeln!(
@@ -285,6 +333,27 @@ impl fmt::Display for Report {
     }
 }
 
+/// The table of transactions, without a last newline.
+fn write_requests(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    writeln!(f, "medians of {} rounds of TCP streams, one byte each way in turn\n", report.rounds)?;
+    writeln!(
+        f,
+        "{:<10} {:>14} {:>9} {:>9} {:>9} {:>18}",
+        "", "transactions/s", "p50 us", "p90 us", "p99 us", "CPU us/transaction"
+    )?;
+    for case in &report.cases {
+        if let Some(it) = &case.figures.transactions {
+            writeln!(
+                f,
+                "{:<10} {:>14.0} {:>9.0} {:>9.0} {:>9.0} {:>18.1}",
+                case.name, it.per_second, it.p50_us, it.p90_us, it.p99_us, it.cpu_us
+            )?;
+        }
+    }
+    writeln!(f, "\nratios of transactions, round by round:")?;
+    f.write_str(&report.ratio_lines())
+}
+
 fn by_reason(copies: &BTreeMap<String, f64>) -> String {
     let parts: Vec<String> = copies.iter().map(|(reason, value)| format!("{reason} {value:.4}")).collect();
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
@@ -309,7 +378,13 @@ mod tests {
             rx_copied_bytes_per_byte: 0.0,
             copies: if tx_copied > 0.0 { [("tx/wire-frame".to_owned(), tx_copied)].into() } else { BTreeMap::new() },
         };
-        Sample { gbps, arrived: None, changes: None, cost: Some(Cost { gateways: Some(gateways), ..peer_cost() }) }
+        Sample {
+            gbps,
+            arrived: None,
+            changes: None,
+            transactions: None,
+            cost: Some(Cost { gateways: Some(gateways), ..peer_cost() }),
+        }
     }
 
     fn peer_cost() -> Cost {
@@ -317,7 +392,7 @@ mod tests {
     }
 
     fn three_rounds() -> [Round; 3] {
-        let veth = |gbps| Sample { gbps, arrived: None, changes: None, cost: None };
+        let veth = |gbps| Sample { gbps, arrived: None, changes: None, transactions: None, cost: None };
         let round = |samples: [Sample; 3]| Case::OWN.into_iter().zip(samples).collect();
         [
             round([veth(40.0), sample(1.0, 0.0), sample(8.0, 1.0)]),
@@ -360,7 +435,8 @@ ratios of Gb/s, round by round:
     fn a_peer_stands_beside_and_one_that_failed_once_is_left_out() {
         let mut rounds = three_rounds();
         for (at, round) in rounds.iter_mut().enumerate() {
-            let sample = Sample { gbps: 4.0, arrived: None, changes: None, cost: Some(peer_cost()) };
+            let sample =
+                Sample { gbps: 4.0, arrived: None, changes: None, transactions: None, cost: Some(peer_cost()) };
             round.insert(Case::Peer(Peer::WireguardGo), sample.clone());
             if at != 1 {
                 round.insert(Case::Peer(Peer::Boringtun), sample);
@@ -411,7 +487,7 @@ ratios of Gb/s, round by round:
 
     #[test]
     fn a_case_that_moved_nothing_leaves_a_report_that_can_be_read() {
-        let nothing = |case| (case, Sample { gbps: 0.0, arrived: None, changes: None, cost: None });
+        let nothing = |case| (case, Sample { gbps: 0.0, arrived: None, changes: None, transactions: None, cost: None });
         let json = report(&[Case::OWN.map(nothing).into()]).to_json();
         let ratio = &serde_json::from_str::<serde_json::Value>(&json).unwrap()["ratios"][0];
         assert_eq!(ratio["median"], 0.0);

@@ -19,6 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("demo/the_tunnel_is_measured_three_ways", NEEDS, || measures("demo", &[])),
         trial("demo/the_router_is_measured_three_ways", NEEDS, || measures("demo", &["--router"])),
         trial("demo/large_datagrams_of_sockets_are_measured", NEEDS, large_datagrams),
+        trial("demo/requests_with_and_without_ila_are_measured", NEEDS, requests),
         trial("demo/a_storm_of_changes_beside_a_stream_is_measured_and_drops_nothing_by_itself", NEEDS, storm),
         trial("demo/an_interrupt_leaves_nothing_behind", NEEDS, an_interrupt_leaves_nothing_behind),
     ]
@@ -67,6 +68,26 @@ fn large_datagrams() -> Outcome {
         assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{name} {of} in {text}");
     }
     assert_eq!(figures["ratios"].as_array().map(Vec::len), Some(7), "{text}");
+    Ok(())
+}
+
+fn requests() -> Outcome {
+    let (figures, text) = figures("demo-rr", &["--rr", "8"])?;
+    for name in ["rr/none", "rr/lwt", "rr/hook"] {
+        let case =
+            entry(&figures["cases"], |case| case["name"] == name).ok_or_else(|| format!("no {name} in {text}"))?;
+        let transactions = &case["transactions"];
+        assert!(
+            transactions["per_second"].as_f64() > Some(100.0) && transactions["cpu_us"].as_f64() > Some(0.0),
+            "{text}"
+        );
+        let times = ["p50_us", "p90_us", "p99_us"].map(|percentile| transactions[percentile].as_f64().unwrap_or(0.0));
+        assert!(times[0] > 0.0 && times.is_sorted(), "{text}");
+    }
+    for of in ["hook/none", "lwt/none"] {
+        let ratio = entry(&figures["ratios"], |ratio| ratio["name"] == "rr" && ratio["of"] == of);
+        assert!(ratio.is_some_and(|ratio| ratio["median"].as_f64() > Some(0.0)), "{of} in {text}");
+    }
     Ok(())
 }
 
