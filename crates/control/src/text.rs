@@ -160,7 +160,8 @@ impl Display for RouteState {
         if let Some(IlaEncapState { locator, csum_mode, ident_type, hook_type }) = &self.encap {
             write!(f, " encap ila {locator} csum-mode {csum_mode} ident-type {ident_type} hook-type {hook_type}")?;
         }
-        optional(f, "via", self.via)?;
+        let via = if self.to.is_ipv4() && self.via.is_some_and(|via| via.is_ipv6()) { "via inet6" } else { "via" };
+        optional(f, via, self.via)?;
         optional(f, "dev", self.dev.as_deref())?;
         optional(f, "table", Some(TableId(self.table)).filter(|&table| table != TableId::MAIN))?;
         writeln!(f, " metric {}", self.metric)

@@ -511,7 +511,7 @@ fn vrfs_are_read_and_routes_find_their_neighbours_in_them() {
         (
             VRFS,
             &route("::/0", "vrf = \"red\""),
-            "f:22: route[0].via: 10.1.0.9 is not of the family of ::/0; use a neighbour of the same family.",
+            "f:22: route[0].via: 10.1.0.9 is not of the family of ::/0; use an IPv6 neighbour.",
         ),
         (
             VRFS,

@@ -146,13 +146,12 @@ fn dump_with_filter_looks_at_few_routes_at_a_time() {
 
 #[test]
 fn what_is_not_supported_says_so_and_names_the_attribute() {
-    let attributes: [(u16, &[u8], &str); 7] = [
+    let attributes: [(u16, &[u8], &str); 6] = [
         (RTA_METRICS, &[8, 0, 2, 0, 0, 5, 0, 0], "fatpath has no route metrics"),
         (RTA_MULTIPATH, &[16, 0, 0, 0, 2, 0, 0, 0], "fatpath has no multipath routes"),
         (RTA_FLOW, &[1, 0, 0, 0], "fatpath has no realms"),
         (RTA_ENCAP_TYPE, &[2, 0], "fatpath has no lightweight tunnels but ILA"),
         (RTA_NH_ID, &[1, 0, 0, 0], "fatpath has no next hop objects"),
-        (RTA_VIA, &[10, 0, 1, 2, 3, 4], "fatpath has no next hops of another family"),
         (RTA_EXPIRES, &[1, 0, 0, 0], "fatpath has no routes that expire"),
     ];
     for (kind, data, want) in attributes {

@@ -19,7 +19,9 @@ const DAY_MS: u128 = 86_400_000;
 #[cold]
 pub(crate) fn record_hop(dp: &Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<(), DropReason> {
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
-    let Some(IpAddr::V4(own)) = dp.fib.source(hop.dev, hop.next_hop) else { return Ok(()) };
+    // Linux `rt_nexthop`.
+    let towards = if hop.next_hop.is_ipv4() { hop.next_hop } else { ip.info.dst };
+    let Some(IpAddr::V4(own)) = dp.fib.source(hop.dev, towards) else { return Ok(()) };
     let head = ip.pkt.writable_head(cx.mem)?;
     let options = head.get_mut(ipv4::Header::LEN..ip.info.header_len).unwrap_or_default();
     let is_own = |addr: Ipv4Addr| dp.fib.is_local(domain, addr.into());

@@ -110,8 +110,8 @@ fn unicast(
         let dev = dev.ok_or_else(|| table.missing("dev", "name a link, or a neighbour with via"))?;
         return Ok(RouteAction::Unicast { via: None, dev });
     };
-    if via.is_ipv4() != to.is_ipv4() {
-        return Err(value.error(format!("{via} is not of the family of {to}; use a neighbour of the same family")));
+    if via.is_ipv4() && !to.is_ipv4() {
+        return Err(value.error(format!("{via} is not of the family of {to}; use an IPv6 neighbour")));
     }
     // A neighbour is in the domain of its link, or else of the route's table.
     let domain = match &dev {

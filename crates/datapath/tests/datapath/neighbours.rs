@@ -66,6 +66,31 @@ fn packets_wait_in_order_until_their_next_hop_is_known_and_stay_fat() {
     assert_eq!((world.nodes[0].waiting(), world.nodes[0].drops()), (0, vec![]));
 }
 
+#[test]
+fn ipv4_route_over_ipv6_neighbour_asks_by_discovery() {
+    let mut world = ethernet_world();
+    world.nodes[0].route("10.9.0.0/16", Some("fd00:2::1"), OUTSIDE);
+    let flow = Flow::new("10.1.0.1", "10.9.0.1");
+    world.hosts[0].send_bytes(&flow.udp(100));
+    world.run(SECOND);
+    let node = &world.nodes[0];
+    let known: Vec<_> = node.datapath.neighbours.iter().filter(|it| it.link == OUTSIDE).collect();
+    assert_eq!(
+        known.iter().map(|it| (it.addr.to_string(), it.mac)).collect::<Vec<_>>(),
+        [("fd00:2::1".to_owned(), Some(mac(12)))]
+    );
+    assert_eq!((node.drops(), node.datapath.forwarded.packets), (vec![], 1));
+    // The frame that left carries IPv4: the host has no such address, so it is looked at on the wire.
+    world.nodes[0].rx_bytes(
+        NOW,
+        INSIDE,
+        &[eth::Header::new(mac(1), mac(11), EtherType::IPV4).as_bytes(), &flow.udp(100)[..]].concat(),
+    );
+    let frame = only(world.nodes[0].tx(OUTSIDE));
+    let header = eth::Header::ref_from(frame.head()).unwrap();
+    assert_eq!((header.dst(), header.ethertype()), (mac(12), EtherType::IPV4));
+}
+
 /// Number of frames at a port that ask for a neighbour: to everybody, or to a multicast group of IPv6.
 fn solicitations(node: &mut Node, link: LinkId) -> usize {
     let frames = node.tx(link);

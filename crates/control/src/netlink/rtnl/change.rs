@@ -122,16 +122,37 @@ pub(super) fn prefix<const N: usize>(attrs: &Attrs<'_, N>, v4: bool, len: u8) ->
 fn gateway<const N: usize>(attrs: &Attrs<'_, N>, v4: bool) -> Result<Option<IpAddr>, Error> {
     let gateway = attrs.get(RTA_GATEWAY);
     if let Some(via) = attrs.get(RTA_VIA) {
+        if !v4 {
+            return Err(via.refused("IPv6 does not support RTA_VIA attribute"));
+        }
         if gateway.is_some() {
             return Err(invalid("Nexthop configuration can not contain both GATEWAY and VIA"));
         }
-        return Err(Error::unsupported("fatpath has no next hops of another family").at(via.offset));
+        return next_hop_of_any_family(via).map(|addr| Some(addr).filter(|addr| !addr.is_unspecified()));
     }
     let Some(attr) = gateway else { return Ok(None) };
     match attr.ip(v4) {
         Some(addr) if addr.is_unspecified() && !v4 => Err(invalid("Invalid gateway address")),
         Some(addr) => Ok(Some(addr).filter(|addr| !addr.is_unspecified())),
         None => Err(Error::new(errno::EINVAL).at(attr.offset)),
+    }
+}
+
+/// The next hop of an IPv4 route with its family, `struct rtvia` (Linux `fib_gw_from_via`).
+fn next_hop_of_any_family(via: &Attr<'_>) -> Result<IpAddr, Error> {
+    let Some((family, addr)) = via.data.split_first_chunk() else {
+        return Err(via.refused("Invalid attribute length for RTA_VIA"));
+    };
+    match u16::from_ne_bytes(*family) {
+        family if family == u16::from(AF_INET) => {
+            let octets = <[u8; 4]>::try_from(addr).map_err(|_| via.refused("Invalid IPv4 address in RTA_VIA"))?;
+            Ok(IpAddr::from(octets))
+        }
+        family if family == u16::from(AF_INET6) => {
+            let octets = <[u8; 16]>::try_from(addr).map_err(|_| via.refused("Invalid IPv6 address in RTA_VIA"))?;
+            Ok(IpAddr::from(octets))
+        }
+        _ => Err(via.refused("Unsupported address family in RTA_VIA")),
     }
 }
 
@@ -206,6 +227,12 @@ fn check_v4(model: &Model, wanted: &Wanted, route: &mut Route) -> Result<(), Err
         link(model, wanted.dev)?;
     } else {
         match wanted.via {
+            Some(via) if via.is_ipv6() => {
+                route.dev = check_gateway_v6(model, wanted, via)?;
+                if !link(model, route.dev)? {
+                    return Err(Error::text(errno::ENETDOWN, "Nexthop device is not up"));
+                }
+            }
             Some(via) => route.dev = check_gateway_v4(model, wanted, via)?,
             None if wanted.onlink => {
                 return Err(invalid("Invalid flags for nexthop - PERVASIVE and ONLINK can not be set"));

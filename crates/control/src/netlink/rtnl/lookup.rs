@@ -157,7 +157,11 @@ pub(super) fn get<H: Host>(rtnl: &mut Rtnl<H>, request: &Request<'_>, reply: &mu
         (None, true) => src.or(itself),
         (None, false) => itself,
     };
-    let select = || found.src.or_else(|| select_source(model, found.dev, found.via.unwrap_or(dst)));
+    let select = || {
+        found
+            .src
+            .or_else(|| select_source(model, found.dev, found.via.filter(|via| via.is_ipv4() == v4).unwrap_or(dst)))
+    };
     let own = own.or_else(|| if iif.is_none() { select() } else { None });
     let uid = attrs.get(RTA_UID).map_or(0, Attr::u32);
     // What is local has arrived at its domain's device.
@@ -241,7 +245,7 @@ fn write_v4(w: &mut Writer, table: u32, found: &Route, asked: &Asked) {
         w.put_ip(RTA_PREFSRC, own);
     }
     if let Some(via) = found.via {
-        w.put_ip(RTA_GATEWAY, via);
+        route::write_next_hop(w, true, via);
     }
     if let Some(mark) = mark {
         w.put_u32(RTA_MARK, mark);

@@ -161,6 +161,17 @@ fn no_table<H: Host>(text: &'static str) -> Dump<Rtnl<H>> {
     })
 }
 
+/// A next hop, with its family if that is not the route's.
+pub(super) fn write_next_hop(w: &mut Writer, v4: bool, via: IpAddr) {
+    let octets = match via {
+        IpAddr::V4(via) if !v4 => via.octets().to_vec(),
+        IpAddr::V6(via) if v4 => via.octets().to_vec(),
+        _ => return w.put_ip(RTA_GATEWAY, via),
+    };
+    let family = u16::from(if v4 { AF_INET6 } else { AF_INET });
+    w.put(RTA_VIA, &[&family.to_ne_bytes()[..], &octets].concat());
+}
+
 /// A route by the link that clients know by `dev`, as Linux's `fib_dump_info` and `rt6_fill_node` write it.
 pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
     let v4 = route.prefix.is_ipv4();
@@ -186,17 +197,8 @@ pub(super) fn write(w: &mut Writer, table: u32, dev: IfIndex, route: &Route) {
         }
         w.put_u32(RTA_PRIORITY, route.metric);
     }
-    match route.via {
-        Some(via) if via.is_ipv4() == v4 => w.put_ip(RTA_GATEWAY, via),
-        Some(via) => {
-            let mut value = u16::from(if v4 { AF_INET6 } else { AF_INET }).to_ne_bytes().to_vec();
-            match via {
-                std::net::IpAddr::V4(via) => value.extend(via.octets()),
-                std::net::IpAddr::V6(via) => value.extend(via.octets()),
-            }
-            w.put(RTA_VIA, &value);
-        }
-        None => {}
+    if let Some(via) = route.via {
+        write_next_hop(w, v4, via);
     }
     if dev.0 != 0 {
         w.put_u32(RTA_OIF, dev.0);
