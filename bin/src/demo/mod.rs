@@ -95,6 +95,8 @@ impl From<&DemoArgs> for Plan {
 impl Plan {
     fn run(self) -> Result<Report, Failure> {
         machine::check(self.deployment, self.iperf3)?;
+        // Both ends of each connection are in this process.
+        crate::run::raise_descriptor_limit();
         let stop = Stop::on_signals().map_err(|err| Failure::step("catch signals", err))?;
         let progress = Progress::on_stderr();
         let mut cases = Cases::of(self);

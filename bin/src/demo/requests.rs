@@ -94,16 +94,32 @@ pub(super) fn builtin(
             // The connections stay until the server is through.
             Ok((client, times, start.elapsed()))
         };
-        let result = run();
-        is_over.store(true, Ordering::Relaxed);
+        let result = {
+            let _end = EndOnDrop(&is_over);
+            run()
+        };
         let served = serving.join().unwrap_or_else(|panicked| std::panic::resume_unwind(panicked));
-        let (_client, times, elapsed) = result?;
-        served.map_err(fail)?;
-        Ok((times, elapsed))
+        match (result, served) {
+            // A client that has failed closes its connections.
+            (Err(failure), Err(err)) if err.kind() == ErrorKind::UnexpectedEof => Err(failure),
+            (Err(Failure::Interrupted), _) => Err(Failure::Interrupted),
+            (_, Err(err)) => Err(fail(err)),
+            (Err(failure), Ok(())) => Err(failure),
+            (Ok((_client, times, elapsed)), Ok(())) => Ok((times, elapsed)),
+        }
     })
 }
 
-/// Returns what comes on any connection, until it is over.
+/// Ends the server when the client is through, whichever way.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Echoes bytes on every connection until `is_over` is set.
 fn serve(listener: &TcpListener, is_over: &AtomicBool) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -194,7 +210,7 @@ impl Client {
     }
 }
 
-/// Has readiness of a stream told as `at`.
+/// Registers a stream with epoll under the number `at`.
 fn add(epoll: &OwnedFd, stream: &TcpStream, at: usize) -> io::Result<()> {
     stream.set_nonblocking(true)?;
     stream.set_nodelay(true)?;

@@ -163,7 +163,7 @@ fn log_filter(wanted: &str) -> Result<EnvFilter, CliError> {
 }
 
 /// Lets this process have as many descriptors as it may: each client has one, and each queue of a link.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     if let Err(err) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }) {
         tracing::warn!("limit of descriptors: {err}");

@@ -1,11 +1,15 @@
-//! Addresses inside ICMPv6 errors: a packet that a route has translated is quoted with its ILA destination, of which its sender knows
-//! nothing. Before anything reads such an error, the quotation gets the SIR destination back, so that sockets, path MTUs and policies
-//! find what the error is about. Linux does not do so.
+//! Addresses inside ICMPv6 errors: an error about a packet that a route has translated quotes the ILA destination, which the packet's sender
+//! does not know. Before anything reads such an error, the quotation gets the SIR destination back, so that sockets, path MTUs and
+//! policies find the packet that the error is about. Linux leaves the quotation as it is.
+//!
+//! Anybody can send errors, so the work for one is bounded: routes are read once a second at most, and of routes that may have made
+//! an address [`MAX_CANDIDATES`] are tried.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
 
-use base::{Domain, DropReason};
+use base::{Domain, DropReason, Instant, Prefix};
 use fib::{Decision, Fib, RouteKind};
 use ila::{HookType, Locator, RouteEncap};
 use packet::Csum;
@@ -22,6 +26,12 @@ const CHECK_AT: usize = 2;
 /// Bits of a locator: a route to a shorter prefix is one to several.
 const LOCATOR_BITS: u8 = 64;
 
+/// Routes that are tried for one error.
+const MAX_CANDIDATES: usize = 64;
+
+/// Least time between two readings of the routes.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
 /// Treatment of ICMPv6 errors about translated packets.
 #[derive(Debug)]
 pub(crate) struct IlaErrors {
@@ -30,11 +40,15 @@ pub(crate) struct IlaErrors {
     translations: Translations,
 }
 
-/// Translations that routes make of what is sent, by the locator that they give; of one state of the routes.
+/// Translations that routes make of what is sent, of one state of the routes. It may be an old one, so what is found is checked.
 #[derive(Debug, Default)]
 struct Translations {
-    generation: Option<u64>,
-    by_locator: HashMap<Locator, Vec<(RouteEncap, Locator)>>,
+    /// Generation of the routes, and the time at which they were read.
+    read: Option<(u64, Instant)>,
+    /// Of routes to single addresses: the destinations, by the address that they are translated to.
+    hosts: HashMap<Ipv6Addr, Vec<Ipv6Addr>>,
+    /// Of routes to longer ranges: the prefixes, by the locator that they are translated to.
+    prefixes: HashMap<Locator, Vec<(RouteEncap, Prefix)>>,
 }
 
 impl Default for IlaErrors {
@@ -55,22 +69,21 @@ pub(crate) fn restore(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Resul
 
 #[cold]
 fn restore_quoted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
-    dp.ila_errors.translations.refresh(&dp.fib);
-    if dp.ila_errors.translations.by_locator.is_empty() {
-        return Ok(());
-    }
     let icmp = ip.info.header_len;
     let quoted = icmp + icmpv6::Header::LEN;
-    if ip.info.total_len < quoted + ipv6::Header::LEN || !ip.pkt.may_pull(cx.mem, quoted + ipv6::Header::LEN)? {
+    if !dp.fib.has_encaps()
+        || ip.info.total_len < quoted + ipv6::Header::LEN
+        || !ip.pkt.may_pull(cx.mem, quoted + ipv6::Header::LEN)?
+    {
         return Ok(());
     }
     let Ok(header) = ipv6::Header::ref_from(&ip.pkt.head()[quoted..]) else { return Ok(()) };
     let domain = dp.fib.domain(ip.pkt.meta.origin.device());
     let (src, translated) = (header.src(), header.dst());
-    if !dp.fib.is_local(domain, IpAddr::V6(src)) {
+    if !dp.fib.is_local(domain, IpAddr::V6(src)) || !host::icmp::check_ok(&ip.pkt, &ip.info) {
         return Ok(());
     }
-    let Some(original) = dp.ila_errors.translations.original(&dp.fib, domain, translated) else { return Ok(()) };
+    let Some(original) = original(dp, cx, domain, translated) else { return Ok(()) };
     let is_partial = matches!(ip.pkt.meta.csum, Csum::Partial { .. });
     let head = ip.pkt.writable_head(cx.mem)?;
     head[quoted + DST_AT..quoted + ipv6::Header::LEN].copy_from_slice(&original.octets());
@@ -85,33 +98,78 @@ fn restore_quoted(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<()
     Ok(())
 }
 
+/// Gives a parsed packet that is dropped behind its translation the destination back that its sender gave it: an error will quote it.
+///
+/// # Errors
+/// [`DropReason::NoMemory`].
+#[cold]
+pub(crate) fn undo(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
+    let IpAddr::V6(translated) = ip.info.dst else { return Ok(()) };
+    if !dp.fib.has_encaps() || !dp.ila_errors.is_on {
+        return Ok(());
+    }
+    let domain = dp.fib.domain(ip.pkt.meta.origin.device());
+    let Some(original) = original(dp, cx, domain, translated) else { return Ok(()) };
+    ipv6::Header::mut_from(ip.pkt.writable_head(cx.mem)?)?.set_dst(original);
+    ip.info.dst = IpAddr::V6(original);
+    ip.flow.dst = ip.info.dst;
+    Ok(())
+}
+
+/// The destination that the routes of a domain translate to `translated`.
+fn original(dp: &mut Datapath, cx: Cx<'_>, domain: Domain, translated: Ipv6Addr) -> Option<Ipv6Addr> {
+    let Datapath { ila_errors, fib, .. } = dp;
+    ila_errors.translations.refresh(fib, cx.now);
+    ila_errors.translations.original(fib, domain, translated)
+}
+
 impl Translations {
-    /// Takes over the routes as they are.
-    fn refresh(&mut self, fib: &Fib) {
-        if self.generation == Some(fib.generation()) {
+    /// Takes over the routes as they are, unless that was done within [`READ_EVERY`].
+    fn refresh(&mut self, fib: &Fib, now: Instant) {
+        let is_read = |(generation, at)| generation == fib.generation() || now < at + READ_EVERY;
+        if self.read.is_some_and(is_read) {
             return;
         }
-        self.generation = Some(fib.generation());
-        self.by_locator.clear();
+        self.read = Some((fib.generation(), now));
+        self.hosts.clear();
+        self.prefixes.clear();
         for (_, route) in fib.routes() {
             let (RouteKind::Ila { encap, .. }, IpAddr::V6(addr)) = (route.kind, route.prefix.addr()) else { continue };
-            if encap.hook_type == HookType::Output && route.prefix.len() >= LOCATOR_BITS {
-                let originals = self.by_locator.entry(encap.locator).or_default();
-                let original = (encap, Locator::of(addr));
-                if !originals.contains(&original) {
-                    originals.push(original);
-                }
+            if encap.hook_type != HookType::Output {
+                continue;
+            }
+            if route.prefix.is_host() {
+                self.hosts.entry(encap.address(addr)).or_default().push(addr);
+            } else if route.prefix.len() >= LOCATOR_BITS {
+                self.prefixes.entry(encap.locator).or_default().push((encap, route.prefix));
             }
         }
     }
 
-    /// The destination that the routes of a domain translate to `translated`.
+    /// The destination that the routes of a domain translate to `translated`, if there is one alone.
     fn original(&self, fib: &Fib, domain: Domain, translated: Ipv6Addr) -> Option<Ipv6Addr> {
-        let translates = |original: Ipv6Addr, by: &RouteEncap| matches!(fib.decide(domain, IpAddr::V6(original), None), Decision::Ila { encap, .. } if encap == *by);
-        self.by_locator.get(&Locator::of(translated))?.iter().find_map(|(encap, sir_prefix)| {
-            encap.original(translated, *sir_prefix).filter(|&original| translates(original, encap))
-        })
+        let is_translated = |original: &Ipv6Addr| match fib.decide(domain, IpAddr::V6(*original), None) {
+            Decision::Ila { encap, .. } => encap.address(*original) == translated,
+            _ => false,
+        };
+        let hosts = self.hosts.get(&translated).into_iter().flatten().copied();
+        if let Some(host) = hosts.take(MAX_CANDIDATES).find(is_translated) {
+            return Some(host);
+        }
+        let prefixes = self.prefixes.get(&Locator::of(translated)).into_iter().flatten();
+        let mut originals = prefixes.take(MAX_CANDIDATES).filter_map(|(encap, prefix)| {
+            let IpAddr::V6(addr) = prefix.addr() else { return None };
+            let original = encap.original(translated, Locator::of(addr))?;
+            let is_one_of_two = encap.csum_mode.is_neutral() && is_ambiguous(original);
+            (prefix.contains(IpAddr::V6(original)) && !is_one_of_two).then_some(original)
+        });
+        originals.find(is_translated)
     }
+}
+
+/// Tells whether a neutral mode may have made the same of another address: 0 and ffff are one number to a checksum.
+fn is_ambiguous(original: Ipv6Addr) -> bool {
+    original.segments()[7] == 0xffff
 }
 
 impl Datapath {

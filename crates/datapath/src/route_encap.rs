@@ -7,7 +7,7 @@
 
 use base::DropReason;
 use fib::IlaHop;
-use ila::{HookType, RouteEncap};
+use ila::{CsumMode, HookType, RouteEncap};
 
 use crate::forward::Hop;
 use crate::local::Cast;
@@ -28,13 +28,23 @@ impl Hop {
     }
 }
 
-/// Translates a parsed packet that is about to leave by `hop`, if that says so, and returns the hop that is left.
+/// Translates a parsed packet that is about to leave by `hop`, if that says so, and returns the hop that is left. A receiver leaves the
+/// checksum of fragments alone, so `adj-transport` is not applied to a packet that is fragmented next.
 ///
 /// # Errors
 /// As [`translate`].
 #[inline]
-pub(crate) fn translate_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop) -> Result<Hop, DropReason> {
-    let Some(encap) = hop.encap else { return Ok(hop) };
+pub(crate) fn translate_sent(
+    dp: &mut Datapath,
+    cx: Cx<'_>,
+    ip: &mut IpPacket,
+    hop: Hop,
+    is_fragmented: bool,
+) -> Result<Hop, DropReason> {
+    let Some(mut encap) = hop.encap else { return Ok(hop) };
+    if is_fragmented && encap.csum_mode == CsumMode::AdjTransport {
+        encap.csum_mode = CsumMode::NoAction;
+    }
     translate(dp, cx, ip, encap)?;
     Ok(Hop { encap: None, ..hop })
 }
@@ -51,13 +61,13 @@ pub(crate) fn translate_unparsed(
     hop: Hop,
 ) -> Result<Hop, DropReason> {
     ip.parse(cx)?;
-    translate_sent(dp, cx, ip, hop)
+    translate_sent(dp, cx, ip, hop, false)
 }
 
 /// Next stage of a received packet whose route has an encapsulation. A route for packets that are sent translates a forwarded one when
 /// it leaves.
 pub(crate) fn received(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, encap: RouteEncap, to: IlaHop) -> Next {
-    let is_translated_here = encap.hook_type == HookType::Input || to == IlaHop::Local;
+    let is_translated_here = encap.hook_type == HookType::Input;
     if is_translated_here && let Err(reason) = translate(dp, cx, ip, encap) {
         return Next::Drop(reason);
     }

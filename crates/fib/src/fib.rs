@@ -28,6 +28,8 @@ pub struct Fib {
     addresses: Vec<(LinkId, IfAddr)>,
     generation: u64,
     path_mtus: PathMtus,
+    /// Whether a route with an encapsulation was ever added.
+    has_encaps: bool,
     /// In which order tables are asked, by family.
     rules: [Vec<Rule>; 2],
     vrfs: Vrfs,
@@ -45,6 +47,7 @@ impl Default for Fib {
             addresses: Vec::new(),
             generation: 0,
             path_mtus: PathMtus::default(),
+            has_encaps: false,
             rules: [Rule::first(true), Rule::first(false)],
             vrfs: Vrfs::default(),
         }
@@ -105,6 +108,7 @@ impl Fib {
         if there.iter().any(|other| other.metric == metric) {
             return Err(RouteExists { prefix, metric, table });
         }
+        self.has_encaps |= route.has_encap();
         self.table_mut(table).insert(route);
         self.changed();
         Ok(())
@@ -113,6 +117,7 @@ impl Fib {
     /// Adds a route in front of those with its prefix and metric, or behind them. Whether there may be several is the
     /// caller's to judge.
     pub fn insert(&mut self, table: TableId, route: Route, ahead: bool) {
+        self.has_encaps |= route.has_encap();
         let table = self.table_mut(table);
         if ahead {
             table.insert_ahead(route);
@@ -124,6 +129,7 @@ impl Fib {
 
     /// Puts a route in the place of one with its prefix and metric. Tells whether that was there.
     pub fn exchange(&mut self, table: TableId, old: &Route, new: Route) -> bool {
+        self.has_encaps |= new.has_encap();
         let there = self.table_mut(table).find(old).map(|route| *route = new).is_some();
         self.changed();
         there
@@ -255,7 +261,9 @@ impl Fib {
             (IlaRoute::Local { .. }, HookType::Input) => return Decision::Ila { encap, to: IlaHop::Local },
             (IlaRoute::Unicast { via, dev }, _) => (via, dev),
         };
-        if let Some(next_hop) = via {
+        if let Some(next_hop) = via
+            && self.vrfs.get(dev).is_none()
+        {
             return Decision::Ila { encap, to: IlaHop::Forward { dev, next_hop } };
         }
         let translated = IpAddr::V6(encap.address(addr));
@@ -265,7 +273,8 @@ impl Fib {
         };
         let to = match Decision::of(self.lookup(domain, translated, oif).filter(|route| !route.has_encap()), translated)
         {
-            Decision::Local { .. } => IlaHop::Local,
+            // What is sent to this node itself would have to come in again.
+            Decision::Local { .. } if encap.hook_type == HookType::Input => IlaHop::Local,
             Decision::Forward { dev, next_hop } if self.vrfs.get(dev).is_none() => IlaHop::Forward { dev, next_hop },
             _ => return Decision::Drop(DropReason::IlaUnreachable),
         };
@@ -356,6 +365,11 @@ impl Fib {
     /// Every path of which something is known beyond its first link, by its domain and destination.
     pub fn path_mtus(&self, now: Instant) -> impl Iterator<Item = ((Domain, IpAddr), PathMtu)> + '_ {
         self.path_mtus.iter(now)
+    }
+
+    /// Tells whether routes may have an encapsulation: one that had was added since the last [`replace`](Self::replace).
+    pub fn has_encaps(&self) -> bool {
+        self.has_encaps
     }
 
     /// Every route with its table, the local table first, then the main one, then by number.

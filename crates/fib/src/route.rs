@@ -66,10 +66,10 @@ pub enum RouteKind {
     Throw,
 }
 
-/// A route that has an ILA encapsulation, without that.
+/// A route with an ILA encapsulation, apart from the encapsulation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IlaRoute {
-    /// As [`RouteKind::Unicast`]; without a neighbour that of the translated destination is looked up.
+    /// As [`RouteKind::Unicast`]; without a neighbour the translated destination is looked up.
     Unicast {
         /// To this neighbour.
         via: Option<IpAddr>,
@@ -155,18 +155,18 @@ pub enum Decision {
         /// The neighbour there: the route's, or the destination itself.
         next_hop: IpAddr,
     },
-    /// The destination is translated. Which packets that is done to says the encapsulation's hook.
+    /// The destination is translated, of packets that are sent or of those received: `encap.hook_type`.
     Ila {
         /// The translation.
         encap: RouteEncap,
-        /// Where a packet goes then.
+        /// Destination after the translation.
         to: IlaHop,
     },
     /// Dropped for this reason.
     Drop(DropReason),
 }
 
-/// Place to which a packet goes once its destination is translated.
+/// Destination of a packet once its address is translated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum IlaHop {
     /// This node.

@@ -394,7 +394,7 @@ fn encapsulation_is_resolved_where_it_is_decided() {
         |encap, dev, next_hop: &str| Decision::Ila { encap, to: IlaHop::Forward { dev, next_hop: ip(next_hop) } };
     for (dst, want) in [
         ("3333:0:0:1::7", forward(output, WAN, "fd00:2::7")),
-        ("3333:0:0:1::254", Decision::Ila { encap: output, to: IlaHop::Local }),
+        ("3333:0:0:1::254", Decision::Drop(DropReason::IlaUnreachable)),
         ("3333:0:0:2::7", forward(output, LAN, "fd00:1::9")),
         ("3333:0:0:3::7", Decision::Drop(DropReason::IlaUnreachable)),
         ("3333:0:0:4::7", Decision::Local { dev: LAN }),

@@ -35,6 +35,11 @@ impl CsumMode {
         }
     }
 
+    /// Tells whether the identifier absorbs the difference.
+    pub const fn is_neutral(self) -> bool {
+        matches!(self, Self::NeutralMap | Self::NeutralMapAuto)
+    }
+
     /// iproute2's name.
     pub const fn name(self) -> &'static str {
         match self {

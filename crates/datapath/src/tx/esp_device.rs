@@ -24,6 +24,8 @@ pub(crate) fn submit_offloaded(
     match offload_decision(dp, cx, sa, &mut pkt, pending.hop.dev, pending.mtu)? {
         Treatment::Software => xfrm::submit(dp, cx, sa, pkt, train, pending),
         Treatment::Cipher => xfrm::submit(dp, cx, sa, pkt, Train::Inline, pending),
+        // The device makes the header that would have to be translated.
+        Treatment::Device if pending.hop.encap.is_some() => Err(DropReason::EspDevice),
         Treatment::Device => {
             dp.run_packet(cx, pkt, Next::Transmit(pending.hop));
             Ok(())

@@ -37,7 +37,7 @@ pub(super) fn output_clear(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop
     if let Err(reason) = forward::count_hop(dp, cx, ip, hop) {
         return Next::Drop(reason);
     }
-    let hop = match route_encap::translate_sent(dp, cx, ip, hop) {
+    let hop = match route_encap::translate_sent(dp, cx, ip, hop, !fits) {
         Ok(hop) => hop,
         Err(reason) => return Next::Drop(reason),
     };

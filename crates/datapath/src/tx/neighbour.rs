@@ -16,7 +16,7 @@ use super::xfrm::{self, SaStack};
 use super::{device, esp_device};
 use crate::forward::Hop;
 use crate::trace::{self, Step};
-use crate::{Cx, Datapath, IpPacket, Next, own};
+use crate::{Cx, Datapath, IpPacket, Next, ila_errors, own};
 
 /// How often the operator is told at most that another station has one of our addresses.
 const TELL_EVERY: Duration = Duration::from_secs(10);
@@ -50,7 +50,7 @@ fn run_neighbour_action(dp: &mut Datapath, cx: Cx<'_>, action: Action) {
         }
         Action::Drop { packet, reason, .. } => {
             let mut ip = IpPacket::unparsed(packet);
-            let next = abandon(cx, &mut ip, reason);
+            let next = abandon(dp, cx, &mut ip, reason);
             dp.run(cx, &mut ip, next);
         }
         Action::Conflict { link, addr, station } => {
@@ -153,10 +153,13 @@ fn solicitation(
 }
 
 /// Drops a packet that waited in vain for its next hop. Its sender is told if that did not answer.
-fn abandon(cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason) -> Next {
+fn abandon(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, reason: DropReason) -> Next {
     // An error would quote in clear a packet that is laid out as ESP.
     let is_hidden = matches!(ip.pkt.meta.esp, Some(Esp::Seal { .. }));
     if reason != DropReason::NeighbourFailed || is_hidden || ip.parse(cx).is_err() {
+        return Next::Drop(reason);
+    }
+    if let Err(reason) = ila_errors::undo(dp, cx, ip) {
         return Next::Drop(reason);
     }
     Next::Reject(reason, Problem::HostUnreachable)
@@ -181,7 +184,7 @@ pub(super) fn resolve(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, hop: Hop
         Resolution::Queued => Next::Done,
         Resolution::Dropped(pkt, reason) => {
             ip.pkt.put(pkt);
-            abandon(cx, ip, reason)
+            abandon(dp, cx, ip, reason)
         }
     }
 }

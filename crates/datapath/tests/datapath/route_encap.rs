@@ -136,6 +136,11 @@ fn long_datagram_of_socket_is_translated_before_it_is_cut() {
         down_bytes(&mut node, OUTSIDE, &sent);
         let pieces = node.tx(OUTSIDE);
         assert!(pieces.len() > 3);
+        // Nobody adjusts the checksum of fragments.
+        let by = match csum_mode {
+            CsumMode::AdjTransport => encap(PLACE, CsumMode::NoAction, HookType::Output),
+            _ => by,
+        };
         let want = translated(&node, &sent, by);
         // One datagram: the checksum of its first fragment is that of the whole.
         let mut far = Node::new();
@@ -411,11 +416,96 @@ fn error_about_no_translated_packet_is_left_as_it_is() {
     let sent = to("fd00:2::3000:0:0:7", "fd00:2::254");
     node.datapath.fib.replace(fib::Fib::default());
     node.datapath.fib.add_address(OUTSIDE, "fd00:2::254/64".parse().unwrap());
-    node.rx_bytes(NOW, OUTSIDE, &about(&sent));
+    let later = |seconds| NOW + Duration::from_secs(seconds);
+    node.rx_bytes(later(1), OUTSIDE, &about(&sent));
     assert_eq!(node.datapath.ila_errors_restored(), 0);
     node.route_of(NODES, by_outside(encap(PLACE, CsumMode::NeutralMap, HookType::Output), None));
-    node.rx_bytes(NOW, OUTSIDE, &about(&sent));
+    node.rx_bytes(later(2), OUTSIDE, &about(&sent));
     assert_eq!(node.datapath.ila_errors_restored(), 1);
+    // A wrong checksum: the error is one for nobody.
+    let mut wrong = about(&sent);
+    wrong[42] ^= 1;
+    node.rx_bytes(later(2), OUTSIDE, &wrong);
+    assert_eq!(node.datapath.ila_errors_restored(), 1);
+}
+
+#[test]
+fn identifier_that_ends_in_zero_is_known_by_its_own_route() {
+    let own = "fd00:2::254";
+    let zero = "3333:0:0:1:2000:0:1:0";
+    for (route, is_restored) in [(format!("{zero}/128"), true), (NODES.to_owned(), false)] {
+        let mut node = router();
+        let by = encap(PLACE, CsumMode::NeutralMap, HookType::Output);
+        node.route_of(&route, by_outside(by, None));
+        add_devices(&mut node);
+        down_bytes(&mut node, OUTSIDE, &Flow::new(own, zero).tcp(1, 10));
+        let on_wire = only(node.tx(OUTSIDE)).to_vec();
+        let error = error_about(&node, &on_wire, host::icmp::Problem::TtlExceeded);
+        node.rx_bytes(NOW, OUTSIDE, &error);
+        let quoted = dst_of(&told(&only(up(&mut node, OUTSIDE))).quote);
+        assert_eq!(quoted == zero.parse::<Ipv6Addr>().unwrap(), is_restored, "{route}: {quoted}");
+        assert_eq!(node.datapath.ila_errors_restored(), u64::from(is_restored));
+    }
+}
+
+#[test]
+fn neighbour_that_does_not_answer_is_told_by_sir_address() {
+    let mut node = router_with(PortOptions::BARE, PortOptions::ethernet(2));
+    node.route_of(NODES, by_outside(encap(PLACE, CsumMode::NeutralMap, HookType::Output), None));
+    add_devices(&mut node);
+    let forwarded = flow().udp(9);
+    node.rx_bytes(NOW, INSIDE, &forwarded);
+    let frame = |bytes: &[u8]| {
+        let header = wire::eth::Header::new(mac(2), mac(2), wire::EtherType::IPV6);
+        [header.as_bytes(), bytes].concat()
+    };
+    let of_socket = Flow::new("fd00:2::254", NODE).udp(9);
+    down_bytes(&mut node, OUTSIDE, &frame(&of_socket));
+    assert_eq!(node.waiting(), 2);
+    for second in 1..8 {
+        node.timeout(NOW + Duration::from_secs(second));
+    }
+    let error = told(&only(node.tx(INSIDE)));
+    assert_eq!(error.message, Message::V6(icmpv6::Message::Unreachable(icmpv6::Unreachable::ADDRESS)));
+    assert_eq!(dst_of(&error.quote), dst_of(&forwarded));
+    let mut error = only(up(&mut node, OUTSIDE));
+    error.pull(wire::eth::Header::LEN);
+    assert_eq!(dst_of(&told(&error).quote), dst_of(&of_socket));
+}
+
+#[test]
+fn fragmented_datagram_verifies_behind_an_input_route() {
+    for csum_mode in [CsumMode::AdjTransport, CsumMode::NoAction, CsumMode::NeutralMapAuto] {
+        let mut node = translator(csum_mode);
+        add_devices(&mut node);
+        let sent = Flow::new("fd00:2::254", NODE).udp(5000);
+        down_bytes(&mut node, OUTSIDE, &sent);
+        let pieces: Vec<Vec<u8>> = node.tx(OUTSIDE).iter().map(Packet::to_vec).collect();
+        let mut far = receiver(IlaRoute::Local { dev: INSIDE }, csum_mode);
+        add_devices(&mut far);
+        far.rx(NOW, INSIDE, pieces.iter().map(|piece| Packet::with_data(&far.mem, piece).unwrap()).collect());
+        let got = only(up(&mut far, INSIDE)).to_vec();
+        assert!(got[40..] == sent[40..] && dst_of(&got) == dst_of(&sent), "{csum_mode:?}: {:?}", far.drops());
+    }
+}
+
+#[test]
+fn flood_of_errors_tries_few_of_many_routes() {
+    let mut node = router();
+    add_devices(&mut node);
+    let by = encap(PLACE, CsumMode::NoAction, HookType::Output);
+    for n in 0..20_000_u32 {
+        node.route_of(&format!("3333:0:{:x}:{:x}:2000::/67", n >> 16, n & 0xffff), by_outside(by, None));
+    }
+    let sent = Flow::new("fd00:2::254", "fd00:2::4000:0:0:7").tcp(1, 10);
+    let error = error_about(&translator(CsumMode::NoAction), &sent, host::icmp::Problem::TtlExceeded);
+    let start = std::time::Instant::now();
+    for _ in 0..10_000 {
+        node.rx_bytes(NOW, OUTSIDE, &error);
+        up(&mut node, OUTSIDE);
+    }
+    // A reading for each, or a trial of each route, would take minutes.
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]

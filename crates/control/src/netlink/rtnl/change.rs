@@ -334,7 +334,9 @@ fn add_v6(model: &mut Model, mut wanted: Wanted, flags: u16) -> Result<(), Error
             model.replace_route(wanted.table, first, route);
             return Ok(());
         }
-        if equals.iter().any(|(_, other)| (other.dev, other.via, other.encap) == (route.dev, route.via, route.encap)) {
+        // Of encapsulations Linux compares the locators alone (`ila_encap_cmp`).
+        let nexthop = |route: &Route| (route.dev, route.via, route.encap.map(|encap| encap.locator));
+        if equals.iter().any(|(_, other)| nexthop(other) == nexthop(&route)) {
             return Err(Error::new(errno::EEXIST));
         }
         if there.via.is_some() && route.via.is_some() {

@@ -1,4 +1,4 @@
-//! `RTA_ENCAP`: lightweight tunnels, of which there is ILA alone (Linux `ila_lwt.c`).
+//! `RTA_ENCAP`: lightweight tunnels of type ILA (Linux `ila_lwt.c`).
 
 use base::Prefix;
 use ila::{CsumMode, HookType, IdentType, Locator, RouteEncap};
