@@ -257,9 +257,10 @@ impl Node {
         loop {
             let Some(waiting) = datapath.take_tx(id).filter(|waiting| !waiting.is_empty()) else { return };
             match slot.link.send(waiting) {
-                Ok(Sent::All) => return datapath.set_busy(mem, id, false),
+                // More may come of the queueing discipline.
+                Ok(Sent::All) => datapath.set_busy(now, mem, id, false),
                 Ok(Sent::Busy) => {
-                    datapath.set_busy(mem, id, true);
+                    datapath.set_busy(now, mem, id, true);
                     if slot.link.room_fds().is_empty() {
                         slot.retry_at = Some(now + RETRY_DEVICE);
                     } else {

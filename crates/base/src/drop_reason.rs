@@ -129,6 +129,12 @@ drop_reasons! {
     LinkDown,
     /// The link took no more, and its queue was full.
     TxQueueFull,
+    /// The limit of the link's queueing discipline was reached (Linux `SKB_DROP_REASON_QDISC_DROP`).
+    QdiscFull,
+    /// Longer than the buckets of the link's queueing discipline are deep (Linux `tbf_enqueue`).
+    QdiscTooLong,
+    /// Waited in a queueing discipline that was replaced or removed (Linux `dev_deactivate`).
+    QdiscRemoved,
     /// The system refused the packet.
     TxError,
     /// No buffer was free.

@@ -15,6 +15,8 @@
 //!
 //!  tx::output ─▶ policy ─┬▶ tx::mtu ──────────────────▶ tx::transmit: fat tap ─▶ neighbour ─▶ device: fit, wire tap ─▶ take_tx
 //!                        └▶ tx::xfrm: inner MTU ─▶ ESP ──▲
+//!
+//!  neighbour ─▶ tx::queue: qdisc, fat tap ─▶ device                                       (where the link has a queueing discipline)
 //! ```
 //!
 //! Each stage returns the next one (`Next`), and `Datapath::run` is the only loop over them. A packet keeps the link that
@@ -66,7 +68,7 @@ use recent_routes::RecentRoutes;
 use rx::BurstEnd;
 use trace::Trace;
 use tx::xfrm::PendingTx;
-use tx::{device, esp_device, keepalive, neighbour};
+use tx::{device, esp_device, keepalive, neighbour, queue};
 
 pub use hooks::HookPoint;
 pub use host_side::demux::{DemuxCounts, EarlyDemux};
@@ -278,6 +280,7 @@ impl Datapath {
         self.drop_tx(id, DropReason::LinkDown);
         self.ipsec.set_device(id, None);
         self.forget_ike(id);
+        queue::reset(self, now, id, DropReason::LinkDown);
         self.ports.remove(id);
         self.forget_ila_of(id);
         self.forget_neighbours(Cx { now, mem }, id);
@@ -293,6 +296,7 @@ impl Datapath {
             port.set_busy(mem, false);
         }
         if !up {
+            queue::reset(self, now, id, DropReason::LinkDown);
             self.drop_tx(id, DropReason::LinkDown);
             self.ipsec.flush_device(id);
             self.forget_neighbours(Cx { now, mem }, id);
@@ -345,6 +349,9 @@ impl Datapath {
     /// Does what time asks for.
     pub fn handle_timeout(&mut self, now: Instant, mem: &Memory) {
         let cx = Cx { now, mem };
+        if !self.ports.shaped.is_empty() {
+            queue::run_all(self, cx);
+        }
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
             self.neighbours.handle_timeout(now, &mut self.actions);
         }
@@ -390,8 +397,8 @@ impl Datapath {
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ipsec = [self.ipsec.work_timeout(), self.ipsec.poll_timeout(), self.ipsec.poll_keepalives()];
-        let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout()].into_iter().chain(ipsec);
-        timeouts.flatten().min()
+        let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout(), queue::poll_timeout(self)];
+        timeouts.into_iter().chain(ipsec).flatten().min()
     }
 
     /// Queue of packets to be sent on a link, in order; the caller takes the sent ones from the front.
@@ -399,10 +406,14 @@ impl Datapath {
         self.ports.get_mut(id).map(Port::take_tx)
     }
 
-    /// Says whether a link takes nothing for now of what waits to be sent on it.
-    pub fn set_busy(&mut self, mem: &Memory, id: LinkId, is_busy: bool) {
+    /// Says whether a link takes nothing for now of what waits to be sent on it. One that takes packets is given more by its
+    /// queueing discipline.
+    pub fn set_busy(&mut self, now: Instant, mem: &Memory, id: LinkId, is_busy: bool) {
         if let Some(port) = self.ports.get_mut(id) {
             port.set_busy(mem, is_busy);
+        }
+        if !is_busy && self.ports.is_shaped(id) {
+            queue::run(self, Cx { now, mem }, id);
         }
     }
 

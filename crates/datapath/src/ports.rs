@@ -6,6 +6,7 @@ use packet::{CopyReason, Cut, Memory, Packet};
 use wire::eth::{self, MacAddr};
 
 use crate::host_side::watch;
+use crate::tx::queue::PortQdisc;
 
 /// Memory that packets may pin in front of a link that takes no more, as counted by their truesize.
 pub const TX_QUEUE_BYTES: usize = 8 << 20;
@@ -102,6 +103,8 @@ pub struct Port {
     tx_bytes: Option<usize>,
     /// Whether the link took nothing when it was offered them last.
     is_busy: bool,
+    /// Queueing discipline that packets pass before `tx`.
+    pub(crate) qdisc: Option<Box<PortQdisc>>,
     /// Places at which packets are copied for captures.
     pub(crate) tap: TapPoints,
     /// Whether packet sockets of the host side are to see what passes by.
@@ -134,6 +137,7 @@ impl Port {
             tx: Vec::new(),
             tx_bytes: None,
             is_busy: false,
+            qdisc: None,
             tap: TapPoints::default(),
             is_watched: false,
             host: HostRole::default(),
@@ -169,6 +173,16 @@ impl Port {
         &mut self.tx
     }
 
+    /// Truesize of the packets that wait for the link.
+    pub(crate) fn tx_bytes(&self) -> usize {
+        self.tx_bytes.unwrap_or_else(|| self.tx.iter().map(Packet::truesize).sum())
+    }
+
+    /// Tells whether the link took nothing when it was offered packets last.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy
+    }
+
     /// Makes `pkt`, whose IP header begins at `l3`, fit the link, and lets it wait to be sent.
     ///
     /// # Errors
@@ -176,10 +190,7 @@ impl Port {
     /// (its cipher's work would be left undone); [`DropReason::TxQueueFull`] when too much waits already.
     pub(crate) fn enqueue(&mut self, mem: &Memory, pkt: Packet, l3: usize) -> Result<&[Packet], DropReason> {
         let before = self.tx.len();
-        let waiting = match self.tx_bytes {
-            Some(bytes) => bytes,
-            None => self.tx.iter().map(Packet::truesize).sum(),
-        };
+        let waiting = self.tx_bytes();
         if pkt.meta.esp.is_none() {
             let is_fat = pkt.meta.cut.gso().is_some();
             offload::fit(mem, &self.config.features, pkt, l3, &mut self.tx)?;
@@ -329,6 +340,8 @@ pub struct Ports {
     table: PortTable,
     /// Devices of the host side, by the numbers of their links.
     pub(crate) hosts: PortTable,
+    /// Links that have a queueing discipline.
+    pub(crate) shaped: Vec<LinkId>,
     drops: Vec<[u64; DropReason::COUNT]>,
     tapped: Vec<Tapped>,
 }
@@ -351,7 +364,14 @@ impl Ports {
 
     /// Takes a port away, with what waits in it.
     pub(crate) fn remove(&mut self, link: LinkId) -> Option<Port> {
+        self.shaped.retain(|&shaped| shaped != link);
         self.table.remove(link)
+    }
+
+    /// Tells whether packets pass a queueing discipline before they go to the link.
+    #[inline]
+    pub(crate) fn is_shaped(&self, link: LinkId) -> bool {
+        !self.shaped.is_empty() && self.get(link).is_some_and(|port| port.qdisc.is_some())
     }
 
     /// Every port with its number.

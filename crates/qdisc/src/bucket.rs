@@ -51,6 +51,12 @@ impl Buckets {
         Self { rate: Bucket::full(rate), peak: peak.map(Bucket::full), checked_at: now }
     }
 
+    /// Fills the buckets.
+    pub(crate) fn refill(&mut self, now: Instant) {
+        let Self { rate, peak, .. } = *self;
+        *self = Self::full(now, rate.spec, peak.map(|peak| peak.spec));
+    }
+
     /// Earliest time at which a packet of `len` bytes may leave.
     pub(crate) fn ready_at(&self, len: u32) -> Instant {
         let wait = self.peak.map_or(0, |peak| peak.wait(len)).max(self.rate.wait(len));

@@ -174,6 +174,19 @@ impl<T: Queued> Qdisc<T> {
         }
     }
 
+    /// Empties the queue, and fills the buckets of a filter (Linux `qdisc_reset`). Counters stay. Returns the packets that
+    /// waited, in the order in which they would have left.
+    pub fn reset(&mut self, now: Instant) -> impl Iterator<Item = T> + use<T> {
+        if let Some(shaper) = &mut self.shaper {
+            shaper.buckets.refill(now);
+        }
+        self.queued_bytes = 0;
+        self.requeued_bytes = 0;
+        let requeued = std::mem::take(&mut self.requeued);
+        let queue = std::mem::take(&mut self.queue);
+        requeued.into_iter().chain(queue).map(|entry| entry.pkt)
+    }
+
     /// Packets that wait, in the order in which they would have left; for the end of a discipline.
     pub fn into_packets(self) -> impl Iterator<Item = T> {
         self.requeued.into_iter().chain(self.queue).map(|entry| entry.pkt)

@@ -5,7 +5,8 @@ use packet::{Memory, Packet};
 use wire::eth::{self, EtherType};
 use wire::{MacAddr, Version};
 
-use super::esp_device;
+use super::queue::Waiting;
+use super::{esp_device, queue};
 use crate::trace::{self, Step};
 use crate::{Carried, Cx, Datapath, IpPacket, Next};
 
@@ -21,7 +22,7 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pk
     };
     let header = eth::Header::new(to, mac, ethertype);
     if pkt.push_each(header.as_bytes()) {
-        enqueue(dp, cx, link, pkt.take(), eth::Header::LEN);
+        enqueue_ip(dp, cx, link, pkt.take(), eth::Header::LEN);
         return Next::Done;
     }
     while let Some(packet) = pkt.take_frame() {
@@ -31,7 +32,7 @@ pub(super) fn frame(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAddr, pk
         Ok(front) => front.copy_from_slice(header.as_bytes()),
         Err(dry) => return Next::Drop(dry.into()),
     }
-    enqueue(dp, cx, link, pkt.take(), eth::Header::LEN);
+    enqueue_ip(dp, cx, link, pkt.take(), eth::Header::LEN);
     Next::Done
 }
 
@@ -42,8 +43,28 @@ pub(crate) fn run_framed(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, to: MacAdd
     dp.run(cx, &mut ip, next);
 }
 
-/// Makes a packet, whose IP header begins at `l3`, fit its link, and queues it.
+/// Queues an IP packet, whose header begins at `l3`, as [`enqueue`] does. If its link has a queueing discipline, a capture of
+/// what the path sees has it when it leaves that.
+pub(super) fn enqueue_ip(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+    if dp.ports.is_shaped(link) {
+        queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: true });
+    } else {
+        enqueue_unshaped(dp, cx, link, pkt, l3);
+    }
+}
+
+/// Makes a packet, whose IP header begins at `l3`, fit its link, and queues it: at once, or when the queueing discipline of
+/// its link lets it go.
 pub(crate) fn enqueue(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
+    if dp.ports.is_shaped(link) {
+        queue::enqueue(dp, cx, link, Waiting { pkt, l3, is_transmitted: false });
+    } else {
+        enqueue_unshaped(dp, cx, link, pkt, l3);
+    }
+}
+
+/// Makes a packet fit its link, and queues it.
+pub(super) fn enqueue_unshaped(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, pkt: Packet, l3: usize) {
     if !dp.trace.is_on() {
         let _ = fit(dp, cx.mem, link, pkt, l3);
         return;

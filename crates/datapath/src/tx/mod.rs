@@ -5,6 +5,7 @@ pub(crate) mod esp_device;
 pub(crate) mod keepalive;
 pub(crate) mod mtu;
 pub(crate) mod neighbour;
+pub(crate) mod queue;
 pub(crate) mod tcp;
 pub(crate) mod xfrm;
 
@@ -78,9 +79,11 @@ pub(crate) fn transmit(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, mut hop
         return Next::Drop(DropReason::LinkDown);
     };
     let is_bare = port.config.mac.is_none();
-    dp.ports.tap_fat(cx.mem, dev, true, &ip.pkt);
+    if !dp.ports.is_shaped(dev) {
+        dp.ports.tap_fat(cx.mem, dev, true, &ip.pkt);
+    }
     if is_bare {
-        device::enqueue(dp, cx, dev, ip.pkt.take(), 0);
+        device::enqueue_ip(dp, cx, dev, ip.pkt.take(), 0);
         return Next::Done;
     }
     if matches!(ip.pkt.meta.cut, Cut::Frames(_)) && !dp.neighbours.knows(dev, next_hop) {

@@ -448,14 +448,14 @@ fn what_waits_for_a_busy_link_gives_frames_back() {
         node.rx(NOW, INSIDE, vec![received(n)]);
     }
     assert_eq!(ring.in_use(), FRAMES, "they are as good as sent");
-    node.datapath.set_busy(&node.mem, OUTSIDE, true);
+    node.datapath.set_busy(NOW, &node.mem, OUTSIDE, true);
     assert!(ring.in_use() < FRAMES / 2, "so many can be spared");
     for n in FRAMES..10 * FRAMES {
         node.rx(NOW, INSIDE, vec![received(n)]);
     }
     let lens: Vec<_> = node.tx(OUTSIDE).iter().map(Packet::len).collect();
     assert!(lens.into_iter().eq((0..10 * FRAMES).map(|n| 28 + n)));
-    node.datapath.set_busy(&node.mem, OUTSIDE, false);
+    node.datapath.set_busy(NOW, &node.mem, OUTSIDE, false);
     node.rx(NOW, INSIDE, vec![received(0)]);
     assert_eq!(ring.in_use(), 1, "nothing is copied that need not wait");
 }

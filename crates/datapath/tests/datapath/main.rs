@@ -31,6 +31,7 @@ mod nesting;
 mod offload;
 mod own_address;
 mod path_mtu;
+mod qdisc;
 mod refused;
 mod route_encap;
 mod shortcuts;
