@@ -63,7 +63,7 @@ ip xfrm policy flush
 /// Waits until the policy is there: one ping is not answered. Then there are eight more.
 const PINGS: &str = "
 sleep 2
-while ping -q -c 1 -W 1 10.1.0.1; do sleep 0.2; done
+while ping -q -c 1 -W 0.5 10.1.0.1; do sleep 0.2; done
 ping -q -c 8 -i 0.2 -W 1 10.1.0.1 || true
 ";
 
