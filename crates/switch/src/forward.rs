@@ -336,3 +336,551 @@ fn takes_flood(port: &Port, from: PortNumber, flood: Flood) -> bool {
         Flood::Broadcast => port.config.broadcast_flood || from == OWN_PORT,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::bridge::FdbRequest;
+    use crate::port::{GroupMask, PortConfig, TrunkPriority};
+    use crate::stats::PortStats;
+    use crate::vlans::VlanFlags;
+
+    const OWN: &str = "02:00:00:00:00:00";
+    const A: &str = "02:aa:00:00:00:01";
+    const B: &str = "02:aa:00:00:00:02";
+    const UNKNOWN: &str = "02:aa:00:00:00:ff";
+    const GROUP: &str = "01:00:5e:01:02:03";
+    const ALL: &str = "ff:ff:ff:ff:ff:ff";
+
+    fn vid(number: u16) -> Vid {
+        Vid::new(number).unwrap()
+    }
+
+    fn mac(text: &str) -> MacAddr {
+        text.parse().unwrap()
+    }
+
+    /// A bridge with ports 1, 2 and 3, whose addresses end in their numbers.
+    fn bridge() -> Bridge {
+        let mut bridge = Bridge::new(mac(OWN)).unwrap();
+        for number in 1..=3 {
+            bridge.add_port(LinkId(number), MacAddr([2, 0, 0, 0, 0, number as u8]), 1500).unwrap();
+        }
+        bridge
+    }
+
+    fn configure(bridge: &mut Bridge, port: u32, change: impl FnOnce(&mut PortConfig)) {
+        let mut config = *bridge.port(LinkId(port)).unwrap().config();
+        change(&mut config);
+        bridge.configure(LinkId(port), config).unwrap();
+    }
+
+    fn frame(src: &str, dst: &str, tag: Option<u16>) -> Frame {
+        let tag = tag.map(Tci);
+        Frame { dst: mac(dst), src: mac(src), tag, has_payload_tag: false, is_gso: false, len: 60 }
+    }
+
+    /// Places as text: ports with their tags in hexadecimal, `up` for the bridge's own; or the refusal.
+    fn text(verdict: Verdict, egress: &Egress) -> String {
+        let tagged = |name: String, tag: Option<Tci>| tag.map_or(name.clone(), |tci| format!("{name}:{:x}", tci.0));
+        let exits = egress.exits.iter().map(|exit| tagged(exit.port.0.to_string(), exit.tag));
+        let up = egress.up.map(|up| tagged("up".to_owned(), up.tag));
+        match verdict {
+            Verdict::Forward => exits.chain(up).collect::<Vec<_>>().join(" "),
+            Verdict::LinkLocal | Verdict::Drop(_) => {
+                assert!(egress.is_empty(), "{verdict:?} {egress:?}");
+                format!("{verdict:?}")
+            }
+        }
+    }
+
+    fn rx(bridge: &mut Bridge, port: u32, frame: &Frame) -> String {
+        let mut egress = Egress::default();
+        let verdict = bridge.receive(Instant::ZERO, LinkId(port), frame, &mut egress);
+        bridge.check_invariants();
+        text(verdict, &egress)
+    }
+
+    fn send(bridge: &mut Bridge, frame: &Frame) -> String {
+        let mut egress = Egress::default();
+        let verdict = bridge.send(Instant::ZERO, frame, &mut egress);
+        text(verdict, &egress)
+    }
+
+    #[test]
+    fn bridge_floods_until_it_has_learnt() {
+        let mut bridge = bridge();
+        let steps = [
+            (1, A, B, "2 3"),
+            (2, B, A, "1"),
+            (1, A, B, "2"),
+            (1, A, UNKNOWN, "2 3"),
+            (1, A, GROUP, "2 3 up"),
+            (1, A, ALL, "2 3 up"),
+            (1, A, OWN, "up"),
+            (1, A, "02:00:00:00:00:01", "up"),
+            (1, A, "02:00:00:00:00:03", "up"),
+            (1, B, A, "Drop(SamePort)"),
+            (3, A, B, "1"),
+            (9, A, B, "Drop(PortUnknown)"),
+        ];
+        for (port, src, dst, want) in steps {
+            assert_eq!(rx(&mut bridge, port, &frame(src, dst, None)), want, "{src} by {port} to {dst}");
+        }
+    }
+
+    #[test]
+    fn invalid_source_is_an_error_and_not_learnt() {
+        for src in [GROUP, ALL, "00:00:00:00:00:00"] {
+            let mut bridge = bridge();
+            let entries = bridge.fdb_len();
+            assert_eq!(rx(&mut bridge, 1, &frame(src, A, None)), "Drop(SourceInvalid)");
+            let want = PortStats { rx_packets: 1, rx_bytes: 60, rx_errors: 1, ..PortStats::ZERO };
+            assert_eq!((bridge.port(LinkId(1)).unwrap().stats(), bridge.fdb_len()), (want, entries));
+        }
+    }
+
+    #[test]
+    fn own_address_as_source_is_not_learnt_but_forwarded() {
+        let mut bridge = bridge();
+        for src in [OWN, "02:00:00:00:00:02"] {
+            assert_eq!(rx(&mut bridge, 1, &frame(src, UNKNOWN, None)), "2 3");
+            assert_eq!(rx(&mut bridge, 3, &frame(A, src, None)), "up");
+        }
+        assert_eq!(bridge.port(LinkId(1)).unwrap().learn_stats().pinned, 2);
+    }
+
+    #[test]
+    fn link_local_groups_are_forwarded_by_masks_and_stp() {
+        // Group, bridge's mask, port's mask, STP.
+        let cases = [
+            (0x0, 0, 0, false, "2 3 up"),
+            (0x0, 0, 0, true, "LinkLocal"),
+            (0x0, 0, 1, true, "2 3 up"),
+            (0x1, 0, 0, false, "Drop(Pause)"),
+            (0x2, 0, 0, false, "LinkLocal"),
+            (0x2, 0, 4, false, "2 3 up"),
+            (0x3, 0, 0, false, "LinkLocal"),
+            (0x3, 8, 0, false, "2 3 up"),
+            (0x3, 0, 8, false, "2 3 up"),
+            (0xe, 0, 0, false, "LinkLocal"),
+            (0xe, 0x4000, 0, false, "2 3 up"),
+            (0xf, 0x4000, 0, false, "LinkLocal"),
+        ];
+        for (group, bridge_mask, port_mask, stp, want) in cases {
+            let mut bridge = bridge();
+            bridge.set_stp(stp);
+            bridge.set_group_mask(GroupMask::for_bridge(bridge_mask).unwrap());
+            configure(&mut bridge, 1, |config| config.group_mask = GroupMask::for_port(port_mask).unwrap());
+            let dst = format!("01:80:c2:00:00:0{group:x}");
+            assert_eq!(
+                rx(&mut bridge, 1, &frame(A, &dst, None)),
+                want,
+                "{group:x} {bridge_mask:x} {port_mask:x} {stp}"
+            );
+        }
+    }
+
+    #[test]
+    fn link_local_frame_is_learnt_in_learning_states() {
+        let lldp = "01:80:c2:00:00:0e";
+        // State, learning, link-local learning, whether it is learnt.
+        let cases = [
+            (PortState::Forwarding, true, true, true),
+            (PortState::Learning, true, true, true),
+            (PortState::Blocking, true, true, false),
+            (PortState::Disabled, true, true, false),
+            (PortState::Forwarding, false, true, false),
+            (PortState::Forwarding, true, false, false),
+        ];
+        for (state, learning, link_local, want) in cases {
+            let mut bridge = bridge();
+            bridge.set_link_local_learning(link_local);
+            configure(&mut bridge, 1, |config| (config.state, config.learning) = (state, learning));
+            assert_eq!(rx(&mut bridge, 1, &frame(A, lldp, None)), "LinkLocal", "{state:?}");
+            assert_eq!(bridge.learnt(LinkId(1)) == 1, want, "{state:?} {learning} {link_local}");
+        }
+        // Outside the port's VLANs it is not.
+        let mut bridge = bridge();
+        bridge.set_vlan_filtering(true);
+        assert_eq!(rx(&mut bridge, 1, &frame(A, lldp, Some(5))), "LinkLocal");
+        assert_eq!(bridge.learnt(LinkId(1)), 0);
+    }
+
+    #[test]
+    fn port_state_rules_ingress_learning_and_egress() {
+        use PortState::{Blocking, Disabled, Forwarding, Learning, Listening};
+        // State of port 1, its frame's places, whether that is learnt, places of a frame to an address behind it, of a flood.
+        let cases = [
+            (Disabled, "Drop(IngressState)", false, "Drop(EgressState)", "3"),
+            (Listening, "Drop(IngressState)", false, "Drop(EgressState)", "3"),
+            (Learning, "Drop(IngressState)", true, "Drop(EgressState)", "3"),
+            (Blocking, "Drop(IngressState)", false, "Drop(EgressState)", "3"),
+            (Forwarding, "2 3", true, "1", "1 3"),
+        ];
+        for (state, from, is_learnt, to, flooded) in cases {
+            let mut bridge = bridge();
+            rx(&mut bridge, 1, &frame(B, UNKNOWN, None));
+            configure(&mut bridge, 1, |config| config.state = state);
+            assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), from, "{state:?}");
+            assert_eq!(bridge.learnt(LinkId(1)) == 2, is_learnt, "{state:?}");
+            assert_eq!(rx(&mut bridge, 2, &frame(UNKNOWN, B, None)), to, "{state:?}");
+            assert_eq!(
+                rx(&mut bridge, 2, &frame("02:aa:00:00:00:03", "02:aa:00:00:00:04", None)),
+                flooded,
+                "{state:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn flood_flags_hold_for_others_and_not_for_own_groups() {
+        // Flags of port 2: unicast, multicast, broadcast; places of each kind by port 1 and from the bridge.
+        let cases = [
+            ([false, true, true], ["3", "2 3 up", "2 3 up"], ["1 3", "1 2 3", "1 2 3"]),
+            ([true, false, true], ["2 3", "3 up", "2 3 up"], ["1 2 3", "1 2 3", "1 2 3"]),
+            ([true, true, false], ["2 3", "2 3 up", "3 up"], ["1 2 3", "1 2 3", "1 2 3"]),
+        ];
+        for ([unicast, multicast, broadcast], received, sent) in cases {
+            let mut bridge = bridge();
+            configure(&mut bridge, 2, |config| {
+                config.unicast_flood = unicast;
+                config.multicast_flood = multicast;
+                config.broadcast_flood = broadcast;
+            });
+            let dsts = [UNKNOWN, GROUP, ALL];
+            assert_eq!(dsts.map(|dst| rx(&mut bridge, 1, &frame(A, dst, None))), received);
+            assert_eq!(dsts.map(|dst| send(&mut bridge, &frame(OWN, dst, None))), sent);
+        }
+    }
+
+    #[test]
+    fn isolated_ports_reach_only_others() {
+        let mut bridge = bridge();
+        for port in [1, 2] {
+            configure(&mut bridge, port, |config| config.isolated = true);
+        }
+        rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
+        let cases = [(1, A, B, "Drop(Isolated)"), (1, A, UNKNOWN, "3"), (1, A, ALL, "3 up"), (1, A, OWN, "up")];
+        for (port, src, dst, want) in cases {
+            assert_eq!(rx(&mut bridge, port, &frame(src, dst, None)), want, "{dst}");
+        }
+        assert_eq!(rx(&mut bridge, 3, &frame(UNKNOWN, ALL, None)), "1 2 up");
+        assert_eq!(send(&mut bridge, &frame(OWN, B, None)), "2");
+        assert_eq!(bridge.port(LinkId(2)).unwrap().stats().tx_dropped, 1);
+    }
+
+    #[test]
+    fn hairpin_port_gets_its_own_frames_back() {
+        let mut bridge = bridge();
+        configure(&mut bridge, 1, |config| config.hairpin = true);
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "1 2 3");
+        rx(&mut bridge, 1, &frame(B, UNKNOWN, None));
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "1");
+    }
+
+    #[test]
+    fn locked_port_takes_known_sources_only() {
+        let mut bridge = bridge();
+        configure(&mut bridge, 1, |config| config.locked = true);
+        assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "Drop(Locked)");
+        // Behind another port, and the bridge's own.
+        rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
+        for src in [B, OWN, "02:00:00:00:00:01"] {
+            assert_eq!(rx(&mut bridge, 1, &frame(src, UNKNOWN, None)), "Drop(Locked)", "{src}");
+        }
+        let request = FdbRequest {
+            port: Some(LinkId(1)),
+            mac: mac(A),
+            vid: None,
+            kind: FdbKind::Static,
+            is_sticky: false,
+            create: true,
+            exclusive: true,
+        };
+        bridge.add_fdb(Instant::ZERO, &request).unwrap();
+        assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "2 3");
+        assert_eq!(bridge.port(LinkId(1)).unwrap().stats().rx_dropped, 4);
+    }
+
+    #[test]
+    fn port_without_learning_learns_nothing() {
+        let mut bridge = bridge();
+        configure(&mut bridge, 1, |config| config.learning = false);
+        rx(&mut bridge, 1, &frame(A, UNKNOWN, None));
+        assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "1 3");
+    }
+
+    /// VLAN 1 untagged on all; 5 tagged on 1 and 2, untagged and PVID on 3; the bridge in 1 and, tagged, in 5.
+    fn filtering() -> Bridge {
+        let mut bridge = bridge();
+        for port in [Some(LinkId(1)), Some(LinkId(2)), None] {
+            bridge.add_vlans(port, vid(5), vid(5), VlanFlags::default()).unwrap();
+        }
+        bridge.add_vlans(Some(LinkId(3)), vid(5), vid(5), VlanFlags::DEFAULT_PVID).unwrap();
+        bridge.set_vlan_filtering(true);
+        bridge
+    }
+
+    #[test]
+    fn filtering_bridge_keeps_frames_in_their_vlan() {
+        let steps = [
+            // Untagged by port 1: VLAN 1, in which port 3 is untagged though its PVID is 5.
+            (1, A, ALL, None, "2 3 up"),
+            (1, A, ALL, Some(5), "2:5 3 up:5"),
+            (3, B, ALL, None, "1:5 2:5 up:5"),
+            // A tag with a priority alone keeps it in the VLAN's tag.
+            (3, B, ALL, Some(0x6000), "1:6005 2:6005 up:6005"),
+            (3, B, ALL, Some(0x7000), "1:7005 2:7005 up:7005"),
+            (3, B, ALL, Some(1), "1 2 up"),
+            (1, A, ALL, Some(6), "Drop(IngressVlan)"),
+            (1, A, ALL, Some(0xfff), "Drop(IngressVlan)"),
+            // B is known in VLAN 5 and 1 behind port 3.
+            (1, A, B, Some(0x2005), "3"),
+            (1, A, B, None, "3"),
+            (2, UNKNOWN, A, Some(0x2005), "1:2005"),
+            (2, UNKNOWN, OWN, Some(5), "up:5"),
+            (2, UNKNOWN, OWN, None, "up"),
+        ];
+        let mut bridge = filtering();
+        for (port, src, dst, tag, want) in steps {
+            assert_eq!(rx(&mut bridge, port, &frame(src, dst, tag)), want, "{src} by {port} to {dst} in {tag:x?}");
+        }
+    }
+
+    #[test]
+    fn untagged_frame_without_pvid_is_dropped() {
+        let mut bridge = filtering();
+        bridge.remove_vlans(Some(LinkId(1)), vid(1), vid(1)).unwrap();
+        for tag in [None, Some(0), Some(0xe000)] {
+            assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, tag)), "Drop(NoPvid)", "{tag:?}");
+        }
+        assert_eq!(bridge.port(LinkId(1)).unwrap().stats().rx_dropped, 3);
+        assert_eq!(rx(&mut bridge, 2, &frame(B, ALL, None)), "3 up");
+    }
+
+    #[test]
+    fn address_outside_the_vlan_of_its_port_is_dropped() {
+        let mut bridge = filtering();
+        let request = FdbRequest {
+            port: Some(LinkId(2)),
+            mac: mac(B),
+            vid: Some(vid(5)),
+            kind: FdbKind::Static,
+            is_sticky: false,
+            create: true,
+            exclusive: true,
+        };
+        bridge.add_fdb(Instant::ZERO, &request).unwrap();
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "2:5");
+        // Static entries outlive the VLAN of their port.
+        bridge.remove_vlans(Some(LinkId(2)), vid(5), vid(5)).unwrap();
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "Drop(EgressVlan)");
+        assert_eq!(bridge.port(LinkId(2)).unwrap().stats().tx_dropped, 1);
+    }
+
+    #[test]
+    fn own_port_outside_the_vlan_receives_nothing() {
+        let mut bridge = filtering();
+        bridge.remove_vlans(None, vid(5), vid(5)).unwrap();
+        assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, Some(5))), "2:5 3");
+        // The address of port 1 is local in VLAN 5, in which the bridge is not; the bridge's own is unknown there.
+        assert_eq!(rx(&mut bridge, 2, &frame(B, "02:00:00:00:00:01", Some(5))), "Drop(OwnVlan)");
+        assert_eq!(rx(&mut bridge, 2, &frame(B, OWN, Some(5))), "1:5 3");
+        assert_eq!(send(&mut bridge, &frame(OWN, ALL, Some(5))), "Drop(IngressVlan)");
+        bridge.set_promiscuous(true);
+        assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, Some(5))), "2:5 3 up:5");
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, Some(5))), "2:5 up:5");
+    }
+
+    #[test]
+    fn bridge_without_filtering_passes_tags_unseen() {
+        let mut bridge = bridge();
+        assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, Some(0xffff))), "2:ffff 3:ffff up:ffff");
+        // One address for all VLANs.
+        assert_eq!(rx(&mut bridge, 2, &frame(B, A, Some(7))), "1:7");
+        assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "1");
+        let mut egress = Egress::default();
+        bridge.receive(Instant::ZERO, LinkId(1), &frame(A, B, Some(7)), &mut egress);
+        assert_eq!(egress.vid, None);
+    }
+
+    #[test]
+    fn own_port_sends_like_a_port() {
+        let mut bridge = filtering();
+        rx(&mut bridge, 2, &frame(B, UNKNOWN, Some(5)));
+        let cases = [
+            (OWN, B, Some(0x4005), "2:4005"),
+            (OWN, B, None, "1 2 3"),
+            (OWN, ALL, None, "1 2 3"),
+            (OWN, GROUP, Some(5), "1:5 2:5 3"),
+            (OWN, OWN, None, "Drop(OwnAddress)"),
+            // The address of a port is behind that port, as on Linux.
+            (OWN, "02:00:00:00:00:02", None, "2"),
+            (OWN, B, Some(6), "Drop(IngressVlan)"),
+            // Its source is not looked at.
+            (GROUP, B, Some(5), "2:5"),
+        ];
+        let entries = bridge.fdb_len();
+        for (src, dst, tag, want) in cases {
+            assert_eq!(send(&mut bridge, &frame(src, dst, tag)), want, "{dst} {tag:x?}");
+        }
+        assert_eq!(bridge.fdb_len(), entries);
+        let want = PortStats { tx_packets: 8, tx_bytes: 480, tx_dropped: 2, ..PortStats::ZERO };
+        assert_eq!(bridge.stats(), want);
+    }
+
+    #[test]
+    fn long_frame_is_an_error_of_the_egress_port() {
+        let mut bridge = bridge();
+        bridge.set_mtu(LinkId(3), 9000).unwrap();
+        rx(&mut bridge, 2, &frame(B, UNKNOWN, None));
+        let long = |dst: &str, is_gso: bool| Frame { len: 14 + 1501, is_gso, ..frame(A, dst, None) };
+        assert_eq!(rx(&mut bridge, 1, &long(B, false)), "Drop(TooBig)");
+        assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, false)), "3");
+        assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, true)), "2 3");
+        assert_eq!(rx(&mut bridge, 1, &Frame { has_payload_tag: true, ..long(B, false) }), "2");
+        bridge.set_mtu(LinkId(3), 1500).unwrap();
+        assert_eq!(rx(&mut bridge, 1, &long(UNKNOWN, false)), "Drop(TooBig)");
+        let stats = |port| bridge.port(LinkId(port)).unwrap().stats();
+        assert_eq!((stats(2).tx_errors, stats(3).tx_errors, stats(1).rx_dropped), (3, 1, 0));
+    }
+
+    #[test]
+    fn statistics_count_frames_and_bytes_once() {
+        let mut bridge = bridge();
+        rx(&mut bridge, 1, &Frame { len: 100, ..frame(A, UNKNOWN, None) });
+        rx(&mut bridge, 2, &Frame { len: 200, ..frame(B, A, None) });
+        rx(&mut bridge, 1, &Frame { len: 60, ..frame(A, A, None) });
+        bridge.count_tx_dropped(LinkId(3));
+        let want = [
+            PortStats { rx_packets: 2, rx_bytes: 160, rx_dropped: 1, tx_packets: 1, tx_bytes: 200, ..PortStats::ZERO },
+            PortStats { rx_packets: 1, rx_bytes: 200, tx_packets: 1, tx_bytes: 100, ..PortStats::ZERO },
+            PortStats { tx_packets: 1, tx_bytes: 100, tx_dropped: 1, ..PortStats::ZERO },
+        ];
+        assert_eq!([1, 2, 3].map(|port| bridge.port(LinkId(port)).unwrap().stats()), want);
+        assert_eq!(bridge.stats(), PortStats::ZERO);
+    }
+
+    #[test]
+    fn flood_that_no_port_takes_is_dropped() {
+        let mut bridge = bridge();
+        for port in [2, 3] {
+            bridge.set_link_up(LinkId(port), false).unwrap();
+        }
+        assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "Drop(NoPort)");
+        assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, None)), "up");
+        assert_eq!(bridge.port(LinkId(1)).unwrap().stats().rx_dropped, 1);
+    }
+
+    /// Port 1 is ordinary, 2 and 3 are trunks of priority 1 and 2; port 4 is ordinary too.
+    fn trunks() -> Bridge {
+        let mut bridge = bridge();
+        bridge.add_port(LinkId(4), mac("02:00:00:00:00:04"), 1500).unwrap();
+        for (port, priority) in [(2, 1), (3, 2)] {
+            configure(&mut bridge, port, |config| config.trunk = TrunkPriority::new(priority));
+        }
+        bridge
+    }
+
+    #[test]
+    fn unknown_unicast_goes_to_the_active_trunk_alone() {
+        let mut bridge = trunks();
+        let steps = [
+            (1, A, UNKNOWN, "3"),
+            (1, A, ALL, "3 4 up"),
+            (1, A, GROUP, "3 4 up"),
+            // By the active trunk: to ordinary ports. By the other one: not at all.
+            (3, B, UNKNOWN, "1 4"),
+            (3, B, ALL, "1 4 up"),
+            (3, B, A, "1"),
+            (2, UNKNOWN, A, "Drop(StandbyTrunk)"),
+            (2, UNKNOWN, ALL, "Drop(StandbyTrunk)"),
+            (4, UNKNOWN, B, "3"),
+            (4, UNKNOWN, A, "1"),
+        ];
+        for (port, src, dst, want) in steps {
+            assert_eq!(rx(&mut bridge, port, &frame(src, dst, None)), want, "{src} by {port} to {dst}");
+        }
+        assert_eq!(bridge.learnt(LinkId(2)), 0);
+        assert_eq!(send(&mut bridge, &frame(OWN, "02:aa:00:00:00:77", None)), "3");
+    }
+
+    #[test]
+    fn trunk_fails_over_by_priority_and_back() {
+        let mut bridge = trunks();
+        rx(&mut bridge, 3, &frame(B, UNKNOWN, None));
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "3");
+        bridge.set_link_up(LinkId(3), false).unwrap();
+        assert_eq!(bridge.active_trunk_of(None), Some(LinkId(2)));
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
+        assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "1");
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
+        // What was learnt behind the trunk of lower priority is forgotten.
+        bridge.set_link_up(LinkId(3), true).unwrap();
+        assert_eq!((bridge.learnt(LinkId(2)), bridge.learnt(LinkId(1))), (0, 1));
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "3");
+        // Without any trunk that is up, ordinary ports are flooded.
+        for port in [2, 3] {
+            bridge.set_link_up(LinkId(port), false).unwrap();
+        }
+        assert_eq!(bridge.active_trunk_of(None), None);
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "4");
+    }
+
+    #[test]
+    fn equal_trunk_priorities_prefer_the_lower_link() {
+        let mut bridge = trunks();
+        configure(&mut bridge, 2, |config| config.trunk = TrunkPriority::new(2));
+        assert_eq!(bridge.active_trunk_of(None), Some(LinkId(2)));
+        configure(&mut bridge, 2, |config| config.trunk = None);
+        assert_eq!(bridge.active_trunk_of(None), Some(LinkId(3)));
+        bridge.remove_port(LinkId(3)).unwrap();
+        assert_eq!(bridge.active_trunk_of(None), None);
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn each_vlan_has_its_own_active_trunk() {
+        let mut bridge = trunks();
+        for (port, number) in [(2, 5), (3, 6), (1, 5), (1, 6)] {
+            bridge.add_vlans(Some(LinkId(port)), vid(number), vid(number), VlanFlags::default()).unwrap();
+        }
+        bridge.set_vlan_filtering(true);
+        let cases = [(None, "3"), (Some(5), "2:5"), (Some(6), "3:6")];
+        for (tag, want) in cases {
+            assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, tag)), want, "{tag:?}");
+        }
+        let actives = [1, 5, 6, 7].map(|number| bridge.active_trunk_of(Some(vid(number))));
+        assert_eq!(actives, [Some(LinkId(3)), Some(LinkId(2)), Some(LinkId(3)), None]);
+        // Tagged frames of VLAN 5 come by the trunk that is active there.
+        assert_eq!(rx(&mut bridge, 2, &frame(B, A, Some(5))), "1:5");
+        assert_eq!(rx(&mut bridge, 2, &frame(B, A, None)), "Drop(StandbyTrunk)");
+        // VLAN 5 on the other trunk too takes what was learnt along.
+        bridge.add_vlans(Some(LinkId(3)), vid(5), vid(5), VlanFlags::default()).unwrap();
+        assert_eq!((bridge.learnt(LinkId(2)), rx(&mut bridge, 1, &frame(A, B, Some(5))).as_str()), (0, "3:5"));
+    }
+
+    #[test]
+    fn trunk_without_unicast_flood_leaves_it_to_others() {
+        let mut bridge = trunks();
+        configure(&mut bridge, 3, |config| config.unicast_flood = false);
+        assert_eq!(rx(&mut bridge, 1, &frame(A, UNKNOWN, None)), "4");
+        assert_eq!(rx(&mut bridge, 1, &frame(A, ALL, None)), "3 4 up");
+    }
+
+    #[test]
+    fn entry_is_used_by_forwarded_frames_alone() {
+        let mut bridge = bridge();
+        rx(&mut bridge, 1, &frame(A, UNKNOWN, None));
+        let mut egress = Egress::default();
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        bridge.send(at(10), &frame(OWN, A, None), &mut egress);
+        let used = |bridge: &mut Bridge| bridge.fdb_entry(at(20), mac(A), None).unwrap().used.as_secs();
+        assert_eq!(used(&mut bridge.clone()), 20);
+        bridge.receive(at(15), LinkId(2), &frame(B, A, None), &mut egress);
+        assert_eq!(used(&mut bridge), 5);
+    }
+}
