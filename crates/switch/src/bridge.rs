@@ -705,3 +705,267 @@ impl Bridge {
 fn check_mac(mac: MacAddr) -> Result<(), BridgeError> {
     if mac.is_unicast() { Ok(()) } else { Err(BridgeError::Mac(mac)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+
+    fn vid(number: u16) -> Vid {
+        Vid::new(number).unwrap()
+    }
+
+    fn mac(n: u8) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, n])
+    }
+
+    fn station(n: u8) -> MacAddr {
+        MacAddr([2, 1, 0, 0, 0, n])
+    }
+
+    /// A bridge of address 0 with ports 1 and 2 of addresses 1 and 2.
+    fn bridge() -> Bridge {
+        let mut bridge = Bridge::new(mac(0)).unwrap();
+        for number in 1..=2 {
+            assert_eq!(bridge.add_port(LinkId(number), mac(number as u8), 1500), Ok(number as u16));
+        }
+        bridge
+    }
+
+    /// Entries as text, in order of addresses and VLANs.
+    fn entries(bridge: &mut Bridge) -> Vec<String> {
+        bridge.check_invariants();
+        let mut entries: Vec<FdbEntry> = bridge.fdb_entries(NOW).collect();
+        entries.sort_unstable_by_key(|entry| (entry.mac, entry.vid));
+        let text = |entry: &FdbEntry| {
+            let number = entry.vid.map_or(0, Vid::get);
+            format!("{:x}/{number} {:?} {:?}", entry.mac.0[5], entry.port.map_or(0, |link| link.0), entry.kind)
+        };
+        entries.iter().map(text).collect()
+    }
+
+    fn request(port: Option<u32>, n: u8, vid: Option<Vid>, kind: FdbKind) -> FdbRequest {
+        let port = port.map(LinkId);
+        FdbRequest { port, mac: station(n), vid, kind, is_sticky: false, create: true, exclusive: false }
+    }
+
+    #[test]
+    fn new_port_has_local_entries_in_its_vlans() {
+        let want = ["0/0 0 Local", "0/1 0 Local", "1/0 1 Local", "1/1 1 Local", "2/0 2 Local", "2/1 2 Local"];
+        assert_eq!(entries(&mut bridge()), want);
+    }
+
+    #[test]
+    fn port_is_added_once_and_its_number_is_reused() {
+        let mut bridge = bridge();
+        assert_eq!(bridge.add_port(LinkId(1), mac(9), 1500), Err(BridgeError::PortExists(LinkId(1))));
+        for address in [MacAddr::ZERO, MacAddr::BROADCAST] {
+            assert_eq!(bridge.add_port(LinkId(9), address, 1500), Err(BridgeError::Mac(address)));
+            assert_eq!(Bridge::new(address).err(), Some(BridgeError::Mac(address)));
+        }
+        bridge.remove_port(LinkId(1)).unwrap();
+        assert_eq!(bridge.remove_port(LinkId(1)), Err(BridgeError::NoPort(LinkId(1))));
+        assert_eq!(bridge.add_port(LinkId(7), mac(7), 1500), Ok(1));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn bridge_has_at_most_1023_ports() {
+        let mut bridge = Bridge::new(mac(0)).unwrap();
+        for number in 1..=Bridge::MAX_PORTS as u32 {
+            bridge.add_port(LinkId(number), mac(1), 1500).unwrap();
+        }
+        assert_eq!(bridge.add_port(LinkId(5000), mac(1), 1500), Err(BridgeError::TooManyPorts));
+        bridge.remove_port(LinkId(500)).unwrap();
+        assert_eq!(bridge.add_port(LinkId(5000), mac(1), 1500), Ok(500));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn local_entry_passes_to_another_port_of_the_same_address() {
+        let mut bridge = bridge();
+        bridge.set_port_mac(LinkId(2), mac(1)).unwrap();
+        bridge.set_mac(mac(1)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 1 Local", "1/1 1 Local"]);
+        bridge.remove_port(LinkId(1)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 2 Local"]);
+        // Out of VLAN 1 the port keeps the entry without a VLAN.
+        bridge.remove_vlans(Some(LinkId(2)), vid(1), vid(1)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 0 Local"]);
+        bridge.remove_port(LinkId(2)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 0 Local", "1/1 0 Local"]);
+        bridge.set_mac(mac(3)).unwrap();
+        assert_eq!(entries(&mut bridge), ["3/0 0 Local", "3/1 0 Local"]);
+    }
+
+    #[test]
+    fn removed_vlan_takes_its_dynamic_entries_along() {
+        let mut bridge = bridge();
+        bridge.add_vlans(Some(LinkId(1)), vid(5), vid(7), VlanFlags::default()).unwrap();
+        for (n, number, kind) in [(0x21, 5, FdbKind::Dynamic), (0x22, 5, FdbKind::Static), (0x23, 8, FdbKind::Dynamic)]
+        {
+            let added = bridge.add_fdb(NOW, &request(Some(1), n, Some(vid(number)), kind));
+            assert_eq!(added, if number == 8 { Err(FdbError::NotInVlan(vid(8))) } else { Ok(()) });
+        }
+        assert_eq!(bridge.remove_vlans(Some(LinkId(1)), vid(5), vid(6)), Ok(2));
+        assert_eq!(bridge.remove_vlans(Some(LinkId(1)), vid(5), vid(6)), Ok(0));
+        let left = entries(&mut bridge);
+        assert!(left.contains(&"22/5 1 Static".to_owned()) && left.contains(&"1/7 1 Local".to_owned()), "{left:?}");
+        assert!(!left.iter().any(|entry| entry.starts_with("21/") || entry.starts_with("1/5")), "{left:?}");
+    }
+
+    #[test]
+    fn vlan_ranges_are_checked() {
+        let mut bridge = bridge();
+        let port = Some(LinkId(1));
+        let pvid = VlanFlags::DEFAULT_PVID;
+        let cases = [
+            (bridge.add_vlans(port, vid(5), vid(4), VlanFlags::default()), Err(BridgeError::Range(vid(5), vid(4)))),
+            (bridge.add_vlans(port, vid(4), vid(5), pvid), Err(BridgeError::PvidRange(vid(4), vid(5)))),
+            (bridge.add_vlans(Some(LinkId(9)), vid(4), vid(4), pvid), Err(BridgeError::NoPort(LinkId(9)))),
+            (bridge.remove_vlans(port, vid(5), vid(4)).map(|_| ()), Err(BridgeError::Range(vid(5), vid(4)))),
+            (bridge.add_vlans(port, vid(1), vid(4094), VlanFlags::default()), Ok(())),
+        ];
+        for (got, want) in cases {
+            assert_eq!(got, want);
+        }
+        let vlans = bridge.port(LinkId(1)).unwrap().vlans();
+        assert_eq!((vlans.members().len(), vlans.pvid(), vlans.untagged().is_empty()), (4094, None, true));
+    }
+
+    #[test]
+    fn default_pvid_moves_ports_that_are_as_created() {
+        let mut bridge = bridge();
+        // Port 2 is configured otherwise, and keeps what it has.
+        bridge.add_vlans(Some(LinkId(2)), vid(1), vid(1), VlanFlags::default()).unwrap();
+        bridge.set_vlan_filtering(true);
+        assert_eq!(bridge.set_default_pvid(Some(vid(9))), Err(BridgeError::Filtering));
+        assert_eq!(bridge.set_default_pvid(Some(vid(1))), Ok(()));
+        bridge.set_vlan_filtering(false);
+        bridge.set_default_pvid(Some(vid(9))).unwrap();
+        let pvids = |bridge: &Bridge| {
+            let ports = [1, 2].map(|link| bridge.port(LinkId(link)).unwrap().vlans().pvid().map_or(0, Vid::get));
+            (bridge.vlans().pvid().map_or(0, Vid::get), ports)
+        };
+        assert_eq!(pvids(&bridge), (9, [9, 0]));
+        assert_eq!(bridge.port(LinkId(1)).unwrap().vlans().members().len(), 1);
+        bridge.set_default_pvid(None).unwrap();
+        assert_eq!(pvids(&bridge), (0, [0, 0]));
+        bridge.add_port(LinkId(3), mac(3), 1500).unwrap();
+        assert!(bridge.port(LinkId(3)).unwrap().vlans().members().is_empty());
+        // From none every port follows that is not in the VLAN yet.
+        bridge.set_default_pvid(Some(vid(1))).unwrap();
+        assert_eq!(pvids(&bridge), (1, [1, 0]));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn fdb_requests_have_linux_errors() {
+        use FdbKind::{Dynamic, Local, Static};
+        let mut bridge = bridge();
+        let add = |bridge: &mut Bridge, request: FdbRequest| bridge.add_fdb(NOW, &request);
+        let base = request(Some(1), 9, None, Static);
+        let missing = Err(FdbError::Missing(station(9), None));
+        assert_eq!(add(&mut bridge, FdbRequest { create: false, ..base }), missing);
+        assert_eq!(add(&mut bridge, FdbRequest { exclusive: true, ..base }), Ok(()));
+        assert_eq!(add(&mut bridge, FdbRequest { exclusive: true, ..base }), Err(FdbError::Exists(station(9), None)));
+        assert_eq!(add(&mut bridge, FdbRequest { create: false, ..base }), Ok(()));
+        assert_eq!(add(&mut bridge, FdbRequest { mac: MacAddr::ZERO, ..base }), Err(FdbError::ZeroAddress));
+        assert_eq!(add(&mut bridge, FdbRequest { port: Some(LinkId(9)), ..base }), Err(FdbError::NoPort(LinkId(9))));
+        for kind in [Static, Dynamic] {
+            assert_eq!(add(&mut bridge, request(None, 8, None, kind)), Err(FdbError::NotLocal));
+        }
+        assert_eq!(add(&mut bridge, request(None, 8, None, Local)), Ok(()));
+        let sticky = FdbRequest { is_sticky: true, ..request(Some(1), 7, None, Local) };
+        assert_eq!(add(&mut bridge, sticky), Err(FdbError::StickyLocal));
+        bridge.set_link_up(LinkId(1), false).unwrap();
+        let dynamic = request(Some(1), 7, None, Dynamic);
+        assert_eq!(add(&mut bridge, dynamic), Err(FdbError::PortNotLearning(LinkId(1))));
+        assert_eq!(add(&mut bridge, request(Some(1), 7, None, Static)), Ok(()));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn fdb_request_without_vlan_is_for_each_vlan_or_none() {
+        let mut bridge = bridge();
+        bridge.add_vlans(Some(LinkId(1)), vid(5), vid(5), VlanFlags::default()).unwrap();
+        bridge.add_fdb(NOW, &request(Some(1), 9, Some(vid(5)), FdbKind::Static)).unwrap();
+        let exclusive = FdbRequest { exclusive: true, ..request(Some(1), 9, None, FdbKind::Static) };
+        assert_eq!(bridge.add_fdb(NOW, &exclusive), Err(FdbError::Exists(station(9), Some(vid(5)))));
+        assert_eq!(bridge.fdb_entry(NOW, station(9), None), None);
+        bridge.add_fdb(NOW, &request(Some(1), 9, None, FdbKind::Dynamic)).unwrap();
+        let found = [None, Some(vid(1)), Some(vid(5))].map(|vid| bridge.fdb_entry(NOW, station(9), vid).unwrap().kind);
+        assert_eq!(found, [FdbKind::Dynamic; 3]);
+        // Behind port 2 there is none of that address.
+        let missing = Err(FdbError::Missing(station(9), None));
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(2)), station(9), None), missing);
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), Some(vid(5))), Ok(()));
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), None), Ok(()));
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), None), missing);
+    }
+
+    #[test]
+    fn flush_removes_what_fits() {
+        let filter = FlushFilter::default();
+        let port = Some(Some(LinkId(1)));
+        // Of the six local entries, one static and one dynamic behind each port, in no VLAN and in VLAN 1.
+        let cases = [
+            (filter, 4),
+            (FlushFilter { statics: true, ..filter }, 8),
+            (FlushFilter { statics: true, locals: true, ..filter }, 14),
+            (FlushFilter { port, ..filter }, 2),
+            (FlushFilter { port, statics: true, locals: true, ..filter }, 6),
+            (FlushFilter { port: Some(None), locals: true, ..filter }, 2),
+            (FlushFilter { vid: Some(vid(1)), ..filter }, 2),
+            (FlushFilter { vid: Some(vid(2)), statics: true, locals: true, ..filter }, 0),
+            (FlushFilter { port, vid: Some(vid(1)), statics: true, ..filter }, 2),
+        ];
+        for (filter, want) in cases {
+            let mut bridge = bridge();
+            for link in 1..=2 {
+                bridge.add_fdb(NOW, &request(Some(link), 0x10 + link as u8, None, FdbKind::Static)).unwrap();
+                bridge.add_fdb(NOW, &request(Some(link), 0x20 + link as u8, None, FdbKind::Dynamic)).unwrap();
+            }
+            assert_eq!((bridge.fdb_len(), bridge.flush_fdb(&filter)), (14, Ok(want)), "{filter:?}");
+            assert_eq!(bridge.fdb_len(), 14 - want);
+            bridge.check_invariants();
+        }
+        let unknown = FlushFilter { port: Some(Some(LinkId(9))), ..filter };
+        assert_eq!(bridge().flush_fdb(&unknown), Err(FdbError::NoPort(LinkId(9))));
+    }
+
+    #[test]
+    fn link_down_flushes_dynamic_entries_and_disables() {
+        let mut bridge = bridge();
+        bridge.add_fdb(NOW, &request(Some(1), 0x11, None, FdbKind::Static)).unwrap();
+        bridge.add_fdb(NOW, &request(Some(1), 0x21, None, FdbKind::Dynamic)).unwrap();
+        bridge.set_link_up(LinkId(1), false).unwrap();
+        assert_eq!(bridge.port(LinkId(1)).unwrap().config().state, PortState::Disabled);
+        assert_eq!(bridge.fdb_entry(NOW, station(0x21), None), None);
+        assert!(bridge.fdb_entry(NOW, station(0x11), None).is_some());
+        bridge.set_link_up(LinkId(1), true).unwrap();
+        assert_eq!(bridge.port(LinkId(1)).unwrap().config().state, PortState::Forwarding);
+    }
+
+    #[test]
+    fn timeout_removes_entries_at_their_deadline() {
+        let mut bridge = bridge();
+        assert_eq!(bridge.poll_timeout(), None);
+        bridge.add_fdb(NOW, &request(Some(1), 9, Some(vid(1)), FdbKind::Dynamic)).unwrap();
+        let deadline = NOW + Bridge::AGEING_TIME;
+        assert_eq!(bridge.poll_timeout(), Some(deadline));
+        assert_eq!(bridge.handle_timeout(deadline - Duration::from_nanos(1)), 0);
+        assert_eq!((bridge.handle_timeout(deadline), bridge.poll_timeout()), (1, None));
+    }
+
+    #[test]
+    fn default_pvid_keeps_port_with_other_untagged_flag() {
+        let mut bridge = bridge();
+        let tagged_pvid = VlanFlags { is_pvid: true, is_untagged: false };
+        bridge.add_vlans(Some(LinkId(1)), vid(1), vid(1), tagged_pvid).unwrap();
+        bridge.set_default_pvid(Some(vid(2))).unwrap();
+        assert_eq!(bridge.port(LinkId(1)).unwrap().vlans().pvid(), Some(vid(1)));
+        assert_eq!(bridge.port(LinkId(2)).unwrap().vlans().pvid(), Some(vid(2)));
+    }
+}

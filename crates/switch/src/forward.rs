@@ -243,9 +243,8 @@ impl Bridge {
         flood: Flood,
         egress: &mut Egress,
     ) -> Result<Verdict, (Refusal, CountedAt)> {
-        let active = self.active_trunk(inside.vid);
         if flood == Flood::UnknownUnicast
-            && let Some(trunk) = active.filter(|&trunk| trunk != inside.from)
+            && let Some(trunk) = self.active_trunk(inside.vid).filter(|&trunk| trunk != inside.from)
             && self.port_at(trunk).config.unicast_flood
         {
             return self.forward_to(trunk, inside, frame, egress);
@@ -253,7 +252,7 @@ impl Bridge {
         let mut refusal = Refusal::NoPort;
         for at in 1..self.ports.len() {
             let Some(port) = &self.ports[at] else { continue };
-            if !takes_flood(port, inside.from, flood) || port.config.trunk.is_some() && active != Some(port.number) {
+            if !takes_flood(port, inside.from, flood) {
                 continue;
             }
             match self.leave(port, inside, frame) {
@@ -287,6 +286,9 @@ impl Bridge {
         };
         if inside.is_isolated && to.config.isolated {
             return Err(Refusal::Isolated);
+        }
+        if to.config.trunk.is_some() && self.active_trunk(inside.vid) != Some(to.number) {
+            return Err(Refusal::StandbyTrunk);
         }
         if is_too_big(frame, tag.is_some(), to.mtu) {
             return Err(Refusal::TooBig);
@@ -806,6 +808,25 @@ mod tests {
         }
         assert_eq!(bridge.learnt(LinkId(2)), 0);
         assert_eq!(send(&mut bridge, &frame(OWN, "02:aa:00:00:00:77", None)), "3");
+    }
+
+    #[test]
+    fn standby_trunk_sends_nothing_even_by_static_entries() {
+        let mut bridge = trunks();
+        let request = FdbRequest {
+            port: Some(LinkId(2)),
+            mac: mac(B),
+            vid: None,
+            kind: FdbKind::Static,
+            is_sticky: false,
+            create: true,
+            exclusive: true,
+        };
+        bridge.add_fdb(Instant::ZERO, &request).unwrap();
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "Drop(StandbyTrunk)");
+        assert_eq!(bridge.port(LinkId(2)).unwrap().stats().tx_dropped, 1);
+        bridge.set_link_up(LinkId(3), false).unwrap();
+        assert_eq!(rx(&mut bridge, 1, &frame(A, B, None)), "2");
     }
 
     #[test]

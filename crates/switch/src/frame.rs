@@ -104,7 +104,7 @@ pub enum Refusal {
     IngressVlan,
     /// The port is locked and its source is not an address behind that port.
     Locked,
-    /// It came by a trunk other than the active one of its VLAN.
+    /// It came by a trunk other than the active one of its VLAN, or its destination is behind such a trunk.
     StandbyTrunk,
     /// Its destination is behind the port that it came by.
     SamePort,
