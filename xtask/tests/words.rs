@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Directories whose Rust files follow the rules. A crate joins this list once it passes, and none leaves it.
-const PASSING: [&str; 10] = [
+const PASSING: [&str; 11] = [
     "crates/base",
     "crates/fib",
     "crates/host",
@@ -14,6 +14,7 @@ const PASSING: [&str; 10] = [
     "crates/packet",
     "crates/qdisc",
     "crates/reassembly",
+    "crates/switch",
     "xtask",
 ];
 

@@ -1,0 +1,971 @@
+//! A bridge: its ports, VLANs and addresses, and changes of them (Linux `br_if.c`, `br_vlan.c`, `br_fdb.c`).
+
+use std::time::Duration;
+
+use base::{Instant, LinkId};
+use foldhash::quality::RandomState;
+use hashbrown::HashMap;
+use wire::MacAddr;
+
+use crate::error::{BridgeError, FdbError};
+use crate::fdb::{EXPIRED_PER_CALL, Fdb, FdbEntry, FdbKey, FdbKind, Node, OWN_PORT, PortNumber};
+use crate::port::{GroupMask, Port, PortConfig, PortState};
+use crate::stats::{LearnStats, PortStats};
+use crate::vid::{Vid, VidSet};
+use crate::vlans::{VlanFlags, Vlans};
+
+/// A bridge. Its own port is the link of the bridge itself, with addresses and routes of this node.
+#[derive(Clone, Debug)]
+pub struct Bridge {
+    pub(crate) mac: MacAddr,
+    pub(crate) vlan_filtering: bool,
+    pub(crate) is_promiscuous: bool,
+    pub(crate) stp: bool,
+    pub(crate) link_local_learning: bool,
+    pub(crate) group_mask: GroupMask,
+    /// VLANs of the bridge's own port.
+    pub(crate) vlans: Vlans,
+    /// Counters of the bridge's own port.
+    pub(crate) stats: PortStats,
+    pub(crate) fdb: Fdb,
+    /// Ports by number; there is none of number 0.
+    pub(crate) ports: Vec<Option<Port>>,
+    pub(crate) numbers: HashMap<LinkId, PortNumber, RandomState>,
+    /// Trunks, the one of the highest priority first, and of equal ones the one of the lowest link number.
+    pub(crate) trunks: Vec<PortNumber>,
+    default_pvid: Option<Vid>,
+    ageing_time: Duration,
+}
+
+/// Change of the forwarding database that an operator asks for (`bridge fdb add|append|replace`).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FdbRequest {
+    /// Port that the address is behind; `None` for the bridge itself.
+    pub port: Option<LinkId>,
+    /// The address.
+    pub mac: MacAddr,
+    /// Its VLAN. `None` stands for no VLAN and for each one that the port is in.
+    pub vid: Option<Vid>,
+    /// Kind.
+    pub kind: FdbKind,
+    /// Whether it stays at its port when its address is seen elsewhere.
+    pub is_sticky: bool,
+    /// Whether an entry that is not there is made (`NLM_F_CREATE`).
+    pub create: bool,
+    /// Whether an entry that is there is an error (`NLM_F_EXCL`).
+    pub exclusive: bool,
+}
+
+/// Entries that a flush removes: those that fit each condition.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct FlushFilter {
+    /// Port, `Some(None)` for the bridge itself; any if `None`.
+    pub port: Option<Option<LinkId>>,
+    /// VLAN; any if `None`.
+    pub vid: Option<Vid>,
+    /// Whether static entries go too.
+    pub statics: bool,
+    /// Whether local entries go too.
+    pub locals: bool,
+}
+
+impl Bridge {
+    /// Ports that a bridge may have (Linux `BR_MAX_PORTS`, which counts from 1).
+    pub const MAX_PORTS: usize = 1023;
+
+    /// Time without refresh after which a dynamic entry is gone, unless set otherwise.
+    pub const AGEING_TIME: Duration = Duration::from_secs(300);
+
+    /// A bridge of that address without ports, which does not filter by VLAN. Its own port is in VLAN 1, untagged.
+    ///
+    /// # Errors
+    /// [`BridgeError::Mac`] if no station has that address.
+    pub fn new(mac: MacAddr) -> Result<Self, BridgeError> {
+        check_mac(mac)?;
+        let mut bridge = Self {
+            mac,
+            vlan_filtering: false,
+            is_promiscuous: false,
+            stp: false,
+            link_local_learning: true,
+            group_mask: GroupMask::NONE,
+            vlans: Vlans::default(),
+            stats: PortStats::ZERO,
+            fdb: Fdb::new(Self::AGEING_TIME),
+            ports: vec![None],
+            numbers: HashMap::default(),
+            trunks: Vec::new(),
+            default_pvid: Some(Vid::FIRST),
+            ageing_time: Self::AGEING_TIME,
+        };
+        bridge.fdb.add_local(FdbKey::new(None, mac), OWN_PORT);
+        bridge.add_vlan_to(OWN_PORT, Vid::FIRST, VlanFlags::DEFAULT_PVID);
+        Ok(bridge)
+    }
+
+    /// Address of the bridge's own port.
+    pub fn mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// Whether frames are kept in their VLANs.
+    pub fn vlan_filtering(&self) -> bool {
+        self.vlan_filtering
+    }
+
+    /// VLAN that new ports are in.
+    pub fn default_pvid(&self) -> Option<Vid> {
+        self.default_pvid
+    }
+
+    /// Time without refresh after which a dynamic entry is gone.
+    pub fn ageing_time(&self) -> Duration {
+        self.ageing_time
+    }
+
+    /// Link-local groups that are forwarded.
+    pub fn group_mask(&self) -> GroupMask {
+        self.group_mask
+    }
+
+    /// VLANs of the bridge's own port.
+    pub fn vlans(&self) -> &Vlans {
+        &self.vlans
+    }
+
+    /// Counters of the bridge's own port.
+    pub fn stats(&self) -> PortStats {
+        self.stats
+    }
+
+    /// The port of a link.
+    pub fn port(&self, link: LinkId) -> Option<&Port> {
+        self.ports.get(usize::from(*self.numbers.get(&link)?))?.as_ref()
+    }
+
+    /// The ports, in the order of their numbers.
+    pub fn ports(&self) -> impl Iterator<Item = &Port> {
+        self.ports.iter().flatten()
+    }
+
+    /// Adds a link as a port with Linux's defaults. It is in the default PVID, untagged. Returns its number.
+    ///
+    /// # Errors
+    /// [`BridgeError::PortExists`], [`BridgeError::TooManyPorts`], [`BridgeError::Mac`].
+    pub fn add_port(&mut self, link: LinkId, mac: MacAddr, mtu: usize) -> Result<u16, BridgeError> {
+        check_mac(mac)?;
+        if self.numbers.contains_key(&link) {
+            return Err(BridgeError::PortExists(link));
+        }
+        let free = (1..self.ports.len()).find(|&number| self.ports[number].is_none());
+        let number = free.unwrap_or(self.ports.len());
+        if number > Self::MAX_PORTS {
+            return Err(BridgeError::TooManyPorts);
+        }
+        let port = Port {
+            link,
+            number: number as PortNumber,
+            mac,
+            mtu,
+            config: PortConfig::default(),
+            vlans: Vlans::default(),
+            stats: PortStats::ZERO,
+            learn_stats: LearnStats::default(),
+        };
+        if number == self.ports.len() {
+            self.ports.push(Some(port));
+        } else {
+            self.ports[number] = Some(port);
+        }
+        let number = number as PortNumber;
+        self.numbers.insert(link, number);
+        self.fdb.add_local(FdbKey::new(None, mac), number);
+        if let Some(vid) = self.default_pvid {
+            self.add_vlan_to(number, vid, VlanFlags::DEFAULT_PVID);
+        }
+        Ok(number)
+    }
+
+    /// Removes a port with all addresses behind it.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`].
+    pub fn remove_port(&mut self, link: LinkId) -> Result<(), BridgeError> {
+        let number = self.number_of(link)?;
+        self.numbers.remove(&link);
+        self.trunks.retain(|&trunk| trunk != number);
+        // Local addresses go to ports that have them too, of which this one is none any more.
+        let keys = self.fdb.keys_of(number, |_| true);
+        self.ports[usize::from(number)] = None;
+        for key in keys {
+            self.remove_entry_of_port(key);
+        }
+        Ok(())
+    }
+
+    /// Changes a port's settings. Addresses learnt beyond a smaller limit stay until they expire.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`].
+    pub fn configure(&mut self, link: LinkId, config: PortConfig) -> Result<(), BridgeError> {
+        let number = self.number_of(link)?;
+        self.port_mut(number).config = config;
+        self.elect_trunks();
+        Ok(())
+    }
+
+    /// Follows a link that has come up or gone down: an up port forwards, and a down one is disabled and its dynamic
+    /// entries are flushed (Linux `br_stp_enable_port`, `br_stp_disable_port`).
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`].
+    pub fn set_link_up(&mut self, link: LinkId, is_up: bool) -> Result<(), BridgeError> {
+        let number = self.number_of(link)?;
+        self.port_mut(number).config.state = if is_up { PortState::Forwarding } else { PortState::Disabled };
+        if !is_up {
+            self.flush_port(number);
+        }
+        self.elect_trunks();
+        Ok(())
+    }
+
+    /// Follows a change of a port's MTU.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`].
+    pub fn set_mtu(&mut self, link: LinkId, mtu: usize) -> Result<(), BridgeError> {
+        let number = self.number_of(link)?;
+        self.port_mut(number).mtu = mtu;
+        Ok(())
+    }
+
+    /// Follows a change of a port's address: its local entries are exchanged (Linux `br_fdb_changeaddr`).
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`], [`BridgeError::Mac`].
+    pub fn set_port_mac(&mut self, link: LinkId, mac: MacAddr) -> Result<(), BridgeError> {
+        check_mac(mac)?;
+        let number = self.number_of(link)?;
+        self.change_mac(number, mac);
+        Ok(())
+    }
+
+    /// Changes the bridge's own address (Linux `br_fdb_change_mac_address`).
+    ///
+    /// # Errors
+    /// [`BridgeError::Mac`].
+    pub fn set_mac(&mut self, mac: MacAddr) -> Result<(), BridgeError> {
+        check_mac(mac)?;
+        self.change_mac(OWN_PORT, mac);
+        Ok(())
+    }
+
+    /// Keeps frames in their VLANs, or lets tags pass unseen. Addresses stay as they were learnt.
+    pub fn set_vlan_filtering(&mut self, filtering: bool) {
+        self.vlan_filtering = filtering;
+        self.elect_trunks();
+    }
+
+    /// Lets the bridge's own port receive every frame, as for a capture (`IFF_PROMISC`).
+    pub fn set_promiscuous(&mut self, is_promiscuous: bool) {
+        self.is_promiscuous = is_promiscuous;
+    }
+
+    /// Says whether a program runs STP, so that its group is no more forwarded. It is off at first.
+    pub fn set_stp(&mut self, is_on: bool) {
+        self.stp = is_on;
+    }
+
+    /// Says whether sources of link-local frames are learnt; false is Linux's `no_linklocal_learn`, which a bridge with
+    /// locked ports needs.
+    pub fn set_link_local_learning(&mut self, learning: bool) {
+        self.link_local_learning = learning;
+    }
+
+    /// Sets the link-local groups that are forwarded.
+    pub fn set_group_mask(&mut self, mask: GroupMask) {
+        self.group_mask = mask;
+    }
+
+    /// Sets the ageing time, in steps of 10 ms. With zero nothing is learnt, and each unicast frame is flooded.
+    pub fn set_ageing_time(&mut self, time: Duration) {
+        self.ageing_time = time;
+        self.fdb.set_ageing_time(time);
+    }
+
+    /// Sets the VLAN that new ports are in. Ports that are in the old one as they were created follow, unless they are in the
+    /// new one already (Linux `__br_vlan_set_default_pvid`).
+    ///
+    /// # Errors
+    /// [`BridgeError::Filtering`].
+    pub fn set_default_pvid(&mut self, vid: Option<Vid>) -> Result<(), BridgeError> {
+        let old = self.default_pvid;
+        if old == vid {
+            return Ok(());
+        }
+        if self.vlan_filtering {
+            return Err(BridgeError::Filtering);
+        }
+        let numbers: Vec<PortNumber> = std::iter::once(OWN_PORT).chain(self.ports().map(Port::number)).collect();
+        for number in numbers {
+            let vlans = self.vlans_of(number);
+            let follows = old.is_none_or(|old| vlans.has_default(old));
+            if !follows || vid.is_some_and(|vid| vlans.members().contains(vid)) {
+                continue;
+            }
+            if let Some(vid) = vid {
+                self.add_vlan_to(number, vid, VlanFlags::DEFAULT_PVID);
+            }
+            if let Some(old) = old {
+                self.remove_vlan_from(number, old);
+            }
+        }
+        self.default_pvid = vid;
+        self.elect_trunks();
+        Ok(())
+    }
+
+    /// Adds VLANs from `first` to `last` to a port, or to the bridge's own (`None`), and changes the flags of those that are
+    /// there already (`bridge vlan add`).
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`], [`BridgeError::Range`], [`BridgeError::PvidRange`].
+    pub fn add_vlans(
+        &mut self,
+        port: Option<LinkId>,
+        first: Vid,
+        last: Vid,
+        flags: VlanFlags,
+    ) -> Result<(), BridgeError> {
+        let number = self.number_or_own(port)?;
+        if first > last {
+            return Err(BridgeError::Range(first, last));
+        }
+        if flags.is_pvid && first != last {
+            return Err(BridgeError::PvidRange(first, last));
+        }
+        for vid in Vid::range(first, last) {
+            self.add_vlan_to(number, vid, flags);
+        }
+        self.elect_trunks();
+        Ok(())
+    }
+
+    /// Removes VLANs from `first` to `last` from a port, or from the bridge's own (`None`), with the dynamic entries there
+    /// (`bridge vlan del`). Returns the number of those that were there.
+    ///
+    /// # Errors
+    /// [`BridgeError::NoPort`], [`BridgeError::Range`].
+    pub fn remove_vlans(&mut self, port: Option<LinkId>, first: Vid, last: Vid) -> Result<usize, BridgeError> {
+        let number = self.number_or_own(port)?;
+        if first > last {
+            return Err(BridgeError::Range(first, last));
+        }
+        let removed = Vid::range(first, last).filter(|&vid| self.vlans_of_mut(number).remove(vid));
+        // Collected first: entries are flushed in one pass.
+        let removed: VidSet = removed.collect();
+        self.flush_vlans_of(number, &removed);
+        self.elect_trunks();
+        Ok(removed.len())
+    }
+
+    /// Adds or changes entries (Linux `br_fdb_add`).
+    ///
+    /// # Errors
+    /// [`FdbError`], all but `Missing` for a request that creates, and all but `Exists` for one that is not exclusive.
+    pub fn add_fdb(&mut self, now: Instant, request: &FdbRequest) -> Result<(), FdbError> {
+        self.fdb.set_now(now);
+        let number = self.fdb_owner(request.port)?;
+        if request.mac == MacAddr::ZERO {
+            return Err(FdbError::ZeroAddress);
+        }
+        if let Some(vid) = request.vid.filter(|&vid| !self.vlans_of(number).members().contains(vid)) {
+            return Err(FdbError::NotInVlan(vid));
+        }
+        match (request.port, request.kind) {
+            (None, FdbKind::Static | FdbKind::Dynamic) => return Err(FdbError::NotLocal),
+            (Some(link), FdbKind::Dynamic) if !self.port_mut(number).config.state.can_learn() => {
+                return Err(FdbError::PortNotLearning(link));
+            }
+            (_, FdbKind::Local) if request.is_sticky => return Err(FdbError::StickyLocal),
+            _ => {}
+        }
+        let keys = self.keys_of_request(number, request.mac, request.vid);
+        for &key in &keys {
+            match self.fdb.get(key).is_some() {
+                false if !request.create => return Err(FdbError::Missing(key.mac(), key.vid())),
+                true if request.exclusive => return Err(FdbError::Exists(key.mac(), key.vid())),
+                _ => {}
+            }
+        }
+        for key in keys {
+            self.fdb.set(key, number, request.kind, request.is_sticky);
+        }
+        Ok(())
+    }
+
+    /// Removes an address behind a port, or of the bridge itself (`None`). Without a VLAN it is removed from each VLAN of the
+    /// port (Linux `br_fdb_delete`).
+    ///
+    /// # Errors
+    /// [`FdbError::NoPort`], [`FdbError::Missing`] if there is no entry at all.
+    pub fn remove_fdb(
+        &mut self,
+        now: Instant,
+        port: Option<LinkId>,
+        mac: MacAddr,
+        vid: Option<Vid>,
+    ) -> Result<(), FdbError> {
+        self.fdb.set_now(now);
+        let number = self.fdb_owner(port)?;
+        let mut is_missing = true;
+        for key in self.keys_of_request(number, mac, vid) {
+            if self.fdb.get(key).is_some_and(|hit| hit.owner == number) {
+                is_missing &= !self.fdb.remove(key);
+            }
+        }
+        if is_missing { Err(FdbError::Missing(mac, vid)) } else { Ok(()) }
+    }
+
+    /// Removes the entries that fit. Costs as much as the port has entries, or the whole table without a port. Returns their
+    /// number.
+    ///
+    /// # Errors
+    /// [`FdbError::NoPort`].
+    pub fn flush_fdb(&mut self, filter: &FlushFilter) -> Result<usize, FdbError> {
+        let owner = match filter.port {
+            None => None,
+            Some(port) => Some(self.fdb_owner(port)?),
+        };
+        let fits = |node: &Node| {
+            let kind = match node.kind {
+                FdbKind::Local => filter.locals,
+                FdbKind::Static => filter.statics,
+                FdbKind::Dynamic => true,
+            };
+            kind && filter.vid.is_none_or(|vid| node.key.vid() == Some(vid))
+        };
+        let keys = match owner {
+            Some(number) => self.fdb.keys_of(number, fits),
+            None => self.fdb.iter().filter(|node| fits(node)).map(|node| node.key).collect(),
+        };
+        for &key in &keys {
+            self.fdb.remove(key);
+        }
+        Ok(keys.len())
+    }
+
+    /// Entry of exactly that VLAN and address.
+    pub fn fdb_entry(&mut self, now: Instant, mac: MacAddr, vid: Option<Vid>) -> Option<FdbEntry> {
+        self.fdb.set_now(now);
+        let key = FdbKey::new(vid, mac);
+        self.fdb.get(key)?;
+        self.fdb.node(key).map(|node| self.entry_of(node))
+    }
+
+    /// Every entry that has not expired, in no order.
+    pub fn fdb_entries(&mut self, now: Instant) -> impl Iterator<Item = FdbEntry> + '_ {
+        self.fdb.set_now(now);
+        let Self { fdb, .. } = &*self;
+        fdb.iter().map(|node| self.entry_of(node))
+    }
+
+    /// Number of entries, expired ones that [`handle_timeout`](Self::handle_timeout) is still to remove among them.
+    pub fn fdb_len(&self) -> usize {
+        self.fdb.len()
+    }
+
+    /// Addresses learnt behind a port, which its limit bounds.
+    pub fn learnt(&self, link: LinkId) -> u32 {
+        self.numbers.get(&link).map_or(0, |&number| self.fdb.learnt(number))
+    }
+
+    /// Bytes of the forwarding database.
+    pub fn allocated_bytes(&self) -> usize {
+        self.fdb.allocated_bytes()
+    }
+
+    /// The time at which the next entry expires.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.fdb.next_expiry()
+    }
+
+    /// Removes entries that have expired, 1024 at most: if there are more, [`poll_timeout`](Self::poll_timeout) is in the past.
+    /// Returns their number.
+    pub fn handle_timeout(&mut self, now: Instant) -> usize {
+        self.fdb.set_now(now);
+        self.fdb.expire(EXPIRED_PER_CALL)
+    }
+
+    /// Counts a frame that a port's device has refused, its queue being full for instance.
+    pub fn count_tx_dropped(&mut self, link: LinkId) {
+        if let Ok(number) = self.number_of(link) {
+            self.port_mut(number).stats.tx_dropped += 1;
+        }
+    }
+
+    /// Checks that tables agree with each other. For tests.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn check_invariants(&self) {
+        self.fdb.check_invariants();
+        assert_eq!(self.numbers.len(), self.ports().count());
+        for (at, port) in self.ports.iter().enumerate() {
+            let Some(port) = port else { continue };
+            assert_eq!((usize::from(port.number), self.numbers.get(&port.link)), (at, Some(&port.number)));
+            assert_eq!(self.trunks.contains(&port.number), port.config.trunk.is_some(), "{:?}", port.link);
+        }
+        for vlans in self.ports().map(Port::vlans).chain([&self.vlans]) {
+            assert!(vlans.pvid().is_none_or(|vid| vlans.members().contains(vid)), "{vlans:?}");
+            assert!(vlans.untagged().iter().all(|vid| vlans.members().contains(vid)), "{vlans:?}");
+        }
+        for node in self.fdb.iter() {
+            let has_port = self.ports.get(usize::from(node.owner)).is_some_and(Option::is_some);
+            assert!(node.owner == OWN_PORT || has_port, "{node:?} is behind no port");
+        }
+    }
+
+    pub(crate) fn number_of(&self, link: LinkId) -> Result<PortNumber, BridgeError> {
+        self.numbers.get(&link).copied().ok_or(BridgeError::NoPort(link))
+    }
+
+    /// The port of that number.
+    ///
+    /// # Panics
+    /// If there is none: numbers come from the tables.
+    #[inline]
+    pub(crate) fn port_at(&self, number: PortNumber) -> &Port {
+        self.ports[usize::from(number)].as_ref().expect("a number in a table is a port's")
+    }
+
+    /// The port of that number, to be changed.
+    ///
+    /// # Panics
+    /// If there is none: numbers come from the tables.
+    #[inline]
+    pub(crate) fn port_mut(&mut self, number: PortNumber) -> &mut Port {
+        self.ports[usize::from(number)].as_mut().expect("a number in a table is a port's")
+    }
+
+    /// The trunk that is active for a VLAN, or for all frames in a bridge that does not filter: of those that forward and are
+    /// members, the one of the highest priority.
+    #[inline]
+    pub(crate) fn active_trunk(&self, vid: Option<Vid>) -> Option<PortNumber> {
+        self.trunks.iter().copied().find(|&number| {
+            let port = self.port_at(number);
+            port.config.state == PortState::Forwarding && vid.is_none_or(|vid| port.vlans.members().contains(vid))
+        })
+    }
+
+    /// The link of the trunk that is active for a VLAN; for all frames, with `None`, in a bridge that does not filter.
+    pub fn active_trunk_of(&self, vid: Option<Vid>) -> Option<LinkId> {
+        self.active_trunk(vid).map(|number| self.port_at(number).link)
+    }
+
+    fn number_or_own(&self, port: Option<LinkId>) -> Result<PortNumber, BridgeError> {
+        port.map_or(Ok(OWN_PORT), |link| self.number_of(link))
+    }
+
+    fn fdb_owner(&self, port: Option<LinkId>) -> Result<PortNumber, FdbError> {
+        match port {
+            None => Ok(OWN_PORT),
+            Some(link) => self.number_of(link).map_err(|_| FdbError::NoPort(link)),
+        }
+    }
+
+    fn vlans_of(&self, number: PortNumber) -> &Vlans {
+        if number == OWN_PORT { &self.vlans } else { &self.port_at(number).vlans }
+    }
+
+    fn vlans_of_mut(&mut self, number: PortNumber) -> &mut Vlans {
+        if number == OWN_PORT { &mut self.vlans } else { &mut self.port_mut(number).vlans }
+    }
+
+    fn mac_of(&self, number: PortNumber) -> MacAddr {
+        if number == OWN_PORT { self.mac } else { self.port_at(number).mac }
+    }
+
+    fn entry_of(&self, node: &Node) -> FdbEntry {
+        let (updated, used) = self.fdb.ages(node);
+        FdbEntry {
+            mac: node.key.mac(),
+            vid: node.key.vid(),
+            port: (node.owner != OWN_PORT).then(|| self.port_at(node.owner).link),
+            kind: node.kind,
+            is_sticky: node.is_sticky,
+            is_by_user: node.is_by_user,
+            updated,
+            used,
+        }
+    }
+
+    /// Entries that a request without a VLAN stands for: the one without and one for each VLAN of the port.
+    fn keys_of_request(&self, number: PortNumber, mac: MacAddr, vid: Option<Vid>) -> Vec<FdbKey> {
+        let each = vid.is_none().then(|| self.vlans_of(number).members().iter());
+        std::iter::once(vid).chain(each.into_iter().flatten().map(Some)).map(|vid| FdbKey::new(vid, mac)).collect()
+    }
+
+    fn add_vlan_to(&mut self, number: PortNumber, vid: Vid, flags: VlanFlags) {
+        if self.vlans_of_mut(number).add(vid, flags) {
+            let key = FdbKey::new(Some(vid), self.mac_of(number));
+            self.fdb.add_local(key, number);
+        }
+    }
+
+    fn remove_vlan_from(&mut self, number: PortNumber, vid: Vid) {
+        if self.vlans_of_mut(number).remove(vid) {
+            self.flush_vlans_of(number, &[vid].into_iter().collect());
+        }
+    }
+
+    /// Removes what a port has in VLANs that it is no more in: dynamic entries, and the local one of its own address.
+    fn flush_vlans_of(&mut self, number: PortNumber, vids: &VidSet) {
+        let mac = self.mac_of(number);
+        let keys = self.fdb.keys_of(number, |node| {
+            let is_own = node.kind == FdbKind::Local && !node.is_by_user && node.key.mac() == mac;
+            (is_own || node.kind == FdbKind::Dynamic) && node.key.vid().is_some_and(|vid| vids.contains(vid))
+        });
+        for key in keys {
+            self.remove_entry_of_port(key);
+        }
+    }
+
+    /// Removes a port's dynamic entries.
+    fn flush_port(&mut self, number: PortNumber) {
+        for key in self.fdb.keys_of(number, |node| node.kind == FdbKind::Dynamic) {
+            self.fdb.remove(key);
+        }
+    }
+
+    /// Removes an entry whose port has lost it. A local one goes to another port of the same address in that VLAN, or to the
+    /// bridge (Linux `fdb_delete_local`).
+    fn remove_entry_of_port(&mut self, key: FdbKey) {
+        let Some(&Node { kind, owner, .. }) = self.fdb.node(key) else { return };
+        match self.heir_of(key, owner).filter(|_| kind == FdbKind::Local) {
+            Some(heir) => self.fdb.hand_over(key, heir),
+            None => {
+                self.fdb.remove(key);
+            }
+        }
+    }
+
+    /// Another port of that address in that VLAN, or the bridge.
+    fn heir_of(&self, key: FdbKey, owner: PortNumber) -> Option<PortNumber> {
+        let has_address =
+            |mac: MacAddr, vlans: &Vlans| mac == key.mac() && key.vid().is_none_or(|vid| vlans.members().contains(vid));
+        let mut heirs = self.ports().filter(|port| port.number != owner && has_address(port.mac, &port.vlans));
+        let own = (owner != OWN_PORT && has_address(self.mac, &self.vlans)).then_some(OWN_PORT);
+        heirs.next().map(Port::number).or(own)
+    }
+
+    /// Exchanges the local entries of a port, or of the bridge.
+    fn change_mac(&mut self, number: PortNumber, mac: MacAddr) {
+        let old = self.mac_of(number);
+        let keys =
+            self.fdb.keys_of(number, |node| node.kind == FdbKind::Local && !node.is_by_user && node.key.mac() == old);
+        for key in keys {
+            self.remove_entry_of_port(key);
+        }
+        if number == OWN_PORT {
+            self.mac = mac;
+        } else {
+            self.port_mut(number).mac = mac;
+        }
+        for key in self.keys_of_request(number, mac, None) {
+            self.fdb.add_local(key, number);
+        }
+    }
+
+    /// Puts the trunks in order, and flushes what was learnt behind those that are not active in a VLAN: it is behind the
+    /// active one now.
+    fn elect_trunks(&mut self) {
+        let mut trunks: Vec<(_, LinkId, PortNumber)> = self
+            .ports()
+            .filter_map(|port| Some((std::cmp::Reverse(port.config.trunk?), port.link, port.number)))
+            .collect();
+        trunks.sort_unstable();
+        self.trunks = trunks.into_iter().map(|(_, _, number)| number).collect();
+        if self.trunks.len() < 2 {
+            return;
+        }
+        for number in self.trunks.clone() {
+            let keys = self.fdb.keys_of(number, |node| {
+                let vid = node.key.vid().filter(|_| self.vlan_filtering);
+                node.kind == FdbKind::Dynamic && self.active_trunk(vid).is_some_and(|active| active != number)
+            });
+            for key in keys {
+                self.fdb.remove(key);
+            }
+        }
+    }
+}
+
+/// Checks that an address is a station's.
+fn check_mac(mac: MacAddr) -> Result<(), BridgeError> {
+    if mac.is_unicast() { Ok(()) } else { Err(BridgeError::Mac(mac)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Instant = Instant::ZERO;
+
+    fn vid(number: u16) -> Vid {
+        Vid::new(number).unwrap()
+    }
+
+    fn mac(n: u8) -> MacAddr {
+        MacAddr([2, 0, 0, 0, 0, n])
+    }
+
+    fn station(n: u8) -> MacAddr {
+        MacAddr([2, 1, 0, 0, 0, n])
+    }
+
+    /// A bridge of address 0 with ports 1 and 2 of addresses 1 and 2.
+    fn bridge() -> Bridge {
+        let mut bridge = Bridge::new(mac(0)).unwrap();
+        for number in 1..=2 {
+            assert_eq!(bridge.add_port(LinkId(number), mac(number as u8), 1500), Ok(number as u16));
+        }
+        bridge
+    }
+
+    /// Entries as text, in order of addresses and VLANs.
+    fn entries(bridge: &mut Bridge) -> Vec<String> {
+        bridge.check_invariants();
+        let mut entries: Vec<FdbEntry> = bridge.fdb_entries(NOW).collect();
+        entries.sort_unstable_by_key(|entry| (entry.mac, entry.vid));
+        let text = |entry: &FdbEntry| {
+            let number = entry.vid.map_or(0, Vid::get);
+            format!("{:x}/{number} {:?} {:?}", entry.mac.0[5], entry.port.map_or(0, |link| link.0), entry.kind)
+        };
+        entries.iter().map(text).collect()
+    }
+
+    fn request(port: Option<u32>, n: u8, vid: Option<Vid>, kind: FdbKind) -> FdbRequest {
+        let port = port.map(LinkId);
+        FdbRequest { port, mac: station(n), vid, kind, is_sticky: false, create: true, exclusive: false }
+    }
+
+    #[test]
+    fn new_port_has_local_entries_in_its_vlans() {
+        let want = ["0/0 0 Local", "0/1 0 Local", "1/0 1 Local", "1/1 1 Local", "2/0 2 Local", "2/1 2 Local"];
+        assert_eq!(entries(&mut bridge()), want);
+    }
+
+    #[test]
+    fn port_is_added_once_and_its_number_is_reused() {
+        let mut bridge = bridge();
+        assert_eq!(bridge.add_port(LinkId(1), mac(9), 1500), Err(BridgeError::PortExists(LinkId(1))));
+        for address in [MacAddr::ZERO, MacAddr::BROADCAST] {
+            assert_eq!(bridge.add_port(LinkId(9), address, 1500), Err(BridgeError::Mac(address)));
+            assert_eq!(Bridge::new(address).err(), Some(BridgeError::Mac(address)));
+        }
+        bridge.remove_port(LinkId(1)).unwrap();
+        assert_eq!(bridge.remove_port(LinkId(1)), Err(BridgeError::NoPort(LinkId(1))));
+        assert_eq!(bridge.add_port(LinkId(7), mac(7), 1500), Ok(1));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn bridge_has_at_most_1023_ports() {
+        let mut bridge = Bridge::new(mac(0)).unwrap();
+        for number in 1..=Bridge::MAX_PORTS as u32 {
+            bridge.add_port(LinkId(number), mac(1), 1500).unwrap();
+        }
+        assert_eq!(bridge.add_port(LinkId(5000), mac(1), 1500), Err(BridgeError::TooManyPorts));
+        bridge.remove_port(LinkId(500)).unwrap();
+        assert_eq!(bridge.add_port(LinkId(5000), mac(1), 1500), Ok(500));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn local_entry_passes_to_another_port_of_the_same_address() {
+        let mut bridge = bridge();
+        bridge.set_port_mac(LinkId(2), mac(1)).unwrap();
+        bridge.set_mac(mac(1)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 1 Local", "1/1 1 Local"]);
+        bridge.remove_port(LinkId(1)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 2 Local"]);
+        // Out of VLAN 1 the port keeps the entry without a VLAN.
+        bridge.remove_vlans(Some(LinkId(2)), vid(1), vid(1)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 2 Local", "1/1 0 Local"]);
+        bridge.remove_port(LinkId(2)).unwrap();
+        assert_eq!(entries(&mut bridge), ["1/0 0 Local", "1/1 0 Local"]);
+        bridge.set_mac(mac(3)).unwrap();
+        assert_eq!(entries(&mut bridge), ["3/0 0 Local", "3/1 0 Local"]);
+    }
+
+    #[test]
+    fn removed_vlan_takes_its_dynamic_entries_along() {
+        let mut bridge = bridge();
+        bridge.add_vlans(Some(LinkId(1)), vid(5), vid(7), VlanFlags::default()).unwrap();
+        for (n, number, kind) in [(0x21, 5, FdbKind::Dynamic), (0x22, 5, FdbKind::Static), (0x23, 8, FdbKind::Dynamic)]
+        {
+            let added = bridge.add_fdb(NOW, &request(Some(1), n, Some(vid(number)), kind));
+            assert_eq!(added, if number == 8 { Err(FdbError::NotInVlan(vid(8))) } else { Ok(()) });
+        }
+        assert_eq!(bridge.remove_vlans(Some(LinkId(1)), vid(5), vid(6)), Ok(2));
+        assert_eq!(bridge.remove_vlans(Some(LinkId(1)), vid(5), vid(6)), Ok(0));
+        let left = entries(&mut bridge);
+        assert!(left.contains(&"22/5 1 Static".to_owned()) && left.contains(&"1/7 1 Local".to_owned()), "{left:?}");
+        assert!(!left.iter().any(|entry| entry.starts_with("21/") || entry.starts_with("1/5")), "{left:?}");
+    }
+
+    #[test]
+    fn vlan_ranges_are_checked() {
+        let mut bridge = bridge();
+        let port = Some(LinkId(1));
+        let pvid = VlanFlags::DEFAULT_PVID;
+        let cases = [
+            (bridge.add_vlans(port, vid(5), vid(4), VlanFlags::default()), Err(BridgeError::Range(vid(5), vid(4)))),
+            (bridge.add_vlans(port, vid(4), vid(5), pvid), Err(BridgeError::PvidRange(vid(4), vid(5)))),
+            (bridge.add_vlans(Some(LinkId(9)), vid(4), vid(4), pvid), Err(BridgeError::NoPort(LinkId(9)))),
+            (bridge.remove_vlans(port, vid(5), vid(4)).map(|_| ()), Err(BridgeError::Range(vid(5), vid(4)))),
+            (bridge.add_vlans(port, vid(1), vid(4094), VlanFlags::default()), Ok(())),
+        ];
+        for (got, want) in cases {
+            assert_eq!(got, want);
+        }
+        let vlans = bridge.port(LinkId(1)).unwrap().vlans();
+        assert_eq!((vlans.members().len(), vlans.pvid(), vlans.untagged().is_empty()), (4094, None, true));
+    }
+
+    #[test]
+    fn default_pvid_moves_ports_that_are_as_created() {
+        let mut bridge = bridge();
+        // Port 2 is configured otherwise, and keeps what it has.
+        bridge.add_vlans(Some(LinkId(2)), vid(1), vid(1), VlanFlags::default()).unwrap();
+        bridge.set_vlan_filtering(true);
+        assert_eq!(bridge.set_default_pvid(Some(vid(9))), Err(BridgeError::Filtering));
+        assert_eq!(bridge.set_default_pvid(Some(vid(1))), Ok(()));
+        bridge.set_vlan_filtering(false);
+        bridge.set_default_pvid(Some(vid(9))).unwrap();
+        let pvids = |bridge: &Bridge| {
+            let ports = [1, 2].map(|link| bridge.port(LinkId(link)).unwrap().vlans().pvid().map_or(0, Vid::get));
+            (bridge.vlans().pvid().map_or(0, Vid::get), ports)
+        };
+        assert_eq!(pvids(&bridge), (9, [9, 0]));
+        assert_eq!(bridge.port(LinkId(1)).unwrap().vlans().members().len(), 1);
+        bridge.set_default_pvid(None).unwrap();
+        assert_eq!(pvids(&bridge), (0, [0, 0]));
+        bridge.add_port(LinkId(3), mac(3), 1500).unwrap();
+        assert!(bridge.port(LinkId(3)).unwrap().vlans().members().is_empty());
+        // From none every port follows that is not in the VLAN yet.
+        bridge.set_default_pvid(Some(vid(1))).unwrap();
+        assert_eq!(pvids(&bridge), (1, [1, 0]));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn fdb_requests_have_linux_errors() {
+        use FdbKind::{Dynamic, Local, Static};
+        let mut bridge = bridge();
+        let add = |bridge: &mut Bridge, request: FdbRequest| bridge.add_fdb(NOW, &request);
+        let base = request(Some(1), 9, None, Static);
+        let missing = Err(FdbError::Missing(station(9), None));
+        assert_eq!(add(&mut bridge, FdbRequest { create: false, ..base }), missing);
+        assert_eq!(add(&mut bridge, FdbRequest { exclusive: true, ..base }), Ok(()));
+        assert_eq!(add(&mut bridge, FdbRequest { exclusive: true, ..base }), Err(FdbError::Exists(station(9), None)));
+        assert_eq!(add(&mut bridge, FdbRequest { create: false, ..base }), Ok(()));
+        assert_eq!(add(&mut bridge, FdbRequest { mac: MacAddr::ZERO, ..base }), Err(FdbError::ZeroAddress));
+        assert_eq!(add(&mut bridge, FdbRequest { port: Some(LinkId(9)), ..base }), Err(FdbError::NoPort(LinkId(9))));
+        for kind in [Static, Dynamic] {
+            assert_eq!(add(&mut bridge, request(None, 8, None, kind)), Err(FdbError::NotLocal));
+        }
+        assert_eq!(add(&mut bridge, request(None, 8, None, Local)), Ok(()));
+        let sticky = FdbRequest { is_sticky: true, ..request(Some(1), 7, None, Local) };
+        assert_eq!(add(&mut bridge, sticky), Err(FdbError::StickyLocal));
+        bridge.set_link_up(LinkId(1), false).unwrap();
+        let dynamic = request(Some(1), 7, None, Dynamic);
+        assert_eq!(add(&mut bridge, dynamic), Err(FdbError::PortNotLearning(LinkId(1))));
+        assert_eq!(add(&mut bridge, request(Some(1), 7, None, Static)), Ok(()));
+        bridge.check_invariants();
+    }
+
+    #[test]
+    fn fdb_request_without_vlan_is_for_each_vlan_or_none() {
+        let mut bridge = bridge();
+        bridge.add_vlans(Some(LinkId(1)), vid(5), vid(5), VlanFlags::default()).unwrap();
+        bridge.add_fdb(NOW, &request(Some(1), 9, Some(vid(5)), FdbKind::Static)).unwrap();
+        let exclusive = FdbRequest { exclusive: true, ..request(Some(1), 9, None, FdbKind::Static) };
+        assert_eq!(bridge.add_fdb(NOW, &exclusive), Err(FdbError::Exists(station(9), Some(vid(5)))));
+        assert_eq!(bridge.fdb_entry(NOW, station(9), None), None);
+        bridge.add_fdb(NOW, &request(Some(1), 9, None, FdbKind::Dynamic)).unwrap();
+        let found = [None, Some(vid(1)), Some(vid(5))].map(|vid| bridge.fdb_entry(NOW, station(9), vid).unwrap().kind);
+        assert_eq!(found, [FdbKind::Dynamic; 3]);
+        // Behind port 2 there is none of that address.
+        let missing = Err(FdbError::Missing(station(9), None));
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(2)), station(9), None), missing);
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), Some(vid(5))), Ok(()));
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), None), Ok(()));
+        assert_eq!(bridge.remove_fdb(NOW, Some(LinkId(1)), station(9), None), missing);
+    }
+
+    #[test]
+    fn flush_removes_what_fits() {
+        let filter = FlushFilter::default();
+        let port = Some(Some(LinkId(1)));
+        // Of the six local entries, one static and one dynamic behind each port, in no VLAN and in VLAN 1.
+        let cases = [
+            (filter, 4),
+            (FlushFilter { statics: true, ..filter }, 8),
+            (FlushFilter { statics: true, locals: true, ..filter }, 14),
+            (FlushFilter { port, ..filter }, 2),
+            (FlushFilter { port, statics: true, locals: true, ..filter }, 6),
+            (FlushFilter { port: Some(None), locals: true, ..filter }, 2),
+            (FlushFilter { vid: Some(vid(1)), ..filter }, 2),
+            (FlushFilter { vid: Some(vid(2)), statics: true, locals: true, ..filter }, 0),
+            (FlushFilter { port, vid: Some(vid(1)), statics: true, ..filter }, 2),
+        ];
+        for (filter, want) in cases {
+            let mut bridge = bridge();
+            for link in 1..=2 {
+                bridge.add_fdb(NOW, &request(Some(link), 0x10 + link as u8, None, FdbKind::Static)).unwrap();
+                bridge.add_fdb(NOW, &request(Some(link), 0x20 + link as u8, None, FdbKind::Dynamic)).unwrap();
+            }
+            assert_eq!((bridge.fdb_len(), bridge.flush_fdb(&filter)), (14, Ok(want)), "{filter:?}");
+            assert_eq!(bridge.fdb_len(), 14 - want);
+            bridge.check_invariants();
+        }
+        let unknown = FlushFilter { port: Some(Some(LinkId(9))), ..filter };
+        assert_eq!(bridge().flush_fdb(&unknown), Err(FdbError::NoPort(LinkId(9))));
+    }
+
+    #[test]
+    fn link_down_flushes_dynamic_entries_and_disables() {
+        let mut bridge = bridge();
+        bridge.add_fdb(NOW, &request(Some(1), 0x11, None, FdbKind::Static)).unwrap();
+        bridge.add_fdb(NOW, &request(Some(1), 0x21, None, FdbKind::Dynamic)).unwrap();
+        bridge.set_link_up(LinkId(1), false).unwrap();
+        assert_eq!(bridge.port(LinkId(1)).unwrap().config().state, PortState::Disabled);
+        assert_eq!(bridge.fdb_entry(NOW, station(0x21), None), None);
+        assert!(bridge.fdb_entry(NOW, station(0x11), None).is_some());
+        bridge.set_link_up(LinkId(1), true).unwrap();
+        assert_eq!(bridge.port(LinkId(1)).unwrap().config().state, PortState::Forwarding);
+    }
+
+    #[test]
+    fn timeout_removes_entries_at_their_deadline() {
+        let mut bridge = bridge();
+        assert_eq!(bridge.poll_timeout(), None);
+        bridge.add_fdb(NOW, &request(Some(1), 9, Some(vid(1)), FdbKind::Dynamic)).unwrap();
+        let deadline = NOW + Bridge::AGEING_TIME;
+        assert_eq!(bridge.poll_timeout(), Some(deadline));
+        assert_eq!(bridge.handle_timeout(deadline - Duration::from_nanos(1)), 0);
+        assert_eq!((bridge.handle_timeout(deadline), bridge.poll_timeout()), (1, None));
+    }
+
+    #[test]
+    fn default_pvid_keeps_port_with_other_untagged_flag() {
+        let mut bridge = bridge();
+        let tagged_pvid = VlanFlags { is_pvid: true, is_untagged: false };
+        bridge.add_vlans(Some(LinkId(1)), vid(1), vid(1), tagged_pvid).unwrap();
+        bridge.set_default_pvid(Some(vid(2))).unwrap();
+        assert_eq!(bridge.port(LinkId(1)).unwrap().vlans().pvid(), Some(vid(1)));
+        assert_eq!(bridge.port(LinkId(2)).unwrap().vlans().pvid(), Some(vid(2)));
+    }
+}

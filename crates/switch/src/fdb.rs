@@ -1,0 +1,695 @@
+//! Forwarding database: the port behind which each address is, by VLAN (Linux `br_fdb.c`).
+//!
+//! A look-up is one hash table probe, however many addresses and VLANs there are. Entries that age are in one list by the
+//! time of their last refresh, so that ageing looks at expired entries alone; entries of one port are in a list too, so that
+//! flushing a port looks at its own alone. A refresh within one [`TICK`] changes nothing.
+
+use std::fmt;
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use base::{Instant, LinkId};
+use foldhash::quality::RandomState;
+use hashbrown::HashTable;
+use wire::MacAddr;
+
+use crate::list::{Links, List, NONE};
+use crate::vid::Vid;
+
+/// Resolution of ages: Linux's `clock_t`, in which netlink has them too.
+pub const TICK: Duration = Duration::from_millis(10);
+
+/// Kind of an entry, which netlink shows as a neighbour's state.
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
+pub enum FdbKind {
+    /// An address of the bridge or a port: its frames go up (`NUD_PERMANENT`).
+    Local,
+    /// Set by the operator and never aged (`NUD_NOARP`).
+    Static,
+    /// Aged: learnt, or set by the operator as `dynamic` (`NUD_REACHABLE`).
+    Dynamic,
+}
+
+/// An entry, for a dump.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct FdbEntry {
+    /// The address.
+    pub mac: MacAddr,
+    /// Its VLAN; `None` for entries of a bridge that does not filter.
+    pub vid: Option<Vid>,
+    /// Port that it is behind; `None` for the bridge itself.
+    pub port: Option<LinkId>,
+    /// Kind.
+    pub kind: FdbKind,
+    /// Whether it stays at its port when its address is seen elsewhere (`NTF_STICKY`).
+    pub is_sticky: bool,
+    /// Whether the operator has set it.
+    pub is_by_user: bool,
+    /// Time since it was learnt or refreshed.
+    pub updated: Duration,
+    /// Time since a frame was forwarded by it.
+    pub used: Duration,
+}
+
+/// VLAN and address, as one number.
+#[derive(Clone, Copy, Eq, Hash, PartialEq)]
+pub(crate) struct FdbKey(u64);
+
+impl FdbKey {
+    #[inline]
+    pub(crate) fn new(vid: Option<Vid>, mac: MacAddr) -> Self {
+        let [a, b, c, d, e, f] = mac.0;
+        let vid = vid.map_or(0, Vid::get);
+        Self(u64::from(vid) << 48 | u64::from_be_bytes([0, 0, a, b, c, d, e, f]))
+    }
+
+    pub(crate) fn vid(self) -> Option<Vid> {
+        Vid::new((self.0 >> 48) as u16)
+    }
+
+    pub(crate) fn mac(self) -> MacAddr {
+        let [_, _, mac @ ..] = self.0.to_be_bytes();
+        MacAddr(mac)
+    }
+}
+
+impl fmt::Debug for FdbKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{:?}", self.mac(), self.vid())
+    }
+}
+
+/// Number of a port in its bridge; [`OWN_PORT`] for the bridge itself.
+pub(crate) type PortNumber = u16;
+
+/// The bridge's own port.
+pub(crate) const OWN_PORT: PortNumber = 0;
+
+/// Entry as it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node {
+    pub(crate) key: FdbKey,
+    pub(crate) owner: PortNumber,
+    pub(crate) kind: FdbKind,
+    pub(crate) is_sticky: bool,
+    pub(crate) is_by_user: bool,
+    /// Ticks of the last refresh and of the last use.
+    updated: u64,
+    used: u64,
+    by_age: Links,
+    by_owner: Links,
+}
+
+impl Node {
+    /// Tells whether it counts against its port's limit.
+    fn is_learnt(&self) -> bool {
+        self.kind == FdbKind::Dynamic && !self.is_by_user
+    }
+}
+
+/// Entries of one port.
+#[derive(Clone, Copy, Debug)]
+struct OwnerEntries {
+    list: List,
+    learnt: u32,
+}
+
+/// Result of learning a frame's source.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Learning {
+    /// It is known behind that port.
+    Known,
+    /// It is new.
+    New,
+    /// It was behind another port.
+    Moved,
+    /// It is an address of this bridge, or sticky behind another port.
+    Pinned,
+    /// The port has as many learnt addresses as it may have. An address that was behind another port is forgotten.
+    Full,
+    /// Addresses are not learnt at all: the ageing time is zero.
+    Off,
+}
+
+/// Entry that a look-up has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hit {
+    pub(crate) owner: PortNumber,
+    pub(crate) kind: FdbKind,
+    at: u32,
+}
+
+/// The database.
+#[derive(Clone)]
+pub(crate) struct Fdb {
+    index: HashTable<u32>,
+    hasher: RandomState,
+    nodes: Vec<Node>,
+    free: Vec<u32>,
+    /// Dynamic entries, the longest without refresh first.
+    ageing: List,
+    /// By port number.
+    owners: Vec<OwnerEntries>,
+    ageing_ticks: u64,
+    /// The latest tick seen: a clock that goes back does not disturb the order of `ageing`.
+    tick: u64,
+}
+
+/// Tick of an instant.
+const fn tick_of(now: Instant) -> u64 {
+    now.as_nanos() / TICK.as_nanos() as u64
+}
+
+impl Fdb {
+    pub(crate) fn new(ageing_time: Duration) -> Self {
+        let mut fdb = Self {
+            index: HashTable::new(),
+            hasher: RandomState::default(),
+            nodes: Vec::new(),
+            free: Vec::new(),
+            ageing: List::EMPTY,
+            owners: Vec::new(),
+            ageing_ticks: 0,
+            tick: 0,
+        };
+        fdb.set_ageing_time(ageing_time);
+        fdb
+    }
+
+    /// Sets the time without refresh after which an entry is gone, rounded up to whole ticks.
+    pub(crate) fn set_ageing_time(&mut self, time: Duration) {
+        self.ageing_ticks = u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX);
+    }
+
+    /// Moves the clock forward.
+    #[inline]
+    pub(crate) fn set_now(&mut self, now: Instant) {
+        self.tick = self.tick.max(tick_of(now));
+    }
+
+    /// Entry of an address, unless it has expired.
+    #[inline]
+    pub(crate) fn get(&self, key: FdbKey) -> Option<Hit> {
+        let at = self.find(key)?;
+        let node = &self.nodes[at as usize];
+        (!self.is_expired(node)).then_some(Hit { owner: node.owner, kind: node.kind, at })
+    }
+
+    /// Notes that a frame is forwarded by an entry.
+    #[inline]
+    pub(crate) fn mark_used(&mut self, hit: Hit) {
+        let node = &mut self.nodes[hit.at as usize];
+        if node.used != self.tick {
+            node.used = self.tick;
+        }
+    }
+
+    /// Learns that an address is behind a port that may have `limit` learnt addresses.
+    #[inline]
+    pub(crate) fn learn(&mut self, key: FdbKey, owner: PortNumber, limit: u32) -> Learning {
+        if self.ageing_ticks == 0 {
+            return Learning::Off;
+        }
+        let Some(at) = self.find(key) else { return self.learn_new(key, owner, limit) };
+        let node = self.nodes[at as usize];
+        if self.is_expired(&node) {
+            self.remove_at(at);
+            return self.learn_new(key, owner, limit);
+        }
+        if node.kind == FdbKind::Local {
+            return Learning::Pinned;
+        }
+        if node.owner == owner {
+            self.refresh(at);
+            return Learning::Known;
+        }
+        if node.is_sticky {
+            // Linux refreshes it all the same.
+            self.refresh(at);
+            return Learning::Pinned;
+        }
+        if node.is_learnt() && self.is_full(owner, limit) {
+            self.remove_at(at);
+            return Learning::Full;
+        }
+        self.refresh(at);
+        self.set_owner(at, owner);
+        Learning::Moved
+    }
+
+    /// Adds or changes an entry for the operator. An entry that stays as it was is not refreshed.
+    pub(crate) fn set(&mut self, key: FdbKey, owner: PortNumber, kind: FdbKind, is_sticky: bool) {
+        let found = self.find(key);
+        if let Some(at) = found {
+            let old = self.nodes[at as usize];
+            if old.owner == owner && old.kind == kind && old.is_sticky == is_sticky && !self.is_expired(&old) {
+                self.unlink_owner(at);
+                self.nodes[at as usize].is_by_user = true;
+                self.nodes[at as usize].used = self.tick;
+                self.link_owner(at);
+                return;
+            }
+            self.remove_at(at);
+        }
+        self.insert(key, owner, kind, is_sticky, true);
+    }
+
+    /// Adds the address of a port or of the bridge. An entry of another kind is replaced; a local one stays as it is.
+    pub(crate) fn add_local(&mut self, key: FdbKey, owner: PortNumber) {
+        if let Some(at) = self.find(key) {
+            if self.nodes[at as usize].kind == FdbKind::Local {
+                return;
+            }
+            self.remove_at(at);
+        }
+        self.insert(key, owner, FdbKind::Local, false, false);
+    }
+
+    /// Gives a local entry to another port that has the same address.
+    pub(crate) fn hand_over(&mut self, key: FdbKey, owner: PortNumber) {
+        if let Some(at) = self.find(key) {
+            self.set_owner(at, owner);
+            self.nodes[at as usize].is_by_user = false;
+        }
+    }
+
+    /// Removes an entry. Tells whether there was one.
+    pub(crate) fn remove(&mut self, key: FdbKey) -> bool {
+        let found = self.find(key);
+        if let Some(at) = found {
+            self.remove_at(at);
+        }
+        found.is_some()
+    }
+
+    /// The entry of exactly that VLAN and address, expired or not.
+    pub(crate) fn node(&self, key: FdbKey) -> Option<&Node> {
+        self.find(key).map(|at| &self.nodes[at as usize])
+    }
+
+    /// Removes entries that have expired, `limit` at most. Tells how many.
+    pub(crate) fn expire(&mut self, limit: usize) -> usize {
+        let mut expired = 0;
+        while expired < limit {
+            let at = self.ageing.head();
+            if at == NONE || !self.is_expired(&self.nodes[at as usize]) {
+                break;
+            }
+            self.remove_at(at);
+            expired += 1;
+        }
+        expired
+    }
+
+    /// The time at which the next entry expires.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        let oldest = self.nodes.get(self.ageing.head() as usize)?;
+        let ticks = oldest.updated.saturating_add(self.ageing_ticks);
+        Some(Instant::from_nanos(ticks.saturating_mul(TICK.as_nanos() as u64)))
+    }
+
+    /// Keys of one port's entries that fit, in the order in which the port got them. Costs as much as the port has entries.
+    pub(crate) fn keys_of(&self, owner: PortNumber, fits: impl Fn(&Node) -> bool) -> Vec<FdbKey> {
+        let mut keys = Vec::new();
+        let mut at = self.owners.get(usize::from(owner)).map_or(NONE, |entries| entries.list.head());
+        while let Some(node) = self.nodes.get(at as usize) {
+            if fits(node) {
+                keys.push(node.key);
+            }
+            at = node.by_owner.next();
+        }
+        keys
+    }
+
+    /// Every entry that has not expired, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
+        self.index.iter().map(|&at| &self.nodes[at as usize]).filter(|node| !self.is_expired(node))
+    }
+
+    /// Times since an entry's last refresh and last use.
+    pub(crate) fn ages(&self, node: &Node) -> (Duration, Duration) {
+        let age = |tick: u64| TICK.saturating_mul(u32::try_from(self.tick.saturating_sub(tick)).unwrap_or(u32::MAX));
+        (age(node.updated), age(node.used))
+    }
+
+    /// Number of entries, expired ones that are still to be removed among them.
+    pub(crate) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Learnt addresses of a port.
+    pub(crate) fn learnt(&self, owner: PortNumber) -> u32 {
+        self.owners.get(usize::from(owner)).map_or(0, |entries| entries.learnt)
+    }
+
+    /// Bytes of the tables.
+    pub(crate) fn allocated_bytes(&self) -> usize {
+        let nodes = self.nodes.capacity() * size_of::<Node>();
+        let owners = self.owners.capacity() * size_of::<OwnerEntries>();
+        self.index.allocation_size() + nodes + self.free.capacity() * size_of::<u32>() + owners
+    }
+
+    /// Checks that lists, counts and the index agree. For tests.
+    pub(crate) fn check_invariants(&self) {
+        assert_eq!(self.index.len() + self.free.len(), self.nodes.len());
+        let mut aged = 0;
+        let mut at = self.ageing.head();
+        let mut last = 0;
+        while at != NONE {
+            let node = &self.nodes[at as usize];
+            assert_eq!(node.kind, FdbKind::Dynamic, "{node:?}");
+            assert!(last <= node.updated, "{node:?} was refreshed before its predecessor at {last}");
+            last = node.updated;
+            aged += 1;
+            at = node.by_age.next();
+        }
+        let kept: Vec<&Node> = self.index.iter().map(|&at| &self.nodes[at as usize]).collect();
+        assert_eq!(aged, kept.iter().filter(|node| node.kind == FdbKind::Dynamic).count());
+        let mut owned = 0;
+        for (number, entries) in self.owners.iter().enumerate() {
+            let number = number as PortNumber;
+            let keys = self.keys_of(number, |node| node.owner == number);
+            assert_eq!(keys.len(), self.keys_of(number, |_| true).len(), "port {number} has entries of others");
+            let learnt = self.keys_of(number, Node::is_learnt).len();
+            assert_eq!(entries.learnt as usize, learnt, "port {number}");
+            owned += keys.len();
+        }
+        assert_eq!(owned, kept.len());
+        for node in kept {
+            let at = self.find(node.key).expect("an entry is found by its key");
+            assert_eq!(self.nodes[at as usize].key, node.key);
+            assert!(node.owner != OWN_PORT || node.kind == FdbKind::Local, "{node:?}");
+            assert!(!(node.is_sticky && node.kind == FdbKind::Local), "{node:?}");
+        }
+    }
+
+    #[inline]
+    fn is_expired(&self, node: &Node) -> bool {
+        node.kind == FdbKind::Dynamic && node.updated.saturating_add(self.ageing_ticks) <= self.tick
+    }
+
+    #[inline]
+    fn find(&self, key: FdbKey) -> Option<u32> {
+        let hash = self.hasher.hash_one(key);
+        self.index.find(hash, |&at| self.nodes[at as usize].key == key).copied()
+    }
+
+    fn learn_new(&mut self, key: FdbKey, owner: PortNumber, limit: u32) -> Learning {
+        if self.is_full(owner, limit) {
+            return Learning::Full;
+        }
+        self.insert(key, owner, FdbKind::Dynamic, false, false);
+        Learning::New
+    }
+
+    /// Tells whether a port has as many learnt addresses as it may have, once those that have expired are gone.
+    fn is_full(&mut self, owner: PortNumber, limit: u32) -> bool {
+        self.learnt(owner) >= limit && (self.expire(EXPIRED_PER_CALL) == 0 || self.learnt(owner) >= limit)
+    }
+
+    /// Notes that an address was seen.
+    #[inline]
+    fn refresh(&mut self, at: u32) {
+        let node = &mut self.nodes[at as usize];
+        if node.updated == self.tick {
+            return;
+        }
+        node.updated = self.tick;
+        if node.kind == FdbKind::Dynamic {
+            self.ageing.remove(&mut self.nodes, at, |node| &mut node.by_age);
+            self.ageing.push_back(&mut self.nodes, at, |node| &mut node.by_age);
+        }
+    }
+
+    fn set_owner(&mut self, at: u32, owner: PortNumber) {
+        self.unlink_owner(at);
+        self.nodes[at as usize].owner = owner;
+        self.link_owner(at);
+    }
+
+    fn insert(&mut self, key: FdbKey, owner: PortNumber, kind: FdbKind, is_sticky: bool, is_by_user: bool) {
+        let (updated, used) = (self.tick, self.tick);
+        let (by_age, by_owner) = (Links::UNLINKED, Links::UNLINKED);
+        let node = Node { key, owner, kind, is_sticky, is_by_user, updated, used, by_age, by_owner };
+        let at = if let Some(at) = self.free.pop() {
+            self.nodes[at as usize] = node;
+            at
+        } else {
+            self.nodes.push(node);
+            self.nodes.len() as u32 - 1
+        };
+        let Self { index, hasher, nodes, .. } = self;
+        index.insert_unique(hasher.hash_one(key), at, |&at| hasher.hash_one(nodes[at as usize].key));
+        self.link(at);
+    }
+
+    fn remove_at(&mut self, at: u32) {
+        self.unlink(at);
+        let hash = self.hasher.hash_one(self.nodes[at as usize].key);
+        if let Ok(found) = self.index.find_entry(hash, |&other| other == at) {
+            found.remove();
+        }
+        self.free.push(at);
+        if self.index.is_empty() {
+            self.index = HashTable::new();
+            self.nodes = Vec::new();
+            self.free = Vec::new();
+        }
+    }
+
+    fn link(&mut self, at: u32) {
+        if self.nodes[at as usize].kind == FdbKind::Dynamic {
+            self.ageing.push_back(&mut self.nodes, at, |node| &mut node.by_age);
+        }
+        self.link_owner(at);
+    }
+
+    fn unlink(&mut self, at: u32) {
+        if self.nodes[at as usize].kind == FdbKind::Dynamic {
+            self.ageing.remove(&mut self.nodes, at, |node| &mut node.by_age);
+        }
+        self.unlink_owner(at);
+    }
+
+    fn link_owner(&mut self, at: u32) {
+        let owner = usize::from(self.nodes[at as usize].owner);
+        if self.owners.len() <= owner {
+            self.owners.resize(owner + 1, OwnerEntries { list: List::EMPTY, learnt: 0 });
+        }
+        let entries = &mut self.owners[owner];
+        entries.learnt += u32::from(self.nodes[at as usize].is_learnt());
+        entries.list.push_back(&mut self.nodes, at, |node| &mut node.by_owner);
+    }
+
+    fn unlink_owner(&mut self, at: u32) {
+        let node = self.nodes[at as usize];
+        let entries = &mut self.owners[usize::from(node.owner)];
+        entries.learnt -= u32::from(node.is_learnt());
+        entries.list.remove(&mut self.nodes, at, |node| &mut node.by_owner);
+    }
+}
+
+/// Entries that one call removes at most because they have expired.
+pub(crate) const EXPIRED_PER_CALL: usize = 1024;
+
+impl fmt::Debug for Fdb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fdb({})", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGEING: Duration = Duration::from_secs(300);
+
+    fn key(vid: u16, n: u32) -> FdbKey {
+        let [a, b, c, d] = n.to_be_bytes();
+        FdbKey::new(Vid::new(vid), MacAddr([2, 0, a, b, c, d]))
+    }
+
+    fn fdb() -> Fdb {
+        Fdb::new(AGEING)
+    }
+
+    fn at(fdb: &mut Fdb, ms: u64) {
+        fdb.set_now(Instant::ZERO + Duration::from_millis(ms));
+    }
+
+    fn owner_of(fdb: &Fdb, key: FdbKey) -> Option<PortNumber> {
+        fdb.check_invariants();
+        fdb.get(key).map(|hit| hit.owner)
+    }
+
+    #[test]
+    fn key_holds_vlan_and_address() {
+        let mac: MacAddr = "02:34:56:78:9a:bc".parse().unwrap();
+        for vid in [None, Vid::new(1), Vid::new(4094)] {
+            let key = FdbKey::new(vid, mac);
+            assert_eq!((key.vid(), key.mac()), (vid, mac));
+        }
+        assert_ne!(key(1, 1), key(2, 1));
+    }
+
+    #[test]
+    fn address_is_known_per_vlan() {
+        let mut fdb = fdb();
+        assert_eq!(fdb.learn(key(1, 7), 1, 10), Learning::New);
+        assert_eq!(fdb.learn(key(2, 7), 2, 10), Learning::New);
+        assert_eq!(fdb.learn(key(1, 7), 1, 10), Learning::Known);
+        let owners = [key(1, 7), key(2, 7), key(0, 7), key(1, 8)].map(|key| owner_of(&fdb, key));
+        assert_eq!(owners, [Some(1), Some(2), None, None]);
+    }
+
+    #[test]
+    fn entry_expires_at_the_ageing_time_after_its_refresh() {
+        let mut fdb = fdb();
+        at(&mut fdb, 1009);
+        fdb.learn(key(1, 1), 1, 10);
+        // The tick began at 1000 ms.
+        assert_eq!(fdb.next_expiry(), Some(Instant::ZERO + Duration::from_millis(301_000)));
+        for (ms, want) in [(300_999, Some(1)), (301_000, None)] {
+            at(&mut fdb, ms);
+            assert_eq!(owner_of(&fdb, key(1, 1)), want, "at {ms} ms");
+        }
+        assert_eq!((fdb.len(), fdb.expire(10), fdb.len(), fdb.next_expiry()), (1, 1, 0, None));
+    }
+
+    #[test]
+    fn refresh_moves_the_expiry_and_its_place_in_the_order() {
+        let mut fdb = fdb();
+        for n in 0..3 {
+            at(&mut fdb, u64::from(n) * 1000);
+            fdb.learn(key(1, n), 1, 10);
+        }
+        at(&mut fdb, 100_000);
+        assert_eq!(fdb.learn(key(1, 0), 1, 10), Learning::Known);
+        at(&mut fdb, 302_000);
+        assert_eq!(fdb.expire(10), 2);
+        assert_eq!((owner_of(&fdb, key(1, 0)), fdb.len()), (Some(1), 1));
+        assert_eq!(fdb.next_expiry(), Some(Instant::ZERO + Duration::from_secs(400)));
+    }
+
+    #[test]
+    fn clock_that_goes_back_refreshes_nothing() {
+        let mut fdb = fdb();
+        at(&mut fdb, 10_000);
+        fdb.learn(key(1, 1), 1, 10);
+        at(&mut fdb, 5_000);
+        fdb.learn(key(1, 2), 1, 10);
+        fdb.check_invariants();
+        assert_eq!(fdb.next_expiry(), Some(Instant::ZERO + Duration::from_secs(310)));
+    }
+
+    #[test]
+    fn expired_entry_is_learnt_anew() {
+        let mut fdb = fdb();
+        fdb.set(key(1, 1), 1, FdbKind::Dynamic, true);
+        at(&mut fdb, 300_000);
+        assert_eq!(fdb.learn(key(1, 1), 2, 10), Learning::New);
+        let node = *fdb.node(key(1, 1)).unwrap();
+        assert_eq!((node.owner, node.is_by_user, node.is_sticky), (2, false, false));
+    }
+
+    #[test]
+    fn zero_ageing_time_learns_nothing() {
+        let mut fdb = fdb();
+        fdb.learn(key(1, 1), 1, 10);
+        fdb.set_ageing_time(Duration::ZERO);
+        assert_eq!(owner_of(&fdb, key(1, 1)), None);
+        assert_eq!(fdb.learn(key(1, 2), 1, 10), Learning::Off);
+        // Shorter than a tick is a tick.
+        fdb.set_ageing_time(Duration::from_nanos(1));
+        assert_eq!(fdb.learn(key(1, 2), 1, 10), Learning::New);
+    }
+
+    #[test]
+    fn address_moves_unless_local_or_sticky() {
+        use FdbKind::{Dynamic, Local, Static};
+        // Kind, sticky, result of learning at another port, port then.
+        let cases = [
+            (Dynamic, false, Learning::Moved, 2),
+            (Dynamic, true, Learning::Pinned, 1),
+            (Static, false, Learning::Moved, 2),
+            (Static, true, Learning::Pinned, 1),
+            (Local, false, Learning::Pinned, 1),
+        ];
+        for (kind, is_sticky, want, owner) in cases {
+            let mut fdb = fdb();
+            fdb.set(key(1, 1), 1, kind, is_sticky);
+            assert_eq!(fdb.learn(key(1, 1), 2, 0), want, "{kind:?} {is_sticky}");
+            assert_eq!(owner_of(&fdb, key(1, 1)), Some(owner), "{kind:?} {is_sticky}");
+            assert_eq!(fdb.node(key(1, 1)).unwrap().kind, kind);
+        }
+    }
+
+    #[test]
+    fn full_port_learns_nothing_more() {
+        let mut fdb = fdb();
+        for n in 0..4 {
+            let want = if n < 3 { Learning::New } else { Learning::Full };
+            assert_eq!(fdb.learn(key(1, n), 1, 3), want, "{n}");
+        }
+        assert_eq!(fdb.learn(key(1, 0), 1, 3), Learning::Known);
+        // Another port has a limit of its own, and the operator has none.
+        assert_eq!(fdb.learn(key(1, 3), 2, 3), Learning::New);
+        fdb.set(key(1, 5), 1, FdbKind::Dynamic, false);
+        assert_eq!((fdb.learnt(1), fdb.learnt(2), fdb.len()), (3, 1, 5));
+        // An address that moves to a full port is known at neither.
+        assert_eq!(fdb.learn(key(1, 3), 1, 3), Learning::Full);
+        assert_eq!((owner_of(&fdb, key(1, 3)), fdb.learnt(2)), (None, 0));
+        // Room comes back with an expiry.
+        at(&mut fdb, 300_000);
+        assert_eq!(fdb.learn(key(1, 9), 1, 3), Learning::New);
+    }
+
+    #[test]
+    fn operators_entry_no_longer_counts_as_learnt() {
+        let mut fdb = fdb();
+        fdb.learn(key(1, 1), 1, 1);
+        fdb.set(key(1, 1), 1, FdbKind::Dynamic, false);
+        assert_eq!(fdb.learnt(1), 0);
+        assert_eq!(fdb.learn(key(1, 2), 1, 1), Learning::New);
+        fdb.set(key(1, 1), 2, FdbKind::Static, true);
+        assert_eq!((owner_of(&fdb, key(1, 1)), fdb.learnt(1), fdb.learnt(2)), (Some(2), 1, 0));
+    }
+
+    #[test]
+    fn local_address_replaces_a_learnt_one() {
+        let mut fdb = fdb();
+        fdb.learn(key(1, 1), 1, 10);
+        fdb.add_local(key(1, 1), 2);
+        fdb.add_local(key(1, 1), 3);
+        assert_eq!(fdb.get(key(1, 1)).map(|hit| (hit.owner, hit.kind)), Some((2, FdbKind::Local)));
+        fdb.hand_over(key(1, 1), OWN_PORT);
+        assert_eq!(owner_of(&fdb, key(1, 1)), Some(OWN_PORT));
+        at(&mut fdb, 1_000_000);
+        assert_eq!((fdb.expire(10), fdb.len()), (0, 1));
+    }
+
+    #[test]
+    fn expiry_is_bounded_per_call() {
+        let mut fdb = fdb();
+        for n in 0..100 {
+            fdb.learn(key(1, n), 1, 100);
+        }
+        at(&mut fdb, 300_000);
+        assert_eq!((fdb.expire(60), fdb.len()), (60, 40));
+        assert_eq!(fdb.iter().count(), 0);
+        assert_eq!((fdb.expire(60), fdb.len(), fdb.expire(60)), (40, 0, 0));
+        assert_eq!(fdb.nodes.capacity(), 0);
+    }
+
+    #[test]
+    fn ages_count_from_refresh_and_use() {
+        let mut fdb = fdb();
+        fdb.learn(key(1, 1), 1, 10);
+        at(&mut fdb, 2_000);
+        let hit = fdb.get(key(1, 1)).unwrap();
+        fdb.mark_used(hit);
+        at(&mut fdb, 5_000);
+        let node = fdb.node(key(1, 1)).unwrap();
+        assert_eq!(fdb.ages(node), (Duration::from_secs(5), Duration::from_secs(3)));
+    }
+}

@@ -1,0 +1,174 @@
+//! Summary of an Ethernet frame, as far as a bridge looks at it, and the places that it goes to.
+
+use base::LinkId;
+use wire::MacAddr;
+use wire::eth;
+use wire::vlan::Tci;
+
+use crate::vid::Vid;
+
+/// A frame in a bridge. Its 802.1Q tag is in metadata, never among the bytes: the caller pops it on the way in and
+/// pushes it on the way out, or leaves it to the device, so that a tag costs no offload.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Frame {
+    /// Destination.
+    pub dst: MacAddr,
+    /// Source.
+    pub src: MacAddr,
+    /// Control information of the 802.1Q tag. A tag of another protocol, 802.1ad for instance, is payload: the frame
+    /// is untagged for this bridge.
+    pub tag: Option<Tci>,
+    /// Whether the payload begins with a VLAN tag of any protocol.
+    pub has_payload_tag: bool,
+    /// Whether it is fat: still to be cut to wire size.
+    pub is_gso: bool,
+    /// Bytes from the destination on, without FCS and without the tag in `tag`.
+    pub len: usize,
+}
+
+impl Frame {
+    /// Summary of the frame with that header, whose outer 802.1Q tag has been moved to `vlan`.
+    pub fn new(header: &eth::Header, vlan: Option<u16>, is_gso: bool, len: usize) -> Self {
+        let has_payload_tag = header.ethertype().is_vlan();
+        Self { dst: header.dst(), src: header.src(), tag: vlan.map(Tci), has_payload_tag, is_gso, len }
+    }
+}
+
+/// A port that a frame leaves by.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Exit {
+    /// The port.
+    pub port: LinkId,
+    /// Tag that it leaves with; `None` if it leaves untagged.
+    pub tag: Option<Tci>,
+}
+
+/// The frame as the bridge's own port receives it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Upward {
+    /// Tag that it is received with; `None` if it is received untagged.
+    pub tag: Option<Tci>,
+}
+
+/// Places that a frame goes to. One value serves all frames, so that a flood allocates nothing.
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
+pub struct Egress {
+    /// The VLAN that the frame is in; `None` in a bridge that does not filter by VLAN.
+    pub vid: Option<Vid>,
+    /// Ports, in the order of their numbers; more than one after a flood.
+    pub exits: Vec<Exit>,
+    /// The bridge's own port, if it receives the frame too.
+    pub up: Option<Upward>,
+}
+
+impl Egress {
+    /// Forgets the last frame's places.
+    pub(crate) fn clear(&mut self) {
+        self.vid = None;
+        self.exits.clear();
+        self.up = None;
+    }
+
+    /// Tells whether the frame goes nowhere.
+    pub fn is_empty(&self) -> bool {
+        self.exits.is_empty() && self.up.is_none()
+    }
+}
+
+/// Result of a bridge's decision.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Verdict {
+    /// It goes to the places of [`Egress`], of which there is at least one.
+    Forward,
+    /// It is addressed to this link alone (01-80-C2-00-00-0x): the port's own device receives it, as if it were in no
+    /// bridge.
+    LinkLocal,
+    /// It goes no further.
+    Drop(Refusal),
+}
+
+/// The rule by which a frame is dropped.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub enum Refusal {
+    /// The link that it came by is no port of this bridge.
+    PortUnknown,
+    /// Its source is a group or zero.
+    SourceInvalid,
+    /// It is a PAUSE frame, which no bridge forwards (IEEE 802.3 Annex 31B).
+    Pause,
+    /// The port that it came by neither learns nor forwards, or only learns.
+    IngressState,
+    /// It is untagged and the port has no PVID.
+    NoPvid,
+    /// Its VLAN is not one of the port's.
+    IngressVlan,
+    /// The port is locked and its source is not an address behind that port.
+    Locked,
+    /// It came by a trunk other than the active one of its VLAN, or its destination is behind such a trunk.
+    StandbyTrunk,
+    /// Its destination is behind the port that it came by.
+    SamePort,
+    /// Its destination is behind a port that does not forward.
+    EgressState,
+    /// Its destination is behind a port that is not in its VLAN.
+    EgressVlan,
+    /// It came by an isolated port, and its destination is behind another one.
+    Isolated,
+    /// It is longer than the MTU of each port that would take it.
+    TooBig,
+    /// It is for the bridge, whose own port is not in its VLAN.
+    OwnVlan,
+    /// The bridge's own port sends to an address of the bridge itself.
+    OwnAddress,
+    /// It is flooded, and no port takes it.
+    NoPort,
+}
+
+impl Refusal {
+    /// Every rule, in the order of the declaration.
+    pub const ALL: [Self; 16] = [
+        Self::PortUnknown,
+        Self::SourceInvalid,
+        Self::Pause,
+        Self::IngressState,
+        Self::NoPvid,
+        Self::IngressVlan,
+        Self::Locked,
+        Self::StandbyTrunk,
+        Self::SamePort,
+        Self::EgressState,
+        Self::EgressVlan,
+        Self::Isolated,
+        Self::TooBig,
+        Self::OwnVlan,
+        Self::OwnAddress,
+        Self::NoPort,
+    ];
+}
+
+#[cfg(test)]
+mod tests {
+    use wire::EtherType;
+
+    use super::*;
+
+    #[test]
+    fn frame_with_service_tag_is_untagged() {
+        let dst = MacAddr([2, 0, 0, 0, 0, 1]);
+        let src = MacAddr([2, 0, 0, 0, 0, 2]);
+        let cases = [(EtherType::IPV4, false), (EtherType::SERVICE_VLAN, true), (EtherType::VLAN, true)];
+        for (ethertype, has_payload_tag) in cases {
+            let header = eth::Header::new(dst, src, ethertype);
+            let frame = Frame::new(&header, None, false, 60);
+            assert_eq!(frame, Frame { dst, src, tag: None, has_payload_tag, is_gso: false, len: 60 }, "{ethertype}");
+        }
+        let header = eth::Header::new(dst, src, EtherType::IPV6);
+        assert_eq!(Frame::new(&header, Some(0x6064), true, 60).tag, Tci::new(100, 3));
+    }
+
+    #[test]
+    fn refusals_are_listed_in_order() {
+        assert!(Refusal::ALL.is_sorted());
+        assert_eq!(Refusal::ALL.last(), Some(&Refusal::NoPort));
+    }
+}

@@ -1,0 +1,63 @@
+//! Counters of a port.
+
+/// The eight statistics of a switch port, which Open vSwitch and `ip -s link` have.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct PortStats {
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Bytes of them, without tags in metadata.
+    pub rx_bytes: u64,
+    /// Received frames whose source is no station's address.
+    pub rx_errors: u64,
+    /// Received frames that a rule of the ingress refused, or that no port takes.
+    pub rx_dropped: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Bytes of them, without tags in metadata.
+    pub tx_bytes: u64,
+    /// Frames longer than the port's MTU.
+    pub tx_errors: u64,
+    /// Frames to an address behind this port that the port does not take, and those that its device has refused.
+    pub tx_dropped: u64,
+}
+
+impl PortStats {
+    /// Nothing counted.
+    pub const ZERO: Self = Self {
+        rx_packets: 0,
+        rx_bytes: 0,
+        rx_errors: 0,
+        rx_dropped: 0,
+        tx_packets: 0,
+        tx_bytes: 0,
+        tx_errors: 0,
+        tx_dropped: 0,
+    };
+
+    /// Counts a received frame.
+    #[inline]
+    pub(crate) fn count_rx(&mut self, len: usize) {
+        self.rx_packets += 1;
+        self.rx_bytes += len as u64;
+    }
+
+    /// Counts a sent frame.
+    #[inline]
+    pub(crate) fn count_tx(&mut self, len: usize) {
+        self.tx_packets += 1;
+        self.tx_bytes += len as u64;
+    }
+}
+
+/// Counters of a port's learning.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub struct LearnStats {
+    /// Addresses learnt.
+    pub learnt: u64,
+    /// Addresses that moved to this port from another one.
+    pub moved: u64,
+    /// Frames whose source was not learnt since the port has as many addresses as it may have.
+    pub full: u64,
+    /// Frames whose source is an address of the bridge, or one that is bound to another port.
+    pub pinned: u64,
+}
