@@ -35,12 +35,12 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         let Node { datapath, captures, vrfs, .. } = &mut *node;
         datapath.fib.replace(fib);
         for &device in vrfs.keys().filter(|device| !plan.vrfs.contains_key(device)) {
-            datapath.set_vrf_port(device, None);
+            datapath.set_vrf_port(now, device, None);
             captures.close(device);
         }
         *vrfs = plan.vrfs;
         for (&device, vrf) in &*vrfs {
-            datapath.set_vrf_port(device, Some((vrf.name.clone(), vrf.mtu as usize)));
+            datapath.set_vrf_port(now, device, Some((vrf.name.clone(), vrf.mtu as usize)));
         }
     }
     if let Some(worker) = plan.worker {

@@ -81,9 +81,9 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
 
 /// Packets that passed by a VRF.
 fn vrf_stats(node: &Node, id: LinkId) -> LinkStats {
-    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes } =
+    let Traffic { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors } =
         node.datapath.ports.get(id).map(|port| port.traffic).unwrap_or_default();
-    LinkStats { rx_packets, rx_bytes, tx_packets, tx_bytes, ..LinkStats::default() }
+    LinkStats { rx_packets, rx_bytes, tx_packets, tx_bytes, tx_errors, ..LinkStats::default() }
 }
 
 fn slot(node: &Node, id: LinkId) -> Option<&Slot> {
@@ -216,6 +216,7 @@ fn link_stats(stats: &link::LinkStats) -> LinkStats {
         tx_wire_packets: stats.tx_wire_packets,
         tx_calls: stats.tx_calls,
         tx_dropped: stats.tx_dropped,
+        tx_errors: 0,
     }
 }
 

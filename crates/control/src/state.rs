@@ -151,6 +151,9 @@ pub struct LinkStats {
     pub tx_calls: u64,
     /// Packets that could not be sent.
     pub tx_dropped: u64,
+    /// Packets of a VRF that had no route any more behind its queueing discipline.
+    #[serde(default)]
+    pub tx_errors: u64,
 }
 
 /// A route, connected or static.

@@ -40,6 +40,7 @@ fn links() -> Shown {
             tx_wire_packets: 3,
             tx_calls: 2,
             tx_dropped: 0,
+            tx_errors: 0,
         },
         ip6: Vec::new(),
     };

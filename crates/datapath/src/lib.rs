@@ -45,6 +45,7 @@ mod route_encap;
 mod rx;
 mod trace;
 mod tx;
+mod vrf;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -224,8 +225,11 @@ impl Datapath {
     }
 
     /// Adds the port of a VRF, changes it, or removes it with `None`. Its links are in the domain of that device
-    /// ([`Fib::set_domain`]).
-    pub fn set_vrf_port(&mut self, id: LinkId, vrf: Option<(String, usize)>) {
+    /// ([`Fib::set_domain`]). What waits in a queueing discipline of a VRF that is removed, or is not up, is dropped.
+    pub fn set_vrf_port(&mut self, now: Instant, id: LinkId, vrf: Option<(String, usize)>) {
+        if vrf.is_none() || !self.fib.may_send(Domain::vrf(id)) {
+            queue::reset(self, now, id, DropReason::LinkDown);
+        }
         match vrf {
             Some((name, mtu)) => {
                 let config = PortConfig { name, mac: None, mtu, features: Features::NONE, gro: false, esp_gro: false };

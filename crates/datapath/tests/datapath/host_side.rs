@@ -16,7 +16,7 @@ pub(crate) fn add_devices(node: &mut Node) {
     add_devices_to(node, &[INSIDE, OUTSIDE]);
 }
 
-fn add_devices_to(node: &mut Node, links: &[LinkId]) {
+pub(crate) fn add_devices_to(node: &mut Node, links: &[LinkId]) {
     for &link in links {
         let mac = node.datapath.ports.get(link).unwrap().config.mac;
         let config = PortConfig {

@@ -37,3 +37,4 @@ mod route_encap;
 mod shortcuts;
 mod trace;
 mod vrf;
+mod vrf_device;

@@ -188,10 +188,11 @@ fn put_info(w: &mut Writer, link: &Link) {
 /// `struct rtnl_link_stats64` and `rtnl_link_stats`.
 fn put_stats(w: &mut Writer, stats: &LinkStats) {
     const COUNTERS: usize = 25;
-    let LinkStats { rx_wire_packets, rx_bytes, rx_dropped, tx_wire_packets, tx_bytes, tx_dropped, .. } = *stats;
+    let LinkStats { rx_wire_packets, rx_bytes, rx_dropped, tx_wire_packets, tx_bytes, tx_dropped, tx_errors, .. } =
+        *stats;
     let mut counters = [0_u64; COUNTERS];
     counters[..4].copy_from_slice(&[rx_wire_packets, tx_wire_packets, rx_bytes, tx_bytes]);
-    (counters[6], counters[7]) = (rx_dropped, tx_dropped);
+    counters[5..8].copy_from_slice(&[tx_errors, rx_dropped, tx_dropped]);
     let wide: Vec<u8> = counters.iter().flat_map(|value| value.to_ne_bytes()).collect();
     w.put(IFLA_STATS64, &wide);
     let narrow: Vec<u8> = counters[..COUNTERS - 1].iter().flat_map(|&value| (value as u32).to_ne_bytes()).collect();
