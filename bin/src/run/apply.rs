@@ -2,7 +2,7 @@
 
 use base::LinkId;
 use control::model::IlaErrors;
-use control::sysctl::{EarlyDemux, Settings};
+use control::sysctl::{EarlyDemux, L3mdevAccept, Settings};
 
 use super::node::Node;
 use super::plan::Plan;
@@ -70,4 +70,6 @@ pub(crate) fn set(node: &mut Node, settings: Settings) {
     xfrm::set_options(&mut node.datapath.ipsec, settings.xfrm);
     let EarlyDemux { ip, tcp, udp } = settings.early_demux;
     node.datapath.early_demux = datapath::EarlyDemux { ip: ip != 0, tcp: tcp != 0, udp: udp != 0 };
+    let L3mdevAccept { tcp, udp } = settings.l3mdev_accept;
+    node.datapath.set_l3mdev_accept(datapath::L3mdevAccept { tcp, udp });
 }

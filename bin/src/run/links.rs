@@ -242,6 +242,7 @@ impl Node {
 
     /// Sends what waits in the ports.
     pub(crate) fn send_all(&mut self, now: Instant) {
+        self.answer_socket_questions(now);
         for at in 0..self.slots.len() {
             self.send(now, LinkId(at as u32));
         }

@@ -135,6 +135,8 @@ drop_reasons! {
     QdiscTooLong,
     /// Waited in a queueing discipline that was replaced or removed (Linux `dev_deactivate`).
     QdiscRemoved,
+    /// In a VRF, and too much was asked about its sockets to ask for this packet's.
+    SocketUnknown,
     /// The system refused the packet.
     TxError,
     /// No buffer was free.

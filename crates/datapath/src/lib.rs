@@ -59,6 +59,7 @@ use packet::{Memory, Packet};
 use reassembly::{Expired, Reassembly};
 
 use hooks::Hooks;
+use host_side::place::Places;
 use ila_errors::IlaErrors;
 use ila_hook::Ila;
 use ip_packet::{Carried, IpPacket};
@@ -73,6 +74,7 @@ use tx::{device, esp_device, keepalive, neighbour, queue};
 
 pub use hooks::HookPoint;
 pub use host_side::demux::{DemuxCounts, EarlyDemux};
+pub use host_side::place::{L3mdevAccept, SocketBinding, SocketQuestion};
 pub use local::ike::{IkeAt, IkeMessage};
 pub use ports::{Device, FatCounts, HostRole, Port, PortConfig, Ports, TX_QUEUE_BYTES, TapPoints, Tapped, Traffic};
 pub use trace::{Geometry, Step, TraceFilter, TraceStep, TraceTerm};
@@ -101,6 +103,7 @@ pub struct Datapath {
     /// Messages of ICMP that lowered the MTU of a path, or confirmed it.
     pub path_mtus_learnt: u64,
     established: Established,
+    places: Places,
     ike: ike::Ike,
     gro: Gro,
     reassembly: Reassembly,
@@ -180,6 +183,7 @@ impl Datapath {
             demux_counts: DemuxCounts::default(),
             path_mtus_learnt: 0,
             established: Established::default(),
+            places: Places::default(),
             ike: ike::Ike::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
             reassembly: Reassembly::default(),

@@ -7,8 +7,8 @@ use fib::{Decision, IlaHop};
 use host::icmp::{self, Problem};
 use ipsec::Released;
 use packet::Packet;
-use wire::Version;
 use wire::ip::Info;
+use wire::{FlowKey, Version};
 
 use crate::forward::{Hop, problem_of};
 use crate::hooks::{self, HookPoint};
@@ -74,7 +74,7 @@ fn tell_host_side(dp: &mut Datapath, cx: Cx<'_>, pkt: &Packet, info: &Info, prob
     }
     let device = pkt.meta.origin.device();
     match icmp::error(cx.mem, pkt, info, problem, info.src) {
-        Ok(error) => up::deliver_error(dp, cx, info.src, device, error),
+        Ok(error) => up::deliver_error(dp, cx, FlowKey::new(info, pkt.head()), device, error),
         Err(reason) => dp.ports.drop(Origin::NODE, reason),
     }
 }

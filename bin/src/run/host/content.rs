@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
 use base::{IfAddr, Prefix};
+use control::netlink::rtnl::nums::RT_TABLE_LOCAL;
 
 /// A device.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -47,14 +48,32 @@ pub(super) struct MirroredRoute {
     pub(super) is_mtu_locked: bool,
 }
 
-/// A rule: what leaves by a device, or a socket bound to it, asks a table.
+/// A rule: what leaves by a device, or a socket bound to it, asks a table; without a device everything does.
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct MirroredRule {
     pub(super) v4: bool,
+    pub(super) priority: u32,
     /// Name of the device.
-    pub(super) device: String,
+    pub(super) device: Option<String>,
     pub(super) table: u32,
 }
+
+impl MirroredRule {
+    /// The rule that asks for the namespace's own addresses. Where there are VRFs it stands behind theirs, or a socket of a VRF would
+    /// reach the addresses of all others, and its own ones past the VRF's device.
+    pub(super) const fn local(v4: bool, has_vrfs: bool) -> Self {
+        let priority = if has_vrfs { VRF_PRIORITY + 1 } else { 0 };
+        Self { v4, priority, device: None, table: RT_TABLE_LOCAL }
+    }
+
+    /// The rule by which sockets of a VRF ask its table.
+    pub(super) const fn of_vrf(v4: bool, device: String, table: u32) -> Self {
+        Self { v4, priority: VRF_PRIORITY, device: Some(device), table }
+    }
+}
+
+/// Priority of the rules of VRFs, which is that of Linux's own.
+const VRF_PRIORITY: u32 = 1000;
 
 /// Content of a namespace.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -92,14 +111,15 @@ impl Content {
         }
         let gone = self.routes.difference(&wanted.routes).copied();
         steps.extend(gone.map(Step::RemoveRoute));
+        // One that stands for another comes first: there is always a rule for the local addresses.
+        let new = wanted.rules.difference(&self.rules).cloned();
+        steps.extend(new.map(Step::AddRule));
         let gone = self.rules.difference(&wanted.rules).cloned();
         steps.extend(gone.map(Step::RemoveRule));
         let gone = self.addresses.difference(&wanted.addresses).cloned();
         steps.extend(gone.map(Step::RemoveAddress));
         let new = wanted.addresses.difference(&self.addresses).filter(|address| is_there(address.index));
         steps.extend(new.cloned().map(Step::AddAddress));
-        let new = wanted.rules.difference(&self.rules).cloned();
-        steps.extend(new.map(Step::AddRule));
         let new = wanted.routes.difference(&self.routes).filter(|route| route.index == 0 || is_there(route.index));
         steps.extend(new.copied().map(Step::AddRoute));
         steps
@@ -114,8 +134,17 @@ impl fmt::Display for Step {
             Self::RemoveAddress(address) => write!(f, "removal of address {}", address.addr),
             Self::AddRoute(route) => write!(f, "route {} table {}", route.prefix, route.table),
             Self::RemoveRoute(route) => write!(f, "removal of route {} table {}", route.prefix, route.table),
-            Self::AddRule(rule) => write!(f, "rule oif {}", rule.device),
-            Self::RemoveRule(rule) => write!(f, "removal of rule oif {}", rule.device),
+            Self::AddRule(rule) => write!(f, "rule {rule}"),
+            Self::RemoveRule(rule) => write!(f, "removal of rule {rule}"),
+        }
+    }
+}
+
+impl fmt::Display for MirroredRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.device {
+            Some(device) => write!(f, "oif {device}"),
+            None => write!(f, "{} table {}", self.priority, self.table),
         }
     }
 }

@@ -12,8 +12,6 @@ use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRu
 
 /// Protocol of the routes and rules that are mirrored, a number that Linux gives to no program.
 const PROTOCOL: u8 = 102;
-/// Priority of the rules, which is that of Linux's own for VRFs.
-const RULE_PRIORITY: u32 = 1000;
 /// The largest MTU of a mirrored IPv4 route, which is locked.
 const LOCKED_MTU: u32 = 65_520;
 
@@ -170,10 +168,15 @@ fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8) {
 fn write_rule(w: &mut Writer, rule: &MirroredRule) {
     w.fixed(&[family(rule.v4), 0, 0, 0, RT_TABLE_UNSPEC as u8, 0, 0, FR_TO_TABLE]);
     w.fixed(&[0; 4]);
-    w.put_u32(FRA_PRIORITY, RULE_PRIORITY);
-    w.put_str(FRA_OIFNAME, &rule.device);
+    w.put_u32(FRA_PRIORITY, rule.priority);
+    if let Some(device) = &rule.device {
+        w.put_str(FRA_OIFNAME, device);
+    }
     w.put_u32(FRA_TABLE, rule.table);
-    w.put_u8(FRA_PROTOCOL, PROTOCOL);
+    // The kernel's own is removed whatever its protocol.
+    if rule.priority != 0 {
+        w.put_u8(FRA_PROTOCOL, PROTOCOL);
+    }
 }
 
 const fn family(v4: bool) -> u8 {
@@ -310,20 +313,21 @@ fn is_locked(metrics: &Attr<'_>) -> bool {
     value(RTAX_LOCK) == Some(1 << RTAX_MTU) && value(RTAX_MTU) == Some(LOCKED_MTU)
 }
 
-/// A rule of ours.
+/// A rule of ours, or the first of the kernel's own.
 fn read_rule(message: &Message<'_>) -> Option<MirroredRule> {
     let (fixed, attrs) = parts::<RULE_LEN>(message, RTM_NEWRULE)?;
-    let mut rule = MirroredRule { v4: is_v4(fixed[0])?, device: String::new(), table: fixed[4].into() };
+    let mut rule = MirroredRule { v4: is_v4(fixed[0])?, priority: 0, device: None, table: fixed[4].into() };
     let mut is_ours = false;
     for attr in attrs {
         match attr.kind {
-            FRA_OIFNAME => attr.text()?.clone_into(&mut rule.device),
+            FRA_PRIORITY => rule.priority = attr.u32(),
+            FRA_OIFNAME => rule.device = Some(attr.text()?.to_owned()),
             FRA_TABLE => rule.table = attr.u32(),
             FRA_PROTOCOL => is_ours = attr.u8() == PROTOCOL,
             _ => {}
         }
     }
-    is_ours.then_some(rule)
+    (is_ours || rule == MirroredRule::local(rule.v4, false)).then_some(rule)
 }
 
 const fn is_v4(family: u8) -> Option<bool> {
@@ -405,8 +409,10 @@ mod tests {
         bytes[18..20].copy_from_slice(&ARPHRD_ETHER.to_ne_bytes());
         let message = Messages::new(&bytes).next().unwrap();
         assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false, is_promiscuous: false }));
-        let rule = MirroredRule { v4: true, device: "red".to_owned(), table: 300 };
-        assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
+        let vrf = MirroredRule::of_vrf(true, "red".to_owned(), 300);
+        for rule in [vrf, MirroredRule::local(true, true), MirroredRule::local(false, false)] {
+            assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
+        }
     }
 
     #[test]

@@ -88,10 +88,12 @@ pub(super) fn content(model: &Model, config: HostConfig, made: &[Made]) -> (Cont
             content.routes.insert(route);
         }
         if let LinkKind::Vrf { table } = link.config.kind {
-            let rule = |v4| MirroredRule { v4, device: link.config.name.clone(), table };
+            let rule = |v4| MirroredRule::of_vrf(v4, link.config.name.clone(), table);
             content.rules.extend([true, false].map(rule));
         }
     }
+    let has_vrfs = !content.rules.is_empty();
+    content.rules.extend([true, false].map(|v4| MirroredRule::local(v4, has_vrfs)));
     let routes = || model.routes().filter_map(|(table, route)| view.route(table, route));
     let is_limited = routes().nth(MAX_ROUTES).is_some();
     content.routes.extend(if is_limited { defaults(routes()) } else { routes().collect() });
@@ -265,7 +267,8 @@ mod tests {
         ];
         assert_eq!(routes_of(&content), want);
         assert!(content.routes.iter().all(|route| route.is_mtu_locked == (route.prefix.is_ipv4() && route.index != 0)));
-        assert_eq!(content.rules.len(), 2);
+        let rules: Vec<String> = content.rules.iter().map(ToString::to_string).collect();
+        assert_eq!(rules, ["oif red", "1001 table 255", "oif red", "1001 table 255"]);
         let own: Vec<_> = content.addresses.iter().map(|address| (address.index, address.addr.to_string())).collect();
         assert!(own.contains(&(12, "fe80::ff:fe00:9/64".to_owned())), "{own:?}");
         assert!(!own.iter().any(|(index, _)| *index == LOOPBACK), "{own:?}");

@@ -8,6 +8,7 @@ use host::LocalRoute;
 use packet::PktType;
 use wire::Protocol;
 
+use super::place::flow_in;
 use crate::local::Cast;
 use crate::{Cx, Datapath, IpPacket, Next};
 
@@ -89,13 +90,12 @@ fn is_asked(dp: &Datapath, ip: &IpPacket) -> bool {
 
 /// Notes what a socket sends by the device of `link`.
 pub(super) fn note_sent(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, link: LinkId) {
-    let is_end = match ip.info.protocol {
-        Protocol::TCP => is_reset(ip),
-        Protocol::UDP => false,
-        _ => return,
-    };
-    if ip.info.fragment.is_none() {
-        dp.established.sent(cx.now, dp.fib.domain(link), ip.flow, is_end);
+    let domain = dp.fib.domain(link);
+    let is_end = ip.info.protocol == Protocol::TCP && is_reset(ip);
+    if ip.info.fragment.is_none()
+        && let Some(flow) = flow_in(domain, ip.flow)
+    {
+        dp.established.sent(cx.now, domain, link, flow, is_end);
     }
 }
 

@@ -89,6 +89,11 @@ fn output(dp: &mut Datapath, cx: Cx<'_>, link: LinkId, ip: &mut IpPacket, to: Ad
             None => Next::Drop(DropReason::NoRoute),
         };
     }
+    let mut link = link;
+    if let Some((domain, of_flow)) = dp.domain_of_answer(cx, &ip.flow, link) {
+        ip.pkt.meta.origin = Origin::Local(domain).into();
+        link = of_flow;
+    }
     demux::note_sent(dp, cx, ip, link);
     own::route_out(dp, cx, ip, link)
 }

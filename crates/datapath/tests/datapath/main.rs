@@ -38,3 +38,4 @@ mod shortcuts;
 mod trace;
 mod vrf;
 mod vrf_device;
+mod vrf_sockets;
