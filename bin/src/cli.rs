@@ -376,6 +376,9 @@ pub(crate) struct ExecArgs {
     /// Namespace of the program's other sockets
     #[arg(long, value_name = "PLACE", default_value = "gateway")]
     pub(crate) sockets: Sockets,
+    /// VRF that the program's Internet sockets are bound to
+    #[arg(long, value_name = "NAME", conflicts_with = "sockets")]
+    pub(crate) vrf: Option<String>,
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     #[arg(value_hint = ValueHint::CommandWithArguments)]

@@ -7,8 +7,9 @@ use base::{IfAddr, Prefix};
 use control::netlink::attr::{Attr, Iter};
 use control::netlink::message::{Header, Message, Writer, flag, kind};
 use control::netlink::rtnl::nums::*;
+use wire::Protocol;
 
-use super::content::{Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
+use super::content::{About, Content, Device, MirroredAddress, MirroredRoute, MirroredRule, Step};
 
 /// Protocol of the routes and rules that are mirrored, a number that Linux gives to no program.
 const PROTOCOL: u8 = 102;
@@ -24,6 +25,9 @@ const RULE_LEN: usize = 12;
 const RTAX_LOCK: u16 = 1;
 const RTAX_MTU: u16 = 2;
 const FR_TO_TABLE: u8 = 1;
+const FR_UNREACHABLE: u8 = 7;
+/// Last port that a rule takes (Linux `fib_rule_port_range_valid`).
+const LAST_PORT: u16 = u16::MAX - 1;
 const VETH_INFO_PEER: u16 = 1;
 
 /// The dumps that make a whole content.
@@ -166,13 +170,35 @@ fn write_route(w: &mut Writer, route: &MirroredRoute, protocol: u8, scope: u8) {
 }
 
 fn write_rule(w: &mut Writer, rule: &MirroredRule) {
-    w.fixed(&[family(rule.v4), 0, 0, 0, RT_TABLE_UNSPEC as u8, 0, 0, FR_TO_TABLE]);
+    let [dst_len, src_len] = match rule.about {
+        About::To(addr) => [Prefix::host(addr).len(), 0],
+        About::From(addr) => [0, Prefix::host(addr).len()],
+        About::All | About::Device(_) => [0, 0],
+    };
+    let action = if rule.table.is_some() { FR_TO_TABLE } else { FR_UNREACHABLE };
+    w.fixed(&[family(rule.v4), dst_len, src_len, 0, RT_TABLE_UNSPEC as u8, 0, 0, action]);
     w.fixed(&[0; 4]);
     w.put_u32(FRA_PRIORITY, rule.priority);
-    if let Some(device) = &rule.device {
-        w.put_str(FRA_OIFNAME, device);
+    match &rule.about {
+        About::All => {}
+        About::Device(device) => w.put_str(FRA_OIFNAME, device),
+        About::To(addr) => {
+            w.put_str(FRA_IIFNAME, "lo");
+            w.put_ip(FRA_DST, *addr);
+        }
+        About::From(addr) => {
+            w.put_str(FRA_IIFNAME, "lo");
+            w.put_ip(FRA_SRC, *addr);
+            if addr.is_ipv6() {
+                w.put_u8(FRA_IP_PROTO, Protocol::TCP.0);
+                // A socket that has yet to connect has no port.
+                w.put(FRA_SPORT_RANGE, &[1_u16.to_ne_bytes(), LAST_PORT.to_ne_bytes()].concat());
+            }
+        }
     }
-    w.put_u32(FRA_TABLE, rule.table);
+    if let Some(table) = rule.table {
+        w.put_u32(FRA_TABLE, table);
+    }
     // The kernel's own is removed whatever its protocol.
     if rule.priority != 0 {
         w.put_u8(FRA_PROTOCOL, PROTOCOL);
@@ -316,13 +342,17 @@ fn is_locked(metrics: &Attr<'_>) -> bool {
 /// A rule of ours, or the first of the kernel's own.
 fn read_rule(message: &Message<'_>) -> Option<MirroredRule> {
     let (fixed, attrs) = parts::<RULE_LEN>(message, RTM_NEWRULE)?;
-    let mut rule = MirroredRule { v4: is_v4(fixed[0])?, priority: 0, device: None, table: fixed[4].into() };
+    let v4 = is_v4(fixed[0])?;
+    let table = (fixed[7] == FR_TO_TABLE).then_some(fixed[4].into());
+    let mut rule = MirroredRule { v4, priority: 0, about: About::All, table };
     let mut is_ours = false;
     for attr in attrs {
         match attr.kind {
             FRA_PRIORITY => rule.priority = attr.u32(),
-            FRA_OIFNAME => rule.device = Some(attr.text()?.to_owned()),
-            FRA_TABLE => rule.table = attr.u32(),
+            FRA_OIFNAME => rule.about = About::Device(attr.text()?.to_owned()),
+            FRA_DST => rule.about = About::To(attr.ip(v4)?),
+            FRA_SRC => rule.about = About::From(attr.ip(v4)?),
+            FRA_TABLE if rule.table.is_some() => rule.table = Some(attr.u32()),
             FRA_PROTOCOL => is_ours = attr.u8() == PROTOCOL,
             _ => {}
         }
@@ -410,7 +440,10 @@ mod tests {
         let message = Messages::new(&bytes).next().unwrap();
         assert_eq!(read_link(&message), Some(Listed { index: 7, device, is_tun: false, is_promiscuous: false }));
         let vrf = MirroredRule::of_vrf(true, "red".to_owned(), 300);
-        for rule in [vrf, MirroredRule::local(true, true), MirroredRule::local(false, false)] {
+        let hidden = ["10.1.0.1", "fd00::1"].map(|addr| MirroredRule::hides(addr.parse().unwrap()));
+        let local = [MirroredRule::local(true, true), MirroredRule::local(false, false)];
+        let from = MirroredRule::from_vrf("10.1.0.1".parse().unwrap(), 300);
+        for rule in local.into_iter().chain([from]).chain(hidden).chain([vrf]) {
             assert_eq!(read_back(&Step::AddRule(rule.clone())).rules, BTreeSet::from([rule]));
         }
     }

@@ -315,13 +315,13 @@ impl On {
                 Delta::ReplaceRoute { table, old, new } => [Some((table, old)), Some((table, new))],
                 _ => [None, None],
             };
-            touched.extend(each.into_iter().flatten().filter_map(|(table, route)| view.route(*table, route)));
+            touched.extend(each.into_iter().flatten().flat_map(|(table, route)| view.routes(*table, route)));
         }
         let mut steps = Vec::new();
         for route in touched {
             let stays = model.routes_to(base::TableId(route.table), route.prefix);
             let is_wanted =
-                stays.filter_map(|stays| view.route(base::TableId(route.table), stays)).any(|it| it == route);
+                stays.flat_map(|stays| view.routes(base::TableId(route.table), stays)).any(|it| it == route);
             match is_wanted {
                 true if self.mirror.wanted.routes.insert(route) => steps.push(Step::AddRoute(route)),
                 false if self.mirror.wanted.routes.remove(&route) => steps.push(Step::RemoveRoute(route)),

@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use base::{Domain, DropReason, Instant, LinkId};
+use fib::Decision;
 use foldhash::quality::RandomState;
 use packet::{Memory, Packet};
 use wire::{FlowKey, Protocol};
@@ -168,7 +169,7 @@ impl Places {
 pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cast) -> Result<LinkId, Next> {
     let link = ip.pkt.meta.origin.device();
     let domain = dp.fib.domain(link);
-    let Some(vrf) = domain.vrf_device().filter(|&vrf| vrf != link && dp.has_host_port(vrf)) else { return Ok(link) };
+    let Some(vrf) = domain.vrf_device().filter(|&vrf| dp.has_host_port(vrf)) else { return Ok(link) };
     if cast == Cast::Group {
         return Ok(link);
     }
@@ -179,6 +180,11 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
     if !dp.places.is_asked || !matches!(ip.info.protocol, Protocol::TCP | Protocol::UDP) {
         return Ok(link);
     }
+    // What the node has sent to itself came by the VRF: the link is that of the address.
+    let link = match dp.decide(domain, ip.info.dst) {
+        Decision::Local { dev } if link == vrf => dev,
+        _ => link,
+    };
     let question = SocketQuestion { flow: ip.flow, link, vrf };
     if let Some(binding) = dp.places.known(cx.now, &question.end()) {
         return apply(dp, cx, ip, cast, question, binding);
