@@ -11,11 +11,15 @@ use system::{Gateway, Need, Netns, Outcome, Process, Scratch, fatpath, trial, wa
 const EXAMPLE: &str = include_str!("../../../examples/vrf.toml");
 
 pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("vrf/two_with_equal_addresses_stay_apart", &[Need::Namespaces, Need::PING], apart)]
+    const SOCKETS: &[Need] = &[Need::Namespaces, Need::Tun, Need::PYTHON];
+    vec![
+        trial("vrf/two_with_equal_addresses_stay_apart", &[Need::Namespaces, Need::PING], apart),
+        trial("vrf/exec_binds_programs_to_their_customer", SOCKETS, exec),
+    ]
 }
 
-fn apart() -> Outcome {
-    let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
+/// The hosts of the two customers: the link of each to the router, and to its provider.
+fn hosts(router: &Netns) -> Outcome<Vec<Netns>> {
     let roles = ["red-lan", "red-wan", "blue-lan", "blue-wan"];
     let mut hosts = Vec::new();
     for (at, role) in roles.into_iter().enumerate() {
@@ -32,6 +36,12 @@ fn apart() -> Outcome {
         }
         hosts.push(host);
     }
+    Ok(hosts)
+}
+
+fn apart() -> Outcome {
+    let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
+    let hosts = hosts(&router)?;
     let [red_lan, red_wan, blue_lan, blue_wan] = &hosts[..] else { return Err("four hosts".into()) };
     // What red's provider has, and blue's does not.
     red_wan.sh("ip addr add 203.0.113.9/32 dev lo")?;
@@ -51,6 +61,84 @@ fn apart() -> Outcome {
     // Each knows its own neighbours alone.
     assert!(blue_wan.sh("ip neigh show")?.contains("192.0.2.1"));
     looked_at(&gateway, red_lan, &scratch)
+}
+
+/// Tells each that connects to port 80, by either family, its argument.
+const SERVER: &str = "import socket, sys
+own = socket.create_server(('::', 80), family=socket.AF_INET6, dualstack_ipv6=True)
+print('ready', flush=True)
+while True:
+    peer, _ = own.accept()
+    peer.sendall(sys.argv[1].encode())
+    peer.close()
+";
+
+/// Prints what a server on port 80 of its argument says, or the error.
+const CLIENT: &str = "import socket, sys
+try:
+    own = socket.create_connection((sys.argv[1], 80), 5)
+    print('told', own.recv(100).decode())
+except OSError as err:
+    print('failed', err.strerror or err)
+";
+
+/// Makes an Internet socket without the C library.
+const RAW: &str = "import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+print(libc.syscall(41 if os.uname().machine == 'x86_64' else 198, 2, 1, 0), os.strerror(ctypes.get_errno()))
+";
+
+/// Servers with equal addresses and ports answer each its own customer; clients reach their own customer's hosts.
+fn exec() -> Outcome {
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let (scratch, router) = (Scratch::new()?, Netns::new("router")?);
+    let hosts = hosts(&router)?;
+    let [red_lan, _, blue_lan, _] = &hosts[..] else { return Err("four hosts".into()) };
+    let gateway = Gateway::start(&router, &scratch, "router", EXAMPLE)?;
+    let exec = |vrf: &str, words: &[&str]| {
+        let mut command = Command::new(fatpath());
+        command.args(["exec", "--instance", "router", "--vrf", vrf, "--", "python3", "-c"]).args(words);
+        command.env("FATPATH_RUNDIR", gateway.socket().parent().unwrap());
+        command
+    };
+    let said = |mut command: Command| -> Outcome<String> {
+        let output = command.output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr))
+    };
+    let mut servers = Vec::new();
+    for (vrf, lan) in [("red", red_lan), ("blue", blue_lan)] {
+        for (program, name) in [(exec(vrf, &[SERVER, &format!("router of {vrf}")]), vrf), {
+            let mut far = lan.command("python3");
+            far.args(["-c", SERVER, &format!("host of {vrf}")]);
+            (far, lan.name())
+        }] {
+            let mut program = program;
+            let server = Process::spawn(&mut program, &scratch)?;
+            wait_until(&format!("the server {name}"), PATIENCE, || server.output().contains("ready"))?;
+            servers.push(server);
+        }
+    }
+    for (vrf, lan) in [("red", red_lan), ("blue", blue_lan)] {
+        for [router, host] in [["10.0.0.1", "10.0.0.2"], ["fd00::1", "fd00::2"]] {
+            let mut far = lan.command("python3");
+            far.args(["-c", CLIENT, router]);
+            assert_eq!(said(far)?, format!("told router of {vrf}\n"), "from {vrf}'s host");
+            assert_eq!(said(exec(vrf, &[CLIENT, host]))?, format!("told host of {vrf}\n"), "to {vrf}'s host");
+            // The node itself, in the VRF.
+            assert_eq!(said(exec(vrf, &[CLIENT, router]))?, format!("told router of {vrf}\n"), "{vrf} to itself");
+        }
+        assert_eq!(said(exec(vrf, &[RAW]))?, "-1 Operation not permitted\n", "a socket that would not be bound");
+    }
+    drop(servers.remove(0));
+    wait_until("nobody's port", PATIENCE, || {
+        let mut again = red_lan.command("python3");
+        again.args(["-c", CLIENT, "10.0.0.1"]);
+        said(again).is_ok_and(|said| said == "failed Connection refused\n")
+    })?;
+    for (vrf, why) in [("green", "--vrf green: there is no such VRF."), ("red-lan", "--vrf red-lan: that is no VRF.")] {
+        assert!(said(exec(vrf, &[CLIENT, "10.0.0.1"]))?.contains(why), "{vrf}");
+    }
+    Ok(())
 }
 
 /// The devices of the VRFs count, are captured, and are in the traces of their packets.
