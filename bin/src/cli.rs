@@ -318,6 +318,8 @@ pub(crate) enum BenchName {
     Esp,
     /// ILA: 200 request/response streams whose destination a hook translates, and without
     Ila,
+    /// VRF: transactions of sockets in a VRF, with and without a queueing discipline, and without a VRF
+    Vrf,
     /// Reassembly: large datagrams through small receive rings, fragments in any order, floods beside a good flow
     Reassembly,
 }

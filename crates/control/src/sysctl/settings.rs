@@ -17,6 +17,8 @@ pub struct Settings {
     pub early_demux: EarlyDemux,
     /// Packets of VRFs for sockets that are bound to no device.
     pub l3mdev_accept: L3mdevAccept,
+    /// Whether each VRF has a table of its own (Linux `vrf_strict_mode`).
+    pub vrf_strict_mode: bool,
 }
 
 /// Whether sockets of the host side that are bound to no device get packets of VRFs, by protocol (Linux `sysctl_tcp_l3mdev_accept`,
@@ -63,6 +65,7 @@ pub(super) enum Setting {
     UdpEarlyDemux,
     TcpL3mdevAccept,
     UdpL3mdevAccept,
+    VrfStrictMode,
     HighThresh(Family),
     LowThresh(Family),
     Time(Family),
@@ -83,6 +86,7 @@ impl Settings {
             xfrm: config.xfrm,
             early_demux: EarlyDemux::DEFAULT,
             l3mdev_accept: L3mdevAccept { tcp: false, udp: false },
+            vrf_strict_mode: false,
         }
     }
 
@@ -133,6 +137,7 @@ impl Setting {
             Self::UdpEarlyDemux => settings.early_demux.udp.into(),
             Self::TcpL3mdevAccept => settings.l3mdev_accept.tcp.into(),
             Self::UdpL3mdevAccept => settings.l3mdev_accept.udp.into(),
+            Self::VrfStrictMode => settings.vrf_strict_mode.into(),
             Self::HighThresh(family) => settings.frag(family).high_thresh.into(),
             Self::LowThresh(family) => settings.frag(family).low_thresh.into(),
             Self::Time(family) => settings.frag(family).timeout_secs.into(),
@@ -155,7 +160,7 @@ impl Setting {
             Self::AcqExpires | Self::LarvalDrop => INT,
             Self::AeventEtime | Self::AeventRseqth => UINT,
             Self::IpEarlyDemux | Self::TcpEarlyDemux | Self::UdpEarlyDemux => 0..=u8::MAX.into(),
-            Self::TcpL3mdevAccept | Self::UdpL3mdevAccept => 0..=1,
+            Self::TcpL3mdevAccept | Self::UdpL3mdevAccept | Self::VrfStrictMode => 0..=1,
             Self::HighThresh(family) => settings.frag(family).low_thresh.into()..=*ULONG.end(),
             Self::LowThresh(family) => 0..=settings.frag(family).high_thresh.into(),
             Self::Time(_) => SECONDS,
@@ -189,6 +194,7 @@ impl Setting {
             Self::UdpEarlyDemux => settings.early_demux.udp = byte(value)?,
             Self::TcpL3mdevAccept => settings.l3mdev_accept.tcp = value != 0,
             Self::UdpL3mdevAccept => settings.l3mdev_accept.udp = value != 0,
+            Self::VrfStrictMode => settings.vrf_strict_mode = value != 0,
             Self::HighThresh(family) => settings.frag_mut(family).high_thresh = wide(value)?,
             Self::LowThresh(family) => settings.frag_mut(family).low_thresh = wide(value)?,
             Self::Time(family) => settings.frag_mut(family).timeout_secs = narrow(value)?,

@@ -92,6 +92,8 @@ pub struct Model {
     local_apart: bool,
     /// Whether there has been a VRF: with the first one a rule comes.
     pub(super) had_vrf: bool,
+    /// Whether each VRF has to have a table of its own.
+    pub(super) strict_vrfs: bool,
     /// Counts changes of links and addresses.
     generation: u32,
     pub(super) deltas: Vec<Delta>,
@@ -123,6 +125,7 @@ impl Default for Model {
             v6: Family::new(false),
             local_apart: false,
             had_vrf: false,
+            strict_vrfs: false,
             generation: 0,
             deltas: Vec::new(),
             changed: false,
