@@ -458,7 +458,7 @@ mod tests {
         let make =
             |protocol| socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol).map(drop);
         let inside = std::thread::spawn(move || {
-            set().unwrap();
+            set(Internet::Any).unwrap();
             [make(None), make(Some(netlink::XFRM)), make(Some(netlink::GENERIC)), make(Some(netlink::KOBJECT_UEVENT))]
         });
         assert_eq!(inside.join().unwrap(), [Err(Errno::PERM), Err(Errno::PERM), Err(Errno::PERM), Ok(())]);
