@@ -27,6 +27,9 @@ pub(crate) fn apply(node: &mut Node, plan: Plan) -> Result<(), String> {
         node.open(id, link, config);
     }
     plan.ports.into_iter().for_each(|(id, wanted)| node.set_port(id, wanted));
+    for (id, options) in plan.qdiscs {
+        node.become_qdisc(id, options)?;
+    }
     // What a file says is up.
     for at in 0..node.slots.len() {
         node.set_admin_up(now, LinkId(at as u32), true);

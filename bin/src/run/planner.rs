@@ -109,6 +109,9 @@ impl Planner {
             if old.mtu != new.mtu {
                 plan.mtus.push((ids[kept.new], new.mtu));
             }
+            if old.qdisc != new.qdisc {
+                plan.qdiscs.push((ids[kept.new], new.qdisc));
+            }
             plan.ports.push((ids[kept.new], new.features));
         }
         for at in real(&new, &change.links.added) {
@@ -120,6 +123,9 @@ impl Planner {
             host_indexes[at] = link.host_index();
             plan.opened.push((ids[at], link, config.clone()));
             plan.ports.push((ids[at], config.features));
+            if config.qdisc.is_some() {
+                plan.qdiscs.push((ids[at], config.qdisc));
+            }
         }
         let ike = |(link, &id): (&LinkConfig, &LinkId)| match link.kind {
             _ if !link.ike => None,
@@ -167,7 +173,7 @@ fn refuse_one_that_leaves<'a>(
     match leaving.find(|old| only_once(old).is_some() && only_once(old) == only_once(link)) {
         None => Ok(()),
         Some(old) => Err(CliError::failed(format!(
-            "link {}: link {} is open with other settings, and only its MTU and addresses can change while it is. \
+            "link {}: link {} is open with other settings, and only its MTU, addresses and queueing discipline can change while it is. \
              Restart the gateway, or take the link out first.",
             link.name, old.name
         ))),
@@ -307,6 +313,7 @@ mod tests {
             esp_gro: false,
             features: FeatureSet::wanted_first(false, false),
             master: None,
+            qdisc: None,
         }
     }
 

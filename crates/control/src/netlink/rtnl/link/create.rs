@@ -102,6 +102,7 @@ pub(super) fn create<H: Host>(
         esp_gro: true,
         features,
         master: None,
+        qdisc: None,
     };
     let id = LinkId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
@@ -146,6 +147,7 @@ pub(super) fn create<H: Host>(
         alias,
         txqlen,
         master: None,
+        qdisc: None,
     };
     rtnl.model.insert_link(index, link);
     if is_vrf {
