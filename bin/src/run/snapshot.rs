@@ -114,6 +114,12 @@ pub(crate) fn links(node: &Node) -> Vec<LinkNow> {
     links.chain(vrfs).collect()
 }
 
+/// Counters of the queueing disciplines.
+pub(crate) fn qdiscs(node: &Node) -> Vec<(LinkId, qdisc::Stats)> {
+    let ports = node.datapath.ports.iter();
+    ports.filter_map(|(id, _)| Some((id, node.datapath.qdisc_stats(id)?))).collect()
+}
+
 /// A link as `ethtool` shows it.
 pub(crate) fn detail(node: &Node, id: LinkId) -> Option<LinkDetail> {
     let (port, slot) = (node.datapath.ports.get(id)?, slot(node, id)?);

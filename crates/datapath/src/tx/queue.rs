@@ -6,7 +6,7 @@
 use base::{DropReason, Instant, LinkId};
 use offload::{Features, gso};
 use packet::{Csum, Cut, GsoKind, Memory, Packet};
-use qdisc::{CannotSegment, Geometry, Options, OptionsError, Qdisc, Queued, Refusal, Segmenter, Stats};
+use qdisc::{CannotSegment, Geometry, Kind, Options, OptionsError, Qdisc, Queued, Refusal, Segmenter, Stats};
 use wire::ip::Info;
 use wire::{tcp, udp};
 
@@ -258,6 +258,11 @@ impl Datapath {
         qdisc.change(now, options)?;
         run(self, Cx { now, mem }, id);
         Ok(())
+    }
+
+    /// Kind of a link's queueing discipline.
+    pub fn qdisc_kind(&self, id: LinkId) -> Option<Kind> {
+        Some(self.ports.get(id)?.qdisc.as_ref()?.options().kind())
     }
 
     /// Counters of a link's queueing discipline.

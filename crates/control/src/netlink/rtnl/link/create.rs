@@ -105,6 +105,7 @@ pub(super) fn create<H: Host>(
         esp_gro: true,
         features,
         master: None,
+        qdisc: None,
     };
     let id = LinkId(index);
     let is_vrf = matches!(config.kind, LinkKind::Vrf { .. });
@@ -149,6 +150,7 @@ pub(super) fn create<H: Host>(
         alias,
         txqlen,
         master: None,
+        qdisc: None,
     };
     rtnl.model.insert_link(index, link);
     if is_vrf {
