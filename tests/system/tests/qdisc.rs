@@ -61,6 +61,8 @@ fn shape() -> Outcome {
     assert_eq!((counted("qlen")?, counted("backlog")?), (0, 0), "{shown}");
     let text = tc("-s qdisc show dev right")?;
     assert!(text.contains(" Sent ") && !text.contains(" Sent 0 bytes"), "{text}");
+    let links = site.gateway.show("links")?;
+    assert!(links.contains(&format!("bytes {bytes} packets {packets} dropped ")), "{links}");
     tc("qdisc del dev right root")?;
     assert_eq!(tc("qdisc show dev right")?, "qdisc noqueue 0: root refcnt 2 \n");
     transfer(&site.a, (&site.b, B_V4.parse()?), LEN)
