@@ -342,6 +342,20 @@ mod tests {
     }
 
     #[test]
+    fn queueing_disciplines_are_told_where_they_differ() {
+        let with = |limit| LinkConfig { qdisc: Some(qdisc::Options::Pfifo { limit }), ..udp("a", 0) };
+        let (node, plan) = running(config(&[with(1), udp("b", 0)], ""));
+        assert_eq!(plan.qdiscs, [(LinkId(2), with(1).qdisc)]);
+        let (node, plan) = node.plan(config(&[with(1), udp("b", 0)], "")).unwrap();
+        assert_eq!(plan.qdiscs, []);
+        let (node, plan) = node.plan(config(&[with(2), udp("b", 0)], "")).unwrap();
+        assert!(plan.opened.is_empty() && plan.removed.is_empty(), "both stay open");
+        assert_eq!(plan.qdiscs, [(LinkId(2), with(2).qdisc)]);
+        let (_, plan) = node.plan(config(&[udp("a", 0), udp("b", 0)], "")).unwrap();
+        assert_eq!(plan.qdiscs, [(LinkId(2), None)]);
+    }
+
+    #[test]
     fn worker_goes_to_its_cpu_and_back_when_the_file_says_so() {
         let bound = |text: &str| Config::from_toml(text, "test.toml").unwrap();
         let (node, plan) = running(bound(""));

@@ -11,7 +11,8 @@ use control::model::{LinkKind, NatTraversal, SaConfig};
 use control::netlink::rtnl::{LinkDetail, LinkNow, Vrf};
 use control::state::{
     CopyState, CounterState, CountersState, DropState, FlowState, FragmentsState, IlaEncapState, IlaState, LinkState,
-    LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, RingState, RouteState, SaState, SaStats,
+    LinkStats, NeighbourState, OffloadState, PmtuState, PolicyState, QdiscState, RingState, RouteState, SaState,
+    SaStats,
 };
 use control::xfrm::{Ages, Limit, Mark};
 use control::{Shown, What};
@@ -74,6 +75,7 @@ fn of_vrf(node: &Node, id: LinkId, vrf: &Vrf) -> LinkState {
         addresses: node.datapath.fib.addresses(id).collect(),
         offloads: Vec::new(),
         ring: None,
+        qdisc: None,
         stats: vrf_stats(node, id),
         ip6: Vec::new(),
     }
@@ -183,6 +185,7 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
         addresses: node.datapath.fib.addresses(id).collect(),
         offloads: offloads.collect(),
         ring: slot.link.ring().map(|ring| ring_state(&ring)),
+        qdisc: qdisc_state(node, id),
         stats: link_stats(slot.link.stats()),
         ip6: port.counters.iter().filter(|&(_, value)| value > 0).map(counter).collect(),
     }
@@ -190,6 +193,12 @@ fn link(node: &Node, id: LinkId, port: &Port, slot: &Slot) -> LinkState {
 
 fn counter((which, value): (Mib, u64)) -> CounterState {
     CounterState { name: which.name().to_owned(), value }
+}
+
+fn qdisc_state(node: &Node, id: LinkId) -> Option<QdiscState> {
+    let kind = node.datapath.qdisc_kind(id)?.name().to_owned();
+    let qdisc::Stats { bytes, packets, drops, overlimits, requeues, qlen, backlog } = node.datapath.qdisc_stats(id)?;
+    Some(QdiscState { kind, bytes, packets, drops, overlimits, requeues, backlog, qlen })
 }
 
 fn ring_state(ring: &link::RingState) -> RingState {

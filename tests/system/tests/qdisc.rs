@@ -61,6 +61,8 @@ fn shape() -> Outcome {
     assert_eq!((counted("qlen")?, counted("backlog")?), (0, 0), "{shown}");
     let text = tc("-s qdisc show dev right")?;
     assert!(text.contains(" Sent ") && !text.contains(" Sent 0 bytes"), "{text}");
+    let links = site.gateway.show("links")?;
+    assert!(links.contains(&format!("bytes {bytes} packets {packets} dropped ")), "{links}");
     tc("qdisc del dev right root")?;
     assert_eq!(tc("qdisc show dev right")?, "qdisc noqueue 0: root refcnt 2 \n");
     transfer(&site.a, (&site.b, B_V4.parse()?), LEN)
@@ -101,13 +103,13 @@ fn kept() -> Outcome {
     const TOML: &str = "[[link]]\nname = \"tun0\"\nkind = \"tun\"\n";
     let (scratch, netns) = (Scratch::new()?, Netns::new("x")?);
     let state = scratch.file("state").display().to_string();
-    let start = || {
+    let start = |toml: &str| {
         let mut command = netns.command("sh");
         command.args(["-c", "exec \"$0\" \"$@\" --state \"$STATE\""]).arg(fatpath()).env("STATE", &state);
-        Gateway::start_under(command, &scratch, "x", TOML)
+        Gateway::start_under(command, &scratch, "x", toml)
     };
     let shown = || sh(&scratch, "x", "for link in tun0 tun1; do tc -d qdisc show dev $link; done");
-    let mut gateway = start()?;
+    let mut gateway = start(TOML)?;
     sh(
         &scratch,
         "x",
@@ -120,7 +122,12 @@ fn kept() -> Outcome {
     let mut save = Command::new(fatpath());
     run(save.args(["save", "--instance", "x"]).env("FATPATH_RUNDIR", scratch.path()))?;
     gateway.terminate()?;
-    let gateway = start()?;
+    // One that the file gives the link stays.
+    gateway = start(&format!("{TOML}qdisc = {{ kind = \"bfifo\", limit = 7000 }}\n"))?;
+    let said = shown()?;
+    assert!(said.contains("qdisc bfifo 8001: root refcnt 2 limit 7000b") && said.contains("qdisc tbf 7: "), "{said}");
+    gateway.terminate()?;
+    let gateway = start(TOML)?;
     assert_eq!(shown()?, before);
     for (qdisc, want) in [
         ("{ kind = \"pfifo\", limit = 9 }", "qdisc pfifo 8: root refcnt 2 limit 9p\n"),
@@ -136,5 +143,12 @@ fn kept() -> Outcome {
         })
         .map_err(|_| format!("{said}{}", gateway.log()))?;
     }
+    let made = sh(
+        &scratch,
+        "x",
+        "ip link add tun2 type tun && tc qdisc add dev tun2 root pfifo && ip link del tun2 &&
+        ip link add tun2 type tun && ip link set tun2 up && tc qdisc show dev tun2",
+    )?;
+    assert_eq!(made, "qdisc noqueue 0: root refcnt 2 \n", "it went with its link");
     Ok(())
 }

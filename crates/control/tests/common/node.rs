@@ -160,6 +160,7 @@ impl Host for Obedient {
             addresses: Vec::new(),
             offloads: Vec::new(),
             ring: self.ring.clone(),
+            qdisc: None,
             stats: LinkStats { rx_packets: 7, tx_dropped: 9, ..LinkStats::default() },
             ip6: Vec::new(),
         };
