@@ -280,7 +280,7 @@ mod tests {
             assert_eq!(read_text(&text), Err(want.to_owned()), "{text}");
         }
         let vrf = "[[link]]\nname = \"v\"\nkind = \"vrf\"\ntable = 7\nqdisc = { kind = \"pfifo\" }\n";
-        let want = "f:5: link[0].qdisc: is only for links of kind tun, tap, udp, packet or xdp; take it out.";
-        assert_eq!(Config::from_toml(vrf, "f").unwrap_err().to_string(), want);
+        let of_vrf = Config::from_toml(vrf, "f").unwrap().links[0].qdisc;
+        assert_eq!(of_vrf, Some(Options::Pfifo { limit: 1000 }), "the device of a VRF has one, too");
     }
 }
