@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_of_an_unbound_socket_belong_to_the_domain_of_the_flow() {
+    fn answers_of_an_unbound_socket_belong_to_the_flows_domain() {
         let mut table = Established::default();
         let flow = sent(1, Protocol::TCP);
         assert_eq!(table.answered(at(0), &flow), None);

@@ -40,13 +40,15 @@ pub struct DemuxCounts {
 
 /// Next stage of a packet of an established flow, if the routes have not changed since they said that its flow is for this node.
 #[inline]
-pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &IpPacket, domain: Domain) -> Option<Next> {
+pub(crate) fn find(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, domain: Domain) -> Option<Next> {
+    ip.socket_device = None;
     if dp.established.is_empty() || !is_asked(dp, ip) {
         return None;
     }
     let route = local_route(dp, ip);
     let flow = dp.established.find(cx.now, domain, &ip.flow);
-    if flow.is_some_and(|flow| flow.route == Some(route)) {
+    if let Some(flow) = flow.filter(|flow| flow.route == Some(route)) {
+        ip.socket_device = Some(flow.device);
         dp.demux_counts.hits += 1;
         return Some(Next::Local(Cast::Unicast));
     }

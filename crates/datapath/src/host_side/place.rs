@@ -173,6 +173,9 @@ pub(super) fn choose(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket, cast: Cas
     if cast == Cast::Group {
         return Ok(link);
     }
+    if let Some(device) = ip.socket_device.filter(|&device| dp.has_host_port(device)) {
+        return Ok(device);
+    }
     let of_flow = device_of(dp, cx, domain, &ip.flow);
     if let Some(device) = of_flow.or_else(|| device_of(dp, cx, domain, &answer_to_quoted(ip)?)) {
         return Ok(device);

@@ -71,7 +71,7 @@ pub(crate) fn input_parsed(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> 
 
 /// Checks what RFC 1122 §3.2.1.3 and RFC 4291 §2.5 say of addresses, and finds the flow.
 fn check(dp: &mut Datapath, cx: Cx<'_>, ip: &mut IpPacket) -> Result<(), DropReason> {
-    let IpPacket { pkt, info, flow } = ip;
+    let IpPacket { pkt, info, flow, .. } = ip;
     let link = pkt.meta.origin.device();
     dp.count_received(link, info.version(), 1);
     if info.fragment.is_some_and(|fragment| !fragment.is_atomic()) {
