@@ -132,6 +132,18 @@ impl FeatureSet {
     /// Cutting TCP (Linux `NETIF_F_ALL_TSO`, of those that a link here can have).
     pub const ALL_TSO: Self = Self(Self::TSO.0 | Self::TSO6.0 | Self::TSO_ECN.0);
 
+    /// Features of a VRF's device (Linux `vrf_setup`, of those that have a name here): what passes there is whole and unfinished, and the link
+    /// behind it sees to that.
+    pub const OF_VRF: Self = Self(
+        Self::SG.0
+            | Self::FRAGLIST.0
+            | Self::HW_CSUM.0
+            | Self::RX_CSUM.0
+            | Self::GSO.0
+            | Self::ALL_TSO.0
+            | Self::UDP_SEGMENTATION.0,
+    );
+
     /// Features that this node has for every link, whatever the link can do.
     pub const OF_NODE: Self = Self(Self::GRO.0 | Self::ESP_GRO.0);
 

@@ -73,8 +73,8 @@ fn of_pair(command: u32) -> Option<(FeatureSet, bool)> {
 
 fn now<H: Host>(asked: &mut Asked<'_, H>) -> Result<Now, Error> {
     if asked.is_virtual() {
-        let loopback = if asked.is_loopback() { FeatureSet::LOOPBACK } else { FeatureSet::NONE };
-        let on = loopback | FeatureSet::VLAN_CHALLENGED;
+        let own = if asked.is_loopback() { FeatureSet::LOOPBACK } else { FeatureSet::OF_VRF };
+        let on = own | FeatureSet::VLAN_CHALLENGED;
         return Ok(Now { can: FeatureSet::NONE, wanted: FeatureSet::NONE, on });
     }
     let wanted = asked.config.features;
