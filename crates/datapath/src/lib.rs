@@ -26,6 +26,7 @@
 //! counted by the link that it came in by; Linux's own counters are counted as well.
 #![forbid(unsafe_code)]
 
+mod bridge;
 mod ext_headers;
 mod forward;
 mod hooks;
@@ -99,6 +100,7 @@ pub struct Datapath {
     pub demux_counts: DemuxCounts,
     /// Messages of ICMP that lowered the MTU of a path, or confirmed it.
     pub path_mtus_learnt: u64,
+    bridges: bridge::Bridges,
     established: Established,
     ike: ike::Ike,
     gro: Gro,
@@ -178,6 +180,7 @@ impl Datapath {
             early_demux: EarlyDemux::default(),
             demux_counts: DemuxCounts::default(),
             path_mtus_learnt: 0,
+            bridges: bridge::Bridges::default(),
             established: Established::default(),
             ike: ike::Ike::default(),
             gro: Gro::new(gro::Config { udp: true, frag_list: false }),
@@ -205,7 +208,9 @@ impl Datapath {
     pub fn set_port(&mut self, id: LinkId, config: PortConfig) {
         self.ipsec.forget_recent();
         let loses_esp = !config.features.esp && self.ports.get(id).is_some_and(|port| port.config.features.esp);
+        let (mac, mtu) = (config.mac, config.mtu);
         self.ports.set(id, Device::Link, config);
+        bridge::follow_config(self, id, mac, mtu);
         self.update_shortcuts();
         if loses_esp {
             esp_device::seal_waiting(self, id);
@@ -269,7 +274,7 @@ impl Datapath {
         for (id, port) in ports.iter_mut() {
             let no_tap = !port.tap.wire && !port.tap.fat && !port.is_watched;
             let no_vrf = fib.domain(id) == Domain::DEFAULT;
-            port.set_shortcuts(no_hook && no_tap && no_vrf);
+            port.set_shortcuts(no_hook && no_tap && no_vrf && port.bridge.is_none());
         }
     }
 
@@ -277,6 +282,7 @@ impl Datapath {
     /// IKE. Routes by it are the caller's to remove.
     pub fn remove_port(&mut self, now: Instant, mem: &Memory, id: LinkId) {
         self.finish(now, mem);
+        bridge::forget(self, id);
         self.drop_tx(id, DropReason::LinkDown);
         self.ipsec.set_device(id, None);
         self.forget_ike(id);
@@ -295,6 +301,7 @@ impl Datapath {
             port.up = up;
             port.set_busy(mem, false);
         }
+        bridge::follow_state(self, id, up);
         if !up {
             queue::reset(self, now, id, DropReason::LinkDown);
             self.drop_tx(id, DropReason::LinkDown);
@@ -352,6 +359,7 @@ impl Datapath {
         if !self.ports.shaped.is_empty() {
             queue::run_all(self, cx);
         }
+        self.bridges.handle_timeout(now);
         if self.neighbours.poll_timeout().is_some_and(|at| at <= now) {
             self.neighbours.handle_timeout(now, &mut self.actions);
         }
@@ -376,6 +384,7 @@ impl Datapath {
             if self.ipsec.is_pending() || self.gro.held() > 0 {
                 rx::flush(self, cx, BurstEnd::Idle);
             }
+            bridge::send_waiting(self, cx);
             if self.actions.is_empty() {
                 break;
             }
@@ -397,7 +406,12 @@ impl Datapath {
     /// When [`handle_timeout`](Self::handle_timeout) has to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ipsec = [self.ipsec.work_timeout(), self.ipsec.poll_timeout(), self.ipsec.poll_keepalives()];
-        let timeouts = [self.neighbours.poll_timeout(), self.reassembly.poll_timeout(), queue::poll_timeout(self)];
+        let timeouts = [
+            self.neighbours.poll_timeout(),
+            self.reassembly.poll_timeout(),
+            queue::poll_timeout(self),
+            bridge::poll_timeout(self),
+        ];
         timeouts.into_iter().chain(ipsec).flatten().min()
     }
 
